@@ -1,6 +1,6 @@
 """Where the time of a step goes on every rank: products, attention, sums, the wait for other ranks, gaps.
 
-    PYTHONPATH=server python3 benchmark/timeline.py FOLDER --ranks 2 --output-json result.json
+    PYTHONPATH=server:kernels python3 benchmark/timeline.py FOLDER --ranks 2 --output-json result.json
 
 FOLDER holds a config.json; weights are random. Each case runs equal steps two deep under torch's profiler, as
 `engine.py` does; a prompt of more tokens than a step has is computed in several. A kernel counts from the end of the

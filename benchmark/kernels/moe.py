@@ -23,13 +23,13 @@ from _timing import DRY_PLAN, GPU_PLAN, Plan, Row, copy_bandwidth, seconds_per_c
 from torch import Tensor
 from torch.nn import functional
 
-from text_generation_server import kernels
-from text_generation_server.kernels import ExpertMatrix
-from text_generation_server.kernels._moe_torch import moe_experts_torch
-from text_generation_server.kernels._vector_experts import vector_sum
-from text_generation_server.kernels.moe_align import moe_align_triton
-from text_generation_server.kernels.moe_experts import product, tile_height, tiles_of
-from text_generation_server.kernels.skinny_linear import MAX_TOKENS
+import text_generation_kernels as kernels
+from text_generation_kernels import ExpertMatrix
+from text_generation_kernels.matmul.skinny_linear import MAX_TOKENS
+from text_generation_kernels.moe._experts_torch import moe_experts_torch
+from text_generation_kernels.moe.experts_gemv import vector_sum
+from text_generation_kernels.moe.moe_align import moe_align_triton
+from text_generation_kernels.moe.moe_experts import product, tile_height, tiles_of
 
 
 @dataclasses.dataclass(frozen=True)

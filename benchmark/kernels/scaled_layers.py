@@ -12,7 +12,7 @@ import torch
 from _timing import Plan, Row, report, seconds_per_call
 from torch import Tensor
 
-from text_generation_server import kernels
+import text_generation_kernels as kernels
 
 # Hidden size, inner size, rows of query, key and value, layers.
 MODELS = {"8b": (4096, 14336, 6144, 16), "70b": (8192, 28672, 10240, 4)}

@@ -24,10 +24,10 @@ from _settings import replace_settings
 from _timing import GPU_PLAN, Row, seconds_per_call
 from grouped_linear import Weight, make_weights, sixteen_bits
 
-from text_generation_server import kernels
-from text_generation_server.kernels._grouped_product import grouped_product
-from text_generation_server.kernels._launch import compile_only
-from text_generation_server.kernels.grouped_linear import by_matrix
+import text_generation_kernels as kernels
+from text_generation_kernels.matmul.weight_only_gemm import grouped_product
+from text_generation_kernels.matmul.weight_only_linear import by_matrix
+from text_generation_kernels.runtime.launch import compile_only
 
 # Outputs and inputs: Llama 3.1 8B on one GPU and on two, 70B on one.
 SHAPES = [

@@ -22,8 +22,8 @@ from _timing import GPU_PLAN, Row, seconds_per_call
 from grouped_linear import make_weights, sixteen_bits
 from tune_grouped import SHAPES
 
-from text_generation_server.kernels._grouped_many import grouped_many
-from text_generation_server.kernels.grouped_linear import by_matrix
+from text_generation_kernels.matmul.w4a16_large_hopper import grouped_many
+from text_generation_kernels.matmul.weight_only_linear import by_matrix
 
 NAMES = ("BLOCK_M", "BLOCK_N", "num_warps", "num_stages")
 FORMS = ((128, 128, 8, 6), (256, 128, 8, 4), (256, 128, 8, 6))

@@ -23,8 +23,8 @@ from _timing import GPU_PLAN, Row
 from skinny_linear import library_product, make_weights, seconds
 from torch import Tensor
 
-from text_generation_server import kernels
-from text_generation_server.kernels._device import shared_kib
+import text_generation_kernels as kernels
+from text_generation_kernels.runtime.device import shared_kib
 
 # Outputs and inputs: Llama 3.1 8B on one GPU and on two, 70B on two and on four, Qwen3 0.6B.
 SHAPES = [
@@ -61,7 +61,7 @@ def settings(form: Form, splits: int) -> dict[str, int]:
 
 def measure(weights: Tensor, tokens: int) -> dict[Form, dict[int, float]]:
     """Microseconds of each form and number of parts."""
-    module = importlib.import_module("text_generation_server.kernels.skinny_linear")
+    module = importlib.import_module("text_generation_kernels.matmul.skinny_linear")
     times: dict[Form, dict[int, float]] = {}
     for form, splits in itertools.product(forms(tokens), SPLITS):
         outputs, inputs = weights.shape[1:]

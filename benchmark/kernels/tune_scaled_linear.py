@@ -28,9 +28,9 @@ from _settings import replace_settings
 from _timing import GPU_PLAN, Row, seconds_per_call
 from torch import Tensor
 
-from text_generation_server import kernels
-from text_generation_server.kernels._scaled_library import BLOCKS, ROWS, SUMS, library_product, takes
-from text_generation_server.kernels._scaled_product import BLOCK, scaled_product
+import text_generation_kernels as kernels
+from text_generation_kernels.matmul.w8a8_gemm import BLOCK, scaled_product
+from text_generation_kernels.matmul.w8a8_library import BLOCKS, ROWS, SUMS, library_product, takes
 
 # Outputs and inputs: Llama 3.1 8B and 70B on one GPU, 8B on two, 70B on four.
 SHAPES = [

@@ -23,8 +23,8 @@ from _timing import GPU_PLAN, seconds_per_call
 from skinny_linear import make_weights
 from torch import Tensor
 
-from text_generation_server.kernels import _skinny_hopper
-from text_generation_server.kernels._launch import compile_only
+from text_generation_kernels.matmul import bf16_small_hopper
+from text_generation_kernels.runtime.launch import compile_only
 
 TOKENS = 64
 
@@ -92,8 +92,8 @@ def measure(matrix: Matrix) -> dict[Form, float]:
         out = torch.empty(parts, *out.shape, device=PLAN.device)
 
     def run(form: Form, weight: Tensor) -> None:
-        _skinny_hopper.nearest = lambda *_, **__: form._asdict()
-        _skinny_hopper.skinny_hopper(x, weight, None, out, parts, "silu" if gated == 2 else None)
+        bf16_small_hopper.nearest = lambda *_, **__: form._asdict()
+        bf16_small_hopper.skinny_hopper(x, weight, None, out, parts, "silu" if gated == 2 else None)
 
     def microseconds(form: Form) -> float:
         return round(seconds_per_call(PLAN, lambda index: run(form, weights[index]), len(weights)) * 1e6, 2)

@@ -3,62 +3,62 @@
 Operators write into tensors that the caller passes, so that a captured graph replays them in place.
 """
 
-from ._activations import alone, sigmoid
-from ._attention import padded_batch
-from ._device import has_fp8_products
-from ._exchange import Exchange
-from ._groups import pack_codes, pack_scales, unpack_codes
-from ._launch import compilations, compile_only, fingerprint_compiler, rehearsing
-from ._moe_matrix import ExpertMatrix
-from ._register import triton_enabled, use_triton
-from ._sampling import EXCLUDED, MAX_LOGIT_BIAS, MAX_TOP, Flags, Floats, Ints, mask_words, num_splits, split_size
-from ._vector_blocks import LONGEST as LONGEST_NORMALISED
-from .act_and_mul import act_and_mul
-from .activate import activate
-from .add_layer_norm import add_layer_norm
-from .add_rms_norm import add_rms_norm
-from .advance_state import advance_state
-from .attention_options import AttentionOptions
-from .causal_conv import causal_conv
-from .choose import choose
-from .decode_attention import decode_attention
-from .dequantise import dequantise
-from .draw import draw
-from .embed import embed
-from .gated_delta import gated_delta
-from .gated_norm import gated_norm
-from .grouped_linear import grouped_linear
-from .kv_codes import KV_CODES
-from .latent_decode_attention import latent_decode_attention
-from .latent_expand import latent_expand
-from .latent_postprocess import latent_postprocess
-from .latent_prefill_attention import latent_prefill_attention
-from .layer_norm import layer_norm
-from .linear_in_parts import linear_in_parts, linear_parts
-from .logits_process import logits_process
-from .mixture import mixture
-from .moe_experts import moe_experts
-from .moe_route import RouteOptions, moe_route
-from .newest_tokens import newest_tokens
-from .peer_add_norm import announce, peer_add_norm
-from .prefill_attention import prefill_attention
-from .qkv_postprocess import qkv_postprocess
-from .quantise_rows import quantise_rows
-from .receive_add_norm import receive_add_norm
-from .reduce_add_norm import fits_one_shot, fits_two_shots, reduce_add_norm, reducible
-from .rms_norm import rms_norm
-from .sampling_values import SampledTokens, SamplingBatch, SamplingColumns, SamplingRules, SplitStatistics
-from .scaled_gated import scaled_gated
-from .scaled_in_parts import scaled_in_parts, scaled_parts
-from .scaled_linear import scaled_linear
-from .selective_scan import selective_scan
-from .sigmoid_gate import sigmoid_gate
-from .skinny_linear import skinny_linear
-from .state_space import state_space
-from .survivors import survivors
-from .token_attention import token_attention
-from .token_linear import send_linear, token_linear
-from .top_tokens import top_tokens
+from .attention.attention_options import AttentionOptions
+from .attention.decode_attention import decode_attention
+from .attention.kv_quantisation import KV_CODES
+from .attention.latent_decode_attention import latent_decode_attention
+from .attention.latent_expand import latent_expand
+from .attention.latent_postprocess import latent_postprocess
+from .attention.latent_prefill_attention import latent_prefill_attention
+from .attention.prefill_attention import prefill_attention
+from .attention.qkv_postprocess import qkv_postprocess
+from .attention.token_attention import token_attention
+from .collectives.allreduce_add_norm import fits_one_shot, fits_two_shots, reduce_add_norm, reducible
+from .collectives.allreduce_add_norm_peer import announce, peer_add_norm
+from .collectives.allreduce_add_norm_receive import receive_add_norm
+from .collectives.exchange import Exchange
+from .matmul.dequantise import dequantise
+from .matmul.gemv_blocks import LONGEST as LONGEST_NORMALISED
+from .matmul.group_quantisation import pack_codes, pack_scales, unpack_codes
+from .matmul.linear_split_k import linear_in_parts, linear_parts
+from .matmul.skinny_linear import skinny_linear
+from .matmul.token_linear import send_linear, token_linear
+from .matmul.w8a8_gated import scaled_gated
+from .matmul.w8a8_linear import scaled_linear
+from .matmul.w8a8_split_k import scaled_in_parts, scaled_parts
+from .matmul.weight_only_linear import grouped_linear
+from .moe.expert_matrix import ExpertMatrix
+from .moe.mixture import mixture
+from .moe.moe_experts import moe_experts
+from .moe.moe_route import RouteOptions, moe_route
+from .norm.act_and_mul import act_and_mul
+from .norm.activate import activate
+from .norm.activations import alone, sigmoid
+from .norm.add_layer_norm import add_layer_norm
+from .norm.add_rms_norm import add_rms_norm
+from .norm.gated_norm import gated_norm
+from .norm.layer_norm import layer_norm
+from .norm.quantise_rows import quantise_rows
+from .norm.rms_norm import rms_norm
+from .norm.sigmoid_gate import sigmoid_gate
+from .recurrent.causal_conv import causal_conv
+from .recurrent.gated_delta import gated_delta
+from .recurrent.selective_scan import selective_scan
+from .recurrent.state_space import state_space
+from .runtime.batches import padded_batch
+from .runtime.device import has_fp8_products
+from .runtime.launch import compilations, compile_only, fingerprint_compiler, rehearsing
+from .runtime.register import triton_enabled, use_triton
+from .sampling.advance_state import advance_state
+from .sampling.choose import choose
+from .sampling.columns import EXCLUDED, MAX_LOGIT_BIAS, MAX_TOP, Flags, Floats, Ints, mask_words, num_splits, split_size
+from .sampling.draw import draw
+from .sampling.embed import embed
+from .sampling.logits_process import logits_process
+from .sampling.newest_tokens import newest_tokens
+from .sampling.survivors import survivors
+from .sampling.top_tokens import top_tokens
+from .sampling.values import SampledTokens, SamplingBatch, SamplingColumns, SamplingRules, SplitStatistics
 
 __all__ = [
     "EXCLUDED",

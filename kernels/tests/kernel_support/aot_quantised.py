@@ -2,7 +2,7 @@
 
 import triton
 
-from text_generation_server.kernels._quantise import TINY
+from text_generation_kernels.norm.quantise import TINY
 
 STRIDES = ("stride_out8_token", "stride_scale_token", "stride_scale_group")
 

@@ -11,7 +11,8 @@ from triton import knobs
 from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 
-from text_generation_server.kernels import _launch, compile_only
+from text_generation_kernels import compile_only
+from text_generation_kernels.runtime import launch
 
 from .aot import SM_90
 
@@ -52,7 +53,7 @@ def launched_forms() -> Iterator[Forms]:
     """Those that launches need. What kernels would have written stays as it was."""
     with _noted() as forms, pytest.MonkeyPatch.context() as patch:
         # Each launch asks Triton anew.
-        patch.setattr(_launch, "_DIRECT", False)
+        patch.setattr(launch, "_DIRECT", False)
         yield forms
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from support.convolution import Run
+from kernel_support.convolution import Run
 
 LENGTHS = [1, 2, 63, 64, 65, 130]
 ALONE = [Run(1), Run(1, 1), Run(1, padding=True), Run(1, 1), Run(1), Run(1, padding=True)]

@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor
 
-from text_generation_server.kernels.attention_options import NO_OPTIONS, AttentionOptions
-from text_generation_server.kernels.kv_codes import dequantise, quantise
+from text_generation_kernels.attention.attention_options import NO_OPTIONS, AttentionOptions
+from text_generation_kernels.attention.kv_quantisation import dequantise, quantise
 
 from . import reference
 

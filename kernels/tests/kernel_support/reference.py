@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from text_generation_server.kernels import ExpertMatrix
+from text_generation_kernels import ExpertMatrix
 
 
 def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:

@@ -1,11 +1,11 @@
 """The kernel of decode attention: one program attends with the heads of a group to one chunk of one request."""
 
 # pyright: basic, reportArgumentType=false, reportCallIssue=false, reportGeneralTypeIssues=false
-from ._attention import accumulate, apply_options, load_per_head, load_rows, load_slots
-from ._chunks import bounds, fill_padding, find_chunk, merge_chunks
-from ._kv_codes import join_words, load_scales, log2_of_scales, to_float16, widen, widen_words
-from ._launch import is_last, let_next_start, wait_for_previous
-from ._triton import tl, triton
+from ..runtime.launch import is_last, let_next_start, wait_for_previous
+from ..runtime.triton import tl, triton
+from ._kv_conversion import join_words, load_scales, log2_of_scales, to_float16, widen, widen_words
+from ._online_softmax import accumulate, apply_options, load_per_head, load_rows, load_slots
+from ._split_kv import bounds, fill_padding, find_chunk, merge_chunks
 
 
 @triton.jit

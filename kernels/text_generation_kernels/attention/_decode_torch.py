@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from ._attention_torch import attend
-from .kv_codes import Caches, read_slots
+from .kv_quantisation import Caches, read_slots
 
 # Up to this many cache elements for the longest request, one padded call for the batch beats a call for each request:
 # measured on CPU, a call costs about as much as copying 20,000 elements.

@@ -9,7 +9,7 @@ Triton's interpreter knows no inline assembly and gets the same bits from plain 
 """
 
 # pyright: basic
-from ._triton import knobs, tl, triton
+from ..runtime.triton import knobs, tl, triton
 
 E4M3, E5M2, INT8, E4M3_BY_HARDWARE = 1, 2, 3, 4
 _E4M3, _E5M2, _INT8, _E4M3_BY_HARDWARE = (tl.constexpr(each) for each in (E4M3, E5M2, INT8, E4M3_BY_HARDWARE))

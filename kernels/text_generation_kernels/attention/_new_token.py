@@ -5,7 +5,7 @@ What belongs to the model, weights and angles, is loaded apart from the heads: b
 """
 
 # pyright: basic, reportArgumentType=false, reportCallIssue=false, reportGeneralTypeIssues=false
-from ._triton import tl, triton
+from ..runtime.triton import tl, triton
 
 
 @triton.jit

@@ -6,25 +6,11 @@ Options are compile-time switches: with none of them, the code that is compiled 
 # pyright: basic
 from torch import Tensor
 
-from ._triton import tl, triton
-from .kv_codes import check_codes
+from ..runtime.constants import LOG2_E
+from ..runtime.triton import tl, triton
+from .kv_quantisation import check_codes
 
-LOG2_E = 1.4426950408889634
 _LOG2_E = tl.constexpr(LOG2_E)
-# Requests that a program has room for: so few sizes that all can be compiled before they are needed. One is apart
-# because prefill then spills fewer registers: 420 TFLOP/s at 8,192 tokens instead of 391 on an H200.
-_BATCH_SIZES = (1, 16, 256)
-
-
-@triton.jit
-def locate(counts, item):
-    """Work items lie side by side, `counts[b]` of request b: returns the request of `item`, and which of its items.
-
-    The request is `counts.shape[0]` for an item past the last one: grids come from capacities, so there are some.
-    """
-    requests = tl.arange(0, counts.shape[0])
-    request = tl.sum((tl.cumsum(counts, axis=0) <= item).to(tl.int32), axis=0)
-    return request, item - tl.sum(tl.where(requests < request, counts, 0), axis=0)
 
 
 @triton.jit
@@ -131,21 +117,3 @@ def check_layouts(
     if not q.stride(2) == k_cache.stride(2) == v_cache.stride(2) == out.stride(2) == slot_table.stride(1) == 1:
         raise ValueError(f"{name}: the last dimension of every tensor must have stride 1")
     check_codes(name, k_cache, v_cache, scales)
-
-
-def padded_head_dim(head_dim: int, in_words: bool = False) -> int:
-    """Columns of a tile: a power of two, at least what a matrix instruction takes; of words with four of them each."""
-    return max(64 if in_words else 16, 1 << (head_dim - 1).bit_length())
-
-
-def padded_batch(batch: int) -> int:
-    """Requests that a program plans for: a power of two, at least `batch`."""
-    larger: int = triton.next_power_of_2(batch)  # pyright: ignore[reportAssignmentType]
-    return next((size for size in _BATCH_SIZES if batch <= size), larger)
-
-
-def least_batch(batch: int) -> int:
-    """The fewest requests for which a program plans for as many as for `batch`."""
-    padded = padded_batch(batch)
-    smaller = [size for size in _BATCH_SIZES if size < padded]
-    return 1 + (padded // 2 if padded > _BATCH_SIZES[-1] else max(smaller, default=0))

@@ -5,9 +5,9 @@ attend wait, and `free`, on which this one does.
 """
 
 # pyright: basic, reportArgumentType=false, reportAssignmentType=false, reportCallIssue=false
-from ._kv_codes import E5M2, INT8, code_unit
-from ._rings import advance
-from ._triton import gl, gluon, hopper
+from ..runtime.rings import advance
+from ..runtime.triton import gl, gluon, hopper
+from ._kv_conversion import E5M2, INT8, code_unit
 
 _E5M2, _INT8 = gl.constexpr(E5M2), gl.constexpr(INT8)
 
@@ -107,7 +107,7 @@ def _load_scales(scales_head_ptr, slots, stride_slot: gl.constexpr, valid, FORMA
 
 @gluon.jit
 def _store_words(tile, words, scales, FORMAT: gl.constexpr, HEAD_DIM: gl.constexpr, BLOCK_N: gl.constexpr):
-    """Four codes of each word, converted as in `_kv_codes.py`, times the scale of their row."""
+    """Four codes of each word, converted as in `_kv_conversion.py`, times the scale of their row."""
     if FORMAT == _INT8:
         # 0x64 above a code makes 1024 + code; 2 ** -7 (0x2000) of it less 9 (0x4880) is (code - 128) / 128.
         convert: gl.constexpr = """{ .reg .b32 lo, hi, unit, nine;

@@ -10,9 +10,9 @@ it: the tests compare it on a device.
 
 # pyright: basic, reportArgumentType=false, reportAssignmentType=false, reportCallIssue=false
 # pyright: reportGeneralTypeIssues=false
+from ..runtime.rings import advance
+from ..runtime.triton import gl, gluon, hopper
 from ._prefill_hopper_copy import copy_codes, copy_values
-from ._rings import advance
-from ._triton import gl, gluon, hopper
 
 _LOG2_E = gl.constexpr(1.4426950408889634)
 _ROWS = gl.constexpr(64)  # of queries for each of the warp groups that attend
@@ -25,7 +25,7 @@ def _sum(a, b):
 
 @gluon.jit
 def _locate(b_q_start_ptr, item, batch, GROUP: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK_B: gl.constexpr):
-    """As `locate` of `_attention.py`, of tiles of BLOCK_M rows: the request, and which of its tiles."""
+    """As `locate` of `_online_softmax.py`, of tiles of BLOCK_M rows: the request, and which of its tiles."""
     layout: gl.constexpr = gl.BlockedLayout([1], [32], [gl.num_warps()], [0])
     requests = gl.arange(0, BLOCK_B, layout=layout)
     here = requests < batch

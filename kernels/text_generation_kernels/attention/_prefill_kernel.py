@@ -1,11 +1,12 @@
 """The kernel of prefill attention: one program attends with a tile of queries to a part of what they see."""
 
 # pyright: basic, reportArgumentType=false, reportCallIssue=false, reportGeneralTypeIssues=false
-from ._attention import accumulate, apply_options, load_per_head, load_rows, load_slots
-from ._kv_codes import load_scales, to_float16, widen
-from ._launch import is_last, let_next_start, wait_for_previous
-from ._prefill_tiles import cut, find_tile, merge_parts, seen_by, store_part
-from ._triton import tl, triton
+from ..runtime.batches import find_tile
+from ..runtime.launch import is_last, let_next_start, wait_for_previous
+from ..runtime.triton import tl, triton
+from ._kv_conversion import load_scales, to_float16, widen
+from ._online_softmax import accumulate, apply_options, load_per_head, load_rows, load_slots
+from ._prefill_tiles import cut, merge_parts, seen_by, store_part
 
 
 @triton.jit

@@ -6,27 +6,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ._attention import finite, least_batch, locate
-from ._launch import arrivals, rehearsing
-from ._triton import tl, triton
+from ..runtime.batches import least_batch
+from ..runtime.launch import arrivals, rehearsing
+from ..runtime.triton import tl, triton
+from ._online_softmax import finite
 
 MIN_PART = 256
 """Keys of a part at least, in whole blocks of any tile."""
 _MAX_PARTS = 32
 """One program adds them up."""
-
-
-@triton.jit
-def find_tile(b_q_start_ptr, item, batch, GROUP: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_B: tl.constexpr):
-    """Of which request tile number `item` is, and which of its tiles. The request is not below `batch` past the last.
-
-    Rows of a tile are GROUP heads within tokens.
-    """
-    requests = tl.arange(0, BLOCK_B)
-    here = requests < batch
-    q_starts = tl.load(b_q_start_ptr + requests, mask=here, other=0)
-    q_lens = tl.load(b_q_start_ptr + 1 + requests, mask=here, other=0) - q_starts
-    return locate(tl.cdiv(q_lens * GROUP, BLOCK_M), item)
 
 
 @triton.jit

@@ -5,7 +5,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from ._attention_torch import attend
-from .kv_codes import read_slots
+from .kv_quantisation import read_slots
 
 
 def prefill_attention_torch(

@@ -1,10 +1,10 @@
 """The kernel of `qkv_postprocess`: one program has some heads of one token."""
 
 # pyright: basic, reportArgumentType=false
-from ._kv_codes import code_of_amax, encode, round_up
-from ._launch import let_next_start, wait_for_previous
-from ._triton import tl, triton
-from .kv_codes import SMALLEST_AMAX
+from ..runtime.launch import let_next_start, wait_for_previous
+from ..runtime.triton import tl, triton
+from ._kv_conversion import code_of_amax, encode, round_up
+from .kv_quantisation import SMALLEST_AMAX
 
 _SMALLEST_AMAX = tl.constexpr(SMALLEST_AMAX)
 

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ._attention import load_per_head, locate, padded_batch
-from ._launch import Launcher, let_next_start, wait_for_previous
-from ._triton import tl, triton
+from ..runtime.batches import locate, padded_batch
+from ..runtime.launch import Launcher, let_next_start, wait_for_previous
+from ..runtime.triton import tl, triton
+from ._online_softmax import load_per_head
 
 # Up to this many requests are cut into as many chunks as run at once; more of them into more chunks, which even out
 # lengths that differ. On an H200: three contexts of 16,384 take 56 us with one wave and 64 with more chunks, sixteen

@@ -1,11 +1,11 @@
 """The kernel of `token_attention`: one program attends with the heads of a group to one chunk of the context."""
 
 # pyright: basic, reportArgumentType=false, reportCallIssue=false, reportGeneralTypeIssues=false
-from ._attention import accumulate, apply_options, load_per_head, load_rows, load_slots
-from ._chunks import bounds, find_chunk
-from ._launch import let_next_start, wait_for_previous
+from ..runtime.launch import let_next_start, wait_for_previous
+from ..runtime.triton import tl, triton
 from ._new_token import load_angles, load_heads, load_norm, turned_heads
-from ._triton import tl, triton
+from ._online_softmax import accumulate, apply_options, load_per_head, load_rows, load_slots
+from ._split_kv import bounds, find_chunk
 
 
 @triton.jit

@@ -11,10 +11,10 @@ caches of V with heads of another size; position c of request b lies in slot `sl
 `[rows, positions]` int32, `b_row` `[batch]` int64, `b_kv_len` `[batch]` int32. Caches `[slots, kv_heads, head_dim or
 v_head_dim]`, already holding K and V of the new tokens. Entries of the table from `b_kv_len[b]` on may be stale and are
 never followed: what another request left there must not reach this one, not even times zero.
-Caches may hold codes of 8 bits with `scales` (`kv_codes.py`). Heads are then columns of products, of which a matrix
-instruction takes eight, where it takes sixteen rows. Values are read as words of four codes, and each place within the
-words has a product of its own, so that codes reach the matrix units from registers; scales are applied to scores and to
-weights. Queries and weights are float16 then.
+Caches may hold codes of 8 bits with `scales` (`kv_quantisation.py`). Heads are then columns of products, of which a
+matrix instruction takes eight, where it takes sixteen rows. Values are read as words of four codes, and each place
+within the words has a product of its own, so that codes reach the matrix units from registers; scales are applied to
+scores and to weights. Queries and weights are float16 then.
 `deterministic`: the result of a request does not depend, to the bit, on which others are in the batch.
 
 Called once a layer in a decode step.
@@ -61,18 +61,20 @@ after: 16 us instead of 20 at 8,192, because one program is slow to read 66 chun
 # pyright: basic, reportArgumentType=false, reportCallIssue=false, reportGeneralTypeIssues=false
 from torch import Tensor
 
-from ._attention import LOG2_E, check_layouts, padded_head_dim
-from ._chunks import Chunking
-from ._config import nearest
+from ..runtime.constants import LOG2_E
+from ..runtime.device import has_fp8_products, num_processors, shared_kib
+from ..runtime.launch import Launcher, arrivals
+from ..runtime.register import register
+from ..runtime.settings import nearest
+from ..runtime.shapes import padded_head_dim
+from ..runtime.triton import triton
 from ._decode_kernel import decode_attention_kernel
 from ._decode_torch import decode_attention_torch
-from ._device import has_fp8_products, num_processors, shared_kib
-from ._kv_codes import E4M3, E4M3_BY_HARDWARE
-from ._launch import Launcher, arrivals
-from ._register import register
-from ._triton import triton
+from ._kv_conversion import E4M3, E4M3_BY_HARDWARE
+from ._online_softmax import check_layouts
+from ._split_kv import Chunking
 from .attention_options import NO_OPTIONS, AttentionOptions
-from .kv_codes import as_pairs, as_words, format_of
+from .kv_quantisation import as_pairs, as_words, format_of
 
 # A chunk of K and V is at least this many positions: the first number for a batch so small that most processors would
 # stay idle. Measured on an H200 with 8 KV heads: a layer at one context of 512 takes 122.3 us with 64 and 123.8 with
@@ -80,8 +82,8 @@ from .kv_codes import as_pairs, as_words, format_of
 _MIN_CHUNKS = (64, 128)
 _SMALL_BATCH = 2
 
-# In batches of so many requests the product in front lets kernels start while it runs (`_skinny_hopper.py`). Heads of
-# more bytes leave no registers for queries that come within the loop.
+# In batches of so many requests the product in front lets kernels start while it runs (`bf16_small_hopper.py`). Heads
+# of more bytes leave no registers for queries that come within the loop.
 _EARLY, _EARLY_BYTES = range(33, 65), 256
 
 # Results that a merge reads at a time, of one chunk and head each: so many that few loads wait for each other.

@@ -14,7 +14,7 @@ A scale depends on one head of one token alone: not on the batch, on where a pro
 import torch
 from torch import Tensor
 
-from ._kv_codes import E4M3, E5M2, INT8
+from ._kv_conversion import E4M3, E5M2, INT8
 
 KV_CODES = {"fp8_e4m3fn": torch.float8_e4m3fn, "fp8_e5m2": torch.float8_e5m2, "int8": torch.uint8}
 """The type of a cache by the name of its format."""

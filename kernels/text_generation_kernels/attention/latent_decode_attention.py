@@ -29,14 +29,17 @@ from 16 to 32,768; 8.5 us at one context of 512, 26 at one of 8,192. With 128 he
 # pyright: basic, reportArgumentType=false, reportCallIssue=false, reportGeneralTypeIssues=false
 from torch import Tensor
 
-from ._attention import LOG2_E, load_rows, load_slots, padded_batch, padded_head_dim
-from ._chunks import Chunking, bounds, fill_padding, find_chunk
-from ._config import nearest
-from ._device import num_processors, shared_kib
-from ._latent import check_latent_layouts
-from ._launch import Launcher, let_next_start, wait_for_previous
-from ._register import register
-from ._triton import tl, triton
+from ..runtime.batches import padded_batch
+from ..runtime.constants import LOG2_E
+from ..runtime.device import num_processors, shared_kib
+from ..runtime.launch import Launcher, let_next_start, wait_for_previous
+from ..runtime.register import register
+from ..runtime.settings import nearest
+from ..runtime.shapes import padded_head_dim
+from ..runtime.triton import tl, triton
+from ._latent_layouts import check_latent_layouts
+from ._online_softmax import load_rows, load_slots
+from ._split_kv import Chunking, bounds, fill_padding, find_chunk
 from .decode_attention import decode_attention_torch
 
 _MIN_CHUNK = 64

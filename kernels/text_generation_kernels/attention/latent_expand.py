@@ -22,12 +22,14 @@ for each position, written. On an H200 in bfloat16, 16 heads, rank 512, rope 64,
 import torch
 from torch import Tensor
 
-from ._attention import load_rows, load_slots, locate, padded_batch, padded_head_dim
-from ._config import nearest
-from ._device import shared_kib
-from ._launch import Launcher, let_next_start, wait_for_previous
-from ._register import register
-from ._triton import tl, triton
+from ..runtime.batches import locate, padded_batch
+from ..runtime.device import shared_kib
+from ..runtime.launch import Launcher, let_next_start, wait_for_previous
+from ..runtime.register import register
+from ..runtime.settings import nearest
+from ..runtime.shapes import padded_head_dim
+from ..runtime.triton import tl, triton
+from ._online_softmax import load_rows, load_slots
 
 
 @triton.jit(do_not_specialize=["batch"], do_not_specialize_on_alignment=["b_row_ptr", "b_first_ptr", "b_kv_len_ptr"])

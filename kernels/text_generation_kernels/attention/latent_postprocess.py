@@ -23,10 +23,10 @@ Called once a layer. Bytes floor: tokens * element size * 2 * (rank + rope + hea
 import torch
 from torch import Tensor
 
-from ._launch import Launcher, let_next_start, wait_for_previous
-from ._register import register
-from ._triton import tl, triton
-from .rms_norm import normalise
+from ..norm.rms_norm import normalise
+from ..runtime.launch import Launcher, let_next_start, wait_for_previous
+from ..runtime.register import register
+from ..runtime.triton import tl, triton
 
 _HEADS = 16
 """Heads that one program turns."""

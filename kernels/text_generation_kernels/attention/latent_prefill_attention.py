@@ -25,14 +25,17 @@ Measured on an H200 in bfloat16 with rank 512 and rope 64: 213 TFLOP/s at 2,048 
 # pyright: basic, reportArgumentType=false, reportCallIssue=false, reportGeneralTypeIssues=false
 from torch import Tensor
 
-from ._attention import LOG2_E, accumulate, load_rows, load_slots, padded_batch, padded_head_dim
-from ._config import nearest
-from ._device import num_processors, shared_kib
-from ._latent import check_latent_layouts
-from ._launch import Launcher, is_last, let_next_start, wait_for_previous
-from ._prefill_tiles import Tiling, cut, find_tile, merge_parts, seen_by, store_part
-from ._register import register
-from ._triton import tl, triton
+from ..runtime.batches import find_tile, padded_batch
+from ..runtime.constants import LOG2_E
+from ..runtime.device import num_processors, shared_kib
+from ..runtime.launch import Launcher, is_last, let_next_start, wait_for_previous
+from ..runtime.register import register
+from ..runtime.settings import nearest
+from ..runtime.shapes import padded_head_dim
+from ..runtime.triton import tl, triton
+from ._latent_layouts import check_latent_layouts
+from ._online_softmax import accumulate, load_rows, load_slots
+from ._prefill_tiles import Tiling, cut, merge_parts, seen_by, store_part
 from .prefill_attention import prefill_attention_torch
 
 

@@ -11,8 +11,8 @@ request b at `b_q_start[b] : b_q_start[b + 1]`, no padding; they are the last of
 may come in pieces or continue a cached one. Position c of request b lies in slot `slot_table[b_row[b], c]`. Caches
 `[slots, kv_heads, head_dim or v_head_dim]`, already holding K and V of the new tokens. `b_row` `[batch]` int64,
 `b_q_start` `[batch + 1]`, `b_kv_len` `[batch]`, `slot_table` int32.
-Caches may hold codes of 8 bits with `scales` (`kv_codes.py`): a tile of them becomes float16, times its scales, once
-for all queries of a program. Queries and weights are float16 then.
+Caches may hold codes of 8 bits with `scales` (`kv_quantisation.py`): a tile of them becomes float16, times its scales,
+once for all queries of a program. Queries and weights are float16 then.
 A request without new tokens is allowed; nothing is written for tokens of one whose `b_kv_len` is 0. Scores and sums
 are float32 on CUDA and CPU alike.
 
@@ -25,7 +25,7 @@ TFLOP/s at 512 tokens, 380 at 2,048, 452 at 8,192 (cuDNN on contiguous tensors 6
 (benchmark/results/prefill_attention.json).
 
 Long chunks on a Hopper card, with heads of 128 or 256 and 16-bit queries, have a kernel of their own
-(`_prefill_hopper.py`). Microseconds before and with it, in one run on that card: 1,175 and 1,049 at 8,192 tokens
+(`prefill_hopper.py`). Microseconds before and with it, in one run on that card: 1,175 and 1,049 at 8,192 tokens
 (524 TFLOP/s), 99 and 89 at 2,048, 177 and 147 at 16 prompts of 512, 395 and 333 at 4 of 2,048, 1,768 and 1,663 at
 10,000, 167 and 141 for 448 behind 8,192 (benchmark/results/prefill_attention_hopper.json). Over codes it took 1,363
 where the other took 1,750 for 8,192: only the warp group that copies converts them. Not used where `deterministic`:
@@ -48,17 +48,20 @@ steps of a sum follow from BLOCK_N and from the rows of a warp, so all entries o
 # pyright: basic, reportArgumentType=false, reportCallIssue=false, reportGeneralTypeIssues=false
 from torch import Tensor
 
-from ._attention import LOG2_E, check_layouts, padded_batch, padded_head_dim
-from ._config import nearest
-from ._device import num_processors, shared_kib
-from ._launch import Launcher, rehearsing
-from ._prefill_hopper import fills_hopper, hopper_takes, launch_on_hopper
+from ..runtime.batches import padded_batch
+from ..runtime.constants import LOG2_E
+from ..runtime.device import num_processors, shared_kib
+from ..runtime.launch import Launcher, rehearsing
+from ..runtime.register import register
+from ..runtime.settings import nearest
+from ..runtime.shapes import padded_head_dim
+from ._online_softmax import check_layouts
 from ._prefill_kernel import prefill_attention_kernel
 from ._prefill_tiles import Tiling
 from ._prefill_torch import prefill_attention_torch
-from ._register import register
 from .attention_options import NO_OPTIONS, AttentionOptions
-from .kv_codes import as_bytes, as_pairs, format_of
+from .kv_quantisation import as_bytes, as_pairs, format_of
+from .prefill_hopper import fills_hopper, hopper_takes, launch_on_hopper
 
 _launch = Launcher(prefill_attention_kernel)
 

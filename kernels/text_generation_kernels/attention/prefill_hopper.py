@@ -4,13 +4,14 @@
 import torch
 from torch import Tensor
 
-from ._attention import LOG2_E, padded_batch
-from ._config import nearest
-from ._device import is_hopper, num_processors
-from ._kv_codes import E4M3, E4M3_BY_HARDWARE
-from ._launch import Launcher
+from ..runtime.batches import padded_batch
+from ..runtime.constants import LOG2_E
+from ..runtime.device import is_hopper, num_processors
+from ..runtime.launch import Launcher
+from ..runtime.settings import nearest
+from ._kv_conversion import E4M3, E4M3_BY_HARDWARE
 from ._prefill_hopper_kernel import prefill_attention_hopper_kernel
-from .kv_codes import as_pairs, as_words, format_of
+from .kv_quantisation import as_pairs, as_words, format_of
 
 _HEAD_DIMS = (128, 256)
 _ROWS = 128

@@ -21,7 +21,7 @@ permuted when it is loaded.
 dimension. One floating type for `qkv`, `bias`, norms and the caches. Rotation is computed in float32.
 `qkv` may also be float32 `[parts, tokens, ...]`, what a product has left in parts (`linear_in_parts`): they are added
 up in their order and rounded to the type of `q_out` `[tokens, heads * head_dim]`, where q then goes instead.
-Caches may hold codes of 8 bits (`kv_codes.py`): `scales` `[slots, kv_heads, 2]` are then written too, or, with
+Caches may hold codes of 8 bits (`kv_quantisation.py`): `scales` `[slots, kv_heads, 2]` are then written too, or, with
 `scales_given`, read.
 Tokens that share a slot leave any one of their keys and values there: only padding may do so.
 
@@ -38,14 +38,14 @@ slower, and slower for most batches (benchmark/results/decode_attention_layers.j
 import torch
 from torch import Tensor
 
-from ._config import nearest
-from ._launch import Launcher
-from ._qkv_kernel import qkv_postprocess_kernel
-from ._register import register
-from ._shapes import shapes_error
-from ._triton import triton
-from .kv_codes import as_bytes, check_codes, format_of, quantise
-from .rms_norm import normalise
+from ..norm.rms_norm import normalise
+from ..runtime.launch import Launcher
+from ..runtime.register import register
+from ..runtime.settings import nearest
+from ..runtime.shapes import shapes_error
+from ..runtime.triton import triton
+from ._qkv_postprocess_kernel import qkv_postprocess_kernel
+from .kv_quantisation import as_bytes, check_codes, format_of, quantise
 
 _launch = Launcher(qkv_postprocess_kernel)
 

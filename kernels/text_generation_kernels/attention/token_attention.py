@@ -22,15 +22,16 @@ have heads of one size.
 # pyright: basic, reportArgumentType=false
 from torch import Tensor
 
-from ._attention import LOG2_E, padded_head_dim
-from ._chunks import Chunking
-from ._config import nearest
+from ..runtime.constants import LOG2_E
+from ..runtime.device import num_processors, shared_kib
+from ..runtime.launch import Launcher
+from ..runtime.register import register
+from ..runtime.settings import nearest
+from ..runtime.shapes import padded_head_dim
+from ..runtime.triton import triton
 from ._decode_torch import decode_attention_torch
-from ._device import num_processors, shared_kib
-from ._launch import Launcher
-from ._register import register
+from ._split_kv import Chunking
 from ._token_attention_kernel import token_attention_kernel
-from ._triton import triton
 from .qkv_postprocess import check_qkv, qkv_postprocess_torch
 
 _launch = Launcher(token_attention_kernel)

@@ -1,8 +1,8 @@
 """What follows a sum over the ranks: the residual addition and the normalisation of one row."""
 
 # pyright: basic, reportArgumentType=false
-from ._triton import tl, triton
-from .rms_norm import normalise_row
+from ..norm.rms_norm import normalise_row
+from ..runtime.triton import tl, triton
 
 
 @triton.jit

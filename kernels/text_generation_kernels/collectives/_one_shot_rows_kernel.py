@@ -1,10 +1,10 @@
 """The kernel of `reduce_add_norm` for many tokens in one shot: a program sends rows and finishes the same ones."""
 
 # pyright: basic, reportArgumentType=false, reportGeneralTypeIssues=false, reportReturnType=false
-from ._exchange import address_of, buffer_at, clear_last, receive, take_turn, words_to_send
-from ._finish_row import constants_of, finish_row, residual_of
-from ._launch import let_next_start, wait_for_previous
-from ._triton import tl, triton
+from ..runtime.launch import let_next_start, wait_for_previous
+from ..runtime.triton import tl, triton
+from ._add_norm_row import constants_of, finish_row, residual_of
+from .exchange import address_of, buffer_at, clear_last, receive, take_turn, words_to_send
 
 
 @triton.jit

@@ -6,11 +6,11 @@
 
 Layouts: `x`, `residual`, `out` `[tokens, hidden]`, contiguous; `weight`, `x_weight` `[hidden]`. `out` may be `x`. Types
 as in `add_rms_norm`. All ranks get the same bits, whatever way they are computed in, and however many tokens there are.
-The ranks write into each other's memory (`_exchange.py`), over NVLink or whatever else lets them.
+The ranks write into each other's memory (`exchange.py`), over NVLink or whatever else lets them.
 
 One shot: each rank sends its part to all, and all add up everything; of as many rows as there are processors, each has
-whole ones (`_row_shot.py`). Two shots: each rank sends slices of its part to their owners, which add up and send the
-sum to all.
+whole ones (`_one_shot_rows_kernel.py`). Two shots: each rank sends slices of its part to their owners, which add up and
+send the sum to all.
 Bytes that a rank sends, of S in the message and N ranks: (N - 1) * S in one shot, 2 * S * (N - 1) / N in two.
 Measured on two H200 over NVLink without multicast, bfloat16, hidden 8192, microseconds in a graph at 16 KiB / 128 KiB /
 1 MiB / 8 MiB (benchmark/results/reduce_add_norm.json; runs differ by about 1 us at small sizes):
@@ -33,9 +33,13 @@ takes this kernel's place.
 import torch
 from torch import Tensor
 
-from ._config import nearest
-from ._device import num_processors
-from ._exchange import (
+from ..runtime.device import num_processors
+from ..runtime.launch import Launcher, let_next_start, rehearsing, wait_for_previous
+from ..runtime.settings import nearest
+from ..runtime.triton import tl, triton
+from ._add_norm_row import constants_of, finish_row, residual_of
+from ._one_shot_rows_kernel import row_shot_kernel
+from .exchange import (
     CHECKED,
     MOST_VALUES,
     Exchange,
@@ -46,10 +50,6 @@ from ._exchange import (
     take_turn,
     words_to_send,
 )
-from ._finish_row import constants_of, finish_row, residual_of
-from ._launch import Launcher, let_next_start, rehearsing, wait_for_previous
-from ._row_shot import row_shot_kernel
-from ._triton import tl, triton
 
 CLEAR = 2048
 

@@ -13,11 +13,11 @@ Bytes floor: (ranks + 1 reads, 2 writes) * tokens * hidden * element size.
 # pyright: basic, reportArgumentType=false, reportGeneralTypeIssues=false
 from torch import Tensor
 
-from ._config import nearest
-from ._exchange import CHECKED, Exchange, announce_kernel, wait_for_flag
-from ._finish_row import constants_of, finish_row, residual_of
-from ._launch import Launcher, arrivals, is_last, let_next_start, wait_for_previous
-from ._triton import tl, triton
+from ..runtime.launch import Launcher, arrivals, is_last, let_next_start, wait_for_previous
+from ..runtime.settings import nearest
+from ..runtime.triton import tl, triton
+from ._add_norm_row import constants_of, finish_row, residual_of
+from .exchange import CHECKED, Exchange, announce_kernel, wait_for_flag
 
 
 @triton.jit

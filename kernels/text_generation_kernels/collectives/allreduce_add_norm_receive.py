@@ -6,7 +6,7 @@ follow.
     out = x                                                                        (where there is none)
 
 Layouts `[1, hidden]`, types and bits as in `reduce_add_norm`. It follows `send_linear`, with nothing of the same
-exchange between. Values say themselves that they have come (`_exchange.py`), so this kernel waits for no other: it is
+exchange between. Values say themselves that they have come (`exchange.py`), so this kernel waits for no other: it is
 there while the last programs of the product run.
 A step of one stream of 8B on two H200 takes 2.60 ms instead of 2.62, and one of 20 layers of 70B 4.71 instead of 4.72.
 Tried and left out (benchmark/results/tried-two-ranks.json): the same for more tokens. Steps of 8 took as long, steps of
@@ -17,12 +17,12 @@ it first waits for the product's end, they took as long. Receiving first and cle
 # pyright: basic, reportArgumentType=false, reportGeneralTypeIssues=false
 from torch import Tensor
 
-from ._config import nearest
-from ._exchange import CHECKED, Exchange, address_of, buffer_at, clear_last, pass_turn, receive, turn_of
-from ._finish_row import constants_of, finish_row
-from ._launch import Launcher, let_next_start, wait_for_previous
-from ._triton import tl, triton
-from .reduce_add_norm import CLEAR, sum_of_ranks
+from ..runtime.launch import Launcher, let_next_start, wait_for_previous
+from ..runtime.settings import nearest
+from ..runtime.triton import tl, triton
+from ._add_norm_row import constants_of, finish_row
+from .allreduce_add_norm import CLEAR, sum_of_ranks
+from .exchange import CHECKED, Exchange, address_of, buffer_at, clear_last, pass_turn, receive, turn_of
 
 
 @triton.jit

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ._triton import cuda, tl, triton
+from ..runtime.triton import cuda, tl, triton
 
 SETS = 3
 NOTHING = 0x8000

@@ -1,13 +1,13 @@
-"""What the kernel of `_grouped_product.py` does with 256 inputs at a time: their tiles, and their products.
+"""What the kernel of `weight_only_gemm.py` does with 256 inputs at a time: their tiles, and their products.
 
 Codes become 16-bit weights in registers, a tile of one matrix instruction at a time.
 """
 
 # pyright: basic, reportArgumentType=false, reportCallIssue=false
 # pyright: reportGeneralTypeIssues=false, reportOptionalSubscript=false, reportAssignmentType=false
-from ._codes import eight_bits, lookups, nibbles, plain_plane
-from ._grouped_tiles import columns_of, of_outputs, product, zeros
-from ._triton import tl, triton
+from ..runtime.triton import tl, triton
+from .code_conversion import eight_bits, lookups, nibbles, plain_plane
+from .weight_only_tiles import columns_of, of_outputs, product, zeros
 
 
 @triton.jit

@@ -14,19 +14,19 @@ each element before it: 2,151 us instead of 2,203, and closer to the formula (be
 Asking for the next layer's first matrix while the router is busy, into the L2 cache, took 2,866 us instead of 2,598:
 what is under way stands before what the kernels that all wait for read.
 
-Products with the matrices of experts are those of `_vector_experts.py`.
+Products with the matrices of experts are those of `experts_gemv.py`.
 """
 
 # pyright: basic, reportArgumentType=false, reportCallIssue=false
 from torch import Tensor
 
-from ._activations import gated_activation
-from ._exchange import Exchange, boxes_of, send_to_all
-from ._launch import Launcher, let_next_start, wait_for_previous
-from ._moe_tiles import weight_rows_of
-from ._triton import tl, triton
-from ._vector_blocks import product_blocks
-from .rms_norm import normalise_row
+from ..collectives.exchange import Exchange, boxes_of, send_to_all
+from ..norm.activations import gated_activation
+from ..norm.rms_norm import normalise_row
+from ..runtime.launch import Launcher, let_next_start, wait_for_previous
+from ..runtime.triton import tl, triton
+from .gemv_blocks import product_blocks
+from .rows import weight_rows_of
 
 
 @triton.jit

@@ -35,12 +35,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ._activations import gated_activation
-from ._config import nearest
-from ._device import is_hopper
-from ._launch import Launcher
-from ._rings import advance
-from ._triton import TensorDescriptor, cuda, gl, gluon, hopper, triton
+from ..norm.activations import gated_activation
+from ..runtime.device import is_hopper
+from ..runtime.launch import Launcher
+from ..runtime.rings import advance
+from ..runtime.settings import nearest
+from ..runtime.triton import TensorDescriptor, cuda, gl, gluon, hopper, triton
 
 _LEAST_TOKENS = 33
 _BLOCK_M, _WARPS = 64, 4

@@ -6,7 +6,7 @@ that is put into the last bits of the mantissa of 128 (bfloat16) or 1024 (float1
 """
 
 # pyright: basic, reportArgumentType=false, reportAssignmentType=false, reportCallIssue=false, reportGeneralTypeIssues=false
-from ._triton import tl, triton
+from ..runtime.triton import tl, triton
 
 
 def _nibbles(magic: str) -> str:

@@ -17,11 +17,11 @@ On an H200 28672 x 4096 takes 75.5 us and 4096 x 14336 38.6, 92 and 91 % of a co
 import torch
 from torch import Tensor
 
-from ._codes import eight_bits, load_table, lookups, nibbles, plain_plane
-from ._groups import BLOCK, group_values
-from ._launch import Launcher, let_next_start, wait_for_previous
-from ._register import register
-from ._triton import tl, triton
+from ..runtime.launch import Launcher, let_next_start, wait_for_previous
+from ..runtime.register import register
+from ..runtime.triton import tl, triton
+from .code_conversion import eight_bits, load_table, lookups, nibbles, plain_plane
+from .group_quantisation import BLOCK, group_values
 
 _BLOCK_N = 32
 _WARPS = 8

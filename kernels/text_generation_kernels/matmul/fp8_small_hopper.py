@@ -1,7 +1,7 @@
 """The kernel behind `scaled_linear` and `scaled_gated` for 2 to 64 tokens of float8 on Hopper cards (compute capability
 9.0), with a scale for each token and each row of the matrix.
 
-It is that of `_scaled_product.py` but for how products and copies take turns. Triton waits for each product of 128
+It is that of `w8a8_gemm.py` but for how products and copies take turns. Triton waits for each product of 128
 inputs before it asks for the next tiles. Here a step has 256 inputs: the tiles of a later step are asked for first,
 then two products are under way at a time, and the sums of one are added up while the other runs. Tiles of the matrix
 are asked for before the operators in front are waited for.
@@ -9,7 +9,7 @@ are asked for before the operators in front are waited for.
 Written in Gluon, because Triton adds up what leaves the short accumulator at once. Triton's interpreter cannot run it:
 the tests compare it on a device.
 
-Measured on an H200 within a layer of an 8B (scaled_linear_layers.json): instead of the kernel of `_scaled_product.py`
+Measured on an H200 within a layer of an 8B (scaled_linear_layers.json): instead of the kernel of `w8a8_gemm.py`
 it saves 1.1 us of 79.5 with 64 tokens in the product of query, key and value; with 16 tokens a layer takes 67.1 us
 instead of 71.4 where output and second product leave parts, and 70.6 instead of 72.6 where the product of gate and up
 activates. With 64 tokens that product is fastest where two programs share a processor, so that one multiplies while the
@@ -38,12 +38,12 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from ._activations import gated_activation
-from ._config import nearest
-from ._device import is_hopper
-from ._launch import Launcher, arrivals
-from ._scaled_product import MAX_TOKENS, padded_tokens
-from ._triton import cuda, gl, gluon, hopper, triton
+from ..norm.activations import gated_activation
+from ..runtime.device import is_hopper
+from ..runtime.launch import Launcher, arrivals
+from ..runtime.settings import nearest
+from ..runtime.triton import cuda, gl, gluon, hopper, triton
+from .w8a8_gemm import MAX_TOKENS, padded_tokens
 
 STEP = 256
 """Inputs that a step multiplies."""

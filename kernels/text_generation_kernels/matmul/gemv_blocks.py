@@ -1,8 +1,8 @@
-"""How much of a matrix a program has in its registers, in products of single tokens (`_vector_product.py`)."""
+"""How much of a matrix a program has in its registers, in products of single tokens (`bf16_gemv.py`)."""
 
 from torch import Tensor
 
-from ._triton import triton
+from ..runtime.triton import triton
 
 _SMALL_MATRIX = 24 << 20
 _SMALL_BYTES, _LARGE_BYTES = 16384, 32768

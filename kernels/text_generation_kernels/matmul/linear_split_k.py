@@ -24,12 +24,12 @@ us instead of 129; of the 70B with 64 or 256 rows a tile, in two to six parts: 2
 import torch
 from torch import Tensor
 
-from ._config import nearest
-from ._device import shared_kib
-from ._parts import check_parts
-from ._register import register, triton_enabled
-from ._scaled_product import padded_tokens
+from ..runtime.device import shared_kib
+from ..runtime.register import register, triton_enabled
+from ..runtime.settings import nearest
+from ._partials import check_parts
 from .skinny_linear import MAX_TOKENS, filled_parts, launch, reads
+from .w8a8_gemm import padded_tokens
 
 
 def linear_parts(x: Tensor, weight: Tensor) -> int:

@@ -8,7 +8,7 @@ Layouts: `x` `[tokens, inputs]`, `out` `[tokens, outputs]` or, with `activation`
 may be read before the operator in front has finished, and must not be what that writes. One floating type; sums are
 float32, rounded once, and once more after the activation. The activations are those of `act_and_mul`, whose result
 behind the product is the same to the bit.
-Up to 64 tokens, from 33 on by the kernel of `_skinny_hopper.py` on Hopper cards. Batches that are padded to one size
+Up to 64 tokens, from 33 on by the kernel of `bf16_small_hopper.py` on Hopper cards. Batches that are padded to one size
 (16, 32 or 64 tokens) give a token the same result to the bit, whichever others are there, where the product is not the
 library's. A single token has an operator of its own, `token_linear`, and where the outputs are few `linear_in_parts`
 leaves the sum to what reads it.
@@ -17,7 +17,7 @@ Called four times a layer in a decode step, and for the logits. The data file sa
 fast; that is used there, and for types and sizes that the kernel does not take.
 Bytes floor: outputs * inputs * element size.
 Measured on an H200 in bfloat16, microseconds at 1 / 16 / 64 tokens, the library's in brackets, one token padded to 16,
-and 64 before the kernel of `_skinny_hopper.py` (which takes 16.3 for the first, 35 for the last where it is whole):
+and 64 before the kernel of `bf16_small_hopper.py` (which takes 16.3 for the first, 35 for the last where it is whole):
 6144 x 4096 13.8 / 14.2 / 16.2 (15.4 / 15.9 / 16.2), 4096 x 4096 10.3 / 10.3 / 11.6 (12.5 / 12.7 / 11.5),
 28672 x 4096 55.0 / 56.4 / 60.6 (55.8 / 57.1 / 62.6), 4096 x 14336 30.1 / 30.3 / 33.8 (31.2 / 31.9 / 35.9).
 See benchmark/results/skinny_linear.json. With the activation in the product instead of a kernel behind it, a step of 8B
@@ -28,11 +28,11 @@ layer of the 8B slower, 134 us instead of 123 at one stream. Copying the first t
 for fewer tokens than 33, in a kernel of its own in Gluon: on two H200 a step of one stream took 2.607 ms instead of
 2.644 (8B) and 5.618 instead of 5.640 (24 layers of 70B), before single tokens had operators of their own; with the
 inputs of the narrower products in two parts besides, 2.647 instead of 2.605 (benchmark/results/tried-two-ranks.json).
-For 64 tokens of one of two ranks of a 70B, before the kernel of `_skinny_hopper.py`: that of `_scaled_hopper.py` with
-16 bits, with tiles of 64 to 256 outputs, inputs in 1 to 6 parts, by asynchronous copies or TMA, each program beginning
-at another step or not, 225 to 249 us a layer instead of 227 (scaled_linear_layers.json); other tiles for gate and up
-there, of 64 to 256 rows, of 64 inputs, two to four programs a processor, and tokens as the left operand, 226 to 274 us
-instead of 226 (linear_layers.json).
+For 64 tokens of one of two ranks of a 70B, before the kernel of `bf16_small_hopper.py`: that of `fp8_small_hopper.py`
+with 16 bits, with tiles of 64 to 256 outputs, inputs in 1 to 6 parts, by asynchronous copies or TMA, each program
+beginning at another step or not, 225 to 249 us a layer instead of 227 (scaled_linear_layers.json); other tiles for gate
+and up there, of 64 to 256 rows, of 64 inputs, two to four programs a processor, and tokens as the left operand, 226 to
+274 us instead of 226 (linear_layers.json).
 """
 
 # pyright: basic, reportArgumentType=false, reportCallIssue=false
@@ -42,15 +42,15 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ._activations import GATED, gated_activation
-from ._config import nearest
-from ._device import shared_kib
-from ._launch import Launcher, arrivals, is_last, let_next_start, wait_for_previous
-from ._register import register
-from ._scaled_product import padded_tokens
-from ._skinny_hopper import skinny_hopper, takes_tiles
-from ._triton import tl, triton
-from .act_and_mul import act_and_mul_torch, act_and_mul_triton
+from ..norm.act_and_mul import act_and_mul_torch, act_and_mul_triton
+from ..norm.activations import GATED, gated_activation
+from ..runtime.device import shared_kib
+from ..runtime.launch import Launcher, arrivals, is_last, let_next_start, wait_for_previous
+from ..runtime.register import register
+from ..runtime.settings import nearest
+from ..runtime.triton import tl, triton
+from .bf16_small_hopper import skinny_hopper, takes_tiles
+from .w8a8_gemm import padded_tokens
 
 MAX_TOKENS = 64
 """More tokens than this are for the library: at 128 it was faster everywhere (benchmark/results/tune_linear.json)."""

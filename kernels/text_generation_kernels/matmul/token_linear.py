@@ -22,13 +22,13 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from ._exchange import MOST_VALUES, Exchange
-from ._register import register
-from ._triton import triton
-from ._vector_blocks import LONGEST
-from ._vector_product import vector_product
-from .act_and_mul import act_and_mul_torch, act_and_mul_triton
-from .rms_norm import rms_norm_torch, rms_norm_triton
+from ..collectives.exchange import MOST_VALUES, Exchange
+from ..norm.act_and_mul import act_and_mul_torch, act_and_mul_triton
+from ..norm.rms_norm import rms_norm_torch, rms_norm_triton
+from ..runtime.register import register
+from ..runtime.triton import triton
+from .bf16_gemv import vector_product
+from .gemv_blocks import LONGEST
 from .skinny_linear import by_library, reads
 
 

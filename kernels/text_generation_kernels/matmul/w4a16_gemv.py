@@ -1,15 +1,15 @@
 """Products of a single token with 4-bit codes in groups of 128, where reading the codes is all that counts.
 
-As in `_vector_product.py`, a program has whole rows of codes in registers, which it asks for before it waits for the
+As in `bf16_gemv.py`, a program has whole rows of codes in registers, which it asks for before it waits for the
 kernels before. A copy of the same bytes leaves time for 3.4 instructions for each code, and the multiplication of
 floats alone takes 3: one to take the code out of its word, one to make it a float32, one to multiply and add. So codes
 stay integers, and one instruction (`dp4a`) multiplies four of them by four bytes and adds up.
 
-The inputs become integers of 16 bits, two bytes each. The eight inputs of a word (`_groups.py`) share an exponent, that
-of the largest of them, so what is lost is at most 2 ** -15 of that one: bfloat16 keeps 8 bits of each input, so nothing
-is lost of those above 1/128 of the largest. Sums of a word are below 2 ** 22 and exact; put into the last bits of
-1.5 * 2 ** 23 they are a float32 without a conversion. That is 2.8 instructions for each code in all, of which products
-are a half.
+The inputs become integers of 16 bits, two bytes each. The eight inputs of a word (`group_quantisation.py`) share an
+exponent, that of the largest of them, so what is lost is at most 2 ** -15 of that one: bfloat16 keeps 8 bits of each
+input, so nothing is lost of those above 1/128 of the largest. Sums of a word are below 2 ** 22 and exact; put into the
+last bits of 1.5 * 2 ** 23 they are a float32 without a conversion. That is 2.8 instructions for each code in all, of
+which products are a half.
 
 Measured on one H200 with groups of 128 and no zeros, a layer's products with the norms between them, microseconds: 40.8
 for 8B where the kernel for several tokens and `act_and_mul` take 52.7, and the bytes 26.7; 129.3 for 70B instead of
@@ -26,10 +26,10 @@ See benchmark/results/single-token-codes.json.
 import torch
 from torch import Tensor
 
-from ._groups import BLOCK
-from ._launch import Launcher, let_next_start, wait_for_previous
-from ._moe_tiles import store_outputs, weight_rows_of
-from ._triton import tl, triton
+from ..runtime.launch import Launcher, let_next_start, wait_for_previous
+from ..runtime.triton import tl, triton
+from .group_quantisation import BLOCK
+from .rows import store_outputs, weight_rows_of
 
 _WORDS = tl.constexpr(BLOCK // 8)
 """Of a block of inputs."""

@@ -2,7 +2,7 @@
 
 A program computes 128 outputs of up to 256 tokens, so codes become weights few times. Weights go from registers into
 the matrix units: while those multiply 32 inputs, the next codes are converted. Tokens come through a ring of tiles in
-shared memory. As in `_grouped_product.py` the inputs may be divided among programs.
+shared memory. As in `weight_only_gemm.py` the inputs may be divided among programs.
 
 Tokens that a tile has beyond those of the batch are zeros: while they were copies of the last one, 28672 x 4096 took
 224 us with 129 tokens and 367 with 257, which take 96 and 176 (tune_grouped_many.json): 2 to 3 and 15 us less than
@@ -20,10 +20,10 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from ._device import is_hopper
-from ._groups import BLOCK
-from ._launch import Launcher, arrivals
-from ._triton import cuda, gl, gluon, hopper, triton
+from ..runtime.device import is_hopper
+from ..runtime.launch import Launcher, arrivals
+from ..runtime.triton import cuda, gl, gluon, hopper, triton
+from .group_quantisation import BLOCK
 
 
 def _pair(plane: int, magic: str) -> str:

@@ -1,11 +1,11 @@
 """The kernel behind `grouped_linear` for 9 to 32 tokens on Hopper cards (compute capability 9.0), where the outputs are
 many: codes of 4 bits in groups of 128.
 
-It is that of `_grouped_product.py` but for how codes come. They go through a ring of tiles in shared memory by
+It is that of `weight_only_gemm.py` but for how codes come. They go through a ring of tiles in shared memory by
 asynchronous copies, so those of all but one tile are asked for before the operators in front are waited for, without
 registers; and the next kernel may start as soon as this one has waited.
 
-Measured on an H200 beside that of `_grouped_product.py`, in turns: 28672 x 4096 with 9 / 12 / 16 / 20 / 32 tokens takes
+Measured on an H200 beside that of `weight_only_gemm.py`, in turns: 28672 x 4096 with 9 / 12 / 16 / 20 / 32 tokens takes
 22.7 / 22.9 / 23.2 / 26.2 / 26.9 us instead of 24.2 / 24.2 / 24.5 / 29.6 / 30.1, with a norm in front 24.1 / 24.4 / 24.7
 / 27.7 / 28.6 instead of 25.4 / 25.6 / 25.6 / 31.1 / 31.6; with 32 tokens 57344 x 8192 107.6 instead of 121.0, 28672 x
 8192 51.9 instead of 57.5. With 16 tokens these take 88.3 and 44.5 where the other takes 87.3 and 44.3.
@@ -31,10 +31,10 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
-from ._config import nearest
-from ._grouped_many import plane, takes_many
-from ._launch import Launcher
-from ._triton import cuda, gl, gluon, hopper, triton
+from ..runtime.launch import Launcher
+from ..runtime.settings import nearest
+from ..runtime.triton import cuda, gl, gluon, hopper, triton
+from .w4a16_large_hopper import plane, takes_many
 
 _GROUPS = gl.constexpr(2)  # of 128 inputs in a block
 

@@ -14,9 +14,9 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from ._activations import gated_activation
-from ._launch import Launcher, arrivals, is_last, let_next_start, wait_for_previous
-from ._triton import tl, triton
+from ..norm.activations import gated_activation
+from ..runtime.launch import Launcher, arrivals, is_last, let_next_start, wait_for_previous
+from ..runtime.triton import tl, triton
 
 BLOCK = 128
 """Inputs, and outputs, that share a scale where scales are by block."""

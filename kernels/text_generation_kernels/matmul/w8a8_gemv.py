@@ -1,11 +1,11 @@
 """Products of a single token with matrices of 8-bit rows, where reading the matrix is all that counts.
 
-As in `_vector_product.py`, a program has whole rows of the matrix in registers, which it asks for before it waits for
+As in `bf16_gemv.py`, a program has whole rows of the matrix in registers, which it asks for before it waits for
 the kernels before. A float8 becomes float32 by two conversions, of which the first does two at a time, and one
 multiplication with addition: with all that a program does besides, 4.3 instructions for each weight, where a copy of
 the same bytes leaves time for 7. Four int8 are multiplied and added up by one instruction (`dp4a`).
 
-Up to 8,192 inputs that are to be float8 become so in each program for itself, by the formula of `_quantise.py`: a
+Up to 8,192 inputs that are to be float8 become so in each program for itself, by the formula of `quantise.py`: a
 kernel that does it for all of them takes a processor while all others wait.
 
 Measured on one H200, a layer's products with the norms and the quantisation between them, microseconds: 60.7 for 8B
@@ -24,10 +24,10 @@ See benchmark/results/single-token-codes.json.
 import torch
 from torch import Tensor
 
-from ._launch import Launcher, let_next_start, wait_for_previous
-from ._moe_tiles import store_outputs, weight_rows_of
-from ._quantise import TINY, scale_of
-from ._triton import tl, triton
+from ..norm.quantise import TINY, scale_of
+from ..runtime.launch import Launcher, let_next_start, wait_for_previous
+from ..runtime.triton import tl, triton
+from .rows import store_outputs, weight_rows_of
 
 _IN_THREAD = 16
 """Neighbours of a row that one thread has, because it reads as many at a time: their products are added up first."""

@@ -13,10 +13,10 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from ._device import is_hopper
-from ._launch import Launcher, let_next_start, wait_for_previous
-from ._scaled_product import BLOCK
-from ._triton import tl, triton
+from ..runtime.device import is_hopper
+from ..runtime.launch import Launcher, let_next_start, wait_for_previous
+from ..runtime.triton import tl, triton
+from .w8a8_gemm import BLOCK
 
 ROWS, SUMS, BLOCKS = 1, 2, 3
 _PART = 2048

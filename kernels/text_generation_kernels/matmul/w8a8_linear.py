@@ -13,15 +13,15 @@ In the place of `x8` inputs of 16 or 32 bits may stand, which are quantised by r
 
 Called where a model's weights have 8 bits: for query, key and value, and for all products of a single token or of more
 than 64. For 2 to 64 others have operators that leave work for the kernel behind (`scaled_gated`, `scaled_in_parts`).
-A single token and scales of rows have a kernel of their own (`_vector_rows.py`), within which up to 8,192 inputs become
-float8. Otherwise up to 64 tokens the kernel of `_scaled_product.py` computes it, or for 2 and more, where a data file
-says so, that of `_scaled_hopper.py`: batches that are padded to one size (2 to 16, 17 to 32 or 33 to 64 tokens) give a
-token the same result to the bit, whichever others are there. For more, a data file says what is faster: the kernel, or
-a way of the libraries (`_scaled_library.py`). What a library does not take, the kernel does. Cards without float8
+A single token and scales of rows have a kernel of their own (`w8a8_gemv.py`), within which up to 8,192 inputs become
+float8. Otherwise up to 64 tokens the kernel of `w8a8_gemm.py` computes it, or for 2 and more, where a data file
+says so, that of `fp8_small_hopper.py`: batches that are padded to one size (2 to 16, 17 to 32 or 33 to 64 tokens) give
+a token the same result to the bit, whichever others are there. For more, a data file says what is faster: the kernel,
+or a way of the libraries (`w8a8_library.py`). What a library does not take, the kernel does. Cards without float8
 products compute float8 as the torch implementation does, which is right and slow: a server keeps the activations of
 such a card in 16 bits.
 Bytes floor: outputs * inputs.
-Measured on an H200 with float8 and scales of rows, microseconds at 16 / 64 tokens, with `_scaled_product.py`:
+Measured on an H200 with float8 and scales of rows, microseconds at 16 / 64 tokens, with `w8a8_gemm.py`:
 6144 x 4096 8.4 / 9.7, 4096 x 4096 7.4 / 8.5, 28672 x 4096 31.2 / 34.0, 4096 x 14336 18.3 / 19.9,
 10240 x 8192 23.2 / 25.2, 8192 x 8192 18.8 / 20.1, 57344 x 8192 114 / 126, 8192 x 28672 55.4 / 58.5.
 See benchmark/results/tune_scaled_linear.json. With tiles that are read before waiting, 16 tokens and the
@@ -42,18 +42,18 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ._activations import GATED
-from ._config import nearest
-from ._device import has_fp8_products, shared_kib
-from ._launch import rehearsing
-from ._quantise import LIMITS, quantise_torch
-from ._register import register
-from ._scaled_hopper import hopper_settings, scaled_hopper
-from ._scaled_library import SUMS, library_product, takes
-from ._scaled_product import BLOCK, MAX_TOKENS, padded_tokens, scaled_product
-from ._vector_rows import MOST_QUANTISED, takes_vector, vector_rows
-from .act_and_mul import act_and_mul_torch, act_and_mul_triton
-from .quantise_rows import quantise_rows_triton
+from ..norm.act_and_mul import act_and_mul_torch, act_and_mul_triton
+from ..norm.activations import GATED
+from ..norm.quantise import LIMITS, quantise_torch
+from ..norm.quantise_rows import quantise_rows_triton
+from ..runtime.device import has_fp8_products, shared_kib
+from ..runtime.launch import rehearsing
+from ..runtime.register import register
+from ..runtime.settings import nearest
+from .fp8_small_hopper import hopper_settings, scaled_hopper
+from .w8a8_gemm import BLOCK, MAX_TOKENS, padded_tokens, scaled_product
+from .w8a8_gemv import MOST_QUANTISED, takes_vector, vector_rows
+from .w8a8_library import SUMS, library_product, takes
 
 _MANY = (128, 256, 512, 1024, 2048, 4096)
 """Numbers of tokens that have launch settings of their own, beyond MAX_TOKENS."""

@@ -7,10 +7,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ._device import has_fp8_products
-from ._scaled_hopper import hopper_settings, scaled_hopper
-from ._scaled_product import MAX_TOKENS, padded_tokens, scaled_product
-from .scaled_linear import tile
+from ..runtime.device import has_fp8_products
+from .fp8_small_hopper import hopper_settings, scaled_hopper
+from .w8a8_gemm import MAX_TOKENS, padded_tokens, scaled_product
+from .w8a8_linear import tile
 
 
 class Way(NamedTuple):

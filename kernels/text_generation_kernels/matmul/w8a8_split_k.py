@@ -18,10 +18,10 @@ Measured on an H200 with 64 tokens and two parts: a layer of an 8B takes 76.5 us
 # pyright: basic, reportArgumentType=false
 from torch import Tensor
 
-from ._parts import check_parts
-from ._register import register, triton_enabled
-from ._scaled_few import takes_few, way_of
-from .scaled_linear import scaled_linear_torch
+from ..runtime.register import register, triton_enabled
+from ._partials import check_parts
+from .w8a8_linear import scaled_linear_torch
+from .w8a8_small import takes_few, way_of
 
 
 def scaled_parts(x8: Tensor, x_scale: Tensor, weight8: Tensor, weight_scale: Tensor) -> int:

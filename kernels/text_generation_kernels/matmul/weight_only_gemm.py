@@ -1,9 +1,9 @@
 """The Triton kernel behind `grouped_linear`: products of a tile of tokens with codes in groups.
 
-Codes become 16-bit weights in registers (`_grouped_block.py`, `_codes.py`), for matrix instructions. A group's scale
-multiplies the sum of its products, or its weights (`FOLD`) where tokens are many. Zeros are subtracted from weights:
-their products with sums of the inputs, which matrix units would add up, took 1 to 6 % longer up to 16 tokens.
-As in `_scaled_product.py` the inputs may be divided among programs, and the first codes are read before the operators
+Codes become 16-bit weights in registers (`_weight_only_block.py`, `code_conversion.py`), for matrix instructions. A
+group's scale multiplies the sum of its products, or its weights (`FOLD`) where tokens are many. Zeros are subtracted
+from weights: their products with sums of the inputs, which matrix units would add up, took 1 to 6 % longer up to 16
+tokens. As in `w8a8_gemm.py` the inputs may be divided among programs, and the first codes are read before the operators
 in front are waited for (`AHEAD`); such a product lets the next kernel start as soon as it has waited itself.
 Beside products of warp groups, codes of a later block are asked for in the L2 cache (`LATER`): with 128 outputs a
 program, 28672 x 4096 with 16 tokens takes 24.8 us instead of 32.0, and 24.0 to 24.3 with a stage more.
@@ -26,12 +26,12 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from ._codes import load_table
-from ._grouped_block import add_block, ask_for, load_inputs
-from ._grouped_tiles import of_outputs, zeros
-from ._groups import BLOCK
-from ._launch import Launcher, arrivals, is_last, let_next_start, wait_for_previous
-from ._triton import tl, triton
+from ..runtime.launch import Launcher, arrivals, is_last, let_next_start, wait_for_previous
+from ..runtime.triton import tl, triton
+from ._weight_only_block import add_block, ask_for, load_inputs
+from .code_conversion import load_table
+from .group_quantisation import BLOCK
+from .weight_only_tiles import of_outputs, zeros
 
 
 @triton.jit(do_not_specialize=["tokens", "splits"])

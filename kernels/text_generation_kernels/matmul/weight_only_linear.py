@@ -12,11 +12,11 @@ multiple of 128 is right, but slow. Batches that are padded to one size give a t
 whichever others are there.
 
 A single token with 4-bit codes in groups of 128, which are looked up in no table, has a kernel of its own
-(`_vector_groups.py`). Otherwise up to 512 tokens a data file says what is faster: the kernel, which reads codes
-(`_grouped_product.py`), or a product with a matrix in 16 bits, which `dequantise` writes into scratch memory of 512 MiB
+(`w4a16_gemv.py`). Otherwise up to 512 tokens a data file says what is faster: the kernel, which reads codes
+(`weight_only_gemm.py`), or a product with a matrix in 16 bits, which `dequantise` writes into scratch memory of 512 MiB
 at most; more tokens are for the latter. On Hopper cards other kernels take their place where data files say that they
-are faster: that of `_grouped_few.py` for 9 to 32 tokens and many outputs, that of `_grouped_many.py` from 129 on.
-Bytes floor: outputs * inputs * bits / 8, and the scales.
+are faster: that of `w4a16_small_hopper.py` for 9 to 32 tokens and many outputs, that of `w4a16_large_hopper.py` from
+129 on. Bytes floor: outputs * inputs * bits / 8, and the scales.
 Measured on an H200 in bfloat16 with groups of 128 and no zeros, microseconds at 1 (by the kernel for several) / 16 / 32
 / 64 tokens, the matrix in 16 bits in brackets (`skinny_linear`):
 6144 x 4096 8.2 / 9.5 / 12.6 / 18.1 (14.8 / 15.0 / 15.7 / 16.9), 4096 x 4096 7.3 / 8.3 / 9.8 / 13.0 (11.5 / 11.7 / 11.7
@@ -25,7 +25,7 @@ Measured on an H200 in bfloat16 with groups of 128 and no zeros, microseconds at
 28672 x 4096 as int8 with a scale for each output 32.5 / 34.0 / 57.3 / 82.0, as float8 32.9 / 35.7 / 62.5 / 87.9; with a
 table of 16 values and groups of 64, 49.9 / 57.6 / 66.4 / 88.5. That is 68 % of a copy's bandwidth at one token for
 28672 x 4096, 87 % for 57344 x 8192. Many tokens of 28672 x 4096: 128 79 (68), 256 100 (94), 512 207 (162), 1024 369
-(318), 2048 679 (597); without the kernel of `_grouped_many.py` 256 took 167, 512 241 and 1024 432
+(318), 2048 679 (597); without the kernel of `w4a16_large_hopper.py` 256 took 167, 512 241 and 1024 432
 (tune_grouped_many.json). One stream of an 8B model took 2.28 ms a token instead of 2.34 once the first codes were read
 before waiting.
 Tried and left out: 256 inputs at a time for matrix instructions, which were as fast or slower.
@@ -39,25 +39,25 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from ._activations import GATED
-from ._config import nearest
-from ._device import shared_kib
-from ._grouped_few import few_settings, grouped_few
-from ._grouped_many import grouped_many, takes_many
-from ._grouped_product import grouped_product
-from ._groups import BLOCK, group_values
-from ._launch import rehearsing
-from ._register import register
-from ._vector_groups import takes_vector, vector_groups
-from .act_and_mul import act_and_mul_torch, act_and_mul_triton
+from ..norm.act_and_mul import act_and_mul_torch, act_and_mul_triton
+from ..norm.activations import GATED
+from ..runtime.device import shared_kib
+from ..runtime.launch import rehearsing
+from ..runtime.register import register
+from ..runtime.settings import nearest
 from .dequantise import dequantise
+from .group_quantisation import BLOCK, group_values
+from .w4a16_gemv import takes_vector, vector_groups
+from .w4a16_large_hopper import grouped_many, takes_many
+from .w4a16_small_hopper import few_settings, grouped_few
+from .weight_only_gemm import grouped_product
 
 MAX_TOKENS = 512
 """More tokens than this are not for the Triton kernel; for fewer a data file says whether it is faster."""
 _FEW = 64
 """Up to so many tokens all are in one tile."""
 _SOME = 128
-"""More are for the kernel of Hopper cards (`_grouped_many.py`), where it takes them and the data file says so."""
+"""More are for the kernel of Hopper cards (`w4a16_large_hopper.py`), where it takes them and the data file says so."""
 _MANY = (128, 256, 512)
 """Numbers of tokens that have launch settings of their own, beyond that."""
 _SMALLEST_TILE = 8

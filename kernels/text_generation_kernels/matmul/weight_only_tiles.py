@@ -1,7 +1,7 @@
 """Tiles of products of grouped weights, whose left operand is either the matrix or the tokens (`SWAP`)."""
 
 # pyright: basic, reportArgumentType=false, reportCallIssue=false
-from ._triton import tl, triton
+from ..runtime.triton import tl, triton
 
 
 @triton.jit

@@ -4,8 +4,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ._activations import ALONE, GATED
-from ._moe_matrix import ExpertMatrix
+from ..norm.activations import ALONE, GATED
+from .expert_matrix import ExpertMatrix
 
 _DETERMINISTIC = 64
 """Rows of a product in deterministic mode, whatever is in the step."""

@@ -1,5 +1,5 @@
-"""What the grouped products of a mixture of experts share (`_moe_product.py`, `_moe_codes.py`, `_moe_eight.py`): which
-rows and outputs a program computes, and how they are stored.
+"""What the grouped products of a mixture of experts share (`grouped_gemm.py`, `weight_only_grouped_gemm.py`,
+`fp8_grouped_gemm.py`): which rows and outputs a program computes, and how they are stored.
 
 Up: each row is a token of `x`; outputs of the matrix are pairs, gate rows and then up rows, and what is stored is their
 gated activation, or, without a gate, the activation of each. Down: each row is one that the first product stored; what
@@ -9,8 +9,8 @@ Where other ranks have some of the experts, ids outside 0 .. HELD - 1 are theirs
 """
 
 # pyright: basic, reportArgumentType=false, reportCallIssue=false
-from ._activations import activation, gated_activation, is_gated, plain_name
-from ._triton import tl, triton
+from ..norm.activations import activation, gated_activation, is_gated, plain_name
+from ..runtime.triton import tl, triton
 
 GROUP = 8
 """Tiles that take the same columns one after the other, for the L2 cache."""
@@ -82,45 +82,6 @@ def rows_of_tile(
 def has_pairs(name):
     """Whether outputs of the matrix in front of an activation are gate and up rows. None: there is no activation."""
     return name is not None and is_gated(name)
-
-
-@triton.jit
-def weight_rows_of(block, outputs, BLOCK_N: tl.constexpr, PAIRS: tl.constexpr):
-    """[BLOCK_N] rows of an expert's matrix; those past the end read the last one. A pair's gate and up rows lie side by
-    side.
-    """
-    lanes = tl.arange(0, BLOCK_N)
-    if PAIRS:
-        pairs = tl.minimum(block * (BLOCK_N // 2) + lanes // 2, outputs // 2 - 1)
-        return pairs + lanes % 2 * (outputs // 2)
-    else:
-        return tl.minimum(block * BLOCK_N + lanes, outputs - 1)
-
-
-@triton.jit
-def store_outputs(
-    sums,  # [BLOCK_N] float32, of the rows that `weight_rows_of` gives
-    bias_ptr,  # [outputs] or None
-    weight_rows,
-    out_ptr,  # [outputs or, with ACTIVATION, outputs / 2]
-    block,
-    outputs,
-    ACTIVATION: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-):
-    """Bias and, for pairs, the activation of rounded values, of one token and a dense matrix."""
-    if bias_ptr is not None:
-        sums += tl.load(bias_ptr + weight_rows).to(tl.float32)
-    out = sums.to(out_ptr.dtype.element_ty)
-    if ACTIVATION is None:
-        places = block * BLOCK_N + tl.arange(0, BLOCK_N)
-        end = outputs
-    else:
-        gate, up = tl.split(tl.reshape(out.to(tl.float32), [BLOCK_N // 2, 2]))
-        out = gated_activation(gate, up, ACTIVATION).to(out_ptr.dtype.element_ty)
-        places = block * (BLOCK_N // 2) + tl.arange(0, BLOCK_N // 2)
-        end = outputs // 2
-    tl.store(out_ptr + places, out, mask=places < end)
 
 
 @triton.jit

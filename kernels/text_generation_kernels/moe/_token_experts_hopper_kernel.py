@@ -22,8 +22,8 @@ run it: the tests compare it on a device.
 # pyright: basic, reportArgumentType=false, reportAssignmentType=false, reportCallIssue=false
 # pyright: reportGeneralTypeIssues=false, reportOptionalMemberAccess=false, reportOperatorIssue=false
 # pyright: reportAttributeAccessIssue=false
-from ._activations import gated_activation
-from ._triton import cuda, gl, gluon, hopper
+from ..norm.activations import gated_activation
+from ..runtime.triton import cuda, gl, gluon, hopper
 
 _SMALLEST = gl.constexpr(-(2**31))
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ._groups import group_values
+from ..matmul.group_quantisation import group_values
 
 
 class ExpertMatrix(NamedTuple):

@@ -1,5 +1,5 @@
 """Products of single tokens with the matrices of their experts (`moe_experts.py`, `mixture.py`); how, says
-`_vector_product.py`.
+`bf16_gemv.py`.
 
 `expert_product` is the first product, of each row with the matrix of its expert. `vector_sum` is the second, and adds
 up what the experts of a token give, in the order of a tree over its slots: a kernel less, and no results of single
@@ -16,13 +16,14 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from ._activations import activation as activation_of
-from ._activations import gated_activation, is_gated, plain_name
-from ._launch import Launcher, let_next_start, wait_for_previous
-from ._moe_tiles import is_here, weight_rows_of
-from ._triton import tl, triton
-from ._vector_blocks import choosing_blocks, product_blocks, sum_blocks
-from ._vector_product import add_rest_of_rows, load_sum, read_weights, store_sum
+from ..matmul.bf16_gemv import add_rest_of_rows, load_sum, read_weights, store_sum
+from ..matmul.gemv_blocks import choosing_blocks, product_blocks, sum_blocks
+from ..matmul.rows import weight_rows_of
+from ..norm.activations import activation as activation_of
+from ..norm.activations import gated_activation, is_gated, plain_name
+from ..runtime.launch import Launcher, let_next_start, wait_for_previous
+from ..runtime.triton import tl, triton
+from ._grouped_gemm_tiles import is_here
 from .moe_route import TINY, RouteOptions, route_token
 
 MOST_EXPERTS = 256

@@ -10,9 +10,10 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
-from ._launch import Launcher, let_next_start, wait_for_previous
-from ._moe_tiles import GROUP, has_pairs, rows_of_tile, store_rows, tile_of_program, weight_rows_of
-from ._triton import tl, triton
+from ..matmul.rows import weight_rows_of
+from ..runtime.launch import Launcher, let_next_start, wait_for_previous
+from ..runtime.triton import tl, triton
+from ._grouped_gemm_tiles import GROUP, has_pairs, rows_of_tile, store_rows, tile_of_program
 
 BLOCK_K = 128
 """Inputs of a step, and of a block of scales."""

@@ -1,13 +1,14 @@
-"""The grouped product of experts whose matrices have 16 or 32 bits; `_moe_tiles.py` says of which rows."""
+"""The grouped product of experts whose matrices have 16 or 32 bits; `_grouped_gemm_tiles.py` says of which rows."""
 
 # pyright: basic, reportArgumentType=false, reportCallIssue=false
 from collections.abc import Mapping
 
 from torch import Tensor
 
-from ._launch import Launcher, let_next_start, wait_for_previous
-from ._moe_tiles import GROUP, has_pairs, rows_of_tile, store_rows, tile_of_program, weight_rows_of
-from ._triton import tl, triton
+from ..matmul.rows import weight_rows_of
+from ..runtime.launch import Launcher, let_next_start, wait_for_previous
+from ..runtime.triton import tl, triton
+from ._grouped_gemm_tiles import GROUP, has_pairs, rows_of_tile, store_rows, tile_of_program
 
 
 @triton.jit

@@ -6,19 +6,19 @@ Layouts, rounding and errors are those of the two operators. `logits` `[tokens, 
 shared experts have a gate.
 
 Called once a layer. Of one token with 16-bit weights neither operator is launched where the choice is the largest
-logits: the products choose (`_vector_experts.py`, and for small experts on Hopper cards `_token_experts.py`).
+logits: the products choose (`experts_gemv.py`, and for small experts on Hopper cards `token_experts_hopper.py`).
 """
 
 import torch
 from torch import Tensor
 
-from ._activations import is_gated
-from ._moe_matrix import ExpertMatrix
-from ._register import triton_enabled
-from ._token_experts import token_experts, token_settings
-from ._vector_experts import MOST_EXPERTS, Choice, expert_product, vector_sum
+from ..norm.activations import is_gated
+from ..runtime.register import triton_enabled
+from .expert_matrix import ExpertMatrix
+from .experts_gemv import MOST_EXPERTS, Choice, expert_product, vector_sum
 from .moe_experts import check_experts, inner_of, moe_experts
 from .moe_route import RouteOptions, moe_route
+from .token_experts_hopper import token_experts, token_settings
 
 
 def mixture(

@@ -16,9 +16,9 @@ program waits for another and no atomic operation decides an order.
 # pyright: basic, reportArgumentType=false, reportCallIssue=false
 from torch import Tensor
 
-from ._launch import Launcher, let_next_start, wait_for_previous
-from ._moe_tiles import is_here
-from ._triton import tl, triton
+from ..runtime.launch import Launcher, let_next_start, wait_for_previous
+from ..runtime.triton import tl, triton
+from ._grouped_gemm_tiles import is_here
 
 _SHORT, _LONG = 1024, 4096
 """Ids that a program looks at together, for few and for many rows."""

@@ -7,7 +7,7 @@ Layouts: `x`, `out` `[tokens, hidden]`, one floating type; `gate_up` an `ExpertM
 gate rows first, or without a gate to `inner`, and `down` one from `inner` to `hidden`, in the type of `x` or as codes,
 with biases in the type of `x` or none. `ids` `[tokens, slots]` int32 and `weights` `[tokens, slots]` float32, as
 `moe_route` writes them. All contiguous. Activations: keys of `GATED`, or of `ALONE` where there is no gate, in
-`_activations.py`.
+`activations.py`.
 A rank may have some of a mixture's experts alone (`all_experts`): ids outside 0 .. experts - 1 are those of other
 ranks, and add nothing to `out`. Otherwise all ids must be inside.
 Sums are float32; what is rounded is the activation, each expert's weighted output and their sum, which is taken in the
@@ -15,9 +15,9 @@ order of the slots, and with `adds` the sum of that and of what was in `out`: no
 first. With `deterministic`, a token's result does not depend on the other tokens either, to the bit.
 
 Called once a layer. Rows are sorted by expert (`moe_align.py`), then both products go over tiles of rows of one expert
-(`_moe_product.py`, of codes `_moe_codes.py`), then each token's slots are added up. A few tokens are not sorted, and
-with 16-bit weights their second product adds up the slots itself (`_vector_experts.py`). Nothing is read on the host.
-Bytes floor: 3 * experts hit * inner * hidden * bytes of a weight, 2 without a gate.
+(`grouped_gemm.py`, of codes `weight_only_grouped_gemm.py`), then each token's slots are added up. A few tokens are not
+sorted, and with 16-bit weights their second product adds up the slots itself (`experts_gemv.py`). Nothing is read on
+the host. Bytes floor: 3 * experts hit * inner * hidden * bytes of a weight, 2 without a gate.
 Measured on an H200, microseconds at 1 / 8 / 64 / 512 / 4096 tokens. Qwen3-30B-A3B in bfloat16 23 / 121 / 284 / 324 /
 768, as float8 with a scale for each 128 x 128 block 20 / 86 / 182 / 227 / 819, in int4 14 / 56 / 118 / 240 / 1168;
 gpt-oss-120b in bfloat16 55 / 342 / 1252 / 1659 / 2961, in MXFP4 32 / 131 / 461 / 895 / 3133 (floor 14 / 101 / 400 / 452
@@ -35,24 +35,24 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ._activations import ALONE, GATED, is_gated
-from ._config import nearest
-from ._device import has_fp8_products, shared_kib
-from ._groups import BLOCK
-from ._launch import Launcher, let_next_start, rehearsing, wait_for_previous
-from ._moe_codes import moe_codes_product
-from ._moe_eight import BLOCK_K as EIGHT_BLOCK
-from ._moe_eight import moe_eight_product
-from ._moe_matrix import ExpertMatrix
-from ._moe_product import moe_product
-from ._moe_tiles import is_here
-from ._moe_torch import moe_experts_torch
-from ._register import register
-from ._triton import tl, triton
-from ._vector_experts import expert_product, vector_sum
-from ._vector_product import load_sum, store_sum
+from ..matmul.bf16_gemv import load_sum, store_sum
+from ..matmul.group_quantisation import BLOCK
+from ..norm.activations import ALONE, GATED, is_gated
+from ..norm.quantise_rows import quantise_rows
+from ..runtime.device import has_fp8_products, shared_kib
+from ..runtime.launch import Launcher, let_next_start, rehearsing, wait_for_previous
+from ..runtime.register import register
+from ..runtime.settings import nearest
+from ..runtime.triton import tl, triton
+from ._experts_torch import moe_experts_torch
+from ._grouped_gemm_tiles import is_here
+from .expert_matrix import ExpertMatrix
+from .experts_gemv import expert_product, vector_sum
+from .fp8_grouped_gemm import BLOCK_K as EIGHT_BLOCK
+from .fp8_grouped_gemm import moe_eight_product
+from .grouped_gemm import moe_product
 from .moe_align import moe_align_triton
-from .quantise_rows import quantise_rows
+from .weight_only_grouped_gemm import moe_codes_product
 
 _DIRECT = 1
 """Rows of a tile that is not sorted."""

@@ -27,10 +27,10 @@ from dataclasses import astuple, dataclass
 import torch
 from torch import Tensor
 
-from ._activations import sigmoid
-from ._launch import Launcher, let_next_start, wait_for_previous
-from ._register import register
-from ._triton import tl, triton
+from ..norm.activations import sigmoid
+from ..runtime.launch import Launcher, let_next_start, wait_for_previous
+from ..runtime.register import register
+from ..runtime.triton import tl, triton
 
 SCORES = ("softmax", "sigmoid", "sparsemixer")
 GROUP_SCORES = ("max", "top2")

@@ -1,4 +1,6 @@
-"""Whether and how the kernel of `_token_experts_kernel.py` is launched, which computes one token's small experts."""
+"""Whether and how the kernel of `_token_experts_hopper_kernel.py` is launched, which computes one token's small
+experts.
+"""
 
 from collections.abc import Mapping
 from functools import cache
@@ -6,11 +8,11 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from ._device import is_hopper, num_processors
-from ._launch import Launcher
-from ._moe_matrix import ExpertMatrix
-from ._token_experts_kernel import token_experts_kernel
-from ._vector_experts import Choice
+from ..runtime.device import is_hopper, num_processors
+from ..runtime.launch import Launcher
+from ._token_experts_hopper_kernel import token_experts_kernel
+from .expert_matrix import ExpertMatrix
+from .experts_gemv import Choice
 
 _HALF, _STAGES, _WARPS = 4, 4, 8
 """Gate rows of a tile, tiles in shared memory, warps. On an H200 one token's pass through Qwen3-30B-A3B takes 2,148 us

@@ -1,4 +1,4 @@
-"""The grouped product of experts whose matrices are codes in groups (`_groups.py`); rows keep their 16 bits.
+"""The grouped product of experts whose matrices are codes in groups (`group_quantisation.py`); rows keep their 16 bits.
 
 The design is that of `grouped_linear`: the matrix is the left operand, whose codes become 16-bit numbers in registers,
 so that rows are the short side of what a matrix instruction takes. Sums of a group are multiplied by its scales, or,
@@ -11,13 +11,14 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from ._codes import eight_bits, float4, load_table, lookups, nibbles, plain_plane
-from ._grouped_tiles import columns_of
-from ._groups import BLOCK
-from ._launch import Launcher, let_next_start, wait_for_previous
-from ._moe_matrix import ExpertMatrix
-from ._moe_tiles import GROUP, has_pairs, rows_of_tile, store_rows, tile_of_program, weight_rows_of
-from ._triton import tl, triton
+from ..matmul.code_conversion import eight_bits, float4, load_table, lookups, nibbles, plain_plane
+from ..matmul.group_quantisation import BLOCK
+from ..matmul.rows import weight_rows_of
+from ..matmul.weight_only_tiles import columns_of
+from ..runtime.launch import Launcher, let_next_start, wait_for_previous
+from ..runtime.triton import tl, triton
+from ._grouped_gemm_tiles import GROUP, has_pairs, rows_of_tile, store_rows, tile_of_program
+from .expert_matrix import ExpertMatrix
 
 
 @triton.jit

@@ -3,11 +3,11 @@
     out = activation(gate_up[:, :n]) * gate_up[:, n:]
 
 Activations: "silu", "gelu" (with the error function), "gelu_tanh", "relu", "relu2", and "clamped_swiglu", which has a
-formula of its own (`_activations.py`).
+formula of its own (`activations.py`).
 Layouts: `gate_up` `[tokens, 2 * n]`, gate first; `out` `[tokens, n]`; unit stride in the last dimension, any stride
 between tokens. One floating type for both. Computed in float32, rounded once.
 
-Where `out8` and `out_scale` are given, the 8-bit form of `out` is written beside it (`_quantise.py` says how).
+Where `out8` and `out_scale` are given, the 8-bit form of `out` is written beside it (`quantise.py` says how).
 A scale over all of a token needs a program that computes the whole token, or, for few tokens, a launch of its own.
 
 Called once a layer, between the two products of the MLP.
@@ -20,12 +20,12 @@ function is arithmetic; 1.1 us at one token (benchmark/results/act_and_mul.json)
 import torch
 from torch import Tensor
 
-from ._activations import ACTIVATIONS, GATED, gated_activation
-from ._config import nearest
-from ._launch import Launcher, let_next_start, rehearsing, wait_for_previous
-from ._quantise import TINY, check_quantised, quantise_torch, store_quantised, strides_of
-from ._register import register
-from ._triton import tl, triton
+from ..runtime.launch import Launcher, let_next_start, rehearsing, wait_for_previous
+from ..runtime.register import register
+from ..runtime.settings import nearest
+from ..runtime.triton import tl, triton
+from .activations import ACTIVATIONS, GATED, gated_activation
+from .quantise import TINY, check_quantised, quantise_torch, store_quantised, strides_of
 from .quantise_rows import quantise_rows_triton
 
 

@@ -2,7 +2,7 @@
 
     out = activation(x)
 
-Activations: "silu", "gelu" (with the error function), "gelu_tanh", "relu", "relu2" (`_activations.py`).
+Activations: "silu", "gelu" (with the error function), "gelu_tanh", "relu", "relu2" (`activations.py`).
 Layouts: `x`, `out` `[tokens, n]`, unit stride in the last dimension, any stride between tokens. `out` may be `x`. One
 floating type for both. Computed in float32, rounded once.
 
@@ -14,11 +14,11 @@ Not measured on a device yet. Launch settings are those of `act_and_mul`, which 
 # pyright: basic, reportArgumentType=false
 from torch import Tensor
 
-from ._activations import ACTIVATIONS, activation
-from ._config import nearest
-from ._launch import Launcher, let_next_start, wait_for_previous
-from ._register import register
-from ._triton import tl, triton
+from ..runtime.launch import Launcher, let_next_start, wait_for_previous
+from ..runtime.register import register
+from ..runtime.settings import nearest
+from ..runtime.triton import tl, triton
+from .activations import ACTIVATIONS, activation
 
 
 @triton.jit

@@ -16,10 +16,10 @@ Not measured on a device yet. Launch settings are those of `add_rms_norm`, which
 # pyright: basic, reportGeneralTypeIssues=false
 from torch import Tensor
 
-from ._config import nearest
-from ._launch import Launcher, let_next_start, wait_for_previous
-from ._register import register
-from ._triton import tl, triton
+from ..runtime.launch import Launcher, let_next_start, wait_for_previous
+from ..runtime.register import register
+from ..runtime.settings import nearest
+from ..runtime.triton import tl, triton
 from .layer_norm import check_layouts, load_weights, normalise, normalise_row
 
 

@@ -14,7 +14,7 @@ Statistics are float32. The sum is rounded to the storage type before its statis
 norm; the normalised value is rounded to the type of its weight before their product, as in `rms_norm`. That is what
 Transformers computes in several steps.
 
-Where `out8` and `out_scale` are given, the 8-bit form of `out` is written beside it (`_quantise.py` says how).
+Where `out8` and `out_scale` are given, the 8-bit form of `out` is written beside it (`quantise.py` says how).
 
 Called twice a layer and once before the logits.
 Bytes floor: 4 * tokens * hidden * element size (read x and residual, write residual and out).
@@ -26,11 +26,11 @@ token (benchmark/results/add_rms_norm.json).
 import torch
 from torch import Tensor
 
-from ._config import nearest
-from ._launch import Launcher, let_next_start, wait_for_previous
-from ._quantise import TINY, check_quantised, quantise_torch, store_quantised, strides_of
-from ._register import register
-from ._triton import tl, triton
+from ..runtime.launch import Launcher, let_next_start, wait_for_previous
+from ..runtime.register import register
+from ..runtime.settings import nearest
+from ..runtime.triton import tl, triton
+from .quantise import TINY, check_quantised, quantise_torch, store_quantised, strides_of
 from .rms_norm import normalise, normalise_row
 
 

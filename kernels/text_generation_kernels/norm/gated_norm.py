@@ -22,10 +22,10 @@ with 8,192, as long as a copy takes; with one group of 8,192, 139 us, 96 % of on
 import torch
 from torch import Tensor
 
-from ._activations import activation, sigmoid
-from ._launch import Launcher, let_next_start, wait_for_previous
-from ._register import register
-from ._triton import tl, triton
+from ..runtime.launch import Launcher, let_next_start, wait_for_previous
+from ..runtime.register import register
+from ..runtime.triton import tl, triton
+from .activations import activation, sigmoid
 from .rms_norm import normalise
 
 _ELEMENTS = 2048
@@ -40,7 +40,7 @@ def gated_norm_kernel(
     weight_ptr,  # [SIZE] or [GROUPS, SIZE]
     out_ptr,  # [tokens, GROUPS, SIZE]
     stride_x_token,
-    stride_gate_token: tl.constexpr,  # as in `_conv_kernels.py`
+    stride_gate_token: tl.constexpr,  # as in `_causal_conv_kernels.py`
     stride_out_token,
     tokens,
     eps,

@@ -15,10 +15,10 @@ Not measured on a device yet. Launch settings are those of `rms_norm`, which mov
 from torch import Tensor
 from torch.nn import functional
 
-from ._config import nearest
-from ._launch import Launcher, let_next_start, wait_for_previous
-from ._register import register
-from ._triton import tl, triton
+from ..runtime.launch import Launcher, let_next_start, wait_for_previous
+from ..runtime.register import register
+from ..runtime.settings import nearest
+from ..runtime.triton import tl, triton
 
 
 @triton.jit

@@ -16,8 +16,8 @@ import math
 import torch
 from torch import Tensor
 
-from ._device import has_fp8_products
-from ._triton import tl, triton
+from ..runtime.device import has_fp8_products
+from ..runtime.triton import tl, triton
 
 LIMITS = {torch.float8_e4m3fn: 448.0, torch.int8: 127.0}
 """The 8-bit types, and the largest number that a value of theirs stands for."""

@@ -1,6 +1,6 @@
 """8-bit form of activations that no other operator quantises: what attention returns, and the input of a first layer.
 
-The formula is in `_quantise.py`. Layouts: `x` `[tokens, inputs]` of 16 or 32 bits, `out8` alike of float8_e4m3fn or
+The formula is in `quantise.py`. Layouts: `x` `[tokens, inputs]` of 16 or 32 bits, `out8` alike of float8_e4m3fn or
 int8, unit stride in the last dimension, any stride between tokens; `scale` float32 `[tokens]`, or
 `[tokens, ceil(inputs / group)]` with any strides; `static` one float32 or None. `largest`: float32 `[tokens, parts]`,
 contiguous, or None: the largest absolute values of parts of each token, where what made `x` has measured them. Then
@@ -12,11 +12,11 @@ Bytes floor: tokens * inputs * (element size + 1).
 # pyright: basic, reportArgumentType=false
 from torch import Tensor
 
-from ._config import nearest
-from ._launch import Launcher, let_next_start, wait_for_previous
-from ._quantise import TINY, check_quantised, quantise_torch, round_to, scale_of, store_quantised
-from ._register import register
-from ._triton import tl, triton
+from ..runtime.launch import Launcher, let_next_start, wait_for_previous
+from ..runtime.register import register
+from ..runtime.settings import nearest
+from ..runtime.triton import tl, triton
+from .quantise import TINY, check_quantised, quantise_torch, round_to, scale_of, store_quantised
 
 
 @triton.jit

@@ -7,7 +7,7 @@ Layouts: `x`, `out` `[tokens, hidden]`, unit stride in the last dimension, any s
 Statistics are float32; the normalised value is rounded to the type of `weight` before the product with it, as
 Transformers does: where the weight is 1 + w (Gemma) or the product comes before the rounding (OLMo), it is float32.
 
-Where `out8` and `out_scale` are given, the 8-bit form of `out` is written beside it (`_quantise.py` says how).
+Where `out8` and `out_scale` are given, the 8-bit form of `out` is written beside it (`quantise.py` says how).
 
 Called once a forward pass: for the first layer, which has no residual yet.
 Bytes floor: 2 * tokens * hidden * element size (read x, write out).
@@ -21,11 +21,11 @@ import functools
 import torch
 from torch import Tensor
 
-from ._config import nearest
-from ._launch import Launcher, let_next_start, wait_for_previous
-from ._quantise import TINY, check_quantised, quantise_torch, store_quantised, strides_of
-from ._register import register
-from ._triton import tl, triton
+from ..runtime.launch import Launcher, let_next_start, wait_for_previous
+from ..runtime.register import register
+from ..runtime.settings import nearest
+from ..runtime.triton import tl, triton
+from .quantise import TINY, check_quantised, quantise_torch, store_quantised, strides_of
 
 
 @triton.jit

@@ -6,11 +6,11 @@ of 16 bytes.
 """
 
 # pyright: basic, reportArgumentType=false, reportCallIssue=false, reportGeneralTypeIssues=false
-from ._activations import activation
-from ._launch import let_next_start, wait_for_previous
-from ._prefill_tiles import find_tile
+from ..norm.activations import activation
+from ..runtime.batches import find_tile
+from ..runtime.launch import let_next_start, wait_for_previous
+from ..runtime.triton import tl, triton
 from ._recurrence import find_run
-from ._triton import tl, triton
 
 
 @triton.jit

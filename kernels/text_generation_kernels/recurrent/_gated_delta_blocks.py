@@ -17,10 +17,10 @@ elements of T are at most 1, as are those of A, so float16 has them with an erro
 """
 
 # pyright: basic, reportArgumentType=false, reportCallIssue=false, reportGeneralTypeIssues=false
+from ..runtime.batches import find_tile
+from ..runtime.launch import let_next_start, wait_for_previous
+from ..runtime.triton import tl, triton
 from ._gated_delta_gates import open_gates, over_length
-from ._launch import let_next_start, wait_for_previous
-from ._prefill_tiles import find_tile
-from ._triton import tl, triton
 
 BLOCK_T = 64
 """Tokens of a block."""

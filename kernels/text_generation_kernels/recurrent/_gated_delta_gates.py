@@ -1,9 +1,9 @@
 """What the kernels of `gated_delta` share: gates, and the lengths of queries and keys."""
 
 # pyright: basic, reportArgumentType=false, reportCallIssue=false
-from ._attention import LOG2_E
+from ..runtime.constants import LOG2_E
+from ..runtime.triton import tl, triton
 from ._recurrence import softplus
-from ._triton import tl, triton
 
 EPS = 1e-6
 """Added to the square of a length before the root is taken."""

@@ -1,9 +1,9 @@
 """The kernel of `gated_delta` that goes token after token: for decodes, short runs, and all where deterministic."""
 
 # pyright: basic, reportArgumentType=false, reportCallIssue=false, reportGeneralTypeIssues=false
+from ..runtime.launch import let_next_start, wait_for_previous
+from ..runtime.triton import tl, triton
 from ._gated_delta_gates import open_gates, over_length
-from ._launch import let_next_start, wait_for_previous
-from ._triton import tl, triton
 
 
 @triton.jit

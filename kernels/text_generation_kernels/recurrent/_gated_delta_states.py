@@ -8,9 +8,9 @@ With the state S at the beginning of a block, in which G are sums of what the st
 """
 
 # pyright: basic, reportArgumentType=false, reportCallIssue=false, reportGeneralTypeIssues=false
-from ._launch import let_next_start, wait_for_previous
+from ..runtime.launch import let_next_start, wait_for_previous
+from ..runtime.triton import tl, triton
 from ._recurrence import find_run
-from ._triton import tl, triton
 
 
 @triton.jit

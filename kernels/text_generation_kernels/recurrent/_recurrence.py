@@ -10,8 +10,8 @@ from collections.abc import Iterator
 
 from torch import Tensor
 
-from ._attention import LOG2_E
-from ._triton import tl, triton
+from ..runtime.constants import LOG2_E
+from ..runtime.triton import tl, triton
 
 _LOG2_E = tl.constexpr(LOG2_E)
 

@@ -5,9 +5,9 @@ instruction.
 """
 
 # pyright: basic, reportArgumentType=false, reportCallIssue=false, reportGeneralTypeIssues=false
-from ._launch import let_next_start, wait_for_previous
+from ..runtime.launch import let_next_start, wait_for_previous
+from ..runtime.triton import tl, triton
 from ._recurrence import advance, decay_rate, find_run, load_rows, load_vector, softplus, store_rows
-from ._triton import tl, triton
 
 
 @triton.jit

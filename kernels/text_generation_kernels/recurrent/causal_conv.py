@@ -35,14 +35,14 @@ On an H100, whose copies move 3.0 TB/s, in bfloat16 with 8,192 channels: decodes
 import torch
 from torch import Tensor
 
-from ._activations import sigmoid
-from ._attention import padded_batch
-from ._conv_kernels import conv_chunks_kernel, conv_decodes_kernel, conv_states_kernel
-from ._launch import Launcher
+from ..norm.activations import sigmoid
+from ..runtime.batches import padded_batch
+from ..runtime.launch import Launcher
+from ..runtime.register import register
+from ..runtime.shapes import shapes_error
+from ..runtime.triton import triton
+from ._causal_conv_kernels import conv_chunks_kernel, conv_decodes_kernel, conv_states_kernel
 from ._recurrence import list_runs
-from ._register import register
-from ._shapes import shapes_error
-from ._triton import triton
 
 _TOKENS = 16
 """Of a program that computes chunks: it reads K - 1 more, which the program of the tokens before has read as well."""

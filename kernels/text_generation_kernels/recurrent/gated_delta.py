@@ -56,19 +56,19 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ._activations import sigmoid
-from ._attention import padded_batch, padded_head_dim
-from ._config import nearest
-from ._device import shared_kib
+from ..norm.activations import sigmoid
+from ..runtime.batches import padded_batch
+from ..runtime.device import shared_kib
+from ..runtime.launch import Launcher, rehearsing
+from ..runtime.register import register
+from ..runtime.settings import nearest
+from ..runtime.shapes import padded_head_dim, shapes_error
+from ..runtime.triton import triton
 from ._gated_delta_blocks import BLOCK_T, FACTORS, gated_delta_blocks_kernel
 from ._gated_delta_gates import EPS
 from ._gated_delta_recurrent import gated_delta_recurrent_kernel
 from ._gated_delta_states import gated_delta_states_kernel
-from ._launch import Launcher, rehearsing
 from ._recurrence import list_runs
-from ._register import register
-from ._shapes import shapes_error
-from ._triton import triton
 
 _LARGEST = 256
 """Dimensions of a head: a warp has a state of so many keys, and of 8 values, in its registers."""

@@ -36,9 +36,11 @@ which is 0.2 us a token whatever is beside it (benchmark/results/mamba.json).
 import torch
 from torch import Tensor
 
-from ._activations import activation, sigmoid
-from ._attention import padded_head_dim
-from ._launch import Launcher, let_next_start, wait_for_previous
+from ..norm.activations import activation, sigmoid
+from ..runtime.launch import Launcher, let_next_start, wait_for_previous
+from ..runtime.register import register
+from ..runtime.shapes import padded_head_dim, shapes_error
+from ..runtime.triton import tl, triton
 from ._recurrence import (
     advance,
     decay_rate,
@@ -50,9 +52,6 @@ from ._recurrence import (
     softplus_torch,
     store_rows,
 )
-from ._register import register
-from ._shapes import shapes_error
-from ._triton import tl, triton
 
 _PARTS = 2
 _THREAD_ELEMENTS = 4

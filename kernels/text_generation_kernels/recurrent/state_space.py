@@ -41,15 +41,14 @@ us in blocks, and 305 / 1,210 / 4,882 token after token (benchmark/results/mamba
 import torch
 from torch import Tensor
 
-from ._attention import padded_head_dim
-from ._config import nearest
-from ._device import shared_kib
-from ._launch import Launcher, rehearsing
+from ..runtime.device import shared_kib
+from ..runtime.launch import Launcher, rehearsing
+from ..runtime.register import register
+from ..runtime.settings import nearest
+from ..runtime.shapes import padded_head_dim, shapes_error
+from ..runtime.triton import triton
 from ._recurrence import list_runs, softplus_torch
-from ._register import register
-from ._shapes import shapes_error
 from ._state_space_kernels import state_space_blocks_kernel, state_space_tokens_kernel
-from ._triton import triton
 
 _WIDTH = 16
 """Of a part of the state, of which a thread holds four elements side by side."""

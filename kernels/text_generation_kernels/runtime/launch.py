@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ._triton import INSTALLED, cuda, knobs, tl, triton
+from .triton import INSTALLED, cuda, knobs, tl, triton
 
 _ALIGNMENT = 16
 # The order of arguments of a compiled form's launch function, and the place of the compiler's hash, are those of these

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from ._triton import INSTALLED
+from .triton import INSTALLED
 
 _library = torch.library.Library("text_generation", "DEF")
 _triton_enabled = True

@@ -1,7 +1,7 @@
 """Rings of tiles in shared memory, as kernels in Gluon have them: what is copied next takes the oldest place."""
 
 # pyright: basic, reportArgumentType=false
-from ._triton import gl, gluon
+from .triton import gl, gluon
 
 
 @gluon.jit

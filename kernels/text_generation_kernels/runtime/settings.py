@@ -24,7 +24,7 @@ class _Entry(TypedDict):
 @cache
 def _entries(operator: str) -> list[_Entry]:
     return json.loads(
-        (resources.files(__name__.rpartition(".")[0]) / "tuned" / f"{operator}.json").read_text(encoding="utf-8")
+        (resources.files(__name__.partition(".")[0]) / "tuned" / f"{operator}.json").read_text(encoding="utf-8")
     )
 
 

@@ -2,9 +2,9 @@
 
 # pyright: basic, reportArgumentType=false, reportGeneralTypeIssues=false
 
-from ._sampling import LARGEST, integer_mass
+from ..runtime.triton import tl, triton
 from ._search import fresh, load_tile, search
-from ._triton import tl, triton
+from .columns import LARGEST, integer_mass
 
 _LARGEST = tl.constexpr(LARGEST)
 # Where a filter that nothing is known of may end.

@@ -13,9 +13,10 @@ once: 64 of them in 1 us, 256 in 5, where a program for each row and split took 
 import torch
 from torch import Tensor
 
-from ._device import num_processors
-from ._launch import Launcher, let_next_start, rehearsing, wait_for_previous
-from ._sampling import (
+from ..runtime.device import num_processors
+from ..runtime.launch import Launcher, let_next_start, rehearsing, wait_for_previous
+from ..runtime.triton import tl, triton
+from .columns import (
     FLOATS,
     HAS_FILTERS,
     INTS,
@@ -30,8 +31,7 @@ from ._sampling import (
     row_best,
     split_size,
 )
-from ._triton import tl, triton
-from .sampling_values import SamplingBatch, SamplingColumns, SplitStatistics
+from .values import SamplingBatch, SamplingColumns, SplitStatistics
 
 ROUNDS = 4
 STATE = 16

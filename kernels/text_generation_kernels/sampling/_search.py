@@ -14,8 +14,8 @@ it to top-k and top-p of language models.
 # pyright: basic, reportArgumentType=false, reportGeneralTypeIssues=false
 # ruff: noqa: SIM108 - the choice is made by the compiler
 
-from ._sampling import distance_below, integer_mass, integer_share, within
-from ._triton import tl, triton
+from ..runtime.triton import tl, triton
+from .columns import distance_below, integer_mass, integer_share, within
 
 CANDIDATES = 4096
 """Tokens in the bracket from which on the search goes on in registers."""

@@ -16,11 +16,11 @@ Called once a step. Bytes floor: about 100 a token; only the launch costs anythi
 import torch
 from torch import Tensor
 
-from ._launch import Launcher, let_next_start, wait_for_previous
-from ._register import by_device
-from ._sampling import FLAGS, HAS_PENALTIES, INTS, Flags, batch_indices, flags_of
-from ._triton import tl, triton
-from .sampling_values import SamplingColumns
+from ..runtime.launch import Launcher, let_next_start, wait_for_previous
+from ..runtime.register import by_device
+from ..runtime.triton import tl, triton
+from .columns import FLAGS, HAS_PENALTIES, INTS, Flags, batch_indices, flags_of
+from .values import SamplingColumns
 
 
 @triton.jit(do_not_specialize=["batch"], do_not_specialize_on_alignment=["tokens_ptr", "rows_ptr"])

@@ -17,9 +17,10 @@ Called once a step. Bytes floor: R * N * splits * 20.
 import torch
 from torch import Tensor
 
-from ._launch import Launcher, let_next_start, wait_for_previous
-from ._register import by_device
-from ._sampling import (
+from ..runtime.launch import Launcher, let_next_start, wait_for_previous
+from ..runtime.register import by_device
+from ..runtime.triton import tl, triton
+from .columns import (
     EXCLUDED,
     FLOATS,
     HAS_FILTERS,
@@ -33,8 +34,7 @@ from ._sampling import (
     load_flags,
     num_splits,
 )
-from ._triton import tl, triton
-from .sampling_values import SampledTokens, SamplingColumns, SplitStatistics
+from .values import SampledTokens, SamplingColumns, SplitStatistics
 
 _EXCLUDED = tl.constexpr(EXCLUDED)
 

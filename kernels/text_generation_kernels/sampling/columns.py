@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ._triton import tl, triton
+from ..runtime.triton import tl, triton
 
 MAX_TOP = 32
 """Most reported alternatives of a token, ties included."""

@@ -19,9 +19,10 @@ already; N * width * element size for the others.
 import torch
 from torch import Tensor
 
-from ._launch import Launcher, let_next_start, wait_for_previous
-from ._register import by_device
-from ._sampling import (
+from ..runtime.launch import Launcher, let_next_start, wait_for_previous
+from ..runtime.register import by_device
+from ..runtime.triton import tl, triton
+from .columns import (
     FLOATS,
     HAS_FILTERS,
     LARGEST,
@@ -41,10 +42,9 @@ from ._sampling import (
     survives,
     within,
 )
-from ._triton import tl, triton
 from .gumbel import gumbel_noise, gumbel_of
 from .philox import DOMAIN_GUMBEL, vocabulary_words
-from .sampling_values import SamplingBatch, SamplingColumns, SplitStatistics
+from .values import SamplingBatch, SamplingColumns, SplitStatistics
 
 BLOCK = 1024
 NUM_WARPS = 4

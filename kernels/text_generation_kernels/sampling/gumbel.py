@@ -15,7 +15,7 @@ Bytes floor: scores read once, N x vocab x 4; the noise never has to leave regis
 import torch
 from torch import Tensor
 
-from ._triton import tl, triton
+from ..runtime.triton import tl, triton
 from .philox import DOMAIN_GUMBEL, vocabulary_bits
 
 _LARGEST_BELOW_ONE = 1.0 - 2.0**-24

@@ -23,9 +23,10 @@ Bytes floor: N * vocab * element size; for rows that write scores 4 more a token
 import torch
 from torch import Tensor
 
-from ._launch import Launcher, let_next_start, wait_for_previous
-from ._register import by_device
-from ._sampling import (
+from ..runtime.launch import Launcher, let_next_start, wait_for_previous
+from ..runtime.register import by_device
+from ..runtime.triton import tl, triton
+from .columns import (
     BIASES,
     FLOATS,
     FREQUENCY,
@@ -54,9 +55,8 @@ from ._sampling import (
     mask_words,
     split_size,
 )
-from ._triton import tl, triton
 from .philox import DOMAIN_WATERMARK, vocabulary_words
-from .sampling_values import SamplingBatch, SamplingColumns, SamplingRules, SplitStatistics
+from .values import SamplingBatch, SamplingColumns, SamplingRules, SplitStatistics
 from .watermark import green_bound, green_list
 
 BLOCK = 1024

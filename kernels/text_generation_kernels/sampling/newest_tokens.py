@@ -15,9 +15,9 @@ Called once a step. Bytes floor: about 50 a token; only the launch costs anythin
 # pyright: basic, reportArgumentType=false
 from torch import Tensor
 
-from ._launch import Launcher, rehearsing, wait_for_previous
-from ._register import by_device
-from ._triton import tl, triton
+from ..runtime.launch import Launcher, rehearsing, wait_for_previous
+from ..runtime.register import by_device
+from ..runtime.triton import tl, triton
 
 _BLOCK = 64
 

@@ -14,7 +14,7 @@ Bytes floor: none read; 16 bytes written for each counter.
 import torch
 from torch import Tensor
 
-from ._triton import tl, triton
+from ..runtime.triton import tl, triton
 
 _MASK = 0xFFFFFFFF
 _MULTIPLIER_0, _MULTIPLIER_1 = 0xD2511F53, 0xCD9E8D57

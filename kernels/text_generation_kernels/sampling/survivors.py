@@ -28,11 +28,13 @@ rows, a second wave begins.
 import torch
 from torch import Tensor
 
-from ._bounds import smallest, top_k_bound, top_p_bounds, typical_p_bounds
-from ._launch import Launcher, let_next_start, wait_for_previous
+from ..runtime.launch import Launcher, let_next_start, wait_for_previous
+from ..runtime.register import by_device
+from ..runtime.triton import tl, triton
+from ._filter_bounds import smallest, top_k_bound, top_p_bounds, typical_p_bounds
 from ._narrow import ROUNDS, STATE, is_wide, load_state, narrow, next_state
-from ._register import by_device
-from ._sampling import (
+from ._search import CANDIDATES, NUM_WARPS, TILE, fresh
+from .columns import (
     FLOATS,
     HAS_FILTERS,
     INTS,
@@ -55,9 +57,7 @@ from ._sampling import (
     share,
     survives,
 )
-from ._search import CANDIDATES, NUM_WARPS, TILE, fresh
-from ._triton import tl, triton
-from .sampling_values import SamplingBatch, SamplingColumns, SplitStatistics
+from .values import SamplingBatch, SamplingColumns, SplitStatistics
 
 _LARGEST, _ROUNDS, _STATE = tl.constexpr(LARGEST), tl.constexpr(ROUNDS), tl.constexpr(STATE)
 

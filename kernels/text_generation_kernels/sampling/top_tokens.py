@@ -11,9 +11,11 @@ Called once a step. Bytes floor: N * vocab * 4 for the rows that ask.
 import torch
 from torch import Tensor
 
-from ._launch import Launcher, let_next_start, wait_for_previous
-from ._register import by_device
-from ._sampling import (
+from ..runtime.launch import Launcher, let_next_start, wait_for_previous
+from ..runtime.register import by_device
+from ..runtime.triton import tl, triton
+from ._search import CANDIDATES, NUM_WARPS, TILE, fresh, load_tile, search
+from .columns import (
     FLOATS,
     INTS,
     MAX_TOP,
@@ -30,9 +32,7 @@ from ._sampling import (
     row_best,
     survives,
 )
-from ._search import CANDIDATES, NUM_WARPS, TILE, fresh, load_tile, search
-from ._triton import tl, triton
-from .sampling_values import SampledTokens, SamplingBatch, SamplingColumns, SplitStatistics
+from .values import SampledTokens, SamplingBatch, SamplingColumns, SplitStatistics
 
 
 @triton.jit

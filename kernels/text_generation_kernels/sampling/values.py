@@ -21,7 +21,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ._sampling import MAX_TOP, split_size
+from .columns import MAX_TOP, split_size
 
 
 class SamplingBatch(NamedTuple):

@@ -7,11 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from kernel_support.forms import Forms, launched_forms, pretend_a_device, rehearsed_forms
 from support.fake_model import FakeModel
-from support.forms import Forms, launched_forms, pretend_a_device, rehearsed_forms
 from torch import Tensor
 
-from text_generation_server import kernels
+import text_generation_kernels as kernels
+from text_generation_kernels.collectives.exchange import Exchange, control_block
 from text_generation_server.config.recurrent import GatedDeltaSpec, Mamba2Spec, MambaSpec, ShortConvSpec
 from text_generation_server.config.server import WatermarkConfig
 from text_generation_server.config.spec import DenseSpec, NormSpec
@@ -29,7 +30,6 @@ from text_generation_server.engine.requests import (
     WarmupLimits,
 )
 from text_generation_server.engine.runner import StepRunner
-from text_generation_server.kernels._exchange import Exchange, control_block
 from text_generation_server.layers.infer import (
     DenseFeedForward,
     Destination,

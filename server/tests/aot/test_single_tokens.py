@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 import torch
-from support.forms import launched_forms, pretend_a_device, rehearsed_forms
+from kernel_support.forms import launched_forms, pretend_a_device, rehearsed_forms
 
-from text_generation_server import kernels
+import text_generation_kernels as kernels
 from text_generation_server.config.spec import DenseSpec
 from text_generation_server.layers.infer.feed_forward import DenseFeedForward
 from text_generation_server.layers.weights import Activations, DenseWeights

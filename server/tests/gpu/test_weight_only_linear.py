@@ -4,10 +4,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from text_generation_server import kernels
-from text_generation_server.kernels._device import is_hopper
-from text_generation_server.kernels._grouped_few import grouped_few
-from text_generation_server.kernels._groups import group_values
+import text_generation_kernels as kernels
+from text_generation_kernels.matmul.group_quantisation import group_values
+from text_generation_kernels.matmul.w4a16_small_hopper import grouped_few
+from text_generation_kernels.runtime.device import is_hopper
 from text_generation_server.layers.weights import Activations
 from text_generation_server.layers.weights.grouped import Grouped
 

@@ -11,14 +11,14 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from support import reference
+from kernel_support import reference
 
+from text_generation_kernels.collectives.allreduce_add_norm import reduce_add_norm
+from text_generation_kernels.collectives.allreduce_add_norm_receive import receive_add_norm
+from text_generation_kernels.collectives.exchange import LIMIT, NOTHING, SETS, Exchange, control_block
+from text_generation_kernels.matmul.skinny_linear import skinny_linear_triton
 from text_generation_server.distributed import TensorParallelGroup
 from text_generation_server.distributed.ways import Way, Ways
-from text_generation_server.kernels._exchange import LIMIT, NOTHING, SETS, Exchange, control_block
-from text_generation_server.kernels.receive_add_norm import receive_add_norm
-from text_generation_server.kernels.reduce_add_norm import reduce_add_norm
-from text_generation_server.kernels.skinny_linear import skinny_linear_triton
 
 CPU = torch.device("cpu")
 EPS = 1e-5
@@ -88,7 +88,7 @@ def test_calls_of_all_sizes_follow_each_other(
     """More calls than there are sets of buffers, larger and smaller ones in turn, each into its own input. Two
     processors have more rows than they can compute at a time.
     """
-    module = importlib.import_module("text_generation_server.kernels.reduce_add_norm")
+    module = importlib.import_module("text_generation_kernels.collectives.allreduce_add_norm")
     monkeypatch.setattr(module, "num_processors", lambda _: processors)
     ranks = Ranks(world_size)
     hidden = 16 * world_size

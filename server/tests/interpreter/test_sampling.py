@@ -18,11 +18,11 @@ from support.sampling import (
     triton_operators,
 )
 
-from text_generation_server.kernels import _narrow
-from text_generation_server.kernels._sampling import EXCLUDED, split_size
-from text_generation_server.kernels._search import CANDIDATES, TILE
-from text_generation_server.kernels.advance_state import advance_state_torch, advance_state_triton
-from text_generation_server.kernels.philox import vocabulary_bits
+from text_generation_kernels.sampling import _narrow
+from text_generation_kernels.sampling._search import CANDIDATES, TILE
+from text_generation_kernels.sampling.advance_state import advance_state_torch, advance_state_triton
+from text_generation_kernels.sampling.columns import EXCLUDED, split_size
+from text_generation_kernels.sampling.philox import vocabulary_bits
 
 VOCAB = 1025
 """Of splits of 128 ids, but for the last, which has one."""

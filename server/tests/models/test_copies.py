@@ -13,7 +13,7 @@ from support.oracle import oracle
 from support.packed_files import CASES, ORDERED, write_packed
 from support.probabilities import log_probabilities
 
-from text_generation_server import kernels
+import text_generation_kernels as kernels
 from text_generation_server.config.copies import copied_bytes
 from text_generation_server.config.implementation import read_model_config
 from text_generation_server.config.model import ModelConfig

@@ -10,7 +10,7 @@ from support.driver import Driver, greedy_by_turns
 from support.loading import load
 from support.oracle import oracle, oracle_greedy
 
-from text_generation_server import kernels
+import text_generation_kernels as kernels
 
 PROMPTS = [list(range(5, 25)), [7], [99, 3, 64, 12, 81], list(range(40, 71)), [11, 11, 11]]
 

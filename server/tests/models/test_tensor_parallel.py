@@ -17,7 +17,7 @@ from support.ranks import PROMPTS, all_ranks, results, single_rank
 from support.thread_ranks import thread_groups, together
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM, PreTrainedModel
 
-from text_generation_server import kernels
+import text_generation_kernels as kernels
 from text_generation_server.config import ParallelConfig
 from text_generation_server.distributed import SumUnderWay, TensorParallelGroup, init_group
 from text_generation_server.errors import ConfigurationError, EngineFailed

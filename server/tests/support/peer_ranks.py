@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from text_generation_server import kernels
+import text_generation_kernels as kernels
 from text_generation_server.config import ParallelConfig
 from text_generation_server.distributed import TensorParallelGroup, init_group
 from text_generation_server.distributed.ways import Way, Ways

@@ -17,7 +17,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from .. import kernels
+import text_generation_kernels as kernels
+
 from ..config.parallel import ParallelConfig
 from ..errors import EngineFailed
 from .peer_copies import PLACES

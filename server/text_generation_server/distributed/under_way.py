@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .. import kernels
-from ..kernels._exchange import Exchange
+import text_generation_kernels as kernels
+from text_generation_kernels.collectives.exchange import Exchange
 
 
 @dataclass(frozen=True)

@@ -4,16 +4,16 @@ from collections.abc import Mapping
 
 import pytest
 import triton
-from support.aot import SHARED_KIB, SM_90, Compiled, compile_offline
+from kernel_support.aot import SHARED_KIB, SM_90, Compiled, compile_offline
 from triton.backends.compiler import GPUTarget
 
-from text_generation_server.kernels._attention import padded_head_dim
-from text_generation_server.kernels._chunks import merge_kernel
-from text_generation_server.kernels._config import nearest
-from text_generation_server.kernels._decode_kernel import decode_attention_kernel
-from text_generation_server.kernels._kv_codes import E4M3, E4M3_BY_HARDWARE, E5M2, INT8
-from text_generation_server.kernels._prefill_hopper_kernel import prefill_attention_hopper_kernel
-from text_generation_server.kernels._prefill_kernel import prefill_attention_kernel
+from text_generation_kernels.attention._decode_kernel import decode_attention_kernel
+from text_generation_kernels.attention._kv_conversion import E4M3, E4M3_BY_HARDWARE, E5M2, INT8
+from text_generation_kernels.attention._prefill_hopper_kernel import prefill_attention_hopper_kernel
+from text_generation_kernels.attention._prefill_kernel import prefill_attention_kernel
+from text_generation_kernels.attention._split_kv import merge_kernel
+from text_generation_kernels.runtime.settings import nearest
+from text_generation_kernels.runtime.shapes import padded_head_dim
 
 BYTES = {"bf16": 2, "fp16": 2, "fp32": 4}
 

@@ -2,14 +2,14 @@
 
 import pytest
 import triton
-from support.aot import SHARED_KIB, Compiled, compile_offline
+from kernel_support.aot import SHARED_KIB, Compiled, compile_offline
 from triton.backends.compiler import GPUTarget
 
-from text_generation_server.kernels._config import nearest
-from text_generation_server.kernels.latent_decode_attention import latent_decode_attention_kernel
-from text_generation_server.kernels.latent_expand import latent_expand_kernel
-from text_generation_server.kernels.latent_postprocess import latent_postprocess_kernel
-from text_generation_server.kernels.latent_prefill_attention import latent_prefill_attention_kernel
+from text_generation_kernels.attention.latent_decode_attention import latent_decode_attention_kernel
+from text_generation_kernels.attention.latent_expand import latent_expand_kernel
+from text_generation_kernels.attention.latent_postprocess import latent_postprocess_kernel
+from text_generation_kernels.attention.latent_prefill_attention import latent_prefill_attention_kernel
+from text_generation_kernels.runtime.settings import nearest
 
 SPECIAL = {
     "slot_table_ptr": "*i32",

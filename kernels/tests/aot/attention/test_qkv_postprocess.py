@@ -2,12 +2,12 @@
 
 import pytest
 import triton
-from support.aot import compile_offline
+from kernel_support.aot import compile_offline
 from triton.backends.compiler import GPUTarget
 
-from text_generation_server.kernels._config import nearest
-from text_generation_server.kernels._kv_codes import E4M3, E5M2, INT8
-from text_generation_server.kernels._qkv_kernel import qkv_postprocess_kernel
+from text_generation_kernels.attention._kv_conversion import E4M3, E5M2, INT8
+from text_generation_kernels.attention._qkv_postprocess_kernel import qkv_postprocess_kernel
+from text_generation_kernels.runtime.settings import nearest
 
 STRIDES = (
     "stride_qkv_part",

@@ -1,12 +1,12 @@
 """Every production form of the attention of one token compiles, without a GPU, and asks for its context early."""
 
 import pytest
-from support.aot import SHARED_KIB, SM_90, Compiled, compile_offline
+from kernel_support.aot import SHARED_KIB, SM_90, Compiled, compile_offline
 from triton.backends.compiler import GPUTarget
 
-from text_generation_server.kernels._attention import padded_head_dim
-from text_generation_server.kernels._config import nearest
-from text_generation_server.kernels._token_attention_kernel import token_attention_kernel
+from text_generation_kernels.attention._token_attention_kernel import token_attention_kernel
+from text_generation_kernels.runtime.settings import nearest
+from text_generation_kernels.runtime.shapes import padded_head_dim
 
 SPECIAL = {
     "cos_sin_ptr": "*fp32",

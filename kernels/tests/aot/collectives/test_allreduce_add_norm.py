@@ -3,14 +3,13 @@
 import pytest
 import triton
 import triton.language as tl
-from support.aot import SM_90, compile_offline
+from kernel_support.aot import SM_90, compile_offline
 from triton.backends.compiler import GPUTarget
 
-from text_generation_server.distributed.peer_memory import SET_BYTES
-from text_generation_server.kernels._row_shot import row_shot_kernel
-from text_generation_server.kernels.peer_add_norm import peer_add_norm_kernel
-from text_generation_server.kernels.receive_add_norm import receive_kernel
-from text_generation_server.kernels.reduce_add_norm import one_shot_kernel, two_shot_kernel
+from text_generation_kernels.collectives._one_shot_rows_kernel import row_shot_kernel
+from text_generation_kernels.collectives.allreduce_add_norm import one_shot_kernel, two_shot_kernel
+from text_generation_kernels.collectives.allreduce_add_norm_peer import peer_add_norm_kernel
+from text_generation_kernels.collectives.allreduce_add_norm_receive import receive_kernel
 
 SM_80 = GPUTarget("cuda", 80, 32)
 INTEGERS = {"control_ptr": "*i64", "hidden": "i32", "eps": "fp32", "tokens": "i32", "rank": "i32"}
@@ -24,7 +23,7 @@ def _constants(world_size: int, hidden: int, dtype: str) -> dict[str, object]:
         "WORLD": world_size,
         "RANKS": triton.next_power_of_2(world_size),
         "BLOCK": triton.next_power_of_2(hidden),
-        "SET_BYTES": SET_BYTES,
+        "SET_BYTES": 16 << 20,
         "BITS": tl.int32 if wide else tl.int16,
         "NOTHING": -2147450880 if wide else -32768,
         "CLEAR": 2048,

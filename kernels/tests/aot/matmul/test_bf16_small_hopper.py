@@ -5,10 +5,10 @@ from importlib import resources
 from typing import NamedTuple
 
 import pytest
-from support.aot import Compiled, compile_offline
+from kernel_support.aot import Compiled, compile_offline
 from triton.experimental.gluon import language as gl
 
-from text_generation_server.kernels._skinny_hopper import pieces_of, skinny_hopper_kernel
+from text_generation_kernels.matmul.bf16_small_hopper import pieces_of, skinny_hopper_kernel
 
 TYPES = {"bf16": gl.bfloat16, "fp16": gl.float16}
 
@@ -25,7 +25,7 @@ class Form(NamedTuple):
 
 
 def _forms() -> list[Form]:
-    file = resources.files("text_generation_server.kernels") / "tuned" / "skinny_hopper.json"
+    file = resources.files("text_generation_kernels") / "tuned" / "skinny_hopper.json"
     entries = [(entry["key"], entry["config"]) for entry in json.loads(file.read_text(encoding="utf-8"))]
     return sorted({Form(key["gated"], key["parts"] > 1, *config.values()) for key, config in entries})
 

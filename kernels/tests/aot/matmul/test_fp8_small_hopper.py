@@ -4,12 +4,12 @@ import json
 from importlib import resources
 
 import pytest
-from support.aot import Compiled, compile_offline
+from kernel_support.aot import Compiled, compile_offline
 
-from text_generation_server.kernels._scaled_hopper import scaled_hopper_kernel
+from text_generation_kernels.matmul.fp8_small_hopper import scaled_hopper_kernel
 
 _ENTRIES = json.loads(
-    (resources.files("text_generation_server.kernels") / "tuned" / "scaled_hopper.json").read_text(encoding="utf-8")
+    (resources.files("text_generation_kernels") / "tuned" / "scaled_hopper.json").read_text(encoding="utf-8")
 )
 Form = tuple[int, ...]
 """BLOCK_M, BLOCK_N, AHEAD, num_warps, num_stages."""

@@ -4,15 +4,14 @@ import re
 
 import pytest
 import torch
-from support.aot import SM_90, Compiled, compile_offline
+from kernel_support.aot import SM_90, Compiled, compile_offline
 from triton.backends.compiler import GPUTarget
 
-from text_generation_server.distributed.peer_memory import SET_BYTES
-from text_generation_server.kernels._exchange import Exchange
-from text_generation_server.kernels._vector_blocks import choosing_blocks, product_blocks, sum_blocks
-from text_generation_server.kernels._vector_experts import Choice, expert_product_kernel, vector_sum_kernel
-from text_generation_server.kernels._vector_product import vector_product_kernel
-from text_generation_server.kernels.moe_route import RouteOptions
+from text_generation_kernels.collectives.exchange import Exchange
+from text_generation_kernels.matmul.bf16_gemv import vector_product_kernel
+from text_generation_kernels.matmul.gemv_blocks import choosing_blocks, product_blocks, sum_blocks
+from text_generation_kernels.moe.experts_gemv import Choice, expert_product_kernel, vector_sum_kernel
+from text_generation_kernels.moe.moe_route import RouteOptions
 
 DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
 
@@ -40,7 +39,7 @@ def _product(
         types |= {"control_ptr": "*i64"}
         del types["out_ptr"]
         control = torch.empty(0, dtype=torch.int64, device="meta")
-        exchange = Exchange(1, 2, control, SET_BYTES)
+        exchange = Exchange(1, 2, control, 16 << 20)
         constants |= {"out_ptr": None, "RANK": 1, **exchange.constants(torch.empty(0, dtype=DTYPES[dtype]))}
     return compile_offline(vector_product_kernel, types, constants, warps, stages, target)
 

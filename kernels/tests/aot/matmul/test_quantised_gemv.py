@@ -4,11 +4,11 @@ import re
 
 import pytest
 import torch
-from support.aot import SM_90, Compiled, compile_offline
+from kernel_support.aot import SM_90, Compiled, compile_offline
 from triton.backends.compiler import GPUTarget
 
-from text_generation_server.kernels._vector_groups import groups_blocks, vector_groups_kernel
-from text_generation_server.kernels._vector_rows import MOST_QUANTISED, rows_blocks, vector_rows_kernel
+from text_generation_kernels.matmul.w4a16_gemv import groups_blocks, vector_groups_kernel
+from text_generation_kernels.matmul.w8a8_gemv import MOST_QUANTISED, rows_blocks, vector_rows_kernel
 
 FP8, INT8 = torch.float8_e4m3fn, torch.int8
 

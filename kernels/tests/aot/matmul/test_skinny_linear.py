@@ -4,12 +4,12 @@ import json
 from importlib import resources
 
 import pytest
-from support.aot import SM_90, Compiled, compile_offline
+from kernel_support.aot import SM_90, Compiled, compile_offline
 from triton.backends.compiler import GPUTarget
 
-from text_generation_server.kernels.skinny_linear import skinny_linear_kernel
+from text_generation_kernels.matmul.skinny_linear import skinny_linear_kernel
 
-_TUNED = resources.files("text_generation_server.kernels") / "tuned"
+_TUNED = resources.files("text_generation_kernels") / "tuned"
 # Forms: what is compiled. Sizes and the number of parts are arguments.
 Form = tuple[int, ...]
 """Tokens, BLOCK_N, BLOCK_K, num_warps, num_stages."""

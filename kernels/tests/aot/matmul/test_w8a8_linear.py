@@ -4,15 +4,15 @@ import json
 from importlib import resources
 
 import pytest
-from support.aot import SM_90, Compiled, compile_offline
+from kernel_support.aot import SM_90, Compiled, compile_offline
 from triton.backends.compiler import GPUTarget
 
-from text_generation_server.kernels._scaled_library import scale_sums_kernel
-from text_generation_server.kernels._scaled_product import scaled_product_kernel
-from text_generation_server.kernels.scaled_linear import MAX_TOKENS
+from text_generation_kernels.matmul.w8a8_gemm import scaled_product_kernel
+from text_generation_kernels.matmul.w8a8_library import scale_sums_kernel
+from text_generation_kernels.matmul.w8a8_linear import MAX_TOKENS
 
 _ENTRIES = json.loads(
-    (resources.files("text_generation_server.kernels") / "tuned" / "scaled_linear.json").read_text(encoding="utf-8")
+    (resources.files("text_generation_kernels") / "tuned" / "scaled_linear.json").read_text(encoding="utf-8")
 )
 Form = tuple[int, ...]
 """BLOCK_M, BLOCK_N, BLOCK_K, AHEAD, num_warps, num_stages."""

@@ -5,25 +5,23 @@ from collections.abc import Mapping
 from importlib import resources
 
 import pytest
-from support.aot import SM_90, Compiled, compile_offline
+from kernel_support.aot import SM_90, Compiled, compile_offline
 from triton.backends.compiler import GPUTarget
 
-from text_generation_server.kernels._config import nearest
-from text_generation_server.kernels._grouped_few import grouped_few_kernel
-from text_generation_server.kernels._grouped_many import grouped_many_kernel
-from text_generation_server.kernels._grouped_product import grouped_product_kernel
-from text_generation_server.kernels.dequantise import dequantise_kernel
+from text_generation_kernels.matmul.dequantise import dequantise_kernel
+from text_generation_kernels.matmul.w4a16_large_hopper import grouped_many_kernel
+from text_generation_kernels.matmul.w4a16_small_hopper import grouped_few_kernel
+from text_generation_kernels.matmul.weight_only_gemm import grouped_product_kernel
+from text_generation_kernels.runtime.settings import nearest
 
 _ENTRIES = json.loads(
-    (resources.files("text_generation_server.kernels") / "tuned" / "grouped_linear.json").read_text(encoding="utf-8")
+    (resources.files("text_generation_kernels") / "tuned" / "grouped_linear.json").read_text(encoding="utf-8")
 )
 _FEW = sorted(
     {
         (entry["config"]["BLOCK_M"], entry["config"]["num_stages"])
         for entry in json.loads(
-            (resources.files("text_generation_server.kernels") / "tuned" / "grouped_few.json").read_text(
-                encoding="utf-8"
-            )
+            (resources.files("text_generation_kernels") / "tuned" / "grouped_few.json").read_text(encoding="utf-8")
         )
         if entry["config"]["BLOCK_M"]
     }

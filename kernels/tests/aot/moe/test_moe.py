@@ -5,19 +5,19 @@ from importlib import resources
 from typing import Any
 
 import pytest
-from support.aot import SHARED_KIB, SM_90, Compiled, compile_offline
+from kernel_support.aot import SHARED_KIB, SM_90, Compiled, compile_offline
 from triton.backends.compiler import GPUTarget
 
-from text_generation_server.kernels._moe_codes import moe_codes_kernel
-from text_generation_server.kernels._moe_eight import moe_eight_kernel
-from text_generation_server.kernels._moe_product import moe_product_kernel, tile_columns
-from text_generation_server.kernels.moe_align import moe_align_kernel
-from text_generation_server.kernels.moe_experts import moe_combine_kernel
-from text_generation_server.kernels.moe_route import moe_route_kernel
+from text_generation_kernels.moe.fp8_grouped_gemm import moe_eight_kernel
+from text_generation_kernels.moe.grouped_gemm import moe_product_kernel, tile_columns
+from text_generation_kernels.moe.moe_align import moe_align_kernel
+from text_generation_kernels.moe.moe_experts import moe_combine_kernel
+from text_generation_kernels.moe.moe_route import moe_route_kernel
+from text_generation_kernels.moe.weight_only_grouped_gemm import moe_codes_kernel
 
 
 def _entries(operator: str) -> Any:
-    tuned = resources.files("text_generation_server.kernels") / "tuned"
+    tuned = resources.files("text_generation_kernels") / "tuned"
     return json.loads((tuned / f"{operator}.json").read_text(encoding="utf-8"))
 
 

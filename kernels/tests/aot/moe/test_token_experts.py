@@ -3,10 +3,10 @@
 import re
 
 import pytest
-from support.aot import compile_offline
+from kernel_support.aot import compile_offline
 
-from text_generation_server.kernels._token_experts import early_tiles, token_blocks
-from text_generation_server.kernels._token_experts_kernel import token_experts_kernel
+from text_generation_kernels.moe._token_experts_hopper_kernel import token_experts_kernel
+from text_generation_kernels.moe.token_experts_hopper import early_tiles, token_blocks
 
 SHAPES = [(2048, 768, 8, 128), (2048, 1408, 4, 60), (1536, 512, 8, 40), (1024, 512, 8, 32), (2048, 512, 10, 256)]
 """Hidden and inner sizes, experts of a token, experts."""

@@ -1,11 +1,11 @@
 """Every production form of the kernel compiles for sm_90, without a GPU."""
 
 import pytest
-from support.aot import compile_offline
-from support.aot_quantised import no_eight
+from kernel_support.aot import compile_offline
+from kernel_support.aot_quantised import no_eight
 
-from text_generation_server.kernels._config import nearest
-from text_generation_server.kernels.act_and_mul import act_and_mul_kernel
+from text_generation_kernels.norm.act_and_mul import act_and_mul_kernel
+from text_generation_kernels.runtime.settings import nearest
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp32"])

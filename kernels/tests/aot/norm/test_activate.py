@@ -1,11 +1,11 @@
 """Production forms of the kernel compile for sm_90, without a GPU."""
 
 import pytest
-from support.aot import compile_offline
+from kernel_support.aot import compile_offline
 
-from text_generation_server.kernels._activations import ACTIVATIONS
-from text_generation_server.kernels._config import nearest
-from text_generation_server.kernels.activate import activate_kernel
+from text_generation_kernels.norm.activate import activate_kernel
+from text_generation_kernels.norm.activations import ACTIVATIONS
+from text_generation_kernels.runtime.settings import nearest
 
 
 @pytest.mark.parametrize("activation", list(ACTIVATIONS))

@@ -2,11 +2,11 @@
 
 import pytest
 import triton
-from support.aot import compile_offline
-from support.aot_quantised import eight, no_eight
+from kernel_support.aot import compile_offline
+from kernel_support.aot_quantised import eight, no_eight
 
-from text_generation_server.kernels._config import nearest
-from text_generation_server.kernels.add_rms_norm import add_rms_norm_kernel
+from text_generation_kernels.norm.add_rms_norm import add_rms_norm_kernel
+from text_generation_kernels.runtime.settings import nearest
 
 _INTEGERS = ("hidden", "stride_x_part", "stride_x_token", "stride_residual_token", "stride_out_token")
 

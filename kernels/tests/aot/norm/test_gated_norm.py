@@ -1,10 +1,10 @@
 """Production forms of the kernel compile for every card, without a GPU."""
 
 import pytest
-from support.aot import compile_offline
+from kernel_support.aot import compile_offline
 from triton.backends.compiler import GPUTarget
 
-from text_generation_server.kernels.gated_norm import _blocks_of, gated_norm_kernel
+from text_generation_kernels.norm.gated_norm import _blocks_of, gated_norm_kernel
 
 
 @pytest.mark.parametrize(

@@ -2,11 +2,11 @@
 
 import pytest
 import triton
-from support.aot import compile_offline
+from kernel_support.aot import compile_offline
 
-from text_generation_server.kernels._config import nearest
-from text_generation_server.kernels.add_layer_norm import add_layer_norm_kernel
-from text_generation_server.kernels.layer_norm import layer_norm_kernel
+from text_generation_kernels.norm.add_layer_norm import add_layer_norm_kernel
+from text_generation_kernels.norm.layer_norm import layer_norm_kernel
+from text_generation_kernels.runtime.settings import nearest
 
 
 @pytest.mark.parametrize("with_bias", [False, True])

@@ -1,16 +1,16 @@
 """Forms of the kernels that write 8-bit activations compile for sm_90, without a GPU."""
 
 import pytest
-from support.aot import compile_offline
-from support.aot_quantised import eight
+from kernel_support.aot import compile_offline
+from kernel_support.aot_quantised import eight
 from triton.backends.compiler import GPUTarget
 
-from text_generation_server.kernels._config import nearest
-from text_generation_server.kernels._quantise import TINY
-from text_generation_server.kernels.act_and_mul import act_and_mul_kernel
-from text_generation_server.kernels.add_rms_norm import add_rms_norm_kernel
-from text_generation_server.kernels.quantise_rows import PART, quantise_parts_kernel, quantise_rows_kernel
-from text_generation_server.kernels.rms_norm import rms_norm_kernel
+from text_generation_kernels.norm.act_and_mul import act_and_mul_kernel
+from text_generation_kernels.norm.add_rms_norm import add_rms_norm_kernel
+from text_generation_kernels.norm.quantise import TINY
+from text_generation_kernels.norm.quantise_rows import PART, quantise_parts_kernel, quantise_rows_kernel
+from text_generation_kernels.norm.rms_norm import rms_norm_kernel
+from text_generation_kernels.runtime.settings import nearest
 
 STRIDED = ("hidden", "inputs", "n")
 

@@ -2,11 +2,11 @@
 
 import pytest
 import triton
-from support.aot import compile_offline
-from support.aot_quantised import no_eight
+from kernel_support.aot import compile_offline
+from kernel_support.aot_quantised import no_eight
 
-from text_generation_server.kernels._config import nearest
-from text_generation_server.kernels.rms_norm import rms_norm_kernel
+from text_generation_kernels.norm.rms_norm import rms_norm_kernel
+from text_generation_kernels.runtime.settings import nearest
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp32"])

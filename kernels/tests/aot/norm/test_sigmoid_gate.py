@@ -1,11 +1,11 @@
 """Production forms of the kernel compile for every card, without a GPU."""
 
 import pytest
-from support.aot import compile_offline
+from kernel_support.aot import compile_offline
 from triton.backends.compiler import GPUTarget
 
-from text_generation_server.kernels._config import nearest
-from text_generation_server.kernels.sigmoid_gate import sigmoid_gate_kernel
+from text_generation_kernels.norm.sigmoid_gate import sigmoid_gate_kernel
+from text_generation_kernels.runtime.settings import nearest
 
 
 @pytest.mark.parametrize(

@@ -2,11 +2,15 @@
 
 import pytest
 import triton
-from support.aot import Compiled, compile_offline
+from kernel_support.aot import Compiled, compile_offline
 from triton.backends.compiler import GPUTarget
 
-from text_generation_server.kernels._conv_kernels import conv_chunks_kernel, conv_decodes_kernel, conv_states_kernel
-from text_generation_server.kernels.causal_conv import _THREAD_BYTES, _TOKENS, _WARPS
+from text_generation_kernels.recurrent._causal_conv_kernels import (
+    conv_chunks_kernel,
+    conv_decodes_kernel,
+    conv_states_kernel,
+)
+from text_generation_kernels.recurrent.causal_conv import _THREAD_BYTES, _TOKENS, _WARPS
 
 SPECIAL = {"rows_ptr": "*i64", "starts_ptr": "*i32", "kv_lens_ptr": "*i32"}
 SIZES: dict[str, int | None] = {"CHANNELS": 8192, "K": 4, "stride_x_token": 3352}

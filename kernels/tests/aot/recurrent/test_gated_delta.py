@@ -3,19 +3,19 @@
 import pytest
 import torch
 import triton
-from support.aot import SHARED_KIB, Compiled, compile_offline
-from support.convolution import Run
-from support.delta import Delta
-from support.forms import launched_forms, pretend_a_device, rehearsed_forms
+from kernel_support.aot import SHARED_KIB, Compiled, compile_offline
+from kernel_support.convolution import Run
+from kernel_support.delta import Delta
+from kernel_support.forms import launched_forms, pretend_a_device, rehearsed_forms
 from triton.backends.compiler import GPUTarget
 
-from text_generation_server import kernels
-from text_generation_server.kernels._attention import padded_head_dim
-from text_generation_server.kernels._config import nearest
-from text_generation_server.kernels._gated_delta_blocks import BLOCK_T, FACTORS, gated_delta_blocks_kernel
-from text_generation_server.kernels._gated_delta_recurrent import gated_delta_recurrent_kernel
-from text_generation_server.kernels._gated_delta_states import gated_delta_states_kernel
-from text_generation_server.kernels.gated_delta import _BLOCKS_LAUNCH, _WIDTH, _tile
+import text_generation_kernels as kernels
+from text_generation_kernels.recurrent._gated_delta_blocks import BLOCK_T, FACTORS, gated_delta_blocks_kernel
+from text_generation_kernels.recurrent._gated_delta_recurrent import gated_delta_recurrent_kernel
+from text_generation_kernels.recurrent._gated_delta_states import gated_delta_states_kernel
+from text_generation_kernels.recurrent.gated_delta import _BLOCKS_LAUNCH, _WIDTH, _tile
+from text_generation_kernels.runtime.settings import nearest
+from text_generation_kernels.runtime.shapes import padded_head_dim
 
 FLOATS = ("rate_ptr", "bias_ptr", "state_ptr", "factors_ptr", "decays_ptr")
 SPECIAL = dict.fromkeys(FLOATS, "*fp32") | {"rows_ptr": "*i64", "starts_ptr": "*i32", "kv_lens_ptr": "*i32"}

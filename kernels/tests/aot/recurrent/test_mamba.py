@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 import triton
-from support.aot import SHARED_KIB, Compiled, compile_offline
+from kernel_support.aot import SHARED_KIB, Compiled, compile_offline
 from triton.backends.compiler import GPUTarget
 
-from text_generation_server.kernels._state_space_kernels import state_space_blocks_kernel, state_space_tokens_kernel
-from text_generation_server.kernels.selective_scan import scan_form, selective_scan_kernel
-from text_generation_server.kernels.state_space import blocks_form, tokens_form
+from text_generation_kernels.recurrent._state_space_kernels import state_space_blocks_kernel, state_space_tokens_kernel
+from text_generation_kernels.recurrent.selective_scan import scan_form, selective_scan_kernel
+from text_generation_kernels.recurrent.state_space import blocks_form, tokens_form
 
 SPECIAL = {"rows_ptr": "*i64", "starts_ptr": "*i32", "kv_lens_ptr": "*i32", "low": "fp32", "high": "fp32"}
 SPECIAL |= dict.fromkeys(("a_log_ptr", "d_ptr", "dt_bias_ptr", "state_ptr"), "*fp32")

@@ -5,11 +5,11 @@ import pytest
 import torch
 import triton
 import triton.language as tl
-from support.forms import NoDevice
+from kernel_support.forms import NoDevice
 from triton.runtime import driver
 
-from text_generation_server.kernels import compilations, compile_only
-from text_generation_server.kernels._launch import Launcher
+from text_generation_kernels import compilations, compile_only
+from text_generation_kernels.runtime.launch import Launcher
 
 
 @triton.jit

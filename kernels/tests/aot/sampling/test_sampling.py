@@ -3,21 +3,21 @@
 import importlib
 
 import pytest
-from support.aot import SM_90, Compiled, compile_offline
+from kernel_support.aot import SM_90, Compiled, compile_offline
 from triton.backends.compiler import GPUTarget
 
-from text_generation_server.kernels._narrow import ROUNDS, narrow_kernel
-from text_generation_server.kernels._sampling import split_size
-from text_generation_server.kernels._search import CANDIDATES, NUM_WARPS, TILE
-from text_generation_server.kernels.advance_state import _BLOCK, advance_state_kernel
-from text_generation_server.kernels.embed import embed_kernel
-from text_generation_server.kernels.newest_tokens import newest_tokens_kernel
-from text_generation_server.kernels.survivors import survivors_kernel
-from text_generation_server.kernels.top_tokens import top_tokens_kernel
+from text_generation_kernels.sampling._narrow import ROUNDS, narrow_kernel
+from text_generation_kernels.sampling._search import CANDIDATES, NUM_WARPS, TILE
+from text_generation_kernels.sampling.advance_state import _BLOCK, advance_state_kernel
+from text_generation_kernels.sampling.columns import split_size
+from text_generation_kernels.sampling.embed import embed_kernel
+from text_generation_kernels.sampling.newest_tokens import newest_tokens_kernel
+from text_generation_kernels.sampling.survivors import survivors_kernel
+from text_generation_kernels.sampling.top_tokens import top_tokens_kernel
 
 # The package's attributes of these names are the operators.
 logits_process, draw, choose = (
-    importlib.import_module(f"text_generation_server.kernels.{name}") for name in ("logits_process", "draw", "choose")
+    importlib.import_module(f"text_generation_kernels.{name}") for name in ("logits_process", "draw", "choose")
 )
 
 LONGS = {

@@ -2,9 +2,9 @@
 
 import pytest
 import torch
-from support.pool import Pool, attention_options, query_starts, strided_q
+from kernel_support.pool import Pool, attention_options, query_starts, strided_q
 
-from text_generation_server import kernels
+import text_generation_kernels as kernels
 
 TOLERANCE = {torch.float32: 1e-5, torch.float16: 5e-3, torch.bfloat16: 5e-2}
 

@@ -2,12 +2,12 @@
 
 import pytest
 import torch
-from support.pool import Pool, attention_options, query_starts, strided_q
-from support.qkv import Case
-from support.reference import stored_in_8_bits
+from kernel_support.pool import Pool, attention_options, query_starts, strided_q
+from kernel_support.qkv import Case
+from kernel_support.reference import stored_in_8_bits
 
-from text_generation_server import kernels
-from text_generation_server.kernels.kv_codes import (
+import text_generation_kernels as kernels
+from text_generation_kernels.attention.kv_quantisation import (
     CODE_OF_AMAX,
     KV_CODES,
     SMALLEST_AMAX,

@@ -2,11 +2,11 @@
 
 import pytest
 import torch
-from support.latent import Contexts, Expansion, Postprocess
+from kernel_support.latent import Contexts, Expansion, Postprocess
 
-from text_generation_server import kernels
-from text_generation_server.kernels.latent_decode_attention import latent_decode_attention_triton
-from text_generation_server.kernels.latent_prefill_attention import latent_prefill_attention_triton
+import text_generation_kernels as kernels
+from text_generation_kernels.attention.latent_decode_attention import latent_decode_attention_triton
+from text_generation_kernels.attention.latent_prefill_attention import latent_prefill_attention_triton
 
 
 def test_decode_reads_one_vector_for_all_heads() -> None:

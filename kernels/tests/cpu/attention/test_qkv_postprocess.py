@@ -1,9 +1,9 @@
 import pytest
 import torch
-from support import reference
-from support.qkv import Case
+from kernel_support import reference
+from kernel_support.qkv import Case
 
-from text_generation_server import kernels
+import text_generation_kernels as kernels
 
 HEADS, KV_HEADS, HEAD_DIM, TOKENS = 6, 2, 8, 5
 EPS = 1e-5

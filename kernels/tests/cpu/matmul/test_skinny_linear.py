@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from text_generation_server import kernels
+import text_generation_kernels as kernels
 
 
 @pytest.mark.parametrize("with_bias", [False, True])

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from text_generation_server import kernels
+import text_generation_kernels as kernels
 
 
 @pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.int8])

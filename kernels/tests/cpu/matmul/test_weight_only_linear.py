@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from text_generation_server import kernels
+import text_generation_kernels as kernels
 
 
 @pytest.mark.parametrize(("bits", "inputs"), [(4, 256), (4, 300), (4, 40), (8, 40)])

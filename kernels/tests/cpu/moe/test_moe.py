@@ -1,22 +1,20 @@
-"""Mixtures of experts in torch, against the routers and formats of transformers."""
+"""Mixtures of experts in torch, against the routers of transformers."""
 
 from typing import Any
 
 import pytest
 import torch
-from support import reference
+from kernel_support import reference
 from torch import Tensor
 from transformers import CONFIG_MAPPING
-from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 from transformers.models.glm4_moe.modeling_glm4_moe import Glm4MoeTopkRouter
 from transformers.models.gpt_oss.modeling_gpt_oss import GptOssTopKRouter
 from transformers.models.mixtral.modeling_mixtral import MixtralTopKRouter
 from transformers.models.phimoe.modeling_phimoe import sparsemixer
 from transformers.models.qwen2_moe.modeling_qwen2_moe import Qwen2MoeTopKRouter
 
-from text_generation_server import kernels
-from text_generation_server.kernels import ExpertMatrix, RouteOptions
-from text_generation_server.layers.weights.mxfp4 import dequantise
+import text_generation_kernels as kernels
+from text_generation_kernels import ExpertMatrix, RouteOptions
 
 
 def _dense(ids: Tensor, weights: Tensor, experts: int) -> Tensor:
@@ -131,11 +129,3 @@ def test_ranks_with_experts_of_their_own_add_up_to_all_of_them() -> None:
         total += out
     expected = reference.moe_experts(x, *_routed(logits, RouteOptions(2)), *both, "silu")
     torch.testing.assert_close(total.double(), expected, atol=1e-4, rtol=1e-4)
-
-
-def test_mxfp4_is_read_as_transformers_does() -> None:
-    torch.manual_seed(0)
-    blocks = torch.randint(256, (3, 6, 2, 16), dtype=torch.uint8)
-    scales = torch.randint(110, 140, (3, 6, 2), dtype=torch.uint8)
-    theirs = convert_moe_packed_tensors(blocks, scales, dtype=torch.bfloat16).transpose(1, 2)
-    assert torch.equal(dequantise(blocks, scales, torch.bfloat16), theirs)

@@ -6,7 +6,7 @@ from transformers.activations import ACT2FN
 from transformers.models.gpt_oss.configuration_gpt_oss import GptOssConfig
 from transformers.models.gpt_oss.modeling_gpt_oss import GptOssExperts
 
-from text_generation_server import kernels
+import text_generation_kernels as kernels
 
 TOLERANCE = {torch.float32: 1e-6, torch.float16: 2e-3, torch.bfloat16: 2e-2}
 

@@ -2,7 +2,7 @@ import pytest
 import torch
 from transformers.activations import ACT2FN
 
-from text_generation_server import kernels
+import text_generation_kernels as kernels
 
 ORACLES = {"silu": "silu", "gelu": "gelu", "gelu_tanh": "gelu_new", "relu": "relu", "relu2": "relu2"}
 TOLERANCE = {torch.float32: 1e-6, torch.float16: 2e-3, torch.bfloat16: 2e-2}

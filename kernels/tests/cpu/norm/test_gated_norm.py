@@ -8,8 +8,8 @@ from transformers.models.mamba2.modeling_mamba2 import MambaRMSNormGated
 from transformers.models.qwen3_next.modeling_qwen3_next import Qwen3NextRMSNormGated
 from transformers.models.zamba2.modeling_zamba2 import Zamba2RMSNormGated
 
-from text_generation_server import kernels
-from text_generation_server.kernels.gated_norm import gated_norm_triton
+import text_generation_kernels as kernels
+from text_generation_kernels.norm.gated_norm import gated_norm_triton
 
 EPS = 1e-5
 TOLERANCE = {torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 2e-2}

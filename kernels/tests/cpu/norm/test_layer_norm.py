@@ -1,9 +1,9 @@
 import pytest
 import torch
-from support import reference
+from kernel_support import reference
 from torch.nn import functional
 
-from text_generation_server import kernels
+import text_generation_kernels as kernels
 
 EPS = 1e-5
 TOLERANCE = {torch.float32: 1e-6, torch.float16: 2e-3, torch.bfloat16: 2e-2}

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from text_generation_server import kernels
+import text_generation_kernels as kernels
 
 EPS = 1e-5
 LIMITS = {torch.float8_e4m3fn: 448.0, torch.int8: 127.0}

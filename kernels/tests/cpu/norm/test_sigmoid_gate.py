@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from text_generation_server import kernels
+import text_generation_kernels as kernels
 
 TOLERANCE = {torch.float32: 1e-6, torch.float16: 1e-3, torch.bfloat16: 1e-2}
 

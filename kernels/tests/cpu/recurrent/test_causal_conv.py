@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 import torch
-from support.convolution import CHUNKS, Convolution, Run, check_cuts
+from kernel_support.convolution import CHUNKS, Convolution, Run, check_cuts
 
-from text_generation_server import kernels
-from text_generation_server.kernels.causal_conv import causal_conv_triton
+import text_generation_kernels as kernels
+from text_generation_kernels.recurrent.causal_conv import causal_conv_triton
 
 TOLERANCE = {torch.float32: 1e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2}
 

@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 import torch
-from support.convolution import Run
-from support.delta import CHUNKS, Delta, check_cuts
+from kernel_support.convolution import Run
+from kernel_support.delta import CHUNKS, Delta, check_cuts
 
-from text_generation_server import kernels
-from text_generation_server.kernels.gated_delta import gated_delta_triton
+import text_generation_kernels as kernels
+from text_generation_kernels.recurrent.gated_delta import gated_delta_triton
 
 DTYPES = [torch.float32, torch.float16, torch.bfloat16]
 

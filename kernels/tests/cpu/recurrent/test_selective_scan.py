@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 import torch
-from support.mamba import ALONE, LENGTHS, Run, check_cuts, runs_of, scan
+from kernel_support.mamba import ALONE, LENGTHS, Run, check_cuts, runs_of, scan
 from transformers.models.mamba.modeling_mamba import mamba_selective_scan, mamba_selective_state_update
 
-from text_generation_server import kernels
-from text_generation_server.kernels.selective_scan import selective_scan_triton
+import text_generation_kernels as kernels
+from text_generation_kernels.recurrent.selective_scan import selective_scan_triton
 
 DTYPES = [torch.float32, torch.float16, torch.bfloat16]
 

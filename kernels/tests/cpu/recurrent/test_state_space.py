@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 import torch
-from support.mamba import ALONE, LENGTHS, Run, check_cuts, runs_of, space
+from kernel_support.mamba import ALONE, LENGTHS, Run, check_cuts, runs_of, space
 from transformers.models.mamba2.modeling_mamba2 import mamba2_chunk_scan
 
-from text_generation_server import kernels
-from text_generation_server.kernels.state_space import state_space_triton
+import text_generation_kernels as kernels
+from text_generation_kernels.recurrent.state_space import state_space_triton
 
 DTYPES = [torch.float32, torch.float16, torch.bfloat16]
 

@@ -3,14 +3,14 @@
 import pytest
 import torch
 
-from text_generation_server.kernels import _launch
-from text_generation_server.kernels._launch import arrivals
+from text_generation_kernels.runtime import launch
+from text_generation_kernels.runtime.launch import arrivals
 
 
 @pytest.fixture(autouse=True)
 def no_counters(monkeypatch: pytest.MonkeyPatch) -> None:
     """No operator has run yet."""
-    monkeypatch.setattr(_launch, "_arrivals", {})
+    monkeypatch.setattr(launch, "_arrivals", {})
 
 
 def test_there_are_as_many_as_the_largest_batch_of_any_model_asks_for() -> None:
@@ -20,14 +20,14 @@ def test_there_are_as_many_as_the_largest_batch_of_any_model_asks_for() -> None:
     assert not arrivals(device, most).any()
     assert arrivals(device, few) is arrivals(device, most)
     # A graph that counts in the first ones finds them where they were.
-    assert _launch._arrivals[device][0] is first
+    assert launch._arrivals[device][0] is first
 
 
 def test_a_capture_is_not_the_first_to_ask_for_so_many(monkeypatch: pytest.MonkeyPatch) -> None:
     device = torch.device("cuda", 0)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
     held = torch.zeros(1 << 16, dtype=torch.int32)
-    _launch._arrivals[device] = [held]
+    launch._arrivals[device] = [held]
     assert arrivals(device, held.numel()) is held
     with pytest.raises(RuntimeError, match="before it is captured"):
         arrivals(device, held.numel() + 1)

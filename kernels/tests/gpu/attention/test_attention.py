@@ -4,12 +4,12 @@ import random
 
 import pytest
 import torch
-from support.pool import Pool, attention_options, query_starts, strided_q
+from kernel_support.pool import Pool, attention_options, query_starts, strided_q
 from torch import Tensor
 
-from text_generation_server import kernels
-from text_generation_server.kernels.decode_attention import decode_attention_torch
-from text_generation_server.kernels.prefill_attention import prefill_attention_torch
+import text_generation_kernels as kernels
+from text_generation_kernels.attention.decode_attention import decode_attention_torch
+from text_generation_kernels.attention.prefill_attention import prefill_attention_torch
 
 pytestmark = pytest.mark.gpu
 DTYPES = [torch.bfloat16, torch.float16]

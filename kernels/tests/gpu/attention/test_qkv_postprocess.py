@@ -2,10 +2,10 @@
 
 import pytest
 import torch
-from support.qkv import Case
+from kernel_support.qkv import Case
 
-from text_generation_server import kernels
-from text_generation_server.kernels.qkv_postprocess import qkv_postprocess_torch
+import text_generation_kernels as kernels
+from text_generation_kernels.attention.qkv_postprocess import qkv_postprocess_torch
 
 pytestmark = pytest.mark.gpu
 

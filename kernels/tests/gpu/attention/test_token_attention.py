@@ -2,10 +2,10 @@
 
 import pytest
 import torch
-from support.pool import Pool
+from kernel_support.pool import Pool
 
-from text_generation_server import kernels
-from text_generation_server.kernels.token_attention import token_attention_torch
+import text_generation_kernels as kernels
+from text_generation_kernels.attention.token_attention import token_attention_torch
 
 pytestmark = pytest.mark.gpu
 EPS = 1e-6

@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from text_generation_server import kernels
-from text_generation_server.kernels import _skinny_hopper
-from text_generation_server.kernels._skinny_hopper import skinny_hopper
+import text_generation_kernels as kernels
+from text_generation_kernels.matmul import bf16_small_hopper
+from text_generation_kernels.matmul.bf16_small_hopper import skinny_hopper
 
 pytestmark = [
     pytest.mark.gpu,
@@ -21,7 +21,7 @@ Form = dict[str, int]
 
 
 def _forms(gated: int) -> list[Form]:
-    file = resources.files("text_generation_server.kernels") / "tuned" / "skinny_hopper.json"
+    file = resources.files("text_generation_kernels") / "tuned" / "skinny_hopper.json"
     entries = json.loads(file.read_text(encoding="utf-8"))
     forms = {tuple(entry["config"].items()) for entry in entries if entry["key"]["gated"] == gated}
     return [dict(form) for form in sorted(forms)]
@@ -32,7 +32,7 @@ def _random(*shape: int, dtype: torch.dtype = torch.bfloat16) -> Tensor:
 
 
 def _take(form: Form, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_skinny_hopper, "nearest", lambda *_, **__: form)
+    monkeypatch.setattr(bf16_small_hopper, "nearest", lambda *_, **__: form)
 
 
 def _assert_close(out: Tensor, expected: Tensor, tolerance: float) -> None:

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from text_generation_server import kernels
-from text_generation_server.kernels.skinny_linear import skinny_linear_torch
+import text_generation_kernels as kernels
+from text_generation_kernels.matmul.skinny_linear import skinny_linear_torch
 
 pytestmark = pytest.mark.gpu
 SHAPES = [(6144, 4096), (4096, 4096), (4096, 14336), (1000, 2048), (50, 256), (70, 100), (4096, 7168)]

@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from text_generation_server import kernels
-from text_generation_server.kernels._scaled_library import BLOCKS, ROWS, SUMS, library_product, takes
-from text_generation_server.kernels.scaled_linear import BLOCK, dequantise
+import text_generation_kernels as kernels
+from text_generation_kernels.matmul.w8a8_library import BLOCKS, ROWS, SUMS, library_product, takes
+from text_generation_kernels.matmul.w8a8_linear import BLOCK, dequantise
 
 pytestmark = pytest.mark.gpu
 SHAPES = [(6144, 4096), (4096, 14336), (1000, 2048), (50, 264), (70, 100)]

@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from text_generation_server import kernels
-from text_generation_server.kernels.act_and_mul import act_and_mul_torch
-from text_generation_server.kernels.scaled_linear import dequantise
+import text_generation_kernels as kernels
+from text_generation_kernels.matmul.w8a8_linear import dequantise
+from text_generation_kernels.norm.act_and_mul import act_and_mul_torch
 
 pytestmark = pytest.mark.gpu
 SHAPES = [(4096, 4096), (4096, 14336), (8192, 8192), (3584, 2560), (1000, 2048), (96, 264)]

@@ -6,11 +6,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from text_generation_server import kernels
-from text_generation_server.kernels import ExpertMatrix, RouteOptions
-from text_generation_server.kernels._moe_torch import moe_experts_torch
-from text_generation_server.kernels.moe_experts import Tiles, run_experts, tiles_of
-from text_generation_server.layers.weights import mxfp4
+import text_generation_kernels as kernels
+from text_generation_kernels import ExpertMatrix, RouteOptions
+from text_generation_kernels.moe._experts_torch import moe_experts_torch
+from text_generation_kernels.moe.moe_experts import Tiles, run_experts, tiles_of
 
 pytestmark = pytest.mark.gpu
 SHAPES = [(128, 8, 2048, 768), (8, 2, 1024, 3584), (32, 4, 2880, 1440), (16, 2, 80, 40)]
@@ -187,7 +186,8 @@ def _codes(kind: str, experts: int, outputs: int, inputs: int) -> ExpertMatrix:
         packed = (8 * torch.randn(rows, inputs, device="cuda")).to(torch.float8_e4m3fn)
     table = torch.randn(16, device="cuda").mul_(4) if kind == "table" else None
     if kind == "mxfp4":
-        table = mxfp4.table(torch.device("cuda"))
+        positive = torch.tensor([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0], device="cuda")
+        table = torch.cat([positive, -positive])
     bias = torch.randn(experts, outputs, device="cuda").bfloat16() if kind == "table" else None
     forms = kind == "float8 rows", kind == "mxfp4"
     return ExpertMatrix(packed.view(experts, outputs, -1), bias, scales, zeros, table, size, *forms)

@@ -2,10 +2,10 @@
 
 import pytest
 import torch
-from support import reference
+from kernel_support import reference
 
-from text_generation_server import kernels
-from text_generation_server.kernels.act_and_mul import act_and_mul_torch
+import text_generation_kernels as kernels
+from text_generation_kernels.norm.act_and_mul import act_and_mul_torch
 
 pytestmark = pytest.mark.gpu
 ACTIVATIONS = ["silu", "gelu", "gelu_tanh"]

@@ -2,11 +2,11 @@
 
 import pytest
 import torch
-from support import reference
+from kernel_support import reference
 from torch import Tensor
 
-from text_generation_server import kernels
-from text_generation_server.kernels.gated_norm import gated_norm_torch
+import text_generation_kernels as kernels
+from text_generation_kernels.norm.gated_norm import gated_norm_torch
 
 pytestmark = pytest.mark.gpu
 EPS = 1e-5

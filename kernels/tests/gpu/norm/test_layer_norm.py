@@ -2,10 +2,10 @@
 
 import pytest
 import torch
-from support import reference
+from kernel_support import reference
 
-from text_generation_server import kernels
-from text_generation_server.kernels.layer_norm import layer_norm_torch
+import text_generation_kernels as kernels
+from text_generation_kernels.norm.layer_norm import layer_norm_torch
 
 pytestmark = pytest.mark.gpu
 EPS = 1e-5

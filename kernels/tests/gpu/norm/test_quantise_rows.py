@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from text_generation_server import kernels
-from text_generation_server.kernels._quantise import quantise_torch
+import text_generation_kernels as kernels
+from text_generation_kernels.norm.quantise import quantise_torch
 
 pytestmark = pytest.mark.gpu
 EPS = 1e-5

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from text_generation_server import kernels
+import text_generation_kernels as kernels
 
 pytestmark = pytest.mark.gpu
 

@@ -2,10 +2,10 @@
 
 import pytest
 import torch
-from support.convolution import CHUNKS, Convolution, Run, check_cuts
+from kernel_support.convolution import CHUNKS, Convolution, Run, check_cuts
 
-from text_generation_server import kernels
-from text_generation_server.kernels.causal_conv import causal_conv_torch
+import text_generation_kernels as kernels
+from text_generation_kernels.recurrent.causal_conv import causal_conv_torch
 
 pytestmark = pytest.mark.gpu
 DTYPES = [torch.bfloat16, torch.float16, torch.float32]

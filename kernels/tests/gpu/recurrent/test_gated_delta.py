@@ -2,10 +2,10 @@
 
 import pytest
 import torch
-from support.convolution import Run
-from support.delta import CHUNKS, SHORT, UNTOUCHED, Delta, check_cuts
+from kernel_support.convolution import Run
+from kernel_support.delta import CHUNKS, SHORT, UNTOUCHED, Delta, check_cuts
 
-from text_generation_server import kernels
+import text_generation_kernels as kernels
 
 pytestmark = pytest.mark.gpu
 DTYPES = [torch.bfloat16, torch.float16, torch.float32]

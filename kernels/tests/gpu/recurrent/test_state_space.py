@@ -2,9 +2,9 @@
 
 import pytest
 import torch
-from support.mamba import ALONE, LENGTHS, Run, check_cuts, check_graph, runs_of, space
+from kernel_support.mamba import ALONE, LENGTHS, Run, check_cuts, check_graph, runs_of, space
 
-from text_generation_server import kernels
+import text_generation_kernels as kernels
 
 pytestmark = pytest.mark.gpu
 HALVES = [torch.bfloat16, torch.float16]

@@ -9,8 +9,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from text_generation_server.kernels import compilations, compile_only
-from text_generation_server.kernels._launch import Launcher, let_next_start, wait_for_previous
+from text_generation_kernels import compilations, compile_only
+from text_generation_kernels.runtime.launch import Launcher, let_next_start, wait_for_previous
 
 pytestmark = pytest.mark.gpu
 

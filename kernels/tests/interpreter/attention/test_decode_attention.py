@@ -4,12 +4,12 @@ import importlib
 
 import pytest
 import torch
-from support.pool import Pool, attention_options, strided_q
+from kernel_support.pool import Pool, attention_options, strided_q
 from torch import Tensor
 
-from text_generation_server.kernels.attention_options import NO_OPTIONS, AttentionOptions
-from text_generation_server.kernels.decode_attention import decode_attention_torch, decode_attention_triton
-from text_generation_server.kernels.kv_codes import KV_CODES
+from text_generation_kernels.attention.attention_options import NO_OPTIONS, AttentionOptions
+from text_generation_kernels.attention.decode_attention import decode_attention_torch, decode_attention_triton
+from text_generation_kernels.attention.kv_quantisation import KV_CODES
 
 
 def _attend(
@@ -79,7 +79,7 @@ def test_head_sizes(head_dim: int, dtype: torch.dtype) -> None:
 )
 def test_a_device_that_runs_few_programs_at_once(kv_lens: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     small = {"BLOCK_N": 64, "num_warps": 4, "num_stages": 2, "programs": 12, "resident": 8}
-    module = importlib.import_module("text_generation_server.kernels.decode_attention")
+    module = importlib.import_module("text_generation_kernels.attention.decode_attention")
     monkeypatch.setattr(module, "nearest", lambda *_, **__: small)
     for max_kv_len in (2000, 8000):
         _check(kv_lens, 4, 2, 16, torch.float32, max_kv_len)

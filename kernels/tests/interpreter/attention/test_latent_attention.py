@@ -4,16 +4,16 @@ import importlib
 
 import pytest
 import torch
-from support.latent import Contexts, Expansion, Postprocess
+from kernel_support.latent import Contexts, Expansion, Postprocess
 from torch import Tensor
 
-from text_generation_server.kernels.latent_decode_attention import (
+from text_generation_kernels.attention.latent_decode_attention import (
     latent_decode_attention_torch,
     latent_decode_attention_triton,
 )
-from text_generation_server.kernels.latent_expand import latent_expand_triton
-from text_generation_server.kernels.latent_postprocess import latent_postprocess_triton
-from text_generation_server.kernels.latent_prefill_attention import (
+from text_generation_kernels.attention.latent_expand import latent_expand_triton
+from text_generation_kernels.attention.latent_postprocess import latent_postprocess_triton
+from text_generation_kernels.attention.latent_prefill_attention import (
     latent_prefill_attention_torch,
     latent_prefill_attention_triton,
 )
@@ -54,7 +54,7 @@ def test_prefill(heads: int, rank: int, rope: int, dtype: torch.dtype, determini
 
 
 def test_deterministic_decodes_do_not_depend_on_the_batch(monkeypatch: pytest.MonkeyPatch) -> None:
-    module = importlib.import_module("text_generation_server.kernels._chunks")
+    module = importlib.import_module("text_generation_kernels.attention._split_kv")
     monkeypatch.setattr(module, "_DETERMINISTIC_CHUNK", 64)
     several = Contexts.of([1] * 3, [150, 7, 90], 3, 16, 8, torch.float32)
     together = _decode(several, True)

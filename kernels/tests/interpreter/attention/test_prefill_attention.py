@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 import torch
-from support.pool import Pool, attention_options, query_starts, strided_q
+from kernel_support.pool import Pool, attention_options, query_starts, strided_q
 
-from text_generation_server.kernels.attention_options import NO_OPTIONS, AttentionOptions
-from text_generation_server.kernels.kv_codes import KV_CODES
-from text_generation_server.kernels.prefill_attention import prefill_attention_torch, prefill_attention_triton
+from text_generation_kernels.attention.attention_options import NO_OPTIONS, AttentionOptions
+from text_generation_kernels.attention.kv_quantisation import KV_CODES
+from text_generation_kernels.attention.prefill_attention import prefill_attention_torch, prefill_attention_triton
 
 
 def _check(

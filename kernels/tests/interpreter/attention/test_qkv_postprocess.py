@@ -3,11 +3,11 @@ the interpreter's rounding to it differs from the hardware's."""
 
 import pytest
 import torch
-from support.qkv import Case
+from kernel_support.qkv import Case
 
-from text_generation_server.kernels._config import nearest
-from text_generation_server.kernels.kv_codes import KV_CODES
-from text_generation_server.kernels.qkv_postprocess import qkv_postprocess_torch, qkv_postprocess_triton
+from text_generation_kernels.attention.kv_quantisation import KV_CODES
+from text_generation_kernels.attention.qkv_postprocess import qkv_postprocess_torch, qkv_postprocess_triton
+from text_generation_kernels.runtime.settings import nearest
 
 BLOCK = nearest("qkv_postprocess", half=1)["BLOCK_HEADS"]
 

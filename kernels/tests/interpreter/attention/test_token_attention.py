@@ -2,12 +2,12 @@
 
 import pytest
 import torch
-from support.pool import Pool, attention_options
+from kernel_support.pool import Pool, attention_options
 from torch import Tensor
 
-from text_generation_server.kernels.attention_options import NO_OPTIONS, AttentionOptions
-from text_generation_server.kernels.qkv_postprocess import qkv_postprocess_torch
-from text_generation_server.kernels.token_attention import token_attention_torch, token_attention_triton
+from text_generation_kernels.attention.attention_options import NO_OPTIONS, AttentionOptions
+from text_generation_kernels.attention.qkv_postprocess import qkv_postprocess_torch
+from text_generation_kernels.attention.token_attention import token_attention_torch, token_attention_triton
 
 EPS = 1e-5
 

@@ -2,10 +2,10 @@
 
 import pytest
 import torch
-from support import reference
+from kernel_support import reference
 
-from text_generation_server.kernels._exchange import LIMIT, Exchange, control_block
-from text_generation_server.kernels.peer_add_norm import announce, peer_add_norm
+from text_generation_kernels.collectives.allreduce_add_norm_peer import announce, peer_add_norm
+from text_generation_kernels.collectives.exchange import LIMIT, Exchange, control_block
 
 CPU = torch.device("cpu")
 EPS = 1e-5

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from text_generation_server.kernels import pack_codes, pack_scales
-from text_generation_server.kernels.dequantise import dequantise_torch, dequantise_triton
+from text_generation_kernels import pack_codes, pack_scales
+from text_generation_kernels.matmul.dequantise import dequantise_torch, dequantise_triton
 
 
 @pytest.mark.parametrize(

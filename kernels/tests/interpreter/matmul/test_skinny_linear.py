@@ -4,10 +4,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from text_generation_server.kernels._launch import arrivals
-from text_generation_server.kernels.act_and_mul import act_and_mul_triton
-from text_generation_server.kernels.linear_in_parts import linear_in_parts_triton
-from text_generation_server.kernels.skinny_linear import skinny_linear_triton
+from text_generation_kernels.matmul.linear_split_k import linear_in_parts_triton
+from text_generation_kernels.matmul.skinny_linear import skinny_linear_triton
+from text_generation_kernels.norm.act_and_mul import act_and_mul_triton
+from text_generation_kernels.runtime.launch import arrivals
 
 
 @pytest.fixture(params=[1, 2, 3])

@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from text_generation_server.kernels.act_and_mul import act_and_mul_triton
-from text_generation_server.kernels.rms_norm import rms_norm_triton
-from text_generation_server.kernels.token_linear import token_linear_torch, token_linear_triton
+from text_generation_kernels.matmul.token_linear import token_linear_torch, token_linear_triton
+from text_generation_kernels.norm.act_and_mul import act_and_mul_triton
+from text_generation_kernels.norm.rms_norm import rms_norm_triton
 
 EPS = 1e-6
 

@@ -4,10 +4,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from text_generation_server.kernels import _vector_groups, pack_codes, pack_scales
-from text_generation_server.kernels._groups import group_values
-from text_generation_server.kernels.act_and_mul import act_and_mul_torch
-from text_generation_server.kernels.grouped_linear import grouped_linear_triton
+from text_generation_kernels import pack_codes, pack_scales
+from text_generation_kernels.matmul import w4a16_gemv
+from text_generation_kernels.matmul.group_quantisation import group_values
+from text_generation_kernels.matmul.weight_only_linear import grouped_linear_triton
+from text_generation_kernels.norm.act_and_mul import act_and_mul_torch
 
 Weight = tuple[Tensor, Tensor, Tensor | None, None]
 """Packed codes, scales, zeros, no table."""
@@ -18,7 +19,7 @@ def _small_tiles(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
     """Parts of a row and whole rows."""
     block_n, block_w = request.param
     config = {"BLOCK_N": block_n, "BLOCK_W": block_w, "num_warps": 4}
-    monkeypatch.setattr(_vector_groups, "groups_blocks", lambda *_: config)
+    monkeypatch.setattr(w4a16_gemv, "groups_blocks", lambda *_: config)
 
 
 def _weight(outputs: int, inputs: int, with_zeros: bool) -> Weight:
@@ -40,7 +41,7 @@ def test_little_is_lost_of_inputs_of_any_size(outputs: int, inputs: int, with_ze
     weight = _weight(outputs, inputs, with_zeros)
     x = (torch.randn(1, inputs) * 10 ** torch.randn(1, inputs)).to(dtype)
     bias, out = torch.randn(outputs), torch.full((1, outputs), float("nan"))
-    _vector_groups.vector_groups(x, *weight[:3], bias, out, None)
+    w4a16_gemv.vector_groups(x, *weight[:3], bias, out, None)
     expected = _expected(x, weight) + bias.double()
     assert (out.double() - expected).norm() <= 1e-4 * expected.norm()
 
@@ -49,7 +50,7 @@ def test_inputs_that_differ_little_lose_nothing() -> None:
     weight = _weight(16, 512, with_zeros=True)
     x = (torch.rand(1, 512) + 1).bfloat16()
     out = torch.empty(1, 16)
-    _vector_groups.vector_groups(x, *weight[:3], None, out, None)
+    w4a16_gemv.vector_groups(x, *weight[:3], None, out, None)
     torch.testing.assert_close(out.double(), _expected(x, weight), rtol=1e-6, atol=1e-4)
 
 
@@ -59,16 +60,16 @@ def test_not_finite_inputs_are_not_hidden(bad: float) -> None:
     x = torch.ones(1, 512).bfloat16()
     x[0, 300] = bad
     out = torch.zeros(1, 16)
-    _vector_groups.vector_groups(x, *weight[:3], None, out, None)
+    w4a16_gemv.vector_groups(x, *weight[:3], None, out, None)
     assert not out.isfinite().any()
 
 
 def test_zeros_as_inputs_and_tiny_ones() -> None:
     weight = _weight(16, 512, with_zeros=False)
     out = torch.ones(1, 16)
-    _vector_groups.vector_groups(torch.zeros(1, 512).bfloat16(), *weight[:3], None, out, None)
+    w4a16_gemv.vector_groups(torch.zeros(1, 512).bfloat16(), *weight[:3], None, out, None)
     assert not out.any()
-    _vector_groups.vector_groups(torch.full((1, 512), 1e-38).bfloat16(), *weight[:3], None, out, None)
+    w4a16_gemv.vector_groups(torch.full((1, 512), 1e-38).bfloat16(), *weight[:3], None, out, None)
     assert out.abs().max() < 1e-34
 
 

@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from text_generation_server.kernels import _vector_rows
-from text_generation_server.kernels.act_and_mul import act_and_mul_torch
-from text_generation_server.kernels.quantise_rows import quantise_rows_triton
-from text_generation_server.kernels.scaled_linear import dequantise, scaled_linear_triton
+from text_generation_kernels.matmul import w8a8_gemv
+from text_generation_kernels.matmul.w8a8_linear import dequantise, scaled_linear_triton
+from text_generation_kernels.norm.act_and_mul import act_and_mul_torch
+from text_generation_kernels.norm.quantise_rows import quantise_rows_triton
 
 DTYPES = [torch.float8_e4m3fn, torch.int8]
 
@@ -21,7 +21,7 @@ def _small_tiles(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
     """Parts of a row and whole rows."""
     block_n, block_k = request.param
     config = {"BLOCK_N": block_n, "BLOCK_K": block_k, "num_warps": 4}
-    monkeypatch.setattr(_vector_rows, "rows_blocks", lambda *_: config)
+    monkeypatch.setattr(w8a8_gemv, "rows_blocks", lambda *_: config)
 
 
 def _matrix(outputs: int, inputs: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:

@@ -4,10 +4,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from text_generation_server.kernels import _scaled_library
-from text_generation_server.kernels._launch import arrivals
-from text_generation_server.kernels._scaled_library import SUMS, library_product, takes
-from text_generation_server.kernels.scaled_linear import dequantise, scaled_linear_triton
+from text_generation_kernels.matmul import w8a8_library
+from text_generation_kernels.matmul.w8a8_library import SUMS, library_product, takes
+from text_generation_kernels.matmul.w8a8_linear import dequantise, scaled_linear_triton
+from text_generation_kernels.runtime.launch import arrivals
 
 DTYPES = [torch.float8_e4m3fn, torch.int8]
 
@@ -86,7 +86,7 @@ def test_sums_of_a_library_are_scaled(with_bias: bool, monkeypatch: pytest.Monke
         return int_mm(x8, weight8)
 
     monkeypatch.setattr(torch, "_int_mm", int_mm_of_a_card)
-    monkeypatch.setattr(_scaled_library, "_PART", 32)
+    monkeypatch.setattr(w8a8_library, "_PART", 32)
     x8, weight8 = _operands(40, 48, 64, torch.int8)
     x_scale, weight_scale = torch.rand(40) / 99, torch.rand(48) / 99
     bias = torch.randn(48).half() if with_bias else None

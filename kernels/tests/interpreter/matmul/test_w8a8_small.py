@@ -4,12 +4,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from text_generation_server.kernels import _scaled_few
-from text_generation_server.kernels.add_rms_norm import add_rms_norm_torch, add_rms_norm_triton
-from text_generation_server.kernels.quantise_rows import quantise_rows_triton
-from text_generation_server.kernels.scaled_gated import scaled_gated_torch, scaled_gated_triton
-from text_generation_server.kernels.scaled_in_parts import scaled_in_parts_triton
-from text_generation_server.kernels.scaled_linear import dequantise
+from text_generation_kernels.matmul import w8a8_small
+from text_generation_kernels.matmul.w8a8_gated import scaled_gated_torch, scaled_gated_triton
+from text_generation_kernels.matmul.w8a8_linear import dequantise
+from text_generation_kernels.matmul.w8a8_split_k import scaled_in_parts_triton
+from text_generation_kernels.norm.add_rms_norm import add_rms_norm_torch, add_rms_norm_triton
+from text_generation_kernels.norm.quantise_rows import quantise_rows_triton
 
 DTYPES = [torch.float8_e4m3fn, torch.int8]
 
@@ -17,7 +17,7 @@ DTYPES = [torch.float8_e4m3fn, torch.int8]
 @pytest.fixture(autouse=True)
 def _small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     config = {"BLOCK_M": 16, "BLOCK_N": 32, "BLOCK_K": 128, "num_warps": 4, "num_stages": 2, "splits": 3, "AHEAD": 0}
-    monkeypatch.setattr(_scaled_few, "tile", lambda *_: config)
+    monkeypatch.setattr(w8a8_small, "tile", lambda *_: config)
 
 
 def _operands(tokens: int, outputs: int, inputs: int, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor, Tensor]:

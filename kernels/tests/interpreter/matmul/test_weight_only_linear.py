@@ -4,10 +4,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from text_generation_server.kernels import pack_codes, pack_scales
-from text_generation_server.kernels._groups import group_values
-from text_generation_server.kernels._launch import arrivals
-from text_generation_server.kernels.grouped_linear import grouped_linear_triton
+from text_generation_kernels import pack_codes, pack_scales
+from text_generation_kernels.matmul.group_quantisation import group_values
+from text_generation_kernels.matmul.weight_only_linear import grouped_linear_triton
+from text_generation_kernels.runtime.launch import arrivals
 
 Weight = tuple[Tensor, Tensor, Tensor | None, Tensor | None, int]
 """Packed codes, scales, zeros, table, group size."""

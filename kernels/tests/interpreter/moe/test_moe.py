@@ -6,15 +6,15 @@ from typing import Any
 
 import pytest
 import torch
-from support import reference
+from kernel_support import reference
 from torch import Tensor
 
-from text_generation_server.kernels import ExpertMatrix, moe_experts, pack_codes, pack_scales
-from text_generation_server.kernels._vector_experts import Choice
-from text_generation_server.kernels.mixture import mixture_of_one
-from text_generation_server.kernels.moe_align import moe_align_triton, tile_capacity
-from text_generation_server.kernels.moe_experts import Tiles, run_experts
-from text_generation_server.kernels.moe_route import RouteOptions, moe_route_torch, moe_route_triton
+from text_generation_kernels import ExpertMatrix, moe_experts, pack_codes, pack_scales
+from text_generation_kernels.moe.experts_gemv import Choice
+from text_generation_kernels.moe.mixture import mixture_of_one
+from text_generation_kernels.moe.moe_align import moe_align_triton, tile_capacity
+from text_generation_kernels.moe.moe_experts import Tiles, run_experts
+from text_generation_kernels.moe.moe_route import RouteOptions, moe_route_torch, moe_route_triton
 
 ROUTES = {
     "softmax": RouteOptions(3),

@@ -3,10 +3,10 @@ the interpreter's rounding to it differs from the hardware's."""
 
 import pytest
 import torch
-from support import reference
+from kernel_support import reference
 
-from text_generation_server.kernels._config import nearest
-from text_generation_server.kernels.act_and_mul import act_and_mul_torch, act_and_mul_triton
+from text_generation_kernels.norm.act_and_mul import act_and_mul_torch, act_and_mul_triton
+from text_generation_kernels.runtime.settings import nearest
 
 ACTIVATIONS = ["silu", "gelu", "gelu_tanh"]
 TILES = sorted({nearest("act_and_mul", n=n)["BLOCK"] for n in (1, 1 << 16)})

@@ -2,10 +2,10 @@
 
 import pytest
 import torch
-from support import reference
+from kernel_support import reference
 
-from text_generation_server.kernels._config import nearest
-from text_generation_server.kernels.activate import activate_torch, activate_triton
+from text_generation_kernels.norm.activate import activate_torch, activate_triton
+from text_generation_kernels.runtime.settings import nearest
 
 TILE = nearest("act_and_mul", n=1)["BLOCK"]
 

@@ -3,9 +3,9 @@ the interpreter's rounding to it differs from the hardware's."""
 
 import pytest
 import torch
-from support import reference
+from kernel_support import reference
 
-from text_generation_server.kernels.gated_norm import gated_norm_torch, gated_norm_triton
+from text_generation_kernels.norm.gated_norm import gated_norm_torch, gated_norm_triton
 
 EPS = 1e-5
 

@@ -2,10 +2,10 @@
 
 import pytest
 import torch
-from support import reference
+from kernel_support import reference
 
-from text_generation_server.kernels.add_layer_norm import add_layer_norm_triton
-from text_generation_server.kernels.layer_norm import layer_norm_torch, layer_norm_triton
+from text_generation_kernels.norm.add_layer_norm import add_layer_norm_triton
+from text_generation_kernels.norm.layer_norm import layer_norm_torch, layer_norm_triton
 
 EPS = 1e-5
 

@@ -7,11 +7,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from text_generation_server.kernels._quantise import quantise_torch
-from text_generation_server.kernels.act_and_mul import act_and_mul_triton
-from text_generation_server.kernels.add_rms_norm import add_rms_norm_triton
-from text_generation_server.kernels.quantise_rows import quantise_rows_triton
-from text_generation_server.kernels.rms_norm import rms_norm_triton
+from text_generation_kernels.norm.act_and_mul import act_and_mul_triton
+from text_generation_kernels.norm.add_rms_norm import add_rms_norm_triton
+from text_generation_kernels.norm.quantise import quantise_torch
+from text_generation_kernels.norm.quantise_rows import quantise_rows_triton
+from text_generation_kernels.norm.rms_norm import rms_norm_triton
 
 EPS = 1e-5
 DTYPES = [torch.float8_e4m3fn, torch.int8]

@@ -4,8 +4,8 @@ the interpreter's rounding to it differs from the hardware's."""
 import pytest
 import torch
 
-from text_generation_server.kernels._config import nearest
-from text_generation_server.kernels.sigmoid_gate import sigmoid_gate_triton
+from text_generation_kernels.norm.sigmoid_gate import sigmoid_gate_triton
+from text_generation_kernels.runtime.settings import nearest
 
 TILE = nearest("act_and_mul", n=1)["BLOCK"]
 

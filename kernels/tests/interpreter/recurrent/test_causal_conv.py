@@ -3,9 +3,9 @@ the interpreter's rounding to it differs from the hardware's."""
 
 import pytest
 import torch
-from support.convolution import CHUNKS, Convolution, Run, check_cuts
+from kernel_support.convolution import CHUNKS, Convolution, Run, check_cuts
 
-from text_generation_server.kernels.causal_conv import causal_conv_torch, causal_conv_triton
+from text_generation_kernels.recurrent.causal_conv import causal_conv_torch, causal_conv_triton
 
 
 @pytest.mark.parametrize(

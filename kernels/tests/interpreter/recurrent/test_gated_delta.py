@@ -3,10 +3,10 @@ the interpreter's products of it are wrong."""
 
 import pytest
 import torch
-from support.convolution import Run
-from support.delta import CHUNKS, SHORT, UNTOUCHED, Delta, check_cuts
+from kernel_support.convolution import Run
+from kernel_support.delta import CHUNKS, SHORT, UNTOUCHED, Delta, check_cuts
 
-from text_generation_server.kernels.gated_delta import gated_delta_triton
+from text_generation_kernels.recurrent.gated_delta import gated_delta_triton
 
 
 @pytest.mark.parametrize(

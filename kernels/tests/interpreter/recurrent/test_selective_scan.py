@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import pytest
 import torch
-from support.mamba import ALONE, Run, check_cuts, runs_of, scan
+from kernel_support.mamba import ALONE, Run, check_cuts, runs_of, scan
 
-from text_generation_server.kernels.selective_scan import selective_scan_triton
+from text_generation_kernels.recurrent.selective_scan import selective_scan_triton
 
 DTYPES = [torch.float32, torch.float16]
 

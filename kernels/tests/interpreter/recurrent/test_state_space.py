@@ -3,9 +3,9 @@ the interpreter's rounding to it differs from the hardware's."""
 
 import pytest
 import torch
-from support.mamba import ALONE, LENGTHS, Run, check_cuts, runs_of, space
+from kernel_support.mamba import ALONE, LENGTHS, Run, check_cuts, runs_of, space
 
-from text_generation_server.kernels.state_space import state_space_triton
+from text_generation_kernels.recurrent.state_space import state_space_triton
 
 DTYPES = [torch.float32, torch.float16]
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from text_generation_server.kernels.embed import embed_torch, embed_triton
+from text_generation_kernels.sampling.embed import embed_torch, embed_triton
 
 
 @pytest.mark.parametrize("hidden", [8, 1024, 1500])

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from text_generation_server.kernels.newest_tokens import newest_tokens_torch, newest_tokens_triton
+from text_generation_kernels.sampling.newest_tokens import newest_tokens_torch, newest_tokens_triton
 
 
 def _run(operator: object, rows: Tensor, last: Tensor, length: Tensor, table: Tensor) -> tuple[Tensor, ...]:

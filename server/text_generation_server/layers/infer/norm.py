@@ -2,7 +2,8 @@
 
 from torch import Tensor
 
-from ... import kernels
+import text_generation_kernels as kernels
+
 from ...config.spec import NormSpec
 from ...distributed import SumUnderWay, TensorParallelGroup
 from ..weights import Activations, ActivationScheme, NormWeights, RmsNorm

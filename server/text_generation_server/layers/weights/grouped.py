@@ -5,7 +5,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ... import kernels
+import text_generation_kernels as kernels
+
 from .activations import Activations, ActivationScheme
 from .linear import activated, are_alone, dense_product, in_blocks, total_bytes
 

@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ... import kernels
-from ...kernels.skinny_linear import MAX_TOKENS
+import text_generation_kernels as kernels
+from text_generation_kernels.matmul.skinny_linear import MAX_TOKENS
+
 from .activations import Activations, ActivationScheme, padded
 
 

@@ -4,8 +4,9 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from ... import kernels
-from ...kernels.scaled_linear import MAX_TOKENS
+import text_generation_kernels as kernels
+from text_generation_kernels.matmul.w8a8_linear import MAX_TOKENS
+
 from .activations import Activations, ActivationScheme
 from .linear import activated, in_blocks, total_bytes
 
