@@ -32,20 +32,18 @@ from text_generation_server.engine.requests import Chunk, WarmupLimits
 PROMPT = 2048
 """Tokens of a prompt where a case does not say it."""
 CLASSES = {
-    "sums": ("one_shot", "row_shot", "two_shot", "AllReduce", "peer_add_norm"),
+    "sums": ("one_shot", "row_shot", "two_shot", "AllReduce", "add_norm_peer"),
     "attention": ("attention", "merge_kernel", "qkv_postprocess"),
     "products": (
         "skinny_linear",
-        "skinny_hopper",
+        "small_hopper",
+        "large_hopper",
         "nvjet",
         "gemm",
+        "gemv",
         "xmma",
         "cutlass",
         "splitK",
-        "scaled",
-        "grouped",
-        "moe_product",
-        "vector",
     ),
     "norms and activations": ("rms_norm", "layer_norm", "act_and_mul", "activate", "quantise"),
 }

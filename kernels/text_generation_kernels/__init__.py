@@ -13,20 +13,20 @@ from .attention.latent_prefill_attention import latent_prefill_attention
 from .attention.prefill_attention import prefill_attention
 from .attention.qkv_postprocess import qkv_postprocess
 from .attention.token_attention import token_attention
-from .collectives.allreduce_add_norm import fits_one_shot, fits_two_shots, reduce_add_norm, reducible
-from .collectives.allreduce_add_norm_peer import announce, peer_add_norm
-from .collectives.allreduce_add_norm_receive import receive_add_norm
+from .collectives.allreduce_add_norm import allreduce_add_norm, fits_one_shot, fits_two_shots, reducible
+from .collectives.allreduce_add_norm_peer import allreduce_add_norm_peer, announce
+from .collectives.allreduce_add_norm_receive import allreduce_add_norm_receive
 from .collectives.exchange import Exchange
 from .matmul.dequantise import dequantise
 from .matmul.gemv_blocks import LONGEST as LONGEST_NORMALISED
 from .matmul.group_quantisation import pack_codes, pack_scales, unpack_codes
-from .matmul.linear_split_k import linear_in_parts, linear_parts
+from .matmul.linear_split_k import linear_split_k, linear_splits
 from .matmul.skinny_linear import skinny_linear
 from .matmul.token_linear import send_linear, token_linear
-from .matmul.w8a8_gated import scaled_gated
-from .matmul.w8a8_linear import scaled_linear
-from .matmul.w8a8_split_k import scaled_in_parts, scaled_parts
-from .matmul.weight_only_linear import grouped_linear
+from .matmul.w8a8_gated import w8a8_gated
+from .matmul.w8a8_linear import w8a8_linear
+from .matmul.w8a8_split_k import w8a8_split_k, w8a8_splits
+from .matmul.weight_only_linear import weight_only_linear
 from .moe.expert_matrix import ExpertMatrix
 from .moe.mixture import mixture
 from .moe.moe_experts import moe_experts
@@ -83,6 +83,9 @@ __all__ = [
     "add_layer_norm",
     "add_rms_norm",
     "advance_state",
+    "allreduce_add_norm",
+    "allreduce_add_norm_peer",
+    "allreduce_add_norm_receive",
     "alone",
     "announce",
     "causal_conv",
@@ -98,15 +101,14 @@ __all__ = [
     "fits_two_shots",
     "gated_delta",
     "gated_norm",
-    "grouped_linear",
     "has_fp8_products",
     "latent_decode_attention",
     "latent_expand",
     "latent_postprocess",
     "latent_prefill_attention",
     "layer_norm",
-    "linear_in_parts",
-    "linear_parts",
+    "linear_split_k",
+    "linear_splits",
     "logits_process",
     "mask_words",
     "mixture",
@@ -117,19 +119,12 @@ __all__ = [
     "pack_codes",
     "pack_scales",
     "padded_batch",
-    "peer_add_norm",
     "prefill_attention",
     "qkv_postprocess",
     "quantise_rows",
-    "receive_add_norm",
-    "reduce_add_norm",
     "reducible",
     "rehearsing",
     "rms_norm",
-    "scaled_gated",
-    "scaled_in_parts",
-    "scaled_linear",
-    "scaled_parts",
     "selective_scan",
     "send_linear",
     "sigmoid",
@@ -144,4 +139,9 @@ __all__ = [
     "triton_enabled",
     "unpack_codes",
     "use_triton",
+    "w8a8_gated",
+    "w8a8_linear",
+    "w8a8_split_k",
+    "w8a8_splits",
+    "weight_only_linear",
 ]

@@ -121,7 +121,7 @@ def decode_attention_triton(
     `b_row` and `b_kv_len` are read while the kernel before may still run, and so are `slot_table` and positions before
     the newest where caches hold codes, or where there are as many requests as `_EARLY` says: between the kernel that
     writes them and this operator there must be another that is no operator of this package but `skinny_linear`,
-    `linear_in_parts` or `token_linear`, as in every model.
+    `linear_split_k` or `token_linear`, as in every model.
 
     Partial results are allocated here, because their size follows from the plan, which nobody else knows; they are
     free again when the call returns, and in a graph they lie in the graph's pool.

@@ -19,7 +19,7 @@ sine 0: partial rotary embeddings, and layers without any. Where a checkpoint pa
 permuted when it is loaded.
 `positions`, `slots` `[tokens]` int64. Caches `[slots, kv_heads, head_dim]`, any strides but unit stride in the last
 dimension. One floating type for `qkv`, `bias`, norms and the caches. Rotation is computed in float32.
-`qkv` may also be float32 `[parts, tokens, ...]`, what a product has left in parts (`linear_in_parts`): they are added
+`qkv` may also be float32 `[parts, tokens, ...]`, what a product has left in parts (`linear_split_k`): they are added
 up in their order and rounded to the type of `q_out` `[tokens, heads * head_dim]`, where q then goes instead.
 Caches may hold codes of 8 bits (`kv_quantisation.py`): `scales` `[slots, kv_heads, 2]` are then written too, or, with
 `scales_given`, read.

@@ -1,4 +1,4 @@
-"""The kernel of `reduce_add_norm` for many tokens in one shot: a program sends rows and finishes the same ones."""
+"""The kernel of `allreduce_add_norm` for many tokens in one shot: a program sends rows and finishes the same ones."""
 
 # pyright: basic, reportArgumentType=false, reportGeneralTypeIssues=false, reportReturnType=false
 from ..runtime.launch import let_next_start, wait_for_previous

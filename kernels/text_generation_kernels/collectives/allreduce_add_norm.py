@@ -25,8 +25,8 @@ with them, 215 to 219 without. Twice as many programs in two shots (benchmark/re
 instead of 33.4 at 8 MiB, as long below, and 43 instead of 34 at 4 MiB of tokens of 4096 values. Halves of columns, of
 which a copy engine sends the first while the second is computed: 23 us instead of 28 at 8 MiB, of which products in
 halves and waits for copies take back most or all (same file). Products of 8 and of 64 tokens that write their results
-into the ranks' buffers themselves took as long or longer (same file); those of one token do so, and `receive_add_norm`
-takes this kernel's place.
+into the ranks' buffers themselves took as long or longer (same file); those of one token do so, and
+`allreduce_add_norm_receive` takes this kernel's place.
 """
 
 # pyright: basic, reportArgumentType=false, reportGeneralTypeIssues=false, reportReturnType=false
@@ -217,7 +217,7 @@ def reducible(x: Tensor, residual: Tensor | None) -> bool:
 
 
 def fits_one_shot(x: Tensor, exchange: Exchange) -> bool:
-    """Whether `reduce_add_norm` takes this in one shot."""
+    """Whether `allreduce_add_norm` takes this in one shot."""
     parts = exchange.world_size - _in_rows(x)
     row = triton.next_power_of_2(exchange.world_size) * triton.next_power_of_2(x.shape[-1])
     return x.numel() * x.element_size() * parts <= exchange.set_bytes and row <= MOST_VALUES
@@ -229,12 +229,12 @@ def _in_rows(x: Tensor) -> bool:
 
 
 def fits_two_shots(x: Tensor, exchange: Exchange) -> bool:
-    """Whether `reduce_add_norm` takes this in two shots."""
+    """Whether `allreduce_add_norm` takes this in two shots."""
     whole = x.shape[-1] % (16 * exchange.world_size) == 0 and x.shape[-1] <= MOST_VALUES
     return whole and x.numel() * x.element_size() * 2 <= exchange.set_bytes
 
 
-def reduce_add_norm(
+def allreduce_add_norm(
     x: Tensor,
     residual: Tensor | None,
     weight: Tensor | None,
@@ -252,11 +252,11 @@ def reduce_add_norm(
     tokens, hidden = x.shape
     tensors = [x, out] if residual is None else [x, out, residual]
     if any(each.shape != x.shape or not each.is_contiguous() or each.dtype != x.dtype for each in tensors):
-        raise ValueError("reduce_add_norm: x, residual and out must be contiguous and alike")
+        raise ValueError("allreduce_add_norm: x, residual and out must be contiguous and alike")
     if (residual is None) != (weight is None):
-        raise ValueError("reduce_add_norm: residual and weight belong together")
+        raise ValueError("allreduce_add_norm: residual and weight belong together")
     if not (fits_two_shots if two_shots else fits_one_shot)(x, exchange):
-        raise ValueError(f"reduce_add_norm: {tokens} x {hidden} values of {x.dtype} do not fit the buffers")
+        raise ValueError(f"allreduce_add_norm: {tokens} x {hidden} values of {x.dtype} do not fit the buffers")
     if tokens == 0:
         return
     block = triton.next_power_of_2(hidden)

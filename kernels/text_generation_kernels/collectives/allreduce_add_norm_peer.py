@@ -4,7 +4,7 @@ normalisation that follow.
     x = sum of x and others in the order of the ranks, in float32, rounded to the storage type
     residual, out = add_rms_norm(x, residual, weight, eps, x_scale, x_weight)
 
-Layouts and types as in `reduce_add_norm`, and so are the bits of the result; `others` `[ranks - 1, tokens, hidden]`,
+Layouts and types as in `allreduce_add_norm`, and so are the bits of the result; `others` `[ranks - 1, tokens, hidden]`,
 contiguous, is memory that the other ranks copy to, in their order, and `flag` `[1]` int32 counts those that have. It is
 0 again afterwards.
 Bytes floor: (ranks + 1 reads, 2 writes) * tokens * hidden * element size.
@@ -21,7 +21,7 @@ from .exchange import CHECKED, Exchange, announce_kernel, wait_for_flag
 
 
 @triton.jit
-def peer_add_norm_kernel(
+def allreduce_add_norm_peer_kernel(
     x_ptr,  # [tokens, hidden]
     others_ptr,  # [WORLD - 1, tokens, hidden]
     residual_ptr,  # [tokens, hidden], updated in place, or None
@@ -65,11 +65,11 @@ def peer_add_norm_kernel(
         tl.store(flag_ptr, 0)
 
 
-_launch = Launcher(peer_add_norm_kernel)
+_launch = Launcher(allreduce_add_norm_peer_kernel)
 _launch_announce = Launcher(announce_kernel)
 
 
-def peer_add_norm(
+def allreduce_add_norm_peer(
     x: Tensor,
     others: Tensor,
     residual: Tensor | None,

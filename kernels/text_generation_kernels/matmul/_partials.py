@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 
-def check_parts(name: str, out: Tensor, parts: int, tokens: int, outputs: int) -> None:
+def check_partials(name: str, out: Tensor, parts: int, tokens: int, outputs: int) -> None:
     """Raises ValueError where the operator `name` has not this room for its parts in `out`."""
     shape = (parts, tokens, outputs)
     if out.shape != shape or out.dtype != torch.float32 or not out.is_contiguous():

@@ -25,7 +25,7 @@ from ..norm.activations import gated_activation
 from ..norm.rms_norm import normalise_row
 from ..runtime.launch import Launcher, let_next_start, wait_for_previous
 from ..runtime.triton import tl, triton
-from .gemv_blocks import product_blocks
+from .gemv_blocks import gemv_blocks
 from .rows import weight_rows_of
 
 
@@ -67,7 +67,7 @@ def store_sum(out_ptrs, out, before, mask, ADDS: tl.constexpr):
 
 
 @triton.jit
-def vector_product_kernel(
+def bf16_gemv_kernel(
     x_ptr,  # [rows, inputs]
     weight_ptr,  # [outputs, inputs]
     bias_ptr,  # [outputs] or None
@@ -146,10 +146,10 @@ def vector_product_kernel(
         send_to_all(boxes, out.to(x_ptr.dtype.element_ty), places, places < end, WORLD, BITS, NOTHING)
 
 
-_launch = Launcher(vector_product_kernel)
+_launch = Launcher(bf16_gemv_kernel)
 
 
-def vector_product(
+def bf16_gemv(
     x: Tensor,
     weight: Tensor,
     bias: Tensor | None,
@@ -161,10 +161,10 @@ def vector_product(
     adds: bool = False,
 ) -> None:
     """Launches the product of each row of `x` with a matrix [outputs, inputs]. Into memory of the ranks, a single row:
-    `receive_add_norm` is to follow.
+    `allreduce_add_norm_receive` is to follow.
     """
     outputs, inputs = weight.shape
-    config = product_blocks(weight, norm is not None, activation is not None, adds)
+    config = gemv_blocks(weight, norm is not None, activation is not None, adds)
     if isinstance(out, Exchange):
         rows, stride, target, sent = 1, 0, (None, out.control), {"RANK": out.rank, **out.constants(x)}
     else:

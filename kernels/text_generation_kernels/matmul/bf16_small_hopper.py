@@ -1,4 +1,4 @@
-"""The kernel behind `skinny_linear` and `linear_in_parts` for 33 to 64 tokens on Hopper cards (compute capability 9.0).
+"""The kernel behind `skinny_linear` and `linear_split_k` for 33 to 64 tokens on Hopper cards (compute capability 9.0).
 
 It is that of `skinny_linear.py` but for how tiles come and what they are multiplied by:
 
@@ -10,7 +10,7 @@ It is that of `skinny_linear.py` but for how tiles come and what they are multip
   of gate and of up, with which the 132 processors of an H200 have two programs each of a Qwen2.5-7B's.
 
 Written in Gluon, for Triton asks for the first tiles of a loop together, and behind the wait. Triton's interpreter
-cannot run it: the tests compare it on a device. `benchmark/kernels/tune_skinny_hopper.py` chooses the tiles.
+cannot run it: the tests compare it on a device. `benchmark/kernels/tune_bf16_small.py` chooses the tiles.
 
 Measured on an H200 with 64 tokens and attention over 2,048 positions, in turns with the same in Triton
 (benchmark/results/tried-qwen2.5-7b.json): a layer of a Qwen2.5-7B takes 203 to 204 us instead of 206 to 210, of a
@@ -123,7 +123,7 @@ def _store(gate, up, bias_ptr, out_ptr, stride_token, first, size, tokens, ACTIV
 
 
 @gluon.jit(do_not_specialize=["tokens", "splits"])
-def skinny_hopper_kernel(
+def bf16_small_hopper_kernel(
     x_tiles,  # of BLOCK_M x BLOCK_K of [tokens, inputs]
     first_tiles,  # of PIECES[0] x BLOCK_K of [outputs, inputs]
     second_tiles,  # of PIECES[1] x BLOCK_K of it, if there are two
@@ -211,7 +211,7 @@ def skinny_hopper_kernel(
         _store(sums[piece], up, bias_ptr, out_ptr, stride_out_token, rows[piece], size, tokens, ACTIVATION)
 
 
-_launch = Launcher(skinny_hopper_kernel)
+_launch = Launcher(bf16_small_hopper_kernel)
 
 
 def takes_tiles(x: Tensor, weight: Tensor) -> bool:
@@ -220,14 +220,14 @@ def takes_tiles(x: Tensor, weight: Tensor) -> bool:
     return x.shape[0] >= _LEAST_TOKENS and addresses % 16 == 0 and x.is_cuda and is_hopper(x.device)
 
 
-def skinny_hopper(
+def bf16_small_hopper(
     x: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor, splits: int, activation: str | None
 ) -> None:
     """Launches the kernel: shapes as of `skinny_linear`, or an `out` for each of `splits` parts of the inputs."""
     tokens, inputs = x.shape
     outputs = weight.shape[0]
     sizes = {"gated": 1 + (activation is not None), "parts": splits, "outputs": outputs, "inputs": inputs}
-    config = dict(nearest("skinny_hopper", **sizes))
+    config = dict(nearest("bf16_small_hopper", **sizes))
     block_k, pieces = config["BLOCK_K"], pieces_of(config.pop("ROWS"))
     tiles = [_tiles(weight, rows, block_k) for rows in pieces]
     _launch(

@@ -1,4 +1,4 @@
-"""The kernel behind `scaled_linear` and `scaled_gated` for 2 to 64 tokens of float8 on Hopper cards (compute capability
+"""The kernel behind `w8a8_linear` and `w8a8_gated` for 2 to 64 tokens of float8 on Hopper cards (compute capability
 9.0), with a scale for each token and each row of the matrix.
 
 It is that of `w8a8_gemm.py` but for how products and copies take turns. Triton waits for each product of 128
@@ -73,7 +73,7 @@ def _copy(pointers, tiles, stage, step, end, here=None):
 
 
 @gluon.jit(do_not_specialize=["tokens", "splits"])
-def scaled_hopper_kernel(
+def fp8_small_hopper_kernel(
     x_ptr,  # [tokens, inputs]
     x_scale_ptr,  # [tokens] float32
     weight_ptr,  # [outputs, inputs]
@@ -208,18 +208,18 @@ def scaled_hopper_kernel(
         gl.store(places, bits.to(gl.float32, bitcast=True), mask=out_tokens < tokens)
 
 
-_launch = Launcher(scaled_hopper_kernel)
+_launch = Launcher(fp8_small_hopper_kernel)
 
 
 def hopper_settings(
     x8: Tensor, x_scale: Tensor, weight8: Tensor, weight_scale: Tensor, gated: bool = False
 ) -> Mapping[str, int] | None:
-    """Launch settings of `scaled_hopper`, None where it does not compute this or is not faster."""
+    """Launch settings of `fp8_small_hopper`, None where it does not compute this or is not faster."""
     if not _takes(x8, x_scale, weight8, weight_scale):
         return None
     outputs, inputs = weight8.shape
     sizes = {"outputs": outputs, "inputs": inputs, "tokens": padded_tokens(len(x8))}
-    config = nearest("scaled_hopper", gated=1 + gated, **sizes)
+    config = nearest("fp8_small_hopper", gated=1 + gated, **sizes)
     return config if config["splits"] else None
 
 
@@ -235,7 +235,7 @@ def _takes(x8: Tensor, x_scale: Tensor, weight8: Tensor, weight_scale: Tensor) -
     )
 
 
-def scaled_hopper(
+def fp8_small_hopper(
     x8: Tensor,
     x_scale: Tensor,
     weight8: Tensor,
@@ -246,7 +246,7 @@ def scaled_hopper(
     activation: str | None = None,
     largest: Tensor | None = None,
 ) -> None:
-    """Launches the kernel: shapes as of `scaled_linear`, up to 64 tokens, and settings as of `hopper_settings`.
+    """Launches the kernel: shapes as of `w8a8_linear`, up to 64 tokens, and settings as of `hopper_settings`.
 
     On one stream at a time: programs of all calls count their arrivals in one place. Run once before a capture.
     """

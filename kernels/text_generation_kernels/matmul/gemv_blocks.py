@@ -47,10 +47,10 @@ def blocks_of(inputs: int, elements: int, rows: int) -> dict[str, int]:
     return {"BLOCK_N": elements // block_k, "BLOCK_K": block_k, "WHOLE": whole, "num_warps": _WARPS, "num_stages": 1}
 
 
-def product_blocks(
+def gemv_blocks(
     weight: Tensor, normalises: bool = False, activates: bool = False, adds: bool = False
 ) -> dict[str, int]:
-    """Launch settings of `vector_product`: a gate row and an up row at least."""
+    """Launch settings of `bf16_gemv`: a gate row and an up row at least."""
     inputs, element_bytes = weight.shape[-1], weight.element_size()
     largest = _NORMALISED_MATRIX if normalises and not activates else _SMALL_MATRIX
     is_small = weight.dim() == 3 or weight.nbytes <= largest
@@ -65,7 +65,7 @@ def product_blocks(
 
 
 def choosing_blocks(weight: Tensor) -> dict[str, int]:
-    """Launch settings of `expert_product` where its programs choose: warps that wait for no other one."""
+    """Launch settings of `expert_gemv` where its programs choose: warps that wait for no other one."""
     inputs, element_bytes = weight.shape[-1], weight.element_size()
     padded: int = triton.next_power_of_2(inputs)  # pyright: ignore[reportAssignmentType]
     num_bytes = max(_WARP_BYTES, 2 * min(padded, LONGEST) * element_bytes)
@@ -73,7 +73,7 @@ def choosing_blocks(weight: Tensor) -> dict[str, int]:
 
 
 def sum_blocks(weight: Tensor, slots: int) -> dict[str, int]:
-    """Launch settings of `vector_sum`; `slots` a power of two."""
+    """Launch settings of `expert_gemv_sum`; `slots` a power of two."""
     inputs, element_bytes = weight.shape[-1], weight.element_size()
     padded: int = triton.next_power_of_2(inputs)  # pyright: ignore[reportAssignmentType]
     if 4 * inputs == 3 * padded and padded <= LONGEST:

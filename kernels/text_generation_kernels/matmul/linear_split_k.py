@@ -3,7 +3,7 @@
     sum of out over its first dimension = x @ weight.T
 
 Layouts: `x`, `weight` as of `skinny_linear`; `out` float32 `[parts, tokens, outputs]`, contiguous, `parts` as
-`linear_parts` says.
+`linear_splits` says.
 
 Where the outputs are few, the programs that share rows of a matrix divide its inputs. `skinny_linear` lets the last one
 add up what all of them have found, which has to go to memory, be waited for and come back. The operator behind
@@ -27,12 +27,12 @@ from torch import Tensor
 from ..runtime.device import shared_kib
 from ..runtime.register import register, triton_enabled
 from ..runtime.settings import nearest
-from ._partials import check_parts
-from .skinny_linear import MAX_TOKENS, filled_parts, launch, reads
+from ._partials import check_partials
+from .skinny_linear import MAX_TOKENS, filled_splits, launch, reads
 from .w8a8_gemm import padded_tokens
 
 
-def linear_parts(x: Tensor, weight: Tensor) -> int:
+def linear_splits(x: Tensor, weight: Tensor) -> int:
     """Into how many parts this product is best divided, 1 where `skinny_linear` is for it."""
     if not (x.is_cuda and triton_enabled() and 1 < len(x) <= MAX_TOKENS):
         return 1
@@ -44,21 +44,21 @@ def _settings(x: Tensor, weight: Tensor) -> tuple[dict[str, int], int]:
     """The tile of a program, and into how many parts inputs are divided."""
     outputs, inputs = weight.shape
     sizes = {"outputs": outputs, "inputs": inputs, "tokens": padded_tokens(len(x))}
-    config = dict(nearest("linear_in_parts", shared_kib=shared_kib(x.device), **sizes))
-    return config, filled_parts(inputs, config["BLOCK_K"], config.pop("splits"))
+    config = dict(nearest("linear_split_k", shared_kib=shared_kib(x.device), **sizes))
+    return config, filled_splits(inputs, config["BLOCK_K"], config.pop("splits"))
 
 
-def linear_in_parts_triton(x: Tensor, weight: Tensor, out: Tensor) -> None:
-    """Triton implementation. Raises ValueError for another number of parts than `linear_parts` says."""
+def linear_split_k_triton(x: Tensor, weight: Tensor, out: Tensor) -> None:
+    """Triton implementation. Raises ValueError for another number of parts than `linear_splits` says."""
     tile, parts = _settings(x, weight)
-    check_parts("linear_in_parts", out, parts, len(x), len(weight))
+    check_partials("linear_split_k", out, parts, len(x), len(weight))
     launch(x, weight, None, out, tile, parts)
 
 
-def linear_in_parts_torch(x: Tensor, weight: Tensor, out: Tensor) -> None:
+def linear_split_k_torch(x: Tensor, weight: Tensor, out: Tensor) -> None:
     """Torch implementation: everything is in the first part."""
     out.zero_()
     torch.mm(x.float(), weight.float().t(), out=out[0])
 
 
-linear_in_parts = register(linear_in_parts_torch, mutates=("out",), triton=linear_in_parts_triton)
+linear_split_k = register(linear_split_k_torch, mutates=("out",), triton=linear_split_k_triton)

@@ -10,7 +10,7 @@ float32, rounded once, and once more after the activation. The activations are t
 behind the product is the same to the bit.
 Up to 64 tokens, from 33 on by the kernel of `bf16_small_hopper.py` on Hopper cards. Batches that are padded to one size
 (16, 32 or 64 tokens) give a token the same result to the bit, whichever others are there, where the product is not the
-library's. A single token has an operator of its own, `token_linear`, and where the outputs are few `linear_in_parts`
+library's. A single token has an operator of its own, `token_linear`, and where the outputs are few `linear_split_k`
 leaves the sum to what reads it.
 
 Called four times a layer in a decode step, and for the logits. The data file says where the library's product is as
@@ -49,7 +49,7 @@ from ..runtime.launch import Launcher, arrivals, is_last, let_next_start, wait_f
 from ..runtime.register import register
 from ..runtime.settings import nearest
 from ..runtime.triton import tl, triton
-from .bf16_small_hopper import skinny_hopper, takes_tiles
+from .bf16_small_hopper import bf16_small_hopper, takes_tiles
 from .w8a8_gemm import padded_tokens
 
 MAX_TOKENS = 64
@@ -171,7 +171,7 @@ def skinny_linear_triton(
     if not splits or not reads(x, weight, out, config["BLOCK_K"]):
         by_library(x, weight, bias, out, activation, act_and_mul_triton)
         return
-    launch(x, weight, bias, out, config, filled_parts(inputs, config["BLOCK_K"], splits), activation)
+    launch(x, weight, bias, out, config, filled_splits(inputs, config["BLOCK_K"], splits), activation)
 
 
 def launch(
@@ -185,7 +185,7 @@ def launch(
 ) -> None:
     """With so many parts of the inputs, none of them empty, which are added up unless `out` has room for each."""
     if (splits == 1 or out.dim() == 3) and takes_tiles(x, weight):
-        skinny_hopper(x, weight, bias, out, splits, activation)
+        bf16_small_hopper(x, weight, bias, out, splits, activation)
         return
     tokens, inputs = x.shape
     outputs = weight.shape[0]
@@ -205,7 +205,7 @@ def launch(
     )
 
 
-def filled_parts(inputs: int, block_k: int, splits: int) -> int:
+def filled_splits(inputs: int, block_k: int, splits: int) -> int:
     """How many parts are not empty where blocks of the inputs are divided into `splits`."""
     blocks = -(-inputs // block_k)
     return -(-blocks // -(-blocks // splits))

@@ -27,7 +27,7 @@ from ..norm.act_and_mul import act_and_mul_torch, act_and_mul_triton
 from ..norm.rms_norm import rms_norm_torch, rms_norm_triton
 from ..runtime.register import register
 from ..runtime.triton import triton
-from .bf16_gemv import vector_product
+from .bf16_gemv import bf16_gemv
 from .gemv_blocks import LONGEST
 from .skinny_linear import by_library, reads
 
@@ -50,17 +50,17 @@ def token_linear_triton(
     if norm is not None and normalised is not None and x.shape[1] > LONGEST:
         rms_norm_triton(x, norm, eps, normalised)
         x, norm = normalised, None
-    vector_product(x, weight, bias, out, activation, norm=norm, eps=eps, normalised=normalised, adds=adds)
+    bf16_gemv(x, weight, bias, out, activation, norm=norm, eps=eps, normalised=normalised, adds=adds)
 
 
 def send_linear(x: Tensor, weight: Tensor, bias: Tensor | None, exchange: Exchange) -> bool:
-    """The product of one token, [1, outputs], into memory of all ranks, from where `receive_add_norm` is to take the
-    sum. False for what the kernel does not take; nothing has happened then. Triton alone computes it.
+    """The product of one token, [1, outputs], into memory of all ranks, from where `allreduce_add_norm_receive` is to
+    take the sum. False for what the kernel does not take; nothing has happened then. Triton alone computes it.
     """
     row = triton.next_power_of_2(exchange.world_size) * triton.next_power_of_2(weight.shape[0])
     if x.shape[0] != 1 or not reads(x, weight, x, 8) or row > MOST_VALUES:
         return False
-    vector_product(x, weight, bias, exchange, None)
+    bf16_gemv(x, weight, bias, exchange, None)
     return True
 
 

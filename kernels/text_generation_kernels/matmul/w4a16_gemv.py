@@ -194,7 +194,7 @@ def _read(packed_ptrs, scales_ptr, zeros_ptr, columns, places, words, outputs, s
 
 
 @triton.jit
-def vector_groups_kernel(
+def w4a16_gemv_kernel(
     x_ptr,  # [inputs / 2] int32: pairs of 16 bits
     packed_ptr,  # [outputs, words] int32
     scales_ptr,  # [blocks, outputs, 2]
@@ -233,25 +233,25 @@ def vector_groups_kernel(
     store_outputs(tl.sum(acc, axis=1), bias_ptr, rows, out_ptr, program, outputs, ACTIVATION, BLOCK_N)
 
 
-_launch = Launcher(vector_groups_kernel)
+_launch = Launcher(w4a16_gemv_kernel)
 
 
-def takes_vector(x: Tensor, packed: Tensor, scales: Tensor, table: Tensor | None) -> bool:
-    """Whether the kernel reads these tensors, of which `grouped_product` reads more."""
+def takes_gemv(x: Tensor, packed: Tensor, scales: Tensor, table: Tensor | None) -> bool:
+    """Whether the kernel reads these tensors, of which `weight_only_gemm` reads more."""
     of_128 = packed.dtype == torch.int32 and scales.dim() == 3 and scales.shape[2] == 2
     aligned = x.shape[1] % BLOCK == 0 and packed.stride(0) % 4 == 0 and x.storage_offset() % 2 == 0
     return of_128 and aligned and table is None
 
 
 def groups_blocks(words: int) -> dict[str, int]:
-    """Launch settings of `vector_groups`."""
+    """Launch settings of `w4a16_gemv`."""
     if words > _LONGEST_WHOLE:
         return {"BLOCK_N": 16, "BLOCK_W": 512, "num_warps": 8}
     block_w = 1 << (words - 1).bit_length()
     return {"BLOCK_N": 8192 // block_w, "BLOCK_W": block_w, "num_warps": 4}
 
 
-def vector_groups(
+def w4a16_gemv(
     x: Tensor,
     packed: Tensor,
     scales: Tensor,
@@ -260,7 +260,7 @@ def vector_groups(
     out: Tensor,
     activation: str | None,
 ) -> None:
-    """Launches the product of one token: shapes as of `grouped_linear`; `takes_vector` has said yes."""
+    """Launches the product of one token: shapes as of `weight_only_linear`; `takes_gemv` has said yes."""
     outputs, words = packed.shape
     config = groups_blocks(words)
     _launch(

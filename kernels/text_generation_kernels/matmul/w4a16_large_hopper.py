@@ -1,4 +1,4 @@
-"""The kernel behind `grouped_linear` for many tokens on Hopper cards (compute capability 9.0), codes of 4 bits.
+"""The kernel behind `weight_only_linear` for many tokens on Hopper cards (compute capability 9.0), codes of 4 bits.
 
 A program computes 128 outputs of up to 256 tokens, so codes become weights few times. Weights go from registers into
 the matrix units: while those multiply 32 inputs, the next codes are converted. Tokens come through a ring of tiles in
@@ -82,7 +82,7 @@ def _copy(x_ptr, offsets, here, tiles, stage):
 
 
 @gluon.jit(do_not_specialize=["tokens", "splits"])
-def grouped_many_kernel(
+def w4a16_large_hopper_kernel(
     x_ptr,  # [tokens, inputs]
     packed_ptr,  # int32 [outputs, blocks * 32]
     scales_ptr,  # [blocks, outputs, GROUPS]
@@ -197,12 +197,12 @@ def grouped_many_kernel(
     gl.store(out_ptrs, result, mask=(out_tokens < tokens)[None, :] & (out_rows < outputs)[:, None])
 
 
-_launch = Launcher(grouped_many_kernel)
+_launch = Launcher(w4a16_large_hopper_kernel)
 
 
-def takes_many(x: Tensor, packed: Tensor, scales: Tensor, table: Tensor | None) -> bool:
-    """Whether `grouped_many` computes this, and, of groups of 128, `grouped_few`. Tokens that are copied begin at
-    multiples of 16 bytes.
+def takes_large(x: Tensor, packed: Tensor, scales: Tensor, table: Tensor | None) -> bool:
+    """Whether `w4a16_large_hopper` computes this, and, of groups of 128, `w4a16_small_hopper`. Tokens that are copied
+    begin at multiples of 16 bytes.
     """
     return (
         is_hopper(x.device)
@@ -214,7 +214,7 @@ def takes_many(x: Tensor, packed: Tensor, scales: Tensor, table: Tensor | None) 
     )
 
 
-def grouped_many(
+def w4a16_large_hopper(
     x: Tensor,
     packed: Tensor,
     scales: Tensor,
@@ -223,7 +223,7 @@ def grouped_many(
     out: Tensor,
     config: Mapping[str, int],
 ) -> None:
-    """Launches the kernel: shapes as of `grouped_linear`, `points` are its zeros; `takes_many` has said yes.
+    """Launches the kernel: shapes as of `weight_only_linear`, `points` are its zeros; `takes_large` has said yes.
 
     On one stream at a time: programs of all calls count their arrivals in one place. Run once before a capture.
     """

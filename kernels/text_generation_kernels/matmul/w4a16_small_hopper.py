@@ -1,5 +1,5 @@
-"""The kernel behind `grouped_linear` for 9 to 32 tokens on Hopper cards (compute capability 9.0), where the outputs are
-many: codes of 4 bits in groups of 128.
+"""The kernel behind `weight_only_linear` for 9 to 32 tokens on Hopper cards (compute capability 9.0), where the outputs
+are many: codes of 4 bits in groups of 128.
 
 It is that of `weight_only_gemm.py` but for how codes come. They go through a ring of tiles in shared memory by
 asynchronous copies, so those of all but one tile are asked for before the operators in front are waited for, without
@@ -34,7 +34,7 @@ from torch import Tensor
 from ..runtime.launch import Launcher
 from ..runtime.settings import nearest
 from ..runtime.triton import cuda, gl, gluon, hopper, triton
-from .w4a16_large_hopper import plane, takes_many
+from .w4a16_large_hopper import plane, takes_large
 
 _GROUPS = gl.constexpr(2)  # of 128 inputs in a block
 
@@ -110,7 +110,7 @@ def _add_block(acc, words, x_tile, values, ZEROS: gl.constexpr, DTYPE: gl.conste
 
 
 @gluon.jit(do_not_specialize=["tokens"])
-def grouped_few_kernel(
+def w4a16_small_hopper_kernel(
     x_ptr,  # [tokens, inputs]
     packed_ptr,  # int32 [outputs, blocks * 32]
     scales_ptr,  # [blocks, outputs, 2]
@@ -202,20 +202,22 @@ def grouped_few_kernel(
     gl.store(out_ptrs, result, mask=(out_tokens < tokens)[None, :] & (out_rows < outputs)[:, None])
 
 
-_launch = Launcher(grouped_few_kernel)
+_launch = Launcher(w4a16_small_hopper_kernel)
 
 
-def few_settings(
+def small_settings(
     x: Tensor, packed: Tensor, scales: Tensor, table: Tensor | None, tokens: int
 ) -> Mapping[str, int] | None:
-    """Launch settings of `grouped_few` for about so many tokens, None where it cannot compute this or is not faster."""
-    if not takes_many(x, packed, scales, table) or scales.shape[2] != _GROUPS.value:
+    """Launch settings of `w4a16_small_hopper` for about so many tokens, None where it cannot compute this or is not
+    faster.
+    """
+    if not takes_large(x, packed, scales, table) or scales.shape[2] != _GROUPS.value:
         return None
-    config = nearest("grouped_few", tokens=tokens, outputs=packed.shape[0], inputs=x.shape[1])
+    config = nearest("w4a16_small_hopper", tokens=tokens, outputs=packed.shape[0], inputs=x.shape[1])
     return config if config["BLOCK_M"] else None
 
 
-def grouped_few(
+def w4a16_small_hopper(
     x: Tensor,
     packed: Tensor,
     scales: Tensor,
@@ -224,7 +226,9 @@ def grouped_few(
     out: Tensor,
     config: Mapping[str, int],
 ) -> None:
-    """Launches the kernel: shapes as of `grouped_linear`, `points` are its zeros; settings as of `few_settings`."""
+    """Launches the kernel: shapes as of `weight_only_linear`, `points` are its zeros; settings as of
+    `small_settings`.
+    """
     tokens, inputs = x.shape
     outputs = packed.shape[0]
     _launch(

@@ -1,4 +1,4 @@
-"""The Triton kernel behind `scaled_linear`: products of 8-bit rows, for any number of tokens, sizes and scales.
+"""The Triton kernel behind `w8a8_linear`: products of 8-bit rows, for any number of tokens, sizes and scales.
 
 The design is that of `skinny_linear`: the matrix is the left operand, so that its rows fill what a matrix instruction
 takes and tokens are the short side; the inputs may be divided among programs, whose sums the last one adds up in their
@@ -57,7 +57,7 @@ def _add_product(
 
 
 @triton.jit(do_not_specialize=["tokens", "splits"])
-def scaled_product_kernel(
+def w8a8_gemm_kernel(
     x_ptr,  # [tokens, inputs]
     x_scale_ptr,  # [tokens] or [tokens, blocks] float32
     weight_ptr,  # [outputs, inputs]
@@ -210,10 +210,10 @@ def scaled_product_kernel(
         tl.store(places, bits.to(tl.float32, bitcast=True), mask=here)
 
 
-_launch = Launcher(scaled_product_kernel)
+_launch = Launcher(w8a8_gemm_kernel)
 
 
-def scaled_product(
+def w8a8_gemm(
     x8: Tensor,
     x_scale: Tensor,
     weight8: Tensor,

@@ -83,7 +83,7 @@ def _products(weight, x, IN_THREAD: tl.constexpr, PLAIN: tl.constexpr):
 
 
 @triton.jit
-def vector_rows_kernel(
+def w8a8_gemv_kernel(
     x_ptr,  # [inputs], codes or other numbers
     x_scale_ptr,  # [1] float32, or None: it is measured here
     weight_ptr,  # [outputs, inputs] float8, or int32: words of four int8, as those of x
@@ -137,17 +137,17 @@ def vector_rows_kernel(
     store_outputs(sums, bias_ptr, weight_rows, out_ptr, block, outputs, ACTIVATION, BLOCK_N)
 
 
-_launch = Launcher(vector_rows_kernel)
+_launch = Launcher(w8a8_gemv_kernel)
 
 
-def takes_vector(x: Tensor, weight8: Tensor, weight_scale: Tensor) -> bool:
+def takes_gemv(x: Tensor, weight8: Tensor, weight_scale: Tensor) -> bool:
     """Whether the kernel reads these tensors, whole 16 bytes of the matrix at a time."""
     by_rows = weight_scale.dim() == 1 and weight_scale.stride(0) == 1
     return by_rows and x.shape[1] % 16 == 0 and weight8.stride(0) % 16 == 0
 
 
 def rows_blocks(inputs: int, quantises: bool) -> dict[str, int]:
-    """Launch settings of `vector_rows`. `quantises`: it gets no codes. Rows that are longer than a step and no multiple
+    """Launch settings of `w8a8_gemv`. `quantises`: it gets no codes. Rows that are longer than a step and no multiple
     of it have steps of half as many inputs, and programs of half as many threads.
     """
     block_k = min(_LONGEST, 1 << (inputs - 1).bit_length())
@@ -158,7 +158,7 @@ def rows_blocks(inputs: int, quantises: bool) -> dict[str, int]:
     return {"BLOCK_N": 4 * _LONGEST // block_k, "BLOCK_K": block_k, "num_warps": 4}
 
 
-def vector_rows(
+def w8a8_gemv(
     x: Tensor,
     x_scale: Tensor | None,
     weight8: Tensor,
@@ -168,7 +168,7 @@ def vector_rows(
     activation: str | None,
     bound: float,
 ) -> None:
-    """Launches the product of one token: arguments as of `scaled_linear`; `takes_vector` has said yes."""
+    """Launches the product of one token: arguments as of `w8a8_linear`; `takes_gemv` has said yes."""
     outputs, inputs = weight8.shape
     config = rows_blocks(inputs, x.dtype != weight8.dtype)
     steps, words = triton.cdiv(inputs, config["BLOCK_K"]), 1

@@ -73,7 +73,7 @@ def takes(way: int, x8: Tensor, x_scale: Tensor, weight8: Tensor, weight_scale: 
     return inputs % 16 == outputs % 16 == 0 and (float8 or tokens > 16)
 
 
-def library_product(
+def library_gemm(
     way: int, x8: Tensor, x_scale: Tensor, weight8: Tensor, weight_scale: Tensor, bias: Tensor | None, out: Tensor
 ) -> None:
     """Computes what `takes` has agreed to."""
@@ -87,7 +87,7 @@ def library_product(
         missing = -len(x8) % _ALIGNED
         x8, x_scale = (torch.cat((rows, rows[:missing])) for rows in (x8, x_scale))
         padded = out.new_empty(len(x8), len(weight8))
-        library_product(way, x8, x_scale, weight8, weight_scale, bias, padded)
+        library_gemm(way, x8, x_scale, weight8, weight_scale, bias, padded)
         out.copy_(padded[: len(out)])
         return
     if way == ROWS:

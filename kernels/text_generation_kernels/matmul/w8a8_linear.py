@@ -12,7 +12,7 @@ In the place of `x8` inputs of 16 or 32 bits may stand, which are quantised by r
 `bound`; `x_scale` is [1] then, one for all, or None: they are measured. The activations are those of `act_and_mul`.
 
 Called where a model's weights have 8 bits: for query, key and value, and for all products of a single token or of more
-than 64. For 2 to 64 others have operators that leave work for the kernel behind (`scaled_gated`, `scaled_in_parts`).
+than 64. For 2 to 64 others have operators that leave work for the kernel behind (`w8a8_gated`, `w8a8_split_k`).
 A single token and scales of rows have a kernel of their own (`w8a8_gemv.py`), within which up to 8,192 inputs become
 float8. Otherwise up to 64 tokens the kernel of `w8a8_gemm.py` computes it, or for 2 and more, where a data file
 says so, that of `fp8_small_hopper.py`: batches that are padded to one size (2 to 16, 17 to 32 or 33 to 64 tokens) give
@@ -50,16 +50,16 @@ from ..runtime.device import has_fp8_products, shared_kib
 from ..runtime.launch import rehearsing
 from ..runtime.register import register
 from ..runtime.settings import nearest
-from .fp8_small_hopper import hopper_settings, scaled_hopper
-from .w8a8_gemm import BLOCK, MAX_TOKENS, padded_tokens, scaled_product
-from .w8a8_gemv import MOST_QUANTISED, takes_vector, vector_rows
-from .w8a8_library import SUMS, library_product, takes
+from .fp8_small_hopper import fp8_small_hopper, hopper_settings
+from .w8a8_gemm import BLOCK, MAX_TOKENS, padded_tokens, w8a8_gemm
+from .w8a8_gemv import MOST_QUANTISED, takes_gemv, w8a8_gemv
+from .w8a8_library import SUMS, library_gemm, takes
 
 _MANY = (128, 256, 512, 1024, 2048, 4096)
 """Numbers of tokens that have launch settings of their own, beyond MAX_TOKENS."""
 
 
-def scaled_linear_triton(
+def w8a8_linear_triton(
     x: Tensor,
     x_scale: Tensor | None,
     weight8: Tensor,
@@ -71,17 +71,17 @@ def scaled_linear_triton(
 ) -> None:
     """Triton implementation, and the libraries'. Raises ValueError for shapes that do not fit.
 
-    On one stream at a time, as `scaled_product`. Run once before a capture.
+    On one stream at a time, as `w8a8_gemm`. Run once before a capture.
     """
     _check(x, x_scale, weight8, weight_scale, bias, out, activation)
     if len(x) == 0:
         return
     if weight8.dtype == torch.float8_e4m3fn and not has_fp8_products(weight8.device):
-        scaled_linear_torch(x, x_scale, weight8, weight_scale, bias, out, activation, bound)
-    elif len(x) == 1 and takes_vector(x, weight8, weight_scale):
+        w8a8_linear_torch(x, x_scale, weight8, weight_scale, bias, out, activation, bound)
+    elif len(x) == 1 and takes_gemv(x, weight8, weight_scale):
         if x.shape[1] > MOST_QUANTISED or weight8.dtype == torch.int8:
             x, x_scale = _codes(x, x_scale, weight8.dtype, bound, quantise_rows_triton)
-        vector_rows(x, x_scale, weight8, weight_scale, bias, out, activation, bound)
+        w8a8_gemv(x, x_scale, weight8, weight_scale, bias, out, activation, bound)
     else:
         x8, scale = _codes(x, x_scale, weight8.dtype, bound, quantise_rows_triton)
         product = out if activation is None else out.new_empty(len(x), len(weight8))
@@ -108,7 +108,7 @@ def _product(
     tokens = len(x8)
     config = hopper_settings(x8, x_scale, weight8, weight_scale)
     if config is not None and config["splits"] == 1:
-        scaled_hopper(x8, x_scale, weight8, weight_scale, bias, out, config)
+        fp8_small_hopper(x8, x_scale, weight8, weight_scale, bias, out, config)
         return
     size = padded_tokens(tokens)
     ways: tuple[int, ...] = (library(x8, x_scale, weight8, weight_scale, size),) if tokens > MAX_TOKENS else ()
@@ -118,26 +118,26 @@ def _product(
         ways, sizes = (*ways, SUMS), _MANY
     for way in ways:
         if way and takes(way, x8, x_scale, weight8, weight_scale):
-            library_product(way, x8, x_scale, weight8, weight_scale, bias, out)
+            library_gemm(way, x8, x_scale, weight8, weight_scale, bias, out)
             if not rehearsing():
                 return
     for each in sizes:
         config = tile(x8, x_scale, weight8, weight_scale, each)
-        scaled_product(x8, x_scale, weight8, weight_scale, bias, out, config)
+        w8a8_gemm(x8, x_scale, weight8, weight_scale, bias, out, config)
 
 
 def library(x8: Tensor, x_scale: Tensor, weight8: Tensor, weight_scale: Tensor, tokens: int) -> int:
     """The way of the libraries that is fastest for about so many tokens, or 0 for the kernel."""
     kind = {"int8": 1 + (x8.dtype == torch.int8), "by_block": 1 + _by_block(x_scale, weight_scale)}
     outputs, inputs = weight8.shape
-    return nearest("scaled_linear_library", **kind, outputs=outputs, inputs=inputs, tokens=tokens)["library"]
+    return nearest("w8a8_library", **kind, outputs=outputs, inputs=inputs, tokens=tokens)["library"]
 
 
 def tile(x8: Tensor, x_scale: Tensor, weight8: Tensor, weight_scale: Tensor, tokens: int) -> Mapping[str, int]:
     """Launch settings of the kernel for about so many tokens. Those for up to 64 have tiles of as many."""
     card = {"shared_kib": shared_kib(x8.device), "by_block": 1 + _by_block(x_scale, weight_scale)}
     outputs, inputs = weight8.shape
-    return nearest("scaled_linear", **card, outputs=outputs, inputs=inputs, tokens=tokens)
+    return nearest("w8a8_linear", **card, outputs=outputs, inputs=inputs, tokens=tokens)
 
 
 def _by_block(x_scale: Tensor, weight_scale: Tensor) -> bool:
@@ -167,21 +167,21 @@ def _check(
     if not fits:
         tensors = (x, x_scale, weight8, weight_scale, bias, out)
         shapes = [tuple(tensor.shape) for tensor in tensors if tensor is not None]
-        raise ValueError(f"scaled_linear: shapes of x, x_scale, weight8, weight_scale, bias, out do not fit: {shapes}")
+        raise ValueError(f"w8a8_linear: shapes of x, x_scale, weight8, weight_scale, bias, out do not fit: {shapes}")
     if activation is not None and activation not in GATED:
-        raise ValueError(f"scaled_linear: unknown activation {activation!r}, use one of {', '.join(GATED)}")
+        raise ValueError(f"w8a8_linear: unknown activation {activation!r}, use one of {', '.join(GATED)}")
     is_codes = x.dtype == weight8.dtype and x_scale is not None
     if weight8.dtype not in LIMITS or not (is_codes or (x.is_floating_point() and x.dtype not in LIMITS)):
         raise ValueError(
-            f"scaled_linear: x is {x.dtype} and weight8 {weight8.dtype}; both must be one 8-bit type, or x of 16 bits"
+            f"w8a8_linear: x is {x.dtype} and weight8 {weight8.dtype}; both must be one 8-bit type, or x of 16 bits"
         )
     if weight_scale.dtype != torch.float32 or (x_scale is not None and x_scale.dtype != torch.float32):
-        raise ValueError("scaled_linear: scales must be float32")
+        raise ValueError("w8a8_linear: scales must be float32")
     if not x.stride(1) == weight8.stride(1) == out.stride(1) == 1:
-        raise ValueError("scaled_linear: the last dimension of every matrix must have stride 1")
+        raise ValueError("w8a8_linear: the last dimension of every matrix must have stride 1")
 
 
-def scaled_linear_torch(
+def w8a8_linear_torch(
     x: Tensor,
     x_scale: Tensor | None,
     weight8: Tensor,
@@ -211,4 +211,4 @@ def dequantise(values: Tensor, scale: Tensor) -> Tensor:
     return values.float() * scale.repeat_interleave(BLOCK, 1)[:, :inputs]
 
 
-scaled_linear = register(scaled_linear_torch, mutates=("out",), triton=scaled_linear_triton)
+w8a8_linear = register(w8a8_linear_torch, mutates=("out",), triton=w8a8_linear_triton)

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from ..runtime.device import has_fp8_products
-from .fp8_small_hopper import hopper_settings, scaled_hopper
-from .w8a8_gemm import MAX_TOKENS, padded_tokens, scaled_product
+from .fp8_small_hopper import fp8_small_hopper, hopper_settings
+from .w8a8_gemm import MAX_TOKENS, padded_tokens, w8a8_gemm
 from .w8a8_linear import tile
 
 
@@ -17,11 +17,11 @@ class Way(NamedTuple):
     """A kernel and its launch settings."""
 
     product: Callable[..., None]
-    """`scaled_product` or `scaled_hopper`."""
+    """`w8a8_gemm` or `fp8_small_hopper`."""
     config: Mapping[str, int]
 
 
-def takes_few(x8: Tensor, x_scale: Tensor, weight_scale: Tensor) -> bool:
+def takes_small(x8: Tensor, x_scale: Tensor, weight_scale: Tensor) -> bool:
     """Whether there is a kernel for it."""
     return (
         1 < len(x8) <= MAX_TOKENS
@@ -33,6 +33,6 @@ def takes_few(x8: Tensor, x_scale: Tensor, weight_scale: Tensor) -> bool:
 def way_of(x8: Tensor, x_scale: Tensor, weight8: Tensor, weight_scale: Tensor, gated: bool) -> Way:
     """The fastest. With an activation the inputs are not divided."""
     if (config := hopper_settings(x8, x_scale, weight8, weight_scale, gated)) is not None:
-        return Way(scaled_hopper, config)
+        return Way(fp8_small_hopper, config)
     config = tile(x8, x_scale, weight8, weight_scale, padded_tokens(len(x8)))
-    return Way(scaled_product, {**config, "splits": 1} if gated else config)
+    return Way(w8a8_gemm, {**config, "splits": 1} if gated else config)

@@ -1,4 +1,4 @@
-"""The Triton kernel behind `grouped_linear`: products of a tile of tokens with codes in groups.
+"""The Triton kernel behind `weight_only_linear`: products of a tile of tokens with codes in groups.
 
 Codes become 16-bit weights in registers (`_weight_only_block.py`, `code_conversion.py`), for matrix instructions. A
 group's scale multiplies the sum of its products, or its weights (`FOLD`) where tokens are many. Zeros are subtracted
@@ -35,7 +35,7 @@ from .weight_only_tiles import of_outputs, zeros
 
 
 @triton.jit(do_not_specialize=["tokens", "splits"])
-def grouped_product_kernel(
+def weight_only_gemm_kernel(
     x_ptr,  # [tokens, inputs]
     packed_ptr,  # int32 [outputs, blocks * 32], or uint8 [outputs, inputs]
     scales_ptr,  # [blocks, outputs, GROUPS], or [1, outputs] where GROUPS is 1
@@ -200,10 +200,10 @@ def grouped_product_kernel(
     tl.store(out_ptrs, acc.to(DTYPE), mask=(token_places < tokens) & of_outputs(rows < row_end, SWAP))
 
 
-_launch = Launcher(grouped_product_kernel)
+_launch = Launcher(weight_only_gemm_kernel)
 
 
-def grouped_product(
+def weight_only_gemm(
     x: Tensor,
     packed: Tensor,
     scales: Tensor,
@@ -213,7 +213,7 @@ def grouped_product(
     out: Tensor,
     config: Mapping[str, int],
 ) -> None:
-    """Launches the kernel: shapes as of `grouped_linear`, `points` are its zeros.
+    """Launches the kernel: shapes as of `weight_only_linear`, `points` are its zeros.
 
     On one stream at a time: programs of all calls count their arrivals in one place. Run once before a capture.
     `config`: constants of the kernel, options of its launch, and `splits`; without `ROWS` tiles are filled. With

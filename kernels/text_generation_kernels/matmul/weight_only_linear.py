@@ -47,10 +47,10 @@ from ..runtime.register import register
 from ..runtime.settings import nearest
 from .dequantise import dequantise
 from .group_quantisation import BLOCK, group_values
-from .w4a16_gemv import takes_vector, vector_groups
-from .w4a16_large_hopper import grouped_many, takes_many
-from .w4a16_small_hopper import few_settings, grouped_few
-from .weight_only_gemm import grouped_product
+from .w4a16_gemv import takes_gemv, w4a16_gemv
+from .w4a16_large_hopper import takes_large, w4a16_large_hopper
+from .w4a16_small_hopper import small_settings, w4a16_small_hopper
+from .weight_only_gemm import weight_only_gemm
 
 MAX_TOKENS = 512
 """More tokens than this are not for the Triton kernel; for fewer a data file says whether it is faster."""
@@ -68,7 +68,7 @@ slower on an H200, because the library's products with them are small.
 """
 
 
-def grouped_linear_triton(
+def weight_only_linear_triton(
     x: Tensor,
     packed: Tensor,
     scales: Tensor,
@@ -91,8 +91,8 @@ def grouped_linear_triton(
     if perm is not None:
         x = x.index_select(1, perm)
     fits = _fits(x, packed, scales, out, group_size)
-    if tokens == 1 and fits and takes_vector(x, packed, scales, table):
-        vector_groups(x, packed, scales, zeros, bias, out, activation)
+    if tokens == 1 and fits and takes_gemv(x, packed, scales, table):
+        w4a16_gemv(x, packed, scales, zeros, bias, out, activation)
         return
     product = out if activation is None else out.new_empty(tokens, outputs)
     sizes: tuple[int, ...] = (max(_SMALLEST_TILE, 1 << (tokens - 1).bit_length()),)
@@ -100,15 +100,15 @@ def grouped_linear_triton(
         # It does not meet every number of tokens.
         sizes = (*_MANY, 8 * MAX_TOKENS)
     for size in sizes:
-        if fits and (config := few_settings(x, packed, scales, table, size)) is not None:
-            grouped_few(x, packed, scales, zeros, bias, product, config)
+        if fits and (config := small_settings(x, packed, scales, table, size)) is not None:
+            w4a16_small_hopper(x, packed, scales, zeros, bias, product, config)
             continue
-        many = fits and size > _SOME and takes_many(x, packed, scales, table)
+        many = fits and size > _SOME and takes_large(x, packed, scales, table)
         config = settings(x, packed, size, many, table is not None)
         if many and config["splits"]:
-            grouped_many(x, packed, scales, zeros, bias, product, config)
+            w4a16_large_hopper(x, packed, scales, zeros, bias, product, config)
         elif fits and size <= MAX_TOKENS and config["splits"]:
-            grouped_product(x, packed, scales, zeros, table, bias, product, config)
+            weight_only_gemm(x, packed, scales, zeros, table, bias, product, config)
         else:
             by_matrix(x, packed, scales, zeros, table, bias, product, group_size)
     if activation is not None:
@@ -122,9 +122,9 @@ def _check(x: Tensor, packed: Tensor, bias: Tensor | None, out: Tensor, activati
     written = outputs if activation is None else outputs / 2
     if packed.shape[1] != width or out.shape != (tokens, written) or (bias is not None and bias.shape != (outputs,)):
         shapes = [tuple(tensor.shape) for tensor in (x, packed, bias, out) if tensor is not None]
-        raise ValueError(f"grouped_linear: shapes of x, packed, bias, out do not fit: {shapes}")
+        raise ValueError(f"weight_only_linear: shapes of x, packed, bias, out do not fit: {shapes}")
     if activation is not None and activation not in GATED:
-        raise ValueError(f"grouped_linear: unknown activation {activation!r}, use one of {', '.join(GATED)}")
+        raise ValueError(f"weight_only_linear: unknown activation {activation!r}, use one of {', '.join(GATED)}")
 
 
 def settings(x: Tensor, packed: Tensor, tokens: int, many: bool, looked_up: bool = False) -> Mapping[str, int]:
@@ -135,10 +135,10 @@ def settings(x: Tensor, packed: Tensor, tokens: int, many: bool, looked_up: bool
     """
     shape = {"outputs": packed.shape[0], "inputs": x.shape[1]}
     if many:
-        return nearest("grouped_many", **shape, tokens=tokens)
+        return nearest("w4a16_large_hopper", **shape, tokens=tokens)
     bits = 4 if packed.dtype == torch.int32 else 8
     sizes = {"bits": bits, **shape, "tokens": tokens, "table": 1 + looked_up}
-    return nearest("grouped_linear", shared_kib=shared_kib(x.device), **sizes)
+    return nearest("weight_only_linear", shared_kib=shared_kib(x.device), **sizes)
 
 
 def _fits(x: Tensor, packed: Tensor, scales: Tensor, out: Tensor, group_size: int) -> bool:
@@ -181,7 +181,7 @@ def by_matrix(
         out += bias
 
 
-def grouped_linear_torch(
+def weight_only_linear_torch(
     x: Tensor,
     packed: Tensor,
     scales: Tensor,
@@ -203,4 +203,4 @@ def grouped_linear_torch(
         act_and_mul_torch(result.to(out.dtype), activation, out)
 
 
-grouped_linear = register(grouped_linear_torch, mutates=("out",), triton=grouped_linear_triton)
+weight_only_linear = register(weight_only_linear_torch, mutates=("out",), triton=weight_only_linear_triton)

@@ -1,7 +1,7 @@
 """Products of single tokens with the matrices of their experts (`moe_experts.py`, `mixture.py`); how, says
 `bf16_gemv.py`.
 
-`expert_product` is the first product, of each row with the matrix of its expert. `vector_sum` is the second, and adds
+`expert_gemv` is the first product, of each row with the matrix of its expert. `expert_gemv_sum` is the second, and adds
 up what the experts of a token give, in the order of a tree over its slots: a kernel less, and no results of single
 experts in memory.
 
@@ -17,7 +17,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from ..matmul.bf16_gemv import add_rest_of_rows, load_sum, read_weights, store_sum
-from ..matmul.gemv_blocks import choosing_blocks, product_blocks, sum_blocks
+from ..matmul.gemv_blocks import choosing_blocks, gemv_blocks, sum_blocks
 from ..matmul.rows import weight_rows_of
 from ..norm.activations import activation as activation_of
 from ..norm.activations import gated_activation, is_gated, plain_name
@@ -117,7 +117,7 @@ def _store_choice(
 
 
 @triton.jit(do_not_specialize=["first"])
-def expert_product_kernel(
+def expert_gemv_kernel(
     x_ptr,  # [rows / SLOTS, inputs]
     weight_ptr,  # [experts, outputs, inputs]
     bias_ptr,  # [experts, outputs] or None
@@ -192,7 +192,7 @@ def expert_product_kernel(
 
 
 @triton.jit
-def vector_sum_kernel(
+def expert_gemv_sum_kernel(
     x_ptr,  # [tokens * SLOTS, inputs]
     weight_ptr,  # [experts, outputs, inputs]
     bias_ptr,  # [experts, outputs] or None
@@ -259,11 +259,11 @@ def vector_sum_kernel(
     store_sum(out_ptrs, out, before, places < outputs, ADDS)
 
 
-_launch = Launcher(expert_product_kernel)
-_launch_sum = Launcher(vector_sum_kernel)
+_launch = Launcher(expert_gemv_kernel)
+_launch_sum = Launcher(expert_gemv_sum_kernel)
 
 
-def expert_product(
+def expert_gemv(
     x: Tensor,
     weight: Tensor,
     bias: Tensor | None,
@@ -277,7 +277,7 @@ def expert_product(
     `held`: how many experts this rank has, where others have some. With `choice`, `ids` [1, slots] are written.
     """
     _, outputs, inputs = weight.shape
-    config = product_blocks(weight) if choice is None else choosing_blocks(weight)
+    config = gemv_blocks(weight) if choice is None else choosing_blocks(weight)
     logits, shares, options = (None, None, None) if choice is None else (choice.logits, choice.shares, choice.options)
     _launch(
         (triton.cdiv(outputs, config["BLOCK_N"]), len(out)),
@@ -294,7 +294,7 @@ def expert_product(
     )
 
 
-def vector_sum(
+def expert_gemv_sum(
     x: Tensor,
     weight: Tensor,
     bias: Tensor | None,
@@ -304,7 +304,7 @@ def vector_sum(
     out: Tensor,
     adds: bool = False,
 ) -> None:
-    """Launches the second product of experts, whose results are weighted and added up. Behind `expert_product` with
+    """Launches the second product of experts, whose results are weighted and added up. Behind `expert_gemv` with
     the same `ids` and `held`.
     """
     _, outputs, inputs = weight.shape

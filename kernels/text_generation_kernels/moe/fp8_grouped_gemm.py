@@ -20,7 +20,7 @@ BLOCK_K = 128
 
 
 @triton.jit
-def moe_eight_kernel(
+def fp8_grouped_gemm_kernel(
     x_ptr,  # up: [tokens, inputs] float8; down: [rows, inputs], in the order of the rows
     x_scale_ptr,  # [tokens or rows] or [tokens or rows, blocks] float32
     weight_ptr,  # [experts, outputs, inputs] float8
@@ -91,10 +91,10 @@ def moe_eight_kernel(
     )  # fmt: skip
 
 
-_launch = Launcher(moe_eight_kernel)
+_launch = Launcher(fp8_grouped_gemm_kernel)
 
 
-def moe_eight_product(
+def fp8_grouped_gemm(
     x: Tensor,
     x_scale: Tensor,
     weight: Tensor,

@@ -40,7 +40,7 @@ def _product(
 
 
 @triton.jit
-def moe_product_kernel(
+def grouped_gemm_kernel(
     x_ptr,  # up: [tokens, inputs]; down: [rows, inputs], in the order of the rows
     weight_ptr,  # [experts, outputs, inputs]
     bias_ptr,  # [experts, outputs] or None
@@ -86,7 +86,7 @@ def moe_product_kernel(
     )  # fmt: skip
 
 
-_launch = Launcher(moe_product_kernel)
+_launch = Launcher(grouped_gemm_kernel)
 _TUNED_ELEMENT_BYTES = 2
 """Tiles are measured for 16-bit types; float32 takes half as many inputs at a time, which need as much room."""
 
@@ -96,7 +96,7 @@ def tile_columns(config: Mapping[str, int], element_bytes: int) -> int:
     return max(16, config["BLOCK_K"] * _TUNED_ELEMENT_BYTES // element_bytes)
 
 
-def moe_product(
+def grouped_gemm(
     x: Tensor,
     weight: Tensor,
     bias: Tensor | None,

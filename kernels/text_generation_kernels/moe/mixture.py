@@ -15,7 +15,7 @@ from torch import Tensor
 from ..norm.activations import is_gated
 from ..runtime.register import triton_enabled
 from .expert_matrix import ExpertMatrix
-from .experts_gemv import MOST_EXPERTS, Choice, expert_product, vector_sum
+from .experts_gemv import MOST_EXPERTS, Choice, expert_gemv, expert_gemv_sum
 from .moe_experts import check_experts, inner_of, moe_experts
 from .moe_route import RouteOptions, moe_route
 from .token_experts_hopper import token_experts, token_settings
@@ -80,5 +80,5 @@ def mixture_of_one(
         token_experts(x, choice, gate_up.weight, down.weight, activation, activated, out, adds, config)
         return
     held = down.experts if down.experts < all_experts else None
-    expert_product(x, gate_up.weight, gate_up.bias, activated, activation, ids, held, choice)
-    vector_sum(activated, down.weight, down.bias, ids, choice.shares, held, out, adds)
+    expert_gemv(x, gate_up.weight, gate_up.bias, activated, activation, ids, held, choice)
+    expert_gemv_sum(activated, down.weight, down.bias, ids, choice.shares, held, out, adds)

@@ -47,12 +47,12 @@ from ..runtime.triton import tl, triton
 from ._experts_torch import moe_experts_torch
 from ._grouped_gemm_tiles import is_here
 from .expert_matrix import ExpertMatrix
-from .experts_gemv import expert_product, vector_sum
+from .experts_gemv import expert_gemv, expert_gemv_sum
 from .fp8_grouped_gemm import BLOCK_K as EIGHT_BLOCK
-from .fp8_grouped_gemm import moe_eight_product
-from .grouped_gemm import moe_product
+from .fp8_grouped_gemm import fp8_grouped_gemm
+from .grouped_gemm import grouped_gemm
 from .moe_align import moe_align_triton
-from .weight_only_grouped_gemm import moe_codes_product
+from .weight_only_grouped_gemm import weight_only_grouped_gemm
 
 _DIRECT = 1
 """Rows of a tile that is not sorted."""
@@ -122,10 +122,10 @@ def _settings(height: int, matrix: ExpertMatrix, inputs: int) -> Mapping[str, in
     card = {"shared_kib": shared_kib(matrix.weight.device), "block_m": height}
     sizes = {"outputs": matrix.outputs, "inputs": inputs}
     if _by_eight_bits(matrix, height):
-        return nearest("moe_eight", **card, **sizes)
+        return nearest("fp8_grouped_gemm", **card, **sizes)
     if matrix.is_packed:
-        return nearest("moe_codes", **card, bits=matrix.bits, groups=matrix.groups, **sizes)
-    return nearest("moe_product", **card, **sizes)
+        return nearest("weight_only_grouped_gemm", **card, bits=matrix.bits, groups=matrix.groups, **sizes)
+    return nearest("grouped_gemm", **card, **sizes)
 
 
 def _by_eight_bits(matrix: ExpertMatrix, height: int) -> bool:
@@ -229,7 +229,7 @@ def run_experts(
     activated = x.new_empty(tokens * slots, inner)
     product(x, gate_up, ids, alignment, None, activation, tiles.height, tiles.up, held, activated)
     if alignment is None and not down.is_packed:
-        vector_sum(activated, down.weight, down.bias, ids, weights, held, out, adds)
+        expert_gemv_sum(activated, down.weight, down.bias, ids, weights, held, out, adds)
         return
     rows = x.new_empty(tokens * slots, hidden)
     product(activated, down, ids, alignment, weights, None, tiles.height, tiles.down, held, rows)
@@ -258,14 +258,14 @@ def product(
     out: Tensor,
 ) -> None:
     """Launches one of the two, by the form of the matrix. Without `alignment`, rows have no tiles; the second product
-    of 16 bits is then `vector_sum`.
+    of 16 bits is then `expert_gemv_sum`.
     """
     if matrix.scales is None:
         if alignment is None:
-            expert_product(x, matrix.weight, matrix.bias, out, activation, ids, held)
+            expert_gemv(x, matrix.weight, matrix.bias, out, activation, ids, held)
         else:
             matrices = x, matrix.weight, matrix.bias
-            moe_product(*matrices, ids, alignment, row_weights, activation, height, config, out)
+            grouped_gemm(*matrices, ids, alignment, row_weights, activation, height, config, out)
         return
     rest = ids, alignment, row_weights, activation
     if alignment is not None and _by_eight_bits(matrix, height):
@@ -273,9 +273,9 @@ def product(
         x8 = torch.empty_like(x, dtype=torch.float8_e4m3fn)
         scale = x.new_empty((len(x), blocks) if matrix.groups > 1 else len(x), dtype=torch.float32)
         quantise_rows(x, x8, scale, EIGHT_BLOCK if matrix.groups > 1 else 0)
-        moe_eight_product(x8, scale, matrix.weight, matrix.scales, matrix.bias, *rest, height, config, out)
+        fp8_grouped_gemm(x8, scale, matrix.weight, matrix.scales, matrix.bias, *rest, height, config, out)
         return
-    moe_codes_product(x, matrix, *rest, max(height, _SMALLEST_CODES_TILE), config, held, out)
+    weight_only_grouped_gemm(x, matrix, *rest, max(height, _SMALLEST_CODES_TILE), config, held, out)
 
 
 def check_experts(

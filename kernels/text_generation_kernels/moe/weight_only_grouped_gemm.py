@@ -1,8 +1,8 @@
 """The grouped product of experts whose matrices are codes in groups (`group_quantisation.py`); rows keep their 16 bits.
 
-The design is that of `grouped_linear`: the matrix is the left operand, whose codes become 16-bit numbers in registers,
-so that rows are the short side of what a matrix instruction takes. Sums of a group are multiplied by its scales, or,
-where many rows share a weight, the weights are, rounded to 16 bits (`FOLD`).
+The design is that of `weight_only_linear`: the matrix is the left operand, whose codes become 16-bit numbers in
+registers, so that rows are the short side of what a matrix instruction takes. Sums of a group are multiplied by its
+scales, or, where many rows share a weight, the weights are, rounded to 16 bits (`FOLD`).
 """
 
 # pyright: basic, reportArgumentType=false, reportAssignmentType=false, reportCallIssue=false
@@ -22,7 +22,7 @@ from .expert_matrix import ExpertMatrix
 
 
 @triton.jit
-def moe_codes_kernel(
+def weight_only_grouped_gemm_kernel(
     x_ptr,  # up: [tokens, inputs]; down: [rows, inputs], in the order of the rows
     packed_ptr,  # int32 [experts, outputs, blocks * 32], or uint8 [experts, outputs, inputs]
     scales_ptr,  # [blocks, experts * outputs, GROUPS], or [1, experts * outputs] where GROUPS is 1
@@ -161,10 +161,10 @@ def moe_codes_kernel(
     )  # fmt: skip
 
 
-_launch = Launcher(moe_codes_kernel)
+_launch = Launcher(weight_only_grouped_gemm_kernel)
 
 
-def moe_codes_product(
+def weight_only_grouped_gemm(
     x: Tensor,
     matrix: ExpertMatrix,
     ids: Tensor,

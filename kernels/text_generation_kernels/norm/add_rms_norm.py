@@ -7,7 +7,7 @@
 Layouts: `x`, `residual`, `out` `[tokens, hidden]`, unit stride in the last dimension, any stride between tokens;
 `weight`, `x_weight` `[hidden]`. `residual` is updated in place, `out` may be `x`. One floating type for all, but
 weights may be float32 beside 16-bit `x`. `x` may also be float32 `[parts, tokens, hidden]`, what a product has left in
-parts (`scaled_in_parts`): they are added up in their order and rounded to the type of `residual`, which is then read
+parts (`w8a8_split_k`): they are added up in their order and rounded to the type of `residual`, which is then read
 before the wait for the product: it must not be what that product, or a kernel behind it, has written. That saves 1 us
 of 73.7 a layer of an 8B with 64 tokens (benchmark/results/scaled_linear_layers.json).
 Statistics are float32. The sum is rounded to the storage type before its statistics are taken, and so is `x` after its

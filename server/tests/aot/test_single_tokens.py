@@ -44,7 +44,7 @@ def _names(kind: str, tokens: int, linear_block: int | None) -> set[str]:
 
 @pytest.mark.parametrize(
     ("kind", "kernel"),
-    [("fp8", "vector_rows_kernel"), ("int8", "vector_rows_kernel"), ("groups", "vector_groups_kernel")],
+    [("fp8", "w8a8_gemv_kernel"), ("int8", "w8a8_gemv_kernel"), ("groups", "w4a16_gemv_kernel")],
 )
 @torch.inference_mode()
 def test_a_network_for_one_token_has_products_of_its_own(

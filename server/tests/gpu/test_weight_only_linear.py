@@ -6,7 +6,7 @@ from torch import Tensor
 
 import text_generation_kernels as kernels
 from text_generation_kernels.matmul.group_quantisation import group_values
-from text_generation_kernels.matmul.w4a16_small_hopper import grouped_few
+from text_generation_kernels.matmul.w4a16_small_hopper import w4a16_small_hopper
 from text_generation_kernels.runtime.device import is_hopper
 from text_generation_server.layers.weights import Activations
 from text_generation_server.layers.weights.grouped import Grouped
@@ -39,7 +39,7 @@ def _check(weight: Weight, x: Tensor, outputs: int, extra: bool) -> None:
     bias = torch.randn(outputs, device="cuda").to(x.dtype) if extra else None
     perm = torch.randperm(inputs, device="cuda") if extra else None
     out = torch.full((x.shape[0], outputs), float("nan"), device="cuda", dtype=x.dtype)
-    kernels.grouped_linear(x, packed, scales, zeros, table, perm, bias, out, size)
+    kernels.weight_only_linear(x, packed, scales, zeros, table, perm, bias, out, size)
     matrix = group_values(packed, scales, zeros, table, inputs, size).double()
     expected = (x if perm is None else x[:, perm]).double() @ matrix.t() + (0 if bias is None else bias.double())
     bound = 5e-3 if x.dtype == torch.bfloat16 else 1e-3
@@ -73,7 +73,7 @@ def test_few_tokens_by_the_kernel_of_hopper_cards(outputs: int, inputs: int, tok
     # Rows of other tensors stand in front and behind, and must not count.
     out = torch.full((tokens + 2, outputs + 8), float("nan"), device="cuda", dtype=x.dtype)
     config = {"BLOCK_M": 16, "BLOCK_N": 128, "num_warps": 4, "num_stages": 3}
-    grouped_few(x, packed, scales, zeros, None, out[1:-1, :outputs], config)
+    w4a16_small_hopper(x, packed, scales, zeros, None, out[1:-1, :outputs], config)
     expected = x.double() @ group_values(packed, scales, zeros, table, inputs, size).double().t()
     assert (out[1:-1, :outputs].double() - expected).norm() <= 5e-3 * expected.norm()
     around = torch.cat((out[0], out[-1], out[:, outputs:].flatten()))
@@ -86,9 +86,9 @@ def test_the_activation_of_a_single_token(kind: str) -> None:
     x = torch.randn(1, 4096, device="cuda").bfloat16()
     product, out = torch.empty(1, 2048, device="cuda").bfloat16(), torch.empty(1, 1024, device="cuda").bfloat16()
     expected = torch.empty_like(out)
-    kernels.grouped_linear(x, packed, scales, zeros, table, None, None, product, size)
+    kernels.weight_only_linear(x, packed, scales, zeros, table, None, None, product, size)
     kernels.act_and_mul(product, "silu", expected)
-    kernels.grouped_linear(x, packed, scales, zeros, table, None, None, out, size, "silu")
+    kernels.weight_only_linear(x, packed, scales, zeros, table, None, None, out, size, "silu")
     torch.testing.assert_close(out, expected)
 
 
@@ -111,7 +111,7 @@ def test_same_bits_for_every_number_of_tokens_of_one_padded_size(
     for tokens in (padded // 2 + 1, padded // 2 + 2, padded - 3, padded):
         out = torch.empty(tokens, outputs, device="cuda", dtype=x.dtype)
         for _ in range(3):
-            kernels.grouped_linear(x[:tokens], packed, scales, zeros, table, None, None, out, size)
+            kernels.weight_only_linear(x[:tokens], packed, scales, zeros, table, None, None, out, size)
             results.append(out[0].clone())
     assert all(torch.equal(result, results[0]) for result in results)
 
@@ -124,7 +124,7 @@ def test_a_graph_of_products_that_depend_on_each_other(tokens: int) -> None:
 
     def run() -> None:
         for index, (packed, scales, zeros, table, size) in enumerate(weights):
-            kernels.grouped_linear(states[index], packed, scales, zeros, table, None, None, states[index + 1], size)
+            kernels.weight_only_linear(states[index], packed, scales, zeros, table, None, None, states[index + 1], size)
 
     run()
     graph = torch.cuda.CUDAGraph()

@@ -13,8 +13,8 @@ import pytest
 import torch
 from kernel_support import reference
 
-from text_generation_kernels.collectives.allreduce_add_norm import reduce_add_norm
-from text_generation_kernels.collectives.allreduce_add_norm_receive import receive_add_norm
+from text_generation_kernels.collectives.allreduce_add_norm import allreduce_add_norm
+from text_generation_kernels.collectives.allreduce_add_norm_receive import allreduce_add_norm_receive
 from text_generation_kernels.collectives.exchange import LIMIT, NOTHING, SETS, Exchange, control_block
 from text_generation_kernels.matmul.skinny_linear import skinny_linear_triton
 from text_generation_server.distributed import TensorParallelGroup
@@ -98,7 +98,7 @@ def test_calls_of_all_sizes_follow_each_other(
 
     def work(rank: int, exchange: Exchange) -> None:
         for out, total, (_, _, weight) in zip(outs, sums, cases, strict=True):
-            reduce_add_norm(out[rank], total[rank], weight, EPS, out[rank], 1.0, None, exchange, two_shots)
+            allreduce_add_norm(out[rank], total[rank], weight, EPS, out[rank], 1.0, None, exchange, two_shots)
 
     ranks.run(work)
 
@@ -118,8 +118,8 @@ def test_sums_alone_and_sandwich_norms() -> None:
     sums, outs, totals = (tensor.clone().share_memory_() for tensor in (x, x, residual.repeat(2, 1, 1)))
 
     def work(rank: int, exchange: Exchange) -> None:
-        reduce_add_norm(sums[rank], None, None, 0.0, sums[rank], 1.0, None, exchange, False)
-        reduce_add_norm(outs[rank], totals[rank], weight, EPS, outs[rank], 0.22, weight, exchange, False)
+        allreduce_add_norm(sums[rank], None, None, 0.0, sums[rank], 1.0, None, exchange, False)
+        allreduce_add_norm(outs[rank], totals[rank], weight, EPS, outs[rank], 0.22, weight, exchange, False)
 
     ranks.run(work)
 
@@ -203,11 +203,11 @@ def test_nobody_waits_for_a_rank_that_does_not_come() -> None:
     x = torch.ones(2, 32)
 
     def work(rank: int, exchange: Exchange) -> None:
-        reduce_add_norm(x, None, None, 0.0, x, 1.0, None, exchange, False)
+        allreduce_add_norm(x, None, None, 0.0, x, 1.0, None, exchange, False)
         exchange.control[LIMIT] = NEVER
-        reduce_add_norm(x, None, None, 0.0, x, 1.0, None, exchange, True)
-        receive_add_norm(x[:1], None, None, 0.0, 1.0, None, exchange)
-        reduce_add_norm(x, None, None, 0.0, x, 1.0, None, exchange, False)
+        allreduce_add_norm(x, None, None, 0.0, x, 1.0, None, exchange, True)
+        allreduce_add_norm_receive(x[:1], None, None, 0.0, 1.0, None, exchange)
+        allreduce_add_norm(x, None, None, 0.0, x, 1.0, None, exchange, False)
 
     ranks.run(work, [0])
     assert ranks.reports.tolist() == [1, 0]
@@ -217,10 +217,10 @@ def test_what_does_not_fit_is_refused() -> None:
     exchange = Ranks(2).exchange(0)
     x = torch.ones(2, 32)
     with pytest.raises(ValueError, match="contiguous"):
-        reduce_add_norm(x.t(), None, None, 0.0, x.t(), 1.0, None, exchange, False)
+        allreduce_add_norm(x.t(), None, None, 0.0, x.t(), 1.0, None, exchange, False)
     with pytest.raises(ValueError, match="belong together"):
-        reduce_add_norm(x, x.clone(), None, 0.0, x, 1.0, None, exchange, False)
+        allreduce_add_norm(x, x.clone(), None, 0.0, x, 1.0, None, exchange, False)
     with pytest.raises(ValueError, match="do not fit"):
-        reduce_add_norm(torch.ones(300, 32), None, None, 0.0, torch.ones(300, 32), 1.0, None, exchange, False)
+        allreduce_add_norm(torch.ones(300, 32), None, None, 0.0, torch.ones(300, 32), 1.0, None, exchange, False)
     with pytest.raises(ValueError, match="do not fit"):
-        reduce_add_norm(torch.ones(1, 33), None, None, 0.0, torch.ones(1, 33), 1.0, None, exchange, True)
+        allreduce_add_norm(torch.ones(1, 33), None, None, 0.0, torch.ones(1, 33), 1.0, None, exchange, True)

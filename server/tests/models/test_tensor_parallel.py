@@ -180,7 +180,7 @@ def test_a_step_in_parts_equals_a_whole_one(
     groups = thread_groups(world_size)
     for group in groups:
         group.overlapped_bytes = 1
-    monkeypatch.setattr(kernels, "linear_parts", lambda x, _: parts_of_few if 1 < len(x) < 64 else 1)
+    monkeypatch.setattr(kernels, "linear_splits", lambda x, _: parts_of_few if 1 < len(x) < 64 else 1)
     works = [partial(results, load(tmp_path, group=group), prompts, 3, group) for group in groups]
     for logits, ids in together(works):
         torch.testing.assert_close(logits, expected_logits, atol=1e-4, rtol=1e-4)

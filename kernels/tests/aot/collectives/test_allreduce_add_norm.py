@@ -8,7 +8,7 @@ from triton.backends.compiler import GPUTarget
 
 from text_generation_kernels.collectives._one_shot_rows_kernel import row_shot_kernel
 from text_generation_kernels.collectives.allreduce_add_norm import one_shot_kernel, two_shot_kernel
-from text_generation_kernels.collectives.allreduce_add_norm_peer import peer_add_norm_kernel
+from text_generation_kernels.collectives.allreduce_add_norm_peer import allreduce_add_norm_peer_kernel
 from text_generation_kernels.collectives.allreduce_add_norm_receive import receive_kernel
 
 SM_80 = GPUTarget("cuda", 80, 32)
@@ -92,6 +92,6 @@ def test_sum_of_what_is_copied(world_size: int, dtype: str, target: GPUTarget) -
         "x_weight_ptr": f"*{dtype}",
     }
     constants = {"X_SCALE": 1.0, "RANK": 1, "WORLD": world_size, "BLOCK": 8192, "CHECKED": 64}
-    compiled = compile_offline(peer_add_norm_kernel, _types(dtype) | pointers, constants, 16, target=target)
+    compiled = compile_offline(allreduce_add_norm_peer_kernel, _types(dtype) | pointers, constants, 16, target=target)
     compiled.check()
     assert "LDG.E.STRONG.SYS" in compiled.sass

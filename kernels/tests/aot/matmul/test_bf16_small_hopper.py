@@ -8,7 +8,7 @@ import pytest
 from kernel_support.aot import Compiled, compile_offline
 from triton.experimental.gluon import language as gl
 
-from text_generation_kernels.matmul.bf16_small_hopper import pieces_of, skinny_hopper_kernel
+from text_generation_kernels.matmul.bf16_small_hopper import bf16_small_hopper_kernel, pieces_of
 
 TYPES = {"bf16": gl.bfloat16, "fp16": gl.float16}
 
@@ -25,7 +25,7 @@ class Form(NamedTuple):
 
 
 def _forms() -> list[Form]:
-    file = resources.files("text_generation_kernels") / "tuned" / "skinny_hopper.json"
+    file = resources.files("text_generation_kernels") / "tuned" / "bf16_small_hopper.json"
     entries = [(entry["key"], entry["config"]) for entry in json.loads(file.read_text(encoding="utf-8"))]
     return sorted({Form(key["gated"], key["parts"] > 1, *config.values()) for key, config in entries})
 
@@ -39,7 +39,7 @@ def _compiled(form: Form, dtype: str, with_bias: bool) -> Compiled:
     types |= {"out_ptr": "*fp32" if form.in_parts else f"*{dtype}"} | ({"bias_ptr": f"*{dtype}"} if with_bias else {})
     constants = {"ACTIVATION": "silu" if form.gated == 2 else None, "BLOCK_M": 64, "PIECES": pieces}
     constants |= {"BLOCK_K": form.block_k, "STAGES": form.stages, "X_STAGES": form.x_stages}
-    return compile_offline(skinny_hopper_kernel, types, constants | ({} if with_bias else {"bias_ptr": None}), 4)
+    return compile_offline(bf16_small_hopper_kernel, types, constants | ({} if with_bias else {"bias_ptr": None}), 4)
 
 
 @pytest.mark.parametrize(

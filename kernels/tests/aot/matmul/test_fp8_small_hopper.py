@@ -6,10 +6,10 @@ from importlib import resources
 import pytest
 from kernel_support.aot import Compiled, compile_offline
 
-from text_generation_kernels.matmul.fp8_small_hopper import scaled_hopper_kernel
+from text_generation_kernels.matmul.fp8_small_hopper import fp8_small_hopper_kernel
 
 _ENTRIES = json.loads(
-    (resources.files("text_generation_kernels") / "tuned" / "scaled_hopper.json").read_text(encoding="utf-8")
+    (resources.files("text_generation_kernels") / "tuned" / "fp8_small_hopper.json").read_text(encoding="utf-8")
 )
 Form = tuple[int, ...]
 """BLOCK_M, BLOCK_N, AHEAD, num_warps, num_stages."""
@@ -25,7 +25,7 @@ def _compile(
     form: Form, activation: str | None = None, in_parts: bool = False, with_bias: bool = False, dtype: str = "bf16"
 ) -> Compiled:
     block_m, block_n, ahead, num_warps, num_stages = form
-    names = scaled_hopper_kernel.arg_names
+    names = fp8_small_hopper_kernel.arg_names
     types = {name: "i32" for name in names if name.islower() and not name.endswith("_ptr")}
     types |= dict.fromkeys(("x_ptr", "weight_ptr"), "*fp8e4nv") | {"arrived_ptr": "*i32"}
     types |= dict.fromkeys(("x_scale_ptr", "weight_scale_ptr", "partial_ptr"), "*fp32")
@@ -35,7 +35,7 @@ def _compile(
     constants: dict[str, int | str | None] = {name: None for name in ("bias_ptr", "largest_ptr") if name not in types}
     constants |= {"ACTIVATION": activation, "IN_PARTS": in_parts, "BLOCK_M": block_m, "BLOCK_N": block_n}
     constants |= {"AHEAD": ahead, "STAGES": num_stages}
-    return compile_offline(scaled_hopper_kernel, types, constants, num_warps, 1)
+    return compile_offline(fp8_small_hopper_kernel, types, constants, num_warps, 1)
 
 
 def test_few_forms_serve_everything() -> None:

@@ -8,9 +8,9 @@ from kernel_support.aot import SM_90, Compiled, compile_offline
 from triton.backends.compiler import GPUTarget
 
 from text_generation_kernels.collectives.exchange import Exchange
-from text_generation_kernels.matmul.bf16_gemv import vector_product_kernel
-from text_generation_kernels.matmul.gemv_blocks import choosing_blocks, product_blocks, sum_blocks
-from text_generation_kernels.moe.experts_gemv import Choice, expert_product_kernel, vector_sum_kernel
+from text_generation_kernels.matmul.bf16_gemv import bf16_gemv_kernel
+from text_generation_kernels.matmul.gemv_blocks import choosing_blocks, gemv_blocks, sum_blocks
+from text_generation_kernels.moe.experts_gemv import Choice, expert_gemv_kernel, expert_gemv_sum_kernel
 from text_generation_kernels.moe.moe_route import RouteOptions
 
 DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
@@ -26,7 +26,7 @@ def _product(
     sent: bool = False,
 ) -> Compiled:
     shape = (1 << 15 if large else 64, inputs)
-    config = product_blocks(torch.empty(shape, dtype=DTYPES[dtype], device="meta"), norm, adds=adds)
+    config = gemv_blocks(torch.empty(shape, dtype=DTYPES[dtype], device="meta"), norm, adds=adds)
     warps, stages = config.pop("num_warps"), config.pop("num_stages")
     sizes = ["inputs", "outputs", *(f"stride_{each}" for each in ("x_row", "weight_output", "out_row"))]
     types: dict[str, str] = dict.fromkeys(("x_ptr", "weight_ptr", "out_ptr"), f"*{dtype}")
@@ -41,14 +41,14 @@ def _product(
         control = torch.empty(0, dtype=torch.int64, device="meta")
         exchange = Exchange(1, 2, control, 16 << 20)
         constants |= {"out_ptr": None, "RANK": 1, **exchange.constants(torch.empty(0, dtype=DTYPES[dtype]))}
-    return compile_offline(vector_product_kernel, types, constants, warps, stages, target)
+    return compile_offline(bf16_gemv_kernel, types, constants, warps, stages, target)
 
 
 def _experts(
     inputs: int, dtype: str, held: int | None = None, options: RouteOptions | None = None, target: GPUTarget = SM_90
 ) -> Compiled:
     weight = torch.empty((128, 1536, inputs), dtype=DTYPES[dtype], device="meta")
-    config = product_blocks(weight) if options is None else choosing_blocks(weight)
+    config = gemv_blocks(weight) if options is None else choosing_blocks(weight)
     warps, stages = config.pop("num_warps"), config.pop("num_stages")
     types: dict[str, str] = dict.fromkeys(("x_ptr", "weight_ptr", "bias_ptr", "out_ptr"), f"*{dtype}")
     types |= dict.fromkeys(("inputs", "outputs", "stride_x_row", "first"), "i32") | {"scale": "fp32", "ids_ptr": "*i32"}
@@ -61,7 +61,7 @@ def _experts(
     else:
         types |= {"logits_ptr": f"*{dtype}", "shares_ptr": "*fp32"}
         constants |= Choice(torch.empty(1, 128), options, torch.empty(1, 8)).constants
-    return compile_offline(expert_product_kernel, types, constants, warps, stages, target)
+    return compile_offline(expert_gemv_kernel, types, constants, warps, stages, target)
 
 
 def _sum(inputs: int, slots: int, dtype: str, held: int | None, target: GPUTarget = SM_90) -> Compiled:
@@ -71,7 +71,7 @@ def _sum(inputs: int, slots: int, dtype: str, held: int | None, target: GPUTarge
     types |= dict.fromkeys(("inputs", "outputs"), "i32")
     constants = {"SLOTS": slots, "BLOCK_S": slots, "HELD": held, "bias_ptr": None, "ADDS": True, **config}
     constants["MASK"] = held is not None or (inputs - config["REST"]) % config["BLOCK_K"] != 0
-    return compile_offline(vector_sum_kernel, types, constants, warps, stages, target)
+    return compile_offline(expert_gemv_sum_kernel, types, constants, warps, stages, target)
 
 
 @pytest.mark.parametrize("inputs", [2048, 2880, 4096, 14336])
@@ -111,11 +111,11 @@ def test_sums_of_experts_ask_before_the_wait_and_do_not_spill(inputs: int, slots
 
 def test_the_matrix_of_queries_keys_and_values_is_about_one_wave_of_programs() -> None:
     weight = torch.empty((5120, 2048), dtype=torch.bfloat16, device="meta")
-    qkv, gated = product_blocks(weight, normalises=True), product_blocks(weight, normalises=True, activates=True)
-    router = product_blocks(weight[:128], normalises=True)
+    qkv, gated = gemv_blocks(weight, normalises=True), gemv_blocks(weight, normalises=True, activates=True)
+    router = gemv_blocks(weight[:128], normalises=True)
     assert qkv["BLOCK_N"] == 8
     output = torch.empty((2048, 4096), dtype=torch.bfloat16, device="meta")
-    assert product_blocks(output, adds=True)["num_warps"] == 2 * product_blocks(output)["num_warps"]
+    assert gemv_blocks(output, adds=True)["num_warps"] == 2 * gemv_blocks(output)["num_warps"]
     # What is small, or stands before no attention, has more programs of fewer rows.
     assert gated["BLOCK_N"] == router["BLOCK_N"] == 2
 

@@ -7,8 +7,8 @@ import torch
 from kernel_support.aot import SM_90, Compiled, compile_offline
 from triton.backends.compiler import GPUTarget
 
-from text_generation_kernels.matmul.w4a16_gemv import groups_blocks, vector_groups_kernel
-from text_generation_kernels.matmul.w8a8_gemv import MOST_QUANTISED, rows_blocks, vector_rows_kernel
+from text_generation_kernels.matmul.w4a16_gemv import groups_blocks, w4a16_gemv_kernel
+from text_generation_kernels.matmul.w8a8_gemv import MOST_QUANTISED, rows_blocks, w8a8_gemv_kernel
 
 FP8, INT8 = torch.float8_e4m3fn, torch.int8
 
@@ -27,7 +27,7 @@ def _rows(
     constants |= {"x_scale_ptr": None} if quantises else {}
     constants |= {"BLOCK_N": config["BLOCK_N"], "BLOCK_K": config["BLOCK_K"] // words}
     constants |= {"STEPS": steps, "MASK": mask, "IN_THREAD": 16 // words, "PLAIN": False}
-    return compile_offline(vector_rows_kernel, types, constants, config["num_warps"], target=target)
+    return compile_offline(w8a8_gemv_kernel, types, constants, config["num_warps"], target=target)
 
 
 def _groups(
@@ -42,7 +42,7 @@ def _groups(
     constants |= {} if with_zeros else {"zeros_ptr": None}
     constants |= {"STEPS": -(-words // config["BLOCK_W"]), "MASK": words % config["BLOCK_W"] != 0}
     constants |= {name: config[name] for name in ("BLOCK_N", "BLOCK_W")}
-    return compile_offline(vector_groups_kernel, types, constants, config["num_warps"], target=target)
+    return compile_offline(w4a16_gemv_kernel, types, constants, config["num_warps"], target=target)
 
 
 def _asked_before_the_wait(compiled: Compiled) -> int:

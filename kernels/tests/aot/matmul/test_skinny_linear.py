@@ -28,7 +28,7 @@ def _forms(operator: str, shared_kib: int, least_splits: int = 1) -> list[Form]:
 
 
 FORMS = _forms("skinny_linear", 227)
-FORMS_IN_PARTS = _forms("linear_in_parts", 227, least_splits=2)
+FORMS_IN_PARTS = _forms("linear_split_k", 227, least_splits=2)
 
 
 def _compile(

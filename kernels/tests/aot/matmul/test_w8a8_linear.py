@@ -7,12 +7,12 @@ import pytest
 from kernel_support.aot import SM_90, Compiled, compile_offline
 from triton.backends.compiler import GPUTarget
 
-from text_generation_kernels.matmul.w8a8_gemm import scaled_product_kernel
+from text_generation_kernels.matmul.w8a8_gemm import w8a8_gemm_kernel
 from text_generation_kernels.matmul.w8a8_library import scale_sums_kernel
 from text_generation_kernels.matmul.w8a8_linear import MAX_TOKENS
 
 _ENTRIES = json.loads(
-    (resources.files("text_generation_kernels") / "tuned" / "scaled_linear.json").read_text(encoding="utf-8")
+    (resources.files("text_generation_kernels") / "tuned" / "w8a8_linear.json").read_text(encoding="utf-8")
 )
 Form = tuple[int, ...]
 """BLOCK_M, BLOCK_N, BLOCK_K, AHEAD, num_warps, num_stages."""
@@ -40,7 +40,7 @@ def _compile(
     in_parts: bool = False,
 ) -> Compiled:
     block_m, block_n, block_k, ahead, num_warps, num_stages = form
-    names = scaled_product_kernel.arg_names
+    names = w8a8_gemm_kernel.arg_names
     types = {name: "i32" for name in names if name.islower() and not name.endswith("_ptr")}
     types |= {"x_ptr": f"*{dtype}", "weight_ptr": f"*{dtype}", "out_ptr": "*bf16", "arrived_ptr": "*i32"}
     types |= dict.fromkeys(("x_scale_ptr", "weight_scale_ptr", "partial_ptr"), "*fp32")
@@ -52,7 +52,7 @@ def _compile(
     constants |= {"MASK_K": mask, "BLOCK_M": block_m, "BLOCK_N": block_n, "BLOCK_K": block_k, "AHEAD": ahead}
     constants |= {"ACTIVATION": activation, "IN_PARTS": in_parts}
     constants["STAGES"] = num_stages if by_block and block_m <= 32 else None
-    return compile_offline(scaled_product_kernel, types, constants, num_warps, num_stages, target)
+    return compile_offline(w8a8_gemm_kernel, types, constants, num_warps, num_stages, target)
 
 
 def test_few_forms_serve_everything() -> None:

@@ -9,19 +9,21 @@ from kernel_support.aot import SM_90, Compiled, compile_offline
 from triton.backends.compiler import GPUTarget
 
 from text_generation_kernels.matmul.dequantise import dequantise_kernel
-from text_generation_kernels.matmul.w4a16_large_hopper import grouped_many_kernel
-from text_generation_kernels.matmul.w4a16_small_hopper import grouped_few_kernel
-from text_generation_kernels.matmul.weight_only_gemm import grouped_product_kernel
+from text_generation_kernels.matmul.w4a16_large_hopper import w4a16_large_hopper_kernel
+from text_generation_kernels.matmul.w4a16_small_hopper import w4a16_small_hopper_kernel
+from text_generation_kernels.matmul.weight_only_gemm import weight_only_gemm_kernel
 from text_generation_kernels.runtime.settings import nearest
 
 _ENTRIES = json.loads(
-    (resources.files("text_generation_kernels") / "tuned" / "grouped_linear.json").read_text(encoding="utf-8")
+    (resources.files("text_generation_kernels") / "tuned" / "weight_only_linear.json").read_text(encoding="utf-8")
 )
 _FEW = sorted(
     {
         (entry["config"]["BLOCK_M"], entry["config"]["num_stages"])
         for entry in json.loads(
-            (resources.files("text_generation_kernels") / "tuned" / "grouped_few.json").read_text(encoding="utf-8")
+            (resources.files("text_generation_kernels") / "tuned" / "w4a16_small_hopper.json").read_text(
+                encoding="utf-8"
+            )
         )
         if entry["config"]["BLOCK_M"]
     }
@@ -68,7 +70,7 @@ def _compile(form: Form, kind: str, dtype: str = "bf16", groups: int = 2, target
     }
     four = kind not in ("eight", "float8")
     constants |= {"AHEAD": ahead if four else 0, "LATER": later if four else 0}
-    return compile_offline(grouped_product_kernel, types, constants, num_warps, num_stages, target)
+    return compile_offline(weight_only_gemm_kernel, types, constants, num_warps, num_stages, target)
 
 
 @pytest.mark.parametrize("form", _forms(227, 4), ids=str)
@@ -94,7 +96,7 @@ def test_kinds_of_four_bits(kind: str, dtype: str, groups: int) -> None:
 @pytest.mark.parametrize(("outputs", "inputs"), [(28672, 4096), (4096, 14336)])
 def test_looked_up_codes_of_few_tokens_leave_room_for_another_program(outputs: int, inputs: int) -> None:
     sizes = {"bits": 4, "outputs": outputs, "inputs": inputs, "tokens": 16}
-    config = nearest("grouped_linear", shared_kib=227, **sizes, table=2)
+    config = nearest("weight_only_linear", shared_kib=227, **sizes, table=2)
     assert _compile(_form(4, config), "table", groups=4).shared_bytes <= 227 * 1024 // 2
 
 
@@ -138,7 +140,7 @@ def test_few_tokens(block_m: int, num_stages: int, kind: str, dtype: str) -> Non
     types |= {"scales_ptr": "*bf16", **KINDS[kind]}
     constants = {name: None for name in ("zeros_ptr",) if name not in types}
     constants |= {"BLOCK_M": block_m, "BLOCK_N": 128, "STAGES": num_stages}
-    compiled = compile_offline(grouped_few_kernel, types, constants, 4)
+    compiled = compile_offline(w4a16_small_hopper_kernel, types, constants, 4)
     compiled.check()
     assert 2 * (compiled.shared_bytes + 1024) <= compiled.shared_limit + 1024
     assert f"HGMMA.64x{block_m}x16" in compiled.sass
@@ -159,7 +161,7 @@ def test_many_tokens(block_m: int, kind: str, dtype: str, groups: int) -> None:
     types |= {"scales_ptr": "*bf16", "partial_ptr": "*fp32", "arrived_ptr": "*i32", **KINDS[kind]}
     constants = {name: None for name in ("zeros_ptr",) if name not in types}
     constants |= {"GROUPS": groups, "BLOCK_M": block_m, "BLOCK_N": 128, "STAGES": 4}
-    compiled = compile_offline(grouped_many_kernel, types, constants, 8)
+    compiled = compile_offline(w4a16_large_hopper_kernel, types, constants, 8)
     # Eight groups with zeros in a block need more registers than there are.
     compiled.check(max_spills=40 if groups == 8 else 0)
     assert f"HGMMA.64x{block_m}x16" in compiled.sass

@@ -8,12 +8,12 @@ import pytest
 from kernel_support.aot import SHARED_KIB, SM_90, Compiled, compile_offline
 from triton.backends.compiler import GPUTarget
 
-from text_generation_kernels.moe.fp8_grouped_gemm import moe_eight_kernel
-from text_generation_kernels.moe.grouped_gemm import moe_product_kernel, tile_columns
+from text_generation_kernels.moe.fp8_grouped_gemm import fp8_grouped_gemm_kernel
+from text_generation_kernels.moe.grouped_gemm import grouped_gemm_kernel, tile_columns
 from text_generation_kernels.moe.moe_align import moe_align_kernel
 from text_generation_kernels.moe.moe_experts import moe_combine_kernel
 from text_generation_kernels.moe.moe_route import moe_route_kernel
-from text_generation_kernels.moe.weight_only_grouped_gemm import moe_codes_kernel
+from text_generation_kernels.moe.weight_only_grouped_gemm import weight_only_grouped_gemm_kernel
 
 
 def _entries(operator: str) -> Any:
@@ -21,7 +21,7 @@ def _entries(operator: str) -> Any:
     return json.loads((tuned / f"{operator}.json").read_text(encoding="utf-8"))
 
 
-_ENTRIES, _CODES_ENTRIES = _entries("moe_product"), _entries("moe_codes")
+_ENTRIES, _CODES_ENTRIES = _entries("grouped_gemm"), _entries("weight_only_grouped_gemm")
 Form = tuple[int, ...]
 """Rows of a tile (1: not sorted, of codes alone), BLOCK_N, BLOCK_K, num_warps, num_stages."""
 
@@ -51,7 +51,7 @@ def _product(
     optional = {"row_weights_ptr": None if up else "*fp32", "bias_ptr": f"*{dtype}" if masked else None}
     types |= {name: kind for name, kind in optional.items() if kind}
     constants |= {name: None for name, kind in optional.items() if not kind}
-    return compile_offline(moe_product_kernel, types, constants, num_warps, num_stages, target)
+    return compile_offline(grouped_gemm_kernel, types, constants, num_warps, num_stages, target)
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,7 @@ def _codes_product(form: Form, kind: str, up: bool, target: GPUTarget = SM_90) -
     optional |= {"table_ptr": "*fp32" if stored == "i32" else None}
     types |= {name: type_ for name, type_ in optional.items() if type_}
     constants |= {name: None for name, type_ in optional.items() if not type_}
-    return compile_offline(moe_codes_kernel, types, constants, num_warps, num_stages, target)
+    return compile_offline(weight_only_grouped_gemm_kernel, types, constants, num_warps, num_stages, target)
 
 
 def _both(shared_kib: int) -> list[tuple[Form, str]]:
@@ -144,7 +144,7 @@ def test_products_of_codes_on_cards_with_less_shared_memory(capability: int, for
     _codes_product(form, kind, up=False, target=GPUTarget("cuda", capability, 32)).check_shared()
 
 
-@pytest.mark.parametrize("entry", _entries("moe_eight"), ids=str)
+@pytest.mark.parametrize("entry", _entries("fp8_grouped_gemm"), ids=str)
 def test_products_of_float8_do_not_spill(entry: Any) -> None:
     key, config = entry["key"], entry["config"]
     types = {"x_ptr": "*fp8e4nv", "weight_ptr": "*fp8e4nv", "x_scale_ptr": "*fp32", "scales_ptr": "*bf16"}
@@ -153,7 +153,9 @@ def test_products_of_float8_do_not_spill(entry: Any) -> None:
     constants = {"SLOTS": 8, "ACTIVATION": "silu", "BLOCKS": True, "MASK_K": False, "GROUP": 8, "BLOCK_K": 128}
     constants |= {"BLOCK_M": key["block_m"], "BLOCK_N": config["BLOCK_N"], "bias_ptr": None, "row_weights_ptr": None}
     target = SM_90 if key["shared_kib"] == 227 else GPUTarget("cuda", 89, 32)
-    compiled = compile_offline(moe_eight_kernel, types, constants, config["num_warps"], config["num_stages"], target)
+    compiled = compile_offline(
+        fp8_grouped_gemm_kernel, types, constants, config["num_warps"], config["num_stages"], target
+    )
     if target == SM_90:
         compiled.check()
         assert compiled.count("QGMMA")

@@ -17,7 +17,7 @@ from text_generation_kernels.sampling.top_tokens import top_tokens_kernel
 
 # The package's attributes of these names are the operators.
 logits_process, draw, choose = (
-    importlib.import_module(f"text_generation_kernels.{name}") for name in ("logits_process", "draw", "choose")
+    importlib.import_module(f"text_generation_kernels.sampling.{name}") for name in ("logits_process", "draw", "choose")
 )
 
 LONGS = {

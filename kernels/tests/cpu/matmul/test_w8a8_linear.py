@@ -19,7 +19,7 @@ def test_is_the_affine_map_of_what_the_values_stand_for(
     bias = torch.randn(outputs) if with_bias else None
     out = torch.full((tokens, outputs), float("nan"))
 
-    kernels.scaled_linear(x8, x_scale, weight8, weight_scale, bias, out)
+    kernels.w8a8_linear(x8, x_scale, weight8, weight_scale, bias, out)
 
     expected = torch.zeros(tokens, outputs, dtype=torch.float64)
     for t in range(tokens):
@@ -38,7 +38,7 @@ def test_is_the_affine_map_of_what_the_values_stand_for(
 
 def test_no_tokens() -> None:
     weight8 = torch.zeros(8, 16, dtype=torch.int8)
-    kernels.scaled_linear(weight8[:0], torch.empty(0), weight8, torch.ones(8), None, torch.empty(0, 8))
+    kernels.w8a8_linear(weight8[:0], torch.empty(0), weight8, torch.ones(8), None, torch.empty(0, 8))
 
 
 def test_a_cpu_has_float8_products() -> None:

@@ -65,7 +65,7 @@ def test_is_the_affine_map_of_what_codes_stand_for(kind: str, group_size: int, i
     packed_scales, _ = kernels.pack_scales(scales, inputs, group_size)
 
     out, matrix = torch.full((tokens, outputs), float("nan")), torch.full((outputs, inputs), float("nan"))
-    kernels.grouped_linear(x, packed, packed_scales, zeros, table, perm, bias, out, group_size)
+    kernels.weight_only_linear(x, packed, packed_scales, zeros, table, perm, bias, out, group_size)
     kernels.dequantise(packed, packed_scales, zeros, table, matrix, group_size)
 
     torch.testing.assert_close(matrix.double(), weight, atol=1e-6, rtol=1e-5)

@@ -9,7 +9,6 @@ from torch import Tensor
 
 import text_generation_kernels as kernels
 from text_generation_kernels.matmul import bf16_small_hopper
-from text_generation_kernels.matmul.bf16_small_hopper import skinny_hopper
 
 pytestmark = [
     pytest.mark.gpu,
@@ -21,7 +20,7 @@ Form = dict[str, int]
 
 
 def _forms(gated: int) -> list[Form]:
-    file = resources.files("text_generation_kernels") / "tuned" / "skinny_hopper.json"
+    file = resources.files("text_generation_kernels") / "tuned" / "bf16_small_hopper.json"
     entries = json.loads(file.read_text(encoding="utf-8"))
     forms = {tuple(entry["config"].items()) for entry in entries if entry["key"]["gated"] == gated}
     return [dict(form) for form in sorted(forms)]
@@ -59,7 +58,7 @@ def test_the_product(
     bias = _random(outputs, dtype=dtype) if with_bias else None
     out = torch.full((tokens, outputs), float("nan"), device="cuda", dtype=dtype)
 
-    skinny_hopper(x, weight, bias, out, 1, None)
+    bf16_small_hopper.bf16_small_hopper(x, weight, bias, out, 1, None)
 
     expected = x.double() @ weight.double().t() + (0 if bias is None else bias.double())
     _assert_close(out, expected, 4e-3)
@@ -73,7 +72,7 @@ def test_every_part_of_the_inputs_has_its_own_sum(parts: int, form: Form, monkey
     x, weight = _random(50, 896), _random(330, 896)
     out = torch.full((parts, 50, 330), float("nan"), device="cuda")
 
-    skinny_hopper(x, weight, None, out, parts, None)
+    bf16_small_hopper.bf16_small_hopper(x, weight, None, out, parts, None)
 
     blocks = -(-896 // form["BLOCK_K"])
     part = -(-blocks // parts) * form["BLOCK_K"]
@@ -94,11 +93,11 @@ def test_gate_and_up(
     bias = _random(outputs) if with_bias else None
     product = torch.empty(tokens, outputs, device="cuda", dtype=torch.bfloat16)
     out, expected = torch.full((2, tokens, outputs // 2), float("nan"), device="cuda", dtype=torch.bfloat16)
-    skinny_hopper(x, weight, bias, product, 1, None)
+    bf16_small_hopper.bf16_small_hopper(x, weight, bias, product, 1, None)
     kernels.act_and_mul(product, "silu", expected)
     _take(form, monkeypatch)
 
-    skinny_hopper(x, weight, bias, out, 1, "silu")
+    bf16_small_hopper.bf16_small_hopper(x, weight, bias, out, 1, "silu")
 
     assert torch.equal(out, expected)
 
@@ -108,7 +107,7 @@ def test_every_tensor_has_its_own_stride() -> None:
     x, weight = _random(36, 80)[:, 8:72], _random(20, 72)[:, :64]
     out = torch.full((36, 30), float("nan"), device="cuda", dtype=torch.bfloat16)
 
-    skinny_hopper(x, weight, None, out[:, 3:23], 1, None)
+    bf16_small_hopper.bf16_small_hopper(x, weight, None, out[:, 3:23], 1, None)
 
     _assert_close(out[:, 3:23], x.double() @ weight.double().t(), 4e-3)
     assert out[:, :3].isnan().all()
@@ -121,7 +120,7 @@ def test_what_the_tile_has_past_the_last_token_is_neither_read_nor_written() -> 
     x, out = (torch.full((64, size), float("nan"), device="cuda", dtype=torch.bfloat16) for size in (256, 200))
     x[:40] = _random(40, 256)
 
-    skinny_hopper(x[:40], weight, None, out[:40], 1, None)
+    bf16_small_hopper.bf16_small_hopper(x[:40], weight, None, out[:40], 1, None)
 
     _assert_close(out[:40], x[:40].double() @ weight.double().t(), 4e-3)
     assert out[40:].isnan().all()

@@ -74,11 +74,11 @@ def test_same_bits_for_every_number_of_tokens_of_one_padded_size(
 @pytest.mark.parametrize(("outputs", "inputs"), [*SHAPES, (5120, 8192), (6144, 4096)])
 def test_parts_add_up_to_the_product(outputs: int, inputs: int, tokens: int, dtype: torch.dtype) -> None:
     x, weight, _ = _inputs(tokens, outputs, inputs, dtype, with_bias=False)
-    parts = kernels.linear_parts(x, weight)
+    parts = kernels.linear_splits(x, weight)
     if parts == 1:
         pytest.skip("this product is best whole")
     out = torch.full((parts, tokens, outputs), float("nan"), device="cuda")
-    kernels.linear_in_parts(x, weight, out)
+    kernels.linear_split_k(x, weight, out)
     expected = x.double() @ weight.double().t()
     assert (out.double().sum(0) - expected).norm() <= 3e-5 * expected.norm()
 
@@ -93,10 +93,10 @@ def test_a_graph_of_parts_and_norms_that_add_them_up() -> None:
         residual.copy_(start)
         kernels.rms_norm(residual, norm, 1e-5, read)
         for weight in weights:
-            parts = kernels.linear_parts(read, weight)
+            parts = kernels.linear_splits(read, weight)
             assert parts > 1
             out = torch.empty(parts, *read.shape, device="cuda")
-            kernels.linear_in_parts(read, weight, out)
+            kernels.linear_split_k(read, weight, out)
             kernels.add_rms_norm(out, residual, norm, 1e-5, read)
         result.copy_(residual)
 

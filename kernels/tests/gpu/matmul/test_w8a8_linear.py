@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 import text_generation_kernels as kernels
-from text_generation_kernels.matmul.w8a8_library import BLOCKS, ROWS, SUMS, library_product, takes
+from text_generation_kernels.matmul.w8a8_library import BLOCKS, ROWS, SUMS, library_gemm, takes
 from text_generation_kernels.matmul.w8a8_linear import BLOCK, dequantise
 
 pytestmark = pytest.mark.gpu
@@ -54,7 +54,7 @@ def test_the_product(outputs: int, inputs: int, tokens: int, dtype: torch.dtype,
     operands = _operands(tokens, outputs, inputs, dtype, by_block)
     out = torch.full((tokens, outputs), float("nan"), device="cuda", dtype=torch.bfloat16)
     bias = torch.randn(outputs, device="cuda").bfloat16() if tokens == 16 else None
-    kernels.scaled_linear(*operands, bias, out)
+    kernels.w8a8_linear(*operands, bias, out)
     # bfloat16 rounds by 1.7e-3, few outputs by up to 3.9e-3; libraries add up float8 in short sums.
     assert _error(operands, bias, out) <= (3.9e-3 if tokens <= 64 or dtype == torch.int8 else 6e-3)
 
@@ -74,7 +74,7 @@ def test_every_way_of_the_libraries(
         pytest.skip("this card's libraries do not take it")
     bias = torch.randn(1024, device="cuda").to(dtype) if with_bias else None
     out = torch.full((tokens, 3 * 1024), float("nan"), device="cuda", dtype=dtype)[:, 1024:2048]
-    library_product(way, *operands, bias, out)
+    library_gemm(way, *operands, bias, out)
     assert _error(operands, bias, out) <= 6e-3
 
 
@@ -89,9 +89,9 @@ def test_a_token_that_is_not_quantised_yet(
     kernels.quantise_rows(x, x8, x_scale)
     written = outputs if activation is None else outputs // 2
     given, expected = (torch.full((1, written), float("nan"), device="cuda").bfloat16() for _ in range(2))
-    kernels.scaled_linear(x, None, weight8, weight_scale, None, given, activation)
+    kernels.w8a8_linear(x, None, weight8, weight_scale, None, given, activation)
     product = torch.empty(1, outputs, device="cuda").bfloat16()
-    kernels.scaled_linear(x8, x_scale, weight8, weight_scale, None, product)
+    kernels.w8a8_linear(x8, x_scale, weight8, weight_scale, None, product)
     if activation is None:
         # Codes are the same; sums are in another order.
         torch.testing.assert_close(given, product, rtol=2**-7, atol=1e-2)
@@ -106,7 +106,7 @@ def test_same_bits_for_every_number_of_tokens_of_one_padded_size(dtype: torch.dt
     results: list[Tensor] = []
     for tokens in (2, 7, 16):
         out = torch.empty(tokens, 6144, device="cuda", dtype=torch.bfloat16)
-        kernels.scaled_linear(x8[:tokens], x_scale[:tokens], weight8, weight_scale, None, out)
+        kernels.w8a8_linear(x8[:tokens], x_scale[:tokens], weight8, weight_scale, None, out)
         results.append(out[0].clone())
     assert all(torch.equal(result, results[0]) for result in results)
 
@@ -123,7 +123,7 @@ def test_a_graph_of_norms_and_products_that_depend_on_each_other() -> None:
     def run() -> None:
         for index in range(layers):
             kernels.rms_norm(states[index], norm, 1e-5, normed, eight, scale)
-            kernels.scaled_linear(eight, scale, weights[index], weight_scale, None, states[index + 1])
+            kernels.w8a8_linear(eight, scale, weights[index], weight_scale, None, states[index + 1])
 
     run()
     graph = torch.cuda.CUDAGraph()

@@ -46,13 +46,13 @@ def _product(operands: Operands) -> Tensor:
 def _in_parts(operands: Operands) -> Tensor:
     """Whole, where it is not best divided."""
     x8, _, weight8, _ = operands
-    parts = kernels.scaled_parts(*operands)
+    parts = kernels.w8a8_splits(*operands)
     if parts == 1:
         out = torch.full((1, len(x8), len(weight8)), float("nan"), device="cuda")
-        kernels.scaled_linear(*operands, None, out[0])
+        kernels.w8a8_linear(*operands, None, out[0])
         return out
     out = torch.full((parts, len(x8), len(weight8)), float("nan"), device="cuda")
-    kernels.scaled_in_parts(*operands, out)
+    kernels.w8a8_split_k(*operands, out)
     return out
 
 
@@ -73,7 +73,7 @@ def test_activation_and_codes(outputs: int, inputs: int, tokens: int, with_bias:
     bias = torch.randn(outputs, device="cuda").bfloat16() if with_bias else None
     out = torch.full((tokens, outputs // 2), float("nan"), device="cuda", dtype=torch.bfloat16)
     eight, scale = torch.zeros_like(out, dtype=torch.float8_e4m3fn), torch.empty(tokens, device="cuda")
-    kernels.scaled_gated(*operands, bias, "silu", out, eight, scale, 0, None, 0.0)
+    kernels.w8a8_gated(*operands, bias, "silu", out, eight, scale, 0, None, 0.0)
     product = _product(operands) if bias is None else _product(operands) + bias.double()
     expected = torch.empty_like(out)
     act_and_mul_torch(product.bfloat16(), "silu", expected)
@@ -92,7 +92,7 @@ def test_same_bits_for_every_number_of_tokens_of_one_padded_size(most: int) -> N
         first = x8[:tokens], x_scale[:tokens], matrix[0], matrix[1]
         gated = torch.empty(tokens, 2048, device="cuda", dtype=torch.bfloat16)
         eight, scale = torch.empty_like(gated, dtype=torch.float8_e4m3fn), torch.empty(tokens, device="cuda")
-        kernels.scaled_gated(*first, None, "gelu", gated, eight, scale, 0, None, 0.0)
+        kernels.w8a8_gated(*first, None, "gelu", gated, eight, scale, 0, None, 0.0)
         results.append(torch.cat((_in_parts(first).sum(0)[0], gated[0].float(), eight[0].float(), scale[:1])))
     assert all(torch.equal(result, results[0]) for result in results)
 

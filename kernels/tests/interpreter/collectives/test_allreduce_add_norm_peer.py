@@ -4,7 +4,7 @@ import pytest
 import torch
 from kernel_support import reference
 
-from text_generation_kernels.collectives.allreduce_add_norm_peer import announce, peer_add_norm
+from text_generation_kernels.collectives.allreduce_add_norm_peer import allreduce_add_norm_peer, announce
 from text_generation_kernels.collectives.exchange import LIMIT, Exchange, control_block
 
 CPU = torch.device("cpu")
@@ -35,13 +35,13 @@ def test_the_parts_that_were_announced_are_added(weighted: bool, rank: int, worl
         for _ in others:
             announce(flag)
         if weighted:
-            peer_add_norm(out, others, sums, weight, EPS, 0.5, x_weight, flag, exchange)
+            allreduce_add_norm_peer(out, others, sums, weight, EPS, 0.5, x_weight, flag, exchange)
             expected = reference.rms_norm(total, x_weight, EPS)
             added = expected * 0.5 + residual
             torch.testing.assert_close(sums.double(), added, atol=5e-3, rtol=5e-3)
             torch.testing.assert_close(out.double(), reference.rms_norm(added, weight, EPS), atol=1e-2, rtol=1e-2)
         else:
-            peer_add_norm(out, others, None, None, EPS, 1.0, None, flag, exchange)
+            allreduce_add_norm_peer(out, others, None, None, EPS, 1.0, None, flag, exchange)
             assert torch.equal(out, total)
         assert flag.item() == 0
     assert report.item() == 0
@@ -52,5 +52,5 @@ def test_a_part_that_does_not_come_is_reported() -> None:
     x, others = torch.ones(2, 32), torch.ones(3, 2, 32)
     for _ in range(2):
         announce(flag)
-    peer_add_norm(x, others, None, None, EPS, 1.0, None, flag, _exchange(report, 20_000, world_size=4))
+    allreduce_add_norm_peer(x, others, None, None, EPS, 1.0, None, flag, _exchange(report, 20_000, world_size=4))
     assert report.item() == 1

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from text_generation_kernels.matmul.linear_split_k import linear_in_parts_triton
+from text_generation_kernels.matmul.linear_split_k import linear_split_k_triton
 from text_generation_kernels.matmul.skinny_linear import skinny_linear_triton
 from text_generation_kernels.norm.act_and_mul import act_and_mul_triton
 from text_generation_kernels.runtime.launch import arrivals
@@ -14,7 +14,7 @@ from text_generation_kernels.runtime.launch import arrivals
 def splits(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
     """Small tiles, so that few inputs make several steps."""
     config = {"BLOCK_N": 16, "BLOCK_K": 32, "num_warps": 4, "num_stages": 2, "splits": request.param}
-    for operator in (skinny_linear_triton, linear_in_parts_triton):
+    for operator in (skinny_linear_triton, linear_split_k_triton):
         monkeypatch.setitem(operator.__globals__, "nearest", lambda *_, **__: config)
     return request.param
 
@@ -44,7 +44,7 @@ def test_parts_add_up_to_the_product(splits: int, tokens: int, outputs: int, inp
     x, weight = torch.randn(tokens, inputs).half(), torch.randn(outputs, inputs).half()
     parts = {32: 1, 128: min(splits, 2), 160: splits}[inputs]
     out = torch.full((parts, tokens, outputs), float("nan"))
-    linear_in_parts_triton(x, weight, out)
+    linear_split_k_triton(x, weight, out)
     expected = x.double() @ weight.double().t()
     torch.testing.assert_close(out.double().sum(0), expected, atol=1e-3, rtol=1e-4)
     whole = torch.empty(tokens, outputs).half()
@@ -55,8 +55,8 @@ def test_parts_add_up_to_the_product(splits: int, tokens: int, outputs: int, inp
 @pytest.mark.parametrize("splits", [2], indirect=True)
 @pytest.mark.usefixtures("splits")
 def test_another_number_of_parts_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"linear_in_parts: out .* must be float32 \(2, 4, 8\)"):
-        linear_in_parts_triton(torch.empty(4, 64).half(), torch.empty(8, 64).half(), torch.empty(3, 4, 8))
+    with pytest.raises(ValueError, match=r"linear_split_k: out .* must be float32 \(2, 4, 8\)"):
+        linear_split_k_triton(torch.empty(4, 64).half(), torch.empty(8, 64).half(), torch.empty(3, 4, 8))
 
 
 @pytest.mark.parametrize("with_bias", [False, True])

@@ -7,7 +7,7 @@ from torch import Tensor
 from text_generation_kernels import pack_codes, pack_scales
 from text_generation_kernels.matmul import w4a16_gemv
 from text_generation_kernels.matmul.group_quantisation import group_values
-from text_generation_kernels.matmul.weight_only_linear import grouped_linear_triton
+from text_generation_kernels.matmul.weight_only_linear import weight_only_linear_triton
 from text_generation_kernels.norm.act_and_mul import act_and_mul_torch
 
 Weight = tuple[Tensor, Tensor, Tensor | None, None]
@@ -41,7 +41,7 @@ def test_little_is_lost_of_inputs_of_any_size(outputs: int, inputs: int, with_ze
     weight = _weight(outputs, inputs, with_zeros)
     x = (torch.randn(1, inputs) * 10 ** torch.randn(1, inputs)).to(dtype)
     bias, out = torch.randn(outputs), torch.full((1, outputs), float("nan"))
-    w4a16_gemv.vector_groups(x, *weight[:3], bias, out, None)
+    w4a16_gemv.w4a16_gemv(x, *weight[:3], bias, out, None)
     expected = _expected(x, weight) + bias.double()
     assert (out.double() - expected).norm() <= 1e-4 * expected.norm()
 
@@ -50,7 +50,7 @@ def test_inputs_that_differ_little_lose_nothing() -> None:
     weight = _weight(16, 512, with_zeros=True)
     x = (torch.rand(1, 512) + 1).bfloat16()
     out = torch.empty(1, 16)
-    w4a16_gemv.vector_groups(x, *weight[:3], None, out, None)
+    w4a16_gemv.w4a16_gemv(x, *weight[:3], None, out, None)
     torch.testing.assert_close(out.double(), _expected(x, weight), rtol=1e-6, atol=1e-4)
 
 
@@ -60,16 +60,16 @@ def test_not_finite_inputs_are_not_hidden(bad: float) -> None:
     x = torch.ones(1, 512).bfloat16()
     x[0, 300] = bad
     out = torch.zeros(1, 16)
-    w4a16_gemv.vector_groups(x, *weight[:3], None, out, None)
+    w4a16_gemv.w4a16_gemv(x, *weight[:3], None, out, None)
     assert not out.isfinite().any()
 
 
 def test_zeros_as_inputs_and_tiny_ones() -> None:
     weight = _weight(16, 512, with_zeros=False)
     out = torch.ones(1, 16)
-    w4a16_gemv.vector_groups(torch.zeros(1, 512).bfloat16(), *weight[:3], None, out, None)
+    w4a16_gemv.w4a16_gemv(torch.zeros(1, 512).bfloat16(), *weight[:3], None, out, None)
     assert not out.any()
-    w4a16_gemv.vector_groups(torch.full((1, 512), 1e-38).bfloat16(), *weight[:3], None, out, None)
+    w4a16_gemv.w4a16_gemv(torch.full((1, 512), 1e-38).bfloat16(), *weight[:3], None, out, None)
     assert out.abs().max() < 1e-34
 
 
@@ -80,10 +80,10 @@ def test_the_operator_with_an_activation_and_an_order_of_inputs(order: bool) -> 
     perm = torch.randperm(512) if order else None
     product, out = torch.empty(1, 22).half(), torch.full((1, 11), float("nan")).half()
     expected = torch.empty_like(out)
-    grouped_linear_triton(x, *weight, perm, None, product, 128)
+    weight_only_linear_triton(x, *weight, perm, None, product, 128)
     torch.testing.assert_close(
         product.double(), _expected(x if perm is None else x[:, perm], weight), rtol=2e-3, atol=2e-3
     )
     act_and_mul_torch(product, "silu", expected)
-    grouped_linear_triton(x, *weight, perm, None, out, 128, "silu")
+    weight_only_linear_triton(x, *weight, perm, None, out, 128, "silu")
     torch.testing.assert_close(out, expected, rtol=2e-3, atol=2e-3)

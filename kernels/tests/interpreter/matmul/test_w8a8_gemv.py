@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from text_generation_kernels.matmul import w8a8_gemv
-from text_generation_kernels.matmul.w8a8_linear import dequantise, scaled_linear_triton
+from text_generation_kernels.matmul.w8a8_linear import dequantise, w8a8_linear_triton
 from text_generation_kernels.norm.act_and_mul import act_and_mul_torch
 from text_generation_kernels.norm.quantise_rows import quantise_rows_triton
 
@@ -42,7 +42,7 @@ def test_sums_are_those_of_float32(outputs: int, inputs: int, dtype: torch.dtype
     x8, x_scale = torch.randint(-120, 121, (1, inputs)).float().to(dtype), torch.rand(1)
     bias = torch.randn(outputs)
     out = torch.full((1, outputs), float("nan"))
-    scaled_linear_triton(x8, x_scale, weight8, weight_scale, bias, out)
+    w8a8_linear_triton(x8, x_scale, weight8, weight_scale, bias, out)
     expected = dequantise(x8, x_scale).double() @ dequantise(weight8, weight_scale).double().t() + bias.double()
     torch.testing.assert_close(out.double(), expected, atol=1e-4 * float(expected.abs().max()), rtol=0)
 
@@ -56,8 +56,8 @@ def test_what_is_not_quantised_yet_is_quantised_as_by_the_operator_for_it(
     weight8, weight_scale = _matrix(22, 528, dtype)
     x = torch.randn(1, 528).half()
     given, from_codes = (torch.full((1, 22 if activation is None else 11), float("nan")) for _ in range(2))
-    scaled_linear_triton(x, static, weight8, weight_scale, None, given, activation, bound)
-    scaled_linear_triton(*_quantised(x, dtype, static, bound), weight8, weight_scale, None, from_codes, activation)
+    w8a8_linear_triton(x, static, weight8, weight_scale, None, given, activation, bound)
+    w8a8_linear_triton(*_quantised(x, dtype, static, bound), weight8, weight_scale, None, from_codes, activation)
     assert torch.equal(given, from_codes)
 
 
@@ -66,7 +66,7 @@ def test_not_finite_inputs_are_not_hidden() -> None:
     x = torch.ones(1, 256)
     x[0, 7] = float("nan")
     out = torch.zeros(1, 8)
-    scaled_linear_triton(x, None, weight8, weight_scale, None, out)
+    w8a8_linear_triton(x, None, weight8, weight_scale, None, out)
     assert out.isnan().all()
 
 
@@ -75,7 +75,7 @@ def test_the_activation_is_that_of_the_operator_behind(activation: str) -> None:
     weight8, weight_scale = _matrix(26, 256, torch.int8)
     x8, x_scale = torch.randint(-120, 121, (1, 256), dtype=torch.int8), torch.rand(1)
     product, expected, out = torch.empty(1, 26), torch.empty(1, 13), torch.full((1, 13), float("nan"))
-    scaled_linear_triton(x8, x_scale, weight8, weight_scale, None, product)
+    w8a8_linear_triton(x8, x_scale, weight8, weight_scale, None, product)
     act_and_mul_torch(product, activation, expected)
-    scaled_linear_triton(x8, x_scale, weight8, weight_scale, None, out, activation)
+    w8a8_linear_triton(x8, x_scale, weight8, weight_scale, None, out, activation)
     torch.testing.assert_close(out, expected)

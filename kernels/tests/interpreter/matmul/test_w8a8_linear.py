@@ -5,8 +5,8 @@ import torch
 from torch import Tensor
 
 from text_generation_kernels.matmul import w8a8_library
-from text_generation_kernels.matmul.w8a8_library import SUMS, library_product, takes
-from text_generation_kernels.matmul.w8a8_linear import dequantise, scaled_linear_triton
+from text_generation_kernels.matmul.w8a8_library import SUMS, library_gemm, takes
+from text_generation_kernels.matmul.w8a8_linear import dequantise, w8a8_linear_triton
 from text_generation_kernels.runtime.launch import arrivals
 
 DTYPES = [torch.float8_e4m3fn, torch.int8]
@@ -17,7 +17,7 @@ def splits(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> i
     """Small tiles, so that few tokens and outputs make several, of which some are read before waiting; no library."""
     config = {"BLOCK_M": 16, "BLOCK_N": 32, "BLOCK_K": 128, "num_warps": 4, "num_stages": 2}
     config |= {"splits": request.param, "AHEAD": 3 - request.param, "library": 0}
-    monkeypatch.setitem(scaled_linear_triton.__globals__, "nearest", lambda *_, **__: config)
+    monkeypatch.setitem(w8a8_linear_triton.__globals__, "nearest", lambda *_, **__: config)
     return request.param
 
 
@@ -30,7 +30,7 @@ def _operands(tokens: int, outputs: int, inputs: int, dtype: torch.dtype) -> tup
 def _check(
     x8: Tensor, x_scale: Tensor, weight8: Tensor, weight_scale: Tensor, bias: Tensor | None, out: Tensor
 ) -> None:
-    scaled_linear_triton(x8, x_scale, weight8, weight_scale, bias, out)
+    w8a8_linear_triton(x8, x_scale, weight8, weight_scale, bias, out)
     expected = dequantise(x8, x_scale).double() @ dequantise(weight8, weight_scale).double().t()
     if bias is not None:
         expected += bias.double()
@@ -92,17 +92,17 @@ def test_sums_of_a_library_are_scaled(with_bias: bool, monkeypatch: pytest.Monke
     bias = torch.randn(48).half() if with_bias else None
     out = torch.full((40, 60), float("nan")).half()[:, 5:53]
     assert takes(SUMS, x8, x_scale, weight8, weight_scale)
-    library_product(SUMS, x8, x_scale, weight8, weight_scale, bias, out)
+    library_gemm(SUMS, x8, x_scale, weight8, weight_scale, bias, out)
     expected = dequantise(x8, x_scale) @ dequantise(weight8, weight_scale).t() + (0 if bias is None else bias.float())
     torch.testing.assert_close(out.float(), expected, atol=1e-3, rtol=1e-3)
 
 
 def test_no_tokens_and_what_does_not_fit() -> None:
     weight8, scale = torch.zeros(8, 16, dtype=torch.int8), torch.ones(8)
-    scaled_linear_triton(weight8[:0], scale[:0], weight8, scale, None, torch.empty(0, 8))
-    with pytest.raises(ValueError, match="scaled_linear: shapes"):
-        scaled_linear_triton(weight8, scale, weight8, scale[:7], None, torch.empty(8, 8))
+    w8a8_linear_triton(weight8[:0], scale[:0], weight8, scale, None, torch.empty(0, 8))
+    with pytest.raises(ValueError, match="w8a8_linear: shapes"):
+        w8a8_linear_triton(weight8, scale, weight8, scale[:7], None, torch.empty(8, 8))
     with pytest.raises(ValueError, match="one 8-bit type"):
-        scaled_linear_triton(weight8, scale, weight8.to(torch.float8_e4m3fn), scale, None, torch.empty(8, 8))
+        w8a8_linear_triton(weight8, scale, weight8.to(torch.float8_e4m3fn), scale, None, torch.empty(8, 8))
     with pytest.raises(ValueError, match="float32"):
-        scaled_linear_triton(weight8, scale.half(), weight8, scale, None, torch.empty(8, 8))
+        w8a8_linear_triton(weight8, scale.half(), weight8, scale, None, torch.empty(8, 8))

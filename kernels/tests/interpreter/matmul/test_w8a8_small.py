@@ -5,9 +5,9 @@ import torch
 from torch import Tensor
 
 from text_generation_kernels.matmul import w8a8_small
-from text_generation_kernels.matmul.w8a8_gated import scaled_gated_torch, scaled_gated_triton
+from text_generation_kernels.matmul.w8a8_gated import w8a8_gated_torch, w8a8_gated_triton
 from text_generation_kernels.matmul.w8a8_linear import dequantise
-from text_generation_kernels.matmul.w8a8_split_k import scaled_in_parts_triton
+from text_generation_kernels.matmul.w8a8_split_k import w8a8_split_k_triton
 from text_generation_kernels.norm.add_rms_norm import add_rms_norm_torch, add_rms_norm_triton
 from text_generation_kernels.norm.quantise_rows import quantise_rows_triton
 
@@ -31,14 +31,14 @@ def _operands(tokens: int, outputs: int, inputs: int, dtype: torch.dtype) -> tup
 def test_parts_add_up_to_the_product(tokens: int, outputs: int, inputs: int, dtype: torch.dtype) -> None:
     x8, x_scale, weight8, weight_scale = _operands(tokens, outputs, inputs, dtype)
     out = torch.full((3, tokens, outputs), float("nan"))
-    scaled_in_parts_triton(x8, x_scale, weight8, weight_scale, out)
+    w8a8_split_k_triton(x8, x_scale, weight8, weight_scale, out)
     expected = dequantise(x8, x_scale).double() @ dequantise(weight8, weight_scale).double().t()
     assert (out.double().sum(0) - expected).norm() <= 1e-5 * expected.norm()
 
 
 def test_another_number_of_parts_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"scaled_in_parts: out .* must be float32 \(3, 2, 8\)"):
-        scaled_in_parts_triton(*_operands(2, 8, 128, torch.int8), torch.empty(2, 2, 8))
+    with pytest.raises(ValueError, match=r"w8a8_split_k: out .* must be float32 \(3, 2, 8\)"):
+        w8a8_split_k_triton(*_operands(2, 8, 128, torch.int8), torch.empty(2, 2, 8))
 
 
 @pytest.mark.parametrize("hidden", [64, 65])
@@ -59,9 +59,9 @@ def test_activation_and_codes(tokens: int, inner: int, bound: float, dtype: torc
     out, expected = (torch.full((tokens, inner), float("nan")).half() for _ in range(2))
     eight, expected_eight = (torch.zeros(tokens, inner, dtype=dtype) for _ in range(2))
     scale, expected_scale = (torch.full((tokens,), float("nan")) for _ in range(2))
-    scaled_gated_torch(*operands, bias, "silu", expected, expected_eight, expected_scale, 0, None, bound)
+    w8a8_gated_torch(*operands, bias, "silu", expected, expected_eight, expected_scale, 0, None, bound)
 
-    scaled_gated_triton(*operands, bias, "silu", out, eight, scale, 0, None, bound)
+    w8a8_gated_triton(*operands, bias, "silu", out, eight, scale, 0, None, bound)
 
     torch.testing.assert_close(out, expected, atol=2e-2, rtol=4e-3)
     torch.testing.assert_close(scale, expected_scale, atol=0, rtol=4e-3)
@@ -75,11 +75,11 @@ def test_what_is_not_finite_stays_so() -> None:
     x8, x_scale, weight8, weight_scale = _operands(2, 64, 128, torch.int8)
     x_scale[0] = float("nan")
     out, eight, scale = torch.empty(2, 32).half(), torch.empty(2, 32, dtype=torch.int8), torch.empty(2)
-    scaled_gated_triton(x8, x_scale, weight8, weight_scale, None, "silu", out, eight, scale)
+    w8a8_gated_triton(x8, x_scale, weight8, weight_scale, None, "silu", out, eight, scale)
     assert scale[0].isnan()
     assert scale[1].isfinite()
 
 
 def test_an_unknown_activation_is_refused() -> None:
-    with pytest.raises(ValueError, match="scaled_gated: unknown activation 'swish', use one of silu"):
-        scaled_gated_triton(*_operands(2, 8, 128, torch.int8), None, "swish", torch.empty(2, 4))
+    with pytest.raises(ValueError, match="w8a8_gated: unknown activation 'swish', use one of silu"):
+        w8a8_gated_triton(*_operands(2, 8, 128, torch.int8), None, "swish", torch.empty(2, 4))

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from text_generation_kernels import pack_codes, pack_scales
 from text_generation_kernels.matmul.group_quantisation import group_values
-from text_generation_kernels.matmul.weight_only_linear import grouped_linear_triton
+from text_generation_kernels.matmul.weight_only_linear import weight_only_linear_triton
 from text_generation_kernels.runtime.launch import arrivals
 
 Weight = tuple[Tensor, Tensor, Tensor | None, Tensor | None, int]
@@ -27,7 +27,7 @@ def config(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
         "splits": splits,
     }
     settings |= {"AHEAD": ahead, "ROWS": rows}
-    monkeypatch.setitem(grouped_linear_triton.__globals__, "nearest", lambda *_, **__: settings)
+    monkeypatch.setitem(weight_only_linear_triton.__globals__, "nearest", lambda *_, **__: settings)
 
 
 def _weight(kind: str, outputs: int, inputs: int, group_size: int) -> Weight:
@@ -50,7 +50,7 @@ def _check(kind: str, shape: tuple[int, int, int], group_size: int, dtype: torch
     x = torch.randn(tokens, inputs).to(dtype)
     bias, perm = (torch.randn(outputs).to(dtype), torch.randperm(inputs)) if extra else (None, None)
     out = torch.full((tokens, outputs), float("nan")).to(dtype)
-    grouped_linear_triton(x, packed, scales, zeros, table, perm, bias, out, size)
+    weight_only_linear_triton(x, packed, scales, zeros, table, perm, bias, out, size)
     weight = group_values(packed, scales, zeros, table, inputs, size)
     expected = (x if perm is None else x[:, perm]).double() @ weight.double().t()
     expected = expected if bias is None else expected + bias.double()
@@ -89,7 +89,7 @@ def test_what_the_kernel_does_not_take_goes_by_a_matrix(tokens: int, group_size:
 
 def test_no_tokens_and_wrong_shapes() -> None:
     packed, scales, _, _, size = _weight("symmetric", 8, 64, 32)
-    grouped_linear_triton(torch.empty(0, 64), packed, scales, None, None, None, None, torch.empty(0, 8), size)
+    weight_only_linear_triton(torch.empty(0, 64), packed, scales, None, None, None, None, torch.empty(0, 8), size)
     for x, out in (((2, 64), (2, 9)), ((2, 600), (2, 8))):
-        with pytest.raises(ValueError, match="grouped_linear: shapes"):
-            grouped_linear_triton(torch.empty(x), packed, scales, None, None, None, None, torch.empty(out), size)
+        with pytest.raises(ValueError, match="weight_only_linear: shapes"):
+            weight_only_linear_triton(torch.empty(x), packed, scales, None, None, None, None, torch.empty(out), size)

@@ -1,7 +1,7 @@
-r"""Chooses launch settings of `grouped_linear`, by measuring all candidates beside the matrix in 16 bits.
+r"""Chooses launch settings of `weight_only_linear`, by measuring all candidates beside the matrix in 16 bits.
 
-    python benchmark/kernels/tune_grouped.py [--seconds N] [--bits 4] > measured.json
-    python benchmark/kernels/tune_grouped.py --choose measured.json > benchmark/results/tune_grouped.json
+    python benchmark/kernels/tune_weight_only.py [--seconds N] [--bits 4] > measured.json
+    python benchmark/kernels/tune_weight_only.py --choose measured.json > benchmark/results/tune_grouped.json
 
 The first needs a CUDA device. For few tokens a product is timed together with the norm in front of it, as it runs in a
 model, because codes that are read before waiting count only there. The second replaces the entries of cards with 227
@@ -22,10 +22,10 @@ from pathlib import Path
 import torch
 from _settings import replace_settings
 from _timing import GPU_PLAN, Row, seconds_per_call
-from grouped_linear import Weight, make_weights, sixteen_bits
+from weight_only_linear import Weight, make_weights, sixteen_bits
 
 import text_generation_kernels as kernels
-from text_generation_kernels.matmul.weight_only_gemm import grouped_product
+from text_generation_kernels.matmul.weight_only_gemm import weight_only_gemm
 from text_generation_kernels.matmul.weight_only_linear import by_matrix
 from text_generation_kernels.runtime.launch import compile_only
 
@@ -101,7 +101,7 @@ def measure(bits: int, weights: list[Weight], tokens: int, until: float) -> Iter
 
     def by_form(form: Form, splits: int) -> Callable[[Weight], object]:
         config = settings(form, splits)
-        return lambda weight: grouped_product(x, *weight[:4], None, out, config)
+        return lambda weight: weight_only_gemm(x, *weight[:4], None, out, config)
 
     head: Row = {"bits": bits, "outputs": outputs, "inputs": inputs, "tokens": tokens}
     kernels.rms_norm(given, ones, 1e-6, x)
@@ -173,7 +173,7 @@ def write(rows: list[Row]) -> None:
         for row in rows
     ]
     known = [entry["key"] for entry in entries]
-    replace_settings("grouped_linear", entries, lambda key: key in known)
+    replace_settings("weight_only_linear", entries, lambda key: key in known)
 
 
 def main() -> None:

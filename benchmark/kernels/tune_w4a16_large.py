@@ -1,7 +1,7 @@
-"""Chooses launch settings of `grouped_linear` for many tokens on Hopper cards, or a matrix in 16 bits.
+"""Chooses launch settings of `weight_only_linear` for many tokens on Hopper cards, or a matrix in 16 bits.
 
-    python benchmark/kernels/tune_grouped_many.py [--seconds N] > benchmark/results/tune_grouped_many.json
-    python benchmark/kernels/tune_grouped_many.py --choose benchmark/results/tune_grouped_many.json
+    python benchmark/kernels/tune_w4a16_large.py [--seconds N] > benchmark/results/tune_grouped_many.json
+    python benchmark/kernels/tune_w4a16_large.py --choose benchmark/results/tune_grouped_many.json
 
 The first needs a CUDA device of compute capability 9.0. The second writes the entries of the matrices that were
 measured into the data file.
@@ -19,10 +19,10 @@ from pathlib import Path
 import torch
 from _settings import replace_settings
 from _timing import GPU_PLAN, Row, seconds_per_call
-from grouped_linear import make_weights, sixteen_bits
-from tune_grouped import SHAPES
+from tune_weight_only import SHAPES
+from weight_only_linear import make_weights, sixteen_bits
 
-from text_generation_kernels.matmul.w4a16_large_hopper import grouped_many
+from text_generation_kernels.matmul.w4a16_large_hopper import w4a16_large_hopper
 from text_generation_kernels.matmul.weight_only_linear import by_matrix
 
 NAMES = ("BLOCK_M", "BLOCK_N", "num_warps", "num_stages")
@@ -49,7 +49,7 @@ def measure(outputs: int, inputs: int, until: float) -> Iterator[Row]:
         head["sixteen_bits_microseconds"] = round(sixteen_bits(PLAN, outputs, inputs, tokens) * 1e6, 2)
 
         def by_form(index: int, config: dict[str, int]) -> None:
-            grouped_many(x, *weights[index][:3], None, out, config)  # noqa: B023 - called in this round alone
+            w4a16_large_hopper(x, *weights[index][:3], None, out, config)  # noqa: B023 - called in this round alone
 
         def whole(index: int) -> None:
             by_matrix(x, *weights[index][:4], None, out, weights[index][4])  # noqa: B023
@@ -77,7 +77,7 @@ def write(rows: list[Row]) -> None:
         for _, row in sorted(best.items(), key=lambda item: str(item[0]))
     ]
     known = [entry["key"] for entry in entries]
-    replace_settings("grouped_many", entries, lambda key: key in known)
+    replace_settings("w4a16_large_hopper", entries, lambda key: key in known)
 
 
 def main() -> None:

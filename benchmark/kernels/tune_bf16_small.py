@@ -1,7 +1,7 @@
 """Chooses tiles of products of 33 to 64 tokens with 16-bit weights on Hopper cards.
 
-    python benchmark/kernels/tune_skinny_hopper.py > benchmark/results/tune_skinny_hopper.json
-    python benchmark/kernels/tune_skinny_hopper.py --choose benchmark/results/tune_skinny_hopper.json
+    python benchmark/kernels/tune_bf16_small.py > benchmark/results/tune_skinny_hopper.json
+    python benchmark/kernels/tune_bf16_small.py --choose benchmark/results/tune_skinny_hopper.json
 
 The first needs a CUDA device of compute capability 9.0, and times every form with 64 tokens of random matrices, one
 after the other. The second writes the data file. A form costs a model a compilation when it starts, so the fewest are
@@ -93,7 +93,7 @@ def measure(matrix: Matrix) -> dict[Form, float]:
 
     def run(form: Form, weight: Tensor) -> None:
         bf16_small_hopper.nearest = lambda *_, **__: form._asdict()
-        bf16_small_hopper.skinny_hopper(x, weight, None, out, parts, "silu" if gated == 2 else None)
+        bf16_small_hopper.bf16_small_hopper(x, weight, None, out, parts, "silu" if gated == 2 else None)
 
     def microseconds(form: Form) -> float:
         return round(seconds_per_call(PLAN, lambda index: run(form, weights[index]), len(weights)) * 1e6, 2)
@@ -122,7 +122,7 @@ def choose(times: Mapping[Matrix, Mapping[Form, float]]) -> dict[Matrix, Form]:
 def write(chosen: dict[Matrix, Form]) -> None:
     """Replaces the data file."""
     entries = [{"key": matrix._asdict(), "config": form._asdict()} for matrix, form in sorted(chosen.items())]
-    replace_settings("skinny_hopper", entries, lambda _: True)
+    replace_settings("bf16_small_hopper", entries, lambda _: True)
 
 
 def main() -> None:

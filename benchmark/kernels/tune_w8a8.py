@@ -1,7 +1,7 @@
-r"""Chooses launch settings of `scaled_linear`, and where a library is faster, by measuring all candidates.
+r"""Chooses launch settings of `w8a8_linear`, and where a library is faster, by measuring all candidates.
 
-    python benchmark/kernels/tune_scaled_linear.py [--seconds N] [--known measured.json] > more.json
-    python benchmark/kernels/tune_scaled_linear.py --choose measured.json more.json > \
+    python benchmark/kernels/tune_w8a8.py [--seconds N] [--known measured.json] > more.json
+    python benchmark/kernels/tune_w8a8.py --choose measured.json more.json > \
         benchmark/results/tune_scaled_linear.json
 
 The first needs a CUDA device with float8 products; it leaves out what it has no time for, and what other runs on such a
@@ -29,8 +29,8 @@ from _timing import GPU_PLAN, Row, seconds_per_call
 from torch import Tensor
 
 import text_generation_kernels as kernels
-from text_generation_kernels.matmul.w8a8_gemm import BLOCK, scaled_product
-from text_generation_kernels.matmul.w8a8_library import BLOCKS, ROWS, SUMS, library_product, takes
+from text_generation_kernels.matmul.w8a8_gemm import BLOCK, w8a8_gemm
+from text_generation_kernels.matmul.w8a8_library import BLOCKS, ROWS, SUMS, library_gemm, takes
 
 # Outputs and inputs: Llama 3.1 8B and 70B on one GPU, 8B on two, 70B on four.
 SHAPES = [
@@ -129,7 +129,7 @@ def measure(plan: object, given: Operands, product: Callable[..., object]) -> fl
 
 def kernel_with(config: dict[str, int]) -> Callable[..., None]:
     """The kernel with these settings."""
-    return lambda *tensors: scaled_product(*tensors, config)
+    return lambda *tensors: w8a8_gemm(*tensors, config)
 
 
 Candidate = tuple[Row, Operands, Callable[..., object]]
@@ -160,7 +160,7 @@ def many(shape: tuple[int, int], int8: bool, by_block: bool) -> Iterator[Candida
         head = row(shape, tokens, int8, by_block)
         for way in (ROWS, SUMS, BLOCKS):
             if takes(way, x8, x_scale, weights[0], weight_scale):
-                product = lambda *tensors, way=way: library_product(way, *tensors)  # noqa: E731
+                product = lambda *tensors, way=way: library_gemm(way, *tensors)  # noqa: E731
                 yield head | {"library": way}, given, product
         for form, splits in itertools.product(FORMS_OF_MANY, SPLITS_OF_MANY):
             programs = -(-tokens // form[0]) * -(-shape[0] // form[1]) * splits
@@ -180,7 +180,7 @@ def compile_form(job: tuple[Form, bool, bool]) -> None:
     x8, x_scale, weights, weight_scale = operands((512, 1024), form[0], int8, by_block, 1)
     out = torch.empty(len(x8), 512, dtype=torch.bfloat16, device=PLAN.device)
     with contextlib.suppress(Exception):
-        scaled_product(x8, x_scale, weights[0], weight_scale, None, out, settings(form, 1))
+        w8a8_gemm(x8, x_scale, weights[0], weight_scale, None, out, settings(form, 1))
         out.cpu()
 
 
@@ -264,8 +264,8 @@ def choose(measured: list[Row]) -> list[Row]:
             chosen, libraries = ways_for(of_many, by_block)
             tiles += chosen
             ways += libraries
-    write("scaled_linear", tiles, {"shared_kib": 227}, ("by_block", "outputs", "inputs", "tokens"), (*NAMES, "splits"))
-    write("scaled_linear_library", ways, {}, ("int8", "by_block", "outputs", "inputs", "tokens"), ("library",))
+    write("w8a8_linear", tiles, {"shared_kib": 227}, ("by_block", "outputs", "inputs", "tokens"), (*NAMES, "splits"))
+    write("w8a8_library", ways, {}, ("int8", "by_block", "outputs", "inputs", "tokens"), ("library",))
     return tiles + ways
 
 

@@ -1,6 +1,6 @@
 """Whole layers of products of 8-bit rows, with the norms and codes between them and without attention.
 
-    python benchmark/kernels/scaled_layers.py [--dry-run] > layers.json
+    python benchmark/kernels/w8a8_layers.py [--dry-run] > layers.json
 
 Layers of Llama 3.1 8B and 70B on one GPU. Each has matrices of its own, in a graph of all, so none is in the cache and
 kernels start as in a model. `fraction_of_copy` counts the bytes of matrices alone.
@@ -43,24 +43,24 @@ class Layers:
         for weights in self.weights:
             qkv, out, gate_up, down = zip(weights, self.weight_scales, strict=True)
             heads = self.residual.new_empty(len(x8), len(qkv[0]))
-            kernels.scaled_linear(x8, scale, *qkv, None, heads)
+            kernels.w8a8_linear(x8, scale, *qkv, None, heads)
             attended, attended_scale = torch.empty_like(x8), torch.empty_like(scale)
             kernels.quantise_rows(heads[:, : x8.shape[1]], attended, attended_scale)
             x8, scale = self._add(attended, attended_scale, *out)
             inner = self.residual.new_empty(len(x8), len(gate_up[0]) // 2)
             inner8, inner_scale = torch.empty_like(inner, dtype=x8.dtype), torch.empty_like(scale)
-            kernels.scaled_gated(x8, scale, *gate_up, None, "silu", inner, inner8, inner_scale, 0, None, 0.0)
+            kernels.w8a8_gated(x8, scale, *gate_up, None, "silu", inner, inner8, inner_scale, 0, None, 0.0)
             x8, scale = self._add(inner8, inner_scale, *down)
 
     def _add(self, x8: Tensor, scale: Tensor, weight: Tensor, weight_scale: Tensor) -> tuple[Tensor, Tensor]:
         """A product is added to the residual, and the sum normed and quantised."""
-        parts = kernels.scaled_parts(x8, scale, weight, weight_scale)
+        parts = kernels.w8a8_splits(x8, scale, weight, weight_scale)
         if parts > 1:
             product = scale.new_empty(parts, *self.residual.shape)
-            kernels.scaled_in_parts(x8, scale, weight, weight_scale, product)
+            kernels.w8a8_split_k(x8, scale, weight, weight_scale, product)
         else:
             product = torch.empty_like(self.residual)
-            kernels.scaled_linear(x8, scale, weight, weight_scale, None, product)
+            kernels.w8a8_linear(x8, scale, weight, weight_scale, None, product)
         normed, codes = torch.empty_like(self.residual), torch.empty_like(self.residual, dtype=x8.dtype)
         scale = torch.empty_like(scale)
         kernels.add_rms_norm(product, self.residual, self.norm, EPSILON, normed, 1.0, None, codes, scale)

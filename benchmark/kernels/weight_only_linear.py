@@ -1,6 +1,7 @@
-"""Weight bandwidth of `grouped_linear`, beside products with the same matrices in 16 bits and a copy in the same run.
+"""Weight bandwidth of `weight_only_linear`, beside products with the same matrices in 16 bits and a copy in the same
+run.
 
-    python benchmark/kernels/grouped_linear.py [--dry-run] > benchmark/results/grouped_linear.json
+    python benchmark/kernels/weight_only_linear.py [--dry-run] > benchmark/results/grouped_linear.json
 
 Matrices of Llama 3.1 8B and 70B on one GPU, with groups of 128 inputs or, in 8 bits, a scale for each output. Matrices
 rotate, so none is in the cache. Bytes are those of codes and scales.
@@ -89,7 +90,7 @@ def seconds(plan: Plan, weights: list[Weight], tokens: int) -> float:
 
     def product(index: int) -> None:
         packed, scales, zeros, table, size = weights[index]
-        kernels.grouped_linear(x, packed, scales, zeros, table, None, None, out, size)
+        kernels.weight_only_linear(x, packed, scales, zeros, table, None, None, out, size)
 
     return seconds_per_call(plan, product, len(weights))
 
@@ -113,4 +114,4 @@ def sixteen_bits(plan: Plan, outputs: int, inputs: int, tokens: int) -> float:
 
 
 if __name__ == "__main__":
-    report("grouped_linear", __doc__.splitlines()[0], rows)
+    report("weight_only_linear", __doc__.splitlines()[0], rows)

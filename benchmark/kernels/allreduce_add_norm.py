@@ -1,6 +1,6 @@
 """Sums over ranks: NCCL, torch's symmetric memory and ours, alone and with the addition and norm that follow.
 
-    python benchmark/kernels/reduce_add_norm.py [--ranks 2] > benchmark/results/reduce_add_norm.json
+    python benchmark/kernels/allreduce_add_norm.py [--ranks 2] > benchmark/results/reduce_add_norm.json
 
 Microseconds of one call, from graphs of many that all ranks replay together; the slowest rank counts. One process a
 device. There is nothing to see on one device, or on none.
@@ -72,7 +72,7 @@ def row(group: TensorParallelGroup, tokens: int, hidden: int) -> dict[str, Any]:
         group._ways = Ways((1 << 62,), (way,))
         found[f"{way.value}"] = microseconds(group, lambda: group.all_reduce(x))
         found[f"{way.value}, add and norm"] = microseconds(
-            group, lambda: group.reduce_add_norm(x, residual, weight, EPS)
+            group, lambda: group.allreduce_add_norm(x, residual, weight, EPS)
         )
     return found
 
@@ -91,8 +91,8 @@ def work(rank: int, ranks: int, folder: str) -> None:
     group.check()
     if rank == 0:
         result = {
-            "benchmark": "reduce_add_norm",
-            "command": f"python benchmark/kernels/reduce_add_norm.py --ranks {ranks}",
+            "benchmark": "allreduce_add_norm",
+            "command": f"python benchmark/kernels/allreduce_add_norm.py --ranks {ranks}",
             "device": torch.cuda.get_device_name(),
             "torch": torch.__version__,
             "chosen": {f"{limit >> 10} KiB": way.value for limit, way in zip(chosen.limits, chosen.ways, strict=True)},

@@ -1,6 +1,6 @@
-"""Bandwidth and rate of `scaled_linear`, beside the product of 16-bit weights and torch's own in the same run.
+"""Bandwidth and rate of `w8a8_linear`, beside the product of 16-bit weights and torch's own in the same run.
 
-    python benchmark/kernels/scaled_linear.py [--dry-run] > benchmark/results/scaled_linear.json
+    python benchmark/kernels/w8a8_linear.py [--dry-run] > benchmark/results/scaled_linear.json
 
 Matrices of Llama 3.1 8B and 70B on one GPU. Matrices rotate, so none is in the cache up to 64 tokens.
 """
@@ -74,7 +74,7 @@ def _ours(plan: Plan, weights: list[Tensor], tokens: int, block: int) -> float:
     scales = ((tokens, inputs // block), (outputs // block, inputs // block)) if block else ((tokens,), (outputs,))
     x_scale, weight_scale = (torch.rand(*shape, device=plan.device) for shape in scales)
     return _seconds(
-        plan, tokens, weights, lambda weight, out: kernels.scaled_linear(x8, x_scale, weight, weight_scale, None, out)
+        plan, tokens, weights, lambda weight, out: kernels.w8a8_linear(x8, x_scale, weight, weight_scale, None, out)
     )
 
 
@@ -105,4 +105,4 @@ def _library(plan: Plan, weights: list[Tensor], tokens: int, by_row: bool) -> fl
 
 
 if __name__ == "__main__":
-    report("scaled_linear", __doc__.splitlines()[0], rows)
+    report("w8a8_linear", __doc__.splitlines()[0], rows)
