@@ -1,4 +1,4 @@
-"""Bandwidth and rate of `w8a8_linear`, beside the product of 16-bit weights and torch's own in the same run.
+"""Bandwidth and rate of `w8a8_linear`, beside the 16-bit GEMM and torch's own W8A8 GEMM in the same run.
 
     python benchmark/kernels/w8a8_linear.py [--dry-run] > benchmark/results/scaled_linear.json
 
@@ -12,7 +12,7 @@ import torch
 from _timing import Plan, Row, report, seconds_per_call
 from torch import Tensor
 
-import text_generation_kernels as kernels
+from text_generation_server import kernels
 
 # Outputs and inputs.
 SHAPES = {

@@ -1,5 +1,5 @@
-"""Weight bandwidth of `weight_only_linear`, beside products with the same matrices in 16 bits and a copy in the same
-run.
+"""Weight bandwidth of `weight_only_linear` (W4A16, W8A16), beside 16-bit GEMMs of the same matrices and a copy in the
+same run.
 
     python benchmark/kernels/weight_only_linear.py [--dry-run] > benchmark/results/grouped_linear.json
 
@@ -13,7 +13,7 @@ import torch
 from _timing import Plan, Row, report, seconds_per_call
 from torch import Tensor
 
-import text_generation_kernels as kernels
+from text_generation_server import kernels
 
 # Outputs and inputs.
 SHAPES = {

@@ -1,4 +1,4 @@
-"""Sums by copy engines, which leave all processors of a device to the kernels that run meanwhile.
+"""All-reduces by copy engines, which leave all SMs of a device to the kernels that run meanwhile.
 
 Each rank copies its part into memory of all others and counts up a flag behind it; the kernel that goes on waits until
 all have, and adds up (`text_generation_kernels/collectives/allreduce_add_norm_peer.py`). With two ranks that is as many
