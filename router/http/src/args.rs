@@ -88,8 +88,8 @@ pub struct Config {
     /// (false).
     #[arg(long, env, value_name = "BOOL", default_value_t = true, action = ArgAction::Set, value_parser = BoolishValueParser::new())]
     pub prefill_chunking: bool,
-    /// Target for the time between two tokens of a stream while prompts are computed, in milliseconds: smaller makes
-    /// streams smoother and prompts slower; 0: no target. Default: 36, or more for large models.
+    /// Target for the inter-token latency of streams while prompts are computed, in milliseconds: smaller makes streams
+    /// smoother and prompts slower; 0: no target. Default: 36, or more for large models.
     #[arg(long, env, value_name = "MS")]
     pub max_token_gap: Option<u32>,
     /// Reuse the KV cache of requests that begin with the same tokens: true, false, or per-key (only among requests
