@@ -1,5 +1,6 @@
 //! Errors that a front end maps to a status; the table is `docs/errors.md`.
 
+use std::fmt;
 use std::time::Duration;
 
 use text_generation_client::ClientError;
@@ -49,9 +50,12 @@ pub enum ValidationError {
     PrefillDetailsStream,
     #[error("`temperature` must be strictly positive")]
     Temperature,
+    /// A number that was read as an infinity.
+    #[error("`{field}` must be <= {:e}", f32::MAX)]
+    TooLarge { field: &'static str },
     #[error("`repetition_penalty` must be strictly positive")]
     RepetitionPenalty,
-    #[error("`repetition_penalty` must be >= {min:e} and <= {max:e}. Given: {given:e}")]
+    #[error("`repetition_penalty` must be >= {min:e} and <= {max:e}. Given: {:e}", Given(*given))]
     RepetitionPenaltyRange { min: f32, max: f32, given: f32 },
     #[error("`frequency_penalty` must be >= -2.0 and <= 2.0")]
     FrequencyPenalty,
@@ -67,7 +71,10 @@ pub enum ValidationError {
     MinP,
     #[error("`logit_bias` supports up to {max} token ids. Given: {given}")]
     LogitBiasLength { max: usize, given: usize },
-    #[error("`logit_bias` must be >= -100.0 and <= 100.0. Given: {bias} for the token id {id}")]
+    #[error(
+        "`logit_bias` must be >= -100.0 and <= 100.0. Given: {} for the token id {id}",
+        Given(*bias)
+    )]
     LogitBias { id: u32, bias: f32 },
     #[error("`{field}` contains the token id {id}, but the model knows only ids below {max}")]
     TokenId {
@@ -77,6 +84,9 @@ pub enum ValidationError {
     },
     #[error("`truncate` must be strictly positive and less than {max}. Given: {given}")]
     Truncate { max: u32, given: usize },
+    /// The same on the routes of OpenAI, where -1 has a meaning.
+    #[error("`truncate` must be -1, or >= 1 and <= {max}. Given: {given}")]
+    TruncatePrompt { max: u32, given: usize },
     #[error("`max_new_tokens` must be strictly positive")]
     NegativeMaxNewTokens,
     #[error("`min_new_tokens` must be <= `max_new_tokens`, which is {max}. Given: {given}")]
@@ -91,6 +101,11 @@ pub enum ValidationError {
         /// Whether the request says `new` itself.
         asked: bool,
     },
+    /// Of a prompt that would be cut to what fits, and of which not one token does.
+    #[error(
+        "`max_new_tokens` must be < {max}, which is for prompt and answer together. Given: {new}"
+    )]
+    NoRoom { max: u32, new: u32 },
     /// `total` is for prompt and answer together.
     #[error("`inputs` must have less than {max} tokens. Given: {given}")]
     InputLength { max: u32, given: u32, total: u32 },
@@ -159,13 +174,19 @@ impl ValidationError {
             } => Overflow {
                 context: max,
                 most_input: max.saturating_sub(1),
-                inputs: inputs as usize,
+                inputs: PromptTokens::Exactly(inputs as usize),
                 new: asked.then_some(new),
+            },
+            Self::NoRoom { max, new } => Overflow {
+                context: max,
+                most_input: max.saturating_sub(1),
+                inputs: PromptTokens::Cut,
+                new: Some(new),
             },
             Self::InputLength { max, given, total } => Overflow {
                 context: total,
                 most_input: max,
-                inputs: given as usize,
+                inputs: PromptTokens::Exactly(given as usize),
                 new: None,
             },
             Self::InputBytes {
@@ -173,7 +194,7 @@ impl ValidationError {
             } => Overflow {
                 context: total,
                 most_input: max,
-                inputs: least,
+                inputs: PromptTokens::AtLeast(least),
                 new: None,
             },
             _ => return None,
@@ -188,10 +209,43 @@ pub struct Overflow {
     pub context: u32,
     /// The most of a prompt.
     pub most_input: u32,
-    /// Of this prompt, or the least that it can have where it was not tokenised.
-    pub inputs: usize,
+    pub inputs: PromptTokens,
     /// Of the answer, where the request says how many.
     pub new: Option<u32>,
+}
+
+/// The tokens of a prompt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PromptTokens {
+    Exactly(usize),
+    /// It was not tokenised.
+    AtLeast(usize),
+    /// As many as there is room for.
+    Cut,
+}
+
+/// A number as a message repeats it. One that has no room in 32 bits was read as an infinity.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Given(pub f32);
+
+impl fmt::Display for Given {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        match self.0.is_finite() {
+            true => self.0.fmt(f),
+            false => fmt::LowerExp::fmt(self, f),
+        }
+    }
+}
+
+impl fmt::LowerExp for Given {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        let most = f32::MAX.copysign(self.0);
+        match self.0 {
+            f32::INFINITY => write!(f, "more than {most:e}"),
+            f32::NEG_INFINITY => write!(f, "less than {most:e}"),
+            given => given.fmt(f),
+        }
+    }
 }
 
 /// The limit for which a request has to come back later.

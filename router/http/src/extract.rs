@@ -1,5 +1,7 @@
 //! JSON bodies. Every rejection is an [`ApiError`].
 
+mod wrong_value;
+
 use std::fmt;
 use std::marker::PhantomData;
 use std::time::Duration;
@@ -12,8 +14,9 @@ use http_body_util::BodyExt;
 use hyper::body::Body as _;
 use serde::Deserialize;
 use serde::de::value::MapAccessDeserializer;
-use serde::de::{DeserializeOwned, Deserializer, MapAccess, Visitor};
+use serde::de::{DeserializeOwned, Deserializer, Error, IgnoredAny, MapAccess, Visitor};
 use serde_json::value::RawValue;
+use text_generation_chat::mend_surrogates;
 use text_generation_core::error::InferError;
 use tokio_util::sync::CancellationToken;
 
@@ -21,7 +24,7 @@ use crate::bounds::{
     MAX_JSON_DEPTH, MAX_MEMORY_PER_BODY_BYTE, MEMORY_PER_BODY_BYTE, MEMORY_PER_BODY_MARK,
 };
 use crate::error::ApiError;
-use crate::json_text::{json_shape, mend_surrogates};
+use crate::json_text::json_shape;
 use crate::memory::MemoryShare;
 
 /// What the body of a request may take.
@@ -200,6 +203,7 @@ fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, ApiError> {
         let path = error.path().to_string();
         match error.into_inner() {
             error if !object && error.is_data() => not_an_object(),
+            error if is_no_name(&error, body) => wrong("expected a string", &path),
             error => rejection(error, &path),
         }
     })?;
@@ -266,13 +270,49 @@ where
     T::deserialize(deserializer).map(Some)
 }
 
+/// For `deserialize_with` of a limit of tokens; needs `default` beside it. One beyond 32 bits is the largest of them: it is
+/// too large for every model, and the error says so as of any other that is.
+pub fn token_limit<'de, D>(deserializer: D) -> Result<Option<u32>, D::Error>
+where
+    D: Deserializer<'de>,
+{
+    struct TokenLimit(u32);
+    struct Whole;
+
+    impl Visitor<'_> for Whole {
+        type Value = TokenLimit;
+
+        fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
+            f.write_str("u32")
+        }
+
+        fn visit_u64<E: Error>(self, given: u64) -> Result<TokenLimit, E> {
+            Ok(TokenLimit(u32::try_from(given).unwrap_or(u32::MAX)))
+        }
+    }
+
+    impl<'de> Deserialize<'de> for TokenLimit {
+        fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+            deserializer.deserialize_u64(Whole)
+        }
+    }
+
+    let given: Option<TokenLimit> = Option::deserialize(deserializer)?;
+    Ok(given.map(|TokenLimit(given)| given))
+}
+
 /// Reads an object of a body whose kind was not known when the body was read; `at` is its path.
 pub fn from_raw<T: DeserializeOwned>(raw: &RawValue, at: &str) -> Result<T, ApiError> {
     serde_path_to_error::deserialize(&mut serde_json::Deserializer::from_str(raw.get()))
         .map(|object: FromObject<T>| object.0)
-        .map_err(|error| match error.path().to_string().as_str() {
-            "." => rejection(error.into_inner(), at),
-            path => rejection(error.into_inner(), &format!("{at}.{path}")),
+        .map_err(|error| {
+            let path = path_below(at, &error.path().to_string());
+            match error.into_inner() {
+                error if is_no_name(&error, raw.get().as_bytes()) => {
+                    wrong("expected a string", &path)
+                }
+                error => rejection(error, &path),
+            }
         })
 }
 
@@ -280,10 +320,25 @@ pub fn from_raw<T: DeserializeOwned>(raw: &RawValue, at: &str) -> Result<T, ApiE
 pub fn from_value<T: DeserializeOwned>(value: &serde_json::Value, at: &str) -> Result<T, ApiError> {
     serde_path_to_error::deserialize(value)
         .map(|object: FromObject<T>| object.0)
-        .map_err(|error| match error.path().to_string().as_str() {
-            "." => rejection(error.into_inner(), at),
-            path => rejection(error.into_inner(), &format!("{at}.{path}")),
+        .map_err(|error| {
+            let path = path_below(at, &error.path().to_string());
+            rejection(error.into_inner(), &path)
         })
+}
+
+fn path_below(at: &str, path: &str) -> String {
+    match path {
+        "." => at.to_owned(),
+        path => format!("{at}.{path}"),
+    }
+}
+
+/// Whether a name out of several was expected, and something that is no text came: the library calls that a text that is
+/// not JSON.
+fn is_no_name(error: &serde_json::Error, json: &[u8]) -> bool {
+    error.is_syntax()
+        && error.to_string().starts_with("expected value")
+        && serde_json::from_slice::<IgnoredAny>(json).is_ok()
 }
 
 fn rejection(error: serde_json::Error, path: &str) -> ApiError {
@@ -294,10 +349,13 @@ fn rejection(error: serde_json::Error, path: &str) -> ApiError {
     let place = format!(" at line {} column {}", error.line(), error.column());
     let problem = error.to_string();
     let problem = problem.strip_suffix(&place).unwrap_or(&problem);
-    match path {
-        "." => ApiError::invalid_body(format!("invalid body: {problem}")),
-        path => ApiError::invalid_body(format!("invalid body at `{path}`: {problem}")),
-    }
+    wrong(problem, path)
+}
+
+/// What the library says of the value at `path`, as an error of ours.
+fn wrong(problem: &str, path: &str) -> ApiError {
+    let described = wrong_value::described(problem, path);
+    ApiError::invalid_body(format!("Input validation error: {described}"))
 }
 
 #[cfg(test)]

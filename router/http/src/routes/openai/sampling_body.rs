@@ -55,6 +55,7 @@ macro_rules! sampling_body {
             #[schema(nullable = true, minimum = 1, maximum = 128, example = 1)]
             pub n: Option<u32>,
             /// Most tokens to generate; unset, up to the total token limit.
+            #[serde(default, deserialize_with = "crate::extract::token_limit")]
             #[schema(nullable = true, minimum = 1, example = 32)]
             pub max_tokens: Option<u32>,
             /// Nothing but the limit ends the text before so many tokens. Not in OpenAI's API.

@@ -51,6 +51,7 @@ pub struct ResponsesBody {
     #[schema(nullable = true)]
     pub instructions: Option<String>,
     /// Most tokens to generate, reasoning included.
+    #[serde(default, deserialize_with = "crate::extract::token_limit")]
     #[schema(nullable = true, minimum = 1)]
     pub max_output_tokens: Option<u32>,
     /// Divides the logits; 0 takes the most likely token.
