@@ -1,4 +1,4 @@
-//! Halves of surrogate pairs in a JSON text.
+//! Repair of lone halves of surrogate pairs in a JSON text.
 
 /// Bytes of an escape such as `\ud83d`.
 const ESCAPE: usize = 6;

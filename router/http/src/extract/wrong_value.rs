@@ -1,4 +1,4 @@
-//! What the JSON library says of a wrong value, in the words of who sent it: it speaks of types of Rust.
+//! Messages about wrong values in a JSON body, in plain words: those of the JSON library name types of Rust.
 
 /// Characters of a text that a message repeats.
 const SHOWN_CHARACTERS: usize = 60;
@@ -105,7 +105,7 @@ fn text(quoted: &str) -> String {
         return format!("the text {quoted}");
     }
     let start: String = quoted.chars().take(SHOWN_CHARACTERS + 1).collect();
-    format!("a text that begins with {start}\"")
+    format!("the text {start} [...]\"")
 }
 
 #[cfg(test)]
@@ -138,7 +138,7 @@ mod tests {
     fn no_type_of_rust_is_named() {
         let long = format!("{:?}", "é".repeat(100));
         let begins = format!(
-            "`a[0]` must be a number (given: a text that begins with \"{}\")",
+            "`a[0]` must be a number (given: the text \"{} [...]\")",
             "é".repeat(60)
         );
         for (said, expected) in [

@@ -1,4 +1,4 @@
-"""Matrices of 8-bit numbers as checkpoints store them, or made of 16-bit ones, and the forms in which they run."""
+"""8-bit matrices as checkpoints store them, or made of 16-bit ones, and the variants in which they run."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,4 +1,6 @@
-"""Matrices of few bits as checkpoints store them, or made of 16-bit ones, and the form in which they run."""
+"""Weight-only quantised matrices as checkpoints store them, or made of 16-bit ones, and the variant in which they
+run.
+"""
 
 from collections.abc import Sequence
 from dataclasses import replace

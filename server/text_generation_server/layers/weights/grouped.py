@@ -1,4 +1,4 @@
-"""Matrices of few bits with a scale for each group of inputs, multiplied by 16-bit inputs."""
+"""Weight-only quantised matrices, with a scale for each group of inputs and 16-bit activations."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""Matrices of 8-bit numbers, multiplied by 8-bit inputs."""
+"""W8A8 matrices: 8-bit weights and 8-bit activations."""
 
 from dataclasses import dataclass
 

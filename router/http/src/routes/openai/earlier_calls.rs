@@ -1,4 +1,4 @@
-//! Calls in earlier messages of a chat.
+//! Checks of tool calls in earlier messages of a chat.
 
 use serde_json::Value;
 

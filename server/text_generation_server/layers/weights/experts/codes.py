@@ -1,4 +1,4 @@
-"""Matrices of experts as codes: one at a time comes in, and all together are what the kernels read."""
+"""Quantised matrices of experts: one at a time comes in, and the kernels read all of them stacked."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
