@@ -1,10 +1,15 @@
 //! Errors that a front end maps to a status; the table is `docs/errors.md`.
 
-use std::fmt;
+mod given;
+mod overflow;
+
 use std::time::Duration;
 
 use text_generation_client::ClientError;
 pub use text_generation_grammar::GrammarError;
+
+pub use self::given::Given;
+pub use self::overflow::{Overflow, PromptTokens};
 
 /// Why a request was refused before it was queued. The text names the field and the limit.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
@@ -199,52 +204,6 @@ impl ValidationError {
             },
             _ => return None,
         })
-    }
-}
-
-/// How far a request is too long for the context, in tokens.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Overflow {
-    /// The most of prompt and answer together.
-    pub context: u32,
-    /// The most of a prompt.
-    pub most_input: u32,
-    pub inputs: PromptTokens,
-    /// Of the answer, where the request says how many.
-    pub new: Option<u32>,
-}
-
-/// The tokens of a prompt.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum PromptTokens {
-    Exactly(usize),
-    /// It was not tokenised.
-    AtLeast(usize),
-    /// As many as there is room for.
-    Cut,
-}
-
-/// A number as a message repeats it. One that has no room in 32 bits was read as an infinity.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Given(pub f32);
-
-impl fmt::Display for Given {
-    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        match self.0.is_finite() {
-            true => self.0.fmt(f),
-            false => fmt::LowerExp::fmt(self, f),
-        }
-    }
-}
-
-impl fmt::LowerExp for Given {
-    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        let most = f32::MAX.copysign(self.0);
-        match self.0 {
-            f32::INFINITY => write!(f, "more than {most:e}"),
-            f32::NEG_INFINITY => write!(f, "less than {most:e}"),
-            given => given.fmt(f),
-        }
     }
 }
 
