@@ -8,7 +8,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from ... import kernels
+import text_generation_kernels as kernels
+
 from ...config.quantisation import Packed
 from ...weights import WeightSource
 from . import formats

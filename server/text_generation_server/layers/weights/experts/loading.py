@@ -7,8 +7,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from text_generation_kernels import ExpertMatrix, pack_codes
+
 from ....config.quantisation import BLOCK, Packed, Scheme
-from ....kernels import ExpertMatrix, pack_codes
 from ....weights import Slice
 from .. import eight_bit, few_bits, mxfp4
 from ..blocks import RowBlock
