@@ -49,6 +49,7 @@ sampling_body! {
         #[schema(value_type = Vec<Object>, min_items = 1, max_items = 4096)]
         pub messages: Vec<Map<String, Value>>,
         /// Most tokens to generate; what the context has no room for is left out. Needed but for counting.
+        #[serde(default, deserialize_with = "crate::extract::token_limit")]
         #[schema(nullable = true, minimum = 1, example = 64)]
         pub max_tokens: Option<u32>,
         /// A text or blocks of text, before the conversation.

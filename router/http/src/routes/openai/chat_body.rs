@@ -8,6 +8,7 @@ use text_generation_chat::ChatInput;
 use utoipa::ToSchema;
 
 use super::choices_body::choices_body;
+use super::earlier_calls::check_calls;
 use super::fields::{Seed, Stop, StreamOptions};
 use super::sampling::{Sampling, TokenIds, check, refused};
 use super::sampling_body::sampling_body;
@@ -34,6 +35,7 @@ choices_body! {
         #[schema(value_type = Vec<Message>, min_items = 1, max_items = 4096)]
         pub messages: Vec<Map<String, Value>>,
         /// The newer name of `max_tokens`.
+        #[serde(default, deserialize_with = "crate::extract::token_limit")]
         #[schema(nullable = true, minimum = 1)]
         pub max_completion_tokens: Option<u32>,
         /// Return the log-probabilities of the answer's tokens.
@@ -270,7 +272,13 @@ fn check_message(message: &Map<String, Value>) -> Result<(), (String, String)> {
         Some(Value::String(role)) if !role.is_empty() => {}
         _ => return wrong("role", "must be a string that is not empty"),
     }
-    for key in ["name", "tool_call_id", "reasoning_content", "reasoning"] {
+    for key in [
+        "name",
+        "tool_call_id",
+        "reasoning_content",
+        "reasoning",
+        "refusal",
+    ] {
         if given(key).is_some_and(|value| !value.is_string()) {
             return wrong(key, "must be a string");
         }
@@ -282,7 +290,10 @@ fn check_message(message: &Map<String, Value>) -> Result<(), (String, String)> {
     }
     let calls = match given("tool_calls") {
         None => false,
-        Some(Value::Array(calls)) if calls.iter().all(Value::is_object) => !calls.is_empty(),
+        Some(Value::Array(calls)) if calls.iter().all(Value::is_object) => {
+            check_calls(calls)?;
+            !calls.is_empty()
+        }
         Some(_) => return wrong("tool_calls", "must be a list of objects"),
     };
     let may_be_empty = calls

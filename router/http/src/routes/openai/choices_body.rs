@@ -14,7 +14,8 @@ macro_rules! choices_body {
                 #[schema(nullable = true, minimum = 1, maximum = 128, example = 1)]
                 pub n: Option<u32>,
                 /// Most tokens to generate; unset, up to the total token limit.
-                #[schema(nullable = true, minimum = 1, example = 32)]
+                #[serde(default, deserialize_with = "crate::extract::token_limit")]
+        #[schema(nullable = true, minimum = 1, example = 32)]
                 pub max_tokens: Option<u32>,
                 /// Return the ids of the tokens of the prompt and of the answer. Not in OpenAI's API.
                 #[schema(nullable = true, example = json!(null))]

@@ -31,7 +31,10 @@ impl Stop {
 
 /// A seed; OpenAI's are signed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-#[serde(untagged, expecting = "expected an integer of 64 bits")]
+#[serde(
+    untagged,
+    expecting = "expected a whole number from -9223372036854775808 to 18446744073709551615"
+)]
 pub enum Seed {
     Unsigned(u64),
     Signed(i64),

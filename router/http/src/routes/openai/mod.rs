@@ -9,6 +9,7 @@ mod chunk;
 mod completion_body;
 mod completion_events;
 pub mod completions;
+mod earlier_calls;
 pub mod fields;
 mod logprobs;
 pub mod models;

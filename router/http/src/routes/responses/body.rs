@@ -64,6 +64,7 @@ sampling_body! {
         #[schema(nullable = true)]
         pub instructions: Option<String>,
         /// Most tokens to generate, reasoning included.
+        #[serde(default, deserialize_with = "crate::extract::token_limit")]
         #[schema(nullable = true, minimum = 1)]
         pub max_output_tokens: Option<u32>,
         /// Functions, custom tools and namespaces of them. Tools of other kinds are left out.
