@@ -50,21 +50,22 @@ class Api:
             return json.load(reply)
 
     def occupy(self, max_tokens: int) -> Any:
-        """The stream of a completion that takes every place of the server."""
+        """The stream of a completion that takes every place of the server, as soon as all are free."""
         n = self.info()["max_concurrent_requests"]
-        return self.open("/v1/completions", prompt="Once", n=n, max_tokens=max_tokens, ignore_eos=True, stream=True)
-
-    def wait_until_empty(self) -> None:
-        """Returns when the server has all its places again."""
+        fields: dict[str, Any] = {"n": n, "max_tokens": max_tokens, "ignore_eos": True, "stream": True}
         end = time.monotonic() + 30
         while True:
             try:
-                self.occupy(1).close()
-                return
+                return self.open("/v1/completions", prompt="Once", **fields)
             except urllib.error.HTTPError as error:
                 if error.code != 429 or time.monotonic() > end:
                     raise
             time.sleep(0.02)
+
+    def wait_until_empty(self) -> None:
+        """Returns when the server has all its places again: it has ended the completion that took them all."""
+        with self.occupy(1) as stream:
+            stream.read()
 
 
 @pytest.fixture(scope="session")
@@ -79,7 +80,6 @@ def full(api: Api) -> Callable[[], AbstractContextManager[Callable[[], None]]]:
 
     @contextlib.contextmanager
     def hold() -> Iterator[Callable[[], None]]:
-        api.wait_until_empty()
         with api.occupy(900) as stream:
             stream.readline()
             yield stream.close

@@ -1,4 +1,4 @@
-//! From a source to the grammar that the engine makes of it.
+//! Engine that makes a grammar of a source, on the thread that asks.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use crate::clock::Clock;
 use crate::lower::{self, Lowered};
 use crate::{CompilerLimits, Grammar, GrammarError, GrammarSource, Vocabulary};
 
-/// Compiles on the thread that asks.
+/// Compiles for one vocabulary, within limits.
 #[derive(Debug)]
 pub(crate) struct Engine {
     vocabulary: Vocabulary,

@@ -1,4 +1,4 @@
-//! What a grammar may cost.
+//! Limits of what a grammar may cost.
 
 use std::num::NonZero;
 use std::thread;

@@ -1,4 +1,4 @@
-//! How many rules may begin at one place of a grammar. The parser makes an item of each, and to make them takes time that
+//! Count of the rules that may begin at one place of a grammar. The parser makes an item of each, and to make them takes a time that
 //! grows with the square of their number: every token that comes to such a place would wait for it.
 
 use llguidance::earley::{CGrammar, CSymIdx};
