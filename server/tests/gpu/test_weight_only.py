@@ -7,7 +7,7 @@ from text_generation_server import kernels
 from text_generation_server.config.quantisation import Fp8
 from text_generation_server.layers.weights import eight_bit
 from text_generation_server.layers.weights.activations import Activations
-from text_generation_server.layers.weights.grouped import Grouped
+from text_generation_server.layers.weights.weight_only import WeightOnlyLinear
 
 pytestmark = pytest.mark.gpu
 
@@ -24,7 +24,7 @@ def test_float8_rows_are_exact_but_for_rounding(
     shape = (outputs,) if weights == "channel" else (-(-outputs // 128), inputs // 128)
     held = eight_bit.Eight(weight, torch.rand(shape, device="cuda") / 16)
     linear = held.linear(Fp8(weights))  # type: ignore[arg-type]
-    assert isinstance(linear, Grouped)
+    assert isinstance(linear, WeightOnlyLinear)
     matrix = held.dequantised(torch.float64)
     for tokens in (1, 16, 33, 64, 65, 300):
         x = torch.randn(tokens, inputs, device="cuda", dtype=dtype)

@@ -13,8 +13,8 @@ from ...kernels.quantise_rows import quantise_rows_torch
 from ...weights import Slice, WeightSource
 from .activations import ActivationScheme
 from .blocks import RowBlock, row_order
-from .grouped import Grouped
-from .rows8 import Rows8
+from .w8a8 import W8A8Linear
+from .weight_only import WeightOnlyLinear
 
 _FLOATS = (torch.float32, torch.float16, torch.bfloat16, torch.float8_e8m0fnu)
 _INPUT_SCALES = ("input_scale", "act_scale", "activation_scale")
@@ -48,17 +48,17 @@ class Eight:
         """float32 [outputs, 1 or ceil(inputs / 128)]"""
         return self.scale[:, None] if self.scale.dim() == 1 else _of_rows(self.scale, self.weight.shape[0])
 
-    def linear(self, scheme: Fp8 | Int8) -> Rows8 | Grouped:
+    def linear(self, scheme: Fp8 | Int8) -> W8A8Linear | WeightOnlyLinear:
         """In the form in which it runs on its device: by 8-bit inputs, or else by 16-bit ones."""
         if scheme.activations != "none" and (isinstance(scheme, Int8) or kernels.has_fp8_products(self.weight.device)):
             group = BLOCK if self.scale.dim() == 2 else 0
             bound = scheme.bound or 0.0 if isinstance(scheme, Fp8) else 0.0
-            return Rows8(self.weight, self.scale, ActivationScheme(self.weight.dtype, group, self.static, bound))
+            return W8A8Linear(self.weight, self.scale, ActivationScheme(self.weight.dtype, group, self.static, bound))
         inputs = self.weight.shape[1]
         packed, size = kernels.pack_scales(self.scale_of_rows(), inputs, BLOCK if self.scale.dim() == 2 else 0)
         # Codes of 8 bits have their 0 in the middle.
         codes = self.weight.view(torch.uint8) ^ 128 if self.weight.dtype == torch.int8 else self.weight
-        return Grouped(inputs, codes, packed, None, None, None, size)
+        return WeightOnlyLinear(inputs, codes, packed, None, None, None, size)
 
 
 def read_rows(source: WeightSource, blocks: Sequence[RowBlock], inputs: int, scheme: Fp8 | Int8) -> Eight:

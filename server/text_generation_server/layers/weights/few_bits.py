@@ -12,7 +12,7 @@ from ...weights import WeightSource
 from . import formats
 from .blocks import RowBlock, row_order
 from .formats import Groups, OnlineKind, Part
-from .grouped import Grouped
+from .weight_only import WeightOnlyLinear
 
 _MADE: dict[str, OnlineKind] = {
     "online-nf4": "nf4",
@@ -84,7 +84,7 @@ def quantise_weight(weight: Tensor, scheme: Packed) -> Groups:
     return replace(groups, zeros=torch.full_like(groups.scales, float(2 ** (groups.bits - 1))))
 
 
-def linear(groups: Groups) -> Grouped:
+def linear(groups: Groups) -> WeightOnlyLinear:
     """In the form in which it runs."""
     inputs = groups.codes.shape[1]
 
@@ -94,4 +94,4 @@ def linear(groups: Groups) -> Grouped:
     scales, size = packed(groups.scales)
     zeros = None if groups.zeros is None else packed(groups.zeros)[0]
     codes = kernels.pack_codes(groups.codes, groups.bits)
-    return Grouped(inputs, codes, scales, zeros, groups.table, groups.perm, size)
+    return WeightOnlyLinear(inputs, codes, scales, zeros, groups.table, groups.perm, size)

@@ -16,11 +16,11 @@ from ...weights import Slice
 from . import eight_bit, few_bits, formats
 from .blocks import RowBlock, read_ranges, row_order
 from .checkpoint import Checkpoint
-from .grouped import Grouped
 from .linear import Dense, Linear, Split
-from .rows8 import Rows8
+from .w8a8 import W8A8Linear
+from .weight_only import WeightOnlyLinear
 
-Part = Dense | Rows8 | Grouped
+Part = Dense | W8A8Linear | WeightOnlyLinear
 
 
 def column_parallel(checkpoint: Checkpoint, blocks: Sequence[RowBlock], inputs: int, bias: bool) -> Linear:

@@ -1,4 +1,4 @@
-"""Matrices of 8-bit numbers, multiplied by 8-bit inputs."""
+"""W8A8: FP8 or INT8 matrices, multiplied by inputs of the same type."""
 
 from dataclasses import dataclass
 
@@ -11,7 +11,7 @@ from .linear import activated, in_blocks, total_bytes
 
 
 @dataclass(frozen=True)
-class Rows8:
+class W8A8Linear:
     """See `Linear`."""
 
     weight: Tensor

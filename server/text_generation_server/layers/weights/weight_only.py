@@ -1,4 +1,4 @@
-"""Matrices of few bits with a scale for each group of inputs, multiplied by 16-bit inputs."""
+"""Weight-only quantised matrices: codes with a scale for each group of inputs, multiplied by 16-bit inputs."""
 
 from dataclasses import dataclass
 
@@ -10,11 +10,11 @@ from .activations import Activations, ActivationScheme
 from .linear import activated, are_alone, dense_product, in_blocks, total_bytes
 
 _FEW = 64
-"""Tokens for which codes are read though there is a copy: of an H200, more are faster with it for every matrix."""
+"""Up to so many tokens, GEMMs read the codes though there is a copy. For more, the copy is faster on an H200."""
 
 
 @dataclass
-class Grouped:
+class WeightOnlyLinear:
     """See `Linear`; tensors are as `kernels.grouped_linear` reads them."""
 
     inputs: int
