@@ -1,4 +1,4 @@
-"""Codes of few bits that share scales: what every grouped format becomes, whatever it is in the checkpoint."""
+"""Codes with scales and zeros of groups: what every weight-only format becomes, whatever it is in the checkpoint."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
