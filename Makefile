@@ -28,7 +28,7 @@ rust_sources = $(shell find $(1) -name target -prune -o -type f \( -name '*.rs' 
 PYTHON_PROJECTS := server clients/python
 
 .DEFAULT_GOAL := help
-.PHONY: help run install benchmark wheel ui-libraries test lint lint-features audit fmt clean bench-router bench-traces bench-client bench-encode bench-parse bench-kv-pool bench-policy
+.PHONY: help run install benchmark wheel ui-libraries test lint lint-features audit fmt file-map clean bench-router bench-traces bench-client bench-encode bench-parse bench-kv-pool bench-policy
 .PHONY: test-rust test-server test-kernels test-aot test-router test-client test-benchmark test-integration test-clients test-routers test-agents test-formats test-ui test-chart test-image test-ray
 
 # Lists the targets that have a description behind `##`, under the headings of this file.
@@ -124,6 +124,8 @@ lint: lint-features $(VENV)/.dev-dependencies $(VENV)/.python ## Check formattin
 	$(BIN)/ruff format --check --quiet .
 	$(BIN)/ruff check --quiet .
 	$(BIN)/python tools/dependencies.py
+	$(BIN)/python tools/file_map.py --check
+	$(BIN)/python tools/versions.py
 	cd server && ../$(BIN)/lint-imports --no-cache
 	$(BIN)/pyright --pythonpath $(BIN)/python -p server
 	$(BIN)/pyright --pythonpath $(BIN)/python -p router/python
@@ -270,6 +272,9 @@ fmt: $(VENV)/.dev-dependencies ## Repair formatting
 	cargo fmt --all
 	$(BIN)/ruff format --quiet .
 	$(BIN)/ruff check --quiet --fix .
+
+file-map: ## Write docs/files.md from the first sentence of each source file
+	@$(PYTHON) tools/file_map.py
 
 clean: ## Remove what was built and installed
 	rm -rf $(VENV) $(CLIENT_VENVS) target dist

@@ -1,4 +1,4 @@
-"""Times the engine without router and sockets: chunks, decodes, both in one step, and idle time.
+"""Times the engine without router and sockets: prefill chunks, decodes, mixed steps, and idle time.
 
     PYTHONPATH=server python3 benchmark/engine.py FOLDER --output-json result.json [--ranks 2] [--profile]
 

@@ -1,4 +1,4 @@
-"""Where the time of a step goes on every rank: products, attention, sums, the wait for other ranks, gaps.
+"""Breakdown of a step's time on every rank: matmuls, attention, all-reduces, the wait for other ranks, idle gaps.
 
     PYTHONPATH=server python3 benchmark/timeline.py FOLDER --ranks 2 --output-json result.json
 

@@ -1,4 +1,4 @@
-"""The data files of launch settings, as programs that measure them write them."""
+"""Data files of launch settings, as programs that measure them write them."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence

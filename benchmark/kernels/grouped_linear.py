@@ -1,4 +1,5 @@
-"""Weight bandwidth of `grouped_linear`, beside products with the same matrices in 16 bits and a copy in the same run.
+"""Weight bandwidth of `grouped_linear` (W4A16, W8A16), beside 16-bit GEMMs of the same matrices and a copy in the same
+run.
 
     python benchmark/kernels/grouped_linear.py [--dry-run] > benchmark/results/grouped_linear.json
 

@@ -1,4 +1,4 @@
-"""Attention over keys and values of 8 bits, and the operator that writes them, beside the 16-bit form.
+"""Attention over an 8-bit KV cache, and the operator that writes it, beside the 16-bit cache.
 
     python benchmark/kernels/kv_cache.py [--dry-run] > benchmark/results/kv_cache.json
 

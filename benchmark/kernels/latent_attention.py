@@ -1,4 +1,4 @@
-"""Latent attention: achieved fraction of copy bandwidth in decodes, and matrix rate in chunks of prompts.
+"""Latent attention: achieved fraction of copy bandwidth in decodes, and matrix rate in prefill chunks.
 
     python benchmark/kernels/latent_attention.py [--dry-run] > benchmark/results/latent_attention.json
 

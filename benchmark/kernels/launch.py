@@ -1,4 +1,4 @@
-"""What a launch outside a graph costs the host: through `Launcher`, beside plain Triton and torch in the same run.
+"""Host cost of a launch outside a graph: through `Launcher`, beside plain Triton and torch in the same run.
 
     python benchmark/kernels/launch.py > benchmark/results/launch.json
 

@@ -1,4 +1,4 @@
-"""The experts of a mixture: each kernel and the whole layer beside the reading of weights and torch's grouped product.
+"""Mixture of experts: each kernel and the whole layer, beside the reading of weights and torch's grouped GEMM.
 
     python benchmark/kernels/moe.py [--dry-run] [--candidates] [--models NAME ...] [--kinds KIND ...] [--tokens N ...]
 

@@ -1,4 +1,4 @@
-"""The experts of a mixture as ranks share them: a part of every expert for each rank, or whole experts.
+"""Mixture of experts over ranks: a slice of every expert for each rank, or whole experts.
 
     python benchmark/kernels/moe_ranks.py [--dry-run] [--models NAME ...] [--kinds KIND ...] [--ranks N ...]
 

@@ -1,4 +1,4 @@
-"""Achieved matrix rate of `prefill_attention`, beside a large product of torch in the same run.
+"""Achieved matrix rate of `prefill_attention`, beside a large GEMM of torch in the same run.
 
     python benchmark/kernels/prefill_attention.py [--dry-run] > benchmark/results/prefill_attention.json
 

@@ -1,4 +1,4 @@
-"""What layers with a recurrent state and attention with an output gate need besides, beside the bytes that they move.
+"""Operators around recurrent mixers and gated attention, beside the bytes that they move.
 
     python benchmark/kernels/recurrent_parts.py [--dry-run] > benchmark/results/recurrent_parts.json
 

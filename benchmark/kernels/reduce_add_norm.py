@@ -1,4 +1,4 @@
-"""Sums over ranks: NCCL, torch's symmetric memory and ours, alone and with the addition and norm that follow.
+"""All-reduces: NCCL, torch's symmetric memory and ours, alone and with the residual add and norm that follow.
 
     python benchmark/kernels/reduce_add_norm.py [--ranks 2] > benchmark/results/reduce_add_norm.json
 

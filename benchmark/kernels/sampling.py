@@ -1,4 +1,4 @@
-"""Time of choosing one token for each row of a batch, from logits to the advanced state, in a CUDA graph.
+"""Time of sampling one token for each row of a batch, from logits to the advanced state, in a CUDA graph.
 
     python benchmark/kernels/sampling.py [--dry-run] > benchmark/results/sampling.json
 

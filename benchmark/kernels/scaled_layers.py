@@ -1,4 +1,4 @@
-"""Whole layers of products of 8-bit rows, with the norms and codes between them and without attention.
+"""Whole layers of W8A8 GEMMs, with norms and quantisation between them and without attention.
 
     python benchmark/kernels/scaled_layers.py [--dry-run] > layers.json
 

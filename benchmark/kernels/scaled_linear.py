@@ -1,4 +1,4 @@
-"""Bandwidth and rate of `scaled_linear`, beside the product of 16-bit weights and torch's own in the same run.
+"""Bandwidth and rate of `scaled_linear`, beside the 16-bit GEMM and torch's own W8A8 GEMM in the same run.
 
     python benchmark/kernels/scaled_linear.py [--dry-run] > benchmark/results/scaled_linear.json
 

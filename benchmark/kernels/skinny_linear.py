@@ -1,4 +1,4 @@
-"""Weight bandwidth of `skinny_linear`, beside the library's product and a copy in the same run.
+"""Weight bandwidth of `skinny_linear`, beside cuBLAS and a copy in the same run.
 
     python benchmark/kernels/skinny_linear.py [--dry-run] > benchmark/results/skinny_linear.json
 

@@ -1,4 +1,4 @@
-"""Chooses tiles of products of 33 to 64 tokens with 16-bit weights on Hopper cards.
+"""Chooses tiles of 16-bit GEMMs of 33 to 64 tokens on Hopper cards.
 
     python benchmark/kernels/tune_skinny_hopper.py > benchmark/results/tune_skinny_hopper.json
     python benchmark/kernels/tune_skinny_hopper.py --choose benchmark/results/tune_skinny_hopper.json

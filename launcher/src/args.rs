@@ -1,4 +1,4 @@
-//! Flags, environment names and defaults. No logic: `checks` judges the values, `plan` uses them.
+//! Flags of the launcher, with environment names and defaults. No logic: `checks` judges the values, `plan` uses them.
 //!
 //! Here are those about how the model is served; those about how it is computed are in `engine.rs`.
 

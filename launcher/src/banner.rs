@@ -1,4 +1,4 @@
-//! What a person sees when the server is up.
+//! The banner that a person sees when the server is up.
 
 use std::net::SocketAddr;
 

@@ -1,5 +1,5 @@
-//! Judges the arguments that only the launcher knows, or that are for shards: combinations that cannot work, and flags
-//! whose feature does not exist yet. What the router is told it judges itself, see `router_check.rs`.
+//! Checks of the arguments that only the launcher knows, or that are for shards: combinations that cannot work, and
+//! flags whose feature does not exist yet. What the router is told it judges itself, see `router_check.rs`.
 
 mod address_space;
 

@@ -1,4 +1,4 @@
-//! Everything that ends the launcher with exit code 1.
+//! Errors that end the launcher with exit code 1.
 
 use std::io;
 

@@ -1,4 +1,4 @@
-//! The port for those who watch the server, from the first second on: what it is doing while it starts.
+//! The management port, for probes and metrics from the first second on: what the server is doing while it starts.
 //!
 //! The router inherits the listening socket and answers there once it serves, so no connection is refused in between.
 

@@ -1,5 +1,5 @@
-//! What systemd is told, where it has started the launcher with `Type=notify`: that the server is ready, that it stops,
-//! and, with `WatchdogSec`, that it serves. Elsewhere all of this does nothing.
+//! Notifications to systemd, where it has started the launcher with `Type=notify`: that the server is ready, that it
+//! stops, and, with `WatchdogSec`, that it serves. Elsewhere all of this does nothing.
 
 use std::convert::Infallible;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! What the commands have in common as processes of an operator: settings from the environment ([`settings`]), addresses
+//! Parts that the commands share as processes of an operator: settings from the environment ([`settings`]), addresses
 //! to listen on ([`address`]), and signals ([`signals`]).
 
 pub mod address;

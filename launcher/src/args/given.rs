@@ -1,4 +1,4 @@
-//! What the launcher is told: the command line, in our words, and the environment.
+//! Settings as the launcher gets them: the command line, in our words, and the environment.
 
 use std::ffi::OsString;
 

@@ -1,4 +1,4 @@
-//! Flags of vLLM and SGLang: which of ours they are, or what to do instead. `docs/coming-from-vllm.md` is their table.
+//! Flags of vLLM and SGLang: their counterparts here, or what to do instead. `docs/coming-from-vllm.md` is their table.
 
 mod lacking;
 

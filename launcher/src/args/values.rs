@@ -1,4 +1,4 @@
-//! The values that flags take, where they are no numbers, texts or paths.
+//! Types of flag values that are no numbers, texts or paths.
 
 use std::fmt;
 

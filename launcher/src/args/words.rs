@@ -1,4 +1,4 @@
-//! The words of the command line before they are read as flags: those of other servers in ours.
+//! Translation of the command line before it is parsed: flags of other servers become ours.
 
 use std::ffi::OsString;
 

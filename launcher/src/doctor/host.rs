@@ -1,4 +1,4 @@
-//! What this host offers to a start: programs, address, sockets, open files, shared memory. Each finding is of its own.
+//! Findings about this host: programs, address, sockets, open files, shared memory. Each finding is of its own.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};

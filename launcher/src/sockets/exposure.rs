@@ -1,5 +1,5 @@
-//! Whether other users could put a socket of theirs in the place of one of ours: whoever may write to a directory may
-//! rename what is in it, and prompts would go to them.
+//! Check that no other user could put a socket of theirs in the place of one of ours: whoever may write to a directory
+//! may rename what is in it, and prompts would go to them.
 
 use std::fs::{self, Metadata};
 use std::io;

@@ -1,4 +1,4 @@
-//! Flags, environment names and defaults. Names and defaults are those of TGI.
+//! Flags of the router, with environment names and defaults. Names and defaults are those of TGI.
 
 mod config;
 

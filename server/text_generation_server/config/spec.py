@@ -1,4 +1,4 @@
-"""What a decoder is made of, as data: the layers are put together from it and know no family.
+"""The spec of a decoder, as data: the layers are put together from it and know no family.
 
 A family (`families/`) turns a `config.json` into a `DecoderSpec`. Counts are those of the whole model, not of a rank.
 """

@@ -32,8 +32,8 @@ CLOSING_LIMIT_S = 1.0
 """How long kernels wait for other ranks once this one leaves."""
 _OVERLAPPED_BYTES = 12 << 20
 """From here on parts win: in two parts a layer of 70B took 6 % longer than whole for 512 tokens of 16 KiB on two H200,
-9 % less time for 768, and 3 to 6 % less for 1,024 to 4,096. Whole steps are in docs/benchmark.md. Warm-up times a step
-in both ways, because it depends on the ranks, on what connects them and on the model."""
+9 % less time for 768, and 3 to 6 % less for 1,024 to 4,096. Whole steps: docs/lab/2026-11-two-cards.md. Warm-up times
+a step in both ways, because it depends on the ranks, on what connects them and on the model."""
 _LONGEST_ROW = 1 << 13
 _SHORTEST_ROW = 1 << 8
 

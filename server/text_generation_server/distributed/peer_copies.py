@@ -1,4 +1,4 @@
-"""Sums by copy engines, which leave all processors of a device to the kernels that run meanwhile.
+"""All-reduces by copy engines, which leave all SMs of a device to the kernels that run meanwhile.
 
 Each rank copies its part into memory of all others and counts up a flag behind it; the kernel that goes on waits until
 all have, and adds up (`kernels/peer_add_norm.py`). With two ranks that is as many bytes as any other way sends; with N

@@ -1,4 +1,4 @@
-"""Sums over the ranks that run beside other kernels."""
+"""All-reduces that run beside other kernels."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable

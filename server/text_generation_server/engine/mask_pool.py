@@ -1,4 +1,4 @@
-"""The device pool of masks. It follows no policy: the router decides which slot holds which mask."""
+"""Device pool of token masks. It follows no policy: the router decides which slot holds which mask."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""What a step says: a launched step, waited for on a thread of its own, becomes the reply.
+"""Replies of steps: a launched step, waited for on a thread of its own, becomes the reply.
 
 A step holds what it needs as it was when it was launched; the engine thread changes none of it afterwards.
 """

@@ -12,8 +12,9 @@ Each program chooses the experts itself, from the logits, which is less than wai
 tiles are of the experts that are chosen first, so they are asked for before all are chosen.
 
 One token through Qwen3-30B-A3B takes 2,138 us so, and 2,215 with two kernels (benchmark/results/one-token-experts.json;
-docs/benchmark.md says what was tried); with the first two tiles asked for early, and one activation behind all tiles
-instead of one for each, 1,973 instead of 2,008. Both products run at the memory's rate but for some 1 us between them.
+tried: docs/lab/2026-11-single-token-decode.md); with the first two tiles asked for early, and one activation behind all
+tiles instead of one for each, 1,973 instead of 2,008. Both products run at the memory's rate but for some 1 us between
+them.
 
 Written in Gluon, because Triton copies ahead within one loop only, and not across a wait. Triton's interpreter cannot
 run it: the tests compare it on a device.

@@ -1,4 +1,4 @@
-"""From token ids to hidden states."""
+"""Token embedding: from token ids to hidden states."""
 
 from torch import Tensor
 from torch.nn import functional

@@ -1,4 +1,4 @@
-"""Attention over latent vectors, of which keys and values of all heads are products (DeepSeek-V2, 2024)."""
+"""Multi-head latent attention (DeepSeek-V2, 2024): a GEMM makes keys and values of all heads from latent vectors."""
 
 import torch
 from torch import Tensor

@@ -1,4 +1,4 @@
-"""The feed-forward part of a layer whose tokens pass a few of many experts."""
+"""Mixture of experts as the feed-forward part of a layer."""
 
 import torch
 from torch import Tensor

@@ -1,4 +1,4 @@
-"""Normalisation, and the places where a part of a layer reads the running sum."""
+"""Normalisation, and the places where a sublayer reads the residual stream."""
 
 from torch import Tensor
 

@@ -1,4 +1,4 @@
-"""Inputs of matrices, and the form in which a matrix wants them."""
+"""Activations as inputs of matrices, in the number format that a matrix wants."""
 
 from dataclasses import dataclass
 from typing import Any

@@ -1,4 +1,4 @@
-"""Matrices in the forms in which they run."""
+"""Matrices of linear layers, in the variants in which they run."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass

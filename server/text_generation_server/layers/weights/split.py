@@ -1,4 +1,4 @@
-"""Which part of a model belongs to a rank."""
+"""Tensor-parallel shard of a model that belongs to a rank."""
 
 from dataclasses import dataclass
 

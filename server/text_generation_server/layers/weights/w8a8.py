@@ -1,4 +1,4 @@
-"""W8A8: FP8 or INT8 matrices, multiplied by inputs of the same type."""
+"""W8A8 matrices: 8-bit weights and 8-bit activations."""
 
 from dataclasses import dataclass
 

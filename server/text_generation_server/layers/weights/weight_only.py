@@ -1,4 +1,4 @@
-"""Weight-only quantised matrices: codes with a scale for each group of inputs, multiplied by 16-bit inputs."""
+"""Weight-only quantised matrices, with a scale for each group of inputs and 16-bit activations."""
 
 from dataclasses import dataclass
 

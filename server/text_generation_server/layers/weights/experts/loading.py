@@ -1,6 +1,4 @@
-"""From a checkpoint to both matrices of a rank's experts: quantised where the MoE kernels read them so, else with 16
-bits.
-"""
+"""Loading of both matrices of a rank's experts: quantised where the MoE kernels read them so, else with 16 bits."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Stacks the quantised matrices of experts, which come one at a time, for the MoE kernels."""
+"""Quantised matrices of experts, which come one at a time, stacked for the MoE kernels."""
 
 from collections.abc import Iterable, Sequence
 

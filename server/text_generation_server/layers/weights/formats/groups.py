@@ -1,4 +1,4 @@
-"""Codes with scales and zeros of groups: what every weight-only format becomes, whatever it is in the checkpoint."""
+"""Group-quantised codes that share scales: every format of them becomes this, whatever it is in the checkpoint."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

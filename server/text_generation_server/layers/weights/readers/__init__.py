@@ -1,4 +1,4 @@
-"""Readers of stored matrices, one for each kind of scheme; `reader_of` chooses."""
+"""Readers of stored matrices, one for each kind of scheme; `reader_of` chooses among them."""
 
 from .choice import reader_of
 from .codes import Codes

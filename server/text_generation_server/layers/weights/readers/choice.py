@@ -1,4 +1,4 @@
-"""Chooses the reader of a matrix."""
+"""Choice of the reader of a matrix."""
 
 from ....config.quantisation import Packed
 from ..checkpoint import Checkpoint

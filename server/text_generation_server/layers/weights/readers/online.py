@@ -1,4 +1,4 @@
-"""Quantises matrices while they are read with 16 bits."""
+"""Reader that quantises 16-bit matrices while it reads them."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Reads weight-only quantised matrices, codes in groups with scales, or quantises 16-bit matrices to them."""
+"""Reader of weight-only quantised matrices, codes in groups with scales; it also quantises 16-bit matrices to them."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace

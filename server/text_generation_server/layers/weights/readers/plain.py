@@ -1,4 +1,4 @@
-"""Reads matrices that are stored with 16 or 32 bits and run so."""
+"""Reader of matrices that are stored with 16 or 32 bits and run so."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

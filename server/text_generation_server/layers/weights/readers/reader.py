@@ -1,4 +1,4 @@
-"""What readers of stored matrices do."""
+"""Interface of the readers of stored matrices, and what quantised ones share."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence

@@ -1,5 +1,6 @@
-"""Reads FP8 and INT8 matrices with their scales, or quantises 16-bit ones to them: W8A8, and W8A16 where inputs keep
-16 bits or the device has no FP8 instructions.
+"""Reader of FP8 and INT8 matrices with their scales; it also quantises 16-bit matrices to them.
+
+They run as W8A8, or as W8A16 where the scheme leaves inputs as they are or the device has no FP8 instructions.
 """
 
 from collections.abc import Iterable, Sequence
