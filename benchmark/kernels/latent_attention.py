@@ -14,7 +14,7 @@ from dataclasses import replace
 import torch
 from _timing import Plan, Row, bandwidth_row, report, seconds_per_call
 
-from text_generation_server import kernels
+import text_generation_kernels as kernels
 
 RANK, ROPE, KEY, VALUE = 512, 64, 128, 128
 SCALE = (KEY + ROPE) ** -0.5

@@ -13,7 +13,7 @@ Activation = Literal["silu", "gelu", "gelu_tanh", "relu", "relu2"]
 """"gelu" is the exact form with the error function, "gelu_tanh" its approximation, "relu2" the square of relu."""
 
 GatedActivation = Literal["silu", "gelu", "gelu_tanh", "relu", "relu2", "clamped_swiglu"]
-"""The last one has a formula of its own (`kernels/_activations.py`)."""
+"""The last one has a formula of its own (`text_generation_kernels/norm/activations.py`)."""
 
 RopeType = Literal["default", "linear", "dynamic", "llama3", "yarn", "longrope"]
 QkvLayout = Literal["blocks", "groups"]
@@ -157,7 +157,9 @@ class DenseSpec:
 
 @dataclass(frozen=True)
 class RouteSpec:
-    """Which experts compute a token, and with what weight; `kernels/moe_route.py` has the formulas."""
+    """Which experts compute a token, and with what weight; `text_generation_kernels/moe/moe_route.py` has the
+    formulas.
+    """
 
     top_k: int
     score: Literal["softmax", "sigmoid", "sparsemixer"] = "softmax"

@@ -6,7 +6,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ..kernels import mask_words
+from text_generation_kernels import mask_words
+
 from .requests import MaskForm, MaskWrite
 from .transfer import upload
 

@@ -6,8 +6,9 @@ A step holds what it needs as it was when it was launched; the engine thread cha
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
+from text_generation_kernels import EXCLUDED, SampledTokens, compilations
+
 from ..errors import NoTokenAllowed, NumericalError
-from ..kernels import EXCLUDED, SampledTokens, compilations
 from .clock import StepTime
 from .requests import PromptScores, RequestFailure, StepReply, Timings, TopTokens
 from .running import Computed, RunningRequest, failure

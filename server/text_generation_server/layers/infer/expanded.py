@@ -14,8 +14,9 @@ from typing import cast
 import torch
 from torch import Tensor
 
+from text_generation_kernels import rehearsing
+
 from ...config.spec import LatentAttentionSpec
-from ...kernels import rehearsing
 from .state import Chunks, InferState
 
 LEAST_TOKENS = 512

@@ -3,7 +3,8 @@
 import torch
 from torch import Tensor
 
-from ... import kernels
+import text_generation_kernels as kernels
+
 from ...config.spec import LatentAttentionSpec
 from ..rope import RopeTable
 from ..weights import Activations, ActivationScheme, HeadSplit, LatentAttentionWeights, in_blocks

@@ -3,7 +3,8 @@
 import torch
 from torch import Tensor
 
-from ... import kernels
+import text_generation_kernels as kernels
+
 from ...config.spec import MoeSpec
 from ..weights import Activations, ActivationScheme, MoeWeights, shared_experts
 from .addend import Addend, Destination

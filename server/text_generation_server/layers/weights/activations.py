@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ... import kernels
+import text_generation_kernels as kernels
 
 
 @dataclass(frozen=True, eq=False)

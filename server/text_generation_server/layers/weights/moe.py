@@ -11,8 +11,9 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from text_generation_kernels import ExpertMatrix
+
 from ...config.spec import DenseSpec, MoeSpec
-from ...kernels import ExpertMatrix
 from .checkpoint import Checkpoint
 from .experts import ExpertPart, load_experts
 from .feed_forward import DenseWeights, load_dense

@@ -7,7 +7,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ....kernels import ExpertMatrix, pack_codes
+from text_generation_kernels import ExpertMatrix, pack_codes
+
 from ....weights import Slice
 from .. import mxfp4
 from ..blocks import RowBlock

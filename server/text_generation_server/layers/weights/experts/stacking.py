@@ -5,8 +5,9 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import Tensor
 
-from .... import kernels
-from ....kernels import ExpertMatrix
+import text_generation_kernels as kernels
+from text_generation_kernels import ExpertMatrix
+
 from .. import mxfp4
 from ..readers import Codes
 

@@ -4,7 +4,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from .... import kernels
+import text_generation_kernels as kernels
+
 from ..weight_only import WeightOnlyLinear
 
 

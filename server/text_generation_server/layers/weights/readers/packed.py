@@ -6,7 +6,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from .... import kernels
+import text_generation_kernels as kernels
+
 from ....config.quantisation import Packed
 from .. import formats
 from ..blocks import RowBlock, row_order

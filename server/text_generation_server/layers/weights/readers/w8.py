@@ -9,10 +9,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from .... import kernels
+import text_generation_kernels as kernels
+from text_generation_kernels.norm.quantise_rows import quantise_rows_torch
+
 from ....config.quantisation import BLOCK, Fp8, Int8
 from ....errors import ModelFilesError
-from ....kernels.quantise_rows import quantise_rows_torch
 from ....weights import Slice, WeightSource
 from ..activations import ActivationScheme
 from ..blocks import RowBlock, row_order
