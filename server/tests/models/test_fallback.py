@@ -148,7 +148,7 @@ TINY = {
         ("t5", {"architectures": ["T5ForConditionalGeneration"], "is_encoder_decoder": True}, "it has an encoder"),
         ("bert", {}, "looks ahead"),
         ("roberta", {}, "looks ahead"),
-        ("codegen", {}, "does not go through the library's attention interface"),
+        ("gpt_neo", {}, "does not go through the library's attention interface"),
         ("bloom", {}, "does not go through the library's attention interface"),
         ("diffllama", {}, "calls attention more than once"),
         ("gpt_oss", {}, "`is_transposed`"),
