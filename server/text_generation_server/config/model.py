@@ -13,6 +13,7 @@ from .families import FAMILIES, WITH_MEDIA, text_part
 from .json_object import JsonObject
 from .names import TensorNames
 from .quantisation import UNQUANTISED, Schemes, online_schemes, read_schemes
+from .rope import refuse_unknown
 from .spec import AttentionSpec, DecoderSpec, LatentAttentionSpec, LayerSpec, MoeSpec, RopeSpec, RopeType
 
 MAX_CONTEXT_LENGTH = 2**31 - 1
@@ -118,6 +119,7 @@ def parse_model_config(config: JsonObject, generation: JsonObject | None, folder
         family = FAMILIES[architecture]
     config = config.for_family(family.defaults, family.aliases, family.older, family.unread)
     decoder = family.decoder(config)
+    refuse_unknown(config)
     bos_token_ids = config.token_ids("bos_token_id")
     names, schemes = family.tensor_names(config), read_schemes(config, folder)
     check_schemes(schemes, decoder, names)
