@@ -181,6 +181,13 @@ def test_what_cannot_run_is_refused_with_its_reason(model_type: str, values: dic
         check_runnable(config_of(model_type, **{**TINY, **values}))
 
 
+def test_a_published_spelling_of_a_class_is_known() -> None:
+    """That of K-EXAONE."""
+    config = config_of("exaone_moe", **TINY, architectures=["ExaoneMoEForCausalLM"])
+    assert isinstance(config, FallbackConfig)
+    check_runnable(config)
+
+
 @pytest.mark.parametrize(
     "model_type", ["mamba", "jamba", "nemotron_h", "qwen3_next", "qwen3_5_text", "qwen3_5_moe_text", "falcon_h1"]
 )
@@ -273,6 +280,26 @@ def test_tensors_that_do_not_fit_the_class_are_refused(folder_of: Callable[[str]
     del tensors["model.layers.1.mlp.up_proj.weight"]
     save_file(tensors, path)
     with pytest.raises(ModelFilesError, match=r"1 tensors .* such as `model\.layers\.1\.mlp\.up_proj\.weight`"):
+        load(folder)
+
+
+@pytest.mark.parametrize(
+    ("values", "tensors"),
+    [({}, ("eh_proj", "mlp.up_proj")), ({"num_nextn_predict_layers": 1}, ("mlp.up_proj",))],
+)
+def test_layers_that_guess_further_tokens_are_not_read(
+    values: dict[str, int], tensors: tuple[str, ...], folder_of: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """Behind the last layer, at whichever depth. What is there for another reason is refused."""
+    folder = Path(shutil.copytree(folder_of("arcee"), tmp_path / "model"))
+    path, config = folder / "model.safetensors", folder / "config.json"
+    tensors_of_class = load_file(path)
+    beyond = {f"model.layers.3.{name}.weight": torch.zeros(4) for name in tensors}
+    save_file({**tensors_of_class, **beyond}, path)
+    config.write_text(json.dumps({**json.loads(config.read_text()), **values}))
+    load(folder)
+    save_file({**tensors_of_class, **beyond, "model.layers.4.mlp.up_proj.weight": torch.zeros(4)}, path)
+    with pytest.raises(ModelFilesError, match=r"1 tensors .* such as `model\.layers\.4\.mlp\.up_proj\.weight`"):
         load(folder)
 
 

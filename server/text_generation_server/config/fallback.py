@@ -15,6 +15,8 @@ from .json_object import JsonObject
 _LAYERS = ("full_attention", "sliding_attention")
 _LENGTH_DEPENDENT = ("dynamic", "longrope")
 _POSITIONS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "model_max_length")
+_SPELLINGS = {"ExaoneMoEForCausalLM": "ExaoneMoeForCausalLM"}
+"""Names in published files, and those that the library has for the same classes."""
 _MAX_LAYERS = 1024
 _MAX_VOCABULARY = 2**31 - 1
 
@@ -46,7 +48,7 @@ def parse_fallback_config(
     """`folder`: where the tokenizer may say which token ends a text. Raises ConfigurationError (wrong value),
     ModelFilesError or UnsupportedModel, before anything of the model is built.
     """
-    architecture = architecture_of(config)
+    architecture = _SPELLINGS.get(architecture_of(config), architecture_of(config))
     if "quantization_config" in config:
         raise quantised(config.child("quantization_config").string("quant_method", default=""))
     if config.boolean("is_encoder_decoder", default=False):

@@ -4,7 +4,7 @@
 # pyright: reportPrivateUsage=false
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
@@ -24,9 +24,13 @@ from ...config.fallback import unsupported
 from ...errors import ModelFilesError
 from ...weights import SafetensorsSource, Slice, WeightSource
 from .parallel import Cut, local_shape
+from .skeleton import layers_of
 
 _UNREAD = ("*rotary_emb.inv_freq", "*.attn.bias", "*.attn.masked_bias", "*.attention.bias", "*.attention.masked_bias")
 """Patterns of tensors that older versions of the library stored though nothing needs them."""
+
+_PREDICTING_LAYERS = ("num_nextn_predict_layers", "num_mtp_layers")
+_OF_PREDICTION = re.compile(r"\.(eh_proj|enorm|hnorm|shared_head)\.")
 
 
 @dataclass
@@ -99,11 +103,13 @@ class ClassCheckpoint:
             self._add(model, name, stored, pattern, converter)
         _refuse_missing(needed - set(self._stored))
         patterns = model._keys_to_ignore_on_load_unexpected or []
+        beyond = set(_predicting(model, unknown))
         _refuse_unknown(
             [
                 name
                 for name in unknown
-                if not any(fnmatchcase(name, each) for each in _UNREAD)
+                if name not in beyond
+                and not any(fnmatchcase(name, each) for each in _UNREAD)
                 and not any(re.search(each, name) for each in patterns)
             ]
         )
@@ -135,6 +141,22 @@ def _wide_patterns(model: PreTrainedModel) -> set[str]:
     """Modules that the class keeps in float32."""
     strict = set(model._keep_in_fp32_modules_strict or ())
     return strict | set(model._keep_in_fp32_modules or ()) if model.dtype == torch.float16 else strict
+
+
+def _predicting(model: PreTrainedModel, names: Iterable[str]) -> Iterator[str]:
+    """Those of layers behind the last one that guess further tokens, which nobody serves: the configuration counts
+    such layers, or they have the matrix or norms that join the embedding of a token to hidden states.
+    """
+    settings, last = model.config.get_text_config(), layers_of(model)
+    counts = (getattr(settings, key, None) for key in _PREDICTING_LAYERS)
+    count = max((each for each in counts if isinstance(each, int)), default=0)
+    layers: dict[int, list[str]] = {}
+    for name in names:
+        if (found := re.search(r"(?:^|\.)layers\.(\d+)\.", name)) and int(found[1]) >= last:
+            layers.setdefault(int(found[1]), []).append(name)
+    for number, own in layers.items():
+        if number < last + count or any(_OF_PREDICTION.search(each) for each in own):
+            yield from own
 
 
 def _refuse_missing(names: set[str]) -> None:

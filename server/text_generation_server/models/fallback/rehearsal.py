@@ -7,7 +7,8 @@ Whatever needs the value of a tensor on the host fails there: so a model that pa
 # pyright: reportPrivateUsage=false
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -65,21 +66,11 @@ def rehearse(model: PreTrainedModel) -> Rehearsal:
     """Raises UnsupportedModel for what could not be served, or would be served wrongly without an error."""
     name = type(model).__name__
     path = decoder_name(model)
-    copied = copy.deepcopy(model)
-    nn.Module.to(copied, "meta")
-    recorder = _Recorder(copied)
-    try:
-        with torch.no_grad():
-            recorder.run_with_masks(path)
-            recorder.run(path)
-            _rehearse_head(copied, path)
-    except UnsupportedModel:
-        raise
-    except Exception as error:  # a class may fail in any way where it asks a tensor for its values
-        text = " ".join(str(error).split())[:300]
-        raise unsupported(
-            name, f"its forward pass needs values on the host, or cannot take a step of many requests ({text})"
-        ) from error
+    copied, recorder = Recorder.of(model)
+    with explained(name):
+        recorder.run_with_masks(path)
+        recorder.run(path)
+        _rehearse_head(copied, path)
     layers = layers_of(model)
     if len(recorder.calls) != layers:
         raise unsupported(
@@ -90,6 +81,21 @@ def rehearse(model: PreTrainedModel) -> Rehearsal:
     turned = can_be_postponed(model, copied, list(recorder.calls), lambda: recorder.forward(path))
     calls, experts = tuple(recorder.calls.values()), tuple(recorder.experts)
     return Rehearsal(calls, experts, recorder.linears(), recorder.networks(), turned)
+
+
+@contextmanager
+def explained(name: str) -> Generator[None, None, None]:
+    """Around a dry run of the class `name`: raises UnsupportedModel for whatever fails in it."""
+    try:
+        with torch.no_grad():
+            yield
+    except UnsupportedModel:
+        raise
+    except Exception as error:  # a class may fail in any way where it asks a tensor for its values
+        text = " ".join(str(error).split())[:300]
+        raise unsupported(
+            name, f"its forward pass needs values on the host, or cannot take a step of many requests ({text})"
+        ) from error
 
 
 def _rehearse_head(model: PreTrainedModel, path: str) -> None:
@@ -103,7 +109,7 @@ def _rehearse_head(model: PreTrainedModel, path: str) -> None:
         raise unsupported(type(model).__name__, f"its head returns logits of shape {list(logits.shape)}")
 
 
-class _Recorder:
+class Recorder:
     """Stands behind every module of a copy on the meta device."""
 
     def __init__(self, model: PreTrainedModel) -> None:
@@ -118,11 +124,19 @@ class _Recorder:
         for name, module in model.named_modules():
             module.served_by = _Place(name, module, self)  # type: ignore[assignment]
 
-    def run_with_masks(self, path: str) -> None:
-        """Learns the masks that the layers ask for."""
+    @classmethod
+    def of(cls, model: PreTrainedModel) -> "tuple[PreTrainedModel, Recorder]":
+        """A copy of `model` on the meta device, and what stands behind it."""
+        copied = copy.deepcopy(model)
+        nn.Module.to(copied, "meta")
+        return copied, cls(copied)
+
+    def run_with_masks(self, path: str) -> dict[str, AttentionCall]:
+        """Learns the masks that the layers ask for. Returns how they call attention."""
         self._set(REHEARSING)
         self.forward(path, attention_mask=torch.ones(1, _TOKENS, dtype=torch.int64, device="meta"))
-        self.calls, self.experts = {}, []
+        calls, self.calls, self.experts = self.calls, {}, []
+        return calls
 
     def run(self, path: str) -> None:
         """As it is served."""
@@ -187,7 +201,7 @@ class _Recorder:
 class _Place:
     """Where a call comes from."""
 
-    def __init__(self, name: str, module: nn.Module, recorder: _Recorder) -> None:
+    def __init__(self, name: str, module: nn.Module, recorder: Recorder) -> None:
         self._name = name
         self._module = module
         self._recorder = recorder
