@@ -5,7 +5,8 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
-from support.families import Case
+from support.families import SIZES, Case, Raw, State
+from support.media_cases import IMAGES
 from support.moe_cases import with_corrections
 
 MOE: dict[str, Any] = {"num_experts": 6, "num_experts_per_tok": 2}
@@ -67,6 +68,26 @@ GEMMA_4_EXPERTS: dict[str, Any] = {
     "moe_intermediate_size": 20,
 }
 
+GEMMA_IMAGES: dict[str, Any] = {**IMAGES, "head_dim": 8, "num_key_value_heads": 2}
+
+
+def _of_images(family: str, model_type: str, text: Raw, images: Raw = IMAGES, **options: Any) -> Case:
+    """A model for images beside text."""
+    values = {"text_config": {**SIZES, **text}, "vision_config": images}
+    return Case(family, model_type, values, sizes={}, **options)
+
+
+def _inside_gemma3n(state: State, raw: Raw) -> tuple[State, Raw]:
+    """The published files, with towers for images and sound, whose classes need further packages."""
+    names = {name: name.replace("model.", "model.language_model.", 1) for name in state}
+    others = {
+        f"model.{name}.weight": torch.zeros(2) for name in ("vision_tower.conv", "audio_tower.conv", "embed_audio")
+    }
+    keys = {key: raw.pop(key) for key in ("eos_token_id", "dtype")}
+    whole = {"architectures": ["Gemma3nForConditionalGeneration"], "model_type": "gemma3n", "text_config": raw}
+    return {**{names[name]: tensor for name, tensor in state.items()}, **others}, {**whole, **keys}
+
+
 FALLBACK_CASES: dict[str, Case] = {
     "apertus": Case("Apertus", "apertus"),
     "arcee": Case("Arcee AFM", "arcee"),
@@ -86,6 +107,23 @@ FALLBACK_CASES: dict[str, Case] = {
     "gemma4 small": Case("Gemma 4 (text)", "gemma4_text", GEMMA_4_SMALL, prepare=with_scalars),
     "gemma4 large": Case("Gemma 4 (text)", "gemma4_text", GEMMA_4_LARGE, prepare=with_scalars),
     "gemma4 experts": Case("Gemma 4 (text)", "gemma4_text", GEMMA_4_EXPERTS, prepare=with_scalars),
+    "gemma3n images": Case(
+        "Gemma 3n",
+        "gemma3n_text",
+        GEMMA_3N,
+        relayout=_inside_gemma3n,
+        architecture="Gemma3nForConditionalGeneration",
+    ),
+    "gemma4 images": _of_images(
+        "Gemma 4", "gemma4", {"model_type": "gemma4_text", **GEMMA_4_SMALL}, GEMMA_IMAGES, prepare=with_scalars
+    ),
+    "gemma4 images large": _of_images(
+        "Gemma 4",
+        "gemma4",
+        {"model_type": "gemma4_text", **GEMMA_4_EXPERTS, "use_bidirectional_attention": "vision"},
+        GEMMA_IMAGES,
+        prepare=with_scalars,
+    ),
     "helium": Case("Helium", "helium", {"head_dim": 8}),
     "nemotron": Case("Nemotron and Minitron", "nemotron"),
     "olmo": Case("OLMo 1", "olmo", {"clip_qkv": 2.0}),

@@ -53,7 +53,7 @@ def fallback_table() -> str:
     rows = ["| family | class | compared on |", "| --- | --- | --- |"]
     for family in sorted({case.family for case in FALLBACK_CASES.values()}, key=str.lower):
         cases = {name: case for name, case in FALLBACK_CASES.items() if case.family == family}
-        classes = sorted({case.class_name for case in cases.values()})
+        classes = sorted({case.architecture or case.class_name for case in cases.values()})
         rows.append(f"| {family} | {_code(classes)} | {devices('transformers', list(cases))} |")
     return "\n".join(rows) + "\n"
 

@@ -35,6 +35,8 @@ class FallbackConfig:
     dtype: Dtype | None = None
     bos_token_id: int | None = None
     eos_token_ids: tuple[int, ...] = ()
+    has_media: bool = False
+    """As of `ModelConfig`."""
 
 
 def is_candidate(architecture: str) -> bool:

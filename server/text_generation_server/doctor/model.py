@@ -71,10 +71,8 @@ def model_findings(
     except EngineError as error:
         yield Finding(_SUBJECT, "error", str(error), "correct the flag, variable or file that the message names")
         return
-    if isinstance(config, FallbackConfig):
-        how = ", through its class of Transformers"
-    else:
-        how = ", its model of text alone, without images and sound" if config.has_media else ""
+    how = ", through its class of Transformers" if isinstance(config, FallbackConfig) else ""
+    how += ", its model of text alone, without images and sound" if config.has_media else ""
     yield Finding(_SUBJECT, "plan", f"serve {config.architecture} from {folder}{how}")
     yield from _memory(folder, config, source, dtype, kv_cache is not None, copies, shards.count, memory, is_shared)
 

@@ -18,7 +18,7 @@ from .lfm2 import LFM2
 from .llama import LLAMA
 from .mamba import FALCON_MAMBA, JAMBA, MAMBA
 from .mamba2 import BAMBA, MAMBA2
-from .media import WITH_MEDIA, text_part
+from .media import OTHER_PARTS, TEXT_PREFIXES, WITH_MEDIA, class_of_part, has_family, text_part
 from .minicpm3 import MINICPM3
 from .mistral import MINISTRAL, MISTRAL
 from .mixtures import MIXTURES
@@ -96,4 +96,13 @@ FAMILIES: dict[str, Family] = {
 }
 """By the model class that `architectures` names."""
 
-__all__ = ["FAMILIES", "WITH_MEDIA", "Family", "text_part"]
+__all__ = [
+    "FAMILIES",
+    "OTHER_PARTS",
+    "TEXT_PREFIXES",
+    "WITH_MEDIA",
+    "Family",
+    "class_of_part",
+    "has_family",
+    "text_part",
+]

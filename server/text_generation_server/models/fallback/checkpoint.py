@@ -21,6 +21,7 @@ from transformers.core_model_loading import (
 )
 
 from ...config.fallback import unsupported
+from ...config.families import OTHER_PARTS, TEXT_PREFIXES
 from ...errors import ModelFilesError
 from ...weights import SafetensorsSource, Slice, WeightSource
 from .parallel import Cut, local_shape
@@ -29,6 +30,7 @@ from .skeleton import layers_of
 _UNREAD = ("*rotary_emb.inv_freq", "*.attn.bias", "*.attn.masked_bias", "*.attention.bias", "*.attention.masked_bias")
 """Patterns of tensors that older versions of the library stored though nothing needs them."""
 
+_UNWRAPPING = tuple(WeightRenaming(f"^{re.escape(before)}", alone) for before, alone in TEXT_PREFIXES.items())
 _PREDICTING_LAYERS = ("num_nextn_predict_layers", "num_mtp_layers")
 _OF_PREDICTION = re.compile(r"\.(eh_proj|enorm|hnorm|shared_head)\.")
 
@@ -45,12 +47,21 @@ class _Stored:
 class ClassCheckpoint:
     """The tensors of one model as a rank reads them."""
 
-    def __init__(self, model: PreTrainedModel, source: WeightSource, cuts: dict[str, Cut], tied: Iterable[str]) -> None:
-        """`tied`: tensors that are another one. Raises ModelFilesError for tensors that are missing or unknown, before
-        any is read; UnsupportedModel for a layout that is not read.
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        source: WeightSource,
+        cuts: dict[str, Cut],
+        tied: Iterable[str],
+        is_part: bool = False,
+    ) -> None:
+        """`tied`: tensors that are another one; `is_part`: the files are of a model that has this one as its text.
+        Raises ModelFilesError for tensors that are missing or unknown, before any is read; UnsupportedModel for a
+        layout that is not read.
         """
         self._source = source
         self._cuts = cuts
+        self._is_part = is_part
         self._wide = _wide_patterns(model)
         self._stored: dict[str, _Stored] = {}
         needed = set(cuts) - set(tied)
@@ -88,7 +99,7 @@ class ClassCheckpoint:
         return tensor
 
     def _find(self, model: PreTrainedModel, names: Iterable[str], needed: set[str], tied: set[str]) -> None:
-        conversions = get_model_conversion_mapping(model)
+        conversions = [*(_UNWRAPPING if self._is_part else ()), *get_model_conversion_mapping(model)]
         renamings = [each for each in conversions if isinstance(each, WeightRenaming)]
         converters = [each for each in conversions if isinstance(each, WeightConverter)]
         state = dict(model.state_dict())
@@ -103,13 +114,14 @@ class ClassCheckpoint:
             self._add(model, name, stored, pattern, converter)
         _refuse_missing(needed - set(self._stored))
         patterns = model._keys_to_ignore_on_load_unexpected or []
+        unread = (*_UNREAD, *OTHER_PARTS) if self._is_part else _UNREAD
         beyond = set(_predicting(model, unknown))
         _refuse_unknown(
             [
                 name
                 for name in unknown
                 if name not in beyond
-                and not any(fnmatchcase(name, each) for each in _UNREAD)
+                and not any(fnmatchcase(name, each) for each in unread)
                 and not any(re.search(each, name) for each in patterns)
             ]
         )

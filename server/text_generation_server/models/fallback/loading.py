@@ -36,7 +36,7 @@ def load_fallback(
     a tensor is read where that can be known.
     """
     model, sharding, rehearsal = rehearsed(config, group, dtype)
-    return _Builder(model, group, source, sharding, rehearsal, device).build(decoder_name(model))
+    return _Builder(model, config, group, source, sharding, rehearsal, device).build(decoder_name(model))
 
 
 class _Builder:
@@ -45,6 +45,7 @@ class _Builder:
     def __init__(
         self,
         model: PreTrainedModel,
+        config: FallbackConfig,
         group: TensorParallelGroup,
         source: WeightSource,
         sharding: Sharding,
@@ -58,7 +59,7 @@ class _Builder:
         self._device = device
         self._head_name = _head_name(model)
         self._tied = _tied(model)
-        self._checkpoint = ClassCheckpoint(model, source, sharding.cuts, self._tied)
+        self._checkpoint = ClassCheckpoint(model, source, sharding.cuts, self._tied, config.has_media)
 
     def build(self, path: str) -> FallbackModel:
         model, step = self._model, Step()

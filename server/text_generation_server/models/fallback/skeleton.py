@@ -13,10 +13,13 @@ import transformers
 from torch import nn
 from transformers import CONFIG_MAPPING, PreTrainedModel
 from transformers.initialization import no_init_weights
-from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+from transformers.models.auto.modeling_auto import (
+    MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+    MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES,
+)
 from transformers.utils import logging as transformers_logging
 
-from ...config.fallback import FallbackConfig, unsupported
+from ...config.fallback import FallbackConfig, is_candidate, unsupported
 from ...config.model import supported
 from ...errors import ConfigurationError, UnsupportedModel
 from .interfaces import SERVING, register_interfaces
@@ -57,7 +60,9 @@ def count_parameters(config: FallbackConfig) -> int:
 def _class_of(config: FallbackConfig) -> type[PreTrainedModel]:
     """Looked up among the names that the library has, and nowhere else."""
     name = config.architecture
-    known = set(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values())
+    known = {*MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values()}
+    # That of Mistral 4, which is a part of a model for images only.
+    known |= {each for each in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES.values() if is_candidate(each)}
     if name not in known or not hasattr(transformers, name):
         raise UnsupportedModel(
             f"architecture {name!r} is not supported: it is not in Transformers {transformers.__version__} either; "
