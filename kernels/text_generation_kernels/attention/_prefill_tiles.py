@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from ..runtime.batches import least_batch
-from ..runtime.launch import arrivals, rehearsing
+from ..runtime.launch import arrivals, compiling_only
 from ..runtime.triton import tl, triton
 from ._online_softmax import finite
 
@@ -124,7 +124,7 @@ class Tiling:
         tiles = triton.cdiv(rows, block_m) + batch
         count = tiles * kv_heads
         max_parts = max(1, min(resident // count, triton.cdiv(positions, MIN_PART), _MAX_PARTS))
-        may_split = rehearsing() and not deterministic and resident // ((1 + least_batch(batch)) * kv_heads) > 1
+        may_split = compiling_only() and not deterministic and resident // ((1 + least_batch(batch)) * kv_heads) > 1
         if deterministic or max_parts == 1:
             nothing = torch.empty(0, dtype=torch.float32, device=device)
             return cls(tiles, 1, nothing, nothing, arrivals(device, 0), may_split)

@@ -51,7 +51,7 @@ from torch import Tensor
 from ..runtime.batches import padded_batch
 from ..runtime.constants import LOG2_E
 from ..runtime.device import num_processors, shared_kib
-from ..runtime.launch import Launcher, rehearsing
+from ..runtime.launch import Launcher, compiling_only
 from ..runtime.register import register
 from ..runtime.settings import nearest
 from ..runtime.shapes import padded_head_dim
@@ -97,10 +97,10 @@ def prefill_attention_triton(
     format = format_of(k_cache)
     on_hopper = not deterministic and hopper_takes(q, k_cache, v_cache)
     # A rehearsal does not meet every length.
-    if on_hopper and (rehearsing() or fills_hopper(q, k_cache, max_q_len, batch)):
+    if on_hopper and (compiling_only() or fills_hopper(q, k_cache, max_q_len, batch)):
         batch_tensors, options = (slot_table, b_row, b_q_start, b_kv_len), (window, softcap, sinks, slopes)
         launch_on_hopper(q, k_cache, v_cache, *batch_tensors, scale, out, *options, scales)
-        if not rehearsing():
+        if not compiling_only():
             return
     block_d, block_v = padded_head_dim(head_dim), padded_head_dim(v_head_dim)
     pairs = as_pairs(scales)

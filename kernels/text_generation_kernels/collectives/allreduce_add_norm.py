@@ -34,7 +34,7 @@ import torch
 from torch import Tensor
 
 from ..runtime.device import num_processors
-from ..runtime.launch import Launcher, let_next_start, rehearsing, wait_for_previous
+from ..runtime.launch import Launcher, let_next_start, compiling_only, wait_for_previous
 from ..runtime.settings import nearest
 from ..runtime.triton import tl, triton
 from ._add_norm_row import constants_of, finish_row, residual_of
@@ -268,9 +268,9 @@ def allreduce_add_norm(
     # As many as of that operator, so that squares are added up in the same order.
     warps = constants["num_warps"] = nearest("add_rms_norm", block=block)["num_warps"]
     # A rehearsal does not meet every number of tokens.
-    if not two_shots and (_in_rows(x) or rehearsing()):
+    if not two_shots and (_in_rows(x) or compiling_only()):
         _launch_row_shot((most,), pointers, (hidden,), (eps, tokens), **constants, RANK=exchange.rank)
-        if not rehearsing():
+        if not compiling_only():
             return
     constants["RANKS"] = triton.next_power_of_2(exchange.world_size)
     if two_shots:

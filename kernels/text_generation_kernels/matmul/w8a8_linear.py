@@ -47,7 +47,7 @@ from ..norm.activations import GATED
 from ..norm.quantise import LIMITS, quantise_torch
 from ..norm.quantise_rows import quantise_rows_triton
 from ..runtime.device import has_fp8_products, shared_kib
-from ..runtime.launch import rehearsing
+from ..runtime.launch import compiling_only
 from ..runtime.register import register
 from ..runtime.settings import nearest
 from .fp8_small_hopper import fp8_small_hopper, hopper_settings
@@ -113,13 +113,13 @@ def _product(
     size = padded_tokens(tokens)
     ways: tuple[int, ...] = (library(x8, x_scale, weight8, weight_scale, size),) if tokens > MAX_TOKENS else ()
     sizes: tuple[int, ...] = (size,)
-    if tokens > MAX_TOKENS and rehearsing():
+    if tokens > MAX_TOKENS and compiling_only():
         # It does not meet every number of tokens.
         ways, sizes = (*ways, SUMS), _MANY
     for way in ways:
         if way and takes(way, x8, x_scale, weight8, weight_scale):
             library_gemm(way, x8, x_scale, weight8, weight_scale, bias, out)
-            if not rehearsing():
+            if not compiling_only():
                 return
     for each in sizes:
         config = tile(x8, x_scale, weight8, weight_scale, each)

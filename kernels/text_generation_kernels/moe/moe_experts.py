@@ -40,7 +40,7 @@ from ..matmul.group_quantisation import BLOCK
 from ..norm.activations import ALONE, GATED, is_gated
 from ..norm.quantise_rows import quantise_rows
 from ..runtime.device import has_fp8_products, shared_kib
-from ..runtime.launch import Launcher, let_next_start, rehearsing, wait_for_previous
+from ..runtime.launch import Launcher, let_next_start, compiling_only, wait_for_previous
 from ..runtime.register import register
 from ..runtime.settings import nearest
 from ..runtime.triton import tl, triton
@@ -204,7 +204,7 @@ def moe_experts_triton(
     chosen = tile_height(*ids.shape, all_experts, down.bits, deterministic)
     held = down.experts if down.experts < all_experts else None
     # Tiles follow from the number of tokens, and a rehearsal does not meet all of those.
-    heights = heights_of(down.bits) if rehearsing() and not deterministic else (chosen,)
+    heights = heights_of(down.bits) if compiling_only() and not deterministic else (chosen,)
     for height in heights:
         tiles = tiles_of(height, gate_up, down, activation)
         run_experts(x, ids, weights, gate_up, down, activation, tiles, out, held, adds)

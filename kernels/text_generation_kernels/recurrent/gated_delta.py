@@ -59,7 +59,7 @@ from torch.nn import functional
 from ..norm.activations import sigmoid
 from ..runtime.batches import padded_batch
 from ..runtime.device import shared_kib
-from ..runtime.launch import Launcher, rehearsing
+from ..runtime.launch import Launcher, compiling_only
 from ..runtime.register import register
 from ..runtime.settings import nearest
 from ..runtime.shapes import padded_head_dim, shapes_error
@@ -146,11 +146,11 @@ def gated_delta_triton(
     if out.shape[0] == 0 or rows.shape[0] == 0:
         return
     # A rehearsal does not meet every length.
-    long = max_len > _SHORT or rehearsing()
+    long = max_len > _SHORT or compiling_only()
     can = qkv.element_size() == 2 and state.shape[2] <= _LARGEST_BY_BLOCKS
     if starts is not None and long and can and not deterministic:
         _by_blocks(qkv, gates, rate, bias, state, rows, starts, kv_lens, out)
-        if not rehearsing():
+        if not compiling_only():
             return
     _one_by_one(qkv, gates, rate, bias, state, rows, starts, kv_lens, out)
 

@@ -42,7 +42,7 @@ import torch
 from torch import Tensor
 
 from ..runtime.device import shared_kib
-from ..runtime.launch import Launcher, rehearsing
+from ..runtime.launch import Launcher, compiling_only
 from ..runtime.register import register
 from ..runtime.settings import nearest
 from ..runtime.shapes import padded_head_dim, shapes_error
@@ -131,11 +131,11 @@ def state_space_triton(
     of_model = {"HEADS": heads, "GROUP": heads // groups, "P": p, "N": n}
     in_blocks = starts is not None and not deterministic and x.element_size() == 2
     # A rehearsal does not meet every length.
-    if in_blocks and (rehearsing() or max_len >= _LEAST_LEN):
+    if in_blocks and (compiling_only() or max_len >= _LEAST_LEN):
         form = blocks_form(n, p, shared_kib(x.device))
         grid = (heads * triton.cdiv(p, form["BLOCK_P"]), runs)
         _launch_blocks(grid, pointers, strides, (low, high), **of_model, **form)
-        if not rehearsing():
+        if not compiling_only():
             return
     form = tokens_form(n, p, x.element_size(), starts is None)
     grid = (heads * triton.cdiv(p, form["BLOCK_P"]), runs)

@@ -85,7 +85,7 @@ def fingerprint_compiler() -> None:
         triton_key()
 
 
-def rehearsing() -> bool:
+def compiling_only() -> bool:
     """Whether launches only name forms just now. An operator that chooses forms by what is in a step then names all of
     its forms, because a rehearsal is not made of every step.
     """

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ..runtime.device import num_processors
-from ..runtime.launch import Launcher, let_next_start, rehearsing, wait_for_previous
+from ..runtime.launch import Launcher, let_next_start, compiling_only, wait_for_previous
 from ..runtime.triton import tl, triton
 from .columns import (
     FLOATS,
@@ -302,7 +302,7 @@ def _rows_of_program(splits: int, device: torch.device) -> tuple[int, ...]:
 
     Most rows have no filter as a rule, and starting a program costs more than finding that out.
     """
-    if rehearsing():
+    if compiling_only():
         return 1, _ROWS
     return (_ROWS if splits >= _ROWS * _PROGRAMS * num_processors(device) else 1,)
 
