@@ -2,7 +2,7 @@
 
 # pyright: basic, reportArgumentType=false, reportCallIssue=false, reportGeneralTypeIssues=false
 from ..runtime.batches import find_tile
-from ..runtime.launch import is_last, let_next_start, wait_for_previous
+from ..runtime.launch import is_last, launch_dependents, wait_for_previous
 from ..runtime.triton import tl, triton
 from ._kv_conversion import load_scales, to_float16, widen
 from ._online_softmax import accumulate, apply_options, load_per_head, load_rows, load_slots
@@ -121,7 +121,7 @@ def prefill_attention_kernel(
     Queries are heads within tokens: all heads of a group share what is read. Of a tile's parts, the last to finish
     adds up what all of them have found.
     """
-    let_next_start(PDL)
+    launch_dependents(PDL)
     wait_for_previous(PDL)
     request, tile = find_tile(b_q_start_ptr, tl.program_id(1), batch, GROUP, BLOCK_M, BLOCK_B)
     if request >= batch:

@@ -1,7 +1,7 @@
 """The kernel of `qkv_postprocess`: one program has some heads of one token."""
 
 # pyright: basic, reportArgumentType=false
-from ..runtime.launch import let_next_start, wait_for_previous
+from ..runtime.launch import launch_dependents, wait_for_previous
 from ..runtime.triton import tl, triton
 from ._kv_conversion import code_of_amax, encode, round_up
 from .kv_quantisation import SMALLEST_AMAX
@@ -125,7 +125,7 @@ def qkv_postprocess_kernel(
 ):
     """One program handles BLOCK_HEADS heads of one token; q, k and v may meet in one block."""
     HALF: tl.constexpr = HEAD_DIM // 2
-    let_next_start(PDL)
+    launch_dependents(PDL)
     token = tl.program_id(0).to(tl.int64)
     position = tl.load(positions_ptr + token).to(tl.int64)
     slot = tl.load(slots_ptr + token).to(tl.int64)

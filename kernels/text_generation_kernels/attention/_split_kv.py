@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ..runtime.batches import locate, padded_batch
-from ..runtime.launch import Launcher, let_next_start, wait_for_previous
+from ..runtime.launch import Launcher, launch_dependents, wait_for_previous
 from ..runtime.triton import tl, triton
 from ._online_softmax import load_per_head
 
@@ -215,7 +215,7 @@ def merge_kernel(
     PDL: tl.constexpr,
 ):
     """One program adds up the chunks of one head of one request. What has no more than one is in `out` already."""
-    let_next_start(PDL)
+    launch_dependents(PDL)
     head = tl.program_id(0) + tl.arange(0, 1)
     request = tl.program_id(1)
     _, chunks = plan(b_kv_len_ptr, batch, target_items, one_wave, min_chunk, BLOCK_B, DETERMINISTIC, WINDOW)

@@ -1,7 +1,7 @@
 """The kernel of `token_attention`: one program attends with the heads of a group to one chunk of the context."""
 
 # pyright: basic, reportArgumentType=false, reportCallIssue=false, reportGeneralTypeIssues=false
-from ..runtime.launch import let_next_start, wait_for_previous
+from ..runtime.launch import launch_dependents, wait_for_previous
 from ..runtime.triton import tl, triton
 from ._new_token import load_angles, load_heads, load_norm, turned_heads
 from ._online_softmax import accumulate, apply_options, load_per_head, load_rows, load_slots
@@ -151,7 +151,7 @@ def token_attention_kernel(
     stored = exists[:, None] & (elements < HEAD_DIM)[None, :]
     out_tile_ptr = out_ptr + heads[:, None] * HEAD_DIM + elements[None, :]
     if request >= batch:
-        let_next_start(PDL)
+        launch_dependents(PDL)
         wait_for_previous(PDL)
         # The first chunk of nobody: a padded row.
         tl.store(out_tile_ptr, 0.0, mask=stored & (item == 0))
@@ -176,7 +176,7 @@ def token_attention_kernel(
     if EARLY:
         is_early &= num_chunks * kv_heads <= EARLY
     if is_early:
-        let_next_start(PDL)
+        launch_dependents(PDL)
     wait_for_previous(PDL)
 
     slopes = None
@@ -213,7 +213,7 @@ def token_attention_kernel(
         acc, row_max, row_sum = _attend_to_tile(
             q, positions, k, v, end, kv_len, slopes, scale_log2, acc, row_max, row_sum, SOFTCAP, PDL
         )
-    let_next_start(PDL)
+    launch_dependents(PDL)
 
     if sinks_ptr is not None:
         # Of several chunks none counts the sink: their merge does.

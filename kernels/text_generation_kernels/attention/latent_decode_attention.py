@@ -32,7 +32,7 @@ from torch import Tensor
 from ..runtime.batches import padded_batch
 from ..runtime.constants import LOG2_E
 from ..runtime.device import num_processors, shared_kib
-from ..runtime.launch import Launcher, let_next_start, wait_for_previous
+from ..runtime.launch import Launcher, launch_dependents, wait_for_previous
 from ..runtime.register import register
 from ..runtime.settings import nearest
 from ..runtime.shapes import padded_head_dim
@@ -83,7 +83,7 @@ def latent_decode_attention_kernel(
     PDL: tl.constexpr,
 ):
     """One program attends with BLOCK_H heads over one chunk of one request."""
-    let_next_start(PDL)
+    launch_dependents(PDL)
     item = tl.program_id(1)
     heads = tl.program_id(0) * BLOCK_H + tl.arange(0, BLOCK_H)
     exists = heads < HEADS

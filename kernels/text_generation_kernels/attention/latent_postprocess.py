@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from ..norm.rms_norm import normalise
-from ..runtime.launch import Launcher, let_next_start, wait_for_previous
+from ..runtime.launch import Launcher, launch_dependents, wait_for_previous
 from ..runtime.register import register
 from ..runtime.triton import tl, triton
 
@@ -83,7 +83,7 @@ def latent_postprocess_kernel(
     """The first program of a token writes the cache, the others turn BLOCK_H heads each."""
     token = tl.program_id(0).to(tl.int64)
     part = tl.program_id(1)
-    let_next_start(PDL)
+    launch_dependents(PDL)
     wait_for_previous(PDL)
     cos_sin_row_ptr = cos_sin_ptr + tl.load(positions_ptr + token) * ROPE
     if part == 0:

@@ -28,7 +28,7 @@ from torch import Tensor
 from ..runtime.batches import find_tile, padded_batch
 from ..runtime.constants import LOG2_E
 from ..runtime.device import num_processors, shared_kib
-from ..runtime.launch import Launcher, is_last, let_next_start, wait_for_previous
+from ..runtime.launch import Launcher, is_last, launch_dependents, wait_for_previous
 from ..runtime.register import register
 from ..runtime.settings import nearest
 from ..runtime.shapes import padded_head_dim
@@ -119,7 +119,7 @@ def latent_prefill_attention_kernel(
     """One program attends with BLOCK_M queries of one request to one part of what they see. Of a tile's parts, the
     last to finish adds up what all of them have found.
     """
-    let_next_start(PDL)
+    launch_dependents(PDL)
     wait_for_previous(PDL)
     request, tile = find_tile(b_q_start_ptr, tl.program_id(0), batch, HEADS, BLOCK_M, BLOCK_B)
     if request >= batch:

@@ -34,7 +34,7 @@ import torch
 from torch import Tensor
 
 from ..runtime.device import num_processors
-from ..runtime.launch import Launcher, let_next_start, compiling_only, wait_for_previous
+from ..runtime.launch import Launcher, launch_dependents, compiling_only, wait_for_previous
 from ..runtime.settings import nearest
 from ..runtime.triton import tl, triton
 from ._add_norm_row import constants_of, finish_row, residual_of
@@ -100,7 +100,7 @@ def one_shot_kernel(
     stored = columns < hidden
     weight, x_weight = constants_of(weight_ptr, x_weight_ptr, columns, stored)
     own = address_of(control_ptr, rank)
-    let_next_start(PDL)
+    launch_dependents(PDL)
     wait_for_previous(PDL)
 
     pieces = program * SEND + tl.arange(0, SEND)
@@ -164,7 +164,7 @@ def two_shot_kernel(
     programs = tl.num_programs(0)
     size = tokens * hidden
     own = address_of(control_ptr, rank)
-    let_next_start(PDL)
+    launch_dependents(PDL)
     wait_for_previous(PDL)
     turn = take_turn(control_ptr)
 

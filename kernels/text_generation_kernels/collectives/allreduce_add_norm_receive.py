@@ -17,7 +17,7 @@ it first waits for the product's end, they took as long. Receiving first and cle
 # pyright: basic, reportArgumentType=false, reportGeneralTypeIssues=false
 from torch import Tensor
 
-from ..runtime.launch import Launcher, let_next_start, wait_for_previous
+from ..runtime.launch import Launcher, launch_dependents, wait_for_previous
 from ..runtime.settings import nearest
 from ..runtime.triton import tl, triton
 from ._add_norm_row import constants_of, finish_row
@@ -52,7 +52,7 @@ def receive_kernel(
     past the L1 cache, where lines of before may stand. The product has read all of its input once this rank's own part
     is here, so `out` may be memory that the input was in.
     """
-    let_next_start(PDL)
+    launch_dependents(PDL)
     turn = turn_of(control_ptr)
     own = address_of(control_ptr, RANK)
     columns = tl.arange(0, BLOCK)

@@ -26,7 +26,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from ..runtime.launch import Launcher, arrivals, is_last, let_next_start, wait_for_previous
+from ..runtime.launch import Launcher, arrivals, is_last, launch_dependents, wait_for_previous
 from ..runtime.triton import tl, triton
 from ._weight_only_block import add_block, ask_for, load_inputs
 from .code_conversion import load_table
@@ -124,7 +124,7 @@ def weight_only_gemm_kernel(
     wait_for_previous(PDL)
     if AHEAD:
         # The next product can read its first codes while this one computes.
-        let_next_start(PDL)
+        launch_dependents(PDL)
     first_inputs = ()
     for ahead in tl.static_range(AHEAD):
         at = first_blocks[ahead] * BLOCK_K
@@ -172,7 +172,7 @@ def weight_only_gemm_kernel(
         )  # fmt: skip
     # In either place all before this product are finished, on which a kernel that has waited relies.
     if AHEAD == 0:
-        let_next_start(PDL)
+        launch_dependents(PDL)
 
     if GROUPS == 1:
         acc *= of_outputs(tl.load(scales_ptr + weight_rows).to(tl.float32), SWAP)

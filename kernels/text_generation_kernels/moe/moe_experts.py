@@ -40,7 +40,7 @@ from ..matmul.group_quantisation import BLOCK
 from ..norm.activations import ALONE, GATED, is_gated
 from ..norm.quantise_rows import quantise_rows
 from ..runtime.device import has_fp8_products, shared_kib
-from ..runtime.launch import Launcher, let_next_start, compiling_only, wait_for_previous
+from ..runtime.launch import Launcher, launch_dependents, compiling_only, wait_for_previous
 from ..runtime.register import register
 from ..runtime.settings import nearest
 from ..runtime.triton import tl, triton
@@ -89,7 +89,7 @@ def moe_combine_kernel(
     token = tl.program_id(0).to(tl.int64)
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     valid = columns < hidden
-    let_next_start(PDL)
+    launch_dependents(PDL)
     wait_for_previous(PDL)
     total = tl.zeros([BLOCK], tl.float32)
     for slot in tl.static_range(SLOTS):

@@ -20,7 +20,7 @@ function is arithmetic; 1.1 us at one token (benchmark/results/act_and_mul.json)
 import torch
 from torch import Tensor
 
-from ..runtime.launch import Launcher, let_next_start, compiling_only, wait_for_previous
+from ..runtime.launch import Launcher, launch_dependents, compiling_only, wait_for_previous
 from ..runtime.register import register
 from ..runtime.settings import nearest
 from ..runtime.triton import tl, triton
@@ -53,7 +53,7 @@ def act_and_mul_kernel(
     token = tl.program_id(0).to(tl.int64)
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     valid = columns < n
-    let_next_start(PDL)
+    launch_dependents(PDL)
     wait_for_previous(PDL)
     gate_row = gate_up_ptr + token * stride_gate_up_token + columns
     gate = tl.load(gate_row, mask=valid, other=0.0).to(tl.float32)

@@ -26,7 +26,7 @@ token (benchmark/results/add_rms_norm.json).
 import torch
 from torch import Tensor
 
-from ..runtime.launch import Launcher, let_next_start, wait_for_previous
+from ..runtime.launch import Launcher, launch_dependents, wait_for_previous
 from ..runtime.register import register
 from ..runtime.settings import nearest
 from ..runtime.triton import tl, triton
@@ -70,7 +70,7 @@ def add_rms_norm_kernel(
     if PARTS:
         # Behind a product all before it is finished, so what the norm before has left. The L1 cache may hold older.
         residual = tl.load(residual_row, mask=valid, other=0.0, cache_modifier=".cg")
-    let_next_start(PDL)
+    launch_dependents(PDL)
     wait_for_previous(PDL)
     x_row = x_ptr + token * stride_x_token + columns
     x = tl.load(x_row, mask=valid, other=0.0).to(tl.float32)

@@ -12,7 +12,7 @@ Bytes floor: tokens * inputs * (element size + 1).
 # pyright: basic, reportArgumentType=false
 from torch import Tensor
 
-from ..runtime.launch import Launcher, let_next_start, wait_for_previous
+from ..runtime.launch import Launcher, launch_dependents, wait_for_previous
 from ..runtime.register import register
 from ..runtime.settings import nearest
 from ..runtime.triton import tl, triton
@@ -39,7 +39,7 @@ def quantise_rows_kernel(
     """One program quantises one token, held in registers."""
     token = tl.program_id(0).to(tl.int64)
     columns = tl.arange(0, BLOCK)
-    let_next_start(PDL)
+    launch_dependents(PDL)
     wait_for_previous(PDL)
     x = tl.load(x_ptr + token * stride_x_token + columns, mask=columns < inputs, other=0.0).to(tl.float32)
     store_quantised(
@@ -69,7 +69,7 @@ def quantise_parts_kernel(
     token = tl.program_id(0).to(tl.int64)
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     parts = tl.arange(0, BLOCK_P)
-    let_next_start(PDL)
+    launch_dependents(PDL)
     wait_for_previous(PDL)
     x = tl.load(x_ptr + token * stride_x_token + columns, mask=columns < inputs, other=0.0).to(tl.float32)
     largest = tl.load(largest_ptr + token * PARTS + parts, mask=parts < PARTS, other=0.0)

@@ -18,7 +18,7 @@ elements of T are at most 1, as are those of A, so float16 has them with an erro
 
 # pyright: basic, reportArgumentType=false, reportCallIssue=false, reportGeneralTypeIssues=false
 from ..runtime.batches import find_tile
-from ..runtime.launch import let_next_start, wait_for_previous
+from ..runtime.launch import launch_dependents, wait_for_previous
 from ..runtime.triton import tl, triton
 from ._gated_delta_gates import open_gates, over_length
 
@@ -163,7 +163,7 @@ def gated_delta_blocks_kernel(
     """One program prepares one head of one block. What it writes for tokens past the end of the run is zeros."""
     head, item = tl.program_id(0), tl.program_id(1)
     rate, bias = tl.load(rate_ptr + head), tl.load(bias_ptr + head)
-    let_next_start(PDL)
+    launch_dependents(PDL)
     wait_for_previous(PDL)
     run, block = find_tile(starts_ptr, item, runs, 1, BLOCK_T, BLOCK_B)
     if run >= runs:

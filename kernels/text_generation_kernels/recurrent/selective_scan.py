@@ -37,7 +37,7 @@ import torch
 from torch import Tensor
 
 from ..norm.activations import activation, sigmoid
-from ..runtime.launch import Launcher, let_next_start, wait_for_previous
+from ..runtime.launch import Launcher, launch_dependents, wait_for_previous
 from ..runtime.register import register
 from ..runtime.shapes import padded_head_dim, shapes_error
 from ..runtime.triton import tl, triton
@@ -133,7 +133,7 @@ def selective_scan_kernel(
     a_log, rates = load_rows(a_log_ptr, channels, inside, N, WIDTH, PARTS), ()
     for part in tl.static_range(PARTS):
         rates = rates + (decay_rate(a_log[part]),)  # noqa: RUF005 - as above
-    let_next_start(PDL)
+    launch_dependents(PDL)
     wait_for_previous(PDL)
     start, length, continued, state_row_ptr = find_run(
         tl.program_id(1), rows_ptr, starts_ptr, kv_lens_ptr, state_ptr, CHANNELS * N

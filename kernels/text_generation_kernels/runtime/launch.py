@@ -113,7 +113,7 @@ def wait_for_previous(PDL: tl.constexpr):
 
 
 @triton.jit
-def let_next_start(PDL: tl.constexpr):
+def launch_dependents(PDL: tl.constexpr):
     """The next kernel may start as soon as every program of this one has said so. A hint: it changes no result."""
     if PDL:
         cuda.gdc_launch_dependents()

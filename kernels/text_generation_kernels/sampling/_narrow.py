@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ..runtime.device import num_processors
-from ..runtime.launch import Launcher, let_next_start, compiling_only, wait_for_previous
+from ..runtime.launch import Launcher, launch_dependents, compiling_only, wait_for_previous
 from ..runtime.triton import tl, triton
 from .columns import (
     FLOATS,
@@ -274,7 +274,7 @@ def narrow_kernel(
     PDL: tl.constexpr,
 ):
     """One program measures one split of ROWS rows, one after another."""
-    let_next_start(PDL)
+    launch_dependents(PDL)
     split = tl.program_id(0)
     splits = tl.num_programs(0)
     # Neighbours in the batch, which often ask the same, are for different programs.

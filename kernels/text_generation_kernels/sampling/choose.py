@@ -17,7 +17,7 @@ Called once a step. Bytes floor: R * N * splits * 20.
 import torch
 from torch import Tensor
 
-from ..runtime.launch import Launcher, let_next_start, wait_for_previous
+from ..runtime.launch import Launcher, launch_dependents, wait_for_previous
 from ..runtime.register import by_device
 from ..runtime.triton import tl, triton
 from .columns import (
@@ -70,7 +70,7 @@ def choose_kernel(
     PDL: tl.constexpr,
 ):
     """One program merges the splits of one row."""
-    let_next_start(PDL)
+    launch_dependents(PDL)
     batch_index = tl.program_id(0).to(tl.int64)
     row, flags = load_flags(rows_ptr, ints_ptr, batch_index)
     temperature = tl.load(floats_ptr + row * FLOATS + TEMPERATURE)

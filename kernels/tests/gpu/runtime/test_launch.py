@@ -10,14 +10,14 @@ import triton.language as tl
 from torch import Tensor
 
 from text_generation_kernels import compilations, compile_only
-from text_generation_kernels.runtime.launch import Launcher, let_next_start, wait_for_previous
+from text_generation_kernels.runtime.launch import Launcher, launch_dependents, wait_for_previous
 
 pytestmark = pytest.mark.gpu
 
 
 @triton.jit(do_not_specialize=["addend"])
 def _scale_kernel(x_ptr, out_ptr, stride, addend, factor, BLOCK: tl.constexpr, PDL: tl.constexpr):
-    let_next_start(PDL)
+    launch_dependents(PDL)
     wait_for_previous(PDL)
     places = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     tl.store(out_ptr + places, tl.load(x_ptr + places * stride) * factor + addend)
