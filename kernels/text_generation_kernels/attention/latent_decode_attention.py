@@ -31,7 +31,7 @@ from torch import Tensor
 
 from ..runtime.batches import padded_batch
 from ..runtime.constants import LOG2_E
-from ..runtime.device import num_processors, shared_kib
+from ..runtime.device import num_sms, shared_kib
 from ..runtime.launch import Launcher, launch_dependents, wait_for_previous
 from ..runtime.register import register
 from ..runtime.settings import nearest
@@ -168,7 +168,7 @@ def latent_decode_attention_triton(
     # Where results may not depend on the batch, tiles may not either.
     sizes |= {"heads": heads, "batch": 16 if deterministic else padded_batch(batch)}
     config = dict(nearest("latent_decode_attention", **sizes))
-    processors, head_tiles = num_processors(q.device), triton.cdiv(heads, config["BLOCK_H"])
+    processors, head_tiles = num_sms(q.device), triton.cdiv(heads, config["BLOCK_H"])
     programs, resident = (config.pop(name) * processors // head_tiles for name in ("programs", "resident"))
     chunks = Chunking.of(out, max_kv_len, programs, resident, _MIN_CHUNK, deterministic)
     _launch(

@@ -27,7 +27,7 @@ from torch import Tensor
 
 from ..runtime.batches import find_tile, padded_batch
 from ..runtime.constants import LOG2_E
-from ..runtime.device import num_processors, shared_kib
+from ..runtime.device import num_sms, shared_kib
 from ..runtime.launch import Launcher, is_last, launch_dependents, wait_for_previous
 from ..runtime.register import register
 from ..runtime.settings import nearest
@@ -206,7 +206,7 @@ def latent_prefill_attention_triton(
     block_r = padded_head_dim(rank)
     sizes = {"shared_kib": shared_kib(q.device), "element_bytes": q.element_size(), "rank": block_r}
     config = dict(nearest("latent_prefill_attention", **sizes))
-    resident = config.pop("resident") * num_processors(q.device)
+    resident = config.pop("resident") * num_sms(q.device)
     rows, positions = num_tokens * heads, slot_table.shape[1]
     tiling = Tiling.of(rows, batch, 1, positions, resident, config["BLOCK_M"], block_r, deterministic, q.device)
     for form in tiling.forms:

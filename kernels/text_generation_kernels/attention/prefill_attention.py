@@ -50,7 +50,7 @@ from torch import Tensor
 
 from ..runtime.batches import padded_batch
 from ..runtime.constants import LOG2_E
-from ..runtime.device import num_processors, shared_kib
+from ..runtime.device import num_sms, shared_kib
 from ..runtime.launch import Launcher, compiling_only
 from ..runtime.register import register
 from ..runtime.settings import nearest
@@ -107,7 +107,7 @@ def prefill_attention_triton(
     scale_strides = (0, 0) if pairs is None else pairs.stride()[:2]
     sizes = {"head_dim": block_d, "element_bytes": 1 if format else q.element_size(), "q_len": max(1, max_q_len)}
     config = dict(nearest("prefill_attention", shared_kib=shared_kib(q.device), **sizes))
-    resident = config.pop("resident") * num_processors(q.device)
+    resident = config.pop("resident") * num_sms(q.device)
     group = num_heads // num_kv_heads
     rows, block_m = num_tokens * group, config["BLOCK_M"]
     positions = min(slot_table.shape[1], window + max_q_len) if window else slot_table.shape[1]

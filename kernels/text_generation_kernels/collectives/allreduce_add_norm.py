@@ -33,7 +33,7 @@ into the ranks' buffers themselves took as long or longer (same file); those of 
 import torch
 from torch import Tensor
 
-from ..runtime.device import num_processors
+from ..runtime.device import num_sms
 from ..runtime.launch import Launcher, launch_dependents, compiling_only, wait_for_previous
 from ..runtime.settings import nearest
 from ..runtime.triton import tl, triton
@@ -225,7 +225,7 @@ def fits_one_shot(x: Tensor, exchange: Exchange) -> bool:
 
 def _in_rows(x: Tensor) -> bool:
     """Whether one shot is computed by programs that have whole rows: with so many rows every processor has one."""
-    return x.shape[0] >= num_processors(x.device)
+    return x.shape[0] >= num_sms(x.device)
 
 
 def fits_two_shots(x: Tensor, exchange: Exchange) -> bool:
@@ -264,7 +264,7 @@ def allreduce_add_norm(
     constants = {"X_SCALE": x_scale, "BLOCK": block, "CLEAR": CLEAR, "CHECKED": CHECKED if x.is_cuda else 0}
     constants |= exchange.constants(x)
     # All programs must be on the device at a time, because they wait for those of other ranks.
-    most = num_processors(x.device)
+    most = num_sms(x.device)
     # As many as of that operator, so that squares are added up in the same order.
     warps = constants["num_warps"] = nearest("add_rms_norm", block=block)["num_warps"]
     # A rehearsal does not meet every number of tokens.

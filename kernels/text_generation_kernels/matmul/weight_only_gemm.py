@@ -234,7 +234,7 @@ def weight_only_gemm(
         (x, packed.view(torch.uint8) if float8 else packed, scales, points, table, bias, out, partial, arrived),
         (inputs, outputs, x.stride(0), packed.stride(0), out.stride(0)),
         (tokens, splits),
-        most_programs=config.get("PROGRAMS", 0),
+        max_blocks_per_sm=config.get("PROGRAMS", 0),
         FLOAT8=float8,
         GROUPS=scales.shape[2] if scales.dim() == 3 else 1,
         MASK_K=inputs % BLOCK != 0,

@@ -39,7 +39,7 @@ from ..matmul.bf16_gemv import load_sum, store_sum
 from ..matmul.group_quantisation import BLOCK
 from ..norm.activations import ALONE, GATED, is_gated
 from ..norm.quantise_rows import quantise_rows
-from ..runtime.device import has_fp8_products, shared_kib
+from ..runtime.device import has_fp8_gemms, shared_kib
 from ..runtime.launch import Launcher, launch_dependents, compiling_only, wait_for_previous
 from ..runtime.register import register
 from ..runtime.settings import nearest
@@ -130,7 +130,7 @@ def _settings(height: int, matrix: ExpertMatrix, inputs: int) -> Mapping[str, in
 
 def _by_eight_bits(matrix: ExpertMatrix, height: int) -> bool:
     """Whether rows are rounded to float8: where weights would be converted for many rows, and the card has products."""
-    return matrix.eight_bit_rows and height >= _EIGHT_BIT_ROWS and has_fp8_products(matrix.weight.device)
+    return matrix.eight_bit_rows and height >= _EIGHT_BIT_ROWS and has_fp8_gemms(matrix.weight.device)
 
 
 def tile_height(tokens: int, slots: int, experts: int, bits: int, deterministic: bool) -> int:

@@ -13,7 +13,7 @@ once: 64 of them in 1 us, 256 in 5, where a program for each row and split took 
 import torch
 from torch import Tensor
 
-from ..runtime.device import num_processors
+from ..runtime.device import num_sms
 from ..runtime.launch import Launcher, launch_dependents, compiling_only, wait_for_previous
 from ..runtime.triton import tl, triton
 from .columns import (
@@ -304,7 +304,7 @@ def _rows_of_program(splits: int, device: torch.device) -> tuple[int, ...]:
     """
     if compiling_only():
         return 1, _ROWS
-    return (_ROWS if splits >= _ROWS * _PROGRAMS * num_processors(device) else 1,)
+    return (_ROWS if splits >= _ROWS * _PROGRAMS * num_sms(device) else 1,)
 
 
 def narrow(

@@ -89,7 +89,7 @@ def test_calls_of_all_sizes_follow_each_other(
     processors have more rows than they can compute at a time.
     """
     module = importlib.import_module("text_generation_kernels.collectives.allreduce_add_norm")
-    monkeypatch.setattr(module, "num_processors", lambda _: processors)
+    monkeypatch.setattr(module, "num_sms", lambda _: processors)
     ranks = Ranks(world_size)
     hidden = 16 * world_size
     cases = [_inputs(world_size, tokens, hidden, dtype) for tokens in (1, 11, 1, 2)]

@@ -97,7 +97,7 @@ def test_no_more_programs_than_asked_for_are_on_a_processor() -> None:
     for programs in (4, 5, 0):
         for _ in range(2):  # the first launch of a form is Triton's own
             here, most = torch.zeros(2, 1024, device="cuda", dtype=torch.int32)
-            launch((4096,), (here, most), most_programs=programs, PAUSE="nanosleep.u32 20000; mov.u32 $0, 0;")
+            launch((4096,), (here, most), max_blocks_per_sm=programs, PAUSE="nanosleep.u32 20000; mov.u32 $0, 0;")
         seen.append(int(most.max()))
     assert seen[:2] == [4, 5]
     assert seen[2] > 5
