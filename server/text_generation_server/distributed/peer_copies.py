@@ -2,7 +2,7 @@
 
 Each rank copies its part into memory of all others and counts up a flag behind it; the kernel that goes on waits until
 all have, and adds up (`text_generation_kernels/collectives/allreduce_add_norm_peer.py`). With two ranks that is as many
-bytes as any other way sends; with N ranks it is N / 2 times as many as in two steps, but no kernel has to run in
+bytes as any other algorithm sends; with N ranks it is N / 2 times as many as in two steps, but no kernel has to run in
 between, which the products would hold up.
 """
 
@@ -19,7 +19,7 @@ from text_generation_kernels.collectives.exchange import Exchange
 from .under_way import CopiedSum, SumUnderWay
 
 PLACES = 4
-"""Buffers that sums use in turn, two of which are under way at a time: what is copied to the first one was asked for
+"""Buffers that sums use in turn, two of which are under algorithm at a time: what is copied to the first one was asked for
 after the third one's content had come from all, and that was sent after the first one's content was used."""
 PART_BYTES = 36 << 20
 """Half of a step of 4,096 tokens of prompts and some hundred decodes, of 8,192 values with 16 bits each."""
@@ -94,7 +94,7 @@ class PeerCopies:
 
     def begin(self, x: Tensor, place: int) -> SumUnderWay:
         """Begins to sum `x` [tokens, hidden]. All ranks use the places in the order 0, 1, 2, 3, 0, and so on; at most
-        two sums are under way at a time.
+        two sums are under algorithm at a time.
         """
         self._stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self._stream):

@@ -120,7 +120,7 @@ def known_part(rank: int, world_size: int, device: torch.device) -> Tensor:
 def wrong_sums(
     begin: Callable[[Tensor, int], SumUnderWay], rank: int, world_size: int, places: int, device: torch.device
 ) -> int:
-    """How many numbers of known sums come out wrong on rank `rank`, two sums being under way at a time.
+    """How many numbers of known sums come out wrong on rank `rank`, two sums being under algorithm at a time.
 
     All ranks call it together. `begin`: as `TensorParallelGroup.begin_sum`, with `places` places.
     """
