@@ -176,7 +176,7 @@ def test_products_that_send_their_results_follow_each_other_and_other_sums(world
         group._algorithms = AlgorithmTable((SET_BYTES,), (Algorithm.ONE_SHOT,))
         for index, (x, matrix, _, weight) in enumerate(cases):
             skinny_linear_triton(x[rank], matrix[rank], None, parts[index][rank])
-            begun = group.begin_sum_of_product(x[rank], matrix[rank], None)
+            begun = group.begin_gemv_all_reduce(x[rank], matrix[rank], None)
             assert begun is not None
             begun.add_norm(sums[index][rank], weight, EPS, 1.0, None)
             outs[index][rank] = begun.x

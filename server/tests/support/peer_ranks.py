@@ -144,7 +144,7 @@ def check_under_way(rank: int, folder: Path) -> None:
             torch.cuda.synchronize()
             with capture:
                 for first in (0, 2):
-                    begun = [group.begin_sum(x[rank].clone(), first + index) for index in range(2)]
+                    begun = [group.begin_all_reduce(x[rank].clone(), first + index) for index in range(2)]
                     sums = residual.clone()
                     begun[0].add_norm(sums, weight, EPS, 0.22, x_weight)
                     wrong += (begun[0].x - expected).abs().gt(0.01 * (1 + expected.abs())).sum()
@@ -179,7 +179,7 @@ def check_sent(rank: int, folder: Path) -> None:
             with capture:
                 for _ in range(5):
                     sums = residual.clone()
-                    begun = group.begin_sum_of_product(x, weight, None)
+                    begun = group.begin_gemv_all_reduce(x, weight, None)
                     if begun is None:
                         raise AssertionError("the product does not send its results")
                     begun.add_norm(sums, norm, EPS, 1.0, None)

@@ -24,10 +24,10 @@ from ..errors import EngineFailed
 from .peer_copies import PLACES
 from .peer_memory import PeerMemory, can_map, peer_memory
 from .rendezvous import meeting_place, meeting_store
-from .under_way import SentSum, SumUnderWay, wrong_sums
+from .pending import SentAllReduce, PendingAllReduce, count_wrong
 from .algorithms import USUAL_HIDDEN_SIZE, Algorithm, AlgorithmTable, measure
 
-NEVER_IN_PARTS = sys.maxsize
+NEVER_OVERLAPPED = sys.maxsize
 """`TensorParallelGroup.overlapped_bytes` of a group whose sums do not run beside products."""
 CLOSING_LIMIT_S = 1.0
 """How long kernels wait for other ranks once this one leaves."""
@@ -58,7 +58,7 @@ class TensorParallelGroup:
         self._device = device
         self._peers: PeerMemory | None = None
         self._algorithms = AlgorithmTable()
-        self.overlapped_bytes = NEVER_IN_PARTS
+        self.overlapped_bytes = NEVER_OVERLAPPED
         """Steps with messages of so many bytes are computed in parts, so that sums run beside products."""
 
     def all_reduce(self, tensor: Tensor) -> None:
@@ -82,16 +82,16 @@ class TensorParallelGroup:
             total += part
         tensor.copy_(total)
 
-    def begin_sum(self, x: Tensor, place: int) -> SumUnderWay:
+    def begin_all_reduce(self, x: Tensor, place: int) -> PendingAllReduce:
         """Begins to sum `x` [N, hidden] over the ranks, in place, beside the kernels that follow on this stream; it is
         not to be touched before the end. At most two sums are under algorithm, and `place` counts them: 0, 1, 2, 3, 0, ...
         """
         if self._peers is not None and self._peers.copies.fits(x):
             return self._peers.copies.begin(x, place)
         self.all_reduce(x)
-        return SumUnderWay(x, None)
+        return PendingAllReduce(x, None)
 
-    def begin_sum_of_product(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> SumUnderWay | None:
+    def begin_gemv_all_reduce(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> PendingAllReduce | None:
         """The sum over the ranks of `x @ weight.T + bias` [1, outputs], where the product can send its results to them
         itself; None otherwise. Nothing else is summed up before its end.
         """
@@ -100,7 +100,7 @@ class TensorParallelGroup:
         exchange = self._peers.exchange
         if not kernels.send_linear(x, weight, bias, exchange):
             return None
-        return SentSum(x.new_empty(1, weight.shape[0]), None, exchange)
+        return SentAllReduce(x.new_empty(1, weight.shape[0]), None, exchange)
 
     def allreduce_add_norm(
         self,
@@ -210,7 +210,7 @@ class TensorParallelGroup:
 
     def _copies_are_right(self) -> bool:
         """Whether sums that run beside other kernels are right on these devices: nothing later would show it."""
-        right = self.min_int(wrong_sums(self.begin_sum, self.rank, self.world_size, PLACES, self._device) == 0) == 1
+        right = self.min_int(count_wrong(self.begin_all_reduce, self.rank, self.world_size, PLACES, self._device) == 0) == 1
         if not right:
             logger.warning("all-reduce does not overlap with GEMMs: its self-check failed")
         return right
