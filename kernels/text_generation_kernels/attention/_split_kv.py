@@ -58,10 +58,10 @@ def plan(
         chunk = tl.maximum(tl.cdiv(seen, target_items), min_chunk)
     else:
         total = tl.sum(seen, axis=0)
-        parts = one_wave // tl.maximum(tl.sum((seen > 0).to(tl.int32), axis=0), 1)
-        even = tl.cdiv(tl.max(seen, axis=0), tl.maximum(parts, 1))
+        chunks_each = one_wave // tl.maximum(tl.sum((seen > 0).to(tl.int32), axis=0), 1)
+        even = tl.cdiv(tl.max(seen, axis=0), tl.maximum(chunks_each, 1))
         fair = total // one_wave
-        is_even = (parts > 0) & (even <= fair + fair // 8)
+        is_even = (chunks_each > 0) & (even <= fair + fair // 8)
         chunk = tl.maximum(tl.where(is_even, even, tl.cdiv(total, target_items)), min_chunk)
     # A chunk is read in whole tiles, so a number between would leave some chunks empty, for the merge to read.
     chunk = tl.cdiv(chunk, 64) * 64

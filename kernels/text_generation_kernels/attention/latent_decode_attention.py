@@ -101,11 +101,11 @@ def latent_decode_attention_kernel(
     row, _, num_chunks, begin, end = bounds(request, chunk, lengths, chunks, rows, BLOCK_B, BLOCK_N, WINDOW)
 
     ranks = tl.arange(0, BLOCK_R)
-    turned = tl.arange(0, BLOCK_E)
+    rotated = tl.arange(0, BLOCK_E)
     q_request_ptr = q_ptr + request.to(tl.int64) * stride_q_request + heads[None, :] * stride_q_head
     q = tl.load(q_request_ptr + ranks[:, None], mask=exists[None, :] & (ranks < RANK)[:, None], other=0.0)
-    q_turned_ptr = q_request_ptr + RANK + turned[:, None]
-    q_turned = tl.load(q_turned_ptr, mask=exists[None, :] & (turned < ROPE)[:, None], other=0.0)
+    q_rotated_ptr = q_request_ptr + RANK + rotated[:, None]
+    q_rotated = tl.load(q_rotated_ptr, mask=exists[None, :] & (rotated < ROPE)[:, None], other=0.0)
     table_row_ptr = slot_table_ptr + row * stride_table_row
 
     acc = tl.zeros([BLOCK_R, BLOCK_H], dtype=tl.float32)
@@ -120,7 +120,7 @@ def latent_decode_attention_kernel(
         latent = load_rows(cache_ptr, slots, stride_slot, valid, True, RANK, BLOCK_R)
         keys = load_rows(cache_ptr + RANK, slots, stride_slot, valid, True, ROPE, BLOCK_E)
         scores = tl.dot(latent, q, input_precision="tf32x3")
-        scores = tl.dot(keys, q_turned, scores, input_precision="tf32x3")
+        scores = tl.dot(keys, q_rotated, scores, input_precision="tf32x3")
         scores = tl.where(valid[:, None], scores, float("-inf"))
         new_maximum = tl.maximum(maximum, tl.max(scores, axis=0) * scale_log2)
         correction = tl.exp2(maximum - new_maximum)

@@ -84,9 +84,9 @@ def latent_expand_kernel(
             acc.to(k_ptr.dtype.element_ty),
             mask=exists[:, None] & (elements < KEY)[None, :],
         )
-        turned = load_rows(cache_ptr + RANK, slots, stride_slot, exists, True, ROPE, BLOCK_E)
+        rotated = load_rows(cache_ptr + RANK, slots, stride_slot, exists, True, ROPE, BLOCK_E)
         columns = tl.arange(0, BLOCK_E)
-        tl.store(k_tile_ptr + KEY + columns[None, :], turned, mask=exists[:, None] & (columns < ROPE)[None, :])
+        tl.store(k_tile_ptr + KEY + columns[None, :], rotated, mask=exists[:, None] & (columns < ROPE)[None, :])
     else:
         weight_ptr = values_ptr + head.to(tl.int64) * RANK * VALUE + elements[None, :]
         acc = _multiply(

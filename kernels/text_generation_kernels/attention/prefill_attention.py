@@ -39,7 +39,7 @@ What the first rests on, each measured on that card:
 - Where tiles are too few for the card, programs share what a tile sees, and the last adds up: one token behind 8,192
   takes 30 us instead of 196, and behind 32,768 70 instead of 801.
 
-`deterministic`: a token's result is the same to the bit wherever its prompt is cut, whichever requests are beside it
+`deterministic`: a token's result is the same to the bit wherever its prompt is plan_splits, whichever requests are beside it
 and whatever `max_q_len` is, so a decode may be a chunk of one token. It costs 142 us instead of 129 for 64 decodes at
 2,048, 288 instead of 254 for 256 at 1,024, but 195 instead of 16 for one at 8,192, whose keys are not shared then. The
 steps of a sum follow from BLOCK_N and from the rows of a warp, so all entries of one head size and type agree in both.
@@ -112,9 +112,9 @@ def prefill_attention_triton(
     rows, block_m = num_tokens * group, config["BLOCK_M"]
     positions = min(slot_table.shape[1], window + max_q_len) if window else slot_table.shape[1]
     tiling = Tiling.of(rows, batch, num_kv_heads, positions, resident, block_m, block_v, deterministic, q.device)
-    for form in tiling.forms:
+    for variant in tiling.variants:
         _launch(
-            (num_kv_heads, tiling.tiles, tiling.max_parts),
+            (num_kv_heads, tiling.tiles, tiling.max_splits),
             (
                 q, as_bytes(k_cache), as_bytes(v_cache), pairs, slot_table, b_row, b_q_start, b_kv_len, sinks,
                 slopes, out, tiling.partial, tiling.partial_log_sum, tiling.arrived,
@@ -123,7 +123,7 @@ def prefill_attention_triton(
                 *q.stride()[:2], *k_cache.stride()[:2], *v_cache.stride()[:2], *scale_strides, slot_table.stride(0),
                 *out.stride()[:2],
             ),
-            (batch, tiling.max_parts, scale * LOG2_E),
+            (batch, tiling.max_splits, scale * LOG2_E),
             GROUP=group,
             HEAD_DIM=head_dim,
             BLOCK_D=block_d,
@@ -133,7 +133,7 @@ def prefill_attention_triton(
             WINDOW=window,
             SOFTCAP=softcap,
             FORMAT=format,
-            **form,
+            **variant,
             **config,
         )  # fmt: skip
 

@@ -46,7 +46,7 @@ def row_shot_kernel(
 ):
     """A program sends its next row before it waits for the one before, so links and memory are busy at a time.
 
-    Its own part of a row stays in registers, so `out` may be `x`. A set holds the parts of the other ranks, [WORLD - 1,
+    Its own owned of a row stays in registers, so `out` may be `x`. A set holds the parts of the other ranks, [WORLD - 1,
     tokens, hidden]. Programs wait for those of the same number alone.
     """
     program = tl.program_id(0)

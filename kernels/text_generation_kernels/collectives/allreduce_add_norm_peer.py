@@ -1,4 +1,4 @@
-"""Sum of this rank's part and those of the others, which come while the kernel runs, and the residual addition and
+"""Sum of this rank's owned and those of the others, which come while the kernel runs, and the residual addition and
 normalisation that follow.
 
     x = sum of x and others in the order of the ranks, in float32, rounded to the storage type

@@ -1,6 +1,6 @@
 """Kernels of `causal_conv`: of decodes, of chunks, and of the states that chunks leave.
 
-The stride of `x`, which is a slice of a product, is a constant of each form. Of other integers Triton knows at most
+The stride of `x`, which is a slice of a product, is a constant of each settings. Of other integers Triton knows at most
 that 16 divides them, and widths such as 3,352 (Mamba 2 of 130M parameters) are multiples of 8 alone: enough for loads
 of 16 bytes.
 """

@@ -1,6 +1,6 @@
 """Kernels of `state_space`: one that goes token after token, and one that multiplies matrices of blocks of tokens.
 
-Strides are constants of each form: addresses of the next tokens are then those of the first, with an offset in the
+Strides are constants of each settings: addresses of the next tokens are then those of the first, with an offset in the
 instruction.
 """
 
