@@ -10,7 +10,7 @@ from triton.backends.compiler import GPUTarget
 from text_generation_kernels.matmul.skinny_linear import skinny_linear_kernel
 
 _TUNED = resources.files("text_generation_kernels") / "tuned"
-# Forms: what is compiled. Sizes and the number of parts are arguments.
+# Variants: what is compiled. Sizes and the number of parts are arguments.
 Form = tuple[int, ...]
 """Tokens, BLOCK_N, BLOCK_K, num_warps, num_stages."""
 

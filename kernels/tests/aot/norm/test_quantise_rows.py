@@ -1,4 +1,4 @@
-"""Forms of the kernels that write 8-bit activations compile for sm_90, without a GPU."""
+"""Variants of the kernels that write 8-bit activations compile for sm_90, without a GPU."""
 
 import pytest
 from kernel_support.aot import compile_offline
