@@ -192,7 +192,7 @@ def _attend(
             state, seen_by_all, end, q_tile, tiles, barriers, turns, scale_log2, positions, slopes,
             INDEX, True, WINDOW, SOFTCAP, BLOCK_N, STAGES, s_layout, o_layout,
         )  # fmt: skip
-        acc, weights16, row_max, row_sum, stage, phase, _rotate = state
+        acc, weights16, row_max, row_sum, stage, phase, _turn = state
         hopper.mbarrier.wait(barriers[2].index(stage), phase)
         hopper.fence_async_shared()
         weighted = hopper.warpgroup_mma(weights16, tiles[1].index(stage), acc, is_async=True)

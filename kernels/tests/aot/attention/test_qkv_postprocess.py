@@ -65,7 +65,7 @@ def test_norms_of_each_head_in_float32(head_dim: int, norm_after_rope: bool) -> 
 
 @pytest.mark.parametrize("codes", [0, E4M3])
 @pytest.mark.parametrize("partials", [2, 6])
-def test_parts_of_a_product(partials: int, codes: int) -> None:
+def test_split_k_partials(partials: int, codes: int) -> None:
     types = dict.fromkeys(("k_cache_ptr", "v_cache_ptr"), "*u8" if codes else "*bf16") | dict.fromkeys(STRIDES, "i32")
     types |= {"qkv_ptr": "*fp32", "q_ptr": "*bf16", "bias_ptr": "*bf16"} | ({"scales_ptr": "*bf16"} if codes else {})
     types |= {"cos_sin_ptr": "*fp32", "positions_ptr": "*i64", "slots_ptr": "*i64", "eps": "fp32"}
