@@ -34,7 +34,7 @@ import torch
 from torch import Tensor
 
 from ..runtime.device import num_sms
-from ..runtime.launch import Launcher, launch_dependents, compiling_only, wait_for_previous
+from ..runtime.launch import Launcher, compiling_only, launch_dependents, wait_for_previous
 from ..runtime.settings import nearest
 from ..runtime.triton import tl, triton
 from ._add_norm_row import constants_of, finish_row, residual_of

@@ -40,7 +40,7 @@ from ..matmul.group_quantisation import BLOCK
 from ..norm.activations import ALONE, GATED, is_gated
 from ..norm.quantise_rows import quantise_rows
 from ..runtime.device import has_fp8_gemms, shared_kib
-from ..runtime.launch import Launcher, launch_dependents, compiling_only, wait_for_previous
+from ..runtime.launch import Launcher, compiling_only, launch_dependents, wait_for_previous
 from ..runtime.register import register
 from ..runtime.settings import nearest
 from ..runtime.triton import tl, triton

@@ -20,7 +20,7 @@ function is arithmetic; 1.1 us at one token (benchmark/results/act_and_mul.json)
 import torch
 from torch import Tensor
 
-from ..runtime.launch import Launcher, launch_dependents, compiling_only, wait_for_previous
+from ..runtime.launch import Launcher, compiling_only, launch_dependents, wait_for_previous
 from ..runtime.register import register
 from ..runtime.settings import nearest
 from ..runtime.triton import tl, triton

@@ -176,7 +176,9 @@ def gated_delta_blocks_kernel(
     token_ptrs = qkv_ptr + first.to(tl.int64) * stride_qkv_token + tokens[:, None] * stride_qkv_token
     query_ptrs = token_ptrs + head // (HEADS // KEY_HEADS) * KEY_DIM
     key_ptrs = query_ptrs + KEY_HEADS * KEY_DIM
-    of_keys, of_queries, k_square, q_square = _dot_products(query_ptrs, key_ptrs, valid[:, None], KEY_DIM, BLOCK_T, WIDTH_K)
+    of_keys, of_queries, k_square, q_square = _dot_products(
+        query_ptrs, key_ptrs, valid[:, None], KEY_DIM, BLOCK_T, WIDTH_K
+    )
     k_scale, q_scale = over_length(k_square), over_length(q_square) * KEY_DIM**-0.5
 
     gate_ptrs = gates_ptr + first.to(tl.int64) * stride_gates_token + tokens * stride_gates_token + head

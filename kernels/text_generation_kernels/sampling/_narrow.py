@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ..runtime.device import num_sms
-from ..runtime.launch import Launcher, launch_dependents, compiling_only, wait_for_previous
+from ..runtime.launch import Launcher, compiling_only, launch_dependents, wait_for_previous
 from ..runtime.triton import tl, triton
 from .columns import (
     FLOATS,

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from kernel_support.variants import Variants, launched_variants, pretend_a_device, dry_run_variants
+from kernel_support.variants import Variants, dry_run_variants, launched_variants, pretend_a_device
 from support.fake_model import FakeModel
 from torch import Tensor
 

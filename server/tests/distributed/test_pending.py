@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from text_generation_server.distributed.peer_copies import PLACES, Inboxes
-from text_generation_server.distributed.pending import PendingAllReduce, known_input, count_wrong
+from text_generation_server.distributed.pending import PendingAllReduce, count_wrong, known_input
 
 CPU = torch.device("cpu")
 

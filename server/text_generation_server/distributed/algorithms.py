@@ -43,7 +43,9 @@ class AlgorithmTable:
     def fastest(cls, timings: Timings) -> "AlgorithmTable":
         """The fastest algorithm at each measured size, the library where it is as fast."""
         sizes = sorted(timings)
-        chosen = [min((each for each in Algorithm if each in timings[size]), key=timings[size].__getitem__) for size in sizes]
+        chosen = [
+            min((each for each in Algorithm if each in timings[size]), key=timings[size].__getitem__) for size in sizes
+        ]
         return cls(tuple(sizes), tuple(chosen))
 
     def of(self, num_bytes: int) -> Algorithm:
@@ -83,7 +85,9 @@ def measure(
             except ValueError:
                 continue
         rounds = [{algorithm: _timed(graph) for algorithm, graph in graphs.items()} for _ in range(_ROUNDS)]
-        found[x.nbytes] = {algorithm: int(min(times[algorithm] for times in rounds) * 1e6 / _CALLS) for algorithm in graphs}
+        found[x.nbytes] = {
+            algorithm: int(min(times[algorithm] for times in rounds) * 1e6 / _CALLS) for algorithm in graphs
+        }
     return found
 
 

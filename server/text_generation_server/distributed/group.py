@@ -21,11 +21,11 @@ import text_generation_kernels as kernels
 
 from ..config.parallel import ParallelConfig
 from ..errors import EngineFailed
+from .algorithms import USUAL_HIDDEN_SIZE, Algorithm, AlgorithmTable, measure
 from .peer_copies import PLACES
 from .peer_memory import PeerMemory, can_map, peer_memory
+from .pending import PendingAllReduce, SentAllReduce, count_wrong
 from .rendezvous import meeting_place, meeting_store
-from .pending import SentAllReduce, PendingAllReduce, count_wrong
-from .algorithms import USUAL_HIDDEN_SIZE, Algorithm, AlgorithmTable, measure
 
 NEVER_OVERLAPPED = sys.maxsize
 """`TensorParallelGroup.overlapped_bytes` of a group whose sums do not run beside products."""
@@ -95,7 +95,10 @@ class TensorParallelGroup:
         """The sum over the ranks of `x @ weight.T + bias` [1, outputs], where the product can send its results to them
         itself; None otherwise. Nothing else is summed up before its end.
         """
-        if self._peers is None or self._algorithms.of(weight.shape[0] * weight.element_size()) is not Algorithm.ONE_SHOT:
+        if (
+            self._peers is None
+            or self._algorithms.of(weight.shape[0] * weight.element_size()) is not Algorithm.ONE_SHOT
+        ):
             return None
         exchange = self._peers.exchange
         if not kernels.send_linear(x, weight, bias, exchange):
@@ -210,7 +213,9 @@ class TensorParallelGroup:
 
     def _copies_are_right(self) -> bool:
         """Whether sums that run beside other kernels are right on these devices: nothing later would show it."""
-        right = self.min_int(count_wrong(self.begin_all_reduce, self.rank, self.world_size, PLACES, self._device) == 0) == 1
+        right = (
+            self.min_int(count_wrong(self.begin_all_reduce, self.rank, self.world_size, PLACES, self._device) == 0) == 1
+        )
         if not right:
             logger.warning("all-reduce does not overlap with GEMMs: its self-check failed")
         return right

@@ -72,7 +72,9 @@ def test_split_k_partials(partials: int, codes: int) -> None:
     config = nearest("qkv_postprocess", half=64)
     constants = {"HEADS": 32, "KV_HEADS": 4, "HEAD_DIM": 128, "BLOCK_HALF": 64, "BLOCK_HEADS": config["BLOCK_HEADS"]}
     constants |= {"q_norm_ptr": None, "k_norm_ptr": None, "NORM_OF_EACH_HEAD": False, "NORM_AFTER_ROPE": False}
-    constants |= {"PARTIALS": partials, "FORMAT": codes, "SCALES_GIVEN": False} | ({} if codes else {"scales_ptr": None})
+    constants |= {"PARTIALS": partials, "FORMAT": codes, "SCALES_GIVEN": False} | (
+        {} if codes else {"scales_ptr": None}
+    )
     compiled = compile_offline(qkv_postprocess_kernel, types, constants, config["num_warps"])
     compiled.check()
     assert "LDG.E.128" in compiled.sass

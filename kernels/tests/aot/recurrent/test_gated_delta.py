@@ -6,7 +6,7 @@ import triton
 from kernel_support.aot import SHARED_KIB, Compiled, compile_offline
 from kernel_support.convolution import Run
 from kernel_support.delta import Delta
-from kernel_support.variants import launched_variants, pretend_a_device, dry_run_variants
+from kernel_support.variants import dry_run_variants, launched_variants, pretend_a_device
 from triton.backends.compiler import GPUTarget
 
 import text_generation_kernels as kernels
