@@ -80,8 +80,8 @@ def accumulate(scores, scale_log2, v, acc, row_max, row_sum, ALL_MASKED: tl.cons
     """One step of the online softmax (Milakov and Gimelshein, 2018) over `scores` [M, N], -inf where masked.
 
     Exponentials are powers of two: `scale_log2` (positive) is the softmax scale times log2(e), and `row_max` has its
-    units. Scaling follows the maximum, where it fuses with the subtraction into one FMA. `ALL_MASKED` says that all keys
-    of a row may be masked so far; a step that masks all keys again changes no bit of the row.
+    units. Scaling follows the maximum, where it fuses with the subtraction into one FMA. `ALL_MASKED` says that all
+    keys of a row may be masked so far; a step that masks all keys again changes no bit of the row.
     """
     new_max = tl.maximum(row_max, tl.max(scores, axis=1) * scale_log2)
     base = finite(new_max) if ALL_MASKED else new_max

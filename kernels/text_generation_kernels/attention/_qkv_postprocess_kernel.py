@@ -72,7 +72,7 @@ def _quantise_heads(
     FORMAT: tl.constexpr,
     SCALES_GIVEN: tl.constexpr,
 ):
-    """Codes of both halves of each head, as by `quantise` of `kv_quantisation.py`. Stores scales, or reads given ones."""
+    """Codes of both halves of each head, as by `quantise` of `kv_quantisation.py`. Stores or reads scales."""
     if SCALES_GIVEN:
         scales = tl.load(scales_ptr, mask=is_kv, other=1.0).to(tl.float32)
     else:

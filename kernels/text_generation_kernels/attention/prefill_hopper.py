@@ -21,7 +21,7 @@ _launch = Launcher(prefill_attention_hopper_kernel)
 
 
 def hopper_takes(q: Tensor, k_cache: Tensor, v_cache: Tensor) -> bool:
-    """Whether `launch_on_hopper` takes these tensors. Copied rows must begin at multiples of 16 bytes."""
+    """Whether `launch_on_hopper` takes these tensors. Copied rows must have 16-byte alignment."""
     tensors = (q, k_cache, v_cache)
     return (
         is_hopper(q.device)
@@ -35,8 +35,8 @@ def hopper_takes(q: Tensor, k_cache: Tensor, v_cache: Tensor) -> bool:
 
 
 def fills_hopper(q: Tensor, k_cache: Tensor, max_q_len: int, batch: int) -> bool:
-    """Whether nearly every SM has a tile, and the longest chunk fills one. Else `prefill_attention_kernel`, which splits
-    keys, is faster.
+    """Whether nearly every SM has a tile, and the longest chunk fills one. Else `prefill_attention_kernel`, which
+    splits keys, is faster.
     """
     kv_heads = k_cache.shape[1]
     if max_q_len * q.shape[1] // kv_heads < _ROWS:

@@ -7,7 +7,7 @@ from ..runtime.triton import tl, triton
 
 @triton.jit
 def constants_of(weight_ptr, x_weight_ptr, columns, valid):
-    """Norm weights, float32 [BLOCK], zeros for none. They never change: load them before the wait for previous kernels."""
+    """Norm weights, float32 [BLOCK], zeros for none. They never change, so they are prefetched before the wait."""
     weight = tl.zeros(columns.shape, dtype=tl.float32)
     x_weight = weight
     if weight_ptr is not None:

@@ -156,8 +156,8 @@ def clear_last(control_ptr, address, turn, used, SET_BYTES: tl.constexpr, CLEAR:
 def receive(source_ptr, valid, control_ptr, NOTHING: tl.constexpr, CHECKED: tl.constexpr):
     """The words at `source_ptr` where `valid`, once all have arrived; anything when the group is lost.
 
-    The clock is read once in CHECKED polls. Where that is 0, as in the interpreter, which has no clock, each poll counts
-    as 1 us.
+    The clock is read once in CHECKED polls. Where that is 0, as in the interpreter, which has no clock, each poll
+    counts as 1 us.
     """
     words = tl.load(source_ptr, mask=valid, other=0, volatile=True)
     missing = tl.max((words == NOTHING).to(tl.int32))

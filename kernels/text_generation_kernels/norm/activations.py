@@ -28,8 +28,8 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 def sigmoid(x: Tensor) -> Tensor:
-    """`torch.sigmoid`, but the bits of an element do not depend on its place: on a CPU torch rounds the end of a tensor,
-    and of each thread's range, otherwise than the rest.
+    """`torch.sigmoid`, but the bits of an element do not depend on its place: on a CPU torch rounds the end of a
+    tensor, and of each thread's range, otherwise than the rest.
     """
     return x.sigmoid() if x.is_cuda else x.neg().exp_().add_(1.0).reciprocal_()
 

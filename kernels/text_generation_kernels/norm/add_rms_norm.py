@@ -5,8 +5,8 @@
     out = residual / sqrt(mean(residual ** 2) + eps) * weight
 
 Layouts: `x`, `residual`, `out` `[tokens, hidden]`, unit stride in the last dimension, any stride between tokens;
-`weight`, `x_weight` `[hidden]`. `residual` is updated in place, `out` may be `x`. One floating type for all, but weights
-may be float32 beside 16-bit `x`. Statistics are float32. The residual is rounded to the storage type before its
+`weight`, `x_weight` `[hidden]`. `residual` is updated in place, `out` may be `x`. One floating type for all, but
+weights may be float32 beside 16-bit `x`. Statistics are float32. The residual is rounded to the storage type before its
 statistics are taken, and so is `x` after its norm; the normalised value is rounded to the type of its weight before
 their multiplication, as in `rms_norm` and Transformers.
 
@@ -66,7 +66,7 @@ def add_rms_norm_kernel(
     weight = tl.load(weight_ptr + columns, mask=valid, other=0.0).to(tl.float32)
     residual_row = residual_ptr + token * stride_residual_token + columns
     if PARTIALS:
-        # When this kernel starts, all kernels before the GEMM, the previous norm among them, have finished. L1 may be stale.
+        # All kernels before the GEMM, the previous norm among them, have finished by now. L1 may hold stale lines.
         residual = tl.load(residual_row, mask=valid, other=0.0, cache_modifier=".cg")
     launch_dependents(PDL)
     wait_for_previous(PDL)

@@ -112,7 +112,7 @@ def gated_norm_triton(x: Tensor, gate: Tensor, weight: Tensor, eps: float, gate_
 
 
 def _blocks_of(size: int) -> dict[str, int]:
-    """Launch settings for groups of `size`: thread blocks of few groups, and about the same work a warp for all sizes."""
+    """Launch settings for groups of `size`: few groups a thread block, about the same work a warp for all sizes."""
     block: int = triton.next_power_of_2(size)  # pyright: ignore[reportAssignmentType]
     block_m = max(1, _ELEMENTS // block)
     return {"BLOCK_M": block_m, "BLOCK": block, "num_warps": min(block_m * block // _WARP_ELEMENTS, _MOST_WARPS)}

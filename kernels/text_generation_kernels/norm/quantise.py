@@ -129,7 +129,8 @@ def check_quantised(
         return
     if out8.dtype not in LIMITS or scale.dtype != torch.float32:
         raise ValueError(
-            f"{operator}: 8-bit values must be float8_e4m3fn or int8 with float32 scales, not {out8.dtype} with {scale.dtype}"
+            f"{operator}: 8-bit values must be float8_e4m3fn or int8 with float32 scales, "
+            f"not {out8.dtype} with {scale.dtype}"
         )
     if out8.is_cuda and out8.dtype == torch.float8_e4m3fn and not has_fp8_gemms(out8.device):
         raise ValueError(f"{operator}: this card has no float8 GEMMs: keep activations in 16 bits")

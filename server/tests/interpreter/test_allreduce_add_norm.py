@@ -218,7 +218,7 @@ def test_what_does_not_fit_is_refused() -> None:
     x = torch.ones(2, 32)
     with pytest.raises(ValueError, match="contiguous"):
         allreduce_add_norm(x.t(), None, None, 0.0, x.t(), 1.0, None, exchange, False)
-    with pytest.raises(ValueError, match="belong together"):
+    with pytest.raises(ValueError, match="both be given, or neither"):
         allreduce_add_norm(x, x.clone(), None, 0.0, x, 1.0, None, exchange, False)
     with pytest.raises(ValueError, match="do not fit"):
         allreduce_add_norm(torch.ones(300, 32), None, None, 0.0, torch.ones(300, 32), 1.0, None, exchange, False)

@@ -90,8 +90,8 @@ class TensorParallelGroup:
         return PendingAllReduce(x, None)
 
     def begin_gemv_all_reduce(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> PendingAllReduce | None:
-        """The all-reduce of `x @ weight.T + bias` [1, outputs], where the GEMV can send its results to the ranks itself;
-        else None. No other all-reduce may begin before its end.
+        """The all-reduce of `x @ weight.T + bias` [1, outputs], where the GEMV can send its results to the ranks
+        itself; else None. No other all-reduce may begin before its end.
         """
         if (
             self._peers is None
@@ -148,7 +148,7 @@ class TensorParallelGroup:
             self._peers.limit_waits(seconds)
 
     def check(self) -> None:
-        """Raises `EngineFailed` if a rank did not come in time, which makes results so far meaningless. Any thread."""
+        """Raises `EngineFailed` if a rank did not come in time: results so far are meaningless. Any thread."""
         if self._peers is not None and self._peers.lost:
             raise EngineFailed(f"rank {self.rank} timed out waiting for another of {self.world_size} shards")
 
@@ -160,7 +160,7 @@ class TensorParallelGroup:
         return gathered.unflatten(0, (self.world_size, -1))
 
     def all_to_all(self, tensor: Tensor) -> Tensor:
-        """All-to-all of `tensor` [world_size, ...], contiguous: entry r goes to rank r. Entry r returned is from rank r."""
+        """All-to-all of `tensor` [world_size, ...], contiguous: entry r goes to rank r, and comes from rank r."""
         received = torch.empty_like(tensor)
         with self._collective():
             dist.all_to_all_single(received, tensor)

@@ -65,7 +65,7 @@ def test_what_the_kernel_does_not_read_is_refused() -> None:
     x, weight = torch.randn(5, 4, 8), torch.ones(8)
     with pytest.raises(ValueError, match="gated_norm: shapes of x, gate, weight, out do not fit"):
         gated_norm_triton(x, x, torch.ones(4), EPS, True, x)
-    with pytest.raises(ValueError, match="gated_norm: the groups of a token must lie side by side"):
+    with pytest.raises(ValueError, match="gated_norm: the groups of a token must be contiguous"):
         gated_norm_triton(x, torch.randn(5, 4, 9)[..., :8], weight, EPS, True, x)
     with pytest.raises(ValueError, match="gated_norm: weight must be contiguous"):
         gated_norm_triton(x, x, torch.ones(16)[::2], EPS, True, x)
