@@ -6,8 +6,8 @@
 with u below the best score of the row (`columns.py`).
 
 Layouts: `values.py`. The statistics `[R, N, splits]` are those of R ranks in their order, as `logits_process` and
-`draw` wrote them, any distance apart. The first splits are those of the vocabulary; others are ignored. Written: `tokens`,
-`logprobs`, `valid` and `log_total` of `sampled`, the last being the logarithm in the last line above.
+`draw` wrote them, any distance apart. The first splits are those of the vocabulary; others are ignored. Written:
+`tokens`, `logprobs`, `valid` and `log_total` of `sampled`, the last being the logarithm in the last line above.
 
 Called once a step. Raises ValueError for layouts that the kernel does not read. Bytes floor: R * N * splits * 20.
 """

@@ -102,7 +102,7 @@ def top_tokens_kernel(
     BLOCK_S: tl.constexpr,  # power of two, at least splits
     PDL: tl.constexpr,
 ):
-    """One program reports one row."""
+    """One thread block reports one row."""
     launch_dependents(PDL)
     batch_index = tl.program_id(0).to(tl.int64)
     # As early as what `load_flags` reads.

@@ -1,8 +1,8 @@
 """Green-list watermark of Kirchenbauer et al., "A Watermark for Large Language Models", ICML 2023.
 
 The previous token selects a green list of the vocabulary, whose logits get `delta` added. A detector that knows the
-rule counts green tokens. The list comes from Philox, not a random permutation, so it needs no sort and no generator, and
-depends on the previous token alone:
+rule counts green tokens. The list comes from Philox, not a random permutation, so it needs no sort and no generator,
+and depends on the previous token alone:
 
     green(v) = bits(key = previous token, step = 0, domain = watermark, v) < gamma * 2**32
 

@@ -1,4 +1,4 @@
-"""Which algorithm of summing over the ranks is chosen, from timings as a machine may give them."""
+"""Which all-reduce algorithm is chosen, from timings as a machine may give them."""
 
 import pytest
 
@@ -9,7 +9,7 @@ from text_generation_server.distributed.algorithms import Algorithm, AlgorithmTa
 KIB = 1024
 
 
-def test_the_fastest_way_is_chosen_for_each_size() -> None:
+def test_the_fastest_algorithm_is_chosen_for_each_size() -> None:
     algorithms = AlgorithmTable.fastest(
         {
             16 * KIB: {Algorithm.NCCL: 13.5, Algorithm.ONE_SHOT: 4.2, Algorithm.TWO_SHOTS: 6.0},

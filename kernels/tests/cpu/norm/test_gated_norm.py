@@ -16,7 +16,7 @@ TOLERANCE = {torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 2e-2}
 
 
 def _inputs(groups: int, size: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """x, and a gate that is a slice of a product."""
+    """x, and a gate that is a slice of a GEMM output."""
     torch.manual_seed(0)
     x, product = torch.randn(7, groups, size).to(dtype), 2 * torch.randn(7, 3 * groups * size).to(dtype)
     return x, product[:, groups * size : 2 * groups * size].view(7, groups, size)
