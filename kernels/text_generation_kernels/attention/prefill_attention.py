@@ -12,6 +12,7 @@ chunks or continue a cached prefix. Position c of request b lies in slot `slot_t
 `[slots, kv_heads, head_dim or v_head_dim]`, already holding K and V of the new tokens. `b_row` `[batch]` int64,
 `b_q_start` `[batch + 1]`, `b_kv_len` `[batch]`, `slot_table` int32. A request may have no new tokens; nothing is
 written for tokens of one whose `b_kv_len` is 0. Accumulation is float32 on CUDA and CPU.
+
 Caches may hold 8-bit codes with `scales` (`kv_quantisation.py`): a tile is dequantised to float16 once for all queries
 of a thread block. Queries and softmax weights are float16 then.
 

@@ -14,10 +14,12 @@ Layouts: `qkv` `[tokens, (heads + 2 * kv_heads) * head_dim]`, q heads, then k he
 tokens. q is rotated in place, and attention reads it there; the places of k and v are unspecified afterwards. `qkv` may
 also be float32 split-K partials `[partials, tokens, ...]` (`linear_split_k`): they are added up in their order and
 rounded to the type of `q_out` `[tokens, heads * head_dim]`, which then receives q.
+
 `q_norm`, `k_norm` `[head_dim]`, or `[heads, head_dim]` and `[kv_heads, head_dim]` where each head has its own weights,
 rounded as in `rms_norm`; they may be float32. `cos_sin` `[positions, head_dim]` float32, cosines in the first half;
 elements that are not rotated have cosine 1 and sine 0 (partial RoPE, layers without any). Rows of checkpoints that pair
 neighbours are permuted when they are loaded.
+
 `positions`, `slots` `[tokens]` int64. Caches `[slots, kv_heads, head_dim]`, any strides but unit stride in the last
 dimension; of 8-bit codes (`kv_quantisation.py`) `scales` `[slots, kv_heads, 2]` are written too, or, with
 `scales_given`, read. One floating type for `qkv`, `bias`, norms and caches of values. RoPE is computed in float32. Of
