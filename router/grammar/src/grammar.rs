@@ -79,7 +79,7 @@ impl fmt::Debug for Grammar {
 }
 
 fn compile_error(part: &'static str, message: &str) -> GrammarError {
-    let reason = first_line(message);
+    let reason = regex_problem(part, message).unwrap_or_else(|| first_line(message));
     if reason.starts_with("panic") {
         return GrammarError::Internal { reason };
     }
@@ -91,6 +91,35 @@ fn compile_error(part: &'static str, message: &str) -> GrammarError {
     }
     GrammarError::Invalid { part, reason }
 }
+
+/// What is wrong with a regular expression, and where: the library draws that on several lines, the last of which says
+/// what it is. It counts characters as the engine reads them, which writes `\d` as `[0-9]`: no number is repeated.
+fn regex_problem(part: &'static str, message: &str) -> Option<String> {
+    let (head, drawn) = message.split_once("regex parse error:\n")?;
+    let lines: Vec<&str> = drawn.lines().collect();
+    let end = lines.iter().position(|line| line.starts_with("error: "))?;
+    let problem = lines.get(end)?.strip_prefix("error: ")?;
+    let place = match &lines[..end] {
+        // Both are indented by as much.
+        [regex, marks] => marks.find('^').map(|at| {
+            let rest: String = regex.chars().skip(at).take(SHOWN_OF_REGEX).collect();
+            match rest.as_str() {
+                "" => ", at its end".to_owned(),
+                rest => format!(", at `{rest}`"),
+            }
+        }),
+        _ => None,
+    };
+    let problem = format!("{problem}{}", place.unwrap_or_default());
+    Some(match part {
+        // There is nothing else that it could be about.
+        "the regex" => problem,
+        _ => first_line(&format!("{head}{problem}")),
+    })
+}
+
+/// Characters from the wrong place on that a message repeats.
+const SHOWN_OF_REGEX: usize = 40;
 
 /// The library adds its state, source lines and backtraces on further lines, and whole sources to some messages.
 pub(crate) fn first_line(message: &str) -> String {

@@ -295,7 +295,7 @@ async fn tools_that_cannot_be_read_are_named() {
     let server = hermes("x").await;
     let function = |function: Value| json!({"tools": [{"type": "function", "function": function}]});
     for (param, keys) in [
-        ("tools[0].function", function(json!({}))),
+        ("tools[0].function.name", function(json!({}))),
         ("tools[0].function.name", function(json!({"name": ""}))),
         (
             "tools[0].function.name",
