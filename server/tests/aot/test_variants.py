@@ -223,7 +223,7 @@ def prompts_and_decodes(runner: StepRunner, count: int, length: int, kinds: list
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 @pytest.mark.parametrize(("vocab_size", "rank", "ranks"), [(151_936, 0, 1), (151_936, 1, 2), (50_257, 2, 3)])
 @torch.inference_mode()
-def test_sampling_needs_no_form_that_warm_up_did_not_name(
+def test_sampling_needs_no_variant_that_warm_up_did_not_name(
     vocab_size: int, rank: int, ranks: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Alignments differ by how many rows choose, and by where they stand in the input of the step."""
@@ -241,7 +241,7 @@ def test_sampling_needs_no_form_that_warm_up_did_not_name(
 
 @pytest.mark.parametrize("kv_heads", [1, 8])
 @torch.inference_mode()
-def test_attention_needs_no_form_that_warm_up_did_not_name(kv_heads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_attention_needs_no_variant_that_warm_up_did_not_name(kv_heads: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Chunks of any length: their lengths and number decide about tiles and their splits."""
     pretend_a_device(monkeypatch)
     group, most = TensorParallelGroup(0, 1, FakeModel.device), 20
@@ -269,7 +269,7 @@ def test_attention_needs_no_form_that_warm_up_did_not_name(kv_heads: int, monkey
 
 
 @torch.inference_mode()
-def test_recurrent_layers_need_no_form_that_warm_up_did_not_name(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_recurrent_layers_need_no_variant_that_warm_up_did_not_name(monkeypatch: pytest.MonkeyPatch) -> None:
     """Chunks of any length: long ones are computed in blocks."""
     pretend_a_device(monkeypatch)
     group, most = TensorParallelGroup(0, 1, FakeModel.device), 20
@@ -308,7 +308,7 @@ def test_all_reduces_of_any_size_need_no_variant_that_a_dry_run_did_not_name(
 
 
 @torch.inference_mode()
-def test_products_of_8_bits_need_no_form_that_warm_up_did_not_name(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_w8a8_needs_no_variant_that_warm_up_did_not_name(monkeypatch: pytest.MonkeyPatch) -> None:
     """Few tokens leave split-K partials, fuse the gated activation and measure its amax; one and many do not."""
     pretend_a_device(monkeypatch)
     group, most = TensorParallelGroup(0, 1, FakeModel.device), 70
@@ -320,5 +320,5 @@ def test_products_of_8_bits_need_no_form_that_warm_up_did_not_name(monkeypatch: 
         for length in (1, 3, 16, 17, 33, 64, 65, 300, 2048):
             runner.launch(StepPlan(0, admit=[request(0, length)], chunks=[Chunk(0, 0, length)]))
             runner.launch(StepPlan(1, drop=[0]))
-    assert {name for name, _ in needed} >= {"w8a8_gemm_kernel", "quantise_parts_kernel", "act_and_mul_kernel"}
+    assert {name for name, _ in needed} >= {"w8a8_gemm_kernel", "quantise_by_amax_kernel", "act_and_mul_kernel"}
     assert not needed - named
