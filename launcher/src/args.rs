@@ -107,9 +107,10 @@ pub struct LimitArgs {
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Batching")]
 pub struct BatchingArgs {
-    /// Ratio of waiting to running requests at which waiting ones are let in; 0: as soon as they fit
-    #[arg(long, env, default_value_t = 0.0)]
-    pub waiting_served_ratio: f32,
+    /// How many requests must wait for each running one before they join: a number, or auto, as many as pays by what
+    /// steps cost and how often requests come; 0: requests join as soon as they fit
+    #[arg(long, env, default_value = "auto", ignore_case = true, value_parser = values::waiting_served_ratio)]
+    pub waiting_served_ratio: String,
     /// Most prompt tokens in one step. Default: 4096, or more where a prompt may be longer and is not cut in chunks
     #[arg(long, env)]
     pub max_batch_prefill_tokens: Option<u32>,
@@ -126,7 +127,7 @@ pub struct BatchingArgs {
     /// Whether what was computed stays for requests that begin with the same tokens: true, false or per-key
     #[arg(long, env, default_value = "true", ignore_case = true, value_parser = values::PREFIX_CACHING)]
     pub prefix_caching: String,
-    /// Steps without prompts that a waiting request can be made to wait while others run
+    /// Tokens that running requests get at most before waiting ones join them, whatever the ratio
     #[arg(long, env, default_value_t = 20)]
     pub max_waiting_tokens: u32,
     /// Most requests in a batch. Default, and at most: `--max-concurrent-requests`

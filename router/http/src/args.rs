@@ -9,6 +9,7 @@ use std::time::Duration;
 use axum::http::{HeaderName, HeaderValue, header};
 use clap::builder::BoolishValueParser;
 use clap::{ArgAction, Parser, Subcommand, value_parser};
+use text_generation_core::policy::WaitingServedRatio;
 use text_generation_formats::Format;
 
 use crate::aliases::MetricsAliases;
@@ -76,9 +77,10 @@ pub struct Config {
     /// Most tokens of all running requests together; derived from the free memory when unset.
     #[arg(long, env, value_parser = value_parser!(u32).range(1..))]
     pub max_batch_total_tokens: Option<u32>,
-    /// Waiting requests interrupt running ones when there are this many times as many; with 0 as soon as they fit.
-    #[arg(long, env, default_value_t = 0.0)]
-    pub waiting_served_ratio: f32,
+    /// How many requests must wait for each running one before they join: a number, or `auto`, as many as pays by what
+    /// steps cost and how often requests come. With 0 they start as soon as they fit.
+    #[arg(long, env, default_value_t = WaitingServedRatio::Auto)]
+    pub waiting_served_ratio: WaitingServedRatio,
     /// Whether prompts are computed in chunks beside the requests that run, or whole and in their stead.
     #[arg(long, env, default_value_t = true, action = ArgAction::Set, value_parser = BoolishValueParser::new())]
     pub prefill_chunking: bool,
@@ -90,7 +92,7 @@ pub struct Config {
     /// requests with the same API key share it.
     #[arg(long, env, default_value = "true", value_parser = PrefixCaching::from_str)]
     pub prefix_caching: PrefixCaching,
-    /// Steps without prompts that a waiting request can be made to wait while others run.
+    /// Tokens that running requests get at most before waiting ones join them, whatever the ratio.
     #[arg(long, env, default_value_t = 20)]
     pub max_waiting_tokens: u32,
     /// Most requests that run at once; as many as there may be when unset.

@@ -1,0 +1,171 @@
+//! What `--waiting-served-ratio` and `--max-waiting-tokens` do to loads, in model time, by the costs of a card.
+
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+
+use super::world::{Knowledge, Report, Request, World};
+use super::*;
+use crate::tenant::Tenant;
+
+/// Requests that come at these milliseconds.
+fn requests(times_ms: impl Iterator<Item = f64>, input: u32, output: u32) -> Vec<Request> {
+    let one = |(number, at_ms): (u32, f64)| Request {
+        tenant: Tenant::default(),
+        at_ms,
+        priority: 0,
+        ids: (0..input).map(|at| number * 10_000 + at).collect(),
+        max_new_tokens: output,
+        length: output,
+        gone_ms: f64::INFINITY,
+    };
+    (0..).zip(times_ms).map(one).collect()
+}
+
+/// Arrivals by chance (Poisson), so many a second.
+fn by_chance(per_second: f64, count: usize) -> impl Iterator<Item = f64> {
+    let mut random = StdRng::seed_from_u64(5);
+    let mut at_ms = 0.0;
+    (0..count).map(move |_| {
+        at_ms -= 1e3 / per_second * random.random_range(1e-9..1.0_f64).ln();
+        at_ms
+    })
+}
+
+/// First tokens and gaps between tokens in milliseconds, and tokens a second.
+#[derive(Debug, Clone, Copy)]
+struct Figures {
+    first: [f64; 2],
+    gap: [f64; 2],
+    /// Of a request's tokens after the first, in the mean.
+    mean_gap: f64,
+    throughput: f64,
+    mixed_steps: u32,
+}
+
+impl Figures {
+    fn of(mut report: Report) -> Self {
+        let tokens = report.first_ms.len() + report.gaps_ms.len();
+        Self {
+            first: quantiles(&mut report.first_ms),
+            mean_gap: report.gaps_ms.iter().sum::<f64>() / report.gaps_ms.len() as f64,
+            gap: quantiles(&mut report.gaps_ms),
+            throughput: tokens as f64 / report.took_ms * 1e3,
+            mixed_steps: report.mixed_steps,
+        }
+    }
+}
+
+/// The median and the 99th percentile.
+fn quantiles(values: &mut [f64]) -> [f64; 2] {
+    values.sort_by(f64::total_cmp);
+    [0.5, 0.99].map(|part| values[(part * (values.len() - 1) as f64) as usize])
+}
+
+fn run(
+    name: &str,
+    requests: &[Request],
+    streams: u32,
+    ratio: WaitingServedRatio,
+    tokens: u32,
+) -> Figures {
+    let limits = BatchLimits {
+        waiting_served_ratio: ratio,
+        max_waiting_tokens: tokens,
+        max_batch_prefill_tokens: 4096,
+        max_batch_total_tokens: 400_000,
+        max_batch_size: streams,
+        max_token_gap: Some(ms(36.0)),
+        ..limits()
+    };
+    let figures = Figures::of(World::new(limits, Knowledge::Expectation, requests.to_vec()).run());
+    println!(
+        "{name} | {ratio} / {tokens} | {:.1} / {:.1} | {:.2} / {:.2} / {:.2} | {:.0} | {}",
+        figures.first[0],
+        figures.first[1],
+        figures.gap[0],
+        figures.mean_gap,
+        figures.gap[1],
+        figures.throughput,
+        figures.mixed_steps
+    );
+    figures
+}
+
+type Load = (&'static str, Vec<Request>, u32);
+
+/// Those of `benchmark/bars.py`, with how many requests may run.
+fn loads() -> Vec<Load> {
+    let at_once = |count: usize| std::iter::repeat_n(0.0, count);
+    let sized = requests;
+    vec![
+        ("64 at a time, 2048/256", sized(at_once(128), 2048, 256), 64),
+        ("burst, 512/128", sized(at_once(256), 512, 128), 256),
+        (
+            "4 a second, 1024/256",
+            sized(by_chance(4.0, 120), 1024, 256),
+            256,
+        ),
+        (
+            "8 a second, 1024/256",
+            sized(by_chance(8.0, 240), 1024, 256),
+            256,
+        ),
+        (
+            "12 a second, 1024/256",
+            sized(by_chance(12.0, 360), 1024, 256),
+            256,
+        ),
+    ]
+}
+
+/// Short prompts, which gain from sharing a step.
+fn loads_of_short_prompts() -> Vec<Load> {
+    let at_once = std::iter::repeat_n(0.0, 1024);
+    vec![
+        (
+            "60 a second, 64/256",
+            requests(by_chance(60.0, 1500), 64, 256),
+            256,
+        ),
+        (
+            "120 a second, 64/128",
+            requests(by_chance(120.0, 3000), 64, 128),
+            512,
+        ),
+        ("256 at a time, 64/256", requests(at_once, 64, 256), 256),
+    ]
+}
+
+/// The figures of a load at once, with `auto`, and with two settings of users of TGI.
+fn compare((name, requests, streams): &Load) -> [Figures; 4] {
+    let settings = [
+        (WaitingServedRatio::Fixed(0.0), 20),
+        (WaitingServedRatio::Auto, 20),
+        (WaitingServedRatio::Fixed(0.3), 20),
+        (WaitingServedRatio::Fixed(1.2), 20),
+    ];
+    println!(
+        "load | ratio / tokens | first token p50 / p99 | gap p50 / mean / p99 | tokens/s | mixed steps"
+    );
+    settings.map(|(ratio, tokens)| run(name, requests, *streams, ratio, tokens))
+}
+
+#[test]
+fn auto_delays_no_first_token_where_prompts_fill_a_step() {
+    for load in loads() {
+        let [at_once, auto, ..] = compare(&load);
+        assert!(auto.first[0] <= at_once.first[0] + 3.0, "{}", load.0);
+        assert!(auto.throughput >= 0.99 * at_once.throughput, "{}", load.0);
+    }
+}
+
+#[test]
+fn auto_spares_running_streams_the_steps_of_short_prompts() {
+    let compared: Vec<_> = loads_of_short_prompts().iter().map(compare).collect();
+    for [at_once, auto, ..] in &compared {
+        assert!(auto.mixed_steps < at_once.mixed_steps);
+        assert!(auto.mean_gap < at_once.mean_gap);
+    }
+    let [at_once, auto, ..] = compared[2];
+    assert!(auto.throughput > 1.05 * at_once.throughput);
+}
