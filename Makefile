@@ -25,10 +25,10 @@ export TEXT_GENERATION_PYTHON := $(CURDIR)/$(BIN)/python
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
 rust_sources = $(shell find $(1) -name target -prune -o -type f \( -name '*.rs' -o -name '*.toml' -o -name '*.proto' -o -name '*.py' -o -name '*.pyi' -o -path '*/ui/*' \) -print) Cargo.toml Cargo.lock
-PYTHON_PROJECTS := server clients/python
+PYTHON_PROJECTS := kernels server clients/python
 
 .DEFAULT_GOAL := help
-.PHONY: help run install benchmark wheel ui-libraries test lint lint-features audit fmt clean bench-router bench-traces bench-client bench-encode bench-parse bench-kv-pool bench-policy
+.PHONY: help run install benchmark wheel ui-libraries test lint lint-features audit fmt file-map clean bench-router bench-traces bench-client bench-encode bench-parse bench-kv-pool bench-policy
 .PHONY: test-rust test-server test-kernels test-aot test-router test-client test-benchmark test-integration test-clients test-routers test-agents test-formats test-ui test-chart test-image test-ray
 
 # Lists the targets that have a description behind `##`, under the headings of this file.
@@ -124,7 +124,11 @@ lint: lint-features $(VENV)/.dev-dependencies $(VENV)/.python ## Check formattin
 	$(BIN)/ruff format --check --quiet .
 	$(BIN)/ruff check --quiet .
 	$(BIN)/python tools/dependencies.py
+	$(BIN)/python tools/file_map.py --check
+	$(BIN)/python tools/versions.py
+	cd kernels && ../$(BIN)/lint-imports --no-cache
 	cd server && ../$(BIN)/lint-imports --no-cache
+	$(BIN)/pyright --pythonpath $(BIN)/python -p kernels
 	$(BIN)/pyright --pythonpath $(BIN)/python -p server
 	$(BIN)/pyright --pythonpath $(BIN)/python -p router/python
 	$(BIN)/pyright --pythonpath $(BIN)/python -p clients/python
@@ -163,17 +167,18 @@ test-router: install $(VENV)/.dev-dependencies ## Test the router's Python packa
 # Tests that compute or compile all the time, and share nothing, take every core.
 SIDE_BY_SIDE := -n auto --maxprocesses 8 --dist worksteal
 
+# Each of these also has the tests of operators, in one run with those of the server.
 # Models of the tests are so small that more threads than one would wait for each other.
 test-server: $(VENV)/.dev-dependencies $(VENV)/.python ## Test the shards
-	cd server && OMP_NUM_THREADS=1 ../$(BIN)/python -m pytest -q $(SIDE_BY_SIDE) tests \
-	    --ignore tests/aot --ignore tests/kernels/interpreter
+	cd server && OMP_NUM_THREADS=1 ../$(BIN)/python -m pytest -q $(SIDE_BY_SIDE) -c pyproject.toml tests ../kernels/tests \
+	    --ignore tests/aot --ignore tests/interpreter --ignore ../kernels/tests/aot --ignore ../kernels/tests/interpreter
 
 # The interpreter is chosen when triton is imported, so its tests have processes of their own.
 test-kernels: $(VENV)/.dev-dependencies $(VENV)/.python ## Test kernels in Triton's interpreter
-	cd server && TRITON_INTERPRET=1 ../$(BIN)/python -m pytest -q $(SIDE_BY_SIDE) tests/kernels/interpreter
+	cd server && TRITON_INTERPRET=1 ../$(BIN)/python -m pytest -q $(SIDE_BY_SIDE) -c pyproject.toml tests/interpreter ../kernels/tests/interpreter
 
 test-aot: $(VENV)/.dev-dependencies $(VENV)/.python ## Compile kernels for the cards
-	cd server && ../$(BIN)/python -m pytest -q $(SIDE_BY_SIDE) tests/aot
+	cd server && ../$(BIN)/python -m pytest -q $(SIDE_BY_SIDE) -c pyproject.toml tests/aot ../kernels/tests/aot
 
 test-integration: install $(VENV)/.dev-dependencies ## Test whole servers with the demo model
 	$(BIN)/python -m pytest -q integration-tests
@@ -270,6 +275,9 @@ fmt: $(VENV)/.dev-dependencies ## Repair formatting
 	cargo fmt --all
 	$(BIN)/ruff format --quiet .
 	$(BIN)/ruff check --quiet --fix .
+
+file-map: ## Write docs/files.md from the first sentence of each source file
+	@$(PYTHON) tools/file_map.py
 
 clean: ## Remove what was built and installed
 	rm -rf $(VENV) $(CLIENT_VENVS) target dist

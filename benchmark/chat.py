@@ -1,4 +1,4 @@
-"""Times what a chat costs before it is queued: rendering the template, and tokenising the prompt.
+"""Times a chat before it is queued: rendering the template, and tokenising the prompt.
 
     .venv/bin/python benchmark/chat.py [FOLDER] [--tokens 4096]
 

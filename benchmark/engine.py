@@ -1,6 +1,6 @@
-"""Times the engine without router and sockets: chunks, decodes, both in one step, and idle time.
+"""Times the engine without router and sockets: prefill chunks, decodes, mixed steps, and idle time.
 
-    PYTHONPATH=server python3 benchmark/engine.py FOLDER --output-json result.json [--ranks 2] [--profile]
+    PYTHONPATH=server:kernels python3 benchmark/engine.py FOLDER --output-json result.json [--ranks 2] [--profile]
 
 With several ranks each is a process that gets the same plans; what the first measures is reported.
 FOLDER holds a config.json; weights are random. Plans are sent two deep, as the router does. What a step costs here and

@@ -1,6 +1,6 @@
 """Times one token's forward pass and logits in a CUDA graph, whole and with parts of it switched off.
 
-    PYTHONPATH=server python3 benchmark/one_token.py FOLDER... --output-json result.json
+    PYTHONPATH=server:kernels python3 benchmark/one_token.py FOLDER... --output-json result.json
 
 FOLDER holds a config.json; weights are random. On a machine without a GPU it computes each setting once, on a folder of
 a tiny model: that proves the script.
@@ -20,10 +20,10 @@ from unittest import mock
 import torch
 from torch import Tensor
 
+from text_generation_kernels import compile_only, use_triton
 from text_generation_server.config.implementation import read_model_config
 from text_generation_server.config.parallel import ParallelConfig
 from text_generation_server.distributed.group import init_group
-from text_generation_server.kernels import compile_only, use_triton
 from text_generation_server.layers.infer import Attention, TransformerLayer
 from text_generation_server.layers.infer.state import Decodes, InferState
 from text_generation_server.models.base import CausalLM
@@ -34,7 +34,7 @@ CONTEXTS = (512, 2048, 4000, 8000)
 REPETITIONS = 40
 ATTENTION = {"attention": (Attention, "_is_one", lambda *_: False)}
 SUMS = {"sums": (TransformerLayer, "_sums_are_plain", property(lambda _: False))}
-MIXTURES = sys.modules["text_generation_server.kernels.mixture"]
+MIXTURES = sys.modules["text_generation_kernels.moe.mixture"]
 APART = {"choice": (MIXTURES, "chooses", lambda *_: False)}
 EXPERTS = {"experts": (MIXTURES, "token_settings", lambda *_: None)}
 SETTINGS: Mapping[str, Mapping[str, tuple[Any, str, Any]]] = {

@@ -1,6 +1,6 @@
 """Measures what quantisation costs the demo model: perplexity of documents that it was not trained on.
 
-    PYTHONPATH=server:server/tests:models/demo python benchmark/quality.py \
+    PYTHONPATH=server:kernels:server/tests:models/demo python benchmark/quality.py \
         --output-json benchmark/results/quality-demo.json
 
 Weights are quantised while they are read, or by writers of checkpoints, which the tests have too; all round to the

@@ -1,4 +1,4 @@
-"""Whether several shards give the greedy tokens of one.
+"""Check that several shards give the greedy tokens of one.
 
     python3 benchmark/ranks.py FOLDER --shards 1,2,4 --output-json results.json [flags of the launcher]
 

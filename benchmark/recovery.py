@@ -1,4 +1,4 @@
-"""How long streams wait when a shard is killed, and how long a server takes to stop.
+"""Recovery times: how long streams wait when a shard is killed, and how long a server takes to stop.
 
     python3 benchmark/recovery.py FOLDER --output-json results.json [--num-shard 2] [flags of the launcher]
 

@@ -1,6 +1,6 @@
-"""Where the time of a step goes on every rank: products, attention, sums, the wait for other ranks, gaps.
+"""Breakdown of a step's time on every rank: matmuls, attention, all-reduces, the wait for other ranks, idle gaps.
 
-    PYTHONPATH=server python3 benchmark/timeline.py FOLDER --ranks 2 --output-json result.json
+    PYTHONPATH=server:kernels python3 benchmark/timeline.py FOLDER --ranks 2 --output-json result.json
 
 FOLDER holds a config.json; weights are random. Each case runs equal steps two deep under torch's profiler, as
 `engine.py` does; a prompt of more tokens than a step has is computed in several. A kernel counts from the end of the
@@ -32,20 +32,18 @@ from text_generation_server.engine.requests import Chunk, WarmupLimits
 PROMPT = 2048
 """Tokens of a prompt where a case does not say it."""
 CLASSES = {
-    "sums": ("one_shot", "row_shot", "two_shot", "AllReduce", "peer_add_norm"),
+    "sums": ("one_shot", "row_shot", "two_shot", "AllReduce", "add_norm_peer"),
     "attention": ("attention", "merge_kernel", "qkv_postprocess"),
     "products": (
         "skinny_linear",
-        "skinny_hopper",
+        "small_hopper",
+        "large_hopper",
         "nvjet",
         "gemm",
+        "gemv",
         "xmma",
         "cutlass",
         "splitK",
-        "scaled",
-        "grouped",
-        "moe_product",
-        "vector",
     ),
     "norms and activations": ("rms_norm", "layer_norm", "act_and_mul", "activate", "quantise"),
 }

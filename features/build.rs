@@ -1,3 +1,3 @@
-//! Does nothing: Cargo reads the dependencies of build scripts only where there is one.
+//! An empty build script: Cargo reads the dependencies of build scripts only where there is one.
 
 fn main() {}

@@ -1,4 +1,5 @@
-//! What the benchmark itself costs: 256 streams of about 150 tokens/s from a stub, measured in the process that counts.
+//! Cost of the benchmark's own client: 256 streams of about 150 tokens/s from a stub, measured in the process that
+//! counts.
 //!
 //! `make bench-client` prints JSON. The stub runs in this process, the benchmark in one of its own.
 

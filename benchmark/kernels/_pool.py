@@ -3,7 +3,7 @@
 import torch
 from _timing import Plan
 
-from text_generation_server.kernels.kv_codes import quantise
+from text_generation_kernels.attention.kv_quantisation import quantise
 from text_generation_server.layers.infer.state import CacheShape, LayerCache
 
 

@@ -1,4 +1,4 @@
-"""What the bars of the operators share: timing without launch cost, the copy bandwidth as the ceiling, the report.
+"""Timing that the operators' bars share, without launch cost: the copy bandwidth as the ceiling, the report.
 
 On CUDA a graph of many calls is replayed over rotating buffers that together exceed the L2 cache several times, and
 the median replay is taken. With `--dry-run` the same steps run on CPU: that proves a script, not speed.

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 import torch
 from _timing import Plan, Row, bandwidth_row, report
 
-from text_generation_server import kernels
+import text_generation_kernels as kernels
 
 EPS = 1e-5
 

@@ -17,10 +17,10 @@ from _pool import filled
 from _timing import Plan, Row, report, seconds_per_call
 from torch import Tensor
 
-from text_generation_server import kernels
-from text_generation_server.kernels import AttentionOptions
-from text_generation_server.kernels.decode_attention import decode_attention_torch
-from text_generation_server.kernels.prefill_attention import prefill_attention_torch
+import text_generation_kernels as kernels
+from text_generation_kernels import AttentionOptions
+from text_generation_kernels.attention.decode_attention import decode_attention_torch
+from text_generation_kernels.attention.prefill_attention import prefill_attention_torch
 
 KV_HEADS = 8
 WINDOW = 4096

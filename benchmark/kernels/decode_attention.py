@@ -13,7 +13,7 @@ import torch
 from _pool import filled
 from _timing import Plan, Row, bandwidth_row, report, seconds_per_call
 
-from text_generation_server import kernels
+import text_generation_kernels as kernels
 
 HEADS, KV_HEADS, HEAD_DIM = 32, 8, 128
 LENGTHS = {

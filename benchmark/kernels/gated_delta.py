@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 import torch
 from _timing import Plan, Row, report, seconds_per_call
 
-from text_generation_server import kernels
+import text_generation_kernels as kernels
 
 FLOOR_BANDWIDTH = 4.3e12
 HEADS, KEY_HEADS, KEY_DIM, VALUE_DIM = 32, 16, 128, 128

@@ -1,4 +1,4 @@
-"""Attention over keys and values of 8 bits, and the operator that writes them, beside the 16-bit form.
+"""Attention over an 8-bit KV cache, and the operator that writes it, beside the 16-bit cache.
 
     python benchmark/kernels/kv_cache.py [--dry-run] > benchmark/results/kv_cache.json
 
@@ -13,8 +13,8 @@ import torch
 from _pool import filled
 from _timing import Plan, Row, report, seconds_per_call
 
-from text_generation_server import kernels
-from text_generation_server.kernels.attention_options import NO_OPTIONS
+import text_generation_kernels as kernels
+from text_generation_kernels.attention.attention_options import NO_OPTIONS
 from text_generation_server.layers.infer.state import LayerCache
 
 KV_HEADS, HEAD_DIM = 8, 128

@@ -1,4 +1,4 @@
-"""Latent attention: achieved fraction of copy bandwidth in decodes, and matrix rate in chunks of prompts.
+"""Latent attention: achieved fraction of copy bandwidth in decodes, and matrix rate in prefill chunks.
 
     python benchmark/kernels/latent_attention.py [--dry-run] > benchmark/results/latent_attention.json
 
@@ -14,7 +14,7 @@ from dataclasses import replace
 import torch
 from _timing import Plan, Row, bandwidth_row, report, seconds_per_call
 
-from text_generation_server import kernels
+import text_generation_kernels as kernels
 
 RANK, ROPE, KEY, VALUE = 512, 64, 128, 128
 SCALE = (KEY + ROPE) ** -0.5

@@ -1,4 +1,4 @@
-"""What a launch outside a graph costs the host: through `Launcher`, beside plain Triton and torch in the same run.
+"""Host cost of a launch outside a graph: through `Launcher`, beside plain Triton and torch in the same run.
 
     python benchmark/kernels/launch.py > benchmark/results/launch.json
 
@@ -17,7 +17,7 @@ from _timing import GPU_PLAN, Row
 from add_rms_norm import prepare as prepare_norm
 from decode_attention import prepare as prepare_attention
 
-from text_generation_server.kernels import _launch
+from text_generation_kernels.runtime import launch as launching
 
 CALLS, REPEATS = 200, 20
 
@@ -34,7 +34,7 @@ def host_microseconds(call: Callable[[], None]) -> float:
     return statistics.median(times[1:]) * 1e6
 
 
-def plain(self: _launch.Launcher, grid: tuple[int, ...], pointers, sizes=(), values=(), **constants: object) -> None:  # pyright: ignore
+def plain(self: launching.Launcher, grid: tuple[int, ...], pointers, sizes=(), values=(), **constants: object) -> None:  # pyright: ignore
     """What `Launcher` stands in for."""
     self._kernel[grid](*pointers, *sizes, *values, PDL=True, launch_pdl=True, **constants)  # pyright: ignore
 
@@ -44,14 +44,14 @@ def rows() -> list[Row]:
     _, norm = prepare_norm(GPU_PLAN, 1, 4096)
     _, attention, _ = prepare_attention(GPU_PLAN, [100])
     cases = {"add_rms_norm": lambda: norm(0), "decode_attention": lambda: attention(0)}
-    cached = _launch.Launcher.__call__
+    cached = launching.Launcher.__call__
     result: list[Row] = []
     for name, call in cases.items():
         ways: dict[str, Callable[..., None]] = {"launcher": cached, "triton": plain, "none": lambda *_, **__: None}
         for way, launch in ways.items():
-            _launch.Launcher.__call__ = launch
+            launching.Launcher.__call__ = launch
             result.append({"operator": name, "launched_by": way, "host_microseconds": host_microseconds(call)})
-    _launch.Launcher.__call__ = cached
+    launching.Launcher.__call__ = cached
     x, out = torch.ones(2, 4096, device="cuda")
 
     def negate() -> None:

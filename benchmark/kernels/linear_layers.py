@@ -16,7 +16,7 @@ from _pool import filled
 from _timing import Plan, Row, report, seconds_per_call
 from torch import Tensor
 
-from text_generation_server import kernels
+import text_generation_kernels as kernels
 from text_generation_server.layers.weights import Activations, Dense
 
 # Hidden size, inner size, heads and heads of keys of a rank, layers, ranks.

@@ -1,4 +1,4 @@
-"""The experts of a mixture: each kernel and the whole layer beside the reading of weights and torch's grouped product.
+"""Mixture of experts: each kernel and the whole layer, beside the reading of weights and torch's grouped GEMM.
 
     python benchmark/kernels/moe.py [--dry-run] [--candidates] [--models NAME ...] [--kinds KIND ...] [--tokens N ...]
 
@@ -8,7 +8,8 @@ the same run. Kinds are how weights are stored: `dense` (16 bits), `fp8` (a scal
 (groups of 128), `mxfp4`.
 Experts are chosen at random and differ between the calls of a graph, so no weight is in the cache.
 `--candidates` times both products with other tiles instead, the best first; the first two of each size that are worth
-it belong into `kernels/tuned/moe_product.json` or `moe_codes.json`, and `moe_align.json`.
+it belong into `kernels/text_generation_kernels/tuned/grouped_gemm.json` or `weight_only_grouped_gemm.json`, and
+`moe_align.json`.
 """
 
 import argparse
@@ -23,13 +24,13 @@ from _timing import DRY_PLAN, GPU_PLAN, Plan, Row, copy_bandwidth, seconds_per_c
 from torch import Tensor
 from torch.nn import functional
 
-from text_generation_server import kernels
-from text_generation_server.kernels import ExpertMatrix
-from text_generation_server.kernels._moe_torch import moe_experts_torch
-from text_generation_server.kernels._vector_experts import vector_sum
-from text_generation_server.kernels.moe_align import moe_align_triton
-from text_generation_server.kernels.moe_experts import product, tile_height, tiles_of
-from text_generation_server.kernels.skinny_linear import MAX_TOKENS
+import text_generation_kernels as kernels
+from text_generation_kernels import ExpertMatrix
+from text_generation_kernels.matmul.skinny_linear import MAX_TOKENS
+from text_generation_kernels.moe._experts_torch import moe_experts_torch
+from text_generation_kernels.moe.experts_gemv import expert_gemv_sum
+from text_generation_kernels.moe.moe_align import moe_align_triton
+from text_generation_kernels.moe.moe_experts import product, tile_height, tiles_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -189,7 +190,7 @@ def products(mixture: Mixture, height: int, up: dict[str, int] | None, down: dic
     def second(draw: int) -> None:
         matrix = weights[draw % LAYERS].down
         if height == 1 and not matrix.is_packed:
-            vector_sum(activated, matrix.weight, matrix.bias, m.ids[draw], m.shares[draw], None, m.out)
+            expert_gemv_sum(activated, matrix.weight, matrix.bias, m.ids[draw], m.shares[draw], None, m.out)
             return
         arguments = (m.ids[draw], alignments[draw], m.shares[draw], None, height, down or chosen.down, None)
         product(activated, matrix, *arguments, rows)

@@ -1,4 +1,4 @@
-"""The experts of a mixture as ranks share them: a part of every expert for each rank, or whole experts.
+"""Mixture of experts over ranks: a slice of every expert for each rank, or whole experts.
 
     python benchmark/kernels/moe_ranks.py [--dry-run] [--models NAME ...] [--kinds KIND ...] [--ranks N ...]
 
@@ -21,8 +21,8 @@ from _timing import DRY_PLAN, GPU_PLAN, Plan, Row, seconds_per_call
 from moe import DRY_MODELS, KINDS, MODELS, Shape, Weights
 from torch import Tensor
 
-from text_generation_server import kernels
-from text_generation_server.kernels._moe_torch import moe_experts_torch
+import text_generation_kernels as kernels
+from text_generation_kernels.moe._experts_torch import moe_experts_torch
 from text_generation_server.layers.weights import even_span
 
 TOKENS = (1, 4, 16, 64, 512)

@@ -1,4 +1,4 @@
-"""Achieved matrix rate of `prefill_attention`, beside a large product of torch in the same run.
+"""Achieved matrix rate of `prefill_attention`, beside a large GEMM of torch in the same run.
 
     python benchmark/kernels/prefill_attention.py [--dry-run] > benchmark/results/prefill_attention.json
 
@@ -12,7 +12,7 @@ import torch
 from _pool import filled
 from _timing import Plan, Row, report, seconds_per_call
 
-from text_generation_server import kernels
+import text_generation_kernels as kernels
 
 HEADS, KV_HEADS, HEAD_DIM = 32, 8, 128
 # New tokens of each request, and tokens before them.

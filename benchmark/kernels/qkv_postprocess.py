@@ -12,7 +12,7 @@ import torch
 from _pool import filled
 from _timing import Plan, Row, bandwidth_row, report
 
-from text_generation_server import kernels
+import text_generation_kernels as kernels
 
 POSITIONS = 8192
 

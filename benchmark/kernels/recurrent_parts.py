@@ -1,4 +1,4 @@
-"""What layers with a recurrent state and attention with an output gate need besides, beside the bytes that they move.
+"""Operators around recurrent mixers and gated attention, beside the bytes that they move.
 
     python benchmark/kernels/recurrent_parts.py [--dry-run] > benchmark/results/recurrent_parts.json
 
@@ -13,7 +13,7 @@ import torch
 from _timing import Plan, Row, report, seconds_per_call
 from torch import Tensor
 
-from text_generation_server import kernels
+import text_generation_kernels as kernels
 
 FLOOR_BANDWIDTH = 4.3e12
 TAPS, EPS, MOST_DECODES = 4, 1e-6, 256

@@ -1,4 +1,4 @@
-"""Time of choosing one token for each row of a batch, from logits to the advanced state, in a CUDA graph.
+"""Time of sampling one token for each row of a batch, from logits to the advanced state, in a CUDA graph.
 
     python benchmark/kernels/sampling.py [--dry-run] > benchmark/results/sampling.json
 
@@ -13,13 +13,13 @@ import numpy as np
 import torch
 from _timing import Plan, Row, bandwidth_row, report
 
+from text_generation_kernels import advance_state
 from text_generation_server.config.server import WatermarkConfig
 from text_generation_server.distributed import TensorParallelGroup
 from text_generation_server.engine.mask_pool import MaskPool
 from text_generation_server.engine.requests import NextTokenChooserParameters, Request
 from text_generation_server.engine.sampling import Sampler
 from text_generation_server.engine.sampling_state import SamplingState
-from text_generation_server.kernels import advance_state
 from text_generation_server.layers.weights import VocabularyPart
 
 KINDS = {

@@ -1,4 +1,4 @@
-"""Weight bandwidth of `skinny_linear`, beside the library's product and a copy in the same run.
+"""Weight bandwidth of `skinny_linear`, beside cuBLAS and a copy in the same run.
 
     python benchmark/kernels/skinny_linear.py [--dry-run] > benchmark/results/skinny_linear.json
 
@@ -11,7 +11,7 @@ import torch
 from _timing import Plan, Row, report, seconds_per_call
 from torch import Tensor
 
-from text_generation_server import kernels
+import text_generation_kernels as kernels
 
 # Outputs and inputs.
 SHAPES = {
@@ -34,7 +34,7 @@ def rows(plan: Plan, ceiling: float) -> Iterator[Row]:
         num_bytes = weights[0].numel() * plan.dtype.itemsize
         for tokens in (1, 3) if plan.dry_run else TOKENS:
             ours = seconds(plan, weights, tokens, lambda x, weight, out: kernels.skinny_linear(x, weight, None, out))
-            library = seconds(plan, weights, tokens, library_product)
+            library = seconds(plan, weights, tokens, library_gemm)
             yield {
                 "matrix": name,
                 "outputs": outputs,
@@ -47,7 +47,7 @@ def rows(plan: Plan, ceiling: float) -> Iterator[Row]:
             }
 
 
-def library_product(x: Tensor, weight: Tensor, out: Tensor) -> None:
+def library_gemm(x: Tensor, weight: Tensor, out: Tensor) -> None:
     """What torch calls for it."""
     torch.mm(x, weight.t(), out=out)
 

@@ -4,8 +4,8 @@
 
 Needs a CUDA device. Prints the microseconds of one call for every size, setting and number of tokens, launch excluded.
 Candidates give each thread 16 bytes of bfloat16 to load at once, or more. With `--write` the best setting of each size
-goes into `kernels/tuned/<operator>.json`. Best is the smallest sum of times, each as a ratio to the best time of that
-number of tokens: one setting serves all of them, so that a kernel is compiled once.
+goes into `kernels/text_generation_kernels/tuned/<operator>.json`. Best is the smallest sum of times, each as a ratio to
+the best time of that number of tokens: one setting serves all of them, so that a kernel is compiled once.
 """
 
 import argparse
@@ -32,6 +32,8 @@ class Space(NamedTuple):
     configs: list[Settings]
     tile: Callable[[Settings, Settings], int]
     """Elements that a program loads at once, from key and setting."""
+    room: str = "norm"
+    """Of the operator."""
 
 
 def _grid(name: str, values: tuple[int, ...]) -> list[Settings]:
@@ -57,13 +59,14 @@ SPACES = {
         ],
         configs=_grid("BLOCK_HEADS", (4, 8, 16, 32)),
         tile=lambda key, config: key["half"] * config["BLOCK_HEADS"],
+        room="attention",
     ),
 }
 
 
 def measure(name: str, size: Settings, configs: list[Settings]) -> Iterator[list[float]]:
     """Seconds of one call for each of TOKENS, for each setting."""
-    operator = importlib.import_module(f"text_generation_server.kernels.{name}")
+    operator = importlib.import_module(f"text_generation_kernels.{SPACES[name].room}.{name}")
     prepare = importlib.import_module(name).prepare
     calls = [prepare(GPU_PLAN, tokens, **size) for tokens in TOKENS]
     for config in configs:
@@ -86,7 +89,7 @@ def tune(name: str, write: bool) -> Iterator[Row]:
             yield {"operator": name, **size, **config, **microseconds}
     if write:
         lines = ",\n".join(f"  {json.dumps(entry)}" for entry in entries)
-        file = resources.files("text_generation_server.kernels") / "tuned" / f"{name}.json"
+        file = resources.files("text_generation_kernels") / "tuned" / f"{name}.json"
         with resources.as_file(file) as path:
             path.write_text(f"[\n{lines}\n]\n", encoding="utf-8")
 

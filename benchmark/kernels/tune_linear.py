@@ -5,7 +5,7 @@
 Needs a CUDA device. For each padded number of tokens two compiled forms serve all matrices, because each costs a second
 of start-up: the pair with the smallest sum of times, each as a ratio to the best time of its matrix. Then each matrix
 gets the better of them with the number of parts that is best there, or the library where that is faster.
-On Hopper cards 64 tokens that are not divided are multiplied by another kernel, whose tiles `tune_skinny_hopper.py`
+On Hopper cards 64 tokens that are not divided are multiplied by another kernel, whose tiles `tune_bf16_small.py`
 chooses: every form takes as long there, and only parts and the library are decided.
 """
 
@@ -20,11 +20,11 @@ from collections.abc import Iterator
 import torch
 from _settings import replace_settings
 from _timing import GPU_PLAN, Row
-from skinny_linear import library_product, make_weights, seconds
+from skinny_linear import library_gemm, make_weights, seconds
 from torch import Tensor
 
-from text_generation_server import kernels
-from text_generation_server.kernels._device import shared_kib
+import text_generation_kernels as kernels
+from text_generation_kernels.runtime.device import shared_kib
 
 # Outputs and inputs: Llama 3.1 8B on one GPU and on two, 70B on two and on four, Qwen3 0.6B.
 SHAPES = [
@@ -61,7 +61,7 @@ def settings(form: Form, splits: int) -> dict[str, int]:
 
 def measure(weights: Tensor, tokens: int) -> dict[Form, dict[int, float]]:
     """Microseconds of each form and number of parts."""
-    module = importlib.import_module("text_generation_server.kernels.skinny_linear")
+    module = importlib.import_module("text_generation_kernels.matmul.skinny_linear")
     times: dict[Form, dict[int, float]] = {}
     for form, splits in itertools.product(forms(tokens), SPLITS):
         outputs, inputs = weights.shape[1:]
@@ -124,7 +124,7 @@ def main() -> None:
     for shape in SHAPES:
         weights = make_weights(PLAN, *shape)
         for tokens in TOKENS:
-            library[tokens][shape] = seconds(PLAN, weights, tokens, library_product) * 1e6
+            library[tokens][shape] = seconds(PLAN, weights, tokens, library_gemm) * 1e6
             times[tokens][shape] = measure(weights, tokens)
     rows = [row for tokens in TOKENS for row in choose(times[tokens], library[tokens], tokens)]
     if arguments.write:

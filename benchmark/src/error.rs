@@ -1,4 +1,4 @@
-//! Why a benchmark could not run or did not finish. Every message says what to do.
+//! Errors of the benchmark: why it could not run or did not finish. Every message says what to do.
 
 use std::path::{Path, PathBuf};
 

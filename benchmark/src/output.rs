@@ -1,4 +1,4 @@
-//! Where results go, the same for both modes.
+//! Destination of results, the same for both modes.
 
 use std::io::{self, Write};
 use std::path::PathBuf;

@@ -1,4 +1,4 @@
-//! What the client itself costs: processor time, and how long its event loop lets a ready task wait.
+//! Cost of the client itself: CPU time, and how long its event loop lets a ready task wait.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -22,7 +22,7 @@ const MAX_BUSY: f64 = 0.8;
 pub struct ClientLoad {
     /// Worker threads of the client, at most the cores that it may use.
     pub threads: usize,
-    /// Processor seconds (user and system) per second.
+    /// CPU seconds (user and system) per second.
     pub cores_used: f64,
     /// From "a task is ready" to "it runs", sampled every 10 ms.
     pub loop_lag_ms: Option<Distribution>,

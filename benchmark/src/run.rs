@@ -1,4 +1,4 @@
-//! From the command line to an exit code.
+//! One run of the benchmark, from the command line to an exit code.
 
 use std::sync::Arc;
 

@@ -1,1 +1,1 @@
-//! Without code: `Cargo.toml` makes all builds compile the same dependencies.
+//! A crate without code: its `Cargo.toml` makes all builds compile the same dependencies.

@@ -52,10 +52,11 @@ class Api:
     def occupy(self, max_tokens: int) -> Any:
         """The stream of a completion that takes every place of the server, as soon as all are free."""
         n = self.info()["max_concurrent_requests"]
+        fields: dict[str, Any] = {"n": n, "max_tokens": max_tokens, "ignore_eos": True, "stream": True}
         end = time.monotonic() + 30
         while True:
             try:
-                return self.open("/v1/completions", prompt="Once", n=n, max_tokens=max_tokens, ignore_eos=True, stream=True)
+                return self.open("/v1/completions", prompt="Once", **fields)
             except urllib.error.HTTPError as error:
                 if error.code != 429 or time.monotonic() > end:
                     raise

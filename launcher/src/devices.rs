@@ -1,4 +1,4 @@
-//! What the machine offers: visible GPUs and their name.
+//! Devices of the machine: visible GPUs and their name.
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
-//! What systemd is told, where it has started the launcher with `Type=notify`: that the server is ready, that it stops,
-//! and, with `WatchdogSec`, that it serves. Elsewhere all of this does nothing.
+//! Notifications to systemd, where it has started the launcher with `Type=notify`: that the server is ready, that it
+//! stops, and, with `WatchdogSec`, that it serves. Elsewhere all of this does nothing.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -37,6 +37,6 @@ pub async fn keep_alive(healthy: impl AsyncFn() -> bool) -> Infallible {
 
 fn tell(state: NotifyState<'_>) {
     if let Err(error) = sd_notify::notify(&[state]) {
-        tracing::warn!("the service manager cannot be told of the state of the server: {error}");
+        tracing::warn!("cannot tell the service manager the state of the server: {error}");
     }
 }

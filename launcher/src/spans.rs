@@ -1,4 +1,4 @@
-//! What the launcher tells an OpenTelemetry collector: a trace of the start, and one of each loss of the shards.
+//! Traces of the launcher for an OpenTelemetry collector: one of the start, and one of each loss of the shards.
 
 use std::fmt::Display;
 

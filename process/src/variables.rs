@@ -1,4 +1,4 @@
-//! Which environment variable counts for a flag.
+//! Choice of the environment variable that counts for a flag.
 
 use std::ffi::{OsStr, OsString};
 

@@ -12,7 +12,7 @@ from support.checkpoints import tiny_llama
 # need a device. `make test` runs the first in a pytest of their own.
 collect_ignore = []
 if os.environ.get("TRITON_INTERPRET") != "1":
-    collect_ignore.append("kernels/interpreter")
+    collect_ignore.append("interpreter")
 else:
     collect_ignore.append("aot")
 if not torch.cuda.is_available():

@@ -249,7 +249,7 @@ def _serve(config: ServerConfig, traces: TraceSettings | None, standby: bool) ->
     folder = find_folder(ModelSource(config.model_id, config.revision, config.load_format), config.environment.hub)
     if standby:
         _engine_builder()
-        from .kernels import fingerprint_compiler
+        from text_generation_kernels import fingerprint_compiler
 
         fingerprint_compiler()
         # Imports live for good: the collector need not walk them, as it does several times in warm-up.

@@ -1,4 +1,4 @@
-"""How this process ends with the launcher that has started it, however that one ends.
+"""End of this process with the launcher that has started it, however that one ends.
 
 A process that serves reads the end of its standard input then. For the time before, and where it cannot, the kernel
 sees to it. Imports little: it comes before everything else.

@@ -1,6 +1,6 @@
-//! The least time that a step can take on a machine: bytes that must be read over its bandwidth, operations that must
-//! be done over its matrix rate. Kernels run one after another; nothing but weights, KV and matrix work is counted
-//! (roofline model: Williams, Waterman and Patterson, 2009).
+//! Roofline of a step on a machine: bytes that must be read over its bandwidth, operations that must be done over its
+//! matrix rate. Kernels run one after another; nothing but weights, KV and matrix work is counted (roofline model:
+//! Williams, Waterman and Patterson, 2009).
 
 mod shape;
 

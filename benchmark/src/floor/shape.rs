@@ -21,7 +21,7 @@ pub struct Shape {
     bytes_per_weight: f64,
 }
 
-/// The layers whose feed-forward part is a mixture of experts.
+/// The layers whose feed-forward network is a mixture of experts.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Mixture {
     layers: f64,
@@ -29,7 +29,7 @@ struct Mixture {
     per_token: f64,
     /// Intermediate size of one expert.
     intermediate: f64,
-    /// Intermediate size of what every token passes beside its experts; 0 without.
+    /// Intermediate size of the shared experts; 0 without.
     shared: f64,
 }
 
@@ -141,7 +141,7 @@ impl Shape {
         self.layers * 2.0 * self.hidden * (width + kv_width)
     }
 
-    /// Weights of feed-forward parts in a step that reads `read` experts of each mixture.
+    /// Weights of feed-forward networks in a step that reads `read` experts of each mixture.
     fn feed_forward_weights(&self, read: impl Fn(Mixture) -> f64) -> f64 {
         let (mixtures, in_mixtures) = self.mixture.map_or((0.0, 0.0), |mixture| {
             let widths = mixture.intermediate * read(mixture) + mixture.shared;
@@ -160,7 +160,7 @@ impl Shape {
         self.attention_weights() + self.feed_forward_weights(|mixture| mixture.per_token)
     }
 
-    /// Bytes read in a step of `tokens` tokens. With a uniform choice of experts some may have no token.
+    /// Bytes read in a step of `tokens` tokens. With a router that spreads tokens evenly some experts may have no token.
     pub fn weight_bytes(&self, tokens: f64) -> f64 {
         let with_tokens = |mixture: Mixture| {
             let missed = 1.0 - mixture.per_token / mixture.experts;

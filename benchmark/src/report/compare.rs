@@ -1,4 +1,4 @@
-//! Two reports beside each other.
+//! Comparison of two reports, beside each other.
 
 use super::csv::FRACTION;
 use super::markdown::{number, table};

@@ -1,4 +1,4 @@
-//! One row a figure: easy to filter, and a new figure adds no column.
+//! The report as CSV, one row a figure: easy to filter, and a new figure adds no column.
 
 use super::{Point, Report};
 

@@ -1,4 +1,4 @@
-//! Tables to paste.
+//! The report as Markdown tables, to paste.
 
 use std::fmt::Write;
 

@@ -1,4 +1,4 @@
-//! The result of a benchmark, the same for both modes: what was asked, and per point what was measured.
+//! The report of a benchmark, the same for both modes: the settings, and the measurements of each point.
 
 pub mod compare;
 pub mod csv;

@@ -1,4 +1,4 @@
-//! What a person sees while the benchmark runs.
+//! Display of a running benchmark.
 
 mod bar;
 mod tui;

@@ -1,4 +1,4 @@
-//! What the known HTTP APIs want to read and what their events mean.
+//! The known HTTP APIs: the bodies that they read, and the meaning of their events.
 
 use clap::ValueEnum;
 use serde_json::{Map, Value, json};

@@ -1,4 +1,4 @@
-//! When requests of an open loop are due.
+//! Arrival times of requests in an open loop.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! What the server says about itself: its model, and where that lies.
+//! Discovery of the server: its model, and where that lies.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;

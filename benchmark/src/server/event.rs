@@ -1,4 +1,4 @@
-//! What the events of the known APIs mean.
+//! Events of the known APIs, and their meaning.
 
 use std::borrow::Cow;
 

@@ -1,4 +1,4 @@
-//! Why one request failed.
+//! Reasons why one request failed.
 
 /// Why one request failed. `kind` is what failures are counted by.
 #[derive(Debug, Clone, PartialEq, Eq)]

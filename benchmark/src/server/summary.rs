@@ -1,4 +1,4 @@
-//! From what happened to single requests to the figures of one point.
+//! Figures of one point, from the outcomes of its requests.
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -1,4 +1,4 @@
-//! Who asks what: sessions of one or more turns, all drawn before the clock starts.
+//! The workload: sessions of one or more turns, all drawn before the clock starts.
 
 use std::time::Duration;
 

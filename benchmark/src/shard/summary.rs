@@ -1,4 +1,4 @@
-//! From runs to the figures of one place of the grid.
+//! Figures of one point of the grid, from its runs.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

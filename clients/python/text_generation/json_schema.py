@@ -1,4 +1,4 @@
-"""What pydantic does for this package: JSON schemas of models and of functions, calls of functions with JSON.
+"""Use of pydantic: JSON schemas of models and of functions, calls of functions with JSON.
 
 pydantic is an optional dependency, so this module is imported only where one of these is asked for.
 """

@@ -1,4 +1,4 @@
-"""What a chat in the terminal shows: answers on one stream, everything else on another."""
+"""Display of a chat in the terminal: answers on one stream, everything else on another."""
 
 from __future__ import annotations
 

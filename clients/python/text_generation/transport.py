@@ -1,4 +1,4 @@
-"""What both clients do around a request: address, options, retries, errors. Nothing here does any input or output."""
+"""Transport that both clients share: address, options, retries, errors. Nothing here does any input or output."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-//! What all nodes must have in common, lest they compute different things.
+//! Agreement of nodes: what all must have in common, lest they compute different things.
 
 use std::collections::BTreeMap;
 use std::path::Path;

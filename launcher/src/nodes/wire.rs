@@ -1,4 +1,4 @@
-//! What nodes say to each other: one JSON object a line.
+//! Messages between nodes: one JSON object a line.
 
 use std::io;
 

@@ -1,4 +1,4 @@
-//! How command lines are put together.
+//! Assembly of command lines from flags.
 
 use clap::ValueEnum;
 

@@ -1,5 +1,5 @@
-//! Whether other users could put a socket of theirs in the place of one of ours: whoever may write to a directory may
-//! rename what is in it, and prompts would go to them.
+//! Check that no other user could put a socket of theirs in the place of one of ours: whoever may write to a directory
+//! may rename what is in it, and prompts would go to them.
 
 use std::fs::{self, Metadata};
 use std::io;
@@ -24,7 +24,7 @@ pub fn exposure(directory: &Path) -> io::Result<Option<String>> {
         if may_be_renamed_in(&fs::metadata(above)?) {
             let above = above.display();
             return Ok(Some(format!(
-                "other users may rename that directory, for they may write to {above}"
+                "other users may rename that directory, because they may write to {above}"
             )));
         }
     }

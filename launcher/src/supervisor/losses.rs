@@ -1,4 +1,4 @@
-//! How often the shards may be lost before the server gives up.
+//! Limit on how often the shards may be lost before the server gives up.
 
 use std::collections::VecDeque;
 use std::time::Duration;

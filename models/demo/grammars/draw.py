@@ -1,4 +1,4 @@
-"""How everything here is drawn: a seeded generator, and a tenth of the combinations kept away from training."""
+"""Seeded random draws, and a tenth of the combinations kept away from training."""
 
 import random
 import zlib

@@ -1,4 +1,4 @@
-"""Word lists."""
+"""Word lists of the corpus."""
 
 GIRLS = (
     "Mina Lena Ella Nora Tilda Rosa Ivy Clara Hanna Julia Maja Freya Olga Pippa Sara Wilma Zoe Amira Daisy Emmy "

@@ -1,4 +1,4 @@
-//! Why a chat could not be turned into a prompt.
+//! Errors of a chat that could not be turned into a prompt.
 
 use super::limits::Limit;
 

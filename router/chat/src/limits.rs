@@ -1,4 +1,4 @@
-//! What a rendering may use, so that no conversation takes the server from the others.
+//! Limits of a rendering, so that no conversation takes the server from the others.
 //!
 //! The engine counts steps, the texts that operators make, and nested calls. Filters, methods and whatever a template
 //! prints count here what they make, before they make it where that may be far more than they were given, and look at

@@ -1,4 +1,4 @@
-//! Where Python's Jinja differs from the engine and a chat template can tell.
+//! Differences between Python's Jinja and the engine that a chat template can tell.
 
 use std::borrow::Cow;
 

@@ -1,4 +1,4 @@
-//! The one place where gRPC statuses become errors of ours.
+//! Mapping of gRPC statuses to errors of ours, in one place.
 
 use std::error::Error;
 

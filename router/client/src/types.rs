@@ -108,7 +108,7 @@ pub struct Warmup {
     pub cost: StepCost,
     /// Mask slots `0..max_masks` exist; slot 0 allows every token and is never written.
     pub max_masks: u32,
-    /// Large steps are computed in parts, so that sums over the ranks run beside products.
+    /// Large steps are computed in overlapped halves: the all-reduces of one run beside the GEMMs of the other.
     pub in_parts: bool,
 }
 
@@ -154,7 +154,7 @@ impl NextTokenChooser {
     };
 }
 
-/// A request as it stands: fresh, behind a cached prefix, or where it was interrupted.
+/// A request as it stands: fresh, after a cached prefix, or where it was interrupted.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Request {
     pub id: RequestId,
@@ -203,7 +203,7 @@ pub struct StepPlan {
     pub grants: Vec<Grant>,
     pub chunks: Vec<Chunk>,
     pub decode: Vec<Row>,
-    /// Of the rows that get a token, those whose choice waits for the [`StepMasks`] of this number.
+    /// Of the rows that get a token, those whose sampling waits for the [`StepMasks`] of this number.
     pub constrained: Vec<Row>,
     /// So long may the step take on the device, then the shards are not healthy; whoever sends the plan waits no longer
     /// either, from the turn of the plan on. Zero: the shards' own limit, and that of [`Deadlines`](crate::Deadlines).
@@ -276,9 +276,9 @@ pub struct Timings {
     /// From the plan to its launch.
     pub host: Duration,
     pub forward: Duration,
-    /// The device had nothing to do between the step before and this one.
+    /// Idle time of the device between the previous step and this one.
     pub idle: Duration,
-    /// What of it was for masks that came after the forward pass had ended.
+    /// The share of it that the device waited for masks, which came after the forward pass had ended.
     pub mask_wait: Duration,
     /// Since the end of warm-up; anything but 0 is a defect.
     pub kernel_compilations: u64,

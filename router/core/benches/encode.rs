@@ -1,4 +1,4 @@
-//! Text to ids: this crate beside the library, which is what it replaces.
+//! Benchmark of text to ids: this crate beside the library, which it replaces.
 //!
 //! `make bench-encode` prints JSON: medians for chats of about 4,200 tokens, other ones in each run, the two in turn;
 //! they must agree. One tokenizer splits as Llama 3 does and has 32,000 tokens, trained here on Python sources and

@@ -1,4 +1,4 @@
-//! What the prefix tree costs the step loop.
+//! Benchmark of the prefix tree: its cost in the step loop.
 //!
 //! `make bench-kv-pool` prints JSON: medians in microseconds of hits of 10,000 tokens in a pool of 840,000 slots whose tree
 //! has about 780,000, and of slots for new prompts when everything else is cached, so that each of them evicts.

@@ -1,4 +1,4 @@
-//! What the policy costs the step loop.
+//! Benchmark of the policy: its cost in the step loop.
 //!
 //! `make bench-policy` prints JSON: microseconds of one plan with 512 running requests in a pool of 840,000 slots, the
 //! median and the 99th percentile. The queue is as long as in a burst; its head is refused because of what is expected,

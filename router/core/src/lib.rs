@@ -1,4 +1,4 @@
-//! Everything about requests and text; knows no HTTP.
+//! Core of the router: everything about requests and text; knows no HTTP.
 
 pub mod assemble;
 mod batcher;

@@ -85,7 +85,7 @@ impl RequestMetrics {
         }
     }
 
-    /// `tokens` of one step arrived, `since` the step before.
+    /// `tokens` of one step arrived, `since` the previous step.
     pub(crate) fn step(&self, tokens: usize, since: Duration) {
         self.time_between_tokens.record(since);
         self.skipped_tokens.record(tokens.saturating_sub(1) as f64);

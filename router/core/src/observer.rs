@@ -1,5 +1,5 @@
-//! Whoever wants to know how a request went, such as the one who writes its trace. It is told once for each generation, at
-//! its end; tokens cost it nothing.
+//! Observer of a request, such as the one who writes its trace. It is told once for each generation, at its end; tokens
+//! cost it nothing.
 
 use std::fmt;
 use std::sync::Arc;

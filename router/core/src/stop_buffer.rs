@@ -1,4 +1,4 @@
-//! Text that waits because it may be the beginning of a stop string.
+//! Buffer of text that may be the beginning of a stop string.
 
 use std::collections::VecDeque;
 

@@ -1,4 +1,4 @@
-//! Whose request it is, and what its owner may have of the server.
+//! Tenants: whose request it is, and what its owner may have of the server.
 
 mod bucket;
 

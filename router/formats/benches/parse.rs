@@ -1,7 +1,7 @@
-//! How many tokens a second one core parses: `make bench-parse` prints JSON.
+//! Benchmark of the parser, in tokens a second on one core: `make bench-parse` prints JSON.
 //!
 //! A token is a piece of 4 characters. Content is prose without markers; calls are answers that consist of one, most of
-//! it a long text. Time is the processor's, the best of several runs, so that what else a machine does counts little.
+//! it a long text. Time is CPU time, the best of several runs, so that what else a machine does counts little.
 
 use std::error::Error;
 use std::hint::black_box;
@@ -78,7 +78,7 @@ fn tokens_per_second(
     Ok(count as i64 * 1_000_000 / (processor_us()? - start).max(1))
 }
 
-/// Processor time of this process so far.
+/// CPU time of this process so far.
 fn processor_us() -> Result<i64, nix::Error> {
     let usage = getrusage(UsageWho::RUSAGE_SELF)?;
     Ok((usage.user_time() + usage.system_time()).num_microseconds())

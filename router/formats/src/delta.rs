@@ -1,4 +1,4 @@
-//! What a piece of generated text adds to the answer.
+//! Deltas: what a piece of generated text adds to the answer.
 
 /// One step of the answer. The joined deltas do not depend on how the text was cut.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -1,4 +1,4 @@
-//! Which format a model has.
+//! Detection of the format that a model has.
 //!
 //! In this order: the `response_template` that the model brings along; the format whose form of a call stands in a
 //! conversation that the chat template rendered; a built-in format that the tokens of the vocabulary or the chat template

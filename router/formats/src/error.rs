@@ -1,4 +1,4 @@
-//! Why there is no grammar for a request.
+//! Reasons why there is no grammar for a request.
 
 use thiserror::Error;
 

@@ -1,4 +1,4 @@
-//! How models write reasoning and tool calls.
+//! Formats in which models write reasoning and tool calls.
 //!
 //! A [`Format`] is a declaration: the markers around reasoning and calls, how a call names its tool, how its arguments
 //! are written. From it come an [`OutputParser`], which turns generated text into [`Delta`]s as it comes, and the

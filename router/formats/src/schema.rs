@@ -1,4 +1,4 @@
-//! What a JSON schema says about the types of arguments that a format writes without quotes.
+//! Types of arguments in a JSON schema, for formats that write them without quotes.
 
 use serde_json::Value;
 

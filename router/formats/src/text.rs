@@ -1,4 +1,4 @@
-//! Finding texts of a declaration in generated text of which more may come.
+//! Search for texts of a declaration in generated text of which more may come.
 
 /// How a text that is still being generated compares with what is expected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,4 +1,4 @@
-//! What a request says about tools.
+//! Tools of a request, and the choice among them.
 
 use serde_json::Value;
 

@@ -1,5 +1,5 @@
-//! Ends what takes too long: the engine counts its items and states, but not the work between them, which grows with
-//! the cube of the items of a place where a grammar is ambiguous.
+//! Clock that ends what takes too long: the engine counts its items and states, but not the work between them, which
+//! grows with the cube of the items of a place where a grammar is ambiguous.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};

@@ -1,4 +1,4 @@
-//! Why a grammar cannot be used, or a generation under one cannot go on.
+//! Errors of a grammar that cannot be used, or of a generation under one that cannot go on.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Which tokens may come next.
+//! Token mask: which tokens may come next.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;

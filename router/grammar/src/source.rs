@@ -1,4 +1,4 @@
-//! What a client may ask of an output.
+//! Sources of a grammar, as a client may ask for them.
 
 use std::hash::{Hash, Hasher};
 

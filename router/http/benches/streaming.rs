@@ -2,10 +2,10 @@
 //!
 //! `cargo bench -p text-generation-http --bench streaming` prints JSON. For `/generate_stream` and for
 //! `/v1/chat/completions`, and for each number of streams:
-//! - throughput, shards without delay: tokens per second, and per second of the router's processor time;
+//! - throughput, shards without delay: tokens per second, and per second of the router's CPU time;
 //! - latency, a decode step every 20 ms: time from the choice of a token in the mock to its arrival at the client.
 //!
-//! The router runs in a process of its own, so its processor time is read from the kernel. Mock and clients share one;
+//! The router runs in a process of its own, so its CPU time is read from the kernel. Mock and clients share one;
 //! the mock has a thread to itself there, as the clients' tasks would hold up its steps.
 
 #[path = "router/mod.rs"]

@@ -1,4 +1,4 @@
-//! What traces cost the router at full load: its processor time for a token with and without them.
+//! Benchmark of traces at full load: the router's CPU time for a token with and without them.
 //!
 //! `cargo bench -p text-generation-http --bench traces` prints JSON. 64 clients ask again and again for short streams,
 //! shards answer without delay, and every request is traced, sent to a collector of the client's process. Runs with and
@@ -61,7 +61,7 @@ fn median(mut values: Vec<f64>) -> f64 {
     (values[values.len() / 2] * 1e4).round() / 1e4
 }
 
-/// Microseconds of the router's processor time for a token, all requests and their spans included.
+/// Microseconds of the router's CPU time for a token, all requests and their spans included.
 async fn measure(shards: &Runtime, flags: &[&str]) -> BenchResult<f64> {
     let total = TOKENS + 64;
     let config = MockConfig {

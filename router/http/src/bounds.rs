@@ -1,4 +1,5 @@
-//! What a peer may send and hold, where no flag says otherwise. Every fixed bound of the HTTP surface is here.
+//! Fixed bounds on what a peer may send and hold, where no flag says otherwise. Every fixed bound of the HTTP surface
+//! is here.
 
 use std::time::Duration;
 

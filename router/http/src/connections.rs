@@ -1,4 +1,4 @@
-//! Which connections are open and what each is doing, so that room and time are never held by one that does nothing.
+//! Open connections and what each is doing, so that room and time are never held by one that does nothing.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};

@@ -1,4 +1,4 @@
-//! JSON bodies. Every rejection is an [`ApiError`].
+//! Extractor of JSON bodies. Every rejection is an [`ApiError`].
 
 use std::fmt;
 use std::marker::PhantomData;

@@ -1,4 +1,4 @@
-//! What is looked at, and mended, in the bytes of a JSON text before it is read.
+//! Checks and repairs of a JSON text's bytes before it is read.
 
 /// What a JSON text is made of.
 #[derive(Debug, Default, PartialEq, Eq)]

@@ -1,4 +1,4 @@
-//! How this process ends with the launcher that has started it, however that one ends.
+//! End of this process with the launcher that has started it, however that one ends.
 //!
 //! It reads the end of standard input then, and ends by itself. For the time when it cannot, the kernel does it.
 

@@ -1,4 +1,4 @@
-//! REST and server-sent events over the router core.
+//! HTTP front end of the router: REST and server-sent events over its core.
 //!
 //! [`run::main_from_args`] is the command; [`server::serve`] serves an [`state::AppState`] on a listener.
 

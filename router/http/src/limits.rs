@@ -90,20 +90,20 @@ pub fn validation_limits(config: &Config, shard: &ShardInfo, limits: &Limits) ->
     }
 }
 
-/// A gap that is smooth to read. The longest of the gaps that were promised is some 10 % above it in measurements. On an
-/// H200 with an 8B model it is room for 1,200 to 1,600 tokens of prompts beside the streams; with 25 ms prompts of 10,000
-/// tokens took longer than without chunks.
+/// An inter-token latency that is smooth to read. The longest one of a stream is some 10 % above it in measurements. On
+/// an H200 with an 8B model it is room for 1,200 to 1,600 prompt tokens beside the streams; with 25 ms prompts of 10,000
+/// tokens take longer than without chunked prefill.
 const SMOOTH_GAP: Duration = Duration::from_millis(36);
 /// Tokens of a prompt that a step has time for even where it takes longer than [`SMOOTH_GAP`]. With fewer, a step of a
 /// large model is mostly the reading of its weights, and prompts wait many times as long as streams gain.
 const LEAST_CHUNK: u32 = 1536;
 
-/// What streams are promised where nobody has said it, in a server whose steps cost this.
+/// The inter-token latency that streams are promised by default, in a server whose steps cost this.
 fn default_gap(cost: &StepCost) -> Duration {
     cost.prompt(LEAST_CHUNK).max(SMOOTH_GAP)
 }
 
-/// Who shares what is cached: nobody where layers keep a state, for that behind a cached prefix is not there.
+/// Who shares cached prefixes: nobody where layers keep a state, for the state at the end of a prefix is not cached.
 pub fn prefix_caching(config: &Config, shard: &ShardInfo) -> PrefixCaching {
     if shard.recurrent {
         PrefixCaching::Off

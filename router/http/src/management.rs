@@ -1,4 +1,4 @@
-//! The port for those who watch the server: probes and metrics on an address of their own, without a key.
+//! The management port: probes and metrics on an address of their own, without a key.
 
 use std::convert::Infallible;
 use std::io;

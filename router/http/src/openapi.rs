@@ -1,4 +1,4 @@
-//! The OpenAPI document: what is not said at the routes themselves.
+//! The OpenAPI document, as far as it is not said at the routes themselves.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! Chats to prompts, on few threads.
+//! Renderer of chats to prompts, on few threads.
 
 use std::borrow::Cow;
 use std::collections::HashMap;

@@ -1,4 +1,4 @@
-//! Bodies that only HTTP knows. Order of keys, null and absent keys follow the TGI contract.
+//! Request and answer bodies that only HTTP knows. Order of keys, null and absent keys follow the TGI contract.
 
 mod event;
 mod hosted;

@@ -1,4 +1,4 @@
-//! What tells this process to stop: signals, and the end of standard input when the launcher asks for it.
+//! Requests to stop this process: signals, and the end of standard input when the launcher asks for it.
 
 use std::future::Future;
 use std::io::{self, Read};

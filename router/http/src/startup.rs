@@ -1,4 +1,5 @@
-//! From flags to a server that can answer, step by step. Every failure is one line that says what to change.
+//! Start-up of the router, from flags to a server that can answer, step by step. Every failure is one line that says
+//! what to change.
 
 mod model;
 mod shards;

@@ -1,4 +1,4 @@
-//! For whom the request is that is being handled, and whose requests share cached prefixes: everybody's, or only those
+//! Tenant of the request that is being handled, and whose requests share cached prefixes: everybody's, or only those
 //! with the same API key, so that the time of an answer tells one tenant nothing of another's prompts.
 
 use std::fmt;

@@ -1,4 +1,4 @@
-//! Where the time of a finished request went.
+//! Timings of a finished request.
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
-//! How the token limits of a server must fit together: checked before a model is loaded, and once more when warm-up has
-//! filled in those that were left open.
+//! Rules on how the token limits of a server fit together: checked before a model is loaded, and once more when warm-up
+//! has filled in those that were left open.
 
 /// Token limits, as far as they are known. Each is the flag of its name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,4 +1,4 @@
-/** What a model does beside saying something: thinking and calling tools, folded; the results of calls. */
+/** Reasoning and tool calls of a model, folded, and the form for results of calls. */
 
 import { button, folded, make } from "./dom.js";
 

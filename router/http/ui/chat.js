@@ -1,4 +1,4 @@
-/** The chat tab: shows a conversation, sends it, and takes the answers. */
+/** The open conversation: shows it, sends it, and takes the answers. */
 
 import { resultForm } from "./calls.js";
 import { Conversations } from "./conversations.js";

@@ -1,4 +1,4 @@
-//! What a mock group serves and how its rows behave.
+//! Configuration of a mock group: what it serves and how its rows behave.
 
 use std::fmt;
 use std::sync::Arc;
@@ -46,7 +46,7 @@ pub struct MockConfig {
     pub max_total_tokens: u32,
     /// Mask slots, slot 0 among them.
     pub max_masks: u32,
-    /// Whether large steps are computed in parts, as the answer says.
+    /// Whether large steps are computed in overlapped halves, as the answer says.
     pub in_parts: bool,
     /// What a step takes on the device.
     pub step_time: StepTime,

@@ -1,4 +1,4 @@
-//! What goes wrong, as tests ask for it while the mock runs.
+//! Faults, as tests ask for them while the mock runs.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};

@@ -1,4 +1,4 @@
-//! Conversations to prompts.
+//! Python class of chat templates: conversations to prompts.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

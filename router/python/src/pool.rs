@@ -1,4 +1,4 @@
-//! Slots of the KV pool.
+//! Python class of the KV pool: allocation of slots.
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;

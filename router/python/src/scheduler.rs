@@ -1,4 +1,4 @@
-//! The policy: what the next step computes.
+//! Python class of the scheduling policy: what the next step computes.
 
 use std::time::Duration;
 

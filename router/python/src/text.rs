@@ -1,4 +1,4 @@
-//! Text to ids and back.
+//! Python classes of tokenisation: text to ids and back.
 
 use std::path::PathBuf;
 

@@ -7,11 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from kernel_support.forms import Forms, launched_forms, pretend_a_device, rehearsed_forms
 from support.fake_model import FakeModel
-from support.forms import Forms, launched_forms, pretend_a_device, rehearsed_forms
 from torch import Tensor
 
-from text_generation_server import kernels
+import text_generation_kernels as kernels
+from text_generation_kernels.collectives.exchange import Exchange, control_block
 from text_generation_server.config.recurrent import GatedDeltaSpec, Mamba2Spec, MambaSpec, ShortConvSpec
 from text_generation_server.config.server import WatermarkConfig
 from text_generation_server.config.spec import DenseSpec, NormSpec
@@ -29,7 +30,6 @@ from text_generation_server.engine.requests import (
     WarmupLimits,
 )
 from text_generation_server.engine.runner import StepRunner
-from text_generation_server.kernels._exchange import Exchange, control_block
 from text_generation_server.layers.infer import (
     DenseFeedForward,
     Destination,
@@ -296,7 +296,7 @@ def test_sums_of_any_number_of_tokens_need_no_form_that_a_rehearsal_did_not_name
 
     def add_up(tokens: int) -> None:
         x = torch.zeros(tokens, 896)
-        kernels.reduce_add_norm(x, x.clone(), x[0], 1e-6, x, 1.0, None, exchange, two_shots=False)
+        kernels.allreduce_add_norm(x, x.clone(), x[0], 1e-6, x, 1.0, None, exchange, two_shots=False)
 
     with rehearsed_forms() as named:
         add_up(1)
@@ -320,5 +320,5 @@ def test_products_of_8_bits_need_no_form_that_warm_up_did_not_name(monkeypatch: 
         for length in (1, 3, 16, 17, 33, 64, 65, 300, 2048):
             runner.launch(StepPlan(0, admit=[request(0, length)], chunks=[Chunk(0, 0, length)]))
             runner.launch(StepPlan(1, drop=[0]))
-    assert {name for name, _ in needed} >= {"scaled_product_kernel", "quantise_parts_kernel", "act_and_mul_kernel"}
+    assert {name for name, _ in needed} >= {"w8a8_gemm_kernel", "quantise_parts_kernel", "act_and_mul_kernel"}
     assert not needed - named

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 import torch
-from support.forms import launched_forms, pretend_a_device, rehearsed_forms
+from kernel_support.forms import launched_forms, pretend_a_device, rehearsed_forms
 
-from text_generation_server import kernels
+import text_generation_kernels as kernels
 from text_generation_server.config.spec import DenseSpec
 from text_generation_server.layers.infer.feed_forward import DenseFeedForward
 from text_generation_server.layers.weights import Activations, DenseWeights
@@ -44,7 +44,7 @@ def _names(kind: str, tokens: int, linear_block: int | None) -> set[str]:
 
 @pytest.mark.parametrize(
     ("kind", "kernel"),
-    [("fp8", "vector_rows_kernel"), ("int8", "vector_rows_kernel"), ("groups", "vector_groups_kernel")],
+    [("fp8", "w8a8_gemv_kernel"), ("int8", "w8a8_gemv_kernel"), ("groups", "w4a16_gemv_kernel")],
 )
 @torch.inference_mode()
 def test_a_network_for_one_token_has_products_of_its_own(

@@ -15,13 +15,13 @@ from transformers import (
     TypicalLogitsWarper,
 )
 
+from text_generation_kernels import EXCLUDED
+from text_generation_kernels.sampling.advance_state import advance_state_torch
+from text_generation_kernels.sampling.gumbel import gumbel_noise
+from text_generation_kernels.sampling.philox import philox_4x32, vocabulary_bits
+from text_generation_kernels.sampling.watermark import green_list
 from text_generation_server.distributed import TensorParallelGroup
 from text_generation_server.engine.scoring import Scorer
-from text_generation_server.kernels import EXCLUDED
-from text_generation_server.kernels.advance_state import advance_state_torch
-from text_generation_server.kernels.gumbel import gumbel_noise
-from text_generation_server.kernels.philox import philox_4x32, vocabulary_bits
-from text_generation_server.kernels.watermark import green_list
 from text_generation_server.layers.weights import VocabularyPart
 
 VOCAB = 257
@@ -286,7 +286,7 @@ def test_scores_of_prompts_in_parts_equal_log_softmax(scores: Tensor, monkeypatc
     for _ in range(2):
         scored = scorer(scores, tokens, num_top=3)
         torch.testing.assert_close(scored.logprobs, expected)
-        monkeypatch.setattr("text_generation_server.kernels.logprobs._CHUNK_ELEMENTS", 2 * VOCAB)
+        monkeypatch.setattr("text_generation_kernels.sampling.logprobs._CHUNK_ELEMENTS", 2 * VOCAB)
         monkeypatch.setattr("text_generation_server.engine.scoring._AT_ONCE", 4)
     best = scores.log_softmax(-1).topk(2)
     tops = scored.tops(1, 6, 2)

@@ -8,6 +8,7 @@ from support.sampling import FILTERS, asking, choices_of, filters_of, mixture
 from support.thread_ranks import thread_groups, together
 from torch import Tensor
 
+from text_generation_kernels import Flags, SampledTokens
 from text_generation_server.config.server import WatermarkConfig
 from text_generation_server.distributed import TensorParallelGroup
 from text_generation_server.engine.mask_pool import MaskPool
@@ -15,7 +16,6 @@ from text_generation_server.engine.requests import MaskForm, MaskWrite, Request
 from text_generation_server.engine.sampling import Sampler
 from text_generation_server.engine.sampling_state import SamplingState
 from text_generation_server.engine.scoring import ScoredTokens, Scorer
-from text_generation_server.kernels import Flags, SampledTokens
 from text_generation_server.layers.weights import VocabularyPart
 
 CPU = torch.device("cpu")

@@ -4,15 +4,15 @@ from pathlib import Path
 
 import pytest
 import torch
+from kernel_support.latent import Contexts, Expansion, Postprocess
 from support.families import model_of, write
 from support.gpu_engine import alone, build, check, schedule
-from support.latent import Contexts, Expansion, Postprocess
 from support.latent_cases import LATENT_CASES
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from text_generation_server import kernels
-from text_generation_server.kernels.latent_decode_attention import latent_decode_attention_torch
-from text_generation_server.kernels.latent_prefill_attention import latent_prefill_attention_torch
+import text_generation_kernels as kernels
+from text_generation_kernels.attention.latent_decode_attention import latent_decode_attention_torch
+from text_generation_kernels.attention.latent_prefill_attention import latent_prefill_attention_torch
 from text_generation_server.layers.infer import expanded
 
 pytestmark = pytest.mark.gpu

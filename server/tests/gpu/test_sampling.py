@@ -5,13 +5,13 @@ import torch
 from support.sampling import EVERYTHING, FILTERS, Run, asking, assert_alike, choices_of, filters_of, mixture, runs
 from torch import Tensor
 
+from text_generation_kernels import SampledTokens, advance_state
 from text_generation_server.config.server import WatermarkConfig
 from text_generation_server.distributed import TensorParallelGroup
 from text_generation_server.engine.mask_pool import MaskPool
 from text_generation_server.engine.requests import Request
 from text_generation_server.engine.sampling import Sampler
 from text_generation_server.engine.sampling_state import SamplingState
-from text_generation_server.kernels import SampledTokens, advance_state
 from text_generation_server.layers.weights import VocabularyPart
 
 pytestmark = pytest.mark.gpu

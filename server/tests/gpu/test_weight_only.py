@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from text_generation_server import kernels
+import text_generation_kernels as kernels
 from text_generation_server.config.quantisation import Fp8
 from text_generation_server.layers.weights import eight_bit
 from text_generation_server.layers.weights.activations import Activations

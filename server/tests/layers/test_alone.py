@@ -10,9 +10,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from text_generation_server import kernels
+import text_generation_kernels as kernels
+from text_generation_kernels import ExpertMatrix, RouteOptions
 from text_generation_server.config.spec import Activation, DenseSpec
-from text_generation_server.kernels import ExpertMatrix, RouteOptions
 from text_generation_server.layers.infer.feed_forward import DenseFeedForward
 from text_generation_server.layers.infer.state import LINEAR_BLOCK
 from text_generation_server.layers.weights import Activations, Dense, DenseWeights

@@ -12,7 +12,7 @@ from support.loading import CPU
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from text_generation_server import kernels
+import text_generation_kernels as kernels
 from text_generation_server.config.model import ModelConfig
 from text_generation_server.config.quantisation import Fp8, Int8
 from text_generation_server.distributed import TensorParallelGroup

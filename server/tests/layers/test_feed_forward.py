@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from text_generation_server import kernels
+import text_generation_kernels as kernels
 from text_generation_server.config.spec import DenseSpec
 from text_generation_server.layers.infer.feed_forward import DenseFeedForward
 from text_generation_server.layers.weights import Activations, Dense, DenseWeights

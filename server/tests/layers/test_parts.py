@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from text_generation_server import kernels
+import text_generation_kernels as kernels
 from text_generation_server.config.spec import NormSpec
 from text_generation_server.distributed import TensorParallelGroup
 from text_generation_server.layers.infer import Junction, Norm

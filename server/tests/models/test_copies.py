@@ -13,7 +13,7 @@ from support.oracle import oracle
 from support.packed_files import CASES, ORDERED, write_packed
 from support.probabilities import log_probabilities
 
-from text_generation_server import kernels
+import text_generation_kernels as kernels
 from text_generation_server.config.copies import copied_bytes
 from text_generation_server.config.implementation import read_model_config
 from text_generation_server.config.model import ModelConfig
@@ -58,8 +58,8 @@ def test_many_tokens_are_multiplied_by_copies_and_few_by_codes(
 
     few = log_probabilities(model, prompts=SHORT)
     read_for: list[int] = []
-    by_codes = kernels.grouped_linear
-    monkeypatch.setattr(kernels, "grouped_linear", lambda x, *rest: read_for.append(len(x)) or by_codes(x, *rest))
+    by_codes = kernels.weight_only_linear
+    monkeypatch.setattr(kernels, "weight_only_linear", lambda x, *rest: read_for.append(len(x)) or by_codes(x, *rest))
     assert torch.equal(log_probabilities(model, prompts=SHORT), few)
     assert set(read_for) == {4}
     many = log_probabilities(model, prompts=LONG)

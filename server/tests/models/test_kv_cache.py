@@ -6,12 +6,12 @@ from typing import Any, get_args
 
 import pytest
 import torch
+from kernel_support.reference import stored_in_8_bits
 from safetensors.torch import load_file, save_file
 from support.checkpoints import tiny_llama
 from support.driver import Driver, greedy_by_turns
 from support.loading import load
 from support.oracle import oracle
-from support.reference import stored_in_8_bits
 from support.thread_ranks import thread_groups, together
 from torch import Tensor
 from transformers import DynamicCache, LlamaForCausalLM

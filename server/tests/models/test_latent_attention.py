@@ -14,7 +14,7 @@ from support.family_cases import CASES
 from support.loading import load
 from support.thread_ranks import thread_groups, together
 
-from text_generation_server import kernels
+import text_generation_kernels as kernels
 from text_generation_server.config.kv_cache import quantised_kv_cache
 from text_generation_server.config.model import ModelConfig
 from text_generation_server.config.sizes import weight_bytes

@@ -10,7 +10,7 @@ from support.driver import Driver, greedy_by_turns
 from support.loading import load
 from support.oracle import oracle, oracle_greedy
 
-from text_generation_server import kernels
+import text_generation_kernels as kernels
 
 PROMPTS = [list(range(5, 25)), [7], [99, 3, 64, 12, 81], list(range(40, 71)), [11, 11, 11]]
 
@@ -67,15 +67,15 @@ def test_greedy_ids_are_those_of_transformers_while_requests_join_and_leave(fold
 
 
 def test_products_of_few_tokens_may_be_left_in_parts(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernels, "linear_parts", lambda x, _: 3 if 1 < len(x) < 40 else 1)
+    monkeypatch.setattr(kernels, "linear_splits", lambda x, _: 3 if 1 < len(x) < 40 else 1)
     left: list[tuple[int, ...]] = []
-    in_parts = kernels.linear_in_parts
+    in_parts = kernels.linear_split_k
 
     def spy(x: torch.Tensor, weight: torch.Tensor, out: torch.Tensor) -> None:
         left.append(tuple(weight.shape))
         in_parts(x, weight, out)
 
-    monkeypatch.setattr(kernels, "linear_in_parts", spy)
+    monkeypatch.setattr(kernels, "linear_split_k", spy)
     reference = oracle(folder)
     expected = [oracle_greedy(reference, prompt, steps=6) for prompt in PROMPTS]
     assert greedy_by_turns(Driver(load(folder)), PROMPTS, steps=6) == expected

@@ -17,7 +17,7 @@ from support.ranks import PROMPTS, all_ranks, results, single_rank
 from support.thread_ranks import thread_groups, together
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM, PreTrainedModel
 
-from text_generation_server import kernels
+import text_generation_kernels as kernels
 from text_generation_server.config import ParallelConfig
 from text_generation_server.distributed import SumUnderWay, TensorParallelGroup, init_group
 from text_generation_server.errors import ConfigurationError, EngineFailed
@@ -180,7 +180,7 @@ def test_a_step_in_parts_equals_a_whole_one(
     groups = thread_groups(world_size)
     for group in groups:
         group.overlapped_bytes = 1
-    monkeypatch.setattr(kernels, "linear_parts", lambda x, _: parts_of_few if 1 < len(x) < 64 else 1)
+    monkeypatch.setattr(kernels, "linear_splits", lambda x, _: parts_of_few if 1 < len(x) < 64 else 1)
     works = [partial(results, load(tmp_path, group=group), prompts, 3, group) for group in groups]
     for logits, ids in together(works):
         torch.testing.assert_close(logits, expected_logits, atol=1e-4, rtol=1e-4)

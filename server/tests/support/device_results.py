@@ -1,6 +1,6 @@
 """Keeps what tests found on a GPU, for the tables of `docs/models.md`.
 
-`COMMAND` is for a machine with one, in `server/`, with `PYTHONPATH=.:tests`.
+`COMMAND` is for a machine with one, in `server/`, with `PYTHONPATH=.:tests:../kernels`.
 """
 
 import json

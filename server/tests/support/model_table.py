@@ -1,6 +1,6 @@
 """Writes the tables of `docs/models.md` from the cases that the tests run, and from what they found on a GPU.
 
-In `server/`: `PYTHONPATH=.:tests python -m support.model_table`.
+In `server/`: `PYTHONPATH=.:tests:../kernels python -m support.model_table`.
 """
 
 from pathlib import Path

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from text_generation_server import kernels
+import text_generation_kernels as kernels
 from text_generation_server.config import ParallelConfig
 from text_generation_server.distributed import TensorParallelGroup, init_group
 from text_generation_server.distributed.ways import Way, Ways
@@ -84,7 +84,7 @@ def check_values(rank: int, folder: Path) -> None:
                 expected, expected_residual = torch.empty_like(total), residual.clone()
                 kernels.add_rms_norm(total, expected_residual, weight, EPS, expected, scale, norm)
                 out, sums = x[rank].clone(), residual.clone()
-                group.reduce_add_norm(out, sums, weight, EPS, scale, norm)
+                group.allreduce_add_norm(out, sums, weight, EPS, scale, norm)
                 assert norm is not None or torch.equal(sums, expected_residual)
                 torch.testing.assert_close(sums, expected_residual, atol=1e-2, rtol=1e-2)
                 torch.testing.assert_close(out, expected, atol=1e-2, rtol=1e-2)
@@ -105,7 +105,7 @@ def check_replays(rank: int, folder: Path) -> None:
             x, residual, weight, _ = _parts(tokens, hidden, torch.bfloat16, rank)
             given, out = x[rank].clone(), x[rank].clone()
             sums = residual.clone()
-            group.reduce_add_norm(out, sums, weight, EPS)
+            group.allreduce_add_norm(out, sums, weight, EPS)
             expected = out.clone()
             graph = torch.cuda.CUDAGraph()
             torch.cuda.synchronize()
@@ -114,7 +114,7 @@ def check_replays(rank: int, folder: Path) -> None:
                 for _ in range(3):
                     out.copy_(given)
                     sums.copy_(residual)
-                    group.reduce_add_norm(out, sums, weight, EPS)
+                    group.allreduce_add_norm(out, sums, weight, EPS)
                     wrong += (out != expected).sum()
             captured.append((graph, wrong, out, given, sums, residual, weight, expected))
     failures = torch.zeros((), dtype=torch.int64, device="cuda")
@@ -171,7 +171,7 @@ def check_sent(rank: int, folder: Path) -> None:
         weight = torch.randn(8192, inputs, generator=generator).bfloat16().cuda(rank) / inputs**0.5
         expected, expected_sums = x.new_empty(1, 8192), residual.clone()
         kernels.token_linear(x, weight, None, expected)
-        group.reduce_add_norm(expected, expected_sums, norm, EPS)
+        group.allreduce_add_norm(expected, expected_sums, norm, EPS)
         wrong = torch.zeros((), dtype=torch.int64, device="cuda")
         graph = torch.cuda.CUDAGraph()
         for capture in (nullcontext(), torch.cuda.graph(graph, capture_error_mode="thread_local")):

@@ -7,16 +7,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from text_generation_kernels import SampledTokens, SamplingBatch, SamplingRules, SplitStatistics
+from text_generation_kernels.sampling.choose import choose_torch, choose_triton
+from text_generation_kernels.sampling.columns import Flags, Floats, Ints, distance, num_splits, survives
+from text_generation_kernels.sampling.draw import draw_torch, draw_triton
+from text_generation_kernels.sampling.logits_process import logits_process_torch, logits_process_triton
+from text_generation_kernels.sampling.survivors import survivors_torch, survivors_triton
+from text_generation_kernels.sampling.top_tokens import top_tokens_torch, top_tokens_triton
 from text_generation_server.engine.mask_pool import MaskPool
 from text_generation_server.engine.requests import MaskForm, MaskWrite, NextTokenChooserParameters, Request
 from text_generation_server.engine.sampling_state import SamplingState
-from text_generation_server.kernels import SampledTokens, SamplingBatch, SamplingRules, SplitStatistics
-from text_generation_server.kernels._sampling import Flags, Floats, Ints, distance, num_splits, survives
-from text_generation_server.kernels.choose import choose_torch, choose_triton
-from text_generation_server.kernels.draw import draw_torch, draw_triton
-from text_generation_server.kernels.logits_process import logits_process_torch, logits_process_triton
-from text_generation_server.kernels.survivors import survivors_torch, survivors_triton
-from text_generation_server.kernels.top_tokens import top_tokens_torch, top_tokens_triton
 
 GAMMA, DELTA = 0.5, 2.0
 

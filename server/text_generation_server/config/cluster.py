@@ -1,4 +1,4 @@
-"""How ranks of several nodes are reached: an address, and the certificates by which nodes know each other."""
+"""Addresses of ranks on several nodes, and the certificates by which nodes know each other."""
 
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Copies with 16 bits of matrices of few bits, for steps of many tokens: whether they are kept, and what they take."""
+"""16-bit copies of weight-only quantised matrices, for steps of many tokens: whether they are kept, and their size."""
 
 from typing import Literal
 

@@ -1,4 +1,4 @@
-"""What every implementation of a model reads of `config.json` and `generation_config.json`."""
+"""Fields of `config.json` and `generation_config.json` that every implementation of a model reads."""
 
 from pathlib import Path
 from typing import Literal, get_args

@@ -1,4 +1,4 @@
-"""What `config.json` says of a model that runs through a class of Transformers (`models/fallback/`).
+"""Configuration of a model that runs through a class of Transformers (`models/fallback/`).
 
 Its sizes are read by the class itself. Here is what the server must know, and what is refused without loading torch.
 """

@@ -1,4 +1,4 @@
-"""What a model folder has of weights, as its index and its files tell before any are read."""
+"""Weight files of a model folder, as its index and their names tell before any are read."""
 
 from collections.abc import Mapping
 from pathlib import Path

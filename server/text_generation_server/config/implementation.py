@@ -1,4 +1,4 @@
-"""Which code computes a model: our one decoder, or the class of Transformers."""
+"""Choice of the code that computes a model: our one decoder, or the class of Transformers."""
 
 from pathlib import Path
 from typing import Literal

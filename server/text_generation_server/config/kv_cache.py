@@ -1,4 +1,4 @@
-"""In which number type keys and values are stored: what was asked for, else what the checkpoint wants."""
+"""Number type of the KV cache: what was asked for, else what the checkpoint wants."""
 
 import logging
 from typing import Literal, get_args

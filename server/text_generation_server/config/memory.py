@@ -1,4 +1,4 @@
-"""Whether a model fits, as far as files and devices tell before anything is loaded."""
+"""Estimate of whether a model fits, as far as files and devices tell before anything is loaded."""
 
 import subprocess
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What `config.json` and `generation_config.json` of a model folder say, checked and in one layout.
+"""Contents of `config.json` and `generation_config.json` of a model folder, checked and in one layout.
 
 Both are untrusted input: a wrong value is a `ConfigurationError` that names the key, before anything is allocated.
 """

@@ -1,4 +1,4 @@
-"""Where a checkpoint keeps the tensors of each part, and in which layout."""
+"""Tensor names of a checkpoint: where it keeps the tensors of each part, and in which layout."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace

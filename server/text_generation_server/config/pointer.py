@@ -1,4 +1,4 @@
-"""Files of which only the pointer is there that Git LFS keeps in a repository."""
+"""Git LFS pointers in the place of files that were not fetched."""
 
 from pathlib import Path
 

@@ -1,5 +1,5 @@
-"""Mixers with a state of each request, whose size does not depend on the length of the context, as data: what
-`spec.py` says of other parts. Counts are those of the whole model, not of a rank.
+"""Recurrent mixers as data, with a state of each request whose size does not depend on the length of the context: the
+counterpart of `spec.py`. Counts are those of the whole model, not of a rank.
 """
 
 import math

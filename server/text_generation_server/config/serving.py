@@ -1,4 +1,4 @@
-"""What can be known to be wrong with a model before its weights are downloaded or read."""
+"""Checks of a model before its weights are downloaded or read."""
 
 from dataclasses import dataclass
 from pathlib import Path

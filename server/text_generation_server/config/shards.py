@@ -1,4 +1,4 @@
-"""Whether so many shards can share a model, as far as its configuration tells."""
+"""Check that so many shards can share a model, as far as its configuration tells."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""How much memory weights take, as far as the configuration tells."""
+"""Memory that weights take, as far as the configuration tells."""
 
 from collections.abc import Container, Iterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What a decoder is made of, as data: the layers are put together from it and know no family.
+"""The spec of a decoder, as data: the layers are put together from it and know no family.
 
 A family (`families/`) turns a `config.json` into a `DecoderSpec`. Counts are those of the whole model, not of a rank.
 """
@@ -13,7 +13,7 @@ Activation = Literal["silu", "gelu", "gelu_tanh", "relu", "relu2"]
 """"gelu" is the exact form with the error function, "gelu_tanh" its approximation, "relu2" the square of relu."""
 
 GatedActivation = Literal["silu", "gelu", "gelu_tanh", "relu", "relu2", "clamped_swiglu"]
-"""The last one has a formula of its own (`kernels/_activations.py`)."""
+"""The last one has a formula of its own (`text_generation_kernels/norm/activations.py`)."""
 
 RopeType = Literal["default", "linear", "dynamic", "llama3", "yarn", "longrope"]
 QkvLayout = Literal["blocks", "groups"]
@@ -157,7 +157,9 @@ class DenseSpec:
 
 @dataclass(frozen=True)
 class RouteSpec:
-    """Which experts compute a token, and with what weight; `kernels/moe_route.py` has the formulas."""
+    """Which experts compute a token, and with what weight; `text_generation_kernels/moe/moe_route.py` has the
+    formulas.
+    """
 
     top_k: int
     score: Literal["softmax", "sigmoid", "sparsemixer"] = "softmax"

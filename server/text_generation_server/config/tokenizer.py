@@ -1,4 +1,6 @@
-"""What files of a tokenizer tell without one being made: the router reads `tokenizer.json`, or makes it of others."""
+"""Check of tokenizer files, without a tokenizer being made: the router reads `tokenizer.json`, or makes it of
+others.
+"""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -17,7 +17,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from .. import kernels
+import text_generation_kernels as kernels
+
 from ..config.parallel import ParallelConfig
 from ..errors import EngineFailed
 from .peer_copies import PLACES
@@ -32,8 +33,8 @@ CLOSING_LIMIT_S = 1.0
 """How long kernels wait for other ranks once this one leaves."""
 _OVERLAPPED_BYTES = 12 << 20
 """From here on parts win: in two parts a layer of 70B took 6 % longer than whole for 512 tokens of 16 KiB on two H200,
-9 % less time for 768, and 3 to 6 % less for 1,024 to 4,096. Whole steps are in docs/benchmark.md. Warm-up times a step
-in both ways, because it depends on the ranks, on what connects them and on the model."""
+9 % less time for 768, and 3 to 6 % less for 1,024 to 4,096. Whole steps: docs/lab/2026-11-two-cards.md. Warm-up times
+a step in both ways, because it depends on the ranks, on what connects them and on the model."""
 _LONGEST_ROW = 1 << 13
 _SHORTEST_ROW = 1 << 8
 
@@ -101,7 +102,7 @@ class TensorParallelGroup:
             return None
         return SentSum(x.new_empty(1, weight.shape[0]), None, exchange)
 
-    def reduce_add_norm(
+    def allreduce_add_norm(
         self,
         x: Tensor,
         residual: Tensor,
@@ -137,7 +138,7 @@ class TensorParallelGroup:
         exchange = self._peers.exchange
         if not (kernels.fits_two_shots if two_shots else kernels.fits_one_shot)(x, exchange):
             return False
-        kernels.reduce_add_norm(x, residual, weight, eps, x, scale, x_weight, exchange, two_shots)
+        kernels.allreduce_add_norm(x, residual, weight, eps, x, scale, x_weight, exchange, two_shots)
         return True
 
     def limit_waits(self, seconds: float) -> None:
@@ -219,7 +220,7 @@ class TensorParallelGroup:
 
         def reduce(way: Way, x: Tensor, residual: Tensor, weight: Tensor) -> None:
             if way is Way.LIBRARY:
-                self.reduce_add_norm(x, residual, weight, 1e-5)
+                self.allreduce_add_norm(x, residual, weight, 1e-5)
             elif not self._reduced(way, x, residual, weight, 1e-5):
                 raise ValueError(f"{way.value} does not take {_num_bytes(x)} bytes")
 

@@ -1,8 +1,9 @@
-"""Sums by copy engines, which leave all processors of a device to the kernels that run meanwhile.
+"""All-reduces by copy engines, which leave all SMs of a device to the kernels that run meanwhile.
 
 Each rank copies its part into memory of all others and counts up a flag behind it; the kernel that goes on waits until
-all have, and adds up (`kernels/peer_add_norm.py`). With two ranks that is as many bytes as any other way sends; with N
-ranks it is N / 2 times as many as in two steps, but no kernel has to run in between, which the products would hold up.
+all have, and adds up (`text_generation_kernels/collectives/allreduce_add_norm_peer.py`). With two ranks that is as many
+bytes as any other way sends; with N ranks it is N / 2 times as many as in two steps, but no kernel has to run in
+between, which the products would hold up.
 """
 
 from typing import Protocol
@@ -12,8 +13,9 @@ import torch.distributed as dist
 from torch import Tensor
 from torch._C._distributed_c10d import _SymmetricMemory  # pyright: ignore[reportPrivateUsage]
 
-from ..kernels import announce
-from ..kernels._exchange import Exchange
+from text_generation_kernels import announce
+from text_generation_kernels.collectives.exchange import Exchange
+
 from .under_way import CopiedSum, SumUnderWay
 
 PLACES = 4

@@ -9,7 +9,8 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import _SymmetricMemory  # pyright: ignore[reportPrivateUsage]
 
-from ..kernels._exchange import LIMIT, NOTHING, SETS, Exchange, control_block
+from text_generation_kernels.collectives.exchange import LIMIT, NOTHING, SETS, Exchange, control_block
+
 from .peer_copies import PeerCopies
 
 SET_BYTES = 16 << 20

@@ -1,4 +1,4 @@
-"""Sums over the ranks that run beside other kernels."""
+"""All-reduces that run beside other kernels."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .. import kernels
-from ..kernels._exchange import Exchange
+import text_generation_kernels as kernels
+from text_generation_kernels.collectives.exchange import Exchange
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,9 @@ class CopiedSum(FinishedInKernel):
     ) -> None:
         # What is written replaces what is copied.
         self._wait()
-        kernels.peer_add_norm(self.x, self.others, residual, weight, eps, scale, x_weight, self.flag, self.exchange)
+        kernels.allreduce_add_norm_peer(
+            self.x, self.others, residual, weight, eps, scale, x_weight, self.flag, self.exchange
+        )
 
 
 @dataclass(frozen=True)
@@ -102,7 +104,7 @@ class SentSum(FinishedInKernel):
     def _finish(
         self, residual: Tensor | None, weight: Tensor | None, eps: float, scale: float, x_weight: Tensor | None
     ) -> None:
-        kernels.receive_add_norm(self.x, residual, weight, eps, scale, x_weight, self.exchange)
+        kernels.allreduce_add_norm_receive(self.x, residual, weight, eps, scale, x_weight, self.exchange)
 
 
 _TOKENS, _HIDDEN = 768, 8192

@@ -1,4 +1,6 @@
-"""What a start would do on this machine, and what would keep it from working; it starts and downloads nothing."""
+"""The doctor: what a start would do on this machine, and what would keep it from working; it starts and downloads
+nothing.
+"""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""What would be served: the model's files, and its weights and KV cache beside the memory there is."""
+"""Findings about the model: its files, and its weights and KV cache beside the memory there is."""
 
 from collections.abc import Iterator
 from pathlib import Path

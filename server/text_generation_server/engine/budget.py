@@ -1,4 +1,4 @@
-"""Where the memory of a device goes, and what is left for the KV pool."""
+"""Memory budget of a device, and what is left for the KV pool."""
 
 from dataclasses import dataclass
 

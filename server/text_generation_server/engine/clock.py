@@ -1,4 +1,4 @@
-"""How long steps took, and how long the device had nothing to do between them."""
+"""Times of steps, and idle time of the device between them."""
 
 import time
 from dataclasses import dataclass

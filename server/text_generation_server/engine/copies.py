@@ -1,4 +1,4 @@
-"""Whether matrices of few bits are kept with 16 bits besides (`layers/weights/copies.py`)."""
+"""Decision whether 16-bit copies of weight-only quantised matrices are kept (`layers/weights/copies.py`)."""
 
 from ..config.copies import are_affordable
 from ..distributed import TensorParallelGroup

@@ -1,4 +1,4 @@
-"""What a step costs: timed steps, and the formula that is fitted to them.
+"""Cost model of steps: timed steps, and the formula that is fitted to them.
 
     time(tokens) + pair_ns * pairs + context_ns * context
 

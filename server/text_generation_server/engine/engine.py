@@ -10,11 +10,12 @@ from collections.abc import Sequence
 
 import torch
 
+from text_generation_kernels import compilations
+
 from .. import __version__
 from ..config.server import WatermarkConfig
 from ..distributed.group import TensorParallelGroup
 from ..errors import EngineFailed, NotReady, OutOfMemory
-from ..kernels import compilations
 from ..models.base import CausalLM
 from .masks import no_masks
 from .memory import Memory, is_out_of_memory, memory_of

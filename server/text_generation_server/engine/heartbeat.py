@@ -1,4 +1,4 @@
-"""What the threads of the engine work on, and whether one of them hangs. Imports no torch."""
+"""Heartbeat of the engine's threads: what they work on, and whether one of them hangs. Imports no torch."""
 
 import time
 from collections.abc import Callable, Generator

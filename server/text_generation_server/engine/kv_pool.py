@@ -1,4 +1,4 @@
-"""The pool's tensors and sizes. It follows no policy: the router decides who holds which slot, and which row."""
+"""Tensors and sizes of the KV pool. It follows no policy: the router decides who holds which slot, and which row."""
 
 from dataclasses import dataclass
 

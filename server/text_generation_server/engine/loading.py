@@ -9,6 +9,8 @@ from pathlib import Path
 
 import torch
 
+from text_generation_kernels import use_triton
+
 from ..config.facts import Dtype
 from ..config.host_memory import available_host_memory
 from ..config.implementation import AnyModelConfig, read_model_config
@@ -23,7 +25,6 @@ from ..config.shards import AskedShards, check_shards
 from ..config.sizes import bytes_of_rank
 from ..distributed.group import init_group
 from ..errors import ConfigurationError, OutOfMemory
-from ..kernels import use_triton
 from ..models.base import CausalLM
 from ..models.registry import load_model
 from ..models.sizes import bytes_of_weights

@@ -1,4 +1,4 @@
-"""The device pool of masks. It follows no policy: the router decides which slot holds which mask."""
+"""Device pool of token masks. It follows no policy: the router decides which slot holds which mask."""
 
 from collections.abc import Sequence
 
@@ -6,7 +6,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ..kernels import mask_words
+from text_generation_kernels import mask_words
+
 from .requests import MaskForm, MaskWrite
 from .transfer import upload
 

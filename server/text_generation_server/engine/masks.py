@@ -1,4 +1,5 @@
-"""Masks on their way to the steps that need them: checked when they come, kept by number, waited for by the engine.
+"""Token masks on their way to the steps that need them: checked when they come, kept by number, waited for by the
+engine.
 
 Calls may bring the masks of a step before its plan or after it. The engine thread asks for them once the forward pass
 of the step is launched, and waits until they are there, or until it is known that they never will be. Imports no torch.

@@ -1,4 +1,4 @@
-"""How much memory there is, read in one way, and telling that it ran out."""
+"""Readings of memory, in one way for all devices, and the error when it ran out."""
 
 import gc
 from typing import Protocol

@@ -1,4 +1,4 @@
-"""How the engine runs: what the operator chose, and what follows from the device."""
+"""Options of the engine: what the operator chose, and what follows from the device."""
 
 from dataclasses import dataclass
 

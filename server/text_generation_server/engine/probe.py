@@ -7,9 +7,10 @@ from dataclasses import replace
 import numpy as np
 import torch
 
+from text_generation_kernels import compile_only, padded_batch
+
 from ..config.server import WatermarkConfig
 from ..distributed import TensorParallelGroup
-from ..kernels import compile_only, padded_batch
 from ..models.base import CausalLM
 from .budget import MemoryBudget
 from .graphs import GraphSizes, chunk_sizes, decode_sizes, forward_sizes

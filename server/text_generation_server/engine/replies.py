@@ -1,4 +1,4 @@
-"""What a step says: a launched step, waited for on a thread of its own, becomes the reply.
+"""Replies of steps: a launched step, waited for on a thread of its own, becomes the reply.
 
 A step holds what it needs as it was when it was launched; the engine thread changes none of it afterwards.
 """
@@ -6,8 +6,9 @@ A step holds what it needs as it was when it was launched; the engine thread cha
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
+from text_generation_kernels import EXCLUDED, SampledTokens, compilations
+
 from ..errors import NoTokenAllowed, NumericalError
-from ..kernels import EXCLUDED, SampledTokens, compilations
 from .clock import StepTime
 from .requests import PromptScores, RequestFailure, StepReply, Timings, TopTokens
 from .running import Computed, RunningRequest, failure

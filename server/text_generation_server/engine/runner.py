@@ -9,8 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from text_generation_kernels import SampledTokens, advance_state
+
 from ..distributed import TensorParallelGroup
-from ..kernels import SampledTokens, advance_state
 from ..layers.infer.state import LINEAR_BLOCK
 from ..models.base import CausalLM
 from .clock import Mark, MaskWait, StepTime

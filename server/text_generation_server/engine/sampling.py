@@ -20,9 +20,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ..config.server import WatermarkConfig
-from ..distributed import TensorParallelGroup
-from ..kernels import (
+from text_generation_kernels import (
     SampledTokens,
     SamplingBatch,
     SamplingRules,
@@ -33,6 +31,9 @@ from ..kernels import (
     survivors,
     top_tokens,
 )
+
+from ..config.server import WatermarkConfig
+from ..distributed import TensorParallelGroup
 from ..layers.weights import VocabularyPart
 from .mask_pool import MaskPool
 from .sampling_state import SamplingState

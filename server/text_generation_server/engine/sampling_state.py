@@ -10,7 +10,8 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from ..kernels import MAX_LOGIT_BIAS, Flags, Floats, Ints, SamplingColumns
+from text_generation_kernels import MAX_LOGIT_BIAS, Flags, Floats, Ints, SamplingColumns
+
 from .requests import NextTokenChooserParameters, Request
 from .transfer import upload
 

@@ -7,8 +7,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from text_generation_kernels.sampling.logprobs import log_normalizer
+
 from ..distributed import TensorParallelGroup
-from ..kernels.logprobs import log_normalizer
 from ..layers.weights import VocabularyPart
 from .requests import TopTokens
 

@@ -11,7 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..kernels import newest_tokens
+from text_generation_kernels import newest_tokens
+
 from ..layers.infer import Chunks, Decodes, InferState
 from .kv_pool import KVPool
 from .rows import RowTable

@@ -3,8 +3,9 @@
 import math
 from collections.abc import Sequence
 
+from text_generation_kernels import MAX_LOGIT_BIAS
+
 from ..errors import InvalidRequest
-from ..kernels import MAX_LOGIT_BIAS
 from .requests import NextTokenChooserParameters, Request, ServingLimits, SlotRange
 
 MAX_TOP_N_TOKENS = 20

@@ -7,10 +7,11 @@ from collections.abc import Sequence
 
 import torch
 
+from text_generation_kernels import compilations
+
 from ..config.server import WatermarkConfig
 from ..distributed.group import NEVER_IN_PARTS, TensorParallelGroup
 from ..errors import EngineFailed, InvalidRequest, OutOfMemory
-from ..kernels import compilations
 from ..models.base import CausalLM
 from ..telemetry import Progress
 from .budget import MemoryBudget, gib

@@ -1,4 +1,4 @@
-"""What the engine needs of a model, however its layers are made."""
+"""Interface between the engine and a model, however its layers are made."""
 
 from collections.abc import Sequence
 from typing import Protocol

@@ -4,6 +4,8 @@ from functools import partial
 
 import torch
 
+from text_generation_kernels import KV_CODES, LONGEST_NORMALISED
+
 from ..config.kv_cache import QuantisedKvCache
 from ..config.model import ModelConfig
 from ..config.recurrent import Mamba2Spec, MambaSpec, RecurrentSpec, ShortConvSpec
@@ -19,7 +21,6 @@ from ..config.spec import (
     RopeSpec,
 )
 from ..distributed import TensorParallelGroup
-from ..kernels import KV_CODES, LONGEST_NORMALISED
 from ..layers.infer import (
     Attention,
     CacheShape,

@@ -1,4 +1,4 @@
-"""From a model folder to a loaded model."""
+"""Loading of a model from its folder."""
 
 from pathlib import Path
 from typing import Literal

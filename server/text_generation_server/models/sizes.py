@@ -1,4 +1,4 @@
-"""How much memory the weights of a model take, whichever code computes it and wherever they come from."""
+"""Memory that the weights of a model take, whichever code computes it and wherever they come from."""
 
 from pathlib import Path
 

@@ -1,5 +1,5 @@
-"""What the process which started this one says by our standard input: that a shard on standby is to start, and, by
-closing its end, that it is gone.
+"""Messages of the parent process on standard input: that a shard on standby is to start, and, by its end, that the
+parent is gone.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""Where weights come from: safetensors files, or random numbers that need none."""
+"""Sources of weights: safetensors files, or random numbers that need none."""
 
 from .dummy import DummySource
 from .safetensors import SafetensorsSource

@@ -1,4 +1,4 @@
-"""Which file of a model folder holds which tensor."""
+"""Index of a model folder: which file holds which tensor."""
 
 from pathlib import Path
 

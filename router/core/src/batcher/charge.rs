@@ -1,4 +1,4 @@
-//! What tenants are charged for the tokens of a plan, so that they are served in turn: see `queue/turns.rs`.
+//! Charges of tenants for the tokens of a plan, so that they are served in turn: see `queue/turns.rs`.
 
 use text_generation_client::types::{Chunk, Row};
 

@@ -1,4 +1,4 @@
-//! The way to the batching task.
+//! Handle of the batching task.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -69,7 +69,7 @@ pub struct Shards {
     pub eos_token_ids: Vec<u32>,
     /// Mask slots, slot 0 among them; where there are fewer than three, grammars are refused.
     pub max_masks: u32,
-    /// Whether large steps are computed in parts; shards that start again do as those before.
+    /// Whether large steps are computed in overlapped halves; shards that start again do as those before.
     pub in_parts: bool,
     /// Number type of stored keys and values.
     pub kv_cache_dtype: String,

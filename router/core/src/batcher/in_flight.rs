@@ -22,7 +22,7 @@ pub(super) struct InFlight {
     pub(super) chunks: Vec<Row>,
     /// Rows that get a token, in the plan's order.
     pub(super) rows: Vec<Row>,
-    /// Those of `rows` whose choice waits for masks.
+    /// Those of `rows` whose sampling waits for masks.
     pub(super) constrained: Vec<Row>,
     /// Takes the masks, until they are sent.
     pub(super) masks: Option<oneshot::Sender<StepMasks>>,
@@ -30,7 +30,7 @@ pub(super) struct InFlight {
     pub(super) predicted: Duration,
     /// So long may it take from its turn on.
     pub(super) limit: Duration,
-    /// When its turn came, as far as that is known: it was sent, the plan before it was answered, its masks were sent.
+    /// When its turn came, as far as that is known: it was sent, the previous plan was answered, its masks were sent.
     pub(super) turn: Instant,
     /// The next plan is sent no earlier.
     pub(super) next_from: Instant,

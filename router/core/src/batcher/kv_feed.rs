@@ -1,4 +1,4 @@
-//! Tells what enters and leaves the prefix tree to whoever publishes it. The batcher never waits for them: where they do not
+//! Feed of changes of the prefix tree, to whoever publishes them. The batcher never waits for them: where they do not
 //! keep up, they miss changes, and are told the whole tree once they can take it.
 
 use tokio::sync::mpsc::Sender;

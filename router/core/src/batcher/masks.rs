@@ -1,5 +1,5 @@
-//! Which tokens constrained requests may choose: their grammars take the tokens of one step while the shards compute the
-//! next one, and the masks of that one follow its plan.
+//! Token masks of constrained requests: their grammars take the tokens of one step while the shards compute the next
+//! one, and the masks of that one follow its plan.
 
 use futures::future::try_join;
 use text_generation_client::types::{AllowedTokens, MaskWrite, Row, StepMasks, StepPlan};
@@ -143,7 +143,7 @@ impl Batcher {
             if mask.form() == MaskForm::All {
                 continue;
             }
-            // There are slots for all rows that may run; without one the grammar would refuse what is chosen.
+            // There are slots for all rows that may run; without one the grammar would refuse the sampled token.
             let Some(place) = self.masks.place(mask, plan.number, oldest) else {
                 tracing::error!(step = plan.number, "every mask slot is in use");
                 continue;
@@ -173,7 +173,7 @@ impl InFlight {
         }
     }
 
-    /// A step before this one failed: nobody uses what it chooses, but the shards may wait for its masks.
+    /// An earlier step failed: nobody uses the tokens of this one, but the shards may wait for its masks.
     pub(super) fn give_up(&mut self) {
         if let Some(sender) = self.masks.take() {
             let _ = sender.send(self.free_masks());

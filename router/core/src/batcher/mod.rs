@@ -1,11 +1,11 @@
 //! The task that owns the queue, the slots and the running requests, and is the only one that sends plans.
 //!
 //! Two plans are on their way at a time: the next one is computed as if every request got its token, and sent while the
-//! shards run the one before, so the device waits for nobody. What a reply reveals (an end-of-sequence token, a client
-//! that has gone, a failure) costs one row of the plan that is already there.
+//! shards run the previous one, so the device waits for nobody. An end that only a reply reveals (an end-of-sequence
+//! token, a client that has gone, a failure) costs one row of the plan that is already there.
 //!
 //! Requests with grammars are in both plans too: worker threads take their tokens to the grammars while the shards
-//! compute the next step, and the masks of that step follow its plan. The plan after it goes out behind them.
+//! compute the next step, and the masks of that step follow its plan. The next plan goes out after them.
 //!
 //! The batcher passes ids on and does a small constant amount of work for a token: no text, no log line, no lock but
 //! the send and the count of a tenant whose tokens are limited.

@@ -1,4 +1,4 @@
-//! From the policy's decision to the plan that the shards get.
+//! Assembly of the plan that the shards get, from the policy's decision.
 
 use text_generation_client::types::{Grant, Row, StepPlan, TraceLink};
 use tokio::time::Instant;

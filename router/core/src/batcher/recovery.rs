@@ -1,4 +1,4 @@
-//! The shards are lost: a process has ended or hangs, or the ranks of the group disagree.
+//! Recovery from the loss of the shards: a process has ended or hangs, or the ranks of the group disagree.
 //!
 //! Whoever started the shards starts them again, and all that ran waits meanwhile, as requests that pause do: from its
 //! ids, its seed and its place in its grammar each goes on where it was. Tokens that had not come count as never chosen;

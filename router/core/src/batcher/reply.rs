@@ -1,4 +1,4 @@
-//! What becomes of the reply to a plan.
+//! Handling of the reply to a plan.
 
 use text_generation_client::ClientError;
 use text_generation_client::types::{Row, StepReply, TokenId};
@@ -127,7 +127,7 @@ impl Batcher {
     }
 
     fn record(&mut self, in_flight: &InFlight, reply: &StepReply, replied: Instant) {
-        // While the plan before ran, this one waited.
+        // While the previous plan ran, this one waited.
         let begin = self
             .last_reply
             .map_or(in_flight.sent, |last| last.max(in_flight.sent));

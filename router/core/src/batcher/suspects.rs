@@ -1,4 +1,4 @@
-//! Which request may be the reason that the shards were lost.
+//! Suspects: the requests that may be the reason that the shards were lost.
 //!
 //! Nobody can tell from outside why a process has died. So requests that were there are tried: one at a time computes its
 //! prompt with no other prompt beside it, and if the shards are lost once more, it is the one. A request is ended only

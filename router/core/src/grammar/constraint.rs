@@ -1,4 +1,4 @@
-//! What holds one generation to its grammar, and keeps it from its bad words.
+//! Constraint of one generation: its grammar and its bad words.
 
 use text_generation_client::types::{Row, TokenId};
 use text_generation_grammar::{GrammarError, Mask, Matcher};

@@ -1,4 +1,4 @@
-//! Who has which mask slots of the device.
+//! Owners of the mask slots of the device.
 
 use std::collections::{BTreeSet, HashMap};
 use std::hash::Hash;

@@ -1,4 +1,4 @@
-//! Whether this server makes progress.
+//! Health of the server: whether it makes progress.
 //!
 //! Probes come without a key and from many places, so their number must cost the shards nothing: one check runs at a
 //! time, and its outcome holds for a second.

@@ -1,4 +1,4 @@
-//! How a request gets in: permits, validation, and whether the server could ever run it.
+//! Admission of a request: permits, validation, and whether the server could ever run it.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

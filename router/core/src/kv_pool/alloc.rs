@@ -1,4 +1,4 @@
-//! Which slots of the KV pool are free. Ranges, best fit, neighbours merged.
+//! Allocator of KV slots: which are free. Ranges, best fit, neighbours merged.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,4 +1,4 @@
-//! What enters and leaves the prefix tree, in blocks, for routers that send requests to where their prefix is cached.
+//! Events of the prefix tree, in blocks, for routers that send requests to where their prefix is cached.
 //!
 //! A block is [`BLOCK_TOKENS`] positions, counted from the first. It is named by a hash of its ids and of all before them,
 //! as blocks are in vLLM, so the same prompt has the same blocks in every replica of a model.

@@ -1,4 +1,4 @@
-//! What one request has of the pool.
+//! Slots of the pool that one request holds.
 
 use text_generation_client::types::SlotRange;
 

@@ -25,7 +25,7 @@ pub const BATCH_INFERENCE_SUCCESS: &str = "tgi_batch_inference_success";
 pub const BATCH_INFERENCE_FAILURE: &str = "tgi_batch_inference_failure";
 pub const BATCH_INFERENCE_DURATION: &str = "tgi_batch_inference_duration";
 pub const BATCH_FORWARD_DURATION: &str = "tgi_batch_forward_duration";
-/// What a step took beside its forward pass.
+/// Time of a step outside its forward pass.
 pub const BATCH_DECODE_DURATION: &str = "tgi_batch_decode_duration";
 /// Handing out the tokens of a step.
 pub const BATCH_FILTER_DURATION: &str = "tgi_batch_filter_duration";
@@ -41,7 +41,7 @@ pub const BATCH_MAX_TOTAL_TOKENS: &str = "tgi_batch_max_total_tokens";
 pub const QUEUE_SIZE: &str = "tgi_queue_size";
 pub const KV_SLOTS_USED: &str = "tgi_kv_slots_used";
 pub const KV_SLOTS_TOTAL: &str = "tgi_kv_slots_total";
-/// Slots that hold what is cached and nobody reads; they count as free.
+/// Slots of cached tokens that nobody reads; they count as free.
 pub const KV_SLOTS_CACHED: &str = "tgi_kv_slots_cached";
 /// Share of the slots that running requests hold, 0 to 1.
 pub const KV_CACHE_USAGE: &str = "tgi_kv_cache_usage";
@@ -52,7 +52,7 @@ pub const PREFIX_CACHE_QUERY_TOKENS: &str = "tgi_prefix_cache_query_tokens";
 pub const PREFIX_CACHE_HIT_TOKENS: &str = "tgi_prefix_cache_hit_tokens";
 /// Requests that gave up their slots for a while.
 pub const REQUEST_PAUSED: &str = "tgi_request_paused";
-/// How long the device had nothing to do before a decode step.
+/// Idle time of the device before a decode step.
 pub const ENGINE_IDLE_DURATION: &str = "tgi_engine_idle_duration";
 /// Kernels compiled since the end of warm-up, in the shard that compiled most.
 pub const ENGINE_KERNEL_COMPILATIONS: &str = "tgi_engine_kernel_compilations";
@@ -61,11 +61,11 @@ pub const ENGINE_KERNEL_COMPILATIONS: &str = "tgi_engine_kernel_compilations";
 pub const SHARD_RESTARTS: &str = "tgi_shard_restarts";
 pub const SHARD_RECOVERY_DURATION: &str = "tgi_shard_recovery_duration";
 
-/// Steps with rows whose choice waited for masks.
+/// Steps with rows whose sampling waited for masks.
 pub const GRAMMAR_STEPS: &str = "tgi_grammar_steps";
 /// How long after its plan the masks of a step were sent: a step that takes longer has not waited for them.
 pub const GRAMMAR_MASKS_SENT_DURATION: &str = "tgi_grammar_masks_sent_duration";
-/// How long the device had nothing to do because the masks of a step came after its forward pass; of such steps alone.
+/// Idle time of the device because the masks of a step came after its forward pass; of such steps alone.
 pub const GRAMMAR_MASK_WAIT_DURATION: &str = "tgi_grammar_mask_wait_duration";
 /// Compiling a grammar, or finding it in the cache, and the mask of its first token.
 pub const GRAMMAR_COMPILE_DURATION: &str = "tgi_grammar_compile_duration";

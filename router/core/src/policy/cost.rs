@@ -1,7 +1,8 @@
-//! How long a step takes, and how large a chunk of a prompt may be so that running streams keep their pace.
+//! Cost model of steps: how long one takes, and how large a chunk of a prompt may be so that running streams keep their
+//! inter-token latency.
 //!
-//! The shard measures itself at warm-up: what a step takes by its number of tokens, and what attention adds for each
-//! position that is attended to. Steps that were really run correct the prediction by one factor. All functions are
+//! The shard measures itself at warm-up: the time of a step by its number of tokens, and the time that attention adds
+//! for each position that is attended to. Steps of requests correct the prediction by one factor. All functions are
 //! pure but for [`StepCost::observe`], and none looks at a clock.
 
 use std::time::Duration;
@@ -13,7 +14,7 @@ use text_generation_client::types::StepCost as MeasuredCost;
 pub const MIN_CHUNK_TOKENS: u32 = 32;
 
 /// Where the promise cannot be kept, the chunk may make the step this much longer than the smallest chunk would:
-/// a graph computes the rows that fill it up anyway.
+/// a CUDA graph computes the rows that pad it anyway.
 const FILL: f64 = 1.05;
 
 /// A number of tokens is efficient where each of them takes at most this much longer than at the best one.

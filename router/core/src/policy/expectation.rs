@@ -1,4 +1,4 @@
-//! How long outputs get.
+//! Expected output lengths.
 //!
 //! Few requests run to `max_new_tokens`, so slots are not reserved for that: a request is expected to become as long
 //! as others did before it, given how long it is already ("Past-Future Scheduler for LLM Serving under SLA

@@ -1,12 +1,14 @@
-//! What the next step computes, as a pure function of what runs, what waits, the pool and what steps cost.
+//! The scheduling policy: what the next step computes, as a pure function of what runs, what waits, the pool and what
+//! steps cost.
 //!
-//! Running requests decode in every step. Prompts are computed in chunks beside them (Sarathi-Serve, Agrawal et al.,
-//! 2024), as many tokens as keep the step within the gap that running streams are promised. With chunking switched off
-//! the rules are those of TGI's v2 batching loop: a step is either whole prompts or a decode of all that runs.
+//! Continuous batching with chunked prefill: running requests decode in every step, and prompts are prefilled in chunks
+//! beside them (Sarathi-Serve, Agrawal et al., 2024), as many tokens as keep the step within the inter-token latency that
+//! running streams are promised. With chunking switched off the rules are those of TGI's v2 batching loop: a step is
+//! either whole prompts or a decode of all that runs.
 //!
 //! Requests start in the order of the queue: one that does not fit holds back those behind it, so none starves.
 //! The queue takes tenants in turn, and those of one tenant by priority and age.
-//! Admission expects outputs to become as long as those before them. Where that was wrong and slots run short, the
+//! Admission expects outputs to become as long as earlier ones. Where that was wrong and slots run short, the
 //! newest request of the lowest priority pauses, of the tenant that was served most where tenants wait for each other.
 
 pub mod arrivals;

@@ -1,4 +1,4 @@
-//! How many slots the running requests will need at most, as far as can be expected.
+//! Expected peak of the KV slots that the running requests will need.
 //!
 //! Requests that run together grow by one slot a step and give all back when they end, so what counts is the highest
 //! sum over time. LightLLM draws a length for every request and sorts by what remains. Here the sum is looked at in

@@ -1,4 +1,4 @@
-//! Which prompts a step computes, and how much of them.
+//! Choice of the prompts that a step computes, and of the length of their chunks.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Who decodes, and who must pause because slots run short.
+//! Choice of the requests that decode, and of those that must pause because slots run short.
 
 use super::{Plan, Situation};
 

@@ -1,5 +1,5 @@
-//! Whose turn it is among tenants: the Virtual Token Counter of Sheng et al., "Fairness in Serving Large Language
-//! Models", OSDI 2024.
+//! Turns among tenants: the Virtual Token Counter of Sheng et al., "Fairness in Serving Large Language Models", OSDI
+//! 2024.
 //!
 //! Each tenant has a counter of the tokens that were computed for it, divided by its weight. While several wait, the one
 //! with the lowest counter is next. Who begins to wait is lifted to the lowest counter of those that do, so time in which

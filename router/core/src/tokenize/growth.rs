@@ -1,4 +1,4 @@
-//! Tokenizers that would make far more of a text than it is.
+//! Check for tokenizers that would make far more of a text than it is.
 //!
 //! The parts of a `tokenizer.json` rewrite a text one after the other. A few dozen that each write a letter twice fill
 //! any memory, some already while the file is loaded: its added tokens are rewritten then.

@@ -1,4 +1,4 @@
-//! What a client may say about a generation.
+//! Parameters of a generation, as a client may give them.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;

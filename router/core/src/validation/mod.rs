@@ -1,4 +1,4 @@
-//! From an API request to one that can be queued, or to an error that names the field.
+//! Validation of an API request: it becomes one that can be queued, or an error that names the field.
 
 mod rules;
 #[cfg(test)]

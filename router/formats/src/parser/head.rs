@@ -1,4 +1,4 @@
-//! What a call says before its arguments.
+//! The head of a call: what it says before its arguments.
 
 use crate::format::{self, Arguments, Call, NameForm};
 use crate::json::{JsonScanner, Scan};

@@ -1,4 +1,4 @@
-//! Which valid instances of the JSON-Schema-Test-Suite a grammar refuses, and which invalid ones it takes.
+//! Instances of the JSON-Schema-Test-Suite: which valid ones a grammar refuses, and which invalid ones it takes.
 
 use serde_json::{Value, json};
 use text_generation_grammar::{Compiler, CompilerLimits, Grammar};

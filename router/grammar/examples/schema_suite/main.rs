@@ -123,14 +123,14 @@ async fn times(tokens: &Tokens, schemas: &[Value]) -> Outcome<Value> {
     }))
 }
 
-/// Processor time of all threads of this process so far.
+/// CPU time of all threads of this process so far.
 fn processor_ms() -> Outcome<f64> {
     let usage = getrusage(UsageWho::RUSAGE_SELF)?;
     let ms = |time: TimeVal| time.num_microseconds() as f64 / 1e3;
     Ok(ms(usage.user_time()) + ms(usage.system_time()))
 }
 
-/// The schemas that take the processor longest to compile.
+/// The schemas that take most CPU time to compile.
 fn slowest(mut processor: Vec<(f64, &Value)>) -> Value {
     processor.sort_by(|(one, _), (other, _)| other.total_cmp(one));
     let shown = |(time, entry): &(f64, &Value)| {

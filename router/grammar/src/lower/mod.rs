@@ -1,4 +1,4 @@
-//! From what clients send to what the engine reads.
+//! Lowering of what clients send to what the engine reads.
 
 mod ebnf;
 mod json;

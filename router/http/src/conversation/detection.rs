@@ -1,4 +1,4 @@
-//! Finds out how the model writes calls and reasoning, once, before the server answers.
+//! Detection of how the model writes calls and reasoning, once, before the server answers.
 
 use std::path::Path;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! What is known of how the model writes calls and reasoning.
+//! Format of the served model: what is known of how it writes calls and reasoning.
 
 use std::sync::Arc;
 

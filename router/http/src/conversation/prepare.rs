@@ -1,4 +1,4 @@
-//! From a conversation to generations: the prompt, the grammar, and who reads what comes.
+//! Preparation of a conversation's generations: the prompt, the grammar, and who reads what comes.
 
 use text_generation_grammar::GrammarSource;
 

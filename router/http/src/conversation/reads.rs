@@ -1,4 +1,4 @@
-//! How the answers to one request are read, and held to what it asks for.
+//! Reading of the answers to one request, and what holds them to what it asks for.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! What a request says of tools.
+//! Tools of a request.
 
 use serde_json::{Value, json};
 use text_generation_formats::{MAX_TOOL_NAME, Tool, ToolChoice, ToolKind, is_tool_name};

@@ -1,4 +1,4 @@
-//! How much the model shall reason, as clients say it, for templates that can do something about it.
+//! Reasoning effort, as clients ask for it, for templates that can do something about it.
 //!
 //! Many clients always say it, whatever model they talk to. What the template has no word for is left out, and the answer
 //! says so in a header.

@@ -1,4 +1,4 @@
-//! Which API a path belongs to, and what an error is there: its status and its body.
+//! APIs by path, and what an error is in each: its status and its body.
 
 use axum::Json;
 use axum::http::StatusCode;

@@ -1,4 +1,4 @@
-//! What the generations of a request count together.
+//! Tally of what the generations of a request count together.
 
 use text_generation_core::types::StreamEvent;
 use tokio::time::Instant;

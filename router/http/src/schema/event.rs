@@ -1,4 +1,4 @@
-//! What the document says of the events of streams: their data is JSON of these types, written elsewhere.
+//! Schemas of the events of streams: their data is JSON of these types, written elsewhere.
 
 use serde::Serialize;
 use utoipa::ToSchema;

@@ -1,4 +1,4 @@
-//! What the files of the model say, and what the server says of the model.
+//! The model's files, and what the server says of the model.
 
 use std::path::Path;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! What `/tokenizer_info` says: the configuration of the tokenizer, for clients that render chats themselves.
+//! The answer of `/tokenizer_info`: the configuration of the tokenizer, for clients that render chats themselves.
 
 use std::path::Path;
 

@@ -1,5 +1,5 @@
-//! What spans say: the semantic conventions of OpenTelemetry for HTTP and for generative AI, and for times the names of vLLM
-//! and SGLang, because the conventions have none for a server's span.
+//! Attributes of spans: the semantic conventions of OpenTelemetry for HTTP and for generative AI, and for times the
+//! names of vLLM and SGLang, because the conventions have none for a server's span.
 
 use std::time::Duration;
 

@@ -235,5 +235,6 @@ class Scheduler:
         """Decide the next step.
 
         `queue` and `running` are in order: who comes first starts first, and pauses last. `free`: slots, with cached
-        ones that nobody uses. `rows`: how many more requests can run. `decodes_since_joining`: since the last with.
+        ones that nobody uses. `rows`: how many more requests can run. `decodes_since_joining`: tokens that
+        the running ones got since others last joined them.
         """

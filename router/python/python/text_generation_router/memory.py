@@ -1,4 +1,4 @@
-"""What the allocator of the C library does with memory that was freed."""
+"""Settings of the C library's allocator for memory that was freed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Command R, R+ and R7B (Cohere 1 and 2): attention and feed-forward network side by side, interleaved pairs."""
+"""Command R, R+ and R7B (Cohere 1 and 2): attention and feed-forward network in parallel, RoPE in interleaved pairs."""
 
 from dataclasses import replace
 

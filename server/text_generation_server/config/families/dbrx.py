@@ -1,4 +1,4 @@
-"""DBRX: queries, keys and values with a bound, and experts whose tensors lie one below the other."""
+"""DBRX: clipped queries, keys and values, and experts whose tensors lie one below the other."""
 
 from dataclasses import replace
 from typing import Literal

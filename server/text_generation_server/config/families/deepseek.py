@@ -1,5 +1,5 @@
-"""DeepSeek V2 and V3, and whoever took their form: latent attention, and a mixture with shared experts behind a few
-dense layers.
+"""DeepSeek V2 and V3, and models of their form: latent attention, and a mixture of experts with shared experts after a
+few dense layers.
 """
 
 from dataclasses import replace

@@ -1,4 +1,6 @@
-"""EXAONE 3, which is Llama with other names, and EXAONE 4, which normalises outputs and turns only under a window."""
+"""EXAONE 3, which is Llama with other names, and EXAONE 4, which normalises outputs and has RoPE only in layers with a
+window.
+"""
 
 from dataclasses import replace
 from functools import partial

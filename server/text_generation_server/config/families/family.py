@@ -1,4 +1,4 @@
-"""What a family file consists of."""
+"""Parts of a family file."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""Gemma 1, 2 and 3: weights of norms lack 1, embeddings are scaled; versions 2 and 3 normalise outputs too."""
+"""Gemma 1, 2 and 3: norm weights stored as w - 1, scaled embeddings; versions 2 and 3 normalise outputs too."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""GLM-4 in its three layouts, and ChatGLM 2 and 3: half of each head turns, in interleaved pairs."""
+"""GLM-4 in its three layouts, and ChatGLM 2 and 3: half of each head is rotated, in interleaved pairs."""
 
 from dataclasses import replace
 

@@ -1,4 +1,6 @@
-"""GPT-2, and StarCoder, which is GPT-2 with one K and V head: learned positions, plain networks."""
+"""GPT-2, and StarCoder, which is GPT-2 with one K and V head: learned positions, feed-forward networks without a
+gate.
+"""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""GPT-NeoX and Pythia, and GPT-J: attention and network side by side, part of each head turns."""
+"""GPT-NeoX and Pythia, and GPT-J: attention and feed-forward network in parallel, part of each head is rotated."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Granite and MiniCPM: scaled embeddings, sums, scores and logits."""
+"""Granite and MiniCPM: scaled embeddings, residuals, attention scores and logits."""
 
 from dataclasses import replace
 

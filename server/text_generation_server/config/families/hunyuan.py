@@ -1,4 +1,4 @@
-"""Hunyuan dense: heads are normalised after they are turned, and a fixed factor stretches the base."""
+"""Hunyuan dense: QK norm after RoPE, and a fixed factor stretches the base."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""MiniCPM 3: latent attention in MiniCPM's frame of scaled embeddings, sums and logits."""
+"""MiniCPM 3: latent attention in MiniCPM's frame of scaled embeddings, residuals and logits."""
 
 from ..json_object import JsonObject
 from ..spec import DecoderSpec, EmbeddingSpec, HeadSpec

@@ -1,4 +1,4 @@
-"""Mistral and Ministral: a window over the last positions, in all layers or in some."""
+"""Mistral and Ministral: sliding-window attention, in all layers or in some."""
 
 from dataclasses import replace
 

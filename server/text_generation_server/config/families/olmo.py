@@ -1,4 +1,4 @@
-"""OLMo 2 and 3: outputs are normalised, and queries and keys over their whole width."""
+"""OLMo 2 and 3: outputs are normalised, and QK norm spans the whole width."""
 
 from dataclasses import replace
 

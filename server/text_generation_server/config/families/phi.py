@@ -1,4 +1,4 @@
-"""Phi 1, 1.5 and 2: a plain network beside attention, and a bias of the head."""
+"""Phi 1, 1.5 and 2: a feed-forward network without a gate, parallel to attention, and a bias of the head."""
 
 from dataclasses import replace
 

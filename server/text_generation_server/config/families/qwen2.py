@@ -1,4 +1,4 @@
-"""Qwen 2, 2.5 and 3: biases of Q, K and V alone, or normalised heads; a window from some layer on."""
+"""Qwen 2, 2.5 and 3: biases of Q, K and V alone, or QK norm; a sliding window from some layer on."""
 
 from dataclasses import replace
 

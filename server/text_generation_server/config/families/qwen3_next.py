@@ -1,4 +1,4 @@
-"""Qwen 3 Next, 3.5 and 3.6: gated delta nets, and every few layers attention with a gate on what it reads."""
+"""Qwen 3 Next, 3.5 and 3.6: gated delta nets, and every few layers attention with a gate on its output."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""SmolLM 3: some layers do not turn queries and keys."""
+"""SmolLM 3: some layers have no rotary embedding."""
 
 from ..json_object import JsonObject
 from ..spec import DecoderSpec, LayerSpec

@@ -1,4 +1,4 @@
-"""StableLM: layer norms and a gated network, one after the other or side by side."""
+"""StableLM: layer norms and a gated feed-forward network, after attention or parallel to it."""
 
 from dataclasses import replace
 

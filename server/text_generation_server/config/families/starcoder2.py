@@ -1,4 +1,4 @@
-"""StarCoder 2: layer norms, a plain network and a window around rotated attention."""
+"""StarCoder 2: layer norms, a feed-forward network without a gate, and sliding-window attention with RoPE."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Which matrices of a checkpoint are quantised, and how: read from its configuration, or asked for by `--quantize`."""
+"""Quantised matrices of a checkpoint, and how: read from its configuration, or asked for by `--quantize`."""
 
 from .online import QUANTIZE_NAMES, online_schemes
 from .reading import read_schemes

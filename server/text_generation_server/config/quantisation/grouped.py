@@ -1,4 +1,4 @@
-"""`gptq`, `awq` and `auto-round`: codes of a few bits in groups along the inputs."""
+"""`gptq`, `awq` and `auto-round`: group-quantised weights of a few bits, in groups along the inputs."""
 
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""What `--quantize` means for a checkpoint that is stored with 16 bits, and for one that is quantised already."""
+"""Meaning of `--quantize` for a checkpoint that is stored with 16 bits, and for one that is quantised already."""
 
 from ...errors import ConfigurationError, UnsupportedModel
 from .schemes import Fp8, Packed, Rule, Scheme, Schemes

@@ -1,4 +1,6 @@
-"""From the configuration of a checkpoint to its schemes. Everything that is not read is refused here, by name."""
+"""Reader of quantisation schemes, from the configuration of a checkpoint. Everything that is not read is refused here,
+by name.
+"""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path

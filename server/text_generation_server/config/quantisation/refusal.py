@@ -1,4 +1,4 @@
-"""The error for what is not read."""
+"""The error for a quantisation that is not read."""
 
 from ...errors import UnsupportedModel
 

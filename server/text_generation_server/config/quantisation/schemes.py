@@ -1,4 +1,4 @@
-"""How one matrix is stored, and which matrices are stored how."""
+"""Quantisation schemes: how one matrix is stored, and which matrices are stored how."""
 
 import re
 from collections.abc import Callable, Iterable

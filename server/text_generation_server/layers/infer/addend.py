@@ -1,4 +1,4 @@
-"""What a part of a layer adds to the running sum, and where its last product leaves it."""
+"""Addend of a sublayer to the residual stream, and where its last GEMM leaves it."""
 
 from dataclasses import dataclass
 

@@ -1,9 +1,10 @@
-"""From token ids to hidden states."""
+"""Token embedding: from token ids to hidden states."""
 
 from torch import Tensor
 from torch.nn import functional
 
-from ... import kernels
+import text_generation_kernels as kernels
+
 from ...config.spec import EmbeddingSpec
 from ...distributed import TensorParallelGroup
 from ..weights import EmbeddingWeights, rounded

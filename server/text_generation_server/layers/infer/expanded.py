@@ -1,4 +1,4 @@
-"""Contexts whose keys and values are made of latent vectors, for chunks so long that it pays.
+"""Contexts whose keys and values are expanded from latent vectors, for chunks so long that it pays.
 
 In the absorbed form a pair of a query and a position costs each head 2 * (2 * rank + rope) operations; with keys and
 values of its own 2 * (key + rope + value), 3.4 times fewer with DeepSeek's sizes, and those cost 2 * rank * (key +
@@ -14,8 +14,9 @@ from typing import cast
 import torch
 from torch import Tensor
 
+from text_generation_kernels import rehearsing
+
 from ...config.spec import LatentAttentionSpec
-from ...kernels import rehearsing
 from .state import Chunks, InferState
 
 LEAST_TOKENS = 512

@@ -1,4 +1,4 @@
-"""The part of a layer that treats each token alone."""
+"""Dense feed-forward network of a layer."""
 
 from typing import Protocol
 

@@ -2,7 +2,8 @@
 
 from torch import Tensor
 
-from ... import kernels
+import text_generation_kernels as kernels
+
 from ...config.recurrent import GatedDeltaSpec
 from ..weights import Activations, ActivationScheme, GatedDeltaWeights, HeadSplit, each_alone
 from .mixer import Mixer

@@ -1,4 +1,4 @@
-"""From hidden states to logits."""
+"""Output head: from hidden states to logits."""
 
 from torch import Tensor
 

@@ -1,9 +1,10 @@
-"""Attention over latent vectors, of which keys and values of all heads are products (DeepSeek-V2, 2024)."""
+"""Multi-head latent attention (DeepSeek-V2, 2024): a GEMM makes keys and values of all heads from latent vectors."""
 
 import torch
 from torch import Tensor
 
-from ... import kernels
+import text_generation_kernels as kernels
+
 from ...config.spec import LatentAttentionSpec
 from ..rope import RopeTable
 from ..weights import Activations, ActivationScheme, HeadSplit, LatentAttentionWeights, in_blocks

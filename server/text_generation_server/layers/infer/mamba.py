@@ -2,7 +2,8 @@
 
 from torch import Tensor
 
-from ... import kernels
+import text_generation_kernels as kernels
+
 from ...config.recurrent import MambaSpec
 from ...distributed import TensorParallelGroup
 from ..weights import Activations, ActivationScheme, MambaWeights, each_alone

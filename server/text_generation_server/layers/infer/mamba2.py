@@ -3,7 +3,8 @@
 from torch import Tensor
 from torch.nn import functional
 
-from ... import kernels
+import text_generation_kernels as kernels
+
 from ...config.recurrent import Mamba2Spec
 from ...distributed import TensorParallelGroup
 from ..weights import Activations, ActivationScheme, HeadSplit, Mamba2Weights, each_alone, in_blocks

@@ -1,4 +1,4 @@
-"""What all mixers share: the parts of layers in which tokens of one request read each other."""
+"""Interface of mixers: the parts of layers in which tokens of one request read each other."""
 
 from typing import Protocol
 

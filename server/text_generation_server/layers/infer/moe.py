@@ -1,9 +1,10 @@
-"""The feed-forward part of a layer whose tokens pass a few of many experts."""
+"""Mixture of experts as the feed-forward part of a layer."""
 
 import torch
 from torch import Tensor
 
-from ... import kernels
+import text_generation_kernels as kernels
+
 from ...config.spec import MoeSpec
 from ..weights import Activations, ActivationScheme, MoeWeights, shared_experts
 from .addend import Addend, Destination

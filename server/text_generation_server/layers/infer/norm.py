@@ -1,8 +1,9 @@
-"""Normalisation, and the places where a part of a layer reads the running sum."""
+"""Normalisation, and the places where a sublayer reads the residual stream."""
 
 from torch import Tensor
 
-from ... import kernels
+import text_generation_kernels as kernels
+
 from ...config.spec import NormSpec
 from ...distributed import SumUnderWay, TensorParallelGroup
 from ..weights import Activations, ActivationScheme, NormWeights, RmsNorm
@@ -85,7 +86,7 @@ class Junction:
         if self._is_one and self._input is not None:
             weight, eps = self._input.weights.weight, self._input.eps
             made, room = Activations.to_fill(x, self._wants)
-            self._group.reduce_add_norm(x, residual, weight, eps, self._scale, self._x_weight, *room)
+            self._group.allreduce_add_norm(x, residual, weight, eps, self._scale, self._x_weight, *room)
             return made, residual
         self._group.all_reduce(x)
         return self._read_summed(x, residual)

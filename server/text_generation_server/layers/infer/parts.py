@@ -1,4 +1,4 @@
-"""Large steps in two parts: while the ranks sum up one of them, the products of the other are computed.
+"""Overlapped halves of large steps: the all-reduce of one runs beside the GEMMs of the other.
 
 Between two attentions every token is treated alone, so the parts take turns there: output product, sum, feed-forward
 network, sum, and the product that the next attention begins with (as the two micro-batches of DeepSeek-V3 and the

@@ -1,4 +1,4 @@
-"""Normalisation of queries and keys that the operator before attention does not have."""
+"""QK norm that the operator before attention does not have."""
 
 from torch import Tensor, stack
 from torch.nn import functional

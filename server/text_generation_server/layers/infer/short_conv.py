@@ -2,7 +2,8 @@
 
 from torch import Tensor
 
-from ... import kernels
+import text_generation_kernels as kernels
+
 from ...config.recurrent import ShortConvSpec
 from ..weights import Activations, ActivationScheme, ShortConvWeights
 from .mixer import Mixer

@@ -67,7 +67,9 @@ class CacheShape:
     value_dim: int
     """Elements of a value."""
     codes: torch.dtype | None = None
-    """Type of codes of 8 bits that stand for elements (`kernels/kv_codes.py`); None: elements of the model's type."""
+    """Type of codes of 8 bits that stand for elements (`text_generation_kernels/attention/kv_quantisation.py`); None:
+    elements of the model's type.
+    """
     given_scales: Tensor | None = None
     """[kv_heads, 2] bfloat16: the scales of keys and values of all positions, where the checkpoint has them."""
     shared: bool = False

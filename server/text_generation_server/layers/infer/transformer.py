@@ -1,4 +1,4 @@
-"""One layer: a mixer, a feed-forward network, or both, which read and add to a running sum.
+"""One layer: a mixer, a feed-forward network, or both, which read the residual stream and add to it.
 
 The sum of everything before (`residual`) and the last addend (`x`) travel apart, so that addition and normalisation
 are one operator. The ranks hold parts of an addend; they are summed where it is added (`Junction`).

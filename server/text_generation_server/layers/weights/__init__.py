@@ -1,4 +1,4 @@
-"""What layers hold, and how the ranks of a group share it."""
+"""Weights of layers, and how the ranks of a group share them."""
 
 from .activations import Activations, ActivationScheme, RmsNorm
 from .attention import AttentionWeights, load_attention

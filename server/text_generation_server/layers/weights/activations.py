@@ -1,4 +1,4 @@
-"""Inputs of matrices, and the form in which a matrix wants them."""
+"""Activations as inputs of matrices, in the number format that a matrix wants."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ... import kernels
+import text_generation_kernels as kernels
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,4 +1,4 @@
-"""What an attention holds: its heads are shared among the ranks."""
+"""Weights of attention: its heads are shared among the ranks."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

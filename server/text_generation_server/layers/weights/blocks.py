@@ -1,4 +1,4 @@
-"""Rows of stored matrices that become one matrix, so that one product computes them all."""
+"""Rows of stored matrices that become one fused matrix, so that one GEMM computes them all."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

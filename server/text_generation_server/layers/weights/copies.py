@@ -1,4 +1,4 @@
-"""Matrices of few bits a second time, as they are without quantisation, for steps of many tokens.
+"""16-bit copies of weight-only quantised matrices, for steps of many tokens.
 
 Few tokens are faster the fewer bits are read. Many tokens are bound by matrix units, which want 16 bits: where memory
 is ample, they multiply by a copy that has them, at the speed of a model that was never quantised.

@@ -1,4 +1,4 @@
-"""Matrices of 8-bit numbers as checkpoints store them, or made of 16-bit ones, and the forms in which they run."""
+"""8-bit matrices as checkpoints store them, or made of 16-bit ones, and the variants in which they run."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,10 +6,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ... import kernels
+import text_generation_kernels as kernels
+from text_generation_kernels.norm.quantise_rows import quantise_rows_torch
+
 from ...config.quantisation import BLOCK, Fp8, Int8
 from ...errors import ModelFilesError
-from ...kernels.quantise_rows import quantise_rows_torch
 from ...weights import Slice, WeightSource
 from .activations import ActivationScheme
 from .blocks import RowBlock, row_order

@@ -1,4 +1,4 @@
-"""What comes before and after the layers: embedding and output matrix."""
+"""Embedding and output matrix, before and after the layers."""
 
 from dataclasses import dataclass
 

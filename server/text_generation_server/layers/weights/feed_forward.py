@@ -1,4 +1,4 @@
-"""What a dense feed-forward network holds: its inner dimension is shared among the ranks."""
+"""Weights of a dense feed-forward network: its inner dimension is shared among the ranks."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,6 @@
-"""Matrices of few bits as checkpoints store them, or made of 16-bit ones, and the form in which they run."""
+"""Weight-only quantised matrices as checkpoints store them, or made of 16-bit ones, and the variant in which they
+run.
+"""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -6,7 +8,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from ... import kernels
+import text_generation_kernels as kernels
+
 from ...config.quantisation import Packed
 from ...weights import WeightSource
 from . import formats

@@ -1,4 +1,4 @@
-"""What a gated delta net holds: its heads are shared among the ranks."""
+"""Weights of a gated delta net: its heads are shared among the ranks."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,11 +1,12 @@
-"""Matrices of few bits with a scale for each group of inputs, multiplied by 16-bit inputs."""
+"""Weight-only quantised matrices, with a scale for each group of inputs and 16-bit activations."""
 
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from ... import kernels
+import text_generation_kernels as kernels
+
 from .activations import Activations, ActivationScheme
 from .linear import activated, are_alone, dense_product, in_blocks, total_bytes
 
@@ -15,7 +16,7 @@ _FEW = 64
 
 @dataclass
 class Grouped:
-    """See `Linear`; tensors are as `kernels.grouped_linear` reads them."""
+    """See `Linear`; tensors are as `kernels.weight_only_linear` reads them."""
 
     inputs: int
     packed: Tensor
@@ -69,7 +70,7 @@ class Grouped:
                 return dense_product(x, self.copy, bias, activation)
             out = x.new_empty(x.shape[0], self.outputs // (1 if activation is None else 2))
             held = self.packed, self.scales, self.zeros, self.table, self.perm
-            kernels.grouped_linear(x, *held, bias, out, self.group_size, activation)
+            kernels.weight_only_linear(x, *held, bias, out, self.group_size, activation)
             return out
 
         return in_blocks((x.x,), block, product)

@@ -1,4 +1,4 @@
-"""What a latent attention holds: its heads are shared among the ranks, the latent vector is whole on each."""
+"""Weights of latent attention: its heads are shared among the ranks, the latent vector is whole on each."""
 
 from dataclasses import dataclass
 

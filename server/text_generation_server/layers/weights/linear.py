@@ -1,4 +1,4 @@
-"""Matrices in the forms in which they run."""
+"""Matrices of linear layers, in the variants in which they run."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ... import kernels
-from ...kernels.skinny_linear import MAX_TOKENS
+import text_generation_kernels as kernels
+from text_generation_kernels.matmul.skinny_linear import MAX_TOKENS
+
 from .activations import Activations, ActivationScheme, padded
 
 
@@ -92,11 +93,11 @@ class Dense:
 
     def in_parts(self, x: Activations) -> Tensor:
         """`product`, or float32 [parts, T, outputs] that are yet to be added up, where that is faster."""
-        parts = 1 if x.is_one_before_norm else kernels.linear_parts(x.x, self.weight)
+        parts = 1 if x.is_one_before_norm else kernels.linear_splits(x.x, self.weight)
         if parts == 1:
             return self.product(x)
         out = x.x.new_empty(parts, x.x.shape[0], self.outputs, dtype=torch.float32)
-        kernels.linear_in_parts(x.x, self.weight, out)
+        kernels.linear_split_k(x.x, self.weight, out)
         return out
 
     def add(self, x: Activations, total: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""From stored matrices to a rank's part of them, in the forms in which they run (`linear.py`).
+"""Loading of stored matrices: a rank's part of them, in the variants in which they run (`linear.py`).
 
 There are two ways of cutting (Megatron-LM, Shoeybi et al., 2019). Column parallel: each rank holds some outputs, and no
 communication is needed. Row parallel: each rank holds some inputs, and the outputs of all ranks must be summed.

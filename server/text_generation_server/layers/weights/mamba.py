@@ -1,6 +1,4 @@
-"""What the two kinds of state space layers hold (Mamba 1 and 2): channels, or heads, are shared among the
-ranks.
-"""
+"""Weights of both kinds of state space layers (Mamba 1 and 2): channels, or heads, are shared among the ranks."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""What a mixture of experts holds: a rank's part of the experts (`experts/part.py`), and the router whole.
+"""Weights of a mixture of experts: a rank's part of the experts (`experts/part.py`), and the router whole.
 
 A network that every token passes besides becomes further experts of the same inner size, the last one filled up with
 zeros, which add nothing: so one operator computes all of them. It is a dense network, of which each rank has a part,
@@ -11,8 +11,9 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from text_generation_kernels import ExpertMatrix
+
 from ...config.spec import DenseSpec, MoeSpec
-from ...kernels import ExpertMatrix
 from .checkpoint import Checkpoint
 from .experts import ExpertPart, load_experts
 from .feed_forward import DenseWeights, load_dense

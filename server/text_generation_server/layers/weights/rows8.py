@@ -1,11 +1,12 @@
-"""Matrices of 8-bit numbers, multiplied by 8-bit inputs."""
+"""W8A8 matrices: 8-bit weights and 8-bit activations."""
 
 from dataclasses import dataclass
 
 from torch import Tensor
 
-from ... import kernels
-from ...kernels.scaled_linear import MAX_TOKENS
+import text_generation_kernels as kernels
+from text_generation_kernels.matmul.w8a8_linear import MAX_TOKENS
+
 from .activations import Activations, ActivationScheme
 from .linear import activated, in_blocks, total_bytes
 
@@ -50,7 +51,7 @@ class Rows8:
             return Activations(self._product(x, self.bias, None, activation))
         made, room = Activations.to_fill(x.x.new_empty(x.x.shape[0], self.outputs // 2), wants)
         held = self.weight, self.scale, self.bias
-        kernels.scaled_gated(*x.eight_bit(self.wants), *held, activation, made.x, *room)
+        kernels.w8a8_gated(*x.eight_bit(self.wants), *held, activation, made.x, *room)
         return made
 
     def in_parts(self, x: Activations) -> Tensor:
@@ -59,17 +60,17 @@ class Rows8:
             return self.apply(x)
         made = x.made_for(self.wants)
         eight, scale = made.eight_bit(self.wants)
-        parts = kernels.scaled_parts(eight, scale, self.weight, self.scale)
+        parts = kernels.w8a8_splits(eight, scale, self.weight, self.scale)
         if parts == 1:
             return self.apply(made)
         out = scale.new_empty(parts, eight.shape[0], self.outputs)
-        kernels.scaled_in_parts(eight, scale, self.weight, self.scale, out)
+        kernels.w8a8_split_k(eight, scale, self.weight, self.scale, out)
         return out
 
     def _product(self, x: Activations, bias: Tensor | None, block: int | None, activation: str | None = None) -> Tensor:
         def product(x: Tensor, scale: Tensor | None) -> Tensor:
             out = like.new_empty(x.shape[0], self.outputs // (1 if activation is None else 2))
-            kernels.scaled_linear(x, scale, self.weight, self.scale, bias, out, activation, self.wants.bound)
+            kernels.w8a8_linear(x, scale, self.weight, self.scale, bias, out, activation, self.wants.bound)
             return out
 
         like, wants = x.x, self.wants

@@ -1,4 +1,4 @@
-"""What a layer with a short convolution between two gates holds: channels are shared among the ranks."""
+"""Weights of a layer with a short convolution between two gates: channels are shared among the ranks."""
 
 from dataclasses import dataclass
 

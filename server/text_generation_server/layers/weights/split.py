@@ -1,14 +1,15 @@
-"""Which part of a model belongs to a rank."""
+"""Tensor-parallel shard of a model that belongs to a rank."""
 
 from dataclasses import dataclass
 
 from torch import Tensor
 from torch.nn import functional
 
+from text_generation_kernels import num_splits, split_size
+
 from ...config.parallel import kv_heads_of_rank
 from ...config.shards import check_heads
 from ...distributed import TensorParallelGroup
-from ...kernels import num_splits, split_size
 
 
 def even_span(size: int, rank: int, world_size: int, align: int = 1) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""Models that run through their class of Transformers, with our pool, attention, products and ranks.
+"""Models that run through their class of Transformers, with our KV pool, attention, GEMMs and ranks.
 
 The only part of the package that imports transformers, and imported only for such models: the library takes seconds.
 No code of a model is run: `config.json` names a class of the installed library, and nothing else is looked at.

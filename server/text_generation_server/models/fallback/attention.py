@@ -5,7 +5,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ... import kernels
+import text_generation_kernels as kernels
+
 from ...layers.infer import CacheShape, InferState, LayerCache
 from .interfaces import AttentionLayer
 from .rehearsal import AttentionCall

@@ -1,4 +1,4 @@
-"""Whether a class can be served, and by so many ranks, without its weights."""
+"""Check that a class can be served, and by so many ranks, without its weights."""
 
 import torch
 from transformers import PreTrainedModel

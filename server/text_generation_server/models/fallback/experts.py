@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from transformers.activations import ACT2FN
 from transformers.integrations.moe import _default_apply_gate
 
-from ... import kernels
+import text_generation_kernels as kernels
+
 from ...config.fallback import unsupported
 from ...config.families.common import ACTIVATIONS
 from ...distributed import TensorParallelGroup

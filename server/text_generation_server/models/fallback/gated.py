@@ -5,7 +5,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from ... import kernels
+import text_generation_kernels as kernels
+
 from ...config.families.common import ACTIVATIONS
 from ...config.spec import Activation
 from .linear import Merged

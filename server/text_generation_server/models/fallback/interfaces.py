@@ -1,4 +1,4 @@
-"""What Transformers calls in place of its own attention, masks and experts.
+"""Functions that Transformers calls in place of its own attention, masks and experts.
 
 Its registries know one function for a whole process, so the function asks the module it is called for: a module that
 is served, or rehearsed, has an object of ours in the attribute `served_by`.

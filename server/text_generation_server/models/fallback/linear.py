@@ -1,4 +1,4 @@
-"""Matrices of a class, in our products: those that read the same tensor are one."""
+"""Linear layers of a class, as our GEMMs: those that read the same tensor are one."""
 
 from collections.abc import Sequence
 

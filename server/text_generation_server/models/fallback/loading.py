@@ -1,4 +1,4 @@
-"""From a configuration and weights to a served model."""
+"""Loading of a served class, from a configuration and weights."""
 
 # Switches of the library have names with an underscore.
 # pyright: reportPrivateUsage=false

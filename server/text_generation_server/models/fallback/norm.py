@@ -5,7 +5,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from ... import kernels
+import text_generation_kernels as kernels
+
 from ...config.spec import NormSpec
 from ...layers.weights.checkpoint import fold_norm_weight
 

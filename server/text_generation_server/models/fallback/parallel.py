@@ -1,4 +1,4 @@
-"""Which part of each tensor is this rank's, by the plan of a class."""
+"""A rank's shard of each tensor, by the plan of a class."""
 
 import logging
 import re

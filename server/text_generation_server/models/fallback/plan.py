@@ -1,4 +1,4 @@
-"""How the matrices of a class are shared among ranks: by the plan that it brings, else by what its modules compute."""
+"""Sharding plan of a class's matrices: the one that it brings, else one from what its modules compute."""
 
 import torch
 from torch import nn

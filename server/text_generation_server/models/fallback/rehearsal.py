@@ -1,4 +1,4 @@
-"""What a class does in a forward pass, seen on the meta device, where nothing is computed.
+"""Dry run of a class's forward pass on the meta device, where nothing is computed.
 
 Whatever needs the value of a tensor on the host fails there: so a model that passes can be captured in a CUDA graph.
 """

@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from transformers import PreTrainedModel
 
-from ... import kernels
+import text_generation_kernels as kernels
 
 _NAME = "apply_rotary_pos_emb"
 

@@ -1,4 +1,4 @@
-//! What must hold of a tree at any time, checked by tests.
+//! Invariants of the tree, checked by tests.
 
 use std::collections::HashMap;
 

@@ -1,4 +1,5 @@
-//! How nodes leave the tree: evicted while nobody holds them, or detached because what they hold must not be used again.
+//! Removal of nodes from the tree: evicted while nobody holds them, or detached because what they hold must not be used
+//! again.
 
 use text_generation_client::types::SlotRange;
 

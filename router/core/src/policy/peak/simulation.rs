@@ -1,5 +1,5 @@
-//! A queue that never runs dry before a pool that is too small, in model time: each step every request generates a
-//! token. How much of the pool is in use, and how often must a request pause?
+//! Simulation of a queue that never runs dry before a pool that is too small, in model time: each step every request
+//! generates a token. How much of the pool is in use, and how often must a request pause?
 
 use std::collections::VecDeque;
 

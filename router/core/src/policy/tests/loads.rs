@@ -96,23 +96,26 @@ type Load = (&'static str, Vec<Request>, u32);
 /// Those of `benchmark/bars.py`, with how many requests may run.
 fn loads() -> Vec<Load> {
     let at_once = |count: usize| std::iter::repeat_n(0.0, count);
-    let sized = requests;
     vec![
-        ("64 at a time, 2048/256", sized(at_once(128), 2048, 256), 64),
-        ("burst, 512/128", sized(at_once(256), 512, 128), 256),
+        (
+            "64 at a time, 2048/256",
+            requests(at_once(128), 2048, 256),
+            64,
+        ),
+        ("burst, 512/128", requests(at_once(256), 512, 128), 256),
         (
             "4 a second, 1024/256",
-            sized(by_chance(4.0, 120), 1024, 256),
+            requests(by_chance(4.0, 120), 1024, 256),
             256,
         ),
         (
             "8 a second, 1024/256",
-            sized(by_chance(8.0, 240), 1024, 256),
+            requests(by_chance(8.0, 240), 1024, 256),
             256,
         ),
         (
             "12 a second, 1024/256",
-            sized(by_chance(12.0, 360), 1024, 256),
+            requests(by_chance(12.0, 360), 1024, 256),
             256,
         ),
     ]

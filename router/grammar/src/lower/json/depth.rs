@@ -1,4 +1,4 @@
-//! How deep a schema goes, references included: the engine follows it by recursion.
+//! Depth of a schema, references included: the engine follows it by recursion.
 
 use std::collections::HashSet;
 

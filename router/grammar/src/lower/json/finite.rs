@@ -1,4 +1,4 @@
-//! Whether a value can fit a schema that refers to itself: `{"$ref": "#"}` says nothing, and a list whose every item
+//! Check that a value can fit a schema that refers to itself: `{"$ref": "#"}` says nothing, and a list whose every item
 //! must hold a further one never ends. The engine takes both, and a generation would go on until its tokens are spent.
 
 use std::collections::HashSet;

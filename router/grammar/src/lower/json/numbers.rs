@@ -1,4 +1,4 @@
-//! What the engine can do with numbers. It reads all of them as doubles.
+//! Bounds and steps of numbers that the engine can enforce. It reads all of them as doubles.
 
 use serde_json::{Number, Value};
 

@@ -1,4 +1,4 @@
-//! Which regular expressions of a schema the engine can follow.
+//! Regular expressions of a schema that the engine can follow.
 
 use std::collections::HashMap;
 

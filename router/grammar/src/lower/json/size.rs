@@ -1,5 +1,5 @@
-//! How large a schema becomes when its alternatives are multiplied out, and patterns that hold at once. The engine does
-//! both, and counts its steps but not what each of them makes: that can double with every level and every pattern.
+//! Size of a schema when its alternatives are multiplied out, and patterns that hold at once. The engine does both, and
+//! counts its steps but not what each of them makes: that can double with every level and every pattern.
 
 use std::collections::HashMap;
 

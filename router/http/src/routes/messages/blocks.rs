@@ -1,4 +1,4 @@
-//! What a model writes becomes content blocks: events of a stream, and the content of the finished message.
+//! Content blocks of what a model writes: events of a stream, and the content of the finished message.
 //!
 //! One block is open at a time. The finished message is made of the very blocks that a stream would have sent.
 

@@ -1,4 +1,4 @@
-//! What clients send to `/v1/messages`.
+//! Bodies that clients send to `/v1/messages`.
 
 use serde::Deserialize;
 use serde_json::{Map, Value, json};

@@ -1,4 +1,4 @@
-//! Messages in Anthropic's shape become those of a chat template.
+//! Messages in Anthropic's shape, which become those of a chat template.
 
 use std::collections::HashMap;
 

@@ -1,4 +1,4 @@
-//! What clients send to `/v1/chat/completions`.
+//! Bodies that clients send to `/v1/chat/completions`.
 
 use std::collections::BTreeMap;
 

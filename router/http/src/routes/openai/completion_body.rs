@@ -1,4 +1,4 @@
-//! What clients send to `/v1/completions`.
+//! Bodies that clients send to `/v1/completions`.
 
 use std::collections::BTreeMap;
 

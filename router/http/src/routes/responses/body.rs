@@ -1,4 +1,4 @@
-//! What clients send to `/v1/responses`.
+//! Bodies that clients send to `/v1/responses`.
 
 use std::collections::BTreeMap;
 

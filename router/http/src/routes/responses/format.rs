@@ -1,4 +1,4 @@
-//! `text` of a body: what the text of the answer looks like.
+//! The field `text` of a body: what the text of the answer looks like.
 
 use serde::Deserialize;
 use serde_json::{Value, json};

@@ -1,4 +1,4 @@
-//! Items of a request's `input` become the messages of a conversation.
+//! Items of a request's `input`, which become the messages of a conversation.
 //!
 //! Clients send what they were answered back with the next turn, or refer to it ([`remembered`](super::remembered)). All that the assistant wrote
 //! between two inputs becomes one message, as the model wrote it, so the prompt of a turn begins with that of the one

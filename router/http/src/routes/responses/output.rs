@@ -1,4 +1,4 @@
-//! What a model writes becomes output items: events of a stream, and the `output` of the finished response.
+//! Output items of what a model writes: events of a stream, and the `output` of the finished response.
 //!
 //! One item is open at a time. The finished response holds the very items that a stream would have sent, ids included.
 

@@ -1,4 +1,4 @@
-"""The experts of a mixture: from the layouts in which checkpoints have them to a rank's part, as it runs."""
+"""Weights of experts: from the layouts in which checkpoints have them to a rank's part, as it runs."""
 
 from .loading import load_experts
 from .part import ExpertPart, shared_experts

@@ -1,4 +1,4 @@
-"""Matrices of experts as codes: one at a time comes in, and all together are what the kernels read."""
+"""Quantised matrices of experts: one at a time comes in, and the kernels read all of them stacked."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -6,9 +6,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from .... import kernels
+import text_generation_kernels as kernels
+from text_generation_kernels import ExpertMatrix
+
 from ....config.quantisation import BLOCK, Fp8, Int8
-from ....kernels import ExpertMatrix
 from .. import mxfp4
 from ..eight_bit import Eight
 from ..formats import Groups

@@ -1,4 +1,4 @@
-"""From a checkpoint to both matrices of a rank's experts: as codes where the kernels read them, else with 16 bits."""
+"""Loading of both matrices of a rank's experts: as codes where the kernels read them, else with 16 bits."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -7,8 +7,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from text_generation_kernels import ExpertMatrix, pack_codes
+
 from ....config.quantisation import BLOCK, Packed, Scheme
-from ....kernels import ExpertMatrix, pack_codes
 from ....weights import Slice
 from .. import eight_bit, few_bits, mxfp4
 from ..blocks import RowBlock

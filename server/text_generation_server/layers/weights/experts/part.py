@@ -1,4 +1,4 @@
-"""Which part of a mixture belongs to a rank, and what its tensors are called.
+"""Experts of a mixture that belong to a rank, and the names of their tensors.
 
 By tensor parallelism that is a part of the inner dimension of every expert, by expert parallelism (GShard, Lepikhin et
 al., 2020) some experts whole. Hidden states are the same on all ranks, and results are summed, so that either way a

@@ -1,4 +1,4 @@
-"""Experts with 16 bits, from every layout: as they are, or as the numbers that their codes stand for."""
+"""16-bit experts, from every layout: as they are, or dequantised."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,6 @@
-"""From the tensors of a checkpoint to codes in groups: a file for each format. Nothing of the engine is known here."""
+"""Formats of group-quantised weights, from the tensors of a checkpoint to codes: a file for each format. Nothing of the
+engine is known here.
+"""
 
 from .groups import Groups, stacked
 from .online import OnlineKind, quantise_groups

@@ -1,4 +1,4 @@
-"""Codes of few bits that share scales: what every grouped format becomes, whatever it is in the checkpoint."""
+"""Group-quantised codes that share scales: every format of them becomes this, whatever it is in the checkpoint."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

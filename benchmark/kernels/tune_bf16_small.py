@@ -1,0 +1,153 @@
+"""Chooses tiles of 16-bit GEMMs of 33 to 64 tokens on Hopper cards.
+
+    python benchmark/kernels/tune_bf16_small.py > benchmark/results/tune_skinny_hopper.json
+    python benchmark/kernels/tune_bf16_small.py --choose benchmark/results/tune_skinny_hopper.json
+
+The first needs a CUDA device of compute capability 9.0, and times every form with 64 tokens of random matrices, one
+after the other. The second writes the data file. A form costs a model a compilation when it starts, so the fewest are
+taken that come within `TOLERANCE` of the best time of each matrix.
+"""
+
+import argparse
+import dataclasses
+import itertools
+import json
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from _settings import replace_settings
+from _timing import GPU_PLAN, seconds_per_call
+from skinny_linear import make_weights
+from torch import Tensor
+
+from text_generation_kernels.matmul import bf16_small_hopper
+from text_generation_kernels.runtime.launch import compile_only
+
+TOKENS = 64
+
+
+class Matrix(NamedTuple):
+    """Key of the data file; `gated` is 2 where gate and up lie behind each other."""
+
+    gated: int
+    parts: int
+    outputs: int
+    inputs: int
+
+
+class Form(NamedTuple):
+    """As in the data file."""
+
+    ROWS: int
+    BLOCK_K: int
+    STAGES: int
+    X_STAGES: int
+
+
+WHOLE = [
+    *((1024, 3072), (6144, 1024), (6144, 4096), (7168, 5120), (8192, 2048), (8192, 4096), (8192, 14336)),
+    *((10240, 8192), (14336, 4096), (18432, 4096), (32064, 8192), (49152, 2048), (128256, 4096), (151936, 896)),
+    (152064, 3584),
+]
+NARROW = [
+    *((3072, 3072), (3584, 3584), (3584, 18944), (4096, 4096), (4096, 14336), (4608, 3584)),
+    *((5120, 5120), (5120, 8192), (5120, 13824), (5120, 27648)),
+]
+GATED = [
+    *((2816, 512), (9728, 896), (11264, 2048), (14336, 8192), (16384, 2048), (19456, 2560), (22016, 4096)),
+    *((24576, 4096), (27648, 5120), (28672, 4096), (28672, 8192), (34816, 5120), (37888, 3584), (55296, 5120)),
+    (57344, 8192),
+]
+MATRICES = [
+    *(Matrix(1, 1, *shape) for shape in WHOLE),
+    *(Matrix(1, parts, *shape) for shape in NARROW for parts in (1, 2, 3, 4)),
+    *(Matrix(2, 1, *shape) for shape in GATED),
+]
+ROWS = (32, 64, 72, 80, 128, 144)
+SHARES_KIB = (220, 110, 73)
+"""Of shared memory, for a program where one, two or three are on a processor."""
+TOLERANCE = 1.01
+PLAN = dataclasses.replace(GPU_PLAN, calls=24, replays=7)
+
+
+def forms(gated: int) -> Iterator[Form]:
+    """Candidates: as many tiles as there is room for."""
+    for rows, block_k, x_stages, kib in itertools.product(ROWS, (64, 128), (4, 6, 8), SHARES_KIB):
+        room = (kib << 10) - x_stages * TOKENS * block_k * 2
+        stages = room // (rows * block_k * 2 * gated)
+        if 3 <= stages <= 10:
+            yield Form(rows, block_k, stages, x_stages)
+
+
+def measure(matrix: Matrix) -> dict[Form, float]:
+    """Microseconds of each form."""
+    gated, parts, outputs, inputs = matrix
+    weights = make_weights(PLAN, outputs, inputs)
+    x = torch.randn(TOKENS, inputs, dtype=PLAN.dtype, device=PLAN.device)
+    out = x.new_empty(TOKENS, outputs // gated)
+    if parts > 1:
+        out = torch.empty(parts, *out.shape, device=PLAN.device)
+
+    def run(form: Form, weight: Tensor) -> None:
+        bf16_small_hopper.nearest = lambda *_, **__: form._asdict()
+        bf16_small_hopper.bf16_small_hopper(x, weight, None, out, parts, "silu" if gated == 2 else None)
+
+    def microseconds(form: Form) -> float:
+        return round(seconds_per_call(PLAN, lambda index: run(form, weights[index]), len(weights)) * 1e6, 2)
+
+    candidates = list(forms(gated))
+    with compile_only(16):
+        for form in candidates:
+            run(form, weights[0])
+    return {form: microseconds(form) for form in candidates}
+
+
+def choose(times: Mapping[Matrix, Mapping[Form, float]]) -> dict[Matrix, Form]:
+    """Forms that are good enough for as many matrices as any, until each has one."""
+    fits = {
+        matrix: {form for form, time in by_form.items() if time <= TOLERANCE * min(by_form.values())}
+        for matrix, by_form in times.items()
+    }
+    chosen: dict[Matrix, Form] = {}
+    while len(chosen) < len(fits):
+        left = {matrix: each for matrix, each in fits.items() if matrix not in chosen}
+        form = max(sorted(set().union(*left.values())), key=lambda form: sum(form in each for each in left.values()))
+        chosen |= {matrix: form for matrix, each in left.items() if form in each}
+    return chosen
+
+
+def write(chosen: dict[Matrix, Form]) -> None:
+    """Replaces the data file."""
+    entries = [{"key": matrix._asdict(), "config": form._asdict()} for matrix, form in sorted(chosen.items())]
+    replace_settings("bf16_small_hopper", entries, lambda _: True)
+
+
+def main() -> None:
+    """Prints one JSON object, or writes the data file."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--choose", type=Path, metavar="FILE", help="write the data file from what was measured")
+    arguments = parser.parse_args()
+    if arguments.choose:
+        rows = json.loads(arguments.choose.read_text(encoding="utf-8"))["rows"]
+        write(choose({Matrix(*row["matrix"]): {Form(*form): time for *form, time in row["forms"]} for row in rows}))
+        return
+    if not torch.cuda.is_available():
+        parser.error("no CUDA device")
+    result = {
+        "command": "python " + " ".join(sys.argv),
+        "device": torch.cuda.get_device_name(),
+        "matrix": Matrix._fields,
+        "forms": [*Form._fields, "microseconds"],
+    }
+    lines = ",\n".join(
+        json.dumps({"matrix": matrix, "forms": [[*form, time] for form, time in measure(matrix).items()]})
+        for matrix in MATRICES
+    )
+    sys.stdout.write(f'{json.dumps(result)[:-1]}, "rows": [\n{lines}\n]}}\n')
+
+
+if __name__ == "__main__":
+    main()

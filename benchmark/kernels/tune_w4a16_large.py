@@ -1,0 +1,102 @@
+"""Chooses launch settings of `weight_only_linear` for many tokens on Hopper cards, or a matrix in 16 bits.
+
+    python benchmark/kernels/tune_w4a16_large.py [--seconds N] > benchmark/results/tune_grouped_many.json
+    python benchmark/kernels/tune_w4a16_large.py --choose benchmark/results/tune_grouped_many.json
+
+The first needs a CUDA device of compute capability 9.0. The second writes the entries of the matrices that were
+measured into the data file.
+"""
+
+import argparse
+import dataclasses
+import itertools
+import json
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+from _settings import replace_settings
+from _timing import GPU_PLAN, Row, seconds_per_call
+from tune_weight_only import SHAPES
+from weight_only_linear import make_weights, sixteen_bits
+
+from text_generation_kernels.matmul.w4a16_large_hopper import w4a16_large_hopper
+from text_generation_kernels.matmul.weight_only_linear import by_matrix
+
+NAMES = ("BLOCK_M", "BLOCK_N", "num_warps", "num_stages")
+FORMS = ((128, 128, 8, 6), (256, 128, 8, 4), (256, 128, 8, 6))
+"""In the order of `NAMES`: each is compiled at every start."""
+TOKENS = (128, 256, 512, 1024, 2048)
+LEAST, MOST = 256, 1024
+"""For fewer tokens the other kernel is as fast or faster, for more the library is."""
+SPLITS = (1, 2, 3, 4)
+PROGRAMS = (60, 400)
+"""How many programs a launch may have where the inputs are divided."""
+PLAN = dataclasses.replace(GPU_PLAN, calls=24, replays=7)
+
+
+def measure(outputs: int, inputs: int, until: float) -> Iterator[Row]:
+    """The times of one matrix: as it is in 16 bits, made anew with 16 bits (`splits` 0), and by each candidate."""
+    weights = make_weights(PLAN, "symmetric", outputs, inputs)
+    for tokens in TOKENS:
+        if time.monotonic() > until:
+            return
+        x = torch.randn(tokens, inputs, dtype=PLAN.dtype, device=PLAN.device)
+        out = torch.empty(tokens, outputs, dtype=PLAN.dtype, device=PLAN.device)
+        head: Row = {"outputs": outputs, "inputs": inputs, "tokens": tokens}
+        head["sixteen_bits_microseconds"] = round(sixteen_bits(PLAN, outputs, inputs, tokens) * 1e6, 2)
+
+        def by_form(index: int, config: dict[str, int]) -> None:
+            w4a16_large_hopper(x, *weights[index][:3], None, out, config)  # noqa: B023 - called in this round alone
+
+        def whole(index: int) -> None:
+            by_matrix(x, *weights[index][:4], None, out, weights[index][4])  # noqa: B023
+
+        for form, splits in [(FORMS[0], 0), *itertools.product(FORMS, SPLITS)]:
+            programs = -(-tokens // form[0]) * -(-outputs // form[1]) * splits
+            if tokens < form[0] or (splits > 1 and not PROGRAMS[0] <= programs <= PROGRAMS[1]):
+                continue
+            config = {**dict(zip(NAMES, form, strict=True)), "splits": splits}
+            call = (lambda index, config=config: by_form(index, config)) if splits else whole
+            seconds = seconds_per_call(PLAN, call, len(weights))
+            yield head | config | {"microseconds": round(seconds * 1e6, 2)}
+
+
+def write(rows: list[Row]) -> None:
+    """The fastest way of each matrix and number of tokens."""
+    keys = ("outputs", "inputs", "tokens")
+    best: dict[tuple[object, ...], Row] = {}
+    for row in sorted(rows, key=lambda row: float(row["microseconds"])):
+        if int(row["tokens"]) < LEAST or (int(row["tokens"]) > MOST and row["splits"]):
+            continue
+        best.setdefault(tuple(row[key] for key in keys), row)
+    entries = [
+        {"key": {key: row[key] for key in keys}, "config": {name: row[name] for name in (*NAMES, "splits")}}
+        for _, row in sorted(best.items(), key=lambda item: str(item[0]))
+    ]
+    known = [entry["key"] for entry in entries]
+    replace_settings("w4a16_large_hopper", entries, lambda key: key in known)
+
+
+def main() -> None:
+    """Prints one JSON object, or writes the data file."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--seconds", type=float, default=600.0, help="stop measuring after so long")
+    parser.add_argument("--choose", type=Path, nargs="+", help="write the data file from what was measured")
+    arguments = parser.parse_args()
+    if arguments.choose:
+        write([row for path in arguments.choose for row in json.loads(path.read_text(encoding="utf-8"))["rows"]])
+        return
+    if not torch.cuda.is_available() or torch.cuda.get_device_capability() != (9, 0):
+        parser.error("no CUDA device of compute capability 9.0")
+    until = time.monotonic() + arguments.seconds
+    rows = [row for shape in SHAPES for row in measure(*shape, until)]
+    head = {"command": "python " + " ".join(sys.argv), "device": torch.cuda.get_device_name()}
+    lines = ",\n".join(f"  {json.dumps(row)}" for row in rows)
+    sys.stdout.write(f'{json.dumps(head)[:-1]}, "rows": [\n{lines}\n]}}\n')
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,209 @@
+r"""Chooses launch settings of `weight_only_linear`, by measuring all candidates beside the matrix in 16 bits.
+
+    python benchmark/kernels/tune_weight_only.py [--seconds N] [--bits 4] > measured.json
+    python benchmark/kernels/tune_weight_only.py --choose measured.json > benchmark/results/tune_grouped.json
+
+The first needs a CUDA device. For few tokens a product is timed together with the norm in front of it, as it runs in a
+model, because codes that are read before waiting count only there. The second replaces the entries of cards with 227
+KiB, of these matrices and numbers of tokens, in the data file. For each padded number of tokens two compiled forms
+serve all matrices, as in tune_linear.py; for many tokens each matrix gets one of them, or its form in 16 bits where
+that is faster.
+"""
+
+import argparse
+import dataclasses
+import itertools
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import torch
+from _settings import replace_settings
+from _timing import GPU_PLAN, Row, seconds_per_call
+from weight_only_linear import Weight, make_weights, sixteen_bits
+
+import text_generation_kernels as kernels
+from text_generation_kernels.matmul.weight_only_gemm import weight_only_gemm
+from text_generation_kernels.matmul.weight_only_linear import by_matrix
+from text_generation_kernels.runtime.launch import compile_only
+
+# Outputs and inputs: Llama 3.1 8B on one GPU and on two, 70B on one.
+SHAPES = [
+    *((28672, 4096), (4096, 14336), (6144, 4096), (4096, 4096)),
+    *((57344, 8192), (8192, 28672), (10240, 8192), (8192, 8192)),
+    *((14336, 4096), (4096, 7168), (3072, 4096), (4096, 2048)),
+]
+KINDS = {4: "symmetric", 8: "int8"}
+SPLITS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 14)
+NAMES = ("BLOCK_M", "BLOCK_N", "SWAP", "FOLD", "AHEAD", "num_warps", "num_stages", "ROWS", "LATER", "PROGRAMS")
+Form = tuple[int, ...]
+"""In the order of `NAMES`; the last ones may be left out."""
+FEW = 64
+"""Up to so many tokens the norm in front counts."""
+# By bits and padded tokens. Left out after first sweeps: more stages, a limit of registers, 256 outputs, tiles of 128
+# tokens, and 256 inputs at a time for matrix instructions.
+_FEW_TOKENS = [(32, 0, 0, 1, 1, 3), (64, 0, 0, 0, 2, 2), (64, 0, 0, 0, 2, 3), (64, 0, 0, 1, 2, 2), (64, 0, 0, 2, 2, 3)]
+_SOME_TOKENS = [(64, 0, 1, 0, 4, 3), (128, 0, 1, 0, 4, 3), (128, 0, 1, 0, 4, 2)]
+_LATER = [(128, 0, 0, 0, 4, 4, 128, 3), (128, 0, 1, 0, 4, 3, 128, 3), (128, 0, 1, 0, 4, 2, 128, 2)]
+_EIGHT_BITS = [(64, 0, 0, 0, 2, 2), (64, 0, 0, 0, 2, 3), (64, 0, 0, 0, 4, 3), (64, 1, 0, 0, 4, 3)]
+FORMS: dict[tuple[int, int], list[Form]] = {
+    (4, 8): [(8, *each) for each in [*_FEW_TOKENS, (64, 0, 0, 2, 2, 2), (64, 0, 0, 2, 4, 2)]],
+    (4, 16): [(16, *each) for each in [*_FEW_TOKENS, (64, 0, 0, 0, 2, 2, 64, 0, 4), _LATER[0]]],
+    (4, 32): [(32, *each) for each in [*_SOME_TOKENS, *_LATER]],
+    (4, 64): [(64, *each) for each in [*_SOME_TOKENS, *_LATER]],
+    (4, 128): [(64, *each) for each in [*_SOME_TOKENS, *_LATER]],
+    **{(4, tokens): [(64, *each) for each in _SOME_TOKENS] for tokens in (256, 512)},
+    (8, 8): [(8, *each) for each in _EIGHT_BITS],
+    (8, 16): [(16, *each) for each in _EIGHT_BITS],
+    (8, 32): [(32, 64, 0, 0, 0, 4, 2), (32, 64, 0, 0, 0, 4, 3), (32, 128, 0, 0, 0, 4, 2)],
+    **{(8, tokens): [(64, 64, 0, 0, 0, 4, 2), (64, 128, 0, 0, 0, 4, 2)] for tokens in (64, 128, 256)},
+}
+PLAN = dataclasses.replace(GPU_PLAN, calls=24, replays=5)
+PROGRAMS = (120, 1800)
+"""How many programs a launch may have where the inputs are divided."""
+Times = dict[Form, dict[int, float]]
+"""Microseconds by form and number of parts."""
+
+
+def settings(form: Form, splits: int) -> dict[str, int]:
+    """As in the data file."""
+    return {**dict(zip(NAMES, form, strict=False)), "splits": splits}
+
+
+def candidates(shape: tuple[int, int], tokens: int, forms: list[Form]) -> Iterator[tuple[Form, int]]:
+    """Forms and numbers of parts that may be the fastest."""
+    for form, splits in itertools.product(forms, SPLITS):
+        config = settings(form, splits)
+        rows = config.get("ROWS", config["BLOCK_N"])
+        programs = -(-tokens // config["BLOCK_M"]) * -(-shape[0] // rows) * splits
+        if splits == 1 or (PROGRAMS[0] <= programs <= PROGRAMS[1] and splits <= shape[1] // 256):
+            yield form, splits
+
+
+def measure(bits: int, weights: list[Weight], tokens: int, until: float) -> Iterator[Row]:
+    """The times of one matrix."""
+    outputs = len(weights[0][0])
+    inputs = weights[0][0].shape[1] * (8 if bits == 4 else 1)
+    shape = outputs, inputs
+    given = torch.randn(tokens, inputs, dtype=PLAN.dtype, device=PLAN.device)
+    ones, x = torch.ones_like(given[0]), torch.empty_like(given)
+    out = torch.empty(tokens, outputs, dtype=PLAN.dtype, device=PLAN.device)
+
+    def timed(product: Callable[[Weight], object]) -> float:
+        def run(index: int) -> None:
+            if tokens <= FEW:
+                kernels.rms_norm(given, ones, 1e-6, x)
+            product(weights[index])
+
+        return seconds_per_call(PLAN, run, len(weights)) * 1e6
+
+    def by_form(form: Form, splits: int) -> Callable[[Weight], object]:
+        config = settings(form, splits)
+        return lambda weight: weight_only_gemm(x, *weight[:4], None, out, config)
+
+    head: Row = {"bits": bits, "outputs": outputs, "inputs": inputs, "tokens": tokens}
+    kernels.rms_norm(given, ones, 1e-6, x)
+    with compile_only(4):
+        for form in FORMS[bits, tokens]:
+            by_form(form, 1)(weights[0])
+    other = sixteen_bits(PLAN, outputs, inputs, tokens) * 1e6
+    yield head | {"sixteen_bits_microseconds": other}
+    if tokens > FEW:
+        whole = lambda weight: by_matrix(x, *weight[:4], None, out, weight[4])  # noqa: E731
+        yield head | {"splits": 0, "microseconds": timed(whole)}
+    for form, splits in candidates(shape, tokens, FORMS[bits, tokens]):
+        if time.monotonic() > until:
+            return
+        yield head | settings(form, splits) | {"microseconds": timed(by_form(form, splits))}
+
+
+def choose(rows: list[Row]) -> Iterator[Row]:
+    """One entry for each matrix, as in the data file, with times beside."""
+    of_tokens: dict[tuple[int, int], list[Row]] = {}
+    for each in rows:
+        of_tokens.setdefault((int(each["bits"]), int(each["tokens"])), []).append(each)
+    for (bits, tokens), own in of_tokens.items():
+        times: dict[tuple[int, int], Times] = {}
+        others: dict[tuple[int, int], Row] = {}
+        for each in own:
+            shape = int(each["outputs"]), int(each["inputs"])
+            if each.get("splits"):
+                form = tuple(int(each[name]) for name in NAMES if name in each)
+                times.setdefault(shape, {}).setdefault(form, {})[int(each["splits"])] = float(each["microseconds"])
+            elif "splits" in each:
+                others.setdefault(shape, {})["matrix_microseconds"] = each["microseconds"]
+            else:
+                others.setdefault(shape, {})["sixteen_bits_microseconds"] = each["sixteen_bits_microseconds"]
+        pair = pair_for(times)
+        for shape, by_form in times.items():
+            taken, form, splits = min((t, form, s) for form in pair for s, t in by_form.get(form, {}).items())
+            config = settings(form, splits)
+            matrix = float(others.get(shape, {}).get("matrix_microseconds", taken))
+            if matrix < taken:
+                config, taken = config | {"splits": 0}, matrix
+            head: Row = {"bits": bits, "outputs": shape[0], "inputs": shape[1], "tokens": tokens}
+            best = min(min(each.values()) for each in by_form.values())
+            yield head | config | {"microseconds": taken, "best_microseconds": best} | others.get(shape, {})
+
+
+def pair_for(times: dict[tuple[int, int], Times]) -> tuple[Form, ...]:
+    """The two forms with the smallest sum of times, each as a ratio to the best time of its matrix."""
+    best = {shape: min(min(each.values()) for each in by_form.values()) for shape, by_form in times.items()}
+    forms = sorted({form for by_form in times.values() for form in by_form})
+
+    def cost(pair: tuple[Form, ...]) -> float:
+        return sum(
+            min(min(by_form.get(form, {0: 1e9}).values()) for form in pair) / best[shape]
+            for shape, by_form in times.items()
+        )
+
+    return min(itertools.combinations_with_replacement(forms, 2), key=cost)
+
+
+def write(rows: list[Row]) -> None:
+    """Replaces the entries of these matrices and numbers of tokens for this card's class in the data file."""
+    keys, configs = ("bits", "outputs", "inputs", "tokens"), (*NAMES, "splits")
+    entries = [
+        {
+            "key": {"shared_kib": 227} | {key: row[key] for key in keys} | {"table": 1},
+            "config": {name: row[name] for name in configs if name in row},
+        }
+        for row in rows
+    ]
+    known = [entry["key"] for entry in entries]
+    replace_settings("weight_only_linear", entries, lambda key: key in known)
+
+
+def main() -> None:
+    """Prints one JSON object."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--seconds", type=float, default=600.0, help="stop measuring after so long")
+    parser.add_argument("--bits", type=int, nargs="+", default=list(KINDS), choices=list(KINDS))
+    parser.add_argument("--tokens", type=int, nargs="+", help="padded numbers of tokens; all by default")
+    parser.add_argument("--shapes", type=int, nargs=2, default=(0, len(SHAPES)), help="from which to which")
+    parser.add_argument("--choose", type=Path, nargs="+", help="write the data file from what was measured")
+    arguments = parser.parse_args()
+    if arguments.choose:
+        files = [json.loads(path.read_text(encoding="utf-8")) for path in arguments.choose]
+        device, rows = files[0]["device"], list(choose([each for file in files for each in file["rows"]]))
+        write(rows)
+    elif not torch.cuda.is_available():
+        parser.error("no CUDA device")
+    else:
+        until = time.monotonic() + arguments.seconds
+        asked = [key for key in FORMS if key[0] in arguments.bits and key[1] in (arguments.tokens or (key[1],))]
+        rows = []
+        for shape, bits in [(shape, bits) for shape in SHAPES[slice(*arguments.shapes)] for bits in arguments.bits]:
+            weights = make_weights(PLAN, KINDS[bits], *shape)
+            for tokens in (tokens for of_bits, tokens in asked if of_bits == bits and time.monotonic() < until):
+                rows += measure(bits, weights, tokens, until)
+        device = torch.cuda.get_device_name()
+    head = json.dumps({"command": "python " + " ".join(sys.argv), "device": device})
+    lines = ",\n".join(f"  {json.dumps(row)}" for row in rows)
+    sys.stdout.write(f'{head[:-1]}, "rows": [\n{lines}\n]}}\n')
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,108 @@
+"""Bandwidth and rate of `w8a8_linear`, beside the 16-bit GEMM and torch's own W8A8 GEMM in the same run.
+
+    python benchmark/kernels/w8a8_linear.py [--dry-run] > benchmark/results/scaled_linear.json
+
+Matrices of Llama 3.1 8B and 70B on one GPU. Matrices rotate, so none is in the cache up to 64 tokens.
+"""
+
+import dataclasses
+from collections.abc import Callable, Iterator
+
+import torch
+from _timing import Plan, Row, report, seconds_per_call
+from torch import Tensor
+
+from text_generation_server import kernels
+
+# Outputs and inputs.
+SHAPES = {
+    "8b qkv": (6144, 4096),
+    "8b out": (4096, 4096),
+    "8b gate_up": (28672, 4096),
+    "8b down": (4096, 14336),
+    "70b qkv": (10240, 8192),
+    "70b out": (8192, 8192),
+    "70b gate_up": (57344, 8192),
+    "70b down": (8192, 28672),
+}
+TOKENS = (1, 16, 64, 128, 512, 2048)
+DRY_SHAPES = {"dry": (256, 256)}
+BLOCK = 128
+_FEW = 64
+
+
+def rows(plan: Plan, ceiling: float) -> Iterator[Row]:
+    """One row for each matrix and number of tokens."""
+    for name, (outputs, inputs) in (DRY_SHAPES if plan.dry_run else SHAPES).items():
+        count = min(64, max(2, -(-plan.rotation_bytes // (outputs * inputs))))
+        wide = torch.empty(max(2, count // 2), outputs, inputs, dtype=plan.dtype, device=plan.device).normal_(std=0.02)
+        float8 = [wide[0].to(torch.float8_e4m3fn).clone() for _ in range(count)]
+        int8 = [each.view(torch.int8) for each in float8]
+        for tokens in (1, 3) if plan.dry_run else TOKENS:
+            row = {"matrix": name, "outputs": outputs, "inputs": inputs, "tokens": tokens}
+            for kind, weights, block in (("fp8", float8, 0), ("int8", int8, 0), ("fp8_blocks", float8, BLOCK)):
+                row[f"{kind}_microseconds"] = _ours(plan, weights, tokens, block) * 1e6
+            row["bf16_microseconds"] = _wide(plan, wide, tokens) * 1e6
+            if not plan.dry_run:
+                row["library_tensor_microseconds"] = _library(plan, float8, tokens, by_row=False) * 1e6
+                row["library_rows_microseconds"] = _library(plan, float8, tokens, by_row=True) * 1e6
+            seconds = row["fp8_microseconds"] / 1e6
+            if tokens <= _FEW:
+                row["fp8_fraction_of_copy"] = outputs * inputs / seconds / ceiling
+            else:
+                row["fp8_tera_operations_per_second"] = 2 * tokens * outputs * inputs / seconds / 1e12
+            yield row
+
+
+def _seconds(
+    plan: Plan, tokens: int, weights: list[Tensor] | Tensor, product: Callable[[Tensor, Tensor], object]
+) -> float:
+    out = torch.empty(tokens, weights[0].shape[0], dtype=plan.dtype, device=plan.device)
+    count = len(weights) if tokens <= _FEW else 2
+    plan = dataclasses.replace(plan, calls=min(plan.calls, 24 if tokens <= _FEW else 4), replays=5)
+    return seconds_per_call(plan, lambda index: product(weights[index], out), count)
+
+
+def _values(plan: Plan, tokens: int, like: Tensor) -> Tensor:
+    values = torch.empty(tokens, like.shape[1], device=plan.device).normal_()
+    return values.to(torch.float8_e4m3fn).view(like.dtype)
+
+
+def _ours(plan: Plan, weights: list[Tensor], tokens: int, block: int) -> float:
+    outputs, inputs = weights[0].shape
+    x8 = _values(plan, tokens, weights[0])
+    scales = ((tokens, inputs // block), (outputs // block, inputs // block)) if block else ((tokens,), (outputs,))
+    x_scale, weight_scale = (torch.rand(*shape, device=plan.device) for shape in scales)
+    return _seconds(
+        plan, tokens, weights, lambda weight, out: kernels.w8a8_linear(x8, x_scale, weight, weight_scale, None, out)
+    )
+
+
+def _wide(plan: Plan, weights: Tensor, tokens: int) -> float:
+    x = torch.empty(tokens, weights.shape[2], dtype=plan.dtype, device=plan.device).normal_()
+
+    def product(weight: Tensor, out: Tensor) -> None:
+        if tokens <= _FEW:
+            kernels.skinny_linear(x, weight, None, out)
+        else:
+            torch.mm(x, weight.t(), out=out)
+
+    return _seconds(plan, tokens, weights, product)
+
+
+def _library(plan: Plan, weights: list[Tensor], tokens: int, by_row: bool) -> float:
+    x8 = _values(plan, tokens, weights[0])
+    shapes = ((tokens, 1), (1, len(weights[0]))) if by_row else ((), ())
+    a, b = (torch.ones(shape, device=plan.device) for shape in shapes)
+    return _seconds(
+        plan,
+        tokens,
+        weights,
+        lambda weight, out: torch._scaled_mm(
+            x8, weight.t(), scale_a=a, scale_b=b, out_dtype=plan.dtype, use_fast_accum=True, out=out
+        ),
+    )
+
+
+if __name__ == "__main__":
+    report("w8a8_linear", __doc__.splitlines()[0], rows)

@@ -1,0 +1,117 @@
+"""Weight bandwidth of `weight_only_linear` (W4A16, W8A16), beside 16-bit GEMMs of the same matrices and a copy in the
+same run.
+
+    python benchmark/kernels/weight_only_linear.py [--dry-run] > benchmark/results/grouped_linear.json
+
+Matrices of Llama 3.1 8B and 70B on one GPU, with groups of 128 inputs or, in 8 bits, a scale for each output. Matrices
+rotate, so none is in the cache. Bytes are those of codes and scales.
+"""
+
+from collections.abc import Iterator
+
+import torch
+from _timing import Plan, Row, report, seconds_per_call
+from torch import Tensor
+
+from text_generation_server import kernels
+
+# Outputs and inputs.
+SHAPES = {
+    "8B qkv": (6144, 4096),
+    "8B out": (4096, 4096),
+    "8B gate_up": (28672, 4096),
+    "8B down": (4096, 14336),
+    "70B gate_up": (57344, 8192),
+    "70B down": (8192, 28672),
+}
+DRY_SHAPES = {"dry": (48, 256)}
+TOKENS = (1, 4, 16, 32, 64, 128, 256, 512, 2048)
+KINDS = {"symmetric": 4, "zeros": 4, "table": 4, "int8": 8, "float8": 8}
+MOST = {"symmetric": 2048}
+"""Tokens that are measured; of other kinds 64."""
+GROUP = 128
+
+Weight = tuple[Tensor, Tensor, Tensor | None, Tensor | None, int]
+"""Packed codes, scales, zeros, table, group size."""
+
+
+def rows(plan: Plan, ceiling: float) -> Iterator[Row]:
+    """One row for each matrix, kind of codes and number of tokens."""
+    for name, (outputs, inputs) in (DRY_SHAPES if plan.dry_run else SHAPES).items():
+        library: dict[int, float] = {}
+        for kind in KINDS:
+            weights = make_weights(plan, kind, outputs, inputs)
+            num_bytes = sum(tensor.nbytes for tensor in weights[0][:3] if tensor is not None)
+            for tokens in (1, 70) if plan.dry_run else TOKENS:
+                if tokens > MOST.get(kind, 64) and not plan.dry_run:
+                    continue
+                ours = seconds(plan, weights, tokens)
+                library[tokens] = library.get(tokens) or sixteen_bits(plan, outputs, inputs, tokens)
+                yield {
+                    "matrix": name,
+                    "outputs": outputs,
+                    "inputs": inputs,
+                    "codes": kind,
+                    "tokens": tokens,
+                    "microseconds": ours * 1e6,
+                    "sixteen_bits_microseconds": library[tokens] * 1e6,
+                    "gigabytes_per_second": num_bytes / ours / 1e9,
+                    "fraction_of_copy": num_bytes / ours / ceiling,
+                }
+
+
+def make_weights(plan: Plan, kind: str, outputs: int, inputs: int) -> list[Weight]:
+    """As many random matrices as fill the rotation, two at least."""
+    bits = KINDS[kind]
+    count = min(32, max(2, -(-plan.rotation_bytes * 8 // (outputs * inputs * bits))))
+    return [_weight(plan, kind, bits, outputs, inputs) for _ in range(count)]
+
+
+def _weight(plan: Plan, kind: str, bits: int, outputs: int, inputs: int) -> Weight:
+    codes = torch.randint(0, 2**bits, (outputs, inputs), dtype=torch.uint8, device=plan.device)
+    packed = kernels.pack_codes(codes, bits)
+    if kind == "float8":
+        packed = torch.randn(outputs, inputs, device=plan.device).to(torch.float8_e4m3fn)
+    group = GROUP if bits == 4 else 0
+    groups = inputs // group if group else 1
+    scale = (torch.rand(outputs, groups, device=plan.device) + 0.5).bfloat16() / 64
+    scales, size = kernels.pack_scales(scale, inputs, group)
+    points = torch.randint(0, 16, (outputs, groups), device=plan.device)
+    zeros = kernels.pack_scales(points, inputs, group)[0] if kind == "zeros" else None
+    return packed, scales, zeros, torch.randn(16, device=plan.device) if kind == "table" else None, size
+
+
+def seconds(plan: Plan, weights: list[Weight], tokens: int) -> float:
+    """Median time of one product."""
+    outputs, inputs = weights[0][1].shape[1], weights[0][0].shape[1]
+    inputs *= 8 if weights[0][0].dtype == torch.int32 else 1
+    x = torch.empty(tokens, inputs, dtype=plan.dtype, device=plan.device).normal_()
+    out = torch.empty(tokens, outputs, dtype=plan.dtype, device=plan.device)
+
+    def product(index: int) -> None:
+        packed, scales, zeros, table, size = weights[index]
+        kernels.weight_only_linear(x, packed, scales, zeros, table, None, None, out, size)
+
+    return seconds_per_call(plan, product, len(weights))
+
+
+def sixteen_bits(plan: Plan, outputs: int, inputs: int, tokens: int) -> float:
+    """Median time of the product with a matrix in 16 bits."""
+    count = min(16, max(2, -(-plan.rotation_bytes // (outputs * inputs * plan.dtype.itemsize))))
+    weights = [
+        torch.empty(outputs, inputs, dtype=plan.dtype, device=plan.device).normal_(std=0.02) for _ in range(count)
+    ]
+    x = torch.empty(tokens, inputs, dtype=plan.dtype, device=plan.device).normal_()
+    out = torch.empty(tokens, outputs, dtype=plan.dtype, device=plan.device)
+
+    def product(index: int) -> None:
+        if tokens <= 64:
+            kernels.skinny_linear(x, weights[index], None, out)
+        else:
+            torch.mm(x, weights[index].t(), out=out)
+
+    return seconds_per_call(plan, product, count)
+
+
+if __name__ == "__main__":
+    report("weight_only_linear", __doc__.splitlines()[0], rows)

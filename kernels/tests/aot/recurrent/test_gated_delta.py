@@ -1,0 +1,122 @@
+"""The kernels of the gated delta rule compile for every card, without a GPU; a rehearsal names all of their forms."""
+
+import pytest
+import torch
+import triton
+from kernel_support.aot import SHARED_KIB, Compiled, compile_offline
+from kernel_support.convolution import Run
+from kernel_support.delta import Delta
+from kernel_support.forms import launched_forms, pretend_a_device, rehearsed_forms
+from triton.backends.compiler import GPUTarget
+
+import text_generation_kernels as kernels
+from text_generation_kernels.recurrent._gated_delta_blocks import BLOCK_T, FACTORS, gated_delta_blocks_kernel
+from text_generation_kernels.recurrent._gated_delta_recurrent import gated_delta_recurrent_kernel
+from text_generation_kernels.recurrent._gated_delta_states import gated_delta_states_kernel
+from text_generation_kernels.recurrent.gated_delta import _BLOCKS_LAUNCH, _WIDTH, _tile
+from text_generation_kernels.runtime.settings import nearest
+from text_generation_kernels.runtime.shapes import padded_head_dim
+
+FLOATS = ("rate_ptr", "bias_ptr", "state_ptr", "factors_ptr", "decays_ptr")
+SPECIAL = dict.fromkeys(FLOATS, "*fp32") | {"rows_ptr": "*i64", "starts_ptr": "*i32", "kv_lens_ptr": "*i32"}
+
+
+def _compile(
+    kernel: triton.JITFunction,
+    sizes: tuple[int, int],
+    constants: dict[str, int],
+    config: dict[str, int],
+    capability: int,
+    dtype: str = "bf16",
+    max_registers: int | None = None,
+) -> Compiled:
+    """`sizes` of a head: elements of keys and of values."""
+    launch = {name: config[name] for name in ("num_warps", "num_stages") if name in config}
+    constants = {"HEADS": 32, "KEY_HEADS": 16, "KEY_DIM": sizes[0], "VALUE_DIM": sizes[1], **constants}
+    types = {name: f"*{dtype}" if name.endswith("_ptr") else "i32" for name in kernel.arg_names if name != "PDL"}
+    types = {name: SPECIAL.get(name, kind) for name, kind in types.items() if name not in constants}
+    target = GPUTarget("cuda", capability, 32)
+    return compile_offline(kernel, types, constants, **launch, target=target, max_registers=max_registers)
+
+
+def _recurrent(capability: int, sizes: tuple[int, int], columns: int, dtype: str) -> Compiled:
+    constants = {"BLOCK_K": padded_head_dim(sizes[0]), "BLOCK_V": columns}
+    return _compile(gated_delta_recurrent_kernel, sizes, constants, {"num_warps": 1}, capability, dtype)
+
+
+def _blocks(capability: int, sizes: tuple[int, int], runs: int = 16, dtype: str = "bf16") -> Compiled:
+    widths = {f"WIDTH_{name}": min(_tile(size), _WIDTH) for name, size in zip("KV", sizes, strict=True)}
+    constants = {"BLOCK_T": BLOCK_T, "FACTORS": FACTORS, "BLOCK_B": runs, **widths}
+    registers = _BLOCKS_LAUNCH["maxnreg"]
+    return _compile(gated_delta_blocks_kernel, sizes, constants, _BLOCKS_LAUNCH, capability, dtype, registers)
+
+
+def _states(capability: int, sizes: tuple[int, int], runs: int = 16, dtype: str = "bf16") -> Compiled:
+    block_k, block_v = map(_tile, sizes)
+    config = nearest("gated_delta", shared_kib=SHARED_KIB[capability])
+    constants = {"BLOCK_K": block_k, "BLOCK_V": min(config["BLOCK_V"], block_v), "BLOCK_B": runs}
+    constants |= {"BLOCK_T": BLOCK_T, "FACTORS": FACTORS, "STAGES": config["STAGES"]}
+    return _compile(gated_delta_states_kernel, sizes, constants, dict(config), capability, dtype)
+
+
+@pytest.mark.parametrize(
+    ("capability", "dtype"), [(80, "bf16"), (86, "bf16"), (89, "fp16"), (90, "bf16"), (90, "fp32")]
+)
+def test_one_token_after_the_other(capability: int, dtype: str) -> None:
+    compiled = _recurrent(capability, (128, 128), 16, dtype)
+    compiled.check()
+    # The state of a warp.
+    assert compiled.sass.count("LDG.E.128") >= 16
+    assert compiled.sass.count("STG.E.128") == 16
+
+
+@pytest.mark.parametrize(("sizes", "columns"), [((256, 256), 8), ((64, 64), 32), ((80, 48), 16), ((16, 16), 16)])
+def test_one_token_after_the_other_of_other_sizes(sizes: tuple[int, int], columns: int) -> None:
+    _recurrent(90, sizes, columns, "bf16").check()
+
+
+@pytest.mark.parametrize(("capability", "dtype"), [(80, "bf16"), (86, "bf16"), (89, "fp16"), (90, "bf16")])
+def test_blocks(capability: int, dtype: str) -> None:
+    compiled = _blocks(capability, (128, 128), dtype=dtype)
+    # What spills is read once, at the end.
+    compiled.check(max_spills=64)
+    assert compiled.count("HMMA") or "HGMMA" in compiled.sass
+
+
+@pytest.mark.parametrize(("capability", "dtype"), [(80, "bf16"), (86, "bf16"), (89, "fp16"), (90, "bf16")])
+def test_states(capability: int, dtype: str) -> None:
+    compiled = _states(capability, (128, 128), dtype=dtype)
+    compiled.check()
+    assert compiled.count("HMMA") or "HGMMA" in compiled.sass
+    # The next blocks are on their way.
+    assert "LDGSTS" in compiled.sass
+
+
+@pytest.mark.parametrize(
+    ("capability", "sizes", "runs"),
+    [(90, (128, 256), 1), (80, (128, 256), 1), (86, (64, 64), 16), (90, (80, 48), 256), (90, (16, 16), 16)],
+)
+def test_blocks_and_states_of_other_sizes(capability: int, sizes: tuple[int, int], runs: int) -> None:
+    _blocks(capability, sizes, runs).check(max_spills=64)
+    _states(capability, sizes, runs).check()
+
+
+def test_runs_of_any_length_need_no_form_that_a_rehearsal_did_not_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    pretend_a_device(monkeypatch)
+
+    def launch(runs: list[Run], deterministic: bool = False) -> None:
+        Delta.of(runs, 4, 2, 16, 16, torch.bfloat16).run(kernels.gated_delta, deterministic)
+
+    with rehearsed_forms() as named:
+        launch([Run(1)])
+        launch([Run(1)] * 2)
+    with launched_forms() as needed:
+        for length in (1, 16, 17, 65):
+            for runs in (1, 2, 16):
+                launch([Run(length)] * runs)
+                launch([Run(length)] * runs, deterministic=True)
+        Delta.of_decodes(4, 2, 16, 16, torch.bfloat16).run(kernels.gated_delta)
+    assert len({name for name, _ in needed}) == 3
+    # One form goes token after token: results of decodes and chunks have the same bits.
+    assert sum(name == "gated_delta_recurrent_kernel" for name, _ in needed) == 1
+    assert needed <= named

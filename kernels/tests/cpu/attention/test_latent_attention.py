@@ -1,0 +1,54 @@
+"""The torch implementations of latent attention beside their formulas, and what the operators refuse."""
+
+import pytest
+import torch
+from kernel_support.latent import Contexts, Expansion, Postprocess
+
+import text_generation_kernels as kernels
+from text_generation_kernels.attention.latent_decode_attention import latent_decode_attention_triton
+from text_generation_kernels.attention.latent_prefill_attention import latent_prefill_attention_triton
+
+
+def test_decode_reads_one_vector_for_all_heads() -> None:
+    contexts = Contexts.of([1, 1, 1, 1], [1, 40, 0, 7], 5, 12, 4, torch.float32)
+    out = contexts.out
+    kernels.latent_decode_attention(*contexts.decode_arguments(out))
+    torch.testing.assert_close(out.double(), contexts.expected(), atol=1e-5, rtol=1e-5)
+
+
+def test_prefill_sees_no_later_position() -> None:
+    contexts = Contexts.of([3, 0, 9], [20, 5, 9], 5, 12, 4, torch.float32)
+    out = contexts.out
+    kernels.latent_prefill_attention(*contexts.prefill_arguments(out))
+    torch.testing.assert_close(out.double(), contexts.expected(), atol=1e-5, rtol=1e-5)
+
+
+def test_the_latent_vector_is_normalised_and_the_key_beside_it_turned() -> None:
+    made = Postprocess.of(3, 12, 4, 6, torch.float32)
+    kernels.latent_postprocess(*made.arguments)
+    made.check()
+
+
+def test_keys_and_values_of_whole_contexts() -> None:
+    made = Expansion.of(3, 12, 4, 6, 10, torch.float32)
+    kernels.latent_expand(*made.arguments)
+    made.check()
+
+
+def test_nothing_is_written_for_tokens_of_a_request_of_length_0() -> None:
+    contexts = Contexts.of([5, 3], [9, 3], 4, 12, 4, torch.float32)
+    contexts.pool.b_kv_len[1] = 0
+    out = contexts.out
+    kernels.latent_prefill_attention(*contexts.prefill_arguments(out))
+    assert out.isnan().all(dim=2)[:, 0].tolist() == [False] * 5 + [True] * 3
+
+
+def test_what_the_kernels_do_not_read_is_refused() -> None:
+    contexts = Contexts.of([1], [4], 2, 12, 4, torch.float32)
+    for out in (torch.empty(1, 2, 16), torch.empty(1, 3, 12)):
+        with pytest.raises(ValueError, match=r"latent_decode_attention: shapes of q, cache, out do not fit"):
+            latent_decode_attention_triton(*contexts.decode_arguments(out))  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"latent_prefill_attention: the last dimension"):
+        latent_prefill_attention_triton(
+            *contexts.prefill_arguments(torch.empty(1, 12, 2).transpose(1, 2))  # type: ignore[arg-type]
+        )

@@ -1,0 +1,208 @@
+"""The kernels of mixtures of experts as they serve: through the dispatcher, on the device."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import text_generation_kernels as kernels
+from text_generation_kernels import ExpertMatrix, RouteOptions
+from text_generation_kernels.moe._experts_torch import moe_experts_torch
+from text_generation_kernels.moe.moe_experts import Tiles, run_experts, tiles_of
+
+pytestmark = pytest.mark.gpu
+SHAPES = [(128, 8, 2048, 768), (8, 2, 1024, 3584), (32, 4, 2880, 1440), (16, 2, 80, 40)]
+ALONE = (64, 6, 2688, 1856)
+"""Experts, experts of a token, hidden and inner sizes. These have no gate."""
+
+
+def _inputs(tokens: int, shape: tuple[int, ...], dtype: torch.dtype, biased: bool) -> list[Any]:
+    experts, top_k, hidden, inner = shape
+    torch.manual_seed(tokens)
+    options = {"device": "cuda", "dtype": dtype}
+    logits = torch.randn(tokens, experts, device="cuda")
+    ids = torch.empty(tokens, top_k, dtype=torch.int32, device="cuda")
+    weights = torch.empty(tokens, top_k, device="cuda")
+    kernels.moe_route(logits, None, RouteOptions(top_k), ids, weights)
+    first_outputs = inner if shape == ALONE else 2 * inner
+    gate_up = torch.randn(experts, first_outputs, hidden, **options) / hidden**0.5  # type: ignore[arg-type]
+    down = torch.randn(experts, hidden, inner, **options) / inner**0.5  # type: ignore[arg-type]
+    biases = (torch.randn(experts, 2 * inner, **options), torch.randn(experts, hidden, **options)) if biased else None  # type: ignore[arg-type]
+    first, second = biases or (None, None)
+    both = ExpertMatrix(gate_up, first), ExpertMatrix(down, second)
+    return [torch.randn(tokens, hidden, **options), ids, weights, *both]  # type: ignore[arg-type]
+
+
+def _torch(inputs: list[Any], activation: str) -> Tensor:
+    """What torch makes of the same."""
+    out = torch.empty_like(inputs[0])
+    x, ids, weights, gate_up, down = inputs
+    moe_experts_torch(x, ids, weights, *gate_up, *down, activation, False, down.experts, out)
+    return out
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+@pytest.mark.parametrize("tokens", [1, 2, 8, 65, 700])
+@pytest.mark.parametrize("shape", [*SHAPES, ALONE], ids=str)
+def test_close_to_torch(shape: tuple[int, ...], tokens: int, dtype: torch.dtype) -> None:
+    biased = shape[0] == 32
+    activation = "clamped_swiglu" if biased else "relu2_alone" if shape == ALONE else "silu"
+    inputs = _inputs(tokens, shape, dtype, biased)
+    out, expected = torch.full_like(inputs[0], float("nan")), _torch(inputs, activation)
+    for deterministic in (False, True):
+        kernels.moe_experts(*inputs, activation, deterministic, out)
+        limit = 1e-4 if dtype == torch.float32 else 1e-2
+        assert (out.float() - expected.float()).norm() <= limit * expected.float().norm()
+
+
+ONES = [(128, 8, 2048, 768), (60, 4, 2048, 1408), (40, 8, 1536, 512), (8, 2, 4096, 1792), (64, 8, 1024, 320)]
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("norm", [0, 1])
+@pytest.mark.parametrize("shape", [*ONES, ALONE], ids=str)
+def test_products_of_one_token_choose_as_the_router_does(shape: tuple[int, ...], norm: int, dtype: torch.dtype) -> None:
+    x, _, _, gate_up, down = _inputs(1, shape, dtype, biased=False)
+    options = RouteOptions(shape[1], norm=norm, scale=0.5, shared_gate=shape[0] == 60)
+    logits = torch.zeros(1, shape[0] + options.shared_gate, device="cuda", dtype=dtype)
+    activation = "relu2_alone" if shape == ALONE else "silu"
+    out = torch.zeros_like(x)
+    # Twice in a row: programs of one launch are not to count those of another.
+    kernels.mixture(x, logits, None, options, gate_up, down, activation, False, out)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(2):
+            kernels.mixture(x, logits, None, options, gate_up, down, activation, False, out, None, True)
+    for values in (torch.randn(logits.shape), torch.randn(logits.shape).round(), torch.zeros(logits.shape)):
+        logits.copy_(values)
+        ids, weights = torch.empty(1, shape[1], dtype=torch.int32, device="cuda"), torch.empty(1, shape[1]).cuda()
+        kernels.moe_route(logits, None, options, ids, weights)
+        expected = _torch([x, ids, weights, gate_up, down], activation).float()
+        for _ in range(3):
+            out.zero_()
+            graph.replay()
+            assert (out.float() - 2 * expected).norm() <= 2e-2 * expected.norm()
+
+
+@pytest.mark.parametrize("height", [1, 16, 64, 128])
+def test_every_tile_gives_the_same(height: int) -> None:
+    inputs = _inputs(40, SHAPES[0], torch.bfloat16, biased=False)
+    out, expected = torch.empty_like(inputs[0]), _torch(inputs, "silu")
+    tiles: Tiles = tiles_of(height, inputs[3], inputs[4], "silu")
+    run_experts(*inputs, "silu", tiles, out)
+    assert (out.float() - expected.float()).norm() <= 1e-2 * expected.float().norm()
+
+
+def test_a_token_has_the_same_bits_alone_and_among_others_in_deterministic_mode() -> None:
+    inputs = _inputs(600, SHAPES[0], torch.bfloat16, biased=False)
+    results = []
+    for tokens in (1, 3, 64, 600):
+        part = [each[:tokens] if index < 3 else each for index, each in enumerate(inputs)]
+        out = torch.empty_like(part[0])
+        kernels.moe_experts(*part, "silu", True, out)
+        results.append(out[0])
+    assert all(torch.equal(result, results[0]) for result in results)
+
+
+@pytest.mark.parametrize("tokens", [1, 8, 65, 700])
+@pytest.mark.parametrize("kind", ["dense", "int4", "mxfp4", "float8 rows"])
+def test_ranks_with_experts_of_their_own_in_a_graph(kind: str, tokens: int) -> None:
+    """Three ranks of different numbers of experts, one after the other."""
+    inputs = _inputs(tokens, SHAPES[2], torch.bfloat16, biased=kind == "dense")
+    experts, top_k, hidden, inner = SHAPES[2]
+    logits, matrices = torch.randn(tokens, experts, device="cuda"), inputs[3:]
+    for own in (slice(0, 10), slice(10, 21), slice(21, 32)):
+        options, ids, out = RouteOptions(top_k, first=own.start), inputs[1].clone(), torch.empty_like(inputs[0])
+        if kind == "dense":
+            part = [ExpertMatrix(each.weight[own], each.bias[own]) for each in matrices]
+        else:
+            torch.manual_seed(own.start)
+            count = own.stop - own.start
+            part = [_codes(kind, count, 2 * inner, hidden), _codes(kind, count, hidden, inner)]
+        arguments = inputs[0], ids, inputs[2], *part, "clamped_swiglu"
+
+        def run(options: RouteOptions = options, arguments: Any = arguments, out: Tensor = out) -> None:
+            kernels.moe_route(logits, None, options, arguments[1], arguments[2])
+            kernels.moe_experts(*arguments, False, out, all_experts=experts)
+
+        run()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            run()
+        logits.normal_()
+        graph.replay()
+        expected = torch.empty_like(out)
+        x, ids, weights, first, second, activation = arguments
+        moe_experts_torch(x, ids, weights, *first, *second, activation, False, experts, expected)
+        limit = 6e-2 if kind == "float8 rows" else 1.5e-2
+        assert (out.float() - expected.float()).norm() <= limit * expected.float().norm()
+
+
+def test_a_graph_replays_other_choices() -> None:
+    inputs = _inputs(30, SHAPES[0], torch.bfloat16, biased=False)
+    logits = torch.empty(30, 128, device="cuda")
+    out = torch.empty_like(inputs[0])
+
+    def run() -> None:
+        kernels.moe_route(logits, None, RouteOptions(8), inputs[1], inputs[2])
+        kernels.moe_experts(*inputs, "silu", False, out)
+
+    logits.normal_()
+    run()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        run()
+    for spread in (1.0, 0.0, 30.0):
+        logits.normal_().mul_(spread)
+        graph.replay()
+        expected = _torch(inputs, "silu")
+        assert (out.float() - expected.float()).norm() <= 1e-2 * expected.float().norm()
+
+
+KINDS = {
+    "int4": (4, 128),
+    "table": (4, 32),
+    "mxfp4": (4, 32),
+    "zeros": (4, 64),
+    "int8": (8, 0),
+    "float8": (8, 128),
+    "float8 rows": (8, 128),
+}
+"""Bits, and inputs that share a scale. "float8 rows": rows may be rounded to 8 bits too."""
+
+
+def _codes(kind: str, experts: int, outputs: int, inputs: int) -> ExpertMatrix:
+    (bits, group), rows = KINDS[kind], experts * outputs
+    groups = -(-inputs // (group or inputs))
+    codes = torch.randint(2**bits, (rows, inputs), dtype=torch.uint8, device="cuda")
+    values = torch.rand(rows, groups, device="cuda") + 0.5
+    scales, size = kernels.pack_scales(values.bfloat16() / (4 if bits == 4 else 64) / inputs**0.5, inputs, group)
+    zeros = None
+    if kind == "zeros":
+        zeros = kernels.pack_scales(torch.randint(16, (rows, groups), device="cuda"), inputs, group)[0]
+    packed = kernels.pack_codes(codes, bits)
+    if kind.startswith("float8"):
+        packed = (8 * torch.randn(rows, inputs, device="cuda")).to(torch.float8_e4m3fn)
+    table = torch.randn(16, device="cuda").mul_(4) if kind == "table" else None
+    if kind == "mxfp4":
+        positive = torch.tensor([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0], device="cuda")
+        table = torch.cat([positive, -positive])
+    bias = torch.randn(experts, outputs, device="cuda").bfloat16() if kind == "table" else None
+    forms = kind == "float8 rows", kind == "mxfp4"
+    return ExpertMatrix(packed.view(experts, outputs, -1), bias, scales, zeros, table, size, *forms)
+
+
+@pytest.mark.parametrize("tokens", [1, 8, 65, 700])
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("kind", KINDS)
+def test_codes_are_close_to_torch(kind: str, shape: tuple[int, ...], tokens: int) -> None:
+    experts, _, hidden, inner = shape
+    inputs = _inputs(tokens, shape, torch.bfloat16, biased=False)
+    inputs[3:] = _codes(kind, experts, 2 * inner, hidden), _codes(kind, experts, hidden, inner)
+    expected = _torch(inputs, "silu")
+    for deterministic in (False, True):
+        out = torch.full_like(inputs[0], float("nan"))
+        kernels.moe_experts(*inputs, "silu", deterministic, out)
+        limit = 6e-2 if kind == "float8 rows" else 1.5e-2
+        assert (out.float() - expected.float()).norm() <= limit * expected.float().norm()

@@ -1,0 +1,39 @@
+"""The Triton kernel in Triton's interpreter: run with TRITON_INTERPRET=1."""
+
+import pytest
+import torch
+
+from text_generation_kernels import pack_codes, pack_scales
+from text_generation_kernels.matmul.dequantise import dequantise_torch, dequantise_triton
+
+
+@pytest.mark.parametrize(
+    ("kind", "outputs", "inputs", "group_size"),
+    [
+        ("symmetric", 33, 300, 128),
+        ("zeros", 5, 256, 32),
+        ("zeros", 5, 256, 0),
+        ("table", 40, 264, 64),
+        ("eight", 31, 300, 64),
+        ("eight zeros", 7, 40, 0),
+        ("float8", 3, 300, 0),
+        ("symmetric", 3, 100, 48),
+    ],
+)
+def test_as_torch(kind: str, outputs: int, inputs: int, group_size: int) -> None:
+    torch.manual_seed(0)
+    bits = 8 if "eight" in kind else 4
+    groups = -(-inputs // (group_size or inputs))
+    packed = pack_codes(torch.randint(0, 2**bits, (outputs + 2, inputs), dtype=torch.uint8), bits)
+    if kind == "float8":
+        packed = torch.randn(outputs + 2, inputs).to(torch.float8_e4m3fn)
+    scales, size = pack_scales((torch.rand(outputs + 2, groups) + 0.5).half(), inputs, group_size)
+    points = torch.randint(0, 2**bits, (outputs + 2, groups))
+    zeros = pack_scales(points, inputs, group_size)[0] if "zeros" in kind else None
+    table = torch.randn(16).half().float() if kind == "table" else None
+    rows = slice(1, outputs + 1)
+    parts = (packed[rows], scales[:, rows], None if zeros is None else zeros[:, rows], table)
+    out, expected = (torch.full((outputs + 2, inputs + 8), float("nan")).half() for _ in range(2))
+    dequantise_triton(*parts, out[rows, :inputs], size)
+    dequantise_torch(*parts, expected[rows, :inputs], size)
+    assert torch.equal(out.nan_to_num(nan=7e4), expected.nan_to_num(nan=7e4))

@@ -1,0 +1,70 @@
+"""Which forms of kernels launches ask Triton for, where there is no device: nothing is compiled and nothing runs."""
+
+# pyright: basic
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import torch
+from triton import knobs
+from triton.backends.compiler import GPUTarget
+from triton.runtime import driver
+
+from text_generation_kernels import compile_only
+from text_generation_kernels.runtime import launch
+
+from .aot import SM_90
+
+Forms = set[tuple[str, str]]
+"""Names of kernels, each with what Triton knows the form by."""
+
+
+class NoDevice:
+    """The driver of a device that is not there."""
+
+    def get_current_target(self) -> GPUTarget:
+        return SM_90
+
+    def get_current_device(self) -> int:
+        return 0
+
+    def get_current_stream(self, _device: int) -> int:
+        return 0
+
+
+def pretend_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Triton compiles for sm_90, and operators take tensors of the CPU for tensors of a device."""
+    monkeypatch.setattr(driver, "_active", NoDevice())
+    monkeypatch.setattr(torch.Tensor, "is_cuda", True)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: (SM_90.arch // 10, SM_90.arch % 10))
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda *_: None)
+
+
+@contextmanager
+def rehearsed_forms() -> Iterator[Forms]:
+    """Those that launches name in a rehearsal."""
+    with _noted() as forms, compile_only(threads=1):
+        yield forms
+
+
+@contextmanager
+def launched_forms() -> Iterator[Forms]:
+    """Those that launches need. What kernels would have written stays as it was."""
+    with _noted() as forms, pytest.MonkeyPatch.context() as patch:
+        # Each launch asks Triton anew.
+        patch.setattr(launch, "_DIRECT", False)
+        yield forms
+
+
+@contextmanager
+def _noted() -> Iterator[Forms]:
+    found: Forms = set()
+
+    def note(*, fn: Any, compile: dict[str, Any], **_: object) -> bool:
+        found.add((fn.name, compile["key"]))
+        return True  # Triton compiles nothing then.
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(knobs.runtime, "jit_cache_hook", note)
+        yield found

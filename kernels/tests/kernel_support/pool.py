@@ -1,0 +1,102 @@
+"""A KV pool with scattered contexts, for tests of the attention operators."""
+
+import torch
+from torch import Tensor
+
+from text_generation_kernels.attention.attention_options import NO_OPTIONS, AttentionOptions
+from text_generation_kernels.attention.kv_quantisation import dequantise, quantise
+
+from . import reference
+
+
+class Pool:
+    """Contexts of several requests, their slots in random order. Everything that belongs to nobody is NaN."""
+
+    def __init__(
+        self,
+        kv_lens: list[int],
+        kv_heads: int,
+        head_dim: int,
+        dtype: torch.dtype,
+        device: str = "cpu",
+        v_head_dim: int | None = None,
+        codes: torch.dtype | None = None,
+    ) -> None:
+        """`codes`: type of a cache that is quantised; `k` and `v` are then what its codes stand for."""
+        torch.manual_seed(0)
+        num_slots, longest = sum(kv_lens) + 1, max(kv_lens, default=0) + 3
+        order = torch.randperm(num_slots - 1)
+        unused = num_slots - 1
+        # Keys' and values' strides differ from each other, and from those of a tensor of their own.
+        k = torch.randn(num_slots, kv_heads + 2, head_dim).to(device, dtype)
+        v = torch.randn(num_slots, kv_heads + 1, v_head_dim or head_dim).to(device, dtype)
+        self.k, self.v = k[:, 1 : kv_heads + 1], v[:, :kv_heads]
+        k[unused] = v[unused] = float("nan")
+        k[:, 0] = k[:, -1] = v[:, -1] = float("nan")
+        self.caches: tuple[Tensor, Tensor] = self.k, self.v
+        self.scales: Tensor | None = None
+        if codes is not None:
+            self._quantise(k, v, codes)
+        self.b_row = torch.randperm(len(kv_lens) + 2)[: len(kv_lens)].to(device)
+        self.table = torch.full((len(kv_lens) + 2, longest), unused, dtype=torch.int32)
+        self.kv_lens = kv_lens
+        self.b_kv_len = torch.tensor(kv_lens, dtype=torch.int32, device=device)
+        start = 0
+        for row, kv_len in zip(self.b_row.tolist(), kv_lens, strict=True):
+            self.table[row, :kv_len] = order[start : start + kv_len].int()
+            start += kv_len
+        self.table = self.table.to(device)
+
+    def _quantise(self, k: Tensor, v: Tensor, codes: torch.dtype) -> None:
+        """Heads get sizes from 0.01 to 100, keys less, and one of them holds zeros."""
+        (slots, heads, _), device = self.k.shape, self.k.device
+        self.k *= 1 + torch.rand(slots, heads, 1).to(device)
+        self.v *= (10 ** (4 * torch.rand(slots, heads, 1) - 2)).to(device)
+        self.k[0, 0] = self.v[0, 0] = 0.0
+        (k_codes, k_scales), (v_codes, v_scales) = (quantise(each, codes) for each in (k, v))
+        kv_heads = self.k.shape[1]
+        self.caches = k_codes[:, 1 : kv_heads + 1], v_codes[:, :kv_heads]
+        scales = torch.stack((k_scales[:, 1 : kv_heads + 1], v_scales[:, :kv_heads]), dim=-1)
+        # Those of a head lie in the order of slots.
+        self.scales = scales.transpose(0, 1).contiguous().transpose(0, 1)
+        self.k, self.v = (dequantise(each, self.scales[..., place]).double() for place, each in enumerate(self.caches))
+
+    def slots(self, request: int) -> Tensor:
+        return self.table[self.b_row[request], : self.kv_lens[request]].long()
+
+    def expected_decode(self, q: Tensor, scale: float, options: AttentionOptions = NO_OPTIONS) -> Tensor:
+        """`q` [batch, heads, head_dim], float64 result."""
+        return self.expected_prefill(q, [1] * len(self.kv_lens), scale, options)
+
+    def expected_prefill(
+        self, q: Tensor, q_lens: list[int], scale: float, options: AttentionOptions = NO_OPTIONS
+    ) -> Tensor:
+        """`q` [tokens, heads, head_dim], the last `q_lens` tokens of each request; float64 result."""
+        contexts = [self.slots(request) for request in range(len(self.kv_lens))]
+        attended = (
+            reference.causal_attention(piece, self.k[slots], self.v[slots], scale, *options.arguments())
+            for piece, slots in zip(q.split(q_lens), contexts, strict=True)
+        )
+        return torch.cat(list(attended))
+
+
+def attention_options(names: str, heads: int, window: int = 0, device: str = "cpu") -> AttentionOptions:
+    """Options by name, as in "window sinks". The softcap is so small that it matters for random scores."""
+    sinks = torch.randn(heads, generator=torch.Generator().manual_seed(1)).to(device)
+    slopes = (torch.arange(heads, device=device) + 1) * 0.03
+    return AttentionOptions(
+        window=window if "window" in names else 0,
+        softcap=0.7 if "softcap" in names else 0.0,
+        sinks=sinks if "sinks" in names else None,
+        slopes=slopes if "slopes" in names else None,
+    )
+
+
+def strided_q(tokens: int, heads: int, head_dim: int, dtype: torch.dtype, device: str = "cpu") -> Tensor:
+    """Queries as they lie in the fused QKV product: with other data between tokens."""
+    qkv = torch.randn(tokens, 3 * heads * head_dim).to(device, dtype)
+    return qkv[:, : heads * head_dim].view(tokens, heads, head_dim)
+
+
+def query_starts(q_lens: list[int], device: str = "cpu") -> Tensor:
+    return torch.tensor([0, *q_lens]).cumsum(0).int().to(device)

@@ -1,0 +1,147 @@
+"""Operators of the forward pass, one a file: formula, layouts, bytes floor, torch implementation, Triton kernel.
+
+Operators write into tensors that the caller passes, so that a captured graph replays them in place.
+"""
+
+from .attention.attention_options import AttentionOptions
+from .attention.decode_attention import decode_attention
+from .attention.kv_quantisation import KV_CODES
+from .attention.latent_decode_attention import latent_decode_attention
+from .attention.latent_expand import latent_expand
+from .attention.latent_postprocess import latent_postprocess
+from .attention.latent_prefill_attention import latent_prefill_attention
+from .attention.prefill_attention import prefill_attention
+from .attention.qkv_postprocess import qkv_postprocess
+from .attention.token_attention import token_attention
+from .collectives.allreduce_add_norm import allreduce_add_norm, fits_one_shot, fits_two_shots, reducible
+from .collectives.allreduce_add_norm_peer import allreduce_add_norm_peer, announce
+from .collectives.allreduce_add_norm_receive import allreduce_add_norm_receive
+from .collectives.exchange import Exchange
+from .matmul.dequantise import dequantise
+from .matmul.gemv_blocks import LONGEST as LONGEST_NORMALISED
+from .matmul.group_quantisation import pack_codes, pack_scales, unpack_codes
+from .matmul.linear_split_k import linear_split_k, linear_splits
+from .matmul.skinny_linear import skinny_linear
+from .matmul.token_linear import send_linear, token_linear
+from .matmul.w8a8_gated import w8a8_gated
+from .matmul.w8a8_linear import w8a8_linear
+from .matmul.w8a8_split_k import w8a8_split_k, w8a8_splits
+from .matmul.weight_only_linear import weight_only_linear
+from .moe.expert_matrix import ExpertMatrix
+from .moe.mixture import mixture
+from .moe.moe_experts import moe_experts
+from .moe.moe_route import RouteOptions, moe_route
+from .norm.act_and_mul import act_and_mul
+from .norm.activate import activate
+from .norm.activations import alone, sigmoid
+from .norm.add_layer_norm import add_layer_norm
+from .norm.add_rms_norm import add_rms_norm
+from .norm.gated_norm import gated_norm
+from .norm.layer_norm import layer_norm
+from .norm.quantise_rows import quantise_rows
+from .norm.rms_norm import rms_norm
+from .norm.sigmoid_gate import sigmoid_gate
+from .recurrent.causal_conv import causal_conv
+from .recurrent.gated_delta import gated_delta
+from .recurrent.selective_scan import selective_scan
+from .recurrent.state_space import state_space
+from .runtime.batches import padded_batch
+from .runtime.device import has_fp8_products
+from .runtime.launch import compilations, compile_only, fingerprint_compiler, rehearsing
+from .runtime.register import triton_enabled, use_triton
+from .sampling.advance_state import advance_state
+from .sampling.choose import choose
+from .sampling.columns import EXCLUDED, MAX_LOGIT_BIAS, MAX_TOP, Flags, Floats, Ints, mask_words, num_splits, split_size
+from .sampling.draw import draw
+from .sampling.embed import embed
+from .sampling.logits_process import logits_process
+from .sampling.newest_tokens import newest_tokens
+from .sampling.survivors import survivors
+from .sampling.top_tokens import top_tokens
+from .sampling.values import SampledTokens, SamplingBatch, SamplingColumns, SamplingRules, SplitStatistics
+
+__all__ = [
+    "EXCLUDED",
+    "KV_CODES",
+    "LONGEST_NORMALISED",
+    "MAX_LOGIT_BIAS",
+    "MAX_TOP",
+    "AttentionOptions",
+    "Exchange",
+    "ExpertMatrix",
+    "Flags",
+    "Floats",
+    "Ints",
+    "RouteOptions",
+    "SampledTokens",
+    "SamplingBatch",
+    "SamplingColumns",
+    "SamplingRules",
+    "SplitStatistics",
+    "act_and_mul",
+    "activate",
+    "add_layer_norm",
+    "add_rms_norm",
+    "advance_state",
+    "allreduce_add_norm",
+    "allreduce_add_norm_peer",
+    "allreduce_add_norm_receive",
+    "alone",
+    "announce",
+    "causal_conv",
+    "choose",
+    "compilations",
+    "compile_only",
+    "decode_attention",
+    "dequantise",
+    "draw",
+    "embed",
+    "fingerprint_compiler",
+    "fits_one_shot",
+    "fits_two_shots",
+    "gated_delta",
+    "gated_norm",
+    "has_fp8_products",
+    "latent_decode_attention",
+    "latent_expand",
+    "latent_postprocess",
+    "latent_prefill_attention",
+    "layer_norm",
+    "linear_split_k",
+    "linear_splits",
+    "logits_process",
+    "mask_words",
+    "mixture",
+    "moe_experts",
+    "moe_route",
+    "newest_tokens",
+    "num_splits",
+    "pack_codes",
+    "pack_scales",
+    "padded_batch",
+    "prefill_attention",
+    "qkv_postprocess",
+    "quantise_rows",
+    "reducible",
+    "rehearsing",
+    "rms_norm",
+    "selective_scan",
+    "send_linear",
+    "sigmoid",
+    "sigmoid_gate",
+    "skinny_linear",
+    "split_size",
+    "state_space",
+    "survivors",
+    "token_attention",
+    "token_linear",
+    "top_tokens",
+    "triton_enabled",
+    "unpack_codes",
+    "use_triton",
+    "w8a8_gated",
+    "w8a8_linear",
+    "w8a8_split_k",
+    "w8a8_splits",
+    "weight_only_linear",
+]

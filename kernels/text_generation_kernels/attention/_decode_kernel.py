@@ -1,0 +1,280 @@
+"""The kernel of decode attention: one program attends with the heads of a group to one chunk of one request."""
+
+# pyright: basic, reportArgumentType=false, reportCallIssue=false, reportGeneralTypeIssues=false
+from ..runtime.launch import is_last, let_next_start, wait_for_previous
+from ..runtime.triton import tl, triton
+from ._kv_conversion import join_words, load_scales, log2_of_scales, to_float16, widen, widen_words
+from ._online_softmax import accumulate, apply_options, load_per_head, load_rows, load_slots
+from ._split_kv import bounds, fill_padding, find_chunk, merge_chunks
+
+
+@triton.jit
+def _load_queries(q_ptrs, exist, PDL: tl.constexpr):
+    """Once the kernel in front has written them, zeros where none `exist`.
+
+    In the first step of a loop over tiles the pipeline has asked for its first ones, and before the loop for none.
+    """
+    wait_for_previous(PDL)
+    return tl.load(q_ptrs, mask=exist, other=0.0)
+
+
+@triton.jit
+def _attend(
+    q_ptrs,  # [BLOCK_G, BLOCK_D]
+    exist,  # [BLOCK_G, BLOCK_D], whether there is such a query and element
+    slopes,  # [BLOCK_G] or None
+    table_row_ptr,
+    k_head_ptr,
+    v_head_ptr,
+    begin,
+    end,
+    kv_len,
+    stride_k_slot,
+    stride_v_slot,
+    scale_log2,
+    SOFTCAP: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    V_DIM: tl.constexpr,
+    BLOCK_V: tl.constexpr,
+    BLOCK_G: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    EARLY: tl.constexpr,
+    PDL: tl.constexpr,
+):
+    """Sum of values [BLOCK_G, BLOCK_V], maximum and sum of weights [BLOCK_G] over positions `begin` to `end`."""
+    q = tl.zeros([BLOCK_G, BLOCK_D], dtype=q_ptrs.dtype.element_ty) if EARLY else _load_queries(q_ptrs, exist, PDL)
+    acc = tl.zeros([BLOCK_G, BLOCK_V], dtype=tl.float32)
+    row_max = tl.full([BLOCK_G], float("-inf"), dtype=tl.float32)
+    row_sum = tl.zeros([BLOCK_G], dtype=tl.float32)
+    for start in range(begin, end, BLOCK_N):
+        positions = start + tl.arange(0, BLOCK_N)
+        valid = positions < end
+        slots = load_slots(table_row_ptr, positions, end, True)
+        k = load_rows(k_head_ptr, slots, stride_k_slot, valid, True, HEAD_DIM, BLOCK_D)
+        if EARLY and start == begin:
+            q = _load_queries(q_ptrs, exist, PDL)
+        scores = tl.dot(q, k.T, input_precision="tf32x3")
+        scores, units = apply_options(scores, scale_log2, (positions - kv_len + 1)[None, :], slopes, SOFTCAP)
+        scores = tl.where(valid[None, :], scores, float("-inf"))
+        v = load_rows(v_head_ptr, slots, stride_v_slot, valid, True, V_DIM, BLOCK_V)
+        acc, row_max, row_sum = accumulate(scores, units, v, acc, row_max, row_sum, False)
+    return acc, row_max, row_sum
+
+
+@triton.jit
+def _load_tile_slots(table_row_ptr, positions, end):
+    """Slots of `positions`, those from `end` on as the last one: nothing that is read for them needs a mask."""
+    return tl.load(table_row_ptr + tl.minimum(positions, end - 1)).to(tl.int64)
+
+
+@triton.jit
+def _load_values(v_head_ptr, slots, stride_slot, SIZE: tl.constexpr, BLOCK: tl.constexpr):
+    """Words of values, [BLOCK, N]: a word of every position in a row."""
+    elements = tl.arange(0, BLOCK)[:, None]
+    pointers = v_head_ptr + slots[None, :] * stride_slot + elements
+    if SIZE < BLOCK:
+        return tl.load(pointers, mask=elements < SIZE, other=0)
+    return tl.load(pointers)
+
+
+@triton.jit
+def _attend_codes(
+    q_ptrs,  # [BLOCK_G, BLOCK_D]
+    exist,  # [BLOCK_G, BLOCK_D], whether there is such a query and element
+    slopes,  # [BLOCK_G] or None
+    table_row_ptr,
+    k_head_ptr,  # int32 words, as strides are in words
+    v_head_ptr,
+    scales_head_ptr,
+    begin,
+    end,
+    kv_len,
+    stride_k_slot,
+    stride_v_slot,
+    stride_scales_slot,
+    scale_log2,
+    FORMAT: tl.constexpr,
+    SOFTCAP: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    V_DIM: tl.constexpr,
+    BLOCK_V: tl.constexpr,
+    BLOCK_G: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    PDL: tl.constexpr,
+):
+    """`_attend` over codes, with positions and elements of values as rows of products, and heads as columns.
+
+    Heads are few, and a product takes eight columns but sixteen rows. Values are read as words of four: each of the
+    four places has a product of its own. Weights include the scales of values, and `maxima` are theirs, so that none is
+    above 1 and float16 holds them however large or small scales are; `sums` are without scales, in the same units.
+    """
+    WORDS: tl.constexpr = BLOCK_V // 4
+    k_codes_ptr = k_head_ptr.to(tl.pointer_type(tl.uint8))
+    if slopes is not None:
+        slopes = slopes[None, :]
+    q = tl.zeros([BLOCK_D, BLOCK_G], dtype=tl.float16)
+    acc0 = tl.zeros([WORDS, BLOCK_G], dtype=tl.float32)
+    acc1 = tl.zeros([WORDS, BLOCK_G], dtype=tl.float32)
+    acc2 = tl.zeros([WORDS, BLOCK_G], dtype=tl.float32)
+    acc3 = tl.zeros([WORDS, BLOCK_G], dtype=tl.float32)
+    maxima = tl.full([BLOCK_G], float("-inf"), dtype=tl.float32)
+    sums = tl.zeros([BLOCK_G], dtype=tl.float32)
+    for start in range(begin, end, BLOCK_N):
+        positions = start + tl.arange(0, BLOCK_N)
+        valid = positions < end
+        slots = _load_tile_slots(table_row_ptr, positions, end)
+        k = load_rows(k_codes_ptr, slots, stride_k_slot * 4, valid, False, HEAD_DIM, BLOCK_D)
+        k_scales, v_scales = load_scales(scales_head_ptr, slots, stride_scales_slot, valid, FORMAT)
+        if start == begin:
+            q = to_float16(_load_queries(q_ptrs.T, exist.T, PDL))
+        scores = tl.dot(widen(k, FORMAT), q)
+        distances = (positions - kv_len + 1)[:, None]
+        scores, units = apply_options(scores, (k_scales * scale_log2)[:, None], distances, slopes, SOFTCAP)
+        scores = tl.where(valid[:, None], scores * units, float("-inf"))
+        v = _load_values(v_head_ptr, slots, stride_v_slot, V_DIM // 4, WORDS)
+        scaled = scores + log2_of_scales(v_scales)[:, None]
+        new_maxima = tl.maximum(maxima, tl.max(scaled, axis=0))
+        weights = tl.exp2(scaled - new_maxima[None, :]).to(tl.float16)
+        correction = tl.exp2(maxima - new_maxima)
+        maxima = new_maxima
+        sums = sums * correction + tl.sum(tl.exp2(scores - new_maxima[None, :]), axis=0)
+        v0, v1, v2, v3 = widen_words(v, FORMAT)
+        correction = correction[None, :]
+        acc0 = tl.dot(v0, weights, acc0 * correction)
+        acc1 = tl.dot(v1, weights, acc1 * correction)
+        acc2 = tl.dot(v2, weights, acc2 * correction)
+        acc3 = tl.dot(v3, weights, acc3 * correction)
+    return join_words(acc0.T, acc1.T, acc2.T, acc3.T, BLOCK_G, WORDS), maxima, sums
+
+
+@triton.jit(
+    do_not_specialize=["batch", "target_items", "one_wave", "min_chunk"],
+    do_not_specialize_on_alignment=["b_row_ptr", "b_kv_len_ptr"],
+)
+def decode_attention_kernel(
+    q_ptr,  # [batch, heads, HEAD_DIM]
+    k_cache_ptr,  # [slots, kv_heads, HEAD_DIM], or, where FORMAT, int32 words of four codes
+    v_cache_ptr,  # [slots, kv_heads, V_DIM], likewise
+    scales_ptr,  # [slots, kv_heads] int32, both scales side by side, or None
+    slot_table_ptr,  # [rows, positions]
+    b_row_ptr,  # [batch]
+    b_kv_len_ptr,  # [batch]
+    sinks_ptr,  # [heads] float32 or None
+    slopes_ptr,  # [heads] float32 or None
+    out_ptr,  # [batch, heads, V_DIM]
+    partial_ptr,  # [items, heads, V_DIM] float32, written for requests of several chunks
+    partial_log_sum_ptr,  # [items, heads] float32, likewise
+    arrived_ptr,  # [batch, kv_heads] int32, zero before and after
+    stride_q_request,
+    stride_q_head,
+    stride_k_slot,
+    stride_k_head,
+    stride_v_slot,
+    stride_v_head,
+    stride_scales_slot,
+    stride_scales_head,
+    stride_table_row,
+    stride_out_request,
+    stride_out_head,
+    batch,
+    target_items,
+    one_wave,
+    min_chunk,
+    scale_log2,  # scale times log2(e)
+    GROUP: tl.constexpr,  # heads for each KV head
+    HEAD_DIM: tl.constexpr,
+    BLOCK_D: tl.constexpr,  # power of two, at least HEAD_DIM and 16
+    V_DIM: tl.constexpr,
+    BLOCK_V: tl.constexpr,  # power of two, at least V_DIM and 16
+    BLOCK_G: tl.constexpr,  # power of two, at least GROUP and 16, or 8 where FORMAT
+    BLOCK_B: tl.constexpr,  # power of two, at least batch
+    BLOCK_H: tl.constexpr,  # power of two, at least GROUP
+    BLOCK_C: tl.constexpr,  # chunks that are merged at a time
+    LAST_MERGES: tl.constexpr,  # or `merge_kernel` does
+    BLOCK_N: tl.constexpr,
+    DETERMINISTIC: tl.constexpr,
+    WINDOW: tl.constexpr,
+    SOFTCAP: tl.constexpr,
+    FORMAT: tl.constexpr,  # of `kv_codes`
+    EARLY: tl.constexpr,  # whether the first tiles are asked for before the wait
+    AHEAD: tl.constexpr,  # tiles that may be asked for before the first one is used
+    PDL: tl.constexpr,
+):
+    """One program attends with all heads of one KV head over one chunk of one request.
+
+    Of a request's programs for a KV head, the last to finish adds up what all of them have found.
+    Where EARLY, the first tiles are asked for before the kernel in front has finished, which writes queries and the
+    newest position alone. So that none of these tiles has that position, a short chunk with it waits before.
+    """
+    let_next_start(PDL)
+    kv_head = tl.program_id(0)
+    item = tl.program_id(1)
+    in_group = tl.arange(0, BLOCK_G)
+    heads = kv_head * GROUP + in_group
+    exists = in_group < GROUP
+    if fill_padding(
+        out_ptr, b_kv_len_ptr, item, tl.num_programs(1), batch, heads, exists, stride_out_request, stride_out_head,
+        V_DIM, BLOCK_V, BLOCK_B, PDL,
+    ):  # fmt: skip
+        return
+    request, chunk, lengths, chunks, rows = find_chunk(
+        b_row_ptr, b_kv_len_ptr, item, batch, target_items, one_wave, min_chunk, BLOCK_B, DETERMINISTIC, WINDOW
+    )
+    if request >= batch:
+        wait_for_previous(PDL)
+        return
+    row, kv_len, num_chunks, begin, end = bounds(request, chunk, lengths, chunks, rows, BLOCK_B, BLOCK_N, WINDOW)
+    if not EARLY or (begin >= end) | ((end == kv_len) & (end - begin <= AHEAD * BLOCK_N)):
+        wait_for_previous(PDL)
+
+    slopes = None
+    if slopes_ptr is not None:
+        slopes = load_per_head(slopes_ptr, heads, exists)
+    q_request_ptr = q_ptr + request.to(tl.int64) * stride_q_request
+    table_row_ptr = slot_table_ptr + row * stride_table_row
+    k_head_ptr = k_cache_ptr + kv_head * stride_k_head
+    v_head_ptr = v_cache_ptr + kv_head * stride_v_head
+    elements = tl.arange(0, BLOCK_D)[None, :]
+    q_ptrs = q_request_ptr + heads[:, None] * stride_q_head + elements
+    exist = exists[:, None] & (elements < HEAD_DIM)
+    if FORMAT:
+        acc, row_max, row_sum = _attend_codes(
+            q_ptrs, exist, slopes, table_row_ptr, k_head_ptr, v_head_ptr, scales_ptr + kv_head * stride_scales_head,
+            begin, end, kv_len, stride_k_slot, stride_v_slot, stride_scales_slot, scale_log2,
+            FORMAT, SOFTCAP, HEAD_DIM, BLOCK_D, V_DIM, BLOCK_V, BLOCK_G, BLOCK_N, PDL,
+        )  # fmt: skip
+    else:
+        acc, row_max, row_sum = _attend(
+            q_ptrs, exist, slopes, table_row_ptr, k_head_ptr, v_head_ptr, begin, end, kv_len, stride_k_slot,
+            stride_v_slot, scale_log2, SOFTCAP, HEAD_DIM, BLOCK_D, V_DIM, BLOCK_V, BLOCK_G, BLOCK_N, EARLY, PDL,
+        )  # fmt: skip
+
+    elements = tl.arange(0, BLOCK_V)
+    stored = exists[:, None] & (elements < V_DIM)[None, :]
+    if sinks_ptr is not None:
+        # Of several chunks none counts the sink: their merge does.
+        sinks = load_per_head(sinks_ptr, heads, exists)
+        row_sum += tl.where(num_chunks == 1, tl.exp2(sinks - row_max), 0.0)
+    # An empty context (a padded row, or a chunk that rounding left empty) has sum 0 and gives zeros.
+    acc = acc / tl.where(row_sum == 0.0, 1.0, row_sum)[:, None]
+    out_request_ptr = out_ptr + request.to(tl.int64) * stride_out_request
+    if num_chunks == 1:
+        out_tile_ptr = out_request_ptr + heads[:, None] * stride_out_head + elements[None, :]
+        tl.store(out_tile_ptr, acc.to(out_ptr.dtype.element_ty), mask=stored)
+        return
+    num_heads = tl.num_programs(0) * GROUP
+    partial_rows = item.to(tl.int64) * num_heads + heads
+    tl.store(partial_ptr + partial_rows[:, None] * V_DIM + elements[None, :], acc, mask=stored)
+    tl.store(partial_log_sum_ptr + partial_rows, row_max + tl.log2(row_sum), mask=exists)
+    if LAST_MERGES and is_last(arrived_ptr + request * tl.num_programs(0) + kv_head, num_chunks):
+        members = tl.arange(0, BLOCK_H)
+        member_heads = kv_head * GROUP + members
+        out = merge_chunks(
+            partial_ptr, partial_log_sum_ptr, sinks_ptr, item - chunk, num_chunks, num_heads, member_heads,
+            members < GROUP, V_DIM, BLOCK_V, BLOCK_C, BLOCK_H,
+        )  # fmt: skip
+        merged_tile_ptr = out_request_ptr + member_heads[:, None] * stride_out_head + elements[None, :]
+        is_merged = (members < GROUP)[:, None] & (elements < V_DIM)[None, :]
+        tl.store(merged_tile_ptr, out.to(out_ptr.dtype.element_ty), mask=is_merged)

@@ -1,0 +1,119 @@
+"""What both attention kernels share: which request a program works for, what options do to scores, the online softmax.
+
+Options are compile-time switches: with none of them, the code that is compiled is as if there were none.
+"""
+
+# pyright: basic
+from torch import Tensor
+
+from ..runtime.constants import LOG2_E
+from ..runtime.triton import tl, triton
+from .kv_quantisation import check_codes
+
+_LOG2_E = tl.constexpr(LOG2_E)
+
+
+@triton.jit
+def load_slots(table_row_ptr, positions, end, MASKED: tl.constexpr):
+    """Slots of `positions`. Entries of the table from `end` on are stale; they are not read where `MASKED`."""
+    if MASKED:
+        slots = tl.load(table_row_ptr + positions, mask=positions < end, other=0)
+    else:
+        slots = tl.load(table_row_ptr + positions)
+    return slots.to(tl.int64)
+
+
+@triton.jit
+def load_rows(
+    head_ptr,  # [slots, HEAD_DIM], K or V of one head
+    slots,  # [N]
+    stride_slot,
+    valid,  # [N]
+    MASKED: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+):
+    """[N, BLOCK_D]. Zero where not `valid`: what lies in a stale slot may be NaN, and NaN times zero is NaN."""
+    elements = tl.arange(0, BLOCK_D)
+    pointers = head_ptr + slots[:, None] * stride_slot + elements[None, :]
+    if MASKED:
+        return tl.load(pointers, mask=valid[:, None] & (elements < HEAD_DIM)[None, :], other=0.0)
+    if HEAD_DIM < BLOCK_D:
+        return tl.load(pointers, mask=(elements < HEAD_DIM)[None, :], other=0.0)
+    return tl.load(pointers)
+
+
+@triton.jit
+def load_per_head(values_ptr, heads, exists):
+    """Sinks or slopes [M] of `heads`, in powers of two."""
+    return tl.load(values_ptr + heads, mask=exists, other=0.0).to(tl.float32) * _LOG2_E
+
+
+@triton.jit
+def apply_options(scores, scale_log2, distances, slopes, SOFTCAP: tl.constexpr):
+    """Softcap and slopes: the new scores, and what powers of two they must be multiplied by.
+
+    `scores` [M, N] are products of q and k, or [N, M] with heads as columns, `distances` alike are k - q, `slopes` [M],
+    or [1, M] with heads as columns, are of `load_per_head`, or None. `scale_log2` may differ between positions.
+    """
+    if SOFTCAP > 0.0:
+        # tanh(y) = 1 - 2 / (exp(2 * y) + 1), which is right for infinite powers as well.
+        scores = 1.0 - 2.0 / (tl.exp2(scores * (scale_log2 * (2.0 / SOFTCAP))) + 1.0)
+        scale_log2 = SOFTCAP * _LOG2_E
+    if slopes is not None:
+        if len(slopes.shape) == 1:
+            slopes = slopes[:, None]
+        scores = scores * scale_log2 + slopes * distances.to(tl.float32)
+        scale_log2 = 1.0
+    return scores, scale_log2
+
+
+@triton.jit
+def finite(maxima):
+    """Zero instead of -inf, where all that was seen so far was masked: exp2(-inf - 0) is 0, exp2(-inf + inf) is NaN."""
+    return tl.where(maxima == float("-inf"), 0.0, maxima)
+
+
+@triton.jit
+def accumulate(scores, scale_log2, v, acc, row_max, row_sum, ALL_MASKED: tl.constexpr):
+    """One step of the online softmax (Milakov and Gimelshein, 2018) over `scores` [M, N], -inf where masked.
+
+    Powers of two instead of e: `scale_log2` (positive) is the scale times log2(e), and `row_max` is in its units. The
+    product is left for after the maximum, where it is one instruction together with the subtraction. `ALL_MASKED` says
+    that a row may have seen nothing yet; a step in which it still sees nothing changes no bit of it.
+    """
+    new_max = tl.maximum(row_max, tl.max(scores, axis=1) * scale_log2)
+    base = finite(new_max) if ALL_MASKED else new_max
+    correction = tl.exp2(row_max - base)
+    weights = tl.exp2(scores * scale_log2 - base[:, None])
+    row_sum = row_sum * correction + tl.sum(weights, axis=1)
+    acc = tl.dot(weights.to(v.dtype), v, acc * correction[:, None], input_precision="tf32x3")
+    return acc, new_max, row_sum
+
+
+def check_layouts(
+    name: str,
+    q: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    slot_table: Tensor,
+    out: Tensor,
+    sinks: Tensor | None,
+    slopes: Tensor | None,
+    scales: Tensor | None = None,
+) -> None:
+    """Raises ValueError for what the kernels do not read."""
+    tokens, heads, head_dim = q.shape
+    slots, kv_heads, v_head_dim = v_cache.shape
+    if (
+        out.shape != (tokens, heads, v_head_dim)
+        or k_cache.shape != (slots, kv_heads, head_dim)
+        or heads % kv_heads
+        or any(each is not None and each.shape != (heads,) for each in (sinks, slopes))
+    ):
+        tensors = (q, k_cache, v_cache, out, sinks, slopes)
+        shapes = [tuple(tensor.shape) for tensor in tensors if tensor is not None]
+        raise ValueError(f"{name}: shapes of q, k_cache, v_cache, out (and sinks, slopes) do not fit: {shapes}")
+    if not q.stride(2) == k_cache.stride(2) == v_cache.stride(2) == out.stride(2) == slot_table.stride(1) == 1:
+        raise ValueError(f"{name}: the last dimension of every tensor must have stride 1")
+    check_codes(name, k_cache, v_cache, scales)

@@ -1,0 +1,194 @@
+"""The kernel of `qkv_postprocess`: one program has some heads of one token."""
+
+# pyright: basic, reportArgumentType=false
+from ..runtime.launch import let_next_start, wait_for_previous
+from ..runtime.triton import tl, triton
+from ._kv_conversion import code_of_amax, encode, round_up
+from .kv_quantisation import SMALLEST_AMAX
+
+_SMALLEST_AMAX = tl.constexpr(SMALLEST_AMAX)
+
+
+@triton.jit
+def _norm_weights(
+    heads,  # [BLOCK_HEADS, 1]
+    elements,  # [1, BLOCK_HALF]
+    exists,  # [1, BLOCK_HALF]
+    q_norm_ptr,
+    k_norm_ptr,
+    HEADS: tl.constexpr,
+    KV_HEADS: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    NORM_OF_EACH_HEAD: tl.constexpr,
+):
+    """Weights of `elements` for each head, [BLOCK_HEADS, BLOCK_HALF] float32."""
+    is_q = heads < HEADS
+    if NORM_OF_EACH_HEAD:
+        is_k = (heads >= HEADS) & (heads < HEADS + KV_HEADS)
+        q_weight = tl.load(q_norm_ptr + heads * HEAD_DIM + elements, mask=exists & is_q, other=0.0)
+        k_weight = tl.load(k_norm_ptr + (heads - HEADS) * HEAD_DIM + elements, mask=exists & is_k, other=0.0)
+    else:
+        q_weight = tl.load(q_norm_ptr + elements, mask=exists, other=0.0)
+        k_weight = tl.load(k_norm_ptr + elements, mask=exists, other=0.0)
+    return tl.where(is_q, q_weight.to(tl.float32), k_weight.to(tl.float32))
+
+
+@triton.jit
+def _normalise_heads(
+    first,  # [BLOCK_HEADS, BLOCK_HALF] float32, zero where there is no element
+    second,
+    heads,  # [BLOCK_HEADS, 1]
+    pairs,  # [1, BLOCK_HALF]
+    q_norm_ptr,
+    k_norm_ptr,
+    eps,
+    HEADS: tl.constexpr,
+    KV_HEADS: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    NORM_OF_EACH_HEAD: tl.constexpr,
+    STORAGE: tl.constexpr,
+):
+    """Both halves of each head, normalised, rounded as by `rms_norm`."""
+    HALF: tl.constexpr = HEAD_DIM // 2
+    WEIGHT: tl.constexpr = q_norm_ptr.dtype.element_ty
+    exists = pairs < HALF
+    squares = tl.sum(first * first + second * second, axis=1, keep_dims=True)
+    scale = tl.rsqrt(squares / HEAD_DIM + eps)
+    weight = _norm_weights(heads, pairs, exists, q_norm_ptr, k_norm_ptr, HEADS, KV_HEADS, HEAD_DIM, NORM_OF_EACH_HEAD)
+    first = ((first * scale).to(WEIGHT).to(tl.float32) * weight).to(STORAGE).to(tl.float32)
+    weight = _norm_weights(
+        heads, HALF + pairs, exists, q_norm_ptr, k_norm_ptr, HEADS, KV_HEADS, HEAD_DIM, NORM_OF_EACH_HEAD
+    )
+    second = ((second * scale).to(WEIGHT).to(tl.float32) * weight).to(STORAGE).to(tl.float32)
+    return first, second
+
+
+@triton.jit
+def _quantise_heads(
+    first,  # [BLOCK_HEADS, BLOCK_HALF] float32, zero where there is no element
+    second,
+    scales_ptr,  # [BLOCK_HEADS, 1], where the bfloat16 scale of each head is
+    is_kv,  # [BLOCK_HEADS, 1]
+    FORMAT: tl.constexpr,
+    SCALES_GIVEN: tl.constexpr,
+):
+    """Codes of both halves of each head, as by `quantise` of `kv_codes`. Stores scales, or reads those given."""
+    if SCALES_GIVEN:
+        scales = tl.load(scales_ptr, mask=is_kv, other=1.0).to(tl.float32)
+    else:
+        largest = code_of_amax(FORMAT)
+        amax = tl.max(tl.maximum(tl.abs(first), tl.abs(second)), axis=1, keep_dims=True)
+        # NaN where one of the head is not finite, which the maximum may hide.
+        sums = tl.sum(first * 0.0 + second * 0.0, axis=1, keep_dims=True)
+        amax = tl.maximum(amax, _SMALLEST_AMAX) + sums
+        scales = round_up(tl.div_rn(amax, amax * 0.0 + largest))
+        tl.store(scales_ptr, scales.to(tl.bfloat16), mask=is_kv)
+    inverse = tl.div_rn(1.0, scales)
+    return encode(first * inverse, FORMAT), encode(second * inverse, FORMAT)
+
+
+@triton.jit(do_not_specialize_on_alignment=["positions_ptr", "slots_ptr"])
+def qkv_postprocess_kernel(
+    qkv_ptr,  # [tokens, (HEADS + 2 * KV_HEADS) * HEAD_DIM], or float32 [PARTS, tokens, ...]
+    q_ptr,  # [tokens, HEADS * HEAD_DIM], where q goes: `qkv`, where that is whole
+    bias_ptr,  # [(HEADS + 2 * KV_HEADS) * HEAD_DIM] or None
+    q_norm_ptr,  # [HEAD_DIM] or, where NORM_OF_EACH_HEAD, [HEADS, HEAD_DIM], or None
+    k_norm_ptr,  # [HEAD_DIM] or [KV_HEADS, HEAD_DIM] or None
+    cos_sin_ptr,  # [positions, HEAD_DIM] float32
+    positions_ptr,  # [tokens] int64
+    slots_ptr,  # [tokens] int64
+    k_cache_ptr,  # [slots, KV_HEADS, HEAD_DIM], where FORMAT uint8
+    v_cache_ptr,  # [slots, KV_HEADS, HEAD_DIM], likewise
+    scales_ptr,  # [slots, KV_HEADS, 2] bfloat16 or None
+    stride_qkv_part,
+    stride_qkv_token,
+    stride_q_token,
+    stride_cos_sin_position,
+    stride_k_cache_slot,
+    stride_k_cache_head,
+    stride_v_cache_slot,
+    stride_v_cache_head,
+    stride_scales_slot,
+    stride_scales_head,
+    eps,
+    PARTS: tl.constexpr,  # 0: qkv is whole
+    HEADS: tl.constexpr,
+    KV_HEADS: tl.constexpr,
+    HEAD_DIM: tl.constexpr,  # even
+    BLOCK_HALF: tl.constexpr,  # power of two, at least HEAD_DIM / 2
+    BLOCK_HEADS: tl.constexpr,  # power of two
+    NORM_OF_EACH_HEAD: tl.constexpr,
+    NORM_AFTER_ROPE: tl.constexpr,
+    FORMAT: tl.constexpr,  # of `kv_codes`
+    SCALES_GIVEN: tl.constexpr,
+    PDL: tl.constexpr,
+):
+    """One program handles BLOCK_HEADS heads of one token; q, k and v may meet in one block."""
+    HALF: tl.constexpr = HEAD_DIM // 2
+    let_next_start(PDL)
+    token = tl.program_id(0).to(tl.int64)
+    position = tl.load(positions_ptr + token).to(tl.int64)
+    slot = tl.load(slots_ptr + token).to(tl.int64)
+    heads = tl.program_id(1) * BLOCK_HEADS + tl.arange(0, BLOCK_HEADS)[:, None]
+    pairs = tl.arange(0, BLOCK_HALF)[None, :]
+    exists = pairs < HALF
+    valid = (heads < HEADS + 2 * KV_HEADS) & exists
+    angles = cos_sin_ptr + position * stride_cos_sin_position + pairs
+    cos = tl.load(angles, mask=exists, other=0.0)
+    sin = tl.load(angles + HALF, mask=exists, other=0.0)
+    wait_for_previous(PDL)
+
+    places = heads * HEAD_DIM + pairs
+    qkv = qkv_ptr + token * stride_qkv_token + places
+    first = tl.load(qkv, mask=valid, other=0.0).to(tl.float32)
+    second = tl.load(qkv + HALF, mask=valid, other=0.0).to(tl.float32)
+    storage: tl.constexpr = q_ptr.dtype.element_ty
+    if PARTS:
+        for part in tl.static_range(1, PARTS):
+            first += tl.load(qkv + part * stride_qkv_part, mask=valid, other=0.0)
+            second += tl.load(qkv + part * stride_qkv_part + HALF, mask=valid, other=0.0)
+        # As a product that is whole is rounded.
+        first = first.to(storage).to(tl.float32)
+        second = second.to(storage).to(tl.float32)
+    if bias_ptr is not None:
+        first += tl.load(bias_ptr + places, mask=valid, other=0.0).to(tl.float32)
+        second += tl.load(bias_ptr + places + HALF, mask=valid, other=0.0).to(tl.float32)
+
+    turns = heads < HEADS + KV_HEADS
+    NORM: tl.constexpr = q_norm_ptr is not None
+    if NORM and not NORM_AFTER_ROPE:
+        normalised_first, normalised_second = _normalise_heads(
+            first, second, heads, pairs, q_norm_ptr, k_norm_ptr, eps,
+            HEADS, KV_HEADS, HEAD_DIM, NORM_OF_EACH_HEAD, storage,
+        )  # fmt: skip
+        first = tl.where(turns, normalised_first, first)
+        second = tl.where(turns, normalised_second, second)
+    turned_first = tl.where(turns, first * cos - second * sin, first).to(storage)
+    turned_second = tl.where(turns, second * cos + first * sin, second).to(storage)
+    if NORM and NORM_AFTER_ROPE:
+        normalised_first, normalised_second = _normalise_heads(
+            turned_first.to(tl.float32), turned_second.to(tl.float32), heads, pairs, q_norm_ptr, k_norm_ptr, eps,
+            HEADS, KV_HEADS, HEAD_DIM, NORM_OF_EACH_HEAD, storage,
+        )  # fmt: skip
+        turned_first = tl.where(turns, normalised_first.to(storage), turned_first)
+        turned_second = tl.where(turns, normalised_second.to(storage), turned_second)
+
+    is_q = valid & (heads < HEADS)
+    q = q_ptr + token * stride_q_token + places
+    tl.store(q, turned_first, mask=is_q)
+    tl.store(q + HALF, turned_second, mask=is_q)
+    kv_heads = tl.where(turns, heads - HEADS, heads - HEADS - KV_HEADS)
+    if FORMAT:
+        is_kv = (heads >= HEADS) & (heads < HEADS + 2 * KV_HEADS)
+        scales = scales_ptr + slot * stride_scales_slot + kv_heads * stride_scales_head + tl.where(turns, 0, 1)
+        turned_first, turned_second = _quantise_heads(
+            turned_first.to(tl.float32), turned_second.to(tl.float32), scales, is_kv, FORMAT, SCALES_GIVEN
+        )
+    is_k = valid & (heads >= HEADS) & turns
+    k = k_cache_ptr + slot * stride_k_cache_slot + kv_heads * stride_k_cache_head + pairs
+    tl.store(k, turned_first, mask=is_k)
+    tl.store(k + HALF, turned_second, mask=is_k)
+    is_v = valid & (heads >= HEADS + KV_HEADS)
+    v = v_cache_ptr + slot * stride_v_cache_slot + kv_heads * stride_v_cache_head + pairs
+    tl.store(v, turned_first, mask=is_v)
+    tl.store(v + HALF, turned_second, mask=is_v)

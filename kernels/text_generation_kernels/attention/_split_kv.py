@@ -1,0 +1,305 @@
+"""How decode attention cuts contexts into chunks, and how it merges what they gave.
+
+The host knows bounds alone: how many chunks there are at most. Programs read the lengths and plan on the device.
+"""
+
+# pyright: basic, reportArgumentType=false, reportGeneralTypeIssues=false
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ..runtime.batches import locate, padded_batch
+from ..runtime.launch import Launcher, let_next_start, wait_for_previous
+from ..runtime.triton import tl, triton
+from ._online_softmax import load_per_head
+
+# Up to this many requests are cut into as many chunks as run at once; more of them into more chunks, which even out
+# lengths that differ. On an H200: three contexts of 16,384 take 56 us with one wave and 64 with more chunks, sixteen
+# from 16 to 32,768 take 106 and 96.
+_FEW_REQUESTS = 4
+
+# Deterministic chunks follow from the length alone: of this many positions, longer only where a context would have
+# more than so many of them, so that the memory of partial results stays small.
+_DETERMINISTIC_CHUNK = 256
+_DETERMINISTIC_CHUNKS = 32
+
+
+@triton.jit
+def in_window(lengths, WINDOW: tl.constexpr):
+    """How many of its positions a request's newest token sees: the last ones."""
+    if WINDOW:
+        return tl.minimum(lengths, WINDOW)
+    return lengths
+
+
+@triton.jit
+def plan(
+    b_kv_len_ptr,
+    batch,
+    target_items,  # chunks of all requests; where DETERMINISTIC, of one
+    one_wave,  # chunks that run at once, at most target_items
+    min_chunk,
+    BLOCK_B: tl.constexpr,
+    DETERMINISTIC: tl.constexpr,
+    WINDOW: tl.constexpr,
+):
+    """Length [BLOCK_B] of each request, and into how many chunks what it sees of that is cut.
+
+    An empty context has one if others come after it, and none at the end of the batch (`fill_padding`).
+    The first n requests have at most `target_items` + n chunks; where DETERMINISTIC, `target_items` * n.
+    Requests of about one length are cut alike, into no more chunks than run at once: a few that come later would take
+    as long as all the others.
+    """
+    requests = tl.arange(0, BLOCK_B)
+    lengths = tl.load(b_kv_len_ptr + requests, mask=requests < batch, other=0)
+    seen = in_window(lengths, WINDOW)
+    if DETERMINISTIC:
+        chunk = tl.maximum(tl.cdiv(seen, target_items), min_chunk)
+    else:
+        total = tl.sum(seen, axis=0)
+        parts = one_wave // tl.maximum(tl.sum((seen > 0).to(tl.int32), axis=0), 1)
+        even = tl.cdiv(tl.max(seen, axis=0), tl.maximum(parts, 1))
+        fair = total // one_wave
+        is_even = (parts > 0) & (even <= fair + fair // 8)
+        chunk = tl.maximum(tl.where(is_even, even, tl.cdiv(total, target_items)), min_chunk)
+    # A chunk is read in whole tiles, so a number between would leave some chunks empty, for the merge to read.
+    chunk = tl.cdiv(chunk, 64) * 64
+    last = tl.max(tl.where(seen > 0, requests, -1), axis=0)
+    return lengths, tl.maximum(tl.cdiv(seen, chunk), (requests < last).to(tl.int32))
+
+
+@triton.jit
+def fill_padding(
+    out_ptr,  # [batch, heads, SIZE]
+    b_kv_len_ptr,
+    item,
+    items,
+    batch,
+    heads,
+    exists,
+    stride_out_request,
+    stride_out_head,
+    SIZE: tl.constexpr,
+    BLOCK: tl.constexpr,
+    BLOCK_B: tl.constexpr,
+    PDL: tl.constexpr,
+):
+    """Whether program `item` of `items` belongs to a padded row: one with an empty context, as all after it. Writes
+    that row's zeros to `heads` where they exist.
+
+    Row r has program `items` - `batch` + r, which the chunks of the rows before it do not reach. It does not wait for
+    a plan: graphs of steps with prompts have room for as many decodes as there may be, and most of it is padding.
+    """
+    row = item - (items - batch)
+    is_padding = row >= 0
+    if is_padding:
+        requests = tl.arange(0, BLOCK_B)
+        lengths = tl.load(b_kv_len_ptr + requests, mask=(requests >= row) & (requests < batch), other=0)
+        is_padding = tl.max(lengths, axis=0) == 0
+        if is_padding:
+            wait_for_previous(PDL)
+            elements = tl.arange(0, BLOCK)
+            out_row_ptr = out_ptr + row.to(tl.int64) * stride_out_request
+            out_tile_ptr = out_row_ptr + heads[:, None] * stride_out_head + elements[None, :]
+            tl.store(out_tile_ptr, 0.0, mask=exists[:, None] & (elements < SIZE)[None, :])
+    return is_padding
+
+
+@triton.jit
+def find_chunk(
+    b_row_ptr,
+    b_kv_len_ptr,
+    item,
+    batch,
+    target_items,
+    one_wave,
+    min_chunk,
+    BLOCK_B: tl.constexpr,
+    DETERMINISTIC: tl.constexpr,
+    WINDOW: tl.constexpr,
+):
+    """Of whom chunk number `item` is, and what `bounds` needs. `request` is not below `batch` past the last chunk.
+
+    Returns `request`, its `chunk`, and of all requests [BLOCK_B]: lengths, numbers of chunks and rows of the table.
+    """
+    lengths, chunks = plan(b_kv_len_ptr, batch, target_items, one_wave, min_chunk, BLOCK_B, DETERMINISTIC, WINDOW)
+    rows = tl.load(b_row_ptr + tl.arange(0, BLOCK_B), mask=tl.arange(0, BLOCK_B) < batch, other=0)
+    request, chunk = locate(chunks, item)
+    return request, chunk, lengths, chunks, rows
+
+
+@triton.jit
+def bounds(request, chunk, lengths, chunks, rows, BLOCK_B: tl.constexpr, BLOCK_N: tl.constexpr, WINDOW: tl.constexpr):
+    """Row of the table of `request`, its length, in how many chunks, and where this one begins and ends.
+
+    Equal chunks of whole tiles: no program is left with a small remainder.
+    """
+    is_request = tl.arange(0, BLOCK_B) == request
+    kv_len = tl.sum(tl.where(is_request, lengths, 0), axis=0)
+    num_chunks = tl.sum(tl.where(is_request, chunks, 0), axis=0)
+    row = tl.sum(tl.where(is_request, rows, 0), axis=0).to(tl.int64)
+    seen = in_window(kv_len, WINDOW)
+    chunk_len = tl.cdiv(tl.cdiv(seen, num_chunks), BLOCK_N) * BLOCK_N
+    begin = chunk * chunk_len
+    if WINDOW:
+        begin += kv_len - seen
+    return row, kv_len, num_chunks, begin, tl.minimum(kv_len, begin + chunk_len)
+
+
+@triton.jit
+def merge_chunks(
+    partial_ptr,  # [items, heads, V_DIM]
+    partial_log_sum_ptr,  # [items, heads]
+    sinks_ptr,  # [heads] or None
+    first_item,
+    num_chunks,
+    num_heads,
+    heads,  # [BLOCK_H]
+    in_group,  # [BLOCK_H], whether there is such a head
+    V_DIM: tl.constexpr,
+    BLOCK_V: tl.constexpr,
+    BLOCK_C: tl.constexpr,
+    BLOCK_H: tl.constexpr,
+):
+    """[BLOCK_H, BLOCK_V], the results of all chunks added up in their order, BLOCK_C at a time.
+
+    What other programs have stored is in the L2 cache, hence `.cg`.
+    """
+    elements = tl.arange(0, BLOCK_V)
+    acc = tl.zeros([BLOCK_H, BLOCK_V], dtype=tl.float32)
+    weight_sum = tl.zeros([BLOCK_H], dtype=tl.float32)
+    maximum = tl.full([BLOCK_H], float("-inf"), dtype=tl.float32)
+    for start in range(0, num_chunks, BLOCK_C):
+        index = start + tl.arange(0, BLOCK_C)
+        read = (index < num_chunks)[:, None] & in_group[None, :]
+        rows = (first_item + index).to(tl.int64)[:, None] * num_heads + heads[None, :]
+        log_sums = tl.load(partial_log_sum_ptr + rows, mask=read, other=float("-inf"), cache_modifier=".cg")
+        places = rows[:, :, None] * V_DIM + elements[None, None, :]
+        read = read[:, :, None] & (elements < V_DIM)[None, None, :]
+        partial = tl.load(partial_ptr + places, mask=read, other=0.0, cache_modifier=".cg")
+        # The first chunk of a head that exists is finite, so only heads that do not exist stay at -inf here.
+        new_maximum = tl.where(in_group, tl.maximum(maximum, tl.max(log_sums, axis=0)), 0.0)
+        correction = tl.exp2(maximum - new_maximum)
+        weights = tl.exp2(log_sums - new_maximum[None, :])
+        acc = acc * correction[:, None] + tl.sum(partial * weights[:, :, None], axis=0)
+        weight_sum = weight_sum * correction + tl.sum(weights, axis=0)
+        maximum = new_maximum
+    if sinks_ptr is not None:
+        weight_sum += tl.exp2(load_per_head(sinks_ptr, heads, in_group) - maximum)
+    return acc / weight_sum[:, None]
+
+
+@triton.jit(
+    do_not_specialize=["batch", "target_items", "one_wave", "min_chunk"],
+    do_not_specialize_on_alignment=["b_kv_len_ptr"],
+)
+def merge_kernel(
+    b_kv_len_ptr,  # [batch]
+    partial_ptr,  # [items, heads, V_DIM] float32
+    partial_log_sum_ptr,  # [items, heads] float32
+    sinks_ptr,  # [heads] float32 or None
+    out_ptr,  # [batch, heads, V_DIM]
+    stride_out_request,
+    stride_out_head,
+    batch,
+    target_items,
+    one_wave,
+    min_chunk,
+    V_DIM: tl.constexpr,
+    BLOCK_V: tl.constexpr,
+    BLOCK_B: tl.constexpr,
+    BLOCK_C: tl.constexpr,  # chunks at a time
+    DETERMINISTIC: tl.constexpr,
+    WINDOW: tl.constexpr,
+    PDL: tl.constexpr,
+):
+    """One program adds up the chunks of one head of one request. What has no more than one is in `out` already."""
+    let_next_start(PDL)
+    head = tl.program_id(0) + tl.arange(0, 1)
+    request = tl.program_id(1)
+    _, chunks = plan(b_kv_len_ptr, batch, target_items, one_wave, min_chunk, BLOCK_B, DETERMINISTIC, WINDOW)
+    requests = tl.arange(0, BLOCK_B)
+    num_chunks = tl.sum(tl.where(requests == request, chunks, 0), axis=0)
+    first = tl.sum(tl.where(requests < request, chunks, 0), axis=0)
+    wait_for_previous(PDL)
+    if num_chunks <= 1:
+        return
+    elements = tl.arange(0, BLOCK_V)
+    out = merge_chunks(
+        partial_ptr, partial_log_sum_ptr, sinks_ptr, first, num_chunks, tl.num_programs(0), head, head >= 0,
+        V_DIM, BLOCK_V, BLOCK_C, 1,
+    )  # fmt: skip
+    out_row_ptr = out_ptr + request.to(tl.int64) * stride_out_request + head[:, None] * stride_out_head
+    tl.store(out_row_ptr + elements[None, :], out.to(out_ptr.dtype.element_ty), mask=(elements < V_DIM)[None, :])
+
+
+_launch_merge = Launcher(merge_kernel)
+
+
+@dataclass(frozen=True)
+class Chunking:
+    """Bounds of a launch, and room for what its chunks give."""
+
+    items: int
+    """Chunks of all requests at most."""
+    several: bool
+    """Whether a request may have more than one."""
+    partial: Tensor
+    """[items, heads, elements of a result] float32"""
+    partial_log_sum: Tensor
+    """[items, heads] float32"""
+    planned: tuple[int, int, int, int]
+    """What `plan` is told: `batch`, `target_items`, `one_wave`, `min_chunk`."""
+    constants: dict[str, int]
+    """And its constexprs."""
+
+    @classmethod
+    def of(
+        cls,
+        out: Tensor,
+        max_seen: int,
+        programs: int,
+        resident: int,
+        min_chunk: int,
+        deterministic: bool,
+        window: int = 0,
+    ) -> "Chunking":
+        """`out` [batch, heads, elements]. `max_seen`: positions that a request sees at most. `resident` chunks run at
+        once, and `programs` of them even out lengths that differ.
+        """
+        batch, heads, elements = out.shape
+        one_wave = max(1, resident)
+        if deterministic:
+            target_items, min_chunk = _DETERMINISTIC_CHUNKS, _DETERMINISTIC_CHUNK
+        else:
+            target_items = one_wave if batch <= _FEW_REQUESTS else max(one_wave, programs)
+        longest = min(max(1, triton.cdiv(max_seen, min_chunk)), target_items)  # chunks of the longest request
+        items = batch * longest if deterministic else min(batch * longest, target_items + batch)
+        return cls(
+            items,
+            longest > 1,
+            out.new_empty(items, heads, elements, dtype=torch.float32),
+            out.new_empty(items, heads, dtype=torch.float32),
+            (batch, target_items, one_wave, min_chunk),
+            {"BLOCK_B": padded_batch(batch), "DETERMINISTIC": deterministic, "WINDOW": window},
+        )
+
+    def merge(
+        self, b_kv_len: Tensor, sinks: Tensor | None, out: Tensor, block_v: int, block_c: int, warps: int = 4
+    ) -> None:
+        """Adds up what the chunks of each request gave, BLOCK_C of them at a time."""
+        if not self.several:
+            return
+        batch, heads, elements = out.shape
+        _launch_merge(
+            (heads, batch),
+            (b_kv_len, self.partial, self.partial_log_sum, sinks, out),
+            out.stride()[:2],
+            self.planned,
+            V_DIM=elements,
+            BLOCK_V=block_v,
+            BLOCK_C=block_c,
+            num_warps=warps,
+            **self.constants,
+        )

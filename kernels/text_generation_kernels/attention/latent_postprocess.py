@@ -1,0 +1,175 @@
+"""What happens between the products of latent attention and attention itself, in one pass.
+
+    cache[slot] = rms_norm(latent[:rank]) * weight, rotate(latent[rank:], position)
+    queries[head, rank:] = rotate(q[head, -rope:], position)
+
+Keys and values of all heads are products of the normalised latent vector, which is cached in their place, with one key
+of `rope` elements that is turned by its position and belongs to all heads (DeepSeek-V2, 2024). The first `rank` columns
+of `queries` are not touched: they are what the rest of `q` becomes (`layers/infer/latent_attention.py`).
+
+Rotation pairs element i with element i + rope / 2, as `qkv_postprocess` does; where a checkpoint pairs neighbours, rows
+are permuted when it is loaded.
+
+Layouts: `latent` `[tokens, rank + rope]`, `q` `[tokens, heads, any + rope]`, `queries` `[tokens, heads, rank + rope]`,
+`cache` `[slots, 1, rank + rope]`, any strides but unit stride in the last dimension; `weight` `[rank]`; `cos_sin`
+`[positions, rope]` float32, cosines in the first half; `positions`, `slots` `[tokens]` int64. One floating type for all
+but `cos_sin`. Computed in float32; the normalised value is rounded before the product with the weight, as in
+`rms_norm`. Tokens that share a slot leave any one of their values there: only padding may do so.
+
+Called once a layer. Bytes floor: tokens * element size * 2 * (rank + rope + heads * rope).
+"""
+
+# pyright: basic, reportArgumentType=false
+import torch
+from torch import Tensor
+
+from ..norm.rms_norm import normalise
+from ..runtime.launch import Launcher, let_next_start, wait_for_previous
+from ..runtime.register import register
+from ..runtime.triton import tl, triton
+
+_HEADS = 16
+"""Heads that one program turns."""
+
+
+@triton.jit
+def _turn(
+    source_ptr,  # [M, 1], the first element of each
+    target_ptr,  # [M, 1]
+    cos_sin_row_ptr,
+    exists,  # [M, 1]
+    ROPE: tl.constexpr,
+    BLOCK_P: tl.constexpr,
+):
+    """Rotates M vectors of ROPE elements by one position."""
+    HALF: tl.constexpr = ROPE // 2
+    pairs = tl.arange(0, BLOCK_P)[None, :]
+    exists = exists & (pairs < HALF)
+    cos = tl.load(cos_sin_row_ptr + pairs, mask=pairs < HALF, other=0.0)
+    sin = tl.load(cos_sin_row_ptr + HALF + pairs, mask=pairs < HALF, other=0.0)
+    first = tl.load(source_ptr + pairs, mask=exists, other=0.0).to(tl.float32)
+    second = tl.load(source_ptr + HALF + pairs, mask=exists, other=0.0).to(tl.float32)
+    storage = target_ptr.dtype.element_ty
+    tl.store(target_ptr + pairs, (first * cos - second * sin).to(storage), mask=exists)
+    tl.store(target_ptr + HALF + pairs, (second * cos + first * sin).to(storage), mask=exists)
+
+
+@triton.jit(do_not_specialize_on_alignment=["positions_ptr", "slots_ptr"])
+def latent_postprocess_kernel(
+    latent_ptr,  # [tokens, RANK + ROPE]
+    weight_ptr,  # [RANK]
+    cos_sin_ptr,  # [positions, ROPE] float32
+    positions_ptr,  # [tokens]
+    slots_ptr,  # [tokens]
+    q_ptr,  # [tokens, HEADS, Q_DIM]
+    queries_ptr,  # [tokens, HEADS, RANK + ROPE]
+    cache_ptr,  # [slots, RANK + ROPE]
+    stride_latent,
+    stride_q_token,
+    stride_q_head,
+    stride_queries_token,
+    stride_queries_head,
+    stride_slot,
+    eps,
+    HEADS: tl.constexpr,
+    Q_DIM: tl.constexpr,
+    RANK: tl.constexpr,
+    BLOCK_R: tl.constexpr,  # power of two, at least RANK
+    ROPE: tl.constexpr,
+    BLOCK_P: tl.constexpr,  # power of two, at least ROPE / 2
+    BLOCK_H: tl.constexpr,
+    PDL: tl.constexpr,
+):
+    """The first program of a token writes the cache, the others turn BLOCK_H heads each."""
+    token = tl.program_id(0).to(tl.int64)
+    part = tl.program_id(1)
+    let_next_start(PDL)
+    wait_for_previous(PDL)
+    cos_sin_row_ptr = cos_sin_ptr + tl.load(positions_ptr + token) * ROPE
+    if part == 0:
+        slot_ptr = cache_ptr + tl.load(slots_ptr + token) * stride_slot
+        elements = tl.arange(0, BLOCK_R)
+        inside = elements < RANK
+        latent_row_ptr = latent_ptr + token * stride_latent
+        x = tl.load(latent_row_ptr + elements, mask=inside, other=0.0).to(tl.float32)
+        weight = tl.load(weight_ptr + elements, mask=inside, other=0.0)
+        scale = tl.rsqrt(tl.sum(x * x, axis=0) / RANK + eps)
+        normalised = (x * scale).to(weight.dtype).to(tl.float32) * weight.to(tl.float32)
+        tl.store(slot_ptr + elements, normalised.to(cache_ptr.dtype.element_ty), mask=inside)
+        one = tl.zeros([1, 1], dtype=tl.int32)
+        _turn(latent_row_ptr + RANK + one, slot_ptr + RANK + one, cos_sin_row_ptr, one == 0, ROPE, BLOCK_P)
+        return
+    heads = (part - 1) * BLOCK_H + tl.arange(0, BLOCK_H)[:, None]
+    source_ptr = q_ptr + token * stride_q_token + heads * stride_q_head + (Q_DIM - ROPE)
+    target_ptr = queries_ptr + token * stride_queries_token + heads * stride_queries_head + RANK
+    _turn(source_ptr, target_ptr, cos_sin_row_ptr, heads < HEADS, ROPE, BLOCK_P)
+
+
+_launch = Launcher(latent_postprocess_kernel)
+
+
+def latent_postprocess_triton(
+    latent: Tensor,
+    weight: Tensor,
+    eps: float,
+    cos_sin: Tensor,
+    positions: Tensor,
+    slots: Tensor,
+    q: Tensor,
+    queries: Tensor,
+    cache: Tensor,
+) -> None:
+    """Triton implementation. Raises ValueError for layouts that the kernel does not read."""
+    (tokens, heads, q_dim), rank, rope = q.shape, weight.shape[0], cos_sin.shape[1]
+    if not (latent.shape[1] == queries.shape[2] == cache.shape[2] == rank + rope) or cache.shape[1] != 1:
+        shapes = [tuple(each.shape) for each in (latent, weight, cos_sin, q, queries, cache)]
+        raise ValueError(f"latent_postprocess: shapes of latent, weight, cos_sin, q, queries, cache differ: {shapes}")
+    if any(each.stride(-1) != 1 for each in (latent, weight, q, queries, cache)) or not cos_sin.is_contiguous():
+        raise ValueError("latent_postprocess: the last dimension of every tensor must have stride 1")
+    if tokens == 0:
+        return
+    _launch(
+        (tokens, 1 + triton.cdiv(heads, _HEADS)),
+        (latent, weight, cos_sin, positions, slots, q, queries, cache),
+        (latent.stride(0), *q.stride()[:2], *queries.stride()[:2], cache.stride(0)),
+        (float(eps),),
+        HEADS=heads,
+        Q_DIM=q_dim,
+        RANK=rank,
+        BLOCK_R=triton.next_power_of_2(rank),
+        ROPE=rope,
+        BLOCK_P=triton.next_power_of_2(rope // 2),
+        BLOCK_H=_HEADS,
+        num_warps=4,
+    )
+
+
+def latent_postprocess_torch(
+    latent: Tensor,
+    weight: Tensor,
+    eps: float,
+    cos_sin: Tensor,
+    positions: Tensor,
+    slots: Tensor,
+    q: Tensor,
+    queries: Tensor,
+    cache: Tensor,
+) -> None:
+    """Torch implementation: the CPU path and the reference of the tests."""
+    rank, rope = weight.shape[0], cos_sin.shape[1]
+    rows = cos_sin[positions]
+    normalised = torch.empty_like(latent[:, :rank])
+    normalise(latent[:, :rank], weight, eps, normalised)
+    cache[slots, 0, :rank] = normalised
+    cache[slots, 0, rank:] = _turned(latent[:, None, rank:], rows)[:, 0]
+    queries[..., rank:] = _turned(q[..., -rope:], rows)
+
+
+def _turned(x: Tensor, rows: Tensor) -> Tensor:
+    """[tokens, heads, rope] by [tokens, rope]."""
+    first, second = x.float().chunk(2, dim=-1)
+    cos, sin = rows[:, None].chunk(2, dim=-1)
+    return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1).to(x.dtype)
+
+
+latent_postprocess = register(latent_postprocess_torch, mutates=("queries", "cache"), triton=latent_postprocess_triton)

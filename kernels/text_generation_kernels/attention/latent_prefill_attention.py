@@ -1,0 +1,252 @@
+"""Causal attention of new tokens over latent vectors, for requests of any length side by side.
+
+    out[t] = sum over c <= position(t) of softmax(scale * q[t] . cache[c]) * cache[c, :rank]
+
+The absorbed form, as in `latent_decode_attention`: one vector of a position is key and value of all heads, so the rows
+of a tile are heads within tokens, and all of them share what is read.
+
+Layouts: `q` `[tokens, heads, rank + rope]`, `out` `[tokens, heads, rank]`, tokens of request b at
+`b_q_start[b] : b_q_start[b + 1]`, no padding; they are the last of its `b_kv_len[b]` tokens. Position c of request b
+lies in slot `slot_table[b_row[b], c]`. `cache` `[slots, 1, rank + rope]`, already holding the new tokens. `b_row`
+`[batch]` int64, `b_q_start` `[batch + 1]`, `b_kv_len` `[batch]`, `slot_table` int32. A request without new tokens is
+allowed. Scores and sums are float32.
+`deterministic`: a token's result is the same to the bit wherever its prompt is cut, whichever requests are beside it
+and whatever `max_q_len` is. Keys are then not shared out among programs.
+Nothing is written for tokens of a request whose `b_kv_len` is 0.
+
+Called once a layer when a batch holds prompt tokens.
+Operations: 2 * heads * (2 * rank + rope) for each pair of a query and a key. With keys and values of each head
+(`latent_expand`) they are 2 * heads * (key + rope + value), 3.4 times fewer with DeepSeek's sizes: this is for chunks
+too short to win back what making those takes (`layers/infer/expanded.py`).
+Measured on an H200 in bfloat16 with rank 512 and rope 64: 213 TFLOP/s at 2,048 tokens of 16 heads, 241 at 8,192, 232 at
+2,048 behind 6,144, 195 at 128 behind 8,192; 224 at 2,048 tokens of 128 heads.
+"""
+
+# pyright: basic, reportArgumentType=false, reportCallIssue=false, reportGeneralTypeIssues=false
+from torch import Tensor
+
+from ..runtime.batches import find_tile, padded_batch
+from ..runtime.constants import LOG2_E
+from ..runtime.device import num_processors, shared_kib
+from ..runtime.launch import Launcher, is_last, let_next_start, wait_for_previous
+from ..runtime.register import register
+from ..runtime.settings import nearest
+from ..runtime.shapes import padded_head_dim
+from ..runtime.triton import tl, triton
+from ._latent_layouts import check_latent_layouts
+from ._online_softmax import accumulate, load_rows, load_slots
+from ._prefill_tiles import Tiling, cut, merge_parts, seen_by, store_part
+from .prefill_attention import prefill_attention_torch
+
+
+@triton.jit
+def _attend(
+    acc,  # [BLOCK_M, BLOCK_R]
+    row_max,
+    row_sum,
+    slots,  # [BLOCK_N] of the keys from `begin` on
+    q,  # [BLOCK_M, BLOCK_R]
+    q_turned,  # [BLOCK_M, BLOCK_E]
+    positions,  # [BLOCK_M] of the queries
+    table_row_ptr,
+    cache_ptr,
+    begin,
+    end,
+    seen_end,
+    stride_slot,
+    scale_log2,
+    MASKED: tl.constexpr,
+    RANK: tl.constexpr,
+    BLOCK_R: tl.constexpr,
+    ROPE: tl.constexpr,
+    BLOCK_E: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+):
+    """Keys from `begin` to `end`: all of them seen by every query, or, where `MASKED`, those up to its position.
+
+    Slots are read a step ahead, up to `seen_end`: a step that waited for its own would wait twice for memory.
+    """
+    for start in range(begin, end, BLOCK_N):
+        keys = start + tl.arange(0, BLOCK_N)
+        next_slots = load_slots(table_row_ptr, keys + BLOCK_N, seen_end, True)
+        latent = load_rows(cache_ptr, slots, stride_slot, keys < end, MASKED, RANK, BLOCK_R)
+        turned = load_rows(cache_ptr + RANK, slots, stride_slot, keys < end, MASKED, ROPE, BLOCK_E)
+        scores = tl.dot(q, latent.T, input_precision="tf32x3")
+        scores = tl.dot(q_turned, turned.T, scores, input_precision="tf32x3")
+        if MASKED:
+            scores = tl.where(keys[None, :] <= positions[:, None], scores, float("-inf"))
+        acc, row_max, row_sum = accumulate(scores, scale_log2, latent, acc, row_max, row_sum, False)
+        slots = next_slots
+    return acc, row_max, row_sum, slots
+
+
+@triton.jit(
+    do_not_specialize=["batch", "max_parts"],
+    do_not_specialize_on_alignment=["b_row_ptr", "b_q_start_ptr", "b_kv_len_ptr"],
+)
+def latent_prefill_attention_kernel(
+    q_ptr,  # [tokens, HEADS, RANK + ROPE]
+    cache_ptr,  # [slots, RANK + ROPE]
+    slot_table_ptr,  # [rows, positions]
+    b_row_ptr,  # [batch]
+    b_q_start_ptr,  # [batch + 1]
+    b_kv_len_ptr,  # [batch]
+    out_ptr,  # [tokens, HEADS, RANK]
+    partial_ptr,  # [tiles, max_parts, BLOCK_M, BLOCK_R] float32, where max_parts > 1
+    partial_log_sum_ptr,  # [tiles, max_parts, BLOCK_M] float32, likewise
+    arrived_ptr,  # [tiles] int32, zero before and after
+    stride_q_token,
+    stride_q_head,
+    stride_slot: tl.constexpr,
+    stride_table_row,
+    stride_out_token,
+    stride_out_head,
+    batch,
+    max_parts,
+    scale_log2,  # scale times log2(e)
+    HEADS: tl.constexpr,
+    RANK: tl.constexpr,
+    BLOCK_R: tl.constexpr,  # power of two, at least RANK and 16
+    ROPE: tl.constexpr,
+    BLOCK_E: tl.constexpr,  # power of two, at least ROPE and 16
+    BLOCK_B: tl.constexpr,  # power of two, at least batch
+    MIN_PART: tl.constexpr,
+    SPLIT: tl.constexpr,  # whether max_parts > 1
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    PDL: tl.constexpr,
+):
+    """One program attends with BLOCK_M queries of one request to one part of what they see. Of a tile's parts, the
+    last to finish adds up what all of them have found.
+    """
+    let_next_start(PDL)
+    wait_for_previous(PDL)
+    request, tile = find_tile(b_q_start_ptr, tl.program_id(0), batch, HEADS, BLOCK_M, BLOCK_B)
+    if request >= batch:
+        return
+    q_start = tl.load(b_q_start_ptr + request)
+    q_len = tl.load(b_q_start_ptr + request + 1) - q_start
+    kv_len = tl.load(b_kv_len_ptr + request)
+    # The last tile has most to read: it starts first, so that short ones fill the end.
+    first = (tl.cdiv(q_len * HEADS, BLOCK_M) - 1 - tile) * BLOCK_M
+    prefix = kv_len - q_len
+    if kv_len == 0:
+        return
+    seen_by_all, end = seen_by(first, prefix, kv_len, HEADS, BLOCK_M, BLOCK_N)
+    begin, part_end, part, parts = 0, seen_by_all, 0, 1
+    if SPLIT:
+        part_len, parts = cut(begin, seen_by_all, max_parts, BLOCK_N, MIN_PART)
+        part = tl.program_id(1)
+        if part >= parts:
+            return
+        begin = part * part_len
+        part_end = tl.minimum(begin + part_len, seen_by_all)
+        end = tl.where(part == parts - 1, end, part_end)
+
+    rows = first + tl.arange(0, BLOCK_M)
+    exists = rows < q_len * HEADS
+    tokens = (q_start + rows // HEADS).to(tl.int64)
+    heads = rows % HEADS
+    ranks = tl.arange(0, BLOCK_R)
+    turned = tl.arange(0, BLOCK_E)
+    q_row_ptr = q_ptr + (tokens * stride_q_token + heads * stride_q_head)[:, None]
+    q = tl.load(q_row_ptr + ranks[None, :], mask=exists[:, None] & (ranks < RANK)[None, :], other=0.0)
+    q_turned = tl.load(q_row_ptr + RANK + turned[None, :], mask=exists[:, None] & (turned < ROPE)[None, :], other=0.0)
+    positions = prefix + rows // HEADS
+    table_row_ptr = slot_table_ptr + tl.load(b_row_ptr + request).to(tl.int64) * stride_table_row
+
+    acc = tl.zeros([BLOCK_M, BLOCK_R], dtype=tl.float32)
+    row_max = tl.full([BLOCK_M], float("-inf"), dtype=tl.float32)
+    row_sum = tl.zeros([BLOCK_M], dtype=tl.float32)
+    slots = load_slots(table_row_ptr, begin + tl.arange(0, BLOCK_N), end, True)
+    acc, row_max, row_sum, slots = _attend(
+        acc, row_max, row_sum, slots, q, q_turned, positions, table_row_ptr, cache_ptr, begin, part_end, end,
+        stride_slot, scale_log2, False, RANK, BLOCK_R, ROPE, BLOCK_E, BLOCK_N,
+    )  # fmt: skip
+    acc, row_max, row_sum, slots = _attend(
+        acc, row_max, row_sum, slots, q, q_turned, positions, table_row_ptr, cache_ptr, part_end, end, end,
+        stride_slot, scale_log2, True, RANK, BLOCK_R, ROPE, BLOCK_E, BLOCK_N,
+    )  # fmt: skip
+    acc = acc / row_sum[:, None]
+    if SPLIT and parts > 1:
+        tile_index = tl.program_id(0)
+        first_row = tile_index.to(tl.int64) * max_parts * BLOCK_M
+        partial_tile_ptr, log_sum_tile_ptr = partial_ptr + first_row * BLOCK_R, partial_log_sum_ptr + first_row
+        count = q_len * HEADS - first
+        store_part(partial_tile_ptr, log_sum_tile_ptr, part, acc, row_max + tl.log2(row_sum), count, BLOCK_R, BLOCK_M)
+        if not is_last(arrived_ptr + tile_index, parts):
+            return
+        acc = merge_parts(partial_tile_ptr, log_sum_tile_ptr, None, parts, count, BLOCK_R, BLOCK_M, False)
+    stored = exists[:, None] & (ranks < RANK)[None, :]
+    out_row_ptr = out_ptr + (tokens * stride_out_token + heads * stride_out_head)[:, None]
+    tl.store(out_row_ptr + ranks[None, :], acc.to(out_ptr.dtype.element_ty), mask=stored)
+
+
+_launch = Launcher(latent_prefill_attention_kernel)
+
+
+def latent_prefill_attention_triton(
+    q: Tensor,
+    cache: Tensor,
+    slot_table: Tensor,
+    b_row: Tensor,
+    b_q_start: Tensor,
+    b_kv_len: Tensor,
+    max_q_len: int,  # noqa: ARG001 - tiles are the same for all lengths
+    scale: float,
+    out: Tensor,
+    deterministic: bool = False,
+) -> None:
+    """Triton implementation. Raises ValueError for layouts that the kernel does not read."""
+    check_latent_layouts("latent_prefill_attention", q, cache, slot_table, out)
+    (num_tokens, heads, width), rank = q.shape, out.shape[2]
+    batch = b_row.shape[0]
+    if num_tokens == 0:
+        return
+    block_r = padded_head_dim(rank)
+    sizes = {"shared_kib": shared_kib(q.device), "element_bytes": q.element_size(), "rank": block_r}
+    config = dict(nearest("latent_prefill_attention", **sizes))
+    resident = config.pop("resident") * num_processors(q.device)
+    rows, positions = num_tokens * heads, slot_table.shape[1]
+    tiling = Tiling.of(rows, batch, 1, positions, resident, config["BLOCK_M"], block_r, deterministic, q.device)
+    for form in tiling.forms:
+        _launch(
+            (tiling.tiles, tiling.max_parts),
+            (
+                q, cache, slot_table, b_row, b_q_start, b_kv_len, out, tiling.partial, tiling.partial_log_sum,
+                tiling.arrived,
+            ),
+            (*q.stride()[:2], cache.stride(0), slot_table.stride(0), *out.stride()[:2]),
+            (batch, tiling.max_parts, scale * LOG2_E),
+            HEADS=heads,
+            RANK=rank,
+            BLOCK_R=block_r,
+            ROPE=width - rank,
+            BLOCK_E=padded_head_dim(width - rank),
+            BLOCK_B=padded_batch(batch),
+            **form,
+            **config,
+        )  # fmt: skip
+
+
+def latent_prefill_attention_torch(
+    q: Tensor,
+    cache: Tensor,
+    slot_table: Tensor,
+    b_row: Tensor,
+    b_q_start: Tensor,
+    b_kv_len: Tensor,
+    max_q_len: int,
+    scale: float,
+    out: Tensor,
+    deterministic: bool = False,
+) -> None:
+    """Torch implementation: grouped attention with one head whose values are the first elements of its keys."""
+    values = cache[..., : out.shape[2]]
+    batch = (slot_table, b_row, b_q_start, b_kv_len, max_q_len)
+    prefill_attention_torch(q, cache, values, *batch, scale, out, deterministic)
+
+
+latent_prefill_attention = register(
+    latent_prefill_attention_torch, mutates=("out",), triton=latent_prefill_attention_triton
+)

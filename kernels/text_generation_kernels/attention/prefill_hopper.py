@@ -1,0 +1,93 @@
+"""Prefill attention of long chunks on Hopper cards (compute capability 9.0): when it can be had, and its launch."""
+
+# pyright: basic
+import torch
+from torch import Tensor
+
+from ..runtime.batches import padded_batch
+from ..runtime.constants import LOG2_E
+from ..runtime.device import is_hopper, num_processors
+from ..runtime.launch import Launcher
+from ..runtime.settings import nearest
+from ._kv_conversion import E4M3, E4M3_BY_HARDWARE
+from ._prefill_hopper_kernel import prefill_attention_hopper_kernel
+from .kv_quantisation import as_pairs, as_words, format_of
+
+_HEAD_DIMS = (128, 256)
+_ROWS = 128
+"""Queries of a tile, each head being one."""
+
+_launch = Launcher(prefill_attention_hopper_kernel)
+
+
+def hopper_takes(q: Tensor, k_cache: Tensor, v_cache: Tensor) -> bool:
+    """Whether `launch_on_hopper` takes these tensors. Rows that are copied begin at multiples of 16 bytes."""
+    tensors = (q, k_cache, v_cache)
+    return (
+        is_hopper(q.device)
+        and q.dtype in (torch.bfloat16, torch.float16)
+        and (k_cache.dtype == q.dtype or format_of(k_cache) > 0)
+        and q.shape[2] == v_cache.shape[2]
+        and q.shape[2] in _HEAD_DIMS
+        and not any(tensor.data_ptr() % 16 for tensor in tensors)
+        and not any(stride * tensor.element_size() % 16 for tensor in tensors for stride in tensor.stride()[:2])
+    )
+
+
+def fills_hopper(q: Tensor, k_cache: Tensor, max_q_len: int, batch: int) -> bool:
+    """Whether nearly every processor has a tile, and the longest chunk fills one: else `prefill_attention_kernel` is
+    faster, whose programs share what a tile sees. With 120 tiles for 132 processors it is slower by 18 %.
+    """
+    kv_heads = k_cache.shape[1]
+    if max_q_len * q.shape[1] // kv_heads < _ROWS:
+        return False
+    return _tiles(q, kv_heads, batch) * kv_heads >= 7 * num_processors(q.device) // 8
+
+
+def _tiles(q: Tensor, kv_heads: int, batch: int) -> int:
+    """At most this many tiles for a KV head: each request adds less than one that is not full."""
+    return -(-q.shape[0] * q.shape[1] // (kv_heads * _ROWS)) + batch
+
+
+def launch_on_hopper(
+    q: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    slot_table: Tensor,
+    b_row: Tensor,
+    b_q_start: Tensor,
+    b_kv_len: Tensor,
+    scale: float,
+    out: Tensor,
+    window: int,
+    softcap: float,
+    sinks: Tensor | None,
+    slopes: Tensor | None,
+    scales: Tensor | None,
+) -> None:
+    """Shapes as of `prefill_attention`; `hopper_takes` has said yes."""
+    _, heads, head_dim = q.shape
+    kv_heads, batch = k_cache.shape[1], b_row.shape[0]
+    format = format_of(k_cache)
+    if format == E4M3:
+        format = E4M3_BY_HARDWARE
+    k_words, v_words, pairs = as_words(k_cache), as_words(v_cache), as_pairs(scales)
+    scale_strides = (0, 0) if pairs is None else pairs.stride()[:2]
+    config = nearest("prefill_attention_hopper", head_dim=head_dim, element_bytes=k_cache.element_size())
+    _launch(
+        (kv_heads, _tiles(q, kv_heads, batch)),
+        (q, k_words, v_words, pairs, slot_table, b_row, b_q_start, b_kv_len, sinks, slopes, out),
+        (
+            *q.stride()[:2], *k_words.stride()[:2], *v_words.stride()[:2], *scale_strides, slot_table.stride(0),
+            *out.stride()[:2],
+        ),
+        (batch, scale * LOG2_E),
+        GROUP=heads // kv_heads,
+        HEAD_DIM=head_dim,
+        BLOCK_B=padded_batch(batch),
+        WINDOW=window,
+        SOFTCAP=softcap,
+        FORMAT=format,
+        num_warps=4,
+        **config,
+    )  # fmt: skip

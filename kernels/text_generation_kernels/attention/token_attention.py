@@ -1,0 +1,141 @@
+"""Attention of the one new token of a step, from what the product of queries, keys and values leaves.
+
+    qkv_postprocess(qkv, ...), then decode_attention(queries of qkv, ...)
+
+as one operator, in which the program that has the end of a context turns the new key, stores it with the new value, and
+counts them without reading them: a kernel less in each layer of a step whose kernels wait for each other. What is left
+in `qkv` is unspecified. Results are as close to the formula as those of the two operators, but not the same to the bit.
+Positions are asked for before the wait for the product, and the next kernels, which ask for megabytes of weights, start
+after that; where positions are read on most multiprocessors, only when all have been attended to.
+
+On an H200 heads of 128 have as many programs as multiprocessors: with twice as many, of which no two fit on one, a
+second wave held the next kernels back. A pass of one token with 512, 2,000, 4,000 and 8,000 positions takes 2,031,
+2,083, 2,239 and 2,528 us so instead of 2,044, 2,083, 2,232 and 2,614 in Qwen3-30B-A3B, and 3,747, 3,828, 3,957 and
+4,225 instead of 3,756, 3,840, 4,033 and 4,262 in an 8B. If the next kernels always start early, the first takes 2,440
+with 4,000. Of warps in the programs that merge, two are best: 2,018 us instead of 2,028 with four and 2,039 with one
+(benchmark/results/one-token-blocks.json).
+
+Layouts are those of `qkv_postprocess` and `decode_attention`, of one token; caches hold no codes, and keys and values
+have heads of one size.
+"""
+
+# pyright: basic, reportArgumentType=false
+from torch import Tensor
+
+from ..runtime.constants import LOG2_E
+from ..runtime.device import num_processors, shared_kib
+from ..runtime.launch import Launcher
+from ..runtime.register import register
+from ..runtime.settings import nearest
+from ..runtime.shapes import padded_head_dim
+from ..runtime.triton import triton
+from ._decode_torch import decode_attention_torch
+from ._split_kv import Chunking
+from ._token_attention_kernel import token_attention_kernel
+from .qkv_postprocess import check_qkv, qkv_postprocess_torch
+
+_launch = Launcher(token_attention_kernel)
+
+
+def token_attention_triton(
+    qkv: Tensor,
+    bias: Tensor | None,
+    q_norm: Tensor | None,
+    k_norm: Tensor | None,
+    norm_eps: float,
+    cos_sin: Tensor,
+    positions: Tensor,
+    slots: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    norm_after_rope: bool,
+    slot_table: Tensor,
+    b_row: Tensor,
+    b_kv_len: Tensor,
+    max_kv_len: int,
+    scale: float,
+    out: Tensor,
+    window: int = 0,
+    softcap: float = 0.0,
+    sinks: Tensor | None = None,
+    slopes: Tensor | None = None,
+) -> None:
+    """Triton implementation. Raises ValueError for layouts that the kernel does not read.
+
+    `positions` and `slots` are read as early as `b_row` and `b_kv_len`, see `decode_attention`, and keys and values of
+    earlier positions as well.
+    """
+    check_qkv(qkv, bias, q_norm, k_norm, cos_sin, positions, slots, k_cache, v_cache, None)
+    _, kv_heads, head_dim = k_cache.shape
+    heads = out.shape[1]
+    if len(qkv) != 1 or not out.is_contiguous() or slot_table.stride(1) != 1:
+        raise ValueError("token_attention: there is one token, whose result is contiguous, as rows of the table are")
+    if window:
+        max_kv_len = min(max_kv_len, window)
+    block_d = padded_head_dim(head_dim)
+    sizes = {"head_dim": block_d, "element_bytes": qkv.element_size()}
+    config = dict(nearest("token_attention", shared_kib=shared_kib(qkv.device), **sizes))
+    merge_warps = config.pop("merge_warps")
+    resident = config.pop("resident") * num_processors(qkv.device) // kv_heads
+    chunks = Chunking.of(out, max_kv_len, resident, resident, config.pop("min_chunk"), False, window)
+    group = heads // kv_heads
+    _launch(
+        (kv_heads, chunks.items),
+        (
+            qkv, bias, q_norm, k_norm, cos_sin, positions, slots, k_cache, v_cache, slot_table, b_row, b_kv_len, sinks,
+            slopes, out, chunks.partial, chunks.partial_log_sum,
+        ),
+        (cos_sin.stride(0), *k_cache.stride()[:2], *v_cache.stride()[:2], slot_table.stride(0)),
+        (norm_eps, scale * LOG2_E, *chunks.planned),
+        GROUP=group,
+        HEAD_DIM=head_dim,
+        BLOCK_D=block_d,
+        BLOCK_G=max(16, triton.next_power_of_2(group)),
+        NORM_OF_EACH_HEAD=q_norm is not None and q_norm.dim() == 2,
+        NORM_AFTER_ROPE=norm_after_rope,
+        SOFTCAP=softcap,
+        **chunks.constants,
+        **config,
+    )  # fmt: skip
+    chunks.merge(b_kv_len, sinks, out, block_d, 16, merge_warps)
+
+
+def token_attention_torch(
+    qkv: Tensor,
+    bias: Tensor | None,
+    q_norm: Tensor | None,
+    k_norm: Tensor | None,
+    norm_eps: float,
+    cos_sin: Tensor,
+    positions: Tensor,
+    slots: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    norm_after_rope: bool,
+    slot_table: Tensor,
+    b_row: Tensor,
+    b_kv_len: Tensor,
+    max_kv_len: int,
+    scale: float,
+    out: Tensor,
+    window: int = 0,
+    softcap: float = 0.0,
+    sinks: Tensor | None = None,
+    slopes: Tensor | None = None,
+) -> None:
+    """Torch implementation: the CPU path and the reference of the tests."""
+    norms = q_norm, k_norm, norm_eps
+    qkv_postprocess_torch(qkv, bias, *norms, cos_sin, positions, slots, k_cache, v_cache, norm_after_rope)
+    context = slot_table, b_row, b_kv_len, max_kv_len
+    options = window, softcap, sinks, slopes
+    decode_attention_torch(_queries(qkv, out), k_cache, v_cache, *context, scale, out, False, *options)
+
+
+def _queries(qkv: Tensor, out: Tensor) -> Tensor:
+    """[1, heads, head_dim]"""
+    return qkv[:, : out.shape[1] * out.shape[2]].view(out.shape)
+
+
+token_attention = register(
+    token_attention_torch, mutates=("qkv", "k_cache", "v_cache", "out"), triton=token_attention_triton
+)

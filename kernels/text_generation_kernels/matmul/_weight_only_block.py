@@ -1,0 +1,105 @@
+"""What the kernel of `weight_only_gemm.py` does with 256 inputs at a time: their tiles, and their products.
+
+Codes become 16-bit weights in registers, a tile of one matrix instruction at a time.
+"""
+
+# pyright: basic, reportArgumentType=false, reportCallIssue=false
+# pyright: reportGeneralTypeIssues=false, reportOptionalSubscript=false, reportAssignmentType=false
+from ..runtime.triton import tl, triton
+from .code_conversion import eight_bits, lookups, nibbles, plain_plane
+from .weight_only_tiles import columns_of, of_outputs, product, zeros
+
+
+@triton.jit
+def load_inputs(
+    x_ptrs,  # [BLOCK_M, DEPTH]
+    here,  # [BLOCK_M, 1]: which tokens there are
+    left,  # inputs from this block on
+    MASK_K: tl.constexpr,
+):
+    """Inputs of one block, in tiles of DEPTH."""
+    DEPTH: tl.constexpr = x_ptrs.shape[1]
+    tiles = ()
+    for number in tl.static_range(256 // DEPTH):
+        if MASK_K:
+            inside = here & (tl.arange(0, DEPTH)[None, :] < left - number * DEPTH)
+            tiles += (tl.load(x_ptrs + number * DEPTH, mask=inside, other=0.0),)
+        else:
+            tiles += (tl.load(x_ptrs + number * DEPTH, mask=here, other=0.0),)
+    return tiles
+
+
+@triton.jit
+def ask_for(line_ptrs):
+    """Asks for the 128 bytes at each pointer to be in the L2 cache, without registers or shared memory."""
+    tl.inline_asm_elementwise(
+        "prefetch.global.L2 [$1]; mov.b32 $0, 0;", "=r,l", [line_ptrs], dtype=tl.int32, is_pure=False, pack=1
+    )
+
+
+@triton.jit
+def add_block(
+    acc,  # what `product` adds to
+    x,  # tiles [BLOCK_M, DEPTH] of 256 inputs
+    words,  # [BLOCK_N, 32] int32, or None: codes are read here
+    block_ptrs,  # [BLOCK_N, 1], codes of this block
+    left,  # inputs from this block on
+    scales,  # [BLOCK_N, GROUPS]
+    points,  # zeros, as `scales`; [BLOCK_N] where all inputs are one group; or None
+    table_ptr,
+    table,
+    FLOAT8: tl.constexpr,
+    GROUPS: tl.constexpr,
+    MASK_K: tl.constexpr,
+    FOLD: tl.constexpr,
+    SWAP: tl.constexpr,
+    PLAIN: tl.constexpr,
+    BASE: tl.constexpr,
+):
+    """`acc` with the products of 256 inputs."""
+    FOUR: tl.constexpr = block_ptrs.dtype.element_ty == tl.int32
+    DTYPE: tl.constexpr = x[0].dtype
+    FP16: tl.constexpr = tl.float16 == DTYPE
+    BLOCK_N: tl.constexpr = block_ptrs.shape[0]
+    BLOCK_M: tl.constexpr = x[0].shape[0]
+    DEPTH: tl.constexpr = x[0].shape[1]
+    COUNT: tl.constexpr = GROUPS if GROUPS > 1 else 2
+    GROUP: tl.constexpr = 256 // COUNT
+    OF_GROUP: tl.constexpr = GROUPS > 1 and not FOLD
+    columns = tl.arange(0, DEPTH)[None, :]
+    planes = None
+    if words is not None:
+        planes = nibbles(words, FP16) if table_ptr is None else lookups(words, table, FP16)
+    if GROUPS > 1:
+        scales = columns_of(scales, COUNT)
+        if points is not None:
+            points = columns_of(points, COUNT)
+    for group in tl.static_range(COUNT):
+        partial = zeros(BLOCK_N, BLOCK_M, SWAP) if OF_GROUP else acc
+        for dot in tl.static_range(GROUP // DEPTH):
+            first = group * GROUP + dot * DEPTH
+            if words is not None:
+                weight = planes[(group * GROUP + dot * DEPTH) // 32]
+            elif FOUR:
+                weight = plain_plane(block_ptrs, table_ptr, (group * GROUP + dot * DEPTH) // 32, DTYPE)
+            else:
+                if MASK_K:
+                    codes = tl.load(block_ptrs + first + columns, mask=columns < left - first, other=0)
+                else:
+                    codes = tl.load(block_ptrs + first + columns, eviction_policy="evict_first")
+                weight = eight_bits(codes, FLOAT8, DTYPE, PLAIN)
+            if points is not None or (FOUR and table_ptr is None):
+                if points is None:
+                    weight -= BASE + 8
+                elif GROUPS > 1:
+                    weight -= (points[group] + BASE).to(DTYPE)[:, None]
+                else:
+                    weight -= points.to(DTYPE)[:, None]
+            if FOLD and GROUPS > 1:
+                weight *= scales[group].to(DTYPE)[:, None]
+            partial = product(weight, x[group * (GROUP // DEPTH) + dot], partial, SWAP)
+        if OF_GROUP:
+            acc += partial * of_outputs(scales[group], SWAP)
+        else:
+            acc = partial
+    return acc

@@ -1,0 +1,259 @@
+"""The kernel behind `skinny_linear` and `linear_split_k` for 33 to 64 tokens on Hopper cards (compute capability 9.0).
+
+It is that of `skinny_linear.py` but for how tiles come and what they are multiplied by:
+
+- The tensor memory accelerator copies whole tiles, so that no thread computes addresses.
+- Tiles of the matrix, which no other kernel writes, are asked for before the kernel in front is waited for. So memory
+  is busy while a norm needs the whole of a token.
+- Tiles of x have a ring of their own with more stages: all programs read the same ones at a time, and they come late.
+- Tokens are the left operand. So a program may have any number of rows that is a sum of two powers of two, such as 72
+  of gate and of up, with which the 132 processors of an H200 have two programs each of a Qwen2.5-7B's.
+
+Written in Gluon, for Triton asks for the first tiles of a loop together, and behind the wait. Triton's interpreter
+cannot run it: the tests compare it on a device. `benchmark/kernels/tune_bf16_small.py` chooses the tiles.
+
+Measured on an H200 with 64 tokens and attention over 2,048 positions, in turns with the same in Triton
+(benchmark/results/tried-qwen2.5-7b.json): a layer of a Qwen2.5-7B takes 203 to 204 us instead of 206 to 210, of a
+Llama 3.1 8B 252 instead of 256 to 259, of one of two ranks of a 70B 296 instead of 297 to 301; steps of the first two
+5.93 ms instead of 6.05, and 8.43 instead of 8.54.
+The kernel behind may start as soon as all programs have waited, so that attention asks for keys and values while
+queries are computed, which is 1.1 % of a step of an 8B (`decode_attention.py`).
+Tried and left out: programs that begin at different inputs, which saved 12 us of 73 where three tiles of x were under
+way and nothing with six; x in registers, and rows of the matrix as the left operand, as long; x by asynchronous copies
+of threads, 0 to 7 % longer, as it then waits in memory behind as many tiles; tiles asked for again at once, 0 to 4 %
+longer; parts of the next kernel's matrix brought to the L2 cache, 1 to 3 us more a layer for each
+(benchmark/results/tried-layer-bounds.json). Without its products the kernel takes 65 us instead of 68.5 for gate and up
+of the Qwen, without x as well 64, where a copy would take 63.
+"""
+
+# pyright: basic, reportArgumentType=false, reportAssignmentType=false, reportCallIssue=false
+# pyright: reportGeneralTypeIssues=false, reportOptionalMemberAccess=false, reportOperatorIssue=false
+# pyright: reportAttributeAccessIssue=false
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..norm.activations import gated_activation
+from ..runtime.device import is_hopper
+from ..runtime.launch import Launcher
+from ..runtime.rings import advance
+from ..runtime.settings import nearest
+from ..runtime.triton import TensorDescriptor, cuda, gl, gluon, hopper, triton
+
+_LEAST_TOKENS = 33
+_BLOCK_M, _WARPS = 64, 4
+"""What a matrix instruction takes."""
+_TYPES = {torch.bfloat16: gl.bfloat16, torch.float16: gl.float16}
+
+
+@gluon.constexpr_function
+def _rows(pieces):
+    return sum(pieces)
+
+
+@gluon.jit
+def _copy(tiles, rows, column, rings, stage, full, here, BYTES: gl.constexpr):
+    """Asks for the inputs of a step, where there is one: a tile for each ring, `BYTES` in all."""
+    barrier = full.index(stage)
+    hopper.mbarrier.expect(barrier, BYTES, pred=here)
+    for index in gl.static_range(len(rings)):
+        place = rings[index].index(stage)
+        hopper.tma.async_copy_global_to_shared(tiles[index], [rows[index], column], barrier, place, pred=here)
+
+
+@gluon.jit
+def _ring(tiles, STAGES: gl.constexpr):
+    """Room for as many tiles."""
+    return gl.allocate_shared_memory(tiles.dtype, [STAGES, tiles.block_shape[0], tiles.block_shape[1]], tiles.layout)
+
+
+@gluon.jit
+def _barriers(STAGES: gl.constexpr):
+    """One for each stage of a ring, through when its tiles have come."""
+    full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], hopper.mbarrier.MBarrierLayout())
+    for stage in gl.static_range(STAGES):
+        hopper.mbarrier.init(full.index(stage), count=1)
+    return full
+
+
+@gluon.jit
+def _zeros(BLOCK_M: gl.constexpr, N: gl.constexpr):
+    layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, N, 16])
+    return hopper.warpgroup_mma_init(gl.zeros([BLOCK_M, N], gl.float32, layout))
+
+
+@gluon.jit
+def _multiply(x, rings, stage, sums):
+    """Starts the products of a step."""
+    started = ()
+    for index in gl.static_range(len(rings)):
+        tile = rings[index].index(stage).permute((1, 0))
+        started += (hopper.warpgroup_mma(x, tile, sums[index], is_async=True),)
+    return started
+
+
+@gluon.jit
+def _wait(sums):
+    """Until the products of the step before are finished."""
+    if len(sums) == 1:
+        return (hopper.warpgroup_mma_wait(0, deps=sums),)
+    else:
+        return hopper.warpgroup_mma_wait(0, deps=sums)
+
+
+@gluon.jit
+def _store(gate, up, bias_ptr, out_ptr, stride_token, first, size, tokens, ACTIVATION: gl.constexpr):
+    """Outputs of a tile from `first` on. Without an activation `up` is unused."""
+    TYPE: gl.constexpr = out_ptr.dtype.element_ty
+    layout: gl.constexpr = gate.type.layout
+    members = gl.arange(0, gate.shape[0], gl.SliceLayout(1, layout))
+    rows = first + gl.arange(0, gate.shape[1], gl.SliceLayout(0, layout))
+    exists = rows < size
+    if bias_ptr is not None:
+        gate += gl.load(bias_ptr + rows, mask=exists, other=0.0).to(gl.float32)[None, :]
+    out = gate.to(TYPE)
+    if ACTIVATION is not None:
+        if bias_ptr is not None:
+            up += gl.load(bias_ptr + size + rows, mask=exists, other=0.0).to(gl.float32)[None, :]
+        out = gated_activation(out.to(gl.float32), up.to(TYPE).to(gl.float32), ACTIVATION).to(TYPE)
+    out_ptrs = out_ptr + (members.to(gl.int64) * stride_token)[:, None] + rows[None, :]
+    gl.store(out_ptrs, out, mask=(members < tokens)[:, None] & exists[None, :])
+
+
+@gluon.jit(do_not_specialize=["tokens", "splits"])
+def bf16_small_hopper_kernel(
+    x_tiles,  # of BLOCK_M x BLOCK_K of [tokens, inputs]
+    first_tiles,  # of PIECES[0] x BLOCK_K of [outputs, inputs]
+    second_tiles,  # of PIECES[1] x BLOCK_K of it, if there are two
+    out_ptr,  # [tokens, outputs], with an activation [tokens, outputs / 2], or [splits, tokens, outputs] float32
+    bias_ptr,  # [outputs] or None
+    inputs,
+    outputs,
+    stride_out_part,
+    stride_out_token,
+    tokens,
+    splits,
+    ACTIVATION: gl.constexpr,  # key of GATED or None
+    BLOCK_M: gl.constexpr,
+    PIECES: gl.constexpr,  # rows of the tiles that a program has of the matrix, with an activation of gate and up each
+    BLOCK_K: gl.constexpr,
+    STAGES: gl.constexpr,  # tiles of the matrix in shared memory
+    X_STAGES: gl.constexpr,  # tiles of x
+    PDL: gl.constexpr,
+):
+    """One program computes outputs for as many rows as PIECES has, of all tokens, over one of `splits` parts of the
+    inputs. What tiles have past the end of a matrix is zero.
+    """
+    HALVES: gl.constexpr = 1 if ACTIVATION is None else 2
+    ROWS: gl.constexpr = _rows(PIECES)
+    BYTES: gl.constexpr = ROWS * BLOCK_K * 2 * HALVES
+    X_BYTES: gl.constexpr = BLOCK_M * BLOCK_K * 2
+    split = gl.program_id(1)
+    blocks = (inputs + BLOCK_K - 1) // BLOCK_K
+    part = (blocks + splits - 1) // splits
+    begin = split * part
+    steps = gl.minimum(part, blocks - begin)
+    size = outputs // HALVES
+    tiles, rows, rings, sums = (), (), (), ()
+    for half in gl.static_range(HALVES):
+        row = half * size + gl.program_id(0) * ROWS
+        for piece in gl.static_range(len(PIECES)):
+            piece_tiles = (first_tiles, second_tiles)[piece]
+            tiles += (piece_tiles,)
+            rows += (row,)
+            rings += (_ring(piece_tiles, STAGES),)
+            sums += (_zeros(BLOCK_M, PIECES[piece]),)
+            row += PIECES[piece]
+    x_ring = _ring(x_tiles, X_STAGES)
+    full = _barriers(STAGES)
+    x_full = _barriers(X_STAGES)
+    hopper.fence_async_shared()
+    gl.thread_barrier()
+
+    for step in gl.static_range(STAGES):
+        _copy(tiles, rows, (begin + step) * BLOCK_K, rings, step, full, step < steps, BYTES)
+    if PDL:
+        cuda.gdc_wait()
+        # Not earlier: a kernel that has waited relies on all before the last product being finished.
+        cuda.gdc_launch_dependents()
+    for step in gl.static_range(X_STAGES):
+        _copy((x_tiles,), (0,), (begin + step) * BLOCK_K, (x_ring,), step, x_full, step < steps, X_BYTES)
+    stage = 0
+    phase = 0
+    x_stage = 0
+    x_phase = 0
+    used = 0
+    x_used = 0
+    for step in range(steps):
+        hopper.mbarrier.wait(full.index(stage), phase)
+        hopper.mbarrier.wait(x_full.index(x_stage), x_phase)
+        sums = _wait(sums)
+        sums = _multiply(x_ring.index(x_stage), rings, stage, sums)
+        # Behind this all warps have finished the products of the step before, whose tiles make room.
+        gl.thread_barrier()
+        later = step - 1 + STAGES
+        here = (step > 0) & (later < steps)
+        _copy(tiles, rows, (begin + later) * BLOCK_K, rings, used, full, here, BYTES)
+        later = step - 1 + X_STAGES
+        here = (step > 0) & (later < steps)
+        _copy((x_tiles,), (0,), (begin + later) * BLOCK_K, (x_ring,), x_used, x_full, here, X_BYTES)
+        used = stage
+        x_used = x_stage
+        stage, phase = advance(stage, phase, STAGES)
+        x_stage, x_phase = advance(x_stage, x_phase, X_STAGES)
+    sums = _wait(sums)
+
+    out_ptr += split.to(gl.int64) * stride_out_part
+    for piece in gl.static_range(len(PIECES)):
+        up = sums[len(sums) - len(PIECES) + piece]
+        _store(sums[piece], up, bias_ptr, out_ptr, stride_out_token, rows[piece], size, tokens, ACTIVATION)
+
+
+_launch = Launcher(bf16_small_hopper_kernel)
+
+
+def takes_tiles(x: Tensor, weight: Tensor) -> bool:
+    """Whether the kernel is for these, of those that `skinny_linear_kernel` reads."""
+    addresses = x.data_ptr() | weight.data_ptr()
+    return x.shape[0] >= _LEAST_TOKENS and addresses % 16 == 0 and x.is_cuda and is_hopper(x.device)
+
+
+def bf16_small_hopper(
+    x: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor, splits: int, activation: str | None
+) -> None:
+    """Launches the kernel: shapes as of `skinny_linear`, or an `out` for each of `splits` parts of the inputs."""
+    tokens, inputs = x.shape
+    outputs = weight.shape[0]
+    sizes = {"gated": 1 + (activation is not None), "parts": splits, "outputs": outputs, "inputs": inputs}
+    config = dict(nearest("bf16_small_hopper", **sizes))
+    block_k, pieces = config["BLOCK_K"], pieces_of(config.pop("ROWS"))
+    tiles = [_tiles(weight, rows, block_k) for rows in pieces]
+    _launch(
+        (triton.cdiv(out.shape[-1], sum(pieces)), splits),
+        (out, bias),
+        (inputs, outputs, out.stride(0) if out.dim() == 3 else 0, out.stride(-2)),
+        (tokens, splits),
+        (_tiles(x, _BLOCK_M, block_k), tiles[0], tiles[-1]),
+        ACTIVATION=activation,
+        BLOCK_M=_BLOCK_M,
+        PIECES=pieces,
+        num_warps=_WARPS,
+        **config,
+    )
+
+
+def pieces_of(rows: int) -> tuple[int, ...]:
+    """The powers of two that make up `rows`, the largest first: one or two."""
+    return tuple(1 << bit for bit in reversed(range(rows.bit_length())) if rows >> bit & 1)
+
+
+def _tiles(matrix: Tensor, rows: int, columns: int) -> TensorDescriptor:
+    return TensorDescriptor.from_tensor(matrix, [rows, columns], _layout(rows, columns, matrix.dtype))
+
+
+@cache
+def _layout(rows: int, columns: int, dtype: torch.dtype) -> Any:
+    """Of a tile in shared memory. Kept: finding it takes the host 7 us, and a launch asks for three."""
+    return gl.NVMMASharedLayout.get_default_for([rows, columns], _TYPES[dtype])

@@ -1,0 +1,281 @@
+"""The kernel behind `w8a8_linear` and `w8a8_gated` for 2 to 64 tokens of float8 on Hopper cards (compute capability
+9.0), with a scale for each token and each row of the matrix.
+
+It is that of `w8a8_gemm.py` but for how products and copies take turns. Triton waits for each product of 128
+inputs before it asks for the next tiles. Here a step has 256 inputs: the tiles of a later step are asked for first,
+then two products are under way at a time, and the sums of one are added up while the other runs. Tiles of the matrix
+are asked for before the operators in front are waited for.
+
+Written in Gluon, because Triton adds up what leaves the short accumulator at once. Triton's interpreter cannot run it:
+the tests compare it on a device.
+
+Measured on an H200 within a layer of an 8B (scaled_linear_layers.json): instead of the kernel of `w8a8_gemm.py`
+it saves 1.1 us of 79.5 with 64 tokens in the product of query, key and value; with 16 tokens a layer takes 67.1 us
+instead of 71.4 where output and second product leave parts, and 70.6 instead of 72.6 where the product of gate and up
+activates. With 64 tokens that product is fastest where two programs share a processor, so that one multiplies while the
+other waits: 73.7 us a layer instead of 74.8, of a 70B 235 instead of 238. Where AHEAD covers all stages, the first step
+waits for all of them: 81.2 us instead of 80.6 for the output product of 64 tokens. 10240 x 8192 is faster with the
+other kernel. Tried and left out: scales for each 64 or 128 inputs of a token, by which sums of so many are multiplied,
+so that whatever makes codes needs not see all of a token. A layer took 106.7 us instead of 80.6 with such codes
+everywhere and no kernel between the products, 96.2 with them between gate and second product, 82.5 where attention
+would make them for each head. A barrier for each stage of 128 inputs, and all stages of the matrix before the wait: 81
+us instead of 74.5, by TMA as long; what has come then waits for the matrix unit. Letting the next kernel start as soon
+as all programs have waited: as long, for norms and codes are slower while tiles are asked for beside them. Programs
+that begin at different steps, 512 inputs a step, 128 rows and four parts: as long or longer. Read with nothing else to
+do, 28672 x 4096 takes 29 to 31 us. Two warp groups that take every other step each: 0.3 us less for query, key and
+value, 0.3 to 1.1 us more for the others, beside whose registers a norm finds less room. Programs of 112 or 48 outputs,
+of which processors have as many each: as long. Later steps asked for in the L2 cache: 1 to 18 us more. Copies of 256
+bytes of a row by a warp: 0.9 us more in all.
+Tokens that a tile has beyond those of the batch are zeros. While they were copies of the last one, all programs read
+the same few lines many times: with 40 tokens a layer took 97.9 us instead of 69.0.
+"""
+
+# pyright: basic, reportArgumentType=false, reportAssignmentType=false, reportCallIssue=false
+# pyright: reportGeneralTypeIssues=false, reportOptionalMemberAccess=false, reportOperatorIssue=false
+# pyright: reportAttributeAccessIssue=false
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from ..norm.activations import gated_activation
+from ..runtime.device import is_hopper
+from ..runtime.launch import Launcher, arrivals
+from ..runtime.settings import nearest
+from ..runtime.triton import cuda, gl, gluon, hopper, triton
+from .w8a8_gemm import MAX_TOKENS, padded_tokens
+
+STEP = 256
+"""Inputs that a step multiplies."""
+_PART = gl.constexpr(128)  # inputs whose products the matrix unit adds up in its short accumulator
+_STEP = gl.constexpr(STEP)
+
+
+@gluon.jit
+def _rows(tile, local, outputs, GATED: gl.constexpr, BLOCK_N: gl.constexpr):
+    """Rows of the matrix that a tile multiplies. Rows past the end are the last one.
+
+    With an activation eight rows of gate stand beside eight of up: a matrix instruction leaves both with the same
+    threads.
+    """
+    if GATED:
+        pairs = tile * (BLOCK_N // 2) + local // 16 * 8 + local % 8
+        return gl.minimum(pairs, outputs // 2 - 1) + local // 8 % 2 * (outputs // 2)
+    else:
+        return gl.minimum(tile * BLOCK_N + local, outputs - 1)
+
+
+@gluon.jit
+def _copy(pointers, tiles, stage, step, end, here=None):
+    """The inputs of a step, where there is one, into a stage; zeros for rows that are not `here`."""
+    if step < end:
+        hopper.async_copy.async_copy_global_to_shared(tiles.index(stage), pointers + step * _STEP, mask=here)
+
+
+@gluon.jit(do_not_specialize=["tokens", "splits"])
+def fp8_small_hopper_kernel(
+    x_ptr,  # [tokens, inputs]
+    x_scale_ptr,  # [tokens] float32
+    weight_ptr,  # [outputs, inputs]
+    weight_scale_ptr,  # [outputs] float32
+    bias_ptr,  # [outputs] or None
+    out_ptr,  # [tokens, outputs], with an activation [tokens, outputs / 2], or [splits, tokens, outputs] float32
+    largest_ptr,  # [tokens, tiles] float32 or None: with an activation, the largest absolute value of each tile
+    partial_ptr,  # [splits, tiles, BLOCK_N, BLOCK_M] float32, used where splits > 1
+    arrived_ptr,  # [tiles] int32, zero before and after
+    inputs,  # a multiple of 256
+    outputs,
+    stride_x_token,
+    stride_x_scale_token,
+    stride_weight_output,
+    stride_weight_scale_row,
+    stride_out_part,
+    stride_out_token,
+    tokens,
+    splits,
+    ACTIVATION: gl.constexpr,  # key of GATED or None
+    IN_PARTS: gl.constexpr,  # whether `out` gets the sums of each part of the inputs
+    BLOCK_M: gl.constexpr,  # at least tokens
+    BLOCK_N: gl.constexpr,
+    AHEAD: gl.constexpr,  # steps whose tiles of the matrix are asked for before waiting, fewer than STAGES
+    STAGES: gl.constexpr,  # steps in shared memory
+    PDL: gl.constexpr,
+):
+    """One program computes BLOCK_N outputs of all tokens, over one of `splits` parts of the inputs."""
+    TYPE: gl.constexpr = out_ptr.dtype.element_ty
+    CODES: gl.constexpr = x_ptr.dtype.element_ty
+    GATED: gl.constexpr = ACTIVATION is not None
+    WARPS: gl.constexpr = gl.num_warps()
+    sums: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [WARPS, 1], [16, BLOCK_M, 32])
+    copied: gl.constexpr = gl.BlockedLayout([1, 16], [4, 8], [WARPS, 1], [1, 0])
+    tile = gl.program_id(0)
+    split = gl.program_id(1)
+    steps = inputs // _STEP
+    part = (steps + splits - 1) // splits
+    begin = split * part
+    end = gl.minimum(begin + part, steps)
+    rows = _rows(tile, gl.arange(0, BLOCK_N, gl.SliceLayout(1, copied)), outputs, GATED, BLOCK_N)
+    inner = gl.arange(0, _STEP, gl.SliceLayout(0, copied))[None, :]
+    weight_ptrs = weight_ptr + (rows.to(gl.int64) * stride_weight_output)[:, None] + inner
+    # Tokens past the end are zeros, and are not stored.
+    members = gl.arange(0, BLOCK_M, gl.SliceLayout(1, copied))
+    here = (members < tokens)[:, None]
+    x_ptrs = x_ptr + (members.to(gl.int64) * stride_x_token)[:, None] + inner
+    shared: gl.constexpr = gl.NVMMASharedLayout(128, 8, 2)
+    weight_tiles = gl.allocate_shared_memory(CODES, [STAGES, BLOCK_N, _STEP], shared)
+    x_tiles = gl.allocate_shared_memory(CODES, [STAGES, BLOCK_M, _STEP], shared)
+
+    # Copies come in the order of their groups, so the first step waits for all tiles that were asked for before.
+    for ahead in gl.static_range(AHEAD):
+        _copy(weight_ptrs, weight_tiles, ahead, begin + ahead, end)
+        hopper.async_copy.commit_group()
+    if PDL:
+        cuda.gdc_wait()
+    for ahead in gl.static_range(STAGES - 1):
+        if ahead >= AHEAD:
+            _copy(weight_ptrs, weight_tiles, ahead, begin + ahead, end)
+        _copy(x_ptrs, x_tiles, ahead, begin + ahead, end, here)
+        hopper.async_copy.commit_group()
+    columns = gl.arange(0, BLOCK_M, gl.SliceLayout(0, sums))
+    x_scale = gl.load(x_scale_ptr + gl.minimum(columns, tokens - 1) * stride_x_scale_token)
+    acc = gl.zeros([BLOCK_N, BLOCK_M], gl.float32, sums)
+    zeros = gl.zeros([BLOCK_N, BLOCK_M], gl.float32, sums)
+    stage = 0
+    for step in range(begin, end):
+        hopper.async_copy.wait_group(STAGES - 2)
+        # The copies of all threads have come, and the products of the step before are through in all warps.
+        gl.thread_barrier()
+        free = gl.where(stage == 0, STAGES - 1, stage - 1)
+        _copy(weight_ptrs, weight_tiles, free, step + STAGES - 1, end)
+        _copy(x_ptrs, x_tiles, free, step + STAGES - 1, end, here)
+        hopper.async_copy.commit_group()
+        hopper.fence_async_shared()
+        weight_tile = weight_tiles.index(stage)
+        x_tile = x_tiles.index(stage)
+        first = hopper.warpgroup_mma(
+            weight_tile.slice(0, _PART, 1), x_tile.slice(0, _PART, 1).permute((1, 0)), zeros, use_acc=False,
+            is_async=True,
+        )  # fmt: skip
+        second = hopper.warpgroup_mma(
+            weight_tile.slice(_PART, _PART, 1), x_tile.slice(_PART, _PART, 1).permute((1, 0)), zeros, use_acc=False,
+            is_async=True,
+        )  # fmt: skip
+        acc += hopper.warpgroup_mma_wait(1, deps=[first])
+        acc += hopper.warpgroup_mma_wait(0, deps=[second])
+        stage = gl.where(stage + 1 == STAGES, 0, stage + 1)
+    # Not earlier: a kernel that has waited relies on all before the last product being finished.
+    if PDL:
+        cuda.gdc_launch_dependents()
+    hopper.async_copy.wait_group(0)
+    gl.thread_barrier()
+
+    if splits > 1 and not IN_PARTS:
+        order = gl.arange(0, BLOCK_N, gl.SliceLayout(1, sums))[:, None] * BLOCK_M
+        order += gl.arange(0, BLOCK_M, gl.SliceLayout(0, sums))[None, :]
+        tile_ptrs = partial_ptr + tile.to(gl.int64) * (BLOCK_N * BLOCK_M) + order
+        stride_split = gl.num_programs(0).to(gl.int64) * (BLOCK_N * BLOCK_M)
+        gl.store(tile_ptrs + split * stride_split, acc)
+        gl.thread_barrier()
+        if gl.atomic_add(arrived_ptr + tile, 1, sem="acq_rel") != splits - 1:
+            return
+        gl.store(arrived_ptr + tile, 0)
+        acc = gl.zeros([BLOCK_N, BLOCK_M], gl.float32, sums)
+        for index in range(splits):
+            acc += gl.load(tile_ptrs + index * stride_split, cache_modifier=".cg")
+    scaled_rows = _rows(tile, gl.arange(0, BLOCK_N, gl.SliceLayout(1, sums)), outputs, GATED, BLOCK_N)
+    acc = acc * x_scale[None, :] * gl.load(weight_scale_ptr + scaled_rows * stride_weight_scale_row)[:, None]
+    if bias_ptr is not None:
+        acc += gl.load(bias_ptr + scaled_rows).to(gl.float32)[:, None]
+    if IN_PARTS:
+        out_ptr += split.to(gl.int64) * stride_out_part
+    out = acc.to(TYPE)
+    HEIGHT: gl.constexpr = BLOCK_N // 2 if GATED else BLOCK_N
+    if GATED:
+        gate, up = out.to(gl.float32).reshape((BLOCK_N // 16, 2, 8, BLOCK_M)).permute((0, 2, 3, 1)).split()
+        out = gated_activation(gate, up, ACTIVATION).to(TYPE).reshape((HEIGHT, BLOCK_M))
+        outputs = outputs // 2
+    stored: gl.constexpr = gl.BlockedLayout([8, 1], [HEIGHT // 8, 256 // HEIGHT], [1, WARPS], [0, 1])
+    out = gl.convert_layout(out, stored)
+    out_tokens = gl.arange(0, BLOCK_M, gl.SliceLayout(0, stored))
+    out_rows = tile * HEIGHT + gl.arange(0, HEIGHT, gl.SliceLayout(1, stored))
+    out_ptrs = out_ptr + (out_tokens.to(gl.int64) * stride_out_token)[None, :] + out_rows[:, None]
+    gl.store(out_ptrs, out, mask=(out_tokens < tokens)[None, :] & (out_rows < outputs)[:, None])
+    if largest_ptr is not None:
+        # Compared as integers, by their bits, which have the same order, and NaN above all. Rows past the end count
+        # once more.
+        bits = gl.max(out.to(gl.float32).to(gl.int32, bitcast=True) & 0x7FFFFFFF, axis=0)
+        places = largest_ptr + out_tokens * gl.num_programs(0) + tile
+        gl.store(places, bits.to(gl.float32, bitcast=True), mask=out_tokens < tokens)
+
+
+_launch = Launcher(fp8_small_hopper_kernel)
+
+
+def hopper_settings(
+    x8: Tensor, x_scale: Tensor, weight8: Tensor, weight_scale: Tensor, gated: bool = False
+) -> Mapping[str, int] | None:
+    """Launch settings of `fp8_small_hopper`, None where it does not compute this or is not faster."""
+    if not _takes(x8, x_scale, weight8, weight_scale):
+        return None
+    outputs, inputs = weight8.shape
+    sizes = {"outputs": outputs, "inputs": inputs, "tokens": padded_tokens(len(x8))}
+    config = nearest("fp8_small_hopper", gated=1 + gated, **sizes)
+    return config if config["splits"] else None
+
+
+def _takes(x8: Tensor, x_scale: Tensor, weight8: Tensor, weight_scale: Tensor) -> bool:
+    """Rows that are copied begin at multiples of 16 bytes."""
+    return (
+        1 < len(x8) <= MAX_TOKENS
+        and is_hopper(x8.device)
+        and x8.dtype == torch.float8_e4m3fn
+        and x_scale.dim() == weight_scale.dim() == 1
+        and x8.shape[1] % STEP == 0
+        and all(each.data_ptr() % 16 == each.stride(0) % 16 == 0 for each in (x8, weight8))
+    )
+
+
+def fp8_small_hopper(
+    x8: Tensor,
+    x_scale: Tensor,
+    weight8: Tensor,
+    weight_scale: Tensor,
+    bias: Tensor | None,
+    out: Tensor,
+    config: Mapping[str, int],
+    activation: str | None = None,
+    largest: Tensor | None = None,
+) -> None:
+    """Launches the kernel: shapes as of `w8a8_linear`, up to 64 tokens, and settings as of `hopper_settings`.
+
+    On one stream at a time: programs of all calls count their arrivals in one place. Run once before a capture.
+    """
+    tokens, inputs = x8.shape
+    outputs = len(weight8)
+    block_m, block_n, splits = config["BLOCK_M"], config["BLOCK_N"], config["splits"]
+    tiles = triton.cdiv(outputs, block_n)
+    in_parts = out.dim() == 3
+    apart = splits > 1 and not in_parts
+    partial = x_scale.new_empty(splits * tiles * block_n * block_m if apart else 0, dtype=torch.float32)
+    _launch(
+        (tiles, splits),
+        (x8, x_scale, weight8, weight_scale, bias, out, largest, partial, arrivals(x8.device, tiles if apart else 0)),
+        (
+            inputs,
+            outputs,
+            x8.stride(0),
+            x_scale.stride(0),
+            weight8.stride(0),
+            weight_scale.stride(0),
+            out.stride(0) if in_parts else 0,
+            out.stride(-2),
+        ),
+        (tokens, splits),
+        IN_PARTS=in_parts,
+        ACTIVATION=activation,
+        BLOCK_M=block_m,
+        BLOCK_N=block_n,
+        AHEAD=config["AHEAD"],
+        STAGES=config["num_stages"],
+        num_warps=config["num_warps"],
+    )

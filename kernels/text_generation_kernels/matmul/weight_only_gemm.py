@@ -1,0 +1,251 @@
+"""The Triton kernel behind `weight_only_linear`: products of a tile of tokens with codes in groups.
+
+Codes become 16-bit weights in registers (`_weight_only_block.py`, `code_conversion.py`), for matrix instructions. A
+group's scale multiplies the sum of its products, or its weights (`FOLD`) where tokens are many. Zeros are subtracted
+from weights: their products with sums of the inputs, which matrix units would add up, took 1 to 6 % longer up to 16
+tokens. As in `w8a8_gemm.py` the inputs may be divided among programs, and the first codes are read before the operators
+in front are waited for (`AHEAD`); such a product lets the next kernel start as soon as it has waited itself.
+Beside products of warp groups, codes of a later block are asked for in the L2 cache (`LATER`): with 128 outputs a
+program, 28672 x 4096 with 16 tokens takes 24.8 us instead of 32.0, and 24.0 to 24.3 with a stage more.
+A kernel that starts while the one in front still runs is not spread evenly: some processors get as many programs as
+fit, others too few. The same matrix by programs of 56 outputs took 24.6 us alone and 32.9 with a norm in front. Where
+no more programs fit than each is to have (`PROGRAMS`), it takes 25.9 there; by those of 128 it takes 25.3 to 25.5.
+A layer of an 8B (products, norms, activation) took 49.6 / 50.4 / 51.6 / 62.0 / 63.6 / 77.4 / 105.9 us with 2 / 4 / 8 /
+9 / 16 / 32 / 64 tokens instead of 52.9 / 53.4 / 54.9 / 69.5 / 70.6 / 94.7 / 111.3, of a 70B 220 / 318 with 32 / 64
+instead of 266 / 326, with fewer tokens what it took, before programs of 128 outputs for 16 tokens, which save another
+0.4 us of 28672 x 4096 and 1.8 of 4096 x 14336 (tune_grouped_starts.json).
+Tried and left out, with 16 tokens of 28672 x 4096: codes that are asked for before waiting (25.7 to 27.4 us), the next
+kernel's earlier start without codes that are read before waiting (26.2), and one program for each processor that keeps
+all tokens in shared memory, whose warps wait for each other nowhere (24.4; with a norm in front 25.6).
+"""
+
+# pyright: basic, reportArgumentType=false, reportAssignmentType=false, reportCallIssue=false
+# pyright: reportGeneralTypeIssues=false, reportOptionalSubscript=false
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from ..runtime.launch import Launcher, arrivals, is_last, let_next_start, wait_for_previous
+from ..runtime.triton import tl, triton
+from ._weight_only_block import add_block, ask_for, load_inputs
+from .code_conversion import load_table
+from .group_quantisation import BLOCK
+from .weight_only_tiles import of_outputs, zeros
+
+
+@triton.jit(do_not_specialize=["tokens", "splits"])
+def weight_only_gemm_kernel(
+    x_ptr,  # [tokens, inputs]
+    packed_ptr,  # int32 [outputs, blocks * 32], or uint8 [outputs, inputs]
+    scales_ptr,  # [blocks, outputs, GROUPS], or [1, outputs] where GROUPS is 1
+    zeros_ptr,  # as scales_ptr, or None
+    table_ptr,  # [16] float32 or None
+    bias_ptr,  # [outputs] or None
+    out_ptr,  # [tokens, outputs]
+    partial_ptr,  # [splits, tiles, BLOCK_N * BLOCK_M] float32, used where splits > 1
+    arrived_ptr,  # [tiles] int32, zero before and after
+    inputs,
+    outputs,
+    stride_x_token,
+    stride_packed_output,
+    stride_out_token,
+    tokens,
+    splits,
+    FLOAT8: tl.constexpr,  # uint8 are the bytes of float8
+    GROUPS: tl.constexpr,  # in 256 inputs; 1: all inputs are one group
+    MASK_K: tl.constexpr,  # whether inputs are no whole blocks of 256
+    FOLD: tl.constexpr,  # weights are scaled and rounded to 16 bits, not sums of a group
+    SWAP: tl.constexpr,  # tokens are the left operand
+    PLAIN: tl.constexpr,  # no inline instructions
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    ROWS: tl.constexpr,  # outputs of a program, BLOCK_N at most: fewer where processors then have as many each
+    AHEAD: tl.constexpr,  # blocks of 4-bit codes that are read before waiting
+    LATER: tl.constexpr,  # 0, or how many blocks on 4-bit codes are asked for in the L2 cache
+    PDL: tl.constexpr,
+):
+    """One program computes BLOCK_N outputs of BLOCK_M tokens, over one of `splits` parts of the inputs.
+
+    Programs that share rows of the matrix are neighbours, so that it is read once. The last program of a tile adds up
+    its parts, in their order.
+    """
+    FOUR: tl.constexpr = packed_ptr.dtype.element_ty == tl.int32
+    DTYPE: tl.constexpr = x_ptr.dtype.element_ty
+    FP16: tl.constexpr = tl.float16 == DTYPE
+    BLOCK_K: tl.constexpr = 256
+    COUNT: tl.constexpr = GROUPS if GROUPS > 1 else 2
+    DEPTH: tl.constexpr = 32 if FOUR else BLOCK_K // COUNT
+    # What codes are in registers, more than they stand for where zeros are not given.
+    BASE: tl.constexpr = (0 if table_ptr is not None else 1024 if FP16 else 128) if FOUR else -128
+    tile = tl.program_id(1) * tl.num_programs(0) + tl.program_id(0)
+    split = tl.program_id(2)
+    blocks = tl.cdiv(inputs, BLOCK_K)
+    part = tl.cdiv(blocks, splits)
+    begin = split * part
+    end = tl.minimum(begin + part, blocks)
+    rows = tl.program_id(1) * ROWS + tl.arange(0, BLOCK_N)
+    # Rows past the end read the last one, and are not stored.
+    row_end = tl.minimum(tl.program_id(1) * ROWS + ROWS, outputs)
+    weight_rows = tl.minimum(rows, row_end - 1)
+    members = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
+    here = (members < tokens)[:, None]
+    line_ptrs = packed_ptr + weight_rows.to(tl.int64) * stride_packed_output
+    row_ptrs = line_ptrs[:, None]
+    step = BLOCK_K // 8 if FOUR else BLOCK_K
+    x_rows = x_ptr + members.to(tl.int64)[:, None] * stride_x_token + tl.arange(0, DEPTH)[None, :]
+    word_columns = tl.arange(0, 32)[None, :]
+    places = weight_rows[:, None] * COUNT + tl.arange(0, COUNT)[None, :]
+    # Programs begin at different blocks, or all would read the same part of x at the same time from the L2 cache.
+    block = tl.minimum(begin + tl.program_id(1) % tl.maximum(end - begin, 1), blocks - 1)
+    table = None
+    if table_ptr is not None and not PLAIN:
+        table = load_table(table_ptr, FP16)
+    whole_points = None
+    if GROUPS == 1 and zeros_ptr is not None:
+        whole_points = tl.load(zeros_ptr + weight_rows).to(tl.float32) + BASE
+    first_blocks = ()
+    first_words = ()
+    first_scales = ()
+    first_points = ()
+    for ahead in tl.static_range(AHEAD + 1):
+        # Scales of the block after these too, because their loads are not part of Triton's pipeline.
+        first_blocks += (block,)
+        if not PLAIN and ahead < AHEAD:
+            word_ptrs = row_ptrs + block * step + word_columns
+            first_words += (tl.load(word_ptrs, eviction_policy="evict_first"),)
+        if GROUPS > 1:
+            first_scales += (tl.load(scales_ptr + places + block * outputs * COUNT),)
+            if zeros_ptr is not None:
+                first_points += (tl.load(zeros_ptr + places + block * outputs * COUNT),)
+        if ahead < AHEAD:
+            block = tl.minimum(tl.where(block + 1 == end, begin, block + 1), blocks - 1)
+
+    wait_for_previous(PDL)
+    if AHEAD:
+        # The next product can read its first codes while this one computes.
+        let_next_start(PDL)
+    first_inputs = ()
+    for ahead in tl.static_range(AHEAD):
+        at = first_blocks[ahead] * BLOCK_K
+        first_inputs += (load_inputs(x_rows + at, here & (begin + ahead < end), inputs - at, MASK_K),)
+    acc = zeros(BLOCK_N, BLOCK_M, SWAP)
+    if GROUPS > 1:
+        next_scales = first_scales[AHEAD]
+        if zeros_ptr is not None:
+            next_points = first_points[AHEAD]
+    for number in range(begin + AHEAD, end):
+        if LATER and not PLAIN:  # noqa: SIM102 - this the compiler knows, the next is of the device
+            if number + LATER < end:
+                later = tl.where(block + LATER >= end, block + LATER - end + begin, block + LATER)
+                ask_for(line_ptrs + later * step)
+        block_ptrs = row_ptrs + block * step
+        left = inputs - block * BLOCK_K
+        x = load_inputs(x_rows + block * BLOCK_K, here, left, MASK_K)
+        block = tl.where(block + 1 == end, begin, block + 1)
+        words = None
+        scales = None
+        points = whole_points
+        if FOUR and not PLAIN:
+            if ROWS == BLOCK_N:
+                words = tl.load(block_ptrs + word_columns, eviction_policy="evict_first")
+            else:
+                row_here = (rows < row_end)[:, None]
+                words = tl.load(block_ptrs + word_columns, mask=row_here, other=0, eviction_policy="evict_first")
+        if GROUPS > 1:
+            scales = next_scales
+            next_scales = tl.load(scales_ptr + places + block * outputs * COUNT)
+            if zeros_ptr is not None:
+                points = next_points
+                next_points = tl.load(zeros_ptr + places + block * outputs * COUNT)
+        acc = add_block(
+            acc, x, words, block_ptrs, left, scales, points, table_ptr, table,
+            FLOAT8, GROUPS, MASK_K, FOLD, SWAP, PLAIN, BASE,
+        )  # fmt: skip
+    for ahead in tl.static_range(AHEAD):
+        acc = add_block(
+            acc, first_inputs[ahead], None if PLAIN else first_words[ahead],
+            row_ptrs + first_blocks[ahead] * step, inputs - first_blocks[ahead] * BLOCK_K,
+            first_scales[ahead] if GROUPS > 1 else None,
+            whole_points if GROUPS == 1 or zeros_ptr is None else first_points[ahead], table_ptr, table,
+            FLOAT8, GROUPS, MASK_K, FOLD, SWAP, PLAIN, BASE,
+        )  # fmt: skip
+    # In either place all before this product are finished, on which a kernel that has waited relies.
+    if AHEAD == 0:
+        let_next_start(PDL)
+
+    if GROUPS == 1:
+        acc *= of_outputs(tl.load(scales_ptr + weight_rows).to(tl.float32), SWAP)
+    output_places = of_outputs(tl.arange(0, BLOCK_N), SWAP)
+    token_places = tl.arange(0, BLOCK_M)
+    token_places = token_places[:, None] if SWAP else token_places[None, :]
+    if splits > 1:
+        # In the order in which a thread holds them.
+        order = token_places * BLOCK_N + output_places if SWAP else output_places * BLOCK_M + token_places
+        tile_ptr = partial_ptr + tile.to(tl.int64) * BLOCK_N * BLOCK_M + order
+        stride_split = (tl.num_programs(0) * tl.num_programs(1)).to(tl.int64) * BLOCK_N * BLOCK_M
+        tl.store(tile_ptr + split * stride_split, acc)
+        if not is_last(arrived_ptr + tile, splits):
+            return
+        acc = zeros(BLOCK_N, BLOCK_M, SWAP)
+        # Some parts at once, because each waits for memory.
+        for first_part in range(0, splits, 4):
+            for index in tl.static_range(4):
+                part_ptr = tile_ptr + (first_part + index) * stride_split
+                acc += tl.load(part_ptr, mask=first_part + index < splits, other=0.0, cache_modifier=".cg")
+    if bias_ptr is not None:
+        acc += of_outputs(tl.load(bias_ptr + weight_rows).to(tl.float32), SWAP)
+    token_places += tl.program_id(0) * BLOCK_M
+    out_ptrs = out_ptr + token_places.to(tl.int64) * stride_out_token + of_outputs(rows, SWAP)
+    tl.store(out_ptrs, acc.to(DTYPE), mask=(token_places < tokens) & of_outputs(rows < row_end, SWAP))
+
+
+_launch = Launcher(weight_only_gemm_kernel)
+
+
+def weight_only_gemm(
+    x: Tensor,
+    packed: Tensor,
+    scales: Tensor,
+    points: Tensor | None,
+    table: Tensor | None,
+    bias: Tensor | None,
+    out: Tensor,
+    config: Mapping[str, int],
+) -> None:
+    """Launches the kernel: shapes as of `weight_only_linear`, `points` are its zeros.
+
+    On one stream at a time: programs of all calls count their arrivals in one place. Run once before a capture.
+    `config`: constants of the kernel, options of its launch, and `splits`; without `ROWS` tiles are filled. With
+    `PROGRAMS` no more are on a processor at a time.
+    """
+    tokens, inputs = x.shape
+    outputs = packed.shape[0]
+    block_m, block_n, splits = config["BLOCK_M"], config["BLOCK_N"], config["splits"]
+    swap, fold, num_warps = bool(config["SWAP"]), bool(config["FOLD"]), config["num_warps"]
+    rows = config.get("ROWS", block_n)
+    grid = (triton.cdiv(tokens, block_m), triton.cdiv(outputs, rows), splits)
+    tiles = grid[0] * grid[1]
+    float8, four = packed.is_floating_point(), packed.dtype == torch.int32
+    arrived = arrivals(x.device, tiles if splits > 1 else 0)
+    partial = x.new_empty(splits * tiles * block_n * block_m if splits > 1 else 0, dtype=torch.float32)
+    _launch(
+        grid,
+        (x, packed.view(torch.uint8) if float8 else packed, scales, points, table, bias, out, partial, arrived),
+        (inputs, outputs, x.stride(0), packed.stride(0), out.stride(0)),
+        (tokens, splits),
+        most_programs=config.get("PROGRAMS", 0),
+        FLOAT8=float8,
+        GROUPS=scales.shape[2] if scales.dim() == 3 else 1,
+        MASK_K=inputs % BLOCK != 0,
+        FOLD=fold,
+        SWAP=swap,
+        PLAIN=not x.is_cuda or torch.version.cuda is None,
+        BLOCK_M=block_m,
+        BLOCK_N=block_n,
+        ROWS=rows,
+        AHEAD=config["AHEAD"] if four else 0,
+        LATER=config.get("LATER", 0) if four else 0,
+        num_warps=num_warps,
+        num_stages=config["num_stages"],
+    )

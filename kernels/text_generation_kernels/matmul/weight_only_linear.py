@@ -1,0 +1,206 @@
+"""Product of tokens with a weight matrix that is stored as codes in groups; the tokens keep their 16 bits.
+
+    out = x[:, perm] @ weight.T + bias, weight = (code - zero) * scale or table[code] * scale
+    out = activation(gate) * up, with `activation`, where gate and up are the halves of that
+
+Layouts: `x` `[tokens, inputs]`, `out` `[tokens, outputs]`, or `[tokens, outputs / 2]` with `activation`, unit stride in
+the last dimension, one floating type; the activations are those of `act_and_mul`;
+`packed` as `pack_codes` makes it, or float8 `[outputs, inputs]`; `scales` and `zeros` as `pack_scales` makes them, with
+the `group_size` that it returns (0: all inputs are one group); `table` [16] float32, `perm` [inputs] int64, `bias`
+`[outputs]`, each or None. Zeros that are not given are 2 ** (bits - 1). A group of another size than 32, 64, 128 or a
+multiple of 128 is right, but slow. Batches that are padded to one size give a token the same result to the bit,
+whichever others are there.
+
+A single token with 4-bit codes in groups of 128, which are looked up in no table, has a kernel of its own
+(`w4a16_gemv.py`). Otherwise up to 512 tokens a data file says what is faster: the kernel, which reads codes
+(`weight_only_gemm.py`), or a product with a matrix in 16 bits, which `dequantise` writes into scratch memory of 512 MiB
+at most; more tokens are for the latter. On Hopper cards other kernels take their place where data files say that they
+are faster: that of `w4a16_small_hopper.py` for 9 to 32 tokens and many outputs, that of `w4a16_large_hopper.py` from
+129 on. Bytes floor: outputs * inputs * bits / 8, and the scales.
+Measured on an H200 in bfloat16 with groups of 128 and no zeros, microseconds at 1 (by the kernel for several) / 16 / 32
+/ 64 tokens, the matrix in 16 bits in brackets (`skinny_linear`):
+6144 x 4096 8.2 / 9.5 / 12.6 / 18.1 (14.8 / 15.0 / 15.7 / 16.9), 4096 x 4096 7.3 / 8.3 / 9.8 / 13.0 (11.5 / 11.7 / 11.7
+/ 12.5), 28672 x 4096 21.5 / 23.9 / 26.7 / 41.7 (59.0 / 61.6 / 60.9 / 65.5), 4096 x 14336 14.2 / 15.2 / 19.0 / 27.7
+(32.7 / 31.6 / 32.6 / 35.0), 57344 x 8192 67.4 / 84.4 / 111.6 / 167.9 (209.4 / 213.3 / 217.7 / 229.4).
+28672 x 4096 as int8 with a scale for each output 32.5 / 34.0 / 57.3 / 82.0, as float8 32.9 / 35.7 / 62.5 / 87.9; with a
+table of 16 values and groups of 64, 49.9 / 57.6 / 66.4 / 88.5. That is 68 % of a copy's bandwidth at one token for
+28672 x 4096, 87 % for 57344 x 8192. Many tokens of 28672 x 4096: 128 79 (68), 256 100 (94), 512 207 (162), 1024 369
+(318), 2048 679 (597); without the kernel of `w4a16_large_hopper.py` 256 took 167, 512 241 and 1024 432
+(tune_grouped_many.json). One stream of an 8B model took 2.28 ms a token instead of 2.34 once the first codes were read
+before waiting.
+Tried and left out: 256 inputs at a time for matrix instructions, which were as fast or slower.
+See benchmark/results/tune_grouped.json, tune_grouped_starts.json for 2 to 128 tokens, and tune_grouped_more.json for
+one token behind a norm and for many tokens.
+"""
+
+# pyright: basic
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from ..norm.act_and_mul import act_and_mul_torch, act_and_mul_triton
+from ..norm.activations import GATED
+from ..runtime.device import shared_kib
+from ..runtime.launch import rehearsing
+from ..runtime.register import register
+from ..runtime.settings import nearest
+from .dequantise import dequantise
+from .group_quantisation import BLOCK, group_values
+from .w4a16_gemv import takes_gemv, w4a16_gemv
+from .w4a16_large_hopper import takes_large, w4a16_large_hopper
+from .w4a16_small_hopper import small_settings, w4a16_small_hopper
+from .weight_only_gemm import weight_only_gemm
+
+MAX_TOKENS = 512
+"""More tokens than this are not for the Triton kernel; for fewer a data file says whether it is faster."""
+_FEW = 64
+"""Up to so many tokens all are in one tile."""
+_SOME = 128
+"""More are for the kernel of Hopper cards (`w4a16_large_hopper.py`), where it takes them and the data file says so."""
+_MANY = (128, 256, 512)
+"""Numbers of tokens that have launch settings of their own, beyond that."""
+_SMALLEST_TILE = 8
+"""Tokens that a tile has at least."""
+_SCRATCH_BYTES = 512 << 20
+"""What a matrix in 16 bits may take; larger ones are made in parts. Parts that stay in the L2 cache (16 to 64 MiB) were
+slower on an H200, because the library's products with them are small.
+"""
+
+
+def weight_only_linear_triton(
+    x: Tensor,
+    packed: Tensor,
+    scales: Tensor,
+    zeros: Tensor | None,
+    table: Tensor | None,
+    perm: Tensor | None,
+    bias: Tensor | None,
+    out: Tensor,
+    group_size: int,
+    activation: str | None = None,
+) -> None:
+    """Triton implementation. Raises ValueError for an unknown activation and for shapes that do not fit.
+
+    On one stream at a time: programs of all calls count their arrivals in one place. Run once before a capture.
+    """
+    _check(x, packed, bias, out, activation)
+    tokens, outputs = len(x), len(packed)
+    if tokens == 0:
+        return
+    if perm is not None:
+        x = x.index_select(1, perm)
+    fits = _fits(x, packed, scales, out, group_size)
+    if tokens == 1 and fits and takes_gemv(x, packed, scales, table):
+        w4a16_gemv(x, packed, scales, zeros, bias, out, activation)
+        return
+    product = out if activation is None else out.new_empty(tokens, outputs)
+    sizes: tuple[int, ...] = (max(_SMALLEST_TILE, 1 << (tokens - 1).bit_length()),)
+    if tokens > _FEW and rehearsing():
+        # It does not meet every number of tokens.
+        sizes = (*_MANY, 8 * MAX_TOKENS)
+    for size in sizes:
+        if fits and (config := small_settings(x, packed, scales, table, size)) is not None:
+            w4a16_small_hopper(x, packed, scales, zeros, bias, product, config)
+            continue
+        many = fits and size > _SOME and takes_large(x, packed, scales, table)
+        config = settings(x, packed, size, many, table is not None)
+        if many and config["splits"]:
+            w4a16_large_hopper(x, packed, scales, zeros, bias, product, config)
+        elif fits and size <= MAX_TOKENS and config["splits"]:
+            weight_only_gemm(x, packed, scales, zeros, table, bias, product, config)
+        else:
+            by_matrix(x, packed, scales, zeros, table, bias, product, group_size)
+    if activation is not None:
+        act_and_mul_triton(product, activation, out)
+
+
+def _check(x: Tensor, packed: Tensor, bias: Tensor | None, out: Tensor, activation: str | None) -> None:
+    tokens, inputs = x.shape
+    outputs = packed.shape[0]
+    width = -(-inputs // BLOCK) * BLOCK // 8 if packed.dtype == torch.int32 else inputs
+    written = outputs if activation is None else outputs / 2
+    if packed.shape[1] != width or out.shape != (tokens, written) or (bias is not None and bias.shape != (outputs,)):
+        shapes = [tuple(tensor.shape) for tensor in (x, packed, bias, out) if tensor is not None]
+        raise ValueError(f"weight_only_linear: shapes of x, packed, bias, out do not fit: {shapes}")
+    if activation is not None and activation not in GATED:
+        raise ValueError(f"weight_only_linear: unknown activation {activation!r}, use one of {', '.join(GATED)}")
+
+
+def settings(x: Tensor, packed: Tensor, tokens: int, many: bool, looked_up: bool = False) -> Mapping[str, int]:
+    """Launch settings of the kernel for about so many tokens; no `splits` where a matrix in 16 bits is faster.
+
+    `many`: those of the kernel for more than 128. `looked_up`: codes stand in a table, whose entries take registers and
+    shared memory.
+    """
+    shape = {"outputs": packed.shape[0], "inputs": x.shape[1]}
+    if many:
+        return nearest("w4a16_large_hopper", **shape, tokens=tokens)
+    bits = 4 if packed.dtype == torch.int32 else 8
+    sizes = {"bits": bits, **shape, "tokens": tokens, "table": 1 + looked_up}
+    return nearest("weight_only_linear", shared_kib=shared_kib(x.device), **sizes)
+
+
+def _fits(x: Tensor, packed: Tensor, scales: Tensor, out: Tensor, group_size: int) -> bool:
+    """Whether the kernel reads these tensors."""
+    return (
+        x.element_size() == 2
+        and x.dtype == out.dtype
+        and x.stride(1) == out.stride(1) == packed.stride(1) == 1
+        and (group_size == 0 or scales.dim() == 3)
+    )
+
+
+def by_matrix(
+    x: Tensor,
+    packed: Tensor,
+    scales: Tensor,
+    zeros: Tensor | None,
+    table: Tensor | None,
+    bias: Tensor | None,
+    out: Tensor,
+    group_size: int,
+) -> None:
+    """Some outputs at a time: their weights in 16 bits, and the library's product with them."""
+    outputs, inputs = packed.shape[0], x.shape[1]
+    part = max(1, _SCRATCH_BYTES // (inputs * x.element_size()))
+    matrix = x.new_empty(min(part, outputs), inputs)
+    for first in range(0, outputs, part):
+        rows = slice(first, min(first + part, outputs))
+        weight = matrix[: rows.stop - first]
+        dequantise(
+            packed[rows],
+            scales[:, rows],
+            None if zeros is None else zeros[:, rows],
+            table,
+            weight,
+            group_size,
+        )
+        torch.mm(x, weight.t(), out=out[:, rows])
+    if bias is not None:
+        out += bias
+
+
+def weight_only_linear_torch(
+    x: Tensor,
+    packed: Tensor,
+    scales: Tensor,
+    zeros: Tensor | None,
+    table: Tensor | None,
+    perm: Tensor | None,
+    bias: Tensor | None,
+    out: Tensor,
+    group_size: int,
+    activation: str | None = None,
+) -> None:
+    """Torch implementation: the CPU path and the reference of the tests. Computes in float32."""
+    x = (x if perm is None else x[:, perm]).float()
+    result = x @ group_values(packed, scales, zeros, table, x.shape[1], group_size).t()
+    result = result if bias is None else result + bias.float()
+    if activation is None:
+        out.copy_(result)
+    else:
+        act_and_mul_torch(result.to(out.dtype), activation, out)
+
+
+weight_only_linear = register(weight_only_linear_torch, mutates=("out",), triton=weight_only_linear_triton)

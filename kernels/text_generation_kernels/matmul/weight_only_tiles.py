@@ -1,0 +1,47 @@
+"""Tiles of products of grouped weights, whose left operand is either the matrix or the tokens (`SWAP`)."""
+
+# pyright: basic, reportArgumentType=false, reportCallIssue=false
+from ..runtime.triton import tl, triton
+
+
+@triton.jit
+def product(weight, x, acc, SWAP: tl.constexpr):
+    """`acc` plus the product: [outputs, tokens], or [tokens, outputs] where `SWAP`."""
+    if SWAP:
+        return tl.dot(x, weight.T, acc)
+    else:
+        return tl.dot(weight, x.T, acc)
+
+
+@triton.jit
+def zeros(OUTPUTS: tl.constexpr, TOKENS: tl.constexpr, SWAP: tl.constexpr):
+    """What `product` adds to."""
+    if SWAP:
+        return tl.zeros([TOKENS, OUTPUTS], dtype=tl.float32)
+    else:
+        return tl.zeros([OUTPUTS, TOKENS], dtype=tl.float32)
+
+
+@triton.jit
+def of_outputs(values, SWAP: tl.constexpr):
+    """One value for each output, beside what `product` returns."""
+    return values[None, :] if SWAP else values[:, None]
+
+
+@triton.jit
+def columns_of(values, COUNT: tl.constexpr):
+    """[rows, COUNT] to its columns, as float32."""
+    values = values.to(tl.float32)
+    rows: tl.constexpr = values.shape[0]
+    if COUNT == 2:
+        return tl.split(values)
+    elif COUNT == 4:
+        even, odd = tl.split(tl.reshape(values, [rows, 2, 2]))
+        a, c = tl.split(even)
+        b, d = tl.split(odd)
+        return a, b, c, d
+    else:
+        even, odd = tl.split(tl.reshape(values, [rows, 4, 2]))
+        even = columns_of(even, 4)
+        odd = columns_of(odd, 4)
+        return even[0], odd[0], even[1], odd[1], even[2], odd[2], even[3], odd[3]

@@ -1,0 +1,1 @@
+"""Mixtures of experts: routing, grouped GEMMs, and the experts of a single token."""

@@ -1,0 +1,72 @@
+"""One matrix of all experts of a mixture, in any form in which it runs."""
+
+# pyright: basic
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..matmul.group_quantisation import group_values
+
+
+class ExpertMatrix(NamedTuple):
+    """Matrices [outputs, inputs] of one size, one on top of the other.
+
+    Those of 16 or 32 bits have only `weight`, `[experts, outputs, inputs]`, and `bias`. Otherwise `weight` holds codes,
+    `[experts, outputs, ...]` as `pack_codes` makes them of each expert or float8, and scales and zeros are what
+    `pack_scales` makes of all experts' outputs, one below the other. All are contiguous.
+    """
+
+    weight: Tensor
+    bias: Tensor | None = None
+    """[experts, outputs]"""
+    scales: Tensor | None = None
+    zeros: Tensor | None = None
+    table: Tensor | None = None
+    """[16] float32"""
+    group_size: int = 0
+    eight_bit_rows: bool = False
+    """Of float8: whether what it is multiplied by may be rounded to 8 bits too."""
+    e2m1: bool = False
+    """Whether codes are the bits of 4-bit floats (OCP Microscaling Formats, 2023), as the table has them too, and no
+    scale is above 2.
+    """
+
+    @property
+    def experts(self) -> int:
+        """How many there are."""
+        return self.weight.shape[0]
+
+    @property
+    def outputs(self) -> int:
+        """Of each expert."""
+        return self.weight.shape[1]
+
+    @property
+    def nbytes(self) -> int:
+        """Of everything that it holds."""
+        held = (self.weight, self.bias, self.scales, self.zeros, self.table)
+        return sum(tensor.nbytes for tensor in held if tensor is not None)
+
+    @property
+    def bits(self) -> int:
+        """Of what is stored for each weight."""
+        return 4 if self.weight.dtype == torch.int32 else 8 * self.weight.element_size()
+
+    @property
+    def groups(self) -> int:
+        """Of 256 inputs; 1: all inputs are one group."""
+        return 1 if self.scales is None or self.scales.dim() == 2 else self.scales.shape[2]
+
+    @property
+    def is_packed(self) -> bool:
+        """Whether it holds codes."""
+        return self.scales is not None
+
+    def of(self, expert: int, inputs: int) -> Tensor:
+        """One expert's weights [outputs, inputs]: as they are, or float32 where they are codes."""
+        if self.scales is None:
+            return self.weight[expert]
+        rows = slice(expert * self.outputs, (expert + 1) * self.outputs)
+        zeros = None if self.zeros is None else self.zeros[:, rows]
+        return group_values(self.weight[expert], self.scales[:, rows], zeros, self.table, inputs, self.group_size)

@@ -1,0 +1,324 @@
+"""Products of single tokens with the matrices of their experts (`moe_experts.py`, `mixture.py`); how, says
+`bf16_gemv.py`.
+
+`expert_gemv` is the first product, of each row with the matrix of its expert. `expert_gemv_sum` is the second, and adds
+up what the experts of a token give, in the order of a tree over its slots: a kernel less, and no results of single
+experts in memory.
+
+Of a single token the first product can choose the experts too: each program finds that of its slot in the logits, and
+one of them stores all ids and weights for the second product. That is a kernel less to wait for: one token through
+Qwen3-30B-A3B takes 2,215 us instead of 2,268 (benchmark/results/one-token-experts.json). Choosing in the second product
+as well, instead of reading ids, was no gain: each of its programs needs all of them.
+"""
+
+# pyright: basic, reportArgumentType=false, reportCallIssue=false, reportGeneralTypeIssues=false
+from typing import NamedTuple
+
+from torch import Tensor
+
+from ..matmul.bf16_gemv import add_rest_of_rows, load_sum, read_weights, store_sum
+from ..matmul.gemv_blocks import choosing_blocks, gemv_blocks, sum_blocks
+from ..matmul.rows import weight_rows_of
+from ..norm.activations import activation as activation_of
+from ..norm.activations import gated_activation, is_gated, plain_name
+from ..runtime.launch import Launcher, let_next_start, wait_for_previous
+from ..runtime.triton import tl, triton
+from ._grouped_gemm_tiles import is_here
+from .moe_route import TINY, RouteOptions, route_token
+
+MOST_EXPERTS = 256
+"""Of which a program chooses."""
+
+
+class Choice(NamedTuple):
+    """Of the experts of one token by the first product."""
+
+    logits: Tensor
+    """[1, experts], of 16 bits, with unit stride; columns behind those of the experts are not read."""
+    options: RouteOptions
+    """A softmax without groups, whose shared experts have no gate."""
+    shares: Tensor
+    """[1, slots] float32, to be written."""
+
+    @property
+    def constants(self) -> dict[str, object]:
+        """Constexprs of the kernel."""
+        experts = self.logits.shape[1] - self.options.shared_gate
+        return {
+            "EXPERTS": experts,
+            "TOP_K": self.options.top_k,
+            "NORM": self.options.norm,
+            "SHARED": self.options.shared,
+            "BLOCK_E": triton.next_power_of_2(experts),
+            "BLOCK_S": triton.next_power_of_2(self.options.slots),
+            "TINY": TINY,
+        }
+
+
+@triton.jit
+def _expert_of(
+    logits_ptr,
+    slot,
+    EXPERTS: tl.constexpr,
+    TOP_K: tl.constexpr,
+    BLOCK_E: tl.constexpr,
+    WARPS: tl.constexpr,
+):
+    """The expert of a slot, as `route_token` chooses it.
+
+    16 bits of a logit, as an integer of the same order, and its place make a key that no other logit has. Every warp
+    has all keys, so that none waits for another: a warp has an instruction for the largest of its integers.
+    """
+    lanes = tl.arange(0, BLOCK_E)
+    copies = tl.zeros([WARPS, 1], tl.int32)
+    valid = (lanes < EXPERTS)[None, :] & (copies == 0)
+    TYPE: tl.constexpr = logits_ptr.dtype.element_ty
+    logits = tl.load(logits_ptr + copies + lanes[None, :], mask=valid, other=float("-inf")).to(tl.float32)
+    # The sum makes one zero of two.
+    logits = tl.where(logits == logits, logits, float("-inf")) + 0.0
+    bits = logits.to(TYPE).to(tl.int16, bitcast=True).to(tl.int32)
+    ordered = tl.where(bits < 0, bits ^ 0x7FFF, bits)
+    keys = tl.where(valid, ordered * 65536 + 65535 - lanes[None, :], -(2**31))
+    best = tl.max(keys, axis=1)
+    for _ in range(tl.minimum(slot, TOP_K - 1)):
+        keys = tl.where(keys == best[:, None], -(2**31), keys)
+        best = tl.max(keys, axis=1)
+    # Shared experts follow those that can be chosen.
+    return tl.where(slot < TOP_K, 65535 - (tl.max(best, axis=0) & 65535), EXPERTS + slot - TOP_K)
+
+
+@triton.jit
+def _store_choice(
+    logits_ptr,
+    ids_ptr,
+    shares_ptr,
+    scale,
+    first,
+    EXPERTS: tl.constexpr,
+    TOP_K: tl.constexpr,
+    NORM: tl.constexpr,
+    SHARED: tl.constexpr,
+    BLOCK_E: tl.constexpr,
+    BLOCK_S: tl.constexpr,
+    TINY: tl.constexpr,
+):
+    """Ids and weights of the token, which the second product may read as soon as this program lets it start."""
+    ids, shares = route_token(
+        logits_ptr, None, scale, 0.0, EXPERTS, TOP_K, "softmax", NORM, 1, 1, "top2", SHARED, False, BLOCK_E, BLOCK_S,
+        TINY,
+    )  # fmt: skip
+    slots = tl.arange(0, BLOCK_S)
+    tl.store(ids_ptr + slots, ids - first, mask=slots < TOP_K + SHARED)
+    tl.store(shares_ptr + slots, shares, mask=slots < TOP_K + SHARED)
+    # All threads have stored, and then all that they stored is where other multiprocessors see it.
+    tl.debug_barrier()
+    tl.atomic_add(ids_ptr, 0, sem="acq_rel")
+    tl.debug_barrier()
+
+
+@triton.jit(do_not_specialize=["first"])
+def expert_gemv_kernel(
+    x_ptr,  # [rows / SLOTS, inputs]
+    weight_ptr,  # [experts, outputs, inputs]
+    bias_ptr,  # [experts, outputs] or None
+    logits_ptr,  # [EXPERTS], from which the experts are to be chosen, or None
+    ids_ptr,  # [rows] int32, read, or with `logits_ptr` written
+    shares_ptr,  # [rows] float32, written with `logits_ptr`
+    out_ptr,  # [rows, outputs / 2], without a gate [rows, outputs]
+    inputs,
+    outputs,
+    stride_x_row,
+    scale,
+    first,
+    SLOTS: tl.constexpr,  # rows of one token
+    HELD: tl.constexpr,  # experts of this rank, where other ranks have some; else None
+    ACTIVATION: tl.constexpr,  # key of GATED or ALONE
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    WHOLE: tl.constexpr,  # whether BLOCK_K is at least `inputs`
+    MASK: tl.constexpr,  # whether a program has inputs or experts that are not there
+    WARPS: tl.constexpr,
+    PDL: tl.constexpr,
+    EXPERTS: tl.constexpr = 0,
+    TOP_K: tl.constexpr = 0,
+    NORM: tl.constexpr = 0,
+    SHARED: tl.constexpr = 0,
+    BLOCK_E: tl.constexpr = 0,
+    BLOCK_S: tl.constexpr = 0,
+    TINY: tl.constexpr = 0.0,
+):
+    """One program computes BLOCK_N outputs of one row, and their activation."""
+    block = tl.program_id(0)
+    row = tl.program_id(1)
+    wait_for_previous(PDL)
+    if logits_ptr is None:
+        expert = tl.load(ids_ptr + row)
+    else:
+        expert = _expert_of(logits_ptr, row, EXPERTS, TOP_K, BLOCK_E, WARPS) - first
+    read = inputs
+    if HELD is not None:
+        # A row of another rank's expert reads nothing; what it leaves is not looked at.
+        read = tl.where(is_here(expert, HELD), inputs, 0)
+        expert = tl.where(is_here(expert, HELD), expert, 0)
+    PAIRS: tl.constexpr = is_gated(ACTIVATION)
+    weight_rows = weight_rows_of(block, outputs, BLOCK_N, PAIRS)
+    columns = tl.arange(0, BLOCK_K)
+    rows_ptr = weight_ptr + expert.to(tl.int64) * outputs * inputs
+    weight_ptrs = rows_ptr + weight_rows.to(tl.int64)[:, None] * inputs + columns[None, :]
+    weight = read_weights(weight_ptrs, (columns < read)[None, :], MASK)
+    if logits_ptr is not None and (block == 0) & (row == 0):
+        _store_choice(
+            logits_ptr, ids_ptr, shares_ptr, scale, first, EXPERTS, TOP_K, NORM, SHARED, BLOCK_E, BLOCK_S, TINY
+        )
+    # Not earlier: the kernel after this one relies on all before it being finished, and on the ids.
+    let_next_start(PDL)
+    x_ptrs = x_ptr + (row // SLOTS).to(tl.int64) * stride_x_row + columns
+    x = tl.load(x_ptrs, mask=columns < read, other=0.0).to(tl.float32)
+    acc = tl.sum(weight.to(tl.float32) * x[None, :], axis=1)
+    if not WHOLE:
+        acc = add_rest_of_rows(acc, weight_ptrs, x_ptrs, columns, read, BLOCK_K, MASK)
+    if bias_ptr is not None:
+        acc += tl.load(bias_ptr + expert * outputs + weight_rows).to(tl.float32)
+    if PAIRS:
+        gate, up = tl.split(tl.reshape(acc, [BLOCK_N // 2, 2]))
+        out = gated_activation(gate, up, ACTIVATION)
+    else:
+        out = activation_of(acc, plain_name(ACTIVATION))
+    WIDTH: tl.constexpr = BLOCK_N // 2 if PAIRS else BLOCK_N
+    size = outputs // 2 if PAIRS else outputs
+    places = block * WIDTH + tl.arange(0, WIDTH)
+    out = out.to(out_ptr.dtype.element_ty)
+    tl.store(out_ptr + row.to(tl.int64) * size + places, out, mask=places < size)
+
+
+@triton.jit
+def expert_gemv_sum_kernel(
+    x_ptr,  # [tokens * SLOTS, inputs]
+    weight_ptr,  # [experts, outputs, inputs]
+    bias_ptr,  # [experts, outputs] or None
+    ids_ptr,  # [tokens * SLOTS] int32
+    shares_ptr,  # [tokens * SLOTS] float32
+    out_ptr,  # [tokens, outputs]
+    inputs,
+    outputs,
+    ADDS: tl.constexpr,  # as above
+    SLOTS: tl.constexpr,
+    HELD: tl.constexpr,
+    BLOCK_S: tl.constexpr,  # power of two, at least SLOTS
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    WHOLE: tl.constexpr,  # whether BLOCK_K is at least `inputs`
+    MASK: tl.constexpr,  # whether a program has inputs or experts that are not there
+    REST: tl.constexpr,  # inputs besides BLOCK_K ones, where they are a power of two; else 0
+    PDL: tl.constexpr,
+):
+    """One program computes BLOCK_N outputs of one token, of all its experts at once.
+
+    Ids are read while the kernel before may still run: it has waited for them, or stored them before it let this one
+    start.
+    """
+    token = tl.program_id(1)
+    slots = tl.arange(0, BLOCK_S)
+    rows = token * SLOTS + slots
+    here = slots < SLOTS
+    ids = tl.load(ids_ptr + rows, mask=here, other=0, cache_modifier=".cg")
+    if HELD is not None:
+        here = here & is_here(ids, HELD)
+    places = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
+    columns = tl.arange(0, BLOCK_K)
+    outs = ids.to(tl.int64)[:, None] * outputs + tl.minimum(places, outputs - 1)[None, :]
+    weight_ptrs = weight_ptr + outs[:, :, None] * inputs
+    weight = read_weights(
+        weight_ptrs + columns[None, None, :], (here[:, None] & (columns < inputs)[None, :])[:, None, :], MASK
+    )
+    if REST:
+        rest = BLOCK_K + tl.arange(0, REST)
+        weight_rest = read_weights(weight_ptrs + rest[None, None, :], here[:, None, None], HELD is not None)
+    wait_for_previous(PDL)
+    let_next_start(PDL)
+    shares = tl.load(shares_ptr + rows, mask=here, other=0.0)
+    out_ptrs = out_ptr + token.to(tl.int64) * outputs + places
+    before = load_sum(out_ptrs, places < outputs, ADDS)
+    x_ptrs = x_ptr + rows.to(tl.int64)[:, None] * inputs
+    read = here[:, None] & (columns < inputs)[None, :]
+    x = tl.load(x_ptrs + columns[None, :], mask=read, other=0.0).to(tl.float32)
+    acc = tl.sum(weight.to(tl.float32) * x[:, None, :], axis=2)
+    if REST:
+        x = tl.load(x_ptrs + rest[None, :], mask=here[:, None], other=0.0).to(tl.float32)
+        acc += tl.sum(weight_rest.to(tl.float32) * x[:, None, :], axis=2)
+    elif not WHOLE:
+        for begin in range(BLOCK_K, inputs, BLOCK_K):
+            read = here[:, None] & (columns < inputs - begin)[None, :]
+            weight = read_weights(weight_ptrs + begin + columns[None, None, :], read[:, None, :], MASK)
+            x = tl.load(x_ptrs + begin + columns[None, :], mask=read, other=0.0).to(tl.float32)
+            acc += tl.sum(weight.to(tl.float32) * x[:, None, :], axis=2)
+    if bias_ptr is not None:
+        acc += tl.load(bias_ptr + outs, mask=here[:, None], other=0.0).to(tl.float32)
+    acc *= shares[:, None]
+    out = tl.sum(acc.to(out_ptr.dtype.element_ty).to(tl.float32), axis=0)
+    store_sum(out_ptrs, out, before, places < outputs, ADDS)
+
+
+_launch = Launcher(expert_gemv_kernel)
+_launch_sum = Launcher(expert_gemv_sum_kernel)
+
+
+def expert_gemv(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    out: Tensor,
+    activation: str,
+    ids: Tensor,
+    held: int | None,
+    choice: Choice | None = None,
+) -> None:
+    """Launches the first product of each row of `out` with the matrix of its expert, [experts, outputs, inputs].
+    `held`: how many experts this rank has, where others have some. With `choice`, `ids` [1, slots] are written.
+    """
+    _, outputs, inputs = weight.shape
+    config = gemv_blocks(weight) if choice is None else choosing_blocks(weight)
+    logits, shares, options = (None, None, None) if choice is None else (choice.logits, choice.shares, choice.options)
+    _launch(
+        (triton.cdiv(outputs, config["BLOCK_N"]), len(out)),
+        (x, weight, bias, logits, ids, shares, out),
+        (inputs, outputs, x.stride(0)),
+        (1.0, 0) if options is None else (float(options.scale), options.first),
+        SLOTS=ids.shape[1],
+        HELD=held,
+        ACTIVATION=activation,
+        MASK=held is not None or inputs % config["BLOCK_K"] != 0,
+        WARPS=config["num_warps"],
+        **config,
+        **({} if choice is None else choice.constants),
+    )
+
+
+def expert_gemv_sum(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    ids: Tensor,
+    shares: Tensor,
+    held: int | None,
+    out: Tensor,
+    adds: bool = False,
+) -> None:
+    """Launches the second product of experts, whose results are weighted and added up. Behind `expert_gemv` with
+    the same `ids` and `held`.
+    """
+    _, outputs, inputs = weight.shape
+    tokens, slots = ids.shape
+    block_s: int = triton.next_power_of_2(slots)  # pyright: ignore[reportAssignmentType]
+    config = sum_blocks(weight, block_s)
+    _launch_sum(
+        (triton.cdiv(outputs, config["BLOCK_N"]), tokens),
+        (x, weight, bias, ids, shares, out),
+        (inputs, outputs),
+        ADDS=adds,
+        SLOTS=slots,
+        HELD=held,
+        BLOCK_S=block_s,
+        MASK=held is not None or slots < block_s or (inputs - config["REST"]) % config["BLOCK_K"] != 0,
+        **config,
+    )

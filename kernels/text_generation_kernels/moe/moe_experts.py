@@ -1,0 +1,312 @@
+"""The experts of a mixture: MLPs, gated or not, of which each token is computed by a few (Shazeer et al., 2017).
+
+    out[t] = sum over j of weights[t, j] * (down[e] @ act(gate_up[e] @ x[t] + gate_up_bias[e]) + down_bias[e])
+    where e = ids[t, j]
+
+Layouts: `x`, `out` `[tokens, hidden]`, one floating type; `gate_up` an `ExpertMatrix` from `hidden` to `2 * inner`,
+gate rows first, or without a gate to `inner`, and `down` one from `inner` to `hidden`, in the type of `x` or as codes,
+with biases in the type of `x` or none. `ids` `[tokens, slots]` int32 and `weights` `[tokens, slots]` float32, as
+`moe_route` writes them. All contiguous. Activations: keys of `GATED`, or of `ALONE` where there is no gate, in
+`activations.py`.
+A rank may have some of a mixture's experts alone (`all_experts`): ids outside 0 .. experts - 1 are those of other
+ranks, and add nothing to `out`. Otherwise all ids must be inside.
+Sums are float32; what is rounded is the activation, each expert's weighted output and their sum, which is taken in the
+order of the slots, and with `adds` the sum of that and of what was in `out`: no result depends on which program is
+first. With `deterministic`, a token's result does not depend on the other tokens either, to the bit.
+
+Called once a layer. Rows are sorted by expert (`moe_align.py`), then both products go over tiles of rows of one expert
+(`grouped_gemm.py`, of codes `weight_only_grouped_gemm.py`), then each token's slots are added up. A few tokens are not
+sorted, and with 16-bit weights their second product adds up the slots itself (`experts_gemv.py`). Nothing is read on
+the host. Bytes floor: 3 * experts hit * inner * hidden * bytes of a weight, 2 without a gate.
+Measured on an H200, microseconds at 1 / 8 / 64 / 512 / 4096 tokens. Qwen3-30B-A3B in bfloat16 23 / 121 / 284 / 324 /
+768, as float8 with a scale for each 128 x 128 block 20 / 86 / 182 / 227 / 819, in int4 14 / 56 / 118 / 240 / 1168;
+gpt-oss-120b in bfloat16 55 / 342 / 1252 / 1659 / 2961, in MXFP4 32 / 131 / 461 / 895 / 3133 (floor 14 / 101 / 400 / 452
+/ 1073), which took 55 / 298 / 1061 / 1503 / 4844 when codes were looked up in a table. Those of one token with 16 bits
+are of an earlier version. Half of each expert of Mixtral-8x7B, as one of two ranks has it, takes 340 us at 64 tokens
+(floor 332): experts of some 16 rows have tiles of 32, for with 16 those of more rows read their weights twice (368 us;
+benchmark/results/tune_moe.json). Tried and left out: of tiles, adding up the slots within the second product, which was
+slower than a kernel of its own; weights as the left operand of the product, 1 % faster for Mixtral and no other.
+"""
+
+# pyright: basic, reportArgumentType=false, reportCallIssue=false
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..matmul.bf16_gemv import load_sum, store_sum
+from ..matmul.group_quantisation import BLOCK
+from ..norm.activations import ALONE, GATED, is_gated
+from ..norm.quantise_rows import quantise_rows
+from ..runtime.device import has_fp8_products, shared_kib
+from ..runtime.launch import Launcher, let_next_start, rehearsing, wait_for_previous
+from ..runtime.register import register
+from ..runtime.settings import nearest
+from ..runtime.triton import tl, triton
+from ._experts_torch import moe_experts_torch
+from ._grouped_gemm_tiles import is_here
+from .expert_matrix import ExpertMatrix
+from .experts_gemv import expert_gemv, expert_gemv_sum
+from .fp8_grouped_gemm import BLOCK_K as EIGHT_BLOCK
+from .fp8_grouped_gemm import fp8_grouped_gemm
+from .grouped_gemm import grouped_gemm
+from .moe_align import moe_align_triton
+from .weight_only_grouped_gemm import weight_only_grouped_gemm
+
+_DIRECT = 1
+"""Rows of a tile that is not sorted."""
+_EIGHT_BIT_ROWS = 64
+"""Tiles of so many rows are multiplied in 8 bits where the matrix allows it."""
+_DETERMINISTIC = 64
+"""Rows of a tile in deterministic mode, whatever is in the step."""
+_SMALLEST_CODES_TILE = 8
+"""Rows that a matrix instruction takes at least, as its right operand."""
+_COMBINE_BLOCK = 1024
+
+
+class Tiles(NamedTuple):
+    """How both products are launched."""
+
+    height: int
+    up: Mapping[str, int]
+    down: Mapping[str, int]
+
+
+@triton.jit
+def moe_combine_kernel(
+    rows_ptr,  # [tokens, SLOTS, hidden]
+    ids_ptr,  # [tokens, SLOTS] int32
+    out_ptr,  # [tokens, hidden]
+    hidden,
+    SLOTS: tl.constexpr,
+    HELD: tl.constexpr,  # experts of this rank, where other ranks have some; else None
+    ADDS: tl.constexpr,  # whether the result is added to what is in `out`
+    BLOCK: tl.constexpr,
+    PDL: tl.constexpr,
+):
+    """One program adds up BLOCK columns of one token."""
+    token = tl.program_id(0).to(tl.int64)
+    columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    valid = columns < hidden
+    let_next_start(PDL)
+    wait_for_previous(PDL)
+    total = tl.zeros([BLOCK], tl.float32)
+    for slot in tl.static_range(SLOTS):
+        row = token * SLOTS + slot
+        here = valid
+        if HELD is not None:
+            here = valid & is_here(tl.load(ids_ptr + row), HELD)
+        total += tl.load(rows_ptr + row * hidden + columns, mask=here, other=0.0).to(tl.float32)
+    out_ptrs = out_ptr + token * hidden + columns
+    store_sum(out_ptrs, total, load_sum(out_ptrs, valid, ADDS), valid, ADDS)
+
+
+_launch_combine = Launcher(moe_combine_kernel)
+
+
+def inner_of(gate_up: ExpertMatrix, activation: str) -> int:
+    """Activated values of an expert."""
+    return gate_up.outputs // (2 if is_gated(activation) else 1)
+
+
+def tiles_of(height: int, gate_up: ExpertMatrix, down: ExpertMatrix, activation: str) -> Tiles:
+    """The launch settings for tiles of so many rows. The number is chosen for the second matrix: where that has 4 bits
+    and the first one 8, as checkpoints with exceptions may have it, the first one gets numbers that are chosen for 4.
+    """
+    hidden, inner = down.outputs, inner_of(gate_up, activation)
+    return Tiles(height, _settings(height, gate_up, hidden), _settings(height, down, inner))
+
+
+def _settings(height: int, matrix: ExpertMatrix, inputs: int) -> Mapping[str, int]:
+    card = {"shared_kib": shared_kib(matrix.weight.device), "block_m": height}
+    sizes = {"outputs": matrix.outputs, "inputs": inputs}
+    if _by_eight_bits(matrix, height):
+        return nearest("fp8_grouped_gemm", **card, **sizes)
+    if matrix.is_packed:
+        return nearest("weight_only_grouped_gemm", **card, bits=matrix.bits, groups=matrix.groups, **sizes)
+    return nearest("grouped_gemm", **card, **sizes)
+
+
+def _by_eight_bits(matrix: ExpertMatrix, height: int) -> bool:
+    """Whether rows are rounded to float8: where weights would be converted for many rows, and the card has products."""
+    return matrix.eight_bit_rows and height >= _EIGHT_BIT_ROWS and has_fp8_products(matrix.weight.device)
+
+
+def tile_height(tokens: int, slots: int, experts: int, bits: int, deterministic: bool) -> int:
+    """How many rows a tile has, by how many rows an expert has.
+
+    Where few of the experts are hit, hardly two tokens share one: each row is a tile.
+    """
+    if deterministic:
+        return _DETERMINISTIC
+    if tokens == 1 or 8 * tokens * slots <= experts:
+        return _DIRECT
+    return nearest("moe_align", bits=bits, rows=max(1, tokens * slots // experts))["BLOCK_M"]
+
+
+def heights_of(bits: int) -> list[int]:
+    """Rows of a tile: every number that may be chosen."""
+    return sorted({_DIRECT, *(nearest("moe_align", bits=bits, rows=1 << power)["BLOCK_M"] for power in range(12))})
+
+
+def moe_experts(
+    x: Tensor,
+    ids: Tensor,
+    weights: Tensor,
+    gate_up: ExpertMatrix,
+    down: ExpertMatrix,
+    activation: str,
+    deterministic: bool,
+    out: Tensor,
+    all_experts: int | None = None,
+    adds: bool = False,
+) -> None:
+    """Writes `out`, or adds to it. `all_experts`: how many the mixture has, where other ranks have some of them. Raises
+    ValueError for shapes and layouts that do not fit.
+    """
+    check_experts(x, ids, weights, gate_up, down, activation, out)
+    if len(x):
+        _moe_experts(
+            x, ids, weights, *gate_up, *down, activation, deterministic, all_experts or down.experts, out, adds
+        )
+
+
+def moe_experts_triton(
+    x: Tensor,
+    ids: Tensor,
+    weights: Tensor,
+    up_weight: Tensor,
+    up_bias: Tensor | None,
+    up_scales: Tensor | None,
+    up_zeros: Tensor | None,
+    up_table: Tensor | None,
+    up_group: int,
+    up_eight: bool,
+    up_e2m1: bool,
+    down_weight: Tensor,
+    down_bias: Tensor | None,
+    down_scales: Tensor | None,
+    down_zeros: Tensor | None,
+    down_table: Tensor | None,
+    down_group: int,
+    down_eight: bool,
+    down_e2m1: bool,
+    activation: str,
+    deterministic: bool,
+    all_experts: int,
+    out: Tensor,
+    adds: bool = False,
+) -> None:
+    """Triton implementation."""
+    gate_up = ExpertMatrix(up_weight, up_bias, up_scales, up_zeros, up_table, up_group, up_eight, up_e2m1)
+    down = ExpertMatrix(down_weight, down_bias, down_scales, down_zeros, down_table, down_group, down_eight, down_e2m1)
+    chosen = tile_height(*ids.shape, all_experts, down.bits, deterministic)
+    held = down.experts if down.experts < all_experts else None
+    # Tiles follow from the number of tokens, and a rehearsal does not meet all of those.
+    heights = heights_of(down.bits) if rehearsing() and not deterministic else (chosen,)
+    for height in heights:
+        tiles = tiles_of(height, gate_up, down, activation)
+        run_experts(x, ids, weights, gate_up, down, activation, tiles, out, held, adds)
+
+
+def run_experts(
+    x: Tensor,
+    ids: Tensor,
+    weights: Tensor,
+    gate_up: ExpertMatrix,
+    down: ExpertMatrix,
+    activation: str,
+    tiles: Tiles,
+    out: Tensor,
+    held: int | None = None,
+    adds: bool = False,
+) -> None:
+    """Launches the kernels with these tiles. `held`: how many experts this rank has, where others have some."""
+    tokens, slots = ids.shape
+    hidden, inner = down.outputs, inner_of(gate_up, activation)
+    alignment = None if tiles.height == _DIRECT else moe_align_triton(ids, down.experts, tiles.height, held)
+    activated = x.new_empty(tokens * slots, inner)
+    product(x, gate_up, ids, alignment, None, activation, tiles.height, tiles.up, held, activated)
+    if alignment is None and not down.is_packed:
+        expert_gemv_sum(activated, down.weight, down.bias, ids, weights, held, out, adds)
+        return
+    rows = x.new_empty(tokens * slots, hidden)
+    product(activated, down, ids, alignment, weights, None, tiles.height, tiles.down, held, rows)
+    _launch_combine(
+        (tokens, triton.cdiv(hidden, _COMBINE_BLOCK)),
+        (rows, ids, out),
+        (hidden,),
+        SLOTS=slots,
+        HELD=held,
+        ADDS=adds,
+        BLOCK=_COMBINE_BLOCK,
+        num_warps=4,
+    )
+
+
+def product(
+    x: Tensor,
+    matrix: ExpertMatrix,
+    ids: Tensor,
+    alignment: tuple[Tensor, Tensor, Tensor] | None,
+    row_weights: Tensor | None,
+    activation: str | None,
+    height: int,
+    config: Mapping[str, int],
+    held: int | None,
+    out: Tensor,
+) -> None:
+    """Launches one of the two, by the form of the matrix. Without `alignment`, rows have no tiles; the second product
+    of 16 bits is then `expert_gemv_sum`.
+    """
+    if matrix.scales is None:
+        if alignment is None:
+            expert_gemv(x, matrix.weight, matrix.bias, out, activation, ids, held)
+        else:
+            matrices = x, matrix.weight, matrix.bias
+            grouped_gemm(*matrices, ids, alignment, row_weights, activation, height, config, out)
+        return
+    rest = ids, alignment, row_weights, activation
+    if alignment is not None and _by_eight_bits(matrix, height):
+        blocks = triton.cdiv(x.shape[1], EIGHT_BLOCK)
+        x8 = torch.empty_like(x, dtype=torch.float8_e4m3fn)
+        scale = x.new_empty((len(x), blocks) if matrix.groups > 1 else len(x), dtype=torch.float32)
+        quantise_rows(x, x8, scale, EIGHT_BLOCK if matrix.groups > 1 else 0)
+        fp8_grouped_gemm(x8, scale, matrix.weight, matrix.scales, matrix.bias, *rest, height, config, out)
+        return
+    weight_only_grouped_gemm(x, matrix, *rest, max(height, _SMALLEST_CODES_TILE), config, held, out)
+
+
+def check_experts(
+    x: Tensor, ids: Tensor, weights: Tensor, gate_up: ExpertMatrix, down: ExpertMatrix, activation: str, out: Tensor
+) -> None:
+    """Raises ValueError for what does not fit."""
+    if activation not in GATED | ALONE:
+        raise ValueError(f"moe_experts: unknown activation {activation!r}, use one of {', '.join(GATED | ALONE)}")
+    experts, hidden, inner = down.experts, down.outputs, inner_of(gate_up, activation)
+    outputs = 2 * inner if activation in GATED else inner
+    expected = [
+        (x, (len(x), hidden)),
+        (out, (len(x), hidden)),
+        (ids, (len(x), ids.shape[1])),
+        (weights, tuple(ids.shape)),
+        (gate_up.weight, (experts, outputs, _width(gate_up, hidden))),
+        (gate_up.bias, (experts, outputs)),
+        (down.weight, (experts, hidden, _width(down, inner))),
+        (down.bias, (experts, hidden)),
+    ]
+    if any(tensor is not None and tensor.shape != shape for tensor, shape in expected):
+        shapes = [tuple(tensor.shape) for tensor, _ in expected if tensor is not None]
+        raise ValueError(f"moe_experts: shapes do not fit: {shapes}")
+    held = [tensor for tensor, _ in expected] + [gate_up.scales, gate_up.zeros, down.scales, down.zeros]
+    if not all(tensor.is_contiguous() for tensor in held if tensor is not None):
+        raise ValueError("moe_experts: every tensor must be contiguous")
+
+
+def _width(matrix: ExpertMatrix, inputs: int) -> int:
+    """Of the last dimension of what a matrix of so many inputs holds."""
+    return -(-inputs // BLOCK) * BLOCK // 8 if matrix.is_packed and matrix.bits == 4 else inputs
+
+
+_moe_experts = register(moe_experts_torch, mutates=("out",), triton=moe_experts_triton)

@@ -1,0 +1,342 @@
+"""Which experts compute a token in a mixture of experts, and with what weight (Shazeer et al., 2017).
+
+    score = softmax(logits) or sigmoid(logits)
+    ids = the top_k largest of score + bias, among the best groups of experts where there are groups
+    weights = score[ids] / norm(score[ids]) * scale
+
+The bias only chooses: it balances the load of experts and is no part of a weight (DeepSeek-V3, 2024). Of equal scores
+the lowest id wins; a softmax without bias and groups is chosen from by its logits, whose order is the same and which
+rounding has not made equal. A softmax over the chosen logits alone, as Mixtral and gpt-oss define it, is the softmax of
+all whose chosen ones are divided by their sum. "sparsemixer" is the inference form of Liu et al. (2023): each of the
+chosen has the softmax weight that it has among the experts that are close enough to it.
+
+Experts that every token uses are appended: `shared` ids behind the others, each with weight 1 or with the sigmoid of
+one more logit.
+
+Layouts: `logits` `[tokens, experts]`, with one more column where the shared experts have a gate, any floating type,
+unit stride in the last dimension; `bias` `[experts]` float32 or None; `ids` int32 and `weights` float32
+`[tokens, top_k + shared]`, contiguous. Computed in float32. Ids are valid whatever the logits are, also NaN. They are
+counted from `first`, the first expert of this rank where ranks have experts of their own.
+
+Called once a layer. One program a token; bytes do not matter here, the launch does.
+"""
+
+# pyright: basic, reportArgumentType=false, reportCallIssue=false, reportGeneralTypeIssues=false
+from dataclasses import astuple, dataclass
+
+import torch
+from torch import Tensor
+
+from ..norm.activations import sigmoid
+from ..runtime.launch import Launcher, let_next_start, wait_for_previous
+from ..runtime.register import register
+from ..runtime.triton import tl, triton
+
+SCORES = ("softmax", "sigmoid", "sparsemixer")
+GROUP_SCORES = ("max", "top2")
+TINY = 1e-20
+"""Keeps sums of scores that are all zero from dividing by zero; as DeepSeek-V3 and GLM-4-MoE have it."""
+
+
+@dataclass(frozen=True)
+class RouteOptions:
+    """How a family routes. Raises ValueError for what contradicts itself."""
+
+    top_k: int
+    score: str = "softmax"
+    """One of `SCORES`."""
+    norm: int = 1
+    """By which norm of the chosen scores they are divided: 0 none, 1 their sum, 2 the root of the sum of squares."""
+    scale: float = 1.0
+    groups: int = 1
+    """Equally many neighbouring experts each; only those of the best `top_groups` can be chosen."""
+    top_groups: int = 1
+    group_score: str = "top2"
+    """A group is as good as its best expert ("max", DeepSeek-V2) or as the sum of its best two ("top2")."""
+    jitter: float = 0.0
+    """Of "sparsemixer": experts further below the best one than twice this, as a ratio, count as absent."""
+    shared: int = 0
+    """Experts that every token uses."""
+    shared_gate: bool = False
+    """Whether their weight is the sigmoid of the last logit."""
+    first: int = 0
+    """Number of the first expert that this rank has: ids are counted from it, so that those of other ranks' experts are
+    negative or too large. Shared experts would not be counted right."""
+
+    def __post_init__(self) -> None:
+        if self.score not in SCORES or self.group_score not in GROUP_SCORES or self.norm not in (0, 1, 2):
+            raise ValueError(f"routing by {self.score!r}, {self.group_score!r} and norm {self.norm} is not known")
+        if self.first and self.shared:
+            raise ValueError("moe_route: a rank of some experts has no shared ones among them")
+        if not 1 <= self.top_groups <= self.groups or self.top_k < 1:
+            raise ValueError(f"{self.top_groups} of {self.groups} groups, {self.top_k} experts cannot be chosen")
+
+    @property
+    def slots(self) -> int:
+        """Experts that compute each token."""
+        return self.top_k + self.shared
+
+
+def moe_route(logits: Tensor, bias: Tensor | None, options: RouteOptions, ids: Tensor, weights: Tensor) -> None:
+    """Writes `ids` and `weights`. Raises ValueError for shapes that do not fit."""
+    tokens, columns = logits.shape
+    experts = columns - options.shared_gate
+    shape = (tokens, options.slots)
+    if ids.shape != shape or weights.shape != shape or (bias is not None and bias.shape != (experts,)):
+        shapes = [tuple(each.shape) for each in (logits, bias, ids, weights) if each is not None]
+        raise ValueError(f"moe_route: shapes of logits, bias, ids, weights do not fit: {shapes}")
+    if options.top_k * options.groups > experts * options.top_groups or experts % options.groups:
+        raise ValueError(f"moe_route: {options.top_k} of {experts} experts in {options.groups} groups cannot be chosen")
+    if tokens:
+        _moe_route(logits, bias, ids, weights, *astuple(options))
+
+
+@triton.jit
+def _best(values, valid):
+    """The largest of the valid values and its place; of equal ones the first. All NaN counts as the first place.
+
+    Floats are compared as the integers of the same order, for whose maximum a warp has an instruction.
+    """
+    values = tl.where(valid & (values == values), values, float("-inf")) + 0.0
+    bits = values.to(tl.int32, bitcast=True)
+    keys = tl.where(bits < 0, bits ^ 0x7FFFFFFF, bits)
+    best = tl.max(keys, axis=0)
+    place = tl.min(tl.where(keys == best, tl.arange(0, values.shape[0]), values.shape[0]), axis=0)
+    return tl.where(best < 0, best ^ 0x7FFFFFFF, best).to(tl.float32, bitcast=True), place
+
+
+@triton.jit
+def _in_best_groups(choice, lanes, EXPERTS: tl.constexpr, GROUPS: tl.constexpr, TOP: tl.constexpr, TWO: tl.constexpr):
+    """Which experts belong to the best groups. Groups are looked at one after the other: there are few."""
+    SIZE: tl.constexpr = EXPERTS // GROUPS
+    group_of = lanes // SIZE
+    score = tl.full(lanes.shape, float("-inf"), tl.float32)
+    for group in tl.static_range(GROUPS):
+        inside = group_of == group
+        total, place = _best(choice, inside)
+        if TWO:
+            second, _ = _best(choice, inside & (lanes != place))
+            total += second
+        # Each group's score stands at the lane of its number.
+        score = tl.where(lanes == group, total, score)
+    chosen = lanes < 0
+    for _ in tl.static_range(TOP):
+        _, group = _best(score, lanes < GROUPS)
+        chosen = chosen | (group_of == group)
+        score = tl.where(lanes == group, float("-inf"), score)
+    return chosen & (lanes < EXPERTS)
+
+
+@triton.jit
+def route_token(
+    logits_ptr,  # [EXPERTS + SHARED_GATE], of one token
+    bias_ptr,  # [EXPERTS] float32 or None
+    scale,
+    jitter,
+    EXPERTS: tl.constexpr,
+    TOP_K: tl.constexpr,
+    SCORE: tl.constexpr,
+    NORM: tl.constexpr,
+    GROUPS: tl.constexpr,
+    TOP_GROUPS: tl.constexpr,
+    GROUP_SCORE: tl.constexpr,
+    SHARED: tl.constexpr,
+    SHARED_GATE: tl.constexpr,
+    BLOCK_E: tl.constexpr,  # power of two, at least EXPERTS
+    BLOCK_K: tl.constexpr,  # power of two, at least TOP_K + SHARED
+    TINY: tl.constexpr,
+):
+    """Ids, counted from the first of all experts, and weights of a token: [BLOCK_K] each."""
+    lanes = tl.arange(0, BLOCK_E)
+    slots = tl.arange(0, BLOCK_K)
+    valid = lanes < EXPERTS
+    logits = tl.load(logits_ptr + lanes, mask=valid, other=float("-inf")).to(tl.float32)
+    if SCORE == "softmax":
+        best, _ = _best(logits, valid)
+        exps = tl.where(valid, tl.exp(logits - best), 0.0)
+        scores = exps / tl.sum(exps, axis=0)
+    elif SCORE == "sigmoid":
+        scores = tl.sigmoid(logits)
+    else:
+        scores = logits
+    choice = scores
+    if bias_ptr is not None:
+        choice += tl.load(bias_ptr + lanes, mask=valid, other=0.0)
+    elif SCORE == "softmax" and GROUPS == 1:
+        choice = logits
+    open_lanes = valid
+    if GROUPS > 1:
+        open_lanes = _in_best_groups(choice, lanes, EXPERTS, GROUPS, TOP_GROUPS, GROUP_SCORE == "top2")
+
+    ids = tl.full([BLOCK_K], 0, tl.int32)
+    weights = tl.zeros([BLOCK_K], tl.float32)
+    for slot in tl.static_range(TOP_K):
+        best, place = _best(choice, open_lanes)
+        if SCORE == "sparsemixer":
+            far = (best - logits) / tl.maximum(tl.abs(logits), best) > 2.0 * jitter
+            # Written with "not", so that 0 / 0 is near.
+            weight = 1.0 / tl.sum(tl.where(open_lanes & (far == 0), tl.exp(logits - best), 0.0), axis=0)
+        else:
+            weight = tl.sum(tl.where(lanes == place, scores, 0.0), axis=0)
+        ids = tl.where(slots == slot, place, ids)
+        weights = tl.where(slots == slot, weight, weights)
+        open_lanes = open_lanes & (lanes != place)
+    if NORM == 1:
+        weights = weights / (tl.sum(weights, axis=0) + TINY)
+    elif NORM == 2:
+        weights = weights / (tl.sqrt(tl.sum(weights * weights, axis=0)) + TINY)
+    weights *= scale
+    if SHARED > 0:
+        gate = 1.0
+        if SHARED_GATE:
+            gate = tl.sigmoid(tl.load(logits_ptr + EXPERTS).to(tl.float32))
+        ids = tl.where(slots < TOP_K, ids, EXPERTS + slots - TOP_K)
+        weights = tl.where(slots < TOP_K, weights, gate)
+    return ids, weights
+
+
+@triton.jit(do_not_specialize=["first"])
+def moe_route_kernel(
+    logits_ptr,  # [tokens, EXPERTS + SHARED_GATE]
+    bias_ptr,  # [EXPERTS] float32 or None
+    ids_ptr,  # [tokens, TOP_K + SHARED] int32
+    weights_ptr,  # likewise float32
+    stride_logits_token,
+    scale,
+    jitter,
+    first,
+    EXPERTS: tl.constexpr,
+    TOP_K: tl.constexpr,
+    SCORE: tl.constexpr,
+    NORM: tl.constexpr,
+    GROUPS: tl.constexpr,
+    TOP_GROUPS: tl.constexpr,
+    GROUP_SCORE: tl.constexpr,
+    SHARED: tl.constexpr,
+    SHARED_GATE: tl.constexpr,
+    BLOCK_E: tl.constexpr,  # power of two, at least EXPERTS
+    BLOCK_K: tl.constexpr,  # power of two, at least TOP_K + SHARED
+    TINY: tl.constexpr,
+    PDL: tl.constexpr,
+):
+    """One program routes one token."""
+    token = tl.program_id(0).to(tl.int64)
+    let_next_start(PDL)
+    wait_for_previous(PDL)
+    ids, weights = route_token(
+        logits_ptr + token * stride_logits_token, bias_ptr, scale, jitter, EXPERTS, TOP_K, SCORE, NORM, GROUPS,
+        TOP_GROUPS, GROUP_SCORE, SHARED, SHARED_GATE, BLOCK_E, BLOCK_K, TINY,
+    )  # fmt: skip
+    slots = tl.arange(0, BLOCK_K)
+    places = token * (TOP_K + SHARED) + slots
+    tl.store(ids_ptr + places, ids - first, mask=slots < TOP_K + SHARED)
+    tl.store(weights_ptr + places, weights, mask=slots < TOP_K + SHARED)
+
+
+_launch = Launcher(moe_route_kernel)
+
+
+def moe_route_triton(
+    logits: Tensor,
+    bias: Tensor | None,
+    ids: Tensor,
+    weights: Tensor,
+    top_k: int,
+    score: str,
+    norm: int,
+    scale: float,
+    groups: int,
+    top_groups: int,
+    group_score: str,
+    jitter: float,
+    shared: int,
+    shared_gate: bool,
+    first: int,
+) -> None:
+    """Triton implementation. Raises ValueError for layouts that the kernel does not read."""
+    if logits.stride(1) != 1 or not (ids.is_contiguous() and weights.is_contiguous()):
+        raise ValueError("moe_route: logits need stride 1 in the last dimension, ids and weights must be contiguous")
+    experts = logits.shape[1] - shared_gate
+    block = triton.next_power_of_2(experts)
+    _launch(
+        (logits.shape[0],),
+        (logits, bias, ids, weights),
+        (logits.stride(0),),
+        (float(scale), float(jitter), first),
+        EXPERTS=experts,
+        TOP_K=top_k,
+        SCORE=score,
+        NORM=norm,
+        GROUPS=groups,
+        TOP_GROUPS=top_groups,
+        GROUP_SCORE=group_score,
+        SHARED=shared,
+        SHARED_GATE=shared_gate,
+        BLOCK_E=block,
+        BLOCK_K=triton.next_power_of_2(top_k + shared),
+        TINY=TINY,
+        num_warps=1 if block <= 256 else 4,
+    )
+
+
+def moe_route_torch(
+    logits: Tensor,
+    bias: Tensor | None,
+    ids: Tensor,
+    weights: Tensor,
+    top_k: int,
+    score: str,
+    norm: int,
+    scale: float,
+    groups: int,
+    top_groups: int,
+    group_score: str,
+    jitter: float,
+    shared: int,
+    shared_gate: bool,
+    first: int,
+) -> None:
+    """Torch implementation: the CPU path and the reference of the tests."""
+    experts = logits.shape[1] - shared_gate
+    routed = logits[:, :experts].float()
+    formulas = {"softmax": lambda: routed.softmax(dim=1), "sigmoid": lambda: sigmoid(routed)}
+    scores = formulas.get(score, lambda: routed)()
+    choice = routed if score == "softmax" and groups == 1 else scores
+    if bias is not None:
+        choice = scores + bias
+    choice = choice.nan_to_num(nan=float("-inf"))
+    if groups > 1:
+        choice = choice.masked_fill(~_best_groups(choice, groups, top_groups, group_score == "top2"), float("-inf"))
+    # A stable sort leaves equal scores in the order of their ids, which `topk` does not.
+    chosen = choice.argsort(dim=1, descending=True, stable=True)[:, :top_k]
+    taken = _sparsemixer(routed, chosen, jitter) if score == "sparsemixer" else scores.gather(1, chosen)
+    if norm:
+        taken = taken / (torch.linalg.vector_norm(taken, ord=norm, dim=1, keepdim=True) + TINY)
+    ids[:, :top_k] = chosen - first
+    weights[:, :top_k] = taken * scale
+    if shared:
+        ids[:, top_k:] = torch.arange(experts, experts + shared, device=ids.device)
+        weights[:, top_k:] = sigmoid(logits[:, experts:].float()) if shared_gate else 1.0
+
+
+def _best_groups(choice: Tensor, groups: int, top: int, two: bool) -> Tensor:
+    """Which experts belong to the best groups: [tokens, experts] bool."""
+    members = choice.view(len(choice), groups, -1)
+    score = members.topk(min(2, members.shape[2]) if two else 1, dim=2).values.sum(dim=2)
+    best = score.argsort(dim=1, descending=True, stable=True)[:, :top]
+    mask = torch.zeros_like(score, dtype=torch.bool).scatter_(1, best, True)
+    return mask[:, :, None].expand_as(members).reshape(choice.shape)
+
+
+def _sparsemixer(logits: Tensor, chosen: Tensor, jitter: float) -> Tensor:
+    """The weight of each chosen expert among those near it that were not chosen before it."""
+    left, weights = logits.clone(), []
+    for place in chosen.split(1, dim=1):
+        best = left.gather(1, place)
+        far = (best - logits) / torch.maximum(logits.abs(), best) > 2 * jitter
+        weights.append(left.masked_fill(far, float("-inf")).softmax(dim=1).gather(1, place))
+        left.scatter_(1, place, float("-inf"))
+    return torch.cat(weights, dim=1)
+
+
+_moe_route = register(moe_route_torch, mutates=("ids", "weights"), triton=moe_route_triton)

@@ -1,0 +1,1 @@
+"""Operators on rows of activations: normalisation, activations, and their quantisation to 8 bits."""

@@ -1,0 +1,148 @@
+"""8-bit activations: symmetric quantisation of rows, in torch and for Triton kernels.
+
+    scale = max(min(amax, bound), 1e-12) / limit        limit is 448 for float8_e4m3fn and 127 for int8
+    eight = round(clamp(x / scale, -limit, limit))
+
+A scale is measured over a row (`group` 0) or over each `group` inputs of it, or it is `static`: one number that the
+checkpoint gives. `bound` (0: none) is the largest amax that a scale is made for; what is above saturates, as all does:
+a cast alone would make it NaN. int8 rounds half to even. NaN stays: in the scale, or in float8 values.
+What is quantised are values of the 16-bit type that they are stored in, so it does not matter whether it happens in
+the kernel that makes them. The quotient is the product with 1 / scale, which is rounded for itself.
+"""
+
+# pyright: basic, reportAssignmentType=false
+import math
+
+import torch
+from torch import Tensor
+
+from ..runtime.device import has_fp8_products
+from ..runtime.triton import tl, triton
+
+LIMITS = {torch.float8_e4m3fn: 448.0, torch.int8: 127.0}
+"""The 8-bit types, and the largest number that a value of theirs stands for."""
+TINY = 1e-12
+"""The smallest amax that a scale is made for, so that rows of zeros have one."""
+
+
+def quantise_torch(x: Tensor, out8: Tensor, scale: Tensor, group: int, static: Tensor | None, bound: float) -> None:
+    """The formula above, over `[tokens, inputs]`. `scale` is `[tokens]`, or `[tokens, ceil(inputs / group)]`."""
+    limit = LIMITS[out8.dtype]
+    tokens, inputs = x.shape
+    if x.numel() == 0:
+        return
+    group = group or inputs
+    groups = -(-inputs // group)
+    wide = torch.nn.functional.pad(x.float(), (0, groups * group - inputs)).view(tokens, groups, group)
+    if static is None:
+        amax = wide.abs().amax(dim=2).clamp(min=TINY, max=bound or math.inf)
+        scales = amax * (1.0 / limit)
+    else:
+        scales = static.float().view(1, 1).expand(tokens, groups)
+    scale.copy_(scales.view(scale.shape))
+    quotient = (wide * scales.reciprocal().unsqueeze(2)).clamp(-limit, limit)
+    if out8.dtype == torch.int8:
+        quotient = quotient.round()
+    out8.copy_(quotient.view(tokens, -1)[:, :inputs])
+
+
+@triton.jit
+def scale_of(
+    values,  # float32
+    axis: tl.constexpr,
+    BOUND: tl.constexpr,
+    LIMIT: tl.constexpr,
+    TINIEST: tl.constexpr,
+):
+    """Scales of what lies along `axis`.
+
+    Absolute values are compared by their bits, as integers, which have the same order, and NaN above all.
+    """
+    bits = tl.max(values.to(tl.int32, bitcast=True) & 0x7FFFFFFF, axis)
+    amax = tl.maximum(bits.to(tl.float32, bitcast=True), TINIEST, propagate_nan=tl.PropagateNan.ALL)
+    if BOUND != 0.0:
+        amax = tl.minimum(amax, BOUND, propagate_nan=tl.PropagateNan.ALL)
+    return amax * (1.0 / LIMIT)
+
+
+@triton.jit
+def round_to(quotient, out8_ptr, LIMIT: tl.constexpr):
+    """Quotients as values of the type that is pointed to."""
+    eight = tl.clamp(quotient, -LIMIT, LIMIT, propagate_nan=tl.PropagateNan.ALL)
+    if out8_ptr.dtype.element_ty == tl.int8:
+        # Adding 1.5 * 2**23 leaves no bits for a fraction: float32 rounds half to even.
+        eight = (eight + 12582912.0) - 12582912.0
+    return eight.to(out8_ptr.dtype.element_ty)
+
+
+@triton.jit
+def store_quantised(
+    row,  # [BLOCK] float32: inputs of one token, zero from `inputs` on
+    columns,  # [BLOCK]: which inputs these are, in order, from a multiple of GROUP on
+    inputs,
+    out8_ptr,  # of this token
+    scale_ptr,  # of this token
+    stride_scale_group,
+    static_ptr,  # [1] float32 or None
+    GROUP: tl.constexpr,  # power of two that divides BLOCK; 0: `row` is the whole token
+    BOUND: tl.constexpr,
+    TINIEST: tl.constexpr,  # TINY
+):
+    """The formula above for one token in registers, or for whole groups of it."""
+    LIMIT: tl.constexpr = 127.0 if out8_ptr.dtype.element_ty == tl.int8 else 448.0
+    BLOCK: tl.constexpr = row.shape[0]
+    if static_ptr is not None:
+        scale = tl.load(static_ptr)
+        quotient = row * tl.div_rn(1.0, scale)
+        if GROUP == 0:
+            tl.store(scale_ptr, scale)
+        else:
+            places = scale_ptr + columns // GROUP * stride_scale_group
+            tl.store(places, tl.zeros_like(row) + scale, mask=(columns < inputs) & (columns % GROUP == 0))
+    elif GROUP == 0:
+        scale = scale_of(row, 0, BOUND, LIMIT, TINIEST)
+        quotient = row * tl.div_rn(1.0, scale)
+        tl.store(scale_ptr, scale)
+    else:
+        grouped = tl.reshape(row, [BLOCK // GROUP, GROUP])
+        scale = scale_of(grouped, 1, BOUND, LIMIT, TINIEST)
+        quotient = tl.reshape(grouped * tl.div_rn(1.0, scale)[:, None], [BLOCK])
+        first = tl.min(columns, 0) // GROUP
+        groups = first + tl.arange(0, BLOCK // GROUP)
+        tl.store(scale_ptr + groups * stride_scale_group, scale, mask=groups * GROUP < inputs)
+    tl.store(out8_ptr + columns, round_to(quotient, out8_ptr, LIMIT), mask=columns < inputs)
+
+
+def check_quantised(
+    operator: str,
+    tokens: int,
+    inputs: int,
+    out8: Tensor | None,
+    scale: Tensor | None,
+    group: int,
+    static: Tensor | None,
+) -> None:
+    """Raises ValueError where the 8-bit results of an operator do not fit what it computes."""
+    if out8 is None or scale is None:
+        if out8 is not scale:
+            raise ValueError(f"{operator}: the 8-bit values and their scales come together")
+        return
+    if out8.dtype not in LIMITS or scale.dtype != torch.float32:
+        raise ValueError(f"{operator}: {out8.dtype} with scales of {scale.dtype} is no 8-bit form")
+    if out8.is_cuda and out8.dtype == torch.float8_e4m3fn and not has_fp8_products(out8.device):
+        raise ValueError(f"{operator}: this card has no float8: its activations stay in 16 bits")
+    if group and (group & (group - 1) or group < 16):
+        raise ValueError(f"{operator}: a group of {group} inputs is no power of two from 16 on")
+    shape = (tokens, -(-inputs // group)) if group else (tokens,)
+    if out8.shape != (tokens, inputs) or scale.shape != shape or (static is not None and static.numel() != 1):
+        shapes = [tuple(tensor.shape) for tensor in (out8, scale, static) if tensor is not None]
+        raise ValueError(f"{operator}: shapes of the 8-bit values, scales, static do not fit: {shapes}")
+    if out8.stride(1) != 1:
+        raise ValueError(f"{operator}: the last dimension of the 8-bit values must have stride 1")
+
+
+def strides_of(out8: Tensor | None, scale: Tensor | None) -> tuple[int, int, int]:
+    """Strides of the 8-bit values between tokens, and of the scales between tokens and groups, for a launch."""
+    if out8 is None or scale is None:
+        return 0, 0, 0
+    return out8.stride(0), scale.stride(0), scale.stride(-1)

@@ -1,0 +1,151 @@
+"""8-bit form of activations that no other operator quantises: what attention returns, and the input of a first layer.
+
+The formula is in `quantise.py`. Layouts: `x` `[tokens, inputs]` of 16 or 32 bits, `out8` alike of float8_e4m3fn or
+int8, unit stride in the last dimension, any stride between tokens; `scale` float32 `[tokens]`, or
+`[tokens, ceil(inputs / group)]` with any strides; `static` one float32 or None. `largest`: float32 `[tokens, parts]`,
+contiguous, or None: the largest absolute values of parts of each token, where what made `x` has measured them. Then
+a program need not see all of a token, whose scale is measured over all of it.
+
+Bytes floor: tokens * inputs * (element size + 1).
+"""
+
+# pyright: basic, reportArgumentType=false
+from torch import Tensor
+
+from ..runtime.launch import Launcher, let_next_start, wait_for_previous
+from ..runtime.register import register
+from ..runtime.settings import nearest
+from ..runtime.triton import tl, triton
+from .quantise import TINY, check_quantised, quantise_torch, round_to, scale_of, store_quantised
+
+
+@triton.jit
+def quantise_rows_kernel(
+    x_ptr,  # [tokens, inputs]
+    out8_ptr,  # [tokens, inputs]
+    scale_ptr,  # [tokens] or [tokens, groups]
+    static_ptr,  # [1] float32 or None
+    inputs,
+    stride_x_token,
+    stride_out8_token,
+    stride_scale_token,
+    stride_scale_group,
+    GROUP: tl.constexpr,
+    BOUND: tl.constexpr,
+    TINIEST: tl.constexpr,
+    BLOCK: tl.constexpr,  # power of two, at least inputs and GROUP
+    PDL: tl.constexpr,
+):
+    """One program quantises one token, held in registers."""
+    token = tl.program_id(0).to(tl.int64)
+    columns = tl.arange(0, BLOCK)
+    let_next_start(PDL)
+    wait_for_previous(PDL)
+    x = tl.load(x_ptr + token * stride_x_token + columns, mask=columns < inputs, other=0.0).to(tl.float32)
+    store_quantised(
+        x, columns, inputs, out8_ptr + token * stride_out8_token, scale_ptr + token * stride_scale_token,
+        stride_scale_group, static_ptr, GROUP, BOUND, TINIEST,
+    )  # fmt: skip
+
+
+@triton.jit
+def quantise_parts_kernel(
+    x_ptr,  # [tokens, inputs]
+    largest_ptr,  # [tokens, PARTS] float32
+    out8_ptr,  # [tokens, inputs]
+    scale_ptr,  # [tokens]
+    inputs,
+    stride_x_token,
+    stride_out8_token,
+    stride_scale_token,
+    PARTS: tl.constexpr,
+    BOUND: tl.constexpr,
+    TINIEST: tl.constexpr,
+    BLOCK: tl.constexpr,  # power of two
+    BLOCK_P: tl.constexpr,  # power of two, at least PARTS
+    PDL: tl.constexpr,
+):
+    """One program quantises BLOCK inputs of one token."""
+    token = tl.program_id(0).to(tl.int64)
+    columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    parts = tl.arange(0, BLOCK_P)
+    let_next_start(PDL)
+    wait_for_previous(PDL)
+    x = tl.load(x_ptr + token * stride_x_token + columns, mask=columns < inputs, other=0.0).to(tl.float32)
+    largest = tl.load(largest_ptr + token * PARTS + parts, mask=parts < PARTS, other=0.0)
+    LIMIT: tl.constexpr = 127.0 if out8_ptr.dtype.element_ty == tl.int8 else 448.0
+    scale = scale_of(largest, 0, BOUND, LIMIT, TINIEST)
+    if tl.program_id(1) == 0:
+        tl.store(scale_ptr + token * stride_scale_token, scale)
+    eight = round_to(x * tl.div_rn(1.0, scale), out8_ptr, LIMIT)
+    tl.store(out8_ptr + token * stride_out8_token + columns, eight, mask=columns < inputs)
+
+
+_launch = Launcher(quantise_rows_kernel)
+_launch_parts = Launcher(quantise_parts_kernel)
+PART = 2048
+"""Inputs of a program that is told the largest values."""
+
+
+def quantise_rows_triton(
+    x: Tensor,
+    out8: Tensor,
+    scale: Tensor,
+    group: int = 0,
+    static: Tensor | None = None,
+    bound: float = 0.0,
+    largest: Tensor | None = None,
+) -> None:
+    """Triton implementation. Raises ValueError for layouts that the kernel does not read."""
+    tokens, inputs = x.shape
+    check_quantised("quantise_rows", tokens, inputs, out8, scale, group, static)
+    if x.stride(1) != 1:
+        raise ValueError("quantise_rows: the last dimension of every tensor must have stride 1")
+    if x.numel() == 0:
+        return
+    if largest is not None and group == 0 and static is None:
+        _of_parts(x, out8, scale, bound, largest)
+        return
+    block = max(triton.next_power_of_2(inputs), group)
+    _launch(
+        (tokens,),
+        (x, out8, scale, static),
+        (inputs, x.stride(0), out8.stride(0), scale.stride(0), scale.stride(-1)),
+        GROUP=group,
+        BOUND=bound,
+        TINIEST=TINY,
+        BLOCK=block,
+        **nearest("quantise_rows", block=block),
+    )
+
+
+def _of_parts(x: Tensor, out8: Tensor, scale: Tensor, bound: float, largest: Tensor) -> None:
+    tokens, inputs = x.shape
+    parts = largest.shape[1]
+    _launch_parts(
+        (tokens, triton.cdiv(inputs, PART)),
+        (x, largest, out8, scale),
+        (inputs, x.stride(0), out8.stride(0), scale.stride(0)),
+        PARTS=parts,
+        BOUND=bound,
+        TINIEST=TINY,
+        BLOCK=PART,
+        BLOCK_P=triton.next_power_of_2(parts),
+        num_warps=4,
+    )
+
+
+def quantise_rows_torch(
+    x: Tensor,
+    out8: Tensor,
+    scale: Tensor,
+    group: int = 0,
+    static: Tensor | None = None,
+    bound: float = 0.0,
+    largest: Tensor | None = None,  # noqa: ARG001 - it is faster only on a device
+) -> None:
+    """Torch implementation: the CPU path and the reference of the tests."""
+    quantise_torch(x, out8, scale, group, static, bound)
+
+
+quantise_rows = register(quantise_rows_torch, mutates=("out8", "scale"), triton=quantise_rows_triton)

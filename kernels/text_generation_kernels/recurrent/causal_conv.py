@@ -1,0 +1,152 @@
+"""Depthwise causal convolution over the tokens of each request, as layers with a recurrent state have it before the
+recurrence (Mamba, Gu and Dao, 2023; Gated DeltaNet in Qwen3-Next), or in its place (LFM 2).
+
+    out[t, c] = silu(bias[c] + sum over j < K of weight[c, j] * x[t - (K - 1) + j, c])
+
+without the activation where `silu` is false. x before the first token of a run is what the request's state holds: its
+last K - 1 inputs, or zeros where the run begins the request. Afterwards the state holds the last K - 1 inputs up to the
+end of the run.
+
+A run is the new tokens of one request in a step. Decodes (`starts` None): run i is token i alone. Chunks: run i is
+tokens `starts[i] : starts[i + 1]`, maybe none. `kv_lens[i]` counts the tokens of the request after the step; a run that
+is as long begins its request, whatever the pool holds. For a run without tokens or with `kv_lens[i]` 0 nothing is read
+or written, nor for tokens that belong to no run.
+
+Layouts: `x`, `out` `[tokens, channels]`, unit stride in the last dimension, any stride between tokens, two tensors;
+`weight` `[channels, K]`, K from 2 to 4, any strides; `bias` `[channels]` or None; `state` `[rows, K - 1, channels]`,
+contiguous, oldest input first; `rows` int64 and `kv_lens` int32 `[runs]`, `starts` int32 `[runs + 1]`. One floating
+type for all others. A row belongs to one run, but for runs that nothing is done for. The torch implementation computes
+runs one after the other, so there several decodes may be tokens of one row.
+The weight is best laid out with channels side by side (`weight.t()` contiguous): a thread reads a tap of its channels
+at once. With the taps of a channel side by side, as checkpoints have them, results are the same and take longer.
+
+Sums are float32 in a fixed order, bias first: the result of a token is the same to the bit wherever its run is cut, and
+in a decode as in a chunk.
+
+Called once a layer for decodes and once for chunks, after the product that makes `x`.
+Bytes floor: 2 * tokens * channels * element size (read x, write out), and 2 * (K - 1) * channels * element size for the
+state of each run.
+On an H100, whose copies move 3.0 TB/s, in bfloat16 with 8,192 channels: decodes of 1 / 64 / 256 requests take 2.5 /
+5.2 / 13.6 us, a prompt of 8,192 tokens 102 us, which is 87 % of a copy, and 256 of 32 tokens 122 us
+(benchmark/results/recurrent_parts.json).
+"""
+
+# pyright: basic, reportArgumentType=false
+import torch
+from torch import Tensor
+
+from ..norm.activations import sigmoid
+from ..runtime.batches import padded_batch
+from ..runtime.launch import Launcher
+from ..runtime.register import register
+from ..runtime.shapes import shapes_error
+from ..runtime.triton import triton
+from ._causal_conv_kernels import conv_chunks_kernel, conv_decodes_kernel, conv_states_kernel
+from ._recurrence import list_runs
+
+_TOKENS = 16
+"""Of a program that computes chunks: it reads K - 1 more, which the program of the tokens before has read as well."""
+_WARPS = 2
+_THREAD_BYTES = 16
+"""What a thread reads of a token at a time."""
+
+_launch_decodes = Launcher(conv_decodes_kernel)
+_launch_chunks = Launcher(conv_chunks_kernel)
+_launch_states = Launcher(conv_states_kernel)
+
+
+def _check(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    state: Tensor,
+    rows: Tensor,
+    starts: Tensor | None,
+    kv_lens: Tensor,
+    out: Tensor,
+) -> None:
+    """Raises ValueError for what the kernels do not read."""
+    channels, taps = weight.shape
+    runs = rows.shape[0]
+    if not 2 <= taps <= 4:
+        raise ValueError(f"causal_conv: weight has {taps} numbers for each channel, and must have 2 to 4")
+    if (
+        x.shape[1] != channels
+        or out.shape != x.shape
+        or state.shape[1:] != (taps - 1, channels)
+        or (bias is not None and bias.shape != (channels,))
+        or kv_lens.shape != (runs,)
+        or (starts is not None and starts.shape != (runs + 1,))
+    ):
+        of_runs = {"state": state, "rows": rows, "starts": starts, "kv_lens": kv_lens}
+        raise shapes_error("causal_conv", x=x, weight=weight, bias=bias, **of_runs, out=out)
+    if not x.stride(1) == out.stride(1) == 1 or (bias is not None and bias.stride(0) != 1):
+        raise ValueError("causal_conv: the last dimension of x, bias and out must have stride 1")
+    if not state.is_contiguous() or state.dtype != x.dtype:
+        raise ValueError("causal_conv: state must be contiguous, and of the type of x")
+
+
+def causal_conv_triton(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    state: Tensor,
+    rows: Tensor,
+    starts: Tensor | None,
+    kv_lens: Tensor,
+    out: Tensor,
+    silu: bool = True,
+) -> None:
+    """Triton implementation. Raises ValueError for layouts that the kernels do not read."""
+    _check(x, weight, bias, state, rows, starts, kv_lens, out)
+    (tokens, channels), taps, runs = x.shape, weight.shape[1], rows.shape[0]
+    if tokens == 0 or runs == 0:
+        return
+    block = 32 * _WARPS * _THREAD_BYTES // x.element_size()
+    blocks = triton.cdiv(channels, block)
+    strides = (x.stride(0), *weight.stride(), out.stride(0))
+    form = {"CHANNELS": channels, "K": taps, "BLOCK": block, "num_warps": _WARPS}
+    if starts is None:
+        _launch_decodes((blocks, runs), (x, weight, bias, state, rows, kv_lens, out), strides, SILU=silu, **form)
+        return
+    # Each run adds less than one tile that is not full.
+    tiles = triton.cdiv(tokens, _TOKENS) + runs
+    pointers = (x, weight, bias, state, rows, starts, kv_lens, out)
+    padded = padded_batch(runs)
+    _launch_chunks((blocks, tiles), pointers, strides, (runs,), SILU=silu, TOKENS=_TOKENS, BLOCK_B=padded, **form)
+    _launch_states((blocks, runs), (x, state, rows, starts, kv_lens), (x.stride(0),), **form)
+
+
+def causal_conv_torch(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    state: Tensor,
+    rows: Tensor,
+    starts: Tensor | None,
+    kv_lens: Tensor,
+    out: Tensor,
+    silu: bool = True,
+) -> None:
+    """Torch implementation: the CPU path and the reference of the tests. Runs are computed one after the other."""
+    taps = weight.float().t()
+    for row, begin, end, continued in list_runs(rows, starts, kv_lens):
+        before = state[row] if continued else torch.zeros_like(state[row])
+        inputs = torch.cat((before, x[begin:end]))
+        total = _sums(inputs.float(), taps, bias)
+        out[begin:end] = total.mul_(sigmoid(total)) if silu else total
+        state[row] = inputs[end - begin :]
+
+
+def _sums(inputs: Tensor, taps: Tensor, bias: Tensor | None) -> Tensor:
+    """Sums [tokens, channels] over `inputs` [K - 1 + tokens, channels] and `taps` [K, channels], float32."""
+    tokens = inputs.shape[0] - len(taps) + 1
+    total = inputs.new_zeros(tokens, inputs.shape[1])
+    if bias is not None:
+        total += bias
+    for first, tap in enumerate(taps):
+        total += inputs[first : first + tokens] * tap
+    return total
+
+
+causal_conv = register(causal_conv_torch, mutates=("state", "out"), triton=causal_conv_triton)

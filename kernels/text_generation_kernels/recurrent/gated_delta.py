@@ -1,0 +1,285 @@
+"""The gated delta rule (Yang et al., 2024, "Gated Delta Networks"), the recurrence of Qwen3-Next and Qwen3.5.
+
+For each head, a state S [key_dim, value_dim], and each token of a run after the other:
+
+    q, k = q / |q|, k / |k|                    where |x| = sqrt(sum(x ** 2) + 1e-6)
+    beta = sigmoid(b),  g = -exp(rate) * softplus(a + bias)
+    S = exp(g) * S
+    S = S + outer(k, beta * (v - S^T k))
+    out = S^T q / sqrt(key_dim)
+
+Head h reads the query and the key of key head h // (heads / key_heads).
+
+A run is the new tokens of one request in a step. Decodes (`starts` None): run i is token i alone. Chunks: run i is
+tokens `starts[i] : starts[i + 1]`, maybe none. `kv_lens[i]` counts the tokens of the request after the step; a run that
+is as long begins its request, with a state of zeros, whatever the pool holds. For a run without tokens or with
+`kv_lens[i]` 0 nothing is read or written, nor for tokens that belong to no run.
+
+Layouts: `qkv` `[tokens, 2 * key_heads * key_dim + heads * value_dim]`: queries of all key heads, then keys, then
+values; `gates` `[tokens, 2 * heads]`: b of all heads, then a; both with unit stride in the last dimension and any
+stride between tokens. `out` `[tokens, heads, value_dim]`, contiguous. These have one floating type. `rate` and `bias`
+`[heads]` and the pool of states `[rows, heads, key_dim, value_dim]`, read and written in place, are float32 and
+contiguous. `rows` int64 and `kv_lens` int32 `[runs]`, `starts` int32 `[runs + 1]`. Dimensions of heads are 256 at most.
+A row belongs to one run, but for runs that nothing is done for. The torch implementation computes runs one after the
+other, so there several decodes may be tokens of one row. `max_len` is about the length of the longest run; it only
+chooses kernels.
+
+Two ways, both with a state in float32:
+- Token after token (`_gated_delta_recurrent.py`), all in float32: decodes, short runs, float32 models, and everything
+  where `deterministic`. One compiled form has all of these, so a token's result is the same to the bit wherever its run
+  is cut, whatever else is in the step, and in a decode as in a chunk.
+- Blocks of 64 tokens, as matrix products: what needs no state for all blocks at once (`_gated_delta_blocks.py`), then
+  the states from block to block (`_gated_delta_states.py`). Operands of products have the model's 16 bits, so results
+  are off by about twice as much as the rounding of `out` itself makes. Not for keys of more than 128 elements, for
+  which some cards have no room for two blocks at a time.
+
+Decodes and short runs read rows, lengths and states while the kernel before may still run. So between two calls for the
+same rows, and between what writes `rows`, `starts` and `kv_lens` and this operator, there must be a kernel that lets
+nobody start early, as a step begins with one (`newest_tokens`, or any operator of torch).
+
+Called once a layer for decodes and once for chunks, after the convolution that makes `qkv`.
+Bytes floor: 8 * heads * key_dim * value_dim for each run (read and write its state), and qkv and out of each token.
+Blocks keep key_dim + value_dim + 64 numbers of the model's type for each token and head between their kernels, written
+once and read back once.
+On an H100, whose copies move 3.0 TB/s, with 32 heads of 128 by 128 and 16 key heads in bfloat16: decodes of 1 / 8 / 64
+/ 256 requests take 3.3 / 15.2 / 113 / 446 us (4.4 / 15.6 / 123 / 489 when states were read after the wait), 64 of them
+79 % of a copy. Prompts of 512 / 2,048 / 8,192 tokens take 32 / 98 / 343 us by blocks, 471 / 1,912 / 7,598 token after
+token; 64 runs of 16 tokens 365 and 193 (benchmark/results/gated_delta.json).
+
+Triton 3.6 compiles the kernel of states wrongly for a Hopper card where keys or values have tiles of 16 elements, and
+where its loop has one stage: results are off by half of the largest, always alike, with no hazard that
+compute-sanitizer finds. So tiles have at least 32, and stages are two or more; the GPU tests have sizes on both sides.
+"""
+
+# pyright: basic, reportArgumentType=false
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from ..norm.activations import sigmoid
+from ..runtime.batches import padded_batch
+from ..runtime.device import shared_kib
+from ..runtime.launch import Launcher, rehearsing
+from ..runtime.register import register
+from ..runtime.settings import nearest
+from ..runtime.shapes import padded_head_dim, shapes_error
+from ..runtime.triton import triton
+from ._gated_delta_blocks import BLOCK_T, FACTORS, gated_delta_blocks_kernel
+from ._gated_delta_gates import EPS
+from ._gated_delta_recurrent import gated_delta_recurrent_kernel
+from ._gated_delta_states import gated_delta_states_kernel
+from ._recurrence import list_runs
+
+_LARGEST = 256
+"""Dimensions of a head: a warp has a state of so many keys, and of 8 values, in its registers."""
+_LARGEST_BY_BLOCKS, _LEAST_TILE = 128, 32
+"""Elements of a key that blocks are computed with at most, and of keys and values in a tile at least."""
+_SHORT = 16
+"""Tokens of the longest run up to which going one by one is no slower than the kernels for blocks."""
+_WARP_ELEMENTS, _MOST_COLUMNS = 2048, 32
+"""Elements of a state that a warp has, and columns that they are of, at most. A program is one warp: none waits for
+another, and there are many programs for one run.
+"""
+_WIDTH = 64
+"""Elements of keys and values that the kernel for blocks has at a time."""
+_BLOCKS_LAUNCH = {"num_warps": 4, "num_stages": 3, "maxnreg": 168}
+"""Of the kernel for blocks: three programs have room on a processor, though some addresses leave the registers."""
+
+_launch_recurrent = Launcher(gated_delta_recurrent_kernel)
+_launch_blocks = Launcher(gated_delta_blocks_kernel)
+_launch_states = Launcher(gated_delta_states_kernel)
+
+
+def _check(
+    qkv: Tensor,
+    gates: Tensor,
+    rate: Tensor,
+    bias: Tensor,
+    state: Tensor,
+    rows: Tensor,
+    starts: Tensor | None,
+    kv_lens: Tensor,
+    out: Tensor,
+) -> None:
+    """Raises ValueError for what the kernels do not read."""
+    tokens, heads, value_dim = out.shape
+    key_dim, runs = state.shape[2], rows.shape[0]
+    key_heads, rest = divmod(qkv.shape[1] - heads * value_dim, 2 * key_dim)
+    if (
+        rest
+        or key_heads < 1
+        or heads % key_heads
+        or state.shape[1:] != (heads, key_dim, value_dim)
+        or qkv.shape[0] != tokens
+        or gates.shape != (tokens, 2 * heads)
+        or not rate.shape == bias.shape == (heads,)
+        or kv_lens.shape != (runs,)
+        or (starts is not None and starts.shape != (runs + 1,))
+    ):
+        of_runs = {"state": state, "rows": rows, "starts": starts, "kv_lens": kv_lens}
+        raise shapes_error("gated_delta", qkv=qkv, gates=gates, rate=rate, bias=bias, **of_runs, out=out)
+    if max(key_dim, value_dim) > _LARGEST:
+        raise ValueError(f"gated_delta: heads have {key_dim} by {value_dim} elements; {_LARGEST} are the most")
+    if not qkv.dtype == gates.dtype == out.dtype or not rate.dtype == bias.dtype == state.dtype == torch.float32:
+        raise ValueError("gated_delta: qkv, gates and out must have one type, and rate, bias and state be float32")
+    if not qkv.stride(1) == gates.stride(1) == 1:
+        raise ValueError("gated_delta: the last dimension of qkv and gates must have stride 1")
+    if not all(each.is_contiguous() for each in (rate, bias, state, out)):
+        raise ValueError("gated_delta: rate, bias, state and out must be contiguous")
+
+
+def gated_delta_triton(
+    qkv: Tensor,
+    gates: Tensor,
+    rate: Tensor,
+    bias: Tensor,
+    state: Tensor,
+    rows: Tensor,
+    starts: Tensor | None,
+    kv_lens: Tensor,
+    max_len: int,
+    out: Tensor,
+    deterministic: bool,
+) -> None:
+    """Triton implementation. Raises ValueError for layouts that the kernels do not read."""
+    _check(qkv, gates, rate, bias, state, rows, starts, kv_lens, out)
+    if out.shape[0] == 0 or rows.shape[0] == 0:
+        return
+    # A rehearsal does not meet every length.
+    long = max_len > _SHORT or rehearsing()
+    can = qkv.element_size() == 2 and state.shape[2] <= _LARGEST_BY_BLOCKS
+    if starts is not None and long and can and not deterministic:
+        _by_blocks(qkv, gates, rate, bias, state, rows, starts, kv_lens, out)
+        if not rehearsing():
+            return
+    _one_by_one(qkv, gates, rate, bias, state, rows, starts, kv_lens, out)
+
+
+def _sizes(qkv: Tensor, state: Tensor) -> dict[str, int]:
+    """Constexprs that all kernels have."""
+    _, heads, key_dim, value_dim = state.shape
+    key_heads = (qkv.shape[1] - heads * value_dim) // (2 * key_dim)
+    return {"HEADS": heads, "KEY_HEADS": key_heads, "KEY_DIM": key_dim, "VALUE_DIM": value_dim}
+
+
+def _one_by_one(
+    qkv: Tensor,
+    gates: Tensor,
+    rate: Tensor,
+    bias: Tensor,
+    state: Tensor,
+    rows: Tensor,
+    starts: Tensor | None,
+    kv_lens: Tensor,
+    out: Tensor,
+) -> None:
+    """The tokens of a run one after the other."""
+    _, heads, key_dim, value_dim = state.shape
+    block_k = padded_head_dim(key_dim)
+    block_v = min(padded_head_dim(value_dim), _WARP_ELEMENTS // block_k, _MOST_COLUMNS)
+    _launch_recurrent(
+        (triton.cdiv(value_dim, block_v) * heads, rows.shape[0]),
+        (qkv, gates, rate, bias, state, rows, kv_lens if starts is None else starts, kv_lens, out),
+        (qkv.stride(0), gates.stride(0)),
+        (int(starts is not None),),
+        BLOCK_K=block_k,
+        BLOCK_V=block_v,
+        num_warps=1,
+        **_sizes(qkv, state),
+    )
+
+
+def _tile(size: int) -> int:
+    """Elements of keys or values that programs for blocks have at a time."""
+    return max(_LEAST_TILE, padded_head_dim(size))
+
+
+def _by_blocks(
+    qkv: Tensor,
+    gates: Tensor,
+    rate: Tensor,
+    bias: Tensor,
+    state: Tensor,
+    rows: Tensor,
+    starts: Tensor,
+    kv_lens: Tensor,
+    out: Tensor,
+) -> None:
+    """Blocks of tokens, then states from block to block."""
+    (tokens, heads, value_dim), key_dim, runs = out.shape, state.shape[2], rows.shape[0]
+    block_k, block_v = _tile(key_dim), _tile(value_dim)
+    # Each run adds less than one block that is not full.
+    blocks = triton.cdiv(tokens, BLOCK_T) + runs
+    w, u, scores = (qkv.new_empty(blocks, heads, BLOCK_T, size) for size in (key_dim, value_dim, BLOCK_T))
+    factors, decays = rate.new_empty(blocks, heads, FACTORS, BLOCK_T), rate.new_empty(blocks, heads)
+    made = (w, u, scores, factors, decays)
+    form = {"BLOCK_T": BLOCK_T, "FACTORS": FACTORS, "BLOCK_B": padded_batch(runs), **_sizes(qkv, state)}
+    _launch_blocks(
+        (heads, blocks),
+        (qkv, gates, rate, bias, starts, kv_lens, *made),
+        (qkv.stride(0), gates.stride(0)),
+        (runs,),
+        WIDTH_K=min(block_k, _WIDTH),
+        WIDTH_V=min(block_v, _WIDTH),
+        **form,
+        **_BLOCKS_LAUNCH,
+    )
+    config = dict(nearest("gated_delta", shared_kib=shared_kib(qkv.device)))
+    columns = min(config.pop("BLOCK_V"), block_v)
+    _launch_states(
+        (triton.cdiv(value_dim, columns) * heads, runs),
+        (qkv, state, rows, starts, kv_lens, *made, out),
+        (qkv.stride(0),),
+        BLOCK_K=block_k,
+        BLOCK_V=columns,
+        **form,
+        **config,
+    )
+
+
+def gated_delta_torch(
+    qkv: Tensor,
+    gates: Tensor,
+    rate: Tensor,
+    bias: Tensor,
+    state: Tensor,
+    rows: Tensor,
+    starts: Tensor | None,
+    kv_lens: Tensor,
+    max_len: int,  # noqa: ARG001 - there is one way here
+    out: Tensor,
+    deterministic: bool,  # noqa: ARG001 - likewise
+) -> None:
+    """Torch implementation: the CPU path and the reference of the tests. Runs are computed one after the other, token
+    after token, so all results are deterministic.
+    """
+    for row, begin, end, continued in list_runs(rows, starts, kv_lens):
+        held = state[row] if continued else torch.zeros_like(state[row])
+        for token in range(begin, end):
+            held, out[token] = _advance(held, qkv[token].float(), gates[token].float(), rate, bias)
+        state[row] = held
+
+
+def _advance(held: Tensor, qkv: Tensor, gates: Tensor, rate: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
+    """The state [heads, key_dim, value_dim] behind a token, and its result [heads, value_dim]; all float32."""
+    heads, key_dim, value_dim = held.shape
+    b, a = gates.chunk(2)
+    keys = (len(qkv) - heads * value_dim) // 2
+    q, k, v = qkv.split((keys, keys, heads * value_dim))
+    q, k = (_normalised(each.view(-1, key_dim)).repeat_interleave(heads * key_dim // keys, dim=0) for each in (q, k))
+    held = held * (-rate.exp() * functional.softplus(a + bias)).exp()[:, None, None]
+    added = sigmoid(b)[:, None] * (v.view(heads, value_dim) - _look_up(held, k))
+    held = held + k[:, :, None] * added[:, None, :]
+    return held, _look_up(held, q * key_dim**-0.5)
+
+
+def _normalised(x: Tensor) -> Tensor:
+    return x * (x.square().sum(dim=1, keepdim=True) + EPS).rsqrt()
+
+
+def _look_up(held: Tensor, keys: Tensor) -> Tensor:
+    """[heads, value_dim], what states hold for keys [heads, key_dim]."""
+    return torch.bmm(keys[:, None], held)[:, 0]
+
+
+gated_delta = register(gated_delta_torch, mutates=("state", "out"), triton=gated_delta_triton)

@@ -1,0 +1,204 @@
+"""State space whose heads decay as a whole (Mamba 2: state space duality, Dao and Gu, 2024). Token after token of a
+run, for each head h with state S `[p, n]`:
+
+    step = clamp(softplus(dt[t, h] + dt_bias[h]), low, high)
+    S = exp(step * A[h]) * S + outer(step * x[t, h], b[t, g])        with A = -exp(a_log), g = h // (heads / groups)
+    out[t, h] = S c[t, g] + d[h] * x[t, h]
+
+A run is the new tokens of one request in a step. Decodes (`starts` None): run i is token i alone. Chunks: run i is
+tokens `starts[i] : starts[i + 1]`, maybe none. `kv_lens[i]` counts the tokens of the request after the step; a run that
+is as long begins its request: its state is zero, whatever the pool holds. For a run without tokens or with `kv_lens[i]`
+0 nothing is read or written, nor for tokens that belong to no run.
+
+Layouts: `x`, `out` `[tokens, heads, p]` and `b`, `c` `[tokens, groups, n]`, contiguous but for any stride between
+tokens; `dt` `[tokens, heads]`, unit stride in the last dimension; one floating type for these; n is at most 256.
+`a_log`, `d`, `dt_bias` `[heads]` and `state` `[rows, heads, p, n]` float32, contiguous. `low` and `high` bound time
+steps; `high` may be infinite. `rows` int64 and `kv_lens` int32 `[runs]`, `starts` int32 `[runs + 1]`. A row belongs to
+one run, but for runs that nothing is done for. The torch implementation computes runs one after the other, so there
+several decodes may be tokens of one row.
+
+Called once a layer for decodes and once for chunks, after the causal convolution.
+Bytes floor: (2 * heads * p + 2 * groups * n + heads) * tokens * element size, and 8 * heads * p * n for the state of
+each run, which is nearly all of it in a decode.
+
+Chunks of 16-bit types are computed in blocks of tokens by matrix products, one block of a run after the other. With L
+the sums of step * A within a block up to each token, L_end the last of them, and S the state before the block:
+
+    out[t] = sum over s <= t of exp(L[t] - L[s]) * (c[t] . b[s]) * step[s] * x[s] + exp(L[t]) * S c[t] + d * x[t]
+    S = exp(L_end) * S + sum over s of exp(L_end - L[s]) * step[s] * outer(x[s], b[s])
+
+No exponent is positive. What is multiplied is rounded to the type of `x`, also the state where it is read; it is kept
+in float32.
+All else is computed token after token in float32: decodes, short chunks, float32 types, whose products would take a
+card longer, and everything where `deterministic`. A token's result is then the same to the bit wherever its run is cut,
+in a decode as in a chunk, and whatever else is in the step.
+On an H100, whose copies move 3.0 TB/s, in bfloat16 with 128 heads of 64, n = 128 and 8 groups: decodes of 1 / 64 / 256
+requests take 5.6 / 193 / 761 us, 64 of them 93 % of a copy; prompts of 512 / 2,048 / 8,192 tokens take 40 / 145 / 563
+us in blocks, and 305 / 1,210 / 4,882 token after token (benchmark/results/mamba.json).
+"""
+
+# pyright: basic, reportArgumentType=false, reportCallIssue=false
+import torch
+from torch import Tensor
+
+from ..runtime.device import shared_kib
+from ..runtime.launch import Launcher, rehearsing
+from ..runtime.register import register
+from ..runtime.settings import nearest
+from ..runtime.shapes import padded_head_dim, shapes_error
+from ..runtime.triton import triton
+from ._recurrence import list_runs, softplus_torch
+from ._state_space_kernels import state_space_blocks_kernel, state_space_tokens_kernel
+
+_WIDTH = 16
+"""Of a part of the state, of which a thread holds four elements side by side."""
+_WARP_ELEMENTS = 2048
+"""Of the state at most."""
+_WARP_ROWS = 16
+"""At most; with 32, one for each thread, Triton would have them exchange the x of each token."""
+_DECODE_WARPS = 4
+_AHEAD_BYTES = 512
+"""Of b: so many tokens are computed while as many are on their way, four at most."""
+_LEAST_LEN = 8
+"""Tokens of the longest run from which on blocks are taken."""
+
+_launch_tokens = Launcher(state_space_tokens_kernel)
+_launch_blocks = Launcher(state_space_blocks_kernel)
+
+
+def _check(
+    x: Tensor,
+    dt: Tensor,
+    b: Tensor,
+    c: Tensor,
+    a_log: Tensor,
+    d: Tensor,
+    dt_bias: Tensor,
+    state: Tensor,
+    rows: Tensor,
+    starts: Tensor | None,
+    kv_lens: Tensor,
+    out: Tensor,
+) -> None:
+    """Raises ValueError for what the kernels do not read."""
+    (tokens, heads, p), (_, groups, n), runs = x.shape, b.shape, rows.shape[0]
+    of_type, of_float = {"x": x, "b": b, "c": c, "out": out}, {"a_log": a_log, "d": d, "dt_bias": dt_bias}
+    named = of_type | of_float | {"dt": dt, "state": state, "kv_lens": kv_lens}
+    named |= {} if starts is None else {"starts": starts}
+    expected = dict.fromkeys(("x", "out"), (tokens, heads, p)) | dict.fromkeys(("b", "c"), (tokens, groups, n))
+    expected |= dict.fromkeys(of_float, (heads,)) | {"dt": (tokens, heads), "state": (state.shape[0], heads, p, n)}
+    expected |= {"kv_lens": (runs,), "starts": (runs + 1,)}
+    if heads % groups or any(tensor.shape != expected[name] for name, tensor in named.items()):
+        raise shapes_error("state_space", **named)
+    if n > 256:
+        raise ValueError(f"state_space: a row of a state has {n} numbers, and may have 256")
+    if dt.stride(1) != 1 or not all(tensor[:1].squeeze(0).is_contiguous() for tensor in of_type.values()):
+        raise ValueError("state_space: x, dt, b, c and out must be contiguous but for the stride between tokens")
+    if any(tensor.dtype != x.dtype for tensor in (dt, *of_type.values())):
+        raise ValueError("state_space: x, dt, b, c and out must have one type")
+    if not all(tensor.is_contiguous() and tensor.dtype == torch.float32 for tensor in (*of_float.values(), state)):
+        raise ValueError("state_space: a_log, d, dt_bias and state must be float32 and contiguous")
+
+
+def state_space_triton(
+    x: Tensor,
+    dt: Tensor,
+    b: Tensor,
+    c: Tensor,
+    a_log: Tensor,
+    d: Tensor,
+    dt_bias: Tensor,
+    low: float,
+    high: float,
+    state: Tensor,
+    rows: Tensor,
+    starts: Tensor | None,
+    kv_lens: Tensor,
+    max_len: int,
+    out: Tensor,
+    deterministic: bool,
+) -> None:
+    """Triton implementation. `max_len` only chooses the kernel; nothing is read back from the device.
+
+    Raises ValueError for layouts that the kernels do not read.
+    """
+    _check(x, dt, b, c, a_log, d, dt_bias, state, rows, starts, kv_lens, out)
+    (tokens, heads, p), (_, groups, n), runs = x.shape, b.shape, rows.shape[0]
+    if tokens == 0 or runs == 0:
+        return
+    pointers = (x, dt, b, c, a_log, d, dt_bias, state, rows, starts, kv_lens, out)
+    strides = tuple(tensor.stride(0) for tensor in (x, dt, b, c, out))
+    of_model = {"HEADS": heads, "GROUP": heads // groups, "P": p, "N": n}
+    in_blocks = starts is not None and not deterministic and x.element_size() == 2
+    # A rehearsal does not meet every length.
+    if in_blocks and (rehearsing() or max_len >= _LEAST_LEN):
+        form = blocks_form(n, p, shared_kib(x.device))
+        grid = (heads * triton.cdiv(p, form["BLOCK_P"]), runs)
+        _launch_blocks(grid, pointers, strides, (low, high), **of_model, **form)
+        if not rehearsing():
+            return
+    form = tokens_form(n, p, x.element_size(), starts is None)
+    grid = (heads * triton.cdiv(p, form["BLOCK_P"]), runs)
+    _launch_tokens(grid, pointers, strides, (low, high), **of_model, **form)
+
+
+def tokens_form(n: int, p: int, element_size: int, decodes: bool) -> dict[str, int]:
+    """Launch settings of the kernel that goes token by token.
+
+    A program of chunks is one warp, in which no token waits for other threads at a barrier. Decodes have one token,
+    and programs of several warps, if there are rows for as many: threads hold four elements side by side in both, so
+    that sums have one order.
+    """
+    block_n = padded_head_dim(n)
+    form = {"WIDTH": _WIDTH, "PARTS": block_n // _WIDTH}
+    rows, block_p = min(_WARP_ROWS, _WARP_ELEMENTS // block_n), 1 << (p - 1).bit_length()
+    if decodes:
+        block_p = min(block_p, rows * _DECODE_WARPS)
+        least = 32 * 4 // _WIDTH
+        return form | {"BLOCK_P": block_p, "COUNT": 1, "num_warps": max(1, min(block_p // least, _DECODE_WARPS))}
+    count = max(1, min(4, _AHEAD_BYTES // (block_n * element_size)))
+    return form | {"BLOCK_P": min(block_p, rows), "COUNT": count, "num_warps": 1}
+
+
+def blocks_form(n: int, p: int, kib: int) -> dict[str, int]:
+    """Launch settings of the kernel for blocks of tokens, on a card with `kib` of shared memory for a program."""
+    block_n = padded_head_dim(n)
+    form = dict(nearest("state_space", shared_kib=kib, n=block_n))
+    return form | {"BLOCK_N": block_n, "BLOCK_P": min(form["BLOCK_P"], padded_head_dim(p))}
+
+
+def state_space_torch(
+    x: Tensor,
+    dt: Tensor,
+    b: Tensor,
+    c: Tensor,
+    a_log: Tensor,
+    d: Tensor,
+    dt_bias: Tensor,
+    low: float,
+    high: float,
+    state: Tensor,
+    rows: Tensor,
+    starts: Tensor | None,
+    kv_lens: Tensor,
+    max_len: int,  # noqa: ARG001 - one signature for both
+    out: Tensor,
+    deterministic: bool,  # noqa: ARG001 - it always is
+) -> None:
+    """Torch implementation: the CPU path and the reference of the tests. Runs are computed one after the other."""
+    rates, of_group = -a_log.exp(), (b.shape[1], x.shape[1] // b.shape[1])
+    for row, begin, end, continued in list_runs(rows, starts, kv_lens):
+        run, current = slice(begin, end), state[row] if continued else state[row].zero_()
+        current = current.unflatten(0, of_group)
+        inputs, reads, writes = (each[run].float() for each in (x, c, b))
+        steps = softplus_torch(dt[run].float() + dt_bias).clamp_(low, high)
+        remaining = torch.exp(steps * rates).unflatten(1, of_group)
+        written, results = ((each[..., None] * inputs).unflatten(1, of_group) for each in (steps, d))
+        for token in range(end - begin):
+            current.mul_(remaining[token, ..., None, None])
+            current.addcmul_(written[token, ..., None], writes[token, :, None, None])
+            results[token] += (current * reads[token, :, None, None]).sum(-1)
+        out[run] = results.flatten(1, 2)
+
+
+state_space = register(state_space_torch, mutates=("state", "out"), triton=state_space_triton)

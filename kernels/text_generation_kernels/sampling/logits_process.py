@@ -1,0 +1,299 @@
+"""From logits to scores, and what each part of the vocabulary says of the row: best score and sum of exponentials.
+
+In this order, each where the row asks for it:
+
+    logit bias     x <- x + bias[v]
+    watermark      x <- x + delta where v is on the green list of the previous token (`watermark`)
+    repetition     x <- x / r where x >= 0, x * r where x < 0, for each id seen (Keskar et al., "CTRL", 2019)
+    frequency      x <- x - f * (times v was counted)          (OpenAI's API)
+    presence       x <- x - p where v was counted at all       (OpenAI's API)
+    minimum        x <- -inf for end-of-sequence ids while fewer than `min_new_tokens` were generated
+    mask           x <- -inf where the mask of the row's slot has no bit for v (what a grammar does not allow)
+
+Layouts: `sampling_values`. A row of `scores` is written only where the row's flags hold `Flags.SCORES`: what is plain
+and greedy costs one read of its logits. The vocabulary is cut into splits (`split_size`), and each tells `best`,
+`best_id` and `total`.
+
+Called once a step. On an H200, 64 plain rows of 128,256 ids in bfloat16 take 11 us, 256 of 151,936 45 us, 40 % of copy
+bandwidth; with eight warps and as many registers as they like 12 and 56 (benchmark/results/sampling-kernels.json).
+Bytes floor: N * vocab * element size; for rows that write scores 4 more a token, and 4 for counts.
+"""
+
+# pyright: basic, reportArgumentType=false, reportGeneralTypeIssues=false
+import torch
+from torch import Tensor
+
+from ..runtime.launch import Launcher, let_next_start, wait_for_previous
+from ..runtime.register import by_device
+from ..runtime.triton import tl, triton
+from .columns import (
+    BIASES,
+    FLOATS,
+    FREQUENCY,
+    HAS_BIAS,
+    HAS_MASK,
+    HAS_PENALTIES,
+    HAS_WATERMARK,
+    INTS,
+    MASK_SLOT,
+    MIN_NEW_TOKENS,
+    NUM_BIAS,
+    PRESENCE,
+    PROCESSED,
+    REPETITION,
+    TEMPERATURE,
+    WRITES_SCORES,
+    Flags,
+    Floats,
+    Ints,
+    batch_indices,
+    distance_below,
+    flags_of,
+    in_splits,
+    inverse,
+    load_flags,
+    mask_words,
+    split_size,
+)
+from .philox import DOMAIN_WATERMARK, vocabulary_words
+from .values import SamplingBatch, SamplingColumns, SamplingRules, SplitStatistics
+from .watermark import green_bound, green_list
+
+BLOCK = 1024
+NUM_WARPS = 4
+MAX_REGISTERS = 64
+"""Of a thread, so that eight programs fit on a processor."""
+
+_DOMAIN = tl.constexpr(DOMAIN_WATERMARK)
+
+
+@triton.jit
+def _add_bias(x, ids, first_id, row_ids_ptr, row_values_ptr, number, BLOCK: tl.constexpr):
+    """Ids are stored in ascending order: those of this block are neighbours."""
+    entry = tl.arange(0, BIASES)
+    named = tl.load(row_ids_ptr + entry, mask=entry < number, other=2147483647)
+    begin = tl.sum((named < first_id).to(tl.int32), axis=0)
+    end = tl.sum((named < first_id + BLOCK).to(tl.int32), axis=0)
+    for i in range(begin, end):
+        x += tl.where(ids == tl.load(row_ids_ptr + i), tl.load(row_values_ptr + i), 0.0)
+    return x
+
+
+@triton.jit
+def _penalised(x, floats_ptr, counts):
+    """The penalties of one row."""
+    repetition = tl.load(floats_ptr + REPETITION)
+    repeated = tl.where(x < 0, x * repetition, tl.div_rn(x, repetition))
+    x = tl.where((counts & 1) != 0, repeated, x)
+    number = counts >> 1
+    presence = tl.where(number > 0, tl.load(floats_ptr + PRESENCE), 0.0)
+    return x - (tl.load(floats_ptr + FREQUENCY) * number.to(tl.float32) + presence)
+
+
+@triton.jit(do_not_specialize_on_alignment=["rows_ptr", "best_ptr", "best_id_ptr", "total_ptr"])
+def logits_process_kernel(
+    logits_ptr,  # [N, width]
+    rows_ptr,  # [N]
+    last_token_ptr,  # [rows]
+    generated_ptr,  # [rows]
+    floats_ptr,  # [rows, FLOATS]
+    ints_ptr,  # [rows, INTS]
+    bias_ids_ptr,  # [rows, BIASES]
+    bias_values_ptr,  # [rows, BIASES]
+    counts_ptr,  # [rows, vocab]
+    eos_token_ids_ptr,  # [num_eos]
+    masks_ptr,  # [max_masks, mask_words(vocab)]
+    scores_ptr,  # [N, width]
+    best_ptr,  # [N, splits]
+    best_id_ptr,  # [N, splits]
+    total_ptr,  # [N, splits]
+    vocab,
+    first_id,
+    num_eos,
+    stride_logits,
+    stride_scores,
+    DELTA: tl.constexpr,
+    GREEN: tl.constexpr,
+    CHUNK: tl.constexpr,
+    BLOCK: tl.constexpr,  # divides CHUNK
+    PDL: tl.constexpr,
+):
+    """One program handles one split of one row, in registers."""
+    split = tl.program_id(0)
+    batch_index = tl.program_id(1).to(tl.int64)
+    first = first_id + split * CHUNK
+    ids = first + tl.arange(0, CHUNK)
+    inside = ids < vocab
+    # Ids of the whole vocabulary count from here.
+    logits_ptr += batch_index * stride_logits - first_id
+    scores_ptr += batch_index * stride_scores - first_id
+    row, flags = load_flags(rows_ptr, ints_ptr, batch_index)
+    floats_ptr += row * FLOATS
+    ints_ptr += row * INTS
+    temperature = tl.load(floats_ptr + TEMPERATURE)
+    let_next_start(PDL)
+    wait_for_previous(PDL)
+    x = tl.load(logits_ptr + ids, mask=inside, other=float("-inf")).to(tl.float32)
+    if (flags & PROCESSED) != 0:
+        previous = tl.load(last_token_ptr + row)
+        below_minimum = tl.load(generated_ptr + row) < tl.load(ints_ptr + MIN_NEW_TOKENS)
+        # In small blocks: these rows are few, and must not cost the others registers.
+        for start in range(first, first + CHUNK, BLOCK):
+            block_ids = start + tl.arange(0, BLOCK)
+            stored = block_ids < vocab
+            y = tl.load(logits_ptr + block_ids, mask=stored, other=float("-inf")).to(tl.float32)
+            if (flags & HAS_BIAS) != 0:
+                number = tl.load(ints_ptr + NUM_BIAS)
+                y = _add_bias(
+                    y, block_ids, start, bias_ids_ptr + row * BIASES, bias_values_ptr + row * BIASES, number, BLOCK
+                )
+            if (flags & HAS_WATERMARK) != 0:
+                words = vocabulary_words(previous, previous * 0, start, _DOMAIN, BLOCK)
+                y += tl.where(words.to(tl.int64) < GREEN, DELTA, 0.0)
+            if (flags & HAS_PENALTIES) != 0:
+                counts = tl.load(counts_ptr + row * vocab + block_ids, mask=stored, other=0)
+                y = _penalised(y, floats_ptr, counts)
+            if below_minimum:
+                for i in range(num_eos):
+                    y = tl.where(block_ids == tl.load(eos_token_ids_ptr + i), float("-inf"), y)
+            if (flags & HAS_MASK) != 0:
+                slot = tl.load(ints_ptr + MASK_SLOT).to(tl.int64)
+                words = tl.load(masks_ptr + slot * tl.cdiv(vocab, 32) + block_ids // 32, mask=stored, other=0)
+                y = tl.where(((words >> (block_ids % 32)) & 1) != 0, y, float("-inf"))
+            tl.store(scores_ptr + block_ids, y, mask=stored)
+        tl.debug_barrier()
+        x = tl.load(scores_ptr + ids, mask=inside, other=float("-inf"))
+    elif (flags & WRITES_SCORES) != 0:
+        tl.store(scores_ptr + ids, x, mask=inside)
+    # A NaN shows as an infinite best.
+    best, best_id = tl.max(tl.where(x != x, float("inf"), x), axis=0, return_indices=True)
+    u = distance_below(x, best, temperature)
+    total = tl.sum(tl.where(x > float("-inf"), tl.exp(-u), 0.0), axis=0)
+    part = batch_index * tl.num_programs(0) + split
+    tl.store(best_ptr + part, tl.where(best == float("inf"), float("nan"), best))
+    tl.store(best_id_ptr + part, first + best_id)
+    tl.store(total_ptr + part, total)
+
+
+_launch = Launcher(logits_process_kernel)
+
+
+def logits_process_triton(
+    batch: SamplingBatch, columns: SamplingColumns, rules: SamplingRules, statistics: SplitStatistics
+) -> None:
+    """Triton implementation. Raises ValueError for layouts that the kernel does not read."""
+    logits, scores, first_id = batch.logits, batch.scores, batch.first_id
+    (number, width), vocab = logits.shape, columns.vocab_size
+    chunk = split_size(vocab)
+    splits = triton.cdiv(width, chunk)
+    if not statistics.best.shape == statistics.best_id.shape == statistics.total.shape == (number, splits):
+        found = statistics.best.shape[1]
+        raise ValueError(f"logits_process: statistics of {width} ids have {splits} splits, not {found}")
+    if scores.shape != logits.shape or rules.masks.shape[1] != mask_words(vocab):
+        raise ValueError("logits_process: shapes of logits, scores, counts, masks do not fit")
+    if first_id % chunk or (width % chunk and first_id + width != vocab):
+        raise ValueError(f"logits_process: ids {first_id} to {first_id + width} are not whole splits of {vocab}")
+    if logits.stride(1) != 1 or scores.stride(1) != 1:
+        raise ValueError("logits_process: the last dimension of logits and scores must have stride 1")
+    if number == 0:
+        return
+    _launch(
+        (splits, number),
+        (
+            logits,
+            batch.rows,
+            batch.last_token,
+            batch.generated,
+            columns.floats,
+            columns.ints,
+            columns.bias_ids,
+            columns.bias_values,
+            columns.counts,
+            rules.eos_token_ids,
+            rules.masks,
+            scores,
+            statistics.best,
+            statistics.best_id,
+            statistics.total,
+        ),
+        (vocab, first_id, rules.eos_token_ids.shape[0], logits.stride(0), scores.stride(0)),
+        DELTA=rules.delta,
+        GREEN=green_bound(rules.gamma),
+        CHUNK=chunk,
+        BLOCK=min(BLOCK, chunk),
+        num_warps=NUM_WARPS,
+        maxnreg=MAX_REGISTERS,
+    )
+
+
+def logits_process_torch(
+    batch: SamplingBatch, columns: SamplingColumns, rules: SamplingRules, statistics: SplitStatistics
+) -> None:
+    """Torch implementation: the CPU path and the reference of the tests. Writes every row of `scores`."""
+    scores, rows, first_id = batch.scores, batch.rows, batch.first_id
+    floats, ints, counts = columns.floats, columns.ints, columns.counts
+    if scores.data_ptr() != batch.logits.data_ptr():
+        scores.copy_(batch.logits)
+    stop = min(columns.vocab_size, first_id + scores.shape[1])
+    number = max(0, stop - first_id)
+    scores[:, number:] = -torch.inf
+    inside = scores[:, :number]
+    flags = flags_of(ints, rows)
+    for batch_index in batch_indices(flags, Flags.BIAS):
+        row = rows[batch_index]
+        entries = ints[row, Ints.NUM_BIAS]
+        ids = columns.bias_ids[row, :entries] - first_id
+        ours = (ids >= 0) & (ids < number)
+        inside[batch_index].index_add_(0, ids[ours], columns.bias_values[row, :entries][ours])
+    if chosen := batch_indices(flags, Flags.WATERMARK):
+        green = green_list(batch.last_token[rows[chosen]], rules.gamma, number, first_id)
+        inside[chosen] += rules.delta * green
+    if chosen := batch_indices(flags, Flags.PENALTIES):
+        counted = counts[rows[chosen], first_id:stop]
+        inside[chosen] = _penalise(inside[chosen], counted, floats[rows[chosen]])
+    if chosen := batch_indices(flags, Flags.MIN_NEW_TOKENS):
+        r = rows[chosen]
+        early = torch.tensor(chosen, device=scores.device)[batch.generated[r] < ints[r, Ints.MIN_NEW_TOKENS]]
+        ends = rules.eos_token_ids
+        ends = ends[(ends >= first_id) & (ends < stop)] - first_id
+        inside[early.unsqueeze(1), ends.unsqueeze(0)] = -torch.inf
+    if chosen := batch_indices(flags, Flags.MASK):
+        words = rules.masks[ints[rows[chosen], Ints.MASK_SLOT], first_id // 32 :]
+        inside[chosen] = inside[chosen].masked_fill(~_bits(words, number), -torch.inf)
+    temperature = floats[:, Floats.TEMPERATURE].index_select(0, rows)
+    _fill(statistics, scores, temperature, first_id, split_size(columns.vocab_size))
+
+
+def _penalise(scores: Tensor, counts: Tensor, floats: Tensor) -> Tensor:
+    """`counts` int32 [N, vocab]: twice the number of times counted, plus one where seen."""
+    repetition, frequency, presence = (
+        floats[:, column].unsqueeze(1) for column in (Floats.REPETITION, Floats.FREQUENCY, Floats.PRESENCE)
+    )
+    repeated = torch.where(scores < 0, scores * repetition, scores / repetition)
+    scores = torch.where(counts & 1 != 0, repeated, scores)
+    number = counts >> 1
+    return scores - (frequency * number + presence * (number > 0))
+
+
+def _bits(words: Tensor, number: int) -> Tensor:
+    """int32 [N, words] to bool [N, number], the lowest bit of a word first."""
+    bits = words.unsqueeze(2) >> torch.arange(32, dtype=torch.int32, device=words.device) & 1
+    return bits.flatten(1)[:, :number].bool()
+
+
+def _fill(statistics: SplitStatistics, scores: Tensor, temperature: Tensor, first_id: int, size: int) -> None:
+    """Those of every split at once."""
+    best = statistics.best
+    parts = in_splits(scores, size)
+    index = parts.argmax(dim=2, keepdim=True)
+    highest = parts.gather(2, index)
+    best.copy_(highest.squeeze(2))
+    starts = torch.arange(first_id, first_id + size * best.shape[1], size, device=best.device)
+    statistics.best_id.copy_(index.squeeze(2) + starts)
+    # A split that is excluded as a whole has no mass.
+    u = (highest - parts).mul_(inverse(temperature)[:, None, None]).nan_to_num_(nan=torch.inf, posinf=torch.inf)
+    statistics.total.copy_(u.neg_().exp_().sum(dim=2))
+    best.masked_fill_(best == torch.inf, torch.nan)
+
+
+logits_process = by_device(logits_process_torch, logits_process_triton)

@@ -1,0 +1,106 @@
+"""What a step of one token a row reads of its rows: the newest tokens, where they stand, and how long the rows are.
+
+    ids[i] = last_token[r],  kv_lens[i] = length[r],  positions[i] = max(length[r] - 1, 0)
+    slots[i] = slot_table[r, positions[i]]                                      with r = rows[i]
+
+One operator, because a step of a small model feels every kernel. Rows of length 0 belong to nobody: batches are padded
+with them.
+
+Layouts: `rows` int64 `[N]`; `last_token`, `length` int64 by row; `slot_table` int32 `[rows, positions]`, unit stride in
+the last dimension; `ids`, `positions`, `slots` int64 `[N]` and `kv_lens` int32 `[N]` are written.
+
+Called once a step. Bytes floor: about 50 a token; only the launch costs anything.
+"""
+
+# pyright: basic, reportArgumentType=false
+from torch import Tensor
+
+from ..runtime.launch import Launcher, rehearsing, wait_for_previous
+from ..runtime.register import by_device
+from ..runtime.triton import tl, triton
+
+_BLOCK = 64
+
+
+@triton.jit(do_not_specialize=["batch"], do_not_specialize_on_alignment=["rows_ptr"])
+def newest_tokens_kernel(
+    rows_ptr,  # [batch]
+    last_token_ptr,  # [rows]
+    length_ptr,  # [rows]
+    slot_table_ptr,  # [rows, positions]
+    ids_ptr,  # [batch]
+    positions_ptr,  # [batch]
+    slots_ptr,  # [batch]
+    kv_lens_ptr,  # [batch]
+    stride_table_row,
+    batch,
+    BLOCK: tl.constexpr,
+    PDL: tl.constexpr,
+):
+    """One program looks up BLOCK rows. It lets nobody start early: kernels of attention read positions, slots and
+    lengths before they wait for the kernels in front of them.
+    """
+    wait_for_previous(PDL)
+    index = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    valid = index < batch
+    row = tl.load(rows_ptr + index, mask=valid, other=0)
+    length = tl.load(length_ptr + row, mask=valid, other=0)
+    token = tl.load(last_token_ptr + row, mask=valid, other=0)
+    position = tl.maximum(length - 1, 0)
+    slot = tl.load(slot_table_ptr + row * stride_table_row + position, mask=valid, other=0)
+    tl.store(ids_ptr + index, token, mask=valid)
+    tl.store(positions_ptr + index, position, mask=valid)
+    tl.store(slots_ptr + index, slot.to(tl.int64), mask=valid)
+    tl.store(kv_lens_ptr + index, length.to(tl.int32), mask=valid)
+
+
+_launch = Launcher(newest_tokens_kernel)
+
+
+def newest_tokens_triton(
+    rows: Tensor,
+    last_token: Tensor,
+    length: Tensor,
+    slot_table: Tensor,
+    ids: Tensor,
+    positions: Tensor,
+    slots: Tensor,
+    kv_lens: Tensor,
+) -> None:
+    """Triton implementation."""
+    batch = rows.shape[0]
+    if batch == 0:
+        return
+    if rehearsing():
+        # What follows looks these up in torch, which computes all the same.
+        for each in (ids, positions, slots, kv_lens):
+            each.zero_()
+    _launch(
+        (triton.cdiv(batch, _BLOCK),),
+        (rows, last_token, length, slot_table, ids, positions, slots, kv_lens),
+        (slot_table.stride(0),),
+        (batch,),
+        BLOCK=_BLOCK,
+        num_warps=2,
+    )
+
+
+def newest_tokens_torch(
+    rows: Tensor,
+    last_token: Tensor,
+    length: Tensor,
+    slot_table: Tensor,
+    ids: Tensor,
+    positions: Tensor,
+    slots: Tensor,
+    kv_lens: Tensor,
+) -> None:
+    """Torch implementation: the CPU path and the reference of the tests."""
+    lengths = length[rows]
+    ids.copy_(last_token[rows])
+    positions.copy_((lengths - 1).clamp_(min=0))
+    slots.copy_(slot_table[rows, positions])
+    kv_lens.copy_(lengths)
+
+
+newest_tokens = by_device(newest_tokens_torch, newest_tokens_triton)
