@@ -88,7 +88,7 @@ async fn vertex_refuses_the_whole_body_and_names_the_instance() {
             "`instances` supports up to 4 requests (`--max-client-batch-size`). Given: 5",
         ),
         (
-            json!([good, {"text": "Hi"}]),
+            json!([good, {"question": "Hi"}]),
             "invalid body at `instances[1]`: missing field `inputs`",
         ),
         (json!([good, ["Hi"]]), "invalid body at `instances[1]`"),

@@ -7,7 +7,8 @@ use serde_json::{Map, Value};
 use text_generation_chat::ChatInput;
 use utoipa::ToSchema;
 
-use super::fields::{Only, Seed, Stop, StreamOptions, Unsupported};
+use super::choices_body::choices_body;
+use super::fields::{Seed, Stop, StreamOptions};
 use super::sampling::{Sampling, TokenIds, check, refused};
 use super::sampling_body::sampling_body;
 use super::structured::{Forms, ResponseFormat, StructuredOutputs};
@@ -16,11 +17,13 @@ use crate::bounds::MAX_MESSAGES;
 use crate::conversation::{ReasoningWishes, ToolWishes};
 use crate::error::ApiError;
 use crate::extract::nullable_object;
+use crate::fields::Unsupported;
 use crate::routes::messages::ThinkingBody;
 
-sampling_body! {
-    /// Body of `/v1/chat/completions`. Unknown keys are ignored.
+choices_body! {
+    /// Body of `/v1/chat/completions`. Keys that no API knows are ignored.
     #[derive(Debug, Deserialize, ToSchema)]
+    #[serde(remote = "Self")]
     #[schema(example = json!({
         "model": "tgi",
         "messages": [{"role": "user", "content": "What is deep learning?"}],
@@ -81,45 +84,12 @@ sampling_body! {
         /// Go on with the last message, as is the default after one of the assistant. Not in OpenAI's API.
         #[schema(nullable = true)]
         pub continue_final_message: Option<bool>,
-        /// `["text"]`.
-        #[schema(nullable = true, example = json!(["text"]))]
-        pub modalities: Option<Vec<String>>,
-        /// `medium`.
-        #[schema(nullable = true, example = "medium")]
-        pub verbosity: Option<String>,
-        #[serde(default)]
-        #[schema(ignore)]
-        pub functions: Unsupported,
-        #[serde(default)]
-        #[schema(ignore)]
-        pub function_call: Unsupported,
-        #[serde(default)]
-        #[schema(ignore)]
-        pub audio: Unsupported,
-        #[serde(default)]
-        #[schema(ignore)]
-        pub web_search_options: Unsupported,
-        #[serde(default)]
-        #[schema(ignore)]
-        pub moderation: Unsupported,
         /// With `false` the answer is without what the model thought. Not in OpenAI's API.
         #[schema(nullable = true, example = json!(null))]
         pub include_reasoning: Option<bool>,
         #[serde(default)]
         #[schema(ignore)]
-        pub chat_template: Unsupported,
-        #[serde(default)]
-        #[schema(ignore)]
         pub add_special_tokens: Unsupported,
-        #[serde(default)]
-        #[schema(ignore)]
-        pub echo: Unsupported,
-        #[serde(default)]
-        #[schema(ignore)]
-        pub return_prompt_text: Unsupported,
-        #[serde(default)]
-        #[schema(ignore)]
-        pub best_of: Only<1>,
     }
 }
 
@@ -288,22 +258,6 @@ impl ChatBody {
             continue_final_message,
             chat_template_kwargs: kwargs,
             ..ChatInput::default()
-        })
-    }
-
-    /// Answers that OpenAI's API can be asked for and this server cannot give.
-    ///
-    /// # Errors
-    /// 422 that names the field.
-    pub fn check_features(&self) -> Result<(), ApiError> {
-        let modalities = self.modalities.iter().flatten();
-        check(
-            modalities.into_iter().all(|modality| modality == "text"),
-            || "`modalities` other than \"text\" are not supported".to_owned(),
-        )?;
-        let verbosity = self.verbosity.as_deref().unwrap_or("medium");
-        check(verbosity == "medium", || {
-            "`verbosity` other than \"medium\" is not supported".to_owned()
         })
     }
 }

@@ -4,6 +4,7 @@ mod answer;
 pub mod chat;
 mod chat_body;
 mod chat_events;
+mod choices_body;
 mod chunk;
 mod completion_body;
 mod completion_events;
@@ -13,7 +14,7 @@ mod logprobs;
 pub mod models;
 pub mod render;
 pub mod sampling;
-mod sampling_body;
+pub(super) mod sampling_body;
 pub mod structured;
 mod tools;
 
