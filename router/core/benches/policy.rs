@@ -138,8 +138,10 @@ fn measure(
         &[16, 32, 64, 128, 256, 512, 1024],
     );
     let mut arrivals = Arrivals::default();
-    (1..=100).for_each(|at| arrivals.arrived(Duration::from_millis(at * 10)));
-    arrivals.started(1024);
+    for at in 1..=100 {
+        arrivals.ready(Duration::from_millis(at * 10), 1);
+        arrivals.started(1024);
+    }
     let mut queue = Queued(queue);
     let mut admitted = 0;
     let times = (0..RUNS).map(|_| {

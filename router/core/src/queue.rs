@@ -20,7 +20,6 @@ use crate::grammar::Constraint;
 use crate::kv_pool::RootKey;
 use crate::permit::PermitHalf;
 use crate::policy::Order;
-use crate::policy::arrivals::Arrivals;
 use crate::tenant::Tenant;
 use crate::types::FinishReason;
 use crate::validation::ValidRequest;
@@ -163,9 +162,8 @@ pub(crate) struct Queue {
     /// Whose turn it is among the tenants of the entries.
     pub(crate) turns: Turns,
     next_id: u64,
-    /// Where times in [`Order`] and of `arrivals` count from.
+    /// Where times in [`Order`] count from.
     epoch: Instant,
-    pub(crate) arrivals: Arrivals,
 }
 
 impl Queue {
@@ -175,19 +173,12 @@ impl Queue {
             turns: Turns::default(),
             next_id: 0,
             epoch: Instant::now(),
-            arrivals: Arrivals::default(),
         }
-    }
-
-    /// Of the clock that `arrivals` has its times from.
-    pub(crate) fn clock(&self) -> Duration {
-        self.epoch.elapsed()
     }
 
     /// One generation for each of `samples`, with the seeds that [`ValidRequest::seed`] gives them.
     pub(crate) fn push(&mut self, request: ValidRequest, samples: Vec<Sample>) {
         let queued = Instant::now();
-        self.arrivals.arrived(queued - self.epoch);
         let arrival = i64::try_from((queued - self.epoch).as_millis()).unwrap_or(i64::MAX);
         let priority = i64::from(request.priority).saturating_mul(PRIORITY_STEP_MS);
         let root = RootKey {

@@ -49,6 +49,7 @@ use crate::grammar::Workers;
 use crate::grammar::mask_pool::{self, MaskPool};
 use crate::kv_pool::KvPool;
 use crate::metrics::BatchMetrics;
+use crate::policy::arrivals::Arrivals;
 use crate::policy::cost::StepCost;
 use crate::policy::expectation::OutputLengths;
 use crate::queue::{Event, Queue};
@@ -87,6 +88,9 @@ struct Batcher {
     next_number: u64,
     /// Tokens that the running streams got since requests last joined them.
     decodes_since_joining: u32,
+    /// Where the times of `arrivals` count from.
+    epoch: Instant,
+    arrivals: Arrivals,
     /// [`Plan::ratio`], of the last plan that had one.
     ratio: f32,
     last_reply: Option<Instant>,
@@ -135,6 +139,8 @@ impl Batcher {
             in_flight: VecDeque::new(),
             next_number: 0,
             decodes_since_joining: 0,
+            epoch: Instant::now(),
+            arrivals: Arrivals::default(),
             ratio: limits.waiting_served_ratio.initial(),
             last_reply: None,
             step_failed: false,

@@ -58,16 +58,19 @@ impl Batcher {
         let generated = self.rows.iter().flatten().map(|r| r.entry.generated);
         self.lengths.refresh(generated);
         let (rows, running) = self.for_policy();
+        let free_rows = self.rows.iter().filter(|row| row.is_none()).count();
+        let now = self.epoch.elapsed();
+        self.arrivals.ready(now, self.queue.len().min(free_rows));
         let freeing = self.rows.iter().flatten().filter(|r| r.is_pausing());
         let situation = Situation {
             running: &running,
-            rows: self.rows.iter().filter(|row| row.is_none()).count(),
+            rows: free_rows,
             free: self.pool.free(),
             freeing: freeing.map(Running::own_slots).sum(),
             capacity: self.pool.capacity(),
             decodes_since_joining: self.decodes_since_joining,
-            now: self.queue.clock(),
-            arrivals: &self.queue.arrivals,
+            now,
+            arrivals: &self.arrivals,
             limits: &self.limits,
             cost: &self.cost,
             lengths: &self.lengths,
@@ -251,7 +254,7 @@ impl Batcher {
             let _ = entry.events.send(Event::Started(started));
         }
         if first {
-            self.queue.arrivals.started(missing);
+            self.arrivals.started(missing);
             self.metrics
                 .prefix_query_tokens
                 .increment(u64::from(prompt));

@@ -1,8 +1,9 @@
-//! How often prompts come, and how long they are: what `auto` of `--waiting-served-ratio` expects of the next ones.
+//! How often requests could start, and how long their prompts are: what `auto` of `--waiting-served-ratio` expects of
+//! the next ones.
 
 use std::time::Duration;
 
-/// Arrivals count for about this long.
+/// Requests count for about this long.
 const MEMORY: Duration = Duration::from_secs(2);
 
 /// How much of each prompt enters the mean.
@@ -11,7 +12,9 @@ const WEIGHT: f64 = 1.0 / 16.0;
 /// What is known of the requests that come. Times are since any fixed moment.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Arrivals {
-    /// Arrivals, of which those of [`MEMORY`] ago count 1 / e.
+    /// Requests that wait and have a row, when this was last looked at.
+    ready: usize,
+    /// Requests that became ready, of which those of [`MEMORY`] ago count 1 / e.
     recent: f64,
     last: Option<Duration>,
     /// Tokens that a request computes of its prompt, in the mean.
@@ -19,20 +22,26 @@ pub struct Arrivals {
 }
 
 impl Arrivals {
-    /// A request comes.
-    pub fn arrived(&mut self, now: Duration) {
-        self.recent = self.remembered(now) + 1.0;
-        self.last = Some(now);
+    /// So many requests wait and have a row now: some have come, or rows have become free.
+    pub fn ready(&mut self, now: Duration, ready: usize) {
+        let more = ready.saturating_sub(self.ready);
+        self.ready = ready;
+        if more > 0 {
+            self.recent = self.remembered(now) + more as f64;
+            self.last = Some(now);
+        }
     }
 
     /// A request starts, and computes so many tokens of its prompt.
     pub fn started(&mut self, prompt_tokens: u32) {
+        self.ready = self.ready.saturating_sub(1);
         let tokens = f64::from(prompt_tokens);
         let mean = self.prompt_tokens.get_or_insert(tokens);
         *mean += (tokens - *mean) * WEIGHT;
     }
 
-    /// Requests a second. When none has come for longer than they used to take, it is as if this were their distance.
+    /// Requests that become ready a second. When none has for longer than they used to take, it is as if this were their
+    /// distance.
     pub fn per_second(&self, now: Duration) -> f64 {
         let Some(last) = self.last else { return 0.0 };
         let expected = self.remembered(now) / MEMORY.as_secs_f64();
@@ -60,15 +69,30 @@ mod tests {
     fn every(distance_ms: u64, count: u64) -> (Arrivals, Duration) {
         let mut arrivals = Arrivals::default();
         let times = (0..count).map(|index| Duration::from_millis(index * distance_ms));
-        times.clone().for_each(|at| arrivals.arrived(at));
+        for at in times.clone() {
+            arrivals.ready(at, 1);
+            arrivals.started(100);
+        }
         (arrivals, times.last().unwrap_or_default())
     }
 
     #[test]
-    fn steady_arrivals_have_their_rate() {
+    fn steady_requests_have_their_rate() {
         let (arrivals, last) = every(20, 1000);
         let rate = arrivals.per_second(last + Duration::from_millis(10));
         assert!((45.0..55.0).contains(&rate), "{rate}");
+    }
+
+    #[test]
+    fn who_waits_counts_once() {
+        let (mut seen, last) = every(20, 1000);
+        (0..5).for_each(|_| seen.ready(last, 1));
+        let mut more = seen;
+        more.ready(last, 3);
+        let rate = |arrivals: Arrivals| arrivals.per_second(last + Duration::from_millis(5));
+        let (once, _) = every(20, 1001);
+        assert!(rate(seen) < 1.01 * rate(once));
+        assert!(rate(more) > rate(seen));
     }
 
     #[test]

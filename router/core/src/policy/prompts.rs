@@ -46,9 +46,14 @@ fn decide(
     if decodes == 0 {
         return None;
     }
-    let ratio = situation.limits.waiting_served_ratio;
-    let ratio = ratio.in_force(situation, decodes as u32, &step.room());
+    let setting = situation.limits.waiting_served_ratio;
+    let ratio = setting.in_force(situation, decodes as u32, &step.room());
     plan.ratio = Some(ratio);
+    // Where rows are short, `auto` weighs how many become free.
+    let waiting = match setting {
+        WaitingServedRatio::Auto => waiting.min(situation.rows),
+        WaitingServedRatio::Fixed(_) => waiting,
+    };
     joins(situation, ratio, decodes, waiting)
 }
 

@@ -57,10 +57,10 @@ fn with_auto_others_join_a_prompt_that_is_computed_anyway() {
 /// Requests have come at this distance until now, with prompts of so many tokens.
 fn every(distance: Duration, prompt_tokens: u32) -> Arrivals {
     let mut arrivals = Arrivals::default();
-    (0..5000)
-        .rev()
-        .for_each(|index| arrivals.arrived(NOW.saturating_sub(distance * index)));
-    arrivals.started(prompt_tokens);
+    for index in (0..5000).rev() {
+        arrivals.ready(NOW.saturating_sub(distance * index), 1);
+        arrivals.started(prompt_tokens);
+    }
     arrivals
 }
 
@@ -111,6 +111,15 @@ fn with_auto_prompts_start_at_once_where_waiting_gains_nothing() {
     let mut unmeasured = auto(250, 10.0, 1, 64);
     unmeasured.cost = StepCost::new(&[], &[], 0.0, 0.0, &[]);
     assert!(starts(unmeasured));
+}
+
+#[test]
+fn with_auto_rows_that_are_short_are_filled_together() {
+    let mut case = auto(250, 10.0, 400, 64);
+    case.rows = 1;
+    assert_eq!(case.plan().joined, None);
+    case.rows = 20;
+    assert_eq!(case.plan().admit.len(), 20);
 }
 
 #[test]

@@ -121,21 +121,28 @@ fn loads() -> Vec<Load> {
     ]
 }
 
-/// Short prompts, which gain from sharing a step.
+/// More requests than may run at once, with short prompts and outputs of 64 to 448 tokens.
+fn many_short_prompts(input: u32) -> Vec<Request> {
+    let mut random = StdRng::seed_from_u64(6);
+    let mut requests = requests(std::iter::repeat_n(0.0, 1500), input, 448);
+    for request in &mut requests {
+        request.length = random.random_range(64..=448);
+    }
+    requests
+}
+
+/// Loads of short prompts, which gain from sharing a step where many streams run.
 fn loads_of_short_prompts() -> Vec<Load> {
-    let at_once = std::iter::repeat_n(0.0, 1024);
     vec![
         (
             "60 a second, 64/256",
             requests(by_chance(60.0, 1500), 64, 256),
             256,
         ),
-        (
-            "120 a second, 64/128",
-            requests(by_chance(120.0, 3000), 64, 128),
-            512,
-        ),
-        ("256 at a time, 64/256", requests(at_once, 64, 256), 256),
+        ("64 at a time, 128/256", many_short_prompts(128), 64),
+        ("128 at a time, 128/256", many_short_prompts(128), 128),
+        ("256 at a time, 64/256", many_short_prompts(64), 256),
+        ("256 at a time, 128/256", many_short_prompts(128), 256),
     ]
 }
 
@@ -163,12 +170,13 @@ fn auto_delays_no_first_token_where_prompts_fill_a_step() {
 }
 
 #[test]
-fn auto_spares_running_streams_the_steps_of_short_prompts() {
+fn auto_lets_short_prompts_share_steps_where_many_streams_run() {
     let compared: Vec<_> = loads_of_short_prompts().iter().map(compare).collect();
     for [at_once, auto, ..] in &compared {
-        assert!(auto.mixed_steps < at_once.mixed_steps);
-        assert!(auto.mean_gap < at_once.mean_gap);
+        assert!(auto.first[0] <= at_once.first[0] + 3.0);
+        assert!(auto.throughput >= 0.99 * at_once.throughput);
     }
-    let [at_once, auto, ..] = compared[2];
-    assert!(auto.throughput > 1.05 * at_once.throughput);
+    for [at_once, auto, ..] in &compared[3..] {
+        assert!(auto.throughput > 1.05 * at_once.throughput);
+    }
 }

@@ -161,7 +161,6 @@ impl World {
             .arrivals
             .pop_front_if(|next| next.at_ms <= self.clock_ms)
         {
-            self.known.arrived(ms(request.at_ms));
             let order = Order {
                 due: request.at_ms as i64 + request.priority * PRIORITY_STEP_MS,
                 sequence: self.next_sequence,
@@ -230,9 +229,12 @@ impl World {
             })
             .unzip();
         let pausing = self.rows.iter().flatten().filter(|row| row.pausing);
+        let free_rows = self.rows.iter().filter(|row| row.is_none()).count();
+        let ready = self.queue.len().min(free_rows);
+        self.known.ready(ms(self.clock_ms), ready);
         let situation = Situation {
             running: &running,
-            rows: self.rows.iter().filter(|row| row.is_none()).count(),
+            rows: free_rows,
             free: self.pool.free(),
             freeing: pausing.map(Row::own_slots).sum(),
             capacity: self.pool.capacity(),
