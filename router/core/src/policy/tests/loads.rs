@@ -176,7 +176,13 @@ fn auto_lets_short_prompts_share_steps_where_many_streams_run() {
         assert!(auto.first[0] <= at_once.first[0] + 3.0);
         assert!(auto.throughput >= 0.99 * at_once.throughput);
     }
-    for [at_once, auto, ..] in &compared[3..] {
-        assert!(auto.throughput > 1.05 * at_once.throughput);
+    for [at_once, auto, others @ ..] in &compared[3..] {
+        assert!(auto.throughput > 1.02 * at_once.throughput);
+        assert!(auto.gap[0] < 0.6 * at_once.gap[0]);
+        assert!(
+            others
+                .iter()
+                .all(|other| auto.throughput > other.throughput)
+        );
     }
 }
