@@ -262,6 +262,9 @@ pub enum InferError {
     IncompleteGeneration,
     #[error("Incomplete generation stream")]
     IncompleteGenerationStream,
+    /// No thread is left that compiles grammars.
+    #[error("Grammars are unavailable: {}", GrammarError::Stuck)]
+    GrammarsStuck,
     /// The server is stopping and takes no new request.
     #[error("The server is shutting down")]
     ShuttingDown,
@@ -277,6 +280,7 @@ impl InferError {
             Self::Grammar(_) => "grammar",
             Self::IncompleteGeneration => "incomplete_generation",
             Self::IncompleteGenerationStream => "incomplete_generation_stream",
+            Self::GrammarsStuck => "grammars_stuck",
             Self::ShuttingDown => "shutting_down",
         }
     }
@@ -294,10 +298,11 @@ impl InferError {
 impl From<ValidationError> for InferError {
     fn from(error: ValidationError) -> Self {
         match error {
-            // Nothing is wrong with the request: too many grammars wait to be compiled.
+            // Nothing is wrong with the request: too many grammars wait to be compiled, or nobody is left who could.
             ValidationError::Grammar(GrammarError::Overloaded) => {
                 Self::Overloaded(Overload::Grammars)
             }
+            ValidationError::Grammar(GrammarError::Stuck) => Self::GrammarsStuck,
             error => Self::Validation(error),
         }
     }
