@@ -30,7 +30,7 @@ from text_generation_kernels.matmul.skinny_linear import MAX_TOKENS
 from text_generation_kernels.moe._experts_torch import moe_experts_torch
 from text_generation_kernels.moe.experts_gemv import expert_gemv_sum
 from text_generation_kernels.moe.moe_align import moe_align_triton
-from text_generation_kernels.moe.moe_experts import product, tile_height, tiles_of
+from text_generation_kernels.moe.moe_experts import expert_gemm, tile_height, tiles_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -170,7 +170,9 @@ def matrix(plan: Plan, kind: str, experts: int, outputs: int, inputs: int, biase
 Call = Callable[[int], object]
 
 
-def products(mixture: Mixture, height: int, up: dict[str, int] | None, down: dict[str, int] | None) -> dict[str, Call]:
+def expert_gemms(
+    mixture: Mixture, height: int, up: dict[str, int] | None, down: dict[str, int] | None
+) -> dict[str, Call]:
     """Alignment and both products as calls of their own, with tiles of `height` rows."""
     m, weights = mixture, mixture.weights
     chosen = tiles_of(height, weights[0].gate_up, weights[0].down, "silu")
@@ -185,7 +187,7 @@ def products(mixture: Mixture, height: int, up: dict[str, int] | None, down: dic
 
     def first(draw: int) -> None:
         arguments = (m.ids[draw], alignments[draw], None, m.shape.activation, height, up or chosen.up, None)
-        product(m.x, weights[draw % LAYERS].gate_up, *arguments, activated)
+        expert_gemm(m.x, weights[draw % LAYERS].gate_up, *arguments, activated)
 
     def second(draw: int) -> None:
         matrix = weights[draw % LAYERS].down
@@ -193,7 +195,7 @@ def products(mixture: Mixture, height: int, up: dict[str, int] | None, down: dic
             expert_gemv_sum(activated, matrix.weight, matrix.bias, m.ids[draw], m.shares[draw], None, m.out)
             return
         arguments = (m.ids[draw], alignments[draw], m.shares[draw], None, height, down or chosen.down, None)
-        product(activated, matrix, *arguments, rows)
+        expert_gemm(activated, matrix, *arguments, rows)
 
     return {"align": align, "up": first, "down": second}
 
@@ -231,7 +233,7 @@ def measure(mixture: Mixture, bandwidth: float, flops: float) -> Row:
     if not m.weights[0].gate_up.is_packed:
         calls["library"] = library(m)
     if on_gpu:
-        calls |= products(m, height, None, None)
+        calls |= expert_gemms(m, height, None, None)
         if height == 1:
             del calls["align"]
     times = {name: seconds_per_call(m.plan, call, draws) * 1e6 for name, call in calls.items()}
@@ -259,8 +261,8 @@ def configs(mixture: Mixture, height: int) -> list[dict[str, int]]:
     """Launch settings worth trying."""
     packed = mixture.weights[0].gate_up.is_packed
     names = ("BLOCK_N", "FOLD" if packed else "BLOCK_K", "num_warps", "num_stages")
-    forms = (CANDIDATES_OF_CODES if packed else CANDIDATES)[height]
-    return [dict(zip(names, form, strict=True)) for form in forms]
+    variants = (CANDIDATES_OF_CODES if packed else CANDIDATES)[height]
+    return [dict(zip(names, variant, strict=True)) for variant in variants]
 
 
 def candidates(mixture: Mixture, bandwidth: float, flops: float) -> Iterator[Row]:
@@ -268,16 +270,18 @@ def candidates(mixture: Mixture, bandwidth: float, flops: float) -> Iterator[Row
     for part, share in (("up", 2 / 3), ("down", 1 / 3)):
         floor = floor_seconds(mixture, bandwidth, flops, share) * 1e6
         rows: list[Row] = []
-        for height, forms in ((height, configs(mixture, height)) for height in heights(mixture)):
-            for config in forms:
-                time = seconds_per_call(mixture.plan, products(mixture, height, config, config)[part], len(mixture.ids))
+        for height, variants in ((height, configs(mixture, height)) for height in heights(mixture)):
+            for config in variants:
+                time = seconds_per_call(
+                    mixture.plan, expert_gemms(mixture, height, config, config)[part], len(mixture.ids)
+                )
                 fraction = round(floor / (time * 1e6), 3)
                 rows.append({"tokens": mixture.tokens, "product": part, "height": height, **config})
                 rows[-1] |= {"microseconds": round(time * 1e6, 1), "fraction_of_floor": fraction}
         yield from sorted(rows, key=lambda row: row["microseconds"])
 
 
-def large_product(plan: Plan) -> float:
+def large_gemm(plan: Plan) -> float:
     """Operations a second of a product of large square matrices."""
     size = 64 if plan.dry_run else 8192
     left, right = (torch.empty(size, size, dtype=plan.dtype, device=plan.device).normal_() for _ in range(2))
@@ -309,7 +313,7 @@ def compile_all(plan: Plan, shape: Shape, weights: list[Weights], sizes: Sequenc
             mixture.mixture(0)
             for height in heights(mixture) if with_candidates else ():
                 for config in configs(mixture, height):
-                    calls = products(mixture, height, config, config)
+                    calls = expert_gemms(mixture, height, config, config)
                     calls["up"](0)
                     calls["down"](0)
 
@@ -328,7 +332,7 @@ def main() -> None:
         parser.error("no CUDA device: use --dry-run, without --candidates")
     sizes = (1, 5) if plan.dry_run else arguments.tokens
     models = DRY_MODELS if plan.dry_run else {name: MODELS[name] for name in arguments.models}
-    bandwidth, flops = copy_bandwidth(plan, plan.ceiling_bytes), large_product(plan)
+    bandwidth, flops = copy_bandwidth(plan, plan.ceiling_bytes), large_gemm(plan)
     head = {
         "benchmark": "moe",
         "command": "python " + " ".join(sys.argv),

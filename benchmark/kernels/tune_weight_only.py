@@ -26,7 +26,7 @@ from weight_only_linear import Weight, make_weights, sixteen_bits
 
 import text_generation_kernels as kernels
 from text_generation_kernels.matmul.weight_only_gemm import weight_only_gemm
-from text_generation_kernels.matmul.weight_only_linear import by_matrix
+from text_generation_kernels.matmul.weight_only_linear import dequantise_and_matmul
 from text_generation_kernels.runtime.launch import compile_only
 
 # Outputs and inputs: Llama 3.1 8B on one GPU and on two, 70B on one.
@@ -38,7 +38,7 @@ SHAPES = [
 KINDS = {4: "symmetric", 8: "int8"}
 SPLITS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 14)
 NAMES = ("BLOCK_M", "BLOCK_N", "SWAP", "FOLD", "AHEAD", "num_warps", "num_stages", "ROWS", "LATER", "PROGRAMS")
-Form = tuple[int, ...]
+Variant = tuple[int, ...]
 """In the order of `NAMES`; the last ones may be left out."""
 FEW = 64
 """Up to so many tokens the norm in front counts."""
@@ -48,7 +48,7 @@ _FEW_TOKENS = [(32, 0, 0, 1, 1, 3), (64, 0, 0, 0, 2, 2), (64, 0, 0, 0, 2, 3), (6
 _SOME_TOKENS = [(64, 0, 1, 0, 4, 3), (128, 0, 1, 0, 4, 3), (128, 0, 1, 0, 4, 2)]
 _LATER = [(128, 0, 0, 0, 4, 4, 128, 3), (128, 0, 1, 0, 4, 3, 128, 3), (128, 0, 1, 0, 4, 2, 128, 2)]
 _EIGHT_BITS = [(64, 0, 0, 0, 2, 2), (64, 0, 0, 0, 2, 3), (64, 0, 0, 0, 4, 3), (64, 1, 0, 0, 4, 3)]
-FORMS: dict[tuple[int, int], list[Form]] = {
+VARIANTS: dict[tuple[int, int], list[Variant]] = {
     (4, 8): [(8, *each) for each in [*_FEW_TOKENS, (64, 0, 0, 2, 2, 2), (64, 0, 0, 2, 4, 2)]],
     (4, 16): [(16, *each) for each in [*_FEW_TOKENS, (64, 0, 0, 0, 2, 2, 64, 0, 4), _LATER[0]]],
     (4, 32): [(32, *each) for each in [*_SOME_TOKENS, *_LATER]],
@@ -63,23 +63,23 @@ FORMS: dict[tuple[int, int], list[Form]] = {
 PLAN = dataclasses.replace(GPU_PLAN, calls=24, replays=5)
 PROGRAMS = (120, 1800)
 """How many programs a launch may have where the inputs are divided."""
-Times = dict[Form, dict[int, float]]
+Times = dict[Variant, dict[int, float]]
 """Microseconds by form and number of parts."""
 
 
-def settings(form: Form, splits: int) -> dict[str, int]:
+def settings(variant: Variant, splits: int) -> dict[str, int]:
     """As in the data file."""
-    return {**dict(zip(NAMES, form, strict=False)), "splits": splits}
+    return {**dict(zip(NAMES, variant, strict=False)), "splits": splits}
 
 
-def candidates(shape: tuple[int, int], tokens: int, forms: list[Form]) -> Iterator[tuple[Form, int]]:
+def candidates(shape: tuple[int, int], tokens: int, variants: list[Variant]) -> Iterator[tuple[Variant, int]]:
     """Forms and numbers of parts that may be the fastest."""
-    for form, splits in itertools.product(forms, SPLITS):
-        config = settings(form, splits)
+    for variant, splits in itertools.product(variants, SPLITS):
+        config = settings(variant, splits)
         rows = config.get("ROWS", config["BLOCK_N"])
         programs = -(-tokens // config["BLOCK_M"]) * -(-shape[0] // rows) * splits
         if splits == 1 or (PROGRAMS[0] <= programs <= PROGRAMS[1] and splits <= shape[1] // 256):
-            yield form, splits
+            yield variant, splits
 
 
 def measure(bits: int, weights: list[Weight], tokens: int, until: float) -> Iterator[Row]:
@@ -91,32 +91,32 @@ def measure(bits: int, weights: list[Weight], tokens: int, until: float) -> Iter
     ones, x = torch.ones_like(given[0]), torch.empty_like(given)
     out = torch.empty(tokens, outputs, dtype=PLAN.dtype, device=PLAN.device)
 
-    def timed(product: Callable[[Weight], object]) -> float:
+    def timed(gemm: Callable[[Weight], object]) -> float:
         def run(index: int) -> None:
             if tokens <= FEW:
                 kernels.rms_norm(given, ones, 1e-6, x)
-            product(weights[index])
+            gemm(weights[index])
 
         return seconds_per_call(PLAN, run, len(weights)) * 1e6
 
-    def by_form(form: Form, splits: int) -> Callable[[Weight], object]:
-        config = settings(form, splits)
+    def with_variant(variant: Variant, splits: int) -> Callable[[Weight], object]:
+        config = settings(variant, splits)
         return lambda weight: weight_only_gemm(x, *weight[:4], None, out, config)
 
     head: Row = {"bits": bits, "outputs": outputs, "inputs": inputs, "tokens": tokens}
     kernels.rms_norm(given, ones, 1e-6, x)
     with compile_only(4):
-        for form in FORMS[bits, tokens]:
-            by_form(form, 1)(weights[0])
+        for variant in VARIANTS[bits, tokens]:
+            with_variant(variant, 1)(weights[0])
     other = sixteen_bits(PLAN, outputs, inputs, tokens) * 1e6
     yield head | {"sixteen_bits_microseconds": other}
     if tokens > FEW:
-        whole = lambda weight: by_matrix(x, *weight[:4], None, out, weight[4])  # noqa: E731
+        whole = lambda weight: dequantise_and_matmul(x, *weight[:4], None, out, weight[4])  # noqa: E731
         yield head | {"splits": 0, "microseconds": timed(whole)}
-    for form, splits in candidates(shape, tokens, FORMS[bits, tokens]):
+    for variant, splits in candidates(shape, tokens, VARIANTS[bits, tokens]):
         if time.monotonic() > until:
             return
-        yield head | settings(form, splits) | {"microseconds": timed(by_form(form, splits))}
+        yield head | settings(variant, splits) | {"microseconds": timed(with_variant(variant, splits))}
 
 
 def choose(rows: list[Row]) -> Iterator[Row]:
@@ -130,36 +130,38 @@ def choose(rows: list[Row]) -> Iterator[Row]:
         for each in own:
             shape = int(each["outputs"]), int(each["inputs"])
             if each.get("splits"):
-                form = tuple(int(each[name]) for name in NAMES if name in each)
-                times.setdefault(shape, {}).setdefault(form, {})[int(each["splits"])] = float(each["microseconds"])
+                variant = tuple(int(each[name]) for name in NAMES if name in each)
+                times.setdefault(shape, {}).setdefault(variant, {})[int(each["splits"])] = float(each["microseconds"])
             elif "splits" in each:
                 others.setdefault(shape, {})["matrix_microseconds"] = each["microseconds"]
             else:
                 others.setdefault(shape, {})["sixteen_bits_microseconds"] = each["sixteen_bits_microseconds"]
         pair = pair_for(times)
-        for shape, by_form in times.items():
-            taken, form, splits = min((t, form, s) for form in pair for s, t in by_form.get(form, {}).items())
-            config = settings(form, splits)
+        for shape, by_variant in times.items():
+            taken, variant, splits = min(
+                (t, each, s) for each in pair for s, t in by_variant.get(each, {}).items()
+            )
+            config = settings(variant, splits)
             matrix = float(others.get(shape, {}).get("matrix_microseconds", taken))
             if matrix < taken:
                 config, taken = config | {"splits": 0}, matrix
             head: Row = {"bits": bits, "outputs": shape[0], "inputs": shape[1], "tokens": tokens}
-            best = min(min(each.values()) for each in by_form.values())
+            best = min(min(each.values()) for each in by_variant.values())
             yield head | config | {"microseconds": taken, "best_microseconds": best} | others.get(shape, {})
 
 
-def pair_for(times: dict[tuple[int, int], Times]) -> tuple[Form, ...]:
+def pair_for(times: dict[tuple[int, int], Times]) -> tuple[Variant, ...]:
     """The two forms with the smallest sum of times, each as a ratio to the best time of its matrix."""
-    best = {shape: min(min(each.values()) for each in by_form.values()) for shape, by_form in times.items()}
-    forms = sorted({form for by_form in times.values() for form in by_form})
+    best = {shape: min(min(each.values()) for each in by_variant.values()) for shape, by_variant in times.items()}
+    variants = sorted({variant for by_variant in times.values() for variant in by_variant})
 
-    def cost(pair: tuple[Form, ...]) -> float:
+    def cost(pair: tuple[Variant, ...]) -> float:
         return sum(
-            min(min(by_form.get(form, {0: 1e9}).values()) for form in pair) / best[shape]
-            for shape, by_form in times.items()
+            min(min(by_variant.get(variant, {0: 1e9}).values()) for variant in pair) / best[shape]
+            for shape, by_variant in times.items()
         )
 
-    return min(itertools.combinations_with_replacement(forms, 2), key=cost)
+    return min(itertools.combinations_with_replacement(variants, 2), key=cost)
 
 
 def write(rows: list[Row]) -> None:
@@ -193,7 +195,7 @@ def main() -> None:
         parser.error("no CUDA device")
     else:
         until = time.monotonic() + arguments.seconds
-        asked = [key for key in FORMS if key[0] in arguments.bits and key[1] in (arguments.tokens or (key[1],))]
+        asked = [key for key in VARIANTS if key[0] in arguments.bits and key[1] in (arguments.tokens or (key[1],))]
         rows = []
         for shape, bits in [(shape, bits) for shape in SHAPES[slice(*arguments.shapes)] for bits in arguments.bits]:
             weights = make_weights(PLAN, KINDS[bits], *shape)

@@ -54,16 +54,16 @@ class Layers:
 
     def _add(self, x8: Tensor, scale: Tensor, weight: Tensor, weight_scale: Tensor) -> tuple[Tensor, Tensor]:
         """A product is added to the residual, and the sum normed and quantised."""
-        parts = kernels.w8a8_splits(x8, scale, weight, weight_scale)
-        if parts > 1:
-            product = scale.new_empty(parts, *self.residual.shape)
-            kernels.w8a8_split_k(x8, scale, weight, weight_scale, product)
+        splits = kernels.w8a8_splits(x8, scale, weight, weight_scale)
+        if splits > 1:
+            projected = scale.new_empty(splits, *self.residual.shape)
+            kernels.w8a8_split_k(x8, scale, weight, weight_scale, projected)
         else:
-            product = torch.empty_like(self.residual)
-            kernels.w8a8_linear(x8, scale, weight, weight_scale, None, product)
+            projected = torch.empty_like(self.residual)
+            kernels.w8a8_linear(x8, scale, weight, weight_scale, None, projected)
         normed, codes = torch.empty_like(self.residual), torch.empty_like(self.residual, dtype=x8.dtype)
         scale = torch.empty_like(scale)
-        kernels.add_rms_norm(product, self.residual, self.norm, EPSILON, normed, 1.0, None, codes, scale)
+        kernels.add_rms_norm(projected, self.residual, self.norm, EPSILON, normed, 1.0, None, codes, scale)
         return codes, scale
 
 

@@ -88,11 +88,11 @@ def seconds(plan: Plan, weights: list[Weight], tokens: int) -> float:
     x = torch.empty(tokens, inputs, dtype=plan.dtype, device=plan.device).normal_()
     out = torch.empty(tokens, outputs, dtype=plan.dtype, device=plan.device)
 
-    def product(index: int) -> None:
+    def gemm(index: int) -> None:
         packed, scales, zeros, table, size = weights[index]
         kernels.weight_only_linear(x, packed, scales, zeros, table, None, None, out, size)
 
-    return seconds_per_call(plan, product, len(weights))
+    return seconds_per_call(plan, gemm, len(weights))
 
 
 def sixteen_bits(plan: Plan, outputs: int, inputs: int, tokens: int) -> float:
@@ -104,13 +104,13 @@ def sixteen_bits(plan: Plan, outputs: int, inputs: int, tokens: int) -> float:
     x = torch.empty(tokens, inputs, dtype=plan.dtype, device=plan.device).normal_()
     out = torch.empty(tokens, outputs, dtype=plan.dtype, device=plan.device)
 
-    def product(index: int) -> None:
+    def gemm(index: int) -> None:
         if tokens <= 64:
             kernels.skinny_linear(x, weights[index], None, out)
         else:
             torch.mm(x, weights[index].t(), out=out)
 
-    return seconds_per_call(plan, product, count)
+    return seconds_per_call(plan, gemm, count)
 
 
 if __name__ == "__main__":

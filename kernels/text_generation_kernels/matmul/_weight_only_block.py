@@ -7,7 +7,7 @@ Codes become 16-bit weights in registers, a tile of one matrix instruction at a 
 # pyright: reportGeneralTypeIssues=false, reportOptionalSubscript=false, reportAssignmentType=false
 from ..runtime.triton import tl, triton
 from .code_conversion import eight_bits, lookups, nibbles, plain_plane
-from .weight_only_tiles import columns_of, of_outputs, product, zeros
+from .weight_only_tiles import add_dot, columns_of, of_outputs, zeros
 
 
 @triton.jit
@@ -30,7 +30,7 @@ def load_inputs(
 
 
 @triton.jit
-def ask_for(line_ptrs):
+def prefetch_l2(line_ptrs):
     """Asks for the 128 bytes at each pointer to be in the L2 cache, without registers or shared memory."""
     tl.inline_asm_elementwise(
         "prefetch.global.L2 [$1]; mov.b32 $0, 0;", "=r,l", [line_ptrs], dtype=tl.int32, is_pure=False, pack=1
@@ -39,7 +39,7 @@ def ask_for(line_ptrs):
 
 @triton.jit
 def add_block(
-    acc,  # what `product` adds to
+    acc,  # what `add_dot` adds to
     x,  # tiles [BLOCK_M, DEPTH] of 256 inputs
     words,  # [BLOCK_N, 32] int32, or None: codes are read here
     block_ptrs,  # [BLOCK_N, 1], codes of this block
@@ -97,7 +97,7 @@ def add_block(
                     weight -= points.to(DTYPE)[:, None]
             if FOLD and GROUPS > 1:
                 weight *= scales[group].to(DTYPE)[:, None]
-            partial = product(weight, x[group * (GROUP // DEPTH) + dot], partial, SWAP)
+            partial = add_dot(weight, x[group * (GROUP // DEPTH) + dot], partial, SWAP)
         if OF_GROUP:
             acc += partial * of_outputs(scales[group], SWAP)
         else:

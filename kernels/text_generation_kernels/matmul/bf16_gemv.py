@@ -49,7 +49,7 @@ def add_rest_of_rows(acc, weight_ptrs, x_ptrs, columns, inputs, BLOCK_K: tl.cons
 
 
 @triton.jit
-def load_sum(out_ptrs, mask, ADDS: tl.constexpr):
+def load_residual(out_ptrs, mask, ADDS: tl.constexpr):
     """What a result is added to, asked for before the result is there."""
     if ADDS:
         return tl.load(out_ptrs, mask=mask, other=0.0).to(tl.float32)
@@ -58,7 +58,7 @@ def load_sum(out_ptrs, mask, ADDS: tl.constexpr):
 
 
 @triton.jit
-def store_sum(out_ptrs, out, before, mask, ADDS: tl.constexpr):
+def store_with_residual(out_ptrs, out, before, mask, ADDS: tl.constexpr):
     """Rounds and stores `out`; with ADDS its sum with `before` is rounded once more."""
     out = out.to(out_ptrs.dtype.element_ty)
     if ADDS:
@@ -116,7 +116,7 @@ def bf16_gemv_kernel(
         end = outputs // 2
     if control_ptr is None:
         out_ptrs = out_ptr + row.to(tl.int64) * stride_out_row + places
-        before = load_sum(out_ptrs, places < end, ADDS)
+        before = load_residual(out_ptrs, places < end, ADDS)
     x_ptrs = x_ptr + row.to(tl.int64) * stride_x_row + columns
     x = tl.load(x_ptrs, mask=columns < inputs, other=0.0).to(tl.float32)
     if norm_ptr is not None:
@@ -141,7 +141,7 @@ def bf16_gemv_kernel(
         gate, up = tl.split(tl.reshape(acc, [BLOCK_N // 2, 2]))
         out = gated_activation(gate, up, ACTIVATION)
     if control_ptr is None:
-        store_sum(out_ptrs, out, before, places < end, ADDS)
+        store_with_residual(out_ptrs, out, before, places < end, ADDS)
     else:
         send_to_all(boxes, out.to(x_ptr.dtype.element_ty), places, places < end, WORLD, BITS, NOTHING)
 

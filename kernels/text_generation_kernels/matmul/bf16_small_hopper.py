@@ -49,8 +49,8 @@ _TYPES = {torch.bfloat16: gl.bfloat16, torch.float16: gl.float16}
 
 
 @gluon.constexpr_function
-def _rows(pieces):
-    return sum(pieces)
+def _total(tile_rows):
+    return sum(tile_rows)
 
 
 @gluon.jit
@@ -131,13 +131,13 @@ def bf16_small_hopper_kernel(
     bias_ptr,  # [outputs] or None
     inputs,
     outputs,
-    stride_out_part,
+    stride_out_partial,
     stride_out_token,
     tokens,
     splits,
     ACTIVATION: gl.constexpr,  # key of GATED or None
     BLOCK_M: gl.constexpr,
-    PIECES: gl.constexpr,  # rows of the tiles that a program has of the matrix, with an activation of gate and up each
+    TILE_ROWS: gl.constexpr,  # weight rows of each tile of a thread block; with an activation, of gate and of up
     BLOCK_K: gl.constexpr,
     STAGES: gl.constexpr,  # tiles of the matrix in shared memory
     X_STAGES: gl.constexpr,  # tiles of x
@@ -147,25 +147,25 @@ def bf16_small_hopper_kernel(
     inputs. What tiles have past the end of a matrix is zero.
     """
     HALVES: gl.constexpr = 1 if ACTIVATION is None else 2
-    ROWS: gl.constexpr = _rows(PIECES)
+    ROWS: gl.constexpr = _total(TILE_ROWS)
     BYTES: gl.constexpr = ROWS * BLOCK_K * 2 * HALVES
     X_BYTES: gl.constexpr = BLOCK_M * BLOCK_K * 2
     split = gl.program_id(1)
     blocks = (inputs + BLOCK_K - 1) // BLOCK_K
-    part = (blocks + splits - 1) // splits
-    begin = split * part
-    steps = gl.minimum(part, blocks - begin)
+    blocks_of_split = (blocks + splits - 1) // splits
+    begin = split * blocks_of_split
+    steps = gl.minimum(blocks_of_split, blocks - begin)
     size = outputs // HALVES
     tiles, rows, rings, sums = (), (), (), ()
     for half in gl.static_range(HALVES):
         row = half * size + gl.program_id(0) * ROWS
-        for piece in gl.static_range(len(PIECES)):
-            piece_tiles = (first_tiles, second_tiles)[piece]
-            tiles += (piece_tiles,)
+        for index in gl.static_range(len(TILE_ROWS)):
+            descriptor = (first_tiles, second_tiles)[index]
+            tiles += (descriptor,)
             rows += (row,)
-            rings += (_ring(piece_tiles, STAGES),)
-            sums += (_zeros(BLOCK_M, PIECES[piece]),)
-            row += PIECES[piece]
+            rings += (_ring(descriptor, STAGES),)
+            sums += (_zeros(BLOCK_M, TILE_ROWS[index]),)
+            row += TILE_ROWS[index]
     x_ring = _ring(x_tiles, X_STAGES)
     full = _barriers(STAGES)
     x_full = _barriers(X_STAGES)
@@ -205,10 +205,10 @@ def bf16_small_hopper_kernel(
         x_stage, x_phase = advance(x_stage, x_phase, X_STAGES)
     sums = _wait(sums)
 
-    out_ptr += split.to(gl.int64) * stride_out_part
-    for piece in gl.static_range(len(PIECES)):
-        up = sums[len(sums) - len(PIECES) + piece]
-        _store(sums[piece], up, bias_ptr, out_ptr, stride_out_token, rows[piece], size, tokens, ACTIVATION)
+    out_ptr += split.to(gl.int64) * stride_out_partial
+    for index in gl.static_range(len(TILE_ROWS)):
+        up = sums[len(sums) - len(TILE_ROWS) + index]
+        _store(sums[index], up, bias_ptr, out_ptr, stride_out_token, rows[index], size, tokens, ACTIVATION)
 
 
 _launch = Launcher(bf16_small_hopper_kernel)
@@ -226,25 +226,25 @@ def bf16_small_hopper(
     """Launches the kernel: shapes as of `skinny_linear`, or an `out` for each of `splits` parts of the inputs."""
     tokens, inputs = x.shape
     outputs = weight.shape[0]
-    sizes = {"gated": 1 + (activation is not None), "parts": splits, "outputs": outputs, "inputs": inputs}
+    sizes = {"gated": 1 + (activation is not None), "splits": splits, "outputs": outputs, "inputs": inputs}
     config = dict(nearest("bf16_small_hopper", **sizes))
-    block_k, pieces = config["BLOCK_K"], pieces_of(config.pop("ROWS"))
-    tiles = [_tiles(weight, rows, block_k) for rows in pieces]
+    block_k, tile_rows = config["BLOCK_K"], tile_rows_of(config.pop("ROWS"))
+    tiles = [_tiles(weight, rows, block_k) for rows in tile_rows]
     _launch(
-        (triton.cdiv(out.shape[-1], sum(pieces)), splits),
+        (triton.cdiv(out.shape[-1], sum(tile_rows)), splits),
         (out, bias),
         (inputs, outputs, out.stride(0) if out.dim() == 3 else 0, out.stride(-2)),
         (tokens, splits),
         (_tiles(x, _BLOCK_M, block_k), tiles[0], tiles[-1]),
         ACTIVATION=activation,
         BLOCK_M=_BLOCK_M,
-        PIECES=pieces,
+        TILE_ROWS=tile_rows,
         num_warps=_WARPS,
         **config,
     )
 
 
-def pieces_of(rows: int) -> tuple[int, ...]:
+def tile_rows_of(rows: int) -> tuple[int, ...]:
     """The powers of two that make up `rows`, the largest first: one or two."""
     return tuple(1 << bit for bit in reversed(range(rows.bit_length())) if rows >> bit & 1)
 

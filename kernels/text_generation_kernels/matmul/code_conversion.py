@@ -32,10 +32,10 @@ def _lookups() -> str:
         lines += [f"and.b32 low, {code}, 0x77777777;", "shr.u32 high, low, 16;"]
         lines += [f"shr.u32 s, {code}, 1;", "lop3.b32 c, s, 0x44444444, 0x32103210, 0xea;", "shr.u32 s, c, 16;"]
         for member, selector, choice in (("e", "low", "c"), ("o", "high", "s")):
-            for part, first in (("l", 10), ("h", 18)):
+            for half, first in (("l", 10), ("h", 18)):
                 lines.append(f"prmt.b32 a, ${first}, ${first + 2}, {selector};")
                 lines.append(f"prmt.b32 b, ${first + 4}, ${first + 6}, {selector};")
-                lines.append(f"prmt.b32 {member}{part}, a, b, {choice};")
+                lines.append(f"prmt.b32 {member}{half}, a, b, {choice};")
             lines.append(f"prmt.b32 {member}0, {member}l, {member}h, 0x5140;")
             lines.append(f"prmt.b32 {member}1, {member}l, {member}h, 0x7362;")
         for plane in range(4):

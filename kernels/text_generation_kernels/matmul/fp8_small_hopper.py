@@ -47,7 +47,7 @@ from .w8a8_gemm import MAX_TOKENS, padded_tokens
 
 STEP = 256
 """Inputs that a step multiplies."""
-_PART = gl.constexpr(128)  # inputs whose products the matrix unit adds up in its short accumulator
+_CHUNK = gl.constexpr(128)  # inputs whose products the matrix unit adds up in its short accumulator
 _STEP = gl.constexpr(STEP)
 
 
@@ -89,12 +89,12 @@ def fp8_small_hopper_kernel(
     stride_x_scale_token,
     stride_weight_output,
     stride_weight_scale_row,
-    stride_out_part,
+    stride_out_partial,
     stride_out_token,
     tokens,
     splits,
     ACTIVATION: gl.constexpr,  # key of GATED or None
-    IN_PARTS: gl.constexpr,  # whether `out` gets the sums of each part of the inputs
+    SPLIT_K_PARTIALS: gl.constexpr,  # whether `out` gets the sums of each part of the inputs
     BLOCK_M: gl.constexpr,  # at least tokens
     BLOCK_N: gl.constexpr,
     AHEAD: gl.constexpr,  # steps whose tiles of the matrix are asked for before waiting, fewer than STAGES
@@ -111,9 +111,9 @@ def fp8_small_hopper_kernel(
     tile = gl.program_id(0)
     split = gl.program_id(1)
     steps = inputs // _STEP
-    part = (steps + splits - 1) // splits
-    begin = split * part
-    end = gl.minimum(begin + part, steps)
+    steps_of_split = (steps + splits - 1) // splits
+    begin = split * steps_of_split
+    end = gl.minimum(begin + steps_of_split, steps)
     rows = _rows(tile, gl.arange(0, BLOCK_N, gl.SliceLayout(1, copied)), outputs, GATED, BLOCK_N)
     inner = gl.arange(0, _STEP, gl.SliceLayout(0, copied))[None, :]
     weight_ptrs = weight_ptr + (rows.to(gl.int64) * stride_weight_output)[:, None] + inner
@@ -153,11 +153,11 @@ def fp8_small_hopper_kernel(
         weight_tile = weight_tiles.index(stage)
         x_tile = x_tiles.index(stage)
         first = hopper.warpgroup_mma(
-            weight_tile.slice(0, _PART, 1), x_tile.slice(0, _PART, 1).permute((1, 0)), zeros, use_acc=False,
+            weight_tile.slice(0, _CHUNK, 1), x_tile.slice(0, _CHUNK, 1).permute((1, 0)), zeros, use_acc=False,
             is_async=True,
         )  # fmt: skip
         second = hopper.warpgroup_mma(
-            weight_tile.slice(_PART, _PART, 1), x_tile.slice(_PART, _PART, 1).permute((1, 0)), zeros, use_acc=False,
+            weight_tile.slice(_CHUNK, _CHUNK, 1), x_tile.slice(_CHUNK, _CHUNK, 1).permute((1, 0)), zeros, use_acc=False,
             is_async=True,
         )  # fmt: skip
         acc += hopper.warpgroup_mma_wait(1, deps=[first])
@@ -169,7 +169,7 @@ def fp8_small_hopper_kernel(
     hopper.async_copy.wait_group(0)
     gl.thread_barrier()
 
-    if splits > 1 and not IN_PARTS:
+    if splits > 1 and not SPLIT_K_PARTIALS:
         order = gl.arange(0, BLOCK_N, gl.SliceLayout(1, sums))[:, None] * BLOCK_M
         order += gl.arange(0, BLOCK_M, gl.SliceLayout(0, sums))[None, :]
         tile_ptrs = partial_ptr + tile.to(gl.int64) * (BLOCK_N * BLOCK_M) + order
@@ -186,8 +186,8 @@ def fp8_small_hopper_kernel(
     acc = acc * x_scale[None, :] * gl.load(weight_scale_ptr + scaled_rows * stride_weight_scale_row)[:, None]
     if bias_ptr is not None:
         acc += gl.load(bias_ptr + scaled_rows).to(gl.float32)[:, None]
-    if IN_PARTS:
-        out_ptr += split.to(gl.int64) * stride_out_part
+    if SPLIT_K_PARTIALS:
+        out_ptr += split.to(gl.int64) * stride_out_partial
     out = acc.to(TYPE)
     HEIGHT: gl.constexpr = BLOCK_N // 2 if GATED else BLOCK_N
     if GATED:
@@ -254,12 +254,12 @@ def fp8_small_hopper(
     outputs = len(weight8)
     block_m, block_n, splits = config["BLOCK_M"], config["BLOCK_N"], config["splits"]
     tiles = triton.cdiv(outputs, block_n)
-    in_parts = out.dim() == 3
-    apart = splits > 1 and not in_parts
-    partial = x_scale.new_empty(splits * tiles * block_n * block_m if apart else 0, dtype=torch.float32)
+    keeps_partials = out.dim() == 3
+    reduces = splits > 1 and not keeps_partials
+    partial = x_scale.new_empty(splits * tiles * block_n * block_m if reduces else 0, dtype=torch.float32)
     _launch(
         (tiles, splits),
-        (x8, x_scale, weight8, weight_scale, bias, out, largest, partial, arrivals(x8.device, tiles if apart else 0)),
+        (x8, x_scale, weight8, weight_scale, bias, out, largest, partial, arrivals(x8.device, tiles if reduces else 0)),
         (
             inputs,
             outputs,
@@ -267,11 +267,11 @@ def fp8_small_hopper(
             x_scale.stride(0),
             weight8.stride(0),
             weight_scale.stride(0),
-            out.stride(0) if in_parts else 0,
+            out.stride(0) if keeps_partials else 0,
             out.stride(-2),
         ),
         (tokens, splits),
-        IN_PARTS=in_parts,
+        SPLIT_K_PARTIALS=keeps_partials,
         ACTIVATION=activation,
         BLOCK_M=block_m,
         BLOCK_N=block_n,

@@ -32,7 +32,7 @@ token's pass through Qwen3-30B-A3B takes 2,211 us, so 2,173.
 """
 _SUM_BYTES = 16384
 """Of all experts of a token together, of their second matrices."""
-_PARTED_SUM_BYTES, _PARTED_WARPS = 32768, 8
+_TWO_STEP_SUM_BYTES, _TWO_STEP_WARPS = 32768, 8
 """The same where a row is read in two parts without a mask, of which more fit: 2,185 us instead of 2,241."""
 LONGEST = 4096
 """Inputs of a row that a program takes at a time, at most."""
@@ -64,7 +64,7 @@ def gemv_blocks(
     return blocks_of(inputs, num_bytes // element_bytes, 2)
 
 
-def choosing_blocks(weight: Tensor) -> dict[str, int]:
+def routing_blocks(weight: Tensor) -> dict[str, int]:
     """Launch settings of `expert_gemv` where its programs choose: warps that wait for no other one."""
     inputs, element_bytes = weight.shape[-1], weight.element_size()
     padded: int = triton.next_power_of_2(inputs)  # pyright: ignore[reportAssignmentType]
@@ -77,7 +77,7 @@ def sum_blocks(weight: Tensor, slots: int) -> dict[str, int]:
     inputs, element_bytes = weight.shape[-1], weight.element_size()
     padded: int = triton.next_power_of_2(inputs)  # pyright: ignore[reportAssignmentType]
     if 4 * inputs == 3 * padded and padded <= LONGEST:
-        rows = max(1, _PARTED_SUM_BYTES // (element_bytes * slots * padded))
-        parts = {"BLOCK_K": padded // 2, "REST": padded // 4, "WHOLE": False}
-        return {"BLOCK_N": rows, **parts, "num_warps": _PARTED_WARPS, "num_stages": 1}
+        rows = max(1, _TWO_STEP_SUM_BYTES // (element_bytes * slots * padded))
+        steps = {"BLOCK_K": padded // 2, "REST": padded // 4, "WHOLE": False}
+        return {"BLOCK_N": rows, **steps, "num_warps": _TWO_STEP_WARPS, "num_stages": 1}
     return {"REST": 0, **blocks_of(inputs, max(16, _SUM_BYTES // (element_bytes * slots)), 1)}

@@ -70,16 +70,16 @@ def pack_scales(values: Tensor, inputs: int, group_size: int, group_offset: int 
     offset = group_offset % group_size if group_size else 0
     if (group_size in (0, inputs) and not offset) or values.shape[1] == 1:
         return values.t().contiguous(), 0
-    part = gcd(group_size, offset)
-    part = next((size for size in KERNEL_GROUPS if part % size == 0), part)
-    first = torch.arange(0, inputs, part, device=values.device)
+    size_in_kernel = gcd(group_size, offset)
+    size_in_kernel = next((size for size in KERNEL_GROUPS if size_in_kernel % size == 0), size_in_kernel)
+    first = torch.arange(0, inputs, size_in_kernel, device=values.device)
     values = values[:, (first + offset) // group_size].t()
-    if part in KERNEL_GROUPS:
-        of_block = BLOCK // part
+    if size_in_kernel in KERNEL_GROUPS:
+        of_block = BLOCK // size_in_kernel
         padded = values.new_zeros(-(-len(values) // of_block) * of_block, values.shape[1])
         padded[: len(values)] = values
         values = padded.view(-1, of_block, values.shape[1]).transpose(1, 2)
-    return values.contiguous(), part
+    return values.contiguous(), size_in_kernel
 
 
 def _smallest_exact(values: Tensor) -> Tensor:

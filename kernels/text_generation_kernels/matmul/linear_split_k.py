@@ -2,7 +2,7 @@
 
     sum of out over its first dimension = x @ weight.T
 
-Layouts: `x`, `weight` as of `skinny_linear`; `out` float32 `[parts, tokens, outputs]`, contiguous, `parts` as
+Layouts: `x`, `weight` as of `skinny_linear`; `out` float32 `[parts, tokens, outputs]`, contiguous, `splits` as
 `linear_splits` says.
 
 Where the outputs are few, the programs that share rows of a matrix divide its inputs. `skinny_linear` lets the last one
@@ -36,8 +36,8 @@ def linear_splits(x: Tensor, weight: Tensor) -> int:
     """Into how many parts this product is best divided, 1 where `skinny_linear` is for it."""
     if not (x.is_cuda and triton_enabled() and 1 < len(x) <= MAX_TOKENS):
         return 1
-    tile, parts = _settings(x, weight)
-    return parts if reads(x, weight, x, tile["BLOCK_K"]) else 1
+    tile, splits = _settings(x, weight)
+    return splits if reads(x, weight, x, tile["BLOCK_K"]) else 1
 
 
 def _settings(x: Tensor, weight: Tensor) -> tuple[dict[str, int], int]:
@@ -50,9 +50,9 @@ def _settings(x: Tensor, weight: Tensor) -> tuple[dict[str, int], int]:
 
 def linear_split_k_triton(x: Tensor, weight: Tensor, out: Tensor) -> None:
     """Triton implementation. Raises ValueError for another number of parts than `linear_splits` says."""
-    tile, parts = _settings(x, weight)
-    check_partials("linear_split_k", out, parts, len(x), len(weight))
-    launch(x, weight, None, out, tile, parts)
+    tile, splits = _settings(x, weight)
+    check_partials("linear_split_k", out, splits, len(x), len(weight))
+    launch(x, weight, None, out, tile, splits)
 
 
 def linear_split_k_torch(x: Tensor, weight: Tensor, out: Tensor) -> None:

@@ -68,12 +68,12 @@ def skinny_linear_kernel(
     outputs,
     stride_x_token,
     stride_weight_output,
-    stride_out_part,
+    stride_out_partial,
     stride_out_token,
     tokens,
     splits,
     ACTIVATION: tl.constexpr,  # key of GATED or None
-    IN_PARTS: tl.constexpr,  # whether `out` gets the sums of each part of the inputs
+    SPLIT_K_PARTIALS: tl.constexpr,  # whether `out` gets the sums of each part of the inputs
     BLOCK_M: tl.constexpr,  # at least tokens
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
@@ -87,9 +87,9 @@ def skinny_linear_kernel(
     """
     tile = tl.program_id(0)
     split = tl.program_id(1)
-    part = tl.cdiv(tl.cdiv(inputs, BLOCK_K), splits) * BLOCK_K
-    begin = split * part
-    end = tl.minimum(begin + part, inputs)
+    inputs_of_split = tl.cdiv(tl.cdiv(inputs, BLOCK_K), splits) * BLOCK_K
+    begin = split * inputs_of_split
+    end = tl.minimum(begin + inputs_of_split, inputs)
     local_rows = tl.arange(0, BLOCK_N)
     # Rows past the end read the last one, and are not stored.
     if ACTIVATION is None:
@@ -117,8 +117,8 @@ def skinny_linear_kernel(
     # Not earlier: a kernel that has waited relies on all before the last product being finished.
     let_next_start(PDL)
 
-    if IN_PARTS:
-        out_ptr += split.to(tl.int64) * stride_out_part
+    if SPLIT_K_PARTIALS:
+        out_ptr += split.to(tl.int64) * stride_out_partial
     elif splits > 1:
         places = local_rows[:, None] * BLOCK_M + members[None, :]
         tile_ptr = partial_ptr + tile * BLOCK_N * BLOCK_M + places
@@ -191,15 +191,15 @@ def launch(
     outputs = weight.shape[0]
     block_m = padded_tokens(tokens)
     tiles = triton.cdiv(outputs, tile["BLOCK_N"])
-    in_parts = out.dim() == 3
-    summed = splits * tiles * tile["BLOCK_N"] * block_m if splits > 1 and not in_parts else 0
+    keeps_partials = out.dim() == 3
+    num_partials = splits * tiles * tile["BLOCK_N"] * block_m if splits > 1 and not keeps_partials else 0
     _launch(
         (tiles, splits),
-        (x, weight, bias, out, x.new_empty(summed, dtype=torch.float32), arrivals(x.device, tiles)),
-        (inputs, outputs, x.stride(0), weight.stride(0), out.stride(0) if in_parts else 0, out.stride(-2)),
+        (x, weight, bias, out, x.new_empty(num_partials, dtype=torch.float32), arrivals(x.device, tiles)),
+        (inputs, outputs, x.stride(0), weight.stride(0), out.stride(0) if keeps_partials else 0, out.stride(-2)),
         (tokens, splits),
         ACTIVATION=activation,
-        IN_PARTS=in_parts,
+        SPLIT_K_PARTIALS=keeps_partials,
         BLOCK_M=block_m,
         **tile,
     )

@@ -45,7 +45,7 @@ def token_linear_triton(
 ) -> None:
     """Triton implementation. What the kernel does not take goes to the library, in several operators."""
     if not reads(x, weight, out, 8):
-        _apart(x, weight, bias, out, activation, norm, eps, normalised, adds, rms_norm_triton, act_and_mul_triton)
+        _unfused(x, weight, bias, out, activation, norm, eps, normalised, adds, rms_norm_triton, act_and_mul_triton)
         return
     if norm is not None and normalised is not None and x.shape[1] > LONGEST:
         rms_norm_triton(x, norm, eps, normalised)
@@ -76,10 +76,10 @@ def token_linear_torch(
     adds: bool = False,
 ) -> None:
     """Torch implementation: the CPU path and the reference of the tests."""
-    _apart(x, weight, bias, out, activation, norm, eps, normalised, adds, rms_norm_torch, act_and_mul_torch)
+    _unfused(x, weight, bias, out, activation, norm, eps, normalised, adds, rms_norm_torch, act_and_mul_torch)
 
 
-def _apart(
+def _unfused(
     x: Tensor,
     weight: Tensor,
     bias: Tensor | None,
@@ -96,10 +96,10 @@ def _apart(
     if norm is not None and normalised is not None:
         rms_norm(x, norm, eps, normalised)
         x = normalised
-    part = torch.empty_like(out) if adds else out
-    by_library(x, weight, bias, part, activation, act_and_mul)
+    result = torch.empty_like(out) if adds else out
+    by_library(x, weight, bias, result, activation, act_and_mul)
     if adds:
-        out.add_(part)
+        out.add_(result)
 
 
 token_linear = register(token_linear_torch, mutates=("out", "normalised"), triton=token_linear_triton)

@@ -148,7 +148,7 @@ def _inputs(x_ptr, left, BLOCK_W: tl.constexpr, FP16: tl.constexpr, PLAIN: tl.co
 
 
 @triton.jit
-def _products(read, x_ptr, left, ZEROS: tl.constexpr, FP16: tl.constexpr, PLAIN: tl.constexpr):
+def _partial_dots(read, x_ptr, left, ZEROS: tl.constexpr, FP16: tl.constexpr, PLAIN: tl.constexpr):
     """[BLOCK_N, BLOCK_W / 4] float32: sums over what one thread has, of what `_read` returned."""
     words = read[0]
     scales = read[1]
@@ -225,10 +225,10 @@ def w4a16_gemv_kernel(
     let_next_start(PDL)
 
     ZEROS: tl.constexpr = zeros_ptr is not None
-    acc = _products(codes, x_ptr, words * 4, ZEROS, FP16, PLAIN)
+    acc = _partial_dots(codes, x_ptr, words * 4, ZEROS, FP16, PLAIN)
     for step in range(1, STEPS):
         following = _read(packed_ptrs, scales_ptr, zeros_ptr, columns, places, words, outputs, step, MASK)
-        acc += _products(following, x_ptr + step * BLOCK_W * 4, (words - step * BLOCK_W) * 4, ZEROS, FP16, PLAIN)
+        acc += _partial_dots(following, x_ptr + step * BLOCK_W * 4, (words - step * BLOCK_W) * 4, ZEROS, FP16, PLAIN)
 
     store_outputs(tl.sum(acc, axis=1), bias_ptr, rows, out_ptr, program, outputs, ACTIVATION, BLOCK_N)
 
@@ -243,7 +243,7 @@ def takes_gemv(x: Tensor, packed: Tensor, scales: Tensor, table: Tensor | None) 
     return of_128 and aligned and table is None
 
 
-def groups_blocks(words: int) -> dict[str, int]:
+def w4a16_blocks(words: int) -> dict[str, int]:
     """Launch settings of `w4a16_gemv`."""
     if words > _LONGEST_WHOLE:
         return {"BLOCK_N": 16, "BLOCK_W": 512, "num_warps": 8}
@@ -262,7 +262,7 @@ def w4a16_gemv(
 ) -> None:
     """Launches the product of one token: shapes as of `weight_only_linear`; `takes_gemv` has said yes."""
     outputs, words = packed.shape
-    config = groups_blocks(words)
+    config = w4a16_blocks(words)
     _launch(
         (triton.cdiv(outputs, config["BLOCK_N"]),),
         (x[0].view(torch.int32), packed, scales, zeros, bias, out),

@@ -112,9 +112,9 @@ def w4a16_large_hopper_kernel(
     operand: gl.constexpr = gl.DotOperandLayout(0, sums, 2)
     copied: gl.constexpr = gl.BlockedLayout([1, 8], [8, 4], [WARPS, 1], [1, 0])
     blocks = inputs // 256
-    part = (blocks + splits - 1) // splits
-    begin = gl.program_id(2) * part
-    end = gl.minimum(begin + part, blocks)
+    blocks_of_split = (blocks + splits - 1) // splits
+    begin = gl.program_id(2) * blocks_of_split
+    end = gl.minimum(begin + blocks_of_split, blocks)
     # Rows past the end read the last one, and are not stored.
     rows = gl.minimum(gl.program_id(1) * BLOCK_N + gl.arange(0, BLOCK_N, gl.SliceLayout(1, operand)), outputs - 1)
     row_ptrs = packed_ptr + (rows.to(gl.int64) * stride_packed_output)[:, None]

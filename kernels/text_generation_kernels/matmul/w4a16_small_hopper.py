@@ -98,13 +98,13 @@ def _add_block(acc, words, x_tile, values, ZEROS: gl.constexpr, DTYPE: gl.conste
             acc += first * values[0].to(gl.float32)[:, None]
         elif PLANE >= 2 and PLANE != 4:
             sums, _, _ = hopper.warpgroup_mma_wait(1, deps=[sums, made[PLANE - 2], made[PLANE - 1]])
-        x_part = x_tile.slice(PLANE * 32, 32, 1).permute((1, 0))
+        x_slice = x_tile.slice(PLANE * 32, 32, 1).permute((1, 0))
         if PLANE % 4 == 0:
             if PLANE == 4:
                 first = sums
-            sums = hopper.warpgroup_mma(made[PLANE], x_part, zeros, use_acc=False, is_async=True)
+            sums = hopper.warpgroup_mma(made[PLANE], x_slice, zeros, use_acc=False, is_async=True)
         else:
-            sums = hopper.warpgroup_mma(made[PLANE], x_part, sums, is_async=True)
+            sums = hopper.warpgroup_mma(made[PLANE], x_slice, sums, is_async=True)
     sums, _, _ = hopper.warpgroup_mma_wait(0, deps=[sums, made[6], made[7]])
     return acc + sums * values[1].to(gl.float32)[:, None]
 
@@ -132,7 +132,7 @@ def w4a16_small_hopper_kernel(
     DTYPE: gl.constexpr = x_ptr.dtype.element_ty
     WARPS: gl.constexpr = gl.num_warps()
     # Whether a block is asked for behind the products of another, or before them.
-    COPY_BEHIND: gl.constexpr = BLOCK_M > 16
+    COPY_LATE: gl.constexpr = BLOCK_M > 16
     sums: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [WARPS, 1], [16, BLOCK_M, 16])
     operand: gl.constexpr = gl.DotOperandLayout(0, sums, 2)
     words_copied: gl.constexpr = gl.BlockedLayout([1, 4], [4, 8], [WARPS, 1], [1, 0])
@@ -179,12 +179,12 @@ def w4a16_small_hopper_kernel(
         words = word_tiles.index(stage).load(operand)
         is_copied = number + STAGES - 1 < blocks
         free = gl.where(stage == 0, STAGES - 1, stage - 1)
-        if not COPY_BEHIND:
+        if not COPY_LATE:
             _copy(is_copied, word_ptrs, word_tiles, x_ptrs, here, x_tiles, free, later)
         block = gl.where(block + 1 == blocks, 0, block + 1)
         following = _of_groups(scales_ptr, zeros_ptr, sum_rows, operand_rows, block, outputs)
         acc = _add_block(acc, words, x_tiles.index(stage), values, zeros_ptr is not None, DTYPE)
-        if COPY_BEHIND:
+        if COPY_LATE:
             _copy(is_copied, word_ptrs, word_tiles, x_ptrs, here, x_tiles, free, later)
         later = gl.where(later + 1 == blocks, 0, later + 1)
         values = following

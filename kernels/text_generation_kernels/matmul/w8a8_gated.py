@@ -25,7 +25,7 @@ from ..norm.quantise_rows import quantise_rows_triton
 from ..runtime.launch import rehearsing
 from ..runtime.register import register
 from .w8a8_linear import w8a8_linear_torch, w8a8_linear_triton
-from .w8a8_small import takes_small, way_of
+from .w8a8_small import kernel_for, takes_small
 
 
 def w8a8_gated_triton(
@@ -47,9 +47,9 @@ def w8a8_gated_triton(
     if activation not in GATED:
         raise ValueError(f"w8a8_gated: unknown activation {activation!r}, use one of {', '.join(GATED)}")
     if out8 is not None and out_scale is not None and takes_small(x8, x_scale, weight_scale):
-        product, config = way_of(x8, x_scale, weight8, weight_scale, True)
+        gemm, config = kernel_for(x8, x_scale, weight8, weight_scale, True)
         largest = x_scale.new_empty(tokens, -(-outputs // config["BLOCK_N"]))
-        product(x8, x_scale, weight8, weight_scale, bias, out, config, activation, largest)
+        gemm(x8, x_scale, weight8, weight_scale, bias, out, config, activation, largest)
         quantise_rows_triton(out, out8, out_scale, group, static, bound, largest)
         if not rehearsing():
             # A rehearsal does not meet every number of tokens.
@@ -74,9 +74,9 @@ def w8a8_gated_torch(
     bound: float = 0.0,
 ) -> None:
     """Torch implementation: the CPU path and the reference of the tests."""
-    product = torch.empty(len(x8), len(weight8), dtype=out.dtype, device=out.device)
-    w8a8_linear_torch(x8, x_scale, weight8, weight_scale, bias, product)
-    act_and_mul_torch(product, activation, out, out8, out_scale, group, static, bound)
+    gemm = torch.empty(len(x8), len(weight8), dtype=out.dtype, device=out.device)
+    w8a8_linear_torch(x8, x_scale, weight8, weight_scale, bias, gemm)
+    act_and_mul_torch(gemm, activation, out, out8, out_scale, group, static, bound)
 
 
 w8a8_gated = register(w8a8_gated_torch, mutates=("out", "out8", "out_scale"), triton=w8a8_gated_triton)

@@ -34,7 +34,7 @@ def padded_tokens(tokens: int) -> int:
 
 
 @triton.jit
-def _add_product(
+def _add_dot(
     acc,  # [BLOCK_N, BLOCK_M]
     weight,  # [BLOCK_N, BLOCK_K]
     x,  # [BLOCK_M, BLOCK_K]
@@ -44,12 +44,12 @@ def _add_product(
     """`acc` plus the product of two tiles."""
     WHOLE: tl.constexpr = weight.dtype == tl.int8
     if x_scale is not None or weight_scale is not None:
-        product = tl.dot(weight, x.T, out_dtype=tl.int32 if WHOLE else tl.float32).to(tl.float32)
+        dot = tl.dot(weight, x.T, out_dtype=tl.int32 if WHOLE else tl.float32).to(tl.float32)
         if x_scale is not None:
-            product *= x_scale[None, :]
+            dot *= x_scale[None, :]
         if weight_scale is not None:
-            product *= weight_scale[:, None]
-        return acc + product
+            dot *= weight_scale[:, None]
+        return acc + dot
     elif WHOLE:
         return tl.dot(weight, x.T, acc, out_dtype=tl.int32)
     else:
@@ -75,12 +75,12 @@ def w8a8_gemm_kernel(
     stride_weight_output,
     stride_weight_scale_row,
     stride_weight_scale_block,
-    stride_out_part,
+    stride_out_partial,
     stride_out_token,
     tokens,
     splits,
     ACTIVATION: tl.constexpr,  # key of GATED or None
-    IN_PARTS: tl.constexpr,  # whether `out` gets the sums of each part of the inputs
+    SPLIT_K_PARTIALS: tl.constexpr,  # whether `out` gets the sums of each part of the inputs
     X_BLOCKS: tl.constexpr,  # whether x has a scale for each 128 inputs
     WEIGHT_BLOCKS: tl.constexpr,  # whether the matrix has
     SCALE_ROWS: tl.constexpr,  # outputs that share a scale of the matrix: 1 or 128
@@ -98,9 +98,9 @@ def w8a8_gemm_kernel(
     """
     tile = tl.program_id(1) * tl.num_programs(0) + tl.program_id(0)
     split = tl.program_id(2)
-    part = tl.cdiv(tl.cdiv(inputs, BLOCK_K), splits) * BLOCK_K
-    begin = split * part
-    end = tl.minimum(begin + part, inputs)
+    inputs_of_split = tl.cdiv(tl.cdiv(inputs, BLOCK_K), splits) * BLOCK_K
+    begin = split * inputs_of_split
+    end = tl.minimum(begin + inputs_of_split, inputs)
     local_rows = tl.arange(0, BLOCK_N)
     rows = tl.program_id(1) * BLOCK_N + local_rows
     # Rows past the end read the last one, and are not stored.
@@ -156,7 +156,7 @@ def w8a8_gemm_kernel(
         else:
             weight = tl.load(weight_tile_ptr, eviction_policy="evict_first")
             x = tl.load(x_tile_ptr, mask=here[:, None], other=0.0)
-        acc = _add_product(acc, weight, x, x_block_scale, weight_block_scale)
+        acc = _add_dot(acc, weight, x, x_block_scale, weight_block_scale)
         weight_tile_ptr += BLOCK_K
         x_tile_ptr += BLOCK_K
     for ahead in tl.static_range(AHEAD):
@@ -171,12 +171,12 @@ def w8a8_gemm_kernel(
             weight_block_scale = tl.load(weight_scale_row_ptr + at // BLOCK_K * stride_weight_scale_block)
         else:
             weight_block_scale = None
-        acc = _add_product(acc, first_weights[ahead], first_inputs[ahead], x_block_scale, weight_block_scale)
+        acc = _add_dot(acc, first_weights[ahead], first_inputs[ahead], x_block_scale, weight_block_scale)
     # Not earlier: a kernel that has waited relies on all before the last product being finished.
     let_next_start(PDL)
 
     acc = acc.to(tl.float32)
-    if splits > 1 and not IN_PARTS:
+    if splits > 1 and not SPLIT_K_PARTIALS:
         places = tl.arange(0, BLOCK_N)[:, None] * BLOCK_M + tl.arange(0, BLOCK_M)[None, :]
         tile_ptr = partial_ptr + tile.to(tl.int64) * BLOCK_N * BLOCK_M + places
         stride_split = (tl.num_programs(0) * tl.num_programs(1)).to(tl.int64) * BLOCK_N * BLOCK_M
@@ -192,8 +192,8 @@ def w8a8_gemm_kernel(
         acc *= weight_scale[:, None]
     if bias_ptr is not None:
         acc += tl.load(bias_ptr + weight_rows).to(tl.float32)[:, None]
-    if IN_PARTS:
-        out_ptr += split.to(tl.int64) * stride_out_part
+    if SPLIT_K_PARTIALS:
+        out_ptr += split.to(tl.int64) * stride_out_partial
     out = acc.to(out_ptr.dtype.element_ty)
     if ACTIVATION is not None:
         gate, up = out.to(tl.float32).reshape(BLOCK_N // 16, 2, 8, BLOCK_M).permute(0, 2, 3, 1).split()
@@ -235,12 +235,12 @@ def w8a8_gemm(
     block_k = BLOCK if by_block else config["BLOCK_K"]
     grid = (triton.cdiv(tokens, block_m), triton.cdiv(outputs, block_n), splits)
     tiles = grid[0] * grid[1]
-    in_parts = out.dim() == 3
-    apart = splits > 1 and not in_parts
-    partial = x_scale.new_empty(splits * tiles * block_n * block_m if apart else 0, dtype=torch.float32)
+    keeps_partials = out.dim() == 3
+    reduces = splits > 1 and not keeps_partials
+    partial = x_scale.new_empty(splits * tiles * block_n * block_m if reduces else 0, dtype=torch.float32)
     _launch(
         grid,
-        (x8, x_scale, weight8, weight_scale, bias, out, largest, partial, arrivals(x8.device, tiles if apart else 0)),
+        (x8, x_scale, weight8, weight_scale, bias, out, largest, partial, arrivals(x8.device, tiles if reduces else 0)),
         (
             inputs,
             outputs,
@@ -250,12 +250,12 @@ def w8a8_gemm(
             weight8.stride(0),
             weight_scale.stride(0),
             weight_scale.stride(-1),
-            out.stride(0) if in_parts else 0,
+            out.stride(0) if keeps_partials else 0,
             out.stride(-2),
         ),
         (tokens, splits),
         ACTIVATION=activation,
-        IN_PARTS=in_parts,
+        SPLIT_K_PARTIALS=keeps_partials,
         X_BLOCKS=x_scale.dim() > 1,
         WEIGHT_BLOCKS=weight_scale.dim() > 1,
         SCALE_ROWS=1 if len(weight_scale) == outputs else BLOCK,

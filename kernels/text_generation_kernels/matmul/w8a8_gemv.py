@@ -65,21 +65,21 @@ def _read(weight_ptrs, columns, inputs, step, MASK: tl.constexpr):
 
 
 @triton.jit
-def _products(weight, x, IN_THREAD: tl.constexpr, PLAIN: tl.constexpr):
+def _partial_dots(weight, x, IN_THREAD: tl.constexpr, PLAIN: tl.constexpr):
     """[BLOCK_N, BLOCK_K / IN_THREAD]: sums over what one thread has."""
     BLOCK_N: tl.constexpr = weight.shape[0]
-    PARTS: tl.constexpr = weight.shape[1] // IN_THREAD
+    CHUNKS: tl.constexpr = weight.shape[1] // IN_THREAD
     if weight.dtype != tl.int32:
-        products = weight.to(tl.float32) * x[None, :]
+        dots = weight.to(tl.float32) * x[None, :]
     elif PLAIN:
-        products = tl.zeros_like(weight)
+        dots = tl.zeros_like(weight)
         for byte in tl.static_range(4):
-            products += (weight << (24 - 8 * byte) >> 24) * (x << (24 - 8 * byte) >> 24)[None, :]
+            dots += (weight << (24 - 8 * byte) >> 24) * (x << (24 - 8 * byte) >> 24)[None, :]
     else:
-        products = tl.inline_asm_elementwise(
+        dots = tl.inline_asm_elementwise(
             "dp4a.s32.s32 $0, $1, $2, 0;", "=r,r,r", [weight, x[None, :]], dtype=tl.int32, is_pure=True, pack=1
         )
-    return tl.sum(tl.reshape(products, [BLOCK_N, PARTS, IN_THREAD]), axis=2)
+    return tl.sum(tl.reshape(dots, [BLOCK_N, CHUNKS, IN_THREAD]), axis=2)
 
 
 @triton.jit
@@ -130,8 +130,8 @@ def w8a8_gemv_kernel(
         if step + 1 < STEPS:
             weights += (_read(weight_ptrs, columns, inputs, step + 1, MASK and step + 2 == STEPS),)
         x = _inputs(x_ptr, columns, inputs, step)
-        products = _products(weights[step], x if QUANTISED else _codes(x, inverse), IN_THREAD, PLAIN)
-        acc = products if step == 0 else acc + products  # noqa: F821
+        dots = _partial_dots(weights[step], x if QUANTISED else _codes(x, inverse), IN_THREAD, PLAIN)
+        acc = dots if step == 0 else acc + dots  # noqa: F821
 
     sums = tl.sum(acc, axis=1).to(tl.float32) * x_scale * weight_scale
     store_outputs(sums, bias_ptr, weight_rows, out_ptr, block, outputs, ACTIVATION, BLOCK_N)
@@ -146,7 +146,7 @@ def takes_gemv(x: Tensor, weight8: Tensor, weight_scale: Tensor) -> bool:
     return by_rows and x.shape[1] % 16 == 0 and weight8.stride(0) % 16 == 0
 
 
-def rows_blocks(inputs: int, quantises: bool) -> dict[str, int]:
+def w8a8_blocks(inputs: int, quantises: bool) -> dict[str, int]:
     """Launch settings of `w8a8_gemv`. `quantises`: it gets no codes. Rows that are longer than a step and no multiple
     of it have steps of half as many inputs, and programs of half as many threads.
     """
@@ -170,7 +170,7 @@ def w8a8_gemv(
 ) -> None:
     """Launches the product of one token: arguments as of `w8a8_linear`; `takes_gemv` has said yes."""
     outputs, inputs = weight8.shape
-    config = rows_blocks(inputs, x.dtype != weight8.dtype)
+    config = w8a8_blocks(inputs, x.dtype != weight8.dtype)
     steps, words = triton.cdiv(inputs, config["BLOCK_K"]), 1
     if weight8.dtype == torch.int8:
         # What counts inputs counts words then.

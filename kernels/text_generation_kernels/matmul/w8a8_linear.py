@@ -84,10 +84,10 @@ def w8a8_linear_triton(
         w8a8_gemv(x, x_scale, weight8, weight_scale, bias, out, activation, bound)
     else:
         x8, scale = _codes(x, x_scale, weight8.dtype, bound, quantise_rows_triton)
-        product = out if activation is None else out.new_empty(len(x), len(weight8))
-        _product(x8, scale, weight8, weight_scale, bias, product)
+        result = out if activation is None else out.new_empty(len(x), len(weight8))
+        _gemm(x8, scale, weight8, weight_scale, bias, result)
         if activation is not None:
-            act_and_mul_triton(product, activation, out)
+            act_and_mul_triton(result, activation, out)
 
 
 def _codes(
@@ -101,9 +101,7 @@ def _codes(
     return x8, scale
 
 
-def _product(
-    x8: Tensor, x_scale: Tensor, weight8: Tensor, weight_scale: Tensor, bias: Tensor | None, out: Tensor
-) -> None:
+def _gemm(x8: Tensor, x_scale: Tensor, weight8: Tensor, weight_scale: Tensor, bias: Tensor | None, out: Tensor) -> None:
     """Of codes, by the kernel for several tokens or by a library."""
     tokens = len(x8)
     config = hopper_settings(x8, x_scale, weight8, weight_scale)
@@ -111,14 +109,14 @@ def _product(
         fp8_small_hopper(x8, x_scale, weight8, weight_scale, bias, out, config)
         return
     size = padded_tokens(tokens)
-    ways: tuple[int, ...] = (library(x8, x_scale, weight8, weight_scale, size),) if tokens > MAX_TOKENS else ()
+    algorithms: tuple[int, ...] = (library(x8, x_scale, weight8, weight_scale, size),) if tokens > MAX_TOKENS else ()
     sizes: tuple[int, ...] = (size,)
     if tokens > MAX_TOKENS and rehearsing():
         # It does not meet every number of tokens.
-        ways, sizes = (*ways, SUMS), _MANY
-    for way in ways:
-        if way and takes(way, x8, x_scale, weight8, weight_scale):
-            library_gemm(way, x8, x_scale, weight8, weight_scale, bias, out)
+        algorithms, sizes = (*algorithms, SUMS), _MANY
+    for algorithm in algorithms:
+        if algorithm and takes(algorithm, x8, x_scale, weight8, weight_scale):
+            library_gemm(algorithm, x8, x_scale, weight8, weight_scale, bias, out)
             if not rehearsing():
                 return
     for each in sizes:
@@ -193,12 +191,12 @@ def w8a8_linear_torch(
 ) -> None:
     """Torch implementation, in float32: the CPU path and the reference of the tests."""
     x8, scale = _codes(x, x_scale, weight8.dtype, bound, quantise_torch)
-    product = functional.linear(dequantise(x8, scale), dequantise(weight8, weight_scale))
-    product = product if bias is None else product + bias
+    result = functional.linear(dequantise(x8, scale), dequantise(weight8, weight_scale))
+    result = result if bias is None else result + bias
     if activation is None:
-        out.copy_(product)
+        out.copy_(result)
     else:
-        act_and_mul_torch(product.to(out.dtype), activation, out)
+        act_and_mul_torch(result.to(out.dtype), activation, out)
 
 
 def dequantise(values: Tensor, scale: Tensor) -> Tensor:

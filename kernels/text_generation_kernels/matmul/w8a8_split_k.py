@@ -21,21 +21,21 @@ from torch import Tensor
 from ..runtime.register import register, triton_enabled
 from ._partials import check_partials
 from .w8a8_linear import w8a8_linear_torch
-from .w8a8_small import takes_small, way_of
+from .w8a8_small import kernel_for, takes_small
 
 
 def w8a8_splits(x8: Tensor, x_scale: Tensor, weight8: Tensor, weight_scale: Tensor) -> int:
     """Into how many parts this product is best divided, 1 where `w8a8_linear` is for it."""
     if not (x8.is_cuda and triton_enabled() and takes_small(x8, x_scale, weight_scale)):
         return 1
-    return way_of(x8, x_scale, weight8, weight_scale, False).config["splits"]
+    return kernel_for(x8, x_scale, weight8, weight_scale, False).config["splits"]
 
 
 def w8a8_split_k_triton(x8: Tensor, x_scale: Tensor, weight8: Tensor, weight_scale: Tensor, out: Tensor) -> None:
     """Triton implementation. Raises ValueError for another number of parts than `w8a8_splits` says."""
-    product, config = way_of(x8, x_scale, weight8, weight_scale, False)
+    gemm, config = kernel_for(x8, x_scale, weight8, weight_scale, False)
     check_partials("w8a8_split_k", out, config["splits"], len(x8), len(weight8))
-    product(x8, x_scale, weight8, weight_scale, None, out, config)
+    gemm(x8, x_scale, weight8, weight_scale, None, out, config)
 
 
 def w8a8_split_k_torch(x8: Tensor, x_scale: Tensor, weight8: Tensor, weight_scale: Tensor, out: Tensor) -> None:

@@ -28,7 +28,7 @@ from torch import Tensor
 
 from ..runtime.launch import Launcher, arrivals, is_last, let_next_start, wait_for_previous
 from ..runtime.triton import tl, triton
-from ._weight_only_block import add_block, ask_for, load_inputs
+from ._weight_only_block import add_block, load_inputs, prefetch_l2
 from .code_conversion import load_table
 from .group_quantisation import BLOCK
 from .weight_only_tiles import of_outputs, zeros
@@ -81,9 +81,9 @@ def weight_only_gemm_kernel(
     tile = tl.program_id(1) * tl.num_programs(0) + tl.program_id(0)
     split = tl.program_id(2)
     blocks = tl.cdiv(inputs, BLOCK_K)
-    part = tl.cdiv(blocks, splits)
-    begin = split * part
-    end = tl.minimum(begin + part, blocks)
+    blocks_of_split = tl.cdiv(blocks, splits)
+    begin = split * blocks_of_split
+    end = tl.minimum(begin + blocks_of_split, blocks)
     rows = tl.program_id(1) * ROWS + tl.arange(0, BLOCK_N)
     # Rows past the end read the last one, and are not stored.
     row_end = tl.minimum(tl.program_id(1) * ROWS + ROWS, outputs)
@@ -138,7 +138,7 @@ def weight_only_gemm_kernel(
         if LATER and not PLAIN:  # noqa: SIM102 - this the compiler knows, the next is of the device
             if number + LATER < end:
                 later = tl.where(block + LATER >= end, block + LATER - end + begin, block + LATER)
-                ask_for(line_ptrs + later * step)
+                prefetch_l2(line_ptrs + later * step)
         block_ptrs = row_ptrs + block * step
         left = inputs - block * BLOCK_K
         x = load_inputs(x_rows + block * BLOCK_K, here, left, MASK_K)
@@ -189,10 +189,10 @@ def weight_only_gemm_kernel(
             return
         acc = zeros(BLOCK_N, BLOCK_M, SWAP)
         # Some parts at once, because each waits for memory.
-        for first_part in range(0, splits, 4):
+        for first_split in range(0, splits, 4):
             for index in tl.static_range(4):
-                part_ptr = tile_ptr + (first_part + index) * stride_split
-                acc += tl.load(part_ptr, mask=first_part + index < splits, other=0.0, cache_modifier=".cg")
+                partial_ptrs = tile_ptr + (first_split + index) * stride_split
+                acc += tl.load(partial_ptrs, mask=first_split + index < splits, other=0.0, cache_modifier=".cg")
     if bias_ptr is not None:
         acc += of_outputs(tl.load(bias_ptr + weight_rows).to(tl.float32), SWAP)
     token_places += tl.program_id(0) * BLOCK_M

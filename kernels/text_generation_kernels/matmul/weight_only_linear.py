@@ -94,25 +94,25 @@ def weight_only_linear_triton(
     if tokens == 1 and fits and takes_gemv(x, packed, scales, table):
         w4a16_gemv(x, packed, scales, zeros, bias, out, activation)
         return
-    product = out if activation is None else out.new_empty(tokens, outputs)
+    result = out if activation is None else out.new_empty(tokens, outputs)
     sizes: tuple[int, ...] = (max(_SMALLEST_TILE, 1 << (tokens - 1).bit_length()),)
     if tokens > _FEW and rehearsing():
         # It does not meet every number of tokens.
         sizes = (*_MANY, 8 * MAX_TOKENS)
     for size in sizes:
         if fits and (config := small_settings(x, packed, scales, table, size)) is not None:
-            w4a16_small_hopper(x, packed, scales, zeros, bias, product, config)
+            w4a16_small_hopper(x, packed, scales, zeros, bias, result, config)
             continue
         many = fits and size > _SOME and takes_large(x, packed, scales, table)
         config = settings(x, packed, size, many, table is not None)
         if many and config["splits"]:
-            w4a16_large_hopper(x, packed, scales, zeros, bias, product, config)
+            w4a16_large_hopper(x, packed, scales, zeros, bias, result, config)
         elif fits and size <= MAX_TOKENS and config["splits"]:
-            weight_only_gemm(x, packed, scales, zeros, table, bias, product, config)
+            weight_only_gemm(x, packed, scales, zeros, table, bias, result, config)
         else:
-            by_matrix(x, packed, scales, zeros, table, bias, product, group_size)
+            dequantise_and_matmul(x, packed, scales, zeros, table, bias, result, group_size)
     if activation is not None:
-        act_and_mul_triton(product, activation, out)
+        act_and_mul_triton(result, activation, out)
 
 
 def _check(x: Tensor, packed: Tensor, bias: Tensor | None, out: Tensor, activation: str | None) -> None:
@@ -151,7 +151,7 @@ def _fits(x: Tensor, packed: Tensor, scales: Tensor, out: Tensor, group_size: in
     )
 
 
-def by_matrix(
+def dequantise_and_matmul(
     x: Tensor,
     packed: Tensor,
     scales: Tensor,
@@ -163,10 +163,10 @@ def by_matrix(
 ) -> None:
     """Some outputs at a time: their weights in 16 bits, and the library's product with them."""
     outputs, inputs = packed.shape[0], x.shape[1]
-    part = max(1, _SCRATCH_BYTES // (inputs * x.element_size()))
-    matrix = x.new_empty(min(part, outputs), inputs)
-    for first in range(0, outputs, part):
-        rows = slice(first, min(first + part, outputs))
+    chunk = max(1, _SCRATCH_BYTES // (inputs * x.element_size()))
+    matrix = x.new_empty(min(chunk, outputs), inputs)
+    for first in range(0, outputs, chunk):
+        rows = slice(first, min(first + chunk, outputs))
         weight = matrix[: rows.stop - first]
         dequantise(
             packed[rows],

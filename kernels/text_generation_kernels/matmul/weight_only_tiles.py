@@ -5,7 +5,7 @@ from ..runtime.triton import tl, triton
 
 
 @triton.jit
-def product(weight, x, acc, SWAP: tl.constexpr):
+def add_dot(weight, x, acc, SWAP: tl.constexpr):
     """`acc` plus the product: [outputs, tokens], or [tokens, outputs] where `SWAP`."""
     if SWAP:
         return tl.dot(x, weight.T, acc)
@@ -15,7 +15,7 @@ def product(weight, x, acc, SWAP: tl.constexpr):
 
 @triton.jit
 def zeros(OUTPUTS: tl.constexpr, TOKENS: tl.constexpr, SWAP: tl.constexpr):
-    """What `product` adds to."""
+    """What `add_dot` adds to."""
     if SWAP:
         return tl.zeros([TOKENS, OUTPUTS], dtype=tl.float32)
     else:
@@ -24,7 +24,7 @@ def zeros(OUTPUTS: tl.constexpr, TOKENS: tl.constexpr, SWAP: tl.constexpr):
 
 @triton.jit
 def of_outputs(values, SWAP: tl.constexpr):
-    """One value for each output, beside what `product` returns."""
+    """One value for each output, beside what `add_dot` returns."""
     return values[None, :] if SWAP else values[:, None]
 
 

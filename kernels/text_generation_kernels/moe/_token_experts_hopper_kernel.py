@@ -49,7 +49,7 @@ def _keys(logits_ptr, EXPERTS: gl.constexpr, BLOCK_E: gl.constexpr, WARPS: gl.co
 
 
 @gluon.jit
-def _choose(
+def _top_k(
     keys,
     slots,
     place,
@@ -69,7 +69,7 @@ def _choose(
         keys = gl.where(keys == best, _SMALLEST, keys)
         chosen = gl.where(slots == slot, best, chosen)
         if slot >= LEAD and slot < LEAD + EARLY:
-            _ask_up(slot - LEAD, _ids(chosen, slots, slot + 1), slots, place, up, HALF, STAGES)
+            _prefetch_up(slot - LEAD, _ids(chosen, slots, slot + 1), slots, place, up, HALF, STAGES)
             hopper.async_copy.commit_group()
     return chosen
 
@@ -92,7 +92,7 @@ def _shares(logits, chosen, slots, TYPE: gl.constexpr, TOP_K: gl.constexpr, NORM
 
 
 @gluon.jit
-def _ask_up(step, ids, slots, place, up, HALF: gl.constexpr, STAGES: gl.constexpr):
+def _prefetch_up(step, ids, slots, place, up, HALF: gl.constexpr, STAGES: gl.constexpr):
     """Asks for the tile of a step of the first product: gate rows, and then up rows."""
     first_up, programs, hidden, inner = place
     up_tiles, up_ptrs, up_inside = up
@@ -107,12 +107,12 @@ def _ask_up(step, ids, slots, place, up, HALF: gl.constexpr, STAGES: gl.constexp
 
 
 @gluon.jit
-def _ask(step, work, place, up, down, HALF: gl.constexpr, ROWS: gl.constexpr, STAGES: gl.constexpr):
+def _prefetch(step, work, place, up, down, HALF: gl.constexpr, ROWS: gl.constexpr, STAGES: gl.constexpr):
     """Asks for the tile of a step, where there is one, of the first product or then of the second."""
     ups, steps, first_down, ids, slots = work
     down_tiles, down_ptrs, down_inside = down
     if step < ups:
-        _ask_up(step, ids, slots, place, up, HALF, STAGES)
+        _prefetch_up(step, ids, slots, place, up, HALF, STAGES)
     elif step < steps:
         _, programs, _, inner = place
         tile = first_down + (step - ups) * programs
@@ -144,7 +144,7 @@ def _wait_for_all(arrived_ptr, programs):
 @gluon.jit
 def _store_activated(
     activated_ptr,
-    products,
+    dots,
     program,
     programs,
     ups,
@@ -154,7 +154,7 @@ def _store_activated(
 ):
     """What the second product reads, of all tiles of a program at once."""
     few: gl.constexpr = gl.BlockedLayout([1, 1], [32 // HALF, HALF], [gl.num_warps(), 1], [1, 0])
-    both = products._reinterpret(gl.float32, [BLOCK_U, 2 * HALF], gl.SwizzledSharedLayout(1, 1, 1, [1, 0]))
+    both = dots._reinterpret(gl.float32, [BLOCK_U, 2 * HALF], gl.SwizzledSharedLayout(1, 1, 1, [1, 0]))
     gate, up = both.slice(0, HALF, 1).load(few), both.slice(HALF, HALF, 1).load(few)
     steps = gl.arange(0, BLOCK_U, gl.SliceLayout(1, few))[:, None]
     rows = gl.arange(0, HALF, gl.SliceLayout(0, few))[None, :]
@@ -189,7 +189,7 @@ def token_experts_kernel(
     STAGES: gl.constexpr,  # tiles in shared memory
     BLOCK_U: gl.constexpr,  # power of two, at least the tiles of the first product that a program takes
     BLOCK_T: gl.constexpr,  # likewise of the second
-    LEAD: gl.constexpr,  # as of `_choose`
+    LEAD: gl.constexpr,  # as of `_top_k`
     EARLY: gl.constexpr,  # likewise, at most STAGES - 1
     PDL: gl.constexpr,
 ):
@@ -206,7 +206,7 @@ def token_experts_kernel(
     down_tiles = up_tiles._reinterpret(
         TYPE, [STAGES, ROWS, BLOCK_S, BLOCK_I], gl.SwizzledSharedLayout(1, 1, 1, [2, 1, 0])
     )
-    products = gl.allocate_shared_memory(gl.float32, [2 * BLOCK_U, HALF, 1], gl.SwizzledSharedLayout(1, 1, 1, [1, 0]))
+    dots = gl.allocate_shared_memory(gl.float32, [2 * BLOCK_U, HALF, 1], gl.SwizzledSharedLayout(1, 1, 1, [1, 0]))
     sums = gl.allocate_shared_memory(gl.float32, [BLOCK_T, ROWS, BLOCK_S], gl.SwizzledSharedLayout(1, 1, 1, [1, 0]))
     # Who has one tile more of the first product has one fewer of the second.
     first_down = programs - 1 - program
@@ -225,7 +225,7 @@ def token_experts_kernel(
     up = up_tiles, up_ptrs, up_inside
     logits, keys = _keys(logits_ptr, EXPERTS, BLOCK_E, WARPS)
     slots = gl.arange(0, BLOCK_S, keys.type.layout)
-    chosen = _choose(keys, slots, place, up, SLOTS, HALF, STAGES, LEAD, EARLY)
+    chosen = _top_k(keys, slots, place, up, SLOTS, HALF, STAGES, LEAD, EARLY)
     ids = _ids(chosen, slots, SLOTS)
     x = gl.load(x_ptr + columns, mask=columns < hidden, other=0.0).to(gl.float32)
     rows = gl.arange(0, ROWS, gl.SliceLayout(1, gl.SliceLayout(2, experts)))[:, None, None]
@@ -237,17 +237,17 @@ def token_experts_kernel(
     work = ups, steps, first_down, ids, slots
     down = down_tiles, down_ptrs, down_inside
     for step in range(EARLY, STAGES - 1):
-        _ask(step, work, place, up, down, HALF, ROWS, STAGES)
+        _prefetch(step, work, place, up, down, HALF, ROWS, STAGES)
     shares = _shares(logits, chosen, slots, logits_ptr.dtype.element_ty, SLOTS, NORM)
     for step in range(ups):
         hopper.async_copy.wait_group(STAGES - 2)
         # The copies of all threads have come, and what the last step read is free.
         gl.thread_barrier()
-        _ask(step + STAGES - 1, work, place, up, down, HALF, ROWS, STAGES)
+        _prefetch(step + STAGES - 1, work, place, up, down, HALF, ROWS, STAGES)
         for half in gl.static_range(2):
             tile = up_tiles.index(2 * (step % STAGES) + half).load(pairs)
-            products.index(2 * step + half).store(gl.sum(tile.to(gl.float32) * x[None, :], axis=1)[:, None])
-    _store_activated(activated_ptr, products, program, programs, ups, HALF, BLOCK_U, ACTIVATION)
+            dots.index(2 * step + half).store(gl.sum(tile.to(gl.float32) * x[None, :], axis=1)[:, None])
+    _store_activated(activated_ptr, dots, program, programs, ups, HALF, BLOCK_U, ACTIVATION)
 
     # What results are added to, and where they go: [tiles of the second product, ROWS].
     flat: gl.constexpr = gl.BlockedLayout([1, 1, BLOCK_S], [1, 32, 1], [WARPS, 1, 1], [2, 1, 0])
@@ -267,7 +267,7 @@ def token_experts_kernel(
     for step in range(ups, steps):
         hopper.async_copy.wait_group(STAGES - 2)
         gl.thread_barrier()
-        _ask(step + STAGES - 1, work, place, up, down, HALF, ROWS, STAGES)
+        _prefetch(step + STAGES - 1, work, place, up, down, HALF, ROWS, STAGES)
         # Not earlier: what the next kernel asks for would stand before what is still asked for here.
         if PDL and step == steps - 1:
             cuda.gdc_launch_dependents()

@@ -25,7 +25,7 @@ class ExpertMatrix(NamedTuple):
     table: Tensor | None = None
     """[16] float32"""
     group_size: int = 0
-    eight_bit_rows: bool = False
+    w8a8: bool = False
     """Of float8: whether what it is multiplied by may be rounded to 8 bits too."""
     e2m1: bool = False
     """Whether codes are the bits of 4-bit floats (OCP Microscaling Formats, 2023), as the table has them too, and no

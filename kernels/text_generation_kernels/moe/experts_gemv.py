@@ -16,8 +16,8 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from ..matmul.bf16_gemv import add_rest_of_rows, load_sum, read_weights, store_sum
-from ..matmul.gemv_blocks import choosing_blocks, gemv_blocks, sum_blocks
+from ..matmul.bf16_gemv import add_rest_of_rows, load_residual, read_weights, store_with_residual
+from ..matmul.gemv_blocks import gemv_blocks, routing_blocks, sum_blocks
 from ..matmul.rows import weight_rows_of
 from ..norm.activations import activation as activation_of
 from ..norm.activations import gated_activation, is_gated, plain_name
@@ -30,7 +30,7 @@ MOST_EXPERTS = 256
 """Of which a program chooses."""
 
 
-class Choice(NamedTuple):
+class Routing(NamedTuple):
     """Of the experts of one token by the first product."""
 
     logits: Tensor
@@ -88,7 +88,7 @@ def _expert_of(
 
 
 @triton.jit
-def _store_choice(
+def _store_routing(
     logits_ptr,
     ids_ptr,
     shares_ptr,
@@ -167,7 +167,7 @@ def expert_gemv_kernel(
     weight_ptrs = rows_ptr + weight_rows.to(tl.int64)[:, None] * inputs + columns[None, :]
     weight = read_weights(weight_ptrs, (columns < read)[None, :], MASK)
     if logits_ptr is not None and (block == 0) & (row == 0):
-        _store_choice(
+        _store_routing(
             logits_ptr, ids_ptr, shares_ptr, scale, first, EXPERTS, TOP_K, NORM, SHARED, BLOCK_E, BLOCK_S, TINY
         )
     # Not earlier: the kernel after this one relies on all before it being finished, and on the ids.
@@ -238,7 +238,7 @@ def expert_gemv_sum_kernel(
     let_next_start(PDL)
     shares = tl.load(shares_ptr + rows, mask=here, other=0.0)
     out_ptrs = out_ptr + token.to(tl.int64) * outputs + places
-    before = load_sum(out_ptrs, places < outputs, ADDS)
+    before = load_residual(out_ptrs, places < outputs, ADDS)
     x_ptrs = x_ptr + rows.to(tl.int64)[:, None] * inputs
     read = here[:, None] & (columns < inputs)[None, :]
     x = tl.load(x_ptrs + columns[None, :], mask=read, other=0.0).to(tl.float32)
@@ -256,7 +256,7 @@ def expert_gemv_sum_kernel(
         acc += tl.load(bias_ptr + outs, mask=here[:, None], other=0.0).to(tl.float32)
     acc *= shares[:, None]
     out = tl.sum(acc.to(out_ptr.dtype.element_ty).to(tl.float32), axis=0)
-    store_sum(out_ptrs, out, before, places < outputs, ADDS)
+    store_with_residual(out_ptrs, out, before, places < outputs, ADDS)
 
 
 _launch = Launcher(expert_gemv_kernel)
@@ -271,14 +271,16 @@ def expert_gemv(
     activation: str,
     ids: Tensor,
     held: int | None,
-    choice: Choice | None = None,
+    routing: Routing | None = None,
 ) -> None:
     """Launches the first product of each row of `out` with the matrix of its expert, [experts, outputs, inputs].
-    `held`: how many experts this rank has, where others have some. With `choice`, `ids` [1, slots] are written.
+    `held`: how many experts this rank has, where others have some. With `routing`, `ids` [1, slots] are written.
     """
     _, outputs, inputs = weight.shape
-    config = gemv_blocks(weight) if choice is None else choosing_blocks(weight)
-    logits, shares, options = (None, None, None) if choice is None else (choice.logits, choice.shares, choice.options)
+    config = gemv_blocks(weight) if routing is None else routing_blocks(weight)
+    logits, shares, options = (
+        (None, None, None) if routing is None else (routing.logits, routing.shares, routing.options)
+    )
     _launch(
         (triton.cdiv(outputs, config["BLOCK_N"]), len(out)),
         (x, weight, bias, logits, ids, shares, out),
@@ -290,7 +292,7 @@ def expert_gemv(
         MASK=held is not None or inputs % config["BLOCK_K"] != 0,
         WARPS=config["num_warps"],
         **config,
-        **({} if choice is None else choice.constants),
+        **({} if routing is None else routing.constants),
     )
 
 

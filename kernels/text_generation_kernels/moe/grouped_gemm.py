@@ -12,7 +12,7 @@ from ._grouped_gemm_tiles import GROUP, has_pairs, rows_of_tile, store_rows, til
 
 
 @triton.jit
-def _product(
+def _tile_gemm(
     x_ptrs,
     x_valid,  # [BLOCK_M, 1]
     weight_ptrs,
@@ -77,7 +77,7 @@ def grouped_gemm_kernel(
     x_ptrs = x_ptr + x_rows.to(tl.int64)[:, None] * stride_x_row + inner
     expert_ptr = weight_ptr + expert.to(tl.int64) * stride_weight_expert
     weight_ptrs = expert_ptr + weight_rows.to(tl.int64)[:, None] * stride_weight_output + inner
-    acc = _product(x_ptrs, here[:, None], weight_ptrs, inputs, MASK_K, BLOCK_M, BLOCK_N, BLOCK_K)
+    acc = _tile_gemm(x_ptrs, here[:, None], weight_ptrs, inputs, MASK_K, BLOCK_M, BLOCK_N, BLOCK_K)
     let_next_start(PDL)
 
     store_rows(

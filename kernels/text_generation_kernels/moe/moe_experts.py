@@ -35,7 +35,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..matmul.bf16_gemv import load_sum, store_sum
+from ..matmul.bf16_gemv import load_residual, store_with_residual
 from ..matmul.group_quantisation import BLOCK
 from ..norm.activations import ALONE, GATED, is_gated
 from ..norm.quantise_rows import quantise_rows
@@ -48,7 +48,7 @@ from ._experts_torch import moe_experts_torch
 from ._grouped_gemm_tiles import is_here
 from .expert_matrix import ExpertMatrix
 from .experts_gemv import expert_gemv, expert_gemv_sum
-from .fp8_grouped_gemm import BLOCK_K as EIGHT_BLOCK
+from .fp8_grouped_gemm import BLOCK_K as FP8_BLOCK
 from .fp8_grouped_gemm import fp8_grouped_gemm
 from .grouped_gemm import grouped_gemm
 from .moe_align import moe_align_triton
@@ -56,7 +56,7 @@ from .weight_only_grouped_gemm import weight_only_grouped_gemm
 
 _DIRECT = 1
 """Rows of a tile that is not sorted."""
-_EIGHT_BIT_ROWS = 64
+_W8A8_HEIGHT = 64
 """Tiles of so many rows are multiplied in 8 bits where the matrix allows it."""
 _DETERMINISTIC = 64
 """Rows of a tile in deterministic mode, whatever is in the step."""
@@ -99,7 +99,7 @@ def moe_combine_kernel(
             here = valid & is_here(tl.load(ids_ptr + row), HELD)
         total += tl.load(rows_ptr + row * hidden + columns, mask=here, other=0.0).to(tl.float32)
     out_ptrs = out_ptr + token * hidden + columns
-    store_sum(out_ptrs, total, load_sum(out_ptrs, valid, ADDS), valid, ADDS)
+    store_with_residual(out_ptrs, total, load_residual(out_ptrs, valid, ADDS), valid, ADDS)
 
 
 _launch_combine = Launcher(moe_combine_kernel)
@@ -121,16 +121,16 @@ def tiles_of(height: int, gate_up: ExpertMatrix, down: ExpertMatrix, activation:
 def _settings(height: int, matrix: ExpertMatrix, inputs: int) -> Mapping[str, int]:
     card = {"shared_kib": shared_kib(matrix.weight.device), "block_m": height}
     sizes = {"outputs": matrix.outputs, "inputs": inputs}
-    if _by_eight_bits(matrix, height):
+    if _is_w8a8(matrix, height):
         return nearest("fp8_grouped_gemm", **card, **sizes)
     if matrix.is_packed:
         return nearest("weight_only_grouped_gemm", **card, bits=matrix.bits, groups=matrix.groups, **sizes)
     return nearest("grouped_gemm", **card, **sizes)
 
 
-def _by_eight_bits(matrix: ExpertMatrix, height: int) -> bool:
+def _is_w8a8(matrix: ExpertMatrix, height: int) -> bool:
     """Whether rows are rounded to float8: where weights would be converted for many rows, and the card has products."""
-    return matrix.eight_bit_rows and height >= _EIGHT_BIT_ROWS and has_fp8_products(matrix.weight.device)
+    return matrix.w8a8 and height >= _W8A8_HEIGHT and has_fp8_products(matrix.weight.device)
 
 
 def tile_height(tokens: int, slots: int, experts: int, bits: int, deterministic: bool) -> int:
@@ -182,7 +182,7 @@ def moe_experts_triton(
     up_zeros: Tensor | None,
     up_table: Tensor | None,
     up_group: int,
-    up_eight: bool,
+    up_w8a8: bool,
     up_e2m1: bool,
     down_weight: Tensor,
     down_bias: Tensor | None,
@@ -190,7 +190,7 @@ def moe_experts_triton(
     down_zeros: Tensor | None,
     down_table: Tensor | None,
     down_group: int,
-    down_eight: bool,
+    down_w8a8: bool,
     down_e2m1: bool,
     activation: str,
     deterministic: bool,
@@ -199,8 +199,8 @@ def moe_experts_triton(
     adds: bool = False,
 ) -> None:
     """Triton implementation."""
-    gate_up = ExpertMatrix(up_weight, up_bias, up_scales, up_zeros, up_table, up_group, up_eight, up_e2m1)
-    down = ExpertMatrix(down_weight, down_bias, down_scales, down_zeros, down_table, down_group, down_eight, down_e2m1)
+    gate_up = ExpertMatrix(up_weight, up_bias, up_scales, up_zeros, up_table, up_group, up_w8a8, up_e2m1)
+    down = ExpertMatrix(down_weight, down_bias, down_scales, down_zeros, down_table, down_group, down_w8a8, down_e2m1)
     chosen = tile_height(*ids.shape, all_experts, down.bits, deterministic)
     held = down.experts if down.experts < all_experts else None
     # Tiles follow from the number of tokens, and a rehearsal does not meet all of those.
@@ -227,12 +227,12 @@ def run_experts(
     hidden, inner = down.outputs, inner_of(gate_up, activation)
     alignment = None if tiles.height == _DIRECT else moe_align_triton(ids, down.experts, tiles.height, held)
     activated = x.new_empty(tokens * slots, inner)
-    product(x, gate_up, ids, alignment, None, activation, tiles.height, tiles.up, held, activated)
+    expert_gemm(x, gate_up, ids, alignment, None, activation, tiles.height, tiles.up, held, activated)
     if alignment is None and not down.is_packed:
         expert_gemv_sum(activated, down.weight, down.bias, ids, weights, held, out, adds)
         return
     rows = x.new_empty(tokens * slots, hidden)
-    product(activated, down, ids, alignment, weights, None, tiles.height, tiles.down, held, rows)
+    expert_gemm(activated, down, ids, alignment, weights, None, tiles.height, tiles.down, held, rows)
     _launch_combine(
         (tokens, triton.cdiv(hidden, _COMBINE_BLOCK)),
         (rows, ids, out),
@@ -245,7 +245,7 @@ def run_experts(
     )
 
 
-def product(
+def expert_gemm(
     x: Tensor,
     matrix: ExpertMatrix,
     ids: Tensor,
@@ -268,11 +268,11 @@ def product(
             grouped_gemm(*matrices, ids, alignment, row_weights, activation, height, config, out)
         return
     rest = ids, alignment, row_weights, activation
-    if alignment is not None and _by_eight_bits(matrix, height):
-        blocks = triton.cdiv(x.shape[1], EIGHT_BLOCK)
+    if alignment is not None and _is_w8a8(matrix, height):
+        blocks = triton.cdiv(x.shape[1], FP8_BLOCK)
         x8 = torch.empty_like(x, dtype=torch.float8_e4m3fn)
         scale = x.new_empty((len(x), blocks) if matrix.groups > 1 else len(x), dtype=torch.float32)
-        quantise_rows(x, x8, scale, EIGHT_BLOCK if matrix.groups > 1 else 0)
+        quantise_rows(x, x8, scale, FP8_BLOCK if matrix.groups > 1 else 0)
         fp8_grouped_gemm(x8, scale, matrix.weight, matrix.scales, matrix.bias, *rest, height, config, out)
         return
     weight_only_grouped_gemm(x, matrix, *rest, max(height, _SMALLEST_CODES_TILE), config, held, out)

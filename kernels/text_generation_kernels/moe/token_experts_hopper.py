@@ -12,7 +12,7 @@ from ..runtime.device import is_hopper, num_processors
 from ..runtime.launch import Launcher
 from ._token_experts_hopper_kernel import token_experts_kernel
 from .expert_matrix import ExpertMatrix
-from .experts_gemv import Choice
+from .experts_gemv import Routing
 
 _HALF, _STAGES, _WARPS = 4, 4, 8
 """Gate rows of a tile, tiles in shared memory, warps. On an H200 one token's pass through Qwen3-30B-A3B takes 2,148 us
@@ -75,13 +75,13 @@ def early_tiles(tiles: int, slots: int, programs: int) -> dict[str, int]:
 
 
 def token_settings(
-    x: Tensor, choice: Choice, gate_up: ExpertMatrix, down: ExpertMatrix, all_experts: int
+    x: Tensor, routing: Routing, gate_up: ExpertMatrix, down: ExpertMatrix, all_experts: int
 ) -> Mapping[str, int] | None:
     """Launch settings of `token_experts`, None where it does not compute this."""
-    options, tensors = choice.options, (x, gate_up.weight, down.weight)
+    options, tensors = routing.options, (x, gate_up.weight, down.weight)
     takes = (
         is_hopper(x.device)
-        and x.element_size() == choice.logits.element_size() == 2
+        and x.element_size() == routing.logits.element_size() == 2
         and options.norm < 2
         and options.shared == 0
         and down.experts == all_experts
@@ -96,7 +96,7 @@ def token_settings(
 
 def token_experts(
     x: Tensor,
-    choice: Choice,
+    routing: Routing,
     gate_up: Tensor,
     down: Tensor,
     activation: str,
@@ -112,10 +112,10 @@ def token_experts(
     On one stream at a time: programs of all calls count their arrivals in one place. Run once before a capture.
     """
     experts, hidden, inner = down.shape
-    options = choice.options
+    options = routing.options
     _launch(
         (num_processors(x.device),),
-        (x, choice.logits, gate_up, down, activated, out, _arrived(x.device)),
+        (x, routing.logits, gate_up, down, activated, out, _arrived(x.device)),
         (hidden, inner),
         (float(options.scale),),
         EXPERTS=experts,

@@ -49,7 +49,7 @@ def test_early_tiles_are_of_experts_that_are_chosen(tiles: int, slots: int, prog
         assert last < slots * tiles
 
 
-def test_tiles_of_large_slots_are_asked_for_early() -> None:
+def test_tiles_of_large_slots_are_prefetched_early() -> None:
     assert early_tiles(192, 8, 132) == {"LEAD": 0, "EARLY": 2}
     assert early_tiles(128, 8, 132) == {"LEAD": 1, "EARLY": 2}
     assert early_tiles(64, 4, 132)["EARLY"] == 0

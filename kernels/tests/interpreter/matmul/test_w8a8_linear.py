@@ -86,7 +86,7 @@ def test_sums_of_a_library_are_scaled(with_bias: bool, monkeypatch: pytest.Monke
         return int_mm(x8, weight8)
 
     monkeypatch.setattr(torch, "_int_mm", int_mm_of_a_card)
-    monkeypatch.setattr(w8a8_library, "_PART", 32)
+    monkeypatch.setattr(w8a8_library, "_CHUNK", 32)
     x8, weight8 = _operands(40, 48, 64, torch.int8)
     x_scale, weight_scale = torch.rand(40) / 99, torch.rand(48) / 99
     bias = torch.randn(48).half() if with_bias else None
