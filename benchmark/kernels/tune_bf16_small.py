@@ -114,9 +114,7 @@ def choose(times: Mapping[Matrix, Mapping[Variant, float]]) -> dict[Matrix, Vari
     chosen: dict[Matrix, Variant] = {}
     while len(chosen) < len(fits):
         left = {matrix: each for matrix, each in fits.items() if matrix not in chosen}
-        variant = max(
-            sorted(set().union(*left.values())), key=lambda one: sum(one in each for each in left.values())
-        )
+        variant = max(sorted(set().union(*left.values())), key=lambda one: sum(one in each for each in left.values()))
         chosen |= {matrix: variant for matrix, each in left.items() if variant in each}
     return chosen
 
@@ -135,9 +133,7 @@ def main() -> None:
     if arguments.choose:
         rows = json.loads(arguments.choose.read_text(encoding="utf-8"))["rows"]
         write(
-            choose(
-                {Matrix(*row["matrix"]): {Variant(*sizes): time for *sizes, time in row["forms"]} for row in rows}
-            )
+            choose({Matrix(*row["matrix"]): {Variant(*sizes): time for *sizes, time in row["forms"]} for row in rows})
         )
         return
     if not torch.cuda.is_available():

@@ -138,9 +138,7 @@ def choose(rows: list[Row]) -> Iterator[Row]:
                 others.setdefault(shape, {})["sixteen_bits_microseconds"] = each["sixteen_bits_microseconds"]
         pair = pair_for(times)
         for shape, by_variant in times.items():
-            taken, variant, splits = min(
-                (t, each, s) for each in pair for s, t in by_variant.get(each, {}).items()
-            )
+            taken, variant, splits = min((t, each, s) for each in pair for s, t in by_variant.get(each, {}).items())
             config = settings(variant, splits)
             matrix = float(others.get(shape, {}).get("matrix_microseconds", taken))
             if matrix < taken:

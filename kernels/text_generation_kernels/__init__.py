@@ -46,8 +46,8 @@ from .recurrent.gated_delta import gated_delta
 from .recurrent.selective_scan import selective_scan
 from .recurrent.state_space import state_space
 from .runtime.batches import padded_batch
-from .runtime.device import has_fp8_products
-from .runtime.launch import compilations, compile_only, fingerprint_compiler, rehearsing
+from .runtime.device import has_fp8_gemms
+from .runtime.launch import compilations, compile_only, fingerprint_compiler, compiling_only
 from .runtime.register import triton_enabled, use_triton
 from .sampling.advance_state import advance_state
 from .sampling.choose import choose
@@ -101,7 +101,7 @@ __all__ = [
     "fits_two_shots",
     "gated_delta",
     "gated_norm",
-    "has_fp8_products",
+    "has_fp8_gemms",
     "latent_decode_attention",
     "latent_expand",
     "latent_postprocess",
@@ -123,7 +123,7 @@ __all__ = [
     "qkv_postprocess",
     "quantise_rows",
     "reducible",
-    "rehearsing",
+    "compiling_only",
     "rms_norm",
     "selective_scan",
     "send_linear",

@@ -23,16 +23,16 @@ def attend(
     [kv_len, kv_heads, v_head_dim]. Computed in float32, which the result is.
     """
     kv_len, q_len = k.shape[0], q.shape[0]
-    pieces: list[Tensor] = []
+    blocks: list[Tensor] = []
     for begin in range(0, q_len, _QUERIES):
-        piece = q[begin : begin + _QUERIES]
-        end = kv_len - q_len + begin + piece.shape[0]
-        first = max(0, end - piece.shape[0] + 1 - window) if window else 0
-        pieces.append(_attend_piece(piece, k[first:end], v[first:end], scale, window, softcap, sinks, slopes))
-    return torch.cat(pieces)
+        block = q[begin : begin + _QUERIES]
+        end = kv_len - q_len + begin + block.shape[0]
+        first = max(0, end - block.shape[0] + 1 - window) if window else 0
+        blocks.append(_attend_block(block, k[first:end], v[first:end], scale, window, softcap, sinks, slopes))
+    return torch.cat(blocks)
 
 
-def _attend_piece(
+def _attend_block(
     q: Tensor,
     k: Tensor,
     v: Tensor,

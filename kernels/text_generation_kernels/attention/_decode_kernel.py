@@ -1,7 +1,7 @@
 """The kernel of decode attention: one program attends with the heads of a group to one chunk of one request."""
 
 # pyright: basic, reportArgumentType=false, reportCallIssue=false, reportGeneralTypeIssues=false
-from ..runtime.launch import is_last, let_next_start, wait_for_previous
+from ..runtime.launch import is_last, launch_dependents, wait_for_previous
 from ..runtime.triton import tl, triton
 from ._kv_conversion import join_words, load_scales, log2_of_scales, to_float16, widen, widen_words
 from ._online_softmax import accumulate, apply_options, load_per_head, load_rows, load_slots
@@ -208,7 +208,7 @@ def decode_attention_kernel(
     Where EARLY, the first tiles are asked for before the kernel in front has finished, which writes queries and the
     newest position alone. So that none of these tiles has that position, a short chunk with it waits before.
     """
-    let_next_start(PDL)
+    launch_dependents(PDL)
     kv_head = tl.program_id(0)
     item = tl.program_id(1)
     in_group = tl.arange(0, BLOCK_G)

@@ -71,7 +71,7 @@ def _normalised(values, squares, weight, eps, HEAD_DIM: tl.constexpr, STORAGE: t
 
 
 @triton.jit
-def turned_heads(
+def rotated_heads(
     heads_ptr,  # [heads, HEAD_DIM]
     bias_ptr,  # likewise or None
     weight,  # as of `load_norm`, or None
@@ -94,9 +94,9 @@ def turned_heads(
         squares = tl.sum(own * own, axis=1, keep_dims=True)
         own = _normalised(own, squares, weight, eps, HEAD_DIM, STORAGE)
         partner = _normalised(partner, squares, partner_weight, eps, HEAD_DIM, STORAGE)
-    turned = (own * cos + partner * sin).to(STORAGE)
+    rotated = (own * cos + partner * sin).to(STORAGE)
     if weight is not None and NORM_AFTER_ROPE:
-        own = turned.to(tl.float32)
+        own = rotated.to(tl.float32)
         squares = tl.sum(own * own, axis=1, keep_dims=True)
-        turned = _normalised(own, squares, weight, eps, HEAD_DIM, STORAGE).to(STORAGE)
-    return turned
+        rotated = _normalised(own, squares, weight, eps, HEAD_DIM, STORAGE).to(STORAGE)
+    return rotated

@@ -93,14 +93,14 @@ def _steps(
         scores = hopper.warpgroup_mma(q_tile, keys, zeros, use_acc=False, is_async=True)
         hopper.mbarrier.wait(v_full.index(stage), phase)
         hopper.fence_async_shared()
-        product = hopper.warpgroup_mma(weights16, v_tiles.index(stage), acc, is_async=True)
+        weighted = hopper.warpgroup_mma(weights16, v_tiles.index(stage), acc, is_async=True)
         hopper.mbarrier.arrive(turns.index(1 - INDEX), count=1)
         scores = hopper.warpgroup_mma_wait(1, deps=[scores])
         hopper.mbarrier.arrive(k_free.index(k_stage), count=1)
         weights, correction, row_max, row_sum = _weigh(
             scores, scale_log2, row_max, row_sum, start, positions, slopes, MASKED, WINDOW, SOFTCAP, s_layout
         )
-        acc = hopper.warpgroup_mma_wait(0, deps=[product])
+        acc = hopper.warpgroup_mma_wait(0, deps=[weighted])
         hopper.mbarrier.arrive(v_free.index(stage), count=1)
         acc = acc * gl.convert_layout(correction, gl.SliceLayout(1, o_layout))[:, None]
         weights16 = gl.convert_layout(weights.to(q_tile.dtype), gl.DotOperandLayout(0, o_layout, 2))
@@ -192,11 +192,11 @@ def _attend(
             state, seen_by_all, end, q_tile, tiles, barriers, turns, scale_log2, positions, slopes,
             INDEX, True, WINDOW, SOFTCAP, BLOCK_N, STAGES, s_layout, o_layout,
         )  # fmt: skip
-        acc, weights16, row_max, row_sum, stage, phase, _turn = state
+        acc, weights16, row_max, row_sum, stage, phase, _rotate = state
         hopper.mbarrier.wait(barriers[2].index(stage), phase)
         hopper.fence_async_shared()
-        product = hopper.warpgroup_mma(weights16, tiles[1].index(stage), acc, is_async=True)
-        acc = hopper.warpgroup_mma_wait(0, deps=[product])
+        weighted = hopper.warpgroup_mma(weights16, tiles[1].index(stage), acc, is_async=True)
+        acc = hopper.warpgroup_mma_wait(0, deps=[weighted])
         if sinks_ptr is not None:
             sinks = gl.load(sinks_ptr + member_heads, mask=members < q_rows, other=0.0) * _LOG2_E
             row_sum += gl.exp2(sinks - row_max)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ..runtime.batches import locate, padded_batch
-from ..runtime.launch import Launcher, let_next_start, wait_for_previous
+from ..runtime.launch import Launcher, launch_dependents, wait_for_previous
 from ..runtime.triton import tl, triton
 from ._online_softmax import load_per_head
 
@@ -58,10 +58,10 @@ def plan(
         chunk = tl.maximum(tl.cdiv(seen, target_items), min_chunk)
     else:
         total = tl.sum(seen, axis=0)
-        parts = one_wave // tl.maximum(tl.sum((seen > 0).to(tl.int32), axis=0), 1)
-        even = tl.cdiv(tl.max(seen, axis=0), tl.maximum(parts, 1))
+        chunks_each = one_wave // tl.maximum(tl.sum((seen > 0).to(tl.int32), axis=0), 1)
+        even = tl.cdiv(tl.max(seen, axis=0), tl.maximum(chunks_each, 1))
         fair = total // one_wave
-        is_even = (parts > 0) & (even <= fair + fair // 8)
+        is_even = (chunks_each > 0) & (even <= fair + fair // 8)
         chunk = tl.maximum(tl.where(is_even, even, tl.cdiv(total, target_items)), min_chunk)
     # A chunk is read in whole tiles, so a number between would leave some chunks empty, for the merge to read.
     chunk = tl.cdiv(chunk, 64) * 64
@@ -215,7 +215,7 @@ def merge_kernel(
     PDL: tl.constexpr,
 ):
     """One program adds up the chunks of one head of one request. What has no more than one is in `out` already."""
-    let_next_start(PDL)
+    launch_dependents(PDL)
     head = tl.program_id(0) + tl.arange(0, 1)
     request = tl.program_id(1)
     _, chunks = plan(b_kv_len_ptr, batch, target_items, one_wave, min_chunk, BLOCK_B, DETERMINISTIC, WINDOW)

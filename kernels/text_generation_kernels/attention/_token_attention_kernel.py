@@ -1,9 +1,9 @@
 """The kernel of `token_attention`: one program attends with the heads of a group to one chunk of the context."""
 
 # pyright: basic, reportArgumentType=false, reportCallIssue=false, reportGeneralTypeIssues=false
-from ..runtime.launch import let_next_start, wait_for_previous
+from ..runtime.launch import launch_dependents, wait_for_previous
 from ..runtime.triton import tl, triton
-from ._new_token import load_angles, load_heads, load_norm, turned_heads
+from ._new_token import load_angles, load_heads, load_norm, rotated_heads
 from ._online_softmax import accumulate, apply_options, load_per_head, load_rows, load_slots
 from ._split_kv import bounds, find_chunk
 
@@ -93,7 +93,7 @@ def _attend_to_new(
 def token_attention_kernel(
     qkv_ptr,  # [kv_heads * (GROUP + 2), HEAD_DIM]: query heads, key heads, value heads
     bias_ptr,  # likewise or None
-    q_norm_ptr,  # as of `turned_heads`
+    q_norm_ptr,  # as of `rotated_heads`
     k_norm_ptr,  # likewise
     cos_sin_ptr,  # [positions, HEAD_DIM] float32
     position_ptr,  # [1] int64
@@ -151,7 +151,7 @@ def token_attention_kernel(
     stored = exists[:, None] & (elements < HEAD_DIM)[None, :]
     out_tile_ptr = out_ptr + heads[:, None] * HEAD_DIM + elements[None, :]
     if request >= batch:
-        let_next_start(PDL)
+        launch_dependents(PDL)
         wait_for_previous(PDL)
         # The first chunk of nobody: a padded row.
         tl.store(out_tile_ptr, 0.0, mask=stored & (item == 0))
@@ -176,13 +176,13 @@ def token_attention_kernel(
     if EARLY:
         is_early &= num_chunks * kv_heads <= EARLY
     if is_early:
-        let_next_start(PDL)
+        launch_dependents(PDL)
     wait_for_previous(PDL)
 
     slopes = None
     if slopes_ptr is not None:
         slopes = load_per_head(slopes_ptr, heads, exists)
-    q = turned_heads(
+    q = rotated_heads(
         qkv_ptr, bias_ptr, q_weight, q_partner, cos, sin, heads, exists, elements, eps, HEAD_DIM, NORM_AFTER_ROPE
     )
     acc = tl.zeros([BLOCK_G, BLOCK_D], dtype=tl.float32)
@@ -193,7 +193,7 @@ def token_attention_kernel(
         keys_bias_ptr = bias_ptr
         if bias_ptr is not None:
             keys_bias_ptr = bias_ptr + kv_heads * GROUP * HEAD_DIM
-        new_k = turned_heads(
+        new_k = rotated_heads(
             keys_ptr, keys_bias_ptr, k_weight, k_partner, cos, sin, one, one >= 0, elements, eps,
             HEAD_DIM, NORM_AFTER_ROPE,
         )  # fmt: skip
@@ -213,7 +213,7 @@ def token_attention_kernel(
         acc, row_max, row_sum = _attend_to_tile(
             q, positions, k, v, end, kv_len, slopes, scale_log2, acc, row_max, row_sum, SOFTCAP, PDL
         )
-    let_next_start(PDL)
+    launch_dependents(PDL)
 
     if sinks_ptr is not None:
         # Of several chunks none counts the sink: their merge does.

@@ -62,7 +62,7 @@ after: 16 us instead of 20 at 8,192, because one program is slow to read 66 chun
 from torch import Tensor
 
 from ..runtime.constants import LOG2_E
-from ..runtime.device import has_fp8_products, num_processors, shared_kib
+from ..runtime.device import has_fp8_gemms, num_sms, shared_kib
 from ..runtime.launch import Launcher, arrivals
 from ..runtime.register import register
 from ..runtime.settings import nearest
@@ -134,12 +134,12 @@ def decode_attention_triton(
     if window:
         max_kv_len = min(max_kv_len, window)
     format = format_of(k_cache)
-    if format == E4M3 and q.is_cuda and has_fp8_products(q.device):
+    if format == E4M3 and q.is_cuda and has_fp8_gemms(q.device):
         format = E4M3_BY_HARDWARE
     k_cache, v_cache = as_words(k_cache), as_words(v_cache)
     block_d, block_v = (padded_head_dim(size, bool(format)) for size in (head_dim, v_head_dim))
     config = _settings(q, block_d, num_kv_heads, bool(format), deterministic)
-    processors = num_processors(q.device)
+    processors = num_sms(q.device)
     programs, resident = (config.pop(name) * processors // num_kv_heads for name in ("programs", "resident"))
     min_chunk = _MIN_CHUNKS[batch > _SMALL_BATCH]
     chunks = Chunking.of(out, max_kv_len, programs, resident, min_chunk, deterministic, window)

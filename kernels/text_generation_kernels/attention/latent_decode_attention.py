@@ -31,8 +31,8 @@ from torch import Tensor
 
 from ..runtime.batches import padded_batch
 from ..runtime.constants import LOG2_E
-from ..runtime.device import num_processors, shared_kib
-from ..runtime.launch import Launcher, let_next_start, wait_for_previous
+from ..runtime.device import num_sms, shared_kib
+from ..runtime.launch import Launcher, launch_dependents, wait_for_previous
 from ..runtime.register import register
 from ..runtime.settings import nearest
 from ..runtime.shapes import padded_head_dim
@@ -83,7 +83,7 @@ def latent_decode_attention_kernel(
     PDL: tl.constexpr,
 ):
     """One program attends with BLOCK_H heads over one chunk of one request."""
-    let_next_start(PDL)
+    launch_dependents(PDL)
     item = tl.program_id(1)
     heads = tl.program_id(0) * BLOCK_H + tl.arange(0, BLOCK_H)
     exists = heads < HEADS
@@ -101,11 +101,11 @@ def latent_decode_attention_kernel(
     row, _, num_chunks, begin, end = bounds(request, chunk, lengths, chunks, rows, BLOCK_B, BLOCK_N, WINDOW)
 
     ranks = tl.arange(0, BLOCK_R)
-    turned = tl.arange(0, BLOCK_E)
+    rotated = tl.arange(0, BLOCK_E)
     q_request_ptr = q_ptr + request.to(tl.int64) * stride_q_request + heads[None, :] * stride_q_head
     q = tl.load(q_request_ptr + ranks[:, None], mask=exists[None, :] & (ranks < RANK)[:, None], other=0.0)
-    q_turned_ptr = q_request_ptr + RANK + turned[:, None]
-    q_turned = tl.load(q_turned_ptr, mask=exists[None, :] & (turned < ROPE)[:, None], other=0.0)
+    q_rotated_ptr = q_request_ptr + RANK + rotated[:, None]
+    q_rotated = tl.load(q_rotated_ptr, mask=exists[None, :] & (rotated < ROPE)[:, None], other=0.0)
     table_row_ptr = slot_table_ptr + row * stride_table_row
 
     acc = tl.zeros([BLOCK_R, BLOCK_H], dtype=tl.float32)
@@ -120,7 +120,7 @@ def latent_decode_attention_kernel(
         latent = load_rows(cache_ptr, slots, stride_slot, valid, True, RANK, BLOCK_R)
         keys = load_rows(cache_ptr + RANK, slots, stride_slot, valid, True, ROPE, BLOCK_E)
         scores = tl.dot(latent, q, input_precision="tf32x3")
-        scores = tl.dot(keys, q_turned, scores, input_precision="tf32x3")
+        scores = tl.dot(keys, q_rotated, scores, input_precision="tf32x3")
         scores = tl.where(valid[:, None], scores, float("-inf"))
         new_maximum = tl.maximum(maximum, tl.max(scores, axis=0) * scale_log2)
         correction = tl.exp2(maximum - new_maximum)
@@ -168,7 +168,7 @@ def latent_decode_attention_triton(
     # Where results may not depend on the batch, tiles may not either.
     sizes |= {"heads": heads, "batch": 16 if deterministic else padded_batch(batch)}
     config = dict(nearest("latent_decode_attention", **sizes))
-    processors, head_tiles = num_processors(q.device), triton.cdiv(heads, config["BLOCK_H"])
+    processors, head_tiles = num_sms(q.device), triton.cdiv(heads, config["BLOCK_H"])
     programs, resident = (config.pop(name) * processors // head_tiles for name in ("programs", "resident"))
     chunks = Chunking.of(out, max_kv_len, programs, resident, _MIN_CHUNK, deterministic)
     _launch(

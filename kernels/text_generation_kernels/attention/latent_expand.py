@@ -24,7 +24,7 @@ from torch import Tensor
 
 from ..runtime.batches import locate, padded_batch
 from ..runtime.device import shared_kib
-from ..runtime.launch import Launcher, let_next_start, wait_for_previous
+from ..runtime.launch import Launcher, launch_dependents, wait_for_previous
 from ..runtime.register import register
 from ..runtime.settings import nearest
 from ..runtime.shapes import padded_head_dim
@@ -58,7 +58,7 @@ def latent_expand_kernel(
     PDL: tl.constexpr,
 ):
     """One program makes keys, or values, of one head for BLOCK_M positions of one context."""
-    let_next_start(PDL)
+    launch_dependents(PDL)
     wait_for_previous(PDL)
     requests = tl.arange(0, BLOCK_B)
     kv_lens = tl.load(b_kv_len_ptr + requests, mask=requests < batch, other=0)
@@ -84,9 +84,9 @@ def latent_expand_kernel(
             acc.to(k_ptr.dtype.element_ty),
             mask=exists[:, None] & (elements < KEY)[None, :],
         )
-        turned = load_rows(cache_ptr + RANK, slots, stride_slot, exists, True, ROPE, BLOCK_E)
+        rotated = load_rows(cache_ptr + RANK, slots, stride_slot, exists, True, ROPE, BLOCK_E)
         columns = tl.arange(0, BLOCK_E)
-        tl.store(k_tile_ptr + KEY + columns[None, :], turned, mask=exists[:, None] & (columns < ROPE)[None, :])
+        tl.store(k_tile_ptr + KEY + columns[None, :], rotated, mask=exists[:, None] & (columns < ROPE)[None, :])
     else:
         weight_ptr = values_ptr + head.to(tl.int64) * RANK * VALUE + elements[None, :]
         acc = _multiply(

@@ -4,7 +4,7 @@
     queries[head, rank:] = rotate(q[head, -rope:], position)
 
 Keys and values of all heads are products of the normalised latent vector, which is cached in their place, with one key
-of `rope` elements that is turned by its position and belongs to all heads (DeepSeek-V2, 2024). The first `rank` columns
+of `rope` elements that is rotated by its position and belongs to all heads (DeepSeek-V2, 2024). The first `rank` columns
 of `queries` are not touched: they are what the rest of `q` becomes (`layers/infer/latent_attention.py`).
 
 Rotation pairs element i with element i + rope / 2, as `qkv_postprocess` does; where a checkpoint pairs neighbours, rows
@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from ..norm.rms_norm import normalise
-from ..runtime.launch import Launcher, let_next_start, wait_for_previous
+from ..runtime.launch import Launcher, launch_dependents, wait_for_previous
 from ..runtime.register import register
 from ..runtime.triton import tl, triton
 
@@ -33,7 +33,7 @@ _HEADS = 16
 
 
 @triton.jit
-def _turn(
+def _rotate(
     source_ptr,  # [M, 1], the first element of each
     target_ptr,  # [M, 1]
     cos_sin_row_ptr,
@@ -83,7 +83,7 @@ def latent_postprocess_kernel(
     """The first program of a token writes the cache, the others turn BLOCK_H heads each."""
     token = tl.program_id(0).to(tl.int64)
     part = tl.program_id(1)
-    let_next_start(PDL)
+    launch_dependents(PDL)
     wait_for_previous(PDL)
     cos_sin_row_ptr = cos_sin_ptr + tl.load(positions_ptr + token) * ROPE
     if part == 0:
@@ -97,12 +97,12 @@ def latent_postprocess_kernel(
         normalised = (x * scale).to(weight.dtype).to(tl.float32) * weight.to(tl.float32)
         tl.store(slot_ptr + elements, normalised.to(cache_ptr.dtype.element_ty), mask=inside)
         one = tl.zeros([1, 1], dtype=tl.int32)
-        _turn(latent_row_ptr + RANK + one, slot_ptr + RANK + one, cos_sin_row_ptr, one == 0, ROPE, BLOCK_P)
+        _rotate(latent_row_ptr + RANK + one, slot_ptr + RANK + one, cos_sin_row_ptr, one == 0, ROPE, BLOCK_P)
         return
     heads = (part - 1) * BLOCK_H + tl.arange(0, BLOCK_H)[:, None]
     source_ptr = q_ptr + token * stride_q_token + heads * stride_q_head + (Q_DIM - ROPE)
     target_ptr = queries_ptr + token * stride_queries_token + heads * stride_queries_head + RANK
-    _turn(source_ptr, target_ptr, cos_sin_row_ptr, heads < HEADS, ROPE, BLOCK_P)
+    _rotate(source_ptr, target_ptr, cos_sin_row_ptr, heads < HEADS, ROPE, BLOCK_P)
 
 
 _launch = Launcher(latent_postprocess_kernel)
@@ -161,11 +161,11 @@ def latent_postprocess_torch(
     normalised = torch.empty_like(latent[:, :rank])
     normalise(latent[:, :rank], weight, eps, normalised)
     cache[slots, 0, :rank] = normalised
-    cache[slots, 0, rank:] = _turned(latent[:, None, rank:], rows)[:, 0]
-    queries[..., rank:] = _turned(q[..., -rope:], rows)
+    cache[slots, 0, rank:] = _rotated(latent[:, None, rank:], rows)[:, 0]
+    queries[..., rank:] = _rotated(q[..., -rope:], rows)
 
 
-def _turned(x: Tensor, rows: Tensor) -> Tensor:
+def _rotated(x: Tensor, rows: Tensor) -> Tensor:
     """[tokens, heads, rope] by [tokens, rope]."""
     first, second = x.float().chunk(2, dim=-1)
     cos, sin = rows[:, None].chunk(2, dim=-1)

@@ -39,7 +39,7 @@ What the first rests on, each measured on that card:
 - Where tiles are too few for the card, programs share what a tile sees, and the last adds up: one token behind 8,192
   takes 30 us instead of 196, and behind 32,768 70 instead of 801.
 
-`deterministic`: a token's result is the same to the bit wherever its prompt is cut, whichever requests are beside it
+`deterministic`: a token's result is the same to the bit wherever its prompt is plan_splits, whichever requests are beside it
 and whatever `max_q_len` is, so a decode may be a chunk of one token. It costs 142 us instead of 129 for 64 decodes at
 2,048, 288 instead of 254 for 256 at 1,024, but 195 instead of 16 for one at 8,192, whose keys are not shared then. The
 steps of a sum follow from BLOCK_N and from the rows of a warp, so all entries of one head size and type agree in both.
@@ -50,8 +50,8 @@ from torch import Tensor
 
 from ..runtime.batches import padded_batch
 from ..runtime.constants import LOG2_E
-from ..runtime.device import num_processors, shared_kib
-from ..runtime.launch import Launcher, rehearsing
+from ..runtime.device import num_sms, shared_kib
+from ..runtime.launch import Launcher, compiling_only
 from ..runtime.register import register
 from ..runtime.settings import nearest
 from ..runtime.shapes import padded_head_dim
@@ -97,24 +97,24 @@ def prefill_attention_triton(
     format = format_of(k_cache)
     on_hopper = not deterministic and hopper_takes(q, k_cache, v_cache)
     # A rehearsal does not meet every length.
-    if on_hopper and (rehearsing() or fills_hopper(q, k_cache, max_q_len, batch)):
+    if on_hopper and (compiling_only() or fills_hopper(q, k_cache, max_q_len, batch)):
         batch_tensors, options = (slot_table, b_row, b_q_start, b_kv_len), (window, softcap, sinks, slopes)
         launch_on_hopper(q, k_cache, v_cache, *batch_tensors, scale, out, *options, scales)
-        if not rehearsing():
+        if not compiling_only():
             return
     block_d, block_v = padded_head_dim(head_dim), padded_head_dim(v_head_dim)
     pairs = as_pairs(scales)
     scale_strides = (0, 0) if pairs is None else pairs.stride()[:2]
     sizes = {"head_dim": block_d, "element_bytes": 1 if format else q.element_size(), "q_len": max(1, max_q_len)}
     config = dict(nearest("prefill_attention", shared_kib=shared_kib(q.device), **sizes))
-    resident = config.pop("resident") * num_processors(q.device)
+    resident = config.pop("resident") * num_sms(q.device)
     group = num_heads // num_kv_heads
     rows, block_m = num_tokens * group, config["BLOCK_M"]
     positions = min(slot_table.shape[1], window + max_q_len) if window else slot_table.shape[1]
     tiling = Tiling.of(rows, batch, num_kv_heads, positions, resident, block_m, block_v, deterministic, q.device)
-    for form in tiling.forms:
+    for variant in tiling.variants:
         _launch(
-            (num_kv_heads, tiling.tiles, tiling.max_parts),
+            (num_kv_heads, tiling.tiles, tiling.max_splits),
             (
                 q, as_bytes(k_cache), as_bytes(v_cache), pairs, slot_table, b_row, b_q_start, b_kv_len, sinks,
                 slopes, out, tiling.partial, tiling.partial_log_sum, tiling.arrived,
@@ -123,7 +123,7 @@ def prefill_attention_triton(
                 *q.stride()[:2], *k_cache.stride()[:2], *v_cache.stride()[:2], *scale_strides, slot_table.stride(0),
                 *out.stride()[:2],
             ),
-            (batch, tiling.max_parts, scale * LOG2_E),
+            (batch, tiling.max_splits, scale * LOG2_E),
             GROUP=group,
             HEAD_DIM=head_dim,
             BLOCK_D=block_d,
@@ -133,7 +133,7 @@ def prefill_attention_triton(
             WINDOW=window,
             SOFTCAP=softcap,
             FORMAT=format,
-            **form,
+            **variant,
             **config,
         )  # fmt: skip
 

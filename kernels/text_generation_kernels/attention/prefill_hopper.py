@@ -6,7 +6,7 @@ from torch import Tensor
 
 from ..runtime.batches import padded_batch
 from ..runtime.constants import LOG2_E
-from ..runtime.device import is_hopper, num_processors
+from ..runtime.device import is_hopper, num_sms
 from ..runtime.launch import Launcher
 from ..runtime.settings import nearest
 from ._kv_conversion import E4M3, E4M3_BY_HARDWARE
@@ -41,7 +41,7 @@ def fills_hopper(q: Tensor, k_cache: Tensor, max_q_len: int, batch: int) -> bool
     kv_heads = k_cache.shape[1]
     if max_q_len * q.shape[1] // kv_heads < _ROWS:
         return False
-    return _tiles(q, kv_heads, batch) * kv_heads >= 7 * num_processors(q.device) // 8
+    return _tiles(q, kv_heads, batch) * kv_heads >= 7 * num_sms(q.device) // 8
 
 
 def _tiles(q: Tensor, kv_heads: int, batch: int) -> int:

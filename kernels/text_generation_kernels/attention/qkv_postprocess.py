@@ -19,7 +19,7 @@ sine 0: partial rotary embeddings, and layers without any. Where a checkpoint pa
 permuted when it is loaded.
 `positions`, `slots` `[tokens]` int64. Caches `[slots, kv_heads, head_dim]`, any strides but unit stride in the last
 dimension. One floating type for `qkv`, `bias`, norms and the caches. Rotation is computed in float32.
-`qkv` may also be float32 `[parts, tokens, ...]`, what a product has left in parts (`linear_split_k`): they are added
+`qkv` may also be float32 `[partials, tokens, ...]`, what a product has left in partials (`linear_split_k`): they are added
 up in their order and rounded to the type of `q_out` `[tokens, heads * head_dim]`, where q then goes instead.
 Caches may hold codes of 8 bits (`kv_quantisation.py`): `scales` `[slots, kv_heads, 2]` are then written too, or, with
 `scales_given`, read.
@@ -87,7 +87,7 @@ def check_qkv(
         raise ValueError("qkv_postprocess: the last dimension of every tensor must have stride 1")
     if (qkv.dim() == 3) != (q_out is not None) or (q_out is not None and q_out.shape != (tokens, heads * head_dim)):
         raise ValueError(
-            f"qkv_postprocess: q_out must be [{tokens}, {heads * head_dim}] where qkv is in parts, else None"
+            f"qkv_postprocess: q_out must be [{tokens}, {heads * head_dim}] where qkv is in partials, else None"
         )
     check_codes("qkv_postprocess", k_cache, v_cache, scales)
     return heads
@@ -134,12 +134,12 @@ def qkv_postprocess_triton(
     config = nearest("qkv_postprocess", half=block_half)
     scale_strides = (0, 0) if scales is None else scales.stride()[:2]
     q = qkv if q_out is None else q_out
-    parts = len(qkv) if q_out is not None else 0
+    partials = len(qkv) if q_out is not None else 0
     _launch(
         (tokens, triton.cdiv(heads + 2 * kv_heads, config["BLOCK_HEADS"])),
         (qkv, q, bias, q_norm, k_norm, cos_sin, positions, slots, as_bytes(k_cache), as_bytes(v_cache), scales),
         (
-            qkv.stride(0) if parts else 0,
+            qkv.stride(0) if partials else 0,
             qkv.stride(-2),
             q.stride(0),
             cos_sin.stride(0),
@@ -148,7 +148,7 @@ def qkv_postprocess_triton(
             *scale_strides,
         ),
         (norm_eps,),
-        PARTS=parts,
+        PARTIALS=partials,
         HEADS=heads,
         KV_HEADS=kv_heads,
         HEAD_DIM=head_dim,

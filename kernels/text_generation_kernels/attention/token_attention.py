@@ -23,7 +23,7 @@ have heads of one size.
 from torch import Tensor
 
 from ..runtime.constants import LOG2_E
-from ..runtime.device import num_processors, shared_kib
+from ..runtime.device import num_sms, shared_kib
 from ..runtime.launch import Launcher
 from ..runtime.register import register
 from ..runtime.settings import nearest
@@ -76,7 +76,7 @@ def token_attention_triton(
     sizes = {"head_dim": block_d, "element_bytes": qkv.element_size()}
     config = dict(nearest("token_attention", shared_kib=shared_kib(qkv.device), **sizes))
     merge_warps = config.pop("merge_warps")
-    resident = config.pop("resident") * num_processors(qkv.device) // kv_heads
+    resident = config.pop("resident") * num_sms(qkv.device) // kv_heads
     chunks = Chunking.of(out, max_kv_len, resident, resident, config.pop("min_chunk"), False, window)
     group = heads // kv_heads
     _launch(

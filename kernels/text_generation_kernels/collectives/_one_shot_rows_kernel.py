@@ -1,7 +1,7 @@
 """The kernel of `allreduce_add_norm` for many tokens in one shot: a program sends rows and finishes the same ones."""
 
 # pyright: basic, reportArgumentType=false, reportGeneralTypeIssues=false, reportReturnType=false
-from ..runtime.launch import let_next_start, wait_for_previous
+from ..runtime.launch import launch_dependents, wait_for_previous
 from ..runtime.triton import tl, triton
 from ._add_norm_row import constants_of, finish_row, residual_of
 from .exchange import address_of, buffer_at, clear_last, receive, take_turn, words_to_send
@@ -46,7 +46,7 @@ def row_shot_kernel(
 ):
     """A program sends its next row before it waits for the one before, so links and memory are busy at a time.
 
-    Its own part of a row stays in registers, so `out` may be `x`. A set holds the parts of the other ranks, [WORLD - 1,
+    Its own owned of a row stays in registers, so `out` may be `x`. A set holds the parts of the other ranks, [WORLD - 1,
     tokens, hidden]. Programs wait for those of the same number alone.
     """
     program = tl.program_id(0)
@@ -56,7 +56,7 @@ def row_shot_kernel(
     stored = columns < hidden
     weight, x_weight = constants_of(weight_ptr, x_weight_ptr, columns, stored)
     address = address_of(control_ptr, RANK)
-    let_next_start(PDL)
+    launch_dependents(PDL)
     wait_for_previous(PDL)
 
     turn = take_turn(control_ptr)

@@ -8,15 +8,15 @@ Layouts: `x`, `residual`, `out` `[tokens, hidden]`, contiguous; `weight`, `x_wei
 as in `add_rms_norm`. All ranks get the same bits, whatever way they are computed in, and however many tokens there are.
 The ranks write into each other's memory (`exchange.py`), over NVLink or whatever else lets them.
 
-One shot: each rank sends its part to all, and all add up everything; of as many rows as there are processors, each has
-whole ones (`_one_shot_rows_kernel.py`). Two shots: each rank sends slices of its part to their owners, which add up and
+One shot: each rank sends its owned to all, and all add up everything; of as many rows as there are processors, each has
+whole ones (`_one_shot_rows_kernel.py`). Two shots: each rank sends slices of its owned to their owners, which add up and
 send the sum to all.
 Bytes that a rank sends, of S in the message and N ranks: (N - 1) * S in one shot, 2 * S * (N - 1) / N in two.
 Measured on two H200 over NVLink without multicast, bfloat16, hidden 8192, microseconds in a graph at 16 KiB / 128 KiB /
 1 MiB / 8 MiB (benchmark/results/reduce_add_norm.json; runs differ by about 1 us at small sizes):
 sums in one shot 4.6 / 4.4 / 9.4 / 33.9, in two 7.5 / 6.3 / 10.0 / 30.1, by NCCL 15.2 / 15.3 / 18.1 / 52.9;
 with addition and norm 5.3 / 5.4 / 9.0 / 41.0, 8.0 / 6.4 / 10.4 / 34.8, and in two kernels 10.7 / 11.3 / 16.1 / 53.7.
-That was one shot in pieces: in rows 8 MiB take 30.2 where two shots took 35.0 in the same run, and 16 MiB 54.7 where
+That was one shot in elements: in rows 8 MiB take 30.2 where two shots took 35.0 in the same run, and 16 MiB 54.7 where
 NCCL took 89.9; 8 MiB of tokens of 4096 values 28.8 instead of 43.1. Two programs of 64 registers a thread on each
 processor were no faster, three of 40 slower (benchmark/results/tune_two_ranks.json).
 Tried and left out: programs beside the one-shot kernel's that bring 1 to 16 MiB of the next matrix into the L2 cache,
@@ -33,8 +33,8 @@ into the ranks' buffers themselves took as long or longer (same file); those of 
 import torch
 from torch import Tensor
 
-from ..runtime.device import num_processors
-from ..runtime.launch import Launcher, let_next_start, rehearsing, wait_for_previous
+from ..runtime.device import num_sms
+from ..runtime.launch import Launcher, launch_dependents, compiling_only, wait_for_previous
 from ..runtime.settings import nearest
 from ..runtime.triton import tl, triton
 from ._add_norm_row import constants_of, finish_row, residual_of
@@ -55,7 +55,7 @@ CLEAR = 2048
 
 
 @triton.jit
-def sum_of_ranks(words, valid, TYPE: tl.constexpr, WORLD: tl.constexpr, RANKS: tl.constexpr):
+def reduce_ranks(words, valid, TYPE: tl.constexpr, WORLD: tl.constexpr, RANKS: tl.constexpr):
     """[RANKS, BLOCK] words to their sum in the order of the ranks, float32 [BLOCK]."""
     values = tl.where(valid, words.to(TYPE, bitcast=True).to(tl.float32), 0.0)
     ranks = tl.arange(0, RANKS)[:, None]
@@ -89,7 +89,7 @@ def one_shot_kernel(
     CHECKED: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """All programs send pieces of SEND values; a token's row is received by one program, which finishes it.
+    """All programs send elements of SEND values; a token's row is received by one program, which finishes it.
 
     A rank sends to itself as well: a row that has come has been read, so `out` may be `x`.
     """
@@ -100,19 +100,19 @@ def one_shot_kernel(
     stored = columns < hidden
     weight, x_weight = constants_of(weight_ptr, x_weight_ptr, columns, stored)
     own = address_of(control_ptr, rank)
-    let_next_start(PDL)
+    launch_dependents(PDL)
     wait_for_previous(PDL)
 
-    pieces = program * SEND + tl.arange(0, SEND)
-    values = tl.load(x_ptr + pieces, mask=pieces < size, other=0.0)
+    elements = program * SEND + tl.arange(0, SEND)
+    values = tl.load(x_ptr + elements, mask=elements < size, other=0.0)
     turn = take_turn(control_ptr)
     for _ in range(program * SEND, size, programs * SEND):
         words = words_to_send(values, BITS, NOTHING)
         for peer in tl.static_range(WORLD):
             target_ptr = buffer_at(address_of(control_ptr, peer), turn, SET_BYTES, BITS)
-            tl.store(target_ptr + rank * size + pieces, words, mask=pieces < size)
-        pieces += programs * SEND
-        values = tl.load(x_ptr + pieces, mask=pieces < size, other=0.0)
+            tl.store(target_ptr + rank * size + elements, words, mask=elements < size)
+        elements += programs * SEND
+        values = tl.load(x_ptr + elements, mask=elements < size, other=0.0)
 
     clear_last(control_ptr, own, turn, (size * WORLD * BITS.primitive_bitwidth + 31) // 32, SET_BYTES, CLEAR)
 
@@ -124,7 +124,7 @@ def one_shot_kernel(
         residual = residual_of(residual_ptr, at, stored)
         places = ranks * size + at[None, :]
         words = receive(source_ptr + places, valid, control_ptr, NOTHING, CHECKED)
-        x = sum_of_ranks(words, valid, x_ptr.dtype.element_ty, WORLD, RANKS)
+        x = reduce_ranks(words, valid, x_ptr.dtype.element_ty, WORLD, RANKS)
         finish_row(
             x, residual, weight, x_weight, at, stored,
             residual_ptr, weight_ptr, x_weight_ptr, out_ptr, hidden, eps, X_SCALE,
@@ -140,7 +140,7 @@ def two_shot_kernel(
     out_ptr,  # [tokens, hidden], may be x
     control_ptr,
     hidden,
-    part,  # values of a row that one rank owns: hidden / WORLD
+    owned,  # values of a row that one rank owns: hidden / WORLD
     eps,
     tokens,
     rank,
@@ -148,7 +148,7 @@ def two_shot_kernel(
     WORLD: tl.constexpr,
     RANKS: tl.constexpr,  # power of two, at least WORLD
     BLOCK: tl.constexpr,  # power of two, at least hidden
-    PART: tl.constexpr,  # power of two, at least part
+    OWNED: tl.constexpr,  # power of two, at least owned
     SET_BYTES: tl.constexpr,
     BITS: tl.constexpr,
     NOTHING: tl.constexpr,
@@ -158,37 +158,37 @@ def two_shot_kernel(
 ):
     """A program handles the same rows of all ranks in three passes: parts to their owners, sums to all, the rest.
 
-    A set holds the parts that came, [WORLD, tokens, part], and behind them the sums, [tokens, hidden].
+    A set holds the parts that came, [WORLD, tokens, owned], and behind them the sums, [tokens, hidden].
     """
     program = tl.program_id(0)
     programs = tl.num_programs(0)
     size = tokens * hidden
     own = address_of(control_ptr, rank)
-    let_next_start(PDL)
+    launch_dependents(PDL)
     wait_for_previous(PDL)
     turn = take_turn(control_ptr)
 
-    inner = tl.arange(0, PART)
+    inner = tl.arange(0, OWNED)
     for row in range(program, tokens, programs):
         for owner in tl.static_range(WORLD):
-            values = tl.load(x_ptr + row * hidden + owner * part + inner, mask=inner < part, other=0.0)
+            values = tl.load(x_ptr + row * hidden + owner * owned + inner, mask=inner < owned, other=0.0)
             target_ptr = buffer_at(address_of(control_ptr, owner), turn, SET_BYTES, BITS)
             words = words_to_send(values, BITS, NOTHING)
-            tl.store(target_ptr + (rank * tokens + row) * part + inner, words, mask=inner < part)
+            tl.store(target_ptr + (rank * tokens + row) * owned + inner, words, mask=inner < owned)
 
     clear_last(control_ptr, own, turn, (size * 2 * BITS.primitive_bitwidth + 31) // 32, SET_BYTES, CLEAR)
 
     source_ptr = buffer_at(own, turn, SET_BYTES, BITS)
     ranks = tl.arange(0, RANKS)[:, None]
-    valid = (ranks < WORLD) & (inner < part)[None, :]
+    valid = (ranks < WORLD) & (inner < owned)[None, :]
     for row in range(program, tokens, programs):
-        places = (ranks * tokens + row) * part + inner[None, :]
+        places = (ranks * tokens + row) * owned + inner[None, :]
         words = receive(source_ptr + places, valid, control_ptr, NOTHING, CHECKED)
-        total = sum_of_ranks(words, valid, x_ptr.dtype.element_ty, WORLD, RANKS).to(x_ptr.dtype.element_ty)
+        total = reduce_ranks(words, valid, x_ptr.dtype.element_ty, WORLD, RANKS).to(x_ptr.dtype.element_ty)
         for peer in tl.static_range(WORLD):
             target_ptr = buffer_at(address_of(control_ptr, peer), turn, SET_BYTES, BITS)
             sent = words_to_send(total, BITS, NOTHING)
-            tl.store(target_ptr + size + row * hidden + rank * part + inner, sent, mask=inner < part)
+            tl.store(target_ptr + size + row * hidden + rank * owned + inner, sent, mask=inner < owned)
 
     columns = tl.arange(0, BLOCK)
     stored = columns < hidden
@@ -225,7 +225,7 @@ def fits_one_shot(x: Tensor, exchange: Exchange) -> bool:
 
 def _in_rows(x: Tensor) -> bool:
     """Whether one shot is computed by programs that have whole rows: with so many rows every processor has one."""
-    return x.shape[0] >= num_processors(x.device)
+    return x.shape[0] >= num_sms(x.device)
 
 
 def fits_two_shots(x: Tensor, exchange: Exchange) -> bool:
@@ -264,19 +264,19 @@ def allreduce_add_norm(
     constants = {"X_SCALE": x_scale, "BLOCK": block, "CLEAR": CLEAR, "CHECKED": CHECKED if x.is_cuda else 0}
     constants |= exchange.constants(x)
     # All programs must be on the device at a time, because they wait for those of other ranks.
-    most = num_processors(x.device)
+    most = num_sms(x.device)
     # As many as of that operator, so that squares are added up in the same order.
     warps = constants["num_warps"] = nearest("add_rms_norm", block=block)["num_warps"]
     # A rehearsal does not meet every number of tokens.
-    if not two_shots and (_in_rows(x) or rehearsing()):
+    if not two_shots and (_in_rows(x) or compiling_only()):
         _launch_row_shot((most,), pointers, (hidden,), (eps, tokens), **constants, RANK=exchange.rank)
-        if not rehearsing():
+        if not compiling_only():
             return
     constants["RANKS"] = triton.next_power_of_2(exchange.world_size)
     if two_shots:
-        part = hidden // exchange.world_size
-        constants["PART"] = triton.next_power_of_2(part)
-        _launch_two_shot((min(tokens, most),), pointers, (hidden, part), (eps, tokens, exchange.rank), **constants)
+        owned = hidden // exchange.world_size
+        constants["OWNED"] = triton.next_power_of_2(owned)
+        _launch_two_shot((min(tokens, most),), pointers, (hidden, owned), (eps, tokens, exchange.rank), **constants)
         return
     send = min(warps * 32 * 16 // x.element_size(), block)
     programs = min(max(tokens, triton.cdiv(tokens * hidden, send)), most)

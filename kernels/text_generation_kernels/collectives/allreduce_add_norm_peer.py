@@ -1,4 +1,4 @@
-"""Sum of this rank's part and those of the others, which come while the kernel runs, and the residual addition and
+"""Sum of this rank's owned and those of the others, which come while the kernel runs, and the residual addition and
 normalisation that follow.
 
     x = sum of x and others in the order of the ranks, in float32, rounded to the storage type
@@ -13,7 +13,7 @@ Bytes floor: (ranks + 1 reads, 2 writes) * tokens * hidden * element size.
 # pyright: basic, reportArgumentType=false, reportGeneralTypeIssues=false
 from torch import Tensor
 
-from ..runtime.launch import Launcher, arrivals, is_last, let_next_start, wait_for_previous
+from ..runtime.launch import Launcher, arrivals, is_last, launch_dependents, wait_for_previous
 from ..runtime.settings import nearest
 from ..runtime.triton import tl, triton
 from ._add_norm_row import constants_of, finish_row, residual_of
@@ -44,7 +44,7 @@ def allreduce_add_norm_peer_kernel(
     columns = tl.arange(0, BLOCK)
     valid = columns < hidden
     weight, x_weight = constants_of(weight_ptr, x_weight_ptr, columns, valid)
-    let_next_start(PDL)
+    launch_dependents(PDL)
     wait_for_previous(PDL)
     at = tl.program_id(0).to(tl.int64) * hidden + columns
     residual = residual_of(residual_ptr, at, valid)

@@ -17,11 +17,11 @@ it first waits for the product's end, they took as long. Receiving first and cle
 # pyright: basic, reportArgumentType=false, reportGeneralTypeIssues=false
 from torch import Tensor
 
-from ..runtime.launch import Launcher, let_next_start, wait_for_previous
+from ..runtime.launch import Launcher, launch_dependents, wait_for_previous
 from ..runtime.settings import nearest
 from ..runtime.triton import tl, triton
 from ._add_norm_row import constants_of, finish_row
-from .allreduce_add_norm import CLEAR, sum_of_ranks
+from .allreduce_add_norm import CLEAR, reduce_ranks
 from .exchange import CHECKED, Exchange, address_of, buffer_at, clear_last, pass_turn, receive, turn_of
 
 
@@ -49,10 +49,10 @@ def receive_kernel(
     """One program does everything.
 
     The programs of the product have waited for all kernels before it, so those are finished; what they wrote is read
-    past the L1 cache, where lines of before may stand. The product has read all of its input once this rank's own part
+    past the L1 cache, where lines of before may stand. The product has read all of its input once this rank's own owned
     is here, so `out` may be memory that the input was in.
     """
-    let_next_start(PDL)
+    launch_dependents(PDL)
     turn = turn_of(control_ptr)
     own = address_of(control_ptr, RANK)
     columns = tl.arange(0, BLOCK)
@@ -68,7 +68,7 @@ def receive_kernel(
     source_ptr = buffer_at(own, turn, SET_BYTES, BITS)
     words = receive(source_ptr + ranks * hidden + columns[None, :], valid, control_ptr, NOTHING, CHECKED)
     pass_turn(control_ptr)
-    x = sum_of_ranks(words, valid, out_ptr.dtype.element_ty, WORLD, RANKS)
+    x = reduce_ranks(words, valid, out_ptr.dtype.element_ty, WORLD, RANKS)
     finish_row(
         x, residual, weight, x_weight, columns, stored,
         residual_ptr, weight_ptr, x_weight_ptr, out_ptr, hidden, eps, X_SCALE,

@@ -99,7 +99,7 @@ def pass_turn(control_ptr):
 def boxes_of(
     control_ptr, size, RANK: tl.constexpr, WORLD: tl.constexpr, SET_BYTES: tl.constexpr, BITS: tl.constexpr
 ):  # fmt: skip
-    """Where this rank's part of the next call, `size` values, belongs in the memory of each rank, this one too.
+    """Where this rank's owned of the next call, `size` values, belongs in the memory of each rank, this one too.
 
     To be asked once the kernels before are finished. Whoever receives does not pass the turn before all has come.
     """
@@ -113,7 +113,7 @@ def boxes_of(
 
 @triton.jit
 def send_to_all(boxes, values, places, valid, WORLD: tl.constexpr, BITS: tl.constexpr, NOTHING: tl.constexpr):
-    """Sends values of this rank's part to all ranks."""
+    """Sends values of this rank's owned to all ranks."""
     words = words_to_send(values, BITS, NOTHING)
     for peer in tl.static_range(WORLD):
         tl.store(boxes[peer] + places, words, mask=valid)

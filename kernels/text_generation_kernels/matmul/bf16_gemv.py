@@ -23,7 +23,7 @@ from torch import Tensor
 from ..collectives.exchange import Exchange, boxes_of, send_to_all
 from ..norm.activations import gated_activation
 from ..norm.rms_norm import normalise_row
-from ..runtime.launch import Launcher, let_next_start, wait_for_previous
+from ..runtime.launch import Launcher, launch_dependents, wait_for_previous
 from ..runtime.triton import tl, triton
 from .gemv_blocks import gemv_blocks
 from .rows import weight_rows_of
@@ -107,7 +107,7 @@ def bf16_gemv_kernel(
     if control_ptr is not None:
         boxes = boxes_of(control_ptr, outputs, RANK, WORLD, SET_BYTES, BITS)
     # Not earlier: the kernel after this one relies on all before it being finished.
-    let_next_start(PDL)
+    launch_dependents(PDL)
     if ACTIVATION is None:
         places = block * BLOCK_N + tl.arange(0, BLOCK_N)
         end = outputs

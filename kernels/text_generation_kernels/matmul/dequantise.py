@@ -17,7 +17,7 @@ On an H200 28672 x 4096 takes 75.5 us and 4096 x 14336 38.6, 92 and 91 % of a co
 import torch
 from torch import Tensor
 
-from ..runtime.launch import Launcher, let_next_start, wait_for_previous
+from ..runtime.launch import Launcher, launch_dependents, wait_for_previous
 from ..runtime.register import register
 from ..runtime.triton import tl, triton
 from .code_conversion import eight_bits, load_table, lookups, nibbles, plain_plane
@@ -85,7 +85,7 @@ def dequantise_kernel(
         scale = tl.load(scales_ptr + scale_block.to(tl.int64) * stride_scales_block + group)
         weight *= scale.to(tl.float32)[:, None]
         tl.store(out_ptrs + first, weight.to(DTYPE), mask=inside)
-    let_next_start(PDL)
+    launch_dependents(PDL)
 
 
 _launch = Launcher(dequantise_kernel)

@@ -45,7 +45,7 @@ from torch.nn import functional
 from ..norm.act_and_mul import act_and_mul_torch, act_and_mul_triton
 from ..norm.activations import GATED, gated_activation
 from ..runtime.device import shared_kib
-from ..runtime.launch import Launcher, arrivals, is_last, let_next_start, wait_for_previous
+from ..runtime.launch import Launcher, arrivals, is_last, launch_dependents, wait_for_previous
 from ..runtime.register import register
 from ..runtime.settings import nearest
 from ..runtime.triton import tl, triton
@@ -115,7 +115,7 @@ def skinny_linear_kernel(
         weight_tile_ptr += BLOCK_K
         x_tile_ptr += BLOCK_K
     # Not earlier: a kernel that has waited relies on all before the last product being finished.
-    let_next_start(PDL)
+    launch_dependents(PDL)
 
     if SPLIT_K_PARTIALS:
         out_ptr += split.to(tl.int64) * stride_out_partial

@@ -26,7 +26,7 @@ See benchmark/results/single-token-codes.json.
 import torch
 from torch import Tensor
 
-from ..runtime.launch import Launcher, let_next_start, wait_for_previous
+from ..runtime.launch import Launcher, launch_dependents, wait_for_previous
 from ..runtime.triton import tl, triton
 from .group_quantisation import BLOCK
 from .rows import store_outputs, weight_rows_of
@@ -222,7 +222,7 @@ def w4a16_gemv_kernel(
     places = (blocks * outputs + rows[:, None, None]) * 2 + tl.arange(0, 2)[None, None, :]
     codes = _read(packed_ptrs, scales_ptr, zeros_ptr, columns, places, words, outputs, 0, MASK and STEPS == 1)
     wait_for_previous(PDL)
-    let_next_start(PDL)
+    launch_dependents(PDL)
 
     ZEROS: tl.constexpr = zeros_ptr is not None
     acc = _partial_dots(codes, x_ptr, words * 4, ZEROS, FP16, PLAIN)

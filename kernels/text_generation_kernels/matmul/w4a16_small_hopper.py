@@ -236,7 +236,7 @@ def w4a16_small_hopper(
         (x, packed, scales, points, bias, out),
         (inputs, outputs, x.stride(0), packed.stride(0), out.stride(0)),
         (tokens,),
-        most_programs=config.get("PROGRAMS", 0),
+        max_blocks_per_sm=config.get("PROGRAMS", 0),
         BLOCK_M=config["BLOCK_M"],
         BLOCK_N=config["BLOCK_N"],
         STAGES=config["num_stages"],

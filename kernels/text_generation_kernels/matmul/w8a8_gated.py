@@ -22,7 +22,7 @@ from torch import Tensor
 from ..norm.act_and_mul import act_and_mul_torch, act_and_mul_triton
 from ..norm.activations import GATED
 from ..norm.quantise_rows import quantise_rows_triton
-from ..runtime.launch import rehearsing
+from ..runtime.launch import compiling_only
 from ..runtime.register import register
 from .w8a8_linear import w8a8_linear_torch, w8a8_linear_triton
 from .w8a8_small import kernel_for, takes_small
@@ -51,7 +51,7 @@ def w8a8_gated_triton(
         largest = x_scale.new_empty(tokens, -(-outputs // config["BLOCK_N"]))
         gemm(x8, x_scale, weight8, weight_scale, bias, out, config, activation, largest)
         quantise_rows_triton(out, out8, out_scale, group, static, bound, largest)
-        if not rehearsing():
+        if not compiling_only():
             # A rehearsal does not meet every number of tokens.
             return
     gate_up = out.new_empty(tokens, outputs)

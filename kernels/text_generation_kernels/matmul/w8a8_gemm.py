@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from ..norm.activations import gated_activation
-from ..runtime.launch import Launcher, arrivals, is_last, let_next_start, wait_for_previous
+from ..runtime.launch import Launcher, arrivals, is_last, launch_dependents, wait_for_previous
 from ..runtime.triton import tl, triton
 
 BLOCK = 128
@@ -173,7 +173,7 @@ def w8a8_gemm_kernel(
             weight_block_scale = None
         acc = _add_dot(acc, first_weights[ahead], first_inputs[ahead], x_block_scale, weight_block_scale)
     # Not earlier: a kernel that has waited relies on all before the last product being finished.
-    let_next_start(PDL)
+    launch_dependents(PDL)
 
     acc = acc.to(tl.float32)
     if splits > 1 and not SPLIT_K_PARTIALS:

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from ..norm.quantise import TINY, scale_of
-from ..runtime.launch import Launcher, let_next_start, wait_for_previous
+from ..runtime.launch import Launcher, launch_dependents, wait_for_previous
 from ..runtime.triton import tl, triton
 from .rows import store_outputs, weight_rows_of
 
@@ -113,7 +113,7 @@ def w8a8_gemv_kernel(
     weights = (_read(weight_ptrs, columns, inputs, 0, MASK and STEPS == 1),)
     weight_scale = tl.load(weight_scale_ptr + weight_rows)
     wait_for_previous(PDL)
-    let_next_start(PDL)
+    launch_dependents(PDL)
 
     if x_scale_ptr is not None:
         x_scale = tl.load(x_scale_ptr)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ..runtime.device import is_hopper
-from ..runtime.launch import Launcher, let_next_start, wait_for_previous
+from ..runtime.launch import Launcher, launch_dependents, wait_for_previous
 from ..runtime.triton import tl, triton
 from .w8a8_gemm import BLOCK
 
@@ -44,7 +44,7 @@ def scale_sums_kernel(
     columns = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
     valid = columns < outputs
     weight_scale = tl.load(weight_scale_ptr + columns, mask=valid, other=0.0)
-    let_next_start(PDL)
+    launch_dependents(PDL)
     wait_for_previous(PDL)
     x_scale = tl.load(x_scale_ptr + token * stride_x_scale_token)
     out = tl.load(sums_ptr + token * outputs + columns, mask=valid, other=0.0).to(tl.float32)

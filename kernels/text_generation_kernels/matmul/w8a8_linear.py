@@ -46,8 +46,8 @@ from ..norm.act_and_mul import act_and_mul_torch, act_and_mul_triton
 from ..norm.activations import GATED
 from ..norm.quantise import LIMITS, quantise_torch
 from ..norm.quantise_rows import quantise_rows_triton
-from ..runtime.device import has_fp8_products, shared_kib
-from ..runtime.launch import rehearsing
+from ..runtime.device import has_fp8_gemms, shared_kib
+from ..runtime.launch import compiling_only
 from ..runtime.register import register
 from ..runtime.settings import nearest
 from .fp8_small_hopper import fp8_small_hopper, hopper_settings
@@ -76,7 +76,7 @@ def w8a8_linear_triton(
     _check(x, x_scale, weight8, weight_scale, bias, out, activation)
     if len(x) == 0:
         return
-    if weight8.dtype == torch.float8_e4m3fn and not has_fp8_products(weight8.device):
+    if weight8.dtype == torch.float8_e4m3fn and not has_fp8_gemms(weight8.device):
         w8a8_linear_torch(x, x_scale, weight8, weight_scale, bias, out, activation, bound)
     elif len(x) == 1 and takes_gemv(x, weight8, weight_scale):
         if x.shape[1] > MOST_QUANTISED or weight8.dtype == torch.int8:
@@ -111,13 +111,13 @@ def _gemm(x8: Tensor, x_scale: Tensor, weight8: Tensor, weight_scale: Tensor, bi
     size = padded_tokens(tokens)
     algorithms: tuple[int, ...] = (library(x8, x_scale, weight8, weight_scale, size),) if tokens > MAX_TOKENS else ()
     sizes: tuple[int, ...] = (size,)
-    if tokens > MAX_TOKENS and rehearsing():
+    if tokens > MAX_TOKENS and compiling_only():
         # It does not meet every number of tokens.
         algorithms, sizes = (*algorithms, SUMS), _MANY
     for algorithm in algorithms:
         if algorithm and takes(algorithm, x8, x_scale, weight8, weight_scale):
             library_gemm(algorithm, x8, x_scale, weight8, weight_scale, bias, out)
-            if not rehearsing():
+            if not compiling_only():
                 return
     for each in sizes:
         config = tile(x8, x_scale, weight8, weight_scale, each)

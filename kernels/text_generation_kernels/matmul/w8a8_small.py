@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..runtime.device import has_fp8_products
+from ..runtime.device import has_fp8_gemms
 from .fp8_small_hopper import fp8_small_hopper, hopper_settings
 from .w8a8_gemm import MAX_TOKENS, padded_tokens, w8a8_gemm
 from .w8a8_linear import tile
@@ -26,7 +26,7 @@ def takes_small(x8: Tensor, x_scale: Tensor, weight_scale: Tensor) -> bool:
     return (
         1 < len(x8) <= MAX_TOKENS
         and x_scale.dim() == weight_scale.dim() == 1
-        and (x8.dtype == torch.int8 or has_fp8_products(x8.device))
+        and (x8.dtype == torch.int8 or has_fp8_gemms(x8.device))
     )
 
 

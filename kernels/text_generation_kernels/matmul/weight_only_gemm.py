@@ -26,7 +26,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from ..runtime.launch import Launcher, arrivals, is_last, let_next_start, wait_for_previous
+from ..runtime.launch import Launcher, arrivals, is_last, launch_dependents, wait_for_previous
 from ..runtime.triton import tl, triton
 from ._weight_only_block import add_block, load_inputs, prefetch_l2
 from .code_conversion import load_table
@@ -124,7 +124,7 @@ def weight_only_gemm_kernel(
     wait_for_previous(PDL)
     if AHEAD:
         # The next product can read its first codes while this one computes.
-        let_next_start(PDL)
+        launch_dependents(PDL)
     first_inputs = ()
     for ahead in tl.static_range(AHEAD):
         at = first_blocks[ahead] * BLOCK_K
@@ -172,7 +172,7 @@ def weight_only_gemm_kernel(
         )  # fmt: skip
     # In either place all before this product are finished, on which a kernel that has waited relies.
     if AHEAD == 0:
-        let_next_start(PDL)
+        launch_dependents(PDL)
 
     if GROUPS == 1:
         acc *= of_outputs(tl.load(scales_ptr + weight_rows).to(tl.float32), SWAP)
@@ -234,7 +234,7 @@ def weight_only_gemm(
         (x, packed.view(torch.uint8) if float8 else packed, scales, points, table, bias, out, partial, arrived),
         (inputs, outputs, x.stride(0), packed.stride(0), out.stride(0)),
         (tokens, splits),
-        most_programs=config.get("PROGRAMS", 0),
+        max_blocks_per_sm=config.get("PROGRAMS", 0),
         FLOAT8=float8,
         GROUPS=scales.shape[2] if scales.dim() == 3 else 1,
         MASK_K=inputs % BLOCK != 0,

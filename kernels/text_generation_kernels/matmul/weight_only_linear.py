@@ -42,7 +42,7 @@ from torch import Tensor
 from ..norm.act_and_mul import act_and_mul_torch, act_and_mul_triton
 from ..norm.activations import GATED
 from ..runtime.device import shared_kib
-from ..runtime.launch import rehearsing
+from ..runtime.launch import compiling_only
 from ..runtime.register import register
 from ..runtime.settings import nearest
 from .dequantise import dequantise
@@ -96,7 +96,7 @@ def weight_only_linear_triton(
         return
     result = out if activation is None else out.new_empty(tokens, outputs)
     sizes: tuple[int, ...] = (max(_SMALLEST_TILE, 1 << (tokens - 1).bit_length()),)
-    if tokens > _FEW and rehearsing():
+    if tokens > _FEW and compiling_only():
         # It does not meet every number of tokens.
         sizes = (*_MANY, 8 * MAX_TOKENS)
     for size in sizes:

@@ -21,7 +21,7 @@ from ..matmul.gemv_blocks import gemv_blocks, routing_blocks, sum_blocks
 from ..matmul.rows import weight_rows_of
 from ..norm.activations import activation as activation_of
 from ..norm.activations import gated_activation, is_gated, plain_name
-from ..runtime.launch import Launcher, let_next_start, wait_for_previous
+from ..runtime.launch import Launcher, launch_dependents, wait_for_previous
 from ..runtime.triton import tl, triton
 from ._grouped_gemm_tiles import is_here
 from .moe_route import TINY, RouteOptions, route_token
@@ -171,7 +171,7 @@ def expert_gemv_kernel(
             logits_ptr, ids_ptr, shares_ptr, scale, first, EXPERTS, TOP_K, NORM, SHARED, BLOCK_E, BLOCK_S, TINY
         )
     # Not earlier: the kernel after this one relies on all before it being finished, and on the ids.
-    let_next_start(PDL)
+    launch_dependents(PDL)
     x_ptrs = x_ptr + (row // SLOTS).to(tl.int64) * stride_x_row + columns
     x = tl.load(x_ptrs, mask=columns < read, other=0.0).to(tl.float32)
     acc = tl.sum(weight.to(tl.float32) * x[None, :], axis=1)
@@ -235,7 +235,7 @@ def expert_gemv_sum_kernel(
         rest = BLOCK_K + tl.arange(0, REST)
         weight_rest = read_weights(weight_ptrs + rest[None, None, :], here[:, None, None], HELD is not None)
     wait_for_previous(PDL)
-    let_next_start(PDL)
+    launch_dependents(PDL)
     shares = tl.load(shares_ptr + rows, mask=here, other=0.0)
     out_ptrs = out_ptr + token.to(tl.int64) * outputs + places
     before = load_residual(out_ptrs, places < outputs, ADDS)

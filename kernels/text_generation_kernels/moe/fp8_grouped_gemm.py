@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from torch import Tensor
 
 from ..matmul.rows import weight_rows_of
-from ..runtime.launch import Launcher, let_next_start, wait_for_previous
+from ..runtime.launch import Launcher, launch_dependents, wait_for_previous
 from ..runtime.triton import tl, triton
 from ._grouped_gemm_tiles import GROUP, has_pairs, rows_of_tile, store_rows, tile_of_program
 
@@ -80,7 +80,7 @@ def fp8_grouped_gemm_kernel(
             acc = tl.dot(x, weight.T, acc, max_num_imprecise_acc=128)
         x_ptrs += BLOCK_K
         weight_ptrs += BLOCK_K
-    let_next_start(PDL)
+    launch_dependents(PDL)
 
     if not BLOCKS:
         scale = tl.load(scales_ptr + all_rows).to(tl.float32)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from torch import Tensor
 
 from ..matmul.rows import weight_rows_of
-from ..runtime.launch import Launcher, let_next_start, wait_for_previous
+from ..runtime.launch import Launcher, launch_dependents, wait_for_previous
 from ..runtime.triton import tl, triton
 from ._grouped_gemm_tiles import GROUP, has_pairs, rows_of_tile, store_rows, tile_of_program
 
@@ -78,7 +78,7 @@ def grouped_gemm_kernel(
     expert_ptr = weight_ptr + expert.to(tl.int64) * stride_weight_expert
     weight_ptrs = expert_ptr + weight_rows.to(tl.int64)[:, None] * stride_weight_output + inner
     acc = _tile_gemm(x_ptrs, here[:, None], weight_ptrs, inputs, MASK_K, BLOCK_M, BLOCK_N, BLOCK_K)
-    let_next_start(PDL)
+    launch_dependents(PDL)
 
     store_rows(
         acc, expert, block, members, own, here, weight_rows, bias_ptr, row_weights_ptr, out_ptr, outputs,

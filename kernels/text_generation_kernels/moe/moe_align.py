@@ -16,7 +16,7 @@ program waits for another and no atomic operation decides an order.
 # pyright: basic, reportArgumentType=false, reportCallIssue=false
 from torch import Tensor
 
-from ..runtime.launch import Launcher, let_next_start, wait_for_previous
+from ..runtime.launch import Launcher, launch_dependents, wait_for_previous
 from ..runtime.triton import tl, triton
 from ._grouped_gemm_tiles import is_here
 
@@ -54,7 +54,7 @@ def moe_align_kernel(
         if HELD is not None:
             here = here & is_here(ids, HELD)
         counts += tl.histogram(ids, BINS, mask=here)
-    let_next_start(PDL)
+    launch_dependents(PDL)
     tiles = (counts + block_m - 1) // block_m
     first = tl.sum(tl.where(bins < expert, counts, 0), axis=0)
     end = first + tl.sum(tl.where(bins == expert, counts, 0), axis=0)

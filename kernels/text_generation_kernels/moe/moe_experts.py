@@ -39,8 +39,8 @@ from ..matmul.bf16_gemv import load_residual, store_with_residual
 from ..matmul.group_quantisation import BLOCK
 from ..norm.activations import ALONE, GATED, is_gated
 from ..norm.quantise_rows import quantise_rows
-from ..runtime.device import has_fp8_products, shared_kib
-from ..runtime.launch import Launcher, let_next_start, rehearsing, wait_for_previous
+from ..runtime.device import has_fp8_gemms, shared_kib
+from ..runtime.launch import Launcher, compiling_only, launch_dependents, wait_for_previous
 from ..runtime.register import register
 from ..runtime.settings import nearest
 from ..runtime.triton import tl, triton
@@ -89,7 +89,7 @@ def moe_combine_kernel(
     token = tl.program_id(0).to(tl.int64)
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     valid = columns < hidden
-    let_next_start(PDL)
+    launch_dependents(PDL)
     wait_for_previous(PDL)
     total = tl.zeros([BLOCK], tl.float32)
     for slot in tl.static_range(SLOTS):
@@ -130,7 +130,7 @@ def _settings(height: int, matrix: ExpertMatrix, inputs: int) -> Mapping[str, in
 
 def _is_w8a8(matrix: ExpertMatrix, height: int) -> bool:
     """Whether rows are rounded to float8: where weights would be converted for many rows, and the card has products."""
-    return matrix.w8a8 and height >= _W8A8_HEIGHT and has_fp8_products(matrix.weight.device)
+    return matrix.w8a8 and height >= _W8A8_HEIGHT and has_fp8_gemms(matrix.weight.device)
 
 
 def tile_height(tokens: int, slots: int, experts: int, bits: int, deterministic: bool) -> int:
@@ -204,7 +204,7 @@ def moe_experts_triton(
     chosen = tile_height(*ids.shape, all_experts, down.bits, deterministic)
     held = down.experts if down.experts < all_experts else None
     # Tiles follow from the number of tokens, and a rehearsal does not meet all of those.
-    heights = heights_of(down.bits) if rehearsing() and not deterministic else (chosen,)
+    heights = heights_of(down.bits) if compiling_only() and not deterministic else (chosen,)
     for height in heights:
         tiles = tiles_of(height, gate_up, down, activation)
         run_experts(x, ids, weights, gate_up, down, activation, tiles, out, held, adds)

@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 
 from ..norm.activations import sigmoid
-from ..runtime.launch import Launcher, let_next_start, wait_for_previous
+from ..runtime.launch import Launcher, launch_dependents, wait_for_previous
 from ..runtime.register import register
 from ..runtime.triton import tl, triton
 
@@ -221,7 +221,7 @@ def moe_route_kernel(
 ):
     """One program routes one token."""
     token = tl.program_id(0).to(tl.int64)
-    let_next_start(PDL)
+    launch_dependents(PDL)
     wait_for_previous(PDL)
     ids, weights = route_token(
         logits_ptr + token * stride_logits_token, bias_ptr, scale, jitter, EXPERTS, TOP_K, SCORE, NORM, GROUPS,

@@ -8,7 +8,7 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from ..runtime.device import is_hopper, num_processors
+from ..runtime.device import is_hopper, num_sms
 from ..runtime.launch import Launcher
 from ._token_experts_hopper_kernel import token_experts_kernel
 from .expert_matrix import ExpertMatrix
@@ -91,7 +91,7 @@ def token_settings(
     )
     if not takes:
         return None
-    return token_blocks(down.outputs, gate_up.outputs // 2, options.top_k, num_processors(x.device))
+    return token_blocks(down.outputs, gate_up.outputs // 2, options.top_k, num_sms(x.device))
 
 
 def token_experts(
@@ -114,7 +114,7 @@ def token_experts(
     experts, hidden, inner = down.shape
     options = routing.options
     _launch(
-        (num_processors(x.device),),
+        (num_sms(x.device),),
         (x, routing.logits, gate_up, down, activated, out, _arrived(x.device)),
         (hidden, inner),
         (float(options.scale),),

@@ -15,7 +15,7 @@ from ..matmul.code_conversion import eight_bits, float4, load_table, lookups, ni
 from ..matmul.group_quantisation import BLOCK
 from ..matmul.rows import weight_rows_of
 from ..matmul.weight_only_tiles import columns_of
-from ..runtime.launch import Launcher, let_next_start, wait_for_previous
+from ..runtime.launch import Launcher, launch_dependents, wait_for_previous
 from ..runtime.triton import tl, triton
 from ._grouped_gemm_tiles import GROUP, has_pairs, rows_of_tile, store_rows, tile_of_program
 from .expert_matrix import ExpertMatrix
@@ -151,7 +151,7 @@ def weight_only_grouped_gemm_kernel(
             next_scales = following_scales
             if zeros_ptr is not None:
                 next_zeros = following_zeros
-    let_next_start(PDL)
+    launch_dependents(PDL)
 
     if GROUPS == 1:
         acc *= tl.load(scales_ptr + all_rows).to(tl.float32)[:, None]

@@ -20,7 +20,7 @@ function is arithmetic; 1.1 us at one token (benchmark/results/act_and_mul.json)
 import torch
 from torch import Tensor
 
-from ..runtime.launch import Launcher, let_next_start, rehearsing, wait_for_previous
+from ..runtime.launch import Launcher, launch_dependents, compiling_only, wait_for_previous
 from ..runtime.register import register
 from ..runtime.settings import nearest
 from ..runtime.triton import tl, triton
@@ -53,7 +53,7 @@ def act_and_mul_kernel(
     token = tl.program_id(0).to(tl.int64)
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     valid = columns < n
-    let_next_start(PDL)
+    launch_dependents(PDL)
     wait_for_previous(PDL)
     gate_row = gate_up_ptr + token * stride_gate_up_token + columns
     gate = tl.load(gate_row, mask=valid, other=0.0).to(tl.float32)
@@ -96,10 +96,10 @@ def act_and_mul_triton(
         return
     over_tokens = out8 is not None and out_scale is not None and static is None and group == 0
     # A rehearsal does not meet every number of tokens.
-    if over_tokens and (tokens <= _FEW_TOKENS or rehearsing()):
+    if over_tokens and (tokens <= _FEW_TOKENS or compiling_only()):
         act_and_mul_triton(gate_up, activation, out)
         quantise_rows_triton(out, out8, out_scale, group, static, bound)
-        if not rehearsing():
+        if not compiling_only():
             return
     if over_tokens:
         block = triton.next_power_of_2(n)

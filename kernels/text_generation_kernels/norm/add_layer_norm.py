@@ -16,7 +16,7 @@ Not measured on a device yet. Launch settings are those of `add_rms_norm`, which
 # pyright: basic, reportGeneralTypeIssues=false
 from torch import Tensor
 
-from ..runtime.launch import Launcher, let_next_start, wait_for_previous
+from ..runtime.launch import Launcher, launch_dependents, wait_for_previous
 from ..runtime.register import register
 from ..runtime.settings import nearest
 from ..runtime.triton import tl, triton
@@ -43,7 +43,7 @@ def add_layer_norm_kernel(
     columns = tl.arange(0, BLOCK)
     valid = columns < hidden
     weight, bias = load_weights(weight_ptr, bias_ptr, columns, valid)
-    let_next_start(PDL)
+    launch_dependents(PDL)
     wait_for_previous(PDL)
     x = tl.load(x_ptr + token * stride_x_token + columns, mask=valid, other=0.0).to(tl.float32)
     residual_row = residual_ptr + token * stride_residual_token + columns

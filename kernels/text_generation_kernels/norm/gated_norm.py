@@ -22,7 +22,7 @@ with 8,192, as long as a copy takes; with one group of 8,192, 139 us, 96 % of on
 import torch
 from torch import Tensor
 
-from ..runtime.launch import Launcher, let_next_start, wait_for_previous
+from ..runtime.launch import Launcher, launch_dependents, wait_for_previous
 from ..runtime.register import register
 from ..runtime.triton import tl, triton
 from .activations import activation, sigmoid
@@ -63,7 +63,7 @@ def gated_norm_kernel(
         weight = tl.load(weight_ptr + places, mask=inside, other=0.0)
     else:
         weight = tl.load(weight_ptr + columns, mask=inside, other=0.0)
-    let_next_start(PDL)
+    launch_dependents(PDL)
     wait_for_previous(PDL)
     value = tl.load(x_ptr + token * stride_x_token + places, mask=valid, other=0.0).to(tl.float32)
     gate = tl.load(gate_ptr + token * stride_gate_token + places, mask=valid, other=0.0).to(tl.float32)

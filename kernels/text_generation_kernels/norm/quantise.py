@@ -16,7 +16,7 @@ import math
 import torch
 from torch import Tensor
 
-from ..runtime.device import has_fp8_products
+from ..runtime.device import has_fp8_gemms
 from ..runtime.triton import tl, triton
 
 LIMITS = {torch.float8_e4m3fn: 448.0, torch.int8: 127.0}
@@ -129,7 +129,7 @@ def check_quantised(
         return
     if out8.dtype not in LIMITS or scale.dtype != torch.float32:
         raise ValueError(f"{operator}: {out8.dtype} with scales of {scale.dtype} is no 8-bit form")
-    if out8.is_cuda and out8.dtype == torch.float8_e4m3fn and not has_fp8_products(out8.device):
+    if out8.is_cuda and out8.dtype == torch.float8_e4m3fn and not has_fp8_gemms(out8.device):
         raise ValueError(f"{operator}: this card has no float8: its activations stay in 16 bits")
     if group and (group & (group - 1) or group < 16):
         raise ValueError(f"{operator}: a group of {group} inputs is no power of two from 16 on")

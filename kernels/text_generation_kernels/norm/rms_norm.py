@@ -21,7 +21,7 @@ import functools
 import torch
 from torch import Tensor
 
-from ..runtime.launch import Launcher, let_next_start, wait_for_previous
+from ..runtime.launch import Launcher, launch_dependents, wait_for_previous
 from ..runtime.register import register
 from ..runtime.settings import nearest
 from ..runtime.triton import tl, triton
@@ -68,7 +68,7 @@ def rms_norm_kernel(
     columns = tl.arange(0, BLOCK)
     valid = columns < hidden
     weight = tl.load(weight_ptr + columns, mask=valid, other=0.0).to(tl.float32)
-    let_next_start(PDL)
+    launch_dependents(PDL)
     wait_for_previous(PDL)
     x = tl.load(x_ptr + token * stride_x_token + columns, mask=valid, other=0.0).to(tl.float32)
     out = normalise_row(x, weight, hidden, eps, weight_ptr.dtype.element_ty).to(out_ptr.dtype.element_ty)

@@ -1,6 +1,6 @@
 """Kernels of `causal_conv`: of decodes, of chunks, and of the states that chunks leave.
 
-The stride of `x`, which is a slice of a product, is a constant of each form. Of other integers Triton knows at most
+The stride of `x`, which is a slice of a product, is a constant of each settings. Of other integers Triton knows at most
 that 16 divides them, and widths such as 3,352 (Mamba 2 of 130M parameters) are multiples of 8 alone: enough for loads
 of 16 bytes.
 """
@@ -8,7 +8,7 @@ of 16 bytes.
 # pyright: basic, reportArgumentType=false, reportCallIssue=false, reportGeneralTypeIssues=false
 from ..norm.activations import activation
 from ..runtime.batches import find_tile
-from ..runtime.launch import let_next_start, wait_for_previous
+from ..runtime.launch import launch_dependents, wait_for_previous
 from ..runtime.triton import tl, triton
 from ._recurrence import find_run
 
@@ -106,7 +106,7 @@ def conv_decodes_kernel(
     channels = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     run = tl.program_id(1).to(tl.int64)
     weights, bias = _load_weights(weight_ptr, bias_ptr, channels, stride_weight_channel, stride_weight_tap, CHANNELS, K)
-    let_next_start(PDL)
+    launch_dependents(PDL)
     wait_for_previous(PDL)
     kv_len = tl.load(kv_lens_ptr + run)
     if kv_len == 0:
@@ -145,7 +145,7 @@ def conv_chunks_kernel(
     """One program computes BLOCK channels of TOKENS tokens of one run. It asks for all inputs at once."""
     channels = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     weights, bias = _load_weights(weight_ptr, bias_ptr, channels, stride_weight_channel, stride_weight_tap, CHANNELS, K)
-    let_next_start(PDL)
+    launch_dependents(PDL)
     wait_for_previous(PDL)
     run, tile = find_tile(starts_ptr, tl.program_id(1), runs, 1, TOKENS, BLOCK_B)
     if run >= runs:
@@ -181,7 +181,7 @@ def conv_states_kernel(
 ):
     """One program writes BLOCK channels of the state of one run, after all programs for its tokens have read it."""
     channels = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    let_next_start(PDL)
+    launch_dependents(PDL)
     wait_for_previous(PDL)
     start, length, continued, state_row_ptr = find_run(
         tl.program_id(1), rows_ptr, starts_ptr, kv_lens_ptr, state_ptr, (K - 1) * CHANNELS

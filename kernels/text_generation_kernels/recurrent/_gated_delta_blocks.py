@@ -9,7 +9,7 @@ With A[i, j] = beta[i] * exp(G[i] - G[j]) * (k[i] . k[j]) for j < i, and T = (I 
 
     delta = u - w S    with  u = T diag(beta) V  and  w = T diag(beta * gamma) K
 
-(the WY form, Bischof and Van Loan, 1987; Yang et al., 2024). This kernel computes `u` and `w`, and the scores by which
+(the WY settings, Bischof and Van Loan, 1987; Yang et al., 2024). This kernel computes `u` and `w`, and the scores by which
 queries read the deltas of their block: scores[i, j] = exp(G[i] - G[j]) * (q[i] . k[j]) for j <= i.
 
 Keys are multiplied as they come; their lengths are divided out with the factors of rows and columns, in float32. All
@@ -18,7 +18,7 @@ elements of T are at most 1, as are those of A, so float16 has them with an erro
 
 # pyright: basic, reportArgumentType=false, reportCallIssue=false, reportGeneralTypeIssues=false
 from ..runtime.batches import find_tile
-from ..runtime.launch import let_next_start, wait_for_previous
+from ..runtime.launch import launch_dependents, wait_for_previous
 from ..runtime.triton import tl, triton
 from ._gated_delta_gates import open_gates, over_length
 
@@ -76,7 +76,7 @@ def _decays(
 
 
 @triton.jit
-def _products(
+def _dot_products(
     query_ptrs,  # [BLOCK_T, 1]
     key_ptrs,  # [BLOCK_T, 1]
     valid,  # [BLOCK_T, 1]
@@ -101,7 +101,7 @@ def _products(
 
 
 @triton.jit
-def _store_product(
+def _store_matmul(
     matrix,  # [BLOCK_T, BLOCK_T]
     source_ptrs,  # [BLOCK_T, 1]
     valid,  # [BLOCK_T, 1]
@@ -163,7 +163,7 @@ def gated_delta_blocks_kernel(
     """One program prepares one head of one block. What it writes for tokens past the end of the run is zeros."""
     head, item = tl.program_id(0), tl.program_id(1)
     rate, bias = tl.load(rate_ptr + head), tl.load(bias_ptr + head)
-    let_next_start(PDL)
+    launch_dependents(PDL)
     wait_for_previous(PDL)
     run, block = find_tile(starts_ptr, item, runs, 1, BLOCK_T, BLOCK_B)
     if run >= runs:
@@ -176,7 +176,7 @@ def gated_delta_blocks_kernel(
     token_ptrs = qkv_ptr + first.to(tl.int64) * stride_qkv_token + tokens[:, None] * stride_qkv_token
     query_ptrs = token_ptrs + head // (HEADS // KEY_HEADS) * KEY_DIM
     key_ptrs = query_ptrs + KEY_HEADS * KEY_DIM
-    of_keys, of_queries, k_square, q_square = _products(query_ptrs, key_ptrs, valid[:, None], KEY_DIM, BLOCK_T, WIDTH_K)
+    of_keys, of_queries, k_square, q_square = _dot_products(query_ptrs, key_ptrs, valid[:, None], KEY_DIM, BLOCK_T, WIDTH_K)
     k_scale, q_scale = over_length(k_square), over_length(q_square) * KEY_DIM**-0.5
 
     gate_ptrs = gates_ptr + first.to(tl.int64) * stride_gates_token + tokens * stride_gates_token + head
@@ -198,6 +198,6 @@ def gated_delta_blocks_kernel(
     tl.debug_barrier()
     for_u = (inverse * tl.load(factors_ptrs + 2 * BLOCK_T)[None, :]).to(u_ptr.dtype.element_ty)
     value_ptrs = token_ptrs + 2 * KEY_HEADS * KEY_DIM + head * VALUE_DIM
-    _store_product(for_u, value_ptrs, valid[:, None], u_ptr + block_rows * VALUE_DIM, VALUE_DIM, WIDTH_V)
+    _store_matmul(for_u, value_ptrs, valid[:, None], u_ptr + block_rows * VALUE_DIM, VALUE_DIM, WIDTH_V)
     for_w = (inverse * tl.load(factors_ptrs + 3 * BLOCK_T)[None, :]).to(w_ptr.dtype.element_ty)
-    _store_product(for_w, key_ptrs, valid[:, None], w_ptr + block_rows * KEY_DIM, KEY_DIM, WIDTH_K)
+    _store_matmul(for_w, key_ptrs, valid[:, None], w_ptr + block_rows * KEY_DIM, KEY_DIM, WIDTH_K)

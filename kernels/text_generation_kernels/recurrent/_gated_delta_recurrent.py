@@ -1,7 +1,7 @@
 """The kernel of `gated_delta` that goes token after token: for decodes, short runs, and all where deterministic."""
 
 # pyright: basic, reportArgumentType=false, reportCallIssue=false, reportGeneralTypeIssues=false
-from ..runtime.launch import let_next_start, wait_for_previous
+from ..runtime.launch import launch_dependents, wait_for_previous
 from ..runtime.triton import tl, triton
 from ._gated_delta_gates import open_gates, over_length
 
@@ -99,7 +99,7 @@ def gated_delta_recurrent_kernel(
     state_ptrs += keys[:, None] * VALUE_DIM + columns[None, :]
     held = (keys < KEY_DIM)[:, None] & (columns < VALUE_DIM)[None, :] & exists
     state = tl.load(state_ptrs, mask=held & (kv_len > length), other=0.0)
-    let_next_start(PDL)
+    launch_dependents(PDL)
     wait_for_previous(PDL)
     if not exists:
         return

@@ -8,7 +8,7 @@ With the state S at the beginning of a block, in which G are sums of what the st
 """
 
 # pyright: basic, reportArgumentType=false, reportCallIssue=false, reportGeneralTypeIssues=false
-from ..runtime.launch import let_next_start, wait_for_previous
+from ..runtime.launch import launch_dependents, wait_for_previous
 from ..runtime.triton import tl, triton
 from ._recurrence import find_run
 
@@ -51,7 +51,7 @@ def gated_delta_states_kernel(
     """One program computes BLOCK_V value columns of one head of one run, whose state it holds in registers."""
     BLOCKS: tl.constexpr = (VALUE_DIM + BLOCK_V - 1) // BLOCK_V
     head, run = tl.program_id(0) // BLOCKS, tl.program_id(1)
-    let_next_start(PDL)
+    launch_dependents(PDL)
     wait_for_previous(PDL)
     start, length, continued, state_row_ptr = find_run(
         run, rows_ptr, starts_ptr, kv_lens_ptr, state_ptr, HEADS * KEY_DIM * VALUE_DIM

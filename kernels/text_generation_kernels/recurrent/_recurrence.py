@@ -2,7 +2,7 @@
 
 In kernels a state is a tuple of PARTS tensors [rows, WIDTH] side by side. They are narrow so that few threads have a
 row: all of these compute what belongs to the row as a whole, such as its time step, and sums go from one to the next.
-Multiply-adds are fused by name: left to the compiler, one form of a kernel might round otherwise than another.
+Multiply-adds are fused by name: left to the compiler, one settings of a kernel might round otherwise than another.
 """
 
 # pyright: basic, reportArgumentType=false, reportCallIssue=false, reportGeneralTypeIssues=false

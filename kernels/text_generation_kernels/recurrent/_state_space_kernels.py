@@ -1,11 +1,11 @@
 """Kernels of `state_space`: one that goes token after token, and one that multiplies matrices of blocks of tokens.
 
-Strides are constants of each form: addresses of the next tokens are then those of the first, with an offset in the
+Strides are constants of each settings: addresses of the next tokens are then those of the first, with an offset in the
 instruction.
 """
 
 # pyright: basic, reportArgumentType=false, reportCallIssue=false, reportGeneralTypeIssues=false
-from ..runtime.launch import let_next_start, wait_for_previous
+from ..runtime.launch import launch_dependents, wait_for_previous
 from ..runtime.triton import tl, triton
 from ._recurrence import advance, decay_rate, find_run, load_rows, load_vector, softplus, store_rows
 
@@ -84,7 +84,7 @@ def state_space_tokens_kernel(
     rate, rates = decay_rate(tl.load(a_log_ptr + head)), ()
     for _ in tl.static_range(PARTS):
         rates = rates + (rate,)  # noqa: RUF005 - as above
-    let_next_start(PDL)
+    launch_dependents(PDL)
     wait_for_previous(PDL)
     start, length, continued, state_row_ptr = find_run(
         tl.program_id(1), rows_ptr, starts_ptr, kv_lens_ptr, state_ptr, HEADS * P * N
@@ -160,7 +160,7 @@ def state_space_blocks_kernel(
     skip = tl.load(d_ptr + head)
     bias = tl.load(dt_bias_ptr + head)
     rate = decay_rate(tl.load(a_log_ptr + head))
-    let_next_start(PDL)
+    launch_dependents(PDL)
     wait_for_previous(PDL)
     start, length, continued, state_row_ptr = find_run(
         tl.program_id(1), rows_ptr, starts_ptr, kv_lens_ptr, state_ptr, HEADS * P * N

@@ -105,16 +105,16 @@ def causal_conv_triton(
     block = 32 * _WARPS * _THREAD_BYTES // x.element_size()
     blocks = triton.cdiv(channels, block)
     strides = (x.stride(0), *weight.stride(), out.stride(0))
-    form = {"CHANNELS": channels, "K": taps, "BLOCK": block, "num_warps": _WARPS}
+    settings = {"CHANNELS": channels, "K": taps, "BLOCK": block, "num_warps": _WARPS}
     if starts is None:
-        _launch_decodes((blocks, runs), (x, weight, bias, state, rows, kv_lens, out), strides, SILU=silu, **form)
+        _launch_decodes((blocks, runs), (x, weight, bias, state, rows, kv_lens, out), strides, SILU=silu, **settings)
         return
     # Each run adds less than one tile that is not full.
     tiles = triton.cdiv(tokens, _TOKENS) + runs
     pointers = (x, weight, bias, state, rows, starts, kv_lens, out)
     padded = padded_batch(runs)
-    _launch_chunks((blocks, tiles), pointers, strides, (runs,), SILU=silu, TOKENS=_TOKENS, BLOCK_B=padded, **form)
-    _launch_states((blocks, runs), (x, state, rows, starts, kv_lens), (x.stride(0),), **form)
+    _launch_chunks((blocks, tiles), pointers, strides, (runs,), SILU=silu, TOKENS=_TOKENS, BLOCK_B=padded, **settings)
+    _launch_states((blocks, runs), (x, state, rows, starts, kv_lens), (x.stride(0),), **settings)
 
 
 def causal_conv_torch(

@@ -26,7 +26,7 @@ chooses kernels.
 
 Two ways, both with a state in float32:
 - Token after token (`_gated_delta_recurrent.py`), all in float32: decodes, short runs, float32 models, and everything
-  where `deterministic`. One compiled form has all of these, so a token's result is the same to the bit wherever its run
+  where `deterministic`. One compiled settings has all of these, so a token's result is the same to the bit wherever its run
   is cut, whatever else is in the step, and in a decode as in a chunk.
 - Blocks of 64 tokens, as matrix products: what needs no state for all blocks at once (`_gated_delta_blocks.py`), then
   the states from block to block (`_gated_delta_states.py`). Operands of products have the model's 16 bits, so results
@@ -59,7 +59,7 @@ from torch.nn import functional
 from ..norm.activations import sigmoid
 from ..runtime.batches import padded_batch
 from ..runtime.device import shared_kib
-from ..runtime.launch import Launcher, rehearsing
+from ..runtime.launch import Launcher, compiling_only
 from ..runtime.register import register
 from ..runtime.settings import nearest
 from ..runtime.shapes import padded_head_dim, shapes_error
@@ -146,11 +146,11 @@ def gated_delta_triton(
     if out.shape[0] == 0 or rows.shape[0] == 0:
         return
     # A rehearsal does not meet every length.
-    long = max_len > _SHORT or rehearsing()
+    long = max_len > _SHORT or compiling_only()
     can = qkv.element_size() == 2 and state.shape[2] <= _LARGEST_BY_BLOCKS
     if starts is not None and long and can and not deterministic:
         _by_blocks(qkv, gates, rate, bias, state, rows, starts, kv_lens, out)
-        if not rehearsing():
+        if not compiling_only():
             return
     _one_by_one(qkv, gates, rate, bias, state, rows, starts, kv_lens, out)
 
@@ -213,7 +213,7 @@ def _by_blocks(
     w, u, scores = (qkv.new_empty(blocks, heads, BLOCK_T, size) for size in (key_dim, value_dim, BLOCK_T))
     factors, decays = rate.new_empty(blocks, heads, FACTORS, BLOCK_T), rate.new_empty(blocks, heads)
     made = (w, u, scores, factors, decays)
-    form = {"BLOCK_T": BLOCK_T, "FACTORS": FACTORS, "BLOCK_B": padded_batch(runs), **_sizes(qkv, state)}
+    settings = {"BLOCK_T": BLOCK_T, "FACTORS": FACTORS, "BLOCK_B": padded_batch(runs), **_sizes(qkv, state)}
     _launch_blocks(
         (heads, blocks),
         (qkv, gates, rate, bias, starts, kv_lens, *made),
@@ -221,7 +221,7 @@ def _by_blocks(
         (runs,),
         WIDTH_K=min(block_k, _WIDTH),
         WIDTH_V=min(block_v, _WIDTH),
-        **form,
+        **settings,
         **_BLOCKS_LAUNCH,
     )
     config = dict(nearest("gated_delta", shared_kib=shared_kib(qkv.device)))
@@ -232,7 +232,7 @@ def _by_blocks(
         (qkv.stride(0),),
         BLOCK_K=block_k,
         BLOCK_V=columns,
-        **form,
+        **settings,
         **config,
     )
 

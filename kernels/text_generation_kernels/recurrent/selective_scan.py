@@ -37,7 +37,7 @@ import torch
 from torch import Tensor
 
 from ..norm.activations import activation, sigmoid
-from ..runtime.launch import Launcher, let_next_start, wait_for_previous
+from ..runtime.launch import Launcher, launch_dependents, wait_for_previous
 from ..runtime.register import register
 from ..runtime.shapes import padded_head_dim, shapes_error
 from ..runtime.triton import tl, triton
@@ -133,7 +133,7 @@ def selective_scan_kernel(
     a_log, rates = load_rows(a_log_ptr, channels, inside, N, WIDTH, PARTS), ()
     for part in tl.static_range(PARTS):
         rates = rates + (decay_rate(a_log[part]),)  # noqa: RUF005 - as above
-    let_next_start(PDL)
+    launch_dependents(PDL)
     wait_for_previous(PDL)
     start, length, continued, state_row_ptr = find_run(
         tl.program_id(1), rows_ptr, starts_ptr, kv_lens_ptr, state_ptr, CHANNELS * N
@@ -213,7 +213,7 @@ def selective_scan_triton(
     rows: Tensor,
     starts: Tensor | None,
     kv_lens: Tensor,
-    max_len: int,  # noqa: ARG001 - one form for all lengths
+    max_len: int,  # noqa: ARG001 - one settings for all lengths
     out: Tensor,
 ) -> None:
     """Triton implementation. Raises ValueError for layouts that the kernel does not read."""
@@ -221,18 +221,18 @@ def selective_scan_triton(
     (channels, n), runs = a_log.shape, rows.shape[0]
     if x.shape[0] == 0 or runs == 0:
         return
-    form = scan_form(n, x.element_size(), starts is None)
+    settings = scan_settings(n, x.element_size(), starts is None)
     _launch(
-        (triton.cdiv(channels, form["BLOCK"]), runs),
+        (triton.cdiv(channels, settings["BLOCK"]), runs),
         (x, dt, b, c, z, a_log, d, dt_bias, state, rows, starts, kv_lens, out),
         tuple(tensor.stride(0) for tensor in (x, dt, b, c, z, out)),
         CHANNELS=channels,
         N=n,
-        **form,
+        **settings,
     )
 
 
-def scan_form(n: int, element_size: int, decodes: bool) -> dict[str, int]:
+def scan_settings(n: int, element_size: int, decodes: bool) -> dict[str, int]:
     """Launch settings of the kernel. A channel has as many threads in all of them, so that sums have one order."""
     warps, count = (_DECODE_WARPS, 1) if decodes else (1, _AHEAD_BYTES // element_size)
     width = padded_head_dim(n) // _PARTS

@@ -42,7 +42,7 @@ import torch
 from torch import Tensor
 
 from ..runtime.device import shared_kib
-from ..runtime.launch import Launcher, rehearsing
+from ..runtime.launch import Launcher, compiling_only
 from ..runtime.register import register
 from ..runtime.settings import nearest
 from ..runtime.shapes import padded_head_dim, shapes_error
@@ -131,18 +131,18 @@ def state_space_triton(
     of_model = {"HEADS": heads, "GROUP": heads // groups, "P": p, "N": n}
     in_blocks = starts is not None and not deterministic and x.element_size() == 2
     # A rehearsal does not meet every length.
-    if in_blocks and (rehearsing() or max_len >= _LEAST_LEN):
-        form = blocks_form(n, p, shared_kib(x.device))
-        grid = (heads * triton.cdiv(p, form["BLOCK_P"]), runs)
-        _launch_blocks(grid, pointers, strides, (low, high), **of_model, **form)
-        if not rehearsing():
+    if in_blocks and (compiling_only() or max_len >= _LEAST_LEN):
+        settings = block_settings(n, p, shared_kib(x.device))
+        grid = (heads * triton.cdiv(p, settings["BLOCK_P"]), runs)
+        _launch_blocks(grid, pointers, strides, (low, high), **of_model, **settings)
+        if not compiling_only():
             return
-    form = tokens_form(n, p, x.element_size(), starts is None)
-    grid = (heads * triton.cdiv(p, form["BLOCK_P"]), runs)
-    _launch_tokens(grid, pointers, strides, (low, high), **of_model, **form)
+    settings = token_settings(n, p, x.element_size(), starts is None)
+    grid = (heads * triton.cdiv(p, settings["BLOCK_P"]), runs)
+    _launch_tokens(grid, pointers, strides, (low, high), **of_model, **settings)
 
 
-def tokens_form(n: int, p: int, element_size: int, decodes: bool) -> dict[str, int]:
+def token_settings(n: int, p: int, element_size: int, decodes: bool) -> dict[str, int]:
     """Launch settings of the kernel that goes token by token.
 
     A program of chunks is one warp, in which no token waits for other threads at a barrier. Decodes have one token,
@@ -150,21 +150,21 @@ def tokens_form(n: int, p: int, element_size: int, decodes: bool) -> dict[str, i
     that sums have one order.
     """
     block_n = padded_head_dim(n)
-    form = {"WIDTH": _WIDTH, "PARTS": block_n // _WIDTH}
+    settings = {"WIDTH": _WIDTH, "PARTS": block_n // _WIDTH}
     rows, block_p = min(_WARP_ROWS, _WARP_ELEMENTS // block_n), 1 << (p - 1).bit_length()
     if decodes:
         block_p = min(block_p, rows * _DECODE_WARPS)
         least = 32 * 4 // _WIDTH
-        return form | {"BLOCK_P": block_p, "COUNT": 1, "num_warps": max(1, min(block_p // least, _DECODE_WARPS))}
+        return settings | {"BLOCK_P": block_p, "COUNT": 1, "num_warps": max(1, min(block_p // least, _DECODE_WARPS))}
     count = max(1, min(4, _AHEAD_BYTES // (block_n * element_size)))
-    return form | {"BLOCK_P": min(block_p, rows), "COUNT": count, "num_warps": 1}
+    return settings | {"BLOCK_P": min(block_p, rows), "COUNT": count, "num_warps": 1}
 
 
-def blocks_form(n: int, p: int, kib: int) -> dict[str, int]:
+def block_settings(n: int, p: int, kib: int) -> dict[str, int]:
     """Launch settings of the kernel for blocks of tokens, on a card with `kib` of shared memory for a program."""
     block_n = padded_head_dim(n)
-    form = dict(nearest("state_space", shared_kib=kib, n=block_n))
-    return form | {"BLOCK_N": block_n, "BLOCK_P": min(form["BLOCK_P"], padded_head_dim(p))}
+    settings = dict(nearest("state_space", shared_kib=kib, n=block_n))
+    return settings | {"BLOCK_N": block_n, "BLOCK_P": min(settings["BLOCK_P"], padded_head_dim(p))}
 
 
 def state_space_torch(

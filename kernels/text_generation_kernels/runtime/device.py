@@ -6,7 +6,7 @@ import torch
 
 
 @cache
-def num_processors(device: torch.device) -> int:
+def num_sms(device: torch.device) -> int:
     """Multiprocessors of the card."""
     return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 132
 
@@ -27,6 +27,6 @@ def is_hopper(device: torch.device) -> bool:
 
 
 @cache
-def has_fp8_products(device: torch.device) -> bool:
+def has_fp8_gemms(device: torch.device) -> bool:
     """Whether matrix products of float8 exist on the device: on cards from sm_89 on. A CPU computes what they would."""
     return device.type != "cuda" or torch.cuda.get_device_capability(device) >= (8, 9)

@@ -85,7 +85,7 @@ def fingerprint_compiler() -> None:
         triton_key()
 
 
-def rehearsing() -> bool:
+def compiling_only() -> bool:
     """Whether launches only name forms just now. An operator that chooses forms by what is in a step then names all of
     its forms, because a rehearsal is not made of every step.
     """
@@ -113,7 +113,7 @@ def wait_for_previous(PDL: tl.constexpr):
 
 
 @triton.jit
-def let_next_start(PDL: tl.constexpr):
+def launch_dependents(PDL: tl.constexpr):
     """The next kernel may start as soon as every program of this one has said so. A hint: it changes no result."""
     if PDL:
         cuda.gdc_launch_dependents()
@@ -147,16 +147,16 @@ def arrivals(device: torch.device, count: int) -> Tensor:
     return held[-1]
 
 
-def _least_shared(most_programs: int, shared: int) -> int:
+def _least_shared(max_blocks_per_sm: int, shared: int) -> int:
     """Bytes of shared memory with which no more programs fit on a processor, of a kernel that needs `shared`.
 
     Each takes 1 KiB besides, and kernels have 48 KiB without asking for more. For those that need more Triton asks for
     all that there is.
     """
-    if most_programs == 0:
+    if max_blocks_per_sm == 0:
         return shared
     capacity = torch.cuda.get_device_properties().shared_memory_per_multiprocessor
-    least = capacity // (most_programs + 1) - (1 << 10) + 128
+    least = capacity // (max_blocks_per_sm + 1) - (1 << 10) + 128
     return max(shared, least if shared > _FREELY else min(least, _FREELY))
 
 
@@ -198,25 +198,25 @@ class Launcher:
         tiles: tuple[Any, ...] = (),
         /,
         *,
-        most_programs: int = 0,
+        max_blocks_per_sm: int = 0,
         **constants: object,
     ) -> None:
         """Launches on the current stream. `constants` are constexprs and Triton's options. `tiles` are descriptors of
         matrices (`TensorDescriptor`), whose sizes follow from the constexprs.
 
-        `most_programs`: how many may be on a processor at a time, 4 or more, or fewer of a kernel that needs more than
+        `max_blocks_per_sm`: how many may be on a processor at a time, 4 or more, or fewer of a kernel that needs more than
         48 KiB of shared memory; 0: as many as fit. A kernel that starts while others run is not spread evenly: it fills
         the processors that are free.
         """
         types = [None if pointer is None else pointer.dtype for pointer in pointers]
         device = pointers[0].device.index  # pyright: ignore[reportOptionalMemberAccess] - only optional ones are None
-        key = (device, most_programs, *types, sizes, *constants.items())
+        key = (device, max_blocks_per_sm, *types, sizes, *constants.items())
         if tiles:
             key = (*key, *(each.base.dtype for each in tiles))
         addresses = [0 if pointer is None else pointer.data_ptr() for pointer in pointers]
         compiled = self._compiled.get(key)
         if compiled is None or _named is not None or self._misaligned(addresses):
-            self._launch_by_triton(key, grid, tiles, pointers, sizes, values, constants, addresses, most_programs)
+            self._launch_by_triton(key, grid, tiles, pointers, sizes, values, constants, addresses, max_blocks_per_sm)
             return
         x, y, z = (*grid, 1, 1)[:3]
         stream = torch._C._cuda_getCurrentRawStream(device)
@@ -244,7 +244,7 @@ class Launcher:
         values: tuple[float, ...],
         constants: dict[str, object],
         addresses: list[int],
-        most_programs: int,
+        max_blocks_per_sm: int,
     ) -> None:
         """Compiles if need be, launches, and keeps the compiled form."""
         if "PDL" in self._kernel.arg_names:
@@ -272,7 +272,7 @@ class Launcher:
         if not self._misaligned(addresses) and not (launcher.global_scratch_size or launcher.profile_scratch_size):
             placeholders = (None,) * (len(self._kernel.params) - len(arguments))
             num_warps, num_ctas, shared = kernel.packed_metadata
-            metadata = num_warps, num_ctas, _least_shared(most_programs, shared)
+            metadata = num_warps, num_ctas, _least_shared(max_blocks_per_sm, shared)
             self._compiled[key] = _Compiled(
                 launcher.launch, kernel.function, launcher.launch_pdl, metadata, placeholders
             )

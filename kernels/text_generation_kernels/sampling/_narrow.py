@@ -13,8 +13,8 @@ once: 64 of them in 1 us, 256 in 5, where a program for each row and split took 
 import torch
 from torch import Tensor
 
-from ..runtime.device import num_processors
-from ..runtime.launch import Launcher, let_next_start, rehearsing, wait_for_previous
+from ..runtime.device import num_sms
+from ..runtime.launch import Launcher, launch_dependents, compiling_only, wait_for_previous
 from ..runtime.triton import tl, triton
 from .columns import (
     FLOATS,
@@ -85,7 +85,7 @@ def next_state(
     CANDIDATES: tl.constexpr,
     BLOCK_S: tl.constexpr,
 ):
-    """State after a round: that part of the bracket which reaches the goal."""
+    """State after a round: that interval of the bracket which reaches the goal."""
     state = load_state(state_ptr)
     if is_wide(state, CANDIDATES):
         low, high, number_low, number_high, mass_low, goal = state
@@ -104,12 +104,12 @@ def next_state(
             else:
                 goal = integer_share(_at(masses, _PIVOTS - 1, _PIVOTS), top_p)
         reached = tl.where(top_k > 0, numbers.to(tl.int64), masses)
-        part = tl.sum((reached < goal).to(tl.int32), axis=0)
-        low = tl.where(part > 0, _at(pivots, part - 1, _PIVOTS), low)
-        high = tl.where(part < _PIVOTS, _at(pivots, part, _PIVOTS), high)
-        number_low = tl.where(part > 0, _at(numbers, part - 1, _PIVOTS), number_low)
-        number_high = tl.where(part < _PIVOTS, _at(numbers, part, _PIVOTS), number_high)
-        mass_low = tl.where(part > 0, _at(masses, part - 1, _PIVOTS), mass_low)
+        interval = tl.sum((reached < goal).to(tl.int32), axis=0)
+        low = tl.where(interval > 0, _at(pivots, interval - 1, _PIVOTS), low)
+        high = tl.where(interval < _PIVOTS, _at(pivots, interval, _PIVOTS), high)
+        number_low = tl.where(interval > 0, _at(numbers, interval - 1, _PIVOTS), number_low)
+        number_high = tl.where(interval < _PIVOTS, _at(numbers, interval, _PIVOTS), number_high)
+        mass_low = tl.where(interval > 0, _at(masses, interval - 1, _PIVOTS), mass_low)
         state = (low, high, number_low, number_high, mass_low, goal)
     return state
 
@@ -127,7 +127,7 @@ def _first_pivots(best_ptr, total_ptr, splits, best, temperature, vocab, BLOCK_S
 
 
 @triton.jit
-def _equal_parts(low, high):
+def _equal_pivots(low, high):
     """Pivots in ascending order, above `low`; the last is `high`."""
     index = tl.arange(0, _PIVOTS)
     first = tl.maximum(low, 0).to(tl.float32, bitcast=True)
@@ -223,7 +223,7 @@ def _round_of_row(
                 states_ptr + before * _STATE, numbers_ptr + before * splits * _PIVOTS,
                 masses_ptr + before * splits * _PIVOTS, splits, top_k, top_p, vocab, ROUND == 1, CANDIDATES, BLOCK_S,
             )  # fmt: skip
-            pivots = _equal_parts(state[0], state[1])
+            pivots = _equal_pivots(state[0], state[1])
             measured = is_wide(load_state(states_ptr + before * _STATE), CANDIDATES)
             gathers = measured & (not is_wide(state, CANDIDATES)) & (state[1] - state[0] > 1)
         if split == 0:
@@ -274,7 +274,7 @@ def narrow_kernel(
     PDL: tl.constexpr,
 ):
     """One program measures one split of ROWS rows, one after another."""
-    let_next_start(PDL)
+    launch_dependents(PDL)
     split = tl.program_id(0)
     splits = tl.num_programs(0)
     # Neighbours in the batch, which often ask the same, are for different programs.
@@ -302,9 +302,9 @@ def _rows_of_program(splits: int, device: torch.device) -> tuple[int, ...]:
 
     Most rows have no filter as a rule, and starting a program costs more than finding that out.
     """
-    if rehearsing():
+    if compiling_only():
         return 1, _ROWS
-    return (_ROWS if splits >= _ROWS * _PROGRAMS * num_processors(device) else 1,)
+    return (_ROWS if splits >= _ROWS * _PROGRAMS * num_sms(device) else 1,)
 
 
 def narrow(

@@ -16,7 +16,7 @@ Called once a step. Bytes floor: about 100 a token; only the launch costs anythi
 import torch
 from torch import Tensor
 
-from ..runtime.launch import Launcher, let_next_start, wait_for_previous
+from ..runtime.launch import Launcher, launch_dependents, wait_for_previous
 from ..runtime.register import by_device
 from ..runtime.triton import tl, triton
 from .columns import FLAGS, HAS_PENALTIES, INTS, Flags, batch_indices, flags_of
@@ -40,7 +40,7 @@ def advance_state_kernel(
 ):
     """One program advances BLOCK tokens."""
     wait_for_previous(PDL)
-    let_next_start(PDL)
+    launch_dependents(PDL)
     batch_index = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     valid = batch_index < batch
     row = tl.load(rows_ptr + batch_index, mask=valid, other=0)

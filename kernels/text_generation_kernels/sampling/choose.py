@@ -17,7 +17,7 @@ Called once a step. Bytes floor: R * N * splits * 20.
 import torch
 from torch import Tensor
 
-from ..runtime.launch import Launcher, let_next_start, wait_for_previous
+from ..runtime.launch import Launcher, launch_dependents, wait_for_previous
 from ..runtime.register import by_device
 from ..runtime.triton import tl, triton
 from .columns import (
@@ -70,7 +70,7 @@ def choose_kernel(
     PDL: tl.constexpr,
 ):
     """One program merges the splits of one row."""
-    let_next_start(PDL)
+    launch_dependents(PDL)
     batch_index = tl.program_id(0).to(tl.int64)
     row, flags = load_flags(rows_ptr, ints_ptr, batch_index)
     temperature = tl.load(floats_ptr + row * FLOATS + TEMPERATURE)
@@ -109,17 +109,17 @@ _launch = Launcher(choose_kernel)
 
 def choose_triton(statistics: SplitStatistics, rows: Tensor, columns: SamplingColumns, sampled: SampledTokens) -> None:
     """Triton implementation. Raises ValueError for layouts that the kernel does not read."""
-    _, *parts = statistics
+    _, *measures = statistics
     _, batch, splits = statistics.best.shape
     stride, number = statistics.best.stride(0), num_splits(columns.vocab_size)
-    if not all(part.stride() == (stride, splits, 1) for part in parts):
-        raise ValueError("choose: the parts of the ranks must be contiguous, and equally far apart")
+    if not all(part.stride() == (stride, splits, 1) for part in measures):
+        raise ValueError("choose: the measures of the ranks must be contiguous, and equally far apart")
     if batch == 0:
         return
     tokens, logprobs, valid, log_total = sampled.tokens, sampled.logprobs, sampled.valid, sampled.log_total
     _launch(
         (batch,),
-        (*parts, rows, columns.floats, columns.ints, tokens, logprobs, valid, log_total),
+        (*measures, rows, columns.floats, columns.ints, tokens, logprobs, valid, log_total),
         (number, splits, tokens.stride(0), logprobs.stride(0), valid.stride(0), log_total.stride(0)),
         (stride,),
         BLOCK_S=triton.next_power_of_2(number),
@@ -129,9 +129,9 @@ def choose_triton(statistics: SplitStatistics, rows: Tensor, columns: SamplingCo
 
 def choose_torch(statistics: SplitStatistics, rows: Tensor, columns: SamplingColumns, sampled: SampledTokens) -> None:
     """Torch implementation: the CPU path and the reference of the tests."""
-    _, *parts = statistics
+    _, *measures = statistics
     number = num_splits(columns.vocab_size)
-    best, best_id, total, noisy, score = (part.transpose(0, 1).flatten(1)[:, :number] for part in parts)
+    best, best_id, total, noisy, score = (part.transpose(0, 1).flatten(1)[:, :number] for part in measures)
     flags, temperature = columns.ints[rows, Ints.FLAGS].unsqueeze(1), columns.floats[rows, Floats.TEMPERATURE]
     filtered, drawn = flags & Flags.FILTERS != 0, flags & (Flags.SAMPLE | Flags.FILTERS) != 0
     highest = best.amax(dim=1)

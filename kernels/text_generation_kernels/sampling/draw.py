@@ -19,7 +19,7 @@ already; N * width * element size for the others.
 import torch
 from torch import Tensor
 
-from ..runtime.launch import Launcher, let_next_start, wait_for_previous
+from ..runtime.launch import Launcher, launch_dependents, wait_for_previous
 from ..runtime.register import by_device
 from ..runtime.triton import tl, triton
 from .columns import (
@@ -80,7 +80,7 @@ def draw_kernel(
     PDL: tl.constexpr,
 ):
     """One program draws within one split of one row; it has nothing to do where a row is greedy without a filter."""
-    let_next_start(PDL)
+    launch_dependents(PDL)
     split = tl.program_id(0)
     splits = tl.num_programs(0)
     batch_index = tl.program_id(1).to(tl.int64)

@@ -23,7 +23,7 @@ Bytes floor: N * vocab * element size; for rows that write scores 4 more a token
 import torch
 from torch import Tensor
 
-from ..runtime.launch import Launcher, let_next_start, wait_for_previous
+from ..runtime.launch import Launcher, launch_dependents, wait_for_previous
 from ..runtime.register import by_device
 from ..runtime.triton import tl, triton
 from .columns import (
@@ -131,7 +131,7 @@ def logits_process_kernel(
     floats_ptr += row * FLOATS
     ints_ptr += row * INTS
     temperature = tl.load(floats_ptr + TEMPERATURE)
-    let_next_start(PDL)
+    launch_dependents(PDL)
     wait_for_previous(PDL)
     x = tl.load(logits_ptr + ids, mask=inside, other=float("-inf")).to(tl.float32)
     if (flags & PROCESSED) != 0:

@@ -15,7 +15,7 @@ Called once a step. Bytes floor: about 50 a token; only the launch costs anythin
 # pyright: basic, reportArgumentType=false
 from torch import Tensor
 
-from ..runtime.launch import Launcher, rehearsing, wait_for_previous
+from ..runtime.launch import Launcher, compiling_only, wait_for_previous
 from ..runtime.register import by_device
 from ..runtime.triton import tl, triton
 
@@ -71,7 +71,7 @@ def newest_tokens_triton(
     batch = rows.shape[0]
     if batch == 0:
         return
-    if rehearsing():
+    if compiling_only():
         # What follows looks these up in torch, which computes all the same.
         for each in (ids, positions, slots, kv_lens):
             each.zero_()

@@ -28,7 +28,7 @@ rows, a second wave begins.
 import torch
 from torch import Tensor
 
-from ..runtime.launch import Launcher, let_next_start, wait_for_previous
+from ..runtime.launch import Launcher, launch_dependents, wait_for_previous
 from ..runtime.register import by_device
 from ..runtime.triton import tl, triton
 from ._filter_bounds import smallest, top_k_bound, top_p_bounds, typical_p_bounds
@@ -163,7 +163,7 @@ def survivors_kernel(
     PDL: tl.constexpr,
 ):
     """One program finds the bounds of one row."""
-    let_next_start(PDL)
+    launch_dependents(PDL)
     batch_index = tl.program_id(0).to(tl.int64)
     row, flags = load_flags(rows_ptr, ints_ptr, batch_index)
     wait_for_previous(PDL)

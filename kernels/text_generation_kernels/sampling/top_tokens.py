@@ -11,7 +11,7 @@ Called once a step. Bytes floor: N * vocab * 4 for the rows that ask.
 import torch
 from torch import Tensor
 
-from ..runtime.launch import Launcher, let_next_start, wait_for_previous
+from ..runtime.launch import Launcher, launch_dependents, wait_for_previous
 from ..runtime.register import by_device
 from ..runtime.triton import tl, triton
 from ._search import CANDIDATES, NUM_WARPS, TILE, fresh, load_tile, search
@@ -102,7 +102,7 @@ def top_tokens_kernel(
     PDL: tl.constexpr,
 ):
     """One program reports one row."""
-    let_next_start(PDL)
+    launch_dependents(PDL)
     batch_index = tl.program_id(0).to(tl.int64)
     # As early as what `load_flags` reads.
     row = tl.load(rows_ptr + batch_index)

@@ -18,7 +18,7 @@ from text_generation_kernels.collectives.allreduce_add_norm_receive import allre
 from text_generation_kernels.collectives.exchange import LIMIT, NOTHING, SETS, Exchange, control_block
 from text_generation_kernels.matmul.skinny_linear import skinny_linear_triton
 from text_generation_server.distributed import TensorParallelGroup
-from text_generation_server.distributed.ways import Way, Ways
+from text_generation_server.distributed.algorithms import Algorithm, AlgorithmTable
 
 CPU = torch.device("cpu")
 EPS = 1e-5
@@ -89,7 +89,7 @@ def test_calls_of_all_sizes_follow_each_other(
     processors have more rows than they can compute at a time.
     """
     module = importlib.import_module("text_generation_kernels.collectives.allreduce_add_norm")
-    monkeypatch.setattr(module, "num_processors", lambda _: processors)
+    monkeypatch.setattr(module, "num_sms", lambda _: processors)
     ranks = Ranks(world_size)
     hidden = 16 * world_size
     cases = [_inputs(world_size, tokens, hidden, dtype) for tokens in (1, 11, 1, 2)]
@@ -138,7 +138,7 @@ def test_a_group_sums_tensors_of_any_shape_through_the_memory() -> None:
     def work(rank: int, exchange: Exchange) -> None:
         group = TensorParallelGroup(rank, 2, CPU)
         group._peers = SimpleNamespace(exchange=exchange, lost=False)  # type: ignore[assignment]
-        group._ways = Ways((SET_BYTES,), (Way.ONE_SHOT,))
+        group._algorithms = AlgorithmTable((SET_BYTES,), (Algorithm.ONE_SHOT,))
         for tensor in sums:
             group.all_reduce(tensor[rank])
         group.check()
@@ -173,10 +173,10 @@ def test_products_that_send_their_results_follow_each_other_and_other_sums(world
     def work(rank: int, exchange: Exchange) -> None:
         group = TensorParallelGroup(rank, world_size, CPU)
         group._peers = SimpleNamespace(exchange=exchange, lost=False)  # type: ignore[assignment]
-        group._ways = Ways((SET_BYTES,), (Way.ONE_SHOT,))
+        group._algorithms = AlgorithmTable((SET_BYTES,), (Algorithm.ONE_SHOT,))
         for index, (x, matrix, _, weight) in enumerate(cases):
             skinny_linear_triton(x[rank], matrix[rank], None, parts[index][rank])
-            begun = group.begin_sum_of_product(x[rank], matrix[rank], None)
+            begun = group.begin_gemv_all_reduce(x[rank], matrix[rank], None)
             assert begun is not None
             begun.add_norm(sums[index][rank], weight, EPS, 1.0, None)
             outs[index][rank] = begun.x

@@ -2,7 +2,7 @@
 
 Every rank calls the same collectives in the same order; a rank that does not come within the time limit makes the
 others fail with `EngineFailed` rather than wait for ever.
-Sums on CUDA go through memory that the ranks share where that is there and faster than NCCL (`ways.py`).
+Sums on CUDA go through memory that the ranks share where that is there and faster than NCCL (`algorithms.py`).
 """
 
 import logging
@@ -24,17 +24,17 @@ from ..errors import EngineFailed
 from .peer_copies import PLACES
 from .peer_memory import PeerMemory, can_map, peer_memory
 from .rendezvous import meeting_place, meeting_store
-from .under_way import SentSum, SumUnderWay, wrong_sums
-from .ways import USUAL_HIDDEN_SIZE, Way, Ways, measure
+from .pending import SentAllReduce, PendingAllReduce, count_wrong
+from .algorithms import USUAL_HIDDEN_SIZE, Algorithm, AlgorithmTable, measure
 
-NEVER_IN_PARTS = sys.maxsize
+NEVER_OVERLAPPED = sys.maxsize
 """`TensorParallelGroup.overlapped_bytes` of a group whose sums do not run beside products."""
 CLOSING_LIMIT_S = 1.0
 """How long kernels wait for other ranks once this one leaves."""
 _OVERLAPPED_BYTES = 12 << 20
 """From here on parts win: in two parts a layer of 70B took 6 % longer than whole for 512 tokens of 16 KiB on two H200,
 9 % less time for 768, and 3 to 6 % less for 1,024 to 4,096. Whole steps: docs/lab/2026-11-two-cards.md. Warm-up times
-a step in both ways, because it depends on the ranks, on what connects them and on the model."""
+a step in both algorithms, because it depends on the ranks, on what connects them and on the model."""
 _LONGEST_ROW = 1 << 13
 _SHORTEST_ROW = 1 << 8
 
@@ -57,8 +57,8 @@ class TensorParallelGroup:
         """Whether a token's sum must be the same to the bit whatever else is in the message."""
         self._device = device
         self._peers: PeerMemory | None = None
-        self._ways = Ways()
-        self.overlapped_bytes = NEVER_IN_PARTS
+        self._algorithms = AlgorithmTable()
+        self.overlapped_bytes = NEVER_OVERLAPPED
         """Steps with messages of so many bytes are computed in parts, so that sums run beside products."""
 
     def all_reduce(self, tensor: Tensor) -> None:
@@ -70,7 +70,7 @@ class TensorParallelGroup:
             self._add_in_rank_order(tensor)
             return
         rows = _as_rows(tensor)
-        if rows is None or not self._reduced(self._ways.of(_num_bytes(rows)), rows):
+        if rows is None or not self._reduced(self._algorithms.of(_num_bytes(rows)), rows):
             with self._collective():
                 dist.all_reduce(tensor)
 
@@ -82,25 +82,25 @@ class TensorParallelGroup:
             total += part
         tensor.copy_(total)
 
-    def begin_sum(self, x: Tensor, place: int) -> SumUnderWay:
+    def begin_all_reduce(self, x: Tensor, place: int) -> PendingAllReduce:
         """Begins to sum `x` [N, hidden] over the ranks, in place, beside the kernels that follow on this stream; it is
-        not to be touched before the end. At most two sums are under way, and `place` counts them: 0, 1, 2, 3, 0, ...
+        not to be touched before the end. At most two sums are under algorithm, and `place` counts them: 0, 1, 2, 3, 0, ...
         """
         if self._peers is not None and self._peers.copies.fits(x):
             return self._peers.copies.begin(x, place)
         self.all_reduce(x)
-        return SumUnderWay(x, None)
+        return PendingAllReduce(x, None)
 
-    def begin_sum_of_product(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> SumUnderWay | None:
+    def begin_gemv_all_reduce(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> PendingAllReduce | None:
         """The sum over the ranks of `x @ weight.T + bias` [1, outputs], where the product can send its results to them
         itself; None otherwise. Nothing else is summed up before its end.
         """
-        if self._peers is None or self._ways.of(weight.shape[0] * weight.element_size()) is not Way.ONE_SHOT:
+        if self._peers is None or self._algorithms.of(weight.shape[0] * weight.element_size()) is not Algorithm.ONE_SHOT:
             return None
         exchange = self._peers.exchange
         if not kernels.send_linear(x, weight, bias, exchange):
             return None
-        return SentSum(x.new_empty(1, weight.shape[0]), None, exchange)
+        return SentAllReduce(x.new_empty(1, weight.shape[0]), None, exchange)
 
     def allreduce_add_norm(
         self,
@@ -115,15 +115,15 @@ class TensorParallelGroup:
         """`all_reduce(x)`, then `add_rms_norm` of it into `x` and `residual`, as one operator where that is faster and
         nothing is written in 8 bits. `eight_bit`: the last arguments of `add_rms_norm`.
         """
-        way = self._ways.of(_num_bytes(x))
+        algorithm = self._algorithms.of(_num_bytes(x))
         apart = self.world_size == 1 or len(eight_bit) > 0
-        if apart or not self._reduced(way, x, residual, weight, eps, scale, x_weight):
+        if apart or not self._reduced(algorithm, x, residual, weight, eps, scale, x_weight):
             self.all_reduce(x)
             kernels.add_rms_norm(x, residual, weight, eps, x, scale, x_weight, *eight_bit)
 
     def _reduced(
         self,
-        way: Way,
+        algorithm: Algorithm,
         x: Tensor,
         residual: Tensor | None = None,
         weight: Tensor | None = None,
@@ -131,10 +131,10 @@ class TensorParallelGroup:
         scale: float = 1.0,
         x_weight: Tensor | None = None,
     ) -> bool:
-        """False where this way is not ours, or does not take these tensors; nothing has happened then."""
-        if self._peers is None or way is Way.LIBRARY or not kernels.reducible(x, residual):
+        """False where this algorithm is not ours, or does not take these tensors; nothing has happened then."""
+        if self._peers is None or algorithm is Algorithm.LIBRARY or not kernels.reducible(x, residual):
             return False
-        two_shots = way is Way.TWO_SHOTS
+        two_shots = algorithm is Algorithm.TWO_SHOTS
         exchange = self._peers.exchange
         if not (kernels.fits_two_shots if two_shots else kernels.fits_one_shot)(x, exchange):
             return False
@@ -203,32 +203,32 @@ class TensorParallelGroup:
         self._peers = opened
         if right := self._copies_are_right():
             self.overlapped_bytes = _OVERLAPPED_BYTES
-        self._ways = Ways.fastest(self._timings(hidden_size))
+        self._algorithms = AlgorithmTable.fastest(self._timings(hidden_size))
         self.check()
-        if not self._ways.any_of_ours and not right:
+        if not self._algorithms.any_of_ours and not right:
             self._peers = None
 
     def _copies_are_right(self) -> bool:
         """Whether sums that run beside other kernels are right on these devices: nothing later would show it."""
-        right = self.min_int(wrong_sums(self.begin_sum, self.rank, self.world_size, PLACES, self._device) == 0) == 1
+        right = self.min_int(count_wrong(self.begin_all_reduce, self.rank, self.world_size, PLACES, self._device) == 0) == 1
         if not right:
             logger.warning("all-reduce does not overlap with GEMMs: its self-check failed")
         return right
 
-    def _timings(self, hidden_size: int) -> dict[int, dict[Way, int]]:
-        """Nanoseconds of each way on the slowest rank, which are written to the log. None of ours is chosen yet."""
+    def _timings(self, hidden_size: int) -> dict[int, dict[Algorithm, int]]:
+        """Nanoseconds of each algorithm on the slowest rank, which are written to the log. None of ours is chosen yet."""
 
-        def reduce(way: Way, x: Tensor, residual: Tensor, weight: Tensor) -> None:
-            if way is Way.LIBRARY:
+        def reduce(algorithm: Algorithm, x: Tensor, residual: Tensor, weight: Tensor) -> None:
+            if algorithm is Algorithm.LIBRARY:
                 self.allreduce_add_norm(x, residual, weight, 1e-5)
-            elif not self._reduced(way, x, residual, weight, 1e-5):
-                raise ValueError(f"{way.value} does not take {_num_bytes(x)} bytes")
+            elif not self._reduced(algorithm, x, residual, weight, 1e-5):
+                raise ValueError(f"{algorithm.value} does not take {_num_bytes(x)} bytes")
 
         found = measure(reduce, self._device, hidden_size)
         slowest = iter(self.max_ints([ns for times in found.values() for ns in times.values()]))
-        found = {size: {way: next(slowest) for way in times} for size, times in found.items()}
+        found = {size: {algorithm: next(slowest) for algorithm in times} for size, times in found.items()}
         table = {
-            f"{size >> 10} KiB": ", ".join(f"{way.value} {ns / 1000:.1f}" for way, ns in times.items())
+            f"{size >> 10} KiB": ", ".join(f"{algorithm.value} {ns / 1000:.1f}" for algorithm, ns in times.items())
             for size, times in found.items()
         }
         if self.rank == 0:
@@ -251,7 +251,7 @@ def init_group(
     deterministic: bool = False,
 ) -> TensorParallelGroup:
     """Meets the other ranks within `timeout_s`, which then limits every collective too. `hidden_size`: values of a
-    token of the model, where they are known; the way of summing is chosen by messages of such tokens, but where sums
+    token of the model, where they are known; the algorithm of summing is chosen by messages of such tokens, but where sums
     are `deterministic`.
 
     Raises EngineFailed when the ranks do not come.

@@ -2,7 +2,7 @@
 
 Each rank copies its part into memory of all others and counts up a flag behind it; the kernel that goes on waits until
 all have, and adds up (`text_generation_kernels/collectives/allreduce_add_norm_peer.py`). With two ranks that is as many
-bytes as any other way sends; with N ranks it is N / 2 times as many as in two steps, but no kernel has to run in
+bytes as any other algorithm sends; with N ranks it is N / 2 times as many as in two steps, but no kernel has to run in
 between, which the products would hold up.
 """
 
@@ -16,12 +16,12 @@ from torch._C._distributed_c10d import _SymmetricMemory  # pyright: ignore[repor
 from text_generation_kernels import announce
 from text_generation_kernels.collectives.exchange import Exchange
 
-from .under_way import CopiedSum, SumUnderWay
+from .pending import CopiedAllReduce, PendingAllReduce
 
 PLACES = 4
-"""Buffers that sums use in turn, two of which are under way at a time: what is copied to the first one was asked for
+"""Buffers that sums use in turn, two of which are under algorithm at a time: what is copied to the first one was asked for
 after the third one's content had come from all, and that was sent after the first one's content was used."""
-PART_BYTES = 36 << 20
+MESSAGE_BYTES = 36 << 20
 """Half of a step of 4,096 tokens of prompts and some hundred decodes, of 8,192 values with 16 bits each."""
 _FLAG_WORDS = 4
 """int32 words from one flag to the next: kernels take pointers to 16 bytes."""
@@ -40,16 +40,16 @@ class Inboxes:
     side in the order of their ranks.
     """
 
-    def __init__(self, mapped: _Mapped, rank: int, world_size: int, part_bytes: int = PART_BYTES) -> None:
+    def __init__(self, mapped: _Mapped, rank: int, world_size: int, message_bytes: int = MESSAGE_BYTES) -> None:
         self._mapped = mapped
         self._rank = rank
         self._others = world_size - 1
-        self._place_bytes = self._others * part_bytes
+        self._place_bytes = self._others * message_bytes
 
     @staticmethod
-    def nbytes(world_size: int, part_bytes: int = PART_BYTES) -> int:
+    def nbytes(world_size: int, message_bytes: int = MESSAGE_BYTES) -> int:
         """Of one rank's memory."""
-        return PLACES * ((world_size - 1) * part_bytes + _FLAG_WORDS * 4)
+        return PLACES * ((world_size - 1) * message_bytes + _FLAG_WORDS * 4)
 
     def of_peer(self, peer: int, place: int, x: Tensor) -> Tensor:
         """Memory of `peer` for this rank's part, which is like `x`."""
@@ -90,11 +90,11 @@ class PeerCopies:
 
     def fits(self, x: Tensor) -> bool:
         """Whether `begin` takes it."""
-        return x.is_contiguous() and x.nbytes <= PART_BYTES and x.nbytes % 16 == 0 and x.data_ptr() % 16 == 0
+        return x.is_contiguous() and x.nbytes <= MESSAGE_BYTES and x.nbytes % 16 == 0 and x.data_ptr() % 16 == 0
 
-    def begin(self, x: Tensor, place: int) -> SumUnderWay:
+    def begin(self, x: Tensor, place: int) -> PendingAllReduce:
         """Begins to sum `x` [tokens, hidden]. All ranks use the places in the order 0, 1, 2, 3, 0, and so on; at most
-        two sums are under way at a time.
+        two sums are under algorithm at a time.
         """
         self._stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self._stream):
@@ -104,4 +104,4 @@ class PeerCopies:
             done = torch.cuda.Event()
             done.record()
         others, flag = self._inboxes.own(place, x), self._inboxes.flag(self._exchange.rank, place)
-        return CopiedSum(x, done, others, flag, self._exchange)
+        return CopiedAllReduce(x, done, others, flag, self._exchange)

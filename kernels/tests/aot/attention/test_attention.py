@@ -1,4 +1,4 @@
-"""Every production form of the attention kernels compiles for sm_90, without a GPU, and some for other cards."""
+"""Every production variant of the attention kernels compiles for sm_90, without a GPU, and some for other cards."""
 
 from collections.abc import Mapping
 
@@ -59,7 +59,7 @@ GEMMA_2 = NO_OPTIONS | {"WINDOW": 4096, "SOFTCAP": 50.0}
 GPT_OSS: dict[str, int | float | None] = {"WINDOW": 128, "SOFTCAP": 0.0, "slopes_ptr": None}
 BLOOM: dict[str, int | float | None] = {"WINDOW": 0, "SOFTCAP": 0.0, "sinks_ptr": None}
 OPTIONS = {"gemma 2": GEMMA_2, "gpt-oss": GPT_OSS, "bloom": BLOOM}
-PLAN = ("batch", "target_items", "one_wave", "min_chunk", "max_parts")
+PLAN = ("batch", "target_items", "one_wave", "min_chunk", "max_splits")
 
 
 def _prefill(
@@ -74,7 +74,7 @@ def _prefill(
     block_d = padded_head_dim(head_dim)
     sizes = {"shared_kib": SHARED_KIB[target.arch], "head_dim": block_d}
     sizes |= {"element_bytes": 1 if codes else BYTES[dtype], "q_len": q_len}
-    constants = {"GROUP": 4, "BLOCK_B": 16, "MIN_PART": 256, "SPLIT": split, **options}
+    constants = {"GROUP": 4, "BLOCK_B": 16, "MIN_SPLIT": 256, "SPLIT": split, **options}
     constants |= {"FORMAT": codes} if codes else NO_CODES
     constants |= {"HEAD_DIM": head_dim, "BLOCK_D": block_d, "V_DIM": head_dim, "BLOCK_V": block_d}
     return _compile(prefill_attention_kernel, dtype, constants, nearest("prefill_attention", **sizes), target)

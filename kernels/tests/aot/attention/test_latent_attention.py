@@ -52,7 +52,7 @@ def _decode(capability: int, heads: int, sizes: dict[str, int]) -> Compiled:
 
 def _prefill(capability: int, heads: int, sizes: dict[str, int], split: bool) -> Compiled:
     key = {"shared_kib": SHARED_KIB[capability], "element_bytes": 2, "rank": sizes["BLOCK_R"]}
-    constants = {**sizes, "HEADS": heads, "MIN_PART": 256, "SPLIT": split}
+    constants = {**sizes, "HEADS": heads, "MIN_SPLIT": 256, "SPLIT": split}
     constants |= {"stride_slot": sizes["RANK"] + sizes["ROPE"]}
     config = dict(nearest("latent_prefill_attention", **key))
     return _compile(latent_prefill_attention_kernel, constants, config, capability)

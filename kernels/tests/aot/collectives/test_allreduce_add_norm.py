@@ -65,7 +65,7 @@ def test_one_shot_in_rows(world_size: int, hidden: int, dtype: str, target: GPUT
     [(2, 8192, "bf16", SM_90), (8, 8192, "bf16", SM_90), (4, 4096, "fp32", SM_80)],
 )
 def test_two_shots(world_size: int, hidden: int, dtype: str, target: GPUTarget) -> None:
-    constants = _constants(world_size, hidden, dtype) | {"PART": triton.next_power_of_2(hidden // world_size)}
+    constants = _constants(world_size, hidden, dtype) | {"OWNED": triton.next_power_of_2(hidden // world_size)}
     types = _types(dtype) | {"part": "i32"}
     compiled = compile_offline(two_shot_kernel, types, constants, 16, target=target)
     compiled.check(max_spills=8)

@@ -102,9 +102,7 @@ def test_gemvs_that_normalise_and_add_do_not_spill(inputs: int, large: bool) -> 
 
 
 @pytest.mark.parametrize(("inputs", "slots", "held"), [(768, 8, None), (768, 8, 64), (2880, 4, None), (14336, 2, None)])
-def test_down_gemvs_prefetch_before_the_wait_and_do_not_spill(
-    inputs: int, slots: int, held: int | None
-) -> None:
+def test_down_gemvs_prefetch_before_the_wait_and_do_not_spill(inputs: int, slots: int, held: int | None) -> None:
     compiled = _sum(inputs, slots, "bf16", held)
     compiled.check(max_spills=1 if inputs == 2880 else 0)
     before, _ = compiled.sass.split("ACQBULK")

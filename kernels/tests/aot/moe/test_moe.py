@@ -142,9 +142,7 @@ def test_weight_only_grouped_gemms_hardly_spill_and_copy_wide(variant: Variant, 
     ],
     ids=str,
 )
-def test_weight_only_grouped_gemms_with_less_shared_memory(
-    capability: int, variant: Variant, kind: str
-) -> None:
+def test_weight_only_grouped_gemms_with_less_shared_memory(capability: int, variant: Variant, kind: str) -> None:
     _codes_gemm(variant, kind, up=False, target=GPUTarget("cuda", capability, 32)).check_shared()
 
 

@@ -1,4 +1,4 @@
-"""Forms of the kernels that write 8-bit activations compile for sm_90, without a GPU."""
+"""Variants of the kernels that write 8-bit activations compile for sm_90, without a GPU."""
 
 import pytest
 from kernel_support.aot import compile_offline
@@ -8,7 +8,7 @@ from triton.backends.compiler import GPUTarget
 from text_generation_kernels.norm.act_and_mul import act_and_mul_kernel
 from text_generation_kernels.norm.add_rms_norm import add_rms_norm_kernel
 from text_generation_kernels.norm.quantise import TINY
-from text_generation_kernels.norm.quantise_rows import PART, quantise_parts_kernel, quantise_rows_kernel
+from text_generation_kernels.norm.quantise_rows import WIDTH, quantise_by_amax_kernel, quantise_rows_kernel
 from text_generation_kernels.norm.rms_norm import rms_norm_kernel
 from text_generation_kernels.runtime.settings import nearest
 
@@ -48,8 +48,8 @@ def test_rows(block: int, dtype: str, group: int) -> None:
 def test_rows_whose_largest_values_are_known(dtype: str) -> None:
     types = {"x_ptr": "*bf16", "largest_ptr": "*fp32", "out8_ptr": f"*{dtype}", "scale_ptr": "*fp32", "inputs": "i32"}
     types |= dict.fromkeys(("stride_x_token", "stride_out8_token", "stride_scale_token"), "i32")
-    constants = {"PARTS": 448, "BOUND": 0.0, "TINIEST": TINY, "BLOCK": PART, "BLOCK_P": 512}
-    compile_offline(quantise_parts_kernel, types, constants, 4).check()
+    constants = {"PARTS": 448, "BOUND": 0.0, "TINIEST": TINY, "BLOCK": WIDTH, "BLOCK_P": 512}
+    compile_offline(quantise_by_amax_kernel, types, constants, 4).check()
 
 
 @pytest.mark.parametrize(("dtype", "block"), [("fp8e4nv", 32768), ("i8", 16384)])

@@ -6,7 +6,7 @@ import triton
 from kernel_support.aot import SHARED_KIB, Compiled, compile_offline
 from kernel_support.convolution import Run
 from kernel_support.delta import Delta
-from kernel_support.forms import launched_forms, pretend_a_device, rehearsed_forms
+from kernel_support.variants import launched_variants, pretend_a_device, dry_run_variants
 from triton.backends.compiler import GPUTarget
 
 import text_generation_kernels as kernels
@@ -107,10 +107,10 @@ def test_runs_of_any_length_need_no_form_that_a_rehearsal_did_not_name(monkeypat
     def launch(runs: list[Run], deterministic: bool = False) -> None:
         Delta.of(runs, 4, 2, 16, 16, torch.bfloat16).run(kernels.gated_delta, deterministic)
 
-    with rehearsed_forms() as named:
+    with dry_run_variants() as named:
         launch([Run(1)])
         launch([Run(1)] * 2)
-    with launched_forms() as needed:
+    with launched_variants() as needed:
         for length in (1, 16, 17, 65):
             for runs in (1, 2, 16):
                 launch([Run(length)] * runs)

@@ -5,7 +5,7 @@ import pytest
 import torch
 import triton
 import triton.language as tl
-from kernel_support.forms import NoDevice
+from kernel_support.variants import NoDevice
 from triton.runtime import driver
 
 from text_generation_kernels import compilations, compile_only

@@ -42,4 +42,4 @@ def test_no_tokens() -> None:
 
 
 def test_a_cpu_has_float8_products() -> None:
-    assert kernels.has_fp8_products(torch.device("cpu"))
+    assert kernels.has_fp8_gemms(torch.device("cpu"))

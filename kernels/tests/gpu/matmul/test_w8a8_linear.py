@@ -16,7 +16,7 @@ Operands = tuple[Tensor, Tensor, Tensor, Tensor]
 
 @pytest.fixture(autouse=True)
 def _needs_fp8_products() -> None:
-    if not kernels.has_fp8_products(torch.device("cuda")):
+    if not kernels.has_fp8_gemms(torch.device("cuda")):
         pytest.skip("the card has no float8 products")
 
 
@@ -50,9 +50,7 @@ def _error(operands: Operands, bias: Tensor | None, out: Tensor) -> float:
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("tokens", [1, 16, 17, 64, 100, 300])
 @pytest.mark.parametrize(("outputs", "inputs"), SHAPES)
-def test_is_the_formula(
-    outputs: int, inputs: int, tokens: int, dtype: torch.dtype, by_block: bool
-) -> None:
+def test_is_the_formula(outputs: int, inputs: int, tokens: int, dtype: torch.dtype, by_block: bool) -> None:
     operands = _operands(tokens, outputs, inputs, dtype, by_block)
     out = torch.full((tokens, outputs), float("nan"), device="cuda", dtype=torch.bfloat16)
     bias = torch.randn(outputs, device="cuda").bfloat16() if tokens == 16 else None

@@ -20,7 +20,7 @@ Operands = tuple[Tensor, Tensor, Tensor, Tensor]
 
 @pytest.fixture(autouse=True)
 def _needs_fp8_products() -> None:
-    if not kernels.has_fp8_products(torch.device("cuda")):
+    if not kernels.has_fp8_gemms(torch.device("cuda")):
         pytest.skip("the card has no float8 products")
 
 

@@ -62,9 +62,7 @@ ONES = [(128, 8, 2048, 768), (60, 4, 2048, 1408), (40, 8, 1536, 512), (8, 2, 409
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("norm", [0, 1])
 @pytest.mark.parametrize("shape", [*ONES, ALONE], ids=str)
-def test_fused_routing_of_one_token_is_the_routers(
-    shape: tuple[int, ...], norm: int, dtype: torch.dtype
-) -> None:
+def test_fused_routing_of_one_token_is_the_routers(shape: tuple[int, ...], norm: int, dtype: torch.dtype) -> None:
     x, _, _, gate_up, down = _inputs(1, shape, dtype, biased=False)
     options = RouteOptions(shape[1], norm=norm, scale=0.5, shared_gate=shape[0] == 60)
     logits = torch.zeros(1, shape[0] + options.shared_gate, device="cuda", dtype=dtype)

@@ -10,14 +10,14 @@ import triton.language as tl
 from torch import Tensor
 
 from text_generation_kernels import compilations, compile_only
-from text_generation_kernels.runtime.launch import Launcher, let_next_start, wait_for_previous
+from text_generation_kernels.runtime.launch import Launcher, launch_dependents, wait_for_previous
 
 pytestmark = pytest.mark.gpu
 
 
 @triton.jit(do_not_specialize=["addend"])
 def _scale_kernel(x_ptr, out_ptr, stride, addend, factor, BLOCK: tl.constexpr, PDL: tl.constexpr):
-    let_next_start(PDL)
+    launch_dependents(PDL)
     wait_for_previous(PDL)
     places = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     tl.store(out_ptr + places, tl.load(x_ptr + places * stride) * factor + addend)
@@ -97,7 +97,7 @@ def test_no_more_programs_than_asked_for_are_on_a_processor() -> None:
     for programs in (4, 5, 0):
         for _ in range(2):  # the first launch of a form is Triton's own
             here, most = torch.zeros(2, 1024, device="cuda", dtype=torch.int32)
-            launch((4096,), (here, most), most_programs=programs, PAUSE="nanosleep.u32 20000; mov.u32 $0, 0;")
+            launch((4096,), (here, most), max_blocks_per_sm=programs, PAUSE="nanosleep.u32 20000; mov.u32 $0, 0;")
         seen.append(int(most.max()))
     assert seen[:2] == [4, 5]
     assert seen[2] > 5

@@ -91,7 +91,7 @@ def test_options(kv_len: int, names: str) -> None:
 
 def test_more_chunks_than_run_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Programs then have several tiles, of which only the first is read before the wait."""
-    monkeypatch.setitem(token_attention_triton.__globals__, "num_processors", lambda _: 2)
+    monkeypatch.setitem(token_attention_triton.__globals__, "num_sms", lambda _: 2)
     _check(400)
 
 

@@ -51,7 +51,7 @@ class Eight:
 
     def linear(self, scheme: Fp8 | Int8) -> Rows8 | Grouped:
         """In the form in which it runs on its device: by 8-bit inputs, or else by 16-bit ones."""
-        if scheme.activations != "none" and (isinstance(scheme, Int8) or kernels.has_fp8_products(self.weight.device)):
+        if scheme.activations != "none" and (isinstance(scheme, Int8) or kernels.has_fp8_gemms(self.weight.device)):
             group = BLOCK if self.scale.dim() == 2 else 0
             bound = scheme.bound or 0.0 if isinstance(scheme, Fp8) else 0.0
             return Rows8(self.weight, self.scale, ActivationScheme(self.weight.dtype, group, self.static, bound))
@@ -120,7 +120,7 @@ def quantise_weight(weight: Tensor, scheme: Fp8 | Int8) -> Eight:
 
 def _quantise_rows(rows: Tensor, codes: Tensor, scale: Tensor) -> None:
     """`kernels.quantise_rows`, and torch on cards for which Triton has no float8: they keep weights so all the same."""
-    if codes.dtype != torch.float8_e4m3fn or kernels.has_fp8_products(rows.device):
+    if codes.dtype != torch.float8_e4m3fn or kernels.has_fp8_gemms(rows.device):
         kernels.quantise_rows(rows, codes, scale)
         return
     for part in zip(*(each.split(_ROWS_AT_ONCE) for each in (rows, codes, scale)), strict=True):

@@ -17,7 +17,7 @@ _CALLS = 12
 _WARM, _REPLAYS, _ROUNDS = 5, 10, 4
 
 
-class Way(Enum):
+class Algorithm(Enum):
     """How the ranks sum up."""
 
     LIBRARY = "library"
@@ -26,64 +26,64 @@ class Way(Enum):
     TWO_SHOTS = "two shots"
 
 
-Timings = Mapping[int, Mapping[Way, float]]
-"""Microseconds of each way by the bytes of a message; a way that does not take a size is missing there."""
+Timings = Mapping[int, Mapping[Algorithm, float]]
+"""Microseconds of each algorithm by the bytes of a message; a algorithm that does not take a size is missing there."""
 
 
 @dataclass(frozen=True)
-class Ways:
+class AlgorithmTable:
     """The choice for every size."""
 
     limits: Sequence[int] = ()
     """Bytes, ascending: a size belongs to the first that is not below it."""
-    ways: Sequence[Way] = ()
+    algorithms: Sequence[Algorithm] = ()
     """As many. What is larger than all limits is for the library."""
 
     @classmethod
-    def fastest(cls, timings: Timings) -> "Ways":
-        """The fastest way at each measured size, the library where it is as fast."""
+    def fastest(cls, timings: Timings) -> "AlgorithmTable":
+        """The fastest algorithm at each measured size, the library where it is as fast."""
         sizes = sorted(timings)
-        chosen = [min((each for each in Way if each in timings[size]), key=timings[size].__getitem__) for size in sizes]
+        chosen = [min((each for each in Algorithm if each in timings[size]), key=timings[size].__getitem__) for size in sizes]
         return cls(tuple(sizes), tuple(chosen))
 
-    def of(self, num_bytes: int) -> Way:
+    def of(self, num_bytes: int) -> Algorithm:
         """For a message of that size."""
         index = bisect_left(self.limits, num_bytes)
-        return self.ways[index] if index < len(self.ways) else Way.LIBRARY
+        return self.algorithms[index] if index < len(self.algorithms) else Algorithm.LIBRARY
 
     @property
     def any_of_ours(self) -> bool:
         """Whether there is a size for which the library is not chosen."""
-        return any(way is not Way.LIBRARY for way in self.ways)
+        return any(algorithm is not Algorithm.LIBRARY for algorithm in self.algorithms)
 
 
-Reduction = Callable[[Way, Tensor, Tensor, Tensor], None]
-"""Sums, adds and normalises in this way: x, residual, weight. Raises ValueError for a size that the way cannot do."""
+Reduction = Callable[[Algorithm, Tensor, Tensor, Tensor], None]
+"""Sums, adds and normalises in this algorithm: x, residual, weight. Raises ValueError for a size that the algorithm cannot do."""
 
 
 def measure(
     reduce: Reduction, device: torch.device, hidden_size: int, dtype: torch.dtype = torch.bfloat16
-) -> dict[int, dict[Way, int]]:
+) -> dict[int, dict[Algorithm, int]]:
     """Nanoseconds of one call in a graph, by the bytes of its message, on this rank. Every rank measures at the same
     time. `hidden_size`: values of a token, on which times depend as well as on bytes: on two H200 4 MiB took 19 us in
     one shot and 17 in two with tokens of 8192 values, 20 and 34 with tokens of 4096.
 
-    The ways of a size are timed in turns and the least time of each counts: on one machine every way was slower by some
+    The algorithms of a size are timed in turns and the least time of each counts: on one machine every algorithm was slower by some
     0.1 ms a message for parts of a second, which is more than what is measured.
     """
-    found: dict[int, dict[Way, int]] = {}
+    found: dict[int, dict[Algorithm, int]] = {}
     weight = torch.ones(hidden_size, dtype=dtype, device=device)
     for size in SIZES:
         tokens = max(1, size // (hidden_size * dtype.itemsize))
         x, residual = torch.zeros(2, tokens, hidden_size, dtype=dtype, device=device)
-        graphs: dict[Way, torch.cuda.CUDAGraph] = {}
-        for way in Way:
+        graphs: dict[Algorithm, torch.cuda.CUDAGraph] = {}
+        for algorithm in Algorithm:
             try:
-                graphs[way] = _captured(partial(reduce, way, x, residual, weight), device)
+                graphs[algorithm] = _captured(partial(reduce, algorithm, x, residual, weight), device)
             except ValueError:
                 continue
-        rounds = [{way: _timed(graph) for way, graph in graphs.items()} for _ in range(_ROUNDS)]
-        found[x.nbytes] = {way: int(min(times[way] for times in rounds) * 1e6 / _CALLS) for way in graphs}
+        rounds = [{algorithm: _timed(graph) for algorithm, graph in graphs.items()} for _ in range(_ROUNDS)]
+        found[x.nbytes] = {algorithm: int(min(times[algorithm] for times in rounds) * 1e6 / _CALLS) for algorithm in graphs}
     return found
 
 

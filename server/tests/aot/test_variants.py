@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from kernel_support.forms import Forms, launched_forms, pretend_a_device, rehearsed_forms
+from kernel_support.variants import Variants, launched_variants, pretend_a_device, dry_run_variants
 from support.fake_model import FakeModel
 from torch import Tensor
 
@@ -192,16 +192,16 @@ class OneOfSeveral(TensorParallelGroup):
         return torch.zeros_like(tensor)
 
 
-def warmed_up(model: Any, group: TensorParallelGroup, limits: ServingLimits) -> tuple[StepRunner, Forms]:
-    """What serves, and the forms that warm-up has named."""
+def warmed_up(model: Any, group: TensorParallelGroup, limits: ServingLimits) -> tuple[StepRunner, Variants]:
+    """What serves, and the variants that warm-up has named."""
     asked = WarmupLimits(limits.max_input_tokens, limits.max_batch_size)
     options = EngineOptions()
     probe = Probe(model, group, memory_of(model.device), asked, 2, [1], WatermarkConfig(), options, alone=False)
     probe._is_cuda = True
     runner = probe.build_runner(limits)
-    with rehearsed_forms() as forms:
+    with dry_run_variants() as variants:
         probe.run_every_kernel(runner)
-    return runner, forms
+    return runner, variants
 
 
 def request(row: int, length: int, **parameters: Any) -> Request:
@@ -230,7 +230,7 @@ def test_sampling_needs_no_form_that_warm_up_did_not_name(
     pretend_a_device(monkeypatch)
     group, most = OneOfSeveral(rank, ranks, FakeModel.device), 9
     runner, named = warmed_up(Logits(vocab_size, group, dtype), group, ServingLimits(64, 32, 64, most))
-    with launched_forms() as needed:
+    with launched_variants() as needed:
         for kinds in KINDS:
             for count in range(1, most + 1):
                 for length in (1, 2):
@@ -246,7 +246,7 @@ def test_attention_needs_no_form_that_warm_up_did_not_name(kv_heads: int, monkey
     pretend_a_device(monkeypatch)
     group, most = TensorParallelGroup(0, 1, FakeModel.device), 20
     runner, named = warmed_up(Attending(kv_heads, group), group, ServingLimits(8192, 4096, 8192, most))
-    with launched_forms() as needed:
+    with launched_variants() as needed:
         for longest in (1, 16, 40, 64, 100, 128, 129, 150, 180, 300, 700, 1500, 3000):
             for others in (0, 1, 2, 15, 16):
                 for length in {1, longest}:
@@ -274,7 +274,7 @@ def test_recurrent_layers_need_no_form_that_warm_up_did_not_name(monkeypatch: py
     pretend_a_device(monkeypatch)
     group, most = TensorParallelGroup(0, 1, FakeModel.device), 20
     runner, named = warmed_up(Recurrent(group), group, ServingLimits(8192, 4096, 8192, most))
-    with launched_forms() as needed:
+    with launched_variants() as needed:
         for longest in (1, 2, 16, 17, 63, 64, 65, 300, 2000):
             for others in (0, 1, 2, 15, 16):
                 lengths = [longest] + [1] * others
@@ -298,9 +298,9 @@ def test_sums_of_any_number_of_tokens_need_no_form_that_a_rehearsal_did_not_name
         x = torch.zeros(tokens, 896)
         kernels.allreduce_add_norm(x, x.clone(), x[0], 1e-6, x, 1.0, None, exchange, two_shots=False)
 
-    with rehearsed_forms() as named:
+    with dry_run_variants() as named:
         add_up(1)
-    with launched_forms() as needed:
+    with launched_variants() as needed:
         for tokens in (1, 131, 132, 500):
             add_up(tokens)
     assert {name for name, _ in needed} == {"one_shot_kernel", "row_shot_kernel"}
@@ -314,7 +314,7 @@ def test_products_of_8_bits_need_no_form_that_warm_up_did_not_name(monkeypatch: 
     group, most = TensorParallelGroup(0, 1, FakeModel.device), 70
     runner, named = warmed_up(EightBit(group), group, ServingLimits(4096, 2048, 4096, most))
     rows = torch.full((most,), runner.table.padding_row, dtype=torch.int64)
-    with launched_forms() as needed:
+    with launched_variants() as needed:
         for count in range(1, most + 1):
             runner.decode_rows(rows[:count], 8)
         for length in (1, 3, 16, 17, 33, 64, 65, 300, 2048):

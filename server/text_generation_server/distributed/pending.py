@@ -13,8 +13,8 @@ from text_generation_kernels.collectives.exchange import Exchange
 
 
 @dataclass(frozen=True)
-class SumUnderWay:
-    """Begun by `TensorParallelGroup.begin_sum`. Engine thread only."""
+class PendingAllReduce:
+    """Begun by `TensorParallelGroup.begin_all_reduce`. Engine thread only."""
 
     x: Tensor
     """This rank's part, and the sum once `done`."""
@@ -43,11 +43,11 @@ class SumUnderWay:
             torch.cuda.current_stream().wait_event(self.done)
 
 
-class FinishedInKernel(SumUnderWay, ABC):
+class FinishedInKernel(PendingAllReduce, ABC):
     """One whose last step is a kernel that can add to `residual` and normalise besides."""
 
     def end(self) -> Tensor:
-        """See `SumUnderWay`."""
+        """See `PendingAllReduce`."""
         self._finish(None, None, 0.0, 1.0, None)
         return self.x
 
@@ -60,7 +60,7 @@ class FinishedInKernel(SumUnderWay, ABC):
         x_weight: Tensor | None,
         *eight_bit: Any,
     ) -> None:
-        """See `SumUnderWay`."""
+        """See `PendingAllReduce`."""
         if eight_bit:
             super().add_norm(residual, weight, eps, scale, x_weight, *eight_bit)
         else:
@@ -74,7 +74,7 @@ class FinishedInKernel(SumUnderWay, ABC):
 
 
 @dataclass(frozen=True)
-class CopiedSum(FinishedInKernel):
+class CopiedAllReduce(FinishedInKernel):
     """Of ranks that copy their parts to each other: `done` once the own one is copied."""
 
     others: Tensor
@@ -94,7 +94,7 @@ class CopiedSum(FinishedInKernel):
 
 
 @dataclass(frozen=True)
-class SentSum(FinishedInKernel):
+class SentAllReduce(FinishedInKernel):
     """Of a product that sends its results to the ranks itself. `x`: where the sum is to be. Nothing else is summed up
     before its end.
     """
@@ -111,23 +111,23 @@ _TOKENS, _HIDDEN = 768, 8192
 """12 MiB: the smallest messages that run beside products."""
 
 
-def known_part(rank: int, world_size: int, device: torch.device) -> Tensor:
+def known_input(rank: int, world_size: int, device: torch.device) -> Tensor:
     """What a rank adds to a known sum: small whole numbers, so that 16 bits hold the sums exactly."""
     columns = torch.arange(_TOKENS * _HIDDEN, device=device).view(_TOKENS, _HIDDEN)
     return (columns % max(2, 256 // world_size - rank)).to(torch.bfloat16)
 
 
-def wrong_sums(
-    begin: Callable[[Tensor, int], SumUnderWay], rank: int, world_size: int, places: int, device: torch.device
+def count_wrong(
+    begin: Callable[[Tensor, int], PendingAllReduce], rank: int, world_size: int, places: int, device: torch.device
 ) -> int:
-    """How many numbers of known sums come out wrong on rank `rank`, two sums being under way at a time.
+    """How many numbers of known sums come out wrong on rank `rank`, two sums being under algorithm at a time.
 
-    All ranks call it together. `begin`: as `TensorParallelGroup.begin_sum`, with `places` places.
+    All ranks call it together. `begin`: as `TensorParallelGroup.begin_all_reduce`, with `places` places.
     """
-    part = known_part(rank, world_size, device)
+    part = known_input(rank, world_size, device)
     total, wrong = torch.zeros_like(part), torch.zeros((), dtype=torch.int64, device=device)
     for each in range(world_size):
-        total += known_part(each, world_size, device)
+        total += known_input(each, world_size, device)
     for first in range(0, 2 * places, 2):
         begun = [begin(part + 0, (first + index) % places) for index in range(2)]
         for each in begun:
