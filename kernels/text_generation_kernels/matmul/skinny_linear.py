@@ -78,7 +78,7 @@ def skinny_linear_kernel(
     if ACTIVATION is None:
         weight_rows = tl.minimum(tile * BLOCK_N + local_rows, outputs - 1)
     else:
-        # Eight rows of gate, eight of up: a matrix instruction leaves both with the same threads.
+        # Eight rows of gate, eight of up: a matrix instruction leaves both in the same threads.
         pairs = tile * (BLOCK_N // 2) + local_rows // 16 * 8 + local_rows % 8
         weight_rows = tl.minimum(pairs, outputs // 2 - 1) + local_rows // 8 % 2 * (outputs // 2)
     members = tl.arange(0, BLOCK_M)

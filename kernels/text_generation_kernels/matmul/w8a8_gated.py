@@ -1,18 +1,17 @@
-"""First product of a gated feed-forward network with 8 bits, its activation, and the 8-bit form of the result.
+"""W8A8 GEMM of gate and up, with the gated activation as epilogue and the quantisation of its result.
 
     out = activation(gate) * up, where gate and up are the halves of (x8 * x_scale) @ (weight8 * weight_scale).T + bias
 
-Layouts: `x8`, `x_scale`, `weight8`, `weight_scale`, `bias` as of `w8a8_linear`, gate rows of the matrix first; `out`
-`[tokens, outputs / 2]`. `out8`, `out_scale`, `group`, `static`, `bound`: as of `act_and_mul`. The activations are those
-of `act_and_mul`, whose result behind `w8a8_linear` is the same to the bit where the sums are.
+Layouts: `x8`, `x_scale`, `weight8`, `weight_scale`, `bias` as of `w8a8_linear`, gate rows of the weight first; `out`
+`[tokens, outputs / 2]`. `out8`, `out_scale`, `group`, `static`, `bound`: as of `act_and_mul`, whose activations these
+are; the result is the same to the bit where the sums are. ValueError for an unknown activation and for shapes that do
+not fit.
 
-For 2 to 64 tokens with a scale for each token and each row of the matrix, the product computes the activation, and
-measures the largest values on the way, so that what makes codes of them needs not see all of a token at once: one small
-kernel less, which reads half as much. All else is `w8a8_linear` and `act_and_mul`.
-Bytes floor: outputs * inputs.
-Measured on an H200: a layer of an 8B with 64 tokens takes 77.9 us instead of 79.5, with 16 70.6 instead of 73.2; with
-`w8a8_split_k` 74.5 instead of 80.2, 64.8 instead of 74.4; two programs a processor take 1.1 us less with 64
-(scaled_linear_layers.json).
+For 2 to 64 tokens with a scale for each token and each weight row the GEMM applies the activation and measures the
+largest value of each tile. So `quantise_rows` need not see all of a token at once, and reads half as much as
+`act_and_mul` does. Otherwise `w8a8_linear` and `act_and_mul` compute it.
+
+A layer calls it once. Bytes floor: outputs * inputs. Lab: docs/lab/2026-11-w8a8-small-batches.md.
 """
 
 # pyright: basic, reportArgumentType=false
@@ -52,7 +51,7 @@ def w8a8_gated_triton(
         gemm(x8, x_scale, weight8, weight_scale, bias, out, config, activation, largest)
         quantise_rows_triton(out, out8, out_scale, group, static, bound, largest)
         if not compiling_only():
-            # A rehearsal does not meet every number of tokens.
+            # The compile dry run does not see every number of tokens.
             return
     gate_up = out.new_empty(tokens, outputs)
     w8a8_linear_triton(x8, x_scale, weight8, weight_scale, bias, gate_up)

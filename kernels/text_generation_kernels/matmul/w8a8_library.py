@@ -1,10 +1,12 @@
-"""Products of 8-bit rows by torch's libraries, for many tokens: three ways, and when a library takes the operands.
+"""W8A8 GEMMs of torch's libraries for many tokens: three algorithms, and which operands each takes.
 
-ROWS: CUTLASS's float8 product, which applies scales of rows itself (`torch._scaled_mm`).
-SUMS: a product without scales, cuBLAS's of float8 or int8; a kernel then scales the float32 or int32 sums. They are
-written and read once more, which pays where they are few.
-BLOCKS: cuBLAS's float8 product with a scale for each 128 inputs, which exists for sm_90 alone, from CUDA 12.9 on. It
-wants the scales of one block of inputs to begin every 16 bytes, so tokens are made a multiple of four.
+ROWS: CUTLASS's float8 GEMM, which applies scales of rows itself (`torch._scaled_mm`).
+SUMS: cuBLAS's float8 or int8 GEMM without scales; a kernel then scales the float32 or int32 sums, which are written and
+read once more.
+BLOCKS: cuBLAS's float8 GEMM with a scale for each 128 inputs, for sm_90 alone and from CUDA 12.9 on. The scales of one
+block of inputs begin at multiples of 16 bytes there, so tokens are padded to a multiple of four.
+
+`w8a8_linear` calls it, with the algorithm that a data file names.
 """
 
 # pyright: basic, reportArgumentType=false, reportPrivateImportUsage=false
@@ -20,10 +22,10 @@ from .w8a8_gemm import BLOCK
 
 ROWS, SUMS, BLOCKS = 1, 2, 3
 _CHUNK = 2048
-"""Tokens whose sums exist at a time, at most: 235 MB for 28672 outputs."""
+"""The most tokens whose sums exist at a time: 235 MB for 28672 outputs."""
 _SCALE_BLOCK = 1024
 _ALIGNED = 4
-"""Tokens of a product in blocks are a multiple of this."""
+"""Tokens of the BLOCKS algorithm are a multiple of this."""
 
 
 @triton.jit
@@ -39,7 +41,7 @@ def scale_sums_kernel(
     BLOCK_N: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """One program scales BLOCK_N sums of one token."""
+    """One thread block scales BLOCK_N sums of one token."""
     token = tl.program_id(0).to(tl.int64)
     columns = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
     valid = columns < outputs
@@ -58,7 +60,7 @@ _launch = Launcher(scale_sums_kernel)
 
 
 def takes(algorithm: int, x8: Tensor, x_scale: Tensor, weight8: Tensor, weight_scale: Tensor) -> bool:
-    """Whether the library computes this product in this way."""
+    """Whether the library's `algorithm` takes these operands."""
     (tokens, inputs), outputs = x8.shape, len(weight8)
     if not (x8.is_contiguous() and weight8.is_contiguous()):
         return False
@@ -78,7 +80,7 @@ def library_gemm(
 ) -> None:
     """Computes what `takes` has agreed to."""
     if algorithm == SUMS:
-        # Even parts: a short last one might have 16 tokens or fewer, which the library refuses for int8.
+        # Chunks of equal size: a short last one might have 16 tokens or fewer, which the library refuses for int8.
         chunks = -(-len(x8) // _CHUNK)
         for chunk8, chunk_scale, chunk_out in zip(
             *(each.tensor_split(chunks) for each in (x8, x_scale, out)), strict=True
@@ -95,10 +97,10 @@ def library_gemm(
     if algorithm == ROWS:
         scales = x_scale[:, None], weight_scale[None, :]
     else:
-        # The library wants the scales of one block of inputs side by side, those of 128 x 128 as they are.
+        # The library takes the scales of one block of inputs side by side, those of 128 x 128 as they are.
         rows = weight_scale if len(weight_scale) != len(weight8) else weight_scale.t().contiguous().t()
         scales = x_scale.t().contiguous().t(), rows.t()
-    # 16 bits, and dense, is what they store.
+    # They store contiguous 16-bit results.
     direct = out.is_contiguous() and out.element_size() == 2
     result = out if direct else out.new_empty(out.shape, dtype=torch.bfloat16 if out.element_size() > 2 else None)
     torch._scaled_mm(x8, weight8.t(), *scales, out_dtype=result.dtype, use_fast_accum=algorithm == ROWS, out=result)
