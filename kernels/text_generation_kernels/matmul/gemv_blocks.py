@@ -14,7 +14,7 @@ _SMALL_BYTES, _LARGE_BYTES = 16384, 32768
 larger one.
 """
 _NORMALISED_BYTES = 8192
-"""The same for a small matrix behind a fused norm, which needs registers."""
+"""The same for a small matrix with a fused norm, which needs registers."""
 _NORMALISED_MATRIX = 16 << 20
 """With a fused norm and no activation larger matrices count as large: the 20 MiB of QKV of Qwen3-30B-A3B are then
 little more than one wave of thread blocks, and attention, which starts with the last of them, starts earlier.

@@ -1,13 +1,14 @@
-"""Weights as codes in groups: how they are packed, and what they stand for.
+"""Group-quantised weights: how their codes and scales are packed, and what they stand for.
 
 A weight is `(code - zero) * scale`, or `table[code] * scale`; scale and zero belong to one output and one group of
-inputs. Codes have 4 or 8 bits; 8-bit codes may also be float8, whose value takes the place of `code - zero`.
+inputs. Codes have 4 or 8 bits; 8-bit codes may also be float8, whose value replaces `code - zero`.
 
 Packed codes of 4 bits are int32 words. A block of 256 inputs of one output is 32 words and eight planes of 32 inputs
 each: words 2 j and 2 j + 1 hold inputs 2 j and 2 j + 1 of planes 0 to 3 and 4 to 7. In a word, bits 4 p to 4 p + 3 are
-the even input's code of plane p, bits 16 + 4 p to 19 + 4 p the odd one's. So one mask and one shift give two
-neighbours of a plane in the two halves of a register, as a matrix instruction wants them (after Kim et al.,
-"Who Says Elephants Can't Run", 2022). Inputs are padded to whole blocks with codes of any value: x is 0 there.
+the even input's code of plane p, bits 16 + 4 p to 19 + 4 p the odd one's.
+
+So one mask and one shift give two neighbours of a plane in the two halves of a register, as a matrix instruction takes
+them (after Kim et al., "Who Says Elephants Can't Run", 2022). Inputs are padded to whole blocks with codes of any value: x is 0 there.
 """
 
 from math import gcd
@@ -18,12 +19,12 @@ from torch import Tensor
 BLOCK = 256
 """Inputs of one block of packed 4-bit codes."""
 KERNEL_GROUPS = (128, 64, 32)
-"""Inputs that share a scale, where not all do, in the product kernel."""
+"""Sizes of groups that the GEMM kernels take, where not all inputs are one group."""
 _PLANES, _PAIRS = 8, 16
 
 
 def pack_codes(codes: Tensor, bits: int) -> Tensor:
-    """uint8 [outputs, inputs] to what the kernels read: int32 [outputs, ceil(inputs / 256) * 32] for 4 bits, the codes
+    """uint8 [outputs, inputs] to what kernels read: int32 [outputs, ceil(inputs / 256) * 32] for 4 bits, the codes
     themselves for 8. Raises ValueError for another number of bits.
     """
     if bits == 8:
