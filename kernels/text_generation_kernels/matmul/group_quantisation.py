@@ -8,7 +8,8 @@ each: words 2 j and 2 j + 1 hold inputs 2 j and 2 j + 1 of planes 0 to 3 and 4 t
 the even input's code of plane p, bits 16 + 4 p to 19 + 4 p the odd one's.
 
 So one mask and one shift give two neighbours of a plane in the two halves of a register, as a matrix instruction takes
-them (after Kim et al., "Who Says Elephants Can't Run", 2022). Inputs are padded to whole blocks with codes of any value: x is 0 there.
+them (after Kim et al., "Who Says Elephants Can't Run", 2022). Inputs are padded to whole blocks with codes of any
+value: x is 0 there.
 """
 
 from math import gcd

@@ -1,4 +1,4 @@
-"""The experts of a mixture in torch: on the CPU, and what the kernels are compared with."""
+"""Experts of a mixture in torch: the CPU path, and the reference of the kernels."""
 
 import torch
 from torch import Tensor
@@ -8,7 +8,7 @@ from ..norm.activations import ALONE, GATED
 from .expert_matrix import ExpertMatrix
 
 _DETERMINISTIC = 64
-"""Rows of a product in deterministic mode, whatever is in the step."""
+"""Rows of a GEMM in deterministic mode, whatever is in the step."""
 
 
 def moe_experts_torch(
@@ -71,15 +71,15 @@ def _activated(result: Tensor, activation: str, alone: bool) -> Tensor:
 
 
 def _by_expert(x: Tensor, matrix: ExpertMatrix, expert: int, deterministic: bool) -> Tensor:
-    """The product with one expert's matrix, in the type of its weights."""
+    """The GEMM with one expert's matrix, in the type of its weights."""
     weight = matrix.of(expert, x.shape[1])
     bias = None if matrix.bias is None else matrix.bias[expert].to(weight.dtype)
     return _gemm(x.to(weight.dtype), weight, bias, deterministic)
 
 
 def _gemm(x: Tensor, weight: Tensor, bias: Tensor | None, deterministic: bool) -> Tensor:
-    """`x @ weight.T + bias`; with `deterministic` for a fixed number of tokens at a time, because libraries choose
-    their way of adding up by that number.
+    """`x @ weight.T + bias`; with `deterministic` for a fixed number of tokens at a time, because libraries choose their
+    algorithm by that number.
     """
     if not deterministic:
         return functional.linear(x, weight, bias)

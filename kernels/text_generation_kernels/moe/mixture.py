@@ -1,12 +1,12 @@
-"""A mixture of experts behind its router: the choice (`moe_route.py`), then the experts (`moe_experts.py`).
+"""A mixture of experts: its router's top-k (`moe_route.py`), then its experts (`moe_experts.py`).
 
     ids, weights = route(logits + bias),  out = sum over slots of weights * experts[ids](x)
 
 Layouts, rounding and errors are those of the two operators. `logits` `[tokens, experts]`, with one more column where
 shared experts have a gate.
 
-Called once a layer. Of one token with 16-bit weights neither operator is launched where the choice is the largest
-logits: the products choose (`experts_gemv.py`, and for small experts on Hopper cards `token_experts_hopper.py`).
+A layer calls it once. For one token with 16-bit weights whose experts are those of the largest logits the router is
+fused into the GEMVs (`experts_gemv.py`, and for small experts on Hopper cards `token_experts_hopper.py`).
 """
 
 import torch
@@ -55,7 +55,7 @@ def mixture(
 
 
 def fuses_routing(x: Tensor, logits: Tensor, bias: Tensor | None, options: RouteOptions, down: ExpertMatrix) -> bool:
-    """Whether products can choose: one token, plain matrices, the largest logits of 16 bits."""
+    """Whether GEMVs fuse the router: one token, unquantised weights, the top-k of 16-bit logits."""
     is_plain = options.score == "softmax" and options.groups == 1 and bias is None
     is_gated = options.shared > 0 and options.shared_gate
     fits = len(x) == 1 and down.scales is None and logits.element_size() == 2 and logits.shape[1] <= MOST_EXPERTS
@@ -73,7 +73,7 @@ def mixture_of_one_token(
     all_experts: int,
     adds: bool,
 ) -> None:
-    """Triton implementation of what `fuses_routing` says."""
+    """Triton implementation where `fuses_routing` says yes."""
     activated = x.new_empty(ids.shape[1], inner_of(gate_up, activation))
     config = token_settings(x, routing, gate_up, down, all_experts) if is_gated(activation) else None
     if config is not None:

@@ -1,4 +1,4 @@
-"""The experts of a mixture: MLPs, gated or not, of which each token is computed by a few (Shazeer et al., 2017).
+"""The experts of a mixture: MLPs, gated or not, of which each token has its top-k (Shazeer et al., 2017).
 
     out[t] = sum over j of weights[t, j] * (down[e] @ act(gate_up[e] @ x[t] + gate_up_bias[e]) + down_bias[e])
     where e = ids[t, j]
@@ -8,24 +8,20 @@ gate rows first, or without a gate to `inner`, and `down` one from `inner` to `h
 with biases in the type of `x` or none. `ids` `[tokens, slots]` int32 and `weights` `[tokens, slots]` float32, as
 `moe_route` writes them. All contiguous. Activations: keys of `GATED`, or of `ALONE` where there is no gate, in
 `activations.py`.
-A rank may have some of a mixture's experts alone (`all_experts`): ids outside 0 .. experts - 1 are those of other
-ranks, and add nothing to `out`. Otherwise all ids must be inside.
-Sums are float32; what is rounded is the activation, each expert's weighted output and their sum, which is taken in the
-order of the slots, and with `adds` the sum of that and of what was in `out`: no result depends on which program is
-first. With `deterministic`, a token's result does not depend on the other tokens either, to the bit.
+A rank may have only some of a mixture's experts (`all_experts`): ids outside 0 .. experts - 1 are those of other ranks,
+and add nothing to `out`. Otherwise all ids must be inside. ValueError for an unknown activation, and for shapes and
+layouts that do not fit.
 
-Called once a layer. Rows are sorted by expert (`moe_align.py`), then both products go over tiles of rows of one expert
-(`grouped_gemm.py`, of codes `weight_only_grouped_gemm.py`), then each token's slots are added up. A few tokens are not
-sorted, and with 16-bit weights their second product adds up the slots itself (`experts_gemv.py`). Nothing is read on
-the host. Bytes floor: 3 * experts hit * inner * hidden * bytes of a weight, 2 without a gate.
-Measured on an H200, microseconds at 1 / 8 / 64 / 512 / 4096 tokens. Qwen3-30B-A3B in bfloat16 23 / 121 / 284 / 324 /
-768, as float8 with a scale for each 128 x 128 block 20 / 86 / 182 / 227 / 819, in int4 14 / 56 / 118 / 240 / 1168;
-gpt-oss-120b in bfloat16 55 / 342 / 1252 / 1659 / 2961, in MXFP4 32 / 131 / 461 / 895 / 3133 (floor 14 / 101 / 400 / 452
-/ 1073), which took 55 / 298 / 1061 / 1503 / 4844 when codes were looked up in a table. Those of one token with 16 bits
-are of an earlier version. Half of each expert of Mixtral-8x7B, as one of two ranks has it, takes 340 us at 64 tokens
-(floor 332): experts of some 16 rows have tiles of 32, for with 16 those of more rows read their weights twice (368 us;
-benchmark/results/tune_moe.json). Tried and left out: of tiles, adding up the slots within the second product, which was
-slower than a kernel of its own; weights as the left operand of the product, 1 % faster for Mixtral and no other.
+Sums are float32; what is rounded is the activation, each expert's weighted output and their sum, which is taken in the
+order of the slots, and with `adds` the sum of that and of what was in `out`: no result depends on which thread block
+is first. With `deterministic`, a token's result does not depend on the other tokens either, to the bit.
+
+A layer calls it once. Rows are sorted by expert (`moe_align.py`), then the up and down grouped GEMMs go over tiles of
+rows of one expert (`grouped_gemm.py`, with codes `weight_only_grouped_gemm.py` or `fp8_grouped_gemm.py`), then each
+token's slots are added up. Few tokens are not sorted, and with 16-bit weights their down GEMV adds up the slots itself
+(`experts_gemv.py`). The host reads nothing back. Bytes floor: 3 * experts hit * inner * hidden * bytes of a weight, 2
+without a gate. On an H200 64 tokens of Qwen3-30B-A3B take 284 us in bfloat16.
+Lab: docs/lab/2026-11-mixture-of-experts.md.
 """
 
 # pyright: basic, reportArgumentType=false, reportCallIssue=false
@@ -55,18 +51,18 @@ from .moe_align import moe_align_triton
 from .weight_only_grouped_gemm import weight_only_grouped_gemm
 
 _DIRECT = 1
-"""Rows of a tile that is not sorted."""
+"""Rows of a direct tile, without sorting."""
 _W8A8_HEIGHT = 64
-"""Tiles of so many rows are multiplied in 8 bits where the matrix allows it."""
+"""The fewest rows of a tile that is computed in W8A8 where the weight allows it."""
 _DETERMINISTIC = 64
 """Rows of a tile in deterministic mode, whatever is in the step."""
 _SMALLEST_CODES_TILE = 8
-"""Rows that a matrix instruction takes at least, as its right operand."""
+"""The fewest rows of a matrix instruction's right operand."""
 _COMBINE_BLOCK = 1024
 
 
 class Tiles(NamedTuple):
-    """How both products are launched."""
+    """Launch settings of the up and the down GEMM."""
 
     height: int
     up: Mapping[str, int]
@@ -85,7 +81,7 @@ def moe_combine_kernel(
     BLOCK: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """One program adds up BLOCK columns of one token."""
+    """One thread block adds up BLOCK columns of one token."""
     token = tl.program_id(0).to(tl.int64)
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     valid = columns < hidden
@@ -111,8 +107,8 @@ def inner_of(gate_up: ExpertMatrix, activation: str) -> int:
 
 
 def tiles_of(height: int, gate_up: ExpertMatrix, down: ExpertMatrix, activation: str) -> Tiles:
-    """The launch settings for tiles of so many rows. The number is chosen for the second matrix: where that has 4 bits
-    and the first one 8, as checkpoints with exceptions may have it, the first one gets numbers that are chosen for 4.
+    """The launch settings for tiles of `height` rows, which is chosen for the down weight: where that has 4 bits and the up
+    weight 8, as in checkpoints with exceptions, the latter gets the height that is chosen for 4.
     """
     hidden, inner = down.outputs, inner_of(gate_up, activation)
     return Tiles(height, _settings(height, gate_up, hidden), _settings(height, down, inner))
@@ -129,14 +125,14 @@ def _settings(height: int, matrix: ExpertMatrix, inputs: int) -> Mapping[str, in
 
 
 def _is_w8a8(matrix: ExpertMatrix, height: int) -> bool:
-    """Whether rows are rounded to float8: where weights would be converted for many rows, and the card has products."""
+    """Whether the GEMM is W8A8: where weights would be dequantised for many rows, and tensor cores multiply float8."""
     return matrix.w8a8 and height >= _W8A8_HEIGHT and has_fp8_gemms(matrix.weight.device)
 
 
 def tile_height(tokens: int, slots: int, experts: int, bits: int, deterministic: bool) -> int:
-    """How many rows a tile has, by how many rows an expert has.
+    """The rows of a tile, by the rows of an expert.
 
-    Where few of the experts are hit, hardly two tokens share one: each row is a tile.
+    Where few experts are hit, hardly two tokens share one: each row is a tile.
     """
     if deterministic:
         return _DETERMINISTIC
@@ -146,7 +142,7 @@ def tile_height(tokens: int, slots: int, experts: int, bits: int, deterministic:
 
 
 def heights_of(bits: int) -> list[int]:
-    """Rows of a tile: every number that may be chosen."""
+    """Every height of a tile that may be chosen."""
     return sorted({_DIRECT, *(nearest("moe_align", bits=bits, rows=1 << power)["BLOCK_M"] for power in range(12))})
 
 
@@ -203,7 +199,7 @@ def moe_experts_triton(
     down = ExpertMatrix(down_weight, down_bias, down_scales, down_zeros, down_table, down_group, down_w8a8, down_e2m1)
     chosen = tile_height(*ids.shape, all_experts, down.bits, deterministic)
     held = down.experts if down.experts < all_experts else None
-    # Tiles follow from the number of tokens, and a rehearsal does not meet all of those.
+    # Tiles follow from the number of tokens, and the compile dry run does not see all of those.
     heights = heights_of(down.bits) if compiling_only() and not deterministic else (chosen,)
     for height in heights:
         tiles = tiles_of(height, gate_up, down, activation)
@@ -257,8 +253,8 @@ def expert_gemm(
     held: int | None,
     out: Tensor,
 ) -> None:
-    """Launches one of the two, by the form of the matrix. Without `alignment`, rows have no tiles; the second product
-    of 16 bits is then `expert_gemv_sum`.
+    """Launches the up or the down GEMM of the kind of the weight. Without `alignment` rows have no tiles; down of 16-bit
+    weights is then `expert_gemv_sum`.
     """
     if matrix.scales is None:
         if alignment is None:
@@ -305,7 +301,7 @@ def check_experts(
 
 
 def _width(matrix: ExpertMatrix, inputs: int) -> int:
-    """Of the last dimension of what a matrix of so many inputs holds."""
+    """The last dimension of a stored weight with `inputs` inputs."""
     return -(-inputs // BLOCK) * BLOCK // 8 if matrix.is_packed and matrix.bits == 4 else inputs
 
 

@@ -1,24 +1,22 @@
-"""Which experts compute a token in a mixture of experts, and with what weight (Shazeer et al., 2017).
+"""Router of a mixture of experts: the ids and weights of each token's top-k experts (Shazeer et al., 2017).
 
     score = softmax(logits) or sigmoid(logits)
     ids = the top_k largest of score + bias, among the best groups of experts where there are groups
     weights = score[ids] / norm(score[ids]) * scale
 
-The bias only chooses: it balances the load of experts and is no part of a weight (DeepSeek-V3, 2024). Of equal scores
-the lowest id wins; a softmax without bias and groups is chosen from by its logits, whose order is the same and which
-rounding has not made equal. A softmax over the chosen logits alone, as Mixtral and gpt-oss define it, is the softmax of
-all whose chosen ones are divided by their sum. "sparsemixer" is the inference form of Liu et al. (2023): each of the
-chosen has the softmax weight that it has among the experts that are close enough to it.
-
-Experts that every token uses are appended: `shared` ids behind the others, each with weight 1 or with the sigmoid of
-one more logit.
+The bias only ranks: it balances the load of experts and is not in a weight (DeepSeek-V3, 2024). Of equal scores the
+lowest id wins; a softmax without bias and groups is ranked by its logits, whose order is the same and which rounding
+has not made equal. A softmax over the chosen logits alone, as Mixtral and gpt-oss define it, is the softmax of all
+whose chosen ones are divided by their sum. "sparsemixer" is the inference rule of Liu et al. (2023): each of the chosen
+has the softmax weight that it has among the experts that are close enough to it. Experts that every token uses are
+appended: `shared` ids after the others, each with weight 1 or with the sigmoid of one more logit.
 
 Layouts: `logits` `[tokens, experts]`, with one more column where the shared experts have a gate, any floating type,
 unit stride in the last dimension; `bias` `[experts]` float32 or None; `ids` int32 and `weights` float32
 `[tokens, top_k + shared]`, contiguous. Computed in float32. Ids are valid whatever the logits are, also NaN. They are
-counted from `first`, the first expert of this rank where ranks have experts of their own.
+counted from `first`, the first expert of this rank under expert parallelism. ValueError for shapes that do not fit.
 
-Called once a layer. One program a token; bytes do not matter here, the launch does.
+A layer calls it once, with a thread block for each token: latency bounds it.
 """
 
 # pyright: basic, reportArgumentType=false, reportCallIssue=false, reportGeneralTypeIssues=false
@@ -40,7 +38,7 @@ TINY = 1e-20
 
 @dataclass(frozen=True)
 class RouteOptions:
-    """How a family routes. Raises ValueError for what contradicts itself."""
+    """The router of a family. Raises ValueError for options that contradict each other."""
 
     top_k: int
     score: str = "softmax"
@@ -107,7 +105,7 @@ def _best(values, valid):
 
 @triton.jit
 def _in_best_groups(choice, lanes, EXPERTS: tl.constexpr, GROUPS: tl.constexpr, TOP: tl.constexpr, TWO: tl.constexpr):
-    """Which experts belong to the best groups. Groups are looked at one after the other: there are few."""
+    """Which experts belong to the best groups. Groups are ranked one after another: there are few."""
     SIZE: tl.constexpr = EXPERTS // GROUPS
     group_of = lanes // SIZE
     score = tl.full(lanes.shape, float("-inf"), tl.float32)
@@ -219,7 +217,7 @@ def moe_route_kernel(
     TINY: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """One program routes one token."""
+    """One thread block routes one token."""
     token = tl.program_id(0).to(tl.int64)
     launch_dependents(PDL)
     wait_for_previous(PDL)
