@@ -2,10 +2,10 @@
 
     python benchmark/kernels/linear_layers.py [--dry-run] > layers.json
 
-Layers of Llama 3.1 8B on one GPU, and of 70B on one of two, whose sums over the ranks are replaced by a plain addition
-and norm. Each has matrices of its own, in a graph of all, so none is in the cache and kernels start as in a model.
-Whole products and products in parts take turns of half a second, in which the card's clock follows the power that it
-draws. `fraction_of_copy` counts the bytes of matrices alone.
+Layers of Llama 3.1 8B on one GPU, and of 70B on one of two, whose all-reduces are replaced by a plain addition and
+norm. Each has matrices of its own, in a graph of all, so none is in the cache and kernels start as in a model.
+GEMMs that reduce their splits and GEMMs that leave split-K partials take turns of half a second, in which the card's
+clock follows the power that it draws. `fraction_of_copy` counts the bytes of matrices alone.
 """
 
 import dataclasses
@@ -30,7 +30,7 @@ ROUNDS, REPLAYS = 3, 200
 
 
 class Layers:
-    """Matrices of as many layers, and what they hand on."""
+    """Weights of as many layers, and what they hand on."""
 
     def __init__(self, plan: Plan, hidden: int, inner: int, heads: int, kv_heads: int, layers: int, ranks: int) -> None:
         self.plan, self.hidden, self.query, self.ranks = plan, hidden, heads * HEAD_DIM, ranks
@@ -80,7 +80,7 @@ class Layers:
 
 
 def linear(x: Tensor, weight: Tensor, split_k: bool) -> Tensor:
-    """[T, outputs], or [parts, T, outputs]."""
+    """[T, outputs], or split-K partials [splits, T, outputs]."""
     matrix = Dense(weight)
     return matrix.in_parts(Activations(x)) if split_k else matrix.product(Activations(x))
 

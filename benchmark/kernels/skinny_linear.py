@@ -60,7 +60,7 @@ def make_weights(plan: Plan, outputs: int, inputs: int) -> Tensor:
 
 
 def seconds(plan: Plan, weights: Tensor, tokens: int, gemm: Gemm) -> float:
-    """Median time of one product."""
+    """Median time of one GEMM."""
     x = torch.empty(tokens, weights.shape[2], dtype=plan.dtype, device=plan.device).normal_()
     out = torch.empty(tokens, weights.shape[1], dtype=plan.dtype, device=plan.device)
     return seconds_per_call(plan, lambda index: gemm(x, weights[index], out), len(weights))

@@ -3,9 +3,9 @@
     python benchmark/kernels/tune_bf16_small.py > benchmark/results/tune_skinny_hopper.json
     python benchmark/kernels/tune_bf16_small.py --choose benchmark/results/tune_skinny_hopper.json
 
-The first needs a CUDA device of compute capability 9.0, and times every form with 64 tokens of random matrices, one
-after the other. The second writes the data file. A form costs a model a compilation when it starts, so the fewest are
-taken that come within `TOLERANCE` of the best time of each matrix.
+The first needs a CUDA device of compute capability 9.0, and times every variant with 64 tokens of random matrices, one
+after the other. The second writes the data file. A variant costs a model a compilation when it starts, so the fewest
+are taken that come within `TOLERANCE` of the best time of each matrix.
 """
 
 import argparse
@@ -30,7 +30,7 @@ TOKENS = 64
 
 
 class Matrix(NamedTuple):
-    """Key of the data file; `gated` is 2 where gate and up lie behind each other."""
+    """Key of the data file; `gated` is 2 where up rows follow gate rows."""
 
     gated: int
     splits: int
@@ -68,7 +68,7 @@ MATRICES = [
 ]
 ROWS = (32, 64, 72, 80, 128, 144)
 SHARES_KIB = (220, 110, 73)
-"""Of shared memory, for a program where one, two or three are on a processor."""
+"""Shared memory of a thread block where one, two or three are on an SM."""
 TOLERANCE = 1.01
 PLAN = dataclasses.replace(GPU_PLAN, calls=24, replays=7)
 
@@ -83,7 +83,7 @@ def variants(gated: int) -> Iterator[Variant]:
 
 
 def measure(matrix: Matrix) -> dict[Variant, float]:
-    """Microseconds of each form."""
+    """Microseconds of each variant."""
     gated, splits, outputs, inputs = matrix
     weights = make_weights(PLAN, outputs, inputs)
     x = torch.randn(TOKENS, inputs, dtype=PLAN.dtype, device=PLAN.device)
@@ -106,7 +106,7 @@ def measure(matrix: Matrix) -> dict[Variant, float]:
 
 
 def choose(times: Mapping[Matrix, Mapping[Variant, float]]) -> dict[Matrix, Variant]:
-    """Forms that are good enough for as many matrices as any, until each has one."""
+    """Variants that are good enough for as many matrices as any, until each has one."""
     fits = {
         matrix: {variant for variant, time in by_variant.items() if time <= TOLERANCE * min(by_variant.values())}
         for matrix, by_variant in times.items()

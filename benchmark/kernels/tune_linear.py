@@ -2,11 +2,11 @@
 
     python benchmark/kernels/tune_linear.py [--write] > benchmark/results/tune_linear.json
 
-Needs a CUDA device. For each padded number of tokens two compiled forms serve all matrices, because each costs a second
-of start-up: the pair with the smallest sum of times, each as a ratio to the best time of its matrix. Then each matrix
-gets the better of them with the number of parts that is best there, or the library where that is faster.
-On Hopper cards 64 tokens that are not divided are multiplied by another kernel, whose tiles `tune_bf16_small.py`
-chooses: every form takes as long there, and only parts and the library are decided.
+Needs a CUDA device. For each padded number of tokens two compiled variants serve all matrices, because each costs a
+second of start-up: the pair with the smallest sum of times, each as a ratio to the best time of its matrix. Then each
+matrix gets the better of them with the number of splits that is best there, or the library where that is faster.
+On Hopper cards another kernel computes 64 tokens without splits, whose tiles `tune_bf16_small.py` chooses: every
+variant takes as long there, and only splits and the library are decided.
 """
 
 import argparse
@@ -60,7 +60,7 @@ def settings(variant: Variant, splits: int) -> dict[str, int]:
 
 
 def measure(weights: Tensor, tokens: int) -> dict[Variant, dict[int, float]]:
-    """Microseconds of each form and number of parts."""
+    """Microseconds of each variant and number of splits."""
     module = importlib.import_module("text_generation_kernels.matmul.skinny_linear")
     times: dict[Variant, dict[int, float]] = {}
     for variant, splits in itertools.product(variants(tokens), SPLITS):

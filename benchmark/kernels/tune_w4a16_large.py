@@ -33,7 +33,7 @@ LEAST, MOST = 256, 1024
 """For fewer tokens the other kernel is as fast or faster, for more the library is."""
 SPLITS = (1, 2, 3, 4)
 PROGRAMS = (60, 400)
-"""How many programs a launch may have where the inputs are divided."""
+"""How many thread blocks a launch may have where the inputs are split."""
 PLAN = dataclasses.replace(GPU_PLAN, calls=24, replays=7)
 
 
@@ -65,7 +65,7 @@ def measure(outputs: int, inputs: int, until: float) -> Iterator[Row]:
 
 
 def write(rows: list[Row]) -> None:
-    """The fastest way of each matrix and number of tokens."""
+    """The fastest algorithm for each matrix and number of tokens."""
     keys = ("outputs", "inputs", "tokens")
     best: dict[tuple[object, ...], Row] = {}
     for row in sorted(rows, key=lambda row: float(row["microseconds"])):

@@ -4,12 +4,12 @@ r"""Chooses launch settings of `w8a8_linear`, and where a library is faster, by 
     python benchmark/kernels/tune_w8a8.py --choose measured.json more.json > \
         benchmark/results/tune_scaled_linear.json
 
-The first needs a CUDA device with float8 products; it leaves out what it has no time for, and what other runs on such a
+The first needs a CUDA device with float8 tensor cores; it leaves out what it has no time for, and what other runs on such a
 device have measured. The second replaces the entries of cards with 227 KiB and of the numbers of tokens that were
-measured in the data files. For each padded number of tokens three compiled forms at most serve all matrices, because
+measured in the data files. For each padded number of tokens three compiled variants at most serve all matrices, because
 each costs a second of start-up: those with the smallest sum of times, each as a ratio to the best time of its matrix.
-Then each matrix gets the best of them with the number of parts that is best there. For many tokens one form serves all,
-and each matrix gets it or a way of the libraries.
+Then each matrix gets the best of them with the number of splits that is best there. For many tokens one variant serves
+all, and each matrix gets it or an algorithm of the libraries.
 """
 
 import argparse
@@ -49,17 +49,17 @@ LARGE = 128 << 20
 SPLITS = (1, 2, 3, 4, 6, 8)
 SPLITS_OF_MANY = (1, 2, 4)
 PROGRAMS_OF_SPLITS = 300
-"""Up to so many programs the inputs are divided where tokens are many."""
+"""The most thread blocks of a launch that splits its inputs where tokens are many."""
 NAMES = ("BLOCK_M", "BLOCK_N", "BLOCK_K", "AHEAD", "num_warps", "num_stages")
 Variant = tuple[int, ...]
 """As in NAMES."""
 AHEAD = (0, 4)
-"""Tiles that are read before waiting."""
+"""Weight tiles that are loaded before the wait."""
 MOST_AHEAD = 32
 """Tokens for which that is tried: with 64 it was slower."""
 SHARED_LIMIT = 220 << 10
 PROGRAMS = (90, 1400)
-"""How many programs a launch may have: fewer leave processors idle, more are only overhead."""
+"""How many thread blocks a launch may have: fewer leave SMs idle, more are only overhead."""
 PLAN = dataclasses.replace(GPU_PLAN, calls=16, replays=5)
 PLAN_OF_MANY = dataclasses.replace(GPU_PLAN, calls=8, replays=3)
 Operands = tuple[Tensor, Tensor, Tensor, Tensor]
@@ -114,7 +114,7 @@ def num_copies(shape: tuple[int, int]) -> int:
 
 
 def measure(plan: object, given: Operands, gemm: Callable[..., object]) -> float:
-    """Microseconds of one product; of few tokens with the operator in front that makes its 8-bit inputs."""
+    """Microseconds of one GEMM; for few tokens with the operator that quantises its inputs."""
     x8, x_scale, weights, weight_scale = given
     out = torch.empty(len(x8), weights.shape[1], dtype=torch.bfloat16, device=PLAN.device)
     x = torch.randn(x8.shape, dtype=torch.bfloat16, device=PLAN.device)
@@ -175,7 +175,7 @@ def row(shape: tuple[int, int], tokens: int, int8: bool, by_block: bool) -> Row:
 
 
 def compile_variant(job: tuple[Variant, bool, bool]) -> None:
-    """Puts one form into Triton's cache on disk. Those that cannot be compiled fail again, with a message, later."""
+    """Puts one variant into Triton's cache on disk. Those that cannot be compiled fail again, with a message, later."""
     variant, int8, by_block = job
     x8, x_scale, weights, weight_scale = operands((512, 1024), variant[0], int8, by_block, 1)
     out = torch.empty(len(x8), 512, dtype=torch.bfloat16, device=PLAN.device)
@@ -194,8 +194,8 @@ def measure_all(seconds: float, known: list[Row]) -> Iterator[Row]:
     # Before this process uses the device, so that the others may.
     with multiprocessing.get_context("fork").Pool(24) as pool:
         pool.map(compile_variant, jobs, chunksize=2)
-    sys.stderr.write(f"{len(jobs)} forms compiled after {time.monotonic() - begin:.0f} s\n")
-    parts = [
+    sys.stderr.write(f"{len(jobs)} variants compiled after {time.monotonic() - begin:.0f} s\n")
+    sources = [
         *(few(shape, False) for shape in MAIN_SHAPES),
         *(few(shape, True) for shape in MAIN_SHAPES[:4]),
         *(many(shape, *kind) for kind in KINDS for shape in MAIN_SHAPES[:4]),
@@ -205,10 +205,10 @@ def measure_all(seconds: float, known: list[Row]) -> Iterator[Row]:
         *(many(shape, True, False) for shape in MAIN_SHAPES[4:]),
     ]
     done = {name_of(each) for each in known}
-    for part in parts:
+    for source in sources:
         while time.monotonic() - begin < seconds:
             try:
-                candidate, given, gemm = next(part)
+                candidate, given, gemm = next(source)
                 if name_of(candidate) not in done:
                     plan = PLAN if candidate["tokens"] in TOKENS else PLAN_OF_MANY
                     yield candidate | {"microseconds": measure(plan, given, gemm)}
@@ -250,7 +250,7 @@ def main() -> None:
 
 
 Times = dict[Variant, dict[int, float]]
-"""Microseconds of each form and number of parts."""
+"""Microseconds of each variant and number of splits."""
 
 
 def choose(measured: list[Row]) -> list[Row]:
@@ -283,7 +283,7 @@ def times_by(rows: list[Row], *names: str) -> dict[tuple[object, ...], Times]:
 
 
 def variants_for(rows: list[Row], by_block: bool, tokens: int) -> Iterator[Row]:
-    """The best of three forms for each matrix."""
+    """The best of three variants for each matrix."""
     times = times_by(rows, "outputs", "inputs")
     if not times:
         return
@@ -309,7 +309,7 @@ def variants_for(rows: list[Row], by_block: bool, tokens: int) -> Iterator[Row]:
 
 
 def algorithms_for(rows: list[Row], by_block: bool) -> tuple[list[Row], list[Row]]:
-    """One form of the kernel for many tokens, and where which library is faster than it."""
+    """One variant of the kernel for many tokens, and where which library's algorithm is faster."""
     times = times_by(rows, "int8", "outputs", "inputs", "tokens")
     library: dict[tuple[object, ...], tuple[float, int]] = {}
     for each in rows:

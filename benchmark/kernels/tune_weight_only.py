@@ -3,11 +3,10 @@ r"""Chooses launch settings of `weight_only_linear`, by measuring all candidates
     python benchmark/kernels/tune_weight_only.py [--seconds N] [--bits 4] > measured.json
     python benchmark/kernels/tune_weight_only.py --choose measured.json > benchmark/results/tune_grouped.json
 
-The first needs a CUDA device. For few tokens a product is timed together with the norm in front of it, as it runs in a
-model, because codes that are read before waiting count only there. The second replaces the entries of cards with 227
-KiB, of these matrices and numbers of tokens, in the data file. For each padded number of tokens two compiled forms
-serve all matrices, as in tune_linear.py; for many tokens each matrix gets one of them, or its form in 16 bits where
-that is faster.
+The first needs a CUDA device. For few tokens a GEMM is timed together with the norm before it, as it runs in a model,
+because prefetched codes count only there. The second replaces the entries of cards with 227 KiB, of these matrices and
+numbers of tokens, in the data file. For each padded number of tokens two compiled variants serve all matrices, as in
+tune_linear.py; for many tokens each matrix gets one of them, or a 16-bit matrix where that is faster.
 """
 
 import argparse
@@ -41,7 +40,7 @@ NAMES = ("BLOCK_M", "BLOCK_N", "SWAP", "FOLD", "AHEAD", "num_warps", "num_stages
 Variant = tuple[int, ...]
 """In the order of `NAMES`; the last ones may be left out."""
 FEW = 64
-"""Up to so many tokens the norm in front counts."""
+"""The most tokens that are timed with the norm before the GEMM."""
 # By bits and padded tokens. Left out after first sweeps: more stages, a limit of registers, 256 outputs, tiles of 128
 # tokens, and 256 inputs at a time for matrix instructions.
 _FEW_TOKENS = [(32, 0, 0, 1, 1, 3), (64, 0, 0, 0, 2, 2), (64, 0, 0, 0, 2, 3), (64, 0, 0, 1, 2, 2), (64, 0, 0, 2, 2, 3)]
@@ -62,9 +61,9 @@ VARIANTS: dict[tuple[int, int], list[Variant]] = {
 }
 PLAN = dataclasses.replace(GPU_PLAN, calls=24, replays=5)
 PROGRAMS = (120, 1800)
-"""How many programs a launch may have where the inputs are divided."""
+"""How many thread blocks a launch may have where the inputs are split."""
 Times = dict[Variant, dict[int, float]]
-"""Microseconds by form and number of parts."""
+"""Microseconds by variant and number of splits."""
 
 
 def settings(variant: Variant, splits: int) -> dict[str, int]:
@@ -73,7 +72,7 @@ def settings(variant: Variant, splits: int) -> dict[str, int]:
 
 
 def candidates(shape: tuple[int, int], tokens: int, variants: list[Variant]) -> Iterator[tuple[Variant, int]]:
-    """Forms and numbers of parts that may be the fastest."""
+    """Variants and numbers of splits that may be the fastest."""
     for variant, splits in itertools.product(variants, SPLITS):
         config = settings(variant, splits)
         rows = config.get("ROWS", config["BLOCK_N"])
@@ -149,7 +148,7 @@ def choose(rows: list[Row]) -> Iterator[Row]:
 
 
 def pair_for(times: dict[tuple[int, int], Times]) -> tuple[Variant, ...]:
-    """The two forms with the smallest sum of times, each as a ratio to the best time of its matrix."""
+    """The two variants with the smallest sum of times, each as a ratio to the best time of its matrix."""
     best = {shape: min(min(each.values()) for each in by_variant.values()) for shape, by_variant in times.items()}
     variants = sorted({variant for by_variant in times.values() for variant in by_variant})
 
@@ -193,11 +192,11 @@ def main() -> None:
         parser.error("no CUDA device")
     else:
         until = time.monotonic() + arguments.seconds
-        asked = [key for key in VARIANTS if key[0] in arguments.bits and key[1] in (arguments.tokens or (key[1],))]
+        wanted = [key for key in VARIANTS if key[0] in arguments.bits and key[1] in (arguments.tokens or (key[1],))]
         rows = []
         for shape, bits in [(shape, bits) for shape in SHAPES[slice(*arguments.shapes)] for bits in arguments.bits]:
             weights = make_weights(PLAN, KINDS[bits], *shape)
-            for tokens in (tokens for of_bits, tokens in asked if of_bits == bits and time.monotonic() < until):
+            for tokens in (tokens for of_bits, tokens in wanted if of_bits == bits and time.monotonic() < until):
                 rows += measure(bits, weights, tokens, until)
         device = torch.cuda.get_device_name()
     head = json.dumps({"command": "python " + " ".join(sys.argv), "device": device})

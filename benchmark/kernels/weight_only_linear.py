@@ -82,7 +82,7 @@ def _weight(plan: Plan, kind: str, bits: int, outputs: int, inputs: int) -> Weig
 
 
 def seconds(plan: Plan, weights: list[Weight], tokens: int) -> float:
-    """Median time of one product."""
+    """Median time of one GEMM."""
     outputs, inputs = weights[0][1].shape[1], weights[0][0].shape[1]
     inputs *= 8 if weights[0][0].dtype == torch.int32 else 1
     x = torch.empty(tokens, inputs, dtype=plan.dtype, device=plan.device).normal_()
@@ -96,7 +96,7 @@ def seconds(plan: Plan, weights: list[Weight], tokens: int) -> float:
 
 
 def sixteen_bits(plan: Plan, outputs: int, inputs: int, tokens: int) -> float:
-    """Median time of the product with a matrix in 16 bits."""
+    """Median time of the GEMM with a 16-bit matrix."""
     count = min(16, max(2, -(-plan.rotation_bytes // (outputs * inputs * plan.dtype.itemsize))))
     weights = [
         torch.empty(outputs, inputs, dtype=plan.dtype, device=plan.device).normal_(std=0.02) for _ in range(count)

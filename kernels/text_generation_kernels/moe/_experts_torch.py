@@ -78,8 +78,8 @@ def _by_expert(x: Tensor, matrix: ExpertMatrix, expert: int, deterministic: bool
 
 
 def _gemm(x: Tensor, weight: Tensor, bias: Tensor | None, deterministic: bool) -> Tensor:
-    """`x @ weight.T + bias`; with `deterministic` for a fixed number of tokens at a time, because libraries choose their
-    algorithm by that number.
+    """`x @ weight.T + bias`; with `deterministic` for a fixed number of tokens at a time, because libraries choose
+    their algorithm by that number.
     """
     if not deterministic:
         return functional.linear(x, weight, bias)

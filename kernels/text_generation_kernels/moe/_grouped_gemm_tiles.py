@@ -2,8 +2,8 @@
 
 `grouped_gemm.py`, `weight_only_grouped_gemm.py` and `fp8_grouped_gemm.py` share them. Up: each row is a token of `x`;
 outputs of the weight are pairs, gate rows and then up rows, and what is stored is their gated activation, or, without a
-gate, the activation of each. Down: each row is one that the up GEMM stored; what is stored is multiplied by the expert's
-weight and goes to the row's own place, so that the reduction has the order of the places.
+gate, the activation of each. Down: each row is one that the up GEMM stored; what is stored is multiplied by the
+expert's weight and goes to the row's own place, so that the reduction has the order of the places.
 
 A grouped GEMM in which every row has a tile of its own ("direct") needs no sorting: it is for few tokens, whose experts
 differ. Where other ranks have some of the experts, ids outside 0 .. HELD - 1 are theirs: no tile has their rows.

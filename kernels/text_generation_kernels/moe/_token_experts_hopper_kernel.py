@@ -55,8 +55,8 @@ def _top_k(
     LEAD: gl.constexpr,
     EARLY: gl.constexpr,
 ):
-    """The TOP_K largest keys, by slot [BLOCK_S], as `moe_route` orders them. Prefetches the first EARLY tiles: the first
-    one when slot LEAD is chosen.
+    """The TOP_K largest keys, by slot [BLOCK_S], as `moe_route` orders them. Prefetches the first EARLY tiles: the
+    first one when slot LEAD is chosen.
     """
     chosen = gl.full([slots.shape[0]], _SMALLEST, gl.int32, slots.type.layout)
     for slot in gl.static_range(TOP_K):

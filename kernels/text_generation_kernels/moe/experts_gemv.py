@@ -64,7 +64,7 @@ def _expert_of(
     BLOCK_E: tl.constexpr,
     WARPS: tl.constexpr,
 ):
-    """The expert of a slot, as `route_token` chooses it.
+    """The expert of a slot, as `route_token` ranks them.
 
     16 bits of a logit, as an integer of the same order, and its place make a key that no other logit has. Every warp
     has all keys, so that none waits for another: a warp has an instruction for the largest of its integers.
@@ -306,8 +306,8 @@ def expert_gemv_sum(
     out: Tensor,
     adds: bool = False,
 ) -> None:
-    """Launches the down GEMV of experts, whose results are weighted and added up, after `expert_gemv` with the same `ids`
-    and `held`.
+    """Launches the down GEMV of experts, whose results are weighted and added up, after `expert_gemv` with the same
+    `ids` and `held`.
     """
     _, outputs, inputs = weight.shape
     tokens, slots = ids.shape

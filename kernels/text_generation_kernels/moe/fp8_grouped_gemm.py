@@ -4,7 +4,8 @@ Where there are several tiles of rows, dequantising weights to 16 bits for each 
 instructions, and tensor cores multiply float8 themselves. Sums leave the short accumulator after every 128 inputs
 (DeepSeek-V3, 2024, section 3.3.2), where scales of blocks are applied as well.
 
-Rows, outputs and epilogue: `_grouped_gemm_tiles.py`. `moe_experts` calls it. Lab: docs/lab/2026-11-mixture-of-experts.md.
+Rows, outputs and epilogue are those of `_grouped_gemm_tiles.py`. `moe_experts` calls it.
+Lab: docs/lab/2026-11-mixture-of-experts.md.
 """
 
 # pyright: basic, reportArgumentType=false, reportCallIssue=false

@@ -107,7 +107,7 @@ def inner_of(gate_up: ExpertMatrix, activation: str) -> int:
 
 
 def tiles_of(height: int, gate_up: ExpertMatrix, down: ExpertMatrix, activation: str) -> Tiles:
-    """The launch settings for tiles of `height` rows, which is chosen for the down weight: where that has 4 bits and the up
+    """Launch settings for tiles of `height` rows, which is chosen for the down weight: where that has 4 bits and the up
     weight 8, as in checkpoints with exceptions, the latter gets the height that is chosen for 4.
     """
     hidden, inner = down.outputs, inner_of(gate_up, activation)
@@ -253,8 +253,8 @@ def expert_gemm(
     held: int | None,
     out: Tensor,
 ) -> None:
-    """Launches the up or the down GEMM of the kind of the weight. Without `alignment` rows have no tiles; down of 16-bit
-    weights is then `expert_gemv_sum`.
+    """Launches the up or the down GEMM of the kind of the weight. Without `alignment` rows have no tiles; down of
+    16-bit weights is then `expert_gemv_sum`.
     """
     if matrix.scales is None:
         if alignment is None:

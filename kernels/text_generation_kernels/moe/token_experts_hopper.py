@@ -62,8 +62,8 @@ def token_blocks(hidden: int, inner: int, slots: int, programs: int) -> dict[str
 
 
 def early_tiles(tiles: int, slots: int, programs: int) -> dict[str, int]:
-    """How many tiles are prefetched before the top-k is complete (EARLY), one with each slot from LEAD on. None are where
-    a thread block may have fewer tiles or where the last slots are needed for them.
+    """How many tiles are prefetched before the top-k is complete (EARLY), one with each slot from LEAD on. There are
+    none where a thread block may have fewer tiles or where the last slots are needed for them.
     """
     # The last thread block has the last of these tiles, by when the slot of that must be chosen.
     lead = max(((step + 1) * programs - 1) // tiles - step for step in range(_EARLY))

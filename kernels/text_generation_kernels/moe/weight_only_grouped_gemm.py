@@ -1,10 +1,11 @@
-"""Grouped weight-only GEMM of experts whose weights are codes in groups (`group_quantisation.py`); rows keep their 16 bits.
+"""Grouped weight-only GEMM of group-quantised experts (`group_quantisation.py`); rows keep their 16 bits.
 
 As in `weight_only_linear` the weight is the left operand, whose codes are dequantised in registers, so that rows are
 the short side of a matrix instruction. Sums of a group are multiplied by its scales, or, where many rows share a
 weight, the weights are, rounded to 16 bits (`FOLD`).
 
-Rows, outputs and epilogue: `_grouped_gemm_tiles.py`. `moe_experts` calls it. Lab: docs/lab/2026-11-mixture-of-experts.md.
+Rows, outputs and epilogue are those of `_grouped_gemm_tiles.py`. `moe_experts` calls it.
+Lab: docs/lab/2026-11-mixture-of-experts.md.
 """
 
 # pyright: basic, reportArgumentType=false, reportAssignmentType=false, reportCallIssue=false
@@ -178,8 +179,8 @@ def weight_only_grouped_gemm(
     held: int | None,
     out: Tensor,
 ) -> None:
-    """Launches the up or the down GEMM. `alignment` is what `moe_align` made for tiles of `block_m`, None for direct tiles. `held`:
-    how many experts this rank has, where others have some.
+    """Launches the up or the down GEMM. `alignment` is what `moe_align` made for tiles of `block_m`, None for direct
+    tiles. `held`: how many experts this rank has, where others have some.
     """
     packed, outputs = matrix.weight, matrix.outputs
     inputs = x.shape[1]

@@ -1,4 +1,4 @@
-"""Every production form of the kernel compiles for sm_90, without a GPU."""
+"""Every production variant of the kernel compiles for sm_90, without a GPU."""
 
 import json
 from importlib import resources
@@ -14,7 +14,7 @@ TYPES = {"bf16": gl.bfloat16, "fp16": gl.float16}
 
 
 class Variant(NamedTuple):
-    """As in the data file, and for what: gate and up (2), with an `out` for each part of the inputs."""
+    """As in the data file, and for what: gate and up (2), with an `out` for each split of the inputs."""
 
     gated: int
     keeps_partials: bool
@@ -61,5 +61,5 @@ def test_tiles_are_prefetched_before_the_wait_and_nothing_spills(variant: Varian
     before, _, after = compiled.sass.partition("ACQBULK")
     assert before.count("UTMALDG") == variant.stages * variant.gated * len(tile_rows_of(variant.rows))
     assert after.count("UTMALDG") > variant.x_stages
-    # The kernel behind may start once all before this one have finished.
+    # Dependents launch once all kernels before this one have finished.
     assert after.index("PREEXIT") < after.index("HGMMA")

@@ -1,4 +1,4 @@
-"""Every production form of the kernel for Hopper cards compiles, without a GPU."""
+"""Every production variant of the kernel for Hopper cards compiles, without a GPU."""
 
 import json
 from importlib import resources
@@ -53,7 +53,7 @@ def test_gemms_overlap_and_nothing_spills(variant: Variant, keeps_partials: bool
     compiled = _compile(variant, keeps_partials=keeps_partials)
     compiled.check()
     assert f"QGMMA.64x{variant[0]}x32" in compiled.sass
-    # One product runs while the sums of the other are added up.
+    # One matrix instruction runs while the sums of the other are added up.
     assert "WARPGROUP.DEPBAR.LE gsb0, 0x1" in compiled.sass
     assert "LDGSTS.E.BYPASS.128" in compiled.sass
 

@@ -1,4 +1,4 @@
-"""Every production form of the products of single tokens compiles, without a GPU."""
+"""Every production variant of the 16-bit GEMVs compiles, without a GPU."""
 
 import re
 
@@ -116,7 +116,7 @@ def test_the_qkv_matrix_is_about_one_wave_of_thread_blocks() -> None:
     assert qkv["BLOCK_N"] == 8
     output = torch.empty((2048, 4096), dtype=torch.bfloat16, device="meta")
     assert gemv_blocks(output, adds=True)["num_warps"] == 2 * gemv_blocks(output)["num_warps"]
-    # What is small, or stands before no attention, has more programs of fewer rows.
+    # Matrices that are small, or that attention does not follow, have more thread blocks of fewer rows.
     assert gated["BLOCK_N"] == router["BLOCK_N"] == 2
 
 
@@ -129,6 +129,6 @@ def test_float32() -> None:
 def test_other_cards(capability: int) -> None:
     target = GPUTarget("cuda", capability, 32)
     _gemv(2048, "bf16", target=target).check()
-    # Two registers are spilled on sm_80 so that eight programs share a processor.
+    # Two registers are spilled on sm_80 so that eight thread blocks share an SM.
     _gemv(2048, "bf16", target=target, large=True).check(max_spills=2)
     _sum(768, 8, "bf16", None, target).check()

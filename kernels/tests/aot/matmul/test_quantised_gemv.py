@@ -1,4 +1,4 @@
-"""Production forms of the products of single tokens with 8-bit rows and with codes in groups compile, without a GPU."""
+"""Production variants of the W8A8 and W4A16 GEMVs compile, without a GPU."""
 
 import re
 
@@ -46,7 +46,7 @@ def _groups(
 
 
 def _prefetched_before_the_wait(compiled: Compiled) -> int:
-    """Bytes of the matrix that a thread asks for, 16 at a time."""
+    """Bytes of the weight that a thread prefetches, 16 at a time."""
     before, _ = compiled.sass.split("ACQBULK")
     return 16 * len(re.findall(r"LDG\.E\.EF\.128", before))
 

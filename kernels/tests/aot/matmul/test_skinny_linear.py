@@ -1,4 +1,4 @@
-"""Every production form of the kernel compiles for sm_90, without a GPU."""
+"""Every production variant of the kernel compiles for sm_90, without a GPU."""
 
 import json
 from importlib import resources
@@ -10,7 +10,7 @@ from triton.backends.compiler import GPUTarget
 from text_generation_kernels.matmul.skinny_linear import skinny_linear_kernel
 
 _TUNED = resources.files("text_generation_kernels") / "tuned"
-# Forms: what is compiled. Sizes and the number of parts are arguments.
+# Variants: what is compiled. Sizes and the number of splits are arguments.
 Variant = tuple[int, ...]
 """Tokens, BLOCK_N, BLOCK_K, num_warps, num_stages."""
 
@@ -77,7 +77,7 @@ def test_matrix_instructions_of_split_k_do_not_wait_for_each_other(variant: Vari
     assert "STG.E.128" in compiled.sass
 
 
-# A card of 163 KiB takes the forms of the nearest class, 227; one of 99 has its own.
+# A card of 163 KiB takes the variants of the nearest class, 227; one of 99 has its own.
 @pytest.mark.parametrize(
     ("capability", "variant"),
     [

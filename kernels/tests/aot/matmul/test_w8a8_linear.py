@@ -1,4 +1,4 @@
-"""Every production form of the kernels compiles for sm_90, without a GPU, and some for other cards."""
+"""Every production variant of the kernels compiles for sm_90, without a GPU, and some for other cards."""
 
 import json
 from importlib import resources
@@ -90,7 +90,7 @@ def test_odd_sizes_with_bias() -> None:
     _compile(max(_variants(227, by_block=False)), "fp8e4nv", by_block=False, mask=True, with_bias=True).check_shared()
 
 
-# A card of 163 KiB takes the forms of the nearest class, 227; one of 99 has its own. Only int8 runs before sm_89.
+# A card of 163 KiB takes the variants of the nearest class, 227; one of 99 has its own. Only int8 runs before sm_89.
 @pytest.mark.parametrize(
     ("capability", "dtype", "variant", "by_block"),
     [

@@ -1,4 +1,4 @@
-"""Production forms of the kernels of grouped weights compile, without a GPU."""
+"""Production variants of the weight-only GEMMs compile, without a GPU."""
 
 import json
 from collections.abc import Mapping
@@ -30,7 +30,7 @@ _FEW = sorted(
 )
 _NAMES = ("BLOCK_M", "BLOCK_N", "SWAP", "FOLD", "AHEAD", "num_warps", "num_stages")
 Variant = tuple[int, ...]
-"""Bits, what `_NAMES` are, the outputs of a program, and how many blocks on codes are asked for."""
+"""Bits, what `_NAMES` are, the outputs of a thread block, and how many blocks ahead codes are prefetched."""
 KINDS = {
     "symmetric": {"packed_ptr": "*i32"},
     "zeros": {"packed_ptr": "*i32", "zeros_ptr": "*bf16"},
@@ -94,7 +94,7 @@ def test_kinds_of_four_bits(kind: str, dtype: str, groups: int) -> None:
 
 
 @pytest.mark.parametrize(("outputs", "inputs"), [(28672, 4096), (4096, 14336)])
-def test_looked_up_codes_of_few_tokens_leave_room_for_another_program(outputs: int, inputs: int) -> None:
+def test_looked_up_codes_of_few_tokens_leave_room_for_another_thread_block(outputs: int, inputs: int) -> None:
     sizes = {"bits": 4, "outputs": outputs, "inputs": inputs, "tokens": 16}
     config = nearest("weight_only_linear", shared_kib=227, **sizes, table=2)
     assert _compile(_variant(4, config), "table", groups=4).shared_bytes <= 227 * 1024 // 2
@@ -103,12 +103,12 @@ def test_looked_up_codes_of_few_tokens_leave_room_for_another_program(outputs: i
 @pytest.mark.parametrize("kind", ["eight", "float8"])
 def test_kinds_of_eight_bits(kind: str) -> None:
     compiled = _compile(max(_variants(227, 8)) if kind == "eight" else min(_variants(227, 8)), kind, groups=1)
-    # The fastest form for 64 tokens spills a little.
+    # The fastest variant for 64 tokens spills a little.
     compiled.check(max_spills=8)
     assert compiled.count("I2F") + compiled.count("F2F") <= 4
 
 
-# A card of 163 KiB takes the forms of the nearest class, 227; one of 99 has its own.
+# A card of 163 KiB takes the variants of the nearest class, 227; one of 99 has its own.
 @pytest.mark.parametrize(
     ("capability", "variant", "kind"),
     [
@@ -145,9 +145,9 @@ def test_few_tokens(block_m: int, num_stages: int, kind: str, dtype: str) -> Non
     assert 2 * (compiled.shared_bytes + 1024) <= compiled.shared_limit + 1024
     assert f"HGMMA.64x{block_m}x16" in compiled.sass
     assert "LDGSTS.E.BYPASS.128" in compiled.sass
-    # Copies into tiles of their own would have a barrier in front of each.
+    # Copies into tiles of their own would have a barrier before each.
     assert compiled.count("BAR.SYNC") < 16
-    # Weights are made while products run.
+    # Weights are dequantised while matrix instructions run.
     assert "WARPGROUP.DEPBAR.LE gsb0, 0x1" in compiled.sass
 
 
@@ -165,5 +165,5 @@ def test_many_tokens(block_m: int, kind: str, dtype: str, groups: int) -> None:
     # Eight groups with zeros in a block need more registers than there are.
     compiled.check(max_spills=40 if groups == 8 else 0)
     assert f"HGMMA.64x{block_m}x16" in compiled.sass
-    # Products of one half of a tile run while the other's weights are made.
+    # Matrix instructions of one half of a tile run while the other's weights are dequantised.
     assert "WARPGROUP.DEPBAR.LE gsb0, 0x1" in compiled.sass

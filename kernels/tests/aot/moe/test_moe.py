@@ -1,4 +1,4 @@
-"""Every production form of the kernels of mixtures of experts compiles, without a GPU."""
+"""Every production variant of the kernels of mixtures of experts compiles, without a GPU."""
 
 import json
 from importlib import resources
@@ -71,7 +71,7 @@ def test_grouped_gemms_without_a_gate(variant: Variant) -> None:
     _gemm(variant, "bf16", up=True, masked=True, activation="relu2_alone").check()
 
 
-# A card of 163 KiB takes the forms of the nearest class, 227; one of 99 has its own.
+# A card of 163 KiB takes the variants of the nearest class, 227; one of 99 has its own.
 @pytest.mark.parametrize(
     ("capability", "variant"),
     [(80, max(_variants(227))), (86, max(_variants(99))), (89, _variants(99)[-2])],
@@ -118,7 +118,7 @@ def _codes_gemm(variant: Variant, kind: str, up: bool, target: GPUTarget = SM_90
 
 
 def _both(shared_kib: int) -> list[tuple[Variant, str]]:
-    """Every form with the codes of its bits and groups that need most registers."""
+    """Every variant with the codes of its bits and groups that need most registers."""
     kinds = {(4, 2): "nf4", (4, 8): "mxfp4", (8, 1): "fp8 blocks", (8, 2): "fp8 blocks"}
     return sorted({(variant, kind) for sizes, kind in kinds.items() for variant in _codes_variants(shared_kib, *sizes)})
 
@@ -126,8 +126,8 @@ def _both(shared_kib: int) -> list[tuple[Variant, str]]:
 @pytest.mark.parametrize(("variant", "kind"), _both(227), ids=str)
 def test_weight_only_grouped_gemms_hardly_spill_and_copy_wide(variant: Variant, kind: str) -> None:
     compiled = _codes_gemm(variant, kind, up=True)
-    # Tiles of 32 rows with 8-bit codes spill more, and beat those of 16 on an H200: 199 us instead of 230 for the first
-    # product of 512 tokens by the experts of Qwen3-30B-A3B.
+    # Tiles of 32 rows with 8-bit codes spill more and are faster all the same:
+    # docs/lab/2026-11-mixture-of-experts.md.
     compiled.check(max_spills=72 if (variant[0], kind) == (32, "fp8 blocks") else 16)
     assert "LDGSTS.E" in compiled.sass
 

@@ -51,7 +51,7 @@ def test_fused_activation_as_if_it_were_another_operator(
     assert torch.equal(out, expected)
 
 
-# With more tokens 4096 x 4096 is for the library, which chooses its way by their number.
+# With more tokens 4096 x 4096 is for cuBLAS, which chooses its algorithm by their number.
 @pytest.mark.parametrize(
     ("outputs", "inputs", "counts"),
     [*((*shape, (2, 7, 16)) for shape in SHAPES[:3]), *((*shape, (33, 50, 64)) for shape in (SHAPES[0], SHAPES[2]))],
@@ -76,7 +76,7 @@ def test_partials_add_up_to_the_gemm(outputs: int, inputs: int, tokens: int, dty
     x, weight, _ = _inputs(tokens, outputs, inputs, dtype, with_bias=False)
     splits = kernels.linear_splits(x, weight)
     if splits == 1:
-        pytest.skip("this product is best whole")
+        pytest.skip("this GEMM is fastest without splits")
     out = torch.full((splits, tokens, outputs), float("nan"), device="cuda")
     kernels.linear_split_k(x, weight, out)
     expected = x.double() @ weight.double().t()

@@ -15,9 +15,9 @@ Operands = tuple[Tensor, Tensor, Tensor, Tensor]
 
 
 @pytest.fixture(autouse=True)
-def _needs_fp8_products() -> None:
+def _needs_fp8_gemms() -> None:
     if not kernels.has_fp8_gemms(torch.device("cuda")):
-        pytest.skip("the card has no float8 products")
+        pytest.skip("the card has no float8 tensor cores")
 
 
 def _operands(tokens: int, outputs: int, inputs: int, dtype: torch.dtype, by_block: bool) -> Operands:
@@ -63,7 +63,7 @@ def test_is_the_formula(outputs: int, inputs: int, tokens: int, dtype: torch.dty
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("with_bias", [False, True])
 @pytest.mark.parametrize(
-    ("way", "eight", "by_block"),
+    ("algorithm", "eight", "by_block"),
     [(ROWS, DTYPES[0], False), (SUMS, DTYPES[0], False), (SUMS, DTYPES[1], False), (BLOCKS, DTYPES[0], True)],
 )
 def test_every_library_algorithm(

@@ -1,4 +1,4 @@
-"""Products of 8-bit rows that other kernels go on with, on the device."""
+"""W8A8 GEMMs whose split-K partials or activated values the next kernel reads, on the device."""
 
 from collections.abc import Callable
 
@@ -19,9 +19,9 @@ Operands = tuple[Tensor, Tensor, Tensor, Tensor]
 
 
 @pytest.fixture(autouse=True)
-def _needs_fp8_products() -> None:
+def _needs_fp8_gemms() -> None:
     if not kernels.has_fp8_gemms(torch.device("cuda")):
-        pytest.skip("the card has no float8 products")
+        pytest.skip("the card has no float8 tensor cores")
 
 
 def _operands(tokens: int, outputs: int, inputs: int, dtype: torch.dtype = torch.float8_e4m3fn) -> Operands:

@@ -68,7 +68,7 @@ def test_fused_routing_of_one_token_is_the_routers(shape: tuple[int, ...], norm:
     logits = torch.zeros(1, shape[0] + options.shared_gate, device="cuda", dtype=dtype)
     activation = "relu2_alone" if shape == ALONE else "silu"
     out = torch.zeros_like(x)
-    # Twice in a row: programs of one launch are not to count those of another.
+    # Twice in a row: thread blocks of one launch are not to count those of another.
     kernels.mixture(x, logits, None, options, gate_up, down, activation, False, out)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
@@ -189,8 +189,8 @@ def _codes(kind: str, experts: int, outputs: int, inputs: int) -> ExpertMatrix:
         positive = torch.tensor([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0], device="cuda")
         table = torch.cat([positive, -positive])
     bias = torch.randn(experts, outputs, device="cuda").bfloat16() if kind == "table" else None
-    forms = kind == "float8 rows", kind == "mxfp4"
-    return ExpertMatrix(packed.view(experts, outputs, -1), bias, scales, zeros, table, size, *forms)
+    kinds = kind == "float8 rows", kind == "mxfp4"
+    return ExpertMatrix(packed.view(experts, outputs, -1), bias, scales, zeros, table, size, *kinds)
 
 
 @pytest.mark.parametrize("tokens", [1, 8, 65, 700])

@@ -39,7 +39,7 @@ def test_tile_boundaries(tokens: int, outputs: int, inputs: int, with_bias: bool
 @pytest.mark.parametrize("inputs", [32, 128, 160])
 @pytest.mark.parametrize(("tokens", "outputs"), [(2, 15), (16, 33), (17, 16), (33, 49)])
 def test_partials_add_up_to_the_gemm(splits: int, tokens: int, outputs: int, inputs: int) -> None:
-    """As many as are not empty: 128 inputs in three parts are two, 64 each."""
+    """As many as are not empty: 128 inputs in three splits are two, 64 each."""
     torch.manual_seed(tokens)
     x, weight = torch.randn(tokens, inputs).half(), torch.randn(outputs, inputs).half()
     splits = {32: 1, 128: min(splits, 2), 160: splits}[inputs]
@@ -62,7 +62,7 @@ def test_another_number_of_partials_is_refused() -> None:
 @pytest.mark.parametrize("with_bias", [False, True])
 @pytest.mark.parametrize(("outputs", "inputs"), [(5, 768), (9, 4096), (3, 9000), (70, 40)])
 def test_one_token(outputs: int, inputs: int, with_bias: bool) -> None:
-    """Rows of a program's size, shorter ones and such as are read in parts."""
+    """Rows of a thread block's size, shorter ones and longer ones, which take several steps."""
     torch.manual_seed(inputs)
     x, weight = torch.randn(1, inputs).half(), torch.randn(outputs, inputs + 8).half()[:, :inputs] / inputs**0.5
     bias = torch.randn(outputs).half() if with_bias else None

@@ -20,7 +20,7 @@ def _inputs(outputs: int, inputs: int, dtype: torch.dtype = torch.float16) -> tu
 @pytest.mark.parametrize("with_bias", [False, True])
 @pytest.mark.parametrize(("outputs", "inputs"), [(5, 768), (9, 4096), (3, 9000), (70, 40)])
 def test_is_the_affine_map(outputs: int, inputs: int, with_bias: bool) -> None:
-    """Rows of a program's size, shorter ones and such as are read in parts."""
+    """Rows of a thread block's size, shorter ones and longer ones, which take several steps."""
     x, weight, bias, _ = _inputs(outputs, inputs)
     out = torch.full((1, outputs), float("nan")).half()
     token_linear_triton(x, weight, bias if with_bias else None, out)
@@ -58,7 +58,7 @@ def test_fused_residual_add(inputs: int, dtype: torch.dtype) -> None:
     ("inputs", "dtype"), [(40, torch.float16), (2048, torch.float16), (9000, torch.float16), (64, torch.float32)]
 )
 def test_norm_before_it(inputs: int, dtype: torch.dtype, wide: bool, activation: str | None) -> None:
-    """What is left of the norm is that of its operator to the bit; the product is as close as torch's."""
+    """The normalised token is that of the norm's operator to the bit; the GEMV is as close as torch's."""
     x, weight, bias, norm = _inputs(10, inputs, dtype)
     norm = norm.float() if wide else norm
     outputs = 10 if activation is None else 5

@@ -1,4 +1,4 @@
-"""The products of single tokens with codes in groups in Triton's interpreter: run with TRITON_INTERPRET=1."""
+"""The W4A16 GEMV in Triton's interpreter: run with TRITON_INTERPRET=1."""
 
 import pytest
 import torch
@@ -16,7 +16,7 @@ Weight = tuple[Tensor, Tensor, Tensor | None, None]
 
 @pytest.fixture(autouse=True, params=[(8, 32), (4, 128), (16, 64)], ids=str)
 def _small_tiles(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Parts of a row and whole rows."""
+    """Rows in several steps and whole rows."""
     block_n, block_w = request.param
     config = {"BLOCK_N": block_n, "BLOCK_W": block_w, "num_warps": 4}
     monkeypatch.setattr(w4a16_gemv, "w4a16_blocks", lambda *_: config)

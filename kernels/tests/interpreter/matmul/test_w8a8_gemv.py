@@ -1,6 +1,6 @@
-"""The products of single tokens with 8-bit rows in Triton's interpreter: run with TRITON_INTERPRET=1.
+"""The W8A8 GEMV in Triton's interpreter: run with TRITON_INTERPRET=1.
 
-The interpreter's cast to float8 is not that of a device, so inputs that a product quantises are compared with what
+The interpreter's cast to float8 is not that of a device, so inputs that the GEMV quantises are compared with what
 `quantise_rows` makes of them in the interpreter as well.
 """
 
@@ -18,7 +18,7 @@ DTYPES = [torch.float8_e4m3fn, torch.int8]
 
 @pytest.fixture(autouse=True, params=[(8, 256), (4, 1024)], ids=str)
 def _small_tiles(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Parts of a row and whole rows."""
+    """Rows in several steps and whole rows."""
     block_n, block_k = request.param
     config = {"BLOCK_N": block_n, "BLOCK_K": block_k, "num_warps": 4}
     monkeypatch.setattr(w8a8_gemv, "w8a8_blocks", lambda *_: config)

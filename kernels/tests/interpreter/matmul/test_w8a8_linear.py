@@ -14,7 +14,7 @@ DTYPES = [torch.float8_e4m3fn, torch.int8]
 
 @pytest.fixture(params=[1, 3])
 def splits(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
-    """Small tiles, so that few tokens and outputs make several, of which some are read before waiting; no library."""
+    """Small tiles, so that few tokens and outputs make several, of which some are prefetched; no library."""
     config = {"BLOCK_M": 16, "BLOCK_N": 32, "BLOCK_K": 128, "num_warps": 4, "num_stages": 2}
     config |= {"splits": request.param, "AHEAD": 3 - request.param, "library": 0}
     monkeypatch.setitem(w8a8_linear_triton.__globals__, "nearest", lambda *_, **__: config)

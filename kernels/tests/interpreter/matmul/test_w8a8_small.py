@@ -1,4 +1,4 @@
-"""Products of 8-bit rows that other kernels go on with, in Triton's interpreter: run with TRITON_INTERPRET=1."""
+"""W8A8 GEMMs with split-K partials or an activation in Triton's interpreter: run with TRITON_INTERPRET=1."""
 
 import pytest
 import torch
