@@ -4,12 +4,12 @@ r"""Chooses launch settings of `w8a8_linear`, and where a library is faster, by 
     python benchmark/kernels/tune_w8a8.py --choose measured.json more.json > \
         benchmark/results/tune_scaled_linear.json
 
-The first needs a CUDA device with float8 tensor cores; it leaves out what it has no time for, and what other runs on such a
-device have measured. The second replaces the entries of cards with 227 KiB and of the numbers of tokens that were
-measured in the data files. For each padded number of tokens three compiled variants at most serve all matrices, because
-each costs a second of start-up: those with the smallest sum of times, each as a ratio to the best time of its matrix.
-Then each matrix gets the best of them with the number of splits that is best there. For many tokens one variant serves
-all, and each matrix gets it or an algorithm of the libraries.
+The first needs a CUDA device with float8 tensor cores; it leaves out what it has no time for, and what other runs on
+such a device have measured. The second replaces the entries of cards with 227 KiB and of the numbers of tokens that
+were measured in the data files. For each padded number of tokens three compiled variants at most serve all matrices,
+because each costs a second of start-up: those with the smallest sum of times, each as a ratio to the best time of its
+matrix. Then each matrix gets the best of them with the number of splits that is best there. For many tokens one variant
+serves all, and each matrix gets it or an algorithm of the libraries.
 """
 
 import argparse

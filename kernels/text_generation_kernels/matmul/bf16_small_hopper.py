@@ -115,8 +115,8 @@ def _store(gate, up, bias_ptr, out_ptr, stride_token, first, size, tokens, ACTIV
 @gluon.jit(do_not_specialize=["tokens", "splits"])
 def bf16_small_hopper_kernel(
     x_tiles,  # of BLOCK_M x BLOCK_K of [tokens, inputs]
-    first_tiles,  # of PIECES[0] x BLOCK_K of [outputs, inputs]
-    second_tiles,  # of PIECES[1] x BLOCK_K of it, if there are two
+    first_tiles,  # of TILE_ROWS[0] x BLOCK_K of [outputs, inputs]
+    second_tiles,  # of TILE_ROWS[1] x BLOCK_K of it, if there are two
     out_ptr,  # [tokens, outputs], with an activation [tokens, outputs / 2], or [splits, tokens, outputs] float32
     bias_ptr,  # [outputs] or None
     inputs,
