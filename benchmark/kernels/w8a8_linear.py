@@ -12,7 +12,7 @@ import torch
 from _timing import Plan, Row, report, seconds_per_call
 from torch import Tensor
 
-from text_generation_server import kernels
+import text_generation_kernels as kernels
 
 # Outputs and inputs.
 SHAPES = {
