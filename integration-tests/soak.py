@@ -65,7 +65,7 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder, serving(arguments.model, Path(folder), *flags) as server:
         report = {"command": " ".join(sys.argv), **asyncio.run(what(server, arguments))}
         report["launcher_alive"] = alive(server.process.pid)
-        report["starts_again"] = server.output().count("starting all shards again")
+        report["starts_again"] = server.output().count("restarting all shards")
         report["exit_code"] = server.stop()
     if arguments.report:
         arguments.report.write_text(json.dumps(report, indent=1))

@@ -139,9 +139,9 @@ def test_only_nodes_with_a_certificate_of_the_authority_are_let_in(
     with two_nodes(tiny_llama, tmp_path, LOOPBACK, flags) as nodes:
         assert nodes[1].process.wait(timeout=30) == 1
         assert "it does not trust the certificate of this node" in nodes[1].output()
-        wait_for(lambda: "A connection from 127.0.0.3 was refused: its certificate" in nodes[0].output(), "a refusal")
+        wait_for(lambda: "refused a connection from 127.0.0.3: invalid certificate" in nodes[0].output(), "a refusal")
         assert nodes[0].process.wait(timeout=30) == 1
-        assert "node 1 did not come within 6 s" in nodes[0].output()
+        assert "node 1 did not connect within 6 s" in nodes[0].output()
     with two_nodes(tiny_llama, tmp_path / "wrong", LOOPBACK, [certificates.flags, wrong.flags]) as nodes:
         assert nodes[1].process.wait(timeout=30) == 1
         assert "its certificate cannot be trusted" in nodes[1].output()

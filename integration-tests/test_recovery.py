@@ -94,7 +94,7 @@ def test_streams_go_on_after_the_loss_of_a_shard(
             step = choose.randrange(TOKENS // 2)
             assert disturbed(server, prompts, rank, number, step) == expected
         assert server.stop() == 0
-        assert server.output().count("starting all shards again") == len(losses)
+        assert server.output().count("restarting all shards") == len(losses)
 
 
 def test_a_shard_that_is_lost_while_nobody_asks_is_warm_before_the_next_request(

@@ -5,6 +5,7 @@
 mod engine;
 mod given;
 mod others;
+mod spelling;
 mod values;
 mod words;
 
@@ -14,11 +15,13 @@ use std::path::PathBuf;
 use clap::builder::BoolishValueParser;
 use clap::{ArgAction, Parser, value_parser};
 use text_generation_process::address::{ip_address, without_brackets};
+use text_generation_process::amounts::mebibytes;
 use text_generation_process::settings::Origins;
 
 pub use self::engine::{ModelArgs, NodeArgs, ShardArgs};
 pub use self::given::{Command, read};
-pub use self::values::{Dtype, RopeScaling, Secret, UsageStats};
+use self::spelling::Spelling;
+pub use self::values::{Dtype, RopeScaling, Secret, TokenLimit, UsageStats};
 
 /// Seconds of any flag at most, more than a century: a clock must be able to count to its end.
 const MOST_SECONDS: u64 = u32::MAX as u64;
@@ -53,6 +56,9 @@ pub struct Args {
     /// Which values are from the environment.
     #[arg(skip)]
     pub origins: Origins,
+    /// Which flags were typed under the names of another server.
+    #[arg(skip)]
+    pub spelling: Spelling,
     /// What the log should say of flags and variables that change nothing.
     #[arg(skip)]
     pub notes: Notes,
@@ -67,39 +73,40 @@ pub struct Notes {
 }
 
 #[derive(Debug, clap::Args)]
-#[command(next_help_heading = "Limits of a request")]
+#[command(next_help_heading = "Limits of requests")]
 pub struct LimitArgs {
-    /// Requests served at once; more are answered with status 429
-    #[arg(long, env, default_value_t = 128)]
+    /// Maximum number of requests that run or wait at once; further ones get status 429
+    #[arg(long, env, value_name = "REQUESTS", default_value_t = 128)]
     pub max_concurrent_requests: u32,
-    /// Highest `best_of`
-    #[arg(long, env, default_value_t = 2)]
+    /// Maximum `best_of` of a request
+    #[arg(long, env, value_name = "N", default_value_t = 2)]
     pub max_best_of: u32,
-    /// Most stop sequences
-    #[arg(long, env, default_value_t = 4)]
+    /// Maximum number of stop sequences per request
+    #[arg(long, env, value_name = "N", default_value_t = 4)]
     pub max_stop_sequences: u32,
-    /// Highest `top_n_tokens`
-    #[arg(long, env, default_value_t = 5)]
+    /// Maximum `top_n_tokens` of a request, at most 20
+    #[arg(long, env, value_name = "N", default_value_t = 5)]
     pub max_top_n_tokens: u32,
-    /// Highest `top_logprobs` of a chat and `logprobs` of a completion
-    #[arg(long, env, default_value_t = 20, value_parser = value_parser!(u32).range(..=20))]
+    /// Maximum `top_logprobs` of a chat and `logprobs` of a completion, at most 20
+    #[arg(long, env, value_name = "N", default_value_t = 20, value_parser = value_parser!(u32).range(..=20))]
     pub max_logprobs: u32,
-    /// Most tokens of a prompt. Default: from the model and the memory
-    #[arg(long, env)]
-    pub max_input_tokens: Option<u32>,
-    /// Older name of `--max-input-tokens`
-    #[arg(long, env)]
-    pub max_input_length: Option<u32>,
-    /// Most tokens of prompt and answer together. Default: from the model and the memory
-    #[arg(long, env)]
-    pub max_total_tokens: Option<u32>,
-    /// Most prompts in one completion request
-    #[arg(long, env, default_value_t = 32)]
+    /// Maximum number of input tokens per request. Default: `auto`, one less than `--max-total-tokens`
+    #[arg(long, env, value_name = "TOKENS")]
+    pub max_input_tokens: Option<TokenLimit>,
+    /// Old name of `--max-input-tokens`
+    #[arg(long, env, value_name = "TOKENS")]
+    pub max_input_length: Option<TokenLimit>,
+    /// Maximum number of tokens per request, input and output together. Default: `auto`, the context length of the
+    /// model, or as much of it as fits into memory
+    #[arg(long, env, value_name = "TOKENS", allow_negative_numbers = true)]
+    pub max_total_tokens: Option<TokenLimit>,
+    /// Maximum number of prompts in one completion request
+    #[arg(long, env, value_name = "PROMPTS", default_value_t = 32)]
     pub max_client_batch_size: u32,
-    /// Most bytes of a request body
-    #[arg(long, env, default_value_t = 2_000_000)]
+    /// Maximum size of a request body in bytes; larger ones get status 413
+    #[arg(long, env, value_name = "BYTES", default_value_t = 2_000_000)]
     pub payload_limit: u32,
-    /// Allow log-probabilities of the prompt, which cost memory
+    /// Allow requests for log-probabilities of the prompt, which need more memory
     #[arg(long, env)]
     pub enable_prefill_logprobs: bool,
 }
@@ -107,153 +114,163 @@ pub struct LimitArgs {
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Batching")]
 pub struct BatchingArgs {
-    /// Ratio of waiting to running requests at which waiting ones are let in; 0: as soon as they fit
-    #[arg(long, env, default_value_t = 0.0)]
+    /// Let waiting requests join running ones when there are this many times as many of them; 0: as soon as they fit
+    #[arg(long, env, value_name = "RATIO", default_value_t = 0.0)]
     pub waiting_served_ratio: f32,
-    /// Most prompt tokens in one step. Default: 4096, or more where a prompt may be longer and is not cut in chunks
-    #[arg(long, env)]
-    pub max_batch_prefill_tokens: Option<u32>,
-    /// Most tokens in a batch, prompts and answers. Default: from the memory
-    #[arg(long, env)]
-    pub max_batch_total_tokens: Option<u32>,
-    /// Whether prompts are computed in chunks beside the requests that run, or whole and in their stead
-    #[arg(long, env, default_value_t = true, action = ArgAction::Set, value_parser = BoolishValueParser::new())]
+    /// Maximum number of prompt tokens computed in one step. Default: `auto`, 4096, or more where a prompt may be
+    /// longer and `--prefill-chunking` is false
+    #[arg(long, env, value_name = "TOKENS")]
+    pub max_batch_prefill_tokens: Option<TokenLimit>,
+    /// Size of the KV cache: maximum number of tokens of all running requests together, input and output. Default:
+    /// `auto`, what fits into memory
+    #[arg(long, env, value_name = "TOKENS")]
+    pub max_batch_total_tokens: Option<TokenLimit>,
+    /// Compute prompts in chunks, in the same steps as running requests (true), or whole while running requests wait
+    /// (false)
+    #[arg(long, env, value_name = "BOOL", default_value_t = true, action = ArgAction::Set, value_parser = BoolishValueParser::new())]
     pub prefill_chunking: bool,
-    /// Milliseconds that a running stream should wait for its next token at most while prompts are computed; 0: no
-    /// promise. Default: 36, and more for models so large that prompts would hardly get on
-    #[arg(long, env)]
+    /// Target for the inter-token latency of streams while prompts are computed, in milliseconds: smaller makes streams
+    /// smoother and prompts slower; 0: no target. Default: 36, or more for large models
+    #[arg(long, env, value_name = "MS")]
     pub max_token_gap: Option<u32>,
-    /// Whether what was computed stays for requests that begin with the same tokens: true, false or per-key
-    #[arg(long, env, default_value = "true", ignore_case = true, value_parser = values::PREFIX_CACHING)]
+    /// Reuse the KV cache of requests that begin with the same tokens: true, false, or per-key (only among requests with
+    /// the same API key)
+    #[arg(long, env, value_name = "MODE", default_value = "true", ignore_case = true, value_parser = values::PREFIX_CACHING, hide_possible_values = true)]
     pub prefix_caching: String,
-    /// Steps without prompts that a waiting request can be made to wait while others run
-    #[arg(long, env, default_value_t = 20)]
+    /// With `--waiting-served-ratio`: maximum number of decode steps that a request waits before it joins in any case
+    #[arg(long, env, value_name = "STEPS", default_value_t = 20)]
     pub max_waiting_tokens: u32,
-    /// Most requests in a batch. Default, and at most: `--max-concurrent-requests`
-    #[arg(long, env)]
+    /// Maximum number of requests that run at once; further ones wait. Default and maximum: `--max-concurrent-requests`
+    #[arg(long, env, value_name = "REQUESTS")]
     pub max_batch_size: Option<u32>,
-    /// Seconds that a request may wait for its turn before it is refused with 429. Default: no limit
-    #[arg(long, env)]
+    /// Maximum time that a request waits before it starts, in seconds; then it gets status 429. Default: no limit
+    #[arg(long, env, value_name = "SECONDS")]
     pub max_queue_time: Option<f32>,
-    /// Most seconds that a step of the shards may be given; one that takes longer hangs, and the shards start again
-    #[arg(long, env, default_value_t = 60, value_parser = value_parser!(u32).range(1..=600))]
+    /// Maximum time for one step of the model, in seconds; after that the shards count as hung and are restarted
+    #[arg(long, env, value_name = "SECONDS", default_value_t = 60, value_parser = value_parser!(u32).range(1..=600))]
     pub step_timeout: u32,
 }
 
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Server")]
 pub struct ServerArgs {
-    /// IP address to listen on, or localhost. HOSTNAME is used where it holds an IP address, and ignored where it holds a
-    /// name
-    #[arg(long, default_value_t = hostname_from_env(), value_parser = ip_address)]
+    /// IP address to listen on, or localhost. HOSTNAME sets it only where it holds an IP address
+    #[arg(long, value_name = "ADDRESS", default_value_t = hostname_from_env(), value_parser = ip_address)]
     pub hostname: IpAddr,
     /// Port to listen on
     #[arg(long, short, env, default_value_t = 3000)]
     pub port: u16,
-    /// Origin that browsers may call from; can be repeated
-    #[arg(long, env)]
+    /// Origin of web pages that may call the server; repeat the flag for more. Default: every origin
+    #[arg(long, env, value_name = "ORIGIN")]
     pub cors_allow_origin: Vec<String>,
-    /// Key that clients must send as `Authorization: Bearer <key>` or `x-api-key: <key>`; several in several lines.
-    /// API_KEY keeps it out of process lists
-    #[arg(long, env, hide_env_values = true)]
+    /// Key that clients must send as `Authorization: Bearer <key>` or `x-api-key: <key>`; several keys on several lines.
+    /// Prefer API_KEY, which process lists do not show. Default: no key needed
+    #[arg(long, env, value_name = "KEY", hide_env_values = true)]
     pub api_key: Option<Secret>,
-    /// File of further keys, one a line, or `name key=... [weight=...] [max_concurrent_requests=...]
-    /// [tokens_per_minute=...]`; lines that start with `#` are comments
-    #[arg(long, env)]
+    /// File with further keys, one per line: a key alone, or `name key=... [weight=...] [max_concurrent_requests=...]
+    /// [tokens_per_minute=...]`. Lines that start with `#` are comments
+    #[arg(long, env, value_name = "FILE")]
     pub api_key_file: Option<PathBuf>,
-    /// Header in which a gateway names the tenant of a request, such as `x-gateway-inference-fairness-id`; set it only
-    /// where every client comes through the gateway, for clients can write headers too
-    #[arg(long, env)]
+    /// Header in which a gateway names the tenant of a request, such as `x-gateway-inference-fairness-id`. Only safe where
+    /// every client comes through the gateway, as clients can send headers too
+    #[arg(long, env, value_name = "HEADER")]
     pub tenant_header: Option<String>,
-    /// Header in which a gateway gives the `priority` of a request, in the place of what its body says
-    #[arg(long, env)]
+    /// Header in which a gateway sets the `priority` of a request; it replaces the one in the body
+    #[arg(long, env, value_name = "HEADER")]
     pub priority_header: Option<String>,
-    /// Connections at once; the next is answered with status 503 and closed
-    #[arg(long, env, default_value_t = 4096)]
+    /// Maximum number of open connections; further ones get status 503
+    #[arg(long, env, value_name = "CONNECTIONS", default_value_t = 4096)]
     pub max_connections: u32,
-    /// Seconds that a client may take to send a request body, or to take in a part of an answer
-    #[arg(long, env, default_value_t = 60)]
+    /// Maximum time that a client may take to send a request body, or to read the next part of an answer, in seconds
+    #[arg(long, env, value_name = "SECONDS", default_value_t = 60)]
     pub client_timeout: u32,
-    /// Seconds after which a silent stream sends an empty line, so that nobody takes its connection for dead
-    #[arg(long, env, default_value_t = 15, value_parser = value_parser!(u32).range(1..))]
+    /// Send an empty line after this many seconds without an event of a stream, so that proxies keep the connection
+    #[arg(long, env, value_name = "SECONDS", default_value_t = 15, value_parser = value_parser!(u32).range(1..))]
     pub sse_keep_alive: u32,
-    /// MiB of output of `/v1/responses` that are remembered, for a day at most, for clients that refer to it instead of
-    /// sending it again; 0 remembers nothing. Default: 64
-    #[arg(long, env)]
+    /// Memory for output items of `/v1/responses`, which clients can then refer to for up to a day, in MiB or as 64MiB or
+    /// 1GiB; 0: store none. Default: 64
+    #[arg(long, env, value_name = "MIB", value_parser = mebibytes)]
     pub response_memory: Option<u32>,
-    /// Threads that tokenise and validate
-    #[arg(long, env, default_value_t = 2)]
+    /// Number of threads that tokenise and validate requests
+    #[arg(long, env, value_name = "THREADS", default_value_t = 2)]
     pub validation_workers: u32,
-    /// Further port for /metrics, /health, /live and /ready, without a key and open from the first second. Default: none
-    #[arg(long, env)]
+    /// Second port, for /metrics, /health, /live and /ready only: needs no key, and is open while the model loads. Default:
+    /// none
+    #[arg(long, env, value_name = "PORT")]
     pub prometheus_port: Option<u16>,
-    /// IP address of `--prometheus-port`. Default: that of `--hostname`
-    #[arg(long, env, value_parser = ip_address)]
+    /// IP address for `--prometheus-port`. Default: that of `--hostname`
+    #[arg(long, env, value_name = "ADDRESS", value_parser = ip_address)]
     pub prometheus_hostname: Option<IpAddr>,
-    /// Answer /metrics on `--port` without a key too
+    /// Serve /metrics on `--port` without a key too
     #[arg(long, env)]
     pub open_metrics: bool,
-    /// Show load metrics under the names of another server too
-    #[arg(long, env, value_parser = ["vllm"])]
+    /// Export load metrics under the names of another server too
+    #[arg(long, env, value_name = "SERVER", value_parser = ["vllm"])]
     pub metrics_aliases: Option<String>,
-    /// Events of the prefix cache for routers, over ZeroMQ: JSON with the fields of vLLM, such as
+    /// Publish prefix cache events to routers over ZeroMQ: JSON with the fields of vLLM, such as
     /// `{"enable_kv_cache_events": true, "endpoint": "tcp://*:5557", "topic": "kv@host:port@model"}`. Default: none
-    #[arg(long, env)]
+    #[arg(long, env, value_name = "JSON")]
     pub kv_events_config: Option<String>,
-    /// Collector that gets traces of requests, starts and losses, as OTLP over gRPC, such as http://localhost:4317.
-    /// Default: none
-    #[arg(long, env)]
+    /// OpenTelemetry collector to send traces to, by OTLP over gRPC, such as http://localhost:4317. Default: none
+    #[arg(long, env, value_name = "URL")]
     pub otlp_endpoint: Option<String>,
-    /// Name of this server in traces. Default: OTEL_SERVICE_NAME, or text-generation-inference.router, .server for the
-    /// shards and .launcher
-    #[arg(long, env)]
+    /// Service name in traces. Default: OTEL_SERVICE_NAME, or text-generation-inference.router, .server (the shards) and
+    /// .launcher
+    #[arg(long, env, value_name = "NAME")]
     pub otlp_service_name: Option<String>,
-    /// Seconds for which requests are still taken after SIGTERM or SIGINT, while /ready and /health answer 503
-    #[arg(long, env, default_value_t = 0, value_parser = value_parser!(u64).range(..=MOST_SECONDS))]
+    /// After SIGTERM or SIGINT: accept new requests for this many seconds more, while /ready and /health return 503
+    #[arg(long, env, value_name = "SECONDS", default_value_t = 0, value_parser = value_parser!(u64).range(..=MOST_SECONDS))]
     pub drain_delay: u64,
-    /// Seconds that running requests have to finish after that
-    #[arg(long, short = 'g', env, default_value_t = 90, value_parser = value_parser!(u64).range(..=MOST_SECONDS))]
+    /// After `--drain-delay`: let running requests finish for this many seconds, then end them
+    #[arg(long, short = 'g', env, value_name = "SECONDS", default_value_t = 90, value_parser = value_parser!(u64).range(..=MOST_SECONDS))]
     pub graceful_termination_timeout: u64,
 }
 
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Logs")]
 pub struct LogArgs {
-    /// Write logs as one JSON record a line
+    /// Write logs as JSON, one record per line
     #[arg(long, env)]
     pub json_output: bool,
-    /// Print the runtime environment, then go on
+    /// Log the runtime environment (version, CPUs, GPUs) at the start
     #[arg(long, short)]
     pub env: bool,
 }
 
 #[derive(Debug, clap::Args)]
-#[command(next_help_heading = "Accepted for compatibility, without effect")]
+#[command(next_help_heading = "Accepted for compatibility with TGI, no effect")]
 pub struct CompatibilityArgs {
-    /// Nothing is ever sent to anyone, whatever the value
+    /// The server never sends usage statistics, whatever the value
     #[arg(long, env, value_enum)]
     pub usage_stats: Option<UsageStats>,
 }
 
 /// Flags of TGI whose feature does not exist yet. They parse, so that the refusal can say what to do.
 #[derive(Debug, clap::Args)]
-#[command(next_help_heading = "Not available yet: refused when set")]
+#[command(next_help_heading = "Not supported yet, refused when set")]
 pub struct UnavailableArgs {
-    /// Number of speculated tokens; 0 is accepted
-    #[arg(long, env)]
+    /// Number of speculative tokens; only 0 is accepted
+    #[arg(long, env, value_name = "TOKENS")]
     pub speculate: Option<usize>,
     /// LoRA adapters
-    #[arg(long, env)]
+    #[arg(long, env, value_name = "ADAPTERS")]
     pub lora_adapters: Option<String>,
-    /// Tunnel to ngrok
+    /// Tunnel through ngrok
     #[arg(long, env)]
     pub ngrok: bool,
-    /// ngrok token
-    #[arg(long, env, hide_env_values = true)]
+    /// Token for ngrok
+    #[arg(long, env, value_name = "TOKEN", hide_env_values = true)]
     pub ngrok_authtoken: Option<Secret>,
-    /// ngrok edge
-    #[arg(long, env)]
+    /// Edge of ngrok
+    #[arg(long, env, value_name = "EDGE")]
     pub ngrok_edge: Option<String>,
+}
+
+impl Args {
+    /// A message about flags, and behind it how they were given: by the name of another server, or in a variable.
+    pub fn as_given(&self, message: &str) -> String {
+        self.origins.named_in(&self.spelling.named_in(message))
+    }
 }
 
 impl ServerArgs {

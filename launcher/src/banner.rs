@@ -9,7 +9,7 @@ use crate::logs::Console;
 use crate::readiness::reachable;
 
 /// What the banner says of a server that anybody may use.
-const OPEN: &str = "every host of the network, and every web page that a browser here shows, may use this server: \
+const OPEN: &str = "anyone who reaches this port can use the server, from a web page of any origin too: \
      set API_KEY, --hostname 127.0.0.1 or --cors-allow-origin";
 
 /// Prints addresses and a first request to paste; in JSON mode log records say the same.
@@ -70,7 +70,7 @@ fn text(name: &str, shards: usize, url: &str, with_key: bool) -> String {
     );
     format!(
         "\n  {name} is ready on {shards} shard{plural}\n\n  \
-         Page  {url}/ui\n  API   {url}/v1\n  Docs  {url}/docs\n\n  \
+         Web page  {url}/ui\n  API       {url}/v1\n  API docs  {url}/docs\n\n  \
          curl {url}/v1/chat/completions -H 'Content-Type: application/json'{key} -d '{body}'\n"
     )
 }
@@ -118,9 +118,9 @@ mod tests {
                     \"max_tokens\": 50}'";
         let expected = [
             "org/model is ready on 2 shards",
-            "Page  http://127.0.0.1:3000/ui",
-            "API   http://127.0.0.1:3000/v1",
-            "Docs  http://127.0.0.1:3000/docs",
+            "Web page  http://127.0.0.1:3000/ui",
+            "API       http://127.0.0.1:3000/v1",
+            "API docs  http://127.0.0.1:3000/docs",
             curl,
         ];
         assert_eq!(lines, expected);

@@ -6,7 +6,7 @@ mod address_space;
 use std::ops::RangeInclusive;
 
 pub use self::address_space::{check_address_space, perhaps_by_its_limit};
-use crate::args::{Args, LimitArgs, NodeArgs, ServerArgs, UnavailableArgs};
+use crate::args::{Args, LimitArgs, NodeArgs, ServerArgs, TokenLimit, UnavailableArgs};
 use crate::error::LauncherError;
 
 /// Returns the first reason why these arguments cannot be served.
@@ -26,10 +26,10 @@ pub fn check_flags(args: &Args) -> Result<(), LauncherError> {
     check_limits(&args.limits)
 }
 
-/// An error as the log says it: with the variables that its flags have their values from, and with a limit that may be
-/// the reason.
+/// An error as the log says it: with the names and variables by which its flags were given, and with a limit that may
+/// be the reason.
 pub fn told(args: &Args, error: &LauncherError) -> String {
-    let text = args.origins.named_in(&error.to_string());
+    let text = args.as_given(&error.to_string());
     match error {
         LauncherError::Download { .. }
         | LauncherError::CannotStart { .. }
@@ -48,7 +48,7 @@ pub fn without_effect(args: &Args) -> Vec<String> {
     let notes = [
         (
             args.nodes.master_addr.is_some() && args.nodes.nnodes == 1,
-            "--master-addr has no effect with one node: its shards find each other by a file beside their sockets",
+            "--master-addr has no effect with one node, whose shards find each other through a file beside their sockets",
         ),
         (
             args.compatibility.usage_stats.is_some(),
@@ -62,8 +62,8 @@ pub fn without_effect(args: &Args) -> Vec<String> {
         .collect();
     if let Some(running) = running.filter(|running| *running > served) {
         notes.push(format!(
-            "--max-batch-size {running} has no effect beyond --max-concurrent-requests {served}: more requests than \
-             that are answered with status 429; raise both"
+            "--max-batch-size {running} is above --max-concurrent-requests {served}, which limits it: further requests \
+             get status 429; raise --max-concurrent-requests too"
         ));
     }
     notes.extend(args.notes.without_effect.iter().cloned());
@@ -72,7 +72,7 @@ pub fn without_effect(args: &Args) -> Vec<String> {
 
 /// The limit on prompt tokens, by whichever of its two names it was given.
 pub fn max_input_tokens(limits: &LimitArgs) -> Option<u32> {
-    limits.max_input_tokens.or(limits.max_input_length)
+    TokenLimit::tokens(limits.max_input_tokens.or(limits.max_input_length))
 }
 
 fn refuse(message: impl Into<String>) -> Result<(), LauncherError> {
@@ -82,11 +82,11 @@ fn refuse(message: impl Into<String>) -> Result<(), LauncherError> {
 fn check_model(args: &Args) -> Result<(), LauncherError> {
     match args.model.model_id.as_deref() {
         None | Some("") => refuse(
-            "--model-id is required, for example: \
-             text-generation-launcher --model-id HuggingFaceTB/SmolLM2-135M-Instruct",
+            "no model is given: name one with --model-id, after `serve`, or in MODEL_ID, for example \
+             text-generation-launcher serve HuggingFaceTB/SmolLM2-135M-Instruct",
         ),
         Some(id) if id.starts_with('-') => refuse(format!(
-            "--model-id `{id}` looks like a flag; it must name a model"
+            "--model-id `{id}` looks like a flag; give the name of a model on the hub, or a local folder"
         )),
         Some(_) => Ok(()),
     }
@@ -101,12 +101,12 @@ fn check_available(args: &Args) -> Result<(), LauncherError> {
         ngrok_edge,
     } = &args.unavailable;
     let given = |value: &Option<String>| value.as_ref().is_some_and(|text| !text.is_empty());
-    let no_tunnel = "leave it out and put a tunnel or proxy of your own in front of --port";
+    let no_tunnel = "leave it out, and put a tunnel or proxy of your own in front of --port";
     let features = [
         (
             "--speculate",
             speculate.is_some_and(|tokens| tokens > 0),
-            "leave it out or set it to 0",
+            "leave it out, or set it to 0",
         ),
         (
             "--lora-adapters",
@@ -124,7 +124,7 @@ fn check_available(args: &Args) -> Result<(), LauncherError> {
                 .replace('-', "_")
                 .to_uppercase();
             refuse(format!(
-                "{flag} (or {variable}) asks for something that is not available yet: {remedy}"
+                "{flag} (or {variable}) is not supported yet: {remedy}"
             ))
         }
         None => Ok(()),
@@ -150,13 +150,15 @@ fn check_numbers(args: &Args) -> Result<(), LauncherError> {
         "--cuda-memory-fraction",
         Some(shards.cuda_memory_fraction),
         0.01..=1.0,
+        "; write 90 % as 0.9 or 90%",
     )?;
-    check_number("--rope-factor", model.rope_factor, 1.0..=10_000.0)?;
-    check_number("--watermark-gamma", model.watermark_gamma, 0.0..=1.0)?;
+    check_number("--rope-factor", model.rope_factor, 1.0..=10_000.0, "")?;
+    check_number("--watermark-gamma", model.watermark_gamma, 0.0..=1.0, "")?;
     check_number(
         "--watermark-delta",
         model.watermark_delta,
         -10_000.0..=10_000.0,
+        "",
     )
 }
 
@@ -164,12 +166,13 @@ fn check_number(
     flag: &str,
     given: Option<f32>,
     range: RangeInclusive<f32>,
+    hint: &str,
 ) -> Result<(), LauncherError> {
     match given.filter(|value| !range.contains(value)) {
         Some(value) => {
             let (low, high) = range.into_inner();
             refuse(format!(
-                "{flag} must be between {low} and {high}, not {value}"
+                "{flag} must be between {low} and {high}, not {value}{hint}"
             ))
         }
         None => Ok(()),
@@ -179,7 +182,7 @@ fn check_number(
 fn check_ports(server: &ServerArgs) -> Result<(), LauncherError> {
     if server.prometheus_port == Some(server.port) {
         return refuse(
-            "--prometheus-port (or PROMETHEUS_PORT) must be another port than --port, which has /metrics as well",
+            "--prometheus-port must differ from --port, which serves /metrics too; choose another port, or leave it out",
         );
     }
     Ok(())
@@ -203,12 +206,12 @@ fn check_nodes(nodes: &NodeArgs) -> Result<(), LauncherError> {
         0 if nodes.cluster_insecure => Ok(()),
         3 if !nodes.cluster_insecure => Ok(()),
         0 => refuse(
-            "--nnodes above 1 needs --cluster-cert, --cluster-key and --cluster-ca, by which nodes know each other \
-             (docs/nodes.md says how to make them), or --cluster-insecure on a network of the nodes alone",
+            "--nnodes above 1 needs --cluster-cert, --cluster-key and --cluster-ca, by which nodes authenticate each \
+             other (docs/nodes.md says how to make them), or --cluster-insecure on a network that only the nodes can reach",
         ),
         3 => refuse("--cluster-insecure contradicts --cluster-cert; leave one of them out"),
         _ => refuse(
-            "--cluster-cert, --cluster-key and --cluster-ca are given together or not at all",
+            "--cluster-cert, --cluster-key and --cluster-ca must be given together or not at all",
         ),
     }
 }

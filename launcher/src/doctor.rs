@@ -139,15 +139,13 @@ async fn examine(args: &Args) -> Vec<Finding> {
         let finding = Finding::new(
             "model",
             Status::Warning,
-            "no model was named, so none was looked at",
+            "no model given, so none was checked",
         );
-        findings.push(
-            finding.remedied_by("text-generation-launcher doctor --model-id <folder or hub id>"),
-        );
+        findings.push(finding.remedied_by("text-generation-launcher doctor <folder or hub id>"));
     }
     for finding in &mut findings {
         if finding.status == Status::Error {
-            finding.text = args.origins.named_in(&finding.text);
+            finding.text = args.as_given(&finding.text);
         }
     }
     findings
@@ -188,7 +186,7 @@ async fn ask_server(spec: ProcessSpec) -> Vec<Finding> {
     if !output.status.success() {
         let errors = String::from_utf8_lossy(&output.stderr);
         let last = errors.lines().rfind(|line| !line.trim().is_empty());
-        let reason = last.unwrap_or("it said nothing").trim();
+        let reason = last.unwrap_or("it reported no error").trim();
         let text = format!("`{} doctor` failed: {reason}", spec.program);
         let finding = Finding::new("software", Status::Error, text);
         findings.push(

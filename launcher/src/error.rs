@@ -9,7 +9,7 @@ pub enum LauncherError {
     #[error("{0}")]
     Argument(String),
     #[error(
-        "--sharded true needs at least two visible devices, and {found}; \
+        "--sharded true needs at least two visible GPUs, but {found}; \
          set CUDA_VISIBLE_DEVICES, or give the number of shards with --num-shard"
     )]
     NotEnoughDevices { found: String },
@@ -35,14 +35,14 @@ pub enum LauncherError {
         source: io::Error,
     },
     #[error(
-        "cannot listen on {address} for the other nodes: {source}; --master-addr must be an address of node 0, or \
-         --local-addr one, and --master-port free"
+        "cannot listen on {address} for the other nodes: {source}; set --master-addr or --local-addr to an IP address \
+         of node 0, and --master-port to a free port"
     )]
     NodeAddress {
         address: std::net::SocketAddr,
         source: io::Error,
     },
-    #[error("cannot find --master-addr {address}: {reason}")]
+    #[error("cannot resolve --master-addr {address}: {reason}")]
     MasterAddress { address: String, reason: String },
     #[error("{flag} {path} cannot be used: {reason}")]
     Certificate {
@@ -51,12 +51,12 @@ pub enum LauncherError {
         reason: String,
     },
     #[error(
-        "{missing} did not come within {seconds} s; the log says who was refused. If it only needs more time, raise \
-         --shard-startup-timeout"
+        "{missing} did not connect within {seconds} s; the log shows which nodes were refused. If they only need more \
+         time, raise --shard-startup-timeout"
     )]
     NodesMissing { missing: String, seconds: u64 },
     #[error(
-        "node 0 was not found at {master} within {seconds} s: {reason}; if it only needs more time, raise \
+        "cannot connect to node 0 at {master} within {seconds} s: {reason}; if it only needs more time, raise \
          --shard-startup-timeout"
     )]
     MasterMissing {
@@ -64,15 +64,15 @@ pub enum LauncherError {
         seconds: u64,
         reason: String,
     },
-    #[error("node 0 at {master} cannot be joined: {reason}")]
+    #[error("cannot join node 0 at {master}: {reason}")]
     NodeRefused { master: String, reason: String },
     #[error(
-        "node {node} has another model under this name; give all the same --revision, or the same folder"
+        "node {node} has a different model under this name; give all nodes the same --revision, or the same folder"
     )]
     OtherModel { node: usize },
     #[error(
-        "cannot read {path} of the model, which is compared with that of the other nodes: {source}; repair the folder, or \
-         give another --model-id"
+        "cannot read {path} of the model, to compare it with the other nodes: {source}; repair the folder, or give another \
+         --model-id"
     )]
     ModelFile { path: String, source: io::Error },
     #[error("{0}")]

@@ -91,7 +91,7 @@ fn lost_lines(lost: u64) -> Record {
         target: "text_generation_launcher".to_owned(),
         rank: None,
     };
-    let text = format!("{lost} log lines were lost: standard output took no more");
+    let text = format!("{lost} log lines were lost, because standard output was blocked");
     Record::from_text(&text, Level::WARN, &origin)
 }
 

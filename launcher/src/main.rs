@@ -39,7 +39,7 @@ fn main() -> ExitCode {
         Err(error) => error.exit(),
     };
     match cli.command {
-        Some(Command::Doctor(args)) => examine(&args, listening),
+        Some(Command::Doctor(given)) => examine(&given.args, listening),
         Some(Command::Serve(given)) => serve(&given.args, listening),
         None => serve(&cli.args, listening),
     }

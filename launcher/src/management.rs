@@ -1,22 +1,28 @@
 //! The management port, for probes and metrics from the first second on: what the server is doing while it starts.
 //!
-//! The router inherits the listening socket and answers there once it serves, so no connection is refused in between.
+//! The router inherits the listening socket and answers there once it serves. No connection is refused in between, and
+//! the launcher answers those that it has accepted.
 
+mod handover;
+
+use std::future::IntoFuture;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 
 use axum::extract::State;
-use axum::http::{StatusCode, header};
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::middleware::map_response;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
 use serde_json::json;
 use tokio::sync::watch;
-use tokio::task::JoinHandle;
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 
+use self::handover::UntilHandover;
 use crate::error::LauncherError;
 use crate::logs::Progress;
 use crate::plan::ProcessSpec;
@@ -66,12 +72,13 @@ impl Start {
     }
 }
 
-/// The open port. Dropping it ends the answers of this process, not those of the router.
+/// The open port. Dropping it hands it over to the router, where there is one: this process accepts no more connections,
+/// and answers those that it has accepted.
 #[derive(Debug)]
 pub struct ManagementPort {
     listener: TcpListener,
     start: watch::Sender<Start>,
-    answering: JoinHandle<()>,
+    handover: CancellationToken,
 }
 
 impl ManagementPort {
@@ -90,15 +97,22 @@ impl ManagementPort {
             began: Instant::now(),
             progress: Vec::new(),
         });
-        let answering = tokio::spawn(async move {
-            if let Err(error) = axum::serve(accepting, routes(current)).await {
-                tracing::warn!("the port for probes and metrics has failed: {error}");
+        let handover = CancellationToken::new();
+        let accepting = UntilHandover::new(accepting, handover.clone());
+        let serving = axum::serve(accepting, routes(current)).into_future();
+        let over = handover::over(handover.clone());
+        tokio::spawn(async move {
+            tokio::select! {
+                served = serving => if let Err(error) = served {
+                    tracing::warn!("the port for probes and metrics failed: {error}");
+                },
+                () = over => {}
             }
         });
         Ok(Self {
             listener,
             start,
-            answering,
+            handover,
         })
     }
 
@@ -132,7 +146,7 @@ impl ManagementPort {
 
 impl Drop for ManagementPort {
     fn drop(&mut self) {
-        self.answering.abort();
+        self.handover.cancel();
     }
 }
 
@@ -143,14 +157,22 @@ fn routes(start: watch::Receiver<Start>) -> Router {
         .route("/health", get(starting))
         .route("/metrics", get(starting))
         .fallback(|| async { StatusCode::NOT_FOUND })
+        .layer(map_response(last_of_connection))
         .with_state(start)
 }
 
-/// The next question must find the process that listens then, so no connection is kept.
+/// Closes the connection, so that the next request finds the process that listens then.
+async fn last_of_connection(mut response: Response) -> Response {
+    let headers = response.headers_mut();
+    headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
+    response
+}
+
+/// What probes and Prometheus get before the router answers them.
 async fn starting(State(start): State<watch::Receiver<Start>>) -> Response {
     let start = start.borrow();
     if start.phase == Phase::ServingNode0 {
-        return ([(header::CONNECTION, "close")], StatusCode::OK).into_response();
+        return StatusCode::OK.into_response();
     }
     let (name, percent) = (start.phase.name(), start.percent());
     let error = match (start.phase, percent) {
@@ -158,7 +180,7 @@ async fn starting(State(start): State<watch::Receiver<Start>>) -> Response {
         (_, Some(percent)) => format!("the server is starting: {name}, {percent} %"),
         (_, None) => format!("the server is starting: {name}"),
     };
-    let headers = [(header::CONNECTION, "close"), (header::RETRY_AFTER, "1")];
+    let headers = [(header::RETRY_AFTER, "1")];
     let body = json!({
         "error": error,
         "error_type": "healthcheck",

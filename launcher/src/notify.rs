@@ -37,6 +37,6 @@ pub async fn keep_alive(healthy: impl AsyncFn() -> bool) -> Infallible {
 
 fn tell(state: NotifyState<'_>) {
     if let Err(error) = sd_notify::notify(&[state]) {
-        tracing::warn!("the service manager cannot be told of the state of the server: {error}");
+        tracing::warn!("cannot tell the service manager the state of the server: {error}");
     }
 }

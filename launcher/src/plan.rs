@@ -101,7 +101,7 @@ pub fn shard_count(
                 .filter(|count| *count > 1)
                 .ok_or_else(|| LauncherError::NotEnoughDevices {
                     found: devices.map_or("their number is unknown".to_owned(), |count| {
-                        format!("{count} visible")
+                        format!("the launcher sees {count}")
                     }),
                 })
         }

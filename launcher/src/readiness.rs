@@ -24,7 +24,7 @@ const TICK: Duration = Duration::from_millis(250);
 /// warms up compiles in threads, which can keep the one that answers waiting.
 pub const SILENCE_LIMIT: Duration = Duration::from_secs(5);
 const NO_ANSWER: &str = "did not answer its health service";
-const NOT_SERVING: &str = "said of itself that it does not serve";
+const NOT_SERVING: &str = "reported NOT_SERVING";
 
 /// Header by which the router names the instance that its environment gave it.
 const INSTANCE_HEADER: &str = "x-router-instance";

@@ -46,7 +46,7 @@ pub async fn refusal(check: &ProcessSpec) -> Option<LauncherError> {
     }
     if output.status.code().is_none() {
         // The router may yet start: it was not the router who said no.
-        warn!("the {} was ended: {}", check.name, output.status);
+        warn!("the {} ended early: {}", check.name, output.status);
         return None;
     }
     let errors = String::from_utf8_lossy(&output.stderr);
@@ -65,7 +65,7 @@ fn reason(errors: &str) -> String {
     let words = own
         .or_else(usage)
         .or_else(|| lines.next())
-        .unwrap_or("it said nothing");
+        .unwrap_or("it reported no error");
     let words: Vec<&str> = words.split_whitespace().collect();
     words.join(" ")
 }
@@ -87,6 +87,6 @@ mod tests {
         let traceback =
             "Traceback (most recent call last):\n  File \"x\"\nImportError: no module\n\n";
         assert_eq!(said(traceback), "ImportError: no module");
-        assert_eq!(said(""), "it said nothing");
+        assert_eq!(said(""), "it reported no error");
     }
 }

@@ -221,7 +221,7 @@ fn clear_stale(path: &Path) -> Result<(), LauncherError> {
     if !metadata.file_type().is_socket() {
         return Err(refusal(
             path,
-            "a file that is no socket is in the way; give another --shard-uds-path",
+            "a file that is not a socket is in the way; give another --shard-uds-path",
         ));
     }
     if is_answered(path) {
@@ -241,7 +241,7 @@ fn clear_rendezvous(path: &Path) -> Result<(), LauncherError> {
     if !metadata.is_file() || metadata.uid() != Uid::effective().as_raw() {
         return Err(refusal(
             path,
-            "what is there is no file of an earlier server; give another --shard-uds-path",
+            "it is not a file of an earlier server; give another --shard-uds-path",
         ));
     }
     fs::remove_file(path).map_err(|error| refusal(path, error))
@@ -335,7 +335,7 @@ mod tests {
         drop(at(&prefix).unwrap());
         assert!(!socket.exists());
         fs::write(&socket, "precious").unwrap();
-        assert!(refused(&prefix).contains("no socket"));
+        assert!(refused(&prefix).contains("not a socket"));
         assert!(socket.exists());
     }
 
@@ -365,6 +365,6 @@ mod tests {
         drop(sockets);
         assert!(!file.exists());
         symlink("/etc/passwd", &file).unwrap();
-        assert!(refused(&prefix).contains("no file of an earlier server"));
+        assert!(refused(&prefix).contains("not a file of an earlier server"));
     }
 }

@@ -11,7 +11,7 @@ pub fn ip_address(text: &str) -> Result<IpAddr, String> {
         return Ok(Ipv4Addr::LOCALHOST.into());
     }
     without_brackets(text).parse().map_err(|_| {
-        "this is no IP address; give one of this machine, such as 127.0.0.1 or ::1, 0.0.0.0 or :: for all of them, or \
+        "not an IP address; give one of this machine, such as 127.0.0.1 or ::1, 0.0.0.0 or :: for all of them, or \
          localhost"
             .to_owned()
     })

@@ -6,7 +6,7 @@
 use std::ffi::OsString;
 
 use clap::builder::{BoolishValueParser, Resettable};
-use clap::error::{ContextKind, ContextValue, Error};
+use clap::error::{ContextKind, ContextValue, Error, ErrorKind};
 use clap::parser::ValueSource;
 use clap::{ArgAction, ArgMatches, Command};
 
@@ -44,7 +44,7 @@ impl Settings {
                 matches,
                 warnings,
             }),
-            Err(error) => Err(about_variable(error, command, &words)),
+            Err(error) => Err(in_plain_words(about_variable(error, command, &words))),
         }
     }
 }
@@ -87,7 +87,7 @@ impl Origins {
 }
 
 /// Whether a text has this name as a whole, and not as a part of a longer one.
-fn mentions(text: &str, name: &str) -> bool {
+pub fn mentions(text: &str, name: &str) -> bool {
     let is_part = |character: char| character.is_ascii_alphanumeric() || "-_".contains(character);
     text.match_indices(name).any(|(start, _)| {
         let before = text[..start].chars().next_back();
@@ -153,6 +153,38 @@ fn about_variable(error: Error, mut command: Command, words: &[OsString]) -> Err
     }
 }
 
+/// What Rust's parsers of numbers say, and what a person would.
+const PARSERS: [(&str, &str); 4] = [
+    ("invalid digit found in string", "not a whole number"),
+    (
+        "number too large to fit in target type",
+        "the number is too large",
+    ),
+    (
+        "cannot parse integer from empty string",
+        "the value is empty",
+    ),
+    ("invalid float literal", "not a number"),
+];
+
+/// The error without the words of Rust's parsers.
+fn in_plain_words(error: Error) -> Error {
+    let said = error.to_string();
+    let told = PARSERS
+        .into_iter()
+        .fold(said.clone(), |text, (theirs, ours)| {
+            text.replace(theirs, ours)
+        });
+    if error.kind() != ErrorKind::ValueValidation || told == said {
+        return error;
+    }
+    let mut plain = Error::raw(error.kind(), told.strip_prefix("error: ").unwrap_or(&told));
+    if let Some(flag) = error.get(ContextKind::InvalidArg) {
+        plain.insert(ContextKind::InvalidArg, flag.clone());
+    }
+    plain
+}
+
 fn without_variables(command: Command) -> Command {
     let mut command = command.mut_args(|arg| arg.env(Resettable::Reset));
     let names: Vec<String> = command
@@ -211,7 +243,11 @@ mod tests {
             outcome.map(|_| ()).map_err(|error| error.to_string())
         };
         let typed = read(&["c", "--port", "x"]).unwrap_err();
-        assert!(typed.contains("'x'") && !typed.contains("PATH"), "{typed}");
+        assert!(
+            typed.contains("'x' for '--port <port>': not a whole number")
+                && !typed.contains("PATH"),
+            "{typed}"
+        );
         let set = read(&["c"]).unwrap_err();
         assert!(set.starts_with("error: invalid value"), "{set}");
         assert!(

@@ -19,7 +19,7 @@ if not torch.cuda.is_available():
     collect_ignore.append("gpu")
 if sys.version_info < (3, 11):
     # The oracle, compressed-tensors, does not install.
-    collect_ignore += ["layers/formats", "layers/test_eight_bit.py", "layers/test_experts.py"]
+    collect_ignore += ["layers/formats", "layers/test_w8.py", "layers/test_experts.py"]
     of_models = ("damaged_quantised", "latent_attention", "packed", "published", "published_mixtures", "quantised")
     collect_ignore += [f"models/test_{name}.py" for name in of_models]
 

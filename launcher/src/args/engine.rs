@@ -9,159 +9,166 @@ use text_generation_process::address::ip_address;
 
 use super::MOST_SECONDS;
 use super::values::{
-    Attention, DequantisedCopies, Dtype, KvCacheDtype, LoadFormat, ModelImpl, RopeScaling, quantize,
+    Attention, DequantisedCopies, Dtype, KvCacheDtype, LoadFormat, ModelImpl, RopeScaling,
+    fraction, quantize,
 };
 
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Model")]
 pub struct ModelArgs {
-    /// Name on the Hugging Face hub, for example `HuggingFaceTB/SmolLM2-135M-Instruct`, or a local folder. Required
-    #[arg(long, env)]
+    /// Model to serve: its name on the Hugging Face hub, such as `HuggingFaceTB/SmolLM2-135M-Instruct`, or a local folder.
+    /// Required
+    #[arg(long, env, value_name = "MODEL")]
     pub model_id: Option<String>,
-    /// Name of the model as clients see it. Of several the first is shown, all are known. Default: --model-id
-    #[arg(long, env, num_args = 1.., value_delimiter = ',')]
+    /// Name of the model in the API. Of several, answers show the first, and `/v1/models` lists all. Default: `--model-id`
+    #[arg(long, env, value_name = "NAME", num_args = 1.., value_delimiter = ',')]
     pub served_model_name: Vec<String>,
-    /// Branch, tag or commit of the model on the hub
+    /// Branch, tag or commit of the model on the hub. Default: main
     #[arg(long, env)]
     pub revision: Option<String>,
-    /// A `tokenizer_config.json` whose chat template and special tokens count instead of the model's
-    #[arg(long, env)]
+    /// `tokenizer_config.json` to take the chat template and special tokens from. Default: the model's own
+    #[arg(long, env, value_name = "FILE")]
     pub tokenizer_config_path: Option<PathBuf>,
-    /// Read special tokens such as `<|im_start|>` in what clients put into chats as text, not as the end of their turn
+    /// Treat special tokens such as `<|im_start|>` in chat messages of clients as plain text, so that they cannot end a turn
     #[arg(long, env)]
     pub escape_special_tokens: bool,
-    /// How tool calls of the model are read: a format such as `hermes`, or `none`. Default: as its files show
-    #[arg(long, env)]
+    /// Format in which the model writes tool calls, such as `hermes`, or `none`. Default: `auto`, detected from its files
+    #[arg(long, env, value_name = "FORMAT")]
     pub tool_call_parser: Option<String>,
-    /// How reasoning is told from the answer: a format such as `deepseek_r1`, or `none`. Default: as the files show
-    #[arg(long, env)]
+    /// Format in which the model marks its reasoning, such as `deepseek_r1`, or `none`. Default: `auto`, detected from its
+    /// files
+    #[arg(long, env, value_name = "FORMAT")]
     pub reasoning_parser: Option<String>,
-    /// Whether what requests to `/v1` leave open is as the model's `generation_config.json` says: `auto` or `none`
-    #[arg(long, env)]
+    /// Take default sampling parameters for requests to `/v1` from the model's `generation_config.json` (`auto`), or not
+    /// (`none`). Default: `auto`
+    #[arg(long, env, value_name = "SOURCE")]
     pub generation_config: Option<String>,
-    /// Refuse requests whose answer must have a form, such as JSON
+    /// Refuse requests for structured output, such as JSON that follows a schema
     #[arg(long, env)]
     pub disable_grammar_support: bool,
-    /// Number type of weights and computation. `auto`: what the model's configuration says
+    /// Data type of weights and computation. `auto`: the one in the model's configuration
     #[arg(long, env, value_enum, default_value_t = Dtype::Auto)]
     pub dtype: Dtype,
-    /// Number type of stored keys and values. Default: what the checkpoint wants, which is `--dtype` for most
-    #[arg(long, env, value_enum, default_value_t = KvCacheDtype::Auto)]
+    /// Data type of the KV cache. `auto`: what the checkpoint asks for, or `--dtype`
+    #[arg(long, env, value_enum, value_name = "DTYPE", default_value_t = KvCacheDtype::Auto)]
     pub kv_cache_dtype: KvCacheDtype,
-    /// How weights are read; `dummy` makes random weights from the configuration alone, for benchmarks
-    #[arg(long, env, value_enum, default_value_t = LoadFormat::Auto)]
+    /// Format of the weights to load. `dummy`: random weights from the configuration alone, for benchmarks
+    #[arg(long, env, value_enum, value_name = "FORMAT", default_value_t = LoadFormat::Auto)]
     pub load_format: LoadFormat,
-    /// Code that computes the model: ours (`native`), or its class of Transformers. Default: ours where it knows the family
-    #[arg(long, env, value_enum)]
+    /// Implementation of the model: our own (`native`) or that of `transformers`. Default: `auto`, our own where it supports
+    /// the model
+    #[arg(long, env, value_enum, value_name = "IMPL")]
     pub model_impl: Option<ModelImpl>,
-    /// Quantise 16-bit weights while they are read: fp8, eetq, bitsandbytes-nf4 and others (docs/quantisation.md).
-    /// Checkpoints that are quantised need no flag
-    #[arg(long, env, value_parser = quantize(), hide_possible_values = true)]
+    /// Quantise 16-bit weights while they load: fp8, eetq, bitsandbytes-nf4 and others (docs/quantisation.md). Quantised
+    /// checkpoints need no flag
+    #[arg(long, env, value_name = "METHOD", value_parser = quantize(), hide_possible_values = true)]
     pub quantize: Option<String>,
-    /// Keep matrices of few bits with 16 bits as well, for steps of more than 64 tokens. `auto`: where that takes a small
-    /// part of the memory and shortens no request; never with `--deterministic`
-    #[arg(long, env, value_enum, default_value_t = DequantisedCopies::Auto)]
+    /// Keep 16-bit copies of 4-bit and 8-bit weights too, which makes steps of more than 64 tokens faster. `auto`: where
+    /// they take little memory and shorten no request, and never with `--deterministic`
+    #[arg(long, env, value_enum, value_name = "MODE", default_value_t = DequantisedCopies::Auto)]
     pub dequantised_copies: DequantisedCopies,
-    /// Convert `.bin` weights to safetensors, with a loader that executes no code from the file
+    /// Convert `.bin` weights to safetensors, with a loader that runs no code from the file
     #[arg(long, env)]
     pub auto_convert: bool,
-    /// Accepted as TGI does; has no effect, because no code that comes with a model is ever run
+    /// Accepted, no effect: the server never runs code that comes with a model
     #[arg(long, env)]
     pub trust_remote_code: bool,
-    /// Folder of the hub cache
-    #[arg(long, env)]
+    /// Folder of the Hugging Face cache. Default: that of HF_HOME, or ~/.cache/huggingface
+    #[arg(long, env, value_name = "FOLDER")]
     pub huggingface_hub_cache: Option<PathBuf>,
-    /// Folder that holds the weights, used instead of the hub cache
-    #[arg(long, env)]
+    /// Folder with the weights, used instead of the Hugging Face cache
+    #[arg(long, env, value_name = "FOLDER")]
     pub weights_cache_override: Option<PathBuf>,
-    /// Stretch the positions of a RoPE model. A factor alone means `linear`
-    #[arg(long, env, value_enum)]
+    /// Method of RoPE scaling, for contexts longer than the model was trained on. Default: linear where `--rope-factor` is
+    /// set, else the model's own
+    #[arg(long, env, value_enum, value_name = "METHOD")]
     pub rope_scaling: Option<RopeScaling>,
-    /// Factor of `--rope-scaling`. Default with a scaling: 1.0
-    #[arg(long, env)]
+    /// Factor of RoPE scaling, from 1 to 10000. Default: 1 where `--rope-scaling` is set
+    #[arg(long, env, value_name = "FACTOR")]
     pub rope_factor: Option<f32>,
-    /// Share of the vocabulary that a watermark favours
-    #[arg(long, env)]
+    /// Fraction of the vocabulary that a watermark favours, from 0 to 1
+    #[arg(long, env, value_name = "FRACTION")]
     pub watermark_gamma: Option<f32>,
-    /// How much a watermark adds to the favoured logits
-    #[arg(long, env)]
+    /// Amount that a watermark adds to the logits of favoured tokens
+    #[arg(long, env, value_name = "LOGITS")]
     pub watermark_delta: Option<f32>,
 }
 
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Shards")]
 pub struct ShardArgs {
-    /// Spread the model over all visible devices (true), or not (false). Default: as many shards as visible devices
-    #[arg(long, env, value_parser = BoolishValueParser::new())]
+    /// Split the model over all visible GPUs (true) or use one (false). Default: one shard per visible GPU
+    #[arg(long, env, value_name = "BOOL", value_parser = BoolishValueParser::new())]
     pub sharded: Option<bool>,
-    /// Number of shards, of each node where there are several
-    #[arg(long, env)]
+    /// Number of shards (tensor parallel size), per node where there are several. Default: one per visible GPU
+    #[arg(long, env, value_name = "SHARDS")]
     pub num_shard: Option<usize>,
     /// Attention implementation. Default: triton on GPUs, torch on CPUs
-    #[arg(long, env, value_enum)]
+    #[arg(long, env, value_enum, value_name = "IMPL")]
     pub attention: Option<Attention>,
     /// Use no custom GPU kernels
     #[arg(long, env)]
     pub disable_custom_kernels: bool,
-    /// Share of each device's memory that a shard may use, from 0.01 to 1
-    #[arg(long, env, default_value_t = 1.0)]
+    /// Fraction of the memory of each GPU that the server may use, such as 0.9 or 90%
+    #[arg(long, env, value_name = "FRACTION", default_value_t = 1.0, value_parser = fraction)]
     pub cuda_memory_fraction: f32,
-    /// Batch sizes of decode that get a CUDA graph, such as `1,2,4,8`; `0`: none, and none for prompts. Default: up to the largest batch
-    #[arg(long, env)]
+    /// Batch sizes of decode steps to capture as CUDA graphs, such as `1,2,4,8`; `0`: use no CUDA graphs, for prompts
+    /// neither. Default: sizes up to the largest batch
+    #[arg(long, env, value_name = "SIZES")]
     pub cuda_graphs: Option<String>,
-    /// Give each request bitwise the same result whatever else runs; slower
+    /// Make answers bitwise the same whatever else runs at the time; slower
     #[arg(long, env)]
     pub deterministic: bool,
-    /// Give each shard some of a mixture's experts whole, instead of a part of each
+    /// Mixture of experts: give each shard whole experts instead of a slice of every expert
     #[arg(long, env)]
     pub enable_expert_parallel: bool,
-    /// Seconds until every shard, and then the router, must be ready
-    #[arg(long, env, default_value_t = 600, value_parser = value_parser!(u64).range(..=MOST_SECONDS))]
+    /// Maximum time for the shards, and then for the router, to become ready, in seconds
+    #[arg(long, env, value_name = "SECONDS", default_value_t = 600, value_parser = value_parser!(u64).range(..=MOST_SECONDS))]
     pub shard_startup_timeout: u64,
-    /// Prefix of the shards' sockets; shard r listens on `<prefix>-<r>`. Default: in a new private directory
-    #[arg(long, env)]
+    /// Path prefix of the shards' Unix sockets: shard 0 listens on `<prefix>-0`. Default: in a new private directory
+    #[arg(long, env, value_name = "PREFIX")]
     pub shard_uds_path: Option<PathBuf>,
-    /// Losses of shards within `--shard-loss-window` that end the server; after fewer all shards start again, and
-    /// requests go on
-    #[arg(long, env, default_value_t = 3, value_parser = RangedU64ValueParser::<usize>::new().range(1..))]
+    /// Number of shard losses (a shard that dies or hangs) within `--shard-loss-window` that ends the server. After fewer,
+    /// all shards restart and requests continue
+    #[arg(long, env, value_name = "LOSSES", default_value_t = 3, value_parser = RangedU64ValueParser::<usize>::new().range(1..))]
     pub max_shard_losses: usize,
-    /// Seconds after which a loss of shards is forgotten
-    #[arg(long, env, default_value_t = 600, value_parser = value_parser!(u64).range(1..))]
+    /// Time after which a shard loss no longer counts, in seconds
+    #[arg(long, env, value_name = "SECONDS", default_value_t = 600, value_parser = value_parser!(u64).range(1..))]
     pub shard_loss_window: u64,
-    /// Keep a process for each shard that has its code loaded and takes over when shards are lost: they start again
-    /// seconds earlier, for a few hundred MiB of memory of the host each
-    #[arg(long, env, default_value_t = true, action = ArgAction::Set, value_parser = BoolishValueParser::new())]
+    /// Keep a standby process for each shard, so that shards restart seconds faster; each takes a few hundred MiB of host
+    /// memory
+    #[arg(long, env, value_name = "BOOL", default_value_t = true, action = ArgAction::Set, value_parser = BoolishValueParser::new())]
     pub standby_shards: bool,
 }
 
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Several nodes (docs/nodes.md)")]
 pub struct NodeArgs {
-    /// Nodes that serve the model together; each is started with the same flags, but for its own addresses and rank
-    #[arg(long, env, default_value_t = 1, value_parser = RangedU64ValueParser::<usize>::new().range(1..))]
+    /// Number of nodes that serve the model together. Start each with the same flags, except --node-rank and addresses
+    #[arg(long, env, value_name = "NODES", default_value_t = 1, value_parser = RangedU64ValueParser::<usize>::new().range(1..))]
     pub nnodes: usize,
-    /// Which of the nodes this is; node 0 takes requests
-    #[arg(long, env, default_value_t = 0)]
+    /// Number of this node, from 0. Node 0 receives the requests
+    #[arg(long, env, value_name = "RANK", default_value_t = 0)]
     pub node_rank: usize,
-    /// Name or IP address of node 0. Without effect for one node
-    #[arg(long, env)]
+    /// Host name or IP address of node 0. No effect with one node
+    #[arg(long, env, value_name = "HOST")]
     pub master_addr: Option<String>,
-    /// Port of node 0 for the other nodes. Shards use those above it: 1 and one more for each shard of all nodes
-    #[arg(long, env, default_value_t = 29500)]
+    /// Port on node 0 for the other nodes. The shards use the next ports: one, and one more per shard of all nodes
+    #[arg(long, env, value_name = "PORT", default_value_t = 29500)]
     pub master_port: u16,
-    /// IP address of this node on the network of the nodes. Default: the one by which it reaches node 0
-    #[arg(long, env, value_parser = ip_address)]
+    /// IP address of this node for the other nodes. Default: that of the interface that reaches node 0
+    #[arg(long, env, value_name = "ADDRESS", value_parser = ip_address)]
     pub local_addr: Option<IpAddr>,
-    /// PEM file with the certificate of this node, which must be for the name `text-generation`
-    #[arg(long, env)]
+    /// PEM file with the certificate of this node, which must be valid for the name `text-generation`
+    #[arg(long, env, value_name = "FILE")]
     pub cluster_cert: Option<PathBuf>,
-    /// PEM file with the key of that certificate
-    #[arg(long, env)]
+    /// PEM file with the private key of `--cluster-cert`
+    #[arg(long, env, value_name = "FILE")]
     pub cluster_key: Option<PathBuf>,
-    /// PEM file with the authority that has signed the certificates of all nodes, and nothing else
-    #[arg(long, env)]
+    /// PEM file with the certificate authority (CA) of all nodes, which must sign nothing else
+    #[arg(long, env, value_name = "FILE")]
     pub cluster_ca: Option<PathBuf>,
-    /// Connect nodes without certificates: whoever reaches their ports may use the shards
+    /// Connect nodes without certificates: anyone who reaches their ports can use the shards
     #[arg(long, env)]
     pub cluster_insecure: bool,
 }

@@ -10,13 +10,22 @@ use text_generation_process::settings::{ForeignValues, Rules, Settings, StandIn}
 use super::words::in_our_words;
 use super::{Args, Notes};
 
-/// Starts a text generation server: prepares the model, starts one shard per device and the router, and watches them.
+/// Serves a large language model over HTTP: downloads the model, starts one shard per GPU and the router, and restarts
+/// shards that fail.
 ///
-/// Every flag can be given by an environment variable of the same name in upper case, for example MODEL_ID.
-/// LOG_LEVEL sets what is logged: error, warn, info, debug, trace, or directives such as `info,tonic=debug`.
-/// Flags of vLLM and SGLang are taken where they mean the same (docs/coming-from-vllm.md).
+/// Every flag but --env can be set by an environment variable, which [env: ...] names. LOG_LEVEL sets what is logged:
+/// error, warn, info, debug, trace, or a filter such as `info,tonic=debug`.
+///
+/// Numbers of tokens may have a suffix: 32k is 32,000, and 32K is 32,768.
+///
+/// Flags of vLLM and SGLang are accepted where they mean the same (docs/coming-from-vllm.md).
 #[derive(Debug, Parser)]
-#[command(args_conflicts_with_subcommands = true)]
+#[command(
+    args_conflicts_with_subcommands = true,
+    override_usage = "text-generation-launcher --model-id <MODEL> [OPTIONS]\n       \
+                      text-generation-launcher serve <MODEL> [OPTIONS]\n       \
+                      text-generation-launcher doctor [MODEL] [OPTIONS]"
+)]
 pub struct Cli {
     #[command(subcommand)]
     pub command: Option<Command>,
@@ -26,15 +35,16 @@ pub struct Cli {
 
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Say what a start with the flags that follow would do, and what would keep it from working; nothing is started
-    Doctor(Box<Args>),
-    /// The same as without a command, with the model as the first word
-    Serve(Box<ServeArgs>),
+    /// Check flags, machine and model: print what a start would do and what would prevent it. Starts and downloads nothing
+    Doctor(Box<ModelFirst>),
+    /// Start the server, as without a command; the model may be given without --model-id
+    Serve(Box<ModelFirst>),
 }
 
+/// The flags of a start, and the model by itself.
 #[derive(Debug, clap::Args)]
-pub struct ServeArgs {
-    /// The same as --model-id
+pub struct ModelFirst {
+    /// Model to serve, the same as --model-id
     pub model: Option<String>,
     #[command(flatten)]
     pub args: Args,
@@ -69,8 +79,8 @@ const RULES: Rules = Rules {
             "flashdecoding-ipex",
             "flashinfer",
         ],
-        reason: "it names an implementation of TGI, and is what images of TGI set; here there are triton, the default \
-                 on GPUs, and torch",
+        reason: "it names an attention implementation of TGI, which TGI's images set; set triton, the default on GPUs, \
+                 or torch",
     }],
 };
 
@@ -91,18 +101,20 @@ pub fn read(words: impl IntoIterator<Item = OsString>) -> Result<Cli, clap::Erro
     if !said.refused.is_empty() {
         return Err(refusal(&said.refused));
     }
-    let settings = Settings::read(Cli::command(), &RULES, said.words).map_err(with_serve)?;
+    let words = without_serve_of_doctor(said.words);
+    let settings = Settings::read(Cli::command(), &RULES, words)
+        .map_err(|error| with_serve(said.spelling.in_error(error)))?;
     let mut cli = Cli::from_arg_matches(&settings.matches)?;
-    if let Some(Command::Serve(serve)) = &mut cli.command {
-        let matches = settings.matches.subcommand_matches("serve");
-        take_model(serve, matches)?;
-    }
     let args = match &mut cli.command {
-        Some(Command::Doctor(args)) => args,
-        Some(Command::Serve(serve)) => &mut serve.args,
+        Some(Command::Doctor(given) | Command::Serve(given)) => {
+            let inner = settings.matches.subcommand().map(|(_, inner)| inner);
+            take_model(given, inner)?;
+            &mut given.args
+        }
         None => &mut cli.args,
     };
     args.origins = settings.origins;
+    args.spelling = said.spelling;
     args.notes = Notes {
         warnings: settings.warnings,
         without_effect: said.notes,
@@ -110,17 +122,33 @@ pub fn read(words: impl IntoIterator<Item = OsString>) -> Result<Cli, clap::Erro
     Ok(cli)
 }
 
+/// `doctor serve MODEL` is what comes of writing `doctor` before a start that does not work.
+fn without_serve_of_doctor(mut words: Vec<OsString>) -> Vec<OsString> {
+    if let [_, first, second, ..] = words.as_slice()
+        && first == "doctor"
+        && second == "serve"
+    {
+        words.remove(2);
+    }
+    words
+}
+
 /// The model that stands alone counts before a variable, and must not contradict a flag.
-fn take_model(serve: &mut ServeArgs, matches: Option<&ArgMatches>) -> Result<(), clap::Error> {
-    let Some(model) = serve.model.take() else {
+fn take_model(given: &mut ModelFirst, matches: Option<&ArgMatches>) -> Result<(), clap::Error> {
+    let Some(model) = given.model.take() else {
         return Ok(());
     };
     let typed = matches.and_then(|matches| matches.value_source("model_id"));
-    let other = serve.args.model.model_id.replace(model);
-    if typed == Some(ValueSource::CommandLine) && other != serve.args.model.model_id {
+    let other = given.args.model.model_id.replace(model);
+    if typed == Some(ValueSource::CommandLine) && other != given.args.model.model_id {
+        let [one, other] = [&given.args.model.model_id, &other].map(|id| id.as_deref());
         return Err(Cli::command().error(
             ErrorKind::ArgumentConflict,
-            "two models are named, by `serve` and by --model-id; leave one of them out",
+            format!(
+                "two models are given: `{}`, and `{}` by --model-id; leave one of them out",
+                one.unwrap_or_default(),
+                other.unwrap_or_default()
+            ),
         ));
     }
     Ok(())
@@ -132,7 +160,7 @@ fn with_serve(error: clap::Error) -> clap::Error {
         (ErrorKind::InvalidSubcommand, Some(ContextValue::String(word))) => Cli::command().error(
             ErrorKind::InvalidSubcommand,
             format!(
-                "there is no command `{word}`; a model is named by `serve {word}`, or by `--model-id {word}`"
+                "there is no command `{word}`; to serve a model of this name, write `serve {word}` or `--model-id {word}`"
             ),
         ),
         _ => error,
@@ -142,8 +170,8 @@ fn with_serve(error: clap::Error) -> clap::Error {
 /// All flags at once, so that nobody has to try one after the other.
 fn refusal(flags: &[String]) -> clap::Error {
     let text = match flags {
-        [one] => format!("there is no flag {one}"),
-        several => format!("there are no flags\n  {}", several.join("\n  ")),
+        [one] => format!("unsupported flag {one}"),
+        several => format!("unsupported flags:\n  {}", several.join("\n  ")),
     };
     Cli::command().error(ErrorKind::UnknownArgument, text)
 }
@@ -151,6 +179,7 @@ fn refusal(flags: &[String]) -> clap::Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::args::TokenLimit;
 
     fn given(line: &str) -> Result<Cli, String> {
         let words = line.split(' ').map(OsString::from);
@@ -159,8 +188,8 @@ mod tests {
 
     fn model(line: &str) -> Option<String> {
         match given(line).unwrap().command {
-            Some(Command::Serve(serve)) => serve.args.model.model_id,
-            _ => None,
+            Some(Command::Serve(given) | Command::Doctor(given)) => given.args.model.model_id,
+            None => None,
         }
     }
 
@@ -170,8 +199,13 @@ mod tests {
         assert_eq!(model("l serve --port 8000 a/b").as_deref(), Some("a/b"));
         assert_eq!(model("l serve --model a/b").as_deref(), Some("a/b"));
         assert_eq!(model("l serve a/b --model a/b").as_deref(), Some("a/b"));
+        assert_eq!(model("l doctor serve a/b").as_deref(), Some("a/b"));
+        assert_eq!(model("l doctor a/b --port 1").as_deref(), Some("a/b"));
         let both = given("l serve a/b --model-id c/d").unwrap_err();
-        assert!(both.contains("two models are named"), "{both}");
+        assert!(
+            both.contains("two models are given: `a/b`, and `c/d` by --model-id"),
+            "{both}"
+        );
         let bare = given("l a/b").unwrap_err();
         assert!(bare.contains("`serve a/b`"), "{bare}");
     }
@@ -180,14 +214,52 @@ mod tests {
     fn flags_of_others_that_are_lacking_are_refused_together() {
         let one = given("l --swap-space 4").unwrap_err();
         assert!(
-            one.starts_with("error: there is no flag --swap-space: "),
+            one.starts_with("error: unsupported flag --swap-space: "),
             "{one}"
         );
         let two = given("l serve a/b --seed 0 --tokenizer c/d").unwrap_err();
         assert!(
-            two.contains("\n  --seed: ") && two.contains("\n  --tokenizer: "),
+            two.starts_with("error: unsupported flags:\n  --seed: ")
+                && two.contains("\n  --tokenizer: "),
             "{two}"
         );
+    }
+
+    #[test]
+    fn values_are_refused_by_the_name_that_was_typed() {
+        let refused = |line: &str| given(line).unwrap_err();
+        let said = refused("l serve a/b --tensor-parallel-size two");
+        let expected = "invalid value 'two' for '--tensor-parallel-size <SHARDS>' (--num-shard here): not a whole number";
+        assert!(said.contains(expected), "{said}");
+        let said = refused("l serve a/b --max_model_len=32KB");
+        assert!(
+            said.contains("'--max_model_len <TOKENS>' (--max-total-tokens here)"),
+            "{said}"
+        );
+        assert!(said.contains("32K (32,768)"), "{said}");
+        let said = refused("l serve a/b --num-shard two");
+        assert!(said.contains("'--num-shard <SHARDS>': "), "{said}");
+        assert!(refused("l --response-memory 100KiB").contains("64MiB or 1GiB"));
+        assert!(refused("l --port http").contains("not a whole number"));
+    }
+
+    #[test]
+    fn values_may_be_written_as_for_vllm() {
+        let args = |line: &str| given(line).unwrap().args;
+        let total = |value: &str| {
+            let limits = args(&format!("l --max-model-len {value}")).limits;
+            TokenLimit::tokens(limits.max_total_tokens)
+        };
+        assert_eq!(total("32K"), Some(32_768));
+        assert_eq!(total("1k"), Some(1_000));
+        assert_eq!(total("auto"), None);
+        assert_eq!(total("-1"), None);
+        for share in ["90%", "0.9"] {
+            let shards = args(&format!("l --gpu-memory-utilization {share}")).shards;
+            assert_eq!(shards.cuda_memory_fraction, 0.9);
+        }
+        let server = args("l --response-memory 1GiB").server;
+        assert_eq!(server.response_memory, Some(1_024));
     }
 
     #[test]
@@ -217,7 +289,7 @@ mod tests {
         let args = &serve.args;
         assert_eq!(args.shards.num_shard, Some(2));
         assert_eq!(args.batching.max_batch_size, Some(8));
-        assert_eq!(args.limits.max_total_tokens, Some(4096));
+        assert_eq!(TokenLimit::tokens(args.limits.max_total_tokens), Some(4096));
         assert_eq!(args.model.served_model_name, ["m", "n"]);
         assert_eq!(args.server.hostname.to_string(), "127.0.0.1");
         assert_eq!(args.notes.without_effect.len(), 1);

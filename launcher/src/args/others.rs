@@ -102,7 +102,7 @@ const TAKEN: &[(&[&str], Answer)] = &[
     ),
     (
         &["--enable-auto-tool-choice"],
-        Needless("tool calls are read without it, in the format that the model's files show"),
+        Needless("tool calls are parsed in any case, in the format that the model's files show"),
     ),
     (
         &[
@@ -110,15 +110,15 @@ const TAKEN: &[(&[&str], Answer)] = &[
             "--no-enable-log-requests",
             "--disable-log-stats",
         ],
-        Needless("prompts and answers are never logged, and a request is one line"),
+        Needless("prompts and answers are never logged, and each request is one line"),
     ),
     (
         &["--enable-metrics"],
-        Needless("metrics are at /metrics in any case"),
+        Needless("/metrics is there in any case"),
     ),
     (
         &["--enable-prompt-tokens-details", "--enable-cache-report"],
-        Needless("`usage` says in any case how many tokens were cached"),
+        Needless("`usage` has the number of cached tokens in any case"),
     ),
 ];
 

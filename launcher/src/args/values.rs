@@ -1,9 +1,11 @@
 //! Types of flag values that are no numbers, texts or paths.
 
 use std::fmt;
+use std::str::FromStr;
 
 use clap::ValueEnum;
 use clap::builder::{PossibleValue, PossibleValuesParser};
+use text_generation_process::amounts;
 
 /// TGI's names, and those of vLLM.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -126,6 +128,47 @@ pub enum UsageStats {
     On,
     Off,
     NoStack,
+}
+
+/// A limit in tokens, or what the model and the memory allow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TokenLimit {
+    Auto,
+    Tokens(u32),
+}
+
+impl TokenLimit {
+    /// The number of tokens, where one was given.
+    pub fn tokens(limit: Option<Self>) -> Option<u32> {
+        match limit? {
+            Self::Auto => None,
+            Self::Tokens(tokens) => Some(tokens),
+        }
+    }
+}
+
+impl FromStr for TokenLimit {
+    type Err = String;
+
+    /// `-1` is vLLM's other name of `auto`.
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "auto" | "-1" => Ok(Self::Auto),
+            _ => amounts::tokens(1)(text)
+                .map(Self::Tokens)
+                .map_err(|reason| format!("{reason}, or auto")),
+        }
+    }
+}
+
+/// Reads a share, `0.9` or `90%`.
+pub fn fraction(text: &str) -> Result<f32, String> {
+    let read = |number: &str| number.trim().parse::<f32>().ok();
+    let share = match text.strip_suffix('%') {
+        Some(percent) => read(percent).map(|percent| percent / 100.0),
+        None => read(text),
+    };
+    share.ok_or_else(|| "not a share; give one such as 0.9 or 90%".to_owned())
 }
 
 /// A value that must not reach logs.

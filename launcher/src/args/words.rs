@@ -3,11 +3,13 @@
 use std::ffi::OsString;
 
 use super::others::{Answer, answer};
+use super::spelling::Spelling;
 
 /// The command line in our words.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Words {
     pub words: Vec<OsString>,
+    pub spelling: Spelling,
     /// Flags of others that change nothing, each with the reason.
     pub notes: Vec<String>,
     /// Flags of others that we lack, each with what to do instead. Where there are some, nothing can be started.
@@ -27,15 +29,15 @@ pub fn in_our_words(given: impl IntoIterator<Item = OsString>) -> Words {
                 break;
             }
             Some(text) if text.starts_with('-') && !said.words.is_empty() => {
-                let (name, value) = match text.split_once('=') {
-                    Some((name, value)) => (dashed(name), Some(value.to_owned())),
-                    None => (dashed(text), None),
-                };
+                let (name, value) = text
+                    .split_once('=')
+                    .or_else(|| with_number(text))
+                    .map_or((text, None), |(name, value)| (name, Some(value.to_owned())));
                 let next = rest.next_if(|next| {
-                    value.is_none() && is_switch(&name) && truth(next.to_str()).is_some()
+                    value.is_none() && is_switch(&dashed(name)) && truth(next.to_str()).is_some()
                 });
                 let next = next.and_then(|next| next.into_string().ok());
-                said.flag(&name, value.or(next));
+                said.flag(name, value.or(next));
             }
             _ => said.words.push(word),
         }
@@ -44,36 +46,55 @@ pub fn in_our_words(given: impl IntoIterator<Item = OsString>) -> Words {
 }
 
 impl Words {
-    fn flag(&mut self, name: &str, value: Option<String>) {
-        let whole = || {
+    /// Reads a flag as it was typed, with the value that belongs to it for certain.
+    fn flag(&mut self, typed: &str, value: Option<String>) {
+        let name = dashed(typed);
+        let whole = |name: &str| {
             value
                 .as_ref()
                 .map_or(name.to_owned(), |value| format!("{name}={value}"))
         };
-        let (answer, wanted) = match opposite(name) {
-            Some(answer) => (Some(answer), false),
-            None => (answer(name), truth(value.as_deref()).unwrap_or(true)),
+        let (answer, is_opposite) = match opposite(&name) {
+            Some(answer) => (Some(answer), true),
+            None => (answer(&name), false),
         };
+        let given = value.as_deref().map(|value| truth(Some(value)));
+        let wanted = !is_opposite && given.flatten().unwrap_or(true);
         match answer {
-            Some(Answer::Alias(ours)) => match value {
-                Some(value) => self.words.push(format!("{ours}={value}").into()),
-                None => self.words.push(ours.into()),
-            },
+            Some(answer) if stands_alone(answer) && given.is_some_and(|truth| truth.is_none()) => {
+                let refusal = format!("{}: it takes no value but true or false", whole(typed));
+                self.refused.push(refusal);
+            }
+            Some(Answer::Alias(ours)) => {
+                self.spelling.add(ours, typed);
+                self.words.push(whole(ours).into());
+            }
             Some(Answer::Switch { on, off }) => {
-                let words = if wanted { on } else { off };
-                self.words.extend(words.iter().map(OsString::from));
+                for word in if wanted { on } else { off } {
+                    self.spelling.add(word, typed);
+                    self.words.push(word.into());
+                }
             }
             Some(Answer::Needless(reason)) if wanted => {
-                self.notes.push(format!("{name} has no effect: {reason}"));
+                self.notes.push(format!("{typed} has no effect: {reason}"));
             }
             Some(Answer::Needless(reason)) => {
-                self.refused
-                    .push(format!("{}: leave it out; {reason}", whole()));
+                let refusal = format!("{}: leave it out; {reason}", whole(typed));
+                self.refused.push(refusal);
             }
-            Some(Answer::Instead(remedy)) => self.refused.push(format!("{name}: {remedy}")),
-            None => self.words.push(whole().into()),
+            Some(Answer::Instead(remedy)) => self.refused.push(format!("{typed}: {remedy}")),
+            None => self.words.push(whole(&name).into()),
         }
     }
+}
+
+/// The short name of another server's flag and the number that stands behind it, as in `-tp2`.
+fn with_number(word: &str) -> Option<(&str, &str)> {
+    let start = word.find(|character: char| character.is_ascii_digit())?;
+    let (name, number) = word.split_at(start);
+    let is_number = number.bytes().all(|byte| byte.is_ascii_digit());
+    let is_known = !name.starts_with("--") && answer(name).is_some();
+    (is_number && is_known).then_some((name, number))
 }
 
 /// A flag's name as ours are written: other servers take `_` for `-`.
@@ -134,6 +155,7 @@ mod tests {
                 "l --model-id a/b --num-shard 2 --hostname ::",
             ),
             ("l --tensor-parallel-size=2", "l --num-shard=2"),
+            ("l -tp2 -p8000", "l --num-shard=2 -p8000"),
             (
                 "l --max_model_len 9 -tp=2 -q fp8",
                 "l --max-total-tokens 9 --num-shard=2 --quantize fp8",
@@ -173,7 +195,9 @@ mod tests {
     fn what_changes_nothing_is_noted_and_what_is_lacking_refused() {
         let said = ours("l --enable-auto-tool-choice");
         assert!(said.notes[0].starts_with("--enable-auto-tool-choice has no effect: "));
-        let said = ours("l --swap-space 4 --seed=0 -pp 2 --no-enable-auto-tool-choice");
+        let said = ours(
+            "l --swap_space 4 --seed=0 -pp2 --no-enable-auto-tool-choice --enforce-eager=maybe",
+        );
         let names: Vec<&str> = said
             .refused
             .iter()
@@ -182,10 +206,11 @@ mod tests {
         assert_eq!(
             names,
             [
-                "--swap-space",
+                "--swap_space",
                 "--seed",
                 "-pp",
-                "--no-enable-auto-tool-choice"
+                "--no-enable-auto-tool-choice",
+                "--enforce-eager=maybe",
             ]
         );
     }

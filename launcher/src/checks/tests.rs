@@ -94,10 +94,7 @@ fn values_that_cannot_work_are_refused() {
         ("--rope-factor=10001", "--rope-factor must be between"),
         ("--watermark-gamma=1.5", "--watermark-gamma must be between"),
         ("--watermark-delta=inf", "--watermark-delta must be between"),
-        (
-            "--model-id=",
-            "--model-id is required, for example: text-generation-launcher --model-id",
-        ),
+        ("--model-id=", "no model is given: name one with --model-id"),
         ("--model-id=-x", "looks like a flag"),
     ];
     for (flags, expected) in cases {

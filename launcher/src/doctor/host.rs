@@ -24,7 +24,7 @@ const LEAST_SHARED_MEMORY: u64 = 1 << 30;
 /// Whether the flags fit each other.
 pub fn flags(checked: Result<(), LauncherError>) -> Finding {
     match checked {
-        Ok(()) => Finding::new("flags", Status::Ok, "launcher and router take every flag"),
+        Ok(()) => Finding::new("flags", Status::Ok, "launcher and router accept every flag"),
         Err(error) => Finding::new("flags", Status::Error, error.to_string())
             .remedied_by("correct the flag, or the variable of the same name"),
     }
@@ -111,7 +111,7 @@ fn port(
 pub fn access(address: SocketAddr, server: &ServerArgs) -> Option<Finding> {
     banner::is_open(address, server).then(|| {
         let text =
-            "no key, all interfaces, and web pages of every origin: everybody may use the server";
+            "no API key, all interfaces, web pages of every origin: anyone who reaches the port can use the server";
         Finding::new("access", Status::Warning, text)
             .remedied_by("set API_KEY, --hostname 127.0.0.1 or --cors-allow-origin")
     })
@@ -136,7 +136,7 @@ pub fn sockets(given: Option<&Path>, shards: usize) -> Finding {
             Finding::new(
                 "sockets",
                 Status::Ok,
-                format!("sockets of shards can be made in {folder}"),
+                format!("shards can create their sockets in {folder}"),
             )
         }
         Err(error) => Finding::new("sockets", Status::Error, error.to_string())

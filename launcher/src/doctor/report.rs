@@ -55,7 +55,7 @@ fn summary(findings: &[Finding]) -> String {
         _ => format!("{count} {name}s"),
     };
     match (count(Status::Error), count(Status::Warning)) {
-        (0, 0) => "Nothing would keep a start from working.".to_owned(),
+        (0, 0) => "A start would work.".to_owned(),
         (0, warnings) => format!("A start would work, with {}.", named(warnings, "warning")),
         (errors, warnings) => format!(
             "A start would fail: {}, {}.",

@@ -96,7 +96,7 @@ pub async fn meeting_address(place: &Place) -> Result<SocketAddr, LauncherError>
         .map_err(|error| unknown(error.to_string()))?;
     found
         .next()
-        .ok_or_else(|| unknown("it stands for no address".to_owned()))
+        .ok_or_else(|| unknown("it has no address".to_owned()))
 }
 
 /// Lets a connection say who it is. An error is a sentence for the log; the other side is told why, where it can be.
@@ -106,7 +106,7 @@ async fn greet(
     place: Place,
     agreement: Agreement,
 ) -> Result<Newcomer, String> {
-    let refused = |reason: String| format!("A connection from {address} was refused: {reason}");
+    let refused = |reason: String| format!("refused a connection from {address}: {reason}");
     let greeted = timeout(GREETING_LIMIT, async {
         let stream =
             place
@@ -114,7 +114,7 @@ async fn greet(
                 .accept(stream)
                 .await
                 .map_err(|error| match tls_error(&error) {
-                    Some(tls) => format!("its certificate, or what it sent in its place: {tls}"),
+                    Some(tls) => format!("invalid certificate: {tls}"),
                     None => error.to_string(),
                 })?;
         let mut link = Link::over(stream);
@@ -123,16 +123,16 @@ async fn greet(
                 node_rank,
                 agreement,
             })) => Ok((link, node_rank, agreement)),
-            _ => Err("it is no node of this version".to_owned()),
+            _ => Err("it is not a launcher of this version".to_owned()),
         }
     });
-    let silent = || refused("it did not say in time who it is".to_owned());
+    let silent = || refused("it did not identify itself in time".to_owned());
     let (mut link, rank, theirs) = greeted.await.map_err(|_| silent())?.map_err(refused)?;
     let difference = if (1..place.count).contains(&rank) {
         agreement.difference(&theirs)
     } else {
         Some(format!(
-            "--node-rank {rank} is not from 1 to {}",
+            "--node-rank {rank} must be from 1 to {}",
             place.count - 1
         ))
     };
@@ -159,7 +159,7 @@ async fn take_in(
     let name = node_name(rank, address);
     if let Some(other) = sessions.get(&rank) {
         let reason = format!(
-            "--node-rank {rank} is already that of the node at {}",
+            "--node-rank {rank} is already taken by the node at {}",
             other.address
         );
         refuse(&mut newcomer.link, &reason).await;
@@ -167,10 +167,10 @@ async fn take_in(
         return;
     }
     if let Err(error) = newcomer.link.say(&Message::Welcome).await {
-        warn!("{name} has gone again: {error}");
+        warn!("{name} disconnected: {error}");
         return;
     }
-    info!("{name} has come");
+    info!("{name} connected");
     let session = Session::start(rank, address, newcomer.link, Arc::clone(status));
     sessions.insert(rank, session);
 }

@@ -38,7 +38,7 @@ pub async fn join(
     status: &Arc<watch::Sender<Status>>,
 ) -> Result<Ties, LauncherError> {
     let master = format!("{}:{}", place.master_addr, place.master_port);
-    info!("Looking for node 0 at {master}");
+    info!("Connecting to node 0 at {master}");
     let deadline = Instant::now() + Duration::from_secs(limit);
     let hello = Message::Hello {
         node_rank: place.rank,
@@ -49,10 +49,7 @@ pub async fn join(
         let silent = || Err(Failure::Absent("it does not answer".to_owned()));
         let reason = match attempt.unwrap_or_else(|_| silent()) {
             Ok((link, own, node_0)) => {
-                info!(
-                    "Node 0 at {master} has taken this node in, as node {}",
-                    place.rank
-                );
+                info!("Joined node 0 at {master} as node {}", place.rank);
                 let session = Session::start(0, node_0.ip(), link, Arc::clone(status));
                 return Ok(Ties {
                     place,
@@ -103,7 +100,7 @@ async fn attempt(
         Ok(Some(Message::Welcome)) => Ok((link, own, node_0)),
         Ok(Some(Message::Failed { reason })) => Err(Failure::Refused(reason)),
         Ok(_) => Err(Failure::Refused(
-            "it closed the connection; do all nodes have certificates, or all --cluster-insecure?"
+            "it closed the connection; give certificates to all nodes, or --cluster-insecure to all"
                 .to_owned(),
         )),
         Err(error) => Err(match tls_error(&error) {
@@ -116,7 +113,7 @@ async fn attempt(
 }
 
 async fn connect(place: &Place) -> io::Result<TcpStream> {
-    let mut last = io::Error::other("the name stands for no address");
+    let mut last = io::Error::other("the name has no address");
     for address in lookup_host((place.master_addr.as_str(), place.master_port)).await? {
         let socket = if address.is_ipv4() {
             TcpSocket::new_v4()?

@@ -17,7 +17,7 @@ const TICK: Duration = Duration::from_millis(250);
 const BEAT_TICKS: u32 = 4;
 /// For so long another node may be silent before it counts as lost.
 const SILENCE_LIMIT: Duration = Duration::from_secs(5);
-const CLOSED: &str = "its launcher closed the connection without a word";
+const CLOSED: &str = "its launcher closed the connection unexpectedly";
 /// How long the last words may take.
 const CLOSE_LIMIT: Duration = Duration::from_secs(1);
 
@@ -95,7 +95,7 @@ async fn talk(
             _ = ticks.tick() => {
                 silent += TICK;
                 if silent >= SILENCE_LIMIT {
-                    return Err(format!("nothing came from it for {} s", SILENCE_LIMIT.as_secs()));
+                    return Err(format!("it sent nothing for {} s", SILENCE_LIMIT.as_secs()));
                 }
                 until_beat -= 1;
                 if until_beat == 0 {
@@ -117,7 +117,7 @@ fn failure(error: &io::Error) -> String {
     use io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
     match error.kind() {
         BrokenPipe | ConnectionReset | UnexpectedEof => CLOSED.to_owned(),
-        _ => format!("the connection has failed: {error}"),
+        _ => format!("the connection failed: {error}"),
     }
 }
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::flags::Flags;
 use super::{ProcessSpec, ShardGroup, cluster_flags, socket_path};
-use crate::args::{Args, BatchingArgs, LimitArgs, ModelArgs, ServerArgs};
+use crate::args::{Args, BatchingArgs, LimitArgs, ModelArgs, ServerArgs, TokenLimit};
 use crate::checks::max_input_tokens;
 
 const ROUTER: &str = "text-generation-router";
@@ -88,7 +88,10 @@ fn limit_flags(limits: &LimitArgs, flags: &mut Flags) {
     flags.value("--max-top-n-tokens", limits.max_top_n_tokens);
     flags.value("--max-logprobs", limits.max_logprobs);
     flags.optional("--max-input-tokens", max_input_tokens(limits));
-    flags.optional("--max-total-tokens", limits.max_total_tokens);
+    flags.optional(
+        "--max-total-tokens",
+        TokenLimit::tokens(limits.max_total_tokens),
+    );
     flags.value("--max-client-batch-size", limits.max_client_batch_size);
     flags.value("--payload-limit", limits.payload_limit);
     flags.switch("--enable-prefill-logprobs", limits.enable_prefill_logprobs);
@@ -98,9 +101,12 @@ fn batching_flags(batching: &BatchingArgs, flags: &mut Flags) {
     flags.value("--waiting-served-ratio", batching.waiting_served_ratio);
     flags.optional(
         "--max-batch-prefill-tokens",
-        batching.max_batch_prefill_tokens,
+        TokenLimit::tokens(batching.max_batch_prefill_tokens),
     );
-    flags.optional("--max-batch-total-tokens", batching.max_batch_total_tokens);
+    flags.optional(
+        "--max-batch-total-tokens",
+        TokenLimit::tokens(batching.max_batch_total_tokens),
+    );
     flags.value("--prefill-chunking", batching.prefill_chunking);
     flags.optional("--max-token-gap", batching.max_token_gap);
     flags.value("--prefix-caching", &batching.prefix_caching);
@@ -149,6 +155,15 @@ fn access_flags(server: &ServerArgs, flags: &mut Flags) {
     flags.optional("--priority-header", server.priority_header.as_ref());
 }
 
+/// Limits that the launcher passes by flag or, where they are `auto`, leaves to the router: their variables may hold
+/// what a flag of the launcher has replaced.
+const LIMITS: [&str; 4] = [
+    "MAX_INPUT_TOKENS",
+    "MAX_TOTAL_TOKENS",
+    "MAX_BATCH_PREFILL_TOKENS",
+    "MAX_BATCH_TOTAL_TOKENS",
+];
+
 /// Keys go by environment, which no list of processes shows.
 fn router_process(name: &str, args: &Args, flags: Flags) -> ProcessSpec {
     let key = args.server.api_key.clone();
@@ -158,7 +173,7 @@ fn router_process(name: &str, args: &Args, flags: Flags) -> ProcessSpec {
         program: ROUTER,
         args: flags.0,
         env: key.map(|key| ("API_KEY", key.0)).into_iter().collect(),
-        env_remove: Vec::new(),
+        env_remove: LIMITS.to_vec(),
         inherited: None,
     }
 }

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use super::flags::{Flags, name_of};
 use super::{NodeGroup, ProcessSpec, ShardGroup, Surroundings, cluster_flags};
-use crate::args::{Args, Dtype, ModelArgs, NodeArgs, RopeScaling};
+use crate::args::{Args, Dtype, ModelArgs, NodeArgs, RopeScaling, TokenLimit};
 use crate::checks::max_input_tokens;
 
 const SERVER: &str = "text-generation-server";
@@ -55,7 +55,8 @@ fn asked_flags(args: &Args, shards: usize, flags: &mut Flags) {
     model_flags(args, flags);
     flags.switch("--auto-convert", args.model.auto_convert);
     flags.optional("--max-input-tokens", max_input_tokens(&args.limits));
-    flags.optional("--max-total-tokens", args.limits.max_total_tokens);
+    let total = TokenLimit::tokens(args.limits.max_total_tokens);
+    flags.optional("--max-total-tokens", total);
     flags.value("--num-shard", shards);
 }
 

@@ -69,7 +69,7 @@ fn a_refused_shard_count_says_what_to_do() {
             .unwrap_err()
             .to_string()
     };
-    assert!(message(None, Some(1)).contains("1 visible; set CUDA_VISIBLE_DEVICES"));
+    assert!(message(None, Some(1)).contains("the launcher sees 1; set CUDA_VISIBLE_DEVICES"));
     assert!(message(None, None).contains("unknown; set CUDA_VISIBLE_DEVICES"));
     assert!(message(Some(1), None).contains("use --sharded false"));
 }
@@ -167,6 +167,7 @@ fn the_router_gets_limits_and_address() {
     insta::assert_snapshot!(render(&plain), @r"
     text-generation-router --master-shard-uds-path /run/tgi-x/shard-0 --tokenizer-name /models/m --model-id org/model --max-concurrent-requests 128 --max-best-of 2 --max-stop-sequences 4 --max-top-n-tokens 5 --max-logprobs 20 --max-client-batch-size 32 --payload-limit 2000000 --waiting-served-ratio 0 --prefill-chunking true --prefix-caching true --max-waiting-tokens 20 --step-timeout 60 --hostname 0.0.0.0 --port 3000 --validation-workers 2 --max-connections 4096 --client-timeout 60 --sse-keep-alive 15 --drain-delay 0 --graceful-termination-timeout 90 --json-output --exit-on-stdin-eof
     with ROUTER_INSTANCE=i1 COMPUTE_TYPE=1-cpu
+    without MAX_INPUT_TOKENS MAX_TOTAL_TOKENS MAX_BATCH_PREFILL_TOKENS MAX_BATCH_TOTAL_TOKENS
     ");
     let flags = "--revision r1 --tokenizer-config-path /t.json --escape-special-tokens --tool-call-parser hermes --reasoning-parser none --generation-config none --disable-grammar-support --hostname ::1 -p 8080 --max-input-length 7 \
                  --max-total-tokens 9 --enable-prefill-logprobs --max-batch-prefill-tokens 8 \
@@ -177,6 +178,7 @@ fn the_router_gets_limits_and_address() {
     insta::assert_snapshot!(render(&router(&args(flags), "/models/m", &group(2, true), None, "i1")), @r"
     text-generation-router --master-shard-uds-path /run/tgi-x/shard-0 --tokenizer-name /models/m --model-id org/model --served-model-name a --served-model-name b --revision r1 --tokenizer-config-path /t.json --escape-special-tokens --tool-call-parser hermes --reasoning-parser none --generation-config none --disable-grammar-support --max-concurrent-requests 128 --max-best-of 2 --max-stop-sequences 4 --max-top-n-tokens 5 --max-logprobs 20 --max-input-tokens 7 --max-total-tokens 9 --max-client-batch-size 32 --payload-limit 2000000 --enable-prefill-logprobs --waiting-served-ratio 0 --max-batch-prefill-tokens 8 --max-batch-total-tokens 10 --prefill-chunking true --prefix-caching true --max-waiting-tokens 20 --max-batch-size 3 --max-queue-time 1.5 --step-timeout 7 --hostname ::1 --port 8080 --validation-workers 2 --max-connections 7 --client-timeout 8 --sse-keep-alive 9 --prometheus-port 9 --prometheus-hostname ::2 --open-metrics --metrics-aliases vllm --kv-events-config {} --drain-delay 4 --graceful-termination-timeout 5 --cors-allow-origin a --cors-allow-origin b --api-key-file /keys --tenant-header x-t --priority-header x-p --json-output --exit-on-stdin-eof
     with ROUTER_INSTANCE=i1
+    without MAX_INPUT_TOKENS MAX_TOTAL_TOKENS MAX_BATCH_PREFILL_TOKENS MAX_BATCH_TOTAL_TOKENS
     ");
 }
 
@@ -196,7 +198,9 @@ fn the_check_of_the_router_gets_what_the_router_gets() {
     expected.drain(1..3);
     let without_model = router_check(&args, None);
     assert_eq!(without_model.args, expected);
-    assert_eq!(without_model.env_remove, ["TOKENIZER_NAME"]);
+    for variable in ["TOKENIZER_NAME", "MAX_TOTAL_TOKENS"] {
+        assert!(without_model.env_remove.contains(&variable));
+    }
 }
 
 #[test]

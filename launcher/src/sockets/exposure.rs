@@ -24,7 +24,7 @@ pub fn exposure(directory: &Path) -> io::Result<Option<String>> {
         if may_be_renamed_in(&fs::metadata(above)?) {
             let above = above.display();
             return Ok(Some(format!(
-                "other users may rename that directory, for they may write to {above}"
+                "other users may rename that directory, because they may write to {above}"
             )));
         }
     }

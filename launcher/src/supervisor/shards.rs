@@ -113,7 +113,7 @@ impl Shards {
         if self.keeps_standby && self.standby.is_none() {
             match Standby::prepare(&self.specs, &self.console) {
                 Ok(standby) => self.standby = Some(standby),
-                Err(error) => warn!("no shards on standby: {error}"),
+                Err(error) => warn!("cannot start standby processes of shards: {error}"),
             }
         }
     }
@@ -198,7 +198,7 @@ impl Shards {
         let seconds = self.loss_window_s;
         let reason = match self.losses.count(Instant::now()) {
             Verdict::StartAgain { losses } => {
-                warn!("{told}; starting all shards again (loss {losses} within {seconds} s)");
+                warn!("{told}; restarting all shards (loss {losses} within {seconds} s)");
                 self.state = State::Lost { told, restart };
                 return Ok(());
             }
@@ -244,7 +244,7 @@ pub async fn first_failure(processes: impl IntoIterator<Item = &Process>) -> (St
                 exit = exited => exit.to_string(),
                 () = stopped => {
                     let seconds = SILENCE_LIMIT.as_secs();
-                    format!("a signal such as SIGSTOP has stopped it, and it stood still for {seconds} s")
+                    format!("a signal such as SIGSTOP stopped it, and it did not continue for {seconds} s")
                 }
             };
             (name, what)

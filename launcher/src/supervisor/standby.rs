@@ -41,14 +41,17 @@ impl Standby {
     pub async fn begin(mut self) -> Option<Vec<Process>> {
         if let Some(process) = self.0.iter().find(|process| process.has_ended()) {
             warn!(
-                "{} cannot take over from standby: it has ended",
+                "the standby process of {} has ended, so a new one starts",
                 process.name
             );
             return None;
         }
         for process in &mut self.0 {
             if let Err(error) = process.release().await {
-                warn!("{} cannot take over from standby: {error}", process.name);
+                warn!(
+                    "the standby process of {} cannot take over, so a new one starts: {error}",
+                    process.name
+                );
                 return None;
             }
         }

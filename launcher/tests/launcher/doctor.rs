@@ -73,7 +73,7 @@ fn everything_that_is_wrong_is_said_at_once_and_the_exit_code_tells() {
     assert!(has(&ended, &["error", "software", "0.0.9"]));
     assert!(has(&ended, &["error", "memory", "1 GiB of weights"]));
     assert!(has(&ended, &["-> buy a larger one"]));
-    assert!(has(&ended, &["warning", "no model was named"]));
+    assert!(has(&ended, &["warning", "no model given"]));
     assert!(
         has(&ended, &["A start would fail: 6 errors"]),
         "{:#?}",

@@ -227,7 +227,7 @@ fn arguments_that_cannot_work_start_nothing() {
         (
             &["--speculate", "2"],
             &[],
-            "--speculate (or SPECULATE) asks for something that is not available yet",
+            "--speculate (or SPECULATE) is not supported yet",
         ),
         (
             &[],
@@ -269,7 +269,7 @@ fn a_model_must_be_named() {
     assert!(
         ended
             .error()
-            .contains("--model-id is required, for example: text-generation-launcher --model-id")
+            .contains("no model is given: name one with --model-id")
     );
 }
 

@@ -15,7 +15,7 @@ fn it_starts_everything_and_stops_the_router_before_the_shards() {
     ];
     let launcher = Launcher::start(&["--num-shard", "2"], &env);
     launcher.wait_until_ready();
-    launcher.wait_for_line(&format!("API   http://127.0.0.1:{}", launcher.port));
+    launcher.wait_for_line(&format!("API       http://127.0.0.1:{}", launcher.port));
     launcher.signal(Signal::SIGTERM);
     let ended = launcher.end();
 

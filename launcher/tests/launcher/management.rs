@@ -13,11 +13,17 @@ use crate::harness::{Launcher, free_port};
 
 /// The whole answer of a GET.
 fn ask(port: u16, path: &str) -> io::Result<String> {
-    let mut stream = TcpStream::connect(("127.0.0.1", port))?;
-    write!(
-        stream,
-        "GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
-    )?;
+    let request = format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+    answer(connect(port)?, &request)
+}
+
+fn connect(port: u16) -> io::Result<TcpStream> {
+    TcpStream::connect(("127.0.0.1", port))
+}
+
+/// The answer to a request, up to the end of the connection.
+fn answer(mut stream: TcpStream, request: &str) -> io::Result<String> {
+    stream.write_all(request.as_bytes())?;
     let mut answer = String::new();
     stream.read_to_string(&mut answer)?;
     Ok(answer)
@@ -71,6 +77,23 @@ fn it_tells_the_phases_of_the_start_and_then_is_the_routers() {
     asking.join().unwrap().expect("an answer to every question");
     let answer = ask(port, "/health").unwrap();
     assert!(answer.contains("x-router-instance: "), "{answer}");
+    launcher.signal(Signal::SIGTERM);
+    assert_eq!(launcher.end().code, Some(0));
+}
+
+#[test]
+fn connections_from_before_the_router_are_answered() {
+    let port = free_port();
+    let launcher = start(port, &[("FAKE_ROUTER", "gate")]);
+    launcher.wait_for_event("router", "waits");
+    let early = connect(port).unwrap();
+    // Connections are accepted in order: an answer to a later one shows that the launcher has the first.
+    assert_eq!(phase(port), "warming up");
+    launcher.signal_child("router", Signal::SIGUSR2);
+    launcher.wait_until_ready();
+    // A client that would keep the connection.
+    let answer = answer(early, "GET /live HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
     launcher.signal(Signal::SIGTERM);
     assert_eq!(launcher.end().code, Some(0));
 }

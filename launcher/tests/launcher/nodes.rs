@@ -113,12 +113,12 @@ fn whatever_is_lost_ends_all_nodes_in_time_and_is_named() {
         (
             |nodes| nodes[1].signal(Signal::SIGKILL),
             0,
-            "node 1 (127.0.0.3) is lost: its launcher closed the connection without a word",
+            "node 1 (127.0.0.3) is lost: its launcher closed the connection unexpectedly",
         ),
         (
             |nodes| nodes[0].signal(Signal::SIGKILL),
             1,
-            "node 0 (127.0.0.2) is lost: its launcher closed the connection without a word",
+            "node 0 (127.0.0.2) is lost: its launcher closed the connection unexpectedly",
         ),
         (
             |nodes| nodes[1].signal_child("shard 1", Signal::SIGKILL),
@@ -162,7 +162,7 @@ fn a_node_that_would_serve_something_else_is_refused_and_told_why() {
     assert!(ended[1].error().contains(said), "{}", ended[1].error());
     let refused = ended[0].output.iter().any(|line| line.contains(said));
     assert!(refused, "{:#?}", ended[0].output);
-    let missing = "node 1 did not come within 3 s";
+    let missing = "node 1 did not connect within 3 s";
     assert!(ended[0].error().contains(missing), "{}", ended[0].error());
     assert!(ended.iter().all(|node| node.code == Some(1)));
 }
@@ -177,7 +177,7 @@ fn a_node_that_is_alone_says_whom_it_misses() {
     );
     let ended = alone.end();
     let said = format!(
-        "node 0 was not found at 127.0.0.2:{} within 1 s",
+        "cannot connect to node 0 at 127.0.0.2:{} within 1 s",
         nodes.port
     );
     assert!(ended.error().contains(&said), "{}", ended.error());

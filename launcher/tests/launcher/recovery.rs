@@ -6,7 +6,7 @@ use crate::harness::{Ended, Launcher};
 
 /// The line of the launcher that tells of a loss.
 fn loss(ended: &Ended) -> &str {
-    let line = |line: &&String| line.contains("WARN") && line.contains("starting all shards again");
+    let line = |line: &&String| line.contains("WARN") && line.contains("restarting all shards");
     ended.output.iter().find(line).unwrap()
 }
 
@@ -21,7 +21,7 @@ fn all_shards_start_again_on_the_same_sockets_and_the_router_goes_on() {
 
     assert_eq!(ended.code, Some(0), "{:#?}", ended.output);
     let expected = "shard 1 stopped: exit code 1: RuntimeError: the device is lost; \
-                    starting all shards again (loss 1 within 600 s)";
+                    restarting all shards (loss 1 within 600 s)";
     assert!(loss(&ended).ends_with(expected), "{}", loss(&ended));
     assert_eq!(ended.starts_of("router").len(), 1);
     let (first, second) = (ended.starts_of("shard 0"), ended.starts_of("shard 1"));
@@ -79,7 +79,7 @@ fn a_shard_that_has_ended_on_standby_is_started_as_usual() {
     let ended = launcher.end();
 
     assert_eq!(ended.code, Some(0), "{:#?}", ended.output);
-    let told = |line: &String| line.contains("shard 1 cannot take over from standby");
+    let told = |line: &String| line.contains("the standby process of shard 1");
     assert!(ended.output.iter().any(told), "{:#?}", ended.output);
     for shard in ["shard 0", "shard 1"] {
         let starts = ended.starts_of(shard);
@@ -110,7 +110,7 @@ fn a_shard_that_hangs_while_it_starts_is_found() {
     launcher.signal_child("shard 1", Signal::SIGSTOP);
     let ended = launcher.end();
     assert_eq!(ended.code, Some(1), "{:#?}", ended.output);
-    let expected = "shard 1 could not start: a signal such as SIGSTOP has stopped it, and it stood still for 5 s";
+    let expected = "shard 1 could not start: a signal such as SIGSTOP stopped it, and it did not continue for 5 s";
     assert!(ended.error().ends_with(expected), "{}", ended.error());
     ended.assert_nothing_left();
 }
@@ -139,7 +139,7 @@ fn a_shard_that_says_it_does_not_serve_is_replaced() {
     launcher.signal(Signal::SIGTERM);
     let ended = launcher.end();
     assert_eq!(ended.code, Some(0), "{:#?}", ended.output);
-    let expected = "shard 0 said of itself that it does not serve for 5 s";
+    let expected = "shard 0 reported NOT_SERVING for 5 s";
     assert!(loss(&ended).contains(expected), "{}", loss(&ended));
 }
 

@@ -80,7 +80,7 @@ fn a_check_that_is_killed_refuses_nothing() {
     let env = [("FAKE_CHECK", "killed"), ("FAKE_DOWNLOAD", "gate")];
     let launcher = Launcher::start(&[], &env);
     let download = launcher.wait_for_event("download", "waits");
-    launcher.wait_for_line("the check of the router was ended: signal: 9");
+    launcher.wait_for_line("the check of the router ended early: signal: 9");
     kill(download, Signal::SIGUSR1).unwrap();
     launcher.wait_until_ready();
     launcher.signal(Signal::SIGTERM);

@@ -2,6 +2,8 @@
 
 use serde_json::{Value, json};
 
+use super::surrogates::mend_surrogates;
+
 /// Under this key stand arguments that are no JSON object: mostly text that was cut at the limit of tokens. Anthropic's
 /// documentation names the key for clients that meet such input in a stream.
 const INVALID_JSON: &str = "INVALID_JSON";
@@ -18,7 +20,10 @@ pub fn arguments_object(arguments: &Value) -> Value {
     if text.trim().is_empty() {
         return json!({});
     }
-    match serde_json::from_str(&text) {
+    // They stand in a string, in which the escapes of the body have not been mended.
+    let mut mended = text.clone().into_bytes();
+    mend_surrogates(&mut mended);
+    match serde_json::from_slice(&mended) {
         Ok(object @ Value::Object(_)) => object,
         Ok(Value::Null) => json!({}),
         _ => json!({ INVALID_JSON: text }),
@@ -52,6 +57,10 @@ mod tests {
             (json!(" \n"), json!({})),
             (json!("null"), json!({})),
             (json!("{\"a\": "), invalid("{\"a\": ")),
+            (
+                json!(r#"{"a": "x\ud83d", "b": "\ud83d\ude00"}"#),
+                json!({"a": "x\u{fffd}", "b": "\u{1f600}"}),
+            ),
             (
                 json!("{\"a\": \"say \"hi\"\"}"),
                 invalid("{\"a\": \"say \"hi\"\"}"),

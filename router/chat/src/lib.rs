@@ -17,6 +17,7 @@ mod limits;
 mod messages;
 mod python;
 mod source;
+mod surrogates;
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -30,6 +31,7 @@ pub use self::arguments::arguments_object;
 use self::compiled::Compiled;
 pub use self::error::ChatTemplateError;
 pub use self::limits::{Limit, Limits};
+pub use self::surrogates::mend_surrogates;
 
 /// Name of the template of a model that has several, where nothing asks for another.
 const DEFAULT: &str = "default";

@@ -1,9 +1,15 @@
 //! Errors that a front end maps to a status; the table is `docs/errors.md`.
 
+mod given;
+mod overflow;
+
 use std::time::Duration;
 
 use text_generation_client::ClientError;
 pub use text_generation_grammar::GrammarError;
+
+pub use self::given::Given;
+pub use self::overflow::{Overflow, PromptTokens};
 
 /// Why a request was refused before it was queued. The text names the field and the limit.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
@@ -49,9 +55,12 @@ pub enum ValidationError {
     PrefillDetailsStream,
     #[error("`temperature` must be strictly positive")]
     Temperature,
+    /// A number that was read as an infinity.
+    #[error("`{field}` must be <= {:e}", f32::MAX)]
+    TooLarge { field: &'static str },
     #[error("`repetition_penalty` must be strictly positive")]
     RepetitionPenalty,
-    #[error("`repetition_penalty` must be >= {min:e} and <= {max:e}. Given: {given:e}")]
+    #[error("`repetition_penalty` must be >= {min:e} and <= {max:e}. Given: {:e}", Given(*given))]
     RepetitionPenaltyRange { min: f32, max: f32, given: f32 },
     #[error("`frequency_penalty` must be >= -2.0 and <= 2.0")]
     FrequencyPenalty,
@@ -67,7 +76,10 @@ pub enum ValidationError {
     MinP,
     #[error("`logit_bias` supports up to {max} token ids. Given: {given}")]
     LogitBiasLength { max: usize, given: usize },
-    #[error("`logit_bias` must be >= -100.0 and <= 100.0. Given: {bias} for the token id {id}")]
+    #[error(
+        "`logit_bias` must be >= -100.0 and <= 100.0. Given: {} for the token id {id}",
+        Given(*bias)
+    )]
     LogitBias { id: u32, bias: f32 },
     #[error("`{field}` contains the token id {id}, but the model knows only ids below {max}")]
     TokenId {
@@ -77,6 +89,9 @@ pub enum ValidationError {
     },
     #[error("`truncate` must be strictly positive and less than {max}. Given: {given}")]
     Truncate { max: u32, given: usize },
+    /// The same on the routes of OpenAI, where -1 has a meaning.
+    #[error("`truncate` must be -1, or >= 1 and <= {max}. Given: {given}")]
+    TruncatePrompt { max: u32, given: usize },
     #[error("`max_new_tokens` must be strictly positive")]
     NegativeMaxNewTokens,
     #[error("`min_new_tokens` must be <= `max_new_tokens`, which is {max}. Given: {given}")]
@@ -91,6 +106,11 @@ pub enum ValidationError {
         /// Whether the request says `new` itself.
         asked: bool,
     },
+    /// Of a prompt that would be cut to what fits, and of which not one token does.
+    #[error(
+        "`max_new_tokens` must be < {max}, which is for prompt and answer together. Given: {new}"
+    )]
+    NoRoom { max: u32, new: u32 },
     /// `total` is for prompt and answer together.
     #[error("`inputs` must have less than {max} tokens. Given: {given}")]
     InputLength { max: u32, given: u32, total: u32 },
@@ -159,13 +179,19 @@ impl ValidationError {
             } => Overflow {
                 context: max,
                 most_input: max.saturating_sub(1),
-                inputs: inputs as usize,
+                inputs: PromptTokens::Exactly(inputs as usize),
                 new: asked.then_some(new),
+            },
+            Self::NoRoom { max, new } => Overflow {
+                context: max,
+                most_input: max.saturating_sub(1),
+                inputs: PromptTokens::Cut,
+                new: Some(new),
             },
             Self::InputLength { max, given, total } => Overflow {
                 context: total,
                 most_input: max,
-                inputs: given as usize,
+                inputs: PromptTokens::Exactly(given as usize),
                 new: None,
             },
             Self::InputBytes {
@@ -173,25 +199,12 @@ impl ValidationError {
             } => Overflow {
                 context: total,
                 most_input: max,
-                inputs: least,
+                inputs: PromptTokens::AtLeast(least),
                 new: None,
             },
             _ => return None,
         })
     }
-}
-
-/// How far a request is too long for the context, in tokens.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Overflow {
-    /// The most of prompt and answer together.
-    pub context: u32,
-    /// The most of a prompt.
-    pub most_input: u32,
-    /// Of this prompt, or the least that it can have where it was not tokenised.
-    pub inputs: usize,
-    /// Of the answer, where the request says how many.
-    pub new: Option<u32>,
 }
 
 /// The limit for which a request has to come back later.
@@ -249,6 +262,9 @@ pub enum InferError {
     IncompleteGeneration,
     #[error("Incomplete generation stream")]
     IncompleteGenerationStream,
+    /// No thread is left that compiles grammars.
+    #[error("Grammars are unavailable: {}", GrammarError::Stuck)]
+    GrammarsStuck,
     /// The server is stopping and takes no new request.
     #[error("The server is shutting down")]
     ShuttingDown,
@@ -264,6 +280,7 @@ impl InferError {
             Self::Grammar(_) => "grammar",
             Self::IncompleteGeneration => "incomplete_generation",
             Self::IncompleteGenerationStream => "incomplete_generation_stream",
+            Self::GrammarsStuck => "grammars_stuck",
             Self::ShuttingDown => "shutting_down",
         }
     }
@@ -281,10 +298,11 @@ impl InferError {
 impl From<ValidationError> for InferError {
     fn from(error: ValidationError) -> Self {
         match error {
-            // Nothing is wrong with the request: too many grammars wait to be compiled.
+            // Nothing is wrong with the request: too many grammars wait to be compiled, or nobody is left who could.
             ValidationError::Grammar(GrammarError::Overloaded) => {
                 Self::Overloaded(Overload::Grammars)
             }
+            ValidationError::Grammar(GrammarError::Stuck) => Self::GrammarsStuck,
             error => Self::Validation(error),
         }
     }

@@ -16,7 +16,7 @@ use crate::error::InferError;
 use crate::types::RequestInstants;
 
 /// Why requests fail. Those after `shutting_down` are refused by the front end before their body was read.
-pub const FAILURES: [&str; 13] = [
+pub const FAILURES: [&str; 14] = [
     "overloaded",
     "validation",
     "template",
@@ -25,6 +25,7 @@ pub const FAILURES: [&str; 13] = [
     "generation",
     "grammar",
     "internal",
+    "grammars_stuck",
     "shutting_down",
     "malformed_json",
     "unsupported_media_type",
@@ -224,6 +225,7 @@ impl MethodMetrics {
 pub(crate) struct GrammarMetrics {
     pub(crate) compile: Histogram,
     pub(crate) mask: Histogram,
+    pub(crate) stuck_threads: Gauge,
 }
 
 impl GrammarMetrics {
@@ -231,6 +233,7 @@ impl GrammarMetrics {
         Self {
             compile: histogram!(GRAMMAR_COMPILE_DURATION),
             mask: histogram!(GRAMMAR_MASK_DURATION),
+            stuck_threads: gauge!(GRAMMAR_STUCK_THREADS),
         }
     }
 }

@@ -8,7 +8,16 @@ use tokio::sync::watch;
 use crate::{Grammar, GrammarError};
 
 pub(crate) type Outcome = Result<Arc<Grammar>, GrammarError>;
-type Waiting = watch::Receiver<Option<Outcome>>;
+type Waiting = watch::Receiver<Progress>;
+
+/// How far a compilation is.
+#[derive(Debug)]
+pub(crate) enum Progress {
+    /// No thread was free yet.
+    Waits,
+    Runs,
+    Ended(Outcome),
+}
 
 /// A source that is being compiled is compiled once, however many ask for it meanwhile.
 #[derive(Debug)]
@@ -40,7 +49,7 @@ pub(crate) enum Lookup {
     /// Someone compiles it.
     Pending(Waiting),
     /// The caller has to compile it, and to call [`Cache::finish`] in any case.
-    Missing(watch::Sender<Option<Outcome>>, Waiting),
+    Missing(watch::Sender<Progress>, Waiting),
 }
 
 impl Cache {
@@ -57,10 +66,12 @@ impl Cache {
         if let Some(grammar) = state.touch(key) {
             return Lookup::Ready(grammar);
         }
-        if let Some(waiting) = state.pending.get(key) {
+        // A compilation that panicked has ended without a word.
+        let pending = state.pending.get(key);
+        if let Some(waiting) = pending.filter(|waiting| waiting.has_changed().is_ok()) {
             return Lookup::Pending(waiting.clone());
         }
-        let (sender, waiting) = watch::channel(None);
+        let (sender, waiting) = watch::channel(Progress::Waits);
         state.pending.insert(key.clone(), waiting.clone());
         Lookup::Missing(sender, waiting)
     }

@@ -31,9 +31,15 @@ pub enum GrammarError {
     /// Compilation took longer than [`crate::CompilerLimits::time`].
     #[error("{part} was not compiled within {} ms: simplify it", limit.as_millis())]
     TooSlow { part: &'static str, limit: Duration },
-    /// Every worker is busy and the queue is full.
+    /// Every worker is busy, and the queue is full or the grammar's turn did not come within
+    /// [`crate::CompilerLimits::time`].
     #[error("too many grammars are waiting to be compiled: try again")]
     Overloaded,
+    /// As many grammars as there are threads, and more that took their places, have been compiled for too long.
+    #[error(
+        "every thread that compiles grammars is stuck: use a grammar that was used before, or try again later"
+    )]
+    Stuck,
     /// The next token cannot be found within the limits of a step.
     #[error(
         "the grammar of this request is too complex to be followed here ({reason}): simplify it"

@@ -1,21 +1,24 @@
 //! A compiled grammar.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use llguidance::api::{GrammarInit, ParserLimits, TopLevelGrammar};
+use llguidance::api::{GrammarInit, TopLevelGrammar};
 use llguidance::{Logger, TokenParser};
 use toktrie::InferenceCapabilities;
 
 use crate::clock::Clock;
 use crate::lower::warning;
 use crate::matcher::Matcher;
-use crate::{GrammarError, Vocabulary};
+use crate::{CompilerLimits, GrammarError, Mask, Vocabulary, places};
 
 /// A compiled source, shared among all samples that follow it.
 pub struct Grammar {
     /// Never moved on: every matcher begins as a copy of its own, so no sample uses up another one's limits.
     start: Mutex<TokenParser>,
+    /// The mask of the first token, once it was asked for.
+    first: OnceLock<Mask>,
+    sample_items: usize,
     clock: Arc<Clock>,
     not_enforced: Vec<String>,
     bytes: usize,
@@ -25,7 +28,7 @@ impl Grammar {
     /// Compiles `grammar`; `part` names the source in errors.
     pub(crate) fn new(
         vocabulary: &Vocabulary,
-        limits: &ParserLimits,
+        limits: &CompilerLimits,
         clock: Arc<Clock>,
         part: &'static str,
         grammar: TopLevelGrammar,
@@ -35,9 +38,12 @@ impl Grammar {
             GrammarInit::Serialized(grammar),
             Logger::new(0, 0),
             InferenceCapabilities::default(),
-            limits.clone(),
+            limits.parser(),
         );
         let mut parser = parser.map_err(|error| compile_error(part, &error.to_string()))?;
+        if !places::within(parser.parser.grammar(), limits.places) {
+            return Err(too_many_at_one_place(part, limits.places));
+        }
         parser.start_without_prompt();
         let warnings = parser.grammar_warnings();
         not_enforced.extend(warnings.iter().filter_map(|text| warning(text)));
@@ -45,6 +51,8 @@ impl Grammar {
         let bytes = parser.parser.lexer_stats().num_bytes;
         Ok(Self {
             start: Mutex::new(parser),
+            first: OnceLock::new(),
+            sample_items: limits.sample_items,
             clock,
             not_enforced,
             bytes,
@@ -54,7 +62,20 @@ impl Grammar {
     /// A new sample at the beginning of the grammar.
     pub fn matcher(&self) -> Matcher {
         let start = self.start.lock().unwrap_or_else(PoisonError::into_inner);
-        Matcher::new(start.deep_clone(), &self.clock)
+        let first = self.first.get().cloned();
+        Matcher::new(start.deep_clone(), &self.clock, self.sample_items, first)
+    }
+
+    /// The tokens that may come first. They are found once for all samples.
+    ///
+    /// # Errors
+    /// As [`Matcher::mask`].
+    pub fn first_mask(&self) -> Result<Mask, GrammarError> {
+        if let Some(first) = self.first.get() {
+            return Ok(first.clone());
+        }
+        let first = self.matcher().mask()?;
+        Ok(self.first.get_or_init(|| first).clone())
     }
 
     /// What the source asks for and masks do not ensure: keywords of the schema with their places.
@@ -78,8 +99,18 @@ impl fmt::Debug for Grammar {
     }
 }
 
+fn too_many_at_one_place(part: &'static str, limit: usize) -> GrammarError {
+    GrammarError::TooComplex {
+        part,
+        reason: format!(
+            "more than {limit} of its rules may begin at one place, where an object of a schema has four for each \
+             property that is not in `required`"
+        ),
+    }
+}
+
 fn compile_error(part: &'static str, message: &str) -> GrammarError {
-    let reason = first_line(message);
+    let reason = regex_problem(part, message).unwrap_or_else(|| first_line(message));
     if reason.starts_with("panic") {
         return GrammarError::Internal { reason };
     }
@@ -91,6 +122,35 @@ fn compile_error(part: &'static str, message: &str) -> GrammarError {
     }
     GrammarError::Invalid { part, reason }
 }
+
+/// What is wrong with a regular expression, and where: the library draws that on several lines, the last of which says
+/// what it is. It counts characters as the engine reads them, which writes `\d` as `[0-9]`: no number is repeated.
+fn regex_problem(part: &'static str, message: &str) -> Option<String> {
+    let (head, drawn) = message.split_once("regex parse error:\n")?;
+    let lines: Vec<&str> = drawn.lines().collect();
+    let end = lines.iter().position(|line| line.starts_with("error: "))?;
+    let problem = lines.get(end)?.strip_prefix("error: ")?;
+    let place = match &lines[..end] {
+        // Both are indented by as much.
+        [regex, marks] => marks.find('^').map(|at| {
+            let rest: String = regex.chars().skip(at).take(SHOWN_OF_REGEX).collect();
+            match rest.as_str() {
+                "" => ", at its end".to_owned(),
+                rest => format!(", at `{rest}`"),
+            }
+        }),
+        _ => None,
+    };
+    let problem = format!("{problem}{}", place.unwrap_or_default());
+    Some(match part {
+        // There is nothing else that it could be about.
+        "the regex" => problem,
+        _ => first_line(&format!("{head}{problem}")),
+    })
+}
+
+/// Characters from the wrong place on that a message repeats.
+const SHOWN_OF_REGEX: usize = 40;
 
 /// The library adds its state, source lines and backtraces on further lines, and whole sources to some messages.
 pub(crate) fn first_line(message: &str) -> String {

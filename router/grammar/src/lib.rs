@@ -7,19 +7,24 @@
 mod cache;
 mod clock;
 mod compiler;
+mod engine;
 mod error;
 mod grammar;
+mod limits;
 mod lower;
 mod mask;
 mod matcher;
+mod places;
 mod source;
 mod vocabulary;
 mod workers;
 
-pub use compiler::{Compiler, CompilerLimits};
+pub use compiler::Compiler;
 pub use error::GrammarError;
 pub use grammar::Grammar;
+pub use limits::CompilerLimits;
 pub use mask::{Mask, MaskForm};
 pub use matcher::Matcher;
 pub use source::GrammarSource;
 pub use vocabulary::{TokenEntry, Vocabulary};
+pub use workers::StuckThreads;

@@ -21,18 +21,31 @@ pub struct Matcher {
     watch: Arc<Watch>,
     /// The mask of this position, once it was asked for.
     mask: Option<Mask>,
+    /// Items of the parser that it keeps, about, and may keep.
+    items: usize,
+    most_items: usize,
+    /// Those that the last look at the end made, and the next token makes again for nothing.
+    looked: usize,
     finished: bool,
     failed: Option<GrammarError>,
 }
 
 impl Matcher {
-    /// Of a parser that has accepted nothing yet.
-    pub(crate) fn new(mut parser: TokenParser, clock: &Clock) -> Self {
+    /// Of a parser that has accepted nothing yet, with the mask of the first token where it is known.
+    pub(crate) fn new(
+        mut parser: TokenParser,
+        clock: &Clock,
+        most_items: usize,
+        first: Option<Mask>,
+    ) -> Self {
         let watch = clock.watch(parser.enable_cancellation());
         Self {
             parser,
             watch,
-            mask: None,
+            mask: first,
+            items: 0,
+            most_items,
+            looked: 0,
             finished: false,
             failed: None,
         }
@@ -73,19 +86,36 @@ impl Matcher {
             return Ok(());
         }
         let allowed = self.mask.take().is_some_and(|mask| mask.allows(id));
-        let outcome = self.run(|parser| match parser.consume_token(id) {
-            Ok(_) => advance(parser).map(Ok),
-            Err(error) => Ok(Err(first_line(&error.to_string()))),
+        let made = |parser: &TokenParser| parser.parser_stats().all_items;
+        let outcome = self.run(|parser| {
+            let before = made(parser);
+            if let Err(error) = parser.consume_token(id) {
+                return Ok(Err(first_line(&error.to_string())));
+            }
+            let after = made(parser);
+            let finished = advance(parser)?;
+            Ok(Ok((finished, after - before, made(parser) - after)))
         })?;
         match outcome {
-            Ok(finished) => {
+            Ok((finished, taken, looked)) => {
                 self.finished = finished;
-                Ok(())
+                self.keep(taken.saturating_sub(self.looked), looked)
             }
             // The parser keeps some of its limits to itself.
             Err(reason) if allowed => Err(self.fail(GrammarError::OutOfFuel { reason })),
             Err(_) => Err(self.fail(GrammarError::Rejected { id })),
         }
+    }
+
+    /// Counts the items that a token has added.
+    fn keep(&mut self, items: usize, looked: usize) -> Result<(), GrammarError> {
+        self.items += items;
+        self.looked = looked;
+        if self.items <= self.most_items {
+            return Ok(());
+        }
+        let reason = format!("the text so far takes more than {} items", self.most_items);
+        Err(self.fail(GrammarError::OutOfFuel { reason }))
     }
 
     /// Whether nothing but the end may follow.

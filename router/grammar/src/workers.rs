@@ -1,52 +1,158 @@
 //! Threads that compile grammars.
 
+mod replace;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{HashMap, VecDeque};
 use std::num::NonZero;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
+use std::time::{Duration, Instant};
 
 use crate::GrammarError;
 
 /// The library goes down into nested schemas and rules by recursion. Memory is only taken where a stack is used.
 const STACK: usize = 256 << 20;
 
-type Job = Box<dyn FnOnce() + Send>;
+pub(crate) type Job = Box<dyn FnOnce() + Send>;
+/// Is told how many threads are stuck whenever that changes, while nothing else about them can.
+pub type StuckThreads = Box<dyn Fn(usize) + Send + Sync>;
 
-/// They end when this is dropped.
-#[derive(Debug)]
+/// How many threads there are and what they may do.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct WorkerLimits {
+    pub threads: NonZero<usize>,
+    /// Jobs that may wait beside those that run.
+    pub queue: usize,
+    /// How long a job may take. A thread whose job takes longer is stuck: nothing can end it, so another one takes its
+    /// place.
+    pub time: Duration,
+    /// Stuck threads that are replaced. After so many, each further one leaves a thread less.
+    pub replaced: usize,
+}
+
+/// They end when this is dropped, those that are stuck when their job ends.
 pub(crate) struct Workers {
-    jobs: SyncSender<Job>,
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    limits: WorkerLimits,
+    on_stuck: StuckThreads,
+    state: Mutex<State>,
+    /// A job waits, or all is over.
+    waiting: Condvar,
+    /// A job has begun, or all is over.
+    begun: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    jobs: VecDeque<Job>,
+    /// When each thread at work began; those that are stuck are not among them.
+    running: HashMap<u64, Instant>,
+    threads_started: u64,
+    /// Threads that are not stuck.
+    able: usize,
+    stuck: usize,
+    closed: bool,
 }
 
 impl Workers {
-    /// `queue` jobs may wait beside those that run.
-    pub fn new(threads: NonZero<usize>, queue: usize) -> Self {
-        let (jobs, receiver) = sync_channel::<Job>(queue);
-        let receiver = Arc::new(Mutex::new(receiver));
-        for index in 0..threads.get() {
-            let receiver = receiver.clone();
-            // Where no thread can be started at all the receiver is gone, and every job is refused.
-            let _ = thread::Builder::new()
-                .name(format!("grammar-{index}"))
-                .stack_size(STACK)
-                .spawn(move || work(&receiver));
+    pub fn new(limits: WorkerLimits, on_stuck: StuckThreads) -> Self {
+        let shared = Arc::new(Shared {
+            limits,
+            on_stuck,
+            state: Mutex::default(),
+            waiting: Condvar::new(),
+            begun: Condvar::new(),
+        });
+        for _ in 0..limits.threads.get() {
+            shared.start(&mut shared.state());
         }
-        Self { jobs }
+        shared.watch();
+        Self { shared }
     }
 
     /// Runs `job` as soon as a thread is free. A job that panics ends alone.
+    ///
+    /// # Errors
+    /// `Overloaded` where the queue is full, `Stuck` where no thread is left.
     pub fn submit(&self, job: Job) -> Result<(), GrammarError> {
-        self.jobs
-            .try_send(job)
-            .map_err(|_| GrammarError::Overloaded)
+        let mut state = self.shared.state();
+        if state.able == 0 {
+            return Err(GrammarError::Stuck);
+        }
+        if state.jobs.len() >= self.shared.limits.queue {
+            return Err(GrammarError::Overloaded);
+        }
+        state.jobs.push_back(job);
+        self.shared.waiting.notify_one();
+        Ok(())
     }
 }
 
-fn work(jobs: &Mutex<Receiver<Job>>) {
-    loop {
-        let job = jobs.lock().unwrap_or_else(PoisonError::into_inner).recv();
-        let Ok(job) = job else { return };
-        let _ = catch_unwind(AssertUnwindSafe(job));
+impl Drop for Workers {
+    fn drop(&mut self) {
+        let mut state = self.shared.state();
+        state.closed = true;
+        state.jobs.clear();
+        self.shared.waiting.notify_all();
+        self.shared.begun.notify_all();
+    }
+}
+
+impl std::fmt::Debug for Workers {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter
+            .debug_struct("Workers")
+            .field("limits", &self.shared.limits)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Shared {
+    /// Starts a thread. Where the machine has none left there is one less.
+    fn start(self: &Arc<Self>, state: &mut State) {
+        let id = state.threads_started;
+        let shared = self.clone();
+        let started = thread::Builder::new()
+            .name(format!("grammar-{id}"))
+            .stack_size(STACK)
+            .spawn(move || shared.work(id));
+        state.threads_started += 1;
+        state.able += usize::from(started.is_ok());
+    }
+
+    fn work(&self, id: u64) {
+        while let Some(job) = self.next(id) {
+            let _ = catch_unwind(AssertUnwindSafe(job));
+            if !self.goes_on(id) {
+                return;
+            }
+        }
+    }
+
+    /// Waits for a job; nothing once all is over.
+    fn next(&self, id: u64) -> Option<Job> {
+        let mut state = self.state();
+        loop {
+            if state.closed {
+                return None;
+            }
+            if let Some(job) = state.jobs.pop_front() {
+                state.running.insert(id, Instant::now());
+                self.begun.notify_one();
+                return Some(job);
+            }
+            let woken = self.waiting.wait(state);
+            state = woken.unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -203,19 +203,6 @@ async fn a_token_that_takes_too_long_is_an_error_of_its_sample_alone() {
 }
 
 #[tokio::test]
-async fn time_is_limited() {
-    let limits = CompilerLimits {
-        time: Duration::ZERO,
-        ..CompilerLimits::default()
-    };
-    let compiler = Compiler::new(vocabulary(), limits);
-    // Takes many times as long as it takes to look at the answer for the first time.
-    let source = GrammarSource::Choice((0..5000).map(|index| format!("choice {index}")).collect());
-    let error = compiler.compile(source).await.unwrap_err();
-    assert!(matches!(error, GrammarError::TooSlow { .. }), "{error}");
-}
-
-#[tokio::test]
 async fn equal_sources_are_compiled_once() {
     let compiler = Compiler::new(vocabulary(), CompilerLimits::default());
     let compile = || compiler.compile(GrammarSource::JsonObject);

@@ -77,20 +77,28 @@ async fn a_regex_matches_the_whole_text() {
     )
     .await;
     check(GrammarSource::Regex(r"^\d+$".into()), &["12"], &["1a", "٣"]).await;
-    for regex in ["(", "(?=a)b", r"(a)\1"] {
+    // What is wrong and where, in one line.
+    for (regex, problem) in [
+        ("(", "unclosed group, at `(`"),
+        (r"\d+(a", "unclosed group, at `(a`"),
+        (
+            "(?=a)b",
+            "look-around, including look-ahead and look-behind, is not supported, at `(?=a)b`",
+        ),
+        (r"(a)\1", r"backreferences are not supported, at `\1`"),
+        (
+            "a{5,2}",
+            "invalid repetition count range, the start must be <= the end, at `{5,2}`",
+        ),
+    ] {
         let error = compile(GrammarSource::Regex(regex.into()))
             .await
             .unwrap_err();
-        assert!(
-            matches!(
-                error,
-                GrammarError::Invalid {
-                    part: "the regex",
-                    ..
-                }
-            ),
-            "{error}"
-        );
+        let expected = GrammarError::Invalid {
+            part: "the regex",
+            reason: problem.to_owned(),
+        };
+        assert_eq!(error, expected);
     }
 }
 

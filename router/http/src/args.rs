@@ -10,6 +10,7 @@ use axum::http::{HeaderName, HeaderValue, header};
 use clap::builder::BoolishValueParser;
 use clap::{ArgAction, Parser, Subcommand, value_parser};
 use text_generation_formats::Format;
+use text_generation_process::amounts::{mebibytes, tokens};
 
 use crate::aliases::MetricsAliases;
 use crate::api_keys::KeyLines;
@@ -41,199 +42,214 @@ pub struct Cli {
 pub enum Command {
     /// Print the OpenAPI document as JSON and exit.
     PrintSchema,
-    /// Say whether a start with these flags would work, as far as that can be told without shards. The files of the model
-    /// are read where `--tokenizer-name` names their folder. No port is opened.
+    /// Check whether a start with these flags would work, as far as possible without shards. Reads the files of the model
+    /// where `--tokenizer-name` names their folder. Opens no port.
     Check(Box<Config>),
 }
 
 /// Everything that the operator decides.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Config {
-    /// Most requests at once; the next is answered with 429.
-    #[arg(long, env, default_value_t = 128, value_parser = value_parser!(u32).range(1..))]
+    /// Maximum number of requests that run or wait at once; further ones get status 429.
+    #[arg(long, env, value_name = "REQUESTS", default_value_t = 128, value_parser = value_parser!(u32).range(1..))]
     pub max_concurrent_requests: u32,
-    /// Largest `best_of`.
-    #[arg(long, env, default_value_t = 2, value_parser = value_parser!(u32).range(1..))]
+    /// Maximum `best_of` of a request.
+    #[arg(long, env, value_name = "N", default_value_t = 2, value_parser = value_parser!(u32).range(1..))]
     pub max_best_of: u32,
-    /// Most stop sequences of a request.
-    #[arg(long, env, default_value_t = 4)]
+    /// Maximum number of stop sequences per request.
+    #[arg(long, env, value_name = "N", default_value_t = 4)]
     pub max_stop_sequences: u32,
-    /// Largest `top_n_tokens`; the shards give at most 20.
-    #[arg(long, env, default_value_t = 5, value_parser = value_parser!(u32).range(..=20))]
+    /// Maximum `top_n_tokens` of a request, at most 20.
+    #[arg(long, env, value_name = "N", default_value_t = 5, value_parser = value_parser!(u32).range(..=20))]
     pub max_top_n_tokens: u32,
-    /// Largest `top_logprobs` of a chat and `logprobs` of a completion.
-    #[arg(long, env, default_value_t = 20, value_parser = value_parser!(u32).range(..=20))]
+    /// Maximum `top_logprobs` of a chat and `logprobs` of a completion, at most 20.
+    #[arg(long, env, value_name = "N", default_value_t = 20, value_parser = value_parser!(u32).range(..=20))]
     pub max_logprobs: u32,
-    /// Most prompt tokens of a request; derived from the model when unset.
-    #[arg(long, env, value_parser = value_parser!(u32).range(1..))]
+    /// Maximum number of input tokens per request, such as 32768, 32k (32,000) or 32K (32,768). Default: one less than
+    /// `--max-total-tokens`.
+    #[arg(long, env, value_name = "TOKENS", value_parser = tokens(1))]
     pub max_input_tokens: Option<u32>,
-    /// Most tokens of a request, prompt and answer together; derived from the model when unset.
-    #[arg(long, env, value_parser = value_parser!(u32).range(2..))]
+    /// Maximum number of tokens per request, input and output together. Default: the context length of the model, or as
+    /// much of it as fits into memory.
+    #[arg(long, env, value_name = "TOKENS", value_parser = tokens(2))]
     pub max_total_tokens: Option<u32>,
-    /// Most prompt tokens of one step; 4096 when unset, or more where a prompt may be longer and is not cut in chunks.
-    #[arg(long, env, value_parser = value_parser!(u32).range(1..))]
+    /// Maximum number of prompt tokens computed in one step. Default: 4096, or more where a prompt may be longer and
+    /// `--prefill-chunking` is false.
+    #[arg(long, env, value_name = "TOKENS", value_parser = tokens(1))]
     pub max_batch_prefill_tokens: Option<u32>,
-    /// Most tokens of all running requests together; derived from the free memory when unset.
-    #[arg(long, env, value_parser = value_parser!(u32).range(1..))]
+    /// Size of the KV cache: maximum number of tokens of all running requests together, input and output. Default: what
+    /// fits into memory.
+    #[arg(long, env, value_name = "TOKENS", value_parser = tokens(1))]
     pub max_batch_total_tokens: Option<u32>,
-    /// Waiting requests interrupt running ones when there are this many times as many; with 0 as soon as they fit.
-    #[arg(long, env, default_value_t = 0.0)]
+    /// Let waiting requests join running ones when there are this many times as many of them; 0: as soon as they fit.
+    #[arg(long, env, value_name = "RATIO", default_value_t = 0.0)]
     pub waiting_served_ratio: f32,
-    /// Whether prompts are computed in chunks beside the requests that run, or whole and in their stead.
-    #[arg(long, env, default_value_t = true, action = ArgAction::Set, value_parser = BoolishValueParser::new())]
+    /// Compute prompts in chunks, in the same steps as running requests (true), or whole while running requests wait
+    /// (false).
+    #[arg(long, env, value_name = "BOOL", default_value_t = true, action = ArgAction::Set, value_parser = BoolishValueParser::new())]
     pub prefill_chunking: bool,
-    /// Milliseconds that a running stream should wait for its next token at most while prompts are computed; 0: no promise.
-    /// Default: 36, and more for models so large that prompts would hardly get on.
-    #[arg(long, env)]
+    /// Target for the inter-token latency of streams while prompts are computed, in milliseconds: smaller makes streams
+    /// smoother and prompts slower; 0: no target. Default: 36, or more for large models.
+    #[arg(long, env, value_name = "MS")]
     pub max_token_gap: Option<u32>,
-    /// Whether what was computed stays for requests that begin with the same tokens: true, false, or per-key, where only
-    /// requests with the same API key share it.
-    #[arg(long, env, default_value = "true", value_parser = PrefixCaching::from_str)]
+    /// Reuse the KV cache of requests that begin with the same tokens: true, false, or per-key (only among requests
+    /// with the same API key).
+    #[arg(long, env, value_name = "MODE", default_value = "true", value_parser = PrefixCaching::from_str)]
     pub prefix_caching: PrefixCaching,
-    /// Steps without prompts that a waiting request can be made to wait while others run.
-    #[arg(long, env, default_value_t = 20)]
+    /// With `--waiting-served-ratio`: maximum number of decode steps that a request waits before it joins in any case.
+    #[arg(long, env, value_name = "STEPS", default_value_t = 20)]
     pub max_waiting_tokens: u32,
-    /// Most requests that run at once; as many as there may be when unset.
-    #[arg(long, env, value_parser = value_parser!(u32).range(1..))]
+    /// Maximum number of requests that run at once; further ones wait. Default and maximum:
+    /// `--max-concurrent-requests`.
+    #[arg(long, env, value_name = "REQUESTS", value_parser = value_parser!(u32).range(1..))]
     pub max_batch_size: Option<u32>,
-    /// Seconds that a request may wait for its turn before it is refused with 429; no limit when unset.
-    #[arg(long, env, value_parser = seconds)]
+    /// Maximum time that a request waits before it starts, in seconds; then it gets status 429. Default: no limit.
+    #[arg(long, env, value_name = "SECONDS", value_parser = seconds)]
     pub max_queue_time: Option<Duration>,
-    /// Seconds that a step of the shards may take at most; then it hangs, and the shards are started again.
-    #[arg(long, env, default_value_t = 60, value_parser = value_parser!(u32).range(1..=600))]
+    /// Maximum time for one step of the model, in seconds; after that the shards count as hung and are restarted.
+    #[arg(long, env, value_name = "SECONDS", default_value_t = 60, value_parser = value_parser!(u32).range(1..=600))]
     pub step_timeout: u32,
-    /// Threads that tokenise.
-    #[arg(long, env, default_value_t = 2, value_parser = value_parser!(u32).range(1..))]
+    /// Number of threads that tokenise and validate requests.
+    #[arg(long, env, value_name = "THREADS", default_value_t = 2, value_parser = value_parser!(u32).range(1..))]
     pub validation_workers: u32,
-    /// Address to listen on.
-    #[arg(long, env, default_value = "0.0.0.0")]
+    /// IP address to listen on, or localhost.
+    #[arg(long, env, value_name = "ADDRESS", default_value = "0.0.0.0")]
     pub hostname: String,
     /// Port to listen on.
     #[arg(long, short, env, default_value_t = 3000)]
     pub port: u16,
-    /// Socket of the first shard.
-    #[arg(long, env, default_value = "/tmp/text-generation-server-0")]
+    /// Unix socket of the first shard.
+    #[arg(
+        long,
+        env,
+        value_name = "PATH",
+        default_value = "/tmp/text-generation-server-0"
+    )]
     pub master_shard_uds_path: PathBuf,
-    /// PEM file with the certificate of this node, where shards are on other nodes.
-    #[arg(long, env, requires_all = ["cluster_key", "cluster_ca"])]
+    /// PEM file with the certificate of this node, for shards on other nodes.
+    #[arg(long, env, value_name = "FILE", requires_all = ["cluster_key", "cluster_ca"])]
     pub cluster_cert: Option<PathBuf>,
-    /// PEM file with its key.
-    #[arg(long, env, requires = "cluster_cert")]
+    /// PEM file with the private key of `--cluster-cert`.
+    #[arg(long, env, value_name = "FILE", requires = "cluster_cert")]
     pub cluster_key: Option<PathBuf>,
-    /// PEM file with the authority that all nodes trust.
-    #[arg(long, env, requires = "cluster_cert")]
+    /// PEM file with the certificate authority (CA) of all nodes.
+    #[arg(long, env, value_name = "FILE", requires = "cluster_cert")]
     pub cluster_ca: Option<PathBuf>,
-    /// Folder with the tokenizer. Needed by everything but the commands.
-    #[arg(long, env)]
+    /// Folder of the model, with its tokenizer. Required to serve.
+    #[arg(long, env, value_name = "FOLDER")]
     pub tokenizer_name: Option<PathBuf>,
-    /// What was asked to be served, a name on the hub or a folder; the tokenizer folder when unset.
-    #[arg(long, env)]
+    /// Name of the model on the hub, or its folder, as answers show it. Default: `--tokenizer-name`.
+    #[arg(long, env, value_name = "MODEL")]
     pub model_id: Option<String>,
-    /// Name of the model as clients see it; `--model-id` when unset. Of several the first is shown, all are known.
-    #[arg(long, env, num_args = 1.., value_delimiter = ',')]
+    /// Name of the model in the API. Of several, answers show the first, and `/v1/models` lists all. Default:
+    /// `--model-id`.
+    #[arg(long, env, value_name = "NAME", num_args = 1.., value_delimiter = ',')]
     pub served_model_name: Vec<String>,
-    /// Revision of the model as `/info` shows it.
+    /// Revision of the model that `/info` shows.
     #[arg(long, env)]
     pub revision: Option<String>,
-    /// Another `tokenizer_config.json`, for its chat template and special tokens.
-    #[arg(long, env)]
+    /// `tokenizer_config.json` to take the chat template and special tokens from. Default: the model's own.
+    #[arg(long, env, value_name = "FILE")]
     pub tokenizer_config_path: Option<PathBuf>,
-    /// Read special tokens in what clients put into chats as text.
+    /// Treat special tokens in chat messages of clients as plain text, so that they cannot end a turn.
     #[arg(long, env)]
     pub escape_special_tokens: bool,
-    /// How tool calls of the model are read: auto, none, or the name of a format such as hermes.
-    #[arg(long, env, default_value = "auto", value_parser = ParserChoice::of_calls)]
+    /// Format in which the model writes tool calls: auto (detected from its files), none, or a name such as hermes.
+    #[arg(long, env, value_name = "FORMAT", default_value = "auto", value_parser = ParserChoice::of_calls)]
     pub tool_call_parser: ParserChoice<&'static Format>,
-    /// How reasoning of the model is told from its answer: auto, none, or the name of a format such as qwen3.
-    #[arg(long, env, default_value = "auto", value_parser = ParserChoice::of_reasoning)]
+    /// Format in which the model marks its reasoning: auto (detected from its files), none, or a name such as qwen3.
+    #[arg(long, env, value_name = "FORMAT", default_value = "auto", value_parser = ParserChoice::of_reasoning)]
     pub reasoning_parser: ParserChoice<String>,
-    /// Whether what requests below `/v1` leave open is as the model's `generation_config.json` says: auto or none.
-    #[arg(long, env, default_value = "auto", value_parser = GenerationConfig::from_str)]
+    /// Take default sampling parameters for requests to `/v1` from the model's `generation_config.json` (auto), or not
+    /// (none).
+    #[arg(long, env, value_name = "SOURCE", default_value = "auto", value_parser = GenerationConfig::from_str)]
     pub generation_config: GenerationConfig,
-    /// Refuse requests that ask for an answer of a form.
+    /// Refuse requests for structured output, such as JSON that follows a schema.
     #[arg(long, env)]
     pub disable_grammar_support: bool,
-    /// Most prompts of one completion request.
-    #[arg(long, env, default_value_t = 32, value_parser = value_parser!(u32).range(1..))]
+    /// Maximum number of prompts in one completion request.
+    #[arg(long, env, value_name = "PROMPTS", default_value_t = 32, value_parser = value_parser!(u32).range(1..))]
     pub max_client_batch_size: u32,
-    /// Largest request body in bytes.
-    #[arg(long, env, default_value_t = 2_000_000, value_parser = value_parser!(u32).range(1..))]
+    /// Maximum size of a request body in bytes; larger ones get status 413.
+    #[arg(long, env, value_name = "BYTES", default_value_t = 2_000_000, value_parser = value_parser!(u32).range(1..))]
     pub payload_limit: u32,
-    /// Return log-probabilities of the prompt to requests that ask for them.
+    /// Allow requests for log-probabilities of the prompt, which need more memory.
     #[arg(long, env)]
     pub enable_prefill_logprobs: bool,
-    /// Origin whose pages may call this server; repeat for more. All when unset.
-    #[arg(long, env)]
+    /// Origin of web pages that may call the server; repeat the flag for more. Default: every origin.
+    #[arg(long, env, value_name = "ORIGIN")]
     pub cors_allow_origin: Vec<HeaderValue>,
-    /// Further port for `/metrics`, `/health`, `/live` and `/ready`, without a key. None when unset.
-    #[arg(long, env)]
+    /// Second port, for /metrics, /health, /live and /ready only: needs no key. Default: none.
+    #[arg(long, env, value_name = "PORT")]
     pub prometheus_port: Option<u16>,
-    /// Address to listen on with that port; that of `--hostname` when unset.
-    #[arg(long, env)]
+    /// IP address for `--prometheus-port`. Default: that of `--hostname`.
+    #[arg(long, env, value_name = "ADDRESS")]
     pub prometheus_hostname: Option<String>,
-    /// Answer `/metrics` on the main port without a key too.
+    /// Serve /metrics on `--port` without a key too.
     #[arg(long, env)]
     pub open_metrics: bool,
-    /// Show load metrics under the names of another server too: vllm.
-    #[arg(long, env, value_parser = MetricsAliases::from_str)]
+    /// Export load metrics under the names of another server too: vllm.
+    #[arg(long, env, value_name = "SERVER", value_parser = MetricsAliases::from_str)]
     pub metrics_aliases: Option<MetricsAliases>,
-    /// Seconds for which requests are still taken when the server is told to stop, while it says that it is not ready.
-    #[arg(long, env, default_value_t = 0, value_parser = value_parser!(u64).range(..=MOST_SECONDS))]
+    /// After SIGTERM or SIGINT: accept new requests for this many seconds more, while /ready and /health return 503.
+    #[arg(long, env, value_name = "SECONDS", default_value_t = 0, value_parser = value_parser!(u64).range(..=MOST_SECONDS))]
     pub drain_delay: u64,
-    /// Seconds that running requests have to finish when the server is told to stop.
-    #[arg(long, short, env, default_value_t = 90, value_parser = value_parser!(u64).range(..=MOST_SECONDS))]
+    /// After `--drain-delay`: let running requests finish for this many seconds, then end them.
+    #[arg(long, short, env, value_name = "SECONDS", default_value_t = 90, value_parser = value_parser!(u64).range(..=MOST_SECONDS))]
     pub graceful_termination_timeout: u64,
-    /// Stop when standard input ends, as it does when no shard is left or the launcher is gone; running requests end with an error.
+    /// Stop when standard input ends, which tells that the launcher or all shards are gone; running requests end with
+    /// an error.
     #[arg(long)]
     pub exit_on_stdin_eof: bool,
-    /// Log JSON, one record a line.
+    /// Write logs as JSON, one record per line.
     #[arg(long, env)]
     pub json_output: bool,
-    /// Key that clients must send as `Authorization: Bearer <key>` or `x-api-key: <key>`; several in several lines.
-    /// Better given by environment than by flag.
-    #[arg(long, env, hide_env_values = true)]
+    /// Key that clients must send as `Authorization: Bearer <key>` or `x-api-key: <key>`; several keys on several
+    /// lines. Prefer API_KEY, which process lists do not show. Default: no key needed.
+    #[arg(long, env, value_name = "KEY", hide_env_values = true)]
     pub api_key: Option<KeyLines>,
-    /// File of further keys, one a line, or `name key=... [weight=...] [max_concurrent_requests=...]
-    /// [tokens_per_minute=...]`; lines that start with `#` are comments.
-    #[arg(long, env)]
+    /// File with further keys, one per line: a key alone, or `name key=... [weight=...] [max_concurrent_requests=...]
+    /// [tokens_per_minute=...]`. Lines that start with `#` are comments.
+    #[arg(long, env, value_name = "FILE")]
     pub api_key_file: Option<PathBuf>,
-    /// Header in which a gateway names the tenant of a request, such as `x-gateway-inference-fairness-id`. None when
-    /// unset, for clients can write headers too.
-    #[arg(long, env, value_parser = gateway_header)]
+    /// Header in which a gateway names the tenant of a request, such as `x-gateway-inference-fairness-id`. Only safe
+    /// where every client comes through the gateway, as clients can send headers too.
+    #[arg(long, env, value_name = "HEADER", value_parser = gateway_header)]
     pub tenant_header: Option<HeaderName>,
-    /// Header in which a gateway gives the `priority` of a request, in the place of what its body says.
-    #[arg(long, env, value_parser = gateway_header)]
+    /// Header in which a gateway sets the `priority` of a request; it replaces the one in the body.
+    #[arg(long, env, value_name = "HEADER", value_parser = gateway_header)]
     pub priority_header: Option<HeaderName>,
-    /// Most connections at once; the next is answered with 503 and closed.
-    #[arg(long, env, default_value_t = 4096, value_parser = value_parser!(u32).range(1..))]
+    /// Maximum number of open connections; further ones get status 503.
+    #[arg(long, env, value_name = "CONNECTIONS", default_value_t = 4096, value_parser = value_parser!(u32).range(1..))]
     pub max_connections: u32,
-    /// Seconds that a client may take to send a request body, or to take in a part of an answer.
-    #[arg(long, env, default_value_t = 60, value_parser = value_parser!(u32).range(1..))]
+    /// Maximum time that a client may take to send a request body, or to read the next part of an answer, in seconds.
+    #[arg(long, env, value_name = "SECONDS", default_value_t = 60, value_parser = value_parser!(u32).range(1..))]
     pub client_timeout: u32,
-    /// Seconds after which a silent stream sends an empty line, so that nobody takes its connection for dead.
-    #[arg(long, env, default_value_t = 15, value_parser = value_parser!(u32).range(1..))]
+    /// Send an empty line after this many seconds without an event of a stream, so that proxies keep the connection.
+    #[arg(long, env, value_name = "SECONDS", default_value_t = 15, value_parser = value_parser!(u32).range(1..))]
     pub sse_keep_alive: u32,
-    /// MiB of output of `/v1/responses` that are remembered, for a day at most, for clients that refer to it
-    /// (`item_reference`) instead of sending it again; 0 remembers nothing.
-    #[arg(long, env, default_value_t = 64)]
+    /// Memory for output items of `/v1/responses`, which clients can then refer to (`item_reference`) for up to a day,
+    /// in MiB or as 64MiB or 1GiB; 0: store none.
+    #[arg(long, env, value_name = "MIB", default_value_t = 64, value_parser = mebibytes)]
     pub response_memory: u32,
-    /// Value of the header `x-compute-type`; number and kind of devices when unset.
+    /// Value of the header `x-compute-type`. Default: number and kind of devices.
     #[arg(long, env, hide = true)]
     pub compute_type: Option<HeaderValue>,
-    /// Value of the header `x-router-instance` of `/health`, by which the launcher knows its own router.
+    /// Value of the header `x-router-instance` of `/health`, by which the launcher recognises its own router.
     #[arg(long, env, hide = true)]
     pub router_instance: Option<HeaderValue>,
-    /// Events of the prefix cache for routers, as JSON with the fields of vLLM, such as `{"enable_kv_cache_events": true,
-    /// "endpoint": "tcp://*:5557", "replay_endpoint": "tcp://*:5558", "topic": "kv@host:port@model"}`. None when unset.
-    #[arg(long, env, value_parser = KvEventsConfig::from_str)]
+    /// Publish prefix cache events to routers over ZeroMQ: JSON with the fields of vLLM, such as
+    /// `{"enable_kv_cache_events": true, "endpoint": "tcp://*:5557", "replay_endpoint": "tcp://*:5558", "topic":
+    /// "kv@host:port@model"}`. Default: none.
+    #[arg(long, env, value_name = "JSON", value_parser = KvEventsConfig::from_str)]
     pub kv_events_config: Option<KvEventsConfig>,
-    /// Collector that gets traces of requests, as OTLP over gRPC, such as http://localhost:4317. None when unset.
-    #[arg(long, env)]
+    /// OpenTelemetry collector to send traces to, by OTLP over gRPC, such as http://localhost:4317. Default: none.
+    #[arg(long, env, value_name = "URL")]
     pub otlp_endpoint: Option<String>,
-    /// Name of this server in traces; that of `OTEL_SERVICE_NAME`, or text-generation-inference.router, when unset.
-    #[arg(long, env)]
+    /// Service name in traces. Default: OTEL_SERVICE_NAME, or text-generation-inference.router.
+    #[arg(long, env, value_name = "NAME")]
     pub otlp_service_name: Option<String>,
-    /// Level or filter of the log.
+    /// Log level, or a filter such as `info,tonic=debug`.
     #[arg(long, env, hide = true, default_value = "info")]
     pub log_level: String,
 }
@@ -242,10 +258,10 @@ pub struct Config {
 fn gateway_header(text: &str) -> Result<HeaderName, String> {
     let name: HeaderName = text
         .parse()
-        .map_err(|_| "not a name of a header".to_owned())?;
+        .map_err(|_| "not a valid header name".to_owned())?;
     let secret = [header::AUTHORIZATION, header::COOKIE, X_API_KEY].contains(&name);
     if secret {
-        return Err("this header holds secrets".to_owned());
+        return Err("this header holds secrets; name another one".to_owned());
     }
     Ok(name)
 }

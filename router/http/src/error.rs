@@ -172,7 +172,7 @@ impl From<InferError> for ApiError {
             InferError::ShardLost
             | InferError::IncompleteGeneration
             | InferError::IncompleteGenerationStream => StatusCode::INTERNAL_SERVER_ERROR,
-            InferError::ShuttingDown => StatusCode::SERVICE_UNAVAILABLE,
+            InferError::GrammarsStuck | InferError::ShuttingDown => StatusCode::SERVICE_UNAVAILABLE,
         };
         let invalid = match &error {
             InferError::Validation(invalid) => Some(invalid),

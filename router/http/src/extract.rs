@@ -1,7 +1,8 @@
 //! Extractor of JSON bodies. Every rejection is an [`ApiError`].
 
-use std::fmt;
-use std::marker::PhantomData;
+mod fields;
+mod wrong_value;
+
 use std::time::Duration;
 
 use axum::body::Body;
@@ -10,18 +11,19 @@ use axum::http::{HeaderMap, header};
 use bytes::{Bytes, BytesMut};
 use http_body_util::BodyExt;
 use hyper::body::Body as _;
-use serde::Deserialize;
-use serde::de::value::MapAccessDeserializer;
-use serde::de::{DeserializeOwned, Deserializer, MapAccess, Visitor};
+use serde::de::{DeserializeOwned, IgnoredAny};
 use serde_json::value::RawValue;
+use text_generation_chat::mend_surrogates;
 use text_generation_core::error::InferError;
 use tokio_util::sync::CancellationToken;
 
+use self::fields::FromObject;
+pub use self::fields::{not_null, nullable_object, object, token_limit};
 use crate::bounds::{
     MAX_JSON_DEPTH, MAX_MEMORY_PER_BODY_BYTE, MEMORY_PER_BODY_BYTE, MEMORY_PER_BODY_MARK,
 };
 use crate::error::ApiError;
-use crate::json_text::{json_shape, mend_surrogates};
+use crate::json_text::json_shape;
 use crate::memory::MemoryShare;
 
 /// What the body of a request may take.
@@ -200,6 +202,7 @@ fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, ApiError> {
         let path = error.path().to_string();
         match error.into_inner() {
             error if !object && error.is_data() => not_an_object(),
+            error if is_no_name(&error, body) => wrong("expected a string", &path),
             error => rejection(error, &path),
         }
     })?;
@@ -215,64 +218,18 @@ fn not_an_object() -> ApiError {
     ApiError::invalid_body("the body must be a JSON object")
 }
 
-/// A `T` that is read from a JSON object only: what is derived for a struct takes an array too, field by field.
-struct FromObject<T>(T);
-
-impl<'de, T: Deserialize<'de>> Deserialize<'de> for FromObject<T> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Entries<T>(PhantomData<T>);
-
-        impl<'de, T: Deserialize<'de>> Visitor<'de> for Entries<T> {
-            type Value = FromObject<T>;
-
-            fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
-                f.write_str("an object")
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Self::Value, A::Error> {
-                T::deserialize(MapAccessDeserializer::new(map)).map(FromObject)
-            }
-        }
-
-        deserializer.deserialize_map(Entries(PhantomData))
-    }
-}
-
-/// For `deserialize_with` of a field that is a struct.
-pub fn object<'de, D, T>(deserializer: D) -> Result<T, D::Error>
-where
-    D: Deserializer<'de>,
-    T: Deserialize<'de>,
-{
-    FromObject::deserialize(deserializer).map(|object| object.0)
-}
-
-/// For `deserialize_with` of a field that is a struct or null; needs `default` beside it.
-pub fn nullable_object<'de, D, T>(deserializer: D) -> Result<Option<T>, D::Error>
-where
-    D: Deserializer<'de>,
-    T: Deserialize<'de>,
-{
-    let object: Option<FromObject<T>> = Option::deserialize(deserializer)?;
-    Ok(object.map(|object| object.0))
-}
-
-/// For `deserialize_with` of a field that may be missing, but not null; needs `default` beside it.
-pub fn not_null<'de, D, T>(deserializer: D) -> Result<Option<T>, D::Error>
-where
-    D: Deserializer<'de>,
-    T: Deserialize<'de>,
-{
-    T::deserialize(deserializer).map(Some)
-}
-
 /// Reads an object of a body whose kind was not known when the body was read; `at` is its path.
 pub fn from_raw<T: DeserializeOwned>(raw: &RawValue, at: &str) -> Result<T, ApiError> {
     serde_path_to_error::deserialize(&mut serde_json::Deserializer::from_str(raw.get()))
         .map(|object: FromObject<T>| object.0)
-        .map_err(|error| match error.path().to_string().as_str() {
-            "." => rejection(error.into_inner(), at),
-            path => rejection(error.into_inner(), &format!("{at}.{path}")),
+        .map_err(|error| {
+            let path = path_below(at, &error.path().to_string());
+            match error.into_inner() {
+                error if is_no_name(&error, raw.get().as_bytes()) => {
+                    wrong("expected a string", &path)
+                }
+                error => rejection(error, &path),
+            }
         })
 }
 
@@ -280,10 +237,25 @@ pub fn from_raw<T: DeserializeOwned>(raw: &RawValue, at: &str) -> Result<T, ApiE
 pub fn from_value<T: DeserializeOwned>(value: &serde_json::Value, at: &str) -> Result<T, ApiError> {
     serde_path_to_error::deserialize(value)
         .map(|object: FromObject<T>| object.0)
-        .map_err(|error| match error.path().to_string().as_str() {
-            "." => rejection(error.into_inner(), at),
-            path => rejection(error.into_inner(), &format!("{at}.{path}")),
+        .map_err(|error| {
+            let path = path_below(at, &error.path().to_string());
+            rejection(error.into_inner(), &path)
         })
+}
+
+fn path_below(at: &str, path: &str) -> String {
+    match path {
+        "." => at.to_owned(),
+        path => format!("{at}.{path}"),
+    }
+}
+
+/// Whether a name out of several was expected, and something that is no text came: the library calls that a text that is
+/// not JSON.
+fn is_no_name(error: &serde_json::Error, json: &[u8]) -> bool {
+    error.is_syntax()
+        && error.to_string().starts_with("expected value")
+        && serde_json::from_slice::<IgnoredAny>(json).is_ok()
 }
 
 fn rejection(error: serde_json::Error, path: &str) -> ApiError {
@@ -294,10 +266,13 @@ fn rejection(error: serde_json::Error, path: &str) -> ApiError {
     let place = format!(" at line {} column {}", error.line(), error.column());
     let problem = error.to_string();
     let problem = problem.strip_suffix(&place).unwrap_or(&problem);
-    match path {
-        "." => ApiError::invalid_body(format!("invalid body: {problem}")),
-        path => ApiError::invalid_body(format!("invalid body at `{path}`: {problem}")),
-    }
+    wrong(problem, path)
+}
+
+/// What the library says of the value at `path`, as an error of ours.
+fn wrong(problem: &str, path: &str) -> ApiError {
+    let described = wrong_value::described(problem, path);
+    ApiError::invalid_body(format!("Input validation error: {described}"))
 }
 
 #[cfg(test)]

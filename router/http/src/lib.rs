@@ -13,6 +13,7 @@ mod connections;
 pub mod conversation;
 pub mod error;
 mod extract;
+mod fields;
 mod generation_config;
 mod generations;
 mod headers;

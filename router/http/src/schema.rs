@@ -4,7 +4,7 @@ mod event;
 mod hosted;
 mod tokens;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use text_generation_core::types::{
     FinishReason, GenerateAnswer, GenerateParameters, PrefillToken, SimpleToken, Token,
 };
@@ -21,6 +21,7 @@ pub use self::tokens::{
     PromptTokensBody, TokenOptions, TokenizeAnswer, TokenizeBody, TokenizerInfo, TokensBody,
 };
 use crate::extract::object;
+use crate::fields::{Own, own_fields};
 use crate::generation_config::SamplingDefaults;
 
 /// Clients that send no parameters at all get sampled text; with parameters, `do_sample` is false unless they set it.
@@ -31,8 +32,13 @@ fn without_parameters() -> GenerateParameters {
     }
 }
 
+fn parameters<'de, D: Deserializer<'de>>(given: D) -> Result<GenerateParameters, D::Error> {
+    object(given).map(|Own(parameters)| parameters)
+}
+
 /// Body of `/generate` and `/generate_stream`, and TGI's of `/tokenize`.
 #[derive(Debug, Deserialize, ToSchema)]
+#[serde(remote = "Self")]
 #[schema(example = json!({
     "inputs": "Once upon a time",
     "parameters": {"max_new_tokens": 20, "details": true}
@@ -40,12 +46,15 @@ fn without_parameters() -> GenerateParameters {
 pub struct GenerateBody {
     /// The prompt.
     pub inputs: String,
-    #[serde(default = "without_parameters", deserialize_with = "object")]
+    #[serde(default = "without_parameters", deserialize_with = "parameters")]
     pub parameters: GenerateParameters,
 }
 
+own_fields!(GenerateBody);
+
 /// Body of `/`.
 #[derive(Debug, Deserialize, ToSchema)]
+#[serde(remote = "Self")]
 #[schema(example = json!({
     "inputs": "Once upon a time",
     "parameters": {"max_new_tokens": 20},
@@ -54,12 +63,14 @@ pub struct GenerateBody {
 pub struct CompatGenerateBody {
     /// The prompt.
     pub inputs: String,
-    #[serde(default = "without_parameters", deserialize_with = "object")]
+    #[serde(default = "without_parameters", deserialize_with = "parameters")]
     pub parameters: GenerateParameters,
     /// Answer with a stream of events.
     #[serde(default)]
     pub stream: bool,
 }
+
+own_fields!(CompatGenerateBody);
 
 /// Answer of `/generate`.
 #[derive(Debug, Serialize, ToSchema)]

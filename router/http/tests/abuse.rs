@@ -167,15 +167,18 @@ async fn bodies_that_no_memory_is_left_for_are_told_to_come_back() {
 async fn small_values_count_with_what_they_take() {
     let server = Server::start().await;
     let taken = leave!(server, 1_000_000);
-    let body = |unused: Value| json!({"inputs": "Hi!", "prompt": "Hi!", "unused": unused});
-    let text = body("[0],".repeat(10_000).into());
-    let lists = body(vec![json!([0]); 10_000].into());
-    for route in ["/generate", "/v1/completions"] {
-        assert_eq!(server.ask(route, &text).await.0, 200);
-        assert_eq!(server.ask(route, &lists).await.0, 429);
+    let text: Value = "[0],".repeat(10_000).into();
+    let lists: Value = vec![json!([0]); 10_000].into();
+    let status = async |route, prompt: &str, unused: &Value| {
+        let body = json!({prompt: "Hi!", "unused": unused});
+        server.ask(route, &body).await.0
+    };
+    for (route, prompt) in [("/generate", "inputs"), ("/v1/completions", "prompt")] {
+        assert_eq!(status(route, prompt, &text).await, 200);
+        assert_eq!(status(route, prompt, &lists).await, 429);
     }
     drop(taken);
-    assert_eq!(server.ask("/generate", &lists).await.0, 200);
+    assert_eq!(status("/generate", "inputs", &lists).await, 200);
 }
 
 #[tokio::test]

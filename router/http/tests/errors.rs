@@ -83,7 +83,7 @@ async fn json_of_the_wrong_shape_names_the_path() {
         ("{}", "`inputs`"),
         (r#"{"inputs":1}"#, "`inputs`"),
         (r#"{"inputs":null}"#, "`inputs`"),
-        (r#"{"inputs":"x","inputs":"y"}"#, "duplicate field `inputs`"),
+        (r#"{"inputs":"x","inputs":"y"}"#, "`inputs` is there twice"),
         (r#"{"inputs":"x","parameters":null}"#, "`parameters`"),
         // Not the first of the parameters in their order.
         (r#"{"inputs":"x","parameters":[1]}"#, "`parameters`"),
@@ -138,6 +138,73 @@ async fn json_of_the_wrong_shape_names_the_path() {
     }
 }
 
+/// Nobody who sends JSON has to know the types of Rust.
+#[tokio::test]
+async fn wrong_values_are_told_in_plain_words() {
+    let server = Server::start().await;
+    for (route, body, message) in [
+        (
+            "/generate",
+            json!({"inputs": "x", "parameters": {"max_new_tokens": "x"}}),
+            "`parameters.max_new_tokens` must be a whole number from 0 to 4294967295 (given: the text \"x\")",
+        ),
+        (
+            "/generate",
+            json!({"inputs": "x", "parameters": {"temperature": "hot"}}),
+            "`parameters.temperature` must be a number (given: the text \"hot\")",
+        ),
+        (
+            "/generate",
+            json!({"inputs": "x", "parameters": {"stop": "a"}}),
+            "`parameters.stop` must be a list (given: the text \"a\")",
+        ),
+        (
+            "/generate",
+            json!({"inputs": "x", "parameters": 5}),
+            "`parameters` must be an object (given: 5)",
+        ),
+        (
+            "/generate",
+            json!({"inputs": "x", "parameters": {"grammar": 5}}),
+            "`parameters.grammar` must be an object (given: 5)",
+        ),
+        (
+            "/generate",
+            json!({"inputs": "x", "parameters": {"grammar": {"type": "yaml", "value": ""}}}),
+            "`parameters.grammar.type` must be one of `json`, `json_object`, `json_schema`, `regex` (given: the text \"yaml\")",
+        ),
+        (
+            "/generate",
+            json!({"inputs": "x", "parameters": {"grammar": {"type": 5, "value": ""}}}),
+            "`parameters.grammar.type` must be a string",
+        ),
+        ("/generate", json!({}), "`inputs` is missing"),
+        (
+            "/tokenize",
+            json!({}),
+            "`inputs` is missing: send a text as `inputs` or `prompt`, or a chat as `messages`",
+        ),
+        (
+            "/tokenize",
+            json!({"prompt": "x", "add_special_tokens": "yes"}),
+            "`add_special_tokens` must be true or false (given: the text \"yes\")",
+        ),
+        (
+            "/detokenize",
+            json!({}),
+            "`ids` is missing: send token ids as `ids` or `tokens`",
+        ),
+    ] {
+        let (status, answer) = server.ask(route, &body).await;
+        let expected = format!("Input validation error: {message}");
+        assert_eq!(
+            (status, error(&answer)),
+            (422, (expected.as_str(), "validation")),
+            "{route} {body}"
+        );
+    }
+}
+
 /// The table itself is tested in `core`; here, that its errors come out of the front door.
 #[tokio::test]
 async fn rules_of_validation() {
@@ -176,7 +243,17 @@ async fn rules_of_validation() {
         (
             "x",
             json!({"temperature": 1e300}),
-            "`temperature` must be strictly positive",
+            "`temperature` must be <= 3.4028235e38",
+        ),
+        (
+            "x",
+            json!({"repetition_penalty": 1e300}),
+            "`repetition_penalty` must be >= 1e-30 and <= 1e30. Given: more than 3.4028235e38",
+        ),
+        (
+            "x",
+            json!({"logit_bias": {"5": -1e300}}),
+            "`logit_bias` must be >= -100.0 and <= 100.0. Given: less than -3.4028235e38 for the token id 5",
         ),
         (
             "x",
@@ -237,7 +314,7 @@ async fn rules_of_validation() {
         (
             "x",
             json!({"grammar": {"type": "regex", "value": "("}}),
-            "grammar is not valid: the regex cannot be used: at 1(8): invalid regex \"(\" (in regex): regex parse error:",
+            "grammar is not valid: the regex cannot be used: unclosed group, at `(`",
         ),
     ] {
         let body = json!({"inputs": inputs, "parameters": parameters});

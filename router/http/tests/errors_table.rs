@@ -19,6 +19,7 @@ fn every_error() -> Vec<ApiError> {
         InferError::Grammar(GrammarError::Rejected { id: 0 }),
         InferError::IncompleteGeneration,
         InferError::IncompleteGenerationStream,
+        InferError::GrammarsStuck,
         InferError::ShuttingDown,
     ];
     for kind in &kinds {
@@ -31,6 +32,7 @@ fn every_error() -> Vec<ApiError> {
             | InferError::Grammar(_)
             | InferError::IncompleteGeneration
             | InferError::IncompleteGenerationStream
+            | InferError::GrammarsStuck
             | InferError::ShuttingDown => {}
         }
     }

@@ -8,7 +8,7 @@
 
 mod common;
 
-use common::{Server, header, until};
+use common::{Server, answer, header, until};
 use serde_json::{Value, json};
 
 #[tokio::test]
@@ -270,6 +270,20 @@ async fn the_documents_are_served_without_network() {
         !html.contains("http://") && !html.contains("https://"),
         "{html}"
     );
+    assert!(
+        html.contains("<title>text-generation API</title>"),
+        "{html}"
+    );
+    for path in ["/docs/nope", "/docs/%ff"] {
+        let nothing = server.get(path).send().await.expect("an answer");
+        let (status, body) = answer(nothing).await;
+        assert_eq!(
+            (status, &body["error_type"]),
+            (404, &"not_found".into()),
+            "{path}"
+        );
+        assert!(body["request_id"].is_string(), "{body}");
+    }
     let script = server
         .get("/docs/swagger-ui-bundle.js")
         .send()

@@ -12,9 +12,9 @@ from text_generation_server.config.spec import DenseSpec
 from text_generation_server.layers.infer.feed_forward import DenseFeedForward
 from text_generation_server.layers.weights import Activations, DenseWeights
 from text_generation_server.layers.weights.activations import ActivationScheme
-from text_generation_server.layers.weights.grouped import Grouped
 from text_generation_server.layers.weights.linear import Linear
-from text_generation_server.layers.weights.rows8 import Rows8
+from text_generation_server.layers.weights.w8a8 import W8A8Linear
+from text_generation_server.layers.weights.weight_only import WeightOnlyLinear
 
 HIDDEN, INNER = 512, 1024
 
@@ -23,9 +23,9 @@ def _matrix(kind: str, outputs: int, inputs: int) -> Linear:
     if kind == "groups":
         scales, size = kernels.pack_scales(torch.ones(outputs, inputs // 128), inputs, 128)
         codes = kernels.pack_codes(torch.zeros(outputs, inputs, dtype=torch.uint8), 4)
-        return Grouped(inputs, codes, scales, None, None, None, size)
+        return WeightOnlyLinear(inputs, codes, scales, None, None, None, size)
     dtype = torch.float8_e4m3fn if kind == "fp8" else torch.int8
-    return Rows8(torch.zeros(outputs, inputs).to(dtype), torch.ones(outputs), ActivationScheme(dtype))
+    return W8A8Linear(torch.zeros(outputs, inputs).to(dtype), torch.ones(outputs), ActivationScheme(dtype))
 
 
 def _names(kind: str, tokens: int, linear_block: int | None) -> set[str]:

@@ -54,7 +54,7 @@ from text_generation_server.layers.weights import (
     ShortConvWeights,
     VocabularyPart,
 )
-from text_generation_server.layers.weights.rows8 import Rows8
+from text_generation_server.layers.weights.w8a8 import W8A8Linear
 
 KINDS: list[list[dict[str, Any]]] = [
     [{}],
@@ -168,7 +168,7 @@ class EightBit(Logits):
     def __init__(self, group: TensorParallelGroup) -> None:
         super().__init__(64, group, torch.bfloat16)
         first, down = (
-            Rows8(torch.zeros(shape, dtype=torch.int8), torch.ones(shape[0]), ActivationScheme(torch.int8))
+            W8A8Linear(torch.zeros(shape, dtype=torch.int8), torch.ones(shape[0]), ActivationScheme(torch.int8))
             for shape in ((512, 128), (128, 256))
         )
         self.ffn = DenseFeedForward(DenseSpec(256, "silu"), DenseWeights(first, down))

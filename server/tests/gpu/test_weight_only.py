@@ -5,9 +5,9 @@ import torch
 
 import text_generation_kernels as kernels
 from text_generation_server.config.quantisation import Fp8
-from text_generation_server.layers.weights import eight_bit
 from text_generation_server.layers.weights.activations import Activations
-from text_generation_server.layers.weights.grouped import Grouped
+from text_generation_server.layers.weights.readers.w8 import W8
+from text_generation_server.layers.weights.weight_only import WeightOnlyLinear
 
 pytestmark = pytest.mark.gpu
 
@@ -22,10 +22,10 @@ def test_float8_rows_are_exact_but_for_rounding(
     outputs, inputs = 1000, 2048
     weight = torch.randn(outputs, inputs, device="cuda").to(torch.float8_e4m3fn)
     shape = (outputs,) if weights == "channel" else (-(-outputs // 128), inputs // 128)
-    held = eight_bit.Eight(weight, torch.rand(shape, device="cuda") / 16)
-    linear = held.linear(Fp8(weights))  # type: ignore[arg-type]
-    assert isinstance(linear, Grouped)
-    matrix = held.dequantised(torch.float64)
+    held = W8(Fp8(weights), weight, torch.rand(shape, device="cuda") / 16)
+    linear = held.linear()
+    assert isinstance(linear, WeightOnlyLinear)
+    matrix = held.dequantised().double()
     for tokens in (1, 16, 33, 64, 65, 300):
         x = torch.randn(tokens, inputs, device="cuda", dtype=dtype)
         expected = x.double() @ matrix.t()

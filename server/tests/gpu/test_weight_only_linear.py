@@ -9,7 +9,7 @@ from text_generation_kernels.matmul.group_quantisation import group_values
 from text_generation_kernels.matmul.w4a16_small_hopper import w4a16_small_hopper
 from text_generation_kernels.runtime.device import is_hopper
 from text_generation_server.layers.weights import Activations
-from text_generation_server.layers.weights.grouped import Grouped
+from text_generation_server.layers.weights.weight_only import WeightOnlyLinear
 
 pytestmark = pytest.mark.gpu
 KINDS = ["symmetric", "zeros", "table", "eight", "eight zeros", "float8"]
@@ -145,7 +145,7 @@ def test_products_with_a_copy_are_those_with_codes(kind: str) -> None:
     inputs, outputs = 4096, 6144
     packed, scales, zeros, table, size = _weight(kind, outputs, inputs, 128)
     perm, bias = torch.randperm(inputs, device="cuda"), torch.randn(outputs, device="cuda").bfloat16()
-    matrix = Grouped(inputs, packed, scales, zeros, table, perm, size, bias)
+    matrix = WeightOnlyLinear(inputs, packed, scales, zeros, table, perm, size, bias)
     x = Activations(torch.randn(200, inputs, device="cuda").bfloat16())
     by_codes = matrix.apply(x).double()
     matrix.copy = matrix.dequantised(torch.bfloat16)

@@ -12,9 +12,9 @@ from text_generation_server.config.spec import DenseSpec
 from text_generation_server.layers.infer.feed_forward import DenseFeedForward
 from text_generation_server.layers.weights import Activations, Dense, DenseWeights
 from text_generation_server.layers.weights.activations import ActivationScheme
-from text_generation_server.layers.weights.grouped import Grouped
 from text_generation_server.layers.weights.linear import Linear, Split
-from text_generation_server.layers.weights.rows8 import Rows8
+from text_generation_server.layers.weights.w8a8 import W8A8Linear
+from text_generation_server.layers.weights.weight_only import WeightOnlyLinear
 
 FP8 = torch.float8_e4m3fn
 SCHEMES = {
@@ -35,11 +35,11 @@ def _matrix(kind: str, weight: Tensor) -> Linear:
     if kind == "groups":
         scales, size = kernels.pack_scales(torch.full((outputs, inputs // 128), 0.01), inputs, 128)
         packed = kernels.pack_codes((weight / 0.01 + 8).byte().clamp(0, 15), 4)
-        return Grouped(inputs, packed, scales, None, None, None, size)
+        return WeightOnlyLinear(inputs, packed, scales, None, None, None, size)
     scheme = SCHEMES[kind]
     eight, scale = scheme.room(weight)
     kernels.quantise_rows(weight, eight, scale, scheme.group)
-    return Rows8(eight, scale, scheme)
+    return W8A8Linear(eight, scale, scheme)
 
 
 @pytest.mark.parametrize("first", ["16 bits", "split", "groups", *SCHEMES])

@@ -8,7 +8,7 @@ from text_generation_server.config.spec import NormSpec
 from text_generation_server.distributed import TensorParallelGroup
 from text_generation_server.layers.infer import Junction, Norm
 from text_generation_server.layers.weights import Activations, ActivationScheme, NormWeights
-from text_generation_server.layers.weights.rows8 import Rows8
+from text_generation_server.layers.weights.w8a8 import W8A8Linear
 
 SIZE = 24
 SCHEME = ActivationScheme(torch.float8_e4m3fn)
@@ -20,9 +20,9 @@ def _norm(kind: str) -> Norm:
     return Norm(NormSpec(1e-5, "layer" if kind == "layer" else "rms"), weights)
 
 
-def _matrix(outputs: int) -> Rows8:
+def _matrix(outputs: int) -> W8A8Linear:
     torch.manual_seed(2)
-    return Rows8(torch.randn(outputs, SIZE).to(torch.float8_e4m3fn), torch.rand(outputs), SCHEME)
+    return W8A8Linear(torch.randn(outputs, SIZE).to(torch.float8_e4m3fn), torch.rand(outputs), SCHEME)
 
 
 @pytest.mark.parametrize("kind", ["rms", "layer"])

@@ -96,6 +96,8 @@ def test_awq_scales_an_activation_that_has_no_gate(name: str, tmp_path: Path) ->
         log_probabilities(load(tmp_path / "packed"), prompts=FAMILY_PROMPTS), ours, atol=1e-4, rtol=1e-4
     )
     torch.testing.assert_close(of_ranks(tmp_path / "packed", FAMILY_PROMPTS), ours, atol=1e-4, rtol=1e-4)
+    # Random weights have none of these scales.
+    assert log_probabilities(load(tmp_path / "packed", dummy=True)).isfinite().all()
 
 
 @pytest.mark.parametrize("value", [0.0, float("inf")])

@@ -11,7 +11,7 @@ from .source import Slice, WeightSource
 
 # Small enough that deep models stay finite in float16.
 _STANDARD_DEVIATION = 0.02
-_STORED_ONLY = ("_scale", "_scale_inv", "_scales", "_blocks", ".qweight", ".weight_packed", ".SCB", ".g_idx")
+_STORED_ONLY = ("_scale", "_scale_inv", "_scales", ".scales", "_blocks", ".qweight", ".weight_packed", ".SCB", ".g_idx")
 
 
 class DummySource(WeightSource):

@@ -1,40 +1,38 @@
 //! The flags of other servers that have no counterpart here, and what to do instead.
 
 const ADAPTERS: &str =
-    "there are no LoRA adapters yet: leave it out, and merge the adapter into the model beforehand";
-const DRAFTS: &str = "there is no speculative decoding yet: leave it out";
-const IMAGES: &str = "there are no images, sounds or videos as inputs: leave it out";
+    "LoRA adapters are not supported yet: leave it out, and merge the adapter into the model";
+const DRAFTS: &str = "speculative decoding is not supported yet: leave it out";
+const IMAGES: &str = "images, audio and video are not supported as inputs: leave it out";
 const LOGS: &str = "set LOG_LEVEL (error, warn, info, debug), and --json-output for logs as JSON";
-const REPLICAS: &str = "leave it out, start one server for each copy of the model, and put a router before them \
-     (docs/routers.md)";
-const STAGES: &str = "a model is not cut between its layers: leave it out, spread it over GPUs with --num-shard, and \
-     over machines with --nnodes (docs/nodes.md)";
-const TLS: &str = "the server speaks HTTP without TLS: leave it out, and put a proxy with the certificate before it";
+const REPLICAS: &str = "data parallelism is not built in: leave it out, start one server per replica of the model, and put \
+     a router in front of them (docs/routers.md)";
+const STAGES: &str = "pipeline parallelism is not supported: leave it out; split the model over GPUs with --num-shard \
+     (tensor parallelism), and over machines with --nnodes (docs/nodes.md)";
+const TLS: &str = "the server speaks plain HTTP: leave it out, and put a proxy with the certificate in front of it";
 const TOKENIZER: &str = "the tokenizer is read from the folder of the model: leave it out, or put the files of the other \
      tokenizer there. --tokenizer-config-path names another tokenizer_config.json";
-const TEMPLATE: &str = "put the template into the model's folder as chat_template.jinja, or into a tokenizer_config.json \
-     as `chat_template`, and name that file with --tokenizer-config-path";
+const TEMPLATE: &str = "put the template into the folder of the model as chat_template.jinja, or into a \
+     tokenizer_config.json as `chat_template`, and name that file with --tokenizer-config-path";
 const SEED: &str = "leave it out, and put `seed` into requests; --deterministic makes every answer bitwise the same in \
      every batch";
-const SWAP: &str = "nothing is swapped to the memory of the host: leave it out. A request that must make room is computed \
-     again later, mostly from the cache";
-const POOL: &str = "the cache of keys and values takes the memory that is left: leave it out, limit it in tokens with \
+const SWAP: &str = "nothing is offloaded to host memory: leave it out. A request that has to make room is computed again \
+     later, mostly from the prefix cache";
+const POOL: &str = "the KV cache takes the GPU memory that is left: leave it out, or limit the cache in tokens with \
      --max-batch-total-tokens, or all memory with --cuda-memory-fraction";
-const STATIC: &str = "--cuda-memory-fraction is the share of a device's memory for everything, weights, cache and \
-     intermediate results together; SGLang's is without the last. Leave it out, for what the largest step needs is \
-     measured and kept free";
+const STATIC: &str = "--cuda-memory-fraction is the share of GPU memory for weights, KV cache and activations together; \
+     SGLang's excludes activations. Leave it out: the server measures what the largest step needs and keeps it free";
 const BLOCKS: &str =
-    "the cache has no blocks, each token is kept and found for itself: leave it out";
-const COMPILER: &str =
-    "nothing is compiled by torch: leave it out. --cuda-graphs says which batch sizes get a graph";
+    "the KV cache has no blocks, it stores and finds each token by itself: leave it out";
+const COMPILER: &str = "torch.compile is not used: leave it out. --cuda-graphs sets the batch sizes that get a CUDA graph";
 const SCHEDULER: &str =
-    "leave it out; docs/operation.md, \"Scheduling\", has the flags that there are";
+    "leave it out; docs/operation.md, \"Scheduling\", lists the flags for scheduling";
 const EXECUTOR: &str = "the launcher starts the shards itself: leave it out. With Ray: docs/ray.md";
 const GRAMMARS: &str =
-    "all forms of answers are enforced in one way (docs/structured-output.md): leave it out";
-const TASK: &str = "only generation is served: leave it out";
+    "structured output has one backend (docs/structured-output.md): leave it out";
+const TASK: &str = "only text generation is served: leave it out";
 const OVERRIDES: &str = "leave it out, and change config.json or generation_config.json in a copy of the model's folder";
-const NAMES: &str = "leave it out: paths, pages and headers are the same in every server";
+const NAMES: &str = "paths, pages and headers are fixed: leave it out";
 
 /// Each flag with its other names.
 pub const LACKING: &[(&[&str], &str)] = &[
@@ -54,7 +52,7 @@ pub const LACKING: &[(&[&str], &str)] = &[
     ),
     (
         &["--expert-parallel-size", "--ep-size", "--ep"],
-        "give --enable-expert-parallel, with which all shards share the experts",
+        "give --enable-expert-parallel, which distributes the experts over all shards",
     ),
     (
         &["--dist-init-addr"],
@@ -84,7 +82,7 @@ pub const LACKING: &[(&[&str], &str)] = &[
     ),
     (
         &["--hf-token"],
-        "leave it out, and set the environment variable HF_TOKEN, which no list of processes shows",
+        "leave it out, and set the environment variable HF_TOKEN, which process lists do not show",
     ),
     (
         &[
@@ -97,11 +95,11 @@ pub const LACKING: &[(&[&str], &str)] = &[
     ),
     (
         &["--code-revision"],
-        "leave it out: no code that comes with a model is ever run",
+        "code that comes with a model is never run: leave it out",
     ),
     (
         &["--rope-theta"],
-        "leave it out; --rope-scaling and --rope-factor stretch positions, all else config.json says",
+        "leave it out; --rope-scaling and --rope-factor set RoPE scaling, and config.json everything else",
     ),
     (&["--swap-space", "--cpu-offload-gb"], SWAP),
     (&["--mem-fraction-static"], STATIC),
@@ -182,7 +180,7 @@ pub const LACKING: &[(&[&str], &str)] = &[
     ),
     (
         &["--enable-reasoning"],
-        "leave it out: reasoning is found as the model's files show; --reasoning-parser names another format",
+        "leave it out: the format of reasoning is detected from the model's files; --reasoning-parser names another",
     ),
     (
         &[
@@ -191,15 +189,15 @@ pub const LACKING: &[(&[&str], &str)] = &[
             "--middleware",
             "--logits-processors",
         ],
-        "no code of others is loaded: leave it out; --tool-call-parser and --reasoning-parser name formats",
+        "plugins are not supported: leave it out; --tool-call-parser and --reasoning-parser name formats",
     ),
     (
         &["--attention-backend"],
-        "leave it out: there is --attention triton, the default on GPUs, and --attention torch",
+        "leave it out, or give --attention triton (the default on GPUs) or --attention torch",
     ),
     (
         &["--device"],
-        "leave it out: GPUs are used where CUDA_VISIBLE_DEVICES or the driver shows some, else the CPU",
+        "leave it out: the server uses the GPUs that CUDA_VISIBLE_DEVICES or the driver shows, else the CPU",
     ),
     (&["--task", "--runner", "--convert", "--is-embedding"], TASK),
     (
@@ -218,7 +216,7 @@ pub const LACKING: &[(&[&str], &str)] = &[
             "--allowed-methods",
             "--allowed-headers",
         ],
-        "give --cors-allow-origin an origin, once for each",
+        "give --cors-allow-origin, once for each origin",
     ),
     (
         &[

@@ -102,7 +102,17 @@ impl Shared {
             let shared = self.clone();
             let made = tokio::task::spawn_blocking(move || {
                 let vocabulary = shared.vocabulary()?;
-                Ok(Compiler::new(vocabulary, CompilerLimits::default()))
+                let stuck_threads = shared.metrics.stuck_threads.clone();
+                let on_stuck = move |stuck| {
+                    stuck_threads.set(f64::from(u32::try_from(stuck).unwrap_or(u32::MAX)));
+                    if stuck == 0 {
+                        tracing::info!("no thread that compiles grammars is stuck any more");
+                        return;
+                    }
+                    tracing::error!(stuck, "threads that compile grammars are stuck");
+                };
+                let limits = CompilerLimits::default();
+                Ok(Compiler::watched(vocabulary, limits, Box::new(on_stuck)))
             });
             made.await.unwrap_or_else(|error| {
                 Err(GrammarError::Internal {

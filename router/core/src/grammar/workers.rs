@@ -58,7 +58,7 @@ impl Workers {
 
     /// The mask of the first token.
     pub(super) async fn first_mask(&self, grammar: Arc<Grammar>) -> Result<Mask, GrammarError> {
-        let mask = self.run(move || grammar.matcher().mask()).await;
+        let mask = self.run(move || grammar.first_mask()).await;
         mask.unwrap_or_else(|_| {
             Err(GrammarError::Internal {
                 reason: "the thread that computes masks failed".to_owned(),

@@ -69,3 +69,5 @@ pub const GRAMMAR_MASK_WAIT_DURATION: &str = "tgi_grammar_mask_wait_duration";
 pub const GRAMMAR_COMPILE_DURATION: &str = "tgi_grammar_compile_duration";
 /// Following a grammar by one token, and the mask of the next.
 pub const GRAMMAR_MASK_DURATION: &str = "tgi_grammar_mask_duration";
+/// Threads that have compiled one grammar for too long and cannot be ended.
+pub const GRAMMAR_STUCK_THREADS: &str = "tgi_grammar_stuck_threads";

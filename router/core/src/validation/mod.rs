@@ -155,7 +155,7 @@ impl Validator {
         } = request;
         rules::check(&parameters, dialect, &self.limits)?;
         rules::check_inputs(&inputs)?;
-        rules::check_truncate(parameters.truncate, &self.limits)?;
+        rules::check_truncate(parameters.truncate, dialect, &self.limits)?;
         if parameters.truncate.is_none() && !parameters.truncate_to_fit {
             rules::check_bytes(&inputs, self.tokenizer().longest_token(), &self.limits)?;
         }

@@ -43,8 +43,14 @@ pub(super) fn check(
         ValidationError::BestOfSampling,
     )?;
     refuse(
-        !all(parameters.temperature, is_positive),
+        !all(parameters.temperature, |x| x > 0.0),
         ValidationError::Temperature,
+    )?;
+    refuse(
+        !all(parameters.temperature, f32::is_finite),
+        ValidationError::TooLarge {
+            field: "temperature",
+        },
     )?;
     check_repetition_penalty(parameters.repetition_penalty)?;
     refuse(
@@ -110,17 +116,15 @@ fn all(value: Option<f32>, rule: impl Fn(f32) -> bool) -> bool {
     value.is_none_or(rule)
 }
 
-fn is_positive(value: f32) -> bool {
-    value > 0.0 && value.is_finite()
-}
-
 fn is_inner_fraction(value: f32) -> bool {
     value > 0.0 && value < 1.0
 }
 
 fn check_repetition_penalty(penalty: Option<f32>) -> Result<(), ValidationError> {
     let Some(given) = penalty else { return Ok(()) };
-    refuse(!is_positive(given), ValidationError::RepetitionPenalty)?;
+    // NaN is not greater either.
+    let positive = given > 0.0;
+    refuse(!positive, ValidationError::RepetitionPenalty)?;
     let (&min, &max) = (REPETITION_PENALTIES.start(), REPETITION_PENALTIES.end());
     refuse(
         !REPETITION_PENALTIES.contains(&given),
@@ -271,13 +275,15 @@ pub(super) fn check_bytes(
 
 pub(super) fn check_truncate(
     truncate: Option<usize>,
+    dialect: Dialect,
     limits: &ValidationLimits,
 ) -> Result<(), ValidationError> {
     let max = limits.max_input_tokens;
     match truncate {
-        Some(given) if given == 0 || given > max as usize => {
-            Err(ValidationError::Truncate { max, given })
-        }
+        Some(given) if given == 0 || given > max as usize => Err(match dialect {
+            Dialect::Tgi => ValidationError::Truncate { max, given },
+            Dialect::OpenAi => ValidationError::TruncatePrompt { max, given },
+        }),
         _ => Ok(()),
     }
 }
@@ -299,6 +305,9 @@ pub(super) fn check_lengths(
         Some(new) => new,
         None => room,
     };
+    if parameters.truncate_to_fit {
+        refuse(new >= max, ValidationError::NoRoom { max, new })?;
+    }
     let too_many = |new| ValidationError::MaxTotalTokens {
         max,
         inputs,

@@ -58,9 +58,8 @@ impl Reader {
     pub fn reason(&self, reason: FinishReason) -> EndReason {
         match reason {
             FinishReason::Length => EndReason::Length,
-            // Nobody shall run a call whose arguments it has cut.
-            FinishReason::StopSequence if self.in_call => EndReason::StopSequence,
-            _ if self.called => EndReason::ToolCalls,
+            // Nobody shall run a call whose arguments a stop string, a stop token or the model itself has cut.
+            _ if self.called && !self.in_call => EndReason::ToolCalls,
             FinishReason::EosToken => EndReason::Stop,
             FinishReason::StopSequence => EndReason::StopSequence,
         }

@@ -2,7 +2,7 @@
 //!
 //! Agents shorten their conversation and try again when they find these words; of other errors they tell their user.
 
-use text_generation_core::error::Overflow;
+use text_generation_core::error::{Overflow, PromptTokens};
 
 /// What `code` of OpenAI's API says of them.
 pub const CONTEXT_LENGTH_EXCEEDED: &str = "context_length_exceeded";
@@ -38,23 +38,36 @@ impl Context {
             prompt,
             limit,
         } = self;
-        let inputs = overflow.inputs;
+        let (inputs, least) = match overflow.inputs {
+            PromptTokens::Exactly(inputs) => (inputs, ""),
+            PromptTokens::AtLeast(inputs) => (inputs, "at least "),
+            PromptTokens::Cut => (0, ""),
+        };
         let context = format!(
             "This model's maximum context length is {} tokens",
             overflow.context
         );
-        match overflow.new {
-            Some(new) => format!(
-                "{context}. However, you requested {} tokens ({inputs} in `{prompt}`, {new} as `{limit}`). Please reduce \
-                 the length of `{prompt}`, or `{limit}`.",
-                inputs.saturating_add(new as usize)
-            ),
-            None => format!(
-                "{context}, of which at most {} may be the prompt. However, your `{prompt}` resulted in {inputs} tokens. \
-                 Please reduce the length of `{prompt}`.",
+        let Some(new) = overflow.new else {
+            return format!(
+                "{context}, of which at most {} may be the prompt. However, your `{prompt}` resulted in {least}{inputs} \
+                 tokens. Please reduce the length of `{prompt}`.",
                 overflow.most_input
-            ),
+            );
+        };
+        // A larger limit than 32 bits hold is read as the largest that they do.
+        let most = if new == u32::MAX { "at least " } else { "" };
+        if overflow.inputs == PromptTokens::Cut {
+            return format!(
+                "{context}. However, you requested {most}{new} as `{limit}`, which leaves no room for `{prompt}`. Please \
+                 reduce `{limit}`."
+            );
         }
+        let of_all = if least.is_empty() { most } else { least };
+        format!(
+            "{context}. However, you requested {of_all}{} tokens ({least}{inputs} in `{prompt}`, {most}{new} as `{limit}`). \
+             Please reduce the length of `{prompt}`, or `{limit}`.",
+            inputs.saturating_add(new as usize)
+        )
     }
 
     /// For clients of Anthropic's API.
@@ -65,12 +78,18 @@ impl Context {
             inputs,
             new,
         } = self.overflow;
+        let (inputs, note) = match inputs {
+            PromptTokens::Exactly(inputs) => (inputs, ""),
+            // Clients look for the two numbers and what is between them.
+            PromptTokens::AtLeast(inputs) => (inputs, " (it has at least so many)"),
+            PromptTokens::Cut => (0, ""),
+        };
         match new {
             Some(new) if inputs <= most_input as usize => format!(
                 "input length and `max_tokens` exceed context limit: {inputs} + {new} > {context}, decrease input length \
                  or `max_tokens` and try again"
             ),
-            _ => format!("prompt is too long: {inputs} tokens > {most_input} maximum"),
+            _ => format!("prompt is too long: {inputs} tokens > {most_input} maximum{note}"),
         }
     }
 }
@@ -79,7 +98,7 @@ impl Context {
 mod tests {
     use super::*;
 
-    fn context(inputs: usize, new: Option<u32>) -> Context {
+    fn context(inputs: PromptTokens, new: Option<u32>) -> Context {
         let mut context = Context::new(Overflow {
             context: 100,
             most_input: 90,
@@ -92,14 +111,15 @@ mod tests {
 
     #[test]
     fn the_numbers_are_those_of_the_request() {
-        let asked = context(60, Some(50));
+        use PromptTokens::{AtLeast, Cut, Exactly};
+        let asked = context(Exactly(60), Some(50));
         assert_eq!(
             asked.openai(),
             "This model's maximum context length is 100 tokens. However, you requested 110 tokens (60 in `messages`, 50 \
              as `max_new_tokens`). Please reduce the length of `messages`, or `max_new_tokens`."
         );
         assert!(asked.anthropic().contains(": 60 + 50 > 100,"));
-        let long = context(95, None);
+        let long = context(Exactly(95), None);
         assert_eq!(
             long.openai(),
             "This model's maximum context length is 100 tokens, of which at most 90 may be the prompt. However, your \
@@ -107,9 +127,30 @@ mod tests {
         );
         for new in [None, Some(5)] {
             assert_eq!(
-                context(95, new).anthropic(),
+                context(Exactly(95), new).anthropic(),
                 "prompt is too long: 95 tokens > 90 maximum"
             );
         }
+        let untokenised = context(AtLeast(95), None);
+        assert!(
+            untokenised
+                .openai()
+                .contains("your `messages` resulted in at least 95 tokens.")
+        );
+        assert_eq!(
+            untokenised.anthropic(),
+            "prompt is too long: 95 tokens > 90 maximum (it has at least so many)"
+        );
+        assert_eq!(
+            context(Cut, Some(100)).openai(),
+            "This model's maximum context length is 100 tokens. However, you requested 100 as `max_new_tokens`, which \
+             leaves no room for `messages`. Please reduce `max_new_tokens`."
+        );
+        // What was asked for has no room in 32 bits.
+        let endless = context(Exactly(5), Some(u32::MAX)).openai();
+        assert!(
+            endless.contains("at least 4294967300 tokens (5 in `messages`, at least 4294967295 as"),
+            "{endless}"
+        );
     }
 }

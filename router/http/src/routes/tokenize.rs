@@ -16,6 +16,7 @@ use crate::extract::{ApiJson, JsonBytes};
 use crate::generations::renamed;
 use crate::memory::MemoryShare;
 use crate::openapi::BodyErrors;
+use crate::routes::openai::sampling::check;
 use crate::routes::openai::{ChatBody, chat};
 use crate::schema::{
     ChatTokenizeResponse, DetokenizeAnswer, DetokenizeBody, DetokenizedPrompt, DetokenizedText,
@@ -54,7 +55,9 @@ pub async fn tokenize(
 ) -> Result<Response, ApiError> {
     let keys: Keys = body.parse()?;
     if keys.inputs.is_none() && keys.prompt.is_some() {
-        let PromptTokensBody { prompt, options } = body.parse()?;
+        // First, because what is read beside the text loses its path.
+        let options: TokenOptions = body.parse()?;
+        let PromptTokensBody { prompt, .. } = body.parse()?;
         return counted(&state, prompt, true, &options, share).await;
     }
     if keys.inputs.is_none() && keys.messages.is_some() {
@@ -67,6 +70,10 @@ pub async fn tokenize(
         let text = chat::conversation(&state, chat)?.render(&state).await?;
         return counted(&state, text, false, &options, share).await;
     }
+    check(keys.inputs.is_some(), || {
+        "`inputs` is missing: send a text as `inputs` or `prompt`, or a chat as `messages`"
+            .to_owned()
+    })?;
     let body: GenerateBody = body.parse()?;
     let tokens = tokens(&state, body.inputs, true, &share).await?;
     token_list::response(tokens, "[", Bytes::from_static(b"]"), share)
@@ -158,6 +165,9 @@ pub async fn detokenize(
         let prompt = text(&state, "tokens", tokens, false, &share).await?;
         DetokenizeAnswer::Prompt(DetokenizedPrompt { prompt })
     } else {
+        check(keys.ids.is_some(), || {
+            "`ids` is missing: send token ids as `ids` or `tokens`".to_owned()
+        })?;
         let body: IdsBody = body.parse()?;
         let text = text(&state, "ids", body.ids, body.skip_special_tokens, &share).await?;
         DetokenizeAnswer::Text(DetokenizedText { text })

@@ -15,6 +15,7 @@ use tower_http::request_id::RequestId;
 use crate::conversation::{Prepared, Reading};
 use crate::error::ApiError;
 use crate::extract::{GenerationJson, from_raw};
+use crate::fields::Own;
 use crate::generations::{Generations, renamed};
 use crate::openapi::GenerateErrors;
 use crate::routes::generate::{self, AnswerFields};
@@ -151,7 +152,7 @@ fn sampled(parameters: Option<&RawValue>, path: &str) -> Result<GenerateParamete
             ..GenerateParameters::default()
         });
     };
-    let mut parameters: GenerateParameters = from_raw(given, path)?;
+    let Own(mut parameters): Own<GenerateParameters> = from_raw(given, path)?;
     let said: DoSample = from_raw(given, path)?;
     parameters.do_sample |= said.do_sample.is_none();
     Ok(parameters)

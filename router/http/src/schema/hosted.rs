@@ -7,6 +7,7 @@ use utoipa::ToSchema;
 
 use super::{CompatGenerateBody, GenerateResponse};
 use crate::extract::not_null;
+use crate::fields::own_fields;
 use crate::routes::openai::{ChatBody, ChatCompletion, Completion, CompletionBody};
 
 /// Body of `/invocations`: that of `/`, of `/v1/chat/completions` or of `/v1/completions`.
@@ -37,6 +38,7 @@ pub enum VertexInstance {
 
 /// A request of `/vertex` with a prompt.
 #[derive(Debug, Deserialize, ToSchema)]
+#[serde(remote = "Self")]
 #[schema(example = json!({"inputs": "Once upon a time", "parameters": {"max_new_tokens": 20}}))]
 pub struct VertexGenerateBody {
     /// The prompt.
@@ -46,6 +48,8 @@ pub struct VertexGenerateBody {
     #[schema(value_type = GenerateParameters)]
     pub parameters: Option<Box<RawValue>>,
 }
+
+own_fields!(VertexGenerateBody);
 
 /// Body of `/vertex`.
 #[derive(Debug, Deserialize, ToSchema)]

@@ -246,7 +246,8 @@ async fn what_cannot_be_honoured_is_refused_by_name() {
     }
     // What harms nobody is accepted.
     let harmless = json!({
-        "store": true, "background": false, "prompt_cache_key": "k", "service_tier": "auto", "include": ["x"],
+        "store": true, "background": false, "prompt_cache_key": "k", "service_tier": "auto",
+        "include": ["web_search_call.results"],
         "reasoning": {"effort": "high", "summary": "auto"}, "text": {"verbosity": "low"}, "metadata": {"a": "b"},
     });
     let answer = server.good(PATH, &body(harmless)).await;

@@ -50,6 +50,8 @@ async fn values_out_of_range_are_named() {
         ("top_p", json!({"top_p": -0.1})),
         ("top_k", json!({"top_k": -2})),
         ("min_p", json!({"min_p": 2})),
+        ("min_p", json!({"min_p": 1.5, "temperature": 0})),
+        ("min_p", json!({"min_p": -1, "top_p": 0})),
         ("typical_p", json!({"typical_p": -1})),
         ("repetition_penalty", json!({"repetition_penalty": 0})),
         ("frequency_penalty", json!({"frequency_penalty": 2.5})),
@@ -99,10 +101,90 @@ async fn values_out_of_range_are_named() {
 }
 
 #[tokio::test]
+async fn what_is_said_of_a_wrong_value() {
+    let server = server().await;
+    for (keys, message) in [
+        (
+            json!({"temperature": 1e308}),
+            "`temperature` must be <= 3.4028235e38",
+        ),
+        (
+            json!({"temperature": -1e308}),
+            "`temperature` must be >= 0. Given: less than -3.4028235e38",
+        ),
+        (
+            json!({"top_p": 1e308}),
+            "`top_p` must be >= 0 and <= 1. Given: more than 3.4028235e38",
+        ),
+        (
+            json!({"min_p": 1.5}),
+            "`min_p` must be >= 0 and <= 1. Given: 1.5",
+        ),
+        (json!({"n": 0}), "`n` must be >= 1 and <= 128. Given: 0"),
+        (
+            json!({"truncate_prompt_tokens": 0}),
+            "`truncate_prompt_tokens` must be -1, or >= 1 and <= 1023. Given: 0",
+        ),
+        (
+            json!({"truncate_prompt_tokens": 1024}),
+            "`truncate_prompt_tokens` must be -1, or >= 1 and <= 1023. Given: 1024",
+        ),
+        (
+            json!({"stop": 5}),
+            "`stop` must be a string or a list of strings",
+        ),
+        (
+            json!({"stop_token_ids": {"a": 1}}),
+            "`stop_token_ids` must be a list (given: an object)",
+        ),
+        (
+            json!({"logit_bias": [1]}),
+            "`logit_bias` must be an object (given: a list)",
+        ),
+        (
+            json!({"chat_template_kwargs": "a"}),
+            "`chat_template_kwargs` must be an object (given: the text \"a\")",
+        ),
+        (
+            json!({"seed": 0.5}),
+            "`seed` must be a whole number from -9223372036854775808 to 18446744073709551615",
+        ),
+        (
+            json!({"tools": [{"type": "function", "function": {"name": 5}}]}),
+            "`tools[0].function.name` must be a string (given: 5)",
+        ),
+    ] {
+        let (status, answer) = server.ask("/v1/chat/completions", &chat("Hi", keys)).await;
+        assert_eq!(
+            (status, answer["error"]["message"].as_str()),
+            (
+                422,
+                Some(format!("Input validation error: {message}").as_str())
+            )
+        );
+    }
+    let body = completion(json!(["a", "b"]), json!({"n": 65}));
+    let (_, answer) = server.ask("/v1/completions", &body).await;
+    let message = answer["error"]["message"].as_str().expect("a message");
+    assert!(
+        message.contains("`n` must be >= 1 and <= 64, which are 128 choices of all 2 prompts"),
+        "{message}"
+    );
+    let item = json!({"type": "function_call", "name": 5, "call_id": "a", "arguments": "{}"});
+    let (status, answer) = server.ask("/v1/responses", &json!({"input": [item]})).await;
+    let message = answer["error"]["message"].as_str().expect("a message");
+    assert!(
+        status == 400 && message.contains("`input[0].name` must be a string (given: 5)"),
+        "{message}"
+    );
+}
+
+#[tokio::test]
 async fn messages_are_checked() {
     let server = server().await;
     let image = json!({"type": "image_url", "image_url": {"url": "http://127.0.0.1/x.png"}});
     let text = json!({"type": "text", "text": "Hi"});
+    let named = json!({"type": "function", "function": {"name": "f", "arguments": "{}"}});
     let cases = [
         ("messages", json!([])),
         ("messages", json!("Hi")),
@@ -129,6 +211,30 @@ async fn messages_are_checked() {
         (
             "messages[0].tool_calls",
             json!([{"role": "assistant", "tool_calls": "f"}]),
+        ),
+        (
+            "messages[0].tool_calls[1].function.name",
+            json!([{"role": "assistant", "tool_calls": [named, {"type": "function", "function": {"arguments": "{}"}}]}]),
+        ),
+        (
+            "messages[0].tool_calls[0].function.name",
+            json!([{"role": "assistant", "tool_calls": [{"id": "a"}]}]),
+        ),
+        (
+            "messages[0].tool_calls[0].function.name",
+            json!([{"role": "assistant", "tool_calls": [{"function": {"name": 5}}]}]),
+        ),
+        (
+            "messages[0].tool_calls[0].name",
+            json!([{"role": "assistant", "tool_calls": [{"name": ""}]}]),
+        ),
+        (
+            "messages[0].tool_calls[0].type",
+            json!([{"role": "assistant", "tool_calls": [{"type": "custom", "custom": {"name": "f", "input": ""}}]}]),
+        ),
+        (
+            "messages[0].refusal",
+            json!([{"role": "assistant", "refusal": 5}]),
         ),
         (
             "messages[0].function_call",
@@ -264,6 +370,15 @@ async fn a_full_context_is_told_in_the_words_that_clients_look_for() {
             json!({"max_completion_tokens": 5000}),
             "max_completion_tokens",
         ),
+        (json!({"max_tokens": 1_u64 << 40}), "max_tokens"),
+        (
+            json!({"max_completion_tokens": u64::MAX}),
+            "max_completion_tokens",
+        ),
+        (
+            json!({"max_tokens": 1024, "truncate_prompt_tokens": -1}),
+            "max_tokens",
+        ),
     ] {
         let (status, answer) = server.ask("/v1/chat/completions", &chat("Hi", keys)).await;
         let error = &answer["error"];
@@ -272,8 +387,15 @@ async fn a_full_context_is_told_in_the_words_that_clients_look_for() {
             (400, &json!("context_length_exceeded"), &json!(param))
         );
     }
+    let keys = json!({"max_tokens": 1024, "truncate_prompt_tokens": -1});
+    let (_, answer) = server.ask("/v1/chat/completions", &chat("Hi", keys)).await;
+    assert_eq!(
+        answer["error"]["message"],
+        "This model's maximum context length is 1024 tokens. However, you requested 1024 as `max_tokens`, which leaves no \
+         room for `messages`. Please reduce `max_tokens`."
+    );
     // Without a limit of the client's own, and of a text that is not tokenised: no token has more than five bytes.
-    for (prompt, tokens) in [(long, 1_100), ("x".repeat(100_000), 20_000)] {
+    for (prompt, tokens) in [(long, "1100"), ("x".repeat(100_000), "at least 20000")] {
         let body = completion(prompt.as_str(), json!({}));
         let (status, answer) = server.ask("/v1/completions", &body).await;
         assert_eq!(status, 400);

@@ -43,11 +43,14 @@ async fn every_name_of_a_form_is_enforced() {
             "ok",
         ),
     ] {
-        for path in ["/v1/chat/completions", "/v1/completions"] {
-            let body = with(
-                chat("Hi", json!({"prompt": "Hi", "max_tokens": 40})),
-                keys.clone(),
-            );
+        for (path, body) in [
+            (
+                "/v1/chat/completions",
+                chat("Hi", json!({"max_tokens": 40})),
+            ),
+            ("/v1/completions", json!({"prompt": "Hi", "max_tokens": 40})),
+        ] {
+            let body = with(body, keys.clone());
             let text = said(&server.good(path, &body).await);
             let value: Value =
                 serde_json::from_str(&text).unwrap_or_else(|_| panic!("{keys}: {text}"));

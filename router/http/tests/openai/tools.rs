@@ -111,6 +111,30 @@ async fn a_stop_string_in_a_call_ends_no_call() {
 }
 
 #[tokio::test]
+async fn a_stop_token_in_a_call_ends_no_call() {
+    let server = hermes(TWO_CALLS).await;
+    // The tokens of this model are bytes.
+    for (stop, reason, call) in [
+        (b'1', "stop", "{\"x\": "),
+        // Nothing but the marker behind a whole call is cut.
+        (b'/', "tool_calls", "{\"x\": 1, \"s\": \"é\\\"\"}"),
+    ] {
+        let body = json!({"tools": tools(), "stop_token_ids": [BYTES + u32::from(stop)]});
+        let answer = ask_chat(&server, &chat("Hi", body)).await;
+        assert_eq!(answer["choices"][0]["finish_reason"], reason, "{stop}");
+        assert_eq!(calls(&answer), [(json!("add"), json!(call))]);
+    }
+}
+
+#[tokio::test]
+async fn an_end_of_the_model_in_a_call_ends_no_call() {
+    let server = hermes("<tool_call>\n{\"name\": \"add\", \"arguments\": {\"x\": 1").await;
+    let answer = ask_chat(&server, &chat("Hi", json!({"tools": tools()}))).await;
+    assert_eq!(answer["choices"][0]["finish_reason"], "stop");
+    assert_eq!(calls(&answer), [(json!("add"), json!("{\"x\": 1"))]);
+}
+
+#[tokio::test]
 async fn only_one_call_where_no_more_are_wanted() {
     let server = hermes(TWO_CALLS).await;
     let body = chat(
@@ -295,7 +319,7 @@ async fn tools_that_cannot_be_read_are_named() {
     let server = hermes("x").await;
     let function = |function: Value| json!({"tools": [{"type": "function", "function": function}]});
     for (param, keys) in [
-        ("tools[0].function", function(json!({}))),
+        ("tools[0].function.name", function(json!({}))),
         ("tools[0].function.name", function(json!({"name": ""}))),
         (
             "tools[0].function.name",

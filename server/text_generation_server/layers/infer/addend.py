@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from ...distributed import PendingAllReduce, TensorParallelGroup
-from ..weights import Activations, Dense, Linear, Rows8
+from ..weights import Activations, Dense, Linear, W8A8Linear
 from .state import InferState
 
 Addend = Tensor | PendingAllReduce
@@ -29,7 +29,7 @@ class Destination:
         """Of `x` [N, inputs] with `matrix`."""
         if state.deterministic:
             return matrix.apply(x, state.linear_block)
-        if isinstance(matrix, Rows8) and self.takes_parts:
+        if isinstance(matrix, W8A8Linear) and self.takes_parts:
             return matrix.in_parts(x)
         if isinstance(matrix, Dense):
             if self.total is not None:

@@ -15,9 +15,9 @@ from .linear import Dense, Linear, Split, activate, each_alone, in_blocks
 from .loading import column_parallel, row_parallel
 from .mamba import Mamba2Weights, MambaWeights, load_mamba, load_mamba2
 from .moe import MoeWeights, load_moe
-from .rows8 import Rows8
 from .short_conv import ShortConvWeights, load_short_conv
 from .split import HeadSplit, VocabularyPart, even_span, padded_rows, vocabulary_shard
+from .w8a8 import W8A8Linear
 
 __all__ = [
     "ActivationScheme",
@@ -38,10 +38,10 @@ __all__ = [
     "NormWeights",
     "RmsNorm",
     "RowBlock",
-    "Rows8",
     "ShortConvWeights",
     "Split",
     "VocabularyPart",
+    "W8A8Linear",
     "activate",
     "column_parallel",
     "each_alone",

@@ -1,7 +1,7 @@
 """16-bit copies of weight-only quantised matrices, for steps of many tokens.
 
-Few tokens are faster the fewer bits are read. Many tokens are bound by matrix units, which want 16 bits: where memory
-is ample, they multiply by a copy that has them, at the speed of a model that was never quantised.
+GEMMs of few tokens are memory-bound: the fewer bits they read, the faster. Those of many tokens are compute-bound, on
+tensor cores that take 16 bits: where memory is ample, they multiply by a copy, at the speed of an unquantised model.
 """
 
 from collections.abc import Iterator
@@ -9,8 +9,8 @@ from dataclasses import fields, is_dataclass
 
 import torch
 
-from .grouped import Grouped
 from .linear import Split
+from .weight_only import WeightOnlyLinear
 
 
 class Copies:
@@ -21,11 +21,11 @@ class Copies:
     def __init__(self, dtype: torch.dtype) -> None:
         """`dtype`: that of the inputs."""
         self._dtype = dtype
-        self._matrices: list[Grouped] = []
+        self._matrices: list[WeightOnlyLinear] = []
 
     def note(self, weights: object) -> None:
         """Finds the matrices among what a part of a layer holds."""
-        self._matrices += _grouped(weights)
+        self._matrices += _weight_only(weights)
 
     @property
     def nbytes(self) -> int:
@@ -38,12 +38,12 @@ class Copies:
             matrix.copy = matrix.dequantised(self._dtype)
 
 
-def _grouped(weights: object) -> Iterator[Grouped]:
-    if isinstance(weights, Grouped):
+def _weight_only(weights: object) -> Iterator[WeightOnlyLinear]:
+    if isinstance(weights, WeightOnlyLinear):
         yield weights
     elif isinstance(weights, Split):
         for part in weights.parts:
-            yield from _grouped(part)
+            yield from _weight_only(part)
     elif is_dataclass(weights):
         for each in fields(weights):
-            yield from _grouped(getattr(weights, each.name))
+            yield from _weight_only(getattr(weights, each.name))

@@ -6,15 +6,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ...config.quantisation import Packed
 from ...config.sizes import cuts_embedding
 from ...errors import ModelFilesError
 from ...weights import Slice
-from . import eight_bit
 from .blocks import RowBlock
 from .checkpoint import Checkpoint
 from .linear import Dense, Linear, Split
-from .loading import column_parallel, dense_rows, scheme_of
+from .loading import column_parallel
+from .readers import reader_of
 from .split import padded_rows, vocabulary_shard
 
 
@@ -63,13 +62,15 @@ def load_head(checkpoint: Checkpoint, embedding: EmbeddingWeights) -> Linear:
     if spec.head.tied and spec.embedding.width:
         name = checkpoint.outside(checkpoint.names.embedding)
     start, stop, padding = vocabulary_shard(spec.vocab_size, checkpoint.group.rank, checkpoint.group.world_size)
-    quantised = not spec.head.tied and _is_quantised(checkpoint, name)
+    # Lists of exceptions that leave the output matrix out are written for the name `lm_head`, and families have others.
+    reader = reader_of(checkpoint, name)
+    quantised = not spec.head.tied and reader.has_codes(name)
     if quantised and not spec.head.unit_rows:
         return _quantised_head(checkpoint, start, stop, padding)
     if spec.head.tied and not spec.embedding.width:
         weight = embedding.rows(start, stop)
     elif quantised:
-        weight = dense_rows(checkpoint, RowBlock(name, spec.vocab_size, ((start, stop),)), spec.hidden_size)
+        weight = reader.dense_rows(RowBlock(name, spec.vocab_size, ((start, stop),)), spec.hidden_size)
     elif source.has(f"{name}.weight"):
         width = spec.embedding.width or spec.hidden_size
         weight = source.read(f"{name}.weight", (spec.vocab_size, width), Slice(0, start, stop))
@@ -87,15 +88,6 @@ def load_head(checkpoint: Checkpoint, embedding: EmbeddingWeights) -> Linear:
     if spec.head.bias:
         bias = padded_rows(source.read(f"{name}.bias", (spec.vocab_size,), Slice(0, start, stop)), padding)
     return Dense(padded_rows(weight, padding), bias)
-
-
-def _is_quantised(checkpoint: Checkpoint, name: str) -> bool:
-    """Whether the output matrix is. Lists of exceptions that leave it out are written for the name `lm_head`, and
-    families have others.
-    """
-    if checkpoint.schemes.online or (scheme := scheme_of(checkpoint, name)) is None:
-        return False
-    return isinstance(scheme, Packed) or checkpoint.makes_quantised or eight_bit.has_scale(checkpoint.source, name)
 
 
 def _quantised_head(checkpoint: Checkpoint, start: int, stop: int, padding: int) -> Linear:

@@ -9,7 +9,8 @@ from .blocks import RowBlock, ranges
 from .checkpoint import Checkpoint
 from .formats import Part
 from .linear import Linear
-from .loading import column_parallel, input_order, row_parallel
+from .loading import column_parallel, row_parallel
+from .readers import reader_of
 from .split import even_span
 
 
@@ -34,7 +35,7 @@ def load_dense(checkpoint: Checkpoint, layer: int, spec: DenseSpec) -> DenseWeig
     align = checkpoint.schemes.align(*(checkpoint.inside(layer, name) for name in (*stored, names.down)))
     start, stop = even_span(inner, checkpoint.group.rank, checkpoint.group.world_size, align)
     down_name, down_shape = checkpoint.inside(layer, names.down), (hidden, inner)
-    order = input_order(checkpoint, down_name, down_shape)
+    order = reader_of(checkpoint, down_name).input_order(down_name, down_shape)
     # What the second matrix reads in an order of its own, the first one makes in that order.
     rows = ((start, stop),) if order is None else ranges(order[start:stop])
     if spec.gated and names.gate_up is not None:
@@ -57,7 +58,7 @@ def load_dense(checkpoint: Checkpoint, layer: int, spec: DenseSpec) -> DenseWeig
 def _act_scales(checkpoint: Checkpoint, layer: int, inner: int, part: tuple[int, int]) -> Tensor | None:
     """Those that AutoAWQ gives an activation which no gate multiplies: it cannot move them into the first matrix."""
     module = Part.whole(checkpoint.source, checkpoint.inside(layer, checkpoint.names.activation), (1, inner))
-    if checkpoint.makes_quantised or not module.has("scales"):
+    if not module.has("scales"):
         return None
     scales = module.read_scales("scales", (inner,), part)
     if not bool(scales.all()):

@@ -9,7 +9,8 @@ from ..rope import rotary_order
 from .blocks import RowBlock, ranges
 from .checkpoint import Checkpoint
 from .linear import Linear
-from .loading import column_parallel, dense_rows, row_parallel
+from .loading import column_parallel, row_parallel
+from .readers import reader_of
 from .split import HeadSplit
 
 
@@ -88,6 +89,6 @@ def _of_latent(
     """What makes keys and values, with 16 bits: they are factors of queries and results, not of hidden states."""
     size, held = spec.key_dim + spec.value_dim, range(heads.q_start, heads.q_stop)
     rows = RowBlock(checkpoint.inside(layer, checkpoint.names.kv_b), spec.num_heads * size, ranges(held, size))
-    whole = dense_rows(checkpoint, rows, spec.latent_dim).view(len(held), size, spec.latent_dim)
+    whole = reader_of(checkpoint, rows.name).dense_rows(rows, spec.latent_dim).view(len(held), size, spec.latent_dim)
     keys, values = whole.split((spec.key_dim, spec.value_dim), dim=1)
     return keys.contiguous(), values.transpose(1, 2).contiguous()

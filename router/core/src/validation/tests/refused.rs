@@ -1,6 +1,7 @@
 //! Requests that break a rule, and the message each gets.
 
 use super::*;
+use crate::error::PromptTokens;
 
 #[tokio::test]
 async fn every_rule_on_parameters_has_its_message() {
@@ -27,7 +28,7 @@ async fn every_rule_on_parameters_has_its_message() {
         ),
         (
             |p| p.temperature = Some(f32::INFINITY),
-            strictly_positive_temperature,
+            "`temperature` must be <= 3.4028235e38",
         ),
         (
             |p| p.repetition_penalty = Some(0.0),
@@ -39,7 +40,7 @@ async fn every_rule_on_parameters_has_its_message() {
         ),
         (
             |p| p.repetition_penalty = Some(f32::INFINITY),
-            strictly_positive_repetition,
+            "`repetition_penalty` must be >= 1e-30 and <= 1e30. Given: more than 3.4028235e38",
         ),
         (
             |p| p.repetition_penalty = Some(1e-45),
@@ -348,7 +349,10 @@ async fn a_limit_that_is_clamped_is_told_as_it_was_sent() {
         "{error}"
     );
     let overflow = error.overflow().unwrap();
-    assert_eq!((overflow.inputs, overflow.new), (20, Some(5)));
+    assert_eq!(
+        (overflow.inputs, overflow.new),
+        (PromptTokens::Exactly(20), Some(5))
+    );
 }
 
 #[tokio::test]
@@ -433,6 +437,40 @@ async fn streams_refuse_what_they_cannot_do() {
         assert_eq!(
             result.err().map(|error| error.to_string()).as_deref(),
             expected
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_prompt_that_is_cut_to_nothing_is_not_blamed() {
+    let cut = parameters(|p| {
+        p.max_new_tokens = Some(12);
+        p.truncate_to_fit = true;
+    });
+    let error = validator(LIMITS)
+        .validate(request(&tildes(5), cut))
+        .await
+        .unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "`max_new_tokens` must be < 12, which is for prompt and answer together. Given: 12"
+    );
+    let overflow = error.overflow().unwrap();
+    assert_eq!(
+        (overflow.inputs, overflow.new),
+        (PromptTokens::Cut, Some(12))
+    );
+}
+
+#[tokio::test]
+async fn a_count_of_kept_tokens_is_told_as_its_api_means_it() {
+    for given in [0, 9] {
+        let mut request = request("~", parameters(|p| p.truncate = Some(given)));
+        request.dialect = Dialect::OpenAi;
+        let error = validator(LIMITS).validate(request).await.unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            format!("`truncate` must be -1, or >= 1 and <= 8. Given: {given}")
         );
     }
 }

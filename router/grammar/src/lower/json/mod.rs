@@ -62,7 +62,7 @@ pub(super) fn relax(
     let mut not_enforced = Vec::new();
     let schema = relax::relax(schema, &mut not_enforced);
     finite::check(&schema)?;
-    size::check(&schema)?;
+    size::check(&schema, limits)?;
     let mut schema = match schema {
         Value::Object(schema) => schema,
         Value::Bool(true) => Map::new(),

@@ -1,11 +1,12 @@
 //! Size of a schema when its alternatives are multiplied out, and patterns that hold at once. The engine does both, and
 //! counts its steps but not what each of them makes: that can double with every level and every pattern.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use serde_json::{Map, Value};
 
-use crate::GrammarError;
+use super::super::SCHEMA;
+use crate::{CompilerLimits, GrammarError};
 
 /// Parts of a schema after that: ten times as many as the largest one has without it.
 const MOST: u64 = 250_000;
@@ -16,13 +17,23 @@ const MOST_WAYS: u64 = 1 << 17;
 const FORMAT_WAYS: u64 = 4;
 
 /// Refuses a schema that becomes too large.
-pub(super) fn check(schema: &Value) -> Result<(), GrammarError> {
+pub(super) fn check(schema: &Value, limits: &CompilerLimits) -> Result<(), GrammarError> {
     let mut measure = Measure {
         root: schema,
         references: HashMap::new(),
         most_ways: 1,
+        most_optional: 0,
     };
     let whole = measure.schema(schema, false);
+    let limit = limits.optional_properties;
+    if measure.most_optional > limit {
+        return Err(GrammarError::TooLarge {
+            part: SCHEMA,
+            unit: "properties of one object that are not in `required`",
+            found: measure.most_optional,
+            limit,
+        });
+    }
     // References that nothing stands beside are compiled once, for themselves.
     let size = measure
         .references
@@ -36,7 +47,7 @@ pub(super) fn check(schema: &Value) -> Result<(), GrammarError> {
         return Ok(());
     };
     Err(GrammarError::TooComplex {
-        part: super::super::SCHEMA,
+        part: SCHEMA,
         reason,
     })
 }
@@ -98,6 +109,8 @@ struct Measure<'a> {
     references: HashMap<&'a str, Size>,
     /// Of any schema.
     most_ways: u64,
+    /// Properties of any object that may be left out.
+    most_optional: usize,
 }
 
 impl<'a> Measure<'a> {
@@ -140,6 +153,7 @@ impl<'a> Measure<'a> {
         for (keyword, value) in keywords {
             let (entries, parts, others) = match (keyword.as_str(), value) {
                 ("properties", Value::Object(schemas)) => {
+                    self.most_optional = self.most_optional.max(optional(keywords, schemas));
                     (schemas.len(), self.all(schemas.values()), 0)
                 }
                 ("prefixItems" | "items", Value::Array(schemas)) => {
@@ -187,6 +201,20 @@ impl<'a> Measure<'a> {
         self.references.insert(reference, size);
         size
     }
+}
+
+/// How many of an object's properties may be left out.
+fn optional(keywords: &Map<String, Value>, properties: &Map<String, Value>) -> usize {
+    let required = keywords.get("required").and_then(Value::as_array);
+    let required: HashSet<&str> = required
+        .into_iter()
+        .flatten()
+        .filter_map(Value::as_str)
+        .collect();
+    let names = properties.keys();
+    names
+        .filter(|name| !required.contains(name.as_str()))
+        .count()
 }
 
 /// The most ways in which a match can go on: before it, in it, and one for each place with a choice.

@@ -1,5 +1,7 @@
 //! Bodies that clients send to `/v1/messages`.
 
+use std::collections::BTreeMap;
+
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use text_generation_chat::{ChatInput, SystemMessages};
@@ -13,8 +15,9 @@ use crate::conversation::{Conversation, OfferedTool, ReasoningWishes, ToolWishes
 use crate::error::ApiError;
 use crate::extract::nullable_object;
 use crate::generations::Names;
-use crate::routes::openai::fields::{Only, Stop, Unsupported};
+use crate::routes::openai::fields::{Seed, Stop};
 use crate::routes::openai::sampling::{Sampling, check, refused};
+use crate::routes::openai::sampling_body::sampling_body;
 use crate::routes::openai::structured::schema;
 use crate::state::AppState;
 
@@ -22,6 +25,8 @@ use crate::state::AppState;
 pub const NAMES: &Names = &[
     ("inputs", "messages"),
     ("max_new_tokens", "max_tokens"),
+    ("min_new_tokens", "min_tokens"),
+    ("truncate", "truncate_prompt_tokens"),
     ("stop", "stop_sequences"),
     ("grammar", "output_config.format"),
     (
@@ -30,109 +35,52 @@ pub const NAMES: &Names = &[
     ),
 ];
 
-/// Body of `/v1/messages` and of `/v1/messages/count_tokens`. Unknown keys are ignored.
-#[derive(Debug, Deserialize, ToSchema)]
-#[schema(example = json!({
-    "model": "tgi",
-    "max_tokens": 64,
-    "messages": [{"role": "user", "content": "What is deep learning?"}]
-}))]
-pub struct MessagesBody {
-    /// Any name; the answer repeats it.
-    #[schema(nullable = true, max_length = 256, example = "tgi")]
-    pub model: Option<String>,
-    /// The conversation so far. A last message of the assistant is gone on with.
-    #[schema(value_type = Vec<Object>, min_items = 1, max_items = 4096)]
-    pub messages: Vec<Map<String, Value>>,
-    /// Most tokens to generate; what the context has no room for is left out. Needed but for counting.
-    #[schema(nullable = true, minimum = 1, example = 64)]
-    pub max_tokens: Option<u32>,
-    /// A text or blocks of text, before the conversation.
-    #[schema(nullable = true, value_type = Option<Object>)]
-    pub system: Option<Value>,
-    /// Divides the logits; 0 takes the most likely token.
-    #[schema(nullable = true, minimum = 0.0, example = 1.0)]
-    pub temperature: Option<f32>,
-    /// Keep the smallest set of tokens whose probabilities add up to p; 1 is off.
-    #[schema(nullable = true, minimum = 0.0, maximum = 1.0)]
-    pub top_p: Option<f32>,
-    /// Keep the k most likely tokens.
-    #[schema(nullable = true, minimum = 0)]
-    pub top_k: Option<i32>,
-    /// The answer ends before one of these.
-    #[schema(nullable = true)]
-    pub stop_sequences: Option<Vec<String>>,
-    /// Answer with a stream of events.
-    #[schema(nullable = true, example = false)]
-    pub stream: Option<bool>,
-    /// Tools that the client runs. Those that Anthropic's servers run are left out.
-    #[schema(nullable = true, value_type = Option<Vec<Object>>)]
-    pub tools: Option<Vec<Value>>,
-    #[serde(default, deserialize_with = "nullable_object")]
-    #[schema(nullable = true)]
-    pub tool_choice: Option<ToolChoiceBody>,
-    #[serde(default, deserialize_with = "nullable_object")]
-    #[schema(nullable = true)]
-    pub thinking: Option<ThinkingBody>,
-    #[serde(default, deserialize_with = "nullable_object")]
-    #[schema(nullable = true)]
-    pub output_config: Option<OutputConfig>,
-    /// The older place of `output_config.format`.
-    #[serde(default, deserialize_with = "nullable_object")]
-    #[schema(nullable = true)]
-    pub output_format: Option<OutputFormat>,
-    /// Requests of a lower number run first. Not in Anthropic's API.
-    #[schema(nullable = true, example = 0)]
-    pub priority: Option<i32>,
-    /// Only requests with the same salt share cached prefixes. Not in Anthropic's API.
-    #[schema(nullable = true, max_length = 256)]
-    pub cache_salt: Option<String>,
-    /// Variables for the template, of those that it may be given. Not in Anthropic's API.
-    #[schema(nullable = true, value_type = Option<Object>)]
-    pub chat_template_kwargs: Option<Map<String, Value>>,
-    #[serde(default)]
-    #[schema(ignore)]
-    #[expect(dead_code, reason = "refused while it is read")]
-    pub mcp_servers: Unsupported,
-    #[serde(default)]
-    #[schema(ignore)]
-    #[expect(dead_code, reason = "refused while it is read")]
-    pub container: Unsupported,
-    #[serde(default)]
-    #[schema(ignore)]
-    #[expect(dead_code, reason = "refused while it is read")]
-    pub n: Only<1>,
-    #[serde(default)]
-    #[schema(ignore)]
-    #[expect(dead_code, reason = "refused while it is read")]
-    pub presence_penalty: Only<0>,
-    #[serde(default)]
-    #[schema(ignore)]
-    #[expect(dead_code, reason = "refused while it is read")]
-    pub frequency_penalty: Only<0>,
-    #[serde(default)]
-    #[schema(ignore)]
-    #[expect(dead_code, reason = "refused while it is read")]
-    pub stop: Unsupported,
-    #[serde(default)]
-    #[schema(ignore)]
-    #[expect(dead_code, reason = "refused while it is read")]
-    pub response_format: Unsupported,
-    #[serde(default)]
-    #[schema(ignore)]
-    #[expect(dead_code, reason = "refused while it is read")]
-    pub max_completion_tokens: Unsupported,
-    #[serde(default)]
-    #[schema(ignore)]
-    #[expect(dead_code, reason = "refused while it is read")]
-    pub max_output_tokens: Unsupported,
-    #[serde(default)]
-    #[schema(ignore)]
-    #[expect(dead_code, reason = "refused while it is read")]
-    pub kv_transfer_params: Unsupported,
-    /// A conversation that the server would store.
-    #[schema(ignore)]
-    pub thread: Option<Value>,
+sampling_body! {
+    /// Body of `/v1/messages` and of `/v1/messages/count_tokens`. Keys that no API knows are ignored.
+    #[derive(Debug, Deserialize, ToSchema)]
+    #[serde(remote = "Self")]
+    #[schema(example = json!({
+        "model": "tgi",
+        "max_tokens": 64,
+        "messages": [{"role": "user", "content": "What is deep learning?"}]
+    }))]
+    pub struct MessagesBody {
+        /// The conversation so far. A last message of the assistant is gone on with.
+        #[schema(value_type = Vec<Object>, min_items = 1, max_items = 4096)]
+        pub messages: Vec<Map<String, Value>>,
+        /// Most tokens to generate; what the context has no room for is left out. Needed but for counting.
+        #[serde(default, deserialize_with = "crate::extract::token_limit")]
+        #[schema(nullable = true, minimum = 1, example = 64)]
+        pub max_tokens: Option<u32>,
+        /// A text or blocks of text, before the conversation.
+        #[schema(nullable = true, value_type = Option<Object>)]
+        pub system: Option<Value>,
+        /// The answer ends before one of these.
+        #[schema(nullable = true)]
+        pub stop_sequences: Option<Vec<String>>,
+        /// Tools that the client runs. Those that Anthropic's servers run are left out.
+        #[schema(nullable = true, value_type = Option<Vec<Object>>)]
+        pub tools: Option<Vec<Value>>,
+        #[serde(default, deserialize_with = "nullable_object")]
+        #[schema(nullable = true)]
+        pub tool_choice: Option<ToolChoiceBody>,
+        #[serde(default, deserialize_with = "nullable_object")]
+        #[schema(nullable = true)]
+        pub thinking: Option<ThinkingBody>,
+        #[serde(default, deserialize_with = "nullable_object")]
+        #[schema(nullable = true)]
+        pub output_config: Option<OutputConfig>,
+        /// The older place of `output_config.format`.
+        #[serde(default, deserialize_with = "nullable_object")]
+        #[schema(nullable = true)]
+        pub output_format: Option<OutputFormat>,
+        /// Variables for the template, of those that it may be given. Not in Anthropic's API.
+        #[schema(nullable = true, value_type = Option<Object>)]
+        pub chat_template_kwargs: Option<Map<String, Value>>,
+        /// A conversation that the server would store.
+        #[schema(ignore)]
+        pub thread: Option<Value>,
+    }
 }
 
 /// What may be done with the tools.
@@ -168,7 +116,7 @@ pub struct OutputConfig {
 }
 
 /// `{"type": "json_schema", "schema": ...}`.
-#[derive(Debug, Deserialize, ToSchema)]
+#[derive(Debug, PartialEq, Deserialize, ToSchema)]
 pub struct OutputFormat {
     #[schema(example = "json_schema")]
     pub r#type: String,
@@ -230,17 +178,14 @@ impl MessagesBody {
 
     fn parameters(&mut self, state: &AppState) -> Result<GenerateParameters, ApiError> {
         let sampling = Sampling {
-            temperature: self.temperature,
-            top_p: self.top_p,
-            top_k: self.top_k,
             stop: self.stop_sequences.take().map(Stop::Many),
-            priority: self.priority,
-            cache_salt: self.cache_salt.take(),
-            ..Sampling::default()
+            ..self.take_shared()
         };
         let config = self.output_config.as_mut();
-        let format = config.and_then(|config| config.format.take());
-        let format = format.or(self.output_format.take());
+        let format = one_format(
+            config.and_then(|config| config.format.take()),
+            self.output_format.take(),
+        )?;
         Ok(GenerateParameters {
             grammar: format.map(grammar).transpose()?,
             // Agents ask for as much as the largest models of Anthropic can write.
@@ -259,6 +204,21 @@ fn grammar(format: OutputFormat) -> Result<GrammarSource, ApiError> {
             "`output_config.format` must be of the type `json_schema` and have a `schema`",
         )),
     }
+}
+
+/// What both places of the form of the answer ask for.
+fn one_format(
+    format: Option<OutputFormat>,
+    older: Option<OutputFormat>,
+) -> Result<Option<OutputFormat>, ApiError> {
+    check(
+        format.is_none() || older.is_none() || format == older,
+        || {
+            "`output_format` and `output_config.format` ask for different forms of the answer: send one of them"
+            .to_owned()
+        },
+    )?;
+    Ok(format.or(older))
 }
 
 /// Reads the tools of a request.
@@ -306,6 +266,10 @@ fn own_tool(field: &str, tool: &Value) -> Result<Option<Tool>, ApiError> {
             "`{field}.type` must not be `function`, which is OpenAI's: a tool has a `name`, a `description` and an \
              `input_schema` here"
         )
+    })?;
+    let openai = tool.get("parameters").filter(|schema| !schema.is_null());
+    check(openai.is_none(), || {
+        format!("`{field}.parameters` is OpenAI's: send the schema as `input_schema`")
     })?;
     if schema.is_none() && text("type").is_some_and(|kind| kind != "custom") {
         return Ok(None);

@@ -101,7 +101,6 @@ pub struct ChatAnswer {
 /// # Errors
 /// 422 that names the field.
 pub fn conversation(state: &AppState, mut body: ChatBody) -> Result<Conversation, ApiError> {
-    body.check_features()?;
     let n = check_n(body.n, 1)?;
     let names = match body.max_completion_tokens {
         None => NAMES,

@@ -7,7 +7,9 @@ use serde_json::{Map, Value};
 use text_generation_chat::ChatInput;
 use utoipa::ToSchema;
 
-use super::fields::{Only, Seed, Stop, StreamOptions, Unsupported};
+use super::choices_body::choices_body;
+use super::earlier_calls::check_calls;
+use super::fields::{Seed, Stop, StreamOptions};
 use super::sampling::{Sampling, TokenIds, check, refused};
 use super::sampling_body::sampling_body;
 use super::structured::{Forms, ResponseFormat, StructuredOutputs};
@@ -16,11 +18,13 @@ use crate::bounds::MAX_MESSAGES;
 use crate::conversation::{ReasoningWishes, ToolWishes};
 use crate::error::ApiError;
 use crate::extract::nullable_object;
+use crate::fields::Unsupported;
 use crate::routes::messages::ThinkingBody;
 
-sampling_body! {
-    /// Body of `/v1/chat/completions`. Unknown keys are ignored.
+choices_body! {
+    /// Body of `/v1/chat/completions`. Keys that no API knows are ignored.
     #[derive(Debug, Deserialize, ToSchema)]
+    #[serde(remote = "Self")]
     #[schema(example = json!({
         "model": "tgi",
         "messages": [{"role": "user", "content": "What is deep learning?"}],
@@ -31,6 +35,7 @@ sampling_body! {
         #[schema(value_type = Vec<Message>, min_items = 1, max_items = 4096)]
         pub messages: Vec<Map<String, Value>>,
         /// The newer name of `max_tokens`.
+        #[serde(default, deserialize_with = "crate::extract::token_limit")]
         #[schema(nullable = true, minimum = 1)]
         pub max_completion_tokens: Option<u32>,
         /// Return the log-probabilities of the answer's tokens.
@@ -81,45 +86,12 @@ sampling_body! {
         /// Go on with the last message, as is the default after one of the assistant. Not in OpenAI's API.
         #[schema(nullable = true)]
         pub continue_final_message: Option<bool>,
-        /// `["text"]`.
-        #[schema(nullable = true, example = json!(["text"]))]
-        pub modalities: Option<Vec<String>>,
-        /// `medium`.
-        #[schema(nullable = true, example = "medium")]
-        pub verbosity: Option<String>,
-        #[serde(default)]
-        #[schema(ignore)]
-        pub functions: Unsupported,
-        #[serde(default)]
-        #[schema(ignore)]
-        pub function_call: Unsupported,
-        #[serde(default)]
-        #[schema(ignore)]
-        pub audio: Unsupported,
-        #[serde(default)]
-        #[schema(ignore)]
-        pub web_search_options: Unsupported,
-        #[serde(default)]
-        #[schema(ignore)]
-        pub moderation: Unsupported,
         /// With `false` the answer is without what the model thought. Not in OpenAI's API.
         #[schema(nullable = true, example = json!(null))]
         pub include_reasoning: Option<bool>,
         #[serde(default)]
         #[schema(ignore)]
-        pub chat_template: Unsupported,
-        #[serde(default)]
-        #[schema(ignore)]
         pub add_special_tokens: Unsupported,
-        #[serde(default)]
-        #[schema(ignore)]
-        pub echo: Unsupported,
-        #[serde(default)]
-        #[schema(ignore)]
-        pub return_prompt_text: Unsupported,
-        #[serde(default)]
-        #[schema(ignore)]
-        pub best_of: Only<1>,
     }
 }
 
@@ -290,22 +262,6 @@ impl ChatBody {
             ..ChatInput::default()
         })
     }
-
-    /// Answers that OpenAI's API can be asked for and this server cannot give.
-    ///
-    /// # Errors
-    /// 422 that names the field.
-    pub fn check_features(&self) -> Result<(), ApiError> {
-        let modalities = self.modalities.iter().flatten();
-        check(
-            modalities.into_iter().all(|modality| modality == "text"),
-            || "`modalities` other than \"text\" are not supported".to_owned(),
-        )?;
-        let verbosity = self.verbosity.as_deref().unwrap_or("medium");
-        check(verbosity == "medium", || {
-            "`verbosity` other than \"medium\" is not supported".to_owned()
-        })
-    }
 }
 
 /// The key that is wrong, and why.
@@ -316,7 +272,13 @@ fn check_message(message: &Map<String, Value>) -> Result<(), (String, String)> {
         Some(Value::String(role)) if !role.is_empty() => {}
         _ => return wrong("role", "must be a string that is not empty"),
     }
-    for key in ["name", "tool_call_id", "reasoning_content", "reasoning"] {
+    for key in [
+        "name",
+        "tool_call_id",
+        "reasoning_content",
+        "reasoning",
+        "refusal",
+    ] {
         if given(key).is_some_and(|value| !value.is_string()) {
             return wrong(key, "must be a string");
         }
@@ -328,7 +290,10 @@ fn check_message(message: &Map<String, Value>) -> Result<(), (String, String)> {
     }
     let calls = match given("tool_calls") {
         None => false,
-        Some(Value::Array(calls)) if calls.iter().all(Value::is_object) => !calls.is_empty(),
+        Some(Value::Array(calls)) if calls.iter().all(Value::is_object) => {
+            check_calls(calls)?;
+            !calls.is_empty()
+        }
         Some(_) => return wrong("tool_calls", "must be a list of objects"),
     };
     let may_be_empty = calls

@@ -8,15 +8,17 @@ use text_generation_core::infer::Infer;
 use text_generation_core::types::Inputs;
 use utoipa::ToSchema;
 
-use super::fields::{Only, Seed, Stop, StreamOptions, Unsupported};
+use super::choices_body::choices_body;
+use super::fields::{Seed, Stop, StreamOptions};
 use super::sampling::{Sampling, TokenIds, check};
 use super::sampling_body::sampling_body;
 use super::structured::{Forms, ResponseFormat, StructuredOutputs};
 use crate::error::ApiError;
 
-sampling_body! {
-    /// Body of `/v1/completions`. Unknown keys are ignored.
+choices_body! {
+    /// Body of `/v1/completions`. Keys that no API knows are ignored.
     #[derive(Debug, Deserialize, ToSchema)]
+    #[serde(remote = "Self")]
     #[schema(example = json!({"model": "tgi", "prompt": "Once upon a time", "max_tokens": 20}))]
     pub struct CompletionBody {
         /// A text, a list of texts, the token ids of one prompt, or a list of those; up to `--max-client-batch-size`.
@@ -37,9 +39,6 @@ sampling_body! {
         /// With `false` the tokenizer adds no special tokens (BOS) to a text. Not in OpenAI's API.
         #[schema(nullable = true, example = json!(null))]
         pub add_special_tokens: Option<bool>,
-        #[serde(default)]
-        #[schema(ignore)]
-        pub prompt_embeds: Unsupported,
     }
 }
 

@@ -1,9 +1,6 @@
-//! Types of single fields that both endpoints read.
-
-use std::fmt;
+//! Types of single fields that several bodies read.
 
 use serde::Deserialize;
-use serde::de::{Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use utoipa::ToSchema;
 
 /// What a stream sends beside the choices.
@@ -34,7 +31,10 @@ impl Stop {
 
 /// A seed; OpenAI's are signed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-#[serde(untagged, expecting = "expected an integer of 64 bits")]
+#[serde(
+    untagged,
+    expecting = "expected a whole number from -9223372036854775808 to 18446744073709551615"
+)]
 pub enum Seed {
     Unsigned(u64),
     Signed(i64),
@@ -46,80 +46,6 @@ impl Seed {
         match self {
             Self::Unsigned(seed) => seed,
             Self::Signed(seed) => seed.cast_unsigned(),
-        }
-    }
-}
-
-/// A field that would change the answer and is not supported. Null, `false`, `none`, `auto` and nothing at all in it
-/// ask for nothing; everything else is refused while the body is read, with the path of the field.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct Unsupported;
-
-impl<'de> Deserialize<'de> for Unsupported {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Nothing;
-        fn only_if<E: Error>(nothing: bool) -> Result<Unsupported, E> {
-            if nothing {
-                Ok(Unsupported)
-            } else {
-                Err(E::custom("this server does not support it: remove it"))
-            }
-        }
-        impl<'de> Visitor<'de> for Nothing {
-            type Value = Unsupported;
-
-            fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
-                f.write_str("nothing: this server does not support it: remove it")
-            }
-
-            fn visit_unit<E: Error>(self) -> Result<Unsupported, E> {
-                Ok(Unsupported)
-            }
-
-            fn visit_bool<E: Error>(self, value: bool) -> Result<Unsupported, E> {
-                only_if(!value)
-            }
-
-            fn visit_i64<E: Error>(self, _: i64) -> Result<Unsupported, E> {
-                only_if(false)
-            }
-
-            fn visit_u64<E: Error>(self, _: u64) -> Result<Unsupported, E> {
-                only_if(false)
-            }
-
-            fn visit_f64<E: Error>(self, _: f64) -> Result<Unsupported, E> {
-                only_if(false)
-            }
-
-            fn visit_str<E: Error>(self, text: &str) -> Result<Unsupported, E> {
-                only_if(matches!(text, "" | "none" | "auto"))
-            }
-
-            fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Unsupported, A::Error> {
-                only_if(items.next_element::<IgnoredAny>()?.is_none())
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Unsupported, A::Error> {
-                only_if(entries.next_key::<IgnoredAny>()?.is_none())
-            }
-        }
-        deserializer.deserialize_any(Nothing)
-    }
-}
-
-/// A number that would change the answer and is not supported. Null and `N` ask for nothing; everything else is refused
-/// while the body is read, with the path of the field.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct Only<const N: i64>;
-
-impl<'de, const N: i64> Deserialize<'de> for Only<N> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        match Option::<f64>::deserialize(deserializer)? {
-            Some(given) if given != N as f64 => Err(D::Error::custom(format_args!(
-                "this server supports no value but {N}: remove it"
-            ))),
-            _ => Ok(Self),
         }
     }
 }

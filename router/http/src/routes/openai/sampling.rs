@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use text_generation_core::error::{Given, ValidationError};
 use text_generation_core::types::GenerateParameters;
 
 use super::fields::{Seed, Stop};
@@ -64,15 +65,13 @@ impl Sampling {
     /// # Errors
     /// 422 that names the field.
     pub fn parameters(self, max_tokens: Option<u32>) -> Result<GenerateParameters, ApiError> {
-        let fraction = |field, value: Option<f32>| match value {
-            Some(value) if !(0.0..=1.0).contains(&value) => Err(refused(format!(
-                "`{field}` must be >= 0 and <= 1. Given: {value}"
-            ))),
-            value => Ok(value.filter(|&value| value < 1.0)),
-        };
         let temperature = self.temperature.unwrap_or(1.0);
-        check(temperature >= 0.0 && temperature.is_finite(), || {
-            format!("`temperature` must be >= 0. Given: {temperature}")
+        check(temperature >= 0.0, || {
+            format!("`temperature` must be >= 0. Given: {}", Given(temperature))
+        })?;
+        check(temperature.is_finite(), || {
+            let field = "temperature";
+            ValidationError::TooLarge { field }.to_string()
         })?;
         check(self.top_k.is_none_or(|k| k >= -1), || {
             "`top_k` must be >= 1, or 0 or -1 for off".to_owned()
@@ -80,6 +79,8 @@ impl Sampling {
         let truncate = truncate(self.truncate_prompt_tokens, self.truncation_side.as_deref())?;
         let top_p = fraction("top_p", self.top_p)?;
         let typical_p = fraction("typical_p", self.typical_p)?;
+        // Of its own meaning at 1, and checked also where nothing is drawn.
+        fraction("min_p", self.min_p)?;
         // Nothing but the most likely token is left of a probability mass of 0.
         let greedy = temperature == 0.0 || top_p == Some(0.0);
         let shared = GenerateParameters {
@@ -117,6 +118,16 @@ impl Sampling {
     }
 }
 
+/// A part of all probabilities; the whole of it is no limit.
+fn fraction(field: &str, value: Option<f32>) -> Result<Option<f32>, ApiError> {
+    let right = value.is_none_or(|value| (0.0..=1.0).contains(&value));
+    check(right, || {
+        let given = Given(value.unwrap_or_default());
+        format!("`{field}` must be >= 0 and <= 1. Given: {given}")
+    })?;
+    Ok(value.filter(|&value| value < 1.0))
+}
+
 /// How many tokens at the end of the prompt are kept, if it is cut; `Some(None)`: as many as there is room for.
 fn truncate(given: Option<i64>, side: Option<&str>) -> Result<Option<Option<usize>>, ApiError> {
     check(side.is_none_or(|side| side == "left"), || {
@@ -128,7 +139,7 @@ fn truncate(given: Option<i64>, side: Option<&str>) -> Result<Option<Option<usiz
         Some(given) => match usize::try_from(given) {
             Ok(count) => Ok(Some(Some(count))),
             Err(_) => Err(refused(format_args!(
-                "`truncate_prompt_tokens` must be >= -1. Given: {given}"
+                "`truncate_prompt_tokens` must be -1, or at least 1. Given: {given}"
             ))),
         },
     }
@@ -152,10 +163,12 @@ pub fn check(right: bool, message: impl FnOnce() -> String) -> Result<(), ApiErr
 pub fn check_n(n: Option<u32>, prompts: usize) -> Result<u32, ApiError> {
     let n = n.unwrap_or(1);
     let prompts = u32::try_from(prompts).unwrap_or(u32::MAX);
-    check(n > 0 && n.saturating_mul(prompts) <= MAX_CHOICES, || {
-        format!(
-            "`n` must be >= 1, and <= {MAX_CHOICES} for all prompts together. Given: {n} for {prompts} prompts"
-        )
+    let most = MAX_CHOICES / prompts.max(1);
+    check((1..=most).contains(&n), || match prompts {
+        0 | 1 => format!("`n` must be >= 1 and <= {most}. Given: {n}"),
+        _ => format!(
+            "`n` must be >= 1 and <= {most}, which are {MAX_CHOICES} choices of all {prompts} prompts together. Given: {n}"
+        ),
     })?;
     Ok(n)
 }

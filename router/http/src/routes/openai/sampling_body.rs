@@ -1,7 +1,7 @@
-//! The fields of the bodies of both endpoints.
+//! The fields of a generation that the bodies of OpenAI's and Anthropic's APIs share.
 
-/// A body with the fields that both endpoints read, beside its own ones. Written out, not flattened: serde's `flatten`
-/// would lose the path of a wrong value.
+/// A body with the fields that all of them read, beside its own ones. Written out, not flattened: serde's `flatten` would
+/// lose the path of a wrong value. Needs `#[serde(remote = "Self")]`: fields of other APIs are refused.
 macro_rules! sampling_body {
     ($(#[$meta:meta])* pub struct $name:ident { $($own:tt)* }) => {
         $(#[$meta])*
@@ -48,15 +48,6 @@ macro_rules! sampling_body {
             /// Seed of the random numbers; unset, a random one.
             #[schema(nullable = true, value_type = Option<i64>)]
             pub seed: Option<Seed>,
-            /// Text ends before one of these strings: one, or a list up to `--max-stop-sequences`.
-            #[schema(nullable = true)]
-            pub stop: Option<Stop>,
-            /// Choices for each prompt.
-            #[schema(nullable = true, minimum = 1, maximum = 128, example = 1)]
-            pub n: Option<u32>,
-            /// Most tokens to generate; unset, up to the total token limit.
-            #[schema(nullable = true, minimum = 1, example = 32)]
-            pub max_tokens: Option<u32>,
             /// Nothing but the limit ends the text before so many tokens. Not in OpenAI's API.
             #[schema(nullable = true, minimum = 0)]
             pub min_tokens: Option<u32>,
@@ -81,123 +72,16 @@ macro_rules! sampling_body {
             /// `left`: what `truncate_prompt_tokens` takes away is at the beginning.
             #[schema(nullable = true, example = json!(null))]
             pub truncation_side: Option<String>,
-            /// Return the ids of the tokens of the prompt and of the answer. Not in OpenAI's API.
-            #[schema(nullable = true, example = json!(null))]
-            pub return_token_ids: Option<bool>,
-            /// Where log-probabilities name tokens, write `token_id:` and the id. Not in OpenAI's API.
-            #[schema(nullable = true, example = json!(null))]
-            pub return_tokens_as_token_ids: Option<bool>,
             /// Answer with a stream of events.
             #[schema(nullable = true, example = false)]
             pub stream: Option<bool>,
-            #[serde(default, deserialize_with = "crate::extract::nullable_object")]
-            #[schema(nullable = true)]
-            pub stream_options: Option<StreamOptions>,
-            /// The form that the answer must have.
-            #[serde(default, deserialize_with = "crate::extract::nullable_object")]
-            #[schema(nullable = true)]
-            pub response_format: Option<ResponseFormat>,
-            /// The same in vLLM's words.
-            #[serde(default, deserialize_with = "crate::extract::nullable_object")]
-            #[schema(nullable = true)]
-            pub structured_outputs: Option<StructuredOutputs>,
-            /// `structured_outputs.json` by its older name.
-            #[schema(nullable = true, value_type = Option<Object>)]
-            pub guided_json: Option<Value>,
-            /// `structured_outputs.regex` by its older name.
-            #[schema(nullable = true)]
-            pub guided_regex: Option<String>,
-            /// `structured_outputs.choice` by its older name.
-            #[schema(nullable = true)]
-            pub guided_choice: Option<Vec<String>>,
-            /// `structured_outputs.grammar` by its older name.
-            #[schema(nullable = true)]
-            pub guided_grammar: Option<String>,
-            #[serde(default)]
-            #[schema(ignore)]
-            pub json_schema: Unsupported,
-            #[serde(default)]
-            #[schema(ignore)]
-            pub regex: Unsupported,
-            #[serde(default)]
-            #[schema(ignore)]
-            pub ebnf: Unsupported,
-            #[serde(default)]
-            #[schema(ignore)]
-            pub grammar: Unsupported,
-            #[serde(default)]
-            #[schema(ignore)]
-            pub structural_tag: Unsupported,
-            #[serde(default)]
-            #[schema(ignore)]
-            pub guided_whitespace_pattern: Unsupported,
-            #[serde(default)]
-            #[schema(ignore)]
-            pub logits_processors: Unsupported,
-            #[serde(default)]
-            #[schema(ignore)]
-            pub allowed_token_ids: Unsupported,
-            #[serde(default)]
-            #[schema(ignore)]
-            pub use_beam_search: Unsupported,
-            #[serde(default)]
-            #[schema(ignore)]
-            pub early_stopping: Unsupported,
-            #[serde(default)]
-            #[schema(ignore)]
-            pub prompt_logprobs: Unsupported,
-            #[serde(default)]
-            #[schema(ignore)]
-            pub logprob_token_ids: Unsupported,
-            #[serde(default)]
-            #[schema(ignore)]
-            pub watermarking: Unsupported,
-            #[serde(default)]
-            #[schema(ignore)]
-            pub repetition_detection: Unsupported,
-            #[serde(default)]
-            #[schema(ignore)]
-            pub return_token_offsets: Unsupported,
-            #[serde(default)]
-            #[schema(ignore)]
-            pub kv_transfer_params: Unsupported,
-            #[serde(default)]
-            #[schema(ignore)]
-            pub ec_transfer_params: Unsupported,
-            #[serde(default)]
-            #[schema(ignore)]
-            pub vllm_xargs: Unsupported,
-            #[serde(default)]
-            #[schema(ignore)]
-            pub length_penalty: Only<1>,
-            #[serde(default)]
-            #[schema(ignore)]
-            pub thinking_token_budget: Only<-1>,
         }
 
+        $crate::fields::own_fields!($name);
+
         impl $name {
-            /// Moves out what says the form of the answer.
-            pub fn take_forms(&mut self) -> Forms {
-                Forms {
-                    response_format: self.response_format.take(),
-                    structured_outputs: self.structured_outputs.take(),
-                    guided_json: self.guided_json.take(),
-                    guided_regex: self.guided_regex.take(),
-                    guided_choice: self.guided_choice.take(),
-                    guided_grammar: self.guided_grammar.take(),
-                }
-            }
-
-            /// How the answer names tokens beside its text.
-            pub fn token_ids(&self) -> TokenIds {
-                TokenIds {
-                    returned: self.return_token_ids.unwrap_or(false),
-                    as_names: self.return_tokens_as_token_ids.unwrap_or(false),
-                }
-            }
-
-            /// Moves the shared fields out.
-            pub fn take_sampling(&mut self) -> Sampling {
+            /// Moves the shared fields out; `stop` has another name in each API.
+            fn take_shared(&mut self) -> Sampling {
                 Sampling {
                     temperature: self.temperature,
                     top_p: self.top_p,
@@ -209,7 +93,6 @@ macro_rules! sampling_body {
                     presence_penalty: self.presence_penalty,
                     logit_bias: self.logit_bias.take(),
                     seed: self.seed,
-                    stop: self.stop.take(),
                     min_tokens: self.min_tokens,
                     ignore_eos: self.ignore_eos,
                     stop_token_ids: self.stop_token_ids.take(),
@@ -220,9 +103,10 @@ macro_rules! sampling_body {
                     truncation_side: self.truncation_side.take(),
                     priority: self.priority,
                     cache_salt: self.cache_salt.take(),
+                    stop: None,
                 }
             }
         }
     };
 }
-pub(super) use sampling_body;
+pub(in crate::routes) use sampling_body;

@@ -7,10 +7,10 @@ use serde_json::Value;
 use text_generation_grammar::GrammarSource;
 use utoipa::ToSchema;
 
-use super::fields::Unsupported;
 use super::sampling::{check, refused};
 use crate::error::ApiError;
 use crate::extract::from_value;
+use crate::fields::Unsupported;
 use crate::generations::{Names, with_form_of};
 
 /// How the answer must look. OpenAI's types, and TGI's with a `value`.
@@ -168,8 +168,32 @@ fn in_one(first: GrammarSource, second: GrammarSource) -> Option<GrammarSource> 
 }
 
 impl ResponseFormat {
+    /// A text has no schema, and one place of it is enough.
+    fn check_parts(&self) -> Result<(), ApiError> {
+        let parts = [
+            self.json_schema.as_ref().map(|_| "json_schema"),
+            self.value.as_ref().map(|_| "value"),
+            self.schema.as_ref().map(|_| "schema"),
+        ];
+        let mut parts = parts.into_iter().flatten();
+        let Some(first) = parts.next() else {
+            return Ok(());
+        };
+        check(self.r#type != "text", || {
+            format!(
+                "`response_format.{first}` has no meaning with the type `text`: remove it, or send the type `json_schema`"
+            )
+        })?;
+        parts.next().map_or(Ok(()), |second| {
+            Err(refused(format_args!(
+                "`response_format` must not have both `{first}` and `{second}`: send one of them"
+            )))
+        })
+    }
+
     fn source(self) -> Result<Option<GrammarSource>, ApiError> {
         const FIELD: &str = "response_format";
+        self.check_parts()?;
         let value = |value: Option<Value>| {
             value.ok_or_else(|| refused(format!("`{FIELD}.value` is missing")))
         };

@@ -55,7 +55,10 @@ impl TextFormat {
     /// 422 that names the field.
     pub fn grammar(self) -> Result<Option<GrammarSource>, ApiError> {
         match (self.r#type.as_str(), self.schema) {
-            ("text", _) => Ok(None),
+            ("text", None) => Ok(None),
+            ("text", Some(_)) => Err(refused(
+                "`text.format.schema` has no meaning with the type `text`: remove it, or send the type `json_schema`",
+            )),
             ("json_object", None) => Ok(Some(GrammarSource::JsonObject)),
             ("json_object" | "json_schema", Some(given)) => {
                 let strict = self.strict.unwrap_or(false);

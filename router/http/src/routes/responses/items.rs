@@ -15,6 +15,7 @@ use super::sealed::Seal;
 use super::tools::ToolNames;
 use crate::bounds::MAX_MESSAGES;
 use crate::error::ApiError;
+use crate::extract::from_value;
 use crate::routes::openai::sampling::{check, refused};
 
 /// What the model shall answer.
@@ -272,8 +273,7 @@ impl Reader<'_> {
 }
 
 fn read<T: DeserializeOwned>(field: &str, item: Map<String, Value>) -> Result<T, ApiError> {
-    serde_json::from_value(Value::Object(item))
-        .map_err(|error| refused(format_args!("`{field}`: {error}")))
+    from_value(&Value::Object(item), field)
 }
 
 fn part(text: &str) -> Value {

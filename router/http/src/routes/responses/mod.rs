@@ -7,6 +7,7 @@ mod format;
 mod items;
 mod output;
 mod remembered;
+mod repeated;
 mod response;
 mod sealed;
 mod tools;

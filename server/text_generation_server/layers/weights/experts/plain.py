@@ -8,8 +8,8 @@ from torch import Tensor
 from ....config.names import ExpertLayout
 from ....weights import Slice
 from ..blocks import RowBlock
-from ..loading import dense_columns, dense_rows
 from ..mxfp4 import BLOCK, dequantise
+from ..readers import reader_of
 from .part import ExpertPart, Target, shared_experts
 
 
@@ -52,10 +52,10 @@ def _read_network(
     behind = inner if names[0] == names[1] else 0
     for half, (name, each) in enumerate(zip(names[:-1], target[:-1], strict=True)):
         rows = RowBlock(name, inner + behind, ((half * behind + start, half * behind + stop),))
-        each[expert, : stop - start] = dense_rows(part.checkpoint, rows, part.hidden)
+        each[expert, : stop - start] = reader_of(part.checkpoint, name).dense_rows(rows, part.hidden)
         each[expert, stop - start :] = 0.0
-    down = target[-1]
-    down[expert, :, : stop - start] = dense_columns(part.checkpoint, names[-1], (part.hidden, inner), (start, stop))
+    down, reader = target[-1], reader_of(part.checkpoint, names[-1])
+    down[expert, :, : stop - start] = reader.dense_columns(names[-1], (part.hidden, inner), (start, stop))
     down[expert, :, stop - start :] = 0.0
 
 

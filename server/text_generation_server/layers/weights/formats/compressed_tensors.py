@@ -1,5 +1,5 @@
-"""The formats of compressed-tensors in which integers of few bits share scales: `pack-quantized`, with words of codes,
-and `int-quantized` without activations, with a byte a weight.
+"""Weight-only integers of compressed-tensors: `pack-quantized`, with words of codes, and `int-quantized` without
+activations, with a byte a weight.
 
 Codes are signed numbers plus `2 ** (bits - 1)`. `weight_packed` [outputs, words of inputs] int32 or `weight`
 [outputs, inputs] int8; `weight_scale` [outputs, groups], [outputs], [1] or []; `weight_zero_point` [words of outputs,

@@ -12,7 +12,7 @@ from .linear import activated, in_blocks, total_bytes
 
 
 @dataclass(frozen=True)
-class Rows8:
+class W8A8Linear:
     """See `Linear`."""
 
     weight: Tensor

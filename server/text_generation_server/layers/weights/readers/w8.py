@@ -1,6 +1,9 @@
-"""8-bit matrices as checkpoints store them, or made of 16-bit ones, and the variants in which they run."""
+"""Reader of FP8 and INT8 matrices with their scales; it also quantises 16-bit matrices to them.
 
-from collections.abc import Sequence
+They run as W8A8, or as W8A16 where the scheme leaves inputs as they are or the device has no FP8 instructions.
+"""
+
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -9,13 +12,15 @@ from torch import Tensor
 import text_generation_kernels as kernels
 from text_generation_kernels.norm.quantise_rows import quantise_rows_torch
 
-from ...config.quantisation import BLOCK, Fp8, Int8
-from ...errors import ModelFilesError
-from ...weights import Slice, WeightSource
-from .activations import ActivationScheme
-from .blocks import RowBlock, row_order
-from .grouped import Grouped
-from .rows8 import Rows8
+from ....config.quantisation import BLOCK, Fp8, Int8
+from ....errors import ModelFilesError
+from ....weights import Slice, WeightSource
+from ..activations import ActivationScheme
+from ..blocks import RowBlock, row_order
+from ..w8a8 import W8A8Linear
+from ..weight_only import WeightOnlyLinear
+from .codes import Codes
+from .reader import StoredReader
 
 _FLOATS = (torch.float32, torch.float16, torch.bfloat16, torch.float8_e8m0fnu)
 _INPUT_SCALES = ("input_scale", "act_scale", "activation_scale")
@@ -27,9 +32,10 @@ _ROWS_AT_ONCE = 1024
 
 
 @dataclass(frozen=True)
-class Eight:
-    """A rank's part of one matrix, or of several on top of each other."""
+class W8:
+    """A rank's shard of an 8-bit matrix, or of several, stacked."""
 
+    scheme: Fp8 | Int8
     weight: Tensor
     """[outputs, inputs] float8_e4m3fn or int8"""
     scale: Tensor
@@ -37,74 +43,108 @@ class Eight:
     static: Tensor | None = None
     """[1] float32, scale of the inputs."""
 
-    def dequantised(self, dtype: torch.dtype) -> Tensor:
-        """[outputs, inputs] of a floating type."""
-        if self.scale.dim() == 1:
-            return (self.weight.float() * self.scale[:, None]).to(dtype)
-        rows = _of_rows(self.scale, self.weight.shape[0])
-        scales = rows.repeat_interleave(BLOCK, 1)[:, : self.weight.shape[1]]
-        return (self.weight.float() * scales).to(dtype)
+    def dequantised(self) -> Tensor:
+        """See `Quantised`."""
+        scales = self.scale_of_rows()
+        if self.scale.dim() == 2:
+            scales = scales.repeat_interleave(BLOCK, 1)[:, : self.weight.shape[1]]
+        return self.weight.float() * scales
 
     def scale_of_rows(self) -> Tensor:
         """float32 [outputs, 1 or ceil(inputs / 128)]"""
         return self.scale[:, None] if self.scale.dim() == 1 else _of_rows(self.scale, self.weight.shape[0])
 
-    def linear(self, scheme: Fp8 | Int8) -> Rows8 | Grouped:
-        """In the form in which it runs on its device: by 8-bit inputs, or else by 16-bit ones."""
+    @property
+    def group_size(self) -> int:
+        """Inputs that share a scale; 0: all of them."""
+        return BLOCK if self.scale.dim() == 2 else 0
+
+    def linear(self) -> W8A8Linear | WeightOnlyLinear:
+        """See `Quantised`: W8A8 where the scheme and the device allow it, else W8A16."""
+        scheme = self.scheme
         if scheme.activations != "none" and (isinstance(scheme, Int8) or kernels.has_fp8_gemms(self.weight.device)):
-            group = BLOCK if self.scale.dim() == 2 else 0
             bound = scheme.bound or 0.0 if isinstance(scheme, Fp8) else 0.0
-            return Rows8(self.weight, self.scale, ActivationScheme(self.weight.dtype, group, self.static, bound))
-        inputs = self.weight.shape[1]
-        packed, size = kernels.pack_scales(self.scale_of_rows(), inputs, BLOCK if self.scale.dim() == 2 else 0)
-        # Codes of 8 bits have their 0 in the middle.
+            wants = ActivationScheme(self.weight.dtype, self.group_size, self.static, bound)
+            return W8A8Linear(self.weight, self.scale, wants)
+        return self.codes().linear()
+
+    def codes(self) -> Codes:
+        """See `Quantised`. The MoE kernels multiply INT8 weights by 16-bit inputs, whatever the scheme says."""
+        scales, is_w8a8 = self.scale_of_rows(), isinstance(self.scheme, Fp8) and self.scheme.activations != "none"
+        group_size = self.group_size if scales.shape[1] > 1 else 0
+        # Codes of INT8 have their 0 in the middle.
         codes = self.weight.view(torch.uint8) ^ 128 if self.weight.dtype == torch.int8 else self.weight
-        return Grouped(inputs, codes, packed, None, None, None, size)
+        return Codes(codes, self.weight.shape[1], scales, None, None, group_size, is_w8a8)
 
 
-def read_rows(source: WeightSource, blocks: Sequence[RowBlock], inputs: int, scheme: Fp8 | Int8) -> Eight:
-    """Rows of stored matrices, one block on top of the other. Raises ModelFilesError."""
-    weights = [_weight(source, block, inputs, scheme) for block in blocks]
-    weight = torch.cat([each.view(torch.uint8) for each in weights]).view(weights[0].dtype)
-    statics = [_static(source, block.name, scheme) for block in blocks]
-    order = row_order(blocks, weight.device)
-    if scheme.weights == "block":
-        whole = order is None and _on_edges(blocks)
-        scale = torch.cat([_block_scales(source, block, inputs, whole) for block in blocks])
-    else:
-        scale = torch.cat([_row_scales(source, block) for block in blocks])
-    if order is not None:
-        weight, scale = weight.view(torch.uint8)[order].view(weight.dtype), scale[order]
-    # One product has one scale of its inputs: the largest loses nothing but resolution.
-    static = None if statics[0] is None else torch.stack([each for each in statics if each is not None]).amax(0)
-    return Eight(weight, scale, static)
+@dataclass(frozen=True)
+class W8Reader(StoredReader):
+    """Reads 8-bit weights with scales of the whole matrix, of its rows or of blocks of 128 x 128."""
+
+    scheme: Fp8 | Int8
+
+    def read_rows(self, blocks: Sequence[RowBlock], inputs: int) -> list[W8]:
+        """See `QuantisedReader`."""
+        source, scheme = self.checkpoint.source, self.scheme
+        weights = [_weight(source, block, inputs, scheme) for block in blocks]
+        weight = torch.cat([each.view(torch.uint8) for each in weights]).view(weights[0].dtype)
+        statics = [_static(source, block.name, scheme) for block in blocks]
+        order = row_order(blocks, weight.device)
+        if scheme.weights == "block":
+            whole = order is None and _on_edges(blocks)
+            scale = torch.cat([_block_scales(source, block, inputs, whole) for block in blocks])
+        else:
+            scale = torch.cat([_row_scales(source, block) for block in blocks])
+        if order is not None:
+            weight, scale = weight.view(torch.uint8)[order].view(weight.dtype), scale[order]
+        # One GEMM has one scale of its inputs: the largest loses nothing but resolution.
+        static = None if statics[0] is None else torch.stack([each for each in statics if each is not None]).amax(0)
+        return [W8(scheme, weight, scale, static)]
+
+    def read_columns(self, name: str, shape: tuple[int, int], columns: tuple[int, int]) -> W8:
+        """See `QuantisedReader`."""
+        source, (start, stop) = self.checkpoint.source, columns
+        weight = source.raw(f"{name}.weight", Slice(1, start, stop), shape, (_dtype(self.scheme),))
+        block = RowBlock(name, shape[0], ((0, shape[0]),))
+        if self.scheme.weights == "block":
+            scale = _block_scales(source, block, shape[1], True)[:, start // BLOCK : -(-stop // BLOCK)].contiguous()
+        else:
+            scale = _row_scales(source, block)
+        return W8(self.scheme, weight, scale, _static(source, name, self.scheme))
+
+    def readable(self, name: str, shape: tuple[int, int], columns: tuple[int, int]) -> tuple[int, int]:  # noqa: ARG002
+        """See `StoredReader`: from the edge of a block on."""
+        start, stop = columns
+        return (start // BLOCK * BLOCK, stop) if self.scheme.weights == "block" else columns
+
+    def has_codes(self, name: str) -> bool:
+        """See `Reader`. Without a scale of its weights, a module is stored with 16 bits."""
+        return self.checkpoint.source.has(_scale_name(self.checkpoint.source, name))
+
+    def begins_group(self, inputs: int, start: int) -> bool:  # noqa: ARG002 - blocks are 128 inputs of any number
+        """See `QuantisedReader`."""
+        return self.scheme.weights != "block" or start % BLOCK == 0
+
+    def quantise(self, weights: Iterable[Tensor]) -> W8:
+        """See `QuantisedReader`."""
+        made = [quantised(weight, self.scheme) for weight in weights]
+        if len(made) == 1:
+            return made[0]
+        weight = torch.cat([each.weight.view(torch.uint8) for each in made]).view(made[0].weight.dtype)
+        scales = [each.scale for each in made]
+        if scales[0].dim() == 2 and any(len(each.weight) % BLOCK for each in made[:-1]):
+            scales = [each.scale_of_rows() for each in made]
+        return W8(self.scheme, weight, torch.cat(scales), made[0].static)
 
 
-def read_columns(
-    source: WeightSource, name: str, shape: tuple[int, int], columns: tuple[int, int], scheme: Fp8 | Int8
-) -> Eight:
-    """Input columns of a stored matrix [outputs, inputs]. Where blocks have scales they must begin with one. Raises
-    ModelFilesError.
-    """
-    start, stop = columns
-    stored = f"{name}.weight"
-    weight = source.raw(stored, Slice(1, start, stop), shape, (_dtype(scheme),))
-    block = RowBlock(name, shape[0], ((0, shape[0]),))
-    if scheme.weights == "block":
-        scale = _block_scales(source, block, shape[1], True)[:, start // BLOCK : -(-stop // BLOCK)].contiguous()
-    else:
-        scale = _row_scales(source, block)
-    return Eight(weight, scale, _static(source, name, scheme))
-
-
-def quantise_weight(weight: Tensor, scheme: Fp8 | Int8) -> Eight:
-    """Makes it of a 16-bit matrix [outputs, inputs], by rounding to the nearest; a row, or a block, has one scale."""
+def quantised(weight: Tensor, scheme: Fp8 | Int8) -> W8:
+    """A 16-bit matrix [outputs, inputs], rounded to the nearest; a row, or a block, has one scale."""
     eight = torch.empty(weight.shape, dtype=_dtype(scheme), device=weight.device)
     static = torch.full((1,), _RANDOM_SCALE, device=weight.device) if scheme.activations == "static" else None
     if scheme.weights != "block":
         scale = torch.empty(weight.shape[0], dtype=torch.float32, device=weight.device)
         _quantise_rows(weight, eight, scale)
-        return Eight(eight, scale, static)
+        return W8(scheme, eight, scale, static)
     outputs, inputs = weight.shape
     down, across = -(-outputs // BLOCK), -(-inputs // BLOCK)
     # A block becomes one row of 128 x 128 numbers.
@@ -115,7 +155,7 @@ def quantise_weight(weight: Tensor, scheme: Fp8 | Int8) -> Eight:
     _quantise_rows(tiles, codes, scale)
     whole = codes.view(torch.uint8).view(down, across, BLOCK, BLOCK).transpose(1, 2).reshape(padded.shape)
     eight = whole[:outputs, :inputs].contiguous().view(eight.dtype)
-    return Eight(eight, scale.view(down, across), static)
+    return W8(scheme, eight, scale.view(down, across), static)
 
 
 def _quantise_rows(rows: Tensor, codes: Tensor, scale: Tensor) -> None:
@@ -125,22 +165,6 @@ def _quantise_rows(rows: Tensor, codes: Tensor, scale: Tensor) -> None:
         return
     for part in zip(*(each.split(_ROWS_AT_ONCE) for each in (rows, codes, scale)), strict=True):
         quantise_rows_torch(*part)
-
-
-def stacked(parts: Sequence[Eight]) -> Eight:
-    """One matrix of several: the outputs of the first come first."""
-    if len(parts) == 1:
-        return parts[0]
-    weight = torch.cat([part.weight.view(torch.uint8) for part in parts]).view(parts[0].weight.dtype)
-    scales = [part.scale for part in parts]
-    if scales[0].dim() == 2 and any(len(part.weight) % BLOCK for part in parts[:-1]):
-        scales = [_of_rows(part.scale, len(part.weight)) for part in parts]
-    return Eight(weight, torch.cat(scales), parts[0].static)
-
-
-def has_scale(source: WeightSource, name: str) -> bool:
-    """Whether a module has a scale of its weights, without which it is stored with 16 bits."""
-    return source.has(_scale_name(source, name))
 
 
 def _dtype(scheme: Fp8 | Int8) -> torch.dtype:

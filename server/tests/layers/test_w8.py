@@ -19,7 +19,7 @@ from text_generation_server.distributed import TensorParallelGroup
 from text_generation_server.errors import ModelFilesError
 from text_generation_server.layers.weights import Checkpoint, HeadSplit, Linear, load_attention, load_dense
 from text_generation_server.layers.weights.activations import Activations
-from text_generation_server.layers.weights.eight_bit import quantise_weight
+from text_generation_server.layers.weights.readers.w8 import quantised
 from text_generation_server.weights import SafetensorsSource
 
 # Heads of 64 and an inner size that is no multiple of 128: parts of ranks begin within blocks.
@@ -80,7 +80,7 @@ def test_weights_that_are_quantised_here_saturate_and_are_near(scheme: Fp8 | Int
     # The largest number of a row lands on the largest code, where a cast without a bound may give NaN.
     weight[3] = 0.0
     weight[4] *= 1e4
-    made = quantise_weight(weight, scheme).dequantised(torch.float32)
+    made = quantised(weight, scheme).dequantised()
     assert made.isfinite().all()
     bound = 2.0**-4 * weight.abs() + weight.abs().amax() * (2.0**-9 if scheme.weights == "block" else 1e-5)
     if isinstance(scheme, Int8):
@@ -101,7 +101,7 @@ def card_without_float8(monkeypatch: pytest.MonkeyPatch) -> Iterator[torch.devic
 def test_cards_without_float8_products_keep_weights_in_it(scheme: Fp8, card_without_float8: torch.device) -> None:
     with FakeTensorMode():
         weight = torch.empty(200, 320, dtype=torch.bfloat16, device=card_without_float8)
-        made = quantise_weight(weight, scheme)
+        made = quantised(weight, scheme)
     assert (made.weight.shape, made.weight.dtype) == ((200, 320), torch.float8_e4m3fn)
     assert made.weight.device == made.scale.device == card_without_float8
 
@@ -109,9 +109,9 @@ def test_cards_without_float8_products_keep_weights_in_it(scheme: Fp8, card_with
 @pytest.mark.parametrize("scheme", [Fp8(), Fp8("block")])
 def test_weights_are_the_same_on_cards_without_float8(scheme: Fp8, monkeypatch: pytest.MonkeyPatch) -> None:
     weight = torch.randn(2000, 130, generator=torch.Generator().manual_seed(0))
-    expected = quantise_weight(weight, scheme)
+    expected = quantised(weight, scheme)
     monkeypatch.setattr(kernels, "has_fp8_gemms", lambda _: False)
-    made = quantise_weight(weight, scheme)
+    made = quantised(weight, scheme)
     assert torch.equal(made.weight.view(torch.uint8), expected.weight.view(torch.uint8))
     assert torch.equal(made.scale, expected.scale)
 

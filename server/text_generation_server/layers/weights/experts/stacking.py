@@ -1,7 +1,6 @@
-"""Quantised matrices of experts: one at a time comes in, and the kernels read all of them stacked."""
+"""Quantised matrices of experts, which come one at a time, stacked for the MoE kernels."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -9,45 +8,11 @@ from torch import Tensor
 import text_generation_kernels as kernels
 from text_generation_kernels import ExpertMatrix
 
-from ....config.quantisation import BLOCK, Fp8, Int8
 from .. import mxfp4
-from ..eight_bit import Eight
-from ..formats import Groups
+from ..readers import Codes
 
 _LARGEST_SCALE = 2.0
 """Of floats of 4 bits that need no looking up: times 2 ** 126 it is a bfloat16."""
-
-
-@dataclass(frozen=True)
-class Codes:
-    """Some outputs of one expert's matrix."""
-
-    packed: Tensor
-    """[outputs, ...] as `pack_codes` makes it, or float8."""
-    inputs: int
-    scales: Tensor
-    """[outputs, groups] float32"""
-    zeros: Tensor | None
-    table: Tensor | None
-    group_size: int
-    """0: all inputs are one group."""
-    w8a8: bool = False
-    """See `ExpertMatrix`."""
-
-    @classmethod
-    def of_groups(cls, groups: Groups) -> "Codes":
-        """The inputs must begin with a group, and be in their own order."""
-        size = groups.group_size if groups.scales.shape[1] > 1 else 0
-        packed = kernels.pack_codes(groups.codes, groups.bits)
-        return cls(packed, groups.codes.shape[1], groups.scales, groups.zeros, groups.table, size)
-
-    @classmethod
-    def of_eight(cls, eight: Eight, scheme: Fp8 | Int8) -> "Codes":
-        """Those of int8 are multiplied by 16-bit inputs, whatever the scheme has for dense matrices."""
-        codes = eight.weight.view(torch.uint8) ^ 128 if eight.weight.dtype == torch.int8 else eight.weight
-        scales = eight.scale_of_rows()
-        by_eight = isinstance(scheme, Fp8) and scheme.activations != "none"
-        return cls(codes, eight.weight.shape[1], scales, None, None, BLOCK if scales.shape[1] > 1 else 0, by_eight)
 
 
 def stack(experts: int, matrices: Iterable[Sequence[Codes]]) -> ExpertMatrix:

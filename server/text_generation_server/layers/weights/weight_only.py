@@ -11,11 +11,11 @@ from .activations import Activations, ActivationScheme
 from .linear import activated, are_alone, dense_product, in_blocks, total_bytes
 
 _FEW = 64
-"""Tokens for which codes are read though there is a copy: of an H200, more are faster with it for every matrix."""
+"""Up to so many tokens, GEMMs read the codes though there is a copy. For more, the copy is faster on an H200."""
 
 
 @dataclass
-class Grouped:
+class WeightOnlyLinear:
     """See `Linear`; tensors are as `kernels.weight_only_linear` reads them."""
 
     inputs: int

@@ -1,0 +1,33 @@
+"""Quantised weights in the layout of the kernels that multiply them by 16-bit inputs."""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+import text_generation_kernels as kernels
+
+from ..weight_only import WeightOnlyLinear
+
+
+@dataclass(frozen=True)
+class Codes:
+    """A matrix, or some outputs of one expert's."""
+
+    packed: Tensor
+    """[outputs, ...] as `pack_codes` makes it, or float8."""
+    inputs: int
+    scales: Tensor
+    """[outputs, groups] float32"""
+    zeros: Tensor | None
+    table: Tensor | None
+    group_size: int
+    """0: all inputs are one group."""
+    w8a8: bool = False
+    """See `ExpertMatrix`."""
+
+    def linear(self, offset: int = 0, perm: Tensor | None = None) -> WeightOnlyLinear:
+        """The `Linear` that multiplies by them. `offset`, `perm`: as in `Groups`."""
+        layout = self.inputs, self.group_size, offset
+        scales, size = kernels.pack_scales(self.scales, *layout)
+        zeros = None if self.zeros is None else kernels.pack_scales(self.zeros, *layout)[0]
+        return WeightOnlyLinear(self.inputs, self.packed, scales, zeros, self.table, perm, size)

@@ -1,0 +1,133 @@
+"""Interface of the readers of stored matrices, and what quantised ones share."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from torch import Tensor
+
+from ..blocks import RowBlock
+from ..checkpoint import Checkpoint
+from ..linear import Dense
+from ..w8a8 import W8A8Linear
+from ..weight_only import WeightOnlyLinear
+from .codes import Codes
+
+Single = Dense | W8A8Linear | WeightOnlyLinear
+"""The `Linear`s that have one weight matrix each."""
+
+
+@dataclass(frozen=True)
+class Reader(ABC):
+    """Reads a rank's shard of matrices of one scheme. `shape` is that of the whole stored matrix, [outputs, inputs];
+    `columns` are the inputs of the shard. Methods raise ModelFilesError. Readers of the same scheme are equal.
+    """
+
+    checkpoint: Checkpoint = field(compare=False)
+
+    @abstractmethod
+    def rows(self, blocks: Sequence[RowBlock], inputs: int) -> Sequence[Single]:
+        """Rows of several stored matrices, stacked: one matrix wherever that can be."""
+
+    @abstractmethod
+    def columns(self, name: str, shape: tuple[int, int], columns: tuple[int, int]) -> Single:
+        """Columns of a stored matrix."""
+
+    def ordered_columns(self, name: str, shape: tuple[int, int], columns: tuple[int, int]) -> Single:
+        """The same for inputs that come in `input_order`, of which `columns` are places."""
+        return self.columns(name, shape, columns)
+
+    @abstractmethod
+    def dense_rows(self, block: RowBlock, inputs: int) -> Tensor:
+        """[rows, inputs] in the model's type."""
+
+    @abstractmethod
+    def dense_columns(self, name: str, shape: tuple[int, int], columns: tuple[int, int]) -> Tensor:
+        """[outputs, columns] in the model's type."""
+
+    def input_order(self, name: str, shape: tuple[int, int]) -> list[int] | None:  # noqa: ARG002 - few have one
+        """The order in which a matrix that was quantised with act-order stores its inputs: which input comes first,
+        second, and so on. None: they stand in their places.
+        """
+        return None
+
+    def has_codes(self, name: str) -> bool:  # noqa: ARG002 - a reader of 16 bits knows
+        """Whether the checkpoint has the matrix quantised, or random weights stand for one that has."""
+        return False
+
+
+class Quantised(Protocol):
+    """Quantised weights with their scales."""
+
+    def linear(self) -> Single:
+        """The `Linear` that multiplies by them."""
+        ...
+
+    def codes(self) -> Codes:
+        """For the MoE kernels. The inputs must begin with a group, and stand in their places."""
+        ...
+
+    def dequantised(self) -> Tensor:
+        """[outputs, inputs] float32, with inputs in their places."""
+        ...
+
+
+class QuantisedReader(Reader):
+    """Reads matrices that run quantised."""
+
+    @abstractmethod
+    def read_rows(self, blocks: Sequence[RowBlock], inputs: int) -> Sequence[Quantised]:
+        """Rows of several stored matrices, stacked: one matrix wherever that can be."""
+
+    @abstractmethod
+    def read_columns(self, name: str, shape: tuple[int, int], columns: tuple[int, int]) -> Quantised:
+        """Columns of a stored matrix; a `StoredReader` reads those that are `readable`."""
+
+    @abstractmethod
+    def quantise(self, weights: Iterable[Tensor]) -> Quantised:
+        """Rounds 16-bit matrices [outputs, inputs] to the nearest, one at a time, and stacks them."""
+
+    @abstractmethod
+    def begins_group(self, inputs: int, start: int) -> bool:
+        """Whether the MoE kernels read groups of this scheme, and one of them begins at input `start` of `inputs`."""
+
+    @abstractmethod
+    def reads_expert(self, name: str, shape: tuple[int, int], start: int) -> bool:
+        """Whether the MoE kernels read codes of an expert that begins at input `start` of a stored matrix."""
+
+    def rows(self, blocks: Sequence[RowBlock], inputs: int) -> Sequence[Single]:
+        """See `Reader`."""
+        return [each.linear() for each in self.read_rows(blocks, inputs)]
+
+    def columns(self, name: str, shape: tuple[int, int], columns: tuple[int, int]) -> Single:
+        """See `Reader`."""
+        return self.read_columns(name, shape, columns).linear()
+
+
+class StoredReader(QuantisedReader):
+    """Reads matrices that the checkpoint has quantised."""
+
+    @abstractmethod
+    def readable(self, name: str, shape: tuple[int, int], columns: tuple[int, int]) -> tuple[int, int]:
+        """The fewest columns that `read_columns` reads, and that hold all of `columns`."""
+
+    def columns(self, name: str, shape: tuple[int, int], columns: tuple[int, int]) -> Single:
+        """See `Reader`. A shard that divides groups is dequantised."""
+        if self.readable(name, shape, columns) != columns:
+            return Dense(self.dense_columns(name, shape, columns))
+        return super().columns(name, shape, columns)
+
+    def dense_rows(self, block: RowBlock, inputs: int) -> Tensor:
+        """See `Reader`."""
+        return self.read_rows([block], inputs)[0].dequantised().to(self.checkpoint.dtype)
+
+    def dense_columns(self, name: str, shape: tuple[int, int], columns: tuple[int, int]) -> Tensor:
+        """See `Reader`."""
+        (start, stop), read = columns, self.readable(name, shape, columns)
+        weight = self.read_columns(name, shape, read).dequantised()[:, start - read[0] : stop - read[0]]
+        return weight.to(self.checkpoint.dtype).contiguous()
+
+    def reads_expert(self, name: str, shape: tuple[int, int], start: int) -> bool:
+        """See `QuantisedReader`."""
+        return self.begins_group(shape[1], start) and self.input_order(name, shape) is None
