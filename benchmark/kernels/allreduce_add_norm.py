@@ -22,8 +22,8 @@ import torch.distributed._symmetric_memory as symmetric_memory
 import torch.multiprocessing as mp
 
 from text_generation_server.config.parallel import ParallelConfig
-from text_generation_server.distributed.group import TensorParallelGroup, init_group
 from text_generation_server.distributed.algorithms import Algorithm, AlgorithmTable
+from text_generation_server.distributed.group import TensorParallelGroup, init_group
 
 EPS = 1e-5
 CALLS, WARM, REPLAYS = 40, 50, 25
@@ -95,7 +95,10 @@ def work(rank: int, ranks: int, folder: str) -> None:
             "command": f"python benchmark/kernels/allreduce_add_norm.py --ranks {ranks}",
             "device": torch.cuda.get_device_name(),
             "torch": torch.__version__,
-            "chosen": {f"{limit >> 10} KiB": algorithm.value for limit, algorithm in zip(chosen.limits, chosen.algorithms, strict=True)},
+            "chosen": {
+                f"{limit >> 10} KiB": algorithm.value
+                for limit, algorithm in zip(chosen.limits, chosen.algorithms, strict=True)
+            },
             "rows": rows,
         }
         (Path(folder) / "result.json").write_text(json.dumps(result, indent=1) + "\n")

@@ -1,4 +1,4 @@
-"""Which variants of kernels launches ask Triton for, where there is no device: nothing is compiled and nothing runs."""
+"""Kernel variants that launches need, noted without a device: nothing is compiled and nothing runs."""
 
 # pyright: basic
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ from text_generation_kernels.runtime import launch
 from .aot import SM_90
 
 Variants = set[tuple[str, str]]
-"""Names of kernels, each with what Triton knows the form by."""
+"""Names of kernels, each with Triton's key of the variant."""
 
 
 class NoDevice:
@@ -43,16 +43,16 @@ def pretend_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @contextmanager
 def dry_run_variants() -> Iterator[Variants]:
-    """Those that launches name in a rehearsal."""
+    """Variants that launches name in a compile dry run."""
     with _noted() as variants, compile_only(threads=1):
         yield variants
 
 
 @contextmanager
 def launched_variants() -> Iterator[Variants]:
-    """Those that launches need. What kernels would have written stays as it was."""
+    """Variants that launches need. Kernels write nothing."""
     with _noted() as variants, pytest.MonkeyPatch.context() as patch:
-        # Each launch asks Triton anew.
+        # Each launch goes through Triton.
         patch.setattr(launch, "_DIRECT", False)
         yield variants
 

@@ -1,9 +1,9 @@
-"""Attention in torch with every step written out, for what torch's fused attention cannot do."""
+"""Reference attention in torch, step by step, for options that torch's fused attention lacks."""
 
 import torch
 from torch import Tensor
 
-# Queries at a time: scores of all of a long prompt would take more memory than its K and V.
+# Queries at a time: the scores of a whole long prompt would take more memory than its K and V.
 _QUERIES = 256
 
 
@@ -19,8 +19,8 @@ def attend(
 ) -> Tensor:
     """Causal attention of the last positions of one request with `AttentionOptions`: [q_len, heads, v_head_dim].
 
-    `q` [q_len, heads, head_dim] are of the last positions of `k` [kv_len, kv_heads, head_dim] and `v`
-    [kv_len, kv_heads, v_head_dim]. Computed in float32, which the result is.
+    `q` [q_len, heads, head_dim] belongs to the last positions of `k` [kv_len, kv_heads, head_dim] and `v`
+    [kv_len, kv_heads, v_head_dim]. Computed and returned in float32.
     """
     kv_len, q_len = k.shape[0], q.shape[0]
     blocks: list[Tensor] = []

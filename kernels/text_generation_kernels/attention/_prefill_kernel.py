@@ -1,4 +1,4 @@
-"""The kernel of prefill attention: one program attends with a tile of queries to a split of what they see."""
+"""Prefill attention kernel for any card: one thread block attends with a tile of queries to one split of its keys."""
 
 # pyright: basic, reportArgumentType=false, reportCallIssue=false, reportGeneralTypeIssues=false
 from ..runtime.batches import find_tile
@@ -6,7 +6,7 @@ from ..runtime.launch import is_last, launch_dependents, wait_for_previous
 from ..runtime.triton import tl, triton
 from ._kv_conversion import load_scales, to_float16, widen
 from ._online_softmax import accumulate, apply_options, load_per_head, load_rows, load_slots
-from ._prefill_tiles import plan_splits, merge_partials, seen_by, store_partial
+from ._prefill_tiles import merge_partials, plan_splits, seen_by, store_partial
 
 
 @triton.jit
@@ -39,11 +39,9 @@ def _attend(
     BLOCK_V: tl.constexpr,
     BLOCK_N: tl.constexpr,
 ):
-    """Keys from `begin` to `end`: all of them seen by every query, or, where `MASKED`, those in its window.
+    """Attends to keys from `begin` to `end`: unmasked, or, where `MASKED`, up to a query's position and in its window.
 
-    Without a window that is all up to its own position.
-
-    Slots are read a step ahead, up to `seen_end`: a step that waited for its own would wait twice for memory.
+    Slots are loaded one step ahead, up to `seen_end`, so that no step waits for memory twice.
     """
     for start in range(begin, end, BLOCK_N):
         keys = start + tl.arange(0, BLOCK_N)
@@ -111,15 +109,15 @@ def prefill_attention_kernel(
     SPLIT: tl.constexpr,  # whether max_splits > 1
     WINDOW: tl.constexpr,
     SOFTCAP: tl.constexpr,
-    FORMAT: tl.constexpr,  # of `kv_codes`
+    FORMAT: tl.constexpr,  # of `kv_quantisation`, 0 for values
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """One program attends with BLOCK_M queries of one request and KV head to one split of what they see.
+    """One thread block attends with BLOCK_M query rows of one request and KV head to one split of their keys.
 
-    Queries are heads within tokens: all heads of a group share what is read. Of a tile's splits, the last to finish
-    adds up what all of them have found.
+    Rows are heads within tokens, so all heads of a group share the loads. Of a tile's splits, the last to finish merges
+    the partials of all.
     """
     launch_dependents(PDL)
     wait_for_previous(PDL)
@@ -131,14 +129,14 @@ def prefill_attention_kernel(
     kv_len = tl.load(b_kv_len_ptr + request)
     if kv_len == 0:
         return
-    # The last tile has most to read: it starts first, so that short ones fill the end.
+    # The last tile reads most, so it starts first, and short tiles fill the tail.
     first = (tl.cdiv(q_len * GROUP, BLOCK_M) - 1 - tile) * BLOCK_M
     prefix = kv_len - q_len
     seen_by_all, end = seen_by(first, prefix, kv_len, GROUP, BLOCK_M, BLOCK_N)
     begin, split_end, split, splits = 0, seen_by_all, 0, 1
     if WINDOW:
-        # Whole blocks, so that a query's sum has the same steps in every tile: from that of the first key that the
-        # first query sees, and from `full` on those whose keys the last one sees too.
+        # Whole blocks, so that a query's sum has the same steps in every tile: from the block of the first key that the
+        # first query sees. From `full` on the last query sees all keys of a block too.
         begin = tl.maximum(prefix + first // GROUP + 1 - WINDOW, 0) // BLOCK_N * BLOCK_N
         full = tl.cdiv(tl.maximum(end - WINDOW, 0), BLOCK_N) * BLOCK_N
     if SPLIT:
@@ -198,10 +196,10 @@ def prefill_attention_kernel(
     )  # fmt: skip
     elements = tl.arange(0, BLOCK_V)
     if sinks is not None:
-        # Of several splits none counts the sink: their merge does.
+        # Of several splits none counts the sink: the merge does.
         row_sum += tl.where(splits == 1, tl.exp2(sinks - row_max), 0.0)
     if WINDOW:
-        # A split may lie outside of a query's window, and has sum 0 for it.
+        # A split may lie outside a query's window and has sum 0 for it.
         row_sum = tl.where(row_sum == 0.0, 1.0, row_sum)
     acc = acc / row_sum[:, None]
     if SPLIT and splits > 1:
@@ -209,7 +207,9 @@ def prefill_attention_kernel(
         first_row = tile_index.to(tl.int64) * max_splits * BLOCK_M
         partial_tile_ptr, log_sum_tile_ptr = partial_ptr + first_row * BLOCK_V, partial_log_sum_ptr + first_row
         count = q_len * GROUP - first
-        store_partial(partial_tile_ptr, log_sum_tile_ptr, split, acc, row_max + tl.log2(row_sum), count, BLOCK_V, BLOCK_M)
+        store_partial(
+            partial_tile_ptr, log_sum_tile_ptr, split, acc, row_max + tl.log2(row_sum), count, BLOCK_V, BLOCK_M
+        )
         if not is_last(arrived_ptr + tile_index, splits):
             return
         acc = merge_partials(partial_tile_ptr, log_sum_tile_ptr, sinks, splits, count, BLOCK_V, BLOCK_M, WINDOW > 0)

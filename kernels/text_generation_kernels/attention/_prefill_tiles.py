@@ -1,4 +1,4 @@
-"""What kernels of prefill attention share: tiles of queries, splits of what a tile sees, and how splits are merged."""
+"""Query tiles of prefill attention, splits of their keys, and the merge of split partials."""
 
 # pyright: basic, reportArgumentType=false, reportCallIssue=false, reportGeneralTypeIssues=false
 from dataclasses import dataclass
@@ -12,14 +12,14 @@ from ..runtime.triton import tl, triton
 from ._online_softmax import finite
 
 MIN_SPLIT = 256
-"""Keys of a split at least, in whole blocks of any tile."""
+"""Least keys of a split, a multiple of every tile's BLOCK_N."""
 _MAX_SPLITS = 32
-"""One program adds them up."""
+"""One thread block merges them."""
 
 
 @triton.jit
 def seen_by(first, prefix, kv_len, GROUP: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
-    """Of a tile from row `first` on: keys before `seen_by_all` need no mask, and from `end` on none is seen."""
+    """For a tile from row `first` on: keys before `seen_by_all` need no mask, and no query sees keys from `end` on."""
     seen_by_all = (prefix + first // GROUP + 1) // BLOCK_N * BLOCK_N
     last_seen = prefix + (first + BLOCK_M - 1) // GROUP + 1
     return seen_by_all, tl.minimum(kv_len, last_seen)
@@ -27,8 +27,8 @@ def seen_by(first, prefix, kv_len, GROUP: tl.constexpr, BLOCK_M: tl.constexpr, B
 
 @triton.jit
 def plan_splits(begin, seen_by_all, max_splits, BLOCK_N: tl.constexpr, MIN_SPLIT: tl.constexpr):
-    """Length and number of the splits that divide keys from `begin` to `seen_by_all`, in whole blocks; the last split has
-    those that need a mask as well.
+    """Length and number of the splits of keys from `begin` to `seen_by_all`, in whole blocks. The last split also takes
+    the keys that need a mask.
     """
     shared = seen_by_all - begin
     split_len = tl.maximum(tl.cdiv(shared // BLOCK_N, max_splits) * BLOCK_N, MIN_SPLIT)
@@ -46,7 +46,7 @@ def store_partial(
     BLOCK_V: tl.constexpr,
     BLOCK_M: tl.constexpr,
 ):
-    """Keeps what a split has found, for `merge_partials`."""
+    """Stores a split's partial for `merge_partials`."""
     rows = tl.arange(0, BLOCK_M)
     elements = tl.arange(0, BLOCK_V)
     places = (split * BLOCK_M + rows)[:, None] * BLOCK_V + elements[None, :]
@@ -65,7 +65,7 @@ def merge_partials(
     BLOCK_M: tl.constexpr,
     ALL_MASKED: tl.constexpr,  # as of `accumulate`
 ):
-    """[BLOCK_M, BLOCK_V], the results of all splits added up in their order. Other programs' are in L2, hence `.cg`."""
+    """Merges the partials of all splits in their order, [BLOCK_M, BLOCK_V]. Others' partials are in L2, hence `.cg`."""
     rows = tl.arange(0, BLOCK_M)
     places = rows[:, None] * BLOCK_V + tl.arange(0, BLOCK_V)[None, :]
     read = (rows < count)[:, None]
@@ -90,12 +90,12 @@ def merge_partials(
 
 @dataclass(frozen=True)
 class Tiling:
-    """Bounds of a launch, and room for what splits give."""
+    """Bounds of a launch, and memory for the partials of splits."""
 
     tiles: int
-    """For a KV head at most: each request adds less than one that is not full."""
+    """Most tiles of a KV head: each request adds less than one that is not full."""
     max_splits: int
-    """Of a tile."""
+    """Most splits of a tile."""
     partial: Tensor
     """[tiles * KV heads, max_splits, block_m, block_v] float32; nothing where `max_splits` is 1."""
     partial_log_sum: Tensor
@@ -103,7 +103,7 @@ class Tiling:
     arrived: Tensor
     """[tiles * KV heads] or more int32, zeros: as of `arrivals`."""
     may_split: bool
-    """In a rehearsal: whether tiles are plan_splits in some step with about as many requests."""
+    """In a compile dry run: whether some step with about as many requests splits its tiles."""
 
     @classmethod
     def of(
@@ -118,8 +118,8 @@ class Tiling:
         deterministic: bool,
         device: torch.device,
     ) -> "Tiling":
-        """`rows` of `batch` requests for each KV head, each of which sees `positions` keys at most. `resident` programs
-        run at once: where tiles are fewer, they are plan_splits into splits, but not where `deterministic`.
+        """`rows`: query rows of `batch` requests for each KV head, which see at most `positions` keys each. `resident`
+        thread blocks run at once: fewer tiles are split, but not where `deterministic`.
         """
         tiles = triton.cdiv(rows, block_m) + batch
         count = tiles * kv_heads
@@ -134,8 +134,8 @@ class Tiling:
 
     @property
     def variants(self) -> list[dict[str, int]]:
-        """Constexprs of the kernels that plan_splits their tiles, for each launch. A rehearsal does not meet every length, so
-        it names the variants with and without splits.
+        """Constexprs of each launch. A compile dry run does not meet every length, so it names the variants with and
+        without splits.
         """
         splits = (True, False) if self.may_split else (self.max_splits > 1,)
         return [{"MIN_SPLIT": MIN_SPLIT, "SPLIT": split} for split in splits]

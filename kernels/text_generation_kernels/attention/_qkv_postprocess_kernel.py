@@ -1,4 +1,4 @@
-"""The kernel of `qkv_postprocess`: one program has some heads of one token."""
+"""Kernel of `qkv_postprocess`: one thread block has BLOCK_HEADS heads of one token."""
 
 # pyright: basic, reportArgumentType=false
 from ..runtime.launch import launch_dependents, wait_for_previous
@@ -21,7 +21,7 @@ def _norm_weights(
     HEAD_DIM: tl.constexpr,
     NORM_OF_EACH_HEAD: tl.constexpr,
 ):
-    """Weights of `elements` for each head, [BLOCK_HEADS, BLOCK_HALF] float32."""
+    """Norm weights of `elements` for each head, [BLOCK_HEADS, BLOCK_HALF] float32."""
     is_q = heads < HEADS
     if NORM_OF_EACH_HEAD:
         is_k = (heads >= HEADS) & (heads < HEADS + KV_HEADS)
@@ -48,7 +48,7 @@ def _normalise_heads(
     NORM_OF_EACH_HEAD: tl.constexpr,
     STORAGE: tl.constexpr,
 ):
-    """Both halves of each head, normalised, rounded as by `rms_norm`."""
+    """RMSNorm of both halves of each head, rounded as by `rms_norm`."""
     HALF: tl.constexpr = HEAD_DIM // 2
     WEIGHT: tl.constexpr = q_norm_ptr.dtype.element_ty
     exists = pairs < HALF
@@ -72,13 +72,13 @@ def _quantise_heads(
     FORMAT: tl.constexpr,
     SCALES_GIVEN: tl.constexpr,
 ):
-    """Codes of both halves of each head, as by `quantise` of `kv_codes`. Stores scales, or reads those given."""
+    """Codes of both halves of each head, as by `quantise` of `kv_quantisation.py`. Stores or reads scales."""
     if SCALES_GIVEN:
         scales = tl.load(scales_ptr, mask=is_kv, other=1.0).to(tl.float32)
     else:
         largest = code_of_amax(FORMAT)
         amax = tl.max(tl.maximum(tl.abs(first), tl.abs(second)), axis=1, keep_dims=True)
-        # NaN where one of the head is not finite, which the maximum may hide.
+        # NaN where an element of the head is not finite, which the maximum may hide.
         sums = tl.sum(first * 0.0 + second * 0.0, axis=1, keep_dims=True)
         amax = tl.maximum(amax, _SMALLEST_AMAX) + sums
         scales = round_up(tl.div_rn(amax, amax * 0.0 + largest))
@@ -90,7 +90,7 @@ def _quantise_heads(
 @triton.jit(do_not_specialize_on_alignment=["positions_ptr", "slots_ptr"])
 def qkv_postprocess_kernel(
     qkv_ptr,  # [tokens, (HEADS + 2 * KV_HEADS) * HEAD_DIM], or float32 [PARTIALS, tokens, ...]
-    q_ptr,  # [tokens, HEADS * HEAD_DIM], where q goes: `qkv`, where that is whole
+    q_ptr,  # [tokens, HEADS * HEAD_DIM], where q is stored: `qkv` itself, unless that holds split-K partials
     bias_ptr,  # [(HEADS + 2 * KV_HEADS) * HEAD_DIM] or None
     q_norm_ptr,  # [HEAD_DIM] or, where NORM_OF_EACH_HEAD, [HEADS, HEAD_DIM], or None
     k_norm_ptr,  # [HEAD_DIM] or [KV_HEADS, HEAD_DIM] or None
@@ -111,7 +111,7 @@ def qkv_postprocess_kernel(
     stride_scales_slot,
     stride_scales_head,
     eps,
-    PARTIALS: tl.constexpr,  # 0: qkv is whole
+    PARTIALS: tl.constexpr,  # split-K partials; 0: qkv is the result
     HEADS: tl.constexpr,
     KV_HEADS: tl.constexpr,
     HEAD_DIM: tl.constexpr,  # even
@@ -119,11 +119,11 @@ def qkv_postprocess_kernel(
     BLOCK_HEADS: tl.constexpr,  # power of two
     NORM_OF_EACH_HEAD: tl.constexpr,
     NORM_AFTER_ROPE: tl.constexpr,
-    FORMAT: tl.constexpr,  # of `kv_codes`
+    FORMAT: tl.constexpr,  # of `kv_quantisation`, 0 for values
     SCALES_GIVEN: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """One program handles BLOCK_HEADS heads of one token; q, k and v may meet in one block."""
+    """One thread block handles BLOCK_HEADS heads of one token, q, k and v among them alike."""
     HALF: tl.constexpr = HEAD_DIM // 2
     launch_dependents(PDL)
     token = tl.program_id(0).to(tl.int64)
@@ -147,7 +147,7 @@ def qkv_postprocess_kernel(
         for partial in tl.static_range(1, PARTIALS):
             first += tl.load(qkv + partial * stride_qkv_partial, mask=valid, other=0.0)
             second += tl.load(qkv + partial * stride_qkv_partial + HALF, mask=valid, other=0.0)
-        # As a product that is whole is rounded.
+        # As a GEMM without split-K rounds its result.
         first = first.to(storage).to(tl.float32)
         second = second.to(storage).to(tl.float32)
     if bias_ptr is not None:

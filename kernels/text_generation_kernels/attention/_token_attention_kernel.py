@@ -1,4 +1,4 @@
-"""The kernel of `token_attention`: one program attends with the heads of a group to one chunk of the context."""
+"""Kernel of `token_attention`: one thread block attends with one KV head's query group to one chunk of the context."""
 
 # pyright: basic, reportArgumentType=false, reportCallIssue=false, reportGeneralTypeIssues=false
 from ..runtime.launch import launch_dependents, wait_for_previous
@@ -31,9 +31,8 @@ def _load_tile(
 
 @triton.jit
 def _held(values, PDL: tl.constexpr):
-    """`values`, which nothing touches before this. The compiler moves operands of a product to shared memory right
-    behind their loads, and whatever is asked for after that, such as the values behind the keys, waits until they are
-    there.
+    """Keeps prefetched `values` in registers until here. The compiler stages operands of an MMA in shared memory right
+    after their loads, and later loads, such as those of V after K, would wait for that.
     """
     if PDL:
         pack: tl.constexpr = 32 // values.dtype.primitive_bitwidth
@@ -58,10 +57,9 @@ def _attend_to_tile(
     SOFTCAP: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """One step of the online softmax; a program without the new token may have seen nothing before, and see nothing.
+    """One step of the online softmax. Without the new token, all keys of a thread block may be masked.
 
-    Values wait in registers until keys have left shared memory. With room for both, 68 KiB instead of 36, a pass of an
-    8B takes 5 % longer: the products around get slower (benchmark/results/one-token-latency.json).
+    Values stay in registers until keys have left shared memory; why: docs/lab/2026-11-single-token-decode.md.
     """
     scores = tl.dot(q, _held(k, PDL).T, input_precision="tf32x3")
     scores, units = apply_options(scores, scale_log2, (positions - kv_len + 1)[None, :], slopes, SOFTCAP)
@@ -79,7 +77,7 @@ def _attend_to_new(
     SOFTCAP: tl.constexpr,
     BLOCK_G: tl.constexpr,
 ):
-    """The first step of the online softmax: what it has after the new token alone."""
+    """First step of the online softmax, over the new token alone."""
     scores = tl.sum(q.to(tl.float32) * k.to(tl.float32), axis=1, keep_dims=True)
     scores, units = apply_options(scores, scale_log2, tl.zeros([1, 1], tl.int32), slopes, SOFTCAP)
     weights = tl.full([BLOCK_G], 1.0, tl.float32)
@@ -131,12 +129,12 @@ def token_attention_kernel(
     DETERMINISTIC: tl.constexpr,  # False
     WINDOW: tl.constexpr,
     SOFTCAP: tl.constexpr,
-    EARLY: tl.constexpr,  # programs up to which the next kernels may start early; 0: always
+    EARLY: tl.constexpr,  # most thread blocks with which dependents are launched early; 0: any number
     PDL: tl.constexpr,
 ):
-    """The first positions are asked for before the wait: they are older than the step. The next kernels, whose weights
-    would otherwise stand before them in the queue of the memory, start once all positions are asked for, or where many
-    programs read some, at their end.
+    """The first positions are older than the step, so they are prefetched before the wait. Dependents, whose weight
+    prefetch would otherwise queue before these loads, are launched once all positions are prefetched, or, where more
+    than EARLY thread blocks read positions, at the end.
     """
     kv_head = tl.program_id(0)
     kv_heads = tl.num_programs(0)
@@ -153,7 +151,7 @@ def token_attention_kernel(
     if request >= batch:
         launch_dependents(PDL)
         wait_for_previous(PDL)
-        # The first chunk of nobody: a padded row.
+        # The first chunk of a padded row.
         tl.store(out_tile_ptr, 0.0, mask=stored & (item == 0))
         return
     row, kv_len, num_chunks, begin, end = bounds(request, chunk, lengths, chunks, rows, BLOCK_B, BLOCK_N, WINDOW)
@@ -216,10 +214,10 @@ def token_attention_kernel(
     launch_dependents(PDL)
 
     if sinks_ptr is not None:
-        # Of several chunks none counts the sink: their merge does.
+        # Of several chunks none counts the sink: the merge does.
         sinks = load_per_head(sinks_ptr, heads, exists)
         row_sum += tl.where(num_chunks == 1, tl.exp2(sinks - row_max), 0.0)
-    # A chunk that rounding left empty has sum 0 and gives zeros.
+    # A chunk that rounding left empty has sum 0 and yields zeros.
     acc = acc / tl.where(row_sum == 0.0, 1.0, row_sum)[:, None]
     if num_chunks == 1:
         tl.store(out_tile_ptr, acc.to(out_ptr.dtype.element_ty), mask=stored)

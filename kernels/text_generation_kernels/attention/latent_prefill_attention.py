@@ -1,25 +1,22 @@
-"""Causal attention of new tokens over latent vectors, for requests of any length side by side.
+"""Absorbed causal attention of prompt chunks over the latent cache, for a batch of requests of any lengths.
 
     out[t] = sum over c <= position(t) of softmax(scale * q[t] . cache[c]) * cache[c, :rank]
 
-The absorbed variant, as in `latent_decode_attention`: one vector of a position is key and value of all heads, so the rows
-of a tile are heads within tokens, and all of them share what is read.
+Absorbed as in `latent_decode_attention`: one vector of a position is key and value of all heads, so the rows of a tile
+are heads within tokens, and all of them share the loads.
 
 Layouts: `q` `[tokens, heads, rank + rope]`, `out` `[tokens, heads, rank]`, tokens of request b at
 `b_q_start[b] : b_q_start[b + 1]`, no padding; they are the last of its `b_kv_len[b]` tokens. Position c of request b
 lies in slot `slot_table[b_row[b], c]`. `cache` `[slots, 1, rank + rope]`, already holding the new tokens. `b_row`
-`[batch]` int64, `b_q_start` `[batch + 1]`, `b_kv_len` `[batch]`, `slot_table` int32. A request without new tokens is
-allowed. Scores and sums are float32.
-`deterministic`: a token's result is the same to the bit wherever its prompt is plan_splits, whichever requests are beside it
-and whatever `max_q_len` is. Keys are then not shared out among programs.
-Nothing is written for tokens of a request whose `b_kv_len` is 0.
+`[batch]` int64, `b_q_start` `[batch + 1]`, `b_kv_len` `[batch]`, `slot_table` int32. A request may have no new tokens;
+nothing is written for tokens of one whose `b_kv_len` is 0. Accumulation is float32.
+`deterministic`: a token's result is the same to the bit wherever its prompt is cut, whatever the rest of the batch and
+`max_q_len`. Keys are then not split.
 
-Called once a layer when a batch holds prompt tokens.
-Operations: 2 * heads * (2 * rank + rope) for each pair of a query and a key. With keys and values of each head
-(`latent_expand`) they are 2 * heads * (key + rope + value), 3.4 times fewer with DeepSeek's sizes: this is for chunks
-too short to win back what making those takes (`layers/infer/expanded.py`).
-Measured on an H200 in bfloat16 with rank 512 and rope 64: 213 TFLOP/s at 2,048 tokens of 16 heads, 241 at 8,192, 232 at
-2,048 behind 6,144, 195 at 128 behind 8,192; 224 at 2,048 tokens of 128 heads.
+Called once a layer when a batch holds prompt tokens whose chunks are too short for `latent_expand` to pay
+(`layers/infer/expanded.py`). Operations: 2 * heads * (2 * rank + rope) for each pair of query and key, against
+2 * heads * (key + rope + value) once expanded. On an H200 in bfloat16 with rank 512, RoPE 64 and 16 heads: 241 TFLOP/s
+at 8,192 tokens. Measurements: docs/lab/2026-11-latent-attention.md.
 """
 
 # pyright: basic, reportArgumentType=false, reportCallIssue=false, reportGeneralTypeIssues=false
@@ -35,7 +32,7 @@ from ..runtime.shapes import padded_head_dim
 from ..runtime.triton import tl, triton
 from ._latent_layouts import check_latent_layouts
 from ._online_softmax import accumulate, load_rows, load_slots
-from ._prefill_tiles import Tiling, plan_splits, merge_partials, seen_by, store_partial
+from ._prefill_tiles import Tiling, merge_partials, plan_splits, seen_by, store_partial
 from .prefill_attention import prefill_attention_torch
 
 
@@ -62,9 +59,9 @@ def _attend(
     BLOCK_E: tl.constexpr,
     BLOCK_N: tl.constexpr,
 ):
-    """Keys from `begin` to `end`: all of them seen by every query, or, where `MASKED`, those up to its position.
+    """Attends to keys from `begin` to `end`: unmasked, or, where `MASKED`, up to a query's position.
 
-    Slots are read a step ahead, up to `seen_end`: a step that waited for its own would wait twice for memory.
+    Slots are loaded one step ahead, up to `seen_end`, so that no step waits for memory twice.
     """
     for start in range(begin, end, BLOCK_N):
         keys = start + tl.arange(0, BLOCK_N)
@@ -116,8 +113,8 @@ def latent_prefill_attention_kernel(
     BLOCK_N: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """One program attends with BLOCK_M queries of one request to one split of what they see. Of a tile's splits, the
-    last to finish adds up what all of them have found.
+    """One thread block attends with BLOCK_M query rows of one request to one split of their keys. Of a tile's splits,
+    the last to finish merges the partials of all.
     """
     launch_dependents(PDL)
     wait_for_previous(PDL)
@@ -127,7 +124,7 @@ def latent_prefill_attention_kernel(
     q_start = tl.load(b_q_start_ptr + request)
     q_len = tl.load(b_q_start_ptr + request + 1) - q_start
     kv_len = tl.load(b_kv_len_ptr + request)
-    # The last tile has most to read: it starts first, so that short ones fill the end.
+    # The last tile reads most, so it starts first, and short tiles fill the tail.
     first = (tl.cdiv(q_len * HEADS, BLOCK_M) - 1 - tile) * BLOCK_M
     prefix = kv_len - q_len
     if kv_len == 0:
@@ -151,7 +148,9 @@ def latent_prefill_attention_kernel(
     rotated = tl.arange(0, BLOCK_E)
     q_row_ptr = q_ptr + (tokens * stride_q_token + heads * stride_q_head)[:, None]
     q = tl.load(q_row_ptr + ranks[None, :], mask=exists[:, None] & (ranks < RANK)[None, :], other=0.0)
-    q_rotated = tl.load(q_row_ptr + RANK + rotated[None, :], mask=exists[:, None] & (rotated < ROPE)[None, :], other=0.0)
+    q_rotated = tl.load(
+        q_row_ptr + RANK + rotated[None, :], mask=exists[:, None] & (rotated < ROPE)[None, :], other=0.0
+    )
     positions = prefix + rows // HEADS
     table_row_ptr = slot_table_ptr + tl.load(b_row_ptr + request).to(tl.int64) * stride_table_row
 
@@ -173,7 +172,9 @@ def latent_prefill_attention_kernel(
         first_row = tile_index.to(tl.int64) * max_splits * BLOCK_M
         partial_tile_ptr, log_sum_tile_ptr = partial_ptr + first_row * BLOCK_R, partial_log_sum_ptr + first_row
         count = q_len * HEADS - first
-        store_partial(partial_tile_ptr, log_sum_tile_ptr, split, acc, row_max + tl.log2(row_sum), count, BLOCK_R, BLOCK_M)
+        store_partial(
+            partial_tile_ptr, log_sum_tile_ptr, split, acc, row_max + tl.log2(row_sum), count, BLOCK_R, BLOCK_M
+        )
         if not is_last(arrived_ptr + tile_index, splits):
             return
         acc = merge_partials(partial_tile_ptr, log_sum_tile_ptr, None, splits, count, BLOCK_R, BLOCK_M, False)

@@ -1,12 +1,12 @@
-"""8-bit form of activations that no other operator quantises: what attention returns, and the input of a first layer.
+"""Activation quantisation as an operator of its own: attention outputs and inputs of a first layer, for W8A8.
 
 The formula is in `quantise.py`. Layouts: `x` `[tokens, inputs]` of 16 or 32 bits, `out8` alike of float8_e4m3fn or
 int8, unit stride in the last dimension, any stride between tokens; `scale` float32 `[tokens]`, or
 `[tokens, ceil(inputs / group)]` with any strides; `static` one float32 or None. `largest`: float32 `[tokens, tiles]`,
-contiguous, or None: the largest absolute values of tiles of each token, where what made `x` has measured them. Then
-a program need not see all of a token, whose scale is measured over all of it.
+contiguous, or None: the amax of each tile of a token, where the kernel that wrote `x` has measured it. A thread block
+then need not read a whole token for a scale over all of it.
 
-Bytes floor: tokens * inputs * (element size + 1).
+Raises ValueError for layouts that the kernel does not read. Bytes floor: tokens * inputs * (element size + 1).
 """
 
 # pyright: basic, reportArgumentType=false
@@ -36,7 +36,7 @@ def quantise_rows_kernel(
     BLOCK: tl.constexpr,  # power of two, at least inputs and GROUP
     PDL: tl.constexpr,
 ):
-    """One program quantises one token, held in registers."""
+    """One thread block quantises one token, held in registers."""
     token = tl.program_id(0).to(tl.int64)
     columns = tl.arange(0, BLOCK)
     launch_dependents(PDL)
@@ -65,7 +65,7 @@ def quantise_by_amax_kernel(
     BLOCK_P: tl.constexpr,  # power of two, at least TILES
     PDL: tl.constexpr,
 ):
-    """One program quantises BLOCK inputs of one token."""
+    """One thread block quantises BLOCK inputs of one token."""
     token = tl.program_id(0).to(tl.int64)
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     tiles = tl.arange(0, BLOCK_P)
@@ -84,7 +84,7 @@ def quantise_by_amax_kernel(
 _launch = Launcher(quantise_rows_kernel)
 _launch_by_amax = Launcher(quantise_by_amax_kernel)
 WIDTH = 2048
-"""Inputs of a program that is told the largest values."""
+"""Inputs of a thread block where the amax of tiles is given."""
 
 
 def quantise_rows_triton(

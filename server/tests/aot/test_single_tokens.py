@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from kernel_support.variants import launched_variants, pretend_a_device, dry_run_variants
+from kernel_support.variants import dry_run_variants, launched_variants, pretend_a_device
 
 import text_generation_kernels as kernels
 from text_generation_server.config.spec import DenseSpec

@@ -1,4 +1,4 @@
-"""Warm-up names every form of the kernels that serving needs: a compilation later is a stall of seconds."""
+"""Warm-up names every kernel variant that serving needs: a compilation later is a stall of seconds."""
 
 # pyright: basic
 from functools import partial
@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from kernel_support.variants import Variants, launched_variants, pretend_a_device, dry_run_variants
+from kernel_support.variants import Variants, dry_run_variants, launched_variants, pretend_a_device
 from support.fake_model import FakeModel
 from torch import Tensor
 
@@ -65,7 +65,7 @@ KINDS: list[list[dict[str, Any]]] = [
 
 
 class Logits(FakeModel):
-    """Logits of a rank's part of a vocabulary, and nothing before them."""
+    """Logits of a vocabulary shard, and nothing before them."""
 
     def __init__(self, vocab_size: int, group: TensorParallelGroup, dtype: torch.dtype) -> None:
         super().__init__(max_context_length=8192)
@@ -163,7 +163,7 @@ class Made(Dense):
 
 
 class EightBit(Logits):
-    """A feed-forward network of 8-bit rows before them, and the norm behind it."""
+    """A W8A8 feed-forward network before them, and the norm after it."""
 
     def __init__(self, group: TensorParallelGroup) -> None:
         super().__init__(64, group, torch.bfloat16)
@@ -242,7 +242,7 @@ def test_sampling_needs_no_form_that_warm_up_did_not_name(
 @pytest.mark.parametrize("kv_heads", [1, 8])
 @torch.inference_mode()
 def test_attention_needs_no_form_that_warm_up_did_not_name(kv_heads: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Chunks of any length: how long they are, and how many, decides about tiles and their parts."""
+    """Chunks of any length: their lengths and number decide about tiles and their splits."""
     pretend_a_device(monkeypatch)
     group, most = TensorParallelGroup(0, 1, FakeModel.device), 20
     runner, named = warmed_up(Attending(kv_heads, group), group, ServingLimits(8192, 4096, 8192, most))
@@ -288,7 +288,7 @@ def test_recurrent_layers_need_no_form_that_warm_up_did_not_name(monkeypatch: py
     assert not needed - named
 
 
-def test_sums_of_any_number_of_tokens_need_no_form_that_a_rehearsal_did_not_name(
+def test_all_reduces_of_any_size_need_no_variant_that_a_dry_run_did_not_name(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     pretend_a_device(monkeypatch)
@@ -309,7 +309,7 @@ def test_sums_of_any_number_of_tokens_need_no_form_that_a_rehearsal_did_not_name
 
 @torch.inference_mode()
 def test_products_of_8_bits_need_no_form_that_warm_up_did_not_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Few tokens leave parts, activate what they gate and measure its largest values; one and many do not."""
+    """Few tokens leave split-K partials, fuse the gated activation and measure its amax; one and many do not."""
     pretend_a_device(monkeypatch)
     group, most = TensorParallelGroup(0, 1, FakeModel.device), 70
     runner, named = warmed_up(EightBit(group), group, ServingLimits(4096, 2048, 4096, most))

@@ -1,4 +1,4 @@
-"""Sums that run beside other kernels: where the parts lie, and the check with known numbers before they are used."""
+"""Overlapped all-reduces: where the inputs lie, and the self-check before they are used."""
 
 from functools import partial
 
@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from text_generation_server.distributed.peer_copies import PLACES, Inboxes
-from text_generation_server.distributed.pending import PendingAllReduce, known_input, count_wrong
+from text_generation_server.distributed.pending import PendingAllReduce, count_wrong, known_input
 
 CPU = torch.device("cpu")
 
@@ -23,7 +23,7 @@ class Mapped:
 
 
 @pytest.mark.parametrize("world_size", [2, 4, 8])
-def test_every_rank_finds_the_parts_of_all_others_in_their_order(world_size: int) -> None:
+def test_every_rank_finds_the_inputs_of_all_others_in_their_order(world_size: int) -> None:
     shape, message_bytes = (3, 16), 128
     mapped = Mapped(world_size, Inboxes.nbytes(world_size, message_bytes))
     ranks = [Inboxes(mapped, rank, world_size, message_bytes) for rank in range(world_size)]
@@ -41,7 +41,7 @@ def test_every_rank_finds_the_parts_of_all_others_in_their_order(world_size: int
 
 
 @pytest.mark.parametrize(("rank", "world_size"), [(0, 2), (1, 2), (3, 8)])
-def test_right_sums_are_right(rank: int, world_size: int) -> None:
+def test_right_all_reduces_pass_the_self_check(rank: int, world_size: int) -> None:
     places: list[int] = []
     others = sum(map(partial(known_input, world_size=world_size, device=CPU), set(range(world_size)) - {rank}))
 

@@ -173,7 +173,9 @@ def test_a_step_in_parts_equals_a_whole_one(
     begun: list[int] = []
     begin_all_reduce = TensorParallelGroup.begin_all_reduce
     monkeypatch.setattr(
-        TensorParallelGroup, "begin_all_reduce", lambda group, x, place: (begun.append(len(x)), begin_all_reduce(group, x, place))[1]
+        TensorParallelGroup,
+        "begin_all_reduce",
+        lambda group, x, place: (begun.append(len(x)), begin_all_reduce(group, x, place))[1],
     )
     prompts = [list(range(7, 62)), list(range(200, 255))]
     expected_logits, expected_ids = single_rank(tmp_path, prompts=prompts, steps=3)

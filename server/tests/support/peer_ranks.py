@@ -43,7 +43,7 @@ def _only(group: TensorParallelGroup, algorithm: Algorithm) -> None:
 
 
 def _parts(tokens: int, hidden: int, dtype: torch.dtype, rank: int, seed: int = 0) -> tuple[torch.Tensor, ...]:
-    """The parts of all ranks, a residual and two weights, the same on all."""
+    """The inputs of all ranks, a residual and two weights, the same on all."""
     generator = torch.Generator().manual_seed(seed + tokens * hidden)
     x = torch.randn(WORLD, tokens, hidden, generator=generator).to(dtype)
     x[:, :, ::3] = -0.0
@@ -52,7 +52,7 @@ def _parts(tokens: int, hidden: int, dtype: torch.dtype, rank: int, seed: int = 
 
 
 def _total(x: torch.Tensor) -> torch.Tensor:
-    """The parts of all ranks added in their order, in float32."""
+    """The inputs of all ranks reduced in their order, in float32."""
     total = x[0].float()
     for part in x[1:]:
         total = total + part.float()
@@ -130,7 +130,7 @@ def check_replays(rank: int, folder: Path) -> None:
 
 
 def check_under_way(rank: int, folder: Path) -> None:
-    """Sums that run beside other kernels, two at a time as in a step in parts, in graphs of ranks that run apart."""
+    """Overlapped all-reduces, two at a time as in a step in overlapped halves, in graphs of ranks that run apart."""
     group = _join(rank, folder)
     captured = []
     for tokens, hidden, dtype in CASES:
@@ -160,7 +160,7 @@ def check_under_way(rank: int, folder: Path) -> None:
 
 
 def check_sent(rank: int, folder: Path) -> None:
-    """Products that send their results themselves, in graphs that are replayed in turns with other sums."""
+    """GEMVs that send their results themselves, in graphs that are replayed in turns with other all-reduces."""
     group = _join(rank, folder)
     _only(group, Algorithm.ONE_SHOT)
     generator = torch.Generator().manual_seed(rank)
@@ -181,7 +181,7 @@ def check_sent(rank: int, folder: Path) -> None:
                     sums = residual.clone()
                     begun = group.begin_gemv_all_reduce(x, weight, None)
                     if begun is None:
-                        raise AssertionError("the product does not send its results")
+                        raise AssertionError("the GEMV does not send its results")
                     begun.add_norm(sums, norm, EPS, 1.0, None)
                     wrong += (begun.x != expected).sum() + (sums != expected_sums).sum()
                 ones = torch.ones(3, 8192, dtype=torch.bfloat16, device="cuda")

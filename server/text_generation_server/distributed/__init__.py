@@ -1,4 +1,4 @@
-"""The tensor-parallel group: how the ranks of one model find each other and combine tensors."""
+"""Tensor-parallel group: rendezvous of the ranks of one model, and their collectives."""
 
 from .group import TensorParallelGroup, init_group
 from .pending import PendingAllReduce

@@ -1,4 +1,4 @@
-"""All-reduce backends: the fastest one for each message size, as measured on this machine."""
+"""All-reduce algorithms: the fastest one for each message size, as measured at start-up."""
 
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
@@ -10,66 +10,68 @@ import torch
 from torch import Tensor
 
 SIZES = tuple(1 << power for power in (14, 16, 18, 20, 22, 23, 24))
-"""Bytes of the messages that are measured, at most: 16 KiB to 16 MiB."""
+"""Message sizes to measure, rounded down to whole tokens: 16 KiB to 16 MiB."""
 USUAL_HIDDEN_SIZE = 8192
-"""Of models of which it is not known."""
+"""For models whose hidden size is not known."""
 _CALLS = 12
 _WARM, _REPLAYS, _ROUNDS = 5, 10, 4
 
 
 class Algorithm(Enum):
-    """How the ranks sum up."""
+    """An all-reduce algorithm."""
 
-    LIBRARY = "library"
-    """NCCL, and a kernel of its own for what follows."""
+    NCCL = "NCCL"
+    """NCCL, and a separate kernel for the residual add and RMSNorm."""
     ONE_SHOT = "one shot"
     TWO_SHOTS = "two shots"
 
 
 Timings = Mapping[int, Mapping[Algorithm, float]]
-"""Microseconds of each algorithm by the bytes of a message; a algorithm that does not take a size is missing there."""
+"""Times of each algorithm by the bytes of a message; algorithms that do not take a size are missing there."""
 
 
 @dataclass(frozen=True)
 class AlgorithmTable:
-    """The choice for every size."""
+    """The algorithm for every message size."""
 
     limits: Sequence[int] = ()
-    """Bytes, ascending: a size belongs to the first that is not below it."""
+    """Bytes, ascending: a message belongs to the first limit that is not below its size."""
     algorithms: Sequence[Algorithm] = ()
-    """As many. What is larger than all limits is for the library."""
+    """One for each limit. Messages above all limits are NCCL's."""
 
     @classmethod
     def fastest(cls, timings: Timings) -> "AlgorithmTable":
-        """The fastest algorithm at each measured size, the library where it is as fast."""
+        """The fastest algorithm at each measured size, NCCL where it is as fast."""
         sizes = sorted(timings)
-        chosen = [min((each for each in Algorithm if each in timings[size]), key=timings[size].__getitem__) for size in sizes]
+        chosen = [
+            min((each for each in Algorithm if each in timings[size]), key=timings[size].__getitem__) for size in sizes
+        ]
         return cls(tuple(sizes), tuple(chosen))
 
     def of(self, num_bytes: int) -> Algorithm:
-        """For a message of that size."""
+        """The algorithm for a message of that size."""
         index = bisect_left(self.limits, num_bytes)
-        return self.algorithms[index] if index < len(self.algorithms) else Algorithm.LIBRARY
+        return self.algorithms[index] if index < len(self.algorithms) else Algorithm.NCCL
 
     @property
     def any_of_ours(self) -> bool:
-        """Whether there is a size for which the library is not chosen."""
-        return any(algorithm is not Algorithm.LIBRARY for algorithm in self.algorithms)
+        """Whether some size is not NCCL's."""
+        return any(algorithm is not Algorithm.NCCL for algorithm in self.algorithms)
 
 
 Reduction = Callable[[Algorithm, Tensor, Tensor, Tensor], None]
-"""Sums, adds and normalises in this algorithm: x, residual, weight. Raises ValueError for a size that the algorithm cannot do."""
+"""All-reduce + residual add + RMSNorm by an algorithm: x, residual, weight. Raises ValueError for sizes that the
+algorithm does not take."""
 
 
 def measure(
     reduce: Reduction, device: torch.device, hidden_size: int, dtype: torch.dtype = torch.bfloat16
 ) -> dict[int, dict[Algorithm, int]]:
-    """Nanoseconds of one call in a graph, by the bytes of its message, on this rank. Every rank measures at the same
-    time. `hidden_size`: values of a token, on which times depend as well as on bytes: on two H200 4 MiB took 19 us in
-    one shot and 17 in two with tokens of 8192 values, 20 and 34 with tokens of 4096.
+    """Nanoseconds of one call in a CUDA graph, by the bytes of its message, on this rank. Every rank measures at the
+    same time. `hidden_size`: values of a token, on which times depend as well as on bytes.
 
-    The algorithms of a size are timed in turns and the least time of each counts: on one machine every algorithm was slower by some
-    0.1 ms a message for parts of a second, which is more than what is measured.
+    Algorithms of a size are timed in turns, and the least time of each counts, because machines have slow moments
+    (docs/lab/2026-11-all-reduce-kernels.md).
     """
     found: dict[int, dict[Algorithm, int]] = {}
     weight = torch.ones(hidden_size, dtype=dtype, device=device)
@@ -83,7 +85,9 @@ def measure(
             except ValueError:
                 continue
         rounds = [{algorithm: _timed(graph) for algorithm, graph in graphs.items()} for _ in range(_ROUNDS)]
-        found[x.nbytes] = {algorithm: int(min(times[algorithm] for times in rounds) * 1e6 / _CALLS) for algorithm in graphs}
+        found[x.nbytes] = {
+            algorithm: int(min(times[algorithm] for times in rounds) * 1e6 / _CALLS) for algorithm in graphs
+        }
     return found
 
 
@@ -98,7 +102,7 @@ def _captured(call: Callable[[], None], device: torch.device) -> torch.cuda.CUDA
 
 
 def _timed(graph: torch.cuda.CUDAGraph) -> float:
-    """Milliseconds of one replay, in the middle of several."""
+    """Milliseconds of one replay, averaged over several."""
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     for _ in range(_WARM):
         graph.replay()

@@ -73,7 +73,7 @@ def test_decode_with_many_heads_and_with_smaller_vectors() -> None:
 @pytest.mark.parametrize(("capability", "split"), [(80, True), (86, False), (90, True)])
 def test_prefill(capability: int, split: bool) -> None:
     compiled = _prefill(capability, 16, DEEPSEEK, split)
-    # What is summed up takes half of the registers of sm_90: some spill outside of the loop.
+    # Accumulators take half of the registers of sm_90: some spill outside the loop.
     compiled.check(max_spills=96 if capability == 90 else 0)
     assert compiled.count("HMMA") or "HGMMA" in compiled.sass
 

@@ -1,4 +1,4 @@
-"""Every production form of the kernel compiles for sm_90, without a GPU."""
+"""Every production variant of the kernel compiles for sm_90, without a GPU."""
 
 import pytest
 import triton
@@ -40,7 +40,7 @@ def test_sandwich_norms_with_weights_in_float32() -> None:
 
 
 @pytest.mark.parametrize("partials", [2, 4])
-def test_parts_of_a_product(partials: int) -> None:
+def test_split_k_partials(partials: int) -> None:
     more_types, more = eight(add_rms_norm_kernel, "fp8e4nv", 0)
     pointers = dict.fromkeys(("residual_ptr", "weight_ptr", "out_ptr"), "*bf16") | {"x_ptr": "*fp32"}
     types = {**pointers, **dict.fromkeys(_INTEGERS, "i32"), **more_types, "eps": "fp32"}

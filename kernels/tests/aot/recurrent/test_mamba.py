@@ -39,7 +39,7 @@ def test_selective_scan(capability: int, dtype: str, decodes: bool) -> None:
     sizes = {"CHANNELS": 8192, "N": 16}
     compiled = _compile(selective_scan_kernel, form, sizes, capability, dtype, decodes)
     compiled.check()
-    # Two threads add up what they have of a channel; programs of one warp need no barrier.
+    # Two threads share a channel and reduce it; thread blocks of one warp need no barrier.
     assert compiled.count("SHFL.BFLY") == form["COUNT"]
     assert decodes or "BAR.SYNC" not in compiled.sass
     assert "STG.E.128" in compiled.sass

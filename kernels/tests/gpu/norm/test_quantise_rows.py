@@ -1,4 +1,4 @@
-"""Operators that write 8-bit activations, on the device: alone and behind norms and activations."""
+"""Operators that write 8-bit activations, on the device: alone, and fused into norms and activations."""
 
 import pytest
 import torch

@@ -56,7 +56,8 @@ class Parts:
         for (layer, attention), (following, next_attention) in pairwise(self._layers):
             heads = attention.attend(qkv, state)
             sums = [
-                self._group.begin_all_reduce(attention.project(heads[cut], state), place) for place, cut in enumerate(cuts)
+                self._group.begin_all_reduce(attention.project(heads[cut], state), place)
+                for place, cut in enumerate(cuts)
             ]
             for index, cut in enumerate(cuts):
                 read, _ = layer.before_ffn.read_sum(sums[index], residual[cut])
