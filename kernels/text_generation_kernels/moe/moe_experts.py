@@ -8,6 +8,7 @@ gate rows first, or without a gate to `inner`, and `down` one from `inner` to `h
 with biases in the type of `x` or none. `ids` `[tokens, slots]` int32 and `weights` `[tokens, slots]` float32, as
 `moe_route` writes them. All contiguous. Activations: keys of `GATED`, or of `ALONE` where there is no gate, in
 `activations.py`.
+
 A rank may have only some of a mixture's experts (`all_experts`): ids outside 0 .. experts - 1 are those of other ranks,
 and add nothing to `out`. Otherwise all ids must be inside. ValueError for an unknown activation, and for shapes and
 layouts that do not fit.
