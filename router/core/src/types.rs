@@ -10,6 +10,8 @@ use serde::Serialize;
 use tokio::time::Instant;
 use utoipa::ToSchema;
 
+use crate::policy::WaitingServedRatio;
+
 pub use self::grammar::tgi_grammar;
 pub use self::parameters::{GenerateParameters, logit_bias};
 
@@ -303,7 +305,8 @@ pub struct ValidationLimits {
 /// Limits of batching; see `policy`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct BatchLimits {
-    pub waiting_served_ratio: f32,
+    pub waiting_served_ratio: WaitingServedRatio,
+    /// Tokens that running streams get at most before those that wait join them.
     pub max_waiting_tokens: u32,
     pub max_batch_prefill_tokens: u32,
     /// Slots of the pool.

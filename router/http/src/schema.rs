@@ -237,8 +237,11 @@ pub struct Info {
     pub max_input_length: u32,
     #[schema(example = 2048)]
     pub max_total_tokens: u32,
+    /// How many requests must wait for each running one before they join, as it is in force now.
     #[schema(example = 0.3)]
     pub waiting_served_ratio: f32,
+    /// Whether the ratio follows from what steps cost and how often requests come.
+    pub waiting_served_ratio_auto: bool,
     #[schema(example = 4096)]
     pub max_batch_prefill_tokens: u32,
     #[schema(example = 32000)]

@@ -58,7 +58,7 @@ async fn flags_are_judged_without_the_model() {
         ("--max-queue-time=0", "must be above 0"),
         (
             "--waiting-served-ratio=-1",
-            "`--waiting-served-ratio` must be",
+            "must be `auto` or a number >= 0",
         ),
         ("--api-key-file=/no/keys", "/no/keys (`--api-key-file`)"),
         (

@@ -49,6 +49,7 @@ use crate::grammar::Workers;
 use crate::grammar::mask_pool::{self, MaskPool};
 use crate::kv_pool::KvPool;
 use crate::metrics::BatchMetrics;
+use crate::policy::arrivals::Arrivals;
 use crate::policy::cost::StepCost;
 use crate::policy::expectation::OutputLengths;
 use crate::queue::{Event, Queue};
@@ -85,7 +86,13 @@ struct Batcher {
     /// Plans that were sent and not answered, oldest first.
     in_flight: VecDeque<(InFlight, Answer)>,
     next_number: u64,
-    steps_without_chunks: u32,
+    /// Tokens that the running streams got since requests last joined them.
+    decodes_since_joining: u32,
+    /// Where the times of `arrivals` count from.
+    epoch: Instant,
+    arrivals: Arrivals,
+    /// [`Plan::ratio`], of the last plan that had one.
+    ratio: f32,
     last_reply: Option<Instant>,
     step_failed: bool,
     terms: Terms,
@@ -131,7 +138,10 @@ impl Batcher {
             matching: None,
             in_flight: VecDeque::new(),
             next_number: 0,
-            steps_without_chunks: 0,
+            decodes_since_joining: 0,
+            epoch: Instant::now(),
+            arrivals: Arrivals::default(),
+            ratio: limits.waiting_served_ratio.initial(),
             last_reply: None,
             step_failed: false,
             terms: Terms {
@@ -206,6 +216,7 @@ impl Batcher {
         let running = self.rows.iter().flatten();
         let status = Status {
             queued: self.queue.len(),
+            waiting_served_ratio: self.ratio,
             running: running.clone().count(),
             slots_used: self.pool.used(),
             step_failed: self.step_failed,
@@ -216,6 +227,7 @@ impl Batcher {
         let max_tokens: u64 = running.map(Running::longest).sum();
         self.metrics.queue_size.set(status.queued as f64);
         self.metrics.current_size.set(status.running as f64);
+        self.metrics.waiting_served_ratio.set(self.ratio);
         self.metrics.current_max_tokens.set(max_tokens as f64);
         self.metrics.pool(status.slots_used, self.pool.cached());
         self.status.send_replace(status);

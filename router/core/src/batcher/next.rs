@@ -58,14 +58,19 @@ impl Batcher {
         let generated = self.rows.iter().flatten().map(|r| r.entry.generated);
         self.lengths.refresh(generated);
         let (rows, running) = self.for_policy();
+        let free_rows = self.rows.iter().filter(|row| row.is_none()).count();
+        let now = self.epoch.elapsed();
+        self.arrivals.ready(now, self.queue.len().min(free_rows));
         let freeing = self.rows.iter().flatten().filter(|r| r.is_pausing());
         let situation = Situation {
             running: &running,
-            rows: self.rows.iter().filter(|row| row.is_none()).count(),
+            rows: free_rows,
             free: self.pool.free(),
             freeing: freeing.map(Running::own_slots).sum(),
             capacity: self.pool.capacity(),
-            steps_without_chunks: self.steps_without_chunks,
+            decodes_since_joining: self.decodes_since_joining,
+            now,
+            arrivals: &self.arrivals,
             limits: &self.limits,
             cost: &self.cost,
             lengths: &self.lengths,
@@ -74,6 +79,7 @@ impl Batcher {
         heads.prompts_run = self.in_flight.iter().any(|(plan, _)| plan.is_prefill());
         let decision = policy::plan(&situation, &mut heads);
         let visited = heads.into_orders();
+        self.ratio = decision.ratio.unwrap_or(self.ratio);
         let only_drops = decision.is_idle();
         if only_drops && (self.dropped.is_empty() || !self.in_flight.is_empty()) {
             self.pause(&decision, &rows);
@@ -248,6 +254,7 @@ impl Batcher {
             let _ = entry.events.send(Event::Started(started));
         }
         if first {
+            self.arrivals.started(missing);
             self.metrics
                 .prefix_query_tokens
                 .increment(u64::from(prompt));
@@ -267,12 +274,11 @@ impl Batcher {
             Some(Joined::WaitExceeded) => self.metrics.wait_exceeded.increment(1),
             None => {}
         }
-        if plan.chunks.is_empty() {
-            self.steps_without_chunks = self.steps_without_chunks.saturating_add(1);
+        if plan.admit.is_empty() {
+            let decodes = u32::from(!plan.decode.is_empty());
+            self.decodes_since_joining = self.decodes_since_joining.saturating_add(decodes);
         } else {
-            self.steps_without_chunks = 0;
-        }
-        if !plan.admit.is_empty() {
+            self.decodes_since_joining = 0;
             self.metrics.next_size.record(plan.admit.len() as f64);
         }
     }

@@ -134,7 +134,7 @@ impl Batcher {
         self.masks.reset();
         self.dropped.clear();
         self.next_number = 0;
-        self.steps_without_chunks = 0;
+        self.decodes_since_joining = 0;
     }
 
     /// The shards serve again, or the task that waits for them has panicked.

@@ -6,6 +6,7 @@ use std::time::Duration;
 use serde_json::json;
 use text_generation_client::{Deadlines, ShardedClient};
 use text_generation_core::infer::{Infer, Shards};
+use text_generation_core::policy::WaitingServedRatio;
 use text_generation_core::policy::cost::StepCost;
 use text_generation_core::tokenize::{TextTokenizer, TokenizerPool};
 use text_generation_core::types::{BatchLimits, ValidationLimits};
@@ -48,7 +49,7 @@ impl Setup {
     pub fn spacious() -> Self {
         Self {
             limits: BatchLimits {
-                waiting_served_ratio: 0.3,
+                waiting_served_ratio: WaitingServedRatio::Fixed(0.3),
                 max_waiting_tokens: 20,
                 max_batch_prefill_tokens: 256,
                 max_batch_total_tokens: 16_384,
