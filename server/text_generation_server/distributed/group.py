@@ -32,7 +32,8 @@ NEVER_OVERLAPPED = sys.maxsize
 CLOSING_LIMIT_S = 1.0
 """Time that kernels wait for other ranks once this one leaves."""
 _OVERLAPPED_BYTES = 12 << 20
-"""Message size from which warm-up times overlapped halves against whole steps: docs/lab/2026-11-two-cards.md."""
+"""Message size from which steps run as overlapped halves, unless warm-up finds whole steps faster
+(docs/lab/2026-11-two-cards.md)."""
 _LONGEST_ROW = 1 << 13
 _SHORTEST_ROW = 1 << 8
 

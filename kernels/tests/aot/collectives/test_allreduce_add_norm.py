@@ -66,7 +66,7 @@ def test_one_shot_in_rows(world_size: int, hidden: int, dtype: str, target: GPUT
 )
 def test_two_shots(world_size: int, hidden: int, dtype: str, target: GPUTarget) -> None:
     constants = _constants(world_size, hidden, dtype) | {"OWNED": triton.next_power_of_2(hidden // world_size)}
-    types = _types(dtype) | {"part": "i32"}
+    types = _types(dtype) | {"owned": "i32"}
     compiled = compile_offline(two_shot_kernel, types, constants, 16, target=target)
     compiled.check(max_spills=8)
     assert "STG.E.128" in compiled.sass

@@ -54,7 +54,7 @@ def expanded_in(state: InferState, spec: LatentAttentionSpec) -> Expanded | None
     tokens = len(state.positions)
     if state.chunks is None or state.deterministic:
         return None
-    # A rehearsal has few tokens where many requests are as well, for which there are other forms.
+    # A compile dry run has few tokens even with many requests, for which there are other variants.
     if tokens < LEAST_TOKENS and not compiling_only():
         return None
     least = least_views(spec)
