@@ -22,10 +22,10 @@ pub use crate::batcher::{KvEventFeed, Shards};
 use crate::error::{InferError, ValidationError};
 use crate::grammar::mask_pool;
 use crate::metrics::{Meter, RequestMetrics};
+use crate::policy::BatchLimits;
 pub use crate::stream::GenerateStream;
 use crate::types::{
-    BatchLimits, GenerateAnswer, GenerateParameters, GenerateRequest, TokenizedText,
-    ValidationLimits,
+    GenerateAnswer, GenerateParameters, GenerateRequest, TokenizedText, ValidationLimits,
 };
 use crate::validation::Validator;
 

@@ -14,9 +14,9 @@ use super::{Batcher, FoundLost, KvEventFeed};
 use crate::error::InferError;
 use crate::grammar::{Constraint, Workers};
 use crate::permit::PermitHalf;
+use crate::policy::BatchLimits;
 use crate::policy::cost::StepCost;
 use crate::queue::{Event, Sample};
-use crate::types::BatchLimits;
 use crate::validation::ValidRequest;
 
 /// What the batcher last said about itself.
