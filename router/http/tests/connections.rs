@@ -13,7 +13,7 @@ use std::time::Duration;
 use common::{LONG, Server, alphabet, answer, header, read_to_close, until};
 use serde_json::{Value, json};
 use socket2::{SockFilter, SockRef};
-use text_generation_http::server::ServerLimits;
+use text_generation_http::connection::ServerLimits;
 use text_generation_mock_shard::MockConfig;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
