@@ -44,7 +44,7 @@ def test_an_architecture_that_is_not_there(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("values", "cause"),
     [
-        ({"architectures": ["Llama4ForConditionalGeneration"], "text_config": {}, "vision_config": {}}, "images"),
+        ({"architectures": ["MllamaForConditionalGeneration"], "text_config": {}, "vision_config": {}}, "images"),
         ({"architectures": ["PaliGemmaForConditionalGeneration"], "vision_config": {}}, "images"),
         ({"architectures": ["Glm4vForConditionalGeneration"], "text_config": {}, "vision_config": {}}, "images"),
         ({"architectures": ["Qwen2AudioForConditionalGeneration"], "audio_config": {}}, "images or sound"),

@@ -18,7 +18,7 @@ from .lfm2 import LFM2
 from .llama import LLAMA
 from .mamba import FALCON_MAMBA, JAMBA, MAMBA
 from .mamba2 import BAMBA, MAMBA2
-from .media import OTHER_PARTS, TEXT_PREFIXES, WITH_MEDIA, class_of_part, has_family, text_part
+from .media import OF_UNSERVED_TEXT, OTHER_PARTS, TEXT_PREFIXES, WITH_MEDIA, class_of_part, has_family, text_part
 from .minicpm3 import MINICPM3
 from .mistral import MINISTRAL, MISTRAL
 from .mixtures import MIXTURES
@@ -98,6 +98,7 @@ FAMILIES: dict[str, Family] = {
 
 __all__ = [
     "FAMILIES",
+    "OF_UNSERVED_TEXT",
     "OTHER_PARTS",
     "TEXT_PREFIXES",
     "WITH_MEDIA",

@@ -22,24 +22,27 @@ WITH_MEDIA: Mapping[str, str] = {
     "Gemma3ForConditionalGeneration": "Gemma 3 (4B to 27B)",
     "Gemma3nForConditionalGeneration": "Gemma 3n",
     "Gemma4ForConditionalGeneration": "Gemma 4",
-    "Glm5NextForConditionalGeneration": "GLM 5.3",
     "Idefics3ForConditionalGeneration": "Idefics 3",
     "InternVLForConditionalGeneration": "InternVL 3",
-    "Llama4ForConditionalGeneration": "Llama 4",
     "LlavaForConditionalGeneration": "LLaVA 1.5",
     "LlavaNextForConditionalGeneration": "LLaVA 1.6",
-    "MiniMaxM3SparseForConditionalGeneration": "MiniMax M3",
     "Mistral3ForConditionalGeneration": "Mistral Small 3.1 and 3.2",
     "Qwen2VLForConditionalGeneration": "Qwen 2 VL",
     "Qwen2_5_VLForConditionalGeneration": "Qwen 2.5 VL",
     "Qwen3VLForConditionalGeneration": "Qwen 3 VL",
     "Qwen3_5ForConditionalGeneration": "Qwen 3.5 and 3.6",
     "Qwen3_5MoeForConditionalGeneration": "Qwen 3.5 and 3.6 MoE",
-    "Qwen4ExpForConditionalGeneration": "Qwen 4 Exp",
     "SmolVLMForConditionalGeneration": "SmolVLM",
-    "Step3p7ForConditionalGeneration": "Step 3.7",
 }
 """By the class that `architectures` names: a title for people."""
+OF_UNSERVED_TEXT = (
+    "Glm5NextForConditionalGeneration",
+    "Llama4ForConditionalGeneration",
+    "MiniMaxM3SparseForConditionalGeneration",
+    "Qwen4ExpForConditionalGeneration",
+    "Step3p7ForConditionalGeneration",
+)
+"""Those whose part is of a family that is not served yet: they are refused by its name."""
 
 _PART = "text_config"
 _OF_THE_WHOLE = (
