@@ -82,7 +82,7 @@ class Layers:
 def product(x: Tensor, weight: Tensor, in_parts: bool) -> Tensor:
     """[T, outputs], or [parts, T, outputs]."""
     matrix = Dense(weight)
-    return matrix.in_parts(Activations(x)) if in_parts else matrix.product(Activations(x))
+    return matrix.split_k(Activations(x)) if in_parts else matrix.matmul(Activations(x))
 
 
 def rows(plan: Plan, ceiling: float) -> Iterator[Row]:

@@ -15,7 +15,7 @@ from text_generation_server.engine.memory import Memory
 from text_generation_server.engine.options import EngineOptions
 from text_generation_server.engine.requests import WarmupLimits
 from text_generation_server.errors import OutOfMemory
-from text_generation_server.layers.weights import Copies
+from text_generation_server.layers.weights import PrefillCopies
 
 SLOT = bytes_per_slot(FakeModel())  # type: ignore[arg-type]
 POSITION = 5 * 4 + FakeModel.bytes_per_position
@@ -24,7 +24,7 @@ ROOM = 24 * GIB - GIB - 8 * GIB - GIB - int(24 * GIB * 0.01)
 """What `ReadMemory` leaves for the pool where its size is asked for."""
 
 
-class ReadCopies(Copies):
+class ReadCopies(PrefillCopies):
     """So many bytes of them."""
 
     def __init__(self, nbytes: int) -> None:

@@ -23,7 +23,7 @@ def parse_rope(
     Raises ConfigurationError or UnsupportedModel.
     """
     if head_dim % 2:
-        raise config.error("head_dim", "even: rotary embedding turns pairs")
+        raise config.error("head_dim", "even: rotary embedding rotates pairs")
     key = "rope_parameters" if "rope_parameters" in config else "rope_scaling"
     scaling = config.child(key)
     if layer_type is not None and layer_type in scaling:
@@ -53,12 +53,12 @@ def parse_rope(
 
 
 def _rotary_dim(config: JsonObject, scaling: JsonObject, head_dim: int) -> int:
-    """Elements of a head that are turned. The key was in `config.json` itself before it was in `rope_parameters`."""
+    """Elements of a head that are rotated. The key was in `config.json` itself before it was in `rope_parameters`."""
     source = scaling if "partial_rotary_factor" in scaling else config
     factor = source.number("partial_rotary_factor", default=1.0)
     rotary_dim = int(head_dim * factor)
     if factor > 1 or rotary_dim < 2 or rotary_dim % 2:
-        raise source.error("partial_rotary_factor", f"such that an even number of the {head_dim} elements is turned")
+        raise source.error("partial_rotary_factor", f"such that an even number of the {head_dim} elements is rotated")
     return rotary_dim
 
 

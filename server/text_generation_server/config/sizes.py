@@ -36,7 +36,7 @@ def weight_bytes(config: ModelConfig, itemsize: int, tensors: Container[str] = (
     return int(total)
 
 
-def dense_products(config: ModelConfig) -> int:
+def dense_macs(config: ModelConfig) -> int:
     """Elements of the matrices of layers by which every token is multiplied, on all ranks together. Experts do not
     count, of which a token meets a few, and neither does the layer that has them.
     """

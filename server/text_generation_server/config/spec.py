@@ -46,7 +46,7 @@ class RopeSpec:
     long_factors: tuple[float, ...] = ()
     """longrope: likewise beyond it."""
     rotary_dim: int = 0
-    """Elements of a head that are turned, the first ones; 0 means all."""
+    """Elements of a head that are rotated, the first ones; 0 means all."""
     interleaved: bool = False
     """Elements 2i and 2i + 1 of a stored head are a pair; else i and i + rotary_dim / 2."""
 
@@ -74,7 +74,7 @@ class NormSpec:
 
 @dataclass(frozen=True)
 class QkNormSpec:
-    """Normalisation of queries and keys before (or after) they are turned."""
+    """Normalisation of queries and keys before (or after) they are rotated."""
 
     norm: NormSpec
     over: Literal["head", "heads", "width"] = "head"
@@ -92,7 +92,7 @@ class AttentionSpec:
     scale: float
     """What products of queries and keys are multiplied by."""
     rope: RopeSpec | None
-    """None: queries and keys are not turned."""
+    """None: queries and keys are not rotated."""
     qkv_bias: bool = False
     out_bias: bool = False
     qk_norm: QkNormSpec | None = None
@@ -113,14 +113,14 @@ class AttentionSpec:
 @dataclass(frozen=True)
 class LatentAttentionSpec:
     """Multi-head latent attention of one layer (DeepSeek-V2, 2024): keys and values of all heads are products of one
-    normalised vector of a position, which is what is cached, beside one key that is turned and belongs to all heads.
+    normalised vector of a position, which is what is cached, beside one key that is rotated and belongs to all heads.
     """
 
     num_heads: int
     latent_dim: int
     """Elements of that vector."""
     rope_dim: int
-    """Elements of a query and of the key beside the vector that are turned: the last ones."""
+    """Elements of a query and of the key beside the vector that are rotated: the last ones."""
     key_dim: int
     """Elements of a query that meet a product of the vector."""
     value_dim: int

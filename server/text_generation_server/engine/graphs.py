@@ -32,7 +32,7 @@ _FORWARDS = (1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 192, 256, 384, 512)
 """Decodes of steps whose choice waits for masks: fewer, so that a start does not take much longer."""
 _TOKENS = (16, 32, 48, *range(64, 257, 32), *range(320, 1537, 64), *range(1664, 2049, 128))
 """Tokens of steps with chunks."""
-_MOST_PRODUCTS = 21 << 40
+_MOST_MACS = 21 << 40
 """Of a step with chunks that gets a graph: more of them take the fastest device, an H200, 66 ms."""
 _CHUNKS = 16
 """Chunks that fit into a graph."""
@@ -50,11 +50,11 @@ def forward_sizes(decodes: Sequence[int]) -> list[int]:
     return _up_to(_FORWARDS, max(decodes)) if decodes else []
 
 
-def chunk_sizes(max_tokens: int, dense_products: int = 0) -> list[int]:
-    """Numbers of tokens of steps with chunks that get a graph. `max_tokens`: of the largest step; `dense_products`: of
+def chunk_sizes(max_tokens: int, dense_macs: int = 0) -> list[int]:
+    """Numbers of tokens of steps with chunks that get a graph. `max_tokens`: of the largest step; `dense_macs`: of
     a token, as of `CausalLM`.
     """
-    short = [size for size in _TOKENS if size * dense_products <= _MOST_PRODUCTS]
+    short = [size for size in _TOKENS if size * dense_macs <= _MOST_MACS]
     return _up_to(short or _TOKENS[:1], max_tokens)
 
 

@@ -108,7 +108,7 @@ class Probe:
         if not decodes:
             return GraphSizes()
         most = asked.max_batch_prefill_tokens + asked.max_batch_size
-        tokens = chunk_sizes(most, self._model.dense_products)
+        tokens = chunk_sizes(most, self._model.dense_macs)
         return GraphSizes(decodes, forward_sizes(decodes), tokens)
 
     def build_runner(self, limits: ServingLimits) -> StepRunner:

@@ -34,7 +34,7 @@ from text_generation_kernels import (
 
 from ..config.server import WatermarkConfig
 from ..distributed import TensorParallelGroup
-from ..layers.weights import VocabularyPart
+from ..layers.weights import VocabularyShard
 from .mask_pool import MaskPool
 from .sampling_state import SamplingState
 
@@ -50,7 +50,7 @@ class Sampler:
         state: SamplingState,
         masks: MaskPool,
         watermark: WatermarkConfig,
-        part: VocabularyPart,
+        part: VocabularyShard,
         group: TensorParallelGroup,
     ) -> None:
         self._columns = state.columns

@@ -10,7 +10,7 @@ from torch.nn import functional
 from text_generation_kernels.sampling.logprobs import log_normalizer
 
 from ..distributed import TensorParallelGroup
-from ..layers.weights import VocabularyPart
+from ..layers.weights import VocabularyShard
 from .requests import TopTokens
 
 _AT_ONCE = 512
@@ -57,7 +57,7 @@ class Scorer:
     """
 
     logits_of: Callable[[Tensor], Tensor]
-    part: VocabularyPart
+    part: VocabularyShard
     group: TensorParallelGroup
     block: int | None = None
 

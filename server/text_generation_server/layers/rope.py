@@ -2,7 +2,7 @@
 
 All scalings but one change the frequencies once. "dynamic" (NTK-aware, community work of 2023, as in Transformers)
 makes the base a function of the sequence's length once that passes the pre-training length. Here position p is
-always turned with the base for length p + 1. A token's K then depends on its position alone: not on how its prompt
+always rotated with the base for length p + 1. A token's K then depends on its position alone: not on how its prompt
 was cut, which batch it was in, or what came later, so cached K stays valid. It equals Transformers for prompts within
 the pre-training length, however far generation then goes; for a longer prompt Transformers turns all its positions
 with the base of the whole prompt, and the results differ.
@@ -28,14 +28,14 @@ class RopeTable:
         self._device = device
         self.cos_sin = torch.empty(0, head_dim, dtype=torch.float32, device=device)
         """[positions, head_dim] float32: cosines in the first half of the columns, sines in the second. Element i of a
-        head is turned with element i + head_dim / 2, in the order that `rotary_order` brings them to."""
+        head is rotated with element i + head_dim / 2, in the order that `rotary_order` brings them to."""
 
     def resize(self, length: int) -> None:
         """Makes it `length` positions long."""
         if len(self.cos_sin) == length:
             return
         if self._rope is None:
-            self.cos_sin = _still(1, self._head_dim, self._device).expand(length, -1)
+            self.cos_sin = _identity(1, self._head_dim, self._device).expand(length, -1)
         else:
             self.cos_sin = cos_sin_table(self._rope, self._head_dim, length, self._device)
 
@@ -49,11 +49,11 @@ def rotary_order(rope: RopeSpec, head_dim: int) -> list[int]:
     """Which element of a stored head belongs at each place, so that those that turn together lie at i and
     i + head_dim / 2. Scores do not change when queries and keys are reordered alike.
     """
-    turned, half = rope.rotary_dim or head_dim, head_dim // 2
-    pairs = turned // 2
-    first = list(range(0, turned, 2)) if rope.interleaved else list(range(pairs))
+    rotated, half = rope.rotary_dim or head_dim, head_dim // 2
+    pairs = rotated // 2
+    first = list(range(0, rotated, 2)) if rope.interleaved else list(range(pairs))
     second = [element + (1 if rope.interleaved else pairs) for element in first]
-    rest = list(range(turned, head_dim))
+    rest = list(range(rotated, head_dim))
     return first + rest[: half - pairs] + second + rest[half - pairs :]
 
 
@@ -61,34 +61,34 @@ def cos_sin_table(rope: RopeSpec, head_dim: int, length: int, device: torch.devi
     """[length, head_dim] float32, see `RopeTable`. But for longrope, a position's row does not depend, to the bit, on
     `length`: parts of one size are computed, because vector instructions may round differently at the end of a tensor.
     """
-    turned = rope.rotary_dim or head_dim
-    parts = [_part(rope, turned, first, length) for first in range(0, length, _AT_ONCE)]
+    rotated = rope.rotary_dim or head_dim
+    parts = [_block_of(rope, rotated, first, length) for first in range(0, length, _AT_ONCE)]
     if not parts:
         return torch.empty(0, head_dim, device=device)
     angles = torch.cat(parts)[:length]
-    if turned < head_dim:
-        still = _still(length, head_dim - turned, angles.device)
-        blocks = zip(angles.chunk(2, dim=-1), still.chunk(2, dim=-1), strict=True)
+    if rotated < head_dim:
+        identity = _identity(length, head_dim - rotated, angles.device)
+        blocks = zip(angles.chunk(2, dim=-1), identity.chunk(2, dim=-1), strict=True)
         angles = torch.cat([part for block in blocks for part in block], dim=-1)
     return angles.to(device)
 
 
-def _still(length: int, width: int, device: torch.device) -> Tensor:
+def _identity(length: int, width: int, device: torch.device) -> Tensor:
     """[length, width]: turns nothing."""
     row = torch.zeros(width, dtype=torch.float32, device=device)
     row[: width // 2] = 1.0
     return row.repeat(length, 1)
 
 
-def _part(rope: RopeSpec, turned: int, first: int, length: int) -> Tensor:
-    """[_AT_ONCE, turned]: cosines and sines of the positions from `first` on."""
+def _block_of(rope: RopeSpec, rotated: int, first: int, length: int) -> Tensor:
+    """[_AT_ONCE, rotated]: cosines and sines of the positions from `first` on."""
     positions = torch.arange(first, first + _AT_ONCE).float()[:, None]
     if rope.rope_type == "dynamic":
-        angles = positions * _dynamic_frequencies(rope, turned, positions + 1)
+        angles = positions * _dynamic_frequencies(rope, rotated, positions + 1)
     elif rope.rope_type == "longrope":
-        angles = positions * _longrope(rope, turned, length)
+        angles = positions * _longrope(rope, rotated, length)
     else:
-        angles = positions * _FREQUENCIES[rope.rope_type](rope, turned)
+        angles = positions * _FREQUENCIES[rope.rope_type](rope, rotated)
     return torch.cat((angles.cos(), angles.sin()), dim=-1) * _attention_factor(rope)
 
 
@@ -149,7 +149,7 @@ def _dynamic_frequencies(rope: RopeSpec, head_dim: int, lengths: Tensor) -> Tens
 def _longrope(rope: RopeSpec, head_dim: int, length: int) -> Tensor:
     """A factor for each frequency (LongRoPE, Ding et al., 2024), of which there are two sets: one for contexts up to
     the original length, one beyond. `length`, the longest that a request may have, chooses for all positions: keys
-    in the cache must be turned as the queries that read them later.
+    in the cache must be rotated as the queries that read them later.
     """
     factors = rope.long_factors if length > rope.original_max_position_embeddings else rope.short_factors
     return 1.0 / (torch.tensor(factors) * rope.theta ** _exponents(head_dim))

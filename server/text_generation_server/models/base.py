@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from ..layers.infer import CacheShape, InferState, StateShape
-from ..layers.weights import Copies, VocabularyPart
+from ..layers.weights import PrefillCopies, VocabularyShard
 
 
 class CausalLM(Protocol):
@@ -20,7 +20,7 @@ class CausalLM(Protocol):
     """Of weights, caches and logits."""
     device: torch.device
     vocab_size: int
-    vocabulary: VocabularyPart
+    vocabulary: VocabularyShard
     """The ids whose logits this rank computes."""
     max_context_length: int
     """Tokens of prompt and answer together for which positions exist."""
@@ -32,9 +32,9 @@ class CausalLM(Protocol):
     """
     bytes_per_position: int
     """What one more position takes in tables that do not depend on the requests."""
-    copies: Copies
+    copies: PrefillCopies
     """Of this rank's matrices of few bits, which may be made before the first `forward`."""
-    dense_products: int
+    dense_macs: int
     """Multiplications of this rank for each token, but for experts, attention and logits; 0: not known."""
 
     def reserve_positions(self, count: int) -> None:

@@ -9,7 +9,7 @@ from text_generation_kernels import KV_CODES, LONGEST_NORMALISED
 from ..config.kv_cache import QuantisedKvCache
 from ..config.model import ModelConfig
 from ..config.recurrent import Mamba2Spec, MambaSpec, RecurrentSpec, ShortConvSpec
-from ..config.sizes import dense_products
+from ..config.sizes import dense_macs
 from ..config.spec import (
     AttentionSpec,
     FeedForwardSpec,
@@ -22,6 +22,7 @@ from ..config.spec import (
 )
 from ..distributed import TensorParallelGroup
 from ..layers.infer import (
+    AddNorm,
     Attention,
     CacheShape,
     DenseFeedForward,
@@ -30,7 +31,6 @@ from ..layers.infer import (
     FeedForwardLayer,
     GatedDelta,
     Head,
-    Junction,
     LatentAttention,
     Layer,
     Mamba,
@@ -39,20 +39,20 @@ from ..layers.infer import (
     MixerLayer,
     MoeFeedForward,
     Norm,
+    OutputFusions,
+    OverlappedHalves,
     ParallelLayer,
-    Parts,
     ShortConv,
     StateShape,
-    Sums,
     TransformerLayer,
 )
 from ..layers.rope import RopeTable
 from ..layers.weights import (
     ActivationScheme,
     Checkpoint,
-    Copies,
     HeadSplit,
-    VocabularyPart,
+    PrefillCopies,
+    VocabularyShard,
     load_attention,
     load_dense,
     load_embedding,
@@ -84,7 +84,7 @@ class DecoderBuilder:
         self._config = config
         self._checkpoint = Checkpoint.of(source, config.decoder, config.names, group, config.schemes)
         self._device = device
-        self._copies = Copies(self._checkpoint.dtype)
+        self._copies = PrefillCopies(self._checkpoint.dtype)
         self._kv_cache: QuantisedKvCache | None = kv_cache
         self._ropes: dict[tuple[RopeSpec | None, int], RopeTable] = {}
         self._caches: list[CacheShape] = []
@@ -98,38 +98,38 @@ class DecoderBuilder:
         embedding = Embedding(spec.embedding, weights, embedding_norm, checkpoint.group)
         layers = [self._layer(index, layer) for index, layer in enumerate(spec.layers)]
         final_norm = self._norm(checkpoint.outside(names.final_norm), spec.final_norm)
-        last = self._junction(final_norm, self._ffn_output_norm(len(spec.layers) - 1))
-        vocabulary = VocabularyPart.of(spec.vocab_size, checkpoint.group.rank, checkpoint.group.world_size)
+        last = self._add_norm(final_norm, self._ffn_output_norm(len(spec.layers) - 1))
+        vocabulary = VocabularyShard.of(spec.vocab_size, checkpoint.group.rank, checkpoint.group.world_size)
         head = Head(spec.head, load_head(checkpoint, weights), vocabulary)
         ropes = tuple(self._ropes.values())
-        parts = Parts(checkpoint.group, layers)
-        products = dense_products(self._config) // checkpoint.group.world_size
+        halves = OverlappedHalves(checkpoint.group, layers)
+        products = dense_macs(self._config) // checkpoint.group.world_size
         kept = self._caches, self._states
         longest = self._config.max_context_length
-        return Decoder(embedding, layers, parts, last, head, *kept, ropes, longest, self._copies, products)
+        return Decoder(embedding, layers, halves, last, head, *kept, ropes, longest, self._copies, products)
 
     def _layer(self, index: int, spec: LayerSpec) -> Layer:
         inside, names = partial(self._checkpoint.inside, index), self._checkpoint.names
-        before = partial(self._junction, output_norm=self._ffn_output_norm(index - 1))
-        sums = Sums(self._checkpoint.group, self._sums_are_plain(spec))
+        before = partial(self._add_norm, output_norm=self._ffn_output_norm(index - 1))
+        fusions = OutputFusions(self._checkpoint.group, self._adds_are_plain(spec))
         attention_norm = self._norm(inside(names.attention_norm), spec.attention_norm)
         ffn_norm = self._norm(inside(names.ffn_norm), spec.ffn_norm)
         mixer = None if spec.mixer is None else self._mixer(index, spec.mixer)
         ffn = None if spec.ffn is None else self._feed_forward(index, spec.ffn)
         if mixer is None or ffn is None:
             if mixer is not None:
-                return MixerLayer(before(attention_norm, wants=mixer.wants), mixer, sums)
+                return MixerLayer(before(attention_norm, wants=mixer.wants), mixer, fusions)
             if ffn is not None:
-                return FeedForwardLayer(before(ffn_norm, wants=ffn.wants), ffn, sums)
+                return FeedForwardLayer(before(ffn_norm, wants=ffn.wants), ffn, fusions)
             raise ValueError(f"layer {index} has neither a mixer nor a feed-forward network")
         if spec.parallel:
             return ParallelLayer(before(attention_norm, wants=mixer.wants), mixer, ffn_norm, ffn)
         output_norm = self._norm(inside(names.attention_output_norm), spec.attention_output_norm)
-        between = self._junction(ffn_norm, output_norm, ffn.wants)
-        return TransformerLayer(before(attention_norm, wants=mixer.wants), mixer, between, ffn, sums)
+        between = self._add_norm(ffn_norm, output_norm, ffn.wants)
+        return TransformerLayer(before(attention_norm, wants=mixer.wants), mixer, between, ffn, fusions)
 
-    def _sums_are_plain(self, spec: LayerSpec) -> bool:
-        """Whether products may add what both parts of a layer give to the sum, as it is. The norm behind it must then
+    def _adds_are_plain(self, spec: LayerSpec) -> bool:
+        """Whether products may add what both halves of a layer give to the sum, as it is. The norm behind it must then
         be part of a product as well, or there are as many kernels as before.
         """
         decoder, alone = self._checkpoint.spec, self._checkpoint.group.world_size == 1
@@ -198,7 +198,7 @@ class DecoderBuilder:
         return DenseFeedForward(spec, weights)
 
     def _rope(self, rope: RopeSpec | None, head_dim: int) -> RopeTable:
-        """One table for all layers that turn alike."""
+        """One table for all layers with the same rotary embedding."""
         return self._ropes.setdefault((rope, head_dim), RopeTable(rope, head_dim, self._device))
 
     def _ffn_output_norm(self, index: int) -> Norm | None:
@@ -215,10 +215,10 @@ class DecoderBuilder:
             return None
         return Norm(spec, self._checkpoint.norm(name, spec, self._checkpoint.spec.hidden_size))
 
-    def _junction(
+    def _add_norm(
         self, input_norm: Norm | None, output_norm: Norm | None, wants: ActivationScheme | None = None
-    ) -> Junction:
+    ) -> AddNorm:
         group, spec = self._checkpoint.group, self._checkpoint.spec
         if spec.sum_is_normalised and (norm := output_norm or input_norm) is not None:
-            return Junction(group, norm, None, spec.residual_scale, wants, replaces=True)
-        return Junction(group, input_norm, output_norm, spec.residual_scale, wants)
+            return AddNorm(group, norm, None, spec.residual_scale, wants, replaces=True)
+        return AddNorm(group, input_norm, output_norm, spec.residual_scale, wants)

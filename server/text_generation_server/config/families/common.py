@@ -53,7 +53,7 @@ class Heads:
             raise config.error("num_attention_heads", f"a divisor of `hidden_size` ({hidden}), or `head_dim` be given")
         size = config.integer("head_dim", default=hidden // count)
         if size % 2:
-            raise config.error("head_dim", "even: rotary embedding turns pairs")
+            raise config.error("head_dim", "even: rotary embedding rotates pairs")
         return cls(count, kv, size)
 
 

@@ -1,9 +1,9 @@
-"""Weights of a mixture of experts: a rank's part of the experts (`experts/part.py`), and the router whole.
+"""Weights of a mixture of experts: a rank's shard of the experts (`experts/shard.py`), and the router whole.
 
-A network that every token passes besides becomes further experts of the same inner size, the last one filled up with
-zeros, which add nothing: so one operator computes all of them. It is a dense network, of which each rank has a part,
-where experts are codes and it is not stored as they are, and where ranks have whole experts: an expert of it would keep
-one rank busy while the others wait.
+A shared expert, which every token passes, becomes further routed experts of the same inner size, the last one padded
+with zeros: so one operator computes all of them. In two cases it stays a dense network, of which each rank has a shard:
+where the routed experts are quantised and it is stored otherwise, and with expert parallelism, where it would keep one
+rank busy while the others wait.
 """
 
 from dataclasses import dataclass, replace
@@ -15,32 +15,33 @@ from text_generation_kernels import ExpertMatrix
 
 from ...config.spec import DenseSpec, MoeSpec
 from .checkpoint import Checkpoint
-from .experts import ExpertPart, load_experts
+from .experts import ExpertShard, load_experts
 from .feed_forward import DenseWeights, load_dense
 from .linear import Dense, Linear
 
 
 @dataclass(frozen=True)
 class MoeWeights:
-    """Of one layer: the routed experts, then the shared ones; `inner` is this rank's part."""
+    """The weights of one layer: the routed experts, then the shared ones; `inner` is that of this rank's shard."""
 
     experts: range
-    """Numbers of the routed ones of this rank."""
+    """The numbers of this rank's routed experts."""
     router: Linear
-    """Logits of the routed experts, then of the shared ones' gate where there is one. float32 where the spec says."""
+    """Makes the logits of the routed experts, then of the shared experts' gate where they have one; float32 where the
+    spec says so."""
     correction: Tensor | None
     """[experts] float32"""
     gate_up: ExpertMatrix
     """From hidden to 2 * inner, gate rows first; without a gate to inner."""
     down: ExpertMatrix
-    """From inner to hidden; its bias is on one rank alone: outputs of the ranks are summed."""
+    """From inner to hidden. One rank alone has its bias, because outputs are all-reduced."""
     shared: DenseWeights | None
-    """This rank's part of the network that every token passes, where it is not among the experts."""
+    """This rank's shard of the shared expert, where it is not among the experts."""
 
 
 def load_moe(checkpoint: Checkpoint, layer: int, spec: MoeSpec) -> MoeWeights:
-    """Reads this rank's part. Raises ModelFilesError, or ConfigurationError where there is none for each rank."""
-    part = ExpertPart.of(checkpoint, layer, spec)
+    """Reads this rank's shard. Raises ModelFilesError, or ConfigurationError where there is none for each rank."""
+    part = ExpertShard.of(checkpoint, layer, spec)
     gate_up, down, has_shared = load_experts(part)
     gate_up_bias, down_bias = _biases(part)
     gate_up, down = gate_up._replace(bias=gate_up_bias), down._replace(bias=down_bias)
@@ -55,7 +56,7 @@ def _shared(checkpoint: Checkpoint, layer: int, spec: DenseSpec) -> DenseWeights
     return load_dense(replace(checkpoint, names=dense), layer, spec)
 
 
-def _router(part: ExpertPart) -> Linear:
+def _router(part: ExpertShard) -> Linear:
     source, names, spec = part.checkpoint.source, part.checkpoint.names, part.spec
     dtype = torch.float32 if spec.route.wide else None
     weight = source.read(f"{part.name(names.router)}.weight", (spec.experts, part.hidden), dtype=dtype)
@@ -66,16 +67,16 @@ def _router(part: ExpertPart) -> Linear:
     return Dense(weight, bias)
 
 
-def _correction(part: ExpertPart) -> Tensor | None:
+def _correction(part: ExpertShard) -> Tensor | None:
     if not part.spec.route.correction:
         return None
     name = part.name(part.checkpoint.names.router_correction)
-    # In a narrower type, experts whose numbers differ little would be one to the choice.
+    # In a narrower type, top-k could not tell experts whose numbers differ little.
     return part.checkpoint.source.read(name, (part.spec.experts,), dtype=torch.float32)
 
 
-def _biases(part: ExpertPart) -> tuple[Tensor | None, Tensor | None]:
-    """Of the first product and of the second."""
+def _biases(part: ExpertShard) -> tuple[Tensor | None, Tensor | None]:
+    """Reads the biases of the first and of the second GEMM."""
     if not part.spec.bias:
         return None, None
     source, spec = part.checkpoint.source, part.spec

@@ -8,9 +8,9 @@ from torch import Tensor
 import text_generation_kernels as kernels
 
 from ...layers.infer import CacheShape, InferState, LayerCache
+from .dry_run import AttentionCall
 from .interfaces import AttentionLayer
-from .rehearsal import AttentionCall
-from .rotation import Rotation, Turn
+from .rotation import RotaryCall, Rotation
 
 
 class Step:
@@ -31,14 +31,14 @@ class Step:
         """Before the first layer."""
         self._state, self._angles = state, None
 
-    def angles(self, turn: Turn) -> tuple[Tensor, Tensor]:
-        """What queries and keys are turned by, [T, head_dim] float32 with cosines in front, and the row of each token.
-        Made once where all layers turn alike.
+    def angles(self, rotary: RotaryCall) -> tuple[Tensor, Tensor]:
+        """What queries and keys are rotated by, [T, head_dim] float32 with cosines in front, and the row of each token.
+        Made once where all layers rotary alike.
         """
-        if self._angles is None or self._angles[0] is not turn.cos:
-            half = turn.cos.shape[-1] // 2
-            table = torch.cat((turn.cos[0, :, :half], turn.sin[0, :, :half]), dim=-1).float()
-            self._angles = (turn.cos, table, torch.arange(len(table), device=table.device))
+        if self._angles is None or self._angles[0] is not rotary.cos:
+            half = rotary.cos.shape[-1] // 2
+            table = torch.cat((rotary.cos[0, :, :half], rotary.sin[0, :, :half]), dim=-1).float()
+            self._angles = (rotary.cos, table, torch.arange(len(table), device=table.device))
         return self._angles[1], self._angles[2]
 
 
@@ -70,11 +70,11 @@ class ServedAttention(AttentionLayer):
         return out[None]
 
     def _prepare(self, q: Tensor, k: Tensor, v: Tensor, cache: LayerCache, state: InferState) -> Tensor:
-        """Writes keys and values; returns queries, [T, heads, head_dim], turned where that is still to be done."""
-        turn = self._rotation.take()
-        if turn is not None:
+        """Writes keys and values; returns queries, [T, heads, head_dim], rotated where that is still to be done."""
+        rotary = self._rotation.take()
+        if rotary is not None:
             qkv = _side_by_side(q, k, v)
-            table, tokens = self._step.angles(turn)
+            table, tokens = self._step.angles(rotary)
             kernels.qkv_postprocess(qkv, None, None, None, 0.0, table, tokens, state.slots, cache.k, cache.v)
             return qkv[:, : q.shape[1] * q.shape[3]].unflatten(1, (-1, q.shape[3]))
         cache.k.index_copy_(0, state.slots, k[0].transpose(0, 1))

@@ -14,7 +14,7 @@ from .trial import HIDDEN, INNER, outcome, random_matrices
 
 
 @dataclass(frozen=True)
-class GatedForm:
+class GatedNetwork:
     """A module that computes `down(activation(gate(x)) * up(x))`, and those in it that do."""
 
     path: str
@@ -41,7 +41,7 @@ class ServedGated(nn.Module):
         return self._down(activated).view(x.shape)
 
 
-def recognise_gated(path: str, module: nn.Module) -> GatedForm | None:
+def recognise_gated(path: str, module: nn.Module) -> GatedNetwork | None:
     """How `module`, which is at `path` of a model, computes this, found by trying; None: it does not."""
     names = [name for name, child in module.named_children() if type(child) is nn.Linear]
     if len(names) != 3 or any(next(child.children(), None) is not None for child in module.children()):
@@ -50,7 +50,7 @@ def recognise_gated(path: str, module: nn.Module) -> GatedForm | None:
         first, second = (name for name in names if name != down)
         for gate, up in ((first, second), (second, first)):
             if (activation := _tried(module, gate, up, down)) is not None:
-                return GatedForm(path, f"{path}.{gate}", f"{path}.{up}", f"{path}.{down}", activation)
+                return GatedNetwork(path, f"{path}.{gate}", f"{path}.{up}", f"{path}.{down}", activation)
     return None
 
 

@@ -1,7 +1,7 @@
 """Functions that Transformers calls in place of its own attention, masks and experts.
 
 Its registries know one function for a whole process, so the function asks the module it is called for: a module that
-is served, or rehearsed, has an object of ours in the attribute `served_by`.
+is served, or run dry, has an object of ours in the attribute `served_by`.
 """
 
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 SERVING = "text_generation"
 """Without an entry among the masks: Transformers then makes none."""
-REHEARSING = "text_generation_rehearsal"
+DRY_RUN = "text_generation_dry_run"
 
 
 class AttentionLayer(Protocol):
@@ -62,7 +62,7 @@ def _mask(*_: object, mask_function: Callable[..., Tensor], **__: object) -> Mas
 
 def register_interfaces() -> None:
     """Makes the names above known to Transformers. Safe to call again."""
-    for name in (SERVING, REHEARSING):
+    for name in (SERVING, DRY_RUN):
         ALL_ATTENTION_FUNCTIONS.register(name, _attend)
         ALL_EXPERTS_FUNCTIONS.register(name, _compute)
-    ALL_MASK_ATTENTION_FUNCTIONS.register(REHEARSING, _mask)
+    ALL_MASK_ATTENTION_FUNCTIONS.register(DRY_RUN, _mask)

@@ -13,18 +13,18 @@ from ...config.fallback import FallbackConfig, unsupported
 from ...config.spec import HeadSpec
 from ...distributed import TensorParallelGroup
 from ...layers.infer import CacheShape, Head
-from ...layers.weights import Dense, VocabularyPart, padded_rows, vocabulary_shard
+from ...layers.weights import Dense, VocabularyShard, padded_rows, vocabulary_shard
 from ...weights import WeightSource
 from .attention import ServedAttention, Step
 from .checkpoint import ClassCheckpoint
-from .checks import rehearsed
+from .checks import try_out
+from .dry_run import DryRun
 from .experts import ServedExperts
-from .gated import GatedForm, ServedGated
+from .gated import GatedNetwork, ServedGated
 from .linear import Merged, MergedLinear, ServedHead, ServedLinear
 from .model import FallbackModel
 from .norm import ServedNorm, recognise
 from .parallel import Sharding
-from .rehearsal import Rehearsal
 from .rotation import Rotation, redirect
 from .skeleton import decoder_name
 
@@ -35,8 +35,8 @@ def load_fallback(
     """Reads this rank's part of the model. Raises UnsupportedModel, ConfigurationError or ModelFilesError, each before
     a tensor is read where that can be known.
     """
-    model, sharding, rehearsal = rehearsed(config, group, dtype)
-    return _Builder(model, group, source, sharding, rehearsal, device).build(decoder_name(model))
+    model, sharding, seen = try_out(config, group, dtype)
+    return _Builder(model, group, source, sharding, seen, device).build(decoder_name(model))
 
 
 class _Builder:
@@ -48,13 +48,13 @@ class _Builder:
         group: TensorParallelGroup,
         source: WeightSource,
         sharding: Sharding,
-        rehearsal: Rehearsal,
+        seen: DryRun,
         device: torch.device,
     ) -> None:
         self._model = model
         self._group = group
         self._sharding = sharding
-        self._rehearsal = rehearsal
+        self._seen = seen
         self._device = device
         self._head_name = _head_name(model)
         self._tied = _tied(model)
@@ -64,10 +64,10 @@ class _Builder:
         model, step = self._model, Step()
         self._read_head()
         done: set[str] = set()
-        for form in self._rehearsal.networks:
-            self._read_network(form)
-            done |= {form.gate, form.up, form.down}
-        for names in self._rehearsal.linears:
+        for network in self._seen.networks:
+            self._read_network(network)
+            done |= {network.gate, network.up, network.down}
+        for names in self._seen.linears:
             self._read_linears([name for name in names if name not in done])
         self._read_rest()
         self._swap_norms()
@@ -78,13 +78,13 @@ class _Builder:
     def _serve(self, step: Step) -> list[CacheShape]:
         caches: list[CacheShape] = []
         rotation = Rotation()
-        for index, call in enumerate(self._rehearsal.calls):
+        for index, call in enumerate(self._seen.calls):
             attention, module = ServedAttention(index, call, step, rotation), self._model.get_submodule(call.module)
             module.served_by = attention  # type: ignore[assignment]
-            if self._rehearsal.turned_by_attention:
+            if self._seen.rotated_by_attention:
                 redirect(module, rotation)
             caches.append(attention.cache)
-        for name in self._rehearsal.experts:
+        for name in self._seen.experts:
             module = self._model.get_submodule(name)
             group = self._group if name in self._sharding.summed else None
             module.served_by = ServedExperts(module, group)  # type: ignore[assignment]
@@ -95,7 +95,7 @@ class _Builder:
         spec_size = self._model.config.get_text_config().vocab_size
         name, read = self._head_name, self._checkpoint.read
         head = self._model.get_submodule(name)
-        vocabulary = VocabularyPart.of(spec_size, self._group.rank, self._group.world_size)
+        vocabulary = VocabularyShard.of(spec_size, self._group.rank, self._group.world_size)
         start, stop, padding = vocabulary_shard(spec_size, self._group.rank, self._group.world_size)
         tied_to = self._tied.get(f"{name}.weight")
         weight = read(tied_to or f"{name}.weight")
@@ -108,7 +108,7 @@ class _Builder:
         linear = Dense(part if tied_to else part.clone(), bias)
         self._model.set_submodule(name, ServedHead(Head(HeadSpec(), linear, vocabulary), self._group))
 
-    def _read_network(self, form: GatedForm) -> None:
+    def _read_network(self, form: GatedNetwork) -> None:
         gate_up = Merged([self._linear(form.gate), self._linear(form.up)])
         self._model.set_submodule(form.path, ServedGated(gate_up, form.activation, self._served(form.down)))
 

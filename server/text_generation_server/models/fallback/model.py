@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from ...layers.infer import CacheShape, InferState
-from ...layers.weights import Copies, VocabularyPart
+from ...layers.weights import PrefillCopies, VocabularyShard
 from ..base import CausalLM
 from .attention import Step
 from .skeleton import Given
@@ -29,13 +29,13 @@ class FallbackModel(CausalLM):
         self.device = embedding.device
         self.vocab_size = int(settings.vocab_size)
         # The class may do anything to the columns, so each rank has them all.
-        self.vocabulary = VocabularyPart.of(self.vocab_size, 0, 1)
+        self.vocabulary = VocabularyShard.of(self.vocab_size, 0, 1)
         self.max_context_length = int(settings.max_position_embeddings)
         self.caches = caches
         self.states = ()
         self.bytes_per_position = 0
-        self.copies = Copies(self.dtype)
-        self.dense_products = 0
+        self.copies = PrefillCopies(self.dtype)
+        self.dense_macs = 0
 
     def reserve_positions(self, count: int) -> None:
         """See `CausalLM`: the class computes what belongs to a position when it is needed."""

@@ -1,6 +1,6 @@
 """Rotary embedding of a class, left to the operator that writes keys and values.
 
-A class turns queries and keys by a function of its file before it calls attention. Where that is what our operator
+A class rotates queries and keys by a function of its file before it calls attention. Where that is what our operator
 does, the function is replaced by one that only notes what was asked for, and attention does it.
 """
 
@@ -25,7 +25,7 @@ _NAME = "apply_rotary_pos_emb"
 
 
 @dataclass(frozen=True)
-class Turn:
+class RotaryCall:
     """What a layer asked for."""
 
     q: Tensor
@@ -41,14 +41,14 @@ class Rotation:
     """Stands in for the function of a class."""
 
     def __init__(self) -> None:
-        self._asked: Turn | None = None
+        self._asked: RotaryCall | None = None
 
     def ask(self, q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
         """Returns queries and keys as they are."""
-        self._asked = Turn(q, k, cos, sin)
+        self._asked = RotaryCall(q, k, cos, sin)
         return q, k
 
-    def take(self) -> Turn | None:
+    def take(self) -> RotaryCall | None:
         """What was asked for since the last call."""
         asked, self._asked = self._asked, None
         return asked
@@ -70,7 +70,7 @@ def _forward(attention: nn.Module) -> Any:
 def can_be_postponed(
     model: PreTrainedModel, copied: PreTrainedModel, attentions: Sequence[str], run: Callable[[], object]
 ) -> bool:
-    """Whether attention can turn queries and keys in all these modules. `copied` is `model` on the meta device, and
+    """Whether attention can rotate queries and keys in all these modules. `copied` is `model` on the meta device, and
     has no other use afterwards; `run` is its forward pass.
 
     The function must compute what the operator does, be given what a rotary embedding made, and nothing but attention
@@ -78,7 +78,7 @@ def can_be_postponed(
     """
     modules = [copied.get_submodule(name) for name in attentions]
     forwards = {_forward(module) for module in modules}
-    if not all(_NAME in each.__code__.co_names and _turns_halves(each.__globals__.get(_NAME)) for each in forwards):
+    if not all(_NAME in each.__code__.co_names and _rotates_halves(each.__globals__.get(_NAME)) for each in forwards):
         return False
     check = _Check()
     for name, embedding in model.named_modules():
@@ -98,14 +98,14 @@ def can_be_postponed(
 
 
 class _Check(TorchDispatchMode):
-    """Looks for whatever else reads queries and keys that were not turned."""
+    """Looks for whatever else reads queries and keys that were not rotated."""
 
     def __init__(self) -> None:
         super().__init__()
         self.rotation = Rotation()
         self.passed = True
         self._angles: list[Tensor] = []
-        self._turned: list[Tensor] = []
+        self._unrotated: list[Tensor] = []
 
     def embedded(self, _: nn.Module, __: object, result: tuple[Tensor, Tensor]) -> None:
         """Behind a rotary embedding."""
@@ -113,22 +113,22 @@ class _Check(TorchDispatchMode):
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: object, options: dict[str, Any]) -> Tensor:  # noqa: ARG002
         """See `AttentionLayer`."""
-        turn = self.rotation.take()
-        self.passed &= not any(each is old for each in (q, k, v) for old in self._turned)
-        if turn is not None:
-            self.passed &= turn.q is q and turn.k is k and turn.cos.shape[-1] == q.shape[-1] == v.shape[-1]
-            self.passed &= all(any(each is known for known in self._angles) for each in (turn.cos, turn.sin))
-            self._turned += (q, k, v)
+        call = self.rotation.take()
+        self.passed &= not any(each is old for each in (q, k, v) for old in self._unrotated)
+        if call is not None:
+            self.passed &= call.q is q and call.k is k and call.cos.shape[-1] == q.shape[-1] == v.shape[-1]
+            self.passed &= all(any(each is known for known in self._angles) for each in (call.cos, call.sin))
+            self._unrotated += (q, k, v)
         return torch.empty(1, q.shape[2], q.shape[1], v.shape[-1], dtype=q.dtype, device="meta")
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         asked = self.rotation._asked
-        held = self._turned if asked is None else [*self._turned, asked.q, asked.k]
+        held = self._unrotated if asked is None else [*self._unrotated, asked.q, asked.k]
         self.passed &= not any(each is old for each in tree_leaves((args, kwargs)) for old in held)
         return func(*args, **(kwargs or {}))
 
 
-def _turns_halves(function: Callable[..., tuple[Tensor, ...]] | None) -> bool:
+def _rotates_halves(function: Callable[..., tuple[Tensor, ...]] | None) -> bool:
     """Whether it does what our operator does, found by trying both on the same numbers."""
     if function is None:
         return False

@@ -15,8 +15,8 @@ from ..blocks import RowBlock
 from ..checkpoint import Checkpoint
 from ..formats.packing import halves
 from ..readers import Codes, QuantisedReader, reader_of
-from .part import ExpertPart, shared_experts
 from .plain import read_plain
+from .shard import ExpertShard, shared_experts
 from .stacking import stack
 
 _Network = tuple[tuple[str, ...], int, int]
@@ -35,7 +35,7 @@ class Experts(NamedTuple):
     """Whether the shared network is among them."""
 
 
-def load_experts(part: ExpertPart) -> Experts:
+def load_experts(part: ExpertShard) -> Experts:
     """The shared network is left out where routed experts are quantised and it is not stored as they are: checkpoints
     often keep it with 16 bits, which all of them would have to have to be one matrix. Raises ModelFilesError.
     """
@@ -54,12 +54,12 @@ def load_experts(part: ExpertPart) -> Experts:
     return Experts(*(_each if is_each else _made)(part, *readers), has_shared)
 
 
-def _shares(part: ExpertPart, readers: _Readers) -> bool:
+def _shares(part: ExpertShard, readers: _Readers) -> bool:
     """Whether the shared network is stored such that it can be further experts."""
     return part.spec.shared_inner % part.spec.inner == 0 and _readers(part, _shared(part)) == readers
 
 
-def _begins_with_group(part: ExpertPart, down: QuantisedReader) -> bool:
+def _begins_with_group(part: ExpertShard, down: QuantisedReader) -> bool:
     """Whether this rank's shard of every network does."""
     sizes = part.spec.inner, part.spec.shared_inner
     return all(down.begins_group(inner, part.start) for inner in sizes if inner)
@@ -70,14 +70,14 @@ def _multiplies_codes(checkpoint: Checkpoint) -> bool:
     return not checkpoint.source.empty((0,)).is_cuda or checkpoint.dtype.itemsize == 2
 
 
-def _has_blocks(part: ExpertPart) -> bool:
+def _has_blocks(part: ExpertShard) -> bool:
     """Whether the files have MXFP4 that kernels read."""
     checkpoint, name = part.checkpoint, part.name(part.checkpoint.names.expert_gate)
     is_stored = checkpoint.source.has(f"{name}_blocks") and reader_of(checkpoint, name).has_codes(name)
     return is_stored and part.start % mxfp4.BLOCK == 0 and _multiplies_codes(checkpoint)
 
 
-def _readers(part: ExpertPart, networks: Sequence[_Network]) -> _Readers | None:
+def _readers(part: ExpertShard, networks: Sequence[_Network]) -> _Readers | None:
     """Those of all first and of all second matrices, whichever part of them is read. None: there are no such networks,
     their schemes differ, or the MoE kernels do not read a scheme.
     """
@@ -95,7 +95,7 @@ def _readers(part: ExpertPart, networks: Sequence[_Network]) -> _Readers | None:
     return (first.pop(), second.pop()) if len(first) == len(second) == 1 else None
 
 
-def _routed(part: ExpertPart) -> list[_Network]:
+def _routed(part: ExpertShard) -> list[_Network]:
     """Each of them; where one tensor holds all, that one."""
     names = part.checkpoint.names
     routed = names.experts(part.spec.gated)
@@ -103,19 +103,19 @@ def _routed(part: ExpertPart) -> list[_Network]:
     return [(tuple(part.name(each, expert) for each in routed), part.spec.inner, 0) for expert in numbers]
 
 
-def _shared(part: ExpertPart) -> list[_Network]:
+def _shared(part: ExpertShard) -> list[_Network]:
     """The experts that the shared network becomes."""
     names, spec = part.checkpoint.names, part.spec
     shared = tuple(part.name(each) for each in names.shared(spec.gated))
     return [(shared, spec.shared_inner, index * spec.inner) for index in range(shared_experts(spec))]
 
 
-def _shapes(part: ExpertPart, inner: int, matrices: int) -> tuple[tuple[int, int], ...]:
+def _shapes(part: ExpertShard, inner: int, matrices: int) -> tuple[tuple[int, int], ...]:
     """Of so many of a network, the last of which is down."""
     return *((inner, part.hidden),) * (matrices - 1), (part.hidden, inner)
 
 
-def _each(part: ExpertPart, first: QuantisedReader, second: QuantisedReader) -> tuple[ExpertMatrix, ExpertMatrix]:
+def _each(part: ExpertShard, first: QuantisedReader, second: QuantisedReader) -> tuple[ExpertMatrix, ExpertMatrix]:
     """Matrices of each expert by themselves."""
     networks, hidden = _routed(part) + _shared(part), part.hidden
 
@@ -129,7 +129,7 @@ def _each(part: ExpertPart, first: QuantisedReader, second: QuantisedReader) -> 
     return stack(len(networks), gate_up), stack(len(networks), down)
 
 
-def _made(part: ExpertPart, first: QuantisedReader, second: QuantisedReader) -> tuple[ExpertMatrix, ExpertMatrix]:
+def _made(part: ExpertShard, first: QuantisedReader, second: QuantisedReader) -> tuple[ExpertMatrix, ExpertMatrix]:
     """Of layouts that have the experts of a layer in one tensor: for a moment there is one layer with 16 bits."""
     gate_up, down = read_plain(part)
     return (
@@ -138,7 +138,7 @@ def _made(part: ExpertPart, first: QuantisedReader, second: QuantisedReader) -> 
     )
 
 
-def _blocks(part: ExpertPart) -> tuple[ExpertMatrix, ExpertMatrix]:
+def _blocks(part: ExpertShard) -> tuple[ExpertMatrix, ExpertMatrix]:
     """MXFP4 of gpt-oss: gate and up rows by turns."""
     names, spec, experts = part.checkpoint.names, part.spec, len(part.experts)
     rows = part.cut(Slice(1, 2 * part.start, 2 * part.stop))
@@ -150,7 +150,7 @@ def _blocks(part: ExpertPart) -> tuple[ExpertMatrix, ExpertMatrix]:
 
 
 def _stored_blocks(
-    part: ExpertPart, template: str, outputs: int, inputs: int, cut: Slice | None
+    part: ExpertShard, template: str, outputs: int, inputs: int, cut: Slice | None
 ) -> tuple[Tensor, Tensor]:
     """`blocks` [experts, outputs, groups, 16] and `scales` [experts, outputs, groups], or a part of both."""
     source, name = part.checkpoint.source, part.name(template)

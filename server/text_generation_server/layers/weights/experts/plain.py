@@ -10,10 +10,10 @@ from ....weights import Slice
 from ..blocks import RowBlock
 from ..mxfp4 import BLOCK, dequantise
 from ..readers import reader_of
-from .part import ExpertPart, Target, shared_experts
+from .shard import ExpertShard, Target, shared_experts
 
 
-def read_plain(part: ExpertPart) -> tuple[Tensor, Tensor]:
+def read_plain(part: ExpertShard) -> tuple[Tensor, Tensor]:
     """Gate and up rows `[all, 2 * inner, hidden]`, without a gate `[all, inner, hidden]`, and `[all, hidden, inner]`.
     Raises ModelFilesError.
     """
@@ -31,18 +31,18 @@ def read_plain(part: ExpertPart) -> tuple[Tensor, Tensor]:
     return gate_up, down
 
 
-def _each(part: ExpertPart, target: Target) -> None:
+def _each(part: ExpertShard, target: Target) -> None:
     """Matrices of each expert by themselves."""
     for place, expert in enumerate(part.experts):
         _read_network(part, tuple(part.name(name, expert) for name in _names(part)), part.spec.inner, place, target)
 
 
-def _names(part: ExpertPart) -> tuple[str, ...]:
+def _names(part: ExpertShard) -> tuple[str, ...]:
     return part.checkpoint.names.experts(part.spec.gated)
 
 
 def _read_network(
-    part: ExpertPart, names: tuple[str, ...], inner: int, expert: int, target: Target, first: int = 0
+    part: ExpertShard, names: tuple[str, ...], inner: int, expert: int, target: Target, first: int = 0
 ) -> None:
     """Fills one expert with this rank's part of a network of `inner`, from its row `first` on.
 
@@ -59,7 +59,7 @@ def _read_network(
     down[expert, :, stop - start :] = 0.0
 
 
-def _read_shared(part: ExpertPart, target: Target) -> None:
+def _read_shared(part: ExpertShard, target: Target) -> None:
     """The shared network, cut into experts."""
     spec = part.spec
     stored = tuple(part.name(name) for name in part.checkpoint.names.shared(spec.gated))
@@ -67,7 +67,7 @@ def _read_shared(part: ExpertPart, target: Target) -> None:
         _read_network(part, stored, spec.shared_inner, index, target, first=index * spec.inner)
 
 
-def _stacked(part: ExpertPart, target: Target) -> None:
+def _stacked(part: ExpertShard, target: Target) -> None:
     """`[experts, 2 * inner, hidden]` and `[experts, hidden, inner]`."""
     source, spec = part.checkpoint.source, part.spec
     # Some files name them as tensors, others as matrices.
@@ -80,7 +80,7 @@ def _stacked(part: ExpertPart, target: Target) -> None:
     target[2].copy_(source.read(down, shape, columns))
 
 
-def _rows(part: ExpertPart, target: Target) -> None:
+def _rows(part: ExpertShard, target: Target) -> None:
     """Three times `[experts * inner, hidden]`, down transposed."""
     spec = part.spec
     shape = (spec.experts * spec.inner, part.hidden)
@@ -91,7 +91,7 @@ def _rows(part: ExpertPart, target: Target) -> None:
         target[index].copy_(mine if index < 2 else mine.transpose(1, 2))
 
 
-def _interleaved(part: ExpertPart, target: Target) -> None:
+def _interleaved(part: ExpertShard, target: Target) -> None:
     """Gate and up by turns, as they are or in MXFP4."""
     first, _, last = _names(part)
     spec, hidden = part.spec, part.hidden
@@ -101,7 +101,7 @@ def _interleaved(part: ExpertPart, target: Target) -> None:
     target[2].copy_(_transposed(part, last, hidden, spec.inner)[:, :, part.start : part.stop])
 
 
-def _transposed(part: ExpertPart, name: str, outputs: int, inputs: int) -> Tensor:
+def _transposed(part: ExpertShard, name: str, outputs: int, inputs: int) -> Tensor:
     """[experts of this rank, outputs, inputs] of what is stored the other way round, or in blocks."""
     source, experts, own, name = part.checkpoint.source, part.spec.experts, part.cut(), part.name(name)
     # A source of random numbers has everything: what needs no conversion comes first.
@@ -117,7 +117,7 @@ def _transposed(part: ExpertPart, name: str, outputs: int, inputs: int) -> Tenso
     return whole
 
 
-_READERS: dict[ExpertLayout, Callable[[ExpertPart, Target], None]] = {
+_READERS: dict[ExpertLayout, Callable[[ExpertShard, Target], None]] = {
     "each": _each,
     "stacked": _stacked,
     "rows": _rows,

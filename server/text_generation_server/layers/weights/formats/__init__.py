@@ -4,13 +4,13 @@ engine is known here.
 
 from .groups import Groups, stacked
 from .online import OnlineKind, quantise_groups
-from .part import Part
 from .reading import input_order, read_groups
+from .shard import MatrixShard
 
 __all__ = [
     "Groups",
+    "MatrixShard",
     "OnlineKind",
-    "Part",
     "input_order",
     "quantise_groups",
     "read_groups",

@@ -5,12 +5,12 @@ input which group it is in (`g_idx`). Columns sorted by group make groups whole 
 import torch
 from torch import Tensor
 
-from .part import Part, Span
+from .shard import MatrixShard, Span
 
 _INTEGERS = (torch.int32, torch.int64)
 
 
-def input_order(part: Part, suffix: str, group_size: int) -> Tensor | None:
+def input_order(part: MatrixShard, suffix: str, group_size: int) -> Tensor | None:
     """[inputs] int64: the input of each column when columns are sorted by group. None: they are already.
 
     Raises ModelFilesError where groups are not of `group_size` inputs.
@@ -29,6 +29,6 @@ def input_order(part: Part, suffix: str, group_size: int) -> Tensor | None:
     return order
 
 
-def places(part: Part, order: Tensor | None) -> tuple[int, int]:
+def places(part: MatrixShard, order: Tensor | None) -> tuple[int, int]:
     """Where the columns of `part` are stored: anywhere, if they have an order of their own."""
     return part.columns if order is None else (0, part.shape[1])

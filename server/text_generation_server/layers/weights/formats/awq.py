@@ -9,14 +9,14 @@ from torch import Tensor
 
 from .groups import Groups, centred
 from .packing import Packing
-from .part import Part, Span
+from .shard import MatrixShard, Span
 
 _BITS, _CODES = 4, 8
 _PLACES = (0, 4, 1, 5, 2, 6, 3, 7)
 """Where in its word the code of each output is, lowest bits first."""
 
 
-def read(part: Part, group_size: int, zero_point: bool) -> Groups:
+def read(part: MatrixShard, group_size: int, zero_point: bool) -> Groups:
     """`zero_point`: whether there must be zeros; they are read wherever there are any. Raises ModelFilesError."""
     outputs, inputs = part.shape
     span = Span.of(inputs, group_size, part.columns)
@@ -27,7 +27,7 @@ def read(part: Part, group_size: int, zero_point: bool) -> Groups:
     return Groups(codes, scales, zeros, wide, span.size, span.offset)
 
 
-def _codes(part: Part, suffix: str, size: int, cut: tuple[int, int]) -> Tensor:
+def _codes(part: MatrixShard, suffix: str, size: int, cut: tuple[int, int]) -> Tensor:
     """[rows, cut] of a tensor [size, outputs / 8]."""
     packing, outputs = Packing(_BITS), part.shape[0]
     first, last, skip = packing.span(*part.rows, outputs)

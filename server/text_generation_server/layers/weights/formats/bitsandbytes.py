@@ -16,7 +16,7 @@ from torch import Tensor
 
 from .groups import Groups
 from .packing import halves
-from .part import FLOATS, Part, Span
+from .shard import FLOATS, MatrixShard, Span
 
 _BYTES = (torch.uint8,)
 _STORAGE = (torch.uint8, torch.int8, *FLOATS)
@@ -35,7 +35,7 @@ class _State:
     nested_offset: float
 
 
-def read_four_bits(part: Part, kind: Literal["nf4", "fp4"]) -> Groups:
+def read_four_bits(part: MatrixShard, kind: Literal["nf4", "fp4"]) -> Groups:
     """Raises ModelFilesError."""
     inputs, state = part.shape[1], _state(part, kind)
     if inputs % 2:
@@ -51,7 +51,7 @@ def read_four_bits(part: Part, kind: Literal["nf4", "fp4"]) -> Groups:
     return Groups(codes, scales, None, 4, span.size, span.offset, table=table)
 
 
-def read_int8(part: Part) -> Groups:
+def read_int8(part: MatrixShard) -> Groups:
     """Raises ModelFilesError. Inputs that the library computes in 16 bits have their weights here too."""
     outputs = part.shape[0]
     if part.has("weight_format") and (layout := int(part.read("weight_format", (), _BYTES))) != 0:
@@ -62,7 +62,7 @@ def read_int8(part: Part) -> Groups:
     return Groups(codes, scales, None, 8, part.count[1])
 
 
-def _state(part: Part, kind: str) -> _State:
+def _state(part: MatrixShard, kind: str) -> _State:
     suffix = f"weight.quant_state.bitsandbytes__{kind}"
     shape = part.stored_shape(suffix)
     if len(shape) != 1 or shape[0] > _LARGEST_STATE:
@@ -88,7 +88,7 @@ def _state(part: Part, kind: str) -> _State:
     return _State(cast("int", block), nested, float(offset))
 
 
-def _bytes(part: Part) -> Tensor:
+def _bytes(part: MatrixShard) -> Tensor:
     """Of the codes of these rows. The matrix is a column, or a row, of items of one byte or more."""
     (start, stop), total = part.rows, part.shape[0] * part.shape[1] // 2
     shape = part.stored_shape("weight")
@@ -104,7 +104,7 @@ def _bytes(part: Part) -> Tensor:
     return stored.contiguous().view(-1).view(torch.uint8)[first - cut[0] * width :][: last - first]
 
 
-def _scales(part: Part, state: _State, first: int, last: int) -> Tensor:
+def _scales(part: MatrixShard, state: _State, first: int, last: int) -> Tensor:
     """[last - first] float32 of these blocks."""
     count = -(-part.shape[0] * part.shape[1] // state.block)
     if not part.has("weight.nested_absmax"):

@@ -12,13 +12,13 @@ from torch import Tensor
 from . import act_order
 from .groups import Groups, centred
 from .packing import Packing, packing_of
-from .part import Part, Span
+from .shard import MatrixShard, Span
 
 _WORDS, _BYTES = (torch.int32,), (torch.int8,)
 _SHAPES = (torch.int64, torch.int32)
 
 
-def read(part: Part, bits: int, group_size: int, symmetric: bool) -> Groups:
+def read(part: MatrixShard, bits: int, group_size: int, symmetric: bool) -> Groups:
     """Raises ModelFilesError."""
     _check_shape(part)
     span, order = Span.of(part.shape[1], group_size, part.columns), input_order(part, group_size)
@@ -32,12 +32,12 @@ def read(part: Part, bits: int, group_size: int, symmetric: bool) -> Groups:
     return Groups(codes, _scales(part, span), zeros, wide, span.size, span.offset, perm)
 
 
-def input_order(part: Part, group_size: int) -> Tensor | None:
+def input_order(part: MatrixShard, group_size: int) -> Tensor | None:
     """See `act_order.input_order`."""
     return act_order.input_order(part, "weight_g_idx", group_size)
 
 
-def _check_shape(part: Part) -> None:
+def _check_shape(part: MatrixShard) -> None:
     if not part.has("weight_shape"):
         return
     found = part.read("weight_shape", (2,), _SHAPES).tolist()
@@ -45,7 +45,7 @@ def _check_shape(part: Part) -> None:
         raise part.error("weight_shape", f"says {found}, but config.json asks for {list(part.shape)}")
 
 
-def _packed(part: Part, bits: int, places: tuple[int, int]) -> Tensor:
+def _packed(part: MatrixShard, bits: int, places: tuple[int, int]) -> Tensor:
     outputs, inputs = part.shape
     packing = _packing(part, "weight_packed", 1, inputs, bits)
     first, last, skip = packing.span(*places, inputs)
@@ -53,7 +53,7 @@ def _packed(part: Part, bits: int, places: tuple[int, int]) -> Tensor:
     return packing.unpack(words, places[1] - places[0], skip)
 
 
-def _packing(part: Part, suffix: str, dim: int, count: int, bits: int) -> Packing:
+def _packing(part: MatrixShard, suffix: str, dim: int, count: int, bits: int) -> Packing:
     """As the library packs now, or as it did before version 0.20: files do not say which."""
     shape = part.stored_shape(suffix)
     packing = packing_of(shape[dim], count, bits) if len(shape) > dim else None
@@ -62,7 +62,7 @@ def _packing(part: Part, suffix: str, dim: int, count: int, bits: int) -> Packin
     return packing
 
 
-def _bytes(part: Part, bits: int, places: tuple[int, int]) -> Tensor:
+def _bytes(part: MatrixShard, bits: int, places: tuple[int, int]) -> Tensor:
     """Signed numbers, each in a byte."""
     return _unsigned(part.read("weight", part.shape, _BYTES, part.rows, places), bits)
 
@@ -72,7 +72,7 @@ def _unsigned(numbers: Tensor, bits: int) -> Tensor:
     return (numbers.view(torch.uint8) + 2 ** (bits - 1)) & ((1 << bits) - 1)
 
 
-def _scales(part: Part, span: Span) -> Tensor:
+def _scales(part: MatrixShard, span: Span) -> Tensor:
     outputs, shape = part.shape[0], part.stored_shape("weight_scale")
     if len(shape) == 2 and shape != (1, 1):
         return part.read_scales("weight_scale", (outputs, span.count), part.rows, span.cut).contiguous()
@@ -84,7 +84,7 @@ def _scales(part: Part, span: Span) -> Tensor:
     return one.repeat(part.count[0], span.cut[1] - span.cut[0])
 
 
-def _zeros(part: Part, span: Span, bits: int) -> Tensor:
+def _zeros(part: MatrixShard, span: Span, bits: int) -> Tensor:
     """[rows, groups] uint8"""
     suffix, outputs = "weight_zero_point", part.shape[0]
     if part.stored_shape(suffix) == (outputs, span.count):

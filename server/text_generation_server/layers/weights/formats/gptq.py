@@ -12,14 +12,14 @@ from torch import Tensor
 from . import act_order
 from .groups import Groups, centred
 from .packing import Packing
-from .part import Part, Span
+from .shard import MatrixShard, Span
 
 _WORDS = (torch.int32,)
 _PLANES = (5, 6, 7)
 """Bits whose codes no tool has stored otherwise."""
 
 
-def read(part: Part, bits: int, group_size: int, zeros_less_one: bool) -> Groups:
+def read(part: MatrixShard, bits: int, group_size: int, zeros_less_one: bool) -> Groups:
     """Raises ModelFilesError."""
     outputs, inputs = part.shape
     span, order = Span.of(inputs, group_size, part.columns), input_order(part, group_size)
@@ -35,12 +35,12 @@ def read(part: Part, bits: int, group_size: int, zeros_less_one: bool) -> Groups
     return Groups(codes, scales, zeros, wide, span.size, span.offset, perm)
 
 
-def input_order(part: Part, group_size: int) -> Tensor | None:
+def input_order(part: MatrixShard, group_size: int) -> Tensor | None:
     """See `act_order.input_order`."""
     return act_order.input_order(part, "g_idx", group_size)
 
 
-def _zeros(part: Part, span: Span, bits: int, less_one: bool) -> Tensor:
+def _zeros(part: MatrixShard, span: Span, bits: int, less_one: bool) -> Tensor:
     """[rows, groups] uint8"""
     outputs, packing = part.shape[0], _packing(bits)
     first, last, skip = packing.span(*part.rows, outputs)

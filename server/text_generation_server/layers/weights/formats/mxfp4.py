@@ -8,10 +8,10 @@ import torch
 from ..mxfp4 import BLOCK, powers, table
 from .groups import Groups
 from .packing import halves
-from .part import Part, Span
+from .shard import MatrixShard, Span
 
 
-def read(part: Part) -> Groups:
+def read(part: MatrixShard) -> Groups:
     """Raises ModelFilesError."""
     (outputs, inputs), (start, stop) = part.shape, part.columns
     span = Span.of(inputs, BLOCK, part.columns)

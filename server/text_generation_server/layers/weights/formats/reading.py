@@ -5,10 +5,10 @@ from torch import Tensor
 from ....config.quantisation import Packed
 from . import awq, bitsandbytes, compressed_tensors, gptq, mxfp4
 from .groups import Groups
-from .part import Part
+from .shard import MatrixShard
 
 
-def read_groups(part: Part, scheme: Packed) -> Groups:
+def read_groups(part: MatrixShard, scheme: Packed) -> Groups:
     """Reads a part of a stored matrix. Raises ModelFilesError.
 
     Where the inputs have an order of their own, columns are those places in it, and `Groups.perm` says which inputs
@@ -31,7 +31,7 @@ def read_groups(part: Part, scheme: Packed) -> Groups:
             raise ValueError(f"{scheme.format} is made while loading and stored nowhere")
 
 
-def input_order(part: Part, scheme: Packed) -> Tensor | None:
+def input_order(part: MatrixShard, scheme: Packed) -> Tensor | None:
     """[inputs] int64: the input of each column where inputs have an order of their own. Raises ModelFilesError."""
     if scheme.format in ("gptq", "gptq_v2"):
         return gptq.input_order(part, scheme.group_size)

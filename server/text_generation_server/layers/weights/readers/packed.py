@@ -11,7 +11,7 @@ import text_generation_kernels as kernels
 from ....config.quantisation import Packed
 from .. import formats
 from ..blocks import RowBlock, row_order
-from ..formats import Groups, OnlineKind, Part
+from ..formats import Groups, MatrixShard, OnlineKind
 from ..weight_only import WeightOnlyLinear
 from .codes import Codes
 from .reader import Single, StoredReader
@@ -68,7 +68,7 @@ class PackedReader(StoredReader):
 
     def _block(self, block: RowBlock, inputs: int) -> Groups:
         first, last = block.span
-        part = Part(self.checkpoint.source, block.name, (block.size, inputs), (first, last), (0, inputs))
+        part = MatrixShard(self.checkpoint.source, block.name, (block.size, inputs), (first, last), (0, inputs))
         groups = formats.read_groups(part, self.scheme)
         order = row_order([block], groups.codes.device)
         if order is None and len(block.ranges) == 1:
@@ -78,7 +78,7 @@ class PackedReader(StoredReader):
 
     def read_columns(self, name: str, shape: tuple[int, int], columns: tuple[int, int]) -> PackedMatrix:
         """See `QuantisedReader`. With an `input_order`, `columns` are places in it."""
-        part = Part(self.checkpoint.source, name, shape, (0, shape[0]), columns)
+        part = MatrixShard(self.checkpoint.source, name, shape, (0, shape[0]), columns)
         return PackedMatrix(formats.read_groups(part, self.scheme))
 
     def readable(self, name: str, shape: tuple[int, int], columns: tuple[int, int]) -> tuple[int, int]:
@@ -92,7 +92,7 @@ class PackedReader(StoredReader):
 
     def input_order(self, name: str, shape: tuple[int, int]) -> list[int] | None:
         """See `Reader`."""
-        order = formats.input_order(Part.whole(self.checkpoint.source, name, shape), self.scheme)
+        order = formats.input_order(MatrixShard.whole(self.checkpoint.source, name, shape), self.scheme)
         return None if order is None else order.tolist()
 
     def has_codes(self, name: str) -> bool:  # noqa: ARG002 - `Schemes.among` has looked

@@ -19,8 +19,8 @@ from transformers import PreTrainedModel
 from ...config.fallback import unsupported
 from ...errors import UnsupportedModel
 from .experts import check_experts
-from .gated import GatedForm, recognise_gated
-from .interfaces import REHEARSING, SERVING, Mask
+from .gated import GatedNetwork, recognise_gated
+from .interfaces import DRY_RUN, SERVING, Mask
 from .rotation import can_be_postponed
 from .skeleton import Given, decoder_name, layers_of
 
@@ -46,7 +46,7 @@ class AttentionCall:
 
 
 @dataclass(frozen=True)
-class Rehearsal:
+class DryRun:
     """What was seen."""
 
     calls: tuple[AttentionCall, ...]
@@ -55,13 +55,13 @@ class Rehearsal:
     """Modules that compute experts."""
     linears: tuple[tuple[str, ...], ...]
     """Modules of matrices, by the tensor that they read: those of one group read the same."""
-    networks: tuple[GatedForm, ...]
+    networks: tuple[GatedNetwork, ...]
     """Gated feed-forward networks."""
-    turned_by_attention: bool
+    rotated_by_attention: bool
     """Attention can apply the rotary embedding."""
 
 
-def rehearse(model: PreTrainedModel) -> Rehearsal:
+def dry_run(model: PreTrainedModel) -> DryRun:
     """Raises UnsupportedModel for what could not be served, or would be served wrongly without an error."""
     name = type(model).__name__
     path = decoder_name(model)
@@ -72,7 +72,7 @@ def rehearse(model: PreTrainedModel) -> Rehearsal:
         with torch.no_grad():
             recorder.run_with_masks(path)
             recorder.run(path)
-            _rehearse_head(copied, path)
+            _run_head(copied, path)
     except UnsupportedModel:
         raise
     except Exception as error:  # a class may fail in any way where it asks a tensor for its values
@@ -87,12 +87,12 @@ def rehearse(model: PreTrainedModel) -> Rehearsal:
             f"{len(recorder.calls)} of its {layers} layers call attention through the library's interface; others keep "
             "a state, or have an attention of their own",
         )
-    turned = can_be_postponed(model, copied, list(recorder.calls), lambda: recorder.forward(path))
+    rotated = can_be_postponed(model, copied, list(recorder.calls), lambda: recorder.forward(path))
     calls, experts = tuple(recorder.calls.values()), tuple(recorder.experts)
-    return Rehearsal(calls, experts, recorder.linears(), recorder.networks(), turned)
+    return DryRun(calls, experts, recorder.linears(), recorder.networks(), rotated)
 
 
-def _rehearse_head(model: PreTrainedModel, path: str) -> None:
+def _run_head(model: PreTrainedModel, path: str) -> None:
     decoder = model.get_submodule(path)
     given = Given()
     given.hidden = torch.empty(5, model.config.get_text_config().hidden_size, dtype=model.dtype, device="meta")
@@ -120,7 +120,7 @@ class _Recorder:
 
     def run_with_masks(self, path: str) -> None:
         """Learns the masks that the layers ask for."""
-        self._set(REHEARSING)
+        self._set(DRY_RUN)
         self.forward(path, attention_mask=torch.ones(1, _TOKENS, dtype=torch.int64, device="meta"))
         self.calls, self.experts = {}, []
 
@@ -144,10 +144,10 @@ class _Recorder:
                 groups.setdefault((id(tensor), version), []).append(name)
         return tuple(map(tuple, groups.values()))
 
-    def networks(self) -> tuple[GatedForm, ...]:
+    def networks(self) -> tuple[GatedNetwork, ...]:
         """Those that are called as a whole."""
-        forms = (recognise_gated(name, self._model.get_submodule(name)) for name in dict.fromkeys(self._called))
-        return tuple(form for form in forms if form is not None)
+        networks = (recognise_gated(name, self._model.get_submodule(name)) for name in dict.fromkeys(self._called))
+        return tuple(each for each in networks if each is not None)
 
     def _set(self, name: str) -> None:
         self._model.config._attn_implementation = name
@@ -173,7 +173,7 @@ class _Recorder:
             raise unsupported(model, f"attention of {name} looks ahead")
         if name in self.calls:
             raise unsupported(model, f"{name} calls attention more than once in a step")
-        if self._model.config._attn_implementation == REHEARSING:
+        if self._model.config._attn_implementation == DRY_RUN:
             if not isinstance(mask, Mask):
                 raise unsupported(model, f"attention of {name} has no mask of the library")
             self._masks[name] = mask

@@ -28,7 +28,7 @@ def shared_experts(spec: MoeSpec) -> int:
 
 
 @dataclass(frozen=True)
-class ExpertPart:
+class ExpertShard:
     """Inner elements `start` to `stop` of some of the experts of one layer, and of its shared network."""
 
     checkpoint: Checkpoint
@@ -41,7 +41,7 @@ class ExpertPart:
     stop: int
 
     @classmethod
-    def of(cls, checkpoint: Checkpoint, layer: int, spec: MoeSpec) -> "ExpertPart":
+    def of(cls, checkpoint: Checkpoint, layer: int, spec: MoeSpec) -> "ExpertShard":
         """That of the checkpoint's rank. Raises ConfigurationError where there is none for each rank."""
         group = checkpoint.group
         world_size = group.world_size

@@ -13,7 +13,7 @@ FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 
 
 @dataclass(frozen=True)
-class Part:
+class MatrixShard:
     """Rows (outputs) and columns (inputs) of the matrix of module `name`, from a start to an end each.
 
     Of formats with an order of their own among the inputs (`act_order.py`), columns are places in that order.
@@ -27,7 +27,7 @@ class Part:
     columns: tuple[int, int]
 
     @classmethod
-    def whole(cls, source: WeightSource, name: str, shape: tuple[int, int]) -> "Part":
+    def whole(cls, source: WeightSource, name: str, shape: tuple[int, int]) -> "MatrixShard":
         """All of it."""
         return cls(source, name, shape, (0, shape[0]), (0, shape[1]))
 
