@@ -42,7 +42,7 @@ from .sampling_state import SamplingState
 class Sampler:
     """Chooses the next token of rows. Owned by the engine thread; keeps nothing between calls but its parameters.
 
-    All ranks call it with the same rows. `part`: the columns of logits that this rank has.
+    All ranks call it with the same rows. `shard`: the columns of logits that this rank has.
     """
 
     def __init__(
@@ -50,12 +50,12 @@ class Sampler:
         state: SamplingState,
         masks: MaskPool,
         watermark: WatermarkConfig,
-        part: VocabularyShard,
+        shard: VocabularyShard,
         group: TensorParallelGroup,
     ) -> None:
         self._columns = state.columns
         self._rules = SamplingRules(state.eos_token_ids, masks.bits, watermark.gamma, watermark.delta)
-        self._part = part
+        self._shard = shard
         self._group = group
 
     def __call__(
@@ -65,11 +65,11 @@ class Sampler:
         that is plain and greedy may stand several times; `last_token` and `generated` int64 by row. `whole_rows`:
         whether a row looks at all of its tokens (`SamplingState.need_whole_rows`). Never waits for the device.
         """
-        if self._part.is_whole:
+        if self._shard.is_whole:
             return self._sample(logits, rows, last_token, generated)
         if whole_rows:
             return self._sample_by_rows(logits, rows, last_token, generated)
-        batch = SamplingBatch.of(logits, rows, last_token, generated, self._part.start)
+        batch = SamplingBatch.of(logits, rows, last_token, generated, self._shard.start)
         statistics = self._statistics(batch)
         # Without filters no bounds are looked at.
         draw(batch, self._columns, statistics, batch.scores.new_empty(len(rows), 4))

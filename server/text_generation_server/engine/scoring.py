@@ -48,7 +48,7 @@ class ScoredTokens:
 
 @dataclass(frozen=True)
 class Scorer:
-    """Scores prompts. `logits_of`: from hidden states [P, hidden_size] to a rank's `part` of the logits, in any type.
+    """Scores prompts. `logits_of`: from hidden states [P, hidden_size] to a rank's `shard` of the logits, in any type.
     `block`: places whose sums are made at once, the last ones padded, where results must not depend on how many there
     are.
 
@@ -57,7 +57,7 @@ class Scorer:
     """
 
     logits_of: Callable[[Tensor], Tensor]
-    part: VocabularyShard
+    shard: VocabularyShard
     group: TensorParallelGroup
     block: int | None = None
 
@@ -84,17 +84,17 @@ class Scorer:
         and int32 [P, n]: their ids.
         """
         logits = logits.float()
-        logits[:, self.part.number :] = -torch.inf
-        place = targets.unsqueeze(1) - self.part.start
-        inside = (place >= 0) & (place < self.part.number)
-        target = logits.gather(1, place.clamp(0, self.part.width - 1)).masked_fill(~inside, -torch.inf)
-        top, ids = logits.topk(min(num_top, self.part.width), dim=1)
+        logits[:, self.shard.number :] = -torch.inf
+        place = targets.unsqueeze(1) - self.shard.start
+        inside = (place >= 0) & (place < self.shard.number)
+        target = logits.gather(1, place.clamp(0, self.shard.width - 1)).masked_fill(~inside, -torch.inf)
+        top, ids = logits.topk(min(num_top, self.shard.width), dim=1)
         found = torch.cat((_normalizer(logits, self.block).unsqueeze(1), target, top), dim=1)
-        return found, (ids + self.part.start).to(torch.int32)
+        return found, (ids + self.shard.start).to(torch.int32)
 
     def _everywhere(self, found: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
         """The same of all ranks: [P, R, 2 + n] and [P, R, n]."""
-        if self.part.is_whole:
+        if self.shard.is_whole:
             return found.unsqueeze(1), ids.unsqueeze(1)
         both = torch.cat((found.view(torch.int32), ids), dim=1)
         gathered = self.group.all_gather(both).transpose(0, 1).contiguous()

@@ -41,12 +41,12 @@ class MoeWeights:
 
 def load_moe(checkpoint: Checkpoint, layer: int, spec: MoeSpec) -> MoeWeights:
     """Reads this rank's shard. Raises ModelFilesError, or ConfigurationError where there is none for each rank."""
-    part = ExpertShard.of(checkpoint, layer, spec)
-    gate_up, down, has_shared = load_experts(part)
-    gate_up_bias, down_bias = _biases(part)
+    shard = ExpertShard.of(checkpoint, layer, spec)
+    gate_up, down, has_shared = load_experts(shard)
+    gate_up_bias, down_bias = _biases(shard)
     gate_up, down = gate_up._replace(bias=gate_up_bias), down._replace(bias=down_bias)
     shared = None if has_shared or spec.shared is None else _shared(checkpoint, layer, spec.shared)
-    return MoeWeights(part.experts, _router(part), _correction(part), gate_up, down, shared)
+    return MoeWeights(shard.experts, _router(shard), _correction(shard), gate_up, down, shared)
 
 
 def _shared(checkpoint: Checkpoint, layer: int, spec: DenseSpec) -> DenseWeights:
@@ -56,33 +56,33 @@ def _shared(checkpoint: Checkpoint, layer: int, spec: DenseSpec) -> DenseWeights
     return load_dense(replace(checkpoint, names=dense), layer, spec)
 
 
-def _router(part: ExpertShard) -> Linear:
-    source, names, spec = part.checkpoint.source, part.checkpoint.names, part.spec
+def _router(shard: ExpertShard) -> Linear:
+    source, names, spec = shard.checkpoint.source, shard.checkpoint.names, shard.spec
     dtype = torch.float32 if spec.route.wide else None
-    weight = source.read(f"{part.name(names.router)}.weight", (spec.experts, part.hidden), dtype=dtype)
+    weight = source.read(f"{shard.name(names.router)}.weight", (spec.experts, shard.hidden), dtype=dtype)
     if spec.shared_gate:
-        gate = source.read(f"{part.name(names.shared_weight)}.weight", (1, part.hidden), dtype=dtype)
+        gate = source.read(f"{shard.name(names.shared_weight)}.weight", (1, shard.hidden), dtype=dtype)
         weight = torch.cat((weight, gate))
-    bias = source.read(f"{part.name(names.router)}.bias", (spec.experts,), dtype=dtype) if spec.route.bias else None
+    bias = source.read(f"{shard.name(names.router)}.bias", (spec.experts,), dtype=dtype) if spec.route.bias else None
     return Dense(weight, bias)
 
 
-def _correction(part: ExpertShard) -> Tensor | None:
-    if not part.spec.route.correction:
+def _correction(shard: ExpertShard) -> Tensor | None:
+    if not shard.spec.route.correction:
         return None
-    name = part.name(part.checkpoint.names.router_correction)
+    name = shard.name(shard.checkpoint.names.router_correction)
     # In a narrower type, top-k could not tell experts whose numbers differ little.
-    return part.checkpoint.source.read(name, (part.spec.experts,), dtype=torch.float32)
+    return shard.checkpoint.source.read(name, (shard.spec.experts,), dtype=torch.float32)
 
 
-def _biases(part: ExpertShard) -> tuple[Tensor | None, Tensor | None]:
+def _biases(shard: ExpertShard) -> tuple[Tensor | None, Tensor | None]:
     """Reads the biases of the first and of the second GEMM."""
-    if not part.spec.bias:
+    if not shard.spec.bias:
         return None, None
-    source, spec = part.checkpoint.source, part.spec
-    first, last = part.checkpoint.names.expert_gate, part.checkpoint.names.expert_down
-    stored = source.read(f"{part.name(first)}_bias", (spec.experts, 2 * spec.inner), part.cut())
-    halves = [stored[:, half::2][:, part.start : part.stop] for half in (0, 1)]
-    down_bias = source.read(f"{part.name(last)}_bias", (spec.experts, part.hidden), part.cut())
-    adds_it = part.checkpoint.is_first or part.checkpoint.group.expert_parallel
+    source, spec = shard.checkpoint.source, shard.spec
+    first, last = shard.checkpoint.names.expert_gate, shard.checkpoint.names.expert_down
+    stored = source.read(f"{shard.name(first)}_bias", (spec.experts, 2 * spec.inner), shard.cut())
+    halves = [stored[:, half::2][:, shard.start : shard.stop] for half in (0, 1)]
+    down_bias = source.read(f"{shard.name(last)}_bias", (spec.experts, shard.hidden), shard.cut())
+    adds_it = shard.checkpoint.is_first or shard.checkpoint.group.expert_parallel
     return torch.cat(halves, dim=1), down_bias if adds_it else None

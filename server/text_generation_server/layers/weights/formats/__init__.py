@@ -1,5 +1,5 @@
-"""Formats of group-quantised weights, from the tensors of a checkpoint to codes: a file for each format. Nothing of the
-engine is known here.
+"""Formats of group-quantised weights, from the tensors of a checkpoint to codes, with one file for each format. Nothing
+here knows the engine.
 """
 
 from .groups import Groups, stacked
