@@ -1,4 +1,4 @@
-"""Puts a decoder together from its spec: the one place where a kind of part is chosen."""
+"""Builds a decoder from its spec. This is the only place that chooses the classes of its layers."""
 
 from functools import partial
 
@@ -70,7 +70,7 @@ from .decoder import Decoder
 
 
 class DecoderBuilder:
-    """Reads this rank's part of a model. For one use: it holds the files."""
+    """Reads this rank's shard of a model. It is for one use, because it holds the files."""
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class DecoderBuilder:
         device: torch.device,
         kv_cache: QuantisedKvCache | None = None,
     ) -> None:
-        """`kv_cache`: the type of 8 bits in which keys and values are stored."""
+        """`kv_cache` is the 8-bit type of the KV cache; None: the model's type."""
         self._config = config
         self._checkpoint = Checkpoint.of(source, config.decoder, config.names, group, config.schemes)
         self._device = device
@@ -91,7 +91,7 @@ class DecoderBuilder:
         self._states: list[StateShape] = []
 
     def build(self) -> Decoder:
-        """Raises ConfigurationError or ModelFilesError."""
+        """Builds the decoder. Raises ConfigurationError or ModelFilesError."""
         spec, names, checkpoint = self._config.decoder, self._config.names, self._checkpoint
         weights = load_embedding(checkpoint)
         embedding_norm = self._norm(checkpoint.outside(names.embedding_norm), spec.embedding.norm)
@@ -129,8 +129,8 @@ class DecoderBuilder:
         return TransformerLayer(before(attention_norm, wants=mixer.wants), mixer, between, ffn, fusions)
 
     def _adds_are_plain(self, spec: LayerSpec) -> bool:
-        """Whether products may add what both halves of a layer give to the sum, as it is. The norm behind it must then
-        be part of a product as well, or there are as many kernels as before.
+        """Whether GEMVs may add the outputs of both sublayers to the residual stream. The norm that follows must then be
+        the prologue of a GEMV as well, or no kernel is saved.
         """
         decoder, alone = self._checkpoint.spec, self._checkpoint.group.world_size == 1
         has_output_norm = spec.attention_output_norm is not None or spec.ffn_output_norm is not None
@@ -138,7 +138,7 @@ class DecoderBuilder:
         return alone and is_plain and decoder.hidden_size <= LONGEST_NORMALISED
 
     def _mixer(self, index: int, spec: MixerSpec) -> Mixer:
-        """The one place where a kind of mixer is chosen."""
+        """Builds the mixer of a layer, and notes its cache or state."""
         if isinstance(spec, RecurrentSpec):
             recurrent = self._recurrent(index, spec)
             self._states.append(recurrent.state)
@@ -157,7 +157,7 @@ class DecoderBuilder:
         if self._kv_cache is None:
             return Attention(len(self._caches), spec, weights, heads, rope, group)
         scales = None
-        # Scales were calibrated for one type, and mean nothing for another. Tools that do not name it mean this one.
+        # Scales are calibrated for one type, and wrong for another. Tools that do not name the type mean fp8_e4m3fn.
         if self._kv_cache == (self._config.schemes.kv_cache or "fp8_e4m3fn"):
             scales = load_kv_scales(self._checkpoint, index, spec.num_kv_heads, heads)
         return Attention(len(self._caches), spec, weights, heads, rope, group, KV_CODES[self._kv_cache], scales)
@@ -188,7 +188,7 @@ class DecoderBuilder:
         return mixer
 
     def _feed_forward(self, index: int, spec: FeedForwardSpec) -> FeedForward:
-        """The one place where a kind of network is chosen."""
+        """Builds the feed-forward network of a layer."""
         if isinstance(spec, MoeSpec):
             mixture = load_moe(self._checkpoint, index, spec)
             self._copies.note(mixture)
@@ -198,11 +198,11 @@ class DecoderBuilder:
         return DenseFeedForward(spec, weights)
 
     def _rope(self, rope: RopeSpec | None, head_dim: int) -> RopeTable:
-        """One table for all layers with the same rotary embedding."""
+        """Returns the one table of all layers with the same rotary embedding."""
         return self._ropes.setdefault((rope, head_dim), RopeTable(rope, head_dim, self._device))
 
     def _ffn_output_norm(self, index: int) -> Norm | None:
-        """That of layer `index`, which is applied where the next one reads."""
+        """Returns the output norm of layer `index`, which the first `AddNorm` of the next layer applies."""
         if index < 0:
             return None
         checkpoint = self._checkpoint
@@ -210,7 +210,7 @@ class DecoderBuilder:
         return self._norm(name, checkpoint.spec.layers[index].ffn_output_norm)
 
     def _norm(self, name: str, spec: NormSpec | None) -> Norm | None:
-        """A normalisation of hidden states, where there is one."""
+        """Builds a norm of hidden states, if the layer has it."""
         if spec is None:
             return None
         return Norm(spec, self._checkpoint.norm(name, spec, self._checkpoint.spec.hidden_size))

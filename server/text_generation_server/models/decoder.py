@@ -38,7 +38,7 @@ class Decoder(CausalLM):
         copies: PrefillCopies,
         dense_macs: int,
     ) -> None:
-        """`last` is where the output of the last layer is added to the sum and normalised."""
+        """`last` adds the output of the last layer to the residual stream and applies the final norm."""
         self._embedding = embedding
         self._layers = layers
         self._halves = halves
@@ -72,7 +72,7 @@ class Decoder(CausalLM):
         else:
             for layer in self._layers[:-1]:
                 x, residual = layer.forward(x, residual, state)
-            # After the last attention, tokens without logits are done.
+            # After the last attention, tokens whose logits nobody wants need no further layer.
             for layer in self._layers[-1:]:
                 x, residual = layer.forward(x, residual, state, state.logit_tokens)
         hidden, _ = self._last.read(x, residual)

@@ -1,4 +1,4 @@
-"""Gated feed-forward networks of a class, recognised by what they compute."""
+"""Gated feed-forward networks of a class, which are recognised by what they compute."""
 
 from dataclasses import dataclass
 
@@ -15,7 +15,7 @@ from .trial import HIDDEN, INNER, outcome, random_matrices
 
 @dataclass(frozen=True)
 class GatedNetwork:
-    """A module that computes `down(activation(gate(x)) * up(x))`, and those in it that do."""
+    """A module that computes `down(activation(gate(x)) * up(x))`, and the paths of its matrices."""
 
     path: str
     gate: str
@@ -25,7 +25,7 @@ class GatedNetwork:
 
 
 class ServedGated(nn.Module):
-    """Gate and up as one product, and one operator behind it."""
+    """Computes gate and up in one GEMM, and activation and product in one operator."""
 
     def __init__(self, gate_up: Merged, activation: Activation, down: nn.Module) -> None:
         super().__init__()
@@ -34,7 +34,7 @@ class ServedGated(nn.Module):
         self._down = down
 
     def forward(self, x: Tensor) -> Tensor:
-        """[..., hidden] to [..., hidden]."""
+        """Turns [..., hidden] into [..., hidden]."""
         gate_up = self._gate_up.whole(x.reshape(-1, x.shape[-1]))
         activated = gate_up.new_empty(gate_up.shape[0], gate_up.shape[1] // 2)
         kernels.act_and_mul(gate_up, self._activation, activated)
@@ -42,7 +42,7 @@ class ServedGated(nn.Module):
 
 
 def recognise_gated(path: str, module: nn.Module) -> GatedNetwork | None:
-    """How `module`, which is at `path` of a model, computes this, found by trying; None: it does not."""
+    """Finds out by trial whether `module`, at `path` of a model, is a gated network. Returns its matrices, or None."""
     names = [name for name, child in module.named_children() if type(child) is nn.Linear]
     if len(names) != 3 or any(next(child.children(), None) is not None for child in module.children()):
         return None

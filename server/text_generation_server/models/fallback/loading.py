@@ -1,4 +1,4 @@
-"""Loading of a served class, from a configuration and weights."""
+"""Loading of a served class from its configuration and weights."""
 
 # Switches of the library have names with an underscore.
 # pyright: reportPrivateUsage=false
@@ -32,15 +32,15 @@ from .skeleton import decoder_name
 def load_fallback(
     config: FallbackConfig, group: TensorParallelGroup, source: WeightSource, dtype: torch.dtype, device: torch.device
 ) -> FallbackModel:
-    """Reads this rank's part of the model. Raises UnsupportedModel, ConfigurationError or ModelFilesError, each before
-    a tensor is read where that can be known.
+    """Reads this rank's shard of the model. Raises UnsupportedModel, ConfigurationError or ModelFilesError, before it
+    reads a tensor where that is possible.
     """
     model, sharding, seen = try_out(config, group, dtype)
     return _Builder(model, group, source, sharding, seen, device).build(decoder_name(model))
 
 
 class _Builder:
-    """Puts our parts in the place of those of the class, with their weights."""
+    """Replaces modules of the class by ours, with their weights."""
 
     def __init__(
         self,
@@ -91,7 +91,7 @@ class _Builder:
         return caches
 
     def _read_head(self) -> None:
-        """Each rank computes a part of the vocabulary, from its part of the embedding where that is the head."""
+        """Reads this rank's vocabulary shard of the head, from the embedding where both are tied."""
         spec_size = self._model.config.get_text_config().vocab_size
         name, read = self._head_name, self._checkpoint.read
         head = self._model.get_submodule(name)
@@ -108,12 +108,12 @@ class _Builder:
         linear = Dense(part if tied_to else part.clone(), bias)
         self._model.set_submodule(name, ServedHead(Head(HeadSpec(), linear, vocabulary), self._group))
 
-    def _read_network(self, form: GatedNetwork) -> None:
-        gate_up = Merged([self._linear(form.gate), self._linear(form.up)])
-        self._model.set_submodule(form.path, ServedGated(gate_up, form.activation, self._served(form.down)))
+    def _read_network(self, network: GatedNetwork) -> None:
+        gate_up = Merged([self._linear(network.gate), self._linear(network.up)])
+        self._model.set_submodule(network.path, ServedGated(gate_up, network.activation, self._served(network.down)))
 
     def _read_linears(self, names: Sequence[str]) -> None:
-        """Matrices that read the same tensor."""
+        """Reads the matrices that read one tensor."""
         plain = [name for name in names if name not in self._sharding.summed]
         for name in names:
             if name not in plain or len(plain) == 1:
@@ -129,13 +129,13 @@ class _Builder:
     def _linear(self, name: str) -> Dense:
         module = self._model.get_submodule(name)
         bias = None
-        # Of results that are summed, one rank adds it.
+        # One rank adds the bias of all-reduced outputs.
         if getattr(module, "bias", None) is not None and not (name in self._sharding.summed and self._group.rank):
             bias = self._checkpoint.read(f"{name}.bias")
         return Dense(self._checkpoint.read(f"{name}.weight"), bias)
 
     def _read_rest(self) -> None:
-        """Everything that the class computes itself."""
+        """Reads the weights of everything that the class computes itself."""
         done = set(self._tied.values()) & {self._tied.get(f"{self._head_name}.weight")}
         for name in self._model.state_dict():
             if name in self._sharding.cuts and name not in self._tied and name not in done:
@@ -151,11 +151,11 @@ class _Builder:
 
     def _swap_norms(self) -> None:
         for name, module in list(self._model.named_modules()):
-            if (form := recognise(module)) is not None:
-                self._model.set_submodule(name, ServedNorm(module.get_parameter("weight"), form))
+            if (variant := recognise(module)) is not None:
+                self._model.set_submodule(name, ServedNorm(module.get_parameter("weight"), variant))
 
     def _to_device(self) -> None:
-        """What no checkpoint has. Raises UnsupportedModel where something was left without values."""
+        """Moves what no checkpoint has to the device. Raises UnsupportedModel where a tensor is left without values."""
         for name, module in self._model.named_modules():
             for key, buffer in module._buffers.items():
                 if buffer is not None:
@@ -177,7 +177,7 @@ def _head_name(model: PreTrainedModel) -> str:
 
 
 def _tied(model: PreTrainedModel) -> dict[str, str]:
-    """Names of tensors that are another one, and of that one."""
+    """Returns the names of tied tensors, each with the name of the tensor whose memory it shares."""
     first: dict[int, str] = {}
     tied: dict[str, str] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):

@@ -1,4 +1,4 @@
-"""Root mean square normalisations of a class, recognised by what they compute."""
+"""RMS norms of a class, which are recognised by what they compute."""
 
 from dataclasses import replace
 
@@ -13,7 +13,7 @@ from ...layers.weights.checkpoint import fold_norm_weight
 _VARIANTS = (NormSpec(1.0), NormSpec(1.0, wide=True), NormSpec(1.0, wide=True, one_plus=True))
 _SIZE = 64
 _MAX_ROUNDED_APART = 0.02
-"""Elements that may differ in their last bit: sums are taken in another order."""
+"""Fraction of elements whose last bit may differ, because our operator adds in another order."""
 
 
 class ServedNorm(nn.Module):
@@ -25,7 +25,7 @@ class ServedNorm(nn.Module):
         self._eps = variant.eps
 
     def forward(self, x: Tensor) -> Tensor:
-        """Of any leading shape."""
+        """Normalises a tensor of any leading shape."""
         flat = x.reshape(-1, x.shape[-1])
         out = torch.empty_like(flat)
         kernels.rms_norm(flat, self.weight, self._eps, out)
@@ -33,7 +33,7 @@ class ServedNorm(nn.Module):
 
 
 def recognise(module: nn.Module) -> NormSpec | None:
-    """How our operator computes what `module` does, found by trying both on the same numbers; None: it does not."""
+    """Finds out by trial with which spec our operator computes what `module` does. None: with none."""
     if not type(module).__name__.endswith("RMSNorm") or next(module.children(), None) is not None:
         return None
     eps = getattr(module, "variance_epsilon", getattr(module, "eps", None))
@@ -49,7 +49,7 @@ _known: dict[tuple[type[nn.Module], float], NormSpec | None] = {}
 
 
 def _variant(module: nn.Module, kind: type[nn.Module], eps: float) -> NormSpec | None:
-    """Tried once for each class and `eps`."""
+    """Finds the variant of a class and `eps`, by one trial for each pair."""
     if (kind, eps) not in _known:
         _known[kind, eps] = _tried(module, eps)
     return _known[kind, eps]
