@@ -109,9 +109,7 @@ def test_they_can_be_asked_for_and_forbidden() -> None:
 
 
 def test_where_they_are_asked_for_and_do_not_fit_the_flag_is_named() -> None:
-    with pytest.raises(
-        OutOfMemory, match=r"--dequantised-copies on: .* their copies with 16 bits 15\.0, the largest step"
-    ):
+    with pytest.raises(OutOfMemory, match=r"--dequantised-copies on: .* their 16-bit copies 15\.0, the largest step"):
         start(15 * GIB, "on")
 
 

@@ -143,7 +143,7 @@ def _memory(
     context = config.max_context_length
     copied = _copied(config, itemsize, copies, shards, left, per_token)
     if copied:
-        text = f"{text}; {copied / _GIB:.2f} GiB of copies with {8 * itemsize} bits"
+        text = f"{text}; {copied / _GIB:.2f} GiB of {8 * itemsize}-bit copies"
     tokens = max(0, left - copied) // per_token
     text = f"{text}; the rest holds about {tokens:,} tokens, and a request has at most {context:,}"
     if tokens < context:

@@ -129,8 +129,8 @@ class DecoderBuilder:
         return TransformerLayer(before(attention_norm, wants=mixer.wants), mixer, between, ffn, fusions)
 
     def _adds_are_plain(self, spec: LayerSpec) -> bool:
-        """Whether GEMVs may add the outputs of both sublayers to the residual stream. The norm that follows must then be
-        the prologue of a GEMV as well, or no kernel is saved.
+        """Whether GEMVs may add the outputs of both sublayers to the residual stream. The norm that follows must then
+        be the prologue of a GEMV as well, or no kernel is saved.
         """
         decoder, alone = self._checkpoint.spec, self._checkpoint.group.world_size == 1
         has_output_norm = spec.attention_output_norm is not None or spec.ffn_output_norm is not None
