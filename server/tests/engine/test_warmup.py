@@ -120,9 +120,9 @@ def test_steps_in_halves_are_kept_unless_whole_ones_are_faster_or_with_many_rank
     assert (group.overlapped_bytes == 1 << 20) == kept
 
 
-@pytest.mark.parametrize("in_parts", [True, False])
+@pytest.mark.parametrize("overlapped_halves", [True, False])
 def test_shards_that_start_again_compute_large_steps_as_those_before(
-    in_parts: bool, monkeypatch: pytest.MonkeyPatch
+    overlapped_halves: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def timed(*_: object, **__: object) -> list[Sample]:
         raise AssertionError("steps were timed")
@@ -131,9 +131,9 @@ def test_shards_that_start_again_compute_large_steps_as_those_before(
     monkeypatch.setattr(warmup, "measure", timed)
     group = TensorParallelGroup(0, 4, torch.device("cpu"))
     group.overlapped_bytes = 1 << 20
-    regained = asked(max_batch_total_tokens=400, regained=True, in_parts=in_parts)
+    regained = asked(max_batch_total_tokens=400, regained=True, overlapped_halves=overlapped_halves)
     warmup.choose_overlap(runner, group, regained)  # type: ignore[arg-type]
-    assert (group.overlapped_bytes == 1 << 20) == in_parts
+    assert (group.overlapped_bytes == 1 << 20) == overlapped_halves
 
 
 @pytest.mark.parametrize(

@@ -216,7 +216,7 @@ class WarmupLimits:
     prefill_chunking: bool = False
     regained: bool = False
     """Whether an earlier start of these shards has served with these limits, so that nothing is measured again."""
-    in_parts: bool = False
+    overlapped_halves: bool = False
     """With `regained`: what that start chose; see `WarmupResult`."""
 
     def longest_prompt(self, max_total_tokens: int) -> int:
@@ -255,14 +255,15 @@ class StepCost:
 @dataclass(frozen=True, slots=True)
 class WarmupResult:
     """The result of Warmup. `graph_tokens` are the sizes, ascending, of the CUDA graphs of steps with chunks;
-    `max_masks` is the number of mask slots; `in_parts` says whether large steps are computed in overlapped halves.
+    `max_masks` is the number of mask slots; `overlapped_halves` says whether large steps are computed in overlapped
+    halves.
     """
 
     limits: ServingLimits
     cost: StepCost
     graph_tokens: Sequence[int]
     max_masks: int
-    in_parts: bool = False
+    overlapped_halves: bool = False
 
 
 class PendingStep(Protocol):

@@ -71,8 +71,8 @@ def warm_up(
         memory.release()
         message = shortage(asked, probe.budget, memory)
         raise (OutOfMemory(message) if group.world_size == 1 else EngineFailed(message)) from error
-    in_parts = group.overlapped_bytes != NEVER_IN_PARTS
-    return WarmupResult(limits, cost, runner.graph_tokens, max_masks, in_parts), runner
+    overlapped_halves = group.overlapped_bytes != NEVER_IN_PARTS
+    return WarmupResult(limits, cost, runner.graph_tokens, max_masks, overlapped_halves), runner
 
 
 def _prepare(
@@ -142,7 +142,7 @@ def choose_overlap(runner: StepRunner, group: TensorParallelGroup, asked: Warmup
     of the earlier start. All ranks call it together.
     """
     overlapped_bytes = group.overlapped_bytes
-    if asked.regained and not asked.in_parts:
+    if asked.regained and not asked.overlapped_halves:
         group.overlapped_bytes = NEVER_IN_PARTS
     if asked.regained or overlapped_bytes == NEVER_IN_PARTS:
         return
