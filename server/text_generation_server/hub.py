@@ -234,7 +234,7 @@ def _cached_snapshot(source: ModelSource, hub: HubConfig) -> Path | None:
 def _download(
     source: ModelSource, hub: HubConfig, check: Callable[[Path], None], pause: Callable[[float], None]
 ) -> Path:
-    """Downloads small files first, then safetensors, or `.bin` files if there are only these and they may be converted."""
+    """Downloads small files first, then safetensors, or `.bin` files if only these exist and may be converted."""
     logger.info("looking for the model on the hub", extra={"model_id": source.model_id, "revision": source.revision})
     folder = _retried(lambda: _snapshot(source, hub, None), source, hub, pause)
     check(folder)

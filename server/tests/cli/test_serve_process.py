@@ -273,7 +273,7 @@ def with_small_heads(folder: Path) -> Path:
         (
             lambda _: ["download-weights", "some/model", "--deterministic", "--dequantised-copies", "on"],
             {},
-            "--dequantised-copies on is not there",
+            "excludes --dequantised-copies on",
         ),
         (lambda _: ["download-weights", "some/model"], {"CUDA_MEMORY_FRACTION": "0.005"}, "between 0.01 and 1.0"),
         (

@@ -1,4 +1,4 @@
-"""Whether copies of matrices of few bits are kept."""
+"""Decision whether shards keep 16-bit copies of weight-only quantised matrices."""
 
 import pytest
 import torch

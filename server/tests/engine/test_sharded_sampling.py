@@ -24,7 +24,7 @@ PLAIN = {"temperature": 0.7, "repetition_penalty": 1.3, "frequency_penalty": 0.2
 
 
 def part_of(logits: Tensor, part: VocabularyShard) -> Tensor:
-    """The columns that a rank computes; those behind the end hold what must not matter."""
+    """Returns the columns that a rank computes; those past the vocabulary hold values that must not matter."""
     columns = torch.full((len(logits), part.width), 1e9)
     columns[:, : part.number] = logits[:, part.start : part.start + part.number]
     return columns

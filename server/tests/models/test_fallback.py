@@ -223,7 +223,7 @@ def test_what_of_a_class_our_operators_compute(
 
 
 def test_a_class_that_reads_turned_queries_turns_them_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Were they turned later, it would read what is not."""
+    """If attention rotated them, another operator would read queries and keys before RoPE."""
 
     def reading(*_: object, **__: object) -> Callable[..., Any]:
         attend = ALL_ATTENTION_FUNCTIONS[SERVING]

@@ -7,7 +7,7 @@ from ..spec import LatentAttentionSpec
 from .common import MOST_HEADS
 
 _MOST_LATENT = 512
-"""Kernels hold the sum of so many elements for each head."""
+"""Largest latent vector of the kernels, which hold as many accumulators for each head."""
 _NORM_EPS = 1e-6
 """Of the normalisations within attention, whatever `rms_norm_eps` is."""
 
