@@ -10,7 +10,7 @@ import torch
 from text_generation_kernels import compilations
 
 from ..config.server import WatermarkConfig
-from ..distributed.group import NEVER_IN_PARTS, TensorParallelGroup
+from ..distributed.group import NEVER_OVERLAPPED, TensorParallelGroup
 from ..errors import EngineFailed, InvalidRequest, OutOfMemory
 from ..models.base import CausalLM
 from ..telemetry import Progress
@@ -71,7 +71,7 @@ def warm_up(
         memory.release()
         message = shortage(asked, probe.budget, memory)
         raise (OutOfMemory(message) if group.world_size == 1 else EngineFailed(message)) from error
-    overlapped_halves = group.overlapped_bytes != NEVER_IN_PARTS
+    overlapped_halves = group.overlapped_bytes != NEVER_OVERLAPPED
     return WarmupResult(limits, cost, runner.graph_tokens, max_masks, overlapped_halves), runner
 
 
@@ -143,14 +143,14 @@ def choose_overlap(runner: StepRunner, group: TensorParallelGroup, asked: Warmup
     """
     overlapped_bytes = group.overlapped_bytes
     if asked.regained and not asked.overlapped_halves:
-        group.overlapped_bytes = NEVER_IN_PARTS
-    if asked.regained or overlapped_bytes == NEVER_IN_PARTS:
+        group.overlapped_bytes = NEVER_OVERLAPPED
+    if asked.regained or overlapped_bytes == NEVER_OVERLAPPED:
         return
     limits = runner.checker.limits
     longest = min(limits.max_input_tokens, runner.checker.max_batch_prefill_tokens, limits.max_batch_total_tokens - 1)
     step = [Shape(chunk=min(_OVERLAP_TOKENS, longest))]
     (halves,) = measure(runner, group, step, repetitions=3, budget_s=math.inf)
-    group.overlapped_bytes = NEVER_IN_PARTS
+    group.overlapped_bytes = NEVER_OVERLAPPED
     (whole,) = measure(runner, group, step, repetitions=3, budget_s=math.inf)
     if halves.ms < whole.ms * (_HALVES_OF_TWO if group.world_size == 2 else _HALVES_OF_MORE):
         group.overlapped_bytes = overlapped_bytes

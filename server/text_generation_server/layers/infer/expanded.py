@@ -4,7 +4,7 @@ In the absorbed form, a pair of a query and a position costs each head 2 * (2 * 
 keys and values it costs 2 * (key + rope + value), 3.4 times fewer with DeepSeek's sizes, but the expansion costs 2 *
 rank * (key + value) for each position of the context, again in every chunk. So a chunk's context is expanded where its
 tokens attend to a position so often, on average, that attention wins this back
-(docs/lab/2026-11-expanded-latent-contexts.md).
+(docs/lab/2026-11-latent-attention.md).
 """
 
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from text_generation_kernels import rehearsing
+from text_generation_kernels import compiling_only
 
 from ...config.spec import LatentAttentionSpec
 from .state import Chunks, InferState
@@ -55,7 +55,7 @@ def expanded_in(state: InferState, spec: LatentAttentionSpec) -> ExpandedContext
     if state.chunks is None or state.deterministic:
         return None
     # The compile dry run of many requests has few tokens, and must reach these kernels for their variants of many.
-    if tokens < LEAST_TOKENS and not rehearsing():
+    if tokens < LEAST_TOKENS and not compiling_only():
         return None
     least = least_views(spec)
     if (made := state.made.get((ExpandedContexts, least))) is None:

@@ -4,11 +4,11 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from ...distributed import SumUnderWay, TensorParallelGroup
+from ...distributed import PendingAllReduce, TensorParallelGroup
 from ..weights import Activations, Dense, Linear, W8A8Linear
 from .state import InferState
 
-SublayerOutput = Tensor | SumUnderWay
+SublayerOutput = Tensor | PendingAllReduce
 """What a sublayer adds to the residual stream, in one of four states:
 
 - a rank's partial sums [N, hidden], which an all-reduce has yet to add up;
@@ -40,6 +40,6 @@ class OutputFusion:
                 return matrix.add(x, self.residual)
             if self.takes_partials and matrix.bias is None:
                 return matrix.split_k(x)
-            if (begun := self.group.begin_sum_of_product(x.x, matrix.weight, matrix.bias)) is not None:
+            if (begun := self.group.begin_gemv_all_reduce(x.x, matrix.weight, matrix.bias)) is not None:
                 return begun
         return matrix.apply(x)

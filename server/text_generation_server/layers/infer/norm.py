@@ -5,7 +5,7 @@ from torch import Tensor
 import text_generation_kernels as kernels
 
 from ...config.spec import NormSpec
-from ...distributed import SumUnderWay, TensorParallelGroup
+from ...distributed import PendingAllReduce, TensorParallelGroup
 from ..weights import Activations, ActivationScheme, NormWeights, RmsNorm
 from .fusion import SublayerOutput
 
@@ -76,7 +76,7 @@ class AddNorm:
         `residual`, or where both are one tensor, `x` is the residual stream already. `x` may also be an all-reduce that
         has begun, or split-K partials, float32 [splits, N, hidden].
         """
-        if isinstance(x, SumUnderWay):
+        if isinstance(x, PendingAllReduce):
             return self._first(x.end()) if residual is None else self.read_sum(x, residual)
         if residual is None or x is residual:
             return self._first(x)
@@ -95,7 +95,7 @@ class AddNorm:
         self._group.all_reduce(x)
         return self._read_summed(x, residual)
 
-    def read_sum(self, x: SumUnderWay, residual: Tensor) -> tuple[Activations, Tensor]:
+    def read_sum(self, x: PendingAllReduce, residual: Tensor) -> tuple[Activations, Tensor]:
         """Finishes an all-reduce that was begun before, then does what `read` does."""
         if self._is_one and self._input is not None:
             made, room = Activations.to_fill(x.x, self._wants)
