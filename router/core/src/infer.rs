@@ -279,7 +279,11 @@ impl Infer {
 }
 
 /// What shards that start again must serve: requests were let in by these limits.
-fn advertised(requests: &ValidationLimits, batch: &BatchLimits, overlapped_halves: bool) -> WarmupLimits {
+fn advertised(
+    requests: &ValidationLimits,
+    batch: &BatchLimits,
+    overlapped_halves: bool,
+) -> WarmupLimits {
     WarmupLimits {
         max_input_tokens: Some(requests.max_input_tokens),
         max_total_tokens: Some(requests.max_total_tokens),
