@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from newer import NEWER_SHAPES
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors
 
 LLAMA_31: dict[str, Any] = {
@@ -458,6 +459,7 @@ SHAPES: dict[str, dict[str, Any]] = {
         "v_head_dim": 128,
         "vocab_size": 102400,
     },
+    **NEWER_SHAPES,
 }
 
 

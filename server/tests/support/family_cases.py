@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from support.families import SIZES, Case, Raw, State
-from support.latent_cases import LATENT_CASES
+from support.latent_cases import GROWING, LATENT_CASES
 from support.media_cases import MEDIA_CASES
 from support.moe_cases import MOE_CASES
 from support.recurrent_cases import RECURRENT_CASES
@@ -181,6 +181,14 @@ CASES: dict[str, Case] = {
         "Ministral 8B",
         "ministral",
         {**W, "head_dim": 8, "layer_types": ["sliding_attention", "full_attention", "sliding_attention"]},
+    ),
+    "ministral 3": Case("Ministral 3, Mistral Medium 3.5", "ministral3", {"head_dim": 8, "rope_parameters": GROWING}),
+    "mistral with growing queries": Case(
+        "Mistral",
+        "ministral3",
+        {"head_dim": 8, "rope_parameters": GROWING},
+        renamed("MistralForCausalLM", model_type="mistral"),
+        architecture="MistralForCausalLM",
     ),
     "qwen2": Case("Qwen 2 and 2.5", "qwen2"),
     "qwen2 window": Case(

@@ -31,6 +31,11 @@ YARN = {
     "beta_fast": 32,
     "beta_slow": 1,
 }
+YARN_OF_V3 = {**YARN, "mscale": 1.0, "mscale_all_dim": 1.0}
+YARN_OF_SARVAM = {key: value for key, value in YARN_OF_V3.items() if key != "rope_type"} | {"type": "deepseek_yarn"}
+GROWING = {**YARN_OF_V3, "original_max_position_embeddings": 4}
+GROWING["llama_4_scaling_beta"] = 0.5
+"""Queries grow with their position from the fifth on."""
 LONGROPE = {
     "rope_type": "longrope",
     "rope_theta": 1e4,
@@ -39,6 +44,7 @@ LONGROPE = {
     "long_factor": [2.0, 4.0],
     "original_max_position_embeddings": 64,
 }
+
 
 LATENT_CASES: dict[str, Case] = {
     "deepseek v2": Case(
@@ -61,7 +67,7 @@ LATENT_CASES: dict[str, Case] = {
             "n_group": 4,
             "topk_group": 2,
             "num_nextn_predict_layers": 0,
-            "rope_parameters": {**YARN, "mscale": 1.0, "mscale_all_dim": 1.0},
+            "rope_parameters": YARN_OF_V3,
         },
         prepare=with_corrections,
     ),

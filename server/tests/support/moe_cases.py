@@ -4,7 +4,8 @@ from typing import Any
 
 import torch
 
-from support.families import Case, Raw, State
+from support.families import Case, Raw, Relayout, State
+from support.relayouts import fused_blocks, renamed
 
 EXPERTS: dict[str, Any] = {"num_local_experts": 6, "num_experts_per_tok": 2, "intermediate_size": 20}
 QWEN: dict[str, Any] = {"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 20}
@@ -57,6 +58,30 @@ def fp4_experts(model: torch.nn.Module) -> None:
         for name, parameter in model.named_parameters():
             if name.endswith(("experts.gate_up_proj", "experts.down_proj")):
                 parameter.copy_(FP4[torch.randint(16, parameter.shape, generator=generator)] / 8)
+
+
+def _bailing(architecture: str, **keys: Any) -> Relayout:
+    """Names and keys of Ling and Ring. `keys`: those that transformers does not write."""
+    names = (
+        (r"model\.embed_tokens", "model.word_embeddings"),
+        (r"self_attn\.o_proj", "attention.dense"),
+        (r"self_attn\.q_norm", "attention.query_layernorm"),
+        (r"self_attn\.k_norm", "attention.key_layernorm"),
+        (r"self_attn\.", "attention."),
+        (r"gate\.e_score_correction_bias", "gate.expert_bias"),
+    )
+    gone = dict.fromkeys(
+        ("n_routed_experts", "n_shared_experts", "attention_bias", "use_qk_norm", "rope_parameters"), ...
+    )
+
+    def relayout(state: State, raw: Raw) -> tuple[State, Raw]:
+        state = fused_blocks(state, ("q_proj", "k_proj", "v_proj"), "query_key_value")
+        own = {"rope_theta": raw["rope_parameters"]["rope_theta"], "num_experts": raw["n_routed_experts"]}
+        return renamed(architecture, *names, **{**gone, **own, "num_shared_experts": raw["n_shared_experts"], **keys})(
+            state, raw
+        )
+
+    return relayout
 
 
 MOE_CASES: dict[str, Case] = {

@@ -49,6 +49,10 @@ class RopeSpec:
     """Elements of a head that are turned, the first ones; 0 means all."""
     interleaved: bool = False
     """Elements 2i and 2i + 1 of a stored head are a pair; else i and i + rotary_dim / 2."""
+    query_growth: float = 0.0
+    """Queries at position p are multiplied by `1 + query_growth * ln(1 + floor(p / query_length))` (Llama 4); 0: they
+    are not. For attention without biases and normalisation of queries."""
+    query_length: int = 1
 
     def temperature(self, weight: float) -> float:
         """By what YaRN sharpens attention when positions are stretched (Peng et al., 2023), times `weight`."""
@@ -207,8 +211,8 @@ FeedForwardSpec = DenseSpec | MoeSpec
 
 @dataclass(frozen=True)
 class LayerSpec:
-    """One layer: a mixer, a feed-forward network, or both. Each part reads the running sum through its input norm and
-    adds to it through its output norm, where it has them.
+    """One layer: a mixer, a feed-forward network, both, or neither. Each part reads the running sum through its input
+    norm and adds to it through its output norm, where it has them.
     """
 
     mixer: MixerSpec | None
@@ -220,6 +224,11 @@ class LayerSpec:
     ffn_output_norm: NormSpec | None = None
     parallel: bool = False
     """Both parts read the same sum; without `ffn_norm`, through `attention_norm`."""
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it has neither, and does nothing."""
+        return self.mixer is None and self.ffn is None
 
 
 @dataclass(frozen=True)
@@ -251,6 +260,8 @@ class HeadSpec:
     """Bound of the logits; 0 means none."""
     unit_rows: bool = False
     """Rows of W are brought to length 1."""
+    unit_columns: bool = False
+    """Likewise its columns, over the whole vocabulary."""
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from .mamba import FALCON_MAMBA, JAMBA, MAMBA
 from .mamba2 import BAMBA, MAMBA2
 from .media import WITH_MEDIA, text_part
 from .minicpm3 import MINICPM3
-from .mistral import MINISTRAL, MISTRAL
+from .mistral import MINISTRAL, MINISTRAL3, MISTRAL
 from .mixtures import MIXTURES
 from .nemotron_h import NEMOTRON_H
 from .olmo import OLMO2, OLMO3
@@ -72,6 +72,7 @@ FAMILIES: dict[str, Family] = {
     "MambaForCausalLM": MAMBA,
     "MiniCPM3ForCausalLM": MINICPM3,
     "MiniCPMForCausalLM": MINICPM,
+    "Ministral3ForCausalLM": MINISTRAL3,
     "MinistralForCausalLM": MINISTRAL,
     "MistralForCausalLM": MISTRAL,
     "MptForCausalLM": MPT,

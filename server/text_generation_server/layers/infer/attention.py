@@ -73,6 +73,8 @@ class Attention(Mixer):
         """What `product` made of all tokens, or float32 [parts, T, ...] that are yet to be added up, to what the heads
         of this rank read, [T, heads * head_dim]. Writes this layer's cache, and reuses the memory of `qkv`.
         """
+        if (scales := self._rope.query_scales) is not None:
+            qkv[..., : self._q_size].mul_(scales[state.positions][:, None])
         if not self._spec.output_gate:
             return self._attend(qkv, state)
         qkv, gate = qkv.split((qkv.shape[1] - self._q_size, self._q_size), dim=1)

@@ -1,0 +1,34 @@
+"""More of `support.published`: files of models of 2025 and 2026."""
+
+import dataclasses
+
+from support.families import Case
+from support.family_cases import CASES
+from support.published import LLAMA, LOCAL, file, own
+
+MIXTURE = {**LLAMA, "head_dim": 8, "num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 20}
+GROWING = {
+    "beta_fast": 32.0,
+    "beta_slow": 1.0,
+    "factor": 16.0,
+    "llama_4_scaling_beta": 0.1,
+    "mscale": 1.0,
+    "mscale_all_dim": 1.0,
+    "original_max_position_embeddings": 8,
+    "rope_theta": 1000000.0,
+    "rope_type": "yarn",
+    "type": "yarn",
+}
+"""The original length is 8,192 or 16,384 in published files: so queries grow in short prompts too."""
+
+
+def of(name: str, **values: object) -> Case:
+    """A file of a case whose class Transformers lacks: it writes none of these keys."""
+    case = CASES[name]
+    return file(case, {**LLAMA, "architectures": [case.architecture], **values})
+
+
+NEWER: dict[str, Case] = {
+    "Ministral 3 8B": own("ministral3", LLAMA, head_dim=8, rope_parameters=GROWING, sliding_window=None),
+    "Ministral 3 without keys of rope": own("ministral3", LLAMA, head_dim=8),
+}
