@@ -36,6 +36,7 @@ PARAMETERS = {
     "gpt-oss-120b": 116_829_156_672,
     "DeepSeek-V2-Lite": 15_706_484_224,
     "Ministral-3-8B": 8_489_553_920,  # without its vision tower
+    "Mistral-Small-4-119B": 118_972_826_624,  # without its vision tower
 }
 GLM = {"model_type": "glm4_moe", "n_shared_experts": 1, "num_nextn_predict_layers": 0}
 OF_OTHER_CLASSES = {}

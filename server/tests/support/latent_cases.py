@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from support.families import Case
+from support.families import Case, Raw, State
 from support.moe_cases import with_corrections
 
 LATENT: dict[str, Any] = {
@@ -46,6 +46,22 @@ LONGROPE = {
 }
 
 
+def _large3(state: State, raw: Raw) -> tuple[State, Raw]:
+    """Matrices of each expert, and the keys of files made from `params.json`."""
+    gate_up, down = "mlp.experts.gate_up_proj", "mlp.experts.down_proj"
+    each = {name: tensor for name, tensor in state.items() if gate_up not in name and down not in name}
+    for name in (name for name in state if gate_up in name):
+        before = name.removesuffix(gate_up)
+        for expert, (both, last) in enumerate(zip(state[name], state[f"{before}{down}"], strict=True)):
+            gate, up = both.chunk(2)
+            for end, matrix in (("gate_proj", gate), ("up_proj", up), ("down_proj", last)):
+                each[f"{before}mlp.experts.{expert}.{end}.weight"] = matrix
+    rope = {key: value for key, value in raw["rope_parameters"].items() if key != "llama_4_scaling_beta"}
+    growth = {"beta": 0.5, "original_max_position_embeddings": 4}
+    given = {"architectures": ["MistralLarge3ForCausalLM"], "rope_parameters": rope, "llama_4_scaling": growth}
+    return each, {**raw, **given, "model_type": "deepseek_v3", "scoring_func": "softmax"}
+
+
 LATENT_CASES: dict[str, Case] = {
     "deepseek v2": Case(
         "DeepSeek V2",
@@ -84,6 +100,18 @@ LATENT_CASES: dict[str, Case] = {
             "rope_interleave": False,
         },
         prepare=with_corrections,
+    ),
+    "mistral 4": Case(
+        "Mistral Small 4 and Large 3",
+        "mistral4",
+        {**EXPERTS, "n_group": 4, "topk_group": 2, "rope_parameters": GROWING},
+    ),
+    "mistral 4 each": Case(
+        "Mistral Small 4 and Large 3",
+        "mistral4",
+        {**EXPERTS, "n_shared_experts": 1, "first_k_dense_replace": 0, "rope_parameters": GROWING},
+        _large3,
+        architecture="MistralLarge3ForCausalLM",
     ),
     "glm4 moe lite": Case(
         "GLM 4.7 Flash", "glm4_moe_lite", {**EXPERTS, "num_nextn_predict_layers": 0}, prepare=with_corrections

@@ -4,7 +4,7 @@ import dataclasses
 
 from support.families import Case
 from support.family_cases import CASES
-from support.published import LLAMA, LOCAL, file, own
+from support.published import LATENT, LLAMA, LOCAL, file, own
 
 MIXTURE = {**LLAMA, "head_dim": 8, "num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 20}
 GROWING = {
@@ -31,4 +31,15 @@ def of(name: str, **values: object) -> Case:
 NEWER: dict[str, Case] = {
     "Ministral 3 8B": own("ministral3", LLAMA, head_dim=8, rope_parameters=GROWING, sliding_window=None),
     "Ministral 3 without keys of rope": own("ministral3", LLAMA, head_dim=8),
+    "Mistral Small 4": own(
+        "mistral4",
+        {key: value for key, value in LATENT.items() if key not in ("rope_theta", "moe_layer_freq", "ep_size")},
+        rope_parameters={**GROWING, "partial_rotary_factor": 0.4},
+        rope_interleave=True,
+        norm_topk_prob=True,
+        head_dim=10,
+        qk_head_dim=10,
+        first_k_dense_replace=0,
+    ),
+    "Mistral Small 4 without keys of rope": own("mistral4", LATENT, head_dim=10),
 }

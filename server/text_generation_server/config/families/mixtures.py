@@ -1,7 +1,7 @@
 """Model families with mixtures of experts."""
 
 from .dbrx import DBRX
-from .deepseek import DEEPSEEK_V2, DEEPSEEK_V3
+from .deepseek import DEEPSEEK_V2, DEEPSEEK_V3, MISTRAL4
 from .family import Family
 from .glm_moe import GLM4_MOE, GLM4_MOE_LITE
 from .gpt_oss import GPT_OSS
@@ -26,6 +26,8 @@ MIXTURES: dict[str, Family] = {
     "HunYuanMoEV1ForCausalLM": HUNYUAN_MOE,
     "Lfm2MoeForCausalLM": LFM2_MOE,
     "MiniMaxM2ForCausalLM": MINIMAX_M2,
+    "Mistral4ForCausalLM": MISTRAL4,
+    "MistralLarge3ForCausalLM": MISTRAL4,
     "MixtralForCausalLM": MIXTRAL,
     "PhiMoEForCausalLM": PHI_MOE,
     "PhimoeForCausalLM": PHI_MOE,
