@@ -38,9 +38,12 @@ PARAMETERS = {
     "Kimi-K2.5": 1_026_408_209_408,  # without its vision tower
     "Ministral-3-8B": 8_489_553_920,  # without its vision tower
     "Mistral-Small-4-119B": 118_972_826_624,  # without its vision tower
+    "MiMo-7B": 7_622_619_136,  # without its layer that guesses further tokens
 }
 GLM = {"model_type": "glm4_moe", "n_shared_experts": 1, "num_nextn_predict_layers": 0}
-OF_OTHER_CLASSES = {}
+OF_OTHER_CLASSES = {
+    "MiMo-7B": {"model_type": "qwen2"},
+}
 """Of models whose class transformers lacks: one with the same parameters, and its keys."""
 
 

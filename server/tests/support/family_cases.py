@@ -155,6 +155,12 @@ def _mpt_with_positions(state: State, raw: Raw) -> tuple[State, Raw]:
     return renamed("MPTForCausalLM", *names, **keys, **options, **gone)(state, raw)
 
 
+def _mimo(state: State, raw: Raw) -> tuple[State, Raw]:
+    """With a layer that guesses further tokens."""
+    state, raw = renamed("MiMoForCausalLM", num_nextn_predict_layers=1)(state, raw)
+    return {**state, "model.mtp_layers.0.input_proj.weight": torch.ones(32, 64)}, raw
+
+
 GPT = {"n_embd": 32, "n_head": 4, "n_layer": 3, "n_positions": 64}
 NO_SIZES = dict.fromkeys(
     (
@@ -191,6 +197,7 @@ CASES: dict[str, Case] = {
         architecture="MistralForCausalLM",
     ),
     "qwen2": Case("Qwen 2 and 2.5", "qwen2"),
+    "mimo": Case("MiMo 7B", "qwen2", relayout=_mimo, architecture="MiMoForCausalLM"),
     "qwen2 window": Case(
         "Qwen 2 and 2.5",
         "qwen2",

@@ -42,4 +42,19 @@ NEWER: dict[str, Case] = {
         first_k_dense_replace=0,
     ),
     "Mistral Small 4 without keys of rope": own("mistral4", LATENT, head_dim=10),
+    "MiMo 7B": file(
+        dataclasses.replace(CASES["mimo"], values={"rope_parameters": {"rope_theta": 640000}}),
+        {
+            **LLAMA,
+            "architectures": ["MiMoForCausalLM"],
+            "model_type": "mimo",
+            "attention_bias": True,
+            "head_dim": 8,
+            "num_nextn_predict_layers": 1,
+            "max_window_layers": 36,
+            "sliding_window": 32768,
+            "use_sliding_window": False,
+            "rope_theta": 640000,
+        },
+    ),
 }

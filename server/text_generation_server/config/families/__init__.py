@@ -28,7 +28,7 @@ from .opt import OPT
 from .phi import PHI
 from .phi3 import PHI3
 from .qwen1 import QWEN1
-from .qwen2 import QWEN2, QWEN3
+from .qwen2 import MIMO, QWEN2, QWEN3
 from .qwen3_next import QWEN3_5
 from .seed_oss import SEED_OSS
 from .smollm3 import SMOLLM3
@@ -70,6 +70,7 @@ FAMILIES: dict[str, Family] = {
     "MPTForCausalLM": MPT,
     "Mamba2ForCausalLM": MAMBA2,
     "MambaForCausalLM": MAMBA,
+    "MiMoForCausalLM": MIMO,
     "MiniCPM3ForCausalLM": MINICPM3,
     "MiniCPMForCausalLM": MINICPM,
     "Ministral3ForCausalLM": MINISTRAL3,
