@@ -39,10 +39,12 @@ PARAMETERS = {
     "Ministral-3-8B": 8_489_553_920,  # without its vision tower
     "Mistral-Small-4-119B": 118_972_826_624,  # without its vision tower
     "MiMo-7B": 7_622_619_136,  # without its layer that guesses further tokens
+    "IQuest-Coder-40B": 39_794_283_520,
 }
 GLM = {"model_type": "glm4_moe", "n_shared_experts": 1, "num_nextn_predict_layers": 0}
 OF_OTHER_CLASSES = {
     "MiMo-7B": {"model_type": "qwen2"},
+    "IQuest-Coder-40B": {"model_type": "llama"},
 }
 """Of models whose class transformers lacks: one with the same parameters, and its keys."""
 

@@ -181,6 +181,16 @@ CASES: dict[str, Case] = {
     **MEDIA_CASES,
     "llama": Case("Llama 1 to 3, Yi", "llama"),
     "yi": Case("Llama 1 to 3, Yi", "llama", relayout=renamed("YiForCausalLM"), architecture="YiForCausalLM"),
+    "telechat3": Case(
+        "TeleChat 3", "llama", relayout=renamed("TeleChat3ForCausalLM"), architecture="TeleChat3ForCausalLM"
+    ),
+    "iquest coder": Case(
+        "IQuest-Coder",
+        "llama",
+        {"head_dim": 12, "rms_norm_eps": 1e-5},
+        renamed("IQuestCoderForCausalLM", clip_qkv=None, use_sliding_window=False, rms_norm_eps=...),
+        architecture="IQuestCoderForCausalLM",
+    ),
     "mistral": Case("Mistral", "mistral", W),
     "mistral nemo": Case("Mistral", "mistral", {"sliding_window": None, "head_dim": 12}),
     "ministral": Case(

@@ -57,4 +57,17 @@ NEWER: dict[str, Case] = {
             "rope_theta": 640000,
         },
     ),
+    "TeleChat 3": of("telechat3", model_type="telechat3", attention_bias=False, mlp_bias=False, rope_theta=10000.0),
+    "IQuest-Coder": of(
+        "iquest coder",
+        model_type="iquestcoder",
+        clip_qkv=None,
+        head_dim=12,
+        rms_norm_eps=1e-5,
+        rope_scaling=None,
+        rope_theta=10000.0,
+        use_sliding_window=False,
+        sliding_window=None,
+        max_window_layers=0,
+    ),
 }

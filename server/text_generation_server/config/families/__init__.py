@@ -15,7 +15,7 @@ from .granite import GRANITE, MINICPM
 from .hunyuan import HUNYUAN
 from .internlm import INTERNLM, INTERNLM2, INTERNLM3
 from .lfm2 import LFM2
-from .llama import LLAMA
+from .llama import IQUEST_CODER, LLAMA, TELECHAT3
 from .mamba import FALCON_MAMBA, JAMBA, MAMBA
 from .mamba2 import BAMBA, MAMBA2
 from .media import WITH_MEDIA, text_part
@@ -60,6 +60,7 @@ FAMILIES: dict[str, Family] = {
     "GlmForCausalLM": GLM,
     "GraniteForCausalLM": GRANITE,
     "HunYuanDenseV1ForCausalLM": HUNYUAN,
+    "IQuestCoderForCausalLM": IQUEST_CODER,
     "InternLM2ForCausalLM": INTERNLM2,
     "InternLM3ForCausalLM": INTERNLM3,
     "InternLMForCausalLM": INTERNLM,
@@ -93,6 +94,7 @@ FAMILIES: dict[str, Family] = {
     "StableLMEpochForCausalLM": STABLELM,
     "StableLmForCausalLM": STABLELM,
     "Starcoder2ForCausalLM": STARCODER2,
+    "TeleChat3ForCausalLM": TELECHAT3,
     "YiForCausalLM": LLAMA,
     "YoutuForCausalLM": YOUTU,
 }
