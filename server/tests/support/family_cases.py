@@ -161,6 +161,53 @@ def _mimo(state: State, raw: Raw) -> tuple[State, Raw]:
     return {**state, "model.mtp_layers.0.input_proj.weight": torch.ones(32, 64)}, raw
 
 
+BLOCKS: list[Raw] = [
+    {"attention": {"n_heads_in_group": 2, "no_op": False}, "ffn": {"ffn_mult": 13.0, "no_op": False}},
+    {"attention": {"no_op": True}, "ffn": {"intermediate_size": 24, "no_op": False}},
+    {"attention": {"n_heads_in_group": 4}, "ffn": {"no_op": True}},
+    {"attention": {"no_op": True, "n_heads_in_group": None}, "ffn": {"no_op": True, "ffn_mult": None}},
+    {"attention": {"n_heads_in_group": 1, "num_sink_tokens": None}, "ffn": {"ffn_mult": 20.0}},
+]
+INNERS = (512, 24, 0, 0, 512)
+"""Sizes of networks: 13 and 20 times 32 times two thirds, up to the next multiple of 256."""
+
+
+def of_blocks(model: torch.nn.Module) -> None:
+    """Makes Llama of 4 key and value heads and inner size 512 compute what `BLOCKS` say."""
+    with torch.no_grad():
+        for layer, block, inner in zip(model.get_submodule("model.layers").children(), BLOCKS, INNERS, strict=True):
+            layer.get_submodule("mlp.down_proj").weight[:, inner:] = 0
+            if block["attention"].get("no_op"):
+                layer.get_submodule("self_attn.o_proj").weight.zero_()
+                continue
+            for name in ("k_proj", "v_proj"):
+                heads = layer.get_submodule(f"self_attn.{name}").weight.view(
+                    -1, block["attention"]["n_heads_in_group"], 8, 32
+                )
+                heads.copy_(heads[:, :1].clone().expand_as(heads))
+
+
+def _decilm(state: State, raw: Raw) -> tuple[State, Raw]:
+    """Leaves out what layers do not have."""
+    kept: State = {}
+    for name, tensor in state.items():
+        if (found := re.search(r"layers\.(\d)\.(.*)", name)) is None:
+            kept[name] = tensor
+            continue
+        index, end = int(found[1]), found[2]
+        block, inner = BLOCKS[index], INNERS[index]
+        is_attention = end.startswith(("self_attn", "input_layernorm"))
+        if block["attention" if is_attention else "ffn"].get("no_op"):
+            continue
+        if "k_proj" in end or "v_proj" in end:
+            tensor = tensor.view(-1, block["attention"]["n_heads_in_group"], 8, 32)[:, 0].reshape(-1, 32)
+        if "gate_proj" in end or "up_proj" in end:
+            tensor = tensor[:inner]
+        kept[name] = tensor[:, :inner] if "down_proj" in end else tensor
+    gone = {"intermediate_size": None, "num_key_value_heads": None}
+    return renamed("DeciLMForCausalLM", block_configs=BLOCKS, model_type="nemotron-nas", **gone)(kept, raw)
+
+
 GPT = {"n_embd": 32, "n_head": 4, "n_layer": 3, "n_positions": 64}
 NO_SIZES = dict.fromkeys(
     (
@@ -190,6 +237,14 @@ CASES: dict[str, Case] = {
         {"head_dim": 12, "rms_norm_eps": 1e-5},
         renamed("IQuestCoderForCausalLM", clip_qkv=None, use_sliding_window=False, rms_norm_eps=...),
         architecture="IQuestCoderForCausalLM",
+    ),
+    "decilm": Case(
+        "DeciLM (Nemotron Super 49B, Ultra 253B)",
+        "llama",
+        {"num_hidden_layers": 5, "num_key_value_heads": 4, "intermediate_size": 512},
+        _decilm,
+        prepare=of_blocks,
+        architecture="DeciLMForCausalLM",
     ),
     "mistral": Case("Mistral", "mistral", W),
     "mistral nemo": Case("Mistral", "mistral", {"sliding_window": None, "head_dim": 12}),

@@ -4,7 +4,7 @@ import dataclasses
 
 from support.families import Case
 from support.family_cases import CASES
-from support.published import LATENT, LLAMA, LOCAL, file, own
+from support.published import LATENT, LLAMA, LLAMA3, LOCAL, file, own
 
 MIXTURE = {**LLAMA, "head_dim": 8, "num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 20}
 GROWING = {
@@ -69,5 +69,48 @@ NEWER: dict[str, Case] = {
         use_sliding_window=False,
         sliding_window=None,
         max_window_layers=0,
+    ),
+    "Nemotron Super 49B": file(
+        dataclasses.replace(
+            CASES["decilm"], values={**CASES["decilm"].values, "rope_parameters": {**LLAMA3, "rope_theta": 5e5}}
+        ),
+        {
+            **LLAMA,
+            "architectures": ["DeciLMForCausalLM"],
+            "model_type": "nemotron-nas",
+            "num_hidden_layers": 5,
+            "num_key_value_heads": None,
+            "intermediate_size": None,
+            "block_configs": [
+                {
+                    "attention": {
+                        "n_heads_in_group": group,
+                        "no_op": group is None,
+                        "num_sink_tokens": None,
+                        "replace_with_linear": False,
+                        "sparsify": None,
+                        "unshifted_sink": False,
+                        "use_prefill_window_in_sink_attention": False,
+                        "window_length": None,
+                    },
+                    "ffn": {
+                        "ffn_mult": mult,
+                        "intermediate_size": inner,
+                        "no_op": mult is inner,
+                        "replace_with_linear": False,
+                        "sparsify": None,
+                    },
+                }
+                for group, mult, inner in (
+                    (2, 13.0, None),
+                    (None, None, 24),
+                    (4, None, None),
+                    (None, None, None),
+                    (1, 20.0, None),
+                )
+            ],
+            "rope_scaling": LLAMA3,
+            "rope_theta": 500000.0,
+        },
     ),
 }

@@ -3,6 +3,7 @@
 from .baichuan import BAICHUAN
 from .bloom import BLOOM, MPT
 from .cohere import COHERE, COHERE2
+from .decilm import DECILM
 from .deepseek import YOUTU
 from .exaone import EXAONE3, EXAONE4
 from .falcon import FALCON
@@ -45,6 +46,7 @@ FAMILIES: dict[str, Family] = {
     "ChatGLMModel": CHATGLM,
     "Cohere2ForCausalLM": COHERE2,
     "CohereForCausalLM": COHERE,
+    "DeciLMForCausalLM": DECILM,
     "Exaone4ForCausalLM": EXAONE4,
     "ExaoneForCausalLM": EXAONE3,
     "FalconForCausalLM": FALCON,
