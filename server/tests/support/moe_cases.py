@@ -133,6 +133,27 @@ MOE_CASES: dict[str, Case] = {
         {**GLM, "n_group": 4, "topk_group": 2, "n_shared_experts": 2, "attention_bias": True, "norm_topk_prob": False},
         prepare=with_corrections,
     ),
+    "k-exaone": Case(
+        "K-EXAONE",
+        "exaone_moe",
+        {**QWEN, "head_dim": 8, "sliding_window": 4, "sliding_window_pattern": 2, "n_group": 2, "topk_group": 1},
+        renamed("ExaoneMoEForCausalLM"),
+        prepare=with_corrections,
+        architecture="ExaoneMoEForCausalLM",
+    ),
+    "k-exaone types": Case(
+        "K-EXAONE",
+        "exaone_moe",
+        {
+            **QWEN,
+            "sliding_window": 4,
+            "sliding_window_pattern": 2,
+            "num_shared_experts": 2,
+            "mlp_layer_types": ["sparse", "dense", "sparse"],
+            "layer_types": ["full_attention", "sliding_attention", "sliding_attention"],
+        },
+        prepare=with_corrections,
+    ),
     "granite moe": Case(
         "Granite MoE",
         "granitemoe",

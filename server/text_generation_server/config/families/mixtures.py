@@ -2,6 +2,7 @@
 
 from .dbrx import DBRX
 from .deepseek import DEEPSEEK_V2, DEEPSEEK_V3, MISTRAL4
+from .exaone import EXAONE_MOE
 from .family import Family
 from .glm_moe import GLM4_MOE, GLM4_MOE_LITE
 from .gpt_oss import GPT_OSS
@@ -18,6 +19,8 @@ MIXTURES: dict[str, Family] = {
     "DbrxForCausalLM": DBRX,
     "DeepseekV2ForCausalLM": DEEPSEEK_V2,
     "DeepseekV3ForCausalLM": DEEPSEEK_V3,
+    "ExaoneMoEForCausalLM": EXAONE_MOE,
+    "ExaoneMoeForCausalLM": EXAONE_MOE,
     "Glm4MoeForCausalLM": GLM4_MOE,
     "Glm4MoeLiteForCausalLM": GLM4_MOE_LITE,
     "GptOssForCausalLM": GPT_OSS,
