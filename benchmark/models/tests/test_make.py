@@ -41,6 +41,7 @@ PARAMETERS = {
     "MiMo-7B": 7_622_619_136,  # without its layer that guesses further tokens
     "IQuest-Coder-40B": 39_794_283_520,
     "K-EXAONE-236B-A23B": 236_571_150_336,
+    "Solar-Open-100B": 102_651_793_408,
 }
 GLM = {"model_type": "glm4_moe", "n_shared_experts": 1, "num_nextn_predict_layers": 0}
 OF_OTHER_CLASSES = {

@@ -133,6 +133,7 @@ MOE_CASES: dict[str, Case] = {
         {**GLM, "n_group": 4, "topk_group": 2, "n_shared_experts": 2, "attention_bias": True, "norm_topk_prob": False},
         prepare=with_corrections,
     ),
+    "solar open": Case("Solar Open", "solar_open", {**GLM, "n_group": 4, "topk_group": 2}, prepare=with_corrections),
     "k-exaone": Case(
         "K-EXAONE",
         "exaone_moe",

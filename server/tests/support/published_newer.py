@@ -62,6 +62,19 @@ NEWER: dict[str, Case] = {
         num_nextn_predict_layers=1,
         rope_parameters={"rope_theta": 1000000, "rope_type": "default"},
     ),
+    "Solar Open": own(
+        "solar_open",
+        {**LLAMA, "head_dim": 8, "moe_intermediate_size": 20, "n_routed_experts": 6, "num_experts_per_tok": 2},
+        n_shared_experts=1,
+        n_group=1,
+        topk_group=1,
+        norm_topk_prob=True,
+        partial_rotary_factor=1.0,
+        routed_scaling_factor=1.0,
+        rope_theta=1000000,
+        rope_scaling={"factor": 2.0, "original_max_position_embeddings": 32, "rope_type": "yarn", "type": "yarn"},
+        max_position_embeddings=64,
+    ),
     "MiMo 7B": file(
         dataclasses.replace(CASES["mimo"], values={"rope_parameters": {"rope_theta": 640000}}),
         {

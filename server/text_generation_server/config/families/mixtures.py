@@ -4,7 +4,7 @@ from .dbrx import DBRX
 from .deepseek import DEEPSEEK_V2, DEEPSEEK_V3, MISTRAL4
 from .exaone import EXAONE_MOE
 from .family import Family
-from .glm_moe import GLM4_MOE, GLM4_MOE_LITE
+from .glm_moe import GLM4_MOE, GLM4_MOE_LITE, SOLAR_OPEN
 from .gpt_oss import GPT_OSS
 from .granite_hybrid import GRANITE_HYBRID
 from .granite_moe import GRANITE_MOE
@@ -38,5 +38,6 @@ MIXTURES: dict[str, Family] = {
     "Qwen3MoeForCausalLM": QWEN3_MOE,
     "Qwen3NextForCausalLM": QWEN3_NEXT,
     "Qwen3_5MoeForCausalLM": QWEN3_5_MOE,
+    "SolarOpenForCausalLM": SOLAR_OPEN,
 }
 """By the model class that `architectures` names."""
