@@ -155,6 +155,7 @@ MOE_CASES: dict[str, Case] = {
         },
         prepare=with_corrections,
     ),
+    "hy3": Case("Hy3", "hy_v3", {**QWEN, "head_dim": 8, "num_shared_experts": 2}, prepare=with_corrections),
     "granite moe": Case(
         "Granite MoE",
         "granitemoe",

@@ -75,6 +75,23 @@ NEWER: dict[str, Case] = {
         rope_scaling={"factor": 2.0, "original_max_position_embeddings": 32, "rope_type": "yarn", "type": "yarn"},
         max_position_embeddings=64,
     ),
+    "Hy3": own(
+        "hy_v3",
+        MIXTURE,
+        enable_attention_fp32_softmax=False,
+        enable_lm_head_fp32=True,
+        enable_moe_fp32_combine=False,
+        expert_hidden_dim=20,
+        first_k_dense_replace=1,
+        moe_router_enable_expert_bias=True,
+        moe_router_use_sigmoid=True,
+        num_nextn_predict_layers=1,
+        num_shared_experts=1,
+        qk_norm=True,
+        route_norm=True,
+        router_scaling_factor=2.826,
+        rope_parameters={"rope_theta": 11158840.0, "rope_type": "default"},
+    ),
     "MiMo 7B": file(
         dataclasses.replace(CASES["mimo"], values={"rope_parameters": {"rope_theta": 640000}}),
         {

@@ -8,7 +8,7 @@ from .glm_moe import GLM4_MOE, GLM4_MOE_LITE, SOLAR_OPEN
 from .gpt_oss import GPT_OSS
 from .granite_hybrid import GRANITE_HYBRID
 from .granite_moe import GRANITE_MOE
-from .hunyuan_moe import HUNYUAN_MOE
+from .hunyuan_moe import HUNYUAN_MOE, HY3
 from .lfm2 import LFM2_MOE
 from .mixtral import MINIMAX_M2, MIXTRAL
 from .phi_moe import PHI_MOE
@@ -26,6 +26,7 @@ MIXTURES: dict[str, Family] = {
     "GptOssForCausalLM": GPT_OSS,
     "GraniteMoeForCausalLM": GRANITE_MOE,
     "GraniteMoeHybridForCausalLM": GRANITE_HYBRID,
+    "HYV3ForCausalLM": HY3,
     "HunYuanMoEV1ForCausalLM": HUNYUAN_MOE,
     "Lfm2MoeForCausalLM": LFM2_MOE,
     "MiniMaxM2ForCausalLM": MINIMAX_M2,
