@@ -43,6 +43,7 @@ PARAMETERS = {
     "K-EXAONE-236B-A23B": 236_571_150_336,
     "Solar-Open-100B": 102_651_793_408,
     "Hy3-295B-A21B": 295_033_528_320,
+    "Trinity-Mini": 26_123_974_400,
 }
 GLM = {"model_type": "glm4_moe", "n_shared_experts": 1, "num_nextn_predict_layers": 0}
 OF_OTHER_CLASSES = {

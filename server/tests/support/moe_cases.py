@@ -156,6 +156,19 @@ MOE_CASES: dict[str, Case] = {
         prepare=with_corrections,
     ),
     "hy3": Case("Hy3", "hy_v3", {**QWEN, "head_dim": 8, "num_shared_experts": 2}, prepare=with_corrections),
+    "trinity": Case(
+        "Trinity (AFMoE)",
+        "afmoe",
+        {
+            **QWEN,
+            "num_hidden_layers": 4,
+            "head_dim": 8,
+            "sliding_window": 4,
+            "global_attn_every_n_layers": 2,
+            "route_scale": 1.7,
+            "mup_enabled": True,
+        },
+    ),
     "granite moe": Case(
         "Granite MoE",
         "granitemoe",

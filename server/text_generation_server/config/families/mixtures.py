@@ -1,5 +1,6 @@
 """Model families with mixtures of experts."""
 
+from .afmoe import AFMOE
 from .dbrx import DBRX
 from .deepseek import DEEPSEEK_V2, DEEPSEEK_V3, MISTRAL4
 from .exaone import EXAONE_MOE
@@ -16,6 +17,7 @@ from .qwen3_next import QWEN3_5_MOE, QWEN3_NEXT
 from .qwen_moe import QWEN2_MOE, QWEN3_MOE
 
 MIXTURES: dict[str, Family] = {
+    "AfmoeForCausalLM": AFMOE,
     "DbrxForCausalLM": DBRX,
     "DeepseekV2ForCausalLM": DEEPSEEK_V2,
     "DeepseekV3ForCausalLM": DEEPSEEK_V3,
