@@ -4,6 +4,7 @@ from typing import Any
 
 from support.families import Case, Raw, State
 from support.moe_cases import with_corrections
+from support.relayouts import renamed
 
 LATENT: dict[str, Any] = {
     "num_key_value_heads": 4,
@@ -112,6 +113,21 @@ LATENT_CASES: dict[str, Case] = {
         {**EXPERTS, "n_shared_experts": 1, "first_k_dense_replace": 0, "rope_parameters": GROWING},
         _large3,
         architecture="MistralLarge3ForCausalLM",
+    ),
+    "sarvam latent": Case(
+        "Sarvam 105B",
+        "deepseek_v3",
+        {**EXPERTS, "n_group": 1, "topk_group": 1, "q_lora_rank": None, "rope_parameters": YARN_OF_V3},
+        renamed(
+            "SarvamMLAForCausalLM",
+            model_type="sarvam_mla",
+            num_experts=8,
+            num_shared_experts=2,
+            rope_scaling=YARN_OF_SARVAM,
+            **dict.fromkeys(("n_routed_experts", "n_shared_experts", "n_group", "topk_group", "rope_parameters"), ...),
+        ),
+        prepare=with_corrections,
+        architecture="SarvamMLAForCausalLM",
     ),
     "glm4 moe lite": Case(
         "GLM 4.7 Flash", "glm4_moe_lite", {**EXPERTS, "num_nextn_predict_layers": 0}, prepare=with_corrections

@@ -133,6 +133,14 @@ MOE_CASES: dict[str, Case] = {
         {**GLM, "n_group": 4, "topk_group": 2, "n_shared_experts": 2, "attention_bias": True, "norm_topk_prob": False},
         prepare=with_corrections,
     ),
+    "sarvam": Case(
+        "Sarvam 30B",
+        "glm4_moe",
+        {**GLM, "use_qk_norm": True, "rope_parameters": {"rope_theta": 8e6, "partial_rotary_factor": 1.0}},
+        _bailing("SarvamMoEForCausalLM", use_qkv_bias=False),
+        prepare=with_corrections,
+        architecture="SarvamMoEForCausalLM",
+    ),
     "solar open": Case("Solar Open", "solar_open", {**GLM, "n_group": 4, "topk_group": 2}, prepare=with_corrections),
     "k-exaone": Case(
         "K-EXAONE",

@@ -1,8 +1,9 @@
 """Model families with mixtures of experts."""
 
 from .afmoe import AFMOE
+from .bailing import SARVAM
 from .dbrx import DBRX
-from .deepseek import DEEPSEEK_V2, DEEPSEEK_V3, MISTRAL4
+from .deepseek import DEEPSEEK_V2, DEEPSEEK_V3, MISTRAL4, SARVAM_MLA
 from .exaone import EXAONE_MOE
 from .family import Family
 from .glm_moe import GLM4_MOE, GLM4_MOE_LITE, SOLAR_OPEN
@@ -41,6 +42,8 @@ MIXTURES: dict[str, Family] = {
     "Qwen3MoeForCausalLM": QWEN3_MOE,
     "Qwen3NextForCausalLM": QWEN3_NEXT,
     "Qwen3_5MoeForCausalLM": QWEN3_5_MOE,
+    "SarvamMLAForCausalLM": SARVAM_MLA,
+    "SarvamMoEForCausalLM": SARVAM,
     "SolarOpenForCausalLM": SOLAR_OPEN,
 }
 """By the model class that `architectures` names."""
