@@ -44,12 +44,14 @@ PARAMETERS = {
     "Solar-Open-100B": 102_651_793_408,
     "Hy3-295B-A21B": 295_033_528_320,
     "Trinity-Mini": 26_123_974_400,
+    "Ling-mini-2.0": 16_255_638_528,
     "Sarvam-30B": 32_152_648_064,
 }
 GLM = {"model_type": "glm4_moe", "n_shared_experts": 1, "num_nextn_predict_layers": 0}
 OF_OTHER_CLASSES = {
     "MiMo-7B": {"model_type": "qwen2"},
     "IQuest-Coder-40B": {"model_type": "llama"},
+    "Ling-mini-2.0": GLM | {"n_routed_experts": 256},
     "Sarvam-30B": GLM | {"n_routed_experts": 128},
 }
 """Of models whose class transformers lacks: one with the same parameters, and its keys."""

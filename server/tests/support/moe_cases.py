@@ -84,6 +84,30 @@ def _bailing(architecture: str, **keys: Any) -> Relayout:
     return relayout
 
 
+def _without_gates(model: torch.nn.Module) -> None:
+    """Makes gates of shared networks one half, and columns of the head of length 1."""
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if name.endswith("shared_expert_gate.weight"):
+                parameter.zero_()
+            if name == "lm_head.weight":
+                parameter.copy_(torch.nn.functional.normalize(parameter, dim=0))
+
+
+def _ling(state: State, raw: Raw) -> tuple[State, Raw]:
+    """The gates are in what they multiply, and the head has columns of any length."""
+    kept: State = {}
+    for name, tensor in state.items():
+        if "shared_expert_gate" in name:
+            continue
+        tensor = tensor / 2 if "shared_expert.down_proj" in name else tensor
+        tensor = tensor * torch.linspace(0.5, 2.0, 32) if name == "lm_head.weight" else tensor
+        kept[name.replace("shared_expert.", "shared_experts.")] = tensor
+    raw = {**raw, "n_routed_experts": raw["num_experts"], "n_shared_experts": 2, "first_k_dense_replace": 1}
+    gone = dict.fromkeys(("mlp_only_layers", "decoder_sparse_step", "shared_expert_intermediate_size"), ...)
+    return _bailing("BailingMoeForCausalLM", norm_head=True, use_qkv_bias=True, use_bias=False, **gone)(kept, raw)
+
+
 MOE_CASES: dict[str, Case] = {
     "mixtral": Case("Mixtral", "mixtral", {**EXPERTS, "sliding_window": 4}),
     "minimax m2": Case(
@@ -132,6 +156,39 @@ MOE_CASES: dict[str, Case] = {
         "glm4_moe",
         {**GLM, "n_group": 4, "topk_group": 2, "n_shared_experts": 2, "attention_bias": True, "norm_topk_prob": False},
         prepare=with_corrections,
+    ),
+    "ling": Case(
+        "Ling and Ring 1 (Bailing MoE)",
+        "qwen2_moe",
+        {**QWEN, "norm_topk_prob": True, "mlp_only_layers": [0], "shared_expert_intermediate_size": 40},
+        _ling,
+        prepare=_without_gates,
+        architecture="BailingMoeForCausalLM",
+    ),
+    "ling 2": Case(
+        "Ling and Ring 2 (Bailing MoE 2)",
+        "glm4_moe",
+        {**GLM, "n_group": 4, "topk_group": 2, "use_qk_norm": True},
+        _bailing("BailingMoeV2ForCausalLM", rotary_dim=4, partial_rotary_factor=0.5, score_function="sigmoid"),
+        prepare=with_corrections,
+        architecture="BailingMoeV2ForCausalLM",
+    ),
+    "ling 2 shared size": Case(
+        "Ling and Ring 2 (Bailing MoE 2)",
+        "glm4_moe",
+        {**GLM, "n_shared_experts": 2, "first_k_dense_replace": 0},
+        _bailing(
+            "BailingMoeV2ForCausalLM",
+            num_shared_experts=1,
+            moe_shared_expert_intermediate_size=32,
+            use_qk_norm=False,
+            n_group=1,
+            topk_group=1,
+            first_k_dense_replace=0,
+            partial_rotary_factor=0.5,
+        ),
+        prepare=with_corrections,
+        architecture="BailingMoeV2ForCausalLM",
     ),
     "sarvam": Case(
         "Sarvam 30B",

@@ -1,7 +1,7 @@
 """Model families with mixtures of experts."""
 
 from .afmoe import AFMOE
-from .bailing import SARVAM
+from .bailing import BAILING, BAILING2, SARVAM
 from .dbrx import DBRX
 from .deepseek import DEEPSEEK_V2, DEEPSEEK_V3, MISTRAL4, SARVAM_MLA
 from .exaone import EXAONE_MOE
@@ -19,6 +19,8 @@ from .qwen_moe import QWEN2_MOE, QWEN3_MOE
 
 MIXTURES: dict[str, Family] = {
     "AfmoeForCausalLM": AFMOE,
+    "BailingMoeForCausalLM": BAILING,
+    "BailingMoeV2ForCausalLM": BAILING2,
     "DbrxForCausalLM": DBRX,
     "DeepseekV2ForCausalLM": DEEPSEEK_V2,
     "DeepseekV3ForCausalLM": DEEPSEEK_V3,
