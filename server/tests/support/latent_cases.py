@@ -34,7 +34,7 @@ YARN = {
 }
 YARN_OF_V3 = {**YARN, "mscale": 1.0, "mscale_all_dim": 1.0}
 YARN_OF_SARVAM = {key: value for key, value in YARN_OF_V3.items() if key != "rope_type"} | {"type": "deepseek_yarn"}
-GROWING = {**YARN_OF_V3, "original_max_position_embeddings": 4}
+GROWING = {**YARN_OF_V3, "factor": 16.0, "original_max_position_embeddings": 4}
 GROWING["llama_4_scaling_beta"] = 0.5
 """Queries grow with their position from the fifth on."""
 LONGROPE = {

@@ -58,7 +58,7 @@ def with_query_scale(config: JsonObject, rope: RopeSpec) -> RopeSpec:
     """
     of_rope, own = config.child("rope_parameters" if "rope_parameters" in config else "rope_scaling"), "llama_4_scaling"
     scaling, key = (config.child(own), "beta") if own in config else (of_rope, "llama_4_scaling_beta")
-    if not scaling.plain().get(key):
+    if key not in scaling or scaling.plain()[key] == 0:
         return rope
     length = scaling.integer("original_max_position_embeddings")
     return replace(rope, query_growth=scaling.number(key), query_length=length)
