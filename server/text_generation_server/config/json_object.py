@@ -72,6 +72,11 @@ class JsonObject:
         """What the file has, as it is."""
         return dict(self._values)
 
+    @property
+    def source(self) -> str:
+        """The name of the place it came from."""
+        return self._source
+
     def error(self, key: str, expected: str) -> ConfigurationError:
         """The error for a wrong value of `key`."""
         value = self._get(key)

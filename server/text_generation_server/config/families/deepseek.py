@@ -8,12 +8,14 @@ from typing import Any
 from ...errors import UnsupportedModel
 from ..json_object import JsonObject
 from ..names import TensorNames
+from ..params import MARK
 from ..rope import with_query_scale
 from ..spec import DecoderSpec, MixerSpec, MoeSpec
 from .common import decoder, gated, pre_norm_layer
 from .experts import by_number, divided, groups, mixture, shared_expert_names
 from .family import Family
 from .latent import latent_attention
+from .mistral_names import MISTRAL_NAMES
 
 _SIZES = {
     "kv_lora_rank": 512,
@@ -88,6 +90,8 @@ def _mistral(config: JsonObject) -> DecoderSpec:
 
 
 def _mistral_names(config: JsonObject) -> TensorNames:
+    if MARK in config:
+        return MISTRAL_NAMES
     return replace(shared_expert_names(0)(config), experts_stack=("mlp.experts.gate_up_proj", "mlp.experts.down_proj"))
 
 

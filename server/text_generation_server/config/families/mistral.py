@@ -5,10 +5,13 @@ position.
 from dataclasses import replace
 
 from ..json_object import JsonObject
+from ..names import TensorNames
+from ..params import MARK
 from ..rope import with_query_scale
 from ..spec import DecoderSpec
 from .common import attention, by_layer_type, decoder, gated, pre_norm_layer, window, with_mixer
 from .family import Family
+from .mistral_names import MISTRAL_NAMES
 
 _DEFAULTS = {"sliding_window": 4096, "num_key_value_heads": 8, "max_position_embeddings": 131072}
 
@@ -27,7 +30,9 @@ _ROPE_OF_3 = {
 def _mistral(config: JsonObject) -> DecoderSpec:
     mixer = replace(attention(config), window=window(config))
     if mixer.rope is not None:
-        mixer = replace(mixer, rope=with_query_scale(config, mixer.rope))
+        # Pairs that turn together lie beside each other in Mistral's own files.
+        rope = replace(with_query_scale(config, mixer.rope), interleaved=MARK in config)
+        mixer = replace(mixer, rope=rope)
     return decoder(config, pre_norm_layer(config, mixer, gated(config)))
 
 
@@ -41,6 +46,7 @@ def _ministral(config: JsonObject) -> DecoderSpec:
 MISTRAL = Family(
     "Mistral",
     _mistral,
+    lambda config: MISTRAL_NAMES if MARK in config else TensorNames(),
     defaults={**_DEFAULTS, "head_dim": None},
     unread=("attention_bias", "mlp_bias", "partial_rotary_factor"),
 )

@@ -61,6 +61,8 @@ class Fp8:
     """The largest number of a token is taken as at most this when its scale is measured."""
     online: bool = False
     """Stored with 16 bits, quantised while it is read."""
+    mark: str = ""
+    """A tensor without which a module is stored with 16 bits, where the configuration lists no exceptions."""
 
     @property
     def align(self) -> int:
@@ -201,6 +203,8 @@ class Schemes:
         scheme, usual = self.of(module), self.usual
         if self.online:
             return scheme
+        if isinstance(scheme, Fp8) and scheme.mark:
+            return scheme if has(f"{module}.{scheme.mark}") else None
         if isinstance(scheme, Packed):
             return None if scheme.stored(module, has) is False else scheme
         is_usual = scheme is None and isinstance(usual, Packed) and usual.stored(module, has) is True

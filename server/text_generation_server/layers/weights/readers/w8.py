@@ -23,8 +23,10 @@ from .codes import Codes
 from .reader import StoredReader
 
 _FLOATS = (torch.float32, torch.float16, torch.bfloat16, torch.float8_e8m0fnu)
-_INPUT_SCALES = ("input_scale", "act_scale", "activation_scale")
-"""What tools call it, the last one Transformers."""
+_INPUT_SCALES = ("input_scale", "act_scale", "activation_scale", "qscale_act")
+"""What tools call it, then Transformers and Mistral."""
+_SCALES = ("weight_scale_inv", "qscale_weight", "weight_scale")
+"""All mean what weights are multiplied by."""
 _RANDOM_SCALE = 1 / 16
 """Of inputs, where weights are random: activations of such models are about 1."""
 _ROWS_AT_ONCE = 1024
@@ -187,9 +189,9 @@ def _cut(rows: Tensor, block: RowBlock) -> Tensor:
 
 
 def _scale_name(source: WeightSource, name: str) -> str:
-    """Both names mean what weights are multiplied by."""
-    inverse = f"{name}.weight_scale_inv"
-    return inverse if source.has(inverse) else f"{name}.weight_scale"
+    """The one that is there, or else the usual one."""
+    names = [f"{name}.{scale}" for scale in _SCALES]
+    return next((each for each in names if source.has(each)), names[-1])
 
 
 def _row_scales(source: WeightSource, block: RowBlock) -> Tensor:
