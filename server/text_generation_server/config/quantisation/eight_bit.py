@@ -7,6 +7,8 @@ from .compressed_tensors import kv_cache_scheme
 from .refusal import refused
 from .schemes import BLOCK, Fp8, KvCacheType, Packed, PackedFormat, Rule, Schemes, exceptions
 
+SCALE = "weight_scale_name"
+"""A key that files made from `params.json` have: what lies beside every matrix of 8 bits, and beside no other."""
 _ACTIVATIONS = {"dynamic": "dynamic", "static": "static"}
 _SKIP_KEYS = ("ignored_layers", "modules_to_not_convert")
 _BNB_BLOCK = 64
@@ -22,7 +24,11 @@ def fp8(config: JsonObject) -> Schemes:
     blocks = "weight_block_size" in config
     if blocks and (size := config.integers("weight_block_size", 2, 2**20)) != (BLOCK, BLOCK):
         raise refused("weight_block_size", f"blocks of {size[0]} x {size[1]}", "128 x 128 is")
-    scheme = Fp8("block" if blocks else "tensor", "static" if is_static and not blocks else "dynamic")
+    scheme = Fp8(
+        "block" if blocks else "tensor",
+        "static" if is_static and not blocks else "dynamic",
+        mark=config.string(SCALE, default=""),
+    )
     skipped = exceptions(name for key in _SKIP_KEYS for name in config.strings(key))
     # The LM head keeps 16 bits, though lists of exceptions often omit it.
     # AutoFP8 names no type of the KV cache, which has the type of the weights.
