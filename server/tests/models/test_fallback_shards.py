@@ -23,7 +23,7 @@ from text_generation_server.config.json_object import JsonObject
 from text_generation_server.errors import ConfigurationError, UnsupportedModel
 from text_generation_server.models import CausalLM
 from text_generation_server.models.fallback import check_runnable
-from text_generation_server.models.fallback.checks import rehearsed
+from text_generation_server.models.fallback.checks import try_out
 from text_generation_server.models.fallback.interfaces import SERVING
 
 
@@ -118,7 +118,7 @@ def test_attention_that_mixes_heads_is_whole_on_each_rank(
 def test_a_sparse_gate_leaves_the_other_networks_shared() -> None:
     """Of Gemma 3n, which has both."""
     config = config_of("Gemma3nForCausalLM", **GEMMA_3N)
-    _, sharding, _ = rehearsed(config, thread_groups(2)[1], torch.float32)
+    _, sharding, _ = try_out(config, thread_groups(2)[1], torch.float32)
     shared = [bool(sharding.cuts[f"model.layers.{index}.mlp.down_proj.weight"].ranges) for index in range(5)]
     assert shared == [sparsity == 0 for sparsity in GEMMA_3N["activation_sparsity_pattern"]]
 

@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_leaves
 from transformers import PreTrainedModel
 
 from ...config.fallback import unsupported
-from .rehearsal import AttentionCall, Recorder, explained
+from .dry_run import AttentionCall, Recorder, explained
 from .skeleton import decoder_name
 
 Shapes = tuple[tuple[int, ...], ...]
