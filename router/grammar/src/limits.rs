@@ -13,8 +13,8 @@ pub struct CompilerLimits {
     pub threads: NonZero<usize>,
     /// Sources that may wait for a thread; further ones are refused.
     pub queue: usize,
-    /// How long a request waits for its grammar, its time in the queue included; and how long a thread may compile one
-    /// before it counts as stuck and another takes its place.
+    /// How long a grammar may wait for a thread, and how long a thread may compile it before the request is refused and
+    /// the thread counts as stuck and another takes its place.
     pub time: Duration,
     /// Stuck threads that are replaced. Further ones leave fewer threads; where none is left new grammars are refused.
     pub replaced_threads: usize,
