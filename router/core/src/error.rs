@@ -147,7 +147,7 @@ pub enum ValidationError {
     BadWordsSupport,
     #[error("grammar is not supported")]
     GrammarSupport,
-    #[error("grammar is not valid: {0}")]
+    #[error("`grammar` is not valid: {0}")]
     Grammar(GrammarError),
     #[error("`adapter_id` is not supported: this server was started without LoRA adapters")]
     AdapterId,

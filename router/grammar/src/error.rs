@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 /// Every one of these belongs to one request (or, `Vocabulary`, to the model's files); none of them harms another.
-/// `part` names the source: "the JSON schema", "the regex", "the list of choices", "the Lark grammar" or "the EBNF
-/// grammar".
+/// `part` names the source: "the JSON schema", "the regex", "the list of choices", "the Lark grammar", "the EBNF
+/// grammar" or "the grammar of the tools".
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum GrammarError {
     /// The source is wrong, or nothing can match it.
