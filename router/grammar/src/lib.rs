@@ -25,6 +25,7 @@ pub use compiler::Compiler;
 pub use error::GrammarError;
 pub use grammar::Grammar;
 pub use limits::CompilerLimits;
+pub use lower::check_types;
 pub use mask::{Mask, MaskForm};
 pub use matcher::Matcher;
 pub use source::GrammarSource;

@@ -4,7 +4,7 @@ use std::hash::{Hash, Hasher};
 
 use serde_json::{Map, Value};
 
-use crate::{GrammarError, lower};
+use crate::GrammarError;
 
 /// The rule that an output follows, as clients send it.
 #[derive(Debug, Clone)]
@@ -50,15 +50,6 @@ impl GrammarSource {
                 reason: "it must be an object".to_owned(),
             }),
         }
-    }
-
-    /// Refuses a schema that names a type that JSON has not, before it becomes part of another source, whose errors would
-    /// not say where it came from.
-    ///
-    /// # Errors
-    /// `Invalid`, with the place.
-    pub fn check_types(schema: &Value) -> Result<(), GrammarError> {
-        lower::check_types(schema)
     }
 
     /// A grammar in Lark or EBNF: what has `::=` is EBNF.

@@ -7,7 +7,8 @@ mod lark;
 use llguidance::api::TopLevelGrammar;
 use serde_json::Value;
 
-pub(crate) use json::{check_types, warning};
+pub use json::check_types;
+pub(crate) use json::warning;
 
 use self::json::Relaxed;
 use crate::{CompilerLimits, GrammarError, GrammarSource, Vocabulary};

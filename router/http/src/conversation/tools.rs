@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 use text_generation_formats::{MAX_TOOL_NAME, Tool, ToolChoice, ToolKind, is_tool_name};
-use text_generation_grammar::GrammarSource;
+use text_generation_grammar::check_types;
 
 use crate::bounds::MAX_TOOLS;
 use crate::error::ApiError;
@@ -171,7 +171,7 @@ impl OfferedTool {
             return Ok(());
         };
         let field = &self.parameters_field;
-        GrammarSource::check_types(schema)
+        check_types(schema)
             .map_err(|error| refused(&format!("`{field}` is not valid: {error}")))?;
         let is_object = match schema.get("type") {
             None => true,

@@ -308,6 +308,7 @@ async fn a_form_that_cannot_be_used_is_named_as_it_was_sent() {
     for (param, keys) in [
         ("guided_regex", json!({"guided_regex": "("})),
         ("guided_json", json!({"guided_json": false})),
+        ("guided_json", json!({"guided_json": {"type": "dict"}})),
         (
             "guided_grammar",
             json!({"guided_grammar": "start: nothing"}),
@@ -327,6 +328,9 @@ async fn a_form_that_cannot_be_used_is_named_as_it_was_sent() {
                 (422, &json!(param)),
                 "{answer}"
             );
+            let message = answer["error"]["message"].as_str().unwrap_or_default();
+            let expected = format!("Input validation error: `{param}` is not valid: ");
+            assert!(message.starts_with(&expected), "{answer}");
         }
     }
 }

@@ -13,7 +13,7 @@ mod types;
 
 use serde_json::{Map, Value, json};
 
-pub(crate) use types::check as check_types;
+pub use types::check as check_types;
 
 use crate::{CompilerLimits, GrammarError};
 

@@ -8,8 +8,12 @@ const TYPES: [&str; 7] = [
     "object", "array", "string", "integer", "number", "boolean", "null",
 ];
 
-/// Refuses a wrong `type` in the parts of a schema that are enforced, and names its place.
-pub(crate) fn check(schema: &Value) -> Result<(), GrammarError> {
+/// Refuses a wrong `type` in the parts of a schema that are enforced, and names its place. Whoever makes a schema part
+/// of another source asks first: the errors of that source would not say where the schema came from.
+///
+/// # Errors
+/// `Invalid`, with the place.
+pub fn check(schema: &Value) -> Result<(), GrammarError> {
     match wrong(schema, "") {
         None => Ok(()),
         Some(reason) => Err(super::super::invalid(super::super::SCHEMA, reason)),
