@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Literal, get_args
 
-from ..errors import ModelFilesError, UnsupportedModel
+from ..errors import ModelFilesError
 from .json_object import JsonObject
 from .tokenizer import eos_token_id
 
@@ -27,13 +27,6 @@ def architecture_of(config: JsonObject) -> str:
     if not names:
         raise config.error("architectures", 'a list with the model class, for example ["LlamaForCausalLM"]')
     return names[0]
-
-
-def quantised(method: str) -> UnsupportedModel:
-    """The error for a checkpoint in a format that is not read."""
-    return UnsupportedModel(
-        f"`quantization_config` in config.json: checkpoints quantised by {method!r} are not supported"
-    )
 
 
 def stored_dtype(config: JsonObject) -> Dtype | None:

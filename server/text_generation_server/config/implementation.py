@@ -30,8 +30,4 @@ def read_model_config(folder: Path, impl: ModelImpl = "auto", quantize: str | No
             f"architecture {architecture!r} cannot run with --model-impl transformers, which takes `...ForCausalLM` "
             f"classes; {supported()}"
         )
-    if quantize:
-        raise UnsupportedModel(
-            f"--quantize {quantize} does not apply to {architecture}, which runs through Transformers: leave it out"
-        )
-    return parse_fallback_config(config, generation, folder)
+    return parse_fallback_config(config, generation, folder).quantised(quantize)

@@ -16,7 +16,9 @@ from .skeleton import Given
 class FallbackModel(CausalLM):
     """See `CausalLM`; `loading.py` puts one together."""
 
-    def __init__(self, model: PreTrainedModel, path: str, step: Step, caches: Sequence[CacheShape]) -> None:
+    def __init__(
+        self, model: PreTrainedModel, path: str, step: Step, caches: Sequence[CacheShape], copies: Copies
+    ) -> None:
         """`path`: where the decoder is."""
         settings = model.config.get_text_config()
         self._decoder: nn.Module = model.get_submodule(path)
@@ -34,7 +36,7 @@ class FallbackModel(CausalLM):
         self.caches = caches
         self.states = ()
         self.bytes_per_position = 0
-        self.copies = Copies(self.dtype)
+        self.copies = copies
         self.dense_products = 0
 
     def reserve_positions(self, count: int) -> None:

@@ -2,5 +2,6 @@
 
 from .loading import load_experts
 from .part import ExpertPart, shared_experts
+from .stacking import stack
 
-__all__ = ["ExpertPart", "load_experts", "shared_experts"]
+__all__ = ["ExpertPart", "load_experts", "shared_experts", "stack"]

@@ -12,7 +12,6 @@ from text_generation_kernels import ExpertMatrix, pack_codes
 from ....weights import Slice
 from .. import mxfp4
 from ..blocks import RowBlock
-from ..checkpoint import Checkpoint
 from ..formats.packing import halves
 from ..readers import Codes, QuantisedReader, reader_of
 from .part import ExpertPart, shared_experts
@@ -65,16 +64,11 @@ def _begins_with_group(part: ExpertPart, down: QuantisedReader) -> bool:
     return all(down.begins_group(inner, part.start) for inner in sizes if inner)
 
 
-def _multiplies_codes(checkpoint: Checkpoint) -> bool:
-    """The MoE kernels multiply quantised weights by 16-bit inputs."""
-    return not checkpoint.source.empty((0,)).is_cuda or checkpoint.dtype.itemsize == 2
-
-
 def _has_blocks(part: ExpertPart) -> bool:
     """Whether the files have MXFP4 that kernels read."""
     checkpoint, name = part.checkpoint, part.name(part.checkpoint.names.expert_gate)
     is_stored = checkpoint.source.has(f"{name}_blocks") and reader_of(checkpoint, name).has_codes(name)
-    return is_stored and part.start % mxfp4.BLOCK == 0 and _multiplies_codes(checkpoint)
+    return is_stored and part.start % mxfp4.BLOCK == 0 and checkpoint.experts_take_codes
 
 
 def _readers(part: ExpertPart, networks: Sequence[_Network]) -> _Readers | None:
@@ -82,7 +76,7 @@ def _readers(part: ExpertPart, networks: Sequence[_Network]) -> _Readers | None:
     their schemes differ, or the MoE kernels do not read a scheme.
     """
     checkpoint = part.checkpoint
-    if not _multiplies_codes(checkpoint):
+    if not checkpoint.experts_take_codes:
         return None
     found: list[set[QuantisedReader]] = [set(), set()]
     for stored, inner, at in networks:
