@@ -107,6 +107,7 @@ def assert_is_the_class(
         "awq",
         "compressed-tensors, w4a16, asymmetric",
         "compressed-tensors, mxfp4",
+        "compressed-tensors, mxfp8",
         "bitsandbytes, nf4",
         "bitsandbytes, int8",
     ],
@@ -116,6 +117,20 @@ def test_codes_in_groups_compute_what_they_stand_for(
 ) -> None:
     meant = write_packed(plain, tmp_path / "packed", CASES[kind])
     assert_is_the_class(name, tmp_path / "packed", meant, tmp_path, monkeypatch)
+
+
+@pytest.mark.parametrize("kind", ["compressed-tensors, nvfp4", "modelopt, nvfp4", "modelopt, mixed"])
+def test_floats_of_4_bits_compute_what_they_stand_for(
+    folder_of: Callable[[str], Path], kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    meant = write_packed(folder_of("helium"), tmp_path / "packed", CASES[kind])
+    assert_is_the_class("helium", tmp_path / "packed", meant, tmp_path, monkeypatch)
+
+
+def test_experts_in_floats_of_4_bits_are_refused_with_a_remedy(folder_of: Callable[[str], Path], tmp_path: Path) -> None:
+    write_packed(folder_of("olmoe"), tmp_path / "packed", CASES["modelopt, nvfp4"])
+    with pytest.raises(UnsupportedModel, match=r"experts in NVFP4 .* use a checkpoint whose experts have FP8"):
+        load(tmp_path / "packed")
 
 
 @pytest.mark.parametrize("strategy", EIGHT_BIT)

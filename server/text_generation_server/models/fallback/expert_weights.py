@@ -16,7 +16,7 @@ def read_experts(
     checkpoint: ClassCheckpoint, module: nn.Module, name: str, adds_bias: bool
 ) -> tuple[ExpertMatrix, ExpertMatrix]:
     """Both matrices of all experts of the module `name`, or this rank's part of them. `adds_bias`: whether this rank
-    adds that of the second. Raises ModelFilesError.
+    adds that of the second. Raises ModelFilesError or UnsupportedModel.
     """
     biases = [
         checkpoint.read(f"{name}.{each}_bias") if getattr(module, f"{each}_bias", None) is not None else None
@@ -34,13 +34,15 @@ def read_experts(
 
 def _reader(checkpoint: ClassCheckpoint, name: str) -> QuantisedReader | None:
     """That of all matrices of a stack. None: they have 16 bits, their schemes differ, or the MoE kernels do not read
-    this rank's part of them.
+    this rank's part of them. Raises UnsupportedModel.
     """
+    modules = {module_of(each) for part in checkpoint.stored(name).parts for each in part}
+    checkpoint.matrices.schemes.check_experts(modules)
     if not checkpoint.matrices.experts_take_codes:
         return None
     start, (_, outputs, inputs) = _first_input(checkpoint, name), _whole(checkpoint, name)
     found: set[QuantisedReader] = set()
-    for each in {module_of(each) for part in checkpoint.stored(name).parts for each in part}:
+    for each in modules:
         reader = reader_of(checkpoint.matrices, each)
         if not isinstance(reader, QuantisedReader) or not reader.reads_expert(each, (outputs, inputs), start):
             return None

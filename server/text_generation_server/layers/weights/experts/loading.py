@@ -36,12 +36,14 @@ class Experts(NamedTuple):
 
 def load_experts(part: ExpertPart) -> Experts:
     """The shared network is left out where routed experts are quantised and it is not stored as they are: checkpoints
-    often keep it with 16 bits, which all of them would have to have to be one matrix. Raises ModelFilesError.
+    often keep it with 16 bits, which all of them would have to have to be one matrix. Raises ModelFilesError, and
+    UnsupportedModel for experts in a scheme that no kernel reads.
     """
     checkpoint = part.checkpoint
     is_each = checkpoint.names.experts_layout == "each"
     if not is_each and _has_blocks(part):
         return Experts(*_blocks(part), has_shared=False)
+    checkpoint.schemes.check_experts(name for names, _, _ in _routed(part) for name in names)
     readers = _readers(part, _routed(part)) if is_each or checkpoint.makes_quantised else None
     # Ranks that differ in where their shards begin must agree about this.
     if readers is not None and not _shares(part, readers):

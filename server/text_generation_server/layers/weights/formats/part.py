@@ -61,7 +61,10 @@ class Part:
 
     def read_scales(self, suffix: str, shape: tuple[int, ...], *cuts: tuple[int, int] | None) -> Tensor:
         """As `read`, of any floating type, as float32. Raises ModelFilesError also for numbers that scale nothing."""
-        scales = self.read(suffix, shape, FLOATS, *cuts).float()
+        return self.finite(suffix, self.read(suffix, shape, FLOATS, *cuts).float())
+
+    def finite(self, suffix: str, scales: Tensor) -> Tensor:
+        """`scales`, of a tensor of the module. Raises ModelFilesError for numbers that scale nothing."""
         if not bool(scales.isfinite().all()):
             raise self.error(suffix, "holds scales that are infinite or not a number")
         return scales

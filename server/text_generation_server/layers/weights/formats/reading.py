@@ -3,7 +3,7 @@
 from torch import Tensor
 
 from ....config.quantisation import Packed
-from . import awq, bitsandbytes, compressed_tensors, gptq, mxfp4
+from . import awq, bitsandbytes, compressed_tensors, gptq, mxfp4, nvfp4
 from .groups import Groups
 from .part import Part
 
@@ -27,6 +27,8 @@ def read_groups(part: Part, scheme: Packed) -> Groups:
             return bitsandbytes.read_int8(part)
         case "mxfp4":
             return mxfp4.read(part)
+        case "nvfp4":
+            return nvfp4.read(part)
         case _:
             raise ValueError(f"{scheme.format} is made while loading and stored nowhere")
 
