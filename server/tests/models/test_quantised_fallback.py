@@ -127,7 +127,9 @@ def test_floats_of_4_bits_compute_what_they_stand_for(
     assert_is_the_class("helium", tmp_path / "packed", meant, tmp_path, monkeypatch)
 
 
-def test_experts_in_floats_of_4_bits_are_refused_with_a_remedy(folder_of: Callable[[str], Path], tmp_path: Path) -> None:
+def test_experts_in_floats_of_4_bits_are_refused_with_a_remedy(
+    folder_of: Callable[[str], Path], tmp_path: Path
+) -> None:
     write_packed(folder_of("olmoe"), tmp_path / "packed", CASES["modelopt, nvfp4"])
     with pytest.raises(UnsupportedModel, match=r"experts in NVFP4 .* use a checkpoint whose experts have FP8"):
         load(tmp_path / "packed")

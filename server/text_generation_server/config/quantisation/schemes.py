@@ -36,7 +36,16 @@ BLOCK = 128
 MX_GROUP = 32
 """Inputs that share a scale in MXFP4 and MXFP8."""
 NVFP4_GROUP = 16
-BESIDE = ("*.input_scale_ub", "*.input_scale", "*.input_global_scale", "*_zero_point", "*.k_scale", "*.v_scale", "*.kv_scale", "*.output_scale")
+BESIDE = (
+    "*.input_scale_ub",
+    "*.input_scale",
+    "*.input_global_scale",
+    "*_zero_point",
+    "*.k_scale",
+    "*.v_scale",
+    "*.kv_scale",
+    "*.output_scale",
+)
 """Tensors that tools write beside quantised matrices, and that need not be read: a bound that the configuration has,
 scales of inputs that keep 16 bits, zeros of what is symmetric, and scales of keys and values that are stored so.
 """

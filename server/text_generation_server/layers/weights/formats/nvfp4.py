@@ -27,7 +27,15 @@ def read(part: Part) -> Groups:
     codes = halves(packed)[:, start % 2 :][:, : stop - start].contiguous()
     types = (torch.float8_e4m3fn,)
     scales = part.read("weight_scale", (outputs, span.count), types, part.rows, span.cut).float()
-    return Groups(codes, part.finite("weight_scale", _whole_scales(part, scales)), None, 4, span.size, span.offset, table=table(codes.device))
+    return Groups(
+        codes,
+        part.finite("weight_scale", _whole_scales(part, scales)),
+        None,
+        4,
+        span.size,
+        span.offset,
+        table=table(codes.device),
+    )
 
 
 def _whole_scales(part: Part, scales: Tensor) -> Tensor:
