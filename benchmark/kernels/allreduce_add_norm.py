@@ -22,8 +22,8 @@ import torch.distributed._symmetric_memory as symmetric_memory
 import torch.multiprocessing as mp
 
 from text_generation_server.config.parallel import ParallelConfig
+from text_generation_server.distributed.algorithms import Algorithm, AlgorithmTable
 from text_generation_server.distributed.group import TensorParallelGroup, init_group
-from text_generation_server.distributed.ways import Way, Ways
 
 EPS = 1e-5
 CALLS, WARM, REPLAYS = 40, 50, 25
@@ -55,7 +55,7 @@ def microseconds(group: TensorParallelGroup, call: Callable[[], None]) -> float:
 
 
 def row(group: TensorParallelGroup, tokens: int, hidden: int) -> dict[str, Any]:
-    """All ways for one shape."""
+    """All algorithms for one shape."""
     x = torch.zeros(tokens, hidden, dtype=torch.bfloat16, device="cuda")
     residual, weight = torch.zeros_like(x), torch.ones(hidden, dtype=torch.bfloat16, device="cuda")
     found: dict[str, Any] = {"kib": x.numel() * 2 >> 10, "tokens": tokens, "hidden": hidden}
@@ -68,10 +68,10 @@ def row(group: TensorParallelGroup, tokens: int, hidden: int) -> dict[str, Any]:
     group.min_int(0)
     found["torch one shot"] = microseconds(group, lambda: torch.ops.symm_mem.one_shot_all_reduce(shared, "sum", name))
     found["torch two shot"] = microseconds(group, lambda: torch.ops.symm_mem.two_shot_all_reduce_(shared, "sum", name))
-    for way in Way:
-        group._ways = Ways((1 << 62,), (way,))
-        found[f"{way.value}"] = microseconds(group, lambda: group.all_reduce(x))
-        found[f"{way.value}, add and norm"] = microseconds(
+    for algorithm in Algorithm:
+        group._algorithms = AlgorithmTable((1 << 62,), (algorithm,))
+        found[f"{algorithm.value}"] = microseconds(group, lambda: group.all_reduce(x))
+        found[f"{algorithm.value}, add and norm"] = microseconds(
             group, lambda: group.allreduce_add_norm(x, residual, weight, EPS)
         )
     return found
@@ -82,7 +82,7 @@ def work(rank: int, ranks: int, folder: str) -> None:
     torch.cuda.set_device(rank)
     device = torch.device("cuda", rank)
     group = init_group(ParallelConfig(rank, ranks, Path(folder) / "rendezvous"), device, 60.0)
-    chosen = group._ways
+    chosen = group._algorithms
     rows = []
     for tokens, hidden in SHAPES:
         rows.append(row(group, tokens, hidden))
@@ -95,7 +95,10 @@ def work(rank: int, ranks: int, folder: str) -> None:
             "command": f"python benchmark/kernels/allreduce_add_norm.py --ranks {ranks}",
             "device": torch.cuda.get_device_name(),
             "torch": torch.__version__,
-            "chosen": {f"{limit >> 10} KiB": way.value for limit, way in zip(chosen.limits, chosen.ways, strict=True)},
+            "chosen": {
+                f"{limit >> 10} KiB": algorithm.value
+                for limit, algorithm in zip(chosen.limits, chosen.algorithms, strict=True)
+            },
             "rows": rows,
         }
         (Path(folder) / "result.json").write_text(json.dumps(result, indent=1) + "\n")

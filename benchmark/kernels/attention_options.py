@@ -2,10 +2,10 @@
 
     python benchmark/kernels/attention_options.py [--dry-run] > benchmark/results/attention_options.json
 
-Each row is one form of `decode_attention` (64 requests of 8,192) or `prefill_attention` (one prompt of 8,192), whose
-slots are scattered. `error` is how far a smaller call of the same form is from the formula in float64, `torch_error`
-how far the torch implementation is in the same type: the program ends with 1 where the first exceeds twice the second,
-or where a result is not finite. `times_plain` is the time as a ratio to the form without options.
+Each row is one variant of `decode_attention` (64 requests of 8,192) or `prefill_attention` (one prompt of 8,192), whose
+slots are scattered. `error` is how far a smaller call of the same variant is from the formula in float64, `torch_error`
+how far the torch implementation is in the same type: the script ends with 1 where the first exceeds twice the second,
+or where a result is not finite. `times_plain` is the time as a ratio to the variant without options.
 """
 
 import sys
@@ -39,7 +39,7 @@ failed: list[str] = []
 class Batch:
     """Requests with `q_len` new tokens each, the last of `kv_len`, and their scattered slots.
 
-    What a call needs stands here before it: kernels may read lengths while the kernel ahead of them still runs.
+    What a call needs stands here before it: kernels may read lengths while the previous kernel still runs.
     """
 
     q: Tensor
@@ -131,7 +131,7 @@ def rows(plan: Plan, ceiling: float) -> Iterator[Row]:  # noqa: ARG001 - times a
         for operator, shape in timed.items():
             plain = 0.0
             for names in all_names:
-                # The window of the check ends within the prefix, within chunks and parts of it.
+                # The window of the check ends within the prefix, within chunks and splits of it.
                 error, torch_error = errors(make(plan, names, head_dim, checked[operator], 5 if plan.dry_run else 333))
                 form = f"{operator} {head_dim} {names}".strip()
                 if not error <= 2 * torch_error + 1e-5:

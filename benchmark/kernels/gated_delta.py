@@ -2,7 +2,7 @@
 
     python benchmark/kernels/gated_delta.py [--dry-run] > benchmark/results/gated_delta.json
 
-Sizes of Qwen3-Next: 32 heads of 128 keys by 128 values, and 16 key heads. `one by one`: token after token, as decodes
+Sizes of Qwen3-Next: 32 heads of 128 keys by 128 values, and 16 key heads. `one by one`: token by token, as decodes
 are computed, and prompts in deterministic mode; `by blocks`: as prompts are computed otherwise.
 `floor_microseconds`: states, and qkv and out of each token, read or written once at 4.3 TB/s.
 """
@@ -20,7 +20,7 @@ Call = Callable[[int], None]
 
 
 def rows(plan: Plan, _ceiling: float) -> Iterator[Row]:
-    """One row for each number of decodes, and for each set of prompts in both ways."""
+    """One row for each number of decodes, and for each set of prompts by both algorithms."""
     for runs in (1, 2) if plan.dry_run else (1, 8, 64, 256):
         yield timed(plan, runs, 1, "one by one")
     for runs, length in ((1, 3),) if plan.dry_run else ((1, 64), (1, 512), (1, 2048), (1, 8192), (4, 2048), (64, 16)):

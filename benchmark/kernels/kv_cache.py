@@ -3,7 +3,7 @@
     python benchmark/kernels/kv_cache.py [--dry-run] > benchmark/results/kv_cache.json
 
 One layer of Llama 3.1 8B (32 heads) and of the 70B (64 heads): 8 KV heads, head size 128. Decode: bytes are codes and
-scales, or elements, of K and V; slots in order or at random. Prefill: one prompt, or a chunk behind a prefix.
+scales, or elements, of K and V; slots in order or at random. Prefill: one prompt, or a chunk after a prefix.
 """
 
 import os

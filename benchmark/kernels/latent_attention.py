@@ -4,7 +4,7 @@
 
 Layers of DeepSeek-V2-Lite, or of V3 on eight ranks (16 heads), and of V3 whole (128 heads): vectors of 512 elements and
 a key of 64, every token in a random slot of the pool. Of decodes the bytes of the vectors count, of chunks the
-operations of the absorbed form. "expanded" are the same chunks with keys and values made of their contexts: how long
+operations of the absorbed variant. "expanded" are the same chunks with keys and values made of their contexts: how long
 that takes, and attention.
 """
 

@@ -40,7 +40,7 @@ def plain(self: launching.Launcher, grid: tuple[int, ...], pointers, sizes=(), v
 
 
 def rows() -> list[Row]:
-    """One row for each operator and way."""
+    """One row for each operator and way to launch it."""
     _, norm = prepare_norm(GPU_PLAN, 1, 4096)
     _, attention, _ = prepare_attention(GPU_PLAN, [100])
     cases = {"add_rms_norm": lambda: norm(0), "decode_attention": lambda: attention(0)}

@@ -2,10 +2,10 @@
 
     python benchmark/kernels/linear_layers.py [--dry-run] > layers.json
 
-Layers of Llama 3.1 8B on one GPU, and of 70B on one of two, whose sums over the ranks are replaced by a plain addition
-and norm. Each has matrices of its own, in a graph of all, so none is in the cache and kernels start as in a model.
-Whole products and products in parts take turns of half a second, in which the card's clock follows the power that it
-draws. `fraction_of_copy` counts the bytes of matrices alone.
+Layers of Llama 3.1 8B on one GPU, and of 70B on one of two, whose all-reduces are replaced by a plain addition and
+norm. Each has matrices of its own, in a graph of all, so none is in the cache and kernels start as in a model.
+GEMMs that reduce their splits and GEMMs that leave split-K partials take turns of half a second, in which the card's
+clock follows the power that it draws. `fraction_of_copy` counts the bytes of matrices alone.
 """
 
 import dataclasses
@@ -30,7 +30,7 @@ ROUNDS, REPLAYS = 3, 200
 
 
 class Layers:
-    """Matrices of as many layers, and what they hand on."""
+    """Weights of as many layers, and what they hand on."""
 
     def __init__(self, plan: Plan, hidden: int, inner: int, heads: int, kv_heads: int, layers: int, ranks: int) -> None:
         self.plan, self.hidden, self.query, self.ranks = plan, hidden, heads * HEAD_DIM, ranks
@@ -46,7 +46,7 @@ class Layers:
     def _random(self, *shape: int, std: float = 1.0) -> Tensor:
         return torch.empty(shape, dtype=self.plan.dtype, device=self.plan.device).normal_(std=std)
 
-    def step(self, tokens: int, in_parts: bool) -> Callable[[], None]:
+    def step(self, tokens: int, split_k: bool) -> Callable[[], None]:
         """One step, to be called any number of times."""
         x, residual = self._random(tokens, self.hidden), self._random(tokens, self.hidden)
         rows = torch.arange(tokens, device=self.plan.device)
@@ -58,7 +58,7 @@ class Layers:
         def run() -> None:
             read = x
             for (qkv, out, gate_up, down), cache in zip(self.weights, self.caches, strict=True):
-                made = product(read, qkv, in_parts)
+                made = linear(read, qkv, split_k)
                 turned = residual.new_empty(tokens, self.query) if made.dim() == 3 else None
                 kernels.qkv_postprocess(
                     made, None, None, None, 0.0, self.cos_sin, *last, cache.k, cache.v, False, None, False, turned
@@ -66,10 +66,10 @@ class Layers:
                 heads = (made[:, : self.query] if turned is None else turned).view(tokens, -1, HEAD_DIM)
                 read = torch.empty_like(heads, memory_format=torch.contiguous_format)
                 kernels.decode_attention(heads, cache.k, cache.v, *context, read)
-                read = self._add(product(read.view(tokens, -1), out, in_parts and self.ranks == 1), residual)
+                read = self._add(linear(read.view(tokens, -1), out, split_k and self.ranks == 1), residual)
                 inner = residual.new_empty(tokens, len(gate_up) // 2)
                 kernels.skinny_linear(read, gate_up, None, inner, "silu")
-                read = self._add(product(inner, down, in_parts and self.ranks == 1), residual)
+                read = self._add(linear(inner, down, split_k and self.ranks == 1), residual)
 
         return run
 
@@ -79,10 +79,10 @@ class Layers:
         return normed
 
 
-def product(x: Tensor, weight: Tensor, in_parts: bool) -> Tensor:
-    """[T, outputs], or [parts, T, outputs]."""
+def linear(x: Tensor, weight: Tensor, split_k: bool) -> Tensor:
+    """[T, outputs], or split-K partials [splits, T, outputs]."""
     matrix = Dense(weight)
-    return matrix.in_parts(Activations(x)) if in_parts else matrix.product(Activations(x))
+    return matrix.in_parts(Activations(x)) if split_k else matrix.product(Activations(x))
 
 
 def rows(plan: Plan, ceiling: float) -> Iterator[Row]:
@@ -93,17 +93,17 @@ def rows(plan: Plan, ceiling: float) -> Iterator[Row]:
             once = dataclasses.replace(plan, calls=1, replays=plan.replays if plan.dry_run else REPLAYS)
             found: dict[bool, list[float]] = {False: [], True: []}
             for _ in range(ROUNDS):
-                for in_parts, times in found.items():
-                    step = model.step(tokens, in_parts)
+                for split_k, times in found.items():
+                    step = model.step(tokens, split_k)
                     times.append(seconds_per_call(once, lambda _, step=step: step(), 1))
-            whole, parts = (min(found[in_parts]) for in_parts in (False, True))
+            whole, partial = (min(found[split_k]) for split_k in (False, True))
             yield {
                 "model": name,
                 "ranks": ranks,
                 "tokens": tokens,
                 "whole_microseconds_a_layer": whole / layers * 1e6,
-                "microseconds_a_layer": parts / layers * 1e6,
-                "fraction_of_copy": model.num_bytes / parts / ceiling,
+                "microseconds_a_layer": partial / layers * 1e6,
+                "fraction_of_copy": model.num_bytes / partial / ceiling,
             }
 
 

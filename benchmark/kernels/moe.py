@@ -3,11 +3,11 @@
     python benchmark/kernels/moe.py [--dry-run] [--candidates] [--models NAME ...] [--kinds KIND ...] [--tokens N ...]
 
 Results are checked against torch first. The floor is the larger of the time to read the weights of the experts that are
-hit, as fast as a copy in the same run, and that of their arithmetic, as fast as a large product of 16-bit numbers in
+hit, as fast as a copy in the same run, and that of their arithmetic, as fast as a large 16-bit GEMM in
 the same run. Kinds are how weights are stored: `dense` (16 bits), `fp8` (a scale for each 128 x 128 block), `int4`
 (groups of 128), `mxfp4`.
 Experts are chosen at random and differ between the calls of a graph, so no weight is in the cache.
-`--candidates` times both products with other tiles instead, the best first; the first two of each size that are worth
+`--candidates` times up and down with other tiles instead, the best first; the first two of each size that are worth
 it belong into `kernels/text_generation_kernels/tuned/grouped_gemm.json` or `weight_only_grouped_gemm.json`, and
 `moe_align.json`.
 """
@@ -30,7 +30,7 @@ from text_generation_kernels.matmul.skinny_linear import MAX_TOKENS
 from text_generation_kernels.moe._experts_torch import moe_experts_torch
 from text_generation_kernels.moe.experts_gemv import expert_gemv_sum
 from text_generation_kernels.moe.moe_align import moe_align_triton
-from text_generation_kernels.moe.moe_experts import product, tile_height, tiles_of
+from text_generation_kernels.moe.moe_experts import expert_gemm, tile_height, tiles_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,7 +54,7 @@ MODELS = {
 DRY_MODELS = {"dry": Shape(6, 2, 32, 48, "clamped_swiglu", True)}
 TOKENS = (1, 8, 64, 512, 4096)
 LAYERS = 2
-"""Sets of weights that take turns."""
+"""Sets of weights that alternate."""
 TOLERANCE = 2e-2
 """Of the norm of the difference from torch, relative to the norm."""
 CANDIDATES = {
@@ -79,7 +79,7 @@ _FP4 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 
 
 class Mixture:
-    """Weights, hidden states and choices of one model for one number of tokens."""
+    """Weights, hidden states and routings of one model for one number of tokens."""
 
     def __init__(self, plan: Plan, shape: Shape, weights: list["Weights"], tokens: int) -> None:
         self.plan, self.shape, self.tokens, self.weights = plan, shape, tokens, weights
@@ -103,24 +103,24 @@ class Mixture:
         return self.x, self.ids[draw], self.shares[draw], w.gate_up, w.down
 
     def layer(self, draw: int) -> None:
-        """Router, choice and experts."""
+        """Router, top-k and experts."""
         router = self.weights[draw % LAYERS].router
         if self.tokens <= MAX_TOKENS and not self.plan.dry_run:
             kernels.skinny_linear(self.x, router, None, self.logits[-1])
         else:
             torch.mm(self.x, router.t(), out=self.logits[-1])
         kernels.moe_route(self.logits[-1], None, self.options, self.ids[-1], self.shares[-1])
-        # The choices made before are used, so that experts differ as they do in other layers.
+        # The routings made before are used, so that experts differ as they do in other layers.
         self.experts(draw)
 
     def mixture(self, draw: int) -> None:
-        """Choice and experts as a layer calls them, which of one token may be one kernel."""
+        """Top-k and experts as a layer calls them, which for one token may be one kernel."""
         w = self.weights[draw % LAYERS]
         inputs = self.x, self.logits[draw], None, self.options, w.gate_up, w.down
         kernels.mixture(*inputs, self.shape.activation, False, self.out)
 
     def route(self, draw: int) -> None:
-        """The choice alone."""
+        """The top-k alone."""
         kernels.moe_route(self.logits[draw], None, self.options, self.ids[draw], self.shares[draw])
 
     def check(self) -> float:
@@ -170,8 +170,10 @@ def matrix(plan: Plan, kind: str, experts: int, outputs: int, inputs: int, biase
 Call = Callable[[int], object]
 
 
-def products(mixture: Mixture, height: int, up: dict[str, int] | None, down: dict[str, int] | None) -> dict[str, Call]:
-    """Alignment and both products as calls of their own, with tiles of `height` rows."""
+def expert_gemms(
+    mixture: Mixture, height: int, up: dict[str, int] | None, down: dict[str, int] | None
+) -> dict[str, Call]:
+    """Alignment, up and down as calls of their own, with tiles of `height` rows."""
     m, weights = mixture, mixture.weights
     chosen = tiles_of(height, weights[0].gate_up, weights[0].down, "silu")
     experts, slots = m.shape.experts, m.shape.top_k
@@ -185,7 +187,7 @@ def products(mixture: Mixture, height: int, up: dict[str, int] | None, down: dic
 
     def first(draw: int) -> None:
         arguments = (m.ids[draw], alignments[draw], None, m.shape.activation, height, up or chosen.up, None)
-        product(m.x, weights[draw % LAYERS].gate_up, *arguments, activated)
+        expert_gemm(m.x, weights[draw % LAYERS].gate_up, *arguments, activated)
 
     def second(draw: int) -> None:
         matrix = weights[draw % LAYERS].down
@@ -193,13 +195,13 @@ def products(mixture: Mixture, height: int, up: dict[str, int] | None, down: dic
             expert_gemv_sum(activated, matrix.weight, matrix.bias, m.ids[draw], m.shares[draw], None, m.out)
             return
         arguments = (m.ids[draw], alignments[draw], m.shares[draw], None, height, down or chosen.down, None)
-        product(activated, matrix, *arguments, rows)
+        expert_gemm(activated, matrix, *arguments, rows)
 
     return {"align": align, "up": first, "down": second}
 
 
 def library(mixture: Mixture) -> Call:
-    """Both products as torch has them, of rows that are sorted already, without activation, bias and weights."""
+    """Up and down as torch has them, of rows that are sorted already, without activation, bias and weights."""
     m, slots, experts = mixture, mixture.shape.top_k, mixture.shape.experts
     orders = [ids.flatten().argsort() for ids in m.ids]
     ends = [torch.bincount(ids.flatten(), minlength=experts).cumsum(0).int() for ids in m.ids]
@@ -215,7 +217,7 @@ def library(mixture: Mixture) -> Call:
 
 
 def floor_seconds(mixture: Mixture, bandwidth: float, flops: float, part: float = 1.0) -> float:
-    """The least that `part` of the products can take."""
+    """The least time that `part` of the GEMMs can take."""
     hit = sum(ids.unique().numel() for ids in mixture.ids) / len(mixture.ids)
     expert_bytes, shape = mixture.weights[0].expert_bytes, mixture.shape
     arithmetic = 2 * mixture.tokens * shape.top_k * 3 * shape.hidden * shape.inner
@@ -231,7 +233,7 @@ def measure(mixture: Mixture, bandwidth: float, flops: float) -> Row:
     if not m.weights[0].gate_up.is_packed:
         calls["library"] = library(m)
     if on_gpu:
-        calls |= products(m, height, None, None)
+        calls |= expert_gemms(m, height, None, None)
         if height == 1:
             del calls["align"]
     times = {name: seconds_per_call(m.plan, call, draws) * 1e6 for name, call in calls.items()}
@@ -250,7 +252,7 @@ def heights(mixture: Mixture) -> list[int]:
     rows = mixture.tokens * mixture.shape.top_k / mixture.shape.experts
     limits = {1: (0, 0.25), 8: (0, 6), 16: (0, 32), 32: (2, 64), 64: (8, 1e9), 128: (64, 1e9)}
     found = [each for each, (low, high) in limits.items() if low <= rows <= high or (each == 1 and mixture.tokens == 1)]
-    # 16-bit weights are the right operand, so rows the left one, of which a matrix instruction takes 16; products of
+    # 16-bit weights are the right operand, so rows the left one, of which a matrix instruction takes 16; GEMVs of
     # rows that are not sorted have no tiles.
     return found if mixture.weights[0].gate_up.is_packed else [each for each in found if each >= 16]
 
@@ -259,26 +261,28 @@ def configs(mixture: Mixture, height: int) -> list[dict[str, int]]:
     """Launch settings worth trying."""
     packed = mixture.weights[0].gate_up.is_packed
     names = ("BLOCK_N", "FOLD" if packed else "BLOCK_K", "num_warps", "num_stages")
-    forms = (CANDIDATES_OF_CODES if packed else CANDIDATES)[height]
-    return [dict(zip(names, form, strict=True)) for form in forms]
+    variants = (CANDIDATES_OF_CODES if packed else CANDIDATES)[height]
+    return [dict(zip(names, variant, strict=True)) for variant in variants]
 
 
 def candidates(mixture: Mixture, bandwidth: float, flops: float) -> Iterator[Row]:
-    """Each product with each candidate, the best first."""
+    """Up and down with each candidate, the best first."""
     for part, share in (("up", 2 / 3), ("down", 1 / 3)):
         floor = floor_seconds(mixture, bandwidth, flops, share) * 1e6
         rows: list[Row] = []
-        for height, forms in ((height, configs(mixture, height)) for height in heights(mixture)):
-            for config in forms:
-                time = seconds_per_call(mixture.plan, products(mixture, height, config, config)[part], len(mixture.ids))
+        for height, variants in ((height, configs(mixture, height)) for height in heights(mixture)):
+            for config in variants:
+                time = seconds_per_call(
+                    mixture.plan, expert_gemms(mixture, height, config, config)[part], len(mixture.ids)
+                )
                 fraction = round(floor / (time * 1e6), 3)
                 rows.append({"tokens": mixture.tokens, "product": part, "height": height, **config})
                 rows[-1] |= {"microseconds": round(time * 1e6, 1), "fraction_of_floor": fraction}
         yield from sorted(rows, key=lambda row: row["microseconds"])
 
 
-def large_product(plan: Plan) -> float:
-    """Operations a second of a product of large square matrices."""
+def large_gemm(plan: Plan) -> float:
+    """Operations a second of a GEMM of large square matrices."""
     size = 64 if plan.dry_run else 8192
     left, right = (torch.empty(size, size, dtype=plan.dtype, device=plan.device).normal_() for _ in range(2))
     out = torch.empty_like(left)
@@ -309,7 +313,7 @@ def compile_all(plan: Plan, shape: Shape, weights: list[Weights], sizes: Sequenc
             mixture.mixture(0)
             for height in heights(mixture) if with_candidates else ():
                 for config in configs(mixture, height):
-                    calls = products(mixture, height, config, config)
+                    calls = expert_gemms(mixture, height, config, config)
                     calls["up"](0)
                     calls["down"](0)
 
@@ -328,7 +332,7 @@ def main() -> None:
         parser.error("no CUDA device: use --dry-run, without --candidates")
     sizes = (1, 5) if plan.dry_run else arguments.tokens
     models = DRY_MODELS if plan.dry_run else {name: MODELS[name] for name in arguments.models}
-    bandwidth, flops = copy_bandwidth(plan, plan.ceiling_bytes), large_product(plan)
+    bandwidth, flops = copy_bandwidth(plan, plan.ceiling_bytes), large_gemm(plan)
     head = {
         "benchmark": "moe",
         "command": "python " + " ".join(sys.argv),

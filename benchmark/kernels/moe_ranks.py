@@ -3,8 +3,8 @@
     python benchmark/kernels/moe_ranks.py [--dry-run] [--models NAME ...] [--kinds KIND ...] [--ranks N ...]
 
 One device plays each rank in turn. Of whole experts the slowest rank counts: the one whose experts have the most tokens
-of a step, and so a time of its own for each choice of experts. Times are means over several choices, which are random
-and independent of each other. Sums over the ranks are not in them: both ways have the same.
+of a step, and so a time of its own for each routing. Times are means over several routings, which are random and
+independent of each other. All-reduces are not in them: both have the same.
 """
 
 import argparse
@@ -36,7 +36,7 @@ TOLERANCE = 2e-2
 
 
 class Rank:
-    """What one rank holds of `layers` layers, which take turns."""
+    """What one rank holds of `layers` layers, which alternate."""
 
     def __init__(self, plan: Plan, shape: Shape, kind: str, layers: int, experts: range, inner: int) -> None:
         own = dataclasses.replace(shape, experts=len(experts), inner=inner)
@@ -44,7 +44,7 @@ class Rank:
         self.layers = [Weights(plan, own, kind) for _ in range(layers)]
 
     def prepared(self, x: Tensor, logits: Tensor) -> tuple[Callable[[int], Tensor], Callable[[], Tensor]]:
-        """The experts of one choice: of the layer that is asked for, and of the first one as torch computes them."""
+        """The experts of one routing: of the given layer, and of the first one as torch computes them."""
         shape, options = self.shape, kernels.RouteOptions(self.shape.top_k, first=self.experts.start)
         ids = torch.empty(len(x), shape.top_k, dtype=torch.int32, device=x.device)
         shares, out = torch.empty(ids.shape, device=x.device), torch.empty_like(x)
@@ -63,7 +63,7 @@ class Rank:
         return run, reference
 
     def microseconds(self, x: Tensor, logits: Tensor, check: bool) -> float:
-        """Of one choice. Raises RuntimeError where the result is not that of torch."""
+        """Time of one routing. Raises RuntimeError where the result is not that of torch."""
         run, reference = self.prepared(x, logits)
         if check and not is_close(run(0), reference()):
             raise RuntimeError(f"{len(x)} tokens, experts {self.experts}: the result is not that of torch")
@@ -79,7 +79,7 @@ def measure(plan: Plan, shape: Shape, kind: str, ranks: int) -> Iterator[Row]:
     """A line for each number of tokens."""
     group = KINDS[kind] or 1
     start, stop = even_span(shape.inner, ranks - 1, ranks, group)
-    # As experts are loaded: parts that begin within a group have 16 bits.
+    # As experts are loaded: shards that begin within a group have 16 bits.
     kind_of_parts = "dense" if start % group else kind
     expert_bytes = 6 * shape.hidden * shape.inner * {"dense": 16, "fp8": 8}.get(kind, 4) / 16
     layers = max(2, math.ceil(ROTATION_BYTES / (shape.top_k * expert_bytes / ranks))) if not plan.dry_run else 2
@@ -92,15 +92,15 @@ def measure(plan: Plan, shape: Shape, kind: str, ranks: int) -> Iterator[Row]:
             for rank in (cut, *whole):
                 rank.prepared(x, torch.zeros(1, shape.experts, device=plan.device))[0](0)
     for tokens in TOKENS if not plan.dry_run else (1, 3):
-        parts, slowest = [], []
+        shards, slowest = [], []
         for choice in range(CHOICES):
             torch.manual_seed(choice)
             x = torch.empty(tokens, shape.hidden, dtype=plan.dtype, device=plan.device).normal_()
             logits = torch.empty(tokens, shape.experts, device=plan.device).normal_()
-            parts.append(cut.microseconds(x, logits, choice == 0))
+            shards.append(cut.microseconds(x, logits, choice == 0))
             slowest.append(max(rank.microseconds(x, logits, choice == 0) for rank in whole))
         row: Row = {"ranks": ranks, "tokens": tokens, "inner_of_a_part": stop - start, "kind_of_parts": kind_of_parts}
-        row["parts_microseconds"] = round(sum(parts) / CHOICES, 1)
+        row["parts_microseconds"] = round(sum(shards) / CHOICES, 1)
         row["whole_microseconds"] = round(sum(slowest) / CHOICES, 1)
         yield row
 

@@ -49,7 +49,7 @@ def rows(plan: Plan, ceiling: float) -> Iterator[Row]:  # noqa: ARG001 - bound b
 
 
 def product_rate(plan: Plan, size: int) -> float:
-    """Operations a second of a square matrix product."""
+    """Operations a second of a square GEMM."""
     a, b, out = torch.empty(3, size, size, dtype=plan.dtype, device=plan.device).normal_()
     return 2 * size**3 / seconds_per_call(plan, lambda _: torch.mm(a, b, out=out), 1)
 

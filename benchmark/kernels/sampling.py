@@ -2,7 +2,7 @@
 
     python benchmark/kernels/sampling.py [--dry-run] > benchmark/results/sampling.json
 
-Vocabulary of Llama 3.1. The logits rotate over buffers larger than the L2 cache, as they come from a matrix product.
+Vocabulary of Llama 3.1. The logits rotate over buffers larger than the L2 cache, as they come from a GEMM.
 The fraction of copy bandwidth counts one read of the logits, which is what greedy rows need. "peaked" logits have a
 standard deviation of 4, and top-p 0.9 keeps hundreds of tokens; of "flat" ones, with 1, it keeps most.
 """

@@ -24,7 +24,7 @@ SHAPES = {
 TOKENS = (1, 2, 4, 8, 16, 32, 64)
 DRY_SHAPES = {"dry": (48, 32)}
 
-Product = Callable[[Tensor, Tensor, Tensor], object]
+Gemm = Callable[[Tensor, Tensor, Tensor], object]
 
 
 def rows(plan: Plan, ceiling: float) -> Iterator[Row]:
@@ -59,11 +59,11 @@ def make_weights(plan: Plan, outputs: int, inputs: int) -> Tensor:
     return torch.empty(shape, dtype=plan.dtype, device=plan.device).normal_(std=0.02)
 
 
-def seconds(plan: Plan, weights: Tensor, tokens: int, product: Product) -> float:
-    """Median time of one product."""
+def seconds(plan: Plan, weights: Tensor, tokens: int, gemm: Gemm) -> float:
+    """Median time of one GEMM."""
     x = torch.empty(tokens, weights.shape[2], dtype=plan.dtype, device=plan.device).normal_()
     out = torch.empty(tokens, weights.shape[1], dtype=plan.dtype, device=plan.device)
-    return seconds_per_call(plan, lambda index: product(x, weights[index], out), len(weights))
+    return seconds_per_call(plan, lambda index: gemm(x, weights[index], out), len(weights))
 
 
 if __name__ == "__main__":

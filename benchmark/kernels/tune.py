@@ -31,7 +31,7 @@ class Space(NamedTuple):
     """Key of the data file, and the size that `prepare` of the bar takes."""
     configs: list[Settings]
     tile: Callable[[Settings, Settings], int]
-    """Elements that a program loads at once, from key and setting."""
+    """Elements that a thread block loads at once, from key and setting."""
     room: str = "norm"
     """Of the operator."""
 

@@ -3,9 +3,9 @@
     python benchmark/kernels/tune_bf16_small.py > benchmark/results/tune_skinny_hopper.json
     python benchmark/kernels/tune_bf16_small.py --choose benchmark/results/tune_skinny_hopper.json
 
-The first needs a CUDA device of compute capability 9.0, and times every form with 64 tokens of random matrices, one
-after the other. The second writes the data file. A form costs a model a compilation when it starts, so the fewest are
-taken that come within `TOLERANCE` of the best time of each matrix.
+The first needs a CUDA device of compute capability 9.0, and times every variant with 64 tokens of random matrices, one
+after the other. The second writes the data file. A variant costs a model a compilation when it starts, so the fewest
+are taken that come within `TOLERANCE` of the best time of each matrix.
 """
 
 import argparse
@@ -30,15 +30,15 @@ TOKENS = 64
 
 
 class Matrix(NamedTuple):
-    """Key of the data file; `gated` is 2 where gate and up lie behind each other."""
+    """Key of the data file; `gated` is 2 where up rows follow gate rows."""
 
     gated: int
-    parts: int
+    splits: int
     outputs: int
     inputs: int
 
 
-class Form(NamedTuple):
+class Variant(NamedTuple):
     """As in the data file."""
 
     ROWS: int
@@ -63,65 +63,65 @@ GATED = [
 ]
 MATRICES = [
     *(Matrix(1, 1, *shape) for shape in WHOLE),
-    *(Matrix(1, parts, *shape) for shape in NARROW for parts in (1, 2, 3, 4)),
+    *(Matrix(1, splits, *shape) for shape in NARROW for splits in (1, 2, 3, 4)),
     *(Matrix(2, 1, *shape) for shape in GATED),
 ]
 ROWS = (32, 64, 72, 80, 128, 144)
 SHARES_KIB = (220, 110, 73)
-"""Of shared memory, for a program where one, two or three are on a processor."""
+"""Shared memory of a thread block where one, two or three are on an SM."""
 TOLERANCE = 1.01
 PLAN = dataclasses.replace(GPU_PLAN, calls=24, replays=7)
 
 
-def forms(gated: int) -> Iterator[Form]:
+def variants(gated: int) -> Iterator[Variant]:
     """Candidates: as many tiles as there is room for."""
     for rows, block_k, x_stages, kib in itertools.product(ROWS, (64, 128), (4, 6, 8), SHARES_KIB):
         room = (kib << 10) - x_stages * TOKENS * block_k * 2
         stages = room // (rows * block_k * 2 * gated)
         if 3 <= stages <= 10:
-            yield Form(rows, block_k, stages, x_stages)
+            yield Variant(rows, block_k, stages, x_stages)
 
 
-def measure(matrix: Matrix) -> dict[Form, float]:
-    """Microseconds of each form."""
-    gated, parts, outputs, inputs = matrix
+def measure(matrix: Matrix) -> dict[Variant, float]:
+    """Microseconds of each variant."""
+    gated, splits, outputs, inputs = matrix
     weights = make_weights(PLAN, outputs, inputs)
     x = torch.randn(TOKENS, inputs, dtype=PLAN.dtype, device=PLAN.device)
     out = x.new_empty(TOKENS, outputs // gated)
-    if parts > 1:
-        out = torch.empty(parts, *out.shape, device=PLAN.device)
+    if splits > 1:
+        out = torch.empty(splits, *out.shape, device=PLAN.device)
 
-    def run(form: Form, weight: Tensor) -> None:
-        bf16_small_hopper.nearest = lambda *_, **__: form._asdict()
-        bf16_small_hopper.bf16_small_hopper(x, weight, None, out, parts, "silu" if gated == 2 else None)
+    def run(variant: Variant, weight: Tensor) -> None:
+        bf16_small_hopper.nearest = lambda *_, **__: variant._asdict()
+        bf16_small_hopper.bf16_small_hopper(x, weight, None, out, splits, "silu" if gated == 2 else None)
 
-    def microseconds(form: Form) -> float:
-        return round(seconds_per_call(PLAN, lambda index: run(form, weights[index]), len(weights)) * 1e6, 2)
+    def microseconds(variant: Variant) -> float:
+        return round(seconds_per_call(PLAN, lambda index: run(variant, weights[index]), len(weights)) * 1e6, 2)
 
-    candidates = list(forms(gated))
+    candidates = list(variants(gated))
     with compile_only(16):
-        for form in candidates:
-            run(form, weights[0])
-    return {form: microseconds(form) for form in candidates}
+        for variant in candidates:
+            run(variant, weights[0])
+    return {variant: microseconds(variant) for variant in candidates}
 
 
-def choose(times: Mapping[Matrix, Mapping[Form, float]]) -> dict[Matrix, Form]:
-    """Forms that are good enough for as many matrices as any, until each has one."""
+def choose(times: Mapping[Matrix, Mapping[Variant, float]]) -> dict[Matrix, Variant]:
+    """Variants that are good enough for as many matrices as any, until each has one."""
     fits = {
-        matrix: {form for form, time in by_form.items() if time <= TOLERANCE * min(by_form.values())}
-        for matrix, by_form in times.items()
+        matrix: {variant for variant, time in by_variant.items() if time <= TOLERANCE * min(by_variant.values())}
+        for matrix, by_variant in times.items()
     }
-    chosen: dict[Matrix, Form] = {}
+    chosen: dict[Matrix, Variant] = {}
     while len(chosen) < len(fits):
         left = {matrix: each for matrix, each in fits.items() if matrix not in chosen}
-        form = max(sorted(set().union(*left.values())), key=lambda form: sum(form in each for each in left.values()))
-        chosen |= {matrix: form for matrix, each in left.items() if form in each}
+        variant = max(sorted(set().union(*left.values())), key=lambda one: sum(one in each for each in left.values()))
+        chosen |= {matrix: variant for matrix, each in left.items() if variant in each}
     return chosen
 
 
-def write(chosen: dict[Matrix, Form]) -> None:
+def write(chosen: dict[Matrix, Variant]) -> None:
     """Replaces the data file."""
-    entries = [{"key": matrix._asdict(), "config": form._asdict()} for matrix, form in sorted(chosen.items())]
+    entries = [{"key": matrix._asdict(), "config": variant._asdict()} for matrix, variant in sorted(chosen.items())]
     replace_settings("bf16_small_hopper", entries, lambda _: True)
 
 
@@ -132,7 +132,9 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.choose:
         rows = json.loads(arguments.choose.read_text(encoding="utf-8"))["rows"]
-        write(choose({Matrix(*row["matrix"]): {Form(*form): time for *form, time in row["forms"]} for row in rows}))
+        write(
+            choose({Matrix(*row["matrix"]): {Variant(*sizes): time for *sizes, time in row["forms"]} for row in rows})
+        )
         return
     if not torch.cuda.is_available():
         parser.error("no CUDA device")
@@ -140,10 +142,10 @@ def main() -> None:
         "command": "python " + " ".join(sys.argv),
         "device": torch.cuda.get_device_name(),
         "matrix": Matrix._fields,
-        "forms": [*Form._fields, "microseconds"],
+        "forms": [*Variant._fields, "microseconds"],
     }
     lines = ",\n".join(
-        json.dumps({"matrix": matrix, "forms": [[*form, time] for form, time in measure(matrix).items()]})
+        json.dumps({"matrix": matrix, "forms": [[*variant, time] for variant, time in measure(matrix).items()]})
         for matrix in MATRICES
     )
     sys.stdout.write(f'{json.dumps(result)[:-1]}, "rows": [\n{lines}\n]}}\n')

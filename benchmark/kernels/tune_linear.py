@@ -2,11 +2,11 @@
 
     python benchmark/kernels/tune_linear.py [--write] > benchmark/results/tune_linear.json
 
-Needs a CUDA device. For each padded number of tokens two compiled forms serve all matrices, because each costs a second
-of start-up: the pair with the smallest sum of times, each as a ratio to the best time of its matrix. Then each matrix
-gets the better of them with the number of parts that is best there, or the library where that is faster.
-On Hopper cards 64 tokens that are not divided are multiplied by another kernel, whose tiles `tune_bf16_small.py`
-chooses: every form takes as long there, and only parts and the library are decided.
+Needs a CUDA device. For each padded number of tokens two compiled variants serve all matrices, because each costs a
+second of start-up: the pair with the smallest sum of times, each as a ratio to the best time of its matrix. Then each
+matrix gets the better of them with the number of splits that is best there, or the library where that is faster.
+On Hopper cards another kernel computes 64 tokens without splits, whose tiles `tune_bf16_small.py` chooses: every
+variant takes as long there, and only splits and the library are decided.
 """
 
 import argparse
@@ -36,13 +36,13 @@ SHAPES = [
 ]
 TOKENS = (16, 32, 64)
 SPLITS = (1, 2, 4)
-Form = tuple[int, int, int, int]
+Variant = tuple[int, int, int, int]
 """BLOCK_N, BLOCK_K, num_warps, num_stages."""
 SHARED_LIMIT = 220 << 10
 PLAN = dataclasses.replace(GPU_PLAN, calls=24, replays=7)
 
 
-def forms(tokens: int) -> list[Form]:
+def variants(tokens: int) -> list[Variant]:
     """Candidates whose tiles fit in shared memory and keep 40 KiB or more of the matrix in flight."""
     return [
         (block_n, block_k, warps, stages)
@@ -53,51 +53,54 @@ def forms(tokens: int) -> list[Form]:
     ]
 
 
-def settings(form: Form, splits: int) -> dict[str, int]:
+def settings(variant: Variant, splits: int) -> dict[str, int]:
     """As in the data file."""
     names = ("BLOCK_N", "BLOCK_K", "num_warps", "num_stages")
-    return {**dict(zip(names, form, strict=True)), "splits": splits}
+    return {**dict(zip(names, variant, strict=True)), "splits": splits}
 
 
-def measure(weights: Tensor, tokens: int) -> dict[Form, dict[int, float]]:
-    """Microseconds of each form and number of parts."""
+def measure(weights: Tensor, tokens: int) -> dict[Variant, dict[int, float]]:
+    """Microseconds of each variant and number of splits."""
     module = importlib.import_module("text_generation_kernels.matmul.skinny_linear")
-    times: dict[Form, dict[int, float]] = {}
-    for form, splits in itertools.product(forms(tokens), SPLITS):
+    times: dict[Variant, dict[int, float]] = {}
+    for variant, splits in itertools.product(variants(tokens), SPLITS):
         outputs, inputs = weights.shape[1:]
-        if inputs % form[1] or (splits > 1 and outputs > 16384):
+        if inputs % variant[1] or (splits > 1 and outputs > 16384):
             continue
-        config = settings(form, splits)
+        config = settings(variant, splits)
         module.nearest = lambda *_, config=config, **__: config
         call = lambda x, weight, out: kernels.skinny_linear(x, weight, None, out)  # noqa: E731
-        times.setdefault(form, {})[splits] = seconds(PLAN, weights, tokens, call) * 1e6
+        times.setdefault(variant, {})[splits] = seconds(PLAN, weights, tokens, call) * 1e6
     return times
 
 
 def choose(
-    times: dict[tuple[int, int], dict[Form, dict[int, float]]], library: dict[tuple[int, int], float], tokens: int
+    times: dict[tuple[int, int], dict[Variant, dict[int, float]]], library: dict[tuple[int, int], float], tokens: int
 ) -> Iterator[Row]:
     """One entry for each matrix, as in the data file, with times beside."""
-    best = {shape: min(min(each.values()) for each in by_form.values()) for shape, by_form in times.items()}
+    best = {shape: min(min(each.values()) for each in by_variant.values()) for shape, by_variant in times.items()}
 
-    def cost(pair: tuple[Form, Form]) -> float:
+    def cost(pair: tuple[Variant, Variant]) -> float:
         return sum(
-            min(min(by_form.get(form, {0: 1e9}).values()) for form in pair) / best[shape]
-            for shape, by_form in times.items()
+            min(min(by_variant.get(variant, {0: 1e9}).values()) for variant in pair) / best[shape]
+            for shape, by_variant in times.items()
         )
 
-    pair = min(itertools.combinations(forms(tokens), 2), key=cost)
-    for shape, by_form in times.items():
+    pair = min(itertools.combinations(variants(tokens), 2), key=cost)
+    for shape, by_variant in times.items():
         candidates = [
-            (time, form, splits) for form in pair if form in by_form for splits, time in by_form[form].items()
+            (time, variant, splits)
+            for variant in pair
+            if variant in by_variant
+            for splits, time in by_variant[variant].items()
         ]
-        time, form, splits = min(candidates)
+        time, variant, splits = min(candidates)
         use_library = library[shape] <= time
         yield {
             "outputs": shape[0],
             "inputs": shape[1],
             "tokens": tokens,
-            **settings(form, 0 if use_library else splits),
+            **settings(variant, 0 if use_library else splits),
             "microseconds": time,
             "library_microseconds": library[shape],
             "best_microseconds": best[shape],
@@ -119,7 +122,7 @@ def main() -> None:
     arguments = parser.parse_args()
     if not torch.cuda.is_available():
         parser.error("no CUDA device")
-    times: dict[int, dict[tuple[int, int], dict[Form, dict[int, float]]]] = {tokens: {} for tokens in TOKENS}
+    times: dict[int, dict[tuple[int, int], dict[Variant, dict[int, float]]]] = {tokens: {} for tokens in TOKENS}
     library: dict[int, dict[tuple[int, int], float]] = {tokens: {} for tokens in TOKENS}
     for shape in SHAPES:
         weights = make_weights(PLAN, *shape)

@@ -23,17 +23,17 @@ from tune_weight_only import SHAPES
 from weight_only_linear import make_weights, sixteen_bits
 
 from text_generation_kernels.matmul.w4a16_large_hopper import w4a16_large_hopper
-from text_generation_kernels.matmul.weight_only_linear import by_matrix
+from text_generation_kernels.matmul.weight_only_linear import dequantise_and_matmul
 
 NAMES = ("BLOCK_M", "BLOCK_N", "num_warps", "num_stages")
-FORMS = ((128, 128, 8, 6), (256, 128, 8, 4), (256, 128, 8, 6))
+VARIANTS = ((128, 128, 8, 6), (256, 128, 8, 4), (256, 128, 8, 6))
 """In the order of `NAMES`: each is compiled at every start."""
 TOKENS = (128, 256, 512, 1024, 2048)
 LEAST, MOST = 256, 1024
 """For fewer tokens the other kernel is as fast or faster, for more the library is."""
 SPLITS = (1, 2, 3, 4)
 PROGRAMS = (60, 400)
-"""How many programs a launch may have where the inputs are divided."""
+"""How many thread blocks a launch may have where the inputs are split."""
 PLAN = dataclasses.replace(GPU_PLAN, calls=24, replays=7)
 
 
@@ -48,24 +48,24 @@ def measure(outputs: int, inputs: int, until: float) -> Iterator[Row]:
         head: Row = {"outputs": outputs, "inputs": inputs, "tokens": tokens}
         head["sixteen_bits_microseconds"] = round(sixteen_bits(PLAN, outputs, inputs, tokens) * 1e6, 2)
 
-        def by_form(index: int, config: dict[str, int]) -> None:
+        def with_settings(index: int, config: dict[str, int]) -> None:
             w4a16_large_hopper(x, *weights[index][:3], None, out, config)  # noqa: B023 - called in this round alone
 
         def whole(index: int) -> None:
-            by_matrix(x, *weights[index][:4], None, out, weights[index][4])  # noqa: B023
+            dequantise_and_matmul(x, *weights[index][:4], None, out, weights[index][4])  # noqa: B023
 
-        for form, splits in [(FORMS[0], 0), *itertools.product(FORMS, SPLITS)]:
-            programs = -(-tokens // form[0]) * -(-outputs // form[1]) * splits
-            if tokens < form[0] or (splits > 1 and not PROGRAMS[0] <= programs <= PROGRAMS[1]):
+        for variant, splits in [(VARIANTS[0], 0), *itertools.product(VARIANTS, SPLITS)]:
+            programs = -(-tokens // variant[0]) * -(-outputs // variant[1]) * splits
+            if tokens < variant[0] or (splits > 1 and not PROGRAMS[0] <= programs <= PROGRAMS[1]):
                 continue
-            config = {**dict(zip(NAMES, form, strict=True)), "splits": splits}
-            call = (lambda index, config=config: by_form(index, config)) if splits else whole
+            config = {**dict(zip(NAMES, variant, strict=True)), "splits": splits}
+            call = (lambda index, config=config: with_settings(index, config)) if splits else whole
             seconds = seconds_per_call(PLAN, call, len(weights))
             yield head | config | {"microseconds": round(seconds * 1e6, 2)}
 
 
 def write(rows: list[Row]) -> None:
-    """The fastest way of each matrix and number of tokens."""
+    """The fastest algorithm for each matrix and number of tokens."""
     keys = ("outputs", "inputs", "tokens")
     best: dict[tuple[object, ...], Row] = {}
     for row in sorted(rows, key=lambda row: float(row["microseconds"])):

@@ -4,12 +4,12 @@ r"""Chooses launch settings of `w8a8_linear`, and where a library is faster, by 
     python benchmark/kernels/tune_w8a8.py --choose measured.json more.json > \
         benchmark/results/tune_scaled_linear.json
 
-The first needs a CUDA device with float8 products; it leaves out what it has no time for, and what other runs on such a
-device have measured. The second replaces the entries of cards with 227 KiB and of the numbers of tokens that were
-measured in the data files. For each padded number of tokens three compiled forms at most serve all matrices, because
-each costs a second of start-up: those with the smallest sum of times, each as a ratio to the best time of its matrix.
-Then each matrix gets the best of them with the number of parts that is best there. For many tokens one form serves all,
-and each matrix gets it or a way of the libraries.
+The first needs a CUDA device with float8 tensor cores; it leaves out what it has no time for, and what other runs on
+such a device have measured. The second replaces the entries of cards with 227 KiB and of the numbers of tokens that
+were measured in the data files. For each padded number of tokens three compiled variants at most serve all matrices,
+because each costs a second of start-up: those with the smallest sum of times, each as a ratio to the best time of its
+matrix. Then each matrix gets the best of them with the number of splits that is best there. For many tokens one variant
+serves all, and each matrix gets it or an algorithm of the libraries.
 """
 
 import argparse
@@ -48,25 +48,25 @@ LARGE = 128 << 20
 """Bytes of a matrix that is not measured with most tokens: it takes as long as all others."""
 SPLITS = (1, 2, 3, 4, 6, 8)
 SPLITS_OF_MANY = (1, 2, 4)
-PROGRAMS_OF_PARTS = 300
-"""Up to so many programs the inputs are divided where tokens are many."""
+PROGRAMS_OF_SPLITS = 300
+"""The most thread blocks of a launch that splits its inputs where tokens are many."""
 NAMES = ("BLOCK_M", "BLOCK_N", "BLOCK_K", "AHEAD", "num_warps", "num_stages")
-Form = tuple[int, ...]
+Variant = tuple[int, ...]
 """As in NAMES."""
 AHEAD = (0, 4)
-"""Tiles that are read before waiting."""
+"""Weight tiles that are loaded before the wait."""
 MOST_AHEAD = 32
 """Tokens for which that is tried: with 64 it was slower."""
 SHARED_LIMIT = 220 << 10
 PROGRAMS = (90, 1400)
-"""How many programs a launch may have: fewer leave processors idle, more are only overhead."""
+"""How many thread blocks a launch may have: fewer leave SMs idle, more are only overhead."""
 PLAN = dataclasses.replace(GPU_PLAN, calls=16, replays=5)
 PLAN_OF_MANY = dataclasses.replace(GPU_PLAN, calls=8, replays=3)
 Operands = tuple[Tensor, Tensor, Tensor, Tensor]
 """x8, x_scale, weights8 (several matrices), weight_scale."""
 
 
-def forms(tokens: int, by_block: bool) -> list[Form]:
+def variants(tokens: int, by_block: bool) -> list[Variant]:
     """Candidates whose tiles fit in shared memory and keep 24 KiB or more of the matrix in flight."""
     blocks = [(64, 128, 4), (64, 256, 4), (128, 128, 4), (128, 128, 8), (128, 256, 8)]
     return [
@@ -81,15 +81,15 @@ def forms(tokens: int, by_block: bool) -> list[Form]:
     ]
 
 
-FORMS_OF_MANY: list[Form] = [(64, 128, 128, 0, 4, 4), (128, 128, 128, 0, 8, 3), (128, 128, 128, 0, 8, 4)]
+VARIANTS_OF_MANY: list[Variant] = [(64, 128, 128, 0, 4, 4), (128, 128, 128, 0, 8, 3), (128, 128, 128, 0, 8, 4)]
 """Tiles whose sums fit into registers."""
 TILES_OF_MANY = 512
 """The kernel's settings for more tokens than these are those for these."""
 
 
-def settings(form: Form, splits: int) -> dict[str, int]:
+def settings(variant: Variant, splits: int) -> dict[str, int]:
     """As in the data file."""
-    return {**dict(zip(NAMES, form, strict=True)), "splits": splits}
+    return {**dict(zip(NAMES, variant, strict=True)), "splits": splits}
 
 
 def operands(shape: tuple[int, int], tokens: int, int8: bool, by_block: bool, copies: int) -> Operands:
@@ -113,8 +113,8 @@ def num_copies(shape: tuple[int, int]) -> int:
     return max(2, -(-PLAN.rotation_bytes // (shape[0] * shape[1])))
 
 
-def measure(plan: object, given: Operands, product: Callable[..., object]) -> float:
-    """Microseconds of one product; of few tokens with the operator in front that makes its 8-bit inputs."""
+def measure(plan: object, given: Operands, gemm: Callable[..., object]) -> float:
+    """Microseconds of one GEMM; for few tokens with the operator that quantises its inputs."""
     x8, x_scale, weights, weight_scale = given
     out = torch.empty(len(x8), weights.shape[1], dtype=torch.bfloat16, device=PLAN.device)
     x = torch.randn(x8.shape, dtype=torch.bfloat16, device=PLAN.device)
@@ -122,7 +122,7 @@ def measure(plan: object, given: Operands, product: Callable[..., object]) -> fl
     def call(index: int) -> None:
         if len(x) <= max(TOKENS):
             kernels.quantise_rows(x, x8, x_scale, BLOCK if x_scale.dim() > 1 else 0)
-        product(x8, x_scale, weights[index], weight_scale, None, out)
+        gemm(x8, x_scale, weights[index], weight_scale, None, out)
 
     return seconds_per_call(plan, call, len(weights)) * 1e6  # type: ignore[arg-type]
 
@@ -143,12 +143,12 @@ def few(shape: tuple[int, int], by_block: bool) -> Iterator[Candidate]:
     _, _, weights, weight_scale = operands(shape, 1, False, by_block, copies)
     for tokens in TOKENS:
         x8, x_scale, _, _ = operands(shape, tokens, False, by_block, 1)
-        for form, splits in itertools.product(forms(tokens, by_block), SPLITS):
-            programs = -(-outputs // form[1]) * splits
-            if inputs % form[2] or not PROGRAMS[0] <= programs <= PROGRAMS[1] or inputs // splits < 4 * form[2]:
+        for variant, splits in itertools.product(variants(tokens, by_block), SPLITS):
+            programs = -(-outputs // variant[1]) * splits
+            if inputs % variant[2] or not PROGRAMS[0] <= programs <= PROGRAMS[1] or inputs // splits < 4 * variant[2]:
                 continue
             given = (x8, x_scale, weights, weight_scale)
-            config = settings(form, splits)
+            config = settings(variant, splits)
             yield row(shape, tokens, False, by_block) | config, given, kernel_with(config)
 
 
@@ -158,14 +158,14 @@ def many(shape: tuple[int, int], int8: bool, by_block: bool) -> Iterator[Candida
         given = operands(shape, tokens, int8, by_block, 2 if shape[0] * shape[1] > 32 << 20 else 8)
         x8, x_scale, weights, weight_scale = given
         head = row(shape, tokens, int8, by_block)
-        for way in (ROWS, SUMS, BLOCKS):
-            if takes(way, x8, x_scale, weights[0], weight_scale):
-                product = lambda *tensors, way=way: library_gemm(way, *tensors)  # noqa: E731
-                yield head | {"library": way}, given, product
-        for form, splits in itertools.product(FORMS_OF_MANY, SPLITS_OF_MANY):
-            programs = -(-tokens // form[0]) * -(-shape[0] // form[1]) * splits
-            if splits == 1 or programs <= PROGRAMS_OF_PARTS:
-                config = settings(form, splits)
+        for algorithm in (ROWS, SUMS, BLOCKS):
+            if takes(algorithm, x8, x_scale, weights[0], weight_scale):
+                gemm = lambda *tensors, algorithm=algorithm: library_gemm(algorithm, *tensors)  # noqa: E731
+                yield head | {"library": algorithm}, given, gemm
+        for variant, splits in itertools.product(VARIANTS_OF_MANY, SPLITS_OF_MANY):
+            programs = -(-tokens // variant[0]) * -(-shape[0] // variant[1]) * splits
+            if splits == 1 or programs <= PROGRAMS_OF_SPLITS:
+                config = settings(variant, splits)
                 yield head | config, given, kernel_with(config)
 
 
@@ -174,26 +174,28 @@ def row(shape: tuple[int, int], tokens: int, int8: bool, by_block: bool) -> Row:
     return {"int8": int8, "by_block": by_block, "outputs": shape[0], "inputs": shape[1], "tokens": tokens}
 
 
-def compile_form(job: tuple[Form, bool, bool]) -> None:
-    """Puts one form into Triton's cache on disk. Those that cannot be compiled fail again, with a message, later."""
-    form, int8, by_block = job
-    x8, x_scale, weights, weight_scale = operands((512, 1024), form[0], int8, by_block, 1)
+def compile_variant(job: tuple[Variant, bool, bool]) -> None:
+    """Puts one variant into Triton's cache on disk. Those that cannot be compiled fail again, with a message, later."""
+    variant, int8, by_block = job
+    x8, x_scale, weights, weight_scale = operands((512, 1024), variant[0], int8, by_block, 1)
     out = torch.empty(len(x8), 512, dtype=torch.bfloat16, device=PLAN.device)
     with contextlib.suppress(Exception):
-        w8a8_gemm(x8, x_scale, weights[0], weight_scale, None, out, settings(form, 1))
+        w8a8_gemm(x8, x_scale, weights[0], weight_scale, None, out, settings(variant, 1))
         out.cpu()
 
 
 def measure_all(seconds: float, known: list[Row]) -> Iterator[Row]:
     """All candidates but those that are known, the most telling first, as far as time allows."""
     begin = time.monotonic()
-    jobs = [(form, False, by_block) for by_block in (False, True) for t in TOKENS for form in forms(t, by_block)]
-    jobs += [(form, *kind) for kind in KINDS for form in FORMS_OF_MANY]
+    jobs = [
+        (variant, False, by_block) for by_block in (False, True) for t in TOKENS for variant in variants(t, by_block)
+    ]
+    jobs += [(variant, *kind) for kind in KINDS for variant in VARIANTS_OF_MANY]
     # Before this process uses the device, so that the others may.
     with multiprocessing.get_context("fork").Pool(24) as pool:
-        pool.map(compile_form, jobs, chunksize=2)
-    sys.stderr.write(f"{len(jobs)} forms compiled after {time.monotonic() - begin:.0f} s\n")
-    parts = [
+        pool.map(compile_variant, jobs, chunksize=2)
+    sys.stderr.write(f"{len(jobs)} variants compiled after {time.monotonic() - begin:.0f} s\n")
+    sources = [
         *(few(shape, False) for shape in MAIN_SHAPES),
         *(few(shape, True) for shape in MAIN_SHAPES[:4]),
         *(many(shape, *kind) for kind in KINDS for shape in MAIN_SHAPES[:4]),
@@ -203,13 +205,13 @@ def measure_all(seconds: float, known: list[Row]) -> Iterator[Row]:
         *(many(shape, True, False) for shape in MAIN_SHAPES[4:]),
     ]
     done = {name_of(each) for each in known}
-    for part in parts:
+    for source in sources:
         while time.monotonic() - begin < seconds:
             try:
-                candidate, given, product = next(part)
+                candidate, given, gemm = next(source)
                 if name_of(candidate) not in done:
                     plan = PLAN if candidate["tokens"] in TOKENS else PLAN_OF_MANY
-                    yield candidate | {"microseconds": measure(plan, given, product)}
+                    yield candidate | {"microseconds": measure(plan, given, gemm)}
             except StopIteration:
                 break
             except Exception as error:  # one candidate that cannot run must not lose the others
@@ -247,26 +249,26 @@ def main() -> None:
     sys.stdout.write(f'{json.dumps(head)[:-1]}, "rows": [\n{lines}\n]}}\n')
 
 
-Times = dict[Form, dict[int, float]]
-"""Microseconds of each form and number of parts."""
+Times = dict[Variant, dict[int, float]]
+"""Microseconds of each variant and number of splits."""
 
 
 def choose(measured: list[Row]) -> list[Row]:
     """Writes the data files, and returns what was chosen with its times."""
     tiles: list[Row] = []
-    ways: list[Row] = []
+    algorithms: list[Row] = []
     for by_block in (False, True):
         of_few = [each for each in measured if each["by_block"] == by_block and each["tokens"] in TOKENS]
         of_many = [each for each in measured if each["by_block"] == by_block and each["tokens"] in MANY]
         for tokens in TOKENS:
-            tiles += forms_for([each for each in of_few if each["tokens"] == tokens], by_block, tokens)
+            tiles += variants_for([each for each in of_few if each["tokens"] == tokens], by_block, tokens)
         if of_many:
-            chosen, libraries = ways_for(of_many, by_block)
+            chosen, libraries = algorithms_for(of_many, by_block)
             tiles += chosen
-            ways += libraries
+            algorithms += libraries
     write("w8a8_linear", tiles, {"shared_kib": 227}, ("by_block", "outputs", "inputs", "tokens"), (*NAMES, "splits"))
-    write("w8a8_library", ways, {}, ("int8", "by_block", "outputs", "inputs", "tokens"), ("library",))
-    return tiles + ways
+    write("w8a8_library", algorithms, {}, ("int8", "by_block", "outputs", "inputs", "tokens"), ("library",))
+    return tiles + algorithms
 
 
 def times_by(rows: list[Row], *names: str) -> dict[tuple[object, ...], Times]:
@@ -274,40 +276,40 @@ def times_by(rows: list[Row], *names: str) -> dict[tuple[object, ...], Times]:
     times: dict[tuple[object, ...], Times] = {}
     for each in rows:
         if "library" not in each:
-            form = tuple(each[name] for name in NAMES)
-            own = times.setdefault(tuple(each[name] for name in names), {}).setdefault(form, {})
+            variant = tuple(each[name] for name in NAMES)
+            own = times.setdefault(tuple(each[name] for name in names), {}).setdefault(variant, {})
             own[each["splits"]] = each["microseconds"]
     return times
 
 
-def forms_for(rows: list[Row], by_block: bool, tokens: int) -> Iterator[Row]:
-    """The best of three forms for each matrix."""
+def variants_for(rows: list[Row], by_block: bool, tokens: int) -> Iterator[Row]:
+    """The best of three variants for each matrix."""
     times = times_by(rows, "outputs", "inputs")
     if not times:
         return
-    best = {shape: min(min(each.values()) for each in by_form.values()) for shape, by_form in times.items()}
+    best = {shape: min(min(each.values()) for each in by_variant.values()) for shape, by_variant in times.items()}
 
-    def cost(some: tuple[Form, ...]) -> float:
+    def cost(some: tuple[Variant, ...]) -> float:
         return sum(
-            min(min(by_form.get(form, {0: 1e9}).values()) for form in some) / best[shape]
-            for shape, by_form in times.items()
+            min(min(by_variant.get(variant, {0: 1e9}).values()) for variant in some) / best[shape]
+            for shape, by_variant in times.items()
         )
 
-    some = min(itertools.combinations({form for each in times.values() for form in each}, 3), key=cost)
-    for shape, by_form in times.items():
-        time_, form, splits = min(
-            (value, form, splits) for form in some for splits, value in by_form.get(form, {}).items()
+    some = min(itertools.combinations({variant for each in times.values() for variant in each}, 3), key=cost)
+    for shape, by_variant in times.items():
+        time_, variant, splits = min(
+            (value, variant, splits) for variant in some for splits, value in by_variant.get(variant, {}).items()
         )
         yield {
             **row(shape, tokens, False, by_block),
-            **settings(form, splits),
+            **settings(variant, splits),
             "microseconds": time_,
             "best_microseconds": best[shape],
         }
 
 
-def ways_for(rows: list[Row], by_block: bool) -> tuple[list[Row], list[Row]]:
-    """One form of the kernel for many tokens, and where which library is faster than it."""
+def algorithms_for(rows: list[Row], by_block: bool) -> tuple[list[Row], list[Row]]:
+    """One variant of the kernel for many tokens, and where which library's algorithm is faster."""
     times = times_by(rows, "int8", "outputs", "inputs", "tokens")
     library: dict[tuple[object, ...], tuple[float, int]] = {}
     for each in rows:
@@ -315,27 +317,27 @@ def ways_for(rows: list[Row], by_block: bool) -> tuple[list[Row], list[Row]]:
             key = tuple(each[name] for name in ("int8", "outputs", "inputs", "tokens"))
             library[key] = min(library.get(key, (1e9, 0)), (each["microseconds"], each["library"]))
 
-    def cost(form: Form) -> float:
+    def cost(variant: Variant) -> float:
         """Over what no library computes faster."""
         return sum(
-            min(by_form.get(form, {0: 1e9}).values()) / best
-            for key, by_form in times.items()
-            if (best := min(min(each.values()) for each in by_form.values())) < library.get(key, (1e9, 0))[0]
+            min(by_variant.get(variant, {0: 1e9}).values()) / best
+            for key, by_variant in times.items()
+            if (best := min(min(each.values()) for each in by_variant.values())) < library.get(key, (1e9, 0))[0]
         )
 
-    form = min(FORMS_OF_MANY, key=cost)
+    variant = min(VARIANTS_OF_MANY, key=cost)
     tiles: dict[tuple[object, ...], Row] = {}
-    ways: list[Row] = []
-    for key, by_form in times.items():
+    algorithms: list[Row] = []
+    for key, by_variant in times.items():
         int8, outputs, inputs, tokens = key
         head = row((outputs, inputs), tokens, int8, by_block)  # type: ignore[arg-type]
-        time_, splits = min((value, splits) for splits, value in by_form.get(form, {1: 1e9}).items())
+        time_, splits = min((value, splits) for splits, value in by_variant.get(variant, {1: 1e9}).items())
         if head["tokens"] <= TILES_OF_MANY:
-            tiles.setdefault(key[1:], head | settings(form, splits) | {"microseconds": time_})
-        faster, way = library.get(key, (1e9, 0))
-        ways.append(head | {"library": way if faster < time_ else 0, "microseconds": min(faster, time_)})
-        ways[-1] |= {"kernel_microseconds": time_}
-    return list(tiles.values()), ways
+            tiles.setdefault(key[1:], head | settings(variant, splits) | {"microseconds": time_})
+        faster, algorithm = library.get(key, (1e9, 0))
+        algorithms.append(head | {"library": algorithm if faster < time_ else 0, "microseconds": min(faster, time_)})
+        algorithms[-1] |= {"kernel_microseconds": time_}
+    return list(tiles.values()), algorithms
 
 
 def kind_of(key: Row) -> tuple[object, ...]:

@@ -3,11 +3,10 @@ r"""Chooses launch settings of `weight_only_linear`, by measuring all candidates
     python benchmark/kernels/tune_weight_only.py [--seconds N] [--bits 4] > measured.json
     python benchmark/kernels/tune_weight_only.py --choose measured.json > benchmark/results/tune_grouped.json
 
-The first needs a CUDA device. For few tokens a product is timed together with the norm in front of it, as it runs in a
-model, because codes that are read before waiting count only there. The second replaces the entries of cards with 227
-KiB, of these matrices and numbers of tokens, in the data file. For each padded number of tokens two compiled forms
-serve all matrices, as in tune_linear.py; for many tokens each matrix gets one of them, or its form in 16 bits where
-that is faster.
+The first needs a CUDA device. For few tokens a GEMM is timed together with the norm before it, as it runs in a model,
+because prefetched codes count only there. The second replaces the entries of cards with 227 KiB, of these matrices and
+numbers of tokens, in the data file. For each padded number of tokens two compiled variants serve all matrices, as in
+tune_linear.py; for many tokens each matrix gets one of them, or a 16-bit matrix where that is faster.
 """
 
 import argparse
@@ -26,7 +25,7 @@ from weight_only_linear import Weight, make_weights, sixteen_bits
 
 import text_generation_kernels as kernels
 from text_generation_kernels.matmul.weight_only_gemm import weight_only_gemm
-from text_generation_kernels.matmul.weight_only_linear import by_matrix
+from text_generation_kernels.matmul.weight_only_linear import dequantise_and_matmul
 from text_generation_kernels.runtime.launch import compile_only
 
 # Outputs and inputs: Llama 3.1 8B on one GPU and on two, 70B on one.
@@ -38,17 +37,17 @@ SHAPES = [
 KINDS = {4: "symmetric", 8: "int8"}
 SPLITS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 14)
 NAMES = ("BLOCK_M", "BLOCK_N", "SWAP", "FOLD", "AHEAD", "num_warps", "num_stages", "ROWS", "LATER", "PROGRAMS")
-Form = tuple[int, ...]
+Variant = tuple[int, ...]
 """In the order of `NAMES`; the last ones may be left out."""
 FEW = 64
-"""Up to so many tokens the norm in front counts."""
+"""The most tokens that are timed with the norm before the GEMM."""
 # By bits and padded tokens. Left out after first sweeps: more stages, a limit of registers, 256 outputs, tiles of 128
 # tokens, and 256 inputs at a time for matrix instructions.
 _FEW_TOKENS = [(32, 0, 0, 1, 1, 3), (64, 0, 0, 0, 2, 2), (64, 0, 0, 0, 2, 3), (64, 0, 0, 1, 2, 2), (64, 0, 0, 2, 2, 3)]
 _SOME_TOKENS = [(64, 0, 1, 0, 4, 3), (128, 0, 1, 0, 4, 3), (128, 0, 1, 0, 4, 2)]
 _LATER = [(128, 0, 0, 0, 4, 4, 128, 3), (128, 0, 1, 0, 4, 3, 128, 3), (128, 0, 1, 0, 4, 2, 128, 2)]
 _EIGHT_BITS = [(64, 0, 0, 0, 2, 2), (64, 0, 0, 0, 2, 3), (64, 0, 0, 0, 4, 3), (64, 1, 0, 0, 4, 3)]
-FORMS: dict[tuple[int, int], list[Form]] = {
+VARIANTS: dict[tuple[int, int], list[Variant]] = {
     (4, 8): [(8, *each) for each in [*_FEW_TOKENS, (64, 0, 0, 2, 2, 2), (64, 0, 0, 2, 4, 2)]],
     (4, 16): [(16, *each) for each in [*_FEW_TOKENS, (64, 0, 0, 0, 2, 2, 64, 0, 4), _LATER[0]]],
     (4, 32): [(32, *each) for each in [*_SOME_TOKENS, *_LATER]],
@@ -62,24 +61,24 @@ FORMS: dict[tuple[int, int], list[Form]] = {
 }
 PLAN = dataclasses.replace(GPU_PLAN, calls=24, replays=5)
 PROGRAMS = (120, 1800)
-"""How many programs a launch may have where the inputs are divided."""
-Times = dict[Form, dict[int, float]]
-"""Microseconds by form and number of parts."""
+"""How many thread blocks a launch may have where the inputs are split."""
+Times = dict[Variant, dict[int, float]]
+"""Microseconds by variant and number of splits."""
 
 
-def settings(form: Form, splits: int) -> dict[str, int]:
+def settings(variant: Variant, splits: int) -> dict[str, int]:
     """As in the data file."""
-    return {**dict(zip(NAMES, form, strict=False)), "splits": splits}
+    return {**dict(zip(NAMES, variant, strict=False)), "splits": splits}
 
 
-def candidates(shape: tuple[int, int], tokens: int, forms: list[Form]) -> Iterator[tuple[Form, int]]:
-    """Forms and numbers of parts that may be the fastest."""
-    for form, splits in itertools.product(forms, SPLITS):
-        config = settings(form, splits)
+def candidates(shape: tuple[int, int], tokens: int, variants: list[Variant]) -> Iterator[tuple[Variant, int]]:
+    """Variants and numbers of splits that may be the fastest."""
+    for variant, splits in itertools.product(variants, SPLITS):
+        config = settings(variant, splits)
         rows = config.get("ROWS", config["BLOCK_N"])
         programs = -(-tokens // config["BLOCK_M"]) * -(-shape[0] // rows) * splits
         if splits == 1 or (PROGRAMS[0] <= programs <= PROGRAMS[1] and splits <= shape[1] // 256):
-            yield form, splits
+            yield variant, splits
 
 
 def measure(bits: int, weights: list[Weight], tokens: int, until: float) -> Iterator[Row]:
@@ -91,32 +90,32 @@ def measure(bits: int, weights: list[Weight], tokens: int, until: float) -> Iter
     ones, x = torch.ones_like(given[0]), torch.empty_like(given)
     out = torch.empty(tokens, outputs, dtype=PLAN.dtype, device=PLAN.device)
 
-    def timed(product: Callable[[Weight], object]) -> float:
+    def timed(gemm: Callable[[Weight], object]) -> float:
         def run(index: int) -> None:
             if tokens <= FEW:
                 kernels.rms_norm(given, ones, 1e-6, x)
-            product(weights[index])
+            gemm(weights[index])
 
         return seconds_per_call(PLAN, run, len(weights)) * 1e6
 
-    def by_form(form: Form, splits: int) -> Callable[[Weight], object]:
-        config = settings(form, splits)
+    def with_variant(variant: Variant, splits: int) -> Callable[[Weight], object]:
+        config = settings(variant, splits)
         return lambda weight: weight_only_gemm(x, *weight[:4], None, out, config)
 
     head: Row = {"bits": bits, "outputs": outputs, "inputs": inputs, "tokens": tokens}
     kernels.rms_norm(given, ones, 1e-6, x)
     with compile_only(4):
-        for form in FORMS[bits, tokens]:
-            by_form(form, 1)(weights[0])
+        for variant in VARIANTS[bits, tokens]:
+            with_variant(variant, 1)(weights[0])
     other = sixteen_bits(PLAN, outputs, inputs, tokens) * 1e6
     yield head | {"sixteen_bits_microseconds": other}
     if tokens > FEW:
-        whole = lambda weight: by_matrix(x, *weight[:4], None, out, weight[4])  # noqa: E731
+        whole = lambda weight: dequantise_and_matmul(x, *weight[:4], None, out, weight[4])  # noqa: E731
         yield head | {"splits": 0, "microseconds": timed(whole)}
-    for form, splits in candidates(shape, tokens, FORMS[bits, tokens]):
+    for variant, splits in candidates(shape, tokens, VARIANTS[bits, tokens]):
         if time.monotonic() > until:
             return
-        yield head | settings(form, splits) | {"microseconds": timed(by_form(form, splits))}
+        yield head | settings(variant, splits) | {"microseconds": timed(with_variant(variant, splits))}
 
 
 def choose(rows: list[Row]) -> Iterator[Row]:
@@ -130,36 +129,36 @@ def choose(rows: list[Row]) -> Iterator[Row]:
         for each in own:
             shape = int(each["outputs"]), int(each["inputs"])
             if each.get("splits"):
-                form = tuple(int(each[name]) for name in NAMES if name in each)
-                times.setdefault(shape, {}).setdefault(form, {})[int(each["splits"])] = float(each["microseconds"])
+                variant = tuple(int(each[name]) for name in NAMES if name in each)
+                times.setdefault(shape, {}).setdefault(variant, {})[int(each["splits"])] = float(each["microseconds"])
             elif "splits" in each:
                 others.setdefault(shape, {})["matrix_microseconds"] = each["microseconds"]
             else:
                 others.setdefault(shape, {})["sixteen_bits_microseconds"] = each["sixteen_bits_microseconds"]
         pair = pair_for(times)
-        for shape, by_form in times.items():
-            taken, form, splits = min((t, form, s) for form in pair for s, t in by_form.get(form, {}).items())
-            config = settings(form, splits)
+        for shape, by_variant in times.items():
+            taken, variant, splits = min((t, each, s) for each in pair for s, t in by_variant.get(each, {}).items())
+            config = settings(variant, splits)
             matrix = float(others.get(shape, {}).get("matrix_microseconds", taken))
             if matrix < taken:
                 config, taken = config | {"splits": 0}, matrix
             head: Row = {"bits": bits, "outputs": shape[0], "inputs": shape[1], "tokens": tokens}
-            best = min(min(each.values()) for each in by_form.values())
+            best = min(min(each.values()) for each in by_variant.values())
             yield head | config | {"microseconds": taken, "best_microseconds": best} | others.get(shape, {})
 
 
-def pair_for(times: dict[tuple[int, int], Times]) -> tuple[Form, ...]:
-    """The two forms with the smallest sum of times, each as a ratio to the best time of its matrix."""
-    best = {shape: min(min(each.values()) for each in by_form.values()) for shape, by_form in times.items()}
-    forms = sorted({form for by_form in times.values() for form in by_form})
+def pair_for(times: dict[tuple[int, int], Times]) -> tuple[Variant, ...]:
+    """The two variants with the smallest sum of times, each as a ratio to the best time of its matrix."""
+    best = {shape: min(min(each.values()) for each in by_variant.values()) for shape, by_variant in times.items()}
+    variants = sorted({variant for by_variant in times.values() for variant in by_variant})
 
-    def cost(pair: tuple[Form, ...]) -> float:
+    def cost(pair: tuple[Variant, ...]) -> float:
         return sum(
-            min(min(by_form.get(form, {0: 1e9}).values()) for form in pair) / best[shape]
-            for shape, by_form in times.items()
+            min(min(by_variant.get(variant, {0: 1e9}).values()) for variant in pair) / best[shape]
+            for shape, by_variant in times.items()
         )
 
-    return min(itertools.combinations_with_replacement(forms, 2), key=cost)
+    return min(itertools.combinations_with_replacement(variants, 2), key=cost)
 
 
 def write(rows: list[Row]) -> None:
@@ -193,11 +192,11 @@ def main() -> None:
         parser.error("no CUDA device")
     else:
         until = time.monotonic() + arguments.seconds
-        asked = [key for key in FORMS if key[0] in arguments.bits and key[1] in (arguments.tokens or (key[1],))]
+        wanted = [key for key in VARIANTS if key[0] in arguments.bits and key[1] in (arguments.tokens or (key[1],))]
         rows = []
         for shape, bits in [(shape, bits) for shape in SHAPES[slice(*arguments.shapes)] for bits in arguments.bits]:
             weights = make_weights(PLAN, KINDS[bits], *shape)
-            for tokens in (tokens for of_bits, tokens in asked if of_bits == bits and time.monotonic() < until):
+            for tokens in (tokens for of_bits, tokens in wanted if of_bits == bits and time.monotonic() < until):
                 rows += measure(bits, weights, tokens, until)
         device = torch.cuda.get_device_name()
     head = json.dumps({"command": "python " + " ".join(sys.argv), "device": device})

@@ -22,7 +22,7 @@ EPSILON = 1e-5
 
 
 class Layers:
-    """Matrices of as many layers, and what they hand on."""
+    """Weights of as many layers, and what they hand on."""
 
     def __init__(self, plan: Plan, hidden: int, inner: int, qkv: int, layers: int, tokens: int) -> None:
         self.shapes = ((qkv, hidden), (hidden, hidden), (2 * inner, hidden), (hidden, inner))
@@ -53,17 +53,17 @@ class Layers:
             x8, scale = self._add(inner8, inner_scale, *down)
 
     def _add(self, x8: Tensor, scale: Tensor, weight: Tensor, weight_scale: Tensor) -> tuple[Tensor, Tensor]:
-        """A product is added to the residual, and the sum normed and quantised."""
-        parts = kernels.w8a8_splits(x8, scale, weight, weight_scale)
-        if parts > 1:
-            product = scale.new_empty(parts, *self.residual.shape)
-            kernels.w8a8_split_k(x8, scale, weight, weight_scale, product)
+        """A GEMM's result is added to the residual, and the sum normalised and quantised."""
+        splits = kernels.w8a8_splits(x8, scale, weight, weight_scale)
+        if splits > 1:
+            projected = scale.new_empty(splits, *self.residual.shape)
+            kernels.w8a8_split_k(x8, scale, weight, weight_scale, projected)
         else:
-            product = torch.empty_like(self.residual)
-            kernels.w8a8_linear(x8, scale, weight, weight_scale, None, product)
+            projected = torch.empty_like(self.residual)
+            kernels.w8a8_linear(x8, scale, weight, weight_scale, None, projected)
         normed, codes = torch.empty_like(self.residual), torch.empty_like(self.residual, dtype=x8.dtype)
         scale = torch.empty_like(scale)
-        kernels.add_rms_norm(product, self.residual, self.norm, EPSILON, normed, 1.0, None, codes, scale)
+        kernels.add_rms_norm(projected, self.residual, self.norm, EPSILON, normed, 1.0, None, codes, scale)
         return codes, scale
 
 

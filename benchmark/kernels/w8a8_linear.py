@@ -12,7 +12,7 @@ import torch
 from _timing import Plan, Row, report, seconds_per_call
 from torch import Tensor
 
-from text_generation_server import kernels
+import text_generation_kernels as kernels
 
 # Outputs and inputs.
 SHAPES = {
@@ -55,12 +55,12 @@ def rows(plan: Plan, ceiling: float) -> Iterator[Row]:
 
 
 def _seconds(
-    plan: Plan, tokens: int, weights: list[Tensor] | Tensor, product: Callable[[Tensor, Tensor], object]
+    plan: Plan, tokens: int, weights: list[Tensor] | Tensor, gemm: Callable[[Tensor, Tensor], object]
 ) -> float:
     out = torch.empty(tokens, weights[0].shape[0], dtype=plan.dtype, device=plan.device)
     count = len(weights) if tokens <= _FEW else 2
     plan = dataclasses.replace(plan, calls=min(plan.calls, 24 if tokens <= _FEW else 4), replays=5)
-    return seconds_per_call(plan, lambda index: product(weights[index], out), count)
+    return seconds_per_call(plan, lambda index: gemm(weights[index], out), count)
 
 
 def _values(plan: Plan, tokens: int, like: Tensor) -> Tensor:
@@ -81,13 +81,13 @@ def _ours(plan: Plan, weights: list[Tensor], tokens: int, block: int) -> float:
 def _wide(plan: Plan, weights: Tensor, tokens: int) -> float:
     x = torch.empty(tokens, weights.shape[2], dtype=plan.dtype, device=plan.device).normal_()
 
-    def product(weight: Tensor, out: Tensor) -> None:
+    def gemm(weight: Tensor, out: Tensor) -> None:
         if tokens <= _FEW:
             kernels.skinny_linear(x, weight, None, out)
         else:
             torch.mm(x, weight.t(), out=out)
 
-    return _seconds(plan, tokens, weights, product)
+    return _seconds(plan, tokens, weights, gemm)
 
 
 def _library(plan: Plan, weights: list[Tensor], tokens: int, by_row: bool) -> float:

@@ -13,7 +13,7 @@ import torch
 from _timing import Plan, Row, report, seconds_per_call
 from torch import Tensor
 
-from text_generation_server import kernels
+import text_generation_kernels as kernels
 
 # Outputs and inputs.
 SHAPES = {
@@ -82,21 +82,21 @@ def _weight(plan: Plan, kind: str, bits: int, outputs: int, inputs: int) -> Weig
 
 
 def seconds(plan: Plan, weights: list[Weight], tokens: int) -> float:
-    """Median time of one product."""
+    """Median time of one GEMM."""
     outputs, inputs = weights[0][1].shape[1], weights[0][0].shape[1]
     inputs *= 8 if weights[0][0].dtype == torch.int32 else 1
     x = torch.empty(tokens, inputs, dtype=plan.dtype, device=plan.device).normal_()
     out = torch.empty(tokens, outputs, dtype=plan.dtype, device=plan.device)
 
-    def product(index: int) -> None:
+    def gemm(index: int) -> None:
         packed, scales, zeros, table, size = weights[index]
         kernels.weight_only_linear(x, packed, scales, zeros, table, None, None, out, size)
 
-    return seconds_per_call(plan, product, len(weights))
+    return seconds_per_call(plan, gemm, len(weights))
 
 
 def sixteen_bits(plan: Plan, outputs: int, inputs: int, tokens: int) -> float:
-    """Median time of the product with a matrix in 16 bits."""
+    """Median time of the GEMM with a 16-bit matrix."""
     count = min(16, max(2, -(-plan.rotation_bytes // (outputs * inputs * plan.dtype.itemsize))))
     weights = [
         torch.empty(outputs, inputs, dtype=plan.dtype, device=plan.device).normal_(std=0.02) for _ in range(count)
@@ -104,13 +104,13 @@ def sixteen_bits(plan: Plan, outputs: int, inputs: int, tokens: int) -> float:
     x = torch.empty(tokens, inputs, dtype=plan.dtype, device=plan.device).normal_()
     out = torch.empty(tokens, outputs, dtype=plan.dtype, device=plan.device)
 
-    def product(index: int) -> None:
+    def gemm(index: int) -> None:
         if tokens <= 64:
             kernels.skinny_linear(x, weights[index], None, out)
         else:
             torch.mm(x, weights[index].t(), out=out)
 
-    return seconds_per_call(plan, product, count)
+    return seconds_per_call(plan, gemm, count)
 
 
 if __name__ == "__main__":

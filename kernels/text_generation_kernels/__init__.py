@@ -46,8 +46,8 @@ from .recurrent.gated_delta import gated_delta
 from .recurrent.selective_scan import selective_scan
 from .recurrent.state_space import state_space
 from .runtime.batches import padded_batch
-from .runtime.device import has_fp8_products
-from .runtime.launch import compilations, compile_only, fingerprint_compiler, rehearsing
+from .runtime.device import has_fp8_gemms
+from .runtime.launch import compilations, compile_only, compiling_only, fingerprint_compiler
 from .runtime.register import triton_enabled, use_triton
 from .sampling.advance_state import advance_state
 from .sampling.choose import choose
@@ -92,6 +92,7 @@ __all__ = [
     "choose",
     "compilations",
     "compile_only",
+    "compiling_only",
     "decode_attention",
     "dequantise",
     "draw",
@@ -101,7 +102,7 @@ __all__ = [
     "fits_two_shots",
     "gated_delta",
     "gated_norm",
-    "has_fp8_products",
+    "has_fp8_gemms",
     "latent_decode_attention",
     "latent_expand",
     "latent_postprocess",
@@ -123,7 +124,6 @@ __all__ = [
     "qkv_postprocess",
     "quantise_rows",
     "reducible",
-    "rehearsing",
     "rms_norm",
     "selective_scan",
     "send_linear",

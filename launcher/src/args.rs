@@ -114,9 +114,10 @@ pub struct LimitArgs {
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Batching")]
 pub struct BatchingArgs {
-    /// Let waiting requests join running ones when there are this many times as many of them; 0: as soon as they fit
-    #[arg(long, env, value_name = "RATIO", default_value_t = 0.0)]
-    pub waiting_served_ratio: f32,
+    /// Number of waiting requests, for each running one, at which they join: `auto`, as many as pays by the cost of steps
+    /// and the rate of requests, or a number; 0: requests join as soon as they fit
+    #[arg(long, env, value_name = "RATIO", default_value = "auto", value_parser = values::waiting_served_ratio)]
+    pub waiting_served_ratio: String,
     /// Maximum number of prompt tokens computed in one step. Default: `auto`, 4096, or more where a prompt may be
     /// longer and `--prefill-chunking` is false
     #[arg(long, env, value_name = "TOKENS")]
@@ -137,7 +138,7 @@ pub struct BatchingArgs {
     /// the same API key)
     #[arg(long, env, value_name = "MODE", default_value = "true", ignore_case = true, value_parser = values::PREFIX_CACHING, hide_possible_values = true)]
     pub prefix_caching: String,
-    /// With `--waiting-served-ratio`: maximum number of decode steps that a request waits before it joins in any case
+    /// Maximum number of tokens that running requests get before waiting ones join, whatever `--waiting-served-ratio` says
     #[arg(long, env, value_name = "STEPS", default_value_t = 20)]
     pub max_waiting_tokens: u32,
     /// Maximum number of requests that run at once; further ones wait. Default and maximum: `--max-concurrent-requests`

@@ -13,7 +13,7 @@ from triton.tools.disasm import get_sass
 
 SM_90 = GPUTarget("cuda", 90, 32)
 SHARED_KIB = {80: 163, 86: 99, 89: 99, 90: 227}
-"""What one program may have, by compute capability (CUDA Programming Guide, table of technical specifications)."""
+"""Shared memory of a thread block, KiB, by compute capability (CUDA Programming Guide, technical specifications)."""
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Compiled:
 
     @cached_property
     def sass(self) -> str:
-        """The instructions. Made only where they are asked for: the disassembler takes half a second."""
+        """The instructions. Disassembled on first use, which takes half a second."""
         return get_sass(self.cubin)
 
     def count(self, instruction: str) -> int:

@@ -41,7 +41,7 @@ Operator = Callable[[Tensor, Tensor, Tensor | None, Tensor, Tensor, Tensor | Non
 @dataclass(frozen=True)
 class Convolution:
     """Runs of a step, and what the operator must make of them. All that belongs to no run is NaN, and must stay so:
-    tokens of others before and behind the runs, rows of nobody, and rows of requests that have not begun.
+    tokens of others before and after the runs, rows of nobody, and rows of requests that have not begun.
     """
 
     x: Tensor
@@ -67,7 +67,7 @@ class Convolution:
         bias: bool = True,
         silu: bool = True,
     ) -> "Convolution":
-        """Chunks, behind two tokens of others. The weight has its channels side by side where there is no bias."""
+        """Chunks, after two tokens of others. The weight has its channels side by side where there is no bias."""
         torch.manual_seed(0)
         starts = list(accumulate((run.tokens for run in runs), initial=2))
         x, state = _nothing(starts[-1] + 3, channels + 16)[:, 8:-8], _nothing(len(runs) + 3, taps - 1, channels)
@@ -94,7 +94,7 @@ class Convolution:
     def of_decodes(
         cls, channels: int, taps: int, dtype: torch.dtype, device: str = "cpu", silu: bool = True
     ) -> "Convolution":
-        """`DECODES`, with tokens of others behind them."""
+        """`DECODES`, with tokens of others after them."""
         made = cls.of(DECODES, channels, taps, dtype, device, silu=silu)
         return replace(made, x=made.x[2:], starts=None, expected=made.expected[2:])
 

@@ -58,7 +58,7 @@ class Delta:
         corrected: float = 0.0,
         alike: float = 0.0,
     ) -> "Delta":
-        """Chunks, behind two tokens of others. `decay` makes g larger or smaller, `corrected` moves beta towards 1, and
+        """Chunks, after two tokens of others. `decay` makes g larger or smaller, `corrected` moves beta towards 1, and
         `alike`, up to 1, makes the keys of all tokens the same.
         """
         torch.manual_seed(0)
@@ -95,7 +95,7 @@ class Delta:
     def of_decodes(
         cls, heads: int, key_heads: int, key_dim: int, value_dim: int, dtype: torch.dtype, device: str = "cpu"
     ) -> "Delta":
-        """`DECODES`, with tokens of others behind them."""
+        """`DECODES`, with tokens of others after them."""
         made = cls.of(DECODES, heads, key_heads, key_dim, value_dim, dtype, device)
         return replace(made, qkv=made.qkv[2:], gates=made.gates[2:], starts=None, expected=made.expected[2:])
 
@@ -133,7 +133,7 @@ class Delta:
 
     def check(self, operator: Operator, deterministic: bool = False, max_len: int | None = None) -> None:
         """As near to the formula as float32 and the rounding of results allow. With blocks of tokens all operands of
-        products are rounded as well.
+        GEMM results are rounded as well.
         """
         out, state = self.run(operator, deterministic, max_len)
         eps = torch.finfo(out.dtype).eps
@@ -143,7 +143,7 @@ class Delta:
 
 
 def _check(got: Tensor, expected: Tensor, limit: float) -> None:
-    """`limit`: of errors, in parts of the largest number. NaN is never close."""
+    """`limit`: of errors, relative to the largest number. NaN is never close."""
     untouched = expected == UNTOUCHED
     assert got[untouched].eq(UNTOUCHED).all()
     error, largest = (each.masked_fill(untouched, 0).abs().max() for each in (got.double() - expected, expected))

@@ -28,13 +28,13 @@ def runs_of(lengths: Sequence[int]) -> list[Run]:
 @dataclass(frozen=True)
 class Recurrence:
     """Runs of a step, and what an operator must make of them. All that belongs to no run is NaN, and must stay so:
-    tokens of others before and behind the runs, rows of nobody, and rows of requests that have not begun.
+    tokens of others before and after the runs, rows of nobody, and rows of requests that have not begun.
     """
 
     inputs: tuple[Tensor, ...]
     """By token."""
     weights: tuple[Any, ...]
-    """What comes behind them."""
+    """Tokens after the runs."""
     state: Tensor
     rows: Tensor
     starts: Tensor | None
@@ -138,7 +138,7 @@ class _Step:
 
 
 def scan(runs: Sequence[Run], channels: int, n: int, dtype: torch.dtype, device: str = "cpu") -> Recurrence:
-    """Of `selective_scan`. z, b and c are slices, as of products that make more than one."""
+    """Of `selective_scan`. z, b and c are slices, as of fused GEMMs."""
     step = _Step(runs, dtype, device)
     a_log, d, bias = step.weight(channels, n) - 1, step.weight(channels), step.weight(channels) - 2
     x, dt, z = step.tokens(channels), step.tokens(channels), step.tokens(2 * channels)[:, channels:]

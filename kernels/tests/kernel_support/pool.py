@@ -93,7 +93,7 @@ def attention_options(names: str, heads: int, window: int = 0, device: str = "cp
 
 
 def strided_q(tokens: int, heads: int, head_dim: int, dtype: torch.dtype, device: str = "cpu") -> Tensor:
-    """Queries as they lie in the fused QKV product: with other data between tokens."""
+    """Queries as a fused QKV GEMM leaves them: with other data between tokens."""
     qkv = torch.randn(tokens, 3 * heads * head_dim).to(device, dtype)
     return qkv[:, : heads * head_dim].view(tokens, heads, head_dim)
 

@@ -118,8 +118,8 @@ class Case:
         torch.testing.assert_close(scales, self.scales, rtol=steps * 2**-7, atol=0, equal_nan=True)
 
     def check_same_codes(self, operator: Operator, torch_operator: Operator) -> None:
-        """Runs `operator` and torch on heads that do not turn, so that both quantise the same values: codes and scales
-        are the same to the bit.
+        """Runs `operator` and torch on heads that are not rotated, so that both quantise the same values: codes and
+        scales are the same to the bit.
         """
         half = self.head_dim // 2
         self.cos_sin[:, :half], self.cos_sin[:, half:] = 1.0, 0.0

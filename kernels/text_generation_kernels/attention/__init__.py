@@ -1,1 +1,1 @@
-"""Attention over the KV cache, what stands between its GEMMs, and the cache's quantisation."""
+"""Attention over the KV pool, the kernels between QKV GEMM and attention, and KV-cache quantisation."""

@@ -1,9 +1,9 @@
-"""Attention in torch with every step written out, for what torch's fused attention cannot do."""
+"""Reference attention in torch, step by step, for options that torch's fused attention lacks."""
 
 import torch
 from torch import Tensor
 
-# Queries at a time: scores of all of a long prompt would take more memory than its K and V.
+# Queries at a time: the scores of a whole long prompt would take more memory than its K and V.
 _QUERIES = 256
 
 
@@ -19,20 +19,20 @@ def attend(
 ) -> Tensor:
     """Causal attention of the last positions of one request with `AttentionOptions`: [q_len, heads, v_head_dim].
 
-    `q` [q_len, heads, head_dim] are of the last positions of `k` [kv_len, kv_heads, head_dim] and `v`
-    [kv_len, kv_heads, v_head_dim]. Computed in float32, which the result is.
+    `q` [q_len, heads, head_dim] belongs to the last positions of `k` [kv_len, kv_heads, head_dim] and `v`
+    [kv_len, kv_heads, v_head_dim]. Computed and returned in float32.
     """
     kv_len, q_len = k.shape[0], q.shape[0]
-    pieces: list[Tensor] = []
+    blocks: list[Tensor] = []
     for begin in range(0, q_len, _QUERIES):
-        piece = q[begin : begin + _QUERIES]
-        end = kv_len - q_len + begin + piece.shape[0]
-        first = max(0, end - piece.shape[0] + 1 - window) if window else 0
-        pieces.append(_attend_piece(piece, k[first:end], v[first:end], scale, window, softcap, sinks, slopes))
-    return torch.cat(pieces)
+        block = q[begin : begin + _QUERIES]
+        end = kv_len - q_len + begin + block.shape[0]
+        first = max(0, end - block.shape[0] + 1 - window) if window else 0
+        blocks.append(_attend_block(block, k[first:end], v[first:end], scale, window, softcap, sinks, slopes))
+    return torch.cat(blocks)
 
 
-def _attend_piece(
+def _attend_block(
     q: Tensor,
     k: Tensor,
     v: Tensor,

@@ -1,7 +1,7 @@
-"""The kernel of decode attention: one program attends with the heads of a group to one chunk of one request."""
+"""Split-KV decode attention kernel: one thread block attends with one KV head's query group to one chunk."""
 
 # pyright: basic, reportArgumentType=false, reportCallIssue=false, reportGeneralTypeIssues=false
-from ..runtime.launch import is_last, let_next_start, wait_for_previous
+from ..runtime.launch import is_last, launch_dependents, wait_for_previous
 from ..runtime.triton import tl, triton
 from ._kv_conversion import join_words, load_scales, log2_of_scales, to_float16, widen, widen_words
 from ._online_softmax import accumulate, apply_options, load_per_head, load_rows, load_slots
@@ -10,9 +10,10 @@ from ._split_kv import bounds, fill_padding, find_chunk, merge_chunks
 
 @triton.jit
 def _load_queries(q_ptrs, exist, PDL: tl.constexpr):
-    """Once the kernel in front has written them, zeros where none `exist`.
+    """Waits for the previous kernel, which writes the queries, and loads them; zeros where none `exist`.
 
-    In the first step of a loop over tiles the pipeline has asked for its first ones, and before the loop for none.
+    Called in the first step of the loop over tiles, the wait comes after the software pipeline has prefetched its first
+    tiles; called before the loop, it comes before all of them.
     """
     wait_for_previous(PDL)
     return tl.load(q_ptrs, mask=exist, other=0.0)
@@ -42,7 +43,7 @@ def _attend(
     EARLY: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """Sum of values [BLOCK_G, BLOCK_V], maximum and sum of weights [BLOCK_G] over positions `begin` to `end`."""
+    """Weighted sum of values [BLOCK_G, BLOCK_V], maximum and sum of weights [BLOCK_G] over `begin` to `end`."""
     q = tl.zeros([BLOCK_G, BLOCK_D], dtype=q_ptrs.dtype.element_ty) if EARLY else _load_queries(q_ptrs, exist, PDL)
     acc = tl.zeros([BLOCK_G, BLOCK_V], dtype=tl.float32)
     row_max = tl.full([BLOCK_G], float("-inf"), dtype=tl.float32)
@@ -64,13 +65,13 @@ def _attend(
 
 @triton.jit
 def _load_tile_slots(table_row_ptr, positions, end):
-    """Slots of `positions`, those from `end` on as the last one: nothing that is read for them needs a mask."""
+    """Slots of `positions`. Positions from `end` on get the slot of the last one, so that their loads need no mask."""
     return tl.load(table_row_ptr + tl.minimum(positions, end - 1)).to(tl.int64)
 
 
 @triton.jit
 def _load_values(v_head_ptr, slots, stride_slot, SIZE: tl.constexpr, BLOCK: tl.constexpr):
-    """Words of values, [BLOCK, N]: a word of every position in a row."""
+    """int32 words of values [BLOCK, N]: row i holds word i of every position."""
     elements = tl.arange(0, BLOCK)[:, None]
     pointers = v_head_ptr + slots[None, :] * stride_slot + elements
     if SIZE < BLOCK:
@@ -104,11 +105,11 @@ def _attend_codes(
     BLOCK_N: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """`_attend` over codes, with positions and elements of values as rows of products, and heads as columns.
+    """`_attend` over 8-bit codes, with heads as columns of its GEMMs: an MMA instruction takes 8 columns but 16 rows.
 
-    Heads are few, and a product takes eight columns but sixteen rows. Values are read as words of four: each of the
-    four places has a product of its own. Weights include the scales of values, and `maxima` are theirs, so that none is
-    above 1 and float16 holds them however large or small scales are; `sums` are without scales, in the same units.
+    Values are read as words of four codes, and each of the four places within the words has a GEMM of its own. Weights
+    include the scales of values, and `maxima` are those of the scaled weights, so none is above 1 and float16 holds
+    them whatever the scales are. `sums` leave the scales out, in the same units.
     """
     WORDS: tl.constexpr = BLOCK_V // 4
     k_codes_ptr = k_head_ptr.to(tl.pointer_type(tl.uint8))
@@ -197,18 +198,18 @@ def decode_attention_kernel(
     DETERMINISTIC: tl.constexpr,
     WINDOW: tl.constexpr,
     SOFTCAP: tl.constexpr,
-    FORMAT: tl.constexpr,  # of `kv_codes`
-    EARLY: tl.constexpr,  # whether the first tiles are asked for before the wait
-    AHEAD: tl.constexpr,  # tiles that may be asked for before the first one is used
+    FORMAT: tl.constexpr,  # of `kv_quantisation`, 0 for values
+    EARLY: tl.constexpr,  # whether the first tiles are prefetched before the wait
+    AHEAD: tl.constexpr,  # tiles that may be prefetched before the first one is used
     PDL: tl.constexpr,
 ):
-    """One program attends with all heads of one KV head over one chunk of one request.
+    """One thread block attends with all query heads of one KV head over one chunk of one request.
 
-    Of a request's programs for a KV head, the last to finish adds up what all of them have found.
-    Where EARLY, the first tiles are asked for before the kernel in front has finished, which writes queries and the
-    newest position alone. So that none of these tiles has that position, a short chunk with it waits before.
+    Of a request's thread blocks for a KV head, the last to finish merges the partials of all.
+    Where EARLY, the first tiles are prefetched while the previous kernel, which writes queries and the newest position
+    alone, still runs. A short chunk with that position waits first, so that no prefetched tile contains it.
     """
-    let_next_start(PDL)
+    launch_dependents(PDL)
     kv_head = tl.program_id(0)
     item = tl.program_id(1)
     in_group = tl.arange(0, BLOCK_G)
@@ -254,10 +255,10 @@ def decode_attention_kernel(
     elements = tl.arange(0, BLOCK_V)
     stored = exists[:, None] & (elements < V_DIM)[None, :]
     if sinks_ptr is not None:
-        # Of several chunks none counts the sink: their merge does.
+        # Of several chunks none counts the sink: the merge does.
         sinks = load_per_head(sinks_ptr, heads, exists)
         row_sum += tl.where(num_chunks == 1, tl.exp2(sinks - row_max), 0.0)
-    # An empty context (a padded row, or a chunk that rounding left empty) has sum 0 and gives zeros.
+    # An empty context (a padded row, or a chunk that rounding left empty) has sum 0 and yields zeros.
     acc = acc / tl.where(row_sum == 0.0, 1.0, row_sum)[:, None]
     out_request_ptr = out_ptr + request.to(tl.int64) * stride_out_request
     if num_chunks == 1:

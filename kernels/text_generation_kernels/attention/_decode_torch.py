@@ -1,4 +1,4 @@
-"""Decode attention in torch: on the CPU, and what the kernels are compared with."""
+"""Reference decode attention in torch: the CPU path, and what the kernels are compared with."""
 
 from collections.abc import Iterator
 

@@ -1,11 +1,12 @@
-"""Eight-bit codes of keys and values, as kernels write and read them.
+"""Conversions between values and 8-bit codes of the KV cache, inside kernels.
 
-A head of one token is kept as codes and one bfloat16 scale: value = scale * what the code stands for. Formats are those
-of `kv_codes`. Scales are applied to scores and to probabilities, so an element costs its conversion alone: to float16,
-which holds every code exactly. Conversions are integer instructions on two or four codes at a time, the same on every
-card; those of the hardware for 8-bit floats begin with compute capability 8.9. float8_e4m3fn becomes float16 by one
-shift, subnormals included, but 2 ** -8 times as large: `code_unit` is what takes that back.
-Triton's interpreter knows no inline assembly and gets the same bits from plain operations.
+    value = scale * code        codes in a format of `kv_quantisation.py`, one bfloat16 scale for each head of a token
+
+Kernels apply scales to scores and to softmax weights, so an element costs its conversion alone: to float16, which holds
+every code exactly. Conversions are integer instructions on two or four codes at a time, the same on every card;
+hardware conversions of 8-bit floats begin with compute capability 8.9. float8_e4m3fn becomes float16 by one shift,
+subnormals included, but 2 ** -8 times as large; `code_unit` takes that back. Triton's interpreter has no inline
+assembly, so plain operations compute the same bits there.
 """
 
 # pyright: basic
@@ -18,19 +19,19 @@ _INTERPRETED = tl.constexpr(bool(knobs.runtime.interpret))
 
 @triton.jit
 def largest_code(FORMAT: tl.constexpr):
-    """The largest value that a code stands for."""
+    """Largest value of a code."""
     return 448.0 if FORMAT == _E4M3 else (57344.0 if FORMAT == _E5M2 else 127.0)
 
 
 @triton.jit
 def code_of_amax(FORMAT: tl.constexpr):
-    """What the largest value of a head becomes where its scale is measured."""
+    """Code of a head's largest value, where the scale is measured."""
     return 448.0 if FORMAT == _E4M3 else (1.75 if FORMAT == _E5M2 else 127.0)
 
 
 @triton.jit
 def code_unit(FORMAT: tl.constexpr):
-    """What conversions of codes to float16 have to be multiplied by."""
+    """Factor that converted codes still lack."""
     return 256.0 if FORMAT == _E4M3 else (128.0 if FORMAT == _INT8 else 1.0)
 
 
@@ -114,8 +115,8 @@ def widen(codes, FORMAT: tl.constexpr):
 def widen_words(words, FORMAT: tl.constexpr):
     """Four float16 tensors of int32 words, in units of `code_unit`: the first codes of all words, the second, ...
 
-    Codes of two words become pairs. So values, whose neighbours in memory are of one token, are in registers as a
-    matrix product over tokens takes them, without a way through shared memory.
+    Codes of two words become pairs. Values, whose neighbours in memory belong to one token, are then laid out in
+    registers as an MMA over tokens takes its operands, without a detour through shared memory.
     """
     if _INTERPRETED:
         return (
@@ -194,20 +195,20 @@ def widen_words(words, FORMAT: tl.constexpr):
 
 @triton.jit
 def to_float16(queries):
-    """Queries for products with codes. They saturate: what float16 cannot hold must not become infinite."""
+    """float16 queries for GEMMs with codes. They saturate: what float16 cannot hold must not become infinite."""
     wide = queries.to(tl.float32)
     return tl.minimum(tl.maximum(wide, -65504.0), 65504.0).to(tl.float16)
 
 
 @triton.jit
 def join_words(first, second, third, fourth, ROWS: tl.constexpr, WORDS: tl.constexpr):
-    """[ROWS, 4 * WORDS] of four [ROWS, WORDS]: the elements in the first place of a word, in the second, ..."""
+    """[ROWS, 4 * WORDS] from four [ROWS, WORDS]: the elements in the first place of each word, the second, ..."""
     return tl.reshape(tl.join(tl.join(first, third), tl.join(second, fourth)), [ROWS, 4 * WORDS])
 
 
 @triton.jit
 def round_up(scales):
-    """The float32 values of what `round_up` of `kv_codes` gives."""
+    """float32 values of what `round_up` of `kv_quantisation.py` returns."""
     bits = scales.to(tl.int32, bitcast=True) + tl.where(scales == scales, 0xFFFF, 0)
     return (bits & -0x10000).to(tl.float32, bitcast=True)
 
@@ -216,7 +217,7 @@ def round_up(scales):
 def load_scales(scales_head_ptr, slots, stride_slot, valid, FORMAT: tl.constexpr):
     """float32 scales [N] of keys and of values of one head: `scales_head_ptr` has both in one int32 for each slot.
 
-    Both are for converted codes; 0 where not `valid`.
+    Both include `code_unit`; 0 where not `valid`.
     """
     pairs = tl.load(scales_head_ptr + slots * stride_slot, mask=valid, other=0)
     k_scales = (pairs << 16).to(tl.float32, bitcast=True)
@@ -226,7 +227,7 @@ def load_scales(scales_head_ptr, slots, stride_slot, valid, FORMAT: tl.constexpr
 
 @triton.jit
 def log2_of_scales(scales):
-    """Of scales, which are no subnormal numbers: one instruction instead of the polynomial of `tl.log2`."""
+    """log2 of scales, which are no subnormal numbers: one instruction where `tl.log2` is a polynomial."""
     if _INTERPRETED:
         return tl.log2(scales)
     return tl.inline_asm_elementwise(

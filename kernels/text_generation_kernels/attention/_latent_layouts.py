@@ -1,4 +1,4 @@
-"""What both kernels of latent attention share."""
+"""Layout checks shared by the kernels of multi-head latent attention."""
 
 from torch import Tensor
 

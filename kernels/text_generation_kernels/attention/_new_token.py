@@ -1,7 +1,6 @@
-"""The new token of a request, for attention that turns it itself (`token_attention.py`): heads as `qkv_postprocess`
-would leave them.
+"""Per-head norm and RoPE of the new token inside attention (`token_attention.py`), rounded as by `qkv_postprocess`.
 
-What belongs to the model, weights and angles, is loaded apart from the heads: before the wait for their product.
+Norm weights and angles are loaded apart from the heads, so that callers prefetch them before the wait for the QKV GEMV.
 """
 
 # pyright: basic, reportArgumentType=false, reportCallIssue=false, reportGeneralTypeIssues=false
@@ -10,7 +9,7 @@ from ..runtime.triton import tl, triton
 
 @triton.jit
 def partners_of(elements, HEAD_DIM: tl.constexpr):
-    """With which element each is paired. Reading both leaves nothing to be moved between threads."""
+    """The element that RoPE pairs each with. Each thread loads both, so nothing moves between threads."""
     return tl.where(elements < HEAD_DIM // 2, elements + HEAD_DIM // 2, elements - HEAD_DIM // 2)
 
 
@@ -20,7 +19,7 @@ def load_angles(
     elements,  # [BLOCK_D]
     HEAD_DIM: tl.constexpr,
 ):
-    """Cosines, and sines with the sign that partners are multiplied by, [1, BLOCK_D] each."""
+    """Cosines, and sines with the sign of the partner's term, [1, BLOCK_D] each."""
     HALF: tl.constexpr = HEAD_DIM // 2
     cos = tl.load(angles_ptr + elements % HALF)
     sin = tl.load(angles_ptr + HALF + elements % HALF)
@@ -36,7 +35,7 @@ def load_norm(
     HEAD_DIM: tl.constexpr,
     OF_EACH: tl.constexpr,
 ):
-    """Weights of elements and of their partners, [N, BLOCK_D] each in their type."""
+    """Norm weights of elements and of their partners, [N, BLOCK_D] each, in their type."""
     rows = heads[:, None] * (HEAD_DIM if OF_EACH else 0)
     valid = exists[:, None] & (elements < HEAD_DIM)[None, :]
     own = tl.load(norm_ptr + rows + elements[None, :], mask=valid, other=0.0)
@@ -54,7 +53,7 @@ def load_heads(
     valid,  # [BLOCK_D]
     HEAD_DIM: tl.constexpr,
 ):
-    """[N, BLOCK_D] float32 with the bias, zero where not valid."""
+    """Heads plus bias, [N, BLOCK_D] float32, zero where not valid."""
     places = heads[:, None] * HEAD_DIM + elements[None, :]
     read = exists[:, None] & valid[None, :]
     values = tl.load(heads_ptr + places, mask=read, other=0.0).to(tl.float32)
@@ -65,13 +64,13 @@ def load_heads(
 
 @triton.jit
 def _normalised(values, squares, weight, eps, HEAD_DIM: tl.constexpr, STORAGE: tl.constexpr):
-    """`values` [N, BLOCK_D] float32 whose sums of squares are [N, 1], rounded as by `rms_norm`."""
+    """RMSNorm of `values` [N, BLOCK_D] float32 whose sums of squares are [N, 1], rounded as by `rms_norm`."""
     scaled = (values * tl.rsqrt(squares / HEAD_DIM + eps)).to(weight.dtype)
     return (scaled.to(tl.float32) * weight.to(tl.float32)).to(STORAGE).to(tl.float32)
 
 
 @triton.jit
-def turned_heads(
+def rotated_heads(
     heads_ptr,  # [heads, HEAD_DIM]
     bias_ptr,  # likewise or None
     weight,  # as of `load_norm`, or None
@@ -85,7 +84,7 @@ def turned_heads(
     HEAD_DIM: tl.constexpr,
     NORM_AFTER_ROPE: tl.constexpr,
 ):
-    """[N, BLOCK_D] in the type of storage, zero outside."""
+    """Normalised and rotated heads, [N, BLOCK_D] in the storage type, zero outside."""
     STORAGE: tl.constexpr = heads_ptr.dtype.element_ty
     valid = elements < HEAD_DIM
     own = load_heads(heads_ptr, bias_ptr, heads, exists, elements, valid, HEAD_DIM)
@@ -94,9 +93,9 @@ def turned_heads(
         squares = tl.sum(own * own, axis=1, keep_dims=True)
         own = _normalised(own, squares, weight, eps, HEAD_DIM, STORAGE)
         partner = _normalised(partner, squares, partner_weight, eps, HEAD_DIM, STORAGE)
-    turned = (own * cos + partner * sin).to(STORAGE)
+    rotated = (own * cos + partner * sin).to(STORAGE)
     if weight is not None and NORM_AFTER_ROPE:
-        own = turned.to(tl.float32)
+        own = rotated.to(tl.float32)
         squares = tl.sum(own * own, axis=1, keep_dims=True)
-        turned = _normalised(own, squares, weight, eps, HEAD_DIM, STORAGE).to(STORAGE)
-    return turned
+        rotated = _normalised(own, squares, weight, eps, HEAD_DIM, STORAGE).to(STORAGE)
+    return rotated

@@ -1,6 +1,6 @@
-"""What both attention kernels share: which request a program works for, what options do to scores, the online softmax.
+"""Online softmax, score options and cache loads shared by the decode and prefill attention kernels.
 
-Options are compile-time switches: with none of them, the code that is compiled is as if there were none.
+Options are compile-time switches: a specialisation without them contains none of their code.
 """
 
 # pyright: basic
@@ -15,7 +15,7 @@ _LOG2_E = tl.constexpr(LOG2_E)
 
 @triton.jit
 def load_slots(table_row_ptr, positions, end, MASKED: tl.constexpr):
-    """Slots of `positions`. Entries of the table from `end` on are stale; they are not read where `MASKED`."""
+    """Slots of `positions`. Table entries from `end` on are stale; where `MASKED` they are not read."""
     if MASKED:
         slots = tl.load(table_row_ptr + positions, mask=positions < end, other=0)
     else:
@@ -33,7 +33,7 @@ def load_rows(
     HEAD_DIM: tl.constexpr,
     BLOCK_D: tl.constexpr,
 ):
-    """[N, BLOCK_D]. Zero where not `valid`: what lies in a stale slot may be NaN, and NaN times zero is NaN."""
+    """[N, BLOCK_D], zero where not `valid`: a stale slot may hold NaN, and NaN times zero is NaN."""
     elements = tl.arange(0, BLOCK_D)
     pointers = head_ptr + slots[:, None] * stride_slot + elements[None, :]
     if MASKED:
@@ -45,16 +45,17 @@ def load_rows(
 
 @triton.jit
 def load_per_head(values_ptr, heads, exists):
-    """Sinks or slopes [M] of `heads`, in powers of two."""
+    """Sinks or slopes [M] of `heads`, times log2(e)."""
     return tl.load(values_ptr + heads, mask=exists, other=0.0).to(tl.float32) * _LOG2_E
 
 
 @triton.jit
 def apply_options(scores, scale_log2, distances, slopes, SOFTCAP: tl.constexpr):
-    """Softcap and slopes: the new scores, and what powers of two they must be multiplied by.
+    """Applies softcap and slopes. Returns the new scores, and the factor that makes them powers of two.
 
-    `scores` [M, N] are products of q and k, or [N, M] with heads as columns, `distances` alike are k - q, `slopes` [M],
-    or [1, M] with heads as columns, are of `load_per_head`, or None. `scale_log2` may differ between positions.
+    `scores` = q k^T [M, N], or k q^T [N, M] with heads as columns; `distances`, of the same shape, are k - q; `slopes`
+    from `load_per_head` [M], or [1, M] with heads as columns, or None. `scale_log2` (the softmax scale times log2(e))
+    may differ between positions.
     """
     if SOFTCAP > 0.0:
         # tanh(y) = 1 - 2 / (exp(2 * y) + 1), which is right for infinite powers as well.
@@ -70,7 +71,7 @@ def apply_options(scores, scale_log2, distances, slopes, SOFTCAP: tl.constexpr):
 
 @triton.jit
 def finite(maxima):
-    """Zero instead of -inf, where all that was seen so far was masked: exp2(-inf - 0) is 0, exp2(-inf + inf) is NaN."""
+    """Replaces -inf, the maximum while all keys are masked, by 0: exp2(-inf - 0) is 0, exp2(-inf + inf) is NaN."""
     return tl.where(maxima == float("-inf"), 0.0, maxima)
 
 
@@ -78,9 +79,9 @@ def finite(maxima):
 def accumulate(scores, scale_log2, v, acc, row_max, row_sum, ALL_MASKED: tl.constexpr):
     """One step of the online softmax (Milakov and Gimelshein, 2018) over `scores` [M, N], -inf where masked.
 
-    Powers of two instead of e: `scale_log2` (positive) is the scale times log2(e), and `row_max` is in its units. The
-    product is left for after the maximum, where it is one instruction together with the subtraction. `ALL_MASKED` says
-    that a row may have seen nothing yet; a step in which it still sees nothing changes no bit of it.
+    Exponentials are powers of two: `scale_log2` (positive) is the softmax scale times log2(e), and `row_max` has its
+    units. Scaling follows the maximum, where it fuses with the subtraction into one FMA. `ALL_MASKED` says that all
+    keys of a row may be masked so far; a step that masks all keys again changes no bit of the row.
     """
     new_max = tl.maximum(row_max, tl.max(scores, axis=1) * scale_log2)
     base = finite(new_max) if ALL_MASKED else new_max

@@ -1,7 +1,7 @@
-"""The warp group that brings keys and values into shared memory, for the kernel of prefill attention on Hopper cards.
+"""Producer warp group of Hopper prefill attention: copies K and V through the slot table into shared memory.
 
-Tiles of keys lie in a ring of STAGES, and so do those of values. Each has two barriers: `full`, on which those that
-attend wait, and `free`, on which this one does.
+K tiles and V tiles lie in rings of STAGES each. Every stage has two mbarriers: consumers wait on `full`, the producer
+on `free`.
 """
 
 # pyright: basic, reportArgumentType=false, reportAssignmentType=false, reportCallIssue=false
@@ -18,9 +18,9 @@ def copy_values(
     stride_k_slot: gl.constexpr, stride_v_slot: gl.constexpr,
     HEAD_DIM: gl.constexpr, BLOCK_N: gl.constexpr, STAGES: gl.constexpr,
 ):  # fmt: skip
-    """Keys and values of the positions from `begin` to `end`, as they are, zero from `end` on.
+    """Copies keys and values of positions `begin` to `end` unchanged, zeros from `end` on.
 
-    Slots are read a step ahead of their keys. Every thread arrives at `full` for its own copies.
+    Slots are loaded one step ahead of their keys. Every thread arrives at `full` for its own copies.
     """
     k_tiles, v_tiles = tiles
     k_full, k_free, v_full, v_free = barriers
@@ -56,8 +56,8 @@ def copy_codes(
     stride_k_slot: gl.constexpr, stride_v_slot: gl.constexpr, stride_scales_slot: gl.constexpr,
     FORMAT: gl.constexpr, HEAD_DIM: gl.constexpr, BLOCK_N: gl.constexpr, STAGES: gl.constexpr,
 ):  # fmt: skip
-    """`copy_values` from caches of codes: they become float16 times their scales on the way. Caches are int32 words
-    of four codes, as their strides say. Codes are read a step ahead; one thread arrives at `full` for all.
+    """`copy_values` from caches of 8-bit codes, which it dequantises to float16. Caches are int32 words of four codes,
+    and strides count words. Codes are loaded one step ahead; one thread arrives at `full` for all.
     """
     k_tiles, v_tiles = tiles
     k_full, k_free, v_full, v_free = barriers
@@ -107,7 +107,7 @@ def _load_scales(scales_head_ptr, slots, stride_slot: gl.constexpr, valid, FORMA
 
 @gluon.jit
 def _store_words(tile, words, scales, FORMAT: gl.constexpr, HEAD_DIM: gl.constexpr, BLOCK_N: gl.constexpr):
-    """Four codes of each word, converted as in `_kv_conversion.py`, times the scale of their row."""
+    """Stores the four codes of each word, converted as in `_kv_conversion.py`, times the scale of their row."""
     if FORMAT == _INT8:
         # 0x64 above a code makes 1024 + code; 2 ** -7 (0x2000) of it less 9 (0x4880) is (code - 128) / 128.
         convert: gl.constexpr = """{ .reg .b32 lo, hi, unit, nine;

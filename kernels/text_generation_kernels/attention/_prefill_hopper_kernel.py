@@ -1,11 +1,10 @@
-"""The kernel of prefill attention for long chunks on Hopper cards (compute capability 9.0).
+"""Warp-specialised prefill attention in Gluon for long chunks on Hopper (compute capability 9.0).
 
-The arrangement is that of FlashAttention-3 (Shah et al., 2024). Within a program one warp group copies keys and values
-through the slot table into shared memory, and two others attend with 64 rows of queries each. They take turns in
-issuing their products, so that the matrix units work for one while the other computes its weights.
+The schedule is that of FlashAttention-3 (Shah et al., 2024). Per thread block, one producer warp group copies keys and
+values through the slot table into shared memory, and two consumer warp groups attend with 64 query rows each. The
+consumers issue their GEMMs in turns (ping-pong), so that tensor cores work for one while the other computes softmax.
 
-Written in Gluon, because Triton has no words for warp groups that do different things. Triton's interpreter cannot run
-it: the tests compare it on a device.
+Gluon, because Triton has no warp specialisation by hand. Triton's interpreter cannot run it; tests compare it on a GPU.
 """
 
 # pyright: basic, reportArgumentType=false, reportAssignmentType=false, reportCallIssue=false
@@ -15,7 +14,7 @@ from ..runtime.triton import gl, gluon, hopper
 from ._prefill_hopper_copy import copy_codes, copy_values
 
 _LOG2_E = gl.constexpr(1.4426950408889634)
-_ROWS = gl.constexpr(64)  # of queries for each of the warp groups that attend
+_ROWS = gl.constexpr(64)  # query rows of each consumer warp group
 
 
 @gluon.jit
@@ -25,7 +24,7 @@ def _sum(a, b):
 
 @gluon.jit
 def _locate(b_q_start_ptr, item, batch, GROUP: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK_B: gl.constexpr):
-    """As `locate` of `_online_softmax.py`, of tiles of BLOCK_M rows: the request, and which of its tiles."""
+    """`find_tile` of `runtime/batches.py` in Gluon: the request of tile `item`, and which of its tiles that is."""
     layout: gl.constexpr = gl.BlockedLayout([1], [32], [gl.num_warps()], [0])
     requests = gl.arange(0, BLOCK_B, layout=layout)
     here = requests < batch
@@ -42,7 +41,7 @@ def _weigh(
     scores, scale_log2, row_max, row_sum, start, positions, slopes,
     MASKED: gl.constexpr, WINDOW: gl.constexpr, SOFTCAP: gl.constexpr, layout: gl.constexpr,
 ):  # fmt: skip
-    """The online softmax as in `accumulate`: float32 weights, what earlier sums are multiplied by, maximum and sum."""
+    """Online softmax as in `accumulate`: float32 weights, correction of earlier sums, maximum and sum."""
     units = scale_log2
     if SOFTCAP > 0.0:
         scores = 1.0 - 2.0 / (gl.exp2(scores * (scale_log2 * (2.0 / SOFTCAP))) + 1.0)
@@ -74,10 +73,10 @@ def _steps(
     STAGES: gl.constexpr,
     s_layout: gl.constexpr, o_layout: gl.constexpr,
 ):  # fmt: skip
-    """Blocks of keys from `begin` to `end`.
+    """Attends to blocks of keys from `begin` to `end`, with the V GEMM one block behind the K GEMM.
 
-    `state` are the sum of values, weights that are still to be multiplied with theirs, maximum and sum of weights, the
-    tile of those values with its phase, and the phase of this group's turn.
+    `state`: accumulator, softmax weights whose V GEMM is pending, maximum and sum of weights, stage and phase of those
+    values, and the phase of this warp group's turn.
     """
     k_tiles, v_tiles = tiles
     k_full, k_free, v_full, v_free = barriers
@@ -93,14 +92,14 @@ def _steps(
         scores = hopper.warpgroup_mma(q_tile, keys, zeros, use_acc=False, is_async=True)
         hopper.mbarrier.wait(v_full.index(stage), phase)
         hopper.fence_async_shared()
-        product = hopper.warpgroup_mma(weights16, v_tiles.index(stage), acc, is_async=True)
+        weighted = hopper.warpgroup_mma(weights16, v_tiles.index(stage), acc, is_async=True)
         hopper.mbarrier.arrive(turns.index(1 - INDEX), count=1)
         scores = hopper.warpgroup_mma_wait(1, deps=[scores])
         hopper.mbarrier.arrive(k_free.index(k_stage), count=1)
         weights, correction, row_max, row_sum = _weigh(
             scores, scale_log2, row_max, row_sum, start, positions, slopes, MASKED, WINDOW, SOFTCAP, s_layout
         )
-        acc = hopper.warpgroup_mma_wait(0, deps=[product])
+        acc = hopper.warpgroup_mma_wait(0, deps=[weighted])
         hopper.mbarrier.arrive(v_free.index(stage), count=1)
         acc = acc * gl.convert_layout(correction, gl.SliceLayout(1, o_layout))[:, None]
         weights16 = gl.convert_layout(weights.to(q_tile.dtype), gl.DotOperandLayout(0, o_layout, 2))
@@ -115,7 +114,7 @@ def _first_step(
     INDEX: gl.constexpr, WINDOW: gl.constexpr, SOFTCAP: gl.constexpr, HEAD_DIM: gl.constexpr, BLOCK_N: gl.constexpr,
     s_layout: gl.constexpr, o_layout: gl.constexpr,
 ):  # fmt: skip
-    """The state of `_steps` after the block at `begin`. The first turn is that of group 0."""
+    """`state` of `_steps` after the block at `begin`. Consumer 0 has the first turn."""
     k_tiles, _v_tiles = tiles
     k_full, k_free, _v_full, _v_free = barriers
     row_max = gl.full([_ROWS], float("-inf"), gl.float32, gl.SliceLayout(1, s_layout))
@@ -141,7 +140,7 @@ def _attend(
     INDEX: gl.constexpr, GROUP: gl.constexpr, WINDOW: gl.constexpr, SOFTCAP: gl.constexpr,
     HEAD_DIM: gl.constexpr, BLOCK_N: gl.constexpr, STAGES: gl.constexpr,
 ):  # fmt: skip
-    """A warp group that attends, with rows `INDEX * 64` to `INDEX * 64 + 64` of the tile."""
+    """Consumer warp group INDEX: attends with rows `INDEX * 64` to `INDEX * 64 + 64` of the tile."""
     begin, full, seen_by_all, end = bounds
     if begin < end:
         q_ptr, sinks_ptr, slopes_ptr, out_ptr, q_strides, out_strides = tensors
@@ -195,8 +194,8 @@ def _attend(
         acc, weights16, row_max, row_sum, stage, phase, _turn = state
         hopper.mbarrier.wait(barriers[2].index(stage), phase)
         hopper.fence_async_shared()
-        product = hopper.warpgroup_mma(weights16, tiles[1].index(stage), acc, is_async=True)
-        acc = hopper.warpgroup_mma_wait(0, deps=[product])
+        weighted = hopper.warpgroup_mma(weights16, tiles[1].index(stage), acc, is_async=True)
+        acc = hopper.warpgroup_mma_wait(0, deps=[weighted])
         if sinks_ptr is not None:
             sinks = gl.load(sinks_ptr + member_heads, mask=members < q_rows, other=0.0) * _LOG2_E
             row_sum += gl.exp2(sinks - row_max)
@@ -240,13 +239,13 @@ def prefill_attention_hopper_kernel(
     BLOCK_B: gl.constexpr,  # power of two, at least batch
     WINDOW: gl.constexpr,
     SOFTCAP: gl.constexpr,
-    FORMAT: gl.constexpr,  # of `kv_codes`
+    FORMAT: gl.constexpr,  # of `kv_quantisation`, 0 for values
     BLOCK_N: gl.constexpr,
     STAGES: gl.constexpr,
     COPY_REGISTERS: gl.constexpr,
     ATTEND_REGISTERS: gl.constexpr,
 ):
-    """One program attends with 128 rows of one request and KV head; rows are heads within tokens."""
+    """One thread block attends with 128 query rows of one request and KV head; rows are heads within tokens."""
     BLOCK_M: gl.constexpr = 2 * _ROWS
     request, tile = _locate(b_q_start_ptr, gl.program_id(1), batch, GROUP, BLOCK_M, BLOCK_B)
     exists = request < batch
@@ -255,10 +254,10 @@ def prefill_attention_hopper_kernel(
     q_start = gl.load(b_q_start_ptr + request)
     q_len = gl.load(b_q_start_ptr + request + 1) - q_start
     kv_len = gl.load(b_kv_len_ptr + request)
-    # The last tile has most to read: it starts first, so that short ones fill the end.
+    # The last tile reads most, so it starts first, and short tiles fill the tail.
     first = ((q_len * GROUP + BLOCK_M - 1) // BLOCK_M - 1 - tile) * BLOCK_M
     prefix = kv_len - q_len
-    # Keys before `seen_by_all` need no mask, and from `end` on none is seen.
+    # Keys before `seen_by_all` need no mask; no query sees keys from `end` on.
     seen_by_all = (prefix + first // GROUP + 1) // BLOCK_N * BLOCK_N
     end = gl.minimum(kv_len, prefix + (first + BLOCK_M - 1) // GROUP + 1)
     begin = end * 0
@@ -283,7 +282,7 @@ def prefill_attention_hopper_kernel(
     )
     turns = gl.allocate_shared_memory(gl.int64, [2, 1], barrier)
     for stage in gl.static_range(STAGES):
-        # Copies of values count by thread; elsewhere one thread arrives for its warp group.
+        # Asynchronous copies count by thread; elsewhere one thread arrives for its warp group.
         hopper.mbarrier.init(k_full.index(stage), count=1 if FORMAT else 128)
         hopper.mbarrier.init(k_free.index(stage), count=2)
         hopper.mbarrier.init(v_full.index(stage), count=1 if FORMAT else 128)

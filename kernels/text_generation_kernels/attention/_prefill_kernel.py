@@ -1,12 +1,12 @@
-"""The kernel of prefill attention: one program attends with a tile of queries to a part of what they see."""
+"""Prefill attention kernel for any card: one thread block attends with a tile of queries to one split of its keys."""
 
 # pyright: basic, reportArgumentType=false, reportCallIssue=false, reportGeneralTypeIssues=false
 from ..runtime.batches import find_tile
-from ..runtime.launch import is_last, let_next_start, wait_for_previous
+from ..runtime.launch import is_last, launch_dependents, wait_for_previous
 from ..runtime.triton import tl, triton
 from ._kv_conversion import load_scales, to_float16, widen
 from ._online_softmax import accumulate, apply_options, load_per_head, load_rows, load_slots
-from ._prefill_tiles import cut, merge_parts, seen_by, store_part
+from ._prefill_tiles import merge_partials, plan_splits, seen_by, store_partial
 
 
 @triton.jit
@@ -39,11 +39,9 @@ def _attend(
     BLOCK_V: tl.constexpr,
     BLOCK_N: tl.constexpr,
 ):
-    """Keys from `begin` to `end`: all of them seen by every query, or, where `MASKED`, those in its window.
+    """Attends to keys from `begin` to `end`: unmasked, or, where `MASKED`, up to a query's position and in its window.
 
-    Without a window that is all up to its own position.
-
-    Slots are read a step ahead, up to `seen_end`: a step that waited for its own would wait twice for memory.
+    Slots are loaded one step ahead, up to `seen_end`, so that no step waits for memory twice.
     """
     for start in range(begin, end, BLOCK_N):
         keys = start + tl.arange(0, BLOCK_N)
@@ -69,7 +67,7 @@ def _attend(
 
 
 @triton.jit(
-    do_not_specialize=["batch", "max_parts"],
+    do_not_specialize=["batch", "max_splits"],
     do_not_specialize_on_alignment=["b_row_ptr", "b_q_start_ptr", "b_kv_len_ptr"],
 )
 def prefill_attention_kernel(
@@ -84,8 +82,8 @@ def prefill_attention_kernel(
     sinks_ptr,  # [heads] float32 or None
     slopes_ptr,  # [heads] float32 or None
     out_ptr,  # [tokens, heads, V_DIM]
-    partial_ptr,  # [tiles, kv_heads, max_parts, BLOCK_M, BLOCK_V] float32, where max_parts > 1
-    partial_log_sum_ptr,  # [tiles, kv_heads, max_parts, BLOCK_M] float32, likewise
+    partial_ptr,  # [tiles, kv_heads, max_splits, BLOCK_M, BLOCK_V] float32, where max_splits > 1
+    partial_log_sum_ptr,  # [tiles, kv_heads, max_splits, BLOCK_M] float32, likewise
     arrived_ptr,  # [tiles, kv_heads] int32, zero before and after
     stride_q_token,
     stride_q_head,
@@ -99,7 +97,7 @@ def prefill_attention_kernel(
     stride_out_token,
     stride_out_head,
     batch,
-    max_parts,
+    max_splits,
     scale_log2,  # scale times log2(e)
     GROUP: tl.constexpr,  # heads for each KV head
     HEAD_DIM: tl.constexpr,
@@ -107,21 +105,21 @@ def prefill_attention_kernel(
     V_DIM: tl.constexpr,
     BLOCK_V: tl.constexpr,  # power of two, at least V_DIM and 16
     BLOCK_B: tl.constexpr,  # power of two, at least batch
-    MIN_PART: tl.constexpr,
-    SPLIT: tl.constexpr,  # whether max_parts > 1
+    MIN_SPLIT: tl.constexpr,
+    SPLIT: tl.constexpr,  # whether max_splits > 1
     WINDOW: tl.constexpr,
     SOFTCAP: tl.constexpr,
-    FORMAT: tl.constexpr,  # of `kv_codes`
+    FORMAT: tl.constexpr,  # of `kv_quantisation`, 0 for values
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """One program attends with BLOCK_M queries of one request and KV head to one part of what they see.
+    """One thread block attends with BLOCK_M query rows of one request and KV head to one split of their keys.
 
-    Queries are heads within tokens: all heads of a group share what is read. Of a tile's parts, the last to finish
-    adds up what all of them have found.
+    Rows are heads within tokens, so all heads of a group share the loads. Of a tile's splits, the last to finish merges
+    the partials of all.
     """
-    let_next_start(PDL)
+    launch_dependents(PDL)
     wait_for_previous(PDL)
     request, tile = find_tile(b_q_start_ptr, tl.program_id(1), batch, GROUP, BLOCK_M, BLOCK_B)
     if request >= batch:
@@ -131,24 +129,24 @@ def prefill_attention_kernel(
     kv_len = tl.load(b_kv_len_ptr + request)
     if kv_len == 0:
         return
-    # The last tile has most to read: it starts first, so that short ones fill the end.
+    # The last tile reads most, so it starts first, and short tiles fill the tail.
     first = (tl.cdiv(q_len * GROUP, BLOCK_M) - 1 - tile) * BLOCK_M
     prefix = kv_len - q_len
     seen_by_all, end = seen_by(first, prefix, kv_len, GROUP, BLOCK_M, BLOCK_N)
-    begin, part_end, part, parts = 0, seen_by_all, 0, 1
+    begin, split_end, split, splits = 0, seen_by_all, 0, 1
     if WINDOW:
-        # Whole blocks, so that a query's sum has the same steps in every tile: from that of the first key that the
-        # first query sees, and from `full` on those whose keys the last one sees too.
+        # Whole blocks, so that a query's sum has the same steps in every tile: from the block of the first key that the
+        # first query sees. From `full` on the last query sees all keys of a block too.
         begin = tl.maximum(prefix + first // GROUP + 1 - WINDOW, 0) // BLOCK_N * BLOCK_N
         full = tl.cdiv(tl.maximum(end - WINDOW, 0), BLOCK_N) * BLOCK_N
     if SPLIT:
-        part_len, parts = cut(begin, seen_by_all, max_parts, BLOCK_N, MIN_PART)
-        part = tl.program_id(2)
-        if part >= parts:
+        split_len, splits = plan_splits(begin, seen_by_all, max_splits, BLOCK_N, MIN_SPLIT)
+        split = tl.program_id(2)
+        if split >= splits:
             return
-        begin += part * part_len
-        part_end = tl.minimum(begin + part_len, seen_by_all)
-        end = tl.where(part == parts - 1, end, part_end)
+        begin += split * split_len
+        split_end = tl.minimum(begin + split_len, seen_by_all)
+        end = tl.where(split == splits - 1, end, split_end)
 
     kv_head = tl.program_id(0)
     rows = first + tl.arange(0, BLOCK_M)
@@ -179,7 +177,7 @@ def prefill_attention_kernel(
     row_sum = tl.zeros([BLOCK_M], dtype=tl.float32)
     slots = load_slots(table_row_ptr, begin + tl.arange(0, BLOCK_N), end, True)
     if WINDOW:
-        full = tl.minimum(tl.maximum(full, begin), part_end)
+        full = tl.minimum(tl.maximum(full, begin), split_end)
         acc, row_max, row_sum, slots = _attend(
             acc, row_max, row_sum, slots, q, positions, slopes, table_row_ptr, k_head_ptr, v_head_ptr,
             scales_head_ptr, begin, full, end, stride_k_slot, stride_v_slot, stride_scales_slot, scale_log2,
@@ -188,31 +186,33 @@ def prefill_attention_kernel(
         begin = full
     acc, row_max, row_sum, slots = _attend(
         acc, row_max, row_sum, slots, q, positions, slopes, table_row_ptr, k_head_ptr, v_head_ptr,
-        scales_head_ptr, begin, part_end, end, stride_k_slot, stride_v_slot, stride_scales_slot, scale_log2,
+        scales_head_ptr, begin, split_end, end, stride_k_slot, stride_v_slot, stride_scales_slot, scale_log2,
         FORMAT, False, WINDOW, SOFTCAP, HEAD_DIM, BLOCK_D, V_DIM, BLOCK_V, BLOCK_N,
     )  # fmt: skip
     acc, row_max, row_sum, slots = _attend(
         acc, row_max, row_sum, slots, q, positions, slopes, table_row_ptr, k_head_ptr, v_head_ptr,
-        scales_head_ptr, part_end, end, end, stride_k_slot, stride_v_slot, stride_scales_slot, scale_log2,
+        scales_head_ptr, split_end, end, end, stride_k_slot, stride_v_slot, stride_scales_slot, scale_log2,
         FORMAT, True, WINDOW, SOFTCAP, HEAD_DIM, BLOCK_D, V_DIM, BLOCK_V, BLOCK_N,
     )  # fmt: skip
     elements = tl.arange(0, BLOCK_V)
     if sinks is not None:
-        # Of several parts none counts the sink: their merge does.
-        row_sum += tl.where(parts == 1, tl.exp2(sinks - row_max), 0.0)
+        # Of several splits none counts the sink: the merge does.
+        row_sum += tl.where(splits == 1, tl.exp2(sinks - row_max), 0.0)
     if WINDOW:
-        # A part may lie outside of a query's window, and has sum 0 for it.
+        # A split may lie outside a query's window and has sum 0 for it.
         row_sum = tl.where(row_sum == 0.0, 1.0, row_sum)
     acc = acc / row_sum[:, None]
-    if SPLIT and parts > 1:
+    if SPLIT and splits > 1:
         tile_index = tl.program_id(1) * tl.num_programs(0) + kv_head
-        first_row = tile_index.to(tl.int64) * max_parts * BLOCK_M
+        first_row = tile_index.to(tl.int64) * max_splits * BLOCK_M
         partial_tile_ptr, log_sum_tile_ptr = partial_ptr + first_row * BLOCK_V, partial_log_sum_ptr + first_row
         count = q_len * GROUP - first
-        store_part(partial_tile_ptr, log_sum_tile_ptr, part, acc, row_max + tl.log2(row_sum), count, BLOCK_V, BLOCK_M)
-        if not is_last(arrived_ptr + tile_index, parts):
+        store_partial(
+            partial_tile_ptr, log_sum_tile_ptr, split, acc, row_max + tl.log2(row_sum), count, BLOCK_V, BLOCK_M
+        )
+        if not is_last(arrived_ptr + tile_index, splits):
             return
-        acc = merge_parts(partial_tile_ptr, log_sum_tile_ptr, sinks, parts, count, BLOCK_V, BLOCK_M, WINDOW > 0)
+        acc = merge_partials(partial_tile_ptr, log_sum_tile_ptr, sinks, splits, count, BLOCK_V, BLOCK_M, WINDOW > 0)
     stored = exists[:, None] & (elements < V_DIM)[None, :]
     out_tile_ptr = out_ptr + (tokens * stride_out_token + heads * stride_out_head)[:, None] + elements[None, :]
     tl.store(out_tile_ptr, acc.to(out_ptr.dtype.element_ty), mask=stored)

@@ -1,4 +1,4 @@
-"""Prefill attention in torch: on the CPU, and what the kernels are compared with."""
+"""Reference prefill attention in torch: the CPU path, and what the kernels are compared with."""
 
 import torch
 from torch import Tensor

@@ -1,7 +1,7 @@
-"""The kernel of `qkv_postprocess`: one program has some heads of one token."""
+"""Kernel of `qkv_postprocess`: one thread block has BLOCK_HEADS heads of one token."""
 
 # pyright: basic, reportArgumentType=false
-from ..runtime.launch import let_next_start, wait_for_previous
+from ..runtime.launch import launch_dependents, wait_for_previous
 from ..runtime.triton import tl, triton
 from ._kv_conversion import code_of_amax, encode, round_up
 from .kv_quantisation import SMALLEST_AMAX
@@ -21,7 +21,7 @@ def _norm_weights(
     HEAD_DIM: tl.constexpr,
     NORM_OF_EACH_HEAD: tl.constexpr,
 ):
-    """Weights of `elements` for each head, [BLOCK_HEADS, BLOCK_HALF] float32."""
+    """Norm weights of `elements` for each head, [BLOCK_HEADS, BLOCK_HALF] float32."""
     is_q = heads < HEADS
     if NORM_OF_EACH_HEAD:
         is_k = (heads >= HEADS) & (heads < HEADS + KV_HEADS)
@@ -48,7 +48,7 @@ def _normalise_heads(
     NORM_OF_EACH_HEAD: tl.constexpr,
     STORAGE: tl.constexpr,
 ):
-    """Both halves of each head, normalised, rounded as by `rms_norm`."""
+    """RMSNorm of both halves of each head, rounded as by `rms_norm`."""
     HALF: tl.constexpr = HEAD_DIM // 2
     WEIGHT: tl.constexpr = q_norm_ptr.dtype.element_ty
     exists = pairs < HALF
@@ -72,13 +72,13 @@ def _quantise_heads(
     FORMAT: tl.constexpr,
     SCALES_GIVEN: tl.constexpr,
 ):
-    """Codes of both halves of each head, as by `quantise` of `kv_codes`. Stores scales, or reads those given."""
+    """Codes of both halves of each head, as by `quantise` of `kv_quantisation.py`. Stores or reads scales."""
     if SCALES_GIVEN:
         scales = tl.load(scales_ptr, mask=is_kv, other=1.0).to(tl.float32)
     else:
         largest = code_of_amax(FORMAT)
         amax = tl.max(tl.maximum(tl.abs(first), tl.abs(second)), axis=1, keep_dims=True)
-        # NaN where one of the head is not finite, which the maximum may hide.
+        # NaN where an element of the head is not finite, which the maximum may hide.
         sums = tl.sum(first * 0.0 + second * 0.0, axis=1, keep_dims=True)
         amax = tl.maximum(amax, _SMALLEST_AMAX) + sums
         scales = round_up(tl.div_rn(amax, amax * 0.0 + largest))
@@ -89,8 +89,8 @@ def _quantise_heads(
 
 @triton.jit(do_not_specialize_on_alignment=["positions_ptr", "slots_ptr"])
 def qkv_postprocess_kernel(
-    qkv_ptr,  # [tokens, (HEADS + 2 * KV_HEADS) * HEAD_DIM], or float32 [PARTS, tokens, ...]
-    q_ptr,  # [tokens, HEADS * HEAD_DIM], where q goes: `qkv`, where that is whole
+    qkv_ptr,  # [tokens, (HEADS + 2 * KV_HEADS) * HEAD_DIM], or float32 [PARTIALS, tokens, ...]
+    q_ptr,  # [tokens, HEADS * HEAD_DIM], where q is stored: `qkv` itself, unless that holds split-K partials
     bias_ptr,  # [(HEADS + 2 * KV_HEADS) * HEAD_DIM] or None
     q_norm_ptr,  # [HEAD_DIM] or, where NORM_OF_EACH_HEAD, [HEADS, HEAD_DIM], or None
     k_norm_ptr,  # [HEAD_DIM] or [KV_HEADS, HEAD_DIM] or None
@@ -100,7 +100,7 @@ def qkv_postprocess_kernel(
     k_cache_ptr,  # [slots, KV_HEADS, HEAD_DIM], where FORMAT uint8
     v_cache_ptr,  # [slots, KV_HEADS, HEAD_DIM], likewise
     scales_ptr,  # [slots, KV_HEADS, 2] bfloat16 or None
-    stride_qkv_part,
+    stride_qkv_partial,
     stride_qkv_token,
     stride_q_token,
     stride_cos_sin_position,
@@ -111,7 +111,7 @@ def qkv_postprocess_kernel(
     stride_scales_slot,
     stride_scales_head,
     eps,
-    PARTS: tl.constexpr,  # 0: qkv is whole
+    PARTIALS: tl.constexpr,  # split-K partials; 0: qkv is the result
     HEADS: tl.constexpr,
     KV_HEADS: tl.constexpr,
     HEAD_DIM: tl.constexpr,  # even
@@ -119,13 +119,13 @@ def qkv_postprocess_kernel(
     BLOCK_HEADS: tl.constexpr,  # power of two
     NORM_OF_EACH_HEAD: tl.constexpr,
     NORM_AFTER_ROPE: tl.constexpr,
-    FORMAT: tl.constexpr,  # of `kv_codes`
+    FORMAT: tl.constexpr,  # of `kv_quantisation`, 0 for values
     SCALES_GIVEN: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """One program handles BLOCK_HEADS heads of one token; q, k and v may meet in one block."""
+    """One thread block handles BLOCK_HEADS heads of one token, q, k and v among them alike."""
     HALF: tl.constexpr = HEAD_DIM // 2
-    let_next_start(PDL)
+    launch_dependents(PDL)
     token = tl.program_id(0).to(tl.int64)
     position = tl.load(positions_ptr + token).to(tl.int64)
     slot = tl.load(slots_ptr + token).to(tl.int64)
@@ -143,52 +143,52 @@ def qkv_postprocess_kernel(
     first = tl.load(qkv, mask=valid, other=0.0).to(tl.float32)
     second = tl.load(qkv + HALF, mask=valid, other=0.0).to(tl.float32)
     storage: tl.constexpr = q_ptr.dtype.element_ty
-    if PARTS:
-        for part in tl.static_range(1, PARTS):
-            first += tl.load(qkv + part * stride_qkv_part, mask=valid, other=0.0)
-            second += tl.load(qkv + part * stride_qkv_part + HALF, mask=valid, other=0.0)
-        # As a product that is whole is rounded.
+    if PARTIALS:
+        for partial in tl.static_range(1, PARTIALS):
+            first += tl.load(qkv + partial * stride_qkv_partial, mask=valid, other=0.0)
+            second += tl.load(qkv + partial * stride_qkv_partial + HALF, mask=valid, other=0.0)
+        # As a GEMM without split-K rounds its result.
         first = first.to(storage).to(tl.float32)
         second = second.to(storage).to(tl.float32)
     if bias_ptr is not None:
         first += tl.load(bias_ptr + places, mask=valid, other=0.0).to(tl.float32)
         second += tl.load(bias_ptr + places + HALF, mask=valid, other=0.0).to(tl.float32)
 
-    turns = heads < HEADS + KV_HEADS
+    is_rotated = heads < HEADS + KV_HEADS
     NORM: tl.constexpr = q_norm_ptr is not None
     if NORM and not NORM_AFTER_ROPE:
         normalised_first, normalised_second = _normalise_heads(
             first, second, heads, pairs, q_norm_ptr, k_norm_ptr, eps,
             HEADS, KV_HEADS, HEAD_DIM, NORM_OF_EACH_HEAD, storage,
         )  # fmt: skip
-        first = tl.where(turns, normalised_first, first)
-        second = tl.where(turns, normalised_second, second)
-    turned_first = tl.where(turns, first * cos - second * sin, first).to(storage)
-    turned_second = tl.where(turns, second * cos + first * sin, second).to(storage)
+        first = tl.where(is_rotated, normalised_first, first)
+        second = tl.where(is_rotated, normalised_second, second)
+    rotated_first = tl.where(is_rotated, first * cos - second * sin, first).to(storage)
+    rotated_second = tl.where(is_rotated, second * cos + first * sin, second).to(storage)
     if NORM and NORM_AFTER_ROPE:
         normalised_first, normalised_second = _normalise_heads(
-            turned_first.to(tl.float32), turned_second.to(tl.float32), heads, pairs, q_norm_ptr, k_norm_ptr, eps,
+            rotated_first.to(tl.float32), rotated_second.to(tl.float32), heads, pairs, q_norm_ptr, k_norm_ptr, eps,
             HEADS, KV_HEADS, HEAD_DIM, NORM_OF_EACH_HEAD, storage,
         )  # fmt: skip
-        turned_first = tl.where(turns, normalised_first.to(storage), turned_first)
-        turned_second = tl.where(turns, normalised_second.to(storage), turned_second)
+        rotated_first = tl.where(is_rotated, normalised_first.to(storage), rotated_first)
+        rotated_second = tl.where(is_rotated, normalised_second.to(storage), rotated_second)
 
     is_q = valid & (heads < HEADS)
     q = q_ptr + token * stride_q_token + places
-    tl.store(q, turned_first, mask=is_q)
-    tl.store(q + HALF, turned_second, mask=is_q)
-    kv_heads = tl.where(turns, heads - HEADS, heads - HEADS - KV_HEADS)
+    tl.store(q, rotated_first, mask=is_q)
+    tl.store(q + HALF, rotated_second, mask=is_q)
+    kv_heads = tl.where(is_rotated, heads - HEADS, heads - HEADS - KV_HEADS)
     if FORMAT:
         is_kv = (heads >= HEADS) & (heads < HEADS + 2 * KV_HEADS)
-        scales = scales_ptr + slot * stride_scales_slot + kv_heads * stride_scales_head + tl.where(turns, 0, 1)
-        turned_first, turned_second = _quantise_heads(
-            turned_first.to(tl.float32), turned_second.to(tl.float32), scales, is_kv, FORMAT, SCALES_GIVEN
+        scales = scales_ptr + slot * stride_scales_slot + kv_heads * stride_scales_head + tl.where(is_rotated, 0, 1)
+        rotated_first, rotated_second = _quantise_heads(
+            rotated_first.to(tl.float32), rotated_second.to(tl.float32), scales, is_kv, FORMAT, SCALES_GIVEN
         )
-    is_k = valid & (heads >= HEADS) & turns
+    is_k = valid & (heads >= HEADS) & is_rotated
     k = k_cache_ptr + slot * stride_k_cache_slot + kv_heads * stride_k_cache_head + pairs
-    tl.store(k, turned_first, mask=is_k)
-    tl.store(k + HALF, turned_second, mask=is_k)
+    tl.store(k, rotated_first, mask=is_k)
+    tl.store(k + HALF, rotated_second, mask=is_k)
     is_v = valid & (heads >= HEADS + KV_HEADS)
     v = v_cache_ptr + slot * stride_v_cache_slot + kv_heads * stride_v_cache_head + pairs
-    tl.store(v, turned_first, mask=is_v)
-    tl.store(v + HALF, turned_second, mask=is_v)
+    tl.store(v, rotated_first, mask=is_v)
+    tl.store(v + HALF, rotated_second, mask=is_v)

@@ -1,6 +1,7 @@
-"""How decode attention cuts contexts into chunks, and how it merges what they gave.
+"""Split-KV planning of decode attention: contexts cut into chunks on the device, and the merge of their partials.
 
-The host knows bounds alone: how many chunks there are at most. Programs read the lengths and plan on the device.
+The host knows bounds only: the most chunks that there may be. Thread blocks read the lengths and plan for themselves.
+Measurements: docs/lab/2026-11-decode-attention.md.
 """
 
 # pyright: basic, reportArgumentType=false, reportGeneralTypeIssues=false
@@ -10,24 +11,23 @@ import torch
 from torch import Tensor
 
 from ..runtime.batches import locate, padded_batch
-from ..runtime.launch import Launcher, let_next_start, wait_for_previous
+from ..runtime.launch import Launcher, launch_dependents, wait_for_previous
 from ..runtime.triton import tl, triton
 from ._online_softmax import load_per_head
 
-# Up to this many requests are cut into as many chunks as run at once; more of them into more chunks, which even out
-# lengths that differ. On an H200: three contexts of 16,384 take 56 us with one wave and 64 with more chunks, sixteen
-# from 16 to 32,768 take 106 and 96.
+# Up to this many requests are cut into one wave of chunks; more of them into more chunks, which balance lengths that
+# differ.
 _FEW_REQUESTS = 4
 
-# Deterministic chunks follow from the length alone: of this many positions, longer only where a context would have
-# more than so many of them, so that the memory of partial results stays small.
+# Deterministic chunks depend on the length alone: this many positions, or more where a context would have more than
+# _DETERMINISTIC_CHUNKS of them, which bounds the memory of partials.
 _DETERMINISTIC_CHUNK = 256
 _DETERMINISTIC_CHUNKS = 32
 
 
 @triton.jit
 def in_window(lengths, WINDOW: tl.constexpr):
-    """How many of its positions a request's newest token sees: the last ones."""
+    """Positions that a request's newest token sees: the last ones."""
     if WINDOW:
         return tl.minimum(lengths, WINDOW)
     return lengths
@@ -44,12 +44,12 @@ def plan(
     DETERMINISTIC: tl.constexpr,
     WINDOW: tl.constexpr,
 ):
-    """Length [BLOCK_B] of each request, and into how many chunks what it sees of that is cut.
+    """Length [BLOCK_B] of each request, and the number of chunks of what it sees.
 
-    An empty context has one if others come after it, and none at the end of the batch (`fill_padding`).
+    An empty context has one chunk if others come after it, and none at the end of the batch (`fill_padding`).
     The first n requests have at most `target_items` + n chunks; where DETERMINISTIC, `target_items` * n.
-    Requests of about one length are cut alike, into no more chunks than run at once: a few that come later would take
-    as long as all the others.
+    Requests of about one length are cut alike, into at most one wave of chunks: a few chunks of a second wave would
+    take as long as the first.
     """
     requests = tl.arange(0, BLOCK_B)
     lengths = tl.load(b_kv_len_ptr + requests, mask=requests < batch, other=0)
@@ -58,12 +58,12 @@ def plan(
         chunk = tl.maximum(tl.cdiv(seen, target_items), min_chunk)
     else:
         total = tl.sum(seen, axis=0)
-        parts = one_wave // tl.maximum(tl.sum((seen > 0).to(tl.int32), axis=0), 1)
-        even = tl.cdiv(tl.max(seen, axis=0), tl.maximum(parts, 1))
+        chunks_each = one_wave // tl.maximum(tl.sum((seen > 0).to(tl.int32), axis=0), 1)
+        even = tl.cdiv(tl.max(seen, axis=0), tl.maximum(chunks_each, 1))
         fair = total // one_wave
-        is_even = (parts > 0) & (even <= fair + fair // 8)
+        is_even = (chunks_each > 0) & (even <= fair + fair // 8)
         chunk = tl.maximum(tl.where(is_even, even, tl.cdiv(total, target_items)), min_chunk)
-    # A chunk is read in whole tiles, so a number between would leave some chunks empty, for the merge to read.
+    # Chunks are read in whole tiles; other lengths would leave some chunks empty, for the merge to read.
     chunk = tl.cdiv(chunk, 64) * 64
     last = tl.max(tl.where(seen > 0, requests, -1), axis=0)
     return lengths, tl.maximum(tl.cdiv(seen, chunk), (requests < last).to(tl.int32))
@@ -85,11 +85,11 @@ def fill_padding(
     BLOCK_B: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """Whether program `item` of `items` belongs to a padded row: one with an empty context, as all after it. Writes
-    that row's zeros to `heads` where they exist.
+    """Whether thread block `item` of `items` belongs to a padded row: one with an empty context, as all rows after it.
+    Writes that row's zeros to `heads` where they exist.
 
-    Row r has program `items` - `batch` + r, which the chunks of the rows before it do not reach. It does not wait for
-    a plan: graphs of steps with prompts have room for as many decodes as there may be, and most of it is padding.
+    Row r has thread block `items` - `batch` + r, which the chunks of the rows before it do not reach. Padding skips the
+    plan: graphs of steps with prompts have room for the most decodes, and most of it is padding.
     """
     row = item - (items - batch)
     is_padding = row >= 0
@@ -119,9 +119,8 @@ def find_chunk(
     DETERMINISTIC: tl.constexpr,
     WINDOW: tl.constexpr,
 ):
-    """Of whom chunk number `item` is, and what `bounds` needs. `request` is not below `batch` past the last chunk.
-
-    Returns `request`, its `chunk`, and of all requests [BLOCK_B]: lengths, numbers of chunks and rows of the table.
+    """Returns the request of chunk `item`, which of its chunks it is, and for `bounds` [BLOCK_B]: lengths, numbers of
+    chunks and rows of the table of all requests. Past the last chunk the request is not below `batch`.
     """
     lengths, chunks = plan(b_kv_len_ptr, batch, target_items, one_wave, min_chunk, BLOCK_B, DETERMINISTIC, WINDOW)
     rows = tl.load(b_row_ptr + tl.arange(0, BLOCK_B), mask=tl.arange(0, BLOCK_B) < batch, other=0)
@@ -131,9 +130,9 @@ def find_chunk(
 
 @triton.jit
 def bounds(request, chunk, lengths, chunks, rows, BLOCK_B: tl.constexpr, BLOCK_N: tl.constexpr, WINDOW: tl.constexpr):
-    """Row of the table of `request`, its length, in how many chunks, and where this one begins and ends.
+    """Table row of `request`, its length, its number of chunks, and where this chunk begins and ends.
 
-    Equal chunks of whole tiles: no program is left with a small remainder.
+    Chunks are equal and of whole tiles: no thread block is left with a small remainder.
     """
     is_request = tl.arange(0, BLOCK_B) == request
     kv_len = tl.sum(tl.where(is_request, lengths, 0), axis=0)
@@ -162,9 +161,9 @@ def merge_chunks(
     BLOCK_C: tl.constexpr,
     BLOCK_H: tl.constexpr,
 ):
-    """[BLOCK_H, BLOCK_V], the results of all chunks added up in their order, BLOCK_C at a time.
+    """Merges the partials of all chunks in their order, BLOCK_C at a time, [BLOCK_H, BLOCK_V].
 
-    What other programs have stored is in the L2 cache, hence `.cg`.
+    Partials of other thread blocks are in L2, hence `.cg`.
     """
     elements = tl.arange(0, BLOCK_V)
     acc = tl.zeros([BLOCK_H, BLOCK_V], dtype=tl.float32)
@@ -214,8 +213,8 @@ def merge_kernel(
     WINDOW: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """One program adds up the chunks of one head of one request. What has no more than one is in `out` already."""
-    let_next_start(PDL)
+    """One thread block merges the chunks of one head of one request. A single chunk is in `out` already."""
+    launch_dependents(PDL)
     head = tl.program_id(0) + tl.arange(0, 1)
     request = tl.program_id(1)
     _, chunks = plan(b_kv_len_ptr, batch, target_items, one_wave, min_chunk, BLOCK_B, DETERMINISTIC, WINDOW)
@@ -239,20 +238,20 @@ _launch_merge = Launcher(merge_kernel)
 
 @dataclass(frozen=True)
 class Chunking:
-    """Bounds of a launch, and room for what its chunks give."""
+    """Bounds of a launch, and memory for the partials of its chunks."""
 
     items: int
-    """Chunks of all requests at most."""
+    """Most chunks of all requests."""
     several: bool
-    """Whether a request may have more than one."""
+    """Whether a request may have more than one chunk."""
     partial: Tensor
     """[items, heads, elements of a result] float32"""
     partial_log_sum: Tensor
     """[items, heads] float32"""
     planned: tuple[int, int, int, int]
-    """What `plan` is told: `batch`, `target_items`, `one_wave`, `min_chunk`."""
+    """Arguments of `plan`: `batch`, `target_items`, `one_wave`, `min_chunk`."""
     constants: dict[str, int]
-    """And its constexprs."""
+    """Constexprs of `plan`."""
 
     @classmethod
     def of(
@@ -265,8 +264,8 @@ class Chunking:
         deterministic: bool,
         window: int = 0,
     ) -> "Chunking":
-        """`out` [batch, heads, elements]. `max_seen`: positions that a request sees at most. `resident` chunks run at
-        once, and `programs` of them even out lengths that differ.
+        """`out` [batch, heads, elements]. `max_seen`: most positions that a request sees. `resident` chunks run at
+        once, and `programs` chunks balance lengths that differ.
         """
         batch, heads, elements = out.shape
         one_wave = max(1, resident)
@@ -288,7 +287,7 @@ class Chunking:
     def merge(
         self, b_kv_len: Tensor, sinks: Tensor | None, out: Tensor, block_v: int, block_c: int, warps: int = 4
     ) -> None:
-        """Adds up what the chunks of each request gave, BLOCK_C of them at a time."""
+        """Launches the merge of each request's chunks, `block_c` of them at a time."""
         if not self.several:
             return
         batch, heads, elements = out.shape

@@ -1,9 +1,9 @@
-"""The kernel of `token_attention`: one program attends with the heads of a group to one chunk of the context."""
+"""Kernel of `token_attention`: one thread block attends with one KV head's query group to one chunk of the context."""
 
 # pyright: basic, reportArgumentType=false, reportCallIssue=false, reportGeneralTypeIssues=false
-from ..runtime.launch import let_next_start, wait_for_previous
+from ..runtime.launch import launch_dependents, wait_for_previous
 from ..runtime.triton import tl, triton
-from ._new_token import load_angles, load_heads, load_norm, turned_heads
+from ._new_token import load_angles, load_heads, load_norm, rotated_heads
 from ._online_softmax import accumulate, apply_options, load_per_head, load_rows, load_slots
 from ._split_kv import bounds, find_chunk
 
@@ -31,9 +31,8 @@ def _load_tile(
 
 @triton.jit
 def _held(values, PDL: tl.constexpr):
-    """`values`, which nothing touches before this. The compiler moves operands of a product to shared memory right
-    behind their loads, and whatever is asked for after that, such as the values behind the keys, waits until they are
-    there.
+    """Keeps prefetched `values` in registers until here. The compiler stages operands of an MMA in shared memory right
+    after their loads, and later loads, such as those of V after K, would wait for that.
     """
     if PDL:
         pack: tl.constexpr = 32 // values.dtype.primitive_bitwidth
@@ -58,10 +57,9 @@ def _attend_to_tile(
     SOFTCAP: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """One step of the online softmax; a program without the new token may have seen nothing before, and see nothing.
+    """One step of the online softmax. Without the new token, all keys of a thread block may be masked.
 
-    Values wait in registers until keys have left shared memory. With room for both, 68 KiB instead of 36, a pass of an
-    8B takes 5 % longer: the products around get slower (benchmark/results/one-token-latency.json).
+    Values stay in registers until keys have left shared memory; why: docs/lab/2026-11-single-token-decode.md.
     """
     scores = tl.dot(q, _held(k, PDL).T, input_precision="tf32x3")
     scores, units = apply_options(scores, scale_log2, (positions - kv_len + 1)[None, :], slopes, SOFTCAP)
@@ -79,7 +77,7 @@ def _attend_to_new(
     SOFTCAP: tl.constexpr,
     BLOCK_G: tl.constexpr,
 ):
-    """The first step of the online softmax: what it has after the new token alone."""
+    """First step of the online softmax, over the new token alone."""
     scores = tl.sum(q.to(tl.float32) * k.to(tl.float32), axis=1, keep_dims=True)
     scores, units = apply_options(scores, scale_log2, tl.zeros([1, 1], tl.int32), slopes, SOFTCAP)
     weights = tl.full([BLOCK_G], 1.0, tl.float32)
@@ -93,7 +91,7 @@ def _attend_to_new(
 def token_attention_kernel(
     qkv_ptr,  # [kv_heads * (GROUP + 2), HEAD_DIM]: query heads, key heads, value heads
     bias_ptr,  # likewise or None
-    q_norm_ptr,  # as of `turned_heads`
+    q_norm_ptr,  # as of `rotated_heads`
     k_norm_ptr,  # likewise
     cos_sin_ptr,  # [positions, HEAD_DIM] float32
     position_ptr,  # [1] int64
@@ -131,12 +129,12 @@ def token_attention_kernel(
     DETERMINISTIC: tl.constexpr,  # False
     WINDOW: tl.constexpr,
     SOFTCAP: tl.constexpr,
-    EARLY: tl.constexpr,  # programs up to which the next kernels may start early; 0: always
+    EARLY: tl.constexpr,  # most thread blocks with which dependents are launched early; 0: any number
     PDL: tl.constexpr,
 ):
-    """The first positions are asked for before the wait: they are older than the step. The next kernels, whose weights
-    would otherwise stand before them in the queue of the memory, start once all positions are asked for, or where many
-    programs read some, at their end.
+    """The first positions are older than the step, so they are prefetched before the wait. Dependents, whose weight
+    prefetch would otherwise queue before these loads, are launched once all positions are prefetched, or, where more
+    than EARLY thread blocks read positions, at the end.
     """
     kv_head = tl.program_id(0)
     kv_heads = tl.num_programs(0)
@@ -151,9 +149,9 @@ def token_attention_kernel(
     stored = exists[:, None] & (elements < HEAD_DIM)[None, :]
     out_tile_ptr = out_ptr + heads[:, None] * HEAD_DIM + elements[None, :]
     if request >= batch:
-        let_next_start(PDL)
+        launch_dependents(PDL)
         wait_for_previous(PDL)
-        # The first chunk of nobody: a padded row.
+        # The first chunk of a padded row.
         tl.store(out_tile_ptr, 0.0, mask=stored & (item == 0))
         return
     row, kv_len, num_chunks, begin, end = bounds(request, chunk, lengths, chunks, rows, BLOCK_B, BLOCK_N, WINDOW)
@@ -176,13 +174,13 @@ def token_attention_kernel(
     if EARLY:
         is_early &= num_chunks * kv_heads <= EARLY
     if is_early:
-        let_next_start(PDL)
+        launch_dependents(PDL)
     wait_for_previous(PDL)
 
     slopes = None
     if slopes_ptr is not None:
         slopes = load_per_head(slopes_ptr, heads, exists)
-    q = turned_heads(
+    q = rotated_heads(
         qkv_ptr, bias_ptr, q_weight, q_partner, cos, sin, heads, exists, elements, eps, HEAD_DIM, NORM_AFTER_ROPE
     )
     acc = tl.zeros([BLOCK_G, BLOCK_D], dtype=tl.float32)
@@ -193,7 +191,7 @@ def token_attention_kernel(
         keys_bias_ptr = bias_ptr
         if bias_ptr is not None:
             keys_bias_ptr = bias_ptr + kv_heads * GROUP * HEAD_DIM
-        new_k = turned_heads(
+        new_k = rotated_heads(
             keys_ptr, keys_bias_ptr, k_weight, k_partner, cos, sin, one, one >= 0, elements, eps,
             HEAD_DIM, NORM_AFTER_ROPE,
         )  # fmt: skip
@@ -213,13 +211,13 @@ def token_attention_kernel(
         acc, row_max, row_sum = _attend_to_tile(
             q, positions, k, v, end, kv_len, slopes, scale_log2, acc, row_max, row_sum, SOFTCAP, PDL
         )
-    let_next_start(PDL)
+    launch_dependents(PDL)
 
     if sinks_ptr is not None:
-        # Of several chunks none counts the sink: their merge does.
+        # Of several chunks none counts the sink: the merge does.
         sinks = load_per_head(sinks_ptr, heads, exists)
         row_sum += tl.where(num_chunks == 1, tl.exp2(sinks - row_max), 0.0)
-    # A chunk that rounding left empty has sum 0 and gives zeros.
+    # A chunk that rounding left empty has sum 0 and yields zeros.
     acc = acc / tl.where(row_sum == 0.0, 1.0, row_sum)[:, None]
     if num_chunks == 1:
         tl.store(out_tile_ptr, acc.to(out_ptr.dtype.element_ty), mask=stored)

@@ -1,4 +1,4 @@
-"""What attention of some model families does differently. Each is a compile-time switch: off, it costs nothing."""
+"""Attention options of some model families (window, softcap, sinks, ALiBi), each a compile-time switch."""
 
 from dataclasses import dataclass
 
@@ -13,11 +13,11 @@ class AttentionOptions:
     """
 
     window: int = 0
-    """0: a position attends to all before it and to itself; else position q attends to k with q - window < k <= q."""
+    """Sliding window: position q attends to k with q - window < k <= q; 0: to all k <= q."""
     softcap: float = 0.0
-    """0: off; else scores become softcap * tanh(scale * q.k / softcap) (Gemma 2)."""
+    """Scores become softcap * tanh(scale * q.k / softcap) (Gemma 2); 0: off."""
     sinks: Tensor | None = None
-    """`[heads]` float32, heads of this rank: a logit that is only added to the denominator (gpt-oss)."""
+    """`[heads]` float32, heads of this rank: a logit that only the softmax denominator counts (gpt-oss)."""
     slopes: Tensor | None = None
     """`[heads]` float32, heads of this rank: slope * (k - q) is added to the scaled score (ALiBi, Press et al., 2021).
     """
@@ -28,7 +28,7 @@ class AttentionOptions:
                 raise ValueError(f"attention: {name} is {value}; give a positive number, or 0 for none")
 
     def arguments(self) -> tuple[int, float, Tensor | None, Tensor | None]:
-        """The options as the operators take them, because a schema of torch knows no classes."""
+        """The options as operators take them: a torch schema knows no classes."""
         return self.window, self.softcap, self.sinks, self.slopes
 
 

@@ -1,29 +1,24 @@
-"""Attention of one new token for each request over latent vectors, which are keys and values of all heads.
+"""Absorbed decode attention over the latent cache (multi-head latent attention, DeepSeek-V2, 2024), split-KV.
 
     out[b] = sum over c < b_kv_len[b] of softmax(scale * q[b] . cache[c]) * cache[c, :rank]
 
-This is the absorbed form of multi-head latent attention (DeepSeek-V2, 2024): what would make keys of the latent vector
-is part of the query already, and what makes values of it comes after the sum. All heads read one vector for a
-position, and it is read once: it is key and value. A request with `b_kv_len` 0 (a padded row) gets zeros.
+The query has already absorbed the key projection of the latent vectors, and the value projection follows the sum. All
+heads read one vector of a position, which is key and value, and read it once. A request with `b_kv_len` 0 (a padded
+row) gets zeros.
 
 Layouts: `q` `[batch, heads, rank + rope]`, `out` `[batch, heads, rank]`; position c of request b lies in slot
 `slot_table[b_row[b], c]`. `slot_table` `[rows, positions]` int32, `b_row` `[batch]` int64, `b_kv_len` `[batch]` int32.
-`cache` `[slots, 1, rank + rope]`, already holding the new tokens. Entries of the table from `b_kv_len[b]` on may be
-stale and are never followed.
-`deterministic`: the result of a request does not depend, to the bit, on which others are in the batch.
+`cache` `[slots, 1, rank + rope]`, already holding the new tokens. Table entries from `b_kv_len[b]` on may be stale and
+are never followed. `deterministic`: a request's result does not depend, to the bit, on the rest of the batch.
 
-Called once a layer in a decode step.
-Bytes floor: sum(b_kv_len) * (rank + rope) * element size; operations 2 * heads * (2 * rank + rope) for each of these
-positions, which with 128 heads is as much as the matrix units do while an H200 reads the bytes.
+GEMMs are transposed: positions are rows of the MMA instructions and heads their columns, because 16 heads fill the
+columns of an instruction that wants 64 rows. More heads than BLOCK_H belong to further thread blocks, which find the
+vectors in L2. Contexts are cut into chunks as in `decode_attention`, and a second kernel merges them.
 
-Products are those of the transposes: positions are rows of the matrix instructions and heads their columns. So they
-read keys and values from shared memory, and 16 heads fill an instruction, which wants 64 rows. More heads than
-`BLOCK_H` are programs side by side, which find the vectors in the L2 cache. Contexts are cut into chunks as
-`decode_attention` does, and a second kernel adds up what they gave.
-Measured on an H200 in bfloat16, rank 512 and rope 64, slots at random, 16 heads: 58 % of copy bandwidth at 64 x 2,048
-(61.5 us; 84.7 where each step waited for its slots and tiles had 64 positions), 63 % at 256 x 1,024, 55 % at 64 lengths
-from 16 to 32,768; 8.5 us at one context of 512, 26 at one of 8,192. With 128 heads the matrix units decide: 214 us at
-64 x 2,048, 171 TFLOP/s.
+Called once a layer in a decode step. Bytes floor: sum(b_kv_len) * (rank + rope) * element size. Operations:
+2 * heads * (2 * rank + rope) for each position, compute-bound from about 128 heads on. On an H200 in bfloat16, rank 512
+and RoPE 64, 16 heads: 61.5 us at 64 x 2,048, 58 % of copy bandwidth. Measurements:
+docs/lab/2026-11-latent-attention.md.
 """
 
 # pyright: basic, reportArgumentType=false, reportCallIssue=false, reportGeneralTypeIssues=false
@@ -31,8 +26,8 @@ from torch import Tensor
 
 from ..runtime.batches import padded_batch
 from ..runtime.constants import LOG2_E
-from ..runtime.device import num_processors, shared_kib
-from ..runtime.launch import Launcher, let_next_start, wait_for_previous
+from ..runtime.device import num_sms, shared_kib
+from ..runtime.launch import Launcher, launch_dependents, wait_for_previous
 from ..runtime.register import register
 from ..runtime.settings import nearest
 from ..runtime.shapes import padded_head_dim
@@ -43,7 +38,7 @@ from ._split_kv import Chunking, bounds, fill_padding, find_chunk
 from .decode_attention import decode_attention_torch
 
 _MIN_CHUNK = 64
-"""Positions of a chunk at least."""
+"""Least positions of a chunk."""
 
 
 @triton.jit(
@@ -76,14 +71,14 @@ def latent_decode_attention_kernel(
     ROPE: tl.constexpr,
     BLOCK_E: tl.constexpr,  # power of two, at least ROPE and 16
     BLOCK_B: tl.constexpr,  # power of two, at least batch
-    BLOCK_H: tl.constexpr,  # heads of a program
+    BLOCK_H: tl.constexpr,  # heads of a thread block
     BLOCK_N: tl.constexpr,
     DETERMINISTIC: tl.constexpr,
     WINDOW: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """One program attends with BLOCK_H heads over one chunk of one request."""
-    let_next_start(PDL)
+    """One thread block attends with BLOCK_H heads over one chunk of one request."""
+    launch_dependents(PDL)
     item = tl.program_id(1)
     heads = tl.program_id(0) * BLOCK_H + tl.arange(0, BLOCK_H)
     exists = heads < HEADS
@@ -101,17 +96,17 @@ def latent_decode_attention_kernel(
     row, _, num_chunks, begin, end = bounds(request, chunk, lengths, chunks, rows, BLOCK_B, BLOCK_N, WINDOW)
 
     ranks = tl.arange(0, BLOCK_R)
-    turned = tl.arange(0, BLOCK_E)
+    rotated = tl.arange(0, BLOCK_E)
     q_request_ptr = q_ptr + request.to(tl.int64) * stride_q_request + heads[None, :] * stride_q_head
     q = tl.load(q_request_ptr + ranks[:, None], mask=exists[None, :] & (ranks < RANK)[:, None], other=0.0)
-    q_turned_ptr = q_request_ptr + RANK + turned[:, None]
-    q_turned = tl.load(q_turned_ptr, mask=exists[None, :] & (turned < ROPE)[:, None], other=0.0)
+    q_rotated_ptr = q_request_ptr + RANK + rotated[:, None]
+    q_rotated = tl.load(q_rotated_ptr, mask=exists[None, :] & (rotated < ROPE)[:, None], other=0.0)
     table_row_ptr = slot_table_ptr + row * stride_table_row
 
     acc = tl.zeros([BLOCK_R, BLOCK_H], dtype=tl.float32)
     maximum = tl.full([BLOCK_H], float("-inf"), dtype=tl.float32)
     weight_sum = tl.zeros([BLOCK_H], dtype=tl.float32)
-    # Slots are read a step ahead: a step that waited for its own would wait twice for memory.
+    # Slots are loaded one step ahead, so that no step waits for memory twice.
     slots = load_slots(table_row_ptr, begin + tl.arange(0, BLOCK_N), end, True)
     for start in range(begin, end, BLOCK_N):
         positions = start + tl.arange(0, BLOCK_N)
@@ -120,7 +115,7 @@ def latent_decode_attention_kernel(
         latent = load_rows(cache_ptr, slots, stride_slot, valid, True, RANK, BLOCK_R)
         keys = load_rows(cache_ptr + RANK, slots, stride_slot, valid, True, ROPE, BLOCK_E)
         scores = tl.dot(latent, q, input_precision="tf32x3")
-        scores = tl.dot(keys, q_turned, scores, input_precision="tf32x3")
+        scores = tl.dot(keys, q_rotated, scores, input_precision="tf32x3")
         scores = tl.where(valid[:, None], scores, float("-inf"))
         new_maximum = tl.maximum(maximum, tl.max(scores, axis=0) * scale_log2)
         correction = tl.exp2(maximum - new_maximum)
@@ -130,7 +125,7 @@ def latent_decode_attention_kernel(
         maximum = new_maximum
         slots = next_slots
 
-    # An empty context (a padded row, or a chunk that rounding left empty) has sum 0 and gives zeros.
+    # An empty context (a padded row, or a chunk that rounding left empty) has sum 0 and yields zeros.
     acc = acc / tl.where(weight_sum == 0.0, 1.0, weight_sum)[None, :]
     stored = exists[None, :] & (ranks < RANK)[:, None]
     if num_chunks == 1:
@@ -156,8 +151,8 @@ def latent_decode_attention_triton(
     out: Tensor,
     deterministic: bool = False,
 ) -> None:
-    """Triton implementation: split-KV decoding, planned on the device as by `decode_attention`, whose words on
-    `b_row`, `b_kv_len` and partial results hold here too. Raises ValueError for layouts that the kernel does not read.
+    """Triton implementation: split-KV decoding, planned on the device as by `decode_attention`. What that says of
+    `b_row`, `b_kv_len` and partials holds here too. Raises ValueError for layouts that the kernel does not read.
     """
     check_latent_layouts("latent_decode_attention", q, cache, slot_table, out)
     (batch, heads, width), rank = q.shape, out.shape[2]
@@ -165,10 +160,10 @@ def latent_decode_attention_triton(
         return
     block_r = padded_head_dim(rank)
     sizes = {"shared_kib": shared_kib(q.device), "element_bytes": q.element_size(), "rank": block_r}
-    # Where results may not depend on the batch, tiles may not either.
+    # Deterministic tiles must not depend on the batch.
     sizes |= {"heads": heads, "batch": 16 if deterministic else padded_batch(batch)}
     config = dict(nearest("latent_decode_attention", **sizes))
-    processors, head_tiles = num_processors(q.device), triton.cdiv(heads, config["BLOCK_H"])
+    processors, head_tiles = num_sms(q.device), triton.cdiv(heads, config["BLOCK_H"])
     programs, resident = (config.pop(name) * processors // head_tiles for name in ("programs", "resident"))
     chunks = Chunking.of(out, max_kv_len, programs, resident, _MIN_CHUNK, deterministic)
     _launch(

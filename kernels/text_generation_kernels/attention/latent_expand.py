@@ -1,21 +1,21 @@
-"""Keys and values of all heads, made of the latent vectors of whole contexts.
+"""Expansion of latent vectors of whole contexts into keys and values of all heads.
 
     k[b_first[b] + c, h] = keys[h] * cache[c, :rank], then cache[c, rank:]
     v[b_first[b] + c, h] = cache[c, :rank] * values[h]
 
-for c < b_kv_len[b]: what `prefill_attention` takes, and what the absorbed form (`latent_prefill_attention`) does
-without. A context of length 0 is left out.
+for c < b_kv_len[b]: the input of `prefill_attention`, where `latent_prefill_attention` is absorbed and needs none.
+Contexts of length 0 are skipped.
 
 Layouts: `cache` `[slots, 1, rank + rope]`; position c of request b lies in slot `slot_table[b_row[b], c]`. `keys`
 `[heads, key, rank]`, `values` `[heads, rank, value]`, contiguous; `k` `[room, heads, key + rope]`, `v` `[room, heads,
 value]`, contiguous. `slot_table` `[rows, positions]`, `b_first`, `b_kv_len` `[batch]` int32, `b_row` `[batch]` int64.
-Contexts fit into the room and lie apart. One floating type. Sums are float32.
+Contexts fit into the room and lie apart. One floating type, accumulated in float32.
 
-Called once a layer in steps with chunks so long that it pays. The grid covers the room, and programs without a context
-have nothing to do, so one captured graph serves all lengths.
-Operations: 2 * heads * rank * (key + value) for each position; bytes floor: heads * (key + rope + value) * element size
-for each position, written. On an H200 in bfloat16, 16 heads, rank 512, rope 64, keys and values of 128: 84 us for
-8,192 positions, 411 TFLOP/s.
+Called once a layer in steps with chunks so long that expanding pays (`layers/infer/expanded.py`). The grid covers the
+room, and thread blocks without a context end at once, so one captured graph serves all lengths.
+Operations: 2 * heads * rank * (key + value) for each position. Bytes floor: heads * (key + rope + value) * element size
+for each position, written. On an H200 in bfloat16, 16 heads, rank 512: 411 TFLOP/s. Measurements:
+docs/lab/2026-11-latent-attention.md.
 """
 
 # pyright: basic, reportArgumentType=false, reportCallIssue=false, reportGeneralTypeIssues=false
@@ -24,7 +24,7 @@ from torch import Tensor
 
 from ..runtime.batches import locate, padded_batch
 from ..runtime.device import shared_kib
-from ..runtime.launch import Launcher, let_next_start, wait_for_previous
+from ..runtime.launch import Launcher, launch_dependents, wait_for_previous
 from ..runtime.register import register
 from ..runtime.settings import nearest
 from ..runtime.shapes import padded_head_dim
@@ -57,8 +57,8 @@ def latent_expand_kernel(
     BLOCK_K: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """One program makes keys, or values, of one head for BLOCK_M positions of one context."""
-    let_next_start(PDL)
+    """One thread block computes keys, or values, of one head for BLOCK_M positions of one context."""
+    launch_dependents(PDL)
     wait_for_previous(PDL)
     requests = tl.arange(0, BLOCK_B)
     kv_lens = tl.load(b_kv_len_ptr + requests, mask=requests < batch, other=0)
@@ -84,9 +84,9 @@ def latent_expand_kernel(
             acc.to(k_ptr.dtype.element_ty),
             mask=exists[:, None] & (elements < KEY)[None, :],
         )
-        turned = load_rows(cache_ptr + RANK, slots, stride_slot, exists, True, ROPE, BLOCK_E)
+        rotated = load_rows(cache_ptr + RANK, slots, stride_slot, exists, True, ROPE, BLOCK_E)
         columns = tl.arange(0, BLOCK_E)
-        tl.store(k_tile_ptr + KEY + columns[None, :], turned, mask=exists[:, None] & (columns < ROPE)[None, :])
+        tl.store(k_tile_ptr + KEY + columns[None, :], rotated, mask=exists[:, None] & (columns < ROPE)[None, :])
     else:
         weight_ptr = values_ptr + head.to(tl.int64) * RANK * VALUE + elements[None, :]
         acc = _multiply(
@@ -110,7 +110,7 @@ def _multiply(
     BLOCK_K: tl.constexpr,
     BLOCK_D: tl.constexpr,
 ):
-    """Latent vectors times a matrix [RANK, BLOCK_D]: [BLOCK_M, BLOCK_D] float32."""
+    """GEMM of latent vectors with a matrix [RANK, BLOCK_D]: [BLOCK_M, BLOCK_D] float32."""
     inner = tl.arange(0, BLOCK_K)
     latent_ptr = cache_ptr + slots[:, None] * stride_slot + inner[None, :]
     weight_ptr += inner[:, None] * stride_weight
@@ -157,7 +157,7 @@ def latent_expand_triton(
     sizes = {"shared_kib": shared_kib(k.device), "element_bytes": k.element_size(), "head_dim": block_d}
     config = nearest("latent_expand", **sizes)
     _launch(
-        # A context fills its last tile in part.
+        # The last tile of a context need not be full.
         (2 * heads, triton.cdiv(room, config["BLOCK_M"]) + batch),
         (cache, slot_table, b_row, b_first, b_kv_len, keys, values, k, v),
         (cache.stride(0), slot_table.stride(0)),

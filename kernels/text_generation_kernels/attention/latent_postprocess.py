@@ -1,20 +1,20 @@
-"""What happens between the products of latent attention and attention itself, in one pass.
+"""Kernel between the GEMMs of latent attention and attention: RMSNorm, RoPE and the cache store, fused.
 
     cache[slot] = rms_norm(latent[:rank]) * weight, rotate(latent[rank:], position)
     queries[head, rank:] = rotate(q[head, -rope:], position)
 
-Keys and values of all heads are products of the normalised latent vector, which is cached in their place, with one key
-of `rope` elements that is turned by its position and belongs to all heads (DeepSeek-V2, 2024). The first `rank` columns
-of `queries` are not touched: they are what the rest of `q` becomes (`layers/infer/latent_attention.py`).
+The cache holds the normalised latent vector, from which keys and values of all heads follow, and one rotated key of
+`rope` elements that all heads share (DeepSeek-V2, 2024). The first `rank` columns of `queries` are not touched: the
+absorbed rest of `q` goes there (`layers/infer/latent_attention.py`).
 
-Rotation pairs element i with element i + rope / 2, as `qkv_postprocess` does; where a checkpoint pairs neighbours, rows
-are permuted when it is loaded.
+RoPE pairs element i with element i + rope / 2, as in `qkv_postprocess`; rows of checkpoints that pair neighbours are
+permuted when they are loaded.
 
 Layouts: `latent` `[tokens, rank + rope]`, `q` `[tokens, heads, any + rope]`, `queries` `[tokens, heads, rank + rope]`,
 `cache` `[slots, 1, rank + rope]`, any strides but unit stride in the last dimension; `weight` `[rank]`; `cos_sin`
 `[positions, rope]` float32, cosines in the first half; `positions`, `slots` `[tokens]` int64. One floating type for all
-but `cos_sin`. Computed in float32; the normalised value is rounded before the product with the weight, as in
-`rms_norm`. Tokens that share a slot leave any one of their values there: only padding may do so.
+but `cos_sin`. Computed in float32; the normalised value is rounded before its multiplication by the weight, as in
+`rms_norm`. Of tokens that share a slot any one's values stay there: only padding may share.
 
 Called once a layer. Bytes floor: tokens * element size * 2 * (rank + rope + heads * rope).
 """
@@ -24,16 +24,16 @@ import torch
 from torch import Tensor
 
 from ..norm.rms_norm import normalise
-from ..runtime.launch import Launcher, let_next_start, wait_for_previous
+from ..runtime.launch import Launcher, launch_dependents, wait_for_previous
 from ..runtime.register import register
 from ..runtime.triton import tl, triton
 
 _HEADS = 16
-"""Heads that one program turns."""
+"""Heads that one thread block rotates."""
 
 
 @triton.jit
-def _turn(
+def _rotate(
     source_ptr,  # [M, 1], the first element of each
     target_ptr,  # [M, 1]
     cos_sin_row_ptr,
@@ -41,7 +41,7 @@ def _turn(
     ROPE: tl.constexpr,
     BLOCK_P: tl.constexpr,
 ):
-    """Rotates M vectors of ROPE elements by one position."""
+    """RoPE of M vectors of ROPE elements at one position."""
     HALF: tl.constexpr = ROPE // 2
     pairs = tl.arange(0, BLOCK_P)[None, :]
     exists = exists & (pairs < HALF)
@@ -80,13 +80,13 @@ def latent_postprocess_kernel(
     BLOCK_H: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """The first program of a token writes the cache, the others turn BLOCK_H heads each."""
+    """The first thread block of a token writes the cache, the others rotate BLOCK_H heads each."""
     token = tl.program_id(0).to(tl.int64)
-    part = tl.program_id(1)
-    let_next_start(PDL)
+    block = tl.program_id(1)
+    launch_dependents(PDL)
     wait_for_previous(PDL)
     cos_sin_row_ptr = cos_sin_ptr + tl.load(positions_ptr + token) * ROPE
-    if part == 0:
+    if block == 0:
         slot_ptr = cache_ptr + tl.load(slots_ptr + token) * stride_slot
         elements = tl.arange(0, BLOCK_R)
         inside = elements < RANK
@@ -97,12 +97,12 @@ def latent_postprocess_kernel(
         normalised = (x * scale).to(weight.dtype).to(tl.float32) * weight.to(tl.float32)
         tl.store(slot_ptr + elements, normalised.to(cache_ptr.dtype.element_ty), mask=inside)
         one = tl.zeros([1, 1], dtype=tl.int32)
-        _turn(latent_row_ptr + RANK + one, slot_ptr + RANK + one, cos_sin_row_ptr, one == 0, ROPE, BLOCK_P)
+        _rotate(latent_row_ptr + RANK + one, slot_ptr + RANK + one, cos_sin_row_ptr, one == 0, ROPE, BLOCK_P)
         return
-    heads = (part - 1) * BLOCK_H + tl.arange(0, BLOCK_H)[:, None]
+    heads = (block - 1) * BLOCK_H + tl.arange(0, BLOCK_H)[:, None]
     source_ptr = q_ptr + token * stride_q_token + heads * stride_q_head + (Q_DIM - ROPE)
     target_ptr = queries_ptr + token * stride_queries_token + heads * stride_queries_head + RANK
-    _turn(source_ptr, target_ptr, cos_sin_row_ptr, heads < HEADS, ROPE, BLOCK_P)
+    _rotate(source_ptr, target_ptr, cos_sin_row_ptr, heads < HEADS, ROPE, BLOCK_P)
 
 
 _launch = Launcher(latent_postprocess_kernel)
@@ -161,12 +161,12 @@ def latent_postprocess_torch(
     normalised = torch.empty_like(latent[:, :rank])
     normalise(latent[:, :rank], weight, eps, normalised)
     cache[slots, 0, :rank] = normalised
-    cache[slots, 0, rank:] = _turned(latent[:, None, rank:], rows)[:, 0]
-    queries[..., rank:] = _turned(q[..., -rope:], rows)
+    cache[slots, 0, rank:] = _rotated(latent[:, None, rank:], rows)[:, 0]
+    queries[..., rank:] = _rotated(q[..., -rope:], rows)
 
 
-def _turned(x: Tensor, rows: Tensor) -> Tensor:
-    """[tokens, heads, rope] by [tokens, rope]."""
+def _rotated(x: Tensor, rows: Tensor) -> Tensor:
+    """RoPE of `x` [tokens, heads, rope] with `rows` [tokens, rope] of `cos_sin`."""
     first, second = x.float().chunk(2, dim=-1)
     cos, sin = rows[:, None].chunk(2, dim=-1)
     return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1).to(x.dtype)

@@ -1,25 +1,22 @@
-"""Causal attention of new tokens over latent vectors, for requests of any length side by side.
+"""Absorbed causal attention of prompt chunks over the latent cache, for a batch of requests of any lengths.
 
     out[t] = sum over c <= position(t) of softmax(scale * q[t] . cache[c]) * cache[c, :rank]
 
-The absorbed form, as in `latent_decode_attention`: one vector of a position is key and value of all heads, so the rows
-of a tile are heads within tokens, and all of them share what is read.
+Absorbed as in `latent_decode_attention`: one vector of a position is key and value of all heads, so the rows of a tile
+are heads within tokens, and all of them share the loads.
 
 Layouts: `q` `[tokens, heads, rank + rope]`, `out` `[tokens, heads, rank]`, tokens of request b at
 `b_q_start[b] : b_q_start[b + 1]`, no padding; they are the last of its `b_kv_len[b]` tokens. Position c of request b
 lies in slot `slot_table[b_row[b], c]`. `cache` `[slots, 1, rank + rope]`, already holding the new tokens. `b_row`
-`[batch]` int64, `b_q_start` `[batch + 1]`, `b_kv_len` `[batch]`, `slot_table` int32. A request without new tokens is
-allowed. Scores and sums are float32.
-`deterministic`: a token's result is the same to the bit wherever its prompt is cut, whichever requests are beside it
-and whatever `max_q_len` is. Keys are then not shared out among programs.
-Nothing is written for tokens of a request whose `b_kv_len` is 0.
+`[batch]` int64, `b_q_start` `[batch + 1]`, `b_kv_len` `[batch]`, `slot_table` int32. A request may have no new tokens;
+nothing is written for tokens of one whose `b_kv_len` is 0. Accumulation is float32.
+`deterministic`: a token's result is the same to the bit wherever its prompt is cut, whatever the rest of the batch and
+`max_q_len`. Keys are then not split.
 
-Called once a layer when a batch holds prompt tokens.
-Operations: 2 * heads * (2 * rank + rope) for each pair of a query and a key. With keys and values of each head
-(`latent_expand`) they are 2 * heads * (key + rope + value), 3.4 times fewer with DeepSeek's sizes: this is for chunks
-too short to win back what making those takes (`layers/infer/expanded.py`).
-Measured on an H200 in bfloat16 with rank 512 and rope 64: 213 TFLOP/s at 2,048 tokens of 16 heads, 241 at 8,192, 232 at
-2,048 behind 6,144, 195 at 128 behind 8,192; 224 at 2,048 tokens of 128 heads.
+Called once a layer when a batch holds prompt tokens whose chunks are too short for `latent_expand` to pay
+(`layers/infer/expanded.py`). Operations: 2 * heads * (2 * rank + rope) for each pair of query and key, against
+2 * heads * (key + rope + value) once expanded. On an H200 in bfloat16 with rank 512, RoPE 64 and 16 heads: 241 TFLOP/s
+at 8,192 tokens. Measurements: docs/lab/2026-11-latent-attention.md.
 """
 
 # pyright: basic, reportArgumentType=false, reportCallIssue=false, reportGeneralTypeIssues=false
@@ -27,15 +24,15 @@ from torch import Tensor
 
 from ..runtime.batches import find_tile, padded_batch
 from ..runtime.constants import LOG2_E
-from ..runtime.device import num_processors, shared_kib
-from ..runtime.launch import Launcher, is_last, let_next_start, wait_for_previous
+from ..runtime.device import num_sms, shared_kib
+from ..runtime.launch import Launcher, is_last, launch_dependents, wait_for_previous
 from ..runtime.register import register
 from ..runtime.settings import nearest
 from ..runtime.shapes import padded_head_dim
 from ..runtime.triton import tl, triton
 from ._latent_layouts import check_latent_layouts
 from ._online_softmax import accumulate, load_rows, load_slots
-from ._prefill_tiles import Tiling, cut, merge_parts, seen_by, store_part
+from ._prefill_tiles import Tiling, merge_partials, plan_splits, seen_by, store_partial
 from .prefill_attention import prefill_attention_torch
 
 
@@ -46,7 +43,7 @@ def _attend(
     row_sum,
     slots,  # [BLOCK_N] of the keys from `begin` on
     q,  # [BLOCK_M, BLOCK_R]
-    q_turned,  # [BLOCK_M, BLOCK_E]
+    q_rotated,  # [BLOCK_M, BLOCK_E]
     positions,  # [BLOCK_M] of the queries
     table_row_ptr,
     cache_ptr,
@@ -62,17 +59,17 @@ def _attend(
     BLOCK_E: tl.constexpr,
     BLOCK_N: tl.constexpr,
 ):
-    """Keys from `begin` to `end`: all of them seen by every query, or, where `MASKED`, those up to its position.
+    """Attends to keys from `begin` to `end`: unmasked, or, where `MASKED`, up to a query's position.
 
-    Slots are read a step ahead, up to `seen_end`: a step that waited for its own would wait twice for memory.
+    Slots are loaded one step ahead, up to `seen_end`, so that no step waits for memory twice.
     """
     for start in range(begin, end, BLOCK_N):
         keys = start + tl.arange(0, BLOCK_N)
         next_slots = load_slots(table_row_ptr, keys + BLOCK_N, seen_end, True)
         latent = load_rows(cache_ptr, slots, stride_slot, keys < end, MASKED, RANK, BLOCK_R)
-        turned = load_rows(cache_ptr + RANK, slots, stride_slot, keys < end, MASKED, ROPE, BLOCK_E)
+        rotated = load_rows(cache_ptr + RANK, slots, stride_slot, keys < end, MASKED, ROPE, BLOCK_E)
         scores = tl.dot(q, latent.T, input_precision="tf32x3")
-        scores = tl.dot(q_turned, turned.T, scores, input_precision="tf32x3")
+        scores = tl.dot(q_rotated, rotated.T, scores, input_precision="tf32x3")
         if MASKED:
             scores = tl.where(keys[None, :] <= positions[:, None], scores, float("-inf"))
         acc, row_max, row_sum = accumulate(scores, scale_log2, latent, acc, row_max, row_sum, False)
@@ -81,7 +78,7 @@ def _attend(
 
 
 @triton.jit(
-    do_not_specialize=["batch", "max_parts"],
+    do_not_specialize=["batch", "max_splits"],
     do_not_specialize_on_alignment=["b_row_ptr", "b_q_start_ptr", "b_kv_len_ptr"],
 )
 def latent_prefill_attention_kernel(
@@ -92,8 +89,8 @@ def latent_prefill_attention_kernel(
     b_q_start_ptr,  # [batch + 1]
     b_kv_len_ptr,  # [batch]
     out_ptr,  # [tokens, HEADS, RANK]
-    partial_ptr,  # [tiles, max_parts, BLOCK_M, BLOCK_R] float32, where max_parts > 1
-    partial_log_sum_ptr,  # [tiles, max_parts, BLOCK_M] float32, likewise
+    partial_ptr,  # [tiles, max_splits, BLOCK_M, BLOCK_R] float32, where max_splits > 1
+    partial_log_sum_ptr,  # [tiles, max_splits, BLOCK_M] float32, likewise
     arrived_ptr,  # [tiles] int32, zero before and after
     stride_q_token,
     stride_q_head,
@@ -102,7 +99,7 @@ def latent_prefill_attention_kernel(
     stride_out_token,
     stride_out_head,
     batch,
-    max_parts,
+    max_splits,
     scale_log2,  # scale times log2(e)
     HEADS: tl.constexpr,
     RANK: tl.constexpr,
@@ -110,16 +107,16 @@ def latent_prefill_attention_kernel(
     ROPE: tl.constexpr,
     BLOCK_E: tl.constexpr,  # power of two, at least ROPE and 16
     BLOCK_B: tl.constexpr,  # power of two, at least batch
-    MIN_PART: tl.constexpr,
-    SPLIT: tl.constexpr,  # whether max_parts > 1
+    MIN_SPLIT: tl.constexpr,
+    SPLIT: tl.constexpr,  # whether max_splits > 1
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """One program attends with BLOCK_M queries of one request to one part of what they see. Of a tile's parts, the
-    last to finish adds up what all of them have found.
+    """One thread block attends with BLOCK_M query rows of one request to one split of their keys. Of a tile's splits,
+    the last to finish merges the partials of all.
     """
-    let_next_start(PDL)
+    launch_dependents(PDL)
     wait_for_previous(PDL)
     request, tile = find_tile(b_q_start_ptr, tl.program_id(0), batch, HEADS, BLOCK_M, BLOCK_B)
     if request >= batch:
@@ -127,31 +124,33 @@ def latent_prefill_attention_kernel(
     q_start = tl.load(b_q_start_ptr + request)
     q_len = tl.load(b_q_start_ptr + request + 1) - q_start
     kv_len = tl.load(b_kv_len_ptr + request)
-    # The last tile has most to read: it starts first, so that short ones fill the end.
+    # The last tile reads most, so it starts first, and short tiles fill the tail.
     first = (tl.cdiv(q_len * HEADS, BLOCK_M) - 1 - tile) * BLOCK_M
     prefix = kv_len - q_len
     if kv_len == 0:
         return
     seen_by_all, end = seen_by(first, prefix, kv_len, HEADS, BLOCK_M, BLOCK_N)
-    begin, part_end, part, parts = 0, seen_by_all, 0, 1
+    begin, split_end, split, splits = 0, seen_by_all, 0, 1
     if SPLIT:
-        part_len, parts = cut(begin, seen_by_all, max_parts, BLOCK_N, MIN_PART)
-        part = tl.program_id(1)
-        if part >= parts:
+        split_len, splits = plan_splits(begin, seen_by_all, max_splits, BLOCK_N, MIN_SPLIT)
+        split = tl.program_id(1)
+        if split >= splits:
             return
-        begin = part * part_len
-        part_end = tl.minimum(begin + part_len, seen_by_all)
-        end = tl.where(part == parts - 1, end, part_end)
+        begin = split * split_len
+        split_end = tl.minimum(begin + split_len, seen_by_all)
+        end = tl.where(split == splits - 1, end, split_end)
 
     rows = first + tl.arange(0, BLOCK_M)
     exists = rows < q_len * HEADS
     tokens = (q_start + rows // HEADS).to(tl.int64)
     heads = rows % HEADS
     ranks = tl.arange(0, BLOCK_R)
-    turned = tl.arange(0, BLOCK_E)
+    rotated = tl.arange(0, BLOCK_E)
     q_row_ptr = q_ptr + (tokens * stride_q_token + heads * stride_q_head)[:, None]
     q = tl.load(q_row_ptr + ranks[None, :], mask=exists[:, None] & (ranks < RANK)[None, :], other=0.0)
-    q_turned = tl.load(q_row_ptr + RANK + turned[None, :], mask=exists[:, None] & (turned < ROPE)[None, :], other=0.0)
+    q_rotated = tl.load(
+        q_row_ptr + RANK + rotated[None, :], mask=exists[:, None] & (rotated < ROPE)[None, :], other=0.0
+    )
     positions = prefix + rows // HEADS
     table_row_ptr = slot_table_ptr + tl.load(b_row_ptr + request).to(tl.int64) * stride_table_row
 
@@ -160,23 +159,25 @@ def latent_prefill_attention_kernel(
     row_sum = tl.zeros([BLOCK_M], dtype=tl.float32)
     slots = load_slots(table_row_ptr, begin + tl.arange(0, BLOCK_N), end, True)
     acc, row_max, row_sum, slots = _attend(
-        acc, row_max, row_sum, slots, q, q_turned, positions, table_row_ptr, cache_ptr, begin, part_end, end,
+        acc, row_max, row_sum, slots, q, q_rotated, positions, table_row_ptr, cache_ptr, begin, split_end, end,
         stride_slot, scale_log2, False, RANK, BLOCK_R, ROPE, BLOCK_E, BLOCK_N,
     )  # fmt: skip
     acc, row_max, row_sum, slots = _attend(
-        acc, row_max, row_sum, slots, q, q_turned, positions, table_row_ptr, cache_ptr, part_end, end, end,
+        acc, row_max, row_sum, slots, q, q_rotated, positions, table_row_ptr, cache_ptr, split_end, end, end,
         stride_slot, scale_log2, True, RANK, BLOCK_R, ROPE, BLOCK_E, BLOCK_N,
     )  # fmt: skip
     acc = acc / row_sum[:, None]
-    if SPLIT and parts > 1:
+    if SPLIT and splits > 1:
         tile_index = tl.program_id(0)
-        first_row = tile_index.to(tl.int64) * max_parts * BLOCK_M
+        first_row = tile_index.to(tl.int64) * max_splits * BLOCK_M
         partial_tile_ptr, log_sum_tile_ptr = partial_ptr + first_row * BLOCK_R, partial_log_sum_ptr + first_row
         count = q_len * HEADS - first
-        store_part(partial_tile_ptr, log_sum_tile_ptr, part, acc, row_max + tl.log2(row_sum), count, BLOCK_R, BLOCK_M)
-        if not is_last(arrived_ptr + tile_index, parts):
+        store_partial(
+            partial_tile_ptr, log_sum_tile_ptr, split, acc, row_max + tl.log2(row_sum), count, BLOCK_R, BLOCK_M
+        )
+        if not is_last(arrived_ptr + tile_index, splits):
             return
-        acc = merge_parts(partial_tile_ptr, log_sum_tile_ptr, None, parts, count, BLOCK_R, BLOCK_M, False)
+        acc = merge_partials(partial_tile_ptr, log_sum_tile_ptr, None, splits, count, BLOCK_R, BLOCK_M, False)
     stored = exists[:, None] & (ranks < RANK)[None, :]
     out_row_ptr = out_ptr + (tokens * stride_out_token + heads * stride_out_head)[:, None]
     tl.store(out_row_ptr + ranks[None, :], acc.to(out_ptr.dtype.element_ty), mask=stored)
@@ -206,25 +207,25 @@ def latent_prefill_attention_triton(
     block_r = padded_head_dim(rank)
     sizes = {"shared_kib": shared_kib(q.device), "element_bytes": q.element_size(), "rank": block_r}
     config = dict(nearest("latent_prefill_attention", **sizes))
-    resident = config.pop("resident") * num_processors(q.device)
+    resident = config.pop("resident") * num_sms(q.device)
     rows, positions = num_tokens * heads, slot_table.shape[1]
     tiling = Tiling.of(rows, batch, 1, positions, resident, config["BLOCK_M"], block_r, deterministic, q.device)
-    for form in tiling.forms:
+    for variant in tiling.variants:
         _launch(
-            (tiling.tiles, tiling.max_parts),
+            (tiling.tiles, tiling.max_splits),
             (
                 q, cache, slot_table, b_row, b_q_start, b_kv_len, out, tiling.partial, tiling.partial_log_sum,
                 tiling.arrived,
             ),
             (*q.stride()[:2], cache.stride(0), slot_table.stride(0), *out.stride()[:2]),
-            (batch, tiling.max_parts, scale * LOG2_E),
+            (batch, tiling.max_splits, scale * LOG2_E),
             HEADS=heads,
             RANK=rank,
             BLOCK_R=block_r,
             ROPE=width - rank,
             BLOCK_E=padded_head_dim(width - rank),
             BLOCK_B=padded_batch(batch),
-            **form,
+            **variant,
             **config,
         )  # fmt: skip
 

@@ -1,48 +1,32 @@
-"""Causal attention of new tokens over everything before them, for requests of any length side by side.
+"""Causal prefill attention over a token-granular KV pool, for a batch of requests of any lengths.
 
     out[t] = sum over c <= position(t) of softmax(scale * q[t] . k[c]) * v[c]
 
-Head h of q reads K and V of head h // (heads / kv_heads) (grouped queries, Ainslie et al., 2023).
-`options` (`AttentionOptions`) are window, softcap, sinks and slopes. With a window a tile begins with the first block
-that one of its queries sees; only blocks at an edge of the window and at the diagonal are masked.
+Head h of q reads K and V of head h // (heads / kv_heads) (grouped-query attention, Ainslie et al., 2023). `options`
+(`AttentionOptions`): window, softcap, sinks and slopes. With a window a tile begins with the first block that one of
+its queries sees; only blocks at an edge of the window and at the diagonal are masked.
 
-Layouts: `q` `[tokens, heads, head_dim]`, `out` `[tokens, heads, v_head_dim]` (as in `decode_attention`), tokens of
-request b at `b_q_start[b] : b_q_start[b + 1]`, no padding; they are the last of its `b_kv_len[b]` tokens, so a prompt
-may come in pieces or continue a cached one. Position c of request b lies in slot `slot_table[b_row[b], c]`. Caches
+Layouts: `q` `[tokens, heads, head_dim]`, `out` `[tokens, heads, v_head_dim]`, tokens of request b at
+`b_q_start[b] : b_q_start[b + 1]`, no padding; they are the last of its `b_kv_len[b]` tokens, so a prompt may come in
+chunks or continue a cached prefix. Position c of request b lies in slot `slot_table[b_row[b], c]`. Caches
 `[slots, kv_heads, head_dim or v_head_dim]`, already holding K and V of the new tokens. `b_row` `[batch]` int64,
-`b_q_start` `[batch + 1]`, `b_kv_len` `[batch]`, `slot_table` int32.
-Caches may hold codes of 8 bits with `scales` (`kv_quantisation.py`): a tile of them becomes float16, times its scales,
-once for all queries of a program. Queries and weights are float16 then.
-A request without new tokens is allowed; nothing is written for tokens of one whose `b_kv_len` is 0. Scores and sums
-are float32 on CUDA and CPU alike.
+`b_q_start` `[batch + 1]`, `b_kv_len` `[batch]`, `slot_table` int32. A request may have no new tokens; nothing is
+written for tokens of one whose `b_kv_len` is 0. Accumulation is float32 on CUDA and CPU.
 
-Called once a layer when a batch holds prompt tokens.
-Floor: bytes of q, out, and K and V of each request once; operations 4 * heads * head_dim * (q, k pairs), bound by the
-matrix rate from a few hundred tokens on.
-On an H200 with 32 heads, 8 KV heads and head size 128 in bfloat16, scattered slots, the kernel for any card has 154
-TFLOP/s at 512 tokens, 380 at 2,048, 452 at 8,192 (cuDNN on contiguous tensors 601), 458 at 16,384. Chunks behind
-8,192 tokens, microseconds for 1 / 16 / 128 / 448 / 960 tokens: 30 / 38 / 77 / 155 / 319
-(benchmark/results/prefill_attention.json).
+Caches may hold 8-bit codes with `scales` (`kv_quantisation.py`): a tile is dequantised to float16 once for all queries
+of a thread block. Queries and softmax weights are float16 then.
 
-Long chunks on a Hopper card, with heads of 128 or 256 and 16-bit queries, have a kernel of their own
-(`prefill_hopper.py`). Microseconds before and with it, in one run on that card: 1,175 and 1,049 at 8,192 tokens
-(524 TFLOP/s), 99 and 89 at 2,048, 177 and 147 at 16 prompts of 512, 395 and 333 at 4 of 2,048, 1,768 and 1,663 at
-10,000, 167 and 141 for 448 behind 8,192 (benchmark/results/prefill_attention_hopper.json). Over codes it took 1,363
-where the other took 1,750 for 8,192: only the warp group that copies converts them. Not used where `deterministic`:
-its sums have other steps.
+Two kernels. That for any card splits the keys of a tile among thread blocks where tiles are too few for the card. Long
+chunks on Hopper cards, with heads of 128 or 256 and 16-bit queries, have their own (`prefill_hopper.py`).
+`deterministic`: a token's result is the same to the bit wherever its prompt is cut, whatever the rest of the batch and
+`max_q_len`, so a decode may be a chunk of one token. Keys are then not split, and the Hopper kernel, whose sums have
+other steps, is not used. The steps of a sum follow from BLOCK_N and the rows of a warp, in which all tuned entries of
+one head size and type agree.
 
-What the first rests on, each measured on that card:
-- Slots are read one step ahead of their keys: 1.18 ms instead of 1.82 at 8,192 tokens for the same tile. With slots in
-  a row and no table at all it is 1.17, so ranges of slots have no path of their own; bulk copies (TMA) gave 1.21.
-- The heads of a group share a tile, so one token of a chunk is a row for each of them: 64 chunks of 16 tokens behind
-  512 take 50 us instead of 142.
-- Where tiles are too few for the card, programs share what a tile sees, and the last adds up: one token behind 8,192
-  takes 30 us instead of 196, and behind 32,768 70 instead of 801.
-
-`deterministic`: a token's result is the same to the bit wherever its prompt is cut, whichever requests are beside it
-and whatever `max_q_len` is, so a decode may be a chunk of one token. It costs 142 us instead of 129 for 64 decodes at
-2,048, 288 instead of 254 for 256 at 1,024, but 195 instead of 16 for one at 8,192, whose keys are not shared then. The
-steps of a sum follow from BLOCK_N and from the rows of a warp, so all entries of one head size and type agree in both.
+Called once a layer when a batch holds prompt tokens. Bytes floor: q, out, and K and V of each request once; operations:
+4 * heads * head_dim for each pair of query and key, compute-bound from a few hundred tokens on. On an H200 with 32
+heads, 8 KV heads and head size 128 in bfloat16: 524 TFLOP/s at 8,192 tokens. Measurements:
+docs/lab/2026-11-prefill-attention.md.
 """
 
 # pyright: basic, reportArgumentType=false, reportCallIssue=false, reportGeneralTypeIssues=false
@@ -50,8 +34,8 @@ from torch import Tensor
 
 from ..runtime.batches import padded_batch
 from ..runtime.constants import LOG2_E
-from ..runtime.device import num_processors, shared_kib
-from ..runtime.launch import Launcher, rehearsing
+from ..runtime.device import num_sms, shared_kib
+from ..runtime.launch import Launcher, compiling_only
 from ..runtime.register import register
 from ..runtime.settings import nearest
 from ..runtime.shapes import padded_head_dim
@@ -96,25 +80,25 @@ def prefill_attention_triton(
         return
     format = format_of(k_cache)
     on_hopper = not deterministic and hopper_takes(q, k_cache, v_cache)
-    # A rehearsal does not meet every length.
-    if on_hopper and (rehearsing() or fills_hopper(q, k_cache, max_q_len, batch)):
+    # A compile dry run does not meet every length.
+    if on_hopper and (compiling_only() or fills_hopper(q, k_cache, max_q_len, batch)):
         batch_tensors, options = (slot_table, b_row, b_q_start, b_kv_len), (window, softcap, sinks, slopes)
         launch_on_hopper(q, k_cache, v_cache, *batch_tensors, scale, out, *options, scales)
-        if not rehearsing():
+        if not compiling_only():
             return
     block_d, block_v = padded_head_dim(head_dim), padded_head_dim(v_head_dim)
     pairs = as_pairs(scales)
     scale_strides = (0, 0) if pairs is None else pairs.stride()[:2]
     sizes = {"head_dim": block_d, "element_bytes": 1 if format else q.element_size(), "q_len": max(1, max_q_len)}
     config = dict(nearest("prefill_attention", shared_kib=shared_kib(q.device), **sizes))
-    resident = config.pop("resident") * num_processors(q.device)
+    resident = config.pop("resident") * num_sms(q.device)
     group = num_heads // num_kv_heads
     rows, block_m = num_tokens * group, config["BLOCK_M"]
     positions = min(slot_table.shape[1], window + max_q_len) if window else slot_table.shape[1]
     tiling = Tiling.of(rows, batch, num_kv_heads, positions, resident, block_m, block_v, deterministic, q.device)
-    for form in tiling.forms:
+    for variant in tiling.variants:
         _launch(
-            (num_kv_heads, tiling.tiles, tiling.max_parts),
+            (num_kv_heads, tiling.tiles, tiling.max_splits),
             (
                 q, as_bytes(k_cache), as_bytes(v_cache), pairs, slot_table, b_row, b_q_start, b_kv_len, sinks,
                 slopes, out, tiling.partial, tiling.partial_log_sum, tiling.arrived,
@@ -123,7 +107,7 @@ def prefill_attention_triton(
                 *q.stride()[:2], *k_cache.stride()[:2], *v_cache.stride()[:2], *scale_strides, slot_table.stride(0),
                 *out.stride()[:2],
             ),
-            (batch, tiling.max_parts, scale * LOG2_E),
+            (batch, tiling.max_splits, scale * LOG2_E),
             GROUP=group,
             HEAD_DIM=head_dim,
             BLOCK_D=block_d,
@@ -133,7 +117,7 @@ def prefill_attention_triton(
             WINDOW=window,
             SOFTCAP=softcap,
             FORMAT=format,
-            **form,
+            **variant,
             **config,
         )  # fmt: skip
 
@@ -156,6 +140,6 @@ def prefill_attention(
     options: AttentionOptions = NO_OPTIONS,
     scales: Tensor | None = None,
 ) -> None:
-    """The operator: Triton or torch, as `use_triton` says."""
+    """Prefill attention by Triton or torch, as `use_triton` says."""
     batch = (slot_table, b_row, b_q_start, b_kv_len, max_q_len)
     _operator(q, k_cache, v_cache, *batch, scale, out, deterministic, *options.arguments(), scales)

@@ -1,4 +1,4 @@
-"""Prefill attention of long chunks on Hopper cards (compute capability 9.0): when it can be had, and its launch."""
+"""Launch of the Hopper prefill attention kernel (compute capability 9.0), and the conditions for it."""
 
 # pyright: basic
 import torch
@@ -6,7 +6,7 @@ from torch import Tensor
 
 from ..runtime.batches import padded_batch
 from ..runtime.constants import LOG2_E
-from ..runtime.device import is_hopper, num_processors
+from ..runtime.device import is_hopper, num_sms
 from ..runtime.launch import Launcher
 from ..runtime.settings import nearest
 from ._kv_conversion import E4M3, E4M3_BY_HARDWARE
@@ -15,13 +15,13 @@ from .kv_quantisation import as_pairs, as_words, format_of
 
 _HEAD_DIMS = (128, 256)
 _ROWS = 128
-"""Queries of a tile, each head being one."""
+"""Query rows of a tile: heads within tokens."""
 
 _launch = Launcher(prefill_attention_hopper_kernel)
 
 
 def hopper_takes(q: Tensor, k_cache: Tensor, v_cache: Tensor) -> bool:
-    """Whether `launch_on_hopper` takes these tensors. Rows that are copied begin at multiples of 16 bytes."""
+    """Whether `launch_on_hopper` takes these tensors. Copied rows must have 16-byte alignment."""
     tensors = (q, k_cache, v_cache)
     return (
         is_hopper(q.device)
@@ -35,17 +35,17 @@ def hopper_takes(q: Tensor, k_cache: Tensor, v_cache: Tensor) -> bool:
 
 
 def fills_hopper(q: Tensor, k_cache: Tensor, max_q_len: int, batch: int) -> bool:
-    """Whether nearly every processor has a tile, and the longest chunk fills one: else `prefill_attention_kernel` is
-    faster, whose programs share what a tile sees. With 120 tiles for 132 processors it is slower by 18 %.
+    """Whether nearly every SM has a tile, and the longest chunk fills one. Else `prefill_attention_kernel`, which
+    splits keys, is faster.
     """
     kv_heads = k_cache.shape[1]
     if max_q_len * q.shape[1] // kv_heads < _ROWS:
         return False
-    return _tiles(q, kv_heads, batch) * kv_heads >= 7 * num_processors(q.device) // 8
+    return _tiles(q, kv_heads, batch) * kv_heads >= 7 * num_sms(q.device) // 8
 
 
 def _tiles(q: Tensor, kv_heads: int, batch: int) -> int:
-    """At most this many tiles for a KV head: each request adds less than one that is not full."""
+    """Most tiles of a KV head: each request adds less than one that is not full."""
     return -(-q.shape[0] * q.shape[1] // (kv_heads * _ROWS)) + batch
 
 
@@ -65,7 +65,7 @@ def launch_on_hopper(
     slopes: Tensor | None,
     scales: Tensor | None,
 ) -> None:
-    """Shapes as of `prefill_attention`; `hopper_takes` has said yes."""
+    """Layouts as in `prefill_attention`, for which `hopper_takes` holds."""
     _, heads, head_dim = q.shape
     kv_heads, batch = k_cache.shape[1], b_row.shape[0]
     format = format_of(k_cache)

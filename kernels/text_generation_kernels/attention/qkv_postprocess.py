@@ -1,4 +1,4 @@
-"""What happens between the fused QKV product and attention, in one pass.
+"""Kernel between the QKV GEMM and attention: bias, per-head RMSNorm, RoPE and the KV-cache store, fused.
 
     qkv += bias                                            (where there is one)
     q, k = rms_norm(q) * q_norm, rms_norm(k) * k_norm      (where there are both; over each head, as Qwen3 does)
@@ -6,32 +6,28 @@
                                                            (`norm_after_rope`: these two the other way round)
     k_cache[slot], v_cache[slot] = k, v
 
-Rotation pairs element i of a head with element i + head_dim / 2 (the layout of Transformers checkpoints):
+RoPE pairs element i of a head with element i + head_dim / 2 (the layout of Transformers checkpoints):
 
     first' = first * cos - second * sin,   second' = second * cos + first * sin
 
 Layouts: `qkv` `[tokens, (heads + 2 * kv_heads) * head_dim]`, q heads, then k heads, then v heads, any stride between
-tokens; q is rotated in place and attention reads it there, so no copy of it exists. What is left in the places of k
-and v is unspecified: read the caches. `q_norm`, `k_norm` `[head_dim]`, or `[heads, head_dim]` and
-`[kv_heads, head_dim]` where each head has weights of its own, with the rounding of `rms_norm`; they may be float32.
-`cos_sin` `[positions, head_dim]` float32, cosines in the first half. Elements that do not turn have cosine 1 and
-sine 0: partial rotary embeddings, and layers without any. Where a checkpoint pairs neighbours, rows of q and k are
-permuted when it is loaded.
-`positions`, `slots` `[tokens]` int64. Caches `[slots, kv_heads, head_dim]`, any strides but unit stride in the last
-dimension. One floating type for `qkv`, `bias`, norms and the caches. Rotation is computed in float32.
-`qkv` may also be float32 `[parts, tokens, ...]`, what a product has left in parts (`linear_split_k`): they are added
-up in their order and rounded to the type of `q_out` `[tokens, heads * head_dim]`, where q then goes instead.
-Caches may hold codes of 8 bits (`kv_quantisation.py`): `scales` `[slots, kv_heads, 2]` are then written too, or, with
-`scales_given`, read.
-Tokens that share a slot leave any one of their keys and values there: only padding may do so.
+tokens. q is rotated in place, and attention reads it there; the places of k and v are unspecified afterwards. `qkv` may
+also be float32 split-K partials `[partials, tokens, ...]` (`linear_split_k`): they are added up in their order and
+rounded to the type of `q_out` `[tokens, heads * head_dim]`, which then receives q.
 
-Called once a layer. Bytes floor: tokens * element size * 2 * (heads + 2 * kv_heads) * head_dim.
-Measured on an H200 in bfloat16 at 4096 tokens, head_dim 128, scattered slots: 87 % of copy bandwidth with 32 and 8
-heads, 46 % with 4 and 1, where a block is half empty and a program too short; 1.3 and 0.9 us at one token
-(benchmark/results/qkv_postprocess.json).
-What is older than the step is read before the wait: a layer takes up to 0.4 us less, at most 0.1 more. Tried and left
-out: to let attention start after the loads behind the wait or before the stores, which is from 0.6 us faster to 1.9
-slower, and slower for most batches (benchmark/results/decode_attention_layers.json).
+`q_norm`, `k_norm` `[head_dim]`, or `[heads, head_dim]` and `[kv_heads, head_dim]` where each head has its own weights,
+rounded as in `rms_norm`; they may be float32. `cos_sin` `[positions, head_dim]` float32, cosines in the first half;
+elements that are not rotated have cosine 1 and sine 0 (partial RoPE, layers without any). Rows of checkpoints that pair
+neighbours are permuted when they are loaded.
+
+`positions`, `slots` `[tokens]` int64. Caches `[slots, kv_heads, head_dim]`, any strides but unit stride in the last
+dimension; of 8-bit codes (`kv_quantisation.py`) `scales` `[slots, kv_heads, 2]` are written too, or, with
+`scales_given`, read. One floating type for `qkv`, `bias`, norms and caches of values. RoPE is computed in float32. Of
+tokens that share a slot any one's keys and values stay there: only padding may share.
+
+Called once a layer. Bytes floor: tokens * element size * 2 * (heads + 2 * kv_heads) * head_dim. On an H200 in bfloat16
+at 4,096 tokens with 32 and 8 heads of 128: 87 % of copy bandwidth. Measurements:
+docs/lab/2026-11-norms-and-activations.md.
 """
 
 # pyright: basic, reportArgumentType=false
@@ -82,19 +78,19 @@ def check_qkv(
         named |= {"positions": positions, "slots": slots, "k_cache": k_cache, "v_cache": v_cache}
         raise shapes_error("qkv_postprocess", **named)
     tensors = (qkv, bias, q_norm, k_norm, cos_sin, positions, slots, k_cache, v_cache, q_out)
-    # The stride of a single element says nothing.
+    # The stride of a single element is arbitrary.
     if any(tensor is not None and tensor.shape[-1] > 1 and tensor.stride(-1) != 1 for tensor in tensors):
         raise ValueError("qkv_postprocess: the last dimension of every tensor must have stride 1")
     if (qkv.dim() == 3) != (q_out is not None) or (q_out is not None and q_out.shape != (tokens, heads * head_dim)):
         raise ValueError(
-            f"qkv_postprocess: q_out must be [{tokens}, {heads * head_dim}] where qkv is in parts, else None"
+            f"qkv_postprocess: q_out must be [{tokens}, {heads * head_dim}] for split-K partials, else None"
         )
     check_codes("qkv_postprocess", k_cache, v_cache, scales)
     return heads
 
 
 def _norms_fit(q_norm: Tensor, k_norm: Tensor, heads: int, kv_heads: int, head_dim: int) -> bool:
-    """Whether both are of one type, and of all heads or of each head."""
+    """Whether both have one type, and weights that heads share or weights of each head."""
     shapes = (tuple(q_norm.shape), tuple(k_norm.shape))
     shared, of_each_head = ((head_dim,), (head_dim,)), ((heads, head_dim), (kv_heads, head_dim))
     return (
@@ -123,7 +119,7 @@ def qkv_postprocess_triton(
 ) -> None:
     """Triton implementation. Raises ValueError for layouts that the kernel does not read.
 
-    `cos_sin`, `positions` and `slots` are read while the kernel before may still run, see `decode_attention`.
+    `cos_sin`, `positions` and `slots` are read while the previous kernel may still run, see `decode_attention`.
     """
     tokens = qkv.shape[-2]
     if tokens == 0:
@@ -134,12 +130,12 @@ def qkv_postprocess_triton(
     config = nearest("qkv_postprocess", half=block_half)
     scale_strides = (0, 0) if scales is None else scales.stride()[:2]
     q = qkv if q_out is None else q_out
-    parts = len(qkv) if q_out is not None else 0
+    partials = len(qkv) if q_out is not None else 0
     _launch(
         (tokens, triton.cdiv(heads + 2 * kv_heads, config["BLOCK_HEADS"])),
         (qkv, q, bias, q_norm, k_norm, cos_sin, positions, slots, as_bytes(k_cache), as_bytes(v_cache), scales),
         (
-            qkv.stride(0) if parts else 0,
+            qkv.stride(0) if partials else 0,
             qkv.stride(-2),
             q.stride(0),
             cos_sin.stride(0),
@@ -148,7 +144,7 @@ def qkv_postprocess_triton(
             *scale_strides,
         ),
         (norm_eps,),
-        PARTS=parts,
+        PARTIALS=partials,
         HEADS=heads,
         KV_HEADS=kv_heads,
         HEAD_DIM=head_dim,
@@ -207,7 +203,7 @@ def qkv_postprocess_torch(
 
 
 def _rotate(q_and_k: Tensor, cos_sin: Tensor, positions: Tensor) -> None:
-    """Turns `q_and_k` [tokens, heads, head_dim] in place."""
+    """RoPE of `q_and_k` [tokens, heads, head_dim] in place."""
     cos, sin = cos_sin.index_select(0, positions).unsqueeze(1).chunk(2, dim=-1)
     first, second = q_and_k.float().chunk(2, dim=-1)
     rotated = (first * cos).addcmul_(second, sin, value=-1), (second * cos).addcmul_(first, sin)

@@ -1,29 +1,24 @@
-"""Attention of the one new token of a step, from what the product of queries, keys and values leaves.
+"""Single-token decode attention fused with `qkv_postprocess`: RoPE, KV store and split-KV attention in one kernel.
 
     qkv_postprocess(qkv, ...), then decode_attention(queries of qkv, ...)
 
-as one operator, in which the program that has the end of a context turns the new key, stores it with the new value, and
-counts them without reading them: a kernel less in each layer of a step whose kernels wait for each other. What is left
-in `qkv` is unspecified. Results are as close to the formula as those of the two operators, but not the same to the bit.
-Positions are asked for before the wait for the product, and the next kernels, which ask for megabytes of weights, start
-after that; where positions are read on most multiprocessors, only when all have been attended to.
+The thread block with the end of a context normalises and rotates the new key, stores it with the new value, and attends
+to both from registers. Results are as close to the formula as those of the two operators, but not the same to the bit.
+`qkv` is unspecified afterwards. First positions are prefetched before the wait for the QKV GEMV; dependents, which
+prefetch megabytes of weights, are launched after these loads, or, where most SMs read positions, at the end.
 
-On an H200 heads of 128 have as many programs as multiprocessors: with twice as many, of which no two fit on one, a
-second wave held the next kernels back. A pass of one token with 512, 2,000, 4,000 and 8,000 positions takes 2,031,
-2,083, 2,239 and 2,528 us so instead of 2,044, 2,083, 2,232 and 2,614 in Qwen3-30B-A3B, and 3,747, 3,828, 3,957 and
-4,225 instead of 3,756, 3,840, 4,033 and 4,262 in an 8B. If the next kernels always start early, the first takes 2,440
-with 4,000. Of warps in the programs that merge, two are best: 2,018 us instead of 2,028 with four and 2,039 with one
-(benchmark/results/one-token-blocks.json).
+Layouts: those of `qkv_postprocess` and `decode_attention` for one token; caches hold values, not codes, and K and V
+have one head size.
 
-Layouts are those of `qkv_postprocess` and `decode_attention`, of one token; caches hold no codes, and keys and values
-have heads of one size.
+Called once a layer in a step of a single token. Bytes floor: that of `decode_attention`. Measurements:
+docs/lab/2026-11-single-token-decode.md.
 """
 
 # pyright: basic, reportArgumentType=false
 from torch import Tensor
 
 from ..runtime.constants import LOG2_E
-from ..runtime.device import num_processors, shared_kib
+from ..runtime.device import num_sms, shared_kib
 from ..runtime.launch import Launcher
 from ..runtime.register import register
 from ..runtime.settings import nearest
@@ -62,21 +57,21 @@ def token_attention_triton(
 ) -> None:
     """Triton implementation. Raises ValueError for layouts that the kernel does not read.
 
-    `positions` and `slots` are read as early as `b_row` and `b_kv_len`, see `decode_attention`, and keys and values of
-    earlier positions as well.
+    `positions`, `slots`, `b_row`, `b_kv_len`, and keys and values of earlier positions are read while the previous
+    kernel may still run, see `decode_attention`.
     """
     check_qkv(qkv, bias, q_norm, k_norm, cos_sin, positions, slots, k_cache, v_cache, None)
     _, kv_heads, head_dim = k_cache.shape
     heads = out.shape[1]
     if len(qkv) != 1 or not out.is_contiguous() or slot_table.stride(1) != 1:
-        raise ValueError("token_attention: there is one token, whose result is contiguous, as rows of the table are")
+        raise ValueError("token_attention: qkv must hold one token, and out and rows of the slot table be contiguous")
     if window:
         max_kv_len = min(max_kv_len, window)
     block_d = padded_head_dim(head_dim)
     sizes = {"head_dim": block_d, "element_bytes": qkv.element_size()}
     config = dict(nearest("token_attention", shared_kib=shared_kib(qkv.device), **sizes))
     merge_warps = config.pop("merge_warps")
-    resident = config.pop("resident") * num_processors(qkv.device) // kv_heads
+    resident = config.pop("resident") * num_sms(qkv.device) // kv_heads
     chunks = Chunking.of(out, max_kv_len, resident, resident, config.pop("min_chunk"), False, window)
     group = heads // kv_heads
     _launch(

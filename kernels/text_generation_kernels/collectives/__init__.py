@@ -1,1 +1,1 @@
-"""All-reduces through memory that all ranks write to, fused with the residual addition and normalisation."""
+"""All-reduces over peer memory, fused with residual add and RMSNorm."""

@@ -1,4 +1,4 @@
-"""What follows a sum over the ranks: the residual addition and the normalisation of one row."""
+"""Epilogue of the fused all-reduces: residual add and RMSNorm of one row."""
 
 # pyright: basic, reportArgumentType=false
 from ..norm.rms_norm import normalise_row
@@ -7,7 +7,7 @@ from ..runtime.triton import tl, triton
 
 @triton.jit
 def constants_of(weight_ptr, x_weight_ptr, columns, valid):
-    """Weights, float32 [BLOCK], which never change: read before the kernels before are finished. Zeros for none."""
+    """Norm weights, float32 [BLOCK], zeros for none. They never change, so they are prefetched before the wait."""
     weight = tl.zeros(columns.shape, dtype=tl.float32)
     x_weight = weight
     if weight_ptr is not None:
@@ -19,7 +19,7 @@ def constants_of(weight_ptr, x_weight_ptr, columns, valid):
 
 @triton.jit
 def residual_of(residual_ptr, at, valid):
-    """Float32 [BLOCK], asked for before the wait for the other ranks. Zeros for none."""
+    """Residual, float32 [BLOCK], zeros for none. Prefetched before the wait for the other ranks."""
     if residual_ptr is None:
         return tl.zeros(at.shape, dtype=tl.float32)
     else:
@@ -28,7 +28,7 @@ def residual_of(residual_ptr, at, valid):
 
 @triton.jit
 def finish_row(
-    x,  # [BLOCK] float32: the sum over the ranks
+    x,  # [BLOCK] float32, all-reduced
     residual,
     weight,
     x_weight,
@@ -42,7 +42,7 @@ def finish_row(
     eps,
     X_SCALE: tl.constexpr,
 ):
-    """The rest, as `add_rms_norm_kernel` has it."""
+    """Residual add, RMSNorm and stores, with the rounding of `add_rms_norm_kernel`."""
     x = x.to(out_ptr.dtype.element_ty)
     if weight_ptr is None:
         tl.store(out_ptr + at, x, mask=valid)

@@ -1,7 +1,7 @@
-"""The kernel of `allreduce_add_norm` for many tokens in one shot: a program sends rows and finishes the same ones."""
+"""One-shot kernel of `allreduce_add_norm` for many tokens: a thread block sends whole rows and finishes them."""
 
 # pyright: basic, reportArgumentType=false, reportGeneralTypeIssues=false, reportReturnType=false
-from ..runtime.launch import let_next_start, wait_for_previous
+from ..runtime.launch import launch_dependents, wait_for_previous
 from ..runtime.triton import tl, triton
 from ._add_norm_row import constants_of, finish_row, residual_of
 from .exchange import address_of, buffer_at, clear_last, receive, take_turn, words_to_send
@@ -12,7 +12,7 @@ def _send_row(
     x_ptr, row, columns, valid, hidden, size, turn, control_ptr,
     RANK: tl.constexpr, WORLD: tl.constexpr, SET_BYTES: tl.constexpr, BITS: tl.constexpr, NOTHING: tl.constexpr,
 ):  # fmt: skip
-    """Sends a row to all other ranks, where it lies behind those of ranks before this one. Returns its words."""
+    """Sends a row to all other ranks, where it lies after those of lower ranks. Returns its words."""
     at = row * hidden + columns
     words = words_to_send(tl.load(x_ptr + at, mask=valid, other=0.0), BITS, NOTHING)
     for peer in tl.static_range(WORLD):
@@ -44,10 +44,10 @@ def row_shot_kernel(
     CHECKED: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """A program sends its next row before it waits for the one before, so links and memory are busy at a time.
+    """A thread block sends its next row before it waits for the one before, so links and memory are busy together.
 
-    Its own part of a row stays in registers, so `out` may be `x`. A set holds the parts of the other ranks, [WORLD - 1,
-    tokens, hidden]. Programs wait for those of the same number alone.
+    This rank's own row stays in registers, so `out` may be `x`. A set holds the rows of the other ranks, [WORLD - 1,
+    tokens, hidden]. Thread blocks wait for those of the same number alone.
     """
     program = tl.program_id(0)
     programs = tl.num_programs(0)
@@ -56,7 +56,7 @@ def row_shot_kernel(
     stored = columns < hidden
     weight, x_weight = constants_of(weight_ptr, x_weight_ptr, columns, stored)
     address = address_of(control_ptr, RANK)
-    let_next_start(PDL)
+    launch_dependents(PDL)
     wait_for_previous(PDL)
 
     turn = take_turn(control_ptr)

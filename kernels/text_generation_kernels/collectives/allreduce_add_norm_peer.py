@@ -1,19 +1,19 @@
-"""Sum of this rank's part and those of the others, which come while the kernel runs, and the residual addition and
-normalisation that follow.
+"""Fused epilogue of overlapped all-reduces: adds the inputs that peers copy here, then residual add + RMSNorm.
 
     x = sum of x and others in the order of the ranks, in float32, rounded to the storage type
     residual, out = add_rms_norm(x, residual, weight, eps, x_scale, x_weight)
 
-Layouts and types as in `allreduce_add_norm`, and so are the bits of the result; `others` `[ranks - 1, tokens, hidden]`,
-contiguous, is memory that the other ranks copy to, in their order, and `flag` `[1]` int32 counts those that have. It is
-0 again afterwards.
-Bytes floor: (ranks + 1 reads, 2 writes) * tokens * hidden * element size.
+Layouts, types and bits as in `allreduce_add_norm`. `others` `[ranks - 1, tokens, hidden]`, contiguous, is memory that
+the other ranks copy to, in their order. `flag` `[1]` int32 counts the copies that have arrived; it is 0 afterwards.
+
+Called by `CopiedAllReduce` at the end of an all-reduce that copy engines overlap with GEMMs. Bytes floor: (ranks + 1
+reads, 2 writes) * tokens * hidden * element size.
 """
 
 # pyright: basic, reportArgumentType=false, reportGeneralTypeIssues=false
 from torch import Tensor
 
-from ..runtime.launch import Launcher, arrivals, is_last, let_next_start, wait_for_previous
+from ..runtime.launch import Launcher, arrivals, is_last, launch_dependents, wait_for_previous
 from ..runtime.settings import nearest
 from ..runtime.triton import tl, triton
 from ._add_norm_row import constants_of, finish_row, residual_of
@@ -40,11 +40,11 @@ def allreduce_add_norm_peer_kernel(
     CHECKED: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """One program finishes one token."""
+    """One thread block finishes one token."""
     columns = tl.arange(0, BLOCK)
     valid = columns < hidden
     weight, x_weight = constants_of(weight_ptr, x_weight_ptr, columns, valid)
-    let_next_start(PDL)
+    launch_dependents(PDL)
     wait_for_previous(PDL)
     at = tl.program_id(0).to(tl.int64) * hidden + columns
     residual = residual_of(residual_ptr, at, valid)
@@ -80,7 +80,7 @@ def allreduce_add_norm_peer(
     flag: Tensor,
     exchange: Exchange,
 ) -> None:
-    """Into `x` and `residual`, which are contiguous; without `weight` only the sum. Triton alone computes it."""
+    """Writes `x` and `residual`, which are contiguous; without `weight`, `x` is the reduced input. Triton only."""
     tokens, hidden = x.shape
     block = triton.next_power_of_2(hidden)
     _launch(
@@ -98,5 +98,5 @@ def allreduce_add_norm_peer(
 
 
 def announce(flag: Tensor) -> None:
-    """Counts up the flag of another rank once what was copied before on this stream is there."""
+    """Increments the flag of another rank once the earlier copies of this stream have arrived there."""
     _launch_announce((1,), (flag,))

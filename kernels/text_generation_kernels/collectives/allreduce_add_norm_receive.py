@@ -1,27 +1,24 @@
-"""Sum over the ranks of what a product of one token sends them itself, and the residual addition and normalisation that
-follow.
+"""Receiving half of the single-token all-reduce that `send_linear` begins, fused with residual add + RMSNorm.
 
     x = sum of what all ranks sent, in their order, in float32, rounded to the storage type
     residual, out = add_rms_norm(x, residual, weight, eps, x_scale, x_weight)      (where there is a weight)
     out = x                                                                        (where there is none)
 
 Layouts `[1, hidden]`, types and bits as in `allreduce_add_norm`. It follows `send_linear`, with nothing of the same
-exchange between. Values say themselves that they have come (`exchange.py`), so this kernel waits for no other: it is
-there while the last programs of the product run.
-A step of one stream of 8B on two H200 takes 2.60 ms instead of 2.62, and one of 20 layers of 70B 4.71 instead of 4.72.
-Tried and left out (benchmark/results/tried-two-ranks.json): the same for more tokens. Steps of 8 took as long, steps of
-64 up to 9 % longer, because each program that looks for what has not come yet takes bandwidth from the product; where
-it first waits for the product's end, they took as long. Receiving first and clearing afterwards was no faster.
+exchange between. Values themselves signal their arrival (`exchange.py`), so this kernel waits for no other and is
+resident while the last thread blocks of the GEMV run. Called by `SentAllReduce` in steps of one token.
+A step of one stream of 8B on two H200 takes 2.60 ms, 0.02 less than without. Measurements:
+docs/lab/2026-11-all-reduce-kernels.md.
 """
 
 # pyright: basic, reportArgumentType=false, reportGeneralTypeIssues=false
 from torch import Tensor
 
-from ..runtime.launch import Launcher, let_next_start, wait_for_previous
+from ..runtime.launch import Launcher, launch_dependents, wait_for_previous
 from ..runtime.settings import nearest
 from ..runtime.triton import tl, triton
 from ._add_norm_row import constants_of, finish_row
-from .allreduce_add_norm import CLEAR, sum_of_ranks
+from .allreduce_add_norm import CLEAR, reduce_ranks
 from .exchange import CHECKED, Exchange, address_of, buffer_at, clear_last, pass_turn, receive, turn_of
 
 
@@ -46,13 +43,13 @@ def receive_kernel(
     CHECKED: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """One program does everything.
+    """One thread block does everything.
 
-    The programs of the product have waited for all kernels before it, so those are finished; what they wrote is read
-    past the L1 cache, where lines of before may stand. The product has read all of its input once this rank's own part
-    is here, so `out` may be memory that the input was in.
+    The GEMV's thread blocks have waited for all kernels before it, so those are finished; loads of what they wrote
+    bypass L1, which may hold older lines. The GEMV has read all of its input once this rank's own results are here, so
+    `out` may be the memory of that input.
     """
-    let_next_start(PDL)
+    launch_dependents(PDL)
     turn = turn_of(control_ptr)
     own = address_of(control_ptr, RANK)
     columns = tl.arange(0, BLOCK)
@@ -68,12 +65,12 @@ def receive_kernel(
     source_ptr = buffer_at(own, turn, SET_BYTES, BITS)
     words = receive(source_ptr + ranks * hidden + columns[None, :], valid, control_ptr, NOTHING, CHECKED)
     pass_turn(control_ptr)
-    x = sum_of_ranks(words, valid, out_ptr.dtype.element_ty, WORLD, RANKS)
+    x = reduce_ranks(words, valid, out_ptr.dtype.element_ty, WORLD, RANKS)
     finish_row(
         x, residual, weight, x_weight, columns, stored,
         residual_ptr, weight_ptr, x_weight_ptr, out_ptr, hidden, eps, X_SCALE,
     )  # fmt: skip
-    # Whoever waits for this kernel relies on the product being finished as well.
+    # Kernels that wait for this one rely on the GEMV being finished as well.
     wait_for_previous(PDL)
 
 
@@ -89,7 +86,7 @@ def allreduce_add_norm_receive(
     x_weight: Tensor | None,
     exchange: Exchange,
 ) -> None:
-    """Every rank calls it behind `send_linear`. `out` and `residual` are contiguous; Triton alone computes it."""
+    """Every rank calls it after `send_linear`. `out` and `residual` are contiguous. Triton only."""
     hidden = out.shape[-1]
     block = triton.next_power_of_2(hidden)
     _launch(

@@ -1,16 +1,16 @@
-"""How kernels of several ranks hand each other data while they run, through memory that all of them can write to.
+"""Lamport exchange: kernels of several ranks pass data to each other through peer memory while they run.
 
-Values themselves say that they have come ("Lamport" all-reduce of FlashInfer and TensorRT-LLM, after Lamport, 1977):
-a buffer is full of one bit pattern that nobody sends, and a reader loads until no word holds it any more. There are no
-flags, no fences and no barriers, and a word is read once it is there.
+Values themselves signal their arrival (the "Lamport" all-reduce of FlashInfer and TensorRT-LLM, after Lamport, 1977): a
+buffer is full of one bit pattern that nobody sends, and a reader polls until no word holds it any more. There are no
+flags, fences or barriers, and a word is read as soon as it arrives.
 
-Each rank has three sets of buffers, which calls use in turn. A call also clears the set of the call before: this rank
-has read all of it. Its peers write to that set two calls later, and none of them comes so far without what this rank
-sends in the call between, after the clearing. So a fast rank never overwrites what a slow one has yet to read. Which
-set has its turn is counted on the device, so a graph may be replayed, and calls of all sizes may follow each other.
+Each rank has three sets of buffers, which calls use in rotation. A call also clears the set of the previous call, which
+this rank has read. Peers write to that set two calls later, and none gets there without what this rank sends in
+the call between, after the clearing. So a fast rank never overwrites what a slow one has yet to read. The device counts
+calls, so a graph may be replayed, and calls of all sizes may follow each other.
 
-A reader that waits for too long writes to the host that the group is lost; from then on nobody waits any more, so
-kernels end, with results that mean nothing.
+A reader that waits longer than the limit reports to the host that the group is lost. From then on nobody waits, so
+kernels end, with meaningless results. Used by the kernels of this room and by `send_linear`.
 """
 
 # pyright: basic, reportArgumentType=false
@@ -23,37 +23,37 @@ from ..runtime.triton import cuda, tl, triton
 
 SETS = 3
 NOTHING = 0x8000
-"""Each 16 bits of a buffer that holds nothing: -0.0 or, twice, a float32 of 5e-41. They are sent as 0.0."""
+"""Every 16 bits of an empty buffer: -0.0 or, twice, a float32 of 5e-41. Both are sent as 0.0."""
 _PROGRAMS = tl.constexpr(1 << 16)
-"""Programs of a call are fewer."""
+"""More than the thread blocks of any call."""
 
 # Words of the control block.
-_CALLS = tl.constexpr(0)  # calls so far * _PROGRAMS + programs of this call that have come
-_LOST = tl.constexpr(1)  # whether to wait no more
-_LIMIT = tl.constexpr(2)  # ns that a reader waits
-_REPORT = tl.constexpr(3)  # address of an int32 of the host that is set with _LOST
-_USED = tl.constexpr(4)  # 4-byte words that were used of each set
-_BUFFERS = tl.constexpr(16)  # addresses of the buffers of all ranks, in a cache line that is never written
+_CALLS = tl.constexpr(0)  # calls so far * _PROGRAMS + thread blocks of this call that have arrived
+_LOST = tl.constexpr(1)  # 1 once the group is lost: nobody waits any more
+_LIMIT = tl.constexpr(2)  # most ns that a reader waits
+_REPORT = tl.constexpr(3)  # address of an int32 in host memory that is set with _LOST
+_USED = tl.constexpr(4)  # 4-byte words used of each set
+_BUFFERS = tl.constexpr(16)  # buffer addresses of all ranks, in a cache line that is never written
 LIMIT, REPORT, BUFFERS = 2, 3, 16
 MOST_VALUES = 1 << 15
-"""Values that one program receives at a time: a row of each rank."""
+"""Most values that one thread block receives at a time: a row of each rank."""
 CHECKED = 64
-"""A reader looks so many times for what is missing before it looks at the time again."""
+"""Polls of a reader between two looks at the clock."""
 
 
 @dataclass(frozen=True)
 class Exchange:
-    """Buffers of all ranks as one of them sees them. Kernels of all ranks use it in the same order, one at a time."""
+    """The buffers of all ranks as one rank sees them. Kernels of all ranks use it in the same order, one at a time."""
 
     rank: int
     world_size: int
     control: Tensor
     """int64 [BUFFERS + world_size] on the device; see `control_block`."""
     set_bytes: int
-    """Of one of the three sets, a multiple of 16."""
+    """Size of one of the three sets, a multiple of 16."""
 
     def constants(self, x: Tensor) -> dict[str, object]:
-        """Of kernels that send or receive elements like those of `x`."""
+        """Constexprs of kernels that send or receive elements like those of `x`."""
         wide = x.element_size() == 4
         return {
             "WORLD": self.world_size,
@@ -64,8 +64,8 @@ class Exchange:
 
 
 def control_block(addresses: list[int], report: int, device: torch.device) -> Tensor:
-    """The words that kernels share from call to call. `addresses`: of the buffers of each rank, `SETS` sets each, full
-    of `NOTHING`; `report`: of an int32 in memory of the host that the device can write to.
+    """State that kernels keep from call to call. `addresses`: of the buffers of each rank, `SETS` sets each, full of
+    `NOTHING`; `report`: address of an int32 in host memory that the device can write to.
     """
     words = torch.zeros(BUFFERS + len(addresses), dtype=torch.int64)
     words[REPORT] = report
@@ -75,7 +75,7 @@ def control_block(addresses: list[int], report: int, device: torch.device) -> Te
 
 @triton.jit
 def take_turn(control_ptr):
-    """The set of this call. Every program asks once, after the kernels before are finished."""
+    """The set of this call. Every thread block calls this once, after the wait for previous kernels."""
     count = tl.num_programs(0)
     ticket = tl.atomic_add(control_ptr + _CALLS, 1, sem="relaxed")
     if ticket % _PROGRAMS == count - 1:
@@ -85,13 +85,13 @@ def take_turn(control_ptr):
 
 @triton.jit
 def turn_of(control_ptr):
-    """The set of the next call, or of one that `pass_turn` will end. Past the L1 cache."""
+    """The set of the next call, or of one that `pass_turn` will end. The load bypasses L1."""
     return ((tl.load(control_ptr + _CALLS, volatile=True) // _PROGRAMS) % 3).to(tl.int32)
 
 
 @triton.jit
 def pass_turn(control_ptr):
-    """Ends a call of a single program that took `turn_of`."""
+    """Ends a call of a single thread block that took `turn_of`."""
     tl.store(control_ptr + _CALLS, tl.load(control_ptr + _CALLS, volatile=True) + _PROGRAMS)
 
 
@@ -99,9 +99,9 @@ def pass_turn(control_ptr):
 def boxes_of(
     control_ptr, size, RANK: tl.constexpr, WORLD: tl.constexpr, SET_BYTES: tl.constexpr, BITS: tl.constexpr
 ):  # fmt: skip
-    """Where this rank's part of the next call, `size` values, belongs in the memory of each rank, this one too.
+    """Where this rank's `size` values of the next call belong in the memory of each rank, its own too.
 
-    To be asked once the kernels before are finished. Whoever receives does not pass the turn before all has come.
+    Call it after the wait for previous kernels. The receiver does not pass the turn before everything has arrived.
     """
     turn = turn_of(control_ptr)
     boxes = ()
@@ -113,7 +113,7 @@ def boxes_of(
 
 @triton.jit
 def send_to_all(boxes, values, places, valid, WORLD: tl.constexpr, BITS: tl.constexpr, NOTHING: tl.constexpr):
-    """Sends values of this rank's part to all ranks."""
+    """Sends values to all ranks."""
     words = words_to_send(values, BITS, NOTHING)
     for peer in tl.static_range(WORLD):
         tl.store(boxes[peer] + places, words, mask=valid)
@@ -121,26 +121,26 @@ def send_to_all(boxes, values, places, valid, WORLD: tl.constexpr, BITS: tl.cons
 
 @triton.jit
 def address_of(control_ptr, rank):
-    """Of the buffers of a rank."""
+    """Address of a rank's buffers."""
     return tl.load(control_ptr + _BUFFERS + rank)
 
 
 @triton.jit
 def buffer_at(address, turn, SET_BYTES: tl.constexpr, BITS: tl.constexpr):
-    """Where the set `turn` begins of buffers at `address`."""
+    """Pointer to set `turn` of the buffers at `address`."""
     return tl.multiple_of((address + turn * SET_BYTES).to(tl.pointer_type(BITS)), 16)
 
 
 @triton.jit
 def words_to_send(values, BITS: tl.constexpr, NOTHING: tl.constexpr):
-    """Values as bits that are not `NOTHING`."""
+    """Bits of values, none of them `NOTHING`."""
     bits = values.to(BITS, bitcast=True)
     return tl.where(bits == NOTHING, 0, bits)
 
 
 @triton.jit
 def clear_last(control_ptr, address, turn, used, SET_BYTES: tl.constexpr, CLEAR: tl.constexpr):
-    """Clears what the call before has used of this rank's buffers, and notes the `used` words of this call."""
+    """Clears what the previous call used of this rank's buffers, and records the `used` words of this call."""
     last = (turn + 2) % 3
     program = tl.program_id(0)
     count = tl.load(control_ptr + _USED + last, volatile=True).to(tl.int32)
@@ -154,9 +154,9 @@ def clear_last(control_ptr, address, turn, used, SET_BYTES: tl.constexpr, CLEAR:
 
 @triton.jit
 def receive(source_ptr, valid, control_ptr, NOTHING: tl.constexpr, CHECKED: tl.constexpr):
-    """The words at `source_ptr` where `valid`, once all have come; anything when the group is lost.
+    """The words at `source_ptr` where `valid`, once all have arrived; anything when the group is lost.
 
-    The time is looked at once in CHECKED turns. Where that is 0, as in the interpreter, which has no clock, each turn
+    The clock is read once in CHECKED polls. Where that is 0, as in the interpreter, which has no clock, each poll
     counts as 1 us.
     """
     words = tl.load(source_ptr, mask=valid, other=0, volatile=True)
@@ -180,13 +180,13 @@ def receive(source_ptr, valid, control_ptr, NOTHING: tl.constexpr, CHECKED: tl.c
 
 @triton.jit
 def announce_kernel(flag_ptr):
-    """Tells whoever waits for the flag that what this stream has done before is done."""
+    """Increments a flag: the earlier work of this stream is done."""
     tl.atomic_add(flag_ptr, 1, sem="release", scope="sys")
 
 
 @triton.jit
 def wait_for_flag(flag_ptr, count: tl.constexpr, control_ptr, CHECKED: tl.constexpr):
-    """Until `count` have announced something, or the group is lost. What they wrote before can be read then."""
+    """Waits until `count` ranks have announced, or the group is lost. What they wrote before is visible then."""
     came = tl.atomic_add(flag_ptr, 0, sem="acquire", scope="sys")
     if came < count:
         begin = tl.zeros([], dtype=tl.int64)
@@ -206,7 +206,7 @@ def wait_for_flag(flag_ptr, count: tl.constexpr, control_ptr, CHECKED: tl.conste
 
 @triton.jit
 def waiting(control_ptr, waited):
-    """1 while there is time; else 0, and the host learns of it."""
+    """1 while there is time; else 0, after a report to the host."""
     more = (waited <= tl.load(control_ptr + _LIMIT, volatile=True)) & (tl.load(control_ptr + _LOST, volatile=True) == 0)
     if not more:
         tl.store(control_ptr + _LOST, 1)

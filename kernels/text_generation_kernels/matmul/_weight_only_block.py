@@ -1,23 +1,23 @@
-"""What the kernel of `weight_only_gemm.py` does with 256 inputs at a time: their tiles, and their products.
+"""One block of 256 inputs in `weight_only_gemm.py`: its loads, its dequantisation and its matmul.
 
-Codes become 16-bit weights in registers, a tile of one matrix instruction at a time.
+Codes become 16-bit weights in registers, one tile of a matrix instruction at a time.
 """
 
 # pyright: basic, reportArgumentType=false, reportCallIssue=false
 # pyright: reportGeneralTypeIssues=false, reportOptionalSubscript=false, reportAssignmentType=false
 from ..runtime.triton import tl, triton
 from .code_conversion import eight_bits, lookups, nibbles, plain_plane
-from .weight_only_tiles import columns_of, of_outputs, product, zeros
+from .weight_only_tiles import add_dot, columns_of, of_outputs, zeros
 
 
 @triton.jit
 def load_inputs(
     x_ptrs,  # [BLOCK_M, DEPTH]
-    here,  # [BLOCK_M, 1]: which tokens there are
+    here,  # [BLOCK_M, 1]: which tokens exist
     left,  # inputs from this block on
     MASK_K: tl.constexpr,
 ):
-    """Inputs of one block, in tiles of DEPTH."""
+    """Loads the inputs of one block, in tiles of DEPTH."""
     DEPTH: tl.constexpr = x_ptrs.shape[1]
     tiles = ()
     for number in tl.static_range(256 // DEPTH):
@@ -30,8 +30,8 @@ def load_inputs(
 
 
 @triton.jit
-def ask_for(line_ptrs):
-    """Asks for the 128 bytes at each pointer to be in the L2 cache, without registers or shared memory."""
+def prefetch_l2(line_ptrs):
+    """Prefetches the 128 bytes at each pointer into the L2 cache, without registers or shared memory."""
     tl.inline_asm_elementwise(
         "prefetch.global.L2 [$1]; mov.b32 $0, 0;", "=r,l", [line_ptrs], dtype=tl.int32, is_pure=False, pack=1
     )
@@ -39,9 +39,9 @@ def ask_for(line_ptrs):
 
 @triton.jit
 def add_block(
-    acc,  # what `product` adds to
+    acc,  # what `add_dot` adds to
     x,  # tiles [BLOCK_M, DEPTH] of 256 inputs
-    words,  # [BLOCK_N, 32] int32, or None: codes are read here
+    words,  # [BLOCK_N, 32] int32, or None: codes are loaded here
     block_ptrs,  # [BLOCK_N, 1], codes of this block
     left,  # inputs from this block on
     scales,  # [BLOCK_N, GROUPS]
@@ -56,7 +56,7 @@ def add_block(
     PLAIN: tl.constexpr,
     BASE: tl.constexpr,
 ):
-    """`acc` with the products of 256 inputs."""
+    """`acc` plus the matmul over 256 inputs."""
     FOUR: tl.constexpr = block_ptrs.dtype.element_ty == tl.int32
     DTYPE: tl.constexpr = x[0].dtype
     FP16: tl.constexpr = tl.float16 == DTYPE
@@ -97,7 +97,7 @@ def add_block(
                     weight -= points.to(DTYPE)[:, None]
             if FOLD and GROUPS > 1:
                 weight *= scales[group].to(DTYPE)[:, None]
-            partial = product(weight, x[group * (GROUP // DEPTH) + dot], partial, SWAP)
+            partial = add_dot(weight, x[group * (GROUP // DEPTH) + dot], partial, SWAP)
         if OF_GROUP:
             acc += partial * of_outputs(scales[group], SWAP)
         else:

@@ -1,20 +1,19 @@
-"""Products of single tokens with matrices, where reading the matrices is all that counts.
+"""GEMV of one token in 16 or 32 bits, with RMSNorm as prologue and activation or residual addition as epilogue.
 
-A program has whole rows of a matrix in registers and multiplies them by the token's elements: matrix instructions, of
-which 15 of 16 rows would be empty, need their operands in shared memory first, a stage at a time. A dense matrix is
-asked for before the wait for what the kernels before compute (programmatic dependent launch): while those are busy with
-the few bytes of a norm or of attention, memory is idle.
+    out = activation(norm(x) @ weight.T + bias), and with `adds` what was in `out` besides
 
-Programs that each take every so many-th block and ask for its weights before they multiply those of the block before
-were slower: one token through Qwen3-30B-A3B took 3,005 us instead of 2,390 (benchmark/results/one-token-steps.json).
+Layouts, types and rounding are those of `token_linear`; `weight` is `[outputs, inputs]`. A thread block keeps whole
+rows of the weight in registers: a matrix instruction would leave 15 of its 16 rows empty and needs its operands in
+shared memory first. No kernel writes a dense weight, so a thread block prefetches its rows before
+`griddepcontrol.wait`, while the previous kernel computes a norm or attention.
 
-A product may normalise its token first and add its outputs to a sum (`token_linear.py`), which saves kernels. The sum
-is asked for together with the token, and the root of the squares is multiplied behind the product instead of rounding
-each element before it: 2,151 us instead of 2,203, and closer to the formula (benchmark/results/one-token-fused.json).
-Asking for the next layer's first matrix while the router is busy, into the L2 cache, took 2,866 us instead of 2,598:
-what is under way stands before what the kernels that all wait for read.
+The norm's scale multiplies the dot products, in float32, so that they do not wait for the sum of squares. The residual
+is loaded together with the token. With an `Exchange` as `out` the thread blocks send their outputs to the memory of all
+ranks, and `allreduce_add_norm_receive` is to follow.
 
-Products with the matrices of experts are those of `experts_gemv.py`.
+`token_linear` and `send_linear` call it; `moe/experts_gemv.py` shares its loads and stores.
+Bytes floor: outputs * inputs * element size. On an H200 the logits of Qwen3-30B-A3B are read at 4.8 TB/s.
+Lab: docs/lab/2026-11-single-token-decode.md.
 """
 
 # pyright: basic, reportArgumentType=false, reportCallIssue=false
@@ -23,7 +22,7 @@ from torch import Tensor
 from ..collectives.exchange import Exchange, boxes_of, send_to_all
 from ..norm.activations import gated_activation
 from ..norm.rms_norm import normalise_row
-from ..runtime.launch import Launcher, let_next_start, wait_for_previous
+from ..runtime.launch import Launcher, launch_dependents, wait_for_previous
 from ..runtime.triton import tl, triton
 from .gemv_blocks import gemv_blocks
 from .rows import weight_rows_of
@@ -31,7 +30,7 @@ from .rows import weight_rows_of
 
 @triton.jit
 def read_weights(weight_ptrs, inside, MASK: tl.constexpr):
-    """Weights that nobody reads again before they leave the cache; 0 outside. A mask costs registers and waits."""
+    """Weights, which no other thread block reads; 0 outside. A mask costs registers and waits."""
     if MASK:
         return tl.load(weight_ptrs, mask=inside, other=0.0, eviction_policy="evict_first")
     return tl.load(weight_ptrs, eviction_policy="evict_first")
@@ -39,7 +38,7 @@ def read_weights(weight_ptrs, inside, MASK: tl.constexpr):
 
 @triton.jit
 def add_rest_of_rows(acc, weight_ptrs, x_ptrs, columns, inputs, BLOCK_K: tl.constexpr, MASK: tl.constexpr):
-    """Adds to the sums [rows], float32, the products of all inputs behind the first BLOCK_K."""
+    """Adds to `acc` [rows], float32, the dot products over all inputs after the first BLOCK_K."""
     for begin in range(BLOCK_K, inputs, BLOCK_K):
         inside = columns < inputs - begin
         weight = read_weights(weight_ptrs + begin, inside[None, :], MASK)
@@ -49,8 +48,8 @@ def add_rest_of_rows(acc, weight_ptrs, x_ptrs, columns, inputs, BLOCK_K: tl.cons
 
 
 @triton.jit
-def load_sum(out_ptrs, mask, ADDS: tl.constexpr):
-    """What a result is added to, asked for before the result is there."""
+def load_residual(out_ptrs, mask, ADDS: tl.constexpr):
+    """The residual that `store_with_residual` adds, loaded before the result is there; zeros without ADDS."""
     if ADDS:
         return tl.load(out_ptrs, mask=mask, other=0.0).to(tl.float32)
     else:
@@ -58,8 +57,8 @@ def load_sum(out_ptrs, mask, ADDS: tl.constexpr):
 
 
 @triton.jit
-def store_sum(out_ptrs, out, before, mask, ADDS: tl.constexpr):
-    """Rounds and stores `out`; with ADDS its sum with `before` is rounded once more."""
+def store_with_residual(out_ptrs, out, before, mask, ADDS: tl.constexpr):
+    """Rounds and stores `out`; with ADDS its sum with the residual `before` is rounded once more."""
     out = out.to(out_ptrs.dtype.element_ty)
     if ADDS:
         out = (before + out.to(tl.float32)).to(out_ptrs.dtype.element_ty)
@@ -71,10 +70,10 @@ def bf16_gemv_kernel(
     x_ptr,  # [rows, inputs]
     weight_ptr,  # [outputs, inputs]
     bias_ptr,  # [outputs] or None
-    norm_ptr,  # [inputs] or None: the weight of a norm that `x` has yet to pass
-    normalised_ptr,  # [inputs] or None: where `x` is left after it
-    out_ptr,  # [rows, outputs or, with ACTIVATION, outputs / 2], or None: the one row is sent to the ranks
-    control_ptr,  # of their memory, or None
+    norm_ptr,  # [inputs] or None: the weight of the norm that is fused as prologue
+    normalised_ptr,  # [inputs] or None: where the normalised token is written
+    out_ptr,  # [rows, outputs or, with ACTIVATION, outputs / 2], or None: the row is sent to all ranks
+    control_ptr,  # of the ranks' memory, or None
     inputs,
     outputs,
     stride_x_row,
@@ -86,7 +85,7 @@ def bf16_gemv_kernel(
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
     WHOLE: tl.constexpr,  # whether BLOCK_K is at least `inputs`
-    MASK: tl.constexpr,  # whether a program has inputs that are not there
+    MASK: tl.constexpr,  # whether BLOCK_K does not divide `inputs`
     PDL: tl.constexpr,
     RANK: tl.constexpr = 0,
     WORLD: tl.constexpr = 0,
@@ -94,7 +93,7 @@ def bf16_gemv_kernel(
     BITS: tl.constexpr = None,
     NOTHING: tl.constexpr = 0,
 ):
-    """One program computes BLOCK_N outputs of one row."""
+    """One thread block computes BLOCK_N outputs of one row."""
     block = tl.program_id(0)
     row = tl.program_id(1)
     weight_rows = weight_rows_of(block, outputs, BLOCK_N, ACTIVATION is not None)
@@ -106,8 +105,8 @@ def bf16_gemv_kernel(
     wait_for_previous(PDL)
     if control_ptr is not None:
         boxes = boxes_of(control_ptr, outputs, RANK, WORLD, SET_BYTES, BITS)
-    # Not earlier: the kernel after this one relies on all before it being finished.
-    let_next_start(PDL)
+    # Not earlier: the next kernel relies on all kernels before this one being finished.
+    launch_dependents(PDL)
     if ACTIVATION is None:
         places = block * BLOCK_N + tl.arange(0, BLOCK_N)
         end = outputs
@@ -116,7 +115,7 @@ def bf16_gemv_kernel(
         end = outputs // 2
     if control_ptr is None:
         out_ptrs = out_ptr + row.to(tl.int64) * stride_out_row + places
-        before = load_sum(out_ptrs, places < end, ADDS)
+        before = load_residual(out_ptrs, places < end, ADDS)
     x_ptrs = x_ptr + row.to(tl.int64) * stride_x_row + columns
     x = tl.load(x_ptrs, mask=columns < inputs, other=0.0).to(tl.float32)
     if norm_ptr is not None:
@@ -127,7 +126,7 @@ def bf16_gemv_kernel(
         x *= norm_weight.to(tl.float32)
     acc = tl.sum(weight.to(tl.float32) * x[None, :], axis=1)
     if norm_ptr is not None:
-        # Behind the product, so that it does not wait for the sum of squares.
+        # After the dot products, so that they do not wait for the sum of squares.
         acc *= scale
     if not WHOLE:
         acc = add_rest_of_rows(acc, weight_ptrs, x_ptrs, columns, inputs, BLOCK_K, MASK)
@@ -141,7 +140,7 @@ def bf16_gemv_kernel(
         gate, up = tl.split(tl.reshape(acc, [BLOCK_N // 2, 2]))
         out = gated_activation(gate, up, ACTIVATION)
     if control_ptr is None:
-        store_sum(out_ptrs, out, before, places < end, ADDS)
+        store_with_residual(out_ptrs, out, before, places < end, ADDS)
     else:
         send_to_all(boxes, out.to(x_ptr.dtype.element_ty), places, places < end, WORLD, BITS, NOTHING)
 
@@ -160,8 +159,8 @@ def bf16_gemv(
     normalised: Tensor | None = None,
     adds: bool = False,
 ) -> None:
-    """Launches the product of each row of `x` with a matrix [outputs, inputs]. Into memory of the ranks, a single row:
-    `allreduce_add_norm_receive` is to follow.
+    """Launches the GEMV of each row of `x` with `weight` [outputs, inputs]. With an `Exchange` there is a single row,
+    and `allreduce_add_norm_receive` is to follow.
     """
     outputs, inputs = weight.shape
     config = gemv_blocks(weight, norm is not None, activation is not None, adds)

@@ -1,29 +1,19 @@
-"""The kernel behind `skinny_linear` and `linear_split_k` for 33 to 64 tokens on Hopper cards (compute capability 9.0).
+"""16-bit GEMM for 33 to 64 tokens on Hopper (compute capability 9.0; Gluon).
 
-It is that of `skinny_linear.py` but for how tiles come and what they are multiplied by:
+The formula, layouts and rounding are those of `skinny_linear` and, with one `out` for each split, of `linear_split_k`,
+which call it. `x` and `weight` begin at multiples of 16 bytes.
 
-- The tensor memory accelerator copies whole tiles, so that no thread computes addresses.
-- Tiles of the matrix, which no other kernel writes, are asked for before the kernel in front is waited for. So memory
-  is busy while a norm needs the whole of a token.
-- Tiles of x have a ring of their own with more stages: all programs read the same ones at a time, and they come late.
-- Tokens are the left operand. So a program may have any number of rows that is a sum of two powers of two, such as 72
-  of gate and of up, with which the 132 processors of an H200 have two programs each of a Qwen2.5-7B's.
+- The tensor memory accelerator (TMA) copies whole tiles; no thread computes addresses.
+- Tiles of the weight are prefetched before `griddepcontrol.wait`; memory is busy while the previous kernel computes a
+  norm. Dependents launch as soon as all thread blocks have waited, and attention then prefetches keys and values.
+- Tiles of `x` have a ring of their own with more stages: all thread blocks read the same ones, and they come late.
+- Tokens are the left operand. So a thread block may have any sum of two powers of two as weight rows, such as 72 of
+  gate and of up, with which the 132 SMs of an H200 have two thread blocks each for a Qwen2.5-7B.
 
-Written in Gluon, for Triton asks for the first tiles of a loop together, and behind the wait. Triton's interpreter
-cannot run it: the tests compare it on a device. `benchmark/kernels/tune_bf16_small.py` chooses the tiles.
-
-Measured on an H200 with 64 tokens and attention over 2,048 positions, in turns with the same in Triton
-(benchmark/results/tried-qwen2.5-7b.json): a layer of a Qwen2.5-7B takes 203 to 204 us instead of 206 to 210, of a
-Llama 3.1 8B 252 instead of 256 to 259, of one of two ranks of a 70B 296 instead of 297 to 301; steps of the first two
-5.93 ms instead of 6.05, and 8.43 instead of 8.54.
-The kernel behind may start as soon as all programs have waited, so that attention asks for keys and values while
-queries are computed, which is 1.1 % of a step of an 8B (`decode_attention.py`).
-Tried and left out: programs that begin at different inputs, which saved 12 us of 73 where three tiles of x were under
-way and nothing with six; x in registers, and rows of the matrix as the left operand, as long; x by asynchronous copies
-of threads, 0 to 7 % longer, as it then waits in memory behind as many tiles; tiles asked for again at once, 0 to 4 %
-longer; parts of the next kernel's matrix brought to the L2 cache, 1 to 3 us more a layer for each
-(benchmark/results/tried-layer-bounds.json). Without its products the kernel takes 65 us instead of 68.5 for gate and up
-of the Qwen, without x as well 64, where a copy would take 63.
+It is in Gluon because Triton issues the first loads of a loop together, after the wait. Triton's interpreter cannot run
+it; the tests compare it on a device. `benchmark/kernels/tune_bf16_small.py` chooses the tiles.
+Bytes floor: outputs * inputs * 2. A step of Llama-3.1-8B with 64 streams at 2,048 runs at 91 % of the roofline.
+Lab: docs/lab/2026-11-small-gemms-on-hopper.md.
 """
 
 # pyright: basic, reportArgumentType=false, reportAssignmentType=false, reportCallIssue=false
@@ -44,18 +34,18 @@ from ..runtime.triton import TensorDescriptor, cuda, gl, gluon, hopper, triton
 
 _LEAST_TOKENS = 33
 _BLOCK_M, _WARPS = 64, 4
-"""What a matrix instruction takes."""
+"""Tokens of a tile, and the warps that a matrix instruction of a warp group takes."""
 _TYPES = {torch.bfloat16: gl.bfloat16, torch.float16: gl.float16}
 
 
 @gluon.constexpr_function
-def _rows(pieces):
-    return sum(pieces)
+def _total(tile_rows):
+    return sum(tile_rows)
 
 
 @gluon.jit
 def _copy(tiles, rows, column, rings, stage, full, here, BYTES: gl.constexpr):
-    """Asks for the inputs of a step, where there is one: a tile for each ring, `BYTES` in all."""
+    """Starts the copies of a step, where there is one: a tile for each ring, `BYTES` in all."""
     barrier = full.index(stage)
     hopper.mbarrier.expect(barrier, BYTES, pred=here)
     for index in gl.static_range(len(rings)):
@@ -65,13 +55,13 @@ def _copy(tiles, rows, column, rings, stage, full, here, BYTES: gl.constexpr):
 
 @gluon.jit
 def _ring(tiles, STAGES: gl.constexpr):
-    """Room for as many tiles."""
+    """Shared memory for STAGES tiles."""
     return gl.allocate_shared_memory(tiles.dtype, [STAGES, tiles.block_shape[0], tiles.block_shape[1]], tiles.layout)
 
 
 @gluon.jit
 def _barriers(STAGES: gl.constexpr):
-    """One for each stage of a ring, through when its tiles have come."""
+    """A barrier for each stage of a ring, which completes when its tiles have arrived."""
     full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], hopper.mbarrier.MBarrierLayout())
     for stage in gl.static_range(STAGES):
         hopper.mbarrier.init(full.index(stage), count=1)
@@ -86,7 +76,7 @@ def _zeros(BLOCK_M: gl.constexpr, N: gl.constexpr):
 
 @gluon.jit
 def _multiply(x, rings, stage, sums):
-    """Starts the products of a step."""
+    """Starts the matrix instructions of a step."""
     started = ()
     for index in gl.static_range(len(rings)):
         tile = rings[index].index(stage).permute((1, 0))
@@ -96,7 +86,7 @@ def _multiply(x, rings, stage, sums):
 
 @gluon.jit
 def _wait(sums):
-    """Until the products of the step before are finished."""
+    """Waits until the matrix instructions of the previous step are finished."""
     if len(sums) == 1:
         return (hopper.warpgroup_mma_wait(0, deps=sums),)
     else:
@@ -125,47 +115,47 @@ def _store(gate, up, bias_ptr, out_ptr, stride_token, first, size, tokens, ACTIV
 @gluon.jit(do_not_specialize=["tokens", "splits"])
 def bf16_small_hopper_kernel(
     x_tiles,  # of BLOCK_M x BLOCK_K of [tokens, inputs]
-    first_tiles,  # of PIECES[0] x BLOCK_K of [outputs, inputs]
-    second_tiles,  # of PIECES[1] x BLOCK_K of it, if there are two
+    first_tiles,  # of TILE_ROWS[0] x BLOCK_K of [outputs, inputs]
+    second_tiles,  # of TILE_ROWS[1] x BLOCK_K of it, if there are two
     out_ptr,  # [tokens, outputs], with an activation [tokens, outputs / 2], or [splits, tokens, outputs] float32
     bias_ptr,  # [outputs] or None
     inputs,
     outputs,
-    stride_out_part,
+    stride_out_partial,
     stride_out_token,
     tokens,
     splits,
     ACTIVATION: gl.constexpr,  # key of GATED or None
     BLOCK_M: gl.constexpr,
-    PIECES: gl.constexpr,  # rows of the tiles that a program has of the matrix, with an activation of gate and up each
+    TILE_ROWS: gl.constexpr,  # weight rows of each tile of a thread block; with an activation, of gate and of up
     BLOCK_K: gl.constexpr,
     STAGES: gl.constexpr,  # tiles of the matrix in shared memory
     X_STAGES: gl.constexpr,  # tiles of x
     PDL: gl.constexpr,
 ):
-    """One program computes outputs for as many rows as PIECES has, of all tokens, over one of `splits` parts of the
-    inputs. What tiles have past the end of a matrix is zero.
+    """One thread block computes the outputs of as many weight rows as TILE_ROWS has, of all tokens, over one of
+    `splits` splits of the inputs. Past the end of a matrix tiles hold zeros.
     """
     HALVES: gl.constexpr = 1 if ACTIVATION is None else 2
-    ROWS: gl.constexpr = _rows(PIECES)
+    ROWS: gl.constexpr = _total(TILE_ROWS)
     BYTES: gl.constexpr = ROWS * BLOCK_K * 2 * HALVES
     X_BYTES: gl.constexpr = BLOCK_M * BLOCK_K * 2
     split = gl.program_id(1)
     blocks = (inputs + BLOCK_K - 1) // BLOCK_K
-    part = (blocks + splits - 1) // splits
-    begin = split * part
-    steps = gl.minimum(part, blocks - begin)
+    blocks_of_split = (blocks + splits - 1) // splits
+    begin = split * blocks_of_split
+    steps = gl.minimum(blocks_of_split, blocks - begin)
     size = outputs // HALVES
     tiles, rows, rings, sums = (), (), (), ()
     for half in gl.static_range(HALVES):
         row = half * size + gl.program_id(0) * ROWS
-        for piece in gl.static_range(len(PIECES)):
-            piece_tiles = (first_tiles, second_tiles)[piece]
-            tiles += (piece_tiles,)
+        for index in gl.static_range(len(TILE_ROWS)):
+            descriptor = (first_tiles, second_tiles)[index]
+            tiles += (descriptor,)
             rows += (row,)
-            rings += (_ring(piece_tiles, STAGES),)
-            sums += (_zeros(BLOCK_M, PIECES[piece]),)
-            row += PIECES[piece]
+            rings += (_ring(descriptor, STAGES),)
+            sums += (_zeros(BLOCK_M, TILE_ROWS[index]),)
+            row += TILE_ROWS[index]
     x_ring = _ring(x_tiles, X_STAGES)
     full = _barriers(STAGES)
     x_full = _barriers(X_STAGES)
@@ -176,7 +166,7 @@ def bf16_small_hopper_kernel(
         _copy(tiles, rows, (begin + step) * BLOCK_K, rings, step, full, step < steps, BYTES)
     if PDL:
         cuda.gdc_wait()
-        # Not earlier: a kernel that has waited relies on all before the last product being finished.
+        # Not earlier: the next kernel relies on all kernels before this one being finished.
         cuda.gdc_launch_dependents()
     for step in gl.static_range(X_STAGES):
         _copy((x_tiles,), (0,), (begin + step) * BLOCK_K, (x_ring,), step, x_full, step < steps, X_BYTES)
@@ -191,7 +181,7 @@ def bf16_small_hopper_kernel(
         hopper.mbarrier.wait(x_full.index(x_stage), x_phase)
         sums = _wait(sums)
         sums = _multiply(x_ring.index(x_stage), rings, stage, sums)
-        # Behind this all warps have finished the products of the step before, whose tiles make room.
+        # After this barrier all warps have finished the previous step, whose stages are free.
         gl.thread_barrier()
         later = step - 1 + STAGES
         here = (step > 0) & (later < steps)
@@ -205,17 +195,17 @@ def bf16_small_hopper_kernel(
         x_stage, x_phase = advance(x_stage, x_phase, X_STAGES)
     sums = _wait(sums)
 
-    out_ptr += split.to(gl.int64) * stride_out_part
-    for piece in gl.static_range(len(PIECES)):
-        up = sums[len(sums) - len(PIECES) + piece]
-        _store(sums[piece], up, bias_ptr, out_ptr, stride_out_token, rows[piece], size, tokens, ACTIVATION)
+    out_ptr += split.to(gl.int64) * stride_out_partial
+    for index in gl.static_range(len(TILE_ROWS)):
+        up = sums[len(sums) - len(TILE_ROWS) + index]
+        _store(sums[index], up, bias_ptr, out_ptr, stride_out_token, rows[index], size, tokens, ACTIVATION)
 
 
 _launch = Launcher(bf16_small_hopper_kernel)
 
 
 def takes_tiles(x: Tensor, weight: Tensor) -> bool:
-    """Whether the kernel is for these, of those that `skinny_linear_kernel` reads."""
+    """Whether this kernel takes these tensors, of those that `skinny_linear_kernel` takes."""
     addresses = x.data_ptr() | weight.data_ptr()
     return x.shape[0] >= _LEAST_TOKENS and addresses % 16 == 0 and x.is_cuda and is_hopper(x.device)
 
@@ -223,28 +213,28 @@ def takes_tiles(x: Tensor, weight: Tensor) -> bool:
 def bf16_small_hopper(
     x: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor, splits: int, activation: str | None
 ) -> None:
-    """Launches the kernel: shapes as of `skinny_linear`, or an `out` for each of `splits` parts of the inputs."""
+    """Launches the kernel: shapes as of `skinny_linear`, or an `out` for each of `splits` splits of the inputs."""
     tokens, inputs = x.shape
     outputs = weight.shape[0]
-    sizes = {"gated": 1 + (activation is not None), "parts": splits, "outputs": outputs, "inputs": inputs}
+    sizes = {"gated": 1 + (activation is not None), "splits": splits, "outputs": outputs, "inputs": inputs}
     config = dict(nearest("bf16_small_hopper", **sizes))
-    block_k, pieces = config["BLOCK_K"], pieces_of(config.pop("ROWS"))
-    tiles = [_tiles(weight, rows, block_k) for rows in pieces]
+    block_k, tile_rows = config["BLOCK_K"], tile_rows_of(config.pop("ROWS"))
+    tiles = [_tiles(weight, rows, block_k) for rows in tile_rows]
     _launch(
-        (triton.cdiv(out.shape[-1], sum(pieces)), splits),
+        (triton.cdiv(out.shape[-1], sum(tile_rows)), splits),
         (out, bias),
         (inputs, outputs, out.stride(0) if out.dim() == 3 else 0, out.stride(-2)),
         (tokens, splits),
         (_tiles(x, _BLOCK_M, block_k), tiles[0], tiles[-1]),
         ACTIVATION=activation,
         BLOCK_M=_BLOCK_M,
-        PIECES=pieces,
+        TILE_ROWS=tile_rows,
         num_warps=_WARPS,
         **config,
     )
 
 
-def pieces_of(rows: int) -> tuple[int, ...]:
+def tile_rows_of(rows: int) -> tuple[int, ...]:
     """The powers of two that make up `rows`, the largest first: one or two."""
     return tuple(1 << bit for bit in reversed(range(rows.bit_length())) if rows >> bit & 1)
 
@@ -255,5 +245,5 @@ def _tiles(matrix: Tensor, rows: int, columns: int) -> TensorDescriptor:
 
 @cache
 def _layout(rows: int, columns: int, dtype: torch.dtype) -> Any:
-    """Of a tile in shared memory. Kept: finding it takes the host 7 us, and a launch asks for three."""
+    """The layout of a tile in shared memory. It is cached: finding it takes the host 7 us, and a launch needs three."""
     return gl.NVMMASharedLayout.get_default_for([rows, columns], _TYPES[dtype])

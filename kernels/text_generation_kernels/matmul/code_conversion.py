@@ -1,8 +1,7 @@
-"""Codes to 16-bit weights in registers, for kernels: inline instructions of the card, or plain Triton where there are
-none (the interpreter) or the card is not Nvidia's.
+"""Codes to 16-bit weights in registers: inline PTX, or plain Triton in the interpreter and on cards of others.
 
-Integers become floats without a conversion, which costs most of the time where there is one for each weight: a code
-that is put into the last bits of the mantissa of 128 (bfloat16) or 1024 (float16) is that number plus the code.
+A conversion for each weight would take most of the time. So an integer becomes a float without one: a code in the last
+bits of the mantissa of 128 (bfloat16) or 1024 (float16) is that number plus the code.
 """
 
 # pyright: basic, reportArgumentType=false, reportAssignmentType=false, reportCallIssue=false, reportGeneralTypeIssues=false
@@ -32,10 +31,10 @@ def _lookups() -> str:
         lines += [f"and.b32 low, {code}, 0x77777777;", "shr.u32 high, low, 16;"]
         lines += [f"shr.u32 s, {code}, 1;", "lop3.b32 c, s, 0x44444444, 0x32103210, 0xea;", "shr.u32 s, c, 16;"]
         for member, selector, choice in (("e", "low", "c"), ("o", "high", "s")):
-            for part, first in (("l", 10), ("h", 18)):
+            for half, first in (("l", 10), ("h", 18)):
                 lines.append(f"prmt.b32 a, ${first}, ${first + 2}, {selector};")
                 lines.append(f"prmt.b32 b, ${first + 4}, ${first + 6}, {selector};")
-                lines.append(f"prmt.b32 {member}{part}, a, b, {choice};")
+                lines.append(f"prmt.b32 {member}{half}, a, b, {choice};")
             lines.append(f"prmt.b32 {member}0, {member}l, {member}h, 0x5140;")
             lines.append(f"prmt.b32 {member}1, {member}l, {member}h, 0x7362;")
         for plane in range(4):
@@ -47,7 +46,7 @@ def _lookups() -> str:
 def _float4_bits(plane: int, word: str) -> str:
     """The pair at `plane` of a word, in `t`: sign, exponent and mantissa of e2m1 in their places of bfloat16.
 
-    One product puts a code into both places; a mask leaves of each copy what belongs there.
+    One multiplication puts a code into both places; a mask leaves of each copy what belongs there.
     """
     if plane == 3:
         return f"shr.u32 t, {word}, 6; and.b32 t, t, 0x01c001c0; lop3.b32 t, {word}, 0x80008000, t, 0xea;"
@@ -114,7 +113,7 @@ _FLOAT8_FP16 = tl.constexpr(_float8(1, "0x3f803f80", "0x5c005c00", "mul.rn.f16x2
 def nibbles(words, FP16: tl.constexpr):
     """Words [rows, 32] of a block to its eight planes [rows, 32]: 128 + code in bfloat16, or 1024 + code in float16.
 
-    Neighbours in a row must be in one thread, one after the other, as they are for operands of matrix instructions.
+    Neighbours in a row must be in one thread, side by side, as operands of matrix instructions are.
     """
     if FP16:
         return tl.inline_asm_elementwise(

@@ -1,23 +1,22 @@
-"""Weights that are stored as codes in groups, as a matrix of 16 bits.
+"""Group-quantised weights to a 16-bit matrix.
 
     out[n, k] = (code[n, k] - zero[n, k's group]) * scale[n, k's group], or table[code] * scale
 
 Layouts: `packed` as `pack_codes` makes it, or float8 `[outputs, inputs]`; `scales` and `zeros` as `pack_scales` makes
 them, with the `group_size` that it returns (0: all inputs are one group); `table` [16] float32 or None; `out`
-[outputs, inputs]; unit stride in the last dimension. Zeros that are not given are 2 ** (bits - 1). Parts of outputs may
-be given as views. Computed in float32, rounded once.
+[outputs, inputs]; unit stride in the last dimension. Zeros that are not given are 2 ** (bits - 1). Views of some
+outputs are allowed. Computed in float32, rounded once.
 
-Called for products of many tokens, where a matrix in 16 bits and the library's product are fastest.
-Bytes floor: outputs * inputs * (bits / 8 + 2).
-On an H200 28672 x 4096 takes 75.5 us and 4096 x 14336 38.6, 92 and 91 % of a copy; with 4 warps it was 79.9 and 40.4
-(benchmark/results/tune_grouped_more.json).
+`weight_only_linear` calls it for many tokens, where a 16-bit matrix and cuBLAS are fastest.
+Bytes floor: outputs * inputs * (bits / 8 + 2). On an H200 28672 x 4096 takes 75.5 us, 92 % of a copy.
+Lab: docs/lab/2026-11-w4a16-small-batches.md.
 """
 
 # pyright: basic, reportArgumentType=false, reportAssignmentType=false, reportCallIssue=false
 import torch
 from torch import Tensor
 
-from ..runtime.launch import Launcher, let_next_start, wait_for_previous
+from ..runtime.launch import Launcher, launch_dependents, wait_for_previous
 from ..runtime.register import register
 from ..runtime.triton import tl, triton
 from .code_conversion import eight_bits, load_table, lookups, nibbles, plain_plane
@@ -42,11 +41,11 @@ def dequantise_kernel(
     outputs,
     FLOAT8: tl.constexpr,  # uint8 are the bytes of float8
     GROUPS: tl.constexpr,  # in 256 inputs; 1: all inputs are one group
-    PLAIN: tl.constexpr,  # no inline instructions
+    PLAIN: tl.constexpr,  # no inline PTX
     BLOCK_N: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """One program writes 256 inputs of BLOCK_N outputs."""
+    """One thread block writes 256 inputs of BLOCK_N outputs."""
     FOUR: tl.constexpr = packed_ptr.dtype.element_ty == tl.int32
     DTYPE: tl.constexpr = out_ptr.dtype.element_ty
     FP16: tl.constexpr = tl.float16 == DTYPE
@@ -85,7 +84,7 @@ def dequantise_kernel(
         scale = tl.load(scales_ptr + scale_block.to(tl.int64) * stride_scales_block + group)
         weight *= scale.to(tl.float32)[:, None]
         tl.store(out_ptrs + first, weight.to(DTYPE), mask=inside)
-    let_next_start(PDL)
+    launch_dependents(PDL)
 
 
 _launch = Launcher(dequantise_kernel)

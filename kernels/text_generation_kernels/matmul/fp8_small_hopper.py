@@ -1,33 +1,18 @@
-"""The kernel behind `w8a8_linear` and `w8a8_gated` for 2 to 64 tokens of float8 on Hopper cards (compute capability
-9.0), with a scale for each token and each row of the matrix.
+"""W8A8 GEMM in float8 for 2 to 64 tokens on Hopper (compute capability 9.0; Gluon), with scales by token and row.
 
-It is that of `w8a8_gemm.py` but for how products and copies take turns. Triton waits for each product of 128
-inputs before it asks for the next tiles. Here a step has 256 inputs: the tiles of a later step are asked for first,
-then two products are under way at a time, and the sums of one are added up while the other runs. Tiles of the matrix
-are asked for before the operators in front are waited for.
+The formula, layouts and rounding are those of `w8a8_linear`, with an activation those of `w8a8_gated`, and with one
+`out` for each split those of `w8a8_split_k`, which call it. Rows begin at multiples of 16 bytes, and inputs are a
+multiple of 256.
 
-Written in Gluon, because Triton adds up what leaves the short accumulator at once. Triton's interpreter cannot run it:
-the tests compare it on a device.
+A step has 256 inputs. The copies of a later step start first, then two matrix instructions of 128 inputs are in flight,
+and the sums of one leave the short accumulator while the other runs. Tiles of the weight are prefetched before
+`griddepcontrol.wait`. Tokens of a tile beyond the batch are zeros: copies of the last token would be the same few lines
+for all thread blocks. With an activation two thread blocks share an SM, so that one multiplies while the other waits.
 
-Measured on an H200 within a layer of an 8B (scaled_linear_layers.json): instead of the kernel of `w8a8_gemm.py`
-it saves 1.1 us of 79.5 with 64 tokens in the product of query, key and value; with 16 tokens a layer takes 67.1 us
-instead of 71.4 where output and second product leave parts, and 70.6 instead of 72.6 where the product of gate and up
-activates. With 64 tokens that product is fastest where two programs share a processor, so that one multiplies while the
-other waits: 73.7 us a layer instead of 74.8, of a 70B 235 instead of 238. Where AHEAD covers all stages, the first step
-waits for all of them: 81.2 us instead of 80.6 for the output product of 64 tokens. 10240 x 8192 is faster with the
-other kernel. Tried and left out: scales for each 64 or 128 inputs of a token, by which sums of so many are multiplied,
-so that whatever makes codes needs not see all of a token. A layer took 106.7 us instead of 80.6 with such codes
-everywhere and no kernel between the products, 96.2 with them between gate and second product, 82.5 where attention
-would make them for each head. A barrier for each stage of 128 inputs, and all stages of the matrix before the wait: 81
-us instead of 74.5, by TMA as long; what has come then waits for the matrix unit. Letting the next kernel start as soon
-as all programs have waited: as long, for norms and codes are slower while tiles are asked for beside them. Programs
-that begin at different steps, 512 inputs a step, 128 rows and four parts: as long or longer. Read with nothing else to
-do, 28672 x 4096 takes 29 to 31 us. Two warp groups that take every other step each: 0.3 us less for query, key and
-value, 0.3 to 1.1 us more for the others, beside whose registers a norm finds less room. Programs of 112 or 48 outputs,
-of which processors have as many each: as long. Later steps asked for in the L2 cache: 1 to 18 us more. Copies of 256
-bytes of a row by a warp: 0.9 us more in all.
-Tokens that a tile has beyond those of the batch are zeros. While they were copies of the last one, all programs read
-the same few lines many times: with 40 tokens a layer took 97.9 us instead of 69.0.
+It is in Gluon because Triton waits for the matrix instruction of 128 inputs before it starts the next copies. Triton's
+interpreter cannot run it; the tests compare it on a device. A data file (`hopper_settings`) says where `w8a8_gemm.py`
+is faster. Bytes floor: outputs * inputs. On an H200 a layer of an 8B with 64 tokens takes 72.8 us.
+Lab: docs/lab/2026-11-w8a8-small-batches.md.
 """
 
 # pyright: basic, reportArgumentType=false, reportAssignmentType=false, reportCallIssue=false
@@ -46,16 +31,16 @@ from ..runtime.triton import cuda, gl, gluon, hopper, triton
 from .w8a8_gemm import MAX_TOKENS, padded_tokens
 
 STEP = 256
-"""Inputs that a step multiplies."""
-_PART = gl.constexpr(128)  # inputs whose products the matrix unit adds up in its short accumulator
+"""Inputs of a step."""
+_CHUNK = gl.constexpr(128)  # inputs that the tensor core adds up in its short accumulator
 _STEP = gl.constexpr(STEP)
 
 
 @gluon.jit
 def _rows(tile, local, outputs, GATED: gl.constexpr, BLOCK_N: gl.constexpr):
-    """Rows of the matrix that a tile multiplies. Rows past the end are the last one.
+    """Weight rows of a tile. Rows past the end are the last one.
 
-    With an activation eight rows of gate stand beside eight of up: a matrix instruction leaves both with the same
+    With an activation eight rows of gate alternate with eight of up: a matrix instruction leaves both in the same
     threads.
     """
     if GATED:
@@ -67,7 +52,7 @@ def _rows(tile, local, outputs, GATED: gl.constexpr, BLOCK_N: gl.constexpr):
 
 @gluon.jit
 def _copy(pointers, tiles, stage, step, end, here=None):
-    """The inputs of a step, where there is one, into a stage; zeros for rows that are not `here`."""
+    """Starts the copy of a step's inputs, where there is one, into a stage; zeros for rows that are not `here`."""
     if step < end:
         hopper.async_copy.async_copy_global_to_shared(tiles.index(stage), pointers + step * _STEP, mask=here)
 
@@ -89,19 +74,19 @@ def fp8_small_hopper_kernel(
     stride_x_scale_token,
     stride_weight_output,
     stride_weight_scale_row,
-    stride_out_part,
+    stride_out_partial,
     stride_out_token,
     tokens,
     splits,
     ACTIVATION: gl.constexpr,  # key of GATED or None
-    IN_PARTS: gl.constexpr,  # whether `out` gets the sums of each part of the inputs
+    SPLIT_K_PARTIALS: gl.constexpr,  # whether `out` gets the partial of each split
     BLOCK_M: gl.constexpr,  # at least tokens
     BLOCK_N: gl.constexpr,
-    AHEAD: gl.constexpr,  # steps whose tiles of the matrix are asked for before waiting, fewer than STAGES
+    AHEAD: gl.constexpr,  # steps whose weight tiles are prefetched before the wait, fewer than STAGES
     STAGES: gl.constexpr,  # steps in shared memory
     PDL: gl.constexpr,
 ):
-    """One program computes BLOCK_N outputs of all tokens, over one of `splits` parts of the inputs."""
+    """One thread block computes BLOCK_N outputs of all tokens, over one of `splits` splits of the inputs."""
     TYPE: gl.constexpr = out_ptr.dtype.element_ty
     CODES: gl.constexpr = x_ptr.dtype.element_ty
     GATED: gl.constexpr = ACTIVATION is not None
@@ -111,9 +96,9 @@ def fp8_small_hopper_kernel(
     tile = gl.program_id(0)
     split = gl.program_id(1)
     steps = inputs // _STEP
-    part = (steps + splits - 1) // splits
-    begin = split * part
-    end = gl.minimum(begin + part, steps)
+    steps_of_split = (steps + splits - 1) // splits
+    begin = split * steps_of_split
+    end = gl.minimum(begin + steps_of_split, steps)
     rows = _rows(tile, gl.arange(0, BLOCK_N, gl.SliceLayout(1, copied)), outputs, GATED, BLOCK_N)
     inner = gl.arange(0, _STEP, gl.SliceLayout(0, copied))[None, :]
     weight_ptrs = weight_ptr + (rows.to(gl.int64) * stride_weight_output)[:, None] + inner
@@ -125,7 +110,7 @@ def fp8_small_hopper_kernel(
     weight_tiles = gl.allocate_shared_memory(CODES, [STAGES, BLOCK_N, _STEP], shared)
     x_tiles = gl.allocate_shared_memory(CODES, [STAGES, BLOCK_M, _STEP], shared)
 
-    # Copies come in the order of their groups, so the first step waits for all tiles that were asked for before.
+    # Copies arrive in the order of their groups, so the first step waits for all prefetched tiles.
     for ahead in gl.static_range(AHEAD):
         _copy(weight_ptrs, weight_tiles, ahead, begin + ahead, end)
         hopper.async_copy.commit_group()
@@ -143,7 +128,7 @@ def fp8_small_hopper_kernel(
     stage = 0
     for step in range(begin, end):
         hopper.async_copy.wait_group(STAGES - 2)
-        # The copies of all threads have come, and the products of the step before are through in all warps.
+        # The copies of all threads have arrived, and the previous step is finished in all warps.
         gl.thread_barrier()
         free = gl.where(stage == 0, STAGES - 1, stage - 1)
         _copy(weight_ptrs, weight_tiles, free, step + STAGES - 1, end)
@@ -153,23 +138,23 @@ def fp8_small_hopper_kernel(
         weight_tile = weight_tiles.index(stage)
         x_tile = x_tiles.index(stage)
         first = hopper.warpgroup_mma(
-            weight_tile.slice(0, _PART, 1), x_tile.slice(0, _PART, 1).permute((1, 0)), zeros, use_acc=False,
+            weight_tile.slice(0, _CHUNK, 1), x_tile.slice(0, _CHUNK, 1).permute((1, 0)), zeros, use_acc=False,
             is_async=True,
         )  # fmt: skip
         second = hopper.warpgroup_mma(
-            weight_tile.slice(_PART, _PART, 1), x_tile.slice(_PART, _PART, 1).permute((1, 0)), zeros, use_acc=False,
+            weight_tile.slice(_CHUNK, _CHUNK, 1), x_tile.slice(_CHUNK, _CHUNK, 1).permute((1, 0)), zeros, use_acc=False,
             is_async=True,
         )  # fmt: skip
         acc += hopper.warpgroup_mma_wait(1, deps=[first])
         acc += hopper.warpgroup_mma_wait(0, deps=[second])
         stage = gl.where(stage + 1 == STAGES, 0, stage + 1)
-    # Not earlier: a kernel that has waited relies on all before the last product being finished.
+    # Not earlier: the next kernel relies on all kernels before this one being finished.
     if PDL:
         cuda.gdc_launch_dependents()
     hopper.async_copy.wait_group(0)
     gl.thread_barrier()
 
-    if splits > 1 and not IN_PARTS:
+    if splits > 1 and not SPLIT_K_PARTIALS:
         order = gl.arange(0, BLOCK_N, gl.SliceLayout(1, sums))[:, None] * BLOCK_M
         order += gl.arange(0, BLOCK_M, gl.SliceLayout(0, sums))[None, :]
         tile_ptrs = partial_ptr + tile.to(gl.int64) * (BLOCK_N * BLOCK_M) + order
@@ -186,8 +171,8 @@ def fp8_small_hopper_kernel(
     acc = acc * x_scale[None, :] * gl.load(weight_scale_ptr + scaled_rows * stride_weight_scale_row)[:, None]
     if bias_ptr is not None:
         acc += gl.load(bias_ptr + scaled_rows).to(gl.float32)[:, None]
-    if IN_PARTS:
-        out_ptr += split.to(gl.int64) * stride_out_part
+    if SPLIT_K_PARTIALS:
+        out_ptr += split.to(gl.int64) * stride_out_partial
     out = acc.to(TYPE)
     HEIGHT: gl.constexpr = BLOCK_N // 2 if GATED else BLOCK_N
     if GATED:
@@ -224,7 +209,7 @@ def hopper_settings(
 
 
 def _takes(x8: Tensor, x_scale: Tensor, weight8: Tensor, weight_scale: Tensor) -> bool:
-    """Rows that are copied begin at multiples of 16 bytes."""
+    """Whether the kernel takes these tensors: rows that are copied begin at multiples of 16 bytes."""
     return (
         1 < len(x8) <= MAX_TOKENS
         and is_hopper(x8.device)
@@ -248,18 +233,19 @@ def fp8_small_hopper(
 ) -> None:
     """Launches the kernel: shapes as of `w8a8_linear`, up to 64 tokens, and settings as of `hopper_settings`.
 
-    On one stream at a time: programs of all calls count their arrivals in one place. Run once before a capture.
+    It runs on one stream at a time, as thread blocks of all calls count their arrivals in one place, and once before a
+    capture.
     """
     tokens, inputs = x8.shape
     outputs = len(weight8)
     block_m, block_n, splits = config["BLOCK_M"], config["BLOCK_N"], config["splits"]
     tiles = triton.cdiv(outputs, block_n)
-    in_parts = out.dim() == 3
-    apart = splits > 1 and not in_parts
-    partial = x_scale.new_empty(splits * tiles * block_n * block_m if apart else 0, dtype=torch.float32)
+    keeps_partials = out.dim() == 3
+    reduces = splits > 1 and not keeps_partials
+    partial = x_scale.new_empty(splits * tiles * block_n * block_m if reduces else 0, dtype=torch.float32)
     _launch(
         (tiles, splits),
-        (x8, x_scale, weight8, weight_scale, bias, out, largest, partial, arrivals(x8.device, tiles if apart else 0)),
+        (x8, x_scale, weight8, weight_scale, bias, out, largest, partial, arrivals(x8.device, tiles if reduces else 0)),
         (
             inputs,
             outputs,
@@ -267,11 +253,11 @@ def fp8_small_hopper(
             x_scale.stride(0),
             weight8.stride(0),
             weight_scale.stride(0),
-            out.stride(0) if in_parts else 0,
+            out.stride(0) if keeps_partials else 0,
             out.stride(-2),
         ),
         (tokens, splits),
-        IN_PARTS=in_parts,
+        SPLIT_K_PARTIALS=keeps_partials,
         ACTIVATION=activation,
         BLOCK_M=block_m,
         BLOCK_N=block_n,

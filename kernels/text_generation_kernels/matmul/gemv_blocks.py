@@ -1,4 +1,8 @@
-"""How much of a matrix a program has in its registers, in products of single tokens (`bf16_gemv.py`)."""
+"""Launch settings of single-token GEMVs: how many bytes of a weight a thread block keeps in registers.
+
+Small matrices have smaller thread blocks, so that all SMs have some; a fused norm or several experts need registers of
+their own. `bf16_gemv.py` and `moe/experts_gemv.py` call these. Lab: docs/lab/2026-11-single-token-decode.md.
+"""
 
 from torch import Tensor
 
@@ -6,41 +10,30 @@ from ..runtime.triton import triton
 
 _SMALL_MATRIX = 24 << 20
 _SMALL_BYTES, _LARGE_BYTES = 16384, 32768
-"""Of a matrix in the registers of one program: of one that is at most `_SMALL_MATRIX` and of experts, and of a larger
-one. On an H200 one token's pass through Llama-3.1-8B takes 3,984 us with the second number for all and 4,035 with the
-first.
+"""Bytes of a matrix in the registers of one thread block: of an expert's or one of at most `_SMALL_MATRIX`, and of a
+larger one.
 """
 _NORMALISED_BYTES = 8192
-"""Of a small matrix whose token is normalised first, which takes registers: one token's pass through Qwen3-30B-A3B
-took 2,144 us so and 2,175 with twice as much.
-"""
+"""The same for a small matrix with a fused norm, which needs registers."""
 _NORMALISED_MATRIX = 16 << 20
-"""Larger ones count as large all the same where no activation follows: the 20 MiB of queries, keys and values of
-Qwen3-30B-A3B are then little more than one wave of programs, and attention, which starts with the last of them, starts
-earlier. In two calls its pass took 2,045 and 2,030 us so, and 2,060 and 2,042 with 8 KiB; in the second 2,036 with 16
-and 2,061 with 64 (benchmark/results/one-token-blocks.json). The gate and up matrix of Qwen2.5-0.5B, 17 MiB, loses: 480
-us with 16 KiB and 496 with 32 instead of 471.
+"""With a fused norm and no activation larger matrices count as large: the 20 MiB of QKV of Qwen3-30B-A3B are then
+little more than one wave of thread blocks, and attention, which starts with the last of them, starts earlier.
 """
 _ADDING_MATRIX = 16 << 20
-"""Of a product that adds, small matrices from here on have programs of twice as many bytes and warps: with the 16 MiB
-of Qwen3-30B-A3B's output matrix its pass takes 2,021 us so and 2,028 with the numbers of other small ones, in another
-call 2,011 and 2,022.
-"""
+"""From here on a small matrix whose GEMV adds the residual has thread blocks of twice as many bytes and warps."""
 _WARP_BYTES = 8192
-"""Of the first matrix of an expert, for each warp of a program that chooses. With 16 KiB in programs of four warps one
-token's pass through Qwen3-30B-A3B takes 2,211 us, so 2,173.
-"""
+"""Bytes of an expert's gate and up matrix for each warp, where routing is fused."""
 _SUM_BYTES = 16384
-"""Of all experts of a token together, of their second matrices."""
-_PARTED_SUM_BYTES, _PARTED_WARPS = 32768, 8
-"""The same where a row is read in two parts without a mask, of which more fit: 2,185 us instead of 2,241."""
+"""Bytes of the down matrices of all experts of a token together."""
+_TWO_STEP_SUM_BYTES, _TWO_STEP_WARPS = 32768, 8
+"""The same, and the warps, where a row is 3/4 of a power of two and is read in two steps without a mask."""
 LONGEST = 4096
-"""Inputs of a row that a program takes at a time, at most."""
+"""The most inputs of a row that a thread block takes at a time."""
 _WARPS = 4
 
 
 def blocks_of(inputs: int, elements: int, rows: int) -> dict[str, int]:
-    """Launch settings for so many elements of a matrix, of so many rows at least."""
+    """Launch settings of a thread block with `elements` of a matrix, from at least `rows` rows."""
     longest = min(LONGEST, elements // rows)
     block_k: int = min(longest, triton.next_power_of_2(inputs))  # pyright: ignore[reportAssignmentType]
     whole = block_k >= inputs
@@ -50,7 +43,7 @@ def blocks_of(inputs: int, elements: int, rows: int) -> dict[str, int]:
 def gemv_blocks(
     weight: Tensor, normalises: bool = False, activates: bool = False, adds: bool = False
 ) -> dict[str, int]:
-    """Launch settings of `bf16_gemv`: a gate row and an up row at least."""
+    """Launch settings of `bf16_gemv`: at least a gate row and an up row."""
     inputs, element_bytes = weight.shape[-1], weight.element_size()
     largest = _NORMALISED_MATRIX if normalises and not activates else _SMALL_MATRIX
     is_small = weight.dim() == 3 or weight.nbytes <= largest
@@ -58,14 +51,14 @@ def gemv_blocks(
         return blocks_of(inputs, _LARGE_BYTES // element_bytes, 2) | {"num_warps": 2 * _WARPS}
     num_bytes = _SMALL_BYTES if is_small else _LARGE_BYTES
     if normalises and is_small:
-        # Whole rows all the same, which a norm needs.
+        # A norm needs whole rows.
         padded: int = triton.next_power_of_2(inputs)  # pyright: ignore[reportAssignmentType]
         num_bytes = max(_NORMALISED_BYTES, 2 * padded * element_bytes)
     return blocks_of(inputs, num_bytes // element_bytes, 2)
 
 
-def choosing_blocks(weight: Tensor) -> dict[str, int]:
-    """Launch settings of `expert_gemv` where its programs choose: warps that wait for no other one."""
+def routing_blocks(weight: Tensor) -> dict[str, int]:
+    """Launch settings of `expert_gemv` with fused routing: no warp waits for another."""
     inputs, element_bytes = weight.shape[-1], weight.element_size()
     padded: int = triton.next_power_of_2(inputs)  # pyright: ignore[reportAssignmentType]
     num_bytes = max(_WARP_BYTES, 2 * min(padded, LONGEST) * element_bytes)
@@ -77,7 +70,7 @@ def sum_blocks(weight: Tensor, slots: int) -> dict[str, int]:
     inputs, element_bytes = weight.shape[-1], weight.element_size()
     padded: int = triton.next_power_of_2(inputs)  # pyright: ignore[reportAssignmentType]
     if 4 * inputs == 3 * padded and padded <= LONGEST:
-        rows = max(1, _PARTED_SUM_BYTES // (element_bytes * slots * padded))
-        parts = {"BLOCK_K": padded // 2, "REST": padded // 4, "WHOLE": False}
-        return {"BLOCK_N": rows, **parts, "num_warps": _PARTED_WARPS, "num_stages": 1}
+        rows = max(1, _TWO_STEP_SUM_BYTES // (element_bytes * slots * padded))
+        steps = {"BLOCK_K": padded // 2, "REST": padded // 4, "WHOLE": False}
+        return {"BLOCK_N": rows, **steps, "num_warps": _TWO_STEP_WARPS, "num_stages": 1}
     return {"REST": 0, **blocks_of(inputs, max(16, _SUM_BYTES // (element_bytes * slots)), 1)}

@@ -1,13 +1,15 @@
-"""Weights as codes in groups: how they are packed, and what they stand for.
+"""Group-quantised weights: how their codes and scales are packed, and what they stand for.
 
 A weight is `(code - zero) * scale`, or `table[code] * scale`; scale and zero belong to one output and one group of
-inputs. Codes have 4 or 8 bits; 8-bit codes may also be float8, whose value takes the place of `code - zero`.
+inputs. Codes have 4 or 8 bits; 8-bit codes may also be float8, whose value replaces `code - zero`.
 
 Packed codes of 4 bits are int32 words. A block of 256 inputs of one output is 32 words and eight planes of 32 inputs
 each: words 2 j and 2 j + 1 hold inputs 2 j and 2 j + 1 of planes 0 to 3 and 4 to 7. In a word, bits 4 p to 4 p + 3 are
-the even input's code of plane p, bits 16 + 4 p to 19 + 4 p the odd one's. So one mask and one shift give two
-neighbours of a plane in the two halves of a register, as a matrix instruction wants them (after Kim et al.,
-"Who Says Elephants Can't Run", 2022). Inputs are padded to whole blocks with codes of any value: x is 0 there.
+the even input's code of plane p, bits 16 + 4 p to 19 + 4 p the odd one's.
+
+So one mask and one shift give two neighbours of a plane in the two halves of a register, as a matrix instruction takes
+them (after Kim et al., "Who Says Elephants Can't Run", 2022). Inputs are padded to whole blocks with codes of any
+value: x is 0 there.
 """
 
 from math import gcd
@@ -18,12 +20,12 @@ from torch import Tensor
 BLOCK = 256
 """Inputs of one block of packed 4-bit codes."""
 KERNEL_GROUPS = (128, 64, 32)
-"""Inputs that share a scale, where not all do, in the product kernel."""
+"""Sizes of groups that the GEMM kernels take, where not all inputs are one group."""
 _PLANES, _PAIRS = 8, 16
 
 
 def pack_codes(codes: Tensor, bits: int) -> Tensor:
-    """uint8 [outputs, inputs] to what the kernels read: int32 [outputs, ceil(inputs / 256) * 32] for 4 bits, the codes
+    """uint8 [outputs, inputs] to what kernels read: int32 [outputs, ceil(inputs / 256) * 32] for 4 bits, the codes
     themselves for 8. Raises ValueError for another number of bits.
     """
     if bits == 8:
@@ -70,16 +72,16 @@ def pack_scales(values: Tensor, inputs: int, group_size: int, group_offset: int 
     offset = group_offset % group_size if group_size else 0
     if (group_size in (0, inputs) and not offset) or values.shape[1] == 1:
         return values.t().contiguous(), 0
-    part = gcd(group_size, offset)
-    part = next((size for size in KERNEL_GROUPS if part % size == 0), part)
-    first = torch.arange(0, inputs, part, device=values.device)
+    size_in_kernel = gcd(group_size, offset)
+    size_in_kernel = next((size for size in KERNEL_GROUPS if size_in_kernel % size == 0), size_in_kernel)
+    first = torch.arange(0, inputs, size_in_kernel, device=values.device)
     values = values[:, (first + offset) // group_size].t()
-    if part in KERNEL_GROUPS:
-        of_block = BLOCK // part
+    if size_in_kernel in KERNEL_GROUPS:
+        of_block = BLOCK // size_in_kernel
         padded = values.new_zeros(-(-len(values) // of_block) * of_block, values.shape[1])
         padded[: len(values)] = values
         values = padded.view(-1, of_block, values.shape[1]).transpose(1, 2)
-    return values.contiguous(), part
+    return values.contiguous(), size_in_kernel
 
 
 def _smallest_exact(values: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Which rows of a matrix a program multiplies with a single token, and how it stores what they give."""
+"""Weight rows of a thread block in single-token GEMVs, and the bias and activation epilogue of their outputs."""
 
 # pyright: basic, reportArgumentType=false, reportCallIssue=false
 from ..norm.activations import gated_activation
@@ -7,7 +7,7 @@ from ..runtime.triton import tl, triton
 
 @triton.jit
 def weight_rows_of(block, outputs, BLOCK_N: tl.constexpr, PAIRS: tl.constexpr):
-    """[BLOCK_N] rows of an expert's matrix; those past the end read the last one. A pair's gate and up rows lie side by
+    """[BLOCK_N] rows of a weight; those past the end are the last one. With PAIRS a gate row and its up row lie side by
     side.
     """
     lanes = tl.arange(0, BLOCK_N)
@@ -29,7 +29,7 @@ def store_outputs(
     ACTIVATION: tl.constexpr,
     BLOCK_N: tl.constexpr,
 ):
-    """Bias and, for pairs, the activation of rounded values, of one token and a dense matrix."""
+    """Adds the bias, applies the activation to rounded gate and up values where there is one, and stores."""
     if bias_ptr is not None:
         sums += tl.load(bias_ptr + weight_rows).to(tl.float32)
     out = sums.to(out_ptr.dtype.element_ty)

@@ -1,38 +1,21 @@
-"""Product of a few tokens with a weight matrix, where reading the matrix is all that counts.
+"""16-bit GEMM for up to 64 tokens, which the bytes of its weight bound, with the gated activation as epilogue.
 
     out = x @ weight.T + bias
     out = activation(gate) * up, with `activation`, where gate and up are the halves of x @ weight.T + bias
 
 Layouts: `x` `[tokens, inputs]`, `out` `[tokens, outputs]` or, with `activation`, `[tokens, outputs / 2]`, `weight`
 `[outputs, inputs]`, unit stride in the last dimension, any stride between rows; `bias` `[outputs]` or None. `weight`
-may be read before the operator in front has finished, and must not be what that writes. One floating type; sums are
-float32, rounded once, and once more after the activation. The activations are those of `act_and_mul`, whose result
-behind the product is the same to the bit.
-Up to 64 tokens, from 33 on by the kernel of `bf16_small_hopper.py` on Hopper cards. Batches that are padded to one size
-(16, 32 or 64 tokens) give a token the same result to the bit, whichever others are there, where the product is not the
-library's. A single token has an operator of its own, `token_linear`, and where the outputs are few `linear_split_k`
-leaves the sum to what reads it.
+may be read before the previous kernel has finished, and must not be what that writes. One floating type; sums are
+float32, rounded once, and once more after the activation, as `act_and_mul` does to the bit. ValueError for an unknown
+activation and for shapes that do not fit.
 
-Called four times a layer in a decode step, and for the logits. The data file says where the library's product is as
-fast; that is used there, and for types and sizes that the kernel does not take.
-Bytes floor: outputs * inputs * element size.
-Measured on an H200 in bfloat16, microseconds at 1 / 16 / 64 tokens, the library's in brackets, one token padded to 16,
-and 64 before the kernel of `bf16_small_hopper.py` (which takes 16.3 for the first, 35 for the last where it is whole):
-6144 x 4096 13.8 / 14.2 / 16.2 (15.4 / 15.9 / 16.2), 4096 x 4096 10.3 / 10.3 / 11.6 (12.5 / 12.7 / 11.5),
-28672 x 4096 55.0 / 56.4 / 60.6 (55.8 / 57.1 / 62.6), 4096 x 14336 30.1 / 30.3 / 33.8 (31.2 / 31.9 / 35.9).
-See benchmark/results/skinny_linear.json. With the activation in the product instead of a kernel behind it, a step of 8B
-on two H200 takes 2.605 ms instead of 2.623 at one stream and 3.604 instead of 3.643 at 64
-(benchmark/results/engine-llama-8b-gated-product.json).
-Tried and left out: prefetching parts of the matrix into the L2 cache while the kernel before still runs, which made a
-layer of the 8B slower, 134 us instead of 123 at one stream. Copying the first tiles into shared memory before the wait
-for fewer tokens than 33, in a kernel of its own in Gluon: on two H200 a step of one stream took 2.607 ms instead of
-2.644 (8B) and 5.618 instead of 5.640 (24 layers of 70B), before single tokens had operators of their own; with the
-inputs of the narrower products in two parts besides, 2.647 instead of 2.605 (benchmark/results/tried-two-ranks.json).
-For 64 tokens of one of two ranks of a 70B, before the kernel of `bf16_small_hopper.py`: that of `fp8_small_hopper.py`
-with 16 bits, with tiles of 64 to 256 outputs, inputs in 1 to 6 parts, by asynchronous copies or TMA, each program
-beginning at another step or not, 225 to 249 us a layer instead of 227 (scaled_linear_layers.json); other tiles for gate
-and up there, of 64 to 256 rows, of 64 inputs, two to four programs a processor, and tokens as the left operand, 226 to
-274 us instead of 226 (linear_layers.json).
+On Hopper cards `bf16_small_hopper.py` computes 33 to 64 tokens without splits. A data file says where cuBLAS is as
+fast; it also takes other types, sizes and numbers of tokens. Batches that are padded to one size (16, 32 or 64 tokens)
+give a token the same result to the bit, whichever others are there, where cuBLAS does not compute them.
+
+A layer calls it four times in a decode step, and the logits once; `token_linear` is for single tokens and
+`linear_split_k` where outputs are few. Bytes floor: outputs * inputs * element size. On an H200 28672 x 4096 with 16
+tokens takes 56.4 us in bfloat16 (cuBLAS 57.1). Lab: docs/lab/2026-11-small-gemms-on-hopper.md.
 """
 
 # pyright: basic, reportArgumentType=false, reportCallIssue=false
@@ -45,7 +28,7 @@ from torch.nn import functional
 from ..norm.act_and_mul import act_and_mul_torch, act_and_mul_triton
 from ..norm.activations import GATED, gated_activation
 from ..runtime.device import shared_kib
-from ..runtime.launch import Launcher, arrivals, is_last, let_next_start, wait_for_previous
+from ..runtime.launch import Launcher, arrivals, is_last, launch_dependents, wait_for_previous
 from ..runtime.register import register
 from ..runtime.settings import nearest
 from ..runtime.triton import tl, triton
@@ -53,7 +36,7 @@ from .bf16_small_hopper import bf16_small_hopper, takes_tiles
 from .w8a8_gemm import padded_tokens
 
 MAX_TOKENS = 64
-"""More tokens than this are for the library: at 128 it was faster everywhere (benchmark/results/tune_linear.json)."""
+"""cuBLAS computes more tokens than this: at 128 it is faster everywhere (benchmark/results/tune_linear.json)."""
 
 
 @triton.jit(do_not_specialize=["tokens", "splits"])
@@ -68,34 +51,34 @@ def skinny_linear_kernel(
     outputs,
     stride_x_token,
     stride_weight_output,
-    stride_out_part,
+    stride_out_partial,
     stride_out_token,
     tokens,
     splits,
     ACTIVATION: tl.constexpr,  # key of GATED or None
-    IN_PARTS: tl.constexpr,  # whether `out` gets the sums of each part of the inputs
+    SPLIT_K_PARTIALS: tl.constexpr,  # whether `out` gets the partial of each split
     BLOCK_M: tl.constexpr,  # at least tokens
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """One program computes BLOCK_N outputs of all tokens, over one of `splits` parts of the inputs.
+    """One thread block computes BLOCK_N outputs of all tokens, over one of `splits` splits of the inputs.
 
-    The matrix is the left operand of the product, so that its rows fill the 64 that a matrix instruction takes, and
-    tokens the short side. The last program of a tile adds up its parts, in their order, unless they are left as they
-    are. With an activation half of the rows of a tile are gate and half are up.
+    The weight is the left operand, so that its rows fill the 64 that a matrix instruction takes and tokens are the
+    short side. The last thread block of a tile reduces its partials in their order, unless SPLIT_K_PARTIALS leaves
+    them to the next kernel. With an activation half of the rows of a tile are gate and half are up.
     """
     tile = tl.program_id(0)
     split = tl.program_id(1)
-    part = tl.cdiv(tl.cdiv(inputs, BLOCK_K), splits) * BLOCK_K
-    begin = split * part
-    end = tl.minimum(begin + part, inputs)
+    inputs_of_split = tl.cdiv(tl.cdiv(inputs, BLOCK_K), splits) * BLOCK_K
+    begin = split * inputs_of_split
+    end = tl.minimum(begin + inputs_of_split, inputs)
     local_rows = tl.arange(0, BLOCK_N)
     # Rows past the end read the last one, and are not stored.
     if ACTIVATION is None:
         weight_rows = tl.minimum(tile * BLOCK_N + local_rows, outputs - 1)
     else:
-        # Eight rows of gate, eight of up: a matrix instruction leaves both with the same threads.
+        # Eight rows of gate, eight of up: a matrix instruction leaves both in the same threads.
         pairs = tile * (BLOCK_N // 2) + local_rows // 16 * 8 + local_rows % 8
         weight_rows = tl.minimum(pairs, outputs // 2 - 1) + local_rows // 8 % 2 * (outputs // 2)
     members = tl.arange(0, BLOCK_M)
@@ -105,7 +88,7 @@ def skinny_linear_kernel(
     x_tile_ptr = x_ptr + members.to(tl.int64)[:, None] * stride_x_token + columns
 
     wait_for_previous(PDL)
-    # Otherwise the compiler may put a wait behind every matrix instruction.
+    # Without this the compiler may wait after every matrix instruction.
     tl.assume(begin < end)
     acc = tl.zeros([BLOCK_N, BLOCK_M], dtype=tl.float32)
     for _ in range(begin, end, BLOCK_K):
@@ -114,11 +97,11 @@ def skinny_linear_kernel(
         acc = tl.dot(weight, x.T, acc)
         weight_tile_ptr += BLOCK_K
         x_tile_ptr += BLOCK_K
-    # Not earlier: a kernel that has waited relies on all before the last product being finished.
-    let_next_start(PDL)
+    # Not earlier: the next kernel relies on all kernels before this one being finished.
+    launch_dependents(PDL)
 
-    if IN_PARTS:
-        out_ptr += split.to(tl.int64) * stride_out_part
+    if SPLIT_K_PARTIALS:
+        out_ptr += split.to(tl.int64) * stride_out_partial
     elif splits > 1:
         places = local_rows[:, None] * BLOCK_M + members[None, :]
         tile_ptr = partial_ptr + tile * BLOCK_N * BLOCK_M + places
@@ -153,7 +136,8 @@ def skinny_linear_triton(
 ) -> None:
     """Triton implementation. Raises ValueError for an unknown activation and for shapes that do not fit.
 
-    On one stream at a time: programs of all calls count their arrivals in one place. Run once before a capture.
+    It runs on one stream at a time, as thread blocks of all calls count their arrivals in one place, and once before a
+    capture.
     """
     tokens, inputs = x.shape
     outputs = weight.shape[0]
@@ -183,7 +167,9 @@ def launch(
     splits: int,
     activation: str | None = None,
 ) -> None:
-    """With so many parts of the inputs, none of them empty, which are added up unless `out` has room for each."""
+    """Launches the kernel with `splits` splits of the inputs, none of them empty. It reduces their partials unless
+    `out` has room for each.
+    """
     if (splits == 1 or out.dim() == 3) and takes_tiles(x, weight):
         bf16_small_hopper(x, weight, bias, out, splits, activation)
         return
@@ -191,28 +177,28 @@ def launch(
     outputs = weight.shape[0]
     block_m = padded_tokens(tokens)
     tiles = triton.cdiv(outputs, tile["BLOCK_N"])
-    in_parts = out.dim() == 3
-    summed = splits * tiles * tile["BLOCK_N"] * block_m if splits > 1 and not in_parts else 0
+    keeps_partials = out.dim() == 3
+    num_partials = splits * tiles * tile["BLOCK_N"] * block_m if splits > 1 and not keeps_partials else 0
     _launch(
         (tiles, splits),
-        (x, weight, bias, out, x.new_empty(summed, dtype=torch.float32), arrivals(x.device, tiles)),
-        (inputs, outputs, x.stride(0), weight.stride(0), out.stride(0) if in_parts else 0, out.stride(-2)),
+        (x, weight, bias, out, x.new_empty(num_partials, dtype=torch.float32), arrivals(x.device, tiles)),
+        (inputs, outputs, x.stride(0), weight.stride(0), out.stride(0) if keeps_partials else 0, out.stride(-2)),
         (tokens, splits),
         ACTIVATION=activation,
-        IN_PARTS=in_parts,
+        SPLIT_K_PARTIALS=keeps_partials,
         BLOCK_M=block_m,
         **tile,
     )
 
 
 def filled_splits(inputs: int, block_k: int, splits: int) -> int:
-    """How many parts are not empty where blocks of the inputs are divided into `splits`."""
+    """How many of `splits` splits of the blocks of the inputs are not empty."""
     blocks = -(-inputs // block_k)
     return -(-blocks // -(-blocks // splits))
 
 
 def reads(x: Tensor, weight: Tensor, out: Tensor, block_k: int) -> bool:
-    """Whether a kernel reads these tensors, whole 16 bytes at a time, and so many inputs."""
+    """Whether a kernel takes these tensors, in loads of 16 bytes, and this number of inputs."""
     rows_aligned = all(tensor.stride(0) % 8 == 0 and tensor.stride(1) == 1 for tensor in (x, weight))
     return (
         x.shape[0] <= MAX_TOKENS
@@ -239,7 +225,7 @@ def by_library(
     activation: str | None,
     act_and_mul: Callable[[Tensor, str, Tensor], None],
 ) -> None:
-    """The product by torch's library, with `act_and_mul` behind it where there is an activation."""
+    """The GEMM by cuBLAS, followed by `act_and_mul` where there is an activation."""
     if activation is not None:
         act_and_mul(functional.linear(x, weight, bias), activation, out)
     elif bias is None:

@@ -1,19 +1,20 @@
-"""Product of one token with a matrix, together with what stands before and behind it in a layer.
+"""GEMV of one token with its neighbours fused: RMSNorm as prologue, activation and residual addition as epilogue.
 
-    y = x, or with `norm`: x / sqrt(mean(x ** 2) + eps) * norm, which is left in `normalised`
+    y = x, or with `norm`: x / sqrt(mean(x ** 2) + eps) * norm, which is written to `normalised`
     out = y @ weight.T + bias
     out = activation(gate) * up, with `activation`, where gate and up are the halves of y @ weight.T + bias
     out = out before + that, with `adds`
 
-A layer of a small model waits for its kernels as long as for its bytes, so what can be part of a product is no kernel.
+A layer of a small model waits for its kernels as long as for its bytes, so fewer kernels make it faster.
 
 Layouts: `x`, `normalised` `[1, inputs]`, `out` `[1, outputs]` or, with `activation`, `[1, outputs / 2]`, `weight`
 `[outputs, inputs]`, unit stride in the last dimension, any stride between rows; `bias` `[outputs]` or None; `norm`
-`[inputs]`, which may be float32 beside 16 bits. One floating type otherwise. `normalised` is what `rms_norm` makes, to
-the bit; the product reads it before it is rounded, from the 16 bits of `x`. The rest is rounded as by `skinny_linear`,
-`act_and_mul` and `add_rms_norm` one after the other.
+`[inputs]`, which may be float32 beside 16 bits. One floating type otherwise. `normalised` is what `rms_norm` writes, to
+the bit; the GEMV reads the values before that rounding. The rest is rounded as `skinny_linear`, `act_and_mul` and
+`add_rms_norm` round one after the other. What `bf16_gemv.py` does not take goes through those operators.
 
-Called four times a layer in a step of one token, and for the logits. Bytes floor: outputs * inputs * element size.
+A layer calls it four times in a step of one token, and the logits once. Bytes floor: outputs * inputs * element size.
+Lab: docs/lab/2026-11-single-token-decode.md.
 """
 
 # pyright: basic, reportArgumentType=false
@@ -43,9 +44,9 @@ def token_linear_triton(
     normalised: Tensor | None = None,
     adds: bool = False,
 ) -> None:
-    """Triton implementation. What the kernel does not take goes to the library, in several operators."""
+    """Triton implementation. What the kernel does not take goes to several operators and cuBLAS."""
     if not reads(x, weight, out, 8):
-        _apart(x, weight, bias, out, activation, norm, eps, normalised, adds, rms_norm_triton, act_and_mul_triton)
+        _unfused(x, weight, bias, out, activation, norm, eps, normalised, adds, rms_norm_triton, act_and_mul_triton)
         return
     if norm is not None and normalised is not None and x.shape[1] > LONGEST:
         rms_norm_triton(x, norm, eps, normalised)
@@ -54,8 +55,8 @@ def token_linear_triton(
 
 
 def send_linear(x: Tensor, weight: Tensor, bias: Tensor | None, exchange: Exchange) -> bool:
-    """The product of one token, [1, outputs], into memory of all ranks, from where `allreduce_add_norm_receive` is to
-    take the sum. False for what the kernel does not take; nothing has happened then. Triton alone computes it.
+    """Sends the GEMV of one token, [1, outputs], to the memory of all ranks, where `allreduce_add_norm_receive` is to
+    reduce it. False, with nothing done, for what the kernel does not take. There is no torch implementation.
     """
     row = triton.next_power_of_2(exchange.world_size) * triton.next_power_of_2(weight.shape[0])
     if x.shape[0] != 1 or not reads(x, weight, x, 8) or row > MOST_VALUES:
@@ -76,10 +77,10 @@ def token_linear_torch(
     adds: bool = False,
 ) -> None:
     """Torch implementation: the CPU path and the reference of the tests."""
-    _apart(x, weight, bias, out, activation, norm, eps, normalised, adds, rms_norm_torch, act_and_mul_torch)
+    _unfused(x, weight, bias, out, activation, norm, eps, normalised, adds, rms_norm_torch, act_and_mul_torch)
 
 
-def _apart(
+def _unfused(
     x: Tensor,
     weight: Tensor,
     bias: Tensor | None,
@@ -92,14 +93,14 @@ def _apart(
     rms_norm: Callable[[Tensor, Tensor, float, Tensor], None],
     act_and_mul: Callable[[Tensor, str, Tensor], None],
 ) -> None:
-    """One operator after the other."""
+    """One operator after another."""
     if norm is not None and normalised is not None:
         rms_norm(x, norm, eps, normalised)
         x = normalised
-    part = torch.empty_like(out) if adds else out
-    by_library(x, weight, bias, part, activation, act_and_mul)
+    result = torch.empty_like(out) if adds else out
+    by_library(x, weight, bias, result, activation, act_and_mul)
     if adds:
-        out.add_(part)
+        out.add_(result)
 
 
 token_linear = register(token_linear_torch, mutates=("out", "normalised"), triton=token_linear_triton)

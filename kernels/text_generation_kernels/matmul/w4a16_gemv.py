@@ -1,40 +1,34 @@
-"""Products of a single token with 4-bit codes in groups of 128, where reading the codes is all that counts.
+"""W4A16 GEMV of one token with 4-bit codes in groups of 128, in integer arithmetic.
 
-As in `bf16_gemv.py`, a program has whole rows of codes in registers, which it asks for before it waits for the
-kernels before. A copy of the same bytes leaves time for 3.4 instructions for each code, and the multiplication of
-floats alone takes 3: one to take the code out of its word, one to make it a float32, one to multiply and add. So codes
-stay integers, and one instruction (`dp4a`) multiplies four of them by four bytes and adds up.
+The formula and layouts are those of `weight_only_linear`, which calls it where no table looks codes up. As in
+`bf16_gemv.py` a thread block keeps whole rows of codes in registers and prefetches them before `griddepcontrol.wait`.
+
+A copy of the same bytes leaves time for 3.4 instructions for each code, and float arithmetic alone takes 3: one to
+extract the code, one to convert it, one to multiply and add. So codes stay integers, and one instruction (`dp4a`)
+multiplies four of them by four bytes and adds up: 2.8 instructions for each code in all.
 
 The inputs become integers of 16 bits, two bytes each. The eight inputs of a word (`group_quantisation.py`) share an
-exponent, that of the largest of them, so what is lost is at most 2 ** -15 of that one: bfloat16 keeps 8 bits of each
-input, so nothing is lost of those above 1/128 of the largest. Sums of a word are below 2 ** 22 and exact; put into the
-last bits of 1.5 * 2 ** 23 they are a float32 without a conversion. That is 2.8 instructions for each code in all, of
-which products are a half.
+exponent, that of the largest of them, so the error is at most 2 ** -15 of that one: bfloat16 keeps 8 bits of each
+input, so nothing is lost of those above 1/128 of the largest. Sums of a word are below 2 ** 22 and exact; in the last
+bits of 1.5 * 2 ** 23 they are a float32 without a conversion.
 
-Measured on one H200 with groups of 128 and no zeros, a layer's products with the norms between them, microseconds: 40.8
-for 8B where the kernel for several tokens and `act_and_mul` take 52.7, and the bytes 26.7; 129.3 for 70B instead of
-137.4. A step of one stream of 8B takes 1.88 ms instead of 2.17. Alone, behind a norm (1.3 to 2), of 8B: 6144 x 4096 6.3
-(9.0), 4096 x 4096 5.2 (7.9), 28672 x 4096 20.4 (23.1), which is 3.2 TB/s without the norm, 76 % of a copy; 4096 x 14336
-12.6 (14.5).
-Tried and left out: long rows in steps that are not a loop, for which registers run short (1 us more a layer of 8B, 6
-to 35 of 70B); asking for the next step while one is multiplied (1.3 us); fewer outputs of a program, which make
-integers of the inputs more often (1 to 2 us).
-See benchmark/results/single-token-codes.json.
+Bytes floor: outputs * inputs / 2, and the scales. On an H200 28672 x 4096 takes 20.4 us after a norm.
+Lab: docs/lab/2026-11-w4a16-small-batches.md.
 """
 
 # pyright: basic, reportArgumentType=false, reportCallIssue=false, reportGeneralTypeIssues=false
 import torch
 from torch import Tensor
 
-from ..runtime.launch import Launcher, let_next_start, wait_for_previous
+from ..runtime.launch import Launcher, launch_dependents, wait_for_previous
 from ..runtime.triton import tl, triton
 from .group_quantisation import BLOCK
 from .rows import store_outputs, weight_rows_of
 
 _WORDS = tl.constexpr(BLOCK // 8)
-"""Of a block of inputs."""
+"""Words of a block of inputs."""
 _LONGEST_WHOLE = 1024
-"""Words of rows that are asked for whole; of longer ones a part at a time."""
+"""The most words of rows that are prefetched whole; longer ones are loaded in steps."""
 _SHIFT = tl.constexpr(12582912.0)
 _SHIFT_BITS = tl.constexpr(0x4B400000)
 # A word's planes 0 and 2 are the low halves of its bytes, 1 and 3 the high ones.
@@ -61,7 +55,7 @@ def _plain_dot(left, right, SIGNED: tl.constexpr):
 
 @triton.jit
 def _dots(words, even_high, odd_high, even_low, odd_low, start, PLAIN: tl.constexpr):
-    """`start` plus the sums of products of each word's codes and inputs."""
+    """`start` plus the dot products of each word's codes and inputs."""
     if PLAIN:
         odd = words >> 4
         high = _plain_dot(even_high, words, True) + _plain_dot(odd_high, odd, True)
@@ -111,7 +105,7 @@ def _largest(first, second):
 
 @triton.jit
 def _integers(first, second, inverse):
-    """Rounded products with a power of two, below 2 ** 15."""
+    """The inputs times a power of two (`inverse`), rounded, below 2 ** 15."""
     first = (first * inverse + _SHIFT).to(tl.int32, bitcast=True) - _SHIFT_BITS
     second = (second * inverse + _SHIFT).to(tl.int32, bitcast=True) - _SHIFT_BITS
     return first, second
@@ -148,7 +142,7 @@ def _inputs(x_ptr, left, BLOCK_W: tl.constexpr, FP16: tl.constexpr, PLAIN: tl.co
 
 
 @triton.jit
-def _products(read, x_ptr, left, ZEROS: tl.constexpr, FP16: tl.constexpr, PLAIN: tl.constexpr):
+def _partial_dots(read, x_ptr, left, ZEROS: tl.constexpr, FP16: tl.constexpr, PLAIN: tl.constexpr):
     """[BLOCK_N, BLOCK_W / 4] float32: sums over what one thread has, of what `_read` returned."""
     words = read[0]
     scales = read[1]
@@ -156,7 +150,7 @@ def _products(read, x_ptr, left, ZEROS: tl.constexpr, FP16: tl.constexpr, PLAIN:
     BLOCK_W: tl.constexpr = words.shape[1]
     BLOCKS: tl.constexpr = BLOCK_W // _WORDS
     even_high, odd_high, even_low, odd_low, total, unit = _inputs(x_ptr, left, BLOCK_W, FP16, PLAIN)
-    # Zeros that are not given are 8.
+    # A zero that is not given is 8.
     start = (total * 0 if ZEROS else total * -8) + _SHIFT_BITS
     sums = _dots(
         words, even_high[None, :], odd_high[None, :], even_low[None, :], odd_low[None, :], start[None, :], PLAIN
@@ -175,8 +169,8 @@ def _products(read, x_ptr, left, ZEROS: tl.constexpr, FP16: tl.constexpr, PLAIN:
 
 @triton.jit
 def _read(packed_ptrs, scales_ptr, zeros_ptr, columns, places, words, outputs, step, MASK: tl.constexpr):
-    """Words of one step, which nobody reads again before they leave the cache, their scales, and their zeros. Past the
-    end words are 0, and so are their inputs.
+    """Words of one step, which no other thread block reads, with their scales and zeros. Past the end words and their
+    inputs are 0.
     """
     begin = step * columns.shape[0]
     places += begin // _WORDS * outputs * 2
@@ -206,14 +200,14 @@ def w4a16_gemv_kernel(
     stride_packed_output,
     ACTIVATION: tl.constexpr,  # key of GATED, or None
     FP16: tl.constexpr,  # whether x is float16, else bfloat16
-    PLAIN: tl.constexpr,  # no inline instructions
+    PLAIN: tl.constexpr,  # no inline PTX
     BLOCK_N: tl.constexpr,
     BLOCK_W: tl.constexpr,  # a multiple of the words of a block
     STEPS: tl.constexpr,  # of BLOCK_W words
-    MASK: tl.constexpr,  # whether the last step has words that are not there
+    MASK: tl.constexpr,  # whether BLOCK_W does not divide `words`
     PDL: tl.constexpr,
 ):
-    """One program computes BLOCK_N outputs."""
+    """One thread block computes BLOCK_N outputs."""
     program = tl.program_id(0)
     rows = weight_rows_of(program, outputs, BLOCK_N, ACTIVATION is not None)
     columns = tl.arange(0, BLOCK_W)
@@ -222,13 +216,13 @@ def w4a16_gemv_kernel(
     places = (blocks * outputs + rows[:, None, None]) * 2 + tl.arange(0, 2)[None, None, :]
     codes = _read(packed_ptrs, scales_ptr, zeros_ptr, columns, places, words, outputs, 0, MASK and STEPS == 1)
     wait_for_previous(PDL)
-    let_next_start(PDL)
+    launch_dependents(PDL)
 
     ZEROS: tl.constexpr = zeros_ptr is not None
-    acc = _products(codes, x_ptr, words * 4, ZEROS, FP16, PLAIN)
+    acc = _partial_dots(codes, x_ptr, words * 4, ZEROS, FP16, PLAIN)
     for step in range(1, STEPS):
         following = _read(packed_ptrs, scales_ptr, zeros_ptr, columns, places, words, outputs, step, MASK)
-        acc += _products(following, x_ptr + step * BLOCK_W * 4, (words - step * BLOCK_W) * 4, ZEROS, FP16, PLAIN)
+        acc += _partial_dots(following, x_ptr + step * BLOCK_W * 4, (words - step * BLOCK_W) * 4, ZEROS, FP16, PLAIN)
 
     store_outputs(tl.sum(acc, axis=1), bias_ptr, rows, out_ptr, program, outputs, ACTIVATION, BLOCK_N)
 
@@ -237,13 +231,13 @@ _launch = Launcher(w4a16_gemv_kernel)
 
 
 def takes_gemv(x: Tensor, packed: Tensor, scales: Tensor, table: Tensor | None) -> bool:
-    """Whether the kernel reads these tensors, of which `weight_only_gemm` reads more."""
+    """Whether the kernel takes these tensors, of those that `weight_only_gemm` takes."""
     of_128 = packed.dtype == torch.int32 and scales.dim() == 3 and scales.shape[2] == 2
     aligned = x.shape[1] % BLOCK == 0 and packed.stride(0) % 4 == 0 and x.storage_offset() % 2 == 0
     return of_128 and aligned and table is None
 
 
-def groups_blocks(words: int) -> dict[str, int]:
+def w4a16_blocks(words: int) -> dict[str, int]:
     """Launch settings of `w4a16_gemv`."""
     if words > _LONGEST_WHOLE:
         return {"BLOCK_N": 16, "BLOCK_W": 512, "num_warps": 8}
@@ -260,9 +254,9 @@ def w4a16_gemv(
     out: Tensor,
     activation: str | None,
 ) -> None:
-    """Launches the product of one token: shapes as of `weight_only_linear`; `takes_gemv` has said yes."""
+    """Launches the GEMV: shapes as of `weight_only_linear`; `takes_gemv` has said yes."""
     outputs, words = packed.shape
-    config = groups_blocks(words)
+    config = w4a16_blocks(words)
     _launch(
         (triton.cdiv(outputs, config["BLOCK_N"]),),
         (x[0].view(torch.int32), packed, scales, zeros, bias, out),

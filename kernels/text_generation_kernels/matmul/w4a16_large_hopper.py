@@ -1,15 +1,17 @@
-"""The kernel behind `weight_only_linear` for many tokens on Hopper cards (compute capability 9.0), codes of 4 bits.
+"""W4A16 GEMM for more than 128 tokens on Hopper (compute capability 9.0; Gluon).
 
-A program computes 128 outputs of up to 256 tokens, so codes become weights few times. Weights go from registers into
-the matrix units: while those multiply 32 inputs, the next codes are converted. Tokens come through a ring of tiles in
-shared memory. As in `weight_only_gemm.py` the inputs may be divided among programs.
+The formula and layouts are those of `weight_only_linear`, which calls it where a data file says so. A thread block
+computes 128 outputs of up to 256 tokens, so that codes are dequantised few times. Weights go from registers into the
+tensor cores: while those multiply 32 inputs, the next codes are dequantised. Tokens come through a ring of tiles in
+shared memory. As in `weight_only_gemm.py` the inputs may be split.
 
-Tokens that a tile has beyond those of the batch are zeros: while they were copies of the last one, 28672 x 4096 took
-224 us with 129 tokens and 367 with 257, which take 96 and 176 (tune_grouped_many.json): 2 to 3 and 15 us less than
-with two tiles for each stage, for Triton puts a barrier of all threads in front of copies into a second one.
+Tokens of a tile beyond the batch are zeros: copies of the last token would be read by all thread blocks. A stage is one
+tile, as Triton puts a barrier of all threads before copies into a second one.
 
-Written in Gluon, because Triton waits for each product whose left operand it has made in registers. Triton's
-interpreter cannot run it: the tests compare it on a device.
+It is in Gluon because Triton waits for each matrix instruction whose left operand it has made in registers. Triton's
+interpreter cannot run it; the tests compare it on a device.
+Bytes floor: outputs * inputs / 2, and the scales. On an H200 28672 x 4096 with 257 tokens takes 176 us.
+Lab: docs/lab/2026-11-w4a16-small-batches.md.
 """
 
 # pyright: basic, reportArgumentType=false, reportAssignmentType=false, reportCallIssue=false
@@ -77,7 +79,7 @@ def _of_groups(scales_ptr, zeros_ptr, places, GROUPS: gl.constexpr, DTYPE: gl.co
 
 @gluon.jit
 def _copy(x_ptr, offsets, here, tiles, stage):
-    """64 inputs into the tile of a stage; zeros for tokens that are not `here`."""
+    """Starts the copy of 64 inputs into the tile of a stage; zeros for tokens that are not `here`."""
     hopper.async_copy.async_copy_global_to_shared(tiles.index(stage), x_ptr + offsets, mask=here)
 
 
@@ -104,7 +106,7 @@ def w4a16_large_hopper_kernel(
     STAGES: gl.constexpr,  # tiles of 64 inputs in shared memory
     PDL: gl.constexpr,
 ):
-    """One program computes BLOCK_N outputs of BLOCK_M tokens, over one of `splits` parts of the inputs."""
+    """One thread block computes BLOCK_N outputs of BLOCK_M tokens, over one of `splits` splits of the inputs."""
     DTYPE: gl.constexpr = x_ptr.dtype.element_ty
     ZEROS: gl.constexpr = zeros_ptr is not None
     WARPS: gl.constexpr = gl.num_warps()
@@ -112,9 +114,9 @@ def w4a16_large_hopper_kernel(
     operand: gl.constexpr = gl.DotOperandLayout(0, sums, 2)
     copied: gl.constexpr = gl.BlockedLayout([1, 8], [8, 4], [WARPS, 1], [1, 0])
     blocks = inputs // 256
-    part = (blocks + splits - 1) // splits
-    begin = gl.program_id(2) * part
-    end = gl.minimum(begin + part, blocks)
+    blocks_of_split = (blocks + splits - 1) // splits
+    begin = gl.program_id(2) * blocks_of_split
+    end = gl.minimum(begin + blocks_of_split, blocks)
     # Rows past the end read the last one, and are not stored.
     rows = gl.minimum(gl.program_id(1) * BLOCK_N + gl.arange(0, BLOCK_N, gl.SliceLayout(1, operand)), outputs - 1)
     row_ptrs = packed_ptr + (rows.to(gl.int64) * stride_packed_output)[:, None]
@@ -126,7 +128,7 @@ def w4a16_large_hopper_kernel(
     x_ptr += first_token.to(gl.int64) * stride_x_token
     offsets = (members * stride_x_token)[:, None] + gl.arange(0, 64, gl.SliceLayout(0, copied))[None, :]
     tiles = gl.allocate_shared_memory(DTYPE, [STAGES, BLOCK_M, 64], gl.NVMMASharedLayout(64, 16, 2))
-    # A part may be empty.
+    # A split may be empty.
     following = gl.minimum(begin, blocks - 1)
     words = gl.load(word_ptrs + following * 32)
     values = _of_groups(scales_ptr, zeros_ptr, places + following * outputs * GROUPS, GROUPS, DTYPE)
@@ -146,8 +148,8 @@ def w4a16_large_hopper_kernel(
         next_values = _of_groups(scales_ptr, zeros_ptr, places + following * outputs * GROUPS, GROUPS, DTYPE)
         for quarter in gl.static_range(4):
             first = _weights(words, values, 2 * quarter, GROUPS, ZEROS, DTYPE)
-            # The copies of all threads have come, and all products but the last are through in all warps: their
-            # tiles are free.
+            # The copies of all threads have arrived, and all matrix instructions but the last are finished in all
+            # warps: their tiles are free.
             hopper.async_copy.wait_group(STAGES - 3)
             gl.thread_barrier()
             hopper.fence_async_shared()
@@ -160,13 +162,13 @@ def w4a16_large_hopper_kernel(
                 _copy(x_ptr + block * 256 + (quarter + STAGES - 2) * 64, offsets, here, tiles, free)
             hopper.async_copy.commit_group()
             stage = gl.where(stage + 1 == STAGES, 0, stage + 1)
-            # Registers of the product that still runs stay as they are.
+            # Registers of the matrix instruction that still runs stay as they are.
             acc, first, held = hopper.warpgroup_mma_wait(1, deps=[token, first, held])
             held = second
         words = next_words
         values = next_values
     acc, held = hopper.warpgroup_mma_wait(0, deps=[acc, held])
-    # Not earlier: a kernel that has waited relies on all before the last product being finished.
+    # Not earlier: the next kernel relies on all kernels before this one being finished.
     if PDL:
         cuda.gdc_launch_dependents()
     hopper.async_copy.wait_group(0)
@@ -201,8 +203,8 @@ _launch = Launcher(w4a16_large_hopper_kernel)
 
 
 def takes_large(x: Tensor, packed: Tensor, scales: Tensor, table: Tensor | None) -> bool:
-    """Whether `w4a16_large_hopper` computes this, and, of groups of 128, `w4a16_small_hopper`. Tokens that are copied
-    begin at multiples of 16 bytes.
+    """Whether `w4a16_large_hopper` takes these tensors, and, with groups of 128, `w4a16_small_hopper`. Tokens begin at
+    multiples of 16 bytes.
     """
     return (
         is_hopper(x.device)
@@ -225,7 +227,8 @@ def w4a16_large_hopper(
 ) -> None:
     """Launches the kernel: shapes as of `weight_only_linear`, `points` are its zeros; `takes_large` has said yes.
 
-    On one stream at a time: programs of all calls count their arrivals in one place. Run once before a capture.
+    It runs on one stream at a time, as thread blocks of all calls count their arrivals in one place, and once before a
+    capture.
     """
     tokens, inputs = x.shape
     outputs = packed.shape[0]

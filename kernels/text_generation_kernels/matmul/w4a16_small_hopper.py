@@ -1,27 +1,16 @@
-"""The kernel behind `weight_only_linear` for 9 to 32 tokens on Hopper cards (compute capability 9.0), where the outputs
-are many: codes of 4 bits in groups of 128.
+"""W4A16 GEMM for 9 to 32 tokens and many outputs on Hopper (compute capability 9.0; Gluon), with groups of 128.
 
-It is that of `weight_only_gemm.py` but for how codes come. They go through a ring of tiles in shared memory by
-asynchronous copies, so those of all but one tile are asked for before the operators in front are waited for, without
-registers; and the next kernel may start as soon as this one has waited.
+The formula and layouts are those of `weight_only_linear`, which calls it where a data file says so. Codes go through a
+ring of tiles in shared memory by asynchronous copies: those of all tiles but one are prefetched before
+`griddepcontrol.wait`, without registers, and dependents launch as soon as this kernel has waited.
 
-Measured on an H200 beside that of `weight_only_gemm.py`, in turns: 28672 x 4096 with 9 / 12 / 16 / 20 / 32 tokens takes
-22.7 / 22.9 / 23.2 / 26.2 / 26.9 us instead of 24.2 / 24.2 / 24.5 / 29.6 / 30.1, with a norm in front 24.1 / 24.4 / 24.7
-/ 27.7 / 28.6 instead of 25.4 / 25.6 / 25.6 / 31.1 / 31.6; with 32 tokens 57344 x 8192 107.6 instead of 121.0, 28672 x
-8192 51.9 instead of 57.5. With 16 tokens these take 88.3 and 44.5 where the other takes 87.3 and 44.3.
+All tokens of a block lie in one tile, because copies into several have a barrier of all threads before each. Up to 16
+tokens the next block's copies start before the matrix instructions of a block, with more after them.
 
-All tokens of a block lie in one tile, because copies into several have a barrier of all threads in front of each: with
-eight tiles 9 / 12 / 16 tokens took 23.8 us. With up to 16 tokens a block is asked for before the products of another
-(behind them 24.4 us instead of 23.2), with more behind them (28672 x 8192 with 32 tokens 51.1 us, before them 53.1).
-
-With 16 tokens of 28672 x 4096 the products alone, whose weights are not made and come from the cache, take 17.3 us. A
-form of which three programs fit on a processor took 31 us, because they are not spread evenly. Tried and left out, with
-16 tokens: instructions of single warps (24.1 to 26.7 us), 256 outputs a program (26.7 to 29.7), 112 of 128 that spread
-evenly (23.4 to 25.6), a start of the next kernel that is not early (24.7 to 25.5), codes asked for in the L2 cache
-(25.9 to 27.5). 64 tokens take 46.8 us instead of 41.9 (all in tune_grouped_few.json).
-
-Written in Gluon, because Triton waits for each product whose left operand it has made in registers. Triton's
-interpreter cannot run it: the tests compare it on a device.
+It is in Gluon because Triton waits for each matrix instruction whose left operand it has made in registers. Triton's
+interpreter cannot run it; the tests compare it on a device.
+Bytes floor: outputs * inputs / 2, and the scales. On an H200 28672 x 4096 with 16 tokens takes 23.2 us; its matrix
+instructions alone take 17.3. Lab: docs/lab/2026-11-w4a16-small-batches.md.
 """
 
 # pyright: basic, reportArgumentType=false, reportAssignmentType=false, reportCallIssue=false
@@ -57,13 +46,13 @@ def _copy_words(word_ptrs, word_tiles, stage, block):
 
 @gluon.jit
 def _copy_tokens(x_ptrs, here, x_tiles, stage, block):
-    """The inputs of a block. Tokens past the end are zeros: to read one of them many times is slow."""
+    """Starts the copy of a block's inputs. Tokens past the end are zeros: many reads of one token are slow."""
     hopper.async_copy.async_copy_global_to_shared(x_tiles.index(stage), x_ptrs + block * 256, mask=here)
 
 
 @gluon.jit
 def _copy(is_copied, word_ptrs, word_tiles, x_ptrs, here, x_tiles, stage, block):
-    """A block where there is one more."""
+    """Starts the copies of a block, where there is one more."""
     if is_copied:
         _copy_words(word_ptrs, word_tiles, stage, block)
         _copy_tokens(x_ptrs, here, x_tiles, stage, block)
@@ -85,26 +74,26 @@ def _weights(words, values, PLANE: gl.constexpr, ZEROS: gl.constexpr, DTYPE: gl.
 
 @gluon.jit
 def _add_block(acc, words, x_tile, values, ZEROS: gl.constexpr, DTYPE: gl.constexpr):
-    """`acc` plus the products of 256 inputs. While one plane is multiplied, the next one's weights are made."""
+    """`acc` plus the matmul over 256 inputs. While one plane is multiplied, the next one is dequantised."""
     zeros = gl.zeros_like(acc)
     first = zeros
     sums = zeros
     made = ()
     for PLANE in gl.static_range(8):
         made += (_weights(words, values, PLANE, ZEROS, DTYPE),)
-        # All but the last product are through. Registers of weights stay as they are until theirs is.
+        # All matrix instructions but the last are finished. Registers of weights stay until theirs is.
         if PLANE == 5:
             first, _, _ = hopper.warpgroup_mma_wait(1, deps=[first, made[2], made[3]])
             acc += first * values[0].to(gl.float32)[:, None]
         elif PLANE >= 2 and PLANE != 4:
             sums, _, _ = hopper.warpgroup_mma_wait(1, deps=[sums, made[PLANE - 2], made[PLANE - 1]])
-        x_part = x_tile.slice(PLANE * 32, 32, 1).permute((1, 0))
+        x_slice = x_tile.slice(PLANE * 32, 32, 1).permute((1, 0))
         if PLANE % 4 == 0:
             if PLANE == 4:
                 first = sums
-            sums = hopper.warpgroup_mma(made[PLANE], x_part, zeros, use_acc=False, is_async=True)
+            sums = hopper.warpgroup_mma(made[PLANE], x_slice, zeros, use_acc=False, is_async=True)
         else:
-            sums = hopper.warpgroup_mma(made[PLANE], x_part, sums, is_async=True)
+            sums = hopper.warpgroup_mma(made[PLANE], x_slice, sums, is_async=True)
     sums, _, _ = hopper.warpgroup_mma_wait(0, deps=[sums, made[6], made[7]])
     return acc + sums * values[1].to(gl.float32)[:, None]
 
@@ -128,11 +117,11 @@ def w4a16_small_hopper_kernel(
     STAGES: gl.constexpr,  # blocks of 256 inputs in shared memory
     PDL: gl.constexpr,
 ):
-    """One program computes BLOCK_N outputs of all tokens."""
+    """One thread block computes BLOCK_N outputs of all tokens."""
     DTYPE: gl.constexpr = x_ptr.dtype.element_ty
     WARPS: gl.constexpr = gl.num_warps()
-    # Whether a block is asked for behind the products of another, or before them.
-    COPY_BEHIND: gl.constexpr = BLOCK_M > 16
+    # Whether a block's copies start after the matrix instructions of another, or before them.
+    COPY_LATE: gl.constexpr = BLOCK_M > 16
     sums: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [WARPS, 1], [16, BLOCK_M, 16])
     operand: gl.constexpr = gl.DotOperandLayout(0, sums, 2)
     words_copied: gl.constexpr = gl.BlockedLayout([1, 4], [4, 8], [WARPS, 1], [1, 0])
@@ -152,7 +141,7 @@ def w4a16_small_hopper_kernel(
     x_tiles = gl.allocate_shared_memory(DTYPE, [STAGES, BLOCK_M, 256], gl.NVMMASharedLayout(64, 16, 2))
     sum_rows = gl.minimum(first_row + gl.arange(0, BLOCK_N, gl.SliceLayout(1, sums)), outputs - 1)
     operand_rows = gl.minimum(first_row + gl.arange(0, BLOCK_N, gl.SliceLayout(1, operand)), outputs - 1)
-    # Programs begin at different blocks, or all would read the same part of x at the same time from the L2 cache.
+    # Thread blocks begin at different blocks, or all would read the same inputs at the same time from the L2 cache.
     block = gl.program_id(0) % blocks
     values = _of_groups(scales_ptr, zeros_ptr, sum_rows, operand_rows, block, outputs)
     later = block
@@ -162,7 +151,7 @@ def w4a16_small_hopper_kernel(
 
     if PDL:
         cuda.gdc_wait()
-        # All before this kernel are finished, on which one that has waited relies.
+        # All kernels before this one are finished, on which the next kernel relies.
         cuda.gdc_launch_dependents()
     later = block
     for ahead in gl.static_range(STAGES - 1):
@@ -173,18 +162,18 @@ def w4a16_small_hopper_kernel(
     stage = 0
     for number in range(0, blocks):
         hopper.async_copy.wait_group(STAGES - 2)
-        # The copies of all threads have come, and the products of the block before are through in all warps.
+        # The copies of all threads have arrived, and the previous block is finished in all warps.
         gl.thread_barrier()
         hopper.fence_async_shared()
         words = word_tiles.index(stage).load(operand)
         is_copied = number + STAGES - 1 < blocks
         free = gl.where(stage == 0, STAGES - 1, stage - 1)
-        if not COPY_BEHIND:
+        if not COPY_LATE:
             _copy(is_copied, word_ptrs, word_tiles, x_ptrs, here, x_tiles, free, later)
         block = gl.where(block + 1 == blocks, 0, block + 1)
         following = _of_groups(scales_ptr, zeros_ptr, sum_rows, operand_rows, block, outputs)
         acc = _add_block(acc, words, x_tiles.index(stage), values, zeros_ptr is not None, DTYPE)
-        if COPY_BEHIND:
+        if COPY_LATE:
             _copy(is_copied, word_ptrs, word_tiles, x_ptrs, here, x_tiles, free, later)
         later = gl.where(later + 1 == blocks, 0, later + 1)
         values = following
@@ -208,7 +197,7 @@ _launch = Launcher(w4a16_small_hopper_kernel)
 def small_settings(
     x: Tensor, packed: Tensor, scales: Tensor, table: Tensor | None, tokens: int
 ) -> Mapping[str, int] | None:
-    """Launch settings of `w4a16_small_hopper` for about so many tokens, None where it cannot compute this or is not
+    """Launch settings of `w4a16_small_hopper` for about `tokens` tokens, None where it cannot compute this or is not
     faster.
     """
     if not takes_large(x, packed, scales, table) or scales.shape[2] != _GROUPS.value:
@@ -236,7 +225,7 @@ def w4a16_small_hopper(
         (x, packed, scales, points, bias, out),
         (inputs, outputs, x.stride(0), packed.stride(0), out.stride(0)),
         (tokens,),
-        most_programs=config.get("PROGRAMS", 0),
+        max_blocks_per_sm=config.get("PROGRAMS", 0),
         BLOCK_M=config["BLOCK_M"],
         BLOCK_N=config["BLOCK_N"],
         STAGES=config["num_stages"],

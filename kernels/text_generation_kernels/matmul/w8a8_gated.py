@@ -1,18 +1,17 @@
-"""First product of a gated feed-forward network with 8 bits, its activation, and the 8-bit form of the result.
+"""W8A8 GEMM of gate and up, with the gated activation as epilogue and the quantisation of its result.
 
     out = activation(gate) * up, where gate and up are the halves of (x8 * x_scale) @ (weight8 * weight_scale).T + bias
 
-Layouts: `x8`, `x_scale`, `weight8`, `weight_scale`, `bias` as of `w8a8_linear`, gate rows of the matrix first; `out`
-`[tokens, outputs / 2]`. `out8`, `out_scale`, `group`, `static`, `bound`: as of `act_and_mul`. The activations are those
-of `act_and_mul`, whose result behind `w8a8_linear` is the same to the bit where the sums are.
+Layouts: `x8`, `x_scale`, `weight8`, `weight_scale`, `bias` as of `w8a8_linear`, gate rows of the weight first; `out`
+`[tokens, outputs / 2]`. `out8`, `out_scale`, `group`, `static`, `bound`: as of `act_and_mul`, whose activations these
+are; the result is the same to the bit where the sums are. ValueError for an unknown activation and for shapes that do
+not fit.
 
-For 2 to 64 tokens with a scale for each token and each row of the matrix, the product computes the activation, and
-measures the largest values on the way, so that what makes codes of them needs not see all of a token at once: one small
-kernel less, which reads half as much. All else is `w8a8_linear` and `act_and_mul`.
-Bytes floor: outputs * inputs.
-Measured on an H200: a layer of an 8B with 64 tokens takes 77.9 us instead of 79.5, with 16 70.6 instead of 73.2; with
-`w8a8_split_k` 74.5 instead of 80.2, 64.8 instead of 74.4; two programs a processor take 1.1 us less with 64
-(scaled_linear_layers.json).
+For 2 to 64 tokens with a scale for each token and each weight row the GEMM applies the activation and measures the
+largest value of each tile. So `quantise_rows` need not see all of a token at once, and reads half as much as
+`act_and_mul` does. Otherwise `w8a8_linear` and `act_and_mul` compute it.
+
+A layer calls it once. Bytes floor: outputs * inputs. Lab: docs/lab/2026-11-w8a8-small-batches.md.
 """
 
 # pyright: basic, reportArgumentType=false
@@ -22,10 +21,10 @@ from torch import Tensor
 from ..norm.act_and_mul import act_and_mul_torch, act_and_mul_triton
 from ..norm.activations import GATED
 from ..norm.quantise_rows import quantise_rows_triton
-from ..runtime.launch import rehearsing
+from ..runtime.launch import compiling_only
 from ..runtime.register import register
 from .w8a8_linear import w8a8_linear_torch, w8a8_linear_triton
-from .w8a8_small import takes_small, way_of
+from .w8a8_small import kernel_for, takes_small
 
 
 def w8a8_gated_triton(
@@ -47,12 +46,12 @@ def w8a8_gated_triton(
     if activation not in GATED:
         raise ValueError(f"w8a8_gated: unknown activation {activation!r}, use one of {', '.join(GATED)}")
     if out8 is not None and out_scale is not None and takes_small(x8, x_scale, weight_scale):
-        product, config = way_of(x8, x_scale, weight8, weight_scale, True)
+        gemm, config = kernel_for(x8, x_scale, weight8, weight_scale, True)
         largest = x_scale.new_empty(tokens, -(-outputs // config["BLOCK_N"]))
-        product(x8, x_scale, weight8, weight_scale, bias, out, config, activation, largest)
+        gemm(x8, x_scale, weight8, weight_scale, bias, out, config, activation, largest)
         quantise_rows_triton(out, out8, out_scale, group, static, bound, largest)
-        if not rehearsing():
-            # A rehearsal does not meet every number of tokens.
+        if not compiling_only():
+            # The compile dry run does not see every number of tokens.
             return
     gate_up = out.new_empty(tokens, outputs)
     w8a8_linear_triton(x8, x_scale, weight8, weight_scale, bias, gate_up)
@@ -74,9 +73,9 @@ def w8a8_gated_torch(
     bound: float = 0.0,
 ) -> None:
     """Torch implementation: the CPU path and the reference of the tests."""
-    product = torch.empty(len(x8), len(weight8), dtype=out.dtype, device=out.device)
-    w8a8_linear_torch(x8, x_scale, weight8, weight_scale, bias, product)
-    act_and_mul_torch(product, activation, out, out8, out_scale, group, static, bound)
+    gemm = torch.empty(len(x8), len(weight8), dtype=out.dtype, device=out.device)
+    w8a8_linear_torch(x8, x_scale, weight8, weight_scale, bias, gemm)
+    act_and_mul_torch(gemm, activation, out, out8, out_scale, group, static, bound)
 
 
 w8a8_gated = register(w8a8_gated_torch, mutates=("out", "out8", "out_scale"), triton=w8a8_gated_triton)

@@ -1,11 +1,14 @@
-"""The Triton kernel behind `w8a8_linear`: products of 8-bit rows, for any number of tokens, sizes and scales.
+"""W8A8 GEMM in Triton, for any number of tokens and scales by row or by block.
 
-The design is that of `skinny_linear`: the matrix is the left operand, so that its rows fill what a matrix instruction
-takes and tokens are the short side; the inputs may be divided among programs, whose sums the last one adds up in their
-order. The first tiles of the matrix are read before the operators in front are waited for, so that memory does not idle
-while small ones run. Sums of float8 products leave the matrix unit's short accumulator after every 128 inputs, as
-DeepSeek-V3 does (2024, section 3.3.2); those of int8 are exact. Scales of whole rows multiply the sum at the end,
-scales of 128 inputs the part of the sum that they belong to.
+The formula and layouts are those of `w8a8_linear`, which calls it, as `w8a8_gated` and `w8a8_split_k` do. As in
+`skinny_linear` the weight is the left operand, so that its rows fill a matrix instruction and tokens are the short
+side, and split-K partials are reduced by the last thread block in their order, or left to the next kernel. The first
+tiles of the weight are loaded before `griddepcontrol.wait`, so that memory is busy while small kernels run.
+
+Sums of float8 leave the tensor core's short accumulator after every 128 inputs, as in DeepSeek-V3 (2024, section
+3.3.2); those of int8 are exact. Scales of rows multiply the sum at the end, scales of 128 inputs the sum of those.
+
+Bytes floor: outputs * inputs. Lab: docs/lab/2026-11-w8a8-small-batches.md.
 """
 
 # pyright: basic, reportArgumentType=false, reportCallIssue=false
@@ -15,41 +18,41 @@ import torch
 from torch import Tensor
 
 from ..norm.activations import gated_activation
-from ..runtime.launch import Launcher, arrivals, is_last, let_next_start, wait_for_previous
+from ..runtime.launch import Launcher, arrivals, is_last, launch_dependents, wait_for_previous
 from ..runtime.triton import tl, triton
 
 BLOCK = 128
 """Inputs, and outputs, that share a scale where scales are by block."""
 MAX_TOKENS = 64
-"""More tokens than this may be for a library."""
+"""cuBLAS or CUTLASS may compute more tokens than this."""
 _SMALLEST_TILE = 16
-"""Tokens that a tile has at least."""
+"""The fewest tokens of a tile."""
 _MOST_AHEAD = 32
-"""Tokens of a tile whose scales of blocks are read ahead. With 64 registers run short, and it was slower."""
+"""The most tokens of a tile whose scales by block are prefetched: with 64 registers run short."""
 
 
 def padded_tokens(tokens: int) -> int:
-    """The size to which so many are padded, by which launch settings are chosen."""
+    """The size to which `tokens` is padded, and by which launch settings are chosen."""
     return max(_SMALLEST_TILE, 1 << (tokens - 1).bit_length())
 
 
 @triton.jit
-def _add_product(
+def _add_dot(
     acc,  # [BLOCK_N, BLOCK_M]
     weight,  # [BLOCK_N, BLOCK_K]
     x,  # [BLOCK_M, BLOCK_K]
     x_scale,  # [BLOCK_M], of this block of inputs, or None
     weight_scale,  # [BLOCK_N], of this block of inputs, or None
 ):
-    """`acc` plus the product of two tiles."""
+    """`acc` plus the matmul of two tiles."""
     WHOLE: tl.constexpr = weight.dtype == tl.int8
     if x_scale is not None or weight_scale is not None:
-        product = tl.dot(weight, x.T, out_dtype=tl.int32 if WHOLE else tl.float32).to(tl.float32)
+        dot = tl.dot(weight, x.T, out_dtype=tl.int32 if WHOLE else tl.float32).to(tl.float32)
         if x_scale is not None:
-            product *= x_scale[None, :]
+            dot *= x_scale[None, :]
         if weight_scale is not None:
-            product *= weight_scale[:, None]
-        return acc + product
+            dot *= weight_scale[:, None]
+        return acc + dot
     elif WHOLE:
         return tl.dot(weight, x.T, acc, out_dtype=tl.int32)
     else:
@@ -75,39 +78,39 @@ def w8a8_gemm_kernel(
     stride_weight_output,
     stride_weight_scale_row,
     stride_weight_scale_block,
-    stride_out_part,
+    stride_out_partial,
     stride_out_token,
     tokens,
     splits,
     ACTIVATION: tl.constexpr,  # key of GATED or None
-    IN_PARTS: tl.constexpr,  # whether `out` gets the sums of each part of the inputs
+    SPLIT_K_PARTIALS: tl.constexpr,  # whether `out` gets the partial of each split
     X_BLOCKS: tl.constexpr,  # whether x has a scale for each 128 inputs
-    WEIGHT_BLOCKS: tl.constexpr,  # whether the matrix has
-    SCALE_ROWS: tl.constexpr,  # outputs that share a scale of the matrix: 1 or 128
+    WEIGHT_BLOCKS: tl.constexpr,  # whether the weight has
+    SCALE_ROWS: tl.constexpr,  # outputs that share a scale of the weight: 1 or 128
     MASK_K: tl.constexpr,  # whether BLOCK_K does not divide `inputs`
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,  # 128 where there are scales by block
-    AHEAD: tl.constexpr,  # tiles of the matrix that are read before waiting
-    STAGES: tl.constexpr,  # how far scales of blocks are read ahead, as the matrix is; None: they are not
+    AHEAD: tl.constexpr,  # weight tiles that are loaded before the wait
+    STAGES: tl.constexpr,  # stages by which scales by block are prefetched, as the weight is; None: they are not
     PDL: tl.constexpr,
 ):
-    """One program computes BLOCK_N outputs of BLOCK_M tokens, over one of `splits` parts of the inputs.
+    """One thread block computes BLOCK_N outputs of BLOCK_M tokens, over one of `splits` splits of the inputs.
 
-    Programs that share rows of the matrix are neighbours, so that it is read once.
+    Thread blocks that share weight rows are neighbours, so that the weight is read once.
     """
     tile = tl.program_id(1) * tl.num_programs(0) + tl.program_id(0)
     split = tl.program_id(2)
-    part = tl.cdiv(tl.cdiv(inputs, BLOCK_K), splits) * BLOCK_K
-    begin = split * part
-    end = tl.minimum(begin + part, inputs)
+    inputs_of_split = tl.cdiv(tl.cdiv(inputs, BLOCK_K), splits) * BLOCK_K
+    begin = split * inputs_of_split
+    end = tl.minimum(begin + inputs_of_split, inputs)
     local_rows = tl.arange(0, BLOCK_N)
     rows = tl.program_id(1) * BLOCK_N + local_rows
     # Rows past the end read the last one, and are not stored.
     if ACTIVATION is None:
         weight_rows = tl.minimum(rows, outputs - 1)
     else:
-        # Eight rows of gate, eight of up: a matrix instruction leaves both with the same threads.
+        # Eight rows of gate, eight of up: a matrix instruction leaves both in the same threads.
         pairs = tl.program_id(1) * (BLOCK_N // 2) + local_rows // 16 * 8 + local_rows % 8
         weight_rows = tl.minimum(pairs, outputs // 2 - 1) + local_rows // 8 % 2 * (outputs // 2)
     members = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
@@ -156,11 +159,11 @@ def w8a8_gemm_kernel(
         else:
             weight = tl.load(weight_tile_ptr, eviction_policy="evict_first")
             x = tl.load(x_tile_ptr, mask=here[:, None], other=0.0)
-        acc = _add_product(acc, weight, x, x_block_scale, weight_block_scale)
+        acc = _add_dot(acc, weight, x, x_block_scale, weight_block_scale)
         weight_tile_ptr += BLOCK_K
         x_tile_ptr += BLOCK_K
     for ahead in tl.static_range(AHEAD):
-        # Past the end are zeros, whatever their scales.
+        # Past the end there are zeros, whatever their scales.
         at = tl.minimum(begin + ahead * BLOCK_K, inputs - 1)
         if X_BLOCKS:
             x_block_ptr = x_scale_row_ptr + at // BLOCK_K * stride_x_scale_block
@@ -171,12 +174,12 @@ def w8a8_gemm_kernel(
             weight_block_scale = tl.load(weight_scale_row_ptr + at // BLOCK_K * stride_weight_scale_block)
         else:
             weight_block_scale = None
-        acc = _add_product(acc, first_weights[ahead], first_inputs[ahead], x_block_scale, weight_block_scale)
-    # Not earlier: a kernel that has waited relies on all before the last product being finished.
-    let_next_start(PDL)
+        acc = _add_dot(acc, first_weights[ahead], first_inputs[ahead], x_block_scale, weight_block_scale)
+    # Not earlier: the next kernel relies on all kernels before this one being finished.
+    launch_dependents(PDL)
 
     acc = acc.to(tl.float32)
-    if splits > 1 and not IN_PARTS:
+    if splits > 1 and not SPLIT_K_PARTIALS:
         places = tl.arange(0, BLOCK_N)[:, None] * BLOCK_M + tl.arange(0, BLOCK_M)[None, :]
         tile_ptr = partial_ptr + tile.to(tl.int64) * BLOCK_N * BLOCK_M + places
         stride_split = (tl.num_programs(0) * tl.num_programs(1)).to(tl.int64) * BLOCK_N * BLOCK_M
@@ -192,8 +195,8 @@ def w8a8_gemm_kernel(
         acc *= weight_scale[:, None]
     if bias_ptr is not None:
         acc += tl.load(bias_ptr + weight_rows).to(tl.float32)[:, None]
-    if IN_PARTS:
-        out_ptr += split.to(tl.int64) * stride_out_part
+    if SPLIT_K_PARTIALS:
+        out_ptr += split.to(tl.int64) * stride_out_partial
     out = acc.to(out_ptr.dtype.element_ty)
     if ACTIVATION is not None:
         gate, up = out.to(tl.float32).reshape(BLOCK_N // 16, 2, 8, BLOCK_M).permute(0, 2, 3, 1).split()
@@ -224,9 +227,10 @@ def w8a8_gemm(
     activation: str | None = None,
     largest: Tensor | None = None,
 ) -> None:
-    """Launches the kernel. `out` may have three dimensions: see there.
+    """Launches the kernel. `out` may have three dimensions, for split-K partials.
 
-    On one stream at a time: programs of all calls count their arrivals in one place. Run once before a capture.
+    It runs on one stream at a time, as thread blocks of all calls count their arrivals in one place, and once before a
+    capture.
     """
     tokens, inputs = x8.shape
     outputs = len(weight8)
@@ -235,12 +239,12 @@ def w8a8_gemm(
     block_k = BLOCK if by_block else config["BLOCK_K"]
     grid = (triton.cdiv(tokens, block_m), triton.cdiv(outputs, block_n), splits)
     tiles = grid[0] * grid[1]
-    in_parts = out.dim() == 3
-    apart = splits > 1 and not in_parts
-    partial = x_scale.new_empty(splits * tiles * block_n * block_m if apart else 0, dtype=torch.float32)
+    keeps_partials = out.dim() == 3
+    reduces = splits > 1 and not keeps_partials
+    partial = x_scale.new_empty(splits * tiles * block_n * block_m if reduces else 0, dtype=torch.float32)
     _launch(
         grid,
-        (x8, x_scale, weight8, weight_scale, bias, out, largest, partial, arrivals(x8.device, tiles if apart else 0)),
+        (x8, x_scale, weight8, weight_scale, bias, out, largest, partial, arrivals(x8.device, tiles if reduces else 0)),
         (
             inputs,
             outputs,
@@ -250,12 +254,12 @@ def w8a8_gemm(
             weight8.stride(0),
             weight_scale.stride(0),
             weight_scale.stride(-1),
-            out.stride(0) if in_parts else 0,
+            out.stride(0) if keeps_partials else 0,
             out.stride(-2),
         ),
         (tokens, splits),
         ACTIVATION=activation,
-        IN_PARTS=in_parts,
+        SPLIT_K_PARTIALS=keeps_partials,
         X_BLOCKS=x_scale.dim() > 1,
         WEIGHT_BLOCKS=weight_scale.dim() > 1,
         SCALE_ROWS=1 if len(weight_scale) == outputs else BLOCK,

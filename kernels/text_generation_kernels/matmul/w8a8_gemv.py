@@ -1,23 +1,15 @@
-"""Products of a single token with matrices of 8-bit rows, where reading the matrix is all that counts.
+"""W8A8 GEMV of one token, with quantisation as prologue and bias and activation as epilogue.
 
-As in `bf16_gemv.py`, a program has whole rows of the matrix in registers, which it asks for before it waits for
-the kernels before. A float8 becomes float32 by two conversions, of which the first does two at a time, and one
-multiplication with addition: with all that a program does besides, 4.3 instructions for each weight, where a copy of
-the same bytes leaves time for 7. Four int8 are multiplied and added up by one instruction (`dp4a`).
+The formula and layouts are those of `w8a8_linear`, which calls it for scales by weight row. As in `bf16_gemv.py` a
+thread block keeps whole rows of the weight in registers and prefetches them before `griddepcontrol.wait`.
 
-Up to 8,192 inputs that are to be float8 become so in each program for itself, by the formula of `quantise.py`: a
-kernel that does it for all of them takes a processor while all others wait.
+A float8 becomes float32 by two conversions, of which the first takes two values, and one fused multiply-add: 4.3
+instructions for each weight in all, where a copy of the same bytes leaves time for 7. One instruction (`dp4a`)
+multiplies and adds up four int8. Up to 8,192 inputs that are to be float8 are quantised in each thread block, by the
+formula of `quantise.py`: one kernel for all of them would have all others wait for it.
 
-Measured on one H200, a layer's products with the norms and the quantisation between them, microseconds: 60.7 for 8B
-where the kernel for several tokens takes 73.2, and the bytes 52; 204.9 for 70B instead of 222.5. A step of one stream
-takes 2.44 ms instead of 2.81, and 17.5 instead of 19.0. Alone, behind `quantise_rows` (1.3 to 2), of 8B: 6144 x 4096
-8.6 (9.4), 4096 x 4096 6.6 (8.2), 28672 x 4096 28.9 (30.6), 4096 x 14336 15.7 (19.0); int8 5.7 instead of 7.7 for
-4096 x 4096, 29.4 instead of 31.7 for 28672 x 4096.
-Tried and left out: quantising 14,336 inputs in each program, whose scale must be known first (1.3 us more a layer, 5 us
-for 28,672), and 4,096 in front (0.9 us); parts of a row that are asked for when their turn comes (1.5 us), and two
-parts ahead (1.2 to 2 us); `act_and_mul` in a kernel of its own (0.6 us); letting the next kernel start before the wait,
-which changes nothing.
-See benchmark/results/single-token-codes.json.
+Bytes floor: outputs * inputs. On an H200 28672 x 4096 takes 28.9 us in float8, after 1.3 to 2 us of `quantise_rows`.
+Lab: docs/lab/2026-11-w8a8-small-batches.md.
 """
 
 # pyright: basic, reportArgumentType=false, reportCallIssue=false
@@ -25,23 +17,23 @@ import torch
 from torch import Tensor
 
 from ..norm.quantise import TINY, scale_of
-from ..runtime.launch import Launcher, let_next_start, wait_for_previous
+from ..runtime.launch import Launcher, launch_dependents, wait_for_previous
 from ..runtime.triton import tl, triton
 from .rows import store_outputs, weight_rows_of
 
 _IN_THREAD = 16
-"""Neighbours of a row that one thread has, because it reads as many at a time: their products are added up first."""
+"""Neighbours of a row that one thread has, because it loads as many at a time."""
 _LONGEST = 4096
-"""Inputs of a row that a program asks for at a time, at most; the next ones while those are multiplied."""
+"""The most inputs of a row that a thread block loads at a time; it loads the next ones while it multiplies those."""
 MOST_QUANTISED = 8192
-"""Inputs that are quantised here. More have an operator in front: each program would read them twice, and registers
-run short.
+"""The most inputs that are quantised here. `quantise_rows` quantises more: each thread block would read them twice, and
+registers run short.
 """
 
 
 @triton.jit
 def _inputs(x_ptr, columns, inputs, step):
-    """Those of one step, as float32, or whole words; 0 outside."""
+    """Inputs of one step, as float32, or as whole words; 0 outside."""
     begin = step * columns.shape[0]
     x = tl.load(x_ptr + begin + columns, mask=columns < inputs - begin, other=0.0)
     return x if x.dtype == tl.int32 else x.to(tl.float32)
@@ -49,13 +41,13 @@ def _inputs(x_ptr, columns, inputs, step):
 
 @triton.jit
 def _codes(x, inverse):
-    """Codes of float8, as float32. `inverse`: of the scale."""
+    """Float8 values of `x`, as float32. `inverse` is 1 / scale."""
     return tl.clamp(x * inverse, -448.0, 448.0, propagate_nan=tl.PropagateNan.ALL).to(tl.float8e4nv).to(tl.float32)
 
 
 @triton.jit
 def _read(weight_ptrs, columns, inputs, step, MASK: tl.constexpr):
-    """Weights of one step, that nobody reads again before they leave the cache; 0 outside."""
+    """Weights of one step, which no other thread block reads; 0 outside."""
     begin = step * columns.shape[0]
     if MASK:
         inside = (columns < inputs - begin)[None, :]
@@ -65,27 +57,27 @@ def _read(weight_ptrs, columns, inputs, step, MASK: tl.constexpr):
 
 
 @triton.jit
-def _products(weight, x, IN_THREAD: tl.constexpr, PLAIN: tl.constexpr):
+def _partial_dots(weight, x, IN_THREAD: tl.constexpr, PLAIN: tl.constexpr):
     """[BLOCK_N, BLOCK_K / IN_THREAD]: sums over what one thread has."""
     BLOCK_N: tl.constexpr = weight.shape[0]
-    PARTS: tl.constexpr = weight.shape[1] // IN_THREAD
+    CHUNKS: tl.constexpr = weight.shape[1] // IN_THREAD
     if weight.dtype != tl.int32:
-        products = weight.to(tl.float32) * x[None, :]
+        dots = weight.to(tl.float32) * x[None, :]
     elif PLAIN:
-        products = tl.zeros_like(weight)
+        dots = tl.zeros_like(weight)
         for byte in tl.static_range(4):
-            products += (weight << (24 - 8 * byte) >> 24) * (x << (24 - 8 * byte) >> 24)[None, :]
+            dots += (weight << (24 - 8 * byte) >> 24) * (x << (24 - 8 * byte) >> 24)[None, :]
     else:
-        products = tl.inline_asm_elementwise(
+        dots = tl.inline_asm_elementwise(
             "dp4a.s32.s32 $0, $1, $2, 0;", "=r,r,r", [weight, x[None, :]], dtype=tl.int32, is_pure=True, pack=1
         )
-    return tl.sum(tl.reshape(products, [BLOCK_N, PARTS, IN_THREAD]), axis=2)
+    return tl.sum(tl.reshape(dots, [BLOCK_N, CHUNKS, IN_THREAD]), axis=2)
 
 
 @triton.jit
 def w8a8_gemv_kernel(
     x_ptr,  # [inputs], codes or other numbers
-    x_scale_ptr,  # [1] float32, or None: it is measured here
+    x_scale_ptr,  # [1] float32, or None: the kernel measures it
     weight_ptr,  # [outputs, inputs] float8, or int32: words of four int8, as those of x
     weight_scale_ptr,  # [outputs] float32
     bias_ptr,  # [outputs] or None
@@ -99,12 +91,12 @@ def w8a8_gemv_kernel(
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
     STEPS: tl.constexpr,  # of BLOCK_K inputs
-    MASK: tl.constexpr,  # whether the last step has inputs that are not there
+    MASK: tl.constexpr,  # whether BLOCK_K does not divide `inputs`
     IN_THREAD: tl.constexpr,
-    PLAIN: tl.constexpr,  # no inline instructions
+    PLAIN: tl.constexpr,  # no inline PTX
     PDL: tl.constexpr,
 ):
-    """One program computes BLOCK_N outputs."""
+    """One thread block computes BLOCK_N outputs."""
     QUANTISED: tl.constexpr = x_ptr.dtype.element_ty == weight_ptr.dtype.element_ty
     block = tl.program_id(0)
     weight_rows = weight_rows_of(block, outputs, BLOCK_N, ACTIVATION is not None)
@@ -113,7 +105,7 @@ def w8a8_gemv_kernel(
     weights = (_read(weight_ptrs, columns, inputs, 0, MASK and STEPS == 1),)
     weight_scale = tl.load(weight_scale_ptr + weight_rows)
     wait_for_previous(PDL)
-    let_next_start(PDL)
+    launch_dependents(PDL)
 
     if x_scale_ptr is not None:
         x_scale = tl.load(x_scale_ptr)
@@ -130,8 +122,8 @@ def w8a8_gemv_kernel(
         if step + 1 < STEPS:
             weights += (_read(weight_ptrs, columns, inputs, step + 1, MASK and step + 2 == STEPS),)
         x = _inputs(x_ptr, columns, inputs, step)
-        products = _products(weights[step], x if QUANTISED else _codes(x, inverse), IN_THREAD, PLAIN)
-        acc = products if step == 0 else acc + products  # noqa: F821
+        dots = _partial_dots(weights[step], x if QUANTISED else _codes(x, inverse), IN_THREAD, PLAIN)
+        acc = dots if step == 0 else acc + dots  # noqa: F821
 
     sums = tl.sum(acc, axis=1).to(tl.float32) * x_scale * weight_scale
     store_outputs(sums, bias_ptr, weight_rows, out_ptr, block, outputs, ACTIVATION, BLOCK_N)
@@ -141,14 +133,14 @@ _launch = Launcher(w8a8_gemv_kernel)
 
 
 def takes_gemv(x: Tensor, weight8: Tensor, weight_scale: Tensor) -> bool:
-    """Whether the kernel reads these tensors, whole 16 bytes of the matrix at a time."""
+    """Whether the kernel takes these tensors, in loads of 16 bytes of the weight."""
     by_rows = weight_scale.dim() == 1 and weight_scale.stride(0) == 1
     return by_rows and x.shape[1] % 16 == 0 and weight8.stride(0) % 16 == 0
 
 
-def rows_blocks(inputs: int, quantises: bool) -> dict[str, int]:
-    """Launch settings of `w8a8_gemv`. `quantises`: it gets no codes. Rows that are longer than a step and no multiple
-    of it have steps of half as many inputs, and programs of half as many threads.
+def w8a8_blocks(inputs: int, quantises: bool) -> dict[str, int]:
+    """Launch settings of `w8a8_gemv`. `quantises`: `x` is not quantised yet. Rows that are longer than a step and no
+    multiple of it have steps of half as many inputs, and thread blocks of half as many threads.
     """
     block_k = min(_LONGEST, 1 << (inputs - 1).bit_length())
     if quantises:
@@ -168,12 +160,12 @@ def w8a8_gemv(
     activation: str | None,
     bound: float,
 ) -> None:
-    """Launches the product of one token: arguments as of `w8a8_linear`; `takes_gemv` has said yes."""
+    """Launches the GEMV: arguments as of `w8a8_linear`; `takes_gemv` has said yes."""
     outputs, inputs = weight8.shape
-    config = rows_blocks(inputs, x.dtype != weight8.dtype)
+    config = w8a8_blocks(inputs, x.dtype != weight8.dtype)
     steps, words = triton.cdiv(inputs, config["BLOCK_K"]), 1
     if weight8.dtype == torch.int8:
-        # What counts inputs counts words then.
+        # Sizes count words then.
         x, weight8, words = x[0].view(torch.int32), weight8.view(torch.int32), 4
     _launch(
         (triton.cdiv(outputs, config["BLOCK_N"]),),

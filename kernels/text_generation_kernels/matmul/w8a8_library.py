@@ -1,10 +1,12 @@
-"""Products of 8-bit rows by torch's libraries, for many tokens: three ways, and when a library takes the operands.
+"""W8A8 GEMMs of torch's libraries for many tokens: three algorithms, and which operands each takes.
 
-ROWS: CUTLASS's float8 product, which applies scales of rows itself (`torch._scaled_mm`).
-SUMS: a product without scales, cuBLAS's of float8 or int8; a kernel then scales the float32 or int32 sums. They are
-written and read once more, which pays where they are few.
-BLOCKS: cuBLAS's float8 product with a scale for each 128 inputs, which exists for sm_90 alone, from CUDA 12.9 on. It
-wants the scales of one block of inputs to begin every 16 bytes, so tokens are made a multiple of four.
+ROWS: CUTLASS's float8 GEMM, which applies scales of rows itself (`torch._scaled_mm`).
+SUMS: cuBLAS's float8 or int8 GEMM without scales; a kernel then scales the float32 or int32 sums, which are written and
+read once more.
+BLOCKS: cuBLAS's float8 GEMM with a scale for each 128 inputs, for sm_90 alone and from CUDA 12.9 on. The scales of one
+block of inputs begin at multiples of 16 bytes there, so tokens are padded to a multiple of four.
+
+`w8a8_linear` calls it, with the algorithm that a data file names.
 """
 
 # pyright: basic, reportArgumentType=false, reportPrivateImportUsage=false
@@ -14,16 +16,16 @@ import torch
 from torch import Tensor
 
 from ..runtime.device import is_hopper
-from ..runtime.launch import Launcher, let_next_start, wait_for_previous
+from ..runtime.launch import Launcher, launch_dependents, wait_for_previous
 from ..runtime.triton import tl, triton
 from .w8a8_gemm import BLOCK
 
 ROWS, SUMS, BLOCKS = 1, 2, 3
-_PART = 2048
-"""Tokens whose sums exist at a time, at most: 235 MB for 28672 outputs."""
+_CHUNK = 2048
+"""The most tokens whose sums exist at a time: 235 MB for 28672 outputs."""
 _SCALE_BLOCK = 1024
 _ALIGNED = 4
-"""Tokens of a product in blocks are a multiple of this."""
+"""Tokens of the BLOCKS algorithm are a multiple of this."""
 
 
 @triton.jit
@@ -39,12 +41,12 @@ def scale_sums_kernel(
     BLOCK_N: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """One program scales BLOCK_N sums of one token."""
+    """One thread block scales BLOCK_N sums of one token."""
     token = tl.program_id(0).to(tl.int64)
     columns = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
     valid = columns < outputs
     weight_scale = tl.load(weight_scale_ptr + columns, mask=valid, other=0.0)
-    let_next_start(PDL)
+    launch_dependents(PDL)
     wait_for_previous(PDL)
     x_scale = tl.load(x_scale_ptr + token * stride_x_scale_token)
     out = tl.load(sums_ptr + token * outputs + columns, mask=valid, other=0.0).to(tl.float32)
@@ -57,53 +59,55 @@ def scale_sums_kernel(
 _launch = Launcher(scale_sums_kernel)
 
 
-def takes(way: int, x8: Tensor, x_scale: Tensor, weight8: Tensor, weight_scale: Tensor) -> bool:
-    """Whether the library computes this product in this way."""
+def takes(algorithm: int, x8: Tensor, x_scale: Tensor, weight8: Tensor, weight_scale: Tensor) -> bool:
+    """Whether the library's `algorithm` takes these operands."""
     (tokens, inputs), outputs = x8.shape, len(weight8)
     if not (x8.is_contiguous() and weight8.is_contiguous()):
         return False
     float8 = x8.dtype == torch.float8_e4m3fn
-    if way == BLOCKS:
+    if algorithm == BLOCKS:
         whole = inputs % (4 * BLOCK) == 0 and outputs % BLOCK == 0
-        return float8 and whole and x_scale.dim() == weight_scale.dim() == 2 and _has_block_products(x8.device)
+        return float8 and whole and x_scale.dim() == weight_scale.dim() == 2 and _has_block_gemm(x8.device)
     if x_scale.dim() != 1 or weight_scale.dim() != 1 or not weight_scale.is_contiguous():
         return False
-    if way == ROWS:
+    if algorithm == ROWS:
         return float8 and x_scale.is_contiguous() and inputs % 16 == outputs % 16 == 0
     return inputs % 16 == outputs % 16 == 0 and (float8 or tokens > 16)
 
 
 def library_gemm(
-    way: int, x8: Tensor, x_scale: Tensor, weight8: Tensor, weight_scale: Tensor, bias: Tensor | None, out: Tensor
+    algorithm: int, x8: Tensor, x_scale: Tensor, weight8: Tensor, weight_scale: Tensor, bias: Tensor | None, out: Tensor
 ) -> None:
     """Computes what `takes` has agreed to."""
-    if way == SUMS:
-        # Even parts: a short last one might have 16 tokens or fewer, which the library refuses for int8.
-        parts = -(-len(x8) // _PART)
-        for part8, part_scale, part_out in zip(*(each.tensor_split(parts) for each in (x8, x_scale, out)), strict=True):
-            _scale(_sums(part8, weight8), part_scale, weight_scale, bias, part_out)
+    if algorithm == SUMS:
+        # Chunks of equal size: a short last one might have 16 tokens or fewer, which the library refuses for int8.
+        chunks = -(-len(x8) // _CHUNK)
+        for chunk8, chunk_scale, chunk_out in zip(
+            *(each.tensor_split(chunks) for each in (x8, x_scale, out)), strict=True
+        ):
+            _scale(_sums(chunk8, weight8), chunk_scale, weight_scale, bias, chunk_out)
         return
-    if way == BLOCKS and len(x8) % _ALIGNED:
+    if algorithm == BLOCKS and len(x8) % _ALIGNED:
         missing = -len(x8) % _ALIGNED
         x8, x_scale = (torch.cat((rows, rows[:missing])) for rows in (x8, x_scale))
         padded = out.new_empty(len(x8), len(weight8))
-        library_gemm(way, x8, x_scale, weight8, weight_scale, bias, padded)
+        library_gemm(algorithm, x8, x_scale, weight8, weight_scale, bias, padded)
         out.copy_(padded[: len(out)])
         return
-    if way == ROWS:
+    if algorithm == ROWS:
         scales = x_scale[:, None], weight_scale[None, :]
     else:
-        # The library wants the scales of one block of inputs side by side, those of 128 x 128 as they are.
+        # The library takes the scales of one block of inputs side by side, those of 128 x 128 as they are.
         rows = weight_scale if len(weight_scale) != len(weight8) else weight_scale.t().contiguous().t()
         scales = x_scale.t().contiguous().t(), rows.t()
-    # 16 bits, and dense, is what they store.
+    # They store contiguous 16-bit results.
     direct = out.is_contiguous() and out.element_size() == 2
-    product = out if direct else out.new_empty(out.shape, dtype=torch.bfloat16 if out.element_size() > 2 else None)
-    torch._scaled_mm(x8, weight8.t(), *scales, out_dtype=product.dtype, use_fast_accum=way == ROWS, out=product)
+    result = out if direct else out.new_empty(out.shape, dtype=torch.bfloat16 if out.element_size() > 2 else None)
+    torch._scaled_mm(x8, weight8.t(), *scales, out_dtype=result.dtype, use_fast_accum=algorithm == ROWS, out=result)
     if bias is not None:
-        torch.add(product, bias, out=out)
+        torch.add(result, bias, out=out)
     elif not direct:
-        out.copy_(product)
+        out.copy_(result)
 
 
 def _sums(x8: Tensor, weight8: Tensor) -> Tensor:
@@ -130,6 +134,6 @@ def _one(device: torch.device) -> Tensor:
 
 
 @cache
-def _has_block_products(device: torch.device) -> bool:
-    toolkit = tuple(int(part) for part in (torch.version.cuda or "0.0").split(".")[:2])
+def _has_block_gemm(device: torch.device) -> bool:
+    toolkit = tuple(int(number) for number in (torch.version.cuda or "0.0").split(".")[:2])
     return is_hopper(device) and toolkit >= (12, 9)

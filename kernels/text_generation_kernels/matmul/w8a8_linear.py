@@ -1,4 +1,4 @@
-"""Product of 8-bit activations with an 8-bit weight matrix.
+"""W8A8 linear layer: 8-bit activations by an 8-bit weight, with quantisation, bias and activation fused where it pays.
 
     out = (x8 * x_scale) @ (weight8 * weight_scale).T + bias
     out = activation(gate) * up, with `activation`, where gate and up are the halves of that
@@ -8,31 +8,21 @@ Layouts: `x8` `[tokens, inputs]`, `weight8` `[outputs, inputs]`, both float8_e4m
 any stride between rows. `x_scale` float32 `[tokens]`, or `[tokens, ceil(inputs / 128)]`: one for each 128 inputs.
 `weight_scale` float32 `[outputs]`, or `[outputs, ceil(inputs / 128)]`, or
 `[ceil(outputs / 128), ceil(inputs / 128)]`; any strides. `bias` `[outputs]` or None, in the type of `out`.
-In the place of `x8` inputs of 16 or 32 bits may stand, which are quantised by rows as `quantise_rows` does it, with
-`bound`; `x_scale` is [1] then, one for all, or None: they are measured. The activations are those of `act_and_mul`.
 
-Called where a model's weights have 8 bits: for query, key and value, and for all products of a single token or of more
-than 64. For 2 to 64 others have operators that leave work for the kernel behind (`w8a8_gated`, `w8a8_split_k`).
-A single token and scales of rows have a kernel of their own (`w8a8_gemv.py`), within which up to 8,192 inputs become
-float8. Otherwise up to 64 tokens the kernel of `w8a8_gemm.py` computes it, or for 2 and more, where a data file
-says so, that of `fp8_small_hopper.py`: batches that are padded to one size (2 to 16, 17 to 32 or 33 to 64 tokens) give
-a token the same result to the bit, whichever others are there. For more, a data file says what is faster: the kernel,
-or a way of the libraries (`w8a8_library.py`). What a library does not take, the kernel does. Cards without float8
-products compute float8 as the torch implementation does, which is right and slow: a server keeps the activations of
-such a card in 16 bits.
-Bytes floor: outputs * inputs.
-Measured on an H200 with float8 and scales of rows, microseconds at 16 / 64 tokens, with `w8a8_gemm.py`:
-6144 x 4096 8.4 / 9.7, 4096 x 4096 7.4 / 8.5, 28672 x 4096 31.2 / 34.0, 4096 x 14336 18.3 / 19.9,
-10240 x 8192 23.2 / 25.2, 8192 x 8192 18.8 / 20.1, 57344 x 8192 114 / 126, 8192 x 28672 55.4 / 58.5.
-See benchmark/results/tune_scaled_linear.json. With tiles that are read before waiting, 16 tokens and the
-`quantise_rows` in front take 18.5 us instead of 20.1 for 4096 x 14336, 7.8 instead of 8.1 for 4096 x 4096; for 28672 x
-4096, 6144 x 4096 and 64 tokens it is faster without (tune_scaled_linear_more.json). Between the norms and activations
-of a layer, for 64 tokens, 28672 x 4096 is fastest with 3 stages, which let all its programs run at a time: 79.3 us a
-layer of an 8B instead of 81.2; so is 57344 x 8192, 239.6 us a layer of a 70B instead of 244.5. Tried and left out:
-asking for the matrix to come into the L2 cache before waiting, which made a layer 1 to 54 % slower; all other settings
-of each product within a layer of an 8B, of which the best saves 0.3 % (scaled_linear_layers.json). Products of int8 and
-of float8 with scales by block have settings that were measured for fewer matrices; those of cards with less shared
-memory than 227 KiB are not measured.
+Instead of `x8`, `x` may have 16 or 32 bits: it is quantised by token as `quantise_rows` does it, with `bound`;
+`x_scale` is [1] then, one for all, or None: scales are measured. The activations are those of `act_and_mul`. ValueError
+for an unknown activation and for shapes that do not fit.
+
+`w8a8_gemv.py` computes a single token with scales by weight row. `fp8_small_hopper.py`, where a data file says so, or
+`w8a8_gemm.py` compute up to 64 tokens: batches that are padded to one size (2 to 16, 17 to 32 or 33 to 64) give a token
+the same result to the bit, whichever others are there. For more tokens a data file names the kernel or a library's
+algorithm (`w8a8_library.py`); the kernel takes what the library does not. Cards without float8 tensor cores compute
+float8 as the torch implementation does, which is right and slow: a server keeps activations in 16 bits on them.
+
+A layer calls it for QKV, and for all GEMMs of a single token or of more than 64; `w8a8_gated` and `w8a8_split_k` are
+for the others. Settings of cards with less than 227 KiB of shared memory are not measured.
+Bytes floor: outputs * inputs. On an H200 57344 x 8192 with 16 tokens takes 114 us in float8.
+Lab: docs/lab/2026-11-w8a8-small-batches.md.
 """
 
 # pyright: basic, reportArgumentType=false
@@ -46,8 +36,8 @@ from ..norm.act_and_mul import act_and_mul_torch, act_and_mul_triton
 from ..norm.activations import GATED
 from ..norm.quantise import LIMITS, quantise_torch
 from ..norm.quantise_rows import quantise_rows_triton
-from ..runtime.device import has_fp8_products, shared_kib
-from ..runtime.launch import rehearsing
+from ..runtime.device import has_fp8_gemms, shared_kib
+from ..runtime.launch import compiling_only
 from ..runtime.register import register
 from ..runtime.settings import nearest
 from .fp8_small_hopper import fp8_small_hopper, hopper_settings
@@ -56,7 +46,7 @@ from .w8a8_gemv import MOST_QUANTISED, takes_gemv, w8a8_gemv
 from .w8a8_library import SUMS, library_gemm, takes
 
 _MANY = (128, 256, 512, 1024, 2048, 4096)
-"""Numbers of tokens that have launch settings of their own, beyond MAX_TOKENS."""
+"""Numbers of tokens above MAX_TOKENS that have launch settings of their own."""
 
 
 def w8a8_linear_triton(
@@ -69,14 +59,15 @@ def w8a8_linear_triton(
     activation: str | None = None,
     bound: float = 0.0,
 ) -> None:
-    """Triton implementation, and the libraries'. Raises ValueError for shapes that do not fit.
+    """Triton implementation, and the libraries'. Raises ValueError for an unknown activation and for shapes that do not
+    fit.
 
-    On one stream at a time, as `w8a8_gemm`. Run once before a capture.
+    It runs on one stream at a time, as `w8a8_gemm`, and once before a capture.
     """
     _check(x, x_scale, weight8, weight_scale, bias, out, activation)
     if len(x) == 0:
         return
-    if weight8.dtype == torch.float8_e4m3fn and not has_fp8_products(weight8.device):
+    if weight8.dtype == torch.float8_e4m3fn and not has_fp8_gemms(weight8.device):
         w8a8_linear_torch(x, x_scale, weight8, weight_scale, bias, out, activation, bound)
     elif len(x) == 1 and takes_gemv(x, weight8, weight_scale):
         if x.shape[1] > MOST_QUANTISED or weight8.dtype == torch.int8:
@@ -84,16 +75,16 @@ def w8a8_linear_triton(
         w8a8_gemv(x, x_scale, weight8, weight_scale, bias, out, activation, bound)
     else:
         x8, scale = _codes(x, x_scale, weight8.dtype, bound, quantise_rows_triton)
-        product = out if activation is None else out.new_empty(len(x), len(weight8))
-        _product(x8, scale, weight8, weight_scale, bias, product)
+        result = out if activation is None else out.new_empty(len(x), len(weight8))
+        _gemm(x8, scale, weight8, weight_scale, bias, result)
         if activation is not None:
-            act_and_mul_triton(product, activation, out)
+            act_and_mul_triton(result, activation, out)
 
 
 def _codes(
     x: Tensor, x_scale: Tensor | None, dtype: torch.dtype, bound: float, quantise: Callable[..., None]
 ) -> tuple[Tensor, Tensor]:
-    """Codes and their scales, made by `quantise` where `x` has other numbers."""
+    """`x` and its scales, quantised by `quantise` where it is not yet."""
     if x.dtype in LIMITS and x_scale is not None:
         return x, x_scale
     x8, scale = x.new_empty(x.shape, dtype=dtype), x.new_empty(len(x), dtype=torch.float32)
@@ -101,25 +92,23 @@ def _codes(
     return x8, scale
 
 
-def _product(
-    x8: Tensor, x_scale: Tensor, weight8: Tensor, weight_scale: Tensor, bias: Tensor | None, out: Tensor
-) -> None:
-    """Of codes, by the kernel for several tokens or by a library."""
+def _gemm(x8: Tensor, x_scale: Tensor, weight8: Tensor, weight_scale: Tensor, bias: Tensor | None, out: Tensor) -> None:
+    """The GEMM of quantised activations, by the kernel for several tokens or by a library."""
     tokens = len(x8)
     config = hopper_settings(x8, x_scale, weight8, weight_scale)
     if config is not None and config["splits"] == 1:
         fp8_small_hopper(x8, x_scale, weight8, weight_scale, bias, out, config)
         return
     size = padded_tokens(tokens)
-    ways: tuple[int, ...] = (library(x8, x_scale, weight8, weight_scale, size),) if tokens > MAX_TOKENS else ()
+    algorithms: tuple[int, ...] = (library(x8, x_scale, weight8, weight_scale, size),) if tokens > MAX_TOKENS else ()
     sizes: tuple[int, ...] = (size,)
-    if tokens > MAX_TOKENS and rehearsing():
-        # It does not meet every number of tokens.
-        ways, sizes = (*ways, SUMS), _MANY
-    for way in ways:
-        if way and takes(way, x8, x_scale, weight8, weight_scale):
-            library_gemm(way, x8, x_scale, weight8, weight_scale, bias, out)
-            if not rehearsing():
+    if tokens > MAX_TOKENS and compiling_only():
+        # The compile dry run does not see every number of tokens.
+        algorithms, sizes = (*algorithms, SUMS), _MANY
+    for algorithm in algorithms:
+        if algorithm and takes(algorithm, x8, x_scale, weight8, weight_scale):
+            library_gemm(algorithm, x8, x_scale, weight8, weight_scale, bias, out)
+            if not compiling_only():
                 return
     for each in sizes:
         config = tile(x8, x_scale, weight8, weight_scale, each)
@@ -127,14 +116,14 @@ def _product(
 
 
 def library(x8: Tensor, x_scale: Tensor, weight8: Tensor, weight_scale: Tensor, tokens: int) -> int:
-    """The way of the libraries that is fastest for about so many tokens, or 0 for the kernel."""
+    """The library's algorithm that is fastest for about `tokens` tokens, or 0 where the kernel is."""
     kind = {"int8": 1 + (x8.dtype == torch.int8), "by_block": 1 + _by_block(x_scale, weight_scale)}
     outputs, inputs = weight8.shape
     return nearest("w8a8_library", **kind, outputs=outputs, inputs=inputs, tokens=tokens)["library"]
 
 
 def tile(x8: Tensor, x_scale: Tensor, weight8: Tensor, weight_scale: Tensor, tokens: int) -> Mapping[str, int]:
-    """Launch settings of the kernel for about so many tokens. Those for up to 64 have tiles of as many."""
+    """Launch settings of the kernel for about `tokens` tokens. Up to 64 tokens are one tile."""
     card = {"shared_kib": shared_kib(x8.device), "by_block": 1 + _by_block(x_scale, weight_scale)}
     outputs, inputs = weight8.shape
     return nearest("w8a8_linear", **card, outputs=outputs, inputs=inputs, tokens=tokens)
@@ -193,16 +182,16 @@ def w8a8_linear_torch(
 ) -> None:
     """Torch implementation, in float32: the CPU path and the reference of the tests."""
     x8, scale = _codes(x, x_scale, weight8.dtype, bound, quantise_torch)
-    product = functional.linear(dequantise(x8, scale), dequantise(weight8, weight_scale))
-    product = product if bias is None else product + bias
+    result = functional.linear(dequantise(x8, scale), dequantise(weight8, weight_scale))
+    result = result if bias is None else result + bias
     if activation is None:
-        out.copy_(product)
+        out.copy_(result)
     else:
-        act_and_mul_torch(product.to(out.dtype), activation, out)
+        act_and_mul_torch(result.to(out.dtype), activation, out)
 
 
 def dequantise(values: Tensor, scale: Tensor) -> Tensor:
-    """What the values stand for, float32."""
+    """`values` times their scales, in float32."""
     if scale.dim() == 1:
         return values.float() * scale[:, None]
     rows, inputs = values.shape

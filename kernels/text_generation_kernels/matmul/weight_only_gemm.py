@@ -1,22 +1,18 @@
-"""The Triton kernel behind `weight_only_linear`: products of a tile of tokens with codes in groups.
+"""Weight-only GEMM in Triton: 16-bit tokens by group-quantised weights of 4 or 8 bits.
 
-Codes become 16-bit weights in registers (`_weight_only_block.py`, `code_conversion.py`), for matrix instructions. A
-group's scale multiplies the sum of its products, or its weights (`FOLD`) where tokens are many. Zeros are subtracted
-from weights: their products with sums of the inputs, which matrix units would add up, took 1 to 6 % longer up to 16
-tokens. As in `w8a8_gemm.py` the inputs may be divided among programs, and the first codes are read before the operators
-in front are waited for (`AHEAD`); such a product lets the next kernel start as soon as it has waited itself.
-Beside products of warp groups, codes of a later block are asked for in the L2 cache (`LATER`): with 128 outputs a
-program, 28672 x 4096 with 16 tokens takes 24.8 us instead of 32.0, and 24.0 to 24.3 with a stage more.
-A kernel that starts while the one in front still runs is not spread evenly: some processors get as many programs as
-fit, others too few. The same matrix by programs of 56 outputs took 24.6 us alone and 32.9 with a norm in front. Where
-no more programs fit than each is to have (`PROGRAMS`), it takes 25.9 there; by those of 128 it takes 25.3 to 25.5.
-A layer of an 8B (products, norms, activation) took 49.6 / 50.4 / 51.6 / 62.0 / 63.6 / 77.4 / 105.9 us with 2 / 4 / 8 /
-9 / 16 / 32 / 64 tokens instead of 52.9 / 53.4 / 54.9 / 69.5 / 70.6 / 94.7 / 111.3, of a 70B 220 / 318 with 32 / 64
-instead of 266 / 326, with fewer tokens what it took, before programs of 128 outputs for 16 tokens, which save another
-0.4 us of 28672 x 4096 and 1.8 of 4096 x 14336 (tune_grouped_starts.json).
-Tried and left out, with 16 tokens of 28672 x 4096: codes that are asked for before waiting (25.7 to 27.4 us), the next
-kernel's earlier start without codes that are read before waiting (26.2), and one program for each processor that keeps
-all tokens in shared memory, whose warps wait for each other nowhere (24.4; with a norm in front 25.6).
+The formula and layouts are those of `weight_only_linear`, which calls it. Codes become 16-bit weights in registers
+(`_weight_only_block.py`, `code_conversion.py`), for matrix instructions. A group's scale multiplies its sums, or its
+weights (`FOLD`) where tokens are many. Zeros are subtracted from weights.
+
+As in `w8a8_gemm.py` the inputs may be split. With `AHEAD` the first codes are loaded before `griddepcontrol.wait`, and
+dependents launch as soon as the kernel has waited itself. With `LATER` codes of a later block are prefetched into the
+L2 cache, beside matrix instructions of warp groups.
+
+A kernel that starts while the previous one still runs is not spread evenly: some SMs get as many thread blocks as fit,
+others too few. `PROGRAMS` limits the thread blocks on an SM to as many as each is to have.
+
+Bytes floor: outputs * inputs * bits / 8, and the scales. On an H200 the GEMMs, norms and activations of a layer of an
+8B with 16 tokens take 63.6 us. Lab: docs/lab/2026-11-w4a16-small-batches.md.
 """
 
 # pyright: basic, reportArgumentType=false, reportAssignmentType=false, reportCallIssue=false
@@ -26,9 +22,9 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from ..runtime.launch import Launcher, arrivals, is_last, let_next_start, wait_for_previous
+from ..runtime.launch import Launcher, arrivals, is_last, launch_dependents, wait_for_previous
 from ..runtime.triton import tl, triton
-from ._weight_only_block import add_block, ask_for, load_inputs
+from ._weight_only_block import add_block, load_inputs, prefetch_l2
 from .code_conversion import load_table
 from .group_quantisation import BLOCK
 from .weight_only_tiles import of_outputs, zeros
@@ -57,18 +53,18 @@ def weight_only_gemm_kernel(
     MASK_K: tl.constexpr,  # whether inputs are no whole blocks of 256
     FOLD: tl.constexpr,  # weights are scaled and rounded to 16 bits, not sums of a group
     SWAP: tl.constexpr,  # tokens are the left operand
-    PLAIN: tl.constexpr,  # no inline instructions
+    PLAIN: tl.constexpr,  # no inline PTX
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
-    ROWS: tl.constexpr,  # outputs of a program, BLOCK_N at most: fewer where processors then have as many each
-    AHEAD: tl.constexpr,  # blocks of 4-bit codes that are read before waiting
-    LATER: tl.constexpr,  # 0, or how many blocks on 4-bit codes are asked for in the L2 cache
+    ROWS: tl.constexpr,  # outputs of a thread block, at most BLOCK_N: fewer where SMs then have as many each
+    AHEAD: tl.constexpr,  # blocks of 4-bit codes that are loaded before the wait
+    LATER: tl.constexpr,  # 0, or how many blocks ahead 4-bit codes are prefetched into the L2 cache
     PDL: tl.constexpr,
 ):
-    """One program computes BLOCK_N outputs of BLOCK_M tokens, over one of `splits` parts of the inputs.
+    """One thread block computes BLOCK_N outputs of BLOCK_M tokens, over one of `splits` splits of the inputs.
 
-    Programs that share rows of the matrix are neighbours, so that it is read once. The last program of a tile adds up
-    its parts, in their order.
+    Thread blocks that share weight rows are neighbours, so that the weight is read once. The last thread block of a
+    tile reduces its partials in their order.
     """
     FOUR: tl.constexpr = packed_ptr.dtype.element_ty == tl.int32
     DTYPE: tl.constexpr = x_ptr.dtype.element_ty
@@ -76,14 +72,14 @@ def weight_only_gemm_kernel(
     BLOCK_K: tl.constexpr = 256
     COUNT: tl.constexpr = GROUPS if GROUPS > 1 else 2
     DEPTH: tl.constexpr = 32 if FOUR else BLOCK_K // COUNT
-    # What codes are in registers, more than they stand for where zeros are not given.
+    # What a code in registers is above its value where zeros are not given.
     BASE: tl.constexpr = (0 if table_ptr is not None else 1024 if FP16 else 128) if FOUR else -128
     tile = tl.program_id(1) * tl.num_programs(0) + tl.program_id(0)
     split = tl.program_id(2)
     blocks = tl.cdiv(inputs, BLOCK_K)
-    part = tl.cdiv(blocks, splits)
-    begin = split * part
-    end = tl.minimum(begin + part, blocks)
+    blocks_of_split = tl.cdiv(blocks, splits)
+    begin = split * blocks_of_split
+    end = tl.minimum(begin + blocks_of_split, blocks)
     rows = tl.program_id(1) * ROWS + tl.arange(0, BLOCK_N)
     # Rows past the end read the last one, and are not stored.
     row_end = tl.minimum(tl.program_id(1) * ROWS + ROWS, outputs)
@@ -96,7 +92,7 @@ def weight_only_gemm_kernel(
     x_rows = x_ptr + members.to(tl.int64)[:, None] * stride_x_token + tl.arange(0, DEPTH)[None, :]
     word_columns = tl.arange(0, 32)[None, :]
     places = weight_rows[:, None] * COUNT + tl.arange(0, COUNT)[None, :]
-    # Programs begin at different blocks, or all would read the same part of x at the same time from the L2 cache.
+    # Thread blocks begin at different blocks, or all would read the same inputs at the same time from the L2 cache.
     block = tl.minimum(begin + tl.program_id(1) % tl.maximum(end - begin, 1), blocks - 1)
     table = None
     if table_ptr is not None and not PLAIN:
@@ -109,7 +105,7 @@ def weight_only_gemm_kernel(
     first_scales = ()
     first_points = ()
     for ahead in tl.static_range(AHEAD + 1):
-        # Scales of the block after these too, because their loads are not part of Triton's pipeline.
+        # Scales of the next block too, because Triton does not pipeline their loads.
         first_blocks += (block,)
         if not PLAIN and ahead < AHEAD:
             word_ptrs = row_ptrs + block * step + word_columns
@@ -123,8 +119,8 @@ def weight_only_gemm_kernel(
 
     wait_for_previous(PDL)
     if AHEAD:
-        # The next product can read its first codes while this one computes.
-        let_next_start(PDL)
+        # The next GEMM can load its first codes while this one computes.
+        launch_dependents(PDL)
     first_inputs = ()
     for ahead in tl.static_range(AHEAD):
         at = first_blocks[ahead] * BLOCK_K
@@ -135,10 +131,10 @@ def weight_only_gemm_kernel(
         if zeros_ptr is not None:
             next_points = first_points[AHEAD]
     for number in range(begin + AHEAD, end):
-        if LATER and not PLAIN:  # noqa: SIM102 - this the compiler knows, the next is of the device
+        if LATER and not PLAIN:  # noqa: SIM102 - the compiler knows this, the device the next
             if number + LATER < end:
                 later = tl.where(block + LATER >= end, block + LATER - end + begin, block + LATER)
-                ask_for(line_ptrs + later * step)
+                prefetch_l2(line_ptrs + later * step)
         block_ptrs = row_ptrs + block * step
         left = inputs - block * BLOCK_K
         x = load_inputs(x_rows + block * BLOCK_K, here, left, MASK_K)
@@ -170,9 +166,9 @@ def weight_only_gemm_kernel(
             whole_points if GROUPS == 1 or zeros_ptr is None else first_points[ahead], table_ptr, table,
             FLOAT8, GROUPS, MASK_K, FOLD, SWAP, PLAIN, BASE,
         )  # fmt: skip
-    # In either place all before this product are finished, on which a kernel that has waited relies.
+    # In either place all kernels before this one are finished, on which the next kernel relies.
     if AHEAD == 0:
-        let_next_start(PDL)
+        launch_dependents(PDL)
 
     if GROUPS == 1:
         acc *= of_outputs(tl.load(scales_ptr + weight_rows).to(tl.float32), SWAP)
@@ -188,11 +184,11 @@ def weight_only_gemm_kernel(
         if not is_last(arrived_ptr + tile, splits):
             return
         acc = zeros(BLOCK_N, BLOCK_M, SWAP)
-        # Some parts at once, because each waits for memory.
-        for first_part in range(0, splits, 4):
+        # Four partials at once, because each load waits for memory.
+        for first_split in range(0, splits, 4):
             for index in tl.static_range(4):
-                part_ptr = tile_ptr + (first_part + index) * stride_split
-                acc += tl.load(part_ptr, mask=first_part + index < splits, other=0.0, cache_modifier=".cg")
+                partial_ptrs = tile_ptr + (first_split + index) * stride_split
+                acc += tl.load(partial_ptrs, mask=first_split + index < splits, other=0.0, cache_modifier=".cg")
     if bias_ptr is not None:
         acc += of_outputs(tl.load(bias_ptr + weight_rows).to(tl.float32), SWAP)
     token_places += tl.program_id(0) * BLOCK_M
@@ -215,9 +211,9 @@ def weight_only_gemm(
 ) -> None:
     """Launches the kernel: shapes as of `weight_only_linear`, `points` are its zeros.
 
-    On one stream at a time: programs of all calls count their arrivals in one place. Run once before a capture.
-    `config`: constants of the kernel, options of its launch, and `splits`; without `ROWS` tiles are filled. With
-    `PROGRAMS` no more are on a processor at a time.
+    It runs on one stream at a time, as thread blocks of all calls count their arrivals in one place, and once before a
+    capture. `config`: constants of the kernel, options of its launch, and `splits`; without `ROWS` tiles are filled.
+    `PROGRAMS` is the most thread blocks on an SM at a time.
     """
     tokens, inputs = x.shape
     outputs = packed.shape[0]
@@ -234,7 +230,7 @@ def weight_only_gemm(
         (x, packed.view(torch.uint8) if float8 else packed, scales, points, table, bias, out, partial, arrived),
         (inputs, outputs, x.stride(0), packed.stride(0), out.stride(0)),
         (tokens, splits),
-        most_programs=config.get("PROGRAMS", 0),
+        max_blocks_per_sm=config.get("PROGRAMS", 0),
         FLOAT8=float8,
         GROUPS=scales.shape[2] if scales.dim() == 3 else 1,
         MASK_K=inputs % BLOCK != 0,

@@ -1,36 +1,23 @@
-"""Product of tokens with a weight matrix that is stored as codes in groups; the tokens keep their 16 bits.
+"""Weight-only quantised linear layer (W4A16, W8A16): 16-bit tokens by codes in groups.
 
     out = x[:, perm] @ weight.T + bias, weight = (code - zero) * scale or table[code] * scale
     out = activation(gate) * up, with `activation`, where gate and up are the halves of that
 
 Layouts: `x` `[tokens, inputs]`, `out` `[tokens, outputs]`, or `[tokens, outputs / 2]` with `activation`, unit stride in
-the last dimension, one floating type; the activations are those of `act_and_mul`;
+the last dimension, one floating type; the activations are those of `act_and_mul`.
 `packed` as `pack_codes` makes it, or float8 `[outputs, inputs]`; `scales` and `zeros` as `pack_scales` makes them, with
 the `group_size` that it returns (0: all inputs are one group); `table` [16] float32, `perm` [inputs] int64, `bias`
-`[outputs]`, each or None. Zeros that are not given are 2 ** (bits - 1). A group of another size than 32, 64, 128 or a
-multiple of 128 is right, but slow. Batches that are padded to one size give a token the same result to the bit,
-whichever others are there.
+`[outputs]`, each or None. Zeros that are not given are 2 ** (bits - 1). Groups of another size than 32, 64, 128 or a
+multiple of 128 are right, but slow. ValueError for an unknown activation and for shapes that do not fit.
 
-A single token with 4-bit codes in groups of 128, which are looked up in no table, has a kernel of its own
-(`w4a16_gemv.py`). Otherwise up to 512 tokens a data file says what is faster: the kernel, which reads codes
-(`weight_only_gemm.py`), or a product with a matrix in 16 bits, which `dequantise` writes into scratch memory of 512 MiB
-at most; more tokens are for the latter. On Hopper cards other kernels take their place where data files say that they
-are faster: that of `w4a16_small_hopper.py` for 9 to 32 tokens and many outputs, that of `w4a16_large_hopper.py` from
-129 on. Bytes floor: outputs * inputs * bits / 8, and the scales.
-Measured on an H200 in bfloat16 with groups of 128 and no zeros, microseconds at 1 (by the kernel for several) / 16 / 32
-/ 64 tokens, the matrix in 16 bits in brackets (`skinny_linear`):
-6144 x 4096 8.2 / 9.5 / 12.6 / 18.1 (14.8 / 15.0 / 15.7 / 16.9), 4096 x 4096 7.3 / 8.3 / 9.8 / 13.0 (11.5 / 11.7 / 11.7
-/ 12.5), 28672 x 4096 21.5 / 23.9 / 26.7 / 41.7 (59.0 / 61.6 / 60.9 / 65.5), 4096 x 14336 14.2 / 15.2 / 19.0 / 27.7
-(32.7 / 31.6 / 32.6 / 35.0), 57344 x 8192 67.4 / 84.4 / 111.6 / 167.9 (209.4 / 213.3 / 217.7 / 229.4).
-28672 x 4096 as int8 with a scale for each output 32.5 / 34.0 / 57.3 / 82.0, as float8 32.9 / 35.7 / 62.5 / 87.9; with a
-table of 16 values and groups of 64, 49.9 / 57.6 / 66.4 / 88.5. That is 68 % of a copy's bandwidth at one token for
-28672 x 4096, 87 % for 57344 x 8192. Many tokens of 28672 x 4096: 128 79 (68), 256 100 (94), 512 207 (162), 1024 369
-(318), 2048 679 (597); without the kernel of `w4a16_large_hopper.py` 256 took 167, 512 241 and 1024 432
-(tune_grouped_many.json). One stream of an 8B model took 2.28 ms a token instead of 2.34 once the first codes were read
-before waiting.
-Tried and left out: 256 inputs at a time for matrix instructions, which were as fast or slower.
-See benchmark/results/tune_grouped.json, tune_grouped_starts.json for 2 to 128 tokens, and tune_grouped_more.json for
-one token behind a norm and for many tokens.
+`w4a16_gemv.py` computes a single token with 4-bit codes in groups of 128 without a table. Up to 512 tokens a data file
+says whether `weight_only_gemm.py` is faster or a GEMM with a 16-bit matrix, which `dequantise` writes into scratch
+memory of at most 512 MiB; the latter computes more tokens. On Hopper cards data files also name
+`w4a16_small_hopper.py`, for 9 to 32 tokens and many outputs, and `w4a16_large_hopper.py`, from 129 tokens on. Batches
+that are padded to one size give a token the same result to the bit, whichever others are there.
+
+A layer calls it for each of its GEMMs. Bytes floor: outputs * inputs * bits / 8, and the scales. On an H200 57344 x
+8192 with one token runs at 87 % of a copy's bandwidth. Lab: docs/lab/2026-11-w4a16-small-batches.md.
 """
 
 # pyright: basic
@@ -42,7 +29,7 @@ from torch import Tensor
 from ..norm.act_and_mul import act_and_mul_torch, act_and_mul_triton
 from ..norm.activations import GATED
 from ..runtime.device import shared_kib
-from ..runtime.launch import rehearsing
+from ..runtime.launch import compiling_only
 from ..runtime.register import register
 from ..runtime.settings import nearest
 from .dequantise import dequantise
@@ -53,18 +40,18 @@ from .w4a16_small_hopper import small_settings, w4a16_small_hopper
 from .weight_only_gemm import weight_only_gemm
 
 MAX_TOKENS = 512
-"""More tokens than this are not for the Triton kernel; for fewer a data file says whether it is faster."""
+"""The most tokens of the Triton kernel; a data file says where it is faster."""
 _FEW = 64
-"""Up to so many tokens all are in one tile."""
+"""The most tokens that are one tile."""
 _SOME = 128
-"""More are for the kernel of Hopper cards (`w4a16_large_hopper.py`), where it takes them and the data file says so."""
+"""More tokens are for `w4a16_large_hopper.py`, where it takes them and a data file says so."""
 _MANY = (128, 256, 512)
-"""Numbers of tokens that have launch settings of their own, beyond that."""
+"""Numbers of tokens above `_FEW` that have launch settings of their own."""
 _SMALLEST_TILE = 8
-"""Tokens that a tile has at least."""
+"""The fewest tokens of a tile."""
 _SCRATCH_BYTES = 512 << 20
-"""What a matrix in 16 bits may take; larger ones are made in parts. Parts that stay in the L2 cache (16 to 64 MiB) were
-slower on an H200, because the library's products with them are small.
+"""The most bytes of the 16-bit matrix; larger ones are dequantised in chunks of outputs. Chunks that stay in the L2
+cache (16 to 64 MiB) are slower on an H200, because cuBLAS's GEMMs with them are small.
 """
 
 
@@ -82,7 +69,8 @@ def weight_only_linear_triton(
 ) -> None:
     """Triton implementation. Raises ValueError for an unknown activation and for shapes that do not fit.
 
-    On one stream at a time: programs of all calls count their arrivals in one place. Run once before a capture.
+    It runs on one stream at a time, as thread blocks of all calls count their arrivals in one place, and once before a
+    capture.
     """
     _check(x, packed, bias, out, activation)
     tokens, outputs = len(x), len(packed)
@@ -94,25 +82,25 @@ def weight_only_linear_triton(
     if tokens == 1 and fits and takes_gemv(x, packed, scales, table):
         w4a16_gemv(x, packed, scales, zeros, bias, out, activation)
         return
-    product = out if activation is None else out.new_empty(tokens, outputs)
+    result = out if activation is None else out.new_empty(tokens, outputs)
     sizes: tuple[int, ...] = (max(_SMALLEST_TILE, 1 << (tokens - 1).bit_length()),)
-    if tokens > _FEW and rehearsing():
-        # It does not meet every number of tokens.
+    if tokens > _FEW and compiling_only():
+        # The compile dry run does not see every number of tokens.
         sizes = (*_MANY, 8 * MAX_TOKENS)
     for size in sizes:
         if fits and (config := small_settings(x, packed, scales, table, size)) is not None:
-            w4a16_small_hopper(x, packed, scales, zeros, bias, product, config)
+            w4a16_small_hopper(x, packed, scales, zeros, bias, result, config)
             continue
         many = fits and size > _SOME and takes_large(x, packed, scales, table)
         config = settings(x, packed, size, many, table is not None)
         if many and config["splits"]:
-            w4a16_large_hopper(x, packed, scales, zeros, bias, product, config)
+            w4a16_large_hopper(x, packed, scales, zeros, bias, result, config)
         elif fits and size <= MAX_TOKENS and config["splits"]:
-            weight_only_gemm(x, packed, scales, zeros, table, bias, product, config)
+            weight_only_gemm(x, packed, scales, zeros, table, bias, result, config)
         else:
-            by_matrix(x, packed, scales, zeros, table, bias, product, group_size)
+            dequantise_and_matmul(x, packed, scales, zeros, table, bias, result, group_size)
     if activation is not None:
-        act_and_mul_triton(product, activation, out)
+        act_and_mul_triton(result, activation, out)
 
 
 def _check(x: Tensor, packed: Tensor, bias: Tensor | None, out: Tensor, activation: str | None) -> None:
@@ -128,9 +116,9 @@ def _check(x: Tensor, packed: Tensor, bias: Tensor | None, out: Tensor, activati
 
 
 def settings(x: Tensor, packed: Tensor, tokens: int, many: bool, looked_up: bool = False) -> Mapping[str, int]:
-    """Launch settings of the kernel for about so many tokens; no `splits` where a matrix in 16 bits is faster.
+    """Launch settings of the kernel for about `tokens` tokens; `splits` is 0 where a 16-bit matrix is faster.
 
-    `many`: those of the kernel for more than 128. `looked_up`: codes stand in a table, whose entries take registers and
+    `many`: those of the kernel for more than 128. `looked_up`: a table looks codes up, whose entries take registers and
     shared memory.
     """
     shape = {"outputs": packed.shape[0], "inputs": x.shape[1]}
@@ -142,7 +130,7 @@ def settings(x: Tensor, packed: Tensor, tokens: int, many: bool, looked_up: bool
 
 
 def _fits(x: Tensor, packed: Tensor, scales: Tensor, out: Tensor, group_size: int) -> bool:
-    """Whether the kernel reads these tensors."""
+    """Whether the kernels take these tensors."""
     return (
         x.element_size() == 2
         and x.dtype == out.dtype
@@ -151,7 +139,7 @@ def _fits(x: Tensor, packed: Tensor, scales: Tensor, out: Tensor, group_size: in
     )
 
 
-def by_matrix(
+def dequantise_and_matmul(
     x: Tensor,
     packed: Tensor,
     scales: Tensor,
@@ -161,12 +149,12 @@ def by_matrix(
     out: Tensor,
     group_size: int,
 ) -> None:
-    """Some outputs at a time: their weights in 16 bits, and the library's product with them."""
+    """Dequantises a chunk of outputs at a time to 16 bits, and multiplies by it with cuBLAS."""
     outputs, inputs = packed.shape[0], x.shape[1]
-    part = max(1, _SCRATCH_BYTES // (inputs * x.element_size()))
-    matrix = x.new_empty(min(part, outputs), inputs)
-    for first in range(0, outputs, part):
-        rows = slice(first, min(first + part, outputs))
+    chunk = max(1, _SCRATCH_BYTES // (inputs * x.element_size()))
+    matrix = x.new_empty(min(chunk, outputs), inputs)
+    for first in range(0, outputs, chunk):
+        rows = slice(first, min(first + chunk, outputs))
         weight = matrix[: rows.stop - first]
         dequantise(
             packed[rows],

@@ -1,12 +1,12 @@
-"""Tiles of products of grouped weights, whose left operand is either the matrix or the tokens (`SWAP`)."""
+"""Tiles of weight-only GEMMs, whose left operand is the weight or, with SWAP, the tokens."""
 
 # pyright: basic, reportArgumentType=false, reportCallIssue=false
 from ..runtime.triton import tl, triton
 
 
 @triton.jit
-def product(weight, x, acc, SWAP: tl.constexpr):
-    """`acc` plus the product: [outputs, tokens], or [tokens, outputs] where `SWAP`."""
+def add_dot(weight, x, acc, SWAP: tl.constexpr):
+    """`acc` plus the matmul of two tiles: [outputs, tokens], or [tokens, outputs] with SWAP."""
     if SWAP:
         return tl.dot(x, weight.T, acc)
     else:
@@ -15,7 +15,7 @@ def product(weight, x, acc, SWAP: tl.constexpr):
 
 @triton.jit
 def zeros(OUTPUTS: tl.constexpr, TOKENS: tl.constexpr, SWAP: tl.constexpr):
-    """What `product` adds to."""
+    """The accumulator of `add_dot`, zero."""
     if SWAP:
         return tl.zeros([TOKENS, OUTPUTS], dtype=tl.float32)
     else:
@@ -24,7 +24,7 @@ def zeros(OUTPUTS: tl.constexpr, TOKENS: tl.constexpr, SWAP: tl.constexpr):
 
 @triton.jit
 def of_outputs(values, SWAP: tl.constexpr):
-    """One value for each output, beside what `product` returns."""
+    """One value for each output, in a shape that broadcasts against `add_dot`."""
     return values[None, :] if SWAP else values[:, None]
 
 

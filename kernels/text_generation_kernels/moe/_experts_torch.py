@@ -1,4 +1,4 @@
-"""The experts of a mixture in torch: on the CPU, and what the kernels are compared with."""
+"""Experts of a mixture in torch: the CPU path, and the reference of the kernels."""
 
 import torch
 from torch import Tensor
@@ -8,7 +8,7 @@ from ..norm.activations import ALONE, GATED
 from .expert_matrix import ExpertMatrix
 
 _DETERMINISTIC = 64
-"""Rows of a product in deterministic mode, whatever is in the step."""
+"""Rows of a GEMM in deterministic mode, whatever is in the step."""
 
 
 def moe_experts_torch(
@@ -21,7 +21,7 @@ def moe_experts_torch(
     up_zeros: Tensor | None,
     up_table: Tensor | None,
     up_group: int,
-    up_eight: bool,
+    up_w8a8: bool,
     up_e2m1: bool,
     down_weight: Tensor,
     down_bias: Tensor | None,
@@ -29,7 +29,7 @@ def moe_experts_torch(
     down_zeros: Tensor | None,
     down_table: Tensor | None,
     down_group: int,
-    down_eight: bool,
+    down_w8a8: bool,
     down_e2m1: bool,
     activation: str,
     deterministic: bool,
@@ -38,8 +38,8 @@ def moe_experts_torch(
     adds: bool = False,
 ) -> None:
     """Torch implementation: the CPU path and the reference of the tests. Reads on the host which experts are hit."""
-    gate_up = ExpertMatrix(up_weight, up_bias, up_scales, up_zeros, up_table, up_group, up_eight, up_e2m1)
-    down = ExpertMatrix(down_weight, down_bias, down_scales, down_zeros, down_table, down_group, down_eight, down_e2m1)
+    gate_up = ExpertMatrix(up_weight, up_bias, up_scales, up_zeros, up_table, up_group, up_w8a8, up_e2m1)
+    down = ExpertMatrix(down_weight, down_bias, down_scales, down_zeros, down_table, down_group, down_w8a8, down_e2m1)
     tokens, slots = ids.shape
     flat = ids.flatten()
     if all_experts > down.experts:
@@ -50,39 +50,39 @@ def moe_experts_torch(
     rows = x.new_zeros(tokens * slots, x.shape[1])
     for expert, own in enumerate(order.split(counts)[: down.experts]):
         if len(own):
-            product = _by_expert(x[own // slots], gate_up, expert, deterministic)
-            activated = _activated(product, activation, deterministic and not x.is_cuda).to(x.dtype)
+            result = _by_expert(x[own // slots], gate_up, expert, deterministic)
+            activated = _activated(result, activation, deterministic and not x.is_cuda).to(x.dtype)
             output = _by_expert(activated, down, expert, deterministic)
             rows[own] = (output * weights.flatten()[own, None]).to(x.dtype)
     total = rows.view(tokens, slots, -1).sum(dim=1, dtype=torch.float32).to(out.dtype)
     out.copy_(out + total if adds else total)
 
 
-def _activated(product: Tensor, activation: str, alone: bool) -> Tensor:
+def _activated(result: Tensor, activation: str, alone: bool) -> Tensor:
     """[T, 2 * n], without a gate [T, n], to float32 [T, n]. `alone`: each token by itself, as
     `layers.weights.linear.are_alone` says.
     """
-    if alone and len(product) > 1:
-        return torch.cat([_activated(each, activation, alone) for each in product.split(1)])
+    if alone and len(result) > 1:
+        return torch.cat([_activated(each, activation, alone) for each in result.split(1)])
     if activation in ALONE:
-        return ALONE[activation](product.float())
-    gate, up = product.chunk(2, dim=1)
+        return ALONE[activation](result.float())
+    gate, up = result.chunk(2, dim=1)
     return GATED[activation](gate.float(), up)
 
 
 def _by_expert(x: Tensor, matrix: ExpertMatrix, expert: int, deterministic: bool) -> Tensor:
-    """The product with one expert's matrix, in the type of its weights."""
+    """The GEMM with one expert's matrix, in the type of its weights."""
     weight = matrix.of(expert, x.shape[1])
     bias = None if matrix.bias is None else matrix.bias[expert].to(weight.dtype)
-    return _product(x.to(weight.dtype), weight, bias, deterministic)
+    return _gemm(x.to(weight.dtype), weight, bias, deterministic)
 
 
-def _product(x: Tensor, weight: Tensor, bias: Tensor | None, deterministic: bool) -> Tensor:
+def _gemm(x: Tensor, weight: Tensor, bias: Tensor | None, deterministic: bool) -> Tensor:
     """`x @ weight.T + bias`; with `deterministic` for a fixed number of tokens at a time, because libraries choose
-    their way of adding up by that number.
+    their algorithm by that number.
     """
     if not deterministic:
         return functional.linear(x, weight, bias)
     padded = functional.pad(x, (0, 0, 0, -len(x) % _DETERMINISTIC))
-    parts = [functional.linear(part, weight, bias) for part in padded.split(_DETERMINISTIC)]
-    return torch.cat(parts)[: len(x)]
+    chunks = [functional.linear(chunk, weight, bias) for chunk in padded.split(_DETERMINISTIC)]
+    return torch.cat(chunks)[: len(x)]

@@ -1,11 +1,12 @@
-"""What the grouped products of a mixture of experts share (`grouped_gemm.py`, `weight_only_grouped_gemm.py`,
-`fp8_grouped_gemm.py`): which rows and outputs a program computes, and how they are stored.
+"""Tiles of grouped GEMMs: the rows and outputs of a thread block, and the epilogue that stores them.
 
-Up: each row is a token of `x`; outputs of the matrix are pairs, gate rows and then up rows, and what is stored is their
-gated activation, or, without a gate, the activation of each. Down: each row is one that the first product stored; what
-is stored is weighted and belongs to the row's own place, so that adding up needs no order but that of the places.
-A product in which every row has a tile of its own ("direct") needs no sorting: for few tokens, whose experts differ.
-Where other ranks have some of the experts, ids outside 0 .. HELD - 1 are theirs: no tile has their rows.
+`grouped_gemm.py`, `weight_only_grouped_gemm.py` and `fp8_grouped_gemm.py` share them. Up: each row is a token of `x`;
+outputs of the weight are pairs, gate rows and then up rows, and what is stored is their gated activation, or, without a
+gate, the activation of each. Down: each row is one that the up GEMM stored; what is stored is multiplied by the
+expert's weight and goes to the row's own place, so that the reduction has the order of the places.
+
+A grouped GEMM in which every row has a tile of its own ("direct") needs no sorting: it is for few tokens, whose experts
+differ. Where other ranks have some of the experts, ids outside 0 .. HELD - 1 are theirs: no tile has their rows.
 """
 
 # pyright: basic, reportArgumentType=false, reportCallIssue=false
@@ -13,7 +14,7 @@ from ..norm.activations import activation, gated_activation, is_gated, plain_nam
 from ..runtime.triton import tl, triton
 
 GROUP = 8
-"""Tiles that take the same columns one after the other, for the L2 cache."""
+"""Tiles that compute the same columns one after another, for the L2 cache."""
 
 
 @triton.jit
@@ -31,7 +32,7 @@ def tile_of_program(
     DIRECT: tl.constexpr,
     GROUP: tl.constexpr,
 ):
-    """Tile and block of outputs of this program; a block that is not below `blocks` has nothing to do."""
+    """Tile and block of outputs of this thread block; one whose block is not below `blocks` has nothing to do."""
     program = tl.program_id(0)
     tile = program // blocks
     block = program % blocks
@@ -44,7 +45,7 @@ def tile_of_program(
         group_size = tl.minimum(num_tiles - group_first, GROUP)
         whole_size = tl.maximum(group_size, 1)
         tile = group_first + program % (GROUP * blocks) % whole_size
-        # Where the last group is not full, programs are left over.
+        # Where the last group is not full, thread blocks are left over.
         block = tl.where(group_size > 0, program % (GROUP * blocks) // whole_size, blocks)
     return tile, block
 
@@ -80,7 +81,7 @@ def rows_of_tile(
 
 @triton.constexpr_function
 def has_pairs(name):
-    """Whether outputs of the matrix in front of an activation are gate and up rows. None: there is no activation."""
+    """Whether outputs of the weight are gate and up rows. None: there is no activation."""
     return name is not None and is_gated(name)
 
 
@@ -101,7 +102,7 @@ def store_rows(
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
 ):
-    """Bias, and the activation, or the weight of each row."""
+    """Adds the bias, then stores the activation, or the row times its expert's weight."""
     if bias_ptr is not None:
         acc += tl.load(bias_ptr + expert.to(tl.int64) * outputs + weight_rows).to(tl.float32)[None, :]
     if ACTIVATION is None:

@@ -1,23 +1,18 @@
-"""The kernel behind `token_experts` on Hopper cards (compute capability 9.0): the experts of one token.
+"""Router top-k, gate and up, and down of one token's experts as one persistent kernel on Hopper (Gluon).
 
-A third of what small experts take for one token is waiting: for the choice, for the first bytes of what was chosen, and
-of the second product for the first. Here a program for each multiprocessor takes every so many-th tile of the first
-product's matrices and then of the second's, through one ring of copies in shared memory. Tiles of the second are asked
-for while the first is still computed; only their products wait until all programs have stored theirs of the first.
+For one token a third of the time of small experts is latency: of the top-k, of the first bytes of the chosen experts,
+and between gate and up and down. Here a thread block for each SM takes every so many-th tile of the gate and up weights
+and then of the down weights, through one ring of asynchronous copies in shared memory. Tiles of down are prefetched
+while gate and up is computed; thread blocks wait for each other only before they multiply them.
 
-So all programs must run at the same time. There are no more than fit, and what is launched dependently cannot take
-their places, because it starts when all of these have.
+So all thread blocks must run at the same time. There are no more than fit, and dependents cannot take their places,
+because they launch when all of these have started. Each thread block computes the top-k itself from the logits. The
+first tiles are of the experts that are chosen first, so they are prefetched before the top-k is complete.
 
-Each program chooses the experts itself, from the logits, which is less than waiting for a kernel that does. The first
-tiles are of the experts that are chosen first, so they are asked for before all are chosen.
-
-One token through Qwen3-30B-A3B takes 2,138 us so, and 2,215 with two kernels (benchmark/results/one-token-experts.json;
-tried: docs/lab/2026-11-single-token-decode.md); with the first two tiles asked for early, and one activation behind all
-tiles instead of one for each, 1,973 instead of 2,008. Both products run at the memory's rate but for some 1 us between
-them.
-
-Written in Gluon, because Triton copies ahead within one loop only, and not across a wait. Triton's interpreter cannot
-run it: the tests compare it on a device.
+Layouts: see the parameters; all contiguous, and beginning at multiples of 16 bytes. `token_experts_hopper.py` launches
+it. Bytes floor: 3 * slots * inner * hidden * 2. On an H200 one token through Qwen3-30B-A3B takes 1.97 ms.
+It is in Gluon because Triton copies ahead within one loop only, and not across a wait. Triton's interpreter cannot run
+it; the tests compare it on a device. Lab: docs/lab/2026-11-single-token-decode.md.
 """
 
 # pyright: basic, reportArgumentType=false, reportAssignmentType=false, reportCallIssue=false
@@ -41,7 +36,7 @@ def _keys(logits_ptr, EXPERTS: gl.constexpr, BLOCK_E: gl.constexpr, WARPS: gl.co
     lanes = gl.arange(0, BLOCK_E, all_in_a_warp)
     valid = lanes < EXPERTS
     logits = gl.load(logits_ptr + lanes, mask=valid, other=float("-inf")).to(gl.float32)
-    # The sum makes one zero of two.
+    # Adding 0 turns -0 into 0.
     ordered = gl.where(logits == logits, logits, float("-inf")) + 0.0
     bits = ordered.to(TYPE).to(gl.int16, bitcast=True).to(gl.int32)
     keys = gl.where(bits < 0, bits ^ 0x7FFF, bits) * 65536 + (65535 - lanes)
@@ -49,7 +44,7 @@ def _keys(logits_ptr, EXPERTS: gl.constexpr, BLOCK_E: gl.constexpr, WARPS: gl.co
 
 
 @gluon.jit
-def _choose(
+def _top_k(
     keys,
     slots,
     place,
@@ -60,7 +55,7 @@ def _choose(
     LEAD: gl.constexpr,
     EARLY: gl.constexpr,
 ):
-    """The TOP_K largest keys, by slot [BLOCK_S], as `moe_route` orders them. Asks for the first EARLY tiles: for the
+    """The TOP_K largest keys, by slot [BLOCK_S], as `moe_route` orders them. Prefetches the first EARLY tiles: the
     first one when slot LEAD is chosen.
     """
     chosen = gl.full([slots.shape[0]], _SMALLEST, gl.int32, slots.type.layout)
@@ -69,14 +64,14 @@ def _choose(
         keys = gl.where(keys == best, _SMALLEST, keys)
         chosen = gl.where(slots == slot, best, chosen)
         if slot >= LEAD and slot < LEAD + EARLY:
-            _ask_up(slot - LEAD, _ids(chosen, slots, slot + 1), slots, place, up, HALF, STAGES)
+            _prefetch_up(slot - LEAD, _ids(chosen, slots, slot + 1), slots, place, up, HALF, STAGES)
             hopper.async_copy.commit_group()
     return chosen
 
 
 @gluon.jit
 def _ids(chosen, slots, COUNT: gl.constexpr):
-    """Of the experts in the first COUNT slots."""
+    """Ids of the experts in the first COUNT slots."""
     return gl.where(slots < COUNT, 65535 - (chosen & 65535), 0)
 
 
@@ -92,8 +87,8 @@ def _shares(logits, chosen, slots, TYPE: gl.constexpr, TOP_K: gl.constexpr, NORM
 
 
 @gluon.jit
-def _ask_up(step, ids, slots, place, up, HALF: gl.constexpr, STAGES: gl.constexpr):
-    """Asks for the tile of a step of the first product: gate rows, and then up rows."""
+def _prefetch_up(step, ids, slots, place, up, HALF: gl.constexpr, STAGES: gl.constexpr):
+    """Starts the copy of a step's gate and up tile: gate rows, and then up rows."""
     first_up, programs, hidden, inner = place
     up_tiles, up_ptrs, up_inside = up
     tile = first_up + step * programs
@@ -107,12 +102,12 @@ def _ask_up(step, ids, slots, place, up, HALF: gl.constexpr, STAGES: gl.constexp
 
 
 @gluon.jit
-def _ask(step, work, place, up, down, HALF: gl.constexpr, ROWS: gl.constexpr, STAGES: gl.constexpr):
-    """Asks for the tile of a step, where there is one, of the first product or then of the second."""
+def _prefetch(step, work, place, up, down, HALF: gl.constexpr, ROWS: gl.constexpr, STAGES: gl.constexpr):
+    """Starts the copy of a step's tile, where there is one, of gate and up or then of down."""
     ups, steps, first_down, ids, slots = work
     down_tiles, down_ptrs, down_inside = down
     if step < ups:
-        _ask_up(step, ids, slots, place, up, HALF, STAGES)
+        _prefetch_up(step, ids, slots, place, up, HALF, STAGES)
     elif step < steps:
         _, programs, _, inner = place
         tile = first_down + (step - ups) * programs
@@ -131,8 +126,8 @@ def _load_acquire(pointer):
 
 @gluon.jit
 def _wait_for_all(arrived_ptr, programs):
-    """Until all programs of this launch have come here; each then sees what the others stored before. The counter is
-    never set back: launches come one after the other, each with as many programs.
+    """Waits until all thread blocks of this launch have arrived; each then sees what the others stored before. The
+    counter is never reset: launches follow one another, each with as many thread blocks.
     """
     gl.thread_barrier()
     before = gl.atomic_add(arrived_ptr, 1, sem="acq_rel")
@@ -144,7 +139,7 @@ def _wait_for_all(arrived_ptr, programs):
 @gluon.jit
 def _store_activated(
     activated_ptr,
-    products,
+    dots,
     program,
     programs,
     ups,
@@ -152,9 +147,9 @@ def _store_activated(
     BLOCK_U: gl.constexpr,
     ACTIVATION: gl.constexpr,
 ):
-    """What the second product reads, of all tiles of a program at once."""
+    """Stores the activated values of all tiles of a thread block, which down reads."""
     few: gl.constexpr = gl.BlockedLayout([1, 1], [32 // HALF, HALF], [gl.num_warps(), 1], [1, 0])
-    both = products._reinterpret(gl.float32, [BLOCK_U, 2 * HALF], gl.SwizzledSharedLayout(1, 1, 1, [1, 0]))
+    both = dots._reinterpret(gl.float32, [BLOCK_U, 2 * HALF], gl.SwizzledSharedLayout(1, 1, 1, [1, 0]))
     gate, up = both.slice(0, HALF, 1).load(few), both.slice(HALF, HALF, 1).load(few)
     steps = gl.arange(0, BLOCK_U, gl.SliceLayout(1, few))[:, None]
     rows = gl.arange(0, HALF, gl.SliceLayout(0, few))[None, :]
@@ -183,20 +178,20 @@ def token_experts_kernel(
     ADDS: gl.constexpr,  # whether the result is added to what is in `out`
     ACTIVATION: gl.constexpr,  # key of GATED
     HALF: gl.constexpr,  # gate rows of a tile; a divisor of `inner` and of the number of warps
-    ROWS: gl.constexpr,  # outputs of a tile of the second product; a divisor of `hidden`
+    ROWS: gl.constexpr,  # outputs of a tile of down; a divisor of `hidden`
     BLOCK_K: gl.constexpr,  # power of two, at least `hidden`
     BLOCK_I: gl.constexpr,  # power of two, at least `inner`
     STAGES: gl.constexpr,  # tiles in shared memory
-    BLOCK_U: gl.constexpr,  # power of two, at least the tiles of the first product that a program takes
-    BLOCK_T: gl.constexpr,  # likewise of the second
-    LEAD: gl.constexpr,  # as of `_choose`
+    BLOCK_U: gl.constexpr,  # power of two, at least the gate and up tiles of a thread block
+    BLOCK_T: gl.constexpr,  # likewise of down
+    LEAD: gl.constexpr,  # as of `_top_k`
     EARLY: gl.constexpr,  # likewise, at most STAGES - 1
     PDL: gl.constexpr,
 ):
-    """One program computes every so many-th tile of both products."""
+    """One thread block computes every so many-th tile of gate and up and of down."""
     WARPS: gl.constexpr = gl.num_warps()
     TYPE: gl.constexpr = out_ptr.dtype.element_ty
-    # Gate rows and their up rows are those of the same warps. Of the second product each warp has slots of its own.
+    # Gate rows and their up rows are of the same warps. In down each warp has slots of its own.
     pairs: gl.constexpr = gl.BlockedLayout([1, 8], [1, 32], [HALF, WARPS // HALF], [1, 0])
     experts: gl.constexpr = gl.BlockedLayout([1, 1, 8], [1, 1, 32], [1, WARPS, 1], [2, 1, 0])
     of_slots: gl.constexpr = gl.SliceLayout(0, gl.SliceLayout(2, experts))
@@ -206,15 +201,15 @@ def token_experts_kernel(
     down_tiles = up_tiles._reinterpret(
         TYPE, [STAGES, ROWS, BLOCK_S, BLOCK_I], gl.SwizzledSharedLayout(1, 1, 1, [2, 1, 0])
     )
-    products = gl.allocate_shared_memory(gl.float32, [2 * BLOCK_U, HALF, 1], gl.SwizzledSharedLayout(1, 1, 1, [1, 0]))
+    dots = gl.allocate_shared_memory(gl.float32, [2 * BLOCK_U, HALF, 1], gl.SwizzledSharedLayout(1, 1, 1, [1, 0]))
     sums = gl.allocate_shared_memory(gl.float32, [BLOCK_T, ROWS, BLOCK_S], gl.SwizzledSharedLayout(1, 1, 1, [1, 0]))
-    # Who has one tile more of the first product has one fewer of the second.
+    # A thread block with one gate and up tile more has one down tile fewer.
     first_down = programs - 1 - program
     ups = (SLOTS * (inner // HALF) - program + programs - 1) // programs
     downs = (hidden // ROWS - first_down + programs - 1) // programs
     steps = ups + downs
 
-    # Of the weights nothing can be asked for before the logits are there.
+    # No weight can be prefetched before the logits are there.
     if PDL:
         cuda.gdc_wait()
     gate_rows = gl.arange(0, HALF, gl.SliceLayout(1, pairs))
@@ -225,7 +220,7 @@ def token_experts_kernel(
     up = up_tiles, up_ptrs, up_inside
     logits, keys = _keys(logits_ptr, EXPERTS, BLOCK_E, WARPS)
     slots = gl.arange(0, BLOCK_S, keys.type.layout)
-    chosen = _choose(keys, slots, place, up, SLOTS, HALF, STAGES, LEAD, EARLY)
+    chosen = _top_k(keys, slots, place, up, SLOTS, HALF, STAGES, LEAD, EARLY)
     ids = _ids(chosen, slots, SLOTS)
     x = gl.load(x_ptr + columns, mask=columns < hidden, other=0.0).to(gl.float32)
     rows = gl.arange(0, ROWS, gl.SliceLayout(1, gl.SliceLayout(2, experts)))[:, None, None]
@@ -237,19 +232,19 @@ def token_experts_kernel(
     work = ups, steps, first_down, ids, slots
     down = down_tiles, down_ptrs, down_inside
     for step in range(EARLY, STAGES - 1):
-        _ask(step, work, place, up, down, HALF, ROWS, STAGES)
+        _prefetch(step, work, place, up, down, HALF, ROWS, STAGES)
     shares = _shares(logits, chosen, slots, logits_ptr.dtype.element_ty, SLOTS, NORM)
     for step in range(ups):
         hopper.async_copy.wait_group(STAGES - 2)
-        # The copies of all threads have come, and what the last step read is free.
+        # The copies of all threads have arrived, and the stage of the last step is free.
         gl.thread_barrier()
-        _ask(step + STAGES - 1, work, place, up, down, HALF, ROWS, STAGES)
+        _prefetch(step + STAGES - 1, work, place, up, down, HALF, ROWS, STAGES)
         for half in gl.static_range(2):
             tile = up_tiles.index(2 * (step % STAGES) + half).load(pairs)
-            products.index(2 * step + half).store(gl.sum(tile.to(gl.float32) * x[None, :], axis=1)[:, None])
-    _store_activated(activated_ptr, products, program, programs, ups, HALF, BLOCK_U, ACTIVATION)
+            dots.index(2 * step + half).store(gl.sum(tile.to(gl.float32) * x[None, :], axis=1)[:, None])
+    _store_activated(activated_ptr, dots, program, programs, ups, HALF, BLOCK_U, ACTIVATION)
 
-    # What results are added to, and where they go: [tiles of the second product, ROWS].
+    # The residual, and where results go: [down tiles, ROWS].
     flat: gl.constexpr = gl.BlockedLayout([1, 1, BLOCK_S], [1, 32, 1], [WARPS, 1, 1], [2, 1, 0])
     tiles = gl.arange(0, BLOCK_T, gl.SliceLayout(1, gl.SliceLayout(2, flat)))
     places = gl.arange(0, ROWS, gl.SliceLayout(0, gl.SliceLayout(2, flat)))[None, :]
@@ -267,8 +262,8 @@ def token_experts_kernel(
     for step in range(ups, steps):
         hopper.async_copy.wait_group(STAGES - 2)
         gl.thread_barrier()
-        _ask(step + STAGES - 1, work, place, up, down, HALF, ROWS, STAGES)
-        # Not earlier: what the next kernel asks for would stand before what is still asked for here.
+        _prefetch(step + STAGES - 1, work, place, up, down, HALF, ROWS, STAGES)
+        # Not earlier: prefetches of the next kernel would queue before the copies that are still to start here.
         if PDL and step == steps - 1:
             cuda.gdc_launch_dependents()
         acc = gl.sum(down_tiles.index(step % STAGES).load(experts).to(gl.float32) * a[None, :, :], axis=2)

@@ -1,4 +1,4 @@
-"""One matrix of all experts of a mixture, in any form in which it runs."""
+"""The stacked weights of all experts of a mixture, in 16 or 32 bits, group-quantised or in float8."""
 
 # pyright: basic
 from typing import NamedTuple
@@ -10,7 +10,7 @@ from ..matmul.group_quantisation import group_values
 
 
 class ExpertMatrix(NamedTuple):
-    """Matrices [outputs, inputs] of one size, one on top of the other.
+    """Matrices [outputs, inputs] of one size, stacked.
 
     Those of 16 or 32 bits have only `weight`, `[experts, outputs, inputs]`, and `bias`. Otherwise `weight` holds codes,
     `[experts, outputs, ...]` as `pack_codes` makes them of each expert or float8, and scales and zeros are what
@@ -25,8 +25,8 @@ class ExpertMatrix(NamedTuple):
     table: Tensor | None = None
     """[16] float32"""
     group_size: int = 0
-    eight_bit_rows: bool = False
-    """Of float8: whether what it is multiplied by may be rounded to 8 bits too."""
+    w8a8: bool = False
+    """With float8: whether activations may be quantised too (W8A8)."""
     e2m1: bool = False
     """Whether codes are the bits of 4-bit floats (OCP Microscaling Formats, 2023), as the table has them too, and no
     scale is above 2.
@@ -34,28 +34,28 @@ class ExpertMatrix(NamedTuple):
 
     @property
     def experts(self) -> int:
-        """How many there are."""
+        """The number of experts."""
         return self.weight.shape[0]
 
     @property
     def outputs(self) -> int:
-        """Of each expert."""
+        """Outputs of each expert."""
         return self.weight.shape[1]
 
     @property
     def nbytes(self) -> int:
-        """Of everything that it holds."""
+        """Bytes of all tensors."""
         held = (self.weight, self.bias, self.scales, self.zeros, self.table)
         return sum(tensor.nbytes for tensor in held if tensor is not None)
 
     @property
     def bits(self) -> int:
-        """Of what is stored for each weight."""
+        """Bits of a stored weight."""
         return 4 if self.weight.dtype == torch.int32 else 8 * self.weight.element_size()
 
     @property
     def groups(self) -> int:
-        """Of 256 inputs; 1: all inputs are one group."""
+        """Groups in 256 inputs; 1: all inputs are one group."""
         return 1 if self.scales is None or self.scales.dim() == 2 else self.scales.shape[2]
 
     @property

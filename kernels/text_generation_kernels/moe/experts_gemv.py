@@ -1,14 +1,14 @@
-"""Products of single tokens with the matrices of their experts (`moe_experts.py`, `mixture.py`); how, says
+"""GEMVs of single tokens with the weights of their experts, and the router's top-k fused into the first.
+
+`expert_gemv` computes gate and up with the activation as epilogue, `expert_gemv_sum` down, and adds up the experts of a
+token in the order of a tree over its slots. Layouts and rounding are those of `moe_experts.py`, which calls them for
+few tokens and 16-bit weights; `mixture.py` calls them for one token. How a thread block reads its rows says
 `bf16_gemv.py`.
 
-`expert_gemv` is the first product, of each row with the matrix of its expert. `expert_gemv_sum` is the second, and adds
-up what the experts of a token give, in the order of a tree over its slots: a kernel less, and no results of single
-experts in memory.
+With fused routing (`Routing`) each thread block of `expert_gemv` finds the expert of its slot in the logits, and one of
+them stores all ids and weights for `expert_gemv_sum`. Down cannot fuse it, as each of its thread blocks needs all ids.
 
-Of a single token the first product can choose the experts too: each program finds that of its slot in the logits, and
-one of them stores all ids and weights for the second product. That is a kernel less to wait for: one token through
-Qwen3-30B-A3B takes 2,215 us instead of 2,268 (benchmark/results/one-token-experts.json). Choosing in the second product
-as well, instead of reading ids, was no gain: each of its programs needs all of them.
+Bytes floor: 3 * experts hit * inner * hidden * bytes of a weight. Lab: docs/lab/2026-11-single-token-decode.md.
 """
 
 # pyright: basic, reportArgumentType=false, reportCallIssue=false, reportGeneralTypeIssues=false
@@ -16,25 +16,25 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from ..matmul.bf16_gemv import add_rest_of_rows, load_sum, read_weights, store_sum
-from ..matmul.gemv_blocks import choosing_blocks, gemv_blocks, sum_blocks
+from ..matmul.bf16_gemv import add_rest_of_rows, load_residual, read_weights, store_with_residual
+from ..matmul.gemv_blocks import gemv_blocks, routing_blocks, sum_blocks
 from ..matmul.rows import weight_rows_of
 from ..norm.activations import activation as activation_of
 from ..norm.activations import gated_activation, is_gated, plain_name
-from ..runtime.launch import Launcher, let_next_start, wait_for_previous
+from ..runtime.launch import Launcher, launch_dependents, wait_for_previous
 from ..runtime.triton import tl, triton
 from ._grouped_gemm_tiles import is_here
 from .moe_route import TINY, RouteOptions, route_token
 
 MOST_EXPERTS = 256
-"""Of which a program chooses."""
+"""The most experts of a mixture whose routing is fused."""
 
 
-class Choice(NamedTuple):
-    """Of the experts of one token by the first product."""
+class Routing(NamedTuple):
+    """The router of one token, fused into `expert_gemv`."""
 
     logits: Tensor
-    """[1, experts], of 16 bits, with unit stride; columns behind those of the experts are not read."""
+    """[1, experts], of 16 bits, with unit stride; columns after those of the experts are not read."""
     options: RouteOptions
     """A softmax without groups, whose shared experts have no gate."""
     shares: Tensor
@@ -64,7 +64,7 @@ def _expert_of(
     BLOCK_E: tl.constexpr,
     WARPS: tl.constexpr,
 ):
-    """The expert of a slot, as `route_token` chooses it.
+    """The expert of a slot, as `route_token` ranks them.
 
     16 bits of a logit, as an integer of the same order, and its place make a key that no other logit has. Every warp
     has all keys, so that none waits for another: a warp has an instruction for the largest of its integers.
@@ -74,7 +74,7 @@ def _expert_of(
     valid = (lanes < EXPERTS)[None, :] & (copies == 0)
     TYPE: tl.constexpr = logits_ptr.dtype.element_ty
     logits = tl.load(logits_ptr + copies + lanes[None, :], mask=valid, other=float("-inf")).to(tl.float32)
-    # The sum makes one zero of two.
+    # Adding 0 turns -0 into 0.
     logits = tl.where(logits == logits, logits, float("-inf")) + 0.0
     bits = logits.to(TYPE).to(tl.int16, bitcast=True).to(tl.int32)
     ordered = tl.where(bits < 0, bits ^ 0x7FFF, bits)
@@ -83,12 +83,12 @@ def _expert_of(
     for _ in range(tl.minimum(slot, TOP_K - 1)):
         keys = tl.where(keys == best[:, None], -(2**31), keys)
         best = tl.max(keys, axis=1)
-    # Shared experts follow those that can be chosen.
+    # Shared experts follow the routed ones.
     return tl.where(slot < TOP_K, 65535 - (tl.max(best, axis=0) & 65535), EXPERTS + slot - TOP_K)
 
 
 @triton.jit
-def _store_choice(
+def _store_routing(
     logits_ptr,
     ids_ptr,
     shares_ptr,
@@ -102,7 +102,7 @@ def _store_choice(
     BLOCK_S: tl.constexpr,
     TINY: tl.constexpr,
 ):
-    """Ids and weights of the token, which the second product may read as soon as this program lets it start."""
+    """Stores ids and weights of the token, which down may read as soon as this thread block launches dependents."""
     ids, shares = route_token(
         logits_ptr, None, scale, 0.0, EXPERTS, TOP_K, "softmax", NORM, 1, 1, "top2", SHARED, False, BLOCK_E, BLOCK_S,
         TINY,
@@ -110,7 +110,7 @@ def _store_choice(
     slots = tl.arange(0, BLOCK_S)
     tl.store(ids_ptr + slots, ids - first, mask=slots < TOP_K + SHARED)
     tl.store(shares_ptr + slots, shares, mask=slots < TOP_K + SHARED)
-    # All threads have stored, and then all that they stored is where other multiprocessors see it.
+    # All threads have stored, and then other SMs see all that they stored.
     tl.debug_barrier()
     tl.atomic_add(ids_ptr, 0, sem="acq_rel")
     tl.debug_barrier()
@@ -121,7 +121,7 @@ def expert_gemv_kernel(
     x_ptr,  # [rows / SLOTS, inputs]
     weight_ptr,  # [experts, outputs, inputs]
     bias_ptr,  # [experts, outputs] or None
-    logits_ptr,  # [EXPERTS], from which the experts are to be chosen, or None
+    logits_ptr,  # [EXPERTS] of the fused router, or None
     ids_ptr,  # [rows] int32, read, or with `logits_ptr` written
     shares_ptr,  # [rows] float32, written with `logits_ptr`
     out_ptr,  # [rows, outputs / 2], without a gate [rows, outputs]
@@ -136,7 +136,7 @@ def expert_gemv_kernel(
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
     WHOLE: tl.constexpr,  # whether BLOCK_K is at least `inputs`
-    MASK: tl.constexpr,  # whether a program has inputs or experts that are not there
+    MASK: tl.constexpr,  # whether a thread block has inputs or experts that are not there
     WARPS: tl.constexpr,
     PDL: tl.constexpr,
     EXPERTS: tl.constexpr = 0,
@@ -147,7 +147,7 @@ def expert_gemv_kernel(
     BLOCK_S: tl.constexpr = 0,
     TINY: tl.constexpr = 0.0,
 ):
-    """One program computes BLOCK_N outputs of one row, and their activation."""
+    """One thread block computes BLOCK_N outputs of one row, and their activation."""
     block = tl.program_id(0)
     row = tl.program_id(1)
     wait_for_previous(PDL)
@@ -157,7 +157,7 @@ def expert_gemv_kernel(
         expert = _expert_of(logits_ptr, row, EXPERTS, TOP_K, BLOCK_E, WARPS) - first
     read = inputs
     if HELD is not None:
-        # A row of another rank's expert reads nothing; what it leaves is not looked at.
+        # A row of another rank's expert reads nothing, and nobody reads what it stores.
         read = tl.where(is_here(expert, HELD), inputs, 0)
         expert = tl.where(is_here(expert, HELD), expert, 0)
     PAIRS: tl.constexpr = is_gated(ACTIVATION)
@@ -167,11 +167,11 @@ def expert_gemv_kernel(
     weight_ptrs = rows_ptr + weight_rows.to(tl.int64)[:, None] * inputs + columns[None, :]
     weight = read_weights(weight_ptrs, (columns < read)[None, :], MASK)
     if logits_ptr is not None and (block == 0) & (row == 0):
-        _store_choice(
+        _store_routing(
             logits_ptr, ids_ptr, shares_ptr, scale, first, EXPERTS, TOP_K, NORM, SHARED, BLOCK_E, BLOCK_S, TINY
         )
-    # Not earlier: the kernel after this one relies on all before it being finished, and on the ids.
-    let_next_start(PDL)
+    # Not earlier: the next kernel relies on all kernels before this one being finished, and on the ids.
+    launch_dependents(PDL)
     x_ptrs = x_ptr + (row // SLOTS).to(tl.int64) * stride_x_row + columns
     x = tl.load(x_ptrs, mask=columns < read, other=0.0).to(tl.float32)
     acc = tl.sum(weight.to(tl.float32) * x[None, :], axis=1)
@@ -208,14 +208,14 @@ def expert_gemv_sum_kernel(
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
     WHOLE: tl.constexpr,  # whether BLOCK_K is at least `inputs`
-    MASK: tl.constexpr,  # whether a program has inputs or experts that are not there
-    REST: tl.constexpr,  # inputs besides BLOCK_K ones, where they are a power of two; else 0
+    MASK: tl.constexpr,  # whether a thread block has inputs or experts that are not there
+    REST: tl.constexpr,  # inputs besides the BLOCK_K ones, where they are a power of two; else 0
     PDL: tl.constexpr,
 ):
-    """One program computes BLOCK_N outputs of one token, of all its experts at once.
+    """One thread block computes BLOCK_N outputs of one token, of all its experts at once.
 
-    Ids are read while the kernel before may still run: it has waited for them, or stored them before it let this one
-    start.
+    Ids are read while the previous kernel may still run: it has waited for them, or stored them before it launched
+    dependents.
     """
     token = tl.program_id(1)
     slots = tl.arange(0, BLOCK_S)
@@ -235,10 +235,10 @@ def expert_gemv_sum_kernel(
         rest = BLOCK_K + tl.arange(0, REST)
         weight_rest = read_weights(weight_ptrs + rest[None, None, :], here[:, None, None], HELD is not None)
     wait_for_previous(PDL)
-    let_next_start(PDL)
+    launch_dependents(PDL)
     shares = tl.load(shares_ptr + rows, mask=here, other=0.0)
     out_ptrs = out_ptr + token.to(tl.int64) * outputs + places
-    before = load_sum(out_ptrs, places < outputs, ADDS)
+    before = load_residual(out_ptrs, places < outputs, ADDS)
     x_ptrs = x_ptr + rows.to(tl.int64)[:, None] * inputs
     read = here[:, None] & (columns < inputs)[None, :]
     x = tl.load(x_ptrs + columns[None, :], mask=read, other=0.0).to(tl.float32)
@@ -256,7 +256,7 @@ def expert_gemv_sum_kernel(
         acc += tl.load(bias_ptr + outs, mask=here[:, None], other=0.0).to(tl.float32)
     acc *= shares[:, None]
     out = tl.sum(acc.to(out_ptr.dtype.element_ty).to(tl.float32), axis=0)
-    store_sum(out_ptrs, out, before, places < outputs, ADDS)
+    store_with_residual(out_ptrs, out, before, places < outputs, ADDS)
 
 
 _launch = Launcher(expert_gemv_kernel)
@@ -271,14 +271,16 @@ def expert_gemv(
     activation: str,
     ids: Tensor,
     held: int | None,
-    choice: Choice | None = None,
+    routing: Routing | None = None,
 ) -> None:
-    """Launches the first product of each row of `out` with the matrix of its expert, [experts, outputs, inputs].
-    `held`: how many experts this rank has, where others have some. With `choice`, `ids` [1, slots] are written.
+    """Launches the gate and up GEMV of each row of `out` with the weight of its expert, [experts, outputs, inputs].
+    `held`: how many experts this rank has, where others have some. With `routing`, `ids` [1, slots] are written.
     """
     _, outputs, inputs = weight.shape
-    config = gemv_blocks(weight) if choice is None else choosing_blocks(weight)
-    logits, shares, options = (None, None, None) if choice is None else (choice.logits, choice.shares, choice.options)
+    config = gemv_blocks(weight) if routing is None else routing_blocks(weight)
+    logits, shares, options = (
+        (None, None, None) if routing is None else (routing.logits, routing.shares, routing.options)
+    )
     _launch(
         (triton.cdiv(outputs, config["BLOCK_N"]), len(out)),
         (x, weight, bias, logits, ids, shares, out),
@@ -290,7 +292,7 @@ def expert_gemv(
         MASK=held is not None or inputs % config["BLOCK_K"] != 0,
         WARPS=config["num_warps"],
         **config,
-        **({} if choice is None else choice.constants),
+        **({} if routing is None else routing.constants),
     )
 
 
@@ -304,8 +306,8 @@ def expert_gemv_sum(
     out: Tensor,
     adds: bool = False,
 ) -> None:
-    """Launches the second product of experts, whose results are weighted and added up. Behind `expert_gemv` with
-    the same `ids` and `held`.
+    """Launches the down GEMV of experts, whose results are weighted and added up, after `expert_gemv` with the same
+    `ids` and `held`.
     """
     _, outputs, inputs = weight.shape
     tokens, slots = ids.shape

@@ -1,8 +1,11 @@
-"""The grouped product of float8 experts with rows that are float8 as well, for many tokens.
+"""Grouped W8A8 GEMM of float8 experts and float8 rows, for many tokens.
 
-Converting weights to 16 bits for each tile of rows costs more than the products where there are several tiles; matrix
-units multiply float8 by themselves. Sums leave their short accumulator after every 128 inputs (DeepSeek-V3, 2024,
-section 3.3.2), where scales of blocks are applied as well.
+Where there are several tiles of rows, dequantising weights to 16 bits for each takes longer than the matrix
+instructions, and tensor cores multiply float8 themselves. Sums leave the short accumulator after every 128 inputs
+(DeepSeek-V3, 2024, section 3.3.2), where scales of blocks are applied as well.
+
+Rows, outputs and epilogue are those of `_grouped_gemm_tiles.py`. `moe_experts` calls it.
+Lab: docs/lab/2026-11-mixture-of-experts.md.
 """
 
 # pyright: basic, reportArgumentType=false, reportCallIssue=false
@@ -11,7 +14,7 @@ from collections.abc import Mapping
 from torch import Tensor
 
 from ..matmul.rows import weight_rows_of
-from ..runtime.launch import Launcher, let_next_start, wait_for_previous
+from ..runtime.launch import Launcher, launch_dependents, wait_for_previous
 from ..runtime.triton import tl, triton
 from ._grouped_gemm_tiles import GROUP, has_pairs, rows_of_tile, store_rows, tile_of_program
 
@@ -46,7 +49,7 @@ def fp8_grouped_gemm_kernel(
     GROUP: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """One program computes BLOCK_N outputs of one tile's rows."""
+    """One thread block computes BLOCK_N outputs of one tile's rows."""
     blocks = tl.cdiv(outputs, BLOCK_N)
     wait_for_previous(PDL)
     tile, block = tile_of_program(ids_ptr, num_tiles_ptr, blocks, None, False, GROUP)
@@ -80,7 +83,7 @@ def fp8_grouped_gemm_kernel(
             acc = tl.dot(x, weight.T, acc, max_num_imprecise_acc=128)
         x_ptrs += BLOCK_K
         weight_ptrs += BLOCK_K
-    let_next_start(PDL)
+    launch_dependents(PDL)
 
     if not BLOCKS:
         scale = tl.load(scales_ptr + all_rows).to(tl.float32)
@@ -108,7 +111,7 @@ def fp8_grouped_gemm(
     config: Mapping[str, int],
     out: Tensor,
 ) -> None:
-    """Launches one product of tiles that `moe_align` made for `block_m`."""
+    """Launches the up or the down GEMM, with tiles that `moe_align` made for `block_m`."""
     experts, outputs, inputs = weight.shape
     order, tiles, num_tiles = alignment
     _launch(

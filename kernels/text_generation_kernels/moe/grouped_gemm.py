@@ -1,4 +1,4 @@
-"""The grouped product of experts whose matrices have 16 or 32 bits; `_grouped_gemm_tiles.py` says of which rows."""
+"""Grouped GEMM of experts in 16 or 32 bits; rows, outputs and epilogue are those of `_grouped_gemm_tiles.py`."""
 
 # pyright: basic, reportArgumentType=false, reportCallIssue=false
 from collections.abc import Mapping
@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from torch import Tensor
 
 from ..matmul.rows import weight_rows_of
-from ..runtime.launch import Launcher, let_next_start, wait_for_previous
+from ..runtime.launch import Launcher, launch_dependents, wait_for_previous
 from ..runtime.triton import tl, triton
 from ._grouped_gemm_tiles import GROUP, has_pairs, rows_of_tile, store_rows, tile_of_program
 
 
 @triton.jit
-def _product(
+def _tile_gemm(
     x_ptrs,
     x_valid,  # [BLOCK_M, 1]
     weight_ptrs,
@@ -60,10 +60,10 @@ def grouped_gemm_kernel(
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
-    GROUP: tl.constexpr,  # tiles that take the same columns one after the other, for the L2 cache
+    GROUP: tl.constexpr,  # tiles that compute the same columns one after another, for the L2 cache
     PDL: tl.constexpr,
 ):
-    """One program computes BLOCK_N outputs of one tile's rows."""
+    """One thread block computes BLOCK_N outputs of one tile's rows."""
     blocks = tl.cdiv(outputs, BLOCK_N)
     wait_for_previous(PDL)
     tile, block = tile_of_program(None, num_tiles_ptr, blocks, None, False, GROUP)
@@ -77,8 +77,8 @@ def grouped_gemm_kernel(
     x_ptrs = x_ptr + x_rows.to(tl.int64)[:, None] * stride_x_row + inner
     expert_ptr = weight_ptr + expert.to(tl.int64) * stride_weight_expert
     weight_ptrs = expert_ptr + weight_rows.to(tl.int64)[:, None] * stride_weight_output + inner
-    acc = _product(x_ptrs, here[:, None], weight_ptrs, inputs, MASK_K, BLOCK_M, BLOCK_N, BLOCK_K)
-    let_next_start(PDL)
+    acc = _tile_gemm(x_ptrs, here[:, None], weight_ptrs, inputs, MASK_K, BLOCK_M, BLOCK_N, BLOCK_K)
+    launch_dependents(PDL)
 
     store_rows(
         acc, expert, block, members, own, here, weight_rows, bias_ptr, row_weights_ptr, out_ptr, outputs,
@@ -88,11 +88,11 @@ def grouped_gemm_kernel(
 
 _launch = Launcher(grouped_gemm_kernel)
 _TUNED_ELEMENT_BYTES = 2
-"""Tiles are measured for 16-bit types; float32 takes half as many inputs at a time, which need as much room."""
+"""Tiles are tuned for 16-bit types; float32 takes half as many inputs at a time, in as many bytes."""
 
 
 def tile_columns(config: Mapping[str, int], element_bytes: int) -> int:
-    """Inputs that one step of a product takes."""
+    """Inputs of one step of the GEMM."""
     return max(16, config["BLOCK_K"] * _TUNED_ELEMENT_BYTES // element_bytes)
 
 
@@ -108,7 +108,7 @@ def grouped_gemm(
     config: Mapping[str, int],
     out: Tensor,
 ) -> None:
-    """Launches one product of tiles that `moe_align` made for `block_m`."""
+    """Launches the up or the down GEMM, with tiles that `moe_align` made for `block_m`."""
     _, outputs, inputs = weight.shape
     order, tiles, num_tiles = alignment
     block_k = tile_columns(config, x.element_size())

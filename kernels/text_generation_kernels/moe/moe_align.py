@@ -1,31 +1,31 @@
-"""Sorts the rows of a mixture of experts by expert and cuts them into tiles, so that a tile has one expert.
+"""Sorts the rows of a mixture of experts by expert, and cuts them into tiles of one expert each for the grouped GEMMs.
 
 A row is one token computed by one expert: row `token * slots + j` of `[tokens, slots]` ids. `order` holds the rows by
 expert, those of one expert in their own order. Tile t computes the rows `order[first:end]` with one expert, at most
 `block_m` of them.
 
 Layouts: `ids` `[tokens, slots]` int32, contiguous; rows with others than 0 .. experts - 1 are left out; `order`
-`[tokens * slots]` int32; `tiles` `[capacity, 3]` int32: expert, first, end; `num_tiles` `[1]` int32, how many of them
-there are. What lies behind them is not written.
+`[tokens * slots]` int32; `tiles` `[capacity, 3]` int32: expert, first, end; `num_tiles` `[1]` int32, the number of
+them. Nothing is written after them.
 
-Called once a layer where there are more than a few tokens, with a grid and buffers that follow from the number of
-tokens alone: how many tiles there are is read on the device. One program an expert; each counts all ids, so that no
-program waits for another and no atomic operation decides an order.
+`moe_experts` calls it once a layer where there are more than a few tokens. Grid and buffers follow from the number of
+tokens alone: the grouped GEMMs read the number of tiles on the device. There is a thread block for each expert; each
+counts all ids, so that none waits for another and no atomic operation decides an order.
 """
 
 # pyright: basic, reportArgumentType=false, reportCallIssue=false
 from torch import Tensor
 
-from ..runtime.launch import Launcher, let_next_start, wait_for_previous
+from ..runtime.launch import Launcher, launch_dependents, wait_for_previous
 from ..runtime.triton import tl, triton
 from ._grouped_gemm_tiles import is_here
 
 _SHORT, _LONG = 1024, 4096
-"""Ids that a program looks at together, for few and for many rows."""
+"""Ids that a thread block counts at a time, for few and for many rows."""
 
 
 def tile_capacity(rows: int, experts: int, block_m: int) -> int:
-    """The most tiles that so many rows can need: each expert that has rows has at most one that is not full."""
+    """The most tiles that `rows` rows can need: each expert that has rows has at most one that is not full."""
     return (rows + min(experts, rows) * (block_m - 1)) // block_m
 
 
@@ -42,7 +42,7 @@ def moe_align_kernel(
     BLOCK: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """One program finds the rows of one expert, and writes its tiles."""
+    """One thread block finds the rows of one expert, and writes its tiles."""
     expert = tl.program_id(0)
     bins = tl.arange(0, BINS)
     members = tl.arange(0, BLOCK)
@@ -54,7 +54,7 @@ def moe_align_kernel(
         if HELD is not None:
             here = here & is_here(ids, HELD)
         counts += tl.histogram(ids, BINS, mask=here)
-    let_next_start(PDL)
+    launch_dependents(PDL)
     tiles = (counts + block_m - 1) // block_m
     first = tl.sum(tl.where(bins < expert, counts, 0), axis=0)
     end = first + tl.sum(tl.where(bins == expert, counts, 0), axis=0)

@@ -1,4 +1,4 @@
-"""The experts of a mixture: MLPs, gated or not, of which each token is computed by a few (Shazeer et al., 2017).
+"""The experts of a mixture: MLPs, gated or not, of which each token has its top-k (Shazeer et al., 2017).
 
     out[t] = sum over j of weights[t, j] * (down[e] @ act(gate_up[e] @ x[t] + gate_up_bias[e]) + down_bias[e])
     where e = ids[t, j]
@@ -8,24 +8,21 @@ gate rows first, or without a gate to `inner`, and `down` one from `inner` to `h
 with biases in the type of `x` or none. `ids` `[tokens, slots]` int32 and `weights` `[tokens, slots]` float32, as
 `moe_route` writes them. All contiguous. Activations: keys of `GATED`, or of `ALONE` where there is no gate, in
 `activations.py`.
-A rank may have some of a mixture's experts alone (`all_experts`): ids outside 0 .. experts - 1 are those of other
-ranks, and add nothing to `out`. Otherwise all ids must be inside.
-Sums are float32; what is rounded is the activation, each expert's weighted output and their sum, which is taken in the
-order of the slots, and with `adds` the sum of that and of what was in `out`: no result depends on which program is
-first. With `deterministic`, a token's result does not depend on the other tokens either, to the bit.
 
-Called once a layer. Rows are sorted by expert (`moe_align.py`), then both products go over tiles of rows of one expert
-(`grouped_gemm.py`, of codes `weight_only_grouped_gemm.py`), then each token's slots are added up. A few tokens are not
-sorted, and with 16-bit weights their second product adds up the slots itself (`experts_gemv.py`). Nothing is read on
-the host. Bytes floor: 3 * experts hit * inner * hidden * bytes of a weight, 2 without a gate.
-Measured on an H200, microseconds at 1 / 8 / 64 / 512 / 4096 tokens. Qwen3-30B-A3B in bfloat16 23 / 121 / 284 / 324 /
-768, as float8 with a scale for each 128 x 128 block 20 / 86 / 182 / 227 / 819, in int4 14 / 56 / 118 / 240 / 1168;
-gpt-oss-120b in bfloat16 55 / 342 / 1252 / 1659 / 2961, in MXFP4 32 / 131 / 461 / 895 / 3133 (floor 14 / 101 / 400 / 452
-/ 1073), which took 55 / 298 / 1061 / 1503 / 4844 when codes were looked up in a table. Those of one token with 16 bits
-are of an earlier version. Half of each expert of Mixtral-8x7B, as one of two ranks has it, takes 340 us at 64 tokens
-(floor 332): experts of some 16 rows have tiles of 32, for with 16 those of more rows read their weights twice (368 us;
-benchmark/results/tune_moe.json). Tried and left out: of tiles, adding up the slots within the second product, which was
-slower than a kernel of its own; weights as the left operand of the product, 1 % faster for Mixtral and no other.
+A rank may have only some of a mixture's experts (`all_experts`): ids outside 0 .. experts - 1 are those of other ranks,
+and add nothing to `out`. Otherwise all ids must be inside. ValueError for an unknown activation, and for shapes and
+layouts that do not fit.
+
+Sums are float32; what is rounded is the activation, each expert's weighted output and their sum, which is taken in the
+order of the slots, and with `adds` the sum of that and of what was in `out`: no result depends on which thread block
+is first. With `deterministic`, a token's result does not depend on the other tokens either, to the bit.
+
+A layer calls it once. Rows are sorted by expert (`moe_align.py`), then the up and down grouped GEMMs go over tiles of
+rows of one expert (`grouped_gemm.py`, with codes `weight_only_grouped_gemm.py` or `fp8_grouped_gemm.py`), then each
+token's slots are added up. Few tokens are not sorted, and with 16-bit weights their down GEMV adds up the slots itself
+(`experts_gemv.py`). The host reads nothing back. Bytes floor: 3 * experts hit * inner * hidden * bytes of a weight, 2
+without a gate. On an H200 64 tokens of Qwen3-30B-A3B take 284 us in bfloat16.
+Lab: docs/lab/2026-11-mixture-of-experts.md.
 """
 
 # pyright: basic, reportArgumentType=false, reportCallIssue=false
@@ -35,12 +32,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..matmul.bf16_gemv import load_sum, store_sum
+from ..matmul.bf16_gemv import load_residual, store_with_residual
 from ..matmul.group_quantisation import BLOCK
 from ..norm.activations import ALONE, GATED, is_gated
 from ..norm.quantise_rows import quantise_rows
-from ..runtime.device import has_fp8_products, shared_kib
-from ..runtime.launch import Launcher, let_next_start, rehearsing, wait_for_previous
+from ..runtime.device import has_fp8_gemms, shared_kib
+from ..runtime.launch import Launcher, compiling_only, launch_dependents, wait_for_previous
 from ..runtime.register import register
 from ..runtime.settings import nearest
 from ..runtime.triton import tl, triton
@@ -48,25 +45,25 @@ from ._experts_torch import moe_experts_torch
 from ._grouped_gemm_tiles import is_here
 from .expert_matrix import ExpertMatrix
 from .experts_gemv import expert_gemv, expert_gemv_sum
-from .fp8_grouped_gemm import BLOCK_K as EIGHT_BLOCK
+from .fp8_grouped_gemm import BLOCK_K as FP8_BLOCK
 from .fp8_grouped_gemm import fp8_grouped_gemm
 from .grouped_gemm import grouped_gemm
 from .moe_align import moe_align_triton
 from .weight_only_grouped_gemm import weight_only_grouped_gemm
 
 _DIRECT = 1
-"""Rows of a tile that is not sorted."""
-_EIGHT_BIT_ROWS = 64
-"""Tiles of so many rows are multiplied in 8 bits where the matrix allows it."""
+"""Rows of a direct tile, without sorting."""
+_W8A8_HEIGHT = 64
+"""The fewest rows of a tile that is computed in W8A8 where the weight allows it."""
 _DETERMINISTIC = 64
 """Rows of a tile in deterministic mode, whatever is in the step."""
 _SMALLEST_CODES_TILE = 8
-"""Rows that a matrix instruction takes at least, as its right operand."""
+"""The fewest rows of a matrix instruction's right operand."""
 _COMBINE_BLOCK = 1024
 
 
 class Tiles(NamedTuple):
-    """How both products are launched."""
+    """Launch settings of the up and the down GEMM."""
 
     height: int
     up: Mapping[str, int]
@@ -85,11 +82,11 @@ def moe_combine_kernel(
     BLOCK: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """One program adds up BLOCK columns of one token."""
+    """One thread block adds up BLOCK columns of one token."""
     token = tl.program_id(0).to(tl.int64)
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     valid = columns < hidden
-    let_next_start(PDL)
+    launch_dependents(PDL)
     wait_for_previous(PDL)
     total = tl.zeros([BLOCK], tl.float32)
     for slot in tl.static_range(SLOTS):
@@ -99,7 +96,7 @@ def moe_combine_kernel(
             here = valid & is_here(tl.load(ids_ptr + row), HELD)
         total += tl.load(rows_ptr + row * hidden + columns, mask=here, other=0.0).to(tl.float32)
     out_ptrs = out_ptr + token * hidden + columns
-    store_sum(out_ptrs, total, load_sum(out_ptrs, valid, ADDS), valid, ADDS)
+    store_with_residual(out_ptrs, total, load_residual(out_ptrs, valid, ADDS), valid, ADDS)
 
 
 _launch_combine = Launcher(moe_combine_kernel)
@@ -111,8 +108,8 @@ def inner_of(gate_up: ExpertMatrix, activation: str) -> int:
 
 
 def tiles_of(height: int, gate_up: ExpertMatrix, down: ExpertMatrix, activation: str) -> Tiles:
-    """The launch settings for tiles of so many rows. The number is chosen for the second matrix: where that has 4 bits
-    and the first one 8, as checkpoints with exceptions may have it, the first one gets numbers that are chosen for 4.
+    """Launch settings for tiles of `height` rows, which is chosen for the down weight: where that has 4 bits and the up
+    weight 8, as in checkpoints with exceptions, the latter gets the height that is chosen for 4.
     """
     hidden, inner = down.outputs, inner_of(gate_up, activation)
     return Tiles(height, _settings(height, gate_up, hidden), _settings(height, down, inner))
@@ -121,22 +118,22 @@ def tiles_of(height: int, gate_up: ExpertMatrix, down: ExpertMatrix, activation:
 def _settings(height: int, matrix: ExpertMatrix, inputs: int) -> Mapping[str, int]:
     card = {"shared_kib": shared_kib(matrix.weight.device), "block_m": height}
     sizes = {"outputs": matrix.outputs, "inputs": inputs}
-    if _by_eight_bits(matrix, height):
+    if _is_w8a8(matrix, height):
         return nearest("fp8_grouped_gemm", **card, **sizes)
     if matrix.is_packed:
         return nearest("weight_only_grouped_gemm", **card, bits=matrix.bits, groups=matrix.groups, **sizes)
     return nearest("grouped_gemm", **card, **sizes)
 
 
-def _by_eight_bits(matrix: ExpertMatrix, height: int) -> bool:
-    """Whether rows are rounded to float8: where weights would be converted for many rows, and the card has products."""
-    return matrix.eight_bit_rows and height >= _EIGHT_BIT_ROWS and has_fp8_products(matrix.weight.device)
+def _is_w8a8(matrix: ExpertMatrix, height: int) -> bool:
+    """Whether the GEMM is W8A8: where weights would be dequantised for many rows, and tensor cores multiply float8."""
+    return matrix.w8a8 and height >= _W8A8_HEIGHT and has_fp8_gemms(matrix.weight.device)
 
 
 def tile_height(tokens: int, slots: int, experts: int, bits: int, deterministic: bool) -> int:
-    """How many rows a tile has, by how many rows an expert has.
+    """The rows of a tile, by the rows of an expert.
 
-    Where few of the experts are hit, hardly two tokens share one: each row is a tile.
+    Where few experts are hit, hardly two tokens share one: each row is a tile.
     """
     if deterministic:
         return _DETERMINISTIC
@@ -146,7 +143,7 @@ def tile_height(tokens: int, slots: int, experts: int, bits: int, deterministic:
 
 
 def heights_of(bits: int) -> list[int]:
-    """Rows of a tile: every number that may be chosen."""
+    """Every height of a tile that may be chosen."""
     return sorted({_DIRECT, *(nearest("moe_align", bits=bits, rows=1 << power)["BLOCK_M"] for power in range(12))})
 
 
@@ -182,7 +179,7 @@ def moe_experts_triton(
     up_zeros: Tensor | None,
     up_table: Tensor | None,
     up_group: int,
-    up_eight: bool,
+    up_w8a8: bool,
     up_e2m1: bool,
     down_weight: Tensor,
     down_bias: Tensor | None,
@@ -190,7 +187,7 @@ def moe_experts_triton(
     down_zeros: Tensor | None,
     down_table: Tensor | None,
     down_group: int,
-    down_eight: bool,
+    down_w8a8: bool,
     down_e2m1: bool,
     activation: str,
     deterministic: bool,
@@ -199,12 +196,12 @@ def moe_experts_triton(
     adds: bool = False,
 ) -> None:
     """Triton implementation."""
-    gate_up = ExpertMatrix(up_weight, up_bias, up_scales, up_zeros, up_table, up_group, up_eight, up_e2m1)
-    down = ExpertMatrix(down_weight, down_bias, down_scales, down_zeros, down_table, down_group, down_eight, down_e2m1)
+    gate_up = ExpertMatrix(up_weight, up_bias, up_scales, up_zeros, up_table, up_group, up_w8a8, up_e2m1)
+    down = ExpertMatrix(down_weight, down_bias, down_scales, down_zeros, down_table, down_group, down_w8a8, down_e2m1)
     chosen = tile_height(*ids.shape, all_experts, down.bits, deterministic)
     held = down.experts if down.experts < all_experts else None
-    # Tiles follow from the number of tokens, and a rehearsal does not meet all of those.
-    heights = heights_of(down.bits) if rehearsing() and not deterministic else (chosen,)
+    # Tiles follow from the number of tokens, and the compile dry run does not see all of those.
+    heights = heights_of(down.bits) if compiling_only() and not deterministic else (chosen,)
     for height in heights:
         tiles = tiles_of(height, gate_up, down, activation)
         run_experts(x, ids, weights, gate_up, down, activation, tiles, out, held, adds)
@@ -227,12 +224,12 @@ def run_experts(
     hidden, inner = down.outputs, inner_of(gate_up, activation)
     alignment = None if tiles.height == _DIRECT else moe_align_triton(ids, down.experts, tiles.height, held)
     activated = x.new_empty(tokens * slots, inner)
-    product(x, gate_up, ids, alignment, None, activation, tiles.height, tiles.up, held, activated)
+    expert_gemm(x, gate_up, ids, alignment, None, activation, tiles.height, tiles.up, held, activated)
     if alignment is None and not down.is_packed:
         expert_gemv_sum(activated, down.weight, down.bias, ids, weights, held, out, adds)
         return
     rows = x.new_empty(tokens * slots, hidden)
-    product(activated, down, ids, alignment, weights, None, tiles.height, tiles.down, held, rows)
+    expert_gemm(activated, down, ids, alignment, weights, None, tiles.height, tiles.down, held, rows)
     _launch_combine(
         (tokens, triton.cdiv(hidden, _COMBINE_BLOCK)),
         (rows, ids, out),
@@ -245,7 +242,7 @@ def run_experts(
     )
 
 
-def product(
+def expert_gemm(
     x: Tensor,
     matrix: ExpertMatrix,
     ids: Tensor,
@@ -257,8 +254,8 @@ def product(
     held: int | None,
     out: Tensor,
 ) -> None:
-    """Launches one of the two, by the form of the matrix. Without `alignment`, rows have no tiles; the second product
-    of 16 bits is then `expert_gemv_sum`.
+    """Launches the up or the down GEMM of the kind of the weight. Without `alignment` rows have no tiles; down of
+    16-bit weights is then `expert_gemv_sum`.
     """
     if matrix.scales is None:
         if alignment is None:
@@ -268,11 +265,11 @@ def product(
             grouped_gemm(*matrices, ids, alignment, row_weights, activation, height, config, out)
         return
     rest = ids, alignment, row_weights, activation
-    if alignment is not None and _by_eight_bits(matrix, height):
-        blocks = triton.cdiv(x.shape[1], EIGHT_BLOCK)
+    if alignment is not None and _is_w8a8(matrix, height):
+        blocks = triton.cdiv(x.shape[1], FP8_BLOCK)
         x8 = torch.empty_like(x, dtype=torch.float8_e4m3fn)
         scale = x.new_empty((len(x), blocks) if matrix.groups > 1 else len(x), dtype=torch.float32)
-        quantise_rows(x, x8, scale, EIGHT_BLOCK if matrix.groups > 1 else 0)
+        quantise_rows(x, x8, scale, FP8_BLOCK if matrix.groups > 1 else 0)
         fp8_grouped_gemm(x8, scale, matrix.weight, matrix.scales, matrix.bias, *rest, height, config, out)
         return
     weight_only_grouped_gemm(x, matrix, *rest, max(height, _SMALLEST_CODES_TILE), config, held, out)
@@ -305,7 +302,7 @@ def check_experts(
 
 
 def _width(matrix: ExpertMatrix, inputs: int) -> int:
-    """Of the last dimension of what a matrix of so many inputs holds."""
+    """The last dimension of a stored weight with `inputs` inputs."""
     return -(-inputs // BLOCK) * BLOCK // 8 if matrix.is_packed and matrix.bits == 4 else inputs
 
 

@@ -1,24 +1,24 @@
-"""Which experts compute a token in a mixture of experts, and with what weight (Shazeer et al., 2017).
+"""Router of a mixture of experts: the ids and weights of each token's top-k experts (Shazeer et al., 2017).
 
     score = softmax(logits) or sigmoid(logits)
     ids = the top_k largest of score + bias, among the best groups of experts where there are groups
     weights = score[ids] / norm(score[ids]) * scale
 
-The bias only chooses: it balances the load of experts and is no part of a weight (DeepSeek-V3, 2024). Of equal scores
-the lowest id wins; a softmax without bias and groups is chosen from by its logits, whose order is the same and which
-rounding has not made equal. A softmax over the chosen logits alone, as Mixtral and gpt-oss define it, is the softmax of
-all whose chosen ones are divided by their sum. "sparsemixer" is the inference form of Liu et al. (2023): each of the
-chosen has the softmax weight that it has among the experts that are close enough to it.
+The bias only ranks: it balances the load of experts and is not in a weight (DeepSeek-V3, 2024). Of equal scores the
+lowest id wins; a softmax without bias and groups is ranked by its logits, whose order is the same and which rounding
+has not made equal. A softmax over the chosen logits alone, as Mixtral and gpt-oss define it, is the softmax of all
+whose chosen ones are divided by their sum. "sparsemixer" is the inference rule of Liu et al. (2023): each of the chosen
+has the softmax weight that it has among the experts that are close enough to it.
 
-Experts that every token uses are appended: `shared` ids behind the others, each with weight 1 or with the sigmoid of
-one more logit.
+Experts that every token uses are appended: `shared` ids after the others, each with weight 1 or with the sigmoid of one
+more logit.
 
 Layouts: `logits` `[tokens, experts]`, with one more column where the shared experts have a gate, any floating type,
 unit stride in the last dimension; `bias` `[experts]` float32 or None; `ids` int32 and `weights` float32
 `[tokens, top_k + shared]`, contiguous. Computed in float32. Ids are valid whatever the logits are, also NaN. They are
-counted from `first`, the first expert of this rank where ranks have experts of their own.
+counted from `first`, the first expert of this rank under expert parallelism. ValueError for shapes that do not fit.
 
-Called once a layer. One program a token; bytes do not matter here, the launch does.
+A layer calls it once, with a thread block for each token: latency bounds it.
 """
 
 # pyright: basic, reportArgumentType=false, reportCallIssue=false, reportGeneralTypeIssues=false
@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 
 from ..norm.activations import sigmoid
-from ..runtime.launch import Launcher, let_next_start, wait_for_previous
+from ..runtime.launch import Launcher, launch_dependents, wait_for_previous
 from ..runtime.register import register
 from ..runtime.triton import tl, triton
 
@@ -40,7 +40,7 @@ TINY = 1e-20
 
 @dataclass(frozen=True)
 class RouteOptions:
-    """How a family routes. Raises ValueError for what contradicts itself."""
+    """The router of a family. Raises ValueError for options that contradict each other."""
 
     top_k: int
     score: str = "softmax"
@@ -106,16 +106,16 @@ def _best(values, valid):
 
 
 @triton.jit
-def _in_best_groups(choice, lanes, EXPERTS: tl.constexpr, GROUPS: tl.constexpr, TOP: tl.constexpr, TWO: tl.constexpr):
-    """Which experts belong to the best groups. Groups are looked at one after the other: there are few."""
+def _in_best_groups(ranking, lanes, EXPERTS: tl.constexpr, GROUPS: tl.constexpr, TOP: tl.constexpr, TWO: tl.constexpr):
+    """Which experts belong to the best groups. Groups are ranked one after another: there are few."""
     SIZE: tl.constexpr = EXPERTS // GROUPS
     group_of = lanes // SIZE
     score = tl.full(lanes.shape, float("-inf"), tl.float32)
     for group in tl.static_range(GROUPS):
         inside = group_of == group
-        total, place = _best(choice, inside)
+        total, place = _best(ranking, inside)
         if TWO:
-            second, _ = _best(choice, inside & (lanes != place))
+            second, _ = _best(ranking, inside & (lanes != place))
             total += second
         # Each group's score stands at the lane of its number.
         score = tl.where(lanes == group, total, score)
@@ -159,19 +159,19 @@ def route_token(
         scores = tl.sigmoid(logits)
     else:
         scores = logits
-    choice = scores
+    ranking = scores
     if bias_ptr is not None:
-        choice += tl.load(bias_ptr + lanes, mask=valid, other=0.0)
+        ranking += tl.load(bias_ptr + lanes, mask=valid, other=0.0)
     elif SCORE == "softmax" and GROUPS == 1:
-        choice = logits
+        ranking = logits
     open_lanes = valid
     if GROUPS > 1:
-        open_lanes = _in_best_groups(choice, lanes, EXPERTS, GROUPS, TOP_GROUPS, GROUP_SCORE == "top2")
+        open_lanes = _in_best_groups(ranking, lanes, EXPERTS, GROUPS, TOP_GROUPS, GROUP_SCORE == "top2")
 
     ids = tl.full([BLOCK_K], 0, tl.int32)
     weights = tl.zeros([BLOCK_K], tl.float32)
     for slot in tl.static_range(TOP_K):
-        best, place = _best(choice, open_lanes)
+        best, place = _best(ranking, open_lanes)
         if SCORE == "sparsemixer":
             far = (best - logits) / tl.maximum(tl.abs(logits), best) > 2.0 * jitter
             # Written with "not", so that 0 / 0 is near.
@@ -219,9 +219,9 @@ def moe_route_kernel(
     TINY: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """One program routes one token."""
+    """One thread block routes one token."""
     token = tl.program_id(0).to(tl.int64)
-    let_next_start(PDL)
+    launch_dependents(PDL)
     wait_for_previous(PDL)
     ids, weights = route_token(
         logits_ptr + token * stride_logits_token, bias_ptr, scale, jitter, EXPERTS, TOP_K, SCORE, NORM, GROUPS,
@@ -301,14 +301,14 @@ def moe_route_torch(
     routed = logits[:, :experts].float()
     formulas = {"softmax": lambda: routed.softmax(dim=1), "sigmoid": lambda: sigmoid(routed)}
     scores = formulas.get(score, lambda: routed)()
-    choice = routed if score == "softmax" and groups == 1 else scores
+    ranking = routed if score == "softmax" and groups == 1 else scores
     if bias is not None:
-        choice = scores + bias
-    choice = choice.nan_to_num(nan=float("-inf"))
+        ranking = scores + bias
+    ranking = ranking.nan_to_num(nan=float("-inf"))
     if groups > 1:
-        choice = choice.masked_fill(~_best_groups(choice, groups, top_groups, group_score == "top2"), float("-inf"))
+        ranking = ranking.masked_fill(~_best_groups(ranking, groups, top_groups, group_score == "top2"), float("-inf"))
     # A stable sort leaves equal scores in the order of their ids, which `topk` does not.
-    chosen = choice.argsort(dim=1, descending=True, stable=True)[:, :top_k]
+    chosen = ranking.argsort(dim=1, descending=True, stable=True)[:, :top_k]
     taken = _sparsemixer(routed, chosen, jitter) if score == "sparsemixer" else scores.gather(1, chosen)
     if norm:
         taken = taken / (torch.linalg.vector_norm(taken, ord=norm, dim=1, keepdim=True) + TINY)
@@ -319,13 +319,13 @@ def moe_route_torch(
         weights[:, top_k:] = sigmoid(logits[:, experts:].float()) if shared_gate else 1.0
 
 
-def _best_groups(choice: Tensor, groups: int, top: int, two: bool) -> Tensor:
+def _best_groups(ranking: Tensor, groups: int, top: int, two: bool) -> Tensor:
     """Which experts belong to the best groups: [tokens, experts] bool."""
-    members = choice.view(len(choice), groups, -1)
+    members = ranking.view(len(ranking), groups, -1)
     score = members.topk(min(2, members.shape[2]) if two else 1, dim=2).values.sum(dim=2)
     best = score.argsort(dim=1, descending=True, stable=True)[:, :top]
     mask = torch.zeros_like(score, dtype=torch.bool).scatter_(1, best, True)
-    return mask[:, :, None].expand_as(members).reshape(choice.shape)
+    return mask[:, :, None].expand_as(members).reshape(ranking.shape)
 
 
 def _sparsemixer(logits: Tensor, chosen: Tensor, jitter: float) -> Tensor:

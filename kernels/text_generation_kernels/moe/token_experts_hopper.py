@@ -1,5 +1,6 @@
-"""Whether and how the kernel of `_token_experts_hopper_kernel.py` is launched, which computes one token's small
-experts.
+"""Launch of the kernel of one token's small experts (`_token_experts_hopper_kernel.py`), and which mixtures it takes.
+
+`mixture.py` calls it. Lab: docs/lab/2026-11-single-token-decode.md.
 """
 
 from collections.abc import Mapping
@@ -8,31 +9,27 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from ..runtime.device import is_hopper, num_processors
+from ..runtime.device import is_hopper, num_sms
 from ..runtime.launch import Launcher
 from ._token_experts_hopper_kernel import token_experts_kernel
 from .expert_matrix import ExpertMatrix
-from .experts_gemv import Choice
+from .experts_gemv import Routing
 
 _HALF, _STAGES, _WARPS = 4, 4, 8
-"""Gate rows of a tile, tiles in shared memory, warps. On an H200 one token's pass through Qwen3-30B-A3B takes 2,148 us
-so, with 5 and 6 stages 2,171 and 2,191, with 4 warps 2,163, with 8 rows and 3 stages 2,189.
-"""
+"""Gate rows of a tile, tiles in shared memory, warps."""
 _EARLY = 2
-"""Tiles that are asked for while experts are still chosen: with none a pass takes 2,009 us, with 1, 2 and 3 it takes
-1,982, 1,986 and 2,020, and 1,973 with 2 and one activation behind all tiles.
-"""
+"""Tiles that are prefetched before the top-k is complete."""
 _LARGEST = 2048
-"""Inputs of a product, which all threads of a program have in registers."""
+"""The most inputs of a GEMV, which all threads of a thread block have in registers."""
 _SLOTS = (4, 16)
-"""Fewer leave most warps without work in the second product, more were not tried."""
+"""The fewest and the most experts of a token: fewer leave most warps without work in down."""
 
 _launch = Launcher(token_experts_kernel)
 
 
 @cache
 def _arrived(device: torch.device) -> Tensor:
-    """How many programs of all launches have stored their results of the first product."""
+    """How many thread blocks of all launches have stored their activated values."""
     if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
         raise RuntimeError("run the operator once before it is captured")
     return torch.zeros(1, dtype=torch.int64, device=device)
@@ -44,7 +41,7 @@ def _padded(size: int) -> int:
 
 
 def token_blocks(hidden: int, inner: int, slots: int, programs: int) -> dict[str, int] | None:
-    """Launch settings, None for shapes that tiles do not fit."""
+    """Launch settings of `token_experts`, None for shapes that no tiles fit."""
     if not (_SLOTS[0] <= slots <= _SLOTS[1] and max(hidden, inner) <= _LARGEST and min(hidden, inner) >= _LARGEST // 8):
         return None
     block_s, block_k, block_i = (_padded(size) for size in (max(slots, _WARPS), hidden, inner))
@@ -65,23 +62,23 @@ def token_blocks(hidden: int, inner: int, slots: int, programs: int) -> dict[str
 
 
 def early_tiles(tiles: int, slots: int, programs: int) -> dict[str, int]:
-    """How many tiles are asked for before all slots are chosen, and from which slot on one with each, where a slot has
-    so many tiles. None, where a program may have fewer tiles or the last slots are needed for them.
+    """How many tiles are prefetched before the top-k is complete (EARLY), one with each slot from LEAD on. There are
+    none where a thread block may have fewer tiles or where the last slots are needed for them.
     """
-    # The last program has the last of these tiles, by when the slot of that must be chosen.
+    # The last thread block has the last of these tiles, by when the slot of that must be chosen.
     lead = max(((step + 1) * programs - 1) // tiles - step for step in range(_EARLY))
     is_early = slots * tiles >= _EARLY * programs and lead + _EARLY <= slots
     return {"LEAD": lead, "EARLY": _EARLY} if is_early else {"LEAD": 0, "EARLY": 0}
 
 
 def token_settings(
-    x: Tensor, choice: Choice, gate_up: ExpertMatrix, down: ExpertMatrix, all_experts: int
+    x: Tensor, routing: Routing, gate_up: ExpertMatrix, down: ExpertMatrix, all_experts: int
 ) -> Mapping[str, int] | None:
     """Launch settings of `token_experts`, None where it does not compute this."""
-    options, tensors = choice.options, (x, gate_up.weight, down.weight)
+    options, tensors = routing.options, (x, gate_up.weight, down.weight)
     takes = (
         is_hopper(x.device)
-        and x.element_size() == choice.logits.element_size() == 2
+        and x.element_size() == routing.logits.element_size() == 2
         and options.norm < 2
         and options.shared == 0
         and down.experts == all_experts
@@ -91,12 +88,12 @@ def token_settings(
     )
     if not takes:
         return None
-    return token_blocks(down.outputs, gate_up.outputs // 2, options.top_k, num_processors(x.device))
+    return token_blocks(down.outputs, gate_up.outputs // 2, options.top_k, num_sms(x.device))
 
 
 def token_experts(
     x: Tensor,
-    choice: Choice,
+    routing: Routing,
     gate_up: Tensor,
     down: Tensor,
     activation: str,
@@ -106,16 +103,16 @@ def token_experts(
     config: Mapping[str, int],
 ) -> None:
     """Launches the kernel: `x`, `out` [1, hidden], `gate_up` [experts, 2 * inner, hidden], `down` [experts, hidden,
-    inner], `activated` [slots, inner] for the results of the first product. Settings as
-    of `token_settings`.
+    inner], `activated` [slots, inner] for the activated values. Settings as of `token_settings`.
 
-    On one stream at a time: programs of all calls count their arrivals in one place. Run once before a capture.
+    It runs on one stream at a time, as thread blocks of all calls count their arrivals in one place, and once before a
+    capture.
     """
     experts, hidden, inner = down.shape
-    options = choice.options
+    options = routing.options
     _launch(
-        (num_processors(x.device),),
-        (x, choice.logits, gate_up, down, activated, out, _arrived(x.device)),
+        (num_sms(x.device),),
+        (x, routing.logits, gate_up, down, activated, out, _arrived(x.device)),
         (hidden, inner),
         (float(options.scale),),
         EXPERTS=experts,

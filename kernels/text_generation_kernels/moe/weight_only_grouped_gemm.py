@@ -1,8 +1,11 @@
-"""The grouped product of experts whose matrices are codes in groups (`group_quantisation.py`); rows keep their 16 bits.
+"""Grouped weight-only GEMM of group-quantised experts (`group_quantisation.py`); rows keep their 16 bits.
 
-The design is that of `weight_only_linear`: the matrix is the left operand, whose codes become 16-bit numbers in
-registers, so that rows are the short side of what a matrix instruction takes. Sums of a group are multiplied by its
-scales, or, where many rows share a weight, the weights are, rounded to 16 bits (`FOLD`).
+As in `weight_only_linear` the weight is the left operand, whose codes are dequantised in registers, so that rows are
+the short side of a matrix instruction. Sums of a group are multiplied by its scales, or, where many rows share a
+weight, the weights are, rounded to 16 bits (`FOLD`).
+
+Rows, outputs and epilogue are those of `_grouped_gemm_tiles.py`. `moe_experts` calls it.
+Lab: docs/lab/2026-11-mixture-of-experts.md.
 """
 
 # pyright: basic, reportArgumentType=false, reportAssignmentType=false, reportCallIssue=false
@@ -15,7 +18,7 @@ from ..matmul.code_conversion import eight_bits, float4, load_table, lookups, ni
 from ..matmul.group_quantisation import BLOCK
 from ..matmul.rows import weight_rows_of
 from ..matmul.weight_only_tiles import columns_of
-from ..runtime.launch import Launcher, let_next_start, wait_for_previous
+from ..runtime.launch import Launcher, launch_dependents, wait_for_previous
 from ..runtime.triton import tl, triton
 from ._grouped_gemm_tiles import GROUP, has_pairs, rows_of_tile, store_rows, tile_of_program
 from .expert_matrix import ExpertMatrix
@@ -45,17 +48,17 @@ def weight_only_grouped_gemm_kernel(
     ACTIVATION: tl.constexpr,  # key of GATED or ALONE for up, None for down
     DIRECT: tl.constexpr,
     FLOAT8: tl.constexpr,  # uint8 are the bytes of float8
-    FLOAT4: tl.constexpr,  # codes are e2m1, and are not looked up; with FOLD alone
+    FLOAT4: tl.constexpr,  # codes are e2m1 and converted without the table; only with FOLD
     GROUPS: tl.constexpr,  # in 256 inputs; 1: all inputs are one group
     MASK_K: tl.constexpr,  # whether inputs are no whole blocks of 256
     FOLD: tl.constexpr,  # weights are scaled and rounded to 16 bits, not sums of a group
-    PLAIN: tl.constexpr,  # no inline instructions
+    PLAIN: tl.constexpr,  # no inline PTX
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     GROUP: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """One program computes BLOCK_N outputs of one tile's rows."""
+    """One thread block computes BLOCK_N outputs of one tile's rows."""
     FOUR: tl.constexpr = packed_ptr.dtype.element_ty == tl.int32
     DTYPE: tl.constexpr = x_ptr.dtype.element_ty
     FP16: tl.constexpr = tl.float16 == DTYPE
@@ -63,7 +66,7 @@ def weight_only_grouped_gemm_kernel(
     COUNT: tl.constexpr = GROUPS if GROUPS > 1 else 2
     GROUP_K: tl.constexpr = BLOCK_K // COUNT
     DEPTH: tl.constexpr = 32 if FOUR else GROUP_K
-    # What codes are in registers, more than they stand for where zeros are not given.
+    # What a code in registers is above its value where zeros are not given.
     BASE: tl.constexpr = (0 if table_ptr is not None else 1024 if FP16 else 128) if FOUR else -128
     SHIFTED: tl.constexpr = zeros_ptr is not None or (FOUR and table_ptr is None)
     blocks = tl.cdiv(outputs, BLOCK_N)
@@ -102,7 +105,7 @@ def weight_only_grouped_gemm_kernel(
             else:
                 planes = nibbles(words, FP16)
         if GROUPS > 1:
-            # Of the next block, because these loads are not part of Triton's pipeline.
+            # Scales of the next block, because Triton does not pipeline these loads.
             row_places += tl.where(k_block + 1 < num_blocks, all_outputs * COUNT, 0)
             following_scales = tl.load(scales_ptr + row_places)
             scales = columns_of(next_scales, COUNT)
@@ -151,7 +154,7 @@ def weight_only_grouped_gemm_kernel(
             next_scales = following_scales
             if zeros_ptr is not None:
                 next_zeros = following_zeros
-    let_next_start(PDL)
+    launch_dependents(PDL)
 
     if GROUPS == 1:
         acc *= tl.load(scales_ptr + all_rows).to(tl.float32)[:, None]
@@ -176,8 +179,8 @@ def weight_only_grouped_gemm(
     held: int | None,
     out: Tensor,
 ) -> None:
-    """Launches one product. `alignment` is what `moe_align` made for tiles of `block_m`, None for direct tiles. `held`:
-    how many experts this rank has, where others have some.
+    """Launches the up or the down GEMM. `alignment` is what `moe_align` made for tiles of `block_m`, None for direct
+    tiles. `held`: how many experts this rank has, where others have some.
     """
     packed, outputs = matrix.weight, matrix.outputs
     inputs = x.shape[1]
@@ -185,7 +188,7 @@ def weight_only_grouped_gemm(
     num = ids.numel() if tiles is None else tiles.shape[0]
     float8 = packed.is_floating_point()
     plain = not x.is_cuda or torch.version.cuda is None
-    # In float16 a code's copies would overlap: it is looked up.
+    # In float16 a code's copies would overlap: the table looks it up.
     is_float4 = matrix.e2m1 and x.dtype == torch.bfloat16 and not plain
     _launch(
         (num * triton.cdiv(outputs, config["BLOCK_N"]),),

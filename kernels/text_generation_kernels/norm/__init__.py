@@ -1,1 +1,1 @@
-"""Operators on rows of activations: normalisation, activations, and their quantisation to 8 bits."""
+"""Elementwise and row operators on hidden states: norms, activations, gates, and quantisation to 8 bits."""

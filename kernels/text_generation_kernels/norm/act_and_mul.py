@@ -1,26 +1,24 @@
-"""Gated activation of the MLP (Shazeer, 2020).
+"""Gated activation of the MLP (Shazeer, 2020), with optional W8A8 quantisation of its result.
 
     out = activation(gate_up[:, :n]) * gate_up[:, n:]
 
-Activations: "silu", "gelu" (with the error function), "gelu_tanh", "relu", "relu2", and "clamped_swiglu", which has a
-formula of its own (`activations.py`).
+Activations: "silu", "gelu" (with the error function), "gelu_tanh", "relu", "relu2", and "clamped_swiglu", which has its
+own formula (`activations.py`).
 Layouts: `gate_up` `[tokens, 2 * n]`, gate first; `out` `[tokens, n]`; unit stride in the last dimension, any stride
-between tokens. One floating type for both. Computed in float32, rounded once.
+between tokens. One floating type for both. Computed in float32, rounded once. Where `out8` and `out_scale` are given,
+`out` is also quantised into them (`quantise.py`); a scale over a whole token takes a thread block that computes the
+whole token, or, for few tokens, a second launch.
 
-Where `out8` and `out_scale` are given, the 8-bit form of `out` is written beside it (`quantise.py` says how).
-A scale over all of a token needs a program that computes the whole token, or, for few tokens, a launch of its own.
-
-Called once a layer, between the two products of the MLP.
-Bytes floor: 3 * tokens * n * element size (read gate and up, write out).
-Measured on an H200 in bfloat16 at 4096 tokens and n 14336: 98 % of copy bandwidth, 85 % for "gelu", whose error
-function is arithmetic; 1.1 us at one token (benchmark/results/act_and_mul.json).
+Called once a layer, between the two GEMMs of the MLP. Raises ValueError for an unknown activation or layout.
+Bytes floor: 3 * tokens * n * element size (read gate and up, write out). On an H200 in bfloat16 at 4,096 tokens and n
+14,336: 98 % of copy bandwidth. Measurements: docs/lab/2026-11-norms-and-activations.md.
 """
 
 # pyright: basic, reportArgumentType=false
 import torch
 from torch import Tensor
 
-from ..runtime.launch import Launcher, let_next_start, rehearsing, wait_for_previous
+from ..runtime.launch import Launcher, compiling_only, launch_dependents, wait_for_previous
 from ..runtime.register import register
 from ..runtime.settings import nearest
 from ..runtime.triton import tl, triton
@@ -46,14 +44,14 @@ def act_and_mul_kernel(
     GROUP: tl.constexpr,
     BOUND: tl.constexpr,
     TINIEST: tl.constexpr,
-    BLOCK: tl.constexpr,  # power of two, a multiple of GROUP; at least n where a scale is measured over all of a token
+    BLOCK: tl.constexpr,  # power of two, a multiple of GROUP; at least n where a scale is measured over a whole token
     PDL: tl.constexpr,
 ):
-    """One program computes BLOCK columns of one token."""
+    """One thread block computes BLOCK columns of one token."""
     token = tl.program_id(0).to(tl.int64)
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     valid = columns < n
-    let_next_start(PDL)
+    launch_dependents(PDL)
     wait_for_previous(PDL)
     gate_row = gate_up_ptr + token * stride_gate_up_token + columns
     gate = tl.load(gate_row, mask=valid, other=0.0).to(tl.float32)
@@ -69,7 +67,7 @@ def act_and_mul_kernel(
 
 _launch = Launcher(act_and_mul_kernel)
 _FEW_TOKENS = 256
-"""Up to so many, programs of whole tokens leave most of a card idle, and a second launch is faster."""
+"""Up to this many tokens, thread blocks of whole tokens leave most SMs idle, and a second launch is faster."""
 
 
 def act_and_mul_triton(
@@ -95,11 +93,11 @@ def act_and_mul_triton(
     if out.numel() == 0:
         return
     over_tokens = out8 is not None and out_scale is not None and static is None and group == 0
-    # A rehearsal does not meet every number of tokens.
-    if over_tokens and (tokens <= _FEW_TOKENS or rehearsing()):
+    # A compile dry run does not meet every number of tokens.
+    if over_tokens and (tokens <= _FEW_TOKENS or compiling_only()):
         act_and_mul_triton(gate_up, activation, out)
         quantise_rows_triton(out, out8, out_scale, group, static, bound)
-        if not rehearsing():
+        if not compiling_only():
             return
     if over_tokens:
         block = triton.next_power_of_2(n)

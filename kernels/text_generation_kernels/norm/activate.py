@@ -1,4 +1,4 @@
-"""Activation of an MLP without a gate, as GPT-2, OPT and Falcon have it.
+"""Activation of an ungated MLP, as in GPT-2, OPT and Falcon.
 
     out = activation(x)
 
@@ -6,15 +6,15 @@ Activations: "silu", "gelu" (with the error function), "gelu_tanh", "relu", "rel
 Layouts: `x`, `out` `[tokens, n]`, unit stride in the last dimension, any stride between tokens. `out` may be `x`. One
 floating type for both. Computed in float32, rounded once.
 
-Called once a layer, between the two products of the MLP.
-Bytes floor: 2 * tokens * n * element size (read x, write out).
-Not measured on a device yet. Launch settings are those of `act_and_mul`, which does the same with one input more.
+Called once a layer, between the two GEMMs of the MLP. Raises ValueError for an unknown activation or layout.
+Bytes floor: 2 * tokens * n * element size (read x, write out). It takes the launch settings of `act_and_mul`; not
+measured on a device yet.
 """
 
 # pyright: basic, reportArgumentType=false
 from torch import Tensor
 
-from ..runtime.launch import Launcher, let_next_start, wait_for_previous
+from ..runtime.launch import Launcher, launch_dependents, wait_for_previous
 from ..runtime.register import register
 from ..runtime.settings import nearest
 from ..runtime.triton import tl, triton
@@ -32,11 +32,11 @@ def activate_kernel(
     BLOCK: tl.constexpr,  # power of two
     PDL: tl.constexpr,
 ):
-    """One program computes BLOCK columns of one token."""
+    """One thread block computes BLOCK columns of one token."""
     token = tl.program_id(0).to(tl.int64)
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     valid = columns < n
-    let_next_start(PDL)
+    launch_dependents(PDL)
     wait_for_previous(PDL)
     x = tl.load(x_ptr + token * stride_x_token + columns, mask=valid, other=0.0).to(tl.float32)
     out = activation(x, ACTIVATION).to(out_ptr.dtype.element_ty)

@@ -1,12 +1,12 @@
 """Activations of MLPs, ungated and gated, in torch and for Triton kernels: one table for all operators that have them.
 
 Activations: "silu" (also called swish), "gelu" (with the error function, Hendrycks and Gimpel, 2016), "gelu_tanh" (its
-approximation, also called gelu_new or gelu_pytorch_tanh), "relu", "relu2" (the square of it, So et al., 2021).
+approximation, also called gelu_new or gelu_pytorch_tanh), "relu", "relu2" (its square, So et al., 2021).
 Gated: activation(gate) * up for each of them (Shazeer, 2020), and "clamped_swiglu" of gpt-oss:
 
     gate = min(gate, 7),  up = clamp(up, -7, 7),  (up + 1) * gate * sigmoid(1.702 * gate)
 
-Alone: those of experts without a gate, whose names end in "_alone".
+Ungated activations of experts have names that end in "_alone".
 """
 
 # pyright: basic
@@ -28,8 +28,8 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 def sigmoid(x: Tensor) -> Tensor:
-    """`torch.sigmoid`, which on a CPU computes the end of a tensor, and of each thread's part, by code that rounds
-    otherwise than that for the rest: here the bits of an element do not depend on its place.
+    """`torch.sigmoid`, but the bits of an element do not depend on its place: on a CPU torch rounds the end of a
+    tensor, and of each thread's range, otherwise than the rest.
     """
     return x.sigmoid() if x.is_cuda else x.neg().exp_().add_(1.0).reciprocal_()
 

@@ -1,22 +1,22 @@
-"""Residual addition and layer normalisation in one pass.
+"""Residual add + LayerNorm, fused.
 
     residual = residual + x
     out = (residual - mean(residual)) / sqrt(mean((residual - mean(residual)) ** 2) + eps) * weight + bias
 
 Layouts: `x`, `residual`, `out` `[tokens, hidden]`, unit stride in the last dimension, any stride between tokens;
 `weight`, and `bias` where there is one, `[hidden]`. `residual` is updated in place, `out` may be `x`. One floating type
-for all, but `weight` and `bias` may be float32 beside 16-bit `x`. The sum is rounded to the storage type before its
-statistics are taken; these and all after them are float32, rounded once.
+for all, but `weight` and `bias` may be float32 beside 16-bit `x`. The residual is rounded to the storage type before
+its statistics are taken; these and everything after are float32, rounded once.
 
-Called twice a layer and once before the logits.
-Bytes floor: 4 * tokens * hidden * element size (read x and residual, write residual and out).
-Not measured on a device yet. Launch settings are those of `add_rms_norm`, which moves the same bytes.
+Called twice a layer and once before the logits. Raises ValueError for layouts that the kernel does not read.
+Bytes floor: 4 * tokens * hidden * element size (read x and residual, write residual and out). It takes the launch
+settings of `add_rms_norm`; not measured on a device yet.
 """
 
 # pyright: basic, reportGeneralTypeIssues=false
 from torch import Tensor
 
-from ..runtime.launch import Launcher, let_next_start, wait_for_previous
+from ..runtime.launch import Launcher, launch_dependents, wait_for_previous
 from ..runtime.register import register
 from ..runtime.settings import nearest
 from ..runtime.triton import tl, triton
@@ -38,12 +38,12 @@ def add_layer_norm_kernel(
     BLOCK: tl.constexpr,  # power of two, at least hidden
     PDL: tl.constexpr,
 ):
-    """One program normalises one token, held in registers."""
+    """One thread block normalises one token, held in registers."""
     token = tl.program_id(0).to(tl.int64)
     columns = tl.arange(0, BLOCK)
     valid = columns < hidden
     weight, bias = load_weights(weight_ptr, bias_ptr, columns, valid)
-    let_next_start(PDL)
+    launch_dependents(PDL)
     wait_for_previous(PDL)
     x = tl.load(x_ptr + token * stride_x_token + columns, mask=valid, other=0.0).to(tl.float32)
     residual_row = residual_ptr + token * stride_residual_token + columns

@@ -1,32 +1,30 @@
-"""Residual addition and root mean square normalisation in one pass.
+"""Residual add + RMSNorm, fused, with optional W8A8 quantisation of the result.
 
-    x = x / sqrt(mean(x ** 2) + eps) * x_weight            (where there is an x_weight: sandwich norms, as Gemma 2 has)
-    residual = residual + x_scale * x                      (x_scale is 1 but for Granite and MiniCPM)
+    x = x / sqrt(mean(x ** 2) + eps) * x_weight            (where there is an x_weight: sandwich norms, as in Gemma 2)
+    residual = residual + x_scale * x                      (x_scale is 1 except for Granite and MiniCPM)
     out = residual / sqrt(mean(residual ** 2) + eps) * weight
 
 Layouts: `x`, `residual`, `out` `[tokens, hidden]`, unit stride in the last dimension, any stride between tokens;
 `weight`, `x_weight` `[hidden]`. `residual` is updated in place, `out` may be `x`. One floating type for all, but
-weights may be float32 beside 16-bit `x`. `x` may also be float32 `[parts, tokens, hidden]`, what a product has left in
-parts (`w8a8_split_k`): they are added up in their order and rounded to the type of `residual`, which is then read
-before the wait for the product: it must not be what that product, or a kernel behind it, has written. That saves 1 us
-of 73.7 a layer of an 8B with 64 tokens (benchmark/results/scaled_linear_layers.json).
-Statistics are float32. The sum is rounded to the storage type before its statistics are taken, and so is `x` after its
-norm; the normalised value is rounded to the type of its weight before their product, as in `rms_norm`. That is what
-Transformers computes in several steps.
+weights may be float32 beside 16-bit `x`. Statistics are float32. The residual is rounded to the storage type before its
+statistics are taken, and so is `x` after its norm; the normalised value is rounded to the type of its weight before
+their multiplication, as in `rms_norm` and Transformers.
 
-Where `out8` and `out_scale` are given, the 8-bit form of `out` is written beside it (`quantise.py` says how).
+`x` may also be float32 split-K partials `[partials, tokens, hidden]` (`w8a8_split_k`): they are added up in their order
+and rounded to the type of `residual`, which is then prefetched before the wait for the GEMM. So neither that GEMM nor a
+later kernel may have written `residual`. Where `out8` and `out_scale` are given, `out` is also quantised into them
+(`quantise.py`).
 
-Called twice a layer and once before the logits.
-Bytes floor: 4 * tokens * hidden * element size (read x and residual, write residual and out).
-Measured on an H200 in bfloat16 at 4096 tokens: 93 % of copy bandwidth with hidden 4096, 95 % with 8192; 1.4 us at one
-token (benchmark/results/add_rms_norm.json).
+Called twice a layer and once before the logits. Raises ValueError for layouts that the kernel does not read.
+Bytes floor: 4 * tokens * hidden * element size (read x and residual, write residual and out). On an H200 in bfloat16 at
+4,096 tokens: 93 % of copy bandwidth with hidden 4,096. Measurements: docs/lab/2026-11-norms-and-activations.md.
 """
 
 # pyright: basic
 import torch
 from torch import Tensor
 
-from ..runtime.launch import Launcher, let_next_start, wait_for_previous
+from ..runtime.launch import Launcher, launch_dependents, wait_for_previous
 from ..runtime.register import register
 from ..runtime.settings import nearest
 from ..runtime.triton import tl, triton
@@ -36,7 +34,7 @@ from .rms_norm import normalise, normalise_row
 
 @triton.jit
 def add_rms_norm_kernel(
-    x_ptr,  # [tokens, hidden], or [PARTS, tokens, hidden] float32
+    x_ptr,  # [tokens, hidden], or [PARTIALS, tokens, hidden] float32
     residual_ptr,  # [tokens, hidden], updated in place
     weight_ptr,  # [hidden]
     x_weight_ptr,  # [hidden] or None
@@ -45,7 +43,7 @@ def add_rms_norm_kernel(
     out_scale_ptr,  # [tokens] or [tokens, groups] or None
     static_ptr,  # [1] float32 or None
     hidden,
-    stride_x_part,
+    stride_x_partial,
     stride_x_token,
     stride_residual_token,
     stride_out_token,
@@ -53,7 +51,7 @@ def add_rms_norm_kernel(
     stride_scale_token,
     stride_scale_group,
     eps,
-    PARTS: tl.constexpr,  # 0: x is whole
+    PARTIALS: tl.constexpr,  # split-K partials; 0: x is the result
     X_SCALE: tl.constexpr,
     GROUP: tl.constexpr,
     BOUND: tl.constexpr,
@@ -61,27 +59,27 @@ def add_rms_norm_kernel(
     BLOCK: tl.constexpr,  # power of two, at least hidden and GROUP
     PDL: tl.constexpr,
 ):
-    """One program normalises one token, held in registers."""
+    """One thread block normalises one token, held in registers."""
     token = tl.program_id(0).to(tl.int64)
     columns = tl.arange(0, BLOCK)
     valid = columns < hidden
     weight = tl.load(weight_ptr + columns, mask=valid, other=0.0).to(tl.float32)
     residual_row = residual_ptr + token * stride_residual_token + columns
-    if PARTS:
-        # Behind a product all before it is finished, so what the norm before has left. The L1 cache may hold older.
+    if PARTIALS:
+        # All kernels before the GEMM, the previous norm among them, have finished by now. L1 may hold stale lines.
         residual = tl.load(residual_row, mask=valid, other=0.0, cache_modifier=".cg")
-    let_next_start(PDL)
+    launch_dependents(PDL)
     wait_for_previous(PDL)
     x_row = x_ptr + token * stride_x_token + columns
     x = tl.load(x_row, mask=valid, other=0.0).to(tl.float32)
-    for part in tl.static_range(1, PARTS):
-        x += tl.load(x_row + part * stride_x_part, mask=valid, other=0.0)
-    if not PARTS:
+    for partial in tl.static_range(1, PARTIALS):
+        x += tl.load(x_row + partial * stride_x_partial, mask=valid, other=0.0)
+    if not PARTIALS:
         residual = tl.load(residual_row, mask=valid, other=0.0)
     residual = residual.to(tl.float32)
 
     TYPE: tl.constexpr = residual_ptr.dtype.element_ty
-    if PARTS:
+    if PARTIALS:
         x = x.to(TYPE).to(tl.float32)
     if x_weight_ptr is not None:
         x_weight = tl.load(x_weight_ptr + columns, mask=valid, other=0.0).to(tl.float32)
@@ -120,7 +118,7 @@ def add_rms_norm_triton(
 ) -> None:
     """Triton implementation. Raises ValueError for layouts that the kernel does not read."""
     tokens, hidden = x.shape[-2:]
-    in_parts = x.dim() == 3
+    has_partials = x.dim() == 3
     weights = (weight,) if x_weight is None else (weight, x_weight)
     if (
         residual.shape != x.shape[-2:]
@@ -140,14 +138,14 @@ def add_rms_norm_triton(
         (x, residual, weight, x_weight, out, out8, out_scale, static),
         (
             hidden,
-            x.stride(0) if in_parts else 0,
+            x.stride(0) if has_partials else 0,
             x.stride(-2),
             residual.stride(0),
             out.stride(0),
             *strides_of(out8, out_scale),
         ),
         (eps,),
-        PARTS=len(x) if in_parts else 0,
+        PARTIALS=len(x) if has_partials else 0,
         X_SCALE=x_scale,
         GROUP=group,
         BOUND=bound,

@@ -1,35 +1,33 @@
-"""Root mean square normalisation (Zhang and Sennrich, 2019) beside a gate, of the outputs of a recurrent state.
+"""Gated RMSNorm (Zhang and Sennrich, 2019) of the outputs of a recurrent state.
 
     gate first:  y = x * silu(gate),  out = y / sqrt(mean(y ** 2) + eps) * weight    (Mamba 2, Dao and Gu, 2024)
     norm first:  out = x / sqrt(mean(x ** 2) + eps) * weight * silu(gate)            (Gated DeltaNet, Yang et al., 2024)
 
-Means are those of each group, which is a head, or a part of the channels, or all of them.
+Means are taken over each group: a head, some of the channels, or all of them.
 
 Layouts: `x`, `gate`, `out` `[tokens, groups, size]`, unit stride in the last dimension, `size` between groups, any
 stride between tokens; `weight` `[size]` for all groups or `[groups, size]`, contiguous. `out` may be `x`. One floating
-type for all, but `weight` may be float32 beside 16 bits. Computed in float32, and rounded as Transformers does: the
-normalised value to the type of `weight` before the product with it, and that product too; the gate is never rounded.
-With a float32 weight only `out` is (as in Falcon H1).
+type for all, but `weight` may be float32 beside 16 bits. Computed in float32, and rounded as in Transformers: the
+normalised value to the type of `weight` before their multiplication, and its result too; the gate is never rounded.
+With a float32 weight only `out` is rounded (as in Falcon H1).
 
-Called once a layer, between the recurrence and the output product.
-Bytes floor: 3 * tokens * groups * size * element size (read x and gate, write out).
-On an H100, whose copies move 3.0 TB/s, in bfloat16, with 32 groups of 128: 1.8 us with 1 token, 4.0 with 64, and 68
-with 8,192, as long as a copy takes; with one group of 8,192, 139 us, 96 % of one
-(benchmark/results/recurrent_parts.json).
+Called once a layer, between the recurrence and the output GEMM. Raises ValueError for layouts that the kernel does not
+read. Bytes floor: 3 * tokens * groups * size * element size (read x and gate, write out). On an H100 in bfloat16, 32
+groups of 128: 68 us with 8,192 tokens, as long as a copy. Measurements: docs/lab/2026-11-recurrent-layers.md.
 """
 
 # pyright: basic, reportArgumentType=false
 import torch
 from torch import Tensor
 
-from ..runtime.launch import Launcher, let_next_start, wait_for_previous
+from ..runtime.launch import Launcher, launch_dependents, wait_for_previous
 from ..runtime.register import register
 from ..runtime.triton import tl, triton
 from .activations import activation, sigmoid
 from .rms_norm import normalise
 
 _ELEMENTS = 2048
-"""Of a program at least, in whole groups."""
+"""Least elements of a thread block, in whole groups."""
 _WARP_ELEMENTS, _MOST_WARPS = 512, 16
 
 
@@ -52,7 +50,7 @@ def gated_norm_kernel(
     BLOCK: tl.constexpr,  # power of two, at least SIZE
     PDL: tl.constexpr,
 ):
-    """One program normalises BLOCK_M groups, of one token or of several, held in registers."""
+    """One thread block normalises BLOCK_M groups, of one token or of several, held in registers."""
     index = (tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M))[:, None]
     token, group = (index // GROUPS).to(tl.int64), index % GROUPS
     columns = tl.arange(0, BLOCK)[None, :]
@@ -63,7 +61,7 @@ def gated_norm_kernel(
         weight = tl.load(weight_ptr + places, mask=inside, other=0.0)
     else:
         weight = tl.load(weight_ptr + columns, mask=inside, other=0.0)
-    let_next_start(PDL)
+    launch_dependents(PDL)
     wait_for_previous(PDL)
     value = tl.load(x_ptr + token * stride_x_token + places, mask=valid, other=0.0).to(tl.float32)
     gate = tl.load(gate_ptr + token * stride_gate_token + places, mask=valid, other=0.0).to(tl.float32)
@@ -88,7 +86,7 @@ def _check(x: Tensor, gate: Tensor, weight: Tensor, out: Tensor) -> None:
         shapes = [tuple(tensor.shape) for tensor in (x, gate, weight, out)]
         raise ValueError(f"gated_norm: shapes of x, gate, weight, out do not fit: {shapes}")
     if any(each.stride(2) != 1 or (groups > 1 and each.stride(1) != size) for each in (x, gate, out)):
-        raise ValueError("gated_norm: the groups of a token must lie side by side in every tensor")
+        raise ValueError("gated_norm: the groups of a token must be contiguous in every tensor")
     if not weight.is_contiguous():
         raise ValueError("gated_norm: weight must be contiguous")
 
@@ -114,7 +112,7 @@ def gated_norm_triton(x: Tensor, gate: Tensor, weight: Tensor, eps: float, gate_
 
 
 def _blocks_of(size: int) -> dict[str, int]:
-    """Launch settings for groups of `size`: programs of few groups and warps of about as much work for all sizes."""
+    """Launch settings for groups of `size`: few groups a thread block, about the same work a warp for all sizes."""
     block: int = triton.next_power_of_2(size)  # pyright: ignore[reportAssignmentType]
     block_m = max(1, _ELEMENTS // block)
     return {"BLOCK_M": block_m, "BLOCK": block, "num_warps": min(block_m * block // _WARP_ELEMENTS, _MOST_WARPS)}

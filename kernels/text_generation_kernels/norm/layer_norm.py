@@ -1,4 +1,4 @@
-"""Layer normalisation (Ba et al., 2016).
+"""LayerNorm (Ba et al., 2016).
 
     out = (x - mean(x)) / sqrt(mean((x - mean(x)) ** 2) + eps) * weight + bias
 
@@ -6,16 +6,16 @@ Layouts: `x`, `out` `[tokens, hidden]`, unit stride in the last dimension, any s
 `bias` where there is one, `[hidden]`. `out` may be `x`. One floating type for all, but `weight` and `bias` may be
 float32 beside 16-bit `x`. Computed in float32, rounded once.
 
-Called once a forward pass: for the first layer, which has no residual yet, or twice a layer where blocks are parallel.
-Bytes floor: 2 * tokens * hidden * element size (read x, write out).
-Not measured on a device yet. Launch settings are those of `rms_norm`, which moves the same bytes.
+Called once a forward pass, for the first layer, which has no residual yet, or twice a layer where blocks are parallel.
+Raises ValueError for layouts that the kernel does not read. Bytes floor: 2 * tokens * hidden * element size (read x,
+write out). It takes the launch settings of `rms_norm`; not measured on a device yet.
 """
 
 # pyright: basic, reportGeneralTypeIssues=false
 from torch import Tensor
 from torch.nn import functional
 
-from ..runtime.launch import Launcher, let_next_start, wait_for_previous
+from ..runtime.launch import Launcher, launch_dependents, wait_for_previous
 from ..runtime.register import register
 from ..runtime.settings import nearest
 from ..runtime.triton import tl, triton
@@ -63,12 +63,12 @@ def layer_norm_kernel(
     BLOCK: tl.constexpr,  # power of two, at least hidden
     PDL: tl.constexpr,
 ):
-    """One program normalises one token, held in registers."""
+    """One thread block normalises one token, held in registers."""
     token = tl.program_id(0).to(tl.int64)
     columns = tl.arange(0, BLOCK)
     valid = columns < hidden
     weight, bias = load_weights(weight_ptr, bias_ptr, columns, valid)
-    let_next_start(PDL)
+    launch_dependents(PDL)
     wait_for_previous(PDL)
     x = tl.load(x_ptr + token * stride_x_token + columns, mask=valid, other=0.0).to(tl.float32)
     out = normalise_row(x, weight, bias, valid, hidden, eps)
@@ -79,7 +79,7 @@ _launch = Launcher(layer_norm_kernel)
 
 
 def check_layouts(name: str, tokens: tuple[Tensor, ...], weight: Tensor, bias: Tensor | None) -> None:
-    """Raises ValueError for what the kernels do not read. `tokens` are all of shape [tokens, hidden]."""
+    """Raises ValueError for layouts that the kernels do not read. Every one of `tokens` is [tokens, hidden]."""
     weights = (weight,) if bias is None else (weight, bias)
     hidden = tokens[0].shape[1]
     if any(each.shape != tokens[0].shape for each in tokens) or any(each.shape != (hidden,) for each in weights):

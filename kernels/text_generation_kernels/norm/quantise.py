@@ -1,13 +1,13 @@
-"""8-bit activations: symmetric quantisation of rows, in torch and for Triton kernels.
+"""Activation quantisation for W8A8: symmetric 8-bit codes of rows, in torch and as an epilogue for Triton kernels.
 
     scale = max(min(amax, bound), 1e-12) / limit        limit is 448 for float8_e4m3fn and 127 for int8
     eight = round(clamp(x / scale, -limit, limit))
 
-A scale is measured over a row (`group` 0) or over each `group` inputs of it, or it is `static`: one number that the
-checkpoint gives. `bound` (0: none) is the largest amax that a scale is made for; what is above saturates, as all does:
-a cast alone would make it NaN. int8 rounds half to even. NaN stays: in the scale, or in float8 values.
-What is quantised are values of the 16-bit type that they are stored in, so it does not matter whether it happens in
-the kernel that makes them. The quotient is the product with 1 / scale, which is rounded for itself.
+A scale is measured over a row (`group` 0) or over each `group` inputs of it, or it is `static`: one number from the
+checkpoint. `bound` (0: none) is the largest amax of a scale. Values above saturate, as all do: a cast alone would make
+them NaN. int8 rounds half to even. NaN stays, in the scale or in float8 values. The input is first rounded to its
+16-bit storage type, so fused and separate quantisation give the same codes. The quotient is x times 1 / scale, which is
+rounded first.
 """
 
 # pyright: basic, reportAssignmentType=false
@@ -16,13 +16,13 @@ import math
 import torch
 from torch import Tensor
 
-from ..runtime.device import has_fp8_products
+from ..runtime.device import has_fp8_gemms
 from ..runtime.triton import tl, triton
 
 LIMITS = {torch.float8_e4m3fn: 448.0, torch.int8: 127.0}
-"""The 8-bit types, and the largest number that a value of theirs stands for."""
+"""The 8-bit types and their largest values."""
 TINY = 1e-12
-"""The smallest amax that a scale is made for, so that rows of zeros have one."""
+"""Least amax of a scale, so that rows of zeros have one."""
 
 
 def quantise_torch(x: Tensor, out8: Tensor, scale: Tensor, group: int, static: Tensor | None, bound: float) -> None:
@@ -54,9 +54,9 @@ def scale_of(
     LIMIT: tl.constexpr,
     TINIEST: tl.constexpr,
 ):
-    """Scales of what lies along `axis`.
+    """Scales of the values along `axis`.
 
-    Absolute values are compared by their bits, as integers, which have the same order, and NaN above all.
+    Absolute values are compared as the integers of their bits, which have the same order, with NaN above all.
     """
     bits = tl.max(values.to(tl.int32, bitcast=True) & 0x7FFFFFFF, axis)
     amax = tl.maximum(bits.to(tl.float32, bitcast=True), TINIEST, propagate_nan=tl.PropagateNan.ALL)
@@ -67,7 +67,7 @@ def scale_of(
 
 @triton.jit
 def round_to(quotient, out8_ptr, LIMIT: tl.constexpr):
-    """Quotients as values of the type that is pointed to."""
+    """Rounds quotients to the type of `out8_ptr`."""
     eight = tl.clamp(quotient, -LIMIT, LIMIT, propagate_nan=tl.PropagateNan.ALL)
     if out8_ptr.dtype.element_ty == tl.int8:
         # Adding 1.5 * 2**23 leaves no bits for a fraction: float32 rounds half to even.
@@ -88,7 +88,7 @@ def store_quantised(
     BOUND: tl.constexpr,
     TINIEST: tl.constexpr,  # TINY
 ):
-    """The formula above for one token in registers, or for whole groups of it."""
+    """The formula above as an epilogue, for one token in registers or for whole groups of it."""
     LIMIT: tl.constexpr = 127.0 if out8_ptr.dtype.element_ty == tl.int8 else 448.0
     BLOCK: tl.constexpr = row.shape[0]
     if static_ptr is not None:
@@ -122,15 +122,18 @@ def check_quantised(
     group: int,
     static: Tensor | None,
 ) -> None:
-    """Raises ValueError where the 8-bit results of an operator do not fit what it computes."""
+    """Raises ValueError where the 8-bit outputs of an operator do not fit its result."""
     if out8 is None or scale is None:
         if out8 is not scale:
-            raise ValueError(f"{operator}: the 8-bit values and their scales come together")
+            raise ValueError(f"{operator}: 8-bit values and their scales must both be given, or neither")
         return
     if out8.dtype not in LIMITS or scale.dtype != torch.float32:
-        raise ValueError(f"{operator}: {out8.dtype} with scales of {scale.dtype} is no 8-bit form")
-    if out8.is_cuda and out8.dtype == torch.float8_e4m3fn and not has_fp8_products(out8.device):
-        raise ValueError(f"{operator}: this card has no float8: its activations stay in 16 bits")
+        raise ValueError(
+            f"{operator}: 8-bit values must be float8_e4m3fn or int8 with float32 scales, "
+            f"not {out8.dtype} with {scale.dtype}"
+        )
+    if out8.is_cuda and out8.dtype == torch.float8_e4m3fn and not has_fp8_gemms(out8.device):
+        raise ValueError(f"{operator}: this card has no float8 GEMMs: keep activations in 16 bits")
     if group and (group & (group - 1) or group < 16):
         raise ValueError(f"{operator}: a group of {group} inputs is no power of two from 16 on")
     shape = (tokens, -(-inputs // group)) if group else (tokens,)

@@ -1,18 +1,18 @@
-"""8-bit form of activations that no other operator quantises: what attention returns, and the input of a first layer.
+"""Activation quantisation as an operator of its own: attention outputs and inputs of a first layer, for W8A8.
 
 The formula is in `quantise.py`. Layouts: `x` `[tokens, inputs]` of 16 or 32 bits, `out8` alike of float8_e4m3fn or
 int8, unit stride in the last dimension, any stride between tokens; `scale` float32 `[tokens]`, or
-`[tokens, ceil(inputs / group)]` with any strides; `static` one float32 or None. `largest`: float32 `[tokens, parts]`,
-contiguous, or None: the largest absolute values of parts of each token, where what made `x` has measured them. Then
-a program need not see all of a token, whose scale is measured over all of it.
+`[tokens, ceil(inputs / group)]` with any strides; `static` one float32 or None. `largest`: float32 `[tokens, tiles]`,
+contiguous, or None: the amax of each tile of a token, where the kernel that wrote `x` has measured it. A thread block
+then need not read a whole token for a scale over all of it.
 
-Bytes floor: tokens * inputs * (element size + 1).
+Raises ValueError for layouts that the kernel does not read. Bytes floor: tokens * inputs * (element size + 1).
 """
 
 # pyright: basic, reportArgumentType=false
 from torch import Tensor
 
-from ..runtime.launch import Launcher, let_next_start, wait_for_previous
+from ..runtime.launch import Launcher, launch_dependents, wait_for_previous
 from ..runtime.register import register
 from ..runtime.settings import nearest
 from ..runtime.triton import tl, triton
@@ -36,10 +36,10 @@ def quantise_rows_kernel(
     BLOCK: tl.constexpr,  # power of two, at least inputs and GROUP
     PDL: tl.constexpr,
 ):
-    """One program quantises one token, held in registers."""
+    """One thread block quantises one token, held in registers."""
     token = tl.program_id(0).to(tl.int64)
     columns = tl.arange(0, BLOCK)
-    let_next_start(PDL)
+    launch_dependents(PDL)
     wait_for_previous(PDL)
     x = tl.load(x_ptr + token * stride_x_token + columns, mask=columns < inputs, other=0.0).to(tl.float32)
     store_quantised(
@@ -49,30 +49,30 @@ def quantise_rows_kernel(
 
 
 @triton.jit
-def quantise_parts_kernel(
+def quantise_by_amax_kernel(
     x_ptr,  # [tokens, inputs]
-    largest_ptr,  # [tokens, PARTS] float32
+    largest_ptr,  # [tokens, TILES] float32
     out8_ptr,  # [tokens, inputs]
     scale_ptr,  # [tokens]
     inputs,
     stride_x_token,
     stride_out8_token,
     stride_scale_token,
-    PARTS: tl.constexpr,
+    TILES: tl.constexpr,
     BOUND: tl.constexpr,
     TINIEST: tl.constexpr,
     BLOCK: tl.constexpr,  # power of two
-    BLOCK_P: tl.constexpr,  # power of two, at least PARTS
+    BLOCK_P: tl.constexpr,  # power of two, at least TILES
     PDL: tl.constexpr,
 ):
-    """One program quantises BLOCK inputs of one token."""
+    """One thread block quantises BLOCK inputs of one token."""
     token = tl.program_id(0).to(tl.int64)
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    parts = tl.arange(0, BLOCK_P)
-    let_next_start(PDL)
+    tiles = tl.arange(0, BLOCK_P)
+    launch_dependents(PDL)
     wait_for_previous(PDL)
     x = tl.load(x_ptr + token * stride_x_token + columns, mask=columns < inputs, other=0.0).to(tl.float32)
-    largest = tl.load(largest_ptr + token * PARTS + parts, mask=parts < PARTS, other=0.0)
+    largest = tl.load(largest_ptr + token * TILES + tiles, mask=tiles < TILES, other=0.0)
     LIMIT: tl.constexpr = 127.0 if out8_ptr.dtype.element_ty == tl.int8 else 448.0
     scale = scale_of(largest, 0, BOUND, LIMIT, TINIEST)
     if tl.program_id(1) == 0:
@@ -82,9 +82,9 @@ def quantise_parts_kernel(
 
 
 _launch = Launcher(quantise_rows_kernel)
-_launch_parts = Launcher(quantise_parts_kernel)
-PART = 2048
-"""Inputs of a program that is told the largest values."""
+_launch_by_amax = Launcher(quantise_by_amax_kernel)
+WIDTH = 2048
+"""Inputs of a thread block where the amax of tiles is given."""
 
 
 def quantise_rows_triton(
@@ -104,7 +104,7 @@ def quantise_rows_triton(
     if x.numel() == 0:
         return
     if largest is not None and group == 0 and static is None:
-        _of_parts(x, out8, scale, bound, largest)
+        _by_amax(x, out8, scale, bound, largest)
         return
     block = max(triton.next_power_of_2(inputs), group)
     _launch(
@@ -119,18 +119,18 @@ def quantise_rows_triton(
     )
 
 
-def _of_parts(x: Tensor, out8: Tensor, scale: Tensor, bound: float, largest: Tensor) -> None:
+def _by_amax(x: Tensor, out8: Tensor, scale: Tensor, bound: float, largest: Tensor) -> None:
     tokens, inputs = x.shape
-    parts = largest.shape[1]
-    _launch_parts(
-        (tokens, triton.cdiv(inputs, PART)),
+    tiles = largest.shape[1]
+    _launch_by_amax(
+        (tokens, triton.cdiv(inputs, WIDTH)),
         (x, largest, out8, scale),
         (inputs, x.stride(0), out8.stride(0), scale.stride(0)),
-        PARTS=parts,
+        TILES=tiles,
         BOUND=bound,
         TINIEST=TINY,
-        BLOCK=PART,
-        BLOCK_P=triton.next_power_of_2(parts),
+        BLOCK=WIDTH,
+        BLOCK_P=triton.next_power_of_2(tiles),
         num_warps=4,
     )
 

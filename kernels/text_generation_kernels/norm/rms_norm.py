@@ -1,18 +1,16 @@
-"""Root mean square normalisation (Zhang and Sennrich, 2019).
+"""RMSNorm (Zhang and Sennrich, 2019), with optional W8A8 quantisation of the result.
 
     out = x / sqrt(mean(x ** 2) + eps) * weight
 
 Layouts: `x`, `out` `[tokens, hidden]`, unit stride in the last dimension, any stride between tokens; `weight`
 `[hidden]`. `out` may be `x`. One floating type for all three, but `weight` may be float32 beside 16-bit `x`.
-Statistics are float32; the normalised value is rounded to the type of `weight` before the product with it, as
-Transformers does: where the weight is 1 + w (Gemma) or the product comes before the rounding (OLMo), it is float32.
+Statistics are float32; the normalised value is rounded to the type of `weight` before their multiplication, as in
+Transformers: where the weight is 1 + w (Gemma), or multiplies before the rounding (OLMo), it is float32.
+Where `out8` and `out_scale` are given, `out` is also quantised into them (`quantise.py`).
 
-Where `out8` and `out_scale` are given, the 8-bit form of `out` is written beside it (`quantise.py` says how).
-
-Called once a forward pass: for the first layer, which has no residual yet.
-Bytes floor: 2 * tokens * hidden * element size (read x, write out).
-Measured on an H200 in bfloat16 at 4096 tokens: 92 % of copy bandwidth with hidden 4096, 95 % with 8192; 1.2 us at one
-token (benchmark/results/rms_norm.json).
+Called once a forward pass: for the first layer, which has no residual yet. Raises ValueError for layouts that the
+kernel does not read. Bytes floor: 2 * tokens * hidden * element size (read x, write out). On an H200 in bfloat16 at
+4,096 tokens: 92 % of copy bandwidth with hidden 4,096. Measurements: docs/lab/2026-11-norms-and-activations.md.
 """
 
 # pyright: basic
@@ -21,7 +19,7 @@ import functools
 import torch
 from torch import Tensor
 
-from ..runtime.launch import Launcher, let_next_start, wait_for_previous
+from ..runtime.launch import Launcher, launch_dependents, wait_for_previous
 from ..runtime.register import register
 from ..runtime.settings import nearest
 from ..runtime.triton import tl, triton
@@ -34,7 +32,7 @@ def normalise_row(
     weight,  # [BLOCK] float32
     hidden,
     eps,
-    WEIGHT: tl.constexpr,  # type of the weight, that the normalised value is rounded to before the product
+    WEIGHT: tl.constexpr,  # type of the weight, to which the normalised value is rounded first
 ):
     """The formula above for one token in registers, float32."""
     scale = tl.rsqrt(tl.sum(row * row, axis=0) / hidden + eps)
@@ -63,12 +61,12 @@ def rms_norm_kernel(
     BLOCK: tl.constexpr,  # power of two, at least hidden and GROUP
     PDL: tl.constexpr,
 ):
-    """One program normalises one token, held in registers."""
+    """One thread block normalises one token, held in registers."""
     token = tl.program_id(0).to(tl.int64)
     columns = tl.arange(0, BLOCK)
     valid = columns < hidden
     weight = tl.load(weight_ptr + columns, mask=valid, other=0.0).to(tl.float32)
-    let_next_start(PDL)
+    launch_dependents(PDL)
     wait_for_previous(PDL)
     x = tl.load(x_ptr + token * stride_x_token + columns, mask=valid, other=0.0).to(tl.float32)
     out = normalise_row(x, weight, hidden, eps, weight_ptr.dtype.element_ty).to(out_ptr.dtype.element_ty)

@@ -1,23 +1,22 @@
-"""The gate of attention that has one for each element of its heads (Qwen3-Next).
+"""Sigmoid gate of attention outputs, one gate for each element of a head (Qwen3-Next).
 
     out = x * sigmoid(gate)
 
 Layouts: `x`, `gate`, `out` `[tokens, n]`, unit stride in the last dimension, any stride between tokens. `out` may be
-`x`. One floating type for all. The sigmoid is computed in float32 and rounded to that type before the product, as torch
-does.
+`x`. One floating type for all. The sigmoid is computed in float32 and rounded to that type before the multiplication,
+as in torch.
 
-Called once a layer, between attention and the output product.
-Bytes floor: 3 * tokens * n * element size (read x and gate, write out).
-Launch settings are those of `act_and_mul`, which moves the same bytes. On an H100, whose copies move 3.0 TB/s, in
-bfloat16, of 4,096 elements: 1.1 us with 1 token, 1.8 with 64, 68 with 8,192, 98 % of a copy
-(benchmark/results/recurrent_parts.json).
+Called once a layer, between attention and the output GEMM. Raises ValueError for layouts that the kernel does not read.
+Bytes floor: 3 * tokens * n * element size (read x and gate, write out). It takes the launch settings of `act_and_mul`.
+On an H100 in bfloat16, 8,192 tokens of 4,096 elements: 98 % of copy bandwidth. Measurements:
+docs/lab/2026-11-recurrent-layers.md.
 """
 
 # pyright: basic, reportArgumentType=false
 import torch
 from torch import Tensor
 
-from ..runtime.launch import Launcher, let_next_start, wait_for_previous
+from ..runtime.launch import Launcher, launch_dependents, wait_for_previous
 from ..runtime.register import register
 from ..runtime.settings import nearest
 from ..runtime.triton import tl, triton
@@ -36,11 +35,11 @@ def sigmoid_gate_kernel(
     BLOCK: tl.constexpr,  # power of two
     PDL: tl.constexpr,
 ):
-    """One program computes BLOCK columns of one token."""
+    """One thread block computes BLOCK columns of one token."""
     token = tl.program_id(0).to(tl.int64)
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     valid = columns < n
-    let_next_start(PDL)
+    launch_dependents(PDL)
     wait_for_previous(PDL)
     storage = out_ptr.dtype.element_ty
     x = tl.load(x_ptr + token * stride_x_token + columns, mask=valid, other=0.0).to(tl.float32)

@@ -1,1 +1,1 @@
-"""Layers with a recurrent state in place of keys and values: convolution, gated delta net, Mamba and Mamba 2."""
+"""Recurrent layers: causal convolution, gated delta rule, selective scan (Mamba) and state space duality (Mamba 2)."""

@@ -1,14 +1,13 @@
-"""Kernels of `causal_conv`: of decodes, of chunks, and of the states that chunks leave.
+"""Kernels of `causal_conv`: decodes, chunks, and the states that chunks leave.
 
-The stride of `x`, which is a slice of a product, is a constant of each form. Of other integers Triton knows at most
-that 16 divides them, and widths such as 3,352 (Mamba 2 of 130M parameters) are multiples of 8 alone: enough for loads
-of 16 bytes.
+The token stride of `x`, a slice of a GEMM output, is a constexpr. Of an integer argument Triton knows at most that 16
+divides it, and widths such as 3,352 (Mamba 2 of 130M parameters) are multiples of 8: enough for 16-byte loads.
 """
 
 # pyright: basic, reportArgumentType=false, reportCallIssue=false, reportGeneralTypeIssues=false
 from ..norm.activations import activation
 from ..runtime.batches import find_tile
-from ..runtime.launch import let_next_start, wait_for_previous
+from ..runtime.launch import launch_dependents, wait_for_previous
 from ..runtime.triton import tl, triton
 from ._recurrence import find_run
 
@@ -26,8 +25,8 @@ def _load_inputs(
     CHANNELS: tl.constexpr,
     K: tl.constexpr,
 ):
-    """Inputs [BLOCK] of COUNT tokens from `first` on, behind those of the K - 1 tokens before. What is older than the
-    run is read from the state, or is zero; what is past its end is zero.
+    """Inputs [BLOCK] of K - 1 tokens before `first` and of COUNT tokens from `first` on. Inputs older than the run come
+    from the state, or are zero; inputs past its end are zero.
     """
     inputs = ()
     for place in tl.static_range(K - 1 + COUNT):
@@ -50,7 +49,7 @@ def _load_weights(
     CHANNELS: tl.constexpr,
     K: tl.constexpr,
 ):
-    """Of each tap, and the bias, [BLOCK] float32."""
+    """Weights of each tap, and the bias, [BLOCK] float32."""
     inside = channels < CHANNELS
     weights = ()
     for tap in tl.static_range(K):
@@ -65,9 +64,9 @@ def _load_weights(
 
 @triton.jit
 def _convolve(inputs, place: tl.constexpr, weights, bias, K: tl.constexpr, SILU: tl.constexpr):
-    """The result [BLOCK] of one token, float32; the inputs that it needs are K of `inputs` from `place` on.
+    """The result [BLOCK] of one token, float32, from K of `inputs` from `place` on.
 
-    The multiply-adds are fused by name: left to the compiler, decodes and chunks might round differently.
+    FMAs are explicit: left to the compiler, decodes and chunks might round differently.
     """
     total = bias
     for tap in tl.static_range(K):
@@ -77,7 +76,7 @@ def _convolve(inputs, place: tl.constexpr, weights, bias, K: tl.constexpr, SILU:
 
 @triton.jit
 def _store_state(state_row_ptr, inputs, first: tl.constexpr, channels, CHANNELS: tl.constexpr, K: tl.constexpr):
-    """Writes K - 1 of `inputs` from `first` on, once all threads of the program have read what was there."""
+    """Stores K - 1 of `inputs` from `first` on, once all threads of the thread block have read the old state."""
     tl.debug_barrier()
     for place in tl.static_range(K - 1):
         tl.store(state_row_ptr + place * CHANNELS + channels, inputs[first + place], mask=channels < CHANNELS)
@@ -102,11 +101,11 @@ def conv_decodes_kernel(
     BLOCK: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """One program computes BLOCK channels of one token, and shifts its state by one."""
+    """One thread block computes BLOCK channels of one token, and shifts its state by one."""
     channels = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     run = tl.program_id(1).to(tl.int64)
     weights, bias = _load_weights(weight_ptr, bias_ptr, channels, stride_weight_channel, stride_weight_tap, CHANNELS, K)
-    let_next_start(PDL)
+    launch_dependents(PDL)
     wait_for_previous(PDL)
     kv_len = tl.load(kv_lens_ptr + run)
     if kv_len == 0:
@@ -142,10 +141,10 @@ def conv_chunks_kernel(
     BLOCK: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """One program computes BLOCK channels of TOKENS tokens of one run. It asks for all inputs at once."""
+    """One thread block computes BLOCK channels of TOKENS tokens of one run, whose inputs it loads all at once."""
     channels = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     weights, bias = _load_weights(weight_ptr, bias_ptr, channels, stride_weight_channel, stride_weight_tap, CHANNELS, K)
-    let_next_start(PDL)
+    launch_dependents(PDL)
     wait_for_previous(PDL)
     run, tile = find_tile(starts_ptr, tl.program_id(1), runs, 1, TOKENS, BLOCK_B)
     if run >= runs:
@@ -179,9 +178,9 @@ def conv_states_kernel(
     BLOCK: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """One program writes BLOCK channels of the state of one run, after all programs for its tokens have read it."""
+    """One thread block stores BLOCK channels of one run's state, after the kernel for its tokens has read it."""
     channels = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    let_next_start(PDL)
+    launch_dependents(PDL)
     wait_for_previous(PDL)
     start, length, continued, state_row_ptr = find_run(
         tl.program_id(1), rows_ptr, starts_ptr, kv_lens_ptr, state_ptr, (K - 1) * CHANNELS

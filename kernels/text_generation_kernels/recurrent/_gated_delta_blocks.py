@@ -1,7 +1,7 @@
-"""The kernel of `gated_delta` that prepares blocks of tokens, all at once, for the one that goes from block to block.
+"""First kernel of the chunked gated delta rule: prepares blocks of tokens, all at once, for the scan over blocks.
 
-Within a block that begins with the state S, with G[i] = g[0] + ... + g[i] and gamma = exp(G), what token i adds to the
-state is outer(k[i], delta[i]). Each delta depends on those before it:
+Within a block that begins with the state S, with G[i] = g[0] + ... + g[i] and gamma = exp(G), token i adds
+outer(k[i], delta[i]) to the state. Each delta depends on those before it:
 
     delta[i] = beta[i] * (v[i] - gamma[i] * S^T k[i] - sum over j < i of exp(G[i] - G[j]) * (k[i] . k[j]) * delta[j])
 
@@ -9,24 +9,24 @@ With A[i, j] = beta[i] * exp(G[i] - G[j]) * (k[i] . k[j]) for j < i, and T = (I 
 
     delta = u - w S    with  u = T diag(beta) V  and  w = T diag(beta * gamma) K
 
-(the WY form, Bischof and Van Loan, 1987; Yang et al., 2024). This kernel computes `u` and `w`, and the scores by which
-queries read the deltas of their block: scores[i, j] = exp(G[i] - G[j]) * (q[i] . k[j]) for j <= i.
+(the WY representation, Bischof and Van Loan, 1987; Yang et al., 2024). This kernel computes `u` and `w`, and the scores
+by which queries read the deltas of their block: scores[i, j] = exp(G[i] - G[j]) * (q[i] . k[j]) for j <= i.
 
-Keys are multiplied as they come; their lengths are divided out with the factors of rows and columns, in float32. All
-elements of T are at most 1, as are those of A, so float16 has them with an error of 2^-12, where bfloat16 would not do.
+GEMMs take keys unnormalised; their lengths are divided out with the factors of rows and columns, in float32. All
+elements of T and A are at most 1, so float16 holds them with an error of 2^-12; bfloat16 would be too coarse.
 """
 
 # pyright: basic, reportArgumentType=false, reportCallIssue=false, reportGeneralTypeIssues=false
 from ..runtime.batches import find_tile
-from ..runtime.launch import let_next_start, wait_for_previous
+from ..runtime.launch import launch_dependents, wait_for_previous
 from ..runtime.triton import tl, triton
 from ._gated_delta_gates import open_gates, over_length
 
 BLOCK_T = 64
 """Tokens of a block."""
 FACTORS = 4
-"""Vectors of float32 that are kept for each block and head: what the result of a query is multiplied by, what the delta
-of a key is on its way to the next state, and what columns of T are for `u` and for `w`.
+"""float32 vectors that are kept for each block and head: factors of a query's result, of a key's delta for the next
+state, and of the columns of T for `u` and for `w`.
 """
 
 
@@ -35,10 +35,10 @@ def _invert(
     a,  # [BLOCK_T, BLOCK_T] float32, nothing on the diagonal and above
     BLOCK_T: tl.constexpr,
 ):
-    """(I + a)^-1, float32, from the inverses of all blocks of one size on the diagonal to those of twice the size.
+    """(I + a)^-1, float32, by block inversion: from diagonal blocks of one size to those of twice the size.
 
-    With X and Z inverted, the inverse of [[X, 0], [Y, Z]] lacks -Z^-1 Y X^-1. Powers of `a`, whose sum is the inverse
-    too, grow beyond all precision where many keys are alike.
+    With X and Z inverted, the inverse of [[X, 0], [Y, Z]] lacks -Z^-1 Y X^-1. A Neumann series (powers of `a`) would
+    lose all precision where many keys are alike.
     """
     tl.static_assert(BLOCK_T == 64)
     rows, columns = tl.arange(0, BLOCK_T)[:, None], tl.arange(0, BLOCK_T)[None, :]
@@ -56,12 +56,11 @@ def _invert(
 def _decays(
     log_decay,  # [BLOCK_T], powers of two, at most 0
 ):
-    """What is left of each token at the time of each later one, [BLOCK_T, BLOCK_T], 0 for earlier ones; what is left of
-    the state before them at the time of each, [BLOCK_T]; what is left of each after the last one, [BLOCK_T]; and what
-    is left of the state then.
+    """Decay of each token at each later one, [BLOCK_T, BLOCK_T], 0 for earlier ones; of the state before them at each
+    token, [BLOCK_T]; of each token after the last one, [BLOCK_T]; and of the state after the last one.
 
-    Powers are differences of sums, never above 0. Where sums are large, differences would lose bits; so each number is
-    cut in two: sums of the coarse parts, which are multiples of 2^-11, are exact. Below 2^-150 nothing is left.
+    Exponents are differences of sums, never above 0. Differences of large sums would lose bits, so each number is cut
+    in two: sums of the coarse halves, multiples of 2^-11, are exact. Decays below 2^-150 are 0.
     """
     log_decay = tl.maximum(log_decay, -150.0)
     coarse = tl.floor(log_decay * 2048.0) * (1.0 / 2048.0)
@@ -76,7 +75,7 @@ def _decays(
 
 
 @triton.jit
-def _products(
+def _dot_products(
     query_ptrs,  # [BLOCK_T, 1]
     key_ptrs,  # [BLOCK_T, 1]
     valid,  # [BLOCK_T, 1]
@@ -84,7 +83,7 @@ def _products(
     BLOCK_T: tl.constexpr,
     WIDTH: tl.constexpr,
 ):
-    """Of keys with keys, of queries with keys [BLOCK_T, BLOCK_T], and squares of the lengths of both [BLOCK_T]."""
+    """K K^T and Q K^T [BLOCK_T, BLOCK_T], and squared lengths of keys and queries [BLOCK_T]."""
     of_keys = tl.zeros([BLOCK_T, BLOCK_T], dtype=tl.float32)
     of_queries = tl.zeros([BLOCK_T, BLOCK_T], dtype=tl.float32)
     q_square = tl.zeros([BLOCK_T], dtype=tl.float32)
@@ -101,7 +100,7 @@ def _products(
 
 
 @triton.jit
-def _store_product(
+def _store_matmul(
     matrix,  # [BLOCK_T, BLOCK_T]
     source_ptrs,  # [BLOCK_T, 1]
     valid,  # [BLOCK_T, 1]
@@ -109,7 +108,7 @@ def _store_product(
     DIM: tl.constexpr,
     WIDTH: tl.constexpr,
 ):
-    """Writes the product of the matrix with vectors of DIM elements."""
+    """Stores the GEMM of `matrix` with vectors of DIM elements."""
     for begin in range(0, DIM, WIDTH):
         columns = begin + tl.arange(0, WIDTH)[None, :]
         source = tl.load(source_ptrs + columns, mask=valid & (columns < DIM), other=0.0)
@@ -126,7 +125,7 @@ def _store_factors(
     k_scale,
     BLOCK_T: tl.constexpr,
 ):
-    """Writes what `FACTORS` says."""
+    """Stores the vectors that `FACTORS` counts."""
     tl.store(factors_ptrs, before * q_scale)
     tl.store(factors_ptrs + BLOCK_T, after * k_scale)
     tl.store(factors_ptrs + 2 * BLOCK_T, beta)
@@ -145,7 +144,7 @@ def gated_delta_blocks_kernel(
     u_ptr,  # [blocks, HEADS, BLOCK_T, VALUE_DIM]
     scores_ptr,  # [blocks, HEADS, BLOCK_T, BLOCK_T]
     factors_ptr,  # [blocks, HEADS, FACTORS, BLOCK_T] float32
-    decays_ptr,  # [blocks, HEADS] float32, what is left of a state after the block
+    decays_ptr,  # [blocks, HEADS] float32, decay of a state over the block
     stride_qkv_token,
     stride_gates_token,
     runs,
@@ -160,10 +159,10 @@ def gated_delta_blocks_kernel(
     BLOCK_B: tl.constexpr,  # power of two, at least runs
     PDL: tl.constexpr,
 ):
-    """One program prepares one head of one block. What it writes for tokens past the end of the run is zeros."""
+    """One thread block prepares one head of one block. It stores zeros for tokens past the end of the run."""
     head, item = tl.program_id(0), tl.program_id(1)
     rate, bias = tl.load(rate_ptr + head), tl.load(bias_ptr + head)
-    let_next_start(PDL)
+    launch_dependents(PDL)
     wait_for_previous(PDL)
     run, block = find_tile(starts_ptr, item, runs, 1, BLOCK_T, BLOCK_B)
     if run >= runs:
@@ -176,7 +175,9 @@ def gated_delta_blocks_kernel(
     token_ptrs = qkv_ptr + first.to(tl.int64) * stride_qkv_token + tokens[:, None] * stride_qkv_token
     query_ptrs = token_ptrs + head // (HEADS // KEY_HEADS) * KEY_DIM
     key_ptrs = query_ptrs + KEY_HEADS * KEY_DIM
-    of_keys, of_queries, k_square, q_square = _products(query_ptrs, key_ptrs, valid[:, None], KEY_DIM, BLOCK_T, WIDTH_K)
+    of_keys, of_queries, k_square, q_square = _dot_products(
+        query_ptrs, key_ptrs, valid[:, None], KEY_DIM, BLOCK_T, WIDTH_K
+    )
     k_scale, q_scale = over_length(k_square), over_length(q_square) * KEY_DIM**-0.5
 
     gate_ptrs = gates_ptr + first.to(tl.int64) * stride_gates_token + tokens * stride_gates_token + head
@@ -198,6 +199,6 @@ def gated_delta_blocks_kernel(
     tl.debug_barrier()
     for_u = (inverse * tl.load(factors_ptrs + 2 * BLOCK_T)[None, :]).to(u_ptr.dtype.element_ty)
     value_ptrs = token_ptrs + 2 * KEY_HEADS * KEY_DIM + head * VALUE_DIM
-    _store_product(for_u, value_ptrs, valid[:, None], u_ptr + block_rows * VALUE_DIM, VALUE_DIM, WIDTH_V)
+    _store_matmul(for_u, value_ptrs, valid[:, None], u_ptr + block_rows * VALUE_DIM, VALUE_DIM, WIDTH_V)
     for_w = (inverse * tl.load(factors_ptrs + 3 * BLOCK_T)[None, :]).to(w_ptr.dtype.element_ty)
-    _store_product(for_w, key_ptrs, valid[:, None], w_ptr + block_rows * KEY_DIM, KEY_DIM, WIDTH_K)
+    _store_matmul(for_w, key_ptrs, valid[:, None], w_ptr + block_rows * KEY_DIM, KEY_DIM, WIDTH_K)

@@ -1,4 +1,4 @@
-"""What the kernels of `gated_delta` share: gates, and the lengths of queries and keys."""
+"""Gates of the gated delta rule, and normalisation of its queries and keys."""
 
 # pyright: basic, reportArgumentType=false, reportCallIssue=false
 from ..runtime.constants import LOG2_E
@@ -6,7 +6,7 @@ from ..runtime.triton import tl, triton
 from ._recurrence import softplus
 
 EPS = 1e-6
-"""Added to the square of a length before the root is taken."""
+"""Added to a squared length before its root."""
 
 _EPS = tl.constexpr(EPS)
 _LOG2_E = tl.constexpr(LOG2_E)
@@ -14,12 +14,12 @@ _LOG2_E = tl.constexpr(LOG2_E)
 
 @triton.jit
 def open_gates(b, a, rate, bias):
-    """Of tokens of one head, float32: beta, and the power of two by which the state decays, at most 0."""
+    """Beta and log2 of the state's decay (at most 0) of tokens of one head, float32."""
     log_decay = -tl.exp2(rate * _LOG2_E) * softplus(a.to(tl.float32) + bias)
     return tl.sigmoid(b.to(tl.float32)), log_decay * _LOG2_E
 
 
 @triton.jit
 def over_length(square):
-    """What a vector whose length has this square is multiplied by."""
+    """1 / length, from the squared length of a vector."""
     return tl.rsqrt(square + _EPS)

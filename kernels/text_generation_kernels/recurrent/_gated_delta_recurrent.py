@@ -1,7 +1,7 @@
-"""The kernel of `gated_delta` that goes token after token: for decodes, short runs, and all where deterministic."""
+"""Token-by-token kernel of the gated delta rule: decodes, short runs, and everything where `deterministic`."""
 
 # pyright: basic, reportArgumentType=false, reportCallIssue=false, reportGeneralTypeIssues=false
-from ..runtime.launch import let_next_start, wait_for_previous
+from ..runtime.launch import launch_dependents, wait_for_previous
 from ..runtime.triton import tl, triton
 from ._gated_delta_gates import open_gates, over_length
 
@@ -19,7 +19,7 @@ def _load_token(
     KEY_DIM: tl.constexpr,
     VALUE_DIM: tl.constexpr,
 ):
-    """Query, key [BLOCK_K], value [BLOCK_V] and both gates of a head; zeros where the token does not exist."""
+    """Query and key [BLOCK_K], value [BLOCK_V] and both gates of a head; zeros where the token does not exist."""
     query_ptr = qkv_token_ptr + head // (HEADS // KEY_HEADS) * KEY_DIM
     key_ptr = query_ptr + KEY_HEADS * KEY_DIM
     value_ptr = qkv_token_ptr + 2 * KEY_HEADS * KEY_DIM + head * VALUE_DIM
@@ -39,10 +39,10 @@ def _advance(
     bias,
     KEY_DIM: tl.constexpr,
 ):
-    """The state behind a token, and what the token's query finds in it, [BLOCK_V].
+    """The state after a token, and the result of the token's query, [BLOCK_V].
 
-    Both the key and the query are looked up in the state as it was, so that the sums do not wait for each other; what
-    the token adds is the product of the key with one vector.
+    Key and query both read the state before the token, so their reductions do not wait for each other; the token's
+    update is a rank-one product.
     """
     q, k = loaded[0].to(tl.float32), loaded[1].to(tl.float32)
     beta, log_decay = open_gates(loaded[3], loaded[4], rate, bias)
@@ -81,15 +81,15 @@ def gated_delta_recurrent_kernel(
     BLOCK_V: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """One program computes BLOCK_V value columns of one head of one run, whose state it holds in registers. The next
-    token is on its way meanwhile.
+    """One thread block computes BLOCK_V value columns of one head of one run, whose state it holds in registers, and
+    prefetches the next token meanwhile.
     """
     BLOCKS: tl.constexpr = (VALUE_DIM + BLOCK_V - 1) // BLOCK_V
     head, run = tl.program_id(0) // BLOCKS, tl.program_id(1)
     keys = tl.arange(0, BLOCK_K)
     columns = tl.program_id(0) % BLOCKS * BLOCK_V + tl.arange(0, BLOCK_V)
     rate, bias = tl.load(rate_ptr + head), tl.load(bias_ptr + head)
-    # All of this was written in an earlier step, or as the first thing of this one.
+    # These were written in an earlier step, or at the beginning of this one.
     kv_len = tl.load(kv_lens_ptr + run)
     row = tl.load(rows_ptr + run)
     start = tl.load(starts_ptr + run, mask=in_chunks != 0, other=0)
@@ -99,7 +99,7 @@ def gated_delta_recurrent_kernel(
     state_ptrs += keys[:, None] * VALUE_DIM + columns[None, :]
     held = (keys < KEY_DIM)[:, None] & (columns < VALUE_DIM)[None, :] & exists
     state = tl.load(state_ptrs, mask=held & (kv_len > length), other=0.0)
-    let_next_start(PDL)
+    launch_dependents(PDL)
     wait_for_previous(PDL)
     if not exists:
         return

@@ -1,6 +1,6 @@
-"""The kernel of `gated_delta` that goes from block to block of a run, with what `_gated_delta_blocks.py` prepares.
+"""Second kernel of the chunked gated delta rule: the scan over the blocks that `_gated_delta_blocks.py` prepares.
 
-With the state S at the beginning of a block, in which G are sums of what the state decays by, as there:
+With the state S at the beginning of a block, and G the sums of log decays as there:
 
     delta  = u - w S
     out[i] = exp(G[i]) * S^T q[i] + sum over j <= i of scores[i, j] * delta[j]
@@ -8,14 +8,14 @@ With the state S at the beginning of a block, in which G are sums of what the st
 """
 
 # pyright: basic, reportArgumentType=false, reportCallIssue=false, reportGeneralTypeIssues=false
-from ..runtime.launch import let_next_start, wait_for_previous
+from ..runtime.launch import launch_dependents, wait_for_previous
 from ..runtime.triton import tl, triton
 from ._recurrence import find_run
 
 
 @triton.jit
 def _blocks_before(run, starts_ptr, BLOCK_T: tl.constexpr, BLOCK_B: tl.constexpr):
-    """How many blocks the runs before this one have."""
+    """Number of blocks of the runs before this one."""
     runs = tl.arange(0, BLOCK_B)
     starts = tl.load(starts_ptr + runs, mask=runs < run, other=0)
     ends = tl.load(starts_ptr + 1 + runs, mask=runs < run, other=0)
@@ -45,13 +45,13 @@ def gated_delta_states_kernel(
     BLOCK_T: tl.constexpr,
     FACTORS: tl.constexpr,
     BLOCK_B: tl.constexpr,  # power of two, at least runs
-    STAGES: tl.constexpr,  # blocks that are under way
+    STAGES: tl.constexpr,  # blocks in flight
     PDL: tl.constexpr,
 ):
-    """One program computes BLOCK_V value columns of one head of one run, whose state it holds in registers."""
+    """One thread block computes BLOCK_V value columns of one head of one run, whose state it holds in registers."""
     BLOCKS: tl.constexpr = (VALUE_DIM + BLOCK_V - 1) // BLOCK_V
     head, run = tl.program_id(0) // BLOCKS, tl.program_id(1)
-    let_next_start(PDL)
+    launch_dependents(PDL)
     wait_for_previous(PDL)
     start, length, continued, state_row_ptr = find_run(
         run, rows_ptr, starts_ptr, kv_lens_ptr, state_ptr, HEADS * KEY_DIM * VALUE_DIM

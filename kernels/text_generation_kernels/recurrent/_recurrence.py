@@ -1,8 +1,8 @@
-"""What operators with a recurrence over a state by row share: runs, time steps, and one token of it in registers.
+"""Runs, time steps and the one-token state update that the Mamba kernels share.
 
-In kernels a state is a tuple of PARTS tensors [rows, WIDTH] side by side. They are narrow so that few threads have a
-row: all of these compute what belongs to the row as a whole, such as its time step, and sums go from one to the next.
-Multiply-adds are fused by name: left to the compiler, one form of a kernel might round otherwise than another.
+In kernels a state is a tuple of PARTS tensors [rows, WIDTH] that lie side by side. They are narrow so that few threads
+share a row: each of these computes what belongs to the whole row, such as its time step, and reductions pass from one
+tensor to the next. FMAs are explicit: left to the compiler, variants of a kernel might round differently.
 """
 
 # pyright: basic, reportArgumentType=false, reportCallIssue=false, reportGeneralTypeIssues=false
@@ -17,7 +17,7 @@ _LOG2_E = tl.constexpr(LOG2_E)
 
 
 def list_runs(rows: Tensor, starts: Tensor | None, kv_lens: Tensor) -> Iterator[tuple[int, int, int, bool]]:
-    """Of each run with something to compute: its row, its first token and the one past its last, and whether its
+    """Yields, for each run with tokens to compute: its row, its first token, the one past its last, and whether its
     request has tokens before it. `starts` None: run i is token i alone.
     """
     lengths = kv_lens.tolist()
@@ -28,16 +28,16 @@ def list_runs(rows: Tensor, starts: Tensor | None, kv_lens: Tensor) -> Iterator[
 
 
 def softplus_torch(x: Tensor) -> Tensor:
-    """`torch.nn.functional.softplus`, of which a CPU computes the end of a tensor by code that rounds otherwise than
-    that for the rest: here the bits of an element do not depend on its place.
+    """`torch.nn.functional.softplus`, but the bits of an element do not depend on its place: on a CPU torch rounds the
+    end of a tensor otherwise than the rest.
     """
     return x.clamp(min=0.0).add_(x.abs().neg_().exp_().log1p_())
 
 
 @triton.jit
 def find_run(run, rows_ptr, starts_ptr, kv_lens_ptr, state_ptr, STATE: tl.constexpr):
-    """The first token of a run, how many it has, whether its request has tokens before it, and its state of STATE
-    elements. Length 0: nothing is to be done.
+    """First token of a run, its length, whether its request has tokens before it, and a pointer to its state of STATE
+    elements. Length 0: there is nothing to do.
     """
     kv_len = tl.load(kv_lens_ptr + run)
     start = run.to(tl.int64)
@@ -51,16 +51,16 @@ def find_run(run, rows_ptr, starts_ptr, kv_lens_ptr, state_ptr, STATE: tl.conste
 
 @triton.jit
 def decay_rate(a_log):
-    """-exp(a_log) times log2(e): the product with a time step is the power of two that is left of a state."""
+    """-exp(a_log) * log2(e): times a time step, log2 of a state's decay."""
     return tl.exp2(a_log * _LOG2_E) * -_LOG2_E
 
 
 @triton.jit
 def softplus(x):
-    """log(1 + exp(x)) of float32, precise for small results as well.
+    """log(1 + exp(x)) of float32, precise for small results too.
 
     It is max(x, 0) + log(1 + w) with w = exp(-|x|), and log(1 + w) = 2 * atanh(s) with s = w / (2 + w), at most 1/3:
-    six terms of the series of atanh are enough. A logarithm of the sum 1 + w would lose the last bits of a small w.
+    six terms of atanh's series are enough. The logarithm of the sum 1 + w would lose the last bits of a small w.
     """
     w = tl.exp2(-tl.abs(x) * _LOG2_E)
     s = w / (2.0 + w)
@@ -73,7 +73,7 @@ def softplus(x):
 
 @triton.jit
 def load_vector(vector_ptr, exists, N: tl.constexpr, WIDTH: tl.constexpr, PARTS: tl.constexpr):
-    """A vector [N] as PARTS of [WIDTH]. Zeros where it does not exist."""
+    """A vector [N] as PARTS tensors [WIDTH], zeros where it does not exist."""
     parts = ()
     for part in tl.static_range(PARTS):
         columns = part * WIDTH + tl.arange(0, WIDTH)
@@ -84,7 +84,7 @@ def load_vector(vector_ptr, exists, N: tl.constexpr, WIDTH: tl.constexpr, PARTS:
 
 @triton.jit
 def load_rows(matrix_ptr, rows, exist, N: tl.constexpr, WIDTH: tl.constexpr, PARTS: tl.constexpr):
-    """`rows` of a matrix [any, N] as PARTS of [rows, WIDTH]. Zeros where they do not exist."""
+    """`rows` of a matrix [any, N] as PARTS tensors [rows, WIDTH], zeros where they do not exist."""
     parts = ()
     for part in tl.static_range(PARTS):
         columns = part * WIDTH + tl.arange(0, WIDTH)
@@ -96,7 +96,7 @@ def load_rows(matrix_ptr, rows, exist, N: tl.constexpr, WIDTH: tl.constexpr, PAR
 
 @triton.jit
 def store_rows(matrix_ptr, parts, rows, exist, N: tl.constexpr, WIDTH: tl.constexpr, PARTS: tl.constexpr):
-    """Writes what `load_rows` reads."""
+    """Stores what `load_rows` loads."""
     for part in tl.static_range(PARTS):
         columns = part * WIDTH + tl.arange(0, WIDTH)
         places = rows.to(tl.int64)[:, None] * N + columns[None, :]
@@ -113,7 +113,7 @@ def advance(
     c,  # PARTS of [WIDTH]
     PARTS: tl.constexpr,
 ):
-    """The state after one token, and what c reads of it, [rows]. A step of zero leaves the state as it is."""
+    """The state after one token, and c's reading of it, [rows]. A time step of zero leaves the state unchanged."""
     after = ()
     read = tl.zeros_like(state[0])
     for part in tl.static_range(PARTS):

@@ -1,11 +1,10 @@
-"""Kernels of `state_space`: one that goes token after token, and one that multiplies matrices of blocks of tokens.
+"""Kernels of `state_space`: one token by token, one by GEMMs of blocks of tokens (state space duality).
 
-Strides are constants of each form: addresses of the next tokens are then those of the first, with an offset in the
-instruction.
+Strides are constexprs: addresses of the next tokens are then immediate offsets from those of the first.
 """
 
 # pyright: basic, reportArgumentType=false, reportCallIssue=false, reportGeneralTypeIssues=false
-from ..runtime.launch import let_next_start, wait_for_previous
+from ..runtime.launch import launch_dependents, wait_for_previous
 from ..runtime.triton import tl, triton
 from ._recurrence import advance, decay_rate, find_run, load_rows, load_vector, softplus, store_rows
 
@@ -72,8 +71,8 @@ def state_space_tokens_kernel(
     COUNT: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """One program computes BLOCK_P rows of one head's state for one run, COUNT tokens at a time, while the next are on
-    their way.
+    """One thread block computes BLOCK_P rows of one head's state for one run, COUNT tokens at a time, and prefetches
+    the next COUNT meanwhile.
     """
     blocks: tl.constexpr = (P + BLOCK_P - 1) // BLOCK_P
     head = tl.program_id(0) // blocks
@@ -84,7 +83,7 @@ def state_space_tokens_kernel(
     rate, rates = decay_rate(tl.load(a_log_ptr + head)), ()
     for _ in tl.static_range(PARTS):
         rates = rates + (rate,)  # noqa: RUF005 - as above
-    let_next_start(PDL)
+    launch_dependents(PDL)
     wait_for_previous(PDL)
     start, length, continued, state_row_ptr = find_run(
         tl.program_id(1), rows_ptr, starts_ptr, kv_lens_ptr, state_ptr, HEADS * P * N
@@ -148,9 +147,9 @@ def state_space_blocks_kernel(
     BLOCK_T: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """One program computes BLOCK_P rows of one head's state for one run, BLOCK_T tokens at a time.
+    """One thread block computes BLOCK_P rows of one head's state for one run, BLOCK_T tokens at a time.
 
-    `decay` is what the module of `state_space` calls L, in powers of two.
+    `decay` is L of `state_space.py` times log2(e).
     """
     blocks: tl.constexpr = (P + BLOCK_P - 1) // BLOCK_P
     head = tl.program_id(0) // blocks
@@ -160,7 +159,7 @@ def state_space_blocks_kernel(
     skip = tl.load(d_ptr + head)
     bias = tl.load(dt_bias_ptr + head)
     rate = decay_rate(tl.load(a_log_ptr + head))
-    let_next_start(PDL)
+    launch_dependents(PDL)
     wait_for_previous(PDL)
     start, length, continued, state_row_ptr = find_run(
         tl.program_id(1), rows_ptr, starts_ptr, kv_lens_ptr, state_ptr, HEADS * P * N
@@ -172,7 +171,7 @@ def state_space_blocks_kernel(
     b_ptrs = b_ptr + start * stride_b_token + head // GROUP * N + tokens[:, None] * stride_b_token + columns[None, :]
     c_ptrs = c_ptr + start * stride_c_token + head // GROUP * N + tokens[:, None] * stride_c_token + columns[None, :]
     out_ptrs = out_ptr + start * stride_out_token + head * P + tokens[:, None] * stride_out_token + rows[None, :]
-    # The state is turned, [BLOCK_N, BLOCK_P], so that x is read as it lies in both products that take it.
+    # The state is transposed, [BLOCK_N, BLOCK_P], so that both GEMMs that take x read it without a transpose.
     state_ptrs = state_row_ptr + head * (P * N) + rows[None, :] * N + columns[:, None]
     held = (rows < P)[None, :] & (columns < N)[:, None]
     state = tl.load(state_ptrs, mask=held & continued, other=0.0)
@@ -184,7 +183,7 @@ def state_space_blocks_kernel(
         b = tl.load(b_ptrs, mask=in_b, other=0.0)
         c = tl.load(c_ptrs, mask=in_b, other=0.0)
         step = tl.clamp(softplus(dt.to(tl.float32) + bias), low, high)
-        # Tokens past the end leave the state as it is.
+        # Tokens past the end leave the state unchanged.
         step = tl.where(exists, step, 0.0)
         dt_ptrs += BLOCK_T * stride_dt_token
         dt = tl.load(dt_ptrs, mask=tokens < length - first - BLOCK_T, other=0.0)

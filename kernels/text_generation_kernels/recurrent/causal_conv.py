@@ -1,34 +1,28 @@
-"""Depthwise causal convolution over the tokens of each request, as layers with a recurrent state have it before the
-recurrence (Mamba, Gu and Dao, 2023; Gated DeltaNet in Qwen3-Next), or in its place (LFM 2).
+"""Depthwise causal convolution over the tokens of each request, before the recurrence (Mamba, Gu and Dao, 2023; Gated
+DeltaNet in Qwen3-Next) or in its place (LFM 2).
 
     out[t, c] = silu(bias[c] + sum over j < K of weight[c, j] * x[t - (K - 1) + j, c])
 
-without the activation where `silu` is false. x before the first token of a run is what the request's state holds: its
-last K - 1 inputs, or zeros where the run begins the request. Afterwards the state holds the last K - 1 inputs up to the
-end of the run.
+without the activation where `silu` is false. x before the first token of a run is the request's state: its last K - 1
+inputs, or zeros where the run begins the request. Afterwards the state holds the last K - 1 inputs of the run.
 
 A run is the new tokens of one request in a step. Decodes (`starts` None): run i is token i alone. Chunks: run i is
-tokens `starts[i] : starts[i + 1]`, maybe none. `kv_lens[i]` counts the tokens of the request after the step; a run that
-is as long begins its request, whatever the pool holds. For a run without tokens or with `kv_lens[i]` 0 nothing is read
-or written, nor for tokens that belong to no run.
+tokens `starts[i] : starts[i + 1]`, maybe none. `kv_lens[i]` counts the tokens of the request after the step; a run of
+that length begins its request, with a zero state, whatever the pool holds. Nothing is read or written for a run without
+tokens or with `kv_lens[i]` 0, nor for tokens of no run. A row belongs to one run; the torch implementation computes
+runs one after the other, so there several decodes may be tokens of one row.
 
 Layouts: `x`, `out` `[tokens, channels]`, unit stride in the last dimension, any stride between tokens, two tensors;
 `weight` `[channels, K]`, K from 2 to 4, any strides; `bias` `[channels]` or None; `state` `[rows, K - 1, channels]`,
 contiguous, oldest input first; `rows` int64 and `kv_lens` int32 `[runs]`, `starts` int32 `[runs + 1]`. One floating
-type for all others. A row belongs to one run, but for runs that nothing is done for. The torch implementation computes
-runs one after the other, so there several decodes may be tokens of one row.
-The weight is best laid out with channels side by side (`weight.t()` contiguous): a thread reads a tap of its channels
-at once. With the taps of a channel side by side, as checkpoints have them, results are the same and take longer.
+type for all others. A weight with adjacent channels (`weight.t()` contiguous) is fastest: a thread loads a tap of its
+channels at once. Sums are float32 in a fixed order, bias first: a token's result is the same to the bit wherever its
+run is cut, and in a decode as in a chunk.
 
-Sums are float32 in a fixed order, bias first: the result of a token is the same to the bit wherever its run is cut, and
-in a decode as in a chunk.
-
-Called once a layer for decodes and once for chunks, after the product that makes `x`.
-Bytes floor: 2 * tokens * channels * element size (read x, write out), and 2 * (K - 1) * channels * element size for the
-state of each run.
-On an H100, whose copies move 3.0 TB/s, in bfloat16 with 8,192 channels: decodes of 1 / 64 / 256 requests take 2.5 /
-5.2 / 13.6 us, a prompt of 8,192 tokens 102 us, which is 87 % of a copy, and 256 of 32 tokens 122 us
-(benchmark/results/recurrent_parts.json).
+Called once a layer for decodes and once for chunks, after the GEMM that makes `x`. Raises ValueError for layouts that
+the kernels do not read. Bytes floor: 2 * tokens * channels * element size (read x, write out), and
+2 * (K - 1) * channels * element size for the state of each run. On an H100 in bfloat16, 8,192 tokens of 8,192 channels:
+87 % of copy bandwidth. Measurements: docs/lab/2026-11-recurrent-layers.md.
 """
 
 # pyright: basic, reportArgumentType=false
@@ -45,10 +39,10 @@ from ._causal_conv_kernels import conv_chunks_kernel, conv_decodes_kernel, conv_
 from ._recurrence import list_runs
 
 _TOKENS = 16
-"""Of a program that computes chunks: it reads K - 1 more, which the program of the tokens before has read as well."""
+"""Tokens of a thread block of chunks. It reads K - 1 more, which the thread block before has read too."""
 _WARPS = 2
 _THREAD_BYTES = 16
-"""What a thread reads of a token at a time."""
+"""Bytes of a token that a thread loads at a time."""
 
 _launch_decodes = Launcher(conv_decodes_kernel)
 _launch_chunks = Launcher(conv_chunks_kernel)
@@ -105,16 +99,16 @@ def causal_conv_triton(
     block = 32 * _WARPS * _THREAD_BYTES // x.element_size()
     blocks = triton.cdiv(channels, block)
     strides = (x.stride(0), *weight.stride(), out.stride(0))
-    form = {"CHANNELS": channels, "K": taps, "BLOCK": block, "num_warps": _WARPS}
+    settings = {"CHANNELS": channels, "K": taps, "BLOCK": block, "num_warps": _WARPS}
     if starts is None:
-        _launch_decodes((blocks, runs), (x, weight, bias, state, rows, kv_lens, out), strides, SILU=silu, **form)
+        _launch_decodes((blocks, runs), (x, weight, bias, state, rows, kv_lens, out), strides, SILU=silu, **settings)
         return
     # Each run adds less than one tile that is not full.
     tiles = triton.cdiv(tokens, _TOKENS) + runs
     pointers = (x, weight, bias, state, rows, starts, kv_lens, out)
     padded = padded_batch(runs)
-    _launch_chunks((blocks, tiles), pointers, strides, (runs,), SILU=silu, TOKENS=_TOKENS, BLOCK_B=padded, **form)
-    _launch_states((blocks, runs), (x, state, rows, starts, kv_lens), (x.stride(0),), **form)
+    _launch_chunks((blocks, tiles), pointers, strides, (runs,), SILU=silu, TOKENS=_TOKENS, BLOCK_B=padded, **settings)
+    _launch_states((blocks, runs), (x, state, rows, starts, kv_lens), (x.stride(0),), **settings)
 
 
 def causal_conv_torch(

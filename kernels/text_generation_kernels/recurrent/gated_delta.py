@@ -1,4 +1,4 @@
-"""The gated delta rule (Yang et al., 2024, "Gated Delta Networks"), the recurrence of Qwen3-Next and Qwen3.5.
+"""Gated delta rule (Yang et al., 2024, "Gated Delta Networks"), the recurrence of Qwen3-Next and Qwen3.5.
 
 For each head, a state S [key_dim, value_dim], and each token of a run after the other:
 
@@ -11,44 +11,36 @@ For each head, a state S [key_dim, value_dim], and each token of a run after the
 Head h reads the query and the key of key head h // (heads / key_heads).
 
 A run is the new tokens of one request in a step. Decodes (`starts` None): run i is token i alone. Chunks: run i is
-tokens `starts[i] : starts[i + 1]`, maybe none. `kv_lens[i]` counts the tokens of the request after the step; a run that
-is as long begins its request, with a state of zeros, whatever the pool holds. For a run without tokens or with
-`kv_lens[i]` 0 nothing is read or written, nor for tokens that belong to no run.
+tokens `starts[i] : starts[i + 1]`, maybe none. `kv_lens[i]` counts the tokens of the request after the step; a run of
+that length begins its request, with a zero state, whatever the pool holds. Nothing is read or written for a run without
+tokens or with `kv_lens[i]` 0, nor for tokens of no run. A row belongs to one run; the torch implementation computes
+runs one after the other, so there several decodes may be tokens of one row.
 
 Layouts: `qkv` `[tokens, 2 * key_heads * key_dim + heads * value_dim]`: queries of all key heads, then keys, then
 values; `gates` `[tokens, 2 * heads]`: b of all heads, then a; both with unit stride in the last dimension and any
 stride between tokens. `out` `[tokens, heads, value_dim]`, contiguous. These have one floating type. `rate` and `bias`
-`[heads]` and the pool of states `[rows, heads, key_dim, value_dim]`, read and written in place, are float32 and
-contiguous. `rows` int64 and `kv_lens` int32 `[runs]`, `starts` int32 `[runs + 1]`. Dimensions of heads are 256 at most.
-A row belongs to one run, but for runs that nothing is done for. The torch implementation computes runs one after the
-other, so there several decodes may be tokens of one row. `max_len` is about the length of the longest run; it only
-chooses kernels.
+`[heads]` and the state pool `[rows, heads, key_dim, value_dim]`, updated in place, are float32 and contiguous. `rows`
+int64 and `kv_lens` int32 `[runs]`, `starts` int32 `[runs + 1]`. Head dimensions are 256 at most. `max_len`: about the
+length of the longest run; it only chooses kernels.
 
-Two ways, both with a state in float32:
-- Token after token (`_gated_delta_recurrent.py`), all in float32: decodes, short runs, float32 models, and everything
-  where `deterministic`. One compiled form has all of these, so a token's result is the same to the bit wherever its run
-  is cut, whatever else is in the step, and in a decode as in a chunk.
-- Blocks of 64 tokens, as matrix products: what needs no state for all blocks at once (`_gated_delta_blocks.py`), then
-  the states from block to block (`_gated_delta_states.py`). Operands of products have the model's 16 bits, so results
-  are off by about twice as much as the rounding of `out` itself makes. Not for keys of more than 128 elements, for
-  which some cards have no room for two blocks at a time.
+Two algorithms, both with a float32 state:
+- Token by token (`_gated_delta_recurrent.py`), all in float32: decodes, short runs, float32 models, and everything
+  where `deterministic`. One variant serves all of these, so a token's result is the same to the bit wherever its run is
+  cut, whatever else is in the step, and in a decode as in a chunk.
+- Blocks of 64 tokens by GEMMs: what needs no state for all blocks at once (`_gated_delta_blocks.py`), then the scan
+  over blocks (`_gated_delta_states.py`). GEMM operands have the model's 16 bits, so errors are about twice the rounding
+  of `out`. Not for keys of more than 128 elements, for which some cards lack the shared memory.
 
-Decodes and short runs read rows, lengths and states while the kernel before may still run. So between two calls for the
-same rows, and between what writes `rows`, `starts` and `kv_lens` and this operator, there must be a kernel that lets
-nobody start early, as a step begins with one (`newest_tokens`, or any operator of torch).
+Decodes and short runs read rows, lengths and states while the previous kernel may still run. So between two calls for
+the same rows, and between what writes `rows`, `starts` and `kv_lens` and this operator, there must be a kernel that
+does not launch dependents early: `newest_tokens`, with which a step begins, or any operator of torch.
 
-Called once a layer for decodes and once for chunks, after the convolution that makes `qkv`.
-Bytes floor: 8 * heads * key_dim * value_dim for each run (read and write its state), and qkv and out of each token.
-Blocks keep key_dim + value_dim + 64 numbers of the model's type for each token and head between their kernels, written
-once and read back once.
-On an H100, whose copies move 3.0 TB/s, with 32 heads of 128 by 128 and 16 key heads in bfloat16: decodes of 1 / 8 / 64
-/ 256 requests take 3.3 / 15.2 / 113 / 446 us (4.4 / 15.6 / 123 / 489 when states were read after the wait), 64 of them
-79 % of a copy. Prompts of 512 / 2,048 / 8,192 tokens take 32 / 98 / 343 us by blocks, 471 / 1,912 / 7,598 token after
-token; 64 runs of 16 tokens 365 and 193 (benchmark/results/gated_delta.json).
-
-Triton 3.6 compiles the kernel of states wrongly for a Hopper card where keys or values have tiles of 16 elements, and
-where its loop has one stage: results are off by half of the largest, always alike, with no hazard that
-compute-sanitizer finds. So tiles have at least 32, and stages are two or more; the GPU tests have sizes on both sides.
+Called once a layer for decodes and once for chunks, after the convolution that makes `qkv`. Raises ValueError for
+layouts that the kernels do not read. Bytes floor: 8 * heads * key_dim * value_dim for each run (read and write its
+state), and qkv and out of each token; blocks also write and read key_dim + value_dim + 64 numbers of the model's type
+for each token and head. On an H100 with 32 heads of 128 by 128 in bfloat16: 64 decodes take 113 us, 79 % of copy
+bandwidth. Measurements, and why tiles have at least 32 elements (Triton 3.6 miscompiles smaller ones):
+docs/lab/2026-11-recurrent-layers.md.
 """
 
 # pyright: basic, reportArgumentType=false
@@ -59,7 +51,7 @@ from torch.nn import functional
 from ..norm.activations import sigmoid
 from ..runtime.batches import padded_batch
 from ..runtime.device import shared_kib
-from ..runtime.launch import Launcher, rehearsing
+from ..runtime.launch import Launcher, compiling_only
 from ..runtime.register import register
 from ..runtime.settings import nearest
 from ..runtime.shapes import padded_head_dim, shapes_error
@@ -71,19 +63,19 @@ from ._gated_delta_states import gated_delta_states_kernel
 from ._recurrence import list_runs
 
 _LARGEST = 256
-"""Dimensions of a head: a warp has a state of so many keys, and of 8 values, in its registers."""
+"""Largest head dimension: a warp holds a state of this many keys, and of 8 values, in registers."""
 _LARGEST_BY_BLOCKS, _LEAST_TILE = 128, 32
-"""Elements of a key that blocks are computed with at most, and of keys and values in a tile at least."""
+"""Most elements of a key that blocks take, and least elements of keys and values in a tile."""
 _SHORT = 16
-"""Tokens of the longest run up to which going one by one is no slower than the kernels for blocks."""
+"""Length of the longest run up to which token by token is no slower than blocks."""
 _WARP_ELEMENTS, _MOST_COLUMNS = 2048, 32
-"""Elements of a state that a warp has, and columns that they are of, at most. A program is one warp: none waits for
-another, and there are many programs for one run.
+"""Most elements of a state in a warp, and most columns that they belong to. A thread block is one warp: none waits for
+another, and a run has many thread blocks.
 """
 _WIDTH = 64
-"""Elements of keys and values that the kernel for blocks has at a time."""
+"""Elements of keys and values that the blocks kernel loads at a time."""
 _BLOCKS_LAUNCH = {"num_warps": 4, "num_stages": 3, "maxnreg": 168}
-"""Of the kernel for blocks: three programs have room on a processor, though some addresses leave the registers."""
+"""Launch settings of the blocks kernel: three thread blocks fit an SM, though some addresses are spilled."""
 
 _launch_recurrent = Launcher(gated_delta_recurrent_kernel)
 _launch_blocks = Launcher(gated_delta_blocks_kernel)
@@ -145,18 +137,18 @@ def gated_delta_triton(
     _check(qkv, gates, rate, bias, state, rows, starts, kv_lens, out)
     if out.shape[0] == 0 or rows.shape[0] == 0:
         return
-    # A rehearsal does not meet every length.
-    long = max_len > _SHORT or rehearsing()
+    # A compile dry run does not meet every length.
+    long = max_len > _SHORT or compiling_only()
     can = qkv.element_size() == 2 and state.shape[2] <= _LARGEST_BY_BLOCKS
     if starts is not None and long and can and not deterministic:
         _by_blocks(qkv, gates, rate, bias, state, rows, starts, kv_lens, out)
-        if not rehearsing():
+        if not compiling_only():
             return
     _one_by_one(qkv, gates, rate, bias, state, rows, starts, kv_lens, out)
 
 
 def _sizes(qkv: Tensor, state: Tensor) -> dict[str, int]:
-    """Constexprs that all kernels have."""
+    """Constexprs of all kernels."""
     _, heads, key_dim, value_dim = state.shape
     key_heads = (qkv.shape[1] - heads * value_dim) // (2 * key_dim)
     return {"HEADS": heads, "KEY_HEADS": key_heads, "KEY_DIM": key_dim, "VALUE_DIM": value_dim}
@@ -173,7 +165,7 @@ def _one_by_one(
     kv_lens: Tensor,
     out: Tensor,
 ) -> None:
-    """The tokens of a run one after the other."""
+    """Launches the token-by-token kernel."""
     _, heads, key_dim, value_dim = state.shape
     block_k = padded_head_dim(key_dim)
     block_v = min(padded_head_dim(value_dim), _WARP_ELEMENTS // block_k, _MOST_COLUMNS)
@@ -190,7 +182,7 @@ def _one_by_one(
 
 
 def _tile(size: int) -> int:
-    """Elements of keys or values that programs for blocks have at a time."""
+    """Elements of keys or values in a tile of the scan over blocks."""
     return max(_LEAST_TILE, padded_head_dim(size))
 
 
@@ -205,7 +197,7 @@ def _by_blocks(
     kv_lens: Tensor,
     out: Tensor,
 ) -> None:
-    """Blocks of tokens, then states from block to block."""
+    """Launches the blocks kernel, then the scan over blocks."""
     (tokens, heads, value_dim), key_dim, runs = out.shape, state.shape[2], rows.shape[0]
     block_k, block_v = _tile(key_dim), _tile(value_dim)
     # Each run adds less than one block that is not full.
@@ -213,7 +205,7 @@ def _by_blocks(
     w, u, scores = (qkv.new_empty(blocks, heads, BLOCK_T, size) for size in (key_dim, value_dim, BLOCK_T))
     factors, decays = rate.new_empty(blocks, heads, FACTORS, BLOCK_T), rate.new_empty(blocks, heads)
     made = (w, u, scores, factors, decays)
-    form = {"BLOCK_T": BLOCK_T, "FACTORS": FACTORS, "BLOCK_B": padded_batch(runs), **_sizes(qkv, state)}
+    settings = {"BLOCK_T": BLOCK_T, "FACTORS": FACTORS, "BLOCK_B": padded_batch(runs), **_sizes(qkv, state)}
     _launch_blocks(
         (heads, blocks),
         (qkv, gates, rate, bias, starts, kv_lens, *made),
@@ -221,7 +213,7 @@ def _by_blocks(
         (runs,),
         WIDTH_K=min(block_k, _WIDTH),
         WIDTH_V=min(block_v, _WIDTH),
-        **form,
+        **settings,
         **_BLOCKS_LAUNCH,
     )
     config = dict(nearest("gated_delta", shared_kib=shared_kib(qkv.device)))
@@ -232,7 +224,7 @@ def _by_blocks(
         (qkv.stride(0),),
         BLOCK_K=block_k,
         BLOCK_V=columns,
-        **form,
+        **settings,
         **config,
     )
 
@@ -246,12 +238,12 @@ def gated_delta_torch(
     rows: Tensor,
     starts: Tensor | None,
     kv_lens: Tensor,
-    max_len: int,  # noqa: ARG001 - there is one way here
+    max_len: int,  # noqa: ARG001 - there is one algorithm here
     out: Tensor,
     deterministic: bool,  # noqa: ARG001 - likewise
 ) -> None:
     """Torch implementation: the CPU path and the reference of the tests. Runs are computed one after the other, token
-    after token, so all results are deterministic.
+    by token, so all results are deterministic.
     """
     for row, begin, end, continued in list_runs(rows, starts, kv_lens):
         held = state[row] if continued else torch.zeros_like(state[row])
@@ -261,7 +253,7 @@ def gated_delta_torch(
 
 
 def _advance(held: Tensor, qkv: Tensor, gates: Tensor, rate: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
-    """The state [heads, key_dim, value_dim] behind a token, and its result [heads, value_dim]; all float32."""
+    """The state [heads, key_dim, value_dim] after a token, and its result [heads, value_dim]; all float32."""
     heads, key_dim, value_dim = held.shape
     b, a = gates.chunk(2)
     keys = (len(qkv) - heads * value_dim) // 2
@@ -278,7 +270,7 @@ def _normalised(x: Tensor) -> Tensor:
 
 
 def _look_up(held: Tensor, keys: Tensor) -> Tensor:
-    """[heads, value_dim], what states hold for keys [heads, key_dim]."""
+    """Readings of the states by keys [heads, key_dim]: [heads, value_dim]."""
     return torch.bmm(keys[:, None], held)[:, 0]
 
 

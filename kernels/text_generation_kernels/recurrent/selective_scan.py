@@ -1,35 +1,31 @@
-"""Selective scan (Mamba, Gu and Dao, 2023): each channel has a state of n numbers, and what is read decides how much
-of it is kept. Token after token of a run, for each channel k with state S:
+"""Selective scan (Mamba, Gu and Dao, 2023): each channel has a state of n numbers with an input-dependent decay.
+
+Token by token of a run, for each channel k with state S:
 
     step = softplus(dt[t, k] + dt_bias[k])
     S = exp(step * A[k]) * S + step * x[t, k] * b[t]        with A = -exp(a_log)
     out[t, k] = (sum(S * c[t]) + d[k] * x[t, k]) * silu(z[t, k])
 
 A run is the new tokens of one request in a step. Decodes (`starts` None): run i is token i alone. Chunks: run i is
-tokens `starts[i] : starts[i + 1]`, maybe none. `kv_lens[i]` counts the tokens of the request after the step; a run that
-is as long begins its request: its state is zero, whatever the pool holds. For a run without tokens or with `kv_lens[i]`
-0 nothing is read or written, nor for tokens that belong to no run.
+tokens `starts[i] : starts[i + 1]`, maybe none. `kv_lens[i]` counts the tokens of the request after the step; a run of
+that length begins its request, with a zero state, whatever the pool holds. Nothing is read or written for a run without
+tokens or with `kv_lens[i]` 0, nor for tokens of no run. A row belongs to one run; the torch implementation computes
+runs one after the other, so there several decodes may be tokens of one row.
 
 Layouts: `x`, `dt`, `z`, `out` `[tokens, channels]` and `b`, `c` `[tokens, n]`, one floating type, unit stride in the
 last dimension, any stride between tokens; n is at most 256. `a_log` `[channels, n]`, `d`, `dt_bias` `[channels]` and
 `state` `[rows, channels, n]` float32, contiguous. `rows` int64 and `kv_lens` int32 `[runs]`, `starts` int32
-`[runs + 1]`. A row belongs to one run, but for runs that nothing is done for. The torch implementation computes runs
-one after the other, so there several decodes may be tokens of one row.
+`[runs + 1]`. Sums are float32 in one order: a token's result is the same to the bit wherever its run is cut, and in a
+decode as in a chunk.
 
-Sums are float32 in one order: the result of a token is the same to the bit wherever its run is cut, and in a decode as
-in a chunk.
+A thread block of chunks is one warp, so that no token waits at a barrier, and prefetches the next tokens while it
+computes; with n = 16 two threads share a channel. A thread block of decodes has one token and four warps.
 
-Called once a layer for decodes and once for chunks, after the products that make `dt`, `b` and `c`.
-Bytes floor: (4 * channels + 2 * n) * tokens * element size, and 8 * channels * n for the state of each run. A long
-prompt is bound by instructions: each token takes an exponential for each of channels * n numbers.
-
-A program of chunks is one warp, in which no token waits for other threads at a barrier. With n = 16 it has 16 channels,
-and two threads have one: more would compute its time step and its gate once more, and with fewer the 8,192 channels of
-a prompt would be too few warps for an H100. It asks for the next tokens before it computes those that it has. A program
-of decodes has one token, and four warps.
-On an H100, whose copies move 3.0 TB/s, in bfloat16 with 8,192 channels and n = 16: decodes of 1 / 64 / 256 requests
-take 2.5 / 28 / 104 us, 64 of them 84 % of a copy; prompts of 512 / 2,048 / 8,192 tokens take 105 / 412 / 1,669 us,
-which is 0.2 us a token whatever is beside it (benchmark/results/mamba.json).
+Called once a layer for decodes and once for chunks, after the GEMMs that make `dt`, `b` and `c`. Raises ValueError for
+layouts that the kernel does not read. Bytes floor: (4 * channels + 2 * n) * tokens * element size, and
+8 * channels * n for the state of each run. Long prompts are bound by instructions: channels * n exponentials a token.
+On an H100 in bfloat16 with 8,192 channels and n = 16: 64 decodes take 28 us, 84 % of copy bandwidth. Measurements:
+docs/lab/2026-11-recurrent-layers.md.
 """
 
 # pyright: basic, reportArgumentType=false, reportCallIssue=false, reportGeneralTypeIssues=false
@@ -37,7 +33,7 @@ import torch
 from torch import Tensor
 
 from ..norm.activations import activation, sigmoid
-from ..runtime.launch import Launcher, let_next_start, wait_for_previous
+from ..runtime.launch import Launcher, launch_dependents, wait_for_previous
 from ..runtime.register import register
 from ..runtime.shapes import padded_head_dim, shapes_error
 from ..runtime.triton import tl, triton
@@ -55,9 +51,9 @@ from ._recurrence import (
 
 _PARTS = 2
 _THREAD_ELEMENTS = 4
-"""What a thread holds of a part, side by side: it reads 16 bytes of the state at a time."""
+"""Adjacent elements of each of the _PARTS tensors in a thread: it loads 16 bytes of the state at a time."""
 _AHEAD_BYTES = 16
-"""Of a channel's x: so many tokens are computed while as many are on their way."""
+"""Bytes of a channel's x that are computed while as many are prefetched."""
 _DECODE_WARPS = 4
 
 
@@ -125,7 +121,7 @@ def selective_scan_kernel(
     COUNT: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """One program computes BLOCK channels of one run, COUNT tokens at a time while the next are on their way."""
+    """One thread block computes BLOCK channels of one run, COUNT tokens at a time, and prefetches the next COUNT."""
     channels = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = channels < CHANNELS
     skip = tl.load(d_ptr + channels, mask=inside, other=0.0)
@@ -133,7 +129,7 @@ def selective_scan_kernel(
     a_log, rates = load_rows(a_log_ptr, channels, inside, N, WIDTH, PARTS), ()
     for part in tl.static_range(PARTS):
         rates = rates + (decay_rate(a_log[part]),)  # noqa: RUF005 - as above
-    let_next_start(PDL)
+    launch_dependents(PDL)
     wait_for_previous(PDL)
     start, length, continued, state_row_ptr = find_run(
         tl.program_id(1), rows_ptr, starts_ptr, kv_lens_ptr, state_ptr, CHANNELS * N
@@ -213,7 +209,7 @@ def selective_scan_triton(
     rows: Tensor,
     starts: Tensor | None,
     kv_lens: Tensor,
-    max_len: int,  # noqa: ARG001 - one form for all lengths
+    max_len: int,  # noqa: ARG001 - one variant for all lengths
     out: Tensor,
 ) -> None:
     """Triton implementation. Raises ValueError for layouts that the kernel does not read."""
@@ -221,19 +217,19 @@ def selective_scan_triton(
     (channels, n), runs = a_log.shape, rows.shape[0]
     if x.shape[0] == 0 or runs == 0:
         return
-    form = scan_form(n, x.element_size(), starts is None)
+    settings = scan_settings(n, x.element_size(), starts is None)
     _launch(
-        (triton.cdiv(channels, form["BLOCK"]), runs),
+        (triton.cdiv(channels, settings["BLOCK"]), runs),
         (x, dt, b, c, z, a_log, d, dt_bias, state, rows, starts, kv_lens, out),
         tuple(tensor.stride(0) for tensor in (x, dt, b, c, z, out)),
         CHANNELS=channels,
         N=n,
-        **form,
+        **settings,
     )
 
 
-def scan_form(n: int, element_size: int, decodes: bool) -> dict[str, int]:
-    """Launch settings of the kernel. A channel has as many threads in all of them, so that sums have one order."""
+def scan_settings(n: int, element_size: int, decodes: bool) -> dict[str, int]:
+    """Launch settings. A channel has the same number of threads in all of them, so that sums have one order."""
     warps, count = (_DECODE_WARPS, 1) if decodes else (1, _AHEAD_BYTES // element_size)
     width = padded_head_dim(n) // _PARTS
     block = 32 * warps * _THREAD_ELEMENTS // width

@@ -1,40 +1,37 @@
-"""State space whose heads decay as a whole (Mamba 2: state space duality, Dao and Gu, 2024). Token after token of a
-run, for each head h with state S `[p, n]`:
+"""State space duality (Mamba 2, Dao and Gu, 2024): heads with a scalar decay each.
+
+Token by token of a run, for each head h with state S `[p, n]`:
 
     step = clamp(softplus(dt[t, h] + dt_bias[h]), low, high)
     S = exp(step * A[h]) * S + outer(step * x[t, h], b[t, g])        with A = -exp(a_log), g = h // (heads / groups)
     out[t, h] = S c[t, g] + d[h] * x[t, h]
 
 A run is the new tokens of one request in a step. Decodes (`starts` None): run i is token i alone. Chunks: run i is
-tokens `starts[i] : starts[i + 1]`, maybe none. `kv_lens[i]` counts the tokens of the request after the step; a run that
-is as long begins its request: its state is zero, whatever the pool holds. For a run without tokens or with `kv_lens[i]`
-0 nothing is read or written, nor for tokens that belong to no run.
+tokens `starts[i] : starts[i + 1]`, maybe none. `kv_lens[i]` counts the tokens of the request after the step; a run of
+that length begins its request, with a zero state, whatever the pool holds. Nothing is read or written for a run without
+tokens or with `kv_lens[i]` 0, nor for tokens of no run. A row belongs to one run; the torch implementation computes
+runs one after the other, so there several decodes may be tokens of one row.
 
 Layouts: `x`, `out` `[tokens, heads, p]` and `b`, `c` `[tokens, groups, n]`, contiguous but for any stride between
 tokens; `dt` `[tokens, heads]`, unit stride in the last dimension; one floating type for these; n is at most 256.
 `a_log`, `d`, `dt_bias` `[heads]` and `state` `[rows, heads, p, n]` float32, contiguous. `low` and `high` bound time
-steps; `high` may be infinite. `rows` int64 and `kv_lens` int32 `[runs]`, `starts` int32 `[runs + 1]`. A row belongs to
-one run, but for runs that nothing is done for. The torch implementation computes runs one after the other, so there
-several decodes may be tokens of one row.
+steps; `high` may be infinite. `rows` int64 and `kv_lens` int32 `[runs]`, `starts` int32 `[runs + 1]`.
 
-Called once a layer for decodes and once for chunks, after the causal convolution.
-Bytes floor: (2 * heads * p + 2 * groups * n + heads) * tokens * element size, and 8 * heads * p * n for the state of
-each run, which is nearly all of it in a decode.
-
-Chunks of 16-bit types are computed in blocks of tokens by matrix products, one block of a run after the other. With L
-the sums of step * A within a block up to each token, L_end the last of them, and S the state before the block:
+Chunks of 16-bit types are computed by GEMMs in blocks of tokens, one block of a run after the other. With L the sums of
+step * A within a block up to each token, L_end the last of them, and S the state before the block:
 
     out[t] = sum over s <= t of exp(L[t] - L[s]) * (c[t] . b[s]) * step[s] * x[s] + exp(L[t]) * S c[t] + d * x[t]
     S = exp(L_end) * S + sum over s of exp(L_end - L[s]) * step[s] * outer(x[s], b[s])
 
-No exponent is positive. What is multiplied is rounded to the type of `x`, also the state where it is read; it is kept
-in float32.
-All else is computed token after token in float32: decodes, short chunks, float32 types, whose products would take a
-card longer, and everything where `deterministic`. A token's result is then the same to the bit wherever its run is cut,
-in a decode as in a chunk, and whatever else is in the step.
-On an H100, whose copies move 3.0 TB/s, in bfloat16 with 128 heads of 64, n = 128 and 8 groups: decodes of 1 / 64 / 256
-requests take 5.6 / 193 / 761 us, 64 of them 93 % of a copy; prompts of 512 / 2,048 / 8,192 tokens take 40 / 145 / 563
-us in blocks, and 305 / 1,210 / 4,882 token after token (benchmark/results/mamba.json).
+No exponent is positive. GEMM operands, the state among them, are rounded to the type of `x`; the state itself stays
+float32. Everything else goes token by token in float32: decodes, short chunks, float32 types, and everything where
+`deterministic`. A token's result is then the same to the bit wherever its run is cut, in a decode as in a chunk, and
+whatever else is in the step.
+
+Called once a layer for decodes and once for chunks, after the causal convolution. Raises ValueError for layouts that
+the kernels do not read. Bytes floor: (2 * heads * p + 2 * groups * n + heads) * tokens * element size, and
+8 * heads * p * n for the state of each run, nearly all of it in a decode. On an H100 in bfloat16 with 128 heads of 64,
+n = 128: 64 decodes take 193 us, 93 % of copy bandwidth. Measurements: docs/lab/2026-11-recurrent-layers.md.
 """
 
 # pyright: basic, reportArgumentType=false, reportCallIssue=false
@@ -42,7 +39,7 @@ import torch
 from torch import Tensor
 
 from ..runtime.device import shared_kib
-from ..runtime.launch import Launcher, rehearsing
+from ..runtime.launch import Launcher, compiling_only
 from ..runtime.register import register
 from ..runtime.settings import nearest
 from ..runtime.shapes import padded_head_dim, shapes_error
@@ -51,16 +48,16 @@ from ._recurrence import list_runs, softplus_torch
 from ._state_space_kernels import state_space_blocks_kernel, state_space_tokens_kernel
 
 _WIDTH = 16
-"""Of a part of the state, of which a thread holds four elements side by side."""
+"""Width of the tensors that a state is cut into, of which a thread holds four adjacent elements."""
 _WARP_ELEMENTS = 2048
-"""Of the state at most."""
+"""Most elements of the state in a warp."""
 _WARP_ROWS = 16
-"""At most; with 32, one for each thread, Triton would have them exchange the x of each token."""
+"""Most rows of a warp: with 32, one for each thread, Triton would make threads exchange the x of each token."""
 _DECODE_WARPS = 4
 _AHEAD_BYTES = 512
-"""Of b: so many tokens are computed while as many are on their way, four at most."""
+"""Bytes of b that are computed while as many are prefetched, four tokens at most."""
 _LEAST_LEN = 8
-"""Tokens of the longest run from which on blocks are taken."""
+"""Length of the longest run from which blocks are used."""
 
 _launch_tokens = Launcher(state_space_tokens_kernel)
 _launch_blocks = Launcher(state_space_blocks_kernel)
@@ -130,41 +127,41 @@ def state_space_triton(
     strides = tuple(tensor.stride(0) for tensor in (x, dt, b, c, out))
     of_model = {"HEADS": heads, "GROUP": heads // groups, "P": p, "N": n}
     in_blocks = starts is not None and not deterministic and x.element_size() == 2
-    # A rehearsal does not meet every length.
-    if in_blocks and (rehearsing() or max_len >= _LEAST_LEN):
-        form = blocks_form(n, p, shared_kib(x.device))
-        grid = (heads * triton.cdiv(p, form["BLOCK_P"]), runs)
-        _launch_blocks(grid, pointers, strides, (low, high), **of_model, **form)
-        if not rehearsing():
+    # A compile dry run does not meet every length.
+    if in_blocks and (compiling_only() or max_len >= _LEAST_LEN):
+        settings = block_settings(n, p, shared_kib(x.device))
+        grid = (heads * triton.cdiv(p, settings["BLOCK_P"]), runs)
+        _launch_blocks(grid, pointers, strides, (low, high), **of_model, **settings)
+        if not compiling_only():
             return
-    form = tokens_form(n, p, x.element_size(), starts is None)
-    grid = (heads * triton.cdiv(p, form["BLOCK_P"]), runs)
-    _launch_tokens(grid, pointers, strides, (low, high), **of_model, **form)
+    settings = token_settings(n, p, x.element_size(), starts is None)
+    grid = (heads * triton.cdiv(p, settings["BLOCK_P"]), runs)
+    _launch_tokens(grid, pointers, strides, (low, high), **of_model, **settings)
 
 
-def tokens_form(n: int, p: int, element_size: int, decodes: bool) -> dict[str, int]:
-    """Launch settings of the kernel that goes token by token.
+def token_settings(n: int, p: int, element_size: int, decodes: bool) -> dict[str, int]:
+    """Launch settings of the token-by-token kernel.
 
-    A program of chunks is one warp, in which no token waits for other threads at a barrier. Decodes have one token,
-    and programs of several warps, if there are rows for as many: threads hold four elements side by side in both, so
-    that sums have one order.
+    A thread block of chunks is one warp, so that no token waits at a barrier. Decodes have one token, and thread blocks
+    of several warps where there are enough rows. Threads hold four adjacent elements in both, so that sums have one
+    order.
     """
     block_n = padded_head_dim(n)
-    form = {"WIDTH": _WIDTH, "PARTS": block_n // _WIDTH}
+    settings = {"WIDTH": _WIDTH, "PARTS": block_n // _WIDTH}
     rows, block_p = min(_WARP_ROWS, _WARP_ELEMENTS // block_n), 1 << (p - 1).bit_length()
     if decodes:
         block_p = min(block_p, rows * _DECODE_WARPS)
         least = 32 * 4 // _WIDTH
-        return form | {"BLOCK_P": block_p, "COUNT": 1, "num_warps": max(1, min(block_p // least, _DECODE_WARPS))}
+        return settings | {"BLOCK_P": block_p, "COUNT": 1, "num_warps": max(1, min(block_p // least, _DECODE_WARPS))}
     count = max(1, min(4, _AHEAD_BYTES // (block_n * element_size)))
-    return form | {"BLOCK_P": min(block_p, rows), "COUNT": count, "num_warps": 1}
+    return settings | {"BLOCK_P": min(block_p, rows), "COUNT": count, "num_warps": 1}
 
 
-def blocks_form(n: int, p: int, kib: int) -> dict[str, int]:
-    """Launch settings of the kernel for blocks of tokens, on a card with `kib` of shared memory for a program."""
+def block_settings(n: int, p: int, kib: int) -> dict[str, int]:
+    """Launch settings of the blocks kernel, on a card with `kib` of shared memory for a thread block."""
     block_n = padded_head_dim(n)
-    form = dict(nearest("state_space", shared_kib=kib, n=block_n))
-    return form | {"BLOCK_N": block_n, "BLOCK_P": min(form["BLOCK_P"], padded_head_dim(p))}
+    settings = dict(nearest("state_space", shared_kib=kib, n=block_n))
+    return settings | {"BLOCK_N": block_n, "BLOCK_P": min(settings["BLOCK_P"], padded_head_dim(p))}
 
 
 def state_space_torch(

@@ -1,1 +1,1 @@
-"""What every kernel stands on: Triton and its launches, settings, registration with torch, the device, batches."""
+"""Runtime of all kernels: Triton and its launches, tuned settings, registration with torch, device, batches."""

@@ -1,18 +1,18 @@
-"""How kernels divide a batch of requests of any lengths: for how many a program plans, and which one an item is of."""
+"""Division of work items among requests of any lengths, on the device, and the batch sizes that kernels compile for."""
 
 # pyright: basic, reportArgumentType=false, reportCallIssue=false, reportGeneralTypeIssues=false
 from .triton import tl, triton
 
-# Requests that a program has room for: so few sizes that all can be compiled before they are needed. One is apart
-# because prefill then spills fewer registers: 420 TFLOP/s at 8,192 tokens instead of 391 on an H200.
+# Requests that a kernel variant has room for: so few sizes that warm-up compiles all. A single request has its own,
+# because prefill attention then spills fewer registers (docs/lab/2026-11-prefill-attention.md).
 _BATCH_SIZES = (1, 16, 256)
 
 
 @triton.jit
 def locate(counts, item):
-    """Work items lie side by side, `counts[b]` of request b: returns the request of `item`, and which of its items.
+    """Returns the request of `item`, and its index within that request, where request b has `counts[b]` items.
 
-    The request is `counts.shape[0]` for an item past the last one: grids come from capacities, so there are some.
+    The request is `counts.shape[0]` for items past the last one, which exist because grids follow from capacities.
     """
     requests = tl.arange(0, counts.shape[0])
     request = tl.sum((tl.cumsum(counts, axis=0) <= item).to(tl.int32), axis=0)
@@ -21,9 +21,8 @@ def locate(counts, item):
 
 @triton.jit
 def find_tile(b_q_start_ptr, item, batch, GROUP: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_B: tl.constexpr):
-    """Of which request tile number `item` is, and which of its tiles. The request is not below `batch` past the last.
-
-    Rows of a tile are GROUP heads within tokens.
+    """Returns the request of tile `item`, and which of its tiles it is. Past the last tile the request is not below
+    `batch`. Rows of a tile are GROUP heads within tokens.
     """
     requests = tl.arange(0, BLOCK_B)
     here = requests < batch
@@ -33,13 +32,13 @@ def find_tile(b_q_start_ptr, item, batch, GROUP: tl.constexpr, BLOCK_M: tl.const
 
 
 def padded_batch(batch: int) -> int:
-    """Requests that a program plans for: a power of two, at least `batch`."""
+    """Requests that a kernel variant has room for: a power of two, at least `batch`."""
     larger: int = triton.next_power_of_2(batch)  # pyright: ignore[reportAssignmentType]
     return next((size for size in _BATCH_SIZES if batch <= size), larger)
 
 
 def least_batch(batch: int) -> int:
-    """The fewest requests for which a program plans for as many as for `batch`."""
+    """The smallest batch with the same `padded_batch`."""
     padded = padded_batch(batch)
     smaller = [size for size in _BATCH_SIZES if size < padded]
     return 1 + (padded // 2 if padded > _BATCH_SIZES[-1] else max(smaller, default=0))

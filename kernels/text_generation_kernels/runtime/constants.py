@@ -1,3 +1,3 @@
-"""Numbers that kernels of several rooms compute with."""
+"""Numerical constants of several rooms."""
 
 LOG2_E = 1.4426950408889634

@@ -1,12 +1,12 @@
-"""Launching Triton kernels: a cache of compiled forms, their count, and programmatic dependent launch.
+"""Triton kernel launches: a cache of compiled variants, their count, the compile dry run, and PDL.
 
-Outside a graph, `kernel[grid](...)` spends most of its time on finding out which compiled form the arguments need. A
-`Launcher` keeps the answer, so a launch costs the host less than half of that (benchmark/results/launch.json).
+Outside a graph, `kernel[grid](...)` spends most of its time on finding the compiled variant for its arguments. A
+`Launcher` caches it, so a launch costs the host less than half of that (benchmark/results/launch.json).
 
-Programmatic dependent launch (CUDA Programming Guide, compute capability 9.0 and later) lets a kernel start while the
-one before it in the stream still runs. It then reads what never changes, such as weights, and waits with
-`wait_for_previous` before it touches anything else. Every program of such a kernel must wait, also one that has
-nothing to do: the kernel after it relies on the whole chain being finished.
+Programmatic dependent launch (PDL; CUDA Programming Guide, compute capability 9.0 and later) lets a kernel start while
+the previous one in the stream still runs. It prefetches what never changes, such as weights, and calls
+`wait_for_previous` (griddepcontrol.wait) before it touches anything else. Every thread block must wait, also one with
+nothing to do: the next kernel relies on the whole chain being finished.
 """
 
 # pyright: basic
@@ -21,24 +21,24 @@ from torch import Tensor
 from .triton import INSTALLED, cuda, knobs, tl, triton
 
 _ALIGNMENT = 16
-# The order of arguments of a compiled form's launch function, and the place of the compiler's hash, are those of these
-# versions. Others launch as usual.
+# The argument order of a compiled variant's launch function, and the place of the compiler's hash, are those of these
+# versions. Other versions launch through Triton.
 _DIRECT = triton.__version__.startswith("3.6.")
 _compilations = 0
 _named: dict[object, Any] | None = None
-"""Inside `compile_only`: forms by what they were named for."""
+"""Inside `compile_only`: variants by what they were named for."""
 _ARRIVALS = 1 << 16
-"""Counters that a device has at least, so that few models ever ask for more."""
+"""Least counters of a device, enough for most models."""
 _arrivals: dict[torch.device, list[Tensor]] = {}
-"""Counters of each device. Graphs may use all of them, everything else the last, which are the most."""
+"""Counter tensors of each device. Graphs may use any of them; everything else uses the last, which is the largest."""
 _FREELY = 48 << 10
-"""Bytes of shared memory that a kernel has without asking for more."""
+"""Bytes of shared memory that a kernel has without opting in to more."""
 
 
 def compilations() -> int:
-    """Forms of kernels that this process has compiled so far, or loaded from Triton's cache on disk.
+    """Kernel variants that this process has compiled so far, or loaded from Triton's cache on disk.
 
-    It must not grow any more after warm-up.
+    The count must not grow after warm-up.
     """
     return _compilations
 
@@ -53,11 +53,11 @@ knobs.runtime.jit_post_compile_hook = _count
 
 @contextmanager
 def compile_only(threads: int) -> Generator[None, None, None]:
-    """Launches in here compute nothing: they name the forms that are needed, and `threads` compile them side by side.
+    """Compile dry run: launches inside compute nothing. They name the variants they need, and `threads` compile these.
 
-    At the end all are compiled and, where there is a device, loaded. What kernels would have written stays as it was,
-    which may be memory never written to. Most of a compilation runs outside the interpreter's lock or in other
-    processes, so threads are enough.
+    At the end all are compiled and, where there is a device, loaded. Kernels write nothing, so their outputs may be
+    uninitialised memory. Most of a compilation runs outside the interpreter's lock or in other processes, so threads
+    are enough.
     """
     from triton.runtime._async_compile import active_mode
 
@@ -76,8 +76,8 @@ def compile_only(threads: int) -> Generator[None, None, None]:
 
 
 def fingerprint_compiler() -> None:
-    """Triton finds what it has compiled by a hash of itself, which it computes once: half a second for 400 MB. Touches
-    no device, and does nothing where there can be none.
+    """Computes Triton's hash of itself, by which it finds compiled kernels, ahead of time: half a second for 400 MB.
+    Touches no device, and does nothing where there can be none.
     """
     if INSTALLED and _DIRECT and torch.version.cuda is not None:
         from triton.runtime.cache import triton_key
@@ -85,45 +85,45 @@ def fingerprint_compiler() -> None:
         triton_key()
 
 
-def rehearsing() -> bool:
-    """Whether launches only name forms just now. An operator that chooses forms by what is in a step then names all of
-    its forms, because a rehearsal is not made of every step.
+def compiling_only() -> bool:
+    """Whether a compile dry run is in progress (`compile_only`). An operator that chooses variants by the contents of a
+    step then names all of them, because a dry run does not see every step.
     """
     return _named is not None
 
 
 def _executor(threads: int) -> ThreadPoolExecutor:
-    """Its threads use the device of this one."""
+    """A thread pool whose threads use the current device."""
     if not torch.cuda.is_available():
         return ThreadPoolExecutor(threads)
     return ThreadPoolExecutor(threads, initializer=torch.cuda.set_device, initargs=(torch.cuda.current_device(),))
 
 
 def _load(named: Any) -> object:
-    """Asking a compiled form for `run` loads it, and has the C compiler build what launches forms of its signature."""
+    """Loads a compiled variant: reading its `run` does, and has the C compiler build the launcher of its signature."""
     kernel: Any = named.result() if isinstance(named, triton.FutureKernel) else named
     return kernel.run
 
 
 @triton.jit
 def wait_for_previous(PDL: tl.constexpr):
-    """Until the kernels before this one are finished and what they wrote is visible."""
+    """Waits until all previous kernels have finished and their writes are visible (griddepcontrol.wait)."""
     if PDL:
         cuda.gdc_wait()
 
 
 @triton.jit
-def let_next_start(PDL: tl.constexpr):
-    """The next kernel may start as soon as every program of this one has said so. A hint: it changes no result."""
+def launch_dependents(PDL: tl.constexpr):
+    """Launches dependents early: the next kernel may start once every thread block has called this. Only a hint."""
     if PDL:
         cuda.gdc_launch_dependents()
 
 
 @triton.jit
 def is_last(arrived_ptr, count):
-    """Whether this program is the last of `count` that come here. It sees what the others stored before they came.
+    """Whether this thread block is the last of `count` to arrive. It sees what the others stored before they arrived.
 
-    Loads of that must go past the L1 cache. The counter is zero again for the next kernel.
+    Loads of that must bypass L1. The counter is zero again for the next kernel.
     """
     tl.debug_barrier()
     last = tl.atomic_add(arrived_ptr, 1, sem="acq_rel") == count - 1
@@ -135,7 +135,7 @@ def is_last(arrived_ptr, count):
 def arrivals(device: torch.device, count: int) -> Tensor:
     """Counters for `is_last`, at least `count`, zero whenever no kernel runs. Kernels of one stream share them.
 
-    Raises RuntimeError when a capture is the first to ask for so many, because a graph's memory is not there before its
+    Raises RuntimeError when a capture is the first to need this many, because a graph's memory exists only in its
     replay.
     """
     held = _arrivals.setdefault(device, [])
@@ -147,21 +147,20 @@ def arrivals(device: torch.device, count: int) -> Tensor:
     return held[-1]
 
 
-def _least_shared(most_programs: int, shared: int) -> int:
-    """Bytes of shared memory with which no more programs fit on a processor, of a kernel that needs `shared`.
+def _least_shared(max_blocks_per_sm: int, shared: int) -> int:
+    """Shared memory, in bytes, that keeps a kernel that needs `shared` to `max_blocks_per_sm` thread blocks an SM.
 
-    Each takes 1 KiB besides, and kernels have 48 KiB without asking for more. For those that need more Triton asks for
-    all that there is.
+    Each takes 1 KiB besides. Kernels have 48 KiB without opting in; for those that need more, Triton opts in to all.
     """
-    if most_programs == 0:
+    if max_blocks_per_sm == 0:
         return shared
     capacity = torch.cuda.get_device_properties().shared_memory_per_multiprocessor
-    least = capacity // (most_programs + 1) - (1 << 10) + 128
+    least = capacity // (max_blocks_per_sm + 1) - (1 << 10) + 128
     return max(shared, least if shared > _FREELY else min(least, _FREELY))
 
 
 class _Compiled(NamedTuple):
-    """One form of a kernel, ready to launch."""
+    """One compiled variant of a kernel, ready to launch."""
 
     launch: Callable[..., None]
     function: int
@@ -172,13 +171,12 @@ class _Compiled(NamedTuple):
 
 
 class Launcher:
-    """Launches one kernel whose parameters are, in this order, tiles, pointers, sizes, values and constexprs.
+    """Launches one kernel whose parameters are, in this order: tiles, pointers, sizes, values and constexprs.
 
-    A compiled form is chosen by the types of the pointers, the sizes, and the constexprs and options. Sizes are
-    integers that belong to the model, because each combination of theirs has an entry of its own; values may be
-    different in each call, and the kernel must name integers among them in `do_not_specialize`.
-    A kernel with a constexpr `PDL` is launched dependently where the device can.
-    For one thread, and one process a device, as the engine is.
+    The types of pointers, the sizes, the constexprs and options select a compiled variant. Sizes are integers that
+    belong to the model, because each combination has its own cache entry; values may change with each call, and the
+    kernel must list integers among them in `do_not_specialize`. Kernels with a constexpr `PDL` use programmatic
+    dependent launch where the device can. For one thread, and one process a device, as the engine is.
     """
 
     def __init__(self, kernel: Any) -> None:
@@ -198,25 +196,24 @@ class Launcher:
         tiles: tuple[Any, ...] = (),
         /,
         *,
-        most_programs: int = 0,
+        max_blocks_per_sm: int = 0,
         **constants: object,
     ) -> None:
-        """Launches on the current stream. `constants` are constexprs and Triton's options. `tiles` are descriptors of
-        matrices (`TensorDescriptor`), whose sizes follow from the constexprs.
+        """Launches on the current stream. `constants`: constexprs and Triton's options. `tiles`: TMA descriptors
+        (`TensorDescriptor`), whose sizes follow from the constexprs.
 
-        `most_programs`: how many may be on a processor at a time, 4 or more, or fewer of a kernel that needs more than
-        48 KiB of shared memory; 0: as many as fit. A kernel that starts while others run is not spread evenly: it fills
-        the processors that are free.
+        `max_blocks_per_sm`: 4 or more, or fewer for a kernel that needs more than 48 KiB of shared memory; 0: as many
+        as fit. A kernel that starts while others run is not spread evenly: it fills the SMs that are free.
         """
         types = [None if pointer is None else pointer.dtype for pointer in pointers]
         device = pointers[0].device.index  # pyright: ignore[reportOptionalMemberAccess] - only optional ones are None
-        key = (device, most_programs, *types, sizes, *constants.items())
+        key = (device, max_blocks_per_sm, *types, sizes, *constants.items())
         if tiles:
             key = (*key, *(each.base.dtype for each in tiles))
         addresses = [0 if pointer is None else pointer.data_ptr() for pointer in pointers]
         compiled = self._compiled.get(key)
         if compiled is None or _named is not None or self._misaligned(addresses):
-            self._launch_by_triton(key, grid, tiles, pointers, sizes, values, constants, addresses, most_programs)
+            self._launch_by_triton(key, grid, tiles, pointers, sizes, values, constants, addresses, max_blocks_per_sm)
             return
         x, y, z = (*grid, 1, 1)[:3]
         stream = torch._C._cuda_getCurrentRawStream(device)
@@ -227,7 +224,7 @@ class Launcher:
         )  # fmt: skip
 
     def _misaligned(self, addresses: list[int]) -> bool:
-        """Whether a pointer needs another form than usual: it is left to Triton to find."""
+        """Whether a pointer lacks the usual alignment, so that Triton must select the variant."""
         union = 0
         for address, aligned in zip(addresses, self._aligned, strict=False):
             if aligned:
@@ -244,9 +241,9 @@ class Launcher:
         values: tuple[float, ...],
         constants: dict[str, object],
         addresses: list[int],
-        most_programs: int,
+        max_blocks_per_sm: int,
     ) -> None:
-        """Compiles if need be, launches, and keeps the compiled form."""
+        """Compiles if necessary, launches, and caches the compiled variant."""
         if "PDL" in self._kernel.arg_names:
             pdl = not self._interpreted and torch.cuda.get_device_capability() >= (9, 0)
             constants |= {"PDL": pdl} | ({"launch_pdl": True} if pdl else {})
@@ -272,7 +269,7 @@ class Launcher:
         if not self._misaligned(addresses) and not (launcher.global_scratch_size or launcher.profile_scratch_size):
             placeholders = (None,) * (len(self._kernel.params) - len(arguments))
             num_warps, num_ctas, shared = kernel.packed_metadata
-            metadata = num_warps, num_ctas, _least_shared(most_programs, shared)
+            metadata = num_warps, num_ctas, _least_shared(max_blocks_per_sm, shared)
             self._compiled[key] = _Compiled(
                 launcher.launch, kernel.function, launcher.launch_pdl, metadata, placeholders
             )

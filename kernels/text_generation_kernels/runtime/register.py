@@ -1,7 +1,7 @@
 """Registration of operators with `torch.library`, and the switch between Triton and torch on CUDA.
 
-`torch.library.Library` is used rather than the `custom_op` decorator: it has the same schema and the same dispatch at
-less cost, and lets calls that nothing traces go past both.
+`torch.library.Library` has the schema and dispatch of the `custom_op` decorator at less cost, and lets calls outside
+`torch.compile` bypass both.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,10 +16,10 @@ _triton_enabled = True
 
 
 def use_triton(enabled: bool) -> None:
-    """Chooses what runs on CUDA where an operator has both: the Triton kernel (the default) or torch.
+    """Selects the implementation on CUDA of operators that have both: the Triton kernel (the default) or torch.
 
-    Call it before the first forward pass; the engine does so from the configuration. Raises ImportError where kernels
-    are asked for and Triton is not installed.
+    The engine calls it before the first forward pass, from the configuration. Raises ImportError if Triton is selected
+    and not installed.
     """
     global _triton_enabled
     if enabled and not INSTALLED:
@@ -28,7 +28,7 @@ def use_triton(enabled: bool) -> None:
 
 
 def triton_enabled() -> bool:
-    """What `use_triton` has chosen."""
+    """Whether `use_triton` selected Triton."""
     return _triton_enabled
 
 
@@ -37,13 +37,13 @@ def register(
     mutates: Sequence[str],
     triton: Callable[..., None] | None = None,
 ) -> Callable[..., None]:
-    """Registers an operator under the name of its torch implementation and returns what calls it.
+    """Registers an operator under the name of its torch implementation and returns a function that calls it.
 
     `implementation` runs on CPU, and on CUDA where there is no `triton`; `mutates` names the arguments it writes to.
-    Both have one signature and return nothing. The first argument is a tensor, and its device decides.
+    Both have one signature and return nothing. The device of the first argument, a tensor, selects one.
 
-    The call goes through torch's dispatcher only where `torch.compile` traces it: for implementations in Python that
-    costs 5 us a call (0.4 without it), which a small model on a CPU feels in every layer.
+    Calls go through torch's dispatcher only where `torch.compile` traces them: for implementations in Python it costs
+    5 us a call (0.4 without it), which a small model on a CPU feels in every layer.
     """
     name = getattr(implementation, "__name__").removesuffix("_torch")  # noqa: B009
     schema = torch.library.infer_schema(implementation, mutates_args=mutates)
@@ -60,12 +60,12 @@ def register(
 
 
 def by_device(implementation: Callable[..., None], triton: Callable[..., None] | None) -> Callable[..., None]:
-    """What calls an operator: `triton` on CUDA, if there is one, else `implementation`.
+    """A function that calls `triton` on CUDA, if there is one, else `implementation`.
 
-    Sampling needs no more: it is no part of a model that somebody may trace, and its operators take named tuples, which
-    schemas of torch do not know.
+    Sampling operators need no registration: nobody traces them, and they take named tuples, which torch's schemas do
+    not support.
 
-    Both have one signature and return nothing. The first argument says by `is_cuda` where all of them are.
+    Both have one signature and return nothing. `is_cuda` of the first argument holds for all of them.
     """
 
     def dispatch(*arguments: Any) -> None:

@@ -1,4 +1,4 @@
-"""Rings of tiles in shared memory, as kernels in Gluon have them: what is copied next takes the oldest place."""
+"""Ring buffers of shared-memory tiles in Gluon kernels: the next copy goes to the oldest stage."""
 
 # pyright: basic, reportArgumentType=false
 from .triton import gl, gluon
@@ -6,7 +6,7 @@ from .triton import gl, gluon
 
 @gluon.jit
 def advance(stage, phase, STAGES: gl.constexpr):
-    """The next tile of a ring, and the phase of its barriers."""
+    """The next stage of a ring, and the phase of its mbarriers."""
     stage += 1
     if stage == STAGES:
         stage = 0

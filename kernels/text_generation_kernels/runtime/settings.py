@@ -1,10 +1,10 @@
-"""Launch settings of Triton kernels, from data files that are measured offline: nothing is tuned while serving.
+"""Tuned launch settings of Triton kernels, from data files that are measured offline: nothing is tuned while serving.
 
-`tuned/<operator>.json` is a list of `{"key": {...}, "config": {...}}`. A key names sizes (all of one file name the
-same ones), a config the launch settings. The entry with the nearest sizes, as ratios, is used, so every size has one.
-Sizes count in the order they are asked for: a head size decides before a length does, or a short prompt would get the
-tile of another head size, which may not fit. Operators that need much shared memory ask for that of the card first
-(`shared_kib`): entries for 227 are measured on an H200, those for less are chosen to fit and are not measured.
+`tuned/<operator>.json` is a list of `{"key": {...}, "config": {...}}`. A key names sizes (all of one file name the same
+ones), a config the launch settings. The entry with the nearest sizes, as ratios, is used, so every size has one. Sizes
+count in the order of the arguments: a head size decides before a length does, or a short prompt would get the tile of
+another head size, which may not fit. Operators that need much shared memory name that of the card first (`shared_kib`):
+entries for 227 are measured on an H200; those for less are chosen to fit and are not measured.
 """
 
 import json

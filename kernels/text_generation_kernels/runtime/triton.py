@@ -1,6 +1,6 @@
-"""Triton, for the files that define kernels; where it is not installed, as on macOS, what takes its place.
+"""Triton for the files that define kernels, or placeholders where it is not installed, as on macOS.
 
-Kernels must then be definable and never run: the torch implementations of all operators need no Triton.
+With placeholders, kernels can be defined but never run: the torch implementations of all operators need no Triton.
 """
 
 # pyright: basic
@@ -19,15 +19,15 @@ try:
 
     INSTALLED = True
 except ModuleNotFoundError as error:
-    # One that lacks a part is too old, which the error says best.
+    # A Triton that lacks a module is too old, which its own error says best.
     if error.name != "triton" or TYPE_CHECKING:
         raise
 
     class _Absent:
-        """Stands for every name of Triton. As a decorator it leaves the function as it is."""
+        """Stands for every name of Triton. As a decorator it leaves the function unchanged."""
 
         class JITFunction:
-            """No kernel is one."""
+            """No kernel is an instance."""
 
         def __getattr__(self, name: str) -> "_Absent":
             return self

@@ -1,1 +1,1 @@
-"""From logits to the next token, and from it to the hidden states that the next step begins with."""
+"""Sampling: from logits to the next token, and the embeddings with which the next step begins."""

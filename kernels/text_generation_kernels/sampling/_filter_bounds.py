@@ -1,4 +1,4 @@
-"""The bounds that each filter of a row gives, found by searches in its scores. See `survivors` for what they mean."""
+"""Bounds of each filter of a row (top-k, top-p, typical-p), found by searches in its scores; see `survivors`."""
 
 # pyright: basic, reportArgumentType=false, reportGeneralTypeIssues=false
 
@@ -7,13 +7,13 @@ from ._search import fresh, load_tile, search
 from .columns import LARGEST, integer_mass
 
 _LARGEST = tl.constexpr(LARGEST)
-# Where a filter that nothing is known of may end.
+# First guess of a filter's bound.
 _GUESS = tl.constexpr(8.0)
 
 
 @triton.jit
 def _first_of_last(scores_ptr, vocab, row, value, number, TILE: tl.constexpr):
-    """The id from which on `number` tokens, the last ones, have u equal to `value`."""
+    """The id from which the last `number` tokens with u equal to `value` begin."""
     missing = number
     start = (vocab - 1) // TILE * TILE
     found = 0
@@ -47,7 +47,7 @@ def _mean(scores_ptr, vocab, row, TILE: tl.constexpr):
 
 @triton.jit
 def smallest(scores_ptr, vocab, row, TILE: tl.constexpr):
-    """Smallest u of a survivor."""
+    """Smallest u of the survivors."""
     least = tl.full([TILE], float("inf"), dtype=tl.float32)
     for start in range(0, vocab, TILE):
         _, u, left = load_tile(scores_ptr, start, vocab, row, TILE)
@@ -68,7 +68,7 @@ def top_k_bound(
     TILE: tl.constexpr,
     CANDIDATES: tl.constexpr,
 ):
-    """Largest u of the `top_k` smallest."""
+    """Largest of the `top_k` smallest u."""
     candidates_ptr, counter_ptr = scratch
     guess = tl.full([], _GUESS, dtype=tl.float32)
     target = tl.minimum(top_k, vocab).to(tl.int64)
@@ -92,7 +92,7 @@ def top_p_bounds(
     TILE: tl.constexpr,
     CANDIDATES: tl.constexpr,
 ):
-    """Largest u of the fewest tokens that reach `top_p`, and the first id that counts among several of that u."""
+    """Largest u of the fewest tokens that reach `top_p`, and the first id that survives among several of that u."""
     candidates_ptr, counter_ptr = scratch
     guess = tl.full([], _GUESS, dtype=tl.float32)
     key, missing, ties = search(
@@ -110,7 +110,7 @@ def top_p_bounds(
 
 @triton.jit
 def typical_p_bounds(scores_ptr, vocab, row, typical_p, scratch, TILE: tl.constexpr, CANDIDATES: tl.constexpr):
-    """Mean of u, and how far from it the tokens are that reach `typical_p`."""
+    """Mean of u, and the distance from it within which tokens reach `typical_p`."""
     candidates_ptr, counter_ptr = scratch
     guess = tl.full([], _GUESS, dtype=tl.float32)
     mean = _mean(scores_ptr, vocab, row, TILE)

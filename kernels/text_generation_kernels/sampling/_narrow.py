@@ -1,20 +1,19 @@
-"""The first rounds of the search of `_search`, by many programs for each row: each round is a launch.
+"""Multi-pivot narrowing: the first rounds of the search of `_search.py`, one launch each, by many thread blocks a row.
 
-A round cuts the bracket of every row by seven pivots. A program measures one split of a row; the next round adds the
-splits up, so what a program finds depends on its row alone. The first pivots are placed by the row's spread
-log(vocab / sum of exp(-u)), which for scores of normal distribution is about where most of them lie; the later ones
-cut the bracket into eight equal parts. Three rounds leave few enough tokens for registers but for extreme rows. In
-the round after that, the tokens in the bracket are gathered. Rows that are through, or have no filter, leave a round at
-once: 64 of them in 1 us, 256 in 5, where a program for each row and split took 3 and 12; for rows that all have top-p
-0.9, programs of four rows take 5 to 25 % more in the first round (benchmark/results/sampling-kernels.json).
+A round cuts the bracket of every row by seven pivots. A thread block measures one split of a row, and the next round
+adds the splits up, so what it finds depends on the row alone. The first pivots follow from the row's spread log(vocab /
+sum of exp(-u)), which for normally distributed scores is about where most of them lie; later ones cut the bracket into
+eight equal intervals. Three rounds leave few enough tokens for registers, except in extreme rows. The round after that
+gathers the tokens in the bracket. Rows that are narrow enough, or have no filter, leave a round at once.
+Measurements: docs/lab/2026-11-sampling-and-readback.md.
 """
 
 # pyright: basic, reportArgumentType=false, reportGeneralTypeIssues=false
 import torch
 from torch import Tensor
 
-from ..runtime.device import num_processors
-from ..runtime.launch import Launcher, let_next_start, rehearsing, wait_for_previous
+from ..runtime.device import num_sms
+from ..runtime.launch import Launcher, compiling_only, launch_dependents, wait_for_previous
 from ..runtime.triton import tl, triton
 from .columns import (
     FLOATS,
@@ -43,18 +42,18 @@ _INFINITY = tl.constexpr(0x7F800000)
 _LARGEST = tl.constexpr(LARGEST)
 _SUB, _GATHERED = 256, 1024
 _ROWS, _PROGRAMS = 4, 3
-"""Rows that share a program where they are many, and programs that a processor has at least then."""
+"""Rows that share a thread block where rows are many, and least thread blocks an SM then."""
 
 
 @triton.jit
 def _at(values, index, SIZE: tl.constexpr):
-    """Element `index` of a vector, or 0 outside of it."""
+    """Element `index` of a vector, 0 outside."""
     return tl.sum(tl.where(tl.arange(0, SIZE) == index, values, 0), axis=0)
 
 
 @triton.jit
 def load_state(state_ptr):
-    """Bracket and sums of a row in one round."""
+    """Bracket and sums of a row in one round, as `STATE` lists them."""
     return (
         tl.load(state_ptr).to(tl.int32),
         tl.load(state_ptr + 1).to(tl.int32),
@@ -67,7 +66,7 @@ def load_state(state_ptr):
 
 @triton.jit
 def is_wide(state, CANDIDATES: tl.constexpr):
-    """Whether the bracket of this state is measured, not gathered."""
+    """Whether this bracket is still too wide to be gathered."""
     low, high, number_low, number_high, _, _ = state
     return (high - low > 1) & (number_high - number_low > CANDIDATES)
 
@@ -85,7 +84,7 @@ def next_state(
     CANDIDATES: tl.constexpr,
     BLOCK_S: tl.constexpr,
 ):
-    """State after a round: that part of the bracket which reaches the goal."""
+    """State after a round: the interval of the bracket that reaches the goal."""
     state = load_state(state_ptr)
     if is_wide(state, CANDIDATES):
         low, high, number_low, number_high, mass_low, goal = state
@@ -97,26 +96,26 @@ def next_state(
         numbers = tl.sum(tl.load(numbers_ptr + place, mask=measured, other=0), axis=0)
         masses = tl.sum(tl.load(masses_ptr + place, mask=measured, other=0), axis=0)
         if FIRST:
-            # The last pivot is above every token that is left.
+            # The last pivot is above every surviving token.
             number_high = _at(numbers, _PIVOTS - 1, _PIVOTS)
             if top_k > 0:
                 goal = tl.minimum(top_k, vocab).to(tl.int64)
             else:
                 goal = integer_share(_at(masses, _PIVOTS - 1, _PIVOTS), top_p)
         reached = tl.where(top_k > 0, numbers.to(tl.int64), masses)
-        part = tl.sum((reached < goal).to(tl.int32), axis=0)
-        low = tl.where(part > 0, _at(pivots, part - 1, _PIVOTS), low)
-        high = tl.where(part < _PIVOTS, _at(pivots, part, _PIVOTS), high)
-        number_low = tl.where(part > 0, _at(numbers, part - 1, _PIVOTS), number_low)
-        number_high = tl.where(part < _PIVOTS, _at(numbers, part, _PIVOTS), number_high)
-        mass_low = tl.where(part > 0, _at(masses, part - 1, _PIVOTS), mass_low)
+        interval = tl.sum((reached < goal).to(tl.int32), axis=0)
+        low = tl.where(interval > 0, _at(pivots, interval - 1, _PIVOTS), low)
+        high = tl.where(interval < _PIVOTS, _at(pivots, interval, _PIVOTS), high)
+        number_low = tl.where(interval > 0, _at(numbers, interval - 1, _PIVOTS), number_low)
+        number_high = tl.where(interval < _PIVOTS, _at(numbers, interval, _PIVOTS), number_high)
+        mass_low = tl.where(interval > 0, _at(masses, interval - 1, _PIVOTS), mass_low)
         state = (low, high, number_low, number_high, mass_low, goal)
     return state
 
 
 @triton.jit
 def _first_pivots(best_ptr, total_ptr, splits, best, temperature, vocab, BLOCK_S: tl.constexpr):
-    """Quarters of the row's spread, and above every token that is left."""
+    """Pivots at quarters of the row's spread, and a last one above every surviving token."""
     split = tl.arange(0, BLOCK_S)
     u = distance_below(tl.load(best_ptr + split, mask=split < splits, other=float("-inf")), best, temperature)
     total = tl.sum(tl.load(total_ptr + split, mask=split < splits, other=0.0) * tl.exp(-u), axis=0)
@@ -127,8 +126,8 @@ def _first_pivots(best_ptr, total_ptr, splits, best, temperature, vocab, BLOCK_S
 
 
 @triton.jit
-def _equal_parts(low, high):
-    """Pivots in ascending order, above `low`; the last is `high`."""
+def _equal_pivots(low, high):
+    """Pivots at eighths of the bracket, ascending, above `low`; the last is `high`."""
     index = tl.arange(0, _PIVOTS)
     first = tl.maximum(low, 0).to(tl.float32, bitcast=True)
     eighth = 0.125 * (high.to(tl.float32, bitcast=True) - first)
@@ -223,7 +222,7 @@ def _round_of_row(
                 states_ptr + before * _STATE, numbers_ptr + before * splits * _PIVOTS,
                 masses_ptr + before * splits * _PIVOTS, splits, top_k, top_p, vocab, ROUND == 1, CANDIDATES, BLOCK_S,
             )  # fmt: skip
-            pivots = _equal_parts(state[0], state[1])
+            pivots = _equal_pivots(state[0], state[1])
             measured = is_wide(load_state(states_ptr + before * _STATE), CANDIDATES)
             gathers = measured & (not is_wide(state, CANDIDATES)) & (state[1] - state[0] > 1)
         if split == 0:
@@ -273,11 +272,11 @@ def narrow_kernel(
     ROWS: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """One program measures one split of ROWS rows, one after another."""
-    let_next_start(PDL)
+    """One thread block measures one split of ROWS rows, one after another."""
+    launch_dependents(PDL)
     split = tl.program_id(0)
     splits = tl.num_programs(0)
-    # Neighbours in the batch, which often ask the same, are for different programs.
+    # Neighbours in the batch, which often have the same filters, go to different thread blocks.
     places = tl.program_id(1) + tl.arange(0, ROWS) * tl.num_programs(1)
     rows, flags = load_flags(rows_ptr, ints_ptr, places, places < batch)
     wait_for_previous(PDL)
@@ -298,23 +297,23 @@ _launch = Launcher(narrow_kernel)
 
 
 def _rows_of_program(splits: int, device: torch.device) -> tuple[int, ...]:
-    """How many rows share a program, where all rows have so many splits; in a rehearsal all numbers that there are.
+    """Rows that share a thread block, for `splits` of all rows; in a compile dry run all numbers that there are.
 
-    Most rows have no filter as a rule, and starting a program costs more than finding that out.
+    Most rows have no filter, and starting a thread block costs more than to find that out.
     """
-    if rehearsing():
+    if compiling_only():
         return 1, _ROWS
-    return (_ROWS if splits >= _ROWS * _PROGRAMS * num_processors(device) else 1,)
+    return (_ROWS if splits >= _ROWS * _PROGRAMS * num_sms(device) else 1,)
 
 
 def narrow(
     batch: SamplingBatch, columns: SamplingColumns, statistics: SplitStatistics, candidates: Tensor, counter: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Launches the rounds for the first filter, top-k or top-p, of every row that has one of them.
+    """Launches the rounds for the first filter, top-k or top-p, of every row that has one.
 
-    Returns states int64 [ROUNDS, N, STATE], and what each round measured: numbers int32 and masses int64
-    [ROUNDS, N, splits, 8]; what rows left out is not written. Rows that got narrow enough before the last round have
-    their tokens in `candidates` float32 [N, number], for which `counter` int32 [N] is scratch.
+    Returns states int64 [ROUNDS, N, STATE], and the measurements of each round: numbers int32 and masses int64
+    [ROUNDS, N, splits, 8]. Rounds that a row skips are not written. Rows that are narrow enough before the last round
+    have their tokens in `candidates` float32 [N, number], for which `counter` int32 [N] is scratch.
     """
     scores, best = batch.scores, statistics.best
     (number, vocab), splits, chunk = scores.shape, best.shape[1], split_size(scores.shape[1])

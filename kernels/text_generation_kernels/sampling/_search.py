@@ -1,14 +1,14 @@
-"""Search in a row's scores without sorting them: the smallest key whose tokens reach a target together.
+"""Sort-free selection in a row's scores: the smallest key whose tokens reach a target together.
 
-A key is a float that is never negative, taken as the integer of the same bits, which has the same order: u of
-`_sampling`, or |u - origin|. The tokens up to a key are counted, or their integer mass is added up, so every sum is
-exact and depends on the row alone.
+A key is a non-negative float, taken as the integer of its bits, which has the same order: u of `columns.py`, or
+|u - origin|. The tokens up to a key are counted, or their integer mass is added up, so every sum is exact and depends
+on the row alone.
 
 Each round cuts the bracket that holds the answer by three pivots, in one pass over the row. Pivots are equidistant
-alternately as floats, which suits scores, and as integers, which ends after 16 rounds whatever the scores are. Once
-few enough tokens are in the bracket, they are gathered and the search goes on in registers. One program searches one
-row. The idea of pivots instead of sorting is that of top-k selection by bisection; "Qrita" (arXiv 2602.01518) applies
-it to top-k and top-p of language models.
+alternately as floats, which suits scores, and as integers, which ends after 16 rounds whatever the scores are. Once few
+enough tokens are in the bracket, they are gathered, and the search continues in registers. One thread block searches
+one row. Pivot search in place of sorting comes from top-k selection by bisection; "Qrita" (arXiv 2602.01518) applies it
+to top-k and top-p of language models.
 """
 
 # pyright: basic, reportArgumentType=false, reportGeneralTypeIssues=false
@@ -18,13 +18,13 @@ from ..runtime.triton import tl, triton
 from .columns import distance_below, integer_mass, integer_share, within
 
 CANDIDATES = 4096
-"""Tokens in the bracket from which on the search goes on in registers."""
+"""Most tokens in the bracket with which the search continues in registers."""
 TILE = 2048
-"""Tokens of a row that are looked at together."""
+"""Tokens of a row that are loaded together."""
 NUM_WARPS = 16
 
-_INFINITY = tl.constexpr(0x7F800000)  # the bits of inf, above every key of a token that is left
-_OUTSIDE = tl.constexpr(0x7FFFFFFF)  # above that: not left
+_INFINITY = tl.constexpr(0x7F800000)  # the bits of inf, above every key of a surviving token
+_OUTSIDE = tl.constexpr(0x7FFFFFFF)  # above that: filtered out
 
 
 @triton.jit
@@ -44,7 +44,7 @@ def load_tile(
     row,  # (best, temperature, largest, first_id, centre, radius) of the row
     TILE: tl.constexpr,
 ):
-    """Ids, u, and which tokens are left, of TILE tokens."""
+    """Ids, u, and a survivor mask, of TILE tokens."""
     best, temperature, largest, first_id, centre, radius = row
     ids = start + tl.arange(0, TILE)
     u = distance_below(tl.load(scores_ptr + ids, mask=ids < vocab, other=float("-inf")), best, temperature)
@@ -61,7 +61,7 @@ def _pivots(low, high, rounds, guess):
     pivot1 = tl.where(by_value, (first + quarter).to(tl.int32, bitcast=True), low + step)
     pivot2 = tl.where(by_value, (first + 2.0 * quarter).to(tl.int32, bitcast=True), low + 2 * step)
     pivot3 = tl.where(by_value, (first + 3.0 * quarter).to(tl.int32, bitcast=True), low + 3 * step)
-    # The first ones are a guess, a quarter of it, and above every token that is left.
+    # The first ones are a quarter of the guess, the guess, and one above every surviving token.
     pivot1 = tl.where(
         rounds == 0, (0.25 * guess).to(tl.int32, bitcast=True), tl.minimum(tl.maximum(pivot1, low + 1), high - 1)
     )
@@ -72,7 +72,7 @@ def _pivots(low, high, rounds, guess):
 
 @triton.jit
 def _pick(target, values, low, at_pivots, high):
-    """Of the values at the ends of four quarters, those at the ends of the quarter that reaches the target."""
+    """Values at both ends of the quarter that reaches the target, from those at the ends of all quarters."""
     value1, value2, value3 = values
     at1, at2, at3 = at_pivots
     below = tl.where(value1 >= target, low, tl.where(value2 >= target, at1, tl.where(value3 >= target, at2, at3)))
@@ -137,7 +137,7 @@ def _gather(
 
 @triton.jit
 def fresh():
-    """State of a search that nothing is known of: low, high and so on, as in `_narrow`."""
+    """State of a search at its beginning: low, high and so on, as in `_narrow.py`."""
     zero = tl.full([], 0, dtype=tl.int64)
     low = tl.full([], -1, dtype=tl.int32)
     high = tl.full([], _INFINITY, dtype=tl.int32)
@@ -180,7 +180,7 @@ def _search_row(
         pivots = _pivots(low, high, rounds, guess)
         numbers, masses = _measure(scores_ptr, vocab, row, origin, pivots, BY_MASS, BY_DISTANCE, TILE)
         if rounds == 0:
-            # The third pivot is above every token that is left.
+            # The third pivot is above every surviving token.
             number_high = numbers[2]
             if BY_MASS:
                 goal = integer_share(masses[2], target)
@@ -238,9 +238,9 @@ def search(
     vocab,
     row,  # as in load_tile
     origin,
-    target,  # int64: number of tokens; by mass, float32: share of the mass that is left
-    state,  # of `fresh`, or of rounds that went before
-    rounds,  # how many went before
+    target,  # int64: number of tokens; by mass, float32: share of the survivors' mass
+    state,  # of `fresh`, or of earlier rounds
+    rounds,  # earlier rounds
     gathered,  # whether the tokens in the bracket are candidates already
     guess,  # float32, of the key
     candidates_ptr,  # scratch, float32 [CANDIDATES]
@@ -250,8 +250,8 @@ def search(
     TILE: tl.constexpr,
     CANDIDATES: tl.constexpr,
 ):
-    """The smallest key whose tokens reach the target, what tokens of that key still have to contribute, and how many
-    have it. Where all tokens together do not reach the target, the key is that of inf.
+    """The smallest key whose tokens reach the target, what tokens of that key must contribute to it, and how many have
+    it. Where all tokens together do not reach the target, the key is that of inf.
     """
     rounds += tl.full([], 0, dtype=tl.int32)
     low, high, number_low, number_high, mass_low, goal, rounds = _search_row(

@@ -1,22 +1,21 @@
-"""Appends the chosen tokens to their sequences: newest token, lengths, and how often the token was seen.
+"""Appends the sampled tokens to their sequences: newest token, lengths and token counts.
 
     last_token[r] = token,  length[r] += 1,  generated[r] += 1
     counts[r, token] = (counts[r, token] | 1) + 2       for rows with penalties
 
-Rows of length 0 belong to nobody: batches are padded with them, several times in one batch, and they stay as they are.
-Every other row occurs once in a batch.
+Rows of length 0 pad batches, several times in one batch, and stay unchanged. Every other row occurs once in a batch.
 
 Layouts: `tokens` int64 `[N]` with any stride, `rows` int64 `[N]`; `last_token`, `length`, `generated` int64 by row;
-`columns` as in `sampling_values`.
+`columns` as in `values.py`.
 
-Called once a step. Bytes floor: about 100 a token; only the launch costs anything.
+Called once a step. Bytes floor: about 100 a token; the launch dominates.
 """
 
 # pyright: basic, reportArgumentType=false
 import torch
 from torch import Tensor
 
-from ..runtime.launch import Launcher, let_next_start, wait_for_previous
+from ..runtime.launch import Launcher, launch_dependents, wait_for_previous
 from ..runtime.register import by_device
 from ..runtime.triton import tl, triton
 from .columns import FLAGS, HAS_PENALTIES, INTS, Flags, batch_indices, flags_of
@@ -38,9 +37,9 @@ def advance_state_kernel(
     BLOCK: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """One program advances BLOCK tokens."""
+    """One thread block advances BLOCK tokens."""
     wait_for_previous(PDL)
-    let_next_start(PDL)
+    launch_dependents(PDL)
     batch_index = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     valid = batch_index < batch
     row = tl.load(rows_ptr + batch_index, mask=valid, other=0)

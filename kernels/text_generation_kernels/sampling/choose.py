@@ -1,23 +1,22 @@
-"""The choice among what the splits of the vocabulary offer, and its log-probability.
+"""Choice among what the vocabulary splits of all ranks offer, and its log-probability.
 
     token     the best score, or for rows that sample the best -u + G; ties to the lowest id
     logprob   -u(token) - log(sum over survivors of exp(-u))
 
-with u below the best score of the row (`_sampling`).
+with u below the best score of the row (`columns.py`).
 
-Layouts: `sampling_values`. The statistics `[R, N, splits]` are those of R ranks in their order, as `logits_process` and
-`draw` wrote them, and may stand apart from each other. Of all their splits the first ones are those of the vocabulary;
-the others are not looked at. Written: `tokens`, `logprobs`, `valid` and `log_total` of `sampled`, the last of which is
-the logarithm in the last line above.
+Layouts: `values.py`. The statistics `[R, N, splits]` are those of R ranks in their order, as `logits_process` and
+`draw` wrote them, any distance apart. The first splits are those of the vocabulary; others are ignored. Written:
+`tokens`, `logprobs`, `valid` and `log_total` of `sampled`, the last being the logarithm in the last line above.
 
-Called once a step. Bytes floor: R * N * splits * 20.
+Called once a step. Raises ValueError for layouts that the kernel does not read. Bytes floor: R * N * splits * 20.
 """
 
 # pyright: basic, reportArgumentType=false
 import torch
 from torch import Tensor
 
-from ..runtime.launch import Launcher, let_next_start, wait_for_previous
+from ..runtime.launch import Launcher, launch_dependents, wait_for_previous
 from ..runtime.register import by_device
 from ..runtime.triton import tl, triton
 from .columns import (
@@ -69,30 +68,30 @@ def choose_kernel(
     BLOCK_S: tl.constexpr,  # power of two, at least number
     PDL: tl.constexpr,
 ):
-    """One program merges the splits of one row."""
-    let_next_start(PDL)
+    """One thread block merges the splits of one row."""
+    launch_dependents(PDL)
     batch_index = tl.program_id(0).to(tl.int64)
     row, flags = load_flags(rows_ptr, ints_ptr, batch_index)
     temperature = tl.load(floats_ptr + row * FLOATS + TEMPERATURE)
     wait_for_previous(PDL)
     split = tl.arange(0, BLOCK_S)
     valid = split < number
-    part = (split // splits) * stride_rank + batch_index * splits + split % splits
-    of_splits = tl.load(best_ptr + part, mask=valid, other=float("-inf"))
+    place = (split // splits) * stride_rank + batch_index * splits + split % splits
+    of_splits = tl.load(best_ptr + place, mask=valid, other=float("-inf"))
     best = tl.max(of_splits, axis=0)
     broken = tl.max((of_splits != of_splits).to(tl.int32), axis=0) != 0
     excluded = tl.max((of_splits != float("-inf")).to(tl.int32), axis=0) == 0
-    ids = tl.load(best_id_ptr + part, mask=valid, other=2147483647)
-    total = tl.load(total_ptr + part, mask=valid, other=0.0)
-    # How far what a split offers is measured from the best of the row.
+    ids = tl.load(best_id_ptr + place, mask=valid, other=2147483647)
+    total = tl.load(total_ptr + place, mask=valid, other=0.0)
+    # Distance of each split's reference score from the best of the row.
     below = distance_below(of_splits, best, temperature)
     if (flags & HAS_FILTERS) != 0:
         below = tl.zeros([BLOCK_S], dtype=tl.float32)
     value = of_splits
     x = of_splits
     if (flags & (SAMPLES | HAS_FILTERS)) != 0:
-        value = tl.load(noisy_ptr + part, mask=valid, other=float("-inf")) - below
-        x = tl.load(score_ptr + part, mask=valid, other=float("-inf"))
+        value = tl.load(noisy_ptr + place, mask=valid, other=float("-inf")) - below
+        x = tl.load(score_ptr + place, mask=valid, other=float("-inf"))
     token = tl.min(tl.where(valid & (value == tl.max(value, axis=0)), ids, 2147483647), axis=0)
     chosen = tl.max(tl.where(ids == token, x, float("-inf")), axis=0)
     log_total = tl.log(tl.sum(total * tl.exp(-below), axis=0))
@@ -109,17 +108,17 @@ _launch = Launcher(choose_kernel)
 
 def choose_triton(statistics: SplitStatistics, rows: Tensor, columns: SamplingColumns, sampled: SampledTokens) -> None:
     """Triton implementation. Raises ValueError for layouts that the kernel does not read."""
-    _, *parts = statistics
+    _, *measures = statistics
     _, batch, splits = statistics.best.shape
     stride, number = statistics.best.stride(0), num_splits(columns.vocab_size)
-    if not all(part.stride() == (stride, splits, 1) for part in parts):
-        raise ValueError("choose: the parts of the ranks must be contiguous, and equally far apart")
+    if not all(measure.stride() == (stride, splits, 1) for measure in measures):
+        raise ValueError("choose: statistics of each rank must be contiguous, and equally far apart")
     if batch == 0:
         return
     tokens, logprobs, valid, log_total = sampled.tokens, sampled.logprobs, sampled.valid, sampled.log_total
     _launch(
         (batch,),
-        (*parts, rows, columns.floats, columns.ints, tokens, logprobs, valid, log_total),
+        (*measures, rows, columns.floats, columns.ints, tokens, logprobs, valid, log_total),
         (number, splits, tokens.stride(0), logprobs.stride(0), valid.stride(0), log_total.stride(0)),
         (stride,),
         BLOCK_S=triton.next_power_of_2(number),
@@ -129,9 +128,9 @@ def choose_triton(statistics: SplitStatistics, rows: Tensor, columns: SamplingCo
 
 def choose_torch(statistics: SplitStatistics, rows: Tensor, columns: SamplingColumns, sampled: SampledTokens) -> None:
     """Torch implementation: the CPU path and the reference of the tests."""
-    _, *parts = statistics
+    _, *measures = statistics
     number = num_splits(columns.vocab_size)
-    best, best_id, total, noisy, score = (part.transpose(0, 1).flatten(1)[:, :number] for part in parts)
+    best, best_id, total, noisy, score = (each.transpose(0, 1).flatten(1)[:, :number] for each in measures)
     flags, temperature = columns.ints[rows, Ints.FLAGS].unsqueeze(1), columns.floats[rows, Floats.TEMPERATURE]
     filtered, drawn = flags & Flags.FILTERS != 0, flags & (Flags.SAMPLE | Flags.FILTERS) != 0
     highest = best.amax(dim=1)

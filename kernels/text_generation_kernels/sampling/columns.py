@@ -1,13 +1,13 @@
-"""What the sampling operators share: the parameter columns of a row, and the measure in which tokens are compared.
+"""Parameter columns of a row, and the measure by which the sampling operators compare tokens.
 
-Scores are compared by how far they lie below the best of their row, in units of the temperature:
+Scores are compared by their distance below the best of their row, in units of the temperature:
 
     u(v) = (max(x) - x(v)) / t          0 for the best token, inf for an excluded one
     p(v) = exp(-u(v)) / sum of exp(-u)
 
-so u is never negative, its bit pattern as an integer has its order, and no temperature overflows the best token.
-Probability mass is added up in integers, exp(-u) in units of 2**-44: sums are exact in any order, so they depend on
-the row alone. 2**18 tokens of the best score fit into 63 bits.
+So u is never negative, its bits as an integer have its order, and no temperature overflows the best token. Probability
+mass is added up in integers, exp(-u) in units of 2**-44: sums are exact in any order, so they depend on the row alone.
+2**18 tokens of the best score fit into 63 bits.
 """
 
 # pyright: basic, reportArgumentType=false
@@ -20,7 +20,7 @@ from torch.nn import functional
 from ..runtime.triton import tl, triton
 
 MAX_TOP = 32
-"""Most reported alternatives of a token, ties included."""
+"""Most alternatives of a token that are reported, ties included."""
 MAX_LOGIT_BIAS = 1024
 """Most entries of a row's logit bias."""
 
@@ -51,7 +51,7 @@ class Ints(IntEnum):
 
 
 class Flags(IntFlag):
-    """What a row asks for; a row without any is plain and greedy."""
+    """Options of a row; a row without any is plain and greedy."""
 
     SAMPLE = 1
     BIAS = 2
@@ -65,19 +65,19 @@ class Flags(IntFlag):
     PROCESS = BIAS | WATERMARK | PENALTIES | MIN_NEW_TOKENS | MASK
     """Its scores are not its logits."""
     SCORES = PROCESS | FILTERS | TOP
-    """Its scores are written out, because they are read several times."""
+    """Its scores are stored, because several kernels read them."""
 
 
 _LARGEST_SPLIT = 4096
-"""Tokens that one program holds in registers."""
+"""Tokens that one thread block holds in registers."""
 _SMALLEST_SPLIT = 32
-"""Tokens of a word of a mask."""
+"""Tokens of a mask word."""
 _SPLITS = 16
-"""Splits of a small vocabulary, at least where it has the tokens: ranks share it by splits."""
+"""Least splits of a vocabulary, if it has enough tokens: ranks shard it by splits."""
 LARGEST = 3.4028234663852886e38
-"""The largest finite float32: the bound that keeps every token that is not excluded."""
+"""The largest finite float32: a bound that keeps every token that is not excluded."""
 EXCLUDED = -1
-"""Instead of 1 for a row with a choice: its mask, or its logits, exclude every token."""
+"""`valid` of a row whose mask or logits exclude every token."""
 SMALLEST = 1.1754943508222875e-38
 """The smallest normal float32."""
 UNIT = float(1 << 44)
@@ -85,8 +85,8 @@ UNIT = float(1 << 44)
 
 
 def split_size(vocab_size: int) -> int:
-    """Tokens of a split of the vocabulary, a power of two. What is computed of a split depends on nothing else, so it
-    is the same bits on any number of ranks.
+    """Tokens of a vocabulary split, a power of two. The statistics of a split depend on nothing else, so they have the
+    same bits on any number of ranks.
     """
     wanted = -(-vocab_size // _SPLITS)
     return min(_LARGEST_SPLIT, max(_SMALLEST_SPLIT, 1 << (wanted - 1).bit_length()))
@@ -98,17 +98,17 @@ def num_splits(vocab_size: int) -> int:
 
 
 def mask_words(vocab_size: int) -> int:
-    """Words of a mask: bit v % 32 of word v // 32 belongs to token v, as libraries for grammars write it."""
+    """Words of a mask: bit v % 32 of word v // 32 belongs to token v, the layout of grammar libraries."""
     return -(-vocab_size // 32)
 
 
 def flags_of(ints: Tensor, rows: Tensor) -> list[int]:
-    """The flags of each row of a batch, on the host: most batches ask for little and skip most operators."""
+    """Flags of each row of a batch, on the host: most batches need few of the operators."""
     return ints[:, Ints.FLAGS].index_select(0, rows).tolist()
 
 
 def batch_indices(flags: list[int], wanted: Flags) -> list[int]:
-    """The places in the batch whose row has one of the `wanted` flags."""
+    """Places in the batch whose row has one of the `wanted` flags."""
     return [batch_index for batch_index, row_flags in enumerate(flags) if row_flags & wanted]
 
 
@@ -121,12 +121,12 @@ def distance(scores: Tensor, best: Tensor, temperature: Tensor) -> Tensor:
 
 
 def inverse(temperature: Tensor) -> Tensor:
-    """1 / t, within what float32 can hold."""
+    """1 / t, clamped to the range of float32."""
     return (1.0 / temperature).clamp(SMALLEST, LARGEST)
 
 
 def in_splits(scores: Tensor, size: int) -> Tensor:
-    """[N, width] to [N, splits, size], with -inf behind the end."""
+    """[N, width] to [N, splits, size], padded with -inf."""
     padding = -scores.shape[1] % size
     padded = functional.pad(scores, (0, padding), value=-torch.inf) if padding else scores
     return padded.unflatten(1, (-1, size))
@@ -143,13 +143,13 @@ def share(total: Tensor, fraction: Tensor) -> Tensor:
 
 
 def survives(u: Tensor, bounds: Tensor) -> Tensor:
-    """Which tokens are left, bool [N, vocab]. `bounds` float32 [N, 4] as `survivors` writes it."""
+    """Survivor mask, bool [N, vocab]. `bounds` float32 [N, 4] as `survivors` writes them."""
     largest, first_id, centre, radius = bounds.unsqueeze(2).unbind(dim=1)
     ids = torch.arange(u.shape[1], device=u.device)
     return ((u < largest) | ((u == largest) & (ids >= first_id))) & ((u - centre).abs() <= radius)
 
 
-# What kernels need of the above; a kernel reads no other global.
+# The constants above for kernels, which read globals only as constexprs.
 TEMPERATURE, TOP_P, TYPICAL_P, MIN_P = (
     tl.constexpr(int(column)) for column in (Floats.TEMPERATURE, Floats.TOP_P, Floats.TYPICAL_P, Floats.MIN_P)
 )
@@ -169,11 +169,11 @@ def load_flags(
     rows_ptr,  # [N]
     ints_ptr,  # [rows, INTS]
     batch_index,
-    exists=True,  # where not, nothing is asked for
+    exists=True,  # where not, nothing is loaded
 ):
-    """The row at a place of the batch, or those at several, and what it asks for. Neither is written by a kernel that
-    lets the next one start early, so both may be read before the wait: what a plain row has no need of then costs
-    little but the wait.
+    """The row at a place of the batch, or those at several, and its flags. No kernel that launches dependents early
+    writes either, so both may be prefetched before the wait: a kernel that a plain row does not need costs little more
+    than the wait.
     """
     row = tl.load(rows_ptr + batch_index, mask=exists, other=0)
     return row, tl.load(ints_ptr + row * INTS + FLAGS, mask=exists, other=0)
@@ -185,20 +185,20 @@ def distance_below(
     best,  # float32, the row's best score
     temperature,
 ):
-    """The u of the formula above, with the bits of `distance`."""
+    """`distance`, to the bit."""
     scale = tl.div_rn(1.0, temperature)
     return (best - x) * tl.minimum(tl.maximum(scale, 1.1754943508222875e-38), 3.4028234663852886e38)
 
 
 @triton.jit
 def integer_mass(u):
-    """The bits of `mass`, but for what exponential functions differ in."""
+    """`mass`, to the bit except for the rounding of the exponential."""
     return (tl.exp(-u) * 17592186044416.0).to(tl.int64)
 
 
 @triton.jit
 def integer_share(total, fraction):
-    """The bits of `share`."""
+    """`share`, to the bit."""
     exact = total.to(tl.float64) * fraction.to(tl.float64)
     down = exact.to(tl.int64)
     up = down + (down.to(tl.float64) < exact).to(tl.int64)

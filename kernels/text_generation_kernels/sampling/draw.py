@@ -1,25 +1,25 @@
-"""What each split of the vocabulary offers: for rows that sample or have filters, its best token under noise.
+"""Gumbel-max draw within each vocabulary split: the best token of a row that samples or has filters, under noise.
 
     greedy    the best survivor, ties to the lowest id
     sampled   argmax(-u + G) with G standard Gumbel noise of the key (seed, tokens generated, id): the best of all
-              splits is a draw from the softmax of the survivors, exactly (`gumbel`)
+              splits is a draw from the softmax of the survivors, exactly (`gumbel.py`)
 
-u is as in `_sampling`, but below the best score of its split where the row has no filter: then a split needs to know
-nothing of the others, and what it offers is the same bits on any number of ranks. `choose` makes them comparable.
+u is as in `columns.py`, but below the best score of its split where the row has no filter: a split then needs nothing
+of the others, and offers the same bits on any number of ranks. `choose` makes splits comparable.
 
-Layouts: `sampling_values`, `bounds` as in `survivors`. For those rows each split writes `best_id` and `total`, its
-token and the sum over its survivors of exp(-u), and `noisy` and `score`: -u + G and the score of that token. What
-stands there for other rows is not defined. Rows with filters must have the whole vocabulary here.
+Layouts: `values.py`, `bounds` as in `survivors`. For those rows each split writes `best_id` and `total`, its token and
+the sum over its survivors of exp(-u), and `noisy` and `score`: -u + G and the score of that token. These are undefined
+for other rows. Rows with filters must have the whole vocabulary here.
 
-Called once a step. Bytes floor: nothing for rows that are greedy and have no filter, which `logits_process` has read
-already; N * width * element size for the others.
+Called once a step. Raises ValueError for layouts that the kernel does not read. Bytes floor: nothing for greedy rows
+without a filter, which `logits_process` has read; N * width * element size for others.
 """
 
 # pyright: basic, reportArgumentType=false
 import torch
 from torch import Tensor
 
-from ..runtime.launch import Launcher, let_next_start, wait_for_previous
+from ..runtime.launch import Launcher, launch_dependents, wait_for_previous
 from ..runtime.register import by_device
 from ..runtime.triton import tl, triton
 from .columns import (
@@ -79,8 +79,8 @@ def draw_kernel(
     BLOCK_S: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """One program draws within one split of one row; it has nothing to do where a row is greedy without a filter."""
-    let_next_start(PDL)
+    """One thread block draws within one split of one row; greedy rows without a filter need nothing."""
+    launch_dependents(PDL)
     split = tl.program_id(0)
     splits = tl.num_programs(0)
     batch_index = tl.program_id(1).to(tl.int64)
@@ -88,8 +88,8 @@ def draw_kernel(
     wait_for_previous(PDL)
     if (flags & (SAMPLES | HAS_FILTERS)) == 0:
         return
-    part = batch_index * splits + split
-    best = tl.load(best_ptr + part)
+    place = batch_index * splits + split
+    best = tl.load(best_ptr + place)
     temperature = tl.load(floats_ptr + row * FLOATS + TEMPERATURE)
     seed = tl.load(seed_ptr + row)
     step = tl.load(generated_ptr + row)
@@ -105,7 +105,7 @@ def draw_kernel(
         centre = tl.load(bound_ptr + 2)
         radius = tl.load(bound_ptr + 3)
     first = first_id + split * CHUNK
-    # Ids of the whole vocabulary count from here.
+    # Pointers are offset so that ids of the whole vocabulary index them.
     logits_ptr += batch_index * stride_logits - first_id
     scores_ptr += batch_index * stride_scores - first_id
     highest = tl.full([BLOCK], float("-inf"), dtype=tl.float32)
@@ -120,7 +120,7 @@ def draw_kernel(
             x = tl.load(logits_ptr + ids, mask=ids < vocab, other=float("-inf")).to(tl.float32)
         u = distance_below(x, best, temperature)
         u = tl.where(within(u, ids, largest, bound_id, centre, radius), u, float("inf"))
-        # Filters leave few tokens as a rule: most blocks have none, and noise costs more than to see that.
+        # Filters leave few tokens: most blocks have none, and noise costs more than to see that.
         any_survives = True
         if (flags & HAS_FILTERS) != 0:
             any_survives = tl.min(u, axis=0) < float("inf")
@@ -135,10 +135,10 @@ def draw_kernel(
             total += tl.exp(-u)
     value = tl.max(highest, axis=0)
     token = tl.min(tl.where(highest == value, winner, 2147483647), axis=0)
-    tl.store(noisy_ptr + part, value)
-    tl.store(best_id_ptr + part, token)
-    tl.store(score_ptr + part, tl.max(tl.where(winner == token, winner_x, float("-inf")), axis=0))
-    tl.store(total_ptr + part, tl.sum(total, axis=0))
+    tl.store(noisy_ptr + place, value)
+    tl.store(best_id_ptr + place, token)
+    tl.store(score_ptr + place, tl.max(tl.where(winner == token, winner_x, float("-inf")), axis=0))
+    tl.store(total_ptr + place, tl.sum(total, axis=0))
 
 
 _launch = Launcher(draw_kernel)
@@ -192,13 +192,13 @@ def draw_torch(batch: SamplingBatch, columns: SamplingColumns, statistics: Split
     uses_scores = torch.tensor([f & Flags.SCORES != 0 for f in flags], device=scores.device).unsqueeze(1)
     x = torch.where(uses_scores, scores[chosen], batch.logits[chosen].float())
     x[:, max(0, vocab - batch.first_id) :] = -torch.inf
-    parts = in_splits(x, size)
+    by_split = in_splits(x, size)
     reference = statistics.best[chosen]
     filtered = batch_indices(flags, Flags.FILTERS)
     reference[filtered] = reference[filtered].amax(dim=1, keepdim=True)
     scale = inverse(floats[r, Floats.TEMPERATURE])[:, None, None]
-    # Excluded as a whole, a split has no best to be below.
-    u = (reference.unsqueeze(2) - parts).mul_(scale).nan_to_num_(nan=torch.inf, posinf=torch.inf)
+    # A split whose tokens are all excluded has no best score.
+    u = (reference.unsqueeze(2) - by_split).mul_(scale).nan_to_num_(nan=torch.inf, posinf=torch.inf)
     if filtered:
         kept = survives(u[filtered].flatten(1), bounds[chosen][filtered])
         u[filtered] = u[filtered].masked_fill(~kept.unflatten(1, (-1, size)), torch.inf)
@@ -208,11 +208,11 @@ def draw_torch(batch: SamplingBatch, columns: SamplingColumns, statistics: Split
         noise = gumbel_noise(*keys, offered[0].numel(), batch.first_id)
         offered[drawn] += noise.unflatten(1, (-1, size))
     index = offered.argmax(dim=2, keepdim=True)
-    starts = batch.first_id + torch.arange(0, size * parts.shape[1], size, device=parts.device)
+    starts = batch.first_id + torch.arange(0, size * by_split.shape[1], size, device=by_split.device)
     statistics.best_id[chosen] = (index.squeeze(2) + starts).to(torch.int32)
     statistics.total[chosen] = u.neg().exp_().sum(dim=2)
     statistics.noisy[chosen] = offered.gather(2, index).squeeze(2)
-    statistics.score[chosen] = parts.gather(2, index).squeeze(2)
+    statistics.score[chosen] = by_split.gather(2, index).squeeze(2)
 
 
 draw = by_device(draw_torch, draw_triton)

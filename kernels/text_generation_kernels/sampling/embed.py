@@ -1,20 +1,20 @@
-"""Rows of a table by their ids.
+"""Embedding lookup: rows of a table by their ids.
 
     out[i] = table[ids[i]]
 
 Layouts: `ids` int64 `[N]`; `table` `[rows, hidden]`, unit stride in the last dimension; `out` `[N, hidden]`,
 contiguous, of the same type. Ids must lie in the table.
 
-Called once a step. Bytes floor: 2 * N * hidden * element size. Behind the library's kernel the first product cannot ask
-for its matrix early: a step of Qwen2.5-0.5B takes 488 us instead of 490 so, of Qwen3-30B-A3B 2,193 instead of 2,195
-(benchmark/results/one-token-latency.json).
+Called once a step. It launches dependents early, so that the first GEMV prefetches its weights, as it cannot after the
+library's kernel. Raises ValueError for layouts that the kernel does not read. Bytes floor: 2 * N * hidden * element
+size. Measurements: docs/lab/2026-11-single-token-decode.md.
 """
 
 # pyright: basic, reportArgumentType=false
 import torch
 from torch import Tensor
 
-from ..runtime.launch import Launcher, let_next_start, wait_for_previous
+from ..runtime.launch import Launcher, launch_dependents, wait_for_previous
 from ..runtime.register import register
 from ..runtime.triton import tl, triton
 
@@ -31,9 +31,9 @@ def embed_kernel(
     BLOCK: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """One program copies BLOCK elements of one row."""
+    """One thread block copies BLOCK elements of one row."""
     wait_for_previous(PDL)
-    let_next_start(PDL)
+    launch_dependents(PDL)
     token = tl.program_id(0).to(tl.int64)
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     row = tl.load(ids_ptr + token)
@@ -47,7 +47,7 @@ _launch = Launcher(embed_kernel)
 def embed_triton(ids: Tensor, table: Tensor, out: Tensor) -> None:
     """Triton implementation. Raises ValueError for layouts that the kernel does not read."""
     if out.shape != (len(ids), table.shape[1]) or table.stride(1) != 1 or not out.is_contiguous():
-        raise ValueError("embed: out must be contiguous, with a row for each id, and rows of the table too")
+        raise ValueError("embed: out must be contiguous with a row for each id, and table rows must have stride 1")
     if len(ids) == 0:
         return
     hidden = table.shape[1]

@@ -1,4 +1,4 @@
-"""Gumbel-max sampling: argmax(score + G) with G standard Gumbel noise draws from softmax(score), exactly.
+"""Gumbel-max noise: argmax(score + G) with G standard Gumbel draws from softmax(score), exactly.
 
     w = (bits + 1/2) / 2**32 in float32, at most 1 - 2**-24
                                    bits: Philox of the key `seed`; step: tokens generated so far
@@ -8,7 +8,7 @@
 No softmax, no sort, no multinomial, and no state but (seed, step). Triton has no `log1p`: there log1p(-w) is
 log(v) * w / (1 - v) with v = 1 - w, and -w where v rounds to 1. Used by `draw`.
 
-Bytes floor: scores read once, N x vocab x 4; the noise never has to leave registers.
+Bytes floor: scores read once, N x vocab x 4; the noise stays in registers.
 """
 
 # pyright: basic, reportArgumentType=false
@@ -22,8 +22,8 @@ _LARGEST_BELOW_ONE = 1.0 - 2.0**-24
 
 
 def gumbel_noise(seed: Tensor, step: Tensor, number: int, first_id: int = 0) -> Tensor:
-    """`seed` int64 [N] (bit pattern of the 64-bit seed), `step` int64 [N]. Returns float32 [N, number], finite: for as
-    many ids from `first_id` on, a multiple of 4.
+    """Noise float32 [N, number], finite, of `number` ids from `first_id` (a multiple of 4) on. `seed` int64 [N] (bits
+    of the 64-bit seed), `step` int64 [N].
     """
     bits = vocabulary_bits(seed, step, DOMAIN_GUMBEL, number, first_id)
     uniform = bits.to(torch.float32).add_(0.5).mul_(2.0**-32).clamp_(max=_LARGEST_BELOW_ONE)

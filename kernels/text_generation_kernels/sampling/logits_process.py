@@ -1,29 +1,29 @@
-"""From logits to scores, and what each part of the vocabulary says of the row: best score and sum of exponentials.
+"""Logits processors fused with split statistics: from logits to scores, and each split's best score and softmax sum.
 
-In this order, each where the row asks for it:
+In this order, each where the row's flags say so:
 
     logit bias     x <- x + bias[v]
-    watermark      x <- x + delta where v is on the green list of the previous token (`watermark`)
+    watermark      x <- x + delta where v is on the green list of the previous token (`watermark.py`)
     repetition     x <- x / r where x >= 0, x * r where x < 0, for each id seen (Keskar et al., "CTRL", 2019)
     frequency      x <- x - f * (times v was counted)          (OpenAI's API)
     presence       x <- x - p where v was counted at all       (OpenAI's API)
     minimum        x <- -inf for end-of-sequence ids while fewer than `min_new_tokens` were generated
-    mask           x <- -inf where the mask of the row's slot has no bit for v (what a grammar does not allow)
+    mask           x <- -inf where the mask of the row's slot has no bit for v (tokens that a grammar forbids)
 
-Layouts: `sampling_values`. A row of `scores` is written only where the row's flags hold `Flags.SCORES`: what is plain
-and greedy costs one read of its logits. The vocabulary is cut into splits (`split_size`), and each tells `best`,
-`best_id` and `total`.
+Layouts: `values.py`. A row of `scores` is written only where the row's flags hold `Flags.SCORES`: plain greedy rows
+cost one read of their logits. The vocabulary is cut into splits (`split_size`), and each reports `best`, `best_id` and
+`total`.
 
-Called once a step. On an H200, 64 plain rows of 128,256 ids in bfloat16 take 11 us, 256 of 151,936 45 us, 40 % of copy
-bandwidth; with eight warps and as many registers as they like 12 and 56 (benchmark/results/sampling-kernels.json).
-Bytes floor: N * vocab * element size; for rows that write scores 4 more a token, and 4 for counts.
+Called once a step. Raises ValueError for layouts that the kernel does not read. Bytes floor: N * vocab * element size;
+for rows that write scores 4 more a token, and 4 for counts. On an H200, 256 plain rows of 151,936 ids in bfloat16 take
+45 us, 40 % of copy bandwidth. Measurements: docs/lab/2026-11-sampling-and-readback.md.
 """
 
 # pyright: basic, reportArgumentType=false, reportGeneralTypeIssues=false
 import torch
 from torch import Tensor
 
-from ..runtime.launch import Launcher, let_next_start, wait_for_previous
+from ..runtime.launch import Launcher, launch_dependents, wait_for_previous
 from ..runtime.register import by_device
 from ..runtime.triton import tl, triton
 from .columns import (
@@ -62,14 +62,14 @@ from .watermark import green_bound, green_list
 BLOCK = 1024
 NUM_WARPS = 4
 MAX_REGISTERS = 64
-"""Of a thread, so that eight programs fit on a processor."""
+"""Registers of a thread, so that eight thread blocks fit an SM."""
 
 _DOMAIN = tl.constexpr(DOMAIN_WATERMARK)
 
 
 @triton.jit
 def _add_bias(x, ids, first_id, row_ids_ptr, row_values_ptr, number, BLOCK: tl.constexpr):
-    """Ids are stored in ascending order: those of this block are neighbours."""
+    """Adds the logit bias. Ids are stored in ascending order: those of this block are neighbours."""
     entry = tl.arange(0, BIASES)
     named = tl.load(row_ids_ptr + entry, mask=entry < number, other=2147483647)
     begin = tl.sum((named < first_id).to(tl.int32), axis=0)
@@ -81,7 +81,7 @@ def _add_bias(x, ids, first_id, row_ids_ptr, row_values_ptr, number, BLOCK: tl.c
 
 @triton.jit
 def _penalised(x, floats_ptr, counts):
-    """The penalties of one row."""
+    """Applies the penalties of one row."""
     repetition = tl.load(floats_ptr + REPETITION)
     repeated = tl.where(x < 0, x * repetition, tl.div_rn(x, repetition))
     x = tl.where((counts & 1) != 0, repeated, x)
@@ -118,26 +118,26 @@ def logits_process_kernel(
     BLOCK: tl.constexpr,  # divides CHUNK
     PDL: tl.constexpr,
 ):
-    """One program handles one split of one row, in registers."""
+    """One thread block handles one split of one row, in registers."""
     split = tl.program_id(0)
     batch_index = tl.program_id(1).to(tl.int64)
     first = first_id + split * CHUNK
     ids = first + tl.arange(0, CHUNK)
     inside = ids < vocab
-    # Ids of the whole vocabulary count from here.
+    # Pointers are offset so that ids of the whole vocabulary index them.
     logits_ptr += batch_index * stride_logits - first_id
     scores_ptr += batch_index * stride_scores - first_id
     row, flags = load_flags(rows_ptr, ints_ptr, batch_index)
     floats_ptr += row * FLOATS
     ints_ptr += row * INTS
     temperature = tl.load(floats_ptr + TEMPERATURE)
-    let_next_start(PDL)
+    launch_dependents(PDL)
     wait_for_previous(PDL)
     x = tl.load(logits_ptr + ids, mask=inside, other=float("-inf")).to(tl.float32)
     if (flags & PROCESSED) != 0:
         previous = tl.load(last_token_ptr + row)
         below_minimum = tl.load(generated_ptr + row) < tl.load(ints_ptr + MIN_NEW_TOKENS)
-        # In small blocks: these rows are few, and must not cost the others registers.
+        # In small blocks: these rows are few and must not cost the others registers.
         for start in range(first, first + CHUNK, BLOCK):
             block_ids = start + tl.arange(0, BLOCK)
             stored = block_ids < vocab
@@ -169,10 +169,10 @@ def logits_process_kernel(
     best, best_id = tl.max(tl.where(x != x, float("inf"), x), axis=0, return_indices=True)
     u = distance_below(x, best, temperature)
     total = tl.sum(tl.where(x > float("-inf"), tl.exp(-u), 0.0), axis=0)
-    part = batch_index * tl.num_programs(0) + split
-    tl.store(best_ptr + part, tl.where(best == float("inf"), float("nan"), best))
-    tl.store(best_id_ptr + part, first + best_id)
-    tl.store(total_ptr + part, total)
+    place = batch_index * tl.num_programs(0) + split
+    tl.store(best_ptr + place, tl.where(best == float("inf"), float("nan"), best))
+    tl.store(best_id_ptr + place, first + best_id)
+    tl.store(total_ptr + place, total)
 
 
 _launch = Launcher(logits_process_kernel)
@@ -282,16 +282,16 @@ def _bits(words: Tensor, number: int) -> Tensor:
 
 
 def _fill(statistics: SplitStatistics, scores: Tensor, temperature: Tensor, first_id: int, size: int) -> None:
-    """Those of every split at once."""
+    """Statistics of all splits."""
     best = statistics.best
-    parts = in_splits(scores, size)
-    index = parts.argmax(dim=2, keepdim=True)
-    highest = parts.gather(2, index)
+    by_split = in_splits(scores, size)
+    index = by_split.argmax(dim=2, keepdim=True)
+    highest = by_split.gather(2, index)
     best.copy_(highest.squeeze(2))
     starts = torch.arange(first_id, first_id + size * best.shape[1], size, device=best.device)
     statistics.best_id.copy_(index.squeeze(2) + starts)
-    # A split that is excluded as a whole has no mass.
-    u = (highest - parts).mul_(inverse(temperature)[:, None, None]).nan_to_num_(nan=torch.inf, posinf=torch.inf)
+    # A split whose tokens are all excluded has no mass.
+    u = (highest - by_split).mul_(inverse(temperature)[:, None, None]).nan_to_num_(nan=torch.inf, posinf=torch.inf)
     statistics.total.copy_(u.neg_().exp_().sum(dim=2))
     best.masked_fill_(best == torch.inf, torch.nan)
 

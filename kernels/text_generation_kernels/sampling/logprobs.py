@@ -1,6 +1,6 @@
-"""The logarithm by which scores become log-probabilities: score - logsumexp(scores), without a table of them all.
+"""Log-normaliser of prompt scores: log-probability = score - logsumexp(scores), without a table of all of them.
 
-Bytes floor: scores read once, N x vocab x 4. Called for prompts whose log-probabilities are wanted.
+Called for prompts whose log-probabilities are wanted. Bytes floor: scores read once, N x vocab x 4.
 """
 
 import torch

@@ -1,21 +1,20 @@
-"""What a step of one token a row reads of its rows: the newest tokens, where they stand, and how long the rows are.
+"""Inputs of a decode step: newest token, position, slot and length of each row, gathered by one kernel.
 
     ids[i] = last_token[r],  kv_lens[i] = length[r],  positions[i] = max(length[r] - 1, 0)
     slots[i] = slot_table[r, positions[i]]                                      with r = rows[i]
 
-One operator, because a step of a small model feels every kernel. Rows of length 0 belong to nobody: batches are padded
-with them.
+Rows of length 0 pad batches.
 
 Layouts: `rows` int64 `[N]`; `last_token`, `length` int64 by row; `slot_table` int32 `[rows, positions]`, unit stride in
 the last dimension; `ids`, `positions`, `slots` int64 `[N]` and `kv_lens` int32 `[N]` are written.
 
-Called once a step. Bytes floor: about 50 a token; only the launch costs anything.
+Called once a step. Bytes floor: about 50 a token; the launch dominates, which is why this is one kernel.
 """
 
 # pyright: basic, reportArgumentType=false
 from torch import Tensor
 
-from ..runtime.launch import Launcher, rehearsing, wait_for_previous
+from ..runtime.launch import Launcher, compiling_only, wait_for_previous
 from ..runtime.register import by_device
 from ..runtime.triton import tl, triton
 
@@ -37,8 +36,8 @@ def newest_tokens_kernel(
     BLOCK: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """One program looks up BLOCK rows. It lets nobody start early: kernels of attention read positions, slots and
-    lengths before they wait for the kernels in front of them.
+    """One thread block gathers BLOCK rows. It does not launch dependents early, because attention kernels read
+    positions, slots and lengths before they wait for previous kernels.
     """
     wait_for_previous(PDL)
     index = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
@@ -71,8 +70,8 @@ def newest_tokens_triton(
     batch = rows.shape[0]
     if batch == 0:
         return
-    if rehearsing():
-        # What follows looks these up in torch, which computes all the same.
+    if compiling_only():
+        # Operators of torch that follow compute in a compile dry run too, and index with these.
         for each in (ids, positions, slots, kv_lens):
             each.zero_()
     _launch(

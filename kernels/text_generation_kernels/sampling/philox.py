@@ -1,11 +1,11 @@
 """Philox-4x32-10: counter-based random bits (Salmon et al., "Parallel Random Numbers: As Easy as 1, 2, 3", SC 2011).
 
-A pure function from a 128-bit counter and a 64-bit key to 128 bits, so a draw depends on nothing but its name: not on
-the batch, the row, the number of ranks or earlier draws. Called by `gumbel` and `watermark`.
+A pure function from a 128-bit counter and a 64-bit key to 128 bits, so a draw depends on its counter and key alone: not
+on the batch, the row, the number of ranks or earlier draws. Called by `gumbel.py` and `watermark.py`.
 
-Layout of the words as in Random123: counter (c0, c1, c2, c3), key (k0, k1), output (r0, r1, r2, r3), each 32 bits.
-torch has no unsigned 32-bit multiply, so words travel in int64 masked to 32 bits; the product of two words wraps
-modulo 2**64, and its upper half is right after the mask. Triton's `tl.philox` computes the same bits.
+Word layout as in Random123: counter (c0, c1, c2, c3), key (k0, k1), output (r0, r1, r2, r3), each 32 bits. torch has no
+unsigned 32-bit multiply, so words travel in int64 masked to 32 bits; the product of two words wraps modulo 2**64, and
+its upper half is right after the mask. Triton's `tl.philox` computes the same bits.
 
 Bytes floor: none read; 16 bytes written for each counter.
 """

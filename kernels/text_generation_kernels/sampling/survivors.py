@@ -1,7 +1,7 @@
-"""Which tokens survive top-k, top-p, typical-p and min-p: four bounds a row instead of a filtered copy of its scores.
+"""Top-k, top-p, typical-p and min-p filters: four bounds a row in place of a filtered copy of its scores.
 
-In this order, each on the renormalised survivors of the one before, and each leaving one token at least. With u as in
-`_sampling`:
+In this order, each on the renormalised survivors of the one before, and each leaving at least one token. With u as in
+`columns.py`:
 
     top-k      the k smallest u, and whatever equals the k-th
     top-p      the fewest tokens of smallest u whose probability reaches p; of several that equal the last one, those of
@@ -11,24 +11,23 @@ In this order, each on the renormalised survivors of the one before, and each le
                Sampling", TACL 2023)
     min-p      p >= min_p * max(p) (Nguyen et al., "Turning Up the Heat", 2024)
 
-Layouts: `sampling_values`, scores of the whole vocabulary. `bounds` float32 `[N, 4]`, contiguous: (largest, first_id,
-centre, radius) says that v survives if
+Layouts: `values.py`, scores of the whole vocabulary. `bounds` float32 `[N, 4]`, contiguous: (largest, first_id, centre,
+radius) says that v survives if
 
     (u < largest, or u = largest and v >= first_id) and |u - centre| <= radius
 
 Rows without a filter get bounds that keep every token that is not excluded.
 
-Called once a step. Bytes floor: N * vocab * 4 for the rows with a filter.
-On an H200 a whole sampling step with top-p 0.9 over 128,256 ids takes 105 us for 16 rows and 165 to 298 us for 64, the
-less the more peaked they are, where a plain greedy one takes 22 (benchmark/results/sampling-kernels.json); beyond 132
-rows, a second wave begins.
+Called once a step. Raises ValueError for layouts that the kernel does not read. Bytes floor: N * vocab * 4 for the rows
+with a filter. On an H200 a whole sampling step of 64 rows with top-p 0.9 over 128,256 ids takes 165 to 298 us, the less
+the more peaked they are. Measurements: docs/lab/2026-11-sampling-and-readback.md.
 """
 
 # pyright: basic, reportArgumentType=false, reportGeneralTypeIssues=false
 import torch
 from torch import Tensor
 
-from ..runtime.launch import Launcher, let_next_start, wait_for_previous
+from ..runtime.launch import Launcher, launch_dependents, wait_for_previous
 from ..runtime.register import by_device
 from ..runtime.triton import tl, triton
 from ._filter_bounds import smallest, top_k_bound, top_p_bounds, typical_p_bounds
@@ -75,7 +74,7 @@ def _narrowed(
     CANDIDATES: tl.constexpr,
     BLOCK_S: tl.constexpr,
 ):
-    """What `narrow` has left to do for the first filter of a row, and whether its candidates are gathered."""
+    """State of the first filter's search after `narrow`, and whether its candidates are gathered."""
     last = (_ROUNDS - 1) * tl.num_programs(0) + batch_index
     state = next_state(
         states_ptr + last * _STATE,
@@ -99,13 +98,13 @@ def _bounds_of(
     ints_ptr,
     best,
     vocab,
-    narrowed,  # what `narrow` has left to do for the first filter
+    narrowed,  # state of the first filter's search after `narrow`
     gathered,
     scratch,  # (candidates, counter)
     TILE: tl.constexpr,
     CANDIDATES: tl.constexpr,
 ):
-    """(largest, first_id, centre, radius) of a row with filters: one filter after the other, each on what is left."""
+    """(largest, first_id, centre, radius) of a row with filters: one after the other, each on the survivors so far."""
     largest = tl.full([], _LARGEST, dtype=tl.float32)
     first_id = tl.full([], 0.0, dtype=tl.float32)
     centre = tl.full([], 0.0, dtype=tl.float32)
@@ -149,7 +148,7 @@ def survivors_kernel(
     floats_ptr,  # [rows, FLOATS]
     ints_ptr,  # [rows, INTS]
     bounds_ptr,  # [N, 4]
-    states_ptr,  # this and the next two as in `_narrow`
+    states_ptr,  # this and the next two as in `_narrow.py`
     numbers_ptr,
     masses_ptr,
     candidates_ptr,  # [N, CANDIDATES] float32
@@ -162,8 +161,8 @@ def survivors_kernel(
     BLOCK_S: tl.constexpr,  # power of two, at least splits
     PDL: tl.constexpr,
 ):
-    """One program finds the bounds of one row."""
-    let_next_start(PDL)
+    """One thread block finds the bounds of one row."""
+    launch_dependents(PDL)
     batch_index = tl.program_id(0).to(tl.int64)
     row, flags = load_flags(rows_ptr, ints_ptr, batch_index)
     wait_for_previous(PDL)

@@ -1,17 +1,18 @@
-"""The n most likely survivors of a row with their log-probabilities, for reporting, and every tie of the n-th.
+"""Top-n alternatives of a row with their log-probabilities, for reporting, with every tie of the n-th.
 
-Layouts: `sampling_values`, `bounds` as in `survivors`; `choose` wrote `valid` and `log_total` of `sampled`. Written:
-`top_ids` and `top_logprobs`, best first, ties by id, and `num_top`, 0 for rows that ask for none or are not valid. Of
-more than MAX_TOP, the ties of the highest ids are left out.
+Layouts: `values.py`, `bounds` as in `survivors`; `choose` wrote `valid` and `log_total` of `sampled`. Written:
+`top_ids` and `top_logprobs`, best first, ties by id, and `num_top`, 0 for rows that want none or are not valid. Of more
+than MAX_TOP, the ties of the highest ids are left out.
 
-Called once a step. Bytes floor: N * vocab * 4 for the rows that ask.
+Called once a step. Raises ValueError for layouts that the kernel does not read. Bytes floor: N * vocab * 4 for the rows
+that want alternatives.
 """
 
 # pyright: basic, reportArgumentType=false, reportGeneralTypeIssues=false
 import torch
 from torch import Tensor
 
-from ..runtime.launch import Launcher, let_next_start, wait_for_previous
+from ..runtime.launch import Launcher, launch_dependents, wait_for_previous
 from ..runtime.register import by_device
 from ..runtime.triton import tl, triton
 from ._search import CANDIDATES, NUM_WARPS, TILE, fresh, load_tile, search
@@ -37,7 +38,7 @@ from .values import SampledTokens, SamplingBatch, SamplingColumns, SplitStatisti
 
 @triton.jit
 def _nth_split(best_ptr, splits, n, best, temperature, BLOCK_S: tl.constexpr):
-    """The n-th smallest u of the best of each split: unless a filter dropped them, no fewer tokens are as good."""
+    """The n-th smallest u among the best tokens of the splits: unless filtered out, at least n tokens are as good."""
     split = tl.arange(0, BLOCK_S)
     u = distance_below(tl.load(best_ptr + split, mask=split < splits, other=float("-inf")), best, temperature)
     before = (u[None, :] < u[:, None]) | ((u[None, :] == u[:, None]) & (split[None, :] < split[:, None]))
@@ -47,8 +48,8 @@ def _nth_split(best_ptr, splits, n, best, temperature, BLOCK_S: tl.constexpr):
 
 @triton.jit
 def _collect(scores_ptr, vocab, row, nth, better, ids_ptr, u_ptr, TILE: tl.constexpr):
-    """Writes the tokens up to `nth`, unsorted: `better` ones below it, then ties in the order of their ids. Returns
-    how many, at most TOPS.
+    """Stores the tokens up to `nth`, unsorted: `better` ones below it, then ties in the order of their ids. Returns
+    their number, at most TOPS.
     """
     num_better = 0
     num_ties = 0
@@ -101,8 +102,8 @@ def top_tokens_kernel(
     BLOCK_S: tl.constexpr,  # power of two, at least splits
     PDL: tl.constexpr,
 ):
-    """One program reports one row."""
-    let_next_start(PDL)
+    """One thread block reports one row."""
+    launch_dependents(PDL)
     batch_index = tl.program_id(0).to(tl.int64)
     # As early as what `load_flags` reads.
     row = tl.load(rows_ptr + batch_index)

@@ -1,18 +1,18 @@
-"""What the sampling operators take and give, each value declared once.
+"""Inputs and outputs of the sampling operators, each value declared once.
 
-    batch       SamplingBatch      the logits, and the rows that they belong to
-    columns     SamplingColumns    what rows ask for
-    rules       SamplingRules      what holds for all rows
-    statistics  SplitStatistics    what each split of the vocabulary says of each row
-    bounds      float32 [N, 4]     which tokens survive the filters: see `survivors`
-    sampled     SampledTokens      what was chosen
+    batch       SamplingBatch      logits, and the rows that they belong to
+    columns     SamplingColumns    parameters of each row
+    rules       SamplingRules      parameters of all rows
+    statistics  SplitStatistics    statistics of each vocabulary split of each row
+    bounds      float32 [N, 4]     filter bounds: see `survivors`
+    sampled     SampledTokens      sampled tokens
 
-N rows choose a token, R ranks take part. A tensor "by row" is indexed by the row of a running request: place i of the
-batch uses entry `rows[i]` of it.
+N rows sample a token on R ranks. A tensor "by row" is indexed by the row of a running request: place i of the batch
+uses entry `rows[i]`.
 
-`rows`, the statistics and what was chosen are views that may begin at any element of a larger tensor. Kernels say so of
-these pointers (`do_not_specialize_on_alignment`): each combination of alignments would be a form to compile, and the
-machine code of all of them is the same.
+`rows`, the statistics and the sampled tokens are views that may begin at any element of a larger tensor. Kernels list
+these pointers in `do_not_specialize_on_alignment`: each combination of alignments would be a variant to compile, of
+identical machine code.
 """
 
 from enum import IntEnum
@@ -25,14 +25,14 @@ from .columns import MAX_TOP, split_size
 
 
 class SamplingBatch(NamedTuple):
-    """Logits from which rows choose. Those of a rank that has a part of the vocabulary are of the ids from `first_id`
-    on, whole splits; columns behind the end of the vocabulary count as -inf.
+    """Logits of a batch. Those of a vocabulary shard belong to the ids from `first_id` on, in whole splits; columns
+    past the end of the vocabulary count as -inf.
     """
 
     logits: Tensor
     """[N, width] of any floating type, unit stride in the last dimension."""
     scores: Tensor
-    """float32 [N, width], likewise, may be `logits`: what `logits_process` makes of them."""
+    """float32 [N, width], likewise, may be `logits`: output of `logits_process`."""
     rows: Tensor
     """int64 [N]"""
     last_token: Tensor
@@ -45,7 +45,7 @@ class SamplingBatch(NamedTuple):
     def of(
         cls, logits: Tensor, rows: Tensor, last_token: Tensor, generated: Tensor, first_id: int = 0
     ) -> "SamplingBatch":
-        """With memory for scores, which is that of the logits where these are float32."""
+        """Allocates scores, which share the memory of float32 logits."""
         scores = logits if logits.dtype == torch.float32 else torch.empty_like(logits, dtype=torch.float32)
         return cls(logits, scores, rows, last_token, generated, first_id)
 
@@ -80,7 +80,7 @@ class SamplingColumns(NamedTuple):
 
 
 class SamplingRules(NamedTuple):
-    """What does not depend on the row."""
+    """Parameters of all rows."""
 
     eos_token_ids: Tensor
     """int32 [num_eos]: excluded while a row has fewer tokens than its minimum."""
@@ -91,11 +91,11 @@ class SamplingRules(NamedTuple):
     gamma: float
     """Share of the vocabulary that is on a green list of the watermark."""
     delta: float
-    """What is added to the logits of such tokens."""
+    """Added to the logits of such tokens."""
 
 
 class SplitStatistics(NamedTuple):
-    """What each split says of each row, in one matrix, so that one gather brings all of it to the other ranks."""
+    """Statistics of each split of each row, in one matrix, so that one all-gather brings them to the other ranks."""
 
     record: Tensor
     """int32 [..., 5, N, splits], of which the others are views [..., N, splits]."""
@@ -106,8 +106,8 @@ class SplitStatistics(NamedTuple):
     total: Tensor
     """float32: sum of exp((x - best) / t); after `draw`, over the survivors."""
     noisy: Tensor
-    """float32: what the token that the split offers is compared by. This and the next are valid after `draw`, for rows
-    that sample or have filters.
+    """float32: -u + G of the token that the split offers. This and the next are valid after `draw`, for rows that
+    sample or have filters.
     """
     score: Tensor
     """float32: the score of that token."""
@@ -146,17 +146,17 @@ class _Words(IntEnum):
 
 
 class SampledTokens(NamedTuple):
-    """What was chosen for a batch, in one matrix, so that one copy brings all of it to the host."""
+    """Sampled tokens of a batch, in one matrix, so that one copy brings them to the host."""
 
     record: Tensor
     """int32 [N, WIDTH], of which the others are views."""
     tokens: Tensor
     """int64 [N]"""
     logprobs: Tensor
-    """float32 [N]: of the tokens, among the survivors of the processed scores; NaN where there is no choice."""
+    """float32 [N]: log-probability of the token among the survivors; NaN where `valid` is not 1."""
     valid: Tensor
-    """int32 [N]: 1 for a choice; 0 where the scores held NaN or were infinite, `EXCLUDED` where no token was left. The
-    token is 0 then, which is legal everywhere.
+    """int32 [N]: 1 for a sampled token; 0 where scores held NaN or were infinite, `EXCLUDED` where every token was
+    excluded. The token is 0 then, which is legal everywhere.
     """
     num_top: Tensor
     """int32 [N]: entries of the two lists that are valid."""
@@ -186,5 +186,5 @@ class SampledTokens(NamedTuple):
 
     @classmethod
     def empty(cls, batch: int, device: torch.device) -> "SampledTokens":
-        """Memory for `batch` choices."""
+        """Memory for `batch` tokens."""
         return cls.of(torch.empty(batch, cls.WIDTH, dtype=torch.int32, device=device))

@@ -1,13 +1,13 @@
-"""Watermark of Kirchenbauer et al., "A Watermark for Large Language Models", ICML 2023.
+"""Green-list watermark of Kirchenbauer et al., "A Watermark for Large Language Models", ICML 2023.
 
-The previous token chooses a green list of the vocabulary; its logits get `delta` added. A detector that knows the rule
-counts green tokens. The list comes from Philox instead of a random permutation, so it costs no sort, no generator and
-depends on the previous token alone:
+The previous token selects a green list of the vocabulary, whose logits get `delta` added. A detector that knows the
+rule counts green tokens. The list comes from Philox, not a random permutation, so it needs no sort and no generator,
+and depends on the previous token alone:
 
     green(v) = bits(key = previous token, step = 0, domain = watermark, v) < gamma * 2**32
 
-Each id is green with probability `gamma` by itself, where the paper marks exactly gamma * vocab ids.
-Bytes floor: scores read and written, N x vocab x 8. Used by `logits_process`.
+Each id is green with probability `gamma` independently, where the paper marks exactly gamma * vocab ids.
+Used by `logits_process`. Bytes floor: scores read and written, N x vocab x 8.
 """
 
 import torch

@@ -76,6 +76,21 @@ pub const PREFIX_CACHING: [&str; 9] = [
     "true", "false", "per-key", "1", "0", "yes", "no", "on", "off",
 ];
 
+/// A value of `--waiting-served-ratio`; the router reads it.
+///
+/// # Errors
+/// What it must be.
+pub fn waiting_served_ratio(text: &str) -> Result<String, String> {
+    let number = text
+        .parse()
+        .is_ok_and(|ratio: f32| ratio.is_finite() && ratio >= 0.0);
+    if number || text.eq_ignore_ascii_case("auto") {
+        Ok(text.to_ascii_lowercase())
+    } else {
+        Err("must be auto or a number >= 0".to_owned())
+    }
+}
+
 /// TGI's names; LightLLM's modes and vLLM's names are other names of them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum KvCacheDtype {

@@ -98,7 +98,7 @@ fn limit_flags(limits: &LimitArgs, flags: &mut Flags) {
 }
 
 fn batching_flags(batching: &BatchingArgs, flags: &mut Flags) {
-    flags.value("--waiting-served-ratio", batching.waiting_served_ratio);
+    flags.value("--waiting-served-ratio", &batching.waiting_served_ratio);
     flags.optional(
         "--max-batch-prefill-tokens",
         TokenLimit::tokens(batching.max_batch_prefill_tokens),

@@ -10,13 +10,13 @@ use std::time::{Duration, Instant};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use serde_json::{Value, json};
+use text_generation_core::policy::arrivals::Arrivals;
 use text_generation_core::policy::cost::StepCost;
 use text_generation_core::policy::expectation::OutputLengths;
 use text_generation_core::policy::peak::Demand;
 use text_generation_core::policy::{
-    Admission, Candidate, Order, Running, Situation, Waiting, plan,
+    Admission, BatchLimits, Candidate, Order, Running, Situation, Waiting, WaitingServedRatio, plan,
 };
-use text_generation_core::types::BatchLimits;
 
 const CAPACITY: u32 = 840_000;
 const ROWS: u32 = 512;
@@ -119,7 +119,7 @@ fn measure(
     free: u32,
 ) -> Value {
     let limits = BatchLimits {
-        waiting_served_ratio: 0.3,
+        waiting_served_ratio: WaitingServedRatio::Auto,
         max_waiting_tokens: 20,
         max_batch_prefill_tokens: 4096,
         max_batch_total_tokens: CAPACITY,
@@ -136,6 +136,11 @@ fn measure(
         0.03,
         &[16, 32, 64, 128, 256, 512, 1024],
     );
+    let mut arrivals = Arrivals::default();
+    for at in 1..=100 {
+        arrivals.ready(Duration::from_millis(at * 10), 1);
+        arrivals.started(1024);
+    }
     let mut queue = Queued(queue);
     let mut admitted = 0;
     let times = (0..RUNS).map(|_| {
@@ -145,7 +150,9 @@ fn measure(
             free,
             freeing: 0,
             capacity: CAPACITY,
-            steps_without_chunks: 30,
+            decodes_since_joining: 30,
+            now: Duration::from_secs(1),
+            arrivals: &arrivals,
             limits: &limits,
             cost: &cost,
             lengths,

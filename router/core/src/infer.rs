@@ -22,10 +22,10 @@ pub use crate::batcher::{KvEventFeed, Shards};
 use crate::error::{InferError, ValidationError};
 use crate::grammar::mask_pool;
 use crate::metrics::{Meter, RequestMetrics};
+use crate::policy::BatchLimits;
 pub use crate::stream::GenerateStream;
 use crate::types::{
-    BatchLimits, GenerateAnswer, GenerateParameters, GenerateRequest, TokenizedText,
-    ValidationLimits,
+    GenerateAnswer, GenerateParameters, GenerateRequest, TokenizedText, ValidationLimits,
 };
 use crate::validation::Validator;
 
@@ -259,11 +259,17 @@ impl Infer {
         let status = self.0.batcher.status();
         Gauges {
             queued: status.queued,
+
             running: status.running,
             slots_used: status.slots_used,
             slots_total: self.0.limits.max_batch_total_tokens,
             permits_available: self.0.permits.available_permits(),
         }
+    }
+
+    /// How many requests must wait for each one that decodes before they join, when this last mattered.
+    pub fn waiting_served_ratio(&self) -> f32 {
+        self.0.batcher.status().waiting_served_ratio
     }
 
     /// Counts one request of a client.

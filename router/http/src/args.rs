@@ -9,15 +9,16 @@ use std::time::Duration;
 use axum::http::{HeaderName, HeaderValue, header};
 use clap::builder::BoolishValueParser;
 use clap::{ArgAction, Parser, Subcommand, value_parser};
+use text_generation_core::policy::WaitingServedRatio;
 use text_generation_formats::Format;
 use text_generation_process::amounts::{mebibytes, tokens};
 
 use crate::aliases::MetricsAliases;
 use crate::api_keys::KeyLines;
-use crate::conversation::ParserChoice;
 use crate::generation_config::GenerationConfig;
 use crate::headers::X_API_KEY;
 use crate::kv_events::KvEventsConfig;
+use crate::model_format::ParserChoice;
 use crate::tenant::PrefixCaching;
 
 /// Seconds of any flag at most, more than a century: a clock must be able to count to its end.
@@ -81,9 +82,10 @@ pub struct Config {
     /// fits into memory.
     #[arg(long, env, value_name = "TOKENS", value_parser = tokens(1))]
     pub max_batch_total_tokens: Option<u32>,
-    /// Let waiting requests join running ones when there are this many times as many of them; 0: as soon as they fit.
-    #[arg(long, env, value_name = "RATIO", default_value_t = 0.0)]
-    pub waiting_served_ratio: f32,
+    /// Number of waiting requests, for each running one, at which they join: `auto`, as many as pays by the cost of steps
+    /// and the rate of requests, or a number; 0: requests join as soon as they fit.
+    #[arg(long, env, value_name = "RATIO", default_value_t = WaitingServedRatio::Auto)]
+    pub waiting_served_ratio: WaitingServedRatio,
     /// Compute prompts in chunks, in the same steps as running requests (true), or whole while running requests wait
     /// (false).
     #[arg(long, env, value_name = "BOOL", default_value_t = true, action = ArgAction::Set, value_parser = BoolishValueParser::new())]
@@ -96,7 +98,7 @@ pub struct Config {
     /// with the same API key).
     #[arg(long, env, value_name = "MODE", default_value = "true", value_parser = PrefixCaching::from_str)]
     pub prefix_caching: PrefixCaching,
-    /// With `--waiting-served-ratio`: maximum number of decode steps that a request waits before it joins in any case.
+    /// Maximum number of tokens that running requests get before waiting ones join, whatever `--waiting-served-ratio` says.
     #[arg(long, env, value_name = "STEPS", default_value_t = 20)]
     pub max_waiting_tokens: u32,
     /// Maximum number of requests that run at once; further ones wait. Default and maximum:

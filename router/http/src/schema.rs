@@ -1,7 +1,5 @@
 //! Request and answer bodies that only HTTP knows. Order of keys, null and absent keys follow the TGI contract.
 
-mod event;
-mod hosted;
 mod tokens;
 
 use serde::{Deserialize, Deserializer, Serialize};
@@ -10,16 +8,11 @@ use text_generation_core::types::{
 };
 use utoipa::ToSchema;
 
-pub use self::event::{ChatEvent, CompletionEvent, GenerateEvent, InvocationEvent};
-pub use self::hosted::{
-    InvocationAnswer, InvocationBody, VertexBody, VertexGenerateBody, VertexInstance,
-    VertexResponse,
-};
-
 pub use self::tokens::{
     CountedTokens, DetokenizeAnswer, DetokenizeBody, DetokenizedPrompt, DetokenizedText, IdsBody,
-    PromptTokensBody, TokenOptions, TokenizeAnswer, TokenizeBody, TokenizerInfo, TokensBody,
+    PromptTokensBody, TokenOptions, TokenizeAnswer, TokenizerInfo, TokensBody,
 };
+use crate::error::ErrorResponse;
 use crate::extract::object;
 use crate::fields::{Own, own_fields};
 use crate::generation_config::SamplingDefaults;
@@ -177,6 +170,14 @@ pub struct StreamResponse {
     pub details: Option<StreamDetails>,
 }
 
+/// Event of a stream of `/` and `/generate_stream`: a token, or the error that ends the stream.
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(untagged)]
+pub enum GenerateEvent {
+    Token(StreamResponse),
+    Error(ErrorResponse),
+}
+
 /// Sent with the last token when `details` was asked for.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct StreamDetails {
@@ -237,8 +238,11 @@ pub struct Info {
     pub max_input_length: u32,
     #[schema(example = 2048)]
     pub max_total_tokens: u32,
+    /// How many requests must wait for each running one before they join, as it is in force now.
     #[schema(example = 0.3)]
     pub waiting_served_ratio: f32,
+    /// Whether the ratio follows from what steps cost and how often requests come.
+    pub waiting_served_ratio_auto: bool,
     #[schema(example = 4096)]
     pub max_batch_prefill_tokens: u32,
     #[schema(example = 32000)]

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use text_generation_proto::v1::{self, NextTokenChooserParameters};
 
-use crate::state::MockStep;
+use crate::step::MockStep;
 
 /// What a mock row knows when it chooses its next token.
 #[derive(Debug, Clone, PartialEq)]

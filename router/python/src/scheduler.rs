@@ -4,11 +4,13 @@ use std::time::Duration;
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
+use text_generation_core::policy::arrivals::Arrivals;
 use text_generation_core::policy::cost;
 use text_generation_core::policy::expectation::OutputLengths;
 use text_generation_core::policy::peak::Demand;
-use text_generation_core::policy::{self, Admission, Candidate, Joined, Order, Situation};
-use text_generation_core::types::BatchLimits;
+use text_generation_core::policy::{
+    self, Admission, BatchLimits, Candidate, Joined, Order, Situation, WaitingServedRatio,
+};
 
 #[pyclass(frozen, module = "text_generation_router")]
 #[derive(Debug, Clone)]
@@ -226,7 +228,7 @@ impl Scheduler {
         let nothing_measured = || cost::StepCost::new(&[], &[], 0.0, 0.0, &[]);
         Ok(Self {
             limits: BatchLimits {
-                waiting_served_ratio,
+                waiting_served_ratio: WaitingServedRatio::Fixed(waiting_served_ratio),
                 max_waiting_tokens,
                 max_batch_prefill_tokens,
                 max_batch_total_tokens,
@@ -251,14 +253,14 @@ impl Scheduler {
         }
     }
 
-    #[pyo3(signature = (queue, running, free, rows, steps_without_chunks = 0))]
+    #[pyo3(signature = (queue, running, free, rows, decodes_since_joining = 0))]
     fn plan(
         &mut self,
         queue: Vec<PyRef<'_, Queued>>,
         running: Vec<PyRef<'_, Running>>,
         free: u32,
         rows: usize,
-        steps_without_chunks: u32,
+        decodes_since_joining: u32,
     ) -> Plan {
         self.lengths
             .refresh(running.iter().map(|request| request.generated));
@@ -273,7 +275,9 @@ impl Scheduler {
             free,
             freeing: 0,
             capacity: self.limits.max_batch_total_tokens,
-            steps_without_chunks,
+            decodes_since_joining,
+            now: Duration::ZERO,
+            arrivals: &Arrivals::default(),
             limits: &self.limits,
             cost: &self.cost,
             lengths: &self.lengths,

@@ -199,14 +199,14 @@ def test_prompts_join_decodes_by_the_rules_of_tgi() -> None:
     assert (plan.decode, plan.admit, plan.joined) == ([0], [], None)
     plan = scheduler.plan([waiting, waiting], running, 900, 7)
     assert (plan.decode, plan.admit, plan.joined) == ([0], [(0, 4), (1, 4)], "backpressure")
-    plan = scheduler.plan([waiting], running, 900, 7, steps_without_chunks=19)
+    plan = scheduler.plan([waiting], running, 900, 7, decodes_since_joining=19)
     assert (plan.decode, plan.admit, plan.joined) == ([0], [(0, 4)], "wait_exceeded")
 
 
 def test_without_chunks_prompts_have_steps_of_their_own() -> None:
     scheduler = router.Scheduler(max_batch_prefill_tokens=64, max_batch_total_tokens=1000, prefill_chunking=False)
     running = [router.Running(4, 8, 50, generated=1)]
-    plan = scheduler.plan([router.Queued(4, 4)], running, 900, 7, steps_without_chunks=1)
+    plan = scheduler.plan([router.Queued(4, 4)], running, 900, 7, decodes_since_joining=1)
     assert (plan.decode, plan.admit, plan.joined) == ([], [(0, 4)], "backpressure")
     plan = scheduler.plan([router.Queued(4, 4)], running, 900, 7)
     assert (plan.decode, plan.admit, plan.joined) == ([0], [], None)

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from kernel_support.forms import launched_forms, pretend_a_device, rehearsed_forms
+from kernel_support.variants import dry_run_variants, launched_variants, pretend_a_device
 
 import text_generation_kernels as kernels
 from text_generation_server.config.spec import DenseSpec
@@ -29,14 +29,14 @@ def _matrix(kind: str, outputs: int, inputs: int) -> Linear:
 
 
 def _names(kind: str, tokens: int, linear_block: int | None) -> set[str]:
-    """Of the kernels of a feed-forward network. Warm-up names the same forms."""
+    """Of the kernels of a feed-forward network. Warm-up names the same variants."""
     weights = DenseWeights(_matrix(kind, 2 * INNER, HIDDEN), _matrix(kind, HIDDEN, INNER))
     network = DenseFeedForward(DenseSpec(INNER, "silu"), weights)
     state: Any = SimpleNamespace(linear_block=linear_block)
     x = Activations(torch.zeros(tokens, HIDDEN, dtype=torch.bfloat16))
-    with rehearsed_forms() as named:
+    with dry_run_variants() as named:
         network.forward(x, state)
-    with launched_forms() as needed:
+    with launched_variants() as needed:
         network.forward(x, state)
     assert needed <= named
     return {name for name, _ in needed}

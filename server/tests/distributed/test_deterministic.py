@@ -1,4 +1,4 @@
-"""With --deterministic a token's sum over the ranks does not depend on the tokens beside it."""
+"""With --deterministic a token's all-reduce does not depend on the tokens beside it."""
 
 from pathlib import Path
 
@@ -7,7 +7,7 @@ import torch.multiprocessing as mp
 from support.deterministic_ranks import DTYPES, TOKENS, WORLD, part, save_sums, write_model
 
 
-def test_sums_of_four_ranks_are_the_same_to_the_bit_in_messages_of_any_size(tmp_path: Path) -> None:
+def test_all_reduces_of_four_ranks_are_the_same_to_the_bit_in_messages_of_any_size(tmp_path: Path) -> None:
     write_model(tmp_path)
     mp.spawn(save_sums, (tmp_path,), nprocs=WORLD)
     ranks = [torch.load(tmp_path / f"{rank}.pt") for rank in range(WORLD)]

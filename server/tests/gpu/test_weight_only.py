@@ -17,7 +17,7 @@ pytestmark = pytest.mark.gpu
 def test_float8_rows_are_exact_but_for_rounding(
     weights: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kernels, "has_fp8_products", lambda _: False)
+    monkeypatch.setattr(kernels, "has_fp8_gemms", lambda _: False)
     torch.manual_seed(0)
     outputs, inputs = 1000, 2048
     weight = torch.randn(outputs, inputs, device="cuda").to(torch.float8_e4m3fn)

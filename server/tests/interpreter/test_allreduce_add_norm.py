@@ -18,7 +18,7 @@ from text_generation_kernels.collectives.allreduce_add_norm_receive import allre
 from text_generation_kernels.collectives.exchange import LIMIT, NOTHING, SETS, Exchange, control_block
 from text_generation_kernels.matmul.skinny_linear import skinny_linear_triton
 from text_generation_server.distributed import TensorParallelGroup
-from text_generation_server.distributed.ways import Way, Ways
+from text_generation_server.distributed.algorithms import Algorithm, AlgorithmTable
 
 CPU = torch.device("cpu")
 EPS = 1e-5
@@ -64,7 +64,7 @@ def _inputs(world_size: int, tokens: int, hidden: int, dtype: torch.dtype) -> tu
 
 
 def _in_order(x: torch.Tensor) -> torch.Tensor:
-    """The sum over the ranks as it is defined: in their order, in float32, rounded once."""
+    """The all-reduce as it is defined: in the order of the ranks, in float32, rounded once."""
     total = x[0].float()
     for part in x[1:]:
         total = total + part.float()
@@ -86,10 +86,10 @@ def test_calls_of_all_sizes_follow_each_other(
     world_size: int, two_shots: bool, dtype: torch.dtype, processors: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """More calls than there are sets of buffers, larger and smaller ones in turn, each into its own input. Two
-    processors have more rows than they can compute at a time.
+    SMs have more rows than they can compute at a time.
     """
     module = importlib.import_module("text_generation_kernels.collectives.allreduce_add_norm")
-    monkeypatch.setattr(module, "num_processors", lambda _: processors)
+    monkeypatch.setattr(module, "num_sms", lambda _: processors)
     ranks = Ranks(world_size)
     hidden = 16 * world_size
     cases = [_inputs(world_size, tokens, hidden, dtype) for tokens in (1, 11, 1, 2)]
@@ -112,7 +112,7 @@ def test_calls_of_all_sizes_follow_each_other(
     assert ranks.reports.tolist() == [0] * world_size
 
 
-def test_sums_alone_and_sandwich_norms() -> None:
+def test_plain_all_reduces_and_sandwich_norms() -> None:
     ranks = Ranks(2)
     x, residual, weight = _inputs(2, 2, 33, torch.float32)
     sums, outs, totals = (tensor.clone().share_memory_() for tensor in (x, x, residual.repeat(2, 1, 1)))
@@ -130,7 +130,7 @@ def test_sums_alone_and_sandwich_norms() -> None:
         torch.testing.assert_close(outs[rank].double(), reference.rms_norm(added, weight, EPS), atol=1e-5, rtol=1e-5)
 
 
-def test_a_group_sums_tensors_of_any_shape_through_the_memory() -> None:
+def test_a_group_all_reduces_tensors_of_any_shape_over_peer_memory() -> None:
     ranks = Ranks(2)
     given = [torch.randn(2, *shape) for shape in ((33,), (2, 3, 32), (1, 1, 1))]
     sums = [tensor.clone().share_memory_() for tensor in given]
@@ -138,7 +138,7 @@ def test_a_group_sums_tensors_of_any_shape_through_the_memory() -> None:
     def work(rank: int, exchange: Exchange) -> None:
         group = TensorParallelGroup(rank, 2, CPU)
         group._peers = SimpleNamespace(exchange=exchange, lost=False)  # type: ignore[assignment]
-        group._ways = Ways((SET_BYTES,), (Way.ONE_SHOT,))
+        group._algorithms = AlgorithmTable((SET_BYTES,), (Algorithm.ONE_SHOT,))
         for tensor in sums:
             group.all_reduce(tensor[rank])
         group.check()
@@ -150,8 +150,8 @@ def test_a_group_sums_tensors_of_any_shape_through_the_memory() -> None:
 
 
 @pytest.mark.parametrize("world_size", [2, 3])
-def test_products_that_send_their_results_follow_each_other_and_other_sums(world_size: int) -> None:
-    """As if products and sums were apart, to the bit; through a group, as layers call it."""
+def test_gemvs_that_send_their_results_follow_each_other_and_other_all_reduces(world_size: int) -> None:
+    """The same bits as GEMV and all-reduce apart; through a group, as layers call it."""
     ranks, hidden = Ranks(world_size), 32
     torch.manual_seed(world_size)
     cases = [
@@ -173,10 +173,10 @@ def test_products_that_send_their_results_follow_each_other_and_other_sums(world
     def work(rank: int, exchange: Exchange) -> None:
         group = TensorParallelGroup(rank, world_size, CPU)
         group._peers = SimpleNamespace(exchange=exchange, lost=False)  # type: ignore[assignment]
-        group._ways = Ways((SET_BYTES,), (Way.ONE_SHOT,))
+        group._algorithms = AlgorithmTable((SET_BYTES,), (Algorithm.ONE_SHOT,))
         for index, (x, matrix, _, weight) in enumerate(cases):
             skinny_linear_triton(x[rank], matrix[rank], None, parts[index][rank])
-            begun = group.begin_sum_of_product(x[rank], matrix[rank], None)
+            begun = group.begin_gemv_all_reduce(x[rank], matrix[rank], None)
             assert begun is not None
             begun.add_norm(sums[index][rank], weight, EPS, 1.0, None)
             outs[index][rank] = begun.x
@@ -218,7 +218,7 @@ def test_what_does_not_fit_is_refused() -> None:
     x = torch.ones(2, 32)
     with pytest.raises(ValueError, match="contiguous"):
         allreduce_add_norm(x.t(), None, None, 0.0, x.t(), 1.0, None, exchange, False)
-    with pytest.raises(ValueError, match="belong together"):
+    with pytest.raises(ValueError, match="both be given, or neither"):
         allreduce_add_norm(x, x.clone(), None, 0.0, x, 1.0, None, exchange, False)
     with pytest.raises(ValueError, match="do not fit"):
         allreduce_add_norm(torch.ones(300, 32), None, None, 0.0, torch.ones(300, 32), 1.0, None, exchange, False)

@@ -83,9 +83,9 @@ def test_filters_of_any_distribution(shape: str) -> None:
 
 
 @pytest.mark.parametrize("number", [4, 7])
-def test_filters_where_rows_share_a_program(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
-    """As many rows do: here few, on a card without processors."""
-    monkeypatch.setattr(_narrow, "num_processors", lambda _: 0)
+def test_filters_where_rows_share_a_thread_block(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    """As with many rows: here few, on a card without SMs."""
+    monkeypatch.setattr(_narrow, "num_sms", lambda _: 0)
     logits = 4 * torch.randn(number, LARGE, generator=torch.Generator().manual_seed(6))
     logits[1] /= 50
     asked = [{"top_p": 0.9}, {"top_p": 0.9}, {}, {"top_k": 9000, "top_p": 0.5}, {"top_k": 50}, {"top_p": 0.1}, {}]

@@ -92,9 +92,9 @@ def test_weights_that_are_quantised_here_saturate_and_are_near(scheme: Fp8 | Int
 def card_without_float8(monkeypatch: pytest.MonkeyPatch) -> Iterator[torch.device]:
     """An A100, of which there are shapes alone. What is known of cards is remembered, so it is forgotten around it."""
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: (8, 0))
-    kernels.has_fp8_products.cache_clear()
+    kernels.has_fp8_gemms.cache_clear()
     yield torch.device("cuda", 0)
-    kernels.has_fp8_products.cache_clear()
+    kernels.has_fp8_gemms.cache_clear()
 
 
 @pytest.mark.parametrize("scheme", [Fp8(online=True), Fp8("block", online=True), Fp8(activations="static")])
@@ -110,7 +110,7 @@ def test_cards_without_float8_products_keep_weights_in_it(scheme: Fp8, card_with
 def test_weights_are_the_same_on_cards_without_float8(scheme: Fp8, monkeypatch: pytest.MonkeyPatch) -> None:
     weight = torch.randn(2000, 130, generator=torch.Generator().manual_seed(0))
     expected = quantised(weight, scheme)
-    monkeypatch.setattr(kernels, "has_fp8_products", lambda _: False)
+    monkeypatch.setattr(kernels, "has_fp8_gemms", lambda _: False)
     made = quantised(weight, scheme)
     assert torch.equal(made.weight.view(torch.uint8), expected.weight.view(torch.uint8))
     assert torch.equal(made.scale, expected.scale)

@@ -19,7 +19,7 @@ from transformers import CONFIG_MAPPING, AutoModelForCausalLM, PreTrainedModel
 
 import text_generation_kernels as kernels
 from text_generation_server.config import ParallelConfig
-from text_generation_server.distributed import SumUnderWay, TensorParallelGroup, init_group
+from text_generation_server.distributed import PendingAllReduce, TensorParallelGroup, init_group
 from text_generation_server.errors import ConfigurationError, EngineFailed
 from text_generation_server.layers.weights import HeadSplit
 
@@ -133,11 +133,11 @@ def test_sums_that_products_begin_equal_those_behind_them(
         total = torch.nn.functional.linear(x, weight, bias)
         group.all_reduce(total)
         begun.append(group.rank)
-        return SumUnderWay(total, None)
+        return PendingAllReduce(total, None)
 
     prompts = [[4, 8, 15, 16, 23]]
     expected_logits, expected_ids = single_rank(tmp_path, prompts=prompts, steps=3)
-    monkeypatch.setattr(TensorParallelGroup, "begin_sum_of_product", begin)
+    monkeypatch.setattr(TensorParallelGroup, "begin_gemv_all_reduce", begin)
     groups = thread_groups(2)
     works = [partial(results, load(tmp_path, group=group), prompts, 3, group) for group in groups]
     for logits, ids in together(works):
@@ -171,9 +171,11 @@ def test_a_step_in_parts_equals_a_whole_one(
     made().save_pretrained(tmp_path)
     monkeypatch.setattr("text_generation_server.layers.infer.parts._TILES", 64)
     begun: list[int] = []
-    begin_sum = TensorParallelGroup.begin_sum
+    begin_all_reduce = TensorParallelGroup.begin_all_reduce
     monkeypatch.setattr(
-        TensorParallelGroup, "begin_sum", lambda group, x, place: (begun.append(len(x)), begin_sum(group, x, place))[1]
+        TensorParallelGroup,
+        "begin_all_reduce",
+        lambda group, x, place: (begun.append(len(x)), begin_all_reduce(group, x, place))[1],
     )
     prompts = [list(range(7, 62)), list(range(200, 255))]
     expected_logits, expected_ids = single_rank(tmp_path, prompts=prompts, steps=3)

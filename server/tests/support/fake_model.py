@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from text_generation_server.distributed.group import NEVER_IN_PARTS
+from text_generation_server.distributed.group import NEVER_OVERLAPPED
 from text_generation_server.errors import EngineFailed
 from text_generation_server.layers.infer.state import CacheShape, InferState, StateShape
 from text_generation_server.layers.weights import Copies, VocabularyPart
@@ -109,7 +109,7 @@ class SingleGroup:
         self.world_size = self.local_world_size = world_size
         self.lost = False
         """Whether another rank did not come."""
-        self.overlapped_bytes = NEVER_IN_PARTS
+        self.overlapped_bytes = NEVER_OVERLAPPED
 
     def check(self) -> None:
         if self.lost:

@@ -15,12 +15,12 @@ import torch
 import text_generation_kernels as kernels
 from text_generation_server.config import ParallelConfig
 from text_generation_server.distributed import TensorParallelGroup, init_group
-from text_generation_server.distributed.ways import Way, Ways
+from text_generation_server.distributed.algorithms import Algorithm, AlgorithmTable
 from text_generation_server.errors import EngineFailed
 
 WORLD = 4 if torch.cuda.device_count() >= 4 else 2
 EPS = 1e-5
-OURS = (Way.ONE_SHOT, Way.TWO_SHOTS)
+OURS = (Algorithm.ONE_SHOT, Algorithm.TWO_SHOTS)
 CASES = [
     (1, 8192, torch.bfloat16),
     (64, 8192, torch.bfloat16),
@@ -38,12 +38,12 @@ def _join(rank: int, folder: Path) -> TensorParallelGroup:
     return group
 
 
-def _only(group: TensorParallelGroup, way: Way) -> None:
-    group._ways = Ways((1 << 62,), (way,))
+def _only(group: TensorParallelGroup, algorithm: Algorithm) -> None:
+    group._algorithms = AlgorithmTable((1 << 62,), (algorithm,))
 
 
 def _parts(tokens: int, hidden: int, dtype: torch.dtype, rank: int, seed: int = 0) -> tuple[torch.Tensor, ...]:
-    """The parts of all ranks, a residual and two weights, the same on all."""
+    """The inputs of all ranks, a residual and two weights, the same on all."""
     generator = torch.Generator().manual_seed(seed + tokens * hidden)
     x = torch.randn(WORLD, tokens, hidden, generator=generator).to(dtype)
     x[:, :, ::3] = -0.0
@@ -52,7 +52,7 @@ def _parts(tokens: int, hidden: int, dtype: torch.dtype, rank: int, seed: int = 
 
 
 def _total(x: torch.Tensor) -> torch.Tensor:
-    """The parts of all ranks added in their order, in float32."""
+    """The inputs of all ranks reduced in their order, in float32."""
     total = x[0].float()
     for part in x[1:]:
         total = total + part.float()
@@ -72,14 +72,14 @@ def ended(rank: int, work: Callable[[int, Path], None], folder: Path) -> None:
 
 def check_values(rank: int, folder: Path) -> None:
     group = _join(rank, folder)
-    for way in OURS:
+    for algorithm in OURS:
         for tokens, hidden, dtype in CASES:
             x, residual, weight, x_weight = _parts(tokens, hidden, dtype, rank)
             total = _total(x)
-            _only(group, way)
+            _only(group, algorithm)
             plain = x[rank].clone()
             group.all_reduce(plain)
-            assert torch.equal(plain, total), (way, tokens, hidden, dtype)
+            assert torch.equal(plain, total), (algorithm, tokens, hidden, dtype)
             for scale, norm in ((1.0, None), (0.22, x_weight)):
                 expected, expected_residual = torch.empty_like(total), residual.clone()
                 kernels.add_rms_norm(total, expected_residual, weight, EPS, expected, scale, norm)
@@ -99,8 +99,8 @@ def check_replays(rank: int, folder: Path) -> None:
     """Graphs of several sizes, replayed in turns, with ranks that run apart."""
     group = _join(rank, folder)
     captured = []
-    for way in OURS:
-        _only(group, way)
+    for algorithm in OURS:
+        _only(group, algorithm)
         for tokens, hidden in ((1, 8192), (17, 4096), (256, 8192)):
             x, residual, weight, _ = _parts(tokens, hidden, torch.bfloat16, rank)
             given, out = x[rank].clone(), x[rank].clone()
@@ -130,7 +130,7 @@ def check_replays(rank: int, folder: Path) -> None:
 
 
 def check_under_way(rank: int, folder: Path) -> None:
-    """Sums that run beside other kernels, two at a time as in a step in parts, in graphs of ranks that run apart."""
+    """Overlapped all-reduces, two at a time as in a step in overlapped halves, in graphs of ranks that run apart."""
     group = _join(rank, folder)
     captured = []
     for tokens, hidden, dtype in CASES:
@@ -144,7 +144,7 @@ def check_under_way(rank: int, folder: Path) -> None:
             torch.cuda.synchronize()
             with capture:
                 for first in (0, 2):
-                    begun = [group.begin_sum(x[rank].clone(), first + index) for index in range(2)]
+                    begun = [group.begin_all_reduce(x[rank].clone(), first + index) for index in range(2)]
                     sums = residual.clone()
                     begun[0].add_norm(sums, weight, EPS, 0.22, x_weight)
                     wrong += (begun[0].x - expected).abs().gt(0.01 * (1 + expected.abs())).sum()
@@ -160,9 +160,9 @@ def check_under_way(rank: int, folder: Path) -> None:
 
 
 def check_sent(rank: int, folder: Path) -> None:
-    """Products that send their results themselves, in graphs that are replayed in turns with other sums."""
+    """GEMVs that send their results themselves, in graphs that are replayed in turns with other all-reduces."""
     group = _join(rank, folder)
-    _only(group, Way.ONE_SHOT)
+    _only(group, Algorithm.ONE_SHOT)
     generator = torch.Generator().manual_seed(rank)
     _, residual, norm, _ = _parts(1, 8192, torch.bfloat16, rank)
     captured = []
@@ -179,9 +179,9 @@ def check_sent(rank: int, folder: Path) -> None:
             with capture:
                 for _ in range(5):
                     sums = residual.clone()
-                    begun = group.begin_sum_of_product(x, weight, None)
+                    begun = group.begin_gemv_all_reduce(x, weight, None)
                     if begun is None:
-                        raise AssertionError("the product does not send its results")
+                        raise AssertionError("the GEMV does not send its results")
                     begun.add_norm(sums, norm, EPS, 1.0, None)
                     wrong += (begun.x != expected).sum() + (sums != expected_sums).sum()
                 ones = torch.ones(3, 8192, dtype=torch.bfloat16, device="cuda")
@@ -200,7 +200,7 @@ def check_sent(rank: int, folder: Path) -> None:
 def check_absent(rank: int, folder: Path) -> None:
     """Rank 1 is killed; the others wait in a graph, for as long as they may and no longer, and never again."""
     group = _join(rank, folder)
-    _only(group, Way.ONE_SHOT)
+    _only(group, Algorithm.ONE_SHOT)
     x = torch.ones(4, 8192, dtype=torch.bfloat16, device="cuda")
     group.all_reduce(x)
     graph = torch.cuda.CUDAGraph()

@@ -1,6 +1,6 @@
-"""The tensor-parallel group: how the ranks of one model find each other and combine tensors."""
+"""Tensor-parallel group: rendezvous of the ranks of one model, and their collectives."""
 
 from .group import TensorParallelGroup, init_group
-from .under_way import SumUnderWay
+from .pending import PendingAllReduce
 
-__all__ = ["SumUnderWay", "TensorParallelGroup", "init_group"]
+__all__ = ["PendingAllReduce", "TensorParallelGroup", "init_group"]

@@ -1,8 +1,8 @@
-"""Collectives of the ranks that share one model: gloo on CPU, NCCL on CUDA, nothing when alone.
+"""Collectives of the ranks that share one model: gloo on CPU, NCCL on CUDA, nothing for a single rank.
 
 Every rank calls the same collectives in the same order; a rank that does not come within the time limit makes the
-others fail with `EngineFailed` rather than wait for ever.
-Sums on CUDA go through memory that the ranks share where that is there and faster than NCCL (`ways.py`).
+others fail with `EngineFailed` rather than wait for ever. All-reduces on CUDA go over peer memory where ranks have it
+and it is faster than NCCL (`algorithms.py`).
 """
 
 import logging
@@ -21,20 +21,19 @@ import text_generation_kernels as kernels
 
 from ..config.parallel import ParallelConfig
 from ..errors import EngineFailed
+from .algorithms import USUAL_HIDDEN_SIZE, Algorithm, AlgorithmTable, measure
 from .peer_copies import PLACES
 from .peer_memory import PeerMemory, can_map, peer_memory
+from .pending import PendingAllReduce, SentAllReduce, count_wrong
 from .rendezvous import meeting_place, meeting_store
-from .under_way import SentSum, SumUnderWay, wrong_sums
-from .ways import USUAL_HIDDEN_SIZE, Way, Ways, measure
 
-NEVER_IN_PARTS = sys.maxsize
-"""`TensorParallelGroup.overlapped_bytes` of a group whose sums do not run beside products."""
+NEVER_OVERLAPPED = sys.maxsize
+"""`TensorParallelGroup.overlapped_bytes` of a group whose all-reduces do not overlap with GEMMs."""
 CLOSING_LIMIT_S = 1.0
-"""How long kernels wait for other ranks once this one leaves."""
+"""Time that kernels wait for other ranks once this one leaves."""
 _OVERLAPPED_BYTES = 12 << 20
-"""From here on parts win: in two parts a layer of 70B took 6 % longer than whole for 512 tokens of 16 KiB on two H200,
-9 % less time for 768, and 3 to 6 % less for 1,024 to 4,096. Whole steps: docs/lab/2026-11-two-cards.md. Warm-up times
-a step in both ways, because it depends on the ranks, on what connects them and on the model."""
+"""Message size from which steps run as overlapped halves, unless warm-up finds whole steps faster
+(docs/lab/2026-11-two-cards.md)."""
 _LONGEST_ROW = 1 << 13
 _SHORTEST_ROW = 1 << 8
 
@@ -42,9 +41,9 @@ logger = logging.getLogger(__name__)
 
 
 class TensorParallelGroup:
-    """Made by `init_group`, used by the engine thread alone, but for `check`.
+    """Made by `init_group`; only the engine thread uses it, except for `check`.
 
-    `local_world_size`: ranks that share this host, all of them unless told otherwise.
+    `local_world_size`: ranks that share this host, all of them by default.
     """
 
     def __init__(self, rank: int, world_size: int, device: torch.device, local_world_size: int | None = None) -> None:
@@ -52,55 +51,58 @@ class TensorParallelGroup:
         self.world_size = world_size
         self.local_world_size = local_world_size or world_size
         self.expert_parallel = False
-        """Whether each of several ranks has some of a mixture's experts whole; else each has a part of every one."""
+        """Whether each of several ranks holds whole experts of a mixture; else each holds a shard of every expert."""
         self.deterministic = False
-        """Whether a token's sum must be the same to the bit whatever else is in the message."""
+        """Whether the all-reduce of a token must be the same to the bit whatever else is in the message."""
         self._device = device
         self._peers: PeerMemory | None = None
-        self._ways = Ways()
-        self.overlapped_bytes = NEVER_IN_PARTS
-        """Steps with messages of so many bytes are computed in parts, so that sums run beside products."""
+        self._algorithms = AlgorithmTable()
+        self.overlapped_bytes = NEVER_OVERLAPPED
+        """Steps with messages of this many bytes run as overlapped halves, whose all-reduces run beside GEMMs."""
 
     def all_reduce(self, tensor: Tensor) -> None:
-        """Sums `tensor` over the ranks, in place."""
+        """All-reduces `tensor` (sum), in place."""
         if self.world_size == 1:
             return
-        # Two numbers have one sum. The order of more follows, in the libraries, from an element's place in the message.
+        # Two numbers have one sum. The order of more depends, in the libraries, on an element's place in the message.
         if self.deterministic and self.world_size > 2:
             self._add_in_rank_order(tensor)
             return
         rows = _as_rows(tensor)
-        if rows is None or not self._reduced(self._ways.of(_num_bytes(rows)), rows):
+        if rows is None or not self._reduced(self._algorithms.of(_num_bytes(rows)), rows):
             with self._collective():
                 dist.all_reduce(tensor)
 
     def _add_in_rank_order(self, tensor: Tensor) -> None:
-        """`all_reduce` in float32. Additions one by one: the order of torch's reductions depends on the shape."""
+        """`all_reduce` in float32, one addition at a time: the order of torch's reductions depends on the shape."""
         first, *others = self.all_gather(tensor.contiguous())
         total = first.float()
-        for part in others:
-            total += part
+        for other in others:
+            total += other
         tensor.copy_(total)
 
-    def begin_sum(self, x: Tensor, place: int) -> SumUnderWay:
-        """Begins to sum `x` [N, hidden] over the ranks, in place, beside the kernels that follow on this stream; it is
-        not to be touched before the end. At most two sums are under way, and `place` counts them: 0, 1, 2, 3, 0, ...
+    def begin_all_reduce(self, x: Tensor, place: int) -> PendingAllReduce:
+        """Begins to all-reduce `x` [N, hidden], in place, beside the kernels that follow on this stream; nothing may
+        touch it before the end. At most two are pending, and `place` counts them: 0, 1, 2, 3, 0, ...
         """
         if self._peers is not None and self._peers.copies.fits(x):
             return self._peers.copies.begin(x, place)
         self.all_reduce(x)
-        return SumUnderWay(x, None)
+        return PendingAllReduce(x, None)
 
-    def begin_sum_of_product(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> SumUnderWay | None:
-        """The sum over the ranks of `x @ weight.T + bias` [1, outputs], where the product can send its results to them
-        itself; None otherwise. Nothing else is summed up before its end.
+    def begin_gemv_all_reduce(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> PendingAllReduce | None:
+        """The all-reduce of `x @ weight.T + bias` [1, outputs], where the GEMV can send its results to the ranks
+        itself; else None. No other all-reduce may begin before its end.
         """
-        if self._peers is None or self._ways.of(weight.shape[0] * weight.element_size()) is not Way.ONE_SHOT:
+        if (
+            self._peers is None
+            or self._algorithms.of(weight.shape[0] * weight.element_size()) is not Algorithm.ONE_SHOT
+        ):
             return None
         exchange = self._peers.exchange
         if not kernels.send_linear(x, weight, bias, exchange):
             return None
-        return SentSum(x.new_empty(1, weight.shape[0]), None, exchange)
+        return SentAllReduce(x.new_empty(1, weight.shape[0]), None, exchange)
 
     def allreduce_add_norm(
         self,
@@ -112,18 +114,18 @@ class TensorParallelGroup:
         x_weight: Tensor | None = None,
         *eight_bit: Any,
     ) -> None:
-        """`all_reduce(x)`, then `add_rms_norm` of it into `x` and `residual`, as one operator where that is faster and
-        nothing is written in 8 bits. `eight_bit`: the last arguments of `add_rms_norm`.
+        """`all_reduce(x)`, then `add_rms_norm` of it into `x` and `residual`, fused where that is faster and the output
+        is not quantised. `eight_bit`: the quantisation arguments of `add_rms_norm`, the last ones.
         """
-        way = self._ways.of(_num_bytes(x))
+        algorithm = self._algorithms.of(_num_bytes(x))
         apart = self.world_size == 1 or len(eight_bit) > 0
-        if apart or not self._reduced(way, x, residual, weight, eps, scale, x_weight):
+        if apart or not self._reduced(algorithm, x, residual, weight, eps, scale, x_weight):
             self.all_reduce(x)
             kernels.add_rms_norm(x, residual, weight, eps, x, scale, x_weight, *eight_bit)
 
     def _reduced(
         self,
-        way: Way,
+        algorithm: Algorithm,
         x: Tensor,
         residual: Tensor | None = None,
         weight: Tensor | None = None,
@@ -131,10 +133,10 @@ class TensorParallelGroup:
         scale: float = 1.0,
         x_weight: Tensor | None = None,
     ) -> bool:
-        """False where this way is not ours, or does not take these tensors; nothing has happened then."""
-        if self._peers is None or way is Way.LIBRARY or not kernels.reducible(x, residual):
+        """Whether this algorithm is ours and has reduced these tensors; if not, nothing has happened."""
+        if self._peers is None or algorithm is Algorithm.NCCL or not kernels.reducible(x, residual):
             return False
-        two_shots = way is Way.TWO_SHOTS
+        two_shots = algorithm is Algorithm.TWO_SHOTS
         exchange = self._peers.exchange
         if not (kernels.fits_two_shots if two_shots else kernels.fits_one_shot)(x, exchange):
             return False
@@ -142,35 +144,35 @@ class TensorParallelGroup:
         return True
 
     def limit_waits(self, seconds: float) -> None:
-        """How long kernels may wait for another rank from now on."""
+        """Limits how long kernels wait for another rank from now on."""
         if self._peers is not None:
             self._peers.limit_waits(seconds)
 
     def check(self) -> None:
-        """Raises `EngineFailed` where a rank did not come in time, so that results so far mean nothing. Any thread."""
+        """Raises `EngineFailed` if a rank did not come in time: results so far are meaningless. Any thread."""
         if self._peers is not None and self._peers.lost:
             raise EngineFailed(f"rank {self.rank} timed out waiting for another of {self.world_size} shards")
 
     def all_gather(self, tensor: Tensor) -> Tensor:
-        """`tensor` [...] of every rank, [world_size, ...], on all of them. Contiguous tensors of one shape."""
+        """All-gathers `tensor` [...] to [world_size, ...]. Contiguous tensors of one shape."""
         gathered = tensor.new_empty(self.world_size * tensor.shape[0], *tensor.shape[1:])
         with self._collective():
             dist.all_gather_into_tensor(gathered, tensor)
         return gathered.unflatten(0, (self.world_size, -1))
 
     def all_to_all(self, tensor: Tensor) -> Tensor:
-        """`tensor` [world_size, ...], contiguous: entry r goes to rank r. Returns what came, entry r from rank r."""
+        """All-to-all of `tensor` [world_size, ...], contiguous: entry r goes to rank r, and comes from rank r."""
         received = torch.empty_like(tensor)
         with self._collective():
             dist.all_to_all_single(received, tensor)
         return received
 
     def min_int(self, value: int) -> int:
-        """The smallest `value` of all ranks."""
+        """All-reduces `value` (minimum)."""
         return -self.max_ints([-value])[0]
 
     def max_ints(self, values: Sequence[int]) -> list[int]:
-        """The largest of all ranks in each place; every rank gives as many."""
+        """All-reduces `values` (maximum), of which every rank has the same number."""
         if self.world_size == 1:
             return list(values)
         tensor = torch.tensor(values, dtype=torch.int64, device=self._device)
@@ -181,7 +183,7 @@ class TensorParallelGroup:
     def close(self) -> None:
         """Leaves the group, waiting for nobody. Safe to call twice.
 
-        A communicator of NCCL is left to the end of the process: its own end waits for the other ranks, and for every
+        NCCL's communicator is left to the end of the process: destroying it waits for the other ranks, and for every
         CUDA graph that has captured a collective.
         """
         self.limit_waits(CLOSING_LIMIT_S)
@@ -189,9 +191,9 @@ class TensorParallelGroup:
             dist.destroy_process_group()
 
     def open_peer_memory(self, limit_s: float, hidden_size: int) -> None:
-        """Sets up sums through memory of all ranks, where they have any, and measures when they are faster than NCCL.
+        """Sets up all-reduces over peer memory, where the ranks have it, and measures where they beat NCCL.
 
-        Called by all ranks together, once. `limit_s`: as in `limit_waits`; `hidden_size`: as in `measure`.
+        All ranks call it together, once. `limit_s`: as in `limit_waits`; `hidden_size`: as in `measure`.
         """
         if not self.min_int(can_map(self.world_size)):
             logger.info("all-reduce uses NCCL alone: the devices cannot write to each other's memory")
@@ -203,32 +205,34 @@ class TensorParallelGroup:
         self._peers = opened
         if right := self._copies_are_right():
             self.overlapped_bytes = _OVERLAPPED_BYTES
-        self._ways = Ways.fastest(self._timings(hidden_size))
+        self._algorithms = AlgorithmTable.fastest(self._timings(hidden_size))
         self.check()
-        if not self._ways.any_of_ours and not right:
+        if not self._algorithms.any_of_ours and not right:
             self._peers = None
 
     def _copies_are_right(self) -> bool:
-        """Whether sums that run beside other kernels are right on these devices: nothing later would show it."""
-        right = self.min_int(wrong_sums(self.begin_sum, self.rank, self.world_size, PLACES, self._device) == 0) == 1
+        """Self-check of all-reduces that overlap with other kernels: nothing later would show an error."""
+        right = (
+            self.min_int(count_wrong(self.begin_all_reduce, self.rank, self.world_size, PLACES, self._device) == 0) == 1
+        )
         if not right:
-            logger.warning("all-reduce does not overlap with GEMMs: its self-check failed")
+            logger.warning("all-reduce/GEMM overlap is off: its self-check failed")
         return right
 
-    def _timings(self, hidden_size: int) -> dict[int, dict[Way, int]]:
-        """Nanoseconds of each way on the slowest rank, which are written to the log. None of ours is chosen yet."""
+    def _timings(self, hidden_size: int) -> dict[int, dict[Algorithm, int]]:
+        """Nanoseconds of each algorithm on the slowest rank, also logged. No algorithm of ours is chosen yet."""
 
-        def reduce(way: Way, x: Tensor, residual: Tensor, weight: Tensor) -> None:
-            if way is Way.LIBRARY:
+        def reduce(algorithm: Algorithm, x: Tensor, residual: Tensor, weight: Tensor) -> None:
+            if algorithm is Algorithm.NCCL:
                 self.allreduce_add_norm(x, residual, weight, 1e-5)
-            elif not self._reduced(way, x, residual, weight, 1e-5):
-                raise ValueError(f"{way.value} does not take {_num_bytes(x)} bytes")
+            elif not self._reduced(algorithm, x, residual, weight, 1e-5):
+                raise ValueError(f"{algorithm.value} does not take {_num_bytes(x)} bytes")
 
         found = measure(reduce, self._device, hidden_size)
         slowest = iter(self.max_ints([ns for times in found.values() for ns in times.values()]))
-        found = {size: {way: next(slowest) for way in times} for size, times in found.items()}
+        found = {size: {algorithm: next(slowest) for algorithm in times} for size, times in found.items()}
         table = {
-            f"{size >> 10} KiB": ", ".join(f"{way.value} {ns / 1000:.1f}" for way, ns in times.items())
+            f"{size >> 10} KiB": ", ".join(f"{algorithm.value} {ns / 1000:.1f}" for algorithm, ns in times.items())
             for size, times in found.items()
         }
         if self.rank == 0:
@@ -251,8 +255,8 @@ def init_group(
     deterministic: bool = False,
 ) -> TensorParallelGroup:
     """Meets the other ranks within `timeout_s`, which then limits every collective too. `hidden_size`: values of a
-    token of the model, where they are known; the way of summing is chosen by messages of such tokens, but where sums
-    are `deterministic`.
+    token, where the model is known. All-reduce algorithms are chosen by messages of such tokens, unless all-reduces are
+    `deterministic`.
 
     Raises EngineFailed when the ranks do not come.
     """
@@ -278,15 +282,15 @@ def init_group(
             f"within {timeout_s:g} s; {remedy}: {error}"
         ) from error
     if device.type == "cuda":
-        if reason := _library_alone(parallel, deterministic):
+        if reason := _nccl_only_because(parallel, deterministic):
             logger.info("all-reduce uses NCCL alone: %s", reason)
         else:
             group.open_peer_memory(timeout_s, hidden_size or USUAL_HIDDEN_SIZE)
     return group
 
 
-def _library_alone(parallel: ParallelConfig, deterministic: bool) -> str | None:
-    """Why memory of other devices is not even tried; None: it is."""
+def _nccl_only_because(parallel: ParallelConfig, deterministic: bool) -> str | None:
+    """Why peer memory is not even tried; None if it is."""
     if parallel.node is not None:
         return "devices of several nodes cannot write to each other's memory"
     if deterministic:
@@ -301,7 +305,7 @@ def _num_bytes(tensor: Tensor) -> int:
 
 
 def _as_rows(tensor: Tensor) -> Tensor | None:
-    """`tensor` as [rows, n] for the kernels, or None where they would be slow: rows of a few values each."""
+    """`tensor` as [rows, n] for the kernels, or None where rows would be so short that they are slow."""
     if not tensor.is_contiguous():
         return None
     if tensor.numel() <= _LONGEST_ROW:

@@ -1,4 +1,4 @@
-"""Where the ranks of a group find each other: a file on one host, an address of node 0 for several."""
+"""Rendezvous of the ranks of a group: a file on one host, an address of node 0 for several."""
 
 import os
 import socket
@@ -10,16 +10,16 @@ from ..config.parallel import NodeConfig, ParallelConfig
 
 
 def meeting_place(parallel: ParallelConfig) -> tuple[str, str]:
-    """In words, for messages, and what may be wrong with it."""
+    """For error messages: where the ranks meet, and what may be wrong with it."""
     if parallel.node is None:
         return f"by the file {parallel.rendezvous}", "remove it if an earlier run has left it"
     return f"at {parallel.node.master_addr} port {parallel.node.master_port}", "all nodes must reach it"
 
 
 def meeting_store(parallel: ParallelConfig, timeout_s: float) -> dist.Store:  # pyright: ignore[reportPrivateImportUsage]
-    """The store by which ranks learn of each other. Raises what torch does where it cannot be reached, and OSError.
+    """The store by which ranks find each other. Raises torch's errors where it cannot be reached, and OSError.
 
-    A file in the folder of the sockets needs no port, and nobody else can write to it.
+    On one host it is a file in the folder of the sockets, which needs no port and is closed to other users.
     """
     if parallel.node is not None:
         return _tcp_store(parallel.node, parallel.rank, parallel.world_size, timeout_s)
@@ -28,7 +28,7 @@ def meeting_store(parallel: ParallelConfig, timeout_s: float) -> dist.Store:  # 
 
 
 def _tcp_store(node: NodeConfig, rank: int, world_size: int, timeout_s: float) -> dist.Store:  # pyright: ignore[reportPrivateImportUsage]
-    """Rank 0 listens, on the address of its node alone: the store asks for no password."""
+    """Rank 0 listens on the address of its node alone: the store has no authentication."""
     listening = None
     if rank == 0:
         family = socket.AF_INET6 if ":" in node.master_addr else socket.AF_INET
@@ -45,9 +45,9 @@ def _tcp_store(node: NodeConfig, rank: int, world_size: int, timeout_s: float) -
 
 
 def _stay_on_loopback() -> None:
-    """The listeners of gloo and NCCL are for the other ranks and ask for no password; all are on this machine.
+    """Binds gloo and NCCL, which have no authentication, to loopback: all ranks are on this machine.
 
-    What the operator has set counts.
+    Variables that the operator has set take precedence.
     """
     loopback = next((name for _, name in socket.if_nameindex() if name.startswith("lo")), None)
     if loopback is not None:

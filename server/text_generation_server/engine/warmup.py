@@ -10,7 +10,7 @@ import torch
 from text_generation_kernels import compilations
 
 from ..config.server import WatermarkConfig
-from ..distributed.group import NEVER_IN_PARTS, TensorParallelGroup
+from ..distributed.group import NEVER_OVERLAPPED, TensorParallelGroup
 from ..errors import EngineFailed, InvalidRequest, OutOfMemory
 from ..models.base import CausalLM
 from ..telemetry import Progress
@@ -71,7 +71,7 @@ def warm_up(
         memory.release()
         message = shortage(asked, probe.budget, memory)
         raise (OutOfMemory(message) if group.world_size == 1 else EngineFailed(message)) from error
-    in_parts = group.overlapped_bytes != NEVER_IN_PARTS
+    in_parts = group.overlapped_bytes != NEVER_OVERLAPPED
     return WarmupResult(limits, cost, runner.graph_tokens, max_masks, in_parts), runner
 
 
@@ -143,14 +143,14 @@ def choose_parts(runner: StepRunner, group: TensorParallelGroup, asked: WarmupLi
     """
     in_parts_from = group.overlapped_bytes
     if asked.regained and not asked.in_parts:
-        group.overlapped_bytes = NEVER_IN_PARTS
-    if asked.regained or in_parts_from == NEVER_IN_PARTS:
+        group.overlapped_bytes = NEVER_OVERLAPPED
+    if asked.regained or in_parts_from == NEVER_OVERLAPPED:
         return
     limits = runner.checker.limits
     longest = min(limits.max_input_tokens, runner.checker.max_batch_prefill_tokens, limits.max_batch_total_tokens - 1)
     step = [Shape(chunk=min(_STEP_IN_PARTS, longest))]
     (parts,) = measure(runner, group, step, repetitions=3, budget_s=math.inf)
-    group.overlapped_bytes = NEVER_IN_PARTS
+    group.overlapped_bytes = NEVER_OVERLAPPED
     (whole,) = measure(runner, group, step, repetitions=3, budget_s=math.inf)
     if parts.ms < whole.ms * (_HALVES_OF_TWO if group.world_size == 2 else _HALVES_OF_MORE):
         group.overlapped_bytes = in_parts_from

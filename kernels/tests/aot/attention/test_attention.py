@@ -1,4 +1,4 @@
-"""Every production form of the attention kernels compiles for sm_90, without a GPU, and some for other cards."""
+"""Every production variant of the attention kernels compiles for sm_90, without a GPU, and some for other cards."""
 
 from collections.abc import Mapping
 
@@ -59,7 +59,7 @@ GEMMA_2 = NO_OPTIONS | {"WINDOW": 4096, "SOFTCAP": 50.0}
 GPT_OSS: dict[str, int | float | None] = {"WINDOW": 128, "SOFTCAP": 0.0, "slopes_ptr": None}
 BLOOM: dict[str, int | float | None] = {"WINDOW": 0, "SOFTCAP": 0.0, "sinks_ptr": None}
 OPTIONS = {"gemma 2": GEMMA_2, "gpt-oss": GPT_OSS, "bloom": BLOOM}
-PLAN = ("batch", "target_items", "one_wave", "min_chunk", "max_parts")
+PLAN = ("batch", "target_items", "one_wave", "min_chunk", "max_splits")
 
 
 def _prefill(
@@ -74,7 +74,7 @@ def _prefill(
     block_d = padded_head_dim(head_dim)
     sizes = {"shared_kib": SHARED_KIB[target.arch], "head_dim": block_d}
     sizes |= {"element_bytes": 1 if codes else BYTES[dtype], "q_len": q_len}
-    constants = {"GROUP": 4, "BLOCK_B": 16, "MIN_PART": 256, "SPLIT": split, **options}
+    constants = {"GROUP": 4, "BLOCK_B": 16, "MIN_SPLIT": 256, "SPLIT": split, **options}
     constants |= {"FORMAT": codes} if codes else NO_CODES
     constants |= {"HEAD_DIM": head_dim, "BLOCK_D": block_d, "V_DIM": head_dim, "BLOCK_V": block_d}
     return _compile(prefill_attention_kernel, dtype, constants, nearest("prefill_attention", **sizes), target)
@@ -119,14 +119,14 @@ def _decode(
 def test_prefill(dtype: str, head_dim: int, q_len: int, split: bool) -> None:
     compiled = _prefill(dtype, head_dim, q_len, split)
     # Four warps with heads of 256 spill some registers, and are still the fastest for short chunks: 47 us for 64 of
-    # 16 tokens behind 512 on an H200, where tiles that do not spill take 62.
+    # 16 tokens after 512 on an H200, where tiles that do not spill take 62.
     compiled.check(max_spills=32 if head_dim == 256 and q_len == 16 else 0)
     assert compiled.count("HGMMA")
     assert "LDGSTS.E.BYPASS.128" in compiled.sass
 
 
 def test_prefill_in_float32_with_large_heads_fits_in_shared_memory() -> None:
-    # It spills, three tf32 products being kept apart: float32 is for comparison, not for serving.
+    # It spills, because the three tf32 GEMMs are kept apart: float32 is for comparison, not for serving.
     for head_dim in (128, 256):
         _prefill("fp32", head_dim, 16, split=True).check_shared()
 
@@ -138,7 +138,7 @@ def test_prefill_of_long_chunks_on_hopper(codes: int) -> None:
     constants |= {"FORMAT": codes} if codes else NO_CODES
     compiled = _compile(prefill_attention_hopper_kernel, "bf16", constants, {"num_warps": 4})
     compiled.check_shared()
-    # Warp groups share out registers, copy on their own, and the products are those of a warp group.
+    # Warp groups divide the registers, one of them copies, and GEMMs are warp-group MMAs.
     for instruction in ("USETMAXREG", "HGMMA", "SYNCS"):
         assert compiled.count(instruction)
 
@@ -161,10 +161,10 @@ def test_first_tiles_are_asked_for_before_the_wait_for_the_operator_in_front(bat
     assert sass.index("LDGSTS.E.BYPASS.128") < sass.rindex("ACQBULK")
 
 
-def test_few_kv_heads_have_more_tiles_under_way() -> None:
+def test_few_kv_heads_have_more_tiles_in_flight() -> None:
     compiled = _decode("bf16", 128, 64, deterministic=False, kv_heads=4)
     compiled.check()
-    # Two programs share a processor.
+    # Two thread blocks share an SM.
     assert 2 * compiled.shared_bytes <= compiled.shared_limit
     assert compiled.shared_bytes > 2 * _decode("bf16", 128, 64, deterministic=False).shared_bytes
 
@@ -178,7 +178,7 @@ def test_merge(batch: int) -> None:
 @pytest.mark.parametrize(("capability", "dtype", "head_dim"), [(80, "bf16", 128), (89, "bf16", 128), (86, "fp16", 256)])
 def test_cards_with_less_shared_memory(capability: int, dtype: str, head_dim: int) -> None:
     target = GPUTarget("cuda", capability, 32)
-    # Chunks spill a few registers here, where the result of a product has a layout of its own.
+    # Chunks spill a few registers here, where GEMM results have a layout of their own.
     _prefill(dtype, head_dim, 512, split=True, target=target).check_shared()
     _decode(dtype, head_dim, 16, deterministic=False, target=target).check()
 

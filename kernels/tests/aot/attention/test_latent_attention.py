@@ -52,7 +52,7 @@ def _decode(capability: int, heads: int, sizes: dict[str, int]) -> Compiled:
 
 def _prefill(capability: int, heads: int, sizes: dict[str, int], split: bool) -> Compiled:
     key = {"shared_kib": SHARED_KIB[capability], "element_bytes": 2, "rank": sizes["BLOCK_R"]}
-    constants = {**sizes, "HEADS": heads, "MIN_PART": 256, "SPLIT": split}
+    constants = {**sizes, "HEADS": heads, "MIN_SPLIT": 256, "SPLIT": split}
     constants |= {"stride_slot": sizes["RANK"] + sizes["ROPE"]}
     config = dict(nearest("latent_prefill_attention", **key))
     return _compile(latent_prefill_attention_kernel, constants, config, capability)
@@ -73,7 +73,7 @@ def test_decode_with_many_heads_and_with_smaller_vectors() -> None:
 @pytest.mark.parametrize(("capability", "split"), [(80, True), (86, False), (90, True)])
 def test_prefill(capability: int, split: bool) -> None:
     compiled = _prefill(capability, 16, DEEPSEEK, split)
-    # What is summed up takes half of the registers of sm_90: some spill outside of the loop.
+    # Accumulators take half of the registers of sm_90: some spill outside the loop.
     compiled.check(max_spills=96 if capability == 90 else 0)
     assert compiled.count("HMMA") or "HGMMA" in compiled.sass
 

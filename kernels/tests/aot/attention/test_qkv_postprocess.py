@@ -1,4 +1,4 @@
-"""Every production form of the kernel compiles for sm_90, without a GPU."""
+"""Every production variant of the kernel compiles for sm_90, without a GPU."""
 
 import pytest
 import triton
@@ -10,7 +10,7 @@ from text_generation_kernels.attention._qkv_postprocess_kernel import qkv_postpr
 from text_generation_kernels.runtime.settings import nearest
 
 STRIDES = (
-    "stride_qkv_part",
+    "stride_qkv_partial",
     "stride_qkv_token",
     "stride_q_token",
     "stride_cos_sin_position",
@@ -21,7 +21,7 @@ STRIDES = (
     "stride_scales_slot",
     "stride_scales_head",
 )
-NO_CODES = {"PARTS": 0, "FORMAT": 0, "SCALES_GIVEN": False, "scales_ptr": None}
+NO_CODES = {"PARTIALS": 0, "FORMAT": 0, "SCALES_GIVEN": False, "scales_ptr": None}
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp32"])
@@ -64,15 +64,17 @@ def test_norms_of_each_head_in_float32(head_dim: int, norm_after_rope: bool) -> 
 
 
 @pytest.mark.parametrize("codes", [0, E4M3])
-@pytest.mark.parametrize("parts", [2, 6])
-def test_parts_of_a_product(parts: int, codes: int) -> None:
+@pytest.mark.parametrize("partials", [2, 6])
+def test_split_k_partials(partials: int, codes: int) -> None:
     types = dict.fromkeys(("k_cache_ptr", "v_cache_ptr"), "*u8" if codes else "*bf16") | dict.fromkeys(STRIDES, "i32")
     types |= {"qkv_ptr": "*fp32", "q_ptr": "*bf16", "bias_ptr": "*bf16"} | ({"scales_ptr": "*bf16"} if codes else {})
     types |= {"cos_sin_ptr": "*fp32", "positions_ptr": "*i64", "slots_ptr": "*i64", "eps": "fp32"}
     config = nearest("qkv_postprocess", half=64)
     constants = {"HEADS": 32, "KV_HEADS": 4, "HEAD_DIM": 128, "BLOCK_HALF": 64, "BLOCK_HEADS": config["BLOCK_HEADS"]}
     constants |= {"q_norm_ptr": None, "k_norm_ptr": None, "NORM_OF_EACH_HEAD": False, "NORM_AFTER_ROPE": False}
-    constants |= {"PARTS": parts, "FORMAT": codes, "SCALES_GIVEN": False} | ({} if codes else {"scales_ptr": None})
+    constants |= {"PARTIALS": partials, "FORMAT": codes, "SCALES_GIVEN": False} | (
+        {} if codes else {"scales_ptr": None}
+    )
     compiled = compile_offline(qkv_postprocess_kernel, types, constants, config["num_warps"])
     compiled.check()
     assert "LDG.E.128" in compiled.sass
@@ -89,7 +91,7 @@ def test_codes(codes: int, scales_given: bool, capability: int) -> None:
     constants = {"HEADS": 32, "KV_HEADS": 8, "HEAD_DIM": 128, "BLOCK_HALF": 64, "BLOCK_HEADS": config["BLOCK_HEADS"]}
     constants |= dict.fromkeys(("bias_ptr", "q_norm_ptr", "k_norm_ptr"))
     constants |= {"NORM_OF_EACH_HEAD": False, "NORM_AFTER_ROPE": False, "FORMAT": codes, "SCALES_GIVEN": scales_given}
-    constants["PARTS"] = 0
+    constants["PARTIALS"] = 0
     target = GPUTarget("cuda", capability, 32)
     compiled = compile_offline(qkv_postprocess_kernel, types, constants, config["num_warps"], target=target)
     compiled.check()

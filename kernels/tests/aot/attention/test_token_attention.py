@@ -1,4 +1,4 @@
-"""Every production form of the attention of one token compiles, without a GPU, and asks for its context early."""
+"""Every production variant of the attention of one token compiles, without a GPU, and prefetches its context."""
 
 import pytest
 from kernel_support.aot import SHARED_KIB, SM_90, Compiled, compile_offline
@@ -67,7 +67,7 @@ def test_asks_for_the_context_before_the_wait_and_does_not_spill(name: str) -> N
     before, _ = compiled.sass.rsplit("ACQBULK", 1)
     # Keys and values, 16 bytes at a time.
     assert before.count("LDG.E.128") >= 8
-    # Nothing waits for a key before values are asked for, but angles of heads of 256 for each other.
+    # Nothing waits for a key before values are prefetched, but angles of heads of 256 wait for each other.
     assert name == "Gemma" or "BAR.SYNC" not in before
     assert compiled.count("HMMA")
 

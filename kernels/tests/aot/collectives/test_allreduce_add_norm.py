@@ -1,4 +1,4 @@
-"""Every production form of the kernels compiles for sm_80 and sm_90, without a GPU."""
+"""Every production variant of the kernels compiles for sm_80 and sm_90, without a GPU."""
 
 import pytest
 import triton
@@ -65,8 +65,8 @@ def test_one_shot_in_rows(world_size: int, hidden: int, dtype: str, target: GPUT
     [(2, 8192, "bf16", SM_90), (8, 8192, "bf16", SM_90), (4, 4096, "fp32", SM_80)],
 )
 def test_two_shots(world_size: int, hidden: int, dtype: str, target: GPUTarget) -> None:
-    constants = _constants(world_size, hidden, dtype) | {"PART": triton.next_power_of_2(hidden // world_size)}
-    types = _types(dtype) | {"part": "i32"}
+    constants = _constants(world_size, hidden, dtype) | {"OWNED": triton.next_power_of_2(hidden // world_size)}
+    types = _types(dtype) | {"owned": "i32"}
     compiled = compile_offline(two_shot_kernel, types, constants, 16, target=target)
     compiled.check(max_spills=8)
     assert "STG.E.128" in compiled.sass
@@ -75,7 +75,7 @@ def test_two_shots(world_size: int, hidden: int, dtype: str, target: GPUTarget) 
 @pytest.mark.parametrize(
     ("world_size", "hidden", "target"), [(2, 8192, SM_90), (2, 4096, SM_90), (8, 4096, SM_90), (2, 8192, SM_80)]
 )
-def test_sum_of_what_products_send(world_size: int, hidden: int, target: GPUTarget) -> None:
+def test_all_reduce_of_what_gemvs_send(world_size: int, hidden: int, target: GPUTarget) -> None:
     constants = _constants(world_size, hidden, "bf16") | {"RANK": 1}
     types = {name: kind for name, kind in _types("bf16").items() if name != "x_ptr"}
     compiled = compile_offline(receive_kernel, types, constants, 16, target=target)

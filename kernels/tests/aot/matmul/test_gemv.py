@@ -1,4 +1,4 @@
-"""Every production form of the products of single tokens compiles, without a GPU."""
+"""Every production variant of the 16-bit GEMVs compiles, without a GPU."""
 
 import re
 
@@ -9,14 +9,14 @@ from triton.backends.compiler import GPUTarget
 
 from text_generation_kernels.collectives.exchange import Exchange
 from text_generation_kernels.matmul.bf16_gemv import bf16_gemv_kernel
-from text_generation_kernels.matmul.gemv_blocks import choosing_blocks, gemv_blocks, sum_blocks
-from text_generation_kernels.moe.experts_gemv import Choice, expert_gemv_kernel, expert_gemv_sum_kernel
+from text_generation_kernels.matmul.gemv_blocks import gemv_blocks, routing_blocks, sum_blocks
+from text_generation_kernels.moe.experts_gemv import Routing, expert_gemv_kernel, expert_gemv_sum_kernel
 from text_generation_kernels.moe.moe_route import RouteOptions
 
 DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
 
 
-def _product(
+def _gemv(
     inputs: int,
     dtype: str,
     target: GPUTarget = SM_90,
@@ -48,7 +48,7 @@ def _experts(
     inputs: int, dtype: str, held: int | None = None, options: RouteOptions | None = None, target: GPUTarget = SM_90
 ) -> Compiled:
     weight = torch.empty((128, 1536, inputs), dtype=DTYPES[dtype], device="meta")
-    config = gemv_blocks(weight) if options is None else choosing_blocks(weight)
+    config = gemv_blocks(weight) if options is None else routing_blocks(weight)
     warps, stages = config.pop("num_warps"), config.pop("num_stages")
     types: dict[str, str] = dict.fromkeys(("x_ptr", "weight_ptr", "bias_ptr", "out_ptr"), f"*{dtype}")
     types |= dict.fromkeys(("inputs", "outputs", "stride_x_row", "first"), "i32") | {"scale": "fp32", "ids_ptr": "*i32"}
@@ -60,7 +60,7 @@ def _experts(
         constants |= dict.fromkeys(names, 0)
     else:
         types |= {"logits_ptr": f"*{dtype}", "shares_ptr": "*fp32"}
-        constants |= Choice(torch.empty(1, 128), options, torch.empty(1, 8)).constants
+        constants |= Routing(torch.empty(1, 128), options, torch.empty(1, 8)).constants
     return compile_offline(expert_gemv_kernel, types, constants, warps, stages, target)
 
 
@@ -76,12 +76,12 @@ def _sum(inputs: int, slots: int, dtype: str, held: int | None, target: GPUTarge
 
 @pytest.mark.parametrize("inputs", [2048, 2880, 4096, 14336])
 @pytest.mark.parametrize("held", [None, 16])
-def test_products_of_experts_do_not_spill(inputs: int, held: int | None) -> None:
+def test_gemvs_of_experts_do_not_spill(inputs: int, held: int | None) -> None:
     _experts(inputs, "bf16", held).check()
 
 
 @pytest.mark.parametrize(("inputs", "held"), [(2048, None), (2048, 128), (2880, None), (4096, None), (6144, None)])
-def test_products_that_choose_do_not_spill(inputs: int, held: int | None) -> None:
+def test_gemvs_with_fused_routing_do_not_spill(inputs: int, held: int | None) -> None:
     compiled = _experts(inputs, "bf16", held, RouteOptions(8))
     compiled.check()
     assert compiled.count("REDUX")
@@ -89,34 +89,34 @@ def test_products_that_choose_do_not_spill(inputs: int, held: int | None) -> Non
 
 @pytest.mark.parametrize("inputs", [2048, 2880, 4096, 14336])
 @pytest.mark.parametrize(("large", "sent"), [(False, False), (False, True), (True, False), (True, True)])
-def test_dense_products_ask_before_the_wait_and_do_not_spill(inputs: int, large: bool, sent: bool) -> None:
-    compiled = _product(inputs, "bf16", large=large, sent=sent)
+def test_dense_gemvs_prefetch_before_the_wait_and_do_not_spill(inputs: int, large: bool, sent: bool) -> None:
+    compiled = _gemv(inputs, "bf16", large=large, sent=sent)
     compiled.check()
     before, _ = compiled.sass.split("ACQBULK")
     assert len(re.findall(r"LDG\.E\.EF\.128", before)) == (16 if large else 8)
 
 
 @pytest.mark.parametrize(("inputs", "large"), [(896, False), (2048, False), (4096, False), (4096, True)])
-def test_products_that_normalise_and_add_do_not_spill(inputs: int, large: bool) -> None:
-    _product(inputs, "bf16", large=large, norm=True, adds=True).check()
+def test_gemvs_that_normalise_and_add_do_not_spill(inputs: int, large: bool) -> None:
+    _gemv(inputs, "bf16", large=large, norm=True, adds=True).check()
 
 
 @pytest.mark.parametrize(("inputs", "slots", "held"), [(768, 8, None), (768, 8, 64), (2880, 4, None), (14336, 2, None)])
-def test_sums_of_experts_ask_before_the_wait_and_do_not_spill(inputs: int, slots: int, held: int | None) -> None:
+def test_down_gemvs_prefetch_before_the_wait_and_do_not_spill(inputs: int, slots: int, held: int | None) -> None:
     compiled = _sum(inputs, slots, "bf16", held)
     compiled.check(max_spills=1 if inputs == 2880 else 0)
     before, _ = compiled.sass.split("ACQBULK")
     assert len(re.findall(r"LDG\.E\.EF\.128", before)) == (6 if inputs == 768 else 8)
 
 
-def test_the_matrix_of_queries_keys_and_values_is_about_one_wave_of_programs() -> None:
+def test_the_qkv_matrix_is_about_one_wave_of_thread_blocks() -> None:
     weight = torch.empty((5120, 2048), dtype=torch.bfloat16, device="meta")
     qkv, gated = gemv_blocks(weight, normalises=True), gemv_blocks(weight, normalises=True, activates=True)
     router = gemv_blocks(weight[:128], normalises=True)
     assert qkv["BLOCK_N"] == 8
     output = torch.empty((2048, 4096), dtype=torch.bfloat16, device="meta")
     assert gemv_blocks(output, adds=True)["num_warps"] == 2 * gemv_blocks(output)["num_warps"]
-    # What is small, or stands before no attention, has more programs of fewer rows.
+    # Matrices that are small, or that attention does not follow, have more thread blocks of fewer rows.
     assert gated["BLOCK_N"] == router["BLOCK_N"] == 2
 
 
@@ -128,7 +128,7 @@ def test_float32() -> None:
 @pytest.mark.parametrize("capability", [80, 86, 89])
 def test_other_cards(capability: int) -> None:
     target = GPUTarget("cuda", capability, 32)
-    _product(2048, "bf16", target=target).check()
-    # Two registers are spilled on sm_80 so that eight programs share a processor.
-    _product(2048, "bf16", target=target, large=True).check(max_spills=2)
+    _gemv(2048, "bf16", target=target).check()
+    # Two registers are spilled on sm_80 so that eight thread blocks share an SM.
+    _gemv(2048, "bf16", target=target, large=True).check(max_spills=2)
     _sum(768, 8, "bf16", None, target).check()

@@ -1,4 +1,4 @@
-"""Production forms of the products of single tokens with 8-bit rows and with codes in groups compile, without a GPU."""
+"""Production variants of the W8A8 and W4A16 GEMVs compile, without a GPU."""
 
 import re
 
@@ -7,8 +7,8 @@ import torch
 from kernel_support.aot import SM_90, Compiled, compile_offline
 from triton.backends.compiler import GPUTarget
 
-from text_generation_kernels.matmul.w4a16_gemv import groups_blocks, w4a16_gemv_kernel
-from text_generation_kernels.matmul.w8a8_gemv import MOST_QUANTISED, rows_blocks, w8a8_gemv_kernel
+from text_generation_kernels.matmul.w4a16_gemv import w4a16_blocks, w4a16_gemv_kernel
+from text_generation_kernels.matmul.w8a8_gemv import MOST_QUANTISED, w8a8_blocks, w8a8_gemv_kernel
 
 FP8, INT8 = torch.float8_e4m3fn, torch.int8
 
@@ -16,7 +16,7 @@ FP8, INT8 = torch.float8_e4m3fn, torch.int8
 def _rows(
     inputs: int, dtype: torch.dtype, quantises: bool = False, gated: bool = False, target: GPUTarget = SM_90
 ) -> Compiled:
-    config = rows_blocks(inputs, quantises)
+    config = w8a8_blocks(inputs, quantises)
     steps, mask = -(-inputs // config["BLOCK_K"]), inputs % config["BLOCK_K"] != 0
     words = 4 if dtype == INT8 else 1
     codes = "*i32" if dtype == INT8 else "*fp8e4nv"
@@ -34,7 +34,7 @@ def _groups(
     inputs: int, with_zeros: bool, fp16: bool = False, gated: bool = False, target: GPUTarget = SM_90
 ) -> Compiled:
     words = inputs // 8
-    config = groups_blocks(words)
+    config = w4a16_blocks(words)
     types = {"x_ptr": "*i32", "packed_ptr": "*i32", "scales_ptr": "*bf16", "out_ptr": "*fp16" if fp16 else "*bf16"}
     types |= {"zeros_ptr": "*bf16"} if with_zeros else {}
     types |= dict.fromkeys(("words", "outputs", "stride_packed_output"), "i32")
@@ -45,8 +45,8 @@ def _groups(
     return compile_offline(w4a16_gemv_kernel, types, constants, config["num_warps"], target=target)
 
 
-def _asked_before_the_wait(compiled: Compiled) -> int:
-    """Bytes of the matrix that a thread asks for, 16 at a time."""
+def _prefetched_before_the_wait(compiled: Compiled) -> int:
+    """Bytes of the weight that a thread prefetches, 16 at a time."""
     before, _ = compiled.sass.split("ACQBULK")
     return 16 * len(re.findall(r"LDG\.E\.EF\.128", before))
 
@@ -54,17 +54,17 @@ def _asked_before_the_wait(compiled: Compiled) -> int:
 @pytest.mark.parametrize("gated", [False, True])
 @pytest.mark.parametrize("inputs", [4096, 8192, 7168, 14336, 28672])
 @pytest.mark.parametrize("dtype", [FP8, INT8])
-def test_rows_are_asked_for_before_the_wait_and_nothing_spills(dtype: torch.dtype, inputs: int, gated: bool) -> None:
+def test_rows_are_prefetched_before_the_wait_and_nothing_spills(dtype: torch.dtype, inputs: int, gated: bool) -> None:
     compiled = _rows(inputs, dtype, gated=gated)
     compiled.check()
-    assert _asked_before_the_wait(compiled) == 128
+    assert _prefetched_before_the_wait(compiled) == 128
 
 
 @pytest.mark.parametrize("inputs", [4096, MOST_QUANTISED])
 def test_rows_whose_inputs_are_quantised_there(inputs: int) -> None:
     compiled = _rows(inputs, FP8, quantises=True)
     compiled.check()
-    assert _asked_before_the_wait(compiled) == 256
+    assert _prefetched_before_the_wait(compiled) == 256
 
 
 def test_float8_takes_two_conversions_and_no_others() -> None:
@@ -80,14 +80,14 @@ def test_int8_is_multiplied_four_at_a_time() -> None:
 
 @pytest.mark.parametrize("inputs", [4096, 8192, 7168, 14336, 28672])
 @pytest.mark.parametrize("with_zeros", [False, True])
-def test_codes_are_asked_for_before_the_wait_and_nothing_spills(inputs: int, with_zeros: bool) -> None:
+def test_codes_are_prefetched_before_the_wait_and_nothing_spills(inputs: int, with_zeros: bool) -> None:
     compiled = _groups(inputs, with_zeros)
     compiled.check()
-    assert _asked_before_the_wait(compiled) == (256 if inputs <= 8192 else 128)
+    assert _prefetched_before_the_wait(compiled) == (256 if inputs <= 8192 else 128)
 
 
 @pytest.mark.parametrize("fp16", [False, True])
-def test_codes_with_a_gate_take_half_an_instruction_of_products_each(fp16: bool) -> None:
+def test_codes_with_a_gate_take_half_a_multiply_instruction_each(fp16: bool) -> None:
     compiled = _groups(4096, with_zeros=False, fp16=fp16, gated=True)
     compiled.check()
     assert compiled.count("IDP") == 512 // 2

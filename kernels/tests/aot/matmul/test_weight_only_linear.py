@@ -1,4 +1,4 @@
-"""Production forms of the kernels of grouped weights compile, without a GPU."""
+"""Production variants of the weight-only GEMMs compile, without a GPU."""
 
 import json
 from collections.abc import Mapping
@@ -29,8 +29,8 @@ _FEW = sorted(
     }
 )
 _NAMES = ("BLOCK_M", "BLOCK_N", "SWAP", "FOLD", "AHEAD", "num_warps", "num_stages")
-Form = tuple[int, ...]
-"""Bits, what `_NAMES` are, the outputs of a program, and how many blocks on codes are asked for."""
+Variant = tuple[int, ...]
+"""Bits, what `_NAMES` are, the outputs of a thread block, and how many blocks ahead codes are prefetched."""
 KINDS = {
     "symmetric": {"packed_ptr": "*i32"},
     "zeros": {"packed_ptr": "*i32", "zeros_ptr": "*bf16"},
@@ -40,22 +40,22 @@ KINDS = {
 }
 
 
-def _form(bits: int, config: Mapping[str, int]) -> Form:
+def _variant(bits: int, config: Mapping[str, int]) -> Variant:
     return (bits, *(config[name] for name in _NAMES), config.get("ROWS", config["BLOCK_N"]), config.get("LATER", 0))
 
 
-def _forms(shared_kib: int, bits: int) -> list[Form]:
+def _variants(shared_kib: int, bits: int) -> list[Variant]:
     return sorted(
         {
-            _form(bits, config)
+            _variant(bits, config)
             for key, config in ((entry["key"], entry["config"]) for entry in _ENTRIES)
             if (key["shared_kib"], key["bits"]) == (shared_kib, bits) and config["splits"]
         }
     )
 
 
-def _compile(form: Form, kind: str, dtype: str = "bf16", groups: int = 2, target: GPUTarget = SM_90) -> Compiled:
-    _, block_m, block_n, swap, fold, ahead, num_warps, num_stages, rows, later = form
+def _compile(variant: Variant, kind: str, dtype: str = "bf16", groups: int = 2, target: GPUTarget = SM_90) -> Compiled:
+    _, block_m, block_n, swap, fold, ahead, num_warps, num_stages, rows, later = variant
     names = ("inputs", "outputs", "stride_x_token", "stride_packed_output", "stride_out_token", "tokens", "splits")
     types = dict.fromkeys(("x_ptr", "out_ptr", "bias_ptr"), f"*{dtype}") | dict.fromkeys(names, "i32")
     types |= {"scales_ptr": "*bf16", "partial_ptr": "*fp32", "arrived_ptr": "*i32", **KINDS[kind]}
@@ -73,13 +73,13 @@ def _compile(form: Form, kind: str, dtype: str = "bf16", groups: int = 2, target
     return compile_offline(weight_only_gemm_kernel, types, constants, num_warps, num_stages, target)
 
 
-@pytest.mark.parametrize("form", _forms(227, 4), ids=str)
-def test_few_instructions_a_weight_no_spills_and_wide_copies(form: Form) -> None:
-    compiled = _compile(form, "symmetric")
+@pytest.mark.parametrize("variant", _variants(227, 4), ids=str)
+def test_few_instructions_a_weight_no_spills_and_wide_copies(variant: Variant) -> None:
+    compiled = _compile(variant, "symmetric")
     compiled.check()
     assert compiled.count("HMMA") + compiled.count("HGMMA")
     assert "LDGSTS.E.BYPASS.128" in compiled.sass
-    assert bool(compiled.count("CCTL.E.PF2")) == bool(form[-1])
+    assert bool(compiled.count("CCTL.E.PF2")) == bool(variant[-1])
     # No weight is converted on its own: the few are of divisions of sizes.
     assert compiled.count("I2F") + compiled.count("I2FP") <= 4
 
@@ -89,38 +89,38 @@ def test_few_instructions_a_weight_no_spills_and_wide_copies(form: Form) -> None
     [("zeros", "bf16", 2), ("zeros", "fp16", 1), ("table", "bf16", 4), ("symmetric", "fp16", 8)],
 )
 def test_kinds_of_four_bits(kind: str, dtype: str, groups: int) -> None:
-    form = max(_forms(227, 4)) if dtype == "fp16" else min(_forms(227, 4))
-    _compile(form, kind, dtype, groups).check_shared()
+    variant = max(_variants(227, 4)) if dtype == "fp16" else min(_variants(227, 4))
+    _compile(variant, kind, dtype, groups).check_shared()
 
 
 @pytest.mark.parametrize(("outputs", "inputs"), [(28672, 4096), (4096, 14336)])
-def test_looked_up_codes_of_few_tokens_leave_room_for_another_program(outputs: int, inputs: int) -> None:
+def test_looked_up_codes_of_few_tokens_leave_room_for_another_thread_block(outputs: int, inputs: int) -> None:
     sizes = {"bits": 4, "outputs": outputs, "inputs": inputs, "tokens": 16}
     config = nearest("weight_only_linear", shared_kib=227, **sizes, table=2)
-    assert _compile(_form(4, config), "table", groups=4).shared_bytes <= 227 * 1024 // 2
+    assert _compile(_variant(4, config), "table", groups=4).shared_bytes <= 227 * 1024 // 2
 
 
 @pytest.mark.parametrize("kind", ["eight", "float8"])
 def test_kinds_of_eight_bits(kind: str) -> None:
-    compiled = _compile(max(_forms(227, 8)) if kind == "eight" else min(_forms(227, 8)), kind, groups=1)
-    # The fastest form for 64 tokens spills a little.
+    compiled = _compile(max(_variants(227, 8)) if kind == "eight" else min(_variants(227, 8)), kind, groups=1)
+    # The fastest variant for 64 tokens spills a little.
     compiled.check(max_spills=8)
     assert compiled.count("I2F") + compiled.count("F2F") <= 4
 
 
-# A card of 163 KiB takes the forms of the nearest class, 227; one of 99 has its own.
+# A card of 163 KiB takes the variants of the nearest class, 227; one of 99 has its own.
 @pytest.mark.parametrize(
-    ("capability", "form", "kind"),
+    ("capability", "variant", "kind"),
     [
-        (80, max(_forms(227, 4)), "zeros"),
-        (80, max(_forms(227, 8)), "float8"),
-        (86, min(_forms(99, 4)), "table"),
-        (86, max(_forms(99, 4)), "zeros"),
-        (89, max(_forms(99, 8)), "float8"),
+        (80, max(_variants(227, 4)), "zeros"),
+        (80, max(_variants(227, 8)), "float8"),
+        (86, min(_variants(99, 4)), "table"),
+        (86, max(_variants(99, 4)), "zeros"),
+        (89, max(_variants(99, 8)), "float8"),
     ],
 )
-def test_cards_with_less_shared_memory(capability: int, form: Form, kind: str) -> None:
-    _compile(form, kind, target=GPUTarget("cuda", capability, 32)).check_shared()
+def test_cards_with_less_shared_memory(capability: int, variant: Variant, kind: str) -> None:
+    _compile(variant, kind, target=GPUTarget("cuda", capability, 32)).check_shared()
 
 
 @pytest.mark.parametrize(("kind", "capability"), [*((kind, 90) for kind in KINDS), ("float8", 80)])
@@ -145,9 +145,9 @@ def test_few_tokens(block_m: int, num_stages: int, kind: str, dtype: str) -> Non
     assert 2 * (compiled.shared_bytes + 1024) <= compiled.shared_limit + 1024
     assert f"HGMMA.64x{block_m}x16" in compiled.sass
     assert "LDGSTS.E.BYPASS.128" in compiled.sass
-    # Copies into tiles of their own would have a barrier in front of each.
+    # Copies into tiles of their own would have a barrier before each.
     assert compiled.count("BAR.SYNC") < 16
-    # Weights are made while products run.
+    # Weights are dequantised while matrix instructions run.
     assert "WARPGROUP.DEPBAR.LE gsb0, 0x1" in compiled.sass
 
 
@@ -165,5 +165,5 @@ def test_many_tokens(block_m: int, kind: str, dtype: str, groups: int) -> None:
     # Eight groups with zeros in a block need more registers than there are.
     compiled.check(max_spills=40 if groups == 8 else 0)
     assert f"HGMMA.64x{block_m}x16" in compiled.sass
-    # Products of one half of a tile run while the other's weights are made.
+    # Matrix instructions of one half of a tile run while the other's weights are dequantised.
     assert "WARPGROUP.DEPBAR.LE gsb0, 0x1" in compiled.sass

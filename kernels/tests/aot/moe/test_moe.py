@@ -1,4 +1,4 @@
-"""Every production form of the kernels of mixtures of experts compiles, without a GPU."""
+"""Every production variant of the kernels of mixtures of experts compiles, without a GPU."""
 
 import json
 from importlib import resources
@@ -22,11 +22,11 @@ def _entries(operator: str) -> Any:
 
 
 _ENTRIES, _CODES_ENTRIES = _entries("grouped_gemm"), _entries("weight_only_grouped_gemm")
-Form = tuple[int, ...]
+Variant = tuple[int, ...]
 """Rows of a tile (1: not sorted, of codes alone), BLOCK_N, BLOCK_K, num_warps, num_stages."""
 
 
-def _forms(shared_kib: int) -> list[Form]:
+def _variants(shared_kib: int) -> list[Variant]:
     names = ("BLOCK_N", "BLOCK_K", "num_warps", "num_stages")
     return sorted(
         {
@@ -37,10 +37,10 @@ def _forms(shared_kib: int) -> list[Form]:
     )
 
 
-def _product(
-    form: Form, dtype: str, up: bool, masked: bool, target: GPUTarget = SM_90, activation: str = "silu"
+def _gemm(
+    variant: Variant, dtype: str, up: bool, masked: bool, target: GPUTarget = SM_90, activation: str = "silu"
 ) -> Compiled:
-    height, block_n, block_k, num_warps, num_stages = form
+    height, block_n, block_k, num_warps, num_stages = variant
     types = dict.fromkeys(("x_ptr", "weight_ptr", "out_ptr"), f"*{dtype}")
     types |= dict.fromkeys(("order_ptr", "tiles_ptr", "num_tiles_ptr"), "*i32")
     sizes = ("inputs", "outputs", "stride_x_row", "stride_weight_expert", "stride_weight_output")
@@ -55,45 +55,47 @@ def _product(
 
 
 @pytest.mark.parametrize(
-    ("form", "up"), [*((form, True) for form in _forms(227)), *((form, False) for form in _forms(227)[-2:])], ids=str
+    ("variant", "up"),
+    [*((variant, True) for variant in _variants(227)), *((variant, False) for variant in _variants(227)[-2:])],
+    ids=str,
 )
-def test_products_do_not_spill_and_copy_wide(form: Form, up: bool) -> None:
-    compiled = _product(form, "bf16", up, masked=up)
+def test_grouped_gemms_do_not_spill_and_copy_wide(variant: Variant, up: bool) -> None:
+    compiled = _gemm(variant, "bf16", up, masked=up)
     compiled.check()
-    assert compiled.count("HGMMA" if form[0] >= 64 else "HMMA")
+    assert compiled.count("HGMMA" if variant[0] >= 64 else "HMMA")
     assert "LDGSTS.E.BYPASS.128" in compiled.sass
 
 
-@pytest.mark.parametrize("form", [_forms(227)[0], _forms(227)[-1]], ids=str)
-def test_products_without_a_gate(form: Form) -> None:
-    _product(form, "bf16", up=True, masked=True, activation="relu2_alone").check()
+@pytest.mark.parametrize("variant", [_variants(227)[0], _variants(227)[-1]], ids=str)
+def test_grouped_gemms_without_a_gate(variant: Variant) -> None:
+    _gemm(variant, "bf16", up=True, masked=True, activation="relu2_alone").check()
 
 
-# A card of 163 KiB takes the forms of the nearest class, 227; one of 99 has its own.
+# A card of 163 KiB takes the variants of the nearest class, 227; one of 99 has its own.
 @pytest.mark.parametrize(
-    ("capability", "form"),
-    [(80, max(_forms(227))), (86, max(_forms(99))), (89, _forms(99)[-2])],
+    ("capability", "variant"),
+    [(80, max(_variants(227))), (86, max(_variants(99))), (89, _variants(99)[-2])],
     ids=str,
 )
-def test_cards_with_less_shared_memory(capability: int, form: Form) -> None:
+def test_cards_with_less_shared_memory(capability: int, variant: Variant) -> None:
     target = GPUTarget("cuda", capability, 32)
     assert SHARED_KIB[capability] in (163, 99)
-    _product(form, "bf16", up=True, masked=True, target=target).check_shared()
+    _gemm(variant, "bf16", up=True, masked=True, target=target).check_shared()
 
 
 KINDS = {"nf4": ("i32", 4), "mxfp4": ("i32", 8), "fp8 blocks": ("u8", 2), "fp8 rows": ("u8", 1)}
 """Type of the codes, and groups in 256 inputs."""
 
 
-def _codes_forms(*wanted: int) -> list[Form]:
+def _codes_variants(*wanted: int) -> list[Variant]:
     """Of entries with this `shared_kib`, `bits` and `groups`."""
     names, sizes = ("BLOCK_N", "FOLD", "num_warps", "num_stages"), ("shared_kib", "bits", "groups")
     own = [entry for entry in _CODES_ENTRIES if tuple(entry["key"][size] for size in sizes) == wanted]
     return sorted({(entry["key"]["block_m"], *(entry["config"][name] for name in names)) for entry in own})
 
 
-def _codes_product(form: Form, kind: str, up: bool, target: GPUTarget = SM_90) -> Compiled:
-    height, block_n, fold, num_warps, num_stages = form
+def _codes_gemm(variant: Variant, kind: str, up: bool, target: GPUTarget = SM_90) -> Compiled:
+    height, block_n, fold, num_warps, num_stages = variant
     stored, groups = KINDS[kind]
     types = {"x_ptr": "*bf16", "packed_ptr": f"*{stored}", "scales_ptr": "*bf16", "ids_ptr": "*i32", "out_ptr": "*bf16"}
     types |= dict.fromkeys(("inputs", "outputs", "all_outputs", "stride_x_row", "stride_packed_output"), "i32")
@@ -115,37 +117,37 @@ def _codes_product(form: Form, kind: str, up: bool, target: GPUTarget = SM_90) -
     return compile_offline(weight_only_grouped_gemm_kernel, types, constants, num_warps, num_stages, target)
 
 
-def _both(shared_kib: int) -> list[tuple[Form, str]]:
-    """Every form with the codes of its bits and groups that need most registers."""
+def _both(shared_kib: int) -> list[tuple[Variant, str]]:
+    """Every variant with the codes of its bits and groups that need most registers."""
     kinds = {(4, 2): "nf4", (4, 8): "mxfp4", (8, 1): "fp8 blocks", (8, 2): "fp8 blocks"}
-    return sorted({(form, kind) for sizes, kind in kinds.items() for form in _codes_forms(shared_kib, *sizes)})
+    return sorted({(variant, kind) for sizes, kind in kinds.items() for variant in _codes_variants(shared_kib, *sizes)})
 
 
-@pytest.mark.parametrize(("form", "kind"), _both(227), ids=str)
-def test_products_of_codes_hardly_spill_and_copy_wide(form: Form, kind: str) -> None:
-    compiled = _codes_product(form, kind, up=True)
-    # Tiles of 32 rows with 8-bit codes spill more, and beat those of 16 on an H200: 199 us instead of 230 for the first
-    # product of 512 tokens by the experts of Qwen3-30B-A3B.
-    compiled.check(max_spills=72 if (form[0], kind) == (32, "fp8 blocks") else 16)
+@pytest.mark.parametrize(("variant", "kind"), _both(227), ids=str)
+def test_weight_only_grouped_gemms_hardly_spill_and_copy_wide(variant: Variant, kind: str) -> None:
+    compiled = _codes_gemm(variant, kind, up=True)
+    # Tiles of 32 rows with 8-bit codes spill more and are faster all the same:
+    # docs/lab/2026-11-mixture-of-experts.md.
+    compiled.check(max_spills=72 if (variant[0], kind) == (32, "fp8 blocks") else 16)
     assert "LDGSTS.E" in compiled.sass
 
 
 @pytest.mark.parametrize(
-    ("capability", "form", "kind"),
+    ("capability", "variant", "kind"),
     [
-        (90, _codes_forms(227, 4, 8)[-1], "mxfp4"),
-        (80, _codes_forms(227, 4, 8)[-1], "mxfp4"),
-        (86, _codes_forms(99, 8, 1)[-1], "fp8 rows"),
-        (89, _codes_forms(99, 4, 2)[-1], "nf4"),
+        (90, _codes_variants(227, 4, 8)[-1], "mxfp4"),
+        (80, _codes_variants(227, 4, 8)[-1], "mxfp4"),
+        (86, _codes_variants(99, 8, 1)[-1], "fp8 rows"),
+        (89, _codes_variants(99, 4, 2)[-1], "nf4"),
     ],
     ids=str,
 )
-def test_products_of_codes_on_cards_with_less_shared_memory(capability: int, form: Form, kind: str) -> None:
-    _codes_product(form, kind, up=False, target=GPUTarget("cuda", capability, 32)).check_shared()
+def test_weight_only_grouped_gemms_with_less_shared_memory(capability: int, variant: Variant, kind: str) -> None:
+    _codes_gemm(variant, kind, up=False, target=GPUTarget("cuda", capability, 32)).check_shared()
 
 
 @pytest.mark.parametrize("entry", _entries("fp8_grouped_gemm"), ids=str)
-def test_products_of_float8_do_not_spill(entry: Any) -> None:
+def test_fp8_grouped_gemms_do_not_spill(entry: Any) -> None:
     key, config = entry["key"], entry["config"]
     types = {"x_ptr": "*fp8e4nv", "weight_ptr": "*fp8e4nv", "x_scale_ptr": "*fp32", "scales_ptr": "*bf16"}
     types |= dict.fromkeys(("ids_ptr", "order_ptr", "tiles_ptr", "num_tiles_ptr"), "*i32") | {"out_ptr": "*bf16"}

@@ -1,4 +1,4 @@
-"""Every production form of the kernel for one token's small experts compiles, without a GPU."""
+"""Every production variant of the kernel for one token's small experts compiles, without a GPU."""
 
 import re
 
@@ -29,10 +29,10 @@ def test_copies_are_wide_and_nothing_spills(shape: tuple[int, ...], norm: int) -
     assert "LDGSTS.E.BYPASS.128" in compiled.sass
     # An instruction for each chosen expert, and no exchange between warps.
     assert compiled.count("REDUX") == slots
-    # The first tiles are asked for before all experts are chosen, where their slots have so many.
+    # The first tiles are prefetched before the top-k is complete, where their slots have so many.
     first, _ = compiled.sass.split("LDGSTS", 1)
     assert (first.count("REDUX") < slots) == bool(blocks["EARLY"])
-    # Tiles of the second product are asked for before the wait for the first one's results.
+    # Tiles of down are prefetched before the wait for the activated values.
     before, _ = re.split(r"LDG\.E\.64\.STRONG\.GPU", compiled.sass)
     assert before.count("LDGSTS") >= compiled.sass.count("LDGSTS") * 2 // 3
 
@@ -49,7 +49,7 @@ def test_early_tiles_are_of_experts_that_are_chosen(tiles: int, slots: int, prog
         assert last < slots * tiles
 
 
-def test_tiles_of_large_slots_are_asked_for_early() -> None:
+def test_tiles_of_large_slots_are_prefetched_early() -> None:
     assert early_tiles(192, 8, 132) == {"LEAD": 0, "EARLY": 2}
     assert early_tiles(128, 8, 132) == {"LEAD": 1, "EARLY": 2}
     assert early_tiles(64, 4, 132)["EARLY"] == 0

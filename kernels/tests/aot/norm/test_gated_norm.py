@@ -1,4 +1,4 @@
-"""Production forms of the kernel compile for every card, without a GPU."""
+"""Production variants of the kernel compile for every card, without a GPU."""
 
 import pytest
 from kernel_support.aot import compile_offline

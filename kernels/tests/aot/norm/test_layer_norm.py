@@ -1,4 +1,4 @@
-"""Production forms of the kernels compile for sm_90, without a GPU."""
+"""Production variants of the kernels compile for sm_90, without a GPU."""
 
 import pytest
 import triton

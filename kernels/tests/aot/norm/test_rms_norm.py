@@ -1,4 +1,4 @@
-"""Every production form of the kernel compiles for sm_90, without a GPU."""
+"""Every production variant of the kernel compiles for sm_90, without a GPU."""
 
 import pytest
 import triton

@@ -1,4 +1,4 @@
-"""Every production form of the kernels compiles for every card, without a GPU."""
+"""Every production variant of the kernels compiles for every card, without a GPU."""
 
 import pytest
 import triton
@@ -47,6 +47,6 @@ def test_no_spills_and_wide_memory_accesses(kernel: triton.JITFunction, capabili
     [CHUNKS, CHUNKS | CHANNELS_TOGETHER | {"bias_ptr": None}, CHUNKS | {"BLOCK_B": 256, "SILU": False}],
     ids=str,
 )
-def test_other_forms(constants: dict[str, int | None]) -> None:
+def test_other_variants(constants: dict[str, int | None]) -> None:
     """Weights as checkpoints have them, no bias, many runs, and no activation."""
     _compile(conv_chunks_kernel, constants).check()

@@ -1,4 +1,4 @@
-"""The kernels of the gated delta rule compile for every card, without a GPU; a rehearsal names all of their forms."""
+"""The kernels of the gated delta rule compile for every card, without a GPU; a compile dry run names all variants."""
 
 import pytest
 import torch
@@ -6,7 +6,7 @@ import triton
 from kernel_support.aot import SHARED_KIB, Compiled, compile_offline
 from kernel_support.convolution import Run
 from kernel_support.delta import Delta
-from kernel_support.forms import launched_forms, pretend_a_device, rehearsed_forms
+from kernel_support.variants import dry_run_variants, launched_variants, pretend_a_device
 from triton.backends.compiler import GPUTarget
 
 import text_generation_kernels as kernels
@@ -88,7 +88,7 @@ def test_states(capability: int, dtype: str) -> None:
     compiled = _states(capability, (128, 128), dtype=dtype)
     compiled.check()
     assert compiled.count("HMMA") or "HGMMA" in compiled.sass
-    # The next blocks are on their way.
+    # The next blocks are in flight.
     assert "LDGSTS" in compiled.sass
 
 
@@ -101,22 +101,22 @@ def test_blocks_and_states_of_other_sizes(capability: int, sizes: tuple[int, int
     _states(capability, sizes, runs).check()
 
 
-def test_runs_of_any_length_need_no_form_that_a_rehearsal_did_not_name(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runs_of_any_length_need_no_variant_that_a_dry_run_did_not_name(monkeypatch: pytest.MonkeyPatch) -> None:
     pretend_a_device(monkeypatch)
 
     def launch(runs: list[Run], deterministic: bool = False) -> None:
         Delta.of(runs, 4, 2, 16, 16, torch.bfloat16).run(kernels.gated_delta, deterministic)
 
-    with rehearsed_forms() as named:
+    with dry_run_variants() as named:
         launch([Run(1)])
         launch([Run(1)] * 2)
-    with launched_forms() as needed:
+    with launched_variants() as needed:
         for length in (1, 16, 17, 65):
             for runs in (1, 2, 16):
                 launch([Run(length)] * runs)
                 launch([Run(length)] * runs, deterministic=True)
         Delta.of_decodes(4, 2, 16, 16, torch.bfloat16).run(kernels.gated_delta)
     assert len({name for name, _ in needed}) == 3
-    # One form goes token after token: results of decodes and chunks have the same bits.
+    # One variant goes token by token: results of decodes and chunks have the same bits.
     assert sum(name == "gated_delta_recurrent_kernel" for name, _ in needed) == 1
     assert needed <= named

@@ -9,8 +9,8 @@ from kernel_support.aot import SHARED_KIB, Compiled, compile_offline
 from triton.backends.compiler import GPUTarget
 
 from text_generation_kernels.recurrent._state_space_kernels import state_space_blocks_kernel, state_space_tokens_kernel
-from text_generation_kernels.recurrent.selective_scan import scan_form, selective_scan_kernel
-from text_generation_kernels.recurrent.state_space import blocks_form, tokens_form
+from text_generation_kernels.recurrent.selective_scan import scan_settings, selective_scan_kernel
+from text_generation_kernels.recurrent.state_space import block_settings, token_settings
 
 SPECIAL = {"rows_ptr": "*i64", "starts_ptr": "*i32", "kv_lens_ptr": "*i32", "low": "fp32", "high": "fp32"}
 SPECIAL |= dict.fromkeys(("a_log_ptr", "d_ptr", "dt_bias_ptr", "state_ptr"), "*fp32")
@@ -35,11 +35,11 @@ def _compile(
 
 @pytest.mark.parametrize(("capability", "dtype", "decodes"), FORMS)
 def test_selective_scan(capability: int, dtype: str, decodes: bool) -> None:
-    form = scan_form(16, BYTES[dtype], decodes)
+    form = scan_settings(16, BYTES[dtype], decodes)
     sizes = {"CHANNELS": 8192, "N": 16}
     compiled = _compile(selective_scan_kernel, form, sizes, capability, dtype, decodes)
     compiled.check()
-    # Two threads add up what they have of a channel; programs of one warp need no barrier.
+    # Two threads share a channel and reduce it; thread blocks of one warp need no barrier.
     assert compiled.count("SHFL.BFLY") == form["COUNT"]
     assert decodes or "BAR.SYNC" not in compiled.sass
     assert "STG.E.128" in compiled.sass
@@ -47,7 +47,7 @@ def test_selective_scan(capability: int, dtype: str, decodes: bool) -> None:
 
 @pytest.mark.parametrize("n", [1, 256])
 def test_selective_scan_of_other_sizes(n: int) -> None:
-    form = scan_form(n, 2, False)
+    form = scan_settings(n, 2, False)
     _compile(selective_scan_kernel, form, {"CHANNELS": 100, "N": n}, 90, "bf16", False).check()
 
 
@@ -57,7 +57,7 @@ def _sizes(p: int, n: int) -> dict[str, int]:
 
 @pytest.mark.parametrize(("capability", "dtype", "decodes"), FORMS)
 def test_state_space_token_after_token(capability: int, dtype: str, decodes: bool) -> None:
-    form = tokens_form(128, 64, BYTES[dtype], decodes)
+    form = token_settings(128, 64, BYTES[dtype], decodes)
     compiled = _compile(state_space_tokens_kernel, form, _sizes(64, 128), capability, dtype, decodes)
     compiled.check()
     assert decodes or "BAR.SYNC" not in compiled.sass
@@ -67,13 +67,13 @@ def test_state_space_token_after_token(capability: int, dtype: str, decodes: boo
 @pytest.mark.parametrize(("p", "n"), [(12, 8), (128, 64), (64, 256)])
 def test_state_space_token_after_token_of_other_sizes(p: int, n: int) -> None:
     for decodes in (False, True):
-        form = tokens_form(n, p, 2, decodes)
+        form = token_settings(n, p, 2, decodes)
         _compile(state_space_tokens_kernel, form, _sizes(p, n), 90, "bf16", decodes).check()
 
 
 @pytest.mark.parametrize(("capability", "dtype"), [*CARDS[:-1], (90, "fp16")])
 def test_state_space_in_blocks(capability: int, dtype: str) -> None:
-    form = blocks_form(128, 64, SHARED_KIB[capability])
+    form = block_settings(128, 64, SHARED_KIB[capability])
     compiled = _compile(state_space_blocks_kernel, form, _sizes(64, 128), capability, dtype, False)
     compiled.check()
     assert "GMMA" in compiled.sass if capability == 90 else "HMMA" in compiled.sass
@@ -82,5 +82,5 @@ def test_state_space_in_blocks(capability: int, dtype: str) -> None:
 @pytest.mark.parametrize("capability", [86, 90])
 @pytest.mark.parametrize(("p", "n"), [(12, 8), (128, 64), (64, 256)])
 def test_state_space_in_blocks_of_other_sizes(p: int, n: int, capability: int) -> None:
-    form = blocks_form(n, p, SHARED_KIB[capability])
+    form = block_settings(n, p, SHARED_KIB[capability])
     _compile(state_space_blocks_kernel, form, _sizes(p, n), capability, "bf16", False).check(max_spills=8)

@@ -1,11 +1,11 @@
-"""Launches that only compile: forms are made side by side, without a device and without touching memory."""
+"""Compile dry run: variants are compiled in parallel, without a device and without touching memory."""
 
 # pyright: basic
 import pytest
 import torch
 import triton
 import triton.language as tl
-from kernel_support.forms import NoDevice
+from kernel_support.variants import NoDevice
 from triton.runtime import driver
 
 from text_generation_kernels import compilations, compile_only
@@ -28,7 +28,7 @@ def _no_device(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(driver, "_active", NoDevice())
 
 
-def test_every_form_is_compiled_once_and_nothing_runs() -> None:
+def test_every_variant_is_compiled_once_and_nothing_runs() -> None:
     launch, out, before = Launcher(_fill_kernel), torch.zeros(256), compilations()
     with compile_only(threads=2):
         for block in (32, 64, 32, 128):

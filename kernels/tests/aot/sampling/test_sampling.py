@@ -1,4 +1,4 @@
-"""Every production form of the sampling kernels compiles without a GPU: for sm_90, and what masks touch for others."""
+"""Every production variant of the sampling kernels compiles without a GPU: for sm_90, some for other cards."""
 
 import importlib
 
@@ -74,7 +74,7 @@ def compile_logits_process(logits: str, target: GPUTarget = SM_90) -> Compiled:
 @pytest.mark.parametrize("logits", LOGITS)
 def test_logits_process(logits: str) -> None:
     compiled = compile_logits_process(logits)
-    # What stays the same for all of a program: a load for each costs less than that fewer programs run.
+    # Values of the whole thread block: reloading them costs less than fewer resident thread blocks.
     compiled.check(max_spills=32 if logits == "fp32" else 8)
     assert "LDG.E.128" in compiled.sass
 

@@ -49,7 +49,7 @@ def test_decode_of_a_padded_row_gives_zeros(batch: int) -> None:
 @pytest.mark.parametrize("dtype", list(TOLERANCE))
 @pytest.mark.parametrize(("heads", "kv_heads"), [(4, 4), (4, 2), (4, 1)], ids=str)
 def test_prefill(heads: int, kv_heads: int, dtype: torch.dtype) -> None:
-    # Whole prompts, a piece after a cached prefix, one last token, and a request without new tokens.
+    # Whole prompts, a chunk after a cached prefix, one last token, and a request without new tokens.
     q_lens, head_dim = [7, 1, 5, 1, 0], 8
     pool = Pool([7, 1, 12, 9, 3], kv_heads, head_dim, dtype)
     q = strided_q(sum(q_lens), heads, head_dim, dtype)

@@ -23,7 +23,7 @@ def test_prefill_sees_no_later_position() -> None:
     torch.testing.assert_close(out.double(), contexts.expected(), atol=1e-5, rtol=1e-5)
 
 
-def test_the_latent_vector_is_normalised_and_the_key_beside_it_turned() -> None:
+def test_the_latent_vector_is_normalised_and_its_key_rotated() -> None:
     made = Postprocess.of(3, 12, 4, 6, torch.float32)
     kernels.latent_postprocess(*made.arguments)
     made.check()

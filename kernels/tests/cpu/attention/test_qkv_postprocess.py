@@ -12,7 +12,7 @@ TOLERANCE = {torch.float32: 1e-5, torch.float16: 5e-3, torch.bfloat16: 5e-2}
 
 @pytest.mark.parametrize(("with_bias", "with_norms"), [(False, False), (True, False), (False, True)])
 @pytest.mark.parametrize("dtype", list(TOLERANCE))
-def test_heads_are_turned_and_keys_and_values_reach_their_slots(
+def test_heads_are_rotated_and_keys_and_values_reach_their_slots(
     dtype: torch.dtype, with_bias: bool, with_norms: bool
 ) -> None:
     torch.manual_seed(0)

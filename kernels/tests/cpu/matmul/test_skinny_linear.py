@@ -16,7 +16,7 @@ def test_is_the_affine_map(with_bias: bool) -> None:
     torch.testing.assert_close(out.double(), expected, atol=1e-5, rtol=1e-5)
 
 
-def test_activation_behind_it() -> None:
+def test_fused_activation() -> None:
     torch.manual_seed(0)
     x, weight, bias = torch.randn(3, 20), torch.randn(14, 20), torch.randn(14)
     out = torch.full((3, 7), float("nan"))

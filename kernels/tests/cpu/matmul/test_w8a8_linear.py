@@ -41,5 +41,5 @@ def test_no_tokens() -> None:
     kernels.w8a8_linear(weight8[:0], torch.empty(0), weight8, torch.ones(8), None, torch.empty(0, 8))
 
 
-def test_a_cpu_has_float8_products() -> None:
-    assert kernels.has_fp8_products(torch.device("cpu"))
+def test_a_cpu_has_float8_gemms() -> None:
+    assert kernels.has_fp8_gemms(torch.device("cpu"))

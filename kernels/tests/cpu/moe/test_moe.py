@@ -57,7 +57,7 @@ def test_softmax_routers(router: torch.nn.Module, options: RouteOptions) -> None
 
 @pytest.mark.parametrize("divided", [False, True])
 @pytest.mark.parametrize("bias", ["negative", "large"])
-def test_sigmoid_routers_choose_with_a_correction_that_is_no_part_of_the_weights(bias: str, divided: bool) -> None:
+def test_sigmoid_routers_rank_with_a_correction_that_is_not_in_the_weights(bias: str, divided: bool) -> None:
     values = {"n_routed_experts": 8, "num_experts_per_tok": 2, "n_group": 4, "topk_group": 2}
     router = _router(Glm4MoeTopkRouter, "glm4_moe", **values, norm_topk_prob=divided, routed_scaling_factor=2.5)
     torch.manual_seed(0)
@@ -123,9 +123,9 @@ def test_ranks_with_experts_of_their_own_add_up_to_all_of_them() -> None:
     for own in (slice(0, 2), slice(2, 5)):
         ids = torch.empty(7, 2, dtype=torch.int32)
         kernels.moe_route(logits, None, RouteOptions(2, first=own.start), ids, weights)
-        part = [ExpertMatrix(each.weight[own], None if each.bias is None else each.bias[own]) for each in both]
+        some = [ExpertMatrix(each.weight[own], None if each.bias is None else each.bias[own]) for each in both]
         out = torch.full((7, 12), float("nan"))
-        kernels.moe_experts(x, ids, weights, *part, "silu", False, out, all_experts=5)
+        kernels.moe_experts(x, ids, weights, *some, "silu", False, out, all_experts=5)
         total += out
     expected = reference.moe_experts(x, *_routed(logits, RouteOptions(2)), *both, "silu")
     torch.testing.assert_close(total.double(), expected, atol=1e-4, rtol=1e-4)

@@ -16,7 +16,7 @@ TOLERANCE = {torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 2e-2}
 
 
 def _inputs(groups: int, size: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """x, and a gate that is a slice of a product."""
+    """x, and a gate that is a slice of a GEMM output."""
     torch.manual_seed(0)
     x, product = torch.randn(7, groups, size).to(dtype), 2 * torch.randn(7, 3 * groups * size).to(dtype)
     return x, product[:, groups * size : 2 * groups * size].view(7, groups, size)
@@ -65,7 +65,7 @@ def test_what_the_kernel_does_not_read_is_refused() -> None:
     x, weight = torch.randn(5, 4, 8), torch.ones(8)
     with pytest.raises(ValueError, match="gated_norm: shapes of x, gate, weight, out do not fit"):
         gated_norm_triton(x, x, torch.ones(4), EPS, True, x)
-    with pytest.raises(ValueError, match="gated_norm: the groups of a token must lie side by side"):
+    with pytest.raises(ValueError, match="gated_norm: the groups of a token must be contiguous"):
         gated_norm_triton(x, torch.randn(5, 4, 9)[..., :8], weight, EPS, True, x)
     with pytest.raises(ValueError, match="gated_norm: weight must be contiguous"):
         gated_norm_triton(x, x, torch.ones(16)[::2], EPS, True, x)

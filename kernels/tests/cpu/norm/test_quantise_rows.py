@@ -5,7 +5,7 @@ import text_generation_kernels as kernels
 
 EPS = 1e-5
 LIMITS = {torch.float8_e4m3fn: 448.0, torch.int8: 127.0}
-# Half a step of the largest values, as a part of the largest one.
+# Half a step of the largest values, as a fraction of the largest one.
 ROUNDING = {torch.float8_e4m3fn: 16 / 448, torch.int8: 0.5 / 127}
 
 

@@ -41,7 +41,7 @@ def test_decodes_of_one_row_are_tokens_one_after_the_other() -> None:
 
 
 def test_transformers_computes_the_same() -> None:
-    """A prompt, and a token behind it in the other form."""
+    """A prompt, and a decode after it."""
     made = scan([Run(20)], 24, 16, torch.float32)
     out, state = made.run(kernels.selective_scan)
     x, dt, b, c, z = (each[2:-3].t()[None] for each in made.inputs)

@@ -1,4 +1,4 @@
-"""Counters by which the last program of a group is known."""
+"""Arrival counters, by which the last thread block of a group is known."""
 
 import pytest
 import torch

@@ -187,7 +187,7 @@ def _chunks(pool: Pool, prompts: list[Tensor], pieces: list[tuple[int, int, int]
 
 
 @pytest.mark.parametrize("q_len", [1, 16, 448])
-def test_chunks_behind_a_long_prefix_share_it_among_programs(q_len: int) -> None:
+def test_chunks_after_a_long_prefix_split_its_keys(q_len: int) -> None:
     pool = Pool([9000, 8192 + q_len], 8, 128, torch.bfloat16, "cuda")
     q = strided_q(q_len + 3, 32, 128, torch.bfloat16, "cuda")
     for _ in range(2):

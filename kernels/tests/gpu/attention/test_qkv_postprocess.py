@@ -84,9 +84,7 @@ def test_codes_and_scales_of_the_same_values_are_those_of_torch(given: bool, cod
 @pytest.mark.parametrize("parts", [2, 3])
 @pytest.mark.parametrize(("heads", "kv_heads", "head_dim"), [(32, 4, 128), (14, 2, 64)])
 @pytest.mark.parametrize("with_norms", [False, True])
-def test_parts_of_a_product_are_added_up(
-    with_norms: bool, heads: int, kv_heads: int, head_dim: int, parts: int
-) -> None:
+def test_split_k_partials_are_added_up(with_norms: bool, heads: int, kv_heads: int, head_dim: int, parts: int) -> None:
     """As if their sum had come, rounded; q goes where the caller says."""
     case = Case(50, heads, kv_heads, head_dim, torch.bfloat16, True, "cuda", with_norms)
     left = torch.randn(parts, *case.qkv.shape, device="cuda")

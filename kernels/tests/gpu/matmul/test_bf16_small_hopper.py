@@ -16,44 +16,44 @@ pytestmark = [
         not torch.cuda.is_available() or torch.cuda.get_device_capability() != (9, 0), reason="for Hopper cards"
     ),
 ]
-Form = dict[str, int]
+Variant = dict[str, int]
 
 
-def _forms(gated: int) -> list[Form]:
+def _variants(gated: int) -> list[Variant]:
     file = resources.files("text_generation_kernels") / "tuned" / "bf16_small_hopper.json"
     entries = json.loads(file.read_text(encoding="utf-8"))
-    forms = {tuple(entry["config"].items()) for entry in entries if entry["key"]["gated"] == gated}
-    return [dict(form) for form in sorted(forms)]
+    variants = {tuple(entry["config"].items()) for entry in entries if entry["key"]["gated"] == gated}
+    return [dict(variant) for variant in sorted(variants)]
 
 
 def _random(*shape: int, dtype: torch.dtype = torch.bfloat16) -> Tensor:
     return torch.randn(*shape, device="cuda").to(dtype)
 
 
-def _take(form: Form, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bf16_small_hopper, "nearest", lambda *_, **__: form)
+def _take(variant: Variant, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bf16_small_hopper, "nearest", lambda *_, **__: variant)
 
 
 def _assert_close(out: Tensor, expected: Tensor, tolerance: float) -> None:
     assert (out.double() - expected).norm() <= tolerance * expected.norm()
 
 
-@pytest.mark.parametrize("form", _forms(1), ids=str)
+@pytest.mark.parametrize("variant", _variants(1), ids=str)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("with_bias", [False, True])
 # Rows and inputs that no tile divides, fewer steps than there are stages, and more.
 @pytest.mark.parametrize(("tokens", "outputs", "inputs"), [(33, 30, 72), (50, 1000, 328), (64, 300, 4096)])
-def test_the_product(
+def test_is_the_formula(
     tokens: int,
     outputs: int,
     inputs: int,
     with_bias: bool,
     dtype: torch.dtype,
-    form: Form,
+    variant: Variant,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     torch.manual_seed(tokens)
-    _take(form, monkeypatch)
+    _take(variant, monkeypatch)
     x, weight = (_random(rows, inputs, dtype=dtype) for rows in (tokens, outputs))
     bias = _random(outputs, dtype=dtype) if with_bias else None
     out = torch.full((tokens, outputs), float("nan"), device="cuda", dtype=dtype)
@@ -64,38 +64,38 @@ def test_the_product(
     _assert_close(out, expected, 4e-3)
 
 
-@pytest.mark.parametrize("form", _forms(1), ids=str)
-@pytest.mark.parametrize("parts", [2, 3, 7])
-def test_every_part_of_the_inputs_has_its_own_sum(parts: int, form: Form, monkeypatch: pytest.MonkeyPatch) -> None:
-    torch.manual_seed(parts)
-    _take(form, monkeypatch)
+@pytest.mark.parametrize("variant", _variants(1), ids=str)
+@pytest.mark.parametrize("splits", [2, 3, 7])
+def test_every_split_has_its_own_partial(splits: int, variant: Variant, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(splits)
+    _take(variant, monkeypatch)
     x, weight = _random(50, 896), _random(330, 896)
-    out = torch.full((parts, 50, 330), float("nan"), device="cuda")
+    out = torch.full((splits, 50, 330), float("nan"), device="cuda")
 
-    bf16_small_hopper.bf16_small_hopper(x, weight, None, out, parts, None)
+    bf16_small_hopper.bf16_small_hopper(x, weight, None, out, splits, None)
 
-    blocks = -(-896 // form["BLOCK_K"])
-    part = -(-blocks // parts) * form["BLOCK_K"]
+    blocks = -(-896 // variant["BLOCK_K"])
+    inputs_of_split = -(-blocks // splits) * variant["BLOCK_K"]
     for index, found in enumerate(out):
-        columns = slice(index * part, (index + 1) * part)
+        columns = slice(index * inputs_of_split, (index + 1) * inputs_of_split)
         expected = x[:, columns].double() @ weight[:, columns].double().t()
         _assert_close(found, expected, 3e-5)
 
 
-@pytest.mark.parametrize("form", _forms(2), ids=str)
+@pytest.mark.parametrize("variant", _variants(2), ids=str)
 @pytest.mark.parametrize("with_bias", [False, True])
 @pytest.mark.parametrize(("tokens", "outputs", "inputs"), [(33, 60, 72), (64, 1000, 1024)])
 def test_gate_and_up(
-    tokens: int, outputs: int, inputs: int, with_bias: bool, form: Form, monkeypatch: pytest.MonkeyPatch
+    tokens: int, outputs: int, inputs: int, with_bias: bool, variant: Variant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     torch.manual_seed(tokens)
     x, weight = _random(tokens, inputs), _random(outputs, inputs)
     bias = _random(outputs) if with_bias else None
-    product = torch.empty(tokens, outputs, device="cuda", dtype=torch.bfloat16)
+    linear = torch.empty(tokens, outputs, device="cuda", dtype=torch.bfloat16)
     out, expected = torch.full((2, tokens, outputs // 2), float("nan"), device="cuda", dtype=torch.bfloat16)
-    bf16_small_hopper.bf16_small_hopper(x, weight, bias, product, 1, None)
-    kernels.act_and_mul(product, "silu", expected)
-    _take(form, monkeypatch)
+    bf16_small_hopper.bf16_small_hopper(x, weight, bias, linear, 1, None)
+    kernels.act_and_mul(linear, "silu", expected)
+    _take(variant, monkeypatch)
 
     bf16_small_hopper.bf16_small_hopper(x, weight, bias, out, 1, "silu")
 

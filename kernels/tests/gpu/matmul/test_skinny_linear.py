@@ -37,21 +37,21 @@ def test_as_close_to_the_formula_as_torch(
 @pytest.mark.parametrize("activation", ["silu", "gelu_tanh", "clamped_swiglu"])
 @pytest.mark.parametrize("tokens", [1, 17, 64])
 @pytest.mark.parametrize(("outputs", "inputs"), [(28672, 4096), (14336, 8192), (1000, 2048), (50, 256), (2816, 512)])
-def test_activation_behind_it_as_if_it_were_another_operator(
+def test_fused_activation_as_if_it_were_another_operator(
     outputs: int, inputs: int, tokens: int, activation: str
 ) -> None:
     x, weight, bias = _inputs(tokens, outputs, inputs, torch.bfloat16, with_bias=True)
-    product = torch.empty(tokens, outputs, device="cuda", dtype=torch.bfloat16)
+    linear = torch.empty(tokens, outputs, device="cuda", dtype=torch.bfloat16)
     out, expected = torch.full((2, tokens, outputs // 2), float("nan"), device="cuda", dtype=torch.bfloat16)
-    kernels.skinny_linear(x, weight, bias, product)
-    kernels.act_and_mul(product, activation, expected)
+    kernels.skinny_linear(x, weight, bias, linear)
+    kernels.act_and_mul(linear, activation, expected)
 
     kernels.skinny_linear(x, weight, bias, out, activation)
 
     assert torch.equal(out, expected)
 
 
-# With more tokens 4096 x 4096 is for the library, which chooses its way by their number.
+# With more tokens 4096 x 4096 is for cuBLAS, which chooses its algorithm by their number.
 @pytest.mark.parametrize(
     ("outputs", "inputs", "counts"),
     [*((*shape, (2, 7, 16)) for shape in SHAPES[:3]), *((*shape, (33, 50, 64)) for shape in (SHAPES[0], SHAPES[2]))],
@@ -72,18 +72,18 @@ def test_same_bits_for_every_number_of_tokens_of_one_padded_size(
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("tokens", [2, 16, 17, 33, 64])
 @pytest.mark.parametrize(("outputs", "inputs"), [*SHAPES, (5120, 8192), (6144, 4096)])
-def test_parts_add_up_to_the_product(outputs: int, inputs: int, tokens: int, dtype: torch.dtype) -> None:
+def test_partials_add_up_to_the_gemm(outputs: int, inputs: int, tokens: int, dtype: torch.dtype) -> None:
     x, weight, _ = _inputs(tokens, outputs, inputs, dtype, with_bias=False)
-    parts = kernels.linear_splits(x, weight)
-    if parts == 1:
-        pytest.skip("this product is best whole")
-    out = torch.full((parts, tokens, outputs), float("nan"), device="cuda")
+    splits = kernels.linear_splits(x, weight)
+    if splits == 1:
+        pytest.skip("this GEMM is fastest without splits")
+    out = torch.full((splits, tokens, outputs), float("nan"), device="cuda")
     kernels.linear_split_k(x, weight, out)
     expected = x.double() @ weight.double().t()
     assert (out.double().sum(0) - expected).norm() <= 3e-5 * expected.norm()
 
 
-def test_a_graph_of_parts_and_norms_that_add_them_up() -> None:
+def test_a_graph_of_partials_and_norms_that_add_them_up() -> None:
     torch.manual_seed(0)
     weights = torch.randn(8, 4096, 4096, device="cuda", dtype=torch.bfloat16) / 64
     start, norm = torch.empty(40, 4096, device="cuda").bfloat16(), torch.rand(4096, device="cuda").bfloat16()
@@ -93,9 +93,9 @@ def test_a_graph_of_parts_and_norms_that_add_them_up() -> None:
         residual.copy_(start)
         kernels.rms_norm(residual, norm, 1e-5, read)
         for weight in weights:
-            parts = kernels.linear_splits(read, weight)
-            assert parts > 1
-            out = torch.empty(parts, *read.shape, device="cuda")
+            splits = kernels.linear_splits(read, weight)
+            assert splits > 1
+            out = torch.empty(splits, *read.shape, device="cuda")
             kernels.linear_split_k(read, weight, out)
             kernels.add_rms_norm(out, residual, norm, 1e-5, read)
         result.copy_(residual)
@@ -116,7 +116,7 @@ def test_a_graph_of_parts_and_norms_that_add_them_up() -> None:
 
 
 @pytest.mark.parametrize("tokens", [3, 50])
-def test_a_graph_of_products_that_depend_on_each_other(tokens: int) -> None:
+def test_a_graph_of_gemms_that_depend_on_each_other(tokens: int) -> None:
     torch.manual_seed(0)
     weights = torch.randn(8, 4096, 4096, device="cuda", dtype=torch.bfloat16) / 64
     states = torch.zeros(9, tokens, 4096, device="cuda", dtype=torch.bfloat16)

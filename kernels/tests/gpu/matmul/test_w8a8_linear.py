@@ -15,9 +15,9 @@ Operands = tuple[Tensor, Tensor, Tensor, Tensor]
 
 
 @pytest.fixture(autouse=True)
-def _needs_fp8_products() -> None:
-    if not kernels.has_fp8_products(torch.device("cuda")):
-        pytest.skip("the card has no float8 products")
+def _needs_fp8_gemms() -> None:
+    if not kernels.has_fp8_gemms(torch.device("cuda")):
+        pytest.skip("the card has no float8 tensor cores")
 
 
 def _operands(tokens: int, outputs: int, inputs: int, dtype: torch.dtype, by_block: bool) -> Operands:
@@ -50,7 +50,7 @@ def _error(operands: Operands, bias: Tensor | None, out: Tensor) -> float:
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("tokens", [1, 16, 17, 64, 100, 300])
 @pytest.mark.parametrize(("outputs", "inputs"), SHAPES)
-def test_the_product(outputs: int, inputs: int, tokens: int, dtype: torch.dtype, by_block: bool) -> None:
+def test_is_the_formula(outputs: int, inputs: int, tokens: int, dtype: torch.dtype, by_block: bool) -> None:
     operands = _operands(tokens, outputs, inputs, dtype, by_block)
     out = torch.full((tokens, outputs), float("nan"), device="cuda", dtype=torch.bfloat16)
     bias = torch.randn(outputs, device="cuda").bfloat16() if tokens == 16 else None
@@ -63,18 +63,18 @@ def test_the_product(outputs: int, inputs: int, tokens: int, dtype: torch.dtype,
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("with_bias", [False, True])
 @pytest.mark.parametrize(
-    ("way", "eight", "by_block"),
+    ("algorithm", "eight", "by_block"),
     [(ROWS, DTYPES[0], False), (SUMS, DTYPES[0], False), (SUMS, DTYPES[1], False), (BLOCKS, DTYPES[0], True)],
 )
-def test_every_way_of_the_libraries(
-    way: int, eight: torch.dtype, by_block: bool, with_bias: bool, dtype: torch.dtype, tokens: int
+def test_every_library_algorithm(
+    algorithm: int, eight: torch.dtype, by_block: bool, with_bias: bool, dtype: torch.dtype, tokens: int
 ) -> None:
     operands = _operands(tokens, 1024, 2048, eight, by_block)
-    if not takes(way, *operands):
+    if not takes(algorithm, *operands):
         pytest.skip("this card's libraries do not take it")
     bias = torch.randn(1024, device="cuda").to(dtype) if with_bias else None
     out = torch.full((tokens, 3 * 1024), float("nan"), device="cuda", dtype=dtype)[:, 1024:2048]
-    library_gemm(way, *operands, bias, out)
+    library_gemm(algorithm, *operands, bias, out)
     assert _error(operands, bias, out) <= 6e-3
 
 
@@ -90,13 +90,13 @@ def test_a_token_that_is_not_quantised_yet(
     written = outputs if activation is None else outputs // 2
     given, expected = (torch.full((1, written), float("nan"), device="cuda").bfloat16() for _ in range(2))
     kernels.w8a8_linear(x, None, weight8, weight_scale, None, given, activation)
-    product = torch.empty(1, outputs, device="cuda").bfloat16()
-    kernels.w8a8_linear(x8, x_scale, weight8, weight_scale, None, product)
+    linear = torch.empty(1, outputs, device="cuda").bfloat16()
+    kernels.w8a8_linear(x8, x_scale, weight8, weight_scale, None, linear)
     if activation is None:
         # Codes are the same; sums are in another order.
-        torch.testing.assert_close(given, product, rtol=2**-7, atol=1e-2)
+        torch.testing.assert_close(given, linear, rtol=2**-7, atol=1e-2)
     else:
-        kernels.act_and_mul(product, activation, expected)
+        kernels.act_and_mul(linear, activation, expected)
         torch.testing.assert_close(given, expected, rtol=2**-5, atol=1e-1)
 
 
@@ -111,7 +111,7 @@ def test_same_bits_for_every_number_of_tokens_of_one_padded_size(dtype: torch.dt
     assert all(torch.equal(result, results[0]) for result in results)
 
 
-def test_a_graph_of_norms_and_products_that_depend_on_each_other() -> None:
+def test_a_graph_of_norms_and_gemms_that_depend_on_each_other() -> None:
     torch.manual_seed(0)
     size, layers = 4096, 8
     weights = torch.randn(layers, size, size, device="cuda").clamp(-3, 3).to(torch.float8_e4m3fn)

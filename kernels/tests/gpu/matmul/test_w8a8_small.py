@@ -1,4 +1,4 @@
-"""Products of 8-bit rows that other kernels go on with, on the device."""
+"""W8A8 GEMMs whose split-K partials or activated values the next kernel reads, on the device."""
 
 from collections.abc import Callable
 
@@ -19,9 +19,9 @@ Operands = tuple[Tensor, Tensor, Tensor, Tensor]
 
 
 @pytest.fixture(autouse=True)
-def _needs_fp8_products() -> None:
-    if not kernels.has_fp8_products(torch.device("cuda")):
-        pytest.skip("the card has no float8 products")
+def _needs_fp8_gemms() -> None:
+    if not kernels.has_fp8_gemms(torch.device("cuda")):
+        pytest.skip("the card has no float8 tensor cores")
 
 
 def _operands(tokens: int, outputs: int, inputs: int, dtype: torch.dtype = torch.float8_e4m3fn) -> Operands:
@@ -38,20 +38,20 @@ def _operands(tokens: int, outputs: int, inputs: int, dtype: torch.dtype = torch
     return x8, x_scale, weight8, weight_scale
 
 
-def _product(operands: Operands) -> Tensor:
+def _gemm(operands: Operands) -> Tensor:
     x8, x_scale, weight8, weight_scale = operands
     return dequantise(x8, x_scale).double() @ dequantise(weight8, weight_scale).double().t()
 
 
-def _in_parts(operands: Operands) -> Tensor:
+def _split_k(operands: Operands) -> Tensor:
     """Whole, where it is not best divided."""
     x8, _, weight8, _ = operands
-    parts = kernels.w8a8_splits(*operands)
-    if parts == 1:
+    partials = kernels.w8a8_splits(*operands)
+    if partials == 1:
         out = torch.full((1, len(x8), len(weight8)), float("nan"), device="cuda")
         kernels.w8a8_linear(*operands, None, out[0])
         return out
-    out = torch.full((parts, len(x8), len(weight8)), float("nan"), device="cuda")
+    out = torch.full((partials, len(x8), len(weight8)), float("nan"), device="cuda")
     kernels.w8a8_split_k(*operands, out)
     return out
 
@@ -59,10 +59,10 @@ def _in_parts(operands: Operands) -> Tensor:
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("tokens", TOKENS)
 @pytest.mark.parametrize(("outputs", "inputs"), SHAPES)
-def test_parts_add_up_to_the_product(outputs: int, inputs: int, tokens: int, dtype: torch.dtype) -> None:
+def test_partials_add_up_to_the_gemm(outputs: int, inputs: int, tokens: int, dtype: torch.dtype) -> None:
     operands = _operands(tokens, outputs, inputs, dtype)
-    expected = _product(operands)
-    assert (_in_parts(operands).double().sum(0) - expected).norm() <= 3e-3 * expected.norm()
+    expected = _gemm(operands)
+    assert (_split_k(operands).double().sum(0) - expected).norm() <= 3e-3 * expected.norm()
 
 
 @pytest.mark.parametrize("with_bias", [False, True])
@@ -74,9 +74,9 @@ def test_activation_and_codes(outputs: int, inputs: int, tokens: int, with_bias:
     out = torch.full((tokens, outputs // 2), float("nan"), device="cuda", dtype=torch.bfloat16)
     eight, scale = torch.zeros_like(out, dtype=torch.float8_e4m3fn), torch.empty(tokens, device="cuda")
     kernels.w8a8_gated(*operands, bias, "silu", out, eight, scale, 0, None, 0.0)
-    product = _product(operands) if bias is None else _product(operands) + bias.double()
+    linear = _gemm(operands) if bias is None else _gemm(operands) + bias.double()
     expected = torch.empty_like(out)
-    act_and_mul_torch(product.bfloat16(), "silu", expected)
+    act_and_mul_torch(linear.bfloat16(), "silu", expected)
     assert (out.double() - expected.double()).norm() <= 8e-3 * expected.double().norm()
     alone, alone_scale = torch.empty_like(eight), torch.empty_like(scale)
     kernels.quantise_rows(out, alone, alone_scale)
@@ -93,11 +93,11 @@ def test_same_bits_for_every_number_of_tokens_of_one_padded_size(most: int) -> N
         gated = torch.empty(tokens, 2048, device="cuda", dtype=torch.bfloat16)
         eight, scale = torch.empty_like(gated, dtype=torch.float8_e4m3fn), torch.empty(tokens, device="cuda")
         kernels.w8a8_gated(*first, None, "gelu", gated, eight, scale, 0, None, 0.0)
-        results.append(torch.cat((_in_parts(first).sum(0)[0], gated[0].float(), eight[0].float(), scale[:1])))
+        results.append(torch.cat((_split_k(first).sum(0)[0], gated[0].float(), eight[0].float(), scale[:1])))
     assert all(torch.equal(result, results[0]) for result in results)
 
 
-def test_a_graph_of_products_norms_and_activations_that_depend_on_each_other() -> None:
+def test_a_graph_of_gemms_norms_and_activations_that_depend_on_each_other() -> None:
     torch.manual_seed(0)
     size, layers, tokens = 4096, 8, 33
     weights = torch.randn(layers, size, size, device="cuda").clamp(-3, 3).to(torch.float8_e4m3fn)
@@ -111,8 +111,8 @@ def test_a_graph_of_products_norms_and_activations_that_depend_on_each_other() -
         kernels.rms_norm(states[0], norm, 1e-5, normed, eight, scale)
         for index in range(layers):
             states[index + 1].copy_(states[index])
-            parts = _in_parts((eight, scale, weights[index], weight_scale))
-            kernels.add_rms_norm(parts, states[index + 1], norm, 1e-5, normed, 1.0, None, eight, scale)
+            partials = _split_k((eight, scale, weights[index], weight_scale))
+            kernels.add_rms_norm(partials, states[index + 1], norm, 1e-5, normed, 1.0, None, eight, scale)
 
     run()
     graph = torch.cuda.CUDAGraph()
@@ -143,9 +143,9 @@ def test_norms_read_what_the_norm_before_has_left() -> None:
         residual.copy_(first)
         kernels.rms_norm(residual, norm, 1e-5, normed, eight, scale)
         for index in range(layers):
-            parts = _in_parts((eight, scale, weights[index], weight_scale))
+            partials = _split_k((eight, scale, weights[index], weight_scale))
             between()
-            kernels.add_rms_norm(parts, residual, norm, 1e-5, normed, 1.0, None, eight, scale)
+            kernels.add_rms_norm(partials, residual, norm, 1e-5, normed, 1.0, None, eight, scale)
             between()
 
     run(torch.cuda.synchronize)

@@ -62,13 +62,13 @@ ONES = [(128, 8, 2048, 768), (60, 4, 2048, 1408), (40, 8, 1536, 512), (8, 2, 409
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("norm", [0, 1])
 @pytest.mark.parametrize("shape", [*ONES, ALONE], ids=str)
-def test_products_of_one_token_choose_as_the_router_does(shape: tuple[int, ...], norm: int, dtype: torch.dtype) -> None:
+def test_fused_routing_of_one_token_is_the_routers(shape: tuple[int, ...], norm: int, dtype: torch.dtype) -> None:
     x, _, _, gate_up, down = _inputs(1, shape, dtype, biased=False)
     options = RouteOptions(shape[1], norm=norm, scale=0.5, shared_gate=shape[0] == 60)
     logits = torch.zeros(1, shape[0] + options.shared_gate, device="cuda", dtype=dtype)
     activation = "relu2_alone" if shape == ALONE else "silu"
     out = torch.zeros_like(x)
-    # Twice in a row: programs of one launch are not to count those of another.
+    # Twice in a row: thread blocks of one launch are not to count those of another.
     kernels.mixture(x, logits, None, options, gate_up, down, activation, False, out)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
@@ -98,9 +98,9 @@ def test_a_token_has_the_same_bits_alone_and_among_others_in_deterministic_mode(
     inputs = _inputs(600, SHAPES[0], torch.bfloat16, biased=False)
     results = []
     for tokens in (1, 3, 64, 600):
-        part = [each[:tokens] if index < 3 else each for index, each in enumerate(inputs)]
-        out = torch.empty_like(part[0])
-        kernels.moe_experts(*part, "silu", True, out)
+        some = [each[:tokens] if index < 3 else each for index, each in enumerate(inputs)]
+        out = torch.empty_like(some[0])
+        kernels.moe_experts(*some, "silu", True, out)
         results.append(out[0])
     assert all(torch.equal(result, results[0]) for result in results)
 
@@ -115,12 +115,12 @@ def test_ranks_with_experts_of_their_own_in_a_graph(kind: str, tokens: int) -> N
     for own in (slice(0, 10), slice(10, 21), slice(21, 32)):
         options, ids, out = RouteOptions(top_k, first=own.start), inputs[1].clone(), torch.empty_like(inputs[0])
         if kind == "dense":
-            part = [ExpertMatrix(each.weight[own], each.bias[own]) for each in matrices]
+            some = [ExpertMatrix(each.weight[own], each.bias[own]) for each in matrices]
         else:
             torch.manual_seed(own.start)
             count = own.stop - own.start
-            part = [_codes(kind, count, 2 * inner, hidden), _codes(kind, count, hidden, inner)]
-        arguments = inputs[0], ids, inputs[2], *part, "clamped_swiglu"
+            some = [_codes(kind, count, 2 * inner, hidden), _codes(kind, count, hidden, inner)]
+        arguments = inputs[0], ids, inputs[2], *some, "clamped_swiglu"
 
         def run(options: RouteOptions = options, arguments: Any = arguments, out: Tensor = out) -> None:
             kernels.moe_route(logits, None, options, arguments[1], arguments[2])
@@ -139,7 +139,7 @@ def test_ranks_with_experts_of_their_own_in_a_graph(kind: str, tokens: int) -> N
         assert (out.float() - expected.float()).norm() <= limit * expected.float().norm()
 
 
-def test_a_graph_replays_other_choices() -> None:
+def test_a_graph_replays_other_routings() -> None:
     inputs = _inputs(30, SHAPES[0], torch.bfloat16, biased=False)
     logits = torch.empty(30, 128, device="cuda")
     out = torch.empty_like(inputs[0])
@@ -189,8 +189,8 @@ def _codes(kind: str, experts: int, outputs: int, inputs: int) -> ExpertMatrix:
         positive = torch.tensor([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0], device="cuda")
         table = torch.cat([positive, -positive])
     bias = torch.randn(experts, outputs, device="cuda").bfloat16() if kind == "table" else None
-    forms = kind == "float8 rows", kind == "mxfp4"
-    return ExpertMatrix(packed.view(experts, outputs, -1), bias, scales, zeros, table, size, *forms)
+    kinds = kind == "float8 rows", kind == "mxfp4"
+    return ExpertMatrix(packed.view(experts, outputs, -1), bias, scales, zeros, table, size, *kinds)
 
 
 @pytest.mark.parametrize("tokens", [1, 8, 65, 700])

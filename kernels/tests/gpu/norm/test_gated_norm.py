@@ -34,7 +34,7 @@ def test_as_close_to_the_formula_as_torch(
 ) -> None:
     torch.manual_seed(0)
     x, width = torch.randn(tokens, groups, size, device="cuda", dtype=dtype), groups * size
-    # A slice of a product.
+    # A slice of a GEMM output.
     product = torch.randn(tokens, 2 * width + 64, device="cuda", dtype=dtype)
     weight = torch.rand((groups, size) if own_weights else size, device="cuda", dtype=dtype)
     _check(x, product[:, width : 2 * width].unflatten(1, (groups, size)), weight, gate_first)

@@ -1,4 +1,4 @@
-"""Operators that write 8-bit activations, on the device: alone and behind norms and activations."""
+"""Operators that write 8-bit activations, on the device: alone, and fused into norms and activations."""
 
 import pytest
 import torch
@@ -13,7 +13,7 @@ EPS = 1e-5
 
 @pytest.fixture(autouse=True)
 def _needs_float8() -> None:
-    if not kernels.has_fp8_products(torch.device("cuda")):
+    if not kernels.has_fp8_gemms(torch.device("cuda")):
         pytest.skip("the card has no float8")
 
 

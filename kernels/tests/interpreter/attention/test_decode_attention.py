@@ -77,7 +77,7 @@ def test_head_sizes(head_dim: int, dtype: torch.dtype) -> None:
     ],
     ids=str,
 )
-def test_a_device_that_runs_few_programs_at_once(kv_lens: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_device_with_few_resident_thread_blocks(kv_lens: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     small = {"BLOCK_N": 64, "num_warps": 4, "num_stages": 2, "programs": 12, "resident": 8}
     module = importlib.import_module("text_generation_kernels.attention.decode_attention")
     monkeypatch.setattr(module, "nearest", lambda *_, **__: small)

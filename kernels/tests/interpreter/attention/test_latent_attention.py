@@ -46,7 +46,7 @@ def test_decode(heads: int, rank: int, rope: int, dtype: torch.dtype, determinis
 @pytest.mark.parametrize("deterministic", [False, True])
 @pytest.mark.parametrize(("heads", "rank", "rope", "dtype"), SIZES, ids=str)
 def test_prefill(heads: int, rank: int, rope: int, dtype: torch.dtype, deterministic: bool) -> None:
-    """Chunks behind prefixes, one that needs several tiles, and one without tokens. Few tokens share out their keys."""
+    """Chunks after prefixes, one that needs several tiles, and one without tokens. Few tokens split their keys."""
     contexts = Contexts.of([5, 3, 0, 17], [5, 600, 9, 20], heads, rank, rope, dtype)
     torch_out = contexts.out
     latent_prefill_attention_torch(*contexts.prefill_arguments(torch_out))  # type: ignore[arg-type]

@@ -64,7 +64,7 @@ def test_head_sizes(head_dim: int, dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
-def test_chunks_behind_a_long_prefix_share_it_among_programs(dtype: torch.dtype) -> None:
+def test_chunks_after_a_long_prefix_split_its_keys(dtype: torch.dtype) -> None:
     # Three times: what counts arrivals is zero again after each.
     for _ in range(3):
         _check([5, 1, 0, 20], [2000, 700, 300, 1100], 6, 2, 16, dtype)
@@ -84,8 +84,8 @@ def test_tokens_before_the_first_chunk_are_left_alone() -> None:
 
 @pytest.fixture
 def one_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lets the interpreter add up the products of every row in the same order, as matrix units do. NumPy's library may
-    take another order for the last rows of a tile; whether it does depends on the processor.
+    """Lets the interpreter accumulate the GEMMs of every row in the same order, as tensor cores do. NumPy's library may
+    take another order for the last rows of a tile; whether it does depends on the CPU.
     """
 
     def matmul(a: np.ndarray, b: np.ndarray, dtype: np.dtype) -> np.ndarray:
@@ -140,8 +140,8 @@ def test_options(names: str) -> None:
 
 
 @pytest.mark.parametrize("names", ["softcap sinks slopes", "window softcap sinks slopes"])
-def test_options_where_programs_share_a_prefix(names: str) -> None:
-    # Parts that lie before the window of some queries of a tile and within that of others.
+def test_options_with_split_keys(names: str) -> None:
+    # Splits that lie before the window of some queries of a tile and within that of others.
     options = attention_options(names, 3, window=600)
     _check([1, 0, 40], [599, 300, 900], 3, 1, 16, torch.float32, options=options)
 
@@ -192,7 +192,7 @@ def test_codes_after_a_cached_prefix(names: str, codes: torch.dtype) -> None:
     _check_codes(q_lens, [65 + q_len for q_len in q_lens], 4, 2, 16, codes, options)
 
 
-def test_codes_of_a_prefix_that_programs_share() -> None:
+def test_codes_with_split_keys() -> None:
     _check_codes([5, 1, 20], [2000, 700, 1100], 6, 2, 16, torch.uint8)
 
 

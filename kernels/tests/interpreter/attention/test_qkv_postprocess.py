@@ -70,7 +70,7 @@ def test_one_token_whose_slot_comes_from_a_column() -> None:
 
 @pytest.mark.parametrize("with_norms", [False, True])
 @pytest.mark.parametrize("codes", [None, torch.uint8])
-def test_parts_of_a_product_are_added_up(codes: torch.dtype | None, with_norms: bool) -> None:
+def test_split_k_partials_are_added_up(codes: torch.dtype | None, with_norms: bool) -> None:
     """As if their sum had come, rounded; q goes where the caller says."""
     case = Case(3, 5, 2, 12, torch.float16, with_bias=True, with_norms=with_norms, codes=codes)
     parts = torch.randn(3, 3, case.qkv.shape[1])
@@ -90,7 +90,7 @@ def test_parts_of_a_product_are_added_up(codes: torch.dtype | None, with_norms: 
         assert torch.equal(scales[case.slots], case.scales[case.slots])
 
 
-def test_parts_and_where_q_goes_belong_together() -> None:
+def test_split_k_partials_need_q_out() -> None:
     case = Case(2, 4, 2, 8, torch.float16, with_bias=False)
     parts, q = case.qkv.float().unsqueeze(0), torch.empty(2, 32).half()
     for qkv, q_out in ((parts, None), (case.qkv, q), (parts, q[:, :16])):
@@ -169,7 +169,7 @@ def test_codes(heads: int, kv_heads: int, head_dim: int, given: bool, codes: tor
 @pytest.mark.parametrize("given", [False, True])
 def test_codes_and_scales_of_the_same_values_are_those_of_torch(given: bool, codes: torch.dtype) -> None:
     case = Case(40, 3, 2, 20, torch.float32, with_bias=False, codes=codes, given=given)
-    # Of so few bits that some scales need no rounding.
+    # Values so coarse that some scales need no rounding.
     case.qkv = (case.qkv * 10 ** (torch.rand(40, 1) * 6 - 3)).bfloat16().float()
     case.check_same_codes(qkv_postprocess_triton, qkv_postprocess_torch)
 

@@ -90,8 +90,8 @@ def test_options(kv_len: int, names: str) -> None:
 
 
 def test_more_chunks_than_run_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Programs then have several tiles, of which only the first is read before the wait."""
-    monkeypatch.setitem(token_attention_triton.__globals__, "num_processors", lambda _: 2)
+    """Thread blocks then have several tiles, of which only the first is prefetched before the wait."""
+    monkeypatch.setitem(token_attention_triton.__globals__, "num_sms", lambda _: 2)
     _check(400)
 
 
@@ -115,7 +115,7 @@ def test_what_does_not_fit_is_refused() -> None:
     pool = Pool([5], 2, 16, torch.float16)
     place = (torch.tensor([4, 4]), torch.tensor([0, 0]))
     context = (pool.table, pool.b_row, pool.b_kv_len, 64, 0.25)
-    with pytest.raises(ValueError, match="token_attention: there is one token"):
+    with pytest.raises(ValueError, match="token_attention: qkv must hold one token"):
         token_attention_triton(
             torch.randn(2, 128).half(), None, None, None, EPS, torch.rand(8, 16), *place, pool.k, pool.v, False,
             *context, torch.empty(2, 4, 16).half(),

@@ -19,7 +19,7 @@ def _exchange(report: torch.Tensor, limit: int, rank: int = 0, world_size: int =
 
 @pytest.mark.parametrize(("rank", "world_size"), [(0, 2), (1, 2), (2, 4), (7, 8)])
 @pytest.mark.parametrize("weighted", [True, False])
-def test_the_parts_that_were_announced_are_added(weighted: bool, rank: int, world_size: int) -> None:
+def test_announced_inputs_are_reduced(weighted: bool, rank: int, world_size: int) -> None:
     torch.manual_seed(0)
     residual, *parts = torch.randn(world_size + 1, 5, 48).half()
     x, others = parts[rank], torch.stack(parts[:rank] + parts[rank + 1 :])
@@ -47,7 +47,7 @@ def test_the_parts_that_were_announced_are_added(weighted: bool, rank: int, worl
     assert report.item() == 0
 
 
-def test_a_part_that_does_not_come_is_reported() -> None:
+def test_an_input_that_does_not_arrive_is_reported() -> None:
     report, flag = torch.zeros(1, dtype=torch.int32), torch.zeros(1, dtype=torch.int32)
     x, others = torch.ones(2, 32), torch.ones(3, 2, 32)
     for _ in range(2):

@@ -32,8 +32,8 @@ def test_as_torch(kind: str, outputs: int, inputs: int, group_size: int) -> None
     zeros = pack_scales(points, inputs, group_size)[0] if "zeros" in kind else None
     table = torch.randn(16).half().float() if kind == "table" else None
     rows = slice(1, outputs + 1)
-    parts = (packed[rows], scales[:, rows], None if zeros is None else zeros[:, rows], table)
+    splits = (packed[rows], scales[:, rows], None if zeros is None else zeros[:, rows], table)
     out, expected = (torch.full((outputs + 2, inputs + 8), float("nan")).half() for _ in range(2))
-    dequantise_triton(*parts, out[rows, :inputs], size)
-    dequantise_torch(*parts, expected[rows, :inputs], size)
+    dequantise_triton(*splits, out[rows, :inputs], size)
+    dequantise_torch(*splits, expected[rows, :inputs], size)
     assert torch.equal(out.nan_to_num(nan=7e4), expected.nan_to_num(nan=7e4))

@@ -38,12 +38,12 @@ def test_tile_boundaries(tokens: int, outputs: int, inputs: int, with_bias: bool
 
 @pytest.mark.parametrize("inputs", [32, 128, 160])
 @pytest.mark.parametrize(("tokens", "outputs"), [(2, 15), (16, 33), (17, 16), (33, 49)])
-def test_parts_add_up_to_the_product(splits: int, tokens: int, outputs: int, inputs: int) -> None:
-    """As many as are not empty: 128 inputs in three parts are two, 64 each."""
+def test_partials_add_up_to_the_gemm(splits: int, tokens: int, outputs: int, inputs: int) -> None:
+    """As many as are not empty: 128 inputs in three splits are two, 64 each."""
     torch.manual_seed(tokens)
     x, weight = torch.randn(tokens, inputs).half(), torch.randn(outputs, inputs).half()
-    parts = {32: 1, 128: min(splits, 2), 160: splits}[inputs]
-    out = torch.full((parts, tokens, outputs), float("nan"))
+    splits = {32: 1, 128: min(splits, 2), 160: splits}[inputs]
+    out = torch.full((splits, tokens, outputs), float("nan"))
     linear_split_k_triton(x, weight, out)
     expected = x.double() @ weight.double().t()
     torch.testing.assert_close(out.double().sum(0), expected, atol=1e-3, rtol=1e-4)
@@ -54,7 +54,7 @@ def test_parts_add_up_to_the_product(splits: int, tokens: int, outputs: int, inp
 
 @pytest.mark.parametrize("splits", [2], indirect=True)
 @pytest.mark.usefixtures("splits")
-def test_another_number_of_parts_is_refused() -> None:
+def test_another_number_of_partials_is_refused() -> None:
     with pytest.raises(ValueError, match=r"linear_split_k: out .* must be float32 \(2, 4, 8\)"):
         linear_split_k_triton(torch.empty(4, 64).half(), torch.empty(8, 64).half(), torch.empty(3, 4, 8))
 
@@ -62,7 +62,7 @@ def test_another_number_of_parts_is_refused() -> None:
 @pytest.mark.parametrize("with_bias", [False, True])
 @pytest.mark.parametrize(("outputs", "inputs"), [(5, 768), (9, 4096), (3, 9000), (70, 40)])
 def test_one_token(outputs: int, inputs: int, with_bias: bool) -> None:
-    """Rows of a program's size, shorter ones and such as are read in parts."""
+    """Rows of a thread block's size, shorter ones and longer ones, which take several steps."""
     torch.manual_seed(inputs)
     x, weight = torch.randn(1, inputs).half(), torch.randn(outputs, inputs + 8).half()[:, :inputs] / inputs**0.5
     bias = torch.randn(outputs).half() if with_bias else None
@@ -71,14 +71,14 @@ def test_one_token(outputs: int, inputs: int, with_bias: bool) -> None:
 
 @pytest.mark.parametrize("splits", [1, 2], indirect=True)
 @pytest.mark.parametrize(("tokens", "outputs", "inputs"), [(1, 14, 64), (17, 16, 96), (3, 50, 32), (65, 6, 64)])
-def test_activation_behind_it(splits: int, tokens: int, outputs: int, inputs: int) -> None:
+def test_fused_activation(splits: int, tokens: int, outputs: int, inputs: int) -> None:
     """As if it were an operator of its own, to the bit; the last case goes to torch."""
     torch.manual_seed(tokens)
     x, weight, bias = (torch.randn(*shape).half() for shape in ((tokens, inputs), (outputs, inputs), (outputs,)))
-    product = torch.empty(tokens, outputs).half()
+    linear = torch.empty(tokens, outputs).half()
     out, expected = torch.full((2, tokens, outputs // 2), float("nan")).half()
-    skinny_linear_triton(x, weight, bias, product)
-    act_and_mul_triton(product, "silu", expected)
+    skinny_linear_triton(x, weight, bias, linear)
+    act_and_mul_triton(linear, "silu", expected)
     skinny_linear_triton(x, weight, bias, out, "silu")
     assert torch.equal(out, expected)
     with pytest.raises(ValueError, match="skinny_linear: unknown activation 'tanh'"):

@@ -20,7 +20,7 @@ def _inputs(outputs: int, inputs: int, dtype: torch.dtype = torch.float16) -> tu
 @pytest.mark.parametrize("with_bias", [False, True])
 @pytest.mark.parametrize(("outputs", "inputs"), [(5, 768), (9, 4096), (3, 9000), (70, 40)])
 def test_is_the_affine_map(outputs: int, inputs: int, with_bias: bool) -> None:
-    """Rows of a program's size, shorter ones and such as are read in parts."""
+    """Rows of a thread block's size, shorter ones and longer ones, which take several steps."""
     x, weight, bias, _ = _inputs(outputs, inputs)
     out = torch.full((1, outputs), float("nan")).half()
     token_linear_triton(x, weight, bias if with_bias else None, out)
@@ -29,27 +29,27 @@ def test_is_the_affine_map(outputs: int, inputs: int, with_bias: bool) -> None:
 
 
 @pytest.mark.parametrize(("outputs", "inputs"), [(14, 64), (50, 1000), (6, 4096)])
-def test_activation_behind_it(outputs: int, inputs: int) -> None:
+def test_fused_activation(outputs: int, inputs: int) -> None:
     """As if it were an operator of its own, to the bit."""
     x, weight, bias, _ = _inputs(outputs, inputs)
-    product = torch.empty(1, outputs).half()
+    linear = torch.empty(1, outputs).half()
     out, expected = torch.full((2, 1, outputs // 2), float("nan")).half()
-    token_linear_triton(x, weight, bias, product)
-    act_and_mul_triton(product, "silu", expected)
+    token_linear_triton(x, weight, bias, linear)
+    act_and_mul_triton(linear, "silu", expected)
     token_linear_triton(x, weight, bias, out, "silu")
     assert torch.equal(out, expected)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
 @pytest.mark.parametrize("inputs", [40, 37, 768, 4096, 9000])
-def test_addition_behind_it(inputs: int, dtype: torch.dtype) -> None:
+def test_fused_residual_add(inputs: int, dtype: torch.dtype) -> None:
     """As if it were an operator of its own, to the bit."""
     x, weight, bias, _ = _inputs(9, inputs, dtype)
     before = torch.randn(1, 9).to(dtype)
-    product, total = torch.empty(1, 9).to(dtype), before.clone()
-    token_linear_triton(x, weight, bias, product)
+    linear, total = torch.empty(1, 9).to(dtype), before.clone()
+    token_linear_triton(x, weight, bias, linear)
     token_linear_triton(x, weight, bias, total, None, None, 0.0, None, True)
-    assert torch.equal(total, before + product)
+    assert torch.equal(total, before + linear)
 
 
 @pytest.mark.parametrize("activation", [None, "silu"])
@@ -58,7 +58,7 @@ def test_addition_behind_it(inputs: int, dtype: torch.dtype) -> None:
     ("inputs", "dtype"), [(40, torch.float16), (2048, torch.float16), (9000, torch.float16), (64, torch.float32)]
 )
 def test_norm_before_it(inputs: int, dtype: torch.dtype, wide: bool, activation: str | None) -> None:
-    """What is left of the norm is that of its operator to the bit; the product is as close as torch's."""
+    """The normalised token is that of the norm's operator to the bit; the GEMV is as close as torch's."""
     x, weight, bias, norm = _inputs(10, inputs, dtype)
     norm = norm.float() if wide else norm
     outputs = 10 if activation is None else 5

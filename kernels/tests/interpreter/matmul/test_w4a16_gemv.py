@@ -1,4 +1,4 @@
-"""The products of single tokens with codes in groups in Triton's interpreter: run with TRITON_INTERPRET=1."""
+"""The W4A16 GEMV in Triton's interpreter: run with TRITON_INTERPRET=1."""
 
 import pytest
 import torch
@@ -16,10 +16,10 @@ Weight = tuple[Tensor, Tensor, Tensor | None, None]
 
 @pytest.fixture(autouse=True, params=[(8, 32), (4, 128), (16, 64)], ids=str)
 def _small_tiles(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Parts of a row and whole rows."""
+    """Rows in several steps and whole rows."""
     block_n, block_w = request.param
     config = {"BLOCK_N": block_n, "BLOCK_W": block_w, "num_warps": 4}
-    monkeypatch.setattr(w4a16_gemv, "groups_blocks", lambda *_: config)
+    monkeypatch.setattr(w4a16_gemv, "w4a16_blocks", lambda *_: config)
 
 
 def _weight(outputs: int, inputs: int, with_zeros: bool) -> Weight:
@@ -78,12 +78,12 @@ def test_the_operator_with_an_activation_and_an_order_of_inputs(order: bool) -> 
     weight = _weight(22, 512, with_zeros=True)
     x = torch.randn(1, 512).half()
     perm = torch.randperm(512) if order else None
-    product, out = torch.empty(1, 22).half(), torch.full((1, 11), float("nan")).half()
+    linear, out = torch.empty(1, 22).half(), torch.full((1, 11), float("nan")).half()
     expected = torch.empty_like(out)
-    weight_only_linear_triton(x, *weight, perm, None, product, 128)
+    weight_only_linear_triton(x, *weight, perm, None, linear, 128)
     torch.testing.assert_close(
-        product.double(), _expected(x if perm is None else x[:, perm], weight), rtol=2e-3, atol=2e-3
+        linear.double(), _expected(x if perm is None else x[:, perm], weight), rtol=2e-3, atol=2e-3
     )
-    act_and_mul_torch(product, "silu", expected)
+    act_and_mul_torch(linear, "silu", expected)
     weight_only_linear_triton(x, *weight, perm, None, out, 128, "silu")
     torch.testing.assert_close(out, expected, rtol=2e-3, atol=2e-3)

@@ -1,6 +1,6 @@
-"""The products of single tokens with 8-bit rows in Triton's interpreter: run with TRITON_INTERPRET=1.
+"""The W8A8 GEMV in Triton's interpreter: run with TRITON_INTERPRET=1.
 
-The interpreter's cast to float8 is not that of a device, so inputs that a product quantises are compared with what
+The interpreter's cast to float8 is not that of a device, so inputs that the GEMV quantises are compared with what
 `quantise_rows` makes of them in the interpreter as well.
 """
 
@@ -18,10 +18,10 @@ DTYPES = [torch.float8_e4m3fn, torch.int8]
 
 @pytest.fixture(autouse=True, params=[(8, 256), (4, 1024)], ids=str)
 def _small_tiles(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Parts of a row and whole rows."""
+    """Rows in several steps and whole rows."""
     block_n, block_k = request.param
     config = {"BLOCK_N": block_n, "BLOCK_K": block_k, "num_warps": 4}
-    monkeypatch.setattr(w8a8_gemv, "rows_blocks", lambda *_: config)
+    monkeypatch.setattr(w8a8_gemv, "w8a8_blocks", lambda *_: config)
 
 
 def _matrix(outputs: int, inputs: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
@@ -71,11 +71,11 @@ def test_not_finite_inputs_are_not_hidden() -> None:
 
 
 @pytest.mark.parametrize("activation", ["silu", "gelu_tanh"])
-def test_the_activation_is_that_of_the_operator_behind(activation: str) -> None:
+def test_the_activation_is_that_of_its_own_operator(activation: str) -> None:
     weight8, weight_scale = _matrix(26, 256, torch.int8)
     x8, x_scale = torch.randint(-120, 121, (1, 256), dtype=torch.int8), torch.rand(1)
-    product, expected, out = torch.empty(1, 26), torch.empty(1, 13), torch.full((1, 13), float("nan"))
-    w8a8_linear_triton(x8, x_scale, weight8, weight_scale, None, product)
-    act_and_mul_torch(product, activation, expected)
+    linear, expected, out = torch.empty(1, 26), torch.empty(1, 13), torch.full((1, 13), float("nan"))
+    w8a8_linear_triton(x8, x_scale, weight8, weight_scale, None, linear)
+    act_and_mul_torch(linear, activation, expected)
     w8a8_linear_triton(x8, x_scale, weight8, weight_scale, None, out, activation)
     torch.testing.assert_close(out, expected)

@@ -14,7 +14,7 @@ DTYPES = [torch.float8_e4m3fn, torch.int8]
 
 @pytest.fixture(params=[1, 3])
 def splits(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
-    """Small tiles, so that few tokens and outputs make several, of which some are read before waiting; no library."""
+    """Small tiles, so that few tokens and outputs make several, of which some are prefetched; no library."""
     config = {"BLOCK_M": 16, "BLOCK_N": 32, "BLOCK_K": 128, "num_warps": 4, "num_stages": 2}
     config |= {"splits": request.param, "AHEAD": 3 - request.param, "library": 0}
     monkeypatch.setitem(w8a8_linear_triton.__globals__, "nearest", lambda *_, **__: config)
@@ -86,7 +86,7 @@ def test_sums_of_a_library_are_scaled(with_bias: bool, monkeypatch: pytest.Monke
         return int_mm(x8, weight8)
 
     monkeypatch.setattr(torch, "_int_mm", int_mm_of_a_card)
-    monkeypatch.setattr(w8a8_library, "_PART", 32)
+    monkeypatch.setattr(w8a8_library, "_CHUNK", 32)
     x8, weight8 = _operands(40, 48, 64, torch.int8)
     x_scale, weight_scale = torch.rand(40) / 99, torch.rand(48) / 99
     bias = torch.randn(48).half() if with_bias else None

@@ -1,4 +1,4 @@
-"""Products of 8-bit rows that other kernels go on with, in Triton's interpreter: run with TRITON_INTERPRET=1."""
+"""W8A8 GEMMs with split-K partials or an activation in Triton's interpreter: run with TRITON_INTERPRET=1."""
 
 import pytest
 import torch
@@ -28,7 +28,7 @@ def _operands(tokens: int, outputs: int, inputs: int, dtype: torch.dtype) -> tup
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(("tokens", "outputs", "inputs"), [(2, 31, 384), (16, 33, 200), (15, 64, 128)])
-def test_parts_add_up_to_the_product(tokens: int, outputs: int, inputs: int, dtype: torch.dtype) -> None:
+def test_partials_add_up_to_the_gemm(tokens: int, outputs: int, inputs: int, dtype: torch.dtype) -> None:
     x8, x_scale, weight8, weight_scale = _operands(tokens, outputs, inputs, dtype)
     out = torch.full((3, tokens, outputs), float("nan"))
     w8a8_split_k_triton(x8, x_scale, weight8, weight_scale, out)
@@ -36,18 +36,18 @@ def test_parts_add_up_to_the_product(tokens: int, outputs: int, inputs: int, dty
     assert (out.double().sum(0) - expected).norm() <= 1e-5 * expected.norm()
 
 
-def test_another_number_of_parts_is_refused() -> None:
+def test_another_number_of_partials_is_refused() -> None:
     with pytest.raises(ValueError, match=r"w8a8_split_k: out .* must be float32 \(3, 2, 8\)"):
         w8a8_split_k_triton(*_operands(2, 8, 128, torch.int8), torch.empty(2, 2, 8))
 
 
 @pytest.mark.parametrize("hidden", [64, 65])
-def test_a_norm_adds_up_parts(hidden: int) -> None:
+def test_a_norm_adds_up_partials(hidden: int) -> None:
     torch.manual_seed(0)
-    parts, weight, residual = torch.randn(3, 4, hidden), torch.rand(hidden).half(), torch.randn(4, hidden).half()
+    splits, weight, residual = torch.randn(3, 4, hidden), torch.rand(hidden).half(), torch.randn(4, hidden).half()
     expected_residual, expected, out = residual.clone(), torch.empty_like(residual), torch.empty_like(residual)
-    add_rms_norm_torch(((parts[0] + parts[1]) + parts[2]).half(), expected_residual, weight, 1e-5, expected)
-    add_rms_norm_triton(parts, residual, weight, 1e-5, out)
+    add_rms_norm_torch(((splits[0] + splits[1]) + splits[2]).half(), expected_residual, weight, 1e-5, expected)
+    add_rms_norm_triton(splits, residual, weight, 1e-5, out)
     assert torch.equal(residual, expected_residual)
     torch.testing.assert_close(out, expected, atol=2e-3, rtol=2e-3)
 

@@ -15,7 +15,7 @@ Weight = tuple[Tensor, Tensor, Tensor | None, Tensor | None, int]
 
 @pytest.fixture(params=[(1, 0, 0, 1, 32), (2, 1, 0, 0, 32), (5, 0, 1, 2, 24)], ids=str)
 def config(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Small tiles, full or not, in parts, weights or tokens as the left operand, codes read before waiting."""
+    """Small tiles, full or not, with splits, weights or tokens as the left operand, prefetched codes."""
     splits, swap, fold, ahead, rows = request.param
     settings = {
         "BLOCK_M": 16,

@@ -10,8 +10,8 @@ from kernel_support import reference
 from torch import Tensor
 
 from text_generation_kernels import ExpertMatrix, moe_experts, pack_codes, pack_scales
-from text_generation_kernels.moe.experts_gemv import Choice
-from text_generation_kernels.moe.mixture import mixture_of_one
+from text_generation_kernels.moe.experts_gemv import Routing
+from text_generation_kernels.moe.mixture import mixture_of_one_token
 from text_generation_kernels.moe.moe_align import moe_align_triton, tile_capacity
 from text_generation_kernels.moe.moe_experts import Tiles, run_experts
 from text_generation_kernels.moe.moe_route import RouteOptions, moe_route_torch, moe_route_triton
@@ -144,7 +144,7 @@ def test_experts_at_tile_boundaries(
 )
 @pytest.mark.parametrize("ties", ["none", "some", "all", "zeros of both signs"])
 @pytest.mark.parametrize("activation", ["silu", "relu2_alone"])
-def test_products_choose_as_the_router_does(options: RouteOptions, ties: str, activation: str) -> None:
+def test_fused_routing_is_that_of_the_router(options: RouteOptions, ties: str, activation: str) -> None:
     torch.manual_seed(0)
     experts, held = 12 - options.shared, 12 - 2 * options.first
     logits = torch.randn(1, experts + options.shared_gate).half()
@@ -157,7 +157,7 @@ def test_products_choose_as_the_router_does(options: RouteOptions, ties: str, ac
     )
     x, out = torch.randn(1, 40).half(), torch.full((1, 40), float("nan")).half()
     ids, shares = torch.full((1, options.slots), -99, dtype=torch.int32), torch.full((1, options.slots), float("nan"))
-    mixture_of_one(x, Choice(logits, options, shares), ids, gate_up, down, activation, out, 12, False)
+    mixture_of_one_token(x, Routing(logits, options, shares), ids, gate_up, down, activation, out, 12, False)
     expected = _routed(moe_route_torch, logits, None, options)
     assert torch.equal(ids, expected[0])
     torch.testing.assert_close(shares, expected[1], atol=1e-6, rtol=1e-5)
@@ -230,8 +230,8 @@ def test_float8_experts_of_many_rows_are_multiplied_in_8_bits(
     torch.manual_seed(0)
     ids = torch.rand(40, 2).argsort(dim=1).int()
     first = 2 * inner if activation == "silu" else inner
-    gate_up = _codes("float8", 3, first, hidden, group_size, biased=False)._replace(eight_bit_rows=True)
-    down = _codes("float8", 3, hidden, inner, group_size, biased=False)._replace(eight_bit_rows=True)
+    gate_up = _codes("float8", 3, first, hidden, group_size, biased=False)._replace(w8a8=True)
+    down = _codes("float8", 3, hidden, inner, group_size, biased=False)._replace(w8a8=True)
     x, shares = torch.randn(40, hidden).half(), torch.rand(40, 2)
     config = {"BLOCK_N": 64, "num_warps": 4, "num_stages": 2}
     out = torch.full((40, hidden), float("nan")).half()
@@ -246,9 +246,9 @@ def test_a_token_has_the_same_bits_alone_and_among_others() -> None:
     tiles = Tiles(64, _config(32), _config(16))
     results = []
     for tokens in (1, 20):
-        part = [each[:tokens] if index < 3 else each for index, each in enumerate(inputs)]
+        some = [each[:tokens] if index < 3 else each for index, each in enumerate(inputs)]
         out = torch.empty(tokens, 32, dtype=torch.float16)
-        run_experts(*part, "silu", tiles, out)
+        run_experts(*some, "silu", tiles, out)
         results.append(out[0])
     assert torch.equal(*results)
 

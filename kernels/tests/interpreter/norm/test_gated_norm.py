@@ -19,7 +19,7 @@ EPS = 1e-5
 def test_tile_boundaries(
     tokens: int, groups: int, size: int, dtype: torch.dtype, own_weights: bool, gate_first: bool
 ) -> None:
-    """Programs with groups of several tokens, the last of them in part, and of one group."""
+    """Thread blocks with groups of several tokens, the last one not full, and of one group."""
     torch.manual_seed(0)
     # Strides of their own.
     x, gate, out = (torch.randn(tokens, groups + 1 + each, size).to(dtype)[:, 1 : groups + 1] for each in range(3))

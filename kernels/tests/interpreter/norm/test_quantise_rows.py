@@ -1,6 +1,6 @@
 """Kernels that write 8-bit activations in Triton's interpreter: run with TRITON_INTERPRET=1.
 
-The interpreter's cast to float8 loses the carry of a mantissa that is rounded up; tests on a GPU ask for equal bits.
+The interpreter's cast to float8 loses the carry of a mantissa that is rounded up; tests on a GPU compare bits.
 """
 
 import pytest
@@ -53,7 +53,7 @@ def test_tile_boundaries(group: int, given: bool, bound: float, inputs: int, dty
     assert not eight[:, (0, -1)].float().any()
 
 
-def test_an_activation_with_a_program_for_each_token(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_activation_with_a_thread_block_for_each_token(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(act_and_mul_triton.__globals__, "_FEW_TOKENS", 0)
     torch.manual_seed(0)
     gate_up, out = torch.randn(3, 140).half(), torch.empty(3, 70).half()
@@ -80,7 +80,7 @@ def test_what_does_not_fit_is_refused() -> None:
         quantise_rows_triton(x, eight, scale, 32)
     with pytest.raises(ValueError, match="power of two"):
         quantise_rows_triton(x, eight, scale, 40)
-    with pytest.raises(ValueError, match="8-bit form"):
+    with pytest.raises(ValueError, match="float8_e4m3fn or int8"):
         quantise_rows_triton(x, eight.short(), scale)
-    with pytest.raises(ValueError, match="come together"):
+    with pytest.raises(ValueError, match="must both be given"):
         rms_norm_triton(x, x[0], EPS, x, eight)

@@ -29,7 +29,7 @@ def test_tile_boundaries(n: int, dtype: torch.dtype) -> None:
     assert torch.equal(storage[:, n + 3 :], untouched[:, n + 3 :])
 
 
-def test_the_sigmoid_is_rounded_before_the_product() -> None:
+def test_the_sigmoid_is_rounded_before_the_multiplication() -> None:
     gate = torch.linspace(-4, 4, 1000)[None].half()
     x, out = torch.full_like(gate, 1.25), torch.empty_like(gate)
     sigmoid_gate_triton(x, gate, out)

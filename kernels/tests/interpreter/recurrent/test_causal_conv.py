@@ -37,7 +37,7 @@ def test_results_do_not_depend_on_where_a_run_is_cut() -> None:
     check_cuts(causal_conv_triton, torch.float16)
 
 
-def test_more_runs_than_the_least_that_programs_have_room_for() -> None:
+def test_more_runs_than_the_smallest_variant_has_room_for() -> None:
     runs = [Run(1 + index % 3, index % 2) for index in range(20)]
     Convolution.of(runs, 8, 4, torch.float32).check(causal_conv_triton, causal_conv_torch)
 

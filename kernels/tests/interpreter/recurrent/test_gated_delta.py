@@ -1,5 +1,5 @@
 """The Triton kernels in Triton's interpreter: run with TRITON_INTERPRET=1. bfloat16 is left to the GPU tests, because
-the interpreter's products of it are wrong."""
+the interpreter's GEMMs of it are wrong."""
 
 import pytest
 import torch
@@ -50,7 +50,7 @@ def test_blocks_that_hardly_decay_and_blocks_that_are_gone(decay: float, alike: 
 
 
 def test_blocks_go_on_where_others_ended() -> None:
-    """A run in two pieces, the second one token after token."""
+    """A run in two chunks, the second one token by token."""
     whole = Delta.of([Run(100, 3)], 2, 1, 16, 8, torch.float16)
     expected, expected_state = whole.run(gated_delta_triton)
     out, state = torch.full_like(expected, UNTOUCHED), whole.state.clone()
@@ -62,7 +62,7 @@ def test_blocks_go_on_where_others_ended() -> None:
     torch.testing.assert_close(state, expected_state, atol=4e-3, rtol=4e-3)
 
 
-def test_more_runs_than_the_least_that_programs_have_room_for() -> None:
+def test_more_runs_than_the_smallest_variant_has_room_for() -> None:
     runs = [Run(1 + index % 3, index % 2) for index in range(20)]
     Delta.of(runs, 1, 1, 8, 8, torch.float16).check(gated_delta_triton, max_len=100)
 

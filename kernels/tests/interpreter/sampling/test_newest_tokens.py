@@ -24,7 +24,7 @@ def test_looks_up_what_a_step_reads_of_its_rows() -> None:
         assert ours.tolist() == values
 
 
-def test_more_rows_than_a_program_takes() -> None:
+def test_more_rows_than_a_thread_block_takes() -> None:
     table = torch.randperm(300 * 16).to(torch.int32).view(300, 16)
     last, length, rows = torch.randint(999, (300,)), torch.randint(17, (300,)), torch.randperm(300)[:130]
     results = [_run(each, rows, last, length, table) for each in (newest_tokens_torch, newest_tokens_triton)]

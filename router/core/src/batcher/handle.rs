@@ -14,15 +14,17 @@ use super::{Batcher, FoundLost, KvEventFeed};
 use crate::error::InferError;
 use crate::grammar::{Constraint, Workers};
 use crate::permit::PermitHalf;
+use crate::policy::BatchLimits;
 use crate::policy::cost::StepCost;
 use crate::queue::{Event, Sample};
-use crate::types::BatchLimits;
 use crate::validation::ValidRequest;
 
 /// What the batcher last said about itself.
 #[derive(Debug, Clone)]
 pub(crate) struct Status {
     pub(crate) queued: usize,
+    /// How many must wait for each one that decodes before they join, when this last mattered.
+    pub(crate) waiting_served_ratio: f32,
     pub(crate) running: usize,
     /// Slots in use; those of the prefix tree that nobody reads are not.
     pub(crate) slots_used: u32,
@@ -101,6 +103,7 @@ impl BatcherHandle {
         let (losses, found_lost) = mpsc::channel(1);
         let idle = Status {
             queued: 0,
+            waiting_served_ratio: limits.waiting_served_ratio.initial(),
             running: 0,
             slots_used: 0,
             step_failed: false,

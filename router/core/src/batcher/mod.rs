@@ -10,9 +10,9 @@
 //! The batcher passes ids on and does a small constant amount of work for a token: no text, no log line, no lock but
 //! the send and the count of a tenant whose tokens are limited.
 
+mod candidates;
 mod charge;
 mod handle;
-mod heads;
 mod in_flight;
 mod kv_feed;
 mod masks;
@@ -42,20 +42,17 @@ use self::kv_feed::KvFeed;
 use self::masks::Matching;
 pub(crate) use self::recovery::FoundLost;
 use self::recovery::{Recovery, Terms};
-use self::running::Running;
-pub(crate) use self::suspects::Standing;
+use self::running::RunningEntry;
 use crate::error::InferError;
 use crate::grammar::Workers;
 use crate::grammar::mask_pool::{self, MaskPool};
 use crate::kv_pool::KvPool;
 use crate::metrics::BatchMetrics;
+use crate::policy::BatchLimits;
+use crate::policy::arrivals::Arrivals;
 use crate::policy::cost::StepCost;
 use crate::policy::expectation::OutputLengths;
 use crate::queue::{Event, Queue};
-use crate::types::BatchLimits;
-
-/// Plans that are on their way to the shards: the one that runs, and the next.
-const DEPTH: usize = 2;
 
 type Answer = JoinHandle<Result<StepReply, ClientError>>;
 
@@ -73,7 +70,7 @@ struct Batcher {
     kv_feed: KvFeed,
     lengths: OutputLengths,
     /// Who owns which row.
-    rows: Vec<Option<Running>>,
+    rows: Vec<Option<RunningEntry>>,
     /// Rows whose owners have left, which the next plan tells the shards.
     dropped: Vec<Row>,
     workers: Option<Workers>,
@@ -85,7 +82,13 @@ struct Batcher {
     /// Plans that were sent and not answered, oldest first.
     in_flight: VecDeque<(InFlight, Answer)>,
     next_number: u64,
-    steps_without_chunks: u32,
+    /// Tokens that the running streams got since requests last joined them.
+    decodes_since_joining: u32,
+    /// Where the times of `arrivals` count from.
+    epoch: Instant,
+    arrivals: Arrivals,
+    /// [`Plan::ratio`], of the last plan that had one.
+    ratio: f32,
     last_reply: Option<Instant>,
     step_failed: bool,
     terms: Terms,
@@ -131,7 +134,10 @@ impl Batcher {
             matching: None,
             in_flight: VecDeque::new(),
             next_number: 0,
-            steps_without_chunks: 0,
+            decodes_since_joining: 0,
+            epoch: Instant::now(),
+            arrivals: Arrivals::default(),
+            ratio: limits.waiting_served_ratio.initial(),
             last_reply: None,
             step_failed: false,
             terms: Terms {
@@ -206,6 +212,7 @@ impl Batcher {
         let running = self.rows.iter().flatten();
         let status = Status {
             queued: self.queue.len(),
+            waiting_served_ratio: self.ratio,
             running: running.clone().count(),
             slots_used: self.pool.used(),
             step_failed: self.step_failed,
@@ -213,16 +220,17 @@ impl Batcher {
             restarts: self.restarts,
             group: self.group.clone(),
         };
-        let max_tokens: u64 = running.map(Running::longest).sum();
+        let max_tokens: u64 = running.map(RunningEntry::longest).sum();
         self.metrics.queue_size.set(status.queued as f64);
         self.metrics.current_size.set(status.running as f64);
+        self.metrics.waiting_served_ratio.set(self.ratio);
         self.metrics.current_max_tokens.set(max_tokens as f64);
         self.metrics.pool(status.slots_used, self.pool.cached());
         self.status.send_replace(status);
     }
 
     /// Takes the owner out of a row, which the shards are told with the next plan.
-    fn vacate(&mut self, row: Row) -> Option<Running> {
+    fn vacate(&mut self, row: Row) -> Option<RunningEntry> {
         let running = self.rows.get_mut(row.index())?.take()?;
         self.dropped.push(row);
         Some(running)

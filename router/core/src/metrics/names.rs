@@ -33,6 +33,8 @@ pub const BATCH_FILTER_DURATION: &str = "tgi_batch_filter_duration";
 pub const BATCH_CONCAT_DURATION: &str = "tgi_batch_concat_duration";
 /// Label `reason`: backpressure, wait_exceeded.
 pub const BATCH_CONCAT: &str = "tgi_batch_concat";
+/// How many requests must wait for each one that decodes before they join: `--waiting-served-ratio`, or what `auto` found.
+pub const BATCH_WAITING_SERVED_RATIO: &str = "tgi_batch_waiting_served_ratio";
 pub const BATCH_CURRENT_SIZE: &str = "tgi_batch_current_size";
 pub const BATCH_CURRENT_MAX_TOKENS: &str = "tgi_batch_current_max_tokens";
 pub const BATCH_MAX_TOTAL_TOKENS: &str = "tgi_batch_max_total_tokens";

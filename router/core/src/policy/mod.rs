@@ -11,16 +11,21 @@
 //! Admission expects outputs to become as long as earlier ones. Where that was wrong and slots run short, the
 //! newest request of the lowest priority pauses, of the tenant that was served most where tenants wait for each other.
 
+pub mod arrivals;
 pub mod cost;
 pub mod expectation;
+mod joining;
 pub mod peak;
 mod prompts;
 mod slots;
 
+use std::time::Duration;
+
+use self::arrivals::Arrivals;
 use self::cost::StepCost;
 use self::expectation::OutputLengths;
+pub use self::joining::WaitingServedRatio;
 use self::peak::Demand;
-use crate::types::BatchLimits;
 
 /// Where a request stands in the queue: lower runs first, and is the last to pause.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -29,6 +34,26 @@ pub struct Order {
     pub due: i64,
     /// Counts requests; breaks ties.
     pub sequence: u64,
+}
+
+/// Limits of batching.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct BatchLimits {
+    pub waiting_served_ratio: WaitingServedRatio,
+    /// Tokens that running streams get at most before those that wait join them.
+    pub max_waiting_tokens: u32,
+    pub max_batch_prefill_tokens: u32,
+    /// Slots of the pool.
+    pub max_batch_total_tokens: u32,
+    pub max_batch_size: u32,
+    /// Requests that waited longer for their prefill fail.
+    pub max_queue_time: Option<Duration>,
+    /// Prompts are computed in chunks beside the decodes; else whole, in steps of their own.
+    pub prefill_chunking: bool,
+    /// Chunks are so small that a step with decodes takes no longer, where they can be.
+    pub max_token_gap: Option<Duration>,
+    /// What was computed stays for requests that begin with the same tokens.
+    pub prefix_caching: bool,
 }
 
 /// What the policy must know of a request that owns a row.
@@ -135,8 +160,11 @@ pub struct Situation<'a> {
     pub freeing: u32,
     /// Slots of the pool.
     pub capacity: u32,
-    /// Steps since the last one with chunks.
-    pub steps_without_chunks: u32,
+    /// Tokens that the running streams got since requests last joined them.
+    pub decodes_since_joining: u32,
+    /// Of the clock that `arrivals` has its times from.
+    pub now: Duration,
+    pub arrivals: &'a Arrivals,
     pub limits: &'a BatchLimits,
     pub cost: &'a StepCost,
     pub lengths: &'a OutputLengths,
@@ -160,7 +188,7 @@ pub enum Joined {
 }
 
 /// What a step computes. Numbers are places in [`Situation::running`].
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct Plan {
     pub decode: Vec<usize>,
     /// With the tokens of the chunk.
@@ -170,6 +198,8 @@ pub struct Plan {
     pub pause: Vec<usize>,
     /// Set when requests are admitted while others decode.
     pub joined: Option<Joined>,
+    /// How many had to wait for each one that decodes before they joined. `None` where nobody waits or decodes.
+    pub ratio: Option<f32>,
 }
 
 impl Plan {
@@ -189,27 +219,6 @@ pub fn plan(situation: &Situation<'_>, queue: &mut impl Waiting) -> Plan {
         prompts::add_whole_prompts(situation, queue, free, &mut plan);
     }
     plan
-}
-
-/// Whether waiting prompts may join a step in which `decodes` requests decode, and why.
-///
-/// TGI's rules: enough of them wait (`waiting_served_ratio`), or they have waited long enough (`max_waiting_tokens`).
-fn joins(
-    decodes: usize,
-    waiting: usize,
-    steps_without_chunks: u32,
-    limits: &BatchLimits,
-) -> Option<Joined> {
-    if waiting == 0 {
-        return None;
-    }
-    // TGI counts 1 after a prefill, and one more after each decode.
-    if steps_without_chunks.saturating_add(1) >= limits.max_waiting_tokens {
-        return Some(Joined::WaitExceeded);
-    }
-    // The conversion saturates; a negative ratio counts as 0.
-    let wanted = (decodes as f32 * limits.waiting_served_ratio).floor() as usize;
-    (waiting >= wanted.max(1)).then_some(Joined::Backpressure)
 }
 
 #[cfg(test)]

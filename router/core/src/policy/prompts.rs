@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use super::cost::{StepCost, StepShape};
+use super::joining::{Room, joins};
 use super::peak::{Demand, Forecast};
-use super::{Admission, Candidate, Joined, Plan, Situation, Waiting, joins};
+use super::{Admission, Candidate, Joined, Plan, Situation, Waiting, WaitingServedRatio};
 
 /// Queued requests that are looked at in one step. More than a step ever admits; it bounds those that follow others.
 const MOST_CANDIDATES: usize = 512;
@@ -22,15 +23,38 @@ pub(super) fn add_chunks(
         return;
     }
     let decodes = plan.decode.len();
-    let waited = situation.steps_without_chunks;
-    let joined = joins(decodes, queue.len(), waited, situation.limits);
-    // Where a prompt is being computed anyway, another one interrupts nobody.
-    if decodes == 0 || joined.is_some() || !plan.chunks.is_empty() {
+    let joined = decide(situation, &step, decodes, queue.len(), plan);
+    // Where a prompt is being computed anyway, another one costs the running streams little.
+    let is_auto = situation.limits.waiting_served_ratio == WaitingServedRatio::Auto;
+    let interrupts_nobody = decodes == 0 || (is_auto && !plan.chunks.is_empty());
+    if interrupts_nobody || joined.is_some() {
         admit(situation, queue, free, &mut step, plan);
         if decodes > 0 && !plan.admit.is_empty() {
             plan.joined = joined.or(Some(Joined::Backpressure));
         }
     }
+}
+
+/// Whether so many that wait may join those that decode. Leaves the ratio in `plan`.
+fn decide(
+    situation: &Situation<'_>,
+    step: &Step<'_>,
+    decodes: usize,
+    waiting: usize,
+    plan: &mut Plan,
+) -> Option<Joined> {
+    if decodes == 0 {
+        return None;
+    }
+    let setting = situation.limits.waiting_served_ratio;
+    let ratio = setting.in_force(situation, decodes as u32, &step.room());
+    plan.ratio = Some(ratio);
+    // Where rows are short, `auto` weighs how many become free.
+    let waiting = match setting {
+        WaitingServedRatio::Auto => waiting.min(situation.rows),
+        WaitingServedRatio::Fixed(_) => waiting,
+    };
+    joins(situation, ratio, decodes, waiting)
 }
 
 /// TGI's v2 loop: a step of whole prompts instead of the decodes of `plan`, or nothing.
@@ -50,9 +74,10 @@ pub(super) fn add_whole_prompts(
     step.continue_prompts(situation, &mut prompts);
     if prompts.chunks.is_empty() && !queue.is_empty() {
         let decodes = plan.decode.len();
-        let waited = situation.steps_without_chunks;
+        let joined = decide(situation, &step, decodes, queue.len(), plan);
+        prompts.ratio = plan.ratio;
         // A prefill is always followed by a decode of those that it interrupted.
-        let joined = joins(decodes, queue.len(), waited, situation.limits).filter(|_| waited > 0);
+        let joined = joined.filter(|_| situation.decodes_since_joining > 0);
         if decodes == 0 || joined.is_some() {
             admit(situation, queue, free, &mut step, &mut prompts);
             prompts.joined = joined.filter(|_| decodes > 0);
@@ -102,6 +127,14 @@ impl<'a> Step<'a> {
             tokens: situation.limits.max_batch_prefill_tokens,
             gap: None,
             whole: true,
+        }
+    }
+
+    fn room(&self) -> Room {
+        Room {
+            shape: self.shape,
+            tokens: self.tokens,
+            gap: self.gap,
         }
     }
 

@@ -7,8 +7,9 @@ use serde_json::json;
 use text_generation_client::{Deadlines, ShardedClient};
 use text_generation_core::infer::{Infer, Shards};
 use text_generation_core::policy::cost::StepCost;
+use text_generation_core::policy::{BatchLimits, WaitingServedRatio};
 use text_generation_core::tokenize::{TextTokenizer, TokenizerPool};
-use text_generation_core::types::{BatchLimits, ValidationLimits};
+use text_generation_core::types::ValidationLimits;
 use text_generation_core::validation::Validator;
 use text_generation_mock_shard::{MockConfig, MockShard, MockStep};
 use tokio::time::{sleep, timeout};
@@ -48,7 +49,7 @@ impl Setup {
     pub fn spacious() -> Self {
         Self {
             limits: BatchLimits {
-                waiting_served_ratio: 0.3,
+                waiting_served_ratio: WaitingServedRatio::Fixed(0.3),
                 max_waiting_tokens: 20,
                 max_batch_prefill_tokens: 256,
                 max_batch_total_tokens: 16_384,

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use rand::RngExt;
 use rand::rngs::StdRng;
-use text_generation_core::types::BatchLimits;
+use text_generation_core::policy::{BatchLimits, WaitingServedRatio};
 
 use super::clients::{Client, Reading};
 use super::model::{POISON, Task, VOCAB};
@@ -70,6 +70,14 @@ pub fn clients(random: &mut StdRng, count: usize, per_second: f64) -> Vec<Client
     (0..count).map(|_| one()).collect()
 }
 
+/// `auto`, or a number.
+fn random_ratio(random: &mut StdRng) -> WaitingServedRatio {
+    match random.random_bool(0.5) {
+        true => WaitingServedRatio::Auto,
+        false => WaitingServedRatio::Fixed(random.random_range(0.0..1.5)),
+    }
+}
+
 /// Limits that any of [`clients`] fits, mostly tight.
 pub fn setup(random: &mut StdRng, ranks: usize) -> Setup {
     let prefill_chunking = random.random_bool(0.8);
@@ -78,7 +86,7 @@ pub fn setup(random: &mut StdRng, ranks: usize) -> Setup {
     let setup = Setup::spacious();
     Setup {
         limits: BatchLimits {
-            waiting_served_ratio: random.random_range(0.0..1.5),
+            waiting_served_ratio: random_ratio(random),
             max_waiting_tokens: random.random_range(0..30),
             max_batch_prefill_tokens: match prefill_chunking {
                 true => random.random_range(4..256),

@@ -17,11 +17,6 @@ impl Config {
     /// # Errors
     /// One line that names the flags.
     pub fn validate(&self) -> anyhow::Result<()> {
-        anyhow::ensure!(
-            self.waiting_served_ratio.is_finite() && self.waiting_served_ratio >= 0.0,
-            "`--waiting-served-ratio` must be a number >= 0. Given: {}",
-            self.waiting_served_ratio
-        );
         Ok(self.token_limits().check()?)
     }
 

@@ -32,15 +32,26 @@ fn features_that_do_not_exist_are_refused() {
 
 #[test]
 fn a_ratio_must_be_a_number() {
-    for ratio in ["nan", "inf", "-1"] {
+    for ratio in ["nan", "inf", "-1", "often"] {
         let flag = format!("--waiting-served-ratio={ratio}");
-        let error = config(&[&flag]).validate().expect_err(ratio);
+        let error = Cli::try_parse_from(["r", "--tokenizer-name=m", &flag]).expect_err(ratio);
         assert!(
-            error.to_string().contains("`--waiting-served-ratio`"),
+            error
+                .to_string()
+                .contains("must be `auto` or a number >= 0"),
             "{error}"
         );
     }
-    assert!(config(&["--waiting-served-ratio=0"]).validate().is_ok());
+    let ratio = |flags: &[&str]| config(flags).waiting_served_ratio;
+    assert_eq!(
+        ratio(&["--waiting-served-ratio=0"]),
+        WaitingServedRatio::Fixed(0.0)
+    );
+    assert_eq!(
+        ratio(&["--waiting-served-ratio=AUTO"]),
+        WaitingServedRatio::Auto
+    );
+    assert_eq!(ratio(&[]), WaitingServedRatio::Auto);
 }
 
 #[test]

@@ -19,7 +19,10 @@ use crate::state::AppState;
     security((), ("bearer" = []), ("api_key" = []))
 )]
 pub async fn info(State(state): State<Arc<AppState>>) -> Json<Info> {
-    Json(state.info.clone())
+    Json(Info {
+        waiting_served_ratio: state.infer.waiting_served_ratio(),
+        ..state.info.clone()
+    })
 }
 
 /// The version of this server, where routers look for it.

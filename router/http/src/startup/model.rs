@@ -7,14 +7,15 @@ use anyhow::Context;
 use axum::http::HeaderValue;
 use text_generation_chat::{ChatTemplate, ChatTemplateError, Limit};
 use text_generation_client::types::ShardInfo;
+use text_generation_core::policy::WaitingServedRatio;
 use text_generation_core::tokenize::TextTokenizer;
 use tokio::time::timeout;
 
 use super::SlowTokenizer;
 use crate::args::Config;
-use crate::conversation::ModelFormat;
 use crate::generation_config::{GenerationConfig, SamplingDefaults};
 use crate::limits::{Limits, prefix_caching};
+use crate::model_format::ModelFormat;
 use crate::renderer::ChatRenderer;
 use crate::schema::Info;
 
@@ -164,7 +165,8 @@ pub(super) fn info(
         max_input_tokens: limits.max_input_tokens,
         max_input_length: limits.max_input_tokens,
         max_total_tokens: limits.max_total_tokens,
-        waiting_served_ratio: config.waiting_served_ratio,
+        waiting_served_ratio: config.waiting_served_ratio.initial(),
+        waiting_served_ratio_auto: config.waiting_served_ratio == WaitingServedRatio::Auto,
         max_batch_prefill_tokens: limits.max_batch_prefill_tokens,
         max_batch_total_tokens: limits.max_batch_total_tokens,
         max_waiting_tokens: config.max_waiting_tokens,

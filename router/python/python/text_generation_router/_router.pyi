@@ -230,10 +230,11 @@ class Scheduler:
         running: Sequence[Running],
         free: int,
         rows: int,
-        steps_without_chunks: int = 0,
+        decodes_since_joining: int = 0,
     ) -> Plan:
         """Decide the next step.
 
         `queue` and `running` are in order: who comes first starts first, and pauses last. `free`: slots, with cached
-        ones that nobody uses. `rows`: how many more requests can run. `steps_without_chunks`: since the last with.
+        ones that nobody uses. `rows`: how many more requests can run. `decodes_since_joining`: tokens that
+        the running ones got since others last joined them.
         """

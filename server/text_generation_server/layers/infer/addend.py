@@ -4,11 +4,11 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from ...distributed import SumUnderWay, TensorParallelGroup
+from ...distributed import PendingAllReduce, TensorParallelGroup
 from ..weights import Activations, Dense, Linear, W8A8Linear
 from .state import InferState
 
-Addend = Tensor | SumUnderWay
+Addend = Tensor | PendingAllReduce
 """A rank's part [N, hidden], which is still to be summed over the ranks, or that sum, which has begun. The running sum
 itself, where the addend is in it already. Float32 [parts, N, hidden] of one rank alone, yet to be added up.
 """
@@ -36,6 +36,6 @@ class Destination:
                 return matrix.add(x, self.total)
             if self.takes_parts and matrix.bias is None:
                 return matrix.in_parts(x)
-            if (begun := self.group.begin_sum_of_product(x.x, matrix.weight, matrix.bias)) is not None:
+            if (begun := self.group.begin_gemv_all_reduce(x.x, matrix.weight, matrix.bias)) is not None:
                 return begun
         return matrix.apply(x)

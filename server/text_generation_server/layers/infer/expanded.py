@@ -14,7 +14,7 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from text_generation_kernels import rehearsing
+from text_generation_kernels import compiling_only
 
 from ...config.spec import LatentAttentionSpec
 from .state import Chunks, InferState
@@ -54,8 +54,8 @@ def expanded_in(state: InferState, spec: LatentAttentionSpec) -> Expanded | None
     tokens = len(state.positions)
     if state.chunks is None or state.deterministic:
         return None
-    # A rehearsal has few tokens where many requests are as well, for which there are other forms.
-    if tokens < LEAST_TOKENS and not rehearsing():
+    # A compile dry run has few tokens even with many requests, for which there are other variants.
+    if tokens < LEAST_TOKENS and not compiling_only():
         return None
     least = least_views(spec)
     if (made := state.made.get((Expanded, least))) is None:

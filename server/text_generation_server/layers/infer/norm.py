@@ -5,7 +5,7 @@ from torch import Tensor
 import text_generation_kernels as kernels
 
 from ...config.spec import NormSpec
-from ...distributed import SumUnderWay, TensorParallelGroup
+from ...distributed import PendingAllReduce, TensorParallelGroup
 from ..weights import Activations, ActivationScheme, NormWeights, RmsNorm
 from .addend import Addend
 
@@ -72,7 +72,7 @@ class Junction:
         sum, which may be one tensor. Reuses the memory of both. Without `residual`, and where both are one tensor, `x`
         is the whole sum. Where `takes_parts`, `x` may be float32 [parts, N, hidden], whose sum is meant.
         """
-        if isinstance(x, SumUnderWay):
+        if isinstance(x, PendingAllReduce):
             return self._first(x.end()) if residual is None else self.read_sum(x, residual)
         if residual is None or x is residual:
             return self._first(x)
@@ -91,7 +91,7 @@ class Junction:
         self._group.all_reduce(x)
         return self._read_summed(x, residual)
 
-    def read_sum(self, x: SumUnderWay, residual: Tensor) -> tuple[Activations, Tensor]:
+    def read_sum(self, x: PendingAllReduce, residual: Tensor) -> tuple[Activations, Tensor]:
         """As `read`, of a sum that was begun before."""
         if self._is_one and self._input is not None:
             made, room = Activations.to_fill(x.x, self._wants)

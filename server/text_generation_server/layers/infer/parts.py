@@ -56,11 +56,12 @@ class Parts:
         for (layer, attention), (following, next_attention) in pairwise(self._layers):
             heads = attention.attend(qkv, state)
             sums = [
-                self._group.begin_sum(attention.project(heads[cut], state), place) for place, cut in enumerate(cuts)
+                self._group.begin_all_reduce(attention.project(heads[cut], state), place)
+                for place, cut in enumerate(cuts)
             ]
             for index, cut in enumerate(cuts):
                 read, _ = layer.before_ffn.read_sum(sums[index], residual[cut])
-                sums[index] = self._group.begin_sum(layer.ffn.forward(read, state), len(cuts) + index)
+                sums[index] = self._group.begin_all_reduce(layer.ffn.forward(read, state), len(cuts) + index)
             products: list[Tensor] = []
             for under_way, cut in zip(sums, cuts, strict=True):
                 read, _ = following.before_mixer.read_sum(under_way, residual[cut])

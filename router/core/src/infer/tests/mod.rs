@@ -21,6 +21,7 @@ use text_generation_mock_shard::{MockConfig, MockShard, MockStep};
 
 use super::*;
 use crate::error::Overload;
+use crate::policy::WaitingServedRatio;
 use crate::policy::cost::StepCost;
 use crate::test_tokenizers::byte_level;
 use crate::tokenize::TokenizerPool;
@@ -53,7 +54,7 @@ fn repeating(text: &str) -> MockConfig {
 
 fn batch_limits() -> BatchLimits {
     BatchLimits {
-        waiting_served_ratio: 0.3,
+        waiting_served_ratio: WaitingServedRatio::Fixed(0.3),
         max_waiting_tokens: 20,
         max_batch_prefill_tokens: 1024,
         max_batch_total_tokens: 16_384,

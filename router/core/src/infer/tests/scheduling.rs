@@ -144,7 +144,7 @@ async fn without_chunking_prompts_interrupt_the_streams_that_run() {
 async fn a_late_request_starts_within_max_waiting_tokens_steps() {
     let limits = BatchLimits {
         // One waiting request is never enough to interrupt.
-        waiting_served_ratio: 50.0,
+        waiting_served_ratio: WaitingServedRatio::Fixed(50.0),
         max_waiting_tokens: 6,
         ..batch_limits()
     };

@@ -13,7 +13,7 @@ fn busy(decodes: u64, gap: f64, queue: Vec<Candidate>) -> Case {
     case.limits.max_batch_total_tokens = 200_000;
     case.limits.max_batch_prefill_tokens = 4096;
     case.limits.max_token_gap = Some(ms(gap));
-    case.limits.waiting_served_ratio = 0.0;
+    case.limits.waiting_served_ratio = WaitingServedRatio::Fixed(0.0);
     case
 }
 
@@ -95,38 +95,9 @@ fn only_what_is_not_cached_is_computed() {
 }
 
 #[test]
-fn waiting_requests_join_when_enough_of_them_wait_or_long_enough() {
-    let joins = |waiting: usize, steps| {
-        let mut case = Case::with(many(4), prompts(&vec![1; waiting]));
-        case.limits.waiting_served_ratio = 0.5;
-        case.steps_without_chunks = steps;
-        let plan = case.plan();
-        assert_eq!(plan.decode, [0, 1, 2, 3], "beside the decodes");
-        assert_eq!(plan.admit.is_empty(), plan.joined.is_none());
-        plan.joined
-    };
-    assert_eq!(joins(1, 0), None);
-    assert_eq!(joins(2, 0), Some(Joined::Backpressure));
-    assert_eq!(joins(1, 18), None);
-    assert_eq!(joins(1, 19), Some(Joined::WaitExceeded));
-    assert_eq!(joins(0, 19), None);
-}
-
-#[test]
-fn where_a_prompt_is_computed_anyway_others_join_it() {
-    let mut running = many(4);
-    running.push(begun(4, 10));
-    let mut case = Case::with(running, prompts(&[5]));
-    case.limits.waiting_served_ratio = 2.0;
-    let plan = case.plan();
-    assert_eq!(plan.admit.len(), 1);
-    assert_eq!(plan.joined, Some(Joined::Backpressure));
-}
-
-#[test]
 fn joining_is_reported_only_where_somebody_starts_beside_decodes() {
     let mut case = Case::with(many(4), prompts(&[5]));
-    case.steps_without_chunks = 30;
+    case.decodes_since_joining = 30;
     case.free = 3;
     assert_eq!(case.plan().joined, None);
     let case = Case::with(vec![begun(0, 10)], prompts(&[5]));
@@ -201,7 +172,7 @@ fn alone_a_request_runs_whatever_is_expected_of_it() {
     assert_eq!(case.admitted(), [(0, 60)]);
     let mut case = Case::with(many(1), case.queue);
     case.free = 980;
-    case.steps_without_chunks = 30;
+    case.decodes_since_joining = 30;
     assert!(case.plan().admit.is_empty());
 }
 

@@ -140,7 +140,7 @@ fn nobody_starts_while_somebody_pauses() {
     for chunking in [true, false] {
         let mut case = three_short(1);
         case.limits.prefill_chunking = chunking;
-        case.steps_without_chunks = 30;
+        case.decodes_since_joining = 30;
         assert!(case.plan().admit.is_empty());
         // Enough slots, but they were just taken from somebody.
         case.free = 500;

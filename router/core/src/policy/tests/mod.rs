@@ -3,6 +3,8 @@
 mod chunks;
 mod decodes;
 mod fairness;
+mod joining;
+mod loads;
 mod random;
 mod throughput;
 mod whole;
@@ -12,6 +14,9 @@ use std::time::Duration;
 
 use super::*;
 use crate::tenant::{Grant, Tenant};
+
+/// When a case is planned.
+const NOW: Duration = Duration::from_secs(100);
 
 /// A queue that is only looked at.
 struct Queued(Vec<Candidate>);
@@ -34,7 +39,8 @@ struct Case {
     rows: usize,
     free: u32,
     freeing: u32,
-    steps_without_chunks: u32,
+    decodes_since_joining: u32,
+    arrivals: Arrivals,
     limits: BatchLimits,
     cost: StepCost,
     lengths: OutputLengths,
@@ -49,7 +55,8 @@ impl Case {
             rows: 8,
             free: 1000,
             freeing: 0,
-            steps_without_chunks: 0,
+            decodes_since_joining: 0,
+            arrivals: Arrivals::default(),
             limits: limits(),
             cost: StepCost::new(&[], &[], 0.0, 0.0, &[]),
             lengths: OutputLengths::default(),
@@ -70,7 +77,9 @@ impl Case {
             free: self.free,
             freeing: self.freeing,
             capacity: self.limits.max_batch_total_tokens,
-            steps_without_chunks: self.steps_without_chunks,
+            decodes_since_joining: self.decodes_since_joining,
+            now: NOW,
+            arrivals: &self.arrivals,
             limits: &self.limits,
             cost: &self.cost,
             lengths: &self.lengths,
@@ -87,7 +96,7 @@ impl Case {
 
 fn limits() -> BatchLimits {
     BatchLimits {
-        waiting_served_ratio: 0.3,
+        waiting_served_ratio: WaitingServedRatio::Fixed(0.3),
         max_waiting_tokens: 20,
         max_batch_prefill_tokens: 100,
         max_batch_total_tokens: 1000,

@@ -55,10 +55,18 @@ fn traffic(random: &mut StdRng, count: usize) -> Vec<Request> {
     requests
 }
 
+/// `auto`, or a number.
+fn random_ratio(random: &mut StdRng) -> WaitingServedRatio {
+    match random.random_bool(0.5) {
+        true => WaitingServedRatio::Auto,
+        false => WaitingServedRatio::Fixed(random.random_range(0.0..1.5)),
+    }
+}
+
 fn random_limits(random: &mut StdRng) -> BatchLimits {
     let prefill_chunking = random.random_bool(0.8);
     BatchLimits {
-        waiting_served_ratio: random.random_range(0.0..1.5),
+        waiting_served_ratio: random_ratio(random),
         max_waiting_tokens: random.random_range(0..30),
         max_batch_prefill_tokens: if prefill_chunking {
             random.random_range(16..2048)

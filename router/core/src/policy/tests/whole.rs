@@ -5,9 +5,9 @@ use super::*;
 fn whole(running: u64, queue: Vec<Candidate>, steps: u32) -> Case {
     let mut case = Case::with(many(running), queue);
     case.limits.prefill_chunking = false;
-    case.limits.waiting_served_ratio = 0.5;
+    case.limits.waiting_served_ratio = WaitingServedRatio::Fixed(0.5);
     case.rows = 8 - running as usize;
-    case.steps_without_chunks = steps;
+    case.decodes_since_joining = steps;
     case
 }
 
@@ -57,7 +57,7 @@ fn a_decode_follows_a_prefill_even_where_nobody_is_to_wait() {
     let mut case = whole(4, prompts(&[1]), 0);
     case.limits.max_waiting_tokens = 0;
     assert_decode(&case);
-    case.steps_without_chunks = 1;
+    case.decodes_since_joining = 1;
     assert_prefill(&case, 1, Some(Joined::WaitExceeded));
 }
 

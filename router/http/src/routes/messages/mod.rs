@@ -17,7 +17,7 @@ use tower_http::request_id::RequestId;
 use self::answer::MessageHead;
 pub use self::answer::{MessageEvent, MessageObject, TokenCount};
 use self::blocks::Blocks;
-pub use self::body::{MessagesBody, ThinkingBody};
+pub use self::body::MessagesBody;
 use self::error::MessageErrors;
 use self::events::MessageEvents;
 use crate::conversation::{Finished, Running};

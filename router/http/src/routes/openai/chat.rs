@@ -14,7 +14,7 @@ use super::answer::{
     AssistantMessage, ChatChoice, ChatCompletion, Identity, SYSTEM_FINGERPRINT, end_reason,
 };
 use super::chat_body::ChatBody;
-use super::chat_events::ChatEvents;
+use super::chat_events::{ChatEvent, ChatEvents};
 use super::logprobs::ChatLogprobs;
 use super::sampling::{TokenIds, check_n, model_name};
 use crate::conversation::{Answer, Conversation, FinishedChoice, Prepared, Running};
@@ -23,7 +23,6 @@ use crate::extract::GenerationJson;
 use crate::generations::Names;
 use crate::memory::MemoryShare;
 use crate::openapi::OpenAiErrors;
-use crate::schema::ChatEvent;
 use crate::sse;
 use crate::state::AppState;
 

@@ -14,7 +14,7 @@ use tower_http::request_id::RequestId;
 use super::answer::{Completion, CompletionChoice, Identity, SYSTEM_FINGERPRINT, finish_reason};
 use super::chunk::Chunks;
 use super::completion_body::CompletionBody;
-use super::completion_events::{self, CompletionEvents};
+use super::completion_events::{self, CompletionEvent, CompletionEvents};
 use super::logprobs::{CompletionLogprobs, CompletionTokens};
 use super::sampling::{TokenIds, check_n, model_name};
 use crate::error::ApiError;
@@ -22,7 +22,6 @@ use crate::extract::GenerationJson;
 use crate::generations::{Finished, Generations, Names, Plan, Tally, renamed};
 use crate::memory::MemoryShare;
 use crate::openapi::OpenAiErrors;
-use crate::schema::CompletionEvent;
 use crate::sse;
 use crate::state::AppState;
 

@@ -41,7 +41,7 @@ def stack(experts: int, matrices: Iterable[Sequence[Codes]]) -> ExpertMatrix:
             torch.full_like(scale, middle) if zero is None else zero for zero, scale in zip(zeros, scales, strict=True)
         ]
         packed_zeros = kernels.pack_scales(torch.cat(filled), last.inputs, last.group_size)[0]
-    form = last.table, size, last.eight_bit_rows, _is_e2m1(last.table, packed_scales)
+    form = last.table, size, last.w8a8, _is_e2m1(last.table, packed_scales)
     return ExpertMatrix(weight, None, packed_scales, packed_zeros, *form)
 
 

@@ -22,7 +22,7 @@ class Codes:
     table: Tensor | None
     group_size: int
     """0: all inputs are one group."""
-    eight_bit_rows: bool = False
+    w8a8: bool = False
     """See `ExpertMatrix`."""
 
     def linear(self, offset: int = 0, perm: Tensor | None = None) -> WeightOnlyLinear:

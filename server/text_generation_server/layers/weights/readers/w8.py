@@ -63,7 +63,7 @@ class W8:
     def linear(self) -> W8A8Linear | WeightOnlyLinear:
         """See `Quantised`: W8A8 where the scheme and the device allow it, else W8A16."""
         scheme = self.scheme
-        if scheme.activations != "none" and (isinstance(scheme, Int8) or kernels.has_fp8_products(self.weight.device)):
+        if scheme.activations != "none" and (isinstance(scheme, Int8) or kernels.has_fp8_gemms(self.weight.device)):
             bound = scheme.bound or 0.0 if isinstance(scheme, Fp8) else 0.0
             wants = ActivationScheme(self.weight.dtype, self.group_size, self.static, bound)
             return W8A8Linear(self.weight, self.scale, wants)
@@ -181,7 +181,7 @@ def _quantised_groups(weight: Tensor, eight: Tensor, scheme: Fp8 | Int8) -> W8:
 
 def _quantise_rows(rows: Tensor, codes: Tensor, scale: Tensor) -> None:
     """`kernels.quantise_rows`, and torch on cards for which Triton has no float8: they keep weights so all the same."""
-    if codes.dtype != torch.float8_e4m3fn or kernels.has_fp8_products(rows.device):
+    if codes.dtype != torch.float8_e4m3fn or kernels.has_fp8_gemms(rows.device):
         kernels.quantise_rows(rows, codes, scale)
         return
     for part in zip(*(each.split(_ROWS_AT_ONCE) for each in (rows, codes, scale)), strict=True):

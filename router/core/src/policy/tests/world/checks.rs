@@ -4,19 +4,23 @@ use super::*;
 use crate::policy::cost::StepShape;
 
 impl World {
-    /// Whether somebody would start if enough steps had no chunks.
+    /// Whether somebody would start if the running streams had got enough tokens.
     pub(super) fn could_start(&self, situation: Situation<'_>) -> bool {
         let urgent = Situation {
-            steps_without_chunks: u32::MAX,
+            decodes_since_joining: u32::MAX,
             ..situation
         };
-        !plan(&urgent, &mut Heads::of(self)).admit.is_empty()
+        !plan(&urgent, &mut Candidates::of(self)).admit.is_empty()
     }
 
-    /// Whoever could start in a step without chunks waits for at most `max_waiting_tokens` of them.
-    pub(super) fn check_joining(&mut self, starts: bool, could_start: bool) {
-        self.refused |= !starts && !could_start && !self.queue.is_empty();
-        self.head_waits = if could_start { self.head_waits + 1 } else { 0 };
+    /// Whoever could start waits for at most `max_waiting_tokens` tokens of the running streams.
+    pub(super) fn check_joining(&mut self, decision: &Plan, could_start: bool) {
+        let idle = decision.admit.is_empty() && decision.chunks.is_empty();
+        self.refused |= idle && !could_start && !self.queue.is_empty();
+        self.head_waits = match could_start {
+            true => self.head_waits + u32::from(!decision.decode.is_empty()),
+            false => 0,
+        };
         assert!(self.head_waits <= self.limits.max_waiting_tokens.max(1));
     }
 

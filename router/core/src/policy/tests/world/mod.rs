@@ -13,7 +13,7 @@ use super::*;
 use crate::kv_pool::{KvPool, RootKey};
 use crate::queue::turns::Turns;
 use crate::tenant::Tenant;
-use queue::Heads;
+use queue::Candidates;
 pub(super) use queue::{Entry, Request};
 use row::Row;
 
@@ -50,6 +50,11 @@ pub(super) struct Report {
     pub(super) cancelled: u32,
     /// Of those that generated all they wanted: priority, and milliseconds until they started.
     pub(super) waits: Vec<(i64, f64)>,
+    /// Milliseconds of each token: first ones since their request came, others since the one before.
+    pub(super) first_ms: Vec<f64>,
+    pub(super) gaps_ms: Vec<f64>,
+    /// Until everything had ended.
+    pub(super) took_ms: f64,
     /// Most steps in which one request let others go first, because it follows somebody.
     pub(super) most_followed: u32,
     /// Steps in which somebody decoded beside chunks.
@@ -90,8 +95,9 @@ pub(super) struct World {
     clock_ms: f64,
     next_number: u64,
     next_sequence: u64,
-    steps_without_chunks: u32,
-    /// Steps in a row without chunks while the head of the queue could have started.
+    decodes_since_joining: u32,
+    known: Arrivals,
+    /// Steps in a row that let nobody start while the head of the queue could have, and somebody decoded.
     head_waits: u32,
     /// The pool was too small for somebody.
     refused: bool,
@@ -121,7 +127,8 @@ impl World {
             clock_ms: 0.0,
             next_number: 0,
             next_sequence: 0,
-            steps_without_chunks: 0,
+            decodes_since_joining: 0,
+            known: Arrivals::default(),
             head_waits: 0,
             refused: false,
             report: Report::default(),
@@ -145,6 +152,7 @@ impl World {
         }
         assert!(self.rows.iter().all(Option::is_none));
         assert_eq!(self.pool.used(), 0, "slots leaked");
+        self.report.took_ms = self.clock_ms;
         self.report
     }
 
@@ -221,23 +229,28 @@ impl World {
             })
             .unzip();
         let pausing = self.rows.iter().flatten().filter(|row| row.pausing);
+        let free_rows = self.rows.iter().filter(|row| row.is_none()).count();
+        let ready = self.queue.len().min(free_rows);
+        self.known.ready(ms(self.clock_ms), ready);
         let situation = Situation {
             running: &running,
-            rows: self.rows.iter().filter(|row| row.is_none()).count(),
+            rows: free_rows,
             free: self.pool.free(),
             freeing: pausing.map(Row::own_slots).sum(),
             capacity: self.pool.capacity(),
-            steps_without_chunks: self.steps_without_chunks,
+            decodes_since_joining: self.decodes_since_joining,
+            now: ms(self.clock_ms),
+            arrivals: &self.known,
             limits: &self.limits,
             cost: &self.cost,
             lengths: &self.lengths,
         };
-        let mut heads = Heads::of(self);
-        let decision = plan(&situation, &mut heads);
-        let visited = heads.visited();
-        let starts = !decision.chunks.is_empty() || !decision.admit.is_empty();
+        let mut candidates = Candidates::of(self);
+        let decision = plan(&situation, &mut candidates);
+        let visited = candidates.visited();
+        let starts = !decision.admit.is_empty();
         let could_start = !starts && self.could_start(situation);
-        self.check_joining(starts, could_start);
+        self.check_joining(&decision, could_start);
         for &index in &decision.pause {
             if let Some(row) = &mut self.rows[places[index]] {
                 row.pausing = true;
@@ -266,6 +279,11 @@ impl World {
                 continue;
             };
             self.report.busy_tokens += u64::from(flight.busy);
+            let waited = row.waited_ms(self.clock_ms);
+            match row.entry.generated {
+                0 => self.report.first_ms.push(waited),
+                _ => self.report.gaps_ms.push(waited),
+            }
             if !row.accept() {
                 continue;
             }

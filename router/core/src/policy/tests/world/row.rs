@@ -13,6 +13,8 @@ pub(super) struct Row {
     holding: Holding,
     prompt: u32,
     in_flight: u32,
+    /// When its last token came.
+    last_ms: f64,
 }
 
 /// Slots that may be given beyond need.
@@ -58,6 +60,7 @@ impl Row {
             holding,
             prompt,
             in_flight: 0,
+            last_ms: now_ms,
         }
     }
 
@@ -140,6 +143,16 @@ impl Row {
         let known = self.entry.ids.len().min(self.computed as usize);
         pool.close(self.holding, &self.entry.ids[..known]);
         self.entry
+    }
+
+    /// How long it waited for the token that comes now: since the last one, or since the request came.
+    pub(super) fn waited_ms(&mut self, now_ms: f64) -> f64 {
+        let since = match self.entry.generated {
+            0 => self.entry.request.at_ms,
+            _ => self.last_ms,
+        };
+        self.last_ms = now_ms;
+        now_ms - since
     }
 
     /// A token came. Whether it was the last.

@@ -47,6 +47,7 @@ impl World {
         for admission in &decision.admit {
             let entry = self.queue.remove(&visited[admission.index].0).unwrap();
             self.turns.leave(&entry.request.tenant, entry.order);
+            self.known.started(visited[admission.index].1.prompt());
             let place = self.rows.iter().position(Option::is_none).expect("a row");
             let row = Row::start(
                 entry,
@@ -74,8 +75,8 @@ impl World {
         charged.extend(rows.iter().map(|&place| (place, OUTPUT_TOKEN)));
         self.charge(charged);
         self.check_step(&shape, first_chunk);
-        self.steps_without_chunks = if chunked.is_empty() {
-            self.steps_without_chunks + 1
+        self.decodes_since_joining = if decision.admit.is_empty() {
+            self.decodes_since_joining + u32::from(!decision.decode.is_empty())
         } else {
             0
         };

@@ -1,4 +1,4 @@
-"""Sums that run beside other kernels: where the parts lie, and the check with known numbers before they are used."""
+"""Overlapped all-reduces: where the inputs lie, and the self-check before they are used."""
 
 from functools import partial
 
@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from text_generation_server.distributed.peer_copies import PLACES, Inboxes
-from text_generation_server.distributed.under_way import SumUnderWay, known_part, wrong_sums
+from text_generation_server.distributed.pending import PendingAllReduce, count_wrong, known_input
 
 CPU = torch.device("cpu")
 
@@ -23,10 +23,10 @@ class Mapped:
 
 
 @pytest.mark.parametrize("world_size", [2, 4, 8])
-def test_every_rank_finds_the_parts_of_all_others_in_their_order(world_size: int) -> None:
-    shape, part_bytes = (3, 16), 128
-    mapped = Mapped(world_size, Inboxes.nbytes(world_size, part_bytes))
-    ranks = [Inboxes(mapped, rank, world_size, part_bytes) for rank in range(world_size)]
+def test_every_rank_finds_the_inputs_of_all_others_in_their_order(world_size: int) -> None:
+    shape, message_bytes = (3, 16), 128
+    mapped = Mapped(world_size, Inboxes.nbytes(world_size, message_bytes))
+    ranks = [Inboxes(mapped, rank, world_size, message_bytes) for rank in range(world_size)]
     x = torch.empty(shape, dtype=torch.bfloat16)
     for place in range(PLACES):
         for rank, inboxes in enumerate(ranks):
@@ -41,20 +41,20 @@ def test_every_rank_finds_the_parts_of_all_others_in_their_order(world_size: int
 
 
 @pytest.mark.parametrize(("rank", "world_size"), [(0, 2), (1, 2), (3, 8)])
-def test_right_sums_are_right(rank: int, world_size: int) -> None:
+def test_right_all_reduces_pass_the_self_check(rank: int, world_size: int) -> None:
     places: list[int] = []
-    others = sum(map(partial(known_part, world_size=world_size, device=CPU), set(range(world_size)) - {rank}))
+    others = sum(map(partial(known_input, world_size=world_size, device=CPU), set(range(world_size)) - {rank}))
 
-    def begin(x: Tensor, place: int) -> SumUnderWay:
+    def begin(x: Tensor, place: int) -> PendingAllReduce:
         places.append(place)
-        return SumUnderWay(x + others, None)
+        return PendingAllReduce(x + others, None)
 
-    assert wrong_sums(begin, rank, world_size, PLACES, CPU) == 0
+    assert count_wrong(begin, rank, world_size, PLACES, CPU) == 0
     assert places == [0, 1, 2, 3, 0, 1, 2, 3]
 
 
 def test_what_did_not_come_is_counted() -> None:
-    def begin(x: Tensor, _place: int) -> SumUnderWay:
-        return SumUnderWay(x, None)
+    def begin(x: Tensor, _place: int) -> PendingAllReduce:
+        return PendingAllReduce(x, None)
 
-    assert wrong_sums(begin, 0, 2, PLACES, CPU) > 0
+    assert count_wrong(begin, 0, 2, PLACES, CPU) > 0

@@ -1,4 +1,4 @@
-"""All-reduces that run beside other kernels."""
+"""Pending all-reduces, which overlap with other kernels, and their self-check."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -13,16 +13,16 @@ from text_generation_kernels.collectives.exchange import Exchange
 
 
 @dataclass(frozen=True)
-class SumUnderWay:
-    """Begun by `TensorParallelGroup.begin_sum`. Engine thread only."""
+class PendingAllReduce:
+    """An all-reduce that `TensorParallelGroup.begin_all_reduce` began. Engine thread only."""
 
     x: Tensor
-    """This rank's part, and the sum once `done`."""
+    """This rank's input, and the result once `done`."""
     done: torch.cuda.Event | None
-    """None: it is."""
+    """None: done already."""
 
     def end(self) -> Tensor:
-        """The sum, in the memory of what was summed up. Kernels of the current stream that follow wait for it."""
+        """The result, in the memory of the input. Later kernels of the current stream wait for it."""
         self._wait()
         return self.x
 
@@ -35,7 +35,7 @@ class SumUnderWay:
         x_weight: Tensor | None,
         *eight_bit: Any,
     ) -> None:
-        """`end`, and `add_rms_norm` of the sum into its own memory and `residual`."""
+        """`end`, then `add_rms_norm` of the result into its own memory and `residual`."""
         kernels.add_rms_norm(self.end(), residual, weight, eps, self.x, scale, x_weight, *eight_bit)
 
     def _wait(self) -> None:
@@ -43,11 +43,11 @@ class SumUnderWay:
             torch.cuda.current_stream().wait_event(self.done)
 
 
-class FinishedInKernel(SumUnderWay, ABC):
-    """One whose last step is a kernel that can add to `residual` and normalise besides."""
+class FinishedInKernel(PendingAllReduce, ABC):
+    """An all-reduce whose last kernel fuses the residual add and RMSNorm."""
 
     def end(self) -> Tensor:
-        """See `SumUnderWay`."""
+        """See `PendingAllReduce`."""
         self._finish(None, None, 0.0, 1.0, None)
         return self.x
 
@@ -60,7 +60,7 @@ class FinishedInKernel(SumUnderWay, ABC):
         x_weight: Tensor | None,
         *eight_bit: Any,
     ) -> None:
-        """See `SumUnderWay`."""
+        """See `PendingAllReduce`."""
         if eight_bit:
             super().add_norm(residual, weight, eps, scale, x_weight, *eight_bit)
         else:
@@ -70,15 +70,15 @@ class FinishedInKernel(SumUnderWay, ABC):
     def _finish(
         self, residual: Tensor | None, weight: Tensor | None, eps: float, scale: float, x_weight: Tensor | None
     ) -> None:
-        """Leaves the sum in `x` or, with `residual` and `weight`, what `add_rms_norm` makes of it."""
+        """Leaves the result in `x` or, with `residual` and `weight`, that of `add_rms_norm`."""
 
 
 @dataclass(frozen=True)
-class CopiedSum(FinishedInKernel):
-    """Of ranks that copy their parts to each other: `done` once the own one is copied."""
+class CopiedAllReduce(FinishedInKernel):
+    """An all-reduce of ranks that copy their inputs to each other: `done` once the own one is copied."""
 
     others: Tensor
-    """[world_size - 1, tokens, hidden]: the parts of the others, there once `flag` has counted them."""
+    """[world_size - 1, tokens, hidden]: the inputs of the others, valid once `flag` has counted them."""
     flag: Tensor
     """[1] int32"""
     exchange: Exchange
@@ -86,7 +86,7 @@ class CopiedSum(FinishedInKernel):
     def _finish(
         self, residual: Tensor | None, weight: Tensor | None, eps: float, scale: float, x_weight: Tensor | None
     ) -> None:
-        # What is written replaces what is copied.
+        # The result overwrites what is being copied.
         self._wait()
         kernels.allreduce_add_norm_peer(
             self.x, self.others, residual, weight, eps, scale, x_weight, self.flag, self.exchange
@@ -94,9 +94,9 @@ class CopiedSum(FinishedInKernel):
 
 
 @dataclass(frozen=True)
-class SentSum(FinishedInKernel):
-    """Of a product that sends its results to the ranks itself. `x`: where the sum is to be. Nothing else is summed up
-    before its end.
+class SentAllReduce(FinishedInKernel):
+    """The all-reduce of a GEMV that sends its results to the ranks itself. `x`: where the result goes. No other
+    all-reduce may begin before its end.
     """
 
     exchange: Exchange
@@ -108,28 +108,28 @@ class SentSum(FinishedInKernel):
 
 
 _TOKENS, _HIDDEN = 768, 8192
-"""12 MiB: the smallest messages that run beside products."""
+"""12 MiB: the smallest messages that overlap with GEMMs."""
 
 
-def known_part(rank: int, world_size: int, device: torch.device) -> Tensor:
-    """What a rank adds to a known sum: small whole numbers, so that 16 bits hold the sums exactly."""
+def known_input(rank: int, world_size: int, device: torch.device) -> Tensor:
+    """A rank's input of the self-check: small whole numbers, whose sums 16 bits hold exactly."""
     columns = torch.arange(_TOKENS * _HIDDEN, device=device).view(_TOKENS, _HIDDEN)
     return (columns % max(2, 256 // world_size - rank)).to(torch.bfloat16)
 
 
-def wrong_sums(
-    begin: Callable[[Tensor, int], SumUnderWay], rank: int, world_size: int, places: int, device: torch.device
+def count_wrong(
+    begin: Callable[[Tensor, int], PendingAllReduce], rank: int, world_size: int, places: int, device: torch.device
 ) -> int:
-    """How many numbers of known sums come out wrong on rank `rank`, two sums being under way at a time.
+    """Self-check: how many values of known all-reduces come out wrong on this rank, with two pending at a time.
 
-    All ranks call it together. `begin`: as `TensorParallelGroup.begin_sum`, with `places` places.
+    All ranks call it together. `begin`: as `TensorParallelGroup.begin_all_reduce`, with `places` places.
     """
-    part = known_part(rank, world_size, device)
-    total, wrong = torch.zeros_like(part), torch.zeros((), dtype=torch.int64, device=device)
+    own = known_input(rank, world_size, device)
+    total, wrong = torch.zeros_like(own), torch.zeros((), dtype=torch.int64, device=device)
     for each in range(world_size):
-        total += known_part(each, world_size, device)
+        total += known_input(each, world_size, device)
     for first in range(0, 2 * places, 2):
-        begun = [begin(part + 0, (first + index) % places) for index in range(2)]
+        begun = [begin(own + 0, (first + index) % places) for index in range(2)]
         for each in begun:
             wrong += (each.end() != total).sum()
     return int(wrong.item())

@@ -1,4 +1,4 @@
-"""Which forms of kernels launches ask Triton for, where there is no device: nothing is compiled and nothing runs."""
+"""Kernel variants that launches need, noted without a device: nothing is compiled and nothing runs."""
 
 # pyright: basic
 from collections.abc import Iterator
@@ -16,8 +16,8 @@ from text_generation_kernels.runtime import launch
 
 from .aot import SM_90
 
-Forms = set[tuple[str, str]]
-"""Names of kernels, each with what Triton knows the form by."""
+Variants = set[tuple[str, str]]
+"""Names of kernels, each with Triton's key of the variant."""
 
 
 class NoDevice:
@@ -42,24 +42,24 @@ def pretend_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @contextmanager
-def rehearsed_forms() -> Iterator[Forms]:
-    """Those that launches name in a rehearsal."""
-    with _noted() as forms, compile_only(threads=1):
-        yield forms
+def dry_run_variants() -> Iterator[Variants]:
+    """Variants that launches name in a compile dry run."""
+    with _noted() as variants, compile_only(threads=1):
+        yield variants
 
 
 @contextmanager
-def launched_forms() -> Iterator[Forms]:
-    """Those that launches need. What kernels would have written stays as it was."""
-    with _noted() as forms, pytest.MonkeyPatch.context() as patch:
-        # Each launch asks Triton anew.
+def launched_variants() -> Iterator[Variants]:
+    """Variants that launches need. Kernels write nothing."""
+    with _noted() as variants, pytest.MonkeyPatch.context() as patch:
+        # Each launch goes through Triton.
         patch.setattr(launch, "_DIRECT", False)
-        yield forms
+        yield variants
 
 
 @contextmanager
-def _noted() -> Iterator[Forms]:
-    found: Forms = set()
+def _noted() -> Iterator[Variants]:
+    found: Variants = set()
 
     def note(*, fn: Any, compile: dict[str, Any], **_: object) -> bool:
         found.add((fn.name, compile["key"]))

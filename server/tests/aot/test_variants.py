@@ -1,4 +1,4 @@
-"""Warm-up names every form of the kernels that serving needs: a compilation later is a stall of seconds."""
+"""Warm-up names every kernel variant that serving needs: a compilation later is a stall of seconds."""
 
 # pyright: basic
 from functools import partial
@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from kernel_support.forms import Forms, launched_forms, pretend_a_device, rehearsed_forms
+from kernel_support.variants import Variants, dry_run_variants, launched_variants, pretend_a_device
 from support.fake_model import FakeModel
 from torch import Tensor
 
@@ -65,7 +65,7 @@ KINDS: list[list[dict[str, Any]]] = [
 
 
 class Logits(FakeModel):
-    """Logits of a rank's part of a vocabulary, and nothing before them."""
+    """Logits of a vocabulary shard, and nothing before them."""
 
     def __init__(self, vocab_size: int, group: TensorParallelGroup, dtype: torch.dtype) -> None:
         super().__init__(max_context_length=8192)
@@ -163,7 +163,7 @@ class Made(Dense):
 
 
 class EightBit(Logits):
-    """A feed-forward network of 8-bit rows before them, and the norm behind it."""
+    """A W8A8 feed-forward network before them, and the norm after it."""
 
     def __init__(self, group: TensorParallelGroup) -> None:
         super().__init__(64, group, torch.bfloat16)
@@ -192,16 +192,16 @@ class OneOfSeveral(TensorParallelGroup):
         return torch.zeros_like(tensor)
 
 
-def warmed_up(model: Any, group: TensorParallelGroup, limits: ServingLimits) -> tuple[StepRunner, Forms]:
-    """What serves, and the forms that warm-up has named."""
+def warmed_up(model: Any, group: TensorParallelGroup, limits: ServingLimits) -> tuple[StepRunner, Variants]:
+    """What serves, and the variants that warm-up has named."""
     asked = WarmupLimits(limits.max_input_tokens, limits.max_batch_size)
     options = EngineOptions()
     probe = Probe(model, group, memory_of(model.device), asked, 2, [1], WatermarkConfig(), options, alone=False)
     probe._is_cuda = True
     runner = probe.build_runner(limits)
-    with rehearsed_forms() as forms:
+    with dry_run_variants() as variants:
         probe.run_every_kernel(runner)
-    return runner, forms
+    return runner, variants
 
 
 def request(row: int, length: int, **parameters: Any) -> Request:
@@ -223,14 +223,14 @@ def prompts_and_decodes(runner: StepRunner, count: int, length: int, kinds: list
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 @pytest.mark.parametrize(("vocab_size", "rank", "ranks"), [(151_936, 0, 1), (151_936, 1, 2), (50_257, 2, 3)])
 @torch.inference_mode()
-def test_sampling_needs_no_form_that_warm_up_did_not_name(
+def test_sampling_needs_no_variant_that_warm_up_did_not_name(
     vocab_size: int, rank: int, ranks: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Alignments differ by how many rows choose, and by where they stand in the input of the step."""
     pretend_a_device(monkeypatch)
     group, most = OneOfSeveral(rank, ranks, FakeModel.device), 9
     runner, named = warmed_up(Logits(vocab_size, group, dtype), group, ServingLimits(64, 32, 64, most))
-    with launched_forms() as needed:
+    with launched_variants() as needed:
         for kinds in KINDS:
             for count in range(1, most + 1):
                 for length in (1, 2):
@@ -241,12 +241,12 @@ def test_sampling_needs_no_form_that_warm_up_did_not_name(
 
 @pytest.mark.parametrize("kv_heads", [1, 8])
 @torch.inference_mode()
-def test_attention_needs_no_form_that_warm_up_did_not_name(kv_heads: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Chunks of any length: how long they are, and how many, decides about tiles and their parts."""
+def test_attention_needs_no_variant_that_warm_up_did_not_name(kv_heads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Chunks of any length: their lengths and number decide about tiles and their splits."""
     pretend_a_device(monkeypatch)
     group, most = TensorParallelGroup(0, 1, FakeModel.device), 20
     runner, named = warmed_up(Attending(kv_heads, group), group, ServingLimits(8192, 4096, 8192, most))
-    with launched_forms() as needed:
+    with launched_variants() as needed:
         for longest in (1, 16, 40, 64, 100, 128, 129, 150, 180, 300, 700, 1500, 3000):
             for others in (0, 1, 2, 15, 16):
                 for length in {1, longest}:
@@ -269,12 +269,12 @@ def test_attention_needs_no_form_that_warm_up_did_not_name(kv_heads: int, monkey
 
 
 @torch.inference_mode()
-def test_recurrent_layers_need_no_form_that_warm_up_did_not_name(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_recurrent_layers_need_no_variant_that_warm_up_did_not_name(monkeypatch: pytest.MonkeyPatch) -> None:
     """Chunks of any length: long ones are computed in blocks."""
     pretend_a_device(monkeypatch)
     group, most = TensorParallelGroup(0, 1, FakeModel.device), 20
     runner, named = warmed_up(Recurrent(group), group, ServingLimits(8192, 4096, 8192, most))
-    with launched_forms() as needed:
+    with launched_variants() as needed:
         for longest in (1, 2, 16, 17, 63, 64, 65, 300, 2000):
             for others in (0, 1, 2, 15, 16):
                 lengths = [longest] + [1] * others
@@ -288,7 +288,7 @@ def test_recurrent_layers_need_no_form_that_warm_up_did_not_name(monkeypatch: py
     assert not needed - named
 
 
-def test_sums_of_any_number_of_tokens_need_no_form_that_a_rehearsal_did_not_name(
+def test_all_reduces_of_any_size_need_no_variant_that_a_dry_run_did_not_name(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     pretend_a_device(monkeypatch)
@@ -298,9 +298,9 @@ def test_sums_of_any_number_of_tokens_need_no_form_that_a_rehearsal_did_not_name
         x = torch.zeros(tokens, 896)
         kernels.allreduce_add_norm(x, x.clone(), x[0], 1e-6, x, 1.0, None, exchange, two_shots=False)
 
-    with rehearsed_forms() as named:
+    with dry_run_variants() as named:
         add_up(1)
-    with launched_forms() as needed:
+    with launched_variants() as needed:
         for tokens in (1, 131, 132, 500):
             add_up(tokens)
     assert {name for name, _ in needed} == {"one_shot_kernel", "row_shot_kernel"}
@@ -308,17 +308,17 @@ def test_sums_of_any_number_of_tokens_need_no_form_that_a_rehearsal_did_not_name
 
 
 @torch.inference_mode()
-def test_products_of_8_bits_need_no_form_that_warm_up_did_not_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Few tokens leave parts, activate what they gate and measure its largest values; one and many do not."""
+def test_w8a8_needs_no_variant_that_warm_up_did_not_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few tokens leave split-K partials, fuse the gated activation and measure its amax; one and many do not."""
     pretend_a_device(monkeypatch)
     group, most = TensorParallelGroup(0, 1, FakeModel.device), 70
     runner, named = warmed_up(EightBit(group), group, ServingLimits(4096, 2048, 4096, most))
     rows = torch.full((most,), runner.table.padding_row, dtype=torch.int64)
-    with launched_forms() as needed:
+    with launched_variants() as needed:
         for count in range(1, most + 1):
             runner.decode_rows(rows[:count], 8)
         for length in (1, 3, 16, 17, 33, 64, 65, 300, 2048):
             runner.launch(StepPlan(0, admit=[request(0, length)], chunks=[Chunk(0, 0, length)]))
             runner.launch(StepPlan(1, drop=[0]))
-    assert {name for name, _ in needed} >= {"w8a8_gemm_kernel", "quantise_parts_kernel", "act_and_mul_kernel"}
+    assert {name for name, _ in needed} >= {"w8a8_gemm_kernel", "quantise_by_amax_kernel", "act_and_mul_kernel"}
     assert not needed - named
