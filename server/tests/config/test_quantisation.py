@@ -404,7 +404,7 @@ def test_mixtures_with_experts_in_nvfp4_are_refused_before_a_download(tmp_path: 
     config = {**LLAMA, "architectures": ["MixtralForCausalLM"], "num_key_value_heads": 2}
     config |= {"num_local_experts": 4, "num_experts_per_tok": 2}
     (tmp_path / "config.json").write_text(json.dumps({**config, "quantization_config": quantised}))
-    with pytest.raises(UnsupportedModel, match="experts in NVFP4 are not supported, .* FP8, MXFP4 or INT4"):
+    with pytest.raises(UnsupportedModel, match=r"experts in NVFP4 are not supported, .* FP8, MXFP4 or INT4"):
         read_model_config(tmp_path)
     excepted = {**quantised, "exclude_modules": ["*.experts.*"]}
     (tmp_path / "config.json").write_text(json.dumps({**config, "quantization_config": excepted}))

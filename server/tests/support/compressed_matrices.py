@@ -9,7 +9,6 @@ from compressed_tensors.quantization import QuantizationArgs, QuantizationScheme
 from compressed_tensors.quantization.utils import calculate_qparams
 from torch import Tensor
 
-
 NVFP4 = "nvfp4-pack-quantized"
 _FP8_MOST, _FP4_MOST = 448.0, 6.0
 

@@ -12,8 +12,8 @@ _BNB_BLOCK = 64
 
 
 def fp8(config: JsonObject) -> Schemes:
-    """One scale for a matrix, for each 128 x 128 block (`weight_block_size`), or for 32 inputs of a row. `scale_fmt` says
-    of scales what their type says too.
+    """One scale for a matrix, for each 128 x 128 block (`weight_block_size`), or for 32 inputs of a row. What
+    `scale_fmt` says of scales their type says too.
     """
     is_static = config.string("activation_scheme", default="dynamic") == "static"
     if config.string("activation_scheme", default="dynamic") not in _ACTIVATIONS:

@@ -1,8 +1,8 @@
 """NVFP4: floats of 4 bits (e2m1) with a float8 scale for each group of 16 inputs and a float32 for the matrix.
 
 compressed-tensors stores `weight_packed` [outputs, inputs / 2] uint8, `weight_scale` [outputs, inputs / 16] and
-`weight_global_scale`, by which scales are divided; modelopt `weight`, `weight_scale` and `weight_scale_2`, by which they
-are multiplied. The lower half of a byte comes first.
+`weight_global_scale`, by which scales are divided; modelopt `weight`, `weight_scale` and `weight_scale_2`, by which
+they are multiplied. The lower half of a byte comes first.
 """
 
 import torch

@@ -80,7 +80,7 @@ class W8:
 
 @dataclass(frozen=True)
 class W8Reader(StoredReader):
-    """Reads 8-bit weights with scales of the whole matrix, of its rows, of blocks of 128 x 128 or of groups of inputs."""
+    """Reads 8-bit weights with scales of the whole matrix, its rows, blocks of 128 x 128 or groups of inputs."""
 
     scheme: Fp8 | Int8
 
@@ -91,13 +91,8 @@ class W8Reader(StoredReader):
         weight = torch.cat([each.view(torch.uint8) for each in weights]).view(weights[0].dtype)
         statics = [_static(source, block.name, scheme) for block in blocks]
         order = row_order(blocks, weight.device)
-        if scheme.weights == "block":
-            whole = order is None and _on_edges(blocks)
-            scale = torch.cat([_block_scales(source, block, inputs, whole) for block in blocks])
-        elif scheme.weights == "group":
-            scale = torch.cat([_group_scales(source, block, inputs, scheme.group_size) for block in blocks])
-        else:
-            scale = torch.cat([_row_scales(source, block) for block in blocks])
+        on_edges = order is None and _on_edges(blocks)
+        scale = torch.cat([self._scales(block, inputs, on_edges) for block in blocks])
         if order is not None:
             weight, scale = weight.view(torch.uint8)[order].view(weight.dtype), scale[order]
         # One GEMM has one scale of its inputs: the largest loses nothing but resolution.
@@ -109,17 +104,18 @@ class W8Reader(StoredReader):
         source, (start, stop) = self.checkpoint.source, columns
         weight = source.raw(f"{name}.weight", Slice(1, start, stop), shape, (_dtype(self.scheme),))
         block = RowBlock(name, shape[0], ((0, shape[0]),))
+        scale = self._scales(block, shape[1], on_edges=True)
         if size := self.scheme.group_size:
-            is_block = self.scheme.weights == "block"
-            scale = (
-                _block_scales(source, block, shape[1], True)
-                if is_block
-                else _group_scales(source, block, shape[1], size)
-            )
             scale = scale[:, start // size : -(-stop // size)].contiguous()
-        else:
-            scale = _row_scales(source, block)
         return W8(self.scheme, weight, scale, _static(source, name, self.scheme))
+
+    def _scales(self, block: RowBlock, inputs: int, on_edges: bool) -> Tensor:
+        """See `W8`. `on_edges`: of blocks of 128 x 128, the rows lie in them as they did in the stored matrix."""
+        if self.scheme.weights == "block":
+            return _block_scales(self.checkpoint.source, block, inputs, on_edges)
+        if self.scheme.weights == "group":
+            return _group_scales(self.checkpoint.source, block, inputs, self.scheme.group_size)
+        return _row_scales(self.checkpoint.source, block)
 
     def readable(self, name: str, shape: tuple[int, int], columns: tuple[int, int]) -> tuple[int, int]:  # noqa: ARG002
         """See `StoredReader`: from the edge of a block or group on."""
