@@ -16,7 +16,8 @@ from support.comparing import assert_generations_are_equal, assert_logits_are_eq
 from support.compressed import compress_folder, preset, reference, set_quantisation
 from support.eight_bit import quantise_folder
 from support.fallback_cases import FALLBACK_CASES
-from support.families import PROMPTS, Case, made, write
+from support.families import PROMPTS, Case, made, model_of, write
+from support.family_cases import CASES as FAMILIES
 from support.generating import warm_engine
 from support.loading import load
 from support.packed_files import CASES, State, write_packed
@@ -178,6 +179,16 @@ def test_16_bits_are_quantised_while_they_are_read(name: str, plain: Path, asked
         *of_two_shards(plain, quantize=asked),
     ):
         assert 0 < (computed - expected).norm() < apart * deviation
+
+
+@pytest.mark.parametrize("asked", ["eetq", "bitsandbytes-nf4"])
+@pytest.mark.parametrize("family", ["qwen3", "gemma2", "mixtral", "qwen2 moe"])
+def test_a_known_family_is_quantised_alike_through_its_class(tmp_path: Path, family: str, asked: str) -> None:
+    """The same matrices to the same codes: experts too, and neither what chooses among them nor the head."""
+    write(FAMILIES[family], model_of(family), tmp_path / "model")
+    native, forced = (load(tmp_path / "model", impl=impl, quantize=asked) for impl in ("native", "transformers"))
+    expected = log_probabilities(native, prompts=PROMPTS)
+    torch.testing.assert_close(log_probabilities(forced, prompts=PROMPTS), expected, atol=2e-4, rtol=2e-4)
 
 
 def test_codes_take_the_memory_of_codes(name: str, plain: Path, tmp_path: Path) -> None:
