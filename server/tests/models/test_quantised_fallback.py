@@ -284,3 +284,11 @@ def test_a_tensor_that_is_missing_is_named(
     save_file({name: tensor for name, tensor in load_file(path).items() if name != lost}, path)
     with pytest.raises(ModelFilesError, match=message):
         load(tmp_path / "made")
+
+
+def test_an_expert_that_is_missing_is_told(folder_of: Callable[[str], Path], tmp_path: Path) -> None:
+    write_packed(folder_of("olmoe"), tmp_path / "packed", CASES["gptq"])
+    path = tmp_path / "packed" / "model.safetensors"
+    save_file({name: tensor for name, tensor in load_file(path).items() if "experts.5.up_proj" not in name}, path)
+    with pytest.raises(ModelFilesError, match=r"experts\.0\.up_proj\.weight` and those like it are 5 tensors; .* 6"):
+        load(tmp_path / "packed")

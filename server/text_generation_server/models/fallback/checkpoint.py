@@ -131,14 +131,10 @@ class ClassCheckpoint:
 
     def _stack(self, name: str, parts: Sequence[Sequence[str]], cut: Cut) -> Tensor:
         """[experts, parts * rows, columns] of matrices that are stored one by one."""
-        experts, rows, columns = cut.whole
+        _, rows, columns = cut.whole
         shape = (rows // len(parts), columns)
         tensor = self._source.empty(local_shape(cut))
         for target, names in zip(tensor.chunk(len(parts), dim=1), parts, strict=True):
-            if len(names) != experts:
-                raise ModelFilesError(
-                    f"`{names[0]}` and those like it are {len(names)} tensors; config.json asks for {experts}"
-                )
             for expert, each in enumerate(names):
                 target[expert] = self._dense(module_of(each), shape, cut)
             if self._has_codes(module_of(names[0])):
@@ -171,6 +167,7 @@ class ClassCheckpoint:
             self._add(model, name, stored, pattern, converter)
         self._refuse_one_tensor(type(model).__name__, unknown, lambda each: renamed(each)[0])
         _refuse_missing(needed - set(self._stored))
+        self._check_numbers()
         patterns = model._keys_to_ignore_on_load_unexpected or []
         beside = BESIDE if self.matrices.schemes.method else ()
         _refuse_unknown(
@@ -181,6 +178,18 @@ class ClassCheckpoint:
                 and not any(re.search(each, name) for each in patterns)
             ]
         )
+
+    def _check_numbers(self) -> None:
+        """Of experts that are stored one by one."""
+        stacks = {name: stored.parts for name, stored in self._stored.items() if stored.is_stack}
+        for name, parts in stacks.items():
+            experts = self._cuts[name].whole[0]
+            if wrong := next((names for names in parts if len(names) != experts), None):
+                raise ModelFilesError(
+                    f"`{wrong[0]}` and those like it are {len(wrong)} tensors; config.json asks for {experts}"
+                )
+            if not all(parts):
+                raise ModelFilesError(f"of `{name}` the tensors of one matrix of each expert are missing")
 
     def _weight_of(self, tensor: str, renamed: Callable[[str], str]) -> str:
         """Of a stored tensor that belongs to a quantised matrix, such as its scales, the name that the matrix would
