@@ -167,7 +167,7 @@ mod tests {
             max_batch_size: 8,
             prefill_chunking: true,
             regained: false,
-            in_parts: false,
+            overlapped_halves: false,
         }
     }
 

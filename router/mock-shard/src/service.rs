@@ -252,7 +252,7 @@ impl TextGenerationService for Rank {
             cost: Some(config.cost.clone()),
             graph_tokens: config.graph_tokens.clone(),
             max_masks: config.max_masks,
-            in_parts: config.in_parts,
+            overlapped_halves: config.overlapped_halves,
         }))
     }
 

@@ -1,4 +1,4 @@
-"""Weight files of a model folder, as its index and their names tell before any are read."""
+"""Weight files of a model folder: what its index and the names of files tell before weights are read."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,8 +12,8 @@ INDEX, SINGLE = "model.safetensors.index.json", "model.safetensors"
 
 
 def stored_bytes(folder: Path) -> int | None:
-    """Bytes of the weights as they are stored: what the index says, or the files have. None where neither tells, as
-    before files are there. Raises ModelFilesError or ConfigurationError for an index that cannot be read.
+    """Returns the bytes of the stored weights, from the index or from the files. None: neither tells, as before a
+    download. Raises ModelFilesError or ConfigurationError for an unreadable index.
     """
     if (folder / INDEX).is_file():
         index = JsonObject.from_file(folder / INDEX)
@@ -24,7 +24,7 @@ def stored_bytes(folder: Path) -> int | None:
 
 
 def tensor_files(folder: Path) -> Mapping[str, Path]:
-    """The file of each tensor, which may not be there yet. What is wrong with files is told when weights are read."""
+    """Returns the file of each tensor, which may not exist yet. Wrong files are reported when weights are read."""
     try:
         if (folder / INDEX).is_file():
             names = JsonObject.from_file(folder / INDEX).child("weight_map")
@@ -36,10 +36,10 @@ def tensor_files(folder: Path) -> Mapping[str, Path]:
 
 
 def indexed_files(folder: Path) -> list[Path]:
-    """The files that the index names, there or not.
+    """Returns the files that the index names, whether they exist or not.
 
-    Raises ModelFilesError or ConfigurationError for an index that cannot be read, names none, or names anything but
-    files beside it: an index is untrusted, and `../x` would read outside the folder.
+    Raises ModelFilesError or ConfigurationError for an index that is unreadable, names no files, or names files outside
+    the folder: an index is untrusted, and `../x` would read another folder.
     """
     path = folder / INDEX
     weight_map = JsonObject.from_file(path).child("weight_map")
@@ -58,12 +58,12 @@ def indexed_files(folder: Path) -> list[Path]:
 
 
 def is_duplicate(name: str) -> bool:
-    """Whether a file holds the weights once more, in the layout of their authors."""
+    """Whether a file holds the same weights again, in the layout of the model's authors."""
     return name.startswith("consolidated")
 
 
 def _said(index: JsonObject) -> int | None:
-    """`total_size`. Nothing but estimates needs it, and some tools write 0 or text: such a number counts as absent."""
+    """Returns `total_size`. Only estimates need it, and some tools write 0 or text, which counts as absent."""
     try:
         return index.child("metadata").integer("total_size", maximum=2**63 - 1)
     except ConfigurationError:
@@ -71,11 +71,11 @@ def _said(index: JsonObject) -> int | None:
 
 
 def _named(index: JsonObject) -> set[str]:
-    """Names of files. What they are is checked when weights are read."""
+    """Returns the names of the files that the index names. They are checked when weights are read."""
     weight_map = index.child("weight_map")
     return {Path(weight_map.string(tensor)).name for tensor in weight_map}
 
 
 def _size_of(files: list[Path]) -> int | None:
-    """None where one is missing, and for none."""
+    """Returns the bytes of all files; None where one is missing, and for an empty list."""
     return sum(path.stat().st_size for path in files) or None if all(path.is_file() for path in files) else None

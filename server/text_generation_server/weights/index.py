@@ -7,7 +7,7 @@ from ..errors import ModelFilesError
 
 
 def weight_files(folder: Path) -> list[Path]:
-    """The safetensors files of a model: those its index names, else the single one.
+    """Returns the safetensors files of a model: those that its index names, else the single one.
 
     Raises ModelFilesError when there are none, or when the index names anything but files beside it: an index is
     untrusted, and `../x` would read outside the folder.

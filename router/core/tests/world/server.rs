@@ -100,7 +100,7 @@ impl Server {
             eos_token_ids: vec![END],
             // Grammars are followed by threads, which have a clock of their own.
             max_masks: 0,
-            in_parts: false,
+            overlapped_halves: false,
             step_timeout: DEADLINE,
             kv_events: None,
         };

@@ -1,8 +1,9 @@
 //! One form of a conversation for every API, and one stream of what the model says in it.
 //!
 //! A route reads its body into a [`Conversation`]. [`Conversation::prepare`] renders the prompt and chooses the grammar;
-//! [`Prepared::start`] queues the generations; [`Running`] gives what they say as [`ConversationEvent`]s, or gathers
-//! them: a whole answer is made of the same deltas as a stream. Routes only write these in the words of their API.
+//! [`Prepared::start`] queues the generations; [`RunningConversation`] gives what they say as [`ConversationEvent`]s, or
+//! gathers them: a whole answer is made of the same deltas as a stream. Routes only write these in the words of their
+//! API.
 
 mod answer;
 mod history;
@@ -23,7 +24,7 @@ pub use self::played::{Played, encoded};
 pub use self::prepare::Prepared;
 pub use self::reader::EndReason;
 pub use self::reading::Reading;
-pub use self::running::{ConversationEvent, End, Finished, FinishedChoice, Running};
+pub use self::running::{ConversationEvent, End, Finished, FinishedChoice, RunningConversation};
 pub use self::tools::{OfferedTool, ToolWishes, choice_of};
 pub use self::wishes::ReasoningWishes;
 

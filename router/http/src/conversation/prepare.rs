@@ -4,15 +4,15 @@ use text_generation_grammar::GrammarSource;
 
 use super::reading::Reading;
 use super::reads::Reads;
-use super::{Conversation, Running, history, thoughts};
+use super::{Conversation, RunningConversation, history, thoughts};
 use crate::error::ApiError;
-use crate::generations::{Plan, renamed, with_form_of};
+use crate::generations::{GenerationPlan, renamed, with_form_of};
 use crate::state::AppState;
 
 /// A conversation that is ready to be generated. Those who start several together take it apart.
 #[derive(Debug)]
 pub struct Prepared {
-    pub plan: Plan,
+    pub plan: GenerationPlan,
     pub reading: Reading,
 }
 
@@ -51,7 +51,7 @@ impl Conversation {
             prompt: readable,
         };
         // The template has written the special tokens.
-        let plan = Plan::new(vec![prompt.into()], &parameters, false, self.n, names);
+        let plan = GenerationPlan::new(vec![prompt.into()], &parameters, false, self.n, names);
         Ok(Prepared { plan, reading })
     }
 
@@ -103,7 +103,7 @@ impl Prepared {
     ///
     /// # Errors
     /// What refuses one of them.
-    pub async fn start(self, state: &AppState) -> Result<Running, ApiError> {
+    pub async fn start(self, state: &AppState) -> Result<RunningConversation, ApiError> {
         let generations = self.plan.start(state).await?;
         Ok(self.reading.of(generations))
     }

@@ -59,15 +59,15 @@ impl End {
 
 /// The generations of a conversation. Dropping it cancels them.
 #[derive(Debug)]
-pub struct Running {
+pub struct RunningConversation {
     pub generations: Generations,
     pub reading: Reading,
 }
 
 impl Reading {
     /// For generations of this conversation that were started with others.
-    pub fn of(self, generations: Generations) -> Running {
-        Running {
+    pub fn of(self, generations: Generations) -> RunningConversation {
+        RunningConversation {
             generations,
             reading: self,
         }
@@ -94,7 +94,7 @@ pub struct Finished {
     pub sizes: Sizes,
 }
 
-impl Running {
+impl RunningConversation {
     /// How many choices there are.
     pub fn choices(&self) -> usize {
         self.generations.streams.len()

@@ -53,7 +53,7 @@ class Heads:
             raise config.error("num_attention_heads", f"a divisor of `hidden_size` ({hidden}), or `head_dim` be given")
         size = config.integer("head_dim", default=hidden // count)
         if size % 2:
-            raise config.error("head_dim", "even: rotary embedding turns pairs")
+            raise config.error("head_dim", "even: rotary embedding rotates pairs")
         return cls(count, kv, size)
 
 
@@ -63,7 +63,7 @@ def activation(config: JsonObject) -> Activation:
 
 
 def silu_alone(config: JsonObject, key: str) -> None:
-    """Raises UnsupportedModel where recurrent layers have another activation, which is part of their kernels."""
+    """Raises UnsupportedModel where recurrent layers have another activation than their kernels."""
     if ACTIVATIONS.get(config.string(key, default="silu")) != "silu":
         raise UnsupportedModel(f"`{key}` in config.json must be 'silu' for this family")
 
@@ -114,12 +114,12 @@ def plain(config: JsonObject, size_key: str, activation_key: str = "hidden_act",
 
 
 def pre_norm_layer(config: JsonObject, mixer: MixerSpec, ffn: FeedForwardSpec) -> LayerSpec:
-    """Each part reads the sum through a normalisation of its own."""
+    """Returns a pre-norm layer: each sublayer reads the residual stream through its own norm."""
     return LayerSpec(mixer, ffn, rms_norm(config), rms_norm(config))
 
 
 def sandwich_layer(mixer: AttentionSpec, ffn: FeedForwardSpec, norm: NormSpec) -> LayerSpec:
-    """Each part normalises what it reads and what it adds."""
+    """Returns a layer whose sublayers have an input norm and an output norm."""
     return LayerSpec(mixer, ffn, norm, norm, attention_output_norm=norm, ffn_output_norm=norm)
 
 

@@ -45,7 +45,7 @@ def _exaone4(config: JsonObject) -> DecoderSpec:
     norm = rms_norm(config)
     layer = LayerSpec(mixer, gated(config), None, None, norm, norm)
     if "sliding_window" not in config:
-        # All of its layers attend to everything, and all turn.
+        # All of its layers attend to everything, and all of them rotate.
         return decoder(config, layer)
     sliding = replace(layer, mixer=replace(mixer, window=window(config)))
     full = replace(layer, mixer=replace(mixer, rope=None))

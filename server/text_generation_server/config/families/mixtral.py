@@ -29,13 +29,13 @@ def _minimax(config: JsonObject) -> DecoderSpec:
 
 
 def _minimax_attention(config: JsonObject) -> AttentionSpec:
-    """Queries and keys are normalised over all heads, and the first elements of each are turned."""
+    """Queries and keys are normalised over all heads, and the first elements of each are rotated."""
     mixer = replace(attention(config), qk_norm=QkNormSpec(rms_norm(config), over="width"))
     if "rotary_dim" not in config or mixer.rope is None:
         return mixer
     rotary_dim = config.integer("rotary_dim", minimum=2, maximum=mixer.head_dim)
     if rotary_dim % 2:
-        raise config.error("rotary_dim", "even: rotary embedding turns pairs")
+        raise config.error("rotary_dim", "even: rotary embedding rotates pairs")
     return replace(mixer, rope=replace(mixer.rope, rotary_dim=rotary_dim))
 
 

@@ -28,21 +28,21 @@ def fp8(config: JsonObject) -> Schemes:
     if size == (1, MX_GROUP):
         scheme = MXFP8
     skipped = exceptions(name for key in _SKIP_KEYS for name in config.strings(key))
-    # The output matrix keeps 16 bits though lists often leave it out.
-    # AutoFP8 names no type: keys and values are calibrated as weights are.
+    # The LM head keeps 16 bits, though lists of exceptions often omit it.
+    # AutoFP8 names no type of the KV cache, which has the type of the weights.
     kv_cache = "fp8_e4m3fn" if config.plain().get("kv_cache_scheme") == "static" else None
     return Schemes("fp8", (*skipped, Rule(None, "path", "lm_head"), Rule(scheme, "all")), kv_cache=kv_cache)
 
 
 def fbgemm_fp8(config: JsonObject) -> Schemes:
-    """A scale for each row; the scale of a token has an upper bound."""
+    """Reads `fbgemm_fp8`: each row has a scale, and the scales of tokens have an upper bound."""
     scheme = Fp8("channel", "dynamic", bound=config.optional_number("activation_scale_ub"))
     skipped = exceptions(config.strings("modules_to_not_convert"))
     return Schemes("fbgemm_fp8", (*skipped, Rule(None, "path", "lm_head"), Rule(scheme, "all")))
 
 
 def bitsandbytes(config: JsonObject) -> Schemes:
-    """4 bits by a table of 16 numbers, or 8 bits with a scale for each row."""
+    """Reads `bitsandbytes`: 4-bit codes of a table of 16 values, or 8 bits with a scale for each row."""
     four = config.boolean("load_in_4bit", default=config.boolean("_load_in_4bit", default=False))
     eight = config.boolean("load_in_8bit", default=config.boolean("_load_in_8bit", default=False))
     if four == eight:

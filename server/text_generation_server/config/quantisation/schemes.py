@@ -13,7 +13,7 @@ from ...errors import ConfigurationError, UnsupportedModel
 WeightScale = Literal["tensor", "channel", "block", "group"]
 """What shares a scale: the whole matrix, a row, a block of 128 x 128, or 32 inputs of a row (MXFP8)."""
 ActivationScale = Literal["dynamic", "static", "none"]
-"""Inputs are quantised by a scale that is measured for each token, by one that the checkpoint has, or not at all."""
+"""Activations are quantised with a scale that is measured for each token, with one of the checkpoint, or not at all."""
 PackedFormat = Literal[
     "gptq",
     "gptq_v2",
@@ -29,7 +29,7 @@ PackedFormat = Literal[
     "online-nf4",
     "online-fp4",
 ]
-"""Layouts of codes in groups. "online-...": made while a 16-bit checkpoint is read."""
+"""Layouts of group-quantised weights. "online-..." are quantised while a 16-bit checkpoint is read."""
 KvCacheType = Literal["fp8_e4m3fn", "int8"]
 BLOCK = 128
 """Edge of the blocks that share a scale."""
@@ -60,7 +60,7 @@ _MARKS: dict[PackedFormat, str] = {
     "bnb-fp4": "weight.absmax",
     "bnb-int8": "SCB",
 }
-"""A tensor without which no module is stored in the format."""
+"""A tensor that every module in the format has."""
 _ROW_UNIT = 16
 _WORD_UNIT = 32
 """Codes of any number of bits fill whole words of 32 bits."""
@@ -73,9 +73,9 @@ class Fp8:
     weights: WeightScale = "channel"
     activations: ActivationScale = "dynamic"
     bound: float | None = None
-    """The largest number of a token is taken as at most this when its scale is measured."""
+    """Upper bound of a token's largest value when its scale is measured."""
     online: bool = False
-    """Stored with 16 bits, quantised while it is read."""
+    """Whether the weights are stored with 16 bits and quantised while they are read."""
 
     @property
     def align(self) -> int:
@@ -118,7 +118,7 @@ class Int8:
 
 @dataclass(frozen=True)
 class Packed:
-    """Codes of a few bits in groups along the inputs; inputs stay as they are."""
+    """Weight-only quantisation in groups along the inputs, with 16-bit activations."""
 
     format: PackedFormat
     bits: int
@@ -141,7 +141,7 @@ class Packed:
         return (0.5 if self.bits <= 4 else 1.0) + scales
 
     def stored(self, module: str, has: Callable[[str], bool]) -> bool | None:
-        """Whether a module is stored so, as its tensors tell; None: they do not. `has`: whether there is a tensor."""
+        """Whether a module is stored so; None: its tensors do not tell. `has` says whether a tensor exists."""
         is_plain, is_packed = has(f"{module}.weight"), has(f"{module}.{_MARKS[self.format]}")
         return is_packed if is_plain != is_packed else None
 
@@ -155,14 +155,17 @@ NVFP4 = Packed("nvfp4", 4, NVFP4_GROUP)
 
 @dataclass(frozen=True)
 class Rule:
-    """What holds for the modules of some names."""
+    """The scheme of the modules that a pattern matches."""
 
     scheme: Scheme | None
     """None: they are not quantised."""
     how: Literal["all", "exact", "path", "text", "regex", "search", "glob"]
-    """Every name; this name; a name of which this is the beginning or the end, in whole parts between dots; a name
-    that has this in it; that begins as this regular expression says, or has in it what the expression says; that is as
-    this wildcard says.
+    """How the pattern matches names:
+
+    - "all" matches every name, "exact" this name.
+    - "path" matches names that begin or end with it, in whole parts between dots; "text" names that contain it.
+    - "regex" is a regular expression that matches from the beginning, "search" one that matches anywhere.
+    - "glob" is a wildcard for the whole name.
     """
     pattern: str = ""
 
@@ -196,8 +199,8 @@ class Rule:
 
 
 def exceptions(names: Iterable[str]) -> tuple[Rule, ...]:
-    """Modules that stay as they are. Each name is a whole one, its beginning or its end, or a wildcard, as lists of
-    several tools have them.
+    """Returns the rules of modules that stay unquantised. Lists of several tools have whole names, beginnings or ends
+    of names, and wildcards.
     """
     plain = [Rule(None, "path", name) for name in names]
     wildcards = (rule.pattern for rule in plain if "*" in rule.pattern)

@@ -4,7 +4,7 @@ from .activations import Activations, ActivationScheme, RmsNorm
 from .attention import AttentionWeights, load_attention
 from .blocks import RowBlock
 from .checkpoint import Checkpoint, Matrices, NormWeights
-from .copies import Copies
+from .copies import PrefillCopies
 from .ends import EmbeddingWeights, load_embedding, load_head, load_quantised_head, rounded
 from .experts import shared_experts, stack
 from .feed_forward import DenseWeights, load_dense
@@ -17,7 +17,7 @@ from .mamba import Mamba2Weights, MambaWeights, load_mamba, load_mamba2
 from .moe import MoeWeights, load_moe
 from .readers import Codes, QuantisedReader, reader_of
 from .short_conv import ShortConvWeights, load_short_conv
-from .split import HeadSplit, VocabularyPart, even_span, padded_rows, vocabulary_shard
+from .split import HeadSplit, VocabularyShard, even_span, padded_rows, vocabulary_shard
 from .w8a8 import W8A8Linear
 
 __all__ = [
@@ -26,7 +26,6 @@ __all__ = [
     "AttentionWeights",
     "Checkpoint",
     "Codes",
-    "Copies",
     "Dense",
     "DenseWeights",
     "EmbeddingWeights",
@@ -39,12 +38,13 @@ __all__ = [
     "Matrices",
     "MoeWeights",
     "NormWeights",
+    "PrefillCopies",
     "QuantisedReader",
     "RmsNorm",
     "RowBlock",
     "ShortConvWeights",
     "Split",
-    "VocabularyPart",
+    "VocabularyShard",
     "W8A8Linear",
     "activate",
     "column_parallel",

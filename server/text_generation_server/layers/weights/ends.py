@@ -1,4 +1,4 @@
-"""Embedding and output matrix, before and after the layers."""
+"""Input embedding and LM head, before and after the layers."""
 
 from dataclasses import dataclass
 
@@ -19,29 +19,29 @@ from .split import padded_rows, vocabulary_shard
 
 @dataclass(frozen=True)
 class EmbeddingWeights:
-    """Whole on every rank, or a part of the tokens' rows (`cuts_embedding`)."""
+    """The embedding: whole on every rank, or a vocabulary shard (`cuts_embedding`)."""
 
     tokens: Tensor
-    """[vocabulary, hidden]; of a part, its rows between a row of zeros before and one behind them."""
+    """[vocabulary, hidden]; of a shard, its rows between two rows of zeros."""
     positions: Tensor | None = None
-    """[rows, hidden]"""
+    """[rows, hidden], learned positions."""
     first: int | None = None
-    """The id of the part's first row. None: all are here."""
+    """The id of the shard's first row. None: the embedding is whole."""
 
     def rows(self, start: int, stop: int) -> Tensor:
-        """Those of ids from `start` to `stop`, which are here."""
+        """Returns the rows of ids from `start` to `stop`, which must be in the shard."""
         offset = 0 if self.first is None else 1 - self.first
         return self.tokens[start + offset : stop + offset]
 
 
 def load_embedding(checkpoint: Checkpoint) -> EmbeddingWeights:
-    """Raises ModelFilesError."""
+    """Reads the embedding, or this rank's shard of it. Raises ModelFilesError."""
     spec, names, source = checkpoint.spec, checkpoint.names, checkpoint.source
     width = spec.embedding.width or spec.hidden_size
     name = f"{checkpoint.outside(names.embedding)}.weight"
     first = None
     if cuts_embedding(spec, checkpoint.dtype.itemsize, checkpoint.group.world_size):
-        # The rows of which this rank has the logits: tied weights are there once.
+        # The shard holds the ids whose logits this rank computes, so tied weights exist once.
         first, stop, _ = vocabulary_shard(spec.vocab_size, checkpoint.group.rank, checkpoint.group.world_size)
         tokens = source.empty((stop - first + 2, width)).zero_()
         tokens[1:-1] = source.read(name, (spec.vocab_size, width), Slice(0, first, stop))
@@ -57,12 +57,12 @@ def load_embedding(checkpoint: Checkpoint) -> EmbeddingWeights:
 
 
 def load_head(checkpoint: Checkpoint, embedding: EmbeddingWeights) -> Linear:
-    """Column parallel, equally many rows on every rank (`vocabulary_shard`). Raises ModelFilesError."""
+    """Reads this rank's rows of the LM head (`vocabulary_shard`). Raises ModelFilesError."""
     spec, name, source = checkpoint.spec, checkpoint.head, checkpoint.source
     if spec.head.tied and spec.embedding.width:
         name = checkpoint.outside(checkpoint.names.embedding)
     start, stop, padding = vocabulary_shard(spec.vocab_size, checkpoint.group.rank, checkpoint.group.world_size)
-    # Lists of exceptions that leave the output matrix out are written for the name `lm_head`, and families have others.
+    # Configurations that leave the LM head unquantised name it `lm_head`, and some families have other names.
     reader = reader_of(checkpoint, name)
     quantised = not spec.head.tied and reader.has_codes(name)
     if quantised and not spec.head.unit_rows:
@@ -107,10 +107,10 @@ def load_quantised_head(
 
 
 def _product(a: Tensor, b: Tensor) -> Tensor:
-    """Two matrices that are applied one behind the other, as one, rounded once."""
+    """Multiplies two matrices that are applied in sequence into one, rounded once."""
     return (a.float() @ b.float()).to(a.dtype)
 
 
 def rounded(value: float, dtype: torch.dtype) -> float:
-    """`value` as a number of type `dtype`."""
+    """Rounds `value` to type `dtype`."""
     return float(torch.tensor(value, dtype=dtype))

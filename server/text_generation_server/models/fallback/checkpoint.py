@@ -1,4 +1,4 @@
-"""Reads the tensors of a class from a checkpoint, under the names that the hub has."""
+"""Reads the tensors of a class from a checkpoint, under their names on the hub."""
 
 # Switches of the library have names with an underscore.
 # pyright: reportPrivateUsage=false
@@ -32,7 +32,7 @@ from .parallel import Cut, general, local_shape
 logger = logging.getLogger(__name__)
 
 _UNREAD = ("*rotary_emb.inv_freq", "*.attn.bias", "*.attn.masked_bias", "*.attention.bias", "*.attention.masked_bias")
-"""Patterns of tensors that older versions of the library stored though nothing needs them."""
+"""Patterns of tensors that older versions of Transformers stored though nothing needs them."""
 
 
 @dataclass
@@ -249,12 +249,12 @@ def _prefixes(name: str) -> Iterator[str]:
 
 
 def _natural(name: str) -> list[str | int]:
-    """Numbers in a name by their size."""
+    """Returns the key by which names sort with their numbers in numerical order."""
     return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", name)]
 
 
 def _wide_patterns(model: PreTrainedModel) -> set[str]:
-    """Modules that the class keeps in float32."""
+    """Returns patterns of the modules that the class keeps in float32."""
     strict = set(model._keep_in_fp32_modules_strict or ())
     return strict | set(model._keep_in_fp32_modules or ()) if model.dtype == torch.float16 else strict
 

@@ -1,4 +1,4 @@
-"""Gated feed-forward networks of a class, recognised by what they compute."""
+"""Gated feed-forward networks of a class, which are recognised by what they compute."""
 
 from dataclasses import dataclass
 
@@ -15,8 +15,8 @@ from .trial import HIDDEN, INNER, outcome, random_matrices
 
 
 @dataclass(frozen=True)
-class GatedForm:
-    """A module that computes `down(activation(gate(x)) * up(x))`, and those in it that do."""
+class GatedNetwork:
+    """A module that computes `down(activation(gate(x)) * up(x))`, and the paths of its matrices."""
 
     path: str
     gate: str
@@ -40,8 +40,8 @@ class ServedGated(nn.Module):
         return self._down.compute(self._gate_up.gated(tokens, self._activation, self._down.wants)).view(x.shape)
 
 
-def recognise_gated(path: str, module: nn.Module) -> GatedForm | None:
-    """How `module`, which is at `path` of a model, computes this, found by trying; None: it does not."""
+def recognise_gated(path: str, module: nn.Module) -> GatedNetwork | None:
+    """Finds out by trial whether `module`, at `path` of a model, is a gated network. Returns its matrices, or None."""
     names = [name for name, child in module.named_children() if type(child) is nn.Linear]
     if len(names) != 3 or any(next(child.children(), None) is not None for child in module.children()):
         return None
@@ -49,7 +49,7 @@ def recognise_gated(path: str, module: nn.Module) -> GatedForm | None:
         first, second = (name for name in names if name != down)
         for gate, up in ((first, second), (second, first)):
             if (activation := _tried(module, gate, up, down)) is not None:
-                return GatedForm(path, f"{path}.{gate}", f"{path}.{up}", f"{path}.{down}", activation)
+                return GatedNetwork(path, f"{path}.{gate}", f"{path}.{up}", f"{path}.{down}", activation)
     return None
 
 

@@ -17,7 +17,7 @@ use super::chat_body::ChatBody;
 use super::chat_events::{ChatEvent, ChatEvents};
 use super::logprobs::ChatLogprobs;
 use super::sampling::{TokenIds, check_n, model_name};
-use crate::conversation::{Answer, Conversation, FinishedChoice, Prepared, Running};
+use crate::conversation::{Answer, Conversation, FinishedChoice, Prepared, RunningConversation};
 use crate::error::ApiError;
 use crate::extract::GenerationJson;
 use crate::generations::Names;
@@ -154,7 +154,7 @@ impl ChatAnswer {
         self,
         state: &AppState,
         id: &RequestId,
-        running: Running,
+        running: RunningConversation,
     ) -> Result<(HeaderMap, ChatCompletion), ApiError> {
         let prompt = running.prompt_ids();
         let finished = running.gather(state, id).await?;
@@ -197,7 +197,7 @@ impl ChatAnswer {
         self,
         state: &AppState,
         id: RequestId,
-        running: Running,
+        running: RunningConversation,
         include_usage: bool,
     ) -> Response {
         let headers = running.headers(state);

@@ -12,24 +12,24 @@ from ....config.quantisation import NVFP4_GROUP
 from ..mxfp4 import table
 from .groups import Groups
 from .packing import halves
-from .part import Part, Span
+from .shard import MatrixShard, Span
 
 _DIVISOR, _FACTOR = "weight_global_scale", "weight_scale_2"
 
 
-def read(part: Part) -> Groups:
-    """Raises ModelFilesError."""
-    (outputs, inputs), (start, stop) = part.shape, part.columns
-    span = Span.of(inputs, NVFP4_GROUP, part.columns)
-    suffix = "weight_packed" if part.has("weight_packed") else "weight"
+def read(shard: MatrixShard) -> Groups:
+    """Reads a shard. Raises ModelFilesError."""
+    (outputs, inputs), (start, stop) = shard.shape, shard.columns
+    span = Span.of(inputs, NVFP4_GROUP, shard.columns)
+    suffix = "weight_packed" if shard.has("weight_packed") else "weight"
     cut = (start // 2, -(-stop // 2))
-    packed = part.read(suffix, (outputs, -(-inputs // 2)), (torch.uint8,), part.rows, cut)
+    packed = shard.read(suffix, (outputs, -(-inputs // 2)), (torch.uint8,), shard.rows, cut)
     codes = halves(packed)[:, start % 2 :][:, : stop - start].contiguous()
     types = (torch.float8_e4m3fn,)
-    scales = part.read("weight_scale", (outputs, span.count), types, part.rows, span.cut).float()
+    scales = shard.read("weight_scale", (outputs, span.count), types, shard.rows, span.cut).float()
     return Groups(
         codes,
-        part.finite("weight_scale", _whole_scales(part, scales)),
+        shard.finite("weight_scale", _whole_scales(shard, scales)),
         None,
         4,
         span.size,
@@ -38,11 +38,11 @@ def read(part: Part) -> Groups:
     )
 
 
-def _whole_scales(part: Part, scales: Tensor) -> Tensor:
+def _whole_scales(shard: MatrixShard, scales: Tensor) -> Tensor:
     """Scales of groups with that of the matrix in them."""
-    suffix = _DIVISOR if part.has(_DIVISOR) else _FACTOR
-    shape = part.stored_shape(suffix)
-    value = part.read_scales(suffix, shape if shape == () else (1,)).view(())
+    suffix = _DIVISOR if shard.has(_DIVISOR) else _FACTOR
+    shape = shard.stored_shape(suffix)
+    value = shard.read_scales(suffix, shape if shape == () else (1,)).view(())
     if not bool(value > 0):
-        raise part.error(suffix, f"is {float(value)}, and a scale must be above 0")
+        raise shard.error(suffix, f"is {float(value)}, and a scale must be above 0")
     return scales / value if suffix == _DIVISOR else scales * value
