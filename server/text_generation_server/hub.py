@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .config.files import INDEX, indexed_files, is_duplicate
+from .config.files import PARAMS, TRANSFORMERS, Layout, indexed_files, is_duplicate, layout_of
 from .config.pointer import refuse_pointer
 from .config.server import HubConfig, LoadFormat
 from .errors import ModelFilesError
@@ -101,7 +101,7 @@ def stored_weights(folder: Path, extension: str) -> list[Path]:
     files = [
         path
         for path in found
-        if not any(word in path.stem.split("_") for word in _NO_WEIGHTS) and not is_duplicate(path.name)
+        if not any(word in path.stem.split("_") for word in _NO_WEIGHTS) and not is_duplicate(path)
     ]
     for path in files:
         if not path.is_file():
@@ -163,12 +163,13 @@ def _check_not_only_gguf(folder: Path, source: ModelSource) -> None:
 
 
 def _check_folder(folder: Path, source: ModelSource) -> None:
-    if not (folder / "config.json").is_file():
+    layout = layout_of(folder)
+    if not (folder / layout.config).is_file():
         raise ModelFilesError(f"{folder} has no config.json: --model-id must name a folder with a Transformers model")
     if not source.needs_weights:
         return
-    if source.extension == ".safetensors" and (folder / INDEX).is_file():
-        # A wrong index is reported before weights that it names elsewhere are missed.
+    if source.extension == ".safetensors" and (folder / layout.index).is_file():
+        # Before weights are missed that it names elsewhere.
         indexed_files(folder)
     if weights := stored_weights(folder, source.extension):
         for path in weights:
@@ -184,8 +185,11 @@ def _check_folder(folder: Path, source: ModelSource) -> None:
     )
 
 
-def _snapshot(source: ModelSource, hub: HubConfig, weights: str | None, local_only: bool = False) -> Path:
-    """Downloads the files at the top of the repository that serving reads, and no others."""
+def _snapshot(
+    source: ModelSource, hub: HubConfig, weights: str | None, local_only: bool = False, layout: Layout = TRANSFORMERS
+) -> Path:
+    """Files at the top of the repository that serving reads, and no others."""
+    duplicates = [] if layout is PARAMS else ["consolidated*"]
     from huggingface_hub import snapshot_download
 
     return Path(
@@ -194,7 +198,7 @@ def _snapshot(source: ModelSource, hub: HubConfig, weights: str | None, local_on
             revision=source.revision,
             cache_dir=hub.cache_dir,
             allow_patterns=[*_SMALL_FILES, *([f"*{weights}"] if weights else [])],
-            ignore_patterns=["*/*", "consolidated*"],
+            ignore_patterns=["*/*", *duplicates],
             local_files_only=local_only,
             tqdm_class=_logging_bar(),
         )
@@ -240,7 +244,8 @@ def _download(
     check(folder)
     if not source.needs_weights:
         return folder
-    folder = _retried(lambda: _snapshot(source, hub, source.extension), source, hub, pause)
+    layout = layout_of(folder)
+    folder = _retried(lambda: _snapshot(source, hub, source.extension, layout=layout), source, hub, pause)
     if stored_weights(folder, source.extension) or not source.auto_convert:
         return folder
     return _retried(lambda: _snapshot(source, hub, ".bin"), source, hub, pause)

@@ -4,7 +4,9 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from ..errors import ModelFilesError
+from .files import PARAMS, layout_of
 from .json_object import JsonObject
+from .params import config_of_params
 from .tokenizer import eos_token_id
 
 Dtype = Literal["float32", "float16", "bfloat16"]
@@ -13,12 +15,18 @@ DTYPES: tuple[Dtype, ...] = get_args(Dtype)
 
 
 def config_files(folder: Path) -> tuple[JsonObject, JsonObject | None]:
-    """Reads `config.json`, and `generation_config.json` if it exists. Raises ModelFilesError."""
-    if not (folder / "config.json").is_file():
+    """`config.json`, or what `params.json` says instead, and `generation_config.json` where there is one. Raises
+    ModelFilesError; for `params.json` what `config_of_params` raises.
+    """
+    path = folder / layout_of(folder).config
+    if not path.is_file():
         raise ModelFilesError(f"{folder} has no config.json: --model-id must name a folder with a Transformers model")
+    config = JsonObject.from_file(path)
+    if path.name == PARAMS.config:
+        config = config_of_params(config)
     generation_path = folder / "generation_config.json"
     generation = JsonObject.from_file(generation_path) if generation_path.is_file() else None
-    return JsonObject.from_file(folder / "config.json"), generation
+    return config, generation
 
 
 def architecture_of(config: JsonObject) -> str:

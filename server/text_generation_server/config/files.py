@@ -1,6 +1,7 @@
 """Weight files of a model folder: what its index and the names of files tell before weights are read."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
@@ -8,29 +9,49 @@ from safetensors import SafetensorError, safe_open
 from ..errors import ConfigurationError, ModelFilesError
 from .json_object import JsonObject
 
-INDEX, SINGLE = "model.safetensors.index.json", "model.safetensors"
+
+@dataclass(frozen=True)
+class Layout:
+    """Names of the files of a model."""
+
+    config: str
+    index: str
+    single: str
+
+
+TRANSFORMERS = Layout("config.json", "model.safetensors.index.json", "model.safetensors")
+PARAMS = Layout("params.json", "consolidated.safetensors.index.json", "consolidated.safetensors")
+"""Mistral's own. Many of its models have both, and the other one counts."""
+
+
+def layout_of(folder: Path) -> Layout:
+    """The one in which a model is read."""
+    has_params_alone = (folder / PARAMS.config).is_file() and not (folder / TRANSFORMERS.config).is_file()
+    return PARAMS if has_params_alone else TRANSFORMERS
 
 
 def stored_bytes(folder: Path) -> int | None:
     """Returns the bytes of the stored weights, from the index or from the files. None: neither tells, as before a
     download. Raises ModelFilesError or ConfigurationError for an unreadable index.
     """
-    if (folder / INDEX).is_file():
-        index = JsonObject.from_file(folder / INDEX)
+    layout = layout_of(folder)
+    if (folder / layout.index).is_file():
+        index = JsonObject.from_file(folder / layout.index)
         return _said(index) or _size_of([folder / name for name in _named(index)])
-    single = folder / SINGLE
+    single = folder / layout.single
     files = [single] if single.is_file() else [path for path in folder.glob("*.safetensors") if path.is_file()]
-    return _size_of([path for path in files if not is_duplicate(path.name)])
+    return _size_of([path for path in files if not is_duplicate(path)])
 
 
 def tensor_files(folder: Path) -> Mapping[str, Path]:
     """Returns the file of each tensor, which may not exist yet. Wrong files are reported when weights are read."""
+    layout = layout_of(folder)
     try:
-        if (folder / INDEX).is_file():
-            names = JsonObject.from_file(folder / INDEX).child("weight_map")
+        if (folder / layout.index).is_file():
+            names = JsonObject.from_file(folder / layout.index).child("weight_map")
             return {tensor: folder / Path(names.string(tensor)).name for tensor in names}
-        with safe_open(folder / SINGLE, framework="numpy") as file:
-            return dict.fromkeys(file.keys(), folder / SINGLE)
+        with safe_open(folder / layout.single, framework="numpy") as file:
+            return dict.fromkeys(file.keys(), folder / layout.single)
     except (OSError, ModelFilesError, ConfigurationError, SafetensorError):
         return {}
 
@@ -41,7 +62,7 @@ def indexed_files(folder: Path) -> list[Path]:
     Raises ModelFilesError or ConfigurationError for an index that is unreadable, names no files, or names files outside
     the folder: an index is untrusted, and `../x` would read another folder.
     """
-    path = folder / INDEX
+    path = folder / layout_of(folder).index
     weight_map = JsonObject.from_file(path).child("weight_map")
     names = sorted({weight_map.string(tensor) for tensor in weight_map})
     if not names:
@@ -57,9 +78,9 @@ def indexed_files(folder: Path) -> list[Path]:
     return [folder / name for name in names]
 
 
-def is_duplicate(name: str) -> bool:
-    """Whether a file holds the same weights again, in the layout of the model's authors."""
-    return name.startswith("consolidated")
+def is_duplicate(path: Path) -> bool:
+    """Whether a file holds the weights once more, in the layout of their authors."""
+    return path.name.startswith("consolidated") and layout_of(path.parent) is TRANSFORMERS
 
 
 def _said(index: JsonObject) -> int | None:

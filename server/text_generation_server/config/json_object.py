@@ -72,6 +72,11 @@ class JsonObject:
         """Returns the values of the file."""
         return dict(self._values)
 
+    @property
+    def source(self) -> str:
+        """The name of the place it came from."""
+        return self._source
+
     def error(self, key: str, expected: str) -> ConfigurationError:
         """Returns the error for a wrong value of `key`."""
         value = self._get(key)
@@ -123,6 +128,16 @@ class JsonObject:
             raise self.error(key, "an object")
         source = f"{self._source}, `{self._name(key)}`"
         return JsonObject(cast("dict[str, object]", value), source, unread=self._unread)
+
+    def children(self, key: str, length: int) -> tuple["JsonObject", ...]:
+        """A list of `length` objects."""
+        value = self._value(key, None)
+        items = cast("list[object]", value) if isinstance(value, list) else []
+        if len(items) != length or not all(isinstance(item, dict) for item in items):
+            raise self.error(key, f"a list of {length} objects")
+        names = (f"{self._source}, `{self._name(key)}[{index}]`" for index in range(length))
+        objects = cast("list[dict[str, object]]", items)
+        return tuple(JsonObject(*each, unread=self._unread) for each in zip(objects, names, strict=True))
 
     def strings(self, key: str) -> tuple[str, ...]:
         """Reads a list of strings, empty when absent."""

@@ -80,9 +80,15 @@ class ModelConfig:
             mixer = layer.mixer
             if not isinstance(mixer, AttentionSpec | LatentAttentionSpec) or (rope := mixer.rope) is None:
                 return layer
-            plain = RopeSpec(theta=rope.theta, rotary_dim=rope.rotary_dim, interleaved=rope.interleaved)
-            rope = dataclasses.replace(
-                plain, rope_type=rope_type, factor=factor, original_max_position_embeddings=length
+            rope = RopeSpec(
+                rope_type,
+                rope.theta,
+                factor,
+                length,
+                rotary_dim=rope.rotary_dim,
+                interleaved=rope.interleaved,
+                query_growth=rope.query_growth,
+                query_length=rope.query_length,
             )
             return dataclasses.replace(layer, mixer=dataclasses.replace(mixer, rope=rope))
 

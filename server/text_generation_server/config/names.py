@@ -49,6 +49,8 @@ class TensorNames:
     qkv: str | None = None
     """The fused matrix of all three, if the checkpoint has one."""
     qkv_layout: QkvLayout = "blocks"
+    attention_gate: str | None = None
+    """The matrix that gates what heads read, where it is not a part of that of the queries."""
     out: str = "self_attn.o_proj"
     q_norm: str = "self_attn.q_norm"
     """With `{head}`, each head has a tensor of its own."""

@@ -33,8 +33,8 @@ def parse_rope(
     max_position_embeddings = config.integer("max_position_embeddings", default=2048)
     theta = scaling.number("rope_theta") if "rope_theta" in scaling else config.number(theta_key, default=10_000.0)
     rope_type = scaling.string("rope_type" if "rope_type" in scaling else "type", default="default")
-    # Phi-3 first called it so.
-    rope_type = "longrope" if rope_type == "su" else rope_type
+    # What Phi-3, and DeepSeek's and Sarvam's own code, call them.
+    rope_type = {"su": "longrope", "deepseek_yarn": "yarn"}.get(rope_type, rope_type)
     if rope_type not in get_args(RopeType):
         raise UnsupportedModel(
             f"`{key}` in config.json asks for {rope_type!r}; known are {', '.join(get_args(RopeType))}"
@@ -50,6 +50,18 @@ def parse_rope(
     if rope_type == "dynamic" and rope.rotary_dim <= 2:
         raise config.error("head_dim", "above 2 with dynamic rope scaling")
     return _scaled(config, scaling, cast("RopeType", rope_type), rope)
+
+
+def with_query_scale(config: JsonObject, rope: RopeSpec) -> RopeSpec:
+    """The same where queries grow with their position: as `llama_4_scaling_beta` beside the other keys says, or
+    `llama_4_scaling` of files made from `params.json`.
+    """
+    of_rope, own = config.child("rope_parameters" if "rope_parameters" in config else "rope_scaling"), "llama_4_scaling"
+    scaling, key = (config.child(own), "beta") if own in config else (of_rope, "llama_4_scaling_beta")
+    if key not in scaling or scaling.plain()[key] == 0:
+        return rope
+    length = scaling.integer("original_max_position_embeddings")
+    return replace(rope, query_growth=scaling.number(key), query_length=length)
 
 
 def _rotary_dim(config: JsonObject, scaling: JsonObject, head_dim: int) -> int:

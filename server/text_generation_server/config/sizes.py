@@ -129,9 +129,10 @@ def _mixer(spec: MixerSpec, names: TensorNames, hidden: int) -> Iterator[tuple[s
 
 
 def _attention(spec: AttentionSpec, names: TensorNames, hidden: int) -> Iterator[tuple[str, int]]:
-    queries = spec.num_heads * (2 if spec.output_gate else 1)
-    for name, heads in ((names.q, queries), (names.k, spec.num_kv_heads), (names.v, spec.num_kv_heads)):
+    for name, heads in ((names.q, spec.num_heads), (names.k, spec.num_kv_heads), (names.v, spec.num_kv_heads)):
         yield names.qkv or name, hidden * heads * spec.head_dim
+    if spec.output_gate:
+        yield names.attention_gate or names.q, hidden * spec.num_heads * spec.head_dim
     yield names.out, hidden * spec.num_heads * spec.head_dim
 
 

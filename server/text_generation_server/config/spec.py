@@ -49,6 +49,10 @@ class RopeSpec:
     """The number of first elements of a head that are rotated; 0 means all."""
     interleaved: bool = False
     """Elements 2i and 2i + 1 of a stored head are a pair; else i and i + rotary_dim / 2."""
+    query_growth: float = 0.0
+    """Queries at position p are multiplied by `1 + query_growth * ln(1 + floor(p / query_length))` (Llama 4); 0: they
+    are not. For attention without biases and normalisation of queries."""
+    query_length: int = 1
 
     def temperature(self, weight: float) -> float:
         """Returns the factor by which YaRN sharpens attention over stretched positions (Peng et al., 2023)."""
@@ -211,8 +215,8 @@ FeedForwardSpec = DenseSpec | MoeSpec
 
 @dataclass(frozen=True)
 class LayerSpec:
-    """One layer: a mixer, a feed-forward network, or both. Each sublayer reads the residual stream through its input
-    norm and adds to it through its output norm, where it has these norms.
+    """One layer: a mixer, a feed-forward network, both, or neither. Each sublayer reads the residual stream through its
+    input norm and adds to it through its output norm, where it has these norms.
     """
 
     mixer: MixerSpec | None
@@ -224,6 +228,11 @@ class LayerSpec:
     ffn_output_norm: NormSpec | None = None
     parallel: bool = False
     """Whether both sublayers read the same residual stream; without `ffn_norm`, both through `attention_norm`."""
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it has neither, and does nothing."""
+        return self.mixer is None and self.ffn is None
 
 
 @dataclass(frozen=True)
@@ -255,6 +264,8 @@ class HeadSpec:
     """Soft cap of the logits; 0 means none."""
     unit_rows: bool = False
     """Whether the rows of W are normalised to length 1."""
+    unit_columns: bool = False
+    """Whether its columns are, over the whole vocabulary."""
 
 
 @dataclass(frozen=True)

@@ -30,6 +30,8 @@ class RopeTable:
         self.cos_sin = torch.empty(0, head_dim, dtype=torch.float32, device=device)
         """[positions, head_dim] float32: cosines in the first half of the columns, sines in the second. Element i of a
         head is rotated with element i + head_dim / 2, in the order that `rotary_order` brings them to."""
+        self.query_scales: Tensor | None = None
+        """[positions] float32: the factor of queries at each position."""
 
     def resize(self, length: int) -> None:
         """Extends or cuts the table to `length` positions."""
@@ -39,11 +41,15 @@ class RopeTable:
             self.cos_sin = _identity(1, self._head_dim, self._device).expand(length, -1)
         else:
             self.cos_sin = cos_sin_table(self._rope, self._head_dim, length, self._device)
+            if self._rope.query_growth:
+                self.query_scales = _query_scales(self._rope, length).to(self._device)
 
     @property
     def bytes_per_position(self) -> int:
-        """The bytes of one more position."""
-        return 0 if self._rope is None else torch.float32.itemsize * self._head_dim
+        """Bytes that one more position takes."""
+        if self._rope is None:
+            return 0
+        return torch.float32.itemsize * (self._head_dim + bool(self._rope.query_growth))
 
 
 def rotary_order(rope: RopeSpec, head_dim: int) -> list[int]:
@@ -73,6 +79,12 @@ def cos_sin_table(rope: RopeSpec, head_dim: int, length: int, device: torch.devi
         blocks = zip(angles.chunk(2, dim=-1), identity.chunk(2, dim=-1), strict=True)
         angles = torch.cat([part for block in blocks for part in block], dim=-1)
     return angles.to(device)
+
+
+def _query_scales(rope: RopeSpec, length: int) -> Tensor:
+    """[length] float32."""
+    stretches = torch.arange(length) // rope.query_length
+    return 1 + rope.query_growth * stretches.float().log1p()
 
 
 def _identity(length: int, width: int, device: torch.device) -> Tensor:

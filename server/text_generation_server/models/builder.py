@@ -96,7 +96,7 @@ class DecoderBuilder:
         weights = load_embedding(checkpoint)
         embedding_norm = self._norm(checkpoint.outside(names.embedding_norm), spec.embedding.norm)
         embedding = Embedding(spec.embedding, weights, embedding_norm, checkpoint.group)
-        layers = [self._layer(index, layer) for index, layer in enumerate(spec.layers)]
+        layers = [self._layer(index, layer) for index, layer in enumerate(spec.layers) if not layer.is_empty]
         final_norm = self._norm(checkpoint.outside(names.final_norm), spec.final_norm)
         last = self._add_norm(final_norm, self._ffn_output_norm(len(spec.layers) - 1))
         vocabulary = VocabularyShard.of(spec.vocab_size, checkpoint.group.rank, checkpoint.group.world_size)
@@ -121,7 +121,7 @@ class DecoderBuilder:
                 return MixerLayer(before(attention_norm, wants=mixer.wants), mixer, fusions)
             if ffn is not None:
                 return FeedForwardLayer(before(ffn_norm, wants=ffn.wants), ffn, fusions)
-            raise ValueError(f"layer {index} has neither a mixer nor a feed-forward network")
+            raise ValueError(f"layer {index} is empty")
         if spec.parallel:
             return ParallelLayer(before(attention_norm, wants=mixer.wants), mixer, ffn_norm, ffn)
         output_norm = self._norm(inside(names.attention_output_norm), spec.attention_output_norm)

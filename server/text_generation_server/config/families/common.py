@@ -100,6 +100,16 @@ def attention(config: JsonObject) -> AttentionSpec:
     )
 
 
+def with_rotary_dim(config: JsonObject, mixer: AttentionSpec) -> AttentionSpec:
+    """The same where `rotary_dim` says how many elements of a head are turned, the first ones."""
+    if "rotary_dim" not in config or mixer.rope is None:
+        return mixer
+    rotary_dim = config.integer("rotary_dim", minimum=2, maximum=mixer.head_dim)
+    if rotary_dim % 2:
+        raise config.error("rotary_dim", "even: rotary embedding turns pairs")
+    return replace(mixer, rope=replace(mixer.rope, rotary_dim=rotary_dim))
+
+
 def gated(config: JsonObject) -> DenseSpec:
     """A gated network; one flag for all biases."""
     bias = config.boolean("mlp_bias", default=False)

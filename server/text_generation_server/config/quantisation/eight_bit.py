@@ -6,6 +6,8 @@ from ..json_object import JsonObject
 from .refusal import refused
 from .schemes import BLOCK, MX_GROUP, MXFP8, Fp8, Packed, PackedFormat, Rule, Schemes, exceptions
 
+SCALE = "weight_scale_name"
+"""A key that files made from `params.json` have: what lies beside every matrix of 8 bits, and beside no other."""
 _ACTIVATIONS = {"dynamic": "dynamic", "static": "static"}
 _SKIP_KEYS = ("ignored_layers", "modules_to_not_convert")
 _BNB_BLOCK = 64
@@ -24,7 +26,11 @@ def fp8(config: JsonObject) -> Schemes:
     size = config.integers("weight_block_size", 2, 2**20) if blocks else (BLOCK, BLOCK)
     if size not in ((BLOCK, BLOCK), (1, MX_GROUP)):
         raise refused("weight_block_size", f"blocks of {size[0]} x {size[1]}", "128 x 128 and 1 x 32 are")
-    scheme = Fp8("block" if blocks else "tensor", "static" if is_static and not blocks else "dynamic")
+    scheme = Fp8(
+        "block" if blocks else "tensor",
+        "static" if is_static and not blocks else "dynamic",
+        mark=config.string(SCALE, default=""),
+    )
     if size == (1, MX_GROUP):
         scheme = MXFP8
     skipped = exceptions(name for key in _SKIP_KEYS for name in config.strings(key))

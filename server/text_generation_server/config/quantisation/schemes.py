@@ -76,6 +76,8 @@ class Fp8:
     """Upper bound of a token's largest value when its scale is measured."""
     online: bool = False
     """Whether the weights are stored with 16 bits and quantised while they are read."""
+    mark: str = ""
+    """A tensor without which a module is stored with 16 bits, where the configuration lists no exceptions."""
 
     @property
     def align(self) -> int:
@@ -255,6 +257,8 @@ class Schemes:
         scheme, usual = self.of(module), self.usual
         if self.online:
             return scheme
+        if isinstance(scheme, Fp8) and scheme.mark:
+            return scheme if has(f"{module}.{scheme.mark}") else None
         if isinstance(scheme, Packed):
             return None if scheme.stored(module, has) is False else scheme
         is_usual = scheme is None and isinstance(usual, Packed) and usual.stored(module, has) is True

@@ -76,6 +76,8 @@ class Attention(Mixer):
         """Turns what `project_qkv` made of all tokens, or its split-K partials, float32 [splits, T, ...], into what the
         heads of this rank read, [T, heads * head_dim]. It writes this layer's cache, and reuses the memory of `qkv`.
         """
+        if (scales := self._rope.query_scales) is not None:
+            qkv[..., : self._q_size].mul_(scales[state.positions][:, None])
         if not self._spec.output_gate:
             return self._attend(qkv, state)
         qkv, gate = qkv.split((qkv.shape[1] - self._q_size, self._q_size), dim=1)

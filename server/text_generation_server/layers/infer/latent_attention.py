@@ -92,6 +92,8 @@ class LatentAttention(Mixer):
             made, room = Activations.to_fill(q.new_empty(q.shape), weights.queries.wants)
             kernels.rms_norm(q, weights.query_norm, spec.norm_eps, made.x, *room)
             q = weights.queries.apply(made, block)
+        if (scales := self._rope.query_scales) is not None:
+            q = q.mul_(scales[state.positions][:, None])
         q = q.unflatten(1, (self._num_heads, -1))
         queries = q.new_empty(*q.shape[:2], self._width)
         of_cache = (self._rope.cos_sin, state.positions, state.slots)

@@ -128,14 +128,16 @@ def _qkv_blocks(
 def _gated_blocks(
     checkpoint: Checkpoint, layer: int, spec: AttentionSpec, heads: HeadSplit, order: tuple[int, ...]
 ) -> list[RowBlock]:
-    """Returns the rows where the query matrix holds the gate of each head behind its query."""
+    """Where gates have a matrix of their own, or each query head is followed by its gate."""
     names, size, kv_heads = checkpoint.names, spec.head_dim, heads.kv_heads
-    q, k, v = (checkpoint.inside(layer, name) for name in (names.q, names.k, names.v))
-    queries = [2 * head for head in range(heads.q_start, heads.q_stop)]
-    gates = [place + 1 for place in queries]
+    stored = (names.q, names.k, names.v, names.attention_gate or names.q)
+    q, k, v, gate = (checkpoint.inside(layer, name) for name in stored)
+    step = 1 if names.attention_gate else 2
+    queries = range(step * heads.q_start, step * heads.q_stop, step)
+    gates = [place + step - 1 for place in queries]
     return [
-        RowBlock(q, 2 * spec.num_heads * size, ranges(queries, size), order),
+        RowBlock(q, step * spec.num_heads * size, ranges(queries, size), order),
         RowBlock(k, spec.num_kv_heads * size, ranges(kv_heads, size), order),
         RowBlock(v, spec.num_kv_heads * size, ranges(kv_heads, size)),
-        RowBlock(q, 2 * spec.num_heads * size, ranges(gates, size)),
+        RowBlock(gate, step * spec.num_heads * size, ranges(gates, size)),
     ]

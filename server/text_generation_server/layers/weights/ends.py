@@ -16,6 +16,9 @@ from .loading import column_parallel
 from .readers import reader_of
 from .split import padded_rows, vocabulary_shard
 
+_LEAST_LENGTH = 1e-7
+"""By which columns are divided at least."""
+
 
 @dataclass(frozen=True)
 class EmbeddingWeights:
@@ -65,16 +68,13 @@ def load_head(checkpoint: Checkpoint, embedding: EmbeddingWeights) -> Linear:
     # Configurations that leave the LM head unquantised name it `lm_head`, and some families have other names.
     reader = reader_of(checkpoint, name)
     quantised = not spec.head.tied and reader.has_codes(name)
-    if quantised and not spec.head.unit_rows:
+    if quantised and not (spec.head.unit_rows or spec.head.unit_columns):
         shape = spec.vocab_size, spec.hidden_size
         return load_quantised_head(checkpoint, name, shape, (start, stop), padding, spec.head.bias)
     if spec.head.tied and not spec.embedding.width:
         weight = embedding.rows(start, stop)
-    elif quantised:
-        weight = reader.dense_rows(RowBlock(name, spec.vocab_size, ((start, stop),)), spec.hidden_size)
-    elif source.has(f"{name}.weight"):
-        width = spec.embedding.width or spec.hidden_size
-        weight = source.read(f"{name}.weight", (spec.vocab_size, width), Slice(0, start, stop))
+    elif quantised or source.has(f"{name}.weight"):
+        weight = _rows(checkpoint, name, start, stop)
     else:
         raise ModelFilesError(
             f"tensor `{name}.weight` is in none of the model's safetensors files; where the output matrix is the "
@@ -85,10 +85,29 @@ def load_head(checkpoint: Checkpoint, embedding: EmbeddingWeights) -> Linear:
         weight = _product(weight, source.read(f"{project}.weight", (spec.embedding.width, spec.hidden_size)))
     if spec.head.unit_rows:
         weight = functional.normalize(weight)
+    if spec.head.unit_columns:
+        weight = (weight.float() / _column_lengths(checkpoint, name).clamp(min=_LEAST_LENGTH)).to(weight.dtype)
     bias = None
     if spec.head.bias:
         bias = padded_rows(source.read(f"{name}.bias", (spec.vocab_size,), Slice(0, start, stop)), padding)
     return Dense(padded_rows(weight, padding), bias)
+
+
+def _rows(checkpoint: Checkpoint, name: str, start: int, stop: int) -> Tensor:
+    """Rows of the output matrix, dequantised."""
+    spec, reader = checkpoint.spec, reader_of(checkpoint, name)
+    if reader.has_codes(name):
+        return reader.dense_rows(RowBlock(name, spec.vocab_size, ((start, stop),)), spec.hidden_size)
+    width = spec.embedding.width or spec.hidden_size
+    return checkpoint.source.read(f"{name}.weight", (spec.vocab_size, width), Slice(0, start, stop))
+
+
+def _column_lengths(checkpoint: Checkpoint, name: str) -> Tensor:
+    """[hidden] float32, of all ranks' rows: each rank reads them all, a shard at a time."""
+    vocabulary, ranks = checkpoint.spec.vocab_size, checkpoint.group.world_size
+    shards = (vocabulary_shard(vocabulary, rank, ranks) for rank in range(ranks))
+    parts = [_rows(checkpoint, name, start, stop).float().square().sum(dim=0) for start, stop, _ in shards]
+    return torch.stack(parts).sum(dim=0).sqrt()
 
 
 def load_quantised_head(

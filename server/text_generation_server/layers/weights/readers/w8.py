@@ -24,8 +24,10 @@ from .codes import Codes
 from .reader import StoredReader
 
 _FLOATS = (torch.float32, torch.float16, torch.bfloat16, torch.float8_e8m0fnu)
-_INPUT_SCALES = ("input_scale", "act_scale", "activation_scale")
-"""Names that tools give the scale of activations; the last is that of Transformers."""
+_INPUT_SCALES = ("input_scale", "act_scale", "activation_scale", "qscale_act")
+"""Names of the scale of activations: those of tools, then of Transformers and of Mistral."""
+_SCALES = ("weight_scale_inv", "qscale_weight", "weight_scale")
+"""Names of the scale that multiplies the codes of weights."""
 _RANDOM_SCALE = 1 / 16
 """Static scale of activations where weights are random: activations of such models are about 1."""
 _ROWS_AT_ONCE = 1024
@@ -206,9 +208,9 @@ def _cut(rows: Tensor, block: RowBlock) -> Tensor:
 
 
 def _scale_name(source: WeightSource, name: str) -> str:
-    """Returns the name of the scale, which multiplies the codes under either name."""
-    inverse = f"{name}.weight_scale_inv"
-    return inverse if source.has(inverse) else f"{name}.weight_scale"
+    """Returns the name that is stored, or else the usual one."""
+    names = [f"{name}.{scale}" for scale in _SCALES]
+    return next((each for each in names if source.has(each)), names[-1])
 
 
 def _row_scales(source: WeightSource, block: RowBlock) -> Tensor:
