@@ -49,8 +49,11 @@ def cases(plan: Plan) -> Iterator[tuple[Row, int, Call]]:
             yield {**labels, "kv_cache_dtype": name}, *decode(plan, codes, heads, batch, length, scattered)
     for batch, new, prefix in ((2, 3, 2),) if plan.dry_run else PREFILLS:
         for name, codes in TYPES.items():
-            labels = {"prefill": f"{batch} x {new} after {prefix}", "kv_cache_dtype": name}
-            yield labels, 0, prefill(plan, codes, batch, new, prefix)
+            yield (
+                {"prefill": f"{batch} x {new} after {prefix}", "kv_cache_dtype": name},
+                0,
+                prefill(plan, codes, batch, new, prefix),
+            )
     for tokens in (3,) if plan.dry_run else WRITES:
         for name, codes in TYPES.items():
             yield {"qkv_postprocess": tokens, "kv_cache_dtype": name}, 0, write(plan, codes, tokens)

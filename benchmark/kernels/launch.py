@@ -23,7 +23,7 @@ from .timing import GPU_PLAN, Row
 CALLS, REPEATS = 200, 20
 
 
-def host_microseconds(call: Callable[[], None]) -> float:
+def host_microseconds(call: Callable[[], object]) -> float:
     """Median over repeats of the host's time for one call; the device is idle at the start of each."""
     times: list[float] = []
     for _ in range(REPEATS):
