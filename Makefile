@@ -123,6 +123,7 @@ lint: lint-features $(VENV)/.dev-dependencies $(VENV)/.python ## Check formattin
 	cargo fmt --all --check
 	$(BIN)/ruff format --check --quiet .
 	$(BIN)/ruff check --quiet .
+	$(BIN)/python tools/circles.py
 	$(BIN)/python tools/dependencies.py
 	$(BIN)/python tools/file_map.py --check
 	$(BIN)/python tools/versions.py

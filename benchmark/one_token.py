@@ -40,7 +40,7 @@ APART = {"choice": (MIXTURES, "chooses", lambda *_: False)}
 EXPERTS = {"experts": (MIXTURES, "token_settings", lambda *_: None)}
 SETTINGS: Mapping[str, Mapping[str, tuple[Any, str, Any]]] = {
     "as it is": {},
-    "products of experts in two kernels": EXPERTS,
+    "GEMMs of experts in two kernels": EXPERTS,
     "choice of experts in a kernel before them": APART,
     "attention in two operators": ATTENTION,
     "norms and additions apart": SUMS,

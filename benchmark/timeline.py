@@ -4,10 +4,11 @@
 
 FOLDER holds a config.json; weights are random. Each case runs equal steps two deep under torch's profiler, as
 `engine.py` does; a prompt of more tokens than a step has is computed in several. A kernel counts from the end of the
-one before it, because dependent launches let it start earlier.
-Of a sum, what it takes longer on a rank than on the fastest one counts as waiting: ranks make the same sums in the same
-order, and the last one to come does not wait. Copies to other ranks run beside kernels and do not count. On a machine
-without a GPU nothing is recorded: that proves the script.
+previous kernel, because programmatic dependent launch lets it start earlier.
+
+What an all-reduce takes longer on a rank than on the fastest rank counts as waiting: ranks do the same all-reduces in
+the same order, and the last rank to come does not wait. Copies to other ranks run beside kernels and do not count. On a
+machine without a GPU nothing is recorded, which only proves that the script runs.
 """
 
 import argparse
@@ -33,9 +34,9 @@ from text_generation_server.engine.requests import Chunk, WarmupLimits
 PROMPT = 2048
 """Tokens of a prompt where a case does not say it."""
 CLASSES = {
-    "sums": ("one_shot", "row_shot", "two_shot", "AllReduce", "add_norm_peer"),
+    "all-reduces": ("one_shot", "row_shot", "two_shot", "AllReduce", "add_norm_peer"),
     "attention": ("attention", "merge_kernel", "qkv_postprocess"),
-    "products": (
+    "GEMMs": (
         "skinny_linear",
         "small_hopper",
         "large_hopper",
@@ -48,7 +49,7 @@ CLASSES = {
     ),
     "norms and activations": ("rms_norm", "layer_norm", "act_and_mul", "activate", "quantise"),
 }
-"""Parts of the names of kernels."""
+"""Classes of kernels, by substrings of their names."""
 BESIDE = ("PtoP", "announce")
 TAIL, REST, WAITING, GAPS = "logits and sampling", "others", "waiting for other ranks", "gaps"
 
@@ -79,19 +80,19 @@ def kernels_of(events: Iterable[tuple[str, float, float]]) -> list[Kernel]:
 
 
 def tails(kernels: Sequence[Kernel], steps: int) -> list[range]:
-    """Of each step, what follows its last sum up to the choice of tokens."""
-    sums = [index for index, kernel in enumerate(kernels) if kernel.kind == "sums"]
-    each = len(sums) // steps
+    """Returns, for each step, the kernels from its last all-reduce to the sampling of tokens."""
+    reduces = [index for index, kernel in enumerate(kernels) if kernel.kind == "all-reduces"]
+    each = len(reduces) // steps
     found: list[range] = []
-    for last in sums[each - 1 :: each] if each else []:
-        following = next((index for index in sums if index > last), len(kernels))
+    for last in reduces[each - 1 :: each] if each else []:
+        following = next((index for index in reduces if index > last), len(kernels))
         ends = [index for index in range(last, following) if "advance_state" in kernels[index].name]
         found.append(range(last + 1, max(ends, default=last) + 1))
     return found
 
 
 def kinds(kernels: Sequence[Kernel], steps: int) -> list[str]:
-    """Of each kernel: its class, but tails are one."""
+    """Returns the class of each kernel, with one class for all tails."""
     found = [kernel.kind for kernel in kernels]
     for index in (index for tail in tails(kernels, steps) for index in tail):
         found[index] = TAIL
@@ -99,11 +100,11 @@ def kinds(kernels: Sequence[Kernel], steps: int) -> list[str]:
 
 
 def shares(kernels: Sequence[Kernel], steps: int, fastest: Sequence[float]) -> dict[str, float]:
-    """Milliseconds of one step by class. `fastest`: microseconds of each sum on the rank where it was fastest."""
+    """Sums milliseconds of one step by class. `fastest` has the microseconds of each all-reduce on the fastest rank."""
     total: Counter[str] = Counter()
-    sums = iter(fastest)
+    reduces = iter(fastest)
     for kernel, kind in zip(kernels, kinds(kernels, steps), strict=True):
-        own = min(kernel.own, next(sums, kernel.own)) if kind == "sums" else kernel.own
+        own = min(kernel.own, next(reduces, kernel.own)) if kind == "all-reduces" else kernel.own
         total[kind] += own
         total[WAITING] += kernel.own - own
         total[GAPS] += kernel.gap
@@ -151,7 +152,7 @@ def recorded(run: Callable[[int], None], load: Load, steps: int, ranks: int) -> 
 
 @dataclass(frozen=True)
 class Case:
-    """Steps of so many decodes behind `length` tokens, and of `tokens` tokens of prompts of `prompt` tokens each."""
+    """Steps of so many decodes after `length` tokens, and of `tokens` tokens of prompts of `prompt` tokens each."""
 
     streams: int
     length: int
@@ -221,7 +222,7 @@ def work(rank: int, arguments: argparse.Namespace, meeting: str) -> None:
     for index, case in enumerate(cases):
         steps = case.steps(arguments.steps)
         kernels = kernels_of_case(load, case, steps, arguments.ranks)
-        mine = [kernel.own for kernel in kernels if kernel.kind == "sums"]
+        mine = [kernel.own for kernel in kernels if kernel.kind == "all-reduces"]
         own = Path(meeting) / f"{index}-{rank}.json"
         own.write_text(json.dumps(mine))
         engine_barrier(load)
@@ -246,7 +247,7 @@ def work(rank: int, arguments: argparse.Namespace, meeting: str) -> None:
 
 
 def engine_barrier(load: Load) -> None:
-    """Waits for all ranks: a step of one decode, which has sums, and its reply."""
+    """Waits for all ranks: a step of one decode, which has reduces, and its reply."""
     slots = PROMPT + 1
     load.fill(1, 2, slots)
     load.send(decode=[0])
@@ -263,7 +264,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=6, help="that are recorded")
     parser.add_argument("--max-total-tokens", type=int, default=4096)
     parser.add_argument("--ranks", type=int, default=1, help="processes, one a device")
-    parser.add_argument("--overlap", type=int, help="messages of so many KiB and more run beside products")
+    parser.add_argument("--overlap", type=int, help="messages of so many KiB and more run beside GEMMs")
     parser.add_argument("--nccl", action="store_true", help="sums over the ranks through NCCL alone")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as meeting:

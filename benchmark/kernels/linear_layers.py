@@ -76,7 +76,7 @@ class Layers:
 def linear(x: Tensor, weight: Tensor, split_k: bool) -> Tensor:
     """[T, outputs], or split-K partials [splits, T, outputs]."""
     matrix = Dense(weight)
-    return matrix.in_parts(Activations(x)) if split_k else matrix.product(Activations(x))
+    return matrix.split_k(Activations(x)) if split_k else matrix.matmul(Activations(x))
 
 
 def rows(plan: Plan, ceiling: float) -> Iterator[Row]:

@@ -17,7 +17,7 @@ from text_generation_server.engine.mask_pool import MaskPool
 from text_generation_server.engine.requests import NextTokenChooserParameters, Request
 from text_generation_server.engine.sampling import Sampler
 from text_generation_server.engine.sampling_state import SamplingState
-from text_generation_server.layers.weights import VocabularyPart
+from text_generation_server.layers.weights import VocabularyShard
 
 from .bar import Bar, bandwidth_row
 from .timing import Call, Plan, Row
@@ -74,7 +74,7 @@ def prepare(plan: Plan, batch: int, vocab: int, kind: str, scale: float, buffers
         for row in range(batch)
     ]
     state.admit(range(batch), asked)
-    group, whole = TensorParallelGroup(0, 1, plan.device), VocabularyPart.of(vocab, 0, 1)
+    group, whole = TensorParallelGroup(0, 1, plan.device), VocabularyShard.of(vocab, 0, 1)
     sampler = Sampler(state, MaskPool(2, vocab, plan.device), WatermarkConfig(), whole, group)
     index = torch.arange(batch, device=plan.device)
     last, length, generated = (torch.ones(batch, dtype=torch.int64, device=plan.device) for _ in range(3))

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from newer import NEWER_SHAPES
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors
 
 LLAMA_31: dict[str, Any] = {
@@ -458,6 +459,7 @@ SHAPES: dict[str, dict[str, Any]] = {
         "v_head_dim": 128,
         "vocab_size": 102400,
     },
+    **NEWER_SHAPES,
 }
 
 
@@ -475,6 +477,24 @@ def eight_bits(form: str, kind: str) -> dict[str, Any]:
 
 GPTQ_INT4: dict[str, Any] = {"quant_method": "gptq", "bits": 4, "group_size": 128, "sym": True, "desc_act": False}
 AWQ_INT4: dict[str, Any] = {"quant_method": "awq", "bits": 4, "group_size": 128, "zero_point": True, "version": "gemm"}
+INT4_EXPERTS: dict[str, Any] = {
+    "quant_method": "compressed-tensors",
+    "format": "pack-quantized",
+    "quantization_status": "compressed",
+    "config_groups": {
+        "group_0": {
+            "targets": ["Linear"],
+            "weights": {"num_bits": 4, "type": "int", "symmetric": True, "strategy": "group", "group_size": 32},
+            "input_activations": None,
+        }
+    },
+    "ignore": [
+        "lm_head",
+        "re:.*self_attn.*",
+        "re:.*shared_experts.*",
+        "re:.*mlp\\.(gate|up|gate_up|down)_proj.*",
+    ],
+}
 QUANTISED: dict[str, dict[str, Any]] = {
     "FP8-dynamic": eight_bits("float-quantized", "float"),
     "FP8-block": {"quant_method": "fp8", "activation_scheme": "dynamic", "weight_block_size": [128, 128]},
@@ -482,6 +502,7 @@ QUANTISED: dict[str, dict[str, Any]] = {
     "GPTQ-INT4": GPTQ_INT4,
     "AWQ-INT4": AWQ_INT4,
     "MXFP4": {"quant_method": "mxfp4"},
+    "INT4": INT4_EXPERTS,
 }
 """Endings of names, as the hub has them, and the `quantization_config` that they add."""
 QUANTISED_NAMES = {
@@ -489,11 +510,12 @@ QUANTISED_NAMES = {
         f"{shape}-{ending}": (shape, ending)
         for shape in ("Llama-3.1-8B", "Llama-3.1-70B")
         for ending in QUANTISED
-        if ending != "MXFP4"
+        if ending not in ("MXFP4", "INT4")
     },
     "Qwen3-30B-A3B-FP8": ("Qwen3-30B-A3B", "FP8-block"),
     "gpt-oss-20b-MXFP4": ("gpt-oss-20b", "MXFP4"),
     "gpt-oss-120b-MXFP4": ("gpt-oss-120b", "MXFP4"),
+    "Kimi-K2.5-INT4": ("Kimi-K2.5", "INT4"),
 }
 """Names of quantised models: of which shape they are, and how they are quantised."""
 COMMON: dict[str, Any] = {"hidden_act": "silu", "torch_dtype": "bfloat16", "use_cache": True}

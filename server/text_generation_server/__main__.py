@@ -4,7 +4,7 @@ from .launcher import die_with_launcher
 
 
 def main() -> None:
-    """The command. What it imports takes time, in which the launcher may end."""
+    """Runs the command. Its imports take time, in which the launcher may end."""
     die_with_launcher()
 
     from .cli import app

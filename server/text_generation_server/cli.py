@@ -144,7 +144,7 @@ def serve(
         )
         _note_remote_code(trust_remote_code)
         traces = None
-        # A span for each step is a detail, as its log records are.
+        # A span for each step is as detailed as its log records.
         if otlp_endpoint and LEVELS[logger_level] <= LEVELS["DEBUG"]:
             traces = TraceSettings(otlp_endpoint, otlp_service_name, config.environment.parallel.rank)
         _serve(config, traces, standby)
@@ -176,12 +176,12 @@ def download_weights(
 ) -> None:
     """Find, download or convert a model; the last record of the output holds its folder in `model_path`.
 
-    What it could not be served with ends this before the weights are downloaded.
+    Flags with which it could not be served end this before the weights are downloaded.
     """
     ignore_pointless(exit_on_stdin_eof)
     configure_logging(logger_level, json_output)
     if exit_on_stdin_eof:
-        # Nothing is lost: a download resumes, and converted files get their names when they are complete.
+        # No work is lost: a download resumes, and converted files get their names when they are complete.
         watch_parent(lambda: os._exit(1))
     with _reported_errors():
         _note_remote_code(trust_remote_code)
@@ -252,7 +252,7 @@ def _serve(config: ServerConfig, traces: TraceSettings | None, standby: bool) ->
         from text_generation_kernels import fingerprint_compiler
 
         fingerprint_compiler()
-        # Imports live for good: the collector need not walk them, as it does several times in warm-up.
+        # Imported objects live for good: the garbage collector need not walk them several times in warm-up.
         gc.freeze()
         if not start_is_due():
             return
@@ -280,7 +280,7 @@ def _serve(config: ServerConfig, traces: TraceSettings | None, standby: bool) ->
 
 
 def _engine_builder() -> Callable[[ServerConfig, Path], ShardEngine]:
-    """Imports torch and all that computes, which takes seconds the first time. Touches no device."""
+    """Imports torch and the engine, which takes seconds the first time, and touches no device."""
     # Torch's CPU threads spin while they wait for each other; OpenMP reads this once, when torch loads. On cores that
     # router and clients use too, a spinning thread keeps the one it waits for from running, and steps take 10 times as
     # long.
@@ -294,7 +294,7 @@ def _engine_builder() -> Callable[[ServerConfig, Path], ShardEngine]:
 def _reported_errors() -> Generator[None, None, None]:
     """An expected error ends the process with status 1; its reason is the last line on standard error.
 
-    It is in no log record besides: the launcher reads that line and says it once.
+    No log record repeats it: the launcher reads that line and logs it once.
     """
     try:
         yield

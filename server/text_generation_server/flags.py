@@ -30,9 +30,7 @@ KvCache = Annotated[
 ]
 Copies = Annotated[
     DequantisedCopies,
-    typer.Option(
-        help="Keep matrices of few bits with 16 bits as well, for steps of many tokens; auto: with much memory"
-    ),
+    typer.Option(help="Keep 16-bit copies of weight-only quantised matrices, for prefill; auto: where memory is ample"),
 ]
 Quantize = Annotated[
     str | None, typer.Option(help="Quantise 16-bit weights while they are read: fp8, eetq, bitsandbytes-nf4 and others")

@@ -1,4 +1,4 @@
-"""Finds the folder of a model: a local one, one of the hub's cache, or one that is downloaded now.
+"""Finds the folder of a model: a local folder, one in the hub's cache, or a download.
 
 Weights are safetensors. `.bin` files are pickles; they are converted only when asked, by torch's weights-only loader,
 which runs no code from the file. Offline mode, endpoint and token are huggingface_hub's own settings.
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .config.files import INDEX, indexed_files, is_duplicate
+from .config.files import PARAMS, TRANSFORMERS, Layout, indexed_files, is_duplicate, layout_of
 from .config.pointer import refuse_pointer
 from .config.server import HubConfig, LoadFormat
 from .errors import ModelFilesError
@@ -29,7 +29,7 @@ _BACK_OFF_S = 5.0
 
 @dataclass(frozen=True)
 class ModelSource:
-    """What the command line says of a model."""
+    """The model that the command line names."""
 
     model_id: str
     revision: str | None = None
@@ -39,19 +39,19 @@ class ModelSource:
 
     @property
     def needs_weights(self) -> bool:
-        """False where random weights are asked for."""
+        """Whether weights are read; false for random weights."""
         return self.load_format != "dummy"
 
 
 def hub_cache(hub: HubConfig) -> Path:
-    """Where downloads go."""
+    """Returns the folder of downloads."""
     from huggingface_hub import constants
 
     return hub.cache_dir or Path(constants.HF_HUB_CACHE)
 
 
 def present_folder(source: ModelSource, hub: HubConfig) -> Path | None:
-    """The folder of a model on this machine, complete or not; None where it would have to be downloaded.
+    """Returns the folder of a model on this machine, complete or not; None: it must be downloaded.
 
     Raises `ModelFilesError` for a name that is neither a folder nor one that a hub could have.
     """
@@ -59,7 +59,7 @@ def present_folder(source: ModelSource, hub: HubConfig) -> Path | None:
 
 
 def find_folder(source: ModelSource, hub: HubConfig) -> Path:
-    """The complete folder of a model that is already on this machine. Raises `ModelFilesError`."""
+    """Returns the complete folder of a model on this machine. Raises `ModelFilesError`."""
     folder = present_folder(source, hub)
     if folder is None:
         raise ModelFilesError(
@@ -76,10 +76,9 @@ def prepare_folder(
     check: Callable[[Path], None] = lambda _: None,
     pause: Callable[[float], None] = time.sleep,
 ) -> Path:
-    """Like `find_folder`, but downloads and converts what is missing.
+    """Returns the folder of a model, and downloads and converts what it lacks.
 
-    `check` gets the folder as soon as it has all files but the weights, which are not downloaded if it raises.
-    Raises `ModelFilesError`.
+    `check` gets the folder before the weights are downloaded; if it raises, they are not. Raises `ModelFilesError`.
     """
     folder = _local_folder(source, hub)
     if folder is None:
@@ -94,19 +93,19 @@ def prepare_folder(
 
 
 def stored_weights(folder: Path, extension: str) -> list[Path]:
-    """Weight files of a folder in order of name; what training left beside them does not count.
+    """Returns the weight files of a folder in order of name, without files of training.
 
-    Raises `ModelFilesError` for what is no file.
+    Raises `ModelFilesError` for a path that is no regular file.
     """
     found = sorted(folder.glob(f"*{extension}"))
     files = [
         path
         for path in found
-        if not any(word in path.stem.split("_") for word in _NO_WEIGHTS) and not is_duplicate(path.name)
+        if not any(word in path.stem.split("_") for word in _NO_WEIGHTS) and not is_duplicate(path)
     ]
     for path in files:
         if not path.is_file():
-            # To open a pipe would wait for a writer.
+            # Opening a pipe would wait for a writer.
             raise ModelFilesError(
                 f"{path} is not a regular file: a pipe, a device, a folder or a broken link holds no weights"
             )
@@ -114,7 +113,7 @@ def stored_weights(folder: Path, extension: str) -> list[Path]:
 
 
 def _local_folder(source: ModelSource, hub: HubConfig) -> Path | None:
-    """The override folder if set, else the model id if it is a folder; None where a hub may have it.
+    """Returns the override folder if it is set, else the model id if it is a folder; None: the hub may have it.
 
     Raises `ModelFilesError` for a name that is neither.
     """
@@ -143,7 +142,7 @@ def _local_folder(source: ModelSource, hub: HubConfig) -> Path | None:
 
 
 def _is_hub_name(model_id: str) -> bool:
-    """Whether a hub could have a model of this name: at most one slash, and not a path by its looks."""
+    """Whether a hub could have a model of this name: it has at most one slash, and does not look like a path."""
     from huggingface_hub.errors import HFValidationError
     from huggingface_hub.utils import validate_repo_id
 
@@ -157,18 +156,19 @@ def _is_hub_name(model_id: str) -> bool:
 
 
 def _check_not_only_gguf(folder: Path, source: ModelSource) -> None:
-    """Before the configuration is asked for, which such a folder lacks. Beside weights that are read it is no harm."""
+    """Refuses a folder with GGUF weights alone. It runs before the configuration is read, which such a folder lacks."""
     readable = not source.needs_weights or any(stored_weights(folder, end) for end in (source.extension, ".bin"))
     if not readable and any(folder.glob("*.gguf")):
         raise ModelFilesError(f"{folder} has its weights as GGUF, which is not read: use the model's safetensors")
 
 
 def _check_folder(folder: Path, source: ModelSource) -> None:
-    if not (folder / "config.json").is_file():
+    layout = layout_of(folder)
+    if not (folder / layout.config).is_file():
         raise ModelFilesError(f"{folder} has no config.json: --model-id must name a folder with a Transformers model")
     if not source.needs_weights:
         return
-    if source.extension == ".safetensors" and (folder / INDEX).is_file():
+    if source.extension == ".safetensors" and (folder / layout.index).is_file():
         # Before weights are missed that it names elsewhere.
         indexed_files(folder)
     if weights := stored_weights(folder, source.extension):
@@ -185,8 +185,11 @@ def _check_folder(folder: Path, source: ModelSource) -> None:
     )
 
 
-def _snapshot(source: ModelSource, hub: HubConfig, weights: str | None, local_only: bool = False) -> Path:
+def _snapshot(
+    source: ModelSource, hub: HubConfig, weights: str | None, local_only: bool = False, layout: Layout = TRANSFORMERS
+) -> Path:
     """Files at the top of the repository that serving reads, and no others."""
+    duplicates = [] if layout is PARAMS else ["consolidated*"]
     from huggingface_hub import snapshot_download
 
     return Path(
@@ -195,7 +198,7 @@ def _snapshot(source: ModelSource, hub: HubConfig, weights: str | None, local_on
             revision=source.revision,
             cache_dir=hub.cache_dir,
             allow_patterns=[*_SMALL_FILES, *([f"*{weights}"] if weights else [])],
-            ignore_patterns=["*/*", "consolidated*"],
+            ignore_patterns=["*/*", *duplicates],
             local_files_only=local_only,
             tqdm_class=_logging_bar(),
         )
@@ -203,7 +206,7 @@ def _snapshot(source: ModelSource, hub: HubConfig, weights: str | None, local_on
 
 
 def _logging_bar() -> type:
-    """The bars of a download, of which that of the files writes into the log and none to a terminal."""
+    """Returns a class of progress bars: that of files logs its progress, and none writes to a terminal."""
     from huggingface_hub.utils import tqdm
 
     progress = Progress(logger, "downloading", "downloading files")
@@ -235,20 +238,21 @@ def _cached_snapshot(source: ModelSource, hub: HubConfig) -> Path | None:
 def _download(
     source: ModelSource, hub: HubConfig, check: Callable[[Path], None], pause: Callable[[float], None]
 ) -> Path:
-    """First what is small. Then safetensors if the repository has them, else `.bin` where conversion was asked for."""
+    """Downloads small files first, then safetensors, or `.bin` files if only these exist and may be converted."""
     logger.info("looking for the model on the hub", extra={"model_id": source.model_id, "revision": source.revision})
     folder = _retried(lambda: _snapshot(source, hub, None), source, hub, pause)
     check(folder)
     if not source.needs_weights:
         return folder
-    folder = _retried(lambda: _snapshot(source, hub, source.extension), source, hub, pause)
+    layout = layout_of(folder)
+    folder = _retried(lambda: _snapshot(source, hub, source.extension, layout=layout), source, hub, pause)
     if stored_weights(folder, source.extension) or not source.auto_convert:
         return folder
     return _retried(lambda: _snapshot(source, hub, ".bin"), source, hub, pause)
 
 
 def _retried(call: Callable[[], Path], source: ModelSource, hub: HubConfig, pause: Callable[[float], None]) -> Path:
-    """Runs a download; tries again after faults of the network or the hub, and names the cause of what stays."""
+    """Runs a download, tries again after faults of the network or the hub, and names the cause of a lasting failure."""
     import httpx
 
     from .hub_faults import exhausted_reason, is_unknown_to_all, lasting_reason
@@ -277,9 +281,8 @@ def _retried(call: Callable[[], Path], source: ModelSource, hub: HubConfig, paus
 def _convert(folder: Path) -> None:
     """Writes `model*.safetensors` beside `pytorch_model*.bin`, and an index where there is more than one file.
 
-    A tensor that two names share is written under both: which of them the model reads depends on `config.json`, and not
-    on their order in the file. The files get their names when all of them are complete, so an interrupted conversion
-    starts again.
+    A tensor with two names is written under both, because `config.json` decides which of them the model reads. The
+    files get their names when all of them are complete, so an interrupted conversion starts again.
     """
     files = {
         path: path.name.replace("pytorch_model", "model").replace(".bin", ".safetensors")
@@ -314,7 +317,7 @@ def _convert_file(source: Path, target: Path) -> list[str]:
         raise ModelFilesError(f"{source} is damaged, or holds more than tensors, and is not loaded") from error
     if not isinstance(loaded, dict) or not all(isinstance(value, torch.Tensor) for value in loaded.values()):
         raise ModelFilesError(f"{source} must hold a flat dictionary of tensors")
-    # Neither a view of a larger tensor nor memory of two names is allowed: copies hold only their own numbers.
+    # safetensors allows neither views of larger tensors nor shared memory, so each tensor is copied.
     tensors = {name: tensor.contiguous().clone() for name, tensor in loaded.items()}
     save_file(tensors, target, metadata={"format": "pt"})
     return list(tensors)

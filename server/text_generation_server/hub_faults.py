@@ -13,9 +13,9 @@ _ANOTHER_FOLDER = "name another folder with --huggingface-hub-cache (HUGGINGFACE
 
 
 def lasting_reason(error: Exception, model_id: str, name: str, cache: Path) -> str | None:
-    """What to tell of a fault that no other attempt mends; None for others.
+    """Returns the message for a fault that another attempt cannot mend; None for other faults.
 
-    `name`: of the model, with its revision; `cache`: where it goes.
+    `name` is the model with its revision; `cache` is the folder of downloads.
     """
     answer = hub_answer(error)
     if answer is not None:
@@ -23,7 +23,7 @@ def lasting_reason(error: Exception, model_id: str, name: str, cache: Path) -> s
     if isinstance(error, OSError) and error.errno in _FULL:
         return f"the disk is full: {name} does not fit into the hub cache; free space there, or {_ANOTHER_FOLDER}"
     if isinstance(error, OSError) and error.errno in _FORBIDDEN:
-        # Only what the system says itself has the name of a file.
+        # Only errors of the operating system have a file name.
         path = error.filename or cache
         return (
             f"{path} cannot be written to ({error.strerror}), and {name} goes into the hub cache {cache}: make that "
@@ -35,7 +35,7 @@ def lasting_reason(error: Exception, model_id: str, name: str, cache: Path) -> s
 
 
 def exhausted_reason(error: Exception, name: str, attempts: int) -> str:
-    """What to tell of a fault that has outlasted all attempts."""
+    """Returns the message for a fault that has outlasted all attempts."""
     answer = hub_answer(error)
     if answer is None:
         return f"downloading {name} failed {attempts} times ({type(error).__name__}); check the network"
@@ -46,14 +46,14 @@ def exhausted_reason(error: Exception, name: str, attempts: int) -> str:
 
 
 def is_unknown_to_all(error: Exception) -> bool:
-    """Whether nothing of the model is here and no hub has answered: the name may be that of a folder elsewhere."""
+    """Whether this machine has nothing of the model and no hub has answered: the name may mean a folder elsewhere."""
     from_cache = isinstance(error, errors.LocalEntryNotFoundError)
-    # Of a snapshot that is not complete the hub has told before.
+    # An incomplete snapshot shows that the hub has answered before.
     return from_cache and not isinstance(error, errors.IncompleteSnapshotError) and hub_answer(error) is None
 
 
 def hub_answer(error: Exception) -> errors.HfHubHTTPError | None:
-    """The answer of the hub by which `error` came about. The library hides most behind a file that is missing."""
+    """Returns the answer of the hub that caused `error`. The library hides most answers behind a missing file."""
     return next((each for each in _causes(error) if isinstance(each, errors.HfHubHTTPError)), None)
 
 
@@ -64,7 +64,7 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def _refusal(answer: errors.HfHubHTTPError, model_id: str, name: str) -> str | None:
-    """None where the hub may say something else later."""
+    """Returns the message for an answer of the hub; None where a later answer may differ."""
     if isinstance(answer, errors.GatedRepoError):
         return f"{name} is gated: accept its terms on the hub and set HF_TOKEN"
     if isinstance(answer, errors.RevisionNotFoundError):
@@ -86,7 +86,7 @@ def _refusal(answer: errors.HfHubHTTPError, model_id: str, name: str) -> str | N
 
 
 def _said(answer: errors.HfHubHTTPError) -> str:
-    """Status and words as one line."""
+    """Returns status and text of the answer as one line."""
     words = [str(answer.response.status_code), answer.response.reason_phrase]
     if answer.server_message:
         words.append(f"({answer.server_message})")

@@ -19,7 +19,7 @@ _STANDARD_ATTRIBUTES = frozenset(logging.makeLogRecord({}).__dict__) | {"message
 
 
 def _level_name(levelno: int) -> str:
-    """The contract's name of a level: the highest of the five that is not above `levelno`."""
+    """Returns the contract's name of a level: the highest of the five that is not above `levelno`."""
     names = [name for name, number in LEVELS.items() if number <= levelno]
     return names[-1] if names else "TRACE"
 
@@ -34,9 +34,9 @@ def _extra(record: logging.LogRecord) -> dict[str, Any]:
 
 
 class Progress:
-    """Says in the log how far a slow part of a start has come, every few seconds; what is quick is silent.
+    """Logs the progress of a slow part of a start every few seconds; a quick part logs nothing.
 
-    The launcher reads the fields `phase` and `percent` and tells them on its port for probes. One thread at a time.
+    The launcher reads the fields `phase` and `percent` and serves them to probes. One thread at a time may call it.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class Progress:
         self._reported = clock()
 
     def report(self, done: int, total: int) -> None:
-        """So many of `total` parts are done."""
+        """Notes that `done` of `total` parts are done."""
         now = self._clock()
         if now - self._reported >= PROGRESS_INTERVAL_S:
             self._reported = now
@@ -65,7 +65,7 @@ class JsonFormatter(logging.Formatter):
     """One JSON object a line; a traceback travels in the key `exception`, so a record never spans lines."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line of `record`, without the line break."""
+        """Formats `record` as one line, without the line break."""
         fields: dict[str, Any] = {
             "timestamp": _timestamp(record.created),
             "level": _level_name(record.levelno),
@@ -79,10 +79,10 @@ class JsonFormatter(logging.Formatter):
 
 
 class TextFormatter(logging.Formatter):
-    """For people: time, level, target, message, extra facts as key=value."""
+    """Text for people: time, level, target, message, extra facts as key=value."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line of `record`; more lines where it has a traceback."""
+        """Formats `record` as one line, or more with a traceback."""
         extra = "".join(f" {key}={value}" for key, value in _extra(record).items())
         line = f"{_timestamp(record.created)} {_level_name(record.levelno):>5} {record.name}: "
         line += record.getMessage() + extra

@@ -147,7 +147,7 @@ async fn warm_up(
         max_batch_size: most(|place| place.batch_size),
         prefill_chunking: true,
         regained: false,
-        in_parts: false,
+        overlapped_halves: false,
     };
     match client.warmup(asked).await {
         Ok(warmup) => Ok(Some(warmup.limits)),

@@ -12,8 +12,8 @@ use minijinja::machinery::{CompiledTemplate, Instruction, Instructions, Template
 use minijinja::value::ValueKind;
 use minijinja::{AutoEscape, Environment, Error, State, Value};
 
-use super::engine;
 use super::limits::{self, Limit, charge, nested, written};
+use super::syntax::syntax;
 
 /// Tests and filters with a number are looked up only once; the others have this one.
 const NOT_KEPT: u8 = u8::MAX;
@@ -143,7 +143,7 @@ impl Code {
     /// Compiles `source`, which is there until the process ends, as the templates of a model are.
     pub(super) fn compile(name: &str, source: &str) -> Result<Self, Error> {
         let config = TemplateConfig {
-            syntax_config: engine::syntax(),
+            syntax_config: syntax(),
             default_auto_escape: Arc::new(|_| AutoEscape::None),
         };
         let kept = |text: &str| -> &'static str { Box::leak(text.into()) };

@@ -1,9 +1,9 @@
 //! The Jinja environment of chat templates, as transformers defines it.
 
-use minijinja::syntax::SyntaxConfig;
 use minijinja::{AutoEscape, Environment, Error, ErrorKind, Value, escape_formatter};
 
 use super::limits::{Limits, charge, written};
+use super::syntax::syntax;
 use super::{bounded, checks, json, python};
 
 /// What `raise_exception` was called with.
@@ -35,14 +35,6 @@ pub(super) fn environment(limits: &Limits) -> Environment<'static> {
     bounded::install(&mut environment);
     checks::install(&mut environment);
     environment
-}
-
-/// Blocks take their line with them, as in transformers.
-pub(super) fn syntax() -> SyntaxConfig {
-    let mut builder = SyntaxConfig::builder();
-    builder.trim_blocks(true).lstrip_blocks(true);
-    // Only custom delimiters can be wrong.
-    builder.build().unwrap_or_default()
 }
 
 /// Local time in the format of Python's `strftime`.

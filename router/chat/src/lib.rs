@@ -18,6 +18,7 @@ mod messages;
 mod python;
 mod source;
 mod surrogates;
+mod syntax;
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;

@@ -156,7 +156,7 @@ impl From<WarmupLimits> for v1::WarmupRequest {
             max_batch_size: limits.max_batch_size,
             prefill_chunking: limits.prefill_chunking,
             regained: limits.regained,
-            in_parts: limits.in_parts,
+            overlapped_halves: limits.overlapped_halves,
         }
     }
 }
@@ -179,7 +179,7 @@ impl From<v1::WarmupResponse> for Warmup {
                 graph_tokens: reply.graph_tokens,
             },
             max_masks: reply.max_masks,
-            in_parts: reply.in_parts,
+            overlapped_halves: reply.overlapped_halves,
         }
     }
 }

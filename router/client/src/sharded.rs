@@ -121,7 +121,7 @@ impl ShardedClient {
                 limits: smaller(a.limits, b.limits),
                 cost: slower(a.cost, b.cost),
                 max_masks: a.max_masks.min(b.max_masks),
-                in_parts: a.in_parts && b.in_parts,
+                overlapped_halves: a.overlapped_halves && b.overlapped_halves,
             })
             .ok_or(ClientError::EmptyResults)
     }

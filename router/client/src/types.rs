@@ -60,8 +60,8 @@ pub struct WarmupLimits {
     pub prefill_chunking: bool,
     /// The limits are those that an earlier start of these shards has served with, so that nothing is measured.
     pub regained: bool,
-    /// With `regained`: what [`Warmup::in_parts`] of that start was.
-    pub in_parts: bool,
+    /// With `regained`: what [`Warmup::overlapped_halves`] of that start was.
+    pub overlapped_halves: bool,
 }
 
 /// Limits that the shards decided: the minimum over the group.
@@ -109,7 +109,7 @@ pub struct Warmup {
     /// Mask slots `0..max_masks` exist; slot 0 allows every token and is never written.
     pub max_masks: u32,
     /// Large steps are computed in overlapped halves: the all-reduces of one run beside the GEMMs of the other.
-    pub in_parts: bool,
+    pub overlapped_halves: bool,
 }
 
 /// How the next token is chosen; neutral values switch a filter off (see the contract).

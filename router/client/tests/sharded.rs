@@ -211,7 +211,7 @@ async fn limits_of_warmup_come_from_the_shards() {
         max_batch_size: 8,
         prefill_chunking: true,
         regained: false,
-        in_parts: false,
+        overlapped_halves: false,
     };
     let limits = client.warmup(limits).await.unwrap().limits;
     assert_eq!(limits.max_input_tokens, 100);

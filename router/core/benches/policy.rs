@@ -15,9 +15,8 @@ use text_generation_core::policy::cost::StepCost;
 use text_generation_core::policy::expectation::OutputLengths;
 use text_generation_core::policy::peak::Demand;
 use text_generation_core::policy::{
-    Admission, Candidate, Order, Running, Situation, Waiting, WaitingServedRatio, plan,
+    Admission, BatchLimits, Candidate, Order, Running, Situation, Waiting, WaitingServedRatio, plan,
 };
-use text_generation_core::types::BatchLimits;
 
 const CAPACITY: u32 = 840_000;
 const ROWS: u32 = 512;

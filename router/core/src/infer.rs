@@ -22,10 +22,10 @@ pub use crate::batcher::{KvEventFeed, Shards};
 use crate::error::{InferError, ValidationError};
 use crate::grammar::mask_pool;
 use crate::metrics::{Meter, RequestMetrics};
+use crate::policy::BatchLimits;
 pub use crate::stream::GenerateStream;
 use crate::types::{
-    BatchLimits, GenerateAnswer, GenerateParameters, GenerateRequest, TokenizedText,
-    ValidationLimits,
+    GenerateAnswer, GenerateParameters, GenerateRequest, TokenizedText, ValidationLimits,
 };
 use crate::validation::Validator;
 
@@ -93,7 +93,7 @@ impl Infer {
         max_concurrent_requests: usize,
     ) -> Self {
         let permits = max_concurrent_requests.min(Semaphore::MAX_PERMITS);
-        let warmup = advertised(validator.limits(), &limits, shards.in_parts);
+        let warmup = advertised(validator.limits(), &limits, shards.overlapped_halves);
         let validator = match mask_pool::most_rows(shards.max_masks) {
             0 => validator,
             _ => validator.with_grammars(&shards.eos_token_ids),
@@ -279,7 +279,11 @@ impl Infer {
 }
 
 /// What shards that start again must serve: requests were let in by these limits.
-fn advertised(requests: &ValidationLimits, batch: &BatchLimits, in_parts: bool) -> WarmupLimits {
+fn advertised(
+    requests: &ValidationLimits,
+    batch: &BatchLimits,
+    overlapped_halves: bool,
+) -> WarmupLimits {
     WarmupLimits {
         max_input_tokens: Some(requests.max_input_tokens),
         max_total_tokens: Some(requests.max_total_tokens),
@@ -288,7 +292,7 @@ fn advertised(requests: &ValidationLimits, batch: &BatchLimits, in_parts: bool) 
         max_batch_size: batch.max_batch_size,
         prefill_chunking: batch.prefill_chunking,
         regained: true,
-        in_parts,
+        overlapped_halves,
     }
 }
 

@@ -8,10 +8,10 @@ pub mod grammar;
 pub mod infer;
 pub mod kv_pool;
 pub mod metrics;
-pub mod observer;
 mod permit;
 pub mod policy;
 mod queue;
+mod standing;
 pub mod stop;
 mod stop_buffer;
 mod stream;
@@ -21,6 +21,9 @@ pub mod types;
 pub mod validation;
 
 pub use infer::Health;
+
+/// Plans that are on their way to the shards: the one that runs, and the next.
+const PLANS_IN_FLIGHT: usize = 2;
 
 #[cfg(test)]
 mod test_tokenizers;

@@ -14,12 +14,12 @@ use tokio::sync::mpsc::UnboundedSender;
 use tokio::time::Instant;
 
 use self::turns::{InTurn, Turns};
-use crate::batcher::Standing;
 use crate::error::InferError;
 use crate::grammar::Constraint;
 use crate::kv_pool::RootKey;
 use crate::permit::PermitHalf;
 use crate::policy::Order;
+use crate::standing::Standing;
 use crate::tenant::Tenant;
 use crate::types::FinishReason;
 use crate::validation::ValidRequest;

@@ -18,10 +18,10 @@ use tokio_util::task::task_tracker::TaskTrackerToken;
 use crate::assemble::TextAssembler;
 use crate::error::InferError;
 use crate::metrics::{Meter, RequestMetrics};
-use crate::observer::{GenerationRecord, Observed, Outcome};
 use crate::permit::PermitHalf;
 use crate::queue::{Event, Generation};
 use crate::tenant::Tenant;
+use crate::types::observer::{GenerationRecord, Observed, Outcome};
 use crate::types::{FinishReason, GenerateAnswer, GeneratedText, RequestInstants, StreamEvent};
 
 /// Events of one generation, ended by [`StreamEvent::End`] or an error. Dropping it cancels the request.

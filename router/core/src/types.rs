@@ -1,6 +1,7 @@
 //! Requests and answers as the front ends see them: text in, text out.
 
 mod grammar;
+pub mod observer;
 mod parameters;
 
 use std::sync::Arc;
@@ -9,8 +10,6 @@ use std::time::Duration;
 use serde::Serialize;
 use tokio::time::Instant;
 use utoipa::ToSchema;
-
-use crate::policy::WaitingServedRatio;
 
 pub use self::grammar::tgi_grammar;
 pub use self::parameters::{GenerateParameters, logit_bias};
@@ -300,24 +299,4 @@ pub struct ValidationLimits {
     pub prefill_logprobs: bool,
     /// Whether outputs may be constrained by grammars (`--disable-grammar-support`).
     pub grammar_support: bool,
-}
-
-/// Limits of batching; see `policy`.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct BatchLimits {
-    pub waiting_served_ratio: WaitingServedRatio,
-    /// Tokens that running streams get at most before those that wait join them.
-    pub max_waiting_tokens: u32,
-    pub max_batch_prefill_tokens: u32,
-    /// Slots of the pool.
-    pub max_batch_total_tokens: u32,
-    pub max_batch_size: u32,
-    /// Requests that waited longer for their prefill fail.
-    pub max_queue_time: Option<Duration>,
-    /// Prompts are computed in chunks beside the decodes; else whole, in steps of their own.
-    pub prefill_chunking: bool,
-    /// Chunks are so small that a step with decodes takes no longer, where they can be.
-    pub max_token_gap: Option<Duration>,
-    /// What was computed stays for requests that begin with the same tokens.
-    pub prefix_caching: bool,
 }

@@ -56,8 +56,8 @@ static REASONING: LazyLock<Vec<(&[&str], Reasoning)>> = LazyLock::new(|| {
 
 /// Calls as JSON objects with the name inside.
 fn object_formats() -> Vec<Format> {
-    let arguments = || object(&["arguments", "parameters"]);
-    let parameters = || object(&["parameters", "arguments"]);
+    let arguments = || Call::object(&["arguments", "parameters"]);
+    let parameters = || Call::object(&["parameters", "arguments"]);
     vec![
         format(
             "hermes",
@@ -322,18 +322,6 @@ fn named(open: &'static str, end: &'static str, arguments: Arguments, close: &'s
         },
         arguments,
         close: text(close),
-    }
-}
-
-/// A call as a JSON object, with the arguments under one of these keys.
-pub(crate) fn object(arguments: &'static [&'static str]) -> Call {
-    Call {
-        head: Head::Object {
-            name: "name",
-            arguments,
-        },
-        arguments: Arguments::Json,
-        close: text("}"),
     }
 }
 

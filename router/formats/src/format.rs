@@ -160,6 +160,20 @@ impl Format {
     }
 }
 
+impl Call {
+    /// A call as a JSON object, with the arguments under one of these keys.
+    pub(crate) fn object(arguments: &'static [&'static str]) -> Self {
+        Self {
+            head: Head::Object {
+                name: "name",
+                arguments,
+            },
+            arguments: Arguments::Json,
+            close: text("}"),
+        }
+    }
+}
+
 impl Calls {
     /// What stands before the name, apart from the brace of an object.
     pub(crate) fn before_name(&self) -> &str {

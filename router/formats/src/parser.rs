@@ -100,6 +100,15 @@ enum Step {
     Wait,
 }
 
+/// Whether arguments go on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Outcome {
+    More,
+    Done,
+    /// What follows is not what the format says.
+    Broken,
+}
+
 impl Format {
     /// A parser for an answer to a prompt that ends with `prompt_tail`, which may have begun the reasoning. The whole
     /// prompt may be given.

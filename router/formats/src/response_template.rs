@@ -7,7 +7,6 @@
 use serde_json::{Map, Value};
 use thiserror::Error;
 
-use crate::builtin::object;
 use crate::format::{
     Arguments, Call, Calls, Format, Head, Ids, Layout, NameForm, Parameters, Reasoning, Section,
     Text, text,
@@ -105,7 +104,7 @@ fn calls(field: &Map<String, Value>) -> Result<Calls, Unsupported> {
         .unwrap_or("text");
     let (section, call) = match (open.groups.as_slice(), function.and_then(Value::as_str)) {
         ([], Some("{content}")) if content == "json" => {
-            let call = object(&["arguments", "parameters"]);
+            let call = Call::object(&["arguments", "parameters"]);
             (section(&open.literals[0], close), call)
         }
         ([group], _)

@@ -10,6 +10,7 @@ use toktrie::InferenceCapabilities;
 use crate::clock::Clock;
 use crate::lower::warning;
 use crate::matcher::Matcher;
+use crate::text::first_line;
 use crate::{CompilerLimits, GrammarError, Mask, Vocabulary, places};
 
 /// A compiled source, shared among all samples that follow it.
@@ -151,10 +152,3 @@ fn regex_problem(part: &'static str, message: &str) -> Option<String> {
 
 /// Characters from the wrong place on that a message repeats.
 const SHOWN_OF_REGEX: usize = 40;
-
-/// The library adds its state, source lines and backtraces on further lines, and whole sources to some messages.
-pub(crate) fn first_line(message: &str) -> String {
-    const LONGEST: usize = 300;
-    let line = message.lines().next().unwrap_or_default();
-    line.chars().take(LONGEST).collect()
-}

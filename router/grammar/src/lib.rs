@@ -16,6 +16,7 @@ mod mask;
 mod matcher;
 mod places;
 mod source;
+mod text;
 mod vocabulary;
 mod workers;
 

@@ -9,7 +9,7 @@ use llguidance::{TokenParser, panic_utils};
 use toktrie::{Recognizer, TokenId};
 
 use crate::clock::{Clock, Watch};
-use crate::grammar::first_line;
+use crate::text::first_line;
 use crate::{GrammarError, Mask};
 
 /// One sample's place in its grammar. It depends on the accepted ids alone, so a sample that pauses, moves or starts

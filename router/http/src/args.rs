@@ -15,10 +15,10 @@ use text_generation_process::amounts::{mebibytes, tokens};
 
 use crate::aliases::MetricsAliases;
 use crate::api_keys::KeyLines;
-use crate::conversation::ParserChoice;
 use crate::generation_config::GenerationConfig;
 use crate::headers::X_API_KEY;
 use crate::kv_events::KvEventsConfig;
+use crate::model_format::ParserChoice;
 use crate::tenant::PrefixCaching;
 
 /// Seconds of any flag at most, more than a century: a clock must be able to count to its end.

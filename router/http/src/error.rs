@@ -2,6 +2,7 @@
 //!
 //! TGI: `{"error": string, "error_type": string}`. OpenAI, under `/v1/`: an object, with `error_type` beside it.
 
+mod anthropic;
 mod api;
 mod context;
 mod found;
@@ -15,6 +16,7 @@ use text_generation_core::error::{InferError, ValidationError};
 use text_generation_core::metrics::request_refused;
 use utoipa::ToSchema;
 
+pub use self::anthropic::{MessageErrorResponse, NO_THREADS, anthropic};
 pub use self::api::Api;
 use self::context::CONTEXT_LENGTH_EXCEEDED;
 pub use self::context::Context;

@@ -32,12 +32,12 @@ pub type Names = [(&'static str, &'static str)];
 
 /// Prompts that are ready to be computed, and what the API calls the fields of `core`.
 #[derive(Debug)]
-pub struct Plan {
+pub struct GenerationPlan {
     pub groups: Vec<Group>,
     pub names: Cow<'static, Names>,
 }
 
-impl Plan {
+impl GenerationPlan {
     /// `samples` generations of each prompt.
     pub fn new(
         prompts: Vec<Inputs>,

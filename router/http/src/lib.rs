@@ -1,15 +1,13 @@
 //! HTTP front end of the router: REST and server-sent events over its core.
 //!
-//! [`run::main_from_args`] is the command; [`server::serve`] serves an [`state::AppState`] on a listener.
+//! [`run::main_from_args`] is the command; [`connection::serve`] serves an [`state::AppState`] on a listener.
 
-mod acceptor;
 pub mod access;
 pub mod aliases;
-mod answer;
 pub mod api_keys;
 pub mod args;
 mod bounds;
-mod connections;
+pub mod connection;
 pub mod conversation;
 pub mod error;
 mod extract;
@@ -17,6 +15,7 @@ mod fields;
 mod generation_config;
 mod generations;
 mod headers;
+mod item_memory;
 mod json_text;
 pub mod kv_events;
 mod launcher;
@@ -26,14 +25,14 @@ pub mod management;
 mod memory;
 pub mod metrics;
 pub mod middleware;
+pub mod model_format;
 mod openapi;
 mod paths;
-mod peer_io;
 pub mod renderer;
 pub mod routes;
 pub mod run;
 pub mod schema;
-pub mod server;
+mod seal;
 mod signals;
 mod sse;
 pub mod startup;
@@ -43,7 +42,6 @@ pub mod tenant;
 mod timings;
 mod token_limits;
 mod token_list;
-mod unread;
 
 /// Of the whole router. Compiling a grammar is allocations for a third, and takes a fifth less time with it than with
 /// that of glibc.

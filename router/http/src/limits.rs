@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use anyhow::Context;
 use text_generation_client::types::{ServingLimits, ShardInfo, WarmupLimits};
+use text_generation_core::policy::BatchLimits;
 use text_generation_core::policy::cost::StepCost;
-use text_generation_core::types::{BatchLimits, ValidationLimits};
+use text_generation_core::types::ValidationLimits;
 
 use crate::args::Config;
 use crate::tenant::PrefixCaching;
@@ -166,7 +167,7 @@ mod tests {
             max_batch_size: 8,
             prefill_chunking: true,
             regained: false,
-            in_parts: false,
+            overlapped_halves: false,
         }
     }
 

@@ -11,11 +11,10 @@ use nix::libc::{AF_INET6, SOCK_STREAM};
 use tokio::net::{TcpListener, TcpSocket};
 use tokio_util::sync::CancellationToken;
 
-use crate::acceptor::Acceptor;
 use crate::args::Config;
 use crate::bounds::{BACKLOG, MANAGEMENT_CONNECTIONS};
+use crate::connection::{Acceptor, ServerLimits};
 use crate::routes;
-use crate::server::ServerLimits;
 use crate::startup::bind;
 use crate::state::AppState;
 

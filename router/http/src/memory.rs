@@ -159,7 +159,7 @@ impl MemoryShare {
 }
 
 /// Gives each request its share, which it holds until its handler has answered, or for as long as the handler keeps it,
-/// and its answer the budget, in which [`AnswerBody`](crate::answer::AnswerBody) counts it.
+/// and its answer the budget, in which [`AnswerBody`](crate::connection::AnswerBody) counts it.
 pub async fn meter(
     State(budget): State<MemoryBudget>,
     mut request: Request,

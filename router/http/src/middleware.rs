@@ -1,5 +1,7 @@
 //! The layers around the routes, all in one place.
 
+mod unread;
+
 use std::any::Any;
 use std::sync::Arc;
 
@@ -15,6 +17,7 @@ use tower_http::request_id::{
     MakeRequestUuid, PropagateRequestIdLayer, RequestId, SetRequestIdLayer,
 };
 
+use self::unread::announce_close;
 use crate::access::{Access, require_api_key};
 use crate::error::{Api, ApiError};
 use crate::extract::BodyLimits;
@@ -23,7 +26,6 @@ use crate::memory::{self, MemoryBudget};
 use crate::metrics::http_error;
 use crate::telemetry::{self, Tracer};
 use crate::timings::request_id;
-use crate::unread::announce_close;
 
 /// What the layers need to know.
 #[derive(Debug, Clone)]

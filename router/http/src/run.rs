@@ -16,8 +16,8 @@ use tokio::runtime::{Builder, Handle, Runtime};
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::args::{Cli, Command, Config};
+use crate::connection::{ServerLimits, StopOrders, serve};
 use crate::management::{self, ManagementPort};
-use crate::server::{ServerLimits, StopOrders, serve};
 use crate::signals::{StopSignals, end_within, stdin_eof};
 use crate::startup::{self, SlowTokenizer};
 use crate::{launcher, logging, routes};

@@ -1,7 +1,5 @@
 //! Request and answer bodies that only HTTP knows. Order of keys, null and absent keys follow the TGI contract.
 
-mod event;
-mod hosted;
 mod tokens;
 
 use serde::{Deserialize, Deserializer, Serialize};
@@ -10,16 +8,11 @@ use text_generation_core::types::{
 };
 use utoipa::ToSchema;
 
-pub use self::event::{ChatEvent, CompletionEvent, GenerateEvent, InvocationEvent};
-pub use self::hosted::{
-    InvocationAnswer, InvocationBody, VertexBody, VertexGenerateBody, VertexInstance,
-    VertexResponse,
-};
-
 pub use self::tokens::{
     CountedTokens, DetokenizeAnswer, DetokenizeBody, DetokenizedPrompt, DetokenizedText, IdsBody,
-    PromptTokensBody, TokenOptions, TokenizeAnswer, TokenizeBody, TokenizerInfo, TokensBody,
+    PromptTokensBody, TokenOptions, TokenizeAnswer, TokenizerInfo, TokensBody,
 };
+use crate::error::ErrorResponse;
 use crate::extract::object;
 use crate::fields::{Own, own_fields};
 use crate::generation_config::SamplingDefaults;
@@ -175,6 +168,14 @@ pub struct StreamResponse {
     pub generated_text: Option<String>,
     #[schema(nullable = true)]
     pub details: Option<StreamDetails>,
+}
+
+/// Event of a stream of `/` and `/generate_stream`: a token, or the error that ends the stream.
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(untagged)]
+pub enum GenerateEvent {
+    Token(StreamResponse),
+    Error(ErrorResponse),
 }
 
 /// Sent with the last token when `details` was asked for.

@@ -153,7 +153,7 @@ fn infer(
         eos_token_ids: info.eos_token_ids.clone(),
         kv_cache_dtype: info.kv_cache_dtype.clone(),
         max_masks: warmed.max_masks,
-        in_parts: warmed.in_parts,
+        overlapped_halves: warmed.overlapped_halves,
         step_timeout: Duration::from_secs(config.step_timeout.into()),
         kv_events,
     };

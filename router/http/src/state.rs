@@ -11,13 +11,14 @@ use text_generation_core::infer::Infer;
 use tokio_util::sync::CancellationToken;
 
 use crate::aliases::MetricsAliases;
-use crate::conversation::ModelFormat;
 use crate::extract::Reading;
 use crate::generation_config::SamplingDefaults;
+use crate::item_memory::ItemMemory;
 use crate::middleware::HttpOptions;
+use crate::model_format::ModelFormat;
 use crate::renderer::ChatRenderer;
-use crate::routes::responses::{ItemMemory, Seal};
 use crate::schema::Info;
+use crate::seal::Seal;
 
 /// One value for the whole server; handlers get it behind an `Arc`.
 #[derive(Debug)]

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use common::{BYTES, Server, alphabet, until};
 use serde_json::{Value, json};
-use text_generation_http::server::ServerLimits;
+use text_generation_http::connection::ServerLimits;
 use text_generation_mock_shard::MockConfig;
 use tokio::io::AsyncWriteExt;
 

@@ -45,7 +45,7 @@ async fn flags_are_judged_without_the_model() {
         ),
         ("--reasoning-parser=r1", "is no known format"),
         ("--tenant-header=authorization", "this header holds secrets"),
-        ("--priority-header=a b", "not a name of a header"),
+        ("--priority-header=a b", "not a valid header name"),
         ("--cors-allow-origin=\n", "--cors-allow-origin"),
         ("--metrics-aliases=sglang", "must be vllm"),
         ("--prefix-caching=maybe", "must be true, false or per-key"),

@@ -13,7 +13,7 @@ use std::time::Duration;
 use common::{LONG, Server, alphabet, answer, header, read_to_close, until};
 use serde_json::{Value, json};
 use socket2::{SockFilter, SockRef};
-use text_generation_http::server::ServerLimits;
+use text_generation_http::connection::ServerLimits;
 use text_generation_mock_shard::MockConfig;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
@@ -137,8 +137,12 @@ async fn a_client_that_goes_without_a_stream_leaves_the_queue() {
     server.mock.hold();
     let body = json!({"inputs": "Hi", "parameters": {"max_new_tokens": 1000}});
     let running = server.post_json("/generate_stream", &body).await;
-    for path in ["/generate", "/v1/completions", "/generate_stream"] {
-        let body = json!({"inputs": "Hi", "prompt": "Hi", "max_tokens": 9});
+    for (path, prompt) in [
+        ("/generate", "inputs"),
+        ("/v1/completions", "prompt"),
+        ("/generate_stream", "inputs"),
+    ] {
+        let body = json!({prompt: "Hi"});
         let mut waiting = server.connect().await;
         waiting.write_all(&post(path, &body)).await.expect("sent");
         one_waits(&server).await;

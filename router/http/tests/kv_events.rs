@@ -10,7 +10,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use common::{LONG, Server};
 use serde_json::{Value, json};
-use text_generation_http::server::ServerLimits;
+use text_generation_http::connection::ServerLimits;
 use text_generation_mock_shard::MockConfig;
 use tokio::time::timeout;
 use zeromq::{DealerSocket, Socket, SocketRecv, SocketSend, SubSocket, ZmqMessage};

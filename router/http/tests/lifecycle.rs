@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use common::{LONG, Server, answer, header, read_to_close, until};
 use serde_json::json;
-use text_generation_http::server::ServerLimits;
+use text_generation_http::connection::ServerLimits;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 

@@ -13,8 +13,8 @@ use std::time::Duration;
 use common::{Server, answer, until};
 use reqwest::Response;
 use serde_json::{Value, json};
+use text_generation_http::connection::ServerLimits;
 use text_generation_http::management;
-use text_generation_http::server::ServerLimits;
 use tokio::net::TcpListener;
 
 /// A further port of a server: its address.

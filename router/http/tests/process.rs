@@ -226,14 +226,15 @@ async fn what_a_cluster_sets_and_signals_that_ask_for_nothing_end_no_router() {
 async fn a_message_about_a_variable_names_it() {
     let folder = model_folder();
     let with = |name: &str, value: &str| {
-        let mut command = router(&argv(Path::new("none"), folder.path(), &[]));
+        let flags = &["--max-total-tokens=8"];
+        let mut command = router(&argv(Path::new("none"), folder.path(), flags));
         command.env(name, value);
         ends(command)
     };
-    let (code, errors) = with("WAITING_SERVED_RATIO", "-1").await;
+    let (code, errors) = with("MAX_INPUT_TOKENS", "8").await;
     assert_eq!(code, Some(1));
     assert!(
-        errors.ends_with("(set in the environment: WAITING_SERVED_RATIO)\n"),
+        errors.ends_with("(set in the environment: MAX_INPUT_TOKENS)\n"),
         "{errors}"
     );
     let (code, errors) = with("OPEN_METRICS", "perhaps").await;

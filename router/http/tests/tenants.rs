@@ -12,7 +12,7 @@ use common::{BYTES, Server, answer, header};
 use reqwest::Response;
 use serde_json::{Value, json};
 use tempfile::NamedTempFile;
-use text_generation_http::server::ServerLimits;
+use text_generation_http::connection::ServerLimits;
 use text_generation_mock_shard::MockConfig;
 
 const TENANT: &str = "x-gateway-inference-fairness-id";

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use text_generation_proto::v1::{self, NextTokenChooserParameters};
 
-use crate::state::MockStep;
+use crate::step::MockStep;
 
 /// What a mock row knows when it chooses its next token.
 #[derive(Debug, Clone, PartialEq)]
@@ -47,7 +47,7 @@ pub struct MockConfig {
     /// Mask slots, slot 0 among them.
     pub max_masks: u32,
     /// Whether large steps are computed in overlapped halves, as the answer says.
-    pub in_parts: bool,
+    pub overlapped_halves: bool,
     /// What a step takes on the device.
     pub step_time: StepTime,
     /// From the end of a step until its reply goes out; meanwhile the next one runs.
@@ -89,7 +89,7 @@ impl Default for MockConfig {
             max_input_tokens: 1_023,
             max_total_tokens: 1_024,
             max_masks: 64,
-            in_parts: false,
+            overlapped_halves: false,
             step_time: Arc::new(|_| Duration::ZERO),
             reply_time: Duration::ZERO,
             check_slots: true,

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use tokio::sync::Semaphore;
 
-use crate::service::lock;
+use crate::lock::lock;
 
 /// What goes wrong with the next step, in the rank that comes to it first.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -18,7 +18,8 @@ use tonic::transport::{Channel, Server};
 use crate::config::MockConfig;
 use crate::connection::{Connection, Fate};
 use crate::faults::Faults;
-use crate::service::{Rank, Turn, lock};
+use crate::lock::lock;
+use crate::service::{Crash, Rank, Turn};
 use crate::state::State;
 use crate::wire::Wire;
 
@@ -149,7 +150,7 @@ impl Group {
                 turn: Arc::new(watch::Sender::new(Turn::default())),
                 masks: Arc::new(Notify::new()),
                 faults: self.faults.clone(),
-                group: Arc::downgrade(self),
+                group: Arc::<Self>::downgrade(self),
                 life: number,
             };
             match &self.place {
@@ -188,24 +189,6 @@ impl Group {
         true
     }
 
-    /// The start `number` ends, and whoever starts shards starts the next one, if the configuration says so.
-    pub(crate) fn crash(self: &Arc<Self>, number: usize) {
-        if !self.end(number) || !self.config.restarts {
-            return;
-        }
-        let time = self.config.restart_time;
-        if time.is_zero() {
-            return self.start_again();
-        }
-        let group = Arc::downgrade(self);
-        tokio::spawn(async move {
-            tokio::time::sleep(time).await;
-            if let Some(group) = group.upgrade() {
-                group.start_again();
-            }
-        });
-    }
-
     fn start_again(self: &Arc<Self>) {
         if let Err(error) = self.start() {
             lock(&self.lives)
@@ -241,5 +224,24 @@ impl Group {
         let lives = lock(&self.lives);
         let state = lives.last()?.states.first()?;
         Some(of(&lock(state)))
+    }
+}
+
+impl Crash for Group {
+    fn crash(self: Arc<Self>, number: usize) {
+        if !self.end(number) || !self.config.restarts {
+            return;
+        }
+        let time = self.config.restart_time;
+        if time.is_zero() {
+            return self.start_again();
+        }
+        let group = Arc::downgrade(&self);
+        tokio::spawn(async move {
+            tokio::time::sleep(time).await;
+            if let Some(group) = group.upgrade() {
+                group.start_again();
+            }
+        });
     }
 }

@@ -9,10 +9,12 @@ mod config;
 mod connection;
 mod faults;
 mod group;
+mod lock;
 mod masks;
 mod script;
 mod service;
 mod state;
+mod step;
 mod wire;
 
 use std::io;
@@ -27,10 +29,11 @@ use tonic::transport::Channel;
 pub use config::{MockConfig, MockRow, RowTest, StepTime, TokenSource};
 pub use faults::StepFault;
 use group::Group;
+use lock::lock;
 pub use script::Script;
-use service::lock;
-pub use state::MockStep;
+use service::Crash;
 use state::State;
+pub use step::MockStep;
 
 /// A running mock group. Dropping it stops the servers and removes the sockets.
 #[derive(Debug)]
@@ -71,7 +74,7 @@ impl MockShard {
 
     /// All ranks end at once, as by SIGKILL; connections break. With [`MockConfig::restarts`] they start again.
     pub fn kill(&self) {
-        self.0.crash(self.0.number());
+        self.0.clone().crash(self.0.number());
     }
 
     /// Ranks neither read nor write from now on, as after SIGSTOP, until [`MockShard::restart`].

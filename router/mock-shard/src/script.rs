@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex};
 
 use crate::config::{MockRow, TokenSource};
-use crate::service::lock;
+use crate::lock::lock;
 
 /// Plays written tokens: a test gives what the model answers, as token ids, and uses [`Script::tokens`] in its
 /// [`MockConfig`](crate::MockConfig). Clones share the answers, so more can be added while the mock runs.

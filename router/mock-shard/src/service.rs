@@ -1,6 +1,7 @@
 //! The contract's service over a mock `State`.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Duration;
 
 use text_generation_proto::v1;
@@ -12,8 +13,9 @@ use tonic::{Code, Request, Response, Status};
 
 use crate::config::MockConfig;
 use crate::faults::{Faults, StepFault};
-use crate::group::Group;
-use crate::state::{MockStep, State};
+use crate::lock::lock;
+use crate::state::State;
+use crate::step::MockStep;
 
 /// How long a step waits for its masks.
 const MASKS: Duration = Duration::from_secs(10);
@@ -28,6 +30,12 @@ pub(crate) struct Turn {
     refused: bool,
 }
 
+/// The group of a rank, which a fatal error of one ends.
+pub(crate) trait Crash: fmt::Debug + Send + Sync {
+    /// The start `number` ends, and whoever starts shards starts the next one, if the configuration says so.
+    fn crash(self: Arc<Self>, number: usize);
+}
+
 /// One rank.
 #[derive(Debug, Clone)]
 pub(crate) struct Rank {
@@ -39,14 +47,9 @@ pub(crate) struct Rank {
     /// Masks came, or everything was cleared.
     pub masks: Arc<Notify>,
     pub faults: Arc<Faults>,
-    pub group: Weak<Group>,
+    pub group: Weak<dyn Crash>,
     /// Which start of the group this is, from 0.
     pub life: usize,
-}
-
-/// A poisoned lock means that a test has already failed elsewhere; the data is still good to read.
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Rank {
@@ -249,7 +252,7 @@ impl TextGenerationService for Rank {
             cost: Some(config.cost.clone()),
             graph_tokens: config.graph_tokens.clone(),
             max_masks: config.max_masks,
-            in_parts: config.in_parts,
+            overlapped_halves: config.overlapped_halves,
         }))
     }
 

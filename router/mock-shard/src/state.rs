@@ -8,28 +8,7 @@ use tokio::time::{Duration, Instant};
 
 use crate::config::{MockConfig, MockRow};
 use crate::masks::Masks;
-
-/// What one step was asked to compute.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct MockStep {
-    /// Parts of prompts, and their tokens.
-    pub chunks: usize,
-    pub chunk_tokens: u32,
-    pub decodes: usize,
-    /// Rows with a mask.
-    pub constrained: usize,
-}
-
-impl MockStep {
-    pub(crate) fn of(plan: &v1::StepPlan) -> Self {
-        Self {
-            chunks: plan.chunks.len(),
-            chunk_tokens: plan.chunks.iter().map(|chunk| chunk.count).sum(),
-            decodes: plan.decode.len(),
-            constrained: plan.constrained.len(),
-        }
-    }
-}
+use crate::step::MockStep;
 
 #[derive(Debug)]
 struct Row {

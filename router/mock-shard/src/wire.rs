@@ -11,7 +11,7 @@ use tonic::codegen::http::Uri;
 use tonic::transport::{Channel, Endpoint};
 use tower::service_fn;
 
-use crate::service::lock;
+use crate::lock::lock;
 
 /// Bytes on their way in each direction.
 const BUFFER: usize = 1 << 16;

@@ -9,9 +9,8 @@ use text_generation_core::policy::cost;
 use text_generation_core::policy::expectation::OutputLengths;
 use text_generation_core::policy::peak::Demand;
 use text_generation_core::policy::{
-    self, Admission, Candidate, Joined, Order, Situation, WaitingServedRatio,
+    self, Admission, BatchLimits, Candidate, Joined, Order, Situation, WaitingServedRatio,
 };
-use text_generation_core::types::BatchLimits;
 
 #[pyclass(frozen, module = "text_generation_router")]
 #[derive(Debug, Clone)]

@@ -31,13 +31,13 @@ from text_generation_server.engine.requests import (
 )
 from text_generation_server.engine.runner import StepRunner
 from text_generation_server.layers.infer import (
+    AddNorm,
     DenseFeedForward,
-    Destination,
     GatedDelta,
-    Junction,
     Mamba,
     Mamba2,
     Norm,
+    OutputFusion,
     ShortConv,
 )
 from text_generation_server.layers.infer.state import CacheShape, InferState
@@ -52,7 +52,7 @@ from text_generation_server.layers.weights import (
     MambaWeights,
     NormWeights,
     ShortConvWeights,
-    VocabularyPart,
+    VocabularyShard,
 )
 from text_generation_server.layers.weights.w8a8 import W8A8Linear
 
@@ -70,7 +70,7 @@ class Logits(FakeModel):
     def __init__(self, vocab_size: int, group: TensorParallelGroup, dtype: torch.dtype) -> None:
         super().__init__(max_context_length=8192)
         self.vocab_size, self.dtype = vocab_size, dtype
-        self.vocabulary = VocabularyPart.of(vocab_size, group.rank, group.world_size)
+        self.vocabulary = VocabularyShard.of(vocab_size, group.rank, group.world_size)
 
     def forward(self, input_ids: Tensor, state: InferState) -> Tensor:
         return torch.zeros(len(input_ids if state.logit_tokens is None else state.logit_tokens), 1)
@@ -173,12 +173,12 @@ class EightBit(Logits):
         )
         self.ffn = DenseFeedForward(DenseSpec(256, "silu"), DenseWeights(first, down))
         norm = Norm(NormSpec(1e-5), NormWeights(torch.ones(128, dtype=self.dtype), None))
-        self.junction = Junction(group, norm)
-        self.to = Destination(group, takes_parts=self.junction.takes_parts)
+        self.add_norm = AddNorm(group, norm)
+        self.fusion = OutputFusion(group, takes_partials=self.add_norm.takes_partials)
 
     def forward(self, input_ids: Tensor, state: InferState) -> Tensor:
         x = torch.zeros(len(input_ids), 128, dtype=self.dtype)
-        self.junction.read(self.ffn.addend(Activations(x), state, self.to), x)
+        self.add_norm.read(self.ffn.forward_fused(Activations(x), state, self.fusion), x)
         return super().forward(input_ids, state)
 
 

@@ -401,3 +401,11 @@ def test_serve_downloads_nothing(stub: Callable[..., Snapshots]) -> None:
     with pytest.raises(ModelFilesError, match="download-weights some/model"):
         find_folder(ModelSource("some/model"), HUB)
     assert all(call["local_files_only"] for call in snapshots.calls)
+
+
+def test_a_model_that_has_mistrals_files_alone_is_downloaded_with_their_weights(stub: Callable[..., Snapshots]) -> None:
+    snapshots = stub(weights=("consolidated.safetensors",))
+    (snapshots.remote / "config.json").rename(snapshots.remote / "params.json")
+    folder = prepare_folder(ModelSource("some/model"), HUB)
+    assert [path.name for path in stored_weights(folder, ".safetensors")] == ["consolidated.safetensors"]
+    assert "*.safetensors" not in snapshots.calls[0]["allow_patterns"]

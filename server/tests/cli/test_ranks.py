@@ -6,7 +6,7 @@ import socket
 import struct
 from pathlib import Path
 
-from support.processes import WAIT_S, Group, close_stdin, serve_arguments, started, wait_until_serving
+from support.processes import WAIT_S, RankClients, close_stdin, serve_arguments, started, wait_until_serving
 
 from text_generation_server.pb import generate_pb2 as pb
 
@@ -33,7 +33,7 @@ def test_two_shards_give_the_tokens_of_one(llama_folder: Path, tmp_path: Path) -
     prompts = [[5], [6, 7, 8], list(range(10, 30)), [100, 50], [300]]
     with started(*serve_arguments(llama_folder, tmp_path)) as process:
         wait_until_serving(process)
-        alone = Group(tmp_path, 1).generate(prompts)
+        alone = RankClients(tmp_path, 1).generate(prompts)
     assert not any(token % 2 for tokens in alone[:2] for token in tokens)
     assert any(token % 2 for tokens in alone[2:] for token in tokens)
     environment = {"WORLD_SIZE": "2"}
@@ -43,7 +43,7 @@ def test_two_shards_give_the_tokens_of_one(llama_folder: Path, tmp_path: Path) -
         wait_until_serving(first)
         wait_until_serving(second)
         assert listening_addresses(first.pid) | listening_addresses(second.pid) <= {"127.0.0.1", "::1"}
-        group = Group(tmp_path / "two", 2)
+        group = RankClients(tmp_path / "two", 2)
         assert group.generate(prompts) == alone
         assert group.lose_masks([300]) == [alone[4][:1]] * 2
         (found, _) = group.call("ServiceDiscovery", pb.ServiceDiscoveryRequest())

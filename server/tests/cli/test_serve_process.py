@@ -12,7 +12,7 @@ from pathlib import Path
 
 import grpc
 import pytest
-from support.processes import COMMAND, WAIT_S, Group, close_stdin, serve_arguments, started, wait_until_serving
+from support.processes import COMMAND, WAIT_S, RankClients, close_stdin, serve_arguments, started, wait_until_serving
 
 from text_generation_server.pb import generate_pb2 as pb
 from text_generation_server.pb import generate_pb2_grpc as pb_grpc
@@ -218,7 +218,7 @@ def test_a_cpu_needs_no_triton(llama_folder: Path, tmp_path: Path) -> None:
     hidden = "import sys; sys.modules['triton'] = None; from text_generation_server.__main__ import main; main()"
     with started(*serve_arguments(llama_folder, tmp_path), command=[sys.executable, "-c", hidden]) as process:
         wait_until_serving(process)
-        tokens = Group(tmp_path, 1).generate([[5], [6, 7, 8]])
+        tokens = RankClients(tmp_path, 1).generate([[5], [6, 7, 8]])
     assert [len(ids) for ids in tokens] == [12, 12]
 
 
@@ -273,7 +273,7 @@ def with_small_heads(folder: Path) -> Path:
         (
             lambda _: ["download-weights", "some/model", "--deterministic", "--dequantised-copies", "on"],
             {},
-            "--dequantised-copies on is not there",
+            "excludes --dequantised-copies on",
         ),
         (lambda _: ["download-weights", "some/model"], {"CUDA_MEMORY_FRACTION": "0.005"}, "between 0.01 and 1.0"),
         (

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.families import UNLISTED
 from support.family_cases import CASES
 from support.model_table import PAGE, architectures, page
 from transformers import CONFIG_MAPPING
@@ -34,6 +35,11 @@ OTHER_NAMES: dict[str, str] = {
 }
 
 
+GROWING = {"rope_type": "default", "rope_theta": 1e4, "original_max_position_embeddings": 64}
+EXPERTS = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 16}
+NO_OP = {"no_op": True}
+
+
 def parse(folder: Path, values: dict[str, Any]) -> ModelConfig:
     (folder / "config.json").write_text(json.dumps(values))
     return ModelConfig.from_folder(folder)
@@ -58,7 +64,7 @@ def minimal(model_type: str) -> dict[str, Any]:
 @pytest.mark.parametrize("model_type", OWN_CLASS)
 def test_what_is_absent_means_what_it_means_to_transformers(model_type: str, tmp_path: Path) -> None:
     sizes = minimal(model_type)
-    architecture = {"architectures": [MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[model_type]]}
+    architecture = {"architectures": [{**MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, **UNLISTED}[model_type]]}
     complete = CONFIG_MAPPING[model_type](**sizes).to_dict()
     if model_type in ("ministral", "hunyuan_v1_dense", "mistral"):
         # They give sizes that do not fit, or `null`, which their own models cannot use.
@@ -112,6 +118,17 @@ def test_the_page_of_models_has_the_table_of_the_tests() -> None:
         ("HunYuanMoEV1ForCausalLM", {"num_experts": 4, "moe_topk": [2, 2]}, "moe_topk"),
         ("HunYuanMoEV1ForCausalLM", {"num_experts": 4, "moe_topk": [2, 2, 2, 5]}, "moe_topk"),
         ("HunYuanMoEV1ForCausalLM", {"num_experts": [4, 4, 4, "4"]}, "num_experts"),
+        ("Ministral3ForCausalLM", {"rope_parameters": GROWING | {"llama_4_scaling_beta": -1}}, "llama_4_scaling_beta"),
+        ("MistralForCausalLM", {"llama_4_scaling": {"beta": 0.1}}, "original_max_position_embeddings"),
+        ("Mistral4ForCausalLM", {"scoring_func": "sigmoid"}, "scoring_func"),
+        ("ExaoneMoEForCausalLM", {"mlp_layer_types": ["dense"] * 5}, "mlp_layer_types"),
+        ("BailingMoeV2ForCausalLM", {**EXPERTS, "score_function": "relu"}, "score_function"),
+        ("BailingMoeV2ForCausalLM", {**EXPERTS, "rotary_dim": 3}, "rotary_dim"),
+        ("DeciLMForCausalLM", {}, "block_configs"),
+        ("DeciLMForCausalLM", {"block_configs": [{}] * 3}, "block_configs"),
+        ("DeciLMForCausalLM", {"block_configs": [{}] * 3 + [1]}, "block_configs"),
+        ("DeciLMForCausalLM", {"block_configs": [{"attention": {"n_heads_in_group": 3}}] * 4}, "n_heads_in_group"),
+        ("DeciLMForCausalLM", {"block_configs": [{"attention": NO_OP, "ffn": {"ffn_mult": 1e9}}] * 4}, "ffn_mult"),
     ],
     ids=str,
 )
@@ -135,6 +152,14 @@ def test_a_wrong_value_is_named(architecture: str, values: dict[str, Any], named
         ("ChatGLMModel", {"position_encoding_2d": True, "inner_hidden_size": 16384, "num_layers": 2}),
         ("PhiForCausalLM", {"qk_layernorm": True}),
         ("ChatGLMModel", {"rmsnorm": False, "num_layers": 2, "padded_vocab_size": 10}),
+        ("AfmoeForCausalLM", {"attention_bias": True}),
+        ("AfmoeForCausalLM", {"route_norm": False}),
+        ("HYV3ForCausalLM", {"qk_norm": False}),
+        ("HYV3ForCausalLM", {"mlp_bias": True}),
+        ("BailingMoeForCausalLM", {"use_bias": True}),
+        ("BailingMoeForCausalLM", {"norm_head": True, "tie_word_embeddings": True}),
+        ("IQuestCoderForCausalLM", {"clip_qkv": 8.0}),
+        ("DeciLMForCausalLM", {"block_configs": [{"attention": {"replace_with_linear": True}}] * 4}),
     ],
     ids=str,
 )
@@ -145,6 +170,7 @@ def test_a_form_that_is_not_implemented_is_refused(architecture: str, values: di
 
 def _last_key(values: dict[str, Any]) -> str:
     key, value = next(iter(values.items()))
+    value = value[0] if isinstance(value, list) else value
     return _last_key(value) if isinstance(value, dict) and value else key
 
 
@@ -216,3 +242,12 @@ def test_an_old_file_of_falcon_40b_is_known_by_its_type(tmp_path: Path) -> None:
     assert attention.num_kv_heads == 8
     attention = parse(tmp_path, {**values, "model_type": "RefinedWebModel"}).decoder.layers[0].mixer
     assert attention.num_kv_heads == 1
+
+
+def test_queries_grow_with_their_position_however_rope_is_stretched(tmp_path: Path) -> None:
+    values = {**SIZES, "architectures": ["MistralForCausalLM"], "head_dim": 8}
+    config = parse(tmp_path, {**values, "rope_parameters": {**GROWING, "llama_4_scaling_beta": 0.1}})
+    for rope in (*config.ropes, *config.with_rope("linear", 2.0).ropes):
+        assert (rope.query_growth, rope.query_length) == (0.1, 64)
+    (rope,) = parse(tmp_path, {**values, "rope_parameters": {**GROWING, "llama_4_scaling_beta": 0}}).ropes
+    assert rope.query_growth == 0

@@ -23,7 +23,19 @@ def parse(folder: Path, part: dict[str, Any], **whole: Any) -> ModelConfig:
 
 @pytest.mark.parametrize(
     "kind",
-    ["gemma3_text", "llama", "mistral", "qwen2", "qwen2_vl_text", "qwen2_5_vl_text", "qwen3", "qwen3_vl_text"],
+    [
+        "deepseek_v3",
+        "gemma3_text",
+        "llama",
+        "ministral3",
+        "mistral",
+        "mistral4",
+        "qwen2",
+        "qwen2_vl_text",
+        "qwen2_5_vl_text",
+        "qwen3",
+        "qwen3_vl_text",
+    ],
 )
 def test_what_is_absent_means_what_it_means_to_transformers(kind: str, tmp_path: Path) -> None:
     complete = CONFIG_MAPPING[kind]().to_dict()
@@ -41,7 +53,7 @@ def test_what_the_whole_says_counts_before_its_part(tmp_path: Path) -> None:
 
 
 def test_a_part_of_another_family_is_refused_with_those_that_run(tmp_path: Path) -> None:
-    with pytest.raises(UnsupportedModel, match=r"LlavaForConditionalGeneration.*'mpt'.*gemma3_text, llama"):
+    with pytest.raises(UnsupportedModel, match=r"LlavaForConditionalGeneration.*'mpt'.*gemma3_text, kimi_k2, llama"):
         parse(tmp_path, {"model_type": "mpt"})
     with pytest.raises(ConfigurationError, match=r"`text_config`.*`model_type` is missing"):
         parse(tmp_path, {})

@@ -199,10 +199,10 @@ def test_a_model_is_set_beside_the_memory(kv_cache_dtype: KvCacheDtype, element:
     assert said == pytest.approx(tokens, rel=1e-3)
 
 
-def test_copies_with_16_bits_take_room_where_a_start_would_keep_them() -> None:
+def test_16_bit_copies_take_memory_where_a_start_would_keep_them() -> None:
     def tokens(copies: DequantisedCopies, memory: int = GIB) -> int:
         text = of_model(str(DEMO), memory=memory, quantize="bitsandbytes-nf4", copies=copies)[-1].text
-        assert ("of copies with 32 bits" in text) == (copies == "on" or (copies == "auto" and memory == GIB))
+        assert ("of 32-bit copies" in text) == (copies == "on" or (copies == "auto" and memory == GIB))
         return int(text.split("about ")[1].split(" tokens")[0].replace(",", ""))
 
     assert tokens("auto") == tokens("on") < tokens("off")

@@ -1,4 +1,4 @@
-"""Whether copies of matrices of few bits are kept."""
+"""Decision whether shards keep 16-bit copies of weight-only quantised matrices."""
 
 import pytest
 import torch
@@ -15,7 +15,7 @@ from text_generation_server.engine.memory import Memory
 from text_generation_server.engine.options import EngineOptions
 from text_generation_server.engine.requests import WarmupLimits
 from text_generation_server.errors import OutOfMemory
-from text_generation_server.layers.weights import Copies
+from text_generation_server.layers.weights import PrefillCopies
 
 SLOT = bytes_per_slot(FakeModel())  # type: ignore[arg-type]
 POSITION = 5 * 4 + FakeModel.bytes_per_position
@@ -24,7 +24,7 @@ ROOM = 24 * GIB - GIB - 8 * GIB - GIB - int(24 * GIB * 0.01)
 """What `ReadMemory` leaves for the pool where its size is asked for."""
 
 
-class ReadCopies(Copies):
+class ReadCopies(PrefillCopies):
     """So many bytes of them."""
 
     def __init__(self, nbytes: int) -> None:
@@ -109,9 +109,7 @@ def test_they_can_be_asked_for_and_forbidden() -> None:
 
 
 def test_where_they_are_asked_for_and_do_not_fit_the_flag_is_named() -> None:
-    with pytest.raises(
-        OutOfMemory, match=r"--dequantised-copies on: .* their copies with 16 bits 15\.0, the largest step"
-    ):
+    with pytest.raises(OutOfMemory, match=r"--dequantised-copies on: .* their 16-bit copies 15\.0, the largest step"):
         start(15 * GIB, "on")
 
 

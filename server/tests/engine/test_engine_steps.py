@@ -326,7 +326,7 @@ def test_ranks_agree_on_tokens_and_failures_and_the_first_one_has_the_details() 
 
 
 def test_a_runner_that_is_given_up_is_gone_at_once() -> None:
-    """Warm-up measures the memory that is left when its rehearsal is over, so nothing may wait for the collector."""
+    """Warm-up measures free memory once its probe is over, so no memory may wait for the garbage collector."""
     engine = make_engine()
     prefill(engine, make_request(1, prefill_logprobs=True))
     runner = weakref.ref(engine._runner)  # type: ignore[arg-type]

@@ -16,15 +16,15 @@ from text_generation_server.engine.requests import MaskForm, MaskWrite, Request
 from text_generation_server.engine.sampling import Sampler
 from text_generation_server.engine.sampling_state import SamplingState
 from text_generation_server.engine.scoring import ScoredTokens, Scorer
-from text_generation_server.layers.weights import VocabularyPart
+from text_generation_server.layers.weights import VocabularyShard
 
 CPU = torch.device("cpu")
 WORLDS = [2, 3, 8]
 PLAIN = {"temperature": 0.7, "repetition_penalty": 1.3, "frequency_penalty": 0.2, "presence_penalty": 0.4}
 
 
-def part_of(logits: Tensor, part: VocabularyPart) -> Tensor:
-    """The columns that a rank computes; those behind the end hold what must not matter."""
+def part_of(logits: Tensor, part: VocabularyShard) -> Tensor:
+    """Returns the columns that a rank computes; those past the vocabulary hold values that must not matter."""
     columns = torch.full((len(logits), part.width), 1e9)
     columns[:, : part.number] = logits[:, part.start : part.start + part.number]
     return columns
@@ -33,7 +33,7 @@ def part_of(logits: Tensor, part: VocabularyPart) -> Tensor:
 def sample(logits: Tensor, requests: Sequence[Request], group: TensorParallelGroup, masked: int = 0) -> SampledTokens:
     """What one rank of the group chooses. The first `masked` rows may choose every third id alone."""
     vocab = logits.shape[1]
-    part = VocabularyPart.of(vocab, group.rank, group.world_size)
+    part = VocabularyShard.of(vocab, group.rank, group.world_size)
     state, masks = SamplingState(len(requests), vocab, CPU, [1, vocab - 1]), MaskPool(2, vocab, CPU)
     masks.write([MaskWrite(1, MaskForm.ONLY, torch.arange(0, vocab, 3).numpy())])
     rows = list(range(len(requests)))
@@ -105,7 +105,7 @@ def test_prompts_are_scored_from_parts(vocab: int, world_size: int) -> None:
     targets = torch.arange(40) * 3 % vocab
 
     def score(group: TensorParallelGroup) -> ScoredTokens:
-        part = VocabularyPart.of(vocab, group.rank, group.world_size)
+        part = VocabularyShard.of(vocab, group.rank, group.world_size)
         return Scorer(lambda hidden: part_of(hidden, part), part, group)(logits, targets, num_top=5)
 
     expected = logits.log_softmax(-1)
@@ -119,7 +119,7 @@ def test_prompts_are_scored_from_parts(vocab: int, world_size: int) -> None:
 @pytest.mark.parametrize("vocab", [1, 31, 33, 509, 32_000, 50_257, 128_256, 151_936])
 @pytest.mark.parametrize("world_size", [1, 2, 3, 4, 8, 16])
 def test_parts_cover_the_vocabulary_in_whole_splits(vocab: int, world_size: int) -> None:
-    parts = [VocabularyPart.of(vocab, rank, world_size) for rank in range(world_size)]
+    parts = [VocabularyShard.of(vocab, rank, world_size) for rank in range(world_size)]
     assert [part.is_whole for part in parts] == [world_size == 1] * world_size
     assert sum(part.number for part in parts) == vocab
     ends = [part.start + part.number for part in parts if part.number]

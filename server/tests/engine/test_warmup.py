@@ -102,27 +102,27 @@ def test_the_smallest_rank_decides() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ranks", "parts_ms", "whole_ms", "kept"),
+    ("ranks", "halves_ms", "whole_ms", "kept"),
     [(2, 9.0, 10.0, True), (2, 10.05, 10.0, True), (2, 11.0, 10.0, False), (4, 9.0, 10.0, True), (4, 9.9, 10.0, False)],
 )
 def test_steps_in_halves_are_kept_unless_whole_ones_are_faster_or_with_many_ranks_as_fast(
-    ranks: int, parts_ms: float, whole_ms: float, kept: bool, monkeypatch: pytest.MonkeyPatch
+    ranks: int, halves_ms: float, whole_ms: float, kept: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     group = TensorParallelGroup(0, ranks, torch.device("cpu"))
     runner = make_engine()._runner
 
     def timed(*_: object, **__: object) -> list[Sample]:
-        return [Sample(Shape(chunk=63), parts_ms if group.overlapped_bytes == 1 << 20 else whole_ms)]
+        return [Sample(Shape(chunk=63), halves_ms if group.overlapped_bytes == 1 << 20 else whole_ms)]
 
     monkeypatch.setattr(warmup, "measure", timed)
     group.overlapped_bytes = 1 << 20
-    warmup.choose_parts(runner, group, asked())  # type: ignore[arg-type]
+    warmup.choose_overlap(runner, group, asked())  # type: ignore[arg-type]
     assert (group.overlapped_bytes == 1 << 20) == kept
 
 
-@pytest.mark.parametrize("in_parts", [True, False])
+@pytest.mark.parametrize("overlapped_halves", [True, False])
 def test_shards_that_start_again_compute_large_steps_as_those_before(
-    in_parts: bool, monkeypatch: pytest.MonkeyPatch
+    overlapped_halves: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def timed(*_: object, **__: object) -> list[Sample]:
         raise AssertionError("steps were timed")
@@ -131,9 +131,9 @@ def test_shards_that_start_again_compute_large_steps_as_those_before(
     monkeypatch.setattr(warmup, "measure", timed)
     group = TensorParallelGroup(0, 4, torch.device("cpu"))
     group.overlapped_bytes = 1 << 20
-    regained = asked(max_batch_total_tokens=400, regained=True, in_parts=in_parts)
-    warmup.choose_parts(runner, group, regained)  # type: ignore[arg-type]
-    assert (group.overlapped_bytes == 1 << 20) == in_parts
+    regained = asked(max_batch_total_tokens=400, regained=True, overlapped_halves=overlapped_halves)
+    warmup.choose_overlap(runner, group, regained)  # type: ignore[arg-type]
+    assert (group.overlapped_bytes == 1 << 20) == overlapped_halves
 
 
 @pytest.mark.parametrize(

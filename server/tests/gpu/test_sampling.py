@@ -12,7 +12,7 @@ from text_generation_server.engine.mask_pool import MaskPool
 from text_generation_server.engine.requests import Request
 from text_generation_server.engine.sampling import Sampler
 from text_generation_server.engine.sampling_state import SamplingState
-from text_generation_server.layers.weights import VocabularyPart
+from text_generation_server.layers.weights import VocabularyShard
 
 pytestmark = pytest.mark.gpu
 VOCAB = 128_256
@@ -64,7 +64,7 @@ def alone(state: SamplingState) -> Sampler:
     """A sampler of the only rank."""
     group = TensorParallelGroup(0, 1, state.device)
     masks = MaskPool(2, state.vocab_size, state.device)
-    return Sampler(state, masks, WatermarkConfig(), VocabularyPart.of(state.vocab_size, 0, 1), group)
+    return Sampler(state, masks, WatermarkConfig(), VocabularyShard.of(state.vocab_size, 0, 1), group)
 
 
 def serve(logits: Tensor, requests: list[Request]) -> SampledTokens:
@@ -99,7 +99,7 @@ class InTurns(TensorParallelGroup):
 def serve_shared(logits: Tensor, requests: list[Request], world_size: int) -> list[SampledTokens]:
     """What each rank chooses."""
     brought: list[list[Tensor]] = [[] for _ in range(world_size)]
-    parts = [VocabularyPart.of(VOCAB, rank, world_size) for rank in range(world_size)]
+    parts = [VocabularyShard.of(VOCAB, rank, world_size) for rank in range(world_size)]
     records: list[SampledTokens] = []
     # There are two collectives at most.
     for _ in range(3):

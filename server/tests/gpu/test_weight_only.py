@@ -1,4 +1,4 @@
-"""Matrices of float8 as cards before sm_89 multiply them, which have no float8 products: by 16-bit inputs."""
+"""FP8 weights with 16-bit activations (W8A16), as GPUs before sm_89 compute them, which have no FP8 instructions."""
 
 import pytest
 import torch

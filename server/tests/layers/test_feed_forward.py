@@ -1,4 +1,4 @@
-"""A single token has products of its own, in which more happens than in those of several."""
+"""Feed-forward networks of a single token, whose GEMVs are fused with more than GEMMs are."""
 
 from types import SimpleNamespace
 from typing import Any

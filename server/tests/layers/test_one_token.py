@@ -1,4 +1,4 @@
-"""What products of one token do themselves: the norm before them, and the addition behind them."""
+"""GEMVs of one token, with the norm as their prologue and the residual add as their epilogue."""
 
 import torch
 from torch.nn import functional

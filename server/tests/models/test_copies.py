@@ -1,4 +1,4 @@
-"""Models of few bits whose matrices are kept with all bits as well."""
+"""Weight-only quantised models that keep 16-bit copies of their matrices."""
 
 import json
 from pathlib import Path

@@ -35,9 +35,9 @@ from text_generation_server.config.model import ModelConfig
 from text_generation_server.errors import ConfigurationError, ModelFilesError, UnsupportedModel
 from text_generation_server.models import CausalLM
 from text_generation_server.models.fallback import check_runnable
+from text_generation_server.models.fallback.dry_run import dry_run
 from text_generation_server.models.fallback.interfaces import SERVING
 from text_generation_server.models.fallback.norm import recognise
-from text_generation_server.models.fallback.rehearsal import rehearse
 from text_generation_server.models.fallback.skeleton import build_skeleton
 
 ALL = {**FALLBACK_CASES, **{name: CASES[name] for name in FORCED}}
@@ -218,20 +218,20 @@ def test_what_of_a_class_our_operators_compute(
     model_type: str, values: dict[str, Any], turned: bool, networks: int
 ) -> None:
     """Rotary embeddings, and gated networks."""
-    seen = rehearse(build_skeleton(config_of(model_type, **{**TINY, **values}), torch.float32))
-    assert (seen.turned_by_attention, len(seen.networks)) == (turned, networks)
+    seen = dry_run(build_skeleton(config_of(model_type, **{**TINY, **values}), torch.float32))
+    assert (seen.rotated_by_attention, len(seen.networks)) == (turned, networks)
 
 
 def test_a_class_that_reads_turned_queries_turns_them_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Were they turned later, it would read what is not."""
+    """If attention rotated them, another operator would read queries and keys before RoPE."""
 
     def reading(*_: object, **__: object) -> Callable[..., Any]:
         attend = ALL_ATTENTION_FUNCTIONS[SERVING]
         return lambda module, q, *others, **options: attend(module, q + q.mean(), *others, **options)
 
     monkeypatch.setattr(modeling_llama.ALL_ATTENTION_FUNCTIONS, "get_interface", reading)
-    seen = rehearse(build_skeleton(config_of("llama", **TINY), torch.float32))
-    assert not seen.turned_by_attention
+    seen = dry_run(build_skeleton(config_of("llama", **TINY), torch.float32))
+    assert not seen.rotated_by_attention
 
 
 @pytest.mark.parametrize(

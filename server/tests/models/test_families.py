@@ -62,6 +62,9 @@ DETERMINISTIC = [
     "nemotron 3",
     "qwen3 next",
     "granite 4",
+    "ministral 3",
+    "mistral 4",
+    "trinity",
 ]
 
 
@@ -97,6 +100,7 @@ def test_two_ranks_compute_what_one_does(
 
 LAYOUTS = ["chatglm", "cohere plus", "dbrx", "deepseek v3", "falcon 40b", "falcon 7b", "internlm2", "minimax m2"]
 LAYOUTS += ["olmo2 one kv head", "phi3", "qwen2 moe", "qwen3 next", "qwen3.5", "stablelm 12b", "starcoder"]
+LAYOUTS += ["decilm", "ling", "ling 2", "ministral 3", "trinity"]
 """One of each way in which queries, keys and values are stored and normalised."""
 
 

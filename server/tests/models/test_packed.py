@@ -1,4 +1,4 @@
-"""Models of few bits in every format, with one rank and two, beside transformers with the weights they stand for."""
+"""Weight-only quantised models in every format, on one rank and two, against transformers with dequantised weights."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -1,6 +1,7 @@
 """Mixtures of experts with the configurations that are published, beside the same models with 16 bits."""
 
 import dataclasses
+import json
 from pathlib import Path
 from typing import Any
 
@@ -136,6 +137,22 @@ def meant_and_made(case: str, config: dict[str, Any], pack: Pack, path: Path) ->
 def test_experts_of_few_bits(tmp_path: Path, name: str) -> None:
     expected, folder = meant_and_made(*EXACT[name], tmp_path)
     for each in computed(folder):
+        torch.testing.assert_close(each, expected, atol=1e-4, rtol=1e-4)
+
+
+def test_kimi_k2_5_says_in_its_text_part_that_experts_are_codes(tmp_path: Path) -> None:
+    case = CASES["kimi k2.5"]
+    sized = dataclasses.replace(case, values={**case.values, "text_config": {**case.values["text_config"], **SIZES}})
+    write(sized, made(sized), tmp_path / "plain")
+    packed = PackedCase(KIMI, experts_alone(compressed_pack(4, 32, True)))
+    meant = write_packed(tmp_path / "plain", tmp_path / "made", packed)
+    write_meant(tmp_path / "plain", tmp_path / "meant", meant)
+    file = tmp_path / "made" / "config.json"
+    raw = json.loads(file.read_text())
+    raw["text_config"]["quantization_config"] = raw.pop("quantization_config")
+    file.write_text(json.dumps(raw))
+    expected = log_probabilities(load(tmp_path / "meant"), prompts=PROMPTS)
+    for each in computed(tmp_path / "made"):
         torch.testing.assert_close(each, expected, atol=1e-4, rtol=1e-4)
 
 

@@ -120,7 +120,7 @@ def test_ranks_with_parts_of_the_embedding_equal_ranks_that_have_it_whole(
 def test_sums_that_products_begin_equal_those_behind_them(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As on devices that write to each other's memory, where the product of one token sends its results itself."""
+    """Runs as on GPUs that write to each other's memory, where the GEMV of one token sends its partial sums itself."""
     made = MORE_RANKS.get(name) or tiny_model(
         "gpt_neox", vocab_size=131, intermediate_size=96, use_parallel_residual=name == "parallel"
     )
@@ -160,16 +160,16 @@ def test_four_processes_equal_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "world_size", "parts_of_few"),
+    ("name", "world_size", "small_splits"),
     [("uneven", 2, 1), ("uneven", 4, 1), ("uneven", 8, 1), ("llama", 2, 3)],
 )
-def test_a_step_in_parts_equals_a_whole_one(
-    name: str, world_size: int, parts_of_few: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_step_in_overlapped_halves_equals_a_whole_one(
+    name: str, world_size: int, small_splits: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`parts_of_few`: in how many products of few tokens are left. The second part of a step may be so few."""
+    """`small_splits` is the number of split-K partials of small GEMMs, which the second half of a step may have."""
     made = MORE_RANKS.get(name) or tiny_model(name, vocab_size=509)
     made().save_pretrained(tmp_path)
-    monkeypatch.setattr("text_generation_server.layers.infer.parts._TILES", 64)
+    monkeypatch.setattr("text_generation_server.layers.infer.overlapped_halves._TILES", 64)
     begun: list[int] = []
     begin_all_reduce = TensorParallelGroup.begin_all_reduce
     monkeypatch.setattr(
@@ -182,7 +182,7 @@ def test_a_step_in_parts_equals_a_whole_one(
     groups = thread_groups(world_size)
     for group in groups:
         group.overlapped_bytes = 1
-    monkeypatch.setattr(kernels, "linear_splits", lambda x, _: parts_of_few if 1 < len(x) < 64 else 1)
+    monkeypatch.setattr(kernels, "linear_splits", lambda x, _: small_splits if 1 < len(x) < 64 else 1)
     works = [partial(results, load(tmp_path, group=group), prompts, 3, group) for group in groups]
     for logits, ids in together(works):
         torch.testing.assert_close(logits, expected_logits, atol=1e-4, rtol=1e-4)

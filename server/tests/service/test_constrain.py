@@ -10,7 +10,7 @@ import grpc
 import pytest
 from support.engine_driver import make_engine
 from support.fake_model import FakeModel
-from support.service import WAIT_S, WARMUP, Running, admitting, error_of, greedy, ready, request_pb, run, serving
+from support.service import WAIT_S, WARMUP, ServedShard, admitting, error_of, greedy, ready, request_pb, run, serving
 
 from text_generation_server.engine.requests import ShardEngine
 from text_generation_server.pb import generate_pb2 as pb
@@ -127,7 +127,7 @@ class TellingModel(FakeModel):
         return super().forward(input_ids, state)
 
 
-async def waiting_plan(shard: Running, model: TellingModel) -> "asyncio.Future[pb.StepReply]":
+async def waiting_plan(shard: ServedShard, model: TellingModel) -> "asyncio.Future[pb.StepReply]":
     """A plan whose masks never come; when this returns the engine has it."""
     await ready(shard)
     await shard.stub.Warmup(WARMUP)

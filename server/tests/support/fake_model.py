@@ -13,7 +13,7 @@ from torch import Tensor
 from text_generation_server.distributed.group import NEVER_OVERLAPPED
 from text_generation_server.errors import EngineFailed
 from text_generation_server.layers.infer.state import CacheShape, InferState, StateShape
-from text_generation_server.layers.weights import Copies, VocabularyPart
+from text_generation_server.layers.weights import PrefillCopies, VocabularyShard
 
 _PRIME = 8191
 
@@ -25,15 +25,15 @@ class FakeModel:
     states: Sequence[StateShape] = ()
     bytes_per_position = 8
     """Cosines and sines of two elements in float32, as if it had a table."""
-    dense_products = 0
+    dense_macs = 0
     dtype = torch.float32
     device = torch.device("cpu")
 
     vocab_size = 64
-    vocabulary = VocabularyPart.of(vocab_size, rank=0, world_size=1)
+    vocabulary = VocabularyShard.of(vocab_size, rank=0, world_size=1)
 
     def __init__(self, max_context_length: int = 64) -> None:
-        self.copies = Copies(self.dtype)
+        self.copies = PrefillCopies(self.dtype)
         self.max_context_length = max_context_length
         self.forwards = 0
         self.poison: set[int] = set()

@@ -15,11 +15,22 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
-from transformers import CONFIG_MAPPING, AutoModelForCausalLM, AutoModelForImageTextToText, PreTrainedModel
+from transformers import (
+    CONFIG_MAPPING,
+    AutoModelForCausalLM,
+    AutoModelForImageTextToText,
+    Mistral4Config,
+    Mistral4ForCausalLM,
+    PreTrainedModel,
+)
 from transformers.models.auto.modeling_auto import (
     MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
     MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES,
 )
+
+# Transformers has the class, and lists its model of images beside text alone.
+AutoModelForCausalLM.register(Mistral4Config, Mistral4ForCausalLM, exist_ok=True)
+UNLISTED = {"mistral4": "Mistral4ForCausalLM"}
 
 State = dict[str, Tensor]
 Raw = dict[str, Any]
@@ -73,7 +84,7 @@ class Case:
     def class_name(self) -> str:
         """The class of transformers."""
         classes = MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES if self.has_media else MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
-        return classes[self.model_type]
+        return UNLISTED.get(self.model_type) or classes[self.model_type]
 
 
 @cache

@@ -5,49 +5,15 @@ from typing import Any
 
 import torch
 
-from support.families import SIZES, Case, Raw, Relayout, State
-from support.latent_cases import LATENT_CASES
+from support.families import SIZES, Case, Raw, State
+from support.latent_cases import GROWING, LATENT_CASES
 from support.media_cases import MEDIA_CASES
 from support.moe_cases import MOE_CASES
 from support.recurrent_cases import RECURRENT_CASES
+from support.relayouts import fused_blocks, fused_groups, renamed, without_prefix
 
 W = {"sliding_window": 4}
 LONGROPE = {"short_factor": [1.0, 1.5, 2.0, 2.5], "long_factor": [2.0, 4.0, 6.0, 8.0], "rope_type": "longrope"}
-
-
-def renamed(architecture: str, *rules: tuple[str, str], **keys: Any) -> Relayout:
-    """Re-layout by regular expressions over names, and other keys of the configuration; `...` removes one."""
-
-    def relayout(state: State, raw: Raw) -> tuple[State, Raw]:
-        for pattern, target in rules:
-            state = {re.sub(pattern, target, name): tensor for name, tensor in state.items()}
-        raw = {**raw, "architectures": [architecture], **keys}
-        return state, {key: value for key, value in raw.items() if value is not ...}
-
-    return relayout
-
-
-def fused_blocks(state: State, parts: tuple[str, ...], target: str) -> State:
-    """Stacks matrices of each layer, whose names end with `parts`, into one."""
-    fused = dict(state)
-    for name in state:
-        if parts[0] in name:
-            fused[name.replace(parts[0], target)] = torch.cat(
-                [fused.pop(name.replace(parts[0], part)) for part in parts]
-            )
-    return fused
-
-
-def fused_groups(state: State, target: str, heads: int = 4, kv_heads: int = 2) -> State:
-    """Q, K and V in the layout `[kv_heads, heads / kv_heads + 2, head_dim]`."""
-    fused = dict(state)
-    for name in state:
-        if "q_proj" in name:
-            q, k, v = (fused.pop(name.replace("q_proj", part)) for part in ("q_proj", "k_proj", "v_proj"))
-            size = q.shape[0] // heads
-            grouped = [part.view(kv_heads, -1, size, *q.shape[1:]) for part in (q, k, v)]
-            fused[name.replace("self_attn.q_proj", target)] = torch.cat(grouped, dim=1).view(-1, *q.shape[1:])
-    return fused
 
 
 def _internlm2(state: State, raw: Raw) -> tuple[State, Raw]:
@@ -189,13 +155,57 @@ def _mpt_with_positions(state: State, raw: Raw) -> tuple[State, Raw]:
     return renamed("MPTForCausalLM", *names, **keys, **options, **gone)(state, raw)
 
 
-def without_prefix(prefix: str) -> Relayout:
-    """Checkpoints that were saved without their head have names without the prefix."""
+def _mimo(state: State, raw: Raw) -> tuple[State, Raw]:
+    """With a layer that guesses further tokens."""
+    state, raw = renamed("MiMoForCausalLM", num_nextn_predict_layers=1)(state, raw)
+    return {**state, "model.mtp_layers.0.input_proj.weight": torch.ones(32, 64)}, raw
 
-    def relayout(state: State, raw: Raw) -> tuple[State, Raw]:
-        return {name.removeprefix(prefix): tensor for name, tensor in state.items()}, raw
 
-    return relayout
+BLOCKS: list[Raw] = [
+    {"attention": {"n_heads_in_group": 2, "no_op": False}, "ffn": {"ffn_mult": 13.0, "no_op": False}},
+    {"attention": {"no_op": True}, "ffn": {"intermediate_size": 24, "no_op": False}},
+    {"attention": {"n_heads_in_group": 4}, "ffn": {"no_op": True}},
+    {"attention": {"no_op": True, "n_heads_in_group": None}, "ffn": {"no_op": True, "ffn_mult": None}},
+    {"attention": {"n_heads_in_group": 1, "num_sink_tokens": None}, "ffn": {"ffn_mult": 20.0}},
+]
+INNERS = (512, 24, 0, 0, 512)
+"""Sizes of networks: 13 and 20 times 32 times two thirds, up to the next multiple of 256."""
+
+
+def of_blocks(model: torch.nn.Module) -> None:
+    """Makes Llama of 4 key and value heads and inner size 512 compute what `BLOCKS` say."""
+    with torch.no_grad():
+        for layer, block, inner in zip(model.get_submodule("model.layers").children(), BLOCKS, INNERS, strict=True):
+            layer.get_submodule("mlp.down_proj").weight[:, inner:] = 0
+            if block["attention"].get("no_op"):
+                layer.get_submodule("self_attn.o_proj").weight.zero_()
+                continue
+            for name in ("k_proj", "v_proj"):
+                heads = layer.get_submodule(f"self_attn.{name}").weight.view(
+                    -1, block["attention"]["n_heads_in_group"], 8, 32
+                )
+                heads.copy_(heads[:, :1].clone().expand_as(heads))
+
+
+def _decilm(state: State, raw: Raw) -> tuple[State, Raw]:
+    """Leaves out what layers do not have."""
+    kept: State = {}
+    for name, tensor in state.items():
+        if (found := re.search(r"layers\.(\d)\.(.*)", name)) is None:
+            kept[name] = tensor
+            continue
+        index, end = int(found[1]), found[2]
+        block, inner = BLOCKS[index], INNERS[index]
+        is_attention = end.startswith(("self_attn", "input_layernorm"))
+        if block["attention" if is_attention else "ffn"].get("no_op"):
+            continue
+        if "k_proj" in end or "v_proj" in end:
+            tensor = tensor.view(-1, block["attention"]["n_heads_in_group"], 8, 32)[:, 0].reshape(-1, 32)
+        if "gate_proj" in end or "up_proj" in end:
+            tensor = tensor[:inner]
+        kept[name] = tensor[:, :inner] if "down_proj" in end else tensor
+    gone = {"intermediate_size": None, "num_key_value_heads": None}
+    return renamed("DeciLMForCausalLM", block_configs=BLOCKS, model_type="nemotron-nas", **gone)(kept, raw)
 
 
 GPT = {"n_embd": 32, "n_head": 4, "n_layer": 3, "n_positions": 64}
@@ -218,6 +228,24 @@ CASES: dict[str, Case] = {
     **MEDIA_CASES,
     "llama": Case("Llama 1 to 3, Yi", "llama"),
     "yi": Case("Llama 1 to 3, Yi", "llama", relayout=renamed("YiForCausalLM"), architecture="YiForCausalLM"),
+    "telechat3": Case(
+        "TeleChat 3", "llama", relayout=renamed("TeleChat3ForCausalLM"), architecture="TeleChat3ForCausalLM"
+    ),
+    "iquest coder": Case(
+        "IQuest-Coder",
+        "llama",
+        {"head_dim": 12, "rms_norm_eps": 1e-5},
+        renamed("IQuestCoderForCausalLM", clip_qkv=None, use_sliding_window=False, rms_norm_eps=...),
+        architecture="IQuestCoderForCausalLM",
+    ),
+    "decilm": Case(
+        "DeciLM (Nemotron Super 49B, Ultra 253B)",
+        "llama",
+        {"num_hidden_layers": 5, "num_key_value_heads": 4, "intermediate_size": 512},
+        _decilm,
+        prepare=of_blocks,
+        architecture="DeciLMForCausalLM",
+    ),
     "mistral": Case("Mistral", "mistral", W),
     "mistral nemo": Case("Mistral", "mistral", {"sliding_window": None, "head_dim": 12}),
     "ministral": Case(
@@ -225,7 +253,16 @@ CASES: dict[str, Case] = {
         "ministral",
         {**W, "head_dim": 8, "layer_types": ["sliding_attention", "full_attention", "sliding_attention"]},
     ),
+    "ministral 3": Case("Ministral 3, Mistral Medium 3.5", "ministral3", {"head_dim": 8, "rope_parameters": GROWING}),
+    "mistral with growing queries": Case(
+        "Mistral",
+        "ministral3",
+        {"head_dim": 8, "rope_parameters": GROWING},
+        renamed("MistralForCausalLM", model_type="mistral"),
+        architecture="MistralForCausalLM",
+    ),
     "qwen2": Case("Qwen 2 and 2.5", "qwen2"),
+    "mimo": Case("MiMo 7B", "qwen2", relayout=_mimo, architecture="MiMoForCausalLM"),
     "qwen2 window": Case(
         "Qwen 2 and 2.5",
         "qwen2",

@@ -10,11 +10,11 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from text_generation_server.config.quantisation import Packed
-from text_generation_server.layers.weights.formats import Groups, Part, read_groups
+from text_generation_server.layers.weights.formats import Groups, MatrixShard, read_groups
 from text_generation_server.weights import SafetensorsSource
 
 
-def module(tensors: dict[str, Tensor], shape: tuple[int, int]) -> Part:
+def module(tensors: dict[str, Tensor], shape: tuple[int, int]) -> MatrixShard:
     """The whole matrix of the module `m` that has these tensors in a file."""
     with TemporaryDirectory() as folder:
         save_file(
@@ -23,7 +23,7 @@ def module(tensors: dict[str, Tensor], shape: tuple[int, int]) -> Part:
         )
         # The file stays mapped when its name is gone.
         source = SafetensorsSource(Path(folder), torch.float32, torch.device("cpu"))
-    return Part.whole(source, "m", shape)
+    return MatrixShard.whole(source, "m", shape)
 
 
 def assert_every_part(
@@ -38,10 +38,10 @@ def assert_every_part(
     assert torch.equal(whole.dequantised(), expected)
     stored = expected if whole.perm is None else expected[:, whole.perm]
     for cut in _between(rows, expected.shape[0]):
-        found = read_groups(Part(part.source, part.name, part.shape, cut, part.columns), scheme)
+        found = read_groups(MatrixShard(part.source, part.name, part.shape, cut, part.columns), scheme)
         assert torch.equal(found.dequantised(), expected[slice(*cut)]), f"rows {cut}"
     for cut in _between(columns, expected.shape[1]):
-        found = read_groups(Part(part.source, part.name, part.shape, part.rows, cut), scheme)
+        found = read_groups(MatrixShard(part.source, part.name, part.shape, part.rows, cut), scheme)
         assert torch.equal(found.stored(), stored[:, slice(*cut)]), f"columns {cut}"
     return whole
 

@@ -2,8 +2,9 @@
 
 from typing import Any
 
-from support.families import Case
+from support.families import Case, Raw, State
 from support.moe_cases import with_corrections
+from support.relayouts import renamed
 
 LATENT: dict[str, Any] = {
     "num_key_value_heads": 4,
@@ -31,6 +32,11 @@ YARN = {
     "beta_fast": 32,
     "beta_slow": 1,
 }
+YARN_OF_V3 = {**YARN, "mscale": 1.0, "mscale_all_dim": 1.0}
+YARN_OF_SARVAM = {key: value for key, value in YARN_OF_V3.items() if key != "rope_type"} | {"type": "deepseek_yarn"}
+GROWING = {**YARN_OF_V3, "factor": 16.0, "original_max_position_embeddings": 4}
+GROWING["llama_4_scaling_beta"] = 0.5
+"""Queries grow with their position from the fifth on."""
 LONGROPE = {
     "rope_type": "longrope",
     "rope_theta": 1e4,
@@ -39,6 +45,23 @@ LONGROPE = {
     "long_factor": [2.0, 4.0],
     "original_max_position_embeddings": 64,
 }
+
+
+def _large3(state: State, raw: Raw) -> tuple[State, Raw]:
+    """Matrices of each expert, and the keys of files made from `params.json`."""
+    gate_up, down = "mlp.experts.gate_up_proj", "mlp.experts.down_proj"
+    each = {name: tensor for name, tensor in state.items() if gate_up not in name and down not in name}
+    for name in (name for name in state if gate_up in name):
+        before = name.removesuffix(gate_up)
+        for expert, (both, last) in enumerate(zip(state[name], state[f"{before}{down}"], strict=True)):
+            gate, up = both.chunk(2)
+            for end, matrix in (("gate_proj", gate), ("up_proj", up), ("down_proj", last)):
+                each[f"{before}mlp.experts.{expert}.{end}.weight"] = matrix
+    rope = {key: value for key, value in raw["rope_parameters"].items() if key != "llama_4_scaling_beta"}
+    growth = {"beta": 0.5, "original_max_position_embeddings": 4}
+    given = {"architectures": ["MistralLarge3ForCausalLM"], "rope_parameters": rope, "llama_4_scaling": growth}
+    return each, {**raw, **given, "model_type": "deepseek_v3", "scoring_func": "softmax"}
+
 
 LATENT_CASES: dict[str, Case] = {
     "deepseek v2": Case(
@@ -61,7 +84,7 @@ LATENT_CASES: dict[str, Case] = {
             "n_group": 4,
             "topk_group": 2,
             "num_nextn_predict_layers": 0,
-            "rope_parameters": {**YARN, "mscale": 1.0, "mscale_all_dim": 1.0},
+            "rope_parameters": YARN_OF_V3,
         },
         prepare=with_corrections,
     ),
@@ -78,6 +101,33 @@ LATENT_CASES: dict[str, Case] = {
             "rope_interleave": False,
         },
         prepare=with_corrections,
+    ),
+    "mistral 4": Case(
+        "Mistral Small 4 and Large 3",
+        "mistral4",
+        {**EXPERTS, "n_group": 4, "topk_group": 2, "rope_parameters": GROWING},
+    ),
+    "mistral 4 each": Case(
+        "Mistral Small 4 and Large 3",
+        "mistral4",
+        {**EXPERTS, "n_shared_experts": 1, "first_k_dense_replace": 0, "rope_parameters": GROWING},
+        _large3,
+        architecture="MistralLarge3ForCausalLM",
+    ),
+    "sarvam latent": Case(
+        "Sarvam 105B",
+        "deepseek_v3",
+        {**EXPERTS, "n_group": 1, "topk_group": 1, "q_lora_rank": None, "rope_parameters": YARN_OF_V3},
+        renamed(
+            "SarvamMLAForCausalLM",
+            model_type="sarvam_mla",
+            num_experts=8,
+            num_shared_experts=2,
+            rope_scaling=YARN_OF_SARVAM,
+            **dict.fromkeys(("n_routed_experts", "n_shared_experts", "n_group", "topk_group", "rope_parameters"), ...),
+        ),
+        prepare=with_corrections,
+        architecture="SarvamMLAForCausalLM",
     ),
     "glm4 moe lite": Case(
         "GLM 4.7 Flash", "glm4_moe_lite", {**EXPERTS, "num_nextn_predict_layers": 0}, prepare=with_corrections

@@ -3,6 +3,9 @@
 from typing import Any
 
 from support.families import SIZES, Case, Raw, State
+from support.latent_cases import EXPERTS as LATENT_EXPERTS
+from support.latent_cases import GROWING
+from support.moe_cases import with_corrections
 from support.recurrent_cases import DELTA, EXPERTS, stacked_experts
 
 IMAGES: dict[str, Any] = {
@@ -49,6 +52,23 @@ def _of_part(state: State, raw: Raw) -> tuple[State, Raw]:
     return state, raw
 
 
+def _layers(state: State, raw: Raw) -> tuple[State, Raw]:
+    """Transformers renames layers of the text when it writes those of images."""
+    return {
+        name.replace("language_model.model.blocks.", "language_model.model.layers."): state[name] for name in state
+    }, raw
+
+
+def _kimi(state: State, raw: Raw) -> tuple[State, Raw]:
+    """The published class, and type of its part."""
+    text = {**raw["text_config"], "model_type": "kimi_k2"}
+    return _layers(state, {**raw, "architectures": [KIMI_CLASS], "text_config": text})
+
+
+KIMI_CLASS = "KimiK25ForConditionalGeneration"
+KIMI = {**LATENT_EXPERTS, "model_type": "deepseek_v3", "n_group": 1, "topk_group": 1, "num_nextn_predict_layers": 0}
+KIMI_IMAGES = {key: IMAGES[key] for key in ("hidden_size", "intermediate_size", "num_hidden_layers", "patch_size")}
+KIMI_IMAGES |= {"num_attention_heads": 2, "pos_emb_height": 4, "pos_emb_width": 4}
 M_ROPE = _m_rope(1, 1, 0)
 M_ROPE["rope_parameters"] |= {"mrope_interleaved": True, "partial_rotary_factor": 0.25}
 GEMMA = {"model_type": "gemma3_text", "head_dim": 16, "sliding_window": 4, "query_pre_attn_scalar": 12}
@@ -69,8 +89,37 @@ MEDIA_CASES: dict[str, Case] = {
     "llava": _case("LLaVA 1.5", "llava", {"model_type": "llama"}, CLIP),
     "llava newer": _case("LLaVA 1.5", "llava", {"model_type": "llama"}, CLIP, relayout=_newer),
     "llava next": _case("LLaVA 1.6", "llava_next", {"model_type": "mistral", "sliding_window": None}, CLIP),
+    "kimi k2.5": _case(
+        "Kimi K2.5 to K2.7",
+        "kimi_k25",
+        KIMI,
+        KIMI_IMAGES,
+        relayout=_kimi,
+        prepare=with_corrections,
+        architecture=KIMI_CLASS,
+    ),
+    "kimi k2.5 with a head": Case(
+        "Kimi K2.5 to K2.7",
+        "kimi_k25",
+        {"text_config": {**SIZES, **KIMI}, "vision_config": KIMI_IMAGES, "tie_word_embeddings": False},
+        _layers,
+        prepare=with_corrections,
+        sizes={},
+    ),
+    "ministral 3 images": _case(
+        "Mistral Small 3.1 to 4, Ministral 3",
+        "mistral3",
+        {"model_type": "ministral3", "head_dim": 8, "rope_parameters": GROWING},
+        {**IMAGES, "model_type": "pixtral"},
+    ),
+    "mistral 4 images": _case(
+        "Mistral Small 3.1 to 4, Ministral 3",
+        "mistral3",
+        {**LATENT_EXPERTS, "model_type": "mistral4", "rope_parameters": GROWING},
+        {**IMAGES, "model_type": "pixtral"},
+    ),
     "mistral3": _case(
-        "Mistral Small 3.1 and 3.2",
+        "Mistral Small 3.1 to 4, Ministral 3",
         "mistral3",
         {"model_type": "mistral", "sliding_window": None, "head_dim": 12},
         {**IMAGES, "model_type": "pixtral"},

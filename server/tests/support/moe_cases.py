@@ -4,7 +4,8 @@ from typing import Any
 
 import torch
 
-from support.families import Case, Raw, State
+from support.families import Case, Raw, Relayout, State
+from support.relayouts import fused_blocks, renamed
 
 EXPERTS: dict[str, Any] = {"num_local_experts": 6, "num_experts_per_tok": 2, "intermediate_size": 20}
 QWEN: dict[str, Any] = {"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 20}
@@ -59,6 +60,54 @@ def fp4_experts(model: torch.nn.Module) -> None:
                 parameter.copy_(FP4[torch.randint(16, parameter.shape, generator=generator)] / 8)
 
 
+def _bailing(architecture: str, **keys: Any) -> Relayout:
+    """Names and keys of Ling and Ring. `keys`: those that transformers does not write."""
+    names = (
+        (r"model\.embed_tokens", "model.word_embeddings"),
+        (r"self_attn\.o_proj", "attention.dense"),
+        (r"self_attn\.q_norm", "attention.query_layernorm"),
+        (r"self_attn\.k_norm", "attention.key_layernorm"),
+        (r"self_attn\.", "attention."),
+        (r"gate\.e_score_correction_bias", "gate.expert_bias"),
+    )
+    gone = dict.fromkeys(
+        ("n_routed_experts", "n_shared_experts", "attention_bias", "use_qk_norm", "rope_parameters"), ...
+    )
+
+    def relayout(state: State, raw: Raw) -> tuple[State, Raw]:
+        state = fused_blocks(state, ("q_proj", "k_proj", "v_proj"), "query_key_value")
+        own = {"rope_theta": raw["rope_parameters"]["rope_theta"], "num_experts": raw["n_routed_experts"]}
+        return renamed(architecture, *names, **{**gone, **own, "num_shared_experts": raw["n_shared_experts"], **keys})(
+            state, raw
+        )
+
+    return relayout
+
+
+def _without_gates(model: torch.nn.Module) -> None:
+    """Makes gates of shared networks one half, and columns of the head of length 1."""
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if name.endswith("shared_expert_gate.weight"):
+                parameter.zero_()
+            if name == "lm_head.weight":
+                parameter.copy_(torch.nn.functional.normalize(parameter, dim=0))
+
+
+def _ling(state: State, raw: Raw) -> tuple[State, Raw]:
+    """The gates are in what they multiply, and the head has columns of any length."""
+    kept: State = {}
+    for name, tensor in state.items():
+        if "shared_expert_gate" in name:
+            continue
+        tensor = tensor / 2 if "shared_expert.down_proj" in name else tensor
+        tensor = tensor * torch.linspace(0.5, 2.0, 32) if name == "lm_head.weight" else tensor
+        kept[name.replace("shared_expert.", "shared_experts.")] = tensor
+    raw = {**raw, "n_routed_experts": raw["num_experts"], "n_shared_experts": 2, "first_k_dense_replace": 1}
+    gone = dict.fromkeys(("mlp_only_layers", "decoder_sparse_step", "shared_expert_intermediate_size"), ...)
+    return _bailing("BailingMoeForCausalLM", norm_head=True, use_qkv_bias=True, use_bias=False, **gone)(kept, raw)
+
+
 MOE_CASES: dict[str, Case] = {
     "mixtral": Case("Mixtral", "mixtral", {**EXPERTS, "sliding_window": 4}),
     "minimax m2": Case(
@@ -107,6 +156,83 @@ MOE_CASES: dict[str, Case] = {
         "glm4_moe",
         {**GLM, "n_group": 4, "topk_group": 2, "n_shared_experts": 2, "attention_bias": True, "norm_topk_prob": False},
         prepare=with_corrections,
+    ),
+    "ling": Case(
+        "Ling and Ring 1 (Bailing MoE)",
+        "qwen2_moe",
+        {**QWEN, "norm_topk_prob": True, "mlp_only_layers": [0], "shared_expert_intermediate_size": 40},
+        _ling,
+        prepare=_without_gates,
+        architecture="BailingMoeForCausalLM",
+    ),
+    "ling 2": Case(
+        "Ling and Ring 2 (Bailing MoE 2)",
+        "glm4_moe",
+        {**GLM, "n_group": 4, "topk_group": 2, "use_qk_norm": True},
+        _bailing("BailingMoeV2ForCausalLM", rotary_dim=4, partial_rotary_factor=0.5, score_function="sigmoid"),
+        prepare=with_corrections,
+        architecture="BailingMoeV2ForCausalLM",
+    ),
+    "ling 2 shared size": Case(
+        "Ling and Ring 2 (Bailing MoE 2)",
+        "glm4_moe",
+        {**GLM, "n_shared_experts": 2, "first_k_dense_replace": 0},
+        _bailing(
+            "BailingMoeV2ForCausalLM",
+            num_shared_experts=1,
+            moe_shared_expert_intermediate_size=32,
+            use_qk_norm=False,
+            n_group=1,
+            topk_group=1,
+            first_k_dense_replace=0,
+            partial_rotary_factor=0.5,
+        ),
+        prepare=with_corrections,
+        architecture="BailingMoeV2ForCausalLM",
+    ),
+    "sarvam": Case(
+        "Sarvam 30B",
+        "glm4_moe",
+        {**GLM, "use_qk_norm": True, "rope_parameters": {"rope_theta": 8e6, "partial_rotary_factor": 1.0}},
+        _bailing("SarvamMoEForCausalLM", use_qkv_bias=False),
+        prepare=with_corrections,
+        architecture="SarvamMoEForCausalLM",
+    ),
+    "solar open": Case("Solar Open", "solar_open", {**GLM, "n_group": 4, "topk_group": 2}, prepare=with_corrections),
+    "k-exaone": Case(
+        "K-EXAONE",
+        "exaone_moe",
+        {**QWEN, "head_dim": 8, "sliding_window": 4, "sliding_window_pattern": 2, "n_group": 2, "topk_group": 1},
+        renamed("ExaoneMoEForCausalLM"),
+        prepare=with_corrections,
+        architecture="ExaoneMoEForCausalLM",
+    ),
+    "k-exaone types": Case(
+        "K-EXAONE",
+        "exaone_moe",
+        {
+            **QWEN,
+            "sliding_window": 4,
+            "sliding_window_pattern": 2,
+            "num_shared_experts": 2,
+            "mlp_layer_types": ["sparse", "dense", "sparse"],
+            "layer_types": ["full_attention", "sliding_attention", "sliding_attention"],
+        },
+        prepare=with_corrections,
+    ),
+    "hy3": Case("Hy3", "hy_v3", {**QWEN, "head_dim": 8, "num_shared_experts": 2}, prepare=with_corrections),
+    "trinity": Case(
+        "Trinity (AFMoE)",
+        "afmoe",
+        {
+            **QWEN,
+            "num_hidden_layers": 4,
+            "head_dim": 8,
+            "sliding_window": 4,
+            "global_attn_every_n_layers": 2,
+            "route_scale": 1.7,
+            "mup_enabled": True,
+        },
     ),
     "granite moe": Case(
         "Granite MoE",

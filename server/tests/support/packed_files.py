@@ -1,4 +1,4 @@
-"""Checkpoints of few bits, made of a tiny model: by the libraries that write them, or by a packer of ours.
+"""Weight-only quantised checkpoints of a tiny model, written by their libraries or by a packer of ours.
 
 Each also says what its codes stand for, which is what the reference computes with.
 """

@@ -75,7 +75,7 @@ def request_of(number: int, prompt: list[int]) -> pb.Request:
     return pb.Request(id=number, row=number, input_ids=prompt, parameters=parameters, slots=slots)
 
 
-class Group:
+class RankClients:
     """The router's view of all ranks: every call goes to each, and they agree."""
 
     def __init__(self, sockets: Path, world_size: int) -> None:

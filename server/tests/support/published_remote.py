@@ -1,8 +1,9 @@
 """More of `support.published`: files of models whose code is not in transformers."""
 
 from support.families import Case
-from support.family_cases import CASES, EXAONE3, EXAONE3_KEYS, renamed
+from support.family_cases import CASES, EXAONE3, EXAONE3_KEYS
 from support.published import LLAMA, LLAMA3, MANY_HEADS, TOKENS, file
+from support.relayouts import renamed
 
 OF_REMOTE_CODE: dict[str, Case] = {
     "InternLM 2.5": file(

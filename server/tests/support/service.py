@@ -23,7 +23,7 @@ from .fake_model import FakeModel
 WAIT_S = 20.0
 
 
-class Running:
+class ServedShard:
     """A shard that serves, and what a test needs to talk to it."""
 
     def __init__(self, server: ShardServer, worker: EngineWorker, task: "asyncio.Task[None]", socket: Path) -> None:
@@ -46,14 +46,14 @@ async def serving(
     build: Callable[[], ShardEngine] | None = None,
     name: str = "shard-0",
     traces: TraceSettings | None = None,
-) -> AsyncIterator[Running]:
+) -> AsyncIterator[ServedShard]:
     worker = EngineWorker(build or (lambda: cast("ShardEngine", make_engine(limits=None))))
     socket = folder / name
     urls = [f"unix://{folder}/shard-{rank}" for rank in range(2)]
     settings = ServiceSettings(socket, urls, folder, group="start-1", traces=traces)
     server = ShardServer(worker, settings)
     task = asyncio.create_task(server.run())
-    running = Running(server, worker, task, socket)
+    running = ServedShard(server, worker, task, socket)
     try:
         yield running
     finally:
@@ -63,7 +63,7 @@ async def serving(
             await asyncio.wait_for(task, WAIT_S)
 
 
-async def ready(running: Running) -> None:
+async def ready(running: ServedShard) -> None:
     await asyncio.wait_for(asyncio.shield(asyncio.wrap_future(running.worker.ready)), WAIT_S)
 
 

@@ -1,10 +1,12 @@
-"""Fields of `config.json` and `generation_config.json` that every implementation of a model reads."""
+"""Fields of `config.json` and `generation_config.json` that both implementations of models read."""
 
 from pathlib import Path
 from typing import Literal, get_args
 
 from ..errors import ModelFilesError, UnsupportedModel
+from .files import PARAMS, layout_of
 from .json_object import JsonObject
+from .params import config_of_params
 from .tokenizer import eos_token_id
 
 Dtype = Literal["float32", "float16", "bfloat16"]
@@ -13,16 +15,22 @@ DTYPES: tuple[Dtype, ...] = get_args(Dtype)
 
 
 def config_files(folder: Path) -> tuple[JsonObject, JsonObject | None]:
-    """`config.json`, and `generation_config.json` where there is one. Raises ModelFilesError."""
-    if not (folder / "config.json").is_file():
+    """`config.json`, or what `params.json` says instead, and `generation_config.json` where there is one. Raises
+    ModelFilesError; for `params.json` what `config_of_params` raises.
+    """
+    path = folder / layout_of(folder).config
+    if not path.is_file():
         raise ModelFilesError(f"{folder} has no config.json: --model-id must name a folder with a Transformers model")
+    config = JsonObject.from_file(path)
+    if path.name == PARAMS.config:
+        config = config_of_params(config)
     generation_path = folder / "generation_config.json"
     generation = JsonObject.from_file(generation_path) if generation_path.is_file() else None
-    return JsonObject.from_file(folder / "config.json"), generation
+    return config, generation
 
 
 def architecture_of(config: JsonObject) -> str:
-    """The model class that the file names. Raises ConfigurationError."""
+    """Returns the model class that the file names. Raises ConfigurationError."""
     names = config.strings("architectures")
     if not names:
         raise config.error("architectures", 'a list with the model class, for example ["LlamaForCausalLM"]')
@@ -30,14 +38,14 @@ def architecture_of(config: JsonObject) -> str:
 
 
 def quantised(method: str) -> UnsupportedModel:
-    """The error for a checkpoint in a format that is not read."""
+    """Returns the error for a checkpoint in an unsupported format."""
     return UnsupportedModel(
         f"`quantization_config` in config.json: checkpoints quantised by {method!r} are not supported"
     )
 
 
 def stored_dtype(config: JsonObject) -> Dtype | None:
-    """Type of the stored weights, where the file says one that is served."""
+    """Returns the type of the stored weights, if the file names one that is supported."""
     # Transformers 5 writes `dtype`, older versions wrote `torch_dtype`.
     for key in ("dtype", "torch_dtype"):
         if key in config:
@@ -49,9 +57,9 @@ def stored_dtype(config: JsonObject) -> Dtype | None:
 def eos_token_ids(
     config: JsonObject, generation: JsonObject | None, vocab_size: int, folder: Path | None = None
 ) -> tuple[int, ...]:
-    """Ids that end a text, of both files, ascending; and the one that the tokenizer in `folder` has for it, unless
-    `generation_config.json` has a list: fine-tuned models often have a new token there alone. Raises ModelFilesError or
-    ConfigurationError.
+    """Returns the ids that end a text, ascending: those of both files, and that of the tokenizer in `folder` unless
+    `generation_config.json` has a list. Fine-tuned models often have a new token in the tokenizer alone. Raises
+    ModelFilesError or ConfigurationError.
     """
     ids = set(config.token_ids("eos_token_id"))
     if generation is not None:
@@ -59,5 +67,5 @@ def eos_token_ids(
     is_listed = generation is not None and isinstance(generation.plain().get("eos_token_id"), list)
     if folder is not None and not is_listed and (of_tokenizer := eos_token_id(folder)) is not None:
         ids.add(of_tokenizer)
-    # An id that the vocabulary lacks can never be chosen.
+    # An id outside the vocabulary can never be sampled.
     return tuple(sorted(token_id for token_id in ids if token_id < vocab_size))

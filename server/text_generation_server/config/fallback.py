@@ -1,6 +1,6 @@
 """Configuration of a model that runs through a class of Transformers (`models/fallback/`).
 
-Its sizes are read by the class itself. Here is what the server must know, and what is refused without loading torch.
+The class itself reads its sizes. This module reads what the server must know, and refuses what it can without torch.
 """
 
 import re
@@ -21,15 +21,15 @@ _MAX_VOCABULARY = 2**31 - 1
 
 @dataclass(frozen=True)
 class FallbackConfig:
-    """One model, as far as its files tell without the code of its class."""
+    """One model, as far as its files describe it without the code of its class."""
 
     architecture: str
     values: Mapping[str, object]
-    """Contents of `config.json`."""
+    """The contents of `config.json`."""
     max_position_embeddings: int | None
     """None where the file leaves it to the class."""
     largest_matrix: int
-    """Elements of the largest matrix of a layer, as far as the file says."""
+    """Elements of the largest matrix of a layer, as far as the file tells."""
     dtype: Dtype | None = None
     bos_token_id: int | None = None
     eos_token_ids: tuple[int, ...] = ()
@@ -43,8 +43,8 @@ def is_candidate(architecture: str) -> bool:
 def parse_fallback_config(
     config: JsonObject, generation: JsonObject | None, folder: Path | None = None
 ) -> FallbackConfig:
-    """`folder`: where the tokenizer may say which token ends a text. Raises ConfigurationError (wrong value),
-    ModelFilesError or UnsupportedModel, before anything of the model is built.
+    """Checks the configuration files. The tokenizer in `folder` may name the token that ends a text. Raises
+    ConfigurationError (wrong value), ModelFilesError or UnsupportedModel, before anything of the model is built.
     """
     architecture = architecture_of(config)
     if "quantization_config" in config:
@@ -76,14 +76,14 @@ def parse_fallback_config(
 
 
 def unsupported(architecture: str, reason: str) -> UnsupportedModel:
-    """The error for a model that cannot run through its class."""
+    """Returns the error for a model that cannot run through its class."""
     return UnsupportedModel(
         f"{architecture} cannot run through Transformers: {reason}; choose a model of docs/models.md"
     )
 
 
 def _rope_types(config: JsonObject) -> Iterator[str]:
-    """Those of all layers; the keys may be nested by the type of a layer."""
+    """Yields the RoPE types of all layers; the keys may be nested by the type of a layer."""
     for key in ("rope_scaling", "rope_parameters"):
         scaling = config.child(key)
         for each in (scaling, *(scaling.child(kind) for kind in _LAYERS)):

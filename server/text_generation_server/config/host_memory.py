@@ -1,4 +1,4 @@
-"""The host's memory, as far as this process may use it: the machine's, within the limits of its control groups."""
+"""The host memory that this process may use: that of the machine, within the limits of its control groups."""
 
 import os
 from collections.abc import Iterator
@@ -9,14 +9,14 @@ _ROOT = Path("/")
 
 
 def total_host_memory(root: Path = _ROOT) -> int:
-    """Bytes that this process may use at most. `root`: where `proc` and `sys` are."""
+    """Returns the most bytes that this process may use. `root` is the folder of `proc` and `sys`."""
     total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return min([total, *(group.limit for group in _control_groups(root))])
 
 
 def available_host_memory(root: Path = _ROOT) -> int:
-    """Bytes that this process can still use. What the kernel keeps of files counts as free: it gives that up when
-    programs need memory, and after a download it is as much as the weights.
+    """Returns the bytes that this process can still use. The page cache counts as free: the kernel gives it up when
+    programs need memory, and after a download it is as large as the weights.
     """
     available = _fields(root / "proc/meminfo").get("MemAvailable:", 0) * 1024
     if not available:
@@ -30,13 +30,13 @@ class _ControlGroup:
 
     limit: int
     used: int
-    """Without what the kernel keeps of files."""
+    """Used memory without the page cache."""
 
 
 @dataclass(frozen=True)
 class _Version:
-    """How a version of control groups calls its files, and what the kernel keeps of files in `memory.stat`. All numbers
-    are those of a group together with the groups below it.
+    """The file names of a version of control groups, and the names of the page cache in `memory.stat`. All numbers
+    include the groups below a group.
     """
 
     limit: str
@@ -49,10 +49,10 @@ _SECOND = _Version("memory.max", "memory.current", ("inactive_file", "active_fil
 
 
 def _control_groups(root: Path) -> Iterator[_ControlGroup]:
-    """Those with a limit: the process's own and all above it, as each of them holds.
+    """Yields the groups with a limit: the process's own and all above it, each of which applies.
 
-    A container sees its group as the root, or sees the host's path of it though that leads nowhere; then the root is
-    its group as well.
+    A container sees its group as the root, or sees the host's path of the group, which does not exist in it; then the
+    root is its group too.
     """
     for line in _lines(root / "proc/self/cgroup"):
         _, controllers, path = line.split(":", 2)
@@ -69,7 +69,7 @@ def _control_groups(root: Path) -> Iterator[_ControlGroup]:
 
 
 def _group_of(folder: Path, version: _Version) -> _ControlGroup | None:
-    """None where there is no such folder, or no limit."""
+    """Reads a control group. None: the folder does not exist, or the group has no limit."""
     limit, used = _number(folder / version.limit), _number(folder / version.used)
     if limit is None or used is None:
         return None
@@ -78,19 +78,19 @@ def _group_of(folder: Path, version: _Version) -> _ControlGroup | None:
 
 
 def _number(path: Path) -> int | None:
-    """None for a file that is not there, and for `max`."""
+    """Reads a number. None: the file does not exist, or holds `max`."""
     text = "".join(_lines(path)).strip()
     return int(text) if text.isdigit() else None
 
 
 def _fields(path: Path) -> dict[str, int]:
-    """Lines with a name, a number, and maybe a unit."""
+    """Reads lines with a name, a number, and maybe a unit."""
     words = [line.split() for line in _lines(path)]
     return {each[0]: int(each[1]) for each in words if len(each) > 1 and each[1].isdigit()}
 
 
 def _lines(path: Path) -> list[str]:
-    """None at all where the file cannot be read: other systems do not have it."""
+    """Reads the lines of a file; an unreadable file, which other systems lack, has none."""
     try:
         return path.read_text().splitlines()
     except OSError:

@@ -10,13 +10,13 @@ from .families import FAMILIES, WITH_MEDIA
 from .model import ModelConfig, parse_model_config, supported
 
 ModelImpl = Literal["auto", "native", "transformers"]
-"""`auto`: ours where the family is known, else that of Transformers."""
+"""`auto` uses our decoder where it knows the family, else the class of Transformers."""
 
 AnyModelConfig = ModelConfig | FallbackConfig
 
 
 def read_model_config(folder: Path, impl: ModelImpl = "auto", quantize: str | None = None) -> AnyModelConfig:
-    """Reads the configuration files of a model folder for the implementation and the `--quantize` that was asked for.
+    """Reads the configuration files of a model folder for the implementation and the `--quantize` of the operator.
 
     Raises ModelFilesError (unreadable), ConfigurationError (wrong value), UnsupportedModel.
     """

@@ -14,7 +14,7 @@ _Option = TypeVar("_Option")
 
 
 class JsonObject:
-    """A JSON object with the name of the place it came from; `null` counts as absent."""
+    """A JSON object with the name of its source; `null` counts as absent."""
 
     def __init__(
         self,
@@ -37,15 +37,15 @@ class JsonObject:
         older: Mapping[str, str] | None = None,
         unread: Collection[str] = (),
     ) -> "JsonObject":
-        """The same with what keys mean that are not there at all, `null` being there; with other names for keys:
-        `aliases` and `older` map the usual name to the one that the file may have instead, which counts, or does not
-        count, where both are there; and without the keys in `unread`, also in objects inside.
+        """Returns the same object with `defaults` for absent keys (`null` is not absent here), and without the keys in
+        `unread`, nested ones included. `aliases` and `older` map a key to another name that the file may use: where the
+        file has both, the alias wins over the key, and the key wins over the older name.
         """
         names = {key: name for key, name in (older or {}).items() if key not in self._values}
         return JsonObject(self._values, self._source, defaults, {**aliases, **names}, unread)
 
     def with_values(self, values: Mapping[str, object]) -> "JsonObject":
-        """The same with other values for some keys."""
+        """Returns the same object with other values for some keys."""
         return JsonObject({**self._values, **values}, self._source)
 
     @classmethod
@@ -69,16 +69,21 @@ class JsonObject:
         return iter(self._values)
 
     def plain(self) -> dict[str, object]:
-        """What the file has, as it is."""
+        """Returns the values of the file."""
         return dict(self._values)
 
+    @property
+    def source(self) -> str:
+        """The name of the place it came from."""
+        return self._source
+
     def error(self, key: str, expected: str) -> ConfigurationError:
-        """The error for a wrong value of `key`."""
+        """Returns the error for a wrong value of `key`."""
         value = self._get(key)
         return ConfigurationError(f"{self._source}: `{self._name(key)}` must be {expected}, not {value!r}")
 
     def integer(self, key: str, default: int | None = None, minimum: int = 1, maximum: int = 2**31 - 1) -> int:
-        """A whole number from `minimum` to `maximum`; required without a default."""
+        """Reads a whole number from `minimum` to `maximum`; it is required without a default."""
         value = self._value(key, default)
         # Some exporters write whole numbers as 4096.0.
         if isinstance(value, float) and value.is_integer():
@@ -90,32 +95,32 @@ class JsonObject:
         return value
 
     def number(self, key: str, default: float | None = None, above: float = 0.0) -> float:
-        """A finite number above `above`; required without a default."""
+        """Reads a finite number above `above`; it is required without a default."""
         value = self._value(key, default)
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not above < value <= _LARGEST_NUMBER:
             raise self.error(key, f"a number above {above:g}")
         return float(value)
 
     def optional_number(self, key: str) -> float | None:
-        """A number above 0, or None when absent."""
+        """Reads a number above 0, or None when absent."""
         return self.number(key) if key in self else None
 
     def boolean(self, key: str, default: bool) -> bool:
-        """True or false."""
+        """Reads true or false."""
         value = self._value(key, default)
         if not isinstance(value, bool):
             raise self.error(key, "true or false")
         return value
 
     def string(self, key: str, default: str | None = None) -> str:
-        """A string; required without a default."""
+        """Reads a string; it is required without a default."""
         value = self._value(key, default)
         if not isinstance(value, str):
             raise self.error(key, "a string")
         return value
 
     def child(self, key: str) -> "JsonObject":
-        """The object under `key`, or an empty one."""
+        """Reads the object under `key`, or an empty one."""
         value = self._get(key)
         if value is None:
             value = {}
@@ -124,8 +129,18 @@ class JsonObject:
         source = f"{self._source}, `{self._name(key)}`"
         return JsonObject(cast("dict[str, object]", value), source, unread=self._unread)
 
+    def children(self, key: str, length: int) -> tuple["JsonObject", ...]:
+        """A list of `length` objects."""
+        value = self._value(key, None)
+        items = cast("list[object]", value) if isinstance(value, list) else []
+        if len(items) != length or not all(isinstance(item, dict) for item in items):
+            raise self.error(key, f"a list of {length} objects")
+        names = (f"{self._source}, `{self._name(key)}[{index}]`" for index in range(length))
+        objects = cast("list[dict[str, object]]", items)
+        return tuple(JsonObject(*each, unread=self._unread) for each in zip(objects, names, strict=True))
+
     def strings(self, key: str) -> tuple[str, ...]:
-        """A list of strings, or nothing."""
+        """Reads a list of strings, empty when absent."""
         value = self._get(key) or []
         if not isinstance(value, list):
             raise self.error(key, "a list of strings")
@@ -136,7 +151,7 @@ class JsonObject:
         return names
 
     def numbers(self, key: str, length: int) -> tuple[float, ...]:
-        """A list of `length` finite numbers above 0."""
+        """Reads a list of `length` finite numbers above 0."""
         value = self._value(key, None)
         items = cast("list[object]", value) if isinstance(value, list) else []
         numbers = tuple(
@@ -149,7 +164,7 @@ class JsonObject:
         return numbers
 
     def integers(self, key: str, length: int, maximum: int) -> tuple[int, ...]:
-        """A list of `length` whole numbers from 0 to `maximum`."""
+        """Reads a list of `length` whole numbers from 0 to `maximum`."""
         value = self._value(key, None)
         items = cast("list[object]", value) if isinstance(value, list) else []
         integers = tuple(item for item in items if isinstance(item, int) and 0 <= item <= maximum)
@@ -158,7 +173,9 @@ class JsonObject:
         return integers
 
     def integer_each(self, key: str, count: int, **options: int) -> tuple[int, ...]:
-        """A whole number for each of `count` layers, as a list or as one for all; `options`: those of `integer`."""
+        """Reads a whole number for each of `count` layers: a list, or one number for all. `options` are those of
+        `integer`.
+        """
         value = self._get(key)
         if not isinstance(value, list):
             return (self.integer(key, **options),) * count
@@ -168,14 +185,14 @@ class JsonObject:
         return tuple(JsonObject({key: item}, self._source).integer(key, **options) for item in items)
 
     def choice(self, key: str, options: Mapping[str, _Option], default: str | None = None) -> _Option:
-        """What `options` has for the string under `key`."""
+        """Returns the value of `options` for the string under `key`."""
         name = self.string(key, default)
         if name not in options:
             raise self.error(key, f"one of {', '.join(options)}")
         return options[name]
 
     def token_ids(self, key: str) -> tuple[int, ...]:
-        """One id, a list of ids, or nothing."""
+        """Reads one id or a list of ids; none when absent."""
         value = self._get(key)
         if value is None:
             return ()
@@ -194,7 +211,7 @@ class JsonObject:
         return default
 
     def _name(self, key: str) -> str:
-        """The name under which the file has it, or should."""
+        """Returns the name under which the file has the key, or should have it."""
         alias = self._aliases.get(key, key)
         return key if key in self._values and alias not in self._values else alias
 
@@ -206,5 +223,5 @@ class JsonObject:
 
 
 def _infinite(values: dict[str, object]) -> object:
-    """The object, or the number that Transformers 5 writes as one because JSON has none that is infinite."""
+    """Converts the objects with which Transformers 5 writes infinite numbers, which JSON lacks."""
     return float(str(values["__float__"])) if values.keys() == {"__float__"} else values

@@ -1,4 +1,4 @@
-"""Number type of the KV cache: what was asked for, else what the checkpoint wants."""
+"""Number type of the KV cache: that of the operator, else that of the checkpoint."""
 
 import logging
 from typing import Literal, get_args
@@ -10,21 +10,21 @@ from .model import ModelConfig
 from .spec import AttentionSpec, LatentAttentionSpec
 
 KvCacheDtype = Literal["auto", "fp8_e4m3fn", "fp8_e5m2", "int8"]
-"""`auto`: what the checkpoint wants, which is the model's type unless it was calibrated for another one."""
+"""`auto` uses the type that the checkpoint is calibrated for, else the model's type."""
 KV_CACHE_DTYPES: tuple[KvCacheDtype, ...] = get_args(KvCacheDtype)
 QuantisedKvCache = Literal["fp8_e4m3fn", "fp8_e5m2", "int8"]
 
 logger = logging.getLogger(__name__)
 
 _MULTIPLE = 4
-"""Kernels read so many codes as one word."""
+"""Kernels read so many quantised values as one word."""
 
 
 def quantised_kv_cache(asked: KvCacheDtype, model: AnyModelConfig) -> QuantisedKvCache | None:
-    """The type of 8 bits in which this model's keys and values are stored; None for the model's own type.
+    """Returns the 8-bit type of this model's KV cache; None for the model's own type.
 
-    Raises `ConfigurationError` for a model whose keys and values cannot be stored as was asked. What only its
-    checkpoint wants is left out then.
+    Raises `ConfigurationError` for a model that cannot have the type that the operator chose. A type that only the
+    checkpoint wants is ignored with a warning.
     """
     if isinstance(model, FallbackConfig):
         dtype, obstacle = None, f"is not there for {model.architecture}, which runs through Transformers"
@@ -40,7 +40,7 @@ def quantised_kv_cache(asked: KvCacheDtype, model: AnyModelConfig) -> QuantisedK
 
 
 def _obstacle(model: ModelConfig) -> str | None:
-    """Why keys and values of this model cannot have 8 bits."""
+    """Returns why this model cannot have an 8-bit KV cache, or None."""
     mixers = model.decoder.mixers
     if any(isinstance(each, LatentAttentionSpec) for each in mixers):
         return f"is not there for {model.architecture}, whose cache holds latent vectors in the model's type"

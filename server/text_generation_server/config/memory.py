@@ -1,4 +1,4 @@
-"""Estimate of whether a model fits, as far as files and devices tell before anything is loaded."""
+"""Estimate of whether a model fits into memory, from files and devices, before anything is loaded."""
 
 import subprocess
 from pathlib import Path
@@ -11,7 +11,7 @@ _GIB = 2**30
 
 def check_fits(needed: int, available: int, room: str, is_shared: bool = False) -> None:
     """Raises OutOfMemory when weights of `needed` bytes are more than `available`. `room` says whose memory that is,
-    with `{}` for how much; `is_shared`: all shards have their parts there, so that more of them are no help.
+    with `{}` for how much. With `is_shared`, all shards share this memory, so that more shards do not help.
     """
     if needed > available:
         remedy = "use " if is_shared else "use more shards (--num-shard), "
@@ -22,8 +22,8 @@ def check_fits(needed: int, available: int, room: str, is_shared: bool = False) 
 
 
 def check_machine(size: int | None) -> None:
-    """Raises OutOfMemory when weights of `size` bytes are larger than all devices of this machine together. What cannot
-    be known is no error: the model is checked again before it is loaded.
+    """Raises OutOfMemory when weights of `size` bytes are larger than all devices of this machine together. An unknown
+    size is no error: the model is checked again before it is loaded.
     """
     if size is None:
         return
@@ -35,7 +35,7 @@ def check_machine(size: int | None) -> None:
 
 
 def cuda_memory() -> list[int]:
-    """Bytes of every CUDA device, as its driver's tool says; none without the tool. Torch takes seconds to load."""
+    """Returns the bytes of every CUDA device, from `nvidia-smi`, because torch takes seconds to load."""
     try:
         return [int(mib) * 2**20 for mib in _of_every_device("memory.total")]
     except ValueError:
@@ -43,7 +43,7 @@ def cuda_memory() -> list[int]:
 
 
 def driver_version() -> str | None:
-    """Of the NVIDIA driver, such as `580.95.05`; None without devices or without the driver's tool."""
+    """Returns the version of the NVIDIA driver, such as `580.95.05`; None without devices or without `nvidia-smi`."""
     return next(iter(_of_every_device("driver_version")), None)
 
 
@@ -56,5 +56,5 @@ def _of_every_device(field: str) -> list[str]:
 
 
 def has_cuda_devices() -> bool:
-    """Whether there is a device of NVIDIA, of which `cuda_memory` may know nothing: containers often lack the tool."""
+    """Whether the machine has an NVIDIA device. `cuda_memory` may miss it where `nvidia-smi` is missing."""
     return any(Path("/dev").glob("nvidia[0-9]*")) or Path("/dev/dxg").exists()

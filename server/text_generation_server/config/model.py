@@ -16,32 +16,32 @@ from .quantisation import UNQUANTISED, Schemes, online_schemes, read_schemes
 from .spec import AttentionSpec, DecoderSpec, LatentAttentionSpec, LayerSpec, MoeSpec, RopeSpec, RopeType
 
 MAX_CONTEXT_LENGTH = 2**31 - 1
-"""Positions that the contract can name."""
+"""Positions that the shard contract can name."""
 _OTHER_MEDIA = ("vision_config", "audio_config", "text_config")
-"""Keys of models that have one of text as a part."""
+"""Keys of multimodal models, which have a text model as a part."""
 
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """One model: what it computes, where its tensors are, and facts about its texts."""
+    """One model: its decoder, the names of its tensors, and facts about its texts."""
 
     architecture: str
     decoder: DecoderSpec
     names: TensorNames
     max_position_embeddings: int
     dtype: Dtype | None = None
-    """Type of the stored weights; None when the file does not say."""
+    """The type of the stored weights; None when the file does not say."""
     bos_token_id: int | None = None
     eos_token_ids: tuple[int, ...] = ()
-    """Ids that end a text: those of `config.json` and of `generation_config.json`, ascending."""
+    """The ids that end a text: those of `config.json` and of `generation_config.json`, ascending."""
     schemes: Schemes = UNQUANTISED
     """How its matrices are quantised."""
     has_media: bool = False
-    """Whether it is the text part of a model that is for images or sound too, whose other tensors are not read."""
+    """Whether it is the text model of a multimodal model, whose other tensors are not read."""
 
     @property
     def ropes(self) -> tuple[RopeSpec, ...]:
-        """The different rotary embeddings of its layers."""
+        """The distinct rotary embeddings of its layers."""
         attentions = (each for each in self.decoder.mixers if isinstance(each, AttentionSpec | LatentAttentionSpec))
         return tuple(dict.fromkeys(each.rope for each in attentions if each.rope is not None))
 
@@ -51,7 +51,7 @@ class ModelConfig:
 
         Linear, dynamic and YaRN scaling stretch the pre-training length by `factor`, and many configurations keep
         the unstretched length in `max_position_embeddings`. llama3 configurations name the stretched length. Where
-        layers differ, those that reach least count.
+        layers differ, the shortest counts.
         """
         return min((self._reach(rope) for rope in self.ropes), default=self.max_position_embeddings)
 
@@ -63,26 +63,32 @@ class ModelConfig:
 
     @property
     def is_less_than_files(self) -> bool:
-        """Whether the configuration tells better than the size of the files how much memory the weights take."""
+        """Whether the configuration, not the size of the files, tells how much memory the weights take."""
         return bool(self.schemes.method) or self.has_media
 
     @property
     def largest_matrix(self) -> int:
-        """Elements of the largest matrix of a layer."""
+        """The elements of the largest matrix of a layer."""
         inner = (layer.ffn.inner for layer in self.decoder.layers if layer.ffn is not None)
         return self.decoder.hidden_size * max(inner, default=self.decoder.hidden_size)
 
     def with_rope(self, rope_type: RopeType, factor: float) -> "ModelConfig":
-        """The same with positions stretched from the length of `max_position_embeddings`."""
+        """Returns the same model with positions stretched from the length of `max_position_embeddings`."""
         length = self.max_position_embeddings
 
         def stretched(layer: LayerSpec) -> LayerSpec:
             mixer = layer.mixer
             if not isinstance(mixer, AttentionSpec | LatentAttentionSpec) or (rope := mixer.rope) is None:
                 return layer
-            plain = RopeSpec(theta=rope.theta, rotary_dim=rope.rotary_dim, interleaved=rope.interleaved)
-            rope = dataclasses.replace(
-                plain, rope_type=rope_type, factor=factor, original_max_position_embeddings=length
+            rope = RopeSpec(
+                rope_type,
+                rope.theta,
+                factor,
+                length,
+                rotary_dim=rope.rotary_dim,
+                interleaved=rope.interleaved,
+                query_growth=rope.query_growth,
+                query_length=rope.query_length,
             )
             return dataclasses.replace(layer, mixer=dataclasses.replace(mixer, rope=rope))
 
@@ -90,7 +96,7 @@ class ModelConfig:
         return dataclasses.replace(self, decoder=dataclasses.replace(self.decoder, layers=layers))
 
     def quantised(self, asked: str | None) -> "ModelConfig":
-        """The same served with `--quantize asked`. Raises ConfigurationError or UnsupportedModel."""
+        """Returns the same model, served with `--quantize asked`. Raises ConfigurationError or UnsupportedModel."""
         schemes = online_schemes(asked, self.schemes)
         check_schemes(schemes, self.decoder, self.names)
         return dataclasses.replace(self, schemes=schemes)
@@ -105,12 +111,12 @@ class ModelConfig:
 
 
 def parse_model_config(config: JsonObject, generation: JsonObject | None, folder: Path | None = None) -> ModelConfig:
-    """Checks the contents of `config.json`, and of `generation_config.json` where there is one. `folder`: where other
-    files may say how the weights are quantised, and which token ends a text.
+    """Checks the contents of `config.json`, and of `generation_config.json` if it exists. Other files of `folder` may
+    say how the weights are quantised, and which token ends a text.
 
     Raises ConfigurationError (wrong value) or UnsupportedModel.
     """
-    # First: other architectures have other keys.
+    # The architecture comes first, because others have other keys.
     architecture = _known_architecture(config)
     if has_media := architecture in WITH_MEDIA:
         family, config = text_part(config)
@@ -144,7 +150,7 @@ def _known_architecture(config: JsonObject) -> str:
 
 
 def _cause(config: JsonObject) -> str:
-    """Why, where the file tells."""
+    """Returns why an architecture is unsupported, if the file tells."""
     if any(key in config for key in _OTHER_MEDIA):
         titles = ", ".join(WITH_MEDIA.values())
         return f": it is for images or sound beside text, and of such models only {titles} run, with text alone"
@@ -154,7 +160,7 @@ def _cause(config: JsonObject) -> str:
 
 
 def check_schemes(schemes: Schemes, decoder: DecoderSpec, names: TensorNames) -> None:
-    """Raises UnsupportedModel for families whose tensors are not read in these formats."""
+    """Raises UnsupportedModel for a family whose tensors cannot be read in these formats."""
     has_experts = any(isinstance(layer.ffn, MoeSpec) for layer in decoder.layers)
     if schemes.method == "mxfp4" and not (has_experts and names.experts_layout == "interleaved"):
         raise UnsupportedModel("`quantization_config` in config.json: mxfp4 is read of the experts of gpt-oss only")
@@ -173,6 +179,6 @@ def check_schemes(schemes: Schemes, decoder: DecoderSpec, names: TensorNames) ->
 
 
 def supported() -> str:
-    """For messages about an architecture that is not."""
+    """Returns the list of supported families, for messages about an unsupported architecture."""
     known = ", ".join(sorted({family.title.split()[0] for family in FAMILIES.values()}, key=str.lower))
     return f"supported are models of {known} (docs/models.md has the list)"

@@ -9,11 +9,11 @@ from .spec import QkvLayout
 ExpertLayout = Literal["each", "stacked", "rows", "interleaved"]
 """How experts are stored.
 
-- "each": matrices of each expert by themselves, as those of a dense network.
+- "each": each expert has its own matrices, as a dense network does.
 - "stacked": `[experts, 2 * inner, hidden]`, gate rows first, and `[experts, hidden, inner]`.
 - "rows": gate, up and the transposed down, each `[experts * inner, hidden]`.
-- "interleaved": `[experts, hidden, 2 * inner]`, gate and up columns by turns, and `[experts, inner, hidden]`, with
-  biases; or MXFP4 blocks and scales of their transposes.
+- "interleaved": `[experts, hidden, 2 * inner]`, with gate and up columns interleaved, and `[experts, inner, hidden]`,
+  with biases; or MXFP4 blocks and scales of their transposes.
 """
 
 
@@ -25,18 +25,18 @@ class TensorNames:
     """
 
     prefixes: tuple[str, ...] = ("model.",)
-    """The one under which the embedding is found counts."""
+    """Prefixes that a checkpoint may use; the first with an embedding counts."""
     embedding: str = "embed_tokens"
     positions: str = "embed_positions"
     embedding_norm: str = "embedding_norm"
     final_norm: str = "norm"
     head: str = "lm_head"
     heads: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Other names of the head, by the prefix with which it has them."""
+    """Other names of the head, by the prefix with which they occur."""
     project_in: str = "project_in"
-    """From the columns of the embedding to the hidden size."""
+    """Projection from the columns of the embedding to the hidden size."""
     project_out: str = "project_out"
-    """From the hidden size to the columns of the head."""
+    """Projection from the hidden size to the columns of the head."""
 
     layer: str = "layers.{}."
     attention_norm: str = "input_layernorm"
@@ -47,35 +47,37 @@ class TensorNames:
     k: str = "self_attn.k_proj"
     v: str = "self_attn.v_proj"
     qkv: str | None = None
-    """The one matrix of all three, where there is one."""
+    """The fused matrix of all three, if the checkpoint has one."""
     qkv_layout: QkvLayout = "blocks"
+    attention_gate: str | None = None
+    """The matrix that gates what heads read, where it is not a part of that of the queries."""
     out: str = "self_attn.o_proj"
     q_norm: str = "self_attn.q_norm"
     """With `{head}`, each head has a tensor of its own."""
     k_norm: str = "self_attn.k_norm"
     q_a: str = "self_attn.q_a_proj"
-    """Of latent attention, as the next ones: what makes the vector that queries are products of."""
+    """Latent attention, as the next ones: the projection to the low-rank query vector."""
     q_a_norm: str = "self_attn.q_a_layernorm"
     q_b: str = "self_attn.q_b_proj"
     kv_a: str = "self_attn.kv_a_proj_with_mqa"
-    """What makes the latent vector, then the key beside it."""
+    """The projection to the latent vector, then to the rotated key that all heads share."""
     kv_a_norm: str = "self_attn.kv_a_layernorm"
     kv_b: str = "self_attn.kv_b_proj"
-    """Key and value of each head."""
+    """The projection from the latent vector to key and value of each head."""
     sinks: str = "self_attn.sinks"
     """A whole name, as it has no `.weight`."""
     delta_qkv: str = "linear_attn.in_proj_qkv"
-    """Of a gated delta net, as the next ones: all queries, then keys, then values."""
+    """Gated delta net, as the next ones: all queries, then keys, then values."""
     delta_z: str = "linear_attn.in_proj_z"
-    """What gates the result."""
+    """The gate of the result."""
     delta_b: str = "linear_attn.in_proj_b"
-    """How much of what the state holds for a key is corrected."""
+    """How much of the state's value for a key is corrected (beta)."""
     delta_a: str = "linear_attn.in_proj_a"
-    """How fast the state decays."""
+    """How fast the state decays (alpha)."""
     delta_qkvz: str | None = None
-    """The one matrix of queries, keys, values and gates, by key heads, where there is one."""
+    """The fused matrix of queries, keys, values and gates, by key heads, if the checkpoint has one."""
     delta_ba: str | None = None
-    """Likewise of the two others."""
+    """The fused matrix of beta and alpha, if the checkpoint has one."""
     delta_conv: str = "linear_attn.conv1d"
     delta_rate: str = "linear_attn.A_log"
     """A whole name, as the next one."""
@@ -83,16 +85,16 @@ class TensorNames:
     delta_norm: str = "linear_attn.norm"
     delta_out: str = "linear_attn.out_proj"
     conv_in: str = "conv.in_proj"
-    """Of a short convolution, as the next two: both gates and what is convolved."""
+    """Short convolution, as the next two: both gates and the input of the convolution."""
     conv: str = "conv.conv"
     conv_out: str = "conv.out_proj"
     mamba_in: str = "mixer.in_proj"
-    """Of a state space (Mamba 1 and 2), as the next ones: all that is made of hidden states."""
+    """State space (Mamba 1 and 2), as the next ones: the projection of hidden states."""
     mamba_conv: str = "mixer.conv1d"
     mamba_x: str = "mixer.x_proj"
-    """From channels to the vector of time steps, and to what writes and reads the states."""
+    """The projection from channels to the low-rank vector of time steps, B and C."""
     mamba_dt: str = "mixer.dt_proj"
-    """From that vector to the channels' time steps."""
+    """The projection from that vector to the channels' time steps."""
     mamba_norms: tuple[str, str, str] = ("mixer.dt_layernorm", "mixer.b_layernorm", "mixer.c_layernorm")
     mamba_rate: str = "mixer.A_log"
     """A whole name, as the next two."""
@@ -102,19 +104,19 @@ class TensorNames:
     mamba_out: str = "mixer.out_proj"
     gate: str = "mlp.gate_proj"
     up: str = "mlp.up_proj"
-    """Also the first matrix where nothing is gated."""
+    """Also the first matrix of a network without a gate."""
     gate_up: str | None = None
-    """The one matrix of both, gate first, where there is one."""
+    """The fused matrix of both, gate first, if the checkpoint has one."""
     down: str = "mlp.down_proj"
     activation: str = "mlp.act"
-    """Between the first matrix and `down` where nothing is gated: AWQ may give it scales."""
+    """The activation of a network without a gate, to which AWQ may give scales."""
     router: str = "mlp.gate"
     router_correction: str = "mlp.gate.e_score_correction_bias"
     """A whole name."""
     experts_layout: ExpertLayout = "each"
     expert_gate: str = "mlp.experts.{expert}.gate_proj"
-    """`{expert}` is the expert's number. Also the one tensor of gate and up, where there is one; "rows" and
-    "interleaved" have whole names.
+    """`{expert}` is the expert's number. It is also the fused tensor of gate and up, if the checkpoint has one; "rows"
+    and "interleaved" have whole names.
     """
     expert_up: str = "mlp.experts.{expert}.up_proj"
     expert_down: str = "mlp.experts.{expert}.down_proj"
@@ -124,20 +126,22 @@ class TensorNames:
     shared_up: str = "mlp.shared_expert.up_proj"
     shared_down: str = "mlp.shared_expert.down_proj"
     shared_gate_up: str | None = None
-    """The one matrix of both, gate first, where there is one."""
+    """The fused matrix of both, gate first, if the checkpoint has one."""
     shared_weight: str = "mlp.shared_expert_gate"
-    """What the result of the shared network is multiplied by."""
+    """The gate of the shared expert."""
     transposed: bool = False
-    """Matrices of layers are stored as [inputs, outputs]."""
+    """Whether matrices of layers are stored as [inputs, outputs]."""
     ignored: tuple[str, ...] = ("*rotary_emb.inv_freq",)
     """Patterns of whole names (as of `fnmatch`) that checkpoints hold though nothing needs them."""
 
     def prefix(self, has: Callable[[str], bool]) -> str:
-        """The first one with which there is an embedding. `has`: whether there is a tensor."""
+        """Returns the first prefix with an embedding. `has` says whether a tensor exists."""
         return next((each for each in self.prefixes if has(f"{each}{self.embedding}.weight")), self.prefixes[0])
 
     def as_stored(self, layers: int, has: Callable[[str], bool]) -> "TensorNames":
-        """The same with the layout of experts that a model of so many layers is stored in. `has`: as of `prefix`."""
+        """Returns the same names with the layout in which a model of so many layers stores experts. `has` is that of
+        `prefix`.
+        """
         if self.experts_stack is None:
             return self
         gate_up, down = self.experts_stack
@@ -147,11 +151,11 @@ class TensorNames:
         return replace(self, experts_layout="stacked", expert_gate=gate_up, expert_down=down)
 
     def experts(self, gated: bool) -> tuple[str, ...]:
-        """The matrices of an expert: gate where there is one, up and down."""
+        """Returns the names of the matrices of an expert: gate, if it is gated, up and down."""
         return (self.expert_gate, self.expert_up, self.expert_down) if gated else (self.expert_up, self.expert_down)
 
     def shared(self, gated: bool) -> tuple[str, ...]:
-        """Likewise of the network that every token passes besides. One matrix of gate and up counts for both."""
+        """Returns the names of the matrices of the shared expert. A fused matrix of gate and up counts for both."""
         gate, up = self.shared_gate_up or self.shared_gate, self.shared_gate_up or self.shared_up
         return (gate, up, self.shared_down) if gated else (up, self.shared_down)
 

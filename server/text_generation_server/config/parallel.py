@@ -10,13 +10,13 @@ DEFAULT_UDS_PATH = "/tmp/text-generation-server"
 
 
 def rendezvous_path(uds_path: str) -> Path:
-    """The file by which ranks with sockets `<uds_path>-<rank>` find each other; the launcher clears it away."""
+    """Returns the file by which ranks with sockets `<uds_path>-<rank>` find each other; the launcher removes it."""
     return Path(f"{uds_path}-rendezvous")
 
 
 def kv_heads_of_rank(num_heads: int, num_kv_heads: int, world_size: int) -> int:
-    """K and V heads that each of `world_size` ranks holds, copies among them: as few as let each be read by equally
-    many of the rank's query heads.
+    """Returns the K and V heads that each of `world_size` ranks holds, copies included: as few as possible such that
+    equally many query heads of the rank read each.
     """
     own = num_heads // world_size
     return own // math.gcd(own, num_heads // num_kv_heads)
@@ -43,11 +43,11 @@ class ParallelConfig:
     world_size: int = 1
     rendezvous: Path = field(default_factory=lambda: rendezvous_path(DEFAULT_UDS_PATH))
     peer_memory: bool = True
-    """Whether sums over the ranks may go through memory that they share; false: through NCCL alone."""
+    """Whether all-reduces may use memory that ranks share; false: they use NCCL alone."""
     node: NodeConfig | None = None
     """None where all ranks are on one host."""
     expert_parallel: bool = False
-    """Whether each rank has some of a mixture's experts whole; false: a part of each."""
+    """Whether each rank has some of a mixture's experts whole; false: a shard of each."""
 
     def __post_init__(self) -> None:
         if self.world_size < 1:
@@ -61,7 +61,7 @@ class ParallelConfig:
 
     @property
     def local_rank(self) -> int:
-        """The place among the ranks of this host."""
+        """The number of this rank among the ranks of this host."""
         return self.rank if self.node is None else self.node.local_rank
 
     @property

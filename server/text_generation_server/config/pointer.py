@@ -1,4 +1,4 @@
-"""Git LFS pointers in the place of files that were not fetched."""
+"""Git LFS pointers, which stand for files that were not fetched."""
 
 from pathlib import Path
 

@@ -1,5 +1,5 @@
-"""Recurrent mixers as data, with a state of each request whose size does not depend on the length of the context: the
-counterpart of `spec.py`. Counts are those of the whole model, not of a rank.
+"""Recurrent mixers as data, the counterpart of `spec.py`. Each request has a state, whose size does not depend on the
+length of the context. Counts are those of the whole model, not of a rank.
 """
 
 import math
@@ -16,23 +16,23 @@ class GatedDeltaSpec:
     """
 
     num_heads: int
-    """Of values, each with a state of its own."""
+    """Heads of values, each with a state of its own."""
     num_key_heads: int
-    """Of queries and keys; each belongs to as many heads."""
+    """Heads of queries and keys, which equally many heads of values share."""
     key_dim: int
     value_dim: int
     kernel: int
-    """Tokens that the convolution before sees, the newest included."""
+    """Tokens that the convolution sees, the newest included."""
     norm_eps: float
-    """Of the normalisation of what a head reads, which a gate multiplies."""
+    """Epsilon of the gated norm of what a head reads."""
 
     def inputs(self, shards: int) -> int:
-        """Of the convolution on one of so many shards."""
+        """Returns the inputs of the convolution on one of so many shards."""
         keys = kv_heads_of_rank(self.num_heads, self.num_key_heads, shards) * self.key_dim
         return 2 * keys + self.num_heads // shards * self.value_dim
 
     def state(self, shards: int) -> int:
-        """Elements of a request's state on one of so many shards."""
+        """Returns the elements of a request's state on one of so many shards."""
         return self.num_heads // shards * self.key_dim * self.value_dim
 
 
@@ -46,14 +46,14 @@ class MambaSpec:
     kernel: int
     """As of `GatedDeltaSpec`."""
     rank: int
-    """Elements of the vector that the channels' time steps are products of."""
+    """Elements of the low-rank vector of time steps."""
     bias: bool = False
-    """The first and the last product have one."""
+    """Whether the first and the last projection have a bias."""
     conv_bias: bool = True
     norm_eps: float | None = None
-    """Of normalisations of that vector, and of what writes and reads the states; None: there are none."""
+    """Epsilon of the norms of that vector, of B and of C; None: the layer has no such norms."""
     norm_weights: bool = True
-    """These normalisations have weights."""
+    """Whether these norms have weights."""
 
     def inputs(self, shards: int) -> int:
         """As of `GatedDeltaSpec`."""
@@ -72,22 +72,22 @@ class Mamba2Spec:
     head_dim: int
     """Channels of a head."""
     groups: int
-    """Of heads: those of a group share what writes and reads their states. Several ranks may hold the same one."""
+    """Groups of heads, which share B and C. Several ranks may hold the same group."""
     state_size: int
     """Elements of a channel's state."""
     kernel: int
     """As of `GatedDeltaSpec`."""
     norm_eps: float
-    """Of the normalisation of results, which a gate has multiplied."""
+    """Epsilon of the norm of gated results."""
     norm_over: Literal["group", "width"] = "group"
-    """Each group by itself; all groups of all ranks together."""
+    """Whether the norm is over each group, or over all groups of all ranks together."""
     bias: bool = False
-    """The first and the last product have one."""
+    """Whether the first and the last projection have a bias."""
     conv_bias: bool = True
     least_step: float = 0.0
     """Lower bound of time steps."""
     most_step: float = math.inf
-    """Upper bound."""
+    """Upper bound of time steps."""
 
     def inputs(self, shards: int) -> int:
         """As of `GatedDeltaSpec`."""
@@ -101,20 +101,20 @@ class Mamba2Spec:
 
 @dataclass(frozen=True)
 class ShortConvSpec:
-    """Convolution of one layer between two gates (LFM 2, Liquid AI, 2025): it has no state but its last inputs."""
+    """Convolution of one layer between two gates (LFM 2, Liquid AI, 2025). Its last inputs are its only state."""
 
     channels: int
     kernel: int
     """As of `GatedDeltaSpec`."""
     bias: bool = False
-    """Both products and the convolution have one."""
+    """Whether both projections and the convolution have a bias."""
 
     def inputs(self, shards: int) -> int:
         """As of `GatedDeltaSpec`."""
         return self.channels // shards
 
-    def state(self, shards: int) -> int:  # noqa: ARG002 - as the others have it
-        """As of `GatedDeltaSpec`: none."""
+    def state(self, shards: int) -> int:  # noqa: ARG002 - the others need it
+        """See `GatedDeltaSpec`: it has none."""
         return 0
 
 

@@ -16,14 +16,14 @@ def parse_rope(
     scaled: bool = True,
     theta_key: str = "rope_theta",
 ) -> RopeSpec:
-    """One layout from four: `rope_theta` alone, `rope_theta` with `rope_scaling`, the newer `rope_parameters`, and
-    those with an object for each type of layer, of which `layer_type` names one. In the others, `scaled` says whether
-    layers of this type are stretched, and `theta_key` where their base is.
+    """Reads any of four layouts: `rope_theta` alone, `rope_theta` with `rope_scaling`, the newer `rope_parameters`, and
+    `rope_parameters` with an object for each type of layer, of which `layer_type` names one. In the first three,
+    `scaled` says whether layers of this type are stretched, and `theta_key` is the key of their base.
 
     Raises ConfigurationError or UnsupportedModel.
     """
     if head_dim % 2:
-        raise config.error("head_dim", "even: rotary embedding turns pairs")
+        raise config.error("head_dim", "even: rotary embedding rotates pairs")
     key = "rope_parameters" if "rope_parameters" in config else "rope_scaling"
     scaling = config.child(key)
     if layer_type is not None and layer_type in scaling:
@@ -33,8 +33,8 @@ def parse_rope(
     max_position_embeddings = config.integer("max_position_embeddings", default=2048)
     theta = scaling.number("rope_theta") if "rope_theta" in scaling else config.number(theta_key, default=10_000.0)
     rope_type = scaling.string("rope_type" if "rope_type" in scaling else "type", default="default")
-    # What Phi-3 called it first.
-    rope_type = "longrope" if rope_type == "su" else rope_type
+    # What Phi-3, and DeepSeek's and Sarvam's own code, call them.
+    rope_type = {"su": "longrope", "deepseek_yarn": "yarn"}.get(rope_type, rope_type)
     if rope_type not in get_args(RopeType):
         raise UnsupportedModel(
             f"`{key}` in config.json asks for {rope_type!r}; known are {', '.join(get_args(RopeType))}"
@@ -52,13 +52,25 @@ def parse_rope(
     return _scaled(config, scaling, cast("RopeType", rope_type), rope)
 
 
+def with_query_scale(config: JsonObject, rope: RopeSpec) -> RopeSpec:
+    """The same where queries grow with their position: as `llama_4_scaling_beta` beside the other keys says, or
+    `llama_4_scaling` of files made from `params.json`.
+    """
+    of_rope, own = config.child("rope_parameters" if "rope_parameters" in config else "rope_scaling"), "llama_4_scaling"
+    scaling, key = (config.child(own), "beta") if own in config else (of_rope, "llama_4_scaling_beta")
+    if key not in scaling or scaling.plain()[key] == 0:
+        return rope
+    length = scaling.integer("original_max_position_embeddings")
+    return replace(rope, query_growth=scaling.number(key), query_length=length)
+
+
 def _rotary_dim(config: JsonObject, scaling: JsonObject, head_dim: int) -> int:
-    """Elements of a head that are turned. The key was in `config.json` itself before it was in `rope_parameters`."""
+    """Returns the elements of a head that are rotated. Older files have the key in `config.json` itself."""
     source = scaling if "partial_rotary_factor" in scaling else config
     factor = source.number("partial_rotary_factor", default=1.0)
     rotary_dim = int(head_dim * factor)
     if factor > 1 or rotary_dim < 2 or rotary_dim % 2:
-        raise source.error("partial_rotary_factor", f"such that an even number of the {head_dim} elements is turned")
+        raise source.error("partial_rotary_factor", f"such that an even number of the {head_dim} elements is rotated")
     return rotary_dim
 
 
@@ -70,7 +82,7 @@ def _scaled(config: JsonObject, scaling: JsonObject, rope_type: RopeType, rope: 
     )
     if rope_type in ("linear", "dynamic"):
         original = longest
-    # Where the longer length is given, the factor follows from it.
+    # Where the file has both lengths, the factor is their ratio.
     factor_default = longest / original if rope_type in ("yarn", "longrope") else None
     low_freq_factor = scaling.number("low_freq_factor", default=None if rope_type == "llama3" else 1.0)
     high_freq_factor = scaling.number("high_freq_factor", default=None if rope_type == "llama3" else 4.0)
@@ -97,5 +109,5 @@ def _scaled(config: JsonObject, scaling: JsonObject, rope_type: RopeType, rope: 
 
 
 def _weight(scaling: JsonObject, key: str) -> float | None:
-    """A number above 0; None for 0 too, as in Transformers."""
+    """Reads a number above 0; None for 0 too, as in Transformers."""
     return scaling.optional_number(key) if scaling.plain().get(key) != 0 else None

@@ -1,7 +1,7 @@
 """Configuration of a shard process: command line and environment, read once into frozen values.
 
-This file is the only reader of environment variables of the package. Others only set what libraries read, where the
-operator has not.
+No other file of the package reads environment variables. Others only set variables of libraries, where the operator has
+not.
 """
 
 import os
@@ -40,7 +40,7 @@ class WatermarkConfig:
 
 @dataclass(frozen=True)
 class HubConfig:
-    """Where model folders live. `None` leaves the choice to huggingface_hub."""
+    """Where model folders are. None leaves the choice to huggingface_hub."""
 
     cache_dir: Path | None = None
     override_dir: Path | None = None
@@ -59,7 +59,7 @@ class Environment:
     disable_custom_kernels: bool = False
     omp_num_threads: int | None = None
     shard_group: str = ""
-    """Names this start of the group, the same in every rank."""
+    """The name of this start of the group, equal in every rank."""
 
     @classmethod
     def read(cls, variables: Mapping[str, str] | None = None, uds_path: str = DEFAULT_UDS_PATH) -> "Environment":
@@ -86,7 +86,7 @@ class Environment:
 
 @dataclass(frozen=True)
 class AskedComputation:
-    """What the command line says of how a shard computes, before there is a shard."""
+    """Flags about how a shard computes, before a shard exists."""
 
     attention: Attention | None = None
     cuda_graphs: str | None = None
@@ -94,7 +94,7 @@ class AskedComputation:
     dequantised_copies: DequantisedCopies = "auto"
 
     def check(self, environment: Environment, on_cuda: bool) -> None:
-        """Raises `ConfigurationError` for what no model can be served with."""
+        """Raises `ConfigurationError` for flags with which no model can be served."""
         parse_cuda_graphs(self.cuda_graphs)
         check_copies(self.deterministic, self.dequantised_copies)
         check_attention(self.attention, on_cuda, environment)
@@ -118,16 +118,16 @@ class ServerConfig:
     """Batch sizes of decode that get a CUDA graph; empty: none; None: a default set."""
     deterministic: bool = False
     expert_parallel: bool = False
-    """Each rank has some of a mixture's experts whole, instead of a part of each."""
+    """Whether each rank has some of a mixture's experts whole, instead of a shard of each."""
     model_impl: ModelImpl = "auto"
     kv_cache_dtype: KvCacheDtype = "auto"
     dequantised_copies: DequantisedCopies = "auto"
     quantize: str | None = None
-    """What 16-bit weights become while they are read; checkpoints that are quantised need none."""
+    """The format to which 16-bit weights are quantised while they are read; quantised checkpoints need none."""
     listener: ClusterListener | None = None
-    """Where the router of another node reaches this rank; None on its own node."""
+    """Where the router of another node reaches this rank; None on the router's own node."""
     remote_urls: tuple[str, ...] = ()
-    """Addresses of the ranks of other nodes, in rank order, as rank 0 tells them to the router."""
+    """Addresses of the ranks of other nodes, in rank order, which rank 0 tells the router."""
 
     def __post_init__(self) -> None:
         world_size = self.environment.parallel.world_size
@@ -213,7 +213,7 @@ def _parallel(env: _Variables, uds_path: str) -> ParallelConfig:
 
 
 def _node(env: _Variables, world_size: int) -> NodeConfig | None:
-    """By torchrun's variables. None where all ranks are on this host."""
+    """Reads torchrun's variables. None: all ranks are on this host."""
     local_world_size = env.integer("LOCAL_WORLD_SIZE", world_size, low=1, high=world_size)
     if local_world_size == world_size:
         return None
@@ -232,23 +232,23 @@ def _node(env: _Variables, world_size: int) -> NodeConfig | None:
 
 
 def triton_cache(variables: Mapping[str, str] | None = None) -> Path:
-    """The folder in which Triton keeps compiled kernels, as it chooses it."""
+    """Returns the folder in which Triton keeps compiled kernels."""
     env = _Variables(os.environ if variables is None else variables)
     home = env.path("TRITON_HOME") or Path.home()
     return env.path("TRITON_CACHE_DIR") or home / ".triton" / "cache"
 
 
 def check_copies(deterministic: bool, copies: DequantisedCopies) -> None:
-    """Raises `ConfigurationError` where the two cannot be had together."""
+    """Raises `ConfigurationError` for flags that exclude each other."""
     if deterministic and copies == "on":
         raise ConfigurationError(
-            "--deterministic computes all tokens in one way, so --dequantised-copies on is not there with it: "
+            "--deterministic computes all tokens by one algorithm, so it excludes --dequantised-copies on: "
             "leave one of them out"
         )
 
 
 def check_attention(attention: Attention | None, on_cuda: bool, environment: Environment) -> None:
-    """Raises `ConfigurationError` for kernels that do not run there, or are not to be used."""
+    """Raises `ConfigurationError` for kernels that do not run on the device, or that another flag excludes."""
     if attention == "triton" and not on_cuda:
         raise ConfigurationError("--attention triton runs on CUDA devices only; leave it out or use --attention torch")
     if attention == "triton" and environment.disable_custom_kernels:
@@ -258,13 +258,13 @@ def check_attention(attention: Attention | None, on_cuda: bool, environment: Env
 
 
 def allocator_is_set(variables: Mapping[str, str] | None = None) -> bool:
-    """Whether the operator has set how torch's allocator works."""
+    """Whether the operator has configured torch's allocator."""
     env = _Variables(os.environ if variables is None else variables)
     return any(env.get(name) for name in ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"))
 
 
 def parse_cuda_graphs(value: str | None) -> tuple[int, ...] | None:
-    """Reads `--cuda-graphs`: batch sizes with commas between them, `0` for none, nothing for the default set."""
+    """Parses `--cuda-graphs`: batch sizes separated by commas, `0` for none, nothing for the default set."""
     if value is None or not value.strip():
         return None
     try:

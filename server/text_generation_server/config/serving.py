@@ -15,12 +15,12 @@ from .sizes import weight_bytes
 from .tokenizer import check_tokenizer
 
 _HALF = 2
-"""Bytes of a number that is not quantised, where the device is not known yet."""
+"""Bytes of a number that is not quantised, while the device is unknown."""
 
 
 @dataclass(frozen=True)
 class AskedLimits:
-    """Limits of the command line; None where the model and the memory decide."""
+    """Limits of the command line; None leaves them to model and memory."""
 
     max_input_tokens: int | None = None
     max_total_tokens: int | None = None
@@ -35,10 +35,10 @@ def check_servable(
     quantize: str | None = None,
     shards: AskedShards = ONE_SHARD,
 ) -> AnyModelConfig:
-    """Raises `ModelFilesError`, `UnsupportedModel`, `ConfigurationError` or `OutOfMemory` when `folder` cannot be
-    served like this; returns its configuration. `needs_weights`: whether its weights will be read.
+    """Returns the configuration of `folder`. Raises `ModelFilesError`, `UnsupportedModel`, `ConfigurationError` or
+    `OutOfMemory` when it cannot be served so. `needs_weights` says whether its weights will be read.
 
-    Whether a class of Transformers can run, and be shared, is checked by `models/fallback/`, which needs torch.
+    `models/fallback/`, which needs torch, checks whether a class of Transformers can run, and be sharded.
     """
     config = override_rope(read_model_config(folder, model_impl, quantize), environment)
     check_shards(config, shards)
@@ -51,20 +51,20 @@ def check_servable(
 
 
 def _least_bytes(folder: Path, config: AnyModelConfig, needs_weights: bool) -> int | None:
-    """What the weights take at least, whatever `--dtype` will be: 16 bits a number, or those of their format. None
-    where nothing tells.
+    """Returns the least bytes of the weights, whatever `--dtype` will be: 16 bits per number, or fewer as quantised.
+    None: the size is unknown.
     """
     # Random weights are as large as the configuration says, whatever is in the folder.
     stored = stored_bytes(folder) if needs_weights else None
     if isinstance(config, ModelConfig) and (config.is_less_than_files or stored is None):
-        # Without an index, a file that is not there yet has no size: the configuration tells.
+        # Before a download, files without an index have no size: the configuration tells it.
         return weight_bytes(config, _HALF, tensor_files(folder) if needs_weights else ())
     # Files without a type may have numbers of 32 bits.
     return stored // 2 if stored and config.dtype in (None, "float32") else stored
 
 
 def override_rope(config: AnyModelConfig, environment: Environment) -> AnyModelConfig:
-    """Applies ROPE_SCALING and ROPE_FACTOR over what the checkpoint says."""
+    """Applies ROPE_SCALING and ROPE_FACTOR, which override the checkpoint."""
     scaling, factor = environment.rope_scaling, environment.rope_factor
     if scaling is None and factor is None:
         return config
@@ -82,7 +82,7 @@ def check_deterministic(asked: bool, config: AnyModelConfig) -> None:
     """Raises `ConfigurationError` for a model whose results may differ with the batch."""
     if asked and isinstance(config, FallbackConfig):
         raise ConfigurationError(
-            f"--deterministic is not there for {config.architecture}, which runs through Transformers: leave it out"
+            f"--deterministic does not apply to {config.architecture}, which runs through Transformers: leave it out"
         )
 
 

@@ -1,4 +1,4 @@
-"""Check that so many shards can share a model, as far as its configuration tells."""
+"""Check that so many shards can share a model, from its configuration."""
 
 from dataclasses import dataclass
 
@@ -12,7 +12,7 @@ from .spec import MixerSpec, MoeSpec
 
 @dataclass(frozen=True)
 class AskedShards:
-    """How the ranks are to share a model; `count`: of all nodes together."""
+    """How the ranks are to share a model; `count` is the number of shards on all nodes together."""
 
     count: int = 1
     expert_parallel: bool = False
@@ -22,9 +22,8 @@ ONE_SHARD = AskedShards()
 
 
 def check_shards(config: AnyModelConfig, shards: AskedShards) -> None:
-    """Raises ConfigurationError for a model that cannot be shared so.
-
-    What classes of Transformers can share is checked by `models/fallback/`, which needs torch.
+    """Raises ConfigurationError for a model that cannot be sharded so. `models/fallback/`, which needs torch, checks
+    classes of Transformers.
     """
     if shards.expert_parallel:
         _check_expert_parallel(config)
@@ -43,7 +42,7 @@ def shares_heads(config: ModelConfig, count: int) -> bool:
 
 
 def _divided(mixer: MixerSpec) -> tuple[int, str]:
-    """Of what each shard has equally many, and how that is called."""
+    """Returns the number of units of which each shard gets equally many, and their name."""
     if isinstance(mixer, MambaSpec):
         return mixer.channels, "channels of a state space"
     if isinstance(mixer, ShortConvSpec):
@@ -64,7 +63,7 @@ def check_heads(number: int, name: str, count: int) -> None:
 
 
 def check_experts(spec: MoeSpec, shards: AskedShards) -> None:
-    """Raises ConfigurationError when a shard would have no part of the experts."""
+    """Raises ConfigurationError when a shard would get nothing of the experts."""
     if shards.expert_parallel and spec.experts < shards.count:
         raise ConfigurationError(
             f"{shards.count} shards cannot each have one of {spec.experts} experts: "

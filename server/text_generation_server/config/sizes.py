@@ -1,4 +1,4 @@
-"""Memory that weights take, as far as the configuration tells."""
+"""Memory that weights take, from the configuration."""
 
 from collections.abc import Container, Iterator
 from pathlib import Path
@@ -12,16 +12,17 @@ from .recurrent import GatedDeltaSpec, Mamba2Spec, MambaSpec, ShortConvSpec
 from .spec import AttentionSpec, DecoderSpec, LatentAttentionSpec, MixerSpec, MoeSpec
 
 ITEM_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
-"""Of a number, by its type."""
+"""Bytes of a number, by its type."""
 LEAST_CUT_BYTES = 1 << 30
-"""Of an embedding that ranks share. What they save is room for more KV slots, which large models lack; what it costs,
-one more sum of the step's tokens, is a part in 160 of what sums take in 80 layers and a part in 64 in 32.
+"""Bytes of the smallest embedding that ranks shard by vocabulary. Sharding saves memory for KV slots and costs one more
+all-reduce: a model of 80 layers has 160 others, one of 32 layers has 64.
 """
 
 
 def weight_bytes(config: ModelConfig, itemsize: int, tensors: Container[str] = ()) -> int:
-    """Of all ranks together, where a number that is not quantised takes `itemsize` bytes. `tensors`: names of those
-    that are stored, where they are known; they tell better than rules which matrices are quantised.
+    """Returns the bytes of the weights of all ranks together, where a number that is not quantised takes `itemsize`
+    bytes. `tensors` are the names of the stored tensors, if known; they tell better than rules which matrices are
+    quantised.
     """
     spec, names, schemes = config.decoder, config.names, config.schemes
     head = 0 if spec.head.tied and not spec.embedding.width else spec.vocab_size * spec.hidden_size
@@ -31,22 +32,23 @@ def weight_bytes(config: ModelConfig, itemsize: int, tensors: Container[str] = (
         for name, elements in matrices(config, index):
             whole = f"{prefix}{names.layer.format(index)}{name}"
             scheme = schemes.among(whole, tensors.__contains__)
-            # What has no name is kept with 16 bits alone.
+            # A matrix without a name is kept with 16 bits.
             total += elements * (itemsize if scheme is None or not name else scheme.bytes_per_weight)
     return int(total)
 
 
-def dense_products(config: ModelConfig) -> int:
-    """Elements of the matrices of layers by which every token is multiplied, on all ranks together. Experts do not
-    count, of which a token meets a few, and neither does the layer that has them.
+def dense_macs(config: ModelConfig) -> int:
+    """Returns the multiply-accumulates of each token in the matrices of layers, on all ranks together. Layers with
+    experts do not count.
     """
     layers = (index for index, layer in enumerate(config.decoder.layers) if not isinstance(layer.ffn, MoeSpec))
     return sum(elements for index in layers for _, elements in matrices(config, index))
 
 
 def served_bytes(folder: Path, config: AnyModelConfig, itemsize: int) -> int | None:
-    """Of all ranks together, where a number that is not quantised takes `itemsize` bytes. None where `folder` does not
-    tell how much is stored. Raises ModelFilesError or ConfigurationError for an index that cannot be read.
+    """Returns the bytes of the weights in `folder` on all ranks together, where a number that is not quantised takes
+    `itemsize` bytes. None: `folder` does not tell how much is stored. Raises ModelFilesError or ConfigurationError for
+    an unreadable index.
     """
     if (stored := stored_bytes(folder)) is None:
         return None
@@ -56,14 +58,14 @@ def served_bytes(folder: Path, config: AnyModelConfig, itemsize: int) -> int | N
 
 
 def cuts_embedding(spec: DecoderSpec, itemsize: int, ranks: int) -> bool:
-    """Whether each of `ranks` holds a part of the embedding's rows, of numbers of `itemsize` bytes, not the whole."""
+    """Whether each of `ranks` holds a vocabulary shard of the embedding, whose numbers have `itemsize` bytes."""
     size = spec.vocab_size * spec.hidden_size * itemsize
     return ranks > 1 and not spec.embedding.width and size >= LEAST_CUT_BYTES
 
 
 def bytes_of_rank(whole: int, config: AnyModelConfig, itemsize: int, ranks: int) -> int:
-    """What one of `ranks` holds of weights that take `whole` bytes in all, where a number that is not quantised takes
-    `itemsize`: the embedding whole where it is not cut, and its part of everything else.
+    """Returns the bytes that one of `ranks` holds of weights of `whole` bytes in all, where a number that is not
+    quantised takes `itemsize`: its shard of everything, and an embedding that is not sharded whole.
     """
     if isinstance(config, FallbackConfig) or cuts_embedding(config.decoder, itemsize, ranks):
         return whole // ranks
@@ -72,8 +74,8 @@ def bytes_of_rank(whole: int, config: AnyModelConfig, itemsize: int, ranks: int)
 
 
 def matrices(config: ModelConfig, index: int, experts: bool = True) -> Iterator[tuple[str, int]]:
-    """Names and elements of the matrices of a layer; of experts, those of the first stand for all. Without `experts`,
-    networks that every token passes besides are left out as well: most are computed as further ones.
+    """Yields names and elements of the matrices of a layer; the first expert's names stand for all experts. Without
+    `experts` it leaves out shared experts as well, most of which are computed as further experts.
     """
     spec, names = config.decoder, config.names
     layer, hidden = spec.layers[index], spec.hidden_size
@@ -98,7 +100,7 @@ def matrices(config: ModelConfig, index: int, experts: bool = True) -> Iterator[
 
 
 def _experts(names: TensorNames, gated: bool) -> tuple[tuple[str, int], ...]:
-    """Names, and how many matrices of one expert each has."""
+    """Returns the names of the tensors of experts, and how many matrices of one expert each holds."""
     if names.experts_layout in ("stacked", "interleaved"):
         return (names.expert_gate, 2), (names.expert_down, 1)
     return tuple((name, 1) for name in names.experts(gated))
@@ -117,9 +119,10 @@ def _mixer(spec: MixerSpec, names: TensorNames, hidden: int) -> Iterator[tuple[s
 
 
 def _attention(spec: AttentionSpec, names: TensorNames, hidden: int) -> Iterator[tuple[str, int]]:
-    queries = spec.num_heads * (2 if spec.output_gate else 1)
-    for name, heads in ((names.q, queries), (names.k, spec.num_kv_heads), (names.v, spec.num_kv_heads)):
+    for name, heads in ((names.q, spec.num_heads), (names.k, spec.num_kv_heads), (names.v, spec.num_kv_heads)):
         yield names.qkv or name, hidden * heads * spec.head_dim
+    if spec.output_gate:
+        yield names.attention_gate or names.q, hidden * spec.num_heads * spec.head_dim
     yield names.out, hidden * spec.num_heads * spec.head_dim
 
 

@@ -1,4 +1,4 @@
-"""The spec of a decoder, as data: the layers are put together from it and know no family.
+"""The spec of a decoder, as data. The builder makes layers from it, which know no family.
 
 A family (`families/`) turns a `config.json` into a `DecoderSpec`. Counts are those of the whole model, not of a rank.
 """
@@ -10,7 +10,7 @@ from typing import Literal
 from .recurrent import RecurrentSpec
 
 Activation = Literal["silu", "gelu", "gelu_tanh", "relu", "relu2"]
-""""gelu" is the exact form with the error function, "gelu_tanh" its approximation, "relu2" the square of relu."""
+""""gelu" is exact, with the error function, "gelu_tanh" is its approximation, "relu2" is the square of relu."""
 
 GatedActivation = Literal["silu", "gelu", "gelu_tanh", "relu", "relu2", "clamped_swiglu"]
 """The last one has a formula of its own (`text_generation_kernels/norm/activations.py`)."""
@@ -42,43 +42,48 @@ class RopeSpec:
     mscale_all_dim: float | None = None
     truncate: bool = True
     short_factors: tuple[float, ...] = ()
-    """longrope: what each frequency is divided by in contexts up to the original length."""
+    """longrope: the divisor of each frequency in contexts up to the original length."""
     long_factors: tuple[float, ...] = ()
-    """longrope: likewise beyond it."""
+    """longrope: the divisor of each frequency in longer contexts."""
     rotary_dim: int = 0
-    """Elements of a head that are turned, the first ones; 0 means all."""
+    """The number of first elements of a head that are rotated; 0 means all."""
     interleaved: bool = False
     """Elements 2i and 2i + 1 of a stored head are a pair; else i and i + rotary_dim / 2."""
+    query_growth: float = 0.0
+    """Queries at position p are multiplied by `1 + query_growth * ln(1 + floor(p / query_length))` (Llama 4); 0: they
+    are not. For attention without biases and normalisation of queries."""
+    query_length: int = 1
 
     def temperature(self, weight: float) -> float:
-        """By what YaRN sharpens attention when positions are stretched (Peng et al., 2023), times `weight`."""
+        """Returns the factor by which YaRN sharpens attention over stretched positions (Peng et al., 2023)."""
         return 0.1 * weight * math.log(self.factor) + 1.0 if self.factor > 1 else 1.0
 
 
 @dataclass(frozen=True)
 class NormSpec:
-    """Normalisation over the last dimension."""
+    """A norm over the last dimension."""
 
     eps: float
     kind: Literal["rms", "layer"] = "rms"
-    """Root mean square, or mean and variance."""
+    """RMS norm, or layer norm."""
     bias: bool = False
     wide: bool = False
-    """The product with the weight is in float32 and rounded once, as Gemma and OLMo do; else the normalised value is
-    rounded before."""
+    """Whether the norm multiplies by its weight in float32 and rounds once, as Gemma and OLMo do; else it rounds the
+    normalised value before."""
     one_plus: bool = False
-    """The stored weight lacks 1."""
+    """Whether the weight w is stored as w - 1."""
     weight: bool = True
-    """False: there is neither weight nor bias."""
+    """False: the norm has neither weight nor bias."""
 
 
 @dataclass(frozen=True)
 class QkNormSpec:
-    """Normalisation of queries and keys before (or after) they are turned."""
+    """The norm of queries and keys, before (or after) RoPE."""
 
     norm: NormSpec
     over: Literal["head", "heads", "width"] = "head"
-    """Each head with one weight for all; each head with its own weight; all heads of all ranks together."""
+    """Whether the norm is over each head, with one weight for all ("head") or one for each ("heads"), or over all heads
+    of all ranks together ("width")."""
     after_rope: bool = False
 
 
@@ -90,50 +95,52 @@ class AttentionSpec:
     num_kv_heads: int
     head_dim: int
     scale: float
-    """What products of queries and keys are multiplied by."""
+    """The softmax scale."""
     rope: RopeSpec | None
-    """None: queries and keys are not turned."""
+    """None: attention has no rotary embedding."""
     qkv_bias: bool = False
     out_bias: bool = False
     qk_norm: QkNormSpec | None = None
     window: int = 0
-    """Positions that a token attends to, itself included; 0 means all before it."""
+    """Sliding window: positions that a token attends to, itself included; 0 means all before it."""
     softcap: float = 0.0
-    """Bound of the scores, by a hyperbolic tangent; 0 means none."""
+    """Soft cap of the scores, by a hyperbolic tangent; 0 means none."""
     sinks: bool = False
-    """Each head has a learned logit that takes part in the softmax and brings no value."""
+    """Whether each head has an attention sink: a learned logit that takes part in the softmax without a value."""
     slopes: tuple[float, ...] = ()
-    """ALiBi (Press et al., 2021): a head's score falls by this much with each position of distance."""
+    """ALiBi (Press et al., 2021): by how much the score of each head falls per position of distance."""
     clip: float = 0.0
     """Bound of queries, keys and values; 0 means none."""
     output_gate: bool = False
-    """What a head reads is multiplied by the sigmoid of a product of the hidden state, element by element."""
+    """Whether a projection of the hidden state, through a sigmoid, gates what each head reads."""
 
 
 @dataclass(frozen=True)
 class LatentAttentionSpec:
-    """Multi-head latent attention of one layer (DeepSeek-V2, 2024): keys and values of all heads are products of one
-    normalised vector of a position, which is what is cached, beside one key that is turned and belongs to all heads.
+    """Multi-head latent attention (MLA) of one layer (DeepSeek-V2, 2024). Keys and values of all heads are projections
+    of one normalised latent vector for each position. The cache holds this vector and one rotated key that all heads
+    share.
     """
 
     num_heads: int
     latent_dim: int
-    """Elements of that vector."""
+    """Elements of the latent vector."""
     rope_dim: int
-    """Elements of a query and of the key beside the vector that are turned: the last ones."""
+    """Elements of the shared rotated key, and rotated elements of a query, which are its last ones."""
     key_dim: int
-    """Elements of a query that meet a product of the vector."""
+    """Elements of a query, and of a projected key, that are not rotated."""
     value_dim: int
     """Elements of a value."""
     rope: RopeSpec
     norm_eps: float
-    """Of the normalisations of the vector and of what queries are made of."""
+    """Epsilon of the norms of the latent vector and of the low-rank query vector."""
     query_dim: int = 0
-    """Elements of the normalised vector that queries are products of; 0: they are products of hidden states."""
+    """Elements of the normalised low-rank vector from which queries are projected; 0: they are projected from hidden
+    states."""
 
     @property
     def scale(self) -> float:
-        """What products of queries and keys are multiplied by. YaRN may sharpen here instead of in the table."""
+        """The softmax scale. YaRN may sharpen attention here instead of in the RoPE table."""
         scale = (self.key_dim + self.rope_dim) ** -0.5
         if self.rope.rope_type != "default" and self.rope.mscale_all_dim is not None:
             scale *= self.rope.temperature(self.rope.mscale_all_dim) ** 2
@@ -141,12 +148,12 @@ class LatentAttentionSpec:
 
 
 MixerSpec = AttentionSpec | LatentAttentionSpec | RecurrentSpec
-"""In which tokens of one request read each other."""
+"""The sublayers in which tokens of one request read each other."""
 
 
 @dataclass(frozen=True)
 class DenseSpec:
-    """A feed-forward network that every token passes whole."""
+    """A dense feed-forward network."""
 
     inner: int
     activation: Activation | GatedActivation
@@ -157,48 +164,49 @@ class DenseSpec:
 
 @dataclass(frozen=True)
 class RouteSpec:
-    """Which experts compute a token, and with what weight; `text_generation_kernels/moe/moe_route.py` has the
-    formulas.
+    """The router of a mixture: which experts compute a token, and with which weights. `moe/moe_route.py` of the kernels
+    has the formulas.
     """
 
     top_k: int
     score: Literal["softmax", "sigmoid", "sparsemixer"] = "softmax"
     norm: Literal[0, 1, 2] = 1
-    """By which norm of the chosen scores they are divided: none, their sum, the root of the sum of squares."""
+    """How the top-k scores are normalised: not at all (0), by their sum (1), or by the root of their sum of squares
+    (2)."""
     scale: float = 1.0
     groups: int = 1
     top_groups: int = 1
     group_score: Literal["max", "top2"] = "top2"
     jitter: float = 0.0
     bias: bool = False
-    """The logits have one."""
+    """Whether the logits have a bias."""
     correction: bool = False
-    """Each expert has a float32 number that is added to its score for the choice alone."""
+    """Whether each expert has a float32 correction, which is added to its score for the top-k alone."""
     wide: bool = False
-    """Logits are computed in float32."""
+    """Whether logits are computed in float32."""
 
 
 @dataclass(frozen=True)
 class MoeSpec:
-    """A mixture of experts: networks, of which each token passes a few."""
+    """A mixture of experts (MoE)."""
 
     experts: int
     inner: int
-    """Of one expert."""
+    """The inner size of one expert."""
     activation: Activation | GatedActivation
     route: RouteSpec
     bias: bool = False
-    """Both matrices of an expert have one."""
+    """Whether both matrices of an expert have a bias."""
     shared_inner: int = 0
-    """Inner size of a network that every token passes besides; 0: there is none."""
+    """The inner size of the shared expert, which every token passes; 0: the mixture has none."""
     shared_gate: bool = False
-    """Its result is multiplied by the sigmoid of one more logit."""
+    """Whether the sigmoid of one more logit gates the shared expert."""
     gated: bool = True
-    """Every network has a gate beside its up rows."""
+    """Whether experts are gated."""
 
     @property
     def shared(self) -> DenseSpec | None:
-        """That network by itself."""
+        """The shared expert as a dense network."""
         return DenseSpec(self.shared_inner, self.activation, self.gated) if self.shared_inner else None
 
 
@@ -207,50 +215,57 @@ FeedForwardSpec = DenseSpec | MoeSpec
 
 @dataclass(frozen=True)
 class LayerSpec:
-    """One layer: a mixer, a feed-forward network, or both. Each part reads the running sum through its input norm and
-    adds to it through its output norm, where it has them.
+    """One layer: a mixer, a feed-forward network, both, or neither. Each sublayer reads the residual stream through its
+    input norm and adds to it through its output norm, where it has these norms.
     """
 
     mixer: MixerSpec | None
     ffn: FeedForwardSpec | None
     attention_norm: NormSpec | None
-    """What the mixer reads through."""
+    """The input norm of the mixer."""
     ffn_norm: NormSpec | None
     attention_output_norm: NormSpec | None = None
     ffn_output_norm: NormSpec | None = None
     parallel: bool = False
-    """Both parts read the same sum; without `ffn_norm`, through `attention_norm`."""
+    """Whether both sublayers read the same residual stream; without `ffn_norm`, both through `attention_norm`."""
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it has neither, and does nothing."""
+        return self.mixer is None and self.ffn is None
 
 
 @dataclass(frozen=True)
 class EmbeddingSpec:
-    """From token ids to the first sum."""
+    """The input embedding: from token ids to the residual stream."""
 
     scale: float = 1.0
     scale_rounded: bool = False
-    """`scale` is rounded to the type of the weights before the product, as Gemma does."""
+    """Whether `scale` is rounded to the type of the weights before it multiplies, as Gemma does."""
     positions: int = 0
-    """Rows of a table of learned positions; 0: there is none."""
+    """Rows of the table of learned positions; 0: the model has none."""
     first_position: int = 0
-    """Row of position 0."""
+    """The row of position 0."""
     norm: NormSpec | None = None
     width: int = 0
-    """Columns of the table of tokens, which one matrix brings to the hidden size; another one brings hidden states to
-    the columns of the head. 0: both have the hidden size."""
+    """Columns of the embedding, which one matrix projects to the hidden size; another one projects hidden states to the
+    columns of the head. 0: both have the hidden size."""
 
 
 @dataclass(frozen=True)
 class HeadSpec:
-    """From hidden states to logits: `cap * tanh(scale * (W h + b) / cap)`."""
+    """The LM head, from hidden states to logits: `cap * tanh(scale * (W h + b) / cap)`."""
 
     tied: bool = False
-    """W is the embedding."""
+    """Whether W is the embedding."""
     bias: bool = False
     scale: float = 1.0
     softcap: float = 0.0
-    """Bound of the logits; 0 means none."""
+    """Soft cap of the logits; 0 means none."""
     unit_rows: bool = False
-    """Rows of W are brought to length 1."""
+    """Whether the rows of W are normalised to length 1."""
+    unit_columns: bool = False
+    """Whether its columns are, over the whole vocabulary."""
 
 
 @dataclass(frozen=True)
@@ -264,12 +279,12 @@ class DecoderSpec:
     embedding: EmbeddingSpec = field(default_factory=EmbeddingSpec)
     head: HeadSpec = field(default_factory=HeadSpec)
     residual_scale: float = 1.0
-    """What the output of each part of a layer is multiplied by before it is added to the sum."""
+    """Factor of the output of each sublayer before it is added to the residual stream."""
     sum_is_normalised: bool = False
-    """Normalisations are of the sum, and take its place: parts add to what they read, as in the original transformer
-    (Vaswani et al., 2017). Those behind a part are named as its output norms."""
+    """Whether the model is post-norm, as the original transformer (Vaswani et al., 2017): the norm of the residual
+    stream replaces it. The norms after a sublayer are its output norms here."""
 
     @property
     def mixers(self) -> tuple[MixerSpec, ...]:
-        """Those of the layers that have one."""
+        """The mixers of all layers that have one."""
         return tuple(layer.mixer for layer in self.layers if layer.mixer is not None)

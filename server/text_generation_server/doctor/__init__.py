@@ -31,8 +31,8 @@ def examine(
     quantize: str | None = None,
     kv_cache_dtype: KvCacheDtype = "auto",
 ) -> Iterator[Finding]:
-    """Findings in the order in which a person would look: programs, devices, flags, folders, and a model, if one is
-    named.
+    """Yields findings in the order in which a person would look: programs, devices, flags, folders, and the model, if
+    the caller names one.
     """
     yield from software_findings()
     devices = read_devices()
@@ -67,16 +67,16 @@ def examine(
 
 
 def flag_findings(computation: AskedComputation, environment: Environment, devices: Devices) -> Iterator[Finding]:
-    """What no model can be served with here."""
+    """Yields flags with which no model can be served on this machine."""
     try:
-        # That devices cannot be used is a finding of its own.
+        # Unusable devices are another finding.
         computation.check(environment, on_cuda=bool(devices.cards or devices.driver))
     except ConfigurationError as error:
         yield Finding("flags", "error", str(error), "correct the flag, or the variable of the same name")
 
 
 def copies_of(computation: AskedComputation, devices: Devices) -> DequantisedCopies:
-    """What a start would make of `--dequantised-copies`: where all tokens are computed in one way there are none."""
+    """Returns what a start would make of `--dequantised-copies`; deterministic mode has no copies."""
     if computation.deterministic or (computation.dequantised_copies == "auto" and not devices.cards):
         return "off"
     return computation.dequantised_copies

@@ -1,4 +1,4 @@
-"""The devices of this machine: what its driver shows, and what torch can use."""
+"""The devices of this machine: those that its driver shows, and those that torch can use."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -10,14 +10,14 @@ from .finding import Finding
 _SUBJECT = "devices"
 _GIB = 2**30
 _OLDEST = (8, 0)
-"""Compute capability below which kernels are not built or tested."""
+"""The lowest compute capability for which kernels are built and tested."""
 _OLDEST_DRIVERS = {"12": "525", "13": "580"}
-"""By the major version of CUDA, as its release notes say."""
+"""The oldest driver for each major version of CUDA, from its release notes."""
 
 
 @dataclass(frozen=True)
 class Card:
-    """One CUDA device that torch can use. Memory in bytes."""
+    """One CUDA device that torch can use, with memory in bytes."""
 
     name: str
     capability: tuple[int, int]
@@ -27,8 +27,8 @@ class Card:
 
 @dataclass(frozen=True)
 class Devices:
-    """`driver`: how many devices the driver shows, and `driver_version`, where its tool says it; `built_for`: the CUDA
-    version of torch, None for a build without.
+    """The devices: `driver` is the number that the driver shows, `driver_version` its version if `nvidia-smi` tells it,
+    and `built_for` the CUDA version of torch, or None for a build without CUDA.
     """
 
     cards: Sequence[Card]
@@ -41,7 +41,7 @@ class Devices:
 
 
 def read_devices() -> Devices:
-    """Asks driver and torch. Takes the seconds that torch needs to load, and some memory of every device."""
+    """Asks driver and torch. It takes seconds, for torch to load, and some memory of every device."""
     try:
         import torch
     except ImportError as error:
@@ -62,14 +62,14 @@ def read_devices() -> Devices:
 
 
 def memory_of(devices: Devices, fraction: float, shards: int) -> int:
-    """Bytes that each shard may use: `fraction` of its card, or its part of the machine's where there is no card."""
+    """Returns the bytes that each shard may use: `fraction` of its GPU, or a share of the host memory without GPUs."""
     if not devices.cards:
         return devices.host_memory // shards
     return int(min(card.free for card in devices.cards[:shards]) * fraction)
 
 
 def device_findings(devices: Devices, shards: int) -> Iterator[Finding]:
-    """What `shards` shards would run on."""
+    """Yields findings about the devices on which `shards` shards would run."""
     if not devices.cards:
         yield from _without_cards(devices, shards)
         return
@@ -102,7 +102,7 @@ def _without_cards(devices: Devices, shards: int) -> Iterator[Finding]:
 
 
 def _usable(built_for: str | None) -> str:
-    """What to do so that torch, built for this version of CUDA or without, can use the devices."""
+    """Returns what makes torch, built for this version of CUDA or without CUDA, able to use the devices."""
     if built_for is None:
         return "install a build of torch with CUDA: pip install --force-reinstall 'torch==2.11.*'"
     oldest = _OLDEST_DRIVERS.get(built_for.split(".")[0])

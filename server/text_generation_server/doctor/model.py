@@ -1,4 +1,4 @@
-"""Findings about the model: its files, and its weights and KV cache beside the memory there is."""
+"""Findings about the model: its files, and whether its weights and KV cache fit into memory."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,17 +25,17 @@ _GIB, _MIB = 2**30, 2**20
 _ROWS = 128
 """Requests that run at once where no flag says how many."""
 _MOST_SHARDS = 1024
-"""That are thought of where nothing tells how many heads a model has."""
+"""Upper bound of the shards that a remedy names."""
 
 
 def missing_model(source: ModelSource | None, hub: HubConfig) -> bool | None:
-    """Whether a start would download the model; None where nobody knows which one."""
+    """Whether a start would download the model; None without a model."""
     if source is None:
         return None
     try:
         return present_folder(source, hub) is None
     except EngineError:
-        # A finding about the model says what is wrong with its name.
+        # Another finding says what is wrong with the model's name.
         return False
 
 
@@ -53,8 +53,8 @@ def model_findings(
     deterministic: bool = False,
     is_shared: bool = False,
 ) -> Iterator[Finding]:
-    """`memory`: bytes that each shard may use, of one memory for all of them where `is_shared`; `dtype`: None for that
-    of the model. Downloads nothing.
+    """Yields findings about the model, and downloads nothing. Each shard may use `memory` bytes, of one memory for all
+    of them where `is_shared`. `dtype` None means the model's type.
     """
     try:
         if present_folder(source, environment.hub) is None:
@@ -143,7 +143,7 @@ def _memory(
     context = config.max_context_length
     copied = _copied(config, itemsize, copies, shards, left, per_token)
     if copied:
-        text = f"{text}; {copied / _GIB:.2f} GiB of copies with {8 * itemsize} bits"
+        text = f"{text}; {copied / _GIB:.2f} GiB of {8 * itemsize}-bit copies"
     tokens = max(0, left - copied) // per_token
     text = f"{text}; the rest holds about {tokens:,} tokens, and a request has at most {context:,}"
     if tokens < context:
@@ -156,7 +156,7 @@ def _memory(
 def _copied(
     config: ModelConfig, itemsize: int, copies: DequantisedCopies, shards: int, left: int, per_token: int
 ) -> int:
-    """Bytes of the copies that each shard will keep, as `engine/copies.py` decides, which knows better what is left."""
+    """Returns the bytes of the copies that each shard will keep. `engine/copies.py` decides with measured memory."""
     size = copied_bytes(config, itemsize) // shards
     shortens = (left - size) // per_token < min(config.max_context_length, left // per_token)
     if copies == "off" or (copies == "auto" and (shortens or not are_affordable(size, left))):
@@ -165,8 +165,8 @@ def _copied(
 
 
 def _fitting_count(config: AnyModelConfig, whole: int, itemsize: int, memory: int) -> int | None:
-    """The fewest shards that have less than `memory` bytes of weights each, as many as can share the heads where these
-    are known. None: there are none.
+    """Returns the fewest shards that have less than `memory` bytes of weights each and can share the heads, where these
+    are known. None: no number does.
     """
     counts = (
         count
@@ -177,23 +177,23 @@ def _fitting_count(config: AnyModelConfig, whole: int, itemsize: int, memory: in
 
 
 def kv_bytes_per_token(config: ModelConfig, shards: int, element: int | None) -> int:
-    """What K and V of a token take on one shard, in all layers, copies of heads that shards share among them.
+    """Returns the bytes of K and V of a token on one shard, in all layers, copies of shared heads included.
 
-    `element`: bytes of a number; None for codes of 8 bits, with a scale of 2 bytes for each head.
+    `element` is the bytes of a number; None means an 8-bit KV cache, with a scale of 2 bytes for each head.
     """
     heads = (_cached(mixer, shards) for mixer in config.decoder.mixers)
     return sum(count * (size + 2 if element is None else size * element) for count, size in heads)
 
 
 def state_bytes_per_row(config: ModelConfig, shards: int, itemsize: int) -> int:
-    """What recurrent layers keep of a request on one shard, where a number of the model takes `itemsize` bytes."""
+    """Returns the bytes of a request's states on one shard, where a number of the model takes `itemsize` bytes."""
     recurrent = (mixer for mixer in config.decoder.mixers if isinstance(mixer, RecurrentSpec))
     return sum(mixer.inputs(shards) * (mixer.kernel - 1) * itemsize + mixer.state(shards) * 4 for mixer in recurrent)
 
 
 def _cached(mixer: MixerSpec, shards: int) -> tuple[int, int]:
-    """Vectors that a layer keeps of a token on one shard, and their size."""
+    """Returns the number of vectors that a layer caches of a token on one shard, and their size."""
     if isinstance(mixer, AttentionSpec):
         return 2 * kv_heads_of_rank(mixer.num_heads, mixer.num_kv_heads, shards), mixer.head_dim
-    # What recurrent layers keep does not depend on the number of tokens.
+    # States of recurrent layers do not depend on the number of tokens.
     return (1, mixer.latent_dim + mixer.rope_dim) if isinstance(mixer, LatentAttentionSpec) else (0, 0)

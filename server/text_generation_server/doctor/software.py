@@ -1,4 +1,4 @@
-"""Versions of what the shard stands on, and the C compiler that Triton needs."""
+"""Versions of the libraries that the shard needs, and the C compiler that Triton needs."""
 
 import platform
 import shutil
@@ -11,13 +11,13 @@ from .finding import Finding
 _SUBJECT = "software"
 _LIBRARIES = ("torch", "triton", "grpcio", "protobuf", "safetensors", "huggingface_hub", "tokenizers", "transformers")
 _OPTIONAL = {"transformers": "tokenizers of other forms cannot be converted"}
-"""What is missing without them, where the rest works."""
+"""Optional libraries, and what does not work without them."""
 
 
 def software_findings(
     version_of: Callable[[str], str] = metadata.version, which: Callable[[str], str | None] = shutil.which
 ) -> Iterator[Finding]:
-    """`version_of` raises PackageNotFoundError for what is not installed."""
+    """Yields findings about software. `version_of` raises PackageNotFoundError for what is not installed."""
     present = [f"text-generation-server {__version__}", f"Python {platform.python_version()}"]
     for name in _LIBRARIES:
         try:

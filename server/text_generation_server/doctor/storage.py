@@ -17,10 +17,9 @@ _LITTLE = 2 * _GIB
 
 
 def storage_findings(hub: HubConfig, downloads: bool | None, on_gpus: bool) -> Iterator[Finding]:
-    """Whether the folders that a start writes to can be written to, and how much room they have.
+    """Yields findings about the folders that a start writes to: whether they are writable, and their free space.
 
-    `downloads`: whether it has a model to download, None where that is not known; `on_gpus`: whether it compiles
-    kernels.
+    `downloads` says whether a start would download a model, None if unknown; `on_gpus`, whether it compiles kernels.
     """
     if downloads is not False:
         status: Status = "warning" if downloads is None else "error"
@@ -30,9 +29,7 @@ def storage_findings(hub: HubConfig, downloads: bool | None, on_gpus: bool) -> I
 
 
 def folder_finding(purpose: str, folder: Path, variable: str, status: Status = "error") -> Finding:
-    """Judges a folder that need not exist yet. `variable` says where another one is named; `status`: of one that cannot
-    be written to.
-    """
+    """Judges a folder that need not exist yet. `variable` names another one; an unwritable folder has `status`."""
     # Nothing can be seen below a folder that this user may not search.
     existing = next(path for path in (folder, *folder.parents) if os.path.exists(path))
     if not _is_writable(existing):
@@ -46,17 +43,17 @@ def folder_finding(purpose: str, folder: Path, variable: str, status: Status = "
 
 
 def _remedy(folder: Path, existing: Path) -> str:
-    """`existing`: the part of the way to `folder` that is there."""
+    """Returns the remedy; `existing` is the nearest parent of `folder` that exists."""
     if not os.path.isdir(existing):
         return f"remove {existing}, which is not a folder"
     if existing == folder:
         return f"chown -R {os.getuid()} {folder}"
-    # What is above it belongs to others, and is to stay theirs.
+    # Folders above it belong to others, and must stay theirs.
     return f"let an administrator make it (install -d -o {os.getuid()} {folder})"
 
 
 def _is_writable(folder: Path) -> bool:
-    """Tried, because permissions do not tell of a file system that is mounted read-only."""
+    """Finds out by trial, because permissions do not tell of a file system that is mounted read-only."""
     if not os.path.isdir(folder):
         return False
     try:

@@ -1,4 +1,4 @@
-"""Decision whether 16-bit copies of weight-only quantised matrices are kept (`layers/weights/copies.py`)."""
+"""Decision whether shards keep 16-bit copies of weight-only quantised matrices (`layers/weights/copies.py`)."""
 
 from ..config.copies import are_affordable
 from ..distributed import TensorParallelGroup
@@ -12,10 +12,10 @@ from .requests import WarmupLimits
 def fitting_slots(
     model: CausalLM, group: TensorParallelGroup, probe: Probe, asked: WarmupLimits, options: EngineOptions
 ) -> int:
-    """Slots that fit on every rank. Makes the copies where they are asked for, or where no rank misses their memory and
-    limits and the longest request stay what they are without.
+    """Returns the slots that fit on every rank. It makes the copies where the operator asks for them, or where every
+    rank has ample memory and neither the limits nor the longest request shrink.
 
-    All ranks call it together. Raises `OutOfMemory` where copies that are asked for do not fit.
+    All ranks call it together. Raises `OutOfMemory` where copies that the operator asks for do not fit.
     """
     known = asked.max_batch_total_tokens if asked.regained else None
     if not _may_have_copies(model, group, options):
@@ -26,7 +26,7 @@ def fitting_slots(
     beside = group.min_int(probe.fitting_slots(size) if ample or is_asked else 0)
     least = asked.max_batch_total_tokens or asked.max_total_tokens or min(model.max_context_length, slots)
     if not is_asked and beside < least:
-        # The budget is without them again.
+        # This sets the budget back to one without copies.
         probe.fitting_slots()
         return known or slots
     if beside < 2:
@@ -39,8 +39,8 @@ def fitting_slots(
 
 
 def _may_have_copies(model: CausalLM, group: TensorParallelGroup, options: EngineOptions) -> bool:
-    """Whether a rank has matrices to copy, and nothing speaks against it. Not where results are to be the same in every
-    batch: products with a copy add up in another order.
+    """Whether a rank has matrices to copy and the options allow it. Deterministic mode has no copies: GEMMs with a copy
+    add in another order than GEMMs with codes.
     """
     if options.deterministic or options.dequantised_copies == "off":
         return False

@@ -1,8 +1,8 @@
-"""Cost model of steps: timed steps, and the formula that is fitted to them.
+"""Cost model of steps: measured steps, and the formula that is fitted to them.
 
     time(tokens) + pair_ns * pairs + context_ns * context
 
-See `StepCost` for the terms. Fitting is pure; measuring runs steps of requests that nobody asked for.
+`StepCost` explains the terms. Fitting is pure; measuring runs steps of made-up requests.
 """
 
 import statistics
@@ -31,12 +31,12 @@ _CHUNKS = (16, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 _ALWAYS = 3
 """Steps that are timed however long they take: one decode and two chunks, which give a straight line."""
 _LONG_CONTEXT = 16_384
-"""Positions before a chunk, and of all decodes together, where the price of context is measured."""
+"""Positions before a chunk, and of all decodes together, with which the cost of context is measured."""
 
 
 @dataclass(frozen=True)
 class Shape:
-    """A step to time: `decodes` requests of `context` tokens each, and a chunk behind `prefix` computed positions."""
+    """A step to time: `decodes` requests of `context` tokens each, and a chunk after `prefix` computed positions."""
 
     decodes: int = 0
     context: int = 2
@@ -45,30 +45,30 @@ class Shape:
 
     @property
     def tokens(self) -> int:
-        """Of decodes and chunk together."""
+        """The tokens of decodes and chunk together."""
         return self.decodes + self.chunk
 
     @property
     def pairs(self) -> int:
-        """Of each token of the chunk with each position that it attends to."""
+        """The pairs of a token of the chunk and a position that it attends to."""
         return self.chunk * self.prefix + self.chunk * (self.chunk + 1) // 2
 
     @property
     def attended(self) -> int:
-        """Positions that the decodes attend to."""
+        """The positions that the decodes attend to."""
         return self.decodes * self.context
 
 
 @dataclass(frozen=True)
 class Sample:
-    """A shape, and what it took."""
+    """A shape and its measured time."""
 
     shape: Shape
     ms: float
 
 
 def shapes(limits: ServingLimits, max_batch_prefill_tokens: int) -> list[Shape]:
-    """A dozen steps within the limits: `_ALWAYS` that tell most, then cheap ones before dear ones."""
+    """Returns a dozen steps within the limits: the `_ALWAYS` that tell most, then cheap ones before dear ones."""
     pool = limits.max_batch_total_tokens
     longest = min(pool, limits.max_total_tokens) - 1
     largest = min(max_batch_prefill_tokens, limits.max_input_tokens, longest)
@@ -96,13 +96,14 @@ def measure(
     budget_s: float,
     clock: Callable[[], float] = time.monotonic,
 ) -> list[Sample]:
-    """The median of some repetitions of each shape, the slowest rank's. Once the budget is spent, each is timed once
-    and `_ALWAYS` are enough. Ranks agree on when that is. No request may be running, and none is afterwards.
+    """Times each shape: the median of some repetitions, on the slowest rank. Once the budget is spent, each shape is
+    timed once, and `_ALWAYS` shapes are enough. Ranks agree on when that is. No request may be running, and none is
+    afterwards.
     """
     samples: list[Sample] = []
     started, in_time = clock(), True
     for shape in wanted:
-        # The first one may still have to fill caches.
+        # The first run fills caches.
         _time(runner, shape)
         median = statistics.median_low(_time(runner, shape) for _ in range(repetitions if in_time else 1))
         ns, spent_ms = group.max_ints([median, int(1e3 * (clock() - started))])
@@ -114,9 +115,9 @@ def measure(
 
 
 def fit(samples: Sequence[Sample], max_tokens: int) -> StepCost:
-    """The formula that gives what was measured; times of up to `max_tokens` follow from it.
+    """Fits the formula to the samples, for steps of up to `max_tokens`.
 
-    Prices come from steps of the same number of tokens, so that the time of the tokens themselves cancels.
+    The costs of pairs and context come from steps with equally many tokens, so that the time of the tokens cancels.
     """
     if not samples:
         return StepCost()
@@ -131,7 +132,7 @@ def fit(samples: Sequence[Sample], max_tokens: int) -> StepCost:
     tokens = sorted(times)
     rising = list(accumulate((times[n] for n in tokens), max))
     if tokens[-1] < max_tokens:
-        # Far from what was measured, in proportion: on a busy machine a line through small steps says little.
+        # Far beyond the samples, time grows in proportion: on a busy machine, the slope of small steps says little.
         steepness = rising[-1] / tokens[-1]
         if len(tokens) > 1 and max_tokens <= 2 * tokens[-1]:
             steepness = (rising[-1] - rising[-2]) / (tokens[-1] - tokens[-2])
@@ -143,7 +144,7 @@ def fit(samples: Sequence[Sample], max_tokens: int) -> StepCost:
 def _slope(
     samples: Sequence[Sample], amount: Callable[[Shape], int], others: Callable[[Shape], tuple[int, ...]]
 ) -> float:
-    """Nanoseconds for one more of `amount` among samples whose `others` are equal: the median, at least 0."""
+    """Returns the nanoseconds of one more `amount` among samples with equal `others`: the median slope, at least 0."""
     groups: dict[tuple[int, ...], list[Sample]] = defaultdict(list)
     for sample in samples:
         groups[others(sample.shape)].append(sample)
@@ -157,7 +158,7 @@ def _slope(
 
 
 def _time(runner: StepRunner, shape: Shape) -> int:
-    """Nanoseconds of one step of this shape on the device. Its requests are dropped again."""
+    """Runs one step of this shape, drops its requests, and returns its nanoseconds on the device."""
     rows = range(shape.decodes)
     vocab = runner.vocab_size
     context = shape.context
@@ -166,7 +167,7 @@ def _time(runner: StepRunner, shape: Shape) -> int:
     number = 1
     at_once = min(16, runner.checker.max_batch_prefill_tokens)
     for first in range(0, shape.decodes, at_once):
-        # The last token of a prompt: with it a request decodes from then on.
+        # Each request computes the last token of its prompt, after which it decodes.
         part = admit[first : first + at_once]
         chunks = [Chunk(request.row, shape.context - 2, 1) for request in part]
         runner.launch(StepPlan(number, admit=part, chunks=chunks))
@@ -184,8 +185,8 @@ def _time(runner: StepRunner, shape: Shape) -> int:
 
 
 def _request(row: int, length: int, first_slot: int, cached: int, slots: int, vocab_size: int) -> Request:
-    """A greedy request of which `cached` positions count as computed. Its ids differ: products of equal rows take a GPU
-    less time, some 12 % on an H200.
+    """Makes a greedy request of which `cached` positions count as computed. Its ids differ, because GEMMs of equal rows
+    take less power and so less time, some 12 % on an H200.
     """
     ids = np.arange(length, dtype=np.int64) * 7919 % vocab_size
     return Request(row, row, ids, NextTokenChooserParameters(), (SlotRange(first_slot, slots),), cached_length=cached)

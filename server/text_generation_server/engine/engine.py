@@ -1,8 +1,8 @@
 """The engine of one rank: Warmup, steps, FilterBatch and ClearCache in terms of rows and the model.
 
-Single-threaded: every method runs on the engine thread. Ranks stay in lockstep because every branch looks at the call
-and at replicated state alone. A plan is checked as a whole before it changes anything; one bad request among good ones
-becomes a failure of its own.
+Every method runs on the engine thread. Ranks stay in lockstep because every branch depends on the call and on
+replicated state alone. A plan is checked as a whole before it changes anything; one bad request among good ones fails
+alone.
 """
 
 import gc
@@ -26,18 +26,18 @@ from .runner import StepRunner
 from .warmup import warm_up
 
 _PEER_LIMIT_S = 10.0
-"""How long kernels of a step wait for another rank. Ranks get a plan at the same time, and its masks too."""
+"""How long kernels of a step wait for another rank. Ranks get a plan, and its masks, at the same time."""
 
 
 class _SharedStep(PendingStep):
-    """A step of several ranks: it has no result when one of them did not come."""
+    """A step of several ranks. It has no result when a rank is lost."""
 
     def __init__(self, step: LaunchedStep, group: TensorParallelGroup) -> None:
         self._step = step
         self._group = group
 
     def result(self) -> StepReply:
-        """As of every step. Raises `EngineFailed` when a rank is lost."""
+        """See `PendingStep`. Raises `EngineFailed` when a rank is lost."""
         reply = self._step.result()
         self._group.check()
         return reply
@@ -57,8 +57,8 @@ class Engine:
         kv_cache_dtype: str = "",
         memory: Memory | None = None,
     ) -> None:
-        """`kv_cache_dtype`: the name of the type of keys and values; empty: that of the model. `memory`: that of the
-        model's device, if None.
+        """`kv_cache_dtype` names the type of the KV cache; empty: the model's type. `memory` is by default the memory
+        of the model's device.
         """
         self._model = model
         self._memory = memory or memory_of(model.device)
@@ -72,7 +72,7 @@ class Engine:
 
     @property
     def info(self) -> ShardInfo:
-        """What is served; the same before and after Warmup."""
+        """What the shard serves, equal before and after Warmup."""
         dtype = str(self._model.dtype).removeprefix("torch.")
         return ShardInfo(
             dtype=dtype,
@@ -89,7 +89,7 @@ class Engine:
 
     @torch.inference_mode()
     def warmup(self, limits: WarmupLimits) -> WarmupResult:
-        """Sizes the KV pool and the row tables, captures graphs, compiles kernels, measures what steps cost.
+        """Sizes the KV pool and the row tables, compiles kernels, captures CUDA graphs, and measures what steps cost.
 
         Raises `NotReady` when called twice, `InvalidRequest` for limits that contradict each other or the model, and
         `OutOfMemory` when they do not fit.
@@ -103,9 +103,9 @@ class Engine:
         )
         self._runner.compiled_before = compilations()
         self._group.check()
-        # Until now one rank may have compiled for longer than another.
+        # Until now, one rank may have compiled for longer than another.
         self._group.limit_waits(_PEER_LIMIT_S)
-        # What lives now lives for good: keep the collector from walking it in the middle of a step.
+        # Objects that live now live for good: the garbage collector need not walk them in the middle of a step.
         gc.collect()
         gc.freeze()
         return result
@@ -118,9 +118,9 @@ class Engine:
     def step(self, plan: StepPlan, masks: MaskSource = no_masks) -> PendingStep:
         """Launches the next step without waiting for it. On a CPU, launching computes.
 
-        Where the plan has constrained rows, `masks` is asked between the forward pass and the choice; it may wait, and
-        what it raises is raised. Raises `InvalidRequest` or `OutOfSlots` for a plan that is wrong; nothing has changed
-        then. After `OutOfMemory`, and after errors of masks, the rows are not to be trusted until all are cleared.
+        Where the plan has constrained rows, it calls `masks` between the forward pass and sampling; `masks` may wait,
+        and its errors are raised. Raises `InvalidRequest` or `OutOfSlots` for a wrong plan, which changes nothing.
+        After `OutOfMemory`, and after errors of masks, the rows are undefined until all are cleared.
         """
         runner = self._ready()
         try:
@@ -129,7 +129,7 @@ class Engine:
         except Exception as error:
             if not is_out_of_memory(error):
                 raise
-            # The others wait in a collective.
+            # The other ranks wait in a collective.
             if self._group.world_size > 1:
                 raise EngineFailed("out of memory on one rank of several; the ranks no longer agree") from error
             self._memory.release()
@@ -139,7 +139,7 @@ class Engine:
             ) from error
 
     def filter_batch(self, request_ids: Sequence[int]) -> list[int]:
-        """Keeps the listed requests and drops all others. Returns those that are kept, in the order of the list."""
+        """Keeps the listed requests and drops all others. Returns the kept ones, in the order of the list."""
         rows = self._ready().checker.rows
         wanted = set(request_ids)
         owners = {owner.request.id: row for row, owner in rows.owners.items()}
@@ -147,7 +147,7 @@ class Engine:
         return [request_id for request_id in dict.fromkeys(request_ids) if request_id in owners]
 
     def clear_cache(self, request_id: int | None) -> None:
-        """Drops one request, or all. An id that is not running is no error: it is gone, as asked."""
+        """Drops one request, or all. An id that is not running is no error."""
         if self._runner is None:
             return
         rows = self._runner.checker.rows

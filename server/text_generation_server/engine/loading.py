@@ -1,4 +1,4 @@
-"""Builds the engine of this process from its configuration: device, threads, group, model."""
+"""Builds the engine of this process from its configuration: device, CPU threads, group, model."""
 
 import logging
 import os
@@ -36,12 +36,13 @@ from .options import EngineOptions
 logger = logging.getLogger(__name__)
 
 _WORTH_THREADS = 1 << 19
-"""Elements of an MLP matrix: 2 MiB in float32 take a core about 0.2 ms, and threads some 0.05 ms to wake."""
+"""Elements of the smallest MLP matrix that is worth several threads: a core reads its 2 MiB of float32 in about 0.2 ms,
+and threads take some 0.05 ms to wake."""
 _GROUP_TIMEOUT_S = 120.0
 
 
 def build_engine(config: ServerConfig, folder: Path) -> Engine:
-    """Loads the model of `folder`. Runs on the engine thread, which owns everything made here.
+    """Loads the model of `folder`. It runs on the engine thread, which owns everything made here.
 
     Raises `ConfigurationError`, `UnsupportedModel`, `ModelFilesError` or `OutOfMemory`.
     """
@@ -84,7 +85,7 @@ def build_engine(config: ServerConfig, folder: Path) -> Engine:
         watermark=environment.watermark,
         options=EngineOptions(
             memory_fraction=environment.cuda_memory_fraction,
-            # The torch operators look at lengths on the host, which a graph cannot do.
+            # The torch operators read lengths on the host, which a graph cannot do.
             cuda_graphs=config.cuda_graphs if attention == "triton" else (),
             deterministic=config.deterministic,
             dequantised_copies=config.dequantised_copies,
@@ -93,7 +94,7 @@ def build_engine(config: ServerConfig, folder: Path) -> Engine:
 
 
 def load_into(device: torch.device, load: Callable[[], CausalLM]) -> CausalLM:
-    """What `load` loads. Raises `OutOfMemory` with numbers where the memory of `device` does not suffice."""
+    """Runs `load`. Raises `OutOfMemory` with numbers where the memory of `device` does not suffice."""
     try:
         with torch.inference_mode():
             return load()
@@ -108,9 +109,9 @@ def load_into(device: torch.device, load: Callable[[], CausalLM]) -> CausalLM:
 
 
 def choose_device(local_rank: int) -> torch.device:
-    """The CUDA device of the rank that is `local_rank` of its host, or the CPU where there is none.
+    """Returns the CUDA device of the rank that is `local_rank` of its host, or the CPU where there is none.
 
-    Raises ConfigurationError where there are fewer devices than ranks: NCCL refuses two ranks on one.
+    Raises ConfigurationError where there are fewer devices than ranks: NCCL refuses two ranks on one device.
     """
     if not torch.cuda.is_available():
         return torch.device("cpu")
@@ -127,7 +128,9 @@ def choose_device(local_rank: int) -> torch.device:
 
 
 def choose_attention(config: ServerConfig, device: torch.device) -> Attention:
-    """What was asked for, else the fastest that this device runs. Raises `ConfigurationError` for what it cannot."""
+    """Returns the attention that the operator chose, else the fastest of this device. Raises `ConfigurationError` for
+    one that does not run on it.
+    """
     on_cuda = device.type != "cpu"
     check_attention(config.attention, on_cuda, config.environment)
     if not on_cuda or config.environment.disable_custom_kernels:
@@ -138,8 +141,8 @@ def choose_attention(config: ServerConfig, device: torch.device) -> Attention:
 def check_memory(
     whole: int | None, model: AnyModelConfig, dtype: torch.dtype, device: torch.device, parallel: ParallelConfig
 ) -> None:
-    """Raises `OutOfMemory` when this rank's part of weights that take `whole` bytes in all is larger than the memory
-    left on its device; on a CPU, when the parts of all ranks of this host are. None: nobody knows how many.
+    """Raises `OutOfMemory` when this rank's shard of weights that take `whole` bytes in all is larger than the memory
+    left on its device; on a CPU, when the shards of all ranks of this host are. With None, the size is unknown.
     """
     if whole is None:
         return
@@ -147,15 +150,15 @@ def check_memory(
     if device.type == "cuda":
         check_fits(needed, torch.cuda.mem_get_info(device)[0], f"{device} has {{}} left")
     else:
-        # None of them has begun to load: they meet first.
+        # No rank of this host has begun to load, because ranks meet before they load.
         here = needed * parallel.local_world_size
         check_fits(here, available_host_memory(), "the machine has {} left", is_shared=True)
 
 
 def cpu_threads(model: AnyModelConfig, local_world_size: int, omp_num_threads: int | None) -> int:
-    """Threads of one rank: OMP_NUM_THREADS, else an even part of the cores that this process may use.
+    """Returns the threads of one rank: OMP_NUM_THREADS, else an even share of the cores that this process may use.
 
-    A model so small that a product takes no longer than to wake threads has one; the other cores serve the requests.
+    A model whose GEMMs take no longer than waking threads gets one thread; the other cores serve the requests.
     """
     if omp_num_threads is not None:
         return omp_num_threads
@@ -166,9 +169,9 @@ def cpu_threads(model: AnyModelConfig, local_world_size: int, omp_num_threads: i
 
 
 def default_dtype(config: AnyModelConfig, device: torch.device) -> Dtype:
-    """float32 on a CPU, where half precision is slow; else the type of the checkpoint.
+    """Returns float32 on a CPU, where 16-bit types are slow; else the type of the checkpoint.
 
-    bfloat16 for weights of few bits though files say float16: their products overflow it now and then.
+    Weight-only quantised models get bfloat16 though their files say float16, which their activations overflow at times.
     """
     if device.type == "cpu":
         return "float32"

@@ -1,4 +1,4 @@
-"""Device pool of token masks. It follows no policy: the router decides which slot holds which mask."""
+"""Device pool of token masks. The router decides which slot holds which mask."""
 
 from collections.abc import Sequence
 
@@ -12,23 +12,23 @@ from .requests import MaskForm, MaskWrite
 from .transfer import upload
 
 MOST_MASKS = 2048
-"""32 MiB at 128k ids. A few thousand tokens of JSON need some tens of different masks."""
+"""Upper bound of mask slots: 32 MiB at 128k ids. A few thousand tokens of JSON need some tens of masks."""
 
 
 def mask_bytes(vocab_size: int) -> int:
-    """Device memory of one mask."""
+    """Returns the device memory of one mask."""
     return torch.int32.itemsize * mask_words(vocab_size)
 
 
 def fitting_masks(vocab_size: int, room: int) -> int:
-    """Masks of the pool where it may have `room` bytes: at least slot 0 and one more."""
+    """Returns the masks of a pool of `room` bytes: at least slot 0 and one more."""
     return max(2, min(MOST_MASKS, room // mask_bytes(vocab_size)))
 
 
 class MaskPool:
-    """`bits` int32 [max_masks, mask_words], see `mask_words` for the bits. Owned by the engine thread.
+    """The masks, `bits` int32 [max_masks, mask_words] (`mask_words` explains the bits). The engine thread owns them.
 
-    Slot 0 allows everything. Another one allows nothing until it is written.
+    Slot 0 allows everything. Another slot allows nothing until it is written.
     """
 
     def __init__(self, max_masks: int, vocab_size: int, device: torch.device) -> None:
@@ -36,11 +36,11 @@ class MaskPool:
         self.bits[0] = -1
 
     def write(self, writes: Sequence[MaskWrite]) -> None:
-        """Fills slots, for what is queued after it, in one copy for all. What `masks.check_masks` lets pass fits."""
+        """Queues one copy that fills all slots. `masks.check_masks` has checked the writes."""
         if not writes:
             return
         words = self.bits.shape[1]
-        # The slot stands in a word of its own before the bits of its mask.
+        # Each row holds the slot, then the bits of its mask.
         packed = np.zeros((len(writes), 1 + words), dtype=np.int32)
         packed[:, 0] = [write.slot for write in writes]
         for row, write in zip(packed[:, 1:], writes, strict=True):
@@ -49,7 +49,7 @@ class MaskPool:
         self.bits.index_copy_(0, uploaded[:, 0].to(torch.int64), uploaded[:, 1:])
 
     def _words(self, write: MaskWrite) -> NDArray[np.int32]:
-        """The words of one mask."""
+        """Returns the words of one mask."""
         size = 4 * self.bits.shape[1]
         if write.form is MaskForm.BITS:
             packed = np.zeros(size, dtype=np.uint8)

@@ -1,8 +1,8 @@
-"""Token masks on their way to the steps that need them: checked when they come, kept by number, waited for by the
-engine.
+"""Inbox of token masks: it checks masks when they come, keeps them by the number of their plan, and lets the engine
+wait.
 
-Calls may bring the masks of a step before its plan or after it. The engine thread asks for them once the forward pass
-of the step is launched, and waits until they are there, or until it is known that they never will be. Imports no torch.
+Calls may bring the masks of a step before its plan or after it. The engine thread takes them once the forward pass of
+the step is launched, and waits until they come, or until they never will. This module imports no torch.
 """
 
 import threading
@@ -14,20 +14,20 @@ from .plans import MAX_AHEAD
 from .requests import MaskForm, MaskWrite, StepMasks
 
 WAIT_LIMIT_S = 60.0
-"""How long a step waits for its masks, once the step before may be expected to be done. Whoever sends them gives up
-earlier and calls ClearCache; this is for callers that are gone."""
+"""How long a step waits for its masks after the previous step should be done. The sender of masks gives up earlier and
+calls ClearCache; this limit is for senders that are gone."""
 
 
 @dataclass(frozen=True)
 class MaskLimits:
-    """What masks may name: slots below `max_masks`, ids below `vocab_size`."""
+    """Bounds of what masks name: slots below `max_masks`, ids below `vocab_size`."""
 
     max_masks: int
     vocab_size: int
 
 
 class WaitEnded(Exception):
-    """Masks are no longer waited for, through no fault of the plan. `told` is what the caller of the plan is told."""
+    """The wait for masks has ended through no fault of the plan. The caller of the plan gets `told`."""
 
     def __init__(self, told: EngineError) -> None:
         super().__init__(str(told))
@@ -35,8 +35,8 @@ class WaitEnded(Exception):
 
 
 class MaskInbox:
-    """Masks by the number of their plan. Methods may be called from any thread, but for `take`, `skip` and `restart`:
-    those belong to the engine thread.
+    """Masks by the number of their plan. Only the engine thread calls `take`, `skip` and `restart`; any thread may call
+    the other methods.
     """
 
     def __init__(self, wait_limit_s: float = WAIT_LIMIT_S) -> None:
@@ -47,24 +47,24 @@ class MaskInbox:
         """The lowest number whose masks may still come."""
         self._held: dict[int, StepMasks | InvalidRequest] = {}
         self._clears = 0
-        """Calls of ClearCache that are on their way to the engine thread."""
+        """Calls of ClearCache that the engine thread has not executed yet."""
         self._closed: EngineError | None = None
 
     def open(self, limits: MaskLimits) -> None:
-        """Takes masks from now on."""
+        """Accepts masks from now on."""
         with self._changed:
             self._limits = limits
 
     def put(self, masks: StepMasks) -> None:
         """Keeps masks for their plan.
 
-        Raises `InvalidRequest` for masks that are wrong by themselves, which the plan then fails with as well, and for
-        a number that is out of turn, which harms no plan; `NotReady` before Warmup.
+        Raises `InvalidRequest` for masks that are wrong by themselves, with which their plan then fails too, and for a
+        number that is out of turn, which harms no plan; `NotReady` before Warmup.
         """
         with self._changed:
             if self._limits is None:
                 raise NotReady("call Warmup before any other call")
-            # One more than for plans: that of the plan which waits for masks.
+            # Masks may be one number further ahead than plans, because a plan may be waiting for its masks.
             last = self._first + MAX_AHEAD + 1
             if masks.number in self._held or not self._first <= masks.number <= last:
                 raise InvalidRequest(
@@ -81,11 +81,11 @@ class MaskInbox:
                 self._changed.notify_all()
 
     def take(self, number: int, before_s: float = 0.0) -> StepMasks:
-        """Waits for the masks of plan `number`. They follow from what the step before chooses, which may take
-        `before_s` seconds more. Those that were not there yet are `late`.
+        """Waits for the masks of plan `number`. They depend on the tokens of the previous step, which may take
+        `before_s` seconds more. Masks for which this call waits are `late`.
 
-        Raises `InvalidRequest` where they were wrong, `MasksMissing` where they do not come in time, and `WaitEnded`
-        where ClearCache or the end of the engine is on its way.
+        Raises `InvalidRequest` for wrong masks, `MasksMissing` where they do not come in time, and `WaitEnded` where
+        ClearCache, or the end of the engine, is next.
         """
         limit_s = self._wait_limit_s + before_s
         with self._changed:
@@ -109,8 +109,8 @@ class MaskInbox:
         )
 
     def skip(self, number: int) -> None:
-        """The turn of plan `number` has come, which has no constrained rows. Raises `InvalidRequest` where masks came
-        for it.
+        """Takes the turn of plan `number`, which has no constrained rows. Raises `InvalidRequest` where masks came for
+        it.
         """
         with self._changed:
             self._first = number + 1
@@ -118,27 +118,27 @@ class MaskInbox:
                 raise InvalidRequest(f"Constrain came for plan {number}, which has no `constrained` rows")
 
     def abandon(self) -> None:
-        """ClearCache of everything is on its way to the engine thread: until `restart` nothing is waited for."""
+        """Ends all waits until `restart`, because the engine thread is about to execute ClearCache of everything."""
         with self._changed:
             self._clears += 1
             self._changed.notify_all()
 
     def restart(self) -> None:
-        """ClearCache of everything is being executed: the next plan is number 0."""
+        """Begins again at plan number 0, as ClearCache of everything does."""
         with self._changed:
             self._clears -= 1
             self._first = 0
             self._held.clear()
 
     def close(self, reason: EngineError) -> None:
-        """No masks will come any more."""
+        """Ends all waits for good, with `reason`."""
         with self._changed:
             self._closed = self._closed or reason
             self._changed.notify_all()
 
 
 def check_masks(masks: StepMasks, limits: MaskLimits) -> None:
-    """Raises `InvalidRequest` naming the field, for what can be told without the plan."""
+    """Checks masks as far as that is possible without their plan. Raises `InvalidRequest` naming the field."""
     if len(masks.rows) != len(masks.slots):
         raise InvalidRequest(f"`slots` must hold one slot for each of `rows`: {len(masks.slots)} for {len(masks.rows)}")
     if (highest := max(masks.slots, default=0)) >= limits.max_masks:
@@ -172,7 +172,7 @@ def _check_write(write: MaskWrite, limits: MaskLimits) -> None:
 
 
 def check_rows(masks: StepMasks, constrained: Sequence[int]) -> None:
-    """Raises `InvalidRequest` where masks are not for exactly the constrained rows of their plan."""
+    """Raises `InvalidRequest` unless the masks are for exactly the constrained rows of their plan."""
     if len(set(masks.rows)) != len(masks.rows):
         raise InvalidRequest("`rows` names a row twice")
     if other := set(masks.rows).symmetric_difference(constrained):
@@ -182,5 +182,5 @@ def check_rows(masks: StepMasks, constrained: Sequence[int]) -> None:
 
 
 def no_masks(number: int) -> StepMasks:
-    """For callers whose plans have no constrained rows."""
+    """The `MaskSource` of callers whose plans have no constrained rows."""
     raise InvalidRequest(f"plan {number} has `constrained` rows, and nobody brings masks")

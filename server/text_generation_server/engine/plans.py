@@ -1,4 +1,6 @@
-"""The order of plans: by their numbers, whatever order they arrive in. Imports no torch; engine thread only."""
+"""The order of plans: by their numbers, in whatever order they arrive. Only the engine thread uses it. This module
+imports no torch.
+"""
 
 from collections.abc import Iterator
 from typing import Generic, TypeVar
@@ -6,13 +8,13 @@ from typing import Generic, TypeVar
 from ..errors import InvalidRequest, PlanRefused
 
 MAX_AHEAD = 2
-"""Plans may come so many before their turn: as many as a caller has under way at once."""
+"""How many plans may come before their turn: as many as a caller has in flight at once."""
 
 T = TypeVar("T")
 
 
 class PlanOrder(Generic[T]):
-    """Plans, as values of any type, that wait for their turn. After a failure all are refused until `restart`."""
+    """Plans, as values of any type, that wait for their turn. After a failure it refuses all plans until `restart`."""
 
     def __init__(self) -> None:
         self._next = 0
@@ -20,8 +22,8 @@ class PlanOrder(Generic[T]):
         self._failed: int | None = None
 
     def put(self, number: int, plan: T) -> None:
-        """Takes a plan. Raises `PlanRefused` after a failure, and `InvalidRequest` for a number that has been or is
-        too far ahead; the order of the others is not harmed by it.
+        """Takes a plan. Raises `PlanRefused` after a failure, and `InvalidRequest` for a number that has had its turn
+        or is too far ahead, which does not harm the other plans.
         """
         if self._failed is not None:
             raise PlanRefused(
@@ -32,18 +34,18 @@ class PlanOrder(Generic[T]):
         self._waiting[number] = plan
 
     def due(self) -> Iterator[T]:
-        """The plans whose turn it is, one after the other."""
+        """Yields the plans whose turn it is, one after the other."""
         while self._failed is None and self._next in self._waiting:
             self._next += 1
             yield self._waiting.pop(self._next - 1)
 
     def fail(self) -> list[T]:
-        """The plan that was due last has failed. Returns those that wait."""
+        """Notes that the last due plan has failed. Returns the waiting plans."""
         self._failed = self._next - 1
         return self._drain()
 
     def restart(self) -> list[T]:
-        """The next plan is number 0. Returns those that wait for one that never came."""
+        """Begins again at plan number 0. Returns the waiting plans, whose predecessor never came."""
         self._next, self._failed = 0, None
         return self._drain()
 

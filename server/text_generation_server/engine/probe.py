@@ -1,4 +1,4 @@
-"""Runs the steps that need the most memory, before the pool exists, so that the pool can take exactly what is left."""
+"""Runs the steps that need the most memory before the KV pool exists, so that the pool can take what is left."""
 
 import os
 from collections.abc import Sequence
@@ -38,18 +38,18 @@ from .sampling import Sampler
 from .sampling_state import SamplingState
 
 CPU_POOL_FRACTION = 0.5
-"""Part of the host's available memory that the pools of all ranks together take by themselves."""
+"""Fraction of the host's available memory that the pools of all ranks together take where no flag gives their size."""
 _MOST_SLOTS = 2**31 - 2
-"""Numbers of slots, and one more of the padding, have 32 bits."""
-_REHEARSED_POSITIONS = 65_536
-"""Length of rows in a rehearsal: scratch memory of a longer context is no larger."""
+"""Upper bound of slots: their numbers, and that of the padding slot, have 32 bits."""
+_PROBE_POSITIONS = 65_536
+"""Length of rows while probing: the scratch memory of longer contexts is no larger."""
 _CHUNK_LENGTHS = (1, 17, 33, 65, 200, 512, 2048)
-"""Tokens of chunks between which kernels differ: products are made for 16, 32 and 64 tokens, attention for chunks about
-as long as these, where 512 and more may have a kernel of their own."""
+"""Lengths of chunks that reach different kernels: GEMMs have variants for 16, 32 and 64 tokens, and attention for
+chunks of about these lengths; 512 and more may have a kernel of their own."""
 _MEASURED_GRAPHS = 12
-"""About so many are captured to learn what all of them take."""
+"""Number of graphs that are captured to estimate the memory of all."""
 _DRIVER_PIECE = 32 << 20
-"""Bytes by which the memory of a driver for graphs grows, at most."""
+"""The largest piece in bytes by which the driver's memory for graphs grows."""
 _EVERYTHING = NextTokenChooserParameters(
     temperature=0.9,
     top_k=10,
@@ -66,9 +66,8 @@ _EVERYTHING = NextTokenChooserParameters(
 
 
 class Probe:
-    """Measures what serving will need; builds the runners for it. Lives during Warmup.
-
-    `alone`: as in `InputBuilder`.
+    """Measures the memory that serving will need, and builds runners. It lives during Warmup. `alone` has the meaning
+    of `InputBuilder`.
     """
 
     def __init__(
@@ -94,11 +93,11 @@ class Probe:
         self._runner_options = RunnerOptions(options.deterministic, alone, details=group.rank == 0)
         self._is_cuda = model.device.type == "cuda"
         self.budget: MemoryBudget | None = None
-        """Of a device, once it is measured."""
+        """The budget of a CUDA device, once it is measured."""
 
     @property
     def graph_sizes(self) -> GraphSizes:
-        """Steps that get a graph; none on a CPU."""
+        """The sizes of steps that get a CUDA graph; none on a CPU."""
         asked, given = self._asked, self._options.cuda_graphs
         if not self._is_cuda:
             return GraphSizes()
@@ -108,11 +107,11 @@ class Probe:
         if not decodes:
             return GraphSizes()
         most = asked.max_batch_prefill_tokens + asked.max_batch_size
-        tokens = chunk_sizes(most, self._model.dense_products)
+        tokens = chunk_sizes(most, self._model.dense_macs)
         return GraphSizes(decodes, forward_sizes(decodes), tokens)
 
     def build_runner(self, limits: ServingLimits) -> StepRunner:
-        """Rows, pool and sampler of the given sizes around the model."""
+        """Builds a runner of the model with rows, pool and sampler of the given sizes."""
         model, num_rows, num_slots = self._model, limits.max_batch_size, limits.max_batch_total_tokens
         model.reserve_positions(limits.max_total_tokens)
         recurrent = bool(model.states)
@@ -125,8 +124,8 @@ class Probe:
         return StepRunner(model, self._group, checker, table, pool, sampling, masks, sampler, self._runner_options)
 
     def fitting_slots(self, copies: int = 0) -> int:
-        """Slots that fit on this rank beside everything else, or that it takes by itself if nothing is asked. `copies`:
-        bytes of weights that are still to be made. A device is measured at the first call.
+        """Returns the slots that fit on this rank besides everything else. `copies` are the bytes of 16-bit copies that
+        are still to be made. The first call measures a CUDA device.
         """
         asked = self._asked
         chosen = asked.max_batch_total_tokens is not None
@@ -140,21 +139,21 @@ class Probe:
         return min(self._slots_in(int(available * CPU_POOL_FRACTION)), asked.max_batch_size * longest)
 
     def compile_ahead(self) -> None:
-        """Compiles the kernels that serving needs, side by side, before any of them runs: one after the other they take
-        some 20 s. Those that are in Triton's cache on disk are loaded from there.
+        """Compiles the kernels that serving needs in parallel, before any of them runs (the compile dry run). One after
+        the other, they take some 20 s. Triton loads those that its cache on disk holds.
         """
         if not self._is_cuda:
             return
-        runner = self.build_runner(self._rehearsed())
+        runner = self.build_runner(self._probe_limits())
         with compile_only(len(os.sched_getaffinity(0))):
             self.run_every_kernel(runner)
 
     def run_every_kernel(self, runner: StepRunner) -> None:
-        """Runs steps of few and of many requests, short and long, so that every kernel that serving needs is compiled
-        and loaded by then, with graphs or without. Call it before graphs are captured.
+        """Runs steps of few and of many requests, short and long, so that every kernel variant that serving needs is
+        compiled and loaded, with graphs or without. Call it before graphs are captured.
 
-        Attention is compiled for ranges of the number of requests and chooses tiles by the longest chunk; other
-        kernels are compiled for numbers rounded up to a power of two.
+        Attention has variants for ranges of the number of requests, and chooses tiles by the longest chunk; other
+        kernels have variants for numbers rounded up to a power of two.
         """
         if not self._is_cuda:
             return
@@ -171,10 +170,10 @@ class Probe:
             alike = min(padded_batch(requests), most)
             for length in sorted({min(length, longest) for length in _CHUNK_LENGTHS}):
                 _run(runner, [length, *[1] * (requests - 1)], scored=requests == 1)
-                # Where a few tiles share a long prefix among programs, many have no need to.
+                # Few tiles split a long prefix among thread blocks; many tiles need not.
                 if requests < (full := min(alike, tokens // length)):
                     _run(runner, [length] * full)
-            # The smallest number that the kernels tell apart from these.
+            # This is the smallest number with other kernel variants.
             requests = padded_batch(requests) + 1
         if rows > 1 and tokens > 1:
             _run(runner, [min(16, tokens // 2)], decodes=1)
@@ -183,37 +182,37 @@ class Probe:
 
     @property
     def _state_bytes(self) -> int:
-        """What rows take in recurrent layers, that of the padding included."""
+        """Bytes of all rows in recurrent layers, the padding row included."""
         return (self._asked.max_batch_size + 1) * bytes_per_row(self._model)
 
     def _slots_in(self, room: int) -> int:
-        """Slots that fit into so many bytes beside rows, masks, and the tables of as many positions as a request may
-        have: what was asked for, or the model's, or, where the pool is smaller than that, all of the pool.
+        """Returns the slots that fit into `room` bytes besides rows, masks and the tables of positions. A request may
+        have as many positions as the operator asked for, or the model has, or, where that is fewer, the pool holds.
         """
         model, num_rows = self._model, self._asked.max_batch_size
         per_slot = bytes_per_slot(model)
         per_position = RowTable.bytes_per_position(num_rows) + model.bytes_per_position
-        # One slot more belongs to the pool: that of the padding.
+        # The pool has one slot more, for padding.
         room -= (num_rows + 1) * SamplingState.bytes_per_row(model.vocab_size) + per_slot
         room -= self._max_masks * mask_bytes(model.vocab_size)
         positions = self._asked.max_total_tokens or model.max_context_length
         if not per_slot:
-            # Only the table of slots takes room: as many as all rows can have.
+            # Only the table of slots takes memory, so every row gets all its positions.
             return min(num_rows * min(positions, max(0, room) // per_position), _MOST_SLOTS)
         slots = max(0, room - positions * per_position) // per_slot
         if self._asked.max_total_tokens is None and slots < positions:
             slots = max(0, room) // (per_slot + per_position)
         return min(slots, _MOST_SLOTS)
 
-    def _rehearsed(self) -> ServingLimits:
-        """Limits of a rehearsal: rows as asked for, and slots for the largest step alone."""
+    def _probe_limits(self) -> ServingLimits:
+        """Returns the limits while probing: rows as the operator asked for, and slots for the largest step alone."""
         asked = self._asked
-        longest = asked.max_total_tokens or min(self._model.max_context_length, _REHEARSED_POSITIONS)
+        longest = asked.max_total_tokens or min(self._model.max_context_length, _PROBE_POSITIONS)
         slots = asked.max_batch_prefill_tokens + 2 * asked.max_batch_size
         return ServingLimits(slots, min(asked.longest_prompt(longest), longest - 1), longest, asked.max_batch_size)
 
     def _measured(self) -> MemoryBudget:
-        """Runs the largest steps and reads what they take. Nothing of them is left when this returns."""
+        """Runs the largest steps and measures their memory, of which it releases everything."""
         memory = self._memory
         self._model.reserve_positions(0)
         memory.release()
@@ -225,13 +224,13 @@ class Probe:
         return MemoryBudget(memory.name, memory.total(), fraction, others, weights, step, graphs, self._state_bytes)
 
     def _run_largest_steps(self) -> tuple[int, int, int]:
-        """As many prompt tokens as a step may have, with log-probabilities of every one, beside decodes of all other
-        rows; then decodes of all rows.
+        """Runs a step with as many prompt tokens as a step may have, with log-probabilities of every token, and decodes
+        of all other rows; then decodes of all rows.
 
-        Returns the bytes that they need beside weights, rows and pool, those that others than the allocator have taken
-        by then, and those that graphs will take. A driver keeps what it has taken for graphs that are gone.
+        Returns the bytes that they need besides weights, rows and pool, the bytes that others than the allocator have
+        taken by then, and the bytes that graphs will take. A driver keeps the memory of graphs that are gone.
         """
-        asked, memory, limits = self._asked, self._memory, self._rehearsed()
+        asked, memory, limits = self._asked, self._memory, self._probe_limits()
         lengths = _split(asked.max_batch_prefill_tokens, limits.max_input_tokens)[: asked.max_batch_size]
         runner = self.build_runner(limits)
         memory.release()
@@ -248,8 +247,8 @@ class Probe:
         return step, others, self._graph_bytes(runner)
 
     def _graph_bytes(self, runner: StepRunner) -> int:
-        """The largest graphs bring the memory that all share. What the others take is measured with some of each kind:
-        drivers take memory in pieces that hold several.
+        """Estimates the bytes of all graphs. The largest graphs allocate the memory that all share; some of each kind
+        tell what the others add, because drivers allocate in pieces that hold several.
         """
         sizes = self.graph_sizes
         if not sizes.count:
@@ -265,7 +264,7 @@ class Probe:
         return max(0, first - none) + more * others // measured
 
     def _used_by_graphs(self, runner: StepRunner, sizes: GraphSizes) -> int:
-        """Bytes of the device in use, by this process and others, once graphs of these sizes are captured."""
+        """Captures graphs of these sizes, and returns the bytes of the device in use by all processes."""
         runner.capture(sizes)
         self._memory.release()
         return self._used()
@@ -277,9 +276,9 @@ class Probe:
 def _run(
     runner: StepRunner, lengths: Sequence[int], decodes: int = 0, scored: bool = False, constrained: bool = False
 ) -> LaunchedStep:
-    """One step with a chunk of each of these lengths, whole prompts of requests that ask for everything, beside so many
-    decodes. Their rows are free again afterwards. `scored`: also for log-probabilities of the prompts. `constrained`:
-    all choose under a mask.
+    """Runs one step with a chunk of each of these lengths, whole prompts of requests that use every option, and so many
+    decodes, and frees their rows. With `scored`, requests ask for log-probabilities of their prompts; with
+    `constrained`, all sample under a mask.
     """
     rows = list(range(len(lengths), len(lengths) + decodes))
     slot = sum(lengths)
@@ -304,7 +303,7 @@ def _run(
 
 
 def _split(total: int, largest: int) -> list[int]:
-    """`total` as a sum of parts of at most `largest`."""
+    """Splits `total` into summands of at most `largest`."""
     full, rest = divmod(total, largest)
     return [largest] * full + ([rest] if rest else [])
 

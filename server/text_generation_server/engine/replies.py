@@ -1,6 +1,6 @@
-"""Replies of steps: a launched step, waited for on a thread of its own, becomes the reply.
+"""Replies of steps: the replies thread waits for a launched step and turns it into the reply.
 
-A step holds what it needs as it was when it was launched; the engine thread changes none of it afterwards.
+A step holds the state of its launch, of which the engine thread changes nothing afterwards.
 """
 
 from collections.abc import Collection, Sequence
@@ -23,7 +23,7 @@ _NO_TOKEN_ALLOWED = NoTokenAllowed(
 
 @dataclass(frozen=True, eq=False)
 class LaunchedStep:
-    """A step on the device. `details`: this rank reports log-probabilities."""
+    """A step on the device. `details` says whether this rank reports log-probabilities."""
 
     number: int
     owners: Sequence[RunningRequest]
@@ -33,16 +33,16 @@ class LaunchedStep:
     compiled_before: int
     details: bool
     constrained: Collection[int] = ()
-    """Rows that chose under a mask."""
+    """Rows that sampled under a mask."""
     time: StepTime | None = None
     """None: the plan computes nothing."""
     record: Readback | None = None
-    """Of `SampledTokens`; None where no row gets a token."""
+    """The `SampledTokens`; None where no row gets a token."""
     scores: Readback | None = None
-    """Of `ScoredTokens`; None where no prompt is scored."""
+    """The `ScoredTokens`; None where no prompt is scored."""
 
     def result(self) -> StepReply:
-        """Waits for the step. Called once, in the order of the steps, by the thread that builds replies."""
+        """Waits for the step. The replies thread calls it once for each step, in their order."""
         if self.time is not None:
             self.time.end.wait()
         failures = list(self.failures)
@@ -62,7 +62,7 @@ class LaunchedStep:
         )
 
     def _sound(self, valid: list[int], failures: list[RequestFailure]) -> list[int]:
-        """Indices of the tokens that are reported. A request without a choice fails, once."""
+        """Returns the indices of the valid tokens. A request without a valid token fails, once."""
         kept: list[int] = []
         for index, (sound, owner) in enumerate(zip(valid, self.owners, strict=True)):
             if owner.failed:
@@ -98,7 +98,7 @@ class LaunchedStep:
 
 
 def _top_tokens(sampled: SampledTokens, kept: Sequence[int]) -> list[TopTokens]:
-    """Of the rows that asked for them."""
+    """Returns the alternatives of the rows that asked for them."""
     numbers = sampled.num_top.tolist()
     return [
         TopTokens(index, sampled.top_ids[place, :number].tolist(), sampled.top_logprobs[place, :number].tolist())

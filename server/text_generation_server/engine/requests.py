@@ -16,7 +16,7 @@ TokenIds = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class SlotRange:
-    """`length` neighbouring slots of the KV pool from `start` on."""
+    """`length` adjacent slots of the KV pool from `start` on."""
 
     start: int
     length: int
@@ -24,7 +24,7 @@ class SlotRange:
 
 @dataclass(frozen=True, slots=True)
 class NextTokenChooserParameters:
-    """How the next token is chosen. The defaults switch every operator off."""
+    """How the next token is sampled. The defaults switch every operator off."""
 
     temperature: float = 1.0
     top_k: int = 0
@@ -44,7 +44,7 @@ class NextTokenChooserParameters:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Request:
-    """A request as it stands: fresh, behind a cached prefix, or where it was interrupted."""
+    """A request in its current state: new, with a cached prefix, or where it was interrupted."""
 
     id: int
     row: int
@@ -52,7 +52,7 @@ class Request:
     """The prompt, then the tokens generated so far."""
     parameters: NextTokenChooserParameters
     slots: tuple[SlotRange, ...]
-    """For positions 0, 1, ...; more follow by grants."""
+    """The slots of positions 0, 1, ...; grants append more."""
     num_generated: int = 0
     cached_length: int = 0
     """Positions, from 0 on, whose K and V are in their slots already."""
@@ -61,7 +61,7 @@ class Request:
 
     @property
     def num_prompt(self) -> int:
-        """Tokens of the prompt alone."""
+        """The tokens of the prompt alone."""
         return len(self.input_ids) - self.num_generated
 
 
@@ -76,7 +76,7 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """More slots for the request in `row`: they follow those it holds."""
+    """More slots for the request in `row`, after those that it holds."""
 
     row: int
     slots: tuple[SlotRange, ...]
@@ -84,7 +84,7 @@ class Grant:
 
 @dataclass(frozen=True, slots=True)
 class StepPlan:
-    """One step: rows are dropped, then given to new requests, then slots are granted, then tokens are computed."""
+    """One step: the engine drops rows, then admits requests, then grants slots, then computes tokens."""
 
     number: int
     drop: Sequence[int] = ()
@@ -94,7 +94,7 @@ class StepPlan:
     decode: Sequence[int] = ()
     constrained: Sequence[int] = ()
     limit_ms: int = 0
-    """So long may the step take; then Health fails. 0: the shard's own limit."""
+    """How long the step may take before Health fails. 0: the shard's own limit."""
 
 
 class MaskForm(Enum):
@@ -107,34 +107,34 @@ class MaskForm(Enum):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MaskWrite:
-    """What a mask slot holds from a step on. `form` is None where the message names none."""
+    """The content of a mask slot from a step on. `form` is None where the message names none."""
 
     slot: int
     form: MaskForm | None
     content: NDArray[Any]
-    """`BITS`: uint8, bit i of byte i / 8, lowest first, is token i. Else int64: the ids that alone are allowed, or that
-    alone are not."""
+    """For `BITS` uint8: bit i of byte i / 8, lowest first, is token i. Else int64: the only ids that are allowed, or
+    the only ids that are not."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StepMasks:
-    """Masks for one step: writes come first, then each of `rows` is given the slot beside it in `slots`."""
+    """Masks for one step: the engine executes the writes, then gives each of `rows` its mask slot of `slots`."""
 
     number: int
     writes: Sequence[MaskWrite] = ()
     rows: Sequence[int] = ()
     slots: Sequence[int] = ()
     late: bool = False
-    """They came after their step had asked for them."""
+    """Whether they came after their step had asked for them."""
 
 
 MaskSource = Callable[[int], StepMasks]
-"""Waits for the masks of the plan of a number."""
+"""Waits for the masks of the plan with this number."""
 
 
 @dataclass(frozen=True, slots=True)
 class TopTokens:
-    """The most likely tokens at one place: best first, natural-log probabilities."""
+    """The most likely tokens at one place, best first, with natural logarithms of their probabilities."""
 
     index: int
     ids: Sequence[int]
@@ -174,7 +174,7 @@ class Timings:
 
 @dataclass(frozen=True, slots=True)
 class StepReply:
-    """What a step computed. `rows`, `ids` and `failures` are equal on all ranks; the rest comes from rank 0 alone."""
+    """What a step computed. `rows`, `ids` and `failures` are equal on all ranks; only rank 0 reports the rest."""
 
     number: int
     rows: Sequence[int] = ()
@@ -199,14 +199,14 @@ class ShardInfo:
     attention_impl: str
     version: str
     kv_cache_dtype: str = ""
-    """Name of the type of keys and values."""
+    """The name of the type of the KV cache."""
     recurrent: bool = False
-    """Layers keep a state of each row: requests are computed from their first position on."""
+    """Whether layers keep a state of each row, so that requests are computed from their first position on."""
 
 
 @dataclass(frozen=True, slots=True)
 class WarmupLimits:
-    """Limits that the operator asked for; `None` is derived by the shard."""
+    """Limits that the operator asked for. The shard derives those that are None."""
 
     max_batch_prefill_tokens: int
     max_batch_size: int
@@ -215,12 +215,14 @@ class WarmupLimits:
     max_batch_total_tokens: int | None = None
     prefill_chunking: bool = False
     regained: bool = False
-    """An earlier start of these shards has served with these limits: nothing has to be measured again."""
-    in_parts: bool = False
-    """With `regained`: what that start found."""
+    """Whether an earlier start of these shards has served with these limits, so that nothing is measured again."""
+    overlapped_halves: bool = False
+    """With `regained`: what that start chose; see `WarmupResult`."""
 
     def longest_prompt(self, max_total_tokens: int) -> int:
-        """Tokens of the longest prompt where a request has at most `max_total_tokens`, one of them generated."""
+        """Returns the tokens of the longest prompt where a request has at most `max_total_tokens`, one of them
+        generated.
+        """
         if self.max_input_tokens is not None:
             return self.max_input_tokens
         longest = max_total_tokens - 1
@@ -229,7 +231,7 @@ class WarmupLimits:
 
 @dataclass(frozen=True, slots=True)
 class ServingLimits:
-    """Limits that hold from Warmup on. Slots 0 .. max_batch_total_tokens - 1 exist."""
+    """Limits from Warmup on. Slots 0 .. max_batch_total_tokens - 1 exist."""
 
     max_batch_total_tokens: int
     max_input_tokens: int
@@ -239,8 +241,8 @@ class ServingLimits:
 
 @dataclass(frozen=True, slots=True)
 class StepCost:
-    """What a step takes: time(tokens) + pair_ns * pairs + context_ns * context; `time` in straight lines between
-    points. Pairs: of each token of a chunk with each position that it attends to. Context: positions that decodes
+    """The time of a step: time(tokens) + pair_ns * pairs + context_ns * context, with `time` linear between points.
+    Pairs are those of a token of a chunk and a position that it attends to; context is the positions that decodes
     attend to.
     """
 
@@ -252,31 +254,32 @@ class StepCost:
 
 @dataclass(frozen=True, slots=True)
 class WarmupResult:
-    """What Warmup found. `graph_tokens`: sizes, ascending, of the graphs of steps with chunks. `max_masks`: how many
-    mask slots there are. `in_parts`: whether large steps are computed in parts.
+    """The result of Warmup. `graph_tokens` are the sizes, ascending, of the CUDA graphs of steps with chunks;
+    `max_masks` is the number of mask slots; `overlapped_halves` says whether large steps are computed in overlapped
+    halves.
     """
 
     limits: ServingLimits
     cost: StepCost
     graph_tokens: Sequence[int]
     max_masks: int
-    in_parts: bool = False
+    overlapped_halves: bool = False
 
 
 class PendingStep(Protocol):
     """A step that was launched."""
 
     def result(self) -> StepReply:
-        """Waits for the step and says what it computed. Called once, on another thread than the engine's."""
+        """Waits for the step and returns its reply. The replies thread calls it once."""
         ...
 
 
 class ShardEngine(Protocol):
-    """What the worker thread calls. Every method runs on that thread and may raise `EngineError`."""
+    """The engine that the worker calls. Every method runs on the engine thread and may raise `EngineError`."""
 
     @property
     def info(self) -> ShardInfo:
-        """Facts of the loaded model."""
+        """Facts about the loaded model."""
         ...
 
     def warmup(self, limits: WarmupLimits) -> WarmupResult:
@@ -288,13 +291,13 @@ class ShardEngine(Protocol):
         ...
 
     def step(self, plan: StepPlan, masks: MaskSource) -> PendingStep:
-        """Launches the next step without waiting for it. Where the plan has constrained rows, its forward pass is
-        launched, then `masks` is asked, then the choice is launched.
+        """Launches the next step without waiting for it. For a plan with constrained rows, it launches the forward
+        pass, then calls `masks`, then launches sampling.
         """
         ...
 
     def filter_batch(self, request_ids: Sequence[int]) -> list[int]:
-        """Keeps the listed requests and drops all others. Returns those that are kept."""
+        """Keeps the listed requests and drops all others. Returns the kept ones."""
         ...
 
     def clear_cache(self, request_id: int | None) -> None:

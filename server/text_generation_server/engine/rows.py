@@ -1,8 +1,8 @@
-"""Persistent tensors indexed by row: all that a step needs to know of a running request.
+"""Persistent tensors indexed by row: what a step needs to know of running requests.
 
 A request owns one row from its admission until it is dropped. A batch is a list of rows, so requests join and leave it
-without any tensor being moved. Owned by the engine thread; all writes are queued on one stream, so a row that changes
-its owner is never written by both.
+without moving any tensor. The engine thread owns the tensors; all writes are queued on one stream, so two owners of a
+row never write at once.
 """
 
 from collections.abc import Sequence
@@ -15,23 +15,23 @@ from .running import SlotWrite
 from .transfer import upload
 
 _WHOLE = 16
-"""Positions of a row are a multiple of so many: kernels have another form for other strides, and forms are compiled
-before it is known how many positions there will be.
+"""Positions of a row are a multiple of so many: Triton specialises kernels for strides that 16 divides, and compiles
+them before warm-up knows how many positions there will be.
 """
 
 _FEW = 4
-"""Ranges of slots that are written by a kernel each: a new request waits for it, and an upload takes longer."""
+"""Up to so many ranges of slots, one kernel writes each: a new request waits for this, and an upload takes longer."""
 
 
 class RowTable:
-    """`num_rows` rows for sequences of at most `max_total_tokens` tokens, and one more that nobody owns.
+    """`num_rows` rows for sequences of at most `max_total_tokens` tokens, and the padding row.
 
     slot_table   int32 [rows + 1, max_total_tokens or a few more]   slot of position p
     last_token   int64 [rows + 1]   newest token
     length       int64 [rows + 1]   tokens of prompt and output; 0 for a row that was never owned
     generated    int64 [rows + 1]   tokens generated so far
 
-    Row `num_rows` is what batches are padded with: its length stays 0 and its slots are `dummy_slot`.
+    Row `num_rows` pads batches: its length stays 0 and its slots are `dummy_slot`.
     """
 
     def __init__(self, num_rows: int, max_total_tokens: int, dummy_slot: int, device: torch.device) -> None:
@@ -51,24 +51,24 @@ class RowTable:
 
     @staticmethod
     def bytes_per_position(num_rows: int) -> int:
-        """Bytes that one more position of `max_total_tokens` takes."""
+        """Returns the bytes of one more position of `max_total_tokens`."""
         return torch.int32.itemsize * (num_rows + 1)
 
     def open(self, requests: Sequence[Request]) -> None:
-        """Writes the columns of new requests; their slots come by `grant`."""
+        """Writes the columns of new requests; `grant` writes their slots."""
         if not requests:
             return
         columns = np.array(
             [[r.row, r.input_ids[-1], len(r.input_ids), r.num_generated] for r in requests], dtype=np.int64
         )
         rows, last, lengths, generated = upload(np.ascontiguousarray(columns.T), self._device)
-        # The last token of a prompt is what a watermark of the first choice looks at.
+        # The watermark of the first sampled token depends on the last token of the prompt.
         self.last_token.index_copy_(0, rows, last)
         self.length.index_copy_(0, rows, lengths)
         self.generated.index_copy_(0, rows, generated)
 
     def grant(self, writes: Sequence[SlotWrite]) -> None:
-        """Appends slots to those that rows hold; what lies past `max_total_tokens` can never be used."""
+        """Appends slots to those that rows hold. It drops slots past `max_total_tokens`, which nobody can use."""
         pieces: list[tuple[int, int, int, int]] = []
         for write in writes:
             position = write.position
@@ -84,7 +84,7 @@ class RowTable:
             self._upload_slots(pieces)
 
     def _upload_slots(self, pieces: Sequence[tuple[int, int, int, int]]) -> None:
-        """Writes many ranges together. Each piece: row, first position, position behind the last, first slot."""
+        """Writes many ranges together. Each piece has row, first position, end position and first slot."""
         width = self.slot_table.stride(0)
         where = [np.arange(row * width + position, row * width + end) for row, position, end, _ in pieces]
         slots = [np.arange(first, first + end - position) for _, position, end, first in pieces]

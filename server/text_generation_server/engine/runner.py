@@ -1,4 +1,4 @@
-"""Puts steps on the device: from a plan to chosen tokens and the rows' next state, waiting for nothing."""
+"""Launches steps on the device: from a plan to sampled tokens and the rows' next state, without waiting."""
 
 import time
 from collections.abc import Callable
@@ -32,7 +32,7 @@ from .transfer import Readback, upload
 
 @dataclass(frozen=True)
 class Outcome:
-    """What comes of a step, on the device: samples and scores where there are any. `wait`: as in `StepTime`."""
+    """The results of a step on the device: samples and scores, if it has them. `wait` has the meaning of `StepTime`."""
 
     sampled: SampledTokens | None
     scored: ScoredTokens | None = None
@@ -40,12 +40,12 @@ class Outcome:
 
 
 Choice = Callable[[Tensor], tuple[SampledTokens | None, ScoredTokens | None]]
-"""From the hidden states of a forward pass to samples and scores."""
+"""Turns the hidden states of a forward pass into samples and scores."""
 
 
 @dataclass(frozen=True)
 class RunnerOptions:
-    """`deterministic`: as in `EngineOptions`. `alone`: as in `InputBuilder`. `details`: as in `LaunchedStep`."""
+    """The runner takes `deterministic` of `EngineOptions`, `alone` of `InputBuilder`, `details` of `LaunchedStep`."""
 
     deterministic: bool = False
     alone: bool = True
@@ -53,7 +53,7 @@ class RunnerOptions:
 
 
 class StepRunner:
-    """One rank's model with its rows, pool and sampler. Owned by the engine thread."""
+    """One rank's model with its rows, pool and sampler. The engine thread owns it."""
 
     def __init__(
         self,
@@ -81,18 +81,18 @@ class StepRunner:
         self._chunk_graphs = ChunkGraphs(table.padding_row, model.device)
         self._previous_end: Mark | None = None
         self.compiled_before = 0
-        """Kernels compiled before serving."""
+        """The number of kernels that were compiled before serving."""
 
     @property
     def graph_tokens(self) -> list[int]:
-        """Sizes of the graphs of steps with chunks, ascending."""
+        """The sizes of the graphs of steps with chunks, ascending."""
         return self._chunk_graphs.sizes
 
     def capture(self, sizes: GraphSizes) -> None:
-        """Captures a graph for each of `sizes`; other steps run without one. No request may be running."""
+        """Captures a CUDA graph for each of `sizes`; other steps run without one. No request may be running."""
         if not sizes.count:
             return
-        # One step runs at a time, so all may use the same memory.
+        # One step runs at a time, so all graphs share one memory pool.
         memory = torch.cuda.graph_pool_handle()
         longest = self.table.max_total_tokens
         self._chunk_graphs.capture(lambda step, size: self._forward(step, Extents(longest, size)), sizes.tokens, memory)
@@ -101,15 +101,15 @@ class StepRunner:
 
     @property
     def vocab_size(self) -> int:
-        """Ids of requests are below it."""
+        """The size of the vocabulary; ids of requests are below it."""
         return self._model.vocab_size
 
     def launch(self, plan: StepPlan, masks: MaskSource = no_masks) -> LaunchedStep:
-        """Executes a plan. Raises `InvalidRequest` or `OutOfSlots` for one that is wrong; nothing has changed then.
+        """Executes a plan. Raises `InvalidRequest` or `OutOfSlots` for a wrong plan, which changes nothing.
 
-        Where it has constrained rows, asks `masks` once the forward pass is launched, and raises what that raises, and
-        `InvalidRequest` for masks of other rows. The step is finished all the same, with results that nobody reads:
-        other ranks, to which masks may have come, wait in its collectives.
+        For constrained rows, it calls `masks` once the forward pass is launched; it raises the errors of `masks`, and
+        `InvalidRequest` for masks of other rows. It launches the rest of the step all the same, whose results nobody
+        reads: other ranks may have got their masks, and wait in the step's collectives.
         """
         called = time.perf_counter_ns()
         checked = self.checker.apply(plan)
@@ -128,7 +128,7 @@ class StepRunner:
             self._admit(checked)
             self._constrain(checked, masks)
             return step(time.perf_counter_ns() - called)
-        compute = self._whole(checked) or self._in_parts(checked, masks)
+        compute = self._one_graph(checked) or self._forward_then_sample(checked, masks)
         begin = Mark(self._model.device)
         outcome = compute()
         end = Mark(self._model.device)
@@ -139,13 +139,13 @@ class StepRunner:
         return step(begin.host_ns - called, time=step_time, record=record, scores=scores)
 
     def decode_rows(self, rows: Tensor, max_kv_len: int) -> SampledTokens:
-        """A step without chunks of rows that do not look at all of their tokens where ranks share them
-        (`Sampler`). `rows` int64 [D], may hold the padding row; none is longer than `max_kv_len`.
+        """Computes a decode-only step whose rows need no filters where ranks share the vocabulary (`Sampler`). `rows`
+        int64 [D] may hold the padding row; no row is longer than `max_kv_len`.
         """
         return self._choose(self._forward_rows(rows, max_kv_len), rows, False)
 
-    def _whole(self, plan: CheckedPlan) -> Callable[[], Outcome] | None:
-        """What computes the step as one graph. None where there is no such graph."""
+    def _one_graph(self, plan: CheckedPlan) -> Callable[[], Outcome] | None:
+        """Returns a function that replays the whole step as one CUDA graph; None where no such graph fits."""
         if plan.chunks or plan.constrained or self._needs_whole_rows(plan):
             return None
         replay = self._decode_graphs.prepare(plan)
@@ -155,8 +155,8 @@ class StepRunner:
         self._constrain(plan, no_masks)
         return lambda: Outcome(replay())
 
-    def _in_parts(self, plan: CheckedPlan, masks: MaskSource) -> Callable[[], Outcome]:
-        """What computes the step as a forward pass, with a graph where one fits, and a choice."""
+    def _forward_then_sample(self, plan: CheckedPlan, masks: MaskSource) -> Callable[[], Outcome]:
+        """Returns a function that computes the forward pass, with a CUDA graph where one fits, and then samples."""
         forward, choose = self._prepare_chunks(plan) if plan.chunks else self._prepare_decodes(plan)
 
         def compute() -> Outcome:
@@ -170,7 +170,7 @@ class StepRunner:
                 late = self._constrain(plan, masks)
                 was_idle = late and computed.has_passed()
             finally:
-                # Also where no masks came; see `launch`.
+                # This happens even where no masks came; see `launch`.
                 begun = Mark(self._model.device)
                 sampled, scored = choose(hidden)
             return Outcome(sampled, scored, MaskWait(computed, begun, was_idle))
@@ -178,14 +178,14 @@ class StepRunner:
         return compute
 
     def _admit(self, plan: CheckedPlan) -> None:
-        """Writes what new requests are and ask for. A forward pass reads nothing of it: of the prompt that it computes
-        it has ids, positions and slots. So the device computes while this is written, and the first token is earlier.
+        """Writes the rows and sampling parameters of new requests. The forward pass of a prompt reads none of them, so
+        the host writes them while the device computes, which shortens the time to first token.
         """
         self.table.open(plan.admitted)
         self._sampling.admit([request.row for request in plan.admitted], plan.admitted)
 
     def _constrain(self, plan: CheckedPlan, masks: MaskSource) -> bool:
-        """Gives the rows that choose their mask slots: those of `masks`, and 0 to those that are not constrained. Says
+        """Gives the sampling rows their mask slots: those of `masks`, and 0 to rows that are not constrained. Returns
         whether the masks were late.
         """
         by_row = np.zeros(self.table.num_rows, dtype=np.int64)
@@ -201,7 +201,7 @@ class StepRunner:
         return late
 
     def _needs_whole_rows(self, plan: CheckedPlan) -> bool:
-        """Whether the choice is one for which ranks share the rows instead of the vocabulary."""
+        """Whether ranks must share the rows of this step's sampling instead of the vocabulary."""
         return not self._model.vocabulary.is_whole and self._sampling.need_whole_rows(plan.choosing)
 
     def _prepare_decodes(self, plan: CheckedPlan) -> tuple[Callable[[], Tensor], Choice]:
@@ -224,17 +224,17 @@ class StepRunner:
         return forward, partial(self._finish, plan, step)
 
     def _forward_rows(self, rows: Tensor, max_kv_len: int) -> Tensor:
-        """The forward pass of a step without chunks: [D, hidden]."""
+        """Computes the forward pass of a decode-only step: [D, hidden]."""
         return self._model.forward(*self._input.decodes(rows, max_kv_len))
 
     def _forward(self, step: StepInput[Tensor], extents: Extents) -> Tensor:
-        """The forward pass of a step with chunks: [N, hidden], the tokens whose logits are wanted."""
+        """Computes the forward pass of a step with chunks: [N, hidden], the tokens whose logits are wanted."""
         return self._model.forward(*self._input.mixed(step, extents))
 
     def _finish(
         self, plan: CheckedPlan, step: StepInput[Tensor], hidden: Tensor
     ) -> tuple[SampledTokens | None, ScoredTokens | None]:
-        """From the forward pass of a step with chunks to tokens and scores."""
+        """Turns the hidden states of a step with chunks into sampled tokens and scores."""
         sampled = scored = None
         if count := len(plan.owners):
             sampled = self._choose(hidden[:count], step.sample_rows[:count], self._needs_whole_rows(plan))
@@ -248,7 +248,7 @@ class StepRunner:
         return sampled, scored
 
     def _choose(self, hidden: Tensor, rows: Tensor, whole_rows: bool) -> SampledTokens:
-        """Samples from the last hidden states and moves the rows on. `whole_rows`: as in `Sampler`."""
+        """Samples from the last hidden states and advances the rows. `whole_rows` has the meaning of `Sampler`."""
         table = self.table
         sampled = self._sampler(self._logits(hidden), rows, table.last_token, table.generated, whole_rows)
         columns = self._sampling.columns

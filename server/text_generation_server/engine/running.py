@@ -1,6 +1,7 @@
-"""Which request owns which row and how far it has come, and whether a plan fits that: host bookkeeping, no tensors.
+"""Host bookkeeping, without tensors: which request owns which row, how far it is computed, and whether a plan fits
+that.
 
-Everything here follows from the plans alone, so it is the same on all ranks.
+Everything here depends on the plans alone, so it is equal on all ranks.
 """
 
 from collections.abc import Sequence
@@ -22,9 +23,9 @@ class RunningRequest:
 
     request: Request
     refused: bool = False
-    """Its admission failed: what plans say of its row is skipped. Engine thread."""
+    """Whether its admission failed, so that the engine thread skips its row in plans."""
     failed: bool = False
-    """Its failure was reported. Written by the thread that builds replies."""
+    """Whether its failure was reported. The replies thread writes it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,38 +39,38 @@ class SlotWrite:
 
 @dataclass(frozen=True, slots=True)
 class Computed:
-    """A chunk that is computed, with its request."""
+    """A chunk that a step computes, with its request."""
 
     chunk: Chunk
     owner: RunningRequest
 
     @property
     def is_last(self) -> bool:
-        """It has the last position of its request, which then gets a token."""
+        """Whether it has the last position of its request, which then gets a token."""
         return self.chunk.first + self.chunk.count == len(self.owner.request.input_ids)
 
     @property
     def num_scores(self) -> int:
-        """Tokens after positions of the chunk whose log-probability is wanted: those of the prompt."""
+        """The number of prompt tokens, after positions of the chunk, whose log-probability is wanted."""
         request = self.owner.request
         following = request.num_prompt - 1 - self.chunk.first
         return max(0, min(self.chunk.count, following)) if request.prefill_logprobs else 0
 
     @property
     def input_ids(self) -> Vector:
-        """Those of its positions."""
+        """The ids of its positions."""
         return self.owner.request.input_ids[self.chunk.first : self.chunk.first + self.chunk.count]
 
     @property
     def score_targets(self) -> Vector:
-        """The tokens that are scored."""
+        """The ids whose log-probability is wanted."""
         first = self.chunk.first + 1
         return self.owner.request.input_ids[first : first + self.num_scores]
 
 
 @dataclass(frozen=True)
 class CheckedPlan:
-    """What a plan comes to, once it is known to be right. Rows of refused requests are left out."""
+    """A plan that passed all checks. It leaves out the rows of refused requests."""
 
     number: int
     admitted: list[Request]
@@ -78,35 +79,35 @@ class CheckedPlan:
     chunks: list[Computed]
     decodes: Vector
     owners: list[RunningRequest]
-    """Those that get a token: decodes, then chunks."""
+    """The requests that get a token: decodes, then chunks."""
     constrained: Sequence[int]
-    """Rows whose choice waits for masks, as the plan names them: also those of refused requests."""
+    """Rows whose sampling waits for masks, as the plan names them, those of refused requests included."""
     longest_decode: int
     """Positions that the longest of the decodes attends to."""
 
     @property
     def choosing(self) -> Vector:
-        """Rows of `owners`, in their order."""
+        """The rows of `owners`, in their order."""
         return np.concatenate((self.decodes, np.array([c.chunk.row for c in self.chunks if c.is_last], dtype=np.int64)))
 
     @property
     def num_tokens(self) -> int:
-        """Positions that are computed."""
+        """The number of positions that the step computes."""
         return len(self.decodes) + sum(each.chunk.count for each in self.chunks)
 
 
 @dataclass(eq=False)
 class RunningRows:
-    """`owners` by row, and what is known of each row, in columns of `num_rows` entries. Engine thread only."""
+    """`owners` by row, and facts about each row in columns of `num_rows` entries. Only the engine thread uses it."""
 
     num_rows: int
     owners: dict[int, RunningRequest] = field(default_factory=dict)
     running: NDArray[np.bool_] = field(init=False)
-    """Owned by a request that was not refused."""
+    """Whether a request that was not refused owns the row."""
     num_inputs: Vector = field(init=False)
-    """Length of `input_ids`."""
+    """The length of `input_ids`."""
     computed: Vector = field(init=False)
-    """Positions computed by launched steps, or cached. From `num_inputs` on, one less than the request has tokens."""
+    """Positions computed by launched steps, or cached. From `num_inputs` on, one less than the request's tokens."""
     num_slots: Vector = field(init=False)
 
     def __post_init__(self) -> None:
@@ -116,7 +117,7 @@ class RunningRows:
         self.num_slots = np.zeros(self.num_rows, dtype=np.int64)
 
     def copy(self) -> "RunningRows":
-        """The same, to be changed on trial."""
+        """Returns a copy, to be changed on trial."""
         other = RunningRows(self.num_rows, dict(self.owners))
         other.running, other.num_inputs = self.running.copy(), self.num_inputs.copy()
         other.computed, other.num_slots = self.computed.copy(), self.num_slots.copy()
@@ -136,9 +137,9 @@ class RunningRows:
 
 
 class PlanChecker:
-    """Checks plans against the rows, and moves the rows on. Engine thread only.
+    """Checks plans against the rows, and advances the rows. Only the engine thread uses it.
 
-    `recurrent`: layers of the model keep a state of each row, so that no position of a request is cached.
+    `recurrent` says that layers of the model keep a state of each row, so that no position of a request is cached.
     """
 
     def __init__(
@@ -151,9 +152,8 @@ class PlanChecker:
         self.rows = RunningRows(limits.max_batch_size)
 
     def apply(self, plan: StepPlan) -> CheckedPlan:
-        """Executes a plan as far as the host is concerned.
-
-        Raises `InvalidRequest` or `OutOfSlots` for a plan that is wrong as a whole; nothing has changed then.
+        """Executes the host's part of a plan. Raises `InvalidRequest` or `OutOfSlots` for a wrong plan, which changes
+        nothing.
         """
         rows = self.rows.copy()
         rows.drop(plan.drop)
@@ -170,7 +170,7 @@ class PlanChecker:
         return CheckedPlan(plan.number, admitted, failures, writes, chunks, decodes, owners, constrained, longest)
 
     def _admit(self, rows: RunningRows, requests: Sequence[Request]) -> tuple[list[Request], list[RequestFailure]]:
-        """Gives requests their rows. A bad request fails alone: it owns its row, and gets nothing."""
+        """Gives requests their rows. A bad request fails alone: it owns its row, and nothing is computed for it."""
         admitted: list[Request] = []
         failures: list[RequestFailure] = []
         seen = {owner.request.id for owner in rows.owners.values()} if requests else set[int]()
@@ -230,7 +230,7 @@ class PlanChecker:
         return [Computed(chunk, rows.owners[chunk.row]) for chunk in kept]
 
     def _decodes(self, rows: RunningRows, plan: StepPlan) -> tuple[Vector, int]:
-        """Rows that get one more token, and what the longest of them attends to."""
+        """Returns the rows that get one more token, and the positions that the longest of them attends to."""
         decodes = np.asarray(plan.decode, dtype=np.int64)
         if len(decodes) == 0:
             return decodes, 0
@@ -253,7 +253,7 @@ class PlanChecker:
         return decodes, int(computed.max(initial=-1)) + 1
 
     def _check_constrained(self, plan: StepPlan, chunks: Sequence[Computed]) -> None:
-        """Raises for a row that gets no token in this step."""
+        """Raises `InvalidRequest` for a constrained row that gets no token in this step."""
         if not plan.constrained:
             return
         if len(set(plan.constrained)) != len(plan.constrained):
@@ -264,17 +264,19 @@ class PlanChecker:
             raise InvalidRequest(f"`constrained` names row {min(other)}, which gets no token in this step")
 
     def _check_owned(self, rows: RunningRows, row: int, name: str) -> bool:
-        """Whether `row` is to be computed: not where its request was refused. Raises where it has no request."""
+        """Whether `row` is to be computed, which a refused request is not. Raises `InvalidRequest` for a row without a
+        request.
+        """
         rows.check_row(row, name)
         if row not in rows.owners:
             raise InvalidRequest(f"`{name}` names row {row}, which no request owns")
         return bool(rows.running[row])
 
     def _capped(self, num_slots: int) -> int:
-        """What lies past `max_total_tokens` can never be used."""
+        """Caps slots at `max_total_tokens`, past which nobody can use them."""
         return min(num_slots, self.limits.max_total_tokens)
 
 
 def failure(request: Request, error: EngineError) -> RequestFailure:
-    """The failure of one request for a reason that would otherwise end the call."""
+    """Returns the failure of one request for an error that would otherwise end the call."""
     return RequestFailure(request.id, request.row, error.reason, str(error))

@@ -1,6 +1,6 @@
 """Sampling parameters and token counts by row, on the device.
 
-Written when a request gets its row and when its tokens are chosen; never read by the host.
+The engine writes them when a request gets its row and when tokens are sampled; the host never reads them.
 """
 
 from collections.abc import Sequence
@@ -19,9 +19,9 @@ _SEED_WORDS = 2
 
 
 class SamplingState:
-    """Columns for `num_rows` rows; a row that was never admitted is plain and greedy. Owned by the engine thread.
+    """Columns for `num_rows` rows; a row that was never admitted is plain and greedy. The engine thread owns them.
 
-    Flags and mask slots are known on the host as well: from there they are written together.
+    The host has a copy of flags and mask slots, and writes both together.
     """
 
     def __init__(self, num_rows: int, vocab_size: int, device: torch.device, eos_token_ids: Sequence[int]) -> None:
@@ -47,13 +47,12 @@ class SamplingState:
 
     @staticmethod
     def bytes_per_row(vocab_size: int) -> int:
-        """Device memory of one row."""
+        """Returns the device memory of one row."""
         return 4 * (vocab_size + 2 * MAX_LOGIT_BIAS + Floats.WIDTH + Ints.WIDTH + _SEED_WORDS)
 
     def admit(self, rows: Sequence[int], requests: Sequence[Request]) -> None:
-        """Writes what `requests` ask for into `rows`, in few copies for all; their mask slot is 0 then.
-
-        Waits for nothing on the device.
+        """Writes the parameters of `requests` into `rows`, in few copies for all, with mask slot 0. It does not wait
+        for the device.
         """
         if not rows:
             return
@@ -73,9 +72,8 @@ class SamplingState:
         self._count_inputs([(row, r) for row, r in pairs if _flags(r) & Flags.PENALTIES])
 
     def use_masks(self, rows: ArrayLike, slots: ArrayLike) -> None:
-        """From the next choice on `rows[i]`, which was admitted, reads mask slot `slots[i]`. Uploads what changes.
-
-        Waits for nothing on the device.
+        """Sets the mask slot of the admitted row `rows[i]` to `slots[i]`, from the next sampling on. It uploads what
+        changes, and does not wait for the device.
         """
         index, wanted = np.asarray(rows, dtype=np.int32), np.asarray(slots, dtype=np.int32)
         changed = self._mask_slots[index] != wanted
@@ -85,17 +83,17 @@ class SamplingState:
         self._mask_slots[index] = wanted
         flags = self._flags[index] | np.where(wanted != 0, np.int32(Flags.MASK), np.int32(0))
         packed = upload(np.stack((index, flags, wanted), axis=1), self.device)
-        # The two columns are neighbours.
+        # The two columns are adjacent.
         columns = self.columns.ints[:, Ints.FLAGS : Ints.MASK_SLOT + 1]
         columns.index_copy_(0, packed[:, 0].to(torch.int64), packed[:, 1:])
 
     def need_whole_rows(self, rows: ArrayLike) -> bool:
-        """Whether one of these rows has a filter or reports alternatives. Known on the host, alike on all ranks."""
+        """Whether one of these rows has a filter or reports alternatives. The host knows it, equally on all ranks."""
         return bool((self._flags[np.asarray(rows, dtype=np.int32)] & int(Flags.FILTERS | Flags.TOP)).any())
 
     @staticmethod
     def _unpacked(packed: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Floats, ints and seeds of a matrix that holds them side by side."""
+        """Splits a matrix into its columns of floats, ints and seeds."""
         floats, ints, seed = packed.split((Floats.WIDTH, Ints.WIDTH, _SEED_WORDS), dim=1)
         return floats.view(torch.float32), ints, seed.view(torch.int64).squeeze(1)
 
@@ -114,7 +112,7 @@ class SamplingState:
         self.columns.bias_values[:, :longest].index_copy_(0, index, values.view(torch.float32))
 
     def _count_inputs(self, penalised: Sequence[tuple[int, Request]]) -> None:
-        """Counts prompts, and what was generated before as if it had been counted when it was chosen."""
+        """Counts the tokens of prompts, and those generated earlier, as if they had been counted when sampled."""
         if not penalised:
             return
         self.columns.counts.index_fill_(
@@ -139,7 +137,7 @@ class SamplingState:
 
 
 def signed_64(value: int) -> int:
-    """The int64 with the bit pattern of an unsigned 64-bit number."""
+    """Returns the int64 with the bits of an unsigned 64-bit number."""
     return value - 2**64 if value >= 2**63 else value
 
 
@@ -159,7 +157,7 @@ def _floats(parameters: NextTokenChooserParameters) -> list[float]:
 def _ints(request: Request) -> list[int]:
     values = dict.fromkeys(range(Ints.WIDTH), 0) | {
         Ints.FLAGS: int(_flags(request)),
-        # A k above the vocabulary keeps everything, whatever it is.
+        # Any k above the vocabulary keeps everything.
         Ints.TOP_K: min(request.parameters.top_k, 2**31 - 1),
         Ints.TOP_N: request.top_n_tokens,
         Ints.MIN_NEW_TOKENS: min(request.parameters.min_new_tokens, 2**31 - 1),

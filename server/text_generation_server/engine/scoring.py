@@ -1,4 +1,4 @@
-"""Log-probabilities of the tokens of prompts, from the raw logits of the tokens before them."""
+"""Log-probabilities of prompt tokens, from the raw logits of the previous tokens."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,18 +10,18 @@ from torch.nn import functional
 from text_generation_kernels.sampling.logprobs import log_normalizer
 
 from ..distributed import TensorParallelGroup
-from ..layers.weights import VocabularyPart
+from ..layers.weights import VocabularyShard
 from .requests import TopTokens
 
 _AT_ONCE = 512
-"""Prompt tokens whose logits over the whole vocabulary exist at the same time."""
+"""Prompt tokens that are scored at a time, which bounds the memory of their logits."""
 
 
 @dataclass(frozen=True)
 class ScoredTokens:
-    """What was found for P tokens, in one matrix, so that one copy brings all of it to the host.
+    """The results for P tokens in one matrix, so that one copy brings them to the host.
 
-    `record` int32 [P, 1 + 2 * N], of which the properties are views; N: the most alternatives that were asked for.
+    The properties are views of `record` int32 [P, 1 + 2 * N]; N is the largest number of alternatives.
     """
 
     record: Tensor
@@ -36,7 +36,7 @@ class ScoredTokens:
         return self.record[:, 0].view(torch.float32)
 
     def tops(self, start: int, end: int, count: int) -> list[TopTokens]:
-        """The `count` likeliest tokens at each place from `start` to `end`, counted from `start`."""
+        """Returns the `count` likeliest tokens at each place from `start` to `end`; places count from `start`."""
         if count == 0:
             return []
         n = self._num_top
@@ -48,22 +48,22 @@ class ScoredTokens:
 
 @dataclass(frozen=True)
 class Scorer:
-    """Scores prompts. `logits_of`: from hidden states [P, hidden_size] to a rank's `part` of the logits, in any type.
-    `block`: places whose sums are made at once, the last ones padded, where results must not depend on how many there
-    are.
+    """Scores prompts. `logits_of` turns hidden states [P, hidden_size] into a rank's `shard` of the logits, of any
+    type. Where results must not depend on the number of places, `block` places are reduced at a time, the last ones
+    padded.
 
-    Where ranks share the vocabulary, each finds the sum, the likeliest tokens, and the token itself where it has it, of
-    its part; these travel, and nothing else.
+    Where ranks share the vocabulary, each reduces its shard to the sum of exponentials, the likeliest tokens, and the
+    token's own logit where it has it; the ranks all-gather these alone.
     """
 
     logits_of: Callable[[Tensor], Tensor]
-    part: VocabularyPart
+    shard: VocabularyShard
     group: TensorParallelGroup
     block: int | None = None
 
     def __call__(self, hidden: Tensor, targets: Tensor, num_top: int) -> ScoredTokens:
-        """`hidden` [P, hidden_size], `targets` int64 [P]: the token that follows each. `num_top`: the most alternatives
-        that are wanted at each place, no more than there are tokens; ties among them fall as they may.
+        """Scores `targets` int64 [P], the token after each of `hidden` [P, hidden_size]. `num_top` is the number of
+        alternatives at each place, at most the vocabulary; the order of ties among them is undefined.
         """
         parts: list[Tensor] = []
         for h, t in zip(hidden.split(_AT_ONCE), targets.split(_AT_ONCE), strict=True):
@@ -80,21 +80,21 @@ class Scorer:
         return ScoredTokens(torch.cat(parts))
 
     def _here(self, logits: Tensor, targets: Tensor, num_top: int) -> tuple[Tensor, Tensor]:
-        """float32 [P, 2 + n]: logarithm of the part's sum of exponentials, the target's logit or -inf, the n best ones;
-        and int32 [P, n]: their ids.
+        """Returns float32 [P, 2 + n], the logarithm of the shard's sum of exponentials, the target's logit or -inf, and
+        the n best logits; and int32 [P, n], the ids of these.
         """
         logits = logits.float()
-        logits[:, self.part.number :] = -torch.inf
-        place = targets.unsqueeze(1) - self.part.start
-        inside = (place >= 0) & (place < self.part.number)
-        target = logits.gather(1, place.clamp(0, self.part.width - 1)).masked_fill(~inside, -torch.inf)
-        top, ids = logits.topk(min(num_top, self.part.width), dim=1)
+        logits[:, self.shard.number :] = -torch.inf
+        place = targets.unsqueeze(1) - self.shard.start
+        inside = (place >= 0) & (place < self.shard.number)
+        target = logits.gather(1, place.clamp(0, self.shard.width - 1)).masked_fill(~inside, -torch.inf)
+        top, ids = logits.topk(min(num_top, self.shard.width), dim=1)
         found = torch.cat((_normalizer(logits, self.block).unsqueeze(1), target, top), dim=1)
-        return found, (ids + self.part.start).to(torch.int32)
+        return found, (ids + self.shard.start).to(torch.int32)
 
     def _everywhere(self, found: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
-        """The same of all ranks: [P, R, 2 + n] and [P, R, n]."""
-        if self.part.is_whole:
+        """All-gathers the results of `_here`: [P, R, 2 + n] and [P, R, n]."""
+        if self.shard.is_whole:
             return found.unsqueeze(1), ids.unsqueeze(1)
         both = torch.cat((found.view(torch.int32), ids), dim=1)
         gathered = self.group.all_gather(both).transpose(0, 1).contiguous()

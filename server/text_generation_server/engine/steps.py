@@ -1,6 +1,6 @@
-"""The input of one step: from a plan and rows to token ids, positions, slots and borders.
+"""The input of one step: from a plan and rows to token ids, positions, slots and starts of chunks.
 
-All that a step needs from the host travels in one vector, whose layout is declared here once.
+One vector brings all that a step needs from the host to the device; this module declares its layout.
 """
 
 from dataclasses import dataclass, fields
@@ -21,12 +21,12 @@ from .running import CheckedPlan, Vector
 V = TypeVar("V", bound=Any)
 
 NEWEST = -1
-"""As a position: the row's newest token. Its id and its position are known on the device alone."""
+"""Stands for the position of the row's newest token, whose id and position only the device knows."""
 
 
 @dataclass(frozen=True)
 class StepSize:
-    """How many of each the input of a step has room for."""
+    """The capacity of the input of a step."""
 
     tokens: int
     chunks: int
@@ -36,15 +36,15 @@ class StepSize:
 
     @classmethod
     def of(cls, plan: CheckedPlan) -> "StepSize":
-        """Room for what the plan has, and no more."""
+        """Returns the exact size of a plan."""
         scores = sum(each.num_scores for each in plan.chunks)
-        # At least one, because operators are not made for no token at all.
+        # At least one, because operators do not take 0 tokens.
         samples = max(1, len(plan.owners))
         return cls(plan.num_tokens, len(plan.chunks), len(plan.decodes), samples, scores)
 
     @property
     def lengths(self) -> tuple[int, ...]:
-        """Of the fields of `StepInput`, in their order."""
+        """The lengths of the fields of `StepInput`, in their order."""
         return (
             *(self.tokens, self.tokens, self.tokens),
             *(self.chunks, self.chunks + 1, self.chunks),
@@ -53,7 +53,7 @@ class StepSize:
 
     @property
     def total(self) -> int:
-        """Entries of the whole input."""
+        """The length of the whole input."""
         return sum(self.lengths)
 
 
@@ -62,37 +62,37 @@ class StepInput(Generic[V]):
     """The fields of one int64 vector, on the host (V: numpy) or on the device (V: torch)."""
 
     token_rows: V
-    """[tokens]: decodes, then chunks, one behind the other."""
+    """[tokens], the row of each token: decodes, then chunks."""
     token_ids: V
     """[tokens]"""
     positions: V
-    """[tokens], or `NEWEST`"""
+    """[tokens], `NEWEST` for decodes."""
     chunk_rows: V
     """[chunks]"""
     chunk_starts: V
-    """[chunks + 1]: the first one is the number of decodes."""
+    """[chunks + 1]; the first entry is the number of decodes."""
     chunk_kv_lens: V
-    """[chunks]: tokens of each after this step."""
+    """[chunks], the tokens of each request after this step."""
     decode_rows: V
     """[decodes]"""
     logit_tokens: V
-    """[samples + scores]: tokens whose logits are wanted."""
+    """[samples + scores], the tokens whose logits are wanted: of samples first, then of scores."""
     sample_rows: V
-    """[samples]: rows that get a token, after the first of `logit_tokens`."""
+    """[samples], the rows that get a token."""
     score_targets: V
-    """[scores]: prompt tokens whose log-probability is wanted, after the others of `logit_tokens`."""
+    """[scores], the prompt tokens whose log-probability is wanted."""
 
     @classmethod
     def of(cls, vector: V, size: StepSize) -> "StepInput[V]":
-        """The fields as views of the vector that holds them."""
+        """Returns the fields as views of `vector`."""
         names = [each.name for each in fields(cls)]
         ends = accumulate(size.lengths)
         return cls(**{name: vector[end - n : end] for name, n, end in zip(names, size.lengths, ends, strict=True)})
 
 
 def pack(plan: CheckedPlan, size: StepSize, padding_row: int) -> Vector:
-    """The input as one vector of `size`, at least that of the plan. What is left over is padding: tokens and decodes
-    of a row that nobody owns, chunks without tokens, logits of the first token.
+    """Packs the input into one vector of `size`, which is at least the plan's. The rest is padding: tokens and decodes
+    of the padding row, empty chunks, logits of the first token.
     """
     vector = np.zeros(size.total, dtype=np.int64)
     step = StepInput[Vector].of(vector, size)
@@ -124,7 +124,7 @@ def pack(plan: CheckedPlan, size: StepSize, padding_row: int) -> Vector:
 
 @dataclass(frozen=True)
 class Extents:
-    """Bounds of what a step's tensors hold, for what is decided on the host."""
+    """Upper bounds of a step, by which the host chooses kernels and grids."""
 
     max_kv_len: int
     """Tokens that a decode attends to."""
@@ -132,11 +132,11 @@ class Extents:
 
 
 class InputBuilder:
-    """From the step's input on the device to the state of a forward pass. Reads no value on the host, so a captured
-    graph can replay it for other contents.
+    """Turns a step's input on the device into the state of a forward pass. It reads no value on the host, so that a
+    CUDA graph can replay it for other contents.
 
-    `alone`: in deterministic mode, whether attention computes each token by itself as if it were a decode (torch) or
-    all as chunks (Triton, whose tiles then have one size). Either way there is one arithmetic for both kinds.
+    In deterministic mode, prefill and decode have one arithmetic: with `alone`, attention computes each token as a
+    decode (torch), else all tokens as chunks (Triton, whose tiles then have one size).
     """
 
     def __init__(self, table: RowTable, pool: KVPool, deterministic: bool, alone: bool) -> None:
@@ -146,7 +146,7 @@ class InputBuilder:
         self._alone = alone
 
     def decodes(self, rows: Tensor, max_kv_len: int) -> tuple[Tensor, InferState]:
-        """One token a row: the newest one. `rows` int64 [D] may hold the padding row several times."""
+        """Returns the state of a decode-only step. `rows` int64 [D] may hold the padding row several times."""
         table = self._table
         input_ids, positions, slots = (torch.empty_like(rows) for _ in range(3))
         lengths = torch.empty_like(rows, dtype=torch.int32)
@@ -158,7 +158,7 @@ class InputBuilder:
         return input_ids, self._state(positions, slots, decodes, None)
 
     def mixed(self, step: StepInput[Tensor], extents: Extents) -> tuple[Tensor, InferState]:
-        """Decodes, possibly none, and chunks."""
+        """Returns the state of a step with chunks, and decodes if it has them."""
         table, rows = self._table, step.token_rows
         newest = step.positions == NEWEST
         input_ids = torch.where(newest, table.last_token[rows], step.token_ids)
@@ -178,11 +178,11 @@ class InputBuilder:
         return input_ids, self._state(positions, slots, decodes, chunks, step.logit_tokens)
 
     def _joined(self, decodes: Decodes | None, chunks: Chunks) -> Chunks:
-        """Decodes as chunks of one token, before the others. Padded ones have none."""
+        """Turns decodes into chunks of one token, before the others; padding becomes empty chunks."""
         if decodes is None:
             return Chunks(chunks.rows, chunks.starts, chunks.kv_lens, self._table.max_total_tokens)
         order = torch.arange(len(decodes.rows), dtype=torch.int32, device=decodes.rows.device)
-        # The first chunk begins where the decodes that are there end.
+        # The first chunk begins where the decodes of the plan end.
         ones = self._as_chunks(decodes, torch.minimum(order, chunks.starts[:1]))
         return Chunks(
             torch.cat((ones.rows, chunks.rows)),
@@ -192,7 +192,7 @@ class InputBuilder:
         )
 
     def _as_chunks(self, decodes: Decodes, starts: Tensor) -> Chunks:
-        # The length chooses tiles, so it is the same whatever is in the step. Padding reads the slot of its row.
+        # The length chooses tiles, so it is equal for all steps. Padding reads the slot of its row.
         return Chunks(decodes.rows, starts, decodes.kv_lens.clamp(min=1), self._table.max_total_tokens)
 
     def _state(

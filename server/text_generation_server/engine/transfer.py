@@ -1,7 +1,7 @@
-"""Small data to the device and back without waiting for it.
+"""Asynchronous copies of small data to the device and back.
 
-Copies of pinned memory are queued on the current stream. torch's allocator of pinned memory hands out a block again
-only once the copies that were queued from or to it are done, so nobody has to keep it until then.
+Copies of pinned memory are queued on the current stream. torch's allocator of pinned memory reuses a block only once
+the copies from or to it are done, so nobody has to keep it until then.
 """
 
 from typing import Any
@@ -12,20 +12,20 @@ from torch import Tensor
 
 
 def upload(host: NDArray[Any], device: torch.device) -> Tensor:
-    """A copy on the device, ready for what is queued after it."""
+    """Queues a copy to the device and returns it, ready for all that is queued later."""
     if device.type != "cuda":
         return torch.from_numpy(host)
     return torch.from_numpy(host).pin_memory().to(device, non_blocking=True)
 
 
 def overwrite(destination: Tensor, host: NDArray[Any]) -> None:
-    """Copies `host` over a tensor of its length, for what is queued after it."""
+    """Queues a copy of `host` over a tensor of its length."""
     source = torch.from_numpy(host)
     destination.copy_(source.pin_memory() if destination.device.type == "cuda" else source, non_blocking=True)
 
 
 class Readback:
-    """A copy to the host that was queued and is waited for later, on any thread."""
+    """A queued copy to the host, for which any thread may wait later."""
 
     def __init__(self, source: Tensor) -> None:
         self._event: torch.cuda.Event | None = None
@@ -38,7 +38,7 @@ class Readback:
         self._event.record()
 
     def wait(self) -> Tensor:
-        """The values on the host. Other threads run meanwhile."""
+        """Waits for the copy, and returns the values. Other threads run meanwhile."""
         if self._event is not None:
             self._event.synchronize()
         return self._host

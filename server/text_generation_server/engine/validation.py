@@ -1,4 +1,4 @@
-"""Checks of a request before the first kernel. They look at the request and the limits alone, so all ranks agree."""
+"""Checks of a request before the first kernel. They depend on the request and the limits alone, so all ranks agree."""
 
 import math
 from collections.abc import Sequence
@@ -9,13 +9,13 @@ from ..errors import InvalidRequest
 from .requests import NextTokenChooserParameters, Request, ServingLimits, SlotRange
 
 MAX_TOP_N_TOKENS = 20
-"""Most alternatives that a request may ask for; with ties there may be more, up to `kernels.MAX_TOP`."""
+"""Upper bound of the alternatives that a request asks for; ties may add more, up to `kernels.MAX_TOP`."""
 
 
 def check_request(request: Request, limits: ServingLimits, vocab_size: int, recurrent: bool = False) -> None:
-    """Raises `InvalidRequest` naming the field. What passes never indexes out of range.
+    """Raises `InvalidRequest` naming the field. A request that passes never indexes out of range.
 
-    `recurrent`: layers of the model keep a state of each row.
+    `recurrent` says that layers of the model keep a state of each row.
     """
     _check_input(request, limits, vocab_size)
     check_slots(request.slots, limits.max_batch_total_tokens)

@@ -1,4 +1,4 @@
-"""Limits and pool size: what the operator asked for, checked against the model and the memory that is left."""
+"""Warm-up: checks the operator's limits against the model, sizes the KV pool, and prepares all that serving needs."""
 
 import logging
 import math
@@ -26,15 +26,15 @@ from .requests import ServingLimits, StepCost, WarmupLimits, WarmupResult
 from .runner import StepRunner
 
 MAX_ROWS = 32_768
-"""Rows that the grids of kernels have room for."""
+"""Upper bound of rows, which the grids of kernels set."""
 MASKS_FRACTION = 256
-"""Masks take at most one part in so many of the device's memory."""
-_STEP_IN_PARTS = 2048
+"""Masks take at most 1 / `MASKS_FRACTION` of the device's memory."""
+_OVERLAP_TOKENS = 2048
 """Tokens of the step that is timed in overlapped halves and whole."""
 _HALVES_OF_TWO, _HALVES_OF_MORE = 1.01, 0.95
-"""The most that a step in halves may take with two ranks and with more, as a multiple of the whole step. With two the
-times differ by this from run to run. With more a half is copied to each of the others, and these copies take longer in
-some steps than in the few that are timed (docs/lab/2026-11-four-cards.md).
+"""The longest time of a step in overlapped halves, with two ranks and with more, as a multiple of the whole step. With
+two ranks, times differ by this from run to run. With more, each half is copied to every other rank, and these copies
+take longer in some steps than in the few that are timed (docs/lab/2026-11-four-cards.md).
 """
 _REMEDY = "lower --max-batch-prefill-tokens or --max-batch-size, or use more shards (--num-shard)"
 
@@ -51,12 +51,12 @@ def warm_up(
     options: EngineOptions,
     alone: bool,
 ) -> tuple[WarmupResult, StepRunner]:
-    """Derives the limits that are unset, allocates pool and rows, compiles what serving needs, captures graphs and
-    measures what steps cost. `alone`: as in `InputBuilder`.
+    """Derives the limits that are unset, allocates pool and rows, compiles kernels, captures CUDA graphs and measures
+    what steps cost. `alone` has the meaning of `InputBuilder`.
 
     All ranks reach the same numbers, or the same error. Raises `InvalidRequest` for limits that contradict each other
-    or the model, `OutOfMemory` for limits that do not fit, and `EngineFailed` instead where it is one rank of several
-    that runs out of memory, for the others wait in a collective.
+    or the model, and `OutOfMemory` for limits that do not fit. Where one rank of several runs out of memory, it raises
+    `EngineFailed` instead, because the others wait in a collective.
     """
     check_limits(asked, model.max_context_length)
     free = memory.free() // (group.local_world_size if memory.shared else 1)
@@ -71,8 +71,8 @@ def warm_up(
         memory.release()
         message = shortage(asked, probe.budget, memory)
         raise (OutOfMemory(message) if group.world_size == 1 else EngineFailed(message)) from error
-    in_parts = group.overlapped_bytes != NEVER_OVERLAPPED
-    return WarmupResult(limits, cost, runner.graph_tokens, max_masks, in_parts), runner
+    overlapped_halves = group.overlapped_bytes != NEVER_OVERLAPPED
+    return WarmupResult(limits, cost, runner.graph_tokens, max_masks, overlapped_halves), runner
 
 
 def _prepare(
@@ -83,7 +83,7 @@ def _prepare(
     probe: Probe,
     options: EngineOptions,
 ) -> tuple[ServingLimits, StepCost, StepRunner]:
-    """The parts of warm-up that take memory. What one of them leaves unused is given back before the next."""
+    """Does the parts of warm-up that take memory. Each gives back what it leaves unused before the next."""
     clock = _Stopwatch(parts=5)
     probe.compile_ahead()
     clock.lap("compiling_s")
@@ -97,7 +97,7 @@ def _prepare(
     runner.capture(probe.graph_sizes)
     memory.release()
     clock.lap("capturing_s")
-    choose_parts(runner, group, asked)
+    choose_overlap(runner, group, asked)
     cost = StepCost() if asked.regained else measured_cost(runner, group, model.device)
     memory.release()
     clock.lap("timing_s")
@@ -116,7 +116,7 @@ def _prepare(
 
 
 def shortage(asked: WarmupLimits, budget: MemoryBudget | None, memory: Memory) -> str:
-    """What is said where memory runs out in a step of warm-up. `budget`: None until the largest steps have run."""
+    """Returns the message of an out-of-memory error in warm-up. `budget` is None until the largest steps have run."""
     step = f"--max-batch-prefill-tokens {asked.max_batch_prefill_tokens} and --max-batch-size {asked.max_batch_size}"
     if budget is None:
         held, free = gib(memory.held()), gib(memory.free())
@@ -129,39 +129,39 @@ def shortage(asked: WarmupLimits, budget: MemoryBudget | None, memory: Memory) -
 
 
 def measured_cost(runner: StepRunner, group: TensorParallelGroup, device: torch.device) -> StepCost:
-    """What steps within the limits cost on the slowest rank."""
+    """Measures what steps within the limits cost on the slowest rank."""
     limits, max_prefill = runner.checker.limits, runner.checker.max_batch_prefill_tokens
     repetitions, budget_s = (3, 10.0) if device.type == "cuda" else (2, 0.2)
     samples = measure(runner, group, shapes(limits, max_prefill), repetitions, budget_s)
     return fit(samples, max_prefill + limits.max_batch_size)
 
 
-def choose_parts(runner: StepRunner, group: TensorParallelGroup, asked: WarmupLimits) -> None:
-    """Has steps computed whole where a step in parts takes longer than that on the slowest rank: with more ranks a part
-    is sent more often, beside products that take less time. Shards that start again do as those before. All ranks call
-    it together.
+def choose_overlap(runner: StepRunner, group: TensorParallelGroup, asked: WarmupLimits) -> None:
+    """Switches overlapped halves off where a step in halves takes longer than a whole step on the slowest rank: with
+    more ranks, a half is sent more often, beside GEMMs that take less time. Shards that start again repeat the choice
+    of the earlier start. All ranks call it together.
     """
-    in_parts_from = group.overlapped_bytes
-    if asked.regained and not asked.in_parts:
+    overlapped_bytes = group.overlapped_bytes
+    if asked.regained and not asked.overlapped_halves:
         group.overlapped_bytes = NEVER_OVERLAPPED
-    if asked.regained or in_parts_from == NEVER_OVERLAPPED:
+    if asked.regained or overlapped_bytes == NEVER_OVERLAPPED:
         return
     limits = runner.checker.limits
     longest = min(limits.max_input_tokens, runner.checker.max_batch_prefill_tokens, limits.max_batch_total_tokens - 1)
-    step = [Shape(chunk=min(_STEP_IN_PARTS, longest))]
-    (parts,) = measure(runner, group, step, repetitions=3, budget_s=math.inf)
+    step = [Shape(chunk=min(_OVERLAP_TOKENS, longest))]
+    (halves,) = measure(runner, group, step, repetitions=3, budget_s=math.inf)
     group.overlapped_bytes = NEVER_OVERLAPPED
     (whole,) = measure(runner, group, step, repetitions=3, budget_s=math.inf)
-    if parts.ms < whole.ms * (_HALVES_OF_TWO if group.world_size == 2 else _HALVES_OF_MORE):
-        group.overlapped_bytes = in_parts_from
+    if halves.ms < whole.ms * (_HALVES_OF_TWO if group.world_size == 2 else _HALVES_OF_MORE):
+        group.overlapped_bytes = overlapped_bytes
     logger.info(
-        "a step in overlapped halves, and whole, milliseconds",
-        extra={"tokens": step[0].tokens, "parts_ms": parts.ms, "whole_ms": whole.ms},
+        "timed a step in overlapped halves and whole",
+        extra={"tokens": step[0].tokens, "halves_ms": halves.ms, "whole_ms": whole.ms},
     )
 
 
 class _Stopwatch:
-    """Seconds of each part of a sequence of so many."""
+    """Measures the seconds of each part of warm-up, and reports progress."""
 
     def __init__(self, parts: int) -> None:
         self.laps: dict[str, float] = {}
@@ -170,7 +170,7 @@ class _Stopwatch:
         self._last = time.perf_counter()
 
     def lap(self, name: str) -> None:
-        """Ends the part `name`."""
+        """Ends the part that is called `name`."""
         now = time.perf_counter()
         self.laps[name] = round(now - self._last, 2)
         self._last = now
@@ -178,7 +178,7 @@ class _Stopwatch:
 
 
 def check_limits(asked: WarmupLimits, max_positions: int) -> None:
-    """Raises `InvalidRequest` for limits that cannot hold whatever the memory."""
+    """Raises `InvalidRequest` for limits that no amount of memory can meet."""
     if not 1 <= asked.max_batch_size <= MAX_ROWS:
         raise InvalidRequest(f"--max-batch-size must be at least 1 and at most {MAX_ROWS}")
     if asked.max_batch_prefill_tokens < 1:
@@ -204,7 +204,7 @@ def check_limits(asked: WarmupLimits, max_positions: int) -> None:
 
 
 def check_states(max_batch_size: int, row_bytes: int, free: int) -> None:
-    """Raises `OutOfMemory` where the states of so many rows, and one of padding, leave no room in `free` bytes."""
+    """Raises `OutOfMemory` where the states of so many rows, and the padding row, do not fit into `free` bytes."""
     if (needed := (max_batch_size + 1) * row_bytes) < free or not row_bytes:
         return
     most = free // row_bytes - 2
@@ -222,8 +222,8 @@ def derive_limits(
     budget: MemoryBudget | None = None,
     slot_bytes: int = 0,
 ) -> ServingLimits:
-    """Fills in what was not asked for. `fitting_slots`: the most that fit on every rank. `budget`: where this rank's
-    memory goes, and `slot_bytes` what a slot takes of it, for the messages.
+    """Derives the limits that are unset. `fitting_slots` slots fit on every rank. The messages use `budget`, this
+    rank's memory, and `slot_bytes`, the bytes of a slot.
 
     Raises `OutOfMemory` naming the flag and the number that would fit.
     """
@@ -232,7 +232,7 @@ def derive_limits(
         if budget is None:
             return OutOfMemory(message)
         missing = (wanted - fitting_slots) * slot_bytes
-        # Where not even rows fit, that is missing as well.
+        # Where not even rows fit, their bytes are missing too.
         missing -= min(0, budget.room(asked.max_batch_total_tokens is not None))
         return OutOfMemory(f"{message}. {gib(missing)} are missing: {budget}")
 

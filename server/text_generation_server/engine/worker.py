@@ -1,4 +1,4 @@
-"""The engine's two threads: one launches what is asked in order, the other waits for steps and builds replies.
+"""The engine's two threads: the engine thread launches steps in order, the replies thread waits for them and replies.
 
 The engine thread owns every tensor. Callers on other threads get concurrent futures. It never waits for the results of
 a step, so the next plan is on the device before the last one is read. Where a plan has constrained rows, it waits for
@@ -57,7 +57,7 @@ class _Launched:
 
 
 class EngineWorker:
-    """Owns both threads. Methods may be called from any thread.
+    """Owns both threads. Any thread may call its methods.
 
     `build` runs on the engine thread and loads the model; its failure is the exception of `ready`.
     """
@@ -76,7 +76,7 @@ class EngineWorker:
         self._plans = PlanOrder[_Planned]()
         self._masks = MaskInbox(mask_limit_s)
         self._limit_before_s = 0.0
-        """That of the plan that was launched last."""
+        """The limit of the plan that was launched last."""
         self._lock = threading.Lock()
         self._closed = False
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
@@ -116,7 +116,7 @@ class EngineWorker:
         self._masks.put(masks)
 
     def expect_no_masks(self) -> None:
-        """No call comes any more, so steps do not wait for masks either."""
+        """Ends all waits for masks, because no call comes any more."""
         self._masks.close(EngineFailed("the shard is stopping"))
 
     def warmup(self, limits: WarmupLimits) -> "Future[WarmupResult]":
@@ -150,7 +150,7 @@ class EngineWorker:
         return future
 
     def info(self) -> ShardInfo:
-        """Facts of the loaded model; waits for nothing. Raises `NotReady` while it loads."""
+        """Returns facts about the loaded model without waiting. Raises `NotReady` while it loads."""
         self.check_health()
         return self.ready.result()
 
@@ -162,7 +162,7 @@ class EngineWorker:
         self._heartbeat.check()
 
     def stop(self, timeout_s: float) -> bool:
-        """Takes no further command, lets those that were queued finish. False if a thread still runs then."""
+        """Takes no further command and lets queued ones finish. Returns False if a thread still runs then."""
         with self._lock:
             if not self._closed:
                 self._closed = True
@@ -175,8 +175,8 @@ class EngineWorker:
         return not (self._thread.is_alive() or self._replies.is_alive())
 
     def _put(self, item: _Command | _Planned, future: Future[Any]) -> bool:
-        """Queues `item`; false where nothing can be taken now, which `future` says."""
-        # From here on nobody can cancel it: other ranks execute it too.
+        """Queues `item`. Returns False, with the reason in `future`, where it cannot be taken now."""
+        # From here on nobody can cancel it, because other ranks execute it too.
         future.set_running_or_notify_cancel()
         with self._lock:
             error = self._refusal()
@@ -187,7 +187,7 @@ class EngineWorker:
         return error is None
 
     def _refusal(self) -> EngineError | None:
-        """Why a command cannot be taken now."""
+        """Returns why a command cannot be taken now, or None."""
         if self.failed.done():
             return _must_restart()
         if self._closed:
@@ -199,7 +199,7 @@ class EngineWorker:
         return None
 
     def _run(self) -> None:
-        """The engine thread."""
+        """Runs the engine thread."""
         try:
             self._serve()
         finally:
@@ -227,11 +227,12 @@ class EngineWorker:
         engine.close()
 
     def _take(self, engine: ShardEngine, planned: _Planned) -> None:
-        """Launches what is due now that this plan is here."""
+        """Launches the plans that are due now that this one has come."""
 
         def put() -> None:
-            # Before Warmup a plan is meant for an earlier start of the shards on the same sockets, and the router has
-            # not noticed its loss. The number says nothing here; `NotReady` tells the router that they were lost.
+            # A plan before Warmup is meant for an earlier start of the shards on the same sockets, whose loss the
+            # router has not noticed. Its number means nothing here; `NotReady` tells the router that the shards were
+            # lost.
             engine.check_ready()
             self._plans.put(planned.plan.number, planned)
 
@@ -243,7 +244,7 @@ class EngineWorker:
 
     def _launch(self, engine: ShardEngine, due: _Planned) -> None:
         limit_s, before_s = due.plan.limit_ms / 1000, self._limit_before_s
-        # On a device that is full, a launch waits for the step before.
+        # Where the device's queue is full, a launch waits for the previous step.
         self._heartbeat.begin("engine", limit_s + before_s if limit_s else 0.0)
         self._limit_before_s = limit_s
         if not due.plan.constrained:
@@ -252,16 +253,18 @@ class EngineWorker:
             step = engine.step(due.plan, partial(self._wait_for_masks, before_s=before_s))
             self._launched.put(_Launched(step, limit_s, due.future))
         except WaitEnded as ended:
-            # The plans behind it are launched as well; see `clear_cache`.
+            # The plans after it are launched as well; see `clear_cache`.
             due.future.set_exception(ended.told)
 
     def _wait_for_masks(self, number: int, before_s: float) -> StepMasks:
-        """Has a limit of its own: however long it takes, the engine is healthy. `before_s`: that of the step before."""
+        """Waits for masks, with a limit of its own, during which the engine is healthy. `before_s` is the limit of the
+        previous step.
+        """
         with self._heartbeat.paused("engine"):
             return self._masks.take(number, before_s)
 
     def _run_replies(self) -> None:
-        """The thread that waits for steps, in their order."""
+        """Runs the replies thread, which waits for steps in their order."""
         while (launched := self._launched.get()) is not None:
             if self.failed.done():
                 launched.future.set_exception(_must_restart())
@@ -300,7 +303,7 @@ class EngineWorker:
             planned.future.set_exception(error)
 
     def _drain(self, item: _Command | _Planned | None) -> None:
-        """Answers `item` and what was queued behind it, because the engine is poisoned."""
+        """Answers `item` and all that was queued after it, because the engine is poisoned."""
         waiting = [item, *self._plans.restart()]
         while not self._commands.empty():
             waiting.append(self._commands.get())

@@ -2,10 +2,11 @@
 
 All scalings but one change the frequencies once. "dynamic" (NTK-aware, community work of 2023, as in Transformers)
 makes the base a function of the sequence's length once that passes the pre-training length. Here position p is
-always turned with the base for length p + 1. A token's K then depends on its position alone: not on how its prompt
-was cut, which batch it was in, or what came later, so cached K stays valid. It equals Transformers for prompts within
-the pre-training length, however far generation then goes; for a longer prompt Transformers turns all its positions
-with the base of the whole prompt, and the results differ.
+always rotated with the base for length p + 1. A token's K then depends on its position alone: not on how its prompt
+was cut, which batch it was in, or what came later, so cached K stays valid.
+
+Results equal those of Transformers for prompts within the pre-training length, however far generation then goes. They
+differ for longer prompts, whose positions Transformers all rotates with the base of the whole prompt.
 """
 
 import math
@@ -28,67 +29,80 @@ class RopeTable:
         self._device = device
         self.cos_sin = torch.empty(0, head_dim, dtype=torch.float32, device=device)
         """[positions, head_dim] float32: cosines in the first half of the columns, sines in the second. Element i of a
-        head is turned with element i + head_dim / 2, in the order that `rotary_order` brings them to."""
+        head is rotated with element i + head_dim / 2, in the order that `rotary_order` brings them to."""
+        self.query_scales: Tensor | None = None
+        """[positions] float32: the factor of queries at each position."""
 
     def resize(self, length: int) -> None:
-        """Makes it `length` positions long."""
+        """Extends or cuts the table to `length` positions."""
         if len(self.cos_sin) == length:
             return
         if self._rope is None:
-            self.cos_sin = _still(1, self._head_dim, self._device).expand(length, -1)
+            self.cos_sin = _identity(1, self._head_dim, self._device).expand(length, -1)
         else:
             self.cos_sin = cos_sin_table(self._rope, self._head_dim, length, self._device)
+            if self._rope.query_growth:
+                self.query_scales = _query_scales(self._rope, length).to(self._device)
 
     @property
     def bytes_per_position(self) -> int:
         """Bytes that one more position takes."""
-        return 0 if self._rope is None else torch.float32.itemsize * self._head_dim
+        if self._rope is None:
+            return 0
+        return torch.float32.itemsize * (self._head_dim + bool(self._rope.query_growth))
 
 
 def rotary_order(rope: RopeSpec, head_dim: int) -> list[int]:
-    """Which element of a stored head belongs at each place, so that those that turn together lie at i and
-    i + head_dim / 2. Scores do not change when queries and keys are reordered alike.
+    """Returns which element of a stored head belongs at each place, so that the elements of a rotated pair lie at i and
+    i + head_dim / 2. Reordering queries and keys alike does not change scores.
     """
-    turned, half = rope.rotary_dim or head_dim, head_dim // 2
-    pairs = turned // 2
-    first = list(range(0, turned, 2)) if rope.interleaved else list(range(pairs))
+    rotated, half = rope.rotary_dim or head_dim, head_dim // 2
+    pairs = rotated // 2
+    first = list(range(0, rotated, 2)) if rope.interleaved else list(range(pairs))
     second = [element + (1 if rope.interleaved else pairs) for element in first]
-    rest = list(range(turned, head_dim))
+    rest = list(range(rotated, head_dim))
     return first + rest[: half - pairs] + second + rest[half - pairs :]
 
 
 def cos_sin_table(rope: RopeSpec, head_dim: int, length: int, device: torch.device) -> Tensor:
-    """[length, head_dim] float32, see `RopeTable`. But for longrope, a position's row does not depend, to the bit, on
-    `length`: parts of one size are computed, because vector instructions may round differently at the end of a tensor.
+    """Computes [length, head_dim] float32 (`RopeTable`). A position's row does not depend, to the bit, on `length`,
+    except with longrope: blocks of one size are computed, because vector instructions may round differently at the end
+    of a tensor.
     """
-    turned = rope.rotary_dim or head_dim
-    parts = [_part(rope, turned, first, length) for first in range(0, length, _AT_ONCE)]
+    rotated = rope.rotary_dim or head_dim
+    parts = [_block_of(rope, rotated, first, length) for first in range(0, length, _AT_ONCE)]
     if not parts:
         return torch.empty(0, head_dim, device=device)
     angles = torch.cat(parts)[:length]
-    if turned < head_dim:
-        still = _still(length, head_dim - turned, angles.device)
-        blocks = zip(angles.chunk(2, dim=-1), still.chunk(2, dim=-1), strict=True)
+    if rotated < head_dim:
+        identity = _identity(length, head_dim - rotated, angles.device)
+        blocks = zip(angles.chunk(2, dim=-1), identity.chunk(2, dim=-1), strict=True)
         angles = torch.cat([part for block in blocks for part in block], dim=-1)
     return angles.to(device)
 
 
-def _still(length: int, width: int, device: torch.device) -> Tensor:
-    """[length, width]: turns nothing."""
+def _query_scales(rope: RopeSpec, length: int) -> Tensor:
+    """[length] float32."""
+    stretches = torch.arange(length) // rope.query_length
+    return 1 + rope.query_growth * stretches.float().log1p()
+
+
+def _identity(length: int, width: int, device: torch.device) -> Tensor:
+    """Returns [length, width] of angle 0: cosines 1 and sines 0."""
     row = torch.zeros(width, dtype=torch.float32, device=device)
     row[: width // 2] = 1.0
     return row.repeat(length, 1)
 
 
-def _part(rope: RopeSpec, turned: int, first: int, length: int) -> Tensor:
-    """[_AT_ONCE, turned]: cosines and sines of the positions from `first` on."""
+def _block_of(rope: RopeSpec, rotated: int, first: int, length: int) -> Tensor:
+    """Computes [_AT_ONCE, rotated], cosines and sines of the positions from `first` on."""
     positions = torch.arange(first, first + _AT_ONCE).float()[:, None]
     if rope.rope_type == "dynamic":
-        angles = positions * _dynamic_frequencies(rope, turned, positions + 1)
+        angles = positions * _dynamic_frequencies(rope, rotated, positions + 1)
     elif rope.rope_type == "longrope":
-        angles = positions * _longrope(rope, turned, length)
+        angles = positions * _longrope(rope, rotated, length)
     else:
-        angles = positions * _FREQUENCIES[rope.rope_type](rope, turned)
+        angles = positions * _FREQUENCIES[rope.rope_type](rope, rotated)
     return torch.cat((angles.cos(), angles.sin()), dim=-1) * _attention_factor(rope)
 
 
@@ -101,12 +115,12 @@ def _default(rope: RopeSpec, head_dim: int) -> Tensor:
 
 
 def _linear(rope: RopeSpec, head_dim: int) -> Tensor:
-    """Positions divided by the factor (Chen et al., 2023)."""
+    """Divides positions by the factor (Chen et al., 2023)."""
     return _default(rope, head_dim) / rope.factor
 
 
 def _llama3(rope: RopeSpec, head_dim: int) -> Tensor:
-    """Long waves are stretched, short ones kept, and those between blended (Llama 3.1)."""
+    """Stretches long waves, keeps short ones, and blends those between (Llama 3.1)."""
     frequencies = _default(rope, head_dim)
     turns = rope.original_max_position_embeddings * frequencies / (2 * math.pi)
     kept = ((turns - rope.low_freq_factor) / (rope.high_freq_factor - rope.low_freq_factor)).clamp(0.0, 1.0)
@@ -114,7 +128,7 @@ def _llama3(rope: RopeSpec, head_dim: int) -> Tensor:
 
 
 def _yarn(rope: RopeSpec, head_dim: int) -> Tensor:
-    """As llama3, with a ramp over the dimension instead of the wave length (Peng et al., 2023)."""
+    """Does the same with a ramp over the dimension instead of the wavelength (Peng et al., 2023)."""
     frequencies = _default(rope, head_dim)
 
     def dimension(turns: float) -> float:
@@ -139,7 +153,9 @@ _FREQUENCIES: dict[str, Callable[[RopeSpec, int], Tensor]] = {
 
 
 def _dynamic_frequencies(rope: RopeSpec, head_dim: int, lengths: Tensor) -> Tensor:
-    """[N, head_dim / 2]: frequencies for each of `lengths` [N, 1], see the head of this file."""
+    """Returns [N, head_dim / 2], the frequencies for each of `lengths` [N, 1]; the docstring of this file explains
+    them.
+    """
     original = rope.original_max_position_embeddings
     growth = rope.factor * lengths.clamp(min=original) / original - (rope.factor - 1)
     bases = rope.theta * growth ** (head_dim / (head_dim - 2))
@@ -147,16 +163,16 @@ def _dynamic_frequencies(rope: RopeSpec, head_dim: int, lengths: Tensor) -> Tens
 
 
 def _longrope(rope: RopeSpec, head_dim: int, length: int) -> Tensor:
-    """A factor for each frequency (LongRoPE, Ding et al., 2024), of which there are two sets: one for contexts up to
-    the original length, one beyond. `length`, the longest that a request may have, chooses for all positions: keys
-    in the cache must be turned as the queries that read them later.
+    """Divides each frequency by a factor (LongRoPE, Ding et al., 2024). There are two sets of factors, for contexts up
+    to the original length and beyond. `length`, the longest of a request, chooses for all positions: cached keys must
+    be rotated as the queries that read them later.
     """
     factors = rope.long_factors if length > rope.original_max_position_embeddings else rope.short_factors
     return 1.0 / (torch.tensor(factors) * rope.theta ** _exponents(head_dim))
 
 
 def _attention_factor(rope: RopeSpec) -> float:
-    """YaRN and longrope sharpen attention by scaling q and k alike; other types leave them."""
+    """Returns the factor of q and k by which YaRN and longrope sharpen attention; 1 for other types."""
     if rope.rope_type not in ("yarn", "longrope"):
         return 1.0
     if rope.attention_factor is not None:

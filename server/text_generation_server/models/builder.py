@@ -1,4 +1,4 @@
-"""Puts a decoder together from its spec: the one place where a kind of part is chosen."""
+"""Builds a decoder from its spec. This is the only place that chooses the classes of its layers."""
 
 from functools import partial
 
@@ -9,7 +9,7 @@ from text_generation_kernels import KV_CODES, LONGEST_NORMALISED
 from ..config.kv_cache import QuantisedKvCache
 from ..config.model import ModelConfig
 from ..config.recurrent import Mamba2Spec, MambaSpec, RecurrentSpec, ShortConvSpec
-from ..config.sizes import dense_products
+from ..config.sizes import dense_macs
 from ..config.spec import (
     AttentionSpec,
     FeedForwardSpec,
@@ -22,6 +22,7 @@ from ..config.spec import (
 )
 from ..distributed import TensorParallelGroup
 from ..layers.infer import (
+    AddNorm,
     Attention,
     CacheShape,
     DenseFeedForward,
@@ -30,7 +31,6 @@ from ..layers.infer import (
     FeedForwardLayer,
     GatedDelta,
     Head,
-    Junction,
     LatentAttention,
     Layer,
     Mamba,
@@ -39,20 +39,20 @@ from ..layers.infer import (
     MixerLayer,
     MoeFeedForward,
     Norm,
+    OutputFusions,
+    OverlappedHalves,
     ParallelLayer,
-    Parts,
     ShortConv,
     StateShape,
-    Sums,
     TransformerLayer,
 )
 from ..layers.rope import RopeTable
 from ..layers.weights import (
     ActivationScheme,
     Checkpoint,
-    Copies,
     HeadSplit,
-    VocabularyPart,
+    PrefillCopies,
+    VocabularyShard,
     load_attention,
     load_dense,
     load_embedding,
@@ -70,7 +70,7 @@ from .decoder import Decoder
 
 
 class DecoderBuilder:
-    """Reads this rank's part of a model. For one use: it holds the files."""
+    """Reads this rank's shard of a model. It is for one use, because it holds the files."""
 
     def __init__(
         self,
@@ -80,57 +80,57 @@ class DecoderBuilder:
         device: torch.device,
         kv_cache: QuantisedKvCache | None = None,
     ) -> None:
-        """`kv_cache`: the type of 8 bits in which keys and values are stored."""
+        """`kv_cache` is the 8-bit type of the KV cache; None: the model's type."""
         self._config = config
         self._checkpoint = Checkpoint.of(source, config.decoder, config.names, group, config.schemes)
         self._device = device
-        self._copies = Copies(self._checkpoint.dtype)
+        self._copies = PrefillCopies(self._checkpoint.dtype)
         self._kv_cache: QuantisedKvCache | None = kv_cache
         self._ropes: dict[tuple[RopeSpec | None, int], RopeTable] = {}
         self._caches: list[CacheShape] = []
         self._states: list[StateShape] = []
 
     def build(self) -> Decoder:
-        """Raises ConfigurationError or ModelFilesError."""
+        """Builds the decoder. Raises ConfigurationError or ModelFilesError."""
         spec, names, checkpoint = self._config.decoder, self._config.names, self._checkpoint
         weights = load_embedding(checkpoint)
         embedding_norm = self._norm(checkpoint.outside(names.embedding_norm), spec.embedding.norm)
         embedding = Embedding(spec.embedding, weights, embedding_norm, checkpoint.group)
-        layers = [self._layer(index, layer) for index, layer in enumerate(spec.layers)]
+        layers = [self._layer(index, layer) for index, layer in enumerate(spec.layers) if not layer.is_empty]
         final_norm = self._norm(checkpoint.outside(names.final_norm), spec.final_norm)
-        last = self._junction(final_norm, self._ffn_output_norm(len(spec.layers) - 1))
-        vocabulary = VocabularyPart.of(spec.vocab_size, checkpoint.group.rank, checkpoint.group.world_size)
+        last = self._add_norm(final_norm, self._ffn_output_norm(len(spec.layers) - 1))
+        vocabulary = VocabularyShard.of(spec.vocab_size, checkpoint.group.rank, checkpoint.group.world_size)
         head = Head(spec.head, load_head(checkpoint, weights), vocabulary)
         ropes = tuple(self._ropes.values())
-        parts = Parts(checkpoint.group, layers)
-        products = dense_products(self._config) // checkpoint.group.world_size
+        halves = OverlappedHalves(checkpoint.group, layers)
+        products = dense_macs(self._config) // checkpoint.group.world_size
         kept = self._caches, self._states
         longest = self._config.max_context_length
-        return Decoder(embedding, layers, parts, last, head, *kept, ropes, longest, self._copies, products)
+        return Decoder(embedding, layers, halves, last, head, *kept, ropes, longest, self._copies, products)
 
     def _layer(self, index: int, spec: LayerSpec) -> Layer:
         inside, names = partial(self._checkpoint.inside, index), self._checkpoint.names
-        before = partial(self._junction, output_norm=self._ffn_output_norm(index - 1))
-        sums = Sums(self._checkpoint.group, self._sums_are_plain(spec))
+        before = partial(self._add_norm, output_norm=self._ffn_output_norm(index - 1))
+        fusions = OutputFusions(self._checkpoint.group, self._adds_are_plain(spec))
         attention_norm = self._norm(inside(names.attention_norm), spec.attention_norm)
         ffn_norm = self._norm(inside(names.ffn_norm), spec.ffn_norm)
         mixer = None if spec.mixer is None else self._mixer(index, spec.mixer)
         ffn = None if spec.ffn is None else self._feed_forward(index, spec.ffn)
         if mixer is None or ffn is None:
             if mixer is not None:
-                return MixerLayer(before(attention_norm, wants=mixer.wants), mixer, sums)
+                return MixerLayer(before(attention_norm, wants=mixer.wants), mixer, fusions)
             if ffn is not None:
-                return FeedForwardLayer(before(ffn_norm, wants=ffn.wants), ffn, sums)
-            raise ValueError(f"layer {index} has neither a mixer nor a feed-forward network")
+                return FeedForwardLayer(before(ffn_norm, wants=ffn.wants), ffn, fusions)
+            raise ValueError(f"layer {index} is empty")
         if spec.parallel:
             return ParallelLayer(before(attention_norm, wants=mixer.wants), mixer, ffn_norm, ffn)
         output_norm = self._norm(inside(names.attention_output_norm), spec.attention_output_norm)
-        between = self._junction(ffn_norm, output_norm, ffn.wants)
-        return TransformerLayer(before(attention_norm, wants=mixer.wants), mixer, between, ffn, sums)
+        between = self._add_norm(ffn_norm, output_norm, ffn.wants)
+        return TransformerLayer(before(attention_norm, wants=mixer.wants), mixer, between, ffn, fusions)
 
-    def _sums_are_plain(self, spec: LayerSpec) -> bool:
-        """Whether products may add what both parts of a layer give to the sum, as it is. The norm behind it must then
-        be part of a product as well, or there are as many kernels as before.
+    def _adds_are_plain(self, spec: LayerSpec) -> bool:
+        """Whether GEMVs may add the outputs of both sublayers to the residual stream. The norm that follows must then
+        be the prologue of a GEMV as well, or no kernel is saved.
         """
         decoder, alone = self._checkpoint.spec, self._checkpoint.group.world_size == 1
         has_output_norm = spec.attention_output_norm is not None or spec.ffn_output_norm is not None
@@ -138,7 +138,7 @@ class DecoderBuilder:
         return alone and is_plain and decoder.hidden_size <= LONGEST_NORMALISED
 
     def _mixer(self, index: int, spec: MixerSpec) -> Mixer:
-        """The one place where a kind of mixer is chosen."""
+        """Builds the mixer of a layer, and notes its cache or state."""
         if isinstance(spec, RecurrentSpec):
             recurrent = self._recurrent(index, spec)
             self._states.append(recurrent.state)
@@ -157,7 +157,7 @@ class DecoderBuilder:
         if self._kv_cache is None:
             return Attention(len(self._caches), spec, weights, heads, rope, group)
         scales = None
-        # Scales were calibrated for one type, and mean nothing for another. Tools that do not name it mean this one.
+        # Scales are calibrated for one type, and wrong for another. Tools that do not name the type mean fp8_e4m3fn.
         if self._kv_cache == (self._config.schemes.kv_cache or "fp8_e4m3fn"):
             scales = load_kv_scales(self._checkpoint, index, spec.num_kv_heads, heads)
         return Attention(len(self._caches), spec, weights, heads, rope, group, KV_CODES[self._kv_cache], scales)
@@ -188,7 +188,7 @@ class DecoderBuilder:
         return mixer
 
     def _feed_forward(self, index: int, spec: FeedForwardSpec) -> FeedForward:
-        """The one place where a kind of network is chosen."""
+        """Builds the feed-forward network of a layer."""
         if isinstance(spec, MoeSpec):
             mixture = load_moe(self._checkpoint, index, spec)
             self._copies.note(mixture)
@@ -198,11 +198,11 @@ class DecoderBuilder:
         return DenseFeedForward(spec, weights)
 
     def _rope(self, rope: RopeSpec | None, head_dim: int) -> RopeTable:
-        """One table for all layers that turn alike."""
+        """Returns the one table of all layers with the same rotary embedding."""
         return self._ropes.setdefault((rope, head_dim), RopeTable(rope, head_dim, self._device))
 
     def _ffn_output_norm(self, index: int) -> Norm | None:
-        """That of layer `index`, which is applied where the next one reads."""
+        """Returns the output norm of layer `index`, which the first `AddNorm` of the next layer applies."""
         if index < 0:
             return None
         checkpoint = self._checkpoint
@@ -210,15 +210,15 @@ class DecoderBuilder:
         return self._norm(name, checkpoint.spec.layers[index].ffn_output_norm)
 
     def _norm(self, name: str, spec: NormSpec | None) -> Norm | None:
-        """A normalisation of hidden states, where there is one."""
+        """Builds a norm of hidden states, if the layer has it."""
         if spec is None:
             return None
         return Norm(spec, self._checkpoint.norm(name, spec, self._checkpoint.spec.hidden_size))
 
-    def _junction(
+    def _add_norm(
         self, input_norm: Norm | None, output_norm: Norm | None, wants: ActivationScheme | None = None
-    ) -> Junction:
+    ) -> AddNorm:
         group, spec = self._checkpoint.group, self._checkpoint.spec
         if spec.sum_is_normalised and (norm := output_norm or input_norm) is not None:
-            return Junction(group, norm, None, spec.residual_scale, wants, replaces=True)
-        return Junction(group, input_norm, output_norm, spec.residual_scale, wants)
+            return AddNorm(group, norm, None, spec.residual_scale, wants, replaces=True)
+        return AddNorm(group, input_norm, output_norm, spec.residual_scale, wants)

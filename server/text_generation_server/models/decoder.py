@@ -6,18 +6,18 @@ import torch
 from torch import Tensor
 
 from ..layers.infer import (
-    Addend,
+    AddNorm,
     CacheShape,
     Embedding,
     Head,
     InferState,
-    Junction,
     Layer,
-    Parts,
+    OverlappedHalves,
     StateShape,
+    SublayerOutput,
 )
 from ..layers.rope import RopeTable
-from ..layers.weights import Copies
+from ..layers.weights import PrefillCopies
 from .base import CausalLM
 
 
@@ -28,20 +28,20 @@ class Decoder(CausalLM):
         self,
         embedding: Embedding,
         layers: Sequence[Layer],
-        parts: Parts,
-        last: Junction,
+        halves: OverlappedHalves,
+        last: AddNorm,
         head: Head,
         caches: Sequence[CacheShape],
         states: Sequence[StateShape],
         ropes: Sequence[RopeTable],
         max_context_length: int,
-        copies: Copies,
-        dense_products: int,
+        copies: PrefillCopies,
+        dense_macs: int,
     ) -> None:
-        """`last` is where the output of the last layer is added to the sum and normalised."""
+        """`last` adds the output of the last layer to the residual stream and applies the final norm."""
         self._embedding = embedding
         self._layers = layers
-        self._parts = parts
+        self._halves = halves
         self._last = last
         self._head = head
         self._ropes = ropes
@@ -54,7 +54,7 @@ class Decoder(CausalLM):
         self.bytes_per_position = sum(table.bytes_per_position for table in ropes)
         self.max_context_length = max_context_length
         self.copies = copies
-        self.dense_products = dense_products
+        self.dense_macs = dense_macs
 
     def reserve_positions(self, count: int) -> None:
         """See `CausalLM`."""
@@ -65,14 +65,14 @@ class Decoder(CausalLM):
     def forward(self, input_ids: Tensor, state: InferState) -> Tensor:
         """See `CausalLM`."""
         embedded = self._embedding.forward(input_ids, state)
-        x: Addend = embedded
+        x: SublayerOutput = embedded
         residual: Tensor | None = None
-        if cuts := self._parts.cuts(embedded, state):
-            x, residual = self._parts.forward(embedded, state, cuts)
+        if cuts := self._halves.cuts(embedded, state):
+            x, residual = self._halves.forward(embedded, state, cuts)
         else:
             for layer in self._layers[:-1]:
                 x, residual = layer.forward(x, residual, state)
-            # After the last attention, tokens without logits are done.
+            # After the last attention, tokens whose logits nobody wants need no further layer.
             for layer in self._layers[-1:]:
                 x, residual = layer.forward(x, residual, state, state.logit_tokens)
         hidden, _ = self._last.read(x, residual)

@@ -27,7 +27,7 @@ def load_model(
     load_format: LoadFormat,
     kv_cache: QuantisedKvCache | None = None,
 ) -> CausalLM:
-    """Loads this rank's part of the model in `folder`. `kv_cache`: the type of 8 bits of its keys and values.
+    """Loads this rank's shard of the model in `folder`. `kv_cache` is the 8-bit type of its KV cache, or None.
 
     "auto" means safetensors; "dummy" reads nothing from `folder` and fills the weights with random numbers.
     Raises ConfigurationError or ModelFilesError, and the allocator's own errors where memory runs out.
@@ -62,14 +62,14 @@ def _build(
 
 
 def _of_other_ranks(names: TensorNames, group: TensorParallelGroup) -> tuple[str, ...]:
-    """Patterns of what this rank need not read, because another one does."""
+    """Returns patterns of the tensors that other ranks read, and this one need not."""
     if group.world_size == 1:
         return ()
     others = [f"*{name.replace('{head}', '*')}.*" for name in (names.q_norm, names.k_norm) if "{head}" in name]
     if group.expert_parallel:
         others += [f"*{name.replace('{expert}', '*')}.*" for name in names.experts(gated=True)]
     if group.rank:
-        # Of results that are summed, the first rank adds the bias; the last ranks may have no part of the vocabulary.
+        # The first rank adds the biases of all-reduced outputs; the last ranks may have an empty vocabulary shard.
         biased = names.out, names.down, names.shared_down
         others += [f"*{name}.bias" for name in biased] + [f"{head}.*" for head in names.all_heads]
     return tuple(others)

@@ -1,4 +1,4 @@
-"""Memory that the weights of a model take, whichever code computes it and wherever they come from."""
+"""Memory that the weights of a model take, whatever code computes it and wherever they come from."""
 
 from pathlib import Path
 
@@ -8,9 +8,9 @@ from ..config.sizes import served_bytes, weight_bytes
 
 
 def bytes_of_weights(folder: Path, config: AnyModelConfig, itemsize: int, are_read: bool) -> int | None:
-    """Of all ranks together, where a number that is not quantised takes `itemsize` bytes. Weights that are made and not
-    read (`--load-format dummy`) have the sizes of the configuration, whatever is in `folder`. None where it does not
-    tell how much is stored.
+    """Returns the bytes of the weights of all ranks together, where a number that is not quantised takes `itemsize`
+    bytes. Random weights (`--load-format dummy`) have the sizes of the configuration, whatever `folder` holds. None:
+    `folder` does not tell how much is stored.
 
     Raises ModelFilesError, ConfigurationError or UnsupportedModel for files that do not tell what is to be loaded.
     """

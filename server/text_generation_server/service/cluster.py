@@ -1,4 +1,4 @@
-"""The TCP port of a shard, for the router of another node: with mutual TLS, unless the operator renounced it."""
+"""The TCP port of a shard, for the router of another node, with mutual TLS unless the operator has switched it off."""
 
 import grpc
 from grpc import aio
@@ -8,7 +8,7 @@ from ..errors import ConfigurationError
 
 
 def listen_for_nodes(server: aio.Server, listener: ClusterListener) -> None:
-    """Lets `server` listen there too. Raises `ConfigurationError` naming the address or file that cannot be used."""
+    """Makes `server` listen on `listener` too. Raises `ConfigurationError` naming the unusable address or file."""
     try:
         if listener.files is None:
             server.add_insecure_port(listener.address)
@@ -21,7 +21,7 @@ def listen_for_nodes(server: aio.Server, listener: ClusterListener) -> None:
 
 
 def _credentials(files: ClusterFiles) -> grpc.ServerCredentials:
-    """Whoever connects must have a certificate of the same authority."""
+    """Reads the certificates; a client must have a certificate of the same authority."""
     try:
         certificate, key, authority = (path.read_bytes() for path in (files.certificate, files.key, files.authority))
     except OSError as error:

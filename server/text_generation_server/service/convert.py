@@ -82,7 +82,7 @@ def warmup_limits_from_pb(message: pb.WarmupRequest) -> r.WarmupLimits:
         max_batch_total_tokens=optional("max_batch_total_tokens"),
         prefill_chunking=message.prefill_chunking,
         regained=message.regained,
-        in_parts=message.in_parts,
+        overlapped_halves=message.overlapped_halves,
     )
 
 
@@ -96,7 +96,7 @@ def warmup_result_to_pb(result: r.WarmupResult) -> pb.WarmupResponse:
         cost=pb.StepCost(tokens=cost.tokens, times_ms=cost.times_ms, pair_ns=cost.pair_ns, context_ns=cost.context_ns),
         graph_tokens=result.graph_tokens,
         max_masks=result.max_masks,
-        in_parts=result.in_parts,
+        overlapped_halves=result.overlapped_halves,
     )
 
 

@@ -1,4 +1,4 @@
-"""Messages of the parent process on standard input: that a shard on standby is to start, and, by its end, that the
+"""Messages of the parent process on standard input: a byte starts a shard on standby, and end-of-file says that the
 parent is gone.
 """
 
@@ -10,7 +10,7 @@ _READ_BYTES = 4096
 
 
 def start_is_due(descriptor: int = 0) -> bool:
-    """Waits until the parent writes a byte. False where it is gone instead."""
+    """Waits until the parent writes a byte. Returns False where the parent is gone instead."""
     try:
         return bool(os.read(descriptor, 1))
     except OSError:
@@ -18,14 +18,14 @@ def start_is_due(descriptor: int = 0) -> bool:
 
 
 def watch_parent(on_end: Callable[[], None], descriptor: int = 0) -> threading.Thread:
-    """Calls `on_end` on a thread of its own once `descriptor` reads end-of-file. What it holds is thrown away."""
+    """Calls `on_end` on another thread once `descriptor` reads end-of-file. It discards all other input."""
 
     def watch() -> None:
         try:
             while os.read(descriptor, _READ_BYTES):
                 pass
         except OSError:
-            # A closed or broken standard input says the same.
+            # A closed or broken standard input means the same.
             pass
         on_end()
 

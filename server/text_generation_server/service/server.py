@@ -32,11 +32,12 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 STOP_LIMIT_S = 3.0
-"""How long an orderly end may take: calls in flight, then the engine's threads. The launcher kills after 5 s."""
+"""Limit of an orderly end: of calls in flight, then of the engine's threads. The launcher kills after 5 s."""
 _CALLS_SHARE = 2 / 3
-"""Of that time for the calls; the rest is for the threads, which must free what they hold."""
+"""Fraction of that time for the calls; the threads, which must free what they hold, get the rest."""
 ORPHAN_LIMIT_S = 1.5
-"""How long an orderly end may take once the parent is gone; nobody waits for an answer then, and 2 s are promised."""
+"""Limit of an orderly end once the parent is gone: nobody waits for an answer then, and docs/operation.md promises 2 s.
+"""
 _OPTIONS = (
     ("grpc.max_receive_message_length", -1),
     ("grpc.max_send_message_length", -1),
@@ -46,7 +47,7 @@ _OPTIONS = (
 
 @dataclass(frozen=True)
 class TraceSettings:
-    """The collector, which takes OTLP over gRPC; what this server is called there; the rank of this shard."""
+    """The OTLP collector (gRPC), the name of this server in it, and the rank of this shard."""
 
     endpoint: str
     service_name: str | None
@@ -55,9 +56,14 @@ class TraceSettings:
 
 @dataclass(frozen=True)
 class ServiceSettings:
-    """`urls`: where all ranks listen, in rank order; `model_folder`: of the tokenizer of the Tokens call; `rendezvous`:
-    the file by which the ranks met; `group`: what this start of all ranks is called; `traces`: where spans of steps go;
-    `listener`: where the router of another node connects.
+    """Settings of a shard's service.
+
+    - `urls`: where all ranks listen, in rank order.
+    - `model_folder`: the folder of the tokenizer, for the Tokens call.
+    - `rendezvous`: the file by which the ranks met.
+    - `group`: the name of this start of all ranks.
+    - `traces`: where spans of steps go.
+    - `listener`: where the router of another node connects.
     """
 
     socket_path: Path
@@ -74,7 +80,7 @@ class ServiceSettings:
 class ShardServer:
     """Serves `worker` until a signal, the end of the parent or a failure of the engine.
 
-    Not reusable. All methods run on the event loop, but for `_orphaned`.
+    It runs once. All methods run on the event loop, except `_orphaned`.
     """
 
     def __init__(self, worker: EngineWorker, settings: ServiceSettings) -> None:
@@ -105,7 +111,7 @@ class ShardServer:
                 loop.add_signal_handler(number, self.stop)
             if self._settings.exit_on_stdin_eof:
                 watch_parent(lambda: self._orphaned(loop))
-                # Stopped by a signal, it would read nothing.
+                # A process that SIGSTOP has stopped reads nothing.
                 end_with_launcher()
             self._worker.start()
             await self._serve(health_servicer)
@@ -113,13 +119,13 @@ class ShardServer:
             await self._end(server, health_servicer)
 
     async def _end(self, server: aio.Server, health_servicer: HealthServicer) -> None:
-        """Lets what is in flight finish, within the limit: a step whose other ranks are gone never does."""
+        """Lets calls and steps in flight finish within the limit: a step whose other ranks are gone never does."""
         deadline = time.monotonic() + self._stop_limit_s
         self._worker.expect_no_masks()
         health_servicer.end_watches()
         await server.stop(self._stop_limit_s * _CALLS_SHARE)
         self._socket.remove()
-        # A load that is still running is not waited for; the thread is a daemon and ends with the process.
+        # Nobody waits for a load that is still running: its thread is a daemon and ends with the process.
         if self._worker.ready.done() and not self._worker.stop(max(0.0, deadline - time.monotonic())):
             logger.warning("the engine did not finish its work in time and is stopped")
         if self._traces is not None:
@@ -173,9 +179,9 @@ class ShardServer:
         return server, health_servicer
 
     def _orphaned(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Runs on the watching thread. Ends the process even when the event loop or the engine thread hangs."""
+        """Ends the process even when the event loop or the engine thread hangs. It runs on the watching thread."""
         self._stop_limit_s = ORPHAN_LIMIT_S / 2
-        # Else it is the parent's to remove: a rank that leaves must not take it from those that still use it.
+        # The parent, while it lives, removes the file: a rank that leaves must not take it from ranks that use it.
         if self._settings.rendezvous is not None:
             self._settings.rendezvous.unlink(missing_ok=True)
         self._socket.remove_with_folder()
@@ -195,7 +201,7 @@ def _traces(settings: TraceSettings | None) -> "StepTraces | None":
 
 
 def _abandon(reason: str) -> None:
-    """Ends the process at once. What it leaves behind is for whoever starts the group again."""
+    """Ends the process at once. Whoever starts the group again cleans up."""
     logger.error("abandoned: %s", reason)
     logging.shutdown()
     os._exit(1)

@@ -1,6 +1,6 @@
 # Handlers carry the names, and the arguments, that the generated code calls them by.
 # ruff: noqa: ARG002, D102
-"""The RPCs of the contract: translate, hand to the engine thread, translate back."""
+"""The RPCs of the shard contract: they translate messages, hand them to the engine thread, and translate results."""
 
 import asyncio
 import logging
@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 
 class TextGenerationServicer(pb_grpc.TextGenerationServiceServicer):
-    """Runs on the event loop. Only `worker` touches tensors, so no handler ever blocks the loop."""
+    """Handlers of the RPCs, on the event loop. Only `worker` touches tensors, so no handler ever blocks the loop."""
 
     def __init__(
         self,
@@ -39,7 +39,7 @@ class TextGenerationServicer(pb_grpc.TextGenerationServiceServicer):
         abandon: Callable[[str], None],
         traces: "StepTraces | None" = None,
     ) -> None:
-        """`abandon` ends the process and is told why; `traces` gets steps that compute traced requests."""
+        """`abandon` ends the process, with a reason; `traces` gets the steps that compute traced requests."""
         self._worker = worker
         self._urls = urls
         self._group = group
@@ -109,7 +109,9 @@ class TextGenerationServicer(pb_grpc.TextGenerationServiceServicer):
 
 
 async def _outcome(future: "Future[T]") -> T:
-    """A caller that goes away withdraws nothing: the futures of `EngineWorker` cannot be cancelled."""
+    """Waits for a future. A caller that goes away does not cancel it: the futures of `EngineWorker` cannot be
+    cancelled.
+    """
     return await asyncio.wrap_future(future)
 
 
@@ -127,7 +129,7 @@ class HealthServicer(health.aio.HealthServicer):  # pyright: ignore[reportUntype
         self._ends = False
 
     async def refresh(self) -> None:
-        """Tells watchers how the engine is, and the log when it gets ill."""
+        """Tells watchers the health of the engine, and logs when the engine stops serving."""
         status = health_pb2.HealthCheckResponse.SERVING
         try:
             self._worker.check_health()
@@ -140,7 +142,7 @@ class HealthServicer(health.aio.HealthServicer):  # pyright: ignore[reportUntype
             await self.set(service, status)
 
     def end_watches(self) -> None:
-        """Ends the streams of watchers, which would otherwise last as long as these want."""
+        """Ends the streams of watchers, which would otherwise last as long as the watchers want."""
         self._ends = True
         for watch in self._watches:
             watch.cancel()
@@ -152,7 +154,7 @@ class HealthServicer(health.aio.HealthServicer):  # pyright: ignore[reportUntype
             if not self._ends:
                 await asyncio.wait((watch,))
         finally:
-            # A watcher that leaves has this call cancelled.
+            # gRPC cancels this call when its watcher leaves.
             watch.cancel()
             self._watches.discard(watch)
         if self._ends:

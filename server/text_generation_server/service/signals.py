@@ -3,13 +3,12 @@
 import signal
 
 _POINTLESS = ("SIGUSR1", "SIGUSR2", "SIGALRM", "SIGSTKFLT", "SIGVTALRM", "SIGPROF", "SIGIO", "SIGPWR")
-"""Those for timers and for programs' own purposes: none asks for an end, and none says that the process is broken."""
+"""Signals of timers and of programs' own purposes: none asks for an end, and none means that the process is broken."""
 
 
 def ignore_pointless(led: bool) -> None:
-    """From now on these signals do nothing. `led`: a launcher decides what the end of a terminal means, not SIGHUP.
-
-    Must be called on the main thread. Processes that are started inherit it.
+    """Ignores these signals from now on. With `led`, it ignores SIGHUP too: the launcher decides what the end of a
+    terminal means. Only the main thread may call it; child processes inherit it.
     """
     numbers = [number for name in _POINTLESS if (number := getattr(signal, name, None)) is not None]
     for number in [*numbers, *range(signal.SIGRTMIN, signal.SIGRTMAX + 1)]:
@@ -19,6 +18,6 @@ def ignore_pointless(led: bool) -> None:
 
 
 def stopping() -> list[signal.Signals]:
-    """Those that ask for an orderly end. The end of the terminal does not where it is ignored, as by `nohup`."""
+    """Returns the signals that ask for an orderly end; SIGHUP only where it is not ignored, as `nohup` does."""
     ends_with_terminal = signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN
     return [signal.SIGTERM, signal.SIGINT, *([signal.SIGHUP] if ends_with_terminal else [])]

@@ -1,4 +1,4 @@
-"""The shard's socket file: made with mode 0600, and gone when the process is, however it ends."""
+"""The shard's socket file: it has mode 0600, and is removed when the process ends."""
 
 import os
 import socket
@@ -12,14 +12,14 @@ _MAX_PATH_BYTES = 107
 
 
 class SocketFile:
-    """Owns `path`; also its folder, if `directory_owned`. Safe to call from any thread."""
+    """Owns `path`, and its folder if `directory_owned`. Any thread may call it."""
 
     def __init__(self, path: Path, directory_owned: bool) -> None:
         self._path = path
         self._directory_owned = directory_owned
 
     def prepare(self) -> None:
-        """Removes what a crashed run of ours left. Raises `ConfigurationError` for anything else in the way."""
+        """Removes the socket of a crashed run. Raises `ConfigurationError` for anything else in the way."""
         if len(os.fsencode(self._path)) > _MAX_PATH_BYTES:
             raise ConfigurationError(
                 f"--uds-path makes a socket path longer than {_MAX_PATH_BYTES} bytes: {self._path}; use a shorter one"
@@ -43,11 +43,11 @@ class SocketFile:
         self._path.chmod(0o600)
 
     def remove(self) -> None:
-        """Removes the socket. The folder stays for the ranks that are started again."""
+        """Removes the socket. The folder stays for ranks that start again."""
         self._path.unlink(missing_ok=True)
 
     def remove_with_folder(self) -> None:
-        """Removes the socket, and the folder when it was the last one in it: nobody is left who would."""
+        """Removes the socket, and the folder if this was its last socket, because no parent is left to do so."""
         self.remove()
         if self._directory_owned:
             try:

@@ -1,7 +1,7 @@
 """Traces of steps for an OpenTelemetry collector, as OTLP over gRPC. A step serves many requests, so its span is in no
 request's trace: it links to the spans of the requests that it computes.
 
-Imported only where traces are asked for: the library takes half a second to load.
+The shard imports this module only with traces, because the library takes half a second to load.
 """
 
 import contextlib
@@ -27,12 +27,12 @@ _LINK_BYTES = 24
 
 
 class StepTraces:
-    """Writes a span for each step that names traced requests. Called on the event loop, where nothing waits for the
+    """Writes a span for each step that names traced requests. The event loop calls it and never waits for the
     collector: a thread of the library sends batches from a bounded queue.
     """
 
     def __init__(self, exporter: SpanExporter, service_name: str | None, rank: int) -> None:
-        """`service_name`: None for that of the environment (`OTEL_SERVICE_NAME`), or TGI's."""
+        """`service_name` None means that of the environment (`OTEL_SERVICE_NAME`), or else TGI's."""
         self._rank = rank
         self._provider = TracerProvider(resource=_resource(service_name), shutdown_on_exit=False)
         self._provider.add_span_processor(BatchSpanProcessor(exporter))
@@ -40,12 +40,12 @@ class StepTraces:
 
     @classmethod
     def to(cls, endpoint: str, service_name: str | None, rank: int) -> "StepTraces":
-        """Traces for the collector at `endpoint`, such as `http://localhost:4317`. Does not wait for it."""
+        """Returns traces for the collector at `endpoint`, such as `http://localhost:4317`, without waiting for it."""
         return cls(OTLPSpanExporter(endpoint=endpoint, insecure=True), service_name, rank)
 
     @contextlib.contextmanager
     def step(self, plan: pb.StepPlan) -> Generator[Callable[[pb.StepReply], None]]:
-        """The span of a step: from its plan to its reply, which the caller hands over, or to its failure."""
+        """Opens the span of a step: from its plan to its reply, which the caller hands over, or to its failure."""
         method = "Prefill" if plan.chunks else "Decode"
         with self._tracer.start_as_current_span(
             f"{_SERVICE}/{method}",
@@ -73,7 +73,7 @@ class StepTraces:
                 raise
 
     def end(self, limit_s: float) -> None:
-        """Sends what waits, for at most `limit_s` seconds; the collector may be away."""
+        """Sends queued spans, for at most `limit_s` seconds; the collector may be unreachable."""
         sending = threading.Thread(target=self._provider.shutdown, name="traces", daemon=True)
         sending.start()
         sending.join(limit_s)
@@ -82,7 +82,7 @@ class StepTraces:
 
 
 def _note_timings(span: Span, reply: pb.StepReply) -> None:
-    """Where the seconds of a step went: on the host before its launch, on the device, idle, of which late masks."""
+    """Notes the seconds of a step: on the host before its launch, on the device, idle, and idle for late masks."""
     timings = reply.timings
     span.set_attributes(
         {
@@ -102,7 +102,7 @@ def _resource(name: str | None) -> Resource:
 
 
 def _links(encoded: bytes) -> Sequence[Link]:
-    """The links of a plan: 24 bytes each, trace id and span id. Whoever sent them has sampled these requests."""
+    """Decodes the links of a plan: 24 bytes each, trace id and span id. The sender has sampled these requests."""
     starts = range(0, len(encoded) - _LINK_BYTES + 1, _LINK_BYTES)
     return [Link(_span_context(encoded[start : start + _LINK_BYTES])) for start in starts]
 

@@ -1,4 +1,4 @@
-"""Random weights for benchmarks and tests of everything but the answers: only a configuration is needed."""
+"""Random weights, for benchmarks and for tests of everything but the answers. They need nothing but a configuration."""
 
 import zlib
 from collections.abc import Sequence
@@ -15,10 +15,10 @@ _STORED_ONLY = ("_scale", "_scale_inv", "_scales", ".scales", "_blocks", ".qweig
 
 
 class DummySource(WeightSource):
-    """Normal matrices, unit norms and zero biases.
+    """Makes normally distributed matrices, unit norm weights and zero biases.
 
-    A tensor depends on its name and shape alone, so ranks hold parts of the same one. Each is made whole on the
-    device before its part is taken: while loading, the largest matrix needs room once more.
+    A tensor depends on its name and shape alone, so ranks hold shards of the same tensor. Each is made whole on the
+    device before its shard is taken: while loading, the largest matrix needs its memory once more.
     """
 
     def __init__(self, dtype: torch.dtype, device: torch.device) -> None:
@@ -29,7 +29,7 @@ class DummySource(WeightSource):
         self, name: str, shape: tuple[int, ...], part: Slice | None = None, dtype: torch.dtype | None = None
     ) -> Tensor:
         """See `WeightSource`; never fails."""
-        # The part first, so that what is made for it leaves no gap behind it.
+        # The shard is allocated first, so that the whole tensor leaves no gap behind it.
         out = None
         if part is not None:
             held = [part.stop - part.start if dim == part.dim else size for dim, size in enumerate(shape)]
@@ -51,12 +51,12 @@ class DummySource(WeightSource):
         shape: tuple[int, ...] | None = None,  # noqa: ARG002
         dtypes: Sequence[torch.dtype] = (),  # noqa: ARG002
     ) -> Tensor:
-        """See `WeightSource`: always raises, for quantised matrices are made in the form in which they run."""
-        raise ModelFilesError(f"random weights have no stored form of `{name}`")
+        """See `WeightSource`: always raises, because random weights are quantised after they are made."""
+        raise ModelFilesError(f"random weights have no stored layout of `{name}`")
 
     def shape(self, name: str) -> tuple[int, ...]:
         """See `WeightSource`: always raises."""
-        raise ModelFilesError(f"random weights have no stored form of `{name}`")
+        raise ModelFilesError(f"random weights have no stored layout of `{name}`")
 
     def empty(self, shape: tuple[int, ...]) -> Tensor:
         """See `WeightSource`."""

@@ -1,4 +1,4 @@
-"""Reading of safetensors folders: each rank maps the files and copies only the parts that it holds.
+"""Reading of safetensors folders: each rank maps the files and copies only its shards.
 
 Model folders are untrusted: names in the index must be plain file names beside it, shapes must be those that the
 configuration asks for, and every failure names the file and the tensor.
@@ -34,7 +34,7 @@ _STORED_TYPES = {
     "I32": torch.int32,
     "I64": torch.int64,
 }
-"""What `raw` reads."""
+"""The types that `raw` reads."""
 
 logger = logging.getLogger(__name__)
 
@@ -49,7 +49,7 @@ class SafetensorsSource(WeightSource):
         self._dtype = dtype
         self._device = device
         self._extremes: list[tuple[str, Tensor]] = []
-        """Least and largest number of what was read, on the device: looked at when everything is there."""
+        """The minimum and the maximum of each tensor, on the device; `warn_not_finite` reads them at the end."""
         self._tensors: dict[str, tuple[Path, safe_open]] = {}
         for path in weight_files(folder):
             file = _open(path)
@@ -62,7 +62,7 @@ class SafetensorsSource(WeightSource):
         """See `WeightSource`."""
         allowed = _BYTE_TYPES if dtype == torch.uint8 else _FLOATING_TYPES
         tensor = self._stored(name, part, shape, allowed)
-        # A part may be a view of the mapped file; the model must own its memory.
+        # A slice may be a view of the mapped file; the model must own its memory.
         loaded = tensor.to(device=self._device, dtype=dtype or self._dtype, copy=True)
         if loaded.numel() and loaded.is_floating_point():
             self._extremes.append((name, torch.stack(torch.aminmax(loaded)).float()))
@@ -92,7 +92,7 @@ class SafetensorsSource(WeightSource):
         return torch.empty(shape, dtype=self._dtype, device=self._device)
 
     def names(self) -> list[str]:
-        """Of all tensors."""
+        """Returns the names of all tensors."""
         return list(self._tensors)
 
     def has(self, name: str) -> bool:
@@ -105,7 +105,7 @@ class SafetensorsSource(WeightSource):
         return self._tensors[name]
 
     def _stored(self, name: str, part: Slice | None, shape: tuple[int, ...] | None, allowed: Sequence[str]) -> Tensor:
-        """A tensor or a part of it, which may be a view of the mapped file."""
+        """Returns a tensor or a slice of it, which may be a view of the mapped file."""
         path, file = self._file(name)
         try:
             stored = file.get_slice(name)
@@ -114,7 +114,7 @@ class SafetensorsSource(WeightSource):
             region = [slice(None)] * len(found)
             if part is not None:
                 region[part.dim] = slice(part.start, part.stop)
-            # Of a number, which has no dimensions, there are no slices.
+            # A scalar has no dimensions to slice.
             tensor: Tensor = stored[tuple(region)] if found else file.get_tensor(name)
         except SafetensorError as error:
             raise _unreadable(path, name, error) from error
@@ -123,15 +123,15 @@ class SafetensorsSource(WeightSource):
         return tensor
 
     def warn_unread(self, ignored: Sequence[str] = ()) -> None:
-        """Logs the tensors that the model did not ask for: a sign of a configuration that does not fit. `ignored`:
-        patterns of names that may be there.
+        """Logs the tensors that the model did not read, a sign of a configuration that does not fit the weights. It
+        leaves out names that match the patterns `ignored`.
         """
         names = sorted(name for name in self._unread if not any(fnmatch(name, pattern) for pattern in ignored))
         if names:
             logger.warning("%d tensors of the model folder are not used, such as %s", len(names), ", ".join(names[:3]))
 
     def warn_not_finite(self) -> None:
-        """Logs the tensors with a NaN or an infinite number, of the file or of the cast to a narrower type."""
+        """Logs the tensors with NaN or infinite values, from the file or from the cast to a narrower type."""
         if not self._extremes:
             return
         finite = torch.stack([extremes for _, extremes in self._extremes]).isfinite().all(dim=1).tolist()
@@ -147,7 +147,7 @@ class SafetensorsSource(WeightSource):
 
 def _open(path: Path) -> safe_open:
     if not path.is_file():
-        # To open a pipe would wait for a writer.
+        # Opening a pipe would wait for a writer.
         raise ModelFilesError(
             f"{path} is not a regular file: a pipe, a device, a folder or a broken link holds no weights"
         )

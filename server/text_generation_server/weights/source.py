@@ -23,9 +23,8 @@ class WeightSource(Protocol):
     def read(
         self, name: str, shape: tuple[int, ...], part: Slice | None = None, dtype: torch.dtype | None = None
     ) -> Tensor:
-        """The tensor `name`, which must have `shape`, or only a part of it. Raises ModelFilesError.
-
-        `dtype`: another type than the model's. With uint8, bytes are read as they are, and must be stored as such.
+        """Reads the tensor `name`, which must have `shape`, or a slice of it. `dtype` replaces the model's type; with
+        uint8, the tensor must be stored as bytes. Raises ModelFilesError.
         """
         ...
 
@@ -36,19 +35,19 @@ class WeightSource(Protocol):
         shape: tuple[int, ...] | None = None,
         dtypes: Sequence[torch.dtype] = (),
     ) -> Tensor:
-        """The tensor `name`, or only a part of it, on the device as it is stored: packed codes and their scales.
-        Raises ModelFilesError, also where it has another shape or type than those that are given.
+        """Reads the tensor `name`, or a slice of it, in its stored type: packed codes and their scales. Raises
+        ModelFilesError, also where its shape or type is not among those that are given.
         """
         ...
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """Of the stored tensor `name`, which is not read. Raises ModelFilesError."""
+        """Returns the shape of the stored tensor `name` without reading it. Raises ModelFilesError."""
         ...
 
     def empty(self, shape: tuple[int, ...]) -> Tensor:
-        """Room for tensors that are read one by one, not filled."""
+        """Allocates a tensor in the model's type, without values."""
         ...
 
     def has(self, name: str) -> bool:
-        """Whether there is a tensor of this name."""
+        """Whether a tensor of this name exists."""
         ...

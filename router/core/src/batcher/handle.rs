@@ -14,9 +14,9 @@ use super::{Batcher, FoundLost, KvEventFeed};
 use crate::error::InferError;
 use crate::grammar::{Constraint, Workers};
 use crate::permit::PermitHalf;
+use crate::policy::BatchLimits;
 use crate::policy::cost::StepCost;
 use crate::queue::{Event, Sample};
-use crate::types::BatchLimits;
 use crate::validation::ValidRequest;
 
 /// What the batcher last said about itself.
@@ -70,7 +70,7 @@ pub struct Shards {
     /// Mask slots, slot 0 among them; where there are fewer than three, grammars are refused.
     pub max_masks: u32,
     /// Whether large steps are computed in overlapped halves; shards that start again do as those before.
-    pub in_parts: bool,
+    pub overlapped_halves: bool,
     /// Number type of stored keys and values.
     pub kv_cache_dtype: String,
     /// A step that takes longer hangs, and the shards are lost.

@@ -10,9 +10,9 @@
 //! The batcher passes ids on and does a small constant amount of work for a token: no text, no log line, no lock but
 //! the send and the count of a tenant whose tokens are limited.
 
+mod candidates;
 mod charge;
 mod handle;
-mod heads;
 mod in_flight;
 mod kv_feed;
 mod masks;
@@ -42,21 +42,17 @@ use self::kv_feed::KvFeed;
 use self::masks::Matching;
 pub(crate) use self::recovery::FoundLost;
 use self::recovery::{Recovery, Terms};
-use self::running::Running;
-pub(crate) use self::suspects::Standing;
+use self::running::RunningEntry;
 use crate::error::InferError;
 use crate::grammar::Workers;
 use crate::grammar::mask_pool::{self, MaskPool};
 use crate::kv_pool::KvPool;
 use crate::metrics::BatchMetrics;
+use crate::policy::BatchLimits;
 use crate::policy::arrivals::Arrivals;
 use crate::policy::cost::StepCost;
 use crate::policy::expectation::OutputLengths;
 use crate::queue::{Event, Queue};
-use crate::types::BatchLimits;
-
-/// Plans that are on their way to the shards: the one that runs, and the next.
-const DEPTH: usize = 2;
 
 type Answer = JoinHandle<Result<StepReply, ClientError>>;
 
@@ -74,7 +70,7 @@ struct Batcher {
     kv_feed: KvFeed,
     lengths: OutputLengths,
     /// Who owns which row.
-    rows: Vec<Option<Running>>,
+    rows: Vec<Option<RunningEntry>>,
     /// Rows whose owners have left, which the next plan tells the shards.
     dropped: Vec<Row>,
     workers: Option<Workers>,
@@ -224,7 +220,7 @@ impl Batcher {
             restarts: self.restarts,
             group: self.group.clone(),
         };
-        let max_tokens: u64 = running.map(Running::longest).sum();
+        let max_tokens: u64 = running.map(RunningEntry::longest).sum();
         self.metrics.queue_size.set(status.queued as f64);
         self.metrics.current_size.set(status.running as f64);
         self.metrics.waiting_served_ratio.set(self.ratio);
@@ -234,7 +230,7 @@ impl Batcher {
     }
 
     /// Takes the owner out of a row, which the shards are told with the next plan.
-    fn vacate(&mut self, row: Row) -> Option<Running> {
+    fn vacate(&mut self, row: Row) -> Option<RunningEntry> {
         let running = self.rows.get_mut(row.index())?.take()?;
         self.dropped.push(row);
         Some(running)

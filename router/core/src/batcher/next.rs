@@ -3,10 +3,11 @@
 use text_generation_client::types::{Grant, Row, StepPlan, TraceLink};
 use tokio::time::Instant;
 
-use super::heads::Heads;
+use super::Batcher;
+use super::candidates::Candidates;
 use super::in_flight::InFlight;
-use super::running::Running;
-use super::{Batcher, DEPTH};
+use super::running::RunningEntry;
+use crate::PLANS_IN_FLIGHT;
 use crate::policy::cost::StepShape;
 use crate::policy::{self, Joined, Order, Plan, Situation};
 use crate::queue::{Entry, Event, Started};
@@ -19,11 +20,12 @@ const MOST_TRACE_LINKS: usize = 128;
 impl Batcher {
     /// Sends plans as far as there is something to compute and a place for them.
     pub(super) fn send_plans(&mut self) {
-        while self.in_flight.len() < DEPTH && self.next_from().is_none() {
+        while self.in_flight.len() < PLANS_IN_FLIGHT && self.next_from().is_none() {
             self.release_leaving();
             let Some((plan, mut in_flight)) = self.next_plan() else {
                 // Where all stand still for want of slots and nothing is in flight, those that pause leave at once.
-                if self.in_flight.is_empty() && self.rows.iter().flatten().any(Running::has_paused)
+                if self.in_flight.is_empty()
+                    && self.rows.iter().flatten().any(RunningEntry::has_paused)
                 {
                     continue;
                 }
@@ -66,7 +68,7 @@ impl Batcher {
             running: &running,
             rows: free_rows,
             free: self.pool.free(),
-            freeing: freeing.map(Running::own_slots).sum(),
+            freeing: freeing.map(RunningEntry::own_slots).sum(),
             capacity: self.pool.capacity(),
             decodes_since_joining: self.decodes_since_joining,
             now,
@@ -75,10 +77,11 @@ impl Batcher {
             cost: &self.cost,
             lengths: &self.lengths,
         };
-        let mut heads = Heads::of(&self.queue, &self.pool, &self.rows, self.most_constrained);
-        heads.prompts_run = self.in_flight.iter().any(|(plan, _)| plan.is_prefill());
-        let decision = policy::plan(&situation, &mut heads);
-        let visited = heads.into_orders();
+        let mut candidates =
+            Candidates::of(&self.queue, &self.pool, &self.rows, self.most_constrained);
+        candidates.prompts_run = self.in_flight.iter().any(|(plan, _)| plan.is_prefill());
+        let decision = policy::plan(&situation, &mut candidates);
+        let visited = candidates.into_orders();
         self.ratio = decision.ratio.unwrap_or(self.ratio);
         let only_drops = decision.is_idle();
         if only_drops && (self.dropped.is_empty() || !self.in_flight.is_empty()) {
@@ -181,8 +184,11 @@ impl Batcher {
     /// Free slots beyond those that the decision needs.
     fn spare(&self, decision: &Plan, rows: &[Row], visited: &[Order]) -> u32 {
         let owners = decision.decode.iter().map(|&index| rows[index].index());
-        let lacking =
-            owners.filter(|&row| self.rows[row].as_ref().is_some_and(Running::lacks_slot));
+        let lacking = owners.filter(|&row| {
+            self.rows[row]
+                .as_ref()
+                .is_some_and(RunningEntry::lacks_slot)
+        });
         let admitted = decision
             .admit
             .iter()
@@ -262,7 +268,7 @@ impl Batcher {
                 .prefix_hit_tokens
                 .increment(u64::from(holding.cached()));
         }
-        let running = Running::new(entry, holding, step.plan.number);
+        let running = RunningEntry::new(entry, holding, step.plan.number);
         step.plan.admit.push(running.as_request(row));
         self.rows[row.index()] = Some(running);
         self.chunk(row, count, step);

@@ -14,10 +14,11 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::Batcher;
 use super::in_flight::InFlight;
-use super::suspects::{Findings, Standing};
+use super::suspects::Findings;
 use crate::error::InferError;
 use crate::grammar::mask_pool::{self, MaskPool};
 use crate::policy::cost::StepCost;
+use crate::standing::Standing;
 
 /// How often those whose clients have gone, or that waited too long, are looked for while nothing else happens.
 const TIDY: Duration = Duration::from_millis(100);

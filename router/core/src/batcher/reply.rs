@@ -7,7 +7,7 @@ use tokio::time::{Instant, timeout_at};
 
 use super::Batcher;
 use super::in_flight::InFlight;
-use super::running::Running;
+use super::running::RunningEntry;
 use crate::error::InferError;
 use crate::grammar::Arrival;
 use crate::metrics::MethodMetrics;
@@ -113,7 +113,7 @@ impl Batcher {
     }
 
     /// Who owns a row since the plan of this `number` or longer.
-    fn owner(&mut self, row: Row, number: u64) -> Option<&mut Running> {
+    fn owner(&mut self, row: Row, number: u64) -> Option<&mut RunningEntry> {
         let running = self.rows.get_mut(row.index())?.as_mut()?;
         (running.since <= number).then_some(running)
     }

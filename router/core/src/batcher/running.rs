@@ -14,7 +14,7 @@ use crate::types::FinishReason;
 
 /// A request that owns a row.
 #[derive(Debug)]
-pub(super) struct Running {
+pub(super) struct RunningEntry {
     pub(super) entry: Entry,
     pub(super) holding: Holding,
     /// The plan that gave it its row: replies to earlier ones are those of the row's last owner.
@@ -31,7 +31,7 @@ pub(super) struct Running {
     scored: Option<Vec<PromptToken>>,
 }
 
-impl Running {
+impl RunningEntry {
     /// `since`: the number of the plan that brings it.
     pub(super) fn new(entry: Entry, holding: Holding, since: u64) -> Self {
         let first = |&id: &u32| PromptToken {

@@ -6,34 +6,9 @@
 
 use text_generation_client::types::Row;
 
-use super::DEPTH;
 use super::in_flight::InFlight;
-use super::running::Running;
-
-/// What is held against a request. It is forgotten when the request has got as many tokens as were on their way when
-/// the shards were lost, for then it is past the place where it was.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) enum Standing {
-    #[default]
-    Clear,
-    /// It was computed when the shards were lost, as were others, and had so many tokens.
-    Witness { generated: u32 },
-    /// The same, and it is tried before anything else is computed of it.
-    Suspect { generated: u32 },
-}
-
-impl Standing {
-    /// As it is for a request that has `generated` tokens now.
-    pub(crate) fn now(self, generated: u32) -> Self {
-        let passed = |then: u32| generated >= then.saturating_add(DEPTH as u32);
-        match self {
-            Self::Witness { generated } | Self::Suspect { generated } if passed(generated) => {
-                Self::Clear
-            }
-            standing => standing,
-        }
-    }
-}
+use super::running::RunningEntry;
+use crate::standing::Standing;
 
 /// Of the rows in the plans that were lost.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -46,7 +21,7 @@ pub(super) struct Findings {
 
 impl Findings {
     /// Of the plans that were not answered. A row counts where it has the owner that the plan is about.
-    pub(super) fn of(plans: &[InFlight], rows: &[Option<Running>]) -> Self {
+    pub(super) fn of(plans: &[InFlight], rows: &[Option<RunningEntry>]) -> Self {
         let owner = |row: Row, number: u64| {
             let running = rows.get(row.index())?.as_ref()?;
             (running.since <= number).then_some(running.entry.standing())
@@ -149,12 +124,5 @@ mod tests {
             &[clear(0), (Row(5), SUSPECT), (Row(6), WITNESS)],
         );
         assert_eq!(found, findings(Some(5), &[], &[0, 6]));
-    }
-
-    #[test]
-    fn who_has_got_on_is_clear_again() {
-        assert_eq!(SUSPECT.now(5), SUSPECT);
-        assert_eq!(SUSPECT.now(6), Standing::Clear);
-        assert_eq!(WITNESS.now(6), Standing::Clear);
     }
 }

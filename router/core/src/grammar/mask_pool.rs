@@ -3,13 +3,12 @@
 use std::collections::{BTreeSet, HashMap};
 use std::hash::Hash;
 
-/// Steps that may read masks at a time: as many as are in flight.
-const DEPTH: u32 = 2;
+use crate::PLANS_IN_FLIGHT;
 
 /// How many constrained requests may run with so many mask slots, slot 0 among them: each may need a mask of its own in
 /// each step that is in flight.
 pub(crate) fn most_rows(slots: u32) -> usize {
-    (slots.saturating_sub(1) / DEPTH) as usize
+    (slots.saturating_sub(1) / PLANS_IN_FLIGHT as u32) as usize
 }
 
 /// Which mask each slot of the device holds. Equal masks share a slot and are written once; what was read longest ago

@@ -12,9 +12,9 @@ use tokio::time::{Instant, timeout};
 
 use super::Infer;
 use crate::batcher::FoundLost;
-use crate::observer::Observed;
 use crate::queue::Event;
 use crate::tenant::Tenant;
+use crate::types::observer::Observed;
 use crate::types::{Dialect, SpecialTokens, StoppingCriteria, TextContent};
 use crate::validation::ValidRequest;
 

@@ -11,10 +11,10 @@ use crate::assemble::TextAssembler;
 use crate::batcher::Submitted;
 use crate::error::{InferError, Overload, ValidationError};
 use crate::metrics::Meter;
-use crate::observer::Outcome;
 use crate::permit::{Permit, PermitHalf};
 use crate::stream::StreamGuard;
 use crate::tenant::Tenant;
+use crate::types::observer::Outcome;
 use crate::types::{RequestInstants, SpecialTokens};
 use crate::validation::ValidRequest;
 

@@ -68,12 +68,12 @@ mod tests {
 
     fn every(distance_ms: u64, count: u64) -> (Arrivals, Duration) {
         let mut arrivals = Arrivals::default();
-        let times = (0..count).map(|index| Duration::from_millis(index * distance_ms));
+        let mut times = (0..count).map(|index| Duration::from_millis(index * distance_ms));
         for at in times.clone() {
             arrivals.ready(at, 1);
             arrivals.started(100);
         }
-        (arrivals, times.last().unwrap_or_default())
+        (arrivals, times.next_back().unwrap_or_default())
     }
 
     #[test]

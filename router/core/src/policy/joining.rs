@@ -10,7 +10,9 @@
 //! in the mean, and cost each of `d` streams `shared / n` seconds, where `shared` is what a step with prompts costs
 //! beside its tokens. With `w` seconds between tokens worth one before the first token, the sum is least for
 //!
-//!     n = sqrt(2 * rate * shared * d / w)
+//! ```text
+//! n = sqrt(2 * rate * shared * d / w)
+//! ```
 //!
 //! the economic order quantity (Harris, 1913). It is below 2 for few streams and for rare requests, which start at once.
 

@@ -26,7 +26,6 @@ use self::cost::StepCost;
 use self::expectation::OutputLengths;
 pub use self::joining::WaitingServedRatio;
 use self::peak::Demand;
-use crate::types::BatchLimits;
 
 /// Where a request stands in the queue: lower runs first, and is the last to pause.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -35,6 +34,26 @@ pub struct Order {
     pub due: i64,
     /// Counts requests; breaks ties.
     pub sequence: u64,
+}
+
+/// Limits of batching.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct BatchLimits {
+    pub waiting_served_ratio: WaitingServedRatio,
+    /// Tokens that running streams get at most before those that wait join them.
+    pub max_waiting_tokens: u32,
+    pub max_batch_prefill_tokens: u32,
+    /// Slots of the pool.
+    pub max_batch_total_tokens: u32,
+    pub max_batch_size: u32,
+    /// Requests that waited longer for their prefill fail.
+    pub max_queue_time: Option<Duration>,
+    /// Prompts are computed in chunks beside the decodes; else whole, in steps of their own.
+    pub prefill_chunking: bool,
+    /// Chunks are so small that a step with decodes takes no longer, where they can be.
+    pub max_token_gap: Option<Duration>,
+    /// What was computed stays for requests that begin with the same tokens.
+    pub prefix_caching: bool,
 }
 
 /// What the policy must know of a request that owns a row.

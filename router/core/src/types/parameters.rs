@@ -8,7 +8,7 @@ use text_generation_grammar::GrammarSource;
 use utoipa::ToSchema;
 
 use super::grammar::tgi_grammar;
-use crate::observer::Observed;
+use super::observer::Observed;
 use crate::tenant::Tenant;
 
 /// How much of a wrong key a message repeats.

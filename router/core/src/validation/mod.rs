@@ -11,9 +11,9 @@ use text_generation_grammar::GrammarSource;
 
 use crate::error::ValidationError;
 use crate::grammar::{BadWords, Grammars, ValidGrammar, Workers};
-use crate::observer::Observed;
 use crate::tenant::Tenant;
 use crate::tokenize::{TextTokenizer, TokenizerPool};
+use crate::types::observer::Observed;
 use crate::types::{
     Dialect, GenerateParameters, GenerateRequest, Inputs, StoppingCriteria, TextContent,
     ValidationLimits,

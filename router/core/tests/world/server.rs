@@ -6,10 +6,10 @@ use std::time::Duration;
 use serde_json::json;
 use text_generation_client::{Deadlines, ShardedClient};
 use text_generation_core::infer::{Infer, Shards};
-use text_generation_core::policy::WaitingServedRatio;
 use text_generation_core::policy::cost::StepCost;
+use text_generation_core::policy::{BatchLimits, WaitingServedRatio};
 use text_generation_core::tokenize::{TextTokenizer, TokenizerPool};
-use text_generation_core::types::{BatchLimits, ValidationLimits};
+use text_generation_core::types::ValidationLimits;
 use text_generation_core::validation::Validator;
 use text_generation_mock_shard::{MockConfig, MockShard, MockStep};
 use tokio::time::{sleep, timeout};
@@ -100,7 +100,7 @@ impl Server {
             eos_token_ids: vec![END],
             // Grammars are followed by threads, which have a clock of their own.
             max_masks: 0,
-            in_parts: false,
+            overlapped_halves: false,
             step_timeout: DEADLINE,
             kv_events: None,
         };

@@ -4,8 +4,7 @@ use std::time::Duration;
 
 use rand::RngExt;
 use rand::rngs::StdRng;
-use text_generation_core::policy::WaitingServedRatio;
-use text_generation_core::types::BatchLimits;
+use text_generation_core::policy::{BatchLimits, WaitingServedRatio};
 
 use super::clients::{Client, Reading};
 use super::model::{POISON, Task, VOCAB};

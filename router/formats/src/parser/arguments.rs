@@ -1,19 +1,11 @@
 //! The arguments of one call, as JSON text.
 
+use super::Outcome;
 use super::literals::{Dialect, Literals};
 use super::parameters::ParameterReader;
 use crate::format::{Arguments, Call};
 use crate::json::{JsonScanner, Scan};
 use crate::tool::Tool;
-
-/// Whether arguments go on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Outcome {
-    More,
-    Done,
-    /// What follows is not what the format says.
-    Broken,
-}
 
 /// Turns arguments as the format writes them into a JSON object.
 #[derive(Debug, Clone)]

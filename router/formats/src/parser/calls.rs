@@ -1,8 +1,8 @@
 //! Sections of calls.
 
-use super::arguments::{Outcome, Reader};
+use super::arguments::Reader;
 use super::head::{self, Given, Head};
-use super::{LONG, OutputParser, State, Step};
+use super::{LONG, Outcome, OutputParser, State, Step};
 use crate::delta::Delta;
 use crate::format::{self, Calls, Layout};
 use crate::text::{Match, starts_with};

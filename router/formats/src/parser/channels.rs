@@ -1,7 +1,7 @@
 //! Answers in messages, each with a header that names its channel and its recipient: the harmony format of gpt-oss.
 
-use super::arguments::{Outcome, Reader};
-use super::{OutputParser, Step};
+use super::arguments::Reader;
+use super::{Outcome, OutputParser, Step};
 use crate::delta::Delta;
 use crate::json::{escape, quote};
 use crate::text::find_first;

@@ -1,6 +1,6 @@
 //! Arguments that are written as literals: Python's, or objects whose keys have no quotes.
 
-use super::arguments::Outcome;
+use super::Outcome;
 use crate::format::Text;
 use crate::json::{self, escape, quote};
 use crate::text::find;

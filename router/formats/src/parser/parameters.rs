@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::arguments::Outcome;
+use super::Outcome;
 use crate::format::{Parameters, Text};
 use crate::json::{escape, quote};
 use crate::schema::{self, Types};

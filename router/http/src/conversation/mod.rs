@@ -1,17 +1,17 @@
 //! One form of a conversation for every API, and one stream of what the model says in it.
 //!
 //! A route reads its body into a [`Conversation`]. [`Conversation::prepare`] renders the prompt and chooses the grammar;
-//! [`Prepared::start`] queues the generations; [`Running`] gives what they say as [`ConversationEvent`]s, or gathers
-//! them: a whole answer is made of the same deltas as a stream. Routes only write these in the words of their API.
+//! [`Prepared::start`] queues the generations; [`RunningConversation`] gives what they say as [`ConversationEvent`]s, or
+//! gathers them: a whole answer is made of the same deltas as a stream. Routes only write these in the words of their
+//! API.
 
 mod answer;
-mod detection;
 mod history;
-mod model_format;
 #[cfg(test)]
 mod played;
 mod prepare;
 mod reader;
+mod reading;
 mod reads;
 mod running;
 mod thoughts;
@@ -19,11 +19,12 @@ mod tools;
 mod wishes;
 
 pub use self::answer::{Answer, Call};
-pub use self::model_format::{ModelFormat, ParserChoice};
 #[cfg(test)]
 pub use self::played::{Played, encoded};
-pub use self::prepare::{Prepared, Reading};
-pub use self::running::{ConversationEvent, End, EndReason, Finished, FinishedChoice, Running};
+pub use self::prepare::Prepared;
+pub use self::reader::EndReason;
+pub use self::reading::Reading;
+pub use self::running::{ConversationEvent, End, Finished, FinishedChoice, RunningConversation};
 pub use self::tools::{OfferedTool, ToolWishes, choice_of};
 pub use self::wishes::ReasoningWishes;
 

@@ -2,31 +2,18 @@
 
 use text_generation_grammar::GrammarSource;
 
-use super::reader::Reader;
+use super::reading::Reading;
 use super::reads::Reads;
-use super::{Conversation, Running, history, thoughts};
+use super::{Conversation, RunningConversation, history, thoughts};
 use crate::error::ApiError;
-use crate::generations::{Generations, Plan, renamed, with_form_of};
+use crate::generations::{GenerationPlan, renamed, with_form_of};
 use crate::state::AppState;
 
 /// A conversation that is ready to be generated. Those who start several together take it apart.
 #[derive(Debug)]
 pub struct Prepared {
-    pub plan: Plan,
+    pub plan: GenerationPlan,
     pub reading: Reading,
-}
-
-/// What the answer needs beside its generations.
-#[derive(Debug)]
-pub struct Reading {
-    /// Characters of the prompt.
-    pub characters: usize,
-    /// Fields of the request that come to nothing with this model.
-    pub ignored: Vec<&'static str>,
-    /// How text is told from reasoning and calls; nothing where all of it is content.
-    reads: Option<Reads>,
-    /// The prompt, which may have begun the reasoning.
-    prompt: String,
 }
 
 impl Conversation {
@@ -42,7 +29,7 @@ impl Conversation {
 
     async fn prepare_named(mut self, state: &AppState) -> Result<Prepared, ApiError> {
         let ignored = self.tell_template(state)?;
-        let reads = state.format.reads(&mut self);
+        let reads = Reads::of(&state.format, &mut self);
         let prompt = state.chats.render(self.input).await?;
         let readable = state.chats.readable(&prompt).into_owned();
         let mut parameters = self.parameters;
@@ -64,7 +51,7 @@ impl Conversation {
             prompt: readable,
         };
         // The template has written the special tokens.
-        let plan = Plan::new(vec![prompt.into()], &parameters, false, self.n, names);
+        let plan = GenerationPlan::new(vec![prompt.into()], &parameters, false, self.n, names);
         Ok(Prepared { plan, reading })
     }
 
@@ -116,24 +103,8 @@ impl Prepared {
     ///
     /// # Errors
     /// What refuses one of them.
-    pub async fn start(self, state: &AppState) -> Result<Running, ApiError> {
+    pub async fn start(self, state: &AppState) -> Result<RunningConversation, ApiError> {
         let generations = self.plan.start(state).await?;
         Ok(self.reading.of(generations))
-    }
-}
-
-impl Reading {
-    /// For generations of this conversation that were started with others.
-    pub fn of(self, generations: Generations) -> Running {
-        Running {
-            generations,
-            reading: self,
-        }
-    }
-
-    /// For one choice.
-    pub(super) fn reader(&self) -> Reader {
-        let parser = self.reads.as_ref().map(|reads| reads.parser(&self.prompt));
-        Reader::new(parser)
     }
 }

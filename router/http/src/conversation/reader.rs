@@ -3,7 +3,18 @@
 use text_generation_core::types::{FinishReason, Token};
 use text_generation_formats::{Delta, OutputParser};
 
-use super::running::EndReason;
+/// Why an answer ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EndReason {
+    /// The model had said all.
+    Stop,
+    /// A stop string of the request.
+    StopSequence,
+    /// The token limit, maybe in the middle of a call.
+    Length,
+    /// The model has called tools and waits for their results.
+    ToolCalls,
+}
 
 /// Turns the texts of one generation's tokens into deltas.
 #[derive(Debug)]

@@ -8,7 +8,9 @@ use text_generation_formats::{
 };
 use text_generation_grammar::GrammarSource;
 
+use super::Conversation;
 use crate::error::ApiError;
+use crate::model_format::{ModelFormat, USUAL_REASONING};
 
 /// The format of one request's answers.
 #[derive(Debug, Clone)]
@@ -24,6 +26,41 @@ pub(super) struct Reads {
 }
 
 impl Reads {
+    /// How the answers to a conversation are read; nothing where all of them is content. Takes its tools, which may be
+    /// large.
+    pub fn of(format: &ModelFormat, conversation: &mut Conversation) -> Option<Self> {
+        let wished = conversation.separate_reasoning;
+        let separate = wished.unwrap_or(format.reasoning.is_some());
+        let wishes = &mut conversation.tools;
+        let calls = wishes.wanted();
+        let tools = std::mem::take(&mut wishes.tools);
+        let own = !calls || format.knows_tools();
+        let known = if own { &format.own } else { &format.fallback };
+        let read = match (separate, known.has_reasoning()) {
+            (true, false) => Arc::new(known.with_reasoning(USUAL_REASONING)?),
+            _ => known.clone(),
+        };
+        if !calls && !read.has_reasoning() {
+            return None;
+        }
+        Some(Self {
+            keeps_special_tokens: own && read.keeps_special_tokens(),
+            known: known.clone(),
+            choice: wishes.choice.clone(),
+            special_tokens: format.special_tokens.clone(),
+            format: read,
+            options: ParserOptions {
+                tools: match calls {
+                    true => tools.into_iter().map(|offered| offered.tool).collect(),
+                    false => Arc::default(),
+                },
+                parallel: wishes.parallel,
+                separate_reasoning: separate,
+                ..ParserOptions::default()
+            },
+        })
+    }
+
     /// Whether the model may call tools.
     pub fn has_tools(&self) -> bool {
         !self.options.tools.is_empty()

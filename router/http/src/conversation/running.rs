@@ -11,25 +11,12 @@ use text_generation_formats::Delta;
 use tower_http::request_id::RequestId;
 
 use super::answer::merge;
-use super::prepare::Reading;
-use super::reader::Reader;
+use super::reader::{EndReason, Reader};
+use super::reading::Reading;
 use crate::error::ApiError;
 use crate::generations::{ChoiceEvent, Generations, Tally};
 use crate::headers::{self, Sizes};
 use crate::state::AppState;
-
-/// Why an answer ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum EndReason {
-    /// The model had said all.
-    Stop,
-    /// A stop string of the request.
-    StopSequence,
-    /// The token limit, maybe in the middle of a call.
-    Length,
-    /// The model has called tools and waits for their results.
-    ToolCalls,
-}
 
 /// What one token of one choice brought.
 #[derive(Debug)]
@@ -72,9 +59,19 @@ impl End {
 
 /// The generations of a conversation. Dropping it cancels them.
 #[derive(Debug)]
-pub struct Running {
+pub struct RunningConversation {
     pub generations: Generations,
     pub reading: Reading,
+}
+
+impl Reading {
+    /// For generations of this conversation that were started with others.
+    pub fn of(self, generations: Generations) -> RunningConversation {
+        RunningConversation {
+            generations,
+            reading: self,
+        }
+    }
 }
 
 /// One choice that has ended.
@@ -97,7 +94,7 @@ pub struct Finished {
     pub sizes: Sizes,
 }
 
-impl Running {
+impl RunningConversation {
     /// How many choices there are.
     pub fn choices(&self) -> usize {
         self.generations.streams.len()

@@ -4,9 +4,8 @@ use axum::Json;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 
-use super::ApiError;
+use super::{ApiError, anthropic};
 use crate::paths;
-use crate::routes::messages::error::anthropic;
 
 /// An API with statuses and bodies of its own for errors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

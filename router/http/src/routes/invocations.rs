@@ -9,6 +9,7 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 use tower_http::request_id::RequestId;
 
+use super::hosted::{InvocationAnswer, InvocationBody, InvocationEvent};
 use crate::error::ApiError;
 use crate::extract::{GenerationJson, JsonBytes};
 use crate::memory::MemoryShare;
@@ -17,7 +18,7 @@ use crate::routes::generate::compat_generate;
 use crate::routes::openai::chat::chat_completions;
 use crate::routes::openai::completions::completions;
 use crate::routes::openai::{ChatBody, CompletionBody};
-use crate::schema::{CompatGenerateBody, InvocationAnswer, InvocationBody, InvocationEvent};
+use crate::schema::CompatGenerateBody;
 use crate::state::AppState;
 
 /// The keys that tell the bodies apart.

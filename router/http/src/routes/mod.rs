@@ -3,6 +3,7 @@
 mod docs;
 mod generate;
 mod health;
+mod hosted;
 mod info;
 mod invocations;
 pub(crate) mod messages;
@@ -22,7 +23,10 @@ use utoipa::OpenApi;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use crate::error::ApiError;
+pub use self::hosted::{InvocationAnswer, InvocationBody, InvocationEvent, VertexInstance};
+pub use self::openai::{ChatEvent, CompletionEvent};
+pub use self::tokenize::TokenizeBody;
+use crate::error::{ApiError, MessageErrorResponse};
 use crate::middleware;
 use crate::openapi::Document;
 use crate::paths::KnownPaths;
@@ -33,7 +37,7 @@ use crate::state::AppState;
 #[derive(Debug, OpenApi)]
 #[openapi(
     paths(openai::models::model),
-    components(schemas(messages::error::MessageErrorResponse))
+    components(schemas(MessageErrorResponse))
 )]
 struct Unlisted;
 

@@ -9,6 +9,7 @@ use bytes::Bytes;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use text_generation_core::types::TokenizedText;
+use utoipa::ToSchema;
 
 use crate::bounds::{MAX_DETOKENIZE_IDS, MEMORY_PER_DETOKENIZED_ID, MEMORY_PER_TOKENIZED_BYTE};
 use crate::error::ApiError;
@@ -20,11 +21,19 @@ use crate::routes::openai::sampling::check;
 use crate::routes::openai::{ChatBody, chat};
 use crate::schema::{
     ChatTokenizeResponse, DetokenizeAnswer, DetokenizeBody, DetokenizedPrompt, DetokenizedText,
-    GenerateBody, IdsBody, PromptTokensBody, TokenOptions, TokenizeAnswer, TokenizeBody,
-    TokensBody,
+    GenerateBody, IdsBody, PromptTokensBody, TokenOptions, TokenizeAnswer, TokensBody,
 };
 use crate::state::AppState;
 use crate::token_list;
+
+/// Body of `/tokenize`.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(untagged)]
+pub enum TokenizeBody {
+    Inputs(Box<GenerateBody>),
+    Prompt(PromptTokensBody),
+    Chat(Box<ChatBody>),
+}
 
 /// The keys that tell the bodies of `/tokenize` apart.
 #[derive(Debug, Deserialize)]

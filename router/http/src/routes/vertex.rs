@@ -12,6 +12,7 @@ use text_generation_core::infer::{GenerateStream, Group};
 use text_generation_core::types::GenerateParameters;
 use tower_http::request_id::RequestId;
 
+use super::hosted::{VertexBody, VertexGenerateBody, VertexResponse};
 use crate::conversation::{Prepared, Reading};
 use crate::error::ApiError;
 use crate::extract::{GenerationJson, from_raw};
@@ -21,7 +22,6 @@ use crate::openapi::GenerateErrors;
 use crate::routes::generate::{self, AnswerFields};
 use crate::routes::openai::ChatBody;
 use crate::routes::openai::chat::{self, Chat, ChatAnswer};
-use crate::schema::{VertexBody, VertexGenerateBody, VertexResponse};
 use crate::state::AppState;
 
 /// The text that follows each of the instances. When one fails, all do.

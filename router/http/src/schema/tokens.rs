@@ -4,18 +4,6 @@ use serde::{Deserialize, Serialize};
 use text_generation_core::types::SimpleToken;
 use utoipa::ToSchema;
 
-use super::GenerateBody;
-use crate::routes::openai::ChatBody;
-
-/// Body of `/tokenize`.
-#[derive(Debug, Deserialize, ToSchema)]
-#[serde(untagged)]
-pub enum TokenizeBody {
-    Inputs(Box<GenerateBody>),
-    Prompt(PromptTokensBody),
-    Chat(Box<ChatBody>),
-}
-
 /// vLLM's body of `/tokenize` with a text.
 #[derive(Debug, Deserialize, ToSchema)]
 #[schema(example = json!({"prompt": "Once upon a time", "add_special_tokens": false}))]

@@ -13,9 +13,9 @@ use tokio::time::timeout;
 
 use super::SlowTokenizer;
 use crate::args::Config;
-use crate::conversation::ModelFormat;
 use crate::generation_config::{GenerationConfig, SamplingDefaults};
 use crate::limits::{Limits, prefix_caching};
+use crate::model_format::ModelFormat;
 use crate::renderer::ChatRenderer;
 use crate::schema::Info;
 

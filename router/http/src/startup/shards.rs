@@ -101,7 +101,7 @@ async fn warm_up(config: &Config, client: &ShardedClient) -> anyhow::Result<(Lim
             .min(config.max_concurrent_requests),
         prefill_chunking: config.prefill_chunking,
         regained: false,
-        in_parts: false,
+        overlapped_halves: false,
     };
     tracing::info!("warming up the shards");
     let warmed = client.warmup(wanted).await.context("warm-up failed")?;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use axum::http::Method;
 use opentelemetry::{Array, KeyValue, StringValue, Value};
-use text_generation_core::observer::{GenerationRecord, Outcome};
+use text_generation_core::types::observer::{GenerationRecord, Outcome};
 use text_generation_core::types::{FinishReason, GenerateParameters};
 
 /// Known before the body is read.

@@ -9,8 +9,8 @@ use axum::response::Response;
 use opentelemetry::trace::{Span as _, Status, TraceContextExt, Tracer as _};
 use opentelemetry::{Context, KeyValue};
 use text_generation_client::types::TraceLink;
-use text_generation_core::observer::{GenerationRecord, Observed, Observer, Outcome};
 use text_generation_core::types::GenerateParameters;
+use text_generation_core::types::observer::{GenerationRecord, Observed, Observer, Outcome};
 use tokio::time::Instant;
 use tower_http::request_id::RequestId;
 

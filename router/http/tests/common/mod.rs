@@ -12,7 +12,7 @@ use reqwest::{RequestBuilder, Response};
 use serde_json::{Map, Value, json};
 use tempfile::TempDir;
 use text_generation_http::args::Cli;
-use text_generation_http::server::{ServerLimits, StopOrders, serve};
+use text_generation_http::connection::{ServerLimits, StopOrders, serve};
 use text_generation_http::startup::start;
 use text_generation_http::state::AppState;
 use text_generation_mock_shard::{MockConfig, MockShard};

@@ -24,7 +24,7 @@ use std::sync::Arc;
 
 use common::{BYTES, EOS, Server, header, repeating, saying, with};
 use serde_json::{Value, json};
-use text_generation_http::server::ServerLimits;
+use text_generation_http::connection::ServerLimits;
 use text_generation_mock_shard::MockConfig;
 
 /// Roles and contents one after the other. An answer of the mock alphabet ends after a `!`.

@@ -3,6 +3,7 @@
 from .baichuan import BAICHUAN
 from .bloom import BLOOM, MPT
 from .cohere import COHERE, COHERE2
+from .decilm import DECILM
 from .deepseek import YOUTU
 from .exaone import EXAONE3, EXAONE4
 from .falcon import FALCON
@@ -15,12 +16,12 @@ from .granite import GRANITE, MINICPM
 from .hunyuan import HUNYUAN
 from .internlm import INTERNLM, INTERNLM2, INTERNLM3
 from .lfm2 import LFM2
-from .llama import LLAMA
+from .llama import IQUEST_CODER, LLAMA, TELECHAT3
 from .mamba import FALCON_MAMBA, JAMBA, MAMBA
 from .mamba2 import BAMBA, MAMBA2
 from .media import WITH_MEDIA, text_part
 from .minicpm3 import MINICPM3
-from .mistral import MINISTRAL, MISTRAL
+from .mistral import MINISTRAL, MINISTRAL3, MISTRAL
 from .mixtures import MIXTURES
 from .nemotron_h import NEMOTRON_H
 from .olmo import OLMO2, OLMO3
@@ -28,7 +29,7 @@ from .opt import OPT
 from .phi import PHI
 from .phi3 import PHI3
 from .qwen1 import QWEN1
-from .qwen2 import QWEN2, QWEN3
+from .qwen2 import MIMO, QWEN2, QWEN3
 from .qwen3_next import QWEN3_5
 from .seed_oss import SEED_OSS
 from .smollm3 import SMOLLM3
@@ -45,6 +46,7 @@ FAMILIES: dict[str, Family] = {
     "ChatGLMModel": CHATGLM,
     "Cohere2ForCausalLM": COHERE2,
     "CohereForCausalLM": COHERE,
+    "DeciLMForCausalLM": DECILM,
     "Exaone4ForCausalLM": EXAONE4,
     "ExaoneForCausalLM": EXAONE3,
     "FalconForCausalLM": FALCON,
@@ -60,6 +62,7 @@ FAMILIES: dict[str, Family] = {
     "GlmForCausalLM": GLM,
     "GraniteForCausalLM": GRANITE,
     "HunYuanDenseV1ForCausalLM": HUNYUAN,
+    "IQuestCoderForCausalLM": IQUEST_CODER,
     "InternLM2ForCausalLM": INTERNLM2,
     "InternLM3ForCausalLM": INTERNLM3,
     "InternLMForCausalLM": INTERNLM,
@@ -70,8 +73,10 @@ FAMILIES: dict[str, Family] = {
     "MPTForCausalLM": MPT,
     "Mamba2ForCausalLM": MAMBA2,
     "MambaForCausalLM": MAMBA,
+    "MiMoForCausalLM": MIMO,
     "MiniCPM3ForCausalLM": MINICPM3,
     "MiniCPMForCausalLM": MINICPM,
+    "Ministral3ForCausalLM": MINISTRAL3,
     "MinistralForCausalLM": MINISTRAL,
     "MistralForCausalLM": MISTRAL,
     "MptForCausalLM": MPT,
@@ -91,6 +96,7 @@ FAMILIES: dict[str, Family] = {
     "StableLMEpochForCausalLM": STABLELM,
     "StableLmForCausalLM": STABLELM,
     "Starcoder2ForCausalLM": STARCODER2,
+    "TeleChat3ForCausalLM": TELECHAT3,
     "YiForCausalLM": LLAMA,
     "YoutuForCausalLM": YOUTU,
 }

@@ -37,7 +37,7 @@ def _cohere(config: JsonObject) -> DecoderSpec:
 
 
 def _cohere2(config: JsonObject) -> DecoderSpec:
-    """Layers that attend to everything do not turn."""
+    """Layers that attend to everything have no rotary embedding."""
     mixer = _mixer(config)
     full = _layer(config, replace(mixer, rope=None))
     sliding = _layer(config, replace(mixer, window=window(config)))

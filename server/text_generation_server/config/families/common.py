@@ -53,7 +53,7 @@ class Heads:
             raise config.error("num_attention_heads", f"a divisor of `hidden_size` ({hidden}), or `head_dim` be given")
         size = config.integer("head_dim", default=hidden // count)
         if size % 2:
-            raise config.error("head_dim", "even: rotary embedding turns pairs")
+            raise config.error("head_dim", "even: rotary embedding rotates pairs")
         return cls(count, kv, size)
 
 
@@ -63,7 +63,7 @@ def activation(config: JsonObject) -> Activation:
 
 
 def silu_alone(config: JsonObject, key: str) -> None:
-    """Raises UnsupportedModel where recurrent layers have another activation, which is part of their kernels."""
+    """Raises UnsupportedModel where recurrent layers have another activation than their kernels."""
     if ACTIVATIONS.get(config.string(key, default="silu")) != "silu":
         raise UnsupportedModel(f"`{key}` in config.json must be 'silu' for this family")
 
@@ -100,6 +100,16 @@ def attention(config: JsonObject) -> AttentionSpec:
     )
 
 
+def with_rotary_dim(config: JsonObject, mixer: AttentionSpec) -> AttentionSpec:
+    """The same where `rotary_dim` says how many elements of a head are turned, the first ones."""
+    if "rotary_dim" not in config or mixer.rope is None:
+        return mixer
+    rotary_dim = config.integer("rotary_dim", minimum=2, maximum=mixer.head_dim)
+    if rotary_dim % 2:
+        raise config.error("rotary_dim", "even: rotary embedding turns pairs")
+    return replace(mixer, rope=replace(mixer.rope, rotary_dim=rotary_dim))
+
+
 def gated(config: JsonObject) -> DenseSpec:
     """A gated network; one flag for all biases."""
     bias = config.boolean("mlp_bias", default=False)
@@ -114,12 +124,12 @@ def plain(config: JsonObject, size_key: str, activation_key: str = "hidden_act",
 
 
 def pre_norm_layer(config: JsonObject, mixer: MixerSpec, ffn: FeedForwardSpec) -> LayerSpec:
-    """Each part reads the sum through a normalisation of its own."""
+    """Returns a pre-norm layer: each sublayer reads the residual stream through its own norm."""
     return LayerSpec(mixer, ffn, rms_norm(config), rms_norm(config))
 
 
 def sandwich_layer(mixer: AttentionSpec, ffn: FeedForwardSpec, norm: NormSpec) -> LayerSpec:
-    """Each part normalises what it reads and what it adds."""
+    """Returns a layer whose sublayers have an input norm and an output norm."""
     return LayerSpec(mixer, ffn, norm, norm, attention_output_norm=norm, ffn_output_norm=norm)
 
 

@@ -1,5 +1,5 @@
-"""DeepSeek V2 and V3, and models of their form: latent attention, and a mixture of experts with shared experts after a
-few dense layers.
+"""DeepSeek V2 and V3, and models of their form (Mistral Small 4 and Large 3, Sarvam 105B): latent attention, and a
+mixture of experts with shared experts after a few dense layers.
 """
 
 from dataclasses import replace
@@ -7,11 +7,15 @@ from typing import Any
 
 from ...errors import UnsupportedModel
 from ..json_object import JsonObject
+from ..names import TensorNames
+from ..params import MARK
+from ..rope import with_query_scale
 from ..spec import DecoderSpec, MixerSpec, MoeSpec
 from .common import decoder, gated, pre_norm_layer
 from .experts import by_number, divided, groups, mixture, shared_expert_names
 from .family import Family
 from .latent import latent_attention
+from .mistral_names import MISTRAL_NAMES
 
 _SIZES = {
     "kv_lora_rank": 512,
@@ -43,10 +47,11 @@ def sigmoid_routed(config: JsonObject) -> MoeSpec:
     if config.string("scoring_func", default="sigmoid") != "sigmoid":
         raise config.error("scoring_func", "'sigmoid'")
     norm = divided(config, default=True)
-    return _grouped(config, shared_and_routed(config, score="sigmoid", norm=norm, correction=True))
+    return grouped(config, shared_and_routed(config, score="sigmoid", norm=norm, correction=True))
 
 
-def _grouped(config: JsonObject, experts: MoeSpec) -> MoeSpec:
+def grouped(config: JsonObject, experts: MoeSpec) -> MoeSpec:
+    """Experts of the best groups alone."""
     return replace(experts, route=replace(experts.route, **groups(config, experts.experts, experts.route.top_k)))
 
 
@@ -65,13 +70,29 @@ def _v2(config: JsonObject) -> DecoderSpec:
         raise UnsupportedModel("`norm_topk_prob` in config.json is not implemented for this architecture")
     experts = shared_and_routed(config, norm=0, group_score="max")
     if config.choice("topk_method", _HAS_GROUPS, default="greedy"):
-        experts = _grouped(config, experts)
+        experts = grouped(config, experts)
     return _decoder(config, latent_attention(config, interleaved=True), experts)
 
 
 def _v3(config: JsonObject) -> DecoderSpec:
     mixer = latent_attention(config, config.boolean("rope_interleave", default=True))
     return _decoder(config, mixer, sigmoid_routed(config))
+
+
+def _mistral(config: JsonObject) -> DecoderSpec:
+    """V3 with the scores of V2, and queries that grow with their position."""
+    if config.string("scoring_func", default="softmax") != "softmax":
+        raise config.error("scoring_func", "'softmax'")
+    mixer = latent_attention(config, config.boolean("rope_interleave", default=True))
+    mixer = replace(mixer, rope=with_query_scale(config, mixer.rope))
+    experts = shared_and_routed(config, norm=divided(config, default=True))
+    return _decoder(config, mixer, grouped(config, experts))
+
+
+def _mistral_names(config: JsonObject) -> TensorNames:
+    if MARK in config:
+        return MISTRAL_NAMES
+    return replace(shared_expert_names(0)(config), experts_stack=("mlp.experts.gate_up_proj", "mlp.experts.down_proj"))
 
 
 def _youtu(config: JsonObject) -> DecoderSpec:
@@ -100,6 +121,48 @@ DEEPSEEK_V3 = Family(
         "topk_group": 4,
         "first_k_dense_replace": 3,
         "max_position_embeddings": 4096,
+    },
+    unread=("mlp_bias", "partial_rotary_factor"),
+)
+SARVAM_MLA = Family(
+    "Sarvam (latent attention)",
+    _v3,
+    shared_expert_names(0),
+    {
+        **_SIZES,
+        "q_lora_rank": None,
+        "num_experts": 128,
+        "num_experts_per_tok": 8,
+        "moe_intermediate_size": 2048,
+        "routed_scaling_factor": 2.5,
+        "first_k_dense_replace": 1,
+        "max_position_embeddings": 4096,
+    },
+    older={"n_routed_experts": "num_experts", "n_shared_experts": "num_shared_experts"},
+    unread=("mlp_bias", "partial_rotary_factor"),
+)
+MISTRAL4 = Family(
+    "Mistral 4",
+    _mistral,
+    _mistral_names,
+    {
+        "kv_lora_rank": 256,
+        "q_lora_rank": 1024,
+        "qk_rope_head_dim": 64,
+        "qk_nope_head_dim": 64,
+        "v_head_dim": 128,
+        "n_routed_experts": 128,
+        "num_experts_per_tok": 4,
+        "moe_intermediate_size": 2048,
+        "max_position_embeddings": 1048576,
+        "rope_scaling": {
+            "rope_type": "yarn",
+            "factor": 128.0,
+            "original_max_position_embeddings": 8192,
+            "mscale": 1.0,
+            "mscale_all_dim": 1.0,
+            "llama_4_scaling_beta": 0.1,
+        },
     },
     unread=("mlp_bias", "partial_rotary_factor"),
 )

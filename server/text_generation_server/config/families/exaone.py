@@ -1,5 +1,5 @@
-"""EXAONE 3, which is Llama with other names, and EXAONE 4, which normalises outputs and has RoPE only in layers with a
-window.
+"""EXAONE 3, which is Llama with other names; EXAONE 4, which normalises outputs and has RoPE only in layers with a
+window; K-EXAONE, which has the attention of version 4 and the experts of DeepSeek V3.
 """
 
 from dataclasses import replace
@@ -7,8 +7,20 @@ from functools import partial
 
 from ..json_object import JsonObject
 from ..names import TensorNames
-from ..spec import DecoderSpec, LayerSpec, QkNormSpec
-from .common import attention, by_layer_type, decoder, gated, rms_norm, window
+from ..spec import AttentionSpec, DecoderSpec, LayerSpec, QkNormSpec
+from .common import (
+    MOST_LAYERS,
+    attention,
+    by_layer_type,
+    decoder,
+    gated,
+    pre_norm_layer,
+    rms_norm,
+    window,
+    with_mixer,
+)
+from .deepseek import sigmoid_routed
+from .experts import mixed_by_type, shared_expert_names
 from .family import Family
 from .llama import llama_decoder
 
@@ -41,15 +53,32 @@ _EXAONE4_DEFAULTS = {
 
 
 def _exaone4(config: JsonObject) -> DecoderSpec:
-    mixer = replace(attention(config), qk_norm=QkNormSpec(rms_norm(config)), qkv_bias=False, out_bias=False)
     norm = rms_norm(config)
-    layer = LayerSpec(mixer, gated(config), None, None, norm, norm)
+    return decoder(config, _layers(config, LayerSpec(_attention(config), gated(config), None, None, norm, norm)))
+
+
+def _exaone_moe(config: JsonObject) -> DecoderSpec:
+    layers = _layers(config, pre_norm_layer(config, _attention(config), gated(config)))
+    experts, is_mixed = sigmoid_routed(config), mixed_by_type(config)
+    mixed = (replace(layer, ffn=experts) if is_mixed(index) else layer for index, layer in enumerate(layers))
+    return decoder(config, tuple(mixed))
+
+
+def _attention(config: JsonObject) -> AttentionSpec:
+    return replace(attention(config), qk_norm=QkNormSpec(rms_norm(config)), qkv_bias=False, out_bias=False)
+
+
+def _layers(config: JsonObject, layer: LayerSpec) -> tuple[LayerSpec, ...]:
+    """With a window and RoPE, or with neither. Without any window, all layers have RoPE."""
     if "sliding_window" not in config:
-        # All of its layers attend to everything, and all turn.
-        return decoder(config, layer)
-    sliding = replace(layer, mixer=replace(mixer, window=window(config)))
-    full = replace(layer, mixer=replace(mixer, rope=None))
-    return decoder(config, by_layer_type(config, full, sliding, partial(_has_window, config)))
+        return (layer,) * config.integer("num_hidden_layers", maximum=MOST_LAYERS)
+    sliding, full = with_mixer(layer, window=window(config)), with_mixer(layer, rope=None)
+    return by_layer_type(config, full, sliding, partial(_has_window, config))
+
+
+def _exaone_moe_names(config: JsonObject) -> TensorNames:
+    names = shared_expert_names(0)(config)
+    return replace(names, router_correction="mlp.e_score_correction_bias", ignored=(*names.ignored, "mtp.*"))
 
 
 def _has_window(config: JsonObject, index: int) -> bool:
@@ -76,4 +105,18 @@ EXAONE4 = Family(
     _exaone4,
     defaults=_EXAONE4_DEFAULTS,
     unread=("mlp_bias", "partial_rotary_factor"),
+)
+EXAONE_MOE = Family(
+    "EXAONE MoE",
+    _exaone_moe,
+    _exaone_moe_names,
+    {
+        **_EXAONE4_DEFAULTS,
+        "num_experts": 64,
+        "num_experts_per_tok": 8,
+        "moe_intermediate_size": 1024,
+        "routed_scaling_factor": 2.5,
+    },
+    aliases={"n_routed_experts": "num_experts", "n_shared_experts": "num_shared_experts"},
+    unread=("mlp_bias", "partial_rotary_factor", "scoring_func"),
 )

@@ -45,6 +45,20 @@ def by_number(
     return tuple(mixed if is_mixed(index) else dense for index in range(count))
 
 
+def mixed_by_type(config: JsonObject) -> Callable[[int], bool]:
+    """Whether layers have experts: as `mlp_layer_types` lists them, else all behind the first one, or behind as many
+    as `first_k_dense_replace` says.
+    """
+    count = config.integer("num_hidden_layers", maximum=MOST_LAYERS)
+    first = config.integer("first_k_dense_replace", default=1, minimum=0)
+    kinds = config.strings("mlp_layer_types")
+    if not kinds:
+        return lambda index: index >= first
+    if len(kinds) != count or set(kinds) - {"dense", "sparse"}:
+        raise config.error("mlp_layer_types", f"a list of {count} times 'dense' or 'sparse'")
+    return lambda index: kinds[index] == "sparse"
+
+
 def shared_expert_names(extra_layers: int) -> Callable[[JsonObject], TensorNames]:
     """DeepSeek's names of the network that every token passes. Behind the last layer, checkpoints have some that guess
     further tokens: so many, where `num_nextn_predict_layers` is absent.

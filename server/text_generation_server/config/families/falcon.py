@@ -38,7 +38,7 @@ def _is_parallel(config: JsonObject) -> bool:
 
 
 def _norms(config: JsonObject) -> int:
-    """How many normalisations a layer has whose parts stand side by side."""
+    """Returns how many norms a layer with parallel sublayers has."""
     return config.integer("num_ln_in_parallel_attn", default=2 if _is_new(config) else 1, maximum=2)
 
 

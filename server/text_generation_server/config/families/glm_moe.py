@@ -1,14 +1,14 @@
 """GLM 4.5 to 4.7: sigmoid routing with a correction, a shared network, and dense layers at the front; the
-small ones have latent attention.
+small ones have latent attention. Solar Open has no dense layers.
 """
 
 from dataclasses import replace
 
 from ..json_object import JsonObject
 from ..spec import DecoderSpec, QkNormSpec
-from .common import MOST_LAYERS, attention, decoder, gated, pre_norm_layer, rms_norm
+from .common import attention, decoder, gated, pre_norm_layer, rms_norm
 from .deepseek import sigmoid_routed
-from .experts import by_number, shared_expert_names
+from .experts import by_number, mixed_by_type, shared_expert_names
 from .family import Family
 from .latent import latent_attention
 
@@ -28,13 +28,12 @@ def _glm_lite(config: JsonObject) -> DecoderSpec:
     mixer = latent_attention(config, config.boolean("rope_interleave", default=True))
     dense = pre_norm_layer(config, mixer, gated(config))
     mixed = replace(dense, ffn=sigmoid_routed(config))
-    count = config.integer("num_hidden_layers", maximum=MOST_LAYERS)
-    first = config.integer("first_k_dense_replace", default=1, minimum=0)
-    default = tuple("dense" if index < first else "sparse" for index in range(count))
-    kinds = config.strings("mlp_layer_types") or default
-    if len(kinds) != count or set(kinds) - {"dense", "sparse"}:
-        raise config.error("mlp_layer_types", f"a list of {count} times 'dense' or 'sparse'")
-    return decoder(config, by_number(config, dense, mixed, lambda index: kinds[index] == "sparse"))
+    return decoder(config, by_number(config, dense, mixed, mixed_by_type(config)))
+
+
+def _solar(config: JsonObject) -> DecoderSpec:
+    mixer = replace(attention(config), out_bias=False)
+    return decoder(config, pre_norm_layer(config, mixer, sigmoid_routed(config)))
 
 
 GLM4_MOE = Family(
@@ -70,4 +69,19 @@ GLM4_MOE_LITE = Family(
         "max_position_embeddings": 202752,
     },
     unread=("mlp_bias",),
+)
+SOLAR_OPEN = Family(
+    "Solar Open",
+    _solar,
+    shared_expert_names(0),
+    {
+        "rms_norm_eps": 1e-5,
+        "rope_theta": 1e6,
+        "head_dim": 128,
+        "num_key_value_heads": 8,
+        "n_routed_experts": 128,
+        "num_experts_per_tok": 8,
+        "moe_intermediate_size": 1280,
+        "max_position_embeddings": 131072,
+    },
 )

@@ -26,7 +26,7 @@ def _granite_hybrid(config: JsonObject) -> DecoderSpec:
 
 
 def _feed_forward(config: JsonObject) -> FeedForwardSpec:
-    """A network that every token passes, beside experts where there are any."""
+    """Returns the feed-forward network: a dense one, or experts with a shared expert."""
     inner = config.integer("shared_intermediate_size")
     if config.integer("num_local_experts", minimum=0) == 0:
         return DenseSpec(inner, activation(config))

@@ -7,19 +7,19 @@ from ..spec import LatentAttentionSpec
 from .common import MOST_HEADS
 
 _MOST_LATENT = 512
-"""Kernels hold the sum of so many elements for each head."""
+"""Largest latent vector of the kernels, which hold as many accumulators for each head."""
 _NORM_EPS = 1e-6
 """Of the normalisations within attention, whatever `rms_norm_eps` is."""
 
 
 def latent_attention(config: JsonObject, interleaved: bool) -> LatentAttentionSpec:
-    """Under DeepSeek's keys. `interleaved`: neighbours turn together."""
+    """Under DeepSeek's keys. `interleaved`: neighbours are one pair."""
     if config.boolean("attention_bias", default=False):
         raise UnsupportedModel("`attention_bias` in config.json is not implemented for latent attention")
     heads = config.integer("num_attention_heads", maximum=MOST_HEADS)
     rope_dim = config.integer("qk_rope_head_dim", minimum=2, maximum=_MOST_LATENT)
     if rope_dim % 2:
-        raise config.error("qk_rope_head_dim", "even: rotary embedding turns pairs")
+        raise config.error("qk_rope_head_dim", "even: rotary embedding rotates pairs")
     return LatentAttentionSpec(
         num_heads=heads,
         latent_dim=config.integer("kv_lora_rank", maximum=_MOST_LATENT),

@@ -1,4 +1,4 @@
-"""Mamba 2, whose layers are mixers alone, and Bamba, which has attention among them and a network behind each."""
+"""Mamba 2, whose layers are mixers alone, and Bamba, which adds attention layers and feed-forward networks."""
 
 from dataclasses import replace
 

@@ -11,10 +11,11 @@ from ...errors import UnsupportedModel
 from ..facts import architecture_of
 from ..json_object import JsonObject
 from ..names import TensorNames
+from .deepseek import DEEPSEEK_V3, MISTRAL4
 from .family import Family
 from .gemma import GEMMA3
 from .llama import LLAMA
-from .mistral import MISTRAL
+from .mistral import MINISTRAL3, MISTRAL
 from .qwen2 import QWEN2, QWEN3
 from .qwen3_next import QWEN3_5, QWEN3_5_MOE
 
@@ -22,9 +23,11 @@ WITH_MEDIA: Mapping[str, str] = {
     "Gemma3ForConditionalGeneration": "Gemma 3 (4B to 27B)",
     "Idefics3ForConditionalGeneration": "Idefics 3",
     "InternVLForConditionalGeneration": "InternVL 3",
+    "KimiK25ForConditionalGeneration": "Kimi K2.5 to K2.7",
+    "Kimi_K25ForConditionalGeneration": "Kimi K2.5 to K2.7",
     "LlavaForConditionalGeneration": "LLaVA 1.5",
     "LlavaNextForConditionalGeneration": "LLaVA 1.6",
-    "Mistral3ForConditionalGeneration": "Mistral Small 3.1 and 3.2",
+    "Mistral3ForConditionalGeneration": "Mistral Small 3.1 to 4, Ministral 3",
     "Qwen2VLForConditionalGeneration": "Qwen 2 VL",
     "Qwen2_5_VLForConditionalGeneration": "Qwen 2.5 VL",
     "Qwen3VLForConditionalGeneration": "Qwen 3 VL",
@@ -82,10 +85,15 @@ _QWEN_VL = _part(
     rope_theta=1e6,
     max_window_layers=80,
 )
+_DEEPSEEK_V3 = _part(DEEPSEEK_V3, _sizes(129280, 7168, 18432, 61, 128))
 _PARTS: Mapping[str, Family] = {
+    "deepseek_v3": _DEEPSEEK_V3,
     "gemma3_text": _part(GEMMA3, _sizes(262208, 2304, 9216, 26, 8)),
+    "kimi_k2": _DEEPSEEK_V3,
     "llama": _part(LLAMA, _sizes(32000, 4096, 11008, 32, 32)),
+    "ministral3": _part(MINISTRAL3, _sizes(131072, 4096, 14336, 34, 32)),
     "mistral": _part(MISTRAL, _sizes(32000, 4096, 14336, 32, 32)),
+    "mistral4": _part(MISTRAL4, _sizes(131072, 4096, 12288, 36, 32)),
     "qwen2": _part(QWEN2, _sizes(151936, 4096, 22016, 32, 32)),
     "qwen2_5_vl_text": _QWEN_VL,
     "qwen2_vl_text": _QWEN_VL,
@@ -113,7 +121,7 @@ def text_part(config: JsonObject) -> tuple[Family, JsonObject]:
     if kind not in _PARTS:
         raise UnsupportedModel(
             f"{architecture_of(config)} with text of type {kind!r} is not supported; of models for images or sound "
-            f"beside text, those with text of type {', '.join(_PARTS)} run, with text alone"
+            f"beside text, those with text of type {', '.join(sorted(_PARTS))} run, with text alone"
         )
     ours = {key: whole[key] for key in _OF_THE_WHOLE if whole.get(key) is not None}
     return _PARTS[kind], part.with_values({**ours, **_plain_rope(part)})

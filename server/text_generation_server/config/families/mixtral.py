@@ -5,7 +5,7 @@ from dataclasses import replace
 from ..json_object import JsonObject
 from ..names import TensorNames
 from ..spec import AttentionSpec, DecoderSpec, QkNormSpec
-from .common import attention, decoder, pre_norm_layer, rms_norm, window
+from .common import attention, decoder, pre_norm_layer, rms_norm, window, with_rotary_dim
 from .experts import mixture
 from .family import Family
 
@@ -29,14 +29,9 @@ def _minimax(config: JsonObject) -> DecoderSpec:
 
 
 def _minimax_attention(config: JsonObject) -> AttentionSpec:
-    """Queries and keys are normalised over all heads, and the first elements of each are turned."""
+    """Queries and keys are normalised over all heads, and the first elements of each are rotated."""
     mixer = replace(attention(config), qk_norm=QkNormSpec(rms_norm(config), over="width"))
-    if "rotary_dim" not in config or mixer.rope is None:
-        return mixer
-    rotary_dim = config.integer("rotary_dim", minimum=2, maximum=mixer.head_dim)
-    if rotary_dim % 2:
-        raise config.error("rotary_dim", "even: rotary embedding turns pairs")
-    return replace(mixer, rope=replace(mixer.rope, rotary_dim=rotary_dim))
+    return with_rotary_dim(config, mixer)
 
 
 MIXTRAL = Family(

@@ -1,13 +1,16 @@
 """Model families with mixtures of experts."""
 
+from .afmoe import AFMOE
+from .bailing import BAILING, BAILING2, SARVAM
 from .dbrx import DBRX
-from .deepseek import DEEPSEEK_V2, DEEPSEEK_V3
+from .deepseek import DEEPSEEK_V2, DEEPSEEK_V3, MISTRAL4, SARVAM_MLA
+from .exaone import EXAONE_MOE
 from .family import Family
-from .glm_moe import GLM4_MOE, GLM4_MOE_LITE
+from .glm_moe import GLM4_MOE, GLM4_MOE_LITE, SOLAR_OPEN
 from .gpt_oss import GPT_OSS
 from .granite_hybrid import GRANITE_HYBRID
 from .granite_moe import GRANITE_MOE
-from .hunyuan_moe import HUNYUAN_MOE
+from .hunyuan_moe import HUNYUAN_MOE, HY3
 from .lfm2 import LFM2_MOE
 from .mixtral import MINIMAX_M2, MIXTRAL
 from .phi_moe import PHI_MOE
@@ -15,17 +18,25 @@ from .qwen3_next import QWEN3_5_MOE, QWEN3_NEXT
 from .qwen_moe import QWEN2_MOE, QWEN3_MOE
 
 MIXTURES: dict[str, Family] = {
+    "AfmoeForCausalLM": AFMOE,
+    "BailingMoeForCausalLM": BAILING,
+    "BailingMoeV2ForCausalLM": BAILING2,
     "DbrxForCausalLM": DBRX,
     "DeepseekV2ForCausalLM": DEEPSEEK_V2,
     "DeepseekV3ForCausalLM": DEEPSEEK_V3,
+    "ExaoneMoEForCausalLM": EXAONE_MOE,
+    "ExaoneMoeForCausalLM": EXAONE_MOE,
     "Glm4MoeForCausalLM": GLM4_MOE,
     "Glm4MoeLiteForCausalLM": GLM4_MOE_LITE,
     "GptOssForCausalLM": GPT_OSS,
     "GraniteMoeForCausalLM": GRANITE_MOE,
     "GraniteMoeHybridForCausalLM": GRANITE_HYBRID,
+    "HYV3ForCausalLM": HY3,
     "HunYuanMoEV1ForCausalLM": HUNYUAN_MOE,
     "Lfm2MoeForCausalLM": LFM2_MOE,
     "MiniMaxM2ForCausalLM": MINIMAX_M2,
+    "Mistral4ForCausalLM": MISTRAL4,
+    "MistralLarge3ForCausalLM": MISTRAL4,
     "MixtralForCausalLM": MIXTRAL,
     "PhiMoEForCausalLM": PHI_MOE,
     "PhimoeForCausalLM": PHI_MOE,
@@ -33,5 +44,8 @@ MIXTURES: dict[str, Family] = {
     "Qwen3MoeForCausalLM": QWEN3_MOE,
     "Qwen3NextForCausalLM": QWEN3_NEXT,
     "Qwen3_5MoeForCausalLM": QWEN3_5_MOE,
+    "SarvamMLAForCausalLM": SARVAM_MLA,
+    "SarvamMoEForCausalLM": SARVAM,
+    "SolarOpenForCausalLM": SOLAR_OPEN,
 }
 """By the model class that `architectures` names."""

@@ -1,4 +1,4 @@
-"""OPT: learned positions that begin at row 2. That of 350M normalises behind its parts, and has a narrow embedding."""
+"""OPT: learned positions that begin at row 2. The 350M model is post-norm and has a narrow embedding."""
 
 from dataclasses import replace
 

@@ -1,8 +1,9 @@
-"""Qwen 2, 2.5 and 3: biases of Q, K and V alone, or QK norm; a sliding window from some layer on."""
+"""Qwen 2, 2.5 and 3: biases of Q, K and V alone, or QK norm; a sliding window from some layer on. MiMo 7B is Qwen 2."""
 
 from dataclasses import replace
 
 from ..json_object import JsonObject
+from ..names import TensorNames
 from ..spec import AttentionSpec, DecoderSpec, QkNormSpec
 from .common import attention, by_layer_type, decoder, gated, pre_norm_layer, rms_norm, window
 from .family import Family
@@ -45,4 +46,10 @@ QWEN3 = Family(
     lambda config: _decoder(config, qwen3_attention(config)),
     defaults={**_DEFAULTS, "head_dim": 128},
     unread=("mlp_bias", "partial_rotary_factor"),
+)
+MIMO = replace(
+    QWEN2,
+    title="MiMo 7B",
+    # Behind the last layer, checkpoints have some that guess further tokens.
+    names=TensorNames(ignored=(*TensorNames().ignored, "model.mtp_layers.*")),
 )

@@ -1,4 +1,4 @@
-"""Mixtures of Qwen 2 and 3: some layers may be dense, and Qwen 2 has a shared network behind a gate."""
+"""Mixtures of Qwen 2 and 3: some layers may be dense, and Qwen 2 has a gated shared expert."""
 
 from collections.abc import Callable
 from dataclasses import replace

@@ -19,17 +19,17 @@ def _smollm3(config: JsonObject) -> DecoderSpec:
     full = pre_norm_layer(config, attention(config), gated(config))
     has_window = config.boolean("use_sliding_window", default=False) and "sliding_window" in config
     sliding = with_mixer(full, window=window(config)) if has_window else full
-    turns = _turns(config)
-    layers = by_layer_type(config, full, sliding, lambda index: has_window and not turns[index])
-    return decoder(config, tuple(_still(layer, turn) for layer, turn in zip(layers, turns, strict=True)))
+    rotates = _rotates(config)
+    layers = by_layer_type(config, full, sliding, lambda index: has_window and not rotates[index])
+    return decoder(config, tuple(_without_rope(layer, rotates) for layer, rotates in zip(layers, rotates, strict=True)))
 
 
-def _still(layer: LayerSpec, turns: bool) -> LayerSpec:
-    return layer if turns else with_mixer(layer, rope=None)
+def _without_rope(layer: LayerSpec, rotates: bool) -> LayerSpec:
+    return layer if rotates else with_mixer(layer, rope=None)
 
 
-def _turns(config: JsonObject) -> list[bool]:
-    """Which layers turn queries and keys. `no_rope_layers` has 1 for those that do."""
+def _rotates(config: JsonObject) -> list[bool]:
+    """Which layers rotate queries and keys. `no_rope_layers` has 1 for those that do."""
     count = config.integer("num_hidden_layers")
     if "no_rope_layers" in config:
         return [flag == 1 for flag in config.integers("no_rope_layers", count, maximum=1)]

@@ -1,4 +1,4 @@
-"""Quantised matrices of a checkpoint, and how: read from its configuration, or asked for by `--quantize`."""
+"""Quantisation schemes of a model's matrices, from the configuration of its checkpoint or from `--quantize`."""
 
 from .online import QUANTIZE_NAMES, online_schemes
 from .reading import read_schemes

@@ -1,4 +1,5 @@
-"""`compressed-tensors`, the format of llm-compressor: groups of modules, each with weights and inputs of its own kind.
+"""`compressed-tensors`, the format of llm-compressor: groups of modules, each with its own scheme of weights and
+inputs.
 
 A module belongs to the group that names it; else to the first with a regular expression for it; else to the one that
 names its class (compressed_tensors.utils.match).
@@ -18,7 +19,7 @@ _FP8_SCALES: dict[str, WeightScale] = {"tensor": "tensor", "channel": "channel",
 
 
 def compressed_tensors(config: JsonObject) -> Schemes:
-    """Raises UnsupportedModel or ConfigurationError."""
+    """Reads the schemes. Raises UnsupportedModel or ConfigurationError."""
     _check_whole(config)
     exact: list[Rule] = []
     regex: list[Rule] = []
@@ -39,7 +40,7 @@ def compressed_tensors(config: JsonObject) -> Schemes:
 
 
 def _check_whole(config: JsonObject) -> None:
-    """Refuses what concerns all groups."""
+    """Refuses what is not supported for any group."""
     if list(config.child("transform_config").child("config_groups")):
         raise refused("transform_config", "a checkpoint with rotations")
     sparsity = config.child("sparsity_config")
@@ -91,7 +92,7 @@ def _scheme(config: JsonObject, group: JsonObject) -> Scheme | None:
 
 
 def _usual_strategy(weights: JsonObject) -> str:
-    """Where none is named, as the library takes it."""
+    """Returns the library's default strategy, for weights that name none."""
     size = weights.integer("group_size", default=0, minimum=-1)
     return "channel" if size < 0 else "group" if size else "tensor"
 
@@ -134,7 +135,9 @@ def _activations(group: JsonObject, kind: str) -> ActivationScale:
 
 
 def kv_cache_scheme(config: JsonObject) -> KvCacheType | None:
-    """What the checkpoint wants keys and values to be stored as. Raises UnsupportedModel or ConfigurationError."""
+    """Returns the type of the KV cache for which the checkpoint is calibrated. Raises UnsupportedModel or
+    ConfigurationError.
+    """
     if "kv_cache_scheme" not in config:
         return None
     scheme = config.child("kv_cache_scheme")

@@ -1,5 +1,5 @@
-"""Methods whose weights have 8 bits: `fp8` (DeepSeek, Qwen, vLLM), `fbgemm_fp8` (Meta), `modelopt` (NVIDIA), and
-`bitsandbytes`, which has 4 bits besides.
+"""Methods with 8-bit weights: `fp8` (DeepSeek, Qwen, vLLM), `fbgemm_fp8` (Meta), `modelopt` (NVIDIA), and
+`bitsandbytes`, which also has 4-bit weights.
 """
 
 from ..json_object import JsonObject
@@ -7,13 +7,15 @@ from .compressed_tensors import kv_cache_scheme
 from .refusal import refused
 from .schemes import BLOCK, Fp8, KvCacheType, Packed, PackedFormat, Rule, Schemes, exceptions
 
+SCALE = "weight_scale_name"
+"""A key that files made from `params.json` have: what lies beside every matrix of 8 bits, and beside no other."""
 _ACTIVATIONS = {"dynamic": "dynamic", "static": "static"}
 _SKIP_KEYS = ("ignored_layers", "modules_to_not_convert")
 _BNB_BLOCK = 64
 
 
 def fp8(config: JsonObject) -> Schemes:
-    """One scale for a matrix, or for each 128 x 128 block (`weight_block_size`)."""
+    """Reads `fp8`: one scale for a matrix, or for each 128 x 128 block (`weight_block_size`)."""
     is_static = config.string("activation_scheme", default="dynamic") == "static"
     if config.string("activation_scheme", default="dynamic") not in _ACTIVATIONS:
         raise config.error("activation_scheme", "dynamic or static")
@@ -22,23 +24,29 @@ def fp8(config: JsonObject) -> Schemes:
     blocks = "weight_block_size" in config
     if blocks and (size := config.integers("weight_block_size", 2, 2**20)) != (BLOCK, BLOCK):
         raise refused("weight_block_size", f"blocks of {size[0]} x {size[1]}", "128 x 128 is")
-    scheme = Fp8("block" if blocks else "tensor", "static" if is_static and not blocks else "dynamic")
+    scheme = Fp8(
+        "block" if blocks else "tensor",
+        "static" if is_static and not blocks else "dynamic",
+        mark=config.string(SCALE, default=""),
+    )
     skipped = exceptions(name for key in _SKIP_KEYS for name in config.strings(key))
-    # The output matrix keeps 16 bits though lists often leave it out.
-    # AutoFP8 names no type: keys and values are calibrated as weights are.
+    # The LM head keeps 16 bits, though lists of exceptions often omit it.
+    # AutoFP8 names no type of the KV cache, which has the type of the weights.
     kv_cache = "fp8_e4m3fn" if config.plain().get("kv_cache_scheme") == "static" else None
     return Schemes("fp8", (*skipped, Rule(None, "path", "lm_head"), Rule(scheme, "all")), kv_cache=kv_cache)
 
 
 def fbgemm_fp8(config: JsonObject) -> Schemes:
-    """A scale for each row; the scale of a token has an upper bound."""
+    """Reads `fbgemm_fp8`: each row has a scale, and the scales of tokens have an upper bound."""
     scheme = Fp8("channel", "dynamic", bound=config.optional_number("activation_scale_ub"))
     skipped = exceptions(config.strings("modules_to_not_convert"))
     return Schemes("fbgemm_fp8", (*skipped, Rule(None, "path", "lm_head"), Rule(scheme, "all")))
 
 
 def modelopt(config: JsonObject) -> Schemes:
-    """`hf_quant_config.json` nests everything under `quantization`; `config.json` has other names for some of it."""
+    """Reads `modelopt`. `hf_quant_config.json` nests all keys under `quantization`; `config.json` has other names for
+    some of them.
+    """
     inner = config.child("quantization") if "quantization" in config else config
     algorithm = inner.string("quant_algo", default="FP8").upper()
     schemes = {"FP8": Fp8("tensor", "static"), "FP8_PER_CHANNEL_PER_TOKEN": Fp8("channel", "dynamic")}
@@ -57,7 +65,7 @@ def _modelopt_kv_cache(config: JsonObject) -> KvCacheType | None:
 
 
 def bitsandbytes(config: JsonObject) -> Schemes:
-    """4 bits by a table of 16 numbers, or 8 bits with a scale for each row."""
+    """Reads `bitsandbytes`: 4-bit codes of a table of 16 values, or 8 bits with a scale for each row."""
     four = config.boolean("load_in_4bit", default=config.boolean("_load_in_4bit", default=False))
     eight = config.boolean("load_in_8bit", default=config.boolean("_load_in_8bit", default=False))
     if four == eight:

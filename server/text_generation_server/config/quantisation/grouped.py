@@ -1,4 +1,4 @@
-"""`gptq`, `awq` and `auto-round`: group-quantised weights of a few bits, in groups along the inputs."""
+"""`gptq`, `awq` and `auto-round`: weight-only methods with groups along the inputs."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -11,12 +11,12 @@ from .schemes import Packed, PackedFormat, Rule, Schemes
 _BITS = range(2, 9)
 _PLAIN_BITS = 16
 _MARKS_OF_EXPRESSIONS = frozenset("*+?^$()[]{}|\\")
-"""AutoRound has names and regular expressions among each other; a name has none of these."""
+"""Characters that tell a regular expression of AutoRound from a name, which has none of these."""
 _INSTEAD = "use the checkpoint that it was made from"
 
 
 def gptq(config: JsonObject) -> Schemes:
-    """GPTQ (Frantar et al., 2023) as AutoGPTQ and GPTQModel write it."""
+    """Reads GPTQ (Frantar et al., 2023) as AutoGPTQ and GPTQModel write it."""
     inner = config.child("quantization_config") if "quantization_config" in config else config
     if inner.boolean("is_marlin_format", default=False):
         raise refused("is_marlin_format", "a checkpoint in Marlin's order", _INSTEAD)
@@ -37,7 +37,7 @@ def gptq(config: JsonObject) -> Schemes:
 
 
 def _scheme(config: JsonObject, form: PackedFormat, usual: Packed | None = None) -> Packed:
-    """`desc_act` says nothing that the tensors do not. `usual`: what holds for numbers that are not there."""
+    """Reads bits, groups and symmetry, with `usual` for absent ones. The tensors tell what `desc_act` would."""
     bits = config.integer("bits", default=None if usual is None else usual.bits)
     if bits not in _BITS:
         raise refused("bits", f"GPTQ with {bits} bits", "2 to 8 are")
@@ -47,7 +47,7 @@ def _scheme(config: JsonObject, form: PackedFormat, usual: Packed | None = None)
 
 
 def _overrides(config: JsonObject, scheme: Packed) -> list[Rule]:
-    """`dynamic`: "-:" and a regular expression skips modules, "+:" (or nothing) has other numbers for them."""
+    """Reads `dynamic`: "-:" with a regular expression skips modules, "+:" (or nothing) has other numbers for them."""
     dynamic = config.child("dynamic")
     return [
         Rule(None, "regex", key.removeprefix("-:"))
@@ -58,7 +58,7 @@ def _overrides(config: JsonObject, scheme: Packed) -> list[Rule]:
 
 
 def _blocks(config: JsonObject) -> tuple[str, ...]:
-    """Ends of the names of all modules that are quantised; none: all are."""
+    """Returns the ends of the names of all quantised modules; empty: all modules are quantised."""
     value = config.plain().get("modules_in_block_to_quantize")
     if not isinstance(value, list):
         return ()
@@ -69,8 +69,8 @@ def _blocks(config: JsonObject) -> tuple[str, ...]:
 
 
 def awq(config: JsonObject) -> Schemes:
-    """AWQ (Lin et al., 2024) as AutoAWQ writes it. Its own file has other names for the keys."""
-    # GPTQModel has the names that it has for GPTQ.
+    """Reads AWQ (Lin et al., 2024) as AutoAWQ writes it, whose own file has other names for the keys."""
+    # GPTQModel uses its GPTQ names.
     key = next((key for key in ("version", "checkpoint_format", "format") if key in config), "version")
     version = config.string(key, default="gemm").lower()
     if version != "gemm":
@@ -85,7 +85,7 @@ def awq(config: JsonObject) -> Schemes:
 
 
 def auto_round(config: JsonObject) -> Schemes:
-    """AutoRound writes the tensors of GPTQ or of AWQ; `extra_config` has other numbers for some modules."""
+    """Reads AutoRound, which writes tensors of GPTQ or AWQ; `extra_config` has other numbers for some modules."""
     packing = config.string("packing_format", default="auto_round:auto_gptq").lower()
     if (kind := config.string("data_type", default="int")) != "int":
         raise refused("data_type", f"an AutoRound checkpoint of type {kind!r}", "int is")
@@ -98,7 +98,7 @@ def auto_round(config: JsonObject) -> Schemes:
     usual = schemes.usual
     extra = config.child("extra_config")
     found = {name: _extra(extra.child(name), usual) for name in extra} if isinstance(usual, Packed) else {}
-    # Names go before expressions, wherever they are.
+    # Names have precedence over expressions, in any order.
     names = (Rule(scheme, "exact", name) for name, scheme in found.items())
     expressions = (
         Rule(scheme, "search", name) for name, scheme in found.items() if _MARKS_OF_EXPRESSIONS.intersection(name)
@@ -107,7 +107,7 @@ def auto_round(config: JsonObject) -> Schemes:
 
 
 def _extra(config: JsonObject, usual: Packed) -> Packed | None:
-    """16 bits and more: not quantised."""
+    """Returns the scheme of one module; None for 16 bits and more, which are not quantised."""
     if config.integer("bits", default=usual.bits) >= _PLAIN_BITS:
         return None
     if usual.format == "awq":
@@ -119,5 +119,5 @@ def _extra(config: JsonObject, usual: Packed) -> Packed | None:
 
 
 def mxfp4(_: JsonObject) -> Schemes:
-    """gpt-oss: the experts alone, whatever the list of exceptions says. Those with 16 bits in the files keep them."""
+    """Reads `mxfp4` of gpt-oss: the experts alone, whatever the exceptions. Experts stored with 16 bits keep them."""
     return Schemes("mxfp4", (Rule(Packed("mxfp4", 4, 32), "text", ".experts."),))

@@ -1,4 +1,4 @@
-"""Meaning of `--quantize` for a checkpoint that is stored with 16 bits, and for one that is quantised already."""
+"""Meaning of `--quantize` for a 16-bit checkpoint, and for one that is quantised already."""
 
 from ...errors import ConfigurationError, UnsupportedModel
 from .schemes import Fp8, Packed, Rule, Scheme, Schemes
@@ -23,12 +23,12 @@ _ONLINE: dict[str, Scheme] = {
     "deepgemm-fp8w8a8-b128": Fp8("block", online=True),
     "triton-fp8w8a8-block128": Fp8("block", online=True),
 }
-"""Names for which 16-bit weights are quantised while they are read."""
+"""Names of online quantisation, with which 16-bit weights are quantised while they are read."""
 
 _STORED: dict[str, tuple[str, ...]] = {
     "awq": ("awq",),
     "compressed-tensors": ("compressed-tensors",),
-    # TGI serves AWQ checkpoints with the kernels of GPTQ where it is told to.
+    # TGI can serve AWQ checkpoints with the kernels of GPTQ.
     "gptq": ("gptq", "awq", "auto-round"),
     "marlin": ("gptq", "awq", "auto-round", "compressed-tensors"),
     "fp8": ("fp8", "fbgemm_fp8", "modelopt", "compressed-tensors"),
@@ -36,7 +36,7 @@ _STORED: dict[str, tuple[str, ...]] = {
     "bitsandbytes-nf4": ("bitsandbytes",),
     "bitsandbytes-fp4": ("bitsandbytes",),
 }
-"""Names that ask for what a checkpoint may hold already, by its `quant_method`."""
+"""Names of stored formats, with the `quant_method`s that they accept."""
 
 _REFUSED = {
     "exl2": "ExLlamaV2 checkpoints are not read; use a GPTQ or AWQ checkpoint of the model",
@@ -54,10 +54,10 @@ QUANTIZE_NAMES = tuple(dict.fromkeys((*_STORED, *_ONLINE)))
 
 
 def online_schemes(asked: str | None, stored: Schemes) -> Schemes:
-    """Those of a model whose checkpoint has `stored`, served with `--quantize asked`.
+    """Returns the schemes of a model whose checkpoint has `stored`, served with `--quantize asked`.
 
-    Raises ConfigurationError for values that are unknown or contradict the checkpoint, UnsupportedModel for what no
-    checkpoint is served with.
+    Raises ConfigurationError for values that are unknown or contradict the checkpoint, and UnsupportedModel for formats
+    that are not supported at all.
     """
     if not asked:
         return stored
@@ -81,6 +81,6 @@ def online_schemes(asked: str | None, stored: Schemes) -> Schemes:
 
 
 def _online(name: str, scheme: Scheme) -> Schemes:
-    """Every matrix of the layers has this scheme; the output matrix keeps 16 bits."""
+    """Returns schemes in which every matrix of the layers has `scheme`, and the LM head keeps 16 bits."""
     rules = (Rule(None, "exact", "lm_head"), Rule(None, "path", "lm_head"), Rule(scheme, "all"))
     return Schemes(name, rules, online=True)

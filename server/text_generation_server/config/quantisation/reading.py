@@ -1,6 +1,4 @@
-"""Reader of quantisation schemes, from the configuration of a checkpoint. Everything that is not read is refused here,
-by name.
-"""
+"""Reader of quantisation schemes, from the configuration of a checkpoint. It refuses unsupported formats by name."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -27,12 +25,12 @@ _READERS: Mapping[str, Callable[[JsonObject], Schemes]] = {
 }
 _KEYS = ("quantization_config", "compression_config")
 _FILES = {"quantize_config.json": "gptq", "quant_config.json": "awq", "hf_quant_config.json": "modelopt"}
-"""Files beside `config.json` in which older tools describe what they made, and who made it."""
+"""Files beside `config.json` in which older tools describe their format, and the method of each."""
 
 
 def read_schemes(config: JsonObject, folder: Path | None = None) -> Schemes:
-    """Those that `config.json` names, or a file of `folder` beside it, or tensors there. Raises UnsupportedModel for
-    formats that are not read, ConfigurationError for wrong values, ModelFilesError for files that cannot be read.
+    """Reads the schemes from `config.json`, from another file of `folder`, or from its tensors. Raises UnsupportedModel
+    for unsupported formats, ConfigurationError for wrong values, ModelFilesError for unreadable files.
     """
     _check_not_mlx(config)
     for holder in (config, config.child("text_config")):
@@ -49,7 +47,7 @@ def read_schemes(config: JsonObject, folder: Path | None = None) -> Schemes:
 
 
 def _check_not_mlx(config: JsonObject) -> None:
-    """MLX has a key of its own, and newer versions repeat it where others have theirs, without a method."""
+    """Refuses MLX, which has its own key; newer versions repeat it under the usual key, without a method."""
     described = isinstance(value := config.plain().get(_KEYS[0]), dict) and "quant_method" in value
     if isinstance(config.plain().get("quantization"), dict) and not described:
         raise UnsupportedModel(
@@ -72,7 +70,7 @@ def _read(config: JsonObject, default: str | None) -> Schemes:
 
 
 def _guessed(config: JsonObject) -> str:
-    """The method of configurations that do not name it."""
+    """Returns the method of a configuration that does not name it."""
     if "config_groups" in config:
         return "compressed-tensors"
     if "load_in_4bit" in config or "load_in_8bit" in config:

@@ -12,7 +12,7 @@ from ...errors import ConfigurationError
 WeightScale = Literal["tensor", "channel", "block"]
 """What shares a scale: the whole matrix, a row, or a block of 128 x 128."""
 ActivationScale = Literal["dynamic", "static", "none"]
-"""Inputs are quantised by a scale that is measured for each token, by one that the checkpoint has, or not at all."""
+"""Activations are quantised with a scale that is measured for each token, with one of the checkpoint, or not at all."""
 PackedFormat = Literal[
     "gptq",
     "gptq_v2",
@@ -27,13 +27,13 @@ PackedFormat = Literal[
     "online-nf4",
     "online-fp4",
 ]
-"""Layouts of codes in groups. "online-...": made while a 16-bit checkpoint is read."""
+"""Layouts of group-quantised weights. "online-..." are quantised while a 16-bit checkpoint is read."""
 KvCacheType = Literal["fp8_e4m3fn", "int8"]
 BLOCK = 128
 """Edge of the blocks that share a scale."""
 BESIDE = ("*.input_scale_ub", "*_zero_point", "*.k_scale", "*.v_scale", "*.kv_scale", "*.output_scale")
-"""Tensors that tools write beside quantised matrices, and that need not be read: a bound that the configuration has,
-zeros of what is symmetric, and scales of keys and values that are stored with 16 bits.
+"""Tensors that tools write beside quantised matrices and that nobody needs: a bound that the configuration also has,
+zero points of symmetric weights, and scales of a KV cache that is stored with 16 bits.
 """
 _MARKS: dict[PackedFormat, str] = {
     "gptq": "qweight",
@@ -45,7 +45,7 @@ _MARKS: dict[PackedFormat, str] = {
     "bnb-fp4": "weight.absmax",
     "bnb-int8": "SCB",
 }
-"""A tensor without which no module is stored in the format."""
+"""A tensor that every module in the format has."""
 _ROW_UNIT = 16
 _WORD_UNIT = 32
 """Codes of any number of bits fill whole words of 32 bits."""
@@ -58,13 +58,15 @@ class Fp8:
     weights: WeightScale = "channel"
     activations: ActivationScale = "dynamic"
     bound: float | None = None
-    """The largest number of a token is taken as at most this when its scale is measured."""
+    """Upper bound of a token's largest value when its scale is measured."""
     online: bool = False
-    """Stored with 16 bits, quantised while it is read."""
+    """Whether the weights are stored with 16 bits and quantised while they are read."""
+    mark: str = ""
+    """A tensor without which a module is stored with 16 bits, where the configuration lists no exceptions."""
 
     @property
     def align(self) -> int:
-        """Inputs of which a rank should have whole multiples: a block, or what instructions read at once."""
+        """The inputs of a shard should be a multiple of this: a block, or what instructions read at once."""
         return BLOCK if self.weights == "block" else _ROW_UNIT
 
     @property
@@ -93,7 +95,7 @@ class Int8:
 
 @dataclass(frozen=True)
 class Packed:
-    """Codes of a few bits in groups along the inputs; inputs stay as they are."""
+    """Weight-only quantisation in groups along the inputs, with 16-bit activations."""
 
     format: PackedFormat
     bits: int
@@ -116,7 +118,7 @@ class Packed:
         return (0.5 if self.bits <= 4 else 1.0) + scales
 
     def stored(self, module: str, has: Callable[[str], bool]) -> bool | None:
-        """Whether a module is stored so, as its tensors tell; None: they do not. `has`: whether there is a tensor."""
+        """Whether a module is stored so; None: its tensors do not tell. `has` says whether a tensor exists."""
         is_plain, is_packed = has(f"{module}.weight"), has(f"{module}.{_MARKS[self.format]}")
         return is_packed if is_plain != is_packed else None
 
@@ -126,14 +128,17 @@ Scheme = Fp8 | Int8 | Packed
 
 @dataclass(frozen=True)
 class Rule:
-    """What holds for the modules of some names."""
+    """The scheme of the modules that a pattern matches."""
 
     scheme: Scheme | None
     """None: they are not quantised."""
     how: Literal["all", "exact", "path", "text", "regex", "search", "glob"]
-    """Every name; this name; a name of which this is the beginning or the end, in whole parts between dots; a name
-    that has this in it; that begins as this regular expression says, or has in it what the expression says; that is as
-    this wildcard says.
+    """How the pattern matches names:
+
+    - "all" matches every name, "exact" this name.
+    - "path" matches names that begin or end with it, in whole parts between dots; "text" names that contain it.
+    - "regex" is a regular expression that matches from the beginning, "search" one that matches anywhere.
+    - "glob" is a wildcard for the whole name.
     """
     pattern: str = ""
 
@@ -167,8 +172,8 @@ class Rule:
 
 
 def exceptions(names: Iterable[str]) -> tuple[Rule, ...]:
-    """Modules that stay as they are. Each name is a whole one, its beginning or its end, or a wildcard, as lists of
-    several tools have them.
+    """Returns the rules of modules that stay unquantised. Lists of several tools have whole names, beginnings or ends
+    of names, and wildcards.
     """
     plain = [Rule(None, "path", name) for name in names]
     wildcards = (rule.pattern for rule in plain if "*" in rule.pattern)
@@ -201,6 +206,8 @@ class Schemes:
         scheme, usual = self.of(module), self.usual
         if self.online:
             return scheme
+        if isinstance(scheme, Fp8) and scheme.mark:
+            return scheme if has(f"{module}.{scheme.mark}") else None
         if isinstance(scheme, Packed):
             return None if scheme.stored(module, has) is False else scheme
         is_usual = scheme is None and isinstance(usual, Packed) and usual.stored(module, has) is True

@@ -1,9 +1,9 @@
 """What layers compute, in terms of operators and weights."""
 
-from .addend import Addend, Destination
 from .attention import Attention
 from .embedding import Embedding
 from .feed_forward import DenseFeedForward, FeedForward
+from .fusion import OutputFusion, SublayerOutput
 from .gated_delta import GatedDelta
 from .head import Head
 from .latent_attention import LatentAttention
@@ -11,27 +11,25 @@ from .mamba import Mamba
 from .mamba2 import Mamba2
 from .mixer import Mixer
 from .moe import MoeFeedForward
-from .norm import Junction, Norm
-from .parts import Parts
+from .norm import AddNorm, Norm
+from .overlapped_halves import OverlappedHalves
 from .short_conv import ShortConv
 from .state import CacheShape, Chunks, Decodes, InferState, LayerCache, LayerState, StateShape
-from .transformer import FeedForwardLayer, Layer, MixerLayer, ParallelLayer, Sums, TransformerLayer
+from .transformer import FeedForwardLayer, Layer, MixerLayer, OutputFusions, ParallelLayer, TransformerLayer
 
 __all__ = [
-    "Addend",
+    "AddNorm",
     "Attention",
     "CacheShape",
     "Chunks",
     "Decodes",
     "DenseFeedForward",
-    "Destination",
     "Embedding",
     "FeedForward",
     "FeedForwardLayer",
     "GatedDelta",
     "Head",
     "InferState",
-    "Junction",
     "LatentAttention",
     "Layer",
     "LayerCache",
@@ -42,10 +40,12 @@ __all__ = [
     "MixerLayer",
     "MoeFeedForward",
     "Norm",
+    "OutputFusion",
+    "OutputFusions",
+    "OverlappedHalves",
     "ParallelLayer",
-    "Parts",
     "ShortConv",
     "StateShape",
-    "Sums",
+    "SublayerOutput",
     "TransformerLayer",
 ]

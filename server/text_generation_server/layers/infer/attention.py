@@ -1,4 +1,4 @@
-"""Attention: tokens of one request read keys and values of those before them."""
+"""Attention: each token of a request reads the keys and values of the tokens before it."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ from .state import CacheShape, InferState
 
 
 class Attention(Mixer):
-    """Heads of this rank in one layer."""
+    """The attention heads of this rank in one layer."""
 
     def __init__(
         self,
@@ -30,7 +30,9 @@ class Attention(Mixer):
         codes: torch.dtype | None = None,
         kv_scales: Tensor | None = None,
     ) -> None:
-        """`index`: of its cache among those of all layers. `codes` and `kv_scales`: as of `CacheShape`."""
+        """`index` is the place of its cache among the caches of all layers. `codes` and `kv_scales` go into the
+        `CacheShape`.
+        """
         self._index = index
         self._spec = spec
         self._weights = weights
@@ -39,18 +41,18 @@ class Attention(Mixer):
         self._rope = rope
         self._q_size = heads.num_heads * spec.head_dim
         norm = spec.qk_norm
-        # The operator before attention normalises each head by itself.
+        # `qkv_postprocess` normalises each head by itself.
         is_simple = norm is None or (norm.over != "width" and norm.norm.kind == "rms")
         self._qk_norm = None if norm is None or is_simple else QkNorm(spec, norm, weights, heads, group)
         self._norms = (weights.q_norm, weights.k_norm) if is_simple else (None, None)
         self._norm_eps = 0.0 if norm is None else norm.norm.eps
         self._norm_after_rope = norm is not None and norm.after_rope
-        # What is clipped, gated, or normalised otherwise, must be whole.
-        takes_parts = is_simple and not spec.clip and not spec.output_gate
-        self._dense = weights.qkv if takes_parts and isinstance(weights.qkv, Dense) else None
+        # Clipping, an output gate and other norms need sums, not split-K partials.
+        takes_partials = is_simple and not spec.clip and not spec.output_gate
+        self._dense = weights.qkv if takes_partials and isinstance(weights.qkv, Dense) else None
         self._options = kernels.AttentionOptions(spec.window, spec.softcap, weights.sinks, weights.slopes)
         self.cache = CacheShape(heads.num_kv_heads, spec.head_dim, spec.head_dim, codes, kv_scales)
-        """What it keeps of each position."""
+        """What the layer keeps of each position."""
 
     @property
     def wants(self) -> ActivationScheme | None:
@@ -60,19 +62,22 @@ class Attention(Mixer):
     def forward(self, x: Activations, state: InferState) -> Tensor:
         """See `Mixer`."""
         if self._dense is not None and not state.deterministic:
-            return self.attend(self._dense.in_parts(x), state)
-        return self.attend(self.product(x, state), state)
+            return self.attend(self._dense.split_k(x), state)
+        return self.attend(self.project_qkv(x, state), state)
 
-    def product(self, x: Activations, state: InferState) -> Tensor:
-        """[N, hidden] to queries, keys and values of some tokens, [N, (heads + 2 * kv_heads) * head_dim], and behind
-        them the gates of all heads, where there are any. What several calls make may be put together for `attend`.
+    def project_qkv(self, x: Activations, state: InferState) -> Tensor:
+        """Turns [N, hidden] into queries, keys and values of some tokens, [N, (heads + 2 * kv_heads) * head_dim],
+        followed by the gates of all heads where the layer has them. `attend` also takes the concatenated results of
+        several calls.
         """
-        return self._weights.qkv.product(x, state.linear_block)
+        return self._weights.qkv.matmul(x, state.linear_block)
 
     def attend(self, qkv: Tensor, state: InferState) -> Tensor:
-        """What `product` made of all tokens, or float32 [parts, T, ...] that are yet to be added up, to what the heads
-        of this rank read, [T, heads * head_dim]. Writes this layer's cache, and reuses the memory of `qkv`.
+        """Turns what `project_qkv` made of all tokens, or its split-K partials, float32 [splits, T, ...], into what the
+        heads of this rank read, [T, heads * head_dim]. It writes this layer's cache, and reuses the memory of `qkv`.
         """
+        if (scales := self._rope.query_scales) is not None:
+            qkv[..., : self._q_size].mul_(scales[state.positions][:, None])
         if not self._spec.output_gate:
             return self._attend(qkv, state)
         qkv, gate = qkv.split((qkv.shape[1] - self._q_size, self._q_size), dim=1)
@@ -97,7 +102,8 @@ class Attention(Mixer):
         self._prepare(qkv, state, q_out)
         read, scale = (cache.k, cache.v, state.slot_table), self._spec.scale
         how = (state.deterministic, self._options, cache.scales)
-        # Padded decodes reach into the tokens of chunks and write zeros there: chunks come second.
+        # Padding of the decodes overlaps the tokens of chunks, and decode attention writes zeros there, so it runs
+        # first.
         if (d := state.decodes) is not None:
             n = len(d.rows)
             kernels.decode_attention(q[:n], *read, d.rows, d.kv_lens, d.max_kv_len, scale, out[:n], *how)
@@ -106,18 +112,20 @@ class Attention(Mixer):
         return out.view(num_tokens, self._q_size)
 
     def _is_one(self, qkv: Tensor, state: InferState) -> bool:
-        """Whether there is one operator for all that is left to do, because the step is one decode."""
+        """Whether `token_attention` does everything that is left, because the step is one decode."""
         plain = self._qk_norm is None and not self._spec.clip and self.cache.codes is None
         return plain and qkv.shape[0] == 1 and state.chunks is None and not state.deterministic
 
     def _before_attention(self, bias: Tensor | None, state: InferState) -> tuple[Any, ...]:
-        """Arguments that say what becomes of `qkv` before heads are read."""
+        """The arguments that tell an operator how to prepare `qkv`: bias, norm, RoPE, and where the cache is."""
         cache, norms = state.caches[self._index], (*self._norms, self._norm_eps)
         tokens = (self._rope.cos_sin, state.positions, state.slots)
         return (bias, *norms, *tokens, cache.k, cache.v, self._norm_after_rope)
 
     def _prepare(self, qkv: Tensor, state: InferState, q_out: Tensor | None) -> None:
-        """Leaves turned queries in `q_out` or else in the first columns, and keys and values in the cache."""
+        """Writes rotated queries to `q_out`, or to the first columns of `qkv` without it, and keys and values to the
+        cache.
+        """
         cache, spec, bias = state.caches[self._index], self._spec, self._weights.qkv.bias
         if spec.clip or self._qk_norm is not None:
             if bias is not None:

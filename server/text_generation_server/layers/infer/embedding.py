@@ -13,8 +13,9 @@ from .state import InferState
 
 
 class Embedding:
-    """Looks token ids, and positions where they are learned, up in tables. Ranks that have parts of the tokens' rows
-    add up what they find; a rank finds zeros for what it lacks, so the sum is the row to the bit.
+    """Looks up token ids, and learned positions where the model has them, in tables. Where each rank has a shard of the
+    table, the ranks all-reduce what they find: a rank finds zeros for ids of other shards, so the sum is the row to the
+    bit.
     """
 
     def __init__(
@@ -29,7 +30,7 @@ class Embedding:
         self._norm = norm
 
     def forward(self, input_ids: Tensor, state: InferState) -> Tensor:
-        """[T] int64 to [T, hidden]. Ids must lie in the vocabulary."""
+        """Turns ids [T] int64, which must lie in the vocabulary, into hidden states [T, hidden]."""
         x = self._rows(input_ids)
         if self._scale != 1.0:
             x.mul_(self._scale)

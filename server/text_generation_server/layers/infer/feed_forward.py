@@ -6,29 +6,29 @@ from torch import Tensor
 
 from ...config.spec import DenseSpec
 from ..weights import Activations, ActivationScheme, DenseWeights, activate
-from .addend import Addend, Destination
+from .fusion import OutputFusion, SublayerOutput
 from .state import InferState
 
 
 class FeedForward(Protocol):
-    """Of one layer."""
+    """The feed-forward network of one layer."""
 
     @property
     def wants(self) -> ActivationScheme | None:
-        """How it wants its input; see `Linear`."""
+        """How the network wants its input quantised; see `Linear`."""
         ...
 
     def forward(self, x: Activations, state: InferState) -> Tensor:
-        """[N, hidden] to this rank's part of the result, [N, hidden]: the sum over the ranks is for the caller."""
+        """Turns [N, hidden] into this rank's partial sums, [N, hidden]. The caller all-reduces them."""
         ...
 
-    def addend(self, x: Activations, state: InferState, to: Destination) -> Addend:
-        """As `forward`, left where the running sum takes it."""
+    def forward_fused(self, x: Activations, state: InferState, fusion: OutputFusion) -> SublayerOutput:
+        """Computes `forward` with its last GEMM fused as `fusion` allows."""
         ...
 
 
 class DenseFeedForward(FeedForward):
-    """Two products, and an activation between them."""
+    """Two GEMMs, and an activation between them."""
 
     def __init__(self, spec: DenseSpec, weights: DenseWeights) -> None:
         self._activation = spec.activation
@@ -44,12 +44,12 @@ class DenseFeedForward(FeedForward):
         """See `FeedForward`."""
         return self._weights.down.apply(self._activated(x, state.linear_block), state.linear_block)
 
-    def addend(self, x: Activations, state: InferState, to: Destination) -> Addend:
+    def forward_fused(self, x: Activations, state: InferState, fusion: OutputFusion) -> SublayerOutput:
         """See `FeedForward`."""
-        return to.product(self._weights.down, self._activated(x, state.linear_block), state)
+        return fusion.apply(self._weights.down, self._activated(x, state.linear_block), state)
 
     def _activated(self, x: Activations, block: int | None) -> Activations:
-        """[N, hidden] to what the second product reads, [N, inner]."""
+        """Turns [N, hidden] into the input of the second GEMM, [N, inner]."""
         matrix = self._weights.first
         if self._gated:
             return matrix.gated(x, self._activation, self._weights.down.wants, block)

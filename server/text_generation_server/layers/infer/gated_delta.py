@@ -1,4 +1,4 @@
-"""Gated delta net (Yang et al., 2024): a state of each request in place of keys and values."""
+"""Gated delta net (Yang et al., 2024): each request has a state in place of keys and values."""
 
 from torch import Tensor
 
@@ -11,10 +11,10 @@ from .state import InferState, StateShape
 
 
 class GatedDelta(Mixer):
-    """Heads of this rank in one layer."""
+    """The heads of this rank in one layer."""
 
     def __init__(self, index: int, spec: GatedDeltaSpec, weights: GatedDeltaWeights, heads: HeadSplit) -> None:
-        """`index`: of its state among those of all layers."""
+        """`index` is the place of its state among the states of all layers."""
         self._index = index
         self._spec = spec
         self._weights = weights
@@ -23,7 +23,7 @@ class GatedDelta(Mixer):
         self._values = heads.num_heads * spec.value_dim
         self._channels = 2 * heads.num_kv_heads * spec.key_dim + self._values
         self.state = StateShape(spec.kernel, self._channels, (heads.num_heads, spec.key_dim, spec.value_dim))
-        """What it keeps of each row."""
+        """What the layer keeps of each row."""
 
     @property
     def wants(self) -> ActivationScheme | None:

@@ -3,20 +3,20 @@
 from torch import Tensor
 
 from ...config.spec import HeadSpec
-from ..weights import Activations, Linear, VocabularyPart
+from ..weights import Activations, Linear, VocabularyShard
 from .state import LINEAR_BLOCK
 
 
 class Head:
-    """Each rank computes its part of the vocabulary."""
+    """Computes the logits of this rank's vocabulary shard."""
 
-    def __init__(self, spec: HeadSpec, linear: Linear, vocabulary: VocabularyPart) -> None:
+    def __init__(self, spec: HeadSpec, linear: Linear, vocabulary: VocabularyShard) -> None:
         self._spec = spec
         self._linear = linear
         self.vocabulary = vocabulary
 
     def logits(self, hidden: Tensor, deterministic: bool) -> Tensor:
-        """[N, hidden] to [N, width of the part]; `deterministic` as in `InferState`."""
+        """Turns [N, hidden] into [N, width of the shard]. `deterministic` has the meaning of `InferState`."""
         logits = self._linear.apply(Activations(hidden), LINEAR_BLOCK if deterministic else None)
         scale, cap = self._spec.scale, self._spec.softcap
         if cap:

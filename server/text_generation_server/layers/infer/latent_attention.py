@@ -1,4 +1,4 @@
-"""Multi-head latent attention (DeepSeek-V2, 2024): a GEMM makes keys and values of all heads from latent vectors."""
+"""Multi-head latent attention (DeepSeek-V2, 2024): keys and values of all heads are GEMMs of one latent vector."""
 
 import torch
 from torch import Tensor
@@ -8,15 +8,15 @@ import text_generation_kernels as kernels
 from ...config.spec import LatentAttentionSpec
 from ..rope import RopeTable
 from ..weights import Activations, ActivationScheme, HeadSplit, LatentAttentionWeights, in_blocks
-from .expanded import Expanded, expanded_in
+from .expanded import ExpandedContexts, expanded_in
 from .mixer import Mixer
 from .state import CacheShape, Chunks, InferState
 
 
 class LatentAttention(Mixer):
-    """Heads of this rank in layer `index`, in the absorbed form: what makes keys of the latent vector multiplies the
-    queries, and what makes values of it the result, so that all heads read the latent vectors themselves. Long chunks
-    have keys and values made of their contexts.
+    """The heads of this rank in layer `index`, in the absorbed form: the key projection is applied to the queries and
+    the value projection to the result, so that all heads read the latent vectors themselves. For long chunks, the
+    latent vectors of the context are expanded into keys and values (`expanded.py`).
     """
 
     def __init__(
@@ -35,7 +35,7 @@ class LatentAttention(Mixer):
         self._rope = rope
         self._width = spec.latent_dim + spec.rope_dim
         self.cache = CacheShape(1, self._width, spec.latent_dim, shared=True)
-        """What it keeps of each position: the same on every rank."""
+        """What the layer keeps of each position, the same on every rank."""
 
     @property
     def wants(self) -> ActivationScheme | None:
@@ -53,11 +53,14 @@ class LatentAttention(Mixer):
             self._attend_expanded(q, state, state.chunks, own, values)
         return values.flatten(1)
 
-    def _attend(self, q: Tensor, state: InferState, own: Expanded | None) -> Tensor:
-        """[T, heads, latent_dim] of `q` [T, heads, latent_dim + rope_dim]: undefined where a context is expanded."""
+    def _attend(self, q: Tensor, state: InferState, own: ExpandedContexts | None) -> Tensor:
+        """Attends with `q` [T, heads, latent_dim + rope_dim] and returns [T, heads, latent_dim]. The result is
+        undefined for tokens whose context is expanded.
+        """
         out = q.new_empty(*q.shape[:2], self._spec.latent_dim)
         read, scale, how = (state.caches[self._index].k, state.slot_table), self._spec.scale, state.deterministic
-        # Padded decodes reach into the tokens of chunks and write zeros there: chunks come second.
+        # Padding of the decodes overlaps the tokens of chunks, and decode attention writes zeros there, so it runs
+        # first.
         if (d := state.decodes) is not None:
             n = len(d.rows)
             kernels.latent_decode_attention(q[:n], *read, d.rows, d.kv_lens, d.max_kv_len, scale, out[:n], how)
@@ -66,8 +69,12 @@ class LatentAttention(Mixer):
             kernels.latent_prefill_attention(q, *read, c.rows, c.starts, kv_lens, c.max_len, scale, out, how)
         return out
 
-    def _attend_expanded(self, q: Tensor, state: InferState, chunks: Chunks, own: Expanded, out: Tensor) -> None:
-        """Fills `out` [T, heads, value_dim] for chunks with an expanded context. `q` [T, heads, key_dim + rope_dim]."""
+    def _attend_expanded(
+        self, q: Tensor, state: InferState, chunks: Chunks, own: ExpandedContexts, out: Tensor
+    ) -> None:
+        """Fills `out` [T, heads, value_dim] for chunks with an expanded context from `q` [T, heads, key_dim +
+        rope_dim].
+        """
         k, v = q.new_empty(own.room, *q.shape[1:]), out.new_empty(own.room, *out.shape[1:])
         of_context = (state.slot_table, chunks.rows, own.first, own.kv_lens)
         kernels.latent_expand(state.caches[self._index].k, *of_context, self._weights.keys, self._weights.values, k, v)
@@ -75,8 +82,8 @@ class LatentAttention(Mixer):
         kernels.prefill_attention(q, k, v, own.table, own.rows, *of_chunks, self._spec.scale, out)
 
     def _queries(self, x: Activations, state: InferState) -> tuple[Tensor, Tensor]:
-        """[T, heads, key_dim + rope_dim], not turned, and what they are to latent vectors: [T, heads, latent_dim +
-        rope_dim], turned. Latent vectors are in the cache.
+        """Returns the queries before RoPE, [T, heads, key_dim + rope_dim], and the absorbed queries that read latent
+        vectors, [T, heads, latent_dim + rope_dim], rotated. It writes the latent vectors to the cache.
         """
         spec, weights, block = self._spec, self._weights, state.linear_block
         first = weights.first.apply(x, block)
@@ -85,6 +92,8 @@ class LatentAttention(Mixer):
             made, room = Activations.to_fill(q.new_empty(q.shape), weights.queries.wants)
             kernels.rms_norm(q, weights.query_norm, spec.norm_eps, made.x, *room)
             q = weights.queries.apply(made, block)
+        if (scales := self._rope.query_scales) is not None:
+            q = q.mul_(scales[state.positions][:, None])
         q = q.unflatten(1, (self._num_heads, -1))
         queries = q.new_empty(*q.shape[:2], self._width)
         of_cache = (self._rope.cos_sin, state.positions, state.slots)
@@ -95,9 +104,9 @@ class LatentAttention(Mixer):
 
 
 def _by_heads(x: Tensor, weight: Tensor, out: Tensor, block: int | None) -> None:
-    """[T, heads, inputs] times [heads, inputs, outputs]. `block`: as of `Linear.apply`."""
+    """Multiplies [T, heads, inputs] by [heads, inputs, outputs]. `block` has the meaning of `Linear.apply`."""
     if block is None:
         torch.bmm(x.transpose(0, 1), weight, out=out.transpose(0, 1))
         return
-    # Libraries also choose by strides, so each block has the same ones.
+    # Libraries choose their algorithm by strides too, so each block gets the same strides.
     out.copy_(in_blocks((x.contiguous(),), block, lambda each: torch.bmm(each.transpose(0, 1), weight).transpose(0, 1)))

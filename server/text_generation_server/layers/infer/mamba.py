@@ -1,4 +1,4 @@
-"""Selective state space (Mamba, Gu and Dao, 2023): each channel has a state, which what is read decides on."""
+"""Selective state space (Mamba, Gu and Dao, 2023): each channel has a state, whose update depends on the input."""
 
 from torch import Tensor
 
@@ -12,10 +12,10 @@ from .state import InferState, StateShape
 
 
 class Mamba(Mixer):
-    """Channels of this rank in one layer."""
+    """The channels of this rank in one layer."""
 
     def __init__(self, index: int, spec: MambaSpec, weights: MambaWeights, group: TensorParallelGroup) -> None:
-        """`index`: of its state among those of all layers."""
+        """`index` is the place of its state among the states of all layers."""
         self._index = index
         self._spec = spec
         self._weights = weights
@@ -23,7 +23,7 @@ class Mamba(Mixer):
         self._group = group
         self._channels = len(weights.skip)
         self.state = StateShape(spec.kernel, self._channels, (self._channels, spec.state_size))
-        """What it keeps of each row."""
+        """What the layer keeps of each row."""
 
     @property
     def wants(self) -> ActivationScheme | None:
@@ -46,8 +46,9 @@ class Mamba(Mixer):
         return out
 
     def _select(self, channels: Tensor, block: int | None) -> tuple[Tensor, Tensor, Tensor]:
-        """Of each token the channels' time steps [T, channels], and what writes and reads the states, [T, state_size]
-        each. All channels of all ranks have a part in it.
+        """Returns, for each token, the channels' time steps [T, channels] (delta), and the vectors that write (B) and
+        read (C) the states, [T, state_size] each. They depend on the channels of all ranks, so an all-reduce adds them
+        up.
         """
         weights, spec = self._weights, self._spec
         selection = weights.selection.apply(Activations(channels), block)

@@ -13,12 +13,12 @@ from .state import InferState, StateShape
 
 
 class Mamba2(Mixer):
-    """Heads of this rank in one layer."""
+    """The heads of this rank in one layer."""
 
     def __init__(
         self, index: int, spec: Mamba2Spec, weights: Mamba2Weights, heads: HeadSplit, group: TensorParallelGroup
     ) -> None:
-        """`index`: of its state among those of all layers."""
+        """`index` is the place of its state among the states of all layers."""
         self._index = index
         self._spec = spec
         self._weights = weights
@@ -28,7 +28,7 @@ class Mamba2(Mixer):
         self._width, self._keys = self._steps * spec.head_dim, self._groups * spec.state_size
         size = (self._steps, spec.head_dim, spec.state_size)
         self.state = StateShape(spec.kernel, self._width + 2 * self._keys, size)
-        """What it keeps of each row."""
+        """What the layer keeps of each row."""
 
     @property
     def wants(self) -> ActivationScheme | None:
@@ -59,7 +59,7 @@ class Mamba2(Mixer):
         return out.flatten(1)
 
     def _whole_norm(self, x: Tensor, gate: Tensor, block: int | None) -> Tensor:
-        """What `gated_norm` computes, of the channels of all ranks together: they exchange a number a token."""
+        """Computes `gated_norm` over the channels of all ranks together, which all-reduce one number per token."""
         gated = x.float() * functional.silu(gate.float())
         squares = in_blocks((gated,), block, _sum_of_squares)
         self._group.all_reduce(squares)

@@ -1,35 +1,37 @@
-"""Interface of mixers: the parts of layers in which tokens of one request read each other."""
+"""Interface of token mixers: attention and recurrent sublayers, in which tokens of one request read each other."""
 
 from typing import Protocol
 
 from torch import Tensor
 
 from ..weights import Activations, ActivationScheme, Linear
-from .addend import Addend, Destination
+from .fusion import OutputFusion, SublayerOutput
 from .state import InferState
 
 
 class Mixer(Protocol):
-    """One rank's part of the mixer of a layer."""
+    """One rank's shard of the mixer of a layer."""
 
     out: Linear
-    """From what `forward` returns to hidden states, row parallel."""
+    """The output projection, row parallel."""
 
     @property
     def wants(self) -> ActivationScheme | None:
-        """How it wants its input; see `Linear`."""
+        """How the mixer wants its input quantised; see `Linear`."""
         ...
 
     def forward(self, x: Activations, state: InferState) -> Tensor:
-        """[T, hidden] to what the heads of this rank read, [T, heads * value_dim]. Writes what this layer keeps."""
+        """Turns [T, hidden] into what the heads of this rank read, [T, heads * value_dim], and writes the layer's cache
+        or state.
+        """
         ...
 
     def project(self, heads: Tensor, state: InferState) -> Tensor:
-        """What `forward` returned, or some of its tokens, to this rank's part of the result, [N, hidden]: the sum over
-        the ranks is for the caller.
+        """Applies the output projection to what `forward` returned, or to some of its tokens, and returns this rank's
+        partial sums, [N, hidden]. The caller all-reduces them.
         """
         return self.out.apply(Activations(heads), state.linear_block)
 
-    def addend(self, heads: Tensor, state: InferState, to: Destination) -> Addend:
-        """As `project`, left where the running sum takes it."""
-        return to.product(self.out, Activations(heads), state)
+    def project_fused(self, heads: Tensor, state: InferState, fusion: OutputFusion) -> SublayerOutput:
+        """Computes `project` fused as `fusion` allows."""
+        return fusion.apply(self.out, Activations(heads), state)

@@ -1,4 +1,4 @@
-"""Mixture of experts as the feed-forward part of a layer."""
+"""Mixture of experts (MoE) as the feed-forward network of a layer."""
 
 import torch
 from torch import Tensor
@@ -7,14 +7,14 @@ import text_generation_kernels as kernels
 
 from ...config.spec import MoeSpec
 from ..weights import Activations, ActivationScheme, MoeWeights, shared_experts
-from .addend import Addend, Destination
 from .feed_forward import DenseFeedForward, FeedForward
+from .fusion import OutputFusion, SublayerOutput
 from .state import InferState
 
 
 class MoeFeedForward(FeedForward):
-    """Router, choice, experts. Every rank chooses for itself, from equal logits, and computes its part of each expert,
-    or the experts that it has.
+    """Router, top-k and experts. Every rank routes by itself, from equal logits, and computes its shard of each expert,
+    or the whole experts that it holds.
     """
 
     def __init__(self, spec: MoeSpec, weights: MoeWeights) -> None:
@@ -44,25 +44,27 @@ class MoeFeedForward(FeedForward):
 
     @property
     def wants(self) -> ActivationScheme | None:
-        """See `FeedForward`: router and experts read 16 bits."""
+        """See `FeedForward`: router and experts read 16-bit activations."""
         return None
 
     def forward(self, x: Activations, state: InferState) -> Tensor:
         """See `FeedForward`."""
         return self._forward(x, state, None)
 
-    def addend(self, x: Activations, state: InferState, to: Destination) -> Addend:
+    def forward_fused(self, x: Activations, state: InferState, fusion: OutputFusion) -> SublayerOutput:
         """See `FeedForward`."""
-        return self._forward(x, state, to.total)
+        return self._forward(x, state, fusion.residual)
 
-    def _forward(self, x: Activations, state: InferState, total: Tensor | None) -> Tensor:
-        """`total` [1, hidden]: a sum to add to, and to return, where there are no shared experts beside."""
+    def _forward(self, x: Activations, state: InferState, residual: Tensor | None) -> Tensor:
+        """Adds the result to `residual` [1, hidden] and returns that, where one is given and the layer has no separate
+        shared experts.
+        """
         weights, block = self._weights, state.linear_block
         logits = weights.router.apply(Activations(x.x.float()) if self._wide else x, block)
         read = x.x
-        out = torch.empty_like(read) if total is None or self._shared is not None else total
+        out = torch.empty_like(read) if residual is None or self._shared is not None else residual
         choice = logits, weights.correction, self._options
-        how = self._activation, state.deterministic, out, self._all_experts, out is total
+        how = self._activation, state.deterministic, out, self._all_experts, out is residual
         kernels.mixture(read, *choice, weights.gate_up, weights.down, *how)
         if self._shared is not None:
             shared = self._shared.forward(x, state)

@@ -1,4 +1,4 @@
-"""Normalisation, and the places where a sublayer reads the residual stream."""
+"""Norms, and the residual add + norm between two sublayers."""
 
 from torch import Tensor
 
@@ -7,11 +7,11 @@ import text_generation_kernels as kernels
 from ...config.spec import NormSpec
 from ...distributed import PendingAllReduce, TensorParallelGroup
 from ..weights import Activations, ActivationScheme, NormWeights, RmsNorm
-from .addend import Addend
+from .fusion import SublayerOutput
 
 
 class Norm:
-    """One normalisation over the last dimension, whole on every rank."""
+    """One norm over the last dimension, whole on every rank."""
 
     def __init__(self, spec: NormSpec, weights: NormWeights) -> None:
         self.eps = spec.eps
@@ -19,14 +19,16 @@ class Norm:
         self.weights = weights
 
     def apply(self, x: Tensor, out: Tensor) -> None:
-        """[N, size] each; `out` may be `x`."""
+        """Normalises `x` into `out`, [N, size] each, which may be one tensor."""
         if self.is_rms:
             kernels.rms_norm(x, self.weights.weight, self.eps, out)
         else:
             kernels.layer_norm(x, self.weights.weight, self.weights.bias, self.eps, out)
 
     def read(self, x: Tensor, out: Tensor, wants: ActivationScheme | None) -> Activations:
-        """As `apply`, for a matrix that wants its input so, or later, by a product of one token itself."""
+        """Normalises `x` for a matrix that `wants` its input quantised in some way. The RMS norm of one token is left
+        to the prologue of the GEMV that reads it.
+        """
         if not self.is_rms:
             self.apply(x, out)
             return Activations(out)
@@ -37,11 +39,12 @@ class Norm:
         return made
 
 
-class Junction:
-    """Where the output of one part of a layer is added to the sum, and the next part reads it.
+class AddNorm:
+    """The residual add + norm between two sublayers.
 
-    `output_norm` is that of the part before, `input_norm` that of the part behind. Collective, addition and
-    normalisations are in one place so that they can be one operator. `wants`: how the next part wants its input.
+    It all-reduces the output of the previous sublayer, normalises it by `output_norm`, adds it to the residual stream,
+    and normalises the sum by `input_norm` for the next sublayer, which `wants` its input quantised in some way. All of
+    this is in one place so that one operator can do it. Either norm may be missing.
     """
 
     def __init__(
@@ -53,7 +56,7 @@ class Junction:
         wants: ActivationScheme | None = None,
         replaces: bool = False,
     ) -> None:
-        """`replaces`: what the next part reads takes the place of the sum."""
+        """With `replaces`, the normalised sum is the new residual stream (post-norm)."""
         self._group = group
         self._input = input_norm
         self._output = output_norm
@@ -63,20 +66,21 @@ class Junction:
         self._is_one = not replaces and input_norm is not None and input_norm.is_rms and _fits(input_norm, output_norm)
 
     @property
-    def takes_parts(self) -> bool:
-        """Whether it adds up what a product has left in parts at no cost."""
+    def takes_partials(self) -> bool:
+        """Whether it adds up split-K partials at no cost."""
         return self._is_one and self._group.world_size == 1
 
-    def read(self, x: Addend, residual: Tensor | None) -> tuple[Activations, Tensor]:
-        """Adds `x`, which the ranks have parts of, to `residual`, both [N, hidden]: what the next part reads, and the
-        sum, which may be one tensor. Reuses the memory of both. Without `residual`, and where both are one tensor, `x`
-        is the whole sum. Where `takes_parts`, `x` may be float32 [parts, N, hidden], whose sum is meant.
+    def read(self, x: SublayerOutput, residual: Tensor | None) -> tuple[Activations, Tensor]:
+        """Adds `x`, of which each rank has partial sums, to `residual`, both [N, hidden]. Returns the input of the next
+        sublayer and the new residual stream, which may be one tensor; it reuses the memory of both arguments. Without
+        `residual`, or where both are one tensor, `x` is the residual stream already. `x` may also be an all-reduce that
+        has begun, or split-K partials, float32 [splits, N, hidden].
         """
         if isinstance(x, PendingAllReduce):
             return self._first(x.end()) if residual is None else self.read_sum(x, residual)
         if residual is None or x is residual:
             return self._first(x)
-        if x.dim() == 3 and self.takes_parts and self._input is not None:
+        if x.dim() == 3 and self.takes_partials and self._input is not None:
             weight, eps = self._input.weights.weight, self._input.eps
             made, room = Activations.to_fill(residual.new_empty(residual.shape), self._wants)
             kernels.add_rms_norm(x, residual, weight, eps, made.x, self._scale, self._x_weight, *room)
@@ -92,7 +96,7 @@ class Junction:
         return self._read_summed(x, residual)
 
     def read_sum(self, x: PendingAllReduce, residual: Tensor) -> tuple[Activations, Tensor]:
-        """As `read`, of a sum that was begun before."""
+        """Finishes an all-reduce that was begun before, then does what `read` does."""
         if self._is_one and self._input is not None:
             made, room = Activations.to_fill(x.x, self._wants)
             x.add_norm(residual, self._input.weights.weight, self._input.eps, self._scale, self._x_weight, *room)
@@ -123,5 +127,5 @@ class Junction:
 
 
 def _fits(input_norm: Norm, output_norm: Norm | None) -> bool:
-    """Whether the operator for both computes this."""
+    """Whether the fused operator computes these two norms."""
     return output_norm is None or (output_norm.is_rms and output_norm.eps == input_norm.eps)

@@ -1,4 +1,4 @@
-"""QK norm that the operator before attention does not have."""
+"""QK norms that `qkv_postprocess` lacks: over all heads, per head with a weight of its own, and layer norms."""
 
 from torch import Tensor, stack
 from torch.nn import functional
@@ -9,7 +9,7 @@ from ..weights import AttentionWeights, HeadSplit, in_blocks
 
 
 class QkNorm:
-    """In place, before queries and keys are turned."""
+    """Normalises queries and keys in place, before RoPE."""
 
     def __init__(
         self,
@@ -25,11 +25,11 @@ class QkNorm:
         self._weights = weights
         self._group = group
         self._widths = (spec.num_heads * spec.head_dim, spec.num_kv_heads * spec.head_dim)
-        # A key head of which ranks hold several copies counts once; there are as many copies of each.
+        # A key head that several ranks hold counts once; all key heads have equally many copies.
         self._share = spec.num_kv_heads / (heads.num_kv_heads * group.world_size)
 
     def apply(self, q: Tensor, k: Tensor, block: int | None = None) -> None:
-        """[T, heads of this rank, head_dim] each. `block`: tokens whose sums are made at once, as of `Linear.apply`."""
+        """Normalises `q` and `k`, [T, heads of this rank, head_dim] each. `block` has the meaning of `Linear.apply`."""
         normalised = self._whole(q, k, block) if self._over_width else (self._each(q), self._each(k))
         weights = (self._weights.q_norm, self._weights.k_norm)
         for x, result, weight in zip((q, k), normalised, weights, strict=True):
@@ -37,16 +37,16 @@ class QkNorm:
                 x.copy_(result.to(weight.dtype) * weight)
 
     def _each(self, x: Tensor) -> Tensor:
-        """Every head by itself, float32."""
+        """Normalises every head by itself, in float32."""
         wide = x.float()
         if self._kind == "layer":
             return functional.layer_norm(wide, wide.shape[-1:], eps=self._eps)
         return wide * (wide.square().mean(-1, keepdim=True) + self._eps).rsqrt_()
 
     def _whole(self, q: Tensor, k: Tensor, block: int | None) -> tuple[Tensor, Tensor]:
-        """All heads of all ranks together, float32: the ranks exchange two numbers a token."""
+        """Normalises all heads of all ranks together, in float32. The ranks all-reduce two numbers per token."""
         wide_q, wide_k = q.float(), k.float()
-        # On a GPU the order in which torch adds depends on how many sums there are.
+        # On a GPU, torch's order of addition depends on how many sums it computes at once.
         sum_q, sum_k = (in_blocks((wide,), block, _sum_of_squares) for wide in (wide_q, wide_k))
         squares = stack((sum_q, sum_k * self._share))
         self._group.all_reduce(squares)

@@ -11,16 +11,16 @@ from .state import InferState, StateShape
 
 
 class ShortConv(Mixer):
-    """Channels of this rank in one layer."""
+    """The channels of this rank in one layer."""
 
     def __init__(self, index: int, spec: ShortConvSpec, weights: ShortConvWeights) -> None:
-        """`index`: of its state among those of all layers."""
+        """`index` is the place of its state among the states of all layers."""
         self._index = index
         self._weights = weights
         self.out = weights.out
         self._channels = len(weights.conv)
         self.state = StateShape(spec.kernel, self._channels, (0,))
-        """What it keeps of each row: the last inputs."""
+        """What the layer keeps of each row: the last inputs."""
 
     @property
     def wants(self) -> ActivationScheme | None:

@@ -9,52 +9,53 @@ import torch
 from torch import Tensor
 
 LINEAR_BLOCK = 64
-"""Tokens of one matrix product in deterministic mode: one number, so that a position gets the same bits whether it is
-computed in a chunk of a prompt or as a newly chosen token."""
+"""Tokens of one GEMM in deterministic mode. It is one number, so that a position gets the same bits in prefill and in
+decode."""
 
 
 SCALES_BLOCK = 16
-"""The scales of a head take whole blocks of so many slots: kernels compile another form for strides that 16 does not
-divide, and the number of slots would decide it. Attention counts them in pairs of scales, one for each slot."""
+"""The scales of a head take whole blocks of so many slots: for strides that 16 does not divide, Triton compiles another
+specialisation, and the number of slots would decide which. Attention counts the stride in pairs of scales, one for each
+slot."""
 
 
 @dataclass(frozen=True)
 class Decodes:
-    """D requests with one new token each: the first D tokens of the step. Some may be padding, of length 0."""
+    """D requests in decode, with one new token each: the first D tokens of the step. Padding has length 0."""
 
     rows: Tensor
-    """[D] int64, row of `slot_table` of each."""
+    """[D] int64, the row of `slot_table` of each request."""
     kv_lens: Tensor
-    """[D] int32, tokens of each after this step."""
+    """[D] int32, the tokens of each request after this step."""
     max_kv_len: int
-    """At least the largest of `kv_lens`."""
+    """An upper bound of `kv_lens`."""
 
 
 @dataclass(frozen=True)
 class Chunks:
-    """C requests with any number of new tokens each, none among them: what follows the decodes."""
+    """Chunks of prompts of C requests, which follow the decodes. A chunk may be empty."""
 
     rows: Tensor
-    """[C] int64"""
+    """[C] int64, the row of `slot_table` of each request."""
     starts: Tensor
-    """[C + 1] int32, the token of the step where each begins, and where the last one ends."""
+    """[C + 1] int32, the token of the step at which each chunk begins, and where the last chunk ends."""
     kv_lens: Tensor
-    """[C] int32, tokens of each after this step, cached and new."""
+    """[C] int32, the tokens of each request after this step, cached and new."""
     max_len: int
-    """About the longest of them."""
+    """About the length of the longest chunk."""
 
 
 class Runs(NamedTuple):
-    """New tokens of several requests, one behind the other, as operators with a state by row see them."""
+    """New tokens of several requests, concatenated, as recurrent operators read them."""
 
     rows: Tensor
-    """[R] int64"""
+    """[R] int64, the row of each request."""
     starts: Tensor | None
-    """[R + 1] int32, as of `Chunks`. None: run i is token i alone."""
+    """[R + 1] int32, as in `Chunks`. None: run i is token i alone."""
     kv_lens: Tensor
-    """[R] int32, tokens of each after this step; 0 for padding."""
+    """[R] int32, the tokens of each request after this step; 0 for padding."""
     max_len: int
-    """About the longest of them."""
+    """About the length of the longest run."""
 
 
 @dataclass(frozen=True)
@@ -67,16 +68,16 @@ class CacheShape:
     value_dim: int
     """Elements of a value."""
     codes: torch.dtype | None = None
-    """Type of codes of 8 bits that stand for elements (`text_generation_kernels/attention/kv_quantisation.py`); None:
-    elements of the model's type.
+    """The 8-bit type of quantised keys and values (`text_generation_kernels/attention/kv_quantisation.py`); None: they
+    have the model's type.
     """
     given_scales: Tensor | None = None
-    """[kv_heads, 2] bfloat16: the scales of keys and values of all positions, where the checkpoint has them."""
+    """[kv_heads, 2] bfloat16, the scales of keys and values of all positions, where the checkpoint has them."""
     shared: bool = False
-    """Values are the first elements of keys, and take no room of their own. There are no codes then."""
+    """Whether values are the first elements of keys and take no room of their own. Such a cache is never quantised."""
 
     def bytes_per_slot(self, dtype: torch.dtype) -> int:
-        """Bytes of one position in a model of type `dtype`, scales that are its own included."""
+        """Returns the bytes of one position in a model of type `dtype`, with the scales that belong to it alone."""
         elements = self.kv_heads * (self.head_dim + (0 if self.shared else self.value_dim))
         if self.codes is None:
             return elements * dtype.itemsize
@@ -84,8 +85,8 @@ class CacheShape:
         return elements * self.codes.itemsize + scales
 
     def allocate(self, slots: int, dtype: torch.dtype, device: torch.device) -> "LayerCache":
-        """Room for so many positions, all zeros: an attention kernel may multiply a slot that it masks by 0, and
-        0 * NaN is NaN.
+        """Allocates so many positions, all zeros: an attention kernel may multiply a masked slot by 0, and 0 * NaN is
+        NaN.
         """
         if self.shared:
             k = torch.zeros((slots, self.kv_heads, self.head_dim), dtype=dtype, device=device)
@@ -104,8 +105,8 @@ class CacheShape:
 class LayerCache:
     """Keys and values of one layer, by pool slot.
 
-    A program of attention reads one head of many slots. A head's key and value lie side by side, so that it reads runs
-    of twice the size, and the scales of one head lie in the order of slots, because a sector of memory holds eight.
+    A thread block of attention reads one head of many slots. A head's key and value lie side by side, so that it reads
+    runs of twice the size. The scales of one head lie in the order of slots, because a sector of memory holds eight.
     """
 
     k: Tensor
@@ -113,9 +114,9 @@ class LayerCache:
     v: Tensor
     """[slots, kv_heads of this rank, value_dim]"""
     scales: Tensor | None = None
-    """[slots, kv_heads of this rank, 2] bfloat16, of keys and of values, where those are codes."""
+    """[slots, kv_heads of this rank, 2] bfloat16, of keys and of values, where those are quantised."""
     scales_given: bool = False
-    """They are the same for all slots, and never written."""
+    """Whether the scales are those of the checkpoint: the same for all slots, and never written."""
 
 
 @dataclass(frozen=True)
@@ -123,30 +124,30 @@ class StateShape:
     """What one recurrent layer keeps of each row on this rank, however many tokens the row has."""
 
     kernel: int
-    """Tokens that the convolution sees: the row keeps one less."""
+    """Tokens that the convolution sees; a row keeps one less."""
     channels: int
     """Inputs of the convolution."""
     size: tuple[int, ...]
-    """Of the state itself, without the row."""
+    """Shape of the state of one row."""
 
     def bytes_per_row(self, dtype: torch.dtype) -> int:
-        """Bytes of one row in a model of type `dtype`."""
+        """Returns the bytes of one row in a model of type `dtype`."""
         return (self.kernel - 1) * self.channels * dtype.itemsize + math.prod(self.size) * torch.float32.itemsize
 
     def allocate(self, rows: int, dtype: torch.dtype, device: torch.device) -> "LayerState":
-        """Room for so many rows, all zeros. A run that begins its request takes its row to hold zeros."""
+        """Allocates so many rows, all zeros. Operators treat the row of a run that begins its request as zeros."""
         inputs = torch.zeros((rows, self.kernel - 1, self.channels), dtype=dtype, device=device)
         return LayerState(inputs, torch.zeros((rows, *self.size), dtype=torch.float32, device=device))
 
 
 @dataclass(frozen=True)
 class LayerState:
-    """Of one recurrent layer, by row."""
+    """The state of one recurrent layer, by row."""
 
     inputs: Tensor
     """[rows, kernel - 1, channels], the last inputs of the convolution, oldest first."""
     state: Tensor
-    """[rows, *size] float32: sums over whole contexts, whose errors would add up in fewer bits."""
+    """[rows, *size] float32. States are sums over whole contexts, in which the errors of 16 bits would add up."""
 
 
 @dataclass(frozen=True)
@@ -158,27 +159,28 @@ class InferState:
     """
 
     deterministic: bool
-    """Results of a request must not depend, to the bit, on what else is in the step or on how its prompt is cut."""
+    """Whether results of a request must not depend, to the bit, on what else is in the step or how its prompt is cut.
+    """
     positions: Tensor
-    """[T] int64, position of each new token in its request."""
+    """[T] int64, the position of each new token in its request."""
     slots: Tensor
-    """[T] int64, pool slot that receives K and V of each new token."""
+    """[T] int64, the slot of the KV pool for K and V of each new token."""
     decodes: Decodes | None
     chunks: Chunks | None
     slot_table: Tensor
-    """[rows, max_total_tokens] int32, slot of each position; valid below `kv_lens`, new tokens included."""
+    """[rows, max_total_tokens] int32, the slot of each position; valid below `kv_lens`, new tokens included."""
     caches: Sequence[LayerCache]
-    """One for each layer with keys and values."""
+    """One cache for each layer with keys and values."""
     states: Sequence[LayerState]
-    """One for each recurrent layer."""
+    """One state for each recurrent layer."""
     logit_tokens: Tensor | None
     """[N] int64, the new tokens whose logits are wanted. None: all of them, in order."""
     made: dict[object, object] = field(default_factory=dict[object, object])
-    """What the first layer of a kind has made of the step for all of that kind."""
+    """What the first layer of a kind has derived from the step, for the other layers of that kind."""
 
     @property
     def runs(self) -> list[Runs]:
-        """All requests of the step: decodes, then chunks."""
+        """The new tokens of all requests of the step: decodes, then chunks."""
         runs: list[Runs] = []
         if (d := self.decodes) is not None:
             runs.append(Runs(d.rows, None, d.kv_lens, 1))
@@ -188,5 +190,5 @@ class InferState:
 
     @property
     def linear_block(self) -> int | None:
-        """Tokens of one matrix product where results must not depend on the step; see `Linear.apply`."""
+        """Tokens of one GEMM where results must not depend on the step; see `Linear.apply`."""
         return LINEAR_BLOCK if self.deterministic else None

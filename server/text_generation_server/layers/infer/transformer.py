@@ -1,7 +1,7 @@
 """One layer: a mixer, a feed-forward network, or both, which read the residual stream and add to it.
 
-The sum of everything before (`residual`) and the last addend (`x`) travel apart, so that addition and normalisation
-are one operator. The ranks hold parts of an addend; they are summed where it is added (`Junction`).
+The residual stream (`residual`) and the output of the last sublayer (`x`) travel separately, so that one operator does
+residual add and norm. The ranks hold partial sums of a sublayer's output, which `AddNorm` all-reduces.
 """
 
 from dataclasses import dataclass
@@ -9,121 +9,121 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from ...distributed import TensorParallelGroup
-from .addend import Addend, Destination
 from .feed_forward import FeedForward
+from .fusion import OutputFusion, SublayerOutput
 from .mixer import Mixer
-from .norm import Junction, Norm
+from .norm import AddNorm, Norm
 from .state import InferState
 
 
 @dataclass(frozen=True)
-class Sums:
-    """How what parts of layers give is added to the running sum."""
+class OutputFusions:
+    """How the last GEMMs of a layer's sublayers may be fused."""
 
     group: TensorParallelGroup
-    are_plain: bool = False
-    """It is added as it is, and no other rank has a part of it."""
+    adds_are_plain: bool = False
+    """Whether outputs are added to the residual stream as they are: no scale, no output norm, no other rank."""
 
-    def of(self, residual: Tensor, state: InferState, next_junction: Junction) -> Destination:
-        """Where the last product of a part may leave its results, which `next_junction`, or one like it, reads.
+    def of(self, residual: Tensor, state: InferState, next_add_norm: AddNorm) -> OutputFusion:
+        """Returns the fusion of a sublayer whose output `next_add_norm`, or one like it, reads.
 
-        A product adds to the sum where there is one token, for which an operator between two products takes longer
+        The GEMV of a single token adds to the residual stream itself: there, an operator between two GEMVs takes longer
         than its bytes.
         """
-        is_open = self.are_plain and residual.shape[0] == 1 and not state.deterministic
-        return Destination(self.group, residual if is_open else None, next_junction.takes_parts)
+        is_open = self.adds_are_plain and residual.shape[0] == 1 and not state.deterministic
+        return OutputFusion(self.group, residual if is_open else None, next_add_norm.takes_partials)
 
 
 class TransformerLayer:
-    """One part after the other."""
+    """A mixer, then a feed-forward network."""
 
     def __init__(
         self,
-        before_mixer: Junction,
+        before_mixer: AddNorm,
         mixer: Mixer,
-        before_ffn: Junction,
+        before_ffn: AddNorm,
         ffn: FeedForward,
-        sums: Sums,
+        fusions: OutputFusions,
     ) -> None:
-        self._sums = sums
+        self._fusions = fusions
         self.before_mixer = before_mixer
         self.mixer = mixer
         self.before_ffn = before_ffn
         self.ffn = ffn
 
     def forward(
-        self, x: Addend, residual: Tensor | None, state: InferState, kept: Tensor | None = None
-    ) -> tuple[Addend, Tensor]:
-        """[T, hidden] each, before and after; the layer reuses the memory of both. `residual` is None in layer 0. Both
-        are one tensor where the last addend is in the sum already.
+        self, x: SublayerOutput, residual: Tensor | None, state: InferState, kept: Tensor | None = None
+    ) -> tuple[SublayerOutput, Tensor]:
+        """Takes and returns the output of the last sublayer and the residual stream, [T, hidden] each, and reuses the
+        memory of both. `residual` is None in layer 0. Both are one tensor where a GEMV has added its output already.
 
-        `kept`, [N] int64: of the new tokens only these are needed after this layer, so what follows the mixer is
-        computed for them alone, and the results are [N, hidden].
+        `kept`, [N] int64, names the new tokens that are needed after this layer: what follows the mixer is computed for
+        these alone, and the results are [N, hidden].
         """
         read, residual = self.before_mixer.read(x, residual)
         return self.after_mixer(self.mixer.forward(read, state), residual, state, kept)
 
     def after_mixer(
         self, heads: Tensor, residual: Tensor, state: InferState, kept: Tensor | None
-    ) -> tuple[Addend, Tensor]:
-        """The rest of `forward`, from what the heads read, [T, heads * head_dim]."""
+    ) -> tuple[SublayerOutput, Tensor]:
+        """Does the rest of `forward`, from what the heads read, [T, heads * head_dim]."""
         if kept is not None:
             heads, residual = heads.index_select(0, kept), residual.index_select(0, kept)
-        x = self.mixer.addend(heads, state, self._sums.of(residual, state, self.before_ffn))
+        x = self.mixer.project_fused(heads, state, self._fusions.of(residual, state, self.before_ffn))
         read, residual = self.before_ffn.read(x, residual)
-        # The junction of the next layer is of the same kind.
-        return self.ffn.addend(read, state, self._sums.of(residual, state, self.before_ffn)), residual
+        # The `AddNorm` of the next layer takes the same outputs as this one.
+        return self.ffn.forward_fused(read, state, self._fusions.of(residual, state, self.before_ffn)), residual
 
 
 class MixerLayer:
     """A mixer alone."""
 
-    def __init__(self, before: Junction, mixer: Mixer, sums: Sums) -> None:
+    def __init__(self, before: AddNorm, mixer: Mixer, fusions: OutputFusions) -> None:
         self._before = before
         self._mixer = mixer
-        self._sums = sums
+        self._fusions = fusions
 
     def forward(
-        self, x: Addend, residual: Tensor | None, state: InferState, kept: Tensor | None = None
-    ) -> tuple[Addend, Tensor]:
+        self, x: SublayerOutput, residual: Tensor | None, state: InferState, kept: Tensor | None = None
+    ) -> tuple[SublayerOutput, Tensor]:
         """See `TransformerLayer.forward`."""
         read, residual = self._before.read(x, residual)
         heads = self._mixer.forward(read, state)
         if kept is not None:
             heads, residual = heads.index_select(0, kept), residual.index_select(0, kept)
-        return self._mixer.addend(heads, state, self._sums.of(residual, state, self._before)), residual
+        return self._mixer.project_fused(heads, state, self._fusions.of(residual, state, self._before)), residual
 
 
 class FeedForwardLayer:
     """A feed-forward network alone."""
 
-    def __init__(self, before: Junction, ffn: FeedForward, sums: Sums) -> None:
+    def __init__(self, before: AddNorm, ffn: FeedForward, fusions: OutputFusions) -> None:
         self._before = before
         self._ffn = ffn
-        self._sums = sums
+        self._fusions = fusions
 
     def forward(
-        self, x: Addend, residual: Tensor | None, state: InferState, kept: Tensor | None = None
-    ) -> tuple[Addend, Tensor]:
+        self, x: SublayerOutput, residual: Tensor | None, state: InferState, kept: Tensor | None = None
+    ) -> tuple[SublayerOutput, Tensor]:
         """See `TransformerLayer.forward`."""
         read, residual = self._before.read(x, residual)
         if kept is not None:
             read, residual = read.select(kept), residual.index_select(0, kept)
-        return self._ffn.addend(read, state, self._sums.of(residual, state, self._before)), residual
+        return self._ffn.forward_fused(read, state, self._fusions.of(residual, state, self._before)), residual
 
 
 class ParallelLayer:
-    """Both parts read the same sum: through one normalisation, or through one each."""
+    """Mixer and feed-forward network read the same residual stream, through one norm or through one norm each."""
 
-    def __init__(self, before: Junction, mixer: Mixer, ffn_norm: Norm | None, ffn: FeedForward) -> None:
+    def __init__(self, before: AddNorm, mixer: Mixer, ffn_norm: Norm | None, ffn: FeedForward) -> None:
         self._before = before
         self.mixer = mixer
         self._ffn_norm = ffn_norm
         self._ffn = ffn
 
     def forward(
-        self, x: Addend, residual: Tensor | None, state: InferState, kept: Tensor | None = None
-    ) -> tuple[Addend, Tensor]:
+        self, x: SublayerOutput, residual: Tensor | None, state: InferState, kept: Tensor | None = None
+    ) -> tuple[SublayerOutput, Tensor]:
         """See `TransformerLayer.forward`."""
         read, residual = self._before.read(x, residual)
         heads = self.mixer.forward(read, state)

@@ -4,7 +4,7 @@ from .activations import Activations, ActivationScheme, RmsNorm
 from .attention import AttentionWeights, load_attention
 from .blocks import RowBlock
 from .checkpoint import Checkpoint, NormWeights
-from .copies import Copies
+from .copies import PrefillCopies
 from .ends import EmbeddingWeights, load_embedding, load_head, rounded
 from .experts import shared_experts
 from .feed_forward import DenseWeights, load_dense
@@ -16,7 +16,7 @@ from .loading import column_parallel, row_parallel
 from .mamba import Mamba2Weights, MambaWeights, load_mamba, load_mamba2
 from .moe import MoeWeights, load_moe
 from .short_conv import ShortConvWeights, load_short_conv
-from .split import HeadSplit, VocabularyPart, even_span, padded_rows, vocabulary_shard
+from .split import HeadSplit, VocabularyShard, even_span, padded_rows, vocabulary_shard
 from .w8a8 import W8A8Linear
 
 __all__ = [
@@ -24,7 +24,6 @@ __all__ = [
     "Activations",
     "AttentionWeights",
     "Checkpoint",
-    "Copies",
     "Dense",
     "DenseWeights",
     "EmbeddingWeights",
@@ -36,11 +35,12 @@ __all__ = [
     "MambaWeights",
     "MoeWeights",
     "NormWeights",
+    "PrefillCopies",
     "RmsNorm",
     "RowBlock",
     "ShortConvWeights",
     "Split",
-    "VocabularyPart",
+    "VocabularyShard",
     "W8A8Linear",
     "activate",
     "column_parallel",

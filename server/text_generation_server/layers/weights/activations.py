@@ -1,4 +1,4 @@
-"""Activations as inputs of matrices, in the number format that a matrix wants."""
+"""Activations as inputs of GEMMs, quantised as the matrix wants them."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -12,16 +12,17 @@ import text_generation_kernels as kernels
 
 @dataclass(frozen=True, eq=False)
 class ActivationScheme:
-    """How inputs are quantised to 8 bits. Symmetric, with a scale that multiplies the codes."""
+    """How activations are quantised to 8 bits: symmetrically, with scales that multiply the codes."""
 
     dtype: torch.dtype
     """float8_e4m3fn or int8."""
     group: int = 0
-    """Inputs that share a scale; 0: all inputs of a token."""
+    """Inputs that share a scale; 0: all inputs of a token share one."""
     static: Tensor | None = None
-    """[1] float32: one scale for everything, which the checkpoint has, instead of one that is measured."""
+    """[1] float32, the checkpoint's one scale for all activations (static quantisation). None: scales are measured
+    (dynamic quantisation)."""
     bound: float = 0.0
-    """The largest number of a token is taken as at most this when its scale is measured; 0: as it is."""
+    """Upper bound of a token's largest value when its scale is measured; 0: none."""
 
     def equals(self, other: "ActivationScheme | None") -> bool:
         """Whether inputs that are quantised for one serve the other."""
@@ -30,14 +31,14 @@ class ActivationScheme:
         return self.static is other.static
 
     def room(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """What an operator fills: codes and float32 scales of `x` [T, inputs]."""
+        """Allocates codes and float32 scales of `x` [T, inputs], for an operator to fill."""
         scales = (x.shape[0],) if not self.group else (x.shape[0], -(-x.shape[1] // self.group))
         return x.new_empty(x.shape, dtype=self.dtype), x.new_empty(scales, dtype=torch.float32)
 
 
 @dataclass(frozen=True)
 class RmsNorm:
-    """A root mean square normalisation of inputs, which a product may apply itself."""
+    """An RMS norm of activations, which a GEMV may apply in its prologue."""
 
     weight: Tensor
     """[inputs]"""
@@ -45,7 +46,7 @@ class RmsNorm:
 
 
 class Activations:
-    """What a matrix reads."""
+    """The input of a GEMM."""
 
     def __init__(
         self,
@@ -55,9 +56,9 @@ class Activations:
         scheme: ActivationScheme | None = None,
         norm: RmsNorm | None = None,
     ) -> None:
-        """`x` [T, inputs], 16 or 32 bits. With `eight` [T, inputs] of `scheme.dtype` and `scale` float32 [T] or
-        [T, inputs / scheme.group]: `x` in 8 bits, as `scheme` says. `norm` is one that `x` has yet to pass: it is
-        applied by the first who reads it, and must not change before that.
+        """`x` [T, inputs] has 16 or 32 bits. `eight` [T, inputs] of `scheme.dtype` and `scale` float32 [T] or [T,
+        inputs / scheme.group] are `x` quantised by `scheme`. `norm` is a norm that `x` has yet to pass: whoever reads
+        `x` first applies it, and nobody may change `x` before.
         """
         self._x = x
         self._norm = norm
@@ -67,7 +68,7 @@ class Activations:
 
     @property
     def x(self) -> Tensor:
-        """[T, inputs], 16 or 32 bits."""
+        """The activations [T, inputs] with 16 or 32 bits, normalised."""
         if self._norm is not None:
             x, norm, out = self.before_norm()
             kernels.rms_norm(x, norm.weight, norm.eps, out)
@@ -75,12 +76,12 @@ class Activations:
 
     @property
     def is_one_before_norm(self) -> bool:
-        """Whether this is one token that its product may normalise."""
+        """Whether this is one token whose norm its GEMV may apply."""
         return self._norm is not None and self._x.shape[0] == 1
 
     def before_norm(self) -> tuple[Tensor, RmsNorm, Tensor]:
-        """For who applies the norm: what it reads, the norm, and where it must leave the result, which is `x` from then
-        on. Raises ValueError where there is no norm, or no more.
+        """Returns, to whoever applies the norm, its input, the norm, and the tensor for its result, which is `x` from
+        then on. Raises ValueError where no norm is left to apply.
         """
         if self._norm is None:
             raise ValueError("these activations are normalised already")
@@ -90,8 +91,8 @@ class Activations:
 
     @classmethod
     def to_fill(cls, x: Tensor, wants: ActivationScheme | None) -> tuple["Activations", tuple[Any, ...]]:
-        """For an operator that is about to write to `x`, and to the 8-bit form where one is wanted: the result, and
-        the last arguments of the operator.
+        """Prepares activations that an operator is about to write to `x`, and quantised where a matrix `wants` that.
+        Returns them, and the last arguments of the operator.
         """
         if wants is None:
             return cls(x), ()
@@ -99,7 +100,7 @@ class Activations:
         return cls(x, eight, scale, wants), (eight, scale, wants.group, wants.static, wants.bound)
 
     def made_for(self, wants: ActivationScheme | None) -> "Activations":
-        """The same with the 8-bit form that a matrix wants."""
+        """Returns the same activations, quantised as a matrix wants them."""
         if wants is None or (self.eight is not None and wants.equals(self.scheme)):
             return self
         made, room = Activations.to_fill(self.x, wants)
@@ -107,14 +108,14 @@ class Activations:
         return made
 
     def eight_bit(self, scheme: ActivationScheme) -> tuple[Tensor, Tensor]:
-        """Codes and scales by `scheme`: those that there are, or new ones."""
+        """Returns codes and scales by `scheme`, and quantises where it has none."""
         made = self.made_for(scheme)
         if made.eight is None or made.scale is None:
             raise ValueError("8-bit activations are without codes or scales")
         return made.eight, made.scale
 
     def select(self, tokens: Tensor) -> "Activations":
-        """Some of the tokens, by their int64 indices."""
+        """Selects tokens by their int64 indices."""
         x = self.x.index_select(0, tokens)
         if self.eight is None or self.scale is None:
             return Activations(x)
@@ -123,11 +124,11 @@ class Activations:
 
 
 def padded(tensor: Tensor, rows: int) -> Tensor:
-    """`tensor` with so many rows of zeros behind it."""
+    """Returns `tensor` followed by `rows` rows of zeros."""
     plain = _bytes(tensor)
     return functional.pad(plain, (0, 0) * (plain.dim() - 1) + (0, rows)).view(tensor.dtype)
 
 
 def _bytes(tensor: Tensor) -> Tensor:
-    """Few operators of torch know 8-bit floats."""
+    """Views 8-bit floats as bytes, because few operators of torch support them."""
     return tensor.view(torch.uint8) if tensor.dtype == torch.float8_e4m3fn else tensor

@@ -1,4 +1,4 @@
-"""Weights of attention: its heads are shared among the ranks."""
+"""Weights of attention. Each rank has some of the heads."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,20 +18,20 @@ from .split import HeadSplit
 
 @dataclass(frozen=True)
 class AttentionWeights:
-    """Of one layer. Elements of query and key heads are in the order of `rotary_order`."""
+    """The weights of one layer. Elements of query and key heads are in the order of `rotary_order`."""
 
     qkv: Linear
     """Column parallel: query, key and value heads of this rank, in this order, then gates of the query heads."""
     out: Linear
-    """Row parallel."""
+    """Output projection, row parallel."""
     q_norm: Tensor | None = None
     """[head_dim], or [heads of this rank, head_dim]."""
     k_norm: Tensor | None = None
-    """Likewise for keys: both or neither."""
+    """The same for keys: a layer has both or neither."""
     sinks: Tensor | None = None
-    """[heads of this rank] float32."""
+    """[heads of this rank] float32, logits of attention sinks."""
     slopes: Tensor | None = None
-    """[heads of this rank] float32."""
+    """[heads of this rank] float32, slopes of ALiBi."""
 
 
 def load_attention(checkpoint: Checkpoint, layer: int, spec: AttentionSpec, heads: HeadSplit) -> AttentionWeights:
@@ -59,7 +59,7 @@ def load_attention(checkpoint: Checkpoint, layer: int, spec: AttentionSpec, head
 def _norms(
     checkpoint: Checkpoint, layer: int, spec: AttentionSpec, heads: HeadSplit, order: list[int]
 ) -> tuple[Tensor | None, Tensor | None]:
-    """Weights of the normalisation of queries and of keys."""
+    """Reads the weights of the QK norm: of queries, then of keys."""
     if (norm := spec.qk_norm) is None:
         return None, None
     names, size = checkpoint.names, spec.head_dim
@@ -95,7 +95,7 @@ def _sinks(checkpoint: Checkpoint, layer: int, spec: AttentionSpec, heads: HeadS
 def _qkv_blocks(
     checkpoint: Checkpoint, layer: int, spec: AttentionSpec, heads: HeadSplit, order: tuple[int, ...]
 ) -> list[RowBlock]:
-    """Where the rows of this rank's heads are stored. Queries and keys are brought into `order`."""
+    """Returns where the rows of this rank's heads are stored, with queries and keys in `order`."""
     names, size = checkpoint.names, spec.head_dim
     q_heads, kv_heads = range(heads.q_start, heads.q_stop), heads.kv_heads
     if spec.output_gate:
@@ -107,35 +107,37 @@ def _qkv_blocks(
             (names.v, spec.num_kv_heads, kv_heads, ()),
         )
         return [
-            RowBlock(checkpoint.inside(layer, name), count * size, ranges(held, size), turned)
-            for name, count, held, turned in parts
+            RowBlock(checkpoint.inside(layer, name), count * size, ranges(held, size), rotated)
+            for name, count, held, rotated in parts
         ]
     if names.qkv_layout == "blocks":
         first_v = spec.num_heads + spec.num_kv_heads
-        turned = [*q_heads, *(spec.num_heads + head for head in kv_heads)]
+        rotated = [*q_heads, *(spec.num_heads + head for head in kv_heads)]
         values = [first_v + head for head in kv_heads]
     else:
         group = spec.num_heads // spec.num_kv_heads
-        turned = [head // group * (group + 2) + head % group for head in q_heads]
-        turned += [head * (group + 2) + group for head in kv_heads]
+        rotated = [head // group * (group + 2) + head % group for head in q_heads]
+        rotated += [head * (group + 2) + group for head in kv_heads]
         values = [head * (group + 2) + group + 1 for head in kv_heads]
     name, total = checkpoint.inside(layer, names.qkv), (spec.num_heads + 2 * spec.num_kv_heads) * size
     if not order:
-        return [RowBlock(name, total, ranges([*turned, *values], size))]
-    return [RowBlock(name, total, ranges(turned, size), order), RowBlock(name, total, ranges(values, size))]
+        return [RowBlock(name, total, ranges([*rotated, *values], size))]
+    return [RowBlock(name, total, ranges(rotated, size), order), RowBlock(name, total, ranges(values, size))]
 
 
 def _gated_blocks(
     checkpoint: Checkpoint, layer: int, spec: AttentionSpec, heads: HeadSplit, order: tuple[int, ...]
 ) -> list[RowBlock]:
-    """Where each query head is followed by its gate."""
+    """Where gates have a matrix of their own, or each query head is followed by its gate."""
     names, size, kv_heads = checkpoint.names, spec.head_dim, heads.kv_heads
-    q, k, v = (checkpoint.inside(layer, name) for name in (names.q, names.k, names.v))
-    queries = [2 * head for head in range(heads.q_start, heads.q_stop)]
-    gates = [place + 1 for place in queries]
+    stored = (names.q, names.k, names.v, names.attention_gate or names.q)
+    q, k, v, gate = (checkpoint.inside(layer, name) for name in stored)
+    step = 1 if names.attention_gate else 2
+    queries = range(step * heads.q_start, step * heads.q_stop, step)
+    gates = [place + step - 1 for place in queries]
     return [
-        RowBlock(q, 2 * spec.num_heads * size, ranges(queries, size), order),
+        RowBlock(q, step * spec.num_heads * size, ranges(queries, size), order),
         RowBlock(k, spec.num_kv_heads * size, ranges(kv_heads, size), order),
         RowBlock(v, spec.num_kv_heads * size, ranges(kv_heads, size)),
-        RowBlock(q, 2 * spec.num_heads * size, ranges(gates, size)),
+        RowBlock(gate, step * spec.num_heads * size, ranges(gates, size)),
     ]

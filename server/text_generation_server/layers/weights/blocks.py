@@ -11,28 +11,29 @@ from ...weights import Slice, WeightSource
 
 @dataclass(frozen=True)
 class RowBlock:
-    """Rows of the stored matrix `name`, which has `size` rows: those of each of `ranges`, one after the other."""
+    """Rows of the stored matrix `name`, which has `size` rows: those of each of `ranges`, concatenated."""
 
     name: str
-    """Without `.weight`."""
+    """Name of the tensor, without `.weight`."""
     size: int
     ranges: tuple[tuple[int, int], ...]
     order: tuple[int, ...] = ()
-    """Where there is one: in each stretch of so many rows, which row comes first, second, and so on."""
+    """Order of the rows in each run of `len(order)` rows: which row comes first, second, and so on. Empty: as stored.
+    """
 
     @property
     def rows(self) -> int:
-        """How many these are."""
+        """How many rows the block has."""
         return sum(stop - start for start, stop in self.ranges)
 
     @property
     def span(self) -> tuple[int, int]:
-        """The first of them, and behind the last."""
+        """The first row, and the end of the last."""
         return min(start for start, _ in self.ranges), max(stop for _, stop in self.ranges)
 
 
 def ranges(rows: Sequence[int], size: int = 1) -> tuple[tuple[int, int], ...]:
-    """Those of stretches of `size` rows at these places; neighbours become one range."""
+    """Returns the ranges of the runs of `size` rows that `rows` numbers; adjacent runs become one range."""
     found: list[tuple[int, int]] = []
     for row in rows:
         start = found.pop()[0] if found and found[-1][1] == row * size else row * size
@@ -43,7 +44,7 @@ def ranges(rows: Sequence[int], size: int = 1) -> tuple[tuple[int, int], ...]:
 def read_ranges(
     source: WeightSource, name: str, shape: tuple[int, ...], dim: int, cuts: Sequence[tuple[int, int]]
 ) -> Tensor:
-    """Parts of dimension `dim` of a stored tensor, read at once, in the model's type."""
+    """Reads ranges of dimension `dim` of a stored tensor in one go, in the model's type."""
     first, last = min(start for start, _ in cuts), max(stop for _, stop in cuts)
     tensor = source.read(name, shape, Slice(dim, first, last))
     if len(cuts) == 1:
@@ -52,8 +53,8 @@ def read_ranges(
 
 
 def row_order(blocks: Sequence[RowBlock], device: torch.device) -> Tensor | None:
-    """[rows of all blocks] int64, which of the rows in the order of `ranges` is first, second, and so on. None: they
-    stay as they are.
+    """Returns [rows of all blocks] int64: which of the rows, in the order of `ranges`, comes first, second, and so on.
+    None: they stay as they are.
     """
     if not any(block.order for block in blocks):
         return None
@@ -69,7 +70,7 @@ def row_order(blocks: Sequence[RowBlock], device: torch.device) -> Tensor | None
 
 
 def in_step(conv: Tensor) -> Tensor:
-    """[channels, kernel] of a stored depthwise convolution [channels, 1, kernel], with neighbouring channels side by
-    side in memory, as a step reads them.
+    """Turns a stored depthwise convolution [channels, 1, kernel] into [channels, kernel] with adjacent channels
+    adjacent in memory, as the kernel reads them.
     """
     return conv.squeeze(1).t().contiguous().t()

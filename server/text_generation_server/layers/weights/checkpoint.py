@@ -1,4 +1,4 @@
-"""The tensors of one model as a rank reads them."""
+"""The checkpoint of a model, as one rank reads it."""
 
 from dataclasses import dataclass
 
@@ -14,7 +14,7 @@ from ...weights import DummySource, WeightSource
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """Where tensors are, what they are called, and which rank this is."""
+    """Where tensors are, what their names are, and which rank this is."""
 
     source: WeightSource
     spec: DecoderSpec
@@ -32,42 +32,44 @@ class Checkpoint:
         group: TensorParallelGroup,
         schemes: Schemes = UNQUANTISED,
     ) -> "Checkpoint":
-        """With the first prefix under which there is an embedding, and the layout of experts that is stored."""
+        """Builds the checkpoint with the first prefix that has an embedding, and the layout in which experts are
+        stored.
+        """
         names = names.as_stored(len(spec.layers), source.has)
         return cls(source, spec, names, group, names.prefix(source.has), schemes)
 
     @property
     def makes_quantised(self) -> bool:
-        """Whether matrices are read with 16 bits and quantised here: as `--quantize` asks, and where they are random
-        numbers, so that none of their layouts in files need be made.
+        """Whether matrices are read with 16 bits and quantised here: with `--quantize`, and for random weights, which
+        so need no stored layout.
         """
         return self.schemes.online or isinstance(self.source, DummySource)
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of everything that is not quantised."""
+        """The type of all weights that are not quantised."""
         return self.source.empty((0,)).dtype
 
     @property
     def is_first(self) -> bool:
-        """Outputs of row-parallel matrices are summed over the ranks: one of them adds the bias."""
+        """Whether this rank adds the biases of row-parallel matrices, whose outputs are all-reduced."""
         return self.group.rank == 0
 
     @property
     def head(self) -> str:
-        """The whole name of the output matrix."""
+        """The whole name of the output embedding (LM head)."""
         return self.names.heads.get(self.prefix, self.names.head)
 
     def outside(self, name: str) -> str:
-        """The whole name of something that is in no layer."""
+        """Returns the whole name of a tensor outside the layers."""
         return f"{self.prefix}{name}"
 
     def inside(self, layer: int, name: str) -> str:
-        """The whole name of something that belongs to a layer."""
+        """Returns the whole name of a tensor of a layer."""
         return f"{self.prefix}{self.names.layer.format(layer)}{name}"
 
     def norm(self, name: str, spec: NormSpec, size: int) -> "NormWeights":
-        """Weight, and bias where there is one, of a normalisation of `size` elements, whole."""
+        """Reads the weight, and the bias if it has one, of a norm over `size` elements, whole."""
         if not spec.weight:
             return NormWeights(self.source.empty((size,)).fill_(1.0), None)
         weight = self.source.read(f"{name}.weight", (size,))
@@ -78,16 +80,18 @@ class Checkpoint:
 
 @dataclass(frozen=True)
 class NormWeights:
-    """Of one normalisation."""
+    """The weights of one norm."""
 
     weight: Tensor
-    """[size], float32 where the product with it is wide."""
+    """[size], float32 where the norm multiplies in float32 (`NormSpec.wide`)."""
     bias: Tensor | None
     """[size]"""
 
 
 def fold_norm_weight(weight: Tensor, spec: NormSpec) -> Tensor:
-    """The factor itself. What lacks 1 is completed in float32: half precision would lose bits of it."""
+    """Returns the factor that a norm multiplies by. A weight stored as w - 1 gets its 1 in float32: 16 bits would lose
+    bits of it.
+    """
     if spec.one_plus:
         return weight.to(torch.float32) + 1.0
     return weight.to(torch.float32) if spec.wide else weight

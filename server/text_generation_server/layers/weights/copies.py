@@ -1,7 +1,8 @@
-"""16-bit copies of weight-only quantised matrices, for steps of many tokens.
+"""16-bit copies of weight-only quantised matrices, for prefill and large decode batches.
 
-GEMMs of few tokens are memory-bound: the fewer bits they read, the faster. Those of many tokens are compute-bound, on
-tensor cores that take 16 bits: where memory is ample, they multiply by a copy, at the speed of an unquantised model.
+GEMMs of few tokens are memory-bound: the fewer bits they read, the faster they are. GEMMs of many tokens are
+compute-bound, on tensor cores that take 16 bits. Where memory is ample, they read a dequantised copy and reach the
+speed of an unquantised model.
 """
 
 from collections.abc import Iterator
@@ -13,27 +14,27 @@ from .linear import Split
 from .weight_only import WeightOnlyLinear
 
 
-class Copies:
-    """Those that the matrices of a model can have; none are there until `make`. Experts of mixtures have none: they are
-    most of such a model, and a step of many tokens has few for each of them.
+class PrefillCopies:
+    """The copies that the matrices of a model can have; `make` makes them. Experts have none: they are most of a
+    mixture, and each of them gets few tokens even of a large step.
     """
 
     def __init__(self, dtype: torch.dtype) -> None:
-        """`dtype`: that of the inputs."""
+        """`dtype` is the type of the activations."""
         self._dtype = dtype
         self._matrices: list[WeightOnlyLinear] = []
 
     def note(self, weights: object) -> None:
-        """Finds the matrices among what a part of a layer holds."""
+        """Notes the weight-only matrices among the weights of a sublayer."""
         self._matrices += _weight_only(weights)
 
     @property
     def nbytes(self) -> int:
-        """What all take, or would take."""
+        """Bytes that all copies take, or would take."""
         return sum(matrix.outputs * matrix.inputs for matrix in self._matrices) * self._dtype.itemsize
 
     def make(self) -> None:
-        """From now on steps use them. Call it before graphs are captured."""
+        """Makes the copies, which steps use from then on. Call it before graphs are captured."""
         for matrix in self._matrices:
             matrix.copy = matrix.dequantised(self._dtype)
 

@@ -1,4 +1,4 @@
-"""Embedding and output matrix, before and after the layers."""
+"""Input embedding and LM head, before and after the layers."""
 
 from dataclasses import dataclass
 
@@ -16,32 +16,35 @@ from .loading import column_parallel
 from .readers import reader_of
 from .split import padded_rows, vocabulary_shard
 
+_LEAST_LENGTH = 1e-7
+"""By which columns are divided at least."""
+
 
 @dataclass(frozen=True)
 class EmbeddingWeights:
-    """Whole on every rank, or a part of the tokens' rows (`cuts_embedding`)."""
+    """The embedding: whole on every rank, or a vocabulary shard (`cuts_embedding`)."""
 
     tokens: Tensor
-    """[vocabulary, hidden]; of a part, its rows between a row of zeros before and one behind them."""
+    """[vocabulary, hidden]; of a shard, its rows between two rows of zeros."""
     positions: Tensor | None = None
-    """[rows, hidden]"""
+    """[rows, hidden], learned positions."""
     first: int | None = None
-    """The id of the part's first row. None: all are here."""
+    """The id of the shard's first row. None: the embedding is whole."""
 
     def rows(self, start: int, stop: int) -> Tensor:
-        """Those of ids from `start` to `stop`, which are here."""
+        """Returns the rows of ids from `start` to `stop`, which must be in the shard."""
         offset = 0 if self.first is None else 1 - self.first
         return self.tokens[start + offset : stop + offset]
 
 
 def load_embedding(checkpoint: Checkpoint) -> EmbeddingWeights:
-    """Raises ModelFilesError."""
+    """Reads the embedding, or this rank's shard of it. Raises ModelFilesError."""
     spec, names, source = checkpoint.spec, checkpoint.names, checkpoint.source
     width = spec.embedding.width or spec.hidden_size
     name = f"{checkpoint.outside(names.embedding)}.weight"
     first = None
     if cuts_embedding(spec, checkpoint.dtype.itemsize, checkpoint.group.world_size):
-        # The rows of which this rank has the logits: tied weights are there once.
+        # The shard holds the ids whose logits this rank computes, so tied weights exist once.
         first, stop, _ = vocabulary_shard(spec.vocab_size, checkpoint.group.rank, checkpoint.group.world_size)
         tokens = source.empty((stop - first + 2, width)).zero_()
         tokens[1:-1] = source.read(name, (spec.vocab_size, width), Slice(0, first, stop))
@@ -57,23 +60,20 @@ def load_embedding(checkpoint: Checkpoint) -> EmbeddingWeights:
 
 
 def load_head(checkpoint: Checkpoint, embedding: EmbeddingWeights) -> Linear:
-    """Column parallel, equally many rows on every rank (`vocabulary_shard`). Raises ModelFilesError."""
+    """Reads this rank's rows of the LM head (`vocabulary_shard`). Raises ModelFilesError."""
     spec, name, source = checkpoint.spec, checkpoint.head, checkpoint.source
     if spec.head.tied and spec.embedding.width:
         name = checkpoint.outside(checkpoint.names.embedding)
     start, stop, padding = vocabulary_shard(spec.vocab_size, checkpoint.group.rank, checkpoint.group.world_size)
-    # Lists of exceptions that leave the output matrix out are written for the name `lm_head`, and families have others.
+    # Configurations that leave the LM head unquantised name it `lm_head`, and some families have other names.
     reader = reader_of(checkpoint, name)
     quantised = not spec.head.tied and reader.has_codes(name)
-    if quantised and not spec.head.unit_rows:
+    if quantised and not (spec.head.unit_rows or spec.head.unit_columns):
         return _quantised_head(checkpoint, start, stop, padding)
     if spec.head.tied and not spec.embedding.width:
         weight = embedding.rows(start, stop)
-    elif quantised:
-        weight = reader.dense_rows(RowBlock(name, spec.vocab_size, ((start, stop),)), spec.hidden_size)
-    elif source.has(f"{name}.weight"):
-        width = spec.embedding.width or spec.hidden_size
-        weight = source.read(f"{name}.weight", (spec.vocab_size, width), Slice(0, start, stop))
+    elif quantised or source.has(f"{name}.weight"):
+        weight = _rows(checkpoint, name, start, stop)
     else:
         raise ModelFilesError(
             f"tensor `{name}.weight` is in none of the model's safetensors files; where the output matrix is the "
@@ -84,14 +84,33 @@ def load_head(checkpoint: Checkpoint, embedding: EmbeddingWeights) -> Linear:
         weight = _product(weight, source.read(f"{project}.weight", (spec.embedding.width, spec.hidden_size)))
     if spec.head.unit_rows:
         weight = functional.normalize(weight)
+    if spec.head.unit_columns:
+        weight = (weight.float() / _column_lengths(checkpoint, name).clamp(min=_LEAST_LENGTH)).to(weight.dtype)
     bias = None
     if spec.head.bias:
         bias = padded_rows(source.read(f"{name}.bias", (spec.vocab_size,), Slice(0, start, stop)), padding)
     return Dense(padded_rows(weight, padding), bias)
 
 
+def _rows(checkpoint: Checkpoint, name: str, start: int, stop: int) -> Tensor:
+    """Rows of the output matrix, dequantised."""
+    spec, reader = checkpoint.spec, reader_of(checkpoint, name)
+    if reader.has_codes(name):
+        return reader.dense_rows(RowBlock(name, spec.vocab_size, ((start, stop),)), spec.hidden_size)
+    width = spec.embedding.width or spec.hidden_size
+    return checkpoint.source.read(f"{name}.weight", (spec.vocab_size, width), Slice(0, start, stop))
+
+
+def _column_lengths(checkpoint: Checkpoint, name: str) -> Tensor:
+    """[hidden] float32, of all ranks' rows: each rank reads them all, a shard at a time."""
+    vocabulary, ranks = checkpoint.spec.vocab_size, checkpoint.group.world_size
+    shards = (vocabulary_shard(vocabulary, rank, ranks) for rank in range(ranks))
+    parts = [_rows(checkpoint, name, start, stop).float().square().sum(dim=0) for start, stop, _ in shards]
+    return torch.stack(parts).sum(dim=0).sqrt()
+
+
 def _quantised_head(checkpoint: Checkpoint, start: int, stop: int, padding: int) -> Linear:
-    """Rows `start` to `stop`, with rows of zeros behind them."""
+    """Reads rows `start` to `stop` of a quantised LM head, followed by `padding` rows of zeros."""
     spec, name = checkpoint.spec, checkpoint.head
     parts: list[Linear] = []
     if stop > start:
@@ -106,10 +125,10 @@ def _quantised_head(checkpoint: Checkpoint, start: int, stop: int, padding: int)
 
 
 def _product(a: Tensor, b: Tensor) -> Tensor:
-    """Two matrices that are applied one behind the other, as one, rounded once."""
+    """Multiplies two matrices that are applied in sequence into one, rounded once."""
     return (a.float() @ b.float()).to(a.dtype)
 
 
 def rounded(value: float, dtype: torch.dtype) -> float:
-    """`value` as a number of type `dtype`."""
+    """Rounds `value` to type `dtype`."""
     return float(torch.tensor(value, dtype=dtype))

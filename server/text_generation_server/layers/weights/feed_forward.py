@@ -1,4 +1,4 @@
-"""Weights of a dense feed-forward network: its inner dimension is shared among the ranks."""
+"""Weights of a dense feed-forward network. Each rank has a shard of the inner dimension."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ from torch import Tensor
 from ...config.spec import DenseSpec
 from .blocks import RowBlock, ranges
 from .checkpoint import Checkpoint
-from .formats import Part
+from .formats import MatrixShard
 from .linear import Linear
 from .loading import column_parallel, row_parallel
 from .readers import reader_of
@@ -16,18 +16,18 @@ from .split import even_span
 
 @dataclass(frozen=True)
 class DenseWeights:
-    """Of one layer."""
+    """The weights of one layer."""
 
     first: Linear
-    """Column parallel: gate rows, if there are any, then up rows."""
+    """Column parallel: gate rows, if the network is gated, then up rows."""
     down: Linear
-    """Row parallel."""
+    """Down projection, row parallel."""
     act_scales: Tensor | None = None
-    """[inputs of `down`] float32: what activated values are divided by, because those columns were multiplied by it."""
+    """[inputs of `down`] float32, by which AWQ has multiplied the columns of `down`: activations are divided by it."""
 
 
 def load_dense(checkpoint: Checkpoint, layer: int, spec: DenseSpec) -> DenseWeights:
-    """Reads this rank's part. Raises ModelFilesError."""
+    """Reads this rank's shard. Raises ModelFilesError."""
     names, hidden, inner = checkpoint.names, checkpoint.spec.hidden_size, spec.inner
     stored = (names.gate, names.up) if spec.gated else (names.up,)
     if spec.gated and names.gate_up is not None:
@@ -36,7 +36,7 @@ def load_dense(checkpoint: Checkpoint, layer: int, spec: DenseSpec) -> DenseWeig
     start, stop = even_span(inner, checkpoint.group.rank, checkpoint.group.world_size, align)
     down_name, down_shape = checkpoint.inside(layer, names.down), (hidden, inner)
     order = reader_of(checkpoint, down_name).input_order(down_name, down_shape)
-    # What the second matrix reads in an order of its own, the first one makes in that order.
+    # Where the second matrix has its inputs in another order (act-order), the first one makes them in that order.
     rows = ((start, stop),) if order is None else ranges(order[start:stop])
     if spec.gated and names.gate_up is not None:
         halves = (*rows, *((inner + first, inner + last) for first, last in rows))
@@ -56,8 +56,8 @@ def load_dense(checkpoint: Checkpoint, layer: int, spec: DenseSpec) -> DenseWeig
 
 
 def _act_scales(checkpoint: Checkpoint, layer: int, inner: int, part: tuple[int, int]) -> Tensor | None:
-    """Those that AutoAWQ gives an activation which no gate multiplies: it cannot move them into the first matrix."""
-    module = Part.whole(checkpoint.source, checkpoint.inside(layer, checkpoint.names.activation), (1, inner))
+    """Reads the scales of AutoAWQ for an activation without a gate, which cannot be folded into the first matrix."""
+    module = MatrixShard.whole(checkpoint.source, checkpoint.inside(layer, checkpoint.names.activation), (1, inner))
     if not module.has("scales"):
         return None
     scales = module.read_scales("scales", (inner,), part)

@@ -1,4 +1,4 @@
-"""Weights of a gated delta net: its heads are shared among the ranks."""
+"""Weights of a gated delta net. Each rank has some of the heads."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,11 +19,11 @@ Ranges = tuple[tuple[int, int], ...]
 
 @dataclass(frozen=True)
 class GatedDeltaWeights:
-    """Of one layer."""
+    """The weights of one layer."""
 
     first: Linear
-    """Column parallel: queries and keys of this rank's key heads, values of its heads, gates of the result, then what
-    says of each head how much is corrected, and how fast its state decays.
+    """Column parallel: queries and keys of this rank's key heads, values of its heads, gates of the result, then for
+    each head how much is corrected (beta), and how fast its state decays (alpha).
     """
     conv: Tensor
     """[channels, kernel], of queries, keys and values."""
@@ -50,7 +50,7 @@ def load_gated_delta(checkpoint: Checkpoint, layer: int, spec: GatedDeltaSpec, h
     )
 
     def of_heads(name: str) -> Tensor:
-        # Exponents of sums over whole contexts: 16 bits would not do.
+        # They are exponents of sums over whole contexts, for which 16 bits are too few.
         part = Slice(0, heads.q_start, heads.q_stop)
         return source.read(checkpoint.inside(layer, name), (spec.num_heads,), part, torch.float32)
 
@@ -71,7 +71,7 @@ def load_gated_delta(checkpoint: Checkpoint, layer: int, spec: GatedDeltaSpec, h
 
 
 def _channels(spec: GatedDeltaSpec, heads: HeadSplit) -> Ranges:
-    """Rows of queries, keys and values of this rank, where all queries come first, then keys, then values."""
+    """Returns this rank's rows of queries, keys and values, where all queries come first, then keys, then values."""
     keys = spec.num_key_heads * spec.key_dim
     own = range(heads.q_start, heads.q_stop)
     return (
@@ -100,7 +100,7 @@ def _first_blocks(checkpoint: Checkpoint, layer: int, spec: GatedDeltaSpec, head
 
 
 def _fused_rows(spec: GatedDeltaSpec, heads: HeadSplit) -> Ranges:
-    """Where each key head has its query, its key, the values of its heads, and their gates."""
+    """Returns this rank's rows where each key head has its query, its key, the values of its heads, and their gates."""
     shared, key, value = spec.num_heads // spec.num_key_heads, spec.key_dim, spec.value_dim
     group = 2 * (key + shared * value)
     firsts = [head // shared * group + 2 * key + head % shared * value for head in range(heads.q_start, heads.q_stop)]
@@ -113,12 +113,12 @@ def _fused_rows(spec: GatedDeltaSpec, heads: HeadSplit) -> Ranges:
 
 
 def _fused_scalars(spec: GatedDeltaSpec, heads: HeadSplit) -> Ranges:
-    """Where each key head has both numbers of its heads, one kind after the other."""
+    """Returns this rank's rows where each key head has beta of its heads, then alpha of its heads."""
     shared = spec.num_heads // spec.num_key_heads
     firsts = [head // shared * 2 * shared + head % shared for head in range(heads.q_start, heads.q_stop)]
     return (*_stretches(firsts, 1), *_stretches(firsts, 1, first=shared))
 
 
 def _stretches(places: Sequence[int], size: int, first: int = 0) -> Ranges:
-    """Those of `size` rows at these places behind `first`."""
+    """Returns the ranges of the runs of `size` rows that `places` numbers, counted from row `first`."""
     return tuple((first + place * size, first + (place + 1) * size) for place in places)

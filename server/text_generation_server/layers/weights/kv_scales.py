@@ -1,4 +1,4 @@
-"""Scales for stored keys and values that a checkpoint was calibrated with."""
+"""Scales of a quantised KV cache that a checkpoint was calibrated with."""
 
 import torch
 from torch import Tensor
@@ -9,10 +9,10 @@ from .split import HeadSplit
 
 
 def load_kv_scales(checkpoint: Checkpoint, layer: int, num_kv_heads: int, heads: HeadSplit) -> Tensor | None:
-    """[kv_heads of this rank, 2] bfloat16, of keys and of values; None where there are none, or none for both.
+    """Reads [kv_heads of this rank, 2] bfloat16, the scales of keys and of values; None where either is missing.
 
-    vLLM's names and those before them; one number for all heads, or one for each. A number that is not above 0 stands
-    for none, as -1 does in vLLM, and so does one that bfloat16 cannot tell from 0 or from infinity. Raises
+    It knows vLLM's names and older ones, with one number for all heads or one for each. A number that is not above 0
+    counts as missing, as -1 does in vLLM, and so does a number that bfloat16 rounds to 0 or to infinity. Raises
     ModelFilesError.
     """
     k, v = (_load(checkpoint, layer, kind, num_kv_heads, heads) for kind in ("k", "v"))

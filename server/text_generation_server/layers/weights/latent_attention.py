@@ -1,4 +1,4 @@
-"""Weights of latent attention: its heads are shared among the ranks, the latent vector is whole on each."""
+"""Weights of latent attention. Each rank has some of the heads; the latent vector is whole on every rank."""
 
 from dataclasses import dataclass
 
@@ -16,24 +16,24 @@ from .split import HeadSplit
 
 @dataclass(frozen=True)
 class LatentAttentionWeights:
-    """Of one layer. Elements that are turned are in the order of `rotary_order`."""
+    """The weights of one layer. Rotated elements are in the order of `rotary_order`."""
 
     first: Linear
-    """Of hidden states: the vector that queries are products of, or the queries of this rank, then the latent vector
-    and the key beside it.
+    """Makes, of hidden states, the low-rank query vector or the queries of this rank, then the latent vector and the
+    rotated key that all heads share.
     """
     queries: Linear | None
-    """[heads of this rank * (key_dim + rope_dim), query_dim], where there is such a vector."""
+    """[heads of this rank * (key_dim + rope_dim), query_dim], where the layer has a low-rank query vector."""
     query_norm: Tensor | None
     """[query_dim]"""
     latent_norm: Tensor
     """[latent_dim]"""
     keys: Tensor
-    """[heads of this rank, key_dim, latent_dim]: what makes keys of the latent vector."""
+    """[heads of this rank, key_dim, latent_dim], the key projection of the latent vector."""
     values: Tensor
-    """[heads of this rank, latent_dim, value_dim]: what makes values of it."""
+    """[heads of this rank, latent_dim, value_dim], the value projection of the latent vector."""
     out: Linear
-    """Row parallel."""
+    """Output projection, row parallel."""
 
 
 def load_latent_attention(
@@ -51,7 +51,7 @@ def load_latent_attention(
     else:
         first = _queries(checkpoint, layer, names.q, spec, heads)
     width = spec.latent_dim + spec.rope_dim
-    latent = RowBlock(checkpoint.inside(layer, names.kv_a), width, ((0, width),), _turned(spec, spec.latent_dim))
+    latent = RowBlock(checkpoint.inside(layer, names.kv_a), width, ((0, width),), _rotated_rows(spec, spec.latent_dim))
     keys, values = _of_latent(checkpoint, layer, spec, heads)
     out = row_parallel(
         checkpoint,
@@ -74,11 +74,11 @@ def load_latent_attention(
 def _queries(checkpoint: Checkpoint, layer: int, name: str, spec: LatentAttentionSpec, heads: HeadSplit) -> RowBlock:
     size, held = spec.key_dim + spec.rope_dim, range(heads.q_start, heads.q_stop)
     whole = checkpoint.inside(layer, name)
-    return RowBlock(whole, spec.num_heads * size, ranges(held, size), _turned(spec, spec.key_dim))
+    return RowBlock(whole, spec.num_heads * size, ranges(held, size), _rotated_rows(spec, spec.key_dim))
 
 
-def _turned(spec: LatentAttentionSpec, before: int) -> tuple[int, ...]:
-    """Order of rows of which those after the first `before` are turned; none where they stay as they are."""
+def _rotated_rows(spec: LatentAttentionSpec, before: int) -> tuple[int, ...]:
+    """Returns the order of a head's rows, of which RoPE rotates those after the first `before`; empty: as stored."""
     order = rotary_order(spec.rope, spec.rope_dim)
     return (*range(before), *(before + each for each in order)) if order != sorted(order) else ()
 
@@ -86,7 +86,7 @@ def _turned(spec: LatentAttentionSpec, before: int) -> tuple[int, ...]:
 def _of_latent(
     checkpoint: Checkpoint, layer: int, spec: LatentAttentionSpec, heads: HeadSplit
 ) -> tuple[Tensor, Tensor]:
-    """What makes keys and values, with 16 bits: they are factors of queries and results, not of hidden states."""
+    """Reads the key and the value projection with 16 bits: the absorbed form multiplies queries and results by them."""
     size, held = spec.key_dim + spec.value_dim, range(heads.q_start, heads.q_stop)
     rows = RowBlock(checkpoint.inside(layer, checkpoint.names.kv_b), spec.num_heads * size, ranges(held, size))
     whole = reader_of(checkpoint, rows.name).dense_rows(rows, spec.latent_dim).view(len(held), size, spec.latent_dim)

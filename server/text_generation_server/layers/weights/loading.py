@@ -18,7 +18,7 @@ from .readers import reader_of
 
 
 def column_parallel(checkpoint: Checkpoint, blocks: Sequence[RowBlock], inputs: int, bias: bool) -> Linear:
-    """Stacks this rank's rows of several stored matrices into one, so that one GEMM computes them all. Those of
+    """Stacks this rank's rows of several stored matrices into one, so that one GEMM computes them all. Matrices of
     different schemes have a GEMM each. Raises ModelFilesError.
     """
     parts = [
@@ -38,9 +38,9 @@ def row_parallel(
     bias: bool,
     in_order: bool = False,
 ) -> Linear:
-    """Reads this rank's input columns of a stored matrix [outputs, inputs]. `bias`: whether this rank adds it; one of
-    the ranks must. `in_order`: inputs come in the order that `input_order` of its reader returns. Raises
-    ModelFilesError.
+    """Reads this rank's input columns of a stored matrix [outputs, inputs]. `bias` says whether this rank adds the
+    bias, which one rank must. With `in_order`, inputs come in the order that `input_order` of the reader returns.
+    Raises ModelFilesError.
     """
     reader = reader_of(checkpoint, name)
     part = (reader.ordered_columns if in_order else reader.columns)(name, shape, columns)

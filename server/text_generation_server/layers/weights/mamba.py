@@ -1,4 +1,4 @@
-"""Weights of both kinds of state space layers (Mamba 1 and 2): channels, or heads, are shared among the ranks."""
+"""Weights of both kinds of state space layers (Mamba 1 and 2). Each rank has some of the channels, or heads."""
 
 from dataclasses import dataclass
 
@@ -18,7 +18,7 @@ Span = tuple[int, int]
 
 @dataclass(frozen=True)
 class MambaWeights:
-    """Of one layer of Mamba 1, whose channels are those of this rank."""
+    """The weights of one Mamba 1 layer. Channels are those of this rank."""
 
     first: Linear
     """Column parallel: inputs of the convolution, then gates of the results."""
@@ -27,42 +27,42 @@ class MambaWeights:
     conv_bias: Tensor | None
     """[channels]"""
     selection: Linear
-    """Row parallel: the vector of time steps, then what writes the states, then what reads them."""
+    """Row parallel: the low-rank vector of time steps, then what writes (B) and what reads (C) the states."""
     norms: tuple[Tensor, Tensor, Tensor] | None
-    """Of these three."""
+    """Norm weights of these three."""
     steps: Linear
-    """Column parallel: from that vector to the channels' time steps."""
+    """Column parallel: from the low-rank vector to the channels' time steps (delta)."""
     rate: Tensor
-    """[channels, state_size] float32, logarithms."""
+    """[channels, state_size] float32, logarithms of decay rates (A)."""
     skip: Tensor
-    """[channels] float32: what each input adds to its own result."""
+    """[channels] float32, the factor by which each input is added to its own result (D)."""
     bias: Tensor
-    """[channels] float32, of time steps."""
+    """[channels] float32, the bias of the time steps."""
     out: Linear
-    """Row parallel."""
+    """Output projection, row parallel."""
 
 
 @dataclass(frozen=True)
 class Mamba2Weights:
-    """Of one layer of Mamba 2, whose heads are those of this rank."""
+    """The weights of one Mamba 2 layer. Heads are those of this rank."""
 
     first: Linear
-    """Column parallel: gates of the results, inputs of the convolution (channels, what writes the states, what reads
-    them), then time steps of the heads.
+    """Column parallel: gates of the results, inputs of the convolution (channels, then B, which writes the states, and
+    C, which reads them), then time steps of the heads.
     """
     conv: Tensor
     """[inputs of the convolution, kernel]"""
     conv_bias: Tensor | None
     rate: Tensor
-    """[heads] float32, logarithms."""
+    """[heads] float32, logarithms of decay rates (A)."""
     skip: Tensor
-    """[heads] float32: what each input adds to its own result."""
+    """[heads] float32, the factor by which each input is added to its own result (D)."""
     bias: Tensor
-    """[heads] float32, of time steps."""
+    """[heads] float32, the bias of the time steps."""
     norm: Tensor
     """[groups, channels of a group], or, where all channels are normalised together, [1, channels of this rank]."""
     out: Linear
-    """Row parallel."""
+    """Output projection, row parallel."""
 
 
 def load_mamba(checkpoint: Checkpoint, layer: int, spec: MambaSpec) -> MambaWeights:
@@ -97,7 +97,7 @@ def load_mamba(checkpoint: Checkpoint, layer: int, spec: MambaSpec) -> MambaWeig
 
 
 def load_mamba2(checkpoint: Checkpoint, layer: int, spec: Mamba2Spec, split: HeadSplit) -> Mamba2Weights:
-    """Reads the heads of this rank, and their groups, which `split` has as heads of keys. Raises ModelFilesError."""
+    """Reads the heads of this rank, and their groups, which `split` counts as key heads. Raises ModelFilesError."""
     names, hidden = checkpoint.names, checkpoint.spec.hidden_size
     heads = split.q_start, split.q_stop
     channels, keys = _times(heads, spec.head_dim), ranges(split.kv_heads, spec.state_size)
@@ -129,7 +129,7 @@ def load_mamba2(checkpoint: Checkpoint, layer: int, spec: Mamba2Spec, split: Hea
 def _convolution(
     checkpoint: Checkpoint, layer: int, spec: MambaSpec | Mamba2Spec, inputs: int, cuts: tuple[Span, ...]
 ) -> tuple[Tensor, Tensor | None]:
-    """Weight and bias of some of its inputs."""
+    """Reads the weight and the bias of the convolution for some of its inputs."""
     source, name = checkpoint.source, checkpoint.inside(layer, checkpoint.names.mamba_conv)
     weight = read_ranges(source, f"{name}.weight", (inputs, 1, spec.kernel), 0, cuts)
     return in_step(weight), read_ranges(source, f"{name}.bias", (inputs,), 0, cuts) if spec.conv_bias else None

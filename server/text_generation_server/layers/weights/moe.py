@@ -1,9 +1,9 @@
-"""Weights of a mixture of experts: a rank's part of the experts (`experts/part.py`), and the router whole.
+"""Weights of a mixture of experts: a rank's shard of the experts (`experts/shard.py`), and the router whole.
 
-A network that every token passes besides becomes further experts of the same inner size, the last one filled up with
-zeros, which add nothing: so one operator computes all of them. It is a dense network, of which each rank has a part,
-where experts are codes and it is not stored as they are, and where ranks have whole experts: an expert of it would keep
-one rank busy while the others wait.
+A shared expert, which every token passes, becomes further routed experts of the same inner size, the last one padded
+with zeros: so one operator computes all of them. In two cases it stays a dense network, of which each rank has a shard:
+where the routed experts are quantised and it is stored otherwise, and with expert parallelism, where it would keep one
+rank busy while the others wait.
 """
 
 from dataclasses import dataclass, replace
@@ -15,37 +15,38 @@ from text_generation_kernels import ExpertMatrix
 
 from ...config.spec import DenseSpec, MoeSpec
 from .checkpoint import Checkpoint
-from .experts import ExpertPart, load_experts
+from .experts import ExpertShard, load_experts
 from .feed_forward import DenseWeights, load_dense
 from .linear import Dense, Linear
 
 
 @dataclass(frozen=True)
 class MoeWeights:
-    """Of one layer: the routed experts, then the shared ones; `inner` is this rank's part."""
+    """The weights of one layer: the routed experts, then the shared ones; `inner` is that of this rank's shard."""
 
     experts: range
-    """Numbers of the routed ones of this rank."""
+    """The numbers of this rank's routed experts."""
     router: Linear
-    """Logits of the routed experts, then of the shared ones' gate where there is one. float32 where the spec says."""
+    """Makes the logits of the routed experts, then of the shared experts' gate where they have one; float32 where the
+    spec says so."""
     correction: Tensor | None
     """[experts] float32"""
     gate_up: ExpertMatrix
     """From hidden to 2 * inner, gate rows first; without a gate to inner."""
     down: ExpertMatrix
-    """From inner to hidden; its bias is on one rank alone: outputs of the ranks are summed."""
+    """From inner to hidden. One rank alone has its bias, because outputs are all-reduced."""
     shared: DenseWeights | None
-    """This rank's part of the network that every token passes, where it is not among the experts."""
+    """This rank's shard of the shared expert, where it is not among the experts."""
 
 
 def load_moe(checkpoint: Checkpoint, layer: int, spec: MoeSpec) -> MoeWeights:
-    """Reads this rank's part. Raises ModelFilesError, or ConfigurationError where there is none for each rank."""
-    part = ExpertPart.of(checkpoint, layer, spec)
-    gate_up, down, has_shared = load_experts(part)
-    gate_up_bias, down_bias = _biases(part)
+    """Reads this rank's shard. Raises ModelFilesError, or ConfigurationError where there is none for each rank."""
+    shard = ExpertShard.of(checkpoint, layer, spec)
+    gate_up, down, has_shared = load_experts(shard)
+    gate_up_bias, down_bias = _biases(shard)
     gate_up, down = gate_up._replace(bias=gate_up_bias), down._replace(bias=down_bias)
     shared = None if has_shared or spec.shared is None else _shared(checkpoint, layer, spec.shared)
-    return MoeWeights(part.experts, _router(part), _correction(part), gate_up, down, shared)
+    return MoeWeights(shard.experts, _router(shard), _correction(shard), gate_up, down, shared)
 
 
 def _shared(checkpoint: Checkpoint, layer: int, spec: DenseSpec) -> DenseWeights:
@@ -55,33 +56,33 @@ def _shared(checkpoint: Checkpoint, layer: int, spec: DenseSpec) -> DenseWeights
     return load_dense(replace(checkpoint, names=dense), layer, spec)
 
 
-def _router(part: ExpertPart) -> Linear:
-    source, names, spec = part.checkpoint.source, part.checkpoint.names, part.spec
+def _router(shard: ExpertShard) -> Linear:
+    source, names, spec = shard.checkpoint.source, shard.checkpoint.names, shard.spec
     dtype = torch.float32 if spec.route.wide else None
-    weight = source.read(f"{part.name(names.router)}.weight", (spec.experts, part.hidden), dtype=dtype)
+    weight = source.read(f"{shard.name(names.router)}.weight", (spec.experts, shard.hidden), dtype=dtype)
     if spec.shared_gate:
-        gate = source.read(f"{part.name(names.shared_weight)}.weight", (1, part.hidden), dtype=dtype)
+        gate = source.read(f"{shard.name(names.shared_weight)}.weight", (1, shard.hidden), dtype=dtype)
         weight = torch.cat((weight, gate))
-    bias = source.read(f"{part.name(names.router)}.bias", (spec.experts,), dtype=dtype) if spec.route.bias else None
+    bias = source.read(f"{shard.name(names.router)}.bias", (spec.experts,), dtype=dtype) if spec.route.bias else None
     return Dense(weight, bias)
 
 
-def _correction(part: ExpertPart) -> Tensor | None:
-    if not part.spec.route.correction:
+def _correction(shard: ExpertShard) -> Tensor | None:
+    if not shard.spec.route.correction:
         return None
-    name = part.name(part.checkpoint.names.router_correction)
-    # In a narrower type, experts whose numbers differ little would be one to the choice.
-    return part.checkpoint.source.read(name, (part.spec.experts,), dtype=torch.float32)
+    name = shard.name(shard.checkpoint.names.router_correction)
+    # In a narrower type, top-k could not tell experts whose numbers differ little.
+    return shard.checkpoint.source.read(name, (shard.spec.experts,), dtype=torch.float32)
 
 
-def _biases(part: ExpertPart) -> tuple[Tensor | None, Tensor | None]:
-    """Of the first product and of the second."""
-    if not part.spec.bias:
+def _biases(shard: ExpertShard) -> tuple[Tensor | None, Tensor | None]:
+    """Reads the biases of the first and of the second GEMM."""
+    if not shard.spec.bias:
         return None, None
-    source, spec = part.checkpoint.source, part.spec
-    first, last = part.checkpoint.names.expert_gate, part.checkpoint.names.expert_down
-    stored = source.read(f"{part.name(first)}_bias", (spec.experts, 2 * spec.inner), part.cut())
-    halves = [stored[:, half::2][:, part.start : part.stop] for half in (0, 1)]
-    down_bias = source.read(f"{part.name(last)}_bias", (spec.experts, part.hidden), part.cut())
-    adds_it = part.checkpoint.is_first or part.checkpoint.group.expert_parallel
+    source, spec = shard.checkpoint.source, shard.spec
+    first, last = shard.checkpoint.names.expert_gate, shard.checkpoint.names.expert_down
+    stored = source.read(f"{shard.name(first)}_bias", (spec.experts, 2 * spec.inner), shard.cut())
+    halves = [stored[:, half::2][:, shard.start : shard.stop] for half in (0, 1)]
+    down_bias = source.read(f"{shard.name(last)}_bias", (spec.experts, shard.hidden), shard.cut())
+    adds_it = shard.checkpoint.is_first or shard.checkpoint.group.expert_parallel
     return torch.cat(halves, dim=1), down_bias if adds_it else None

@@ -11,19 +11,19 @@ _LEAST_POWER = 1 << 22
 
 
 def table(device: torch.device) -> Tensor:
-    """[16] float32: what each code stands for."""
+    """Returns [16] float32, the value of each code."""
     return torch.tensor([*_VALUES, *(-value for value in _VALUES)], dtype=torch.float32, device=device)
 
 
 def powers(exponents: Tensor) -> Tensor:
-    """2 to the power of stored exponents, uint8, less 127: float32, of the same bits on every device."""
+    """Returns 2 to the power of stored exponents, uint8, minus 127, as float32 of the same bits on every device."""
     bits = exponents.to(torch.int32) << _EXPONENT_SHIFT
     return torch.where(bits == 0, _LEAST_POWER, bits).view(torch.float32)
 
 
 def dequantise(blocks: Tensor, scales: Tensor, dtype: torch.dtype) -> Tensor:
-    """`blocks` [..., groups, 16] uint8, in each byte the lower half first, and `scales` [..., groups] uint8 to
-    [..., groups * 32]. Exact in every floating type with an exponent as wide as bfloat16's.
+    """Dequantises `blocks` [..., groups, 16] uint8, in each byte the lower half first, with `scales` [..., groups]
+    uint8, to [..., groups * 32]. This is exact in every floating type with an exponent as wide as bfloat16's.
     """
     halves = torch.stack((blocks & 15, blocks >> 4), dim=-1).flatten(-2)
     return (table(blocks.device)[halves.int()] * powers(scales)[..., None]).to(dtype).flatten(-2)

@@ -1,4 +1,4 @@
-"""Weights of a layer with a short convolution between two gates: channels are shared among the ranks."""
+"""Weights of a layer with a short convolution between two gates. Each rank has some of the channels."""
 
 from dataclasses import dataclass
 
@@ -14,16 +14,16 @@ from .split import even_span
 
 @dataclass(frozen=True)
 class ShortConvWeights:
-    """Of one layer, whose channels are those of this rank."""
+    """The weights of one layer. Channels are those of this rank."""
 
     first: Linear
-    """Column parallel: gates of what is convolved, gates of the results, and what is convolved."""
+    """Column parallel: gates of the convolution's input, gates of its result, and its input."""
     conv: Tensor
     """[channels, kernel]"""
     conv_bias: Tensor | None
     """[channels]"""
     out: Linear
-    """Row parallel."""
+    """Output projection, row parallel."""
 
 
 def load_short_conv(checkpoint: Checkpoint, layer: int, spec: ShortConvSpec) -> ShortConvWeights:

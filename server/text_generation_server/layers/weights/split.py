@@ -13,8 +13,8 @@ from ...distributed import TensorParallelGroup
 
 
 def even_span(size: int, rank: int, world_size: int, align: int = 1) -> tuple[int, int]:
-    """Start and end of a rank's part of `size` items; parts differ by at most `align` items and cover all. They begin
-    at multiples of `align`, where each rank can have one.
+    """Returns start and end of a rank's shard of `size` items. Shards cover all items, differ by at most `align` items,
+    and begin at multiples of `align` where that leaves no rank without items.
     """
     units = -(-size // align)
     if units < world_size:
@@ -25,16 +25,17 @@ def even_span(size: int, rank: int, world_size: int, align: int = 1) -> tuple[in
 
 @dataclass(frozen=True)
 class HeadSplit:
-    """Attention heads of one rank: query heads from `q_start` to `q_stop`, and the K and V heads they read.
+    """The attention heads of one rank: query heads from `q_start` to `q_stop`, and the K and V heads that they read.
 
-    Every rank has the same number of query heads, and each of its K and V heads is read by as many of them. Where ranks
-    cannot have whole K and V heads of their own, several hold the same one, and a rank may hold one more than once.
+    Every rank has the same number of query heads, and equally many of them read each of its K and V heads. Where ranks
+    cannot have whole K and V heads of their own, several ranks hold the same head, and a rank may hold a head more than
+    once.
     """
 
     q_start: int
     q_stop: int
     kv_heads: tuple[int, ...]
-    """Which of the model's, in the order of the query heads that read them."""
+    """Numbers of the model's K and V heads, in the order of the query heads that read them."""
 
     @property
     def num_heads(self) -> int:
@@ -43,12 +44,12 @@ class HeadSplit:
 
     @property
     def num_kv_heads(self) -> int:
-        """K and V heads that this rank holds, and its caches have."""
+        """K and V heads that this rank and its caches hold."""
         return len(self.kv_heads)
 
     @classmethod
     def of(cls, num_heads: int, num_kv_heads: int, group: TensorParallelGroup) -> "HeadSplit":
-        """Raises ConfigurationError when the heads cannot be shared evenly."""
+        """Splits the heads evenly. Raises ConfigurationError when that is not possible."""
         check_heads(num_heads, "attention heads", group.world_size)
         q_start, q_stop = even_span(num_heads, group.rank, group.world_size)
         readers = (q_stop - q_start) // kv_heads_of_rank(num_heads, num_kv_heads, group.world_size)
@@ -57,10 +58,10 @@ class HeadSplit:
 
 
 @dataclass(frozen=True)
-class VocabularyPart:
-    """The ids whose logits a rank computes: whole splits of the vocabulary (`split_size`), so that what is found in a
-    split does not depend on the number of ranks. Every rank has as many columns; those behind the vocabulary's end mean
-    nothing. With many ranks and few splits the last ranks may have no id at all.
+class VocabularyShard:
+    """The ids whose logits a rank computes: whole splits of the vocabulary (`split_size`), so that the result of a
+    split does not depend on the number of ranks. Every rank has equally many columns; columns past the end of the
+    vocabulary are padding. With many ranks and few splits the last ranks may have no id at all.
     """
 
     vocab_size: int
@@ -68,7 +69,7 @@ class VocabularyPart:
     width: int
     """Columns of logits."""
     world_size: int
-    """Ranks that share the vocabulary, also those without an id."""
+    """Ranks that share the vocabulary, those without an id included."""
 
     @property
     def number(self) -> int:
@@ -77,14 +78,14 @@ class VocabularyPart:
 
     @property
     def is_whole(self) -> bool:
-        """Whether no other rank computes logits. The same on all ranks, which choose by it whether they exchange
-        anything: where there is one split, the first of several ranks has all ids.
+        """Whether no other rank computes logits. It is equal on all ranks, which communicate only where it is false;
+        the first of several ranks may have all ids nevertheless.
         """
         return self.world_size == 1
 
     @classmethod
-    def of(cls, vocab_size: int, rank: int, world_size: int) -> "VocabularyPart":
-        """That of one rank of several."""
+    def of(cls, vocab_size: int, rank: int, world_size: int) -> "VocabularyShard":
+        """Returns the shard of a rank."""
         if world_size == 1:
             return cls(vocab_size, 0, vocab_size, world_size)
         width = -(-num_splits(vocab_size) // world_size) * split_size(vocab_size)
@@ -92,12 +93,12 @@ class VocabularyPart:
 
 
 def vocabulary_shard(vocab_size: int, rank: int, world_size: int) -> tuple[int, int, int]:
-    """Start and end of a rank's rows of the output matrix, and how many rows of padding follow (`VocabularyPart`)."""
-    part = VocabularyPart.of(vocab_size, rank, world_size)
+    """Returns start and end of a rank's rows of the LM head, and its number of padding rows (`VocabularyShard`)."""
+    part = VocabularyShard.of(vocab_size, rank, world_size)
     start = min(part.start, vocab_size)
     return start, start + part.number, part.width - part.number
 
 
 def padded_rows(tensor: Tensor, padding: int) -> Tensor:
-    """`tensor` with zero rows (or elements) behind it; itself when there is nothing to add."""
+    """Returns `tensor` followed by `padding` rows (or elements) of zeros; the tensor itself without padding."""
     return functional.pad(tensor, (0, 0) * (tensor.dim() - 1) + (0, padding)) if padding else tensor

@@ -8,15 +8,16 @@ from torch import Tensor
 import text_generation_kernels as kernels
 
 from .activations import Activations, ActivationScheme
-from .linear import activated, are_alone, dense_product, in_blocks, total_bytes
+from .linear import activated, are_alone, dense_matmul, in_blocks, total_bytes
 
 _FEW = 64
-"""Up to so many tokens, GEMMs read the codes though there is a copy. For more, the copy is faster on an H200."""
+"""Up to so many tokens, GEMMs read the codes even where a 16-bit copy exists. For more, the copy is faster on an H200.
+"""
 
 
 @dataclass
 class WeightOnlyLinear:
-    """See `Linear`; tensors are as `kernels.weight_only_linear` reads them."""
+    """See `Linear`. Its tensors have the layouts of `kernels.weight_only_linear`."""
 
     inputs: int
     packed: Tensor
@@ -28,9 +29,7 @@ class WeightOnlyLinear:
     bias: Tensor | None = None
     wants: ActivationScheme | None = None
     copy: Tensor | None = None
-    """What `dequantised` returns, where it is kept for many tokens (`copies.py`). Not for batches whose size must not
-    change a result.
-    """
+    """The 16-bit copy for many tokens, where it is kept (`copies.py`); never in deterministic mode."""
 
     @property
     def outputs(self) -> int:
@@ -43,34 +42,34 @@ class WeightOnlyLinear:
         return total_bytes(self.packed, self.scales, self.zeros, self.table, self.perm, self.bias, self.copy)
 
     def dequantised(self, dtype: torch.dtype) -> Tensor:
-        """[outputs, inputs], with the inputs in the order in which they come."""
+        """Dequantises the matrix to [outputs, inputs], with inputs in the order of the activations."""
         matrix = torch.empty(self.outputs, self.inputs, dtype=dtype, device=self.packed.device)
         kernels.dequantise(self.packed, self.scales, self.zeros, self.table, matrix, self.group_size)
         return matrix if self.perm is None else matrix.index_select(1, self.perm.argsort())
 
     def apply(self, x: Activations, block: int | None = None) -> Tensor:
         """See `Linear`."""
-        return self._product(x, self.bias, block)
+        return self._matmul(x, self.bias, block)
 
-    def product(self, x: Activations, block: int | None = None) -> Tensor:
+    def matmul(self, x: Activations, block: int | None = None) -> Tensor:
         """See `Linear`."""
-        return self._product(x, None, block)
+        return self._matmul(x, None, block)
 
     def gated(
         self, x: Activations, activation: str, wants: ActivationScheme | None, block: int | None = None
     ) -> Activations:
-        """See `Linear`. Of a single token, whoever reads the result quantises it."""
+        """See `Linear`. The GEMV that reads the result of a single token quantises it."""
         if are_alone(self.packed, block) or (wants is not None and (block is not None or x.x.shape[0] > 1)):
             return activated(self.apply(x, block), activation, wants, block)
-        return Activations(self._product(x, self.bias, block, activation))
+        return Activations(self._matmul(x, self.bias, block, activation))
 
-    def _product(self, x: Activations, bias: Tensor | None, block: int | None, activation: str | None = None) -> Tensor:
-        def product(x: Tensor) -> Tensor:
+    def _matmul(self, x: Activations, bias: Tensor | None, block: int | None, activation: str | None = None) -> Tensor:
+        def matmul(x: Tensor) -> Tensor:
             if self.copy is not None and x.shape[0] > _FEW:
-                return dense_product(x, self.copy, bias, activation)
+                return dense_matmul(x, self.copy, bias, activation)
             out = x.new_empty(x.shape[0], self.outputs // (1 if activation is None else 2))
             held = self.packed, self.scales, self.zeros, self.table, self.perm
             kernels.weight_only_linear(x, *held, bias, out, self.group_size, activation)
             return out
 
-        return in_blocks((x.x,), block, product)
+        return in_blocks((x.x,), block, matmul)

@@ -1,4 +1,4 @@
-"""Attention of a served class: keys and values go to our pool, and our kernels read it."""
+"""Attention of a served class: keys and values go to our KV pool, and our kernels read it."""
 
 from typing import Any
 
@@ -8,13 +8,13 @@ from torch import Tensor
 import text_generation_kernels as kernels
 
 from ...layers.infer import CacheShape, InferState, LayerCache
+from .dry_run import AttentionCall
 from .interfaces import AttentionLayer
-from .rehearsal import AttentionCall
-from .rotation import Rotation, Turn
+from .rotation import RotaryCall, Rotation
 
 
 class Step:
-    """What is being computed: begun before a forward pass, read by its layers."""
+    """The step that is being computed. The model begins it before a forward pass, and its layers read it."""
 
     def __init__(self) -> None:
         self._state: InferState | None = None
@@ -22,28 +22,28 @@ class Step:
 
     @property
     def state(self) -> InferState:
-        """Raises ValueError outside of a step."""
+        """The state of the step. Raises ValueError outside of a step."""
         if self._state is None:
             raise ValueError("attention is called outside of a step")
         return self._state
 
     def begin(self, state: InferState) -> None:
-        """Before the first layer."""
+        """Begins a step, before the first layer."""
         self._state, self._angles = state, None
 
-    def angles(self, turn: Turn) -> tuple[Tensor, Tensor]:
-        """What queries and keys are turned by, [T, head_dim] float32 with cosines in front, and the row of each token.
-        Made once where all layers turn alike.
+    def angles(self, rotary: RotaryCall) -> tuple[Tensor, Tensor]:
+        """Returns the table of cosines and sines of the step's tokens, [T, head_dim] float32 with cosines first, and
+        the row of each token. Layers with the same rotary embedding share it.
         """
-        if self._angles is None or self._angles[0] is not turn.cos:
-            half = turn.cos.shape[-1] // 2
-            table = torch.cat((turn.cos[0, :, :half], turn.sin[0, :, :half]), dim=-1).float()
-            self._angles = (turn.cos, table, torch.arange(len(table), device=table.device))
+        if self._angles is None or self._angles[0] is not rotary.cos:
+            half = rotary.cos.shape[-1] // 2
+            table = torch.cat((rotary.cos[0, :, :half], rotary.sin[0, :, :half]), dim=-1).float()
+            self._angles = (rotary.cos, table, torch.arange(len(table), device=table.device))
         return self._angles[1], self._angles[2]
 
 
 class ServedAttention(AttentionLayer):
-    """Heads of this rank in layer `index`."""
+    """The attention heads of this rank in layer `index`."""
 
     def __init__(self, index: int, call: AttentionCall, step: Step, rotation: Rotation) -> None:
         self._index = index
@@ -61,7 +61,8 @@ class ServedAttention(AttentionLayer):
         out = queries.new_empty(*queries.shape[:2], v.shape[-1])
         how = (state.deterministic, self._with_sinks(options.get("s_aux")))
         read, scale = (cache.k, cache.v, state.slot_table), self._scale
-        # Padded decodes reach into the tokens of chunks and write zeros there: chunks come second.
+        # Padding of the decodes overlaps the tokens of chunks, and decode attention writes zeros there, so it runs
+        # first.
         if (d := state.decodes) is not None:
             n = len(d.rows)
             kernels.decode_attention(queries[:n], *read, d.rows, d.kv_lens, d.max_kv_len, scale, out[:n], *how)
@@ -70,11 +71,11 @@ class ServedAttention(AttentionLayer):
         return out[None]
 
     def _prepare(self, q: Tensor, k: Tensor, v: Tensor, cache: LayerCache, state: InferState) -> Tensor:
-        """Writes keys and values; returns queries, [T, heads, head_dim], turned where that is still to be done."""
-        turn = self._rotation.take()
-        if turn is not None:
+        """Writes keys and values, and returns queries, [T, heads, head_dim]. It rotates them if the class has not."""
+        rotary = self._rotation.take()
+        if rotary is not None:
             qkv = _side_by_side(q, k, v)
-            table, tokens = self._step.angles(turn)
+            table, tokens = self._step.angles(rotary)
             kernels.qkv_postprocess(qkv, None, None, None, 0.0, table, tokens, state.slots, cache.k, cache.v)
             return qkv[:, : q.shape[1] * q.shape[3]].unflatten(1, (-1, q.shape[3]))
         cache.k.index_copy_(0, state.slots, k[0].transpose(0, 1))
@@ -88,12 +89,12 @@ class ServedAttention(AttentionLayer):
 
 
 def _side_by_side(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Queries, keys and values as one tensor, [T, (heads + 2 * kv_heads) * head_dim]: that of the product which made
-    them, where it was one, else a copy.
+    """Returns queries, keys and values as one tensor, [T, (heads + 2 * kv_heads) * head_dim]: the output of the QKV
+    GEMM where one GEMM made them, else a copy.
     """
     parts = [each[0].transpose(0, 1).flatten(1) for each in (q, k, v)]
     memory, tokens, offset = q.untyped_storage().data_ptr(), q.shape[2], q.storage_offset()
-    # The stride of a single token says nothing.
+    # The stride of a single token is arbitrary.
     strides = {part.stride(0) for part in parts if tokens > 1} or {0}
     for part in parts:
         if len(strides) > 1 or (part.untyped_storage().data_ptr(), part.storage_offset()) != (memory, offset):

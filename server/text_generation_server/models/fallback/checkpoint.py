@@ -1,4 +1,4 @@
-"""Reads the tensors of a class from a checkpoint, under the names that the hub has."""
+"""Reads the tensors of a class from a checkpoint, under their names on the hub."""
 
 # Switches of the library have names with an underscore.
 # pyright: reportPrivateUsage=false
@@ -26,15 +26,15 @@ from ...weights import SafetensorsSource, Slice, WeightSource
 from .parallel import Cut, local_shape
 
 _UNREAD = ("*rotary_emb.inv_freq", "*.attn.bias", "*.attn.masked_bias", "*.attention.bias", "*.attention.masked_bias")
-"""Patterns of tensors that older versions of the library stored though nothing needs them."""
+"""Patterns of tensors that older versions of Transformers stored though nothing needs them."""
 
 
 @dataclass
 class _Stored:
-    """What a tensor of the class is made of."""
+    """The stored tensors of which a tensor of the class is made."""
 
     parts: list[list[str]] = field(default_factory=list[list[str]])
-    """One stored tensor; or for each tensor that is concatenated (gate, up) those of all experts, in order."""
+    """One stored tensor; or, for each tensor that is concatenated (gate, up), the tensors of all experts, in order."""
     is_stack: bool = False
 
 
@@ -42,8 +42,8 @@ class ClassCheckpoint:
     """The tensors of one model as a rank reads them."""
 
     def __init__(self, model: PreTrainedModel, source: WeightSource, cuts: dict[str, Cut], tied: Iterable[str]) -> None:
-        """`tied`: tensors that are another one. Raises ModelFilesError for tensors that are missing or unknown, before
-        any is read; UnsupportedModel for a layout that is not read.
+        """`tied` names the tensors that share another tensor's memory. Raises ModelFilesError for missing or unknown
+        tensors, before any is read, and UnsupportedModel for a layout that is not read.
         """
         self._source = source
         self._cuts = cuts
@@ -54,7 +54,7 @@ class ClassCheckpoint:
             self._find(model, source.names(), needed, set(tied))
 
     def read(self, name: str) -> Tensor:
-        """The part of a tensor that this rank holds. Raises ModelFilesError."""
+        """Reads this rank's shard of a tensor. Raises ModelFilesError."""
         cut = self._cuts[name]
         dtype = torch.float32 if any(re.search(rf"(^|\.){each}(\.|$)", name) for each in self._wide) else None
         stored = self._stored.get(name)
@@ -69,7 +69,7 @@ class ClassCheckpoint:
         return parts[0] if len(parts) == 1 else torch.cat(parts, cut.dim)
 
     def _stack(self, parts: Sequence[Sequence[str]], cut: Cut) -> Tensor:
-        """[experts, parts * rows, columns] of matrices that are stored one by one."""
+        """Stacks matrices that are stored one by one into [experts, parts * rows, columns]."""
         experts, rows, columns = cut.whole
         shape = (rows // len(parts), columns)
         tensor = self._source.empty(local_shape(cut))
@@ -127,12 +127,12 @@ class ClassCheckpoint:
 
 
 def _natural(name: str) -> list[str | int]:
-    """Numbers in a name by their size."""
+    """Returns the key by which names sort with their numbers in numerical order."""
     return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", name)]
 
 
 def _wide_patterns(model: PreTrainedModel) -> set[str]:
-    """Modules that the class keeps in float32."""
+    """Returns patterns of the modules that the class keeps in float32."""
     strict = set(model._keep_in_fp32_modules_strict or ())
     return strict | set(model._keep_in_fp32_modules or ()) if model.dtype == torch.float16 else strict
 

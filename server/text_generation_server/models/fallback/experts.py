@@ -1,4 +1,4 @@
-"""Mixtures of experts: the class routes, our operator computes."""
+"""Mixtures of experts: the class routes tokens, and our operator computes the experts."""
 
 # Switches of the library have names with an underscore.
 # pyright: reportPrivateUsage=false
@@ -30,16 +30,16 @@ def check_experts(model: str, name: str, module: nn.Module) -> None:
 
 
 def _activation(module: nn.Module) -> str | None:
-    """The operator's name for the activation of a module."""
+    """Returns the operator's name for the activation of a module."""
     known = {type(ACT2FN[name]): ours for name, ours in ACTIVATIONS.items() if name in ACT2FN}
     return known.get(type(getattr(module, "act_fn", None)))
 
 
 class ServedExperts(ExpertsLayer):
-    """Of one layer. Each rank has a part of the inner dimension of every expert, or all of it."""
+    """The experts of one layer. Each rank has a shard of the inner dimension of every expert, or all of it."""
 
     def __init__(self, module: nn.Module, group: TensorParallelGroup | None) -> None:
-        """`group`: who has the other parts."""
+        """`group` holds the other shards; None: this rank has all of it."""
         self._module = module
         self._activation = _activation(module) or ""
         self._group = group

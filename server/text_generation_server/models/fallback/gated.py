@@ -1,4 +1,4 @@
-"""Gated feed-forward networks of a class, recognised by what they compute."""
+"""Gated feed-forward networks of a class, which are recognised by what they compute."""
 
 from dataclasses import dataclass
 
@@ -14,8 +14,8 @@ from .trial import HIDDEN, INNER, outcome, random_matrices
 
 
 @dataclass(frozen=True)
-class GatedForm:
-    """A module that computes `down(activation(gate(x)) * up(x))`, and those in it that do."""
+class GatedNetwork:
+    """A module that computes `down(activation(gate(x)) * up(x))`, and the paths of its matrices."""
 
     path: str
     gate: str
@@ -25,7 +25,7 @@ class GatedForm:
 
 
 class ServedGated(nn.Module):
-    """Gate and up as one product, and one operator behind it."""
+    """Computes gate and up in one GEMM, and activation and product in one operator."""
 
     def __init__(self, gate_up: Merged, activation: Activation, down: nn.Module) -> None:
         super().__init__()
@@ -34,15 +34,15 @@ class ServedGated(nn.Module):
         self._down = down
 
     def forward(self, x: Tensor) -> Tensor:
-        """[..., hidden] to [..., hidden]."""
+        """Turns [..., hidden] into [..., hidden]."""
         gate_up = self._gate_up.whole(x.reshape(-1, x.shape[-1]))
         activated = gate_up.new_empty(gate_up.shape[0], gate_up.shape[1] // 2)
         kernels.act_and_mul(gate_up, self._activation, activated)
         return self._down(activated).view(x.shape)
 
 
-def recognise_gated(path: str, module: nn.Module) -> GatedForm | None:
-    """How `module`, which is at `path` of a model, computes this, found by trying; None: it does not."""
+def recognise_gated(path: str, module: nn.Module) -> GatedNetwork | None:
+    """Finds out by trial whether `module`, at `path` of a model, is a gated network. Returns its matrices, or None."""
     names = [name for name, child in module.named_children() if type(child) is nn.Linear]
     if len(names) != 3 or any(next(child.children(), None) is not None for child in module.children()):
         return None
@@ -50,7 +50,7 @@ def recognise_gated(path: str, module: nn.Module) -> GatedForm | None:
         first, second = (name for name in names if name != down)
         for gate, up in ((first, second), (second, first)):
             if (activation := _tried(module, gate, up, down)) is not None:
-                return GatedForm(path, f"{path}.{gate}", f"{path}.{up}", f"{path}.{down}", activation)
+                return GatedNetwork(path, f"{path}.{gate}", f"{path}.{up}", f"{path}.{down}", activation)
     return None
 
 

@@ -1,7 +1,7 @@
 """Functions that Transformers calls in place of its own attention, masks and experts.
 
-Its registries know one function for a whole process, so the function asks the module it is called for: a module that
-is served, or rehearsed, has an object of ours in the attribute `served_by`.
+Its registries hold one function for a whole process, so the function asks the module that it is called for: a module
+that is served, or in a dry run, has an object of ours in the attribute `served_by`.
 """
 
 from collections.abc import Callable
@@ -13,23 +13,23 @@ from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 SERVING = "text_generation"
-"""Without an entry among the masks: Transformers then makes none."""
-REHEARSING = "text_generation_rehearsal"
+"""This name has no entry in the registry of masks, so Transformers makes none."""
+DRY_RUN = "text_generation_dry_run"
 
 
 class AttentionLayer(Protocol):
-    """What computes attention of one layer."""
+    """Computes attention of one layer."""
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: object, options: dict[str, Any]) -> Tensor:
-        """`q` [1, heads, T, head_dim], `k` and `v` [1, kv_heads, T, ...] to [1, T, heads, value_dim]."""
+        """Turns `q` [1, heads, T, head_dim], `k` and `v` [1, kv_heads, T, ...] into [1, T, heads, value_dim]."""
         ...
 
 
 class ExpertsLayer(Protocol):
-    """What computes the experts of one layer."""
+    """Computes the experts of one layer."""
 
     def compute(self, x: Tensor, ids: Tensor, weights: Tensor) -> Tensor:
-        """`x` [T, hidden], `ids` and `weights` [T, k] to [T, hidden]."""
+        """Turns `x` [T, hidden], `ids` and `weights` [T, k] into [T, hidden]."""
         ...
 
 
@@ -38,7 +38,7 @@ class Mask:
 
     def __init__(self, allows: Callable[..., Tensor]) -> None:
         self.allows = allows
-        """From batch, head, position of the query and of the key to whether it is seen."""
+        """Says, for batch, head, and the positions of query and key, whether the query attends to the key."""
 
     def __getitem__(self, _: object) -> "Mask":
         return self
@@ -61,8 +61,8 @@ def _mask(*_: object, mask_function: Callable[..., Tensor], **__: object) -> Mas
 
 
 def register_interfaces() -> None:
-    """Makes the names above known to Transformers. Safe to call again."""
-    for name in (SERVING, REHEARSING):
+    """Registers the names above with Transformers. It may be called again."""
+    for name in (SERVING, DRY_RUN):
         ALL_ATTENTION_FUNCTIONS.register(name, _attend)
         ALL_EXPERTS_FUNCTIONS.register(name, _compute)
-    ALL_MASK_ATTENTION_FUNCTIONS.register(REHEARSING, _mask)
+    ALL_MASK_ATTENTION_FUNCTIONS.register(DRY_RUN, _mask)

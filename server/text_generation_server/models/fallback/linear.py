@@ -1,4 +1,4 @@
-"""Linear layers of a class, as our GEMMs: those that read the same tensor are one."""
+"""Linear layers of a class, as our GEMMs. Matrices that read the same tensor become one GEMM."""
 
 from collections.abc import Sequence
 
@@ -11,10 +11,10 @@ from ...layers.weights import Activations, Dense
 
 
 class ServedLinear(nn.Module):
-    """`x @ weight.T + bias`, or this rank's part of it."""
+    """`x @ weight.T + bias`, or this rank's shard of it."""
 
     def __init__(self, linear: Dense, group: TensorParallelGroup | None) -> None:
-        """`group`: whose results are summed."""
+        """`group` all-reduces the results of a row-parallel matrix; None: they are whole."""
         super().__init__()
         self._linear = linear
         self._group = group
@@ -30,7 +30,7 @@ class ServedLinear(nn.Module):
         return self._linear.bias
 
     def forward(self, x: Tensor) -> Tensor:
-        """[..., inputs] to [..., outputs]."""
+        """Turns [..., inputs] into [..., outputs]."""
         out = self._linear.apply(Activations(x.reshape(-1, x.shape[-1])))
         if self._group is not None:
             self._group.all_reduce(out)
@@ -38,7 +38,7 @@ class ServedLinear(nn.Module):
 
 
 class Merged:
-    """Several matrices that read one tensor, as one product: computed when the first of them is called."""
+    """Several matrices that read one tensor, as one GEMM, which the first call of any of them computes."""
 
     def __init__(self, linears: Sequence[Dense]) -> None:
         weights = [linear.weight for linear in linears]
@@ -54,11 +54,11 @@ class Merged:
         self._parts: dict[int, Tensor] = {}
 
     def whole(self, x: Tensor) -> Tensor:
-        """[N, inputs] to the results of all matrices, [N, all outputs]."""
+        """Turns [N, inputs] into the results of all matrices, [N, all outputs]."""
         return self.linear.apply(Activations(x))
 
     def part(self, index: int, x: Tensor) -> Tensor:
-        """Result of the matrix `index`."""
+        """Returns the result of matrix `index`."""
         if self._read is not x or index not in self._parts:
             out = self.whole(x.reshape(-1, x.shape[-1])).view(*x.shape[:-1], -1)
             self._read, self._parts = x, dict(enumerate(out.split(self.sizes, dim=-1)))
@@ -88,12 +88,12 @@ class MergedLinear(nn.Module):
         return None if bias is None else bias.split(self._merged.sizes)[self._index]
 
     def forward(self, x: Tensor) -> Tensor:
-        """[..., inputs] to [..., outputs]."""
+        """Turns [..., inputs] into [..., outputs]."""
         return self._merged.part(self._index, x)
 
 
 class ServedHead(nn.Module):
-    """The output matrix, shared by rows of the vocabulary; what the class does behind it sees all columns."""
+    """The LM head, of which each rank has a vocabulary shard; the rest of the class sees all columns."""
 
     def __init__(self, head: Head, group: TensorParallelGroup) -> None:
         super().__init__()
@@ -101,7 +101,7 @@ class ServedHead(nn.Module):
         self._group = group
 
     def forward(self, x: Tensor) -> Tensor:
-        """[1, N, hidden] to [1, N, vocabulary], equal on all ranks."""
+        """Turns [1, N, hidden] into [1, N, vocabulary], equal on all ranks."""
         logits = self._head.logits(x.reshape(-1, x.shape[-1]), deterministic=False)
         if not self._head.vocabulary.is_whole:
             gathered = self._group.all_gather(logits.contiguous()).transpose(0, 1)

@@ -1,4 +1,4 @@
-"""Loading of a served class, from a configuration and weights."""
+"""Loading of a served class from its configuration and weights."""
 
 # Switches of the library have names with an underscore.
 # pyright: reportPrivateUsage=false
@@ -13,18 +13,18 @@ from ...config.fallback import FallbackConfig, unsupported
 from ...config.spec import HeadSpec
 from ...distributed import TensorParallelGroup
 from ...layers.infer import CacheShape, Head
-from ...layers.weights import Dense, VocabularyPart, padded_rows, vocabulary_shard
+from ...layers.weights import Dense, VocabularyShard, padded_rows, vocabulary_shard
 from ...weights import WeightSource
 from .attention import ServedAttention, Step
 from .checkpoint import ClassCheckpoint
-from .checks import rehearsed
+from .checks import try_out
+from .dry_run import DryRun
 from .experts import ServedExperts
-from .gated import GatedForm, ServedGated
+from .gated import GatedNetwork, ServedGated
 from .linear import Merged, MergedLinear, ServedHead, ServedLinear
 from .model import FallbackModel
 from .norm import ServedNorm, recognise
 from .parallel import Sharding
-from .rehearsal import Rehearsal
 from .rotation import Rotation, redirect
 from .skeleton import decoder_name
 
@@ -32,15 +32,15 @@ from .skeleton import decoder_name
 def load_fallback(
     config: FallbackConfig, group: TensorParallelGroup, source: WeightSource, dtype: torch.dtype, device: torch.device
 ) -> FallbackModel:
-    """Reads this rank's part of the model. Raises UnsupportedModel, ConfigurationError or ModelFilesError, each before
-    a tensor is read where that can be known.
+    """Reads this rank's shard of the model. Raises UnsupportedModel, ConfigurationError or ModelFilesError, before it
+    reads a tensor where that is possible.
     """
-    model, sharding, rehearsal = rehearsed(config, group, dtype)
-    return _Builder(model, group, source, sharding, rehearsal, device).build(decoder_name(model))
+    model, sharding, seen = try_out(config, group, dtype)
+    return _Builder(model, group, source, sharding, seen, device).build(decoder_name(model))
 
 
 class _Builder:
-    """Puts our parts in the place of those of the class, with their weights."""
+    """Replaces modules of the class by ours, with their weights."""
 
     def __init__(
         self,
@@ -48,13 +48,13 @@ class _Builder:
         group: TensorParallelGroup,
         source: WeightSource,
         sharding: Sharding,
-        rehearsal: Rehearsal,
+        seen: DryRun,
         device: torch.device,
     ) -> None:
         self._model = model
         self._group = group
         self._sharding = sharding
-        self._rehearsal = rehearsal
+        self._seen = seen
         self._device = device
         self._head_name = _head_name(model)
         self._tied = _tied(model)
@@ -64,10 +64,10 @@ class _Builder:
         model, step = self._model, Step()
         self._read_head()
         done: set[str] = set()
-        for form in self._rehearsal.networks:
-            self._read_network(form)
-            done |= {form.gate, form.up, form.down}
-        for names in self._rehearsal.linears:
+        for network in self._seen.networks:
+            self._read_network(network)
+            done |= {network.gate, network.up, network.down}
+        for names in self._seen.linears:
             self._read_linears([name for name in names if name not in done])
         self._read_rest()
         self._swap_norms()
@@ -78,24 +78,24 @@ class _Builder:
     def _serve(self, step: Step) -> list[CacheShape]:
         caches: list[CacheShape] = []
         rotation = Rotation()
-        for index, call in enumerate(self._rehearsal.calls):
+        for index, call in enumerate(self._seen.calls):
             attention, module = ServedAttention(index, call, step, rotation), self._model.get_submodule(call.module)
             module.served_by = attention  # type: ignore[assignment]
-            if self._rehearsal.turned_by_attention:
+            if self._seen.rotated_by_attention:
                 redirect(module, rotation)
             caches.append(attention.cache)
-        for name in self._rehearsal.experts:
+        for name in self._seen.experts:
             module = self._model.get_submodule(name)
             group = self._group if name in self._sharding.summed else None
             module.served_by = ServedExperts(module, group)  # type: ignore[assignment]
         return caches
 
     def _read_head(self) -> None:
-        """Each rank computes a part of the vocabulary, from its part of the embedding where that is the head."""
+        """Reads this rank's vocabulary shard of the head, from the embedding where both are tied."""
         spec_size = self._model.config.get_text_config().vocab_size
         name, read = self._head_name, self._checkpoint.read
         head = self._model.get_submodule(name)
-        vocabulary = VocabularyPart.of(spec_size, self._group.rank, self._group.world_size)
+        vocabulary = VocabularyShard.of(spec_size, self._group.rank, self._group.world_size)
         start, stop, padding = vocabulary_shard(spec_size, self._group.rank, self._group.world_size)
         tied_to = self._tied.get(f"{name}.weight")
         weight = read(tied_to or f"{name}.weight")
@@ -108,12 +108,12 @@ class _Builder:
         linear = Dense(part if tied_to else part.clone(), bias)
         self._model.set_submodule(name, ServedHead(Head(HeadSpec(), linear, vocabulary), self._group))
 
-    def _read_network(self, form: GatedForm) -> None:
-        gate_up = Merged([self._linear(form.gate), self._linear(form.up)])
-        self._model.set_submodule(form.path, ServedGated(gate_up, form.activation, self._served(form.down)))
+    def _read_network(self, network: GatedNetwork) -> None:
+        gate_up = Merged([self._linear(network.gate), self._linear(network.up)])
+        self._model.set_submodule(network.path, ServedGated(gate_up, network.activation, self._served(network.down)))
 
     def _read_linears(self, names: Sequence[str]) -> None:
-        """Matrices that read the same tensor."""
+        """Reads the matrices that read one tensor."""
         plain = [name for name in names if name not in self._sharding.summed]
         for name in names:
             if name not in plain or len(plain) == 1:
@@ -129,13 +129,13 @@ class _Builder:
     def _linear(self, name: str) -> Dense:
         module = self._model.get_submodule(name)
         bias = None
-        # Of results that are summed, one rank adds it.
+        # One rank adds the bias of all-reduced outputs.
         if getattr(module, "bias", None) is not None and not (name in self._sharding.summed and self._group.rank):
             bias = self._checkpoint.read(f"{name}.bias")
         return Dense(self._checkpoint.read(f"{name}.weight"), bias)
 
     def _read_rest(self) -> None:
-        """Everything that the class computes itself."""
+        """Reads the weights of everything that the class computes itself."""
         done = set(self._tied.values()) & {self._tied.get(f"{self._head_name}.weight")}
         for name in self._model.state_dict():
             if name in self._sharding.cuts and name not in self._tied and name not in done:
@@ -151,11 +151,11 @@ class _Builder:
 
     def _swap_norms(self) -> None:
         for name, module in list(self._model.named_modules()):
-            if (form := recognise(module)) is not None:
-                self._model.set_submodule(name, ServedNorm(module.get_parameter("weight"), form))
+            if (variant := recognise(module)) is not None:
+                self._model.set_submodule(name, ServedNorm(module.get_parameter("weight"), variant))
 
     def _to_device(self) -> None:
-        """What no checkpoint has. Raises UnsupportedModel where something was left without values."""
+        """Moves what no checkpoint has to the device. Raises UnsupportedModel where a tensor is left without values."""
         for name, module in self._model.named_modules():
             for key, buffer in module._buffers.items():
                 if buffer is not None:
@@ -177,7 +177,7 @@ def _head_name(model: PreTrainedModel) -> str:
 
 
 def _tied(model: PreTrainedModel) -> dict[str, str]:
-    """Names of tensors that are another one, and of that one."""
+    """Returns the names of tied tensors, each with the name of the tensor whose memory it shares."""
     first: dict[int, str] = {}
     tied: dict[str, str] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from ...layers.infer import CacheShape, InferState
-from ...layers.weights import Copies, VocabularyPart
+from ...layers.weights import PrefillCopies, VocabularyShard
 from ..base import CausalLM
 from .attention import Step
 from .skeleton import Given
@@ -17,7 +17,7 @@ class FallbackModel(CausalLM):
     """See `CausalLM`; `loading.py` puts one together."""
 
     def __init__(self, model: PreTrainedModel, path: str, step: Step, caches: Sequence[CacheShape]) -> None:
-        """`path`: where the decoder is."""
+        """`path` is the path of the decoder in the class."""
         settings = model.config.get_text_config()
         self._decoder: nn.Module = model.get_submodule(path)
         self._given = Given()
@@ -28,17 +28,17 @@ class FallbackModel(CausalLM):
         self.dtype = embedding.dtype
         self.device = embedding.device
         self.vocab_size = int(settings.vocab_size)
-        # The class may do anything to the columns, so each rank has them all.
-        self.vocabulary = VocabularyPart.of(self.vocab_size, 0, 1)
+        # The class may use the logits in any way, so each rank has all columns.
+        self.vocabulary = VocabularyShard.of(self.vocab_size, 0, 1)
         self.max_context_length = int(settings.max_position_embeddings)
         self.caches = caches
         self.states = ()
         self.bytes_per_position = 0
-        self.copies = Copies(self.dtype)
-        self.dense_products = 0
+        self.copies = PrefillCopies(self.dtype)
+        self.dense_macs = 0
 
     def reserve_positions(self, count: int) -> None:
-        """See `CausalLM`: the class computes what belongs to a position when it is needed."""
+        """See `CausalLM`: the class computes its rotary embedding in each step."""
 
     @torch.inference_mode()
     def forward(self, input_ids: Tensor, state: InferState) -> Tensor:
@@ -50,7 +50,7 @@ class FallbackModel(CausalLM):
 
     @torch.inference_mode()
     def logits(self, hidden: Tensor, deterministic: bool = False) -> Tensor:  # noqa: ARG002 - refused at start-up
-        """See `CausalLM`. What the class does behind its decoder, scales and bounds included."""
+        """See `CausalLM`. It does what the class does after its decoder, scales and bounds included."""
         self._given.hidden = hidden
         logits: Tensor = self._model(inputs_embeds=hidden[None], use_cache=False).logits[0]
         self._given.hidden = None

@@ -22,7 +22,7 @@ _WHOLE = (
     "replicated_with_grad_allreduce",
     "replicate",
     "replicated",
-    # Results are gathered, and cut again: each rank may as well compute all of them.
+    # The class would gather the results and split them again: each rank may as well compute all of them.
     "colwise_gather_output",
     "rowwise_split_input",
 )
@@ -33,23 +33,23 @@ _EXPERTS = "moe_tp_experts"
 
 @dataclass(frozen=True)
 class Cut:
-    """A rank's part of a tensor."""
+    """A rank's shard of a tensor."""
 
     whole: Shape
-    """Of the stored tensor."""
+    """The shape of the stored tensor."""
     dim: int = 0
     ranges: tuple[tuple[int, int], ...] = ()
-    """Parts of `dim`, one behind the other; none: all of it."""
+    """Ranges along `dim`, which are concatenated; none: all of it."""
 
 
 @dataclass(frozen=True)
 class Sharding:
-    """Of a whole model."""
+    """How the ranks share a whole model."""
 
     cuts: dict[str, Cut]
-    """Of every tensor that is read, by name."""
+    """The shard of every tensor that is read, by name."""
     summed: frozenset[str]
-    """Modules whose results must be summed over the ranks."""
+    """Modules whose results must be all-reduced."""
 
 
 def shard(model: PreTrainedModel, group: TensorParallelGroup) -> Sharding:
@@ -86,12 +86,12 @@ def shard(model: PreTrainedModel, group: TensorParallelGroup) -> Sharding:
 
 
 def _is_of_attention(model: PreTrainedModel, path: str) -> bool:
-    """Whether a module is a part of what has a cache."""
+    """Whether a module belongs to attention, which has a cache."""
     return hasattr(model.get_submodule(path.rpartition(".")[0]), "layer_idx")
 
 
 def _say_what_is_whole(model: PreTrainedModel, cuts: dict[str, Cut]) -> None:
-    """Names matrices of layers that each rank computes, so that nobody wonders where memory goes."""
+    """Logs the matrices of layers that each rank holds whole, so that nobody wonders where memory goes."""
     whole = {
         _general(f"{path}.weight")
         for path, module in model.named_modules()
@@ -100,7 +100,7 @@ def _say_what_is_whole(model: PreTrainedModel, cuts: dict[str, Cut]) -> None:
     }
     if whole:
         logger.warning(
-            "every shard holds some matrices whole, as nothing says how they are shared",
+            "every shard holds some matrices whole: the class has no sharding plan for them",
             extra={"matrices": sorted(whole)},
         )
 
@@ -121,7 +121,7 @@ def _style(plan: Plan, name: str) -> str | None:
 
 
 def _general(name: str) -> str:
-    """With a star for each number."""
+    """Returns the name with a star for each number."""
     return re.sub(r"\.\d+(?=\.|$)", ".*", name)
 
 
@@ -147,7 +147,7 @@ def _resize(module: nn.Module, name: str, cut: Cut) -> None:
 
 
 def local_shape(cut: Cut) -> Shape:
-    """Of the rank's part."""
+    """Returns the shape of the rank's shard."""
     if not cut.ranges:
         return cut.whole
     size = sum(stop - start for start, stop in cut.ranges)

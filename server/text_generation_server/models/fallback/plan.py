@@ -1,4 +1,4 @@
-"""Sharding plan of a class's matrices: the one that it brings, else one from what its modules compute."""
+"""Sharding plan of a class's matrices: the plan of the class, else one derived from what its modules compute."""
 
 import torch
 from torch import nn
@@ -7,13 +7,13 @@ from transformers import PreTrainedModel
 from .trial import HIDDEN, INNER, outcome, random_matrices
 
 Plan = dict[str, str]
-"""From names of modules and parameters, in which `*` stands for a number, to the style of transformers."""
+"""Maps names of modules and parameters, in which `*` stands for a number, to the sharding styles of Transformers."""
 
 _OUTPUTS = ("o_proj", "out_proj", "dense")
 
 
 def plan_of(model: PreTrainedModel) -> Plan:
-    """Without embedding and head, which we share in our own way. What it does not name, every rank holds whole."""
+    """Returns the plan without embedding and head, which we shard ourselves. Every rank holds whole what it omits."""
     ends = (model.get_input_embeddings(), model.get_output_embeddings())
     names = {name for name, module in model.named_modules() if module in ends}
     plan = {key: style for key, style in (model.tp_plan or {}).items() if key not in names}
@@ -26,7 +26,7 @@ def plan_of(model: PreTrainedModel) -> Plan:
 
 
 def _attention(module: nn.Module) -> Plan:
-    """Of heads that do not know each other: what else the module has is for one head."""
+    """Returns the plan of an attention module with independent heads: its other parameters are of one head."""
     linears = _linears(module)
     outputs = [name for name in linears if name in _OUTPUTS]
     if linears != {"q_proj", "k_proj", "v_proj", *outputs} or len(outputs) != 1:
@@ -38,7 +38,7 @@ def _attention(module: nn.Module) -> Plan:
 
 
 def _network(module: nn.Module) -> Plan:
-    """Of a module in whose last matrix the halves of all others add up to the whole, found by trying."""
+    """Returns the plan of a feed-forward module, found by trial: results of two shards must add up."""
     linears = _linears(module)
     if not 2 <= len(linears) <= 3:
         return {}

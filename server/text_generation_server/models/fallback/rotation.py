@@ -1,7 +1,7 @@
-"""Rotary embedding of a class, left to the operator that writes keys and values.
+"""Rotary embedding of a class, which `qkv_postprocess` applies where it can.
 
-A class turns queries and keys by a function of its file before it calls attention. Where that is what our operator
-does, the function is replaced by one that only notes what was asked for, and attention does it.
+A class rotates queries and keys by a function of its file before it calls attention. Where our operator does the same,
+a function that only notes its arguments replaces the original, and attention rotates.
 """
 
 # Switches of the library have names with an underscore.
@@ -25,37 +25,37 @@ _NAME = "apply_rotary_pos_emb"
 
 
 @dataclass(frozen=True)
-class Turn:
-    """What a layer asked for."""
+class RotaryCall:
+    """The arguments with which a layer asked for RoPE."""
 
     q: Tensor
     """[1, heads, T, head_dim]"""
     k: Tensor
     """[1, kv_heads, T, head_dim]"""
     cos: Tensor
-    """[1, T, head_dim], both halves alike."""
+    """[1, T, head_dim], with equal halves."""
     sin: Tensor
 
 
 class Rotation:
-    """Stands in for the function of a class."""
+    """Stands in for the RoPE function of a class."""
 
     def __init__(self) -> None:
-        self._asked: Turn | None = None
+        self._asked: RotaryCall | None = None
 
     def ask(self, q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
-        """Returns queries and keys as they are."""
-        self._asked = Turn(q, k, cos, sin)
+        """Notes the call, and returns queries and keys unchanged."""
+        self._asked = RotaryCall(q, k, cos, sin)
         return q, k
 
-    def take(self) -> Turn | None:
-        """What was asked for since the last call."""
+    def take(self) -> RotaryCall | None:
+        """Returns the call since the last `take`, if there was one."""
         asked, self._asked = self._asked, None
         return asked
 
 
 def redirect(attention: nn.Module, rotation: Rotation) -> None:
-    """Lets this module, and no other of its class, call `rotation` instead of the function."""
+    """Makes this module, and no other of its class, call `rotation` instead of the function."""
     forward = _forward(attention)
     names = {**forward.__globals__, _NAME: rotation.ask}
     redirected = FunctionType(forward.__code__, names, forward.__name__, forward.__defaults__, forward.__closure__)
@@ -70,15 +70,15 @@ def _forward(attention: nn.Module) -> Any:
 def can_be_postponed(
     model: PreTrainedModel, copied: PreTrainedModel, attentions: Sequence[str], run: Callable[[], object]
 ) -> bool:
-    """Whether attention can turn queries and keys in all these modules. `copied` is `model` on the meta device, and
-    has no other use afterwards; `run` is its forward pass.
+    """Whether attention can rotate queries and keys in all these modules. `copied` is `model` on the meta device, which
+    this call uses up; `run` is its forward pass.
 
-    The function must compute what the operator does, be given what a rotary embedding made, and nothing but attention
-    may read what it returns.
+    The function must compute what the operator does, its angles must come from a rotary embedding module, and nothing
+    but attention may read what it returns.
     """
     modules = [copied.get_submodule(name) for name in attentions]
     forwards = {_forward(module) for module in modules}
-    if not all(_NAME in each.__code__.co_names and _turns_halves(each.__globals__.get(_NAME)) for each in forwards):
+    if not all(_NAME in each.__code__.co_names and _rotates_halves(each.__globals__.get(_NAME)) for each in forwards):
         return False
     check = _Check()
     for name, embedding in model.named_modules():
@@ -98,38 +98,38 @@ def can_be_postponed(
 
 
 class _Check(TorchDispatchMode):
-    """Looks for whatever else reads queries and keys that were not turned."""
+    """Finds operators other than attention that read queries and keys before RoPE."""
 
     def __init__(self) -> None:
         super().__init__()
         self.rotation = Rotation()
         self.passed = True
         self._angles: list[Tensor] = []
-        self._turned: list[Tensor] = []
+        self._unrotated: list[Tensor] = []
 
     def embedded(self, _: nn.Module, __: object, result: tuple[Tensor, Tensor]) -> None:
-        """Behind a rotary embedding."""
+        """Notes the angles that a rotary embedding module has made."""
         self._angles += result
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: object, options: dict[str, Any]) -> Tensor:  # noqa: ARG002
         """See `AttentionLayer`."""
-        turn = self.rotation.take()
-        self.passed &= not any(each is old for each in (q, k, v) for old in self._turned)
-        if turn is not None:
-            self.passed &= turn.q is q and turn.k is k and turn.cos.shape[-1] == q.shape[-1] == v.shape[-1]
-            self.passed &= all(any(each is known for known in self._angles) for each in (turn.cos, turn.sin))
-            self._turned += (q, k, v)
+        call = self.rotation.take()
+        self.passed &= not any(each is old for each in (q, k, v) for old in self._unrotated)
+        if call is not None:
+            self.passed &= call.q is q and call.k is k and call.cos.shape[-1] == q.shape[-1] == v.shape[-1]
+            self.passed &= all(any(each is known for known in self._angles) for each in (call.cos, call.sin))
+            self._unrotated += (q, k, v)
         return torch.empty(1, q.shape[2], q.shape[1], v.shape[-1], dtype=q.dtype, device="meta")
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         asked = self.rotation._asked
-        held = self._turned if asked is None else [*self._turned, asked.q, asked.k]
+        held = self._unrotated if asked is None else [*self._unrotated, asked.q, asked.k]
         self.passed &= not any(each is old for each in tree_leaves((args, kwargs)) for old in held)
         return func(*args, **(kwargs or {}))
 
 
-def _turns_halves(function: Callable[..., tuple[Tensor, ...]] | None) -> bool:
-    """Whether it does what our operator does, found by trying both on the same numbers."""
+def _rotates_halves(function: Callable[..., tuple[Tensor, ...]] | None) -> bool:
+    """Finds out by trial whether `function` does what our operator does."""
     if function is None:
         return False
     generator = torch.Generator().manual_seed(0)
@@ -153,7 +153,7 @@ def _turns_halves(function: Callable[..., tuple[Tensor, ...]] | None) -> bool:
 
 
 def _halves_are_equal(embedding: nn.Module) -> bool:
-    """Of the numbers that it makes."""
+    """Whether the cosines and the sines of `embedding` have equal halves."""
     try:
         made = embedding(torch.zeros(1), torch.tensor([[0, 1, 7, 1000]]))
     except (TypeError, KeyError, AttributeError, RuntimeError):

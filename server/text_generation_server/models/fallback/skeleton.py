@@ -1,4 +1,4 @@
-"""From `config.json` to the modules of a class, before there are weights."""
+"""The modules of a class, built from `config.json` before weights are read."""
 
 # Switches of the library have names with an underscore.
 # pyright: reportPrivateUsage=false
@@ -22,15 +22,15 @@ from ...errors import ConfigurationError, UnsupportedModel
 from .interfaces import SERVING, register_interfaces
 
 _CODE = ("auto_map", "_attn_implementation", "attn_implementation")
-"""Keys that name code of the model, or an attention that is not ours."""
+"""Keys that name code of the model, or another attention than ours."""
 
 
 def build_skeleton(config: FallbackConfig, dtype: torch.dtype) -> PreTrainedModel:
-    """The model with parameters on the meta device and buffers computed, on the CPU. Tied parameters are one.
+    """Builds the model with parameters on the meta device and buffers on the CPU. Tied parameters are one.
 
     Raises UnsupportedModel, or ConfigurationError for values that its class refuses.
     """
-    # Its warnings are for those who train, or call its own attention.
+    # The library's warnings are for those who train, or call its own attention.
     transformers_logging.set_verbosity_error()
     register_interfaces()
     model_class = _class_of(config)
@@ -49,13 +49,13 @@ def build_skeleton(config: FallbackConfig, dtype: torch.dtype) -> PreTrainedMode
 
 
 def count_parameters(config: FallbackConfig) -> int:
-    """Of the whole model; those that are tied count once. Raises as `build_skeleton` does."""
+    """Counts the parameters of the whole model, tied ones once. Raises what `build_skeleton` raises."""
     with torch.inference_mode(False):
         return sum(parameter.numel() for parameter in build_skeleton(config, torch.float16).parameters())
 
 
 def _class_of(config: FallbackConfig) -> type[PreTrainedModel]:
-    """Looked up among the names that the library has, and nowhere else."""
+    """Returns the class of this name in the library; no other code is looked up."""
     name = config.architecture
     known = set(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values())
     if name not in known or not hasattr(transformers, name):
@@ -87,9 +87,9 @@ def _settings(config: FallbackConfig, model_class: type[PreTrainedModel]) -> Any
 
 @contextmanager
 def _parameters_on_meta() -> Generator[None, None, None]:
-    """Parameters take no memory; buffers, which no checkpoint has, are computed as their class says.
-
-    A matrix is allocated for a moment and never touched. For the engine thread alone: it changes a method of torch.
+    """Puts new parameters on the meta device, where they take no memory; the class computes buffers, which no
+    checkpoint has. A matrix is allocated for a moment and never written. Only the engine thread may use this: it
+    patches torch.
     """
     register = nn.Module.register_parameter
 
@@ -104,7 +104,7 @@ def _parameters_on_meta() -> Generator[None, None, None]:
 
 
 def decoder_name(model: PreTrainedModel) -> str:
-    """Path of the module that turns ids into hidden states. Raises UnsupportedModel."""
+    """Returns the path of the module that turns ids into hidden states. Raises UnsupportedModel."""
     decoder = model.get_decoder()
     name = next((name for name, module in model.named_modules() if module is decoder), "")
     if not name:
@@ -115,12 +115,12 @@ def decoder_name(model: PreTrainedModel) -> str:
 
 
 def layers_of(model: PreTrainedModel) -> int:
-    """How many layers its configuration says."""
+    """Returns the number of layers in the configuration."""
     return int(model.config.get_text_config().num_hidden_layers)
 
 
 class _Result:
-    """What a decoder returns, with hidden states alone: whatever else a class asks for is not there."""
+    """The result of a decoder, with hidden states alone; every other attribute is None."""
 
     def __init__(self, hidden: torch.Tensor | None) -> None:
         self.last_hidden_state = hidden
@@ -133,7 +133,7 @@ class _Result:
 
 
 class Given(nn.Module):
-    """Stands in for a decoder whose result is known: what a class does behind it, it then does to that."""
+    """Stands in for a decoder whose result is known, so that the class does the rest with that."""
 
     def __init__(self) -> None:
         super().__init__()

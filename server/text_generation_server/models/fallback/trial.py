@@ -1,4 +1,4 @@
-"""Small copies of modules, which show what a module computes."""
+"""Trials of small copies of modules, which show what a module computes."""
 
 import copy
 from collections.abc import Mapping
@@ -10,18 +10,18 @@ HIDDEN, INNER = 8, 6
 
 
 def random_matrices(shapes: Mapping[str, tuple[int, int]]) -> dict[str, Tensor]:
-    """For `outcome`: equal in every call."""
+    """Returns matrices for `outcome`, equal in every call."""
     generator = torch.Generator().manual_seed(0)
     return {name: torch.randn(shape, generator=generator) for name, shape in shapes.items()}
 
 
 @torch.no_grad()
 def outcome(module: nn.Module, matrices: Mapping[str, Tensor]) -> tuple[Tensor, Tensor] | None:
-    """What a copy of `module` with these matrices, [outputs, inputs] by the name of a child, makes of some tokens: the
-    tokens and the result, [tokens, HIDDEN]. None: it cannot be called so.
+    """Runs a copy of `module` with these matrices, [outputs, inputs] by the name of a child, on some tokens. Returns
+    the tokens and the result, [tokens, HIDDEN], or None where the module cannot be called so.
     """
     small = copy.deepcopy(module)
-    # Before there is memory for it: matrices of the model's size would take seconds to fill.
+    # This comes before `to_empty`: matrices of the model's size would take seconds to fill.
     for name, matrix in matrices.items():
         setattr(small, name, nn.Linear(matrix.shape[1], matrix.shape[0], bias=False, device="meta"))
     small.to_empty(device="cpu")
@@ -29,7 +29,7 @@ def outcome(module: nn.Module, matrices: Mapping[str, Tensor]) -> tuple[Tensor, 
         parameter.fill_(0.5)
     for name, matrix in matrices.items():
         small.get_parameter(f"{name}.weight").copy_(matrix)
-    # Of all sizes, so that bounds are met.
+    # The tokens have all magnitudes, so that they reach the bounds of activations.
     x = torch.randn(1, 16, HIDDEN, generator=torch.Generator().manual_seed(1)) * torch.logspace(-1, 2, 16)[:, None]
     try:
         result = small.float()(x)

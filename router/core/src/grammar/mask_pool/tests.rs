@@ -54,7 +54,7 @@ proptest! {
         let mut last_read: BTreeMap<u32, u64> = BTreeMap::new();
         let mut in_flight: VecDeque<(u64, BTreeSet<u32>)> = VecDeque::new();
         for (number, (masks, answered)) in (0..).zip(steps) {
-            if in_flight.len() == DEPTH as usize || (answered && !in_flight.is_empty()) {
+            if in_flight.len() == PLANS_IN_FLIGHT || (answered && !in_flight.is_empty()) {
                 in_flight.pop_front();
             }
             in_flight.push_back((number, BTreeSet::new()));

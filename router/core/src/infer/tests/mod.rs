@@ -107,7 +107,7 @@ impl Server {
             max_batch_total_tokens: limits.max_batch_total_tokens,
             ..config
         };
-        let (client_masks, client_parts) = (config.max_masks, config.in_parts);
+        let (client_masks, client_halves) = (config.max_masks, config.overlapped_halves);
         let mock = MockShard::start(config).unwrap();
         let path = mock.path();
         let client = ShardedClient::connect_uds(&path, Deadlines::default());
@@ -131,7 +131,7 @@ impl Server {
             cost,
             eos_token_ids: mock_eos(),
             max_masks: client_masks,
-            in_parts: client_parts,
+            overlapped_halves: client_halves,
             step_timeout: STEP_TIMEOUT,
             kv_events: None,
         };

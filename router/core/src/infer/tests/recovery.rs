@@ -16,7 +16,7 @@ fn config(world_size: usize) -> MockConfig {
     };
     MockConfig {
         world_size,
-        in_parts: world_size > 1,
+        overlapped_halves: world_size > 1,
         tokens: Arc::new(tokens),
         ..mock_config()
     }
@@ -130,7 +130,7 @@ async fn every_stream_goes_on_with_the_tokens_that_it_would_have_had() {
                 let slots = asked.max_batch_total_tokens;
                 assert_eq!((slots, asked.max_batch_size), (Some(16_384), 64));
                 assert!(asked.regained);
-                assert_eq!(asked.in_parts, world_size > 1);
+                assert_eq!(asked.overlapped_halves, world_size > 1);
                 let tokens = (asked.max_input_tokens, asked.max_total_tokens);
                 assert_eq!(tokens, (Some(1000), Some(2000)));
             }

@@ -19,7 +19,7 @@ struct Request {
 }
 
 #[derive(Debug)]
-struct Outcome {
+struct Usage {
     /// Pauses for each request.
     pauses: f64,
     /// Share of the pool in use while requests wait.
@@ -27,7 +27,7 @@ struct Outcome {
 }
 
 #[derive(Debug, Clone, Copy)]
-enum Admission {
+enum AdmissionRule {
     Expectation,
     /// Every request counts with `max_new_tokens`.
     Reservation,
@@ -35,7 +35,7 @@ enum Admission {
     Oracle,
 }
 
-impl Admission {
+impl AdmissionRule {
     fn peak(self, lengths: &OutputLengths, requests: impl Iterator<Item = Request>) -> u64 {
         match self {
             Self::Expectation => Forecast::of(lengths, requests.map(|r| r.demand(LIMIT))).peak(0),
@@ -72,7 +72,7 @@ fn in_use(running: &[Request]) -> u64 {
     running.iter().map(|request| u64::from(request.slots)).sum()
 }
 
-fn simulate(admission: Admission, capacity: u64, requests: &[Request]) -> Outcome {
+fn simulate(admission: AdmissionRule, capacity: u64, requests: &[Request]) -> Usage {
     let mut queue: VecDeque<Request> = requests.iter().copied().collect();
     let mut lengths = OutputLengths::default();
     let mut running: Vec<Request> = Vec::new();
@@ -103,7 +103,7 @@ fn simulate(admission: Admission, capacity: u64, requests: &[Request]) -> Outcom
             false
         });
     }
-    Outcome {
+    Usage {
         pauses: f64::from(pauses) / requests.len() as f64,
         used: used as f64 / (steps * capacity) as f64,
     }
@@ -142,9 +142,9 @@ fn bimodal(random: &mut StdRng) -> f64 {
 
 /// At least this share of what the oracle has in use, with less than 1 % of pauses.
 fn check(name: &str, capacity: u64, requests: &[Request], share: f64) {
-    let expectation = simulate(Admission::Expectation, capacity, requests);
-    let reservation = simulate(Admission::Reservation, capacity, &requests[..200]);
-    let oracle = simulate(Admission::Oracle, capacity, requests);
+    let expectation = simulate(AdmissionRule::Expectation, capacity, requests);
+    let reservation = simulate(AdmissionRule::Reservation, capacity, &requests[..200]);
+    let oracle = simulate(AdmissionRule::Oracle, capacity, requests);
     println!(
         "{name}, {capacity} slots: {expectation:?}, reservation {reservation:?}, oracle {oracle:?}"
     );

@@ -6,8 +6,8 @@ use utoipa::ToSchema;
 use uuid::Uuid;
 
 use super::blocks::Blocks;
-use super::error::MessageErrorResponse;
 use crate::conversation::{End, EndReason};
+use crate::error::MessageErrorResponse;
 
 /// What all forms of one message say.
 #[derive(Debug)]

@@ -15,7 +15,7 @@ use crate::conversation::{Conversation, OfferedTool, ReasoningWishes, ToolWishes
 use crate::error::ApiError;
 use crate::extract::nullable_object;
 use crate::generations::Names;
-use crate::routes::openai::fields::{Seed, Stop};
+use crate::routes::openai::fields::{Seed, Stop, ThinkingBody};
 use crate::routes::openai::sampling::{Sampling, check, refused};
 use crate::routes::openai::sampling_body::sampling_body;
 use crate::routes::openai::structured::schema;
@@ -94,14 +94,6 @@ pub struct ToolChoiceBody {
     /// At most one call.
     #[schema(nullable = true)]
     pub disable_parallel_tool_use: Option<bool>,
-}
-
-/// Whether the model reasons.
-#[derive(Debug, Deserialize, ToSchema)]
-pub struct ThinkingBody {
-    /// `enabled`, `adaptive` or `disabled`, for templates that can switch it.
-    #[schema(example = "enabled")]
-    pub r#type: String,
 }
 
 /// What the answer looks like.

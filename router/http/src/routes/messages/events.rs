@@ -8,8 +8,8 @@ use tower_http::request_id::RequestId;
 
 use super::answer::{MessageHead, stop};
 use super::blocks::Blocks;
-use super::error::anthropic;
 use crate::conversation::ConversationEvent;
+use crate::error::anthropic;
 use crate::generations::failure_in_stream;
 use crate::sse::{Encoder, EventBuffer};
 

@@ -17,10 +17,10 @@ use tower_http::request_id::RequestId;
 use self::answer::MessageHead;
 pub use self::answer::{MessageEvent, MessageObject, TokenCount};
 use self::blocks::Blocks;
-pub use self::body::{MessagesBody, ThinkingBody};
+pub use self::body::MessagesBody;
 use self::error::MessageErrors;
 use self::events::MessageEvents;
-use crate::conversation::{Finished, Running};
+use crate::conversation::{Finished, RunningConversation};
 use crate::error::ApiError;
 use crate::extract::{ApiJson, GenerationJson};
 use crate::memory::MemoryShare;
@@ -73,7 +73,7 @@ async fn start(
     state: &AppState,
     body: MessagesBody,
     share: &MemoryShare,
-) -> Result<(Running, String), ApiError> {
+) -> Result<(RunningConversation, String), ApiError> {
     let prepare = async {
         let model = model_name(body.model.clone(), &state.info.model_id)?;
         let prepared = body.read(false, state)?.prepare(state).await?;

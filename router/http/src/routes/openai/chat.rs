@@ -14,16 +14,15 @@ use super::answer::{
     AssistantMessage, ChatChoice, ChatCompletion, Identity, SYSTEM_FINGERPRINT, end_reason,
 };
 use super::chat_body::ChatBody;
-use super::chat_events::ChatEvents;
+use super::chat_events::{ChatEvent, ChatEvents};
 use super::logprobs::ChatLogprobs;
 use super::sampling::{TokenIds, check_n, model_name};
-use crate::conversation::{Answer, Conversation, FinishedChoice, Prepared, Running};
+use crate::conversation::{Answer, Conversation, FinishedChoice, Prepared, RunningConversation};
 use crate::error::ApiError;
 use crate::extract::GenerationJson;
 use crate::generations::Names;
 use crate::memory::MemoryShare;
 use crate::openapi::OpenAiErrors;
-use crate::schema::ChatEvent;
 use crate::sse;
 use crate::state::AppState;
 
@@ -155,7 +154,7 @@ impl ChatAnswer {
         self,
         state: &AppState,
         id: &RequestId,
-        running: Running,
+        running: RunningConversation,
     ) -> Result<(HeaderMap, ChatCompletion), ApiError> {
         let prompt = running.prompt_ids();
         let finished = running.gather(state, id).await?;
@@ -198,7 +197,7 @@ impl ChatAnswer {
         self,
         state: &AppState,
         id: RequestId,
-        running: Running,
+        running: RunningConversation,
         include_usage: bool,
     ) -> Response {
         let headers = running.headers(state);

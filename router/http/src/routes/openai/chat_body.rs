@@ -9,7 +9,7 @@ use utoipa::ToSchema;
 
 use super::choices_body::choices_body;
 use super::earlier_calls::check_calls;
-use super::fields::{Seed, Stop, StreamOptions};
+use super::fields::{Seed, Stop, StreamOptions, ThinkingBody};
 use super::sampling::{Sampling, TokenIds, check, refused};
 use super::sampling_body::sampling_body;
 use super::structured::{Forms, ResponseFormat, StructuredOutputs};
@@ -19,7 +19,6 @@ use crate::conversation::{ReasoningWishes, ToolWishes};
 use crate::error::ApiError;
 use crate::extract::nullable_object;
 use crate::fields::Unsupported;
-use crate::routes::messages::ThinkingBody;
 
 choices_body! {
     /// Body of `/v1/chat/completions`. Keys that no API knows are ignored.

@@ -7,18 +7,29 @@
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
+use serde::Serialize;
 use text_generation_core::error::InferError;
 use text_generation_core::infer::Infer;
 use text_generation_core::types::Token;
 use text_generation_formats::Delta;
 use tower_http::request_id::RequestId;
+use utoipa::ToSchema;
 
-use super::answer::{self, Identity};
+use super::answer::{self, ChatCompletionChunk, Identity};
 use super::chunk::Chunks;
 use super::logprobs::ChatLogprobs;
 use super::sampling::TokenIds;
 use crate::conversation::ConversationEvent;
+use crate::error::OpenAiErrorResponse;
 use crate::sse::{Encoder, EventBuffer};
+
+/// Event of a stream of `/v1/chat/completions`: a chunk, or the error that ends the stream. `[DONE]` follows the last.
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(untagged)]
+pub enum ChatEvent {
+    Chunk(ChatCompletionChunk),
+    Error(OpenAiErrorResponse),
+}
 
 /// Events of one chat.
 #[derive(Debug)]

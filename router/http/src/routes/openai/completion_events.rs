@@ -3,16 +3,27 @@
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
+use serde::Serialize;
 use text_generation_core::error::InferError;
 use text_generation_core::infer::Infer;
 use text_generation_core::types::{StreamEvent, Token};
 use tower_http::request_id::RequestId;
+use utoipa::ToSchema;
 
-use super::answer::finish_reason;
+use super::answer::{CompletionChunk, finish_reason};
 use super::chunk::Chunks;
 use super::logprobs::CompletionTokens;
+use crate::error::OpenAiErrorResponse;
 use crate::generations::{ChoiceEvent, Tally};
 use crate::sse::{Encoder, EventBuffer};
+
+/// Event of a stream of `/v1/completions`: a chunk, or the error that ends the stream. `[DONE]` follows the last.
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(untagged)]
+pub enum CompletionEvent {
+    Chunk(CompletionChunk),
+    Error(OpenAiErrorResponse),
+}
 
 /// Events of `/v1/completions`.
 #[derive(Debug)]

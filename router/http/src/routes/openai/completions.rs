@@ -14,15 +14,14 @@ use tower_http::request_id::RequestId;
 use super::answer::{Completion, CompletionChoice, Identity, SYSTEM_FINGERPRINT, finish_reason};
 use super::chunk::Chunks;
 use super::completion_body::CompletionBody;
-use super::completion_events::{self, CompletionEvents};
+use super::completion_events::{self, CompletionEvent, CompletionEvents};
 use super::logprobs::{CompletionLogprobs, CompletionTokens};
 use super::sampling::{TokenIds, check_n, model_name};
 use crate::error::ApiError;
 use crate::extract::GenerationJson;
-use crate::generations::{Finished, Generations, Names, Plan, Tally, renamed};
+use crate::generations::{Finished, GenerationPlan, Generations, Names, Tally, renamed};
 use crate::memory::MemoryShare;
 use crate::openapi::OpenAiErrors;
-use crate::schema::CompletionEvent;
 use crate::sse;
 use crate::state::AppState;
 
@@ -86,7 +85,10 @@ struct CompletionAnswer {
 }
 
 impl CompletionAnswer {
-    async fn prepare(state: &AppState, mut body: CompletionBody) -> Result<(Plan, Self), ApiError> {
+    async fn prepare(
+        state: &AppState,
+        mut body: CompletionBody,
+    ) -> Result<(GenerationPlan, Self), ApiError> {
         body.check_features(state.info.max_client_batch_size)?;
         let top_logprobs = body.logprobs;
         let scores_only = body.scores_only();
@@ -123,7 +125,7 @@ impl CompletionAnswer {
             scores_only,
             identity: Identity::new("cmpl", model),
         };
-        let plan = Plan::new(prompts, &parameters, add_special_tokens, samples, names);
+        let plan = GenerationPlan::new(prompts, &parameters, add_special_tokens, samples, names);
         Ok((plan, answer))
     }
 

@@ -49,3 +49,11 @@ impl Seed {
         }
     }
 }
+
+/// Whether the model reasons.
+#[derive(Debug, Deserialize, ToSchema)]
+pub struct ThinkingBody {
+    /// `enabled`, `adaptive` or `disabled`, for templates that can switch it.
+    #[schema(example = "enabled")]
+    pub r#type: String,
+}

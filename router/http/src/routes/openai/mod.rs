@@ -21,4 +21,6 @@ mod tools;
 
 pub use answer::{ChatCompletion, ChatCompletionChunk, Completion, CompletionChunk};
 pub use chat_body::ChatBody;
+pub use chat_events::ChatEvent;
 pub use completion_body::CompletionBody;
+pub use completion_events::CompletionEvent;

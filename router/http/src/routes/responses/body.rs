@@ -10,7 +10,6 @@ use utoipa::ToSchema;
 
 use super::format::{TextBody, TextFormat};
 use super::items::{self, Input};
-use super::sealed::Seal;
 use super::tools::{ToolNames, Tools};
 use crate::conversation::{Conversation, ReasoningWishes};
 use crate::error::ApiError;
@@ -19,6 +18,7 @@ use crate::generations::Names;
 use crate::routes::openai::fields::{Seed, Stop};
 use crate::routes::openai::sampling::{Sampling, check, refused};
 use crate::routes::openai::sampling_body::sampling_body;
+use crate::seal::Seal;
 use crate::state::AppState;
 
 /// What the fields of `core` are called here.

@@ -1,6 +1,6 @@
 //! Items of a request's `input`, which become the messages of a conversation.
 //!
-//! Clients send what they were answered back with the next turn, or refer to it ([`remembered`](super::remembered)). All that the assistant wrote
+//! Clients send what they were answered back with the next turn, or refer to it ([`references`](super::references)). All that the assistant wrote
 //! between two inputs becomes one message, as the model wrote it, so the prompt of a turn begins with that of the one
 //! before.
 
@@ -11,12 +11,12 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 use utoipa::ToSchema;
 
-use super::sealed::Seal;
 use super::tools::ToolNames;
 use crate::bounds::MAX_MESSAGES;
 use crate::error::ApiError;
 use crate::extract::from_value;
 use crate::routes::openai::sampling::{check, refused};
+use crate::seal::Seal;
 
 /// What the model shall answer.
 #[derive(Debug, Deserialize, ToSchema)]

@@ -6,10 +6,9 @@ mod events;
 mod format;
 mod items;
 mod output;
-mod remembered;
+mod references;
 mod repeated;
 mod response;
-mod sealed;
 mod tools;
 
 use std::sync::Arc;
@@ -22,15 +21,13 @@ use tower_http::request_id::RequestId;
 pub use self::body::ResponsesBody;
 use self::events::ResponseEvents;
 use self::output::Output;
-pub use self::remembered::ItemMemory;
-use self::remembered::TenantItems;
 use self::response::ResponseHead;
 pub use self::response::{InputTokens, ResponseEvent, ResponseObject};
-pub use self::sealed::Seal;
 use crate::conversation::{Finished, Prepared};
 use crate::error::ApiError;
 use crate::extract::{ApiJson, GenerationJson};
 use crate::headers;
+use crate::item_memory::TenantItems;
 use crate::memory::MemoryShare;
 use crate::openapi::ResponsesErrors;
 use crate::routes::openai::sampling::model_name;
@@ -128,7 +125,7 @@ fn resolve(
 ) -> Result<Option<TenantItems>, ApiError> {
     let remembered = state.items.of_caller();
     let limit = state.options.body.bytes;
-    remembered::resolve(&mut body.input, remembered.as_ref(), limit, share)?;
+    references::resolve(&mut body.input, remembered.as_ref(), limit, share)?;
     Ok(remembered.filter(|_| body.stores()))
 }
 

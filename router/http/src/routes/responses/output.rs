@@ -8,9 +8,9 @@ use text_generation_formats::Delta;
 use uuid::Uuid;
 
 use super::custom_input::CustomInput;
-use super::remembered::TenantItems;
-use super::sealed::Seal;
 use super::tools::ToolNames;
+use crate::item_memory::TenantItems;
+use crate::seal::Seal;
 use crate::sse::{EventBuffer, Events};
 
 /// Writes events with their numbers.

@@ -1,6 +1,6 @@
-"""Weights of experts: from the layouts in which checkpoints have them to a rank's part, as it runs."""
+"""Weights of experts: from the layouts of checkpoints to a rank's shard, in the number format in which it runs."""
 
 from .loading import load_experts
-from .part import ExpertPart, shared_experts
+from .shard import ExpertShard, shared_experts
 
-__all__ = ["ExpertPart", "load_experts", "shared_experts"]
+__all__ = ["ExpertShard", "load_experts", "shared_experts"]

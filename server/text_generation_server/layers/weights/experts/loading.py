@@ -15,78 +15,79 @@ from ..blocks import RowBlock
 from ..checkpoint import Checkpoint
 from ..formats.packing import halves
 from ..readers import Codes, QuantisedReader, reader_of
-from .part import ExpertPart, shared_experts
 from .plain import read_plain
+from .shard import ExpertShard, shared_experts
 from .stacking import stack
 
 _Network = tuple[tuple[str, ...], int, int]
-"""Names of gate, if there is one, up and down, the inner size of what is stored, and where in it the expert begins."""
+"""Names of gate, if experts are gated, up and down, the inner size of the stored network, and where the expert begins
+in it."""
 _Readers = tuple[QuantisedReader, QuantisedReader]
-"""Of all first and of all second matrices."""
+"""The reader of all first and that of all second matrices."""
 
 
 class Experts(NamedTuple):
-    """Those of a rank, or its shard of them: the routed ones, then the shared ones, without biases."""
+    """The experts of a rank, or its shard of all experts: the routed ones, then the shared ones, without biases."""
 
     gate_up: ExpertMatrix
-    """Gate rows, if there are any, then up rows."""
+    """Gate rows, if experts are gated, then up rows."""
     down: ExpertMatrix
     has_shared: bool
-    """Whether the shared network is among them."""
+    """Whether the shared expert is among them."""
 
 
-def load_experts(part: ExpertPart) -> Experts:
-    """The shared network is left out where routed experts are quantised and it is not stored as they are: checkpoints
-    often keep it with 16 bits, which all of them would have to have to be one matrix. Raises ModelFilesError.
+def load_experts(shard: ExpertShard) -> Experts:
+    """Loads this rank's experts. It leaves the shared expert out where routed experts are quantised and the shared one
+    has another format: checkpoints often keep it with 16 bits, and one matrix has one format. Raises ModelFilesError.
     """
-    checkpoint = part.checkpoint
+    checkpoint = shard.checkpoint
     is_each = checkpoint.names.experts_layout == "each"
-    if not is_each and _has_blocks(part):
-        return Experts(*_blocks(part), has_shared=False)
-    readers = _readers(part, _routed(part)) if is_each or checkpoint.makes_quantised else None
+    if not is_each and _has_blocks(shard):
+        return Experts(*_blocks(shard), has_shared=False)
+    readers = _readers(shard, _routed(shard)) if is_each or checkpoint.makes_quantised else None
     # Ranks that differ in where their shards begin must agree about this.
-    if readers is not None and not _shares(part, readers):
-        part = replace(part, spec=replace(part.spec, shared_inner=0))
-    has_shared = part.spec.shared_inner > 0
-    if readers is None or not _begins_with_group(part, readers[1]):
-        gate_up, down = read_plain(part)
+    if readers is not None and not _shares(shard, readers):
+        shard = replace(shard, spec=replace(shard.spec, shared_inner=0))
+    has_shared = shard.spec.shared_inner > 0
+    if readers is None or not _begins_with_group(shard, readers[1]):
+        gate_up, down = read_plain(shard)
         return Experts(ExpertMatrix(gate_up), ExpertMatrix(down), has_shared)
-    return Experts(*(_each if is_each else _made)(part, *readers), has_shared)
+    return Experts(*(_each if is_each else _made)(shard, *readers), has_shared)
 
 
-def _shares(part: ExpertPart, readers: _Readers) -> bool:
-    """Whether the shared network is stored such that it can be further experts."""
-    return part.spec.shared_inner % part.spec.inner == 0 and _readers(part, _shared(part)) == readers
+def _shares(shard: ExpertShard, readers: _Readers) -> bool:
+    """Whether the shared expert is stored such that it can become further experts."""
+    return shard.spec.shared_inner % shard.spec.inner == 0 and _readers(shard, _shared(shard)) == readers
 
 
-def _begins_with_group(part: ExpertPart, down: QuantisedReader) -> bool:
-    """Whether this rank's shard of every network does."""
-    sizes = part.spec.inner, part.spec.shared_inner
-    return all(down.begins_group(inner, part.start) for inner in sizes if inner)
+def _begins_with_group(shard: ExpertShard, down: QuantisedReader) -> bool:
+    """Whether this rank's shard of every network begins with a group."""
+    sizes = shard.spec.inner, shard.spec.shared_inner
+    return all(down.begins_group(inner, shard.start) for inner in sizes if inner)
 
 
 def _multiplies_codes(checkpoint: Checkpoint) -> bool:
-    """The MoE kernels multiply quantised weights by 16-bit inputs."""
+    """Whether the MoE kernels can multiply quantised weights, which they do by 16-bit activations."""
     return not checkpoint.source.empty((0,)).is_cuda or checkpoint.dtype.itemsize == 2
 
 
-def _has_blocks(part: ExpertPart) -> bool:
-    """Whether the files have MXFP4 that kernels read."""
-    checkpoint, name = part.checkpoint, part.name(part.checkpoint.names.expert_gate)
+def _has_blocks(shard: ExpertShard) -> bool:
+    """Whether the files hold MXFP4 blocks that the kernels can read."""
+    checkpoint, name = shard.checkpoint, shard.name(shard.checkpoint.names.expert_gate)
     is_stored = checkpoint.source.has(f"{name}_blocks") and reader_of(checkpoint, name).has_codes(name)
-    return is_stored and part.start % mxfp4.BLOCK == 0 and _multiplies_codes(checkpoint)
+    return is_stored and shard.start % mxfp4.BLOCK == 0 and _multiplies_codes(checkpoint)
 
 
-def _readers(part: ExpertPart, networks: Sequence[_Network]) -> _Readers | None:
-    """Those of all first and of all second matrices, whichever part of them is read. None: there are no such networks,
-    their schemes differ, or the MoE kernels do not read a scheme.
+def _readers(shard: ExpertShard, networks: Sequence[_Network]) -> _Readers | None:
+    """Returns the reader of all first and that of all second matrices. None: there are no such networks, their schemes
+    differ, or the MoE kernels do not read a scheme.
     """
-    checkpoint = part.checkpoint
+    checkpoint = shard.checkpoint
     if not _multiplies_codes(checkpoint):
         return None
     found: list[set[QuantisedReader]] = [set(), set()]
     for stored, inner, at in networks:
-        for name, shape in zip(stored, _shapes(part, inner, len(stored)), strict=True):
+        for name, shape in zip(stored, _shapes(shard, inner, len(stored)), strict=True):
             reader, is_down = reader_of(checkpoint, name), name == stored[-1]
             if not isinstance(reader, QuantisedReader) or not reader.reads_expert(name, shape, at if is_down else 0):
                 return None
@@ -95,72 +96,73 @@ def _readers(part: ExpertPart, networks: Sequence[_Network]) -> _Readers | None:
     return (first.pop(), second.pop()) if len(first) == len(second) == 1 else None
 
 
-def _routed(part: ExpertPart) -> list[_Network]:
-    """Each of them; where one tensor holds all, that one."""
-    names = part.checkpoint.names
-    routed = names.experts(part.spec.gated)
-    numbers: Sequence[int] = part.experts if names.experts_layout == "each" else (0,)
-    return [(tuple(part.name(each, expert) for each in routed), part.spec.inner, 0) for expert in numbers]
+def _routed(shard: ExpertShard) -> list[_Network]:
+    """Returns the network of each routed expert, or the one that stands for all where one tensor holds them all."""
+    names = shard.checkpoint.names
+    routed = names.experts(shard.spec.gated)
+    numbers: Sequence[int] = shard.experts if names.experts_layout == "each" else (0,)
+    return [(tuple(shard.name(each, expert) for each in routed), shard.spec.inner, 0) for expert in numbers]
 
 
-def _shared(part: ExpertPart) -> list[_Network]:
-    """The experts that the shared network becomes."""
-    names, spec = part.checkpoint.names, part.spec
-    shared = tuple(part.name(each) for each in names.shared(spec.gated))
+def _shared(shard: ExpertShard) -> list[_Network]:
+    """Returns the networks that the shared expert becomes."""
+    names, spec = shard.checkpoint.names, shard.spec
+    shared = tuple(shard.name(each) for each in names.shared(spec.gated))
     return [(shared, spec.shared_inner, index * spec.inner) for index in range(shared_experts(spec))]
 
 
-def _shapes(part: ExpertPart, inner: int, matrices: int) -> tuple[tuple[int, int], ...]:
-    """Of so many of a network, the last of which is down."""
-    return *((inner, part.hidden),) * (matrices - 1), (part.hidden, inner)
+def _shapes(shard: ExpertShard, inner: int, matrices: int) -> tuple[tuple[int, int], ...]:
+    """Returns the shapes of the matrices of a network, of which the last is down."""
+    return *((inner, shard.hidden),) * (matrices - 1), (shard.hidden, inner)
 
 
-def _each(part: ExpertPart, first: QuantisedReader, second: QuantisedReader) -> tuple[ExpertMatrix, ExpertMatrix]:
-    """Matrices of each expert by themselves."""
-    networks, hidden = _routed(part) + _shared(part), part.hidden
+def _each(shard: ExpertShard, first: QuantisedReader, second: QuantisedReader) -> tuple[ExpertMatrix, ExpertMatrix]:
+    """Reads layouts in which each expert has its own matrices."""
+    networks, hidden = _routed(shard) + _shared(shard), shard.hidden
 
     def rows(name: str, inner: int, at: int) -> Codes:
-        return first.read_rows([RowBlock(name, inner, (part.span(inner, at),))], hidden)[0].codes()
+        return first.read_rows([RowBlock(name, inner, (shard.span(inner, at),))], hidden)[0].codes()
 
     gate_up = ([rows(name, inner, at) for name in names[:-1]] for names, inner, at in networks)
     down = (
-        [second.read_columns(names[-1], (hidden, inner), part.span(inner, at)).codes()] for names, inner, at in networks
+        [second.read_columns(names[-1], (hidden, inner), shard.span(inner, at)).codes()]
+        for names, inner, at in networks
     )
     return stack(len(networks), gate_up), stack(len(networks), down)
 
 
-def _made(part: ExpertPart, first: QuantisedReader, second: QuantisedReader) -> tuple[ExpertMatrix, ExpertMatrix]:
-    """Of layouts that have the experts of a layer in one tensor: for a moment there is one layer with 16 bits."""
-    gate_up, down = read_plain(part)
+def _made(shard: ExpertShard, first: QuantisedReader, second: QuantisedReader) -> tuple[ExpertMatrix, ExpertMatrix]:
+    """Quantises layouts that have the experts of a layer in one tensor: for a moment, one layer exists with 16 bits."""
+    gate_up, down = read_plain(shard)
     return (
         stack(len(gate_up), ([first.quantise([each]).codes()] for each in gate_up)),
         stack(len(down), ([second.quantise([each]).codes()] for each in down)),
     )
 
 
-def _blocks(part: ExpertPart) -> tuple[ExpertMatrix, ExpertMatrix]:
-    """MXFP4 of gpt-oss: gate and up rows by turns."""
-    names, spec, experts = part.checkpoint.names, part.spec, len(part.experts)
-    rows = part.cut(Slice(1, 2 * part.start, 2 * part.stop))
-    columns = part.cut(Slice(2, part.start // mxfp4.BLOCK, -(-part.stop // mxfp4.BLOCK)))
-    gate_up = _stored_blocks(part, names.expert_gate, 2 * spec.inner, part.hidden, rows)
-    down = _stored_blocks(part, names.expert_down, part.hidden, spec.inner, columns)
-    order = torch.arange(2 * part.inner).view(-1, 2).t().flatten()
+def _blocks(shard: ExpertShard) -> tuple[ExpertMatrix, ExpertMatrix]:
+    """Reads MXFP4 of gpt-oss, which interleaves gate and up rows."""
+    names, spec, experts = shard.checkpoint.names, shard.spec, len(shard.experts)
+    rows = shard.cut(Slice(1, 2 * shard.start, 2 * shard.stop))
+    columns = shard.cut(Slice(2, shard.start // mxfp4.BLOCK, -(-shard.stop // mxfp4.BLOCK)))
+    gate_up = _stored_blocks(shard, names.expert_gate, 2 * spec.inner, shard.hidden, rows)
+    down = _stored_blocks(shard, names.expert_down, shard.hidden, spec.inner, columns)
+    order = torch.arange(2 * shard.inner).view(-1, 2).t().flatten()
     return stack(experts, _of_blocks(*gate_up, order)), stack(experts, _of_blocks(*down, None))
 
 
 def _stored_blocks(
-    part: ExpertPart, template: str, outputs: int, inputs: int, cut: Slice | None
+    shard: ExpertShard, template: str, outputs: int, inputs: int, cut: Slice | None
 ) -> tuple[Tensor, Tensor]:
-    """`blocks` [experts, outputs, groups, 16] and `scales` [experts, outputs, groups], or a part of both."""
-    source, name = part.checkpoint.source, part.name(template)
-    shape = part.spec.experts, outputs, inputs // mxfp4.BLOCK
+    """Reads `blocks` [experts, outputs, groups, 16] and `scales` [experts, outputs, groups], or a shard of both."""
+    source, name = shard.checkpoint.source, shard.name(template)
+    shape = shard.spec.experts, outputs, inputs // mxfp4.BLOCK
     blocks = source.read(f"{name}_blocks", (*shape, mxfp4.BLOCK // 2), cut, dtype=torch.uint8)
     return blocks, source.read(f"{name}_scales", shape, cut, dtype=torch.uint8)
 
 
 def _of_blocks(blocks: Tensor, scales: Tensor, order: Tensor | None) -> Iterator[Sequence[Codes]]:
-    """Each expert's matrix, its rows in this order."""
+    """Yields the matrix of each expert, with its rows in `order`."""
     table = mxfp4.table(blocks.device)
     for codes, exponents in zip(blocks, scales, strict=True):
         if order is not None:

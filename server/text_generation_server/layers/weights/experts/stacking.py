@@ -1,4 +1,4 @@
-"""Quantised matrices of experts, which come one at a time, stacked for the MoE kernels."""
+"""Stacking of quantised experts, which come one at a time, for the MoE kernels."""
 
 from collections.abc import Iterable, Sequence
 
@@ -12,12 +12,12 @@ from .. import mxfp4
 from ..readers import Codes
 
 _LARGEST_SCALE = 2.0
-"""Of floats of 4 bits that need no looking up: times 2 ** 126 it is a bfloat16."""
+"""Largest scale with which the kernels convert e2m1 codes without a table: times 2 ** 126 it is still a bfloat16."""
 
 
 def stack(experts: int, matrices: Iterable[Sequence[Codes]]) -> ExpertMatrix:
-    """All experts' matrices, of each the parts of its outputs one below the other. Takes them as they come, so that
-    what is on its way is one expert's.
+    """Stacks the matrices of all experts; the parts of an expert are concatenated along its outputs. It takes them as
+    they come, so that the intermediate tensors are those of one expert.
     """
     weight: Tensor | None = None
     scales: list[Tensor] = []
@@ -46,7 +46,7 @@ def stack(experts: int, matrices: Iterable[Sequence[Codes]]) -> ExpertMatrix:
 
 
 def _is_e2m1(table: Tensor | None, scales: Tensor) -> bool:
-    """See `ExpertMatrix`."""
+    """Whether the codes are e2m1 with scales that need no table; see `ExpertMatrix`."""
     return (
         table is not None and torch.equal(table, mxfp4.table(table.device)) and bool((scales <= _LARGEST_SCALE).all())
     )

@@ -1,16 +1,16 @@
-"""Formats of group-quantised weights, from the tensors of a checkpoint to codes: a file for each format. Nothing of the
-engine is known here.
+"""Formats of group-quantised weights, from the tensors of a checkpoint to codes, with one file for each format. Nothing
+here knows the engine.
 """
 
 from .groups import Groups, stacked
 from .online import OnlineKind, quantise_groups
-from .part import Part
 from .reading import input_order, read_groups
+from .shard import MatrixShard
 
 __all__ = [
     "Groups",
+    "MatrixShard",
     "OnlineKind",
-    "Part",
     "input_order",
     "quantise_groups",
     "read_groups",

@@ -1,5 +1,5 @@
-"""Weight-only integers of compressed-tensors: `pack-quantized`, with words of codes, and `int-quantized` without
-activations, with a byte a weight.
+"""Weight-only integers of compressed-tensors: `pack-quantized`, with words of codes, and weight-only `int-quantized`,
+with one byte per weight.
 
 Codes are signed numbers plus `2 ** (bits - 1)`. `weight_packed` [outputs, words of inputs] int32 or `weight`
 [outputs, inputs] int8; `weight_scale` [outputs, groups], [outputs], [1] or []; `weight_zero_point` [words of outputs,
@@ -12,84 +12,84 @@ from torch import Tensor
 from . import act_order
 from .groups import Groups, centred
 from .packing import Packing, packing_of
-from .part import Part, Span
+from .shard import MatrixShard, Span
 
 _WORDS, _BYTES = (torch.int32,), (torch.int8,)
 _SHAPES = (torch.int64, torch.int32)
 
 
-def read(part: Part, bits: int, group_size: int, symmetric: bool) -> Groups:
-    """Raises ModelFilesError."""
-    _check_shape(part)
-    span, order = Span.of(part.shape[1], group_size, part.columns), input_order(part, group_size)
-    places = act_order.places(part, order)
-    codes = _packed(part, bits, places) if part.has("weight_packed") else _bytes(part, bits, places)
-    perm = None if order is None else order[slice(*part.columns)]
+def read(shard: MatrixShard, bits: int, group_size: int, symmetric: bool) -> Groups:
+    """Reads a shard. Raises ModelFilesError."""
+    _check_shape(shard)
+    span, order = Span.of(shard.shape[1], group_size, shard.columns), input_order(shard, group_size)
+    places = act_order.places(shard, order)
+    codes = _packed(shard, bits, places) if shard.has("weight_packed") else _bytes(shard, bits, places)
+    perm = None if order is None else order[slice(*shard.columns)]
     if perm is not None:
         codes = codes[:, perm]
-    zeros = None if symmetric else _zeros(part, span, bits)
+    zeros = None if symmetric else _zeros(shard, span, bits)
     codes, zeros, wide = centred(codes.contiguous(), zeros, bits)
-    return Groups(codes, _scales(part, span), zeros, wide, span.size, span.offset, perm)
+    return Groups(codes, _scales(shard, span), zeros, wide, span.size, span.offset, perm)
 
 
-def input_order(part: Part, group_size: int) -> Tensor | None:
+def input_order(shard: MatrixShard, group_size: int) -> Tensor | None:
     """See `act_order.input_order`."""
-    return act_order.input_order(part, "weight_g_idx", group_size)
+    return act_order.input_order(shard, "weight_g_idx", group_size)
 
 
-def _check_shape(part: Part) -> None:
-    if not part.has("weight_shape"):
+def _check_shape(shard: MatrixShard) -> None:
+    if not shard.has("weight_shape"):
         return
-    found = part.read("weight_shape", (2,), _SHAPES).tolist()
-    if found != list(part.shape):
-        raise part.error("weight_shape", f"says {found}, but config.json asks for {list(part.shape)}")
+    found = shard.read("weight_shape", (2,), _SHAPES).tolist()
+    if found != list(shard.shape):
+        raise shard.error("weight_shape", f"says {found}, but config.json asks for {list(shard.shape)}")
 
 
-def _packed(part: Part, bits: int, places: tuple[int, int]) -> Tensor:
-    outputs, inputs = part.shape
-    packing = _packing(part, "weight_packed", 1, inputs, bits)
+def _packed(shard: MatrixShard, bits: int, places: tuple[int, int]) -> Tensor:
+    outputs, inputs = shard.shape
+    packing = _packing(shard, "weight_packed", 1, inputs, bits)
     first, last, skip = packing.span(*places, inputs)
-    words = part.read("weight_packed", (outputs, packing.words(inputs)), _WORDS, part.rows, (first, last))
+    words = shard.read("weight_packed", (outputs, packing.words(inputs)), _WORDS, shard.rows, (first, last))
     return packing.unpack(words, places[1] - places[0], skip)
 
 
-def _packing(part: Part, suffix: str, dim: int, count: int, bits: int) -> Packing:
-    """As the library packs now, or as it did before version 0.20: files do not say which."""
-    shape = part.stored_shape(suffix)
+def _packing(shard: MatrixShard, suffix: str, dim: int, count: int, bits: int) -> Packing:
+    """Returns the packing of the library's version 0.20, or that of earlier ones: the shape tells which."""
+    shape = shard.stored_shape(suffix)
     packing = packing_of(shape[dim], count, bits) if len(shape) > dim else None
     if packing is None:
-        raise part.error(suffix, f"has shape {list(shape)}, which does not hold {count} codes of {bits} bits")
+        raise shard.error(suffix, f"has shape {list(shape)}, which does not hold {count} codes of {bits} bits")
     return packing
 
 
-def _bytes(part: Part, bits: int, places: tuple[int, int]) -> Tensor:
-    """Signed numbers, each in a byte."""
-    return _unsigned(part.read("weight", part.shape, _BYTES, part.rows, places), bits)
+def _bytes(shard: MatrixShard, bits: int, places: tuple[int, int]) -> Tensor:
+    """Reads signed numbers of one byte each."""
+    return _unsigned(shard.read("weight", shard.shape, _BYTES, shard.rows, places), bits)
 
 
 def _unsigned(numbers: Tensor, bits: int) -> Tensor:
-    """int8 to uint8, moved such that the least number is 0."""
+    """Converts int8 to uint8, shifted such that the lowest number is 0."""
     return (numbers.view(torch.uint8) + 2 ** (bits - 1)) & ((1 << bits) - 1)
 
 
-def _scales(part: Part, span: Span) -> Tensor:
-    outputs, shape = part.shape[0], part.stored_shape("weight_scale")
+def _scales(shard: MatrixShard, span: Span) -> Tensor:
+    outputs, shape = shard.shape[0], shard.stored_shape("weight_scale")
     if len(shape) == 2 and shape != (1, 1):
-        return part.read_scales("weight_scale", (outputs, span.count), part.rows, span.cut).contiguous()
+        return shard.read_scales("weight_scale", (outputs, span.count), shard.rows, span.cut).contiguous()
     if shape == (outputs,) and span.count == 1:
-        return part.read_scales("weight_scale", shape, part.rows)[:, None]
+        return shard.read_scales("weight_scale", shape, shard.rows)[:, None]
     # One number for the whole matrix.
     wanted = shape if shape in ((), (1, 1)) else (1,)
-    one = part.read_scales("weight_scale", wanted).reshape(1, 1)
-    return one.repeat(part.count[0], span.cut[1] - span.cut[0])
+    one = shard.read_scales("weight_scale", wanted).reshape(1, 1)
+    return one.repeat(shard.count[0], span.cut[1] - span.cut[0])
 
 
-def _zeros(part: Part, span: Span, bits: int) -> Tensor:
-    """[rows, groups] uint8"""
-    suffix, outputs = "weight_zero_point", part.shape[0]
-    if part.stored_shape(suffix) == (outputs, span.count):
-        return _unsigned(part.read(suffix, (outputs, span.count), _BYTES, part.rows, span.cut).contiguous(), bits)
-    packing = _packing(part, suffix, 0, outputs, bits)
-    first, last, skip = packing.span(*part.rows, outputs)
-    words = part.read(suffix, (packing.words(outputs), span.count), _WORDS, (first, last), span.cut)
-    return packing.unpack(words.t(), part.count[0], skip).t().contiguous()
+def _zeros(shard: MatrixShard, span: Span, bits: int) -> Tensor:
+    """Reads [rows, groups] uint8."""
+    suffix, outputs = "weight_zero_point", shard.shape[0]
+    if shard.stored_shape(suffix) == (outputs, span.count):
+        return _unsigned(shard.read(suffix, (outputs, span.count), _BYTES, shard.rows, span.cut).contiguous(), bits)
+    packing = _packing(shard, suffix, 0, outputs, bits)
+    first, last, skip = packing.span(*shard.rows, outputs)
+    words = shard.read(suffix, (packing.words(outputs), span.count), _WORDS, (first, last), span.cut)
+    return packing.unpack(words.t(), shard.count[0], skip).t().contiguous()

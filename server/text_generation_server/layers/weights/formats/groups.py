@@ -1,4 +1,4 @@
-"""Group-quantised codes that share scales: every format of them becomes this, whatever it is in the checkpoint."""
+"""Group-quantised weights, into which every format of a checkpoint is converted."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -10,10 +10,10 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Groups:
-    """A matrix [N outputs, K inputs], or a rank's part of it.
+    """A matrix [N outputs, K inputs], or a rank's shard of it.
 
     The weight of a code is `(code - zero) * scale`, or `table[code] * scale`. Inputs share scale and zero in groups
-    of `group_size`; the first group may have begun before this part, and the last one may be shorter.
+    of `group_size`; the first group may have begun before this shard, and the last one may be shorter.
     """
 
     codes: Tensor
@@ -21,30 +21,30 @@ class Groups:
     scales: Tensor
     """[N, groups] float32"""
     zeros: Tensor | None
-    """[N, groups] float32: the code that stands for 0. None: `2 ** (bits - 1)`, or there is a table."""
+    """[N, groups] float32, the zero points. None: they are `2 ** (bits - 1)`, or a table replaces them."""
     bits: int
-    """4 or 8. Codes of fewer bits lie in the next wider ones."""
+    """4 or 8; codes of fewer bits are widened."""
     group_size: int
     offset: int = 0
-    """Inputs of the first group that lie before this part."""
+    """Inputs of the first group that lie before this shard."""
     perm: Tensor | None = None
-    """[K] int64: which input each column of codes multiplies. None: the one in its place."""
+    """[K] int64, which input each column of codes multiplies (act-order). None: columns are in the order of inputs."""
     table: Tensor | None = None
     """[2 ** bits] float32"""
 
     @cached_property
     def columns_to_groups(self) -> Tensor:
-        """[K] int64: the group of each column of codes."""
+        """[K] int64, the group of each column of codes."""
         columns = torch.arange(self.codes.shape[1], device=self.codes.device)
         return (columns + self.offset) // self.group_size
 
     def rows(self, index: Tensor) -> "Groups":
-        """The outputs `index` [n] int64, in that order."""
+        """Selects the outputs `index` [n] int64, in that order."""
         zeros = None if self.zeros is None else self.zeros[index]
         return replace(self, codes=self.codes[index], scales=self.scales[index], zeros=zeros)
 
     def stored(self) -> Tensor:
-        """[N, K] float32, with a column for each of the codes."""
+        """Dequantises to [N, K] float32, with columns in the order of the codes."""
         scales = self.scales[:, self.columns_to_groups]
         if self.table is not None:
             return self.table[self.codes.int()] * scales
@@ -52,12 +52,12 @@ class Groups:
         return (self.codes.float() - zeros) * scales
 
     def dequantised(self) -> Tensor:
-        """[N, K] float32, with inputs in their places."""
+        """Dequantises to [N, K] float32, with columns in the order of inputs."""
         weights = self.stored()
         return weights if self.perm is None else torch.empty_like(weights).index_copy_(1, self.perm, weights)
 
     def fits(self, other: "Groups") -> bool:
-        """Whether both can be parts of one matrix, one above the other."""
+        """Whether the rows of both can be stacked into one matrix."""
         return (
             (self.bits, self.group_size, self.offset) == (other.bits, other.group_size, other.offset)
             and _equal(self.perm, other.perm)
@@ -66,7 +66,7 @@ class Groups:
 
 
 def stacked(parts: Sequence[Groups]) -> Groups:
-    """One matrix of several that fit: the outputs of the first come first."""
+    """Stacks the outputs of several matrices that fit."""
     first, *others = parts
     if not others:
         return first
@@ -80,10 +80,10 @@ def stacked(parts: Sequence[Groups]) -> Groups:
 
 
 def centred(codes: Tensor, zeros: Tensor | None, bits: int) -> tuple[Tensor, Tensor | None, int]:
-    """Codes of 1 to 8 bits as codes of 4 or 8, with their zeros [N, groups] (None: the middle).
+    """Widens codes of 1 to 8 bits to 4 or 8, and returns them with their zeros [N, groups] and their width.
 
-    Where every zero is the middle, codes are moved such that it is the middle of the wider ones too: kernels need not
-    read zeros then.
+    Where every zero is the middle code (or `zeros` is None), codes are shifted such that it is the middle of the wider
+    ones too, and kernels need not read zeros.
     """
     wide, middle = 4 if bits <= 4 else 8, 2 ** (bits - 1)
     if zeros is None or bool((zeros == middle).all()):

@@ -1,6 +1,7 @@
-"""MXFP4 (OCP Microscaling Formats, 2023) of single matrices, as compressed-tensors stores it (`mxfp4-pack-quantized`):
-`weight_packed` [outputs, inputs / 2] uint8, the lower half of a byte first, and `weight_scale` [outputs, inputs / 32],
-exponents of two plus 127.
+"""MXFP4 (OCP Microscaling Formats, 2023) of single matrices, as compressed-tensors stores it (`mxfp4-pack-quantized`).
+
+`weight_packed` [outputs, inputs / 2] uint8 has the lower half of a byte first; `weight_scale` [outputs, inputs / 32]
+holds exponents of two plus 127.
 """
 
 import torch
@@ -8,17 +9,17 @@ import torch
 from ..mxfp4 import BLOCK, powers, table
 from .groups import Groups
 from .packing import halves
-from .part import Part, Span
+from .shard import MatrixShard, Span
 
 
-def read(part: Part) -> Groups:
-    """Raises ModelFilesError."""
-    (outputs, inputs), (start, stop) = part.shape, part.columns
-    span = Span.of(inputs, BLOCK, part.columns)
+def read(shard: MatrixShard) -> Groups:
+    """Reads a shard. Raises ModelFilesError."""
+    (outputs, inputs), (start, stop) = shard.shape, shard.columns
+    span = Span.of(inputs, BLOCK, shard.columns)
     cut = (start // 2, -(-stop // 2))
-    packed = part.read("weight_packed", (outputs, -(-inputs // 2)), (torch.uint8,), part.rows, cut)
+    packed = shard.read("weight_packed", (outputs, -(-inputs // 2)), (torch.uint8,), shard.rows, cut)
     codes = halves(packed)[:, start % 2 :][:, : stop - start].contiguous()
     types = (torch.uint8, torch.float8_e8m0fnu)
-    exponents = part.read("weight_scale", (outputs, span.count), types, part.rows, span.cut).view(torch.uint8)
+    exponents = shard.read("weight_scale", (outputs, span.count), types, shard.rows, span.cut).view(torch.uint8)
     scales = powers(exponents.contiguous())
     return Groups(codes, scales, None, 4, span.size, span.offset, table=table(codes.device))

@@ -1,7 +1,7 @@
-"""Quantisation while loading, by rounding alone: each part of a matrix by itself, without looking at any text.
+"""Online quantisation: weights are rounded to nearest while they are loaded, without calibration.
 
-nf4 and fp4 are those of bitsandbytes (QLoRA, Dettmers et al., 2023), int4 has groups of 128, int8 one scale a row, as
-EETQ has, mxfp4 the powers of two of the specification (OCP Microscaling Formats, 2023, 6.3).
+nf4 and fp4 are those of bitsandbytes (QLoRA, Dettmers et al., 2023). int4 has groups of 128; int8 has one scale per
+row, as EETQ does; mxfp4 has the powers of two of the specification (OCP Microscaling Formats, 2023, 6.3).
 """
 
 from collections.abc import Callable, Sequence
@@ -23,13 +23,13 @@ _NF4 = (
 )
 """Quantiles of the normal distribution, from the appendix of the paper."""
 _FP4 = (0.0, 0.0625, 8.0, 12.0, 4.0, 6.0, 2.0, 3.0)
-"""Three bits of an exponent and a mantissa as bitsandbytes reads them, times 12; a fourth bit is the sign."""
+"""The values of exponent and mantissa, three bits, as bitsandbytes reads them, times 12; the fourth bit is the sign."""
 _LARGEST_PIECE = 1 << 24
-"""Weights that are quantised at a time: intermediate numbers are wider than what comes out."""
+"""Weights that are quantised at a time, because intermediate values are wider than the codes."""
 
 
 def quantise_groups(weight: Tensor, kind: OnlineKind, group_size: int | None = None) -> Groups:
-    """[N, K] of a floating type. `group_size`: instead of the usual one; 0 or more than K: one group."""
+    """Quantises [N, K] of a floating type. `group_size` replaces that of `kind`; 0 or more than K means one group."""
     size = _GROUPS[kind] if group_size is None else group_size
     size = size if 0 < size < weight.shape[1] else weight.shape[1]
     rows = max(1, _LARGEST_PIECE // max(1, weight.shape[1]))
@@ -49,21 +49,22 @@ def _fp4(weight: Tensor, group_size: int) -> Groups:
 
 def _mxfp4(weight: Tensor, group_size: int) -> Groups:
     grouped = _grouped(weight, group_size)
-    # A mantissa is at least 1/2, so that the largest of a group is divided to between 4 and 8: the last value is 6.
+    # `frexp` returns mantissas of at least 1/2, so the largest weight of a group, divided by its scale, lies between 4
+    # and 8; the largest value of the table is 6.
     largest = grouped.abs().amax(dim=-1)
     scales = torch.ldexp(torch.ones_like(largest), torch.frexp(largest).exponent - 3)
     return _by_table(grouped, scales, mxfp4.table(weight.device), weight.shape[1])
 
 
 def _by_largest(weight: Tensor, values: Sequence[float], group_size: int) -> Groups:
-    """The nearest of these values, times the largest amount of a group."""
+    """Quantises to the nearest of `values`, times the largest absolute weight of a group."""
     grouped = _grouped(weight, group_size)
     table = torch.tensor(values, dtype=torch.float32, device=weight.device)
     return _by_table(grouped, grouped.abs().amax(dim=-1), table, weight.shape[1])
 
 
 def _by_table(grouped: Tensor, scales: Tensor, table: Tensor, inputs: int) -> Groups:
-    """The nearest of the table's values, times the scale of a group: `grouped` [N, groups, size]."""
+    """Quantises `grouped` [N, groups, size] to the nearest of the table's values, times the scale of a group."""
     ascending, codes = torch.sort(table, stable=True)
     edges = (ascending[1:] + ascending[:-1]) / 2
     places = torch.bucketize(grouped / _divisor(scales), edges, out_int32=True)
@@ -72,7 +73,7 @@ def _by_table(grouped: Tensor, scales: Tensor, table: Tensor, inputs: int) -> Gr
 
 
 def _int4(weight: Tensor, group_size: int) -> Groups:
-    """Symmetric, with the least code as far from the middle as the largest weight: as compressed-tensors does."""
+    """Quantises symmetrically; the largest weight lies half a step above the largest code, as in compressed-tensors."""
     return _integers(weight, 4, group_size, 7.5)
 
 
@@ -81,7 +82,7 @@ def _int8(weight: Tensor, group_size: int) -> Groups:
 
 
 def _integers(weight: Tensor, bits: int, group_size: int, steps: float) -> Groups:
-    """`steps`: how many scales the largest weight of a group is."""
+    """Quantises to integers. `steps` is the largest weight of a group in units of its scale."""
     grouped, middle = _grouped(weight, group_size), 2 ** (bits - 1)
     scales = grouped.abs().amax(dim=-1) / steps
     numbers = (grouped / _divisor(scales)).round_().clamp_(-middle, middle - 1).add_(middle)
@@ -90,12 +91,12 @@ def _integers(weight: Tensor, bits: int, group_size: int, steps: float) -> Group
 
 
 def _grouped(weight: Tensor, size: int) -> Tensor:
-    """[N, groups, size], the last group filled up with zeros."""
+    """Groups the inputs to [N, groups, size], with the last group padded with zeros."""
     return torch.nn.functional.pad(weight, (0, -weight.shape[1] % size)).unflatten(1, (-1, size))
 
 
 def _divisor(scales: Tensor) -> Tensor:
-    """[N, groups, 1]. A group of zeros has the scale 0 and may be divided by anything."""
+    """Returns the divisors of the weights, [N, groups, 1]: the scales, and 1 for groups of zeros, whose scale is 0."""
     return torch.where(scales == 0, 1.0, scales)[..., None]
 
 

@@ -1,4 +1,4 @@
-"""Quantised weights in the layout of the kernels that multiply them by 16-bit inputs."""
+"""Quantised weights in the layout of the kernels that multiply them by 16-bit activations."""
 
 from dataclasses import dataclass
 
@@ -11,7 +11,7 @@ from ..weight_only import WeightOnlyLinear
 
 @dataclass(frozen=True)
 class Codes:
-    """A matrix, or some outputs of one expert's."""
+    """The codes of a matrix, or of some outputs of one expert."""
 
     packed: Tensor
     """[outputs, ...] as `pack_codes` makes it, or float8."""
@@ -26,7 +26,7 @@ class Codes:
     """See `ExpertMatrix`."""
 
     def linear(self, offset: int = 0, perm: Tensor | None = None) -> WeightOnlyLinear:
-        """The `Linear` that multiplies by them. `offset`, `perm`: as in `Groups`."""
+        """Returns the `Linear` of these codes. `offset` and `perm` have the meaning of `Groups`."""
         layout = self.inputs, self.group_size, offset
         scales, size = kernels.pack_scales(self.scales, *layout)
         zeros = None if self.zeros is None else kernels.pack_scales(self.zeros, *layout)[0]

@@ -12,7 +12,7 @@ from .reader import Quantised, QuantisedReader
 
 @dataclass(frozen=True)
 class OnlineReader(QuantisedReader, PlainReader):
-    """Reads 16-bit matrices, of files or random ones, as `PlainReader` does, and has `quantiser` quantise them."""
+    """Reads 16-bit matrices, stored or random, as `PlainReader` does, and has `quantiser` quantise them."""
 
     quantiser: QuantisedReader
 

@@ -1,4 +1,4 @@
-"""Reader of weight-only quantised matrices, codes in groups with scales; it also quantises 16-bit matrices to them."""
+"""Reader of weight-only, group-quantised matrices; it also quantises 16-bit matrices to these formats."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -11,7 +11,7 @@ import text_generation_kernels as kernels
 from ....config.quantisation import Packed
 from .. import formats
 from ..blocks import RowBlock, row_order
-from ..formats import Groups, OnlineKind, Part
+from ..formats import Groups, MatrixShard, OnlineKind
 from ..weight_only import WeightOnlyLinear
 from .codes import Codes
 from .reader import Single, StoredReader
@@ -56,7 +56,7 @@ class PackedReader(StoredReader):
     scheme: Packed
 
     def read_rows(self, blocks: Sequence[RowBlock], inputs: int) -> list[PackedMatrix]:
-        """See `QuantisedReader`. Matrices whose inputs have different orders, or whose groups differ, cannot be one."""
+        """See `QuantisedReader`. Matrices with different act-orders or groups cannot be stacked into one."""
         runs: list[list[Groups]] = []
         for block in blocks:
             groups = self._block(block, inputs)
@@ -68,8 +68,8 @@ class PackedReader(StoredReader):
 
     def _block(self, block: RowBlock, inputs: int) -> Groups:
         first, last = block.span
-        part = Part(self.checkpoint.source, block.name, (block.size, inputs), (first, last), (0, inputs))
-        groups = formats.read_groups(part, self.scheme)
+        shard = MatrixShard(self.checkpoint.source, block.name, (block.size, inputs), (first, last), (0, inputs))
+        groups = formats.read_groups(shard, self.scheme)
         order = row_order([block], groups.codes.device)
         if order is None and len(block.ranges) == 1:
             return groups
@@ -78,11 +78,11 @@ class PackedReader(StoredReader):
 
     def read_columns(self, name: str, shape: tuple[int, int], columns: tuple[int, int]) -> PackedMatrix:
         """See `QuantisedReader`. With an `input_order`, `columns` are places in it."""
-        part = Part(self.checkpoint.source, name, shape, (0, shape[0]), columns)
-        return PackedMatrix(formats.read_groups(part, self.scheme))
+        shard = MatrixShard(self.checkpoint.source, name, shape, (0, shape[0]), columns)
+        return PackedMatrix(formats.read_groups(shard, self.scheme))
 
     def readable(self, name: str, shape: tuple[int, int], columns: tuple[int, int]) -> tuple[int, int]:
-        """See `StoredReader`. Inputs with an order are scattered over the groups: a shard of them needs every group."""
+        """See `StoredReader`. With act-order, inputs are scattered over the groups: a shard needs every group."""
         whole = (0, shape[1])
         return columns if columns == whole or self.input_order(name, shape) is None else whole
 
@@ -92,7 +92,7 @@ class PackedReader(StoredReader):
 
     def input_order(self, name: str, shape: tuple[int, int]) -> list[int] | None:
         """See `Reader`."""
-        order = formats.input_order(Part.whole(self.checkpoint.source, name, shape), self.scheme)
+        order = formats.input_order(MatrixShard.whole(self.checkpoint.source, name, shape), self.scheme)
         return None if order is None else order.tolist()
 
     def has_codes(self, name: str) -> bool:  # noqa: ARG002 - `Schemes.among` has looked
@@ -105,7 +105,7 @@ class PackedReader(StoredReader):
         return not 0 < size < inputs or (size % _GROUP_UNIT == 0 and start % size == 0)
 
     def quantise(self, weights: Iterable[Tensor]) -> PackedMatrix:
-        """See `QuantisedReader`. Random weights of a stored format become codes that take as long to multiply."""
+        """See `QuantisedReader`. For a stored format, random weights become codes whose GEMMs take as long."""
         scheme, made = self.scheme, list[Groups]()
         kind = _MADE.get(scheme.format, "int4" if scheme.bits <= 4 else "int8")
         for weight in weights:

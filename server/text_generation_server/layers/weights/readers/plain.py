@@ -36,7 +36,7 @@ class PlainReader(Reader):
 
     def _stacked(self, blocks: Sequence[RowBlock], inputs: int) -> Tensor:
         """[rows of all blocks, inputs]"""
-        # The whole first, so that its blocks, which are read one by one, leave no gaps in the memory between matrices.
+        # The stacked matrix is allocated first, so that its blocks, which come one by one, leave no gaps in memory.
         weight = self.checkpoint.source.empty((sum(block.rows for block in blocks), inputs))
         first = 0
         for block in blocks:

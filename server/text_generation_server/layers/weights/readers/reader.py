@@ -20,35 +20,35 @@ Single = Dense | W8A8Linear | WeightOnlyLinear
 
 @dataclass(frozen=True)
 class Reader(ABC):
-    """Reads a rank's shard of matrices of one scheme. `shape` is that of the whole stored matrix, [outputs, inputs];
-    `columns` are the inputs of the shard. Methods raise ModelFilesError. Readers of the same scheme are equal.
+    """Reads a rank's shard of matrices of one scheme. `shape` is the shape of the whole stored matrix, [outputs,
+    inputs]; `columns` are the inputs of the shard. Methods raise ModelFilesError. Readers of the same scheme are equal.
     """
 
     checkpoint: Checkpoint = field(compare=False)
 
     @abstractmethod
     def rows(self, blocks: Sequence[RowBlock], inputs: int) -> Sequence[Single]:
-        """Rows of several stored matrices, stacked: one matrix wherever that can be."""
+        """Reads rows of several stored matrices, stacked into as few matrices as their formats allow."""
 
     @abstractmethod
     def columns(self, name: str, shape: tuple[int, int], columns: tuple[int, int]) -> Single:
-        """Columns of a stored matrix."""
+        """Reads columns of a stored matrix."""
 
     def ordered_columns(self, name: str, shape: tuple[int, int], columns: tuple[int, int]) -> Single:
-        """The same for inputs that come in `input_order`, of which `columns` are places."""
+        """Reads columns for inputs that come in `input_order`; `columns` are places in that order."""
         return self.columns(name, shape, columns)
 
     @abstractmethod
     def dense_rows(self, block: RowBlock, inputs: int) -> Tensor:
-        """[rows, inputs] in the model's type."""
+        """Reads [rows, inputs] in the model's type."""
 
     @abstractmethod
     def dense_columns(self, name: str, shape: tuple[int, int], columns: tuple[int, int]) -> Tensor:
-        """[outputs, columns] in the model's type."""
+        """Reads [outputs, columns] in the model's type."""
 
     def input_order(self, name: str, shape: tuple[int, int]) -> list[int] | None:  # noqa: ARG002 - few have one
-        """The order in which a matrix that was quantised with act-order stores its inputs: which input comes first,
-        second, and so on. None: they stand in their places.
+        """Returns the order in which a matrix with act-order stores its inputs: which input comes first, second, and so
+        on. None: it stores them in their own order.
         """
         return None
 
@@ -61,15 +61,15 @@ class Quantised(Protocol):
     """Quantised weights with their scales."""
 
     def linear(self) -> Single:
-        """The `Linear` that multiplies by them."""
+        """Returns the `Linear` of these weights."""
         ...
 
     def codes(self) -> Codes:
-        """For the MoE kernels. The inputs must begin with a group, and stand in their places."""
+        """Returns the codes for the MoE kernels. The inputs must begin with a group, and be in their own order."""
         ...
 
     def dequantised(self) -> Tensor:
-        """[outputs, inputs] float32, with inputs in their places."""
+        """Dequantises to [outputs, inputs] float32, with inputs in their own order."""
         ...
 
 
@@ -78,11 +78,11 @@ class QuantisedReader(Reader):
 
     @abstractmethod
     def read_rows(self, blocks: Sequence[RowBlock], inputs: int) -> Sequence[Quantised]:
-        """Rows of several stored matrices, stacked: one matrix wherever that can be."""
+        """Reads rows of several stored matrices, stacked into as few matrices as their formats allow."""
 
     @abstractmethod
     def read_columns(self, name: str, shape: tuple[int, int], columns: tuple[int, int]) -> Quantised:
-        """Columns of a stored matrix; a `StoredReader` reads those that are `readable`."""
+        """Reads columns of a stored matrix; for a `StoredReader`, they must be `readable`."""
 
     @abstractmethod
     def quantise(self, weights: Iterable[Tensor]) -> Quantised:
@@ -90,7 +90,7 @@ class QuantisedReader(Reader):
 
     @abstractmethod
     def begins_group(self, inputs: int, start: int) -> bool:
-        """Whether the MoE kernels read groups of this scheme, and one of them begins at input `start` of `inputs`."""
+        """Whether the MoE kernels read groups of this scheme, and a group begins at input `start` of `inputs`."""
 
     @abstractmethod
     def reads_expert(self, name: str, shape: tuple[int, int], start: int) -> bool:
@@ -110,7 +110,7 @@ class StoredReader(QuantisedReader):
 
     @abstractmethod
     def readable(self, name: str, shape: tuple[int, int], columns: tuple[int, int]) -> tuple[int, int]:
-        """The fewest columns that `read_columns` reads, and that hold all of `columns`."""
+        """Returns the smallest range that `read_columns` can read and that contains `columns`."""
 
     def columns(self, name: str, shape: tuple[int, int], columns: tuple[int, int]) -> Single:
         """See `Reader`. A shard that divides groups is dequantised."""

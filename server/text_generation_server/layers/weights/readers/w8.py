@@ -1,6 +1,6 @@
 """Reader of FP8 and INT8 matrices with their scales; it also quantises 16-bit matrices to them.
 
-They run as W8A8, or as W8A16 where the scheme leaves inputs as they are or the device has no FP8 instructions.
+They run as W8A8, or as W8A16 where the scheme does not quantise activations or the device has no FP8 instructions.
 """
 
 from collections.abc import Iterable, Sequence
@@ -23,12 +23,14 @@ from .codes import Codes
 from .reader import StoredReader
 
 _FLOATS = (torch.float32, torch.float16, torch.bfloat16, torch.float8_e8m0fnu)
-_INPUT_SCALES = ("input_scale", "act_scale", "activation_scale")
-"""What tools call it, the last one Transformers."""
+_INPUT_SCALES = ("input_scale", "act_scale", "activation_scale", "qscale_act")
+"""Names of the scale of activations: those of tools, then of Transformers and of Mistral."""
+_SCALES = ("weight_scale_inv", "qscale_weight", "weight_scale")
+"""Names of the scale that multiplies the codes of weights."""
 _RANDOM_SCALE = 1 / 16
-"""Of inputs, where weights are random: activations of such models are about 1."""
+"""Static scale of activations where weights are random: activations of such models are about 1."""
 _ROWS_AT_ONCE = 1024
-"""Rows of which torch has float32 copies at a time, while it quantises them."""
+"""Rows that torch quantises at a time, because it needs float32 copies of them."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +43,7 @@ class W8:
     scale: Tensor
     """float32 [outputs], or [outputs or ceil(outputs / 128), ceil(inputs / 128)] of blocks"""
     static: Tensor | None = None
-    """[1] float32, scale of the inputs."""
+    """[1] float32, the static scale of the activations."""
 
     def dequantised(self) -> Tensor:
         """See `Quantised`."""
@@ -69,10 +71,10 @@ class W8:
         return self.codes().linear()
 
     def codes(self) -> Codes:
-        """See `Quantised`. The MoE kernels multiply INT8 weights by 16-bit inputs, whatever the scheme says."""
+        """See `Quantised`. The MoE kernels multiply INT8 weights by 16-bit activations, whatever the scheme says."""
         scales, is_w8a8 = self.scale_of_rows(), isinstance(self.scheme, Fp8) and self.scheme.activations != "none"
         group_size = self.group_size if scales.shape[1] > 1 else 0
-        # Codes of INT8 have their 0 in the middle.
+        # Codes of INT8 have their zero point in the middle.
         codes = self.weight.view(torch.uint8) ^ 128 if self.weight.dtype == torch.int8 else self.weight
         return Codes(codes, self.weight.shape[1], scales, None, None, group_size, is_w8a8)
 
@@ -97,7 +99,7 @@ class W8Reader(StoredReader):
             scale = torch.cat([_row_scales(source, block) for block in blocks])
         if order is not None:
             weight, scale = weight.view(torch.uint8)[order].view(weight.dtype), scale[order]
-        # One GEMM has one scale of its inputs: the largest loses nothing but resolution.
+        # One GEMM has one static scale: the largest costs resolution alone, and clips nothing.
         static = None if statics[0] is None else torch.stack([each for each in statics if each is not None]).amax(0)
         return [W8(scheme, weight, scale, static)]
 
@@ -113,12 +115,12 @@ class W8Reader(StoredReader):
         return W8(self.scheme, weight, scale, _static(source, name, self.scheme))
 
     def readable(self, name: str, shape: tuple[int, int], columns: tuple[int, int]) -> tuple[int, int]:  # noqa: ARG002
-        """See `StoredReader`: from the edge of a block on."""
+        """See `StoredReader`: a range begins at the edge of a block."""
         start, stop = columns
         return (start // BLOCK * BLOCK, stop) if self.scheme.weights == "block" else columns
 
     def has_codes(self, name: str) -> bool:
-        """See `Reader`. Without a scale of its weights, a module is stored with 16 bits."""
+        """See `Reader`. A module without a scale is stored with 16 bits."""
         return self.checkpoint.source.has(_scale_name(self.checkpoint.source, name))
 
     def begins_group(self, inputs: int, start: int) -> bool:  # noqa: ARG002 - blocks are 128 inputs of any number
@@ -138,7 +140,7 @@ class W8Reader(StoredReader):
 
 
 def quantised(weight: Tensor, scheme: Fp8 | Int8) -> W8:
-    """A 16-bit matrix [outputs, inputs], rounded to the nearest; a row, or a block, has one scale."""
+    """Rounds a 16-bit matrix [outputs, inputs] to nearest, with one scale for each row or block."""
     eight = torch.empty(weight.shape, dtype=_dtype(scheme), device=weight.device)
     static = torch.full((1,), _RANDOM_SCALE, device=weight.device) if scheme.activations == "static" else None
     if scheme.weights != "block":
@@ -159,7 +161,9 @@ def quantised(weight: Tensor, scheme: Fp8 | Int8) -> W8:
 
 
 def _quantise_rows(rows: Tensor, codes: Tensor, scale: Tensor) -> None:
-    """`kernels.quantise_rows`, and torch on cards for which Triton has no float8: they keep weights so all the same."""
+    """Quantises rows with `kernels.quantise_rows`, or with torch on GPUs for which Triton has no float8: these store
+    FP8 weights too, and compute in 16 bits.
+    """
     if codes.dtype != torch.float8_e4m3fn or kernels.has_fp8_gemms(rows.device):
         kernels.quantise_rows(rows, codes, scale)
         return
@@ -178,7 +182,7 @@ def _weight(source: WeightSource, block: RowBlock, inputs: int, scheme: Fp8 | In
 
 
 def _cut(rows: Tensor, block: RowBlock) -> Tensor:
-    """Those of the ranges, of all rows of the span."""
+    """Selects the rows of the block's ranges among all rows of its span."""
     if len(block.ranges) == 1:
         return rows
     first, _ = block.span
@@ -187,13 +191,13 @@ def _cut(rows: Tensor, block: RowBlock) -> Tensor:
 
 
 def _scale_name(source: WeightSource, name: str) -> str:
-    """Both names mean what weights are multiplied by."""
-    inverse = f"{name}.weight_scale_inv"
-    return inverse if source.has(inverse) else f"{name}.weight_scale"
+    """Returns the name that is stored, or else the usual one."""
+    names = [f"{name}.{scale}" for scale in _SCALES]
+    return next((each for each in names if source.has(each)), names[-1])
 
 
 def _row_scales(source: WeightSource, block: RowBlock) -> Tensor:
-    """float32 [rows of the block], of scales of rows or of the whole matrix."""
+    """Reads float32 [rows of the block] from scales of rows, or from the scale of the whole matrix."""
     name = _scale_name(source, block.name)
     shape = source.shape(name)
     if shape in ((), (1,), (1, 1)):
@@ -205,7 +209,7 @@ def _row_scales(source: WeightSource, block: RowBlock) -> Tensor:
 
 
 def _block_scales(source: WeightSource, block: RowBlock, inputs: int, whole: bool) -> Tensor:
-    """float32 [blocks or rows, ceil(inputs / 128)]; `whole`: ranges begin and end on edges of blocks."""
+    """Reads float32 [blocks or rows, ceil(inputs / 128)]. `whole` says that ranges begin and end on edges of blocks."""
     name = _scale_name(source, block.name)
     stored = source.raw(name, shape=(-(-block.size // BLOCK), -(-inputs // BLOCK)), dtypes=_FLOATS)
     scale = _positive(stored, name)
@@ -216,14 +220,14 @@ def _block_scales(source: WeightSource, block: RowBlock, inputs: int, whole: boo
 
 
 def _on_edges(blocks: Sequence[RowBlock]) -> bool:
-    """Whether rows of a stacked matrix lie in its blocks of 128 as they did in the stored ones."""
+    """Whether the blocks of 128 rows of the stacked matrix are blocks of the stored ones."""
     ranges = [each for block in blocks for each in block.ranges]
     starts = all(start % BLOCK == 0 for start, _ in ranges)
     return starts and all((stop - start) % BLOCK == 0 for start, stop in ranges[:-1])
 
 
 def _of_rows(scale: Tensor, outputs: int) -> Tensor:
-    """A scale of blocks with a row for each output."""
+    """Expands scales of blocks to one row for each output."""
     return scale if scale.shape[0] == outputs else scale.repeat_interleave(BLOCK, 0)[:outputs]
 
 
@@ -239,7 +243,7 @@ def _static(source: WeightSource, name: str, scheme: Fp8 | Int8) -> Tensor | Non
 
 
 def _positive(scale: Tensor, name: str) -> Tensor:
-    """As float32. Raises ModelFilesError for numbers that scale nothing."""
+    """Converts scales to float32. Raises ModelFilesError for negative or infinite scales and for NaN."""
     scale = scale.float()
     if not bool((scale.isfinite() & (scale >= 0)).all()):
         raise ModelFilesError(f"tensor `{name}` holds scales that are negative, infinite or not a number")

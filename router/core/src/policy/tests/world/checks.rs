@@ -10,7 +10,7 @@ impl World {
             decodes_since_joining: u32::MAX,
             ..situation
         };
-        !plan(&urgent, &mut Heads::of(self)).admit.is_empty()
+        !plan(&urgent, &mut Candidates::of(self)).admit.is_empty()
     }
 
     /// Whoever could start waits for at most `max_waiting_tokens` tokens of the running streams.

@@ -13,7 +13,7 @@ use super::*;
 use crate::kv_pool::{KvPool, RootKey};
 use crate::queue::turns::Turns;
 use crate::tenant::Tenant;
-use queue::Heads;
+use queue::Candidates;
 pub(super) use queue::{Entry, Request};
 use row::Row;
 
@@ -245,9 +245,9 @@ impl World {
             cost: &self.cost,
             lengths: &self.lengths,
         };
-        let mut heads = Heads::of(self);
-        let decision = plan(&situation, &mut heads);
-        let visited = heads.visited();
+        let mut candidates = Candidates::of(self);
+        let decision = plan(&situation, &mut candidates);
+        let visited = candidates.visited();
         let starts = !decision.admit.is_empty();
         let could_start = !starts && self.could_start(situation);
         self.check_joining(&decision, could_start);

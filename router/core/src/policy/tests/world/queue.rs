@@ -64,13 +64,13 @@ impl Entry {
     }
 }
 
-pub(super) struct Heads<'a> {
+pub(super) struct Candidates<'a> {
     world: &'a World,
     turns: InTurn<'a>,
     visited: Vec<(&'a Entry, Candidate)>,
 }
 
-impl<'a> Heads<'a> {
+impl<'a> Candidates<'a> {
     pub(super) fn of(world: &'a World) -> Self {
         Self {
             world,
@@ -104,7 +104,7 @@ impl<'a> Heads<'a> {
     }
 }
 
-impl Waiting for Heads<'_> {
+impl Waiting for Candidates<'_> {
     fn len(&self) -> usize {
         self.world.queue.len()
     }

@@ -22,18 +22,18 @@ use tokio_io_timeout::TimeoutStream;
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
 
+use super::answer::{AnswerBody, StreamExecutor};
+use super::limits::ServerLimits;
+use super::peer_io::{Line, PeerIo};
+use super::peers::{Connections, Order, Peer, Place};
 use crate::access::is_probe;
-use crate::answer::{AnswerBody, StreamExecutor};
 use crate::bounds::{
     HTTP2_KEEP_ALIVE, HTTP2_MAX_PENDING_RESETS, HTTP2_MAX_STREAMS, MAX_HEAD_BYTES, MAX_HEADERS,
 };
-use crate::connections::{Connections, Order, Peer, Place};
 use crate::error::ApiError;
 use crate::headers;
 use crate::memory::MemoryBudget;
 use crate::metrics::http_error;
-use crate::peer_io::{Line, PeerIo};
-use crate::server::ServerLimits;
 
 /// After a failed accept, most often for want of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);

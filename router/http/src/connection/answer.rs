@@ -1,7 +1,7 @@
 //! The body of an answer as its connection sends it, and its end when the peer takes nothing of it or has gone.
 //!
 //! HTTP/2 lets a peer keep its connection alive and yet take nothing of one stream: the connection asks the body for
-//! nothing then, so the body cannot find out by itself. The connection loop looks after all of them (`server`).
+//! nothing then, so the body cannot find out by itself. The connection loop looks after all of them (`server.rs`).
 //!
 //! A connection keeps what it was given until the peer has room for it. So it gets no more than a chunk at a time, and a
 //! body of HTTP/2 ends only when the peer has taken all of it: until then it can be reset, and its memory is counted.
@@ -21,10 +21,10 @@ use futures::task::AtomicWaker;
 use hyper::body::{Frame, SizeHint};
 use tokio::time::Instant;
 
+use super::peer_io::Line;
+use super::peers::{PendingAnswer, Request};
 use crate::bounds::{ANSWER_MEMORY, EVENT_CHUNK_BYTES};
-use crate::connections::Request;
 use crate::memory::{MemoryBudget, MemoryShare};
-use crate::peer_io::Line;
 use crate::sse::KEEP_ALIVE;
 
 tokio::task_local! {
@@ -122,9 +122,10 @@ impl Sending {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
 
-    /// Drops what the peer has not taken for `limit`, and with it the generation behind it.
-    pub fn end_if_stalled(&self, limit: Duration) {
+impl PendingAnswer for Sending {
+    fn end_if_stalled(&self, limit: Duration) {
         let mut state = self.lock();
         let State::Open(open) = &*state else {
             return;

@@ -1,8 +1,8 @@
 """Overlapped halves of large steps: the all-reduce of one runs beside the GEMMs of the other.
 
-Between two attentions every token is treated alone, so the parts take turns there: output product, sum, feed-forward
-network, sum, and the product that the next attention begins with (as the two micro-batches of DeepSeek-V3 and the
-slices of Megatron-LM's overlap do). Attention itself sees all tokens at once.
+Between two attentions every token is computed by itself, so the halves alternate there: output projection, all-reduce,
+feed-forward network, all-reduce, and the QKV projection of the next attention (as the two micro-batches of DeepSeek-V3
+and the slices of Megatron-LM's overlap do). Attention itself sees all tokens at once.
 """
 
 from collections.abc import Sequence
@@ -12,22 +12,22 @@ import torch
 from torch import Tensor
 
 from ...distributed import TensorParallelGroup
-from .addend import Addend
 from .attention import Attention
 from .feed_forward import DenseFeedForward
+from .fusion import SublayerOutput
 from .state import InferState
 from .transformer import Layer, TransformerLayer
 
 _TILES = 512
-"""The first part has a multiple of so many tokens: products of other numbers are up to 12 % slower, a token."""
+"""The first half has a multiple of so many tokens: GEMMs of other numbers are up to 12 % slower per token."""
 
 
-class Parts:
-    """Computes all layers in parts, where that pays."""
+class OverlappedHalves:
+    """Computes all layers in overlapped halves, where that pays."""
 
     def __init__(self, group: TensorParallelGroup, layers: Sequence[Layer]) -> None:
         self._group = group
-        # Experts would be read once for each part.
+        # Experts would be read once for each half.
         dense = [
             (each, each.mixer)
             for each in layers
@@ -38,8 +38,8 @@ class Parts:
         self._layers = dense if len(dense) == len(layers) > 1 else []
 
     def cuts(self, x: Tensor, state: InferState) -> Sequence[slice]:
-        """The tokens of each part of a step with hidden states like `x` [T, hidden]; none for a step that is better
-        computed whole.
+        """Returns the tokens of each half of a step with hidden states like `x` [T, hidden], or nothing for a step that
+        is faster whole.
         """
         tokens = x.shape[0]
         middle = (tokens + _TILES) // (2 * _TILES) * _TILES
@@ -48,11 +48,11 @@ class Parts:
             return ()
         return slice(0, middle), slice(middle, tokens)
 
-    def forward(self, x: Tensor, state: InferState, cuts: Sequence[slice]) -> tuple[Addend, Tensor]:
-        """As `forward` of one layer after the other, the last one with `state.logit_tokens`."""
+    def forward(self, x: Tensor, state: InferState, cuts: Sequence[slice]) -> tuple[SublayerOutput, Tensor]:
+        """Computes all layers, the last one for `state.logit_tokens` alone."""
         first, attention = self._layers[0]
         read, residual = first.before_mixer.read(x, None)
-        qkv = attention.product(read, state)
+        qkv = attention.project_qkv(read, state)
         for (layer, attention), (following, next_attention) in pairwise(self._layers):
             heads = attention.attend(qkv, state)
             sums = [
@@ -65,7 +65,7 @@ class Parts:
             products: list[Tensor] = []
             for under_way, cut in zip(sums, cuts, strict=True):
                 read, _ = following.before_mixer.read_sum(under_way, residual[cut])
-                products.append(next_attention.product(read, state))
+                products.append(next_attention.project_qkv(read, state))
             qkv = torch.cat(products)
         last, attention = self._layers[-1]
         return last.after_mixer(attention.attend(qkv, state), residual, state, state.logit_tokens)

@@ -1,8 +1,8 @@
-"""Experts of a mixture that belong to a rank, and the names of their tensors.
+"""A rank's shard of the experts of a mixture, and the names of their tensors.
 
-By tensor parallelism that is a part of the inner dimension of every expert, by expert parallelism (GShard, Lepikhin et
-al., 2020) some experts whole. Hidden states are the same on all ranks, and results are summed, so that either way a
-rank computes what it holds and no tokens travel.
+With tensor parallelism, a rank holds a shard of the inner dimension of every expert; with expert parallelism (GShard,
+Lepikhin et al., 2020), some experts whole. Hidden states are equal on all ranks, and results are all-reduced, so a rank
+computes what it holds and no tokens are exchanged.
 """
 
 from collections.abc import Sequence
@@ -17,32 +17,32 @@ from ..checkpoint import Checkpoint
 from ..split import even_span
 
 Target = tuple[Tensor, ...]
-"""What is filled, of this rank's experts: gate, where there is one, and up [experts, inner of this rank, hidden], down
-[experts, hidden, inner of this rank].
+"""The tensors of this rank's experts that readers fill: gate, if experts are gated, and up [experts, inner of this
+rank, hidden], down [experts, hidden, inner of this rank].
 """
 
 
 def shared_experts(spec: MoeSpec) -> int:
-    """Experts that the shared network becomes."""
+    """Returns how many experts the shared expert's network becomes."""
     return -(-spec.shared_inner // spec.inner)
 
 
 @dataclass(frozen=True)
-class ExpertPart:
-    """Inner elements `start` to `stop` of some of the experts of one layer, and of its shared network."""
+class ExpertShard:
+    """Inner elements `start` to `stop` of some of the experts of one layer, and of its shared expert."""
 
     checkpoint: Checkpoint
     layer: int
     spec: MoeSpec
-    """With a shared network only where it becomes further experts."""
+    """The mixture; it has a shared expert only where that becomes further experts."""
     experts: range
-    """Numbers of the routed ones."""
+    """The numbers of the routed experts."""
     start: int
     stop: int
 
     @classmethod
-    def of(cls, checkpoint: Checkpoint, layer: int, spec: MoeSpec) -> "ExpertPart":
-        """That of the checkpoint's rank. Raises ConfigurationError where there is none for each rank."""
+    def of(cls, checkpoint: Checkpoint, layer: int, spec: MoeSpec) -> "ExpertShard":
+        """Returns the shard of the checkpoint's rank. Raises ConfigurationError where there is none for each rank."""
         group = checkpoint.group
         world_size = group.world_size
         check_experts(spec, AskedShards(world_size, group.expert_parallel))
@@ -60,13 +60,13 @@ class ExpertPart:
 
     @property
     def inner(self) -> int:
-        """Of this rank's part of an expert."""
+        """The inner size of this rank's shard of an expert."""
         return self.stop - self.start
 
     @property
     def modules(self) -> tuple[str, ...]:
-        """Whole names of all matrices, in the order gate, up, down of each network; those of tensors that hold several
-        once.
+        """The whole names of all matrices, in the order gate, up, down of each network. A tensor that holds several
+        matrices is named once.
         """
         names = self.checkpoint.names
         routed = names.experts(self.spec.gated)
@@ -77,15 +77,17 @@ class ExpertPart:
         return tuple(dict.fromkeys(found))
 
     def name(self, template: str, expert: int = 0) -> str:
-        """The whole name of a tensor or module."""
+        """Returns the whole name of a tensor or module."""
         return self.checkpoint.inside(self.layer, template).replace("{expert}", str(expert))
 
     def cut(self, inner: Slice | None = None) -> Slice | None:
-        """What to read of a tensor that has all experts in its first dimension: this rank's, or `inner` of each."""
+        """Returns what to read of a tensor with all experts in its first dimension: this rank's experts, or `inner` of
+        each expert.
+        """
         if len(self.experts) < self.spec.experts:
             return Slice(0, self.experts.start, self.experts.stop)
         return inner
 
     def span(self, inner: int, first: int) -> tuple[int, int]:
-        """The part of a network of `inner` that is this rank's, of which an expert begins at `first`."""
+        """Returns this rank's shard of the expert that begins at `first` in a network of `inner` elements."""
         return min(first + self.start, inner), min(first + self.stop, inner)

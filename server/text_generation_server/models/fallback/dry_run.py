@@ -1,6 +1,6 @@
 """Dry run of a class's forward pass on the meta device, where nothing is computed.
 
-Whatever needs the value of a tensor on the host fails there: so a model that passes can be captured in a CUDA graph.
+Code that needs the value of a tensor on the host fails there, so a model that passes can be captured in a CUDA graph.
 """
 
 # Switches of the library have names with an underscore.
@@ -19,16 +19,16 @@ from transformers import PreTrainedModel
 from ...config.fallback import unsupported
 from ...errors import UnsupportedModel
 from .experts import check_experts
-from .gated import GatedForm, recognise_gated
-from .interfaces import REHEARSING, SERVING, Mask
+from .gated import GatedNetwork, recognise_gated
+from .interfaces import DRY_RUN, SERVING, Mask
 from .rotation import can_be_postponed
 from .skeleton import Given, decoder_name, layers_of
 
 _TOKENS = 37
-"""A number that no size of a model is likely to be."""
+"""Tokens of the dry run, a number that no dimension of a model is likely to have."""
 _QUERIES = (0, 5, 130, 4097, 9001, 70_001)
 _IGNORED = {"dropout", "is_causal", "position_ids", "cache_position", "position_embeddings", "max_seqlen_q"}
-"""What attention may be given besides, and need not know."""
+"""Arguments of attention that it may ignore."""
 
 
 @dataclass(frozen=True)
@@ -46,23 +46,25 @@ class AttentionCall:
 
 
 @dataclass(frozen=True)
-class Rehearsal:
-    """What was seen."""
+class DryRun:
+    """What the dry run saw."""
 
     calls: tuple[AttentionCall, ...]
-    """In the order of the layers."""
+    """Calls of attention, in the order of the layers."""
     experts: tuple[str, ...]
     """Modules that compute experts."""
     linears: tuple[tuple[str, ...], ...]
-    """Modules of matrices, by the tensor that they read: those of one group read the same."""
-    networks: tuple[GatedForm, ...]
+    """Linear modules, grouped by the tensor that they read."""
+    networks: tuple[GatedNetwork, ...]
     """Gated feed-forward networks."""
-    turned_by_attention: bool
-    """Attention can apply the rotary embedding."""
+    rotated_by_attention: bool
+    """Whether attention can apply the rotary embedding."""
 
 
-def rehearse(model: PreTrainedModel) -> Rehearsal:
-    """Raises UnsupportedModel for what could not be served, or would be served wrongly without an error."""
+def dry_run(model: PreTrainedModel) -> DryRun:
+    """Runs the class dry. Raises UnsupportedModel for a class that fails, or that would be served wrongly without an
+    error.
+    """
     name = type(model).__name__
     path = decoder_name(model)
     copied = copy.deepcopy(model)
@@ -72,7 +74,7 @@ def rehearse(model: PreTrainedModel) -> Rehearsal:
         with torch.no_grad():
             recorder.run_with_masks(path)
             recorder.run(path)
-            _rehearse_head(copied, path)
+            _run_head(copied, path)
     except UnsupportedModel:
         raise
     except Exception as error:  # a class may fail in any way where it asks a tensor for its values
@@ -87,12 +89,12 @@ def rehearse(model: PreTrainedModel) -> Rehearsal:
             f"{len(recorder.calls)} of its {layers} layers call attention through the library's interface; others keep "
             "a state, or have an attention of their own",
         )
-    turned = can_be_postponed(model, copied, list(recorder.calls), lambda: recorder.forward(path))
+    rotated = can_be_postponed(model, copied, list(recorder.calls), lambda: recorder.forward(path))
     calls, experts = tuple(recorder.calls.values()), tuple(recorder.experts)
-    return Rehearsal(calls, experts, recorder.linears(), recorder.networks(), turned)
+    return DryRun(calls, experts, recorder.linears(), recorder.networks(), rotated)
 
 
-def _rehearse_head(model: PreTrainedModel, path: str) -> None:
+def _run_head(model: PreTrainedModel, path: str) -> None:
     decoder = model.get_submodule(path)
     given = Given()
     given.hidden = torch.empty(5, model.config.get_text_config().hidden_size, dtype=model.dtype, device="meta")
@@ -104,7 +106,7 @@ def _rehearse_head(model: PreTrainedModel, path: str) -> None:
 
 
 class _Recorder:
-    """Stands behind every module of a copy on the meta device."""
+    """Records the calls of every module of a copy on the meta device."""
 
     def __init__(self, model: PreTrainedModel) -> None:
         self._model = model
@@ -114,18 +116,18 @@ class _Recorder:
         self.experts: list[str] = []
         self._called: list[str] = []
         self._reads: list[tuple[str, Tensor, int]] = []
-        """Module, what it read, and how often that had been written to. Tensors stay, so that no two are one."""
+        """Each module, its input, and the input's version. The tensors stay alive, so that no two have one identity."""
         for name, module in model.named_modules():
             module.served_by = _Place(name, module, self)  # type: ignore[assignment]
 
     def run_with_masks(self, path: str) -> None:
-        """Learns the masks that the layers ask for."""
-        self._set(REHEARSING)
+        """Runs the class with masks, and learns which masks its layers ask for."""
+        self._set(DRY_RUN)
         self.forward(path, attention_mask=torch.ones(1, _TOKENS, dtype=torch.int64, device="meta"))
         self.calls, self.experts = {}, []
 
     def run(self, path: str) -> None:
-        """As it is served."""
+        """Runs the class as it is served."""
         self._set(SERVING)
         handles = [
             module.register_forward_pre_hook(self._reading(name)) for name, module in self._model.named_modules()
@@ -136,7 +138,7 @@ class _Recorder:
             handle.remove()
 
     def linears(self) -> tuple[tuple[str, ...], ...]:
-        """Those that are called once, by what they read."""
+        """Groups the linear modules that are called once by their input."""
         groups: dict[tuple[int, int], list[str]] = {}
         names = [name for name, _, _ in self._reads]
         for name, tensor, version in self._reads:
@@ -144,17 +146,17 @@ class _Recorder:
                 groups.setdefault((id(tensor), version), []).append(name)
         return tuple(map(tuple, groups.values()))
 
-    def networks(self) -> tuple[GatedForm, ...]:
-        """Those that are called as a whole."""
-        forms = (recognise_gated(name, self._model.get_submodule(name)) for name in dict.fromkeys(self._called))
-        return tuple(form for form in forms if form is not None)
+    def networks(self) -> tuple[GatedNetwork, ...]:
+        """Returns the gated networks that are called as a whole."""
+        networks = (recognise_gated(name, self._model.get_submodule(name)) for name in dict.fromkeys(self._called))
+        return tuple(each for each in networks if each is not None)
 
     def _set(self, name: str) -> None:
         self._model.config._attn_implementation = name
         self._model.config._experts_implementation = name
 
     def forward(self, path: str, **inputs: Tensor) -> None:
-        """One pass of the module at `path`."""
+        """Runs the module at `path` once."""
         ids = torch.zeros(1, _TOKENS, dtype=torch.int64, device="meta")
         self._model.get_submodule(path)(input_ids=ids, position_ids=ids, use_cache=False, **inputs)
 
@@ -167,13 +169,13 @@ class _Recorder:
         return hook
 
     def attended(self, name: str, call: AttentionCall, mask: object, causal: bool) -> None:
-        """Checks one call of a layer."""
+        """Checks the call of attention by one layer."""
         model = self.model_name
         if not causal:
             raise unsupported(model, f"attention of {name} looks ahead")
         if name in self.calls:
             raise unsupported(model, f"{name} calls attention more than once in a step")
-        if self._model.config._attn_implementation == REHEARSING:
+        if self._model.config._attn_implementation == DRY_RUN:
             if not isinstance(mask, Mask):
                 raise unsupported(model, f"attention of {name} has no mask of the library")
             self._masks[name] = mask
@@ -185,7 +187,7 @@ class _Recorder:
 
 
 class _Place:
-    """Where a call comes from."""
+    """Stands in for attention or experts of one module, and records the call."""
 
     def __init__(self, name: str, module: nn.Module, recorder: _Recorder) -> None:
         self._name = name
@@ -233,7 +235,7 @@ def _says_something(value: object) -> bool:
 
 
 def _check_mask(model: str, call: AttentionCall, mask: Mask) -> None:
-    """What the library's own mask allows must be what our attention allows."""
+    """Checks that our attention allows what the library's mask allows."""
     for query in _QUERIES:
         edges = (query, query - call.window) if call.window else (query,)
         keys = {*(edge + step for edge in edges for step in (-1, 0, 1)), 0, 1, query // 2, query + 1000}
@@ -249,7 +251,7 @@ def _check_mask(model: str, call: AttentionCall, mask: Mask) -> None:
 
 
 class _Watch(TorchDispatchMode):
-    """Looks for operators that mix the tokens of a step, or count them, outside of attention."""
+    """Finds operators outside of attention that mix the tokens of a step, or count them."""
 
     def __init__(self, model: str) -> None:
         super().__init__()

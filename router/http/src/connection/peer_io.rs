@@ -17,7 +17,7 @@ use tokio::net::TcpStream;
 use tokio::task::yield_now;
 use tokio::time::sleep;
 
-use crate::connections::Peer;
+use super::peers::Peer;
 
 /// How every answer of HTTP/1 begins.
 const FIRST_LETTER: u8 = b'H';

@@ -5,10 +5,13 @@ use serde_json::value::RawValue;
 use text_generation_core::types::GenerateParameters;
 use utoipa::ToSchema;
 
-use super::{CompatGenerateBody, GenerateResponse};
+use super::openai::{
+    ChatBody, ChatCompletion, ChatCompletionChunk, Completion, CompletionBody, CompletionChunk,
+};
+use crate::error::{ErrorResponse, OpenAiErrorResponse};
 use crate::extract::not_null;
 use crate::fields::own_fields;
-use crate::routes::openai::{ChatBody, ChatCompletion, Completion, CompletionBody};
+use crate::schema::{CompatGenerateBody, GenerateResponse, StreamResponse};
 
 /// Body of `/invocations`: that of `/`, of `/v1/chat/completions` or of `/v1/completions`.
 #[derive(Debug, Deserialize, ToSchema)]
@@ -26,6 +29,17 @@ pub enum InvocationAnswer {
     Generate(Vec<GenerateResponse>),
     Chat(ChatCompletion),
     Completion(Completion),
+}
+
+/// Event of a stream of `/invocations`: of `/`, of `/v1/chat/completions` or of `/v1/completions`.
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(untagged)]
+pub enum InvocationEvent {
+    Generate(StreamResponse),
+    Chat(ChatCompletionChunk),
+    Completion(CompletionChunk),
+    Error(ErrorResponse),
+    OpenAiError(OpenAiErrorResponse),
 }
 
 /// One request of `/vertex`.

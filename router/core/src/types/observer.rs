@@ -7,8 +7,8 @@ use std::sync::Arc;
 use text_generation_client::types::TraceLink;
 use tokio::time::Instant;
 
+use super::{FinishReason, RequestInstants};
 use crate::error::InferError;
-use crate::types::{FinishReason, RequestInstants};
 
 /// Follows one request of a client. Called in the tasks of the client, so it must not wait.
 pub trait Observer: fmt::Debug + Send + Sync {

@@ -1,13 +1,12 @@
 //! Open connections and what each is doing, so that room and time are never held by one that does nothing.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use tokio::sync::watch;
 use tokio::time::Instant;
-
-use crate::answer::Sending;
 
 /// What a connection is told. A later order never takes an earlier one back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -54,7 +53,7 @@ struct Work {
     writes: bool,
     /// Since when there is neither.
     idle_since: Instant,
-    answers: Vec<Weak<Sending>>,
+    answers: Vec<Weak<dyn PendingAnswer>>,
 }
 
 /// A place among the open connections, given back when it is dropped.
@@ -64,6 +63,12 @@ pub struct Place {
     id: u64,
     pub peer: Arc<Peer>,
     orders: watch::Receiver<Order>,
+}
+
+/// An answer on its way, as those who look after its connection see it.
+pub trait PendingAnswer: fmt::Debug + Send + Sync {
+    /// Drops what the peer has not taken for `limit`, and with it the generation behind it.
+    fn end_if_stalled(&self, limit: Duration);
 }
 
 /// A request that is being answered.
@@ -213,10 +218,11 @@ impl Peer {
 
 impl Request {
     /// Makes the answer, which owns the request from now on; the connection loop watches the time that it takes.
-    pub fn answer(self, make: impl FnOnce(Self) -> Sending) -> Arc<Sending> {
+    pub fn answer<A: PendingAnswer + 'static>(self, make: impl FnOnce(Self) -> A) -> Arc<A> {
         let peer = self.0.clone();
         let answer = Arc::new(make(self));
-        lock(&peer.work).answers.push(Arc::downgrade(&answer));
+        let pending = Arc::<A>::downgrade(&answer);
+        lock(&peer.work).answers.push(pending);
         answer
     }
 }

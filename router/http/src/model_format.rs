@@ -1,17 +1,16 @@
 //! Format of the served model: what is known of how it writes calls and reasoning.
 
+mod detection;
+
 use std::sync::Arc;
 
-use text_generation_formats::{Format, ParserOptions, SpecialTokens};
-
-use super::Conversation;
-use super::reads::Reads;
+use text_generation_formats::{Format, SpecialTokens};
 
 /// How calls are read where the model's own way is not known: JSON with a name and its parameters, as TGI's prompt asks
 /// for.
-pub(super) const FALLBACK: &str = "llama3_json";
+const FALLBACK: &str = "llama3_json";
 /// How reasoning is told apart for clients that ask for it where nothing is known of the model.
-pub(super) const USUAL_REASONING: &str = "think";
+pub(crate) const USUAL_REASONING: &str = "think";
 
 /// Value of `--tool-call-parser` and of `--reasoning-parser`. `T` is what a name stands for.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -69,17 +68,17 @@ impl ParserChoice<String> {
 #[derive(Debug, Clone)]
 pub struct ModelFormat {
     /// The model's own; without calls where that is not known.
-    pub(super) own: Arc<Format>,
+    pub(crate) own: Arc<Format>,
     /// For tools where the model's own way is not known.
-    pub(super) fallback: Arc<Format>,
+    pub(crate) fallback: Arc<Format>,
     /// How reasoning is told apart, by name; then it comes apart where a request does not say.
-    pub(super) reasoning: Option<String>,
+    pub(crate) reasoning: Option<String>,
     /// Tokens that may stand only where a grammar names them.
-    pub(super) special_tokens: Arc<SpecialTokens>,
+    pub(crate) special_tokens: Arc<SpecialTokens>,
     /// Whether the template writes the tools of a request into the prompt.
-    pub(super) tells_tools: bool,
+    pub(crate) tells_tools: bool,
     /// Whether it writes earlier calls and their results.
-    pub(super) tells_calls: bool,
+    pub(crate) tells_calls: bool,
 }
 
 impl ModelFormat {
@@ -100,42 +99,7 @@ impl ModelFormat {
     }
 
     /// Whether the model's own way is used for calls: its template tells it of tools, and its calls can be read.
-    pub(super) fn knows_tools(&self) -> bool {
+    pub(crate) fn knows_tools(&self) -> bool {
         self.tells_tools && self.own.has_calls()
-    }
-
-    /// How the answers to a conversation are read; nothing where all of them is content. Takes its tools, which may be
-    /// large.
-    pub(super) fn reads(&self, conversation: &mut Conversation) -> Option<Reads> {
-        let wished = conversation.separate_reasoning;
-        let separate = wished.unwrap_or(self.reasoning.is_some());
-        let wishes = &mut conversation.tools;
-        let calls = wishes.wanted();
-        let tools = std::mem::take(&mut wishes.tools);
-        let own = !calls || self.knows_tools();
-        let known = if own { &self.own } else { &self.fallback };
-        let format = match (separate, known.has_reasoning()) {
-            (true, false) => Arc::new(known.with_reasoning(USUAL_REASONING)?),
-            _ => known.clone(),
-        };
-        if !calls && !format.has_reasoning() {
-            return None;
-        }
-        Some(Reads {
-            keeps_special_tokens: own && format.keeps_special_tokens(),
-            known: known.clone(),
-            choice: wishes.choice.clone(),
-            special_tokens: self.special_tokens.clone(),
-            format,
-            options: ParserOptions {
-                tools: match calls {
-                    true => tools.into_iter().map(|offered| offered.tool).collect(),
-                    false => Arc::default(),
-                },
-                parallel: wishes.parallel,
-                separate_reasoning: separate,
-                ..ParserOptions::default()
-            },
-        })
     }
 }

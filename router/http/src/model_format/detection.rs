@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use text_generation_chat::ChatInput;
 use text_generation_formats::{Evidence, Format, SpecialTokens, probes};
 
-use super::model_format::{FALLBACK, ModelFormat, ParserChoice, USUAL_REASONING};
+use super::{FALLBACK, ModelFormat, ParserChoice, USUAL_REASONING};
 use crate::renderer::ChatRenderer;
 
 /// What shows that a template has written a tool of the probes, and a call of theirs.

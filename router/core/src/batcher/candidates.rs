@@ -1,7 +1,7 @@
 //! The queue as the policy sees it: who may start, and who waits for somebody.
 
 use super::charge::prompt_cost;
-use super::running::Running;
+use super::running::RunningEntry;
 use crate::kv_pool::KvPool;
 use crate::policy::{Admission, Candidate, Order, Waiting};
 use crate::queue::turns::InTurn;
@@ -11,23 +11,23 @@ use crate::queue::{Entry, Queue};
 const WORTH_WAITING: usize = 32;
 
 /// Those that wait, in turn.
-pub(super) struct Heads<'a> {
+pub(super) struct Candidates<'a> {
     queue: &'a Queue,
     turns: InTurn<'a>,
     visited: Vec<&'a Entry>,
     pool: &'a KvPool,
-    rows: &'a [Option<Running>],
+    rows: &'a [Option<RunningEntry>],
     /// Requests with grammars that may still start.
     constrained: usize,
     /// A plan that was not answered computes prompts.
     pub(super) prompts_run: bool,
 }
 
-impl<'a> Heads<'a> {
+impl<'a> Candidates<'a> {
     pub(super) fn of(
         queue: &'a Queue,
         pool: &'a KvPool,
-        rows: &'a [Option<Running>],
+        rows: &'a [Option<RunningEntry>],
         most_constrained: usize,
     ) -> Self {
         let running = rows.iter().flatten();
@@ -105,7 +105,7 @@ impl<'a> Heads<'a> {
     }
 }
 
-impl Waiting for Heads<'_> {
+impl Waiting for Candidates<'_> {
     fn len(&self) -> usize {
         self.queue.len()
     }
