@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from ...config.fallback import FallbackConfig, unsupported
-from ...config.quantisation import Schemes
 from ...config.spec import HeadSpec
 from ...distributed import TensorParallelGroup
 from ...layers.infer import CacheShape, Head
