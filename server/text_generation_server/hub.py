@@ -253,7 +253,7 @@ def _download(
 
 def _retried(call: Callable[[], Path], source: ModelSource, hub: HubConfig, pause: Callable[[float], None]) -> Path:
     """Runs a download, tries again after faults of the network or the hub, and names the cause of a lasting failure."""
-    import httpx
+    import httpx2
 
     from .hub_faults import exhausted_reason, is_unknown_to_all, lasting_reason
 
@@ -262,7 +262,7 @@ def _retried(call: Callable[[], Path], source: ModelSource, hub: HubConfig, paus
     while True:
         try:
             return call()
-        except (OSError, httpx.HTTPError) as error:
+        except (OSError, httpx2.HTTPError) as error:
             reason = lasting_reason(error, source.model_id, name, hub_cache(hub))
             if reason is None and attempt > 1 and is_unknown_to_all(error):
                 reason = (

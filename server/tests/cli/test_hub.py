@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import huggingface_hub
 import pytest
 import torch
@@ -279,7 +279,7 @@ def test_bin_weights_of_a_hub_model_only_when_asked(stub: Callable[..., Snapshot
 
 
 def http_error(kind: type[errors.HfHubHTTPError]) -> Exception:
-    return kind("no", response=httpx.Response(404, request=httpx.Request("GET", "http://hub")))
+    return kind("no", response=httpx2.Response(404, request=httpx2.Request("GET", "http://hub")))
 
 
 @pytest.mark.parametrize(
@@ -299,10 +299,10 @@ def test_errors_that_stay_are_not_retried(stub: Callable[..., Snapshots], failur
 
 def test_faults_of_the_network_are_retried(stub: Callable[..., Snapshots]) -> None:
     pauses: list[float] = []
-    snapshots = stub(httpx.ConnectError("no route"), ConnectionResetError())
+    snapshots = stub(httpx2.ConnectError("no route"), ConnectionResetError())
     prepare_folder(ModelSource("some/model"), HUB, pause=pauses.append)
     assert (len(snapshots.calls), len(pauses)) == (2 + 2, 2)
-    snapshots = stub(*[httpx.ConnectError("no route")] * 9)
+    snapshots = stub(*[httpx2.ConnectError("no route")] * 9)
     with pytest.raises(ModelFilesError, match="failed 5 times"):
         prepare_folder(ModelSource("some/model"), HUB, pause=pauses.append)
     assert len(snapshots.calls) == 5
@@ -328,7 +328,7 @@ def test_a_cache_that_cannot_be_written_to_is_named_and_not_retried(
 
 def hub_error(status: int, message: str | None = None, hidden: bool = False) -> Exception:
     """An answer of the hub; `hidden`: as the library shows it where it looks into the cache next."""
-    response = httpx.Response(status, request=httpx.Request("GET", "http://hub"))
+    response = httpx2.Response(status, request=httpx2.Request("GET", "http://hub"))
     error = errors.HfHubHTTPError("no", response=response, server_message=message)
     if not hidden:
         return error

@@ -67,6 +67,30 @@ def test_three_layouts_of_rope_are_one(tmp_path: Path, values: dict[str, Any]) -
 
 
 @pytest.mark.parametrize(
+    ("scaling", "named"),
+    [
+        ({"rope_type": "yarn", "factor": 2.0, "llama_4_scaling_beta": 0.1}, "llama_4_scaling_beta"),
+        ({"type": "dynamic", "factor": 2.0, "alpha": 1000.0}, "alpha"),
+        ({"type": "yarn", "factor": 2.0, "attn_factor": 0.5}, "attn_factor"),
+        ({"full_attention": {"rope_theta": 1e6}, "sliding_attention": {"rope_theta": 1e4}}, "full_attention"),
+    ],
+)
+@pytest.mark.parametrize("key", ["rope_scaling", "rope_parameters"])
+def test_a_key_of_rope_that_nobody_reads_is_refused(
+    key: str, scaling: dict[str, Any], named: str, tmp_path: Path
+) -> None:
+    """Other positions would have other angles, without an error."""
+    with pytest.raises(UnsupportedModel, match=f"`{key}` in config.json has `{named}`, which is not implemented"):
+        _parse(tmp_path, **{key: scaling})
+
+
+def test_keys_of_rope_that_change_nothing_are_taken(tmp_path: Path) -> None:
+    scaling = {"type": "yarn", "factor": 2.0, "finetuned": True, "attn_factor": 1, "extrapolation_factor": 1.0}
+    (rope,) = _parse(tmp_path, rope_scaling={**scaling, "mrope_section": None}).ropes
+    assert (rope.rope_type, rope.factor) == ("yarn", 2.0)
+
+
+@pytest.mark.parametrize(
     ("values", "named"),
     [
         ({"hidden_size": "64"}, "hidden_size"),

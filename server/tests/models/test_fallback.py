@@ -148,7 +148,7 @@ TINY = {
         ("t5", {"architectures": ["T5ForConditionalGeneration"], "is_encoder_decoder": True}, "it has an encoder"),
         ("bert", {}, "looks ahead"),
         ("roberta", {}, "looks ahead"),
-        ("codegen", {}, "does not go through the library's attention interface"),
+        ("gpt_neo", {}, "does not go through the library's attention interface"),
         ("bloom", {}, "does not go through the library's attention interface"),
         ("diffllama", {}, "calls attention more than once"),
         ("gpt_oss", {}, "`is_transposed`"),
@@ -171,7 +171,8 @@ TINY = {
             {"rope_parameters": {"full_attention": {"rope_type": "dynamic", "factor": 2.0}}},
             "'dynamic' depends on the length",
         ),
-        ("llama", {"quantization_config": {"quant_method": "awq"}}, "quantised by 'awq' are not supported"),
+        ("llama", {"quantization_config": {"quant_method": "nobody"}}, "quantised by 'nobody' are not supported"),
+        ("llama", {"quantization_config": {"quant_method": "mxfp4"}}, "mxfp4 is read of the experts of gpt-oss"),
         ("llama", {"architectures": ["NobodyForCausalLM"]}, "'NobodyForCausalLM' is not supported: .*Transformers 5"),
     ],
 )
@@ -179,6 +180,13 @@ def test_what_cannot_run_is_refused_with_its_reason(model_type: str, values: dic
     """Before there are weights."""
     with pytest.raises(UnsupportedModel, match=message):
         check_runnable(config_of(model_type, **{**TINY, **values}))
+
+
+def test_a_published_spelling_of_a_class_is_known() -> None:
+    """That of K-EXAONE."""
+    config = config_of("exaone_moe", **TINY, architectures=["ExaoneMoEForCausalLM"])
+    assert isinstance(config, FallbackConfig)
+    check_runnable(config)
 
 
 @pytest.mark.parametrize(
@@ -273,6 +281,26 @@ def test_tensors_that_do_not_fit_the_class_are_refused(folder_of: Callable[[str]
     del tensors["model.layers.1.mlp.up_proj.weight"]
     save_file(tensors, path)
     with pytest.raises(ModelFilesError, match=r"1 tensors .* such as `model\.layers\.1\.mlp\.up_proj\.weight`"):
+        load(folder)
+
+
+@pytest.mark.parametrize(
+    ("values", "tensors"),
+    [({}, ("eh_proj", "mlp.up_proj")), ({"num_nextn_predict_layers": 1}, ("mlp.up_proj",))],
+)
+def test_layers_that_guess_further_tokens_are_not_read(
+    values: dict[str, int], tensors: tuple[str, ...], folder_of: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """Behind the last layer, at whichever depth. What is there for another reason is refused."""
+    folder = Path(shutil.copytree(folder_of("arcee"), tmp_path / "model"))
+    path, config = folder / "model.safetensors", folder / "config.json"
+    tensors_of_class = load_file(path)
+    beyond = {f"model.layers.3.{name}.weight": torch.zeros(4) for name in tensors}
+    save_file({**tensors_of_class, **beyond}, path)
+    config.write_text(json.dumps({**json.loads(config.read_text()), **values}))
+    load(folder)
+    save_file({**tensors_of_class, **beyond, "model.layers.4.mlp.up_proj.weight": torch.zeros(4)}, path)
+    with pytest.raises(ModelFilesError, match=r"1 tensors .* such as `model\.layers\.4\.mlp\.up_proj\.weight`"):
         load(folder)
 
 

@@ -121,7 +121,7 @@ def _lacks_one(model: PreTrainedModel, name: str) -> bool:
     """Whether the class adds 1 to the weight of this norm."""
     if model.config.model_type.startswith(("qwen3_next", "qwen3_5")):
         return "linear_attn" not in name
-    return model.config.model_type.startswith("gemma")
+    return model.config.model_type.startswith("gemma") and not model.config.model_type.startswith(("gemma3n", "gemma4"))
 
 
 def write(case: Case, model: PreTrainedModel, folder: Path) -> None:

@@ -51,8 +51,10 @@ def page() -> str:
 def fallback_table() -> str:
     """A row for each family that runs through its class."""
     rows = ["| family | class | compared on |", "| --- | --- | --- |"]
-    for name, case in sorted(FALLBACK_CASES.items(), key=lambda item: item[1].family.lower()):
-        rows.append(f"| {case.family} | `{case.class_name}` | {devices('transformers', [name])} |")
+    for family in sorted({case.family for case in FALLBACK_CASES.values()}, key=str.lower):
+        cases = {name: case for name, case in FALLBACK_CASES.items() if case.family == family}
+        classes = sorted({case.architecture or case.class_name for case in cases.values()})
+        rows.append(f"| {family} | {_code(classes)} | {devices('transformers', list(cases))} |")
     return "\n".join(rows) + "\n"
 
 

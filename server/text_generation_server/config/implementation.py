@@ -1,12 +1,13 @@
 """Choice of the code that computes a model: our one decoder, or the class of Transformers."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
 from ..errors import UnsupportedModel
 from .facts import architecture_of, config_files
 from .fallback import FallbackConfig, is_candidate, parse_fallback_config
-from .families import FAMILIES, WITH_MEDIA
+from .families import FAMILIES, OF_UNSERVED_TEXT, WITH_MEDIA, class_of_part, has_family
 from .model import ModelConfig, parse_model_config, supported
 
 ModelImpl = Literal["auto", "native", "transformers"]
@@ -22,16 +23,17 @@ def read_model_config(folder: Path, impl: ModelImpl = "auto", quantize: str | No
     """
     config, generation = config_files(folder)
     architecture = architecture_of(config)
-    ours = architecture in FAMILIES or architecture in WITH_MEDIA
-    if impl == "native" or (impl == "auto" and (ours or not is_candidate(architecture))):
+    if has_media := architecture in WITH_MEDIA or architecture in OF_UNSERVED_TEXT:
+        ours = has_family(config)
+    else:
+        ours = architecture in FAMILIES or not is_candidate(architecture)
+    if impl == "native" or (impl == "auto" and ours):
         return parse_model_config(config, generation, folder).quantised(quantize)
-    if not is_candidate(architecture):
+    if has_media:
+        config = class_of_part(config)
+    elif not is_candidate(architecture):
         raise UnsupportedModel(
             f"architecture {architecture!r} cannot run with --model-impl transformers, which takes `...ForCausalLM` "
-            f"classes; {supported()}"
+            f"classes, and models of text in others that docs/models.md names; {supported()}"
         )
-    if quantize:
-        raise UnsupportedModel(
-            f"--quantize {quantize} does not apply to {architecture}, which runs through Transformers: leave it out"
-        )
-    return parse_fallback_config(config, generation, folder)
+    return replace(parse_fallback_config(config, generation, folder), has_media=has_media).quantised(quantize)

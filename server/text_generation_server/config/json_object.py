@@ -23,12 +23,14 @@ class JsonObject:
         defaults: Mapping[str, object] | None = None,
         aliases: Mapping[str, str] | None = None,
         unread: Collection[str] = (),
+        asked: set[tuple[str, str]] | None = None,
     ) -> None:
         self._values = values if not unread else {key: values[key] for key in values if key not in unread}
         self._source = source
         self._defaults = defaults or {}
         self._aliases = aliases or {}
         self._unread = unread
+        self._asked: set[tuple[str, str]] = set() if asked is None else asked
 
     def for_family(
         self,
@@ -42,7 +44,7 @@ class JsonObject:
         file has both, the alias wins over the key, and the key wins over the older name.
         """
         names = {key: name for key, name in (older or {}).items() if key not in self._values}
-        return JsonObject(self._values, self._source, defaults, {**aliases, **names}, unread)
+        return JsonObject(self._values, self._source, defaults, {**aliases, **names}, unread, self._asked)
 
     def with_values(self, values: Mapping[str, object]) -> "JsonObject":
         """Returns the same object with other values for some keys."""
@@ -67,6 +69,12 @@ class JsonObject:
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._values)
+
+    def never_asked(self) -> list[str]:
+        """Keys that are there and that nobody has asked for, of this object or another one for the same place."""
+        return [
+            key for key, value in self._values.items() if value is not None and (self._source, key) not in self._asked
+        ]
 
     def plain(self) -> dict[str, object]:
         """Returns the values of the file."""
@@ -127,7 +135,7 @@ class JsonObject:
         if not isinstance(value, dict):
             raise self.error(key, "an object")
         source = f"{self._source}, `{self._name(key)}`"
-        return JsonObject(cast("dict[str, object]", value), source, unread=self._unread)
+        return JsonObject(cast("dict[str, object]", value), source, unread=self._unread, asked=self._asked)
 
     def children(self, key: str, length: int) -> tuple["JsonObject", ...]:
         """A list of `length` objects."""
@@ -217,6 +225,7 @@ class JsonObject:
 
     def _get(self, key: str) -> object:
         name = self._name(key)
+        self._asked.add((self._source, name))
         if name in self._values:
             return self._values[name]
         return self._defaults.get(name, self._defaults.get(key))

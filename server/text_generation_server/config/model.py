@@ -13,6 +13,7 @@ from .families import FAMILIES, WITH_MEDIA, text_part
 from .json_object import JsonObject
 from .names import TensorNames
 from .quantisation import UNQUANTISED, Schemes, online_schemes, read_schemes
+from .rope import refuse_unknown
 from .spec import AttentionSpec, DecoderSpec, LatentAttentionSpec, LayerSpec, MoeSpec, RopeSpec, RopeType
 
 MAX_CONTEXT_LENGTH = 2**31 - 1
@@ -124,6 +125,7 @@ def parse_model_config(config: JsonObject, generation: JsonObject | None, folder
         family = FAMILIES[architecture]
     config = config.for_family(family.defaults, family.aliases, family.older, family.unread)
     decoder = family.decoder(config)
+    refuse_unknown(config)
     bos_token_ids = config.token_ids("bos_token_id")
     names, schemes = family.tensor_names(config), read_schemes(config, folder)
     check_schemes(schemes, decoder, names)
@@ -176,6 +178,11 @@ def check_schemes(schemes: Schemes, decoder: DecoderSpec, names: TensorNames) ->
             f"checkpoints of this family quantised by {schemes.method!r} are not supported, since their matrices are "
             "transposed; use the 16-bit checkpoint, with --quantize fp8 or eetq"
         )
+    # Before anything is downloaded; which prefix there is only tensors tell, but for families with one.
+    for index, layer in enumerate(decoder.layers if len(names.prefixes) == 1 else ()):
+        if isinstance(layer.ffn, MoeSpec):
+            first = f"{names.prefixes[0]}{names.layer.format(index)}"
+            schemes.check_experts(f"{first}{name.format(expert=0)}" for name in names.experts(layer.ffn.gated))
 
 
 def supported() -> str:

@@ -79,8 +79,6 @@ class Mamba2Spec:
     """As of `GatedDeltaSpec`."""
     norm_eps: float
     """Epsilon of the norm of gated results."""
-    norm_over: Literal["group", "width"] = "group"
-    """Whether the norm is over each group, or over all groups of all ranks together."""
     bias: bool = False
     """Whether the first and the last projection have a bias."""
     conv_bias: bool = True
@@ -88,6 +86,11 @@ class Mamba2Spec:
     """Lower bound of time steps."""
     most_step: float = math.inf
     """Upper bound of time steps."""
+
+    @property
+    def norm_over(self) -> Literal["group", "width"]:
+        """What the normalisation spans: each group by itself, or the only group, of which ranks have parts."""
+        return "width" if self.groups == 1 else "group"
 
     def inputs(self, shards: int) -> int:
         """As of `GatedDeltaSpec`."""

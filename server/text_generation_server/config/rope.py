@@ -7,6 +7,16 @@ from ..errors import UnsupportedModel
 from .json_object import JsonObject
 from .spec import RopeSpec, RopeType
 
+_LAYER_TYPES = ("full_attention", "sliding_attention")
+_KEYS = {
+    *("rope_type", "type", "rope_theta", "partial_rotary_factor", "factor", "original_max_position_embeddings"),
+    *("low_freq_factor", "high_freq_factor", "attention_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim"),
+    *("truncate", "short_factor", "long_factor"),
+    # They say how positions of images are counted, what the weights were trained with, and what stands elsewhere.
+    *("mrope_section", "mrope_interleaved", "finetuned", "max_position_embeddings"),
+}
+"""Keys of `rope_parameters` that are read, each by the types that have it, or change nothing."""
+
 
 def parse_rope(
     config: JsonObject,
@@ -50,6 +60,30 @@ def parse_rope(
     if rope_type == "dynamic" and rope.rotary_dim <= 2:
         raise config.error("head_dim", "above 2 with dynamic rope scaling")
     return _scaled(config, scaling, cast("RopeType", rope_type), rope)
+
+
+def refuse_unknown(config: JsonObject) -> None:
+    """Raises UnsupportedModel for keys about rotary embedding that nobody reads: each changes what positions mean.
+    Called when the family has read its own, on the same configuration.
+    """
+    strangers = config.never_asked()
+    key = "rope_parameters" if "rope_parameters" in config else "rope_scaling"
+    if key in strangers:
+        return
+    scaling = config.child(key)
+    outer = _unknown(scaling)
+    inner = (name for kind in _LAYER_TYPES if kind not in outer for name in _unknown(scaling.child(kind)))
+    for name in (*outer, *inner):
+        raise UnsupportedModel(
+            f"`{key}` in config.json has `{name}`, which is not implemented for this architecture: without it the "
+            "model would compute something else; remove it only if it changes nothing"
+        )
+
+
+def _unknown(scaling: JsonObject) -> list[str]:
+    """Without factors of 1, which are none."""
+    values = scaling.plain()
+    return [name for name in scaling.never_asked() if name not in _KEYS and values[name] != 1]
 
 
 def with_query_scale(config: JsonObject, rope: RopeSpec) -> RopeSpec:

@@ -71,10 +71,8 @@ def model_findings(
     except EngineError as error:
         yield Finding(_SUBJECT, "error", str(error), "correct the flag, variable or file that the message names")
         return
-    if isinstance(config, FallbackConfig):
-        how = ", through its class of Transformers"
-    else:
-        how = ", its model of text alone, without images and sound" if config.has_media else ""
+    how = ", through its class of Transformers" if isinstance(config, FallbackConfig) else ""
+    how += ", its model of text alone, without images and sound" if config.has_media else ""
     yield Finding(_SUBJECT, "plan", f"serve {config.architecture} from {folder}{how}")
     yield from _memory(folder, config, source, dtype, kv_cache is not None, copies, shards.count, memory, is_shared)
 
@@ -119,7 +117,7 @@ def _memory(
     if whole is None:
         yield Finding(_SUBJECT, "warning", "how large the weights are cannot be known before they are converted")
         return
-    method = config.schemes.method if isinstance(config, ModelConfig) else None
+    method = config.schemes.method
     how = f"quantised by {method!r}" if method else f"in {served}"
     weights = bytes_of_rank(whole, config, itemsize, shards)
     text = f"{weights / _GIB:.2f} GiB of weights {how} for each shard, of {memory / _GIB:.1f} GiB"

@@ -53,7 +53,7 @@ def build_engine(config: ServerConfig, folder: Path) -> Engine:
     use_triton(attention == "triton")
     model_config = override_rope(read_model_config(folder, config.model_impl, config.quantize), environment)
     check_deterministic(config.deterministic, model_config)
-    if isinstance(model_config, ModelConfig) and model_config.has_media:
+    if model_config.has_media:
         logger.warning("of %s the model of text is served alone, without images and sound", model_config.architecture)
     check_shards(model_config, AskedShards(environment.parallel.world_size, config.expert_parallel))
     kv_cache = quantised_kv_cache(config.kv_cache_dtype, model_config)
@@ -175,6 +175,6 @@ def default_dtype(config: AnyModelConfig, device: torch.device) -> Dtype:
     """
     if device.type == "cpu":
         return "float32"
-    if isinstance(config, ModelConfig) and any(isinstance(each, Packed) for each in config.schemes.used):
+    if any(isinstance(each, Packed) for each in config.schemes.used):
         return "bfloat16"
     return config.dtype or "float16"

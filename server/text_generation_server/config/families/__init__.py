@@ -19,7 +19,7 @@ from .lfm2 import LFM2
 from .llama import IQUEST_CODER, LLAMA, TELECHAT3
 from .mamba import FALCON_MAMBA, JAMBA, MAMBA
 from .mamba2 import BAMBA, MAMBA2
-from .media import WITH_MEDIA, text_part
+from .media import OF_UNSERVED_TEXT, OTHER_PARTS, TEXT_PREFIXES, WITH_MEDIA, class_of_part, has_family, text_part
 from .minicpm3 import MINICPM3
 from .mistral import MINISTRAL, MINISTRAL3, MISTRAL
 from .mixtures import MIXTURES
@@ -102,4 +102,14 @@ FAMILIES: dict[str, Family] = {
 }
 """By the model class that `architectures` names."""
 
-__all__ = ["FAMILIES", "WITH_MEDIA", "Family", "text_part"]
+__all__ = [
+    "FAMILIES",
+    "OF_UNSERVED_TEXT",
+    "OTHER_PARTS",
+    "TEXT_PREFIXES",
+    "WITH_MEDIA",
+    "Family",
+    "class_of_part",
+    "has_family",
+    "text_part",
+]

@@ -21,6 +21,8 @@ from .qwen3_next import QWEN3_5, QWEN3_5_MOE
 
 WITH_MEDIA: Mapping[str, str] = {
     "Gemma3ForConditionalGeneration": "Gemma 3 (4B to 27B)",
+    "Gemma3nForConditionalGeneration": "Gemma 3n",
+    "Gemma4ForConditionalGeneration": "Gemma 4",
     "Idefics3ForConditionalGeneration": "Idefics 3",
     "InternVLForConditionalGeneration": "InternVL 3",
     "KimiK25ForConditionalGeneration": "Kimi K2.5 to K2.7",
@@ -36,6 +38,14 @@ WITH_MEDIA: Mapping[str, str] = {
     "SmolVLMForConditionalGeneration": "SmolVLM",
 }
 """By the class that `architectures` names: a title for people."""
+OF_UNSERVED_TEXT = (
+    "Glm5NextForConditionalGeneration",
+    "Llama4ForConditionalGeneration",
+    "MiniMaxM3SparseForConditionalGeneration",
+    "Qwen4ExpForConditionalGeneration",
+    "Step3p7ForConditionalGeneration",
+)
+"""Those whose part is of a family that is not served yet: they are refused by its name."""
 
 _PART = "text_config"
 _OF_THE_WHOLE = (
@@ -50,10 +60,19 @@ _OF_THE_WHOLE = (
 )
 """Keys of the whole model that count before those of its part."""
 
+TEXT_PREFIXES: Mapping[str, str] = {
+    "model.language_model.": "model.",
+    "language_model.model.": "model.",
+    "language_model.lm_head.": "lm_head.",
+    "model.text_model.": "model.",
+}
+"""How names of the part begin in files of the whole, and without it: in newer files of Transformers, in older ones and
+those of most authors, and in those of Idefics and SmolVLM. Others add to a model of text, whose names stay.
+"""
 _HEADS = {"language_model.model.": "language_model.lm_head"}
-_PREFIXES = ("model.language_model.", *_HEADS, "model.text_model.", "model.")
-"""Newer files of Transformers, older ones, those of Idefics and SmolVLM, and those that add to a model of text."""
-_OTHER_PARTS = ("*vision*", "*visual*", "*projector*", "*connector*", "*image_newline")
+_PREFIXES = (*(before for before, alone in TEXT_PREFIXES.items() if alone == "model."), "model.")
+OTHER_PARTS = ("*vision*", "*visual*", "*audio*", "*projector*", "*connector*", "*image_newline", "*patch_merge_mlp*")
+"""Patterns of the other tensors of the whole."""
 
 
 def _sizes(vocabulary: int, hidden: int, inner: int, layers: int, heads: int) -> dict[str, object]:
@@ -72,7 +91,8 @@ def _part(family: Family, sizes: dict[str, object], **others: object) -> Family:
 
     def names(config: JsonObject) -> TensorNames:
         alone = family.tensor_names(config)
-        return replace(alone, prefixes=_PREFIXES, heads=_HEADS, ignored=(*alone.ignored, *_OTHER_PARTS))
+        ignored = (f"*{each}" for each in alone.ignored)
+        return replace(alone, prefixes=_PREFIXES, heads=_HEADS, ignored=(*ignored, *OTHER_PARTS))
 
     return replace(family, names=names, defaults={**family.defaults, **sizes, **others})
 
@@ -104,6 +124,23 @@ _PARTS: Mapping[str, Family] = {
 }
 """By the `model_type` of the part."""
 
+_CLASSES: Mapping[str, str] = {
+    "deepseek_v3": "DeepseekV3ForCausalLM",
+    "gemma3_text": "Gemma3ForCausalLM",
+    "gemma3n_text": "Gemma3nForCausalLM",
+    "gemma4_text": "Gemma4ForCausalLM",
+    "llama": "LlamaForCausalLM",
+    "llama4_text": "Llama4ForCausalLM",
+    "minimax_m3_vl_text": "MiniMaxM3VLForCausalLM",
+    "ministral3": "Ministral3ForCausalLM",
+    "mistral": "MistralForCausalLM",
+    "mistral4": "Mistral4ForCausalLM",
+    "qwen2": "Qwen2ForCausalLM",
+    "qwen3": "Qwen3ForCausalLM",
+    "qwen4_exp_text": "Qwen4ExpForCausalLM",
+}
+"""Classes of Transformers for the part, by its `model_type`."""
+
 _FLAT = {"qwen2_vl": "qwen2_vl_text", "qwen2_5_vl": "qwen2_5_vl_text"}
 """Types of models whose files have the keys of the part among those of the whole, and the type of their part."""
 
@@ -113,18 +150,50 @@ def text_part(config: JsonObject) -> tuple[Family, JsonObject]:
 
     Raises UnsupportedModel where it is of a family that is not read so, ConfigurationError for wrong values.
     """
-    whole = config.plain()
-    flat = _PART not in config
-    part = config if flat else config.child(_PART)
-    kind = part.string("model_type")
-    kind = _FLAT.get(kind, kind) if flat else kind
+    kind = _kind(config)
     if kind not in _PARTS:
-        raise UnsupportedModel(
-            f"{architecture_of(config)} with text of type {kind!r} is not supported; of models for images or sound "
-            f"beside text, those with text of type {', '.join(sorted(_PARTS))} run, with text alone"
-        )
+        raise _unknown(config, kind)
+    return _PARTS[kind], _alone(config, {})
+
+
+def has_family(config: JsonObject) -> bool:
+    """Whether our decoder runs the model of text in a model of `WITH_MEDIA`. Raises ConfigurationError."""
+    return _kind(config) in _PARTS
+
+
+def class_of_part(config: JsonObject) -> JsonObject:
+    """What `config.json` of that model of text would be, with its class of Transformers.
+
+    Raises UnsupportedModel where the library has none, ConfigurationError for wrong values.
+    """
+    kind = _kind(config)
+    if kind not in _CLASSES:
+        raise _unknown(config, kind)
+    return _alone(config, {"architectures": [_CLASSES[kind]]})
+
+
+def _kind(config: JsonObject) -> str:
+    """The `model_type` of the part."""
+    if _PART in config:
+        return config.child(_PART).string("model_type")
+    kind = config.string("model_type")
+    return _FLAT.get(kind, kind)
+
+
+def _unknown(config: JsonObject, kind: str) -> UnsupportedModel:
+    ours, theirs = ", ".join(sorted(_PARTS)), ", ".join(sorted(_CLASSES.keys() - _PARTS.keys()))
+    return UnsupportedModel(
+        f"{architecture_of(config)} with text of type {kind!r} is not supported; of models for images or sound beside "
+        f"text, those with text of type {ours} run, with text alone, and through Transformers {theirs}"
+    )
+
+
+def _alone(config: JsonObject, values: Mapping[str, object]) -> JsonObject:
+    """The part, with what the whole says about it."""
+    part = config.child(_PART) if _PART in config else config
+    whole = config.plain()
     ours = {key: whole[key] for key in _OF_THE_WHOLE if whole.get(key) is not None}
-    return _PARTS[kind], part.with_values({**ours, **_plain_rope(part)})
+    return part.with_values({**ours, **_plain_rope(part), **values})
 
 
 def _plain_rope(part: JsonObject) -> dict[str, object]:

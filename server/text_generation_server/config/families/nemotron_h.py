@@ -24,7 +24,7 @@ def _nemotron_h(config: JsonObject) -> DecoderSpec:
     network = plain(config, "intermediate_size", "mlp_hidden_act", config.boolean("mlp_bias", default=False))
     steps = config.number("time_step_min", default=0.001), math.inf
     parts = {
-        "linear_attention": LayerSpec(state_space(config, norm.eps, "group", steps), None, norm, None),
+        "linear_attention": LayerSpec(state_space(config, norm.eps, steps), None, norm, None),
         "full_attention": LayerSpec(_attention(config), None, norm, None),
         "mlp": LayerSpec(None, network, None, norm),
     }

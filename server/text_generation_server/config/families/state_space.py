@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from typing import Literal, cast
+from typing import cast
 
 from ..json_object import JsonObject
 from ..names import TensorNames
@@ -32,12 +32,7 @@ KEYS: Mapping[str, str] = {
 """From the keys that `state_space` reads, which are those of Nemotron-H, to theirs."""
 
 
-def state_space(
-    config: JsonObject,
-    eps: float,
-    norm_over: Literal["group", "width"] = "width",
-    steps: tuple[float, float] | None = None,
-) -> Mamba2Spec:
+def state_space(config: JsonObject, eps: float, steps: tuple[float, float] | None = None) -> Mamba2Spec:
     """One layer's. `steps`: bounds of time steps, where the file does not say them."""
     silu_alone(config, "mamba_hidden_act")
     heads = config.integer("mamba_num_heads", maximum=MOST_HEADS)
@@ -52,7 +47,6 @@ def state_space(
         config.integer("ssm_state_size", maximum=MOST_STATE),
         config.integer("conv_kernel", minimum=2, maximum=MOST_KERNEL),
         eps,
-        norm_over,
         bias=config.boolean("use_bias", default=False),
         conv_bias=config.boolean("use_conv_bias", default=True),
         least_step=least,

@@ -1,13 +1,16 @@
 """Check that a class can be served, and by how many ranks, without its weights."""
 
+from collections.abc import Collection
+
 import torch
 from transformers import PreTrainedModel
 
 from ...config.fallback import FallbackConfig, unsupported
 from ...distributed import TensorParallelGroup
-from ...errors import ConfigurationError
+from ...errors import ConfigurationError, UnsupportedModel
 from .dry_run import DryRun, dry_run
-from .parallel import Sharding, shard
+from .mixing import Trace, check_alike, joining, trace
+from .parallel import Sharding, say_what_is_whole, shard, unshared
 from .skeleton import build_skeleton
 
 
@@ -29,10 +32,55 @@ def try_out(
         model = build_skeleton(config, dtype)
         if not isinstance(getattr(model.config.get_text_config(), "max_position_embeddings", None), int):
             raise ConfigurationError("config.json: `max_position_embeddings` is missing")
-        sharding = shard(model, group)
+        model, sharding = _shared(model, config, group)
         seen = dry_run(model)
     _check_sums(model, sharding, seen)
     return model, sharding, seen
+
+
+def _shared(
+    model: PreTrainedModel, config: FallbackConfig, group: TensorParallelGroup
+) -> tuple[PreTrainedModel, Sharding]:
+    """The rank's part. What works along a dimension that ranks would share, such as the sparse gate of Gemma 3n, each
+    of them has whole.
+    """
+    if group.world_size == 1:
+        return model, unshared(model)
+    name, whole, dtype = type(model).__name__, trace(model), model.dtype
+    sharding = shard(model, group, whole.calls)
+    if joined := _joined(model, whole, sharding, group):
+        model = build_skeleton(config, dtype)
+        sharding = shard(model, group, whole.calls, joined)
+        if still := _joined(model, whole, sharding, group):
+            raise unsupported(name, f"{min(still)} cannot be shared; set --num-shard to 1")
+    if group.rank == 0:
+        say_what_is_whole(model, sharding.cuts)
+    return model, sharding
+
+
+def _joined(model: PreTrainedModel, whole: Trace, sharding: Sharding, group: TensorParallelGroup) -> set[str]:
+    """Modules whose results are made of all that ranks have parts of, and not only added up."""
+    part = _trace_of_part(model, whole, group)
+    cut = [name for name, each in sharding.cuts.items() if each.ranges]
+    return {_owner(each.module, cut) for each in joining(whole, part, sharding.summed)}
+
+
+def _trace_of_part(model: PreTrainedModel, whole: Trace, group: TensorParallelGroup) -> Trace:
+    name = type(model).__name__
+    try:
+        part = trace(model)
+    except UnsupportedModel as error:
+        # The whole model ran.
+        raise unsupported(name, f"it does not run on a part of its matrices ({error}); set --num-shard to 1") from error
+    check_alike(name, whole, part, group.world_size)
+    return part
+
+
+def _owner(path: str, cut: Collection[str]) -> str:
+    """The smallest module around `path` that has tensors of which ranks have parts."""
+    while path and not any(name.startswith(f"{path}.") for name in cut):
+        path = path.rpartition(".")[0]
+    return path
 
 
 def _check_sums(model: PreTrainedModel, sharding: Sharding, seen: DryRun) -> None:

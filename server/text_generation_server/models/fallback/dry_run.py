@@ -7,7 +7,8 @@ Code that needs the value of a tensor on the host fails there, so a model that p
 # pyright: reportPrivateUsage=false
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -67,21 +68,11 @@ def dry_run(model: PreTrainedModel) -> DryRun:
     """
     name = type(model).__name__
     path = decoder_name(model)
-    copied = copy.deepcopy(model)
-    nn.Module.to(copied, "meta")
-    recorder = _Recorder(copied)
-    try:
-        with torch.no_grad():
-            recorder.run_with_masks(path)
-            recorder.run(path)
-            _run_head(copied, path)
-    except UnsupportedModel:
-        raise
-    except Exception as error:  # a class may fail in any way where it asks a tensor for its values
-        text = " ".join(str(error).split())[:300]
-        raise unsupported(
-            name, f"its forward pass needs values on the host, or cannot take a step of many requests ({text})"
-        ) from error
+    copied, recorder = Recorder.of(model)
+    with explained(name):
+        recorder.run_with_masks(path)
+        recorder.run(path)
+        _run_head(copied, path)
     layers = layers_of(model)
     if len(recorder.calls) != layers:
         raise unsupported(
@@ -92,6 +83,21 @@ def dry_run(model: PreTrainedModel) -> DryRun:
     rotated = can_be_postponed(model, copied, list(recorder.calls), lambda: recorder.forward(path))
     calls, experts = tuple(recorder.calls.values()), tuple(recorder.experts)
     return DryRun(calls, experts, recorder.linears(), recorder.networks(), rotated)
+
+
+@contextmanager
+def explained(name: str) -> Generator[None, None, None]:
+    """Around a dry run of the class `name`: raises UnsupportedModel for whatever fails in it."""
+    try:
+        with torch.no_grad():
+            yield
+    except UnsupportedModel:
+        raise
+    except Exception as error:  # a class may fail in any way where it asks a tensor for its values
+        text = " ".join(str(error).split())[:300]
+        raise unsupported(
+            name, f"its forward pass needs values on the host, or cannot take a step of many requests ({text})"
+        ) from error
 
 
 def _run_head(model: PreTrainedModel, path: str) -> None:
@@ -105,7 +111,7 @@ def _run_head(model: PreTrainedModel, path: str) -> None:
         raise unsupported(type(model).__name__, f"its head returns logits of shape {list(logits.shape)}")
 
 
-class _Recorder:
+class Recorder:
     """Records the calls of every module of a copy on the meta device."""
 
     def __init__(self, model: PreTrainedModel) -> None:
@@ -120,11 +126,19 @@ class _Recorder:
         for name, module in model.named_modules():
             module.served_by = _Place(name, module, self)  # type: ignore[assignment]
 
-    def run_with_masks(self, path: str) -> None:
-        """Runs the class with masks, and learns which masks its layers ask for."""
+    @classmethod
+    def of(cls, model: PreTrainedModel) -> "tuple[PreTrainedModel, Recorder]":
+        """A copy of `model` on the meta device, and what records its calls."""
+        copied = copy.deepcopy(model)
+        nn.Module.to(copied, "meta")
+        return copied, cls(copied)
+
+    def run_with_masks(self, path: str) -> dict[str, AttentionCall]:
+        """Runs the class with masks, and learns which masks its layers ask for. Returns how they call attention."""
         self._set(DRY_RUN)
         self.forward(path, attention_mask=torch.ones(1, _TOKENS, dtype=torch.int64, device="meta"))
-        self.calls, self.experts = {}, []
+        calls, self.calls, self.experts = self.calls, {}, []
+        return calls
 
     def run(self, path: str) -> None:
         """Runs the class as it is served."""
@@ -189,7 +203,7 @@ class _Recorder:
 class _Place:
     """Stands in for attention or experts of one module, and records the call."""
 
-    def __init__(self, name: str, module: nn.Module, recorder: _Recorder) -> None:
+    def __init__(self, name: str, module: nn.Module, recorder: Recorder) -> None:
         self._name = name
         self._module = module
         self._recorder = recorder

@@ -2,6 +2,7 @@
 
 import logging
 import re
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -12,6 +13,7 @@ from ...config.fallback import unsupported
 from ...distributed import TensorParallelGroup
 from ...errors import ConfigurationError
 from ...layers.weights import even_span
+from .dry_run import AttentionCall
 from .plan import Plan, plan_of
 
 logger = logging.getLogger(__name__)
@@ -52,18 +54,28 @@ class Sharding:
     """Modules whose results must be all-reduced."""
 
 
-def shard(model: PreTrainedModel, group: TensorParallelGroup) -> Sharding:
-    """Brings the parameters of `model`, on the meta device, to the shapes of this rank.
+def unshared(model: PreTrainedModel) -> Sharding:
+    """Of a rank that has everything."""
+    return Sharding({name: Cut(tuple(tensor.shape)) for name, tensor in model.state_dict().items()}, frozenset())
+
+
+def shard(
+    model: PreTrainedModel,
+    group: TensorParallelGroup,
+    calls: Mapping[str, AttentionCall],
+    whole: Collection[str] = (),
+) -> Sharding:
+    """Brings the parameters of `model`, on the meta device, to the shapes of this rank. `calls`: how the whole model
+    calls attention; `whole`: modules that are not shared.
 
     Raises UnsupportedModel where the class cannot be shared, ConfigurationError where this many ranks cannot.
     """
-    tensors = dict(model.state_dict())
-    cuts = {name: Cut(tuple(tensor.shape)) for name, tensor in tensors.items()}
-    if group.world_size == 1:
-        return Sharding(cuts, frozenset())
+    cuts = unshared(model).cuts
     plan = plan_of(model)
     summed: set[str] = set()
     for path, module in list(model.named_modules()):
+        if any(f"{path}.".startswith(f"{each}.") for each in whole):
+            continue
         style = _style(plan, path)
         if style in _SUMMED:
             summed.add(path)
@@ -76,24 +88,17 @@ def shard(model: PreTrainedModel, group: TensorParallelGroup) -> Sharding:
                 raise unsupported(
                     type(model).__name__, f"its plan for several shards has {own!r} for {each}; set --num-shard to 1"
                 )
-            if _is_of_attention(model, path):
-                _check_heads(model, group.world_size)
+            if (call := calls.get(path.rpartition(".")[0])) is not None:
+                _check_heads(call, group.world_size)
             cuts[each] = _cut(each, tuple(parameter.shape), own, group)
             _resize(module, name, cuts[each])
-    if group.rank == 0:
-        _say_what_is_whole(model, cuts)
     return Sharding(cuts, frozenset(summed))
 
 
-def _is_of_attention(model: PreTrainedModel, path: str) -> bool:
-    """Whether a module belongs to attention, which has a cache."""
-    return hasattr(model.get_submodule(path.rpartition(".")[0]), "layer_idx")
-
-
-def _say_what_is_whole(model: PreTrainedModel, cuts: dict[str, Cut]) -> None:
+def say_what_is_whole(model: PreTrainedModel, cuts: Mapping[str, Cut]) -> None:
     """Logs the matrices of layers that each rank holds whole, so that nobody wonders where memory goes."""
     whole = {
-        _general(f"{path}.weight")
+        general(f"{path}.weight")
         for path, module in model.named_modules()
         if type(module) is nn.Linear and module is not model.get_output_embeddings()
         if not cuts[f"{path}.weight"].ranges
@@ -105,23 +110,20 @@ def _say_what_is_whole(model: PreTrainedModel, cuts: dict[str, Cut]) -> None:
         )
 
 
-def _check_heads(model: PreTrainedModel, world_size: int) -> None:
-    settings = model.config.get_text_config()
-    heads = int(settings.num_attention_heads)
-    kv_heads = int(getattr(settings, "num_key_value_heads", None) or heads)
-    if heads % world_size or kv_heads % world_size:
+def _check_heads(call: AttentionCall, world_size: int) -> None:
+    if call.heads % world_size or call.kv_heads % world_size:
         raise ConfigurationError(
-            f"{world_size} shards cannot share {heads} attention heads with {kv_heads} key-value heads evenly: "
-            "set --num-shard to a divisor of both numbers"
+            f"{world_size} shards cannot share {call.heads} attention heads with {call.kv_heads} key-value heads "
+            f"evenly ({call.module}): set --num-shard to a divisor of both numbers"
         )
 
 
 def _style(plan: Plan, name: str) -> str | None:
-    return plan.get(name) or plan.get(_general(name))
+    return plan.get(name) or plan.get(general(name))
 
 
-def _general(name: str) -> str:
-    """Returns the name with a star for each number."""
+def general(name: str) -> str:
+    """The name with a star for each number."""
     return re.sub(r"\.\d+(?=\.|$)", ".*", name)
 
 

@@ -13,16 +13,19 @@ import transformers
 from torch import nn
 from transformers import CONFIG_MAPPING, PreTrainedModel
 from transformers.initialization import no_init_weights
-from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+from transformers.models.auto.modeling_auto import (
+    MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+    MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES,
+)
 from transformers.utils import logging as transformers_logging
 
-from ...config.fallback import FallbackConfig, unsupported
+from ...config.fallback import FallbackConfig, is_candidate, unsupported
 from ...config.model import supported
 from ...errors import ConfigurationError, UnsupportedModel
 from .interfaces import SERVING, register_interfaces
 
-_CODE = ("auto_map", "_attn_implementation", "attn_implementation")
-"""Keys that name code of the model, or another attention than ours."""
+_UNREAD = ("auto_map", "_attn_implementation", "attn_implementation", "quantization_config", "compression_config")
+"""Keys that name code of the model, an attention that is not ours, or a quantisation that our readers know."""
 
 
 def build_skeleton(config: FallbackConfig, dtype: torch.dtype) -> PreTrainedModel:
@@ -57,7 +60,9 @@ def count_parameters(config: FallbackConfig) -> int:
 def _class_of(config: FallbackConfig) -> type[PreTrainedModel]:
     """Returns the class of this name in the library; no other code is looked up."""
     name = config.architecture
-    known = set(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values())
+    known = {*MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values()}
+    # That of Mistral 4, which is a part of a model for images only.
+    known |= {each for each in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES.values() if is_candidate(each)}
     if name not in known or not hasattr(transformers, name):
         raise UnsupportedModel(
             f"architecture {name!r} is not supported: it is not in Transformers {transformers.__version__} either; "
@@ -72,7 +77,7 @@ def _class_of(config: FallbackConfig) -> type[PreTrainedModel]:
 
 
 def _settings(config: FallbackConfig, model_class: type[PreTrainedModel]) -> Any:
-    values = {key: value for key, value in config.values.items() if key not in _CODE}
+    values = {key: value for key, value in config.values.items() if key not in _UNREAD}
     model_type = values.get("model_type")
     settings_class: Any = model_class.config_class
     if isinstance(model_type, str) and MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(model_type) == config.architecture:
