@@ -147,7 +147,7 @@ pub enum ValidationError {
     BadWordsSupport,
     #[error("grammar is not supported")]
     GrammarSupport,
-    #[error("grammar is not valid: {0}")]
+    #[error("`grammar` is not valid: {0}")]
     Grammar(GrammarError),
     #[error("`adapter_id` is not supported: this server was started without LoRA adapters")]
     AdapterId,
@@ -225,6 +225,11 @@ pub enum Overload {
     },
     #[error("too many grammars wait to be compiled")]
     Grammars,
+    #[error(
+        "the grammar waited {} s for others to be compiled, which is too long; try again",
+        limit.as_secs_f64()
+    )]
+    GrammarWait { limit: Duration },
     #[error("too many chats wait to become prompts")]
     Chats,
 }
@@ -301,6 +306,9 @@ impl From<ValidationError> for InferError {
             // Nothing is wrong with the request: too many grammars wait to be compiled, or nobody is left who could.
             ValidationError::Grammar(GrammarError::Overloaded) => {
                 Self::Overloaded(Overload::Grammars)
+            }
+            ValidationError::Grammar(GrammarError::WaitedTooLong { limit }) => {
+                Self::Overloaded(Overload::GrammarWait { limit })
             }
             ValidationError::Grammar(GrammarError::Stuck) => Self::GrammarsStuck,
             error => Self::Validation(error),

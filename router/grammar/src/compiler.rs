@@ -5,7 +5,9 @@ mod tests;
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
+use tokio::sync::watch;
 use tokio::time::timeout;
 
 use crate::cache::{Cache, Lookup, Outcome, Progress};
@@ -77,7 +79,7 @@ impl Compiler {
         let part = source.part();
         lower::check(&source, &self.shared.limits)?;
         let key = Arc::from(source.key());
-        let mut waiting = match self.shared.cache.lookup(&key) {
+        let waiting = match self.shared.cache.lookup(&key) {
             Lookup::Ready(grammar) => return Ok(grammar),
             Lookup::Pending(waiting) => waiting,
             Lookup::Missing(sender, waiting) => {
@@ -95,20 +97,33 @@ impl Compiler {
                 waiting
             }
         };
-        let limit = self.shared.limits.time;
-        let ended = |progress: &Progress| matches!(progress, Progress::Ended(_));
-        // The job was dropped without an answer.
-        let gone = || GrammarError::Internal {
-            reason: "its compilation ended without a result".to_owned(),
-        };
-        if let Ok(Err(_)) = timeout(limit, waiting.wait_for(ended)).await {
-            return Err(gone());
-        }
-        match &*waiting.borrow() {
-            Progress::Waits => Err(GrammarError::Overloaded),
-            Progress::Runs => Err(GrammarError::TooSlow { part, limit }),
-            Progress::Ended(outcome) => outcome.clone(),
-        }
+        outcome(waiting, part, self.shared.limits.time).await
+    }
+}
+
+/// Waits for the outcome of a job: at most `limit` for its turn, and as long again from then on.
+async fn outcome(
+    mut job: watch::Receiver<Progress>,
+    part: &'static str,
+    limit: Duration,
+) -> Outcome {
+    // The job was dropped without an answer.
+    let gone = |_| GrammarError::Internal {
+        reason: "its compilation ended without a result".to_owned(),
+    };
+    let begun = job.wait_for(|progress| !matches!(progress, Progress::Waits));
+    match timeout(limit, begun).await {
+        Ok(begun) => drop(begun.map_err(gone)?),
+        Err(_) => return Err(GrammarError::WaitedTooLong { limit }),
+    }
+    let ended = job.wait_for(|progress| matches!(progress, Progress::Ended(_)));
+    let progress = match timeout(limit, ended).await {
+        Ok(ended) => ended.map_err(gone)?,
+        Err(_) => return Err(GrammarError::TooSlow { part, limit }),
+    };
+    match &*progress {
+        Progress::Ended(outcome) => outcome.clone(),
+        Progress::Waits | Progress::Runs => Err(GrammarError::TooSlow { part, limit }),
     }
 }
 

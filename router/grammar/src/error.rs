@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 /// Every one of these belongs to one request (or, `Vocabulary`, to the model's files); none of them harms another.
-/// `part` names the source: "the JSON schema", "the regex", "the list of choices", "the Lark grammar" or "the EBNF
-/// grammar".
+/// `part` names the source: "the JSON schema", "the regex", "the list of choices", "the Lark grammar", "the EBNF
+/// grammar" or "the grammar of the tools".
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum GrammarError {
     /// The source is wrong, or nothing can match it.
@@ -31,10 +31,15 @@ pub enum GrammarError {
     /// Compilation took longer than [`crate::CompilerLimits::time`].
     #[error("{part} was not compiled within {} ms: simplify it", limit.as_millis())]
     TooSlow { part: &'static str, limit: Duration },
-    /// Every worker is busy, and the queue is full or the grammar's turn did not come within
-    /// [`crate::CompilerLimits::time`].
+    /// Every worker is busy, and the queue is full.
     #[error("too many grammars are waiting to be compiled: try again")]
     Overloaded,
+    /// Every worker was busy for all of [`crate::CompilerLimits::time`].
+    #[error(
+        "this grammar waited {} ms for others to be compiled, and its turn did not come: try again",
+        limit.as_millis()
+    )]
+    WaitedTooLong { limit: Duration },
     /// As many grammars as there are threads, and more that took their places, have been compiled for too long.
     #[error(
         "every thread that compiles grammars is stuck: use a grammar that was used before, or try again later"

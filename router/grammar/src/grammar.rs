@@ -2,11 +2,13 @@
 
 use std::fmt;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Duration;
 
 use llguidance::api::{GrammarInit, TopLevelGrammar};
 use llguidance::{Logger, TokenParser};
 use toktrie::InferenceCapabilities;
 
+use crate::budget::Budget;
 use crate::clock::Clock;
 use crate::lower::warning;
 use crate::matcher::Matcher;
@@ -20,6 +22,8 @@ pub struct Grammar {
     /// The mask of the first token, once it was asked for.
     first: OnceLock<Mask>,
     sample_items: usize,
+    sample_time: Duration,
+    token_time: Duration,
     clock: Arc<Clock>,
     not_enforced: Vec<String>,
     bytes: usize,
@@ -42,9 +46,8 @@ impl Grammar {
             limits.parser(),
         );
         let mut parser = parser.map_err(|error| compile_error(part, &error.to_string()))?;
-        if !places::within(parser.parser.grammar(), limits.places) {
-            return Err(too_many_at_one_place(part, limits.places));
-        }
+        let token_time = token_time(&parser, limits)
+            .ok_or_else(|| too_many_at_one_place(part, limits.places))?;
         parser.start_without_prompt();
         let warnings = parser.grammar_warnings();
         not_enforced.extend(warnings.iter().filter_map(|text| warning(text)));
@@ -54,6 +57,8 @@ impl Grammar {
             start: Mutex::new(parser),
             first: OnceLock::new(),
             sample_items: limits.sample_items,
+            sample_time: limits.sample_time,
+            token_time,
             clock,
             not_enforced,
             bytes,
@@ -64,7 +69,14 @@ impl Grammar {
     pub fn matcher(&self) -> Matcher {
         let start = self.start.lock().unwrap_or_else(PoisonError::into_inner);
         let first = self.first.get().cloned();
-        Matcher::new(start.deep_clone(), &self.clock, self.sample_items, first)
+        let budget = Budget::new(self.sample_time, self.token_time);
+        Matcher::new(
+            start.deep_clone(),
+            &self.clock,
+            self.sample_items,
+            budget,
+            first,
+        )
     }
 
     /// The tokens that may come first. They are found once for all samples.
@@ -98,6 +110,15 @@ impl fmt::Debug for Grammar {
             .field("not_enforced", &self.not_enforced)
             .finish_non_exhaustive()
     }
+}
+
+/// What a token may take, by how many rules may begin at one place; nothing where those are too many.
+fn token_time(parser: &TokenParser, limits: &CompilerLimits) -> Option<Duration> {
+    let within = |most: usize| places::within(parser.parser.grammar(), most.min(limits.places));
+    if within(limits.few_places) {
+        return Some(limits.token_time);
+    }
+    within(limits.places).then_some(limits.wide_token_time)
 }
 
 fn too_many_at_one_place(part: &'static str, limit: usize) -> GrammarError {

@@ -4,6 +4,7 @@
 //! [`Matcher`] of its own: `mask` says which tokens may come, `accept` takes the one that came. The engine below is
 //! llguidance (Earley's parser over derivatives of regular expressions); nothing of it is visible outside this crate.
 
+mod budget;
 mod cache;
 mod clock;
 mod compiler;

@@ -13,8 +13,8 @@ pub struct CompilerLimits {
     pub threads: NonZero<usize>,
     /// Sources that may wait for a thread; further ones are refused.
     pub queue: usize,
-    /// How long a request waits for its grammar, its time in the queue included; and how long a thread may compile one
-    /// before it counts as stuck and another takes its place.
+    /// How long a grammar may wait for a thread, and how long a thread may compile it before the request is refused and
+    /// the thread counts as stuck and another takes its place.
     pub time: Duration,
     /// Stuck threads that are replaced. Further ones leave fewer threads; where none is left new grammars are refused.
     pub replaced_threads: usize,
@@ -50,6 +50,15 @@ pub struct CompilerLimits {
     /// How long one mask, or taking one token, may take by the clock: a bound for grammars whose ambiguity makes items
     /// costly.
     pub mask_time: Duration,
+    /// CPU time that the tokens of one sample may take beyond what each of them may.
+    pub sample_time: Duration,
+    /// CPU time that each token adds to that. It must not be less than tokens of real grammars take in the mean.
+    pub token_time: Duration,
+    /// The same where more than [`Self::few_places`] rules may begin at one place. Objects with 4,000 short properties
+    /// that may be left out take 28 ms a token.
+    pub wide_token_time: Duration,
+    /// Rules that may begin at one place while tokens still take `token_time`.
+    pub few_places: usize,
     /// States of the regular expression engine that one sample may have; each takes 1 to 2 kB.
     pub states: usize,
 }
@@ -77,6 +86,10 @@ impl Default for CompilerLimits {
             mask_items: 1_000_000,
             sample_items: 32_000_000,
             mask_time: Duration::from_millis(500),
+            sample_time: Duration::from_secs(1),
+            token_time: Duration::from_millis(10),
+            wide_token_time: Duration::from_millis(50),
+            few_places: 2000,
             states: 50_000,
         }
     }

@@ -8,6 +8,7 @@ use llguidance::api::StopReason;
 use llguidance::{TokenParser, panic_utils};
 use toktrie::{Recognizer, TokenId};
 
+use crate::budget::{Budget, thread_time};
 use crate::clock::{Clock, Watch};
 use crate::text::first_line;
 use crate::{GrammarError, Mask};
@@ -24,6 +25,7 @@ pub struct Matcher {
     /// Items of the parser that it keeps, about, and may keep.
     items: usize,
     most_items: usize,
+    budget: Budget,
     /// Those that the last look at the end made, and the next token makes again for nothing.
     looked: usize,
     finished: bool,
@@ -36,6 +38,7 @@ impl Matcher {
         mut parser: TokenParser,
         clock: &Clock,
         most_items: usize,
+        budget: Budget,
         first: Option<Mask>,
     ) -> Self {
         let watch = clock.watch(parser.enable_cancellation());
@@ -45,6 +48,7 @@ impl Matcher {
             mask: first,
             items: 0,
             most_items,
+            budget,
             looked: 0,
             finished: false,
             failed: None,
@@ -54,7 +58,7 @@ impl Matcher {
     /// The tokens that may come next. Where the text may end, all ids that end a text are among them.
     ///
     /// # Errors
-    /// `OutOfFuel`, if finding them takes more work, or time, than a step may take.
+    /// `OutOfFuel`, if finding them takes more work, or time, than a step may take or the sample has left.
     pub fn mask(&mut self) -> Result<Mask, GrammarError> {
         if let Some(mask) = &self.mask {
             return Ok(mask.clone());
@@ -75,7 +79,7 @@ impl Matcher {
     ///
     /// # Errors
     /// `Rejected`, if the mask of this position does not have it; `OutOfFuel`, if to follow it takes more work, or time,
-    /// than a step may take.
+    /// than a step may take or the sample has left.
     pub fn accept(&mut self, id: u32) -> Result<(), GrammarError> {
         let trie = self.parser.token_env.tok_trie();
         let ends = trie.eos_tokens().contains(&id);
@@ -86,6 +90,7 @@ impl Matcher {
             return Ok(());
         }
         let allowed = self.mask.take().is_some_and(|mask| mask.allows(id));
+        self.budget.earn();
         let made = |parser: &TokenParser| parser.parser_stats().all_items;
         let outcome = self.run(|parser| {
             let before = made(parser);
@@ -141,6 +146,7 @@ impl Matcher {
             return Err(error.clone());
         }
         let parser = &mut self.parser;
+        let began = thread_time();
         let outcome = self.watch.time(|| {
             panic_utils::catch_unwind(AssertUnwindSafe(|| {
                 let outcome = step(parser);
@@ -154,6 +160,10 @@ impl Matcher {
                 return Err(self.fail(GrammarError::OutOfFuel { reason }));
             }
         };
+        let taken = thread_time().saturating_sub(began);
+        if let Err(reason) = self.budget.spend(taken) {
+            return Err(self.fail(GrammarError::OutOfFuel { reason }));
+        }
         match outcome {
             Ok((_, Some(error))) => {
                 let reason = error.message();

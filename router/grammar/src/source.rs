@@ -4,7 +4,7 @@ use std::hash::{Hash, Hasher};
 
 use serde_json::{Map, Value};
 
-use crate::GrammarError;
+use crate::{GrammarError, lower};
 
 /// The rule that an output follows, as clients send it.
 #[derive(Debug, Clone)]
@@ -19,6 +19,8 @@ pub enum GrammarSource {
     Choice(Vec<String>),
     /// A grammar in the Lark dialect of llguidance, which OpenAI's custom tools use.
     Lark(String),
+    /// The grammar of a request's tools, in the same dialect. The client has not sent it.
+    Tools(String),
     /// A grammar in GBNF, the form of llama.cpp, or in the EBNF that vLLM takes as `guided_grammar`.
     Ebnf(String),
     /// A grammar in Lark around another source, for which `@name` stands in it.
@@ -50,6 +52,15 @@ impl GrammarSource {
         }
     }
 
+    /// Refuses a schema that names a type that JSON has not, before it becomes part of another source, whose errors would
+    /// not say where it came from.
+    ///
+    /// # Errors
+    /// `Invalid`, with the place.
+    pub fn check_types(schema: &Value) -> Result<(), GrammarError> {
+        lower::check_types(schema)
+    }
+
     /// A grammar in Lark or EBNF: what has `::=` is EBNF.
     pub fn grammar(text: String) -> Self {
         match text.contains("::=") {
@@ -65,6 +76,7 @@ impl GrammarSource {
             Self::Regex(_) => "the regex",
             Self::Choice(_) => "the list of choices",
             Self::Lark(_) => "the Lark grammar",
+            Self::Tools(_) => "the grammar of the tools",
             Self::Ebnf(_) => "the EBNF grammar",
             // The client has sent no more than this.
             Self::Around { inner, .. } => inner.part(),
@@ -81,6 +93,7 @@ impl GrammarSource {
                 format!("choice {}", Value::from(choices.as_slice()))
             }
             Self::Lark(grammar) => format!("lark {grammar}"),
+            Self::Tools(grammar) => format!("tools {grammar}"),
             Self::Ebnf(grammar) => format!("ebnf {grammar}"),
             Self::Around { lark, name, inner } => {
                 format!("around {name} {} {lark} {}", lark.len(), inner.key())

@@ -12,7 +12,7 @@ mod common;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ambiguous::ambiguous;
+use ambiguous::{ambiguous, ever_dearer};
 use common::vocabulary;
 use serde_json::{Value, json};
 use text_generation_grammar::{
@@ -200,6 +200,32 @@ async fn a_token_that_takes_too_long_is_an_error_of_its_sample_alone() {
     let regex = GrammarSource::Regex("a".into());
     let mut other = compiler.compile(regex).await.unwrap().matcher();
     assert!(other.mask().unwrap().allows(u32::from(b'a')));
+}
+
+#[tokio::test]
+async fn tokens_that_take_too_long_together_are_an_error_of_their_sample_alone() {
+    let limits = CompilerLimits {
+        sample_time: Duration::from_millis(200),
+        token_time: Duration::from_micros(100),
+        mask_time: Duration::from_secs(60),
+        ..CompilerLimits::default()
+    };
+    let compiler = Compiler::new(vocabulary(), limits);
+    let grammar = compiler.compile(ever_dearer()).await.unwrap();
+    let mut matcher = grammar.matcher();
+    let mut step = || {
+        matcher.mask()?;
+        matcher.accept(u32::from(b'a'))
+    };
+    // Without the limit two hundred tokens take 7 s of a fast machine.
+    let error = (0..200).find_map(|_| step().err()).unwrap();
+    let reason = "its tokens take more than 0 ms each, and 200 ms together beyond that".to_owned();
+    assert_eq!(error, GrammarError::OutOfFuel { reason });
+    assert_eq!(matcher.mask().err(), Some(error), "it stays at its error");
+    // What it has used up is not another sample's.
+    let mut other = grammar.matcher();
+    assert!(other.mask().unwrap().allows(u32::from(b'a')));
+    other.accept(u32::from(b'a')).unwrap();
 }
 
 #[tokio::test]

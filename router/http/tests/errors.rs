@@ -314,7 +314,7 @@ async fn rules_of_validation() {
         (
             "x",
             json!({"grammar": {"type": "regex", "value": "("}}),
-            "grammar is not valid: the regex cannot be used: unclosed group, at `(`",
+            "`grammar` is not valid: the regex cannot be used: unclosed group, at `(`",
         ),
     ] {
         let body = json!({"inputs": inputs, "parameters": parameters});

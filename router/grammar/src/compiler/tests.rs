@@ -5,6 +5,8 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use tokio::time::sleep;
+
 use super::*;
 use crate::TokenEntry;
 
@@ -96,5 +98,24 @@ async fn a_grammar_whose_turn_does_not_come_is_not_called_slow() {
     let compile = |source| compiler.compile(regex(source));
     let (slow, waiting) = tokio::join!(compile("b"), compile("a"));
     assert!(matches!(slow, Err(GrammarError::TooSlow { .. })));
-    assert_eq!(waiting.unwrap_err(), GrammarError::Overloaded);
+    let error = waiting.unwrap_err();
+    assert!(
+        matches!(error, GrammarError::WaitedTooLong { .. }),
+        "{error}"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn time_in_the_queue_is_not_time_of_a_compilation() {
+    let limit = CompilerLimits::default().time;
+    let (sender, job) = watch::channel(Progress::Waits);
+    let turns = async {
+        sleep(limit * 9 / 10).await;
+        sender.send_replace(Progress::Runs);
+        sleep(limit * 9 / 10).await;
+        sender.send_replace(Progress::Ended(Err(GrammarError::Stuck)));
+    };
+    let (outcome, ()) = tokio::join!(outcome(job, "the regex", limit), turns);
+    // What the compilation itself says.
+    assert_eq!(outcome.unwrap_err(), GrammarError::Stuck);
 }

@@ -7,7 +7,7 @@ mod lark;
 use llguidance::api::TopLevelGrammar;
 use serde_json::Value;
 
-pub(crate) use json::warning;
+pub(crate) use json::{check_types, warning};
 
 use self::json::Relaxed;
 use crate::{CompilerLimits, GrammarError, GrammarSource, Vocabulary};
@@ -50,9 +50,9 @@ pub(crate) fn check(source: &GrammarSource, limits: &CompilerLimits) -> Result<(
             let bytes = choices.iter().map(String::len).sum();
             within("bytes", bytes, limits.choice_bytes)
         }
-        GrammarSource::Lark(grammar) | GrammarSource::Ebnf(grammar) => {
-            within("bytes", grammar.len(), limits.grammar_bytes)
-        }
+        GrammarSource::Lark(grammar)
+        | GrammarSource::Tools(grammar)
+        | GrammarSource::Ebnf(grammar) => within("bytes", grammar.len(), limits.grammar_bytes),
         GrammarSource::Around { lark, inner, .. } => {
             within("bytes", lark.len(), limits.grammar_bytes)?;
             check(inner, limits)
@@ -72,7 +72,9 @@ pub(crate) fn lower(
         GrammarSource::JsonSchema { schema, strict } => from_schema(schema, strict, limits),
         GrammarSource::Regex(regex) => Ok(from_lark(lark::regex(&regex))),
         GrammarSource::Choice(choices) => lark::choice(&choices).map(from_lark),
-        GrammarSource::Lark(grammar) => lark::lower(part, &grammar, vocabulary, limits),
+        GrammarSource::Lark(grammar) | GrammarSource::Tools(grammar) => {
+            lark::lower(part, &grammar, vocabulary, limits)
+        }
         GrammarSource::Ebnf(grammar) => {
             lark::from_ebnf(part, &ebnf::to_lark(&grammar)?, vocabulary, limits)
         }

@@ -29,6 +29,8 @@ impl Conversation {
 
     async fn prepare_named(mut self, state: &AppState) -> Result<Prepared, ApiError> {
         let ignored = self.tell_template(state)?;
+        self.tools
+            .check_parameters(self.parameters.grammar.is_some())?;
         let reads = Reads::of(&state.format, &mut self);
         let prompt = state.chats.render(self.input).await?;
         let readable = state.chats.readable(&prompt).into_owned();
@@ -37,10 +39,7 @@ impl Conversation {
         if let Some(reads) = &reads {
             parameters.keep_special_tokens = reads.keeps_special_tokens;
             parameters.grammar = reads.grammar(&readable, parameters.grammar.take())?;
-            // Nothing but tools has asked for it.
-            if let Some(GrammarSource::Lark(_)) = parameters.grammar
-                && reads.has_tools()
-            {
+            if let Some(GrammarSource::Tools(_)) = parameters.grammar {
                 names = with_form_of(names, "tools");
             }
         }

@@ -104,7 +104,7 @@ impl Reads {
         let grammar = self.known.grammar(&constraint);
         let grammar = grammar.map_err(|error| refused(&error))?;
         Ok(grammar.map(|lark| match content {
-            None => GrammarSource::Lark(lark),
+            None => GrammarSource::Tools(lark),
             Some(content) => GrammarSource::Around {
                 lark,
                 name: ANSWER,

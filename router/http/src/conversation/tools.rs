@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 use text_generation_formats::{MAX_TOOL_NAME, Tool, ToolChoice, ToolKind, is_tool_name};
+use text_generation_grammar::GrammarSource;
 
 use crate::bounds::MAX_TOOLS;
 use crate::error::ApiError;
@@ -30,11 +31,16 @@ impl Default for ToolWishes {
 }
 
 impl ToolWishes {
-    /// Adds a tool, which `field` of the request describes.
+    /// Adds a tool, which `field` of the request describes with `parameters` as the key of its schema.
     ///
     /// # Errors
     /// 422 when there is one of this name, calls by this name could not be read, or there are too many.
-    pub fn offer(&mut self, field: &str, tool: OfferedTool) -> Result<(), ApiError> {
+    pub fn offer(
+        &mut self,
+        field: &str,
+        parameters: &str,
+        mut tool: OfferedTool,
+    ) -> Result<(), ApiError> {
         if self.tools.len() == MAX_TOOLS {
             return Err(refused(&format!(
                 "`tools` must hold at most {MAX_TOOLS} tools"
@@ -51,6 +57,7 @@ impl ToolWishes {
                 "`{field}.name`: there are two tools `{name}`"
             )));
         }
+        tool.parameters_field = format!("{field}.{parameters}");
         self.tools.push(tool);
         Ok(())
     }
@@ -72,6 +79,24 @@ impl ToolWishes {
         }
         self.choice = choice;
         Ok(())
+    }
+
+    /// Refuses parameters that calls cannot be held to, where they are: the call is demanded, the tool is strict, or the
+    /// answer has a form (`has_form`).
+    ///
+    /// # Errors
+    /// 422 that names the tool's field.
+    pub fn check_parameters(&self, has_form: bool) -> Result<(), ApiError> {
+        let is_held = |offered: &&OfferedTool| match &self.choice {
+            ToolChoice::None => false,
+            ToolChoice::Named(name) => offered.tool.name == *name,
+            ToolChoice::Required => true,
+            ToolChoice::Auto => has_form || offered.tool.strict,
+        };
+        self.tools
+            .iter()
+            .filter(is_held)
+            .try_for_each(OfferedTool::check_parameters)
     }
 
     /// Whether the model may call anything.
@@ -100,6 +125,8 @@ pub struct OfferedTool {
     pub tool: Tool,
     /// `{"type": "function", "function": {"name", "description", "parameters"}}`, the form that templates read.
     pub json: Value,
+    /// Where the request has the schema of its arguments; known once it is offered.
+    parameters_field: String,
 }
 
 impl OfferedTool {
@@ -123,11 +150,39 @@ impl OfferedTool {
         Self {
             json: json!({"type": "function", "function": function}),
             tool,
+            parameters_field: String::new(),
         }
     }
 
     /// A tool that the client has described in the form that templates read; the template gets it as it is.
     pub fn as_sent(tool: Tool, json: Value) -> Self {
-        Self { tool, json }
+        Self {
+            tool,
+            json,
+            parameters_field: String::new(),
+        }
+    }
+
+    fn check_parameters(&self) -> Result<(), ApiError> {
+        let ToolKind::Function {
+            parameters: Some(schema),
+        } = &self.tool.kind
+        else {
+            return Ok(());
+        };
+        let field = &self.parameters_field;
+        GrammarSource::check_types(schema)
+            .map_err(|error| refused(&format!("`{field}` is not valid: {error}")))?;
+        let is_object = match schema.get("type") {
+            None => true,
+            Some(Value::Array(types)) => types.iter().any(|name| name == "object"),
+            Some(name) => name == "object",
+        };
+        match is_object {
+            true => Ok(()),
+            false => Err(refused(&format!(
+                "`{field}.type` must be `object`: the arguments of a call are one"
+            ))),
+        }
     }
 }

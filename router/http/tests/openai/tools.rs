@@ -376,6 +376,55 @@ async fn tools_that_cannot_be_read_are_named() {
 }
 
 #[tokio::test]
+async fn parameters_that_no_call_can_be_held_to_are_named() {
+    let server = hermes("{}").await;
+    let types =
+        "must be one of `object`, `array`, `string`, `integer`, `number`, `boolean`, `null`";
+    let nested = json!({"type": "object", "properties": {"a": {"type": ["string", "dict"]}}});
+    for (parameters, message) in [
+        (
+            nested,
+            format!(
+                "is not valid: the JSON schema cannot be used: `/properties/a/type` is \"dict\", and {types}"
+            ),
+        ),
+        (
+            json!({"type": "str"}),
+            format!(
+                "is not valid: the JSON schema cannot be used: `/type` is \"str\", and {types}"
+            ),
+        ),
+    ] {
+        let tool = json!({"type": "function", "function": {"name": "f", "parameters": parameters}});
+        let offered = |choice: &str| {
+            chat(
+                "Hi",
+                json!({"tools": [tools()[0], tool], "tool_choice": choice, "max_tokens": 2}),
+            )
+        };
+        let (status, answer) = server
+            .ask("/v1/chat/completions", &offered("required"))
+            .await;
+        let expected = format!("Input validation error: `tools[1].function.parameters` {message}");
+        assert_eq!(
+            (status, &answer["error"]["message"]),
+            (422, &json!(expected))
+        );
+        // Nothing is held to them.
+        let (status, _) = server.ask("/v1/chat/completions", &offered("auto")).await;
+        assert_eq!(status, 200);
+    }
+    let text = json!({"type": "function", "function": {"name": "f", "parameters": {"type": "string"}, "strict": true}});
+    let body = chat("Hi", json!({"tools": [text]}));
+    let (status, answer) = server.ask("/v1/chat/completions", &body).await;
+    let expected = "Input validation error: `tools[0].function.parameters.type` must be `object`: the arguments of a call are one";
+    assert_eq!(
+        (status, &answer["error"]["message"]),
+        (422, &json!(expected))
+    );
+}
+
+#[tokio::test]
 async fn the_format_of_the_model_is_found_by_its_template() {
     let server = Server::with_template(HERMES, saying(TWO_CALLS), &[]).await;
     let (_, info) =

@@ -333,7 +333,7 @@ async fn a_bad_grammar_is_refused_and_says_why() {
     };
     let message = refused(regex("(")).await;
     assert!(
-        message.starts_with("Input validation error: grammar is not valid: the regex"),
+        message.starts_with("Input validation error: `grammar` is not valid: the regex"),
         "{message}"
     );
     let schema = json!({"type": "object", "properties": {"a": {"type": "nothing"}}});

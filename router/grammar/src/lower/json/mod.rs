@@ -9,8 +9,11 @@ mod relax;
 mod rewrite;
 mod share;
 mod size;
+mod types;
 
 use serde_json::{Map, Value, json};
+
+pub(crate) use types::check as check_types;
 
 use crate::{CompilerLimits, GrammarError};
 
@@ -59,6 +62,7 @@ pub(super) fn relax(
     limits: &CompilerLimits,
 ) -> Result<Relaxed, GrammarError> {
     depth::check(&schema, limits.schema_depth)?;
+    check_types(&schema)?;
     let mut not_enforced = Vec::new();
     let schema = relax::relax(schema, &mut not_enforced);
     finite::check(&schema)?;

@@ -222,7 +222,7 @@ fn wishes(
     for (index, tool) in tools.unwrap_or_default().iter().enumerate() {
         let field = format!("tools[{index}]");
         if let Some(tool) = own_tool(&field, tool)? {
-            wishes.offer(&field, OfferedTool::new(tool))?;
+            wishes.offer(&field, "input_schema", OfferedTool::new(tool))?;
         }
     }
     let Some(choice) = choice else {

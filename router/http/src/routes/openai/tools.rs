@@ -112,7 +112,7 @@ pub fn wishes(
     };
     for (index, tool) in tools.unwrap_or_default().into_iter().enumerate() {
         let at = format!("tools[{index}]");
-        wishes.offer(&format!("{at}.function"), offered(&at, tool)?)?;
+        wishes.offer(&format!("{at}.function"), "parameters", offered(&at, tool)?)?;
     }
     let choice = chosen(&mut wishes, choice)?;
     wishes.choose(choice)?;

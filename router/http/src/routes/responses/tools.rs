@@ -99,7 +99,8 @@ impl Tools {
             kind,
             strict: tool.get("strict").and_then(Value::as_bool).unwrap_or(false),
         };
-        self.wishes.offer(field, OfferedTool::new(tool))?;
+        self.wishes
+            .offer(field, "parameters", OfferedTool::new(tool))?;
         self.names.0.insert(flat, client);
         Ok(())
     }
