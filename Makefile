@@ -248,7 +248,7 @@ target/ui-packages/.installed: integration-tests/requirements-ui.txt | $(VENV)/b
 	$(PIP) --target $(@D) -r $<
 	@touch $@
 
-# Prints JSON; keep it in benchmark/results/ with the machine it ran on.
+# Prints JSON; keep what a page cites in benchmark/results/ with the machine it ran on, through benchmark/compact.py.
 bench-router: ## Time streaming
 	cargo bench --quiet --locked -p text-generation-http --bench streaming
 

@@ -22,6 +22,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import compact
+
 PORT = 3210
 URL = f"http://127.0.0.1:{PORT}"
 
@@ -259,7 +261,7 @@ def main() -> None:
         result["metrics"] = metrics()
         print(json.dumps(result["metrics"]))
     if arguments.output_json:
-        arguments.output_json.write_text(json.dumps(result, indent=1) + "\n")
+        arguments.output_json.write_text(compact.dumps(result))
 
 
 if __name__ == "__main__":

@@ -7,7 +7,6 @@ demo model's grammar, other ones in each run. Prints JSON.
 """
 
 import argparse
-import json
 import os
 import random
 import statistics
@@ -15,6 +14,8 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+
+import compact
 
 from text_generation_router import ChatTemplate, Tokenizer
 
@@ -67,7 +68,7 @@ def main() -> None:
         "both_ms_p50": round(statistics.median(both) * 1e3, 3),
         "both_ms_p90": round(both[int(0.9 * RUNS)] * 1e3, 3),
     }
-    print(json.dumps(report, indent=1))
+    print(compact.dumps(report), end="")
 
 
 if __name__ == "__main__":

@@ -23,6 +23,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
+import compact
 import numpy as np
 import torch
 import torch.multiprocessing as mp
@@ -403,7 +404,7 @@ def measure(arguments: argparse.Namespace, parallel: ParallelConfig) -> None:
             for entry in rows:
                 print(f"  {entry['us']:9.1f} us {entry['calls']:7.1f} {entry['kernel']}")
     if arguments.output_json and parallel.rank == 0:
-        arguments.output_json.write_text(json.dumps(result, indent=1) + "\n")
+        arguments.output_json.write_text(compact.dumps(result))
 
 
 def numbers(cases: str) -> list[tuple[int, ...]]:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import compact
 import torch
 from torch import Tensor
 
@@ -141,7 +142,7 @@ def main() -> None:
         except RuntimeError:
             traceback.print_exc()
         if arguments.output_json is not None:
-            arguments.output_json.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+            arguments.output_json.write_text(compact.dumps(result), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ nearest, and none is calibrated. Runs on a CPU, in the arithmetic that the kerne
 """
 
 import argparse
-import json
 import math
 import sys
 import tempfile
@@ -17,6 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import get_args
 
+import compact
 import torch
 from corpus import documents
 from support.compressed import compress_folder, preset
@@ -117,7 +117,7 @@ def main() -> None:
     for kind in KV_NAMES:
         measure(f"keys and values {kind}", FOLDER, kv_cache=kind)
     if arguments.output_json:
-        arguments.output_json.write_text(json.dumps(result, indent=2) + "\n")
+        arguments.output_json.write_text(compact.dumps(result))
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import compact
 from bars import URL, served
 
 TIMEOUT_S = 120.0
@@ -66,7 +67,7 @@ def main() -> None:
         report["shards"][shards] = {"start_to_first_token_s": round(seconds, 2), **agreement(ids, expected)}
         print(shards, json.dumps(report["shards"][shards]), flush=True)
     if arguments.output_json:
-        arguments.output_json.write_text(json.dumps(report, indent=1) + "\n")
+        arguments.output_json.write_text(compact.dumps(report))
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import compact
 from bars import PORT, URL, served
 
 TIMEOUT_S = 120.0
@@ -132,7 +133,7 @@ def main() -> None:
     flags += ["--max-shard-losses", str(arguments.num_shard + 1)]
     report = measure(arguments, flags)
     if arguments.output_json:
-        arguments.output_json.write_text(json.dumps(report, indent=1) + "\n")
+        arguments.output_json.write_text(compact.dumps(report))
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import compact
 import torch
 import torch.multiprocessing as mp
 from engine import PREFILL_TOKENS, Load, build, numbers
@@ -239,7 +240,7 @@ def work(rank: int, arguments: argparse.Namespace, meeting: str) -> None:
             print(f"  {entry['us']:9.1f} us {entry['calls']:7.1f} {entry['kernel']}", flush=True)
         result["cases"].append(row | {"kernels": names})
     if arguments.output_json and rank == 0:
-        arguments.output_json.write_text(json.dumps(result, indent=1) + "\n")
+        arguments.output_json.write_text(compact.dumps(result))
     if arguments.ranks > 1:
         sys.stdout.flush()
         os._exit(0)

@@ -1,6 +1,6 @@
 """All-reduces: NCCL, torch's symmetric memory and ours, alone and with the residual add and norm that follow.
 
-    python benchmark/kernels/allreduce_add_norm.py [--ranks 2] > benchmark/results/reduce_add_norm.json
+    python -m benchmark.kernels.allreduce_add_norm [--ranks 2] > benchmark/results/reduce_add_norm.json
 
 Microseconds of one call, from graphs of many that all ranks replay together; the slowest rank counts. One process a
 device. There is nothing to see on one device, or on none.
@@ -24,6 +24,8 @@ import torch.multiprocessing as mp
 from text_generation_server.config.parallel import ParallelConfig
 from text_generation_server.distributed.algorithms import Algorithm, AlgorithmTable
 from text_generation_server.distributed.group import TensorParallelGroup, init_group
+
+from .report import print_rows
 
 EPS = 1e-5
 CALLS, WARM, REPLAYS = 40, 50, 25
@@ -92,7 +94,6 @@ def work(rank: int, ranks: int, folder: str) -> None:
     if rank == 0:
         result = {
             "benchmark": "allreduce_add_norm",
-            "command": f"python benchmark/kernels/allreduce_add_norm.py --ranks {ranks}",
             "device": torch.cuda.get_device_name(),
             "torch": torch.__version__,
             "chosen": {
@@ -101,7 +102,7 @@ def work(rank: int, ranks: int, folder: str) -> None:
             },
             "rows": rows,
         }
-        (Path(folder) / "result.json").write_text(json.dumps(result, indent=1) + "\n")
+        (Path(folder) / "result.json").write_text(json.dumps(result))
     # NCCL's own end waits for graphs.
     os._exit(0)
 
@@ -112,4 +113,4 @@ if __name__ == "__main__":
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         mp.spawn(work, (arguments.ranks, folder), nprocs=arguments.ranks)
-        sys.stdout.write((Path(folder) / "result.json").read_text())
+        print_rows(**json.loads((Path(folder) / "result.json").read_text()))

@@ -1,26 +1,26 @@
-"""Attention with the options and head sizes of other families: correctness on the device, and times with and without.
-
-    python benchmark/kernels/attention_options.py [--dry-run] > benchmark/results/attention_options.json
+"""Bar of attention with options and head sizes of other families: correctness on the device, and times.
 
 Each row is one variant of `decode_attention` (64 requests of 8,192) or `prefill_attention` (one prompt of 8,192), whose
 slots are scattered. `error` is how far a smaller call of the same variant is from the formula in float64, `torch_error`
-how far the torch implementation is in the same type: the script ends with 1 where the first exceeds twice the second,
-or where a result is not finite. `times_plain` is the time as a ratio to the variant without options.
+how far the torch implementation is in the same type. After the last row the bar raises RuntimeError where the first
+exceeds twice the second, or a result is not finite. `times_plain`: the time as a ratio to the variant without options.
 """
 
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
-from _pool import filled
-from _timing import Plan, Row, report, seconds_per_call
 from torch import Tensor
 
 import text_generation_kernels as kernels
 from text_generation_kernels import AttentionOptions
 from text_generation_kernels.attention.decode_attention import decode_attention_torch
 from text_generation_kernels.attention.prefill_attention import prefill_attention_torch
+from text_generation_server.layers.infer.state import LayerCache
+
+from .bar import Bar
+from .pool import Context, filled
+from .timing import Plan, Row, seconds_per_call
 
 KV_HEADS = 8
 WINDOW = 4096
@@ -32,35 +32,23 @@ OPTIONS = {
     192: [""],
     256: ["", "window", "softcap", "window softcap"],  # Gemma 2
 }
-failed: list[str] = []
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Requests with `q_len` new tokens each, the last of `kv_len`, and their scattered slots.
-
-    What a call needs stands here before it: kernels may read lengths while the previous kernel still runs.
-    """
+    """Requests with as many new tokens each, which are the last of their contexts."""
 
     q: Tensor
-    k: Tensor
-    v: Tensor
-    table: Tensor
-    rows: Tensor
-    starts: Tensor
-    kv_lens: Tensor
-    q_len: int
-    kv_len: int
+    cache: LayerCache
+    context: Context
     scale: float
     options: AttentionOptions
 
     def call(self, decode: Callable[..., None], prefill: Callable[..., None], out: Tensor, *options: object) -> None:
         """Decodes where there is one new token of each request."""
-        context = (self.q, self.k, self.v, self.table, self.rows)
-        if self.q_len == 1:
-            decode(*context, self.kv_lens, self.kv_len, self.scale, out, False, *options)
-        else:
-            prefill(*context, self.starts, self.kv_lens, self.q_len, self.scale, out, False, *options)
+        decodes = self.context.q_len == 1
+        operator, context = (decode, self.context.decode) if decodes else (prefill, self.context.prefill)
+        operator(self.q, self.cache.k, self.cache.v, *context, self.scale, out, False, *options)
 
     def run(self, out: Tensor) -> None:
         """The operators."""
@@ -72,33 +60,29 @@ class Batch:
 
 
 def make(plan: Plan, names: str, head_dim: int, shape: tuple[int, int, int], window: int) -> Batch:
-    """`shape` is the number of requests, and `q_len` and `kv_len` of each."""
+    """`shape` is the number of requests, and the new tokens and the context of each."""
     batch, q_len, kv_len = shape
     heads = 2 * KV_HEADS if head_dim == 256 else 4 * KV_HEADS
-    data = {"dtype": plan.dtype, "device": plan.device}
-    q = torch.empty(batch * q_len, heads, head_dim, **data).normal_()
-    cache = filled(plan, batch * kv_len, KV_HEADS, head_dim)
-    table = torch.randperm(batch * kv_len, device=plan.device).int().view(batch, kv_len)
-    rows = torch.arange(batch, device=plan.device)
-    starts = torch.arange(batch + 1, device=plan.device, dtype=torch.int32) * q_len
-    kv_lens = torch.full((batch,), kv_len, device=plan.device, dtype=torch.int32)
+    context = Context.of(plan, [q_len] * batch, kv_len - q_len)
     options = AttentionOptions(
         window=window if "window" in names else 0,
         softcap=50.0 if "softcap" in names else 0.0,
         sinks=torch.randn(heads, device=plan.device) if "sinks" in names else None,
         slopes=torch.exp2(-8 * torch.rand(heads, device=plan.device)) if "slopes" in names else None,
     )
-    return Batch(q, cache.k, cache.v, table, rows, starts, kv_lens, q_len, kv_len, head_dim**-0.5, options)
+    q, cache = plan.normal(batch * q_len, heads, head_dim), filled(plan, context.slots, KV_HEADS, head_dim)
+    return Batch(q, cache, context, head_dim**-0.5, options)
 
 
 def formula(batch: Batch) -> Tensor:
     """Float64, one request at a time."""
-    options, pieces = batch.options, []
-    keys = torch.arange(batch.kv_len, device=batch.q.device)
-    distances = keys - keys[batch.kv_len - batch.q_len :, None]
-    seen = (distances <= 0) & (distances > -(options.window or batch.kv_len + 1))
-    for q, slots in zip(batch.q.split(batch.q_len), batch.table.long(), strict=True):
-        k, v = (cache[slots].double().repeat_interleave(q.shape[1] // KV_HEADS, dim=1) for cache in (batch.k, batch.v))
+    options, context, pieces = batch.options, batch.context, []
+    keys = torch.arange(context.kv_len, device=batch.q.device)
+    distances = keys - keys[context.kv_len - context.q_len :, None]
+    seen = (distances <= 0) & (distances > -(options.window or context.kv_len + 1))
+    stored = batch.cache.k, batch.cache.v
+    for q, slots in zip(batch.q.split(context.q_len), context.table.long(), strict=True):
+        k, v = (each[slots].double().repeat_interleave(q.shape[1] // KV_HEADS, dim=1) for each in stored)
         scores = torch.einsum("qhd,khd->hqk", q.double(), k) * batch.scale
         if options.softcap:
             scores = options.softcap * (scores / options.softcap).tanh()
@@ -121,12 +105,13 @@ def errors(batch: Batch) -> tuple[float, float]:
     return (out.double() - expected).abs().max().item(), (torch_out.double() - expected).abs().max().item()
 
 
-def rows(plan: Plan, ceiling: float) -> Iterator[Row]:  # noqa: ARG001 - times are compared with each other
+def rows(plan: Plan, _ceiling: float) -> Iterator[Row]:
     """One row for each operator, head size and options."""
     timed = {"decode": (64, 1, 8192), "prefill": (1, 8192, 8192)}
     checked = {"decode": (5, 1, 1300), "prefill": (2, 300, 1300)}
     if plan.dry_run:
         timed, checked = {"decode": (2, 1, 9), "prefill": (1, 5, 9)}, {"decode": (3, 1, 7), "prefill": (2, 4, 7)}
+    failed: list[str] = []
     for head_dim, all_names in OPTIONS.items():
         for operator, shape in timed.items():
             plain = 0.0
@@ -147,9 +132,8 @@ def rows(plan: Plan, ceiling: float) -> Iterator[Row]:  # noqa: ARG001 - times a
                     "error": error,
                     "torch_error": torch_error,
                 }
-
-
-if __name__ == "__main__":
-    report("attention_options", __doc__.splitlines()[0], rows)
     if failed:
-        sys.exit("\n".join(failed))
+        raise RuntimeError("; ".join(failed))
+
+
+BARS = {"attention_options": Bar("attention with options, beside float64 and itself without", rows)}

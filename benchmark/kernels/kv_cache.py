@@ -1,23 +1,24 @@
-"""Attention over an 8-bit KV cache, and the operator that writes it, beside the 16-bit cache.
-
-    python benchmark/kernels/kv_cache.py [--dry-run] > benchmark/results/kv_cache.json
+"""Bar of attention over an 8-bit KV cache, and the operator that writes it, beside the 16-bit cache.
 
 One layer of Llama 3.1 8B (32 heads) and of the 70B (64 heads): 8 KV heads, head size 128. Decode: bytes are codes and
 scales, or elements, of K and V; slots in order or at random. Prefill: one prompt, or a chunk after a prefix.
 """
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import torch
-from _pool import filled
-from _timing import Plan, Row, report, seconds_per_call
 
 import text_generation_kernels as kernels
 from text_generation_kernels.attention.attention_options import NO_OPTIONS
 from text_generation_server.layers.infer.state import LayerCache
 
+from .bar import Bar
+from .pool import Context, filled
+from .timing import Call, Plan, Prepared, Row, seconds_per_call
+
 KV_HEADS, HEAD_DIM = 8, 128
+SCALE = HEAD_DIM**-0.5
 TYPES: dict[str, torch.dtype | None] = {"bfloat16": None, **kernels.KV_CODES}
 DECODES = ((64, 2048), (16, 8192), (1, 8192), (256, 1024))
 PREFILLS = ((1, 2048, 0), (1, 8192, 0), (1, 448, 8192), (64, 16, 512), (1, 16, 8192))
@@ -39,7 +40,7 @@ def rows(plan: Plan, ceiling: float) -> Iterator[Row]:
         yield {**labels, "microseconds": seconds * 1e6, **fraction}
 
 
-def cases(plan: Plan) -> Iterator[tuple[Row, int, Callable[[int], None]]]:
+def cases(plan: Plan) -> Iterator[tuple[Row, int, Call]]:
     """What it is, its bytes where they bound it, and the call."""
     shapes = [(heads, *shape, scattered) for heads in (32, 64) for shape in DECODES for scattered in (False, True)]
     for heads, batch, length, scattered in [(32, 2, 3, True)] if plan.dry_run else shapes:
@@ -48,8 +49,11 @@ def cases(plan: Plan) -> Iterator[tuple[Row, int, Callable[[int], None]]]:
             yield {**labels, "kv_cache_dtype": name}, *decode(plan, codes, heads, batch, length, scattered)
     for batch, new, prefix in ((2, 3, 2),) if plan.dry_run else PREFILLS:
         for name, codes in TYPES.items():
-            labels = {"prefill": f"{batch} x {new} after {prefix}", "kv_cache_dtype": name}
-            yield labels, 0, prefill(plan, codes, batch, new, prefix)
+            yield (
+                {"prefill": f"{batch} x {new} after {prefix}", "kv_cache_dtype": name},
+                0,
+                prefill(plan, codes, batch, new, prefix),
+            )
     for tokens in (3,) if plan.dry_run else WRITES:
         for name, codes in TYPES.items():
             yield {"qkv_postprocess": tokens, "kv_cache_dtype": name}, 0, write(plan, codes, tokens)
@@ -60,48 +64,38 @@ def caches(plan: Plan, codes: torch.dtype | None, buffers: int, slots: int) -> l
     return [filled(plan, slots, KV_HEADS, HEAD_DIM, codes) for _ in range(buffers)]
 
 
-def decode(
-    plan: Plan, codes: torch.dtype | None, heads: int, batch: int, length: int, scattered: bool
-) -> tuple[int, Callable[[int], None]]:
+def decode(plan: Plan, codes: torch.dtype | None, heads: int, batch: int, length: int, scattered: bool) -> Prepared:
     """Bytes of K and V of all contexts, and the call."""
-    slots = batch * length
+    context = Context.of_decodes(plan, [length] * batch, scattered)
     per_head = HEAD_DIM * plan.dtype.itemsize if codes is None else HEAD_DIM + torch.bfloat16.itemsize
-    num_bytes = 2 * slots * KV_HEADS * per_head
-    stored = caches(plan, codes, plan.buffers(num_bytes), slots)
-    order = torch.randperm(slots, device=plan.device) if scattered else torch.arange(slots, device=plan.device)
-    table, row = order.int().view(batch, length), torch.arange(batch, device=plan.device)
-    kv_len = torch.full((batch,), length, dtype=torch.int32, device=plan.device)
-    q, out = torch.empty(2, batch, heads, HEAD_DIM, dtype=plan.dtype, device=plan.device).normal_()
+    num_bytes = 2 * context.slots * KV_HEADS * per_head
+    stored = caches(plan, codes, plan.buffers(num_bytes), context.slots)
+    q, out = plan.normal(2, batch, heads, HEAD_DIM)
 
     def call(index: int) -> None:
         cache = stored[index]
-        context = (table, row, kv_len, length, HEAD_DIM**-0.5)
-        kernels.decode_attention(q, cache.k, cache.v, *context, out, False, NO_OPTIONS, cache.scales)
+        kernels.decode_attention(q, cache.k, cache.v, *context.decode, SCALE, out, False, NO_OPTIONS, cache.scales)
 
     return num_bytes, call
 
 
-def prefill(plan: Plan, codes: torch.dtype | None, batch: int, new: int, prefix: int) -> Callable[[int], None]:
+def prefill(plan: Plan, codes: torch.dtype | None, batch: int, new: int, prefix: int) -> Call:
     """The call."""
-    slots = batch * (new + prefix)
-    stored = caches(plan, codes, _FEW, slots)
-    table = torch.randperm(slots, device=plan.device).int().view(batch, -1)
-    row, starts = torch.arange(batch, device=plan.device), (torch.arange(batch + 1, device=plan.device) * new).int()
-    kv_len = torch.full((batch,), new + prefix, dtype=torch.int32, device=plan.device)
-    q, out = torch.empty(2, batch * new, 32, HEAD_DIM, dtype=plan.dtype, device=plan.device).normal_()
+    context = Context.of(plan, [new] * batch, prefix)
+    stored = caches(plan, codes, _FEW, context.slots)
+    q, out = plan.normal(2, batch * new, 32, HEAD_DIM)
 
     def call(index: int) -> None:
         cache = stored[index]
-        context = (table, row, starts, kv_len, new, HEAD_DIM**-0.5)
-        kernels.prefill_attention(q, cache.k, cache.v, *context, out, False, NO_OPTIONS, cache.scales)
+        kernels.prefill_attention(q, cache.k, cache.v, *context.prefill, SCALE, out, False, NO_OPTIONS, cache.scales)
 
     return call
 
 
-def write(plan: Plan, codes: torch.dtype | None, tokens: int) -> Callable[[int], None]:
+def write(plan: Plan, codes: torch.dtype | None, tokens: int) -> Call:
     """The call."""
     stored = caches(plan, codes, _FEW, 2 * tokens)
-    qkv = torch.empty(_FEW, tokens, (32 + 2 * KV_HEADS) * HEAD_DIM, dtype=plan.dtype, device=plan.device).normal_()
+    qkv = plan.normal(_FEW, tokens, (32 + 2 * KV_HEADS) * HEAD_DIM)
     cos_sin = torch.empty(tokens, HEAD_DIM, device=plan.device).normal_()
     positions = torch.arange(tokens, device=plan.device)
     slots = torch.randperm(2 * tokens, device=plan.device)[:tokens]
@@ -116,5 +110,4 @@ def write(plan: Plan, codes: torch.dtype | None, tokens: int) -> Callable[[int],
     return call
 
 
-if __name__ == "__main__":
-    report("kv_cache", __doc__.splitlines()[0], rows)
+BARS = {"kv_cache": Bar("attention over 8-bit keys and values, and what writes them", rows)}

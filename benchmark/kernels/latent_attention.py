@@ -1,6 +1,4 @@
-"""Latent attention: achieved fraction of copy bandwidth in decodes, and matrix rate in prefill chunks.
-
-    python benchmark/kernels/latent_attention.py [--dry-run] > benchmark/results/latent_attention.json
+"""Bar of latent attention: fraction of copy bandwidth in decodes, and matrix rate in prefill chunks.
 
 Layers of DeepSeek-V2-Lite, or of V3 on eight ranks (16 heads), and of V3 whole (128 heads): vectors of 512 elements and
 a key of 64, every token in a random slot of the pool. Of decodes the bytes of the vectors count, of chunks the
@@ -8,13 +6,16 @@ operations of the absorbed variant. "expanded" are the same chunks with keys and
 that takes, and attention.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 
 import torch
-from _timing import Plan, Row, bandwidth_row, report, seconds_per_call
 
 import text_generation_kernels as kernels
+
+from .bar import Bar, bandwidth_row
+from .pool import Batches, Context
+from .timing import Call, Plan, Row, seconds_per_call
 
 RANK, ROPE, KEY, VALUE = 512, 64, 128, 128
 SCALE = (KEY + ROPE) ** -0.5
@@ -26,7 +27,7 @@ DECODES = {
     "256 x 1024": [1024] * 256,
     "64 x 16..32768": [round(16 * 2048 ** (index / 63)) for index in range(64)],
 }
-CHUNKS = {
+CHUNKS: Batches = {
     "1 x 512": ([512], 0),
     "1 x 2048": ([2048], 0),
     "1 x 8192": ([8192], 0),
@@ -39,7 +40,7 @@ CHUNKS = {
     "1 x 2048 after 30720": ([2048], 30720),
     "64 x 16 after 512": ([16] * 64, 512),
 }
-DRY: tuple[dict[str, list[int]], dict[str, tuple[list[int], int]]] = (
+DRY: tuple[dict[str, list[int]], Batches] = (
     {"2 x 3..4": [3, 4]},
     {"2 x 3..4 after 2": ([3, 4], 2)},
 )
@@ -63,64 +64,55 @@ def rows(plan: Plan, ceiling: float) -> Iterator[Row]:
         yield {"heads": 16, "expanded": name, "microseconds_to_expand": expand, "microseconds_of_attention": attend}
 
 
-def decode(plan: Plan, heads: int, lengths: list[int]) -> tuple[int, Callable[[int], None]]:
+def decode(plan: Plan, heads: int, lengths: list[int]) -> tuple[int, Call]:
     """Bytes of all latent vectors, and the call."""
-    num_bytes = sum(lengths) * (RANK + ROPE) * plan.dtype.itemsize
-    q, out, caches, table, b_row, kv_len = context(plan, heads, len(lengths), lengths, plan.buffers(num_bytes))
+    context = Context.of_decodes(plan, lengths)
+    num_bytes = context.slots * (RANK + ROPE) * plan.dtype.itemsize
+    q, out, caches = tensors(plan, heads, len(lengths), context, plan.buffers(num_bytes))
 
     def call(index: int) -> None:
-        kernels.latent_decode_attention(q, caches[index], table, b_row, kv_len, max(lengths), SCALE, out, False)
+        kernels.latent_decode_attention(q, caches[index], *context.decode, SCALE, out, False)
 
     return num_bytes, call
 
 
-def chunk(plan: Plan, heads: int, q_lens: list[int], prefix: int) -> tuple[int, Callable[[int], None]]:
+def chunk(plan: Plan, heads: int, q_lens: list[int], prefix: int) -> tuple[int, Call]:
     """Operations of one call, and the call."""
-    q, out, caches, table, b_row, kv_len = context(plan, heads, sum(q_lens), [prefix + each for each in q_lens], 2)
-    starts = torch.tensor([0, *q_lens], device=plan.device).cumsum(0).int()
+    context = Context.of(plan, q_lens, prefix)
+    q, out, caches = tensors(plan, heads, sum(q_lens), context, 2)
 
     def call(index: int) -> None:
-        batch = (table, b_row, starts, kv_len, max(q_lens))
-        kernels.latent_prefill_attention(q, caches[index], *batch, SCALE, out)
+        kernels.latent_prefill_attention(q, caches[index], *context.prefill, SCALE, out)
 
-    pairs = sum(each * prefix + each * (each + 1) // 2 for each in q_lens)
-    return 2 * heads * (2 * RANK + ROPE) * pairs, call
+    return 2 * heads * (2 * RANK + ROPE) * context.pairs, call
 
 
-def expanded(plan: Plan, heads: int, q_lens: list[int], prefix: int) -> Iterator[Callable[[int], None]]:
+def expanded(plan: Plan, heads: int, q_lens: list[int], prefix: int) -> Iterator[Call]:
     """What makes keys and values of all contexts, and attention of the chunks over them."""
-    options = {"dtype": plan.dtype, "device": plan.device}
-    lengths = [prefix + each for each in q_lens]
-    _, _, caches, table, b_row, kv_len = context(plan, heads, 1, lengths, 1)
-    keys = torch.empty(heads, KEY, RANK, **options).normal_()
-    values = torch.empty(heads, RANK, VALUE, **options).normal_()
-    q, k = (torch.empty(tokens, heads, KEY + ROPE, **options).normal_() for tokens in (sum(q_lens), sum(lengths)))
-    v, out = (torch.empty(tokens, heads, VALUE, **options).normal_() for tokens in (sum(lengths), sum(q_lens)))
-    first = kv_len.cumsum(0).int() - kv_len
-    starts = torch.tensor([0, *q_lens], device=plan.device).cumsum(0).int()
-    order = torch.arange(2 * sum(lengths), dtype=torch.int32, device=plan.device)
-    in_order = order.as_strided((sum(lengths), sum(lengths)), (1, 1))
+    context = Context.of(plan, q_lens, prefix)
+    slots, tokens = context.slots, sum(q_lens)
+    _, _, caches = tensors(plan, heads, 1, context, 1)
+    keys, values = plan.normal(heads, KEY, RANK), plan.normal(heads, RANK, VALUE)
+    q, k = (plan.normal(count, heads, KEY + ROPE) for count in (tokens, slots))
+    v, out = (plan.normal(count, heads, VALUE) for count in (slots, tokens))
+    first = context.kv_lens.cumsum(0).int() - context.kv_lens
+    order = torch.arange(2 * slots, dtype=torch.int32, device=plan.device)
+    in_order = replace(context, table=order.as_strided((slots, slots), (1, 1)), rows=first.long())
 
     def expand(_: int) -> None:
-        kernels.latent_expand(caches[0], table, b_row, first, kv_len, keys, values, k, v)
+        kernels.latent_expand(caches[0], context.table, context.rows, first, context.kv_lens, keys, values, k, v)
 
     def attend(_: int) -> None:
-        kernels.prefill_attention(q, k, v, in_order, first.long(), starts, kv_len, max(q_lens), SCALE, out)
+        kernels.prefill_attention(q, k, v, *in_order.prefill, SCALE, out)
 
     yield expand
     yield attend
 
 
-def context(plan: Plan, heads: int, tokens: int, lengths: list[int], buffers: int) -> tuple[torch.Tensor, ...]:
-    """Queries, room for the result, caches, and where positions lie in them."""
-    options = {"dtype": plan.dtype, "device": plan.device}
-    q, out = torch.empty(tokens, heads, RANK + ROPE, **options).normal_(), torch.empty(tokens, heads, RANK, **options)
-    caches = torch.empty(buffers, sum(lengths), 1, RANK + ROPE, **options).normal_()
-    slots = torch.randperm(sum(lengths), device=plan.device).int().split(lengths)
-    table = torch.nn.utils.rnn.pad_sequence(list(slots), batch_first=True)
-    b_row = torch.arange(len(lengths), device=plan.device)
-    return q, out, caches, table, b_row, torch.tensor(lengths, dtype=torch.int32, device=plan.device)
+def tensors(plan: Plan, heads: int, tokens: int, context: Context, buffers: int) -> tuple[torch.Tensor, ...]:
+    """Queries, room for the result, and caches."""
+    caches = plan.normal(buffers, context.slots, 1, RANK + ROPE)
+    return plan.normal(tokens, heads, RANK + ROPE), plan.normal(tokens, heads, RANK), caches
 
 
-if __name__ == "__main__":
-    report("latent_attention", __doc__.splitlines()[0], rows)
+BARS = {"latent_attention": Bar("latent attention: decodes, chunks, and expanded keys and values", rows)}

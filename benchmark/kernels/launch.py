@@ -1,28 +1,29 @@
 """Host cost of a launch outside a graph: through `Launcher`, beside plain Triton and torch in the same run.
 
-    python benchmark/kernels/launch.py > benchmark/results/launch.json
+    python -m benchmark.kernels.launch > benchmark/results/launch.json
 
 Needs a CUDA device. Microseconds of host time a call, for decode attention (22 arguments and constants) and
 add_rms_norm at one token, while the device keeps up; the operator's own dispatch and checks are counted apart.
 """
 
-import json
 import statistics
 import sys
 import time
 from collections.abc import Callable
 
 import torch
-from _timing import GPU_PLAN, Row
-from add_rms_norm import prepare as prepare_norm
-from decode_attention import prepare as prepare_attention
 
 from text_generation_kernels.runtime import launch as launching
+
+from .attention import prepare_decodes
+from .norms import add_rms_norm
+from .report import of_plan, print_rows
+from .timing import GPU_PLAN, Row
 
 CALLS, REPEATS = 200, 20
 
 
-def host_microseconds(call: Callable[[], None]) -> float:
+def host_microseconds(call: Callable[[], object]) -> float:
     """Median over repeats of the host's time for one call; the device is idle at the start of each."""
     times: list[float] = []
     for _ in range(REPEATS):
@@ -41,8 +42,8 @@ def plain(self: launching.Launcher, grid: tuple[int, ...], pointers, sizes=(), v
 
 def rows() -> list[Row]:
     """One row for each operator and way to launch it."""
-    _, norm = prepare_norm(GPU_PLAN, 1, 4096)
-    _, attention, _ = prepare_attention(GPU_PLAN, [100])
+    _, norm = add_rms_norm(GPU_PLAN, 1, 4096)
+    _, attention, _ = prepare_decodes(GPU_PLAN, [100])
     cases = {"add_rms_norm": lambda: norm(0), "decode_attention": lambda: attention(0)}
     cached = launching.Launcher.__call__
     result: list[Row] = []
@@ -65,9 +66,7 @@ def main() -> None:
     """Prints one JSON object."""
     if not torch.cuda.is_available():
         sys.exit("no CUDA device")
-    head = {"benchmark": "launch", "command": "python benchmark/kernels/launch.py"}
-    head |= {"device": torch.cuda.get_device_name(), "torch": torch.__version__}
-    sys.stdout.write(json.dumps({**head, "rows": rows()}, indent=2) + "\n")
+    print_rows(rows(), benchmark="launch", **of_plan(GPU_PLAN))
 
 
 if __name__ == "__main__":

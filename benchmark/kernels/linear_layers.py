@@ -1,7 +1,5 @@
 """Whole layers of few tokens in 16 bits, with attention over 2,048 positions.
 
-    python benchmark/kernels/linear_layers.py [--dry-run] > layers.json
-
 Layers of Llama 3.1 8B on one GPU, and of 70B on one of two, whose all-reduces are replaced by a plain addition and
 norm. Each has matrices of its own, in a graph of all, so none is in the cache and kernels start as in a model.
 GEMMs that reduce their splits and GEMMs that leave split-K partials take turns of half a second, in which the card's
@@ -12,12 +10,14 @@ import dataclasses
 from collections.abc import Callable, Iterator
 
 import torch
-from _pool import filled
-from _timing import Plan, Row, report, seconds_per_call
 from torch import Tensor
 
 import text_generation_kernels as kernels
 from text_generation_server.layers.weights import Activations, Dense
+
+from .bar import Bar
+from .pool import Context, filled
+from .timing import Plan, Row, seconds_per_call
 
 # Hidden size, inner size, heads and heads of keys of a rank, layers, ranks.
 MODELS = {"8b": (4096, 14336, 32, 8, 8, 1), "70b": (8192, 14336, 32, 4, 8, 2)}
@@ -35,7 +35,7 @@ class Layers:
     def __init__(self, plan: Plan, hidden: int, inner: int, heads: int, kv_heads: int, layers: int, ranks: int) -> None:
         self.plan, self.hidden, self.query, self.ranks = plan, hidden, heads * HEAD_DIM, ranks
         shapes = ((self.query + 2 * kv_heads * HEAD_DIM, hidden), (hidden, self.query), (2 * inner, hidden))
-        self.weights = [[self._random(*shape, std=shape[1] ** -0.5) for shape in (*shapes, (hidden, inner))]]
+        self.weights = [[plan.normal(*shape, std=shape[1] ** -0.5) for shape in (*shapes, (hidden, inner))]]
         self.weights += [[torch.randn_like(each) * 0.01 for each in self.weights[0]] for _ in range(layers - 1)]
         self.norm = torch.ones(hidden, dtype=plan.dtype, device=plan.device)
         self.context = DRY_CONTEXT if plan.dry_run else CONTEXT
@@ -43,17 +43,11 @@ class Layers:
         self.caches = [filled(plan, max(TOKENS) * self.context, kv_heads, HEAD_DIM) for _ in range(layers)]
         self.num_bytes = layers * sum(each.nbytes for each in self.weights[0])
 
-    def _random(self, *shape: int, std: float = 1.0) -> Tensor:
-        return torch.empty(shape, dtype=self.plan.dtype, device=self.plan.device).normal_(std=std)
-
     def step(self, tokens: int, split_k: bool) -> Callable[[], None]:
         """One step, to be called any number of times."""
-        x, residual = self._random(tokens, self.hidden), self._random(tokens, self.hidden)
-        rows = torch.arange(tokens, device=self.plan.device)
-        table = torch.arange(tokens * self.context, dtype=torch.int32, device=self.plan.device).view(tokens, -1)
-        lengths = torch.full((tokens,), self.context, dtype=torch.int32, device=self.plan.device)
-        last = (torch.full_like(rows, self.context - 1), table[:, -1].long())
-        context = (table, rows, lengths, self.context, HEAD_DIM**-0.5)
+        x, residual = self.plan.normal(2, tokens, self.hidden)
+        context = Context.of_decodes(self.plan, [self.context] * tokens, scattered=False)
+        last = (context.kv_lens.long() - 1, context.table[:, -1].long())
 
         def run() -> None:
             read = x
@@ -65,7 +59,7 @@ class Layers:
                 )
                 heads = (made[:, : self.query] if turned is None else turned).view(tokens, -1, HEAD_DIM)
                 read = torch.empty_like(heads, memory_format=torch.contiguous_format)
-                kernels.decode_attention(heads, cache.k, cache.v, *context, read)
+                kernels.decode_attention(heads, cache.k, cache.v, *context.decode, HEAD_DIM**-0.5, read)
                 read = self._add(linear(read.view(tokens, -1), out, split_k and self.ranks == 1), residual)
                 inner = residual.new_empty(tokens, len(gate_up) // 2)
                 kernels.skinny_linear(read, gate_up, None, inner, "silu")
@@ -107,5 +101,4 @@ def rows(plan: Plan, ceiling: float) -> Iterator[Row]:
             }
 
 
-if __name__ == "__main__":
-    report("linear_layers", __doc__.splitlines()[0], rows)
+BARS = {"linear_layers": Bar("layers of few tokens in 16 bits, with attention", rows)}

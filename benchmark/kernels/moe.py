@@ -1,6 +1,6 @@
 """Mixture of experts: each kernel and the whole layer, beside the reading of weights and torch's grouped GEMM.
 
-    python benchmark/kernels/moe.py [--dry-run] [--candidates] [--models NAME ...] [--kinds KIND ...] [--tokens N ...]
+    python -m benchmark.kernels.moe [--dry-run] [--candidates] [--models NAME ...] [--kinds KIND ...] [--tokens N ...]
 
 Results are checked against torch first. The floor is the larger of the time to read the weights of the experts that are
 hit, as fast as a copy in the same run, and that of their arithmetic, as fast as a large 16-bit GEMM in
@@ -14,13 +14,10 @@ it belong into `kernels/text_generation_kernels/tuned/grouped_gemm.json` or `wei
 
 import argparse
 import dataclasses
-import json
 import os
-import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
-from _timing import DRY_PLAN, GPU_PLAN, Plan, Row, copy_bandwidth, seconds_per_call
 from torch import Tensor
 from torch.nn import functional
 
@@ -31,6 +28,9 @@ from text_generation_kernels.moe._experts_torch import moe_experts_torch
 from text_generation_kernels.moe.experts_gemv import expert_gemv_sum
 from text_generation_kernels.moe.moe_align import moe_align_triton
 from text_generation_kernels.moe.moe_experts import expert_gemm, tile_height, tiles_of
+
+from .report import of_plan, print_rows
+from .timing import DRY_PLAN, GPU_PLAN, Call, Plan, Row, copy_bandwidth, gemm_rate, seconds_per_call
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,10 +83,10 @@ class Mixture:
 
     def __init__(self, plan: Plan, shape: Shape, weights: list["Weights"], tokens: int) -> None:
         self.plan, self.shape, self.tokens, self.weights = plan, shape, tokens, weights
-        self.x = torch.empty(tokens, shape.hidden, dtype=plan.dtype, device=plan.device).normal_()
+        self.x = plan.normal(tokens, shape.hidden)
         self.options = kernels.RouteOptions(shape.top_k)
         draws = plan.buffers(int(min(tokens * shape.top_k, shape.experts) * weights[0].expert_bytes))
-        self.logits = torch.empty(draws, tokens, shape.experts, dtype=plan.dtype, device=plan.device).normal_()
+        self.logits = plan.normal(draws, tokens, shape.experts)
         self.ids = torch.empty(draws, tokens, shape.top_k, dtype=torch.int32, device=plan.device)
         self.shares = torch.empty(draws, tokens, shape.top_k, device=plan.device)
         for draw in range(draws):
@@ -148,7 +148,7 @@ class Weights:
 
 def normal(plan: Plan, *sizes: int) -> Tensor:
     """Random numbers of the size that weights have."""
-    return torch.empty(sizes, dtype=plan.dtype, device=plan.device).normal_(std=0.02)
+    return plan.normal(*sizes, std=0.02)
 
 
 def matrix(plan: Plan, kind: str, experts: int, outputs: int, inputs: int, biased: bool) -> ExpertMatrix:
@@ -165,9 +165,6 @@ def matrix(plan: Plan, kind: str, experts: int, outputs: int, inputs: int, biase
     words = torch.randint(-(2**31), 2**31 - 1, (experts, outputs, -(-inputs // 256) * 32), device=plan.device)
     table = torch.tensor([*_FP4, *(-each for each in _FP4)], device=plan.device) if kind == "mxfp4" else None
     return ExpertMatrix(words.int(), bias, scales, None, table, size, e2m1=kind == "mxfp4")
-
-
-Call = Callable[[int], object]
 
 
 def expert_gemms(
@@ -281,14 +278,6 @@ def candidates(mixture: Mixture, bandwidth: float, flops: float) -> Iterator[Row
         yield from sorted(rows, key=lambda row: row["microseconds"])
 
 
-def large_gemm(plan: Plan) -> float:
-    """Operations a second of a GEMM of large square matrices."""
-    size = 64 if plan.dry_run else 8192
-    left, right = (torch.empty(size, size, dtype=plan.dtype, device=plan.device).normal_() for _ in range(2))
-    out = torch.empty_like(left)
-    return 2 * size**3 / seconds_per_call(plan, lambda _: torch.mm(left, right, out=out), 1)
-
-
 def rows_of(
     plan: Plan, shape: Shape, kind: str, sizes: Sequence[int], with_candidates: bool, bandwidth: float, flops: float
 ) -> Iterator[Row]:
@@ -319,7 +308,7 @@ def compile_all(plan: Plan, shape: Shape, weights: list[Weights], sizes: Sequenc
 
 
 def main() -> None:
-    """Prints one JSON object, a row a line."""
+    """Prints one JSON object."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--dry-run", action="store_true", help="tiny sizes on CPU, no Triton")
     parser.add_argument("--candidates", action="store_true", help="time other tiles instead; needs a GPU")
@@ -332,23 +321,15 @@ def main() -> None:
         parser.error("no CUDA device: use --dry-run, without --candidates")
     sizes = (1, 5) if plan.dry_run else arguments.tokens
     models = DRY_MODELS if plan.dry_run else {name: MODELS[name] for name in arguments.models}
-    bandwidth, flops = copy_bandwidth(plan, plan.ceiling_bytes), large_gemm(plan)
-    head = {
-        "benchmark": "moe",
-        "command": "python " + " ".join(sys.argv),
-        "device": "cpu" if plan.dry_run else torch.cuda.get_device_name(),
-        "torch": torch.__version__,
-        "dtype": str(plan.dtype).removeprefix("torch."),
-        "copy_gigabytes_per_second": bandwidth / 1e9,
-        "product_teraflops": flops / 1e12,
-    }
-    lines: list[str] = []
-    for name, shape in models.items():
-        for kind in arguments.kinds:
-            for row in rows_of(plan, shape, kind, sizes, arguments.candidates, bandwidth, flops):
-                lines.append(f"  {json.dumps({'model': name, 'kind': kind, **row})}")
-    joined = ",\n".join(lines)
-    sys.stdout.write(f'{json.dumps(head)[:-1]}, "rows": [\n{joined}\n]}}\n')
+    bandwidth, flops = copy_bandwidth(plan, plan.ceiling_bytes), gemm_rate(plan)
+    rows = [
+        {"model": name, "kind": kind, **row}
+        for name, shape in models.items()
+        for kind in arguments.kinds
+        for row in rows_of(plan, shape, kind, sizes, arguments.candidates, bandwidth, flops)
+    ]
+    machine = {"copy_gigabytes_per_second": bandwidth / 1e9, "product_teraflops": flops / 1e12}
+    print_rows(rows, benchmark="moe", **of_plan(plan), **machine)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Mixture of experts over ranks: a slice of every expert for each rank, or whole experts.
 
-    python benchmark/kernels/moe_ranks.py [--dry-run] [--models NAME ...] [--kinds KIND ...] [--ranks N ...]
+    python -m benchmark.kernels.moe_ranks [--dry-run] [--models NAME ...] [--kinds KIND ...] [--ranks N ...]
 
 One device plays each rank in turn. Of whole experts the slowest rank counts: the one whose experts have the most tokens
 of a step, and so a time of its own for each routing. Times are means over several routings, which are random and
@@ -10,20 +10,20 @@ independent of each other. All-reduces are not in them: both have the same.
 import argparse
 import dataclasses
 import itertools
-import json
 import math
 import os
-import sys
 from collections.abc import Callable, Iterator
 
 import torch
-from _timing import DRY_PLAN, GPU_PLAN, Plan, Row, seconds_per_call
-from moe import DRY_MODELS, KINDS, MODELS, Shape, Weights
 from torch import Tensor
 
 import text_generation_kernels as kernels
 from text_generation_kernels.moe._experts_torch import moe_experts_torch
 from text_generation_server.layers.weights import even_span
+
+from .moe import DRY_MODELS, KINDS, MODELS, Shape, Weights
+from .report import of_plan, print_rows
+from .timing import DRY_PLAN, GPU_PLAN, Plan, Row, seconds_per_call
 
 TOKENS = (1, 4, 16, 64, 512)
 RANKS = (2, 8)
@@ -95,7 +95,7 @@ def measure(plan: Plan, shape: Shape, kind: str, ranks: int) -> Iterator[Row]:
         shards, slowest = [], []
         for choice in range(CHOICES):
             torch.manual_seed(choice)
-            x = torch.empty(tokens, shape.hidden, dtype=plan.dtype, device=plan.device).normal_()
+            x = plan.normal(tokens, shape.hidden)
             logits = torch.empty(tokens, shape.experts, device=plan.device).normal_()
             shards.append(cut.microseconds(x, logits, choice == 0))
             slowest.append(max(rank.microseconds(x, logits, choice == 0) for rank in whole))
@@ -106,7 +106,7 @@ def measure(plan: Plan, shape: Shape, kind: str, ranks: int) -> Iterator[Row]:
 
 
 def main() -> None:
-    """Prints one JSON object, a row a line as they come."""
+    """Prints one JSON object."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--dry-run", action="store_true", help="tiny sizes on CPU, no Triton")
     parser.add_argument("--models", nargs="+", choices=list(MODELS), default=list(MODELS))
@@ -115,21 +115,13 @@ def main() -> None:
     arguments = parser.parse_args()
     plan = dataclasses.replace(DRY_PLAN if arguments.dry_run else GPU_PLAN, calls=12, replays=5)
     models = DRY_MODELS if plan.dry_run else {name: MODELS[name] for name in arguments.models}
-    head = {
-        "benchmark": "moe_ranks",
-        "command": "python " + " ".join(sys.argv),
-        "device": "cpu" if plan.dry_run else torch.cuda.get_device_name(),
-        "torch": torch.__version__,
-    }
-    print(json.dumps(head)[:-1] + ', "rows": [', end="")
-    separator = "\n"
-    for (name, shape), kind, ranks in itertools.product(models.items(), arguments.kinds, arguments.ranks):
-        if ranks > shape.experts:
-            continue
-        for row in measure(plan, shape, kind, ranks):
-            print(f"{separator}  {json.dumps({'model': name, 'kind': kind, **row})}", end="", flush=True)
-            separator = ",\n"
-    print("\n]}")
+    rows = [
+        {"model": name, "kind": kind, **row}
+        for (name, shape), kind, ranks in itertools.product(models.items(), arguments.kinds, arguments.ranks)
+        if ranks <= shape.experts
+        for row in measure(plan, shape, kind, ranks)
+    ]
+    print_rows(rows, benchmark="moe_ranks", **of_plan(plan))
 
 
 if __name__ == "__main__":

@@ -1,17 +1,14 @@
 """Time of sampling one token for each row of a batch, from logits to the advanced state, in a CUDA graph.
 
-    python benchmark/kernels/sampling.py [--dry-run] > benchmark/results/sampling.json
-
 Vocabulary of Llama 3.1. The logits rotate over buffers larger than the L2 cache, as they come from a GEMM.
 The fraction of copy bandwidth counts one read of the logits, which is what greedy rows need. "peaked" logits have a
 standard deviation of 4, and top-p 0.9 keeps hundreds of tokens; of "flat" ones, with 1, it keeps most.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import numpy as np
 import torch
-from _timing import Plan, Row, bandwidth_row, report
 
 from text_generation_kernels import advance_state
 from text_generation_server.config.server import WatermarkConfig
@@ -21,6 +18,9 @@ from text_generation_server.engine.requests import NextTokenChooserParameters, R
 from text_generation_server.engine.sampling import Sampler
 from text_generation_server.engine.sampling_state import SamplingState
 from text_generation_server.layers.weights import VocabularyShard
+
+from .bar import Bar, bandwidth_row
+from .timing import Call, Plan, Row
 
 KINDS = {
     "greedy": {},
@@ -57,7 +57,7 @@ def rows(plan: Plan, ceiling: float) -> Iterator[Row]:
                 }
 
 
-def prepare(plan: Plan, batch: int, vocab: int, kind: str, scale: float, buffers: int) -> Callable[[int], None]:
+def prepare(plan: Plan, batch: int, vocab: int, kind: str, scale: float, buffers: int) -> Call:
     """A step of `batch` rows of one kind, on one of the buffers."""
     parameters = dict(KINDS[kind])
     top_n = int(parameters.pop("top_n", 0))
@@ -78,7 +78,7 @@ def prepare(plan: Plan, batch: int, vocab: int, kind: str, scale: float, buffers
     sampler = Sampler(state, MaskPool(2, vocab, plan.device), WatermarkConfig(), whole, group)
     index = torch.arange(batch, device=plan.device)
     last, length, generated = (torch.ones(batch, dtype=torch.int64, device=plan.device) for _ in range(3))
-    logits = torch.empty(buffers, batch, vocab, dtype=plan.dtype, device=plan.device).normal_().mul_(scale)
+    logits = plan.normal(buffers, batch, vocab, std=scale)
 
     def call(buffer: int) -> None:
         sampled = sampler(logits[buffer], index, last, generated, False)
@@ -87,5 +87,4 @@ def prepare(plan: Plan, batch: int, vocab: int, kind: str, scale: float, buffers
     return call
 
 
-if __name__ == "__main__":
-    report("sampling", __doc__.splitlines()[0], rows)
+BARS = {"sampling": Bar("sampling a token for each row of a batch", rows)}

@@ -1,6 +1,6 @@
 """Chooses launch settings of the operators that bandwidth bounds, by measuring all candidates.
 
-    python benchmark/kernels/tune.py [--write] [operator ...] > benchmark/results/tune.json
+    python -m benchmark.kernels.tune [--write] [operator ...] > measured.json
 
 Needs a CUDA device. Prints the microseconds of one call for every size, setting and number of tokens, launch excluded.
 Candidates give each thread 16 bytes of bfloat16 to load at once, or more. With `--write` the best setting of each size
@@ -10,14 +10,15 @@ the best time of that number of tokens: one setting serves all of them, so that 
 
 import argparse
 import importlib
-import json
-import sys
 from collections.abc import Callable, Iterator
-from importlib import resources
 from typing import NamedTuple
 
 import torch
-from _timing import GPU_PLAN, Row, seconds_per_call
+
+from .norms import PREPARE
+from .report import print_rows
+from .settings import replace_settings
+from .timing import GPU_PLAN, Row, seconds_per_call
 
 Settings = dict[str, int]
 TOKENS = (64, 4096)
@@ -28,7 +29,7 @@ class Space(NamedTuple):
     """What is tried."""
 
     sizes: list[tuple[Settings, Settings]]
-    """Key of the data file, and the size that `prepare` of the bar takes."""
+    """Key of the data file, and the size that the operator's function in `norms.py` takes."""
     configs: list[Settings]
     tile: Callable[[Settings, Settings], int]
     """Elements that a thread block loads at once, from key and setting."""
@@ -67,8 +68,7 @@ SPACES = {
 def measure(name: str, size: Settings, configs: list[Settings]) -> Iterator[list[float]]:
     """Seconds of one call for each of TOKENS, for each setting."""
     operator = importlib.import_module(f"text_generation_kernels.{SPACES[name].room}.{name}")
-    prepare = importlib.import_module(name).prepare
-    calls = [prepare(GPU_PLAN, tokens, **size) for tokens in TOKENS]
+    calls = [PREPARE[name](GPU_PLAN, tokens, **size) for tokens in TOKENS]
     for config in configs:
         operator.nearest = lambda *_, config=config, **__: config
         yield [seconds_per_call(GPU_PLAN, call, GPU_PLAN.buffers(num_bytes)) for num_bytes, call in calls]
@@ -88,10 +88,7 @@ def tune(name: str, write: bool) -> Iterator[Row]:
             microseconds = {f"microseconds_{tokens}": time * 1e6 for tokens, time in zip(TOKENS, row, strict=True)}
             yield {"operator": name, **size, **config, **microseconds}
     if write:
-        lines = ",\n".join(f"  {json.dumps(entry)}" for entry in entries)
-        file = resources.files("text_generation_kernels") / "tuned" / f"{name}.json"
-        with resources.as_file(file) as path:
-            path.write_text(f"[\n{lines}\n]\n", encoding="utf-8")
+        replace_settings(name, entries, lambda _: True)
 
 
 def main() -> None:
@@ -103,9 +100,7 @@ def main() -> None:
     if not torch.cuda.is_available():
         parser.error("no CUDA device")
     rows = [row for name in arguments.operators for row in tune(name, arguments.write)]
-    lines = ",\n".join(f"  {json.dumps(row)}" for row in rows)
-    head = json.dumps({"command": "python " + " ".join(sys.argv), "device": torch.cuda.get_device_name()})
-    sys.stdout.write(f'{head[:-1]}, "rows": [\n{lines}\n]}}\n')
+    print_rows(rows, device=torch.cuda.get_device_name())
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Chooses tiles of 16-bit GEMMs of 33 to 64 tokens on Hopper cards.
 
-    python benchmark/kernels/tune_bf16_small.py > benchmark/results/tune_skinny_hopper.json
-    python benchmark/kernels/tune_bf16_small.py --choose benchmark/results/tune_skinny_hopper.json
+    python -m benchmark.kernels.tune_bf16_small > measured.json
+    python -m benchmark.kernels.tune_bf16_small --choose measured.json
 
 The first needs a CUDA device of compute capability 9.0, and times every variant with 64 tokens of random matrices, one
 after the other. The second writes the data file. A variant costs a model a compilation when it starts, so the fewest
@@ -11,20 +11,20 @@ are taken that come within `TOLERANCE` of the best time of each matrix.
 import argparse
 import dataclasses
 import itertools
-import json
-import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
-from _settings import replace_settings
-from _timing import GPU_PLAN, seconds_per_call
-from skinny_linear import make_weights
 from torch import Tensor
 
 from text_generation_kernels.matmul import bf16_small_hopper
 from text_generation_kernels.runtime.launch import compile_only
+
+from .matmul import make_weights
+from .report import print_rows, read_rows
+from .settings import replace_settings
+from .timing import GPU_PLAN, seconds_per_call
 
 TOKENS = 64
 
@@ -131,24 +131,19 @@ def main() -> None:
     parser.add_argument("--choose", type=Path, metavar="FILE", help="write the data file from what was measured")
     arguments = parser.parse_args()
     if arguments.choose:
-        rows = json.loads(arguments.choose.read_text(encoding="utf-8"))["rows"]
+        _, rows = read_rows([arguments.choose])
         write(
             choose({Matrix(*row["matrix"]): {Variant(*sizes): time for *sizes, time in row["forms"]} for row in rows})
         )
         return
     if not torch.cuda.is_available():
         parser.error("no CUDA device")
-    result = {
-        "command": "python " + " ".join(sys.argv),
-        "device": torch.cuda.get_device_name(),
-        "matrix": Matrix._fields,
-        "forms": [*Variant._fields, "microseconds"],
-    }
-    lines = ",\n".join(
-        json.dumps({"matrix": matrix, "forms": [[*variant, time] for variant, time in measure(matrix).items()]})
+    rows = [
+        {"matrix": matrix, "forms": [[*variant, time] for variant, time in measure(matrix).items()]}
         for matrix in MATRICES
-    )
-    sys.stdout.write(f'{json.dumps(result)[:-1]}, "rows": [\n{lines}\n]}}\n')
+    ]
+    forms = [*Variant._fields, "microseconds"]
+    print_rows(rows, device=torch.cuda.get_device_name(), matrix=Matrix._fields, forms=forms)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Chooses launch settings of `skinny_linear`, by measuring all candidates beside the library.
 
-    python benchmark/kernels/tune_linear.py [--write] > benchmark/results/tune_linear.json
+    python -m benchmark.kernels.tune_linear [--write] > measured.json
 
 Needs a CUDA device. For each padded number of tokens two compiled variants serve all matrices, because each costs a
 second of start-up: the pair with the smallest sum of times, each as a ratio to the best time of its matrix. Then each
@@ -13,18 +13,17 @@ import argparse
 import dataclasses
 import importlib
 import itertools
-import json
-import sys
 from collections.abc import Iterator
 
 import torch
-from _settings import replace_settings
-from _timing import GPU_PLAN, Row
-from skinny_linear import library_gemm, make_weights, seconds
 from torch import Tensor
 
-import text_generation_kernels as kernels
 from text_generation_kernels.runtime.device import shared_kib
+
+from .matmul import gemm_seconds, library_gemm, make_weights, our_gemm
+from .report import print_rows
+from .settings import Times, Variant, best_variants, fastest, least, replace_settings
+from .timing import GPU_PLAN, Row
 
 # Outputs and inputs: Llama 3.1 8B on one GPU and on two, 70B on two and on four, Qwen3 0.6B.
 SHAPES = [
@@ -36,8 +35,8 @@ SHAPES = [
 ]
 TOKENS = (16, 32, 64)
 SPLITS = (1, 2, 4)
-Variant = tuple[int, int, int, int]
-"""BLOCK_N, BLOCK_K, num_warps, num_stages."""
+NAMES = ("BLOCK_N", "BLOCK_K", "num_warps", "num_stages")
+"""Of a variant's values."""
 SHARED_LIMIT = 220 << 10
 PLAN = dataclasses.replace(GPU_PLAN, calls=24, replays=7)
 
@@ -55,46 +54,28 @@ def variants(tokens: int) -> list[Variant]:
 
 def settings(variant: Variant, splits: int) -> dict[str, int]:
     """As in the data file."""
-    names = ("BLOCK_N", "BLOCK_K", "num_warps", "num_stages")
-    return {**dict(zip(names, variant, strict=True)), "splits": splits}
+    return {**dict(zip(NAMES, variant, strict=True)), "splits": splits}
 
 
-def measure(weights: Tensor, tokens: int) -> dict[Variant, dict[int, float]]:
+def measure(weights: Tensor, tokens: int) -> Times:
     """Microseconds of each variant and number of splits."""
     module = importlib.import_module("text_generation_kernels.matmul.skinny_linear")
-    times: dict[Variant, dict[int, float]] = {}
+    times: Times = {}
     for variant, splits in itertools.product(variants(tokens), SPLITS):
         outputs, inputs = weights.shape[1:]
         if inputs % variant[1] or (splits > 1 and outputs > 16384):
             continue
         config = settings(variant, splits)
         module.nearest = lambda *_, config=config, **__: config
-        call = lambda x, weight, out: kernels.skinny_linear(x, weight, None, out)  # noqa: E731
-        times.setdefault(variant, {})[splits] = seconds(PLAN, weights, tokens, call) * 1e6
+        times.setdefault(variant, {})[splits] = gemm_seconds(PLAN, weights, tokens, our_gemm) * 1e6
     return times
 
 
-def choose(
-    times: dict[tuple[int, int], dict[Variant, dict[int, float]]], library: dict[tuple[int, int], float], tokens: int
-) -> Iterator[Row]:
+def choose(times: dict[tuple[int, int], Times], library: dict[tuple[int, int], float], tokens: int) -> Iterator[Row]:
     """One entry for each matrix, as in the data file, with times beside."""
-    best = {shape: min(min(each.values()) for each in by_variant.values()) for shape, by_variant in times.items()}
-
-    def cost(pair: tuple[Variant, Variant]) -> float:
-        return sum(
-            min(min(by_variant.get(variant, {0: 1e9}).values()) for variant in pair) / best[shape]
-            for shape, by_variant in times.items()
-        )
-
-    pair = min(itertools.combinations(variants(tokens), 2), key=cost)
+    pair = best_variants(times, 2)
     for shape, by_variant in times.items():
-        candidates = [
-            (time, variant, splits)
-            for variant in pair
-            if variant in by_variant
-            for splits, time in by_variant[variant].items()
-        ]
-        time, variant, splits = min(candidates)
+        time, variant, splits = fastest(by_variant, pair)
         use_library = library[shape] <= time
         yield {
             "outputs": shape[0],
@@ -103,13 +84,13 @@ def choose(
             **settings(variant, 0 if use_library else splits),
             "microseconds": time,
             "library_microseconds": library[shape],
-            "best_microseconds": best[shape],
+            "best_microseconds": least(by_variant),
         }
 
 
 def write(rows: list[Row]) -> None:
     """Replaces the entries of this card's class in the data file."""
-    keys, configs = ("outputs", "inputs", "tokens"), settings((0, 0, 0, 0), 0)
+    keys, configs = ("outputs", "inputs", "tokens"), (*NAMES, "splits")
     shared = {"shared_kib": shared_kib(GPU_PLAN.device)}
     entries = [{"key": shared | {k: row[k] for k in keys}, "config": {k: row[k] for k in configs}} for row in rows]
     replace_settings("skinny_linear", entries, lambda key: shared.items() <= key.items())
@@ -122,19 +103,17 @@ def main() -> None:
     arguments = parser.parse_args()
     if not torch.cuda.is_available():
         parser.error("no CUDA device")
-    times: dict[int, dict[tuple[int, int], dict[Variant, dict[int, float]]]] = {tokens: {} for tokens in TOKENS}
+    times: dict[int, dict[tuple[int, int], Times]] = {tokens: {} for tokens in TOKENS}
     library: dict[int, dict[tuple[int, int], float]] = {tokens: {} for tokens in TOKENS}
     for shape in SHAPES:
         weights = make_weights(PLAN, *shape)
         for tokens in TOKENS:
-            library[tokens][shape] = seconds(PLAN, weights, tokens, library_gemm) * 1e6
+            library[tokens][shape] = gemm_seconds(PLAN, weights, tokens, library_gemm) * 1e6
             times[tokens][shape] = measure(weights, tokens)
     rows = [row for tokens in TOKENS for row in choose(times[tokens], library[tokens], tokens)]
     if arguments.write:
         write(rows)
-    head = json.dumps({"command": "python " + " ".join(sys.argv), "device": torch.cuda.get_device_name()})
-    lines = ",\n".join(f"  {json.dumps(row)}" for row in rows)
-    sys.stdout.write(f'{head[:-1]}, "rows": [\n{lines}\n]}}\n')
+    print_rows(rows, device=torch.cuda.get_device_name())
 
 
 if __name__ == "__main__":

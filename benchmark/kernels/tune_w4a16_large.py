@@ -1,7 +1,7 @@
 """Chooses launch settings of `weight_only_linear` for many tokens on Hopper cards, or a matrix in 16 bits.
 
-    python benchmark/kernels/tune_w4a16_large.py [--seconds N] > benchmark/results/tune_grouped_many.json
-    python benchmark/kernels/tune_w4a16_large.py --choose benchmark/results/tune_grouped_many.json
+    python -m benchmark.kernels.tune_w4a16_large [--seconds N] > measured.json
+    python -m benchmark.kernels.tune_w4a16_large --choose measured.json
 
 The first needs a CUDA device of compute capability 9.0. The second writes the entries of the matrices that were
 measured into the data file.
@@ -10,20 +10,21 @@ measured into the data file.
 import argparse
 import dataclasses
 import itertools
-import json
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import torch
-from _settings import replace_settings
-from _timing import GPU_PLAN, Row, seconds_per_call
-from tune_weight_only import SHAPES
-from weight_only_linear import make_weights, sixteen_bits
 
 from text_generation_kernels.matmul.w4a16_large_hopper import w4a16_large_hopper
 from text_generation_kernels.matmul.weight_only_linear import dequantise_and_matmul
+
+from .matmul import sixteen_bits
+from .report import print_rows, read_rows
+from .settings import replace_settings
+from .timing import GPU_PLAN, Row, seconds_per_call
+from .tune_weight_only import SHAPES
+from .weight_only_linear import make_weights
 
 NAMES = ("BLOCK_M", "BLOCK_N", "num_warps", "num_stages")
 VARIANTS = ((128, 128, 8, 6), (256, 128, 8, 4), (256, 128, 8, 6))
@@ -87,15 +88,13 @@ def main() -> None:
     parser.add_argument("--choose", type=Path, nargs="+", help="write the data file from what was measured")
     arguments = parser.parse_args()
     if arguments.choose:
-        write([row for path in arguments.choose for row in json.loads(path.read_text(encoding="utf-8"))["rows"]])
+        write(read_rows(arguments.choose)[1])
         return
     if not torch.cuda.is_available() or torch.cuda.get_device_capability() != (9, 0):
         parser.error("no CUDA device of compute capability 9.0")
     until = time.monotonic() + arguments.seconds
     rows = [row for shape in SHAPES for row in measure(*shape, until)]
-    head = {"command": "python " + " ".join(sys.argv), "device": torch.cuda.get_device_name()}
-    lines = ",\n".join(f"  {json.dumps(row)}" for row in rows)
-    sys.stdout.write(f'{json.dumps(head)[:-1]}, "rows": [\n{lines}\n]}}\n')
+    print_rows(rows, device=torch.cuda.get_device_name())
 
 
 if __name__ == "__main__":

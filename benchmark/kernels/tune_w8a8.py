@@ -1,8 +1,7 @@
-r"""Chooses launch settings of `w8a8_linear`, and where a library is faster, by measuring all candidates.
+"""Chooses launch settings of `w8a8_linear`, and where a library is faster, by measuring all candidates.
 
-    python benchmark/kernels/tune_w8a8.py [--seconds N] [--known measured.json] > more.json
-    python benchmark/kernels/tune_w8a8.py --choose measured.json more.json > \
-        benchmark/results/tune_scaled_linear.json
+    python -m benchmark.kernels.tune_w8a8 [--seconds N] [--known measured.json] > more.json
+    python -m benchmark.kernels.tune_w8a8 --choose measured.json more.json > chosen.json
 
 The first needs a CUDA device with float8 tensor cores; it leaves out what it has no time for, and what other runs on
 such a device have measured. The second replaces the entries of cards with 227 KiB and of the numbers of tokens that
@@ -16,7 +15,6 @@ import argparse
 import contextlib
 import dataclasses
 import itertools
-import json
 import multiprocessing
 import sys
 import time
@@ -24,13 +22,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import torch
-from _settings import replace_settings
-from _timing import GPU_PLAN, Row, seconds_per_call
 from torch import Tensor
 
 import text_generation_kernels as kernels
 from text_generation_kernels.matmul.w8a8_gemm import BLOCK, w8a8_gemm
 from text_generation_kernels.matmul.w8a8_library import BLOCKS, ROWS, SUMS, library_gemm, takes
+
+from .report import print_rows, read_rows
+from .settings import Times, Variant, best_variants, fastest, least, replace_settings
+from .timing import GPU_PLAN, Row, seconds_per_call
 
 # Outputs and inputs: Llama 3.1 8B and 70B on one GPU, 8B on two, 70B on four.
 SHAPES = [
@@ -51,8 +51,7 @@ SPLITS_OF_MANY = (1, 2, 4)
 PROGRAMS_OF_SPLITS = 300
 """The most thread blocks of a launch that splits its inputs where tokens are many."""
 NAMES = ("BLOCK_M", "BLOCK_N", "BLOCK_K", "AHEAD", "num_warps", "num_stages")
-Variant = tuple[int, ...]
-"""As in NAMES."""
+"""Of a variant's values."""
 AHEAD = (0, 4)
 """Weight tiles that are loaded before the wait."""
 MOST_AHEAD = 32
@@ -225,12 +224,6 @@ def name_of(candidate: Row) -> frozenset[tuple[str, object]]:
     return frozenset((name, value) for name, value in candidate.items() if name != "microseconds")
 
 
-def read(paths: list[Path]) -> tuple[str, list[Row]]:
-    """The device and the rows of earlier runs."""
-    files = [json.loads(path.read_text(encoding="utf-8")) for path in paths]
-    return (files[0]["device"] if files else ""), [each for file in files for each in file["rows"]]
-
-
 def main() -> None:
     """Prints one JSON object."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -239,18 +232,12 @@ def main() -> None:
     parser.add_argument("--choose", type=Path, nargs="+", help="write the data files from what was measured")
     arguments = parser.parse_args()
     if arguments.choose:
-        device, measured = read(arguments.choose)
+        device, measured = read_rows(arguments.choose)
         rows = choose(measured)
     else:
-        rows = list(measure_all(arguments.seconds, read(arguments.known)[1]))
+        rows = list(measure_all(arguments.seconds, read_rows(arguments.known)[1]))
         device = torch.cuda.get_device_name()
-    head = {"command": "python " + " ".join(sys.argv), "device": device}
-    lines = ",\n".join(f"  {json.dumps(each)}" for each in rows)
-    sys.stdout.write(f'{json.dumps(head)[:-1]}, "rows": [\n{lines}\n]}}\n')
-
-
-Times = dict[Variant, dict[int, float]]
-"""Microseconds of each variant and number of splits."""
+    print_rows(rows, device=device)
 
 
 def choose(measured: list[Row]) -> list[Row]:
@@ -287,25 +274,11 @@ def variants_for(rows: list[Row], by_block: bool, tokens: int) -> Iterator[Row]:
     times = times_by(rows, "outputs", "inputs")
     if not times:
         return
-    best = {shape: min(min(each.values()) for each in by_variant.values()) for shape, by_variant in times.items()}
-
-    def cost(some: tuple[Variant, ...]) -> float:
-        return sum(
-            min(min(by_variant.get(variant, {0: 1e9}).values()) for variant in some) / best[shape]
-            for shape, by_variant in times.items()
-        )
-
-    some = min(itertools.combinations({variant for each in times.values() for variant in each}, 3), key=cost)
+    some = best_variants(times, 3)
     for shape, by_variant in times.items():
-        time_, variant, splits = min(
-            (value, variant, splits) for variant in some for splits, value in by_variant.get(variant, {}).items()
-        )
-        yield {
-            **row(shape, tokens, False, by_block),
-            **settings(variant, splits),
-            "microseconds": time_,
-            "best_microseconds": best[shape],
-        }
+        time_, variant, splits = fastest(by_variant, some)
+        taken = {"microseconds": time_, "best_microseconds": least(by_variant)}
+        yield row(shape, tokens, False, by_block) | settings(variant, splits) | taken
 
 
 def algorithms_for(rows: list[Row], by_block: bool) -> tuple[list[Row], list[Row]]:
@@ -322,7 +295,7 @@ def algorithms_for(rows: list[Row], by_block: bool) -> tuple[list[Row], list[Row
         return sum(
             min(by_variant.get(variant, {0: 1e9}).values()) / best
             for key, by_variant in times.items()
-            if (best := min(min(each.values()) for each in by_variant.values())) < library.get(key, (1e9, 0))[0]
+            if (best := least(by_variant)) < library.get(key, (1e9, 0))[0]
         )
 
     variant = min(VARIANTS_OF_MANY, key=cost)

@@ -1,7 +1,7 @@
-r"""Chooses launch settings of `weight_only_linear`, by measuring all candidates beside the matrix in 16 bits.
+"""Chooses launch settings of `weight_only_linear`, by measuring all candidates beside the matrix in 16 bits.
 
-    python benchmark/kernels/tune_weight_only.py [--seconds N] [--bits 4] > measured.json
-    python benchmark/kernels/tune_weight_only.py --choose measured.json > benchmark/results/tune_grouped.json
+    python -m benchmark.kernels.tune_weight_only [--seconds N] [--bits 4] > measured.json
+    python -m benchmark.kernels.tune_weight_only --choose measured.json > chosen.json
 
 The first needs a CUDA device. For few tokens a GEMM is timed together with the norm before it, as it runs in a model,
 because prefetched codes count only there. The second replaces the entries of cards with 227 KiB, of these matrices and
@@ -12,21 +12,22 @@ tune_linear.py; for many tokens each matrix gets one of them, or a 16-bit matrix
 import argparse
 import dataclasses
 import itertools
-import json
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import torch
-from _settings import replace_settings
-from _timing import GPU_PLAN, Row, seconds_per_call
-from weight_only_linear import Weight, make_weights, sixteen_bits
 
 import text_generation_kernels as kernels
 from text_generation_kernels.matmul.weight_only_gemm import weight_only_gemm
 from text_generation_kernels.matmul.weight_only_linear import dequantise_and_matmul
 from text_generation_kernels.runtime.launch import compile_only
+
+from .matmul import sixteen_bits
+from .report import print_rows, read_rows
+from .settings import Times, Variant, best_variants, fastest, least, replace_settings
+from .timing import GPU_PLAN, Row, seconds_per_call
+from .weight_only_linear import Weight, make_weights
 
 # Outputs and inputs: Llama 3.1 8B on one GPU and on two, 70B on one.
 SHAPES = [
@@ -37,8 +38,7 @@ SHAPES = [
 KINDS = {4: "symmetric", 8: "int8"}
 SPLITS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 14)
 NAMES = ("BLOCK_M", "BLOCK_N", "SWAP", "FOLD", "AHEAD", "num_warps", "num_stages", "ROWS", "LATER", "PROGRAMS")
-Variant = tuple[int, ...]
-"""In the order of `NAMES`; the last ones may be left out."""
+"""Of a variant's values; the last ones may be left out."""
 FEW = 64
 """The most tokens that are timed with the norm before the GEMM."""
 # By bits and padded tokens. Left out after first sweeps: more stages, a limit of registers, 256 outputs, tiles of 128
@@ -62,8 +62,6 @@ VARIANTS: dict[tuple[int, int], list[Variant]] = {
 PLAN = dataclasses.replace(GPU_PLAN, calls=24, replays=5)
 PROGRAMS = (120, 1800)
 """How many thread blocks a launch may have where the inputs are split."""
-Times = dict[Variant, dict[int, float]]
-"""Microseconds by variant and number of splits."""
 
 
 def settings(variant: Variant, splits: int) -> dict[str, int]:
@@ -135,30 +133,16 @@ def choose(rows: list[Row]) -> Iterator[Row]:
                 others.setdefault(shape, {})["matrix_microseconds"] = each["microseconds"]
             else:
                 others.setdefault(shape, {})["sixteen_bits_microseconds"] = each["sixteen_bits_microseconds"]
-        pair = pair_for(times)
+        pair = best_variants(times, 2)
         for shape, by_variant in times.items():
-            taken, variant, splits = min((t, each, s) for each in pair for s, t in by_variant.get(each, {}).items())
+            taken, variant, splits = fastest(by_variant, pair)
             config = settings(variant, splits)
             matrix = float(others.get(shape, {}).get("matrix_microseconds", taken))
             if matrix < taken:
                 config, taken = config | {"splits": 0}, matrix
             head: Row = {"bits": bits, "outputs": shape[0], "inputs": shape[1], "tokens": tokens}
-            best = min(min(each.values()) for each in by_variant.values())
-            yield head | config | {"microseconds": taken, "best_microseconds": best} | others.get(shape, {})
-
-
-def pair_for(times: dict[tuple[int, int], Times]) -> tuple[Variant, ...]:
-    """The two variants with the smallest sum of times, each as a ratio to the best time of its matrix."""
-    best = {shape: min(min(each.values()) for each in by_variant.values()) for shape, by_variant in times.items()}
-    variants = sorted({variant for by_variant in times.values() for variant in by_variant})
-
-    def cost(pair: tuple[Variant, ...]) -> float:
-        return sum(
-            min(min(by_variant.get(variant, {0: 1e9}).values()) for variant in pair) / best[shape]
-            for shape, by_variant in times.items()
-        )
-
-    return min(itertools.combinations_with_replacement(variants, 2), key=cost)
+            best = {"microseconds": taken, "best_microseconds": least(by_variant)}
+            yield head | config | best | others.get(shape, {})
 
 
 def write(rows: list[Row]) -> None:
@@ -185,8 +169,8 @@ def main() -> None:
     parser.add_argument("--choose", type=Path, nargs="+", help="write the data file from what was measured")
     arguments = parser.parse_args()
     if arguments.choose:
-        files = [json.loads(path.read_text(encoding="utf-8")) for path in arguments.choose]
-        device, rows = files[0]["device"], list(choose([each for file in files for each in file["rows"]]))
+        device, measured = read_rows(arguments.choose)
+        rows = list(choose(measured))
         write(rows)
     elif not torch.cuda.is_available():
         parser.error("no CUDA device")
@@ -199,9 +183,7 @@ def main() -> None:
             for tokens in (tokens for of_bits, tokens in wanted if of_bits == bits and time.monotonic() < until):
                 rows += measure(bits, weights, tokens, until)
         device = torch.cuda.get_device_name()
-    head = json.dumps({"command": "python " + " ".join(sys.argv), "device": device})
-    lines = ",\n".join(f"  {json.dumps(row)}" for row in rows)
-    sys.stdout.write(f'{head[:-1]}, "rows": [\n{lines}\n]}}\n')
+    print_rows(rows, device=device)
 
 
 if __name__ == "__main__":

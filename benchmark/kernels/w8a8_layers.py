@@ -1,7 +1,5 @@
 """Whole layers of W8A8 GEMMs, with norms and quantisation between them and without attention.
 
-    python benchmark/kernels/w8a8_layers.py [--dry-run] > layers.json
-
 Layers of Llama 3.1 8B and 70B on one GPU. Each has matrices of its own, in a graph of all, so none is in the cache and
 kernels start as in a model. `fraction_of_copy` counts the bytes of matrices alone.
 """
@@ -9,10 +7,12 @@ kernels start as in a model. `fraction_of_copy` counts the bytes of matrices alo
 from collections.abc import Iterator
 
 import torch
-from _timing import Plan, Row, report, seconds_per_call
 from torch import Tensor
 
 import text_generation_kernels as kernels
+
+from .bar import Bar
+from .timing import Plan, Row, seconds_per_call
 
 # Hidden size, inner size, rows of query, key and value, layers.
 MODELS = {"8b": (4096, 14336, 6144, 16), "70b": (8192, 28672, 10240, 4)}
@@ -82,5 +82,4 @@ def rows(plan: Plan, ceiling: float) -> Iterator[Row]:
             }
 
 
-if __name__ == "__main__":
-    report("scaled_layers", __doc__.splitlines()[0], rows)
+BARS = {"w8a8_layers": Bar("layers of W8A8 GEMMs without attention", rows)}

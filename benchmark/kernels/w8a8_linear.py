@@ -1,6 +1,4 @@
-"""Bandwidth and rate of `w8a8_linear`, beside the 16-bit GEMM and torch's own W8A8 GEMM in the same run.
-
-    python benchmark/kernels/w8a8_linear.py [--dry-run] > benchmark/results/scaled_linear.json
+"""Bar of `w8a8_linear`: bandwidth and rate, beside the 16-bit GEMM and torch's own W8A8 GEMM in the same run.
 
 Matrices of Llama 3.1 8B and 70B on one GPU. Matrices rotate, so none is in the cache up to 64 tokens.
 """
@@ -9,24 +7,20 @@ import dataclasses
 from collections.abc import Callable, Iterator
 
 import torch
-from _timing import Plan, Row, report, seconds_per_call
 from torch import Tensor
 
 import text_generation_kernels as kernels
 
-# Outputs and inputs.
-SHAPES = {
-    "8b qkv": (6144, 4096),
-    "8b out": (4096, 4096),
-    "8b gate_up": (28672, 4096),
-    "8b down": (4096, 14336),
-    "70b qkv": (10240, 8192),
-    "70b out": (8192, 8192),
-    "70b gate_up": (57344, 8192),
-    "70b down": (8192, 28672),
+from .bar import Bar
+from .matmul import LLAMA_8B, LLAMA_70B, Shapes, gemm_of
+from .timing import Plan, Row, seconds_per_call
+
+SHAPES: Shapes = {
+    **{f"8b {name}": shape for name, shape in LLAMA_8B.items()},
+    **{f"70b {name}": shape for name, shape in LLAMA_70B.items()},
 }
 TOKENS = (1, 16, 64, 128, 512, 2048)
-DRY_SHAPES = {"dry": (256, 256)}
+DRY_SHAPES: Shapes = {"dry": (256, 256)}
 BLOCK = 128
 _FEW = 64
 
@@ -35,7 +29,7 @@ def rows(plan: Plan, ceiling: float) -> Iterator[Row]:
     """One row for each matrix and number of tokens."""
     for name, (outputs, inputs) in (DRY_SHAPES if plan.dry_run else SHAPES).items():
         count = min(64, max(2, -(-plan.rotation_bytes // (outputs * inputs))))
-        wide = torch.empty(max(2, count // 2), outputs, inputs, dtype=plan.dtype, device=plan.device).normal_(std=0.02)
+        wide = plan.normal(max(2, count // 2), outputs, inputs, std=0.02)
         float8 = [wide[0].to(torch.float8_e4m3fn).clone() for _ in range(count)]
         int8 = [each.view(torch.int8) for each in float8]
         for tokens in (1, 3) if plan.dry_run else TOKENS:
@@ -79,15 +73,8 @@ def _ours(plan: Plan, weights: list[Tensor], tokens: int, block: int) -> float:
 
 
 def _wide(plan: Plan, weights: Tensor, tokens: int) -> float:
-    x = torch.empty(tokens, weights.shape[2], dtype=plan.dtype, device=plan.device).normal_()
-
-    def gemm(weight: Tensor, out: Tensor) -> None:
-        if tokens <= _FEW:
-            kernels.skinny_linear(x, weight, None, out)
-        else:
-            torch.mm(x, weight.t(), out=out)
-
-    return _seconds(plan, tokens, weights, gemm)
+    x, gemm = plan.normal(tokens, weights.shape[2]), gemm_of(tokens)
+    return _seconds(plan, tokens, weights, lambda weight, out: gemm(x, weight, out))
 
 
 def _library(plan: Plan, weights: list[Tensor], tokens: int, by_row: bool) -> float:
@@ -104,5 +91,4 @@ def _library(plan: Plan, weights: list[Tensor], tokens: int, by_row: bool) -> fl
     )
 
 
-if __name__ == "__main__":
-    report("w8a8_linear", __doc__.splitlines()[0], rows)
+BARS = {"w8a8_linear": Bar("8-bit GEMMs, beside 16 bits and torch's", rows)}

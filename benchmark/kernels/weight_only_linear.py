@@ -1,7 +1,4 @@
-"""Weight bandwidth of `weight_only_linear` (W4A16, W8A16), beside 16-bit GEMMs of the same matrices and a copy in the
-same run.
-
-    python benchmark/kernels/weight_only_linear.py [--dry-run] > benchmark/results/grouped_linear.json
+"""Bar of `weight_only_linear` (W4A16, W8A16): weight bandwidth, beside 16-bit GEMMs of the same matrices and a copy.
 
 Matrices of Llama 3.1 8B and 70B on one GPU, with groups of 128 inputs or, in 8 bits, a scale for each output. Matrices
 rotate, so none is in the cache. Bytes are those of codes and scales.
@@ -10,21 +7,19 @@ rotate, so none is in the cache. Bytes are those of codes and scales.
 from collections.abc import Iterator
 
 import torch
-from _timing import Plan, Row, report, seconds_per_call
 from torch import Tensor
 
 import text_generation_kernels as kernels
 
-# Outputs and inputs.
-SHAPES = {
-    "8B qkv": (6144, 4096),
-    "8B out": (4096, 4096),
-    "8B gate_up": (28672, 4096),
-    "8B down": (4096, 14336),
-    "70B gate_up": (57344, 8192),
-    "70B down": (8192, 28672),
+from .bar import Bar
+from .matmul import LLAMA_8B, LLAMA_70B, Shapes, sixteen_bits
+from .timing import Plan, Row, seconds_per_call
+
+SHAPES: Shapes = {
+    **{f"8B {name}": shape for name, shape in LLAMA_8B.items()},
+    **{f"70B {name}": LLAMA_70B[name] for name in ("gate_up", "down")},
 }
-DRY_SHAPES = {"dry": (48, 256)}
+DRY_SHAPES: Shapes = {"dry": (48, 256)}
 TOKENS = (1, 4, 16, 32, 64, 128, 256, 512, 2048)
 KINDS = {"symmetric": 4, "zeros": 4, "table": 4, "int8": 8, "float8": 8}
 MOST = {"symmetric": 2048}
@@ -85,8 +80,7 @@ def seconds(plan: Plan, weights: list[Weight], tokens: int) -> float:
     """Median time of one GEMM."""
     outputs, inputs = weights[0][1].shape[1], weights[0][0].shape[1]
     inputs *= 8 if weights[0][0].dtype == torch.int32 else 1
-    x = torch.empty(tokens, inputs, dtype=plan.dtype, device=plan.device).normal_()
-    out = torch.empty(tokens, outputs, dtype=plan.dtype, device=plan.device)
+    x, out = plan.normal(tokens, inputs), plan.normal(tokens, outputs)
 
     def gemm(index: int) -> None:
         packed, scales, zeros, table, size = weights[index]
@@ -95,23 +89,4 @@ def seconds(plan: Plan, weights: list[Weight], tokens: int) -> float:
     return seconds_per_call(plan, gemm, len(weights))
 
 
-def sixteen_bits(plan: Plan, outputs: int, inputs: int, tokens: int) -> float:
-    """Median time of the GEMM with a 16-bit matrix."""
-    count = min(16, max(2, -(-plan.rotation_bytes // (outputs * inputs * plan.dtype.itemsize))))
-    weights = [
-        torch.empty(outputs, inputs, dtype=plan.dtype, device=plan.device).normal_(std=0.02) for _ in range(count)
-    ]
-    x = torch.empty(tokens, inputs, dtype=plan.dtype, device=plan.device).normal_()
-    out = torch.empty(tokens, outputs, dtype=plan.dtype, device=plan.device)
-
-    def gemm(index: int) -> None:
-        if tokens <= 64:
-            kernels.skinny_linear(x, weights[index], None, out)
-        else:
-            torch.mm(x, weights[index].t(), out=out)
-
-    return seconds_per_call(plan, gemm, count)
-
-
-if __name__ == "__main__":
-    report("weight_only_linear", __doc__.splitlines()[0], rows)
+BARS = {"weight_only_linear": Bar("GEMMs of 4- and 8-bit codes with 16-bit inputs", rows)}

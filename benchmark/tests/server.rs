@@ -17,18 +17,15 @@ async fn completions_send_ids_of_the_exact_length_and_count_tokens_from_usage() 
     })
     .await;
     let folder = tempfile::tempdir().unwrap();
-    let json = folder.path().join("x.json");
     let csv = folder.path().join("x.csv");
-    let output = stub
-        .bench(&format!(
-            "{IDS} --api openai --concurrency 2 --output-json {} --output-csv {}",
-            json.display(),
+    let (output, report) = stub
+        .measured(&format!(
+            "{IDS} --api openai --concurrency 2 --output-csv {}",
             csv.display()
         ))
         .await;
     assert!(output.status.success(), "{}", stderr(&output));
 
-    let report = report(&json);
     let point = &report.points[0];
     assert_eq!(
         (report.model.as_str(), point.completed, point.failed),
@@ -75,16 +72,13 @@ async fn an_open_loop_measures_from_when_requests_were_due() {
         ..StubConfig::default()
     })
     .await;
-    let folder = tempfile::tempdir().unwrap();
-    let json = folder.path().join("x.json");
-    let output = stub
-        .bench(&format!(
-            "{IDS} --request-rate 200 --arrival constant --max-in-flight 1 --slo ttft=60000,e2e=1 --output-json {}",
-            json.display()
+    let (output, report) = stub
+        .measured(&format!(
+            "{IDS} --request-rate 200 --arrival constant --max-in-flight 1 --slo ttft=60000,e2e=1"
         ))
         .await;
     assert!(output.status.success(), "{}", stderr(&output));
-    let point = &report(&json).points[0];
+    let point = &report.points[0];
     assert_eq!(
         (point.label.as_str(), point.completed),
         ("200 req/s constant", 6)
@@ -98,20 +92,9 @@ async fn an_open_loop_measures_from_when_requests_were_due() {
 #[tokio::test]
 async fn each_load_of_a_list_is_a_point() {
     let stub = Stub::start(StubConfig::default()).await;
-    let folder = tempfile::tempdir().unwrap();
-    let json = folder.path().join("x.json");
-    let output = stub
-        .bench(&format!(
-            "{IDS} --concurrency 1,3 --output-json {}",
-            json.display()
-        ))
-        .await;
+    let (output, report) = stub.measured(&format!("{IDS} --concurrency 1,3")).await;
     assert!(output.status.success(), "{}", stderr(&output));
-    let labels: Vec<String> = report(&json)
-        .points
-        .into_iter()
-        .map(|point| point.label)
-        .collect();
+    let labels: Vec<String> = report.points.into_iter().map(|point| point.label).collect();
     assert_eq!(labels, ["concurrency 1", "concurrency 3"]);
 }
 
@@ -152,15 +135,14 @@ async fn a_dataset_is_sent_as_it_is() {
 async fn lines_of_a_dataset_are_sent_in_turn_and_their_repetition_is_noted() {
     let stub = Stub::start(StubConfig::default()).await;
     let folder = tempfile::tempdir().unwrap();
-    let (data, json) = (folder.path().join("d.jsonl"), folder.path().join("x.json"));
+    let data = folder.path().join("d.jsonl");
     let lines = ["a", "b", "c", "d", "e"]
         .map(|prompt| format!("{{\"prompt\": \"{prompt}\", \"output_length\": 2}}\n"));
     std::fs::write(&data, lines.concat()).unwrap();
-    let output = stub
-        .bench(&format!(
-            "--no-tui --api tgi --concurrency 1,1 --requests 2 --dataset {} --output-json {}",
-            data.display(),
-            json.display()
+    let (output, report) = stub
+        .measured(&format!(
+            "--no-tui --api tgi --concurrency 1,1 --requests 2 --dataset {}",
+            data.display()
         ))
         .await;
     assert!(output.status.success(), "{}", stderr(&output));
@@ -171,7 +153,7 @@ async fn lines_of_a_dataset_are_sent_in_turn_and_their_repetition_is_noted() {
         .collect();
     // The warm-up comes before its point, and takes the line after those of the point.
     assert_eq!(sent, ["c", "a", "b", "a", "d", "e"]);
-    let notes = report(&json).points.into_iter().map(|point| point.notes);
+    let notes = report.points.into_iter().map(|point| point.notes);
     let noted: Vec<bool> = notes
         .map(|notes| notes.iter().any(|note| note.contains("prefix cache")))
         .collect();
@@ -202,16 +184,11 @@ async fn a_server_that_dies_ends_the_benchmark_and_keeps_the_results() {
         ..StubConfig::default()
     })
     .await;
-    let folder = tempfile::tempdir().unwrap();
-    let json = folder.path().join("x.json");
-    let output = stub
-        .bench(&format!(
-            "--no-tui --vocab-size 1000 --input-length 4 --output-length 8 --requests 500 --output-json {}",
-            json.display()
-        ))
+    let (output, report) = stub
+        .measured("--no-tui --vocab-size 1000 --input-length 4 --output-length 8 --requests 500")
         .await;
     assert_eq!(output.status.code(), Some(1));
-    let point = &report(&json).points[0];
+    let point = &report.points[0];
     assert_eq!(point.completed, 3, "the warm-up came before");
     assert!(point.failed >= 10 && point.failed < 500);
     assert!(
@@ -232,18 +209,16 @@ async fn an_error_in_a_stream_is_counted_by_its_type() {
         })
         .await;
         let folder = tempfile::tempdir().unwrap();
-        let json = folder.path().join("x.json");
         let data = folder.path().join("data.jsonl");
         std::fs::write(&data, "{\"prompt\": \"a\", \"output_length\": 4}\n").unwrap();
-        let output = stub
-            .bench(&format!(
-                "--no-tui --api {api} --requests 4 --dataset {} --output-json {}",
-                data.display(),
-                json.display()
+        let (output, report) = stub
+            .measured(&format!(
+                "--no-tui --api {api} --requests 4 --dataset {}",
+                data.display()
             ))
             .await;
         assert_eq!(output.status.code(), Some(1));
-        let point = &report(&json).points[0];
+        let point = &report.points[0];
         assert_eq!((point.completed, point.errors[kind].count), (3, 1), "{api}");
     }
 }

@@ -93,6 +93,17 @@ impl Stub {
     pub async fn bench(&self, arguments: &str) -> Output {
         bench(&format!("server --url {} {arguments}", self.url)).await
     }
+
+    /// Runs the benchmark against this stub, and reads the report that it saves.
+    pub async fn measured(&self, arguments: &str) -> (Output, Report) {
+        let folder = tempfile::tempdir().unwrap();
+        let json = folder.path().join("x.json");
+        let output = self
+            .bench(&format!("{arguments} --output-json {}", json.display()))
+            .await;
+        assert!(json.exists(), "{}", stderr(&output));
+        (output, report(&json))
+    }
 }
 
 /// Runs the benchmark; `arguments` are split at spaces.

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from kernel_support.convolution import Run
+from kernel_support.graphs import run_in_graph
 
 LENGTHS = [1, 2, 63, 64, 65, 130]
 ALONE = [Run(1), Run(1, 1), Run(1, padding=True), Run(1, 1), Run(1), Run(1, padding=True)]
@@ -204,21 +205,6 @@ def check_cuts(operator: Callable[..., None], whole: Recurrence, *arguments: boo
 
 def check_graph(operator: Callable[..., None], captured: Recurrence, replayed: Recurrence, *arguments: bool) -> None:
     """A graph of one step computes another with as many tokens and runs."""
-    expected, expected_state = replayed.run(operator, *arguments)
-    captured.run(operator, *arguments)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        out, state = captured.run(operator, *arguments)
-    assert captured.starts is not None
-    assert replayed.starts is not None
-    for old, new in (
-        *zip(captured.inputs, replayed.inputs, strict=True),
-        (captured.state, replayed.state),
-        (captured.rows, replayed.rows),
-        (captured.starts, replayed.starts),
-        (captured.kv_lens, replayed.kv_lens),
-    ):
-        old.copy_(new)
-    graph.replay()
-    torch.testing.assert_close(out, expected, atol=0, rtol=0, equal_nan=True)
-    torch.testing.assert_close(state, expected_state, atol=0, rtol=0, equal_nan=True)
+    inputs = zip(captured.inputs, replayed.inputs, strict=True)
+    expected, found = run_in_graph(operator, captured, replayed, inputs, *arguments)
+    torch.testing.assert_close(found, expected, atol=0, rtol=0, equal_nan=True)

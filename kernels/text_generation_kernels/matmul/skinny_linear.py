@@ -36,7 +36,7 @@ from .bf16_small_hopper import bf16_small_hopper, takes_tiles
 from .w8a8_gemm import padded_tokens
 
 MAX_TOKENS = 64
-"""cuBLAS computes more tokens than this: at 128 it is faster everywhere (benchmark/results/tune_linear.json)."""
+"""cuBLAS computes more tokens than this: at 128 it is faster everywhere (docs/lab/2026-11-small-gemms-on-hopper.md)."""
 
 
 @triton.jit(do_not_specialize=["tokens", "splits"])

@@ -15,6 +15,7 @@ from text_generation_server.config.quantisation import (
     Fp8,
     Int8,
     Packed,
+    Rule,
     Scheme,
     Schemes,
     online,
@@ -87,6 +88,23 @@ def integers(bits: int, strategy: str, **more: Any) -> Raw:
         ({"quant_method": "fbgemm_fp8", "activation_scale_ub": 1200.0}, Fp8("channel", "dynamic", bound=1200.0)),
         ({"quant_method": "modelopt", "quant_algo": "FP8"}, Fp8("tensor", "static")),
         ({"quant_method": "modelopt", "quant_algo": "fp8_per_channel_per_token"}, Fp8("channel", "dynamic")),
+        ({"quant_method": "modelopt", "quant_algo": "NVFP4", "group_size": 16}, Packed("nvfp4", 4, 16)),
+        ({"quant_method": "modelopt_fp4", "quant_algo": "NVFP4"}, Packed("nvfp4", 4, 16)),
+        ({"quant_method": "modelopt", "quant_algo": "MXFP8"}, Fp8("group", "none")),
+        ({"quant_method": "mxfp8", "weight_block_size": [1, 32]}, Fp8("group", "none")),
+        ({"quant_method": "fp8", "weight_block_size": [128, 128], "scale_fmt": "ue8m0"}, Fp8("block", "dynamic")),
+        (
+            compressed({**BYTES, "strategy": "group", "group_size": 32}, TOKENS, format="mxfp8-quantized"),
+            Fp8("group", "none"),
+        ),
+        (
+            compressed(
+                {"num_bits": 4, "type": "float", "strategy": "tensor_group", "group_size": 16},
+                {"num_bits": 4, "type": "float", "strategy": "tensor_group", "dynamic": "local"},
+                format="nvfp4-pack-quantized",
+            ),
+            Packed("nvfp4", 4, 16),
+        ),
         # The strategy follows from the size of groups where none is named; fp8 weights may be alone.
         (compressed({"num_bits": 4, "group_size": 32}, format="pack-quantized"), Packed("compressed-tensors", 4, 32)),
         (compressed({"num_bits": 4, "group_size": -1}, format="pack-quantized"), Packed("compressed-tensors", 4, 0)),
@@ -243,10 +261,21 @@ def test_the_kv_cache_of_a_checkpoint_is_known() -> None:
         ({"quant_method": "awq", "bits": 4, "format": "marlin"}, "marlin"),
         ({"quant_method": "fp8", "weight_block_size": [64, 64]}, "64 x 64"),
         ({"quant_method": "fp8", "fmt": "e5m2"}, "e5m2"),
-        ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, "NVFP4"),
+        ({"quant_method": "modelopt", "quant_algo": "W4A8_AWQ"}, "W4A8_AWQ"),
+        ({"quant_method": "modelopt", "quant_algo": "NVFP4", "group_size": 32}, "groups of 32"),
+        ({"quant_method": "modelopt", "quant_algo": "MIXED_PRECISION"}, "names no layer"),
+        (
+            {
+                "quant_method": "modelopt",
+                "quant_algo": "MIXED_PRECISION",
+                "quantized_layers": {Q: {"quant_algo": "W4A8_AWQ"}},
+            },
+            "W4A8_AWQ",
+        ),
         (compressed(BYTES, TOKENS, sparsity_config={"format": "sparse-24-bitmask"}), "sparse-24-bitmask"),
         (compressed(BYTES, TOKENS, format="marlin-24"), "marlin-24"),
-        (compressed(BYTES, TOKENS, format="nvfp4-pack-quantized"), "nvfp4-pack-quantized"),
+        (compressed(BYTES, TOKENS, format="nvfp4-pack-quantized"), "floats of 4 in 16 are"),
+        (compressed(BYTES, TOKENS, format="mxfp6-pack-quantized"), "mxfp6-pack-quantized"),
         (compressed(BYTES, TOKENS, transform_config={"config_groups": {"u": {}}}), "rotations"),
         (compressed(BYTES, TOKENS, quantization_status="initialized"), "initialized"),
         (compressed(integers(8, "channel"), {**TOKENS, "type": "int", "symmetric": False}), "zero points"),
@@ -353,3 +382,30 @@ def test_the_launcher_knows_the_names_of_quantize() -> None:
     for name in names("QUANTIZE_REFUSED"):
         with pytest.raises(UnsupportedModel, match=f"--quantize {name} is not supported"):
             online_schemes(name, Schemes())
+
+
+def test_a_mixed_checkpoint_of_modelopt_has_an_algorithm_for_each_layer() -> None:
+    layers = {Q: {"quant_algo": "FP8"}, DOWN: {"quant_algo": "NVFP4", "group_size": 16}}
+    schemes = schemes_of({"quant_method": "modelopt", "quant_algo": "MIXED_PRECISION", "quantized_layers": layers})
+    assert (schemes.of(Q), schemes.of(DOWN)) == (Fp8("tensor", "static"), Packed("nvfp4", 4, 16))
+    assert schemes.of(Q.replace("q_proj", "k_proj")) is None
+
+
+def test_the_first_rule_that_matches_counts() -> None:
+    """Whether it is for one name or for many."""
+    eight, four = Fp8(), Packed("gptq", 4, 128)
+    rules = (Rule(None, "exact", "a"), Rule(eight, "text", "a"), Rule(four, "exact", "ba"), Rule(four, "exact", "c"))
+    schemes = Schemes("some", (*rules, Rule(eight, "exact", "c")))
+    assert [schemes.of(name) for name in ("a", "ba", "c", "d")] == [None, eight, four, None]
+
+
+def test_mixtures_with_experts_in_nvfp4_are_refused_before_a_download(tmp_path: Path) -> None:
+    quantised = {"quant_method": "modelopt", "quant_algo": "NVFP4"}
+    config = {**LLAMA, "architectures": ["MixtralForCausalLM"], "num_key_value_heads": 2}
+    config |= {"num_local_experts": 4, "num_experts_per_tok": 2}
+    (tmp_path / "config.json").write_text(json.dumps({**config, "quantization_config": quantised}))
+    with pytest.raises(UnsupportedModel, match=r"experts in NVFP4 are not supported, .* FP8, MXFP4 or INT4"):
+        read_model_config(tmp_path)
+    excepted = {**quantised, "exclude_modules": ["*.experts.*"]}
+    (tmp_path / "config.json").write_text(json.dumps({**config, "quantization_config": excepted}))
+    read_model_config(tmp_path)

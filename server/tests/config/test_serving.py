@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from text_generation_server.config import memory
+from text_generation_server.config.fallback import FallbackConfig
 from text_generation_server.config.files import stored_bytes
 from text_generation_server.config.implementation import read_model_config
 from text_generation_server.config.model import ModelConfig
@@ -224,6 +225,28 @@ def test_memory_of_weights_follows_how_they_are_quantised(tmp_path: Path) -> Non
         model = read_model_config(tmp_path, quantize=asked)
         assert isinstance(model, ModelConfig)
         assert weight_bytes(model, 2) == ends * 2 + matrices * each
+
+
+@pytest.mark.parametrize(
+    ("stored", "asked", "expected"),
+    [
+        ({}, None, 1000),
+        ({}, "fp8", 500),
+        ({}, "bitsandbytes-nf4", 281),
+        ({"quantization_config": {"quant_method": "fp8"}}, None, 1000),
+    ],
+)
+def test_memory_of_a_class_of_transformers_follows_how_it_is_quantised(
+    tmp_path: Path, stored: dict[str, object], asked: str | None, expected: int
+) -> None:
+    """About: codes of files are as large on the device."""
+    config = {"architectures": ["ArceeForCausalLM"], "vocab_size": 100, "torch_dtype": "bfloat16", **stored}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    index = {"metadata": {"total_size": 1000}, "weight_map": {}}
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
+    model = read_model_config(tmp_path, quantize=asked)
+    assert isinstance(model, FallbackConfig)
+    assert served_bytes(tmp_path, model, 2) == expected
 
 
 @pytest.mark.parametrize(

@@ -74,7 +74,7 @@ def test_parts_of_ranks_are_parts_of_the_whole(plain: Path, tmp_path: Path, name
     assert sum(part.shape[1] for part in downs) == inner
 
 
-@pytest.mark.parametrize("scheme", [Fp8(), Fp8("block"), Int8()])
+@pytest.mark.parametrize("scheme", [Fp8(), Fp8("block"), Fp8("group", "none"), Int8()])
 def test_weights_that_are_quantised_here_saturate_and_are_near(scheme: Fp8 | Int8) -> None:
     weight = torch.randn(200, 300, generator=torch.Generator().manual_seed(0))
     # The largest number of a row lands on the largest code, where a cast without a bound may give NaN.

@@ -26,7 +26,7 @@ from text_generation_server.errors import ConfigurationError
         "granite moe",
         "dbrx",
         "hunyuan moe",
-        "granite 4",
+        "granite 4 of one group",
         "nemotron 3",
     ],
 )

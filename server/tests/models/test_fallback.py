@@ -171,7 +171,8 @@ TINY = {
             {"rope_parameters": {"full_attention": {"rope_type": "dynamic", "factor": 2.0}}},
             "'dynamic' depends on the length",
         ),
-        ("llama", {"quantization_config": {"quant_method": "awq"}}, "quantised by 'awq' are not supported"),
+        ("llama", {"quantization_config": {"quant_method": "nobody"}}, "quantised by 'nobody' are not supported"),
+        ("llama", {"quantization_config": {"quant_method": "mxfp4"}}, "mxfp4 is read of the experts of gpt-oss"),
         ("llama", {"architectures": ["NobodyForCausalLM"]}, "'NobodyForCausalLM' is not supported: .*Transformers 5"),
     ],
 )

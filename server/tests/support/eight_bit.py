@@ -50,10 +50,34 @@ def block_scales(weight: Tensor) -> Made:
     return {"weight": codes, "weight_scale_inv": scale}, codes.float() * whole
 
 
+def e8m0_scales(weight: Tensor) -> Made:
+    """DeepSeek V3.1 and later (`ue8m0`): scales of blocks that are powers of two, stored as such."""
+    made, _ = block_scales(weight)
+    scale = torch.exp2(made["weight_scale_inv"].log2().ceil())
+    rows, columns = weight.shape
+    whole = scale.repeat_interleave(EDGE, 0).repeat_interleave(EDGE, 1)[:rows, :columns]
+    codes = (weight / whole).to(FP8)
+    return {"weight": codes, "weight_scale_inv": scale.to(torch.float8_e8m0fnu)}, codes.float() * whole
+
+
+def mx_scales(weight: Tensor) -> Made:
+    """MXFP8: an exponent of two plus 127 for each 32 inputs of a row."""
+    groups = weight.unflatten(1, (-1, 32))
+    exponents = (groups.abs().amax(-1, keepdim=True) / LARGEST).log2().ceil()
+    codes = (groups / exponents.exp2()).to(FP8)
+    made = {"weight": codes.flatten(1), "weight_scale_inv": (exponents[..., 0] + 127).to(torch.uint8)}
+    return made, (codes.float() * exponents.exp2()).flatten(1)
+
+
 FORMATS: dict[str, tuple[dict[str, Any], Callable[[Tensor], Made]]] = {
     "fp8 of matrices": ({"quant_method": "fp8", "activation_scheme": "dynamic"}, tensor_scale),
     "fp8 static": ({"quant_method": "fp8", "activation_scheme": "static"}, static_scales),
     "fp8 of blocks": ({"quant_method": "fp8", "weight_block_size": [128, 128]}, block_scales),
+    "fp8 of blocks, e8m0": (
+        {"quant_method": "fp8", "weight_block_size": [128, 128], "scale_fmt": "ue8m0"},
+        e8m0_scales,
+    ),
+    "mxfp8": ({"quant_method": "mxfp8", "weight_block_size": [1, 32]}, mx_scales),
     "fbgemm": ({"quant_method": "fbgemm_fp8", "activation_scale_ub": 1200.0}, row_scales),
     "modelopt": ({"quant_method": "modelopt", "quant_algo": "FP8", "exclude_modules": ["lm_head"]}, static_scales),
 }

@@ -15,7 +15,7 @@ from bitsandbytes.functional import dequantize_4bit, int8_vectorwise_quant, quan
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from support.compressed_matrices import compressed_matrix
+from support.compressed_matrices import NVFP4, compressed_matrix, fp4_weight
 from support.gptq_files import gptq_matrix, packed_rows
 
 State = dict[str, Tensor]
@@ -134,7 +134,7 @@ def compressed_pack(bits: int, group_size: int, symmetric: bool, form: str = "pa
 
 def compressed_case(bits: int, group_size: int, symmetric: bool, form: str = "pack-quantized") -> PackedCase:
     """See `compressed_pack`."""
-    kind = "float" if form.startswith("mxfp4") else "int"
+    kind = "float" if form.startswith(("mx", "nv")) else "int"
     weights: dict[str, Any] = {"num_bits": bits, "type": kind, "symmetric": symmetric}
     weights |= {"strategy": "group", "group_size": group_size} if group_size else {"strategy": "channel"}
     config = {
@@ -144,6 +144,35 @@ def compressed_case(bits: int, group_size: int, symmetric: bool, form: str = "pa
         "ignore": ["lm_head"],
     }
     return PackedCase(config, without_head(compressed_pack(bits, group_size, symmetric, form)))
+
+
+def modelopt_fp4(module: str, weight: Tensor) -> tuple[State, Tensor]:
+    """The same numbers as those of compressed-tensors under modelopt's names, with a scale for inputs beside."""
+    matrix = compressed_matrix(weight, 4, 16, symmetric=True, form=NVFP4)
+    packed, scale, divisor = (matrix.tensors[f"weight_{name}"] for name in ("packed", "scale", "global_scale"))
+    factor = 1 / divisor.view(())
+    tensors = {"weight": packed, "weight_scale": scale, "weight_scale_2": factor, "input_scale": torch.tensor(0.01)}
+    return tensors, fp4_weight(packed, scale.float() * factor)
+
+
+def _by_layer(module: str, weight: Tensor) -> tuple[State, Tensor] | None:
+    """Floats of 4 bits in networks, of 8 bits in attention but for the values, which are as they were."""
+    if "v_proj" in module or module == "lm_head":
+        return None
+    if "mlp" in module:
+        return modelopt_fp4(module, weight)
+    matrix = compressed_matrix(weight, 8, 32, symmetric=True, form="mxfp8-quantized")
+    return matrix.tensors, matrix.weight
+
+
+def mixed(*modules: str) -> dict[str, Any]:
+    """What modelopt writes of a model in which these are quantised by `_by_layer`."""
+    layers = {
+        module: {"quant_algo": "NVFP4", "group_size": 16} if "mlp" in module else {"quant_algo": "MXFP8"}
+        for module in modules
+        if "v_proj" not in module
+    }
+    return {"quant_method": "modelopt", "quant_algo": "MIXED_PRECISION", "quantized_layers": layers}
 
 
 def four_bits_pack(kind: str) -> Pack:
@@ -194,6 +223,21 @@ CASES: dict[str, PackedCase] = {
     "compressed-tensors, w8a16": compressed_case(8, 0, True),
     "compressed-tensors, bytes of 4 bits": compressed_case(4, 64, False, "int-quantized"),
     "compressed-tensors, mxfp4": compressed_case(4, 32, True, "mxfp4-pack-quantized"),
+    "compressed-tensors, nvfp4": compressed_case(4, 16, True, NVFP4),
+    "compressed-tensors, mxfp8": compressed_case(8, 32, True, "mxfp8-quantized"),
+    "modelopt, nvfp4": PackedCase(
+        {"quant_method": "modelopt", "quant_algo": "NVFP4", "ignore": ["lm_head"]}, without_head(modelopt_fp4)
+    ),
+    "modelopt, mixed": PackedCase(
+        mixed(
+            *(
+                f"model.layers.{layer}.{name}_proj"
+                for layer in range(3)
+                for name in (*(f"self_attn.{each}" for each in "qkvo"), "mlp.gate", "mlp.up", "mlp.down")
+            )
+        ),
+        _by_layer,
+    ),
     "bitsandbytes, nf4": PackedCase(
         {"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_quant_type": "nf4"},
         without_head(four_bits_pack("nf4")),

@@ -115,6 +115,7 @@ RECURRENT_CASES: dict[str, Case] = {
     ),
     "bamba": Case("Bamba", "bamba", {**AMONG_OTHERS, "attn_layer_indices": [1]}),
     "granite 4": Case("Granite 4", "granitemoehybrid", {**GRANITE_4, "mamba_n_groups": 2}),
+    "granite 4 of one group": Case("Granite 4", "granitemoehybrid", {**GRANITE_4, "mamba_n_groups": 1}),
     "granite 4 dense": Case(
         "Granite 4", "granitemoehybrid", {**GRANITE_4, "num_local_experts": 0, "position_embedding_type": "rope"}
     ),

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Literal, get_args
 
-from ..errors import ModelFilesError, UnsupportedModel
+from ..errors import ModelFilesError
 from .files import PARAMS, layout_of
 from .json_object import JsonObject
 from .params import config_of_params
@@ -35,13 +35,6 @@ def architecture_of(config: JsonObject) -> str:
     if not names:
         raise config.error("architectures", 'a list with the model class, for example ["LlamaForCausalLM"]')
     return names[0]
-
-
-def quantised(method: str) -> UnsupportedModel:
-    """Returns the error for a checkpoint in an unsupported format."""
-    return UnsupportedModel(
-        f"`quantization_config` in config.json: checkpoints quantised by {method!r} are not supported"
-    )
 
 
 def stored_dtype(config: JsonObject) -> Dtype | None:

@@ -5,12 +5,13 @@ The class itself reads its sizes. This module reads what the server must know, a
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..errors import UnsupportedModel
-from .facts import Dtype, architecture_of, eos_token_ids, quantised, stored_dtype
+from .facts import Dtype, architecture_of, eos_token_ids, stored_dtype
 from .json_object import JsonObject
+from .quantisation import UNQUANTISED, Schemes, online_schemes, read_schemes
 
 _LAYERS = ("full_attention", "sliding_attention")
 _LENGTH_DEPENDENT = ("dynamic", "longrope")
@@ -37,6 +38,12 @@ class FallbackConfig:
     eos_token_ids: tuple[int, ...] = ()
     has_media: bool = False
     """As of `ModelConfig`."""
+    schemes: Schemes = UNQUANTISED
+    """How its matrices are quantised."""
+
+    def quantised(self, asked: str | None) -> "FallbackConfig":
+        """The same served with `--quantize asked`. Raises ConfigurationError or UnsupportedModel."""
+        return replace(self, schemes=online_schemes(asked, self.schemes))
 
 
 def is_candidate(architecture: str) -> bool:
@@ -47,12 +54,13 @@ def is_candidate(architecture: str) -> bool:
 def parse_fallback_config(
     config: JsonObject, generation: JsonObject | None, folder: Path | None = None
 ) -> FallbackConfig:
-    """Checks the configuration files. The tokenizer in `folder` may name the token that ends a text. Raises
+    """`folder`: where the tokenizer may say which token ends a text, and other files how weights are quantised. Raises
     ConfigurationError (wrong value), ModelFilesError or UnsupportedModel, before anything of the model is built.
     """
     architecture = _SPELLINGS.get(architecture_of(config), architecture_of(config))
-    if "quantization_config" in config:
-        raise quantised(config.child("quantization_config").string("quant_method", default=""))
+    schemes = read_schemes(config, folder)
+    if schemes.method == "mxfp4":
+        raise unsupported(architecture, "mxfp4 is read of the experts of gpt-oss only")
     if config.boolean("is_encoder_decoder", default=False):
         raise unsupported(architecture, "it has an encoder; only decoders of text run")
     layers = config.integer("num_hidden_layers", default=1, maximum=_MAX_LAYERS)
@@ -76,6 +84,7 @@ def parse_fallback_config(
         dtype=stored_dtype(config),
         bos_token_id=bos_token_ids[0] if bos_token_ids else None,
         eos_token_ids=eos_token_ids(config, generation, vocab_size, folder),
+        schemes=schemes,
     )
 
 

@@ -36,8 +36,4 @@ def read_model_config(folder: Path, impl: ModelImpl = "auto", quantize: str | No
             f"architecture {architecture!r} cannot run with --model-impl transformers, which takes `...ForCausalLM` "
             f"classes, and models of text in others that docs/models.md names; {supported()}"
         )
-    if quantize:
-        raise UnsupportedModel(
-            f"--quantize {quantize} does not apply to {architecture}, which runs through Transformers: leave it out"
-        )
-    return replace(parse_fallback_config(config, generation, folder), has_media=has_media)
+    return replace(parse_fallback_config(config, generation, folder), has_media=has_media).quantised(quantize)

@@ -27,10 +27,11 @@ def quantised_kv_cache(asked: KvCacheDtype, model: AnyModelConfig) -> QuantisedK
     checkpoint wants is ignored with a warning.
     """
     if isinstance(model, FallbackConfig):
-        dtype, obstacle = None, f"is not there for {model.architecture}, which runs through Transformers"
+        obstacle = f"is not there for {model.architecture}, which runs through Transformers"
     else:
-        dtype, obstacle = model.schemes.kv_cache, _obstacle(model)
+        obstacle = _obstacle(model)
     if asked == "auto":
+        dtype = model.schemes.kv_cache
         if dtype is not None and obstacle is not None:
             logger.warning("keys and values keep the model's type: %s, as the checkpoint wants it, %s", dtype, obstacle)
         return None if obstacle is not None else dtype

@@ -11,7 +11,7 @@ from .memory import check_machine
 from .model import ModelConfig
 from .server import Environment
 from .shards import ONE_SHARD, AskedShards, check_shards
-from .sizes import weight_bytes
+from .sizes import class_bytes, weight_bytes
 from .tokenizer import check_tokenizer
 
 _HALF = 2
@@ -60,7 +60,10 @@ def _least_bytes(folder: Path, config: AnyModelConfig, needs_weights: bool) -> i
         # Before a download, files without an index have no size: the configuration tells it.
         return weight_bytes(config, _HALF, tensor_files(folder) if needs_weights else ())
     # Files without a type may have numbers of 32 bits.
-    return stored // 2 if stored and config.dtype in (None, "float32") else stored
+    least = stored // 2 if stored and config.dtype in (None, "float32") else stored
+    if least and isinstance(config, FallbackConfig) and config.schemes.online:
+        return class_bytes(least // _HALF, config, _HALF)
+    return least
 
 
 def override_rope(config: AnyModelConfig, environment: Environment) -> AnyModelConfig:

@@ -54,7 +54,17 @@ def served_bytes(folder: Path, config: AnyModelConfig, itemsize: int) -> int | N
         return None
     if isinstance(config, ModelConfig) and config.is_less_than_files:
         return weight_bytes(config, itemsize, tensor_files(folder))
-    return stored * itemsize // (itemsize if config.dtype is None else ITEM_BYTES[config.dtype])
+    if isinstance(config, FallbackConfig) and config.schemes.method and not config.schemes.online:
+        # Most of it are codes, which take as much room on the device.
+        return stored
+    numbers = stored // (itemsize if config.dtype is None else ITEM_BYTES[config.dtype])
+    return class_bytes(numbers, config, itemsize) if isinstance(config, FallbackConfig) else numbers * itemsize
+
+
+def class_bytes(numbers: int, config: FallbackConfig, itemsize: int) -> int:
+    """About what so many weights of a class of Transformers take, as though all of them were in matrices of layers."""
+    usual = config.schemes.usual
+    return int(numbers * (itemsize if usual is None else usual.bytes_per_weight))
 
 
 def cuts_embedding(spec: DecoderSpec, itemsize: int, ranks: int) -> bool:

@@ -117,7 +117,7 @@ def _memory(
     if whole is None:
         yield Finding(_SUBJECT, "warning", "how large the weights are cannot be known before they are converted")
         return
-    method = config.schemes.method if isinstance(config, ModelConfig) else None
+    method = config.schemes.method
     how = f"quantised by {method!r}" if method else f"in {served}"
     weights = bytes_of_rank(whole, config, itemsize, shards)
     text = f"{weights / _GIB:.2f} GiB of weights {how} for each shard, of {memory / _GIB:.1f} GiB"

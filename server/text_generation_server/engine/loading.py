@@ -175,6 +175,6 @@ def default_dtype(config: AnyModelConfig, device: torch.device) -> Dtype:
     """
     if device.type == "cpu":
         return "float32"
-    if isinstance(config, ModelConfig) and any(isinstance(each, Packed) for each in config.schemes.used):
+    if any(isinstance(each, Packed) for each in config.schemes.used):
         return "bfloat16"
     return config.dtype or "float16"

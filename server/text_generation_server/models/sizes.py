@@ -4,7 +4,7 @@ from pathlib import Path
 
 from ..config.fallback import FallbackConfig
 from ..config.implementation import AnyModelConfig
-from ..config.sizes import served_bytes, weight_bytes
+from ..config.sizes import class_bytes, served_bytes, weight_bytes
 
 
 def bytes_of_weights(folder: Path, config: AnyModelConfig, itemsize: int, are_read: bool) -> int | None:
@@ -20,5 +20,5 @@ def bytes_of_weights(folder: Path, config: AnyModelConfig, itemsize: int, are_re
         # Imports transformers, which takes seconds that other models need not wait.
         from .fallback import count_parameters
 
-        return count_parameters(config) * itemsize
+        return class_bytes(count_parameters(config), config, itemsize)
     return weight_bytes(config, itemsize)

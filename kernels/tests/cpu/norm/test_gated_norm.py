@@ -45,7 +45,7 @@ def test_norm_before_the_gate(dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("dtype", list(TOLERANCE))
 def test_gate_before_the_norm_of_all_channels(dtype: torch.dtype) -> None:
     x, gate = _inputs(1, 96, dtype)
-    _check(MambaRMSNormGated(96, EPS).to(dtype), x, gate, torch.rand(96).to(dtype), gate_first=True, flat=True)
+    _check(MambaRMSNormGated(96, 96, EPS).to(dtype), x, gate, torch.rand(96).to(dtype), gate_first=True, flat=True)
 
 
 @pytest.mark.parametrize("dtype", list(TOLERANCE))

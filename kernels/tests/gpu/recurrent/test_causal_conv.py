@@ -3,6 +3,7 @@
 import pytest
 import torch
 from kernel_support.convolution import CHUNKS, Convolution, Run, check_cuts
+from kernel_support.graphs import run_in_graph
 
 import text_generation_kernels as kernels
 from text_generation_kernels.recurrent.causal_conv import causal_conv_torch
@@ -47,24 +48,8 @@ def test_a_graph_serves_other_runs() -> None:
     """As many tokens and runs, cut elsewhere."""
     captured = Convolution.of([Run(5), Run(60, 3), Run(0, padding=True)], 1024, 4, torch.bfloat16, "cuda")
     replayed = Convolution.of([Run(33, 1), Run(16), Run(16, 70)], 1024, 4, torch.bfloat16, "cuda")
-    expected, expected_state = replayed.run(kernels.causal_conv)
-    captured.run(kernels.causal_conv)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        out, state = captured.run(kernels.causal_conv)
-    assert captured.starts is not None
-    assert replayed.starts is not None
-    for old, new in (
-        (captured.x, replayed.x),
-        (captured.state, replayed.state),
-        (captured.rows, replayed.rows),
-        (captured.starts, replayed.starts),
-        (captured.kv_lens, replayed.kv_lens),
-    ):
-        old.copy_(new)
-    graph.replay()
-    torch.testing.assert_close(out, expected, atol=0, rtol=0, equal_nan=True)
-    torch.testing.assert_close(state, expected_state, atol=0, rtol=0, equal_nan=True)
+    expected, found = run_in_graph(kernels.causal_conv, captured, replayed, [(captured.x, replayed.x)])
+    torch.testing.assert_close(found, expected, atol=0, rtol=0, equal_nan=True)
 
 
 def test_offsets_beyond_32_bits() -> None:

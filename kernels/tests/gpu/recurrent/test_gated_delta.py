@@ -4,6 +4,7 @@ import pytest
 import torch
 from kernel_support.convolution import Run
 from kernel_support.delta import CHUNKS, SHORT, UNTOUCHED, Delta, check_cuts
+from kernel_support.graphs import run_in_graph
 
 import text_generation_kernels as kernels
 
@@ -66,25 +67,10 @@ def test_a_graph_serves_other_runs(deterministic: bool) -> None:
     sizes = (32, 16, 128, 128)
     captured = Delta.of([Run(5), Run(160, 3), Run(0, padding=True)], *sizes, torch.bfloat16, "cuda")
     replayed = Delta.of([Run(33, 1), Run(66), Run(66, 70)], *sizes, torch.bfloat16, "cuda")
-    expected, expected_state = replayed.run(kernels.gated_delta, deterministic)
-    captured.run(kernels.gated_delta, deterministic)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        out, state = captured.run(kernels.gated_delta, deterministic)
-    assert captured.starts is not None
-    assert replayed.starts is not None
-    for old, new in (
-        (captured.qkv, replayed.qkv),
-        (captured.gates, replayed.gates),
-        (captured.state, replayed.state),
-        (captured.rows, replayed.rows),
-        (captured.starts, replayed.starts),
-        (captured.kv_lens, replayed.kv_lens),
-    ):
-        old.copy_(new)
-    graph.replay()
-    assert torch.equal(out, expected)
-    assert torch.equal(state[replayed.rows], expected_state[replayed.rows])
+    inputs = (captured.qkv, replayed.qkv), (captured.gates, replayed.gates)
+    expected, found = run_in_graph(kernels.gated_delta, captured, replayed, inputs, deterministic)
+    assert torch.equal(found[0], expected[0])
+    assert torch.equal(found[1][replayed.rows], expected[1][replayed.rows])
 
 
 @pytest.mark.parametrize("tokens", [10, 100])

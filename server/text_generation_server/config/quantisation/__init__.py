@@ -2,11 +2,24 @@
 
 from .online import QUANTIZE_NAMES, online_schemes
 from .reading import read_schemes
-from .schemes import BESIDE, BLOCK, UNQUANTISED, Fp8, Int8, Packed, PackedFormat, Rule, Scheme, Schemes
+from .schemes import (
+    BESIDE,
+    BLOCK,
+    NVFP4_GROUP,
+    UNQUANTISED,
+    Fp8,
+    Int8,
+    Packed,
+    PackedFormat,
+    Rule,
+    Scheme,
+    Schemes,
+)
 
 __all__ = [
     "BESIDE",
     "BLOCK",
+    "NVFP4_GROUP",
     "QUANTIZE_NAMES",
     "UNQUANTISED",
     "Fp8",

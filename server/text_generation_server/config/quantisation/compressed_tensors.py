@@ -9,10 +9,33 @@ from collections.abc import Sequence
 
 from ..json_object import JsonObject
 from .refusal import refused
-from .schemes import BLOCK, ActivationScale, Fp8, Int8, KvCacheType, Packed, Rule, Scheme, Schemes, WeightScale
+from .schemes import (
+    BLOCK,
+    MX_GROUP,
+    MXFP8,
+    NVFP4,
+    NVFP4_GROUP,
+    ActivationScale,
+    Fp8,
+    Int8,
+    KvCacheType,
+    Packed,
+    Rule,
+    Scheme,
+    Schemes,
+    WeightScale,
+)
 
-_MXFP4, _MXFP4_GROUP = "mxfp4-pack-quantized", 32
-_FORMATS = ("float-quantized", "int-quantized", "naive-quantized", "pack-quantized", _MXFP4, "mixed-precision", "dense")
+_MX: dict[str, tuple[Scheme, int, int]] = {
+    "mxfp4-pack-quantized": (Packed("mxfp4", 4, MX_GROUP), 4, MX_GROUP),
+    "nvfp4-pack-quantized": (NVFP4, 4, NVFP4_GROUP),
+    "mxfp8-quantized": (MXFP8, 8, MX_GROUP),
+}
+"""Floats of so many bits with a narrow scale for each group of so many inputs. What they are multiplied by keeps 16
+bits, which loses nothing.
+"""
+_PLAIN = ("float-quantized", "int-quantized", "naive-quantized", "pack-quantized")
+_FORMATS = (*_PLAIN, *_MX, "mixed-precision", "dense")
 _CLASSES = ("Linear", "torch.nn.Linear", "torch.nn.modules.linear.Linear")
 _BITS = range(2, 9)
 _FP8_SCALES: dict[str, WeightScale] = {"tensor": "tensor", "channel": "channel", "block": "block"}
@@ -54,7 +77,7 @@ def _check_whole(config: JsonObject) -> None:
 
 def _check_format(name: str) -> None:
     if name not in _FORMATS:
-        raise refused("format", f"the format {name!r}", f"read are {', '.join(_FORMATS[:5])}")
+        raise refused("format", f"the format {name!r}", f"read are {', '.join((*_PLAIN, *_MX))}")
 
 
 def _ignored(names: Sequence[str]) -> list[Rule]:
@@ -72,13 +95,17 @@ def _scheme(config: JsonObject, group: JsonObject) -> Scheme | None:
     weights = group.child("weights")
     bits, kind = weights.integer("num_bits", default=8), weights.string("type", default="int")
     strategy = weights.string("strategy", default=_usual_strategy(weights))
-    if "input_activations" in group and form in ("pack-quantized", _MXFP4):
+    if "input_activations" in group and form == "pack-quantized":
         inputs = group.child("input_activations").integer("num_bits", default=8)
         raise refused("input_activations", f"the format {form!r} with quantised inputs (W{bits}A{inputs})")
     if "output_activations" in group:
         raise refused("output_activations", "a checkpoint with quantised outputs")
-    if form == _MXFP4:
-        return Packed("mxfp4", 4, _MXFP4_GROUP)
+    if form in _MX:
+        scheme, *sizes = _MX[form]
+        if [bits, found := weights.integer("group_size", default=sizes[1])] != sizes or kind != "float":
+            asked = f"{kind}s of {bits} bits in groups of {found}"
+            raise refused("weights", f"the format {form!r} with {asked}", f"floats of {sizes[0]} in {sizes[1]} are")
+        return scheme
     if kind == "float":
         if bits != 8:
             raise refused("weights", f"a float type of {bits} bits")

@@ -1,11 +1,10 @@
-"""Methods with 8-bit weights: `fp8` (DeepSeek, Qwen, vLLM), `fbgemm_fp8` (Meta), `modelopt` (NVIDIA), and
-`bitsandbytes`, which also has 4-bit weights.
+"""Methods whose weights have 8 bits: `fp8` (DeepSeek, Qwen, vLLM), `fbgemm_fp8` (Meta), and `bitsandbytes`, which has 4
+bits besides.
 """
 
 from ..json_object import JsonObject
-from .compressed_tensors import kv_cache_scheme
 from .refusal import refused
-from .schemes import BLOCK, Fp8, KvCacheType, Packed, PackedFormat, Rule, Schemes, exceptions
+from .schemes import BLOCK, MX_GROUP, MXFP8, Fp8, Packed, PackedFormat, Rule, Schemes, exceptions
 
 SCALE = "weight_scale_name"
 """A key that files made from `params.json` have: what lies beside every matrix of 8 bits, and beside no other."""
@@ -15,20 +14,25 @@ _BNB_BLOCK = 64
 
 
 def fp8(config: JsonObject) -> Schemes:
-    """Reads `fp8`: one scale for a matrix, or for each 128 x 128 block (`weight_block_size`)."""
+    """One scale for a matrix, for each 128 x 128 block (`weight_block_size`), or for 32 inputs of a row. What
+    `scale_fmt` says of scales their type says too.
+    """
     is_static = config.string("activation_scheme", default="dynamic") == "static"
     if config.string("activation_scheme", default="dynamic") not in _ACTIVATIONS:
         raise config.error("activation_scheme", "dynamic or static")
     if (kind := config.string("fmt", default="e4m3")) not in ("e4m3", "float8_e4m3fn"):
         raise refused("fmt", f"the float type {kind!r}", "e4m3 is")
     blocks = "weight_block_size" in config
-    if blocks and (size := config.integers("weight_block_size", 2, 2**20)) != (BLOCK, BLOCK):
-        raise refused("weight_block_size", f"blocks of {size[0]} x {size[1]}", "128 x 128 is")
+    size = config.integers("weight_block_size", 2, 2**20) if blocks else (BLOCK, BLOCK)
+    if size not in ((BLOCK, BLOCK), (1, MX_GROUP)):
+        raise refused("weight_block_size", f"blocks of {size[0]} x {size[1]}", "128 x 128 and 1 x 32 are")
     scheme = Fp8(
         "block" if blocks else "tensor",
         "static" if is_static and not blocks else "dynamic",
         mark=config.string(SCALE, default=""),
     )
+    if size == (1, MX_GROUP):
+        scheme = MXFP8
     skipped = exceptions(name for key in _SKIP_KEYS for name in config.strings(key))
     # The LM head keeps 16 bits, though lists of exceptions often omit it.
     # AutoFP8 names no type of the KV cache, which has the type of the weights.
@@ -41,27 +45,6 @@ def fbgemm_fp8(config: JsonObject) -> Schemes:
     scheme = Fp8("channel", "dynamic", bound=config.optional_number("activation_scale_ub"))
     skipped = exceptions(config.strings("modules_to_not_convert"))
     return Schemes("fbgemm_fp8", (*skipped, Rule(None, "path", "lm_head"), Rule(scheme, "all")))
-
-
-def modelopt(config: JsonObject) -> Schemes:
-    """Reads `modelopt`. `hf_quant_config.json` nests all keys under `quantization`; `config.json` has other names for
-    some of them.
-    """
-    inner = config.child("quantization") if "quantization" in config else config
-    algorithm = inner.string("quant_algo", default="FP8").upper()
-    schemes = {"FP8": Fp8("tensor", "static"), "FP8_PER_CHANNEL_PER_TOKEN": Fp8("channel", "dynamic")}
-    if algorithm not in schemes:
-        raise refused("quant_algo", f"modelopt's {algorithm!r}", f"{' and '.join(schemes)} are")
-    skipped = exceptions((*inner.strings("exclude_modules"), *inner.strings("ignore")))
-    rules = (*skipped, Rule(None, "path", "lm_head"), Rule(schemes[algorithm], "all"))
-    return Schemes("modelopt", rules, kv_cache=_modelopt_kv_cache(inner))
-
-
-def _modelopt_kv_cache(config: JsonObject) -> KvCacheType | None:
-    if "kv_cache_quant_algo" not in config:
-        return kv_cache_scheme(config)
-    kinds: dict[str, KvCacheType | None] = {"FP8": "fp8_e4m3fn", "INT8": "int8", "NONE": None}
-    return config.choice("kv_cache_quant_algo", kinds)
 
 
 def bitsandbytes(config: JsonObject) -> Schemes:

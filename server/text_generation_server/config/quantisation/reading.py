@@ -6,8 +6,9 @@ from pathlib import Path
 from ...errors import UnsupportedModel
 from ..json_object import JsonObject
 from .compressed_tensors import compressed_tensors
-from .eight_bit import bitsandbytes, fbgemm_fp8, fp8, modelopt
+from .eight_bit import bitsandbytes, fbgemm_fp8, fp8
 from .grouped import auto_round, awq, gptq, mxfp4
+from .modelopt import modelopt
 from .refusal import refused
 from .schemes import UNQUANTISED, Schemes
 from .stored import stored_schemes
@@ -23,6 +24,13 @@ _READERS: Mapping[str, Callable[[JsonObject], Schemes]] = {
     "auto-round": auto_round,
     "mxfp4": mxfp4,
 }
+_OTHER_NAMES = {
+    "compressed_tensors": "compressed-tensors",
+    "auto_round": "auto-round",
+    "mxfp8": "fp8",
+    **{f"modelopt_{kind}": "modelopt" for kind in ("fp8", "fp4", "mxfp8", "mixed")},
+}
+"""Of methods."""
 _KEYS = ("quantization_config", "compression_config")
 _FILES = {"quantize_config.json": "gptq", "quant_config.json": "awq", "hf_quant_config.json": "modelopt"}
 """Files beside `config.json` in which older tools describe their format, and the method of each."""
@@ -58,9 +66,7 @@ def _check_not_mlx(config: JsonObject) -> None:
 
 def _read(config: JsonObject, default: str | None) -> Schemes:
     method = config.string("quant_method", default="").lower() or default or _guessed(config)
-    method = {"compressed_tensors": "compressed-tensors", "modelopt_fp8": "modelopt", "auto_round": "auto-round"}.get(
-        method, method
-    )
+    method = _OTHER_NAMES.get(method, method)
     if method not in _READERS:
         raise UnsupportedModel(
             f"`quantization_config` in config.json: checkpoints quantised by {method!r} are not supported; read are "

@@ -4,13 +4,14 @@ import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from functools import cached_property
 from math import lcm
 from typing import Literal
 
-from ...errors import ConfigurationError
+from ...errors import ConfigurationError, UnsupportedModel
 
-WeightScale = Literal["tensor", "channel", "block"]
-"""What shares a scale: the whole matrix, a row, or a block of 128 x 128."""
+WeightScale = Literal["tensor", "channel", "block", "group"]
+"""What shares a scale: the whole matrix, a row, a block of 128 x 128, or 32 inputs of a row (MXFP8)."""
 ActivationScale = Literal["dynamic", "static", "none"]
 """Activations are quantised with a scale that is measured for each token, with one of the checkpoint, or not at all."""
 PackedFormat = Literal[
@@ -22,6 +23,7 @@ PackedFormat = Literal[
     "bnb-fp4",
     "bnb-int8",
     "mxfp4",
+    "nvfp4",
     "online-int8",
     "online-int4",
     "online-nf4",
@@ -31,9 +33,21 @@ PackedFormat = Literal[
 KvCacheType = Literal["fp8_e4m3fn", "int8"]
 BLOCK = 128
 """Edge of the blocks that share a scale."""
-BESIDE = ("*.input_scale_ub", "*_zero_point", "*.k_scale", "*.v_scale", "*.kv_scale", "*.output_scale")
-"""Tensors that tools write beside quantised matrices and that nobody needs: a bound that the configuration also has,
-zero points of symmetric weights, and scales of a KV cache that is stored with 16 bits.
+MX_GROUP = 32
+"""Inputs that share a scale in MXFP4 and MXFP8."""
+NVFP4_GROUP = 16
+BESIDE = (
+    "*.input_scale_ub",
+    "*.input_scale",
+    "*.input_global_scale",
+    "*_zero_point",
+    "*.k_scale",
+    "*.v_scale",
+    "*.kv_scale",
+    "*.output_scale",
+)
+"""Tensors that tools write beside quantised matrices, and that need not be read: a bound that the configuration has,
+scales of inputs that keep 16 bits, zeros of what is symmetric, and scales of keys and values that are stored so.
 """
 _MARKS: dict[PackedFormat, str] = {
     "gptq": "qweight",
@@ -41,6 +55,7 @@ _MARKS: dict[PackedFormat, str] = {
     "awq": "qweight",
     "compressed-tensors": "weight_scale",
     "mxfp4": "weight_scale",
+    "nvfp4": "weight_scale",
     "bnb-nf4": "weight.absmax",
     "bnb-fp4": "weight.absmax",
     "bnb-int8": "SCB",
@@ -66,21 +81,31 @@ class Fp8:
 
     @property
     def align(self) -> int:
-        """The inputs of a shard should be a multiple of this: a block, or what instructions read at once."""
-        return BLOCK if self.weights == "block" else _ROW_UNIT
+        """Inputs of which a rank should have whole multiples: those of a scale, or what instructions read at once."""
+        return self.group_size or _ROW_UNIT
+
+    @property
+    def group_size(self) -> int:
+        """Inputs that share a scale; 0: all of them."""
+        return {"block": BLOCK, "group": MX_GROUP}.get(self.weights, 0)
 
     @property
     def bytes_per_weight(self) -> float:
         """In the memory of the device, about."""
-        return 1.0
+        return 1.0 + 2.0 / MX_GROUP if self.weights == "group" else 1.0
 
 
 @dataclass(frozen=True)
 class Int8:
     """int8 weights."""
 
-    weights: WeightScale = "channel"
+    weights: Literal["tensor", "channel"] = "channel"
     activations: ActivationScale = "dynamic"
+
+    @property
+    def group_size(self) -> int:
+        """See `Fp8`."""
+        return 0
 
     @property
     def align(self) -> int:
@@ -124,6 +149,10 @@ class Packed:
 
 
 Scheme = Fp8 | Int8 | Packed
+MXFP8 = Fp8("group", "none")
+"""OCP Microscaling: a power of two for 32 inputs of a row. Inputs keep 16 bits."""
+NVFP4 = Packed("nvfp4", 4, NVFP4_GROUP)
+"""Floats of 4 bits with a float8 for 16 inputs of a row and a float32 for the matrix. Inputs keep 16 bits."""
 
 
 @dataclass(frozen=True)
@@ -194,7 +223,29 @@ class Schemes:
 
     def of(self, module: str) -> Scheme | None:
         """That of a module, by its name in the checkpoint, without `.weight`: `model.layers.0.self_attn.q_proj`."""
-        return next((rule.scheme for rule in self.rules if rule.matches(module)), None)
+        named = self._named.get(module, len(self.rules))
+        place = next((place for place in self._patterns if place >= named or self.rules[place].matches(module)), named)
+        place = min(place, named)
+        return self.rules[place].scheme if place < len(self.rules) else None
+
+    @cached_property
+    def _named(self) -> dict[str, int]:
+        """Places of the rules for one name each, of which a mixture may have a hundred thousand."""
+        places = reversed(range(len(self.rules)))
+        return {self.rules[place].pattern: place for place in places if self.rules[place].how == "exact"}
+
+    @cached_property
+    def _patterns(self) -> tuple[int, ...]:
+        """Places of all other rules."""
+        return tuple(place for place, rule in enumerate(self.rules) if rule.how != "exact")
+
+    def check_experts(self, modules: Iterable[str]) -> None:
+        """Raises UnsupportedModel where one of these experts has a scheme that no kernel for experts reads."""
+        if any(self.of(module) == NVFP4 for module in modules):
+            raise UnsupportedModel(
+                "`quantization_config` in config.json: experts in NVFP4 are not supported, since no kernel for experts "
+                "reads groups of 16 inputs; use a checkpoint whose experts have FP8, MXFP4 or INT4"
+            )
 
     def among(self, module: str, has: Callable[[str], bool]) -> Scheme | None:
         """That of a module which is stored. `has`: whether there is a tensor of a name.

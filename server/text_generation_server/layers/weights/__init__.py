@@ -3,18 +3,19 @@
 from .activations import Activations, ActivationScheme, RmsNorm
 from .attention import AttentionWeights, load_attention
 from .blocks import RowBlock
-from .checkpoint import Checkpoint, NormWeights
+from .checkpoint import Checkpoint, Matrices, NormWeights
 from .copies import PrefillCopies
-from .ends import EmbeddingWeights, load_embedding, load_head, rounded
-from .experts import shared_experts
+from .ends import EmbeddingWeights, load_embedding, load_head, load_quantised_head, rounded
+from .experts import shared_experts, stack
 from .feed_forward import DenseWeights, load_dense
 from .gated_delta import GatedDeltaWeights, load_gated_delta
 from .kv_scales import load_kv_scales
 from .latent_attention import LatentAttentionWeights, load_latent_attention
 from .linear import Dense, Linear, Split, activate, each_alone, in_blocks
-from .loading import column_parallel, row_parallel
+from .loading import column_parallel, row_parallel, stacked_rows
 from .mamba import Mamba2Weights, MambaWeights, load_mamba, load_mamba2
 from .moe import MoeWeights, load_moe
+from .readers import Codes, QuantisedReader, reader_of
 from .short_conv import ShortConvWeights, load_short_conv
 from .split import HeadSplit, VocabularyShard, even_span, padded_rows, vocabulary_shard
 from .w8a8 import W8A8Linear
@@ -24,6 +25,7 @@ __all__ = [
     "Activations",
     "AttentionWeights",
     "Checkpoint",
+    "Codes",
     "Dense",
     "DenseWeights",
     "EmbeddingWeights",
@@ -33,9 +35,11 @@ __all__ = [
     "Linear",
     "Mamba2Weights",
     "MambaWeights",
+    "Matrices",
     "MoeWeights",
     "NormWeights",
     "PrefillCopies",
+    "QuantisedReader",
     "RmsNorm",
     "RowBlock",
     "ShortConvWeights",
@@ -57,10 +61,14 @@ __all__ = [
     "load_mamba",
     "load_mamba2",
     "load_moe",
+    "load_quantised_head",
     "load_short_conv",
     "padded_rows",
+    "reader_of",
     "rounded",
     "row_parallel",
     "shared_experts",
+    "stack",
+    "stacked_rows",
     "vocabulary_shard",
 ]

@@ -1,6 +1,6 @@
 """The checkpoint of a model, as one rank reads it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -13,30 +13,16 @@ from ...weights import DummySource, WeightSource
 
 
 @dataclass(frozen=True)
-class Checkpoint:
-    """Where tensors are, what their names are, and which rank this is."""
+class Matrices:
+    """Where stored matrices are, and how each is quantised: all that their readers (`readers/`) know of a model."""
 
     source: WeightSource
-    spec: DecoderSpec
-    names: TensorNames
-    group: TensorParallelGroup
-    prefix: str
-    schemes: Schemes = UNQUANTISED
+    schemes: Schemes = field(default=UNQUANTISED, kw_only=True)
 
-    @classmethod
-    def of(
-        cls,
-        source: WeightSource,
-        spec: DecoderSpec,
-        names: TensorNames,
-        group: TensorParallelGroup,
-        schemes: Schemes = UNQUANTISED,
-    ) -> "Checkpoint":
-        """Builds the checkpoint with the first prefix that has an embedding, and the layout in which experts are
-        stored.
-        """
-        names = names.as_stored(len(spec.layers), source.has)
-        return cls(source, spec, names, group, names.prefix(source.has), schemes)
+    @property
+    def transposed(self) -> bool:
+        """Whether matrices are stored [inputs, outputs]."""
+        return False
 
     @property
     def makes_quantised(self) -> bool:
@@ -49,6 +35,39 @@ class Checkpoint:
     def dtype(self) -> torch.dtype:
         """The type of all weights that are not quantised."""
         return self.source.empty((0,)).dtype
+
+    @property
+    def experts_take_codes(self) -> bool:
+        """Whether the MoE kernels read codes: they multiply them by 16-bit inputs."""
+        return not self.source.empty((0,)).is_cuda or self.dtype.itemsize == 2
+
+
+@dataclass(frozen=True)
+class Checkpoint(Matrices):
+    """Where the tensors of a decoder of ours are, what they are called, and which rank this is."""
+
+    spec: DecoderSpec
+    names: TensorNames
+    group: TensorParallelGroup
+    prefix: str
+
+    @classmethod
+    def of(
+        cls,
+        source: WeightSource,
+        spec: DecoderSpec,
+        names: TensorNames,
+        group: TensorParallelGroup,
+        schemes: Schemes = UNQUANTISED,
+    ) -> "Checkpoint":
+        """With the first prefix under which there is an embedding, and the layout of experts that is stored."""
+        names = names.as_stored(len(spec.layers), source.has)
+        return cls(source, spec, names, group, names.prefix(source.has), schemes=schemes)
+
+    @property
+    def transposed(self) -> bool:
+        """See `Matrices`."""
+        return self.names.transposed
 
     @property
     def is_first(self) -> bool:

@@ -10,7 +10,7 @@ from ...config.sizes import cuts_embedding
 from ...errors import ModelFilesError
 from ...weights import Slice
 from .blocks import RowBlock
-from .checkpoint import Checkpoint
+from .checkpoint import Checkpoint, Matrices
 from .linear import Dense, Linear, Split
 from .loading import column_parallel
 from .readers import reader_of
@@ -69,7 +69,8 @@ def load_head(checkpoint: Checkpoint, embedding: EmbeddingWeights) -> Linear:
     reader = reader_of(checkpoint, name)
     quantised = not spec.head.tied and reader.has_codes(name)
     if quantised and not (spec.head.unit_rows or spec.head.unit_columns):
-        return _quantised_head(checkpoint, start, stop, padding)
+        shape = spec.vocab_size, spec.hidden_size
+        return load_quantised_head(checkpoint, name, shape, (start, stop), padding, spec.head.bias)
     if spec.head.tied and not spec.embedding.width:
         weight = embedding.rows(start, stop)
     elif quantised or source.has(f"{name}.weight"):
@@ -109,19 +110,19 @@ def _column_lengths(checkpoint: Checkpoint, name: str) -> Tensor:
     return torch.stack(parts).sum(dim=0).sqrt()
 
 
-def _quantised_head(checkpoint: Checkpoint, start: int, stop: int, padding: int) -> Linear:
-    """Reads rows `start` to `stop` of a quantised LM head, followed by `padding` rows of zeros."""
-    spec, name = checkpoint.spec, checkpoint.head
+def load_quantised_head(
+    checkpoint: Matrices, name: str, shape: tuple[int, int], rows: tuple[int, int], padding: int, bias: bool
+) -> Linear:
+    """These rows of a stored matrix [vocabulary, hidden], with rows of zeros behind them. Raises ModelFilesError."""
     parts: list[Linear] = []
-    if stop > start:
-        block = RowBlock(name, spec.vocab_size, ((start, stop),))
-        parts.append(column_parallel(checkpoint, [block], spec.hidden_size, spec.head.bias))
+    if rows[1] > rows[0]:
+        parts.append(column_parallel(checkpoint, [RowBlock(name, shape[0], (rows,))], shape[1], bias))
     if padding or not parts:
-        parts.append(Dense(checkpoint.source.empty((padding, spec.hidden_size)).zero_()))
+        parts.append(Dense(checkpoint.source.empty((padding, shape[1])).zero_()))
     if len(parts) == 1:
         return parts[0]
-    bias = None if parts[0].bias is None else padded_rows(parts[0].bias, padding)
-    return Split(parts, bias)
+    first = parts[0].bias
+    return Split(parts, None if first is None else padded_rows(first, padding))
 
 
 def _product(a: Tensor, b: Tensor) -> Tensor:

@@ -12,42 +12,48 @@ import torch
 from torch import Tensor
 
 from .blocks import RowBlock, read_ranges, row_order
-from .checkpoint import Checkpoint
-from .linear import Linear, Split
-from .readers import reader_of
+from .checkpoint import Matrices
+from .linear import Split
+from .readers import Single, reader_of
 
 
-def column_parallel(checkpoint: Checkpoint, blocks: Sequence[RowBlock], inputs: int, bias: bool) -> Linear:
-    """Stacks this rank's rows of several stored matrices into one, so that one GEMM computes them all. Matrices of
+def column_parallel(checkpoint: Matrices, blocks: Sequence[RowBlock], inputs: int, bias: bool) -> Single | Split:
+    """Stacks this rank's rows of several stored matrices into one, so that one GEMM computes them all. Those of
     different schemes have a GEMM each. Raises ModelFilesError.
     """
+    return stacked_rows(checkpoint, blocks, inputs, _biases(checkpoint, blocks) if bias else None)
+
+
+def stacked_rows(
+    checkpoint: Matrices, blocks: Sequence[RowBlock], inputs: int, bias: Tensor | None = None
+) -> Single | Split:
+    """`column_parallel` with the bias [rows of all blocks] that is given."""
     parts = [
         part
         for reader, run in groupby(blocks, lambda block: reader_of(checkpoint, block.name))
         for part in reader.rows(list(run), inputs)
     ]
-    biases = _biases(checkpoint, blocks) if bias else None
-    return replace(parts[0], bias=biases) if len(parts) == 1 else Split(parts, biases)
+    return replace(parts[0], bias=bias) if len(parts) == 1 else Split(parts, bias)
 
 
 def row_parallel(
-    checkpoint: Checkpoint,
+    checkpoint: Matrices,
     name: str,
     shape: tuple[int, int],
     columns: tuple[int, int],
     bias: bool,
     in_order: bool = False,
-) -> Linear:
-    """Reads this rank's input columns of a stored matrix [outputs, inputs]. `bias` says whether this rank adds the
-    bias, which one rank must. With `in_order`, inputs come in the order that `input_order` of the reader returns.
-    Raises ModelFilesError.
+) -> Single:
+    """Reads this rank's input columns of a stored matrix [outputs, inputs]. `bias`: whether this rank adds it; one of
+    the ranks must. `in_order`: inputs come in the order that `input_order` of its reader returns. Raises
+    ModelFilesError.
     """
     reader = reader_of(checkpoint, name)
     part = (reader.ordered_columns if in_order else reader.columns)(name, shape, columns)
     return replace(part, bias=checkpoint.source.read(f"{name}.bias", shape[:1]) if bias else None)
 
 
-def _biases(checkpoint: Checkpoint, blocks: Sequence[RowBlock]) -> Tensor:
+def _biases(checkpoint: Matrices, blocks: Sequence[RowBlock]) -> Tensor:
     source = checkpoint.source
     biases = torch.cat([read_ranges(source, f"{each.name}.bias", (each.size,), 0, each.ranges) for each in blocks])
     order = row_order(blocks, biases.device)

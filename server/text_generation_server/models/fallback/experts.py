@@ -3,8 +3,6 @@
 # Switches of the library have names with an underscore.
 # pyright: reportPrivateUsage=false
 
-from typing import cast
-
 import torch
 from torch import Tensor, nn
 from transformers.activations import ACT2FN
@@ -38,21 +36,24 @@ def _activation(module: nn.Module) -> str | None:
 class ServedExperts(ExpertsLayer):
     """The experts of one layer. Each rank has a shard of the inner dimension of every expert, or all of it."""
 
-    def __init__(self, module: nn.Module, group: TensorParallelGroup | None) -> None:
-        """`group` holds the other shards; None: this rank has all of it."""
-        self._module = module
+    def __init__(
+        self,
+        module: nn.Module,
+        first: kernels.ExpertMatrix,
+        second: kernels.ExpertMatrix,
+        group: TensorParallelGroup | None,
+    ) -> None:
+        """`first`: gate rows, then up rows; `group`: who has the other parts."""
+        self._matrices = first, second
         self._activation = _activation(module) or ""
         self._group = group
 
     def compute(self, x: Tensor, ids: Tensor, weights: Tensor) -> Tensor:
         """See `ExpertsLayer`."""
-        module = self._module
         flat = x.reshape(-1, x.shape[-1])
         out = torch.empty_like(flat)
-        first = kernels.ExpertMatrix(cast("Tensor", module.gate_up_proj), getattr(module, "gate_up_proj_bias", None))
-        second = kernels.ExpertMatrix(cast("Tensor", module.down_proj), getattr(module, "down_proj_bias", None))
         chosen = ids.reshape(len(flat), -1).int().contiguous(), weights.reshape(len(flat), -1).float().contiguous()
-        kernels.moe_experts(flat, *chosen, first, second, self._activation, False, out)
+        kernels.moe_experts(flat, *chosen, *self._matrices, self._activation, False, out)
         if self._group is not None:
             self._group.all_reduce(out)
         return out.view(x.shape)

@@ -9,7 +9,8 @@ import text_generation_kernels as kernels
 
 from ...config.families.common import ACTIVATIONS
 from ...config.spec import Activation
-from .linear import Merged
+from ...layers.weights import Activations, Linear
+from .linear import ServedLinear
 from .trial import HIDDEN, INNER, outcome, random_matrices
 
 
@@ -25,20 +26,18 @@ class GatedNetwork:
 
 
 class ServedGated(nn.Module):
-    """Computes gate and up in one GEMM, and activation and product in one operator."""
+    """Gate and up as one GEMM, with the activation behind it."""
 
-    def __init__(self, gate_up: Merged, activation: Activation, down: nn.Module) -> None:
+    def __init__(self, gate_up: Linear, activation: Activation, down: ServedLinear) -> None:
         super().__init__()
         self._gate_up = gate_up
         self._activation: Activation = activation
         self._down = down
 
     def forward(self, x: Tensor) -> Tensor:
-        """Turns [..., hidden] into [..., hidden]."""
-        gate_up = self._gate_up.whole(x.reshape(-1, x.shape[-1]))
-        activated = gate_up.new_empty(gate_up.shape[0], gate_up.shape[1] // 2)
-        kernels.act_and_mul(gate_up, self._activation, activated)
-        return self._down(activated).view(x.shape)
+        """[..., hidden] to [..., hidden]."""
+        tokens = Activations(x.reshape(-1, x.shape[-1]))
+        return self._down.compute(self._gate_up.gated(tokens, self._activation, self._down.wants)).view(x.shape)
 
 
 def recognise_gated(path: str, module: nn.Module) -> GatedNetwork | None:

@@ -2,27 +2,32 @@
 
 from collections.abc import Sequence
 
-import torch
 from torch import Tensor, nn
 
 from ...distributed import TensorParallelGroup
+from ...errors import UnsupportedModel
 from ...layers.infer import Head
-from ...layers.weights import Activations, Dense
+from ...layers.weights import Activations, ActivationScheme, Dense, Linear
 
 
 class ServedLinear(nn.Module):
     """`x @ weight.T + bias`, or this rank's shard of it."""
 
-    def __init__(self, linear: Dense, group: TensorParallelGroup | None) -> None:
-        """`group` all-reduces the results of a row-parallel matrix; None: they are whole."""
+    def __init__(self, linear: Linear, group: TensorParallelGroup | None) -> None:
+        """`group`: whose results are summed."""
         super().__init__()
         self._linear = linear
         self._group = group
 
     @property
+    def wants(self) -> ActivationScheme | None:
+        """See `Linear`."""
+        return self._linear.wants
+
+    @property
     def weight(self) -> Tensor:
-        """[outputs, inputs] of this rank."""
-        return self._linear.weight
+        """[outputs, inputs] of this rank. Raises UnsupportedModel for codes."""
+        return _numbers(self._linear)
 
     @property
     def bias(self) -> Tensor | None:
@@ -30,37 +35,31 @@ class ServedLinear(nn.Module):
         return self._linear.bias
 
     def forward(self, x: Tensor) -> Tensor:
-        """Turns [..., inputs] into [..., outputs]."""
-        out = self._linear.apply(Activations(x.reshape(-1, x.shape[-1])))
+        """[..., inputs] to [..., outputs]."""
+        return self.compute(Activations(x.reshape(-1, x.shape[-1]))).view(*x.shape[:-1], -1)
+
+    def compute(self, x: Activations) -> Tensor:
+        """[N, inputs] to [N, outputs]."""
+        out = self._linear.apply(x)
         if self._group is not None:
             self._group.all_reduce(out)
-        return out.view(*x.shape[:-1], -1)
+        return out
 
 
 class Merged:
     """Several matrices that read one tensor, as one GEMM, which the first call of any of them computes."""
 
-    def __init__(self, linears: Sequence[Dense]) -> None:
-        weights = [linear.weight for linear in linears]
-        self.sizes = [len(weight) for weight in weights]
-        biases = None
-        if any(linear.bias is not None for linear in linears):
-            zeros = [weight.new_zeros(len(weight)) for weight in weights]
-            biases = torch.cat(
-                [zero if linear.bias is None else linear.bias for linear, zero in zip(linears, zeros, strict=True)]
-            )
-        self.linear = Dense(torch.cat(weights), biases)
+    def __init__(self, linear: Linear, sizes: Sequence[int]) -> None:
+        """`linear`: all of them, one below the other; `sizes`: the outputs of each."""
+        self.linear = linear
+        self.sizes = list(sizes)
         self._read: Tensor | None = None
         self._parts: dict[int, Tensor] = {}
-
-    def whole(self, x: Tensor) -> Tensor:
-        """Turns [N, inputs] into the results of all matrices, [N, all outputs]."""
-        return self.linear.apply(Activations(x))
 
     def part(self, index: int, x: Tensor) -> Tensor:
         """Returns the result of matrix `index`."""
         if self._read is not x or index not in self._parts:
-            out = self.whole(x.reshape(-1, x.shape[-1])).view(*x.shape[:-1], -1)
+            out = self.linear.apply(Activations(x.reshape(-1, x.shape[-1]))).view(*x.shape[:-1], -1)
             self._read, self._parts = x, dict(enumerate(out.split(self.sizes, dim=-1)))
         result = self._parts.pop(index)
         if not self._parts:
@@ -78,8 +77,8 @@ class MergedLinear(nn.Module):
 
     @property
     def weight(self) -> Tensor:
-        """[outputs, inputs] of this rank."""
-        return self._merged.linear.weight.split(self._merged.sizes)[self._index]
+        """[outputs, inputs] of this rank. Raises UnsupportedModel for codes."""
+        return _numbers(self._merged.linear).split(self._merged.sizes)[self._index]
 
     @property
     def bias(self) -> Tensor | None:
@@ -90,6 +89,16 @@ class MergedLinear(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Turns [..., inputs] into [..., outputs]."""
         return self._merged.part(self._index, x)
+
+
+def _numbers(linear: Linear) -> Tensor:
+    if not isinstance(linear, Dense):
+        # Not AttributeError, which `nn.Module` would take for an attribute that is not there.
+        raise UnsupportedModel(
+            "the class of the model reads the numbers of a quantised matrix itself, which has none: use the 16-bit "
+            "checkpoint without --quantize"
+        )
+    return linear.weight
 
 
 class ServedHead(nn.Module):

@@ -4,6 +4,8 @@
 # pyright: reportPrivateUsage=false
 
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -13,12 +15,24 @@ from ...config.fallback import FallbackConfig, unsupported
 from ...config.spec import HeadSpec
 from ...distributed import TensorParallelGroup
 from ...layers.infer import CacheShape, Head
-from ...layers.weights import Dense, VocabularyShard, padded_rows, vocabulary_shard
+from ...layers.weights import (
+    Dense,
+    Linear,
+    PrefillCopies,
+    RowBlock,
+    VocabularyShard,
+    load_quantised_head,
+    padded_rows,
+    reader_of,
+    stacked_rows,
+    vocabulary_shard,
+)
 from ...weights import WeightSource
 from .attention import ServedAttention, Step
 from .checkpoint import ClassCheckpoint
 from .checks import try_out
 from .dry_run import DryRun
+from .expert_weights import read_experts
 from .experts import ServedExperts
 from .gated import GatedNetwork, ServedGated
 from .linear import Merged, MergedLinear, ServedHead, ServedLinear
@@ -36,7 +50,8 @@ def load_fallback(
     reads a tensor where that is possible.
     """
     model, sharding, seen = try_out(config, group, dtype)
-    return _Builder(model, config, group, source, sharding, seen, device).build(decoder_name(model))
+    builder = _Builder(model, config, group, source, sharding, seen, device, PrefillCopies(dtype))
+    return builder.build(decoder_name(model))
 
 
 class _Builder:
@@ -51,6 +66,7 @@ class _Builder:
         sharding: Sharding,
         seen: DryRun,
         device: torch.device,
+        copies: PrefillCopies,
     ) -> None:
         self._model = model
         self._group = group
@@ -59,7 +75,8 @@ class _Builder:
         self._device = device
         self._head_name = _head_name(model)
         self._tied = _tied(model)
-        self._checkpoint = ClassCheckpoint(model, source, sharding.cuts, self._tied, config.has_media)
+        self._copies = copies
+        self._checkpoint = ClassCheckpoint(model, source, sharding.cuts, self._tied, config.schemes, config.has_media)
 
     def build(self, path: str) -> FallbackModel:
         model, step = self._model, Step()
@@ -70,11 +87,14 @@ class _Builder:
             done |= {network.gate, network.up, network.down}
         for names in self._seen.linears:
             self._read_linears([name for name in names if name not in done])
+        for name in self._seen.experts:
+            self._read_experts(name)
         self._read_rest()
+        self._checkpoint.warn_dequantised()
         self._swap_norms()
         self._to_device()
         caches = self._serve(step)
-        return FallbackModel(model, path, step, caches)
+        return FallbackModel(model, path, step, caches, self._copies)
 
     def _serve(self, step: Step) -> list[CacheShape]:
         caches: list[CacheShape] = []
@@ -85,55 +105,106 @@ class _Builder:
             if self._seen.rotated_by_attention:
                 redirect(module, rotation)
             caches.append(attention.cache)
-        for name in self._seen.experts:
-            module = self._model.get_submodule(name)
-            group = self._group if name in self._sharding.summed else None
-            module.served_by = ServedExperts(module, group)  # type: ignore[assignment]
         return caches
+
+    def _read_experts(self, name: str) -> None:
+        module = self._model.get_submodule(name)
+        group = self._group if name in self._sharding.summed else None
+        matrices = read_experts(self._checkpoint, module, name, adds_bias=group is None or group.rank == 0)
+        module.served_by = ServedExperts(module, *matrices, group)  # type: ignore[assignment]
+        # Their numbers have moved.
+        module._parameters.clear()
 
     def _read_head(self) -> None:
         """Reads this rank's vocabulary shard of the head, from the embedding where both are tied."""
         spec_size = self._model.config.get_text_config().vocab_size
+        vocabulary = VocabularyShard.of(spec_size, self._group.rank, self._group.world_size)
+        head = Head(HeadSpec(), self._head(spec_size), vocabulary)
+        self._model.set_submodule(self._head_name, ServedHead(head, self._group))
+
+    def _head(self, vocab_size: int) -> Linear:
         name, read = self._head_name, self._checkpoint.read
         head = self._model.get_submodule(name)
-        vocabulary = VocabularyShard.of(spec_size, self._group.rank, self._group.world_size)
-        start, stop, padding = vocabulary_shard(spec_size, self._group.rank, self._group.world_size)
+        start, stop, padding = vocabulary_shard(vocab_size, self._group.rank, self._group.world_size)
         tied_to = self._tied.get(f"{name}.weight")
+        has_bias = getattr(head, "bias", None) is not None
+        if tied_to is None and self._checkpoint.has_codes(f"{name}.weight"):
+            module, shape = self._checkpoint.module(name), self._checkpoint.cut(f"{name}.weight").whole
+            rows = start, stop
+            matrices = self._checkpoint.matrices
+            return load_quantised_head(matrices, module, (shape[0], shape[1]), rows, padding, has_bias)
         weight = read(tied_to or f"{name}.weight")
         if tied_to is not None:
             self._set(tied_to, weight)
         part = padded_rows(weight[start:stop], padding)
-        bias = None
-        if getattr(head, "bias", None) is not None:
-            bias = padded_rows(read(f"{name}.bias")[start:stop], padding)
-        linear = Dense(part if tied_to else part.clone(), bias)
-        self._model.set_submodule(name, ServedHead(Head(HeadSpec(), linear, vocabulary), self._group))
+        bias = padded_rows(read(f"{name}.bias")[start:stop], padding) if has_bias else None
+        return Dense(part if tied_to else part.clone(), bias)
 
     def _read_network(self, network: GatedNetwork) -> None:
-        gate_up = Merged([self._linear(network.gate), self._linear(network.up)])
+        gate_up = self._rows([network.gate, network.up])
         self._model.set_submodule(network.path, ServedGated(gate_up, network.activation, self._served(network.down)))
 
     def _read_linears(self, names: Sequence[str]) -> None:
-        """Reads the matrices that read one tensor."""
-        plain = [name for name in names if name not in self._sharding.summed]
+        """Matrices that read the same tensor."""
+        merged = [name for name in names if name not in self._sharding.summed and not self._is_plain(name)]
         for name in names:
-            if name not in plain or len(plain) == 1:
+            if name not in merged or len(merged) == 1:
                 self._model.set_submodule(name, self._served(name))
-        if len(plain) > 1:
-            merged = Merged([self._linear(name) for name in plain])
-            for index, name in enumerate(plain):
-                self._model.set_submodule(name, MergedLinear(merged, index))
+        if len(merged) > 1:
+            sizes = [self._model.get_submodule(name).out_features for name in merged]
+            linear = Merged(self._rows(merged), cast("list[int]", sizes))
+            for index, name in enumerate(merged):
+                self._model.set_submodule(name, MergedLinear(linear, index))
 
     def _served(self, name: str) -> ServedLinear:
         return ServedLinear(self._linear(name), self._group if name in self._sharding.summed else None)
 
-    def _linear(self, name: str) -> Dense:
-        module = self._model.get_submodule(name)
-        bias = None
-        # One rank adds the bias of all-reduced outputs.
-        if getattr(module, "bias", None) is not None and not (name in self._sharding.summed and self._group.rank):
-            bias = self._checkpoint.read(f"{name}.bias")
-        return Dense(self._checkpoint.read(f"{name}.weight"), bias)
+    def _linear(self, name: str) -> Linear:
+        if self._is_plain(name):
+            return Dense(self._checkpoint.read(f"{name}.weight"), self._bias([name]))
+        cut = self._checkpoint.cut(f"{name}.weight")
+        if not cut.ranges or cut.dim == 0:
+            return self._rows([name])
+        module, matrices = self._checkpoint.module(name), self._checkpoint.matrices
+        linear = reader_of(matrices, module).columns(module, (cut.whole[0], cut.whole[1]), cut.ranges[0])
+        return self._noted(replace(linear, bias=self._bias([name])))
+
+    def _rows(self, names: Sequence[str]) -> Linear:
+        """Outputs of this rank, of matrices that read one tensor, one below the other."""
+        checkpoint = self._checkpoint
+        cuts = [checkpoint.cut(f"{name}.weight") for name in names]
+        blocks = [
+            RowBlock(checkpoint.module(name), cut.whole[0], cut.ranges or ((0, cut.whole[0]),))
+            for name, cut in zip(names, cuts, strict=True)
+        ]
+        return self._noted(stacked_rows(checkpoint.matrices, blocks, cuts[0].whole[1], self._bias(names)))
+
+    def _noted(self, linear: Linear) -> Linear:
+        self._copies.note(linear)
+        return linear
+
+    def _is_plain(self, name: str) -> bool:
+        """Whether a matrix is read in a type of its own, or never quantised: the choice of experts hangs on little, so
+        that `--quantize` leaves alone what stands beside them.
+        """
+        beside = {path.rpartition(".")[0] for path in self._seen.experts}
+        is_router = name.rpartition(".")[0] in beside and self._checkpoint.matrices.makes_quantised
+        return is_router or self._checkpoint.is_wide(f"{name}.weight")
+
+    def _bias(self, names: Sequence[str]) -> Tensor | None:
+        """Of matrices one below the other; zeros where one of them has none."""
+        biases: list[Tensor] = []
+        has_any = False
+        for name in names:
+            module = self._model.get_submodule(name)
+            # Of results that are summed, one rank adds it.
+            if getattr(module, "bias", None) is not None and not (name in self._sharding.summed and self._group.rank):
+                biases.append(self._checkpoint.read(f"{name}.bias"))
+                has_any = True
+            else:
+                rows = cast("int", module.out_features)
+                biases.append(self._checkpoint.matrices.source.empty((rows,)).zero_())
+        return torch.cat(biases) if has_any else None
 
     def _read_rest(self) -> None:
         """Reads the weights of everything that the class computes itself."""

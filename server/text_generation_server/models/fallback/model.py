@@ -16,8 +16,10 @@ from .skeleton import Given
 class FallbackModel(CausalLM):
     """See `CausalLM`; `loading.py` puts one together."""
 
-    def __init__(self, model: PreTrainedModel, path: str, step: Step, caches: Sequence[CacheShape]) -> None:
-        """`path` is the path of the decoder in the class."""
+    def __init__(
+        self, model: PreTrainedModel, path: str, step: Step, caches: Sequence[CacheShape], copies: PrefillCopies
+    ) -> None:
+        """`path`: where the decoder is."""
         settings = model.config.get_text_config()
         self._decoder: nn.Module = model.get_submodule(path)
         self._given = Given()
@@ -34,7 +36,7 @@ class FallbackModel(CausalLM):
         self.caches = caches
         self.states = ()
         self.bytes_per_position = 0
-        self.copies = PrefillCopies(self.dtype)
+        self.copies = copies
         self.dense_macs = 0
 
     def reserve_positions(self, count: int) -> None:

@@ -98,7 +98,7 @@ def shard(
 def say_what_is_whole(model: PreTrainedModel, cuts: Mapping[str, Cut]) -> None:
     """Logs the matrices of layers that each rank holds whole, so that nobody wonders where memory goes."""
     whole = {
-        _general(f"{path}.weight")
+        general(f"{path}.weight")
         for path, module in model.named_modules()
         if type(module) is nn.Linear and module is not model.get_output_embeddings()
         if not cuts[f"{path}.weight"].ranges
@@ -119,11 +119,11 @@ def _check_heads(call: AttentionCall, world_size: int) -> None:
 
 
 def _style(plan: Plan, name: str) -> str | None:
-    return plan.get(name) or plan.get(_general(name))
+    return plan.get(name) or plan.get(general(name))
 
 
-def _general(name: str) -> str:
-    """Returns the name with a star for each number."""
+def general(name: str) -> str:
+    """The name with a star for each number."""
     return re.sub(r"\.\d+(?=\.|$)", ".*", name)
 
 

@@ -24,8 +24,8 @@ from ...config.model import supported
 from ...errors import ConfigurationError, UnsupportedModel
 from .interfaces import SERVING, register_interfaces
 
-_CODE = ("auto_map", "_attn_implementation", "attn_implementation")
-"""Keys that name code of the model, or another attention than ours."""
+_UNREAD = ("auto_map", "_attn_implementation", "attn_implementation", "quantization_config", "compression_config")
+"""Keys that name code of the model, an attention that is not ours, or a quantisation that our readers know."""
 
 
 def build_skeleton(config: FallbackConfig, dtype: torch.dtype) -> PreTrainedModel:
@@ -77,7 +77,7 @@ def _class_of(config: FallbackConfig) -> type[PreTrainedModel]:
 
 
 def _settings(config: FallbackConfig, model_class: type[PreTrainedModel]) -> Any:
-    values = {key: value for key, value in config.values.items() if key not in _CODE}
+    values = {key: value for key, value in config.values.items() if key not in _UNREAD}
     model_type = values.get("model_type")
     settings_class: Any = model_class.config_class
     if isinstance(model_type, str) and MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(model_type) == config.architecture:

@@ -13,16 +13,7 @@ fn generation_error(error: InferError) -> String {
 async fn a_failed_decode_fails_its_requests_and_the_server_goes_on() {
     let server = Server::default().await;
     server.mock.hold();
-    let mut streams = Vec::new();
-    for _ in 0..3 {
-        streams.push(
-            server
-                .infer
-                .generate_stream(request("once", 50))
-                .await
-                .unwrap(),
-        );
-    }
+    let mut streams = server.streams((0..3).map(|_| request("once", 50))).await;
     server.mock.release(4);
     for stream in &mut streams {
         next_token(stream).await;
@@ -97,16 +88,7 @@ async fn shards_that_disagree_start_again_and_nobody_notices() {
 async fn one_request_fails_alone() {
     let server = Server::default().await;
     server.mock.hold();
-    let mut streams = Vec::new();
-    for _ in 0..3 {
-        streams.push(
-            server
-                .infer
-                .generate_stream(request("once", 50))
-                .await
-                .unwrap(),
-        );
-    }
+    let mut streams = server.streams((0..3).map(|_| request("once", 50))).await;
     server.mock.release(5);
     for stream in &mut streams {
         next_token(stream).await;

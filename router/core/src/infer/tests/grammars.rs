@@ -216,14 +216,12 @@ async fn a_grammar_that_cannot_be_followed_fails_alone() {
 async fn a_token_that_costs_its_grammar_too_much_ends_its_request_while_the_others_go_on() {
     let server = Server::start(repeating("a"), batch_limits(), 8).await;
     server.mock.hold();
-    let mut streams = Vec::new();
-    for request in [
+    let requests = [
         following(ambiguous(), 100, 0),
         request("once", 400),
         following(regex("a{400}"), 400, 0),
-    ] {
-        streams.push(server.infer.generate_stream(request).await.unwrap());
-    }
+    ];
+    let streams = server.streams(requests).await;
     server.mock.resume();
     let outcomes = join_all(streams.into_iter().map(GenerateStream::gather)).await;
     let [slow, free, held] = outcomes.try_into().unwrap();
@@ -250,11 +248,8 @@ async fn steps_and_masks_that_fail_harm_nobody_who_comes_later() {
     ];
     for fail in fail {
         server.mock.hold();
-        let mut streams = Vec::new();
-        for _ in 0..3 {
-            let asked = following(regex("!{50}"), 60, 0);
-            streams.push(server.infer.generate_stream(asked).await.unwrap());
-        }
+        let asked = (0..3).map(|_| following(regex("!{50}"), 60, 0));
+        let mut streams = server.streams(asked).await;
         server.mock.release(3);
         for stream in &mut streams {
             next_token(stream).await;
@@ -280,11 +275,8 @@ async fn no_more_run_than_there_are_mask_slots_for_and_others_pass() {
     };
     let server = Server::start(config, batch_limits(), 64).await;
     server.mock.hold();
-    let mut streams = Vec::new();
-    for digit in 0..6 {
-        let asked = following(regex(&format!("({digit}!){{20}}")), 60, 0);
-        streams.push(server.infer.generate_stream(asked).await.unwrap());
-    }
+    let asked = (0..6).map(|digit| following(regex(&format!("({digit}!){{20}}")), 60, 0));
+    let streams = server.streams(asked).await;
     let free = server.infer.generate_stream(request("once", 5)).await;
     until("all are there", || {
         let gauges = server.infer.snapshot();

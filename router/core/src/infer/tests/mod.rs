@@ -91,6 +91,18 @@ struct Server {
 }
 
 impl Server {
+    /// The streams of these requests, which are sent one after another.
+    async fn streams(
+        &self,
+        requests: impl IntoIterator<Item = GenerateRequest>,
+    ) -> Vec<GenerateStream> {
+        let mut streams = Vec::new();
+        for request in requests {
+            streams.push(self.infer.generate_stream(request).await.unwrap());
+        }
+        streams
+    }
+
     async fn start(config: MockConfig, limits: BatchLimits, permits: usize) -> Self {
         let unknown = StepCost::new(&[], &[], 0.0, 0.0, &[]);
         Self::costing(unknown, config, limits, permits).await

@@ -74,17 +74,8 @@ async fn a_new_prefix_of_several_requests_is_computed_once() {
     };
     let server = Server::start(mock_config(), limits, 8).await;
     server.mock.hold();
-    let mut streams = Vec::new();
-    for n in 0..4 {
-        let prompt = [ids(5, 192), vec![300 + n]].concat();
-        streams.push(
-            server
-                .infer
-                .generate_stream(of_ids(prompt, 4))
-                .await
-                .unwrap(),
-        );
-    }
+    let requests = (0..4).map(|n| of_ids([ids(5, 192), vec![300 + n]].concat(), 4));
+    let streams = server.streams(requests).await;
     server.mock.resume();
     let answers = futures::future::join_all(streams.into_iter().map(GenerateStream::gather)).await;
     let cached: Vec<u32> = answers

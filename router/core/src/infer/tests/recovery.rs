@@ -53,14 +53,6 @@ async fn undisturbed(
 }
 
 impl Server {
-    async fn streams(&self, asked: impl Fn(u64) -> GenerateRequest) -> Vec<GenerateStream> {
-        let mut streams = Vec::new();
-        for n in 0..STREAMS {
-            streams.push(self.infer.generate_stream(asked(n)).await.unwrap());
-        }
-        streams
-    }
-
     /// Lets so many more steps of held shards run, and waits until they have.
     async fn run_steps(&self, count: usize) {
         let before = self.mock.steps().len();
@@ -111,7 +103,7 @@ async fn every_stream_goes_on_with_the_tokens_that_it_would_have_had() {
         for kills in kills {
             let server = Server::start(config(world_size), batch_limits(), 64).await;
             server.mock.hold();
-            let streams = server.streams(asked).await;
+            let streams = server.streams((0..STREAMS).map(asked)).await;
             for (restarts, &steps) in (1..).zip(kills) {
                 server.run_steps(steps).await;
                 server.mock.kill();
@@ -163,7 +155,7 @@ async fn streams_with_states_are_computed_from_the_first_token_on() {
     let (config, limits) = with_states(config(1));
     let server = Server::start(config, limits, 64).await;
     server.mock.hold();
-    let streams = server.streams(asked).await;
+    let streams = server.streams((0..STREAMS).map(asked)).await;
     server.run_steps(9).await;
     server.mock.kill();
     server.until_recovered(1).await;
@@ -177,7 +169,7 @@ async fn shards_that_hang_are_found_by_the_deadline_of_their_step() {
     let expected = undisturbed(config(2), batch_limits(), asked).await;
     let server = Server::start(config(2), batch_limits(), 64).await;
     server.mock.hold();
-    let streams = server.streams(asked).await;
+    let streams = server.streams((0..STREAMS).map(asked)).await;
     server.run_steps(4).await;
     server.mock.hang();
     let (hung, limit) = (tokio::time::Instant::now(), STEP_TIMEOUT.as_secs());
@@ -195,7 +187,7 @@ async fn shards_that_hang_are_found_by_the_deadline_of_their_step() {
 async fn a_step_that_hangs_alone_is_ended_by_word() {
     let server = Server::start(config(2), batch_limits(), 64).await;
     server.mock.hold();
-    let streams = server.streams(asked).await;
+    let streams = server.streams((0..STREAMS).map(asked)).await;
     server.run_steps(4).await;
     server.until_overdue().await;
     // The ranks listen, so they are told to end, and nobody else has to.
@@ -215,7 +207,7 @@ async fn a_loss_while_shards_start_again_is_one_more_wait() {
     };
     let server = Server::start(config, batch_limits(), 64).await;
     server.mock.hold();
-    let streams = server.streams(asked).await;
+    let streams = server.streams((0..STREAMS).map(asked)).await;
     server.run_steps(9).await;
     server.mock.kill();
     server.until_recovering().await;
@@ -241,7 +233,7 @@ async fn groups_without_names_are_told_apart_by_their_warmup() {
     let expected = undisturbed(config.clone(), batch_limits(), asked).await;
     let server = Server::start(config, batch_limits(), 64).await;
     server.mock.hold();
-    let streams = server.streams(asked).await;
+    let streams = server.streams((0..STREAMS).map(asked)).await;
     server.run_steps(5).await;
     server.mock.kill();
     server.until_recovered(1).await;
@@ -264,7 +256,7 @@ async fn a_grammar_is_followed_from_where_it_was() {
     for kills in [&[2][..], &[4], &[7, 6]] {
         let server = Server::start(config(), batch_limits(), 64).await;
         server.mock.hold();
-        let streams = server.streams(asked).await;
+        let streams = server.streams((0..STREAMS).map(asked)).await;
         for (restarts, &steps) in (1..).zip(kills) {
             server.run_steps(steps).await;
             server.mock.kill();
@@ -290,7 +282,7 @@ async fn who_pauses_when_the_shards_are_lost_goes_on_too() {
     for steps in [4, 12, 25] {
         let server = Server::start(config(1), limits, 64).await;
         server.mock.hold();
-        let streams = server.streams(asked).await;
+        let streams = server.streams((0..STREAMS).map(asked)).await;
         server.run_steps(steps).await;
         server.mock.kill();
         server.mock.resume();
@@ -348,7 +340,7 @@ async fn a_prompt_that_kills_twice_is_ended_and_harms_nobody() {
     let expected = undisturbed(config(2), batch_limits(), asked).await;
     let server = Server::start(poisonous(310, 0), batch_limits(), 64).await;
     server.mock.hold();
-    let mut streams = server.streams(asked).await;
+    let mut streams = server.streams((0..STREAMS).map(asked)).await;
     let poison = server.infer.generate_stream(poison()).await.unwrap();
     let later = server.infer.generate_stream(asked(0)).await.unwrap();
     streams.push(later);
@@ -372,7 +364,7 @@ async fn a_request_that_kills_while_it_decodes_is_found_as_well() {
     let expected = undisturbed(config(2), batch_limits(), asked).await;
     let server = Server::start(poisonous(310, 5), batch_limits(), 64).await;
     server.mock.hold();
-    let streams = server.streams(asked).await;
+    let streams = server.streams((0..STREAMS).map(asked)).await;
     let poison = server.infer.generate_stream(poison()).await.unwrap();
     server.mock.resume();
     assert_eq!(poison.gather().await.unwrap_err(), InferError::ShardLost);
@@ -382,18 +374,24 @@ async fn a_request_that_kills_while_it_decodes_is_found_as_well() {
     server.assert_clean(64).await;
 }
 
-#[tokio::test]
-async fn clients_come_and_go_while_the_shards_start() {
+/// A server of two places whose shards are gone and do not come back by themselves, and a request that ran.
+async fn lost_with_a_stream() -> (Server, GenerateStream) {
     let config = MockConfig {
         restarts: false,
         ..config(1)
     };
     let server = Server::start(config, batch_limits(), 2).await;
     server.mock.hold();
-    let gone = server.infer.generate_stream(asked(1)).await.unwrap();
+    let stream = server.infer.generate_stream(asked(1)).await.unwrap();
     server.until_running(1).await;
     server.mock.kill();
     server.until_recovering().await;
+    (server, stream)
+}
+
+#[tokio::test]
+async fn clients_come_and_go_while_the_shards_start() {
+    let (server, gone) = lost_with_a_stream().await;
     assert_eq!(server.infer.health().await, Health::Recovering);
     let new = server.infer.generate_stream(asked(2)).await.unwrap();
     let refused = server.infer.generate_stream(asked(3)).await;
@@ -409,16 +407,7 @@ async fn clients_come_and_go_while_the_shards_start() {
 
 #[tokio::test]
 async fn a_server_that_stops_does_not_wait_for_lost_shards() {
-    let config = MockConfig {
-        restarts: false,
-        ..config(1)
-    };
-    let server = Server::start(config, batch_limits(), 2).await;
-    server.mock.hold();
-    let stream = server.infer.generate_stream(asked(1)).await.unwrap();
-    server.until_running(1).await;
-    server.mock.kill();
-    server.until_recovering().await;
+    let (server, stream) = lost_with_a_stream().await;
     server.infer.shutdown();
     server.infer.cut();
     assert_eq!(stream.gather().await.unwrap_err(), InferError::ShuttingDown);
@@ -451,7 +440,7 @@ async fn shards_that_started_again_unseen_are_found_by_the_next_request() {
     // The connections are new; the number of the next plan follows those of the group that was lost.
     let status = server.infer.0.batcher.status();
     assert_eq!((status.recovering, status.restarts), (false, 0));
-    let streams = server.streams(asked).await;
+    let streams = server.streams((0..STREAMS).map(asked)).await;
     assert_eq!(rest(streams).await, expected);
     assert_eq!((server.mock.starts(), server.mock.warmups().len()), (2, 1));
     server.assert_clean(64).await;

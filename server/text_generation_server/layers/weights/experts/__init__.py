@@ -2,5 +2,6 @@
 
 from .loading import load_experts
 from .shard import ExpertShard, shared_experts
+from .stacking import stack
 
-__all__ = ["ExpertShard", "load_experts", "shared_experts"]
+__all__ = ["ExpertShard", "load_experts", "shared_experts", "stack"]

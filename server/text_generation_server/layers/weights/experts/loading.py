@@ -12,7 +12,6 @@ from text_generation_kernels import ExpertMatrix, pack_codes
 from ....weights import Slice
 from .. import mxfp4
 from ..blocks import RowBlock
-from ..checkpoint import Checkpoint
 from ..formats.packing import halves
 from ..readers import Codes, QuantisedReader, reader_of
 from .plain import read_plain
@@ -37,13 +36,15 @@ class Experts(NamedTuple):
 
 
 def load_experts(shard: ExpertShard) -> Experts:
-    """Loads this rank's experts. It leaves the shared expert out where routed experts are quantised and the shared one
-    has another format: checkpoints often keep it with 16 bits, and one matrix has one format. Raises ModelFilesError.
+    """The shared network is left out where routed experts are quantised and it is not stored as they are: checkpoints
+    often keep it with 16 bits, which all of them would have to have to be one matrix. Raises ModelFilesError, and
+    UnsupportedModel for experts in a scheme that no kernel reads.
     """
     checkpoint = shard.checkpoint
     is_each = checkpoint.names.experts_layout == "each"
     if not is_each and _has_blocks(shard):
         return Experts(*_blocks(shard), has_shared=False)
+    checkpoint.schemes.check_experts(name for names, _, _ in _routed(shard) for name in names)
     readers = _readers(shard, _routed(shard)) if is_each or checkpoint.makes_quantised else None
     # Ranks that differ in where their shards begin must agree about this.
     if readers is not None and not _shares(shard, readers):
@@ -66,16 +67,11 @@ def _begins_with_group(shard: ExpertShard, down: QuantisedReader) -> bool:
     return all(down.begins_group(inner, shard.start) for inner in sizes if inner)
 
 
-def _multiplies_codes(checkpoint: Checkpoint) -> bool:
-    """Whether the MoE kernels can multiply quantised weights, which they do by 16-bit activations."""
-    return not checkpoint.source.empty((0,)).is_cuda or checkpoint.dtype.itemsize == 2
-
-
 def _has_blocks(shard: ExpertShard) -> bool:
-    """Whether the files hold MXFP4 blocks that the kernels can read."""
+    """Whether the files have MXFP4 that kernels read."""
     checkpoint, name = shard.checkpoint, shard.name(shard.checkpoint.names.expert_gate)
     is_stored = checkpoint.source.has(f"{name}_blocks") and reader_of(checkpoint, name).has_codes(name)
-    return is_stored and shard.start % mxfp4.BLOCK == 0 and _multiplies_codes(checkpoint)
+    return is_stored and shard.start % mxfp4.BLOCK == 0 and checkpoint.experts_take_codes
 
 
 def _readers(shard: ExpertShard, networks: Sequence[_Network]) -> _Readers | None:
@@ -83,7 +79,7 @@ def _readers(shard: ExpertShard, networks: Sequence[_Network]) -> _Readers | Non
     differ, or the MoE kernels do not read a scheme.
     """
     checkpoint = shard.checkpoint
-    if not _multiplies_codes(checkpoint):
+    if not checkpoint.experts_take_codes:
         return None
     found: list[set[QuantisedReader]] = [set(), set()]
     for stored, inner, at in networks:

@@ -3,7 +3,7 @@
 from torch import Tensor
 
 from ....config.quantisation import Packed
-from . import awq, bitsandbytes, compressed_tensors, gptq, mxfp4
+from . import awq, bitsandbytes, compressed_tensors, gptq, mxfp4, nvfp4
 from .groups import Groups
 from .shard import MatrixShard
 
@@ -25,6 +25,8 @@ def read_groups(shard: MatrixShard, scheme: Packed) -> Groups:
             return bitsandbytes.read_int8(shard)
         case "mxfp4":
             return mxfp4.read(shard)
+        case "nvfp4":
+            return nvfp4.read(shard)
         case _:
             raise ValueError(f"{scheme.format} is made while loading and stored nowhere")
 

@@ -59,8 +59,11 @@ class MatrixShard:
         return tensor
 
     def read_scales(self, suffix: str, shape: tuple[int, ...], *cuts: tuple[int, int] | None) -> Tensor:
-        """Reads scales of any floating type as float32. Raises ModelFilesError, also for infinite scales and NaN."""
-        scales = self.read(suffix, shape, FLOATS, *cuts).float()
+        """As `read`, of any floating type, as float32. Raises ModelFilesError also for numbers that scale nothing."""
+        return self.finite(suffix, self.read(suffix, shape, FLOATS, *cuts).float())
+
+    def finite(self, suffix: str, scales: Tensor) -> Tensor:
+        """`scales`, of a tensor of the module. Raises ModelFilesError for numbers that scale nothing."""
         if not bool(scales.isfinite().all()):
             raise self.error(suffix, "holds scales that are infinite or not a number")
         return scales

@@ -2,6 +2,6 @@
 
 from .choice import reader_of
 from .codes import Codes
-from .reader import QuantisedReader, Reader
+from .reader import QuantisedReader, Reader, Single
 
-__all__ = ["Codes", "QuantisedReader", "Reader", "reader_of"]
+__all__ = ["Codes", "QuantisedReader", "Reader", "Single", "reader_of"]

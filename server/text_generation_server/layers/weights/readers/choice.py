@@ -1,7 +1,7 @@
 """Choice of the reader of a matrix."""
 
 from ....config.quantisation import Packed
-from ..checkpoint import Checkpoint
+from ..checkpoint import Matrices
 from .online import OnlineReader
 from .packed import PackedReader
 from .plain import PlainReader
@@ -9,7 +9,7 @@ from .reader import Reader
 from .w8 import W8Reader
 
 
-def reader_of(checkpoint: Checkpoint, name: str) -> Reader:
+def reader_of(checkpoint: Matrices, name: str) -> Reader:
     """The reader of the module `name`: the only place that asks how a matrix is quantised, and who quantises it."""
     schemes, online = checkpoint.schemes, checkpoint.makes_quantised
     scheme = schemes.of(name) if online else schemes.among(name, checkpoint.source.has)

@@ -22,6 +22,7 @@ _MADE: dict[str, OnlineKind] = {
     "bnb-nf4": "nf4",
     "bnb-fp4": "fp4",
     "mxfp4": "mxfp4",
+    "nvfp4": "mxfp4",
 }
 _GROUP_UNIT = 32
 """The MoE kernels read groups of multiples of this."""

@@ -30,7 +30,7 @@ class PlainReader(Reader):
     def dense_columns(self, name: str, shape: tuple[int, int], columns: tuple[int, int]) -> Tensor:
         """See `Reader`."""
         source, weight = self.checkpoint.source, f"{name}.weight"
-        if self.checkpoint.names.transposed:
+        if self.checkpoint.transposed:
             return source.read(weight, (shape[1], shape[0]), Slice(0, *columns)).t().contiguous()
         return source.read(weight, shape, Slice(1, *columns))
 
@@ -47,6 +47,6 @@ class PlainReader(Reader):
 
     def _rows(self, block: RowBlock, inputs: int) -> Tensor:
         source, weight = self.checkpoint.source, f"{block.name}.weight"
-        if self.checkpoint.names.transposed:
+        if self.checkpoint.transposed:
             return read_ranges(source, weight, (inputs, block.size), 1, block.ranges).t()
         return read_ranges(source, weight, (block.size, inputs), 0, block.ranges)

@@ -8,7 +8,7 @@ from typing import Protocol
 from torch import Tensor
 
 from ..blocks import RowBlock
-from ..checkpoint import Checkpoint
+from ..checkpoint import Matrices
 from ..linear import Dense
 from ..w8a8 import W8A8Linear
 from ..weight_only import WeightOnlyLinear
@@ -24,7 +24,7 @@ class Reader(ABC):
     inputs]; `columns` are the inputs of the shard. Methods raise ModelFilesError. Readers of the same scheme are equal.
     """
 
-    checkpoint: Checkpoint = field(compare=False)
+    checkpoint: Matrices = field(compare=False)
 
     @abstractmethod
     def rows(self, blocks: Sequence[RowBlock], inputs: int) -> Sequence[Single]:

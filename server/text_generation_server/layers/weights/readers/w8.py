@@ -17,6 +17,7 @@ from ....errors import ModelFilesError
 from ....weights import Slice, WeightSource
 from ..activations import ActivationScheme
 from ..blocks import RowBlock, row_order
+from ..mxfp4 import powers
 from ..w8a8 import W8A8Linear
 from ..weight_only import WeightOnlyLinear
 from .codes import Codes
@@ -41,7 +42,7 @@ class W8:
     weight: Tensor
     """[outputs, inputs] float8_e4m3fn or int8"""
     scale: Tensor
-    """float32 [outputs], or [outputs or ceil(outputs / 128), ceil(inputs / 128)] of blocks"""
+    """float32 [outputs], or [outputs or ceil(outputs / 128), ceil(inputs / 128)] of blocks, or [outputs, groups]"""
     static: Tensor | None = None
     """[1] float32, the static scale of the activations."""
 
@@ -49,17 +50,17 @@ class W8:
         """See `Quantised`."""
         scales = self.scale_of_rows()
         if self.scale.dim() == 2:
-            scales = scales.repeat_interleave(BLOCK, 1)[:, : self.weight.shape[1]]
+            scales = scales.repeat_interleave(self.group_size, 1)[:, : self.weight.shape[1]]
         return self.weight.float() * scales
 
     def scale_of_rows(self) -> Tensor:
-        """float32 [outputs, 1 or ceil(inputs / 128)]"""
+        """float32 [outputs, groups]"""
         return self.scale[:, None] if self.scale.dim() == 1 else _of_rows(self.scale, self.weight.shape[0])
 
     @property
     def group_size(self) -> int:
         """Inputs that share a scale; 0: all of them."""
-        return BLOCK if self.scale.dim() == 2 else 0
+        return self.scheme.group_size
 
     def linear(self) -> W8A8Linear | WeightOnlyLinear:
         """See `Quantised`: W8A8 where the scheme and the device allow it, else W8A16."""
@@ -81,7 +82,7 @@ class W8:
 
 @dataclass(frozen=True)
 class W8Reader(StoredReader):
-    """Reads 8-bit weights with scales of the whole matrix, of its rows or of blocks of 128 x 128."""
+    """Reads 8-bit weights with scales of the whole matrix, its rows, blocks of 128 x 128 or groups of inputs."""
 
     scheme: Fp8 | Int8
 
@@ -92,11 +93,8 @@ class W8Reader(StoredReader):
         weight = torch.cat([each.view(torch.uint8) for each in weights]).view(weights[0].dtype)
         statics = [_static(source, block.name, scheme) for block in blocks]
         order = row_order(blocks, weight.device)
-        if scheme.weights == "block":
-            whole = order is None and _on_edges(blocks)
-            scale = torch.cat([_block_scales(source, block, inputs, whole) for block in blocks])
-        else:
-            scale = torch.cat([_row_scales(source, block) for block in blocks])
+        on_edges = order is None and _on_edges(blocks)
+        scale = torch.cat([self._scales(block, inputs, on_edges) for block in blocks])
         if order is not None:
             weight, scale = weight.view(torch.uint8)[order].view(weight.dtype), scale[order]
         # One GEMM has one static scale: the largest costs resolution alone, and clips nothing.
@@ -108,24 +106,31 @@ class W8Reader(StoredReader):
         source, (start, stop) = self.checkpoint.source, columns
         weight = source.raw(f"{name}.weight", Slice(1, start, stop), shape, (_dtype(self.scheme),))
         block = RowBlock(name, shape[0], ((0, shape[0]),))
-        if self.scheme.weights == "block":
-            scale = _block_scales(source, block, shape[1], True)[:, start // BLOCK : -(-stop // BLOCK)].contiguous()
-        else:
-            scale = _row_scales(source, block)
+        scale = self._scales(block, shape[1], on_edges=True)
+        if size := self.scheme.group_size:
+            scale = scale[:, start // size : -(-stop // size)].contiguous()
         return W8(self.scheme, weight, scale, _static(source, name, self.scheme))
 
+    def _scales(self, block: RowBlock, inputs: int, on_edges: bool) -> Tensor:
+        """See `W8`. `on_edges`: of blocks of 128 x 128, the rows lie in them as they did in the stored matrix."""
+        if self.scheme.weights == "block":
+            return _block_scales(self.checkpoint.source, block, inputs, on_edges)
+        if self.scheme.weights == "group":
+            return _group_scales(self.checkpoint.source, block, inputs, self.scheme.group_size)
+        return _row_scales(self.checkpoint.source, block)
+
     def readable(self, name: str, shape: tuple[int, int], columns: tuple[int, int]) -> tuple[int, int]:  # noqa: ARG002
-        """See `StoredReader`: a range begins at the edge of a block."""
-        start, stop = columns
-        return (start // BLOCK * BLOCK, stop) if self.scheme.weights == "block" else columns
+        """See `StoredReader`: from the edge of a block or group on."""
+        (start, stop), size = columns, self.scheme.group_size
+        return (start // size * size, stop) if size else columns
 
     def has_codes(self, name: str) -> bool:
         """See `Reader`. A module without a scale is stored with 16 bits."""
         return self.checkpoint.source.has(_scale_name(self.checkpoint.source, name))
 
-    def begins_group(self, inputs: int, start: int) -> bool:  # noqa: ARG002 - blocks are 128 inputs of any number
+    def begins_group(self, inputs: int, start: int) -> bool:  # noqa: ARG002 - the last may be shorter
         """See `QuantisedReader`."""
-        return self.scheme.weights != "block" or start % BLOCK == 0
+        return start % (self.scheme.group_size or 1) == 0
 
     def quantise(self, weights: Iterable[Tensor]) -> W8:
         """See `QuantisedReader`."""
@@ -143,6 +148,8 @@ def quantised(weight: Tensor, scheme: Fp8 | Int8) -> W8:
     """Rounds a 16-bit matrix [outputs, inputs] to nearest, with one scale for each row or block."""
     eight = torch.empty(weight.shape, dtype=_dtype(scheme), device=weight.device)
     static = torch.full((1,), _RANDOM_SCALE, device=weight.device) if scheme.activations == "static" else None
+    if scheme.weights == "group":
+        return _quantised_groups(weight, eight, scheme)
     if scheme.weights != "block":
         scale = torch.empty(weight.shape[0], dtype=torch.float32, device=weight.device)
         _quantise_rows(weight, eight, scale)
@@ -158,6 +165,16 @@ def quantised(weight: Tensor, scheme: Fp8 | Int8) -> W8:
     whole = codes.view(torch.uint8).view(down, across, BLOCK, BLOCK).transpose(1, 2).reshape(padded.shape)
     eight = whole[:outputs, :inputs].contiguous().view(eight.dtype)
     return W8(scheme, eight, scale.view(down, across), static)
+
+
+def _quantised_groups(weight: Tensor, eight: Tensor, scheme: Fp8 | Int8) -> W8:
+    size, (outputs, inputs) = scheme.group_size, weight.shape
+    groups = torch.nn.functional.pad(weight, (0, -inputs % size)).view(-1, size)
+    scale = torch.empty(len(groups), dtype=torch.float32, device=weight.device)
+    codes = torch.empty(groups.shape, dtype=eight.dtype, device=weight.device)
+    _quantise_rows(groups, codes, scale)
+    eight.view(torch.uint8).copy_(codes.view(torch.uint8).view(outputs, -1)[:, :inputs])
+    return W8(scheme, eight, scale.view(outputs, -1))
 
 
 def _quantise_rows(rows: Tensor, codes: Tensor, scale: Tensor) -> None:
@@ -217,6 +234,14 @@ def _block_scales(source: WeightSource, block: RowBlock, inputs: int, whole: boo
         return torch.cat([scale[start // BLOCK : -(-stop // BLOCK)] for start, stop in block.ranges])
     rows = torch.cat([torch.arange(start, stop, device=scale.device) for start, stop in block.ranges])
     return scale[rows // BLOCK]
+
+
+def _group_scales(source: WeightSource, block: RowBlock, inputs: int, size: int) -> Tensor:
+    """float32 [rows of the block, groups], of exponents of two plus 127."""
+    name, (first, last) = _scale_name(source, block.name), block.span
+    types = (torch.uint8, torch.float8_e8m0fnu)
+    stored = source.raw(name, Slice(0, first, last), (block.size, -(-inputs // size)), types)
+    return _cut(_positive(powers(stored.contiguous().view(torch.uint8)), name), block)
 
 
 def _on_edges(blocks: Sequence[RowBlock]) -> bool:

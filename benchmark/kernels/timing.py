@@ -1,21 +1,23 @@
-"""Timing that the operators' bars share, without launch cost: the copy bandwidth as the ceiling, the report.
+"""Timing of operators without launch cost, and the bandwidth of a copy, which is their ceiling.
 
 On CUDA a graph of many calls is replayed over rotating buffers that together exceed the L2 cache several times, and
-the median replay is taken. With `--dry-run` the same steps run on CPU: that proves a script, not speed.
+the median replay is taken. With `--dry-run` the same steps run on CPU: that proves a bar, not speed.
 """
 
-import argparse
-import json
 import statistics
-import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 Row = dict[str, float | int | str]
 """One line of a result."""
+Call = Callable[[int], object]
+"""Calls an operator on the buffers of an index."""
+Prepared = tuple[int, Call]
+"""Bytes that one call moves at least, and the call."""
 
 
 @dataclass(frozen=True)
@@ -41,13 +43,17 @@ class Plan:
         """How many sets of `num_bytes` fill the rotation, up to what a graph takes: tiny sizes stay in the cache."""
         return min(max(2, -(-self.rotation_bytes // num_bytes)), _MOST_BUFFERS)
 
+    def normal(self, *shape: int, dtype: torch.dtype | None = None, std: float = 1.0) -> Tensor:
+        """Normal numbers, in the model's type unless said otherwise."""
+        return torch.empty(shape, dtype=dtype or self.dtype, device=self.device).normal_(std=std)
+
 
 _MOST_BUFFERS = 8192
 GPU_PLAN = Plan(torch.device("cuda"), torch.bfloat16, 512 << 20, 1 << 30, 64, 20)
 DRY_PLAN = Plan(torch.device("cpu"), torch.float32, 1 << 18, 1 << 20, 4, 3)
 
 
-def seconds_per_call(plan: Plan, call: Callable[[int], None], buffers: int) -> float:
+def seconds_per_call(plan: Plan, call: Call, buffers: int) -> float:
     """Median time of `call(index of the buffer)`, launch cost excluded on CUDA."""
     calls = max(plan.calls, buffers)
 
@@ -100,36 +106,8 @@ def copy_bandwidth(plan: Plan, num_bytes: int) -> float:
     return num_bytes / min(seconds_per_call(plan, call, buffers) for call in (copy, negate))
 
 
-def bandwidth_row(plan: Plan, num_bytes: int, call: Callable[[int], None], ceiling: float) -> Row:
-    """Times `call`, which moves `num_bytes` at least, and compares it with both copies.
-
-    Small sizes are also compared with a copy of as many bytes, because there the launch decides.
-    """
-    seconds = seconds_per_call(plan, call, plan.buffers(num_bytes))
-    achieved = num_bytes / seconds
-    return {
-        "microseconds": seconds * 1e6,
-        "gigabytes_per_second": achieved / 1e9,
-        "fraction_of_copy": achieved / ceiling,
-        "fraction_of_copy_of_same_size": achieved / copy_bandwidth(plan, num_bytes),
-    }
-
-
-def report(name: str, description: str, rows: Callable[[Plan, float], Iterator[Row]]) -> None:
-    """The command of a bar: prints one JSON object. `rows` gets the copy bandwidth in bytes a second as well."""
-    parser = argparse.ArgumentParser(description=description)
-    parser.add_argument("--dry-run", action="store_true", help="tiny sizes on CPU, no Triton")
-    plan = DRY_PLAN if parser.parse_args().dry_run else GPU_PLAN
-    if not plan.dry_run and not torch.cuda.is_available():
-        parser.error("no CUDA device: use --dry-run")
-    ceiling = copy_bandwidth(plan, plan.ceiling_bytes)
-    result = {
-        "benchmark": name,
-        "command": f"python benchmark/kernels/{name}.py{' --dry-run' if plan.dry_run else ''}",
-        "device": "cpu" if plan.dry_run else torch.cuda.get_device_name(),
-        "torch": torch.__version__,
-        "dtype": str(plan.dtype).removeprefix("torch."),
-        "copy_gigabytes_per_second": ceiling / 1e9,
-        "rows": list(rows(plan, ceiling)),
-    }
-    sys.stdout.write(json.dumps(result, indent=2) + "\n")
+def gemm_rate(plan: Plan) -> float:
+    """Operations a second of a GEMM of large square matrices."""
+    size = 16 if plan.dry_run else 8192
+    a, b, out = plan.normal(3, size, size)
+    return 2 * size**3 / seconds_per_call(plan, lambda _: torch.mm(a, b, out=out), 1)

@@ -1,0 +1,48 @@
+"""NVFP4: floats of 4 bits (e2m1) with a float8 scale for each group of 16 inputs and a float32 for the matrix.
+
+compressed-tensors stores `weight_packed` [outputs, inputs / 2] uint8, `weight_scale` [outputs, inputs / 16] and
+`weight_global_scale`, by which scales are divided; modelopt `weight`, `weight_scale` and `weight_scale_2`, by which
+they are multiplied. The lower half of a byte comes first.
+"""
+
+import torch
+from torch import Tensor
+
+from ....config.quantisation import NVFP4_GROUP
+from ..mxfp4 import table
+from .groups import Groups
+from .packing import halves
+from .shard import MatrixShard, Span
+
+_DIVISOR, _FACTOR = "weight_global_scale", "weight_scale_2"
+
+
+def read(shard: MatrixShard) -> Groups:
+    """Reads a shard. Raises ModelFilesError."""
+    (outputs, inputs), (start, stop) = shard.shape, shard.columns
+    span = Span.of(inputs, NVFP4_GROUP, shard.columns)
+    suffix = "weight_packed" if shard.has("weight_packed") else "weight"
+    cut = (start // 2, -(-stop // 2))
+    packed = shard.read(suffix, (outputs, -(-inputs // 2)), (torch.uint8,), shard.rows, cut)
+    codes = halves(packed)[:, start % 2 :][:, : stop - start].contiguous()
+    types = (torch.float8_e4m3fn,)
+    scales = shard.read("weight_scale", (outputs, span.count), types, shard.rows, span.cut).float()
+    return Groups(
+        codes,
+        shard.finite("weight_scale", _whole_scales(shard, scales)),
+        None,
+        4,
+        span.size,
+        span.offset,
+        table=table(codes.device),
+    )
+
+
+def _whole_scales(shard: MatrixShard, scales: Tensor) -> Tensor:
+    """Scales of groups with that of the matrix in them."""
+    suffix = _DIVISOR if shard.has(_DIVISOR) else _FACTOR
+    shape = shard.stored_shape(suffix)
+    value = shard.read_scales(suffix, shape if shape == () else (1,)).view(())
+    if not bool(value > 0):
+        raise shard.error(suffix, f"is {float(value)}, and a scale must be above 0")
+    return scales / value if suffix == _DIVISOR else scales * value
