@@ -12,7 +12,7 @@ mod common;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ambiguous::{ambiguous, ever_dearer};
+use ambiguous::ambiguous;
 use common::vocabulary;
 use serde_json::{Value, json};
 use text_generation_grammar::{
@@ -200,6 +200,11 @@ async fn a_token_that_takes_too_long_is_an_error_of_its_sample_alone() {
     let regex = GrammarSource::Regex("a".into());
     let mut other = compiler.compile(regex).await.unwrap().matcher();
     assert!(other.mask().unwrap().allows(u32::from(b'a')));
+}
+
+/// Ever more ways to cut a text: each token is cheap, and a little dearer than the one before.
+fn ever_dearer() -> GrammarSource {
+    GrammarSource::Ebnf("root ::= s\ns ::= s s s | s s | [a-z ]".to_owned())
 }
 
 #[tokio::test]

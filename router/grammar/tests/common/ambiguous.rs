@@ -2,11 +2,6 @@
 
 use text_generation_grammar::GrammarSource;
 
-/// Ever more ways to cut a text: each token is cheap, and a little dearer than the one before.
-pub fn ever_dearer() -> GrammarSource {
-    GrammarSource::Ebnf("root ::= s\ns ::= s s s | s s | [a-z ]".to_owned())
-}
-
 /// Two hundred ways to cut a text in two: a few tokens on, one more takes a tenth of a second and
 /// much longer on slow machines, and soon after that the parser has too many items.
 pub fn ambiguous() -> GrammarSource {
