@@ -285,7 +285,10 @@ mod tests {
         let said = refused(&["c", "--tires", "1"]);
         assert!(said.contains("'--tries'"), "{said}");
         let said = refused(&["c", "--bogus"]);
-        assert!(said.contains("'--bogus' found") && !said.contains("-- --"), "{said}");
+        assert!(
+            said.contains("'--bogus' found") && !said.contains("-- --"),
+            "{said}"
+        );
     }
 
     #[test]

@@ -74,7 +74,8 @@ pub fn quantize() -> PossibleValuesParser {
 /// Values of `--prefix-caching`; the router reads them. Other words for true and false are taken, and not listed.
 pub fn prefix_caching() -> PossibleValuesParser {
     let shown = ["true", "false", "per-key"].map(PossibleValue::new);
-    let hidden = ["1", "0", "yes", "no", "on", "off"].map(|word| PossibleValue::new(word).hide(true));
+    let hidden =
+        ["1", "0", "yes", "no", "on", "off"].map(|word| PossibleValue::new(word).hide(true));
     PossibleValuesParser::new(shown.into_iter().chain(hidden))
 }
 
