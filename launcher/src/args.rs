@@ -98,7 +98,7 @@ pub struct LimitArgs {
     pub max_input_length: Option<TokenLimit>,
     /// Maximum number of tokens per request, input and output together. Default: `auto`, the context length of the
     /// model, or as much of it as fits into memory
-    #[arg(long, env, value_name = "TOKENS", allow_negative_numbers = true)]
+    #[arg(long, env, value_name = "TOKENS")]
     pub max_total_tokens: Option<TokenLimit>,
     /// Maximum number of prompts in one completion request
     #[arg(long, env, value_name = "PROMPTS", default_value_t = 32)]
@@ -114,8 +114,9 @@ pub struct LimitArgs {
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Batching")]
 pub struct BatchingArgs {
-    /// Number of waiting requests, for each running one, at which they join: `auto`, as many as pays by the cost of steps
-    /// and the rate of requests, or a number; 0: requests join as soon as they fit
+    /// Number of waiting requests, for each running one, at which they start, or `auto`. 0.3: with 10 running requests, 3
+    /// must wait before they start; 0: requests start as soon as they fit; auto: the ratio follows from the measured cost
+    /// of steps and the rate of requests
     #[arg(long, env, value_name = "RATIO", default_value = "auto", value_parser = values::waiting_served_ratio)]
     pub waiting_served_ratio: String,
     /// Maximum number of prompt tokens computed in one step. Default: `auto`, 4096, or more where a prompt may be
@@ -131,15 +132,16 @@ pub struct BatchingArgs {
     #[arg(long, env, value_name = "BOOL", default_value_t = true, action = ArgAction::Set, value_parser = BoolishValueParser::new())]
     pub prefill_chunking: bool,
     /// Target for the inter-token latency of streams while prompts are computed, in milliseconds: smaller makes streams
-    /// smoother and prompts slower; 0: no target. Default: 36, or more for large models
+    /// smoother and prompts slower; 0: no target. Default: 36 ms, or more for large models
     #[arg(long, env, value_name = "MS")]
     pub max_token_gap: Option<u32>,
     /// Reuse the KV cache of requests that begin with the same tokens: true, false, or per-key (only among requests with
     /// the same API key)
-    #[arg(long, env, value_name = "MODE", default_value = "true", ignore_case = true, value_parser = values::PREFIX_CACHING, hide_possible_values = true)]
+    #[arg(long, env, value_name = "MODE", default_value = "true", ignore_case = true, value_parser = values::prefix_caching(), hide_possible_values = true)]
     pub prefix_caching: String,
-    /// Maximum number of tokens that running requests get before waiting ones join, whatever `--waiting-served-ratio` says
-    #[arg(long, env, value_name = "STEPS", default_value_t = 20)]
+    /// Upper bound of the wait that `--waiting-served-ratio` asks for: once running requests have got so many tokens, those
+    /// that wait start
+    #[arg(long, env, value_name = "TOKENS", default_value_t = 20)]
     pub max_waiting_tokens: u32,
     /// Maximum number of requests that run at once; further ones wait. Default and maximum: `--max-concurrent-requests`
     #[arg(long, env, value_name = "REQUESTS")]

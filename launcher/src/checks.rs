@@ -41,10 +41,6 @@ pub fn told(args: &Args, error: &LauncherError) -> String {
 
 /// Flags that were given and change nothing, each with the reason.
 pub fn without_effect(args: &Args) -> Vec<String> {
-    let (running, served) = (
-        args.batching.max_batch_size,
-        args.limits.max_concurrent_requests,
-    );
     let notes = [
         (
             args.nodes.master_addr.is_some() && args.nodes.nnodes == 1,
@@ -60,14 +56,20 @@ pub fn without_effect(args: &Args) -> Vec<String> {
         .filter(|(given, _)| *given)
         .map(|(_, note)| note.to_owned())
         .collect();
-    if let Some(running) = running.filter(|running| *running > served) {
-        notes.push(format!(
-            "--max-batch-size {running} is above --max-concurrent-requests {served}, which limits it: further requests \
-             get status 429; raise --max-concurrent-requests too"
-        ));
-    }
     notes.extend(args.notes.without_effect.iter().cloned());
     notes
+}
+
+/// A batch that can never be as large as was asked for.
+pub fn unreachable_batch(args: &Args) -> Option<String> {
+    let served = args.limits.max_concurrent_requests;
+    let running = args.batching.max_batch_size?;
+    (running > served).then(|| {
+        format!(
+            "--max-batch-size {running} is above --max-concurrent-requests {served}, which limits it: further requests \
+             get status 429"
+        )
+    })
 }
 
 /// The limit on prompt tokens, by whichever of its two names it was given.

@@ -10,6 +10,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 
 use serde_json::Value;
+use text_generation_process::settings::mentions;
 
 use crate::args::Args;
 use crate::error::LauncherError;
@@ -56,6 +57,18 @@ impl Finding {
         self
     }
 
+    /// Whether this is what the shards say of a variable that they get from a flag which is refused already.
+    fn repeats(&self, known: &Self) -> bool {
+        let is_refused = |variable: &str| {
+            let flag = format!("--{}", variable.to_lowercase().replace('_', "-"));
+            mentions(&known.text, &flag)
+        };
+        let variable = self.text.split_whitespace().next();
+        self.subject == "environment"
+            && known.status == Status::Error
+            && variable.is_some_and(is_refused)
+    }
+
     /// Reads a record of `text-generation-server doctor`.
     fn from_record(line: &str) -> Option<Self> {
         let record: Value = serde_json::from_str(line).ok()?;
@@ -89,7 +102,8 @@ impl Status {
 /// Prints the report. True where nothing would keep a start from working.
 pub async fn run(args: &Args) -> bool {
     let findings = examine(args).await;
-    let report = report::text(&findings, args.logs.json_output);
+    let names_model = args.model.model_id.is_some();
+    let report = report::text(&findings, names_model, args.logs.json_output);
     // Whoever reads no further, as `head` does, wants no more of it.
     let _ = std::io::stdout().write_all(report.as_bytes());
     findings
@@ -109,6 +123,7 @@ async fn examine(args: &Args) -> Vec<Finding> {
         .and(place.map(drop))
         .and(counted.map(drop));
     let mut findings = judge_as_router(args, flags).await;
+    findings.extend(checks::unreachable_batch(args).map(|text| host::batch(args.as_given(&text))));
     findings.extend(args.notes.warnings.iter().map(|text| host::variable(text)));
     let address = SocketAddr::new(args.server.hostname, args.server.port);
     findings.push(host::address(address));
@@ -127,14 +142,14 @@ async fn examine(args: &Args) -> Vec<Finding> {
         log_level: "WARN".to_owned(),
         hf_token: hub_token(),
     };
-    findings.extend(
-        ask_server(plan::doctor(
-            args,
-            &surroundings,
-            shards * args.nodes.nnodes,
-        ))
-        .await,
-    );
+    let mut of_server = ask_server(plan::doctor(
+        args,
+        &surroundings,
+        shards * args.nodes.nnodes,
+    ))
+    .await;
+    of_server.retain(|found| !findings.iter().any(|known| found.repeats(known)));
+    findings.extend(of_server);
     if args.model.model_id.is_none() {
         let finding = Finding::new(
             "model",

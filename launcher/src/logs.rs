@@ -110,7 +110,7 @@ const OURS: [&str; 2] = ["text_generation_launcher", "text_generation_traces"];
 fn filter(text: &str) -> Result<EnvFilter, LauncherError> {
     let refusal = || {
         LauncherError::Argument(format!(
-            "LOG_LEVEL `{text}` must be error, warn, info, debug, trace or off, or directives such as `info,tonic=debug`"
+            "LOG_LEVEL `{text}` (set in the environment) must be error, warn, info, debug, trace or off, or directives such as `info,tonic=debug`"
         ))
     };
     let single_word = text.bytes().all(|byte| byte.is_ascii_alphanumeric());
@@ -189,7 +189,7 @@ mod tests {
             filter("verbose")
                 .unwrap_err()
                 .to_string()
-                .contains("LOG_LEVEL `verbose` must be")
+                .contains("LOG_LEVEL `verbose` (set in the environment) must be")
         );
         assert!(filter("a=b=c").is_err());
     }

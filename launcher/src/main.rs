@@ -111,6 +111,9 @@ fn prepare(args: &Args) -> Result<(), LauncherError> {
         tracing::warn!("{warning}");
     }
     checks::check(args)?;
+    if let Some(warning) = checks::unreachable_batch(args) {
+        tracing::warn!("{}", args.as_given(&warning));
+    }
     for note in checks::without_effect(args) {
         tracing::info!("{note}");
     }

@@ -44,7 +44,10 @@ impl Settings {
                 matches,
                 warnings,
             }),
-            Err(error) => Err(in_plain_words(about_variable(error, command, &words))),
+            Err(error) => {
+                let error = without_dashes_tip(about_variable(error, command, &words));
+                Err(in_plain_words(error))
+            }
         }
     }
 }
@@ -101,6 +104,10 @@ fn with_variables(command: Command, rules: &Rules, warnings: &mut Vec<String>) -
     let mut command = command.mut_args(|arg| {
         let arg = match arg.get_action() {
             ArgAction::SetTrue => arg.value_parser(BoolishValueParser::new()),
+            // A negative number is a wrong value, of which the message can say what it must be, and no unknown flag.
+            action if action.takes_values() && !arg.is_positional() => {
+                arg.allow_negative_numbers(true)
+            }
             _ => arg,
         };
         let Some(own) = arg.get_env().and_then(|name| name.to_str()) else {
@@ -170,11 +177,10 @@ const PARSERS: [(&str, &str); 4] = [
 /// The error without the words of Rust's parsers.
 fn in_plain_words(error: Error) -> Error {
     let said = error.to_string();
+    let ranged = range_in_plain_words(&said).unwrap_or_else(|| said.clone());
     let told = PARSERS
         .into_iter()
-        .fold(said.clone(), |text, (theirs, ours)| {
-            text.replace(theirs, ours)
-        });
+        .fold(ranged, |text, (theirs, ours)| text.replace(theirs, ours));
     if error.kind() != ErrorKind::ValueValidation || told == said {
         return error;
     }
@@ -183,6 +189,33 @@ fn in_plain_words(error: Error) -> Error {
         plain.insert(ContextKind::InvalidArg, flag.clone());
     }
     plain
+}
+
+/// What clap says as "0 is not in 1..=600", as a person would.
+fn range_in_plain_words(said: &str) -> Option<String> {
+    let (before, after) = said.rsplit_once(" is not in ")?;
+    let (about, _value) = before.rsplit_once(": ")?;
+    let (range, rest) = after.split_once('\n').unwrap_or((after, ""));
+    let (low, high) = range.split_once("..=")?;
+    Some(format!(
+        "{about}: must be a whole number from {low} to {high}\n{rest}"
+    ))
+}
+
+/// The error without the tip to write a misspelt flag behind `--`, where it would be the name of a model or of a file.
+fn without_dashes_tip(mut error: Error) -> Error {
+    if error.kind() == ErrorKind::UnknownArgument
+        && let Some(ContextValue::StyledStrs(tips)) = error.remove(ContextKind::Suggested)
+    {
+        let useful = tips
+            .into_iter()
+            .filter(|tip| !tip.to_string().contains("as a value, use '-- "));
+        let useful: Vec<_> = useful.collect();
+        if !useful.is_empty() {
+            error.insert(ContextKind::Suggested, ContextValue::StyledStrs(useful));
+        }
+    }
+    error
 }
 
 fn without_variables(command: Command) -> Command {
@@ -229,6 +262,33 @@ mod tests {
         for (message, expected) in cases {
             assert_eq!(origins.named_in(message), expected);
         }
+    }
+
+    #[test]
+    fn what_is_wrong_with_a_number_is_said_in_plain_words() {
+        let tries = Arg::new("tries")
+            .long("tries")
+            .value_parser(clap::value_parser!(u32).range(1..));
+        let command = Command::new("c").arg(tries).arg(Arg::new("file"));
+        let refused = |words: &[&str]| {
+            Settings::read(command.clone(), &Rules::default(), words.iter().copied())
+                .unwrap_err()
+                .to_string()
+        };
+        for value in ["0", "-1", "4294967296"] {
+            let said = refused(&["c", "--tries", value]);
+            let expected = format!(
+                "error: invalid value '{value}' for '--tries <tries>': must be a whole number from 1 to 4294967295\n"
+            );
+            assert!(said.starts_with(&expected), "{said}");
+        }
+        let said = refused(&["c", "--tires", "1"]);
+        assert!(said.contains("'--tries'"), "{said}");
+        let said = refused(&["c", "--bogus"]);
+        assert!(
+            said.contains("'--bogus' found") && !said.contains("-- --"),
+            "{said}"
+        );
     }
 
     #[test]

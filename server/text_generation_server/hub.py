@@ -134,8 +134,10 @@ def _local_folder(source: ModelSource, hub: HubConfig) -> Path | None:
     if exists:
         raise ModelFilesError(f"{source.model_id} is a file: --model-id must name the folder that the model is in")
     if not _is_hub_name(source.model_id):
+        absolute = str(folder.absolute())
+        meant = "" if absolute == source.model_id else f", that is {absolute}"
         raise ModelFilesError(
-            f"no such folder here: {source.model_id}, that is {folder.absolute()}; --model-id must name an existing "
+            f"no such folder here: {source.model_id}{meant}; --model-id must name an existing "
             "folder, or a model of the hub as `organisation/name`"
         )
     return None

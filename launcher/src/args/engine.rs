@@ -112,8 +112,8 @@ pub struct ShardArgs {
     /// Fraction of the memory of each GPU that the server may use, such as 0.9 or 90%
     #[arg(long, env, value_name = "FRACTION", default_value_t = 1.0, value_parser = fraction)]
     pub cuda_memory_fraction: f32,
-    /// Batch sizes of decode steps to capture as CUDA graphs, such as `1,2,4,8`; `0`: use no CUDA graphs, for prompts
-    /// neither. Default: sizes up to the largest batch
+    /// Batch sizes for which the server captures CUDA graphs of decode steps, such as `1,2,4,8`. With `0` it uses no CUDA
+    /// graphs, neither for decode steps nor for prompts. Default: sizes up to the largest batch
     #[arg(long, env, value_name = "SIZES")]
     pub cuda_graphs: Option<String>,
     /// Make answers bitwise the same whatever else runs at the time; slower
@@ -135,8 +135,8 @@ pub struct ShardArgs {
     /// Time after which a shard loss no longer counts, in seconds
     #[arg(long, env, value_name = "SECONDS", default_value_t = 600, value_parser = value_parser!(u64).range(1..))]
     pub shard_loss_window: u64,
-    /// Keep a standby process for each shard, so that shards restart seconds faster; each takes a few hundred MiB of host
-    /// memory
+    /// Keep a second process ready for each shard. If the shard dies, it takes over, so that requests continue seconds
+    /// earlier. Each takes a few hundred MiB of host memory
     #[arg(long, env, value_name = "BOOL", default_value_t = true, action = ArgAction::Set, value_parser = BoolishValueParser::new())]
     pub standby_shards: bool,
 }

@@ -4,9 +4,10 @@ use std::ffi::OsString;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::parser::ValueSource;
-use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand};
+use clap::{Arg, ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand};
 use text_generation_process::settings::{ForeignValues, Rules, Settings, StandIn};
 
+use super::others::taken;
 use super::words::in_our_words;
 use super::{Args, Notes};
 
@@ -102,7 +103,7 @@ pub fn read(words: impl IntoIterator<Item = OsString>) -> Result<Cli, clap::Erro
         return Err(refusal(&said.refused));
     }
     let words = without_serve_of_doctor(said.words);
-    let settings = Settings::read(Cli::command(), &RULES, words)
+    let settings = Settings::read(with_names_of_others(Cli::command()), &RULES, words)
         .map_err(|error| with_serve(said.spelling.in_error(error)))?;
     let mut cli = Cli::from_arg_matches(&settings.matches)?;
     let args = match &mut cli.command {
@@ -120,6 +121,18 @@ pub fn read(words: impl IntoIterator<Item = OsString>) -> Result<Cli, clap::Erro
         without_effect: said.notes,
     };
     Ok(cli)
+}
+
+/// The command that knows the flags of others too, by which it names the one that a misspelt flag is like. Before it reads
+/// words those of others have become ours.
+fn with_names_of_others(command: clap::Command) -> clap::Command {
+    let args = || taken().map(|name| Arg::new(format!("--{name}")).long(name).hide(true));
+    let names = ["doctor", "serve"];
+    names
+        .into_iter()
+        .fold(command.args(args()), |command, name| {
+            command.mut_subcommand(name, |inner| inner.args(args()))
+        })
 }
 
 /// `doctor serve MODEL` is what comes of writing `doctor` before a start that does not work.
@@ -222,6 +235,49 @@ mod tests {
             two.starts_with("error: unsupported flags:\n  --seed: ")
                 && two.contains("\n  --tokenizer: "),
             "{two}"
+        );
+    }
+
+    #[test]
+    fn a_misspelt_flag_is_told_the_one_that_it_is_like() {
+        for line in ["l", "l serve a/b", "l doctor"] {
+            for (misspelt, meant) in [
+                ("--enable-chunked-prefil", "'--enable-chunked-prefill'"),
+                ("--max-model-length", "'--max-model-len'"),
+                ("--num-shards", "'--num-shard'"),
+            ] {
+                let said = given(&format!("{line} {misspelt}")).unwrap_err();
+                assert!(said.contains(meant), "{said}");
+            }
+            let said = given(&format!("{line} --bogus-flag")).unwrap_err();
+            assert!(!said.contains("-- --bogus"), "{said}");
+        }
+    }
+
+    #[test]
+    fn negative_numbers_are_told_what_they_must_be() {
+        for (words, expected) in [
+            ("--waiting-served-ratio -1", "must be auto or a number >= 0"),
+            (
+                "--max-token-gap -5",
+                "must be a whole number from 0 to 4294967295",
+            ),
+            ("--port 99999", "must be a whole number from 0 to 65535"),
+            ("--step-timeout 0", "must be a whole number from 1 to 600"),
+            ("--num-shard -2", "not a whole number"),
+            ("--max-batch-size -1", "must be a whole number from 0"),
+        ] {
+            let said = given(&format!("l serve a/b {words}")).unwrap_err();
+            assert!(said.contains(expected), "{said}");
+        }
+        let args = given("l --model-id a/b --watermark-delta -0.5")
+            .unwrap()
+            .args;
+        assert_eq!(args.model.watermark_delta, Some(-0.5));
+        let said = given("l --prefix-caching maybe").unwrap_err();
+        assert!(
+            said.contains("[possible values: true, false, per-key]"),
+            "{said}"
         );
     }
 

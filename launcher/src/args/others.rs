@@ -37,6 +37,12 @@ fn all() -> impl Iterator<Item = (&'static [&'static str], Answer)> {
     TAKEN.iter().copied().chain(lacking)
 }
 
+/// The long names that are taken, without their dashes: what a misspelt flag may have been meant as.
+pub fn taken() -> impl Iterator<Item = &'static str> {
+    let names = TAKEN.iter().flat_map(|(names, _)| *names);
+    names.filter_map(|name| name.strip_prefix("--"))
+}
+
 const CHUNKS: (&[&str], &[&str]) = (&["--prefill-chunking=true"], &["--prefill-chunking=false"]);
 const PREFIXES: (&[&str], &[&str]) = (&["--prefix-caching=true"], &["--prefix-caching=false"]);
 const NO_GRAPHS: &[&str] = &["--cuda-graphs=0"];

@@ -71,10 +71,13 @@ pub fn quantize() -> PossibleValuesParser {
     PossibleValuesParser::new(shown.chain(hidden))
 }
 
-/// Values of `--prefix-caching`; the router reads them.
-pub const PREFIX_CACHING: [&str; 9] = [
-    "true", "false", "per-key", "1", "0", "yes", "no", "on", "off",
-];
+/// Values of `--prefix-caching`; the router reads them. Other words for true and false are taken, and not listed.
+pub fn prefix_caching() -> PossibleValuesParser {
+    let shown = ["true", "false", "per-key"].map(PossibleValue::new);
+    let hidden =
+        ["1", "0", "yes", "no", "on", "off"].map(|word| PossibleValue::new(word).hide(true));
+    PossibleValuesParser::new(shown.into_iter().chain(hidden))
+}
 
 /// A value of `--waiting-served-ratio`; the router reads it.
 ///

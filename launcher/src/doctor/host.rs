@@ -30,6 +30,12 @@ pub fn flags(checked: Result<(), LauncherError>) -> Finding {
     }
 }
 
+/// A batch size that the number of requests keeps from being reached.
+pub fn batch(warning: String) -> Finding {
+    Finding::new("flags", Status::Warning, warning)
+        .remedied_by("raise --max-concurrent-requests, or lower --max-batch-size")
+}
+
 /// A variable that is ignored.
 pub fn variable(warning: &str) -> Finding {
     Finding::new("variables", Status::Warning, warning)

@@ -4,8 +4,8 @@ use serde_json::json;
 
 use super::{Finding, Status};
 
-/// The whole report, ending with a line break.
-pub fn text(findings: &[Finding], as_json: bool) -> String {
+/// The whole report, ending with a line break. Without a model a start fails, whatever else was found.
+pub fn text(findings: &[Finding], names_model: bool, as_json: bool) -> String {
     if as_json {
         return findings.iter().map(record).collect();
     }
@@ -20,7 +20,7 @@ pub fn text(findings: &[Finding], as_json: bool) -> String {
     found
         .iter()
         .for_each(|finding| text.push_str(&line(finding)));
-    text.push_str(&format!("\n{}\n", summary(findings)));
+    text.push_str(&format!("\n{}\n", summary(findings, names_model)));
     text
 }
 
@@ -43,7 +43,7 @@ fn line(finding: &Finding) -> String {
     }
 }
 
-fn summary(findings: &[Finding]) -> String {
+fn summary(findings: &[Finding], names_model: bool) -> String {
     let count = |status| {
         findings
             .iter()
@@ -55,6 +55,10 @@ fn summary(findings: &[Finding]) -> String {
         _ => format!("{count} {name}s"),
     };
     match (count(Status::Error), count(Status::Warning)) {
+        (0, _) if !names_model => {
+            "A start needs a model, and none was named. Nothing else would keep it from working."
+                .to_owned()
+        }
         (0, 0) => "A start would work.".to_owned(),
         (0, warnings) => format!("A start would work, with {}.", named(warnings, "warning")),
         (errors, warnings) => format!(
@@ -77,14 +81,27 @@ mod tests {
             Finding::new("memory", Status::Error, "too little").remedied_by("buy some"),
         ];
         assert_eq!(
-            text(&findings, false),
+            text(&findings, true, false),
             "A start would\n  listen on 127.0.0.1:3000\n\n\
              ok       devices        no GPU\n\
              error    memory         too little\n                        -> buy some\n\n\
              A start would fail: 1 error, 0 warnings.\n"
         );
-        let records = text(&findings, true);
+        let records = text(&findings, true, true);
         let read: Vec<_> = records.lines().filter_map(Finding::from_record).collect();
         assert_eq!(read, findings);
+    }
+
+    #[test]
+    fn no_start_is_promised_without_a_model() {
+        let findings = [Finding::new("devices", Status::Ok, "no GPU")];
+        let told = |names_model| text(&findings, names_model, false);
+        assert!(told(true).ends_with("\nA start would work.\n"));
+        let nameless = told(false);
+        assert!(
+            nameless.contains("needs a model, and none was named")
+                && !nameless.contains("start would work"),
+            "{nameless}"
+        );
     }
 }

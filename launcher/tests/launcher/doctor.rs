@@ -82,11 +82,44 @@ fn everything_that_is_wrong_is_said_at_once_and_the_exit_code_tells() {
 }
 
 #[test]
+fn a_wrong_share_of_memory_is_told_once_by_its_flag() {
+    let port = free_port().to_string();
+    let flags = ["--port", &port, "--gpu-memory-utilization", "90"];
+    let ended = examined(&flags, &[("FAKE_DOCTOR", "share")]);
+    assert_eq!(ended.code, Some(1));
+    assert!(has(&ended, &["error", "flags", "--gpu-memory-utilization"]));
+    assert!(
+        !has(&ended, &["CUDA_MEMORY_FRACTION"]),
+        "{:#?}",
+        ended.output
+    );
+}
+
+#[test]
+fn a_start_without_a_model_is_not_promised() {
+    let port = free_port().to_string();
+    let ended = examined(&["--port", &port, "--max-batch-size", "200"], &[]);
+    assert_eq!(ended.code, Some(0), "{:#?}", ended.output);
+    assert!(has(&ended, &["A start needs a model, and none was named"]));
+    assert!(!has(&ended, &["start would work"]), "{:#?}", ended.output);
+    let above = "--max-batch-size 200 is above --max-concurrent-requests 128";
+    assert!(
+        has(&ended, &["warning", "flags", above]),
+        "{:#?}",
+        ended.output
+    );
+}
+
+#[test]
 fn a_log_level_that_a_start_would_refuse_is_a_finding() {
     let port = free_port().to_string();
     let ended = examined(&["--port", &port], &[("LOG_LEVEL", "verbose")]);
     assert_eq!(ended.code, Some(1));
-    let said = ["error", "flags", "LOG_LEVEL `verbose` must be"];
+    let said = [
+        "error",
+        "flags",
+        "LOG_LEVEL `verbose` (set in the environment) must be",
+    ];
     assert!(has(&ended, &said), "{:#?}", ended.output);
 }
 

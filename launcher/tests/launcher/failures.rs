@@ -242,7 +242,7 @@ fn arguments_that_cannot_work_start_nothing() {
         (
             &[],
             &[("LOG_LEVEL", "verbose")],
-            "LOG_LEVEL `verbose` must be",
+            "LOG_LEVEL `verbose` (set in the environment) must be",
         ),
         (
             &["--prometheus-port", "0"],

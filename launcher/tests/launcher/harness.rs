@@ -109,6 +109,18 @@ impl Launcher {
         kill(Pid::from_raw(self.child.id() as i32), signal).unwrap();
     }
 
+    /// Sends SIGTERM until one is taken for a second one, which those are not that come right after the first.
+    pub fn insist(&self) {
+        self.wait_for("a second signal", || {
+            self.signal(Signal::SIGTERM);
+            let output = self.output.lock().unwrap();
+            let hurried = output
+                .iter()
+                .any(|line| line.contains("by a second signal"));
+            hurried.then_some(())
+        });
+    }
+
     /// Waits for an output line that contains `text`.
     pub fn wait_for_line(&self, text: &str) -> String {
         self.wait_for(text, || {

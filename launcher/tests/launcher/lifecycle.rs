@@ -225,12 +225,23 @@ fn a_router_that_drains_too_long_is_killed() {
 }
 
 #[test]
+fn a_signal_to_the_group_and_to_its_first_process_is_one() {
+    let launcher = Launcher::start(&[], &[]);
+    launcher.wait_until_ready();
+    launcher.signal(Signal::SIGTERM);
+    launcher.signal(Signal::SIGINT);
+    let ended = launcher.end();
+    assert_eq!(ended.code, Some(0), "{:#?}", ended.output);
+    ended.assert_nothing_left();
+}
+
+#[test]
 fn a_second_signal_stops_at_once() {
     let launcher = Launcher::start(&[], &[("FAKE_ROUTER", "slow-drain")]);
     launcher.wait_until_ready();
     launcher.signal(Signal::SIGTERM);
     launcher.wait_for_event("router", "SIGTERM");
-    launcher.signal(Signal::SIGTERM);
+    launcher.insist();
     let ended = launcher.end();
     assert_eq!(ended.code, Some(1));
     assert!(ended.error().contains("second signal"));

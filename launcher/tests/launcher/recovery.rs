@@ -185,7 +185,7 @@ fn a_second_signal_while_shards_start_again_stops_at_once() {
     launcher.wait_for_events("shard 0", "start", 2);
     launcher.signal(Signal::SIGTERM);
     launcher.wait_for_event("router", "SIGTERM");
-    launcher.signal(Signal::SIGTERM);
+    launcher.insist();
     let ended = launcher.end();
     assert_eq!(ended.code, Some(1));
     assert!(ended.error().contains("second signal"));

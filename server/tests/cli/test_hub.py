@@ -83,6 +83,14 @@ def test_a_name_that_no_hub_could_have_is_a_missing_folder(stub: Callable[..., S
     assert snapshots.calls == []
 
 
+def test_a_missing_folder_is_named_once_where_its_path_is_whole(stub: Callable[..., Snapshots]) -> None:
+    stub()
+    for name, repeats in (("/models/demo", False), ("./demo", True)):
+        with pytest.raises(ModelFilesError) as caught:
+            find_folder(ModelSource(name), HUB)
+        assert (", that is /" in str(caught.value)) == repeats
+
+
 def test_a_file_is_no_folder(tmp_path: Path) -> None:
     path = tmp_path / "model.gguf"
     path.touch()

@@ -210,9 +210,10 @@ impl Batcher {
     fn publish(&mut self) {
         self.kv_feed.forward(&mut self.pool);
         let running = self.rows.iter().flatten();
+        let ratio = self.limits.waiting_served_ratio.shown(self.ratio);
         let status = Status {
             queued: self.queue.len(),
-            waiting_served_ratio: self.ratio,
+            waiting_served_ratio: ratio as f32,
             running: running.clone().count(),
             slots_used: self.pool.used(),
             step_failed: self.step_failed,
@@ -223,7 +224,7 @@ impl Batcher {
         let max_tokens: u64 = running.map(RunningEntry::longest).sum();
         self.metrics.queue_size.set(status.queued as f64);
         self.metrics.current_size.set(status.running as f64);
-        self.metrics.waiting_served_ratio.set(self.ratio);
+        self.metrics.waiting_served_ratio.set(ratio);
         self.metrics.current_max_tokens.set(max_tokens as f64);
         self.metrics.pool(status.slots_used, self.pool.cached());
         self.status.send_replace(status);

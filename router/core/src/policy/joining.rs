@@ -68,6 +68,14 @@ impl WaitingServedRatio {
         }
     }
 
+    /// A ratio in force as the decimal that people read: the one that was given, or four places of what was found.
+    pub fn shown(self, ratio: f32) -> f64 {
+        match self {
+            Self::Auto => (f64::from(ratio) * 1e4).round() / 1e4,
+            Self::Fixed(_) => ratio.to_string().parse().unwrap_or(f64::from(ratio)),
+        }
+    }
+
     /// The ratio in force beside the decodes of `step`, where prompts may take so many tokens and so much time.
     pub(super) fn in_force(self, situation: &Situation<'_>, decodes: u32, step: &Room) -> f32 {
         match self {

@@ -142,3 +142,11 @@ fn without_chunking_auto_weighs_steps_of_prompts_alone() {
     case.queue = prompts(&vec![64; wanted]);
     assert_eq!(case.plan().admit.len(), wanted);
 }
+
+#[test]
+fn a_ratio_is_shown_as_the_decimal_that_was_given_or_with_four_places() {
+    let given = |ratio| WaitingServedRatio::Fixed(ratio).shown(ratio);
+    assert_eq!([given(0.3), given(1e-6), given(2.0)], [0.3, 1e-6, 2.0]);
+    let found = |ratio| WaitingServedRatio::Auto.shown(ratio);
+    assert_eq!([found(0.000_015_657_464), found(1.0 / 3.0)], [0.0, 0.3333]);
+}
