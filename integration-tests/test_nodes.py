@@ -82,7 +82,7 @@ def test_answers_are_those_of_one_host_and_a_link_that_goes_down_ends_both(
         subprocess.run(cut, check=True)
         assert end_of_all(nodes, pids) == [1, 1]
         for own, other in ((0, f"node 1 ({hosts[1].address})"), (1, f"node 0 ({hosts[0].address})")):
-            assert f"{other} is lost: nothing came from it for 5 s" in nodes[own].output()
+            assert f"{other} is lost: it sent nothing for 5 s" in nodes[own].output()
 
 
 def test_two_nodes_with_two_shards_each_answer_as_one_host_with_four(
