@@ -268,6 +268,10 @@ async fn forms_that_contradict_each_other_are_named() {
             json!({"structured_outputs": {"regex": "a", "choice": ["a"]}}),
         ),
         (
+            "structured_outputs",
+            json!({"structured_outputs": {"json_schema": {"type": "integer"}}}),
+        ),
+        (
             "guided_json",
             json!({"guided_json": {"type": "integer"}, "response_format": {"type": "json_object", "schema": {"type": "string"}}}),
         ),

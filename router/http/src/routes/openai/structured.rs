@@ -109,6 +109,7 @@ impl Forms {
             wishes.extend(source.map(|source| ("response_format", source)));
         }
         if let Some(outputs) = self.structured_outputs {
+            outputs.check_kind()?;
             wishes.extend(outputs.wishes());
         }
         wishes.extend(
@@ -234,6 +235,23 @@ impl ResponseFormat {
 }
 
 impl StructuredOutputs {
+    /// An object without any of the kinds, such as one with a misspelt key, would let the answer be anything.
+    fn check_kind(&self) -> Result<(), ApiError> {
+        let kinds = [
+            self.json.is_some(),
+            self.regex.is_some(),
+            self.choice.is_some(),
+            self.grammar.is_some(),
+            self.json_object.is_some(),
+        ];
+        if kinds.contains(&true) {
+            return Ok(());
+        }
+        Err(refused(
+            "`structured_outputs` must have one of `json`, `regex`, `choice`, `grammar` and `json_object`",
+        ))
+    }
+
     fn wishes(self) -> impl Iterator<Item = Wish> {
         let any_object = self.json_object.unwrap_or(false);
         [
