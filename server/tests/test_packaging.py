@@ -48,6 +48,12 @@ def test_what_is_imported_is_declared_and_nothing_else(project: str) -> None:
     assert set(map(canonicalize_name, needed)) == set(declared(project))
 
 
+def test_what_the_client_needs_is_installed_with_it() -> None:
+    lines = (ROOT / "server" / "requirements.txt").read_text().splitlines()
+    pins = {Requirement(line).name for line in lines if line and not line.startswith("#")}
+    assert declared("clients/python").keys() <= pins
+
+
 @pytest.mark.parametrize("project", PROJECTS)
 def test_the_lowest_allowed_versions_are_the_tested_ones(project: str) -> None:
     lines = (ROOT / "server" / "requirements.txt").read_text().splitlines()
