@@ -65,11 +65,21 @@ def test_the_last_loss_of_a_shard_stops_the_server_with_one_clear_line(tiny_llam
         gone(server, pids)
 
 
+def has_torch(pid: int) -> bool:
+    """Whether the process has loaded torch."""
+    try:
+        return "libtorch" in Path(f"/proc/{pid}/maps").read_text()
+    except OSError:
+        return False
+
+
 @pytest.mark.parametrize("are_stopped", [False, True])
 def test_nothing_outlives_a_killed_launcher(tiny_llama: Path, tmp_path: Path, are_stopped: bool) -> None:
     """Nor what a signal has stopped, or waits on standby."""
     standby = {"STANDBY_SHARDS": "true"}
     with serving(tiny_llama, tmp_path, "--num-shard", "2", environment=standby) as server:
+        # Two shards, and two on standby: from the first line of their code on they end with the launcher.
+        wait_for(lambda: sum(map(has_torch, descendants(server.process.pid))) == 4, "four processes of shards")
         pids = descendants(server.process.pid)
         assert server.sockets()
         for pid in pids if are_stopped else ():
