@@ -153,7 +153,6 @@ impl Validator {
             add_special_tokens,
             dialect,
         } = request;
-        rules::merge_stop(&mut parameters)?;
         rules::check(&parameters, dialect, &self.limits)?;
         rules::check_inputs(&inputs)?;
         rules::check_truncate(parameters.truncate, dialect, &self.limits)?;

@@ -14,6 +14,8 @@ use crate::state::AppState;
 pub struct Prepared {
     pub plan: GenerationPlan,
     pub reading: Reading,
+    /// Whether the prompt tells of tools.
+    tools: bool,
 }
 
 impl Conversation {
@@ -31,6 +33,7 @@ impl Conversation {
         let ignored = self.tell_template(state)?;
         self.tools
             .check_parameters(self.parameters.grammar.is_some())?;
+        let tools = self.tools.wanted();
         let reads = Reads::of(&state.format, &mut self);
         let prompt = state.chats.render(self.input).await?;
         let readable = state.chats.readable(&prompt).into_owned();
@@ -51,7 +54,11 @@ impl Conversation {
         };
         // The template has written the special tokens.
         let plan = GenerationPlan::new(vec![prompt.into()], &parameters, false, self.n, names);
-        Ok(Prepared { plan, reading })
+        Ok(Prepared {
+            plan,
+            reading,
+            tools,
+        })
     }
 
     /// The prompt alone, as [`Conversation::prepare`] would make it.
@@ -103,7 +110,13 @@ impl Prepared {
     /// # Errors
     /// What refuses one of them.
     pub async fn start(self, state: &AppState) -> Result<RunningConversation, ApiError> {
-        let generations = self.plan.start(state).await?;
+        let started = self.plan.start(state).await;
+        let generations = started.map_err(|mut error| {
+            if let Some(context) = error.context.as_mut().filter(|_| self.tools) {
+                context.with_tools();
+            }
+            error
+        })?;
         Ok(self.reading.of(generations))
     }
 }
