@@ -10,6 +10,22 @@ YARN: dict[str, Any] = {
     "mscale_all_dim": 1.0,
     "rope_type": "yarn",
 }
+GEMMA_4: dict[str, Any] = {
+    "architectures": ["Gemma4ForCausalLM"],
+    "model_type": "gemma4_text",
+    "bos_token_id": 2,
+    "eos_token_id": 1,
+    "final_logit_softcapping": 30.0,
+    "global_head_dim": 512,
+    "head_dim": 256,
+    "hidden_activation": "gelu_pytorch_tanh",
+    "max_position_embeddings": 262144,
+    "pad_token_id": 0,
+    "rms_norm_eps": 1e-06,
+    "tie_word_embeddings": True,
+    "vocab_size": 262144,
+    "vocab_size_per_layer_input": 262144,
+}
 NEWER_SHAPES: dict[str, dict[str, Any]] = {
     "Kimi-K2.5": {
         "architectures": ["DeepseekV3ForCausalLM"],
@@ -53,6 +69,46 @@ NEWER_SHAPES: dict[str, dict[str, Any]] = {
         "topk_method": "noaux_tc",
         "v_head_dim": 128,
         "vocab_size": 163840,
+    },
+    "Gemma-4-31B": GEMMA_4
+    | {
+        "attention_k_eq_v": True,
+        "hidden_size": 5376,
+        "hidden_size_per_layer_input": 0,
+        "intermediate_size": 21504,
+        "num_attention_heads": 32,
+        "num_global_key_value_heads": 4,
+        "num_hidden_layers": 60,
+        "num_key_value_heads": 16,
+        "sliding_window": 1024,
+    },
+    "Gemma-4-26B-A4B": GEMMA_4
+    | {
+        "attention_k_eq_v": True,
+        "enable_moe_block": True,
+        "hidden_size": 2816,
+        "hidden_size_per_layer_input": 0,
+        "intermediate_size": 2112,
+        "moe_intermediate_size": 704,
+        "num_attention_heads": 16,
+        "num_experts": 128,
+        "num_global_key_value_heads": 2,
+        "num_hidden_layers": 30,
+        "num_key_value_heads": 8,
+        "sliding_window": 1024,
+        "top_k_experts": 8,
+    },
+    "Gemma-4-E4B": GEMMA_4
+    | {
+        "hidden_size": 2560,
+        "hidden_size_per_layer_input": 256,
+        "intermediate_size": 10240,
+        "max_position_embeddings": 131072,
+        "num_attention_heads": 8,
+        "num_hidden_layers": 42,
+        "num_key_value_heads": 2,
+        "num_kv_shared_layers": 18,
+        "sliding_window": 512,
     },
     "Ministral-3-8B": {
         "architectures": ["Ministral3ForCausalLM"],

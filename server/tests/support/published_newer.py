@@ -22,6 +22,49 @@ GROWING = {
 """The original length is 8,192 or 16,384 in published files: so queries grow in short prompts too."""
 
 
+FULL = "full_attention"
+GEMMA_4 = {
+    "attention_bias": False,
+    "final_logit_softcapping": 30.0,
+    "global_head_dim": 16,
+    "head_dim": 8,
+    "hidden_activation": "gelu_pytorch_tanh",
+    "pad_token_id": 0,
+    "rms_norm_eps": 1e-06,
+    "rope_parameters": {
+        "full_attention": {"partial_rotary_factor": 0.25, "rope_theta": 1000000.0, "rope_type": "proportional"},
+        "sliding_attention": {"rope_theta": 10000.0, "rope_type": "default"},
+    },
+    "sliding_window": 4,
+    "tie_word_embeddings": True,
+    "vocab_size_per_layer_input": 99,
+}
+SHARED_4 = {
+    "attention_k_eq_v": False,
+    "enable_moe_block": False,
+    "hidden_size_per_layer_input": 8,
+    "num_experts": None,
+    "num_global_key_value_heads": None,
+    "num_kv_shared_layers": 1,
+    "use_double_wide_mlp": True,
+}
+LARGE_4 = {
+    "attention_k_eq_v": True,
+    "hidden_size_per_layer_input": 0,
+    "num_global_key_value_heads": 1,
+    "num_kv_shared_layers": 0,
+    "use_double_wide_mlp": False,
+}
+EXPERTS_4 = {
+    "enable_moe_block": True,
+    "layer_types": LOCAL,
+    "moe_intermediate_size": 20,
+    "num_experts": 6,
+    "top_k_experts": 2,
+    "use_bidirectional_attention": "vision",
+}
+
+
 def of(name: str, **values: object) -> Case:
     """A file of a case whose class Transformers lacks: it writes none of these keys."""
     case = CASES[name]
@@ -114,6 +157,9 @@ NEWER: dict[str, Case] = {
         score_func="sigmoid",
         use_grouped_mm=True,
     ),
+    "Gemma 4 E2B": own("gemma4_text", LLAMA, **GEMMA_4, **SHARED_4, num_hidden_layers=5, layer_types=[*LOCAL, FULL]),
+    "Gemma 4 31B": own("gemma4_text", LLAMA, **GEMMA_4, **LARGE_4, num_hidden_layers=6, enable_moe_block=False),
+    "Gemma 4 26B-A4B": own("gemma4_text", LLAMA, **GEMMA_4, **LARGE_4, **EXPERTS_4, num_hidden_layers=4),
     "MiMo 7B": file(
         dataclasses.replace(CASES["mimo"], values={"rope_parameters": {"rope_theta": 640000}}),
         {

@@ -102,7 +102,9 @@ def _block_of(rope: RopeSpec, rotated: int, first: int, length: int) -> Tensor:
     elif rope.rope_type == "longrope":
         angles = positions * _longrope(rope, rotated, length)
     else:
-        angles = positions * _FREQUENCIES[rope.rope_type](rope, rotated)
+        frequencies = _FREQUENCIES[rope.rope_type](rope, rotated)
+        frequencies[len(frequencies) - rope.still_pairs :] = 0.0
+        angles = positions * frequencies
     return torch.cat((angles.cos(), angles.sin()), dim=-1) * _attention_factor(rope)
 
 

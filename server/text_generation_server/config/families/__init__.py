@@ -9,6 +9,7 @@ from .exaone import EXAONE3, EXAONE4
 from .falcon import FALCON
 from .family import Family
 from .gemma import GEMMA, GEMMA2, GEMMA3
+from .gemma4 import GEMMA4
 from .glm import CHATGLM, GLM, GLM4
 from .gpt2 import GPT2, STARCODER
 from .gpt_neox import GPT_NEOX, GPTJ
@@ -57,6 +58,7 @@ FAMILIES: dict[str, Family] = {
     "GPTNeoXForCausalLM": GPT_NEOX,
     "Gemma2ForCausalLM": GEMMA2,
     "Gemma3ForCausalLM": GEMMA3,
+    "Gemma4ForCausalLM": GEMMA4,
     "GemmaForCausalLM": GEMMA,
     "Glm4ForCausalLM": GLM4,
     "GlmForCausalLM": GLM,

@@ -14,6 +14,7 @@ from ..names import TensorNames
 from .deepseek import DEEPSEEK_V3, MISTRAL4
 from .family import Family
 from .gemma import GEMMA3
+from .gemma4 import GEMMA4
 from .llama import LLAMA
 from .mistral import MINISTRAL3, MISTRAL
 from .qwen2 import QWEN2, QWEN3
@@ -109,6 +110,7 @@ _DEEPSEEK_V3 = _part(DEEPSEEK_V3, _sizes(129280, 7168, 18432, 61, 128))
 _PARTS: Mapping[str, Family] = {
     "deepseek_v3": _DEEPSEEK_V3,
     "gemma3_text": _part(GEMMA3, _sizes(262208, 2304, 9216, 26, 8)),
+    "gemma4_text": _part(GEMMA4, _sizes(262144, 2304, 9216, 30, 8)),
     "kimi_k2": _DEEPSEEK_V3,
     "llama": _part(LLAMA, _sizes(32000, 4096, 11008, 32, 32)),
     "ministral3": _part(MINISTRAL3, _sizes(131072, 4096, 14336, 34, 32)),

@@ -55,12 +55,18 @@ class MoeFeedForward(FeedForward):
         """See `FeedForward`."""
         return self._forward(x, state, fusion.residual)
 
-    def _forward(self, x: Activations, state: InferState, residual: Tensor | None) -> Tensor:
+    def forward_routed(self, x: Activations, routed: Activations, state: InferState) -> Tensor:
+        """Does the same where the router reads `routed` [N, hidden]."""
+        return self._forward(x, state, None, routed)
+
+    def _forward(
+        self, x: Activations, state: InferState, residual: Tensor | None, routed: Activations | None = None
+    ) -> Tensor:
         """Adds the result to `residual` [1, hidden] and returns that, where one is given and the layer has no separate
         shared experts.
         """
-        weights, block = self._weights, state.linear_block
-        logits = weights.router.apply(Activations(x.x.float()) if self._wide else x, block)
+        weights, block, routed = self._weights, state.linear_block, routed or x
+        logits = weights.router.apply(Activations(routed.x.float()) if self._wide else routed, block)
         read = x.x
         out = torch.empty_like(read) if residual is None or self._shared is not None else residual
         choice = logits, weights.correction, self._options

@@ -21,13 +21,14 @@ class AttentionWeights:
     """The weights of one layer. Elements of query and key heads are in the order of `rotary_order`."""
 
     qkv: Linear
-    """Column parallel: query, key and value heads of this rank, in this order, then gates of the query heads."""
+    """Column parallel: query, key and value heads of this rank, in this order, then gates of the query heads. Query
+    heads alone, where the layer reads keys and values of another one."""
     out: Linear
     """Output projection, row parallel."""
     q_norm: Tensor | None = None
     """[head_dim], or [heads of this rank, head_dim]."""
     k_norm: Tensor | None = None
-    """The same for keys: a layer has both or neither."""
+    """The same for keys: a layer with keys has both or neither."""
     sinks: Tensor | None = None
     """[heads of this rank] float32, logits of attention sinks."""
     slopes: Tensor | None = None
@@ -78,10 +79,10 @@ def _norms(
             stored = read_ranges(checkpoint.source, f"{inside}.weight", (count * size,), 0, cuts).view(-1, size)
         return fold_norm_weight(stored[..., order], norm.norm)
 
-    return (
-        weight(names.q_norm, spec.num_heads, range(heads.q_start, heads.q_stop)),
-        weight(names.k_norm, spec.num_kv_heads, heads.kv_heads),
-    )
+    queries = weight(names.q_norm, spec.num_heads, range(heads.q_start, heads.q_stop))
+    if spec.reads_layer is not None:
+        return queries, None
+    return queries, weight(names.k_norm, spec.num_kv_heads, heads.kv_heads)
 
 
 def _sinks(checkpoint: Checkpoint, layer: int, spec: AttentionSpec, heads: HeadSplit) -> Tensor | None:
@@ -101,11 +102,14 @@ def _qkv_blocks(
     if spec.output_gate:
         return _gated_blocks(checkpoint, layer, spec, heads, order)
     if names.qkv is None:
+        values = names.k if spec.keys_are_values else names.v
         parts = (
             (names.q, spec.num_heads, q_heads, order),
             (names.k, spec.num_kv_heads, kv_heads, order),
-            (names.v, spec.num_kv_heads, kv_heads, ()),
+            (values, spec.num_kv_heads, kv_heads, ()),
         )
+        if spec.reads_layer is not None:
+            parts = parts[:1]
         return [
             RowBlock(checkpoint.inside(layer, name), count * size, ranges(held, size), rotated)
             for name, count, held, rotated in parts

@@ -28,6 +28,8 @@ def read_plain(shard: ExpertShard) -> tuple[Tensor, Tensor]:
     )
     _READERS[shard.checkpoint.names.experts_layout](shard, routed)
     _read_shared(shard, shared)
+    if (scales := shard.scales()) is not None:
+        down[:routed_experts] *= scales[:, None, None]
     return gate_up, down
 
 

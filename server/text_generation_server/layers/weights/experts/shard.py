@@ -88,6 +88,13 @@ class ExpertShard:
             return Slice(0, self.experts.start, self.experts.stop)
         return inner
 
+    def scales(self) -> Tensor | None:
+        """Reads the factor of the output of each of this rank's experts, if they have one. Raises ModelFilesError."""
+        if not self.spec.expert_scales:
+            return None
+        source, name = self.checkpoint.source, self.name(self.checkpoint.names.expert_scales)
+        return source.read(name, (self.spec.experts,), self.cut())
+
     def span(self, inner: int, first: int) -> tuple[int, int]:
         """Returns this rank's shard of the expert that begins at `first` in a network of `inner` elements."""
         return min(first + self.start, inner), min(first + self.stop, inner)
