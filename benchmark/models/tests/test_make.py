@@ -45,6 +45,7 @@ PARAMETERS = {
     "IQuest-Coder-40B": 39_794_283_520,
     "K-EXAONE-236B-A23B": 236_571_150_336,
     "Solar-Open-100B": 102_651_793_408,
+    "Nemotron-3-Super-120B-A12B": 120_668_687_360,  # without corrections of routers and its layers for further tokens
     "Hy3-295B-A21B": 295_033_528_320,
     "Trinity-Mini": 26_123_974_400,
     "Ling-mini-2.0": 16_255_638_528,

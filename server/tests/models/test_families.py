@@ -67,6 +67,7 @@ DETERMINISTIC = [
     "trinity",
     "gemma4 small",
     "gemma4 experts",
+    "nemotron 3 latent",
 ]
 
 

@@ -129,6 +129,9 @@ class TensorNames:
     shared_down: str = "mlp.shared_expert.down_proj"
     shared_gate_up: str | None = None
     """The fused matrix of both, gate first, if the checkpoint has one."""
+    latent_in: str = "mixer.fc1_latent_proj"
+    """From hidden states to those of experts of a latent mixture, as the next one back."""
+    latent_out: str = "mixer.fc2_latent_proj"
     shared_weight: str = "mlp.shared_expert_gate"
     """The gate of the shared expert."""
     router_scale: str = "router.scale"

@@ -109,8 +109,11 @@ def matrices(config: ModelConfig, index: int, experts: bool = True) -> Iterator[
         yield names.layer_gate, hidden * per_layer.width
         yield names.layer_out, hidden * per_layer.width
     if (moe := layer.moe) is not None and experts:
+        if moe.latent:
+            yield names.latent_in, hidden * moe.latent
+            yield names.latent_out, hidden * moe.latent
         yield from (
-            (name.format(expert=0), each * hidden * moe.inner * moe.experts)
+            (name.format(expert=0), each * (moe.latent or hidden) * moe.inner * moe.experts)
             for name, each in _experts(names, moe.gated)
         )
         for name in names.shared(moe.gated):

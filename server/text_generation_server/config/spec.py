@@ -212,6 +212,9 @@ class MoeSpec:
     """Whether the sigmoid of one more logit gates the shared expert."""
     gated: bool = True
     """Whether experts are gated."""
+    latent: int = 0
+    """Elements of the narrower state that routed experts read and write (latent mixture); 0: they read hidden states.
+    The shared expert reads hidden states in any case."""
     expert_scales: bool = False
     """Whether the output of each expert is multiplied by a learned number."""
 

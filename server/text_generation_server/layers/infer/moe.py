@@ -62,16 +62,19 @@ class MoeFeedForward(FeedForward):
     def _forward(
         self, x: Activations, state: InferState, residual: Tensor | None, routed: Activations | None = None
     ) -> Tensor:
-        """Adds the result to `residual` [1, hidden] and returns that, where one is given and the layer has no separate
-        shared experts.
+        """Adds the result to `residual` [1, hidden] and returns that, where one is given and the layer has neither
+        separate shared experts nor a latent state.
         """
         weights, block, routed = self._weights, state.linear_block, routed or x
         logits = weights.router.apply(Activations(routed.x.float()) if self._wide else routed, block)
-        read = x.x
-        out = torch.empty_like(read) if residual is None or self._shared is not None else residual
+        read = x.x if weights.latent_in is None else weights.latent_in.apply(x, block)
+        adds = residual is not None and self._shared is None and weights.latent_out is None
+        out = residual if adds and residual is not None else torch.empty_like(read)
         choice = logits, weights.correction, self._options
         how = self._activation, state.deterministic, out, self._all_experts, out is residual
         kernels.mixture(read, *choice, weights.gate_up, weights.down, *how)
+        if weights.latent_out is not None:
+            out = weights.latent_out.apply(Activations(out), block)
         if self._shared is not None:
             shared = self._shared.forward(x, state)
             if self._gated:

@@ -46,6 +46,9 @@ class ExpertShard:
         group = checkpoint.group
         world_size = group.world_size
         check_experts(spec, AskedShards(world_size, group.expert_parallel))
+        if spec.latent:
+            # The shared expert reads another state.
+            spec = replace(spec, shared_inner=0)
         whole = cls(checkpoint, layer, spec, range(spec.experts), 0, spec.inner)
         if group.expert_parallel:
             own = range(*even_span(spec.experts, group.rank, world_size))
@@ -55,8 +58,8 @@ class ExpertShard:
 
     @property
     def hidden(self) -> int:
-        """Elements of a hidden state."""
-        return self.checkpoint.spec.hidden_size
+        """Elements of the state that experts read."""
+        return self.spec.latent or self.checkpoint.spec.hidden_size
 
     @property
     def inner(self) -> int:
