@@ -8,27 +8,19 @@ from typing import Any
 import pytest
 from support.families import SIZES, model_of, write
 from support.loading import load
-from support.media_cases import MEDIA_CASES, NOT_SERVED
+from support.media_cases import MEDIA_CASES
 from transformers import CONFIG_MAPPING
 
 from text_generation_server.config import ModelConfig
 from text_generation_server.config.fallback import FallbackConfig
 from text_generation_server.config.implementation import ModelImpl, read_model_config
 from text_generation_server.errors import ConfigurationError, UnsupportedModel
-from text_generation_server.models.fallback import check_runnable
 
 
 def parse(folder: Path, part: dict[str, Any], **whole: Any) -> ModelConfig:
     values = {"architectures": ["LlavaForConditionalGeneration"], "text_config": part, "vision_config": {}, **whole}
     (folder / "config.json").write_text(json.dumps(values))
     return ModelConfig.from_folder(folder)
-
-
-def check(folder: Path) -> None:
-    """As before a download."""
-    config = read_model_config(folder)
-    if isinstance(config, FallbackConfig):
-        check_runnable(config)
 
 
 @pytest.mark.parametrize(
@@ -82,17 +74,6 @@ def test_tensors_of_images_are_no_surprise(name: str, tmp_path: Path, caplog: py
     with caplog.at_level(logging.WARNING):
         load(tmp_path)
     assert caplog.messages == []
-
-
-@pytest.mark.parametrize("name", list(NOT_SERVED))
-def test_a_part_whose_family_is_not_served_is_refused_by_its_own_name(name: str, tmp_path: Path) -> None:
-    """Not for the images beside it."""
-    kind, message = NOT_SERVED[name]
-    part = {"model_type": kind, **SIZES, "pad_token_id": 0, "num_local_experts": 4}
-    values = {"architectures": [name], "text_config": part, "vision_config": {}}
-    (tmp_path / "config.json").write_text(json.dumps(values))
-    with pytest.raises(UnsupportedModel, match=message):
-        check(tmp_path)
 
 
 @pytest.mark.parametrize("impl", ["auto", "transformers"])

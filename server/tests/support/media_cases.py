@@ -153,15 +153,3 @@ MEDIA_CASES: dict[str, Case] = {
     ),
     "smolvlm": _case("SmolVLM", "smolvlm", {"model_type": "llama"}, IMAGES),
 }
-
-NOT_SERVED: dict[str, tuple[str, str]] = {
-    "Glm5NextForConditionalGeneration": ("glm5_next_text", "text of type 'glm5_next_text' is not supported"),
-    "Llama4ForConditionalGeneration": ("llama4_text", "Llama4ForCausalLM cannot run through Transformers"),
-    "MiniMaxM3SparseForConditionalGeneration": (
-        "minimax_m3_vl_text",
-        "MiniMaxM3VLForCausalLM cannot run .* activation",
-    ),
-    "Qwen4ExpForConditionalGeneration": ("qwen4_exp_text", "Qwen4ExpForCausalLM cannot run .* a state beside keys"),
-    "Step3p7ForConditionalGeneration": ("step3p5", "text of type 'step3p5' is not supported"),
-}
-"""Models whose part is known, and of a family that is not served: its type, and how it is refused."""

@@ -4,7 +4,7 @@ import dataclasses
 
 from support.families import Case
 from support.family_cases import CASES
-from support.published import LATENT, LLAMA, LLAMA3, LOCAL, file, own
+from support.published import LATENT, LLAMA, LLAMA3, LOCAL, OF_DEEPSEEK, file, own
 
 MIXTURE = {**LLAMA, "head_dim": 8, "num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 20}
 GROWING = {
@@ -160,6 +160,39 @@ NEWER: dict[str, Case] = {
     "Gemma 4 E2B": own("gemma4_text", LLAMA, **GEMMA_4, **SHARED_4, num_hidden_layers=5, layer_types=[*LOCAL, FULL]),
     "Gemma 4 31B": own("gemma4_text", LLAMA, **GEMMA_4, **LARGE_4, num_hidden_layers=6, enable_moe_block=False),
     "Gemma 4 26B-A4B": own("gemma4_text", LLAMA, **GEMMA_4, **LARGE_4, **EXPERTS_4, num_hidden_layers=4),
+    "DeepSeek V3.2": own(
+        "deepseek_v32",
+        LATENT,
+        attention_bias=False,
+        index_head_dim=16,
+        index_n_heads=4,
+        index_topk=2048,
+        norm_topk_prob=True,
+        num_key_value_heads=4,
+        rope_scaling={**OF_DEEPSEEK, "mscale": 1.0, "mscale_all_dim": 1.0},
+        routed_scaling_factor=2.5,
+        scoring_func="sigmoid",
+        topk_method="noaux_tc",
+    ),
+    "GLM 5.2": own(
+        "glm_moe_dsa",
+        {key: value for key, value in LATENT.items() if key not in ("rope_theta", "moe_layer_freq")},
+        attention_bias=False,
+        index_head_dim=16,
+        index_n_heads=4,
+        index_skip_topk_offset=1,
+        index_topk=2048,
+        index_topk_freq=2,
+        indexer_rope_interleave=True,
+        mlp_layer_types=["dense", "sparse", "sparse"],
+        norm_topk_prob=True,
+        num_key_value_heads=4,
+        qk_head_dim=10,
+        rope_parameters={"rope_theta": 1000000, "rope_type": "default"},
+        routed_scaling_factor=2.5,
+        scoring_func="sigmoid",
+        topk_method="noaux_tc",
+    ),
     "MiMo 7B": file(
         dataclasses.replace(CASES["mimo"], values={"rope_parameters": {"rope_theta": 640000}}),
         {

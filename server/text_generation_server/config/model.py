@@ -52,9 +52,10 @@ class ModelConfig:
 
         Linear, dynamic and YaRN scaling stretch the pre-training length by `factor`, and many configurations keep
         the unstretched length in `max_position_embeddings`. llama3 configurations name the stretched length. Where
-        layers differ, the shortest counts.
+        layers differ, the shortest counts. Nothing stretches the length up to which attention is that of the model.
         """
-        return min((self._reach(rope) for rope in self.ropes), default=self.max_position_embeddings)
+        reach = min((self._reach(rope) for rope in self.ropes), default=self.max_position_embeddings)
+        return min(reach, self.decoder.longest) if self.decoder.longest else reach
 
     def _reach(self, rope: RopeSpec) -> int:
         if rope.rope_type in ("linear", "dynamic", "yarn"):

@@ -320,6 +320,8 @@ class DecoderSpec:
     """The inputs of scaled layers; None: there are none."""
     residual_scale: float = 1.0
     """Factor of the output of each sublayer before it is added to the residual stream."""
+    longest: int = 0
+    """Positions up to which attention computes what the model does, which attends to some of more; 0: any."""
     sum_is_normalised: bool = False
     """Whether the model is post-norm, as the original transformer (Vaswani et al., 2017): the norm of the residual
     stream replaces it. The norms after a sublayer are its output norms here."""

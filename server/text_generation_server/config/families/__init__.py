@@ -20,8 +20,9 @@ from .lfm2 import LFM2
 from .llama import IQUEST_CODER, LLAMA, TELECHAT3
 from .mamba import FALCON_MAMBA, JAMBA, MAMBA
 from .mamba2 import BAMBA, MAMBA2
-from .media import OF_UNSERVED_TEXT, OTHER_PARTS, TEXT_PREFIXES, WITH_MEDIA, class_of_part, has_family, text_part
+from .media import OTHER_PARTS, TEXT_PREFIXES, WITH_MEDIA, class_of_part, has_family, text_part
 from .minicpm3 import MINICPM3
+from .missing import MISSING, refuse_missing
 from .mistral import MINISTRAL, MINISTRAL3, MISTRAL
 from .mixtures import MIXTURES
 from .nemotron_h import NEMOTRON_H
@@ -106,12 +107,13 @@ FAMILIES: dict[str, Family] = {
 
 __all__ = [
     "FAMILIES",
-    "OF_UNSERVED_TEXT",
+    "MISSING",
     "OTHER_PARTS",
     "TEXT_PREFIXES",
     "WITH_MEDIA",
     "Family",
     "class_of_part",
     "has_family",
+    "refuse_missing",
     "text_part",
 ]

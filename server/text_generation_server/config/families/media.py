@@ -39,15 +39,6 @@ WITH_MEDIA: Mapping[str, str] = {
     "SmolVLMForConditionalGeneration": "SmolVLM",
 }
 """By the class that `architectures` names: a title for people."""
-OF_UNSERVED_TEXT = (
-    "Glm5NextForConditionalGeneration",
-    "Llama4ForConditionalGeneration",
-    "MiniMaxM3SparseForConditionalGeneration",
-    "Qwen4ExpForConditionalGeneration",
-    "Step3p7ForConditionalGeneration",
-)
-"""Those whose part is of a family that is not served yet: they are refused by its name."""
-
 _PART = "text_config"
 _OF_THE_WHOLE = (
     "bos_token_id",
@@ -132,14 +123,11 @@ _CLASSES: Mapping[str, str] = {
     "gemma3n_text": "Gemma3nForCausalLM",
     "gemma4_text": "Gemma4ForCausalLM",
     "llama": "LlamaForCausalLM",
-    "llama4_text": "Llama4ForCausalLM",
-    "minimax_m3_vl_text": "MiniMaxM3VLForCausalLM",
     "ministral3": "Ministral3ForCausalLM",
     "mistral": "MistralForCausalLM",
     "mistral4": "Mistral4ForCausalLM",
     "qwen2": "Qwen2ForCausalLM",
     "qwen3": "Qwen3ForCausalLM",
-    "qwen4_exp_text": "Qwen4ExpForCausalLM",
 }
 """Classes of Transformers for the part, by its `model_type`."""
 

@@ -4,6 +4,7 @@ from .afmoe import AFMOE
 from .bailing import BAILING, BAILING2, SARVAM
 from .dbrx import DBRX
 from .deepseek import DEEPSEEK_V2, DEEPSEEK_V3, MISTRAL4, SARVAM_MLA
+from .deepseek_sparse import DEEPSEEK_V32, GLM5
 from .exaone import EXAONE_MOE
 from .family import Family
 from .glm_moe import GLM4_MOE, GLM4_MOE_LITE, SOLAR_OPEN
@@ -23,11 +24,13 @@ MIXTURES: dict[str, Family] = {
     "BailingMoeV2ForCausalLM": BAILING2,
     "DbrxForCausalLM": DBRX,
     "DeepseekV2ForCausalLM": DEEPSEEK_V2,
+    "DeepseekV32ForCausalLM": DEEPSEEK_V32,
     "DeepseekV3ForCausalLM": DEEPSEEK_V3,
     "ExaoneMoEForCausalLM": EXAONE_MOE,
     "ExaoneMoeForCausalLM": EXAONE_MOE,
     "Glm4MoeForCausalLM": GLM4_MOE,
     "Glm4MoeLiteForCausalLM": GLM4_MOE_LITE,
+    "GlmMoeDsaForCausalLM": GLM5,
     "GptOssForCausalLM": GPT_OSS,
     "GraniteMoeForCausalLM": GRANITE_MOE,
     "GraniteMoeHybridForCausalLM": GRANITE_HYBRID,

@@ -2,8 +2,8 @@
 
 A shared expert, which every token passes, becomes further routed experts of the same inner size, the last one padded
 with zeros: so one operator computes all of them. In three cases it stays a dense network, of which each rank has a
-shard: where the routed experts are quantised and it is stored otherwise, where they read a latent state, and with expert
-parallelism, where it would keep one rank busy while the others wait.
+shard: where the routed experts are quantised and it is stored otherwise, where they read a latent state, and with
+expert parallelism, where it would keep one rank busy while the others wait.
 """
 
 from dataclasses import dataclass, replace
