@@ -46,6 +46,7 @@ PARAMETERS = {
     "K-EXAONE-236B-A23B": 236_571_150_336,
     "Solar-Open-100B": 102_651_793_408,
     "Nemotron-3-Super-120B-A12B": 120_668_687_360,  # without corrections of routers and its layers for further tokens
+    "MiMo-V2-Flash": 308_778_768_832,  # without its layers for further tokens
     "Hy3-295B-A21B": 295_033_528_320,
     "Trinity-Mini": 26_123_974_400,
     "Ling-mini-2.0": 16_255_638_528,

@@ -150,10 +150,11 @@ def _attention(spec: AttentionSpec, names: TensorNames, hidden: int) -> Iterator
     if spec.reads_layer is None:
         stored += [(names.k, spec.num_kv_heads), (names.k if spec.keys_are_values else names.v, spec.num_kv_heads)]
     for name, heads in stored:
-        yield names.qkv or name, hidden * heads * spec.head_dim
+        size = spec.value_size if name == names.v else spec.head_dim
+        yield names.qkv or name, hidden * heads * size
     if spec.output_gate:
         yield names.attention_gate or names.q, hidden * spec.num_heads * spec.head_dim
-    yield names.out, hidden * spec.num_heads * spec.head_dim
+    yield names.out, hidden * spec.num_heads * spec.value_size
 
 
 def _latent_attention(spec: LatentAttentionSpec, names: TensorNames, hidden: int) -> Iterator[tuple[str, int]]:

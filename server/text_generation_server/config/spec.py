@@ -116,12 +116,21 @@ class AttentionSpec:
     """Bound of queries, keys and values; 0 means none."""
     output_gate: bool = False
     """Whether a projection of the hidden state, through a sigmoid, gates what each head reads."""
+    value_dim: int = 0
+    """Elements of a value, fewer than of a key; 0: as many."""
+    value_scale: float = 1.0
+    """What values that are smaller than keys are multiplied by."""
     value_norm: bool = False
     """Whether each value is normalised as keys are, without a weight."""
     keys_are_values: bool = False
     """Whether values are what the projection of keys makes, before its norm and RoPE."""
     reads_layer: int | None = None
     """The layer before it whose keys and values it reads; None: it has its own."""
+
+    @property
+    def value_size(self) -> int:
+        """Elements of a value."""
+        return self.value_dim or self.head_dim
 
 
 @dataclass(frozen=True)

@@ -139,7 +139,7 @@ def _names(config: JsonObject) -> TensorNames:
         expert_down="experts.{expert}.down_proj",
         experts_stack=("experts.gate_up_proj", "experts.down_proj"),
         # Published files have what layers that read another cache do not need.
-        ignored=tuple(f"model.layers.{index}.self_attn.{each}.*" for index in shared for each in _UNREAD_OF_SHARED),
+        ignored=tuple(f"*layers.{index}.self_attn.{each}.*" for index in shared for each in _UNREAD_OF_SHARED),
     )
 
 

@@ -13,6 +13,7 @@ from .granite_hybrid import GRANITE_HYBRID
 from .granite_moe import GRANITE_MOE
 from .hunyuan_moe import HUNYUAN_MOE, HY3
 from .lfm2 import LFM2_MOE
+from .mimo_v2 import MIMO_V2
 from .mixtral import MINIMAX_M2, MIXTRAL
 from .phi_moe import PHI_MOE
 from .qwen3_next import QWEN3_5_MOE, QWEN3_NEXT
@@ -37,6 +38,8 @@ MIXTURES: dict[str, Family] = {
     "HYV3ForCausalLM": HY3,
     "HunYuanMoEV1ForCausalLM": HUNYUAN_MOE,
     "Lfm2MoeForCausalLM": LFM2_MOE,
+    "MiMoV2FlashForCausalLM": MIMO_V2,
+    "MiMoV2ForCausalLM": MIMO_V2,
     "MiniMaxM2ForCausalLM": MINIMAX_M2,
     "Mistral4ForCausalLM": MISTRAL4,
     "MistralLarge3ForCausalLM": MISTRAL4,

@@ -13,7 +13,7 @@ from ..rope import RopeTable
 from ..weights import Activations, ActivationScheme, AttentionWeights, Dense, HeadSplit, each_alone
 from .mixer import Mixer
 from .qk_norm import QkNorm
-from .queries import normalise_values, rotate_queries
+from .queries import normalise_values, rotate_queries, widened_values
 from .state import CacheShape, InferState
 
 
@@ -47,10 +47,12 @@ class Attention(Mixer):
         self._qk_norm = None if norm is None or is_simple else QkNorm(spec, norm, weights, heads, group)
         self._norms = (weights.q_norm, weights.k_norm) if is_simple else (None, None)
         self._owns_cache = spec.reads_layer is None
+        # Where values are smaller than keys, `widened_values` adds it.
+        self._bias = None if spec.value_dim else weights.qkv.bias
         self._norm_eps = 0.0 if norm is None else norm.norm.eps
         self._norm_after_rope = norm is not None and norm.after_rope
         # Clipping, an output gate and other norms need sums, not split-K partials.
-        is_plain = is_simple and not spec.value_norm and self._owns_cache
+        is_plain = is_simple and not spec.value_norm and not spec.value_dim and self._owns_cache
         takes_partials = is_plain and not spec.clip and not spec.output_gate
         self._dense = weights.qkv if takes_partials and isinstance(weights.qkv, Dense) else None
         self._options = kernels.AttentionOptions(spec.window, spec.softcap, weights.sinks, weights.slopes)
@@ -81,6 +83,10 @@ class Attention(Mixer):
         """
         if (scales := self._rope.query_scales) is not None:
             qkv[..., : self._q_size].mul_(scales[state.positions][:, None])
+        if self._spec.value_dim:
+            wide = widened_values(qkv, self._weights.qkv.bias, self._spec, self._heads.num_kv_heads)
+            heads = self._attend(wide, state).view(len(qkv), -1, self._spec.head_dim)
+            return heads[..., : self._spec.value_dim].flatten(1)
         if not self._spec.output_gate:
             return self._attend(qkv, state)
         qkv, gate = qkv.split((qkv.shape[1] - self._q_size, self._q_size), dim=1)
@@ -99,7 +105,7 @@ class Attention(Mixer):
         out = q.new_empty(q.shape)
         if self._is_one(qkv, state) and (d := state.decodes) is not None:
             context = (state.slot_table, d.rows, d.kv_lens, d.max_kv_len)
-            before = self._before_attention(self._weights.qkv.bias, state)
+            before = self._before_attention(self._bias, state)
             kernels.token_attention(qkv, *before, *context, self._spec.scale, out, *self._options.arguments())
             return out.view(num_tokens, self._q_size)
         self._prepare(qkv, state, q_out)
@@ -130,7 +136,7 @@ class Attention(Mixer):
         """Writes rotated queries to `q_out`, or to the first columns of `qkv` without it, and keys and values to the
         cache.
         """
-        cache, spec, bias = state.caches[self._index], self._spec, self._weights.qkv.bias
+        cache, spec, bias = state.caches[self._index], self._spec, self._bias
         if not self._owns_cache:
             rotate_queries(qkv, bias, self._norms[0], self._norm_eps, self._rope.cos_sin, state)
             return

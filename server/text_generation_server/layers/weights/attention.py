@@ -44,8 +44,8 @@ def load_attention(checkpoint: Checkpoint, layer: int, spec: AttentionSpec, head
     out = row_parallel(
         checkpoint,
         checkpoint.inside(layer, names.out),
-        (hidden, spec.num_heads * spec.head_dim),
-        (heads.q_start * spec.head_dim, heads.q_stop * spec.head_dim),
+        (hidden, spec.num_heads * spec.value_size),
+        (heads.q_start * spec.value_size, heads.q_stop * spec.value_size),
         spec.out_bias and checkpoint.is_first,
     )
     slopes = None
@@ -104,15 +104,15 @@ def _qkv_blocks(
     if names.qkv is None:
         values = names.k if spec.keys_are_values else names.v
         parts = (
-            (names.q, spec.num_heads, q_heads, order),
-            (names.k, spec.num_kv_heads, kv_heads, order),
-            (values, spec.num_kv_heads, kv_heads, ()),
+            (names.q, spec.num_heads, q_heads, size, order),
+            (names.k, spec.num_kv_heads, kv_heads, size, order),
+            (values, spec.num_kv_heads, kv_heads, spec.value_size, ()),
         )
         if spec.reads_layer is not None:
             parts = parts[:1]
         return [
-            RowBlock(checkpoint.inside(layer, name), count * size, ranges(held, size), rotated)
-            for name, count, held, rotated in parts
+            RowBlock(checkpoint.inside(layer, name), count * each, ranges(held, each), rotated)
+            for name, count, held, each, rotated in parts
         ]
     if names.qkv_layout == "blocks":
         first_v = spec.num_heads + spec.num_kv_heads
