@@ -47,6 +47,7 @@ PARAMETERS = {
     "Solar-Open-100B": 102_651_793_408,
     "Nemotron-3-Super-120B-A12B": 120_668_687_360,  # without corrections of routers and its layers for further tokens
     "MiMo-V2-Flash": 308_778_768_832,  # without its layers for further tokens
+    "Llama-4-Scout": 107_769_861_120,  # without its vision tower
     "Hy3-295B-A21B": 295_033_528_320,
     "Trinity-Mini": 26_123_974_400,
     "Ling-mini-2.0": 16_255_638_528,

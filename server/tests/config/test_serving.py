@@ -324,7 +324,7 @@ def test_contexts_that_an_indexer_would_cut_are_refused(folder: Path) -> None:
     (folder / "config.json").write_text(json.dumps({**raw, **sparse}))
     for variables in ({}, {"ROPE_SCALING": "linear", "ROPE_FACTOR": "4"}):
         check(folder, AskedLimits(95, 96), **variables)
-        with pytest.raises(ConfigurationError, match=r"--max-total-tokens 97 .*beyond 96 positions .*its indexer"):
+        with pytest.raises(ConfigurationError, match=r"--max-total-tokens 97 .*beyond 96 positions .*some of them"):
             check(folder, AskedLimits(95, 97), **variables)
 
 

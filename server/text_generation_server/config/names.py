@@ -6,11 +6,12 @@ from typing import Literal
 
 from .spec import QkvLayout
 
-ExpertLayout = Literal["each", "stacked", "rows", "interleaved"]
+ExpertLayout = Literal["each", "stacked", "transposed", "rows", "interleaved"]
 """How experts are stored.
 
 - "each": each expert has its own matrices, as a dense network does.
 - "stacked": `[experts, 2 * inner, hidden]`, gate rows first, and `[experts, hidden, inner]`.
+- "transposed": `[experts, hidden, 2 * inner]`, gate columns first, and `[experts, inner, hidden]`.
 - "rows": gate, up and the transposed down, each `[experts * inner, hidden]`.
 - "interleaved": `[experts, hidden, 2 * inner]`, with gate and up columns interleaved, and `[experts, inner, hidden]`,
   with biases; or MXFP4 blocks and scales of their transposes.
@@ -123,7 +124,8 @@ class TensorNames:
     expert_up: str = "mlp.experts.{expert}.up_proj"
     expert_down: str = "mlp.experts.{expert}.down_proj"
     experts_stack: tuple[str, str] | None = None
-    """Names of the tensors of layout "stacked", which some files have instead of matrices of each expert."""
+    """Names of the tensors of layout `stack_layout`, which some files have instead of matrices of each expert."""
+    stack_layout: ExpertLayout = "stacked"
     shared_gate: str = "mlp.shared_expert.gate_proj"
     shared_up: str = "mlp.shared_expert.up_proj"
     shared_down: str = "mlp.shared_expert.down_proj"
@@ -169,7 +171,7 @@ class TensorNames:
         prefix = self.prefix(has)
         if not any(has(f"{prefix}{self.layer.format(index)}{gate_up}") for index in range(layers)):
             return self
-        return replace(self, experts_layout="stacked", expert_gate=gate_up, expert_down=down)
+        return replace(self, experts_layout=self.stack_layout, expert_gate=gate_up, expert_down=down)
 
     def experts(self, gated: bool) -> tuple[str, ...]:
         """Returns the names of the matrices of an expert: gate, if it is gated, up and down."""

@@ -131,8 +131,8 @@ def _scaled(config: JsonObject, scaling: JsonObject, rope_type: RopeType, rope: 
     factor_default = longest / original if rope_type in ("yarn", "longrope") else None
     low_freq_factor = scaling.number("low_freq_factor", default=None if rope_type == "llama3" else 1.0)
     high_freq_factor = scaling.number("high_freq_factor", default=None if rope_type == "llama3" else 4.0)
-    if rope_type == "llama3" and high_freq_factor <= low_freq_factor:
-        raise scaling.error("high_freq_factor", f"above `low_freq_factor` ({low_freq_factor:g})")
+    if rope_type == "llama3" and high_freq_factor < low_freq_factor:
+        raise scaling.error("high_freq_factor", f"at least `low_freq_factor` ({low_freq_factor:g})")
     frequencies = rope.rotary_dim // 2
     is_long = rope_type == "longrope"
     return replace(

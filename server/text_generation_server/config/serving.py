@@ -97,8 +97,8 @@ def _check_limits(limits: AskedLimits, positions: int, stretches: bool) -> None:
         if value is not None and value > most:
             if not stretches:
                 raise ConfigurationError(
-                    f"{flag} {value} is too many: beyond {positions} positions this model attends to those alone that "
-                    f"its indexer chooses, which is not implemented; lower it to at most {most}"
+                    f"{flag} {value} is too many: beyond {positions} positions this model attends to some of them "
+                    f"alone, which is not implemented; lower it to at most {most}"
                 )
             raise ConfigurationError(
                 f"{flag} {value} is too many for the {positions} positions of the model; lower it to at most {most}, "

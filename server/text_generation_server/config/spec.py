@@ -224,6 +224,8 @@ class MoeSpec:
     latent: int = 0
     """Elements of the narrower state that routed experts read and write (latent mixture); 0: they read hidden states.
     The shared expert reads hidden states in any case."""
+    weighs_inputs: bool = False
+    """Whether the sigmoid of its logit multiplies the input of the one expert that computes a token, not its output."""
     expert_scales: bool = False
     """Whether the output of each expert is multiplied by a learned number."""
 

@@ -18,6 +18,7 @@ from .hunyuan import HUNYUAN
 from .internlm import INTERNLM, INTERNLM2, INTERNLM3
 from .lfm2 import LFM2
 from .llama import IQUEST_CODER, LLAMA, TELECHAT3
+from .llama4 import LLAMA4
 from .mamba import FALCON_MAMBA, JAMBA, MAMBA
 from .mamba2 import BAMBA, MAMBA2
 from .media import OTHER_PARTS, TEXT_PREFIXES, WITH_MEDIA, class_of_part, has_family, text_part
@@ -72,6 +73,7 @@ FAMILIES: dict[str, Family] = {
     "JambaForCausalLM": JAMBA,
     "LLaMAForCausalLM": LLAMA,
     "Lfm2ForCausalLM": LFM2,
+    "Llama4ForCausalLM": LLAMA4,
     "LlamaForCausalLM": LLAMA,
     "MPTForCausalLM": MPT,
     "Mamba2ForCausalLM": MAMBA2,

@@ -16,6 +16,7 @@ from .family import Family
 from .gemma import GEMMA3
 from .gemma4 import GEMMA4
 from .llama import LLAMA
+from .llama4 import LLAMA4
 from .mistral import MINISTRAL3, MISTRAL
 from .qwen2 import QWEN2, QWEN3
 from .qwen3_next import QWEN3_5, QWEN3_5_MOE
@@ -28,6 +29,7 @@ WITH_MEDIA: Mapping[str, str] = {
     "InternVLForConditionalGeneration": "InternVL 3",
     "KimiK25ForConditionalGeneration": "Kimi K2.5 to K2.7",
     "Kimi_K25ForConditionalGeneration": "Kimi K2.5 to K2.7",
+    "Llama4ForConditionalGeneration": "Llama 4",
     "LlavaForConditionalGeneration": "LLaVA 1.5",
     "LlavaNextForConditionalGeneration": "LLaVA 1.6",
     "Mistral3ForConditionalGeneration": "Mistral Small 3.1 to 4, Ministral 3",
@@ -104,6 +106,7 @@ _PARTS: Mapping[str, Family] = {
     "gemma4_text": _part(GEMMA4, _sizes(262144, 2304, 9216, 30, 8)),
     "kimi_k2": _DEEPSEEK_V3,
     "llama": _part(LLAMA, _sizes(32000, 4096, 11008, 32, 32)),
+    "llama4_text": _part(LLAMA4, _sizes(202048, 5120, 8192, 48, 40)),
     "ministral3": _part(MINISTRAL3, _sizes(131072, 4096, 14336, 34, 32)),
     "mistral": _part(MISTRAL, _sizes(32000, 4096, 14336, 32, 32)),
     "mistral4": _part(MISTRAL4, _sizes(131072, 4096, 12288, 36, 32)),

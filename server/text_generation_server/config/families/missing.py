@@ -17,7 +17,6 @@ _STREAMS = (
 _BLOCKS = "an indexer that chooses blocks of positions (MiniMax sparse attention)"
 _SHORT = "short convolutions of keys and values, and a bias by distance"
 _STEP = "gates of heads, numbers of heads by type of layer, and bounds of activations by layer"
-_CHUNKED = "attention within chunks of positions, and experts whose inputs are weighted"
 
 MISSING: Mapping[str, tuple[str, str]] = {
     "AliceAIForCausalLM": ("Alice AI", f"attention over residuals, and {_DELTA}"),
@@ -36,8 +35,6 @@ MISSING: Mapping[str, tuple[str, str]] = {
     "KimiK3ForCausalLM": ("Kimi K3", f"attention over residuals, and {_DELTA}"),
     "KimiK3ForConditionalGeneration": ("Kimi K3", f"attention over residuals, and {_DELTA}"),
     "KimiLinearForCausalLM": ("Kimi Linear", _DELTA),
-    "Llama4ForCausalLM": ("Llama 4", _CHUNKED),
-    "Llama4ForConditionalGeneration": ("Llama 4", _CHUNKED),
     "LongcatFlashForCausalLM": ("LongCat Flash", "two attentions in a layer, and experts that change nothing"),
     "MiniMaxM3ForCausalLM": ("MiniMax M3", _BLOCKS),
     "MiniMaxM3SparseForCausalLM": ("MiniMax M3", _BLOCKS),

@@ -23,6 +23,7 @@ class MoeFeedForward(FeedForward):
         self._activation = spec.activation if spec.gated else kernels.alone(spec.activation)
         self._wide = route.wide
         self._gated = spec.shared_gate
+        self._weighs_inputs = spec.weighs_inputs
         self._shared = None
         if weights.shared is not None and spec.shared is not None:
             self._shared = DenseFeedForward(spec.shared, weights.shared)
@@ -68,6 +69,8 @@ class MoeFeedForward(FeedForward):
         weights, block, routed = self._weights, state.linear_block, routed or x
         logits = weights.router.apply(Activations(routed.x.float()) if self._wide else routed, block)
         read = x.x if weights.latent_in is None else weights.latent_in.apply(x, block)
+        if self._weighs_inputs:
+            read = read * kernels.sigmoid(logits.amax(-1, keepdim=True).float()).to(read.dtype)
         adds = residual is not None and self._shared is None and weights.latent_out is None
         out = residual if adds and residual is not None else torch.empty_like(read)
         choice = logits, weights.correction, self._options

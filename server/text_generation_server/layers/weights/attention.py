@@ -66,6 +66,8 @@ def _norms(
     names, size = checkpoint.names, spec.head_dim
 
     def weight(name: str, count: int, held: Sequence[int]) -> Tensor:
+        if not norm.norm.weight:
+            return checkpoint.source.empty((size,)).fill_(1.0)
         inside = checkpoint.inside(layer, name)
         if norm.over == "head":
             stored = checkpoint.source.read(f"{inside}.weight", (size,))
