@@ -14,7 +14,9 @@ from ..names import TensorNames
 from .deepseek import DEEPSEEK_V3, MISTRAL4
 from .family import Family
 from .gemma import GEMMA3
+from .gemma4 import GEMMA4
 from .llama import LLAMA
+from .llama4 import LLAMA4
 from .mistral import MINISTRAL3, MISTRAL
 from .qwen2 import QWEN2, QWEN3
 from .qwen3_next import QWEN3_5, QWEN3_5_MOE
@@ -27,6 +29,7 @@ WITH_MEDIA: Mapping[str, str] = {
     "InternVLForConditionalGeneration": "InternVL 3",
     "KimiK25ForConditionalGeneration": "Kimi K2.5 to K2.7",
     "Kimi_K25ForConditionalGeneration": "Kimi K2.5 to K2.7",
+    "Llama4ForConditionalGeneration": "Llama 4",
     "LlavaForConditionalGeneration": "LLaVA 1.5",
     "LlavaNextForConditionalGeneration": "LLaVA 1.6",
     "Mistral3ForConditionalGeneration": "Mistral Small 3.1 to 4, Ministral 3",
@@ -38,15 +41,6 @@ WITH_MEDIA: Mapping[str, str] = {
     "SmolVLMForConditionalGeneration": "SmolVLM",
 }
 """By the class that `architectures` names: a title for people."""
-OF_UNSERVED_TEXT = (
-    "Glm5NextForConditionalGeneration",
-    "Llama4ForConditionalGeneration",
-    "MiniMaxM3SparseForConditionalGeneration",
-    "Qwen4ExpForConditionalGeneration",
-    "Step3p7ForConditionalGeneration",
-)
-"""Those whose part is of a family that is not served yet: they are refused by its name."""
-
 _PART = "text_config"
 _OF_THE_WHOLE = (
     "bos_token_id",
@@ -109,8 +103,10 @@ _DEEPSEEK_V3 = _part(DEEPSEEK_V3, _sizes(129280, 7168, 18432, 61, 128))
 _PARTS: Mapping[str, Family] = {
     "deepseek_v3": _DEEPSEEK_V3,
     "gemma3_text": _part(GEMMA3, _sizes(262208, 2304, 9216, 26, 8)),
+    "gemma4_text": _part(GEMMA4, _sizes(262144, 2304, 9216, 30, 8)),
     "kimi_k2": _DEEPSEEK_V3,
     "llama": _part(LLAMA, _sizes(32000, 4096, 11008, 32, 32)),
+    "llama4_text": _part(LLAMA4, _sizes(202048, 5120, 8192, 48, 40)),
     "ministral3": _part(MINISTRAL3, _sizes(131072, 4096, 14336, 34, 32)),
     "mistral": _part(MISTRAL, _sizes(32000, 4096, 14336, 32, 32)),
     "mistral4": _part(MISTRAL4, _sizes(131072, 4096, 12288, 36, 32)),
@@ -130,14 +126,11 @@ _CLASSES: Mapping[str, str] = {
     "gemma3n_text": "Gemma3nForCausalLM",
     "gemma4_text": "Gemma4ForCausalLM",
     "llama": "LlamaForCausalLM",
-    "llama4_text": "Llama4ForCausalLM",
-    "minimax_m3_vl_text": "MiniMaxM3VLForCausalLM",
     "ministral3": "Ministral3ForCausalLM",
     "mistral": "MistralForCausalLM",
     "mistral4": "Mistral4ForCausalLM",
     "qwen2": "Qwen2ForCausalLM",
     "qwen3": "Qwen3ForCausalLM",
-    "qwen4_exp_text": "Qwen4ExpForCausalLM",
 }
 """Classes of Transformers for the part, by its `model_type`."""
 

@@ -13,6 +13,8 @@ from .mixer import Mixer
 from .moe import MoeFeedForward
 from .norm import AddNorm, Norm
 from .overlapped_halves import OverlappedHalves
+from .per_layer import LayerInput, PerLayerInputs
+from .scaled_layer import ExpertsBeside, ScaledLayer
 from .short_conv import ShortConv
 from .state import CacheShape, Chunks, Decodes, InferState, LayerCache, LayerState, StateShape
 from .transformer import FeedForwardLayer, Layer, MixerLayer, OutputFusions, ParallelLayer, TransformerLayer
@@ -25,6 +27,7 @@ __all__ = [
     "Decodes",
     "DenseFeedForward",
     "Embedding",
+    "ExpertsBeside",
     "FeedForward",
     "FeedForwardLayer",
     "GatedDelta",
@@ -33,6 +36,7 @@ __all__ = [
     "LatentAttention",
     "Layer",
     "LayerCache",
+    "LayerInput",
     "LayerState",
     "Mamba",
     "Mamba2",
@@ -44,6 +48,8 @@ __all__ = [
     "OutputFusions",
     "OverlappedHalves",
     "ParallelLayer",
+    "PerLayerInputs",
+    "ScaledLayer",
     "ShortConv",
     "StateShape",
     "SublayerOutput",
