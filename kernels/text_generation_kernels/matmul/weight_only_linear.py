@@ -45,7 +45,7 @@ _FEW = 64
 """The most tokens that are one tile."""
 _SOME = 128
 """More tokens are for `w4a16_large_hopper.py`, where it takes them and a data file says so."""
-_MANY = (128, 256, 512)
+_MANY = (128, 256, 512, 1024, 2048, 4096)
 """Numbers of tokens above `_FEW` that have launch settings of their own."""
 _SMALLEST_TILE = 8
 """The fewest tokens of a tile."""
@@ -86,7 +86,7 @@ def weight_only_linear_triton(
     sizes: tuple[int, ...] = (max(_SMALLEST_TILE, 1 << (tokens - 1).bit_length()),)
     if tokens > _FEW and compiling_only():
         # The compile dry run does not see every number of tokens.
-        sizes = (*_MANY, 8 * MAX_TOKENS)
+        sizes = _MANY
     for size in sizes:
         if fits and (config := small_settings(x, packed, scales, table, size)) is not None:
             w4a16_small_hopper(x, packed, scales, zeros, bias, result, config)
