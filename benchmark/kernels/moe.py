@@ -23,7 +23,7 @@ from torch.nn import functional
 
 import text_generation_kernels as kernels
 from text_generation_kernels import ExpertMatrix
-from text_generation_kernels.matmul.skinny_linear import MAX_TOKENS
+from text_generation_kernels.matmul.ladder import SMALL_BATCH
 from text_generation_kernels.moe._experts_torch import moe_experts_torch
 from text_generation_kernels.moe.experts_gemv import expert_gemv_sum
 from text_generation_kernels.moe.moe_align import moe_align_triton
@@ -105,8 +105,8 @@ class Mixture:
     def layer(self, draw: int) -> None:
         """Router, top-k and experts."""
         router = self.weights[draw % LAYERS].router
-        if self.tokens <= MAX_TOKENS and not self.plan.dry_run:
-            kernels.skinny_linear(self.x, router, None, self.logits[-1])
+        if self.tokens <= SMALL_BATCH and not self.plan.dry_run:
+            kernels.linear(self.x, router, None, self.logits[-1])
         else:
             torch.mm(self.x, router.t(), out=self.logits[-1])
         kernels.moe_route(self.logits[-1], None, self.options, self.ids[-1], self.shares[-1])

@@ -20,8 +20,9 @@ from .collectives.exchange import Exchange
 from .matmul.dequantise import dequantise
 from .matmul.gemv_blocks import LONGEST as LONGEST_NORMALISED
 from .matmul.group_quantisation import pack_codes, pack_scales, unpack_codes
+from .matmul.ladder import SMALL_BATCH
+from .matmul.linear import linear
 from .matmul.linear_split_k import linear_split_k, linear_splits
-from .matmul.skinny_linear import skinny_linear
 from .matmul.token_linear import send_linear, token_linear
 from .matmul.w8a8_gated import w8a8_gated
 from .matmul.w8a8_linear import w8a8_linear
@@ -66,6 +67,7 @@ __all__ = [
     "LONGEST_NORMALISED",
     "MAX_LOGIT_BIAS",
     "MAX_TOP",
+    "SMALL_BATCH",
     "AttentionOptions",
     "Exchange",
     "ExpertMatrix",
@@ -108,6 +110,7 @@ __all__ = [
     "latent_postprocess",
     "latent_prefill_attention",
     "layer_norm",
+    "linear",
     "linear_split_k",
     "linear_splits",
     "logits_process",
@@ -129,7 +132,6 @@ __all__ = [
     "send_linear",
     "sigmoid",
     "sigmoid_gate",
-    "skinny_linear",
     "split_size",
     "state_space",
     "survivors",

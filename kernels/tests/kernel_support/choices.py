@@ -2,7 +2,7 @@
 
 # pyright: basic
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from text_generation_kernels.matmul.ladder import Ladder
 from text_generation_kernels.runtime import device, launch
 
 
@@ -70,6 +71,12 @@ def noted_choices(card: Card) -> Iterator[Callable[[Callable[[], object]], tuple
             sums = library(name, lambda x, w, *_: x.new_empty(len(x), w.shape[1], dtype=torch.float32))
             patch.setattr(torch, name, sums)
         yield run
+
+
+def measured(patch: pytest.MonkeyPatch, module: Any, ladder: Ladder, settings: Mapping[str, int]) -> None:
+    """`ladder`, of this module, finds these launch settings in its data files, for every matrix."""
+    patch.setattr(module, "fastest", lambda *_, **__: settings)
+    patch.setattr(ladder, "_choices", {})
 
 
 def pretend_card(patch: pytest.MonkeyPatch, card: Card) -> None:

@@ -82,7 +82,7 @@ def decode_attention_triton(
 
     The kernel reads `b_row` and `b_kv_len` while the previous kernel may still run; where caches hold codes or the
     batch is in `_EARLY`, also `slot_table` and positions before the newest. Between the kernel that writes them and
-    this operator there must be another, which is no operator of this package but `skinny_linear`, `linear_split_k` or
+    this operator there must be another, which is no operator of this package but `linear`, `linear_split_k` or
     `token_linear`, as in every model.
 
     Partials are allocated here, because their size follows from the plan. They are free again when the call returns; in

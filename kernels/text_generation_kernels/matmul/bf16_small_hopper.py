@@ -1,6 +1,6 @@
 """16-bit GEMM for 33 to 64 tokens on Hopper (compute capability 9.0; Gluon).
 
-The formula, layouts and rounding are those of `skinny_linear` and, with one `out` for each split, of `linear_split_k`,
+The formula, layouts and rounding are those of `linear` and, with one `out` for each split, of `linear_split_k`,
 which call it. `x` and `weight` begin at multiples of 16 bytes.
 
 - The tensor memory accelerator (TMA) copies whole tiles; no thread computes addresses.
@@ -19,6 +19,7 @@ Lab: docs/lab/2026-11-small-gemms-on-hopper.md.
 # pyright: basic, reportArgumentType=false, reportAssignmentType=false, reportCallIssue=false
 # pyright: reportGeneralTypeIssues=false, reportOptionalMemberAccess=false, reportOperatorIssue=false
 # pyright: reportAttributeAccessIssue=false
+from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
@@ -26,13 +27,10 @@ import torch
 from torch import Tensor
 
 from ..norm.activations import gated_activation
-from ..runtime.device import is_hopper
 from ..runtime.launch import Launcher
 from ..runtime.rings import advance
-from ..runtime.settings import nearest
 from ..runtime.triton import TensorDescriptor, cuda, gl, gluon, hopper, triton
 
-_LEAST_TOKENS = 33
 _BLOCK_M, _WARPS = 64, 4
 """Tokens of a tile, and the warps that a matrix instruction of a warp group takes."""
 _TYPES = {torch.bfloat16: gl.bfloat16, torch.float16: gl.float16}
@@ -204,20 +202,19 @@ def bf16_small_hopper_kernel(
 _launch = Launcher(bf16_small_hopper_kernel)
 
 
-def takes_tiles(x: Tensor, weight: Tensor) -> bool:
-    """Whether this kernel takes these tensors, of those that `skinny_linear_kernel` takes."""
-    addresses = x.data_ptr() | weight.data_ptr()
-    return x.shape[0] >= _LEAST_TOKENS and addresses % 16 == 0 and x.is_cuda and is_hopper(x.device)
-
-
 def bf16_small_hopper(
-    x: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor, splits: int, activation: str | None
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    out: Tensor,
+    activation: str | None,
+    settings: Mapping[str, int],
 ) -> None:
-    """Launches the kernel: shapes as of `skinny_linear`, or an `out` for each of `splits` splits of the inputs."""
+    """Launches the kernel: arguments as of `linear`, or an `out` for each of `splits` splits of the inputs."""
     tokens, inputs = x.shape
     outputs = weight.shape[0]
-    sizes = {"gated": 1 + (activation is not None), "splits": splits, "outputs": outputs, "inputs": inputs}
-    config = dict(nearest("bf16_small_hopper", **sizes))
+    config = dict(settings)
+    splits = config.pop("splits")
     block_k, tile_rows = config["BLOCK_K"], tile_rows_of(config.pop("ROWS"))
     tiles = [_tiles(weight, rows, block_k) for rows in tile_rows]
     _launch(

@@ -28,7 +28,7 @@ from ..runtime.device import is_hopper
 from ..runtime.launch import Launcher, arrivals
 from ..runtime.settings import nearest
 from ..runtime.triton import cuda, gl, gluon, hopper, triton
-from .w8a8_gemm import MAX_TOKENS, padded_tokens
+from .ladder import SMALL_BATCH, padded_tokens
 
 STEP = 256
 """Inputs of a step."""
@@ -211,7 +211,7 @@ def hopper_settings(
 def _takes(x8: Tensor, x_scale: Tensor, weight8: Tensor, weight_scale: Tensor) -> bool:
     """Whether the kernel takes these tensors: rows that are copied begin at multiples of 16 bytes."""
     return (
-        1 < len(x8) <= MAX_TOKENS
+        1 < len(x8) <= SMALL_BATCH
         and is_hopper(x8.device)
         and x8.dtype == torch.float8_e4m3fn
         and x_scale.dim() == weight_scale.dim() == 1

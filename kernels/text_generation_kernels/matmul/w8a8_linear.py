@@ -41,12 +41,13 @@ from ..runtime.launch import compiling_only
 from ..runtime.register import register
 from ..runtime.settings import nearest
 from .fp8_small_hopper import fp8_small_hopper, hopper_settings
-from .w8a8_gemm import BLOCK, MAX_TOKENS, padded_tokens, w8a8_gemm
+from .ladder import SMALL_BATCH, padded_tokens
+from .w8a8_gemm import BLOCK, w8a8_gemm
 from .w8a8_gemv import MOST_QUANTISED, takes_gemv, w8a8_gemv
 from .w8a8_library import SUMS, library_gemm, takes
 
 _MANY = (128, 256, 512, 1024, 2048, 4096)
-"""Numbers of tokens above MAX_TOKENS that have launch settings of their own."""
+"""Numbers of tokens above SMALL_BATCH that have launch settings of their own."""
 
 
 def w8a8_linear_triton(
@@ -100,9 +101,9 @@ def _gemm(x8: Tensor, x_scale: Tensor, weight8: Tensor, weight_scale: Tensor, bi
         fp8_small_hopper(x8, x_scale, weight8, weight_scale, bias, out, config)
         return
     size = padded_tokens(tokens)
-    algorithms: tuple[int, ...] = (library(x8, x_scale, weight8, weight_scale, size),) if tokens > MAX_TOKENS else ()
+    algorithms: tuple[int, ...] = (library(x8, x_scale, weight8, weight_scale, size),) if tokens > SMALL_BATCH else ()
     sizes: tuple[int, ...] = (size,)
-    if tokens > MAX_TOKENS and compiling_only():
+    if tokens > SMALL_BATCH and compiling_only():
         # The compile dry run does not see every number of tokens.
         algorithms, sizes = (*algorithms, SUMS), _MANY
     for algorithm in algorithms:

@@ -9,7 +9,8 @@ from torch import Tensor
 
 from ..runtime.device import has_fp8_gemms
 from .fp8_small_hopper import fp8_small_hopper, hopper_settings
-from .w8a8_gemm import MAX_TOKENS, padded_tokens, w8a8_gemm
+from .ladder import SMALL_BATCH, padded_tokens
+from .w8a8_gemm import w8a8_gemm
 from .w8a8_linear import tile
 
 
@@ -24,7 +25,7 @@ class KernelChoice(NamedTuple):
 def takes_small(x8: Tensor, x_scale: Tensor, weight_scale: Tensor) -> bool:
     """Whether one of the kernels takes these operands."""
     return (
-        1 < len(x8) <= MAX_TOKENS
+        1 < len(x8) <= SMALL_BATCH
         and x_scale.dim() == weight_scale.dim() == 1
         and (x8.dtype == torch.int8 or has_fp8_gemms(x8.device))
     )

@@ -1,0 +1,125 @@
+"""Ladders: which kernel computes a matmul, for each scheme of weights, in order of preference.
+
+A `MatmulKernel` says which problems it takes, with which launch settings, or why not. A `Ladder` picks the first kernel
+that takes a problem, once for each matrix and number of tokens: warm-up meets all of them, and later a launch only
+looks the choice up. Numbers of tokens count as the size to which a kernel pads them (`padded_tokens`), so a batch that
+is padded to one size gives a token the same result to the bit, whichever others are there.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Generic, Literal, NamedTuple, Protocol, TypeVar
+
+import torch
+
+from ..runtime.device import has_fp8_gemms, is_hopper, shared_kib
+from ..runtime.launch import compiling_only
+
+Settings = Mapping[str, int]
+"""Launch settings."""
+SMALL_BATCH = 64
+"""The most tokens that are one tile. Libraries compute more tokens, or kernels with several tiles."""
+LARGE_BATCHES = (128, 256, 512, 1024, 2048, 4096)
+"""Padded numbers of tokens above `SMALL_BATCH` that may have launch settings of their own."""
+_SMALLEST_TILE = 16
+
+
+def padded_tokens(tokens: int, smallest: int = _SMALLEST_TILE) -> int:
+    """The size to which `tokens` is padded, and by which kernels are chosen: a power of two."""
+    return max(smallest, 1 << (tokens - 1).bit_length())
+
+
+Fusion = Literal["norm", "activation", "residual", "all-reduce", "split-K partials"]
+"""What a kernel may be fused with: an RMSNorm as prologue; the gated activation, the residual add, the sending half of
+an all-reduce, or partials that the next kernel reduces, as epilogue.
+"""
+
+
+class Card(NamedTuple):
+    """What a choice depends on of the device."""
+
+    shared_kib: int
+    """Most shared memory of a thread block."""
+    is_hopper: bool
+    has_fp8_gemms: bool
+
+
+def card_of(device: torch.device) -> Card:
+    """That of `device`; off a GPU, where kernels are interpreted, one with the memory of an H200."""
+    return Card(shared_kib(device), is_hopper(device), has_fp8_gemms(device))
+
+
+class Problem(Protocol):
+    """What the choice of a kernel depends on: hashable, without tensors."""
+
+    @property
+    def tokens(self) -> int:
+        """1, or the padded number of tokens."""
+        ...
+
+    def of_tokens(self: "ProblemT", tokens: int) -> "ProblemT":
+        """The same with another number of tokens."""
+        ...
+
+
+ProblemT = TypeVar("ProblemT", bound=Problem)
+
+
+@dataclass(frozen=True)
+class MatmulKernel(Generic[ProblemT]):
+    """A kernel, or a library, that computes matmuls of one scheme."""
+
+    name: str
+    settings: Callable[[ProblemT], Settings | str]
+    """Launch settings for a problem, or why this kernel does not compute it."""
+    launch: Callable[..., None]
+    """Launches it: the arguments are those of all kernels of the ladder, and the settings."""
+    fuses: frozenset[Fusion] = frozenset()
+
+
+@dataclass(frozen=True)
+class Choice(Generic[ProblemT]):
+    """The kernel for a problem."""
+
+    kernel: MatmulKernel[ProblemT]
+    settings: Settings
+    refusals: tuple[tuple[str, str], ...]
+    """Kernels before it in the ladder, each with why it does not compute the problem."""
+
+
+class Ladder(Generic[ProblemT]):
+    """The kernels of a scheme, in order of preference. The last one takes every problem."""
+
+    def __init__(self, *kernels: MatmulKernel[ProblemT]) -> None:
+        self.kernels = kernels
+        self._choices: dict[ProblemT, Choice[ProblemT]] = {}
+
+    def pick(self, problem: ProblemT) -> Choice[ProblemT]:
+        """The first kernel that takes `problem`."""
+        choice = self._choices.get(problem)
+        if choice is None:
+            choice = self._choices[problem] = self._pick(problem)
+        return choice
+
+    def _pick(self, problem: ProblemT) -> Choice[ProblemT]:
+        refusals: list[tuple[str, str]] = []
+        for kernel in self.kernels:
+            settings = kernel.settings(problem)
+            if not isinstance(settings, str):
+                return Choice(kernel, settings, tuple(refusals))
+            refusals.append((kernel.name, settings))
+        raise LookupError(f"no kernel computes {problem}: {'; '.join(': '.join(each) for each in refusals)}")
+
+    def launches(self, problem: ProblemT) -> Iterator[Choice[ProblemT]]:
+        """What an operator launches for `problem`: the choice. In a compile dry run a large batch stands for all large
+        ones, because that does not see every number of tokens: the choice for each, once.
+        """
+        if not compiling_only() or problem.tokens <= SMALL_BATCH:
+            yield self.pick(problem)
+            return
+        seen: list[tuple[str, Settings]] = []
+        for tokens in LARGE_BATCHES:
+            choice = self.pick(problem.of_tokens(tokens))
+            if (found := (choice.kernel.name, choice.settings)) not in seen:
+                seen.append(found)
+                yield choice
