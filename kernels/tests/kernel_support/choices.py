@@ -75,7 +75,8 @@ def noted_choices(card: Card) -> Iterator[Callable[[Callable[[], object]], tuple
 
 def measured(patch: pytest.MonkeyPatch, module: Any, ladder: Ladder, settings: Mapping[str, int]) -> None:
     """`ladder`, of this module, finds these launch settings in its data files, for every matrix."""
-    patch.setattr(module, "fastest", lambda *_, **__: settings)
+    for name in ("fastest", "nearest"):
+        patch.setattr(module, name, lambda *_, **__: settings)
     patch.setattr(ladder, "_choices", {})
 
 
@@ -97,9 +98,6 @@ def pretend_card(patch: pytest.MonkeyPatch, card: Card) -> None:
         for each, original in originals.items():
             if getattr(module, each, None) is original:
                 patch.setattr(module, each, told[each])
-        cached = getattr(module, "_has_block_gemm", None)
-        if cached is not None:
-            patch.setattr(module, "_has_block_gemm", cached.__wrapped__)
 
 
 @contextmanager

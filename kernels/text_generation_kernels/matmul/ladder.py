@@ -29,9 +29,10 @@ def padded_tokens(tokens: int, smallest: int = _SMALLEST_TILE) -> int:
     return max(smallest, 1 << (tokens - 1).bit_length())
 
 
-Fusion = Literal["norm", "activation", "residual", "all-reduce", "split-K partials"]
-"""What a kernel may be fused with: an RMSNorm as prologue; the gated activation, the residual add, the sending half of
-an all-reduce, or partials that the next kernel reduces, as epilogue.
+Fusion = Literal["norm", "quantisation", "activation", "amax", "residual", "all-reduce", "split-K partials"]
+"""What a kernel may be fused with. Prologue: an RMSNorm, or the quantisation of the token. Epilogue: the gated
+activation, the same with the largest values of each tile, the residual add, the sending half of an all-reduce, or
+partials that the next kernel reduces.
 """
 
 
@@ -88,27 +89,33 @@ class Choice(Generic[ProblemT]):
 
 
 class Ladder(Generic[ProblemT]):
-    """The kernels of a scheme, in order of preference. The last one takes every problem."""
+    """The kernels of a scheme, in order of preference."""
 
     def __init__(self, *kernels: MatmulKernel[ProblemT]) -> None:
         self.kernels = kernels
-        self._choices: dict[ProblemT, Choice[ProblemT]] = {}
+        self._choices: dict[ProblemT, Choice[ProblemT] | None] = {}
+
+    def find(self, problem: ProblemT) -> Choice[ProblemT] | None:
+        """The first kernel that takes `problem`; None where the caller has to compute it by several operators."""
+        if problem not in self._choices:
+            self._choices[problem] = self._find(problem)
+        return self._choices[problem]
 
     def pick(self, problem: ProblemT) -> Choice[ProblemT]:
-        """The first kernel that takes `problem`."""
-        choice = self._choices.get(problem)
+        """The same for a problem that a kernel takes for certain. Raises LookupError otherwise."""
+        choice = self.find(problem)
         if choice is None:
-            choice = self._choices[problem] = self._pick(problem)
+            raise LookupError(f"no kernel computes {problem}")
         return choice
 
-    def _pick(self, problem: ProblemT) -> Choice[ProblemT]:
+    def _find(self, problem: ProblemT) -> Choice[ProblemT] | None:
         refusals: list[tuple[str, str]] = []
         for kernel in self.kernels:
             settings = kernel.settings(problem)
             if not isinstance(settings, str):
                 return Choice(kernel, settings, tuple(refusals))
             refusals.append((kernel.name, settings))
-        raise LookupError(f"no kernel computes {problem}: {'; '.join(': '.join(each) for each in refusals)}")
+        return None
 
     def launches(self, problem: ProblemT) -> Iterator[Choice[ProblemT]]:
         """What an operator launches for `problem`: the choice. In a compile dry run a large batch stands for all large

@@ -24,7 +24,7 @@ def _variants(shared_kib: int, by_block: bool) -> list[Variant]:
         {
             tuple(entry["config"][name] for name in names)
             for entry in _ENTRIES
-            if entry["key"]["shared_kib"] == shared_kib and entry["key"]["by_block"] == 1 + by_block
+            if entry["key"]["shared_kib"] == shared_kib and entry["key"]["by_block"] == by_block
         }
     )
 
