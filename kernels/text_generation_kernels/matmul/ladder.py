@@ -19,7 +19,7 @@ Settings = Mapping[str, int]
 """Launch settings."""
 SMALL_BATCH = 64
 """The most tokens that are one tile. Libraries compute more tokens, or kernels with several tiles."""
-LARGE_BATCHES = (128, 256, 512, 1024, 2048, 4096)
+LARGE_BATCHES = (128, 256, 512, 1024, 2048, 4096, 8192)
 """Padded numbers of tokens above `SMALL_BATCH` that may have launch settings of their own."""
 _SMALLEST_TILE = 16
 

@@ -207,6 +207,7 @@ def weight_only_gemm(
     table: Tensor | None,
     bias: Tensor | None,
     out: Tensor,
+    _group_size: int,
     config: Mapping[str, int],
 ) -> None:
     """Launches the kernel: shapes as of `weight_only_linear`, `points` are its zeros.
