@@ -19,7 +19,7 @@ _GEMV_INPUTS = 8
 
 
 class Bf16Problem(NamedTuple):
-    """See `Problem`."""
+    """See `TokensProblem`."""
 
     card: Card
     tokens: int
@@ -51,7 +51,7 @@ class Bf16Problem(NamedTuple):
         return cls(card_of(x.device), size, outputs, inputs, activation is not None, partials, readable, aligned)
 
     def of_tokens(self, tokens: int) -> "Bf16Problem":
-        """See `Problem`."""
+        """See `TokensProblem`."""
         return self._replace(tokens=tokens)
 
 

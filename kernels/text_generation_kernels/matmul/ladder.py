@@ -6,7 +6,7 @@ looks the choice up. Numbers of tokens count as the size to which a kernel pads 
 is padded to one size gives a token the same result to the bit, whichever others are there.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Generic, Literal, NamedTuple, Protocol, TypeVar
 
@@ -29,10 +29,20 @@ def padded_tokens(tokens: int, smallest: int = _SMALLEST_TILE) -> int:
     return max(smallest, 1 << (tokens - 1).bit_length())
 
 
-Fusion = Literal["norm", "quantisation", "activation", "amax", "residual", "all-reduce", "split-K partials"]
+Fusion = Literal[
+    "norm",
+    "quantisation",
+    "activation",
+    "amax",
+    "residual",
+    "all-reduce",
+    "split-K partials",
+    "router",
+    "sum over experts",
+]
 """What a kernel may be fused with. Prologue: an RMSNorm, or the quantisation of the token. Epilogue: the gated
 activation, the same with the largest values of each tile, the residual add, the sending half of an all-reduce, or
-partials that the next kernel reduces.
+partials that the next kernel reduces. Of experts: the router of one token, and the sum over a token's experts.
 """
 
 
@@ -50,20 +60,21 @@ def card_of(device: torch.device) -> Card:
     return Card(shared_kib(device), is_hopper(device), has_fp8_gemms(device))
 
 
-class Problem(Protocol):
-    """What the choice of a kernel depends on: hashable, without tensors."""
+class TokensProblem(Hashable, Protocol):
+    """What the choice of a kernel depends on, without tensors."""
 
     @property
     def tokens(self) -> int:
         """1, or the padded number of tokens."""
         ...
 
-    def of_tokens(self: "ProblemT", tokens: int) -> "ProblemT":
+    def of_tokens(self: "TokensT", tokens: int) -> "TokensT":
         """The same with another number of tokens."""
         ...
 
 
-ProblemT = TypeVar("ProblemT", bound=Problem)
+ProblemT = TypeVar("ProblemT", bound=Hashable)
+TokensT = TypeVar("TokensT", bound=TokensProblem)
 
 
 @dataclass(frozen=True)
@@ -117,16 +128,22 @@ class Ladder(Generic[ProblemT]):
             refusals.append((kernel.name, settings))
         return None
 
-    def launches(self, problem: ProblemT) -> Iterator[Choice[ProblemT]]:
-        """What an operator launches for `problem`: the choice. In a compile dry run a large batch stands for all large
-        ones, because that does not see every number of tokens: the choice for each, once.
-        """
-        if not compiling_only() or problem.tokens <= SMALL_BATCH:
-            yield self.pick(problem)
-            return
-        seen: list[tuple[str, Settings]] = []
-        for tokens in LARGE_BATCHES:
-            choice = self.pick(problem.of_tokens(tokens))
-            if (found := (choice.kernel.name, choice.settings)) not in seen:
-                seen.append(found)
-                yield choice
+
+def sizes_to_launch(size: int, every: Iterable[int]) -> Iterable[int]:
+    """What an operator launches where kernels are chosen by a size of the step: that size alone, or in a compile dry
+    run, which does not see every step, `every` one.
+    """
+    return every if compiling_only() else (size,)
+
+
+def launches(ladder: Ladder[TokensT], problem: TokensT) -> Iterator[Choice[TokensT]]:
+    """What an operator launches for `problem`: the choice; in a compile dry run a large batch stands for all large
+    ones.
+    """
+    every = LARGE_BATCHES if problem.tokens > SMALL_BATCH else (problem.tokens,)
+    seen: list[tuple[str, Settings]] = []
+    for tokens in sizes_to_launch(problem.tokens, every):
+        choice = ladder.pick(problem.of_tokens(tokens))
+        if (found := (choice.kernel.name, choice.settings)) not in seen:
+            seen.append(found)
+            yield choice

@@ -23,6 +23,7 @@ from ..norm.act_and_mul import act_and_mul_torch
 from ..norm.activations import GATED
 from ..runtime.register import register
 from .bf16_ladder import BF16, Bf16Problem, cublas_linear
+from .ladder import launches
 
 
 def linear_triton(x: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor, activation: str | None = None) -> None:
@@ -41,7 +42,7 @@ def linear_triton(x: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor, a
         raise ValueError(f"linear: shapes of x, weight, bias, out do not fit: {shapes}")
     if tokens == 0:
         return
-    for choice in BF16.launches(Bf16Problem.of(x, weight, out, activation)):
+    for choice in launches(BF16, Bf16Problem.of(x, weight, out, activation)):
         choice.kernel.launch(x, weight, bias, out, activation, choice.settings)
 
 

@@ -16,7 +16,7 @@ from .w8a8_library import BLOCKS, ROWS, SUMS, library_gemm
 
 
 class W8A8Problem(NamedTuple):
-    """See `Problem`."""
+    """See `TokensProblem`."""
 
     card: Card
     tokens: int
@@ -73,7 +73,7 @@ class W8A8Problem(NamedTuple):
         )
 
     def of_tokens(self, tokens: int) -> "W8A8Problem":
-        """See `Problem`."""
+        """See `TokensProblem`."""
         return self._replace(tokens=tokens)
 
     @property

@@ -37,6 +37,7 @@ from ..norm.quantise import LIMITS, quantise_torch
 from ..norm.quantise_rows import quantise_rows_triton
 from ..runtime.device import has_fp8_gemms
 from ..runtime.register import register
+from .ladder import launches
 from .w8a8_gemm import BLOCK
 from .w8a8_gemv import MOST_QUANTISED, w8a8_gemv
 from .w8a8_ladder import W8A8, W8A8_GEMV, W8A8Problem
@@ -71,7 +72,7 @@ def w8a8_linear_triton(
         return
     x8, scale = _codes(x, x_scale, weight8.dtype, bound, quantise_rows_triton)
     result = out if activation is None else out.new_empty(len(x), len(weight8))
-    for choice in W8A8.launches(problem):
+    for choice in launches(W8A8, problem):
         choice.kernel.launch(x8, scale, weight8, weight_scale, bias, result, choice.settings)
     if activation is not None:
         act_and_mul_triton(result, activation, out)

@@ -22,7 +22,7 @@ _TILES = 2 * SMALL_BATCH
 
 
 class WeightOnlyProblem(NamedTuple):
-    """See `Problem`."""
+    """See `TokensProblem`."""
 
     card: Card
     tokens: int
@@ -63,7 +63,7 @@ class WeightOnlyProblem(NamedTuple):
         )
 
     def of_tokens(self, tokens: int) -> "WeightOnlyProblem":
-        """See `Problem`."""
+        """See `TokensProblem`."""
         return self._replace(tokens=tokens)
 
 

@@ -25,6 +25,7 @@ from ..norm.act_and_mul import act_and_mul_torch, act_and_mul_triton
 from ..norm.activations import GATED
 from ..runtime.register import register
 from .group_quantisation import BLOCK, group_values
+from .ladder import launches
 from .w4a16_gemv import w4a16_gemv
 from .weight_only_ladder import W4A16_GEMV, WEIGHT_ONLY, WeightOnlyProblem
 
@@ -57,7 +58,7 @@ def weight_only_linear_triton(
         w4a16_gemv(x, packed, scales, zeros, bias, out, activation)
         return
     result = out if activation is None else out.new_empty(tokens, outputs)
-    for choice in WEIGHT_ONLY.launches(problem):
+    for choice in launches(WEIGHT_ONLY, problem):
         choice.kernel.launch(x, packed, scales, zeros, table, bias, result, group_size, choice.settings)
     if activation is not None:
         act_and_mul_triton(result, activation, out)

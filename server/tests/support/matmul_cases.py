@@ -141,22 +141,46 @@ def mixtures() -> Iterator[tuple[str, Matmul]]:
     for count, hidden, inner, top_k in EXPERTS:
         for scheme, up, down in experts(count, hidden, inner):
             for name, deterministic, ranks in (("", False, 1), (", deterministic", True, 1), (", half", False, 2)):
-                compute = partial(_mixture, up, down, hidden, count * ranks, top_k, deterministic)
+                route, columns = kernels.RouteOptions(top_k), count * ranks
+                compute = partial(_mixture, up, down, hidden, columns, route, deterministic, "silu", columns)
                 yield f"experts {count} x {hidden} x {inner} {scheme}{name}", compute
+
+    yield from _other_mixtures()
+
+
+def _other_mixtures() -> Iterator[tuple[str, Matmul]]:
+    """Mixtures of other routers and networks, of which a fused kernel takes some."""
+    count, hidden, inner, top_k = EXPERTS[0]
+    (_, up, down), *_ = experts(count, hidden, inner)
+    biased = up._replace(bias=_EMPTY(count, 2 * inner)), down._replace(bias=_EMPTY(count, hidden))
+    alone = up._replace(weight=_EMPTY(count, inner, hidden)), down
+    route = kernels.RouteOptions(top_k)
+    for name, (first, second), options, activation in (
+        ("biases", biased, route, "silu"),
+        ("no gate", alone, route, kernels.alone("relu2")),
+        ("sigmoid", (up, down), replace(route, score="sigmoid"), "silu"),
+        ("square norm", (up, down), replace(route, norm=2), "silu"),
+        ("shared", (up, down), replace(route, shared=1), "silu"),
+        ("gated shared", (up, down), replace(route, shared=1, shared_gate=True), "silu"),
+        ("one of many", (up, down), replace(route, top_k=1), "silu"),
+    ):
+        columns = count - options.shared + options.shared_gate
+        yield f"experts, {name}", partial(_mixture, first, second, hidden, columns, options, False, activation, count)
 
 
 def _mixture(
     up: kernels.ExpertMatrix,
     down: kernels.ExpertMatrix,
     hidden: int,
-    count: int,
-    top_k: int,
+    columns: int,
+    options: kernels.RouteOptions,
     deterministic: bool,
+    activation: str,
+    count: int,
     tokens: int,
 ) -> None:
-    x, logits = _EMPTY(tokens, hidden), _EMPTY(tokens, count)
-    more = deterministic, torch.empty_like(x), count
-    kernels.mixture(x, logits, None, kernels.RouteOptions(top_k), up, down, "silu", *more)
+    x, logits = _EMPTY(tokens, hidden), _EMPTY(tokens, columns)
+    kernels.mixture(x, logits, None, options, up, down, activation, deterministic, torch.empty_like(x), count)
 
 
 def cases(shapes: Iterable[tuple[int, int]]) -> Iterator[tuple[str, Matmul]]:
