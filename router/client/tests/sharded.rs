@@ -212,6 +212,8 @@ async fn limits_of_warmup_come_from_the_shards() {
         prefill_chunking: true,
         regained: false,
         overlapped_halves: false,
+        media_rows: 0,
+        max_media_pixels: 0,
     };
     let limits = client.warmup(limits).await.unwrap().limits;
     assert_eq!(limits.max_input_tokens, 100);

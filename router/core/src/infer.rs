@@ -293,6 +293,8 @@ fn advertised(
         prefill_chunking: batch.prefill_chunking,
         regained: true,
         overlapped_halves,
+        media_rows: 0,
+        max_media_pixels: 0,
     }
 }
 

@@ -11,6 +11,8 @@ use serde::Serialize;
 use tokio::time::Instant;
 use utoipa::ToSchema;
 
+use crate::media::GivenImage;
+
 pub use self::grammar::tgi_grammar;
 pub use self::parameters::{GenerateParameters, logit_bias};
 
@@ -88,6 +90,8 @@ pub struct GenerateRequest {
     /// Whether the tokenizer adds its special tokens (BOS) to a text.
     pub add_special_tokens: bool,
     pub dialect: Dialect,
+    /// In the order in which `inputs` names them.
+    pub images: Vec<GivenImage>,
 }
 
 /// Why a generation ended.

@@ -54,6 +54,7 @@ impl GenerationPlan {
                 parameters: parameters.clone(),
                 add_special_tokens,
                 dialect: Dialect::OpenAi,
+                images: Vec::new(),
             },
             samples,
         };

@@ -105,6 +105,11 @@ impl ImageSpec {
         self.geometry.plan(size, detail)
     }
 
+    /// Names of all tokens that [`Segment::Token`] may have.
+    pub fn tokens(&self) -> impl Iterator<Item = &'static str> {
+        self.geometry.tokens().into_iter()
+    }
+
     pub(crate) fn filter(&self) -> Filter {
         self.filter
     }

@@ -40,6 +40,8 @@ pub struct MockConfig {
     pub eos_token_ids: Vec<u32>,
     /// Layers keep a state of each row, as Info says. It breaks the contract that a request has cached positions.
     pub recurrent: bool,
+    /// An encoder of images.
+    pub media: Option<v1::MediaInfo>,
     /// Answers of Warmup where the caller leaves a limit open.
     pub max_batch_total_tokens: u32,
     pub max_input_tokens: u32,
@@ -85,6 +87,7 @@ impl Default for MockConfig {
             vocab_size,
             eos_token_ids: vec![2],
             recurrent: false,
+            media: None,
             max_batch_total_tokens: 16_384,
             max_input_tokens: 1_023,
             max_total_tokens: 1_024,

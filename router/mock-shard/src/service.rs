@@ -200,6 +200,7 @@ impl TextGenerationService for Rank {
             attention_impl: "mock".to_owned(),
             kv_cache_dtype: "float32".to_owned(),
             recurrent: self.config.recurrent,
+            media: self.config.media,
             version: env!("CARGO_PKG_VERSION").to_owned(),
             group: if self.config.named {
                 format!("start {}", self.life)
@@ -253,6 +254,7 @@ impl TextGenerationService for Rank {
             graph_tokens: config.graph_tokens.clone(),
             max_masks: config.max_masks,
             overlapped_halves: config.overlapped_halves,
+            media_cost: None,
         }))
     }
 

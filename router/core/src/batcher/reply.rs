@@ -182,8 +182,9 @@ impl Batcher {
         self.forget_rows();
         self.publish();
         // Shards that cannot even do this are lost.
-        if let Err(error) = self.client.clear_cache(None).await {
-            self.lose(Vec::new(), &error);
+        match self.client.clear_cache(None).await {
+            Ok(()) => self.put_images_again(),
+            Err(error) => self.lose(Vec::new(), &error),
         }
     }
 

@@ -7,6 +7,7 @@ use smallvec::smallvec;
 use text_generation_client::types::{Chunk, PromptScores, Request, Row, TokenId};
 
 use crate::kv_pool::{Holding, KvPool};
+use crate::media::MediaStage;
 use crate::policy;
 use crate::policy::peak::Demand;
 use crate::queue::{Entry, Event, Generation, PromptToken};
@@ -71,6 +72,7 @@ impl RunningEntry {
             chooser,
             top_n_tokens: request.top_n_tokens,
             prefill_logprobs: self.scored.is_some(),
+            media: MediaStage::spans(&request.media, &self.entry.media),
         }
     }
 
@@ -182,6 +184,8 @@ impl RunningEntry {
         self.computed += count;
         if self.prompt_left() == 0 {
             self.in_flight += 1;
+            // Whatever writes these rows again is computed after this.
+            self.entry.media.clear();
         }
         Chunk { row, first, count }
     }
@@ -195,13 +199,14 @@ impl RunningEntry {
     /// What the plans so far compute may be read by others from the next plan on, which runs after them.
     pub(super) fn share(&mut self, pool: &mut KvPool) {
         let known = self.known();
-        pool.commit(&mut self.holding, &self.entry.ids[..known]);
+        pool.commit(&mut self.holding, self.entry.keys(known));
     }
 
     /// It leaves its row; what was computed of it stays in the prefix tree.
-    pub(super) fn leave(self, pool: &mut KvPool) -> Entry {
+    pub(super) fn leave(mut self, pool: &mut KvPool) -> Entry {
         let known = self.known();
-        pool.close(self.holding, &self.entry.ids[..known]);
+        pool.close(self.holding, self.entry.keys(known));
+        self.entry.media.clear();
         self.entry
     }
 

@@ -95,6 +95,8 @@ impl Client {
             },
             add_special_tokens: true,
             dialect: Dialect::Tgi,
+                images: Vec::new(),
+            images: Vec::new(),
         }
     }
 

@@ -102,6 +102,8 @@ async fn warm_up(config: &Config, client: &ShardedClient) -> anyhow::Result<(Lim
         prefill_chunking: config.prefill_chunking,
         regained: false,
         overlapped_halves: false,
+        media_rows: 0,
+        max_media_pixels: 0,
     };
     tracing::info!("warming up the shards");
     let warmed = client.warmup(wanted).await.context("warm-up failed")?;

@@ -103,6 +103,13 @@ impl Geometry {
         }
     }
 
+    pub(super) fn tokens(&self) -> Vec<&'static str> {
+        match *self {
+            Self::Longest { row_end, end, .. } => vec![row_end, end],
+            Self::Cropped { .. } | Self::Fixed { .. } | Self::Smart { .. } => Vec::new(),
+        }
+    }
+
     pub(super) fn largest(&self, max_pixels: u64) -> (u64, u32) {
         let area = |size: Size| u64::from(size.height) * u64::from(size.width);
         match *self {

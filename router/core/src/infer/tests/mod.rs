@@ -146,6 +146,7 @@ impl Server {
             overlapped_halves: client_halves,
             step_timeout: STEP_TIMEOUT,
             kv_events: None,
+            media: None,
         };
         let infer = Infer::new(validator, shards, limits, permits);
         Self { mock, infer }
@@ -215,6 +216,8 @@ fn request(inputs: &str, max_new_tokens: u32) -> GenerateRequest {
         },
         add_special_tokens: true,
         dialect: Dialect::Tgi,
+          images: Vec::new(),
+        images: Vec::new(),
     }
 }
 

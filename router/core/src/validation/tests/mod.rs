@@ -40,6 +40,8 @@ fn request(inputs: &str, parameters: GenerateParameters) -> GenerateRequest {
         parameters,
         add_special_tokens: true,
         dialect: Dialect::Tgi,
+          images: Vec::new(),
+        images: Vec::new(),
     }
 }
 
