@@ -5,6 +5,7 @@
 //! layers, and the last of them writes its rows of the media pool, which chunks of prompts read in place of token
 //! embeddings. A request is started when all rows that its prompt reads are encoded, or are by the plan that starts it.
 
+mod metrics;
 mod pool;
 mod stage;
 mod vision;
@@ -81,12 +82,15 @@ impl Media {
 
     /// Those that a request reads whose first `cached` positions are computed.
     pub(crate) fn needed(&self, cached: u32) -> impl Iterator<Item = &Arc<MediaItem>> {
-        self.items.iter().enumerate().filter_map(move |(index, item)| {
-            let mut spans = self.spans.iter().filter(|span| span.item == index);
-            spans
-                .any(|span| span.first + span.length > cached)
-                .then_some(item)
-        })
+        self.items
+            .iter()
+            .enumerate()
+            .filter_map(move |(index, item)| {
+                let mut spans = self.spans.iter().filter(|span| span.item == index);
+                spans
+                    .any(|span| span.first + span.length > cached)
+                    .then_some(item)
+            })
     }
 
     /// Where the last span ends.

@@ -72,7 +72,10 @@ impl Pool {
         Self {
             capacity,
             items: HashMap::new(),
-            free: (capacity > 0).then_some((0, capacity)).into_iter().collect(),
+            free: (capacity > 0)
+                .then_some((0, capacity))
+                .into_iter()
+                .collect(),
             clock: 0,
             next: 0,
         }

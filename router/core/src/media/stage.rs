@@ -4,13 +4,12 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use text_generation_client::types::{
-    Encode, ItemId, MediaCost, MediaInfo, MediaSpan, PutMedia,
-};
+use text_generation_client::types::{Encode, ItemId, MediaCost, MediaInfo, MediaSpan, PutMedia};
 use text_generation_client::{ClientError, ShardedClient};
 use text_generation_images::{ImageError, ItemKey};
 use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
 
+use super::metrics::MediaMetrics;
 use super::pool::{Kept, MediaLock, Pool, Progress};
 use super::{Media, MediaItem};
 use crate::policy::encode::Item;
@@ -41,6 +40,7 @@ pub(crate) struct MediaStage {
     to_encode: VecDeque<ItemKey>,
     /// Items that the next plan tells the shards to drop.
     forget: Vec<ItemId>,
+    metrics: MediaMetrics,
     sender: UnboundedSender<Arrived>,
     arrivals: UnboundedReceiver<Arrived>,
 }
@@ -55,14 +55,20 @@ impl MediaStage {
             pool: Pool::new(rows),
             to_encode: VecDeque::new(),
             forget: Vec::new(),
+            metrics: MediaMetrics::new(rows),
             sender,
             arrivals,
         }
     }
 
-    /// Rows that hold something.
-    pub(crate) fn used(&self) -> u32 {
-        self.pool.used()
+    /// Shows how much of the pool is in use.
+    pub(crate) fn publish(&self) {
+        self.metrics.rows_used.set(f64::from(self.pool.used()));
+    }
+
+    /// A step took so long for images.
+    pub(crate) fn took(&self, encode: Duration) {
+        self.metrics.step(encode);
     }
 
     /// The next item that arrives.
@@ -100,6 +106,7 @@ impl MediaStage {
                 continue;
             }
             if let Some(kept) = self.pool.get(&item.key) {
+                self.metrics.reused.increment(1);
                 locks.push(kept.lock());
                 continue;
             }
@@ -133,6 +140,7 @@ impl MediaStage {
                 None
             }
             Err(error) => {
+                self.metrics.failed.increment(1);
                 self.pool.remove(&arrived.key);
                 Some(error.clone())
             }
@@ -182,6 +190,7 @@ impl MediaStage {
                 break;
             }
             kept.progress = Progress::Encoded;
+            self.metrics.encoded.increment(1);
             self.to_encode.pop_front();
         }
         ranges
