@@ -37,6 +37,15 @@ pub struct MediaItem {
     pub source: Arc<dyn PixelSource>,
 }
 
+impl MediaItem {
+    /// Of its pixels.
+    pub(crate) fn bytes(&self) -> u64 {
+        let views = self.views.iter();
+        let pixels = views.map(|view| u64::from(view.height) * u64::from(view.width));
+        pixels.sum::<u64>() * 3
+    }
+}
+
 /// Nothing of its contents.
 impl fmt::Debug for MediaItem {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {

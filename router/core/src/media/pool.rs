@@ -96,6 +96,12 @@ impl Pool {
         self.items.values_mut().find(|kept| kept.id == id)
     }
 
+    /// Of pixels that are on the shards, or on their way, and that are not encoded.
+    pub(super) fn waiting_bytes(&self) -> u64 {
+        let waiting = self.items.values().filter(|kept| kept.progress != Progress::Encoded);
+        waiting.map(|kept| kept.item.bytes()).sum()
+    }
+
     /// Rows that are in use, or remembered.
     pub(super) fn used(&self) -> u32 {
         self.capacity - self.free.values().sum::<u32>()

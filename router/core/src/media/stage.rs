@@ -14,6 +14,9 @@ use super::pool::{Kept, MediaLock, Pool, Progress};
 use super::{Media, MediaItem};
 use crate::policy::encode::Item;
 
+/// Pixels that may wait on the shards to be encoded; the shards take twice as many. Those of one request always may.
+const MOST_WAITING_BYTES: u64 = 128 << 20;
+
 /// Why an item did not reach the shards.
 #[derive(Debug, Clone)]
 pub(crate) enum PutError {
@@ -88,6 +91,12 @@ impl MediaStage {
         cached: u32,
         locks: &mut Vec<MediaLock>,
     ) -> bool {
+        let missing = media.needed(cached).filter(|item| self.pool.peek(&item.key).is_none());
+        let missing: u64 = missing.map(|item| item.bytes()).sum();
+        let waiting = self.pool.waiting_bytes();
+        if missing > 0 && waiting > 0 && waiting + missing > MOST_WAITING_BYTES {
+            return false;
+        }
         if self.lock_all(media, cached, locks) {
             return true;
         }
@@ -234,11 +243,7 @@ impl MediaStage {
 
     /// Straight lines between what warm-up measured; as the largest beyond it.
     fn layer_time(&self, item: &MediaItem) -> Duration {
-        let pixels: u64 = item
-            .views
-            .iter()
-            .map(|view| u64::from(view.height) * u64::from(view.width))
-            .sum();
+        let pixels = item.bytes() / 3;
         let points = self.cost.pixels.iter().zip(&self.cost.times_ms);
         let mut before = (0.0, 0.0);
         let mut time = 0.0;
