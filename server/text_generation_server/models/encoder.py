@@ -38,6 +38,12 @@ class Encoder(Protocol):
         """
         ...
 
+    def sample(self, pixels: int) -> Sequence[tuple[int, int]]:
+        """Returns heights and widths of the views of a typical item of at most so many pixels; of the smallest item, if
+        none has so few. Warm-up measures memory and time with it.
+        """
+        ...
+
     def begin(self, views: Sequence[Tensor]) -> EncoderState:
         """Begins an item whose views, uint8 [height, width, 3] on the device, have passed `rows`: normalised, in
         patches, with positions. It does not keep the pixels.
