@@ -15,6 +15,7 @@ from ..layers.infer import (
     OverlappedHalves,
     StateShape,
     SublayerOutput,
+    angles,
 )
 from ..layers.rope import RopeTable
 from ..layers.weights import PrefillCopies
@@ -67,6 +68,10 @@ class Decoder(CausalLM):
     @torch.inference_mode()
     def forward(self, input_ids: Tensor, state: InferState) -> Tensor:
         """See `CausalLM`."""
+        if state.rope_positions is not None:
+            # Kernels before attention read them while the previous kernel may still run, so none may be written there.
+            for table in self._ropes:
+                angles(table, state)
         embedded = self._embedding.forward(input_ids, state)
         x: SublayerOutput = embedded
         residual: Tensor | None = None
