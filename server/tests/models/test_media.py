@@ -22,6 +22,9 @@ from text_generation_server.engine.engine import Engine
 from text_generation_server.engine.media_positions import rope_positions
 from text_generation_server.engine.media_requests import Encode
 from text_generation_server.engine.requests import MaskSource, StepPlan, StepReply
+from text_generation_server.models import CausalLM
+from text_generation_server.models.decoder import Decoder
+from text_generation_server.models.encoder_fit import reason_against
 
 TALL, WIDE, SMALL = Image(12, 4, 1), Image(8, 12, 2), Image(4, 8, 3)
 TWO = Prompt(((5, 6), TALL, (17, 30, 8), WIDE, (44, 12)))
@@ -129,6 +132,24 @@ def test_log_probabilities_are_those_of_transformers(name: str, engine: Engine, 
     prompts = (TWO, SWAPPED, FIRST, TEXT)
     for prompt, stream in zip(prompts, generations(engine, *prompts, chunk=chunk), strict=True):
         assert_is_expected(name, prompt, stream)
+
+
+def test_images_that_the_decoder_cannot_read_are_not_served(folder_of: Callable[[str], Path]) -> None:
+    reasons = {
+        "DeepStack": reason_for(load(folder_of("qwen3 vl")), FakeEncoder(32, levels=4)),
+        "axes": reason_for(load(folder_of("llava")), FakeEncoder(32, axes=True)),
+        "spans": reason_for(load(folder_of("qwen3.5 images")), FakeEncoder(32, whole_spans=True)),
+    }
+    assert "adds to the output of 3 layers" in reasons["DeepStack"]
+    assert "`mrope_section` is missing" in reasons["axes"]
+    assert "attend to each other" in reasons["spans"]
+    for name, kind in KINDS.items():
+        assert reason_for(load(folder_of(name)), kind.encoder()) == ""
+
+
+def reason_for(model: CausalLM, encoder: FakeEncoder) -> str:
+    assert isinstance(model, Decoder)
+    return reason_against(encoder, model._layers, model._ropes)
 
 
 def test_the_order_of_images_counts(engine: Engine) -> None:

@@ -57,7 +57,7 @@ class FakeEncoder:
         self.runs: list[tuple[int, int]] = []
         """Ranges of layers, as they were run."""
 
-    def rows(self, views: Sequence[tuple[int, int]]) -> int:
+    def rows(self, views: Sequence[tuple[int, int]], grid: tuple[int, int] = (0, 0)) -> int:
         if not views or any(height % PATCH or width % PATCH or not height * width for height, width in views):
             raise InvalidRequest(f"`views` must have sides that {PATCH} divides")
         return sum(height * width for height, width in views) // PATCH**2
@@ -65,7 +65,7 @@ class FakeEncoder:
     def sample(self, pixels: int) -> Sequence[tuple[int, int]]:
         return [(PATCH, max(1, pixels // PATCH**2) * PATCH)]
 
-    def begin(self, views: Sequence[Tensor]) -> list[Tensor]:
+    def begin(self, views: Sequence[Tensor], grid: tuple[int, int] = (0, 0)) -> list[Tensor]:
         return [torch.cat([self._embed(view) for view in views])]
 
     def _embed(self, view: Tensor) -> Tensor:

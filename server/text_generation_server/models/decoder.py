@@ -1,5 +1,6 @@
 """The one decoder: an embedding, layers and a head, whatever its family."""
 
+import logging
 from collections.abc import Sequence
 
 import torch
@@ -21,6 +22,9 @@ from ..layers.rope import RopeTable
 from ..layers.weights import PrefillCopies
 from .base import CausalLM
 from .encoder import Encoder
+from .encoder_fit import reason_against
+
+logger = logging.getLogger(__name__)
 
 
 class Decoder(CausalLM):
@@ -59,6 +63,9 @@ class Decoder(CausalLM):
         self.copies = copies
         self.dense_macs = dense_macs
         self.encoder = encoder
+        if encoder is not None and (reason := reason_against(encoder, layers, ropes)):
+            self.encoder = None
+            logger.warning("images are not served: %s", reason)
 
     def reserve_positions(self, count: int) -> None:
         """See `CausalLM`."""
