@@ -1,6 +1,6 @@
 """Models for images or sound beside text: the model of text that they have as a part, which is served alone.
 
-Positions of such a model count more than one dimension (M-RoPE of Qwen) or look ahead (within an image of Gemma 3) only
+Positions of such a model count along several axes (M-RoPE of Qwen) or look ahead (within an image of Gemma 3) only
 where there are images. Of text alone they are those of the text model's family.
 """
 
@@ -11,6 +11,8 @@ from ...errors import UnsupportedModel
 from ..facts import architecture_of
 from ..json_object import JsonObject
 from ..names import TensorNames
+from ..rope import with_axes
+from ..spec import AttentionSpec, DecoderSpec, LayerSpec
 from .deepseek import DEEPSEEK_V3, MISTRAL4
 from .family import Family
 from .gemma import GEMMA3
@@ -97,8 +99,26 @@ def _part(family: Family, sizes: dict[str, object], **others: object) -> Family:
     return replace(family, names=names, defaults={**family.defaults, **sizes, **others})
 
 
+def _along_axes(family: Family, interleaved: bool) -> Family:
+    """The family where positions of images count along axes."""
+
+    def decoder(config: JsonObject) -> DecoderSpec:
+        alone = family.decoder(config)
+
+        def along_axes(layer: LayerSpec) -> LayerSpec:
+            mixer = layer.mixer
+            if not isinstance(mixer, AttentionSpec) or mixer.rope is None:
+                return layer
+            rope = with_axes(config, mixer.rope, mixer.head_dim, interleaved)
+            return replace(layer, mixer=replace(mixer, rope=rope))
+
+        return replace(alone, layers=tuple(along_axes(layer) for layer in alone.layers))
+
+    return replace(family, decoder=decoder)
+
+
 _QWEN_VL = _part(
-    QWEN2,
+    _along_axes(QWEN2, interleaved=False),
     _sizes(152064, 8192, 29568, 80, 64),
     num_key_value_heads=8,
     rms_norm_eps=1e-5,
@@ -118,9 +138,14 @@ _PARTS: Mapping[str, Family] = {
     "qwen2_5_vl_text": _QWEN_VL,
     "qwen2_vl_text": _QWEN_VL,
     "qwen3": _part(QWEN3, _sizes(151936, 4096, 22016, 32, 32)),
-    "qwen3_5_moe_text": _part(QWEN3_5_MOE, _sizes(248320, 2048, 512, 40, 16)),
-    "qwen3_5_text": _part(QWEN3_5, _sizes(248320, 4096, 12288, 32, 16)),
-    "qwen3_vl_text": _part(QWEN3, _sizes(151936, 4096, 22016, 32, 32), rope_theta=5e5, max_position_embeddings=128000),
+    "qwen3_5_moe_text": _part(_along_axes(QWEN3_5_MOE, True), _sizes(248320, 2048, 512, 40, 16)),
+    "qwen3_5_text": _part(_along_axes(QWEN3_5, True), _sizes(248320, 4096, 12288, 32, 16)),
+    "qwen3_vl_text": _part(
+        _along_axes(QWEN3, interleaved=True),
+        _sizes(151936, 4096, 22016, 32, 32),
+        rope_theta=5e5,
+        max_position_embeddings=128000,
+    ),
 }
 """By the `model_type` of the part."""
 
