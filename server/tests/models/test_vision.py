@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from support.vision_cases import TOKEN, VISION_CASES, expected, views_of
+from support.vision_cases import TOKEN, VISION_CASES, Item, expected, views_of
 from transformers import PreTrainedModel
 
 from text_generation_server.config.model import ModelConfig
@@ -37,8 +37,8 @@ def load_case(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Loade
     return loaded
 
 
-def encode(encoder: Encoder, views: list[torch.Tensor], slices: int = 10**6) -> torch.Tensor:
-    state = encoder.begin(views)
+def encode(encoder: Encoder, views: list[torch.Tensor], item: Item, slices: int = 10**6) -> torch.Tensor:
+    state = encoder.begin(views, item.grid)
     for first in range(0, encoder.layers, slices):
         encoder.run(state, first, min(slices, encoder.layers - first))
     return encoder.finish(state)
@@ -47,26 +47,27 @@ def encode(encoder: Encoder, views: list[torch.Tensor], slices: int = 10**6) -> 
 @pytest.mark.parametrize("name", VISION_CASES)
 def test_rows_are_those_of_transformers(name: str, load_case: Callable[[str], Loaded]) -> None:
     case, (encoder, model, _) = VISION_CASES[name], load_case(name)
-    for sizes in case.items:
-        views = views_of(sizes)
-        rows = encode(encoder, views)
-        assert rows.shape == (encoder.rows(sizes), encoder.levels, encoder.hidden)
-        torch.testing.assert_close(rows, expected(case, model, views), atol=1e-4, rtol=1e-4)
+    for item in case.items:
+        views = views_of(item.views)
+        rows = encode(encoder, views, item)
+        assert rows.shape == (encoder.rows(item.views, item.grid), encoder.levels, encoder.hidden)
+        torch.testing.assert_close(rows, expected(case, model, views, item), atol=1e-4, rtol=1e-4)
 
 
 @pytest.mark.parametrize("name", VISION_CASES)
 def test_slices_change_no_bit(name: str, load_case: Callable[[str], Loaded]) -> None:
     encoder, _, _ = load_case(name)
-    views = views_of(VISION_CASES[name].items[-1], seed=1)
-    whole = encode(encoder, views)
+    item = VISION_CASES[name].items[-1]
+    views = views_of(item.views, seed=1)
+    whole = encode(encoder, views, item)
     for slices in range(1, encoder.layers):
-        assert torch.equal(encode(encoder, views, slices), whole)
+        assert torch.equal(encode(encoder, views, item, slices), whole)
 
 
 @pytest.mark.parametrize("name", VISION_CASES)
 def test_views_of_other_sizes_are_refused_by_their_numbers(name: str, load_case: Callable[[str], Loaded]) -> None:
     encoder, _, _ = load_case(name)
-    good = VISION_CASES[name].items[0][0]
+    good = VISION_CASES[name].items[0].views[0]
     for size in VISION_CASES[name].refused:
         with pytest.raises(InvalidRequest, match=rf"`views\[1\]` is {size[0]} x {size[1]}"):
             encoder.rows([good, size])

@@ -9,13 +9,26 @@ from typing import Any
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
+from transformers.image_processing_utils import select_best_resolution
+from transformers.models.llava_next.modeling_llava_next import unpad_image
 
 from support.families import SIZES, Case, made, write
 from support.recurrent_cases import DELTA
 
 View = tuple[int, int]
 """Height and width."""
-Features = Callable[[PreTrainedModel, Sequence[Tensor]], Tensor]
+
+
+@dataclass(frozen=True)
+class Item:
+    """An image, as the router sends it."""
+
+    views: Sequence[View]
+    grid: View = (0, 0)
+    original: View = (0, 0)
+
+
+Features = Callable[[PreTrainedModel, Sequence[Tensor], Item], Tensor]
 """From the model and the normalised views [3, height, width] of an item to [rows, levels, hidden]."""
 
 MEAN, STD = (0.48, 0.46, 0.41), (0.27, 0.26, 0.28)
@@ -28,7 +41,7 @@ class VisionCase:
     """A model, and items that it reads."""
 
     case: Case
-    items: Sequence[Sequence[View]]
+    items: Sequence[Item]
     refused: Sequence[View]
     features: Features
     values: dict[str, Any] = field(default_factory=dict[str, Any])
@@ -49,27 +62,27 @@ def views_of(sizes: Sequence[View], seed: int = 0) -> list[Tensor]:
 
 
 @torch.inference_mode()
-def expected(case: VisionCase, model: PreTrainedModel, views: Sequence[Tensor]) -> Tensor:
+def expected(case: VisionCase, model: PreTrainedModel, views: Sequence[Tensor], item: Item) -> Tensor:
     """[rows, levels, hidden]"""
     mean, std = (torch.tensor(each)[:, None, None] for each in (MEAN, STD))
-    return case.features(model, [(view.permute(2, 0, 1) / 255 - mean) / std for view in views])
+    return case.features(model, [(view.permute(2, 0, 1) / 255 - mean) / std for view in views], item)
 
 
-def _same_size(model: PreTrainedModel, views: Sequence[Tensor]) -> Tensor:
+def _same_size(model: PreTrainedModel, views: Sequence[Tensor], _: Item) -> Tensor:
     return torch.cat(list(model.get_image_features(torch.stack(list(views))).pooler_output))[:, None]
 
 
-def _with_sizes(model: PreTrainedModel, views: Sequence[Tensor]) -> Tensor:
+def _with_sizes(model: PreTrainedModel, views: Sequence[Tensor], _: Item) -> Tensor:
     sizes = torch.tensor([view.shape[1:] for view in views])
     features = model.get_image_features(torch.stack(list(views)), image_sizes=sizes).pooler_output
     return torch.cat(list(features))[:, None]
 
 
-def _tiles(model: PreTrainedModel, views: Sequence[Tensor]) -> Tensor:
+def _tiles(model: PreTrainedModel, views: Sequence[Tensor], _: Item) -> Tensor:
     return torch.cat(list(model.get_image_features(torch.stack(list(views))[None]).pooler_output))[:, None]
 
 
-def _qwen(model: PreTrainedModel, views: Sequence[Tensor]) -> Tensor:
+def _qwen(model: PreTrainedModel, views: Sequence[Tensor], _: Item) -> Tensor:
     patch, merge, frames = model.config.vision_config.patch_size, 2, 2
     patches, grids = [], []
     for view in views:
@@ -110,9 +123,33 @@ QWEN: dict[str, Any] = {
     "num_heads": 2,
     "patch_size": 4,
 }
-ONE = ([(16, 16)], [(16, 16)] * 3)
-ANY = ([(16, 24)], [(8, 16)], [(40, 16)], [(16, 16)] * 2)
-OF_QWEN = ([(16, 24)], [(8, 8)], [(40, 56)], [(8, 40)], [(24, 32), (16, 16), (8, 8)])
+
+
+def _items(*items: Sequence[View]) -> Sequence[Item]:
+    return [Item(views) for views in items]
+
+
+ONE = _items([(16, 16)], [(16, 16)] * 3)
+ANY = _items([(16, 24)], [(8, 16)], [(40, 16)], [(16, 16)] * 2)
+OF_QWEN = _items([(16, 24)], [(8, 8)], [(40, 56)], [(8, 40)], [(24, 32), (16, 16), (8, 8)])
+PINPOINTS = [[16, 32], [32, 16], [32, 32], [16, 48], [48, 16], [48, 64]]
+
+
+def _tiled(*originals: View) -> Sequence[Item]:
+    """Images of these sizes, cut into tiles of 16 pixels, 4 patches or 3 with a rest."""
+    items: list[Item] = []
+    for size in originals:
+        canvas = select_best_resolution(size, PINPOINTS)
+        whole = torch.zeros(1, canvas[0] // 4, canvas[1] // 4)
+        items.append(Item([(16, 16), canvas], tuple(unpad_image(whole, size).shape[1:]), size))
+    return items
+
+
+def _next(model: PreTrainedModel, views: Sequence[Tensor], item: Item) -> Tensor:
+    tiles = [tile for row in views[1].split(16, 1) for tile in row.split(16, 2)] if len(views) > 1 else []
+    pixels, sizes = torch.stack([views[0], *tiles])[None], torch.tensor([item.original])
+    single = {} if tiles else {"batch_num_images": torch.tensor([2])}
+    return torch.cat(list(model.get_image_features(pixels, sizes, **single).pooler_output))[:, None]
 
 
 def _llava(vision: dict[str, Any], **whole: Any) -> Case:
@@ -216,10 +253,43 @@ VISION_CASES: dict[str, VisionCase] = {
         [(8, 8)],
         _same_size,
     ),
+    "llava next": VisionCase(
+        _case("llava_next", LLAMA, CLIP, image_token_index=TOKEN, image_grid_pinpoints=PINPOINTS),
+        _tiled((30, 60), (16, 16), (100, 11), (45, 60), (7, 90)),
+        [(16, 20)],
+        _next,
+    ),
+    "llava next siglip": VisionCase(
+        _case(
+            "llava_next",
+            LLAMA,
+            SIGLIP,
+            image_token_index=TOKEN,
+            image_grid_pinpoints=PINPOINTS,
+            vision_feature_layer=[0, 2, -1],
+            vision_feature_select_strategy="full",
+        ),
+        _tiled((30, 60)),
+        [(16, 20)],
+        _next,
+    ),
+    "llava onevision": VisionCase(
+        _case(
+            "llava_onevision",
+            {"model_type": "qwen2"},
+            SIGLIP,
+            image_token_index=TOKEN,
+            image_grid_pinpoints=PINPOINTS,
+            vision_aspect_ratio="anyres_max_3",
+        ),
+        [*_tiled((30, 60), (45, 60), (100, 100)), Item([(16, 16)])],
+        [(16, 20)],
+        _next,
+    ),
     "idefics3": VisionCase(_case("idefics3", LLAMA, TOWER, image_token_id=TOKEN), ONE, [(16, 18)], _tiles),
     "smolvlm": VisionCase(
         _case("smolvlm", LLAMA, {**TOWER, "image_size": 52}, scale_factor=2, image_token_id=TOKEN),
-        ([(56, 56)], [(24, 24)] * 2),
+        _items([(56, 56)], [(24, 24)] * 2),
         [(16, 18)],
         _tiles,
     ),

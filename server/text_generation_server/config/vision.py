@@ -4,7 +4,7 @@ A family (`families/vision/`) turns a `config.json` into a `VisionSpec`. The rou
 sends: a part of an image, or all of it, of a size that the encoder reads.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 from .pixels import PixelSpec
@@ -20,7 +20,7 @@ Join = Literal["patches", "channels", "mean"]
 class PositionSpec:
     """A table of learned positions, `side` x `side`, and how patches of a view find their rows.
 
-    - "table": a view has exactly so many patches.
+    - "table": a view has exactly so many patches (`TowerSpec.image`).
     - "bilinear": the table is stretched to the view, from corner to corner.
     - "buckets": a patch takes the row in which its corner falls when the view has the size of the table.
     """
@@ -66,6 +66,9 @@ class TowerSpec:
     patch: int
     blocks: int
     block: BlockSpec
+    image: int = 0
+    """Pixels along a side of a view; a rest that is no patch is not read. 0: views have any whole number of positions
+    in height and width."""
     merge: int = 1
     """Patches of `merge` x `merge` become one position of the prompt. They stand side by side in all hidden states."""
     frames: int = 1
@@ -115,6 +118,25 @@ class LevelSpec:
     keeps_class: bool = False
     """Whether the class token takes a position of the prompt."""
 
+    def inputs(self, tower: TowerSpec) -> int:
+        """Returns the inputs of the first linear layer."""
+        width = tower.hidden * len(self.reads)
+        return width if self.join == "mean" else width * tower.merge**2
+
+
+@dataclass(frozen=True)
+class TileSpec:
+    """How tiles of a large image become positions (LLaVA-NeXT, 2024): the patches of all tiles are put together, those
+    of a frame that only fills the tiles are left out, and a learned position stands behind each row.
+
+    The first view is the whole image, made smaller, and its positions come first. The second is the image with its
+    frame, before it is cut into tiles.
+    """
+
+    tiles: int = 0
+    """Where there are more patches than this many tiles have (by more than a tenth in height and width), they are
+    resized to as many. 0: never."""
+
 
 @dataclass(frozen=True)
 class VisionNames:
@@ -142,6 +164,8 @@ class VisionNames:
     second: str = "mlp.fc2"
     scales: tuple[str, str] = ("lambda_1", "lambda_2")
     """Whole."""
+    beside: str = "multi_modal_projector."
+    """The end of a projector's prefix that other tensors of the whole model lack."""
     ignored: tuple[str, ...] = ()
     """Patterns of whole names that checkpoints hold though nothing needs them."""
 
@@ -161,10 +185,29 @@ class VisionSpec:
     """Whether tokens of an image attend to each other in both directions."""
     axes: bool = False
     """Whether positions count along axes (M-RoPE)."""
-    unread: tuple[str, ...] = field(default=())
+    tiles: TileSpec | None = None
+    unread: tuple[str, ...] = ()
     """Patterns of names, behind the tower's prefix, of what lies behind the last block that anybody reads."""
 
     @property
     def hidden(self) -> int:
         """The width of the decoder's hidden states."""
         return self.levels[0].linears[-1].outputs
+
+    @property
+    def matrix_elements(self) -> int:
+        """The elements of all matrices."""
+        tower, block = self.tower, self.tower.block
+        width, positions = block.heads * block.head_dim, tower.positions
+        each = 4 * tower.hidden * width + (3 if block.gated else 2) * tower.hidden * block.inner
+        table = 0 if positions is None else positions.side**2
+        first = tower.hidden * (3 * tower.patch**2 + table)
+        return first + tower.blocks * each + sum(self._projector_elements(level) for level in self.levels)
+
+    def _projector_elements(self, level: LevelSpec) -> int:
+        inputs = level.inputs(self.tower)
+        total = 0
+        for linear in level.linears:
+            total += inputs * linear.outputs
+            inputs = linear.outputs
+        return total

@@ -31,16 +31,18 @@ class Encoder(Protocol):
     axes: bool
     """Whether positions count along axes (M-RoPE)."""
 
-    def rows(self, views: Sequence[tuple[int, int]]) -> int:
-        """Returns how many positions an item with views of these heights and widths takes.
+    def rows(self, views: Sequence[tuple[int, int]], grid: tuple[int, int] = (0, 0)) -> int:
+        """Returns how many positions an item with views of these heights and widths takes. `grid` is its own, where
+        positions count along axes, and that of its patches where the encoder leaves out those of a frame around it.
 
-        Raises `InvalidRequest`, naming `views`, for sizes that the encoder does not read. It looks at numbers alone.
+        Raises `InvalidRequest`, naming `views` or `grid`, for sizes that the encoder does not read. It looks at numbers
+        alone.
         """
         ...
 
-    def begin(self, views: Sequence[Tensor]) -> EncoderState:
-        """Begins an item whose views, uint8 [height, width, 3] on the device, have passed `rows`: normalised, in
-        patches, with positions. It does not keep the pixels.
+    def begin(self, views: Sequence[Tensor], grid: tuple[int, int] = (0, 0)) -> EncoderState:
+        """Begins an item whose views, uint8 [height, width, 3] on the device, have passed `rows` with this `grid`:
+        normalised, in patches, with positions. It does not keep the pixels.
         """
         ...
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..config.vision import VisionSpec
 from ..errors import InvalidRequest
-from ..layers.infer.vision import Patches, Projector, Segments, ViewOrder, VisionBlock, angles, order_of
+from ..layers.infer.vision import Patches, Projector, Segments, Tiles, ViewOrder, VisionBlock, angles, order_of
 from ..layers.weights.vision import VisionWeights, load_vision, vision_prefixes
 from ..weights import WeightSource
 from .encoder import Encoder, EncoderState
@@ -28,6 +28,9 @@ class VisionState:
     whole: Segments
     windows: Segments | None
     rope: tuple[Tensor, Tensor] | None
+    across: int
+    """Tiles side by side; 0: there are none."""
+    grid: tuple[int, int]
     kept: dict[int, Tensor] = field(default_factory=dict[int, Tensor])
     """The hidden states that projectors read, by their numbers."""
 
@@ -47,34 +50,47 @@ class VisionEncoder(Encoder):
         self._read = {number for level in spec.levels for number in level.reads}
         self._patches = Patches(spec.tower, spec.pixels, weights.patches)
         self._blocks = [VisionBlock(spec.tower.block, each) for each in weights.blocks]
+        self._tiles = None
+        if spec.tiles is not None and weights.newline is not None:
+            self._tiles = Tiles(spec.tiles, spec.tower.image, spec.tower.image // spec.tower.patch, weights.newline)
         both = zip(spec.levels, weights.levels, strict=True)
         self._projectors = [Projector(spec.tower, level, each) for level, each in both]
 
-    def rows(self, views: Sequence[tuple[int, int]]) -> int:
+    def rows(self, views: Sequence[tuple[int, int]], grid: tuple[int, int] = (0, 0)) -> int:
         """See `Encoder`."""
         if not views:
             raise InvalidRequest("`views` is empty: an item has at least one")
-        return sum(self._rows(index, *view) for index, view in enumerate(views))
+        if self._tiles is not None:
+            return self._tiles.rows(views, grid)
+        step = self._spec.patch * self._spec.merge
+        total = sum(self._rows(index, *view) for index, view in enumerate(views))
+        if self.axes and grid != (0, 0) and [grid] != [(height // step, width // step) for height, width in views]:
+            raise InvalidRequest(
+                f"`grid_height` x `grid_width` is {grid[0]} x {grid[1]}: it must be the positions of the one view"
+            )
+        return total
 
     def _rows(self, index: int, height: int, width: int) -> int:
         tower = self._spec
-        step = tower.patch * tower.merge
+        step, keeps_class = tower.patch * tower.merge, 1 if self._keeps_class else 0
+        if image := tower.image:
+            if (height, width) != (image, image):
+                raise InvalidRequest(f"`views[{index}]` is {height} x {width}, but the encoder reads {image} x {image}")
+            return (image // step) ** 2 + keeps_class
         if height < step or width < step or height % step or width % step:
             raise InvalidRequest(
                 f"`views[{index}]` is {height} x {width}: height and width must be multiples of {step}, which is what "
                 "becomes one position"
             )
-        positions = tower.positions
-        if positions is not None and positions.kind == "table":
-            side = positions.side * tower.patch
-            if (height, width) != (side, side):
-                raise InvalidRequest(f"`views[{index}]` is {height} x {width}, but the encoder reads {side} x {side}")
-        return (height // step) * (width // step) + (1 if self._keeps_class else 0)
+        return (height // step) * (width // step) + keeps_class
 
     @torch.inference_mode()
-    def begin(self, views: Sequence[Tensor]) -> EncoderState:
+    def begin(self, views: Sequence[Tensor], grid: tuple[int, int] = (0, 0)) -> EncoderState:
         """See `Encoder`."""
-        tower = self._spec
+        tower, across = self._spec, 0
+        if self._tiles is not None:
+            across = views[1].shape[1] // tower.image if len(views) > 1 else 0
+            views = self._tiles.cut(views)
         sizes = [(view.shape[0] // tower.patch, view.shape[1] // tower.patch) for view in views]
         orders = [order_of(*size, tower.merge, tower.window) for size in sizes]
         x = torch.cat([self._patches.forward(view, order) for view, order in zip(views, orders, strict=True)])
@@ -83,7 +99,7 @@ class VisionEncoder(Encoder):
         windows = None
         if tower.window:
             windows = Segments([length for order in orders for length in order.windows], x.device)
-        state = VisionState(orders, x, whole, windows, self._rope(orders, x.device))
+        state = VisionState(orders, x, whole, windows, self._rope(orders, x.device), across, grid)
         self._keep(state, 0)
         return state
 
@@ -112,7 +128,10 @@ class VisionEncoder(Encoder):
     def finish(self, state: EncoderState) -> Tensor:
         """See `Encoder`."""
         item = cast("VisionState", state)
-        return torch.stack([each.forward(item.kept, item.views) for each in self._projectors], dim=1)
+        levels = [each.forward(item.kept, item.views) for each in self._projectors]
+        if self._tiles is not None:
+            levels = [self._tiles.pack(level, item.across, item.grid) for level in levels]
+        return torch.stack(levels, dim=1)
 
 
 def load_encoder(spec: VisionSpec, source: WeightSource) -> Encoder | None:

@@ -29,6 +29,7 @@ WITH_MEDIA: Mapping[str, str] = {
     "Kimi_K25ForConditionalGeneration": "Kimi K2.5 to K2.7",
     "LlavaForConditionalGeneration": "LLaVA 1.5",
     "LlavaNextForConditionalGeneration": "LLaVA 1.6",
+    "LlavaOnevisionForConditionalGeneration": "LLaVA-OneVision",
     "Mistral3ForConditionalGeneration": "Mistral Small 3.1 to 4, Ministral 3",
     "Qwen2VLForConditionalGeneration": "Qwen 2 VL",
     "Qwen2_5_VLForConditionalGeneration": "Qwen 2.5 VL",

@@ -70,6 +70,8 @@ class VisionWeights:
     patches: PatchWeights
     blocks: tuple[BlockWeights, ...]
     levels: tuple[LevelWeights, ...]
+    newline: Tensor | None
+    """[decoder's hidden]: what stands behind a row of patches of tiles."""
 
 
 def vision_prefixes(names: VisionNames, has: Callable[[str], bool]) -> tuple[str, str] | None:
@@ -83,7 +85,9 @@ def load_vision(source: WeightSource, spec: VisionSpec, prefixes: tuple[str, str
     """Reads tower and projectors. Raises ModelFilesError."""
     reader = _Reader(source, spec.names, *prefixes)
     blocks = tuple(reader.block(index, spec.tower) for index in range(spec.tower.blocks))
-    return VisionWeights(reader.patches(spec.tower), blocks, tuple(reader.level(each, spec) for each in spec.levels))
+    levels = tuple(reader.level(each, spec.tower) for each in spec.levels)
+    newline = reader.newline(spec.hidden) if spec.tiles is not None else None
+    return VisionWeights(reader.patches(spec.tower), blocks, levels, newline)
 
 
 @dataclass(frozen=True)
@@ -144,11 +148,9 @@ class _Reader:
         q, k = (self._present(f"{inside}{name}", spec.qk_norm, width) for name in self.names.qk_norms)
         return q, k
 
-    def level(self, level: LevelSpec, spec: VisionSpec) -> LevelWeights:
+    def level(self, level: LevelSpec, tower: TowerSpec) -> LevelWeights:
         """Reads one projector."""
-        tower = spec.tower
-        width = tower.hidden * len(level.reads)
-        joined = width if level.join == "mean" else width * tower.merge**2
+        width, joined = tower.hidden * len(level.reads), level.inputs(tower)
         linears: list[Affine] = []
         inputs = joined
         for each in level.linears:
@@ -161,6 +163,10 @@ class _Reader:
             joined_norm=self._norm(norm_name, level.joined_norm, joined),
             linears=tuple(linears),
         )
+
+    def newline(self, hidden: int) -> Tensor:
+        """Reads what stands behind a row of patches of tiles. It is beside the projector, not in it."""
+        return self.source.read(f"{self.projector.removesuffix(self.names.beside)}image_newline", (hidden,))
 
     def _linear(self, spec: LinearSpec, inputs: int) -> Affine:
         name, bias = f"{self.projector}{spec.weight}", None

@@ -10,6 +10,7 @@ from ...vision import VisionSpec
 from .family import VisionFamily, Whole
 from .gemma import GEMMA3_VISION
 from .llava import LLAVA
+from .llava_next import LLAVA_NEXT, LLAVA_ONEVISION
 from .pixtral import MISTRAL3
 from .qwen import QWEN2_5_VL, QWEN2_VL, QWEN3_5_VISION, QWEN3_VL
 from .shuffled import IDEFICS3, INTERNVL
@@ -19,6 +20,8 @@ TOWERS: Mapping[str, VisionFamily] = {
     "Idefics3ForConditionalGeneration": IDEFICS3,
     "InternVLForConditionalGeneration": INTERNVL,
     "LlavaForConditionalGeneration": LLAVA,
+    "LlavaNextForConditionalGeneration": LLAVA_NEXT,
+    "LlavaOnevisionForConditionalGeneration": LLAVA_ONEVISION,
     "Mistral3ForConditionalGeneration": MISTRAL3,
     "Qwen2VLForConditionalGeneration": QWEN2_VL,
     "Qwen2_5_VLForConditionalGeneration": QWEN2_5_VL,

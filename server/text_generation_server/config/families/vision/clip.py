@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 
-from ....errors import UnsupportedModel
 from ...json_object import JsonObject
 from ...vision import BlockSpec, PositionSpec, TowerSpec, VisionNames
 from .family import TWO_PREFIXES, activation, head_dim, layer_norm, side
@@ -42,6 +41,7 @@ def siglip_tower(config: JsonObject, count: int, merge: int = 1) -> TowerSpec:
         patch=patch,
         blocks=count,
         block=_block(config, hidden),
+        image=side(config, "image_size"),
         merge=merge,
         patch_bias=True,
         positions=PositionSpec(_side_in_patches(config, patch)),
@@ -56,6 +56,7 @@ def clip_tower(config: JsonObject, count: int) -> TowerSpec:
         patch=patch,
         blocks=count,
         block=_block(config, hidden),
+        image=side(config, "image_size"),
         class_token=True,
         positions=PositionSpec(_side_in_patches(config, patch)),
         first_norm=layer_norm(config.number("layer_norm_eps")),
@@ -75,6 +76,6 @@ def _block(config: JsonObject, hidden: int) -> BlockSpec:
 
 def _side_in_patches(config: JsonObject, patch: int) -> int:
     image = side(config, "image_size")
-    if image < patch or image % patch:
-        raise UnsupportedModel(f"{config.source}: `image_size` {image} is no multiple of `patch_size` {patch}")
+    if image < patch:
+        raise config.error("image_size", f"at least {patch}, the `patch_size`")
     return image // patch

@@ -93,6 +93,7 @@ def _internvl_tower(config: JsonObject, count: int, merge: int) -> TowerSpec:
         patch=patch,
         blocks=count,
         block=block,
+        image=image,
         merge=merge,
         patch_bias=True,
         class_token=True,
@@ -105,7 +106,7 @@ def _idefics3(whole: Whole) -> VisionSpec:
     count = blocks(vision)
     tower = siglip_tower(vision, count, merge=config.integer("scale_factor", maximum=_MOST_MERGED))
     if tower.positions is not None:
-        tower = replace(tower, positions=replace(tower.positions, kind="buckets"))
+        tower = replace(tower, image=0, positions=replace(tower.positions, kind="buckets"))
     level = LevelSpec(
         reads=(count,),
         last_norm=layer_norm(vision.number("layer_norm_eps")),

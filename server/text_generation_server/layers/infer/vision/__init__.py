@@ -6,5 +6,6 @@ from .patches import Patches
 from .positions import angles
 from .projector import Projector
 from .segments import Segments
+from .tiles import Tiles
 
-__all__ = ["Patches", "Projector", "Segments", "ViewOrder", "VisionBlock", "angles", "order_of"]
+__all__ = ["Patches", "Projector", "Segments", "Tiles", "ViewOrder", "VisionBlock", "angles", "order_of"]
