@@ -97,6 +97,11 @@ def _qwen(model: PreTrainedModel, views: Sequence[Tensor], _: Item) -> Tensor:
     return torch.stack([torch.cat(list(level)) for level in levels], dim=1)
 
 
+def _scaled(model: PreTrainedModel, views: Sequence[Tensor], item: Item) -> Tensor:
+    """Granite multiplies by it what it begins with."""
+    return _next(model, views, item) * model.config.text_config.embedding_multiplier
+
+
 def _case(model_type: str, text: dict[str, Any], vision: dict[str, Any], **whole: Any) -> Case:
     values = {"text_config": {**SIZES, **text}, "vision_config": vision, **whole}
     return Case("", model_type, values, sizes={})
@@ -135,18 +140,20 @@ OF_QWEN = _items([(16, 24)], [(8, 8)], [(40, 56)], [(8, 40)], [(24, 32), (16, 16
 PINPOINTS = [[16, 32], [32, 16], [32, 32], [16, 48], [48, 16], [48, 64]]
 
 
-def _tiled(*originals: View) -> Sequence[Item]:
-    """Images of these sizes, cut into tiles of 16 pixels, 4 patches or 3 with a rest."""
+def _tiled(*originals: View, pinpoints: list[list[int]] = PINPOINTS, side: int = 16) -> Sequence[Item]:
+    """Images of these sizes, cut into tiles of so many pixels along a side, with 4 x 4 patches."""
     items: list[Item] = []
     for size in originals:
-        canvas = select_best_resolution(size, PINPOINTS)
-        whole = torch.zeros(1, canvas[0] // 4, canvas[1] // 4)
-        items.append(Item([(16, 16), canvas], tuple(unpad_image(whole, size).shape[1:]), size))
+        canvas = select_best_resolution(size, pinpoints)
+        whole = torch.zeros(1, *(4 * pixels // side for pixels in canvas))
+        height, width = unpad_image(whole, size).shape[1:]
+        items.append(Item([(side, side), canvas], (height, width), size))
     return items
 
 
 def _next(model: PreTrainedModel, views: Sequence[Tensor], item: Item) -> Tensor:
-    tiles = [tile for row in views[1].split(16, 1) for tile in row.split(16, 2)] if len(views) > 1 else []
+    side = views[0].shape[1]
+    tiles = [tile for row in views[1].split(side, 1) for tile in row.split(side, 2)] if len(views) > 1 else []
     pixels, sizes = torch.stack([views[0], *tiles])[None], torch.tensor([item.original])
     single = {} if tiles else {"batch_num_images": torch.tensor([2])}
     return torch.cat(list(model.get_image_features(pixels, sizes, **single).pooler_output))[:, None]
@@ -259,19 +266,19 @@ VISION_CASES: dict[str, VisionCase] = {
         [(16, 20)],
         _next,
     ),
-    "llava next siglip": VisionCase(
+    "granite vision": VisionCase(
         _case(
             "llava_next",
-            LLAMA,
-            SIGLIP,
+            {"model_type": "granite", "embedding_multiplier": 3.0},
+            {**SIGLIP, "image_size": 17},
             image_token_index=TOKEN,
-            image_grid_pinpoints=PINPOINTS,
+            image_grid_pinpoints=[[17, 34], [34, 34]],
             vision_feature_layer=[0, 2, -1],
             vision_feature_select_strategy="full",
         ),
-        _tiled((30, 60)),
-        [(16, 20)],
-        _next,
+        _tiled((30, 60), (40, 40), pinpoints=[[17, 34], [34, 34]], side=17),
+        [(17, 20)],
+        _scaled,
     ),
     "llava onevision": VisionCase(
         _case(

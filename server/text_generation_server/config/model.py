@@ -96,6 +96,7 @@ class ModelConfig:
                 interleaved=rope.interleaved,
                 query_growth=rope.query_growth,
                 query_length=rope.query_length,
+                axes=rope.axes,
             )
             return dataclasses.replace(layer, mixer=dataclasses.replace(mixer, rope=rope))
 

@@ -186,6 +186,8 @@ class VisionSpec:
     axes: bool = False
     """Whether positions count along axes (M-RoPE)."""
     tiles: TileSpec | None = None
+    scale: float = 1.0
+    """Factor of what the decoder reads. Most decoders scale token embeddings alone, where they scale them."""
     unread: tuple[str, ...] = ()
     """Patterns of names, behind the tower's prefix, of what lies behind the last block that anybody reads."""
 

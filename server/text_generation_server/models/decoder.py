@@ -19,6 +19,7 @@ from ..layers.infer import (
 from ..layers.rope import RopeTable
 from ..layers.weights import PrefillCopies
 from .base import CausalLM
+from .encoder import Encoder
 
 
 class Decoder(CausalLM):
@@ -37,6 +38,7 @@ class Decoder(CausalLM):
         max_context_length: int,
         copies: PrefillCopies,
         dense_macs: int,
+        encoder: Encoder | None = None,
     ) -> None:
         """`last` adds the output of the last layer to the residual stream and applies the final norm."""
         self._embedding = embedding
@@ -55,6 +57,7 @@ class Decoder(CausalLM):
         self.max_context_length = max_context_length
         self.copies = copies
         self.dense_macs = dense_macs
+        self.encoder = encoder
 
     def reserve_positions(self, count: int) -> None:
         """See `CausalLM`."""
@@ -70,8 +73,10 @@ class Decoder(CausalLM):
         if cuts := self._halves.cuts(embedded, state):
             x, residual = self._halves.forward(embedded, state, cuts)
         else:
-            for layer in self._layers[:-1]:
+            for index, layer in enumerate(self._layers[:-1]):
                 x, residual = layer.forward(x, residual, state)
+                if state.media is not None:
+                    state.media.deepen(index, residual)
             # After the last attention, tokens whose logits nobody wants need no further layer.
             for layer in self._layers[-1:]:
                 x, residual = layer.forward(x, residual, state, state.logit_tokens)

@@ -33,10 +33,17 @@ class Encoder(Protocol):
 
     def rows(self, views: Sequence[tuple[int, int]], grid: tuple[int, int] = (0, 0)) -> int:
         """Returns how many positions an item with views of these heights and widths takes. `grid` is its own, where
-        positions count along axes, and that of its patches where the encoder leaves out those of a frame around it.
+        positions count along axes, and that of its patches where the encoder leaves out those of a frame around it;
+        without it there is no frame.
 
         Raises `InvalidRequest`, naming `views` or `grid`, for sizes that the encoder does not read. It looks at numbers
         alone.
+        """
+        ...
+
+    def sample(self, pixels: int) -> Sequence[tuple[int, int]]:
+        """Returns heights and widths of the views of a typical item of at most so many pixels; of the smallest item, if
+        none has so few. Warm-up measures memory and time with it.
         """
         ...
 

@@ -3,13 +3,15 @@
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from math import isqrt
 from typing import cast
 
 import torch
 from torch import Tensor
 
+from ..config.model import ModelConfig
 from ..config.vision import VisionSpec
-from ..errors import InvalidRequest
+from ..errors import InvalidRequest, ModelFilesError
 from ..layers.infer.vision import Patches, Projector, Segments, Tiles, ViewOrder, VisionBlock, angles, order_of
 from ..layers.weights.vision import VisionWeights, load_vision, vision_prefixes
 from ..weights import WeightSource
@@ -28,8 +30,8 @@ class VisionState:
     whole: Segments
     windows: Segments | None
     rope: tuple[Tensor, Tensor] | None
-    across: int
-    """Tiles side by side; 0: there are none."""
+    cut: tuple[int, int] | None
+    """The size of the view that was cut into tiles."""
     grid: tuple[int, int]
     kept: dict[int, Tensor] = field(default_factory=dict[int, Tensor])
     """The hidden states that projectors read, by their numbers."""
@@ -38,7 +40,12 @@ class VisionState:
 class VisionEncoder(Encoder):
     """A vision tower with its projectors, whole on every rank."""
 
-    def __init__(self, spec: VisionSpec, weights: VisionWeights) -> None:
+    ignored: tuple[str, ...]
+    """Patterns of names of tensors that its files hold though nothing needs them."""
+
+    def __init__(self, spec: VisionSpec, weights: VisionWeights, prefix: str) -> None:
+        """`prefix` is that of the tower's tensors."""
+        self.ignored = (*spec.names.ignored, *(f"{prefix}{each}" for each in spec.unread))
         self.layers = spec.tower.blocks
         self.levels = len(spec.levels)
         self.hidden = spec.hidden
@@ -46,6 +53,7 @@ class VisionEncoder(Encoder):
         self.whole_spans = spec.whole_spans
         self.axes = spec.axes
         self._spec = spec.tower
+        self._scale = spec.scale
         self._keeps_class = spec.levels[0].keeps_class
         self._read = {number for level in spec.levels for number in level.reads}
         self._patches = Patches(spec.tower, spec.pixels, weights.patches)
@@ -84,12 +92,25 @@ class VisionEncoder(Encoder):
             )
         return (height // step) * (width // step) + keeps_class
 
+    def sample(self, pixels: int) -> Sequence[tuple[int, int]]:
+        """See `Encoder`."""
+        if self._tiles is not None:
+            return self._tiles.sample(pixels)
+        tower, step = self._spec, self._spec.patch * self._spec.merge
+        side = tower.image
+        if not side and tower.positions is not None and tower.positions.kind == "buckets":
+            side = tower.positions.side * tower.patch // step * step
+        if side:
+            return [(side, side)] * max(1, pixels // side**2)
+        side = max(1, isqrt(pixels) // step) * step
+        return [(side, side)]
+
     @torch.inference_mode()
     def begin(self, views: Sequence[Tensor], grid: tuple[int, int] = (0, 0)) -> EncoderState:
         """See `Encoder`."""
-        tower, across = self._spec, 0
+        tower, cut = self._spec, None
         if self._tiles is not None:
-            across = views[1].shape[1] // tower.image if len(views) > 1 else 0
+            cut = (views[1].shape[0], views[1].shape[1]) if len(views) > 1 else None
             views = self._tiles.cut(views)
         sizes = [(view.shape[0] // tower.patch, view.shape[1] // tower.patch) for view in views]
         orders = [order_of(*size, tower.merge, tower.window) for size in sizes]
@@ -99,7 +120,7 @@ class VisionEncoder(Encoder):
         windows = None
         if tower.window:
             windows = Segments([length for order in orders for length in order.windows], x.device)
-        state = VisionState(orders, x, whole, windows, self._rope(orders, x.device), across, grid)
+        state = VisionState(orders, x, whole, windows, self._rope(orders, x.device), cut, grid)
         self._keep(state, 0)
         return state
 
@@ -130,14 +151,25 @@ class VisionEncoder(Encoder):
         item = cast("VisionState", state)
         levels = [each.forward(item.kept, item.views) for each in self._projectors]
         if self._tiles is not None:
-            levels = [self._tiles.pack(level, item.across, item.grid) for level in levels]
-        return torch.stack(levels, dim=1)
+            levels = [self._tiles.pack(level, item.cut, item.grid) for level in levels]
+        rows = torch.stack(levels, dim=1)
+        return rows if self._scale == 1.0 else rows * self._scale
 
 
-def load_encoder(spec: VisionSpec, source: WeightSource) -> Encoder | None:
-    """Reads the encoder of a model; None where its files have none, as those that somebody trained for text alone.
-
-    Raises ModelFilesError.
+def load_encoder(config: ModelConfig, source: WeightSource) -> VisionEncoder | None:
+    """Reads the encoder of a model. None where images are refused; the log says why. Text is served all the same: files
+    may have no tower, or one that somebody has quantised.
     """
-    prefixes = vision_prefixes(spec.names, source.has)
-    return None if prefixes is None else VisionEncoder(spec, load_vision(source, spec, prefixes))
+    if config.vision is None:
+        if config.has_media:
+            logger.warning("images are refused: %s", config.text_alone)
+        return None
+    prefixes = vision_prefixes(config.vision.names, source.has)
+    if prefixes is None:
+        logger.warning("images are refused: the files of the model hold no vision tower")
+        return None
+    try:
+        return VisionEncoder(config.vision, load_vision(source, config.vision, prefixes), prefixes[0])
+    except ModelFilesError as error:
+        logger.warning("images are refused, as the vision tower cannot be read: %s", error)
+        return None

@@ -9,6 +9,7 @@ from .head import Head
 from .latent_attention import LatentAttention
 from .mamba import Mamba
 from .mamba2 import Mamba2
+from .media import MediaInput
 from .mixer import Mixer
 from .moe import MoeFeedForward
 from .norm import AddNorm, Norm
@@ -36,6 +37,7 @@ __all__ = [
     "LayerState",
     "Mamba",
     "Mamba2",
+    "MediaInput",
     "Mixer",
     "MixerLayer",
     "MoeFeedForward",

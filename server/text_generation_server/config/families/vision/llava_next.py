@@ -17,7 +17,12 @@ def _next(whole: Whole) -> VisionSpec:
         raise UnsupportedModel(
             f"{whole.config.source}: tiles need a tower of one size without positions for class tokens"
         )
-    return replace(spec, tiles=TileSpec())
+    return replace(spec, tiles=TileSpec(), scale=_scale(whole))
+
+
+def _scale(whole: Whole) -> float:
+    """Returns by how much Granite, as the part of another model, multiplies all hidden states that it begins with."""
+    return whole.text.number("embedding_multiplier", default=1.0)
 
 
 def _onevision(whole: Whole) -> VisionSpec:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import isqrt
 
 import torch
 from torch import Tensor
@@ -32,8 +33,8 @@ class Tiles:
             raise InvalidRequest(f"`views[0]` is {_text(views[0])}, but the encoder reads {self.image} x {self.image}")
         if len(views) == 1:
             return self.side**2 + 1
-        self._check(views[1], grid)
-        height, width = self._shrunk(grid)
+        self._check(views[1], self._inner(views[1], grid))
+        height, width = self._shrunk(self._inner(views[1], grid))
         return self.side**2 + height * (width + 1)
 
     def _check(self, view: Size, grid: Size) -> None:
@@ -41,11 +42,26 @@ class Tiles:
             raise InvalidRequest(f"`views[1]` is {_text(view)}: height and width must be multiples of {self.image}")
         most = [pixels // self.image * self.side for pixels in view]
         frames = [whole - inner for whole, inner in zip(most, grid, strict=True)]
-        if min(grid) < 1 or min(frames) != 0 or any(frame % 2 for frame in frames):
+        fits = min(grid) > 0 and min(frames) == 0 and not any(frame % 2 for frame in frames)
+        if not fits or min(self._shrunk(grid)) < 1:
             raise InvalidRequest(
                 f"`grid_height` x `grid_width` is {_text(grid)}: it must be the patches of `views[1]`, "
                 f"{most[0]} x {most[1]}, without a frame of the same width on two opposite sides"
             )
+
+    def _inner(self, view: Size, grid: Size) -> Size:
+        """Returns the grid without the frame; there is none where nobody has said so."""
+        height, width = (pixels // self.image * self.side for pixels in view)
+        return (height, width) if grid == (0, 0) else grid
+
+    def sample(self, pixels: int) -> list[Size]:
+        """Returns the views of an item of at most so many pixels, or of the smallest one."""
+        tiles = pixels // self.image**2 - 1
+        whole = (self.image, self.image)
+        if tiles < 1:
+            return [whole]
+        down = isqrt(tiles)
+        return [whole, (down * self.image, tiles // down * self.image)]
 
     def _shrunk(self, grid: Size) -> Size:
         """Returns the size of the grid that the decoder reads."""
@@ -62,14 +78,15 @@ class Tiles:
         rows = views[1].split(image)
         return [views[0], *(tile for row in rows for tile in row.split(image, dim=1))]
 
-    def pack(self, rows: Tensor, across: int, grid: Size) -> Tensor:
-        """Turns [views of the tower * side * side, hidden] into [rows, hidden]; `across` tiles stand side by side, or 0
-        where there are none.
+    def pack(self, rows: Tensor, view: Size | None, grid: Size) -> Tensor:
+        """Turns [views of the tower * side * side, hidden] into [rows, hidden]. `view` is the size of the view that was
+        cut, where there was one.
         """
         base, tiles = rows[: self.side**2], rows[self.side**2 :]
-        if not across:
+        if view is None:
             return torch.cat([base, self.newline[None]])
-        hidden = rows.shape[1]
+        grid, hidden = self._inner(view, grid), rows.shape[1]
+        across = view[1] // self.image
         whole = tiles.reshape(-1, across, self.side, self.side, hidden).transpose(1, 2)
         whole = whole.reshape(-1, across * self.side, hidden)
         top, left = ((size - inner) // 2 for size, inner in zip(whole.shape[:2], grid, strict=True))
