@@ -16,6 +16,7 @@ from ..spec import AttentionSpec, DecoderSpec, LayerSpec
 from .deepseek import DEEPSEEK_V3, MISTRAL4
 from .family import Family
 from .gemma import GEMMA3
+from .granite import GRANITE
 from .llama import LLAMA
 from .mistral import MINISTRAL3, MISTRAL
 from .qwen2 import QWEN2, QWEN3
@@ -30,7 +31,8 @@ WITH_MEDIA: Mapping[str, str] = {
     "KimiK25ForConditionalGeneration": "Kimi K2.5 to K2.7",
     "Kimi_K25ForConditionalGeneration": "Kimi K2.5 to K2.7",
     "LlavaForConditionalGeneration": "LLaVA 1.5",
-    "LlavaNextForConditionalGeneration": "LLaVA 1.6",
+    "LlavaNextForConditionalGeneration": "LLaVA 1.6, Granite Vision 3",
+    "LlavaOnevisionForConditionalGeneration": "LLaVA-OneVision",
     "Mistral3ForConditionalGeneration": "Mistral Small 3.1 to 4, Ministral 3",
     "Qwen2VLForConditionalGeneration": "Qwen 2 VL",
     "Qwen2_5_VLForConditionalGeneration": "Qwen 2.5 VL",
@@ -73,8 +75,10 @@ those of most authors, and in those of Idefics and SmolVLM. Others add to a mode
 """
 _HEADS = {"language_model.model.": "language_model.lm_head"}
 _PREFIXES = (*(before for before, alone in TEXT_PREFIXES.items() if alone == "model."), "model.")
-OTHER_PARTS = ("*vision*", "*visual*", "*audio*", "*projector*", "*connector*", "*image_newline", "*patch_merge_mlp*")
-"""Patterns of the other tensors of the whole."""
+VISION_PARTS = ("*vision*", "*visual*", "*projector*", "*connector*", "*image_newline", "*patch_merge_mlp*")
+"""Patterns of the tensors of an encoder of images."""
+OTHER_PARTS = (*VISION_PARTS, "*audio*")
+"""Patterns of all tensors of the whole that are no part of the model of text."""
 
 
 def _sizes(vocabulary: int, hidden: int, inner: int, layers: int, heads: int) -> dict[str, object]:
@@ -129,6 +133,7 @@ _DEEPSEEK_V3 = _part(DEEPSEEK_V3, _sizes(129280, 7168, 18432, 61, 128))
 _PARTS: Mapping[str, Family] = {
     "deepseek_v3": _DEEPSEEK_V3,
     "gemma3_text": _part(GEMMA3, _sizes(262208, 2304, 9216, 26, 8)),
+    "granite": _part(replace(GRANITE, unread=(*GRANITE.unread, "logits_scaling")), _sizes(32000, 4096, 11008, 32, 32)),
     "kimi_k2": _DEEPSEEK_V3,
     "llama": _part(LLAMA, _sizes(32000, 4096, 11008, 32, 32)),
     "ministral3": _part(MINISTRAL3, _sizes(131072, 4096, 14336, 34, 32)),
@@ -147,13 +152,14 @@ _PARTS: Mapping[str, Family] = {
         max_position_embeddings=128000,
     ),
 }
-"""By the `model_type` of the part."""
+"""By the `model_type` of the part. The head is that of the whole, which knows no `logits_scaling`."""
 
 _CLASSES: Mapping[str, str] = {
     "deepseek_v3": "DeepseekV3ForCausalLM",
     "gemma3_text": "Gemma3ForCausalLM",
     "gemma3n_text": "Gemma3nForCausalLM",
     "gemma4_text": "Gemma4ForCausalLM",
+    "granite": "GraniteForCausalLM",
     "llama": "LlamaForCausalLM",
     "llama4_text": "Llama4ForCausalLM",
     "minimax_m3_vl_text": "MiniMaxM3VLForCausalLM",
