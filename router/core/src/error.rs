@@ -177,7 +177,7 @@ pub enum ValidationError {
     )]
     ImageRows { max: u32, given: u32 },
     #[error(
-        "`inputs` names {tokens} images by the model's token for them, and {images} came with it"
+        "`inputs` has the model's token for an image {tokens} times, and {images} images came with it; leave the token out of texts and ids"
     )]
     ImageTokens { tokens: usize, images: usize },
     #[error("`truncate` would cut off tokens of a prompt with images; send a shorter prompt")]

@@ -72,7 +72,13 @@ pub async fn start(
     let shard = &shards.info;
     let sharing = prefix_caching(config, shard);
     let tracer = tracer(config, &model_names)?;
-    let options = http_options(config, settings.api_keys, sharing, tracer, infer.vision().is_some());
+    let options = http_options(
+        config,
+        settings.api_keys,
+        sharing,
+        tracer,
+        infer.vision().is_some(),
+    );
     let format = model.format.within(shard.vocab_size);
     let info = model::info(config, &model_names, folder, shard, limits, &format);
     let answers = AnswerOptions {

@@ -91,7 +91,9 @@ impl MediaStage {
         cached: u32,
         locks: &mut Vec<MediaLock>,
     ) -> bool {
-        let missing = media.needed(cached).filter(|item| self.pool.peek(&item.key).is_none());
+        let missing = media
+            .needed(cached)
+            .filter(|item| self.pool.peek(&item.key).is_none());
         let missing: u64 = missing.map(|item| item.bytes()).sum();
         let waiting = self.pool.waiting_bytes();
         if missing > 0 && waiting > 0 && waiting + missing > MOST_WAITING_BYTES {

@@ -46,6 +46,11 @@ pub fn take(
         };
         let before = images.len();
         for (place, part) in content.iter_mut().enumerate() {
+            if part["type"] == "image" {
+                return Err(refused(format_args!(
+                    "`messages[{index}].content[{place}].type` is `image`; send `image_url`, with the image as a data URL"
+                )));
+            }
             if part["type"] != "image_url" {
                 continue;
             }

@@ -9,8 +9,8 @@ use super::reading::Reading;
 use super::reads::Reads;
 use super::{Conversation, RunningConversation, history, thoughts};
 use crate::error::ApiError;
-use crate::routes::openai::sampling::refused;
 use crate::generations::{GenerationPlan, renamed, with_form_of};
+use crate::routes::openai::sampling::refused;
 use crate::state::AppState;
 
 /// A conversation that is ready to be generated. Those who start several together take it apart.
@@ -95,9 +95,13 @@ impl Conversation {
         let Some(vision) = state.infer.vision() else {
             return Ok(Vec::new());
         };
-        let parts = state.chats.image_parts();
+        // What is told in place of a template is told in texts.
+        let parts = match state.format.tells_calls {
+            true => state.chats.image_parts(),
+            false => ImageParts::Before,
+        };
         let images = images::take(&mut self.input.messages, vision, parts)?;
-        self.input.images = !images.is_empty() && parts == ImageParts::Written;
+        self.input.images = parts == ImageParts::Written;
         Ok(images)
     }
 

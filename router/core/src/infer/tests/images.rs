@@ -57,7 +57,13 @@ pub(super) fn vision(tokenizer: &TextTokenizer, rows: u32) -> Vision {
         threads: 1,
         memory: 1 << 24,
     };
-    Vision::new(spec.unwrap(), tokenizer, limits, Pool::new(options).unwrap()).unwrap()
+    Vision::new(
+        spec.unwrap(),
+        tokenizer,
+        limits,
+        Pool::new(options).unwrap(),
+    )
+    .unwrap()
 }
 
 /// Tokens follow from all that was seen and said before. There is room for so many images.
@@ -217,7 +223,9 @@ async fn who_leaves_leaves_nothing_behind() {
     let server = Server::start(config(2), batch_limits(), 8).await;
     server.mock.hold();
     let stays = server.streams([asked(&[0], "tell")]).await;
-    let leaves = server.streams([asked(&[1], "tell"), asked(&[2], "tell")]).await;
+    let leaves = server
+        .streams([asked(&[1], "tell"), asked(&[2], "tell")])
+        .await;
     until("two images came", || server.mock.images().0 == 2).await;
     drop(leaves);
     server.mock.resume();

@@ -130,7 +130,9 @@ impl Server {
             Some(_) => byte_level_with_images(),
             None => byte_level(),
         };
-        let vision = media.as_ref().map(|media| images::vision(&tokenizer, media.rows));
+        let vision = media
+            .as_ref()
+            .map(|media| images::vision(&tokenizer, media.rows));
         let pool = TokenizerPool::new(tokenizer, 1).unwrap();
         let validation = ValidationLimits {
             max_best_of: 4,

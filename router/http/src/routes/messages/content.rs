@@ -246,13 +246,17 @@ fn tool_result(field: &str, block: &Value, sees: bool) -> Result<Piece, ApiError
     let mut images = Vec::new();
     let text = match block.get("content") {
         Some(content @ Value::Array(_)) if sees => {
-            let texts = blocks(&format!("{field}.content"), content, |field, kind, block| {
-                if kind == "image" {
-                    images.push(image(field, block)?);
-                    return Ok(None);
-                }
-                readable(field, kind, block).map(Some)
-            })?;
+            let texts = blocks(
+                &format!("{field}.content"),
+                content,
+                |field, kind, block| {
+                    if kind == "image" {
+                        images.push(image(field, block)?);
+                        return Ok(None);
+                    }
+                    readable(field, kind, block).map(Some)
+                },
+            )?;
             texts.concat()
         }
         _ => inner_text(field, block)?,
