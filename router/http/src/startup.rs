@@ -159,7 +159,8 @@ fn infer(
     } = shards;
     let cost = StepCost::from(&warmed.cost);
     let vision = sight.as_ref();
-    let vision = vision.map(|sight| sight.vision(config, &tokenizer, info));
+    let vision =
+        vision.map(|sight| sight.vision(config, &tokenizer, info, limits.max_batch_prefill_tokens));
     let vision = vision.transpose()?;
     let pool = TokenizerPool::new(tokenizer, config.validation_workers as usize)?;
     let mut validator = Validator::new(pool, validation_limits(config, info, limits));

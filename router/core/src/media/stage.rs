@@ -74,6 +74,11 @@ impl MediaStage {
         self.metrics.step(encode);
     }
 
+    /// Whether chunks of prompts must not end within an image.
+    pub(crate) fn has_whole_spans(&self) -> bool {
+        self.info.whole_spans
+    }
+
     /// The next item that arrives.
     pub(crate) async fn arrival(&mut self) -> Arrived {
         match self.arrivals.recv().await {

@@ -138,7 +138,7 @@ pub fn of_markdown(
             prompt.extend([OPEN, url, ")"]);
             continue;
         }
-        prompt.push_str(vision.marker());
+        prompt.push_str(&vision.text());
         let path = format!("inputs (image {})", images.len());
         let file = file(&path, url, vision)?;
         let detail = Detail::High;
@@ -160,13 +160,17 @@ fn before_text(parts: &[Value]) -> Value {
     text.into()
 }
 
-/// The prompt with the model's marker where [`take`] has put something in its place.
-pub fn placed(prompt: String, marker: &str) -> String {
-    if prompt.contains(PLACE) {
-        prompt.replace(PLACE, marker)
-    } else {
-        prompt
+/// The prompt with what stands for an image where the template has written the model's marker, or what [`take`] has put
+/// in its place.
+pub fn placed(mut prompt: String, vision: &Vision) -> String {
+    let text = vision.text();
+    if text != vision.marker() {
+        prompt = prompt.replace(vision.marker(), PLACE);
     }
+    if prompt.contains(PLACE) {
+        prompt = prompt.replace(PLACE, &text);
+    }
+    prompt
 }
 
 /// An image of another API as a part of chat completions; `path` is where it stands there.

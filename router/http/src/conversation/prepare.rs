@@ -142,7 +142,7 @@ impl Conversation {
 async fn render(input: ChatInput, state: &AppState) -> Result<String, ApiError> {
     let prompt = state.chats.render(input).await?;
     Ok(match state.infer.vision() {
-        Some(vision) => images::placed(prompt, vision.marker()),
+        Some(vision) => images::placed(prompt, vision),
         None => prompt,
     })
 }

@@ -40,6 +40,7 @@ pub(super) fn media(config: &MockConfig) -> Option<MediaShards> {
         },
         rows: config.media_rows,
         max_pixels: 1 << 20,
+        longest: ROWS,
     })
 }
 
