@@ -12,6 +12,7 @@ import torch
 from text_generation_kernels import use_triton
 
 from ..config.facts import Dtype
+from ..config.fallback import FallbackConfig
 from ..config.host_memory import available_host_memory
 from ..config.implementation import AnyModelConfig, read_model_config
 from ..config.kv_cache import quantised_kv_cache
@@ -53,7 +54,7 @@ def build_engine(config: ServerConfig, folder: Path) -> Engine:
     use_triton(attention == "triton")
     model_config = override_rope(read_model_config(folder, config.model_impl, config.quantize), environment)
     check_deterministic(config.deterministic, model_config)
-    if model_config.has_media:
+    if isinstance(model_config, FallbackConfig) and model_config.has_media:
         logger.warning("of %s the model of text is served alone, without images and sound", model_config.architecture)
     check_shards(model_config, AskedShards(environment.parallel.world_size, config.expert_parallel))
     kv_cache = quantised_kv_cache(config.kv_cache_dtype, model_config)
