@@ -12,7 +12,9 @@ from transformers import PreTrainedModel
 from transformers.image_processing_utils import select_best_resolution
 from transformers.models.llava_next.modeling_llava_next import unpad_image
 
-from support.families import SIZES, Case, made, write
+from support.families import SIZES, Case, Raw, State, made, write
+from support.media_cases import KIMI, KIMI_CLASS, kimi
+from support.moe_cases import with_corrections
 from support.recurrent_cases import DELTA
 
 View = tuple[int, int]
@@ -97,6 +99,29 @@ def _qwen(model: PreTrainedModel, views: Sequence[Tensor], _: Item) -> Tensor:
     return torch.stack([torch.cat(list(level)) for level in levels], dim=1)
 
 
+def _kimi(model: PreTrainedModel, views: Sequence[Tensor], _: Item) -> Tensor:
+    side = model.config.vision_config.patch_size
+    patches, grids = [], []
+    for view in views:
+        down, across = view.shape[1] // side, view.shape[2] // side
+        blocks = view.reshape(3, down, side, across, side).permute(1, 3, 0, 2, 4)
+        patches.append(blocks.reshape(-1, 3, side, side))
+        grids.append([1, down, across])
+    return torch.cat(list(model.get_image_features(torch.cat(patches), torch.tensor(grids)).pooler_output))[:, None]
+
+
+def _published_kimi(state: State, raw: Raw) -> tuple[State, Raw]:
+    """Transformers writes two names that the authors' files do not have."""
+    state, raw = kimi(state, raw)
+    names = {
+        "vision_tower.encoder.patch_embed.": "vision_tower.patch_embed.",
+        "model.mm_projector.pre_norm.": "mm_projector.pre_norm.",
+    }
+    for old, new in names.items():
+        state = {name.replace(old, new): tensor for name, tensor in state.items()}
+    return state, raw
+
+
 def _scaled(model: PreTrainedModel, views: Sequence[Tensor], item: Item) -> Tensor:
     """Granite multiplies by it what it begins with."""
     return _next(model, views, item) * model.config.text_config.embedding_multiplier
@@ -163,6 +188,12 @@ def _llava(vision: dict[str, Any], **whole: Any) -> Case:
     return _case("llava", LLAMA, vision, image_token_index=TOKEN, **whole)
 
 
+KIMI_TOWER = {
+    **{key: TOWER[key] for key in ("hidden_size", "intermediate_size", "num_hidden_layers", "patch_size")},
+    "num_attention_heads": 2,
+    "pos_emb_height": 5,
+    "pos_emb_width": 5,
+}
 TILED = {**TOWER, "image_size": [16, 16], "patch_size": [4, 4]}
 GEMMA = {"model_type": "gemma3_text", "head_dim": 16, "sliding_window": 4}
 ROPE_3_5 = {"rope_parameters": {**ROPE["rope_parameters"], "mrope_interleaved": True, "partial_rotary_factor": 0.25}}
@@ -293,11 +324,36 @@ VISION_CASES: dict[str, VisionCase] = {
         [(16, 20)],
         _next,
     ),
-    "idefics3": VisionCase(_case("idefics3", LLAMA, TOWER, image_token_id=TOKEN), ONE, [(16, 18)], _tiles),
+    "idefics3": VisionCase(_case("idefics3", LLAMA, TOWER, image_token_id=TOKEN), ONE, [(16, 20)], _tiles),
+    "smolvlm with a rest": VisionCase(
+        _case("smolvlm", LLAMA, {**TOWER, "image_size": 27}, scale_factor=3, image_token_id=TOKEN),
+        _items([(27, 27)], [(26, 25)] * 2),
+        [(16, 18)],
+        _tiles,
+    ),
     "smolvlm": VisionCase(
         _case("smolvlm", LLAMA, {**TOWER, "image_size": 52}, scale_factor=2, image_token_id=TOKEN),
         _items([(56, 56)], [(24, 24)] * 2),
-        [(16, 18)],
+        [(16, 20)],
         _tiles,
+    ),
+    "kimi k2.5": VisionCase(
+        Case(
+            "",
+            "kimi_k25",
+            {
+                "text_config": {**SIZES, **KIMI},
+                "vision_config": KIMI_TOWER,
+                "projection_hidden_size": 16,
+                "image_token_id": TOKEN,
+            },
+            _published_kimi,
+            prepare=with_corrections,
+            architecture=KIMI_CLASS,
+            sizes={},
+        ),
+        OF_QWEN,
+        [(16, 20)],
+        _kimi,
     ),
 }

@@ -57,6 +57,8 @@ class VisionFamily:
     """What it means when keys of `vision_config` are absent."""
     of_whole: Mapping[str, object] = field(default_factory=dict[str, object])
     """Likewise of `config.json`."""
+    older: Mapping[str, str] = field(default_factory=dict[str, str])
+    """From keys of `vision_config` to other names that files have."""
 
 
 def activation(config: JsonObject, key: str = "hidden_act") -> VisionActivation:

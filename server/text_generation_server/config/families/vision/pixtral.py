@@ -60,7 +60,7 @@ def pixtral_tower(config: JsonObject, count: int, merge: int = 1) -> TowerSpec:
         blocks=count,
         block=block,
         merge=merge,
-        rope=VisionRopeSpec(rope_theta(config), alternating=True),
+        rope=VisionRopeSpec(rope_theta(config), "alternating"),
         first_norm=_NORM,
     )
 

@@ -30,7 +30,7 @@ def _tower(config: JsonObject, hidden: int, block: BlockSpec) -> TowerSpec:
         block=block,
         merge=config.integer("spatial_merge_size", maximum=64),
         frames=config.integer("temporal_patch_size", maximum=64),
-        rope=VisionRopeSpec(rope_theta(config), alternating=False),
+        rope=VisionRopeSpec(rope_theta(config), "halves"),
     )
 
 
