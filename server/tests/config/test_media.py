@@ -14,6 +14,7 @@ from transformers import CONFIG_MAPPING
 from text_generation_server.config import ModelConfig
 from text_generation_server.config.fallback import FallbackConfig
 from text_generation_server.config.implementation import ModelImpl, read_model_config
+from text_generation_server.config.spec import AttentionSpec
 from text_generation_server.errors import ConfigurationError, UnsupportedModel
 from text_generation_server.models.fallback import check_runnable
 
@@ -53,6 +54,30 @@ def test_what_is_absent_means_what_it_means_to_transformers(kind: str, tmp_path:
     bare, full = parse(tmp_path, {"model_type": kind}), parse(tmp_path, complete)
     assert bare.decoder == full.decoder
     assert bare.max_position_embeddings == full.max_position_embeddings
+
+
+def axes(folder: Path, kind: str, **values: Any) -> list[tuple[int, ...]]:
+    """Of each layer with rotary embedding."""
+    decoder = parse(folder, {"model_type": kind, **SIZES, "head_dim": 16, **values}).decoder
+    return [each.rope.axes for each in decoder.mixers if isinstance(each, AttentionSpec) and each.rope is not None]
+
+
+@pytest.mark.parametrize("key", ["rope_parameters", "rope_scaling"])
+def test_pairs_of_a_head_count_along_axes(key: str, tmp_path: Path) -> None:
+    rope = {"rope_type": "default", "rope_theta": 1e6, "mrope_section": [4, 1, 3]}
+    assert axes(tmp_path, "qwen2_5_vl_text", **{key: rope}) == 3 * [(0, 0, 0, 0, 1, 2, 2, 2)]
+    assert axes(tmp_path, "qwen3_vl_text", **{key: rope}) == 3 * [(0, 1, 2, 0, 0, 2, 0, 0)]
+    assert axes(tmp_path, "llama", **{key: rope}) == 3 * [()]
+
+
+def test_without_sections_there_is_one_axis(tmp_path: Path) -> None:
+    assert axes(tmp_path, "qwen2_vl_text") == 3 * [()]
+
+
+def test_sections_are_those_of_a_head(tmp_path: Path) -> None:
+    rope = {"rope_type": "default", "rope_theta": 1e6, "mrope_section": [4, 1, 2]}
+    with pytest.raises(ConfigurationError, match=r"`mrope_section`.* the sum 8, the rotated pairs of a head"):
+        axes(tmp_path, "qwen2_vl_text", rope_parameters=rope)
 
 
 def test_what_the_whole_says_counts_before_its_part(tmp_path: Path) -> None:

@@ -173,7 +173,7 @@ class Engine:
         if runner.media is None or self._model.encoder is None:
             raise InvalidRequest("no media is served: Warmup had `media_rows` 0")
         checker = runner.checker.media
-        if not checker.put(put, self._model.encoder.rows(put.views)):
+        if not checker.put(put, self._model.encoder.rows(put.views, put.grid)):
             return
         try:
             runner.media.put(put)

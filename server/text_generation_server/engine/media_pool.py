@@ -31,6 +31,7 @@ class EncodedItem:
 class _Pixels:
     pixels: Tensor
     views: tuple[tuple[int, int], ...]
+    grid: tuple[int, int]
     copied: torch.cuda.Event | None
     """None: on a CPU."""
 
@@ -71,7 +72,7 @@ class MediaPool:
                 pixels = host.pin_memory().to(self._device, non_blocking=True)
                 copied = torch.cuda.Event()
                 copied.record()
-        self._pixels[put.item] = _Pixels(pixels, put.views, copied)
+        self._pixels[put.item] = _Pixels(pixels, put.views, put.grid, copied)
 
     def forget(self, items: Sequence[int]) -> None:
         """Drops items."""
@@ -92,7 +93,8 @@ class MediaPool:
     def _encode(self, encode: Encode) -> EncodedItem | None:
         if encode.first_layer == 0:
             # The encoder keeps no pixels, so their memory is free for others.
-            self._under_way = encode.item, self._encoder.begin(self._pixels.pop(encode.item).split())
+            waiting = self._pixels.pop(encode.item)
+            self._under_way = encode.item, self._encoder.begin(waiting.split(), waiting.grid)
         if self._under_way is None:
             raise ValueError(f"item {encode.item} has not begun")
         state = self._under_way[1]

@@ -48,6 +48,11 @@ class RopeTable:
             if self._rope.query_growth:
                 self.query_scales = _query_scales(self._rope, length).to(self._device)
 
+    @property
+    def has_axes(self) -> bool:
+        """Whether pairs of a head count along different axes."""
+        return self._axes is not None
+
     def along_axes(self, positions: Tensor) -> Tensor:
         """Returns rows like those of `cos_sin`, [T, head_dim], for positions [3, T] int64 along the axes. Each pair of
         a head counts along one of these.

@@ -1,5 +1,6 @@
 """The one decoder: an embedding, layers and a head, whatever its family."""
 
+import logging
 from collections.abc import Sequence
 
 import torch
@@ -15,11 +16,15 @@ from ..layers.infer import (
     OverlappedHalves,
     StateShape,
     SublayerOutput,
+    angles,
 )
 from ..layers.rope import RopeTable
 from ..layers.weights import PrefillCopies
 from .base import CausalLM
 from .encoder import Encoder
+from .encoder_fit import reason_against
+
+logger = logging.getLogger(__name__)
 
 
 class Decoder(CausalLM):
@@ -58,6 +63,9 @@ class Decoder(CausalLM):
         self.copies = copies
         self.dense_macs = dense_macs
         self.encoder = encoder
+        if encoder is not None and (reason := reason_against(encoder, layers, ropes)):
+            self.encoder = None
+            logger.warning("images are not served: %s", reason)
 
     def reserve_positions(self, count: int) -> None:
         """See `CausalLM`."""
@@ -67,6 +75,10 @@ class Decoder(CausalLM):
     @torch.inference_mode()
     def forward(self, input_ids: Tensor, state: InferState) -> Tensor:
         """See `CausalLM`."""
+        if state.rope_positions is not None:
+            # Kernels before attention read them while the previous kernel may still run, so none may be written there.
+            for table in self._ropes:
+                angles(table, state)
         embedded = self._embedding.forward(input_ids, state)
         x: SublayerOutput = embedded
         residual: Tensor | None = None

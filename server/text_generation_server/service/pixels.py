@@ -25,7 +25,8 @@ def read_pixels(message: pb.PutMediaRequest, folder: Path | None) -> Pixels:
     if source == "pixels":
         if len(message.pixels) != wanted:
             raise InvalidRequest(f"`pixels` holds {len(message.pixels)} bytes, and `views` have {wanted}")
-        return np.frombuffer(message.pixels, dtype=np.uint8)
+        # The engine takes memory that may be written to.
+        return np.frombuffer(bytearray(message.pixels), dtype=np.uint8)
     if source is None:
         raise InvalidRequest("`source` must be `file` or `pixels`")
     if folder is None:
@@ -48,10 +49,9 @@ def _read(folder: Path, name: str, wanted: int) -> Pixels:
             raise InvalidRequest("`file` must be a regular file of the shard's user")
         if found.st_size != wanted:
             raise InvalidRequest(f"`file` holds {found.st_size} bytes, and `views` have {wanted}")
-        pixels = np.empty(wanted, dtype=np.uint8)
-        read = 0
+        pixels, read = bytearray(wanted), 0
         while read < wanted and (count := opened.readinto(memoryview(pixels)[read:])):
             read += count
     if read != wanted:
         raise InvalidRequest(f"`file` was cut to {read} bytes while it was read, and `views` have {wanted}")
-    return pixels
+    return np.frombuffer(pixels, dtype=np.uint8)

@@ -14,6 +14,7 @@ from .mixer import Mixer
 from .moe import MoeFeedForward
 from .norm import AddNorm, Norm
 from .overlapped_halves import OverlappedHalves
+from .rotation import angles
 from .short_conv import ShortConv
 from .state import CacheShape, Chunks, Decodes, InferState, LayerCache, LayerState, StateShape
 from .transformer import FeedForwardLayer, Layer, MixerLayer, OutputFusions, ParallelLayer, TransformerLayer
@@ -50,4 +51,5 @@ __all__ = [
     "StateShape",
     "SublayerOutput",
     "TransformerLayer",
+    "angles",
 ]

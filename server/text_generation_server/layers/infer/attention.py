@@ -56,6 +56,12 @@ class Attention(Mixer):
         """What the layer keeps of each position."""
 
     @property
+    def takes_spans(self) -> bool:
+        """Whether `span_attention` computes this attention."""
+        options = self._options
+        return not options.softcap and options.sinks is None and options.slopes is None
+
+    @property
     def wants(self) -> ActivationScheme | None:
         """See `Mixer`."""
         return self._weights.qkv.wants

@@ -12,8 +12,8 @@ from .state import InferState
 def angles(table: RopeTable, state: InferState) -> tuple[Tensor, Tensor]:
     """Returns `cos_sin` and `positions` of the operators that rotate.
 
-    Where positions count along axes, the first layer gathers a table with one row for each new token, which the others
-    with the same rotary embedding read: no operator knows axes.
+    Where positions count along axes, the first call of a step gathers a table with one row for each new token, which
+    all layers with the same rotary embedding read: no operator knows axes.
     """
     along = state.rope_positions
     if along is None:

@@ -1,0 +1,93 @@
+//! Threads that decode and resize, and the memory that they may take together.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use rayon::ThreadPool;
+use tokio::sync::{Semaphore, oneshot};
+
+use crate::decode::decode;
+use crate::error::ImageError;
+use crate::header::Header;
+use crate::resize::resize;
+use crate::spec::{ImageSpec, Plan};
+
+/// The budget is counted in units of so many bytes.
+const UNIT: u64 = 1 << 10;
+
+/// How much work is done at a time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PoolOptions {
+    pub threads: usize,
+    /// Bytes of all pictures that are decoded at a time. A picture that takes more is decoded alone.
+    pub memory: u64,
+}
+
+/// Decodes pictures on threads of its own, so that neither HTTP nor tokenisation waits for pixels.
+#[derive(Debug)]
+pub struct Pool {
+    threads: ThreadPool,
+    memory: Arc<Semaphore>,
+    units: u32,
+}
+
+impl Pool {
+    /// # Errors
+    /// Where the system gives no threads.
+    pub fn new(options: PoolOptions) -> std::io::Result<Self> {
+        let threads = rayon::ThreadPoolBuilder::new()
+            .num_threads(options.threads)
+            .thread_name(|index| format!("images-{index}"))
+            .build()
+            .map_err(std::io::Error::other)?;
+        let units = units(options.memory);
+        Ok(Self {
+            threads,
+            memory: Arc::new(Semaphore::new(units as usize)),
+            units,
+        })
+    }
+
+    /// Decodes a picture and makes the views of `plan`, one after the other in one buffer. A caller that stops waiting
+    /// takes its place back, unless decoding has begun.
+    ///
+    /// # Errors
+    /// [`ImageError::Damaged`], and [`ImageError::Stopped`] where the pool is gone.
+    pub async fn prepare(
+        &self,
+        spec: &ImageSpec,
+        file: Bytes,
+        header: Header,
+        plan: Plan,
+    ) -> Result<Bytes, ImageError> {
+        let wanted = units(header.decode_bytes() + plan.pixels() * 4).min(self.units);
+        let memory = Arc::clone(&self.memory);
+        let permit = memory.acquire_many_owned(wanted).await;
+        let permit = permit.map_err(|_| ImageError::Stopped)?;
+        let filter = spec.filter();
+        let (answer, answered) = oneshot::channel();
+        self.threads.spawn(move || {
+            let _held = permit;
+            if answer.is_closed() {
+                return;
+            }
+            let views = decode(&file, &header).map(|image| {
+                let views = plan.views.iter();
+                let pixels = views.map(|view| resize(&image, view.resized, view.window, filter));
+                pixels.fold(Vec::new(), |mut all, view| {
+                    all.extend_from_slice(&view.pixels);
+                    all
+                })
+            });
+            // The caller may have gone meanwhile.
+            answer.send(views.map(Bytes::from)).ok();
+        });
+        answered.await.map_err(|_| ImageError::Stopped)?
+    }
+}
+
+fn units(bytes: u64) -> u32 {
+    u32::try_from(bytes.div_ceil(UNIT))
+        .unwrap_or(u32::MAX)
+        .clamp(1, u32::MAX >> 4)
+}
