@@ -123,7 +123,8 @@ class Probe:
         recurrent = bool(model.states)
         media = MediaChecker(self._media, self._media_limits)
         checker = PlanChecker(limits, self._asked.max_batch_prefill_tokens, model.vocab_size, recurrent, media)
-        axes = self._media is not None and self._media.axes
+        # Without media all axes are one.
+        axes = media.info is not None and media.info.axes
         table = RowTable(num_rows, limits.max_total_tokens, num_slots, model.device, axes)
         sampling = SamplingState(num_rows + 1, model.vocab_size, model.device, self._eos_token_ids)
         masks = MaskPool(self._max_masks, model.vocab_size, model.device)
