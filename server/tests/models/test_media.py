@@ -133,6 +133,18 @@ def test_two_ranks_compute_what_one_does(
         assert_is_expected(name, prompt, stream)
 
 
+@pytest.mark.parametrize("name", ["qwen3 vl"])
+def test_a_step_in_overlapped_halves_equals_a_whole_one(
+    name: str, folder_of: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Levels of an image are added to both halves."""
+    monkeypatch.setattr("text_generation_server.layers.infer.overlapped_halves._TILES", 4)
+    engine = media_engine(load(folder_of(name)), KINDS[name].encoder(), monkeypatch)
+    monkeypatch.setattr(engine._model._halves._group, "overlapped_bytes", 1)
+    (stream,) = generations(engine, TWO)
+    assert_is_expected(name, TWO, stream)
+
+
 @pytest.mark.parametrize("name", ["llava", "qwen3 vl"])
 def test_deterministic_results_do_not_depend_on_chunks_or_batch(
     name: str, folder_of: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
