@@ -5,9 +5,10 @@ use std::time::Duration;
 use text_generation_proto::v1;
 
 use crate::types::{
-    AllowedTokens, Chunk, Encode, Grant, MaskWrite, MediaCost, MediaInfo, MediaSpan, MediaView, NextTokenChooser, PromptScores, Request,
-    RequestFailure, RequestId, Row, ServingLimits, ShardInfo, SlotRange, StepCost, StepMasks,
-    StepPlan, StepReply, Timings, TokenId, TopTokens, TraceLink, Warmup, WarmupLimits,
+    AllowedTokens, Chunk, Encode, Grant, MaskWrite, MediaCost, MediaInfo, MediaSpan, MediaView,
+    NextTokenChooser, PromptScores, Request, RequestFailure, RequestId, Row, ServingLimits,
+    ShardInfo, SlotRange, StepCost, StepMasks, StepPlan, StepReply, Timings, TokenId, TopTokens,
+    TraceLink, Warmup, WarmupLimits,
 };
 
 impl From<SlotRange> for v1::SlotRange {

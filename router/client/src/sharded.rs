@@ -14,8 +14,8 @@ use crate::encoded::StepMethod;
 use crate::error::ClientError;
 use crate::shard::{Deadlines, Shard};
 use crate::types::{
-    MediaCost, RequestId, ServingLimits, ShardInfo, StepCost, StepMasks, StepPlan, StepReply, Warmup,
-    WarmupLimits,
+    MediaCost, RequestId, ServingLimits, ShardInfo, StepCost, StepMasks, StepPlan, StepReply,
+    Warmup, WarmupLimits,
 };
 
 /// Client of a group of shards. Cheap to clone.

@@ -162,13 +162,17 @@ pub enum ValidationError {
     /// Found when it was decoded again.
     #[error("an image {0}")]
     ImageFile(ImageError),
-    #[error("this server takes at most {max} images in a request (`--max-images-per-request`). Given: {given}")]
+    #[error(
+        "this server takes at most {max} images in a request (`--max-images-per-request`). Given: {given}"
+    )]
     Images { max: usize, given: usize },
     #[error(
         "the images of this request take {given} places of the image encoder's output, which has {max} (`--media-rows`); send fewer or smaller images"
     )]
     ImageRows { max: u32, given: u32 },
-    #[error("`inputs` names {tokens} images by the model's token for them, and {images} came with it")]
+    #[error(
+        "`inputs` names {tokens} images by the model's token for them, and {images} came with it"
+    )]
     ImageTokens { tokens: usize, images: usize },
     #[error("`truncate` would cut off tokens of a prompt with images; send a shorter prompt")]
     ImageTruncated,

@@ -18,9 +18,10 @@ use tokio_util::task::TaskTracker;
 pub use self::health::Health;
 use self::health::HealthCheck;
 use crate::batcher::BatcherHandle;
-pub use crate::batcher::{KvEventFeed, Shards};
+pub use crate::batcher::{KvEventFeed, MediaShards, Shards};
 use crate::error::{InferError, ValidationError};
 use crate::grammar::mask_pool;
+use crate::media::Vision;
 use crate::metrics::{Meter, RequestMetrics};
 use crate::policy::BatchLimits;
 pub use crate::stream::GenerateStream;
@@ -93,7 +94,7 @@ impl Infer {
         max_concurrent_requests: usize,
     ) -> Self {
         let permits = max_concurrent_requests.min(Semaphore::MAX_PERMITS);
-        let warmup = advertised(validator.limits(), &limits, shards.overlapped_halves);
+        let warmup = advertised(validator.limits(), &limits, &shards);
         let validator = match mask_pool::most_rows(shards.max_masks) {
             0 => validator,
             _ => validator.with_grammars(&shards.eos_token_ids),
@@ -111,6 +112,11 @@ impl Infer {
             health: HealthCheck::default(),
             metrics: Arc::new(RequestMetrics::new()),
         }))
+    }
+
+    /// Set where requests may have images.
+    pub fn vision(&self) -> Option<&Vision> {
+        self.0.validator.vision()
     }
 
     /// Queues a request and returns its events as they come.
@@ -279,11 +285,8 @@ impl Infer {
 }
 
 /// What shards that start again must serve: requests were let in by these limits.
-fn advertised(
-    requests: &ValidationLimits,
-    batch: &BatchLimits,
-    overlapped_halves: bool,
-) -> WarmupLimits {
+fn advertised(requests: &ValidationLimits, batch: &BatchLimits, shards: &Shards) -> WarmupLimits {
+    let media = shards.media.as_ref();
     WarmupLimits {
         max_input_tokens: Some(requests.max_input_tokens),
         max_total_tokens: Some(requests.max_total_tokens),
@@ -292,9 +295,9 @@ fn advertised(
         max_batch_size: batch.max_batch_size,
         prefill_chunking: batch.prefill_chunking,
         regained: true,
-        overlapped_halves,
-        media_rows: 0,
-        max_media_pixels: 0,
+        overlapped_halves: shards.overlapped_halves,
+        media_rows: media.map_or(0, |media| media.rows),
+        max_media_pixels: media.map_or(0, |media| media.max_pixels),
     }
 }
 

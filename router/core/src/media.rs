@@ -5,6 +5,7 @@
 //! layers, and the last of them writes its rows of the media pool, which chunks of prompts read in place of token
 //! embeddings. A request is started when all rows that its prompt reads are encoded, or are by the plan that starts it.
 
+mod metrics;
 mod pool;
 mod stage;
 mod vision;
@@ -34,6 +35,15 @@ pub struct MediaItem {
     pub rows: u32,
     /// Where the pixels come from.
     pub source: Arc<dyn PixelSource>,
+}
+
+impl MediaItem {
+    /// Of its pixels.
+    pub(crate) fn bytes(&self) -> u64 {
+        let views = self.views.iter();
+        let pixels = views.map(|view| u64::from(view.height) * u64::from(view.width));
+        pixels.sum::<u64>() * 3
+    }
 }
 
 /// Nothing of its contents.
@@ -81,12 +91,15 @@ impl Media {
 
     /// Those that a request reads whose first `cached` positions are computed.
     pub(crate) fn needed(&self, cached: u32) -> impl Iterator<Item = &Arc<MediaItem>> {
-        self.items.iter().enumerate().filter_map(move |(index, item)| {
-            let mut spans = self.spans.iter().filter(|span| span.item == index);
-            spans
-                .any(|span| span.first + span.length > cached)
-                .then_some(item)
-        })
+        self.items
+            .iter()
+            .enumerate()
+            .filter_map(move |(index, item)| {
+                let mut spans = self.spans.iter().filter(|span| span.item == index);
+                spans
+                    .any(|span| span.first + span.length > cached)
+                    .then_some(item)
+            })
     }
 
     /// Where the last span ends.

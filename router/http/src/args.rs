@@ -177,6 +177,19 @@ pub struct Config {
     /// Maximum size of a request body in bytes; larger ones get status 413.
     #[arg(long, env, value_name = "BYTES", default_value_t = 2_000_000, value_parser = value_parser!(u32).range(1..))]
     pub payload_limit: u32,
+    /// Maximum size of an image in bytes, as it is sent.
+    #[arg(long, env, value_name = "BYTES", default_value_t = 20_000_000, value_parser = value_parser!(u32).range(1..))]
+    pub max_image_bytes: u32,
+    /// Maximum number of pixels of an image; larger ones are refused before they are decoded.
+    #[arg(long, env, value_name = "PIXELS", default_value_t = 25_000_000, value_parser = value_parser!(u32).range(1..))]
+    pub max_image_pixels: u32,
+    /// Maximum number of images in a request. Default: as many as fit.
+    #[arg(long, env, value_name = "IMAGES")]
+    pub max_images_per_request: Option<u32>,
+    /// Places of the image encoder's output, which all images of running and waiting requests share; one image takes some
+    /// hundreds to thousands. Default: 16384, or as many as the largest image takes.
+    #[arg(long, env, value_name = "ROWS", value_parser = value_parser!(u32).range(1..))]
+    pub media_rows: Option<u32>,
     /// Allow requests for log-probabilities of the prompt, which need more memory.
     #[arg(long, env)]
     pub enable_prefill_logprobs: bool,

@@ -11,6 +11,7 @@ use futures::future::{Either, try_join_all};
 use futures::stream::{Stream, StreamExt, select_all};
 use text_generation_core::error::InferError;
 use text_generation_core::infer::{GenerateStream, Group};
+use text_generation_core::media::GivenImage;
 use text_generation_core::types::{
     Dialect, GenerateParameters, GenerateRequest, Inputs, StreamEvent,
 };
@@ -62,6 +63,14 @@ impl GenerationPlan {
             groups: prompts.into_iter().map(group).collect(),
             names: names.into(),
         }
+    }
+
+    /// With images in the prompts, in the order in which each names them.
+    pub fn with_images(mut self, images: Vec<GivenImage>) -> Self {
+        for group in &mut self.groups {
+            group.request.images.clone_from(&images);
+        }
+        self
     }
 
     /// Starts all of them, or none.

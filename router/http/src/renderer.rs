@@ -12,6 +12,7 @@ use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
 use crate::bounds::RENDER_THREADS;
+use crate::conversation::images::{self, ImageParts};
 use crate::error::ApiError;
 
 /// A rendering is given up after so many times its limit.
@@ -21,6 +22,8 @@ const OVERTIME: u32 = 2;
 #[derive(Debug)]
 pub struct ChatRenderer {
     template: Result<ChatTemplate, ChatTemplateError>,
+    /// How it is given images, where the model sees.
+    images: ImageParts,
     /// Says which texts are special tokens, and whether those of clients are to be text.
     tokenizer: TextTokenizer,
     threads: RenderThreads,
@@ -35,9 +38,30 @@ impl ChatRenderer {
     ) -> Self {
         Self {
             template,
+            images: ImageParts::Before,
             tokenizer,
             threads: RenderThreads::new(waiting),
         }
+    }
+
+    /// The same, of a model that sees: asks the template whether it writes `marker` for an image.
+    pub async fn seeing(mut self, marker: &str) -> Self {
+        let input = ChatInput {
+            messages: images::probe(),
+            images: true,
+            add_generation_prompt: true,
+            ..ChatInput::default()
+        };
+        let prompt = self.probe(input).await;
+        if prompt.is_ok_and(|prompt| prompt.matches(marker).count() == 1) {
+            self.images = ImageParts::Written;
+        }
+        self
+    }
+
+    /// How the template is given images.
+    pub fn image_parts(&self) -> ImageParts {
+        self.images
     }
 
     /// The prompt for a conversation, for the tokenizer: [`readable`](Self::readable) is what people should see of it.

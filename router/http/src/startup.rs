@@ -4,6 +4,7 @@
 mod model;
 mod shards;
 mod tokenizer_info;
+mod vision;
 
 use std::io;
 use std::net::SocketAddr;
@@ -58,11 +59,14 @@ pub async fn start(
     let kv_events =
         kv_events.map(|events| events.start(model_names.first().map_or("", String::as_str)));
     let kv_events = kv_events.transpose()?.flatten();
-    let model = ModelFiles::read(config, folder, slow_tokenizer).await?;
-    let shards = WarmShards::start(config, settings.tls, stepping).await?;
+    let mut model = ModelFiles::read(config, folder, slow_tokenizer).await?;
+    let shards = WarmShards::start(config, folder, settings.tls, stepping).await?;
     let limits = &shards.limits;
     let metrics = metrics::install(limits.max_input_tokens, limits.max_total_tokens)?;
     let infer = infer(config, model.tokenizer, &shards, kv_events, stepping)?;
+    if let Some(vision) = infer.vision() {
+        model.chats = model.chats.seeing(vision.marker()).await;
+    }
     let shard = &shards.info;
     let sharing = prefix_caching(config, shard);
     let tracer = tracer(config, &model_names)?;
@@ -143,10 +147,17 @@ fn infer(
         info,
         limits,
         warmed,
+        sight,
     } = shards;
     let cost = StepCost::from(&warmed.cost);
+    let vision = sight.as_ref();
+    let vision = vision.map(|sight| sight.vision(config, &tokenizer, info));
+    let vision = vision.transpose()?;
     let pool = TokenizerPool::new(tokenizer, config.validation_workers as usize)?;
-    let validator = Validator::new(pool, validation_limits(config, info, limits));
+    let mut validator = Validator::new(pool, validation_limits(config, info, limits));
+    if let Some(vision) = vision {
+        validator = validator.with_vision(vision);
+    }
     let of_batcher = Shards {
         client: client.clone(),
         cost: cost.clone(),
@@ -156,6 +167,7 @@ fn infer(
         overlapped_halves: warmed.overlapped_halves,
         step_timeout: Duration::from_secs(config.step_timeout.into()),
         kv_events,
+        media: sight.as_ref().and_then(|sight| sight.media(info, warmed)),
     };
     let _entered = stepping.enter();
     Ok(Infer::new(

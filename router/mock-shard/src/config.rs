@@ -21,6 +21,8 @@ pub struct MockRow {
     pub seed: u64,
     /// As they came; a mock draws nothing, so they change no token by themselves.
     pub parameters: NextTokenChooserParameters,
+    /// Follows from all ids and images before this token.
+    pub content: u64,
 }
 
 /// Chooses the next token of a row.
@@ -42,6 +44,10 @@ pub struct MockConfig {
     pub recurrent: bool,
     /// An encoder of images.
     pub media: Option<v1::MediaInfo>,
+    /// Rows of its pool.
+    pub media_rows: u32,
+    /// What encoding takes.
+    pub media_cost: Option<v1::MediaCost>,
     /// Answers of Warmup where the caller leaves a limit open.
     pub max_batch_total_tokens: u32,
     pub max_input_tokens: u32,
@@ -88,6 +94,8 @@ impl Default for MockConfig {
             eos_token_ids: vec![2],
             recurrent: false,
             media: None,
+            media_rows: 0,
+            media_cost: None,
             max_batch_total_tokens: 16_384,
             max_input_tokens: 1_023,
             max_total_tokens: 1_024,

@@ -11,6 +11,7 @@ mod faults;
 mod group;
 mod lock;
 mod masks;
+mod media;
 mod script;
 mod service;
 mod state;

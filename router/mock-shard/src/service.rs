@@ -254,7 +254,7 @@ impl TextGenerationService for Rank {
             graph_tokens: config.graph_tokens.clone(),
             max_masks: config.max_masks,
             overlapped_halves: config.overlapped_halves,
-            media_cost: None,
+            media_cost: config.media_cost.clone(),
         }))
     }
 
@@ -297,6 +297,15 @@ impl TextGenerationService for Rank {
     ) -> Result<Response<v1::FilterBatchResponse>, Status> {
         let request_ids = self.state().filter(&request.into_inner().request_ids);
         Ok(Response::new(v1::FilterBatchResponse { request_ids }))
+    }
+
+    async fn put_media(
+        &self,
+        request: Request<v1::PutMediaRequest>,
+    ) -> Result<Response<v1::PutMediaResponse>, Status> {
+        let put = self.state().media.put(request.get_ref());
+        put.map_err(Status::invalid_argument)?;
+        Ok(Response::new(v1::PutMediaResponse {}))
     }
 
     async fn clear_cache(

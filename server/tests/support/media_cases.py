@@ -88,7 +88,18 @@ MEDIA_CASES: dict[str, Case] = {
     ),
     "llava": _case("LLaVA 1.5", "llava", {"model_type": "llama"}, CLIP),
     "llava newer": _case("LLaVA 1.5", "llava", {"model_type": "llama"}, CLIP, relayout=_newer),
-    "llava next": _case("LLaVA 1.6", "llava_next", {"model_type": "mistral", "sliding_window": None}, CLIP),
+    "llava next": _case(
+        "LLaVA 1.6, Granite Vision 3", "llava_next", {"model_type": "mistral", "sliding_window": None}, CLIP
+    ),
+    "llava onevision": _case(
+        "LLaVA-OneVision", "llava_onevision", {"model_type": "qwen2"}, {**IMAGES, "model_type": "siglip_vision_model"}
+    ),
+    "granite vision": _case(
+        "LLaVA 1.6, Granite Vision 3",
+        "llava_next",
+        {"model_type": "granite", "embedding_multiplier": 3.0, "logits_scaling": 2.0, "residual_multiplier": 0.5},
+        {**IMAGES, "model_type": "siglip_vision_model"},
+    ),
     "kimi k2.5": _case(
         "Kimi K2.5 to K2.7",
         "kimi_k25",

@@ -34,7 +34,12 @@ def weight_bytes(config: ModelConfig, itemsize: int, tensors: Container[str] = (
             scheme = schemes.among(whole, tensors.__contains__)
             # A matrix without a name is kept with 16 bits.
             total += elements * (itemsize if scheme is None or not name else scheme.bytes_per_weight)
-    return int(total)
+    return int(total) + _vision_bytes(config, itemsize)
+
+
+def _vision_bytes(config: ModelConfig, itemsize: int) -> int:
+    """Returns the bytes of the vision tower, which is never quantised, and whole on every rank."""
+    return 0 if config.vision is None else config.vision.matrix_elements * itemsize
 
 
 def dense_macs(config: ModelConfig) -> int:
@@ -75,12 +80,16 @@ def cuts_embedding(spec: DecoderSpec, itemsize: int, ranks: int) -> bool:
 
 def bytes_of_rank(whole: int, config: AnyModelConfig, itemsize: int, ranks: int) -> int:
     """Returns the bytes that one of `ranks` holds of weights of `whole` bytes in all, where a number that is not
-    quantised takes `itemsize`: its shard of everything, and an embedding that is not sharded whole.
+    quantised takes `itemsize`: its shard of everything, and what is not sharded, a vision tower and most embeddings,
+    whole.
     """
-    if isinstance(config, FallbackConfig) or cuts_embedding(config.decoder, itemsize, ranks):
+    if isinstance(config, FallbackConfig):
         return whole // ranks
-    embedding = min(whole, config.decoder.vocab_size * config.decoder.hidden_size * itemsize)
-    return (whole - embedding) // ranks + embedding
+    each = _vision_bytes(config, itemsize)
+    if not cuts_embedding(config.decoder, itemsize, ranks):
+        each += config.decoder.vocab_size * config.decoder.hidden_size * itemsize
+    each = min(whole, each)
+    return (whole - each) // ranks + each
 
 
 def matrices(config: ModelConfig, index: int, experts: bool = True) -> Iterator[tuple[str, int]]:

@@ -67,6 +67,7 @@ from ..layers.weights import (
 )
 from ..weights import WeightSource
 from .decoder import Decoder
+from .vision import load_encoder
 
 
 class DecoderBuilder:
@@ -104,9 +105,9 @@ class DecoderBuilder:
         ropes = tuple(self._ropes.values())
         halves = OverlappedHalves(checkpoint.group, layers)
         products = dense_macs(self._config) // checkpoint.group.world_size
-        kept = self._caches, self._states
-        longest = self._config.max_context_length
-        return Decoder(embedding, layers, halves, last, head, *kept, ropes, longest, self._copies, products)
+        kept = self._caches, self._states, ropes, self._config.max_context_length, self._copies, products
+        encoder = load_encoder(self._config, checkpoint.source)
+        return Decoder(embedding, layers, halves, last, head, *kept, encoder)
 
     def _layer(self, index: int, spec: LayerSpec) -> Layer:
         inside, names = partial(self._checkpoint.inside, index), self._checkpoint.names

@@ -97,10 +97,8 @@ impl Batcher {
             PutError::Shards(error) => error.into(),
         };
         let id = arrived.id;
-        self.queue.fail_where(
-            |entry| entry.media.iter().any(|lock| lock.id == id),
-            &error,
-        );
+        self.queue
+            .fail_where(|entry| entry.media.iter().any(|lock| lock.id == id), &error);
     }
 
     /// After everything on the shards was cleared.

@@ -34,9 +34,9 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep_until};
 
-pub use self::handle::{MediaShards, Shards};
 pub(crate) use self::handle::{BatcherHandle, Status, Submitted};
 use self::handle::{Mailbox, Submission};
+pub use self::handle::{MediaShards, Shards};
 use self::in_flight::InFlight;
 pub use self::kv_feed::KvEventFeed;
 use self::kv_feed::KvFeed;
@@ -115,7 +115,12 @@ impl Batcher {
         mailbox: Mailbox,
     ) -> Self {
         let media = shards.media.map(|media| {
-            let (client, MediaShards { info, cost, rows, .. }) = (shards.client.clone(), media);
+            let (
+                client,
+                MediaShards {
+                    info, cost, rows, ..
+                },
+            ) = (shards.client.clone(), media);
             MediaStage::new(client, info, cost, rows)
         });
         let mut pool = KvPool::new(limits.max_batch_total_tokens, limits.prefix_caching);
@@ -241,6 +246,9 @@ impl Batcher {
         self.metrics.waiting_served_ratio.set(ratio);
         self.metrics.current_max_tokens.set(max_tokens as f64);
         self.metrics.pool(status.slots_used, self.pool.cached());
+        if let Some(media) = &self.media {
+            media.publish();
+        }
         self.status.send_replace(status);
     }
 

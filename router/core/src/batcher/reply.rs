@@ -145,6 +145,9 @@ impl Batcher {
             self.metrics.mask_wait.record(timings.mask_wait);
         }
         self.metrics.concat_duration.record(timings.host);
+        if let Some(media) = &self.media {
+            media.took(timings.encode);
+        }
         let compilations = timings.kernel_compilations;
         self.metrics.kernel_compilations.set(compilations as f64);
         self.cost.observe(in_flight.predicted, timings.forward);

@@ -12,8 +12,8 @@ use tokio::time::{Instant, timeout};
 
 use super::Infer;
 use crate::batcher::FoundLost;
-use crate::queue::Event;
 use crate::media::Media;
+use crate::queue::Event;
 use crate::tenant::Tenant;
 use crate::types::observer::Observed;
 use crate::types::{Dialect, SpecialTokens, StoppingCriteria, TextContent};

@@ -146,12 +146,7 @@ impl KvPool {
     }
 
     /// Locks the longest prefix of `ids` in the tree, at most `most` positions.
-    pub fn open<'a>(
-        &mut self,
-        root: &RootKey,
-        ids: impl Into<Keys<'a>>,
-        most: u32,
-    ) -> Holding {
+    pub fn open<'a>(&mut self, root: &RootKey, ids: impl Into<Keys<'a>>, most: u32) -> Holding {
         let ids = ids.into().until(most as usize);
         let mut holding = Holding {
             row: SlotList::default(),

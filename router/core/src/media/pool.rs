@@ -72,7 +72,10 @@ impl Pool {
         Self {
             capacity,
             items: HashMap::new(),
-            free: (capacity > 0).then_some((0, capacity)).into_iter().collect(),
+            free: (capacity > 0)
+                .then_some((0, capacity))
+                .into_iter()
+                .collect(),
             clock: 0,
             next: 0,
         }
@@ -91,6 +94,12 @@ impl Pool {
 
     pub(super) fn by_id(&mut self, id: ItemId) -> Option<&mut Kept> {
         self.items.values_mut().find(|kept| kept.id == id)
+    }
+
+    /// Of pixels that are on the shards, or on their way, and that are not encoded.
+    pub(super) fn waiting_bytes(&self) -> u64 {
+        let waiting = self.items.values().filter(|kept| kept.progress != Progress::Encoded);
+        waiting.map(|kept| kept.item.bytes()).sum()
     }
 
     /// Rows that are in use, or remembered.

@@ -4,16 +4,18 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use text_generation_client::types::{
-    Encode, ItemId, MediaCost, MediaInfo, MediaSpan, PutMedia,
-};
+use text_generation_client::types::{Encode, ItemId, MediaCost, MediaInfo, MediaSpan, PutMedia};
 use text_generation_client::{ClientError, ShardedClient};
 use text_generation_images::{ImageError, ItemKey};
 use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
 
+use super::metrics::MediaMetrics;
 use super::pool::{Kept, MediaLock, Pool, Progress};
 use super::{Media, MediaItem};
 use crate::policy::encode::Item;
+
+/// Pixels that may wait on the shards to be encoded; the shards take twice as many. Those of one request always may.
+const MOST_WAITING_BYTES: u64 = 128 << 20;
 
 /// Why an item did not reach the shards.
 #[derive(Debug, Clone)]
@@ -41,6 +43,7 @@ pub(crate) struct MediaStage {
     to_encode: VecDeque<ItemKey>,
     /// Items that the next plan tells the shards to drop.
     forget: Vec<ItemId>,
+    metrics: MediaMetrics,
     sender: UnboundedSender<Arrived>,
     arrivals: UnboundedReceiver<Arrived>,
 }
@@ -55,14 +58,20 @@ impl MediaStage {
             pool: Pool::new(rows),
             to_encode: VecDeque::new(),
             forget: Vec::new(),
+            metrics: MediaMetrics::new(rows),
             sender,
             arrivals,
         }
     }
 
-    /// Rows that hold something.
-    pub(crate) fn used(&self) -> u32 {
-        self.pool.used()
+    /// Shows how much of the pool is in use.
+    pub(crate) fn publish(&self) {
+        self.metrics.rows_used.set(f64::from(self.pool.used()));
+    }
+
+    /// A step took so long for images.
+    pub(crate) fn took(&self, encode: Duration) {
+        self.metrics.step(encode);
     }
 
     /// The next item that arrives.
@@ -82,6 +91,12 @@ impl MediaStage {
         cached: u32,
         locks: &mut Vec<MediaLock>,
     ) -> bool {
+        let missing = media.needed(cached).filter(|item| self.pool.peek(&item.key).is_none());
+        let missing: u64 = missing.map(|item| item.bytes()).sum();
+        let waiting = self.pool.waiting_bytes();
+        if missing > 0 && waiting > 0 && waiting + missing > MOST_WAITING_BYTES {
+            return false;
+        }
         if self.lock_all(media, cached, locks) {
             return true;
         }
@@ -100,6 +115,7 @@ impl MediaStage {
                 continue;
             }
             if let Some(kept) = self.pool.get(&item.key) {
+                self.metrics.reused.increment(1);
                 locks.push(kept.lock());
                 continue;
             }
@@ -133,6 +149,7 @@ impl MediaStage {
                 None
             }
             Err(error) => {
+                self.metrics.failed.increment(1);
                 self.pool.remove(&arrived.key);
                 Some(error.clone())
             }
@@ -182,6 +199,7 @@ impl MediaStage {
                 break;
             }
             kept.progress = Progress::Encoded;
+            self.metrics.encoded.increment(1);
             self.to_encode.pop_front();
         }
         ranges
@@ -225,11 +243,7 @@ impl MediaStage {
 
     /// Straight lines between what warm-up measured; as the largest beyond it.
     fn layer_time(&self, item: &MediaItem) -> Duration {
-        let pixels: u64 = item
-            .views
-            .iter()
-            .map(|view| u64::from(view.height) * u64::from(view.width))
-            .sum();
+        let pixels = item.bytes() / 3;
         let points = self.cost.pixels.iter().zip(&self.cost.times_ms);
         let mut before = (0.0, 0.0);
         let mut time = 0.0;

@@ -100,7 +100,7 @@ struct Seen {
 }
 
 impl Vision {
-    /// `secret` is this start's own. The tokens of `spec` are looked up in `tokenizer`.
+    /// The tokens of `spec` are looked up in `tokenizer`.
     ///
     /// # Errors
     /// The name of a token that the tokenizer does not have.
@@ -108,7 +108,6 @@ impl Vision {
         spec: ImageSpec,
         tokenizer: &TextTokenizer,
         limits: VisionLimits,
-        secret: [u8; 32],
         pool: Pool,
     ) -> Result<Self, &'static str> {
         let find = |name: &'static str| tokenizer.token_id(name).ok_or(name);
@@ -120,7 +119,7 @@ impl Vision {
             placeholder,
             spec,
             limits,
-            secret: KeySecret::new(secret),
+            secret: KeySecret::new(rand::random()),
             pool,
             known: Mutex::default(),
         })))
@@ -267,7 +266,10 @@ impl Vision {
 
     fn keys(&self, expanded: &Expanded) -> Vec<u64> {
         let end = expanded.media.end() as usize;
-        let mut keys: Vec<u64> = expanded.ids[..end].iter().map(|id| u64::from(*id)).collect();
+        let mut keys: Vec<u64> = expanded.ids[..end]
+            .iter()
+            .map(|id| u64::from(*id))
+            .collect();
         for span in &expanded.media.spans {
             let item = &expanded.media.items[span.item];
             let positions = keys.iter_mut().skip(span.first as usize);

@@ -179,8 +179,12 @@ impl Validator {
             rules::check_bytes(&inputs, self.tokenizer().longest_token(), &self.limits)?;
         }
         let ids = self.encode(inputs, add_special_tokens).await?;
-        let salt = salt(parameters.tenant.cache_scope(), parameters.cache_salt.take());
-        let Expanded { ids, media, .. } = self.see(ids, images, &parameters, salt.as_deref()).await?;
+        let salt = salt(
+            parameters.tenant.cache_scope(),
+            parameters.cache_salt.take(),
+        );
+        let Expanded { ids, media, .. } =
+            self.see(ids, images, &parameters, salt.as_deref()).await?;
         let kept = rules::kept(ids.len(), &parameters, &self.limits);
         let input_ids = &ids[ids.len() - kept..];
         let max_new_tokens = rules::check_lengths(kept, &parameters, &self.limits)?;

@@ -95,7 +95,6 @@ impl Client {
             },
             add_special_tokens: true,
             dialect: Dialect::Tgi,
-                images: Vec::new(),
             images: Vec::new(),
         }
     }

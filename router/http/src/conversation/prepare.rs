@@ -1,7 +1,10 @@
 //! Preparation of a conversation's generations: the prompt, the grammar, and who reads what comes.
 
+use text_generation_chat::ChatInput;
+use text_generation_core::media::GivenImage;
 use text_generation_grammar::GrammarSource;
 
+use super::images::{self, ImageParts};
 use super::reading::Reading;
 use super::reads::Reads;
 use super::{Conversation, RunningConversation, history, thoughts};
@@ -28,11 +31,12 @@ impl Conversation {
     }
 
     async fn prepare_named(mut self, state: &AppState) -> Result<Prepared, ApiError> {
+        let images = self.take_images(state)?;
         let ignored = self.tell_template(state)?;
         self.tools
             .check_parameters(self.parameters.grammar.is_some())?;
         let reads = Reads::of(&state.format, &mut self);
-        let prompt = state.chats.render(self.input).await?;
+        let prompt = render(self.input, state).await?;
         let readable = state.chats.readable(&prompt).into_owned();
         let mut parameters = self.parameters;
         let mut names = self.names;
@@ -51,6 +55,7 @@ impl Conversation {
         };
         // The template has written the special tokens.
         let plan = GenerationPlan::new(vec![prompt.into()], &parameters, false, self.n, names);
+        let plan = plan.with_images(images);
         Ok(Prepared { plan, reading })
     }
 
@@ -59,9 +64,21 @@ impl Conversation {
     /// # Errors
     /// The same.
     pub async fn render(mut self, state: &AppState) -> Result<String, ApiError> {
+        self.take_images(state)?;
         self.tell_template(state)?;
-        let prompt = state.chats.render(self.input).await;
+        let prompt = render(self.input, state).await;
         prompt.map_err(|error| renamed(error, &self.names))
+    }
+
+    /// Takes the files of images out of the messages, where the model sees. Where it does not, the template refuses them.
+    pub fn take_images(&mut self, state: &AppState) -> Result<Vec<GivenImage>, ApiError> {
+        let Some(vision) = state.infer.vision() else {
+            return Ok(Vec::new());
+        };
+        let parts = state.chats.image_parts();
+        let images = images::take(&mut self.input.messages, vision, parts)?;
+        self.input.images = !images.is_empty() && parts == ImageParts::Written;
+        Ok(images)
     }
 
     /// Gives the template what it can write, and writes the rest for it. Returns the fields that come to nothing.
@@ -95,6 +112,15 @@ impl Conversation {
             history::tell_tools(messages, &self.tools);
         }
     }
+}
+
+/// The prompt of a conversation whose images were taken.
+async fn render(input: ChatInput, state: &AppState) -> Result<String, ApiError> {
+    let prompt = state.chats.render(input).await?;
+    Ok(match state.infer.vision() {
+        Some(vision) => images::placed(prompt, vision.marker()),
+        None => prompt,
+    })
 }
 
 impl Prepared {

@@ -167,7 +167,6 @@ pub(super) fn request(inputs: String, mut parameters: GenerateParameters) -> Gen
         parameters,
         add_special_tokens: true,
         dialect: Dialect::Tgi,
-          images: Vec::new(),
         images: Vec::new(),
     }
 }

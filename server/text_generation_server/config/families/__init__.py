@@ -19,7 +19,16 @@ from .lfm2 import LFM2
 from .llama import IQUEST_CODER, LLAMA, TELECHAT3
 from .mamba import FALCON_MAMBA, JAMBA, MAMBA
 from .mamba2 import BAMBA, MAMBA2
-from .media import OF_UNSERVED_TEXT, OTHER_PARTS, TEXT_PREFIXES, WITH_MEDIA, class_of_part, has_family, text_part
+from .media import (
+    OF_UNSERVED_TEXT,
+    OTHER_PARTS,
+    TEXT_PREFIXES,
+    VISION_PARTS,
+    WITH_MEDIA,
+    class_of_part,
+    has_family,
+    text_part,
+)
 from .minicpm3 import MINICPM3
 from .mistral import MINISTRAL, MINISTRAL3, MISTRAL
 from .mixtures import MIXTURES
@@ -107,6 +116,7 @@ __all__ = [
     "OF_UNSERVED_TEXT",
     "OTHER_PARTS",
     "TEXT_PREFIXES",
+    "VISION_PARTS",
     "WITH_MEDIA",
     "Family",
     "class_of_part",

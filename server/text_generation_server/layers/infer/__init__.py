@@ -9,10 +9,12 @@ from .head import Head
 from .latent_attention import LatentAttention
 from .mamba import Mamba
 from .mamba2 import Mamba2
+from .media import MediaInput
 from .mixer import Mixer
 from .moe import MoeFeedForward
 from .norm import AddNorm, Norm
 from .overlapped_halves import OverlappedHalves
+from .rotation import angles
 from .short_conv import ShortConv
 from .state import CacheShape, Chunks, Decodes, InferState, LayerCache, LayerState, StateShape
 from .transformer import FeedForwardLayer, Layer, MixerLayer, OutputFusions, ParallelLayer, TransformerLayer
@@ -36,6 +38,7 @@ __all__ = [
     "LayerState",
     "Mamba",
     "Mamba2",
+    "MediaInput",
     "Mixer",
     "MixerLayer",
     "MoeFeedForward",
@@ -48,4 +51,5 @@ __all__ = [
     "StateShape",
     "SublayerOutput",
     "TransformerLayer",
+    "angles",
 ]

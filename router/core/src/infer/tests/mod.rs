@@ -216,7 +216,7 @@ fn request(inputs: &str, max_new_tokens: u32) -> GenerateRequest {
         },
         add_special_tokens: true,
         dialect: Dialect::Tgi,
-          images: Vec::new(),
+        images: Vec::new(),
         images: Vec::new(),
     }
 }
