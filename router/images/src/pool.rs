@@ -6,10 +6,10 @@ use bytes::Bytes;
 use rayon::ThreadPool;
 use tokio::sync::{Semaphore, oneshot};
 
-use crate::decode::decode;
+use crate::decode::{Rgb, decode};
 use crate::error::ImageError;
 use crate::header::Header;
-use crate::resize::resize;
+use crate::resize::{Filter, Size, Window, resize};
 use crate::spec::{ImageSpec, Plan};
 
 /// The budget is counted in units of so many bytes.
@@ -71,18 +71,48 @@ impl Pool {
             if answer.is_closed() {
                 return;
             }
-            let views = decode(&file, &header).map(|image| {
-                let views = plan.views.iter();
-                let pixels = views.map(|view| resize(&image, view.resized, view.window, filter));
-                pixels.fold(Vec::new(), |mut all, view| {
-                    all.extend_from_slice(&view.pixels);
-                    all
-                })
-            });
+            let views = decode(&file, &header).map(|image| pixels(image, &plan, filter));
             // The caller may have gone meanwhile.
             answer.send(views.map(Bytes::from)).ok();
         });
         answered.await.map_err(|_| ImageError::Stopped)?
+    }
+}
+
+/// The pixels of all views, one after the other.
+fn pixels(image: Rgb, plan: &Plan, filter: Filter) -> Vec<u8> {
+    let mut all = Vec::new();
+    let mut steps = Steps {
+        image,
+        done: Vec::new(),
+        filter,
+    };
+    for view in &plan.views {
+        let image = steps.after(&view.before);
+        let part = resize(image, view.resized, view.window, filter);
+        all.extend_from_slice(&part.pixels);
+    }
+    all
+}
+
+/// A picture at the sizes that views begin with. Those of views that follow each other are the same, or begin so.
+struct Steps {
+    image: Rgb,
+    done: Vec<(Size, Rgb)>,
+    filter: Filter,
+}
+
+impl Steps {
+    fn after(&mut self, sizes: &[Size]) -> &Rgb {
+        let same = self.done.iter().zip(sizes);
+        let same = same.take_while(|((done, _), size)| done == *size).count();
+        self.done.truncate(same);
+        for size in &sizes[same..] {
+            let from = self.done.last().map_or(&self.image, |(_, image)| image);
+            let image = resize(from, *size, Window::whole(*size), self.filter);
+            self.done.push((*size, image));
+        }
+        self.done.last().map_or(&self.image, |(_, image)| image)
     }
 }
 

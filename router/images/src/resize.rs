@@ -12,11 +12,11 @@ pub struct Size {
     pub width: u32,
 }
 
-/// A part of a picture: `size` pixels from row `top` and column `left` on.
+/// A part of a picture: `size` pixels from row `top` and column `left` on. It may reach beyond the picture.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Window {
-    pub top: u32,
-    pub left: u32,
+    pub top: i64,
+    pub left: i64,
     pub size: Size,
 }
 
@@ -76,13 +76,13 @@ struct Taps {
     weights: Vec<i32>,
 }
 
-/// Taps of output pixels `from .. from + count` of `to`, from `of` input pixels.
-fn taps(filter: Filter, of: u32, to: u32, from: u32, count: u32) -> Vec<Taps> {
+/// Taps of the output pixels `part` of `to`, from `of` input pixels.
+fn taps(filter: Filter, of: u32, to: u32, part: Part) -> Vec<Taps> {
     let scale = f64::from(of) / f64::from(to);
     let stretch = scale.max(1.0);
     let support = filter.support() * stretch;
     let one = f64::from(1 << BITS);
-    (from..from + count)
+    (part.first..part.first + part.count)
         .map(|out| {
             let centre = (f64::from(out) + 0.5) * scale;
             let first = truncated(centre - support + 0.5, of);
@@ -123,53 +123,85 @@ fn byte(sum: i32) -> u8 {
 
 const HALF: i32 = 1 << (BITS - 1);
 
+/// Rows or columns of a picture: `count` from `first` on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Part {
+    first: u32,
+    count: u32,
+}
+
+impl Part {
+    /// What of `count` rows or columns from `first` on is within `0 .. of`, and how many of them come before that.
+    fn within(first: i64, count: u32, of: u32) -> (Self, u32) {
+        let clamped = |at: i64| u32::try_from(at.clamp(0, of.into())).unwrap_or(of);
+        let (start, end) = (clamped(first), clamped(first.saturating_add(count.into())));
+        let before = u32::try_from(i64::from(start).saturating_sub(first)).unwrap_or(count);
+        let part = Self {
+            first: start,
+            count: end - start,
+        };
+        (part, before.min(count))
+    }
+}
+
 /// Returns `window` of the picture at size `to`, as if the whole had been resized. Nothing outside of it is computed.
-/// The window lies within `to`, and no size is 0.
+/// What of the window is beyond `to` is black. No size is 0.
 pub fn resize(image: &Rgb, to: Size, window: Window, filter: Filter) -> Rgb {
-    let columns = taps(
-        filter,
-        image.width,
-        to.width,
-        window.left,
-        window.size.width,
-    );
-    let rows = taps(
-        filter,
-        image.height,
-        to.height,
-        window.top,
-        window.size.height,
-    );
+    let Size { height, width } = window.size;
+    let (down, top) = Part::within(window.top, height, to.height);
+    let (across, left) = Part::within(window.left, width, to.width);
+    let inner = resize_part(image, to, down, across, filter);
+    let pixels = if (down.count, across.count) == (height, width) {
+        inner
+    } else {
+        on_black(&inner, across.count, (top, left), window.size)
+    };
+    Rgb {
+        height,
+        width,
+        pixels,
+    }
+}
+
+/// Pixels of `width` columns on a black picture of `size`, from row and column `at` on.
+fn on_black(pixels: &[u8], width: u32, at: (u32, u32), size: Size) -> Vec<u8> {
+    let (width, stride) = (width as usize * 3, size.width as usize * 3);
+    let (top, left) = (at.0 as usize, at.1 as usize * 3);
+    let mut out = vec![0; size.height as usize * stride];
+    let lines = out.chunks_exact_mut(stride.max(1)).skip(top);
+    for (to, from) in lines.zip(pixels.chunks_exact(width.max(1))) {
+        to[left..left + width].copy_from_slice(from);
+    }
+    out
+}
+
+fn resize_part(image: &Rgb, to: Size, down: Part, across: Part, filter: Filter) -> Vec<u8> {
+    let columns = taps(filter, image.width, to.width, across);
+    let rows = taps(filter, image.height, to.height, down);
     let (first, end) = if to.height == image.height {
-        let first = window.top as usize;
-        (first, first + window.size.height as usize)
+        let first = down.first as usize;
+        (first, first + down.count as usize)
     } else {
         let first = rows.iter().map(|row| row.first).min().unwrap_or(0);
         let end = rows.iter().map(|row| row.first + row.weights.len());
         (first, end.max().unwrap_or(0))
     };
-    let across = if to.width == image.width {
-        cut(image, first, end, window)
+    let lines = if to.width == image.width {
+        cut(image, first, end, across)
     } else {
         horizontal(image, first, end, &columns)
     };
-    let width = window.size.width as usize * 3;
-    let pixels = if to.height == image.height {
-        across
+    if to.height == image.height {
+        lines
     } else {
-        vertical(&across, width, first, &rows)
-    };
-    Rgb {
-        height: window.size.height,
-        width: window.size.width,
-        pixels,
+        vertical(&lines, across.count as usize * 3, first, &rows)
     }
 }
 
-/// Columns of `window` in rows `first .. end`.
-fn cut(image: &Rgb, first: usize, end: usize, window: Window) -> Vec<u8> {
+/// Columns of rows `first .. end`.
+fn cut(image: &Rgb, first: usize, end: usize, columns: Part) -> Vec<u8> {
     let stride = image.width as usize * 3;
-    let (left, width) = (window.left as usize * 3, window.size.width as usize * 3);
+    let (left, width) = (columns.first as usize * 3, columns.count as usize * 3);
     let lines = image.pixels.chunks_exact(stride.max(1));
     lines
         .skip(first)

@@ -11,12 +11,30 @@ use crate::error::{ImageError, SpecError};
 use crate::resize::{Filter, Size, Window};
 
 /// A part of a picture that the encoder gets.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct View {
+    /// Sizes that the whole picture is resized to before, one after the other.
+    pub before: Vec<Size>,
     /// The size that the whole picture is resized to.
     pub resized: Size,
-    /// What of it is the view.
+    /// What of it is the view. Beyond the picture it is black.
     pub window: Window,
+}
+
+impl View {
+    /// A part of the picture at size `resized`.
+    fn part(resized: Size, window: Window) -> Self {
+        Self {
+            before: Vec::new(),
+            resized,
+            window,
+        }
+    }
+
+    /// The whole picture at size `resized`.
+    fn whole(resized: Size) -> Self {
+        Self::part(resized, Window::whole(resized))
+    }
 }
 
 /// Tokens in place of the one placeholder of a picture.
@@ -24,8 +42,10 @@ pub struct View {
 pub enum Segment {
     /// So many placeholders, each of which takes the next row of the encoder.
     Rows(u32),
-    /// A token of text, by its name.
+    /// A special token, by its name.
     Token(&'static str),
+    /// Text that is tokenised alone: the tokens around it are special, so that it merges with nothing.
+    Text(&'static str),
 }
 
 /// What becomes of a picture of one size.
@@ -33,7 +53,8 @@ pub enum Segment {
 pub struct Plan {
     pub views: Vec<View>,
     pub segments: Vec<Segment>,
-    /// Rows and columns of the encoder's rows where they are a grid; else `None`.
+    /// Rows and columns of the encoder's rows where they are a grid. Where tiles are cut out of one view, those of its
+    /// patches that show the picture and no frame. Else `None`.
     pub grid: Option<Size>,
 }
 
@@ -42,18 +63,9 @@ impl Plan {
     pub fn rows(&self) -> u32 {
         let rows = self.segments.iter().map(|segment| match segment {
             Segment::Rows(count) => *count,
-            Segment::Token(_) => 0,
+            Segment::Token(_) | Segment::Text(_) => 0,
         });
         rows.sum()
-    }
-
-    /// Tokens in the prompt.
-    pub fn tokens(&self) -> u32 {
-        let tokens = self.segments.iter().map(|segment| match segment {
-            Segment::Rows(count) => *count,
-            Segment::Token(_) => 1,
-        });
-        tokens.sum()
     }
 
     /// Pixels of all views.
@@ -82,6 +94,7 @@ pub struct ImageSpec {
 
 impl ImageSpec {
     /// Reads a model's `config.json` and its `preprocessor_config.json`, with `processor_config.json` where it has one.
+    /// Newer models have what the second says in the third, as `image_processor`: then `preprocessor` is not looked at.
     /// `None` where the model is of no family whose pictures are prepared here.
     ///
     /// # Errors
@@ -91,12 +104,7 @@ impl ImageSpec {
         preprocessor: &Value,
         processor: Option<&Value>,
     ) -> Result<Option<Self>, SpecError> {
-        reading::Files {
-            config,
-            preprocessor,
-            processor,
-        }
-        .spec()
+        reading::Files::new(config, preprocessor, processor).spec()
     }
 
     /// # Errors
@@ -108,6 +116,11 @@ impl ImageSpec {
     /// Names of all tokens that [`Segment::Token`] may have.
     pub fn tokens(&self) -> impl Iterator<Item = &'static str> {
         self.geometry.tokens().into_iter()
+    }
+
+    /// All texts that [`Segment::Text`] may have.
+    pub fn texts(&self) -> impl Iterator<Item = &'static str> {
+        self.geometry.texts().into_iter()
     }
 
     pub(crate) fn filter(&self) -> Filter {

@@ -9,7 +9,8 @@ use serde::Deserialize;
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 use text_generation_images::{
-    Detail, Filter, ImageError, ImageSpec, Limits, Rgb, Size, Window, decode, probe, resize,
+    Detail, Filter, ImageError, ImageSpec, Limits, Plan, Rgb, Segment, Size, Window, decode, probe,
+    resize,
 };
 
 fn folder() -> PathBuf {
@@ -96,8 +97,8 @@ fn pictures_are_resized_to_the_pixels_of_pillow() {
         assert_eq!(hex(&whole.pixels), expected.rgb, "{filter:?} {to:?}");
         // A window is the same pixels as that part of the whole.
         let window = Window {
-            top: to.height / 3,
-            left: to.width / 4,
+            top: (to.height / 3).into(),
+            left: (to.width / 4).into(),
             size: Size {
                 height: to.height.div_ceil(2),
                 width: to.width.div_ceil(2),
@@ -140,6 +141,23 @@ fn sizes(count: usize) -> impl Iterator<Item = Size> {
     })
 }
 
+/// As in `oracle/plans.py`.
+fn line(plan: &Plan) -> String {
+    let views = plan.views.iter().map(|view| {
+        let sizes = view.before.iter().chain([&view.resized]);
+        let sizes = sizes.map(|size| format!("{}x{}", size.height, size.width));
+        sizes.collect::<Vec<_>>().join("/")
+    });
+    let mut words: Vec<String> = views.collect();
+    words.dedup();
+    let tokens = plan.segments.iter().map(|segment| match segment {
+        Segment::Rows(count) => *count,
+        Segment::Token(_) | Segment::Text(_) => 1,
+    });
+    words.push(tokens.sum::<u32>().to_string());
+    words.join(" ")
+}
+
 #[test]
 fn sizes_and_counts_are_those_of_transformers() {
     for expected in rows::<Planned>("plans.json") {
@@ -148,10 +166,7 @@ fn sizes_and_counts_are_those_of_transformers() {
         let lines: Vec<String> = sizes(10_000)
             .map(|size| {
                 let said = match spec.plan(size, Detail::High) {
-                    Ok(plan) => {
-                        let resized = plan.views[0].resized;
-                        format!("{} {} {}", resized.height, resized.width, plan.tokens())
-                    }
+                    Ok(plan) => line(&plan),
                     Err(_) => "refused".to_owned(),
                 };
                 format!("{} {} {said}\n", size.height, size.width)
@@ -184,9 +199,13 @@ fn every_size_has_a_plan_or_is_refused_and_none_is_above_the_largest() {
                     continue;
                 }
                 for detail in [Detail::High, Detail::Low] {
-                    let Ok(plan) = spec.plan(Size { height, width }, detail) else {
-                        assert!(height.max(width) > 200 * height.min(width));
-                        continue;
+                    let plan = match spec.plan(Size { height, width }, detail) {
+                        Ok(plan) => plan,
+                        Err(ImageError::Aspect { max, .. }) => {
+                            assert!(height.max(width) > max * height.min(width));
+                            continue;
+                        }
+                        Err(error) => panic!("{height} {width}: {error}"),
                     };
                     assert!(
                         (1..=most_pixels).contains(&plan.pixels()),
@@ -195,8 +214,14 @@ fn every_size_has_a_plan_or_is_refused_and_none_is_above_the_largest() {
                     assert!((1..=most_rows).contains(&plan.rows()), "{height} {width}");
                     for view in plan.views {
                         let (whole, part) = (view.resized, view.window);
-                        assert!(part.top + part.size.height <= whole.height);
-                        assert!(part.left + part.size.width <= whole.width);
+                        let sides = [
+                            (part.top, part.size.height, whole.height),
+                            (part.left, part.size.width, whole.width),
+                        ];
+                        // Some of the picture is seen.
+                        for (first, length, of) in sides {
+                            assert!(first < of.into() && first + i64::from(length) > 0);
+                        }
                     }
                 }
             }

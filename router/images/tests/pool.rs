@@ -5,7 +5,9 @@
 use std::fs;
 
 use bytes::Bytes;
-use serde_json::json;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use sha2::{Digest as _, Sha256};
 use text_generation_images::{
     Detail, Filter, ImageError, ImageSpec, Limits, Pool, PoolOptions, Size, Window, decode, probe,
     resize,
@@ -65,5 +67,39 @@ async fn pictures_beyond_the_memory_wait_for_each_other_and_all_are_prepared() {
     let prepared: Vec<_> = prepared.collect();
     for each in prepared {
         assert_eq!(each.await.unwrap().len() as u64, plan.pixels() * 3);
+    }
+}
+
+#[derive(Deserialize)]
+struct Prepared {
+    name: String,
+    config: Value,
+    preprocessor: Value,
+    sizes: Vec<(u32, u32)>,
+    rgb: String,
+}
+
+#[tokio::test]
+async fn views_are_those_of_the_processors_of_transformers() {
+    let pool = Pool::new(OPTIONS).unwrap();
+    let table = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/oracle/views.json");
+    let table: Vec<Prepared> = serde_json::from_slice(&fs::read(table).unwrap()).unwrap();
+    for expected in table {
+        let (config, file) = (&expected.config, picture(&expected.name));
+        let spec = ImageSpec::read(config, &expected.preprocessor, None);
+        let spec = spec.unwrap().unwrap();
+        let header = probe(&file, Limits::default()).unwrap();
+        let size = Size {
+            height: header.height,
+            width: header.width,
+        };
+        let plan = spec.plan(size, Detail::High).unwrap();
+        let sizes = plan.views.iter().map(|view| view.window.size);
+        let sizes: Vec<_> = sizes.map(|size| (size.height, size.width)).collect();
+        assert_eq!(sizes, expected.sizes, "{} {config}", expected.name);
+        let pixels = pool.prepare(&spec, file, header, plan).await.unwrap();
+        let digest = Sha256::digest(&pixels);
+        let digest: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
+        assert_eq!(digest, expected.rgb, "{} {config}", expected.name);
     }
 }

@@ -7,13 +7,13 @@ Pixels and counts are kept as SHA-256, so that the files stay small.
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 from PIL import Image, ImageOps
-from transformers.models.pixtral.image_processing_pixtral import get_resize_output_image_size
-from transformers.models.qwen2_vl.image_processing_qwen2_vl import smart_resize
+from plans import plans
+from views import views
 
 HERE = Path(__file__).parent
 PICTURES = HERE / "pictures"
@@ -71,6 +71,7 @@ def draw() -> None:
     frames = [Image.fromarray(photo(24, 24)) for _ in range(3)]
     frames[0].save(PICTURES / "three.webp", save_all=True, append_images=frames[1:], lossless=True)
     Image.new("1", (20_000, 20_000)).save(PICTURES / "bomb.png")
+    Image.fromarray(photo(20, 151)).save(PICTURES / "wide.png")
 
 
 def decoded(path: Path) -> Image.Image:
@@ -118,76 +119,17 @@ def resizes() -> Iterator[dict[str, object]]:
             yield {"filter": name, "height": height, "width": width, "rgb": digest(resized)}
 
 
-def sizes(count: int) -> Iterator[tuple[int, int]]:
-    """Heights and widths, the same in the test: a linear congruential generator of 64 bits."""
-    state = 1
-    for _ in range(count):
-        pair = []
-        for _ in range(2):
-            state = (state * 6364136223846793005 + 1442695040888963407) % 2**64
-            # Every second side is small, where rounding matters most.
-            pair.append(1 + (state >> 33) % (4000 if (state >> 40) % 2 else 300))
-        yield pair[0], pair[1]
-
-
-def pixtral(longest: int, patch: int) -> Callable[[int, int], str]:
-    def line(height: int, width: int) -> str:
-        # As height x width x channels, of which no size can be mistaken.
-        h, w = get_resize_output_image_size(
-            np.broadcast_to(np.uint8(0), (height, width, 3)), (longest, longest), (patch, patch), "channels_last"
-        )
-        # transformers makes nothing of a picture that is thinner than a pixel once it is resized; one patch here.
-        h, w = max(h, patch), max(w, patch)
-        return f"{h} {w} {(w // patch + 1) * (h // patch)}"
-
-    return line
-
-
-def qwen(factor: int, least: int, most: int) -> Callable[[int, int], str]:
-    def line(height: int, width: int) -> str:
-        if max(height, width) / min(height, width) > 200:
-            return "refused"
-        h, w = smart_resize(height, width, factor, least, most)
-        return f"{h} {w} {h // factor * (w // factor)}"
-
-    return line
-
-
-def clip(shortest: int, rows: int) -> Callable[[int, int], str]:
-    def line(height: int, width: int) -> str:
-        short, long = sorted((height, width))
-        scaled = int(shortest * long / short)
-        h, w = (scaled, shortest) if width <= height else (shortest, scaled)
-        return f"{h} {w} {rows}"
-
-    return line
-
-
-def plans() -> Iterator[dict[str, object]]:
-    preprocessor = {"size": {"longest_edge": 1540}, "patch_size": 14}
-    yield plan({"model_type": "mistral3", "spatial_merge_size": 2}, preprocessor, pixtral(1540, 28))
-    preprocessor = {"size": {"longest_edge": 1024}, "patch_size": {"height": 16, "width": 16}}
-    yield plan({"model_type": "llava", "vision_config": {"model_type": "pixtral"}}, preprocessor, pixtral(1024, 16))
-    preprocessor = {"min_pixels": 3136, "max_pixels": 12_845_056, "patch_size": 14, "merge_size": 2}
-    yield plan({"model_type": "qwen2_5_vl"}, preprocessor, qwen(28, 3136, 12_845_056))
-    preprocessor = {"size": {"shortest_edge": 65_536, "longest_edge": 16_777_216}, "patch_size": 16, "merge_size": 2}
-    yield plan({"model_type": "qwen3_vl"}, preprocessor, qwen(32, 65_536, 16_777_216))
-    preprocessor = {"size": {"shortest_edge": 3136, "longest_edge": 200_704}, "patch_size": 14, "merge_size": 2}
-    yield plan({"model_type": "qwen2_vl"}, preprocessor, qwen(28, 3136, 200_704))
-    preprocessor = {"size": {"shortest_edge": 336}, "crop_size": {"height": 336, "width": 336}, "resample": 3}
-    config = {"model_type": "llava", "vision_config": {"model_type": "clip_vision_model", "patch_size": 14}}
-    yield plan(config, preprocessor, clip(336, 576))
-
-
-def plan(config: object, preprocessor: object, line: Callable[[int, int], str]) -> dict[str, object]:
-    lines = "".join(f"{h} {w} {line(h, w)}\n" for h, w in sizes(10_000))
-    digest = hashlib.sha256(lines.encode()).hexdigest()
-    return {"config": config, "preprocessor": preprocessor, "first": lines.splitlines()[:40], "lines": digest}
+def prepared() -> Iterator[dict[str, object]]:
+    """What whole processors make of some pictures."""
+    for name in ("rgb.png", "444.jpg", "wide.png", "exif6.jpg"):
+        image = decoded(PICTURES / name)
+        yield from ({"name": name, **row} for row in views(image))
 
 
 def main() -> None:
     draw()
-    for name, rows in (("pictures", pictures()), ("resizes", resizes()), ("plans", plans())):
+    tables = (("pictures", pictures()), ("resizes", resizes()), ("plans", plans()), ("views", prepared()))
+    for name, rows in tables:
         (HERE / f"{name}.json").write_text("[\n" + ",\n".join(json.dumps(row) for row in rows) + "\n]\n")
     assert sum(each.stat().st_size for each in PICTURES.iterdir()) < 200_000
 
