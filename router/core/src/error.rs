@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use text_generation_client::ClientError;
 pub use text_generation_grammar::GrammarError;
-pub use text_generation_images::ImageError;
+pub use text_generation_images::{DataUrlError, ImageError};
 
 pub use self::given::Given;
 pub use self::overflow::{Overflow, PromptTokens};
@@ -159,6 +159,12 @@ pub enum ValidationError {
     /// `path` is where the image stands in the request.
     #[error("`{path}` {error}")]
     Image { path: String, error: ImageError },
+    #[error("`{path}` {error}")]
+    ImageUrl { path: String, error: DataUrlError },
+    #[error(
+        "`{path}` has a URL that is no data URL, and this server fetches no images: send `data:image/png;base64,...` or the like"
+    )]
+    ImageLink { path: String },
     /// Found when it was decoded again.
     #[error("an image {0}")]
     ImageFile(ImageError),
@@ -171,7 +177,7 @@ pub enum ValidationError {
     )]
     ImageRows { max: u32, given: u32 },
     #[error(
-        "`inputs` names {tokens} images by the model's token for them, and {images} came with it"
+        "`inputs` has the model's token for an image {tokens} times, and {images} images came with it; leave the token out of texts and ids"
     )]
     ImageTokens { tokens: usize, images: usize },
     #[error("`truncate` would cut off tokens of a prompt with images; send a shorter prompt")]

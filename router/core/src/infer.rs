@@ -21,7 +21,7 @@ use crate::batcher::BatcherHandle;
 pub use crate::batcher::{KvEventFeed, MediaShards, Shards};
 use crate::error::{InferError, ValidationError};
 use crate::grammar::mask_pool;
-use crate::media::Vision;
+use crate::media::{GivenImage, Vision};
 use crate::metrics::{Meter, RequestMetrics};
 use crate::policy::BatchLimits;
 pub use crate::stream::GenerateStream;
@@ -199,6 +199,23 @@ impl Infer {
         let ids = self.0.validator.pool().encode(text, false).await;
         let ids = ids.map_err(|error| ValidationError::Tokenizer(error.to_string()))?;
         Ok(ids.len())
+    }
+
+    /// The same of a prompt that names `images`; none of them is decoded.
+    ///
+    /// # Errors
+    /// `Validation` when the text cannot be encoded, or an image is none.
+    pub async fn count_tokens_with(
+        &self,
+        text: String,
+        images: Vec<GivenImage>,
+    ) -> Result<usize, InferError> {
+        let ids = self.0.validator.pool().encode(text, false).await;
+        let ids = ids.map_err(|error| ValidationError::Tokenizer(error.to_string()))?;
+        match self.vision() {
+            Some(vision) => Ok(vision.expand(ids, images, None)?.ids.len()),
+            None => Ok(ids.len()),
+        }
     }
 
     /// How many tokens a prompt of `tokens` has when it is cut as `parameters` say; those at its end are kept.

@@ -174,9 +174,10 @@ pub struct Config {
     /// Maximum number of prompts in one completion request.
     #[arg(long, env, value_name = "PROMPTS", default_value_t = 32, value_parser = value_parser!(u32).range(1..))]
     pub max_client_batch_size: u32,
-    /// Maximum size of a request body in bytes; larger ones get status 413.
-    #[arg(long, env, value_name = "BYTES", default_value_t = 2_000_000, value_parser = value_parser!(u32).range(1..))]
-    pub payload_limit: u32,
+    /// Maximum size of a request body in bytes; larger ones get status 413. Default: 2000000, or 32000000 where the model
+    /// takes images.
+    #[arg(long, env, value_name = "BYTES", value_parser = value_parser!(u32).range(1..))]
+    pub payload_limit: Option<u32>,
     /// Maximum size of an image in bytes, as it is sent.
     #[arg(long, env, value_name = "BYTES", default_value_t = 20_000_000, value_parser = value_parser!(u32).range(1..))]
     pub max_image_bytes: u32,

@@ -27,7 +27,9 @@ use self::tokenizer_info::tokenizer_info;
 use crate::access::Access;
 use crate::api_keys::ApiKeys;
 use crate::args::Config;
-use crate::bounds::{BACKLOG, MEMORY_OF_LARGEST_BODY, REQUEST_MEMORY};
+use crate::bounds::{
+    BACKLOG, MEMORY_OF_LARGEST_BODY, PAYLOAD_LIMIT, PAYLOAD_LIMIT_WITH_IMAGES, REQUEST_MEMORY,
+};
 use crate::extract::BodyLimits;
 use crate::limits::{batch_limits, prefix_caching, validation_limits};
 use crate::memory::MemoryBudget;
@@ -70,7 +72,13 @@ pub async fn start(
     let shard = &shards.info;
     let sharing = prefix_caching(config, shard);
     let tracer = tracer(config, &model_names)?;
-    let options = http_options(config, settings.api_keys, sharing, tracer);
+    let options = http_options(
+        config,
+        settings.api_keys,
+        sharing,
+        tracer,
+        infer.vision().is_some(),
+    );
     let format = model.format.within(shard.vocab_size);
     let info = model::info(config, &model_names, folder, shard, limits, &format);
     let answers = AnswerOptions {
@@ -151,7 +159,8 @@ fn infer(
     } = shards;
     let cost = StepCost::from(&warmed.cost);
     let vision = sight.as_ref();
-    let vision = vision.map(|sight| sight.vision(config, &tokenizer, info));
+    let vision =
+        vision.map(|sight| sight.vision(config, &tokenizer, info, limits.max_batch_prefill_tokens));
     let vision = vision.transpose()?;
     let pool = TokenizerPool::new(tokenizer, config.validation_workers as usize)?;
     let mut validator = Validator::new(pool, validation_limits(config, info, limits));
@@ -185,13 +194,19 @@ fn http_options(
     api_keys: ApiKeys,
     prefix_caching: PrefixCaching,
     tracer: Option<Arc<Tracer>>,
+    sees: bool,
 ) -> HttpOptions {
+    let payload_limit = match (config.payload_limit, sees) {
+        (Some(limit), _) => limit,
+        (None, true) => PAYLOAD_LIMIT_WITH_IMAGES,
+        (None, false) => PAYLOAD_LIMIT,
+    };
     HttpOptions {
         body: BodyLimits {
-            bytes: config.payload_limit as usize,
+            bytes: payload_limit as usize,
             time: Duration::from_secs(config.client_timeout.into()),
         },
-        memory: MemoryBudget::new(request_memory(config.payload_limit as usize)),
+        memory: MemoryBudget::new(request_memory(payload_limit as usize)),
         access: Access {
             keys: api_keys,
             prefix_caching,

@@ -145,6 +145,15 @@ impl MockShard {
             .sum()
     }
 
+    /// How many images came to rank 0, and how many it has encoded, over all starts.
+    pub fn images(&self) -> (usize, usize) {
+        let counts = self
+            .0
+            .collect(1, |state| vec![(state.media.puts, state.media.encoded)]);
+        let sum = |a: (usize, usize), b: (usize, usize)| (a.0 + b.0, a.1 + b.1);
+        counts.into_iter().fold((0, 0), sum)
+    }
+
     /// From now on a step waits for [`MockShard::release`].
     pub fn hold(&self) {
         *lock(&self.0.faults.gate) = Some(Arc::new(Semaphore::new(0)));

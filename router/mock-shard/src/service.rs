@@ -1,10 +1,12 @@
 //! The contract's service over a mock `State`.
 
 use std::fmt;
+use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Duration;
 
 use text_generation_proto::v1;
+use text_generation_proto::v1::put_media_request::Source;
 use text_generation_proto::v1::text_generation_service_server::TextGenerationService;
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
@@ -303,7 +305,14 @@ impl TextGenerationService for Rank {
         &self,
         request: Request<v1::PutMediaRequest>,
     ) -> Result<Response<v1::PutMediaResponse>, Status> {
-        let put = self.state().media.put(request.get_ref());
+        let mut request = request.into_inner();
+        if let Some(Source::File(name)) = &request.source {
+            let socket = self.urls.get(self.rank).map_or("", String::as_str);
+            let folder = Path::new(socket.trim_start_matches("unix://")).parent();
+            let file = folder.map(|folder| folder.join(name)).unwrap_or_default();
+            request.source = Some(Source::Pixels(std::fs::read(file)?));
+        }
+        let put = self.state().media.put(&request);
         put.map_err(Status::invalid_argument)?;
         Ok(Response::new(v1::PutMediaResponse {}))
     }

@@ -76,7 +76,7 @@ def test_without_sections_there_is_one_axis(tmp_path: Path) -> None:
 
 def test_sections_are_those_of_a_head(tmp_path: Path) -> None:
     rope = {"rope_type": "default", "rope_theta": 1e6, "mrope_section": [4, 1, 2]}
-    with pytest.raises(ConfigurationError, match="`mrope_section`.* the sum 8, the rotated pairs of a head"):
+    with pytest.raises(ConfigurationError, match=r"`mrope_section`.* the sum 8, the rotated pairs of a head"):
         axes(tmp_path, "qwen2_vl_text", rope_parameters=rope)
 
 

@@ -47,13 +47,14 @@ class FakeEncoder:
         whole_spans: bool = False,
         axes: bool = False,
         dtype: torch.dtype = torch.float32,
+        device: str = "cpu",
     ) -> None:
         self.hidden, self.levels, self.whole_spans, self.axes = hidden, levels, whole_spans, axes
         self._dtype = dtype
         generator = torch.Generator().manual_seed(3)
-        self._in = torch.randn(3 * PATCH**2, 24, generator=generator) / 7
-        self._layers = torch.randn(self.layers, 24, 24, generator=generator) / 5
-        self._out = torch.randn(24, levels * hidden, generator=generator) / 5
+        self._in = torch.randn(3 * PATCH**2, 24, generator=generator).to(device) / 7
+        self._layers = torch.randn(self.layers, 24, 24, generator=generator).to(device) / 5
+        self._out = torch.randn(24, levels * hidden, generator=generator).to(device) / 5
         self.runs: list[tuple[int, int]] = []
         """Ranges of layers, as they were run."""
 
@@ -70,7 +71,7 @@ class FakeEncoder:
 
     def _embed(self, view: Tensor) -> Tensor:
         patches = view.unflatten(0, (-1, PATCH)).unflatten(2, (-1, PATCH)).transpose(1, 2).reshape(-1, 3 * PATCH**2)
-        places = torch.arange(len(patches))[:, None] / 8
+        places = torch.arange(len(patches), device=view.device)[:, None] / 8
         return (patches / 128 - 1) @ self._in + places
 
     def run(self, state: list[Tensor], first: int, count: int) -> None:

@@ -59,7 +59,7 @@ def _layers(state: State, raw: Raw) -> tuple[State, Raw]:
     }, raw
 
 
-def _kimi(state: State, raw: Raw) -> tuple[State, Raw]:
+def kimi(state: State, raw: Raw) -> tuple[State, Raw]:
     """The published class, and type of its part."""
     text = {**raw["text_config"], "model_type": "kimi_k2"}
     return _layers(state, {**raw, "architectures": [KIMI_CLASS], "text_config": text})
@@ -105,7 +105,7 @@ MEDIA_CASES: dict[str, Case] = {
         "kimi_k25",
         KIMI,
         KIMI_IMAGES,
-        relayout=_kimi,
+        relayout=kimi,
         prepare=with_corrections,
         architecture=KIMI_CLASS,
     ),

@@ -12,7 +12,9 @@ from transformers import PreTrainedModel
 from transformers.image_processing_utils import select_best_resolution
 from transformers.models.llava_next.modeling_llava_next import unpad_image
 
-from support.families import SIZES, Case, made, write
+from support.families import SIZES, Case, Raw, State, made, write
+from support.media_cases import KIMI, KIMI_CLASS, kimi
+from support.moe_cases import with_corrections
 from support.recurrent_cases import DELTA
 
 View = tuple[int, int]
@@ -28,8 +30,9 @@ class Item:
     original: View = (0, 0)
 
 
-Features = Callable[[PreTrainedModel, Sequence[Tensor], Item], Tensor]
-"""From the model and the normalised views [3, height, width] of an item to [rows, levels, hidden]."""
+Inputs = dict[str, Tensor]
+MakeInputs = Callable[[PreTrainedModel, Sequence[Tensor], Item], Inputs]
+"""From the model and the normalised views [3, height, width] of an item to what transformers' class takes."""
 
 MEAN, STD = (0.48, 0.46, 0.41), (0.27, 0.26, 0.28)
 PROCESSOR = {"rescale_factor": 1 / 255, "image_mean": MEAN, "image_std": STD}
@@ -43,9 +46,13 @@ class VisionCase:
     case: Case
     items: Sequence[Item]
     refused: Sequence[View]
-    features: Features
+    make_inputs: MakeInputs
     values: dict[str, Any] = field(default_factory=dict[str, Any])
     """What the encoder says of itself."""
+    scale: float = 1.0
+    """By which the class multiplies all that its decoder begins with."""
+    token_types: str = ""
+    """The argument of the class that says which tokens are of images."""
 
     def write(self, folder: Path) -> PreTrainedModel:
         """Saves it as the hub has it."""
@@ -61,28 +68,43 @@ def views_of(sizes: Sequence[View], seed: int = 0) -> list[Tensor]:
     return [torch.randint(256, (*size, 3), dtype=torch.uint8, generator=generator) for size in sizes]
 
 
+def inputs_of(case: VisionCase, model: PreTrainedModel, views: Sequence[Tensor], item: Item) -> Inputs:
+    mean, std = (torch.tensor(each)[:, None, None] for each in (MEAN, STD))
+    return case.make_inputs(model, [(view.permute(2, 0, 1) / 255 - mean) / std for view in views], item)
+
+
 @torch.inference_mode()
 def expected(case: VisionCase, model: PreTrainedModel, views: Sequence[Tensor], item: Item) -> Tensor:
     """[rows, levels, hidden]"""
-    mean, std = (torch.tensor(each)[:, None, None] for each in (MEAN, STD))
-    return case.features(model, [(view.permute(2, 0, 1) / 255 - mean) / std for view in views], item)
+    out = model.get_image_features(**inputs_of(case, model, views, item))
+    levels = [out.pooler_output, *(getattr(out, "deepstack_features", None) or [])]
+    return torch.stack([torch.cat(list(level)) for level in levels], dim=1) * case.scale
 
 
-def _same_size(model: PreTrainedModel, views: Sequence[Tensor], _: Item) -> Tensor:
-    return torch.cat(list(model.get_image_features(torch.stack(list(views))).pooler_output))[:, None]
+@torch.inference_mode()
+def expected_logits(
+    case: VisionCase, model: PreTrainedModel, ids: Sequence[int], views: Sequence[Tensor], item: Item
+) -> Tensor:
+    """[len(ids), vocabulary], of a prompt with one item."""
+    tokens = torch.tensor([ids])
+    types = {case.token_types: (tokens == TOKEN).long()} if case.token_types else {}
+    return model(tokens, use_cache=False, **inputs_of(case, model, views, item), **types).logits[0]
 
 
-def _with_sizes(model: PreTrainedModel, views: Sequence[Tensor], _: Item) -> Tensor:
+def _same_size(_: PreTrainedModel, views: Sequence[Tensor], __: Item) -> Inputs:
+    return {"pixel_values": torch.stack(list(views))}
+
+
+def _with_sizes(_: PreTrainedModel, views: Sequence[Tensor], __: Item) -> Inputs:
     sizes = torch.tensor([view.shape[1:] for view in views])
-    features = model.get_image_features(torch.stack(list(views)), image_sizes=sizes).pooler_output
-    return torch.cat(list(features))[:, None]
+    return {"pixel_values": torch.stack(list(views)), "image_sizes": sizes}
 
 
-def _tiles(model: PreTrainedModel, views: Sequence[Tensor], _: Item) -> Tensor:
-    return torch.cat(list(model.get_image_features(torch.stack(list(views))[None]).pooler_output))[:, None]
+def _tiles(_: PreTrainedModel, views: Sequence[Tensor], __: Item) -> Inputs:
+    return {"pixel_values": torch.stack(list(views))[None]}
 
 
-def _qwen(model: PreTrainedModel, views: Sequence[Tensor], _: Item) -> Tensor:
+def _qwen(model: PreTrainedModel, views: Sequence[Tensor], _: Item) -> Inputs:
     patch, merge, frames = model.config.vision_config.patch_size, 2, 2
     patches, grids = [], []
     for view in views:
@@ -92,14 +114,30 @@ def _qwen(model: PreTrainedModel, views: Sequence[Tensor], _: Item) -> Tensor:
         )
         patches.append(blocks.permute(2, 5, 3, 6, 1, 0, 4, 7).reshape(down * across, -1))
         grids.append([1, down, across])
-    out = model.get_image_features(torch.cat(patches), torch.tensor(grids))
-    levels = [out.pooler_output, *(getattr(out, "deepstack_features", None) or [])]
-    return torch.stack([torch.cat(list(level)) for level in levels], dim=1)
+    return {"pixel_values": torch.cat(patches), "image_grid_thw": torch.tensor(grids)}
 
 
-def _scaled(model: PreTrainedModel, views: Sequence[Tensor], item: Item) -> Tensor:
-    """Granite multiplies by it what it begins with."""
-    return _next(model, views, item) * model.config.text_config.embedding_multiplier
+def _kimi(model: PreTrainedModel, views: Sequence[Tensor], _: Item) -> Inputs:
+    side = model.config.vision_config.patch_size
+    patches, grids = [], []
+    for view in views:
+        down, across = view.shape[1] // side, view.shape[2] // side
+        blocks = view.reshape(3, down, side, across, side).permute(1, 3, 0, 2, 4)
+        patches.append(blocks.reshape(-1, 3, side, side))
+        grids.append([1, down, across])
+    return {"pixel_values": torch.cat(patches), "image_grid_thw": torch.tensor(grids)}
+
+
+def _published_kimi(state: State, raw: Raw) -> tuple[State, Raw]:
+    """Transformers writes two names that the authors' files do not have."""
+    state, raw = kimi(state, raw)
+    names = {
+        "vision_tower.encoder.patch_embed.": "vision_tower.patch_embed.",
+        "model.mm_projector.pre_norm.": "mm_projector.pre_norm.",
+    }
+    for old, new in names.items():
+        state = {name.replace(old, new): tensor for name, tensor in state.items()}
+    return state, raw
 
 
 def _case(model_type: str, text: dict[str, Any], vision: dict[str, Any], **whole: Any) -> Case:
@@ -151,18 +189,24 @@ def _tiled(*originals: View, pinpoints: list[list[int]] = PINPOINTS, side: int =
     return items
 
 
-def _next(model: PreTrainedModel, views: Sequence[Tensor], item: Item) -> Tensor:
+def _next(_: PreTrainedModel, views: Sequence[Tensor], item: Item) -> Inputs:
     side = views[0].shape[1]
     tiles = [tile for row in views[1].split(side, 1) for tile in row.split(side, 2)] if len(views) > 1 else []
-    pixels, sizes = torch.stack([views[0], *tiles])[None], torch.tensor([item.original])
     single = {} if tiles else {"batch_num_images": torch.tensor([2])}
-    return torch.cat(list(model.get_image_features(pixels, sizes, **single).pooler_output))[:, None]
+    sizes = torch.tensor([item.original])
+    return {"pixel_values": torch.stack([views[0], *tiles])[None], "image_sizes": sizes, **single}
 
 
 def _llava(vision: dict[str, Any], **whole: Any) -> Case:
     return _case("llava", LLAMA, vision, image_token_index=TOKEN, **whole)
 
 
+KIMI_TOWER = {
+    **{key: TOWER[key] for key in ("hidden_size", "intermediate_size", "num_hidden_layers", "patch_size")},
+    "num_attention_heads": 2,
+    "pos_emb_height": 5,
+    "pos_emb_width": 5,
+}
 TILED = {**TOWER, "image_size": [16, 16], "patch_size": [4, 4]}
 GEMMA = {"model_type": "gemma3_text", "head_dim": 16, "sliding_window": 4}
 ROPE_3_5 = {"rope_parameters": {**ROPE["rope_parameters"], "mrope_interleaved": True, "partial_rotary_factor": 0.25}}
@@ -207,6 +251,7 @@ VISION_CASES: dict[str, VisionCase] = {
         [(16, 20), (0, 8)],
         _qwen,
         {"axes": True},
+        token_types="mm_token_type_ids",
     ),
     "qwen2.5 vl": VisionCase(
         _case(
@@ -219,6 +264,7 @@ VISION_CASES: dict[str, VisionCase] = {
         [(16, 20)],
         _qwen,
         {"axes": True},
+        token_types="mm_token_type_ids",
     ),
     "qwen3 vl": VisionCase(
         _case(
@@ -231,6 +277,7 @@ VISION_CASES: dict[str, VisionCase] = {
         [(16, 20)],
         _qwen,
         {"axes": True, "levels": 3},
+        token_types="mm_token_type_ids",
     ),
     "qwen3.5": VisionCase(
         _case("qwen3_5", {**DELTA, **ROPE_3_5}, {**QWEN, "num_position_embeddings": 25}, image_token_id=TOKEN),
@@ -238,6 +285,7 @@ VISION_CASES: dict[str, VisionCase] = {
         [(16, 20)],
         _qwen,
         {"axes": True},
+        token_types="mm_token_type_ids",
     ),
     "gemma3": VisionCase(
         _case("gemma3", GEMMA, SIGLIP, mm_tokens_per_image=4, image_token_index=TOKEN),
@@ -245,6 +293,7 @@ VISION_CASES: dict[str, VisionCase] = {
         [(16, 24)],
         _same_size,
         {"whole_spans": True},
+        token_types="token_type_ids",
     ),
     "internvl": VisionCase(
         _case("internvl", {"model_type": "qwen2"}, TILED, image_token_id=TOKEN), ONE, [(8, 8)], _same_size
@@ -278,7 +327,8 @@ VISION_CASES: dict[str, VisionCase] = {
         ),
         _tiled((30, 60), (40, 40), pinpoints=[[17, 34], [34, 34]], side=17),
         [(17, 20)],
-        _scaled,
+        _next,
+        scale=3.0,
     ),
     "llava onevision": VisionCase(
         _case(
@@ -293,11 +343,36 @@ VISION_CASES: dict[str, VisionCase] = {
         [(16, 20)],
         _next,
     ),
-    "idefics3": VisionCase(_case("idefics3", LLAMA, TOWER, image_token_id=TOKEN), ONE, [(16, 18)], _tiles),
+    "idefics3": VisionCase(_case("idefics3", LLAMA, TOWER, image_token_id=TOKEN), ONE, [(16, 20)], _tiles),
+    "smolvlm with a rest": VisionCase(
+        _case("smolvlm", LLAMA, {**TOWER, "image_size": 27}, scale_factor=3, image_token_id=TOKEN),
+        _items([(27, 27)], [(26, 25)] * 2),
+        [(16, 18)],
+        _tiles,
+    ),
     "smolvlm": VisionCase(
         _case("smolvlm", LLAMA, {**TOWER, "image_size": 52}, scale_factor=2, image_token_id=TOKEN),
         _items([(56, 56)], [(24, 24)] * 2),
-        [(16, 18)],
+        [(16, 20)],
         _tiles,
+    ),
+    "kimi k2.5": VisionCase(
+        Case(
+            "",
+            "kimi_k25",
+            {
+                "text_config": {**SIZES, **KIMI},
+                "vision_config": KIMI_TOWER,
+                "projection_hidden_size": 16,
+                "image_token_id": TOKEN,
+            },
+            _published_kimi,
+            prepare=with_corrections,
+            architecture=KIMI_CLASS,
+            sizes={},
+        ),
+        OF_QWEN,
+        [(16, 20)],
+        _kimi,
     ),
 }

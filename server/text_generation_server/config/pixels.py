@@ -8,6 +8,7 @@ from .json_object import JsonObject
 
 _NESTED, _FILE = "processor_config.json", "preprocessor_config.json"
 _KEY = "image_processor"
+_KIMI_KEY = "media_proc_cfg"
 _BYTE = 1 / 255
 
 
@@ -39,5 +40,6 @@ def _processor(folder: Path | None) -> JsonObject:
         if _KEY in whole:
             return whole.child(_KEY)
     if folder is not None and (folder / _FILE).is_file():
-        return JsonObject.from_file(folder / _FILE)
+        config = JsonObject.from_file(folder / _FILE)
+        return config.child(_KIMI_KEY) if _KIMI_KEY in config else config
     raise UnsupportedModel(f"the model folder has no {_FILE}, which says how pixels are read")

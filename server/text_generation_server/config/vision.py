@@ -21,12 +21,13 @@ class PositionSpec:
     """A table of learned positions, `side` x `side`, and how patches of a view find their rows.
 
     - "table": a view has exactly so many patches (`TowerSpec.image`).
-    - "bilinear": the table is stretched to the view, from corner to corner.
+    - "bilinear": the table is stretched to the view, so that centres of patches at the corners meet.
+    - "bicubic": the table is stretched to the view, so that the corners meet.
     - "buckets": a patch takes the row in which its corner falls when the view has the size of the table.
     """
 
     side: int
-    kind: Literal["table", "bilinear", "buckets"] = "table"
+    kind: Literal["table", "bilinear", "bicubic", "buckets"] = "table"
 
 
 @dataclass(frozen=True)
@@ -34,9 +35,15 @@ class VisionRopeSpec:
     """Rotary embedding of row and column, with half of the pairs of a head each."""
 
     theta: float
-    alternating: bool
-    """Whether frequencies are those of a whole head, of which rows have the even and columns the odd ones; else both
-    have those of half a head."""
+    order: Literal["halves", "alternating", "neighbours"]
+    """How pairs of a head are shared.
+
+    - "halves": elements i and i + head_dim / 2 are a pair. Rows have the first half of the pairs, columns the second,
+      both with the frequencies of half a head.
+    - "alternating": the same, but of the frequencies of a whole head rows have the even and columns the odd ones.
+    - "neighbours": stored elements 2i and 2i + 1 are a pair. Columns and rows have every other pair, with the
+      frequencies of half a head.
+    """
 
 
 @dataclass(frozen=True)
@@ -67,8 +74,7 @@ class TowerSpec:
     blocks: int
     block: BlockSpec
     image: int = 0
-    """Pixels along a side of a view; a rest that is no patch is not read. 0: views have any whole number of positions
-    in height and width."""
+    """Pixels along a side of a view; 0: views may have several sizes."""
     merge: int = 1
     """Patches of `merge` x `merge` become one position of the prompt. They stand side by side in all hidden states."""
     frames: int = 1
@@ -84,6 +90,11 @@ class TowerSpec:
     """Positions along a side of a window; patches attend within windows. 0: to the whole view."""
     whole: tuple[int, ...] = ()
     """With windows: the blocks that attend to the whole view."""
+
+    @property
+    def drops_rest(self) -> bool:
+        """Whether views are of the size of the table of positions, whose rest that is no patch is not read."""
+        return self.positions is not None and self.positions.kind in ("table", "buckets")
 
 
 @dataclass(frozen=True)
@@ -150,6 +161,8 @@ class VisionNames:
     positions: str = "embeddings.position_embedding.weight"
     dimensions: int = 0
     """Of both, with those of one element that stand in front; 0: there are none."""
+    positions_in_rows: bool = False
+    """Whether the table is stored [side, side, hidden]."""
     first_norm: str = "pre_layrnorm"
     last_norm: str = "post_layernorm"
     block: str = "encoder.layers.{}."

@@ -16,9 +16,7 @@ from .budget import MemoryBudget
 from .graphs import GraphSizes, chunk_sizes, decode_sizes, forward_sizes
 from .kv_pool import allocate_pool, bytes_per_row, bytes_per_slot
 from .mask_pool import MaskPool, mask_bytes
-from .media_cost import encode_once, samples
-from .media_plans import MediaChecker, MediaLimits
-from .media_pool import MediaPool
+from .media_probe import MediaProbe
 from .media_requests import MediaInfo
 from .memory import Memory
 from .options import EngineOptions
@@ -87,7 +85,7 @@ class Probe:
         alone: bool,
         media: MediaInfo | None = None,
     ) -> None:
-        self._media = media
+        self._media = MediaProbe.of(model, media, asked)
         self._model = model
         self._group = group
         self._memory = memory
@@ -121,23 +119,15 @@ class Probe:
         model, num_rows, num_slots = self._model, limits.max_batch_size, limits.max_batch_total_tokens
         model.reserve_positions(limits.max_total_tokens)
         recurrent = bool(model.states)
-        media = MediaChecker(self._media, self._media_limits)
-        checker = PlanChecker(limits, self._asked.max_batch_prefill_tokens, model.vocab_size, recurrent, media)
-        axes = self._media is not None and self._media.axes
-        table = RowTable(num_rows, limits.max_total_tokens, num_slots, model.device, axes)
+        at_once, media = self._asked.max_batch_prefill_tokens, self._media
+        checker = PlanChecker(limits, at_once, model.vocab_size, recurrent, media.checker())
+        table = RowTable(num_rows, limits.max_total_tokens, num_slots, model.device, media.axes)
         sampling = SamplingState(num_rows + 1, model.vocab_size, model.device, self._eos_token_ids)
         masks = MaskPool(self._max_masks, model.vocab_size, model.device)
         sampler = Sampler(sampling, masks, self._watermark, model.vocabulary, self._group)
         pool = allocate_pool(model, num_slots, num_rows)
         parts = (table, pool, sampling, masks, sampler)
-        return StepRunner(model, self._group, checker, *parts, self._runner_options, self._media_pool())
-
-    def _media_pool(self) -> MediaPool | None:
-        """Allocates the media pool, where media is served."""
-        encoder = self._model.encoder
-        if encoder is None or not self._media_limits.rows:
-            return None
-        return MediaPool(encoder, self._media_limits, self._model.dtype, self._model.device)
+        return StepRunner(model, self._group, checker, *parts, self._runner_options, media.pool())
 
     def fitting_slots(self, copies: int = 0) -> int:
         """Returns the slots that fit on this rank besides everything else. `copies` are the bytes of 16-bit copies that
@@ -149,7 +139,7 @@ class Probe:
             self.budget = replace(self.budget or self._measured(), copies=copies)
             return self._slots_in(self.budget.room(chosen))
         available = self._memory.free() // self._group.local_world_size - copies - self._state_bytes
-        available -= self._media_bytes
+        available -= self._media.num_bytes
         if chosen:
             return self._slots_in(available)
         longest = asked.max_total_tokens or self._model.max_context_length
@@ -192,23 +182,11 @@ class Probe:
                     _run(runner, [length] * full)
             # This is the smallest number with other kernel variants.
             requests = padded_batch(requests) + 1
-        if runner.media is not None and (encoder := self._model.encoder) is not None:
-            for views in samples(encoder, self._media_limits.max_pixels):
-                encode_once(encoder, views, self._model.device)
+        self._media.encode_samples()
         if rows > 1 and tokens > 1:
             _run(runner, [min(16, tokens // 2)], decodes=1)
         _run(runner, [1], constrained=True)
         torch.cuda.synchronize(self._model.device)
-
-    @property
-    def _media_limits(self) -> MediaLimits:
-        return MediaLimits(self._asked.media_rows, self._asked.max_media_pixels)
-
-    @property
-    def _media_bytes(self) -> int:
-        """Bytes of the media pool and of pixels that wait."""
-        encoder, limits = self._model.encoder, self._media_limits
-        return MediaPool.num_bytes(encoder, limits, self._model.dtype) if encoder is not None and limits.rows else 0
 
     @property
     def _state_bytes(self) -> int:
@@ -247,27 +225,13 @@ class Probe:
         self._model.reserve_positions(0)
         memory.release()
         weights = memory.held()
-        encoding = self._encode_largest()
+        encoding = self._media.encode_largest(memory)
         step, others, graphs = self._run_largest_steps()
         self._model.reserve_positions(0)
         memory.release()
         fraction = self._options.memory_fraction
         parts = (others, weights, step, graphs, self._state_bytes)
-        return MemoryBudget(memory.name, memory.total(), fraction, *parts, media=self._media_bytes + encoding)
-
-    def _encode_largest(self) -> int:
-        """Encodes the largest item, and returns the bytes that it needs, of which it releases everything. An item under
-        way holds them between steps too.
-        """
-        encoder, memory = self._model.encoder, self._memory
-        if encoder is None or not self._media_limits.rows:
-            return 0
-        memory.begin_peak()
-        held = memory.held()
-        encode_once(encoder, encoder.sample(self._media_limits.max_pixels), self._model.device)
-        needed = memory.peak() - held
-        memory.release()
-        return needed
+        return MemoryBudget(memory.name, memory.total(), fraction, *parts, media=self._media.num_bytes + encoding)
 
     def _run_largest_steps(self) -> tuple[int, int, int]:
         """Runs a step with as many prompt tokens as a step may have, with log-probabilities of every token, and decodes

@@ -79,18 +79,18 @@ class VisionEncoder(Encoder):
         return total
 
     def _rows(self, index: int, height: int, width: int) -> int:
-        tower = self._spec
-        step, keeps_class = tower.patch * tower.merge, 1 if self._keeps_class else 0
-        if image := tower.image:
-            if (height, width) != (image, image):
-                raise InvalidRequest(f"`views[{index}]` is {height} x {width}, but the encoder reads {image} x {image}")
-            return (image // step) ** 2 + keeps_class
-        if height < step or width < step or height % step or width % step:
+        tower, keeps_class = self._spec, 1 if self._keeps_class else 0
+        if (image := tower.image) and (height, width) != (image, image):
+            raise InvalidRequest(f"`views[{index}]` is {height} x {width}, but the encoder reads {image} x {image}")
+        # Towers of one size leave out a rest of the view that is no patch.
+        step = tower.merge if tower.drops_rest else tower.merge * tower.patch
+        sides = [side // tower.patch if tower.drops_rest else side for side in (height, width)]
+        if min(sides) < step or any(side % step for side in sides):
             raise InvalidRequest(
-                f"`views[{index}]` is {height} x {width}: height and width must be multiples of {step}, which is what "
-                "becomes one position"
+                f"`views[{index}]` is {height} x {width}: height and width must be multiples of "
+                f"{tower.merge * tower.patch}, the side of one position"
             )
-        return (height // step) * (width // step) + keeps_class
+        return sides[0] // step * (sides[1] // step) + keeps_class
 
     def sample(self, pixels: int) -> Sequence[tuple[int, int]]:
         """See `Encoder`."""
@@ -98,7 +98,7 @@ class VisionEncoder(Encoder):
             return self._tiles.sample(pixels)
         tower, step = self._spec, self._spec.patch * self._spec.merge
         side = tower.image
-        if not side and tower.positions is not None and tower.positions.kind == "buckets":
+        if not side and tower.drops_rest and tower.positions is not None:
             side = tower.positions.side * tower.patch // step * step
         if side:
             return [(side, side)] * max(1, pixels // side**2)

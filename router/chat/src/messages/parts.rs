@@ -113,6 +113,13 @@ fn read<'a>(
     }
     Err(ChatTemplateError::input(
         format!("{field}.type"),
-        format!("is `{kind}`, which this model cannot read; only `text` parts are supported"),
+        format!(
+            "is `{kind}`, which this model cannot read; only {} supported",
+            if knows.images {
+                "`text` and `image_url` parts are"
+            } else {
+                "`text` parts are"
+            }
+        ),
     ))
 }

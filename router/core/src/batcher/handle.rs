@@ -90,6 +90,8 @@ pub struct MediaShards {
     pub rows: u32,
     /// Of all views of the largest image.
     pub max_pixels: u32,
+    /// Rows of the largest image.
+    pub longest: u32,
 }
 
 /// The way to the batcher. It ends when its last handle is gone and every request has ended.

@@ -114,6 +114,14 @@ impl Batcher {
         workers: Option<Workers>,
         mailbox: Mailbox,
     ) -> Self {
+        let mut limits = limits;
+        if let Some(media) = shards.media.as_ref().filter(|media| media.info.whole_spans) {
+            // A chunk that has to end where an image does may be longer than planned by as much.
+            let most = limits
+                .max_batch_prefill_tokens
+                .saturating_sub(media.longest);
+            limits.max_batch_prefill_tokens = most.max(1);
+        }
         let media = shards.media.map(|media| {
             let (
                 client,

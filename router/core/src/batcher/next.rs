@@ -8,6 +8,7 @@ use super::candidates::Candidates;
 use super::in_flight::InFlight;
 use super::running::RunningEntry;
 use crate::PLANS_IN_FLIGHT;
+use crate::media::MediaStage;
 use crate::policy::cost::StepShape;
 use crate::policy::{self, Joined, Order, Plan, Situation};
 use crate::queue::{Entry, Event, Started};
@@ -247,7 +248,14 @@ impl Batcher {
             return;
         };
         // Where somebody else's slots pushed its prefix out of the cache meanwhile, it has more to compute, never less.
-        let chunk = running.chunk(row, count.min(running.prompt_left()));
+        let mut count = count.min(running.prompt_left());
+        if self.media.as_ref().is_some_and(MediaStage::has_whole_spans) {
+            count = running.whole_spans(count, step.plan.chunks.is_empty());
+        }
+        if count == 0 {
+            return;
+        }
+        let chunk = running.chunk(row, count);
         step.shape.add_chunk(chunk.first, chunk.count);
         step.plan.chunks.push(chunk);
         if running.prompt_left() == 0 {

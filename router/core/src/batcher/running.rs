@@ -178,6 +178,20 @@ impl RunningEntry {
         self.holding.len().saturating_sub(self.holding.cached())
     }
 
+    /// As many of its next `count` positions as do not end within the span of an image. Where all of them do, to the end
+    /// of the span if `may_extend`, else none.
+    pub(super) fn whole_spans(&self, count: u32, may_extend: bool) -> u32 {
+        let (first, end) = (self.computed, self.computed + count);
+        let mut spans = self.entry.request.media.spans.iter();
+        let cut = spans.find(|span| (span.first + 1..span.first + span.length).contains(&end));
+        match cut {
+            None => count,
+            Some(span) if span.first > first => span.first - first,
+            Some(span) if may_extend => span.first + span.length - first,
+            Some(_) => 0,
+        }
+    }
+
     /// Its next `count` positions are computed, and with the last of the prompt a token.
     pub(super) fn chunk(&mut self, row: Row, count: u32) -> Chunk {
         let first = self.computed;

@@ -98,7 +98,10 @@ impl Pool {
 
     /// Of pixels that are on the shards, or on their way, and that are not encoded.
     pub(super) fn waiting_bytes(&self) -> u64 {
-        let waiting = self.items.values().filter(|kept| kept.progress != Progress::Encoded);
+        let waiting = self
+            .items
+            .values()
+            .filter(|kept| kept.progress != Progress::Encoded);
         waiting.map(|kept| kept.item.bytes()).sum()
     }
 

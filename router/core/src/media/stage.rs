@@ -74,6 +74,11 @@ impl MediaStage {
         self.metrics.step(encode);
     }
 
+    /// Whether chunks of prompts must not end within an image.
+    pub(crate) fn has_whole_spans(&self) -> bool {
+        self.info.whole_spans
+    }
+
     /// The next item that arrives.
     pub(crate) async fn arrival(&mut self) -> Arrived {
         match self.arrivals.recv().await {
@@ -91,7 +96,9 @@ impl MediaStage {
         cached: u32,
         locks: &mut Vec<MediaLock>,
     ) -> bool {
-        let missing = media.needed(cached).filter(|item| self.pool.peek(&item.key).is_none());
+        let missing = media
+            .needed(cached)
+            .filter(|item| self.pool.peek(&item.key).is_none());
         let missing: u64 = missing.map(|item| item.bytes()).sum();
         let waiting = self.pool.waiting_bytes();
         if missing > 0 && waiting > 0 && waiting + missing > MOST_WAITING_BYTES {

@@ -142,6 +142,12 @@ impl Vision {
         self.0.spec.marker
     }
 
+    /// What stands for an image in a prompt before it is encoded: the placeholder, once, and what the model has around it.
+    pub fn text(&self) -> String {
+        let spec = &self.0.spec;
+        [spec.before, spec.placeholder, spec.after].concat()
+    }
+
     pub fn limits(&self) -> &VisionLimits {
         &self.0.limits
     }

@@ -2,8 +2,9 @@
 
 use bytes::Bytes;
 use serde_json::{Map, Value, json};
+use text_generation_core::error::{InferError, ValidationError};
 use text_generation_core::media::{GivenImage, Vision};
-use text_generation_images::{DataUrlError, Detail, data_url};
+use text_generation_images::{Detail, data_url};
 
 use crate::error::ApiError;
 use crate::routes::openai::sampling::refused;
@@ -45,6 +46,11 @@ pub fn take(
         };
         let before = images.len();
         for (place, part) in content.iter_mut().enumerate() {
+            if part["type"] == "image" {
+                return Err(refused(format_args!(
+                    "`messages[{index}].content[{place}].type` is `image`; send `image_url`, with the image as a data URL"
+                )));
+            }
             if part["type"] != "image_url" {
                 continue;
             }
@@ -97,17 +103,52 @@ fn detail(path: &str, given: Option<&Value>) -> Result<Detail, ApiError> {
 }
 
 /// The bytes of an image's URL.
-fn file(path: &str, url: &str, vision: &Vision) -> Result<Bytes, ApiError> {
-    let most = vision.limits().file.max_bytes;
-    match data_url(url, most) {
+fn file(path: &str, url: &str, vision: &Vision) -> Result<Bytes, InferError> {
+    let path = path.to_owned();
+    match data_url(url, vision.limits().file.max_bytes) {
         Ok(Some(file)) => Ok(file),
-        Ok(None) => Err(refused(format_args!(
-            "`{path}` has a URL that is no data URL, and this server fetches no images: send `data:image/png;base64,...` or the like"
-        ))),
-        Err(error @ (DataUrlError::Form | DataUrlError::Base64 | DataUrlError::Bytes { .. })) => {
-            Err(refused(format_args!("`{path}` {error}")))
-        }
+        Ok(None) => Err(ValidationError::ImageLink { path }.into()),
+        Err(error) => Err(ValidationError::ImageUrl { path, error }.into()),
     }
+}
+
+/// The images of TGI's prompts, in Markdown without an alternative text, and the prompt with the model's marker in the
+/// place of each. Other Markdown is text.
+///
+/// # Errors
+/// `Validation` that says which image cannot be read.
+pub fn of_markdown(
+    inputs: String,
+    vision: &Vision,
+) -> Result<(String, Vec<GivenImage>), InferError> {
+    const OPEN: &str = "![](";
+    let mut images = Vec::new();
+    let mut prompt = String::new();
+    let mut rest = inputs.as_str();
+    while let Some((before, behind)) = rest.split_once(OPEN) {
+        let Some((url, after)) = behind.split_once(')') else {
+            break;
+        };
+        prompt.push_str(before);
+        rest = after;
+        let is_image = ["data:", "http://", "https://"]
+            .iter()
+            .any(|scheme| url.starts_with(scheme));
+        if !is_image {
+            prompt.extend([OPEN, url, ")"]);
+            continue;
+        }
+        prompt.push_str(&vision.text());
+        let path = format!("inputs (image {})", images.len());
+        let file = file(&path, url, vision)?;
+        let detail = Detail::High;
+        images.push(GivenImage { path, file, detail });
+    }
+    if images.is_empty() {
+        return Ok((inputs, images));
+    }
+    prompt.push_str(rest);
+    Ok((prompt, images))
 }
 
 /// One text of a content with images, for a template of texts.
@@ -119,13 +160,17 @@ fn before_text(parts: &[Value]) -> Value {
     text.into()
 }
 
-/// The prompt with the model's marker where [`take`] has put something in its place.
-pub fn placed(prompt: String, marker: &str) -> String {
-    if prompt.contains(PLACE) {
-        prompt.replace(PLACE, marker)
-    } else {
-        prompt
+/// The prompt with what stands for an image where the template has written the model's marker, or what [`take`] has put
+/// in its place.
+pub fn placed(mut prompt: String, vision: &Vision) -> String {
+    let text = vision.text();
+    if text != vision.marker() {
+        prompt = prompt.replace(vision.marker(), PLACE);
     }
+    if prompt.contains(PLACE) {
+        prompt = prompt.replace(PLACE, &text);
+    }
+    prompt
 }
 
 /// An image of another API as a part of chat completions; `path` is where it stands there.

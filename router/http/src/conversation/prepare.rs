@@ -10,6 +10,7 @@ use super::reads::Reads;
 use super::{Conversation, RunningConversation, history, thoughts};
 use crate::error::ApiError;
 use crate::generations::{GenerationPlan, renamed, with_form_of};
+use crate::routes::openai::sampling::refused;
 use crate::state::AppState;
 
 /// A conversation that is ready to be generated. Those who start several together take it apart.
@@ -59,25 +60,48 @@ impl Conversation {
         Ok(Prepared { plan, reading })
     }
 
-    /// The prompt alone, as [`Conversation::prepare`] would make it.
+    /// The prompt alone, as [`Conversation::prepare`] would make it, for somebody who knows nothing of images.
     ///
     /// # Errors
-    /// The same.
-    pub async fn render(mut self, state: &AppState) -> Result<String, ApiError> {
-        self.take_images(state)?;
+    /// The same, and 422 where there are images.
+    pub async fn render(self, state: &AppState) -> Result<String, ApiError> {
+        let (prompt, images) = self.render_with_images(state).await?;
+        match images.first() {
+            None => Ok(prompt),
+            Some(image) => Err(refused(format_args!(
+                "`{}` is an image, for which this route has no tokens; `/v1/messages/count_tokens` and `/v1/responses/input_tokens` count them",
+                image.path
+            ))),
+        }
+    }
+
+    /// The prompt with one token for each of its images.
+    ///
+    /// # Errors
+    /// As those of [`Conversation::prepare`].
+    pub async fn render_with_images(
+        mut self,
+        state: &AppState,
+    ) -> Result<(String, Vec<GivenImage>), ApiError> {
+        let images = self.take_images(state)?;
         self.tell_template(state)?;
         let prompt = render(self.input, state).await;
-        prompt.map_err(|error| renamed(error, &self.names))
+        let prompt = prompt.map_err(|error| renamed(error, &self.names))?;
+        Ok((prompt, images))
     }
 
     /// Takes the files of images out of the messages, where the model sees. Where it does not, the template refuses them.
-    pub fn take_images(&mut self, state: &AppState) -> Result<Vec<GivenImage>, ApiError> {
+    fn take_images(&mut self, state: &AppState) -> Result<Vec<GivenImage>, ApiError> {
         let Some(vision) = state.infer.vision() else {
             return Ok(Vec::new());
         };
-        let parts = state.chats.image_parts();
+        // What is told in place of a template is told in texts.
+        let parts = match state.format.tells_calls {
+            true => state.chats.image_parts(),
+            false => ImageParts::Before,
+        };
         let images = images::take(&mut self.input.messages, vision, parts)?;
-        self.input.images = !images.is_empty() && parts == ImageParts::Written;
+        self.input.images = parts == ImageParts::Written;
         Ok(images)
     }
 
@@ -118,7 +142,7 @@ impl Conversation {
 async fn render(input: ChatInput, state: &AppState) -> Result<String, ApiError> {
     let prompt = state.chats.render(input).await?;
     Ok(match state.infer.vision() {
-        Some(vision) => images::placed(prompt, vision.marker()),
+        Some(vision) => images::placed(prompt, vision),
         None => prompt,
     })
 }

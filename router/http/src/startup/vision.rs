@@ -25,19 +25,15 @@ pub(super) struct Sight {
     pub rows: u32,
     /// Of all views of the largest image.
     pub max_pixels: u32,
+    /// Rows of the largest image.
+    longest: u32,
 }
 
 impl Sight {
     /// `None` where the shards have no encoder, or where images cannot be prepared for it: then the text of the model is
     /// served alone, and the log says why.
     pub(super) fn find(config: &Config, folder: &Path, shard: &ShardInfo) -> Option<Self> {
-        let media = shard.media?;
-        if media.whole_spans {
-            tracing::warn!(
-                "images are refused: models whose images attend in both directions are served as text alone"
-            );
-            return None;
-        }
+        shard.media?;
         let spec = match spec(folder) {
             Ok(Some(spec)) => spec,
             Ok(None) => {
@@ -57,6 +53,7 @@ impl Sight {
         Some(Self {
             rows: config.media_rows.unwrap_or(DEFAULT_ROWS.max(rows)),
             max_pixels: u32::try_from(pixels).unwrap_or(u32::MAX),
+            longest: rows,
             spec,
             limits,
         })
@@ -69,17 +66,26 @@ impl Sight {
             cost: warmed.media_cost.clone(),
             rows: self.rows,
             max_pixels: self.max_pixels,
+            longest: self.longest,
         })
     }
 
     /// # Errors
-    /// Where the tokenizer has no token that stands for an image, or no thread can be started.
+    /// Where the tokenizer has no token that stands for an image, an image does not fit into a step that must compute it
+    /// whole, or no thread can be started.
     pub(super) fn vision(
         &self,
         config: &Config,
         tokenizer: &TextTokenizer,
         shard: &ShardInfo,
+        max_batch_prefill_tokens: u32,
     ) -> anyhow::Result<Vision> {
+        let whole = shard.media.is_some_and(|media| media.whole_spans);
+        anyhow::ensure!(
+            !whole || max_batch_prefill_tokens > self.longest,
+            "an image of this model is computed in one step, with {} tokens: set `--max-batch-prefill-tokens` above that",
+            self.longest
+        );
         let limits = VisionLimits {
             file: self.limits,
             max_images: config.max_images_per_request.map(|most| most as usize),

@@ -110,7 +110,9 @@ class _Reader:
         positions = None
         if tower.positions is not None:
             rows = tower.positions.side**2 + (1 if tower.class_token else 0)
-            positions = self._row(names.positions, (rows, hidden))
+            side = tower.positions.side
+            shape = (side, side, hidden) if names.positions_in_rows else (rows, hidden)
+            positions = self._row(names.positions, shape).reshape(rows, hidden)
         first_norm = self._norm(f"{self.prefix}{names.first_norm}", tower.first_norm, hidden)
         return PatchWeights(Affine(stored.reshape(hidden, -1), bias), token, positions, first_norm)
 
@@ -129,7 +131,7 @@ class _Reader:
         scales = tuple(self.source.read(f"{inside}{name}", (hidden,)) for name in names.scales) if spec.scaled else ()
         return BlockWeights(
             norms=(norms[0], norms[1]),
-            qkv=self._stacked([f"{inside}{name}" for name in names.qkv], 3 * width, hidden, spec.qkv_bias),
+            qkv=self._qkv(inside, tower),
             qk_norms=self._qk_norms(inside, spec, width),
             out=self._stacked([f"{inside}{names.out}"], hidden, width, spec.out_bias),
             first=self._stacked(
@@ -141,6 +143,19 @@ class _Reader:
             second=self._stacked([f"{inside}{names.second}"], hidden, spec.inner, spec.ffn_bias),
             scales=(scales[0], scales[1]) if scales else None,
         )
+
+    def _qkv(self, inside: str, tower: TowerSpec) -> Affine:
+        """Reads queries, keys and values. Elements of a head that are rotated together, where they are neighbours,
+        move half a head apart.
+        """
+        spec = tower.block
+        names = [f"{inside}{name}" for name in self.names.qkv]
+        qkv = self._stacked(names, 3 * spec.heads * spec.head_dim, tower.hidden, spec.qkv_bias)
+        if tower.rope is None or tower.rope.order != "neighbours":
+            return qkv
+        each = torch.arange(3 * spec.heads * spec.head_dim).view(3, spec.heads, spec.head_dim // 2, 2)
+        order = torch.cat([each[:2].transpose(2, 3).flatten(), each[2].flatten()]).to(qkv.weight.device)
+        return Affine(qkv.weight[order], None if qkv.bias is None else qkv.bias[order])
 
     def _qk_norms(self, inside: str, spec: BlockSpec, width: int) -> tuple[NormWeights, NormWeights] | None:
         if spec.qk_norm is None:

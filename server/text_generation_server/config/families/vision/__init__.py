@@ -9,6 +9,7 @@ from ...pixels import read_pixels
 from ...vision import VisionSpec
 from .family import VisionFamily, Whole
 from .gemma import GEMMA3_VISION
+from .kimi import KIMI_K25
 from .llava import LLAVA
 from .llava_next import LLAVA_NEXT, LLAVA_ONEVISION
 from .pixtral import MISTRAL3
@@ -19,6 +20,8 @@ TOWERS: Mapping[str, VisionFamily] = {
     "Gemma3ForConditionalGeneration": GEMMA3_VISION,
     "Idefics3ForConditionalGeneration": IDEFICS3,
     "InternVLForConditionalGeneration": INTERNVL,
+    "KimiK25ForConditionalGeneration": KIMI_K25,
+    "Kimi_K25ForConditionalGeneration": KIMI_K25,
     "LlavaForConditionalGeneration": LLAVA,
     "LlavaNextForConditionalGeneration": LLAVA_NEXT,
     "LlavaOnevisionForConditionalGeneration": LLAVA_ONEVISION,
@@ -43,7 +46,7 @@ def read_vision(architecture: str, config: JsonObject, text: JsonObject, folder:
     if family is None:
         raise UnsupportedModel(f"the vision tower of {architecture} is not supported")
     whole = config.for_family(family.of_whole, {})
-    vision = whole.child("vision_config").for_family(family.defaults, {})
+    vision = whole.child("vision_config").for_family(family.defaults, {}, family.older)
     read = Whole(whole, vision, text, read_pixels(folder))
     spec = family.read(read)
     if spec.hidden != read.hidden:

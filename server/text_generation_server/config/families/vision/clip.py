@@ -67,7 +67,7 @@ def _block(config: JsonObject, hidden: int) -> BlockSpec:
     heads = config.integer("num_attention_heads")
     return BlockSpec(
         heads=heads,
-        head_dim=head_dim(config, hidden, heads),
+        head_dim=head_dim(config, hidden),
         inner=config.integer("intermediate_size"),
         activation=activation(config),
         norm=layer_norm(config.number("layer_norm_eps")),

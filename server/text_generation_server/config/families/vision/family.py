@@ -57,6 +57,8 @@ class VisionFamily:
     """What it means when keys of `vision_config` are absent."""
     of_whole: Mapping[str, object] = field(default_factory=dict[str, object])
     """Likewise of `config.json`."""
+    older: Mapping[str, str] = field(default_factory=dict[str, str])
+    """From keys of `vision_config` to other names that files have."""
 
 
 def activation(config: JsonObject, key: str = "hidden_act") -> VisionActivation:
@@ -77,11 +79,14 @@ def side(config: JsonObject, key: str, maximum: int = LARGEST_VIEW) -> int:
     return sides[0]
 
 
-def head_dim(config: JsonObject, hidden: int, heads: int) -> int:
-    """Returns the elements of a head."""
-    if hidden % heads:
-        raise config.error("num_attention_heads", f"a divisor of the {hidden} elements of a hidden state")
-    return hidden // heads
+def head_dim(config: JsonObject, hidden: int, key: str = "num_attention_heads", multiple: int = 1) -> int:
+    """Returns the elements of a head: a multiple of 4 where rows and columns rotate pairs of them. `key` has the number
+    of heads.
+    """
+    if hidden % (config.integer(key) * multiple):
+        of = f" of {multiple} elements or a multiple" if multiple > 1 else ""
+        raise config.error(key, f"a number of heads{of} that divide the {hidden} elements of a hidden state")
+    return hidden // config.integer(key)
 
 
 def layer_norm(eps: float) -> NormSpec:

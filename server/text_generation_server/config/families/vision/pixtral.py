@@ -45,7 +45,7 @@ def pixtral_tower(config: JsonObject, count: int, merge: int = 1) -> TowerSpec:
     hidden, heads = config.integer("hidden_size"), config.integer("num_attention_heads")
     block = BlockSpec(
         heads=heads,
-        head_dim=head_dim(config, hidden, heads),
+        head_dim=head_dim(config, hidden, multiple=4),
         inner=config.integer("intermediate_size"),
         activation=activation(config),
         norm=_NORM,
@@ -60,7 +60,7 @@ def pixtral_tower(config: JsonObject, count: int, merge: int = 1) -> TowerSpec:
         blocks=count,
         block=block,
         merge=merge,
-        rope=VisionRopeSpec(rope_theta(config), alternating=True),
+        rope=VisionRopeSpec(rope_theta(config), "alternating"),
         first_norm=_NORM,
     )
 

@@ -30,13 +30,13 @@ def _tower(config: JsonObject, hidden: int, block: BlockSpec) -> TowerSpec:
         block=block,
         merge=config.integer("spatial_merge_size", maximum=64),
         frames=config.integer("temporal_patch_size", maximum=64),
-        rope=VisionRopeSpec(rope_theta(config), alternating=False),
+        rope=VisionRopeSpec(rope_theta(config), "halves"),
     )
 
 
 def _block(config: JsonObject, hidden: int, inner: int, norm: NormSpec) -> BlockSpec:
     heads = config.integer("num_heads")
-    return BlockSpec(heads, head_dim(config, hidden, heads), inner, activation(config), norm)
+    return BlockSpec(heads, head_dim(config, hidden, "num_heads", multiple=4), inner, activation(config), norm)
 
 
 def _two(prefix: str, names: tuple[str, str], tower: TowerSpec, outputs: int) -> LevelSpec:

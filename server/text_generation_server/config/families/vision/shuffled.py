@@ -80,7 +80,7 @@ def _internvl_tower(config: JsonObject, count: int, merge: int) -> TowerSpec:
     norms = {"layer_norm": layer_norm(eps), "rms_norm": NormSpec(eps)}
     block = BlockSpec(
         heads=heads,
-        head_dim=head_dim(config, hidden, heads),
+        head_dim=head_dim(config, hidden),
         inner=config.integer("intermediate_size"),
         activation=activation(config),
         norm=config.choice("norm_type", norms),
