@@ -5,13 +5,12 @@
 //! where most of its `unsafe` is.
 
 use std::io::Cursor;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use image::{DynamicImage, ImageDecoder, RgbImage, codecs};
 use libjpeg_turbo_rs::{DecodeLimits, Decoder, PixelFormat};
 
 use crate::error::ImageError;
-use crate::header::{Format, Header};
+use crate::header::{Format, Header, unpanicked};
 
 /// Memory that a decoder may take for each pixel: 16-bit RGBA, and as much again for what it works with.
 const BYTES_A_PIXEL: u64 = 16;
@@ -38,11 +37,8 @@ impl Header {
 /// # Errors
 /// [`ImageError::Damaged`], also where a decoder panics.
 pub fn decode(bytes: &[u8], header: &Header) -> Result<Rgb, ImageError> {
-    let decoded = catch_unwind(AssertUnwindSafe(|| pixels(bytes, header)));
-    decoded
-        .ok()
-        .flatten()
-        .ok_or(ImageError::Damaged(header.format.name()))
+    let decoded = unpanicked(|| pixels(bytes, header));
+    decoded.ok_or(ImageError::Damaged(header.format.name()))
 }
 
 fn pixels(bytes: &[u8], header: &Header) -> Option<Rgb> {

@@ -1,6 +1,7 @@
 //! What a picture says of itself before it is decoded, and the limits that it must keep.
 
 use std::io::Cursor;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use image::metadata::Orientation;
 use image::{ImageDecoder, codecs};
@@ -93,7 +94,7 @@ pub fn probe(bytes: &[u8], limits: Limits) -> Result<Header, ImageError> {
     }
     let format = Format::of(bytes).ok_or(ImageError::Format)?;
     let (width, height, orientation) =
-        stored(format, bytes).ok_or(ImageError::Damaged(format.name()))?;
+        unpanicked(|| stored(format, bytes)).ok_or(ImageError::Damaged(format.name()))?;
     if width == 0 || height == 0 {
         return Err(ImageError::Damaged(format.name()));
     }
@@ -119,6 +120,11 @@ pub fn probe(bytes: &[u8], limits: Limits) -> Result<Header, ImageError> {
         width,
         orientation,
     })
+}
+
+/// What a decoder returns; `None` where it panics.
+pub(crate) fn unpanicked<T>(work: impl FnOnce() -> Option<T>) -> Option<T> {
+    catch_unwind(AssertUnwindSafe(work)).ok().flatten()
 }
 
 fn stored(format: Format, bytes: &[u8]) -> Option<(u32, u32, Orientation)> {

@@ -1,10 +1,13 @@
 //! Pictures for models that see: what a client sends becomes views of 8-bit RGB pixels, and rows of a prompt.
 //!
-//! Knows no request, no HTTP and no tokenizer. Models are data here: an [`ImageSpec`] is read from a model's files.
+//! Knows no request and no tokenizer, and HTTP only where it fetches pictures by URL (feature `fetch`). Models are data
+//! here: an [`ImageSpec`] is read from a model's files.
 
 mod data_url;
 mod decode;
 mod error;
+#[cfg(feature = "fetch")]
+mod fetch;
 mod header;
 mod key;
 mod pool;
@@ -14,6 +17,8 @@ mod spec;
 pub use self::data_url::data_url;
 pub use self::decode::{Rgb, decode};
 pub use self::error::{DataUrlError, ImageError, SpecError};
+#[cfg(feature = "fetch")]
+pub use self::fetch::{DomainError, Domains, FetchError, FetchOptions, Fetcher, FetcherError};
 pub use self::header::{Format, Header, Limits, probe};
 pub use self::key::{ItemKey, KeySecret};
 pub use self::pool::{Pool, PoolOptions};

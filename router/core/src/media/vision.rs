@@ -56,6 +56,8 @@ struct Inner {
     placeholder: u32,
     /// Of [`Segment::Token`], by name.
     tokens: HashMap<&'static str, u32>,
+    /// Of [`Segment::Text`].
+    texts: HashMap<&'static str, Vec<u32>>,
     limits: VisionLimits,
     secret: KeySecret,
     pool: Pool,
@@ -103,7 +105,7 @@ impl Vision {
     /// The tokens of `spec` are looked up in `tokenizer`.
     ///
     /// # Errors
-    /// The name of a token that the tokenizer does not have.
+    /// The name of a token that the tokenizer does not have, or a text that it cannot encode.
     pub fn new(
         spec: ImageSpec,
         tokenizer: &TextTokenizer,
@@ -114,8 +116,13 @@ impl Vision {
         let placeholder = find(spec.placeholder)?;
         let names = spec.tokens();
         let tokens = names.map(|name| find(name).map(|id| (name, id)));
+        let texts = spec.texts().map(|text| {
+            let ids = tokenizer.encode(text, false);
+            ids.map(|ids| (text, ids)).map_err(|_| text)
+        });
         Ok(Self(Arc::new(Inner {
             tokens: tokens.collect::<Result<_, _>>()?,
+            texts: texts.collect::<Result<_, _>>()?,
             placeholder,
             spec,
             limits,
@@ -266,6 +273,7 @@ impl Vision {
                 }
                 // All names were looked up at the start.
                 Segment::Token(name) => to.ids.extend(self.0.tokens.get(name)),
+                Segment::Text(text) => to.ids.extend(self.0.texts.get(text).into_iter().flatten()),
             }
         }
     }
