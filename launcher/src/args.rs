@@ -116,6 +116,10 @@ pub struct LimitArgs {
     /// Maximum number of images in a request. Default: as many as fit
     #[arg(long, env, value_name = "IMAGES")]
     pub max_images_per_request: Option<u32>,
+    /// Domain that images may be fetched from, such as `example.org`, `*.example.org` or `*`; repeat the flag for more, or
+    /// separate them by commas. Only public addresses are asked. Default: none, images are sent as data
+    #[arg(long, env, value_name = "DOMAIN", num_args = 1.., value_delimiter = ',')]
+    pub allowed_image_domains: Vec<String>,
     /// Places of the image encoder's output, which all images of running and waiting requests share; one image takes some
     /// hundreds to thousands. Default: 16384, or as many as the largest image takes
     #[arg(long, env, value_name = "ROWS")]

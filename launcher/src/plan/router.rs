@@ -97,6 +97,9 @@ fn limit_flags(limits: &LimitArgs, flags: &mut Flags) {
     flags.optional("--max-image-bytes", limits.max_image_bytes);
     flags.optional("--max-image-pixels", limits.max_image_pixels);
     flags.optional("--max-images-per-request", limits.max_images_per_request);
+    for domain in &limits.allowed_image_domains {
+        flags.value("--allowed-image-domains", domain);
+    }
     flags.optional("--media-rows", limits.media_rows);
     flags.switch("--enable-prefill-logprobs", limits.enable_prefill_logprobs);
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use text_generation_client::ClientError;
 pub use text_generation_grammar::GrammarError;
-pub use text_generation_images::{DataUrlError, ImageError};
+pub use text_generation_images::{DataUrlError, FetchError, ImageError};
 
 pub use self::given::Given;
 pub use self::overflow::{Overflow, PromptTokens};
@@ -162,9 +162,11 @@ pub enum ValidationError {
     #[error("`{path}` {error}")]
     ImageUrl { path: String, error: DataUrlError },
     #[error(
-        "`{path}` has a URL that is no data URL, and this server fetches no images: send `data:image/png;base64,...` or the like"
+        "`{path}` has a URL that is no data URL, and this server fetches no images (`--allowed-image-domains`): send `data:image/png;base64,...` or the like"
     )]
     ImageLink { path: String },
+    #[error("`{path}` {error}")]
+    ImageFetch { path: String, error: FetchError },
     /// Found when it was decoded again.
     #[error("an image {0}")]
     ImageFile(ImageError),

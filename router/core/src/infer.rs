@@ -208,12 +208,15 @@ impl Infer {
     pub async fn count_tokens_with(
         &self,
         text: String,
-        images: Vec<GivenImage>,
+        mut images: Vec<GivenImage>,
     ) -> Result<usize, InferError> {
         let ids = self.0.validator.pool().encode(text, false).await;
         let ids = ids.map_err(|error| ValidationError::Tokenizer(error.to_string()))?;
         match self.vision() {
-            Some(vision) => Ok(vision.expand(ids, images, None)?.ids.len()),
+            Some(vision) => {
+                vision.fetch(&mut images).await?;
+                Ok(vision.expand(ids, images, None)?.ids.len())
+            }
             None => Ok(ids.len()),
         }
     }

@@ -5,10 +5,11 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
+use futures::future::try_join_all;
 use text_generation_client::types::{Grid, MediaView};
 use text_generation_images::{
-    Detail, Header, ImageError, ImageSpec, ItemKey, KeySecret, Limits, Plan, Pool, Segment, Size,
-    probe,
+    Detail, Fetcher, Header, ImageError, ImageSpec, ItemKey, KeySecret, Limits, Plan, Pool,
+    Segment, Size, probe,
 };
 
 use super::{ItemSpan, Media, MediaItem, PixelSource, Pixels};
@@ -23,8 +24,16 @@ const KNOWN: usize = 4096;
 pub struct GivenImage {
     /// Where it stands in the request, for messages.
     pub path: String,
-    pub file: Bytes,
+    pub file: ImageFile,
     pub detail: Detail,
+}
+
+/// The file of an image, or where it is.
+#[derive(Clone, PartialEq, Eq)]
+pub enum ImageFile {
+    Bytes(Bytes),
+    /// Of http or https.
+    Url(String),
 }
 
 /// Nothing of its contents.
@@ -32,7 +41,6 @@ impl fmt::Debug for GivenImage {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.debug_struct("GivenImage")
             .field("path", &self.path)
-            .field("bytes", &self.file.len())
             .finish_non_exhaustive()
     }
 }
@@ -61,6 +69,8 @@ struct Inner {
     limits: VisionLimits,
     secret: KeySecret,
     pool: Pool,
+    /// Where images are fetched.
+    fetcher: Option<Fetcher>,
     known: Mutex<Known>,
 }
 
@@ -95,7 +105,8 @@ impl Known {
 
 /// An image whose header was read.
 struct Seen {
-    given: GivenImage,
+    path: String,
+    file: Bytes,
     header: Header,
     plan: Plan,
     key: ItemKey,
@@ -111,6 +122,7 @@ impl Vision {
         tokenizer: &TextTokenizer,
         limits: VisionLimits,
         pool: Pool,
+        fetcher: Option<Fetcher>,
     ) -> Result<Self, &'static str> {
         let find = |name: &'static str| tokenizer.token_id(name).ok_or(name);
         let placeholder = find(spec.placeholder)?;
@@ -128,6 +140,7 @@ impl Vision {
             limits,
             secret: KeySecret::new(rand::random()),
             pool,
+            fetcher,
             known: Mutex::default(),
         })))
     }
@@ -152,6 +165,41 @@ impl Vision {
         &self.0.limits
     }
 
+    /// Whether images may be sent by URL.
+    pub fn fetches(&self) -> bool {
+        self.0.fetcher.is_some()
+    }
+
+    /// Fetches the images that were sent by URL.
+    ///
+    /// # Errors
+    /// Of the first that cannot be fetched, or where there are more than may be.
+    pub async fn fetch(&self, images: &mut [GivenImage]) -> Result<(), ValidationError> {
+        self.check_count(images)?;
+        let fetched = images.iter_mut().map(async |image| {
+            let ImageFile::Url(url) = &image.file else {
+                return Ok(());
+            };
+            let path = image.path.clone();
+            let Some(fetcher) = &self.0.fetcher else {
+                return Err(ValidationError::ImageLink { path });
+            };
+            let file = fetcher.fetch(url).await;
+            let file = file.map_err(|error| ValidationError::ImageFetch { path, error })?;
+            image.file = ImageFile::Bytes(file);
+            Ok(())
+        });
+        try_join_all(fetched).await.map(drop)
+    }
+
+    fn check_count(&self, images: &[GivenImage]) -> Result<(), ValidationError> {
+        let given = images.len();
+        match self.0.limits.max_images {
+            Some(max) if given > max => Err(ValidationError::Images { max, given }),
+            _ => Ok(()),
+        }
+    }
+
     /// Puts into `ids`, in the place of the one token of each image, all that stand for it. Decodes nothing.
     ///
     /// # Errors
@@ -163,10 +211,7 @@ impl Vision {
         salt: Option<&str>,
     ) -> Result<Expanded, ValidationError> {
         let limits = &self.0.limits;
-        if let Some(max) = limits.max_images.filter(|max| images.len() > *max) {
-            let given = images.len();
-            return Err(ValidationError::Images { max, given });
-        }
+        self.check_count(&images)?;
         let tokens = ids.iter().filter(|id| **id == self.0.placeholder).count();
         if tokens != images.len() {
             let images = images.len();
@@ -187,11 +232,15 @@ impl Vision {
     }
 
     fn see(&self, given: GivenImage, salt: &str) -> Result<Seen, ValidationError> {
+        let path = given.path;
+        let ImageFile::Bytes(file) = given.file else {
+            return Err(ValidationError::ImageLink { path });
+        };
         let fails = |error| ValidationError::Image {
-            path: given.path.clone(),
+            path: path.clone(),
             error,
         };
-        let header = probe(&given.file, self.0.limits.file).map_err(fails)?;
+        let header = probe(&file, self.0.limits.file).map_err(fails)?;
         let size = Size {
             height: header.height,
             width: header.width,
@@ -201,9 +250,10 @@ impl Vision {
         let key = self
             .0
             .secret
-            .item(&given.file, settings.as_bytes(), salt.as_bytes());
+            .item(&file, settings.as_bytes(), salt.as_bytes());
         Ok(Seen {
-            given,
+            path,
+            file,
             header,
             plan,
             key,
@@ -222,7 +272,7 @@ impl Vision {
             };
             let item = *places.entry(image.key).or_insert_with(|| {
                 expanded.media.items.push(Arc::new(self.item(image)));
-                expanded.paths.push(image.given.path.clone());
+                expanded.paths.push(image.path.clone());
                 expanded.media.items.len() - 1
             });
             self.put(image, item, &mut expanded);
@@ -242,7 +292,7 @@ impl Vision {
         });
         MediaItem {
             key: image.key,
-            file: image.given.file.clone(),
+            file: image.file.clone(),
             views: views.collect(),
             grid: grid.unwrap_or_default(),
             rows: image.plan.rows(),

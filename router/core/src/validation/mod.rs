@@ -266,13 +266,14 @@ impl Validator {
     async fn see(
         &self,
         ids: Vec<u32>,
-        images: Vec<GivenImage>,
+        mut images: Vec<GivenImage>,
         parameters: &GenerateParameters,
         salt: Option<&str>,
     ) -> Result<Expanded, ValidationError> {
         let Some(vision) = &self.vision else {
             return Ok(Expanded::text(ids));
         };
+        vision.fetch(&mut images).await?;
         let expanded = vision.expand(ids, images, salt)?;
         if expanded.media.is_empty() {
             return Ok(expanded);

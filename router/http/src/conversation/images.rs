@@ -1,9 +1,8 @@
 //! Images in messages: their files leave the conversation, and the template gets what it can write in their place.
 
-use bytes::Bytes;
 use serde_json::{Map, Value, json};
 use text_generation_core::error::{InferError, ValidationError};
-use text_generation_core::media::{GivenImage, Vision};
+use text_generation_core::media::{GivenImage, ImageFile, Vision};
 use text_generation_images::{Detail, data_url};
 
 use crate::error::ApiError;
@@ -102,11 +101,12 @@ fn detail(path: &str, given: Option<&Value>) -> Result<Detail, ApiError> {
     }
 }
 
-/// The bytes of an image's URL.
-fn file(path: &str, url: &str, vision: &Vision) -> Result<Bytes, InferError> {
+/// The file of an image's URL, or where it is fetched from.
+fn file(path: &str, url: &str, vision: &Vision) -> Result<ImageFile, InferError> {
     let path = path.to_owned();
     match data_url(url, vision.limits().file.max_bytes) {
-        Ok(Some(file)) => Ok(file),
+        Ok(Some(file)) => Ok(ImageFile::Bytes(file)),
+        Ok(None) if vision.fetches() => Ok(ImageFile::Url(url.to_owned())),
         Ok(None) => Err(ValidationError::ImageLink { path }.into()),
         Err(error) => Err(ValidationError::ImageUrl { path, error }.into()),
     }

@@ -1,6 +1,7 @@
 //! How a model sees, from the files in its folder.
 
 use std::path::Path;
+use std::time::Duration;
 
 use anyhow::Context;
 use serde_json::Value;
@@ -8,12 +9,17 @@ use text_generation_client::types::{ShardInfo, Warmup};
 use text_generation_core::infer::MediaShards;
 use text_generation_core::media::{Vision, VisionLimits};
 use text_generation_core::tokenize::TextTokenizer;
-use text_generation_images::{ImageSpec, Limits, Pool, PoolOptions};
+use text_generation_images::{
+    Domains, FetchOptions, Fetcher, ImageSpec, Limits, Pool, PoolOptions,
+};
 
 use crate::args::Config;
 
 /// Rows of the media pool when the operator leaves it open; more where one image may take more.
 const DEFAULT_ROWS: u32 = 16_384;
+/// All of a fetch, from the wait for its turn to the last byte.
+const FETCH_TIME: Duration = Duration::from_secs(10);
+const FETCHES_AT_ONCE: usize = 64;
 /// Memory of the images that are decoded at a time.
 const DECODE_MEMORY: u64 = 1 << 30;
 
@@ -96,7 +102,7 @@ impl Sight {
             memory: DECODE_MEMORY,
         };
         let pool = Pool::new(options).context("cannot start the threads that decode images")?;
-        let vision = Vision::new(self.spec.clone(), tokenizer, limits, pool);
+        let vision = Vision::new(self.spec.clone(), tokenizer, limits, pool, fetcher(config)?);
         let vision = vision.map_err(|token| {
             anyhow::anyhow!(
                 "the tokenizer of this model has no token `{token}`, which stands for images"
@@ -110,6 +116,25 @@ impl Sight {
         );
         Ok(vision)
     }
+}
+
+/// Fetches images from the domains that the operator allows; `None` where there are none.
+fn fetcher(config: &Config) -> anyhow::Result<Option<Fetcher>> {
+    if config.allowed_image_domains.is_empty() {
+        return Ok(None);
+    }
+    let domains = config.allowed_image_domains.iter().map(String::as_str);
+    let domains = Domains::parse(domains).context("`--allowed-image-domains`")?;
+    let options = FetchOptions {
+        domains,
+        max_bytes: config.max_image_bytes as usize,
+        timeout: FETCH_TIME,
+        at_once: FETCHES_AT_ONCE,
+    };
+    let fetcher = Fetcher::new(options);
+    Ok(Some(
+        fetcher.context("`--allowed-image-domains` cannot be obeyed")?,
+    ))
 }
 
 fn spec(folder: &Path) -> anyhow::Result<Option<ImageSpec>> {

@@ -9,7 +9,7 @@ use text_generation_proto::v1;
 
 use super::*;
 use crate::error::ValidationError;
-use crate::media::{GivenImage, VisionLimits};
+use crate::media::{GivenImage, ImageFile, VisionLimits};
 use crate::tokenize::TextTokenizer;
 
 /// Rows of one image.
@@ -63,6 +63,7 @@ pub(super) fn vision(tokenizer: &TextTokenizer, rows: u32) -> Vision {
         tokenizer,
         limits,
         Pool::new(options).unwrap(),
+        None,
     )
     .unwrap()
 }
@@ -90,7 +91,7 @@ fn asked(pictures: &[usize], words: &str) -> GenerateRequest {
     let given = pictures.iter().enumerate();
     let images = given.map(|(place, picture)| GivenImage {
         path: format!("image {place}"),
-        file: PICTURES[*picture].into(),
+        file: ImageFile::Bytes(PICTURES[*picture].into()),
         detail: Detail::High,
     });
     GenerateRequest {
@@ -170,9 +171,11 @@ async fn all_get_what_they_get_alone_where_there_is_room_for_two_images_and_chun
 async fn what_cannot_be_seen_is_refused_before_it_waits() {
     let server = Server::start(config(2), batch_limits(), 8).await;
     let mut broken = asked(&[2], "tell");
-    broken.images[0].file = PICTURES[2][..200].into();
+    broken.images[0].file = ImageFile::Bytes(PICTURES[2][..200].into());
     let mut unknown = asked(&[2], "tell");
-    unknown.images[0].file = (&b"hello"[..]).into();
+    unknown.images[0].file = ImageFile::Bytes((&b"hello"[..]).into());
+    let mut link = asked(&[2], "tell");
+    link.images[0].file = ImageFile::Url("https://example.org/a.png".to_owned());
     let mut more = asked(&[2], "tell <image>");
     more.images.truncate(1);
     let path = "image 0".to_owned();
@@ -183,6 +186,12 @@ async fn what_cannot_be_seen_is_refused_before_it_waits() {
     for (request, error) in [
         (broken, file(ImageError::Damaged("JPEG"))),
         (unknown, file(ImageError::Format)),
+        (
+            link,
+            ValidationError::ImageLink {
+                path: "image 0".to_owned(),
+            },
+        ),
         (
             more,
             ValidationError::ImageTokens {

@@ -39,6 +39,7 @@ struct Case {
     rows: usize,
     free: u32,
     freeing: u32,
+    encode: Duration::ZERO,
     decodes_since_joining: u32,
     arrivals: Arrivals,
     limits: BatchLimits,

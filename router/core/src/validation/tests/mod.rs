@@ -41,7 +41,6 @@ fn request(inputs: &str, parameters: GenerateParameters) -> GenerateRequest {
         add_special_tokens: true,
         dialect: Dialect::Tgi,
         images: Vec::new(),
-        images: Vec::new(),
     }
 }
 

@@ -95,6 +95,7 @@ pub(super) struct World {
     clock_ms: f64,
     next_number: u64,
     next_sequence: u64,
+    encode: Duration::ZERO,
     decodes_since_joining: u32,
     known: Arrivals,
     /// Steps in a row that let nobody start while the head of the queue could have, and somebody decoded.
