@@ -37,6 +37,10 @@ fn files() -> Vec<(Value, Value)> {
             json!({"size": {"max_height": 512}, "max_patches": 16384, "patch_size": 14, "merge_size": 2}),
         ),
         (
+            json!({"model_type": "kimi_k25"}),
+            json!({"media_proc_cfg": {"in_patch_limit": 16384, "patch_size": 14, "merge_kernel_size": 2, "patch_limit_on_one_side": 512, "fixed_output_tokens": null}}),
+        ),
+        (
             json!({"model_type": "llava_next", "vision_config": {"patch_size": 14}}),
             json!({"size": {"shortest_edge": 336}, "image_grid_pinpoints": [[336, 672], [672, 336]]}),
         ),
@@ -151,6 +155,18 @@ fn wrong_files_are_refused_or_served_and_nothing_else_happens() {
             }
         }
     }
+}
+
+#[test]
+fn files_of_kimis_authors_say_the_same_as_those_of_transformers() {
+    let config = json!({"model_type": "kimi_k25"});
+    let read = |file: Value| ImageSpec::read(&config, &file, None).unwrap().unwrap();
+    let theirs = json!({"in_patch_limit": 4096, "patch_size": 16, "merge_kernel_size": 1, "patch_limit_on_one_side": 99});
+    let ours =
+        json!({"max_patches": 4096, "patch_size": 16, "merge_size": 1, "size": {"max_height": 99}});
+    assert_eq!(read(json!({"media_proc_cfg": theirs})), read(ours));
+    let fixed = json!({"media_proc_cfg": {"fixed_output_tokens": 100}});
+    assert!(ImageSpec::read(&config, &fixed, None).is_err());
 }
 
 #[test]
