@@ -46,7 +46,7 @@ fn files() -> Vec<(Value, Value)> {
         ),
         (
             json!({"model_type": "llava_onevision", "vision_config": {"patch_size": 14}, "vision_aspect_ratio": "anyres_max_9"}),
-            json!({"size": {"height": 384, "width": 384}}),
+            json!({"size": {"height": 384, "width": 384}, "image_mean": [0.5, 0.5, 0.5]}),
         ),
         (
             json!({"model_type": "internvl", "vision_config": {"patch_size": 14}, "downsample_ratio": 0.5}),
@@ -152,6 +152,7 @@ fn wrong_files_are_refused_or_served_and_nothing_else_happens() {
         for (config, preprocessor) in configs.chain(others) {
             if let Ok(Some(spec)) = ImageSpec::read(&config, &preprocessor, None) {
                 try_all(&spec);
+                spec.of_several().iter().for_each(try_all);
             }
         }
     }

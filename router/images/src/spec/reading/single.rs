@@ -41,6 +41,7 @@ impl Files<'_> {
                 crop,
                 rows,
             },
+            several: None,
         })
     }
 
@@ -75,6 +76,7 @@ impl Files<'_> {
                 row_end: "[IMG_BREAK]",
                 end: "[IMG_END]",
             },
+            several: None,
         })
     }
 
@@ -102,6 +104,7 @@ impl Files<'_> {
                 frames: 1,
                 enlarges: false,
             }),
+            several: None,
         })
     }
 
@@ -123,6 +126,7 @@ impl Files<'_> {
                 frames: self.number("temporal_patch_size", 2)?,
                 enlarges: true,
             }),
+            several: None,
         })
     }
 
@@ -139,6 +143,7 @@ impl Files<'_> {
                 factor,
                 rows: self.number("max_soft_tokens", 280)?,
             }),
+            several: None,
         })
     }
 
@@ -184,6 +189,7 @@ impl Files<'_> {
             after: "",
             filter: self.filter(Filter::Bicubic)?,
             geometry: Geometry::Padded(padded),
+            several: None,
         })
     }
 
@@ -204,6 +210,7 @@ impl Files<'_> {
                     key: "mm_tokens_per_image",
                 })?,
             },
+            several: None,
         })
     }
 }
