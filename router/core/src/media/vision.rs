@@ -53,6 +53,8 @@ pub struct Vision(Arc<Inner>);
 
 struct Inner {
     spec: ImageSpec,
+    /// For each of several images of a prompt, where that is another one.
+    several: Option<ImageSpec>,
     placeholder: u32,
     /// Of [`Segment::Token`], by name.
     tokens: HashMap<&'static str, u32>,
@@ -124,6 +126,7 @@ impl Vision {
             tokens: tokens.collect::<Result<_, _>>()?,
             texts: texts.collect::<Result<_, _>>()?,
             placeholder,
+            several: spec.of_several(),
             spec,
             limits,
             secret: KeySecret::new(rand::random()),
@@ -176,7 +179,11 @@ impl Vision {
             return Ok(Expanded::text(ids));
         }
         let salt = salt.unwrap_or_default();
-        let seen = images.into_iter().map(|given| self.see(given, salt));
+        let spec = match &self.0.several {
+            Some(spec) if images.len() > 1 => spec,
+            _ => &self.0.spec,
+        };
+        let seen = images.into_iter().map(|given| self.see(given, spec, salt));
         let seen: Vec<Seen> = seen.collect::<Result<_, _>>()?;
         let expanded = self.assemble(&ids, &seen);
         let (given, max) = (expanded.media.rows(), limits.rows);
@@ -186,7 +193,12 @@ impl Vision {
         Ok(expanded)
     }
 
-    fn see(&self, given: GivenImage, salt: &str) -> Result<Seen, ValidationError> {
+    fn see(
+        &self,
+        given: GivenImage,
+        spec: &ImageSpec,
+        salt: &str,
+    ) -> Result<Seen, ValidationError> {
         let fails = |error| ValidationError::Image {
             path: given.path.clone(),
             error,
@@ -196,8 +208,8 @@ impl Vision {
             height: header.height,
             width: header.width,
         };
-        let plan = self.0.spec.plan(size, given.detail).map_err(fails)?;
-        let settings = self.0.spec.settings(given.detail);
+        let plan = spec.plan(size, given.detail).map_err(fails)?;
+        let settings = spec.settings(given.detail);
         let key = self
             .0
             .secret
