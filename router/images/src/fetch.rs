@@ -80,8 +80,8 @@ impl Fetcher {
         let limit = self.options.timeout;
         let fetched = tokio::time::timeout(limit, self.from(&target)).await;
         fetched.unwrap_or_else(|_| {
-            let (host, seconds) = (target.host(), limit.as_secs_f32());
-            Err(FetchError::Timeout { host, seconds })
+            let host = target.host();
+            Err(FetchError::Timeout { host, limit })
         })
     }
 

@@ -1,12 +1,11 @@
 //! Pictures for models that see: what a client sends becomes views of 8-bit RGB pixels, and rows of a prompt.
 //!
-//! Knows no request and no tokenizer, and HTTP only where it fetches pictures by URL (feature `fetch`). Models are data
-//! here: an [`ImageSpec`] is read from a model's files.
+//! Knows no request and no tokenizer, and of HTTP only how a [`Fetcher`] asks for a file. Models are data here: an
+//! [`ImageSpec`] is read from a model's files.
 
 mod data_url;
 mod decode;
 mod error;
-#[cfg(feature = "fetch")]
 mod fetch;
 mod header;
 mod key;
@@ -17,7 +16,6 @@ mod spec;
 pub use self::data_url::data_url;
 pub use self::decode::{Rgb, decode};
 pub use self::error::{DataUrlError, ImageError, SpecError};
-#[cfg(feature = "fetch")]
 pub use self::fetch::{DomainError, Domains, FetchError, FetchOptions, Fetcher, FetcherError};
 pub use self::header::{Format, Header, Limits, probe};
 pub use self::key::{ItemKey, KeySecret};

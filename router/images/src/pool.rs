@@ -9,7 +9,7 @@ use tokio::sync::{Semaphore, oneshot};
 use crate::decode::{Rgb, decode};
 use crate::error::ImageError;
 use crate::header::Header;
-use crate::resize::{Filter, Size, Window, resize};
+use crate::resize::{Filter, Size, Window, resize, resize_squared};
 use crate::spec::{ImageSpec, Plan};
 
 /// The budget is counted in units of so many bytes.
@@ -89,7 +89,10 @@ fn pixels(image: Rgb, plan: &Plan, filter: Filter) -> Vec<u8> {
     };
     for view in &plan.views {
         let image = steps.after(&view.before);
-        let part = resize(image, view.resized, view.window, filter);
+        let part = match view.squared {
+            Some(colour) => resize_squared(image, colour, view.resized, filter),
+            None => resize(image, view.resized, view.window, filter),
+        };
         all.extend_from_slice(&part.pixels);
     }
     all

@@ -215,33 +215,87 @@ fn horizontal(image: &Rgb, first: usize, end: usize, columns: &[Taps]) -> Vec<u8
     let mut out = vec![0; (end - first) * columns.len() * 3];
     let lines = image.pixels.chunks_exact(stride).skip(first);
     for (line, to) in lines.zip(out.chunks_exact_mut(columns.len() * 3)) {
-        for (taps, to) in columns.iter().zip(to.as_chunks_mut::<3>().0) {
-            let from = line[taps.first * 3..].as_chunks::<3>().0;
-            let mut sums = [HALF; 3];
-            for (weight, pixel) in taps.weights.iter().zip(from) {
-                for (sum, value) in sums.iter_mut().zip(pixel) {
-                    *sum += weight * i32::from(*value);
-                }
-            }
-            *to = sums.map(byte);
-        }
+        across(line, columns, to);
     }
     out
+}
+
+fn across(line: &[u8], columns: &[Taps], to: &mut [u8]) {
+    for (taps, to) in columns.iter().zip(to.as_chunks_mut::<3>().0) {
+        let from = line[taps.first * 3..].as_chunks::<3>().0;
+        let mut sums = [HALF; 3];
+        for (weight, pixel) in taps.weights.iter().zip(from) {
+            for (sum, value) in sums.iter_mut().zip(pixel) {
+                *sum += weight * i32::from(*value);
+            }
+        }
+        *to = sums.map(byte);
+    }
 }
 
 /// `lines` begin at row `first` of the input and have `width` bytes each.
 fn vertical(lines: &[u8], width: usize, first: usize, rows: &[Taps]) -> Vec<u8> {
     let mut out = Vec::with_capacity(rows.len() * width);
-    let mut sums = vec![0; width];
     for row in rows {
-        sums.fill(HALF);
         let from = lines[(row.first - first) * width..].chunks_exact(width);
-        for (weight, line) in row.weights.iter().zip(from) {
-            for (sum, value) in sums.iter_mut().zip(line) {
-                *sum += weight * i32::from(*value);
-            }
-        }
-        out.extend(sums.iter().map(|sum| byte(*sum)));
+        down(from, width, row, &mut out);
     }
     out
+}
+
+fn down<'a>(lines: impl Iterator<Item = &'a [u8]>, width: usize, row: &Taps, out: &mut Vec<u8>) {
+    let mut sums = vec![HALF; width];
+    for (weight, line) in row.weights.iter().zip(lines) {
+        for (sum, value) in sums.iter_mut().zip(line) {
+            *sum += weight * i32::from(*value);
+        }
+    }
+    out.extend(sums.iter().map(|sum| byte(*sum)));
+}
+
+/// Returns the picture at size `to`, as if it had been put into the middle of a square of this colour before, as long as
+/// its longer side. That square may be far larger than the picture, so there is never one.
+pub(crate) fn resize_squared(image: &Rgb, colour: [u8; 3], to: Size, filter: Filter) -> Rgb {
+    let side = image.height.max(image.width);
+    let (top, left) = ((side - image.height) / 2, (side - image.width) / 2);
+    let part = |count| Part { first: 0, count };
+    let columns = taps(filter, side, to.width, part(to.width));
+    let rows = taps(filter, side, to.height, part(to.height));
+    let mut line = colour.repeat(side as usize);
+    let resized = |line: &[u8]| {
+        let mut resized = vec![0; to.width as usize * 3];
+        if side == to.width {
+            resized.copy_from_slice(line);
+        } else {
+            across(line, &columns, &mut resized);
+        }
+        resized
+    };
+    let beyond = resized(&line);
+    let place = left as usize * 3..(left + image.width) as usize * 3;
+    let lines = image.pixels.chunks_exact(place.len().max(1)).map(|pixels| {
+        line[place.clone()].copy_from_slice(pixels);
+        resized(&line)
+    });
+    let lines: Vec<Vec<u8>> = lines.collect();
+    let line = |row: usize| {
+        let inside = row.checked_sub(top as usize);
+        inside
+            .and_then(|row| lines.get(row))
+            .unwrap_or(&beyond)
+            .as_slice()
+    };
+    let mut pixels = Vec::with_capacity(rows.len() * beyond.len());
+    for (at, row) in rows.iter().enumerate() {
+        if side == to.height {
+            pixels.extend_from_slice(line(at));
+        } else {
+            down((row.first..).map(line), beyond.len(), row, &mut pixels);
+        }
+    }
+    Rgb {
+        height: to.height,
+        width: to.width,
+        pixels,
+    }
 }

@@ -19,6 +19,8 @@ pub struct View {
     pub resized: Size,
     /// What of it is the view. Beyond the picture it is black.
     pub window: Window,
+    /// The colour around the picture that makes it square before it is resized, where it is made so: then it is whole.
+    pub squared: Option<[u8; 3]>,
 }
 
 impl View {
@@ -28,6 +30,7 @@ impl View {
             before: Vec::new(),
             resized,
             window,
+            squared: None,
         }
     }
 
@@ -90,6 +93,8 @@ pub struct ImageSpec {
     pub after: &'static str,
     filter: Filter,
     geometry: Geometry,
+    /// Where a prompt has several pictures, if that is something else.
+    several: Option<Geometry>,
 }
 
 impl ImageSpec {
@@ -121,6 +126,16 @@ impl ImageSpec {
     /// All texts that [`Segment::Text`] may have.
     pub fn texts(&self) -> impl Iterator<Item = &'static str> {
         self.geometry.texts().into_iter()
+    }
+
+    /// How each of several pictures of one prompt is seen, where that differs from a single one.
+    pub fn of_several(&self) -> Option<Self> {
+        let geometry = self.several.clone()?;
+        Some(Self {
+            geometry,
+            several: None,
+            ..self.clone()
+        })
     }
 
     pub(crate) fn filter(&self) -> Filter {

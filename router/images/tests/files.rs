@@ -37,12 +37,16 @@ fn files() -> Vec<(Value, Value)> {
             json!({"size": {"max_height": 512}, "max_patches": 16384, "patch_size": 14, "merge_size": 2}),
         ),
         (
+            json!({"model_type": "kimi_k25"}),
+            json!({"media_proc_cfg": {"in_patch_limit": 16384, "patch_size": 14, "merge_kernel_size": 2, "patch_limit_on_one_side": 512, "fixed_output_tokens": null}}),
+        ),
+        (
             json!({"model_type": "llava_next", "vision_config": {"patch_size": 14}}),
             json!({"size": {"shortest_edge": 336}, "image_grid_pinpoints": [[336, 672], [672, 336]]}),
         ),
         (
             json!({"model_type": "llava_onevision", "vision_config": {"patch_size": 14}, "vision_aspect_ratio": "anyres_max_9"}),
-            json!({"size": {"height": 384, "width": 384}}),
+            json!({"size": {"height": 384, "width": 384}, "image_mean": [0.5, 0.5, 0.5]}),
         ),
         (
             json!({"model_type": "internvl", "vision_config": {"patch_size": 14}, "downsample_ratio": 0.5}),
@@ -148,9 +152,22 @@ fn wrong_files_are_refused_or_served_and_nothing_else_happens() {
         for (config, preprocessor) in configs.chain(others) {
             if let Ok(Some(spec)) = ImageSpec::read(&config, &preprocessor, None) {
                 try_all(&spec);
+                spec.of_several().iter().for_each(try_all);
             }
         }
     }
+}
+
+#[test]
+fn files_of_kimis_authors_say_the_same_as_those_of_transformers() {
+    let config = json!({"model_type": "kimi_k25"});
+    let read = |file: Value| ImageSpec::read(&config, &file, None).unwrap().unwrap();
+    let theirs = json!({"in_patch_limit": 4096, "patch_size": 16, "merge_kernel_size": 1, "patch_limit_on_one_side": 99});
+    let ours =
+        json!({"max_patches": 4096, "patch_size": 16, "merge_size": 1, "size": {"max_height": 99}});
+    assert_eq!(read(json!({"media_proc_cfg": theirs})), read(ours));
+    let fixed = json!({"media_proc_cfg": {"fixed_output_tokens": 100}});
+    assert!(ImageSpec::read(&config, &fixed, None).is_err());
 }
 
 #[test]

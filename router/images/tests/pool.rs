@@ -77,6 +77,8 @@ struct Prepared {
     preprocessor: Value,
     sizes: Vec<(u32, u32)>,
     rgb: String,
+    #[serde(default)]
+    several: bool,
 }
 
 #[tokio::test]
@@ -88,6 +90,11 @@ async fn views_are_those_of_the_processors_of_transformers() {
         let (config, file) = (&expected.config, picture(&expected.name));
         let spec = ImageSpec::read(config, &expected.preprocessor, None);
         let spec = spec.unwrap().unwrap();
+        let spec = if expected.several {
+            spec.of_several().unwrap()
+        } else {
+            spec
+        };
         let header = probe(&file, Limits::default()).unwrap();
         let size = Size {
             height: header.height,

@@ -61,6 +61,8 @@ pub struct Vision(Arc<Inner>);
 
 struct Inner {
     spec: ImageSpec,
+    /// For each of several images of a prompt, where that is another one.
+    several: Option<ImageSpec>,
     placeholder: u32,
     /// Of [`Segment::Token`], by name.
     tokens: HashMap<&'static str, u32>,
@@ -136,6 +138,7 @@ impl Vision {
             tokens: tokens.collect::<Result<_, _>>()?,
             texts: texts.collect::<Result<_, _>>()?,
             placeholder,
+            several: spec.of_several(),
             spec,
             limits,
             secret: KeySecret::new(rand::random()),
@@ -221,7 +224,11 @@ impl Vision {
             return Ok(Expanded::text(ids));
         }
         let salt = salt.unwrap_or_default();
-        let seen = images.into_iter().map(|given| self.see(given, salt));
+        let spec = match &self.0.several {
+            Some(spec) if images.len() > 1 => spec,
+            _ => &self.0.spec,
+        };
+        let seen = images.into_iter().map(|given| self.see(given, spec, salt));
         let seen: Vec<Seen> = seen.collect::<Result<_, _>>()?;
         let expanded = self.assemble(&ids, &seen);
         let (given, max) = (expanded.media.rows(), limits.rows);
@@ -231,7 +238,12 @@ impl Vision {
         Ok(expanded)
     }
 
-    fn see(&self, given: GivenImage, salt: &str) -> Result<Seen, ValidationError> {
+    fn see(
+        &self,
+        given: GivenImage,
+        spec: &ImageSpec,
+        salt: &str,
+    ) -> Result<Seen, ValidationError> {
         let path = given.path;
         let ImageFile::Bytes(file) = given.file else {
             return Err(ValidationError::ImageLink { path });
@@ -245,8 +257,8 @@ impl Vision {
             height: header.height,
             width: header.width,
         };
-        let plan = self.0.spec.plan(size, given.detail).map_err(fails)?;
-        let settings = self.0.spec.settings(given.detail);
+        let plan = spec.plan(size, given.detail).map_err(fails)?;
+        let settings = spec.settings(given.detail);
         let key = self
             .0
             .secret

@@ -1,9 +1,11 @@
 //! Why a file was not fetched. Nobody learns from these texts which addresses or ports answer.
 
+use std::time::Duration;
+
 use thiserror::Error;
 
 /// A URL that is not fetched, or not successfully. The caller puts the path of the part before the text.
-#[derive(Debug, Clone, PartialEq, Error)]
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum FetchError {
     #[error("is not a URL")]
     Url,
@@ -21,8 +23,8 @@ pub enum FetchError {
     Status { host: String, status: u16 },
     #[error("has more bytes than the {max} that --max-image-bytes allows")]
     Bytes { max: usize },
-    #[error("cannot be fetched, because `{host}` did not send it within {seconds} s")]
-    Timeout { host: String, seconds: f32 },
+    #[error("cannot be fetched, because `{host}` did not send it within {limit:?}")]
+    Timeout { host: String, limit: Duration },
 }
 
 /// Why nothing can be fetched.

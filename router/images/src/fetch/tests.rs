@@ -173,8 +173,8 @@ async fn servers_that_say_nothing_are_left_in_time() {
         stream.read_to_end(&mut Vec::new()).await.ok();
     };
     let (fetched, ()) = tokio::join!(fetcher.fetch(&url), serve);
-    let (host, seconds) = (HOST.to_owned(), 0.1);
-    assert_eq!(fetched, Err(FetchError::Timeout { host, seconds }));
+    let (host, limit) = (HOST.to_owned(), Duration::from_millis(100));
+    assert_eq!(fetched, Err(FetchError::Timeout { host, limit }));
 }
 
 #[tokio::test]

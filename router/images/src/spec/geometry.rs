@@ -9,7 +9,7 @@ mod splits;
 mod tiles;
 
 use self::numbers::{area, middle, shortest_side, whole, within};
-pub(super) use self::pinpoints::Pinpoints;
+pub(super) use self::pinpoints::{Pinpoints, Square};
 pub(super) use self::smart::{Budget, Padded, Smart};
 pub(super) use self::splits::{MOST_SPLITS, Splits};
 pub(super) use self::tiles::Tiles;
@@ -54,6 +54,7 @@ pub(super) enum Geometry {
     Budget(Budget),
     Padded(Padded),
     Pinpoints(Pinpoints),
+    Square(Square),
     Tiles(Tiles),
     Splits(Splits),
 }
@@ -84,6 +85,7 @@ impl Geometry {
             Self::Budget(budget) => Ok(budget.plan(size)),
             Self::Padded(padded) => Ok(padded.plan(size)),
             Self::Pinpoints(pinpoints) => pinpoints.plan(size),
+            Self::Square(square) => Ok(square.plan()),
             Self::Tiles(tiles) => Ok(tiles.plan(size)),
             Self::Splits(splits) => Ok(splits.plan(size)),
         }
@@ -117,6 +119,7 @@ impl Geometry {
             Self::Budget(budget) => budget.largest(),
             Self::Padded(padded) => padded.largest(),
             Self::Pinpoints(pinpoints) => pinpoints.largest(),
+            Self::Square(square) => square.largest(),
             Self::Tiles(tiles) => tiles.largest(),
             Self::Splits(splits) => splits.largest(),
         }

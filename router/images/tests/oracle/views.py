@@ -13,6 +13,7 @@ from transformers.models.gemma3.image_processing_pil_gemma3 import Gemma3ImagePr
 from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import GotOcr2ImageProcessorPil
 from transformers.models.idefics3.image_processing_pil_idefics3 import Idefics3ImageProcessorPil
 from transformers.models.llava_next.image_processing_pil_llava_next import LlavaNextImageProcessorPil
+from transformers.models.llava_onevision.image_processing_pil_llava_onevision import LlavaOnevisionImageProcessorPil
 
 PLAIN = {"do_rescale": False, "do_normalize": False}
 Views = list[np.ndarray]
@@ -43,6 +44,11 @@ def views(image: Image.Image) -> Iterator[dict[str, object]]:
     width = select_best_resolution((image.height, image.width), canvases)[1]
     config = {"model_type": "llava_next", "vision_config": {"patch_size": 8}}
     yield row(config, files, canvas(last(pixels), width // 32))
+    files = {"size": {"height": 32, "width": 32}, "image_grid_pinpoints": canvases, "resample": 3}
+    files["image_mean"] = [0.5, 0.25, 0.75]
+    (pixels, _) = LlavaOnevisionImageProcessorPil(**files, **PLAIN)([[image, image]])["pixel_values"]
+    config = {"model_type": "llava_onevision", "vision_config": {"patch_size": 8}}
+    yield {**row(config, files, last(pixels[:1])), "several": True}
     files = {"size": {"height": 28, "width": 28}, "max_patches": 6, "resample": 3}
     pixels = GotOcr2ImageProcessorPil(**files, crop_to_patches=True, **PLAIN)(image)["pixel_values"]
     yield row({"model_type": "internvl", "vision_config": {"patch_size": 14}}, files, last(pixels))

@@ -2,7 +2,7 @@
 //! best of several canvases, from which the encoder cuts tiles. Rows of the black frame are left out.
 
 use super::numbers::{area, float, narrowed, square, whole};
-use super::{Plan, Segment, View};
+use super::{Plan, Segment, View, one};
 use crate::error::ImageError;
 use crate::resize::{Size, Window};
 
@@ -104,6 +104,29 @@ impl Pinpoints {
         });
         let rows = rows.max().unwrap_or(0) + area(square(self.side));
         (pixels, narrowed(rows))
+    }
+}
+
+/// Each of several pictures of OneVision: in the size of the tower alone, and with one row behind it.
+#[derive(Debug, Clone, PartialEq)]
+pub(in crate::spec) struct Square {
+    pub tile: u32,
+    pub side: u32,
+    /// Around the picture.
+    pub colour: [u8; 3],
+}
+
+impl Square {
+    pub(super) fn plan(&self) -> Plan {
+        let view = View {
+            squared: Some(self.colour),
+            ..View::whole(square(self.tile))
+        };
+        one(view, self.side * self.side + 1)
+    }
+
+    pub(super) fn largest(&self) -> (u64, u32) {
+        (area(square(self.tile)), self.side * self.side + 1)
     }
 }
 

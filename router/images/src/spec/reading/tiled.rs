@@ -5,11 +5,12 @@ use serde_json::Value;
 use super::{CONFIG, Files, ImageSpec, MOST_SIDE};
 use crate::error::SpecError;
 use crate::resize::{Filter, Size};
-use crate::spec::geometry::{Geometry, MOST_SPLITS, Pinpoints, Splits, Tiles};
+use crate::spec::geometry::{Geometry, MOST_SPLITS, Pinpoints, Splits, Square, Tiles};
 
 /// Of one picture. Lists of so many are made.
 const MOST_TILES: u32 = 256;
 const MOST_PINPOINTS: usize = 256;
+const CLIP_MEAN: [f64; 3] = [0.481_454_66, 0.457_827_5, 0.408_210_73];
 const ANYRES: &str = "anyres_max_";
 /// LLaVA-OneVision has pinpoints of up to so many tiles a side where its file names none.
 const ONEVISION_SIDE: u32 = 6;
@@ -33,6 +34,7 @@ impl Files<'_> {
                 canvases: self.canvases(tile, max_tiles)?,
                 max_tiles,
             }),
+            several: None,
         })
     }
 
@@ -50,7 +52,39 @@ impl Files<'_> {
             file: CONFIG,
             key: KEY,
         };
-        self.pinpoints(Some(tiles.ok_or(error)?))
+        let spec = self.pinpoints(Some(tiles.ok_or(error)?))?;
+        let (tile, side) = self.tile_of_pinpoints()?;
+        let square = Square {
+            tile,
+            side,
+            colour: self.mean()?,
+        };
+        Ok(ImageSpec {
+            several: Some(Geometry::Square(square)),
+            ..spec
+        })
+    }
+
+    /// The colour that becomes 0.
+    fn mean(&self) -> Result<[u8; 3], SpecError> {
+        const KEY: &str = "image_mean";
+        let mean = &self.preprocessor[KEY];
+        let numbers = [0, 1, 2].map(|at| match mean {
+            // That of the processor of transformers.
+            Value::Null => CLIP_MEAN[at],
+            mean => mean[at].as_f64().unwrap_or(f64::NAN),
+        });
+        if numbers.iter().all(|number| (0.0..=1.0).contains(number)) {
+            #[expect(
+                clippy::cast_possible_truncation,
+                clippy::cast_sign_loss,
+                reason = "cut off, as Python's `int`, from 0 to 255"
+            )]
+            let colour = numbers.map(|number| (number * 255.0) as u8);
+            return Ok(colour);
+        }
+        let file = self.file;
+        Err(SpecError::Key { file, key: KEY })
     }
 
     /// Pixels and rows along a side of a tile.
@@ -156,6 +190,7 @@ impl Files<'_> {
                 max_tiles,
                 rows,
             }),
+            several: None,
         })
     }
 
@@ -187,6 +222,7 @@ impl Files<'_> {
                 rows,
                 is_split: files["do_image_splitting"] != Value::Bool(false),
             }),
+            several: None,
         })
     }
 

@@ -95,7 +95,6 @@ pub(super) struct World {
     clock_ms: f64,
     next_number: u64,
     next_sequence: u64,
-    encode: Duration::ZERO,
     decodes_since_joining: u32,
     known: Arrivals,
     /// Steps in a row that let nobody start while the head of the queue could have, and somebody decoded.
@@ -239,6 +238,7 @@ impl World {
             free: self.pool.free(),
             freeing: pausing.map(Row::own_slots).sum(),
             capacity: self.pool.capacity(),
+            encode: Duration::ZERO,
             decodes_since_joining: self.decodes_since_joining,
             now: ms(self.clock_ms),
             arrivals: &self.known,
