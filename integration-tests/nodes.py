@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import os
-import socket
 import subprocess
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness import Server, end, start
+from harness import Server, end, free_port, start
 
 NAME = "text-generation"
 
@@ -56,21 +55,6 @@ def make_certificates(directory: Path) -> Certificates:
     return Certificates(directory / "ca.pem", directory / "node.pem", directory / "node.key")
 
 
-def free_ports(address: str, count: int) -> int:
-    """The first of so many ports in a row that are free."""
-    while True:
-        with contextlib.ExitStack() as stack:
-            first = 0
-            try:
-                for offset in range(count):
-                    probe = stack.enter_context(socket.socket())
-                    probe.bind((address, first + offset if first else 0))
-                    first = first or probe.getsockname()[1]
-            except (OSError, OverflowError):
-                continue
-            return first
-
-
 @dataclass(frozen=True)
 class Host:
     """Where a node runs: its address, and the command that gets there."""
@@ -88,7 +72,7 @@ def two_nodes(
 ) -> Iterator[list[Server]]:
     """Both launchers with so many shards each; node `r` with `flags[r]`. Only node 0 answers requests."""
     # The sessions, the meeting of the ranks, and one for each rank.
-    port = "29500" if hosts[0].wrapper else str(free_ports("127.0.0.2", 2 + 2 * shards))
+    port = "29500" if hosts[0].wrapper else str(free_port())
     nodes: list[Server] = []
     try:
         for rank, host in enumerate(hosts):

@@ -36,12 +36,18 @@ PARAMETERS = {
     "gpt-oss-120b": 116_829_156_672,
     "DeepSeek-V2-Lite": 15_706_484_224,
     "Kimi-K2.5": 1_026_408_209_408,  # without its vision tower
+    "Gemma-4-31B": 30_697_345_280,  # without its vision tower
+    "Gemma-4-26B-A4B": 25_233_141_760,  # likewise
+    "Gemma-4-E4B": 7_463_013_376,  # without its towers for images and sound
     "Ministral-3-8B": 8_489_553_920,  # without its vision tower
     "Mistral-Small-4-119B": 118_972_826_624,  # without its vision tower
     "MiMo-7B": 7_622_619_136,  # without its layer that guesses further tokens
     "IQuest-Coder-40B": 39_794_283_520,
     "K-EXAONE-236B-A23B": 236_571_150_336,
     "Solar-Open-100B": 102_651_793_408,
+    "Nemotron-3-Super-120B-A12B": 120_668_687_360,  # without corrections of routers and its layers for further tokens
+    "MiMo-V2-Flash": 308_778_768_832,  # without its layers for further tokens
+    "Llama-4-Scout": 107_769_861_120,  # without its vision tower
     "Hy3-295B-A21B": 295_033_528_320,
     "Trinity-Mini": 26_123_974_400,
     "Ling-mini-2.0": 16_255_638_528,

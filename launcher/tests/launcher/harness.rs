@@ -8,6 +8,7 @@ use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -320,12 +321,22 @@ pub fn failed(flags: &[&str], env: Env<'_>) -> Ended {
     ended
 }
 
+/// The first of some ports in a row that are free on every address and that no other caller gets.
+///
+/// They lie below those that the kernel gives to connections, which may take any of those at any time.
 pub fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0")
-        .unwrap()
-        .local_addr()
-        .unwrap()
-        .port()
+    const IN_A_ROW: u16 = 8;
+    const RUNS: u32 = 2_500;
+    static TAKEN: AtomicU32 = AtomicU32::new(0);
+    let from = std::process::id().wrapping_mul(97);
+    loop {
+        let run = from.wrapping_add(TAKEN.fetch_add(1, Ordering::Relaxed)) % RUNS;
+        let first = 12_000 + IN_A_ROW * u16::try_from(run).unwrap();
+        let listeners = (first..first + IN_A_ROW).map(|port| TcpListener::bind(("0.0.0.0", port)));
+        if listeners.collect::<Result<Vec<_>, _>>().is_ok() {
+            return first;
+        }
+    }
 }
 
 /// Puts the launcher and the fakes into one folder, as an installation does, and returns the launcher's path.

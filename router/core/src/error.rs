@@ -130,8 +130,6 @@ pub enum ValidationError {
     StopSequences { max: usize, given: usize },
     #[error("`stop` must not contain an empty string")]
     EmptyStopSequence,
-    #[error("`stop` and `stop_sequences` differ: send `stop` alone")]
-    StopNames,
     #[error("`priority` must be >= -{max} and <= {max}. Given: {given}")]
     Priority { max: i32, given: i32 },
     #[error("`cache_salt` must have at most {max} bytes. Given: {given}")]

@@ -48,6 +48,10 @@ static REASONING: LazyLock<Vec<(&[&str], Reasoning)>> = LazyLock::new(|| {
         (&["gemma4"], reasoning("<|channel>thought", "<channel|>")),
         (&["seed_oss"], reasoning("<seed:think>", "</seed:think>")),
         (
+            &["hy_v3"],
+            reasoning("<think:opensource>", "</think:opensource>"),
+        ),
+        (
             &["granite"],
             reasoning("Here is my thought process:", "Here is my response:"),
         ),
@@ -89,6 +93,12 @@ fn object_formats() -> Vec<Format> {
                 arguments(),
             )
         })
+        .special(),
+        format("nemotron_json", &["llama_nemotron_json"], {
+            let calls = [section("<TOOLCALL>[", "]</TOOLCALL>")];
+            list(&calls, ", ", arguments())
+        })
+        .thinks(think())
         .special(),
         format(
             "phi4_mini_json",
@@ -192,6 +202,41 @@ fn element_formats() -> Vec<Format> {
             one(&sections, call)
         })
         .thinks(think()),
+        format("mimo", &["mimo_v2"], {
+            let arguments = parameters("<parameter=", ">", "</parameter>", "");
+            let call = element(arguments, "<function=", ">\n", "\n</function>").spaced("\n");
+            one(&[section("<tool_call>\n", "\n</tool_call>")], call)
+        })
+        .thinks(think()),
+        format("hy_v3", &["hunyuan_v3"], {
+            let arguments = parameters(
+                "<arg_key:opensource>",
+                "</arg_key:opensource>\n<arg_value:opensource>",
+                "</arg_value:opensource>",
+                "",
+            );
+            let call = element(
+                arguments,
+                "<tool_call:opensource>",
+                "<tool_sep:opensource>\n",
+                "\n</tool_call:opensource>",
+            );
+            let calls = [section(
+                "<tool_calls:opensource>\n",
+                "\n</tool_calls:opensource>",
+            )];
+            list(&calls, "\n", call.spaced("\n"))
+        })
+        .thinks(reasoning("<think:opensource>", "</think:opensource>"))
+        .special(),
+        format("hy_v3_preview", &[], {
+            let arguments = parameters("<arg_key>", "</arg_key>\n<arg_value>", "</arg_value>", "");
+            let call = element(arguments, "<tool_call>", "<tool_sep>\n", "\n</tool_call>");
+            let calls = [section("<tool_calls>\n", "\n</tool_calls>")];
+            list(&calls, "\n", call.spaced("\n"))
+        })
+        .thinks(think())
+        .special(),
         format("glm45", &["glm4_moe"], {
             let arguments = parameters("<arg_key>", "</arg_key>\n<arg_value>", "</arg_value>", "");
             one(

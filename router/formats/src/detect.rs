@@ -58,6 +58,8 @@ const SIGNS: &[(&str, &str)] = &[
     ("<|tool_call>", "gemma4"),
     ("<start_function_call>", "functiongemma"),
     ("<minimax:tool_call>", "minimax_m2"),
+    ("<tool_calls:opensource>", "hy_v3"),
+    ("<TOOLCALL>", "nemotron_json"),
     ("｜DSML｜", "deepseek_v32"),
     ("<|python_start|>", "llama4_pythonic"),
     ("[TOOL_CALLS]", "mistral_v3"),

@@ -185,6 +185,9 @@ fn names_are_those_of_other_servers() {
         "granite",
         "phi4_mini_json",
         "lfm2",
+        "hy_v3",
+        "mimo",
+        "nemotron_json",
     ] {
         assert!(Format::named(name).is_some(), "{name}");
     }
@@ -197,6 +200,7 @@ fn names_are_those_of_other_servers() {
         "granite",
         "glm45",
         "minimax_m2",
+        "hy_v3",
     ] {
         let format = Format::plain().with_reasoning(name);
         assert!(

@@ -347,6 +347,8 @@ fn the_grammar_of_a_custom_tool_holds_where_the_format_writes_its_input() {
     };
     for name in [
         "qwen3_coder",
+        "mimo",
+        "hy_v3",
         "glm47",
         "minimax_m2",
         "deepseek_v32",

@@ -1,6 +1,7 @@
 //! Extractor of JSON bodies. Every rejection is an [`ApiError`].
 
 mod fields;
+mod whole;
 mod wrong_value;
 
 use std::time::Duration;
@@ -19,6 +20,8 @@ use tokio_util::sync::CancellationToken;
 
 use self::fields::FromObject;
 pub use self::fields::{not_null, nullable_object, object, token_limit};
+pub use self::whole::{Whole, whole};
+pub use self::wrong_value::wrong_field;
 use crate::bounds::{
     MAX_JSON_DEPTH, MAX_MEMORY_PER_BODY_BYTE, MEMORY_PER_BODY_BYTE, MEMORY_PER_BODY_MARK,
 };
@@ -189,6 +192,11 @@ fn is_json(content_type: &str) -> bool {
 }
 
 fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, ApiError> {
+    if body.trim_ascii().is_empty() {
+        return Err(ApiError::malformed_json(
+            "the request body is empty: send a JSON object",
+        ));
+    }
     if body.starts_with(b"\xef\xbb\xbf") {
         return Err(ApiError::malformed_json(
             "malformed JSON: the body starts with a UTF-8 byte order mark; send it without",
@@ -198,7 +206,7 @@ fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, ApiError> {
     // serde takes an array for a struct, field by field; no client means that. Of a text or a number it would say what
     // structure of ours it is not.
     let object = body.trim_ascii_start().first() == Some(&b'{');
-    let value = serde_path_to_error::deserialize(&mut reader).map_err(|error| {
+    let value = serde_path_to_error::deserialize(Whole(&mut reader)).map_err(|error| {
         let path = error.path().to_string();
         match error.into_inner() {
             error if !object && error.is_data() => not_an_object(),
@@ -220,7 +228,8 @@ fn not_an_object() -> ApiError {
 
 /// Reads an object of a body whose kind was not known when the body was read; `at` is its path.
 pub fn from_raw<T: DeserializeOwned>(raw: &RawValue, at: &str) -> Result<T, ApiError> {
-    serde_path_to_error::deserialize(&mut serde_json::Deserializer::from_str(raw.get()))
+    let mut reader = serde_json::Deserializer::from_str(raw.get());
+    serde_path_to_error::deserialize(Whole(&mut reader))
         .map(|object: FromObject<T>| object.0)
         .map_err(|error| {
             let path = path_below(at, &error.path().to_string());
@@ -235,7 +244,7 @@ pub fn from_raw<T: DeserializeOwned>(raw: &RawValue, at: &str) -> Result<T, ApiE
 
 /// Reads an object inside of a body that was read as JSON; `at` is its path.
 pub fn from_value<T: DeserializeOwned>(value: &serde_json::Value, at: &str) -> Result<T, ApiError> {
-    serde_path_to_error::deserialize(value)
+    serde_path_to_error::deserialize(Whole(value))
         .map(|object: FromObject<T>| object.0)
         .map_err(|error| {
             let path = path_below(at, &error.path().to_string());

@@ -1,7 +1,9 @@
-//! Fields of bodies that some API has, but not the one of the route: refused, where they ask for something. Names that no
-//! API has are ignored.
+//! Fields of bodies that some API has, but not the one of the route: read where they are other names of a field that the
+//! route has, and else refused, where they ask for something. Names that no API has are ignored.
 
 mod known;
+mod names;
+mod table;
 mod takes;
 
 use std::fmt;
@@ -15,6 +17,7 @@ use serde::{Deserialize, forward_to_deserialize_any};
 use serde_json::Value;
 
 use self::known::Known;
+use self::names::Given;
 use self::takes::Takes;
 pub use self::takes::Unsupported;
 
@@ -73,9 +76,9 @@ impl<'de, D: Deserializer<'de>> Deserializer<'de> for OwnFields<D> {
     }
 }
 
-/// The entries of an object, given to the struct that reads `fields`.
-struct Entries<T> {
-    inner: T,
+/// The visitor of the struct that reads `fields`.
+struct Entries<V> {
+    inner: V,
     fields: &'static [&'static str],
 }
 
@@ -87,8 +90,11 @@ impl<'de, V: Visitor<'de>> Visitor<'de> for Entries<V> {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<V::Value, A::Error> {
-        let fields = self.fields;
-        self.inner.visit_map(Entries { inner: map, fields })
+        self.inner.visit_map(Read {
+            inner: map,
+            fields: self.fields,
+            given: Given::default(),
+        })
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, items: A) -> Result<V::Value, A::Error> {
@@ -96,57 +102,69 @@ impl<'de, V: Visitor<'de>> Visitor<'de> for Entries<V> {
     }
 }
 
-impl<'de, A: MapAccess<'de>> MapAccess<'de> for Entries<A> {
+/// The entries of an object that the struct gets.
+struct Read<A> {
+    inner: A,
+    fields: &'static [&'static str],
+    given: Given,
+}
+
+impl<'de, A: MapAccess<'de>> MapAccess<'de> for Read<A> {
     type Error = A::Error;
 
     fn next_key_seed<K: DeserializeSeed<'de>>(
         &mut self,
         seed: K,
     ) -> Result<Option<K::Value>, A::Error> {
+        let fields = self.fields;
         while let Some(key) = self.inner.next_key::<String>()? {
-            if self.fields.contains(&key.as_str()) {
+            let known = table::find(&key);
+            let name = known.and_then(|known| Some((known, known.name_of(&key, fields)?)));
+            let read = if let Some((known, name)) = name {
+                let value = self.inner.next_value()?;
+                self.given.take(known, name, value)?.map(str::to_owned)
+            } else if fields.contains(&key.as_str()) {
+                Some(key)
+            } else {
+                match known {
+                    None => drop(self.inner.next_value::<IgnoredAny>()?),
+                    Some(known) => self.inner.next_value_seed(Foreign {
+                        key: &key,
+                        known,
+                        fields,
+                    })?,
+                }
+                None
+            };
+            if let Some(key) = read {
                 let key: StringDeserializer<A::Error> = key.into_deserializer();
                 return seed.deserialize(key).map(Some);
-            }
-            match Known::find(&key) {
-                None => drop(self.inner.next_value::<IgnoredAny>()?),
-                Some(known) => self.inner.next_value_seed(Foreign {
-                    known,
-                    fields: self.fields,
-                })?,
             }
         }
         Ok(None)
     }
 
     fn next_value_seed<S: DeserializeSeed<'de>>(&mut self, seed: S) -> Result<S::Value, A::Error> {
-        self.inner.next_value_seed(seed)
+        match self.given.unread() {
+            Some(next) => next.read(seed),
+            None => self.inner.next_value_seed(seed),
+        }
     }
 }
 
 /// A field that the object with `fields` does not read; it judges the value.
-pub struct Foreign {
+struct Foreign<'a> {
+    key: &'a str,
     known: &'static Known,
     fields: &'static [&'static str],
 }
 
-impl Foreign {
-    /// What to send instead.
-    fn instead(&self) -> Option<&'static str> {
-        let read = |path: &&str| {
-            let root = path.split('.').next().unwrap_or_default();
-            root.starts_with('/') || self.fields.contains(&root)
-        };
-        self.known.instead.iter().copied().find(read)
-    }
-}
-
-impl<'de> DeserializeSeed<'de> for Foreign {
+impl<'de> DeserializeSeed<'de> for Foreign<'_> {
     type Value = ();
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
         let given = Value::deserialize(deserializer)?;
-        let instead = self.instead();
+        let instead = self.known.instead(self.fields);
         // A default at the wrong place is another one than where the field belongs.
         let misplaced = instead.is_some_and(|path| path.starts_with("parameters"));
         let takes = if misplaced {
@@ -157,15 +175,13 @@ impl<'de> DeserializeSeed<'de> for Foreign {
         if takes.takes(&given) {
             return Ok(());
         }
-        Err(match instead {
-            Some(route) if route.starts_with('/') => {
-                D::Error::custom(format_args!("it is not supported here, but on `{route}`"))
-            }
-            Some("parameters") => D::Error::custom("it belongs inside `parameters`"),
-            Some(path) => D::Error::custom(format_args!(
+        Err(match (instead, &self.known.elsewhere) {
+            (Some("parameters"), _) => D::Error::custom("it belongs inside `parameters`"),
+            (Some(path), _) => D::Error::custom(format_args!(
                 "it is not supported here: send `{path}` instead"
             )),
-            None => D::Error::custom(takes),
+            (None, Some(elsewhere)) => D::Error::custom(elsewhere.of(self.key)),
+            (None, None) => D::Error::custom(format_args!("{takes}{}", self.known.advice)),
         })
     }
 }

@@ -35,7 +35,6 @@ async fn bodies_that_are_not_json() {
         "]".repeat(200)
     );
     let bodies: Vec<Vec<u8>> = vec![
-        b"".to_vec(),
         b"{".to_vec(),
         b"xyz".to_vec(),
         br#"{"inputs":"x"} trailing"#.to_vec(),
@@ -56,6 +55,37 @@ async fn bodies_that_are_not_json() {
             assert_eq!(kind, "malformed_json", "{route} {shown}");
             assert!(message.starts_with("malformed JSON: "), "{message}");
         }
+    }
+}
+
+#[tokio::test]
+async fn what_an_empty_body_lacks_is_told_on_every_route() {
+    let server = Server::that_chats().await;
+    let document = serde_json::to_value(text_generation_http::routes::openapi()).expect("JSON");
+    let paths = document["paths"].as_object().expect("paths");
+    let routes: Vec<&String> = paths
+        .iter()
+        .filter(|(_, methods)| methods["post"]["requestBody"].is_object())
+        .map(|(path, _)| path)
+        .collect();
+    assert!(routes.len() > 10, "{routes:?}");
+    for route in routes {
+        let message = |answer: &Value| {
+            let error = &answer["error"];
+            let message = error["message"].as_str().or_else(|| error.as_str());
+            message.expect("a message").to_owned()
+        };
+        for empty in ["", " \n"] {
+            let (status, answer) = server.ask_raw(route, empty).await;
+            assert_eq!(status, 400, "{route}");
+            let expected = "the request body is empty: send a JSON object";
+            assert_eq!(message(&answer), expected, "{route}");
+        }
+        let (status, answer) = server.ask_raw(route, "{}").await;
+        let said = message(&answer);
+        assert!([400, 422].contains(&status), "{route}: {said}");
+        let told = said.contains("` is missing") || said.contains("the body must have `inputs`");
+        assert!(told, "{route}: {said}");
     }
 }
 

@@ -5,6 +5,7 @@
 mod common;
 
 use std::net::TcpListener;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -17,10 +18,21 @@ use zeromq::{DealerSocket, Socket, SocketRecv, SocketSend, SubSocket, ZmqMessage
 
 const TOPIC: &str = "kv@here:80@model";
 
-/// A port that was free a moment ago.
+/// A port that is free and that no other caller gets.
+///
+/// It lies below those that the kernel gives to connections, which may take any of those at any time.
 fn free_port() -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-    listener.local_addr().expect("an address").port()
+    const FIRST: u16 = 12_000;
+    const PORTS: u32 = 20_000;
+    static TAKEN: AtomicU32 = AtomicU32::new(0);
+    let from = std::process::id().wrapping_mul(97);
+    loop {
+        let next = from.wrapping_add(TAKEN.fetch_add(1, Ordering::Relaxed)) % PORTS;
+        let port = FIRST + u16::try_from(next).expect("below 20000");
+        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return port;
+        }
+    }
 }
 
 /// Number and events of a batch.

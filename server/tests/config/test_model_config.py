@@ -121,7 +121,7 @@ def test_keys_of_rope_that_change_nothing_are_taken(tmp_path: Path) -> None:
         ({"rope_scaling": {"rope_type": "linear"}}, "factor"),
         ({"rope_scaling": {"rope_type": "llama3", "factor": 8}}, "low_freq_factor"),
         (
-            {"rope_scaling": {"rope_type": "llama3", "factor": 8, "low_freq_factor": 4, "high_freq_factor": 4}},
+            {"rope_scaling": {"rope_type": "llama3", "factor": 8, "low_freq_factor": 5, "high_freq_factor": 4}},
             "high_freq_factor",
         ),
     ],

@@ -10,7 +10,7 @@ import pytest
 from text_generation_server.config import memory
 from text_generation_server.config.fallback import FallbackConfig
 from text_generation_server.config.files import stored_bytes
-from text_generation_server.config.implementation import read_model_config
+from text_generation_server.config.implementation import ModelImpl, read_model_config
 from text_generation_server.config.model import ModelConfig
 from text_generation_server.config.server import Environment, check_attention
 from text_generation_server.config.serving import AskedLimits, check_servable
@@ -314,3 +314,36 @@ def test_ranks_share_the_rows_of_large_embeddings_alone(tmp_path: Path, hidden_s
 def test_kernels_that_are_asked_for_and_switched_off_are_refused() -> None:
     with pytest.raises(ConfigurationError, match="contradicts --disable-custom-kernels"):
         check_attention("triton", on_cuda=True, environment=Environment.read({"DISABLE_CUSTOM_KERNELS": "true"}))
+
+
+def test_contexts_that_an_indexer_would_cut_are_refused(folder: Path) -> None:
+    """Up to that length it chooses everything. Stretched positions do not help."""
+    raw = json.loads((folder / "config.json").read_text())
+    latent = {"kv_lora_rank": 12, "q_lora_rank": 10, "qk_rope_head_dim": 4, "qk_nope_head_dim": 6, "v_head_dim": 8}
+    sparse = {"architectures": ["DeepseekV32ForCausalLM"], "n_group": 1, "topk_group": 1, "index_topk": 96, **latent}
+    (folder / "config.json").write_text(json.dumps({**raw, **sparse}))
+    for variables in ({}, {"ROPE_SCALING": "linear", "ROPE_FACTOR": "4"}):
+        check(folder, AskedLimits(95, 96), **variables)
+        with pytest.raises(ConfigurationError, match=r"--max-total-tokens 97 .*beyond 96 positions .*some of them"):
+            check(folder, AskedLimits(95, 97), **variables)
+
+
+@pytest.mark.parametrize("impl", ["auto", "native", "transformers"])
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"architectures": ["DeepseekV4ForCausalLM"]}, "^DeepSeek V4 .*compressed"),
+        ({"architectures": ["KimiLinearForCausalLM"]}, "^Kimi Linear .*Kimi delta attention"),
+        ({"architectures": ["InklingForCausalLM"]}, "^Inkling .*convolutions of keys and values"),
+        (
+            {"architectures": ["Qwen4ExpForConditionalGeneration"], "text_config": {"model_type": "qwen4_exp_text"}},
+            "^Qwen 4 Exp .*several residual streams",
+        ),
+    ],
+)
+def test_a_known_model_that_is_not_served_is_refused_with_what_is_missing(
+    folder: Path, values: dict[str, object], message: str, impl: ModelImpl
+) -> None:
+    (folder / "config.json").write_text(json.dumps(values))
+    with pytest.raises(UnsupportedModel, match=message):
+        check_servable(folder, Environment.read({}), AskedLimits(), model_impl=impl)

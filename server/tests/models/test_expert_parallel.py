@@ -28,6 +28,9 @@ from text_generation_server.errors import ConfigurationError
         "hunyuan moe",
         "granite 4 of one group",
         "nemotron 3",
+        "nemotron 3 latent",
+        "gemma4 experts",
+        "llama4",
     ],
 )
 def test_four_ranks_equal_one(case: str, tmp_path: Path) -> None:

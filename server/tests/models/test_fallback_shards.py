@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 import torch
 from support.comparing import checkpoints
-from support.fallback_cases import FALLBACK_CASES, GEMMA_3N, GEMMA_4_LARGE
+from support.fallback_cases import FALLBACK_CASES, FORCED, GEMMA_3N
 from support.families import PROMPTS, SIZES
 from support.family_cases import CASES
+from support.gemma_cases import GEMMA_4_LARGE
 from support.loading import load
 from support.ranks import results
 from support.thread_ranks import thread_groups, together
@@ -30,7 +31,9 @@ from text_generation_server.models.fallback.interfaces import SERVING
 @pytest.fixture(scope="module")
 def folder_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     """The checkpoint of a case, written once."""
-    return checkpoints(tmp_path_factory.mktemp("shards"), {**FALLBACK_CASES, "llama": CASES["llama"]})
+    return checkpoints(
+        tmp_path_factory.mktemp("shards"), {**FALLBACK_CASES, **{name: CASES[name] for name in (*FORCED, "llama")}}
+    )
 
 
 def config_of(architecture: str, **values: Any) -> FallbackConfig:
@@ -138,7 +141,7 @@ def test_heads_that_differ_by_layer_are_shared_or_refused(folder_of: Callable[[s
     ):
         check_runnable(config, 2)
     with pytest.raises(ConfigurationError, match="4 shards cannot share 4 attention heads with 2"):
-        load(folder_of("gemma4 large"), group=thread_groups(4)[0])
+        load(folder_of("gemma4 large"), group=thread_groups(4)[0], impl="transformers")
 
 
 def test_a_class_that_counts_its_heads_itself_is_refused_with_the_remedy(

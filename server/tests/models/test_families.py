@@ -65,6 +65,10 @@ DETERMINISTIC = [
     "ministral 3",
     "mistral 4",
     "trinity",
+    "gemma4 small",
+    "gemma4 experts",
+    "nemotron 3 latent",
+    "mimo v2",
 ]
 
 
@@ -100,7 +104,17 @@ def test_two_ranks_compute_what_one_does(
 
 LAYOUTS = ["chatglm", "cohere plus", "dbrx", "deepseek v3", "falcon 40b", "falcon 7b", "internlm2", "minimax m2"]
 LAYOUTS += ["olmo2 one kv head", "phi3", "qwen2 moe", "qwen3 next", "qwen3.5", "stablelm 12b", "starcoder"]
-LAYOUTS += ["decilm", "ling", "ling 2", "ministral 3", "trinity"]
+LAYOUTS += [
+    "decilm",
+    "gemma4 experts",
+    "gemma4 small",
+    "ling",
+    "ling 2",
+    "llama4 maverick",
+    "mimo v2",
+    "ministral 3",
+    "trinity",
+]
 """One of each way in which queries, keys and values are stored and normalised."""
 
 

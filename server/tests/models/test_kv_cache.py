@@ -10,6 +10,8 @@ from kernel_support.reference import stored_in_8_bits
 from safetensors.torch import load_file, save_file
 from support.checkpoints import tiny_llama
 from support.driver import Driver, greedy_by_turns
+from support.families import model_of, write
+from support.family_cases import CASES
 from support.loading import load
 from support.oracle import oracle
 from support.thread_ranks import thread_groups, together
@@ -197,3 +199,15 @@ def test_models_through_transformers_are_refused() -> None:
     with pytest.raises(ConfigurationError, match="int8 is not there for ApertusForCausalLM"):
         quantised_kv_cache("int8", model)
     assert quantised_kv_cache("auto", model) is None
+
+
+@pytest.mark.parametrize("codes", [None, "fp8_e4m3fn"])
+def test_layers_that_read_the_cache_of_others_take_no_slots(codes: QuantisedKvCache | None, tmp_path: Path) -> None:
+    """Of five layers of Gemma 4 the last two; one of the others has heads of twice the size."""
+    write(CASES["gemma4 small"], model_of("gemma4 small"), tmp_path)
+    model = load(tmp_path, kv_cache=codes)
+    assert [cache.head_dim for cache in model.caches] == [8, 16, 8]
+    config = ModelConfig.from_folder(tmp_path)
+    itemsize = None if codes else 4
+    assert bytes_per_slot(model) == kv_bytes_per_token(config, 1, itemsize)
+    assert len(greedy_by_turns(Driver(model), [[5, 6, 7, 8, 9, 10], [11]], 3)) == 2

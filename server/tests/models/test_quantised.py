@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from compressed_tensors.quantization import QuantizationScheme
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from support.checkpoints import tiny_llama
 from support.compressed import compress_folder, preset, reference, set_quantisation
 from support.eight_bit import quantise_folder
@@ -95,6 +95,36 @@ def test_experts_are_computed_with_the_numbers_that_8_bits_stand_for(tmp_path: P
         torch.testing.assert_close(each, expected, atol=1e-4, rtol=1e-4)
 
 
+def test_scales_of_experts_count_whatever_holds_their_codes(tmp_path: Path) -> None:
+    """Of Gemma 4, whose tools store the matrices of each expert apart."""
+    case = CASES["gemma4 experts"]
+    write(case, model_of("gemma4 experts"), tmp_path / "plain")
+    file = tmp_path / "plain" / "model.safetensors"
+    state = load_file(file)
+    for name in [name for name in state if ".experts." in name]:
+        first, which = name.rsplit(".", 1)
+        for expert, matrix in enumerate(state.pop(name)):
+            parts = matrix.chunk(2) if which == "gate_up_proj" else (matrix,)
+            for part, its in zip(parts, ("gate_proj", "up_proj") if len(parts) == 2 else (which,), strict=True):
+                state[f"{first}.{expert}.{its}.weight"] = part.clone()
+    save_file(state, file)
+    tensors = quantise_folder(
+        tmp_path / "plain",
+        tmp_path / "made",
+        "fp8 of blocks",
+        tuple(f".{expert}.{name}_proj" for expert in range(6) for name in ("gate", "up", "down")),
+        modules_to_not_convert=[
+            *("q_proj", "k_proj", "v_proj", "o_proj"),
+            *(f"model.layers.{layer}.mlp.{name}_proj" for layer in range(5) for name in ("gate", "up", "down")),
+        ],
+    )
+    save_file(tensors, file)
+    expected = log_probabilities(load(tmp_path / "plain"))
+    torch.testing.assert_close(log_probabilities(load(tmp_path / "made")), expected)
+    for each in of_groups(tmp_path / "made", thread_groups(2)):
+        torch.testing.assert_close(each, expected, atol=1e-4, rtol=1e-4)
+
+
 @pytest.mark.parametrize(
     ("stored", "strategy"), [("fp8 of matrices", "tensor"), ("fbgemm", "channel"), ("fp8 of blocks", "block")]
 )
@@ -128,7 +158,9 @@ def test_weights_alone_may_have_8_bits_in_matrices_of_every_place(
         torch.testing.assert_close(computed, expected, atol=1e-3, rtol=1e-4)
 
 
-@pytest.mark.parametrize("case", ["cohere", "gptj", "gpt2", "glm", "gemma2", "phi3", "opt"])
+@pytest.mark.parametrize(
+    "case", ["cohere", "gptj", "gpt2", "glm", "gemma2", "gemma4 large", "gemma4 small", "phi3", "opt"]
+)
 def test_layers_of_every_kind_run_with_8_bits(tmp_path: Path, case: str) -> None:
     write(CASES[case], model_of(case), tmp_path / "plain")
     expected = log_probabilities(load(tmp_path / "plain"))

@@ -98,7 +98,7 @@ def test_shards_that_cannot_share_it_are_refused(root: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "values", "error", "message"),
     [
-        ("nemotron 3", {"moe_latent_size": 16}, UnsupportedModel, "`moe_latent_size`"),
+        ("nemotron 3", {"moe_latent_size": -1}, ConfigurationError, "`moe_latent_size`"),
         ("nemotron 3", {"mlp_bias": True}, UnsupportedModel, "`mlp_bias`"),
         ("bamba", {"time_step_limit": [1.0, 0.5]}, ConfigurationError, "`time_step_limit` must be a list of two"),
         (

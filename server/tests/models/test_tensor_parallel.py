@@ -72,6 +72,11 @@ MORE_RANKS = {
     ),
     "tied, few splits of the vocabulary": tiny_model("llama", vocab_size=131, tie_word_embeddings=True),
     "experts": tiny_model("mixtral", vocab_size=257, intermediate_size=36, num_local_experts=5, num_key_value_heads=8),
+    "inputs of each layer": tiny_model(
+        "gemma4_text",
+        **{"vocab_size": 131, "vocab_size_per_layer_input": 131, "intermediate_size": 95, "num_key_value_heads": 1},
+        **{"head_dim": 8, "global_head_dim": 16, "hidden_size_per_layer_input": 6, "pad_token_id": 0},
+    ),
 }
 """Models where no size but the number of query heads is divisible by the number of ranks."""
 
@@ -90,7 +95,12 @@ def test_four_and_eight_ranks_equal_one(name: str, world_size: int, tmp_path: Pa
 
 @pytest.mark.parametrize(
     ("name", "world_size"),
-    [("uneven", 2), ("tied, few splits of the vocabulary", 2), ("tied, few splits of the vocabulary", 4)],
+    [
+        ("uneven", 2),
+        ("tied, few splits of the vocabulary", 2),
+        ("tied, few splits of the vocabulary", 4),
+        ("inputs of each layer", 2),
+    ],
 )
 def test_ranks_with_parts_of_the_embedding_equal_ranks_that_have_it_whole(
     name: str, world_size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

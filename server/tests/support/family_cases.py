@@ -6,6 +6,7 @@ from typing import Any
 import torch
 
 from support.families import SIZES, Case, Raw, State
+from support.gemma_cases import GEMMA_CASES
 from support.latent_cases import GROWING, LATENT_CASES
 from support.media_cases import MEDIA_CASES
 from support.moe_cases import MOE_CASES
@@ -225,6 +226,7 @@ CASES: dict[str, Case] = {
     **MOE_CASES,
     **LATENT_CASES,
     **RECURRENT_CASES,
+    **GEMMA_CASES,
     **MEDIA_CASES,
     "llama": Case("Llama 1 to 3, Yi", "llama"),
     "yi": Case("Llama 1 to 3, Yi", "llama", relayout=renamed("YiForCausalLM"), architecture="YiForCausalLM"),

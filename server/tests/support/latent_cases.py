@@ -23,6 +23,8 @@ EXPERTS: dict[str, Any] = {
     "routed_scaling_factor": 1.5,
     "first_k_dense_replace": 1,
 }
+INDEXER: dict[str, Any] = {"index_topk": 64, "index_head_dim": 16, "index_n_heads": 4}
+"""All positions of a prompt are chosen."""
 # Transformers 5 refuses a rope without its base.
 YARN = {
     "rope_type": "yarn",
@@ -129,6 +131,13 @@ LATENT_CASES: dict[str, Case] = {
         prepare=with_corrections,
         architecture="SarvamMLAForCausalLM",
     ),
+    "deepseek v3.2": Case(
+        "DeepSeek V3.2",
+        "deepseek_v32",
+        {**EXPERTS, **INDEXER, "n_group": 4, "topk_group": 2, "rope_parameters": YARN_OF_V3},
+        prepare=with_corrections,
+    ),
+    "glm 5": Case("GLM 5", "glm_moe_dsa", {**EXPERTS, **INDEXER, "rms_norm_eps": 1e-3}, prepare=with_corrections),
     "glm4 moe lite": Case(
         "GLM 4.7 Flash", "glm4_moe_lite", {**EXPERTS, "num_nextn_predict_layers": 0}, prepare=with_corrections
     ),

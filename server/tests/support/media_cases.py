@@ -2,10 +2,12 @@
 
 from typing import Any
 
+import torch
+
 from support.families import SIZES, Case, Raw, State
 from support.latent_cases import EXPERTS as LATENT_EXPERTS
 from support.latent_cases import GROWING
-from support.moe_cases import with_corrections
+from support.moe_cases import LLAMA_4, with_corrections
 from support.recurrent_cases import DELTA, EXPERTS, stacked_experts
 
 IMAGES: dict[str, Any] = {
@@ -65,6 +67,15 @@ def kimi(state: State, raw: Raw) -> tuple[State, Raw]:
     return _layers(state, {**raw, "architectures": [KIMI_CLASS], "text_config": text})
 
 
+def _inside_llama4(state: State, raw: Raw) -> tuple[State, Raw]:
+    """The published files, of which the model of text is a part."""
+    inside = {f"language_model.{name}": tensor for name, tensor in state.items()}
+    whole = {key: raw.pop(key) for key in ("eos_token_id", "dtype", "tie_word_embeddings") if key in raw}
+    others = {"vision_model.class_embedding": torch.zeros(2), "multi_modal_projector.linear_1.weight": torch.zeros(2)}
+    return {**inside, **others}, {**whole, "architectures": [LLAMA4_CLASS], "model_type": "llama4", "text_config": raw}
+
+
+LLAMA4_CLASS = "Llama4ForConditionalGeneration"
 KIMI_CLASS = "KimiK25ForConditionalGeneration"
 KIMI = {**LATENT_EXPERTS, "model_type": "deepseek_v3", "n_group": 1, "topk_group": 1, "num_nextn_predict_layers": 0}
 KIMI_IMAGES = {key: IMAGES[key] for key in ("hidden_size", "intermediate_size", "num_hidden_layers", "patch_size")}
@@ -162,17 +173,7 @@ MEDIA_CASES: dict[str, Case] = {
         {**QWEN_IMAGES, "intermediate_size": 16},
         relayout=stacked_experts,
     ),
+    # Transformers 5.24 cannot compute its class without images.
+    "llama4 images": Case("Llama 4", "llama4_text", LLAMA_4, _inside_llama4, architecture=LLAMA4_CLASS),
     "smolvlm": _case("SmolVLM", "smolvlm", {"model_type": "llama"}, IMAGES),
 }
-
-NOT_SERVED: dict[str, tuple[str, str]] = {
-    "Glm5NextForConditionalGeneration": ("glm5_next_text", "text of type 'glm5_next_text' is not supported"),
-    "Llama4ForConditionalGeneration": ("llama4_text", "Llama4ForCausalLM cannot run through Transformers"),
-    "MiniMaxM3SparseForConditionalGeneration": (
-        "minimax_m3_vl_text",
-        "MiniMaxM3VLForCausalLM cannot run .* activation",
-    ),
-    "Qwen4ExpForConditionalGeneration": ("qwen4_exp_text", "Qwen4ExpForCausalLM cannot run .* a state beside keys"),
-    "Step3p7ForConditionalGeneration": ("step3p5", "text of type 'step3p5' is not supported"),
-}
-"""Models whose part is known, and of a family that is not served: its type, and how it is refused."""

@@ -8,7 +8,7 @@ from pathlib import Path
 from support.device_results import passed_on_gpu
 from support.fallback_cases import FALLBACK_CASES
 from support.family_cases import CASES
-from text_generation_server.config.families import FAMILIES
+from text_generation_server.config.families import FAMILIES, WITH_MEDIA
 
 PAGE = Path(__file__).parents[3] / "docs" / "models.md"
 BEGIN, END = "<!-- table: begin -->\n", "<!-- table: end -->\n"
@@ -34,7 +34,7 @@ def architectures(case_name: str) -> list[str]:
     """The names in `architectures` that are read as this case is."""
     case = CASES[case_name]
     name = case.architecture or case.class_name
-    if case.has_media:
+    if name in WITH_MEDIA:
         return [name]
     return [each for each, family in FAMILIES.items() if family is FAMILIES[name]]
 

@@ -108,6 +108,27 @@ def _ling(state: State, raw: Raw) -> tuple[State, Raw]:
     return _bailing("BailingMoeForCausalLM", norm_head=True, use_qkv_bias=True, use_bias=False, **gone)(kept, raw)
 
 
+LLAMA_4: dict[str, Any] = {
+    "head_dim": 8,
+    "intermediate_size": 20,
+    "intermediate_size_mlp": 48,
+    "no_rope_layer_interval": 2,
+    "num_local_experts": 6,
+    "rope_parameters": {"rope_type": "default", "rope_theta": 1e4},
+}
+MIMO_V2: dict[str, Any] = {
+    "attention_value_scale": 0.6,
+    "head_dim": 12,
+    "layer_types": ["full_attention", "sliding_attention", "sliding_attention"],
+    "moe_intermediate_size": 20,
+    "n_group": 2,
+    "n_routed_experts": 8,
+    "num_experts_per_tok": 3,
+    "routed_scaling_factor": 1.5,
+    "sliding_window": 4,
+    "topk_group": 1,
+    "v_head_dim": 8,
+}
 MOE_CASES: dict[str, Case] = {
     "mixtral": Case("Mixtral", "mixtral", {**EXPERTS, "sliding_window": 4}),
     "minimax m2": Case(
@@ -220,6 +241,13 @@ MOE_CASES: dict[str, Case] = {
         },
         prepare=with_corrections,
     ),
+    "llama4": Case("Llama 4 (text)", "llama4_text", LLAMA_4),
+    "llama4 maverick": Case(
+        "Llama 4 (text)",
+        "llama4_text",
+        {**LLAMA_4, "interleave_moe_layer_step": 2, "use_qk_norm": False},
+    ),
+    "mimo v2": Case("MiMo V2", "mimo_v2_flash", MIMO_V2, prepare=with_corrections),
     "hy3": Case("Hy3", "hy_v3", {**QWEN, "head_dim": 8, "num_shared_experts": 2}, prepare=with_corrections),
     "trinity": Case(
         "Trinity (AFMoE)",

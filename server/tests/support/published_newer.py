@@ -4,7 +4,7 @@ import dataclasses
 
 from support.families import Case
 from support.family_cases import CASES
-from support.published import LATENT, LLAMA, LLAMA3, LOCAL, file, own
+from support.published import LATENT, LLAMA, LLAMA3, LOCAL, OF_DEEPSEEK, file, own
 
 MIXTURE = {**LLAMA, "head_dim": 8, "num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 20}
 GROWING = {
@@ -20,6 +20,49 @@ GROWING = {
     "type": "yarn",
 }
 """The original length is 8,192 or 16,384 in published files: so queries grow in short prompts too."""
+
+
+FULL = "full_attention"
+GEMMA_4 = {
+    "attention_bias": False,
+    "final_logit_softcapping": 30.0,
+    "global_head_dim": 16,
+    "head_dim": 8,
+    "hidden_activation": "gelu_pytorch_tanh",
+    "pad_token_id": 0,
+    "rms_norm_eps": 1e-06,
+    "rope_parameters": {
+        "full_attention": {"partial_rotary_factor": 0.25, "rope_theta": 1000000.0, "rope_type": "proportional"},
+        "sliding_attention": {"rope_theta": 10000.0, "rope_type": "default"},
+    },
+    "sliding_window": 4,
+    "tie_word_embeddings": True,
+    "vocab_size_per_layer_input": 99,
+}
+SHARED_4 = {
+    "attention_k_eq_v": False,
+    "enable_moe_block": False,
+    "hidden_size_per_layer_input": 8,
+    "num_experts": None,
+    "num_global_key_value_heads": None,
+    "num_kv_shared_layers": 1,
+    "use_double_wide_mlp": True,
+}
+LARGE_4 = {
+    "attention_k_eq_v": True,
+    "hidden_size_per_layer_input": 0,
+    "num_global_key_value_heads": 1,
+    "num_kv_shared_layers": 0,
+    "use_double_wide_mlp": False,
+}
+EXPERTS_4 = {
+    "enable_moe_block": True,
+    "layer_types": LOCAL,
+    "moe_intermediate_size": 20,
+    "num_experts": 6,
+    "top_k_experts": 2,
+    "use_bidirectional_attention": "vision",
+}
 
 
 def of(name: str, **values: object) -> Case:
@@ -113,6 +156,109 @@ NEWER: dict[str, Case] = {
         route_scale=2.826,
         score_func="sigmoid",
         use_grouped_mm=True,
+    ),
+    "Gemma 4 E2B": own("gemma4_text", LLAMA, **GEMMA_4, **SHARED_4, num_hidden_layers=5, layer_types=[*LOCAL, FULL]),
+    "Gemma 4 31B": own("gemma4_text", LLAMA, **GEMMA_4, **LARGE_4, num_hidden_layers=6, enable_moe_block=False),
+    "Gemma 4 26B-A4B": own("gemma4_text", LLAMA, **GEMMA_4, **LARGE_4, **EXPERTS_4, num_hidden_layers=4),
+    "DeepSeek V3.2": own(
+        "deepseek_v32",
+        LATENT,
+        attention_bias=False,
+        index_head_dim=16,
+        index_n_heads=4,
+        index_topk=2048,
+        norm_topk_prob=True,
+        num_key_value_heads=4,
+        rope_scaling={**OF_DEEPSEEK, "mscale": 1.0, "mscale_all_dim": 1.0},
+        routed_scaling_factor=2.5,
+        scoring_func="sigmoid",
+        topk_method="noaux_tc",
+    ),
+    "GLM 5.2": own(
+        "glm_moe_dsa",
+        {key: value for key, value in LATENT.items() if key not in ("rope_theta", "moe_layer_freq")},
+        attention_bias=False,
+        index_head_dim=16,
+        index_n_heads=4,
+        index_skip_topk_offset=1,
+        index_topk=2048,
+        index_topk_freq=2,
+        indexer_rope_interleave=True,
+        mlp_layer_types=["dense", "sparse", "sparse"],
+        norm_topk_prob=True,
+        num_key_value_heads=4,
+        qk_head_dim=10,
+        rope_parameters={"rope_theta": 1000000, "rope_type": "default"},
+        routed_scaling_factor=2.5,
+        scoring_func="sigmoid",
+        topk_method="noaux_tc",
+    ),
+    "MiMo V2 Flash": own(
+        "mimo_v2_flash",
+        {key: value for key, value in LLAMA.items() if key != "attention_dropout"},
+        add_full_attention_sink_bias=False,
+        add_swa_attention_sink_bias=True,
+        attention_chunk_size=4,
+        attention_value_scale=0.707,
+        head_dim=12,
+        hybrid_layer_pattern=[0, 1, 1],
+        layernorm_epsilon=1e-05,
+        moe_intermediate_size=20,
+        moe_layer_freq=[0, 1, 1],
+        n_group=1,
+        n_routed_experts=8,
+        n_shared_experts=None,
+        norm_topk_prob=True,
+        num_experts_per_tok=3,
+        partial_rotary_factor=0.334,
+        rope_theta=5000000,
+        routed_scaling_factor=None,
+        scoring_func="sigmoid",
+        sliding_window=4,
+        sliding_window_size=4,
+        swa_head_dim=12,
+        swa_num_attention_heads=4,
+        swa_num_key_value_heads=4,
+        swa_rope_theta=10000,
+        swa_v_head_dim=8,
+        topk_group=1,
+        topk_method="noaux_tc",
+        v_head_dim=8,
+    ),
+    "Llama 4 Scout": own(
+        "llama4_text",
+        {**LLAMA, "head_dim": 8, "intermediate_size": 20, "intermediate_size_mlp": 48},
+        attention_bias=False,
+        attention_chunk_size=8192,
+        attn_scale=0.1,
+        attn_temperature_tuning=True,
+        floor_scale=8192,
+        for_llm_compressor=False,
+        interleave_moe_layer_step=1,
+        max_position_embeddings=10485760,
+        no_rope_layers=[],
+        num_experts_per_tok=1,
+        num_local_experts=6,
+        output_router_logits=False,
+        rms_norm_eps=1e-05,
+        rope_scaling=LLAMA3 | {"factor": 16.0, "high_freq_factor": 1.0},
+        rope_theta=500000.0,
+        router_aux_loss_coef=0.001,
+        router_jitter_noise=0.0,
+        use_qk_norm=True,
+    ),
+    "Llama 4 Maverick": own(
+        "llama4_text",
+        {**LLAMA, "head_dim": 8, "intermediate_size": 20, "intermediate_size_mlp": 48},
+        interleave_moe_layer_step=2,
+        max_position_embeddings=1048576,
+        moe_layers=[1],
+        no_rope_layers=[1, 1, 0],
+        num_experts_per_tok=1,
+        num_local_experts=6,
+        rope_scaling=None,
+        rope_theta=500000.0,
+        use_qk_norm=False,
     ),
     "MiMo 7B": file(
         dataclasses.replace(CASES["mimo"], values={"rope_parameters": {"rope_theta": 640000}}),

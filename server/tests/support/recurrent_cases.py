@@ -132,6 +132,7 @@ RECURRENT_CASES: dict[str, Case] = {
         "Nemotron-H, Nano 2 and 3", "nemotron_h", {**STATE_SPACE, "use_bias": True, "mlp_bias": True}, _pattern
     ),
     "nemotron 3": Case("Nemotron-H, Nano 2 and 3", "nemotron_h", NEMOTRON_3),
+    "nemotron 3 latent": Case("Nemotron-H, Nano 2 and 3", "nemotron_h", {**NEMOTRON_3, "moe_latent_size": 12}),
     "nemotron 3 large shared": Case(
         "Nemotron-H, Nano 2 and 3", "nemotron_h", {**NEMOTRON_3, "moe_shared_expert_intermediate_size": 20}, _pattern
     ),

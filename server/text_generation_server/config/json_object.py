@@ -191,6 +191,12 @@ class JsonObject:
             raise self.error(key, f"whole numbers from {minimum} to {maximum}")
         return integers
 
+    def layer_numbers(self, key: str, count: int) -> tuple[int, ...]:
+        """Reads a list of numbers of layers, of which there are `count`."""
+        value = self._value(key, None)
+        length = len(cast("list[object]", value)) if isinstance(value, list) else -1
+        return self.integers(key, length, count - 1)
+
     def integer_each(self, key: str, count: int, **options: int) -> tuple[int, ...]:
         """Reads a whole number for each of `count` layers: a list, or one number for all. `options` are those of
         `integer`.

@@ -15,7 +15,7 @@ from .json_object import JsonObject
 from .names import TensorNames
 from .quantisation import UNQUANTISED, Schemes, online_schemes, read_schemes
 from .rope import refuse_unknown
-from .spec import AttentionSpec, DecoderSpec, LatentAttentionSpec, LayerSpec, MoeSpec, RopeSpec, RopeType
+from .spec import AttentionSpec, DecoderSpec, LatentAttentionSpec, LayerSpec, RopeSpec, RopeType
 from .vision import VisionSpec
 
 MAX_CONTEXT_LENGTH = 2**31 - 1
@@ -58,9 +58,10 @@ class ModelConfig:
 
         Linear, dynamic and YaRN scaling stretch the pre-training length by `factor`, and many configurations keep
         the unstretched length in `max_position_embeddings`. llama3 configurations name the stretched length. Where
-        layers differ, the shortest counts.
+        layers differ, the shortest counts. Nothing stretches the length up to which attention is that of the model.
         """
-        return min((self._reach(rope) for rope in self.ropes), default=self.max_position_embeddings)
+        reach = min((self._reach(rope) for rope in self.ropes), default=self.max_position_embeddings)
+        return min(reach, self.decoder.longest) if self.decoder.longest else reach
 
     def _reach(self, rope: RopeSpec) -> int:
         if rope.rope_type in ("linear", "dynamic", "yarn"):
@@ -76,7 +77,8 @@ class ModelConfig:
     @property
     def largest_matrix(self) -> int:
         """The elements of the largest matrix of a layer."""
-        inner = (layer.ffn.inner for layer in self.decoder.layers if layer.ffn is not None)
+        networks = (each for layer in self.decoder.layers for each in (layer.ffn, layer.beside))
+        inner = (each.inner for each in networks if each is not None)
         return self.decoder.hidden_size * max(inner, default=self.decoder.hidden_size)
 
     def with_rope(self, rope_type: RopeType, factor: float) -> "ModelConfig":
@@ -97,6 +99,7 @@ class ModelConfig:
                 query_growth=rope.query_growth,
                 query_length=rope.query_length,
                 axes=rope.axes,
+                still_pairs=rope.still_pairs,
             )
             return dataclasses.replace(layer, mixer=dataclasses.replace(mixer, rope=rope))
 
@@ -184,7 +187,7 @@ def _cause(config: JsonObject) -> str:
 
 def check_schemes(schemes: Schemes, decoder: DecoderSpec, names: TensorNames) -> None:
     """Raises UnsupportedModel for a family whose tensors cannot be read in these formats."""
-    has_experts = any(isinstance(layer.ffn, MoeSpec) for layer in decoder.layers)
+    has_experts = any(layer.moe is not None for layer in decoder.layers)
     if schemes.method == "mxfp4" and not (has_experts and names.experts_layout == "interleaved"):
         raise UnsupportedModel("`quantization_config` in config.json: mxfp4 is read of the experts of gpt-oss only")
     if not schemes.used or schemes.online or schemes.method == "mxfp4":
@@ -201,9 +204,9 @@ def check_schemes(schemes: Schemes, decoder: DecoderSpec, names: TensorNames) ->
         )
     # Before anything is downloaded; which prefix there is only tensors tell, but for families with one.
     for index, layer in enumerate(decoder.layers if len(names.prefixes) == 1 else ()):
-        if isinstance(layer.ffn, MoeSpec):
+        if layer.moe is not None:
             first = f"{names.prefixes[0]}{names.layer.format(index)}"
-            schemes.check_experts(f"{first}{name.format(expert=0)}" for name in names.experts(layer.ffn.gated))
+            schemes.check_experts(f"{first}{name.format(expert=0)}" for name in names.experts(layer.moe.gated))
 
 
 def supported() -> str:

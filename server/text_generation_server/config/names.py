@@ -6,11 +6,12 @@ from typing import Literal
 
 from .spec import QkvLayout
 
-ExpertLayout = Literal["each", "stacked", "rows", "interleaved"]
+ExpertLayout = Literal["each", "stacked", "transposed", "rows", "interleaved"]
 """How experts are stored.
 
 - "each": each expert has its own matrices, as a dense network does.
 - "stacked": `[experts, 2 * inner, hidden]`, gate rows first, and `[experts, hidden, inner]`.
+- "transposed": `[experts, hidden, 2 * inner]`, gate columns first, and `[experts, inner, hidden]`.
 - "rows": gate, up and the transposed down, each `[experts * inner, hidden]`.
 - "interleaved": `[experts, hidden, 2 * inner]`, with gate and up columns interleaved, and `[experts, inner, hidden]`,
   with biases; or MXFP4 blocks and scales of their transposes.
@@ -108,6 +109,8 @@ class TensorNames:
     gate_up: str | None = None
     """The fused matrix of both, gate first, if the checkpoint has one."""
     down: str = "mlp.down_proj"
+    scale: str = "layer_scalar"
+    """What multiplies the residual stream; a whole name."""
     activation: str = "mlp.act"
     """The activation of a network without a gate, to which AWQ may give scales."""
     router: str = "mlp.gate"
@@ -121,14 +124,34 @@ class TensorNames:
     expert_up: str = "mlp.experts.{expert}.up_proj"
     expert_down: str = "mlp.experts.{expert}.down_proj"
     experts_stack: tuple[str, str] | None = None
-    """Names of the tensors of layout "stacked", which some files have instead of matrices of each expert."""
+    """Names of the tensors of layout `stack_layout`, which some files have instead of matrices of each expert."""
+    stack_layout: ExpertLayout = "stacked"
     shared_gate: str = "mlp.shared_expert.gate_proj"
     shared_up: str = "mlp.shared_expert.up_proj"
     shared_down: str = "mlp.shared_expert.down_proj"
     shared_gate_up: str | None = None
     """The fused matrix of both, gate first, if the checkpoint has one."""
+    latent_in: str = "mixer.fc1_latent_proj"
+    """From hidden states to those of experts of a latent mixture, as the next one back."""
+    latent_out: str = "mixer.fc2_latent_proj"
     shared_weight: str = "mlp.shared_expert_gate"
     """The gate of the shared expert."""
+    router_scale: str = "router.scale"
+    """Experts beside a dense network, as the next ones: the weight of the router's norm; a whole name."""
+    expert_scales: str = "router.per_expert_scale"
+    """A whole name."""
+    beside_norm: str = "pre_feedforward_layernorm_2"
+    """The input norm of the experts."""
+    dense_output_norm: str = "post_feedforward_layernorm_1"
+    beside_output_norm: str = "post_feedforward_layernorm_2"
+    layer_embedding: str = "embed_tokens_per_layer"
+    """Inputs of each layer, as the next ones: the vectors of ids, of all layers side by side."""
+    layer_projection: str = "per_layer_model_projection"
+    """Makes, of embeddings, the vectors that are added to them."""
+    layer_projection_norm: str = "per_layer_projection_norm"
+    layer_gate: str = "per_layer_input_gate"
+    layer_out: str = "per_layer_projection"
+    layer_output_norm: str = "post_per_layer_input_norm"
     transposed: bool = False
     """Whether matrices of layers are stored as [inputs, outputs]."""
     ignored: tuple[str, ...] = ("*rotary_emb.inv_freq",)
@@ -148,7 +171,7 @@ class TensorNames:
         prefix = self.prefix(has)
         if not any(has(f"{prefix}{self.layer.format(index)}{gate_up}") for index in range(layers)):
             return self
-        return replace(self, experts_layout="stacked", expert_gate=gate_up, expert_down=down)
+        return replace(self, experts_layout=self.stack_layout, expert_gate=gate_up, expert_down=down)
 
     def experts(self, gated: bool) -> tuple[str, ...]:
         """Returns the names of the matrices of an expert: gate, if it is gated, up and down."""

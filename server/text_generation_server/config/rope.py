@@ -45,9 +45,11 @@ def parse_rope(
     rope_type = scaling.string("rope_type" if "rope_type" in scaling else "type", default="default")
     # What Phi-3, and DeepSeek's and Sarvam's own code, call them.
     rope_type = {"su": "longrope", "deepseek_yarn": "yarn"}.get(rope_type, rope_type)
+    if rope_type == "proportional":
+        return _proportional(scaling, theta, head_dim)
     if rope_type not in get_args(RopeType):
         raise UnsupportedModel(
-            f"`{key}` in config.json asks for {rope_type!r}; known are {', '.join(get_args(RopeType))}"
+            f"`{key}` in config.json asks for {rope_type!r}; known are {', '.join(get_args(RopeType))}, proportional"
         )
     rope = RopeSpec(
         theta=theta,
@@ -128,6 +130,15 @@ def _rotary_dim(config: JsonObject, scaling: JsonObject, head_dim: int) -> int:
     return rotary_dim
 
 
+def _proportional(scaling: JsonObject, theta: float, head_dim: int) -> RopeSpec:
+    """Frequencies of the whole head, of which the lowest are 0."""
+    share, factor = scaling.number("partial_rotary_factor", default=1.0), scaling.number("factor", default=1.0)
+    pairs = int(share * head_dim // 2)
+    if share > 1 or not pairs:
+        raise scaling.error("partial_rotary_factor", f"such that some of the {head_dim} elements are rotated")
+    return RopeSpec("default" if factor == 1 else "linear", theta, factor, still_pairs=head_dim // 2 - pairs)
+
+
 def _scaled(config: JsonObject, scaling: JsonObject, rope_type: RopeType, rope: RopeSpec) -> RopeSpec:
     longest = rope.original_max_position_embeddings
     original = scaling.integer(
@@ -140,8 +151,8 @@ def _scaled(config: JsonObject, scaling: JsonObject, rope_type: RopeType, rope: 
     factor_default = longest / original if rope_type in ("yarn", "longrope") else None
     low_freq_factor = scaling.number("low_freq_factor", default=None if rope_type == "llama3" else 1.0)
     high_freq_factor = scaling.number("high_freq_factor", default=None if rope_type == "llama3" else 4.0)
-    if rope_type == "llama3" and high_freq_factor <= low_freq_factor:
-        raise scaling.error("high_freq_factor", f"above `low_freq_factor` ({low_freq_factor:g})")
+    if rope_type == "llama3" and high_freq_factor < low_freq_factor:
+        raise scaling.error("high_freq_factor", f"at least `low_freq_factor` ({low_freq_factor:g})")
     frequencies = rope.rotary_dim // 2
     is_long = rope_type == "longrope"
     return replace(

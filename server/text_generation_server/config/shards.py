@@ -32,8 +32,8 @@ def check_shards(config: AnyModelConfig, shards: AskedShards) -> None:
     for mixer in config.decoder.mixers:
         check_heads(*_divided(mixer), shards.count)
     for layer in config.decoder.layers:
-        if isinstance(layer.ffn, MoeSpec):
-            check_experts(layer.ffn, shards)
+        if layer.moe is not None:
+            check_experts(layer.moe, shards)
 
 
 def shares_heads(config: ModelConfig, count: int) -> bool:
@@ -82,5 +82,5 @@ def _check_expert_parallel(config: AnyModelConfig) -> None:
             f"--enable-expert-parallel is not there for {config.architecture}, which runs through Transformers: "
             "leave it out"
         )
-    if not any(isinstance(layer.ffn, MoeSpec) for layer in config.decoder.layers):
+    if not any(layer.moe is not None for layer in config.decoder.layers):
         raise ConfigurationError("--enable-expert-parallel is for mixtures, and the model has no experts: leave it out")

@@ -9,7 +9,7 @@ from .implementation import AnyModelConfig
 from .model import ModelConfig
 from .names import TensorNames
 from .recurrent import GatedDeltaSpec, Mamba2Spec, MambaSpec, ShortConvSpec
-from .spec import AttentionSpec, DecoderSpec, LatentAttentionSpec, MixerSpec, MoeSpec
+from .spec import AttentionSpec, DecoderSpec, DenseSpec, LatentAttentionSpec, MixerSpec
 
 ITEM_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 """Bytes of a number, by its type."""
@@ -26,7 +26,7 @@ def weight_bytes(config: ModelConfig, itemsize: int, tensors: Container[str] = (
     """
     spec, names, schemes = config.decoder, config.names, config.schemes
     head = 0 if spec.head.tied and not spec.embedding.width else spec.vocab_size * spec.hidden_size
-    total = float((spec.vocab_size * spec.hidden_size + head) * itemsize)
+    total = float((spec.vocab_size * spec.hidden_size + head + _per_layer(spec)) * itemsize)
     prefix = names.prefix(tensors.__contains__)
     for index in range(len(spec.layers)):
         for name, elements in matrices(config, index):
@@ -42,11 +42,18 @@ def _vision_bytes(config: ModelConfig, itemsize: int) -> int:
     return 0 if config.vision is None else config.vision.matrix_elements * itemsize
 
 
+def _per_layer(spec: DecoderSpec) -> int:
+    """The elements of the table of vectors of each layer, and of the matrix beside it."""
+    if (per_layer := spec.per_layer) is None:
+        return 0
+    return (per_layer.vocab_size + spec.hidden_size) * len(spec.layers) * per_layer.width
+
+
 def dense_macs(config: ModelConfig) -> int:
     """Returns the multiply-accumulates of each token in the matrices of layers, on all ranks together. Layers with
     experts do not count.
     """
-    layers = (index for index, layer in enumerate(config.decoder.layers) if not isinstance(layer.ffn, MoeSpec))
+    layers = (index for index, layer in enumerate(config.decoder.layers) if layer.moe is None)
     return sum(elements for index in layers for _, elements in matrices(config, index))
 
 
@@ -74,8 +81,12 @@ def class_bytes(numbers: int, config: FallbackConfig, itemsize: int) -> int:
 
 def cuts_embedding(spec: DecoderSpec, itemsize: int, ranks: int) -> bool:
     """Whether each of `ranks` holds a vocabulary shard of the embedding, whose numbers have `itemsize` bytes."""
-    size = spec.vocab_size * spec.hidden_size * itemsize
-    return ranks > 1 and not spec.embedding.width and size >= LEAST_CUT_BYTES
+    return not spec.embedding.width and cuts_table(spec.vocab_size * spec.hidden_size * itemsize, ranks)
+
+
+def cuts_table(size: int, ranks: int) -> bool:
+    """The same of a table of `size` bytes, with vectors by token id."""
+    return ranks > 1 and size >= LEAST_CUT_BYTES
 
 
 def bytes_of_rank(whole: int, config: AnyModelConfig, itemsize: int, ranks: int) -> int:
@@ -85,11 +96,12 @@ def bytes_of_rank(whole: int, config: AnyModelConfig, itemsize: int, ranks: int)
     """
     if isinstance(config, FallbackConfig):
         return whole // ranks
-    each = _vision_bytes(config, itemsize)
-    if not cuts_embedding(config.decoder, itemsize, ranks):
-        each += config.decoder.vocab_size * config.decoder.hidden_size * itemsize
-    each = min(whole, each)
-    return (whole - each) // ranks + each
+    spec = config.decoder
+    tables = 0 if cuts_embedding(spec, itemsize, ranks) else spec.vocab_size * spec.hidden_size * itemsize
+    tables += 0 if cuts_table(_per_layer(spec) * itemsize, ranks) else _per_layer(spec) * itemsize
+    tables += _vision_bytes(config, itemsize)
+    tables = min(whole, tables)
+    return (whole - tables) // ranks + tables
 
 
 def matrices(config: ModelConfig, index: int, experts: bool = True) -> Iterator[tuple[str, int]]:
@@ -100,17 +112,20 @@ def matrices(config: ModelConfig, index: int, experts: bool = True) -> Iterator[
     layer, hidden = spec.layers[index], spec.hidden_size
     if layer.mixer is not None:
         yield from _mixer(layer.mixer, names, hidden)
-    if (ffn := layer.ffn) is None:
-        return
-    if isinstance(ffn, MoeSpec):
-        if not experts:
-            return
+    if (per_layer := spec.per_layer) is not None:
+        yield names.layer_gate, hidden * per_layer.width
+        yield names.layer_out, hidden * per_layer.width
+    if (moe := layer.moe) is not None and experts:
+        if moe.latent:
+            yield names.latent_in, hidden * moe.latent
+            yield names.latent_out, hidden * moe.latent
         yield from (
-            (name.format(expert=0), each * hidden * ffn.inner * ffn.experts)
-            for name, each in _experts(names, ffn.gated)
+            (name.format(expert=0), each * (moe.latent or hidden) * moe.inner * moe.experts)
+            for name, each in _experts(names, moe.gated)
         )
-        for name in names.shared(ffn.gated):
-            yield name, hidden * ffn.shared_inner
+        for name in names.shared(moe.gated):
+            yield name, hidden * moe.shared_inner
+    if not isinstance(ffn := layer.ffn, DenseSpec):
         return
     if ffn.gated:
         yield names.gate_up or names.gate, hidden * ffn.inner
@@ -120,7 +135,7 @@ def matrices(config: ModelConfig, index: int, experts: bool = True) -> Iterator[
 
 def _experts(names: TensorNames, gated: bool) -> tuple[tuple[str, int], ...]:
     """Returns the names of the tensors of experts, and how many matrices of one expert each holds."""
-    if names.experts_layout in ("stacked", "interleaved"):
+    if names.experts_layout in ("stacked", "transposed", "interleaved"):
         return (names.expert_gate, 2), (names.expert_down, 1)
     return tuple((name, 1) for name in names.experts(gated))
 
@@ -138,11 +153,15 @@ def _mixer(spec: MixerSpec, names: TensorNames, hidden: int) -> Iterator[tuple[s
 
 
 def _attention(spec: AttentionSpec, names: TensorNames, hidden: int) -> Iterator[tuple[str, int]]:
-    for name, heads in ((names.q, spec.num_heads), (names.k, spec.num_kv_heads), (names.v, spec.num_kv_heads)):
-        yield names.qkv or name, hidden * heads * spec.head_dim
+    stored = [(names.q, spec.num_heads)]
+    if spec.reads_layer is None:
+        stored += [(names.k, spec.num_kv_heads), (names.k if spec.keys_are_values else names.v, spec.num_kv_heads)]
+    for name, heads in stored:
+        size = spec.value_size if name == names.v else spec.head_dim
+        yield names.qkv or name, hidden * heads * size
     if spec.output_gate:
         yield names.attention_gate or names.q, hidden * spec.num_heads * spec.head_dim
-    yield names.out, hidden * spec.num_heads * spec.head_dim
+    yield names.out, hidden * spec.num_heads * spec.value_size
 
 
 def _latent_attention(spec: LatentAttentionSpec, names: TensorNames, hidden: int) -> Iterator[tuple[str, int]]:

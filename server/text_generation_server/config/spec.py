@@ -47,6 +47,9 @@ class RopeSpec:
     """longrope: the divisor of each frequency in longer contexts."""
     rotary_dim: int = 0
     """The number of first elements of a head that are rotated; 0 means all."""
+    still_pairs: int = 0
+    """The last pairs of a head whose frequency is 0, so that nothing rotates them (Gemma 4); they are of no type that
+    has factors of its own."""
     interleaved: bool = False
     """Elements 2i and 2i + 1 of a stored head are a pair; else i and i + rotary_dim / 2."""
     query_growth: float = 0.0
@@ -116,6 +119,21 @@ class AttentionSpec:
     """Bound of queries, keys and values; 0 means none."""
     output_gate: bool = False
     """Whether a projection of the hidden state, through a sigmoid, gates what each head reads."""
+    value_dim: int = 0
+    """Elements of a value, fewer than of a key; 0: as many."""
+    value_scale: float = 1.0
+    """What values that are smaller than keys are multiplied by."""
+    value_norm: bool = False
+    """Whether each value is normalised as keys are, without a weight."""
+    keys_are_values: bool = False
+    """Whether values are what the projection of keys makes, before its norm and RoPE."""
+    reads_layer: int | None = None
+    """The layer before it whose keys and values it reads; None: it has its own."""
+
+    @property
+    def value_size(self) -> int:
+        """Elements of a value."""
+        return self.value_dim or self.head_dim
 
 
 @dataclass(frozen=True)
@@ -206,6 +224,13 @@ class MoeSpec:
     """Whether the sigmoid of one more logit gates the shared expert."""
     gated: bool = True
     """Whether experts are gated."""
+    latent: int = 0
+    """Elements of the narrower state that routed experts read and write (latent mixture); 0: they read hidden states.
+    The shared expert reads hidden states in any case."""
+    weighs_inputs: bool = False
+    """Whether the sigmoid of its logit multiplies the input of the one expert that computes a token, not its output."""
+    expert_scales: bool = False
+    """Whether the output of each expert is multiplied by a learned number."""
 
     @property
     def shared(self) -> DenseSpec | None:
@@ -231,6 +256,16 @@ class LayerSpec:
     ffn_output_norm: NormSpec | None = None
     parallel: bool = False
     """Whether both sublayers read the same residual stream; without `ffn_norm`, both through `attention_norm`."""
+    scaled: bool = False
+    """Whether a learned number multiplies the residual stream after the layer (Gemma 4)."""
+    beside: MoeSpec | None = None
+    """Experts beside the dense network of a scaled layer. Both read the residual stream, and the router too, each
+    through a norm; their outputs pass a norm each, are added, and pass `ffn_output_norm`."""
+
+    @property
+    def moe(self) -> MoeSpec | None:
+        """Its mixture of experts, if it has one."""
+        return self.ffn if isinstance(self.ffn, MoeSpec) else self.beside
 
     @property
     def is_empty(self) -> bool:
@@ -253,6 +288,20 @@ class EmbeddingSpec:
     width: int = 0
     """Columns of the embedding, which one matrix projects to the hidden size; another one projects hidden states to the
     columns of the head. 0: both have the hidden size."""
+
+
+@dataclass(frozen=True)
+class PerLayerSpec:
+    """Inputs of each layer (Gemma 3n, 2025): vectors of the token's id and of its embedding, which the layer multiplies
+    by a gate of its hidden state, projects and adds to the residual stream.
+    """
+
+    width: int
+    vocab_size: int
+    """Rows of the table of vectors."""
+    activation: Activation
+    norm: NormSpec
+    """Of the vectors that are made of the embedding, and of what a layer adds."""
 
 
 @dataclass(frozen=True)
@@ -281,8 +330,12 @@ class DecoderSpec:
     final_norm: NormSpec | None
     embedding: EmbeddingSpec = field(default_factory=EmbeddingSpec)
     head: HeadSpec = field(default_factory=HeadSpec)
+    per_layer: PerLayerSpec | None = None
+    """The inputs of scaled layers; None: there are none."""
     residual_scale: float = 1.0
     """Factor of the output of each sublayer before it is added to the residual stream."""
+    longest: int = 0
+    """Positions up to which attention computes what the model does, which attends to some of more; 0: any."""
     sum_is_normalised: bool = False
     """Whether the model is post-norm, as the original transformer (Vaswani et al., 2017): the norm of the residual
     stream replaces it. The norms after a sublayer are its output norms here."""

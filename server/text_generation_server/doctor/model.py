@@ -201,6 +201,7 @@ def state_bytes_per_row(config: ModelConfig, shards: int, itemsize: int) -> int:
 def _cached(mixer: MixerSpec, shards: int) -> tuple[int, int]:
     """Returns the number of vectors that a layer caches of a token on one shard, and their size."""
     if isinstance(mixer, AttentionSpec):
-        return 2 * kv_heads_of_rank(mixer.num_heads, mixer.num_kv_heads, shards), mixer.head_dim
+        own = kv_heads_of_rank(mixer.num_heads, mixer.num_kv_heads, shards) if mixer.reads_layer is None else 0
+        return 2 * own, mixer.head_dim
     # States of recurrent layers do not depend on the number of tokens.
     return (1, mixer.latent_dim + mixer.rope_dim) if isinstance(mixer, LatentAttentionSpec) else (0, 0)

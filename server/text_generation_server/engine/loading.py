@@ -53,6 +53,12 @@ def build_engine(config: ServerConfig, folder: Path) -> Engine:
     use_triton(attention == "triton")
     model_config = override_rope(read_model_config(folder, config.model_impl, config.quantize), environment)
     check_deterministic(config.deterministic, model_config)
+    if isinstance(model_config, ModelConfig) and (longest := model_config.decoder.longest):
+        logger.warning(
+            "contexts of %s end at %d tokens: beyond them it attends to some positions alone, which is not implemented",
+            model_config.architecture,
+            longest,
+        )
     check_shards(model_config, AskedShards(environment.parallel.world_size, config.expert_parallel))
     kv_cache = quantised_kv_cache(config.kv_cache_dtype, model_config)
     if device.type == "cpu":

@@ -119,7 +119,9 @@ def _block_of(rope: RopeSpec, rotated: int, first: int, length: int) -> Tensor:
     elif rope.rope_type == "longrope":
         angles = positions * _longrope(rope, rotated, length)
     else:
-        angles = positions * _FREQUENCIES[rope.rope_type](rope, rotated)
+        frequencies = _FREQUENCIES[rope.rope_type](rope, rotated)
+        frequencies[len(frequencies) - rope.still_pairs :] = 0.0
+        angles = positions * frequencies
     return torch.cat((angles.cos(), angles.sin()), dim=-1) * _attention_factor(rope)
 
 
@@ -137,9 +139,13 @@ def _linear(rope: RopeSpec, head_dim: int) -> Tensor:
 
 
 def _llama3(rope: RopeSpec, head_dim: int) -> Tensor:
-    """Stretches long waves, keeps short ones, and blends those between (Llama 3.1)."""
+    """Stretches long waves, keeps short ones, and blends those between (Llama 3.1); Llama 4 has none between, where
+    both factors are equal.
+    """
     frequencies = _default(rope, head_dim)
     turns = rope.original_max_position_embeddings * frequencies / (2 * math.pi)
+    if rope.high_freq_factor == rope.low_freq_factor:
+        return torch.where(turns > rope.low_freq_factor, frequencies, frequencies / rope.factor)
     kept = ((turns - rope.low_freq_factor) / (rope.high_freq_factor - rope.low_freq_factor)).clamp(0.0, 1.0)
     return kept * frequencies + (1 - kept) * frequencies / rope.factor
 

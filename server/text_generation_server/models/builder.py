@@ -27,12 +27,14 @@ from ..layers.infer import (
     CacheShape,
     DenseFeedForward,
     Embedding,
+    ExpertsBeside,
     FeedForward,
     FeedForwardLayer,
     GatedDelta,
     Head,
     LatentAttention,
     Layer,
+    LayerInput,
     Mamba,
     Mamba2,
     Mixer,
@@ -42,6 +44,8 @@ from ..layers.infer import (
     OutputFusions,
     OverlappedHalves,
     ParallelLayer,
+    PerLayerInputs,
+    ScaledLayer,
     ShortConv,
     StateShape,
     TransformerLayer,
@@ -51,6 +55,7 @@ from ..layers.weights import (
     ActivationScheme,
     Checkpoint,
     HeadSplit,
+    NormWeights,
     PrefillCopies,
     VocabularyShard,
     load_attention,
@@ -60,9 +65,11 @@ from ..layers.weights import (
     load_head,
     load_kv_scales,
     load_latent_attention,
+    load_layer_input,
     load_mamba,
     load_mamba2,
     load_moe,
+    load_per_layer,
     load_short_conv,
 )
 from ..weights import WeightSource
@@ -89,6 +96,7 @@ class DecoderBuilder:
         self._kv_cache: QuantisedKvCache | None = kv_cache
         self._ropes: dict[tuple[RopeSpec | None, int], RopeTable] = {}
         self._caches: list[CacheShape] = []
+        self._cache_of: dict[int, int] = {}
         self._states: list[StateShape] = []
 
     def build(self) -> Decoder:
@@ -105,9 +113,13 @@ class DecoderBuilder:
         ropes = tuple(self._ropes.values())
         halves = OverlappedHalves(checkpoint.group, layers)
         products = dense_macs(self._config) // checkpoint.group.world_size
-        kept = self._caches, self._states, ropes, self._config.max_context_length, self._copies, products
+        kept = self._caches, self._states
+        longest = self._config.max_context_length
+        inputs = self._inputs()
         encoder = load_encoder(self._config, checkpoint.source)
-        return Decoder(embedding, layers, halves, last, head, *kept, encoder)
+        return Decoder(
+            embedding, layers, halves, last, head, *kept, ropes, longest, self._copies, products, inputs, encoder
+        )
 
     def _layer(self, index: int, spec: LayerSpec) -> Layer:
         inside, names = partial(self._checkpoint.inside, index), self._checkpoint.names
@@ -127,7 +139,49 @@ class DecoderBuilder:
             return ParallelLayer(before(attention_norm, wants=mixer.wants), mixer, ffn_norm, ffn)
         output_norm = self._norm(inside(names.attention_output_norm), spec.attention_output_norm)
         between = self._add_norm(ffn_norm, output_norm, ffn.wants)
+        if spec.scaled:
+            return self._scaled_layer(index, spec, before(attention_norm, wants=mixer.wants), mixer, between, ffn)
         return TransformerLayer(before(attention_norm, wants=mixer.wants), mixer, between, ffn, fusions)
+
+    def _scaled_layer(
+        self, index: int, spec: LayerSpec, before: AddNorm, mixer: Mixer, between: AddNorm, ffn: FeedForward
+    ) -> ScaledLayer:
+        """Builds a layer that leaves its residual stream whole."""
+        checkpoint, inputs, own_input = self._checkpoint, self._checkpoint.spec.per_layer, None
+        if inputs is not None:
+            weights = load_layer_input(checkpoint, index, inputs.width, inputs.norm)
+            self._copies.note(weights)
+            own_input = LayerInput(index, inputs, weights)
+        name = checkpoint.inside(index, checkpoint.names.ffn_output_norm)
+        output_norm = self._norm(name, spec.ffn_output_norm)
+        beside = None if spec.beside is None else self._beside(index, spec, spec.beside)
+        scale = checkpoint.source.read(checkpoint.inside(index, checkpoint.names.scale), (1,))
+        return ScaledLayer(checkpoint.group, before, mixer, between, ffn, output_norm, beside, own_input, scale)
+
+    def _beside(self, index: int, spec: LayerSpec, moe: MoeSpec) -> ExpertsBeside:
+        """Builds the experts beside a dense network."""
+        checkpoint, names = self._checkpoint, self._checkpoint.names
+        if (norm := spec.ffn_norm) is None:
+            raise ValueError(f"layer {index} has experts beside a network, and no norm before them")
+        mixture = load_moe(checkpoint, index, moe)
+        self._copies.note(mixture)
+        hidden = checkpoint.spec.hidden_size
+        scale = checkpoint.source.read(checkpoint.inside(index, names.router_scale), (hidden,), dtype=torch.float32)
+        router_norm = Norm(norm, NormWeights(scale * hidden**-0.5, None))
+        own, dense, out = (
+            Norm(norm, checkpoint.norm(checkpoint.inside(index, name), norm, hidden))
+            for name in (names.beside_norm, names.dense_output_norm, names.beside_output_norm)
+        )
+        return ExpertsBeside(MoeFeedForward(moe, mixture), router_norm, own, (dense, out))
+
+    def _inputs(self) -> PerLayerInputs | None:
+        """Builds what makes the inputs of layers, where they have some."""
+        checkpoint = self._checkpoint
+        if (spec := checkpoint.spec.per_layer) is None:
+            return None
+        weights = load_per_layer(checkpoint, spec)
+        self._copies.note(weights)
+        return PerLayerInputs(spec, weights, checkpoint.group)
 
     def _adds_are_plain(self, spec: LayerSpec) -> bool:
         """Whether GEMVs may add the outputs of both sublayers to the residual stream. The norm that follows must then
@@ -146,22 +200,25 @@ class DecoderBuilder:
             return recurrent
         is_latent = isinstance(spec, LatentAttentionSpec)
         attention = self._latent_attention(index, spec) if is_latent else self._attention(index, spec)
-        self._caches.append(attention.cache)
+        if is_latent or spec.reads_layer is None:
+            self._cache_of[index] = len(self._caches)
+            self._caches.append(attention.cache)
         return attention
 
     def _attention(self, index: int, spec: AttentionSpec) -> Attention:
         group = self._checkpoint.group
+        place = len(self._caches) if spec.reads_layer is None else self._cache_of[spec.reads_layer]
         heads = HeadSplit.of(spec.num_heads, spec.num_kv_heads, group)
         rope = self._rope(spec.rope, spec.head_dim)
         weights = load_attention(self._checkpoint, index, spec, heads)
         self._copies.note(weights)
         if self._kv_cache is None:
-            return Attention(len(self._caches), spec, weights, heads, rope, group)
+            return Attention(place, spec, weights, heads, rope, group)
         scales = None
         # Scales are calibrated for one type, and wrong for another. Tools that do not name the type mean fp8_e4m3fn.
-        if self._kv_cache == (self._config.schemes.kv_cache or "fp8_e4m3fn"):
+        if spec.reads_layer is None and self._kv_cache == (self._config.schemes.kv_cache or "fp8_e4m3fn"):
             scales = load_kv_scales(self._checkpoint, index, spec.num_kv_heads, heads)
-        return Attention(len(self._caches), spec, weights, heads, rope, group, KV_CODES[self._kv_cache], scales)
+        return Attention(place, spec, weights, heads, rope, group, KV_CODES[self._kv_cache], scales)
 
     def _latent_attention(self, index: int, spec: LatentAttentionSpec) -> LatentAttention:
         heads = HeadSplit.of(spec.num_heads, spec.num_heads, self._checkpoint.group)
@@ -204,9 +261,9 @@ class DecoderBuilder:
 
     def _ffn_output_norm(self, index: int) -> Norm | None:
         """Returns the output norm of layer `index`, which the first `AddNorm` of the next layer applies."""
-        if index < 0:
-            return None
         checkpoint = self._checkpoint
+        if index < 0 or checkpoint.spec.layers[index].scaled:
+            return None
         name = checkpoint.inside(index, checkpoint.names.ffn_output_norm)
         return self._norm(name, checkpoint.spec.layers[index].ffn_output_norm)
 

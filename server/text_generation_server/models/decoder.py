@@ -14,6 +14,7 @@ from ..layers.infer import (
     InferState,
     Layer,
     OverlappedHalves,
+    PerLayerInputs,
     StateShape,
     SublayerOutput,
     angles,
@@ -43,9 +44,13 @@ class Decoder(CausalLM):
         max_context_length: int,
         copies: PrefillCopies,
         dense_macs: int,
+        inputs: PerLayerInputs | None = None,
         encoder: Encoder | None = None,
     ) -> None:
-        """`last` adds the output of the last layer to the residual stream and applies the final norm."""
+        """`last` adds the output of the last layer to the residual stream and applies the final norm. `inputs` makes
+        the inputs of all layers, where they have some.
+        """
+        self._inputs = inputs
         self._embedding = embedding
         self._layers = layers
         self._halves = halves
@@ -80,6 +85,8 @@ class Decoder(CausalLM):
             for table in self._ropes:
                 angles(table, state)
         embedded = self._embedding.forward(input_ids, state)
+        if self._inputs is not None:
+            self._inputs.make(input_ids, embedded, state)
         x: SublayerOutput = embedded
         residual: Tensor | None = None
         if cuts := self._halves.cuts(embedded, state):

@@ -63,9 +63,6 @@ pub struct GenerateParameters {
     /// Generation ends when one of these strings appears.
     #[schema(example = json!(["photographer"]))]
     pub stop: Vec<String>,
-    /// Another name of `stop`, which clients made for other servers send, alone or beside it with the same strings.
-    #[schema(nullable = true, example = json!(null))]
-    pub stop_sequences: Option<Vec<String>>,
     /// Keep only this many tokens at the end of the prompt.
     #[schema(nullable = true, example = json!(null))]
     pub truncate: Option<usize>,

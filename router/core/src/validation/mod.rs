@@ -171,7 +171,6 @@ impl Validator {
             dialect,
             images,
         } = request;
-        rules::merge_stop(&mut parameters)?;
         rules::check(&parameters, dialect, &self.limits)?;
         rules::check_inputs(&inputs)?;
         rules::check_truncate(parameters.truncate, dialect, &self.limits)?;

@@ -150,17 +150,6 @@ fn check_top_n_tokens(
     refuse(given > max, error)
 }
 
-/// Leaves the stop strings in `stop`, whichever of its names has them.
-pub(super) fn merge_stop(parameters: &mut GenerateParameters) -> Result<(), ValidationError> {
-    let named = parameters.stop_sequences.take().unwrap_or_default();
-    if parameters.stop.is_empty() {
-        parameters.stop = named;
-        return Ok(());
-    }
-    let differ = !named.is_empty() && named != parameters.stop;
-    refuse(differ, ValidationError::StopNames)
-}
-
 fn check_stop(stop: &[String], max: usize) -> Result<(), ValidationError> {
     let given = stop.len();
     refuse(given > max, ValidationError::StopSequences { max, given })?;

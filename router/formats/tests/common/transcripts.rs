@@ -90,6 +90,22 @@ pub const TWO: &[(&str, &str)] = &[
         "<tool_call>\n<function=get_weather>\n<parameter=city>\nZürich \"x\"\n\n</parameter>\n<parameter=days>\n3\n</parameter>\n<parameter=exact>\nTrue\n</parameter>\n<parameter=note>\nnull\n</parameter>\n<parameter=limits>\n{\"low\": -1.5}\n</parameter>\n<parameter=tags>\n[\"a\", \"b\"]\n</parameter>\n</function>\n</tool_call>\n<tool_call>\n<function=ping>\n</function>\n</tool_call>",
     ),
     (
+        "mimo",
+        "<tool_call>\n<function=get_weather>\n<parameter=city>Zürich \"x\"\n</parameter>\n<parameter=days>3</parameter>\n<parameter=exact>true</parameter>\n<parameter=note>null</parameter>\n<parameter=limits>{\"low\": -1.5}</parameter>\n<parameter=tags>[\"a\", \"b\"]</parameter>\n</function>\n</tool_call>\n<tool_call>\n<function=ping>\n</function>\n</tool_call>",
+    ),
+    (
+        "hy_v3",
+        "<tool_calls:opensource>\n<tool_call:opensource>get_weather<tool_sep:opensource>\n<arg_key:opensource>city</arg_key:opensource>\n<arg_value:opensource>Zürich \"x\"\n</arg_value:opensource>\n<arg_key:opensource>days</arg_key:opensource>\n<arg_value:opensource>3</arg_value:opensource>\n<arg_key:opensource>exact</arg_key:opensource>\n<arg_value:opensource>true</arg_value:opensource>\n<arg_key:opensource>note</arg_key:opensource>\n<arg_value:opensource>null</arg_value:opensource>\n<arg_key:opensource>limits</arg_key:opensource>\n<arg_value:opensource>{\"low\": -1.5}</arg_value:opensource>\n<arg_key:opensource>tags</arg_key:opensource>\n<arg_value:opensource>[\"a\", \"b\"]</arg_value:opensource>\n</tool_call:opensource>\n<tool_call:opensource>ping<tool_sep:opensource>\n</tool_call:opensource>\n</tool_calls:opensource>",
+    ),
+    (
+        "hy_v3_preview",
+        "<tool_calls>\n<tool_call>get_weather<tool_sep>\n<arg_key>city</arg_key>\n<arg_value>Zürich \"x\"\n</arg_value>\n<arg_key>days</arg_key>\n<arg_value>3</arg_value>\n<arg_key>exact</arg_key>\n<arg_value>true</arg_value>\n<arg_key>note</arg_key>\n<arg_value>null</arg_value>\n<arg_key>limits</arg_key>\n<arg_value>{\"low\": -1.5}</arg_value>\n<arg_key>tags</arg_key>\n<arg_value>[\"a\", \"b\"]</arg_value>\n</tool_call>\n<tool_call>ping<tool_sep>\n</tool_call>\n</tool_calls>",
+    ),
+    (
+        "nemotron_json",
+        "<TOOLCALL>[{\"name\": \"get_weather\", \"arguments\": {\"city\": \"Zürich \\\"x\\\"\\n\", \"days\": 3, \"exact\": true, \"note\": null, \"limits\": {\"low\": -1.5}, \"tags\": [\"a\", \"b\"]}}, {\"name\": \"ping\", \"arguments\": {}}]</TOOLCALL>",
+    ),
+    (
         "glm45",
         "<tool_call>get_weather\n<arg_key>city</arg_key>\n<arg_value>Zürich \"x\"\n</arg_value>\n<arg_key>days</arg_key>\n<arg_value>3</arg_value>\n<arg_key>exact</arg_key>\n<arg_value>true</arg_value>\n<arg_key>note</arg_key>\n<arg_value>null</arg_value>\n<arg_key>limits</arg_key>\n<arg_value>{\"low\": -1.5}</arg_value>\n<arg_key>tags</arg_key>\n<arg_value>[\"a\", \"b\"]</arg_value>\n</tool_call>\n<tool_call>ping\n</tool_call>",
     ),

@@ -18,6 +18,8 @@ use crate::state::AppState;
 pub struct Prepared {
     pub plan: GenerationPlan,
     pub reading: Reading,
+    /// Whether the prompt tells of tools.
+    tools: bool,
 }
 
 impl Conversation {
@@ -36,6 +38,7 @@ impl Conversation {
         let ignored = self.tell_template(state)?;
         self.tools
             .check_parameters(self.parameters.grammar.is_some())?;
+        let tools = self.tools.wanted();
         let reads = Reads::of(&state.format, &mut self);
         let prompt = render(self.input, state).await?;
         let readable = state.chats.readable(&prompt).into_owned();
@@ -57,7 +60,11 @@ impl Conversation {
         // The template has written the special tokens.
         let plan = GenerationPlan::new(vec![prompt.into()], &parameters, false, self.n, names);
         let plan = plan.with_images(images);
-        Ok(Prepared { plan, reading })
+        Ok(Prepared {
+            plan,
+            reading,
+            tools,
+        })
     }
 
     /// The prompt alone, as [`Conversation::prepare`] would make it, for somebody who knows nothing of images.
@@ -153,7 +160,13 @@ impl Prepared {
     /// # Errors
     /// What refuses one of them.
     pub async fn start(self, state: &AppState) -> Result<RunningConversation, ApiError> {
-        let generations = self.plan.start(state).await?;
+        let started = self.plan.start(state).await;
+        let generations = started.map_err(|mut error| {
+            if let Some(context) = error.context.as_mut().filter(|_| self.tools) {
+                context.with_tools();
+            }
+            error
+        })?;
         Ok(self.reading.of(generations))
     }
 }

@@ -12,6 +12,8 @@ pub const CONTEXT_LENGTH_EXCEEDED: &str = "context_length_exceeded";
 pub struct Context {
     overflow: Overflow,
     prompt: &'static str,
+    /// The prompt has tools in it, too.
+    tools: bool,
     limit: &'static str,
 }
 
@@ -21,6 +23,7 @@ impl Context {
         Self {
             overflow,
             prompt: "inputs",
+            tools: false,
             limit: "max_new_tokens",
         }
     }
@@ -31,13 +34,20 @@ impl Context {
         self.limit = name(self.limit);
     }
 
+    /// Of a prompt with `tools`, which may be the larger part of it.
+    pub fn with_tools(&mut self) {
+        self.tools = true;
+    }
+
     /// For clients of OpenAI's API.
     pub fn openai(&self) -> String {
         let Self {
-            overflow,
-            prompt,
-            limit,
+            overflow, limit, ..
         } = self;
+        let prompt = match self.tools {
+            true => format!("`{}` and `tools`", self.prompt),
+            false => format!("`{}`", self.prompt),
+        };
         let (inputs, least) = match overflow.inputs {
             PromptTokens::Exactly(inputs) => (inputs, ""),
             PromptTokens::AtLeast(inputs) => (inputs, "at least "),
@@ -49,8 +59,8 @@ impl Context {
         );
         let Some(new) = overflow.new else {
             return format!(
-                "{context}, of which at most {} may be the prompt. However, your `{prompt}` resulted in {least}{inputs} \
-                 tokens. Please reduce the length of `{prompt}`.",
+                "{context}, of which at most {} may be the prompt. However, your {prompt} resulted in {least}{inputs} \
+                 tokens. Please reduce the length of {prompt}.",
                 overflow.most_input
             );
         };
@@ -58,14 +68,14 @@ impl Context {
         let most = if new == u32::MAX { "at least " } else { "" };
         if overflow.inputs == PromptTokens::Cut {
             return format!(
-                "{context}. However, you requested {most}{new} as `{limit}`, which leaves no room for `{prompt}`. Please \
+                "{context}. However, you requested {most}{new} as `{limit}`, which leaves no room for {prompt}. Please \
                  reduce `{limit}`."
             );
         }
         let of_all = if least.is_empty() { most } else { least };
         format!(
-            "{context}. However, you requested {of_all}{} tokens ({least}{inputs} in `{prompt}`, {most}{new} as `{limit}`). \
-             Please reduce the length of `{prompt}`, or `{limit}`.",
+            "{context}. However, you requested {of_all}{} tokens ({least}{inputs} in {prompt}, {most}{new} as `{limit}`). \
+             Please reduce the length of {prompt}, or `{limit}`.",
             inputs.saturating_add(new as usize)
         )
     }

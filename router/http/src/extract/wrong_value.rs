@@ -1,5 +1,7 @@
 //! Messages about wrong values in a JSON body, in plain words: those of the JSON library name types of Rust.
 
+use std::fmt;
+
 /// Characters of a text that a message repeats.
 const SHOWN_CHARACTERS: usize = 60;
 
@@ -15,6 +17,9 @@ pub fn described(problem: &str, path: &str) -> String {
     if let Some(name) = quoted(problem, "duplicate field `") {
         return format!("`{}` is there twice: send it once", of_object(name));
     }
+    if let Some((name, problem)) = of_field(problem) {
+        return described(problem, &of_object(name));
+    }
     let subject = match path {
         "." => "the body".to_owned(),
         _ => format!("`{path}`"),
@@ -26,6 +31,16 @@ pub fn described(problem: &str, path: &str) -> String {
         Some((expected, None)) => format!("{subject} must be {expected}"),
         None => format!("{subject}: {problem}"),
     }
+}
+
+/// What is wrong with the field `name` of an object, for who finds it when the object's reader has left the field.
+pub fn wrong_field(name: impl fmt::Display, problem: impl fmt::Display) -> String {
+    format!("field `{name}`: {problem}")
+}
+
+/// The two of [`wrong_field`].
+fn of_field(problem: &str) -> Option<(&str, &str)> {
+    problem.strip_prefix("field `")?.split_once("`: ")
 }
 
 fn quoted<'a>(problem: &'a str, start: &str) -> Option<&'a str> {

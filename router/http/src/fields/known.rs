@@ -1,24 +1,103 @@
-//! Every field that some API knows: what it may hold where a route does not read it, and what to send there instead.
-//! `docs/fields.md` has the same names.
+//! What is known of a field that some API has: what it may hold where a route does not read it, and what to send there
+//! instead.
 
-use super::takes::Takes::{self, Anything, Nothing, Null, Number, Text, True};
+use std::fmt;
+
+use super::takes::Takes;
 
 /// Fields of one meaning.
 #[derive(Debug)]
 pub struct Known {
     names: &'static [&'static str],
     pub takes: Takes,
-    /// Paths of fields that mean the same: the first that a route reads is its own. A route that has it where none is.
-    pub instead: &'static [&'static str],
+    /// Paths of fields that mean the same: the first that a route reads is its own.
+    instead: &'static [&'static str],
+    /// A route that has it, where none of these is.
+    pub elsewhere: Option<Elsewhere>,
+    /// What to do where there is no such field.
+    pub advice: &'static str,
+    /// Whether a route that reads one of the names reads all of them: their values have one form.
+    one_field: bool,
 }
 
-impl Known {
-    pub fn find(name: &str) -> Option<&'static Self> {
-        KNOWN.iter().find(|known| known.names.contains(&name))
+/// A name as it was sent, and that by which the object reads it.
+#[derive(Debug, Clone, Copy)]
+pub struct Name {
+    pub sent: &'static str,
+    pub read: &'static str,
+}
+
+/// A field of another route.
+#[derive(Debug)]
+pub struct Elsewhere {
+    route: &'static str,
+    /// None where it has the same name there.
+    field: Option<&'static str>,
+}
+
+impl Elsewhere {
+    /// What is said of the field `key`.
+    pub fn of(&self, key: &str) -> impl fmt::Display + use<> {
+        let route = self.route;
+        match self.field {
+            Some(field) if field != key => {
+                format!("this route does not have it; `{route}` does, as `{field}`")
+            }
+            _ => format!("this route does not have it; `{route}` does"),
+        }
     }
 }
 
-const fn known(
+impl Known {
+    pub fn has(&self, name: &str) -> bool {
+        self.names.contains(&name)
+    }
+
+    pub fn is(&self, other: &Self) -> bool {
+        std::ptr::eq(self, other)
+    }
+
+    /// What an object that reads `fields` has in its place.
+    pub fn instead(&self, fields: &[&str]) -> Option<&'static str> {
+        let read = |path: &&str| fields.contains(&path.split('.').next().unwrap_or_default());
+        self.instead.iter().copied().find(read)
+    }
+
+    /// The name `key`, where an object that reads `fields` reads any of the names.
+    pub fn name_of(&self, key: &str, fields: &[&str]) -> Option<Name> {
+        if !self.one_field {
+            return None;
+        }
+        let sent = self.names.iter().copied().find(|name| *name == key)?;
+        let read = match fields.contains(&sent) {
+            true => sent,
+            false => self
+                .instead(fields)
+                .filter(|name| self.names.contains(name))?,
+        };
+        Some(Name { sent, read })
+    }
+
+    /// `route` has it.
+    pub const fn on(self, route: &'static str) -> Self {
+        let elsewhere = Some(Elsewhere { route, field: None });
+        Self { elsewhere, ..self }
+    }
+
+    /// `route` has it as `field`.
+    pub const fn on_as(self, route: &'static str, field: &'static str) -> Self {
+        let field = Some(field);
+        let elsewhere = Some(Elsewhere { route, field });
+        Self { elsewhere, ..self }
+    }
+
+    /// How a refusal goes on that has nothing to send instead.
+    pub const fn advised(self, advice: &'static str) -> Self {
+        Self { advice, ..self }
+    }
+}
+
+pub const fn known(
     names: &'static [&'static str],
     takes: Takes,
     instead: &'static [&'static str],
@@ -27,258 +106,20 @@ const fn known(
         names,
         takes,
         instead,
+        elsewhere: None,
+        advice: "",
+        one_field: false,
     }
 }
 
-const CHAT: &str = "/v1/chat/completions";
-const PROMPTS: &[&str] = &["messages", "prompt", "input", "inputs"];
-const LIMITS: &[&str] = &[
-    "max_tokens",
-    "max_output_tokens",
-    "max_new_tokens",
-    "parameters.max_new_tokens",
-];
-const TRUNCATIONS: &[&str] = &["truncate_prompt_tokens", "truncate", "parameters.truncate"];
-const FORMS: &[&str] = &[
-    "response_format",
-    "text.format",
-    "output_config.format",
-    "grammar",
-    "parameters.grammar",
-];
-
-static KNOWN: &[Known] = &[
-    // The prompt.
-    known(PROMPTS, Nothing, PROMPTS),
-    known(
-        &["system", "instructions"],
-        Nothing,
-        &["system", "instructions", "messages"],
-    ),
-    known(
-        &["previous_response_id", "conversation", "thread"],
-        Nothing,
-        &["messages"],
-    ),
-    known(&["previous_input_messages"], Nothing, &["messages"]),
-    known(&["prompt_embeds", "container", "parameters"], Nothing, &[]),
-    known(
-        &["suffix", "chat_template", "return_prompt_text"],
-        Nothing,
-        &[],
-    ),
-    known(&["documents", "chat_template_kwargs"], Nothing, &[CHAT]),
-    known(&["continue_final_message"], Nothing, &[CHAT]),
-    known(&["add_generation_prompt"], True, &[CHAT]),
-    known(&["add_special_tokens"], Null, &[]),
-    known(&["truncate", "truncate_prompt_tokens"], Null, TRUNCATIONS),
-    known(&["truncation"], Text(&["disabled"]), TRUNCATIONS),
-    known(&["truncation_side"], Text(&["left"]), &[]),
-    known(
-        &["echo", "return_full_text"],
-        Nothing,
-        &["echo", "return_full_text", "parameters.return_full_text"],
-    ),
-    // How much is generated, and where it ends.
-    known(
-        &[
-            "max_tokens",
-            "max_completion_tokens",
-            "max_output_tokens",
-            "max_new_tokens",
-        ],
-        Null,
-        LIMITS,
-    ),
-    known(
-        &["min_tokens", "min_new_tokens"],
-        Number(0.0),
-        &["min_tokens", "min_new_tokens", "parameters.min_new_tokens"],
-    ),
-    known(
-        &["stop", "stop_sequences"],
-        Nothing,
-        &["stop", "stop_sequences", "parameters.stop"],
-    ),
-    known(
-        &["stop_token_ids", "include_stop_str_in_output", "ignore_eos"],
-        Nothing,
-        &["parameters"],
-    ),
-    known(&["n"], Number(1.0), &[]),
-    known(&["best_of"], Number(1.0), &["parameters"]),
-    known(&["thinking_token_budget"], Number(-1.0), &[]),
-    known(&["repetition_detection"], Nothing, &[]),
-    // How tokens are chosen.
-    known(
-        &[
-            "temperature",
-            "top_p",
-            "top_k",
-            "min_p",
-            "typical_p",
-            "repetition_penalty",
-            "frequency_penalty",
-            "presence_penalty",
-            "logit_bias",
-            "bad_words",
-            "seed",
-            "priority",
-            "cache_salt",
-        ],
-        Null,
-        &["parameters"],
-    ),
-    known(&["do_sample"], True, &["temperature", "parameters"]),
-    known(
-        &["watermark", "watermarking"],
-        Nothing,
-        &["watermark", "parameters.watermark"],
-    ),
-    known(&["adapter_id"], Nothing, &[]),
-    known(
-        &[
-            "allowed_token_ids",
-            "logits_processors",
-            "use_beam_search",
-            "early_stopping",
-        ],
-        Nothing,
-        &[],
-    ),
-    known(&["length_penalty"], Number(1.0), &[]),
-    // The form of the answer.
-    known(
-        &["response_format", "text", "output_config", "output_format"],
-        Text(&["text"]),
-        FORMS,
-    ),
-    known(&["guided_json", "json_schema"], Nothing, FORMS),
-    known(
-        &[
-            "structured_outputs",
-            "guided_regex",
-            "guided_choice",
-            "guided_grammar",
-            "regex",
-            "ebnf",
-            "grammar",
-        ],
-        Nothing,
-        &["structured_outputs", "grammar", "parameters.grammar", CHAT],
-    ),
-    known(
-        &["structural_tag", "guided_whitespace_pattern"],
-        Nothing,
-        &[],
-    ),
-    known(&["skip_special_tokens"], True, &["parameters"]),
-    known(&["modalities"], Text(&["text"]), &[]),
-    known(&["verbosity"], Text(&["medium"]), &["text.verbosity"]),
-    known(&["audio", "moderation", "web_search_options"], Nothing, &[]),
-    // Tools and reasoning.
-    known(
-        &["tools", "functions", "mcp_servers"],
-        Nothing,
-        &["tools", CHAT],
-    ),
-    known(
-        &["tool_choice", "function_call"],
-        Text(&["auto", "none"]),
-        &["tool_choice", CHAT],
-    ),
-    known(
-        &["parallel_tool_calls"],
-        True,
-        &["tool_choice.disable_parallel_tool_use", CHAT],
-    ),
-    known(&["tool_prompt"], Nothing, &[CHAT]),
-    known(
-        &["reasoning_effort", "reasoning", "thinking"],
-        Nothing,
-        &[
-            "reasoning_effort",
-            "reasoning.effort",
-            "output_config.effort",
-            CHAT,
-        ],
-    ),
-    known(&["separate_reasoning", "include_reasoning"], True, &[CHAT]),
-    // What else the answer has.
-    known(
-        &["logprobs", "details", "return_tokens_as_token_ids"],
-        Nothing,
-        &["logprobs", "details", "parameters.details", CHAT],
-    ),
-    known(
-        &["top_logprobs", "top_n_tokens"],
-        Number(0.0),
-        &[
-            "top_logprobs",
-            "logprobs",
-            "top_n_tokens",
-            "parameters.top_n_tokens",
-            CHAT,
-        ],
-    ),
-    known(
-        &["prompt_logprobs", "decoder_input_details"],
-        Nothing,
-        &[
-            "echo",
-            "decoder_input_details",
-            "parameters.decoder_input_details",
-            "/v1/completions",
-        ],
-    ),
-    known(
-        &["return_token_ids"],
-        Nothing,
-        &["details", "parameters.details", CHAT],
-    ),
-    known(&["logprob_token_ids", "return_token_offsets"], Nothing, &[]),
-    known(
-        &["include", "enable_response_messages", "background"],
-        Nothing,
-        &[],
-    ),
-    known(
-        &["vllm_xargs", "kv_transfer_params", "ec_transfer_params"],
-        Nothing,
-        &[],
-    ),
-    // What cannot change what the model answers.
-    known(
-        &[
-            "model",
-            "stream",
-            "stream_options",
-            "stream_interval",
-            "request_id",
-            "session_id",
-            "user",
-            "store",
-            "metadata",
-            "service_tier",
-            "safety_identifier",
-            "prediction",
-            "prompt_cache_key",
-            "prompt_cache_options",
-            "prompt_cache_retention",
-            "cache_control",
-            "context_management",
-            "inference_geo",
-            "speed",
-            "betas",
-            "max_tool_calls",
-            "guided_decoding_backend",
-            "spaces_between_special_tokens",
-            "media_io_kwargs",
-            "mm_processor_kwargs",
-            "return_mm_kwargs",
-            "routed_experts_prompt_start",
-        ],
-        Anything,
-        &[],
-    ),
-];
+/// Names of one field, of which every route that reads one reads all.
+pub const fn one_field(
+    names: &'static [&'static str],
+    takes: Takes,
+    instead: &'static [&'static str],
+) -> Known {
+    Known {
+        one_field: true,
+        ..known(names, takes, instead)
+    }
+}

@@ -111,7 +111,7 @@ impl Instance {
         if kind.messages.is_some() {
             let body: ChatBody = from_raw(instance, path)?;
             let Chat { prepared, answer } = Chat::prepare(state, body).await?;
-            let Prepared { plan, reading } = prepared;
+            let Prepared { plan, reading, .. } = prepared;
             return Ok((plan.groups, Self::Chat(answer, Box::new(reading))));
         }
         let body: VertexGenerateBody = from_raw(instance, path)?;

@@ -139,9 +139,12 @@ fn fetcher(config: &Config) -> anyhow::Result<Option<Fetcher>> {
 
 fn spec(folder: &Path) -> anyhow::Result<Option<ImageSpec>> {
     let config = read(&folder.join("config.json"))?;
-    let preprocessor = read(&folder.join("preprocessor_config.json"))?;
-    let processor = folder.join("processor_config.json");
-    let processor = processor.is_file().then(|| read(&processor)).transpose()?;
+    let optional = |name: &str| {
+        let file = folder.join(name);
+        file.is_file().then(|| read(&file)).transpose()
+    };
+    let preprocessor = optional("preprocessor_config.json")?.unwrap_or_default();
+    let processor = optional("processor_config.json")?;
     Ok(ImageSpec::read(&config, &preprocessor, processor.as_ref())?)
 }
 

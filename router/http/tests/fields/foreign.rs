@@ -46,6 +46,10 @@ async fn what_asks_for_nothing_is_taken() {
         ),
         (
             CHAT,
+            json!({"verbosity": "medium", "include": [], "max_tokens": null, "max_new_tokens": 5}),
+        ),
+        (
+            CHAT,
             json!({"min_new_tokens": 0, "top_n_tokens": 0, "stop_sequences": [], "nobodys": 5}),
         ),
         (
@@ -70,7 +74,6 @@ async fn a_refusal_says_what_to_send_instead() {
             json!({"guided_json": schema}),
             "output_config.format",
         ),
-        (MESSAGES, json!({"stop": "a"}), "stop_sequences"),
         (
             MESSAGES,
             json!({"reasoning_effort": "none"}),
@@ -92,7 +95,6 @@ async fn a_refusal_says_what_to_send_instead() {
             json!({"output_format": format(schema.clone()), "output_config": {"format": format(json!(true))}}),
             "`output_format` and `output_config.format`",
         ),
-        (RESPONSES, json!({"max_tokens": 5}), "max_output_tokens"),
         (
             RESPONSES,
             json!({"structured_outputs": {"regex": "a"}}),
@@ -105,6 +107,11 @@ async fn a_refusal_says_what_to_send_instead() {
             "truncate_prompt_tokens",
         ),
         (RESPONSES, json!({"include": ["bogus"]}), "bogus"),
+        (
+            CHAT,
+            json!({"verbosity": "low"}),
+            "say in the prompt how long",
+        ),
         (
             RESPONSES,
             json!({"text": {"verbosity": "bogus"}}),
@@ -125,8 +132,6 @@ async fn a_refusal_says_what_to_send_instead() {
             json!({"response_format": {"type": "json_schema", "schema": schema, "json_schema": {"schema": schema}}}),
             "`json_schema` and `schema`",
         ),
-        (CHAT, json!({"max_new_tokens": 5}), "max_tokens"),
-        ("/generate", json!({"max_tokens": 5}), "max_new_tokens"),
         (
             "/generate",
             json!({"response_format": {"type": "json_object"}}),

@@ -10,7 +10,9 @@
 mod common;
 
 mod foreign;
+mod names;
 mod probe;
+mod remedies;
 mod rows;
 
 use std::collections::BTreeSet;

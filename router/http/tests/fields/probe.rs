@@ -38,10 +38,17 @@ fn base(route: &str) -> Value {
     }
 }
 
+/// Names of the limit, of which every request has one.
+const LIMITS: [&str; 4] = [
+    "max_tokens",
+    "max_completion_tokens",
+    "max_output_tokens",
+    "max_new_tokens",
+];
+
 /// What a field needs beside it.
 fn companions(route: &str, field: &str) -> Value {
     match (route, field) {
-        ("/v1/chat/completions", "max_completion_tokens") => json!({"max_tokens": null}),
         ("/v1/chat/completions", "top_logprobs") => json!({"logprobs": true}),
         ("/v1/chat/completions", "return_tokens_as_token_ids") => json!({"logprobs": true}),
         ("/v1/completions", "return_tokens_as_token_ids") => json!({"logprobs": 1}),
@@ -129,7 +136,12 @@ impl Probe {
     /// Status, answer, and what came of it to the shards.
     pub async fn send(&self, route: &str, keys: Value) -> (u16, Value, Vec<String>) {
         self.asked.lock().expect("no panic").clear();
-        let mut body = with(base(route), keys);
+        let mut base = base(route);
+        if LIMITS.iter().any(|name| keys.get(name).is_some()) {
+            let base = base.as_object_mut().expect("an object");
+            base.retain(|name, _| !LIMITS.contains(&name.as_str()));
+        }
+        let mut body = with(base, keys);
         if route == "/generate" {
             body = json!({"inputs": "Hi, you", "parameters": body});
         }
@@ -148,6 +160,14 @@ impl Probe {
         let mut asked = std::mem::take(&mut *self.asked.lock().expect("no panic"));
         asked.sort();
         (status, answer, asked)
+    }
+
+    /// As [`Probe::send`], with what the field needs beside it.
+    pub async fn send_field(&self, row: &Row, value: Value) -> (u16, Value, Vec<String>) {
+        let field = Map::from_iter([(row.field.clone(), value)]);
+        let beside = companions(&row.route, &row.field);
+        self.send(&row.route, with(beside, Value::Object(field)))
+            .await
     }
 
     /// What is untrue of a row.

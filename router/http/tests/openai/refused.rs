@@ -75,7 +75,7 @@ async fn values_out_of_range_are_named() {
         ("max_completion_tokens", json!({"max_completion_tokens": 0})),
         (
             "max_completion_tokens",
-            json!({"max_completion_tokens": 1, "max_tokens": 2}),
+            json!({"max_tokens": 2, "max_completion_tokens": 1}),
         ),
         ("min_tokens", json!({"min_tokens": 9, "max_tokens": 3})),
         ("top_logprobs", json!({"top_logprobs": 1})),
@@ -362,6 +362,27 @@ async fn a_full_context_is_told_in_the_words_that_clients_look_for() {
             message.contains(&format!("5 as `{limit}`")) && message.contains(param),
             "{message}"
         );
+    }
+    // Tools are in the prompt too, and often the larger part of it.
+    let tool = json!({"type": "function", "name": "f", "description": long});
+    let tools = |tool: Value| json!({"tools": [tool]});
+    for (path, body, prompt) in [
+        (
+            "/v1/chat/completions",
+            chat("Hi", tools(json!({"type": "function", "function": tool}))),
+            "`messages` and `tools`",
+        ),
+        (
+            "/v1/responses",
+            with(json!({"input": "Hi"}), tools(tool.clone())),
+            "`input` and `tools`",
+        ),
+    ] {
+        let (status, answer) = server.ask(path, &body).await;
+        assert_eq!(status, 400, "{path}: {answer}");
+        let message = answer["error"]["message"].as_str().expect("a message");
+        let advice = format!("reduce the length of {prompt}.");
+        assert!(message.contains(&advice), "{message}");
     }
     for (keys, param) in [
         (json!({"max_tokens": 5000}), "max_tokens"),

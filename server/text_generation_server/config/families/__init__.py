@@ -9,6 +9,7 @@ from .exaone import EXAONE3, EXAONE4
 from .falcon import FALCON
 from .family import Family
 from .gemma import GEMMA, GEMMA2, GEMMA3
+from .gemma4 import GEMMA4
 from .glm import CHATGLM, GLM, GLM4
 from .gpt2 import GPT2, STARCODER
 from .gpt_neox import GPT_NEOX, GPTJ
@@ -17,10 +18,10 @@ from .hunyuan import HUNYUAN
 from .internlm import INTERNLM, INTERNLM2, INTERNLM3
 from .lfm2 import LFM2
 from .llama import IQUEST_CODER, LLAMA, TELECHAT3
+from .llama4 import LLAMA4
 from .mamba import FALCON_MAMBA, JAMBA, MAMBA
 from .mamba2 import BAMBA, MAMBA2
 from .media import (
-    OF_UNSERVED_TEXT,
     OTHER_PARTS,
     TEXT_PREFIXES,
     VISION_PARTS,
@@ -30,6 +31,7 @@ from .media import (
     text_part,
 )
 from .minicpm3 import MINICPM3
+from .missing import MISSING, refuse_missing
 from .mistral import MINISTRAL, MINISTRAL3, MISTRAL
 from .mixtures import MIXTURES
 from .nemotron_h import NEMOTRON_H
@@ -66,6 +68,7 @@ FAMILIES: dict[str, Family] = {
     "GPTNeoXForCausalLM": GPT_NEOX,
     "Gemma2ForCausalLM": GEMMA2,
     "Gemma3ForCausalLM": GEMMA3,
+    "Gemma4ForCausalLM": GEMMA4,
     "GemmaForCausalLM": GEMMA,
     "Glm4ForCausalLM": GLM4,
     "GlmForCausalLM": GLM,
@@ -78,6 +81,7 @@ FAMILIES: dict[str, Family] = {
     "JambaForCausalLM": JAMBA,
     "LLaMAForCausalLM": LLAMA,
     "Lfm2ForCausalLM": LFM2,
+    "Llama4ForCausalLM": LLAMA4,
     "LlamaForCausalLM": LLAMA,
     "MPTForCausalLM": MPT,
     "Mamba2ForCausalLM": MAMBA2,
@@ -113,7 +117,7 @@ FAMILIES: dict[str, Family] = {
 
 __all__ = [
     "FAMILIES",
-    "OF_UNSERVED_TEXT",
+    "MISSING",
     "OTHER_PARTS",
     "TEXT_PREFIXES",
     "VISION_PARTS",
@@ -121,5 +125,6 @@ __all__ = [
     "Family",
     "class_of_part",
     "has_family",
+    "refuse_missing",
     "text_part",
 ]

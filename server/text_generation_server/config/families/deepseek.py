@@ -17,13 +17,14 @@ from .family import Family
 from .latent import latent_attention
 from .mistral_names import MISTRAL_NAMES
 
-_SIZES = {
+SIZES = {
     "kv_lora_rank": 512,
     "q_lora_rank": 1536,
     "qk_rope_head_dim": 64,
     "qk_nope_head_dim": 128,
     "v_head_dim": 128,
 }
+"""Of latent attention, where a file has none."""
 _HAS_GROUPS = {"greedy": False, "group_limited_greedy": True}
 """Ways of V2 to choose experts."""
 
@@ -104,7 +105,7 @@ DEEPSEEK_V2 = Family(
     "DeepSeek V2",
     _v2,
     shared_expert_names(0),
-    {**_SIZES, "n_routed_experts": 64, "n_shared_experts": 2, "moe_intermediate_size": 1407},
+    {**SIZES, "n_routed_experts": 64, "n_shared_experts": 2, "moe_intermediate_size": 1407},
     unread=("partial_rotary_factor",),
 )
 DEEPSEEK_V3 = Family(
@@ -112,7 +113,7 @@ DEEPSEEK_V3 = Family(
     _v3,
     shared_expert_names(1),
     {
-        **_SIZES,
+        **SIZES,
         "n_routed_experts": 256,
         "num_experts_per_tok": 8,
         "moe_intermediate_size": 2048,
@@ -129,7 +130,7 @@ SARVAM_MLA = Family(
     _v3,
     shared_expert_names(0),
     {
-        **_SIZES,
+        **SIZES,
         "q_lora_rank": None,
         "num_experts": 128,
         "num_experts_per_tok": 8,
@@ -169,6 +170,6 @@ MISTRAL4 = Family(
 YOUTU = Family(
     "Youtu-LLM",
     _youtu,
-    defaults={**_SIZES, "tie_word_embeddings": True, "max_position_embeddings": 131072},
+    defaults={**SIZES, "tie_word_embeddings": True, "max_position_embeddings": 131072},
     unread=("mlp_bias", "partial_rotary_factor"),
 )

@@ -16,8 +16,10 @@ from ..spec import AttentionSpec, DecoderSpec, LayerSpec
 from .deepseek import DEEPSEEK_V3, MISTRAL4
 from .family import Family
 from .gemma import GEMMA3
+from .gemma4 import GEMMA4
 from .granite import GRANITE
 from .llama import LLAMA
+from .llama4 import LLAMA4
 from .mistral import MINISTRAL3, MISTRAL
 from .qwen2 import QWEN2, QWEN3
 from .qwen3_next import QWEN3_5, QWEN3_5_MOE
@@ -30,6 +32,7 @@ WITH_MEDIA: Mapping[str, str] = {
     "InternVLForConditionalGeneration": "InternVL 3",
     "KimiK25ForConditionalGeneration": "Kimi K2.5 to K2.7",
     "Kimi_K25ForConditionalGeneration": "Kimi K2.5 to K2.7",
+    "Llama4ForConditionalGeneration": "Llama 4",
     "LlavaForConditionalGeneration": "LLaVA 1.5",
     "LlavaNextForConditionalGeneration": "LLaVA 1.6, Granite Vision 3",
     "LlavaOnevisionForConditionalGeneration": "LLaVA-OneVision",
@@ -42,15 +45,6 @@ WITH_MEDIA: Mapping[str, str] = {
     "SmolVLMForConditionalGeneration": "SmolVLM",
 }
 """By the class that `architectures` names: a title for people."""
-OF_UNSERVED_TEXT = (
-    "Glm5NextForConditionalGeneration",
-    "Llama4ForConditionalGeneration",
-    "MiniMaxM3SparseForConditionalGeneration",
-    "Qwen4ExpForConditionalGeneration",
-    "Step3p7ForConditionalGeneration",
-)
-"""Those whose part is of a family that is not served yet: they are refused by its name."""
-
 _PART = "text_config"
 _OF_THE_WHOLE = (
     "bos_token_id",
@@ -133,9 +127,11 @@ _DEEPSEEK_V3 = _part(DEEPSEEK_V3, _sizes(129280, 7168, 18432, 61, 128))
 _PARTS: Mapping[str, Family] = {
     "deepseek_v3": _DEEPSEEK_V3,
     "gemma3_text": _part(GEMMA3, _sizes(262208, 2304, 9216, 26, 8)),
+    "gemma4_text": _part(GEMMA4, _sizes(262144, 2304, 9216, 30, 8)),
     "granite": _part(replace(GRANITE, unread=(*GRANITE.unread, "logits_scaling")), _sizes(32000, 4096, 11008, 32, 32)),
     "kimi_k2": _DEEPSEEK_V3,
     "llama": _part(LLAMA, _sizes(32000, 4096, 11008, 32, 32)),
+    "llama4_text": _part(LLAMA4, _sizes(202048, 5120, 8192, 48, 40)),
     "ministral3": _part(MINISTRAL3, _sizes(131072, 4096, 14336, 34, 32)),
     "mistral": _part(MISTRAL, _sizes(32000, 4096, 14336, 32, 32)),
     "mistral4": _part(MISTRAL4, _sizes(131072, 4096, 12288, 36, 32)),
@@ -161,14 +157,11 @@ _CLASSES: Mapping[str, str] = {
     "gemma4_text": "Gemma4ForCausalLM",
     "granite": "GraniteForCausalLM",
     "llama": "LlamaForCausalLM",
-    "llama4_text": "Llama4ForCausalLM",
-    "minimax_m3_vl_text": "MiniMaxM3VLForCausalLM",
     "ministral3": "Ministral3ForCausalLM",
     "mistral": "MistralForCausalLM",
     "mistral4": "Mistral4ForCausalLM",
     "qwen2": "Qwen2ForCausalLM",
     "qwen3": "Qwen3ForCausalLM",
-    "qwen4_exp_text": "Qwen4ExpForCausalLM",
 }
 """Classes of Transformers for the part, by its `model_type`."""
 

@@ -4,6 +4,7 @@ from .afmoe import AFMOE
 from .bailing import BAILING, BAILING2, SARVAM
 from .dbrx import DBRX
 from .deepseek import DEEPSEEK_V2, DEEPSEEK_V3, MISTRAL4, SARVAM_MLA
+from .deepseek_sparse import DEEPSEEK_V32, GLM5
 from .exaone import EXAONE_MOE
 from .family import Family
 from .glm_moe import GLM4_MOE, GLM4_MOE_LITE, SOLAR_OPEN
@@ -12,6 +13,7 @@ from .granite_hybrid import GRANITE_HYBRID
 from .granite_moe import GRANITE_MOE
 from .hunyuan_moe import HUNYUAN_MOE, HY3
 from .lfm2 import LFM2_MOE
+from .mimo_v2 import MIMO_V2
 from .mixtral import MINIMAX_M2, MIXTRAL
 from .phi_moe import PHI_MOE
 from .qwen3_next import QWEN3_5_MOE, QWEN3_NEXT
@@ -23,17 +25,21 @@ MIXTURES: dict[str, Family] = {
     "BailingMoeV2ForCausalLM": BAILING2,
     "DbrxForCausalLM": DBRX,
     "DeepseekV2ForCausalLM": DEEPSEEK_V2,
+    "DeepseekV32ForCausalLM": DEEPSEEK_V32,
     "DeepseekV3ForCausalLM": DEEPSEEK_V3,
     "ExaoneMoEForCausalLM": EXAONE_MOE,
     "ExaoneMoeForCausalLM": EXAONE_MOE,
     "Glm4MoeForCausalLM": GLM4_MOE,
     "Glm4MoeLiteForCausalLM": GLM4_MOE_LITE,
+    "GlmMoeDsaForCausalLM": GLM5,
     "GptOssForCausalLM": GPT_OSS,
     "GraniteMoeForCausalLM": GRANITE_MOE,
     "GraniteMoeHybridForCausalLM": GRANITE_HYBRID,
     "HYV3ForCausalLM": HY3,
     "HunYuanMoEV1ForCausalLM": HUNYUAN_MOE,
     "Lfm2MoeForCausalLM": LFM2_MOE,
+    "MiMoV2FlashForCausalLM": MIMO_V2,
+    "MiMoV2ForCausalLM": MIMO_V2,
     "MiniMaxM2ForCausalLM": MINIMAX_M2,
     "Mistral4ForCausalLM": MISTRAL4,
     "MistralLarge3ForCausalLM": MISTRAL4,

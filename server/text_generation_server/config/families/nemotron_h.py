@@ -49,8 +49,6 @@ def _kinds(config: JsonObject) -> list[str]:
 
 def _experts(config: JsonObject) -> MoeSpec:
     """Networks without a gate, chosen as those of DeepSeek V3."""
-    if "moe_latent_size" in config:
-        raise UnsupportedModel("`moe_latent_size` in config.json: experts of a narrower state are not implemented")
     if config.boolean("mlp_bias", default=False):
         raise UnsupportedModel("`mlp_bias` in config.json must be false where there are experts")
     return replace(
@@ -58,6 +56,7 @@ def _experts(config: JsonObject) -> MoeSpec:
         activation=config.choice("mlp_hidden_act", ACTIVATIONS),
         shared_inner=config.integer("moe_shared_expert_intermediate_size"),
         gated=False,
+        latent=config.integer("moe_latent_size", default=0, minimum=0),
     )
 
 

@@ -14,7 +14,9 @@ from .mixer import Mixer
 from .moe import MoeFeedForward
 from .norm import AddNorm, Norm
 from .overlapped_halves import OverlappedHalves
+from .per_layer import LayerInput, PerLayerInputs
 from .rotation import angles
+from .scaled_layer import ExpertsBeside, ScaledLayer
 from .short_conv import ShortConv
 from .state import CacheShape, Chunks, Decodes, InferState, LayerCache, LayerState, StateShape
 from .transformer import FeedForwardLayer, Layer, MixerLayer, OutputFusions, ParallelLayer, TransformerLayer
@@ -27,6 +29,7 @@ __all__ = [
     "Decodes",
     "DenseFeedForward",
     "Embedding",
+    "ExpertsBeside",
     "FeedForward",
     "FeedForwardLayer",
     "GatedDelta",
@@ -35,6 +38,7 @@ __all__ = [
     "LatentAttention",
     "Layer",
     "LayerCache",
+    "LayerInput",
     "LayerState",
     "Mamba",
     "Mamba2",
@@ -47,6 +51,8 @@ __all__ = [
     "OutputFusions",
     "OverlappedHalves",
     "ParallelLayer",
+    "PerLayerInputs",
+    "ScaledLayer",
     "ShortConv",
     "StateShape",
     "SublayerOutput",

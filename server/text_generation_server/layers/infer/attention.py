@@ -13,6 +13,7 @@ from ..rope import RopeTable
 from ..weights import Activations, ActivationScheme, AttentionWeights, Dense, HeadSplit, each_alone
 from .mixer import Mixer
 from .qk_norm import QkNorm
+from .queries import normalise_values, rotate_queries, widened_values
 from .rotation import angles
 from .state import CacheShape, InferState
 
@@ -31,8 +32,8 @@ class Attention(Mixer):
         codes: torch.dtype | None = None,
         kv_scales: Tensor | None = None,
     ) -> None:
-        """`index` is the place of its cache among the caches of all layers. `codes` and `kv_scales` go into the
-        `CacheShape`.
+        """`index` is the place of the cache that it reads among those of all layers. `codes` and `kv_scales` go into
+        the `CacheShape`.
         """
         self._index = index
         self._spec = spec
@@ -46,14 +47,18 @@ class Attention(Mixer):
         is_simple = norm is None or (norm.over != "width" and norm.norm.kind == "rms")
         self._qk_norm = None if norm is None or is_simple else QkNorm(spec, norm, weights, heads, group)
         self._norms = (weights.q_norm, weights.k_norm) if is_simple else (None, None)
+        self._owns_cache = spec.reads_layer is None
+        # Where values are smaller than keys, `widened_values` adds it.
+        self._bias = None if spec.value_dim else weights.qkv.bias
         self._norm_eps = 0.0 if norm is None else norm.norm.eps
         self._norm_after_rope = norm is not None and norm.after_rope
         # Clipping, an output gate and other norms need sums, not split-K partials.
-        takes_partials = is_simple and not spec.clip and not spec.output_gate
+        is_plain = is_simple and not spec.value_norm and not spec.value_dim and self._owns_cache
+        takes_partials = is_plain and not spec.clip and not spec.output_gate
         self._dense = weights.qkv if takes_partials and isinstance(weights.qkv, Dense) else None
         self._options = kernels.AttentionOptions(spec.window, spec.softcap, weights.sinks, weights.slopes)
         self.cache = CacheShape(heads.num_kv_heads, spec.head_dim, spec.head_dim, codes, kv_scales)
-        """What the layer keeps of each position."""
+        """What the layer keeps of each position; nothing, where it reads the cache of another one."""
 
     @property
     def takes_spans(self) -> bool:
@@ -85,6 +90,10 @@ class Attention(Mixer):
         """
         if (scales := self._rope.query_scales) is not None:
             qkv[..., : self._q_size].mul_(scales[state.positions][:, None])
+        if self._spec.value_dim:
+            wide = widened_values(qkv, self._weights.qkv.bias, self._spec, self._heads.num_kv_heads)
+            heads = self._attend(wide, state).view(len(qkv), -1, self._spec.head_dim)
+            return heads[..., : self._spec.value_dim].flatten(1)
         if not self._spec.output_gate:
             return self._attend(qkv, state)
         qkv, gate = qkv.split((qkv.shape[1] - self._q_size, self._q_size), dim=1)
@@ -103,7 +112,7 @@ class Attention(Mixer):
         out = q.new_empty(q.shape)
         if self._is_one(qkv, state) and (d := state.decodes) is not None:
             context = (state.slot_table, d.rows, d.kv_lens, d.max_kv_len)
-            before = self._before_attention(self._weights.qkv.bias, state)
+            before = self._before_attention(self._bias, state)
             kernels.token_attention(qkv, *before, *context, self._spec.scale, out, *self._options.arguments())
             return out.view(num_tokens, self._q_size)
         self._prepare(qkv, state, q_out)
@@ -124,7 +133,8 @@ class Attention(Mixer):
 
     def _is_one(self, qkv: Tensor, state: InferState) -> bool:
         """Whether `token_attention` does everything that is left, because the step is one decode."""
-        plain = self._qk_norm is None and not self._spec.clip and self.cache.codes is None
+        own = self._owns_cache and not self._spec.value_norm
+        plain = own and self._qk_norm is None and not self._spec.clip and self.cache.codes is None
         return plain and qkv.shape[0] == 1 and state.chunks is None and not state.deterministic
 
     def _before_attention(self, bias: Tensor | None, state: InferState) -> tuple[Any, ...]:
@@ -137,15 +147,20 @@ class Attention(Mixer):
         """Writes rotated queries to `q_out`, or to the first columns of `qkv` without it, and keys and values to the
         cache.
         """
-        cache, spec, bias = state.caches[self._index], self._spec, self._weights.qkv.bias
-        if spec.clip or self._qk_norm is not None:
+        cache, spec, bias = state.caches[self._index], self._spec, self._bias
+        if not self._owns_cache:
+            rotate_queries(qkv, bias, self._norms[0], self._norm_eps, self._rope.cos_sin, state)
+            return
+        if spec.clip or spec.value_norm or self._qk_norm is not None:
             if bias is not None:
                 qkv.add_(bias)
                 bias = None
             if spec.clip:
                 qkv.clamp_(-spec.clip, spec.clip)
+            heads = qkv.view(qkv.shape[0], -1, spec.head_dim)
+            q, k, v = heads.split((self._heads.num_heads, *[self._heads.num_kv_heads] * 2), dim=1)
             if self._qk_norm is not None:
-                heads = qkv.view(qkv.shape[0], -1, spec.head_dim)
-                q, k, _ = heads.split((self._heads.num_heads, *[self._heads.num_kv_heads] * 2), dim=1)
                 self._qk_norm.apply(q, k, state.linear_block)
+            if spec.value_norm:
+                normalise_values(v, self._norm_eps)
         kernels.qkv_postprocess(qkv, *self._before_attention(bias, state), cache.scales, cache.scales_given, q_out)

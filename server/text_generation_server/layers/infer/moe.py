@@ -23,6 +23,7 @@ class MoeFeedForward(FeedForward):
         self._activation = spec.activation if spec.gated else kernels.alone(spec.activation)
         self._wide = route.wide
         self._gated = spec.shared_gate
+        self._weighs_inputs = spec.weighs_inputs
         self._shared = None
         if weights.shared is not None and spec.shared is not None:
             self._shared = DenseFeedForward(spec.shared, weights.shared)
@@ -55,17 +56,28 @@ class MoeFeedForward(FeedForward):
         """See `FeedForward`."""
         return self._forward(x, state, fusion.residual)
 
-    def _forward(self, x: Activations, state: InferState, residual: Tensor | None) -> Tensor:
-        """Adds the result to `residual` [1, hidden] and returns that, where one is given and the layer has no separate
-        shared experts.
+    def forward_routed(self, x: Activations, routed: Activations, state: InferState) -> Tensor:
+        """Does the same where the router reads `routed` [N, hidden]."""
+        return self._forward(x, state, None, routed)
+
+    def _forward(
+        self, x: Activations, state: InferState, residual: Tensor | None, routed: Activations | None = None
+    ) -> Tensor:
+        """Adds the result to `residual` [1, hidden] and returns that, where one is given and the layer has neither
+        separate shared experts nor a latent state.
         """
-        weights, block = self._weights, state.linear_block
-        logits = weights.router.apply(Activations(x.x.float()) if self._wide else x, block)
-        read = x.x
-        out = torch.empty_like(read) if residual is None or self._shared is not None else residual
+        weights, block, routed = self._weights, state.linear_block, routed or x
+        logits = weights.router.apply(Activations(routed.x.float()) if self._wide else routed, block)
+        read = x.x if weights.latent_in is None else weights.latent_in.apply(x, block)
+        if self._weighs_inputs:
+            read = read * kernels.sigmoid(logits.amax(-1, keepdim=True).float()).to(read.dtype)
+        adds = residual is not None and self._shared is None and weights.latent_out is None
+        out = residual if adds and residual is not None else torch.empty_like(read)
         choice = logits, weights.correction, self._options
         how = self._activation, state.deterministic, out, self._all_experts, out is residual
         kernels.mixture(read, *choice, weights.gate_up, weights.down, *how)
+        if weights.latent_out is not None:
+            out = weights.latent_out.apply(Activations(out), block)
         if self._shared is not None:
             shared = self._shared.forward(x, state)
             if self._gated:

@@ -13,6 +13,7 @@ from .feed_forward import FeedForward
 from .fusion import OutputFusion, SublayerOutput
 from .mixer import Mixer
 from .norm import AddNorm, Norm
+from .scaled_layer import ScaledLayer
 from .state import InferState
 
 
@@ -136,4 +137,4 @@ class ParallelLayer:
         return total.add_(self._ffn.forward(read, state)), residual
 
 
-Layer = TransformerLayer | MixerLayer | FeedForwardLayer | ParallelLayer
+Layer = TransformerLayer | ScaledLayer | MixerLayer | FeedForwardLayer | ParallelLayer

@@ -15,6 +15,7 @@ from .linear import Dense, Linear, Split, activate, each_alone, in_blocks
 from .loading import column_parallel, row_parallel, stacked_rows
 from .mamba import Mamba2Weights, MambaWeights, load_mamba, load_mamba2
 from .moe import MoeWeights, load_moe
+from .per_layer import LayerInputWeights, PerLayerWeights, load_layer_input, load_per_layer
 from .readers import Codes, QuantisedReader, reader_of
 from .short_conv import ShortConvWeights, load_short_conv
 from .split import HeadSplit, VocabularyShard, even_span, padded_rows, vocabulary_shard
@@ -32,12 +33,14 @@ __all__ = [
     "GatedDeltaWeights",
     "HeadSplit",
     "LatentAttentionWeights",
+    "LayerInputWeights",
     "Linear",
     "Mamba2Weights",
     "MambaWeights",
     "Matrices",
     "MoeWeights",
     "NormWeights",
+    "PerLayerWeights",
     "PrefillCopies",
     "QuantisedReader",
     "RmsNorm",
@@ -58,9 +61,11 @@ __all__ = [
     "load_head",
     "load_kv_scales",
     "load_latent_attention",
+    "load_layer_input",
     "load_mamba",
     "load_mamba2",
     "load_moe",
+    "load_per_layer",
     "load_quantised_head",
     "load_short_conv",
     "padded_rows",

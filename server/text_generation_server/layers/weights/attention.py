@@ -21,13 +21,14 @@ class AttentionWeights:
     """The weights of one layer. Elements of query and key heads are in the order of `rotary_order`."""
 
     qkv: Linear
-    """Column parallel: query, key and value heads of this rank, in this order, then gates of the query heads."""
+    """Column parallel: query, key and value heads of this rank, in this order, then gates of the query heads. Query
+    heads alone, where the layer reads keys and values of another one."""
     out: Linear
     """Output projection, row parallel."""
     q_norm: Tensor | None = None
     """[head_dim], or [heads of this rank, head_dim]."""
     k_norm: Tensor | None = None
-    """The same for keys: a layer has both or neither."""
+    """The same for keys: a layer with keys has both or neither."""
     sinks: Tensor | None = None
     """[heads of this rank] float32, logits of attention sinks."""
     slopes: Tensor | None = None
@@ -43,8 +44,8 @@ def load_attention(checkpoint: Checkpoint, layer: int, spec: AttentionSpec, head
     out = row_parallel(
         checkpoint,
         checkpoint.inside(layer, names.out),
-        (hidden, spec.num_heads * spec.head_dim),
-        (heads.q_start * spec.head_dim, heads.q_stop * spec.head_dim),
+        (hidden, spec.num_heads * spec.value_size),
+        (heads.q_start * spec.value_size, heads.q_stop * spec.value_size),
         spec.out_bias and checkpoint.is_first,
     )
     slopes = None
@@ -65,6 +66,8 @@ def _norms(
     names, size = checkpoint.names, spec.head_dim
 
     def weight(name: str, count: int, held: Sequence[int]) -> Tensor:
+        if not norm.norm.weight:
+            return checkpoint.source.empty((size,)).fill_(1.0)
         inside = checkpoint.inside(layer, name)
         if norm.over == "head":
             stored = checkpoint.source.read(f"{inside}.weight", (size,))
@@ -78,10 +81,10 @@ def _norms(
             stored = read_ranges(checkpoint.source, f"{inside}.weight", (count * size,), 0, cuts).view(-1, size)
         return fold_norm_weight(stored[..., order], norm.norm)
 
-    return (
-        weight(names.q_norm, spec.num_heads, range(heads.q_start, heads.q_stop)),
-        weight(names.k_norm, spec.num_kv_heads, heads.kv_heads),
-    )
+    queries = weight(names.q_norm, spec.num_heads, range(heads.q_start, heads.q_stop))
+    if spec.reads_layer is not None:
+        return queries, None
+    return queries, weight(names.k_norm, spec.num_kv_heads, heads.kv_heads)
 
 
 def _sinks(checkpoint: Checkpoint, layer: int, spec: AttentionSpec, heads: HeadSplit) -> Tensor | None:
@@ -101,14 +104,17 @@ def _qkv_blocks(
     if spec.output_gate:
         return _gated_blocks(checkpoint, layer, spec, heads, order)
     if names.qkv is None:
+        values = names.k if spec.keys_are_values else names.v
         parts = (
-            (names.q, spec.num_heads, q_heads, order),
-            (names.k, spec.num_kv_heads, kv_heads, order),
-            (names.v, spec.num_kv_heads, kv_heads, ()),
+            (names.q, spec.num_heads, q_heads, size, order),
+            (names.k, spec.num_kv_heads, kv_heads, size, order),
+            (values, spec.num_kv_heads, kv_heads, spec.value_size, ()),
         )
+        if spec.reads_layer is not None:
+            parts = parts[:1]
         return [
-            RowBlock(checkpoint.inside(layer, name), count * size, ranges(held, size), rotated)
-            for name, count, held, rotated in parts
+            RowBlock(checkpoint.inside(layer, name), count * each, ranges(held, each), rotated)
+            for name, count, held, each, rotated in parts
         ]
     if names.qkv_layout == "blocks":
         first_v = spec.num_heads + spec.num_kv_heads

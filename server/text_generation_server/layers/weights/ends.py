@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ...config.sizes import cuts_embedding
+from ...config.sizes import cuts_embedding, cuts_table
 from ...errors import ModelFilesError
 from ...weights import Slice
 from .blocks import RowBlock
@@ -40,23 +40,35 @@ class EmbeddingWeights:
 def load_embedding(checkpoint: Checkpoint) -> EmbeddingWeights:
     """Reads the embedding, or this rank's shard of it. Raises ModelFilesError."""
     spec, names, source = checkpoint.spec, checkpoint.names, checkpoint.source
-    width = spec.embedding.width or spec.hidden_size
-    name = f"{checkpoint.outside(names.embedding)}.weight"
-    first = None
-    if cuts_embedding(spec, checkpoint.dtype.itemsize, checkpoint.group.world_size):
-        # The shard holds the ids whose logits this rank computes, so tied weights exist once.
-        first, stop, _ = vocabulary_shard(spec.vocab_size, checkpoint.group.rank, checkpoint.group.world_size)
-        tokens = source.empty((stop - first + 2, width)).zero_()
-        tokens[1:-1] = source.read(name, (spec.vocab_size, width), Slice(0, first, stop))
-    else:
-        tokens = source.read(name, (spec.vocab_size, width))
+    shape = spec.vocab_size, spec.embedding.width or spec.hidden_size
+    is_cut = cuts_embedding(spec, checkpoint.dtype.itemsize, checkpoint.group.world_size)
+    tokens, first = _table(checkpoint, names.embedding, shape, is_cut)
     if spec.embedding.width:
-        shape = (spec.hidden_size, width)
+        shape = (spec.hidden_size, spec.embedding.width)
         tokens = _product(tokens, source.read(f"{checkpoint.outside(names.project_in)}.weight", shape).t())
     if not (rows := spec.embedding.positions):
         return EmbeddingWeights(tokens, None, first)
     positions = source.read(f"{checkpoint.outside(names.positions)}.weight", (rows, spec.hidden_size))
     return EmbeddingWeights(tokens, positions, first)
+
+
+def load_layer_embedding(checkpoint: Checkpoint, rows: int, width: int) -> EmbeddingWeights:
+    """Reads the vectors of all layers [rows, width] by token id, or this rank's shard. Raises ModelFilesError."""
+    is_cut = cuts_table(rows * width * checkpoint.dtype.itemsize, checkpoint.group.world_size)
+    tokens, first = _table(checkpoint, checkpoint.names.layer_embedding, (rows, width), is_cut)
+    return EmbeddingWeights(tokens, None, first)
+
+
+def _table(checkpoint: Checkpoint, name: str, shape: tuple[int, int], is_cut: bool) -> tuple[Tensor, int | None]:
+    """Reads a table by token id, or this rank's shard: its rows between two rows of zeros, and the first one's id."""
+    source, name = checkpoint.source, f"{checkpoint.outside(name)}.weight"
+    if not is_cut:
+        return source.read(name, shape), None
+    # The shard holds the ids whose logits this rank computes, so tied weights exist once.
+    first, stop, _ = vocabulary_shard(shape[0], checkpoint.group.rank, checkpoint.group.world_size)
+    tokens = source.empty((stop - first + 2, shape[1])).zero_()
+    tokens[1:-1] = source.read(name, shape, Slice(0, first, stop))
+    return tokens, first
 
 
 def load_head(checkpoint: Checkpoint, embedding: EmbeddingWeights) -> Linear:

@@ -1,9 +1,9 @@
 """Weights of a mixture of experts: a rank's shard of the experts (`experts/shard.py`), and the router whole.
 
 A shared expert, which every token passes, becomes further routed experts of the same inner size, the last one padded
-with zeros: so one operator computes all of them. In two cases it stays a dense network, of which each rank has a shard:
-where the routed experts are quantised and it is stored otherwise, and with expert parallelism, where it would keep one
-rank busy while the others wait.
+with zeros: so one operator computes all of them. In three cases it stays a dense network, of which each rank has a
+shard: where the routed experts are quantised and it is stored otherwise, where they read a latent state, and with
+expert parallelism, where it would keep one rank busy while the others wait.
 """
 
 from dataclasses import dataclass, replace
@@ -14,10 +14,12 @@ from torch import Tensor
 from text_generation_kernels import ExpertMatrix
 
 from ...config.spec import DenseSpec, MoeSpec
+from .blocks import RowBlock
 from .checkpoint import Checkpoint
 from .experts import ExpertShard, load_experts
 from .feed_forward import DenseWeights, load_dense
 from .linear import Dense, Linear
+from .loading import column_parallel
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,10 @@ class MoeWeights:
     """From inner to hidden. One rank alone has its bias, because outputs are all-reduced."""
     shared: DenseWeights | None
     """This rank's shard of the shared expert, where it is not among the experts."""
+    latent_in: Linear | None = None
+    """From hidden to the state of the experts, whole on every rank, where that is another one."""
+    latent_out: Linear | None = None
+    """Back, likewise: it multiplies partial sums, which are all-reduced after it."""
 
 
 def load_moe(checkpoint: Checkpoint, layer: int, spec: MoeSpec) -> MoeWeights:
@@ -46,7 +52,15 @@ def load_moe(checkpoint: Checkpoint, layer: int, spec: MoeSpec) -> MoeWeights:
     gate_up_bias, down_bias = _biases(shard)
     gate_up, down = gate_up._replace(bias=gate_up_bias), down._replace(bias=down_bias)
     shared = None if has_shared or spec.shared is None else _shared(checkpoint, layer, spec.shared)
-    return MoeWeights(shard.experts, _router(shard), _correction(shard), gate_up, down, shared)
+    latent = _latent(checkpoint, layer, spec.latent) if spec.latent else (None, None)
+    return MoeWeights(shard.experts, _router(shard), _correction(shard), gate_up, down, shared, *latent)
+
+
+def _latent(checkpoint: Checkpoint, layer: int, width: int) -> tuple[Linear, Linear]:
+    names, hidden = checkpoint.names, checkpoint.spec.hidden_size
+    first = RowBlock(checkpoint.inside(layer, names.latent_in), width, ((0, width),))
+    last = RowBlock(checkpoint.inside(layer, names.latent_out), hidden, ((0, hidden),))
+    return column_parallel(checkpoint, [first], hidden, False), column_parallel(checkpoint, [last], width, False)
 
 
 def _shared(checkpoint: Checkpoint, layer: int, spec: DenseSpec) -> DenseWeights:
@@ -58,10 +72,11 @@ def _shared(checkpoint: Checkpoint, layer: int, spec: DenseSpec) -> DenseWeights
 
 def _router(shard: ExpertShard) -> Linear:
     source, names, spec = shard.checkpoint.source, shard.checkpoint.names, shard.spec
+    hidden = shard.checkpoint.spec.hidden_size
     dtype = torch.float32 if spec.route.wide else None
-    weight = source.read(f"{shard.name(names.router)}.weight", (spec.experts, shard.hidden), dtype=dtype)
+    weight = source.read(f"{shard.name(names.router)}.weight", (spec.experts, hidden), dtype=dtype)
     if spec.shared_gate:
-        gate = source.read(f"{shard.name(names.shared_weight)}.weight", (1, shard.hidden), dtype=dtype)
+        gate = source.read(f"{shard.name(names.shared_weight)}.weight", (1, hidden), dtype=dtype)
         weight = torch.cat((weight, gate))
     bias = source.read(f"{shard.name(names.router)}.bias", (spec.experts,), dtype=dtype) if spec.route.bias else None
     return Dense(weight, bias)

@@ -82,17 +82,6 @@ async fn given_parameters_reach_the_shard() {
 }
 
 #[tokio::test]
-async fn stop_strings_have_two_names() {
-    let alone = valid(|p| p.stop_sequences = Some(vec!["x".to_owned()])).await;
-    assert_eq!(alone.stop_sequences, ["x"]);
-    let both = valid(|p| {
-        p.stop = vec!["x".to_owned()];
-        p.stop_sequences = Some(vec!["x".to_owned()]);
-    });
-    assert_eq!(both.await.stop_sequences, ["x"]);
-}
-
-#[tokio::test]
 async fn sampling_draws_a_seed_when_none_is_given() {
     let sampling: [Change; 6] = [
         |p| p.do_sample = true,

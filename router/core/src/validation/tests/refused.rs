@@ -17,13 +17,6 @@ async fn every_rule_on_parameters_has_its_message() {
             |p| p.best_of = Some(2),
             "you must use sampling when `best_of` is > 1",
         ),
-        (
-            |p| {
-                p.stop = vec!["x".to_owned()];
-                p.stop_sequences = Some(vec!["y".to_owned()]);
-            },
-            "`stop` and `stop_sequences` differ: send `stop` alone",
-        ),
         (|p| p.temperature = Some(0.0), strictly_positive_temperature),
         (
             |p| p.temperature = Some(-1.0),

@@ -57,7 +57,7 @@ sampling_body! {
         pub system: Option<Value>,
         /// The answer ends before one of these.
         #[schema(nullable = true)]
-        pub stop_sequences: Option<Vec<String>>,
+        pub stop_sequences: Option<Stop>,
         /// Tools that the client runs. Those that Anthropic's servers run are left out.
         #[schema(nullable = true, value_type = Option<Vec<Object>>)]
         pub tools: Option<Vec<Value>>,
@@ -174,7 +174,7 @@ impl MessagesBody {
 
     fn parameters(&mut self, state: &AppState) -> Result<GenerateParameters, ApiError> {
         let sampling = Sampling {
-            stop: self.stop_sequences.take().map(Stop::Many),
+            stop: self.stop_sequences.take(),
             ..self.take_shared()
         };
         let config = self.output_config.as_mut();

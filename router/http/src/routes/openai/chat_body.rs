@@ -131,16 +131,12 @@ pub struct Message {
 }
 
 impl ChatBody {
-    /// The most tokens to generate, from both names of the limit.
+    /// The most tokens to generate; the body has one name of the limit only.
     ///
     /// # Errors
-    /// 422 when they differ or are 0.
+    /// 422 when it is 0.
     pub fn max_tokens(&self) -> Result<Option<u32>, ApiError> {
         let (old, new) = (self.max_tokens, self.max_completion_tokens);
-        check(old.is_none() || new.is_none() || old == new, || {
-            "`max_completion_tokens` and `max_tokens` are two names of one limit: send one of them"
-                .to_owned()
-        })?;
         let field = if new.is_some() {
             "max_completion_tokens"
         } else {

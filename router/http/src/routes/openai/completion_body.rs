@@ -14,6 +14,7 @@ use super::sampling::{Sampling, TokenIds, check};
 use super::sampling_body::sampling_body;
 use super::structured::{Forms, ResponseFormat, StructuredOutputs};
 use crate::error::ApiError;
+use crate::extract::whole;
 
 choices_body! {
     /// Body of `/v1/completions`. Keys that no API knows are ignored.
@@ -51,8 +52,8 @@ choices_body! {
 pub enum Prompt {
     Text(String),
     Texts(Vec<String>),
-    Ids(Vec<u32>),
-    IdLists(Vec<Vec<u32>>),
+    Ids(#[serde(deserialize_with = "whole")] Vec<u32>),
+    IdLists(#[serde(deserialize_with = "whole")] Vec<Vec<u32>>),
 }
 
 impl Prompt {

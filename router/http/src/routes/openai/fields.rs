@@ -3,6 +3,8 @@
 use serde::Deserialize;
 use utoipa::ToSchema;
 
+use crate::extract::whole;
+
 /// What a stream sends beside the choices.
 #[derive(Debug, Clone, Copy, Default, Deserialize, ToSchema)]
 pub struct StreamOptions {
@@ -36,8 +38,8 @@ impl Stop {
     expecting = "expected a whole number from -9223372036854775808 to 18446744073709551615"
 )]
 pub enum Seed {
-    Unsigned(u64),
-    Signed(i64),
+    Unsigned(#[serde(deserialize_with = "whole")] u64),
+    Signed(#[serde(deserialize_with = "whole")] i64),
 }
 
 impl Seed {

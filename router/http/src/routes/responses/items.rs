@@ -59,7 +59,10 @@ pub fn messages(
     match input {
         Input::Text(text) => reader.add("user", text.into()),
         Input::Items(items) => {
-            check((1..=MAX_MESSAGES).contains(&items.len()), || {
+            check(!items.is_empty(), || {
+                "`input` is missing or empty: send a text, or a list of items".to_owned()
+            })?;
+            check(items.len() <= MAX_MESSAGES, || {
                 format!(
                     "`input` must hold 1 to {MAX_MESSAGES} items. Given: {}",
                     items.len()

@@ -121,10 +121,12 @@ def _each(shard: ExpertShard, first: QuantisedReader, second: QuantisedReader) -
 
     gate_up = ([rows(name, inner, at) for name in names[:-1]] for names, inner, at in networks)
     down = (
-        [second.read_columns(names[-1], (hidden, inner), shard.span(inner, at)).codes()]
-        for names, inner, at in networks
+        second.read_columns(names[-1], (hidden, inner), shard.span(inner, at)).codes() for names, inner, at in networks
     )
-    return stack(len(networks), gate_up), stack(len(networks), down)
+    scales = shard.scales()
+    if scales is not None:
+        down = (replace(each, scales=each.scales * scale) for each, scale in zip(down, scales, strict=True))
+    return stack(len(networks), gate_up), stack(len(networks), ([each] for each in down))
 
 
 def _made(shard: ExpertShard, first: QuantisedReader, second: QuantisedReader) -> tuple[ExpertMatrix, ExpertMatrix]:

@@ -28,6 +28,8 @@ def read_plain(shard: ExpertShard) -> tuple[Tensor, Tensor]:
     )
     _READERS[shard.checkpoint.names.experts_layout](shard, routed)
     _read_shared(shard, shared)
+    if (scales := shard.scales()) is not None:
+        down[:routed_experts] *= scales[:, None, None]
     return gate_up, down
 
 
@@ -79,6 +81,17 @@ def _stacked(shard: ExpertShard, target: Target) -> None:
     target[2].copy_(source.read(down, shape, columns))
 
 
+def _transposed_stack(shard: ExpertShard, target: Target) -> None:
+    """Reads `[experts, hidden, 2 * inner]` and `[experts, inner, hidden]`."""
+    source, spec = shard.checkpoint.source, shard.spec
+    first, down = map(shard.name, _names(shard)[::2])
+    gate, up = source.read(first, (spec.experts, shard.hidden, 2 * spec.inner), shard.cut()).chunk(2, dim=2)
+    target[0].copy_(gate[..., shard.start : shard.stop].transpose(1, 2))
+    target[1].copy_(up[..., shard.start : shard.stop].transpose(1, 2))
+    rows = shard.cut(Slice(1, shard.start, shard.stop))
+    target[2].copy_(source.read(down, (spec.experts, spec.inner, shard.hidden), rows).transpose(1, 2))
+
+
 def _rows(shard: ExpertShard, target: Target) -> None:
     """Reads gate, up and transposed down, `[experts * inner, hidden]` each."""
     spec = shard.spec
@@ -119,6 +132,7 @@ def _transposed(shard: ExpertShard, name: str, outputs: int, inputs: int) -> Ten
 _READERS: dict[ExpertLayout, Callable[[ExpertShard, Target], None]] = {
     "each": _each,
     "stacked": _stacked,
+    "transposed": _transposed_stack,
     "rows": _rows,
     "interleaved": _interleaved,
 }

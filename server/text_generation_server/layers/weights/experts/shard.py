@@ -46,6 +46,9 @@ class ExpertShard:
         group = checkpoint.group
         world_size = group.world_size
         check_experts(spec, AskedShards(world_size, group.expert_parallel))
+        if spec.latent or spec.weighs_inputs:
+            # The shared expert reads something else.
+            spec = replace(spec, shared_inner=0)
         whole = cls(checkpoint, layer, spec, range(spec.experts), 0, spec.inner)
         if group.expert_parallel:
             own = range(*even_span(spec.experts, group.rank, world_size))
@@ -55,8 +58,8 @@ class ExpertShard:
 
     @property
     def hidden(self) -> int:
-        """Elements of a hidden state."""
-        return self.checkpoint.spec.hidden_size
+        """Elements of the state that experts read."""
+        return self.spec.latent or self.checkpoint.spec.hidden_size
 
     @property
     def inner(self) -> int:
@@ -87,6 +90,13 @@ class ExpertShard:
         if len(self.experts) < self.spec.experts:
             return Slice(0, self.experts.start, self.experts.stop)
         return inner
+
+    def scales(self) -> Tensor | None:
+        """Reads the factor of the output of each of this rank's experts, if they have one. Raises ModelFilesError."""
+        if not self.spec.expert_scales:
+            return None
+        source, name = self.checkpoint.source, self.name(self.checkpoint.names.expert_scales)
+        return source.read(name, (self.spec.experts,), self.cut())
 
     def span(self, inner: int, first: int) -> tuple[int, int]:
         """Returns this rank's shard of the expert that begins at `first` in a network of `inner` elements."""

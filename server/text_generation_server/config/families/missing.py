@@ -1,0 +1,59 @@
+"""Models that people ask for and that are not served: what is missing for each, by the class that `architectures`
+names. Transformers has a class for most of them, which could not run either.
+"""
+
+from collections.abc import Mapping
+
+from ...errors import UnsupportedModel
+
+_COMPRESSED = (
+    "attention over compressed positions, hyper-connections between several residual streams, and experts chosen by "
+    "token id"
+)
+_DELTA = "Kimi delta attention (KDA, whose states decay by channel)"
+_STREAMS = (
+    "several residual streams with gates, hashed n-grams beside the embedding, and an indexer of sparse attention"
+)
+_BLOCKS = "an indexer that chooses blocks of positions (MiniMax sparse attention)"
+_SHORT = "short convolutions of keys and values, and a bias by distance"
+_STEP = "gates of heads, numbers of heads by type of layer, and bounds of activations by layer"
+
+MISSING: Mapping[str, tuple[str, str]] = {
+    "AliceAIForCausalLM": ("Alice AI", f"attention over residuals, and {_DELTA}"),
+    "BailingMoeV2_5ForCausalLM": ("Ling and Ring 2.5 and 2.6", "lightning attention with fixed decays"),
+    "BailingMoeV3ForCausalLM": ("Ling and Ring 3", _DELTA),
+    "DeepseekV4ForCausalLM": ("DeepSeek V4", _COMPRESSED),
+    "FalconH1ForCausalLM": ("Falcon H1", "attention and a state space beside each other in one layer"),
+    "Glm5NextForCausalLM": ("GLM 5.3 Flash", f"{_DELTA}, hyper-connections, and an indexer of sparse attention"),
+    "Glm5NextForConditionalGeneration": (
+        "GLM 5.3 Flash",
+        f"{_DELTA}, hyper-connections, and an indexer of sparse attention",
+    ),
+    "HYV4ForCausalLM": ("Hy4", "hyper-connections, and an indexer of sparse attention with sinks"),
+    "InklingForCausalLM": ("Inkling", _SHORT),
+    "InklingForConditionalGeneration": ("Inkling", _SHORT),
+    "KimiK3ForCausalLM": ("Kimi K3", f"attention over residuals, and {_DELTA}"),
+    "KimiK3ForConditionalGeneration": ("Kimi K3", f"attention over residuals, and {_DELTA}"),
+    "KimiLinearForCausalLM": ("Kimi Linear", _DELTA),
+    "LongcatFlashForCausalLM": ("LongCat Flash", "two attentions in a layer, and experts that change nothing"),
+    "MiniMaxM3ForCausalLM": ("MiniMax M3", _BLOCKS),
+    "MiniMaxM3SparseForCausalLM": ("MiniMax M3", _BLOCKS),
+    "MiniMaxM3SparseForConditionalGeneration": ("MiniMax M3", _BLOCKS),
+    "MiniMaxM3VLForCausalLM": ("MiniMax M3", _BLOCKS),
+    "OlmoHybridForCausalLM": ("OLMo Hybrid", "a gated delta net with separate projections and negative eigenvalues"),
+    "Qwen4ExpForCausalLM": ("Qwen 4 Exp", _STREAMS),
+    "Qwen4ExpForConditionalGeneration": ("Qwen 4 Exp", _STREAMS),
+    "Step3p5ForCausalLM": ("Step 3.5", _STEP),
+    "Step3p7ForConditionalGeneration": ("Step 3.7", _STEP),
+}
+"""A name for people, and what is missing."""
+
+
+def refuse_missing(architecture: str) -> None:
+    """Raises UnsupportedModel for one of these."""
+    if architecture in MISSING:
+        title, what = MISSING[architecture]
+        raise UnsupportedModel(
+            f"{title} ({architecture}) is not served, natively or through Transformers: {what} is missing here; "
+            "docs/models.md has the models that are served"
+        )
