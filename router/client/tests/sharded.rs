@@ -28,6 +28,7 @@ fn request(id: u32) -> Request {
         chooser: NextTokenChooser::GREEDY,
         top_n_tokens: 0,
         prefill_logprobs: true,
+        media: Vec::new(),
     }
 }
 
@@ -316,6 +317,7 @@ async fn a_mock_finds_masks_that_break_the_contract() {
 async fn a_mock_with_states_finds_cached_positions() {
     let mock = MockShard::start(MockConfig {
         recurrent: true,
+        media: None,
         ..MockConfig::default()
     })
     .unwrap();

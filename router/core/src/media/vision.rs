@@ -55,6 +55,16 @@ pub struct VisionLimits {
     pub rows: u32,
 }
 
+/// Nothing of its contents.
+impl fmt::Debug for ImageFile {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Bytes(file) => write!(out, "{} bytes", file.len()),
+            Self::Url(_) => out.write_str("a URL"),
+        }
+    }
+}
+
 /// How images are read for the served model. Clones share it.
 #[derive(Debug, Clone)]
 pub struct Vision(Arc<Inner>);
