@@ -96,9 +96,11 @@ impl Batcher {
             }
             PutError::Shards(error) => error.into(),
         };
-        let id = arrived.id;
-        self.queue
-            .fail_where(|entry| entry.media.iter().any(|lock| lock.id == id), &error);
+        let key = arrived.key;
+        self.queue.fail_where(
+            |entry| entry.media.iter().any(|lock| lock.key == key),
+            &error,
+        );
     }
 
     /// After everything on the shards was cleared.

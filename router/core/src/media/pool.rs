@@ -11,7 +11,6 @@ use super::MediaItem;
 /// Keeps an item's rows, as long as it or a clone is there.
 #[derive(Debug, Clone)]
 pub(crate) struct MediaLock {
-    pub(crate) id: ItemId,
     pub(crate) key: ItemKey,
     /// The first of its rows.
     pub(crate) row: u32,
@@ -48,7 +47,6 @@ impl Kept {
 
     pub(super) fn lock(&self) -> MediaLock {
         MediaLock {
-            id: self.id,
             key: self.item.key,
             row: self.row,
             _held: Arc::clone(&self.held),

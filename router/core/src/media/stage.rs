@@ -28,7 +28,7 @@ pub(crate) enum PutError {
 #[derive(Debug)]
 pub(crate) struct Arrived {
     pub(crate) id: ItemId,
-    key: ItemKey,
+    pub(crate) key: ItemKey,
     pub(crate) result: Result<(), PutError>,
 }
 
@@ -148,12 +148,21 @@ impl MediaStage {
 
     /// Notes that an item has arrived. Returns why it has not, where its requests have to fail.
     pub(crate) fn arrived(&mut self, arrived: &Arrived) -> Option<PutError> {
-        let kept = self.pool.by_id(arrived.id)?;
+        let Some(kept) = self.pool.by_id(arrived.id) else {
+            // It went while its pixels were on their way, which nobody will encode.
+            self.forget.push(arrived.id);
+            return None;
+        };
         match &arrived.result {
             Ok(()) => {
                 kept.progress = Progress::Put { layers: 0 };
                 self.to_encode.push_back(arrived.key);
                 None
+            }
+            Err(PutError::Shards(error)) if error.is_group_lost() => {
+                // It is put again when they serve again.
+                kept.progress = Progress::Lost;
+                Some(PutError::Shards(error.clone()))
             }
             Err(error) => {
                 self.metrics.failed.increment(1);
