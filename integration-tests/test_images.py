@@ -113,10 +113,13 @@ class Serving:
         return answer["prompt_token_ids"], answer["choices"][0]["token_ids"]
 
     def expected(self, view: Tensor, prompt: list[int]) -> list[int]:
+        """The answer, up to a placeholder: a model may say one, which transformers takes for a row of an image."""
         case, ids = VISION_CASES[self.name], list(prompt)
         for _ in range(NEW_TOKENS):
             item = Item([(view.shape[0], view.shape[1])])
             ids.append(int(expected_logits(case, self.reference, ids, [view], item)[-1].argmax()))
+            if ids[-1] == TOKEN:
+                break
         return ids[len(prompt) :]
 
 
@@ -136,7 +139,8 @@ def test_answers_are_those_of_transformers(served: Serving) -> None:
     with ThreadPoolExecutor(len(asked)) as pool:
         answers = list(pool.map(lambda each: served.ask(*each), asked))
     for (view, _), (prompt, answer) in zip(asked, answers, strict=True):
-        assert answer == served.expected(view, prompt)
+        expected = served.expected(view, prompt)
+        assert answer[: len(expected)] == expected
     # Again, where everything was seen before.
     prompt, answer = served.ask(first, "is it a dog?")
     assert (prompt, answer) == answers[1]
