@@ -21,12 +21,13 @@ use crate::batcher::BatcherHandle;
 pub use crate::batcher::{KvEventFeed, MediaShards, Shards};
 use crate::error::{InferError, ValidationError};
 use crate::grammar::mask_pool;
-use crate::media::{GivenImage, Vision};
+use crate::media::Vision;
 use crate::metrics::{Meter, RequestMetrics};
 use crate::policy::BatchLimits;
 pub use crate::stream::GenerateStream;
 use crate::types::{
-    GenerateAnswer, GenerateParameters, GenerateRequest, TokenizedText, ValidationLimits,
+    GenerateAnswer, GenerateParameters, GenerateRequest, GivenImage, TokenizedText,
+    ValidationLimits,
 };
 use crate::validation::Validator;
 

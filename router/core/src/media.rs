@@ -21,7 +21,7 @@ use text_generation_images::{ImageError, ItemKey};
 
 pub(crate) use self::pool::MediaLock;
 pub(crate) use self::stage::{Arrived, MediaStage, PutError};
-pub use self::vision::{Expanded, GivenImage, ImageFile, Vision, VisionLimits};
+pub use self::vision::{Expanded, Vision, VisionLimits};
 
 /// An image as the model sees it.
 #[derive(Clone)]

@@ -1,6 +1,7 @@
 //! Requests and answers as the front ends see them: text in, text out.
 
 mod grammar;
+mod image;
 pub mod observer;
 mod parameters;
 
@@ -11,9 +12,8 @@ use serde::Serialize;
 use tokio::time::Instant;
 use utoipa::ToSchema;
 
-use crate::media::GivenImage;
-
 pub use self::grammar::tgi_grammar;
+pub use self::image::{GivenImage, ImageFile};
 pub use self::parameters::{GenerateParameters, logit_bias};
 
 /// A prompt.

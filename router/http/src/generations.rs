@@ -11,9 +11,8 @@ use futures::future::{Either, try_join_all};
 use futures::stream::{Stream, StreamExt, select_all};
 use text_generation_core::error::InferError;
 use text_generation_core::infer::{GenerateStream, Group};
-use text_generation_core::media::GivenImage;
 use text_generation_core::types::{
-    Dialect, GenerateParameters, GenerateRequest, Inputs, StreamEvent,
+    Dialect, GenerateParameters, GenerateRequest, GivenImage, Inputs, StreamEvent,
 };
 use tower_http::request_id::RequestId;
 

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde_json::{Value, json};
 use text_generation_chat::{ChatInput, ChatTemplate, ChatTemplateError, Limit};
 use text_generation_core::error::{InferError, Overload};
 use text_generation_core::tokenize::TextTokenizer;
@@ -12,11 +13,19 @@ use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
 use crate::bounds::RENDER_THREADS;
-use crate::conversation::images::{self, ImageParts};
 use crate::error::ApiError;
 
 /// A rendering is given up after so many times its limit.
 const OVERTIME: u32 = 2;
+
+/// How the template of the model is given images.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ImageParts {
+    /// As parts of a content, in their places.
+    Written,
+    /// It reads texts alone: they stand before the text of their message, each on a line.
+    Before,
+}
 
 /// Renders chats with the template of the model.
 #[derive(Debug)]
@@ -47,7 +56,7 @@ impl ChatRenderer {
     /// The same, of a model that sees: asks the template whether it writes `marker` for an image.
     pub async fn seeing(mut self, marker: &str) -> Self {
         let input = ChatInput {
-            messages: images::probe(),
+            messages: conversation_with_image(),
             images: true,
             add_generation_prompt: true,
             ..ChatInput::default()
@@ -130,6 +139,12 @@ impl ChatRenderer {
     pub fn readable<'a>(&self, prompt: &'a str) -> Cow<'a, str> {
         self.tokenizer.unescape(prompt)
     }
+}
+
+/// A conversation of a few words, which shows whether the template writes `marker` for an image.
+fn conversation_with_image() -> Vec<Value> {
+    let content = json!([{"type": "image"}, {"type": "text", "text": "ab12cd34ef"}]);
+    vec![json!({"role": "user", "content": content})]
 }
 
 /// Lets few renderings run: one may take as much time and memory as the limits of templates allow.

@@ -8,42 +8,17 @@ use bytes::Bytes;
 use futures::future::try_join_all;
 use text_generation_client::types::{Grid, MediaView};
 use text_generation_images::{
-    Detail, Fetcher, Header, ImageError, ImageSpec, ItemKey, KeySecret, Limits, Plan, Pool,
-    Segment, Size, probe,
+    Fetcher, Header, ImageError, ImageSpec, ItemKey, KeySecret, Limits, Plan, Pool, Segment, Size,
+    probe,
 };
 
 use super::{ItemSpan, Media, MediaItem, PixelSource, Pixels};
 use crate::error::ValidationError;
 use crate::tokenize::TextTokenizer;
+use crate::types::{GivenImage, ImageFile};
 
 /// Files that were decoded once are not decoded before they are wanted: so many are remembered.
 const KNOWN: usize = 4096;
-
-/// An image of a request.
-#[derive(Clone, PartialEq, Eq)]
-pub struct GivenImage {
-    /// Where it stands in the request, for messages.
-    pub path: String,
-    pub file: ImageFile,
-    pub detail: Detail,
-}
-
-/// The file of an image, or where it is.
-#[derive(Clone, PartialEq, Eq)]
-pub enum ImageFile {
-    Bytes(Bytes),
-    /// Of http or https.
-    Url(String),
-}
-
-/// Nothing of its contents.
-impl fmt::Debug for GivenImage {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.debug_struct("GivenImage")
-            .field("path", &self.path)
-            .finish_non_exhaustive()
-    }
-}
 
 /// Limits of the images of requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -53,16 +28,6 @@ pub struct VisionLimits {
     pub max_images: Option<usize>,
     /// Rows of the media pool.
     pub rows: u32,
-}
-
-/// Nothing of its contents.
-impl fmt::Debug for ImageFile {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Bytes(file) => write!(out, "{} bytes", file.len()),
-            Self::Url(_) => out.write_str("a URL"),
-        }
-    }
 }
 
 /// How images are read for the served model. Clones share it.

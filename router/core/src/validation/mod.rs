@@ -11,13 +11,13 @@ use text_generation_grammar::GrammarSource;
 
 use crate::error::ValidationError;
 use crate::grammar::{BadWords, Grammars, ValidGrammar, Workers};
-use crate::media::{Expanded, GivenImage, Media, Vision};
+use crate::media::{Expanded, Media, Vision};
 use crate::tenant::Tenant;
 use crate::tokenize::{TextTokenizer, TokenizerPool};
 use crate::types::observer::Observed;
 use crate::types::{
-    Dialect, GenerateParameters, GenerateRequest, Inputs, StoppingCriteria, TextContent,
-    ValidationLimits,
+    Dialect, GenerateParameters, GenerateRequest, GivenImage, Inputs, StoppingCriteria,
+    TextContent, ValidationLimits,
 };
 
 /// A request that fits the limits.

@@ -1,32 +1,18 @@
 //! Images in messages: their files leave the conversation, and the template gets what it can write in their place.
 
 use serde_json::{Map, Value, json};
-use text_generation_core::error::{InferError, ValidationError};
-use text_generation_core::media::{GivenImage, ImageFile, Vision};
-use text_generation_images::{Detail, data_url};
+use text_generation_core::media::Vision;
+use text_generation_core::types::GivenImage;
+use text_generation_images::Detail;
 
-use crate::error::ApiError;
-use crate::routes::openai::sampling::refused;
+use crate::error::{ApiError, refused};
+use crate::image_files::file;
+use crate::renderer::ImageParts;
 
 /// Stands for an image in a text, until the template has written it: noncharacters of Unicode, which are in no text.
 const PLACE: &str = "\u{fdd1}\u{fdd2}\u{fdd1}";
 /// Where a part stands in the body of its API, if not at its place in the messages.
 pub const PATH: &str = "path";
-
-/// How the template of the model is given images.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ImageParts {
-    /// As parts of a content, in their places.
-    Written,
-    /// It reads texts alone: they stand before the text of their message, each on a line.
-    Before,
-}
-
-/// A conversation of a few words, which shows whether the template writes `marker` for an image.
-pub fn probe() -> Vec<Value> {
-    let content = json!([{"type": "image"}, {"type": "text", "text": "ab12cd34ef"}]);
-    vec![json!({"role": "user", "content": content})]
-}
 
 /// Takes the images out of messages.
 ///
@@ -99,56 +85,6 @@ fn detail(path: &str, given: Option<&Value>) -> Result<Detail, ApiError> {
             "`{path}.image_url.detail` must be `auto`, `low`, `high` or `original`"
         ))),
     }
-}
-
-/// The file of an image's URL, or where it is fetched from.
-fn file(path: &str, url: &str, vision: &Vision) -> Result<ImageFile, InferError> {
-    let path = path.to_owned();
-    match data_url(url, vision.limits().file.max_bytes) {
-        Ok(Some(file)) => Ok(ImageFile::Bytes(file)),
-        Ok(None) if vision.fetches() => Ok(ImageFile::Url(url.to_owned())),
-        Ok(None) => Err(ValidationError::ImageLink { path }.into()),
-        Err(error) => Err(ValidationError::ImageUrl { path, error }.into()),
-    }
-}
-
-/// The images of TGI's prompts, in Markdown without an alternative text, and the prompt with the model's marker in the
-/// place of each. Other Markdown is text.
-///
-/// # Errors
-/// `Validation` that says which image cannot be read.
-pub fn of_markdown(
-    inputs: String,
-    vision: &Vision,
-) -> Result<(String, Vec<GivenImage>), InferError> {
-    const OPEN: &str = "![](";
-    let mut images = Vec::new();
-    let mut prompt = String::new();
-    let mut rest = inputs.as_str();
-    while let Some((before, behind)) = rest.split_once(OPEN) {
-        let Some((url, after)) = behind.split_once(')') else {
-            break;
-        };
-        prompt.push_str(before);
-        rest = after;
-        let is_image = ["data:", "http://", "https://"]
-            .iter()
-            .any(|scheme| url.starts_with(scheme));
-        if !is_image {
-            prompt.extend([OPEN, url, ")"]);
-            continue;
-        }
-        prompt.push_str(&vision.text());
-        let path = format!("inputs (image {})", images.len());
-        let file = file(&path, url, vision)?;
-        let detail = Detail::High;
-        images.push(GivenImage { path, file, detail });
-    }
-    if images.is_empty() {
-        return Ok((inputs, images));
-    }
-    prompt.push_str(rest);
-    Ok((prompt, images))
 }
 
 /// One text of a content with images, for a template of texts.

@@ -1,16 +1,16 @@
 //! Preparation of a conversation's generations: the prompt, the grammar, and who reads what comes.
 
 use text_generation_chat::ChatInput;
-use text_generation_core::media::GivenImage;
+use text_generation_core::types::GivenImage;
 use text_generation_grammar::GrammarSource;
 
-use super::images::{self, ImageParts};
+use super::images;
 use super::reading::Reading;
 use super::reads::Reads;
 use super::{Conversation, RunningConversation, history, thoughts};
-use crate::error::ApiError;
+use crate::error::{ApiError, refused};
 use crate::generations::{GenerationPlan, renamed, with_form_of};
-use crate::routes::openai::sampling::refused;
+use crate::renderer::ImageParts;
 use crate::state::AppState;
 
 /// A conversation that is ready to be generated. Those who start several together take it apart.

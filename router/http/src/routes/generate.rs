@@ -15,11 +15,11 @@ use text_generation_core::types::{
 use tokio::time::Instant;
 use tower_http::request_id::RequestId;
 
-use crate::conversation::images;
 use crate::error::ApiError;
 use crate::extract::GenerationJson;
 use crate::generations::failure_in_stream;
 use crate::headers::{self, Sizes};
+use crate::image_files;
 use crate::openapi::{BodyErrors, GenerateErrors};
 use crate::schema::{
     CompatGenerateBody, GenerateBody, GenerateEvent, GenerateResponse, StreamDetails,
@@ -172,7 +172,7 @@ pub(super) fn request(
 ) -> Result<GenerateRequest, InferError> {
     tenant::current().sign(&mut parameters);
     let (inputs, images) = match state.infer.vision() {
-        Some(vision) => images::of_markdown(inputs, vision)?,
+        Some(vision) => image_files::of_markdown(inputs, vision)?,
         None => (inputs, Vec::new()),
     };
     Ok(GenerateRequest {

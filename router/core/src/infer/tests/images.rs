@@ -9,8 +9,9 @@ use text_generation_proto::v1;
 
 use super::*;
 use crate::error::ValidationError;
-use crate::media::{GivenImage, ImageFile, VisionLimits};
+use crate::media::VisionLimits;
 use crate::tokenize::TextTokenizer;
+use crate::types::{GivenImage, ImageFile};
 
 /// Rows of one image.
 const ROWS: u32 = 16;
