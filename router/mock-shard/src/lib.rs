@@ -11,6 +11,7 @@ mod faults;
 mod group;
 mod lock;
 mod masks;
+mod media;
 mod script;
 mod service;
 mod state;
@@ -142,6 +143,15 @@ impl MockShard {
             .collect(1, |state| vec![state.admitted])
             .into_iter()
             .sum()
+    }
+
+    /// How many images came to rank 0, and how many it has encoded, over all starts.
+    pub fn images(&self) -> (usize, usize) {
+        let counts = self
+            .0
+            .collect(1, |state| vec![(state.media.puts, state.media.encoded)]);
+        let sum = |a: (usize, usize), b: (usize, usize)| (a.0 + b.0, a.1 + b.1);
+        counts.into_iter().fold((0, 0), sum)
     }
 
     /// From now on a step waits for [`MockShard::release`].
