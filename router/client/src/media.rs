@@ -80,9 +80,7 @@ async fn write(folder: PathBuf, put: &PutMedia) -> Result<Pixels, ClientError> {
     let (name, pixels): (String, Bytes) = (format!("media-{}", put.item.0), put.pixels.clone());
     let written = tokio::task::spawn_blocking(move || Pixels::write(&folder, name, &pixels)).await;
     let written = written.unwrap_or_else(|error| Err(io::Error::other(error)));
-    written.map_err(|error| {
-        ClientError::Connection(format!("an image could not be handed over: {error}"))
-    })
+    written.map_err(|error| ClientError::Pixels(error.to_string()))
 }
 
 fn request(put: &PutMedia, source: Source) -> v1::PutMediaRequest {

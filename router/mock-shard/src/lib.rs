@@ -154,6 +154,19 @@ impl MockShard {
         counts.into_iter().fold((0, 0), sum)
     }
 
+    /// Images whose pixels rank 0 keeps.
+    pub fn waiting_images(&self) -> usize {
+        self.0.now(|state| state.media.waiting()).unwrap_or(0)
+    }
+
+    /// The next image is refused by every rank.
+    pub fn refuse_next_image(&self) {
+        self.0.collect(usize::MAX, |state| {
+            state.media.refuses = true;
+            Vec::<()>::new()
+        });
+    }
+
     /// From now on a step waits for [`MockShard::release`].
     pub fn hold(&self) {
         *lock(&self.0.faults.gate) = Some(Arc::new(Semaphore::new(0)));

@@ -23,6 +23,8 @@ pub(crate) struct Media {
     rows: BTreeMap<u32, u64>,
     /// How many items came.
     pub(crate) puts: usize,
+    /// The next item is refused.
+    pub(crate) refuses: bool,
     /// How often an item was encoded to its end.
     pub(crate) encoded: usize,
 }
@@ -46,6 +48,9 @@ impl Media {
         if wanted != pixels.len() as u64 {
             return Err(format!("{} bytes of {wanted} came", pixels.len()));
         }
+        if std::mem::take(&mut self.refuses) {
+            return Err("no memory is left for images".to_owned());
+        }
         self.puts += 1;
         self.items.insert(
             request.item,
@@ -56,6 +61,11 @@ impl Media {
             },
         );
         Ok(())
+    }
+
+    /// Items whose pixels are here.
+    pub(crate) fn waiting(&self) -> usize {
+        self.items.len()
     }
 
     /// Drops and encodes what a plan says; returns what is wrong with it.

@@ -292,6 +292,13 @@ impl State {
             self.violations.push(text);
             return;
         }
+        let end = first + count;
+        let is_cut = |span: &v1::MediaSpan| span.first < end && end < span.first + span.length;
+        if config.media.is_some_and(|media| media.whole_spans) && row.spans.iter().any(is_cut) {
+            let text = format!("row {number} is computed to {end}, within an image");
+            self.violations.push(text);
+            return;
+        }
         if let Err(wrong) = row.extend_contents((first + count) as usize, &self.media, &self.pool) {
             self.violations.push(format!("{wrong}, by row {number}"));
             return;

@@ -92,7 +92,9 @@ impl Batcher {
         let visited = candidates.into_orders();
         self.ratio = decision.ratio.unwrap_or(self.ratio);
         let only_drops = decision.is_idle() && encode.is_empty();
-        if only_drops && (self.dropped.is_empty() || !self.in_flight.is_empty()) {
+        let forgets = self.media.as_ref().is_some_and(MediaStage::has_forgotten);
+        let nothing_to_say = self.dropped.is_empty() && !forgets;
+        if only_drops && (nothing_to_say || !self.in_flight.is_empty()) {
             self.pause(&decision, &rows);
             return None;
         }

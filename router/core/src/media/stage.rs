@@ -40,7 +40,7 @@ pub(crate) struct MediaStage {
     cost: MediaCost,
     pool: Pool,
     /// Items whose pixels the shards have and whose rows are not written, in the order in which they came.
-    to_encode: VecDeque<ItemKey>,
+    to_encode: VecDeque<ItemId>,
     /// Items that the next plan tells the shards to drop.
     forget: Vec<ItemId>,
     metrics: MediaMetrics,
@@ -117,12 +117,13 @@ impl MediaStage {
     }
 
     fn lock_all(&mut self, media: &Media, cached: u32, locks: &mut Vec<MediaLock>) -> bool {
+        let mut reused = 0;
         for item in media.needed(cached) {
             if locks.iter().any(|lock| lock.key == item.key) {
                 continue;
             }
             if let Some(kept) = self.pool.get(&item.key) {
-                self.metrics.reused.increment(1);
+                reused += u64::from(kept.progress == Progress::Encoded);
                 locks.push(kept.lock());
                 continue;
             }
@@ -132,6 +133,7 @@ impl MediaStage {
             locks.push(kept.lock());
             put(&self.client, &self.sender, kept);
         }
+        self.metrics.reused.increment(reused);
         true
     }
 
@@ -156,7 +158,7 @@ impl MediaStage {
         match &arrived.result {
             Ok(()) => {
                 kept.progress = Progress::Put { layers: 0 };
-                self.to_encode.push_back(arrived.key);
+                self.to_encode.push_back(arrived.id);
                 None
             }
             Err(PutError::Shards(error)) if error.is_group_lost() => {
@@ -166,7 +168,8 @@ impl MediaStage {
             }
             Err(error) => {
                 self.metrics.failed.increment(1);
-                self.pool.remove(&arrived.key);
+                // Some ranks may have taken it.
+                self.forget.extend(self.pool.remove(&arrived.key));
                 Some(error.clone())
             }
         }
@@ -174,21 +177,27 @@ impl MediaStage {
 
     /// What can be encoded now, in order. Items that nobody waits for any more are forgotten.
     pub(crate) fn pending(&mut self) -> Vec<Item> {
-        let pool = &mut self.pool;
-        let forget = &mut self.forget;
-        self.to_encode.retain(|key| {
-            let is_wanted = pool.peek(key).is_some_and(Kept::is_locked);
-            if !is_wanted {
-                forget.extend(pool.remove(key));
+        let (pool, forget) = (&mut self.pool, &mut self.forget);
+        self.to_encode.retain(|id| match pool.by_id(*id) {
+            Some(kept) if kept.is_locked() => true,
+            Some(kept) => {
+                let key = kept.item.key;
+                forget.extend(pool.remove(&key));
+                false
             }
-            is_wanted
+            None => false,
         });
-        let kept = self.to_encode.iter().filter_map(|key| self.pool.peek(key));
-        kept.map(|kept| Item {
-            layers: self.info.layers - done(kept),
-            layer: self.layer_time(&kept.item),
-        })
-        .collect()
+        let mut pending = Vec::with_capacity(self.to_encode.len());
+        for id in &self.to_encode {
+            let Some(kept) = self.pool.by_id(*id) else {
+                continue;
+            };
+            pending.push(Item {
+                layers: self.info.layers - done(kept),
+                layer: layer_time(&self.cost, self.info.layers, &kept.item),
+            });
+        }
+        pending
     }
 
     /// Makes ranges of layers for the first items of [`MediaStage::pending`], `layers[i]` of item `i`. The rows of those
@@ -196,7 +205,7 @@ impl MediaStage {
     pub(crate) fn encode(&mut self, layers: &[u32]) -> Vec<Encode> {
         let mut ranges = Vec::with_capacity(layers.len());
         for &count in layers {
-            let Some(kept) = self.to_encode.front().and_then(|key| self.pool.get(key)) else {
+            let Some(kept) = self.to_encode.front().and_then(|id| self.pool.by_id(*id)) else {
                 break;
             };
             let first_layer = done(kept);
@@ -219,6 +228,11 @@ impl MediaStage {
             self.to_encode.pop_front();
         }
         ranges
+    }
+
+    /// Whether the shards have to be told to drop items.
+    pub(crate) fn has_forgotten(&self) -> bool {
+        !self.forget.is_empty()
     }
 
     /// Items that the next plan tells the shards to drop.
@@ -256,25 +270,25 @@ impl MediaStage {
         });
         spans.collect()
     }
+}
 
-    /// Straight lines between what warm-up measured; as the largest beyond it.
-    fn layer_time(&self, item: &MediaItem) -> Duration {
-        let pixels = item.bytes() / 3;
-        let points = self.cost.pixels.iter().zip(&self.cost.times_ms);
-        let mut before = (0.0, 0.0);
-        let mut time = 0.0;
-        for (&at, &takes) in points {
-            let (at, takes) = (f64::from(at), f64::from(takes));
-            let slope = (takes - before.1) / (at - before.0).max(1.0);
-            time = before.1 + slope * (pixels as f64 - before.0);
-            before = (at, takes);
-            if pixels as f64 <= at {
-                break;
-            }
+/// Straight lines between what warm-up measured; as the largest beyond it.
+fn layer_time(cost: &MediaCost, layers: u32, item: &MediaItem) -> Duration {
+    let pixels = item.bytes() / 3;
+    let points = cost.pixels.iter().zip(&cost.times_ms);
+    let mut before = (0.0, 0.0);
+    let mut time = 0.0;
+    for (&at, &takes) in points {
+        let (at, takes) = (f64::from(at), f64::from(takes));
+        let slope = (takes - before.1) / (at - before.0).max(1.0);
+        time = before.1 + slope * (pixels as f64 - before.0);
+        before = (at, takes);
+        if pixels as f64 <= at {
+            break;
         }
-        let layer = time.max(0.0) / 1e3 / f64::from(self.info.layers.max(1));
-        Duration::try_from_secs_f64(layer).unwrap_or_default()
     }
+    let layer = time.max(0.0) / 1e3 / f64::from(layers.max(1));
+    Duration::try_from_secs_f64(layer).unwrap_or_default()
 }
 
 fn done(kept: &Kept) -> u32 {

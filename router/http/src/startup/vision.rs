@@ -88,9 +88,10 @@ impl Sight {
     ) -> anyhow::Result<Vision> {
         let whole = shard.media.is_some_and(|media| media.whole_spans);
         anyhow::ensure!(
-            !whole || max_batch_prefill_tokens > self.longest,
-            "an image of this model is computed in one step, with {} tokens: set `--max-batch-prefill-tokens` above that",
-            self.longest
+            !whole || max_batch_prefill_tokens / 2 >= self.longest,
+            "an image of this model is computed in one step, with {} tokens: set `--max-batch-prefill-tokens` to at least {}",
+            self.longest,
+            2 * u64::from(self.longest)
         );
         let limits = VisionLimits {
             file: self.limits,

@@ -249,6 +249,53 @@ async fn who_leaves_leaves_nothing_behind() {
 }
 
 #[tokio::test]
+async fn an_image_that_the_shards_refuse_costs_its_request_alone() {
+    let server = Server::start(config(4), batch_limits(), 8).await;
+    server.mock.refuse_next_image();
+    let refused = server.infer.generate(asked(&[0], "tell")).await;
+    let error = refused.unwrap_err().to_string();
+    assert!(error.contains("no memory is left for images"), "{error}");
+    let answers = [0, 1].map(|picture| server.infer.generate(asked(&[picture], "tell")));
+    for (picture, answer) in join_all(answers).await.into_iter().enumerate() {
+        let expected = alone(asked(&[picture], "tell")).await;
+        assert_eq!(ids(&answer.unwrap()), expected);
+    }
+    server.assert_clean(8).await;
+}
+
+/// Tokens of an image attend to each other, so it is computed in one chunk, whatever the limit of a step is.
+#[tokio::test]
+async fn chunks_do_not_end_within_an_image_that_is_computed_whole() {
+    let mut whole = config(4);
+    whole.media = whole.media.map(|media| v1::MediaInfo {
+        whole_spans: true,
+        ..media
+    });
+    for tokens in [2 * ROWS, 2 * ROWS + 5, 100] {
+        let limits = BatchLimits {
+            max_batch_prefill_tokens: tokens,
+            ..batch_limits()
+        };
+        let server = Server::start(whole.clone(), limits, 8).await;
+        let prompts: [&[usize]; 4] = [&[0, 1], &[2], &[1, 0], &[3, 4]];
+        let answers = prompts.map(|pictures| server.infer.generate(asked(pictures, "tell")));
+        let answers = within_a_minute(join_all(answers)).await;
+        for (pictures, answer) in prompts.into_iter().zip(answers) {
+            let expected = alone(asked(pictures, "tell")).await;
+            assert_eq!(ids(&answer.unwrap()), expected, "{pictures:?} {tokens}");
+        }
+        let longest = server
+            .mock
+            .steps()
+            .iter()
+            .map(|step| step.chunk_tokens)
+            .max();
+        assert!(longest.unwrap() <= tokens, "{longest:?} of {tokens}");
+        server.assert_clean(8).await;
+    }
+}
+
+#[tokio::test]
 async fn requests_go_on_where_they_were_when_the_shards_start_again() {
     let restarting = MockConfig {
         restarts: true,

@@ -178,7 +178,10 @@ impl Server {
             permits_available: permits,
         };
         until("everything is given back", || {
-            self.infer.snapshot() == empty && self.mock.rows() == 0 && self.mock.slots() == 0
+            self.infer.snapshot() == empty
+                && self.mock.rows() == 0
+                && self.mock.slots() == 0
+                && self.mock.waiting_images() == 0
         })
         .await;
         assert_eq!(self.mock.violations(), Vec::<String>::new());
