@@ -12,6 +12,7 @@ from .attention.latent_postprocess import latent_postprocess
 from .attention.latent_prefill_attention import latent_prefill_attention
 from .attention.prefill_attention import prefill_attention
 from .attention.qkv_postprocess import qkv_postprocess
+from .attention.span_attention import span_attention
 from .attention.token_attention import token_attention
 from .collectives.allreduce_add_norm import allreduce_add_norm, fits_one_shot, fits_two_shots, reducible
 from .collectives.allreduce_add_norm_peer import allreduce_add_norm_peer, announce
@@ -132,6 +133,7 @@ __all__ = [
     "send_linear",
     "sigmoid",
     "sigmoid_gate",
+    "span_attention",
     "split_size",
     "state_space",
     "survivors",

@@ -103,9 +103,27 @@ pub struct LimitArgs {
     /// Maximum number of prompts in one completion request
     #[arg(long, env, value_name = "PROMPTS", default_value_t = 32)]
     pub max_client_batch_size: u32,
-    /// Maximum size of a request body in bytes; larger ones get status 413
-    #[arg(long, env, value_name = "BYTES", default_value_t = 2_000_000)]
-    pub payload_limit: u32,
+    /// Maximum size of a request body in bytes; larger ones get status 413. Default: 2000000, or 32000000 where the model
+    /// takes images
+    #[arg(long, env, value_name = "BYTES")]
+    pub payload_limit: Option<u32>,
+    /// Maximum size of an image in bytes, as it is sent. Default: 20000000
+    #[arg(long, env, value_name = "BYTES")]
+    pub max_image_bytes: Option<u32>,
+    /// Maximum number of pixels of an image; larger ones are refused before they are decoded. Default: 25000000
+    #[arg(long, env, value_name = "PIXELS")]
+    pub max_image_pixels: Option<u32>,
+    /// Maximum number of images in a request. Default: as many as fit
+    #[arg(long, env, value_name = "IMAGES")]
+    pub max_images_per_request: Option<u32>,
+    /// Domain that images may be fetched from, such as `example.org`, `*.example.org` or `*`; repeat the flag for more, or
+    /// separate them by commas. Only public addresses are asked. Default: none, images are sent as data
+    #[arg(long, env, value_name = "DOMAIN", num_args = 1.., value_delimiter = ',')]
+    pub allowed_image_domains: Vec<String>,
+    /// Places of the image encoder's output, which all images of running and waiting requests share; one image takes some
+    /// hundreds to thousands. Default: 16384, or as many as the largest image takes
+    #[arg(long, env, value_name = "ROWS")]
+    pub media_rows: Option<u32>,
     /// Allow requests for log-probabilities of the prompt, which need more memory
     #[arg(long, env)]
     pub enable_prefill_logprobs: bool,

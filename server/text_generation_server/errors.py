@@ -51,7 +51,7 @@ class OutOfSlots(EngineError):
 
 
 class NumericalError(EngineError):
-    """The model produced NaN or infinite logits for a request."""
+    """The model produced NaN or infinite logits for a request, or its encoder such embeddings."""
 
     grpc_status = "INTERNAL"
     reason = "numerical_error"
@@ -79,7 +79,9 @@ class EngineFailed(EngineError):
 
 
 class UnsupportedModel(EngineError):
-    """Start-up: the architecture, or a feature that its configuration asks for, is not implemented."""
+    """Start-up: the architecture, or a feature that its configuration asks for, is not implemented. Later: a call is
+    for models with an encoder of images, which this one has not.
+    """
 
     grpc_status = "FAILED_PRECONDITION"
     reason = "unsupported_model"

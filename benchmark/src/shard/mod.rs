@@ -148,6 +148,8 @@ async fn warm_up(
         prefill_chunking: true,
         regained: false,
         overlapped_halves: false,
+        media_rows: 0,
+        max_media_pixels: 0,
     };
     match client.warmup(asked).await {
         Ok(warmup) => Ok(Some(warmup.limits)),

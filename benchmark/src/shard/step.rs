@@ -65,6 +65,7 @@ pub fn batch(
             chooser: chooser.clone(),
             top_n_tokens: choice.top_n_tokens.unwrap_or(0),
             prefill_logprobs: false,
+            media: Vec::new(),
         })
         .collect()
 }

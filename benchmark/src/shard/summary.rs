@@ -98,7 +98,7 @@ fn count(error: &ClientError) -> (String, ErrorCount) {
         ClientError::Connection(_) => "connection_lost".to_owned(),
         ClientError::Deadline { .. } | ClientError::Overdue { .. } => "timeout".to_owned(),
         ClientError::Disagreement { .. } => "disagreement".to_owned(),
-        ClientError::EmptyResults => "empty".to_owned(),
+        ClientError::EmptyResults | ClientError::Pixels(_) => "empty".to_owned(),
     };
     let example = error.to_string();
     (kind, ErrorCount { count: 1, example })

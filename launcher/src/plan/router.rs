@@ -93,7 +93,14 @@ fn limit_flags(limits: &LimitArgs, flags: &mut Flags) {
         TokenLimit::tokens(limits.max_total_tokens),
     );
     flags.value("--max-client-batch-size", limits.max_client_batch_size);
-    flags.value("--payload-limit", limits.payload_limit);
+    flags.optional("--payload-limit", limits.payload_limit);
+    flags.optional("--max-image-bytes", limits.max_image_bytes);
+    flags.optional("--max-image-pixels", limits.max_image_pixels);
+    flags.optional("--max-images-per-request", limits.max_images_per_request);
+    for domain in &limits.allowed_image_domains {
+        flags.value("--allowed-image-domains", domain);
+    }
+    flags.optional("--media-rows", limits.media_rows);
     flags.switch("--enable-prefill-logprobs", limits.enable_prefill_logprobs);
 }
 

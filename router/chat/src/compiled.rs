@@ -112,7 +112,9 @@ impl Compiled {
         escape: Option<&Escape<'_>>,
         limits: &Limits,
     ) -> Result<String, ChatTemplateError> {
-        let mut messages = self.expects.shape(messages, |kind| self.names(kind))?;
+        let mut messages = self
+            .expects
+            .shape(messages, input.images, |kind| self.names(kind))?;
         let mut input = Cow::Borrowed(input);
         if let Some(escape) = escape {
             // The shape comes first: it reads the JSON text of arguments, which can spell a token in another way.

@@ -59,6 +59,8 @@ pub struct ChatInput {
     pub chat_template_kwargs: Map<String, Value>,
     /// What a template gets of system messages that it may not know.
     pub system_messages: SystemMessages,
+    /// Contents may have parts of the type `image`, of which the template makes the model's marker.
+    pub images: bool,
 }
 
 /// What becomes of several system messages, and of those of the role `developer`.

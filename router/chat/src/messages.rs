@@ -10,7 +10,7 @@ pub(super) mod roles;
 
 use serde_json::{Map, Value, json};
 
-use self::parts::Content;
+use self::parts::{Content, Knows};
 use super::arguments::{arguments_object, arguments_text};
 use super::limits::Limit;
 use super::{ChatInput, ChatTemplateError};
@@ -93,6 +93,7 @@ impl Expects {
     pub(super) fn shape(
         self,
         messages: &[Value],
+        images: bool,
         knows: impl Fn(&str) -> bool,
     ) -> Result<Vec<Value>, ChatTemplateError> {
         if messages.is_empty() {
@@ -101,7 +102,13 @@ impl Expects {
         messages
             .iter()
             .enumerate()
-            .map(|(index, message)| self.message(&format!("messages[{index}]"), message, &knows))
+            .map(|(index, message)| {
+                let knows = Knows {
+                    images,
+                    kinds: &knows,
+                };
+                self.message(&format!("messages[{index}]"), message, &knows)
+            })
             .collect()
     }
 
@@ -109,7 +116,7 @@ impl Expects {
         self,
         field: &str,
         message: &Value,
-        knows: &impl Fn(&str) -> bool,
+        knows: &Knows<'_>,
     ) -> Result<Value, ChatTemplateError> {
         let Value::Object(message) = message else {
             return Err(ChatTemplateError::input(field, "must be an object"));

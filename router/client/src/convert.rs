@@ -5,9 +5,10 @@ use std::time::Duration;
 use text_generation_proto::v1;
 
 use crate::types::{
-    AllowedTokens, Chunk, Grant, MaskWrite, NextTokenChooser, PromptScores, Request,
-    RequestFailure, RequestId, Row, ServingLimits, ShardInfo, SlotRange, StepCost, StepMasks,
-    StepPlan, StepReply, Timings, TokenId, TopTokens, TraceLink, Warmup, WarmupLimits,
+    AllowedTokens, Chunk, Encode, Grant, MaskWrite, MediaCost, MediaInfo, MediaSpan, MediaView,
+    NextTokenChooser, PromptScores, Request, RequestFailure, RequestId, Row, ServingLimits,
+    ShardInfo, SlotRange, StepCost, StepMasks, StepPlan, StepReply, Timings, TokenId, TopTokens,
+    TraceLink, Warmup, WarmupLimits,
 };
 
 impl From<SlotRange> for v1::SlotRange {
@@ -60,6 +61,51 @@ impl From<Request> for v1::Request {
             parameters: Some(request.chooser.into()),
             top_n_tokens: request.top_n_tokens,
             prefill_logprobs: request.prefill_logprobs,
+            media: request.media.into_iter().map(Into::into).collect(),
+        }
+    }
+}
+
+impl From<MediaSpan> for v1::MediaSpan {
+    fn from(span: MediaSpan) -> Self {
+        Self {
+            first: span.first,
+            length: span.length,
+            row: span.row,
+            grid_height: span.grid.height,
+            grid_width: span.grid.width,
+        }
+    }
+}
+
+impl From<Encode> for v1::Encode {
+    fn from(encode: Encode) -> Self {
+        Self {
+            item: encode.item.0,
+            first_layer: encode.first_layer,
+            layers: encode.layers,
+            row: encode.row,
+            rows: encode.rows,
+        }
+    }
+}
+
+impl From<MediaView> for v1::MediaView {
+    fn from(view: MediaView) -> Self {
+        Self {
+            height: view.height,
+            width: view.width,
+        }
+    }
+}
+
+impl From<v1::MediaInfo> for MediaInfo {
+    fn from(info: v1::MediaInfo) -> Self {
+        Self {
+            token_id: info.token_id,
+            layers: info.layers,
+            whole_spans: info.whole_spans,
+            axes: info.axes,
         }
     }
 }
@@ -95,6 +141,8 @@ impl From<StepPlan> for v1::StepPlan {
             constrained: numbers(plan.constrained),
             limit_ms: milliseconds(plan.limit),
             trace_links: trace_links(&plan.trace_links),
+            encode: plan.encode.into_iter().map(Into::into).collect(),
+            forget: plan.forget.into_iter().map(|item| item.0).collect(),
         }
     }
 }
@@ -157,6 +205,8 @@ impl From<WarmupLimits> for v1::WarmupRequest {
             prefill_chunking: limits.prefill_chunking,
             regained: limits.regained,
             overlapped_halves: limits.overlapped_halves,
+            media_rows: limits.media_rows,
+            max_media_pixels: limits.max_media_pixels,
         }
     }
 }
@@ -164,6 +214,7 @@ impl From<WarmupLimits> for v1::WarmupRequest {
 impl From<v1::WarmupResponse> for Warmup {
     fn from(reply: v1::WarmupResponse) -> Self {
         let cost = reply.cost.unwrap_or_default();
+        let media_cost = reply.media_cost.unwrap_or_default();
         Self {
             limits: ServingLimits {
                 max_batch_total_tokens: reply.max_batch_total_tokens,
@@ -180,6 +231,10 @@ impl From<v1::WarmupResponse> for Warmup {
             },
             max_masks: reply.max_masks,
             overlapped_halves: reply.overlapped_halves,
+            media_cost: MediaCost {
+                pixels: media_cost.pixels,
+                times_ms: media_cost.times_ms,
+            },
         }
     }
 }
@@ -197,6 +252,7 @@ impl From<v1::InfoResponse> for ShardInfo {
             version: reply.version,
             kv_cache_dtype: reply.kv_cache_dtype,
             recurrent: reply.recurrent,
+            media: reply.media.map(Into::into),
         }
     }
 }
@@ -246,6 +302,7 @@ impl From<v1::Timings> for Timings {
             forward: Duration::from_nanos(timings.forward_ns),
             idle: Duration::from_nanos(timings.idle_ns),
             mask_wait: Duration::from_nanos(timings.mask_wait_ns),
+            encode: Duration::from_nanos(timings.encode_ns),
             kernel_compilations: timings.kernel_compilations,
         }
     }

@@ -37,6 +37,9 @@ pub enum ClientError {
     /// The ranks of a group chose different tokens, so nothing they hold can be trusted.
     #[error("Server error: shard {shard} disagrees with shard 0 on step {number}")]
     Disagreement { shard: usize, number: u64 },
+    /// The file in which pixels go to the shards could not be written: the disk of their sockets may be full.
+    #[error("an image could not be handed to the shards: {0}")]
+    Pixels(String),
     /// A reply lacks a part that the contract promises.
     #[error("Sharded results are empty")]
     EmptyResults,
@@ -52,7 +55,7 @@ impl ClientError {
             | Self::Overdue { .. }
             | Self::Disagreement { .. } => true,
             Self::Shard { reason, .. } => reason == NOT_READY || self.is_engine_failed(),
-            Self::EmptyResults => false,
+            Self::EmptyResults | Self::Pixels(_) => false,
         }
     }
 

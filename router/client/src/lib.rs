@@ -5,6 +5,7 @@ mod convert;
 mod encoded;
 mod error;
 mod group;
+mod media;
 mod shard;
 mod sharded;
 pub mod types;

@@ -2,6 +2,7 @@
 
 use std::error::Error;
 use std::future::Future;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -22,7 +23,7 @@ const MAX_MESSAGE_BYTES: usize = i32::MAX as usize;
 /// How long each kind of call may take before the shard counts as lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Deadlines {
-    /// Info, Health, ServiceDiscovery, Constrain, FilterBatch, ClearCache.
+    /// Info, Health, ServiceDiscovery, Constrain, PutMedia, FilterBatch, ClearCache.
     pub control: Duration,
     /// Prefill and Decode, where the plan has no limit of its own.
     pub step: Duration,
@@ -47,6 +48,8 @@ pub(crate) struct Shard {
     stub: TextGenerationServiceClient<Channel>,
     channel: Channel,
     deadlines: Deadlines,
+    /// Of its Unix socket.
+    folder: Option<PathBuf>,
 }
 
 impl Shard {
@@ -70,7 +73,12 @@ impl Shard {
             .connect()
             .await
             .map_err(refused)?;
-        Ok(Self::over(rank, channel, deadlines))
+        let socket = url.strip_prefix("unix://").map(Path::new);
+        let folder = socket.and_then(Path::parent).map(Path::to_owned);
+        Ok(Self {
+            folder,
+            ..Self::over(rank, channel, deadlines)
+        })
     }
 
     /// Calls go through `channel`.
@@ -83,7 +91,13 @@ impl Shard {
             stub,
             channel,
             deadlines,
+            folder: None,
         }
+    }
+
+    /// The folder of its socket, where it has one of this host.
+    pub(crate) fn folder(&self) -> Option<&PathBuf> {
+        self.folder.as_ref()
     }
 
     async fn within<T>(
@@ -192,6 +206,14 @@ impl Shard {
             stub.filter_batch(request),
         )
         .await
+    }
+
+    pub(crate) async fn put_media(&self, request: v1::PutMediaRequest) -> Result<(), ClientError> {
+        let mut stub = self.stub.clone();
+        let call = stub.put_media(request);
+        self.within("PutMedia", self.deadlines.control, call)
+            .await
+            .map(drop)
     }
 
     pub(crate) async fn clear_cache(

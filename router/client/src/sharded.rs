@@ -14,8 +14,8 @@ use crate::encoded::StepMethod;
 use crate::error::ClientError;
 use crate::shard::{Deadlines, Shard};
 use crate::types::{
-    RequestId, ServingLimits, ShardInfo, StepCost, StepMasks, StepPlan, StepReply, Warmup,
-    WarmupLimits,
+    MediaCost, RequestId, ServingLimits, ShardInfo, StepCost, StepMasks, StepPlan, StepReply,
+    Warmup, WarmupLimits,
 };
 
 /// Client of a group of shards. Cheap to clone.
@@ -122,6 +122,7 @@ impl ShardedClient {
                 cost: slower(a.cost, b.cost),
                 max_masks: a.max_masks.min(b.max_masks),
                 overlapped_halves: a.overlapped_halves && b.overlapped_halves,
+                media_cost: slower_media(a.media_cost, b.media_cost),
             })
             .ok_or(ClientError::EmptyResults)
     }
@@ -219,6 +220,12 @@ fn slower(a: StepCost, b: StepCost) -> StepCost {
     if longest(&b) > longest(&a) { b } else { a }
 }
 
+/// The one whose largest item takes longer.
+fn slower_media(a: MediaCost, b: MediaCost) -> MediaCost {
+    let longest = |cost: &MediaCost| cost.times_ms.last().copied().unwrap_or(0.0);
+    if longest(&b) > longest(&a) { b } else { a }
+}
+
 /// What rank 0 says, if all ranks chose the same; timings of the slowest, compilations of the worst.
 fn join(replies: impl Iterator<Item = StepReply>) -> Result<StepReply, ClientError> {
     let mut joined: Option<StepReply> = None;
@@ -247,6 +254,7 @@ fn join(replies: impl Iterator<Item = StepReply>) -> Result<StepReply, ClientErr
         timings.forward = timings.forward.max(reply.timings.forward);
         timings.idle = timings.idle.max(reply.timings.idle);
         timings.mask_wait = timings.mask_wait.max(reply.timings.mask_wait);
+        timings.encode = timings.encode.max(reply.timings.encode);
         timings.kernel_compilations = timings
             .kernel_compilations
             .max(reply.timings.kernel_compilations);

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::time::Duration;
 
+use bytes::Bytes;
+
 /// Names a request to the shards; the router gives each number once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RequestId(pub u64);
@@ -45,6 +47,21 @@ pub struct ShardInfo {
     pub kv_cache_dtype: String,
     /// Layers keep a state of each row, so a request is computed from position 0 on: `cached_length` must be 0.
     pub recurrent: bool,
+    /// `None` where the model has no encoder of images, or serves its text alone.
+    pub media: Option<MediaInfo>,
+}
+
+/// The encoder of images, as plans have to know it; see `MediaInfo` of the contract.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MediaInfo {
+    /// Stands in `input_ids` at every position of a span.
+    pub token_id: u32,
+    /// Of the encoder.
+    pub layers: u32,
+    /// What a chunk computes of a span goes to the span's end.
+    pub whole_spans: bool,
+    /// Positions count along axes (M-RoPE): spans are grids.
+    pub axes: bool,
 }
 
 /// Limits that the operator asked for; `None` is left to the shards.
@@ -62,6 +79,10 @@ pub struct WarmupLimits {
     pub regained: bool,
     /// With `regained`: what [`Warmup::overlapped_halves`] of that start was.
     pub overlapped_halves: bool,
+    /// Rows of the media pool; 0: no media is served.
+    pub media_rows: u32,
+    /// Of all views of the largest item that will come.
+    pub max_media_pixels: u32,
 }
 
 /// Limits that the shards decided: the minimum over the group.
@@ -110,6 +131,16 @@ pub struct Warmup {
     pub max_masks: u32,
     /// Large steps are computed in overlapped halves: the all-reduces of one run beside the GEMMs of the other.
     pub overlapped_halves: bool,
+    pub media_cost: MediaCost,
+}
+
+/// What it takes to encode an item, all layers together, by the pixels of its views; see `MediaCost` of the contract.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct MediaCost {
+    /// Ascending.
+    pub pixels: Vec<u32>,
+    /// One for each of `pixels`.
+    pub times_ms: Vec<f32>,
 }
 
 /// How the next token is chosen; neutral values switch a filter off (see the contract).
@@ -169,6 +200,65 @@ pub struct Request {
     pub chooser: NextTokenChooser,
     pub top_n_tokens: u32,
     pub prefill_logprobs: bool,
+    /// Ascending and apart.
+    pub media: Vec<MediaSpan>,
+}
+
+/// Rows and columns of an item's rows, where the encoder has [axes](MediaInfo::axes); else both are 0.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Grid {
+    pub height: u32,
+    pub width: u32,
+}
+
+/// Positions `first .. first + length` of a request take rows of the media pool in place of token embeddings.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MediaSpan {
+    pub first: u32,
+    pub length: u32,
+    /// Of the media pool, for `first`. Not read for positions that are cached.
+    pub row: u32,
+    pub grid: Grid,
+}
+
+/// Names an item of media to the shards; the router gives each number once between two clearings of everything.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ItemId(pub u64);
+
+/// Layers of the encoder for one item; the last of them writes its rows of the media pool.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Encode {
+    pub item: ItemId,
+    pub first_layer: u32,
+    pub layers: u32,
+    pub row: u32,
+    pub rows: u32,
+}
+
+/// Rows and columns of pixels.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MediaView {
+    pub height: u32,
+    pub width: u32,
+}
+
+/// An item with its pixels: those of all views, one after the other, a byte each for red, green and blue.
+#[derive(Clone, PartialEq, Eq)]
+pub struct PutMedia {
+    pub item: ItemId,
+    pub views: Vec<MediaView>,
+    pub grid: Grid,
+    pub rows: u32,
+    pub pixels: Bytes,
+}
+
+impl fmt::Debug for PutMedia {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.debug_struct("PutMedia")
+            .field("item", &self.item)
+            .field("views", &self.views)
+            .finish_non_exhaustive()
+    }
 }
 
 /// Positions of the ids of a request that one step computes.
@@ -210,6 +300,10 @@ pub struct StepPlan {
     pub limit: Duration,
     /// The requests that it computes, where steps are traced.
     pub trace_links: Vec<TraceLink>,
+    /// In this order, before tokens are computed.
+    pub encode: Vec<Encode>,
+    /// Items whose pixels and half-encoded layers are dropped.
+    pub forget: Vec<ItemId>,
 }
 
 /// Masks for the constrained rows of the plan `number`. Writes come first, then each row is given a slot.
@@ -280,6 +374,8 @@ pub struct Timings {
     pub idle: Duration,
     /// The share of it that the device waited for masks, which came after the forward pass had ended.
     pub mask_wait: Duration,
+    /// The share of `forward` that encoding media took.
+    pub encode: Duration,
     /// Since the end of warm-up; anything but 0 is a defect.
     pub kernel_compilations: u64,
 }

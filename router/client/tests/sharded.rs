@@ -28,6 +28,7 @@ fn request(id: u32) -> Request {
         chooser: NextTokenChooser::GREEDY,
         top_n_tokens: 0,
         prefill_logprobs: true,
+        media: Vec::new(),
     }
 }
 
@@ -212,6 +213,8 @@ async fn limits_of_warmup_come_from_the_shards() {
         prefill_chunking: true,
         regained: false,
         overlapped_halves: false,
+        media_rows: 0,
+        max_media_pixels: 0,
     };
     let limits = client.warmup(limits).await.unwrap().limits;
     assert_eq!(limits.max_input_tokens, 100);
@@ -314,6 +317,7 @@ async fn a_mock_finds_masks_that_break_the_contract() {
 async fn a_mock_with_states_finds_cached_positions() {
     let mock = MockShard::start(MockConfig {
         recurrent: true,
+        media: None,
         ..MockConfig::default()
     })
     .unwrap();

@@ -150,6 +150,7 @@ fn measure(
             free,
             freeing: 0,
             capacity: CAPACITY,
+            encode: Duration::ZERO,
             decodes_since_joining: 30,
             now: Duration::from_secs(1),
             arrivals: &arrivals,

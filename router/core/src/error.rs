@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use text_generation_client::ClientError;
 pub use text_generation_grammar::GrammarError;
+pub use text_generation_images::{DataUrlError, FetchError, ImageError};
 
 pub use self::given::Given;
 pub use self::overflow::{Overflow, PromptTokens};
@@ -153,6 +154,36 @@ pub enum ValidationError {
     AdapterId,
     #[error("tokenizer error {0}")]
     Tokenizer(String),
+    /// `path` is where the image stands in the request.
+    #[error("`{path}` {error}")]
+    Image { path: String, error: ImageError },
+    #[error("`{path}` {error}")]
+    ImageUrl { path: String, error: DataUrlError },
+    #[error(
+        "`{path}` has a URL that is no data URL, and this server fetches no images (`--allowed-image-domains`): send `data:image/png;base64,...` or the like"
+    )]
+    ImageLink { path: String },
+    #[error("`{path}` {error}")]
+    ImageFetch { path: String, error: FetchError },
+    /// Found when it was decoded again.
+    #[error("an image {0}")]
+    ImageFile(ImageError),
+    #[error(
+        "this server takes at most {max} images in a request (`--max-images-per-request`). Given: {given}"
+    )]
+    Images { max: usize, given: usize },
+    #[error(
+        "the images of this request take {given} places of the image encoder's output, which has {max} (`--media-rows`); send fewer or smaller images"
+    )]
+    ImageRows { max: u32, given: u32 },
+    #[error(
+        "`inputs` has the model's token for an image {tokens} times, and {images} images came with it; leave the token out of texts and ids"
+    )]
+    ImageTokens { tokens: usize, images: usize },
+    #[error("`truncate` would cut off tokens of a prompt with images; send a shorter prompt")]
+    ImageTruncated,
+    #[error("log-probabilities of the prompt are not there for prompts with images")]
+    ImageLogprobs,
 }
 
 impl ValidationError {

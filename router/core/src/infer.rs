@@ -18,14 +18,16 @@ use tokio_util::task::TaskTracker;
 pub use self::health::Health;
 use self::health::HealthCheck;
 use crate::batcher::BatcherHandle;
-pub use crate::batcher::{KvEventFeed, Shards};
+pub use crate::batcher::{KvEventFeed, MediaShards, Shards};
 use crate::error::{InferError, ValidationError};
 use crate::grammar::mask_pool;
+use crate::media::Vision;
 use crate::metrics::{Meter, RequestMetrics};
 use crate::policy::BatchLimits;
 pub use crate::stream::GenerateStream;
 use crate::types::{
-    GenerateAnswer, GenerateParameters, GenerateRequest, TokenizedText, ValidationLimits,
+    GenerateAnswer, GenerateParameters, GenerateRequest, GivenImage, TokenizedText,
+    ValidationLimits,
 };
 use crate::validation::Validator;
 
@@ -93,7 +95,7 @@ impl Infer {
         max_concurrent_requests: usize,
     ) -> Self {
         let permits = max_concurrent_requests.min(Semaphore::MAX_PERMITS);
-        let warmup = advertised(validator.limits(), &limits, shards.overlapped_halves);
+        let warmup = advertised(validator.limits(), &limits, &shards);
         let validator = match mask_pool::most_rows(shards.max_masks) {
             0 => validator,
             _ => validator.with_grammars(&shards.eos_token_ids),
@@ -111,6 +113,11 @@ impl Infer {
             health: HealthCheck::default(),
             metrics: Arc::new(RequestMetrics::new()),
         }))
+    }
+
+    /// Set where requests may have images.
+    pub fn vision(&self) -> Option<&Vision> {
+        self.0.validator.vision()
     }
 
     /// Queues a request and returns its events as they come.
@@ -193,6 +200,26 @@ impl Infer {
         let ids = self.0.validator.pool().encode(text, false).await;
         let ids = ids.map_err(|error| ValidationError::Tokenizer(error.to_string()))?;
         Ok(ids.len())
+    }
+
+    /// The same of a prompt that names `images`; none of them is decoded.
+    ///
+    /// # Errors
+    /// `Validation` when the text cannot be encoded, or an image is none.
+    pub async fn count_tokens_with(
+        &self,
+        text: String,
+        mut images: Vec<GivenImage>,
+    ) -> Result<usize, InferError> {
+        let ids = self.0.validator.pool().encode(text, false).await;
+        let ids = ids.map_err(|error| ValidationError::Tokenizer(error.to_string()))?;
+        match self.vision() {
+            Some(vision) => {
+                vision.fetch(&mut images).await?;
+                Ok(vision.expand(ids, images, None)?.ids.len())
+            }
+            None => Ok(ids.len()),
+        }
     }
 
     /// How many tokens a prompt of `tokens` has when it is cut as `parameters` say; those at its end are kept.
@@ -279,11 +306,8 @@ impl Infer {
 }
 
 /// What shards that start again must serve: requests were let in by these limits.
-fn advertised(
-    requests: &ValidationLimits,
-    batch: &BatchLimits,
-    overlapped_halves: bool,
-) -> WarmupLimits {
+fn advertised(requests: &ValidationLimits, batch: &BatchLimits, shards: &Shards) -> WarmupLimits {
+    let media = shards.media.as_ref();
     WarmupLimits {
         max_input_tokens: Some(requests.max_input_tokens),
         max_total_tokens: Some(requests.max_total_tokens),
@@ -292,7 +316,9 @@ fn advertised(
         max_batch_size: batch.max_batch_size,
         prefill_chunking: batch.prefill_chunking,
         regained: true,
-        overlapped_halves,
+        overlapped_halves: shards.overlapped_halves,
+        media_rows: media.map_or(0, |media| media.rows),
+        max_media_pixels: media.map_or(0, |media| media.max_pixels),
     }
 }
 

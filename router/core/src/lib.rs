@@ -7,6 +7,7 @@ pub mod error;
 pub mod grammar;
 pub mod infer;
 pub mod kv_pool;
+pub mod media;
 pub mod metrics;
 mod permit;
 pub mod policy;

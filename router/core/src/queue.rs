@@ -16,7 +16,8 @@ use tokio::time::Instant;
 use self::turns::{InTurn, Turns};
 use crate::error::InferError;
 use crate::grammar::Constraint;
-use crate::kv_pool::RootKey;
+use crate::kv_pool::{Keys, RootKey};
+use crate::media::MediaLock;
 use crate::permit::PermitHalf;
 use crate::policy::Order;
 use crate::standing::Standing;
@@ -104,6 +105,8 @@ pub(crate) struct Entry {
     pub(crate) _permit: Option<PermitHalf>,
     /// Set where they were asked for.
     pub(crate) logprobs: Option<PromptLogprobs>,
+    /// Images that it still reads, on the shards or on their way.
+    pub(crate) media: Vec<MediaLock>,
     /// Where it stands in its grammar, if it has one; not here while worker threads take a token to it.
     pub(crate) constraint: Option<Constraint>,
     /// Since the shards were lost last.
@@ -133,11 +136,16 @@ impl Entry {
 
     /// Those of its ids that it need not compute where they are in the prefix tree: all but the last, because its
     /// successor is wanted, and none where the log-probabilities of the prompt are.
-    pub(crate) fn cacheable(&self) -> &[u32] {
+    pub(crate) fn cacheable(&self) -> Keys<'_> {
         match self.ids.split_last() {
-            Some((_, before)) if !self.computes_logprobs() => before,
-            _ => &[],
+            Some((_, before)) if !self.computes_logprobs() => self.keys(before.len()),
+            _ => self.keys(0),
         }
+    }
+
+    /// Of its first `count` ids, as the prefix tree compares them.
+    pub(crate) fn keys(&self, count: usize) -> Keys<'_> {
+        Keys::new(&self.request.media.keys, &self.ids).until(count)
     }
 
     /// Whether it must compute its whole prompt, because nobody has its log-probabilities.
@@ -206,6 +214,7 @@ impl Queue {
                 started: false,
                 looks_again: false,
                 logprobs: logprobs.clone(),
+                media: Vec::new(),
                 constraint: sample.constraint,
                 standing: Standing::default(),
                 request: request.clone(),
@@ -244,6 +253,18 @@ impl Queue {
         });
     }
 
+    /// Ends those that `fails` names.
+    pub(crate) fn fail_where(&mut self, fails: impl Fn(&Entry) -> bool, error: &InferError) {
+        self.retain(|entry| {
+            let fails = fails(entry);
+            if fails {
+                // The client may have gone.
+                let _ = entry.events.send(Event::Failed(error.clone()));
+            }
+            !fails
+        });
+    }
+
     fn retain(&mut self, mut stays: impl FnMut(&Entry) -> bool) {
         let turns = &mut self.turns;
         self.entries.retain(|_, entry| {
@@ -262,6 +283,10 @@ impl Queue {
 
     pub(crate) fn get(&self, order: Order) -> Option<&Entry> {
         self.entries.get(&order)
+    }
+
+    pub(crate) fn get_mut(&mut self, order: Order) -> Option<&mut Entry> {
+        self.entries.get_mut(&order)
     }
 
     pub(crate) fn take(&mut self, order: Order) -> Option<Entry> {

@@ -31,6 +31,18 @@ pub(crate) fn byte_level() -> TextTokenizer {
     TOKENIZER.clone()
 }
 
+/// The same with the special token `<image>`, behind all others.
+pub(crate) fn byte_level_with_images() -> TextTokenizer {
+    static TOKENIZER: LazyLock<TextTokenizer> = LazyLock::new(|| {
+        let mut tokenizer: Tokenizer = byte_level_json().parse().unwrap();
+        tokenizer
+            .add_special_tokens([AddedToken::from("<image>", true)])
+            .unwrap();
+        TextTokenizer::from_json(&tokenizer.to_string(false).unwrap()).unwrap()
+    });
+    TOKENIZER.clone()
+}
+
 fn train_byte_level() -> String {
     let byte_level = ByteLevel::default()
         .add_prefix_space(false)

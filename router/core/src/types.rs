@@ -1,6 +1,7 @@
 //! Requests and answers as the front ends see them: text in, text out.
 
 mod grammar;
+mod image;
 pub mod observer;
 mod parameters;
 
@@ -12,6 +13,7 @@ use tokio::time::Instant;
 use utoipa::ToSchema;
 
 pub use self::grammar::tgi_grammar;
+pub use self::image::{GivenImage, ImageFile};
 pub use self::parameters::{GenerateParameters, logit_bias};
 
 /// A prompt.
@@ -88,6 +90,8 @@ pub struct GenerateRequest {
     /// Whether the tokenizer adds its special tokens (BOS) to a text.
     pub add_special_tokens: bool,
     pub dialect: Dialect,
+    /// In the order in which `inputs` names them.
+    pub images: Vec<GivenImage>,
 }
 
 /// Why a generation ended.

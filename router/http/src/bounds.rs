@@ -14,6 +14,9 @@ pub const HEADER_TIMEOUT: Duration = Duration::from_secs(75);
 pub const PROBE_CONNECTIONS: usize = 16;
 /// Connections of the port for probes and metrics.
 pub const MANAGEMENT_CONNECTIONS: usize = 64;
+/// Bytes of a body where the operator leaves it open, and where the model takes images too.
+pub const PAYLOAD_LIMIT: u32 = 2_000_000;
+pub const PAYLOAD_LIMIT_WITH_IMAGES: u32 = 32_000_000;
 /// Connections that may wait to be accepted.
 pub const BACKLOG: u32 = 1024;
 /// How long a connection without a request is let be when its place is needed, or when the server stops.

@@ -7,6 +7,8 @@ mod api;
 mod context;
 mod found;
 
+use std::fmt;
+
 use axum::Json;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -221,4 +223,9 @@ impl IntoResponse for ApiError {
         response.extensions_mut().insert(self);
         response
     }
+}
+
+/// A 422 with this text, which names the field first.
+pub fn refused(message: impl fmt::Display) -> ApiError {
+    ApiError::invalid_body(format!("Input validation error: {message}"))
 }

@@ -12,7 +12,7 @@ use futures::stream::{Stream, StreamExt, select_all};
 use text_generation_core::error::InferError;
 use text_generation_core::infer::{GenerateStream, Group};
 use text_generation_core::types::{
-    Dialect, GenerateParameters, GenerateRequest, Inputs, StreamEvent,
+    Dialect, GenerateParameters, GenerateRequest, GivenImage, Inputs, StreamEvent,
 };
 use tower_http::request_id::RequestId;
 
@@ -54,6 +54,7 @@ impl GenerationPlan {
                 parameters: parameters.clone(),
                 add_special_tokens,
                 dialect: Dialect::OpenAi,
+                images: Vec::new(),
             },
             samples,
         };
@@ -61,6 +62,14 @@ impl GenerationPlan {
             groups: prompts.into_iter().map(group).collect(),
             names: names.into(),
         }
+    }
+
+    /// With images in the prompts, in the order in which each names them.
+    pub fn with_images(mut self, images: Vec<GivenImage>) -> Self {
+        for group in &mut self.groups {
+            group.request.images.clone_from(&images);
+        }
+        self
     }
 
     /// Starts all of them, or none.

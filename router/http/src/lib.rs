@@ -15,6 +15,7 @@ mod fields;
 mod generation_config;
 mod generations;
 mod headers;
+mod image_files;
 mod item_memory;
 mod json_text;
 pub mod kv_events;

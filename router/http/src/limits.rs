@@ -168,6 +168,8 @@ mod tests {
             prefill_chunking: true,
             regained: false,
             overlapped_halves: false,
+            media_rows: 0,
+            max_media_pixels: 0,
         }
     }
 

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde_json::{Value, json};
 use text_generation_chat::{ChatInput, ChatTemplate, ChatTemplateError, Limit};
 use text_generation_core::error::{InferError, Overload};
 use text_generation_core::tokenize::TextTokenizer;
@@ -17,10 +18,21 @@ use crate::error::ApiError;
 /// A rendering is given up after so many times its limit.
 const OVERTIME: u32 = 2;
 
+/// How the template of the model is given images.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ImageParts {
+    /// As parts of a content, in their places.
+    Written,
+    /// It reads texts alone: they stand before the text of their message, each on a line.
+    Before,
+}
+
 /// Renders chats with the template of the model.
 #[derive(Debug)]
 pub struct ChatRenderer {
     template: Result<ChatTemplate, ChatTemplateError>,
+    /// How it is given images, where the model sees.
+    images: ImageParts,
     /// Says which texts are special tokens, and whether those of clients are to be text.
     tokenizer: TextTokenizer,
     threads: RenderThreads,
@@ -35,9 +47,30 @@ impl ChatRenderer {
     ) -> Self {
         Self {
             template,
+            images: ImageParts::Before,
             tokenizer,
             threads: RenderThreads::new(waiting),
         }
+    }
+
+    /// The same, of a model that sees: asks the template whether it writes `marker` for an image.
+    pub async fn seeing(mut self, marker: &str) -> Self {
+        let input = ChatInput {
+            messages: conversation_with_image(),
+            images: true,
+            add_generation_prompt: true,
+            ..ChatInput::default()
+        };
+        let prompt = self.probe(input).await;
+        if prompt.is_ok_and(|prompt| prompt.matches(marker).count() == 1) {
+            self.images = ImageParts::Written;
+        }
+        self
+    }
+
+    /// How the template is given images.
+    pub fn image_parts(&self) -> ImageParts {
+        self.images
     }
 
     /// The prompt for a conversation, for the tokenizer: [`readable`](Self::readable) is what people should see of it.
@@ -106,6 +139,12 @@ impl ChatRenderer {
     pub fn readable<'a>(&self, prompt: &'a str) -> Cow<'a, str> {
         self.tokenizer.unescape(prompt)
     }
+}
+
+/// A conversation of a few words, which shows whether the template writes `marker` for an image.
+fn conversation_with_image() -> Vec<Value> {
+    let content = json!([{"type": "image"}, {"type": "text", "text": "ab12cd34ef"}]);
+    vec![json!({"role": "user", "content": content})]
 }
 
 /// Lets few renderings run: one may take as much time and memory as the limits of templates allow.

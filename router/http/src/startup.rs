@@ -4,6 +4,7 @@
 mod model;
 mod shards;
 mod tokenizer_info;
+mod vision;
 
 use std::io;
 use std::net::SocketAddr;
@@ -26,7 +27,9 @@ use self::tokenizer_info::tokenizer_info;
 use crate::access::Access;
 use crate::api_keys::ApiKeys;
 use crate::args::Config;
-use crate::bounds::{BACKLOG, MEMORY_OF_LARGEST_BODY, REQUEST_MEMORY};
+use crate::bounds::{
+    BACKLOG, MEMORY_OF_LARGEST_BODY, PAYLOAD_LIMIT, PAYLOAD_LIMIT_WITH_IMAGES, REQUEST_MEMORY,
+};
 use crate::extract::BodyLimits;
 use crate::limits::{batch_limits, prefix_caching, validation_limits};
 use crate::memory::MemoryBudget;
@@ -58,15 +61,24 @@ pub async fn start(
     let kv_events =
         kv_events.map(|events| events.start(model_names.first().map_or("", String::as_str)));
     let kv_events = kv_events.transpose()?.flatten();
-    let model = ModelFiles::read(config, folder, slow_tokenizer).await?;
-    let shards = WarmShards::start(config, settings.tls, stepping).await?;
+    let mut model = ModelFiles::read(config, folder, slow_tokenizer).await?;
+    let shards = WarmShards::start(config, folder, settings.tls, stepping).await?;
     let limits = &shards.limits;
     let metrics = metrics::install(limits.max_input_tokens, limits.max_total_tokens)?;
     let infer = infer(config, model.tokenizer, &shards, kv_events, stepping)?;
+    if let Some(vision) = infer.vision() {
+        model.chats = model.chats.seeing(vision.marker()).await;
+    }
     let shard = &shards.info;
     let sharing = prefix_caching(config, shard);
     let tracer = tracer(config, &model_names)?;
-    let options = http_options(config, settings.api_keys, sharing, tracer);
+    let options = http_options(
+        config,
+        settings.api_keys,
+        sharing,
+        tracer,
+        infer.vision().is_some(),
+    );
     let format = model.format.within(shard.vocab_size);
     let info = model::info(config, &model_names, folder, shard, limits, &format);
     let answers = AnswerOptions {
@@ -143,10 +155,18 @@ fn infer(
         info,
         limits,
         warmed,
+        sight,
     } = shards;
     let cost = StepCost::from(&warmed.cost);
+    let vision = sight.as_ref();
+    let vision =
+        vision.map(|sight| sight.vision(config, &tokenizer, info, limits.max_batch_prefill_tokens));
+    let vision = vision.transpose()?;
     let pool = TokenizerPool::new(tokenizer, config.validation_workers as usize)?;
-    let validator = Validator::new(pool, validation_limits(config, info, limits));
+    let mut validator = Validator::new(pool, validation_limits(config, info, limits));
+    if let Some(vision) = vision {
+        validator = validator.with_vision(vision);
+    }
     let of_batcher = Shards {
         client: client.clone(),
         cost: cost.clone(),
@@ -156,6 +176,7 @@ fn infer(
         overlapped_halves: warmed.overlapped_halves,
         step_timeout: Duration::from_secs(config.step_timeout.into()),
         kv_events,
+        media: sight.as_ref().and_then(|sight| sight.media(info, warmed)),
     };
     let _entered = stepping.enter();
     Ok(Infer::new(
@@ -173,13 +194,19 @@ fn http_options(
     api_keys: ApiKeys,
     prefix_caching: PrefixCaching,
     tracer: Option<Arc<Tracer>>,
+    sees: bool,
 ) -> HttpOptions {
+    let payload_limit = match (config.payload_limit, sees) {
+        (Some(limit), _) => limit,
+        (None, true) => PAYLOAD_LIMIT_WITH_IMAGES,
+        (None, false) => PAYLOAD_LIMIT,
+    };
     HttpOptions {
         body: BodyLimits {
-            bytes: config.payload_limit as usize,
+            bytes: payload_limit as usize,
             time: Duration::from_secs(config.client_timeout.into()),
         },
-        memory: MemoryBudget::new(request_memory(config.payload_limit as usize)),
+        memory: MemoryBudget::new(request_memory(payload_limit as usize)),
         access: Access {
             keys: api_keys,
             prefix_caching,

@@ -21,6 +21,8 @@ pub struct MockRow {
     pub seed: u64,
     /// As they came; a mock draws nothing, so they change no token by themselves.
     pub parameters: NextTokenChooserParameters,
+    /// Follows from all ids and images before this token.
+    pub content: u64,
 }
 
 /// Chooses the next token of a row.
@@ -40,6 +42,12 @@ pub struct MockConfig {
     pub eos_token_ids: Vec<u32>,
     /// Layers keep a state of each row, as Info says. It breaks the contract that a request has cached positions.
     pub recurrent: bool,
+    /// An encoder of images.
+    pub media: Option<v1::MediaInfo>,
+    /// Rows of its pool.
+    pub media_rows: u32,
+    /// What encoding takes.
+    pub media_cost: Option<v1::MediaCost>,
     /// Answers of Warmup where the caller leaves a limit open.
     pub max_batch_total_tokens: u32,
     pub max_input_tokens: u32,
@@ -85,6 +93,9 @@ impl Default for MockConfig {
             vocab_size,
             eos_token_ids: vec![2],
             recurrent: false,
+            media: None,
+            media_rows: 0,
+            media_cost: None,
             max_batch_total_tokens: 16_384,
             max_input_tokens: 1_023,
             max_total_tokens: 1_024,

@@ -11,6 +11,7 @@ mod faults;
 mod group;
 mod lock;
 mod masks;
+mod media;
 mod script;
 mod service;
 mod state;
@@ -142,6 +143,28 @@ impl MockShard {
             .collect(1, |state| vec![state.admitted])
             .into_iter()
             .sum()
+    }
+
+    /// How many images came to rank 0, and how many it has encoded, over all starts.
+    pub fn images(&self) -> (usize, usize) {
+        let counts = self
+            .0
+            .collect(1, |state| vec![(state.media.puts, state.media.encoded)]);
+        let sum = |a: (usize, usize), b: (usize, usize)| (a.0 + b.0, a.1 + b.1);
+        counts.into_iter().fold((0, 0), sum)
+    }
+
+    /// Images whose pixels rank 0 keeps.
+    pub fn waiting_images(&self) -> usize {
+        self.0.now(|state| state.media.waiting()).unwrap_or(0)
+    }
+
+    /// The next image is refused by every rank.
+    pub fn refuse_next_image(&self) {
+        self.0.collect(usize::MAX, |state| {
+            state.media.refuses = true;
+            Vec::<()>::new()
+        });
     }
 
     /// From now on a step waits for [`MockShard::release`].

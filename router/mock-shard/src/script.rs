@@ -82,6 +82,7 @@ mod tests {
             ids: prompt.to_vec(),
             generated,
             seed: 0,
+            content: 0,
             parameters: NextTokenChooserParameters::default(),
         };
         let tokens = (0..).map(|generated| source(&row(generated)));

@@ -1,10 +1,12 @@
 //! The contract's service over a mock `State`.
 
 use std::fmt;
+use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Duration;
 
 use text_generation_proto::v1;
+use text_generation_proto::v1::put_media_request::Source;
 use text_generation_proto::v1::text_generation_service_server::TextGenerationService;
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
@@ -200,6 +202,7 @@ impl TextGenerationService for Rank {
             attention_impl: "mock".to_owned(),
             kv_cache_dtype: "float32".to_owned(),
             recurrent: self.config.recurrent,
+            media: self.config.media,
             version: env!("CARGO_PKG_VERSION").to_owned(),
             group: if self.config.named {
                 format!("start {}", self.life)
@@ -253,6 +256,7 @@ impl TextGenerationService for Rank {
             graph_tokens: config.graph_tokens.clone(),
             max_masks: config.max_masks,
             overlapped_halves: config.overlapped_halves,
+            media_cost: config.media_cost.clone(),
         }))
     }
 
@@ -295,6 +299,22 @@ impl TextGenerationService for Rank {
     ) -> Result<Response<v1::FilterBatchResponse>, Status> {
         let request_ids = self.state().filter(&request.into_inner().request_ids);
         Ok(Response::new(v1::FilterBatchResponse { request_ids }))
+    }
+
+    async fn put_media(
+        &self,
+        request: Request<v1::PutMediaRequest>,
+    ) -> Result<Response<v1::PutMediaResponse>, Status> {
+        let mut request = request.into_inner();
+        if let Some(Source::File(name)) = &request.source {
+            let socket = self.urls.get(self.rank).map_or("", String::as_str);
+            let folder = Path::new(socket.trim_start_matches("unix://")).parent();
+            let file = folder.map(|folder| folder.join(name)).unwrap_or_default();
+            request.source = Some(Source::Pixels(std::fs::read(file)?));
+        }
+        let put = self.state().media.put(&request);
+        put.map_err(Status::invalid_argument)?;
+        Ok(Response::new(v1::PutMediaResponse {}))
     }
 
     async fn clear_cache(

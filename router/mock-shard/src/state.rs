@@ -8,6 +8,7 @@ use tokio::time::{Duration, Instant};
 
 use crate::config::{MockConfig, MockRow};
 use crate::masks::Masks;
+use crate::media::Media;
 use crate::step::MockStep;
 
 #[derive(Debug)]
@@ -19,19 +20,41 @@ struct Row {
     slots: Vec<u32>,
     /// Positions whose K and V are in the pool.
     computed: u32,
+    /// That were when it got its row.
+    cached: u32,
     top_n_tokens: u32,
     prefill_logprobs: bool,
     failed: bool,
+    spans: Vec<v1::MediaSpan>,
 }
 
 impl Row {
-    /// What the slots of its ids hold once they are computed: it follows from all ids up to there.
-    fn extend_contents(&mut self) {
-        for id in &self.mock.ids[self.contents.len()..] {
+    /// What the slots of its first `end` ids hold once they are computed: it follows from all ids and images up to there.
+    /// The images of positions that were cached are known by what their slots hold.
+    fn extend_contents(&mut self, end: usize, media: &Media, pool: &[u64]) -> Result<(), String> {
+        for position in self.contents.len()..end {
+            let read = match self.media_row(position as u32) {
+                None => u64::from(self.mock.ids[position]),
+                Some(_) if position < self.cached as usize => {
+                    self.contents.push(pool[self.slots[position] as usize]);
+                    continue;
+                }
+                Some(row) => media
+                    .row(row)
+                    .ok_or(format!("media row {row} is read and was never written"))?,
+            };
             let mut hasher = DefaultHasher::new();
-            (self.contents.last(), id).hash(&mut hasher);
+            (self.contents.last(), read).hash(&mut hasher);
             self.contents.push(hasher.finish());
         }
+        self.mock.content = self.contents.last().copied().unwrap_or_default();
+        Ok(())
+    }
+
+    fn media_row(&self, position: u32) -> Option<u32> {
+        let mut spans = self.spans.iter();
+        let span = spans.find(|span| (span.first..span.first + span.length).contains(&position))?;
+        Some(span.row + position - span.first)
     }
 
     /// It gets a token.
@@ -71,6 +94,7 @@ pub(crate) struct State {
     /// By slot: what was written there last.
     pool: Vec<u64>,
     pub masks: Masks,
+    pub media: Media,
     /// Broken rules of the contract, in words; a correct router causes none.
     pub violations: Vec<String>,
     /// Requests that fail alone at their next step.
@@ -147,6 +171,9 @@ impl State {
                 self.violate(format!("row {row} is dropped and nobody owns it"));
             }
         }
+        let media = config.media.unwrap_or_default();
+        let wrong = self.media.execute(&plan, media.layers, config.media_rows);
+        self.violations.extend(wrong);
         for request in plan.admit {
             self.admit(config, request);
         }
@@ -209,13 +236,16 @@ impl State {
                 generated: request.num_generated,
                 seed: parameters.seed,
                 parameters,
+                content: 0,
             },
             contents: Vec::new(),
             slots,
             computed: request.cached_length,
+            cached: request.cached_length,
             top_n_tokens: request.top_n_tokens,
             prefill_logprobs: request.prefill_logprobs,
             failed: false,
+            spans: request.media,
         };
         if config.recurrent && row.computed > 0 {
             let cached = row.computed;
@@ -262,7 +292,17 @@ impl State {
             self.violations.push(text);
             return;
         }
-        row.extend_contents();
+        let end = first + count;
+        let is_cut = |span: &v1::MediaSpan| span.first < end && end < span.first + span.length;
+        if config.media.is_some_and(|media| media.whole_spans) && row.spans.iter().any(is_cut) {
+            let text = format!("row {number} is computed to {end}, within an image");
+            self.violations.push(text);
+            return;
+        }
+        if let Err(wrong) = row.extend_contents((first + count) as usize, &self.media, &self.pool) {
+            self.violations.push(format!("{wrong}, by row {number}"));
+            return;
+        }
         let contents = row.contents.iter().zip(&row.slots).enumerate();
         let unchecked = if config.check_slots { 0 } else { first };
         let computed = contents.take((first + count) as usize);
@@ -330,6 +370,7 @@ impl State {
     pub(crate) fn clear(&mut self, request: Option<u64>) {
         if request.is_none() {
             self.masks.clear();
+            self.media.clear();
         }
         self.rows
             .retain(|_, row| request.is_some_and(|id| row.mock.request_id != id));

@@ -275,6 +275,7 @@ impl Scheduler {
             free,
             freeing: 0,
             capacity: self.limits.max_batch_total_tokens,
+            encode: Duration::ZERO,
             decodes_since_joining,
             now: Duration::ZERO,
             arrivals: &Arrivals::default(),

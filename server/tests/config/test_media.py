@@ -14,6 +14,7 @@ from transformers import CONFIG_MAPPING
 from text_generation_server.config import ModelConfig
 from text_generation_server.config.fallback import FallbackConfig
 from text_generation_server.config.implementation import ModelImpl, read_model_config
+from text_generation_server.config.spec import AttentionSpec
 from text_generation_server.errors import ConfigurationError, UnsupportedModel
 
 
@@ -28,6 +29,7 @@ def parse(folder: Path, part: dict[str, Any], **whole: Any) -> ModelConfig:
     [
         "deepseek_v3",
         "gemma3_text",
+        "granite",
         "llama",
         "ministral3",
         "mistral",
@@ -46,6 +48,30 @@ def test_what_is_absent_means_what_it_means_to_transformers(kind: str, tmp_path:
     assert bare.max_position_embeddings == full.max_position_embeddings
 
 
+def axes(folder: Path, kind: str, **values: Any) -> list[tuple[int, ...]]:
+    """Of each layer with rotary embedding."""
+    decoder = parse(folder, {"model_type": kind, **SIZES, "head_dim": 16, **values}).decoder
+    return [each.rope.axes for each in decoder.mixers if isinstance(each, AttentionSpec) and each.rope is not None]
+
+
+@pytest.mark.parametrize("key", ["rope_parameters", "rope_scaling"])
+def test_pairs_of_a_head_count_along_axes(key: str, tmp_path: Path) -> None:
+    rope = {"rope_type": "default", "rope_theta": 1e6, "mrope_section": [4, 1, 3]}
+    assert axes(tmp_path, "qwen2_5_vl_text", **{key: rope}) == 3 * [(0, 0, 0, 0, 1, 2, 2, 2)]
+    assert axes(tmp_path, "qwen3_vl_text", **{key: rope}) == 3 * [(0, 1, 2, 0, 0, 2, 0, 0)]
+    assert axes(tmp_path, "llama", **{key: rope}) == 3 * [()]
+
+
+def test_without_sections_there_is_one_axis(tmp_path: Path) -> None:
+    assert axes(tmp_path, "qwen2_vl_text") == 3 * [()]
+
+
+def test_sections_are_those_of_a_head(tmp_path: Path) -> None:
+    rope = {"rope_type": "default", "rope_theta": 1e6, "mrope_section": [4, 1, 2]}
+    with pytest.raises(ConfigurationError, match=r"`mrope_section`.* the sum 8, the rotated pairs of a head"):
+        axes(tmp_path, "qwen2_vl_text", rope_parameters=rope)
+
+
 def test_what_the_whole_says_counts_before_its_part(tmp_path: Path) -> None:
     part = {"model_type": "llama", **SIZES, "eos_token_id": 2, "dtype": "float16", "tie_word_embeddings": False}
     alone = parse(tmp_path, part)
@@ -56,7 +82,8 @@ def test_what_the_whole_says_counts_before_its_part(tmp_path: Path) -> None:
 
 def test_a_part_of_another_family_is_refused_with_those_that_run(tmp_path: Path) -> None:
     with pytest.raises(
-        UnsupportedModel, match=r"LlavaForConditionalGeneration.*'mpt'.*gemma3_text, gemma4_text, kimi_k2, llama"
+        UnsupportedModel,
+        match=r"LlavaForConditionalGeneration.*'mpt'.*gemma3_text, gemma4_text, granite, kimi_k2, llama",
     ):
         parse(tmp_path, {"model_type": "mpt"})
     with pytest.raises(ConfigurationError, match=r"`text_config`.*`model_type` is missing"):
@@ -73,7 +100,7 @@ def test_tensors_of_images_are_no_surprise(name: str, tmp_path: Path, caplog: py
     write(MEDIA_CASES[name], model_of(name), tmp_path)
     with caplog.at_level(logging.WARNING):
         load(tmp_path)
-    assert caplog.messages == []
+    assert [each for each in caplog.messages if not each.startswith("images are refused")] == []
 
 
 @pytest.mark.parametrize("impl", ["auto", "transformers"])

@@ -257,15 +257,18 @@ def test_a_model_that_a_start_would_refuse_is_refused_in_the_same_words(tmp_path
     assert "3 shards cannot share" in finding.text
 
 
-def test_a_model_for_images_is_served_without_them(tmp_path: Path) -> None:
+def test_a_model_for_images_is_served_with_them_where_its_tower_is_read(tmp_path: Path) -> None:
     text = json.loads((DEMO / "config.json").read_text())
     whole = {"architectures": ["LlavaForConditionalGeneration"], "text_config": text, "vision_config": {}}
     (tmp_path / "config.json").write_text(json.dumps(whole))
     (tmp_path / "tokenizer.json").touch()
     (tmp_path / "model.safetensors").write_bytes(bytes(2**20))
     plan, memory = of_model(str(tmp_path))
-    assert plan.text.endswith("its model of text alone, without images and sound")
+    assert "its model of text alone, without images and sound (the model folder has no preprocessor" in plan.text
     assert memory.status == "ok"
+    (tmp_path / "preprocessor_config.json").write_text('{"image_mean": [0, 0, 0], "image_std": [1, 1, 1]}')
+    plan, _ = of_model(str(tmp_path))
+    assert plan.text.endswith(", with images")
 
 
 def test_a_model_of_the_hub_is_not_downloaded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

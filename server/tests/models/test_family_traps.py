@@ -26,7 +26,7 @@ from text_generation_server.config.implementation import read_model_config
 from text_generation_server.config.spec import EmbeddingSpec, NormSpec
 from text_generation_server.distributed import TensorParallelGroup, init_group
 from text_generation_server.errors import ModelFilesError
-from text_generation_server.layers.infer import Embedding, Norm
+from text_generation_server.layers.infer import Embedding, InferState, Norm
 from text_generation_server.layers.weights import EmbeddingWeights, NormWeights
 from text_generation_server.layers.weights.checkpoint import fold_norm_weight
 from text_generation_server.models.registry import load_model
@@ -76,8 +76,9 @@ def test_gemma_rounds_the_scale_of_embeddings_and_keeps_weights_of_norms_wide() 
     tokens = torch.ones(4, 3072, dtype=torch.bfloat16)
     spec = EmbeddingSpec(scale=3072**0.5, scale_rounded=True)
     embedding = Embedding(spec, EmbeddingWeights(tokens), None, TensorParallelGroup(0, 1, torch.device("cpu")))
-    driver_state = None
-    assert embedding.forward(torch.tensor([1]), driver_state)[0, 0] == 55.5  # type: ignore[arg-type]
+    place = torch.tensor([0])
+    state = InferState(False, place, place, None, None, place[None], [], [], None)
+    assert embedding.forward(torch.tensor([1]), state)[0, 0] == 55.5
 
     torch.manual_seed(0)
     theirs = GemmaRMSNorm(64, eps=1e-6).bfloat16()

@@ -13,6 +13,7 @@ from text_generation_server.distributed import TensorParallelGroup
 from text_generation_server.engine.engine import Engine
 from text_generation_server.engine.options import EngineOptions
 from text_generation_server.engine.requests import ServingLimits, WarmupLimits
+from text_generation_server.models.encoder import Encoder
 from text_generation_server.models.registry import load_model
 
 from .engine_driver import directly, stream
@@ -28,7 +29,12 @@ EOS = (2, 3)
 
 
 def build(
-    folder: Path, dtype: torch.dtype, limits: WarmupLimits = LIMITS, impl: ModelImpl = "auto", **options: Any
+    folder: Path,
+    dtype: torch.dtype,
+    limits: WarmupLimits = LIMITS,
+    impl: ModelImpl = "auto",
+    encoder: Encoder | None = None,
+    **options: Any,
 ) -> Engine:
     # An engine that was warmed up is frozen for the garbage collector: the ones before give their memory back only now.
     gc.unfreeze()
@@ -38,6 +44,8 @@ def build(
     config = read_model_config(folder, impl)
     with torch.inference_mode():
         model = load_model(folder, config, TensorParallelGroup(0, 1, device), dtype, device, "auto")
+    if encoder is not None:
+        model.encoder = encoder
     engine = Engine(
         model,
         SingleGroup(),  # type: ignore[arg-type]

@@ -61,7 +61,7 @@ def _layers(state: State, raw: Raw) -> tuple[State, Raw]:
     }, raw
 
 
-def _kimi(state: State, raw: Raw) -> tuple[State, Raw]:
+def kimi(state: State, raw: Raw) -> tuple[State, Raw]:
     """The published class, and type of its part."""
     text = {**raw["text_config"], "model_type": "kimi_k2"}
     return _layers(state, {**raw, "architectures": [KIMI_CLASS], "text_config": text})
@@ -99,13 +99,24 @@ MEDIA_CASES: dict[str, Case] = {
     ),
     "llava": _case("LLaVA 1.5", "llava", {"model_type": "llama"}, CLIP),
     "llava newer": _case("LLaVA 1.5", "llava", {"model_type": "llama"}, CLIP, relayout=_newer),
-    "llava next": _case("LLaVA 1.6", "llava_next", {"model_type": "mistral", "sliding_window": None}, CLIP),
+    "llava next": _case(
+        "LLaVA 1.6, Granite Vision 3", "llava_next", {"model_type": "mistral", "sliding_window": None}, CLIP
+    ),
+    "llava onevision": _case(
+        "LLaVA-OneVision", "llava_onevision", {"model_type": "qwen2"}, {**IMAGES, "model_type": "siglip_vision_model"}
+    ),
+    "granite vision": _case(
+        "LLaVA 1.6, Granite Vision 3",
+        "llava_next",
+        {"model_type": "granite", "embedding_multiplier": 3.0, "logits_scaling": 2.0, "residual_multiplier": 0.5},
+        {**IMAGES, "model_type": "siglip_vision_model"},
+    ),
     "kimi k2.5": _case(
         "Kimi K2.5 to K2.7",
         "kimi_k25",
         KIMI,
         KIMI_IMAGES,
-        relayout=_kimi,
+        relayout=kimi,
         prepare=with_corrections,
         architecture=KIMI_CLASS,
     ),

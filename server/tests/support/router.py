@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from text_generation_server.engine.media_requests import MediaSpan
 from text_generation_server.engine.requests import (
     Chunk,
     Grant,
@@ -47,6 +48,8 @@ class Stream:
     top_n_tokens: int = 0
     prefill_logprobs: bool = False
     allowed: Allowed | None = None
+    media: tuple[MediaSpan, ...] = ()
+    """Whose rows of the media pool are encoded."""
     tokens: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     tops: list[TopTokens] = field(default_factory=list)
@@ -100,8 +103,13 @@ class Router:
         seed: int = 0,
         vocab_size: int = 64,
         recurrent: bool = False,
+        whole_spans: bool = False,
+        number: int = 0,
     ) -> None:
-        """`recurrent`: a request that was paused is computed from its first position on."""
+        """`recurrent`: a request that was paused is computed from its first position on. `whole_spans`: no chunk ends
+        within a span. `number`: of the next plan.
+        """
+        self.whole_spans = whole_spans
         self.send = send
         self.vocab_size = vocab_size
         self.recurrent = recurrent
@@ -113,7 +121,7 @@ class Router:
         self.random = random.Random(seed)
         self.free_rows = self.random.sample(range(limits.max_batch_size), limits.max_batch_size)
         self.free_slots = self.random.sample(range(limits.max_batch_total_tokens), limits.max_batch_total_tokens)
-        self.number = 0
+        self.number = number
         self.waiting: deque[Stream] = deque()
         self.running: list[Stream] = []
         self.leaving: list[Stream] = []
@@ -121,7 +129,7 @@ class Router:
         self.under_way: deque[tuple[Callable[[], StepReply], dict[int, Stream]]] = deque()
         self.paused: list[tuple[Stream, int]] = []
         """With the number of the plan that dropped them: what was sent before may still bring tokens."""
-        self.read = 0
+        self.read = number
         self.replies: list[StepReply] = []
         self.mask_slots: dict[frozenset[int], int] = {}
         """What was written to them, ever: there are enough for all."""
@@ -175,7 +183,7 @@ class Router:
         self._named = list(self.running)
         for stream in self.running:
             if stream.planned < stream.inputs:
-                count = min(self.chunk, left, stream.inputs - stream.planned)
+                count = self._cut(stream, min(self.chunk, left, stream.inputs - stream.planned))
                 if count:
                     grants += self._grow(stream, stream.planned + count)
                     chunks.append(Chunk(stream.row, stream.planned, count))
@@ -232,10 +240,18 @@ class Router:
                 stream.planned,
                 stream.top_n_tokens,
                 stream.prefill_logprobs and not stream.planned and not stream.tokens,
+                stream.media,
             )
             admitted.append(request)
             self.running.append(stream)
         return admitted
+
+    def _cut(self, stream: Stream, count: int) -> int:
+        """The tokens of a chunk of about `count`."""
+        for span in stream.media if self.whole_spans and count else ():
+            if span.first < stream.planned + count < span.end:
+                return (span.first if span.first > stream.planned else span.end) - stream.planned
+        return count
 
     def _grow(self, stream: Stream, positions: int) -> list[Grant]:
         slots = [self.free_slots.pop() for _ in range(positions - len(stream.slots))]

@@ -158,17 +158,17 @@ class JsonObject:
             raise self.error(key, "a list of strings")
         return names
 
-    def numbers(self, key: str, length: int) -> tuple[float, ...]:
-        """Reads a list of `length` finite numbers above 0."""
+    def numbers(self, key: str, length: int, zero: bool = False) -> tuple[float, ...]:
+        """Reads a list of `length` finite numbers above 0, or of at least 0 with `zero`."""
         value = self._value(key, None)
         items = cast("list[object]", value) if isinstance(value, list) else []
         numbers = tuple(
             float(item)
             for item in items
-            if isinstance(item, (int, float)) and not isinstance(item, bool) and 0 < item <= _LARGEST_NUMBER
+            if isinstance(item, (int, float)) and not isinstance(item, bool) and 0 <= item <= _LARGEST_NUMBER
         )
-        if len(numbers) != len(items) or len(items) != length:
-            raise self.error(key, f"a list of {length} numbers above 0")
+        if len(numbers) != len(items) or len(items) != length or (not zero and 0 in numbers):
+            raise self.error(key, f"a list of {length} numbers {'of at least' if zero else 'above'} 0")
         return numbers
 
     def integers(self, key: str, length: int, maximum: int) -> tuple[int, ...]:
@@ -178,6 +178,17 @@ class JsonObject:
         integers = tuple(item for item in items if isinstance(item, int) and 0 <= item <= maximum)
         if len(integers) != len(items) or len(items) != length:
             raise self.error(key, f"a list of {length} numbers from 0 to {maximum}")
+        return integers
+
+    def integer_or_list(self, key: str, default: tuple[int, ...], minimum: int, maximum: int) -> tuple[int, ...]:
+        """Reads whole numbers from `minimum` to `maximum`: a list of any length, or a single one."""
+        value = self._get(key)
+        if value is None:
+            return default
+        items = cast("list[object]", value) if isinstance(value, list) else [value]
+        integers = tuple(item for item in items if isinstance(item, int) and not isinstance(item, bool))
+        if len(integers) != len(items) or not all(minimum <= item <= maximum for item in integers):
+            raise self.error(key, f"whole numbers from {minimum} to {maximum}")
         return integers
 
     def layer_numbers(self, key: str, count: int) -> tuple[int, ...]:

@@ -7,14 +7,16 @@ import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..errors import UnsupportedModel
+from ..errors import ConfigurationError, ModelFilesError, UnsupportedModel
 from .facts import Dtype, architecture_of, config_files, eos_token_ids, stored_dtype
 from .families import FAMILIES, WITH_MEDIA, text_part
+from .families.vision import read_vision
 from .json_object import JsonObject
 from .names import TensorNames
 from .quantisation import UNQUANTISED, Schemes, online_schemes, read_schemes
 from .rope import refuse_unknown
 from .spec import AttentionSpec, DecoderSpec, LatentAttentionSpec, LayerSpec, RopeSpec, RopeType
+from .vision import VisionSpec
 
 MAX_CONTEXT_LENGTH = 2**31 - 1
 """Positions that the shard contract can name."""
@@ -38,7 +40,11 @@ class ModelConfig:
     schemes: Schemes = UNQUANTISED
     """How its matrices are quantised."""
     has_media: bool = False
-    """Whether it is the text model of a multimodal model, whose other tensors are not read."""
+    """Whether it is the text model of a multimodal model."""
+    vision: VisionSpec | None = None
+    """Its encoder of images; None: it is served with text alone."""
+    text_alone: str = ""
+    """Why, where a multimodal model is."""
 
     @property
     def ropes(self) -> tuple[RopeSpec, ...]:
@@ -92,6 +98,7 @@ class ModelConfig:
                 interleaved=rope.interleaved,
                 query_growth=rope.query_growth,
                 query_length=rope.query_length,
+                axes=rope.axes,
                 still_pairs=rope.still_pairs,
             )
             return dataclasses.replace(layer, mixer=dataclasses.replace(mixer, rope=rope))
@@ -122,6 +129,7 @@ def parse_model_config(config: JsonObject, generation: JsonObject | None, folder
     """
     # The architecture comes first, because others have other keys.
     architecture = _known_architecture(config)
+    whole = config
     if has_media := architecture in WITH_MEDIA:
         family, config = text_part(config)
     else:
@@ -132,6 +140,7 @@ def parse_model_config(config: JsonObject, generation: JsonObject | None, folder
     bos_token_ids = config.token_ids("bos_token_id")
     names, schemes = family.tensor_names(config), read_schemes(config, folder)
     check_schemes(schemes, decoder, names)
+    vision, text_alone = _vision(architecture, whole, config, folder) if has_media else (None, "")
     return ModelConfig(
         architecture=architecture,
         decoder=decoder,
@@ -144,7 +153,19 @@ def parse_model_config(config: JsonObject, generation: JsonObject | None, folder
         eos_token_ids=eos_token_ids(config, generation, decoder.vocab_size, folder),
         schemes=schemes,
         has_media=has_media,
+        vision=vision,
+        text_alone=text_alone,
     )
+
+
+def _vision(
+    architecture: str, whole: JsonObject, text: JsonObject, folder: Path | None
+) -> tuple[VisionSpec | None, str]:
+    """Returns the encoder of images, or why there is none: text is served whatever is wrong with it."""
+    try:
+        return read_vision(architecture, whole, text, folder), ""
+    except (ConfigurationError, ModelFilesError, UnsupportedModel) as error:
+        return None, str(error)
 
 
 def _known_architecture(config: JsonObject) -> str:

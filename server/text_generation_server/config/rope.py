@@ -100,6 +100,26 @@ def with_query_scale(config: JsonObject, rope: RopeSpec) -> RopeSpec:
     return replace(rope, query_growth=scaling.number(key), query_length=length)
 
 
+def with_axes(config: JsonObject, rope: RopeSpec, head_dim: int, interleaved: bool) -> RopeSpec:
+    """The same where positions count along axes (M-RoPE): `mrope_section` beside the other keys says how many rotated
+    pairs count along each, one axis after the other, or, `interleaved`, in turns as far as height and width reach.
+    Files without it have one axis.
+
+    Raises ConfigurationError.
+    """
+    scaling = config.child("rope_parameters" if "rope_parameters" in config else "rope_scaling")
+    key, pairs = "mrope_section", (rope.rotary_dim or head_dim) // 2
+    if key not in scaling:
+        return rope
+    time, height, width = scaling.integers(key, 3, maximum=pairs)
+    if interleaved:
+        reach = {1: 3 * height, 2: 3 * width}
+        return replace(rope, axes=tuple(i % 3 if i < reach.get(i % 3, 0) else 0 for i in range(pairs)))
+    if time + height + width != pairs:
+        raise scaling.error(key, f"three numbers with the sum {pairs}, the rotated pairs of a head")
+    return replace(rope, axes=(*[0] * time, *[1] * height, *[2] * width))
+
+
 def _rotary_dim(config: JsonObject, scaling: JsonObject, head_dim: int) -> int:
     """Returns the elements of a head that are rotated. Older files have the key in `config.json` itself."""
     source = scaling if "partial_rotary_factor" in scaling else config

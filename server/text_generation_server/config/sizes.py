@@ -34,7 +34,12 @@ def weight_bytes(config: ModelConfig, itemsize: int, tensors: Container[str] = (
             scheme = schemes.among(whole, tensors.__contains__)
             # A matrix without a name is kept with 16 bits.
             total += elements * (itemsize if scheme is None or not name else scheme.bytes_per_weight)
-    return int(total)
+    return int(total) + _vision_bytes(config, itemsize)
+
+
+def _vision_bytes(config: ModelConfig, itemsize: int) -> int:
+    """Returns the bytes of the vision tower, which is never quantised, and whole on every rank."""
+    return 0 if config.vision is None else config.vision.matrix_elements * itemsize
 
 
 def _per_layer(spec: DecoderSpec) -> int:
@@ -86,13 +91,15 @@ def cuts_table(size: int, ranks: int) -> bool:
 
 def bytes_of_rank(whole: int, config: AnyModelConfig, itemsize: int, ranks: int) -> int:
     """Returns the bytes that one of `ranks` holds of weights of `whole` bytes in all, where a number that is not
-    quantised takes `itemsize`: its shard of everything, and an embedding that is not sharded whole.
+    quantised takes `itemsize`: its shard of everything, and what is not sharded, a vision tower and most embeddings,
+    whole.
     """
     if isinstance(config, FallbackConfig):
         return whole // ranks
     spec = config.decoder
     tables = 0 if cuts_embedding(spec, itemsize, ranks) else spec.vocab_size * spec.hidden_size * itemsize
     tables += 0 if cuts_table(_per_layer(spec) * itemsize, ranks) else _per_layer(spec) * itemsize
+    tables += _vision_bytes(config, itemsize)
     tables = min(whole, tables)
     return (whole - tables) // ranks + tables
 

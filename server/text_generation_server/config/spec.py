@@ -56,6 +56,9 @@ class RopeSpec:
     """Queries at position p are multiplied by `1 + query_growth * ln(1 + floor(p / query_length))` (Llama 4); 0: they
     are not. For attention without biases and normalisation of queries."""
     query_length: int = 1
+    axes: tuple[int, ...] = ()
+    """M-RoPE: the axis along which the positions of each rotated pair count: 0 time, 1 height, 2 width. In text all
+    three are the same. Empty: there is one axis."""
 
     def temperature(self, weight: float) -> float:
         """Returns the factor by which YaRN sharpens attention over stretched positions (Peng et al., 2023)."""

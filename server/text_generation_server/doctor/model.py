@@ -72,9 +72,18 @@ def model_findings(
         yield Finding(_SUBJECT, "error", str(error), "correct the flag, variable or file that the message names")
         return
     how = ", through its class of Transformers" if isinstance(config, FallbackConfig) else ""
-    how += ", its model of text alone, without images and sound" if config.has_media else ""
+    how += _without_images(config)
     yield Finding(_SUBJECT, "plan", f"serve {config.architecture} from {folder}{how}")
     yield from _memory(folder, config, source, dtype, kv_cache is not None, copies, shards.count, memory, is_shared)
+
+
+def _without_images(config: AnyModelConfig) -> str:
+    if not config.has_media:
+        return ""
+    if isinstance(config, ModelConfig) and config.vision is not None:
+        return ", with images"
+    because = f" ({config.text_alone})" if isinstance(config, ModelConfig) else ""
+    return f", its model of text alone, without images and sound{because}"
 
 
 def _to_download(source: ModelSource, environment: Environment) -> Iterator[Finding]:

@@ -58,11 +58,20 @@ class StepTime:
     previous_end: Mark | None
     wait: MaskWait | None = None
     """The wait of a step with constrained rows."""
+    encoded: Mark | None = None
+    """Where the encoder of media ends, with which the step begins."""
 
     @property
     def forward_ns(self) -> int:
-        """The time from the embedding to the sampled tokens, without the wait. The results must be on the host."""
+        """The time from the embedding, or the encoder of media, to the sampled tokens, without the wait. The results
+        must be on the host.
+        """
         return self.begin.until(self.end) - self._wait_ns
+
+    @property
+    def encode_ns(self) -> int:
+        """The part of it that the encoder took."""
+        return 0 if self.encoded is None else self.begin.until(self.encoded)
 
     @property
     def idle_ns(self) -> int:

@@ -15,9 +15,10 @@ from text_generation_kernels import compilations
 from .. import __version__
 from ..config.server import WatermarkConfig
 from ..distributed.group import TensorParallelGroup
-from ..errors import EngineFailed, NotReady, OutOfMemory
+from ..errors import EngineFailed, InvalidRequest, NotReady, OutOfMemory
 from ..models.base import CausalLM
 from .masks import no_masks
+from .media_requests import MediaInfo, MediaPut
 from .memory import Memory, is_out_of_memory, memory_of
 from .options import EngineOptions
 from .replies import LaunchedStep
@@ -85,7 +86,18 @@ class Engine:
             attention_impl=self._attention_impl,
             version=__version__,
             recurrent=bool(self._model.states),
+            media=self._media,
         )
+
+    @property
+    def _media(self) -> MediaInfo | None:
+        """The encoder, where it is served. In deterministic mode attention treats each token as a decode, and tokens of
+        a span that attend to later ones have no such form.
+        """
+        encoder = self._model.encoder
+        if encoder is None or (encoder.whole_spans and self._options.deterministic):
+            return None
+        return MediaInfo(encoder.token_id, encoder.layers, encoder.whole_spans, encoder.axes)
 
     @torch.inference_mode()
     def warmup(self, limits: WarmupLimits) -> WarmupResult:
@@ -96,10 +108,22 @@ class Engine:
         """
         if self._runner is not None:
             raise NotReady("Warmup was already called; restart the shard to change its limits")
+        if limits.media_rows and self._media is None:
+            raise InvalidRequest("`media_rows` must be 0: this shard serves text alone")
+        if limits.media_rows and not limits.max_media_pixels:
+            raise InvalidRequest("`max_media_pixels` must be above 0 where there are `media_rows`")
         alone = self._attention_impl == "torch"
         eos_token_ids = sorted(self._eos_token_ids)
         result, self._runner = warm_up(
-            self._model, self._group, self._memory, limits, eos_token_ids, self._watermark, self._options, alone
+            self._model,
+            self._group,
+            self._memory,
+            limits,
+            eos_token_ids,
+            self._watermark,
+            self._options,
+            alone,
+            self._media,
         )
         self._runner.compiled_before = compilations()
         self._group.check()
@@ -138,6 +162,28 @@ class Engine:
                 "--cuda-memory-fraction"
             ) from error
 
+    @torch.inference_mode()
+    def put_media(self, put: MediaPut) -> None:
+        """Copies the pixels of an item to the device. An item that it has already is no error.
+
+        Raises `InvalidRequest` for a wrong item, and `OutOfMemory` where too many wait or the device has no room; that
+        changes nothing.
+        """
+        runner = self._ready()
+        if runner.media is None or self._model.encoder is None:
+            raise InvalidRequest("no media is served: Warmup had `media_rows` 0")
+        checker = runner.checker.media
+        if not checker.put(put, self._model.encoder.rows(put.views, put.grid)):
+            return
+        try:
+            runner.media.put(put)
+        except Exception as error:
+            checker.items.forget(put.item)
+            if not is_out_of_memory(error):
+                raise
+            self._memory.release()
+            raise OutOfMemory("the device is out of memory for the pixels of this item; lower media_rows") from error
+
     def filter_batch(self, request_ids: Sequence[int]) -> list[int]:
         """Keeps the listed requests and drops all others. Returns the kept ones, in the order of the list."""
         rows = self._ready().checker.rows
@@ -152,6 +198,9 @@ class Engine:
             return
         rows = self._runner.checker.rows
         rows.drop([row for row, owner in rows.owners.items() if request_id is None or owner.request.id == request_id])
+        if request_id is None and self._runner.media is not None:
+            self._runner.media.clear()
+            self._runner.checker.media.clear()
 
     def close(self) -> None:
         """Leaves the group."""

@@ -157,9 +157,11 @@ class DecodeGraphs(Generic[Result]):
 class ChunkGraphs:
     """Graphs of forward passes with chunks. Only the engine thread uses them."""
 
-    def __init__(self, padding_row: int, device: torch.device) -> None:
+    def __init__(self, padding_row: int, device: torch.device, axes: bool = False) -> None:
+        """`axes` has the meaning of `StepSize`."""
         self._padding_row = padding_row
         self._device = device
+        self._axes = axes
         self._graphs = StepGraphs[Tensor](device)
         self._packed = torch.empty(0, dtype=torch.int64)
 
@@ -190,7 +192,7 @@ class ChunkGraphs:
 
     def _room(self, size: int) -> StepSize:
         decodes = min(size, self._padding_row)
-        return StepSize(size, _CHUNKS, decodes, min(size, decodes + _CHUNKS))
+        return StepSize(size, _CHUNKS, decodes, min(size, decodes + _CHUNKS), axes=self._axes)
 
     def _input(self, size: int) -> StepInput[Tensor]:
         return StepInput[Tensor].of(self._packed, self._room(size))

@@ -53,8 +53,6 @@ def build_engine(config: ServerConfig, folder: Path) -> Engine:
     use_triton(attention == "triton")
     model_config = override_rope(read_model_config(folder, config.model_impl, config.quantize), environment)
     check_deterministic(config.deterministic, model_config)
-    if model_config.has_media:
-        logger.warning("of %s the model of text is served alone, without images and sound", model_config.architecture)
     if isinstance(model_config, ModelConfig) and (longest := model_config.decoder.longest):
         logger.warning(
             "contexts of %s end at %d tokens: beyond them it attends to some positions alone, which is not implemented",
@@ -81,6 +79,10 @@ def build_engine(config: ServerConfig, folder: Path) -> Engine:
         device, lambda: load_model(folder, model_config, group, dtype, device, config.load_format, kv_cache)
     )
     stored = kv_cache or str(dtype).removeprefix("torch.")
+    if model_config.has_media and model.encoder is None:
+        logger.warning("of %s the model of text is served alone, without images and sound", model_config.architecture)
+    elif model.encoder is not None and model.encoder.whole_spans and config.deterministic:
+        logger.warning("with --deterministic, %s is served without images", model_config.architecture)
     logger.info("model loaded", extra={"seconds": round(time.perf_counter() - started, 3), "kv_cache_dtype": stored})
     return Engine(
         model,

@@ -16,6 +16,8 @@ from .budget import MemoryBudget
 from .graphs import GraphSizes, chunk_sizes, decode_sizes, forward_sizes
 from .kv_pool import allocate_pool, bytes_per_row, bytes_per_slot
 from .mask_pool import MaskPool, mask_bytes
+from .media_probe import MediaProbe
+from .media_requests import MediaInfo
 from .memory import Memory
 from .options import EngineOptions
 from .replies import LaunchedStep
@@ -81,7 +83,9 @@ class Probe:
         watermark: WatermarkConfig,
         options: EngineOptions,
         alone: bool,
+        media: MediaInfo | None = None,
     ) -> None:
+        self._media = MediaProbe.of(model, media, asked)
         self._model = model
         self._group = group
         self._memory = memory
@@ -115,13 +119,15 @@ class Probe:
         model, num_rows, num_slots = self._model, limits.max_batch_size, limits.max_batch_total_tokens
         model.reserve_positions(limits.max_total_tokens)
         recurrent = bool(model.states)
-        checker = PlanChecker(limits, self._asked.max_batch_prefill_tokens, model.vocab_size, recurrent)
-        table = RowTable(num_rows, limits.max_total_tokens, num_slots, model.device)
+        at_once, media = self._asked.max_batch_prefill_tokens, self._media
+        checker = PlanChecker(limits, at_once, model.vocab_size, recurrent, media.checker())
+        table = RowTable(num_rows, limits.max_total_tokens, num_slots, model.device, media.axes)
         sampling = SamplingState(num_rows + 1, model.vocab_size, model.device, self._eos_token_ids)
         masks = MaskPool(self._max_masks, model.vocab_size, model.device)
         sampler = Sampler(sampling, masks, self._watermark, model.vocabulary, self._group)
         pool = allocate_pool(model, num_slots, num_rows)
-        return StepRunner(model, self._group, checker, table, pool, sampling, masks, sampler, self._runner_options)
+        parts = (table, pool, sampling, masks, sampler)
+        return StepRunner(model, self._group, checker, *parts, self._runner_options, media.pool())
 
     def fitting_slots(self, copies: int = 0) -> int:
         """Returns the slots that fit on this rank besides everything else. `copies` are the bytes of 16-bit copies that
@@ -133,6 +139,7 @@ class Probe:
             self.budget = replace(self.budget or self._measured(), copies=copies)
             return self._slots_in(self.budget.room(chosen))
         available = self._memory.free() // self._group.local_world_size - copies - self._state_bytes
+        available -= self._media.num_bytes
         if chosen:
             return self._slots_in(available)
         longest = asked.max_total_tokens or self._model.max_context_length
@@ -175,6 +182,7 @@ class Probe:
                     _run(runner, [length] * full)
             # This is the smallest number with other kernel variants.
             requests = padded_batch(requests) + 1
+        self._media.encode_samples()
         if rows > 1 and tokens > 1:
             _run(runner, [min(16, tokens // 2)], decodes=1)
         _run(runner, [1], constrained=True)
@@ -217,11 +225,13 @@ class Probe:
         self._model.reserve_positions(0)
         memory.release()
         weights = memory.held()
+        encoding = self._media.encode_largest(memory)
         step, others, graphs = self._run_largest_steps()
         self._model.reserve_positions(0)
         memory.release()
         fraction = self._options.memory_fraction
-        return MemoryBudget(memory.name, memory.total(), fraction, others, weights, step, graphs, self._state_bytes)
+        parts = (others, weights, step, graphs, self._state_bytes)
+        return MemoryBudget(memory.name, memory.total(), fraction, *parts, media=self._media.num_bytes + encoding)
 
     def _run_largest_steps(self) -> tuple[int, int, int]:
         """Runs a step with as many prompt tokens as a step may have, with log-probabilities of every token, and decodes

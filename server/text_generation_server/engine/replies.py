@@ -10,6 +10,8 @@ from text_generation_kernels import EXCLUDED, SampledTokens, compilations
 
 from ..errors import NoTokenAllowed, NumericalError
 from .clock import StepTime
+from .media_faults import MediaFaults
+from .media_pool import EncodedItem
 from .requests import PromptScores, RequestFailure, StepReply, Timings, TopTokens
 from .running import Computed, RunningRequest, failure
 from .scoring import ScoredTokens
@@ -40,12 +42,17 @@ class LaunchedStep:
     """The `SampledTokens`; None where no row gets a token."""
     scores: Readback | None = None
     """The `ScoredTokens`; None where no prompt is scored."""
+    encoded: Sequence[EncodedItem] = ()
+    faults: MediaFaults | None = None
+    """None: no media is served."""
 
     def result(self) -> StepReply:
         """Waits for the step. The replies thread calls it once for each step, in their order."""
         if self.time is not None:
             self.time.end.wait()
         failures = list(self.failures)
+        if self.faults is not None:
+            failures += self.faults.follow(self.encoded, self.chunks)
         sampled = None if self.record is None else SampledTokens.of(self.record.wait())
         kept = [] if sampled is None else self._sound(sampled.valid.tolist(), failures)
         ids, logprobs = ([], []) if sampled is None else (sampled.tokens.tolist(), sampled.logprobs.tolist())
@@ -94,7 +101,8 @@ class LaunchedStep:
         if self.time is None:
             return Timings(self.host_ns)
         compiled = compilations() - self.compiled_before
-        return Timings(self.host_ns, self.time.forward_ns, self.time.idle_ns, compiled, self.time.mask_wait_ns)
+        time = self.time
+        return Timings(self.host_ns, time.forward_ns, time.idle_ns, compiled, time.mask_wait_ns, time.encode_ns)
 
 
 def _top_tokens(sampled: SampledTokens, kept: Sequence[int]) -> list[TopTokens]:

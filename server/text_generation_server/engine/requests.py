@@ -11,6 +11,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from .media_requests import Encode, MediaCost, MediaInfo, MediaPut, MediaSpan
+
 TokenIds = NDArray[np.int64]
 
 
@@ -58,6 +60,8 @@ class Request:
     """Positions, from 0 on, whose K and V are in their slots already."""
     top_n_tokens: int = 0
     prefill_logprobs: bool = False
+    media: tuple[MediaSpan, ...] = ()
+    """Ascending and apart. They name the same positions whenever the request is admitted."""
 
     @property
     def num_prompt(self) -> int:
@@ -84,7 +88,9 @@ class Grant:
 
 @dataclass(frozen=True, slots=True)
 class StepPlan:
-    """One step: the engine drops rows, then admits requests, then grants slots, then computes tokens."""
+    """One step: the engine drops rows, then admits requests, then grants slots, then forgets and encodes items of
+    media, then computes tokens.
+    """
 
     number: int
     drop: Sequence[int] = ()
@@ -95,6 +101,10 @@ class StepPlan:
     constrained: Sequence[int] = ()
     limit_ms: int = 0
     """How long the step may take before Health fails. 0: the shard's own limit."""
+    encode: Sequence[Encode] = ()
+    """In this order."""
+    forget: Sequence[int] = ()
+    """Items whose pixels and half-encoded layers are dropped. Unknown numbers are no error."""
 
 
 class MaskForm(Enum):
@@ -170,6 +180,7 @@ class Timings:
     idle_ns: int = 0
     kernel_compilations: int = 0
     mask_wait_ns: int = 0
+    encode_ns: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,6 +213,8 @@ class ShardInfo:
     """The name of the type of the KV cache."""
     recurrent: bool = False
     """Whether layers keep a state of each row, so that requests are computed from their first position on."""
+    media: MediaInfo | None = None
+    """None: there is no encoder, or the text is served alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,6 +231,10 @@ class WarmupLimits:
     """Whether an earlier start of these shards has served with these limits, so that nothing is measured again."""
     overlapped_halves: bool = False
     """With `regained`: what that start chose; see `WarmupResult`."""
+    media_rows: int = 0
+    """Rows of the media pool; 0: no media is served."""
+    max_media_pixels: int = 0
+    """Of all views of the largest item that will come."""
 
     def longest_prompt(self, max_total_tokens: int) -> int:
         """Returns the tokens of the longest prompt where a request has at most `max_total_tokens`, one of them
@@ -256,7 +273,7 @@ class StepCost:
 class WarmupResult:
     """The result of Warmup. `graph_tokens` are the sizes, ascending, of the CUDA graphs of steps with chunks;
     `max_masks` is the number of mask slots; `overlapped_halves` says whether large steps are computed in overlapped
-    halves.
+    halves; `media_cost` is empty where nothing was measured.
     """
 
     limits: ServingLimits
@@ -264,6 +281,7 @@ class WarmupResult:
     graph_tokens: Sequence[int]
     max_masks: int
     overlapped_halves: bool = False
+    media_cost: MediaCost = field(default_factory=MediaCost)
 
 
 class PendingStep(Protocol):
@@ -294,6 +312,10 @@ class ShardEngine(Protocol):
         """Launches the next step without waiting for it. For a plan with constrained rows, it launches the forward
         pass, then calls `masks`, then launches sampling.
         """
+        ...
+
+    def put_media(self, put: MediaPut) -> None:
+        """Brings the pixels of an item to the device. An item that it has is no error."""
         ...
 
     def filter_batch(self, request_ids: Sequence[int]) -> list[int]:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
+from .media_positions import rope_delta
 from .requests import Request
 from .running import SlotWrite
 from .transfer import upload
@@ -30,11 +31,14 @@ class RowTable:
     last_token   int64 [rows + 1]   newest token
     length       int64 [rows + 1]   tokens of prompt and output; 0 for a row that was never owned
     generated    int64 [rows + 1]   tokens generated so far
+    rope_delta   int64 [rows + 1]   where positions count along axes: what to add to the position of a generated token
 
     Row `num_rows` pads batches: its length stays 0 and its slots are `dummy_slot`.
     """
 
-    def __init__(self, num_rows: int, max_total_tokens: int, dummy_slot: int, device: torch.device) -> None:
+    def __init__(
+        self, num_rows: int, max_total_tokens: int, dummy_slot: int, device: torch.device, axes: bool = False
+    ) -> None:
         self.num_rows = num_rows
         self.max_total_tokens = max_total_tokens
         self._device = device
@@ -43,6 +47,7 @@ class RowTable:
         self.last_token = torch.zeros(num_rows + 1, dtype=torch.int64, device=device)
         self.length = torch.zeros_like(self.last_token)
         self.generated = torch.zeros_like(self.last_token)
+        self.rope_delta = torch.zeros_like(self.last_token) if axes else None
 
     @property
     def padding_row(self) -> int:
@@ -66,6 +71,9 @@ class RowTable:
         self.last_token.index_copy_(0, rows, last)
         self.length.index_copy_(0, rows, lengths)
         self.generated.index_copy_(0, rows, generated)
+        if self.rope_delta is not None:
+            deltas = np.array([rope_delta(request.media) for request in requests], dtype=np.int64)
+            self.rope_delta.index_copy_(0, rows, upload(deltas, self._device))
 
     def grant(self, writes: Sequence[SlotWrite]) -> None:
         """Appends slots to those that rows hold. It drops slots past `max_total_tokens`, which nobody can use."""

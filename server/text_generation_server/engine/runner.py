@@ -19,6 +19,8 @@ from .graphs import ChunkGraphs, DecodeGraphs, GraphSizes
 from .kv_pool import KVPool
 from .mask_pool import MaskPool
 from .masks import check_rows, no_masks
+from .media_faults import MediaFaults
+from .media_pool import EncodedItem, MediaPool
 from .replies import LaunchedStep
 from .requests import MaskSource, StepPlan
 from .rows import RowTable
@@ -66,7 +68,9 @@ class StepRunner:
         masks: MaskPool,
         sampler: Sampler,
         options: RunnerOptions,
+        media: MediaPool | None = None,
     ) -> None:
+        """`media` is None where none is served."""
         self.checker = checker
         self.table = table
         self._model = model
@@ -75,10 +79,14 @@ class StepRunner:
         self._masks = masks
         self._sampler = sampler
         self._options = options
-        self._input = InputBuilder(table, pool, options.deterministic, options.alone)
+        self.media = media
+        self._faults = None if media is None else MediaFaults(len(media.rows))
+        self._axes = table.rope_delta is not None
+        media_rows = None if media is None else media.rows
+        self._input = InputBuilder(table, pool, options.deterministic, options.alone, media_rows)
         self._decode_graphs = DecodeGraphs[SampledTokens](table.padding_row, model.device)
         self._forward_graphs = DecodeGraphs[Tensor](table.padding_row, model.device)
-        self._chunk_graphs = ChunkGraphs(table.padding_row, model.device)
+        self._chunk_graphs = ChunkGraphs(table.padding_row, model.device, self._axes)
         self._previous_end: Mark | None = None
         self.compiled_before = 0
         """The number of kernels that were compiled before serving."""
@@ -123,20 +131,35 @@ class StepRunner:
             compiled_before=self.compiled_before,
             details=self._options.details,
             constrained=frozenset(checked.constrained),
+            faults=self._faults,
         )
-        if checked.num_tokens == 0:
+        if checked.num_tokens == 0 and not checked.encode:
+            self._forget(checked)
             self._admit(checked)
             self._constrain(checked, masks)
             return step(time.perf_counter_ns() - called)
         compute = self._one_graph(checked) or self._forward_then_sample(checked, masks)
         begin = Mark(self._model.device)
+        encoded, encoder_end = self._encode(checked)
         outcome = compute()
         end = Mark(self._model.device)
-        step_time = StepTime(begin, end, self._previous_end if plan.number else None, outcome.wait)
+        step_time = StepTime(begin, end, self._previous_end if plan.number else None, outcome.wait, encoder_end)
         self._previous_end = end
         record = None if outcome.sampled is None else Readback(outcome.sampled.record[: len(checked.owners)])
         scores = None if outcome.scored is None else Readback(outcome.scored.record)
-        return step(begin.host_ns - called, time=step_time, record=record, scores=scores)
+        return step(begin.host_ns - called, time=step_time, record=record, scores=scores, encoded=encoded)
+
+    def _forget(self, plan: CheckedPlan) -> None:
+        if self.media is not None:
+            self.media.forget(plan.forget)
+
+    def _encode(self, plan: CheckedPlan) -> tuple[list[EncodedItem], Mark | None]:
+        """Launches the plan's layers of the encoder. Returns the items that are done, and where the encoder ends."""
+        self._forget(plan)
+        if self.media is None or not plan.encode:
+            return [], None
+        encoded = self.media.encode(plan.encode)
+        return encoded, Mark(self._model.device)
 
     def decode_rows(self, rows: Tensor, max_kv_len: int) -> SampledTokens:
         """Computes a decode-only step whose rows need no filters where ranks share the vocabulary (`Sampler`). `rows`
@@ -146,7 +169,7 @@ class StepRunner:
 
     def _one_graph(self, plan: CheckedPlan) -> Callable[[], Outcome] | None:
         """Returns a function that replays the whole step as one CUDA graph; None where no such graph fits."""
-        if plan.chunks or plan.constrained or self._needs_whole_rows(plan):
+        if plan.chunks or plan.constrained or not plan.num_tokens or self._needs_whole_rows(plan):
             return None
         replay = self._decode_graphs.prepare(plan)
         if replay is None:
@@ -157,6 +180,8 @@ class StepRunner:
 
     def _forward_then_sample(self, plan: CheckedPlan, masks: MaskSource) -> Callable[[], Outcome]:
         """Returns a function that computes the forward pass, with a CUDA graph where one fits, and then samples."""
+        if plan.num_tokens == 0:
+            return partial(self._only_encode, plan, masks)
         forward, choose = self._prepare_chunks(plan) if plan.chunks else self._prepare_decodes(plan)
 
         def compute() -> Outcome:
@@ -176,6 +201,12 @@ class StepRunner:
             return Outcome(sampled, scored, MaskWait(computed, begun, was_idle))
 
         return compute
+
+    def _only_encode(self, plan: CheckedPlan, masks: MaskSource) -> Outcome:
+        """Does the host's part of a plan that computes no token."""
+        self._admit(plan)
+        self._constrain(plan, masks)
+        return Outcome(None)
 
     def _admit(self, plan: CheckedPlan) -> None:
         """Writes the rows and sampling parameters of new requests. The forward pass of a prompt reads none of them, so
@@ -213,9 +244,11 @@ class StepRunner:
         return forward, lambda hidden: (self._choose(hidden[: len(rows)], rows, whole_rows), None)
 
     def _prepare_chunks(self, plan: CheckedPlan) -> tuple[Callable[[], Tensor], Choice]:
-        prepared = self._chunk_graphs.prepare(plan)
+        # Attention across spans has no kernel that a graph could replay.
+        seen_ends = self.checker.media.has_whole_spans and plan.reads_media
+        prepared = None if seen_ends else self._chunk_graphs.prepare(plan)
         if prepared is None:
-            size = StepSize.of(plan)
+            size = StepSize.of(plan, self._axes, seen_ends)
             packed = upload(pack(plan, size, self.table.padding_row), self._model.device)
             step = StepInput[Tensor].of(packed, size)
             extents = Extents(plan.longest_decode, max(each.chunk.count for each in plan.chunks))

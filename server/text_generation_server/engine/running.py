@@ -11,6 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import EngineError, InvalidRequest, OutOfSlots
+from .media_plans import MediaChecker, MediaItems
+from .media_requests import Encode
 from .requests import Chunk, Request, RequestFailure, ServingLimits, SlotRange, StepPlan
 from .validation import check_request, check_slots
 
@@ -84,11 +86,22 @@ class CheckedPlan:
     """Rows whose sampling waits for masks, as the plan names them, those of refused requests included."""
     longest_decode: int
     """Positions that the longest of the decodes attends to."""
+    encode: Sequence[Encode] = ()
+    forget: Sequence[int] = ()
 
     @property
     def choosing(self) -> Vector:
         """The rows of `owners`, in their order."""
         return np.concatenate((self.decodes, np.array([c.chunk.row for c in self.chunks if c.is_last], dtype=np.int64)))
+
+    @property
+    def reads_media(self) -> bool:
+        """Whether a chunk has positions of media."""
+        return any(
+            span.first < each.chunk.first + each.chunk.count and span.end > each.chunk.first
+            for each in self.chunks
+            for span in each.owner.request.media
+        )
 
     @property
     def num_tokens(self) -> int:
@@ -143,12 +156,18 @@ class PlanChecker:
     """
 
     def __init__(
-        self, limits: ServingLimits, max_batch_prefill_tokens: int, vocab_size: int, recurrent: bool = False
+        self,
+        limits: ServingLimits,
+        max_batch_prefill_tokens: int,
+        vocab_size: int,
+        recurrent: bool = False,
+        media: MediaChecker | None = None,
     ) -> None:
         self.limits = limits
         self.max_batch_prefill_tokens = max_batch_prefill_tokens
         self._vocab_size = vocab_size
         self._recurrent = recurrent
+        self.media = media or MediaChecker()
         self.rows = RunningRows(limits.max_batch_size)
 
     def apply(self, plan: StepPlan) -> CheckedPlan:
@@ -160,14 +179,15 @@ class PlanChecker:
         admitted, failures = self._admit(rows, plan.admit)
         writes = [SlotWrite(request.row, 0, request.slots) for request in admitted]
         writes += self._grant(rows, plan)
-        chunks = self._chunks(rows, plan.chunks)
+        items = self.media.encode(plan.encode, plan.forget)
+        chunks = self._chunks(rows, items, plan.chunks)
         decodes, longest = self._decodes(rows, plan)
         owners = [rows.owners[row] for row in decodes.tolist()]
         owners += [each.owner for each in chunks if each.is_last]
         self._check_constrained(plan, chunks)
-        self.rows = rows
-        constrained = plan.constrained
-        return CheckedPlan(plan.number, admitted, failures, writes, chunks, decodes, owners, constrained, longest)
+        self.rows, self.media.items = rows, items
+        ordered = plan.constrained, longest, plan.encode, plan.forget
+        return CheckedPlan(plan.number, admitted, failures, writes, chunks, decodes, owners, *ordered)
 
     def _admit(self, rows: RunningRows, requests: Sequence[Request]) -> tuple[list[Request], list[RequestFailure]]:
         """Gives requests their rows. A bad request fails alone: it owns its row, and nothing is computed for it."""
@@ -185,6 +205,7 @@ class PlanChecker:
             seen.add(request.id)
             try:
                 check_request(request, self.limits, self._vocab_size, self._recurrent)
+                self.media.check_request(request)
                 rows.owners[row] = RunningRequest(request)
                 admitted.append(request)
             except InvalidRequest as error:
@@ -207,7 +228,7 @@ class PlanChecker:
                 rows.num_slots[grant.row] = self._capped(position + sum(slots.length for slots in grant.slots))
         return writes
 
-    def _chunks(self, rows: RunningRows, chunks: Sequence[Chunk]) -> list[Computed]:
+    def _chunks(self, rows: RunningRows, items: MediaItems, chunks: Sequence[Chunk]) -> list[Computed]:
         if len({chunk.row for chunk in chunks}) != len(chunks):
             raise InvalidRequest("`chunks` names a row twice")
         total = sum(chunk.count for chunk in chunks)
@@ -226,6 +247,8 @@ class PlanChecker:
                 )
             if end > rows.num_slots[row]:
                 raise OutOfSlots(f"position {end - 1} of row {row} has no slot: it holds {rows.num_slots[row]}")
+            if (request := rows.owners[row].request).media:
+                self.media.check_chunk(items, request, chunk)
             rows.computed[row] = end
         return [Computed(chunk, rows.owners[chunk.row]) for chunk in kept]
 

@@ -13,8 +13,9 @@ from torch import Tensor
 
 from text_generation_kernels import newest_tokens
 
-from ..layers.infer import Chunks, Decodes, InferState
+from ..layers.infer import Chunks, Decodes, InferState, MediaInput
 from .kv_pool import KVPool
+from .media_positions import pool_rows, rope_positions, seen_ends
 from .rows import RowTable
 from .running import CheckedPlan, Vector
 
@@ -33,14 +34,18 @@ class StepSize:
     decodes: int
     samples: int
     scores: int = 0
+    axes: bool = False
+    """Whether rotary positions count along axes."""
+    seen_ends: bool = False
+    """Whether some tokens attend to later ones."""
 
     @classmethod
-    def of(cls, plan: CheckedPlan) -> "StepSize":
+    def of(cls, plan: CheckedPlan, axes: bool = False, seen_ends: bool = False) -> "StepSize":
         """Returns the exact size of a plan."""
         scores = sum(each.num_scores for each in plan.chunks)
         # At least one, because operators do not take 0 tokens.
         samples = max(1, len(plan.owners))
-        return cls(plan.num_tokens, len(plan.chunks), len(plan.decodes), samples, scores)
+        return cls(plan.num_tokens, len(plan.chunks), len(plan.decodes), samples, scores, axes, seen_ends)
 
     @property
     def lengths(self) -> tuple[int, ...]:
@@ -49,6 +54,7 @@ class StepSize:
             *(self.tokens, self.tokens, self.tokens),
             *(self.chunks, self.chunks + 1, self.chunks),
             *(self.decodes, self.samples + self.scores, self.samples, self.scores),
+            *(3 * self.tokens * self.axes, self.tokens * self.seen_ends),
         )
 
     @property
@@ -64,7 +70,7 @@ class StepInput(Generic[V]):
     token_rows: V
     """[tokens], the row of each token: decodes, then chunks."""
     token_ids: V
-    """[tokens]"""
+    """[tokens]; `-1 - r` stands for row r of the media pool."""
     positions: V
     """[tokens], `NEWEST` for decodes."""
     chunk_rows: V
@@ -81,6 +87,12 @@ class StepInput(Generic[V]):
     """[samples], the rows that get a token."""
     score_targets: V
     """[scores], the prompt tokens whose log-probability is wanted."""
+    rope_positions: V
+    """[3 * tokens], where they count along axes: the rotary positions in time, then height, then width. Those of
+    decodes follow from their positions.
+    """
+    seen_ends: V
+    """[tokens], where it is needed: see `Chunks`."""
 
     @classmethod
     def of(cls, vector: V, size: StepSize) -> "StepInput[V]":
@@ -102,6 +114,7 @@ def pack(plan: CheckedPlan, size: StepSize, padding_row: int) -> Vector:
     step.token_rows[:num_decodes] = step.decode_rows[:num_decodes] = step.sample_rows[:num_decodes] = plan.decodes
     step.positions[:num_decodes] = NEWEST
     step.logit_tokens[:num_decodes] = np.arange(num_decodes)
+    along = step.rope_positions.reshape(3, -1)
     token = sample = num_decodes
     score = 0
     for index, each in enumerate(plan.chunks):
@@ -109,6 +122,13 @@ def pack(plan: CheckedPlan, size: StepSize, padding_row: int) -> Vector:
         step.token_rows[token:end] = step.chunk_rows[index] = each.chunk.row
         step.token_ids[token:end] = each.input_ids
         step.positions[token:end] = np.arange(first, first + each.chunk.count)
+        media, place = each.owner.request.media, (first, each.chunk.count)
+        for inside, row in pool_rows(media, *place):
+            step.token_ids[token:end][inside] = np.arange(-1 - row, -1 - row - inside.stop + inside.start, -1)
+        if size.axes:
+            along[:, token:end] = rope_positions(media, *place)
+        if size.seen_ends:
+            step.seen_ends[token:end] = seen_ends(media, *place)
         step.chunk_starts[index] = token
         step.chunk_kv_lens[index] = first + each.chunk.count
         step.logit_tokens[size.samples + score : size.samples + score + scores] = np.arange(token, token + scores)
@@ -139,9 +159,13 @@ class InputBuilder:
     decode (torch), else all tokens as chunks (Triton, whose tiles then have one size).
     """
 
-    def __init__(self, table: RowTable, pool: KVPool, deterministic: bool, alone: bool) -> None:
+    def __init__(
+        self, table: RowTable, pool: KVPool, deterministic: bool, alone: bool, media_rows: Tensor | None = None
+    ) -> None:
+        """`media_rows` is the media pool, where media is served: steps with chunks may read it."""
         self._table = table
         self._pool = pool
+        self._media_rows = media_rows
         self._deterministic = deterministic
         self._alone = alone
 
@@ -152,10 +176,11 @@ class InputBuilder:
         lengths = torch.empty_like(rows, dtype=torch.int32)
         newest_tokens(rows, table.last_token, table.length, table.slot_table, input_ids, positions, slots, lengths)
         decodes = Decodes(rows, lengths, max_kv_len)
+        rotary = None if table.rope_delta is None else positions + table.rope_delta[rows]
         if self._deterministic and not self._alone:
             starts = torch.arange(len(rows) + 1, dtype=torch.int32, device=rows.device)
-            return input_ids, self._state(positions, slots, None, self._as_chunks(decodes, starts))
-        return input_ids, self._state(positions, slots, decodes, None)
+            return input_ids, self._state(positions, slots, None, self._as_chunks(decodes, starts), rotary=rotary)
+        return input_ids, self._state(positions, slots, decodes, None, rotary=rotary)
 
     def mixed(self, step: StepInput[Tensor], extents: Extents) -> tuple[Tensor, InferState]:
         """Returns the state of a step with chunks, and decodes if it has them."""
@@ -164,7 +189,8 @@ class InputBuilder:
         input_ids = torch.where(newest, table.last_token[rows], step.token_ids)
         positions = torch.where(newest, table.length[rows] - 1, step.positions).clamp_(min=0)
         starts, kv_lens = step.chunk_starts.to(torch.int32), step.chunk_kv_lens.to(torch.int32)
-        chunks = Chunks(step.chunk_rows, starts, kv_lens, extents.max_chunk)
+        ends = step.seen_ends if len(step.seen_ends) else None
+        chunks = Chunks(step.chunk_rows, starts, kv_lens, extents.max_chunk, ends)
         decodes = None
         if len(step.decode_rows):
             lengths = table.length[step.decode_rows].to(torch.int32)
@@ -175,7 +201,13 @@ class InputBuilder:
         elif self._deterministic:
             decodes, chunks = None, self._joined(decodes, chunks)
         slots = table.slot_table[rows, positions].to(torch.int64)
-        return input_ids, self._state(positions, slots, decodes, chunks, step.logit_tokens)
+        rotary = media = None
+        if table.rope_delta is not None:
+            generated = (positions + table.rope_delta[rows]).expand(3, -1)
+            rotary = torch.where(newest, generated, step.rope_positions.view(3, -1))
+        if self._media_rows is not None:
+            input_ids, media = MediaInput.split(input_ids, self._media_rows)
+        return input_ids, self._state(positions, slots, decodes, chunks, step.logit_tokens, rotary, media)
 
     def _joined(self, decodes: Decodes | None, chunks: Chunks) -> Chunks:
         """Turns decodes into chunks of one token, before the others; padding becomes empty chunks."""
@@ -202,6 +234,8 @@ class InputBuilder:
         decodes: Decodes | None,
         chunks: Chunks | None,
         logit_tokens: Tensor | None = None,
+        rotary: Tensor | None = None,
+        media: MediaInput | None = None,
     ) -> InferState:
         return InferState(
             deterministic=self._deterministic,
@@ -213,4 +247,6 @@ class InputBuilder:
             caches=self._pool.caches,
             states=self._pool.states,
             logit_tokens=logit_tokens,
+            rope_positions=rotary,
+            media=media,
         )

@@ -19,6 +19,8 @@ from .copies import fitting_slots
 from .cost import Shape, fit, measure, shapes
 from .kv_pool import bytes_per_row, bytes_per_slot
 from .mask_pool import fitting_masks
+from .media_cost import measured_media_cost
+from .media_requests import MediaCost, MediaInfo
 from .memory import Memory, is_out_of_memory
 from .options import EngineOptions
 from .probe import Probe
@@ -50,9 +52,10 @@ def warm_up(
     watermark: WatermarkConfig,
     options: EngineOptions,
     alone: bool,
+    media: MediaInfo | None = None,
 ) -> tuple[WarmupResult, StepRunner]:
     """Derives the limits that are unset, allocates pool and rows, compiles kernels, captures CUDA graphs and measures
-    what steps cost. `alone` has the meaning of `InputBuilder`.
+    what steps cost. `alone` has the meaning of `InputBuilder`; `media` is None where none is served.
 
     All ranks reach the same numbers, or the same error. Raises `InvalidRequest` for limits that contradict each other
     or the model, and `OutOfMemory` for limits that do not fit. Where one rank of several runs out of memory, it raises
@@ -62,9 +65,9 @@ def warm_up(
     free = memory.free() // (group.local_world_size if memory.shared else 1)
     check_states(asked.max_batch_size, bytes_per_row(model), group.min_int(free))
     max_masks = group.min_int(fitting_masks(model.vocab_size, memory.total() // MASKS_FRACTION))
-    probe = Probe(model, group, memory, asked, max_masks, eos_token_ids, watermark, options, alone)
+    probe = Probe(model, group, memory, asked, max_masks, eos_token_ids, watermark, options, alone, media)
     try:
-        limits, cost, runner = _prepare(model, group, memory, asked, probe, options)
+        limits, (cost, media_cost), runner = _prepare(model, group, memory, asked, probe, options)
     except Exception as error:
         if not is_out_of_memory(error):
             raise
@@ -72,7 +75,7 @@ def warm_up(
         message = shortage(asked, probe.budget, memory)
         raise (OutOfMemory(message) if group.world_size == 1 else EngineFailed(message)) from error
     overlapped_halves = group.overlapped_bytes != NEVER_OVERLAPPED
-    return WarmupResult(limits, cost, runner.graph_tokens, max_masks, overlapped_halves), runner
+    return WarmupResult(limits, cost, runner.graph_tokens, max_masks, overlapped_halves, media_cost), runner
 
 
 def _prepare(
@@ -82,7 +85,7 @@ def _prepare(
     asked: WarmupLimits,
     probe: Probe,
     options: EngineOptions,
-) -> tuple[ServingLimits, StepCost, StepRunner]:
+) -> tuple[ServingLimits, tuple[StepCost, MediaCost], StepRunner]:
     """Does the parts of warm-up that take memory. Each gives back what it leaves unused before the next."""
     clock = _Stopwatch(parts=5)
     probe.compile_ahead()
@@ -98,7 +101,11 @@ def _prepare(
     memory.release()
     clock.lap("capturing_s")
     choose_overlap(runner, group, asked)
-    cost = StepCost() if asked.regained else measured_cost(runner, group, model.device)
+    cost, media_cost = StepCost(), MediaCost()
+    if not asked.regained:
+        cost = measured_cost(runner, group, model.device)
+        if runner.media is not None and model.encoder is not None:
+            media_cost = measured_media_cost(model.encoder, group, asked.max_media_pixels, model.device)
     memory.release()
     clock.lap("timing_s")
     logger.info(
@@ -112,7 +119,7 @@ def _prepare(
             **clock.laps,
         },
     )
-    return limits, cost, runner
+    return limits, (cost, media_cost), runner
 
 
 def shortage(asked: WarmupLimits, budget: MemoryBudget | None, memory: Memory) -> str:

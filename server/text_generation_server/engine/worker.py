@@ -17,7 +17,7 @@ from functools import partial
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
-from ..errors import EngineError, EngineFailed, NotReady, PlanRefused
+from ..errors import EngineError, EngineFailed, NotReady, PlanRefused, UnsupportedModel
 from .heartbeat import STALL_LIMIT_S, Heartbeat
 from .masks import WAIT_LIMIT_S, MaskInbox, MaskLimits, WaitEnded
 from .plans import PlanOrder
@@ -153,6 +153,11 @@ class EngineWorker:
         """Returns facts about the loaded model without waiting. Raises `NotReady` while it loads."""
         self.check_health()
         return self.ready.result()
+
+    def check_media(self) -> None:
+        """Raises `UnsupportedModel` where the model has no encoder that is served, and why nothing can be taken now."""
+        if self.info().media is None:
+            raise UnsupportedModel("this shard serves text alone: its `Info` has no `media`")
 
     def check_health(self) -> None:
         """Raises `NotReady` while the model loads and `EngineFailed` when a thread died or makes no progress."""

@@ -30,6 +30,10 @@ class RopeTable:
         self.cos_sin = torch.empty(0, head_dim, dtype=torch.float32, device=device)
         """[positions, head_dim] float32: cosines in the first half of the columns, sines in the second. Element i of a
         head is rotated with element i + head_dim / 2, in the order that `rotary_order` brings them to."""
+        self._axes: Tensor | None = None
+        if rope is not None and rope.axes:
+            rest = [0] * (head_dim // 2 - len(rope.axes))
+            self._axes = torch.tensor((*rope.axes, *rest) * 2, device=device)
         self.query_scales: Tensor | None = None
         """[positions] float32: the factor of queries at each position."""
 
@@ -43,6 +47,19 @@ class RopeTable:
             self.cos_sin = cos_sin_table(self._rope, self._head_dim, length, self._device)
             if self._rope.query_growth:
                 self.query_scales = _query_scales(self._rope, length).to(self._device)
+
+    @property
+    def has_axes(self) -> bool:
+        """Whether pairs of a head count along different axes."""
+        return self._axes is not None
+
+    def along_axes(self, positions: Tensor) -> Tensor:
+        """Returns rows like those of `cos_sin`, [T, head_dim], for positions [3, T] int64 along the axes. Each pair of
+        a head counts along one of these.
+        """
+        if self._axes is None:
+            return self.cos_sin.index_select(0, positions[0])
+        return self.cos_sin.gather(0, positions[self._axes].T)
 
     @property
     def bytes_per_position(self) -> int:

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from ..layers.infer import CacheShape, InferState, StateShape
 from ..layers.weights import PrefillCopies, VocabularyShard
+from .encoder import Encoder
 
 
 class CausalLM(Protocol):
@@ -36,6 +37,8 @@ class CausalLM(Protocol):
     """The 16-bit copies of this rank's weight-only matrices, which may be made before the first `forward`."""
     dense_macs: int
     """Multiply-accumulates of this rank for each token, without experts, attention and logits; 0: unknown."""
+    encoder: Encoder | None = None
+    """Turns images into rows of the media pool; None: the model reads text alone."""
 
     def reserve_positions(self, count: int) -> None:
         """Extends the tables to requests of at most `count` tokens. Call it before the first `forward`, and before

@@ -74,6 +74,7 @@ from ..layers.weights import (
 )
 from ..weights import WeightSource
 from .decoder import Decoder
+from .vision import load_encoder
 
 
 class DecoderBuilder:
@@ -115,7 +116,10 @@ class DecoderBuilder:
         kept = self._caches, self._states
         longest = self._config.max_context_length
         inputs = self._inputs()
-        return Decoder(embedding, layers, halves, last, head, *kept, ropes, longest, self._copies, products, inputs)
+        encoder = load_encoder(self._config, checkpoint.source)
+        return Decoder(
+            embedding, layers, halves, last, head, *kept, ropes, longest, self._copies, products, inputs, encoder
+        )
 
     def _layer(self, index: int, spec: LayerSpec) -> Layer:
         inside, names = partial(self._checkpoint.inside, index), self._checkpoint.names

@@ -1,5 +1,6 @@
 """The one decoder: an embedding, layers and a head, whatever its family."""
 
+import logging
 from collections.abc import Sequence
 
 import torch
@@ -16,10 +17,15 @@ from ..layers.infer import (
     PerLayerInputs,
     StateShape,
     SublayerOutput,
+    angles,
 )
 from ..layers.rope import RopeTable
 from ..layers.weights import PrefillCopies
 from .base import CausalLM
+from .encoder import Encoder
+from .encoder_fit import reason_against
+
+logger = logging.getLogger(__name__)
 
 
 class Decoder(CausalLM):
@@ -39,6 +45,7 @@ class Decoder(CausalLM):
         copies: PrefillCopies,
         dense_macs: int,
         inputs: PerLayerInputs | None = None,
+        encoder: Encoder | None = None,
     ) -> None:
         """`last` adds the output of the last layer to the residual stream and applies the final norm. `inputs` makes
         the inputs of all layers, where they have some.
@@ -60,6 +67,10 @@ class Decoder(CausalLM):
         self.max_context_length = max_context_length
         self.copies = copies
         self.dense_macs = dense_macs
+        self.encoder = encoder
+        if encoder is not None and (reason := reason_against(encoder, layers, ropes)):
+            self.encoder = None
+            logger.warning("images are not served: %s", reason)
 
     def reserve_positions(self, count: int) -> None:
         """See `CausalLM`."""
@@ -69,6 +80,10 @@ class Decoder(CausalLM):
     @torch.inference_mode()
     def forward(self, input_ids: Tensor, state: InferState) -> Tensor:
         """See `CausalLM`."""
+        if state.rope_positions is not None:
+            # Kernels before attention read them while the previous kernel may still run, so none may be written there.
+            for table in self._ropes:
+                angles(table, state)
         embedded = self._embedding.forward(input_ids, state)
         if self._inputs is not None:
             self._inputs.make(input_ids, embedded, state)
@@ -77,8 +92,10 @@ class Decoder(CausalLM):
         if cuts := self._halves.cuts(embedded, state):
             x, residual = self._halves.forward(embedded, state, cuts)
         else:
-            for layer in self._layers[:-1]:
+            for index, layer in enumerate(self._layers[:-1]):
                 x, residual = layer.forward(x, residual, state)
+                if state.media is not None:
+                    state.media.deepen(index, residual)
             # After the last attention, tokens whose logits nobody wants need no further layer.
             for layer in self._layers[-1:]:
                 x, residual = layer.forward(x, residual, state, state.logit_tokens)

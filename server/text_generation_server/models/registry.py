@@ -6,14 +6,18 @@ from typing import Literal
 import torch
 
 from ..config.fallback import FallbackConfig
+from ..config.families import VISION_PARTS
 from ..config.implementation import AnyModelConfig
 from ..config.kv_cache import QuantisedKvCache
+from ..config.model import ModelConfig
 from ..config.names import TensorNames
 from ..config.quantisation import BESIDE
 from ..distributed import TensorParallelGroup
 from ..weights import DummySource, SafetensorsSource, WeightSource
 from .base import CausalLM
 from .builder import DecoderBuilder
+from .encoder import Encoder
+from .vision import VisionEncoder
 
 LoadFormat = Literal["auto", "safetensors", "dummy"]
 
@@ -57,8 +61,15 @@ def _build(
         # Where the head is the embedding, some files hold it twice, and Transformers reads the embedding too.
         tied = tuple(f"{head}.weight" for head in config.names.all_heads) if config.decoder.head.tied else ()
         beside = BESIDE if config.schemes.method else ()
-        source.warn_unread((*config.names.ignored, *tied, *beside, *_of_other_ranks(config.names, group)))
+        source.warn_unread((*_ignored(config, model.encoder), *tied, *beside, *_of_other_ranks(config.names, group)))
     return model
+
+
+def _ignored(config: ModelConfig, encoder: Encoder | None) -> tuple[str, ...]:
+    """Returns patterns of the tensors that nobody needs: of an encoder that is read, a few; else all that it has."""
+    if not isinstance(encoder, VisionEncoder):
+        return config.names.ignored
+    return (*(each for each in config.names.ignored if each not in VISION_PARTS), *encoder.ignored)
 
 
 def _of_other_ranks(names: TensorNames, group: TensorParallelGroup) -> tuple[str, ...]:

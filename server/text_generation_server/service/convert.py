@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from ..engine import media_requests as m
 from ..engine import requests as r
 from ..pb import generate_pb2 as pb
 
@@ -20,7 +21,18 @@ def plan_from_pb(message: pb.StepPlan) -> r.StepPlan:
         decode=list(message.decode),
         constrained=list(message.constrained),
         limit_ms=message.limit_ms,
+        encode=[m.Encode(each.item, each.first_layer, each.layers, each.row, each.rows) for each in message.encode],
+        forget=list(message.forget),
     )
+
+
+def media_put_from_pb(message: pb.PutMediaRequest, pixels: m.Pixels) -> m.MediaPut:
+    grid = message.grid_height, message.grid_width
+    return m.MediaPut(message.item, views_from_pb(message), grid, message.rows, pixels)
+
+
+def views_from_pb(message: pb.PutMediaRequest) -> tuple[tuple[int, int], ...]:
+    return tuple((view.height, view.width) for view in message.views)
 
 
 def masks_from_pb(message: pb.StepMasks) -> r.StepMasks:
@@ -63,6 +75,9 @@ def _request_from_pb(message: pb.Request) -> r.Request:
         ),
         prefill_logprobs=message.prefill_logprobs,
         top_n_tokens=message.top_n_tokens,
+        media=tuple(
+            m.MediaSpan(span.first, span.length, span.row, span.grid_height, span.grid_width) for span in message.media
+        ),
     )
 
 
@@ -83,11 +98,13 @@ def warmup_limits_from_pb(message: pb.WarmupRequest) -> r.WarmupLimits:
         prefill_chunking=message.prefill_chunking,
         regained=message.regained,
         overlapped_halves=message.overlapped_halves,
+        media_rows=message.media_rows,
+        max_media_pixels=message.max_media_pixels,
     )
 
 
 def warmup_result_to_pb(result: r.WarmupResult) -> pb.WarmupResponse:
-    limits, cost = result.limits, result.cost
+    limits, cost, media = result.limits, result.cost, result.media_cost
     return pb.WarmupResponse(
         max_batch_total_tokens=limits.max_batch_total_tokens,
         max_input_tokens=limits.max_input_tokens,
@@ -97,6 +114,7 @@ def warmup_result_to_pb(result: r.WarmupResult) -> pb.WarmupResponse:
         graph_tokens=result.graph_tokens,
         max_masks=result.max_masks,
         overlapped_halves=result.overlapped_halves,
+        media_cost=pb.MediaCost(pixels=media.pixels, times_ms=media.times_ms),
     )
 
 
@@ -113,7 +131,12 @@ def info_to_pb(info: r.ShardInfo, group: str) -> pb.InfoResponse:
         group=group,
         kv_cache_dtype=info.kv_cache_dtype,
         recurrent=info.recurrent,
+        media=None if info.media is None else _media_info_to_pb(info.media),
     )
+
+
+def _media_info_to_pb(info: m.MediaInfo) -> pb.MediaInfo:
+    return pb.MediaInfo(token_id=info.token_id, layers=info.layers, whole_spans=info.whole_spans, axes=info.axes)
 
 
 def reply_to_pb(reply: r.StepReply) -> pb.StepReply:
@@ -145,6 +168,7 @@ def reply_to_pb(reply: r.StepReply) -> pb.StepReply:
             idle_ns=timings.idle_ns,
             kernel_compilations=timings.kernel_compilations,
             mask_wait_ns=timings.mask_wait_ns,
+            encode_ns=timings.encode_ns,
         ),
     )
 

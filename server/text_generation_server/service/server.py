@@ -154,7 +154,13 @@ class ShardServer:
         server = aio.server(interceptors=(ErrorInterceptor(),), options=_OPTIONS)
         tokenizer_file = settings.model_folder / "tokenizer.json"
         servicer = TextGenerationServicer(
-            self._worker, settings.urls, tokenizer_file, settings.group, _abandon, self._traces
+            self._worker,
+            settings.urls,
+            tokenizer_file,
+            settings.group,
+            _abandon,
+            self._traces,
+            settings.socket_path.parent,
         )
         generate_pb2_grpc.add_TextGenerationServiceServicer_to_server(servicer, server)
         health_servicer = HealthServicer(self._worker)

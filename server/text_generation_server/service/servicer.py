@@ -18,6 +18,7 @@ from ..errors import EngineError, NotReady
 from ..pb import generate_pb2 as pb
 from ..pb import generate_pb2_grpc as pb_grpc
 from . import convert
+from .pixels import read_pixels
 
 if TYPE_CHECKING:
     from .traces import StepTraces
@@ -38,13 +39,17 @@ class TextGenerationServicer(pb_grpc.TextGenerationServiceServicer):
         group: str,
         abandon: Callable[[str], None],
         traces: "StepTraces | None" = None,
+        media_folder: Path | None = None,
     ) -> None:
-        """`abandon` ends the process, with a reason; `traces` gets the steps that compute traced requests."""
+        """`abandon` ends the process, with a reason; `traces` gets the steps that compute traced requests. Files of
+        pixels lie in `media_folder`.
+        """
         self._worker = worker
         self._urls = urls
         self._group = group
         self._abandon = abandon
         self._traces = traces
+        self._media_folder = media_folder
         self._tokenizer_file = tokenizer_file
         self._tokenizer: Tokenizer | None = None
 
@@ -71,6 +76,13 @@ class TextGenerationServicer(pb_grpc.TextGenerationServiceServicer):
     async def Constrain(self, request: pb.StepMasks, context: Any) -> pb.StepMasksResponse:
         self._worker.constrain(convert.masks_from_pb(request))
         return pb.StepMasksResponse()
+
+    async def PutMedia(self, request: pb.PutMediaRequest, context: Any) -> pb.PutMediaResponse:
+        self._worker.check_media()
+        pixels = await asyncio.to_thread(read_pixels, request, self._media_folder)
+        put = convert.media_put_from_pb(request, pixels)
+        await _outcome(self._worker.submit(lambda engine: engine.put_media(put)))
+        return pb.PutMediaResponse()
 
     async def FilterBatch(self, request: pb.FilterBatchRequest, context: Any) -> pb.FilterBatchResponse:
         request_ids = tuple(request.request_ids)

@@ -13,6 +13,13 @@ pub(super) enum Content {
     Both,
 }
 
+/// Which types of parts beside texts a template reads.
+pub(super) struct Knows<'a> {
+    /// Whether there are images, under the type `image`.
+    pub(super) images: bool,
+    pub(super) kinds: &'a dyn Fn(&str) -> bool,
+}
+
 /// One part of a content.
 enum Part<'a> {
     Text(&'a str),
@@ -28,12 +35,12 @@ impl Content {
         }
     }
 
-    /// The content of `message` for a template that names the types `knows` of parts.
+    /// The content of `message` for a template that reads the parts that it `knows`.
     pub(super) fn shape(
         self,
         message: &str,
         content: &Value,
-        knows: &impl Fn(&str) -> bool,
+        knows: &Knows<'_>,
     ) -> Result<Value, ChatTemplateError> {
         let field = format!("{message}.content");
         match content {
@@ -86,7 +93,7 @@ fn text_key(kind: &str) -> Option<&'static str> {
 fn read<'a>(
     field: &str,
     part: &'a Value,
-    knows: &impl Fn(&str) -> bool,
+    knows: &Knows<'_>,
 ) -> Result<Part<'a>, ChatTemplateError> {
     let media = |kind: &str| ["image", "video", "audio"].iter().any(|m| kind.contains(m));
     let Some(kind) = part.get("type").and_then(Value::as_str) else {
@@ -101,11 +108,18 @@ fn read<'a>(
             .map(Part::Text)
             .ok_or_else(|| ChatTemplateError::input(format!("{field}.{key}"), "must be a string"));
     }
-    if knows(kind) && !media(kind) {
+    if (knows.images && kind == "image") || ((knows.kinds)(kind) && !media(kind)) {
         return Ok(Part::Other);
     }
     Err(ChatTemplateError::input(
         format!("{field}.type"),
-        format!("is `{kind}`, which this model cannot read; only `text` parts are supported"),
+        format!(
+            "is `{kind}`, which this model cannot read; only {} supported",
+            if knows.images {
+                "`text` and `image_url` parts are"
+            } else {
+                "`text` parts are"
+            }
+        ),
     ))
 }

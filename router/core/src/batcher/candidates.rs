@@ -3,6 +3,7 @@
 use super::charge::prompt_cost;
 use super::running::RunningEntry;
 use crate::kv_pool::KvPool;
+use crate::media::MediaStage;
 use crate::policy::{Admission, Candidate, Order, Waiting};
 use crate::queue::turns::InTurn;
 use crate::queue::{Entry, Queue};
@@ -17,6 +18,7 @@ pub(super) struct Candidates<'a> {
     visited: Vec<&'a Entry>,
     pool: &'a KvPool,
     rows: &'a [Option<RunningEntry>],
+    media: Option<&'a MediaStage>,
     /// Requests with grammars that may still start.
     constrained: usize,
     /// A plan that was not answered computes prompts.
@@ -28,6 +30,7 @@ impl<'a> Candidates<'a> {
         queue: &'a Queue,
         pool: &'a KvPool,
         rows: &'a [Option<RunningEntry>],
+        media: Option<&'a MediaStage>,
         most_constrained: usize,
     ) -> Self {
         let running = rows.iter().flatten();
@@ -39,6 +42,7 @@ impl<'a> Candidates<'a> {
             queue,
             pool,
             rows,
+            media,
             prompts_run: false,
         }
     }
@@ -72,6 +76,15 @@ impl<'a> Candidates<'a> {
         entry.is_constrained() && joining().count() >= self.constrained
     }
 
+    /// Whether rows that it reads are not encoded yet.
+    fn lacks_images(&self, entry: &Entry, cached: u32) -> bool {
+        let media = &entry.request.media;
+        !media.is_empty()
+            && !self
+                .media
+                .is_some_and(|stage| stage.is_ready(media, cached, &entry.media))
+    }
+
     /// Whether nobody starts now, this one and those behind it: while a request is tried no other prompt is computed.
     fn is_held_up(&self, entry: &Entry, admitted: &[Admission]) -> bool {
         let running = || self.rows.iter().flatten().map(|running| &running.entry);
@@ -100,7 +113,9 @@ impl<'a> Candidates<'a> {
                 return entry.shares_logprobs(other);
             }
             other.root == entry.root
-                && common(&other.ids, &entry.ids, cached as usize + WORTH_WAITING)
+                && other
+                    .keys(usize::MAX)
+                    .share(&entry.keys(usize::MAX), cached as usize + WORTH_WAITING)
         })
     }
 }
@@ -125,15 +140,8 @@ impl Waiting for Candidates<'_> {
             generated: entry.generated,
             left: max_new_tokens.saturating_sub(entry.generated),
             follows: self.lacks_mask(entry, admitted)
+                || self.lacks_images(entry, found.length)
                 || self.follows(entry, found.length, admitted),
         })
-    }
-}
-
-/// Whether both begin with the same ids, at least `count` of them.
-fn common(a: &[u32], b: &[u32], count: usize) -> bool {
-    match (a.get(..count), b.get(..count)) {
-        (Some(a), Some(b)) => a == b,
-        _ => false,
     }
 }

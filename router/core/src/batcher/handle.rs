@@ -5,7 +5,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use text_generation_client::ShardedClient;
-use text_generation_client::types::WarmupLimits;
+use text_generation_client::types::{MediaCost, MediaInfo, WarmupLimits};
 use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -77,6 +77,21 @@ pub struct Shards {
     pub step_timeout: Duration,
     /// Hears of what is cached.
     pub kv_events: Option<KvEventFeed>,
+    /// Where images are served.
+    pub media: Option<MediaShards>,
+}
+
+/// What the batcher must know of the shards' encoder of images.
+#[derive(Debug, Clone)]
+pub struct MediaShards {
+    pub info: MediaInfo,
+    pub cost: MediaCost,
+    /// Of the media pool.
+    pub rows: u32,
+    /// Of all views of the largest image.
+    pub max_pixels: u32,
+    /// Rows of the largest image.
+    pub longest: u32,
 }
 
 /// The way to the batcher. It ends when its last handle is gone and every request has ended.

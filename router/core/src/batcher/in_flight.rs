@@ -22,6 +22,8 @@ pub(super) struct InFlight {
     pub(super) chunks: Vec<Row>,
     /// Rows that get a token, in the plan's order.
     pub(super) rows: Vec<Row>,
+    /// It encodes images.
+    pub(super) encodes: bool,
     /// Those of `rows` whose sampling waits for masks.
     pub(super) constrained: Vec<Row>,
     /// Takes the masks, until they are sent.
@@ -42,7 +44,7 @@ impl InFlight {
     }
 
     fn computes(&self) -> bool {
-        !(self.chunks.is_empty() && self.rows.is_empty())
+        self.encodes || !(self.chunks.is_empty() && self.rows.is_empty())
     }
 
     /// Nothing that it waited for is missing now.

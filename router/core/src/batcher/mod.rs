@@ -16,6 +16,7 @@ mod handle;
 mod in_flight;
 mod kv_feed;
 mod masks;
+mod media;
 mod next;
 mod recovery;
 mod reply;
@@ -33,13 +34,14 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep_until};
 
-pub use self::handle::Shards;
 pub(crate) use self::handle::{BatcherHandle, Status, Submitted};
 use self::handle::{Mailbox, Submission};
+pub use self::handle::{MediaShards, Shards};
 use self::in_flight::InFlight;
 pub use self::kv_feed::KvEventFeed;
 use self::kv_feed::KvFeed;
 use self::masks::Matching;
+use self::media::arrival;
 pub(crate) use self::recovery::FoundLost;
 use self::recovery::{Recovery, Terms};
 use self::running::RunningEntry;
@@ -47,6 +49,7 @@ use crate::error::InferError;
 use crate::grammar::Workers;
 use crate::grammar::mask_pool::{self, MaskPool};
 use crate::kv_pool::KvPool;
+use crate::media::MediaStage;
 use crate::metrics::BatchMetrics;
 use crate::policy::BatchLimits;
 use crate::policy::arrivals::Arrivals;
@@ -75,6 +78,8 @@ struct Batcher {
     dropped: Vec<Row>,
     workers: Option<Workers>,
     masks: MaskPool<Mask>,
+    /// Where the model sees.
+    media: Option<MediaStage>,
     /// Requests with grammars that may own rows.
     most_constrained: usize,
     /// The step whose tokens are being taken to grammars. No plan is sent meanwhile.
@@ -109,6 +114,23 @@ impl Batcher {
         workers: Option<Workers>,
         mailbox: Mailbox,
     ) -> Self {
+        let mut limits = limits;
+        if let Some(media) = shards.media.as_ref().filter(|media| media.info.whole_spans) {
+            // A chunk that has to end where an image does may be longer than planned by as much.
+            let most = limits
+                .max_batch_prefill_tokens
+                .saturating_sub(media.longest);
+            limits.max_batch_prefill_tokens = most.max(1);
+        }
+        let media = shards.media.map(|media| {
+            let (
+                client,
+                MediaShards {
+                    info, cost, rows, ..
+                },
+            ) = (shards.client.clone(), media);
+            MediaStage::new(client, info, cost, rows)
+        });
         let mut pool = KvPool::new(limits.max_batch_total_tokens, limits.prefix_caching);
         if let Some(feed) = &shards.kv_events {
             pool = pool.noting_events(&feed.model);
@@ -130,6 +152,7 @@ impl Batcher {
             dropped: Vec::new(),
             workers,
             masks: MaskPool::new(shards.max_masks),
+            media,
             most_constrained: mask_pool::most_rows(shards.max_masks),
             matching: None,
             in_flight: VecDeque::new(),
@@ -161,6 +184,7 @@ impl Batcher {
                 self.queue.fail_late(limit);
             }
             if self.matching.is_none() && self.recovery.is_none() {
+                self.prepare_images();
                 self.send_plans();
             }
             self.publish();
@@ -181,12 +205,14 @@ impl Batcher {
                 continue;
             }
             let next_from = self.next_from();
+            let arrival = arrival(&mut self.media);
             let Some((first, answer)) = self.in_flight.front_mut() else {
                 tokio::select! {
                     submission = self.submissions.recv() => match submission {
                         Some(submission) => self.queue.push(submission.request, submission.samples),
                         None => return,
                     },
+                    arrived = arrival => self.arrived(&arrived),
                     Some(found) = self.found_lost.recv() => self.found_lost(&found),
                     error = self.client.lost(&self.group) => self.lose(Vec::new(), &error),
                 }
@@ -200,6 +226,7 @@ impl Batcher {
                 biased;
                 reply = answer => self.answered(reply).await,
                 () = sleep_until(wake) => if wake == due { self.overdue() },
+                arrived = arrival => self.arrived(&arrived),
                 Some(submission) = self.submissions.recv() => {
                     self.queue.push(submission.request, submission.samples);
                 }
@@ -227,6 +254,9 @@ impl Batcher {
         self.metrics.waiting_served_ratio.set(ratio);
         self.metrics.current_max_tokens.set(max_tokens as f64);
         self.metrics.pool(status.slots_used, self.pool.cached());
+        if let Some(media) = &self.media {
+            media.publish();
+        }
         self.status.send_replace(status);
     }
 

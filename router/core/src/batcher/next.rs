@@ -1,13 +1,14 @@
 //! Assembly of the plan that the shards get, from the policy's decision.
 
 use text_generation_client::types::{Grant, Row, StepPlan, TraceLink};
-use tokio::time::Instant;
+use tokio::time::{Duration, Instant};
 
 use super::Batcher;
 use super::candidates::Candidates;
 use super::in_flight::InFlight;
 use super::running::RunningEntry;
 use crate::PLANS_IN_FLIGHT;
+use crate::media::MediaStage;
 use crate::policy::cost::StepShape;
 use crate::policy::{self, Joined, Order, Plan, Situation};
 use crate::queue::{Entry, Event, Started};
@@ -63,6 +64,7 @@ impl Batcher {
         let free_rows = self.rows.iter().filter(|row| row.is_none()).count();
         let now = self.epoch.elapsed();
         self.arrivals.ready(now, self.queue.len().min(free_rows));
+        let (encode, encoding) = self.encode(&running);
         let freeing = self.rows.iter().flatten().filter(|r| r.is_pausing());
         let situation = Situation {
             running: &running,
@@ -70,6 +72,7 @@ impl Batcher {
             free: self.pool.free(),
             freeing: freeing.map(RunningEntry::own_slots).sum(),
             capacity: self.pool.capacity(),
+            encode: encoding,
             decodes_since_joining: self.decodes_since_joining,
             now,
             arrivals: &self.arrivals,
@@ -77,18 +80,31 @@ impl Batcher {
             cost: &self.cost,
             lengths: &self.lengths,
         };
-        let mut candidates =
-            Candidates::of(&self.queue, &self.pool, &self.rows, self.most_constrained);
+        let mut candidates = Candidates::of(
+            &self.queue,
+            &self.pool,
+            &self.rows,
+            self.media.as_ref(),
+            self.most_constrained,
+        );
         candidates.prompts_run = self.in_flight.iter().any(|(plan, _)| plan.is_prefill());
         let decision = policy::plan(&situation, &mut candidates);
         let visited = candidates.into_orders();
         self.ratio = decision.ratio.unwrap_or(self.ratio);
-        let only_drops = decision.is_idle();
-        if only_drops && (self.dropped.is_empty() || !self.in_flight.is_empty()) {
+        let only_drops = decision.is_idle() && encode.is_empty();
+        let forgets = self.media.as_ref().is_some_and(MediaStage::has_forgotten);
+        let nothing_to_say = self.dropped.is_empty() && !forgets;
+        if only_drops && (nothing_to_say || !self.in_flight.is_empty()) {
             self.pause(&decision, &rows);
             return None;
         }
-        Some(self.apply(decision, &rows, &visited))
+        let (mut plan, mut in_flight) = self.apply(decision, encoding, &rows, &visited);
+        plan.encode = encode;
+        if let Some(media) = &mut self.media {
+            plan.forget = media.take_forgotten();
+        }
+        in_flight.encodes = !plan.encode.is_empty();
+        Some((plan, in_flight))
     }
 
     /// The running requests that do not leave, and their rows.
@@ -115,7 +131,13 @@ impl Batcher {
     }
 
     /// Turns a decision into a plan, and makes the requests stand as they will when it has run.
-    fn apply(&mut self, decision: Plan, rows: &[Row], visited: &[Order]) -> (StepPlan, InFlight) {
+    fn apply(
+        &mut self,
+        decision: Plan,
+        encoding: Duration,
+        rows: &[Row],
+        visited: &[Order],
+    ) -> (StepPlan, InFlight) {
         let mut step = Builder {
             plan: StepPlan {
                 number: self.next_number,
@@ -123,7 +145,10 @@ impl Batcher {
                 ..StepPlan::default()
             },
             tokens: Vec::new(),
-            shape: StepShape::default(),
+            shape: StepShape {
+                encode: encoding,
+                ..StepShape::default()
+            },
             spare: self.spare(&decision, rows, visited),
         };
         self.next_number += 1;
@@ -154,6 +179,7 @@ impl Batcher {
             number: step.plan.number,
             constrained: step.plan.constrained.clone(),
             masks: None,
+            encodes: false,
             chunks: step.plan.chunks.iter().map(|chunk| chunk.row).collect(),
             rows: step.tokens,
             sent: now,
@@ -224,7 +250,14 @@ impl Batcher {
             return;
         };
         // Where somebody else's slots pushed its prefix out of the cache meanwhile, it has more to compute, never less.
-        let chunk = running.chunk(row, count.min(running.prompt_left()));
+        let mut count = count.min(running.prompt_left());
+        if self.media.as_ref().is_some_and(MediaStage::has_whole_spans) {
+            count = running.whole_spans(count, step.plan.chunks.is_empty());
+        }
+        if count == 0 {
+            return;
+        }
+        let chunk = running.chunk(row, count);
         step.shape.add_chunk(chunk.first, chunk.count);
         step.plan.chunks.push(chunk);
         if running.prompt_left() == 0 {
@@ -240,6 +273,12 @@ impl Batcher {
             return;
         };
         let mut holding = self.pool.open(&entry.root, entry.cacheable(), u32::MAX);
+        if !self.has_images(&entry, holding.cached()) {
+            // Others that start with this plan have pushed what it found out of the cache.
+            self.pool.close(holding, &[]);
+            self.queue.put_back(entry);
+            return;
+        }
         let prompt = u32::try_from(entry.ids.len()).unwrap_or(u32::MAX);
         let missing = prompt - holding.len();
         let max_new_tokens = entry.request.stopping.max_new_tokens;

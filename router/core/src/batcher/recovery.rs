@@ -133,6 +133,9 @@ impl Batcher {
         }
         self.pool.reset();
         self.masks.reset();
+        if let Some(media) = &mut self.media {
+            media.reset();
+        }
         self.dropped.clear();
         self.next_number = 0;
         self.decodes_since_joining = 0;
@@ -157,6 +160,9 @@ impl Batcher {
         }
         self.masks = MaskPool::new(warmup.max_masks);
         self.most_constrained = mask_pool::most_rows(warmup.max_masks);
+        if let Some(media) = &mut self.media {
+            media.put_again();
+        }
         self.step_failed = false;
         self.last_reply = None;
         self.restarts += 1;

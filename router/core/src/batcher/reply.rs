@@ -145,6 +145,9 @@ impl Batcher {
             self.metrics.mask_wait.record(timings.mask_wait);
         }
         self.metrics.concat_duration.record(timings.host);
+        if let Some(media) = &self.media {
+            media.took(timings.encode);
+        }
         let compilations = timings.kernel_compilations;
         self.metrics.kernel_compilations.set(compilations as f64);
         self.cost.observe(in_flight.predicted, timings.forward);
@@ -182,8 +185,9 @@ impl Batcher {
         self.forget_rows();
         self.publish();
         // Shards that cannot even do this are lost.
-        if let Err(error) = self.client.clear_cache(None).await {
-            self.lose(Vec::new(), &error);
+        match self.client.clear_cache(None).await {
+            Ok(()) => self.put_images_again(),
+            Err(error) => self.lose(Vec::new(), &error),
         }
     }
 

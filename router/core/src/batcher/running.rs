@@ -7,6 +7,7 @@ use smallvec::smallvec;
 use text_generation_client::types::{Chunk, PromptScores, Request, Row, TokenId};
 
 use crate::kv_pool::{Holding, KvPool};
+use crate::media::MediaStage;
 use crate::policy;
 use crate::policy::peak::Demand;
 use crate::queue::{Entry, Event, Generation, PromptToken};
@@ -71,6 +72,7 @@ impl RunningEntry {
             chooser,
             top_n_tokens: request.top_n_tokens,
             prefill_logprobs: self.scored.is_some(),
+            media: MediaStage::spans(&request.media, &self.entry.media),
         }
     }
 
@@ -176,12 +178,28 @@ impl RunningEntry {
         self.holding.len().saturating_sub(self.holding.cached())
     }
 
+    /// As many of its next `count` positions as do not end within the span of an image. Where all of them do, to the end
+    /// of the span if `may_extend`, else none.
+    pub(super) fn whole_spans(&self, count: u32, may_extend: bool) -> u32 {
+        let (first, end) = (self.computed, self.computed + count);
+        let mut spans = self.entry.request.media.spans.iter();
+        let cut = spans.find(|span| (span.first + 1..span.first + span.length).contains(&end));
+        match cut {
+            None => count,
+            Some(span) if span.first > first => span.first - first,
+            Some(span) if may_extend => span.first + span.length - first,
+            Some(_) => 0,
+        }
+    }
+
     /// Its next `count` positions are computed, and with the last of the prompt a token.
     pub(super) fn chunk(&mut self, row: Row, count: u32) -> Chunk {
         let first = self.computed;
         self.computed += count;
         if self.prompt_left() == 0 {
             self.in_flight += 1;
+            // Whatever writes these rows again is computed after this.
+            self.entry.media.clear();
         }
         Chunk { row, first, count }
     }
@@ -195,13 +213,14 @@ impl RunningEntry {
     /// What the plans so far compute may be read by others from the next plan on, which runs after them.
     pub(super) fn share(&mut self, pool: &mut KvPool) {
         let known = self.known();
-        pool.commit(&mut self.holding, &self.entry.ids[..known]);
+        pool.commit(&mut self.holding, self.entry.keys(known));
     }
 
     /// It leaves its row; what was computed of it stays in the prefix tree.
-    pub(super) fn leave(self, pool: &mut KvPool) -> Entry {
+    pub(super) fn leave(mut self, pool: &mut KvPool) -> Entry {
         let known = self.known();
-        pool.close(self.holding, &self.entry.ids[..known]);
+        pool.close(self.holding, self.entry.keys(known));
+        self.entry.media.clear();
         self.entry
     }
 

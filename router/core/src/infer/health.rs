@@ -12,6 +12,7 @@ use tokio::time::{Instant, timeout};
 
 use super::Infer;
 use crate::batcher::FoundLost;
+use crate::media::Media;
 use crate::queue::Event;
 use crate::tenant::Tenant;
 use crate::types::observer::Observed;
@@ -140,6 +141,7 @@ impl Infer {
             top_n_tokens: 0,
             prefill_logprobs: false,
             grammar: None,
+            media: Media::default(),
             priority: 0,
             cache_salt: None,
             tenant: Tenant::default(),

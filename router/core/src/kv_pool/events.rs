@@ -28,7 +28,7 @@ pub struct StoredBlocks {
     pub hashes: Vec<u64>,
     /// The block before the first of them; none where they begin the prompt.
     pub parent: Option<u64>,
-    /// [`BLOCK_TOKENS`] for each of `hashes`.
+    /// [`BLOCK_TOKENS`] for each of `hashes`. Positions of images have numbers above all ids of tokens.
     pub ids: Vec<u32>,
     /// Only requests with the same one find them. Said of blocks that begin the prompt, and of no others.
     pub salt: Option<Arc<str>>,
@@ -51,7 +51,7 @@ impl EventLog {
     }
 
     /// The name of a block with these ids behind `parent`, or at the beginning of prompts of `root`.
-    pub(super) fn hash(&self, parent: Option<u64>, root: &RootKey, ids: &[u32]) -> u64 {
+    pub(super) fn hash(&self, parent: Option<u64>, root: &RootKey, ids: &[u64]) -> u64 {
         let mut hash = Xxh3::with_seed(self.seed);
         match parent {
             Some(parent) => hash.update(&parent.to_le_bytes()),
@@ -60,8 +60,11 @@ impl EventLog {
                 hash.update(root.salt.as_deref().unwrap_or_default().as_bytes());
             }
         }
-        for id in ids {
-            hash.update(&id.to_le_bytes());
+        for &id in ids {
+            match u32::try_from(id) {
+                Ok(id) => hash.update(&id.to_le_bytes()),
+                Err(_) => hash.update(&id.to_le_bytes()),
+            }
         }
         hash.digest()
     }

@@ -1,7 +1,7 @@
 //! Bookkeeping of KV slots, with a tree of what is computed.
 //!
 //! The idea is RadixAttention of SGLang (Zheng et al. 2024): K and V of a prompt stay after its request, in a radix tree
-//! over token ids, so that the next request with the same prefix need not compute them. As in LightLLM a slot is one
+//! over token ids and keys of images, so that the next request with the same prefix need not compute them. As in LightLLM a slot is one
 //! token, and a hit may end at any of them.
 //!
 //! A slot is in one place at a time: free ([`alloc`]), in one node of the tree (`tree.rs`), or one request's own
@@ -10,6 +10,7 @@
 pub mod alloc;
 pub mod events;
 mod holding;
+mod keys;
 mod slots;
 #[cfg(test)]
 mod tests;
@@ -23,6 +24,7 @@ use text_generation_client::types::SlotRange;
 use alloc::SlotAllocator;
 use events::KvEvent;
 pub use holding::Holding;
+pub use keys::Keys;
 use slots::{Cursor, SlotList};
 use tree::{NodeId, Tree};
 
@@ -127,11 +129,12 @@ impl KvPool {
     }
 
     /// The longest prefix of `ids` in the tree. Changes nothing, and does not count as a use.
-    pub fn probe(&self, root: &RootKey, ids: &[u32]) -> Match {
+    pub fn probe<'a>(&self, root: &RootKey, ids: impl Into<Keys<'a>>) -> Match {
+        let ids = ids.into();
         let mut found = Match::default();
         let mut end = self.tree.root(root);
         while let Some((child, count)) =
-            end.and_then(|end| self.tree.next(end, ids.get(found.length as usize..)?))
+            end.and_then(|end| self.tree.next(end, ids.behind(found.length as usize)?))
         {
             found.length += count as u32;
             if !self.tree.is_locked(child) {
@@ -143,8 +146,8 @@ impl KvPool {
     }
 
     /// Locks the longest prefix of `ids` in the tree, at most `most` positions.
-    pub fn open(&mut self, root: &RootKey, ids: &[u32], most: u32) -> Holding {
-        let ids = &ids[..ids.len().min(most as usize)];
+    pub fn open<'a>(&mut self, root: &RootKey, ids: impl Into<Keys<'a>>, most: u32) -> Holding {
+        let ids = ids.into().until(most as usize);
         let mut holding = Holding {
             row: SlotList::default(),
             end: self.tree.lock_root(root),
@@ -183,12 +186,12 @@ impl KvPool {
     /// K and V of positions `0..ids.len()` are computed, or will be before anything that is planned from now on: they
     /// enter the tree where it does not have them, and stay locked. `ids` begins as it did in all calls before; what is
     /// beyond the slots of the holding is not looked at.
-    pub fn commit(&mut self, holding: &mut Holding, ids: &[u32]) {
+    pub fn commit<'a>(&mut self, holding: &mut Holding, ids: impl Into<Keys<'a>>) {
         if !self.caching || !self.tree.contains(holding.end) {
             return;
         }
-        let ids = &ids[..ids.len().min(holding.len() as usize)];
-        while let Some(rest) = ids.get(holding.locked as usize..)
+        let ids = ids.into().until(holding.len() as usize);
+        while let Some(rest) = ids.behind(holding.locked as usize)
             && !rest.is_empty()
         {
             match self.tree.next(holding.end, rest) {
@@ -209,10 +212,11 @@ impl KvPool {
 
     /// The request has ended or pauses: what is computed, positions `0..ids.len()`, enters the tree and is the last that
     /// was used; all other slots of its own are free.
-    pub fn close(&mut self, mut holding: Holding, ids: &[u32]) {
+    pub fn close<'a>(&mut self, mut holding: Holding, ids: impl Into<Keys<'a>>) {
+        let ids = ids.into();
         self.commit(&mut holding, ids);
         let own = self.own(&holding);
-        let ids = &ids[..ids.len().min(holding.len() as usize)];
+        let ids = ids.until(holding.len() as usize);
         while let Some((end, count)) = self.enter(&holding, ids) {
             holding.advance(end, count);
         }
@@ -247,11 +251,11 @@ impl KvPool {
 
     /// Locks the next node of the tree along `ids`, behind the path of a holding: where that ends then, and how many more
     /// positions it has.
-    fn enter(&mut self, holding: &Holding, ids: &[u32]) -> Option<(NodeId, usize)> {
+    fn enter(&mut self, holding: &Holding, ids: Keys<'_>) -> Option<(NodeId, usize)> {
         if !self.tree.contains(holding.end) {
             return None;
         }
-        let rest = ids.get(holding.locked as usize..)?;
+        let rest = ids.behind(holding.locked as usize)?;
         let (child, count) = self.tree.next(holding.end, rest)?;
         Some((self.tree.enter(child, count), count))
     }

@@ -1,4 +1,4 @@
-//! A radix tree over token ids: which slots hold K and V of which prefix. One tree a [`RootKey`].
+//! A radix tree over [`Keys`] of positions: which slots hold K and V of which prefix. One tree a [`RootKey`].
 //!
 //! Locks are counted along the path: a node has at least as many as each of its children, so below an unlocked node
 //! nothing is locked, and everything unlocked can be evicted leaf by leaf.
@@ -15,6 +15,7 @@ use text_generation_client::types::SlotRange;
 
 use super::RootKey;
 use super::events::EventLog;
+use super::keys::Keys;
 use super::slots::SlotList;
 
 new_key_type! {
@@ -30,9 +31,9 @@ enum Parent {
 
 struct Node {
     parent: Parent,
-    /// By their first id.
-    children: HashMap<u32, NodeId>,
-    ids: Vec<u32>,
+    /// By their first key.
+    children: HashMap<u64, NodeId>,
+    ids: Vec<u64>,
     /// One for each id.
     slots: SlotList,
     /// Positions before its first.
@@ -105,9 +106,9 @@ impl Tree {
     }
 
     /// The child of `id` that begins as `ids` do, and how many of its ids are the same.
-    pub(super) fn next(&self, id: NodeId, ids: &[u32]) -> Option<(NodeId, usize)> {
-        let child = *self.nodes[id].children.get(ids.first()?)?;
-        Some((child, common(&self.nodes[child].ids, ids)))
+    pub(super) fn next(&self, id: NodeId, ids: Keys<'_>) -> Option<(NodeId, usize)> {
+        let child = *self.nodes[id].children.get(&ids.head()?)?;
+        Some((child, ids.common(&self.nodes[child].ids)))
     }
 
     pub(super) fn is_locked(&self, id: NodeId) -> bool {
@@ -132,10 +133,10 @@ impl Tree {
     /// Puts ids behind those of a node that the caller has locked, where no child begins with them. Returns the node that
     /// now ends with them, locked: the same one where nobody else holds it and nothing is below it, so that the parts of
     /// one prompt do not become a chain.
-    pub(super) fn append(&mut self, id: NodeId, ids: &[u32], slots: SlotList) -> NodeId {
+    pub(super) fn append(&mut self, id: NodeId, ids: Keys<'_>, slots: SlotList) -> NodeId {
         let node = &mut self.nodes[id];
         if node.locks == 1 && node.children.is_empty() && node.parent().is_some() {
-            node.ids.extend_from_slice(ids);
+            node.ids.extend(ids.iter());
             node.slots.extend(slots.ranges());
             self.complete_blocks(id);
             return id;
@@ -143,7 +144,7 @@ impl Tree {
         let child = Node {
             parent: Parent::Node(id),
             children: HashMap::new(),
-            ids: ids.to_vec(),
+            ids: ids.iter().collect(),
             slots,
             depth: node.depth + node.slots.len(),
             blocks: Vec::new(),
@@ -152,7 +153,7 @@ impl Tree {
             detached: node.detached,
         };
         let child = self.nodes.insert(child);
-        if let Some(&first) = ids.first() {
+        if let Some(first) = ids.head() {
             self.nodes[id].children.insert(first, child);
         }
         self.complete_blocks(child);
@@ -235,17 +236,7 @@ impl Tree {
 
     /// Where a parent names the child that begins with `first`. Of a detached node the parent may be gone, or name another
     /// child by now.
-    fn place(&mut self, parent: Option<NodeId>, first: Option<u32>) -> Option<&mut NodeId> {
+    fn place(&mut self, parent: Option<NodeId>, first: Option<u64>) -> Option<&mut NodeId> {
         self.nodes.get_mut(parent?)?.children.get_mut(&first?)
     }
-}
-
-/// How many ids two sequences have in common at their start.
-fn common(a: &[u32], b: &[u32]) -> usize {
-    // Whole blocks are compared as memory, several times as fast as one by one.
-    const BLOCK: usize = 64;
-    let blocks = a.chunks_exact(BLOCK).zip(b.chunks_exact(BLOCK));
-    let start = BLOCK * blocks.take_while(|(a, b)| a == b).count();
-    let rest = a[start..].iter().zip(&b[start..]);
-    start + rest.take_while(|(a, b)| a == b).count()
 }

@@ -57,6 +57,17 @@ pub const ENGINE_IDLE_DURATION: &str = "tgi_engine_idle_duration";
 /// Kernels compiled since the end of warm-up, in the shard that compiled most.
 pub const ENGINE_KERNEL_COMPILATIONS: &str = "tgi_engine_kernel_compilations";
 
+/// Images that the encoder has computed, and those that it had computed before.
+pub const MEDIA_ENCODED: &str = "tgi_media_encoded";
+pub const MEDIA_REUSED: &str = "tgi_media_reused";
+/// Images that did not reach the shards.
+pub const MEDIA_FAILED: &str = "tgi_media_failed";
+/// What steps that encoded images took for it.
+pub const MEDIA_ENCODE_DURATION: &str = "tgi_media_encode_duration";
+/// Rows of the media pool (`--media-rows`), and those that hold an image.
+pub const MEDIA_ROWS_TOTAL: &str = "tgi_media_rows_total";
+pub const MEDIA_ROWS_USED: &str = "tgi_media_rows_used";
+
 /// How often the shards were lost and serve again, and from the loss until they did.
 pub const SHARD_RESTARTS: &str = "tgi_shard_restarts";
 pub const SHARD_RECOVERY_DURATION: &str = "tgi_shard_recovery_duration";

@@ -41,6 +41,8 @@ pub struct StepShape {
     pub chunk_tokens: u32,
     /// Pairs of a token of a prompt and a position that it attends to, itself included.
     pub pairs: u64,
+    /// What encoding images takes, before the forward pass.
+    pub encode: Duration,
 }
 
 impl StepShape {
@@ -217,7 +219,8 @@ impl StepCost {
         };
         let attention_ns = f64::from(self.pair_ns) * shape.pairs as f64
             + f64::from(self.context_ns) * shape.context as f64;
-        (self.time_ms(tokens) + attention_ns / 1e6) * self.correction
+        let encode_ms = shape.encode.as_secs_f64() * 1e3;
+        (self.time_ms(tokens) + attention_ns / 1e6 + encode_ms) * self.correction
     }
 
     /// Steps that are smaller than all that were measured take as long as the smallest of those, as each reads all

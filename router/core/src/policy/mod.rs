@@ -13,6 +13,7 @@
 
 pub mod arrivals;
 pub mod cost;
+pub mod encode;
 pub mod expectation;
 mod joining;
 pub mod peak;
@@ -160,6 +161,8 @@ pub struct Situation<'a> {
     pub freeing: u32,
     /// Slots of the pool.
     pub capacity: u32,
+    /// How long encoding images takes in this step, before everything else.
+    pub encode: Duration,
     /// Tokens that the running streams got since requests last joined them.
     pub decodes_since_joining: u32,
     /// Of the clock that `arrivals` has its times from.

@@ -103,7 +103,10 @@ struct Step<'a> {
 impl<'a> Step<'a> {
     fn beside_decodes(situation: &Situation<'a>, plan: &Plan) -> Self {
         let limits = situation.limits;
-        let mut shape = StepShape::default();
+        let mut shape = StepShape {
+            encode: situation.encode,
+            ..StepShape::default()
+        };
         for &index in &plan.decode {
             shape.add_decode(situation.running[index].computed.saturating_add(1));
         }
@@ -122,7 +125,10 @@ impl<'a> Step<'a> {
 
     fn of_prompts(situation: &Situation<'a>) -> Self {
         Self {
-            shape: StepShape::default(),
+            shape: StepShape {
+                encode: situation.encode,
+                ..StepShape::default()
+            },
             cost: situation.cost,
             tokens: situation.limits.max_batch_prefill_tokens,
             gap: None,

@@ -214,6 +214,11 @@ impl TextTokenizer {
     }
 
     /// How the vocabulary writes `id`, such as `Ġworld`; nothing for an unknown one.
+    /// The id of a token of its vocabulary.
+    pub fn token_id(&self, token: &str) -> Option<u32> {
+        self.loaded.tokenizer.token_to_id(token)
+    }
+
     pub fn token(&self, id: u32) -> Option<String> {
         self.loaded.tokenizer.id_to_token(id)
     }

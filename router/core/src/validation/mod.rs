@@ -11,12 +11,13 @@ use text_generation_grammar::GrammarSource;
 
 use crate::error::ValidationError;
 use crate::grammar::{BadWords, Grammars, ValidGrammar, Workers};
+use crate::media::{Expanded, Media, Vision};
 use crate::tenant::Tenant;
 use crate::tokenize::{TextTokenizer, TokenizerPool};
 use crate::types::observer::Observed;
 use crate::types::{
-    Dialect, GenerateParameters, GenerateRequest, Inputs, StoppingCriteria, TextContent,
-    ValidationLimits,
+    Dialect, GenerateParameters, GenerateRequest, GivenImage, Inputs, StoppingCriteria,
+    TextContent, ValidationLimits,
 };
 
 /// A request that fits the limits.
@@ -36,6 +37,8 @@ pub struct ValidRequest {
     pub grammar: Option<ValidGrammar>,
     /// What they never contain.
     pub(crate) bad_words: Option<BadWords>,
+    /// What the model sees.
+    pub media: Media,
     /// Lower runs first.
     pub priority: i32,
     /// Only requests with the same one share cached prefixes.
@@ -67,6 +70,8 @@ pub struct Validator {
     limits: ValidationLimits,
     /// Set where requests may have grammars.
     grammars: Option<Grammars>,
+    /// Set where requests may have images.
+    vision: Option<Vision>,
 }
 
 impl Validator {
@@ -76,6 +81,7 @@ impl Validator {
             pool,
             limits,
             grammars: None,
+            vision: None,
         }
     }
 
@@ -87,6 +93,17 @@ impl Validator {
             Grammars::new(tokenizer, self.limits.vocab_size, eos_token_ids)
         });
         self
+    }
+
+    /// Takes images.
+    pub fn with_vision(mut self, vision: Vision) -> Self {
+        self.vision = Some(vision);
+        self
+    }
+
+    /// Set where requests may have images.
+    pub fn vision(&self) -> Option<&Vision> {
+        self.vision.as_ref()
     }
 
     /// The threads that follow grammars.
@@ -152,6 +169,7 @@ impl Validator {
             mut parameters,
             add_special_tokens,
             dialect,
+            images,
         } = request;
         rules::check(&parameters, dialect, &self.limits)?;
         rules::check_inputs(&inputs)?;
@@ -160,6 +178,12 @@ impl Validator {
             rules::check_bytes(&inputs, self.tokenizer().longest_token(), &self.limits)?;
         }
         let ids = self.encode(inputs, add_special_tokens).await?;
+        let salt = salt(
+            parameters.tenant.cache_scope(),
+            parameters.cache_salt.take(),
+        );
+        let Expanded { ids, media, .. } =
+            self.see(ids, images, &parameters, salt.as_deref()).await?;
         let kept = rules::kept(ids.len(), &parameters, &self.limits);
         let input_ids = &ids[ids.len() - kept..];
         let max_new_tokens = rules::check_lengths(kept, &parameters, &self.limits)?;
@@ -188,9 +212,9 @@ impl Validator {
             // TGI needs a flag for it; a client of OpenAI's API who asks is the only one who pays.
             prefill_logprobs: parameters.decoder_input_details
                 && (self.limits.prefill_logprobs || dialect == Dialect::OpenAi),
+            media,
             priority: parameters.priority.unwrap_or(0),
-            cache_salt: salt(parameters.tenant.cache_scope(), parameters.cache_salt)
-                .map(Into::into),
+            cache_salt: salt.map(Into::into),
             tenant: parameters.tenant,
             trace_link: parameters.observed.trace_link(),
             observed: parameters.observed,
@@ -234,6 +258,33 @@ impl Validator {
         let grammars = grammars.ok_or(ValidationError::GrammarSupport)?;
         let grammar = grammars.compile(source).await;
         grammar.map(Some).map_err(ValidationError::Grammar)
+    }
+
+    /// Puts all tokens of images into a prompt that names each once. Files that nobody has decoded yet are, so that a
+    /// damaged one is found here.
+    async fn see(
+        &self,
+        ids: Vec<u32>,
+        mut images: Vec<GivenImage>,
+        parameters: &GenerateParameters,
+        salt: Option<&str>,
+    ) -> Result<Expanded, ValidationError> {
+        let Some(vision) = &self.vision else {
+            return Ok(Expanded::text(ids));
+        };
+        vision.fetch(&mut images).await?;
+        let expanded = vision.expand(ids, images, salt)?;
+        if expanded.media.is_empty() {
+            return Ok(expanded);
+        }
+        if parameters.decoder_input_details {
+            return Err(ValidationError::ImageLogprobs);
+        }
+        if rules::kept(expanded.ids.len(), parameters, &self.limits) < expanded.ids.len() {
+            return Err(ValidationError::ImageTruncated);
+        }
+        vision.check(&expanded).await?;
+        Ok(expanded)
     }
 
     async fn encode(

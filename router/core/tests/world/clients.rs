@@ -95,6 +95,7 @@ impl Client {
             },
             add_special_tokens: true,
             dialect: Dialect::Tgi,
+            images: Vec::new(),
         }
     }
 

@@ -103,6 +103,7 @@ impl Server {
             overlapped_halves: false,
             step_timeout: DEADLINE,
             kv_events: None,
+            media: None,
         };
         let validator = Validator::new(
             TokenizerPool::new(tokenizer(), 1).unwrap(),

@@ -7,6 +7,7 @@
 
 mod answer;
 mod history;
+pub mod images;
 #[cfg(test)]
 mod played;
 mod prepare;

@@ -1,12 +1,16 @@
 //! Preparation of a conversation's generations: the prompt, the grammar, and who reads what comes.
 
+use text_generation_chat::ChatInput;
+use text_generation_core::types::GivenImage;
 use text_generation_grammar::GrammarSource;
 
+use super::images;
 use super::reading::Reading;
 use super::reads::Reads;
 use super::{Conversation, RunningConversation, history, thoughts};
-use crate::error::ApiError;
+use crate::error::{ApiError, refused};
 use crate::generations::{GenerationPlan, renamed, with_form_of};
+use crate::renderer::ImageParts;
 use crate::state::AppState;
 
 /// A conversation that is ready to be generated. Those who start several together take it apart.
@@ -30,12 +34,13 @@ impl Conversation {
     }
 
     async fn prepare_named(mut self, state: &AppState) -> Result<Prepared, ApiError> {
+        let images = self.take_images(state)?;
         let ignored = self.tell_template(state)?;
         self.tools
             .check_parameters(self.parameters.grammar.is_some())?;
         let tools = self.tools.wanted();
         let reads = Reads::of(&state.format, &mut self);
-        let prompt = state.chats.render(self.input).await?;
+        let prompt = render(self.input, state).await?;
         let readable = state.chats.readable(&prompt).into_owned();
         let mut parameters = self.parameters;
         let mut names = self.names;
@@ -54,6 +59,7 @@ impl Conversation {
         };
         // The template has written the special tokens.
         let plan = GenerationPlan::new(vec![prompt.into()], &parameters, false, self.n, names);
+        let plan = plan.with_images(images);
         Ok(Prepared {
             plan,
             reading,
@@ -61,14 +67,49 @@ impl Conversation {
         })
     }
 
-    /// The prompt alone, as [`Conversation::prepare`] would make it.
+    /// The prompt alone, as [`Conversation::prepare`] would make it, for somebody who knows nothing of images.
     ///
     /// # Errors
-    /// The same.
-    pub async fn render(mut self, state: &AppState) -> Result<String, ApiError> {
+    /// The same, and 422 where there are images.
+    pub async fn render(self, state: &AppState) -> Result<String, ApiError> {
+        let (prompt, images) = self.render_with_images(state).await?;
+        match images.first() {
+            None => Ok(prompt),
+            Some(image) => Err(refused(format_args!(
+                "`{}` is an image, for which this route has no tokens; `/v1/messages/count_tokens` and `/v1/responses/input_tokens` count them",
+                image.path
+            ))),
+        }
+    }
+
+    /// The prompt with one token for each of its images.
+    ///
+    /// # Errors
+    /// As those of [`Conversation::prepare`].
+    pub async fn render_with_images(
+        mut self,
+        state: &AppState,
+    ) -> Result<(String, Vec<GivenImage>), ApiError> {
+        let images = self.take_images(state)?;
         self.tell_template(state)?;
-        let prompt = state.chats.render(self.input).await;
-        prompt.map_err(|error| renamed(error, &self.names))
+        let prompt = render(self.input, state).await;
+        let prompt = prompt.map_err(|error| renamed(error, &self.names))?;
+        Ok((prompt, images))
+    }
+
+    /// Takes the files of images out of the messages, where the model sees. Where it does not, the template refuses them.
+    fn take_images(&mut self, state: &AppState) -> Result<Vec<GivenImage>, ApiError> {
+        let Some(vision) = state.infer.vision() else {
+            return Ok(Vec::new());
+        };
+        // What is told in place of a template is told in texts.
+        let parts = match state.format.tells_calls {
+            true => state.chats.image_parts(),
+            false => ImageParts::Before,
+        };
+        let images = images::take(&mut self.input.messages, vision, parts)?;
+        self.input.images = parts == ImageParts::Written;
+        Ok(images)
     }
 
     /// Gives the template what it can write, and writes the rest for it. Returns the fields that come to nothing.
@@ -102,6 +143,15 @@ impl Conversation {
             history::tell_tools(messages, &self.tools);
         }
     }
+}
+
+/// The prompt of a conversation whose images were taken.
+async fn render(input: ChatInput, state: &AppState) -> Result<String, ApiError> {
+    let prompt = state.chats.render(input).await?;
+    Ok(match state.infer.vision() {
+        Some(vision) => images::placed(prompt, vision),
+        None => prompt,
+    })
 }
 
 impl Prepared {

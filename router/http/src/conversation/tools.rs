@@ -5,7 +5,7 @@ use text_generation_formats::{MAX_TOOL_NAME, Tool, ToolChoice, ToolKind, is_tool
 use text_generation_grammar::check_types;
 
 use crate::bounds::MAX_TOOLS;
-use crate::error::ApiError;
+use crate::error::{ApiError, refused};
 
 /// The tools of a request and what may be done with them.
 #[derive(Debug, Clone)]
@@ -42,18 +42,18 @@ impl ToolWishes {
         mut tool: OfferedTool,
     ) -> Result<(), ApiError> {
         if self.tools.len() == MAX_TOOLS {
-            return Err(refused(&format!(
+            return Err(refused(format_args!(
                 "`tools` must hold at most {MAX_TOOLS} tools"
             )));
         }
         let name = &tool.tool.name;
         if !is_tool_name(name) {
-            return Err(refused(&format!(
+            return Err(refused(format_args!(
                 "`{field}.name` must be 1 to {MAX_TOOL_NAME} bytes of letters, digits and `_-.:/`"
             )));
         }
         if self.has(name) {
-            return Err(refused(&format!(
+            return Err(refused(format_args!(
                 "`{field}.name`: there are two tools `{name}`"
             )));
         }
@@ -103,10 +103,6 @@ impl ToolWishes {
     pub fn wanted(&self) -> bool {
         !self.tools.is_empty() && self.choice != ToolChoice::None
     }
-}
-
-fn refused(message: &str) -> ApiError {
-    ApiError::invalid_body(format!("Input validation error: {message}"))
 }
 
 /// The choice that one of the words `auto`, `none` and `required` stands for.
@@ -172,7 +168,7 @@ impl OfferedTool {
         };
         let field = &self.parameters_field;
         check_types(schema)
-            .map_err(|error| refused(&format!("`{field}` is not valid: {error}")))?;
+            .map_err(|error| refused(format_args!("`{field}` is not valid: {error}")))?;
         let is_object = match schema.get("type") {
             None => true,
             Some(Value::Array(types)) => types.iter().any(|name| name == "object"),
@@ -180,7 +176,7 @@ impl OfferedTool {
         };
         match is_object {
             true => Ok(()),
-            false => Err(refused(&format!(
+            false => Err(refused(format_args!(
                 "`{field}.type` must be `object`: the arguments of a call are one"
             ))),
         }

@@ -5,7 +5,7 @@
 
 use serde_json::{Map, Value};
 
-use crate::error::ApiError;
+use crate::error::{ApiError, refused};
 
 /// The efforts of all APIs. Which of them a model knows is between it and its template.
 const EFFORTS: [&str; 7] = ["none", "minimal", "low", "medium", "high", "xhigh", "max"];
@@ -101,7 +101,7 @@ impl ReasoningWishes {
                 continue;
             };
             if name == "enable_thinking" && !value.is_boolean() && !value.is_null() {
-                return Err(refused(&format!("`{field}` must be true or false")));
+                return Err(refused(format_args!("`{field}` must be true or false")));
             }
             if value.is_null() || !reads(name) {
                 ignored.extend((!value.is_null()).then_some(field));
@@ -130,14 +130,10 @@ impl ReasoningWishes {
 }
 
 fn none_of(field: &str, known: &[&str], given: &str) -> ApiError {
-    refused(&format!(
+    refused(format_args!(
         "`{field}` must be one of `{}`. Given: `{given}`",
         known.join("`, `")
     ))
-}
-
-fn refused(message: &str) -> ApiError {
-    ApiError::invalid_body(format!("Input validation error: {message}"))
 }
 
 #[cfg(test)]

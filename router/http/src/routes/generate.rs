@@ -19,6 +19,7 @@ use crate::error::ApiError;
 use crate::extract::GenerationJson;
 use crate::generations::failure_in_stream;
 use crate::headers::{self, Sizes};
+use crate::image_files;
 use crate::openapi::{BodyErrors, GenerateErrors};
 use crate::schema::{
     CompatGenerateBody, GenerateBody, GenerateEvent, GenerateResponse, StreamDetails,
@@ -160,14 +161,27 @@ impl AnswerFields {
     }
 }
 
-pub(super) fn request(inputs: String, mut parameters: GenerateParameters) -> GenerateRequest {
+/// Where the model sees, Markdown images without a text, `![](data:...)`, are images.
+///
+/// # Errors
+/// `Validation` where one cannot be read.
+pub(super) fn request(
+    state: &AppState,
+    inputs: String,
+    mut parameters: GenerateParameters,
+) -> Result<GenerateRequest, InferError> {
     tenant::current().sign(&mut parameters);
-    GenerateRequest {
+    let (inputs, images) = match state.infer.vision() {
+        Some(vision) => image_files::of_markdown(inputs, vision)?,
+        None => (inputs, Vec::new()),
+    };
+    Ok(GenerateRequest {
         inputs: inputs.into(),
         parameters,
         add_special_tokens: true,
         dialect: Dialect::Tgi,
-    }
+        images,
+    })
 }
 
 /// Runs a request to its end; returns the headers and the body of the answer.
@@ -178,7 +192,7 @@ async fn complete(
     parameters: GenerateParameters,
 ) -> Result<(HeaderMap, GenerateResponse), ApiError> {
     let answer = AnswerFields::new(&inputs, &parameters);
-    let group = Group::one_or_best_of(request(inputs, parameters));
+    let group = Group::one_or_best_of(request(state, inputs, parameters)?);
     let streams = state.infer.generate_group(group).await?;
     answer.gather(state, id, streams).await
 }
@@ -191,8 +205,10 @@ async fn stream(
 ) -> Response {
     let answer = AnswerFields::new(&inputs, &parameters);
     let characters = answer.characters;
-    let request = request(inputs, parameters);
-    let generation = state.infer.generate_stream(request).await;
+    let generation = match request(state, inputs, parameters) {
+        Ok(request) => state.infer.generate_stream(request).await,
+        Err(error) => Err(error),
+    };
     let input_length = generation.as_ref().map_or(0, |stream| stream.input_length);
     let encoder = TokenEvents {
         id,

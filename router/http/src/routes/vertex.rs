@@ -117,7 +117,7 @@ impl Instance {
         let body: VertexGenerateBody = from_raw(instance, path)?;
         let parameters = sampled(body.parameters.as_deref(), &format!("{path}.parameters"))?;
         let answer = AnswerFields::new(&body.inputs, &parameters);
-        let group = Group::one_or_best_of(generate::request(body.inputs, parameters));
+        let group = Group::one_or_best_of(generate::request(state, body.inputs, parameters)?);
         Ok((vec![group], Self::Generate(answer)))
     }
 

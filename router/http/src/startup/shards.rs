@@ -1,10 +1,13 @@
 //! Shards that are connected and warmed up.
 
+use std::path::Path;
+
 use anyhow::Context;
 use text_generation_client::types::{ShardInfo, Warmup, WarmupLimits};
 use text_generation_client::{ClusterTls, Deadlines, ShardedClient};
 use tokio::runtime::Handle;
 
+use super::vision::Sight;
 use crate::args::Config;
 use crate::limits::{Limits, prefix_caching, settle};
 
@@ -19,23 +22,28 @@ pub(super) struct WarmShards {
     pub limits: Limits,
     /// What warm-up has found.
     pub warmed: Warmup,
+    /// Where images are served.
+    pub sight: Option<Sight>,
 }
 
 impl WarmShards {
     /// Connects, on the runtime `stepping` and with `tls` to other nodes, and warms the shards up.
     pub async fn start(
         config: &Config,
+        folder: &Path,
         tls: Option<ClusterTls>,
         stepping: &Handle,
     ) -> anyhow::Result<Self> {
         let (client, info) = connect(config, tls, stepping).await?;
         explain_caching(config, &info);
-        let (limits, warmed) = warm_up(config, &client).await?;
+        let sight = Sight::find(config, folder, &info);
+        let (limits, warmed) = warm_up(config, &client, sight.as_ref()).await?;
         Ok(Self {
             client,
             info,
             limits,
             warmed,
+            sight,
         })
     }
 }
@@ -86,7 +94,11 @@ fn explain_caching(config: &Config, shard: &ShardInfo) {
     }
 }
 
-async fn warm_up(config: &Config, client: &ShardedClient) -> anyhow::Result<(Limits, Warmup)> {
+async fn warm_up(
+    config: &Config,
+    client: &ShardedClient,
+    sight: Option<&Sight>,
+) -> anyhow::Result<(Limits, Warmup)> {
     let wanted = WarmupLimits {
         max_input_tokens: config.max_input_tokens,
         max_total_tokens: config.max_total_tokens,
@@ -102,6 +114,8 @@ async fn warm_up(config: &Config, client: &ShardedClient) -> anyhow::Result<(Lim
         prefill_chunking: config.prefill_chunking,
         regained: false,
         overlapped_halves: false,
+        media_rows: sight.map_or(0, |sight| sight.rows),
+        max_media_pixels: sight.map_or(0, |sight| sight.max_pixels),
     };
     tracing::info!("warming up the shards");
     let warmed = client.warmup(wanted).await.context("warm-up failed")?;

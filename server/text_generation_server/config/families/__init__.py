@@ -21,7 +21,15 @@ from .llama import IQUEST_CODER, LLAMA, TELECHAT3
 from .llama4 import LLAMA4
 from .mamba import FALCON_MAMBA, JAMBA, MAMBA
 from .mamba2 import BAMBA, MAMBA2
-from .media import OTHER_PARTS, TEXT_PREFIXES, WITH_MEDIA, class_of_part, has_family, text_part
+from .media import (
+    OTHER_PARTS,
+    TEXT_PREFIXES,
+    VISION_PARTS,
+    WITH_MEDIA,
+    class_of_part,
+    has_family,
+    text_part,
+)
 from .minicpm3 import MINICPM3
 from .missing import MISSING, refuse_missing
 from .mistral import MINISTRAL, MINISTRAL3, MISTRAL
@@ -112,6 +120,7 @@ __all__ = [
     "MISSING",
     "OTHER_PARTS",
     "TEXT_PREFIXES",
+    "VISION_PARTS",
     "WITH_MEDIA",
     "Family",
     "class_of_part",

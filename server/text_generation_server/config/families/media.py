@@ -1,6 +1,6 @@
 """Models for images or sound beside text: the model of text that they have as a part, which is served alone.
 
-Positions of such a model count more than one dimension (M-RoPE of Qwen) or look ahead (within an image of Gemma 3) only
+Positions of such a model count along several axes (M-RoPE of Qwen) or look ahead (within an image of Gemma 3) only
 where there are images. Of text alone they are those of the text model's family.
 """
 
@@ -11,10 +11,13 @@ from ...errors import UnsupportedModel
 from ..facts import architecture_of
 from ..json_object import JsonObject
 from ..names import TensorNames
+from ..rope import with_axes
+from ..spec import AttentionSpec, DecoderSpec, LayerSpec
 from .deepseek import DEEPSEEK_V3, MISTRAL4
 from .family import Family
 from .gemma import GEMMA3
 from .gemma4 import GEMMA4
+from .granite import GRANITE
 from .llama import LLAMA
 from .llama4 import LLAMA4
 from .mistral import MINISTRAL3, MISTRAL
@@ -31,7 +34,8 @@ WITH_MEDIA: Mapping[str, str] = {
     "Kimi_K25ForConditionalGeneration": "Kimi K2.5 to K2.7",
     "Llama4ForConditionalGeneration": "Llama 4",
     "LlavaForConditionalGeneration": "LLaVA 1.5",
-    "LlavaNextForConditionalGeneration": "LLaVA 1.6",
+    "LlavaNextForConditionalGeneration": "LLaVA 1.6, Granite Vision 3",
+    "LlavaOnevisionForConditionalGeneration": "LLaVA-OneVision",
     "Mistral3ForConditionalGeneration": "Mistral Small 3.1 to 4, Ministral 3",
     "Qwen2VLForConditionalGeneration": "Qwen 2 VL",
     "Qwen2_5_VLForConditionalGeneration": "Qwen 2.5 VL",
@@ -65,8 +69,10 @@ those of most authors, and in those of Idefics and SmolVLM. Others add to a mode
 """
 _HEADS = {"language_model.model.": "language_model.lm_head"}
 _PREFIXES = (*(before for before, alone in TEXT_PREFIXES.items() if alone == "model."), "model.")
-OTHER_PARTS = ("*vision*", "*visual*", "*audio*", "*projector*", "*connector*", "*image_newline", "*patch_merge_mlp*")
-"""Patterns of the other tensors of the whole."""
+VISION_PARTS = ("*vision*", "*visual*", "*projector*", "*connector*", "*image_newline", "*patch_merge_mlp*")
+"""Patterns of the tensors of an encoder of images."""
+OTHER_PARTS = (*VISION_PARTS, "*audio*")
+"""Patterns of all tensors of the whole that are no part of the model of text."""
 
 
 def _sizes(vocabulary: int, hidden: int, inner: int, layers: int, heads: int) -> dict[str, object]:
@@ -91,8 +97,26 @@ def _part(family: Family, sizes: dict[str, object], **others: object) -> Family:
     return replace(family, names=names, defaults={**family.defaults, **sizes, **others})
 
 
+def _along_axes(family: Family, interleaved: bool) -> Family:
+    """The family where positions of images count along axes."""
+
+    def decoder(config: JsonObject) -> DecoderSpec:
+        alone = family.decoder(config)
+
+        def along_axes(layer: LayerSpec) -> LayerSpec:
+            mixer = layer.mixer
+            if not isinstance(mixer, AttentionSpec) or mixer.rope is None:
+                return layer
+            rope = with_axes(config, mixer.rope, mixer.head_dim, interleaved)
+            return replace(layer, mixer=replace(mixer, rope=rope))
+
+        return replace(alone, layers=tuple(along_axes(layer) for layer in alone.layers))
+
+    return replace(family, decoder=decoder)
+
+
 _QWEN_VL = _part(
-    QWEN2,
+    _along_axes(QWEN2, interleaved=False),
     _sizes(152064, 8192, 29568, 80, 64),
     num_key_value_heads=8,
     rms_norm_eps=1e-5,
@@ -104,6 +128,7 @@ _PARTS: Mapping[str, Family] = {
     "deepseek_v3": _DEEPSEEK_V3,
     "gemma3_text": _part(GEMMA3, _sizes(262208, 2304, 9216, 26, 8)),
     "gemma4_text": _part(GEMMA4, _sizes(262144, 2304, 9216, 30, 8)),
+    "granite": _part(replace(GRANITE, unread=(*GRANITE.unread, "logits_scaling")), _sizes(32000, 4096, 11008, 32, 32)),
     "kimi_k2": _DEEPSEEK_V3,
     "llama": _part(LLAMA, _sizes(32000, 4096, 11008, 32, 32)),
     "llama4_text": _part(LLAMA4, _sizes(202048, 5120, 8192, 48, 40)),
@@ -114,17 +139,23 @@ _PARTS: Mapping[str, Family] = {
     "qwen2_5_vl_text": _QWEN_VL,
     "qwen2_vl_text": _QWEN_VL,
     "qwen3": _part(QWEN3, _sizes(151936, 4096, 22016, 32, 32)),
-    "qwen3_5_moe_text": _part(QWEN3_5_MOE, _sizes(248320, 2048, 512, 40, 16)),
-    "qwen3_5_text": _part(QWEN3_5, _sizes(248320, 4096, 12288, 32, 16)),
-    "qwen3_vl_text": _part(QWEN3, _sizes(151936, 4096, 22016, 32, 32), rope_theta=5e5, max_position_embeddings=128000),
+    "qwen3_5_moe_text": _part(_along_axes(QWEN3_5_MOE, True), _sizes(248320, 2048, 512, 40, 16)),
+    "qwen3_5_text": _part(_along_axes(QWEN3_5, True), _sizes(248320, 4096, 12288, 32, 16)),
+    "qwen3_vl_text": _part(
+        _along_axes(QWEN3, interleaved=True),
+        _sizes(151936, 4096, 22016, 32, 32),
+        rope_theta=5e5,
+        max_position_embeddings=128000,
+    ),
 }
-"""By the `model_type` of the part."""
+"""By the `model_type` of the part. The head is that of the whole, which knows no `logits_scaling`."""
 
 _CLASSES: Mapping[str, str] = {
     "deepseek_v3": "DeepseekV3ForCausalLM",
     "gemma3_text": "Gemma3ForCausalLM",
     "gemma3n_text": "Gemma3nForCausalLM",
     "gemma4_text": "Gemma4ForCausalLM",
+    "granite": "GraniteForCausalLM",
     "llama": "LlamaForCausalLM",
     "ministral3": "Ministral3ForCausalLM",
     "mistral": "MistralForCausalLM",

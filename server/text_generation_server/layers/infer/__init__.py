@@ -9,11 +9,13 @@ from .head import Head
 from .latent_attention import LatentAttention
 from .mamba import Mamba
 from .mamba2 import Mamba2
+from .media import MediaInput
 from .mixer import Mixer
 from .moe import MoeFeedForward
 from .norm import AddNorm, Norm
 from .overlapped_halves import OverlappedHalves
 from .per_layer import LayerInput, PerLayerInputs
+from .rotation import angles
 from .scaled_layer import ExpertsBeside, ScaledLayer
 from .short_conv import ShortConv
 from .state import CacheShape, Chunks, Decodes, InferState, LayerCache, LayerState, StateShape
@@ -40,6 +42,7 @@ __all__ = [
     "LayerState",
     "Mamba",
     "Mamba2",
+    "MediaInput",
     "Mixer",
     "MixerLayer",
     "MoeFeedForward",
@@ -54,4 +57,5 @@ __all__ = [
     "StateShape",
     "SublayerOutput",
     "TransformerLayer",
+    "angles",
 ]

@@ -14,6 +14,7 @@ from ..weights import Activations, ActivationScheme, AttentionWeights, Dense, He
 from .mixer import Mixer
 from .qk_norm import QkNorm
 from .queries import normalise_values, rotate_queries, widened_values
+from .rotation import angles
 from .state import CacheShape, InferState
 
 
@@ -58,6 +59,12 @@ class Attention(Mixer):
         self._options = kernels.AttentionOptions(spec.window, spec.softcap, weights.sinks, weights.slopes)
         self.cache = CacheShape(heads.num_kv_heads, spec.head_dim, spec.head_dim, codes, kv_scales)
         """What the layer keeps of each position; nothing, where it reads the cache of another one."""
+
+    @property
+    def takes_spans(self) -> bool:
+        """Whether `span_attention` computes this attention."""
+        options = self._options
+        return not options.softcap and options.sinks is None and options.slopes is None
 
     @property
     def wants(self) -> ActivationScheme | None:
@@ -117,7 +124,11 @@ class Attention(Mixer):
             n = len(d.rows)
             kernels.decode_attention(q[:n], *read, d.rows, d.kv_lens, d.max_kv_len, scale, out[:n], *how)
         if (c := state.chunks) is not None:
-            kernels.prefill_attention(q, *read, c.rows, c.starts, c.kv_lens, c.max_len, scale, out, *how)
+            of_chunks = c.rows, c.starts, c.kv_lens
+            if c.seen_ends is None:
+                kernels.prefill_attention(q, *read, *of_chunks, c.max_len, scale, out, *how)
+            else:
+                kernels.span_attention(q, *read, *of_chunks, c.seen_ends, scale, out, self._spec.window, cache.scales)
         return out.view(num_tokens, self._q_size)
 
     def _is_one(self, qkv: Tensor, state: InferState) -> bool:
@@ -129,7 +140,7 @@ class Attention(Mixer):
     def _before_attention(self, bias: Tensor | None, state: InferState) -> tuple[Any, ...]:
         """The arguments that tell an operator how to prepare `qkv`: bias, norm, RoPE, and where the cache is."""
         cache, norms = state.caches[self._index], (*self._norms, self._norm_eps)
-        tokens = (self._rope.cos_sin, state.positions, state.slots)
+        tokens = (*angles(self._rope, state), state.slots)
         return (bias, *norms, *tokens, cache.k, cache.v, self._norm_after_rope)
 
     def _prepare(self, qkv: Tensor, state: InferState, q_out: Tensor | None) -> None:

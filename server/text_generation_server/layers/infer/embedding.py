@@ -30,10 +30,14 @@ class Embedding:
         self._norm = norm
 
     def forward(self, input_ids: Tensor, state: InferState) -> Tensor:
-        """Turns ids [T] int64, which must lie in the vocabulary, into hidden states [T, hidden]."""
+        """Turns ids [T] int64, which must lie in the vocabulary, into hidden states [T, hidden]. Rows of the media pool
+        take the place of what was looked up and scaled.
+        """
         x = self._rows(input_ids)
         if self._scale != 1.0:
             x.mul_(self._scale)
+        if state.media is not None:
+            x = state.media.embed(x)
         if self._weights.positions is not None:
             x.add_(functional.embedding(state.positions + self._first_position, self._weights.positions))
         if self._norm is not None:

@@ -10,6 +10,7 @@ from ..rope import RopeTable
 from ..weights import Activations, ActivationScheme, HeadSplit, LatentAttentionWeights, in_blocks
 from .expanded import ExpandedContexts, expanded_in
 from .mixer import Mixer
+from .rotation import angles
 from .state import CacheShape, Chunks, InferState
 
 
@@ -96,7 +97,7 @@ class LatentAttention(Mixer):
             q = q.mul_(scales[state.positions][:, None])
         q = q.unflatten(1, (self._num_heads, -1))
         queries = q.new_empty(*q.shape[:2], self._width)
-        of_cache = (self._rope.cos_sin, state.positions, state.slots)
+        of_cache = (*angles(self._rope, state), state.slots)
         cache = state.caches[self._index].k
         kernels.latent_postprocess(latent, weights.latent_norm, spec.norm_eps, *of_cache, q, queries, cache)
         _by_heads(q[..., : spec.key_dim], weights.keys, queries[..., : spec.latent_dim], block)

@@ -53,7 +53,7 @@ class OverlappedHalves:
         first, attention = self._layers[0]
         read, residual = first.before_mixer.read(x, None)
         qkv = attention.project_qkv(read, state)
-        for (layer, attention), (following, next_attention) in pairwise(self._layers):
+        for place_of_layer, ((layer, attention), (following, next_attention)) in enumerate(pairwise(self._layers)):
             heads = attention.attend(qkv, state)
             sums = [
                 self._group.begin_all_reduce(attention.project(heads[cut], state), place)
@@ -62,6 +62,8 @@ class OverlappedHalves:
             for index, cut in enumerate(cuts):
                 read, _ = layer.before_ffn.read_sum(sums[index], residual[cut])
                 sums[index] = self._group.begin_all_reduce(layer.ffn.forward(read, state), len(cuts) + index)
+            if state.media is not None:
+                state.media.deepen(place_of_layer, residual)
             products: list[Tensor] = []
             for under_way, cut in zip(sums, cuts, strict=True):
                 read, _ = following.before_mixer.read_sum(under_way, residual[cut])

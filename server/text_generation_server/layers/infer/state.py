@@ -8,6 +8,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from .media import MediaInput
+
 LINEAR_BLOCK = 64
 """Tokens of one GEMM in deterministic mode. It is one number, so that a position gets the same bits in prefill and in
 decode."""
@@ -43,6 +45,10 @@ class Chunks:
     """[C] int32, the tokens of each request after this step, cached and new."""
     max_len: int
     """About the length of the longest chunk."""
+    seen_ends: Tensor | None = None
+    """[T] int64, the end of the positions that each new token of the step attends to, where some attend to later ones
+    (`text_generation_kernels/attention/span_attention.py`). None: each attends to those before it, and itself.
+    """
 
 
 class Runs(NamedTuple):
@@ -177,6 +183,10 @@ class InferState:
     """[N] int64, the new tokens whose logits are wanted. None: all of them, in order."""
     made: dict[object, object] = field(default_factory=dict[object, object])
     """What the first layer of a kind has derived from the step, for the other layers of that kind."""
+    rope_positions: Tensor | None = None
+    """The rotary position of each new token where it is not `positions`: [T] int64, or along axes [3, T]."""
+    media: MediaInput | None = None
+    """None: no token reads the media pool."""
 
     @property
     def runs(self) -> list[Runs]:

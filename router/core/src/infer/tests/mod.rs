@@ -4,6 +4,7 @@ mod ends;
 mod faults;
 mod grammars;
 mod groups;
+mod images;
 mod load;
 mod metering;
 mod prefixes;
@@ -23,7 +24,7 @@ use super::*;
 use crate::error::Overload;
 use crate::policy::WaitingServedRatio;
 use crate::policy::cost::StepCost;
-use crate::test_tokenizers::byte_level;
+use crate::test_tokenizers::{byte_level, byte_level_with_images};
 use crate::tokenize::TokenizerPool;
 use crate::types::{Dialect, FinishReason, Inputs, RequestInstants, StreamEvent};
 
@@ -120,11 +121,19 @@ impl Server {
             ..config
         };
         let (client_masks, client_halves) = (config.max_masks, config.overlapped_halves);
+        let (vocab_size, media) = (config.vocab_size, images::media(&config));
         let mock = MockShard::start(config).unwrap();
         let path = mock.path();
         let client = ShardedClient::connect_uds(&path, Deadlines::default());
         let client = client.await.unwrap();
-        let pool = TokenizerPool::new(byte_level(), 1).unwrap();
+        let tokenizer = match media {
+            Some(_) => byte_level_with_images(),
+            None => byte_level(),
+        };
+        let vision = media
+            .as_ref()
+            .map(|media| images::vision(&tokenizer, media.rows));
+        let pool = TokenizerPool::new(tokenizer, 1).unwrap();
         let validation = ValidationLimits {
             max_best_of: 4,
             max_stop_sequences: 4,
@@ -132,11 +141,14 @@ impl Server {
             max_logprobs: 20,
             max_input_tokens: 1000,
             max_total_tokens: 2000,
-            vocab_size: VOCAB,
+            vocab_size,
             prefill_logprobs: true,
             grammar_support: true,
         };
-        let validator = Validator::new(pool, validation);
+        let mut validator = Validator::new(pool, validation);
+        if let Some(vision) = vision {
+            validator = validator.with_vision(vision);
+        }
         let shards = Shards {
             kv_cache_dtype: "float32".to_owned(),
             client,
@@ -146,6 +158,7 @@ impl Server {
             overlapped_halves: client_halves,
             step_timeout: STEP_TIMEOUT,
             kv_events: None,
+            media,
         };
         let infer = Infer::new(validator, shards, limits, permits);
         Self { mock, infer }
@@ -165,7 +178,10 @@ impl Server {
             permits_available: permits,
         };
         until("everything is given back", || {
-            self.infer.snapshot() == empty && self.mock.rows() == 0 && self.mock.slots() == 0
+            self.infer.snapshot() == empty
+                && self.mock.rows() == 0
+                && self.mock.slots() == 0
+                && self.mock.waiting_images() == 0
         })
         .await;
         assert_eq!(self.mock.violations(), Vec::<String>::new());
@@ -215,6 +231,7 @@ fn request(inputs: &str, max_new_tokens: u32) -> GenerateRequest {
         },
         add_special_tokens: true,
         dialect: Dialect::Tgi,
+        images: Vec::new(),
     }
 }
 

@@ -9,6 +9,15 @@ fn blocks_in(length: u32) -> usize {
     (length / BLOCK_TOKENS) as usize
 }
 
+/// As events name a position: by the id of its token, or by a part of an image's key that is no id.
+fn as_id(key: u64) -> u32 {
+    if key >> 63 == 0 {
+        key as u32
+    } else {
+        key as u32 | 1 << 31
+    }
+}
+
 impl Tree {
     /// Changes are noted from now on, for the cache of this model. The tree must be empty.
     pub(in super::super) fn note_events(&mut self, model: &str) {
@@ -102,7 +111,7 @@ impl Tree {
         Some(StoredBlocks {
             hashes,
             parent,
-            ids,
+            ids: ids.into_iter().map(as_id).collect(),
             salt: salt.filter(|_| parent.is_none()),
         })
     }
@@ -118,8 +127,8 @@ impl Tree {
     }
 
     /// The ids of positions from `start` to the end of a node; `start` may lie above it.
-    fn ids_from(&self, id: NodeId, start: u32) -> Vec<u32> {
-        let mut parts: Vec<&[u32]> = Vec::new();
+    fn ids_from(&self, id: NodeId, start: u32) -> Vec<u64> {
+        let mut parts: Vec<&[u64]> = Vec::new();
         for id in self.path(id) {
             let node = &self.nodes[id];
             let skipped = start.saturating_sub(node.depth) as usize;

@@ -77,6 +77,7 @@ impl Case {
             free: self.free,
             freeing: self.freeing,
             capacity: self.limits.max_batch_total_tokens,
+            encode: Duration::ZERO,
             decodes_since_joining: self.decodes_since_joining,
             now: NOW,
             arrivals: &self.arrivals,

@@ -40,6 +40,7 @@ fn request(inputs: &str, parameters: GenerateParameters) -> GenerateRequest {
         parameters,
         add_special_tokens: true,
         dialect: Dialect::Tgi,
+        images: Vec::new(),
     }
 }
 

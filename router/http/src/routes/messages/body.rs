@@ -131,7 +131,11 @@ impl MessagesBody {
         check(self.max_tokens != Some(0), || {
             "`max_tokens` must be >= 1. Given: 0".to_owned()
         })?;
-        let messages = content::messages(self.system.as_ref(), &self.messages)?;
+        let messages = content::messages(
+            self.system.as_ref(),
+            &self.messages,
+            state.infer.vision().is_some(),
+        )?;
         let last = self.messages.last().and_then(|message| message.get("role"));
         let continues = last.is_some_and(|role| role == "assistant")
             && messages

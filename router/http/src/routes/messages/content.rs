@@ -6,6 +6,7 @@ use serde_json::{Map, Value, json};
 
 use super::blocks::CALL_ID;
 use crate::bounds::MAX_MESSAGES;
+use crate::conversation::images;
 use crate::error::ApiError;
 use crate::routes::openai::sampling::{check, refused};
 
@@ -13,13 +14,14 @@ use crate::routes::openai::sampling::{check, refused};
 /// make every prompt differ from the one before at its very beginning.
 const BILLING_HEADER: &str = "x-anthropic-billing-header:";
 
-/// The messages for a template, those of the system at their places.
+/// The messages for a template, those of the system at their places. Images are parts of them where the model `sees`.
 ///
 /// # Errors
 /// 422 that names the block that cannot be read.
 pub fn messages(
     system: Option<&Value>,
     given: &[Map<String, Value>],
+    sees: bool,
 ) -> Result<Vec<Map<String, Value>>, ApiError> {
     check((1..=MAX_MESSAGES).contains(&given.len()), || {
         format!(
@@ -27,7 +29,10 @@ pub fn messages(
             given.len()
         )
     })?;
-    let mut reader = Reader::default();
+    let mut reader = Reader {
+        sees,
+        ..Reader::default()
+    };
     if let Some(system) = system.filter(|system| !system.is_null()) {
         reader.system("system", system)?;
     }
@@ -52,7 +57,14 @@ pub fn messages(
 /// A block of the user.
 enum Piece {
     Text(String),
-    ToolResult { id: String, text: String },
+    /// A part of chat completions.
+    Image(Value),
+    /// Images of results come in a message of the user behind them: templates know none in messages of tools.
+    ToolResult {
+        id: String,
+        text: String,
+        images: Vec<Value>,
+    },
 }
 
 #[derive(Debug, Default)]
@@ -60,6 +72,7 @@ struct Reader {
     messages: Vec<Map<String, Value>>,
     /// Names of the tools that were called, by the id of the call.
     called: HashMap<String, String>,
+    sees: bool,
 }
 
 impl Reader {
@@ -78,23 +91,27 @@ impl Reader {
 
     /// Results of tools are messages of their own, in the order of the blocks.
     fn user(&mut self, field: &str, content: &Value) -> Result<(), ApiError> {
-        let mut texts: Vec<String> = Vec::new();
+        let mut parts: Vec<Value> = Vec::new();
+        let sees = self.sees;
         let pieces = blocks(field, content, |field, kind, block| {
             Ok(Some(match kind {
-                "tool_result" => tool_result(field, block)?,
+                "tool_result" => tool_result(field, block, sees)?,
+                "image" if sees => Piece::Image(image(field, block)?),
                 _ => Piece::Text(readable(field, kind, block)?),
             }))
         })?;
         for piece in pieces {
             match piece {
-                Piece::Text(text) => texts.push(text),
-                Piece::ToolResult { id, text } => {
-                    self.add_user(&mut texts);
+                Piece::Text(text) => parts.push(json!({"type": "text", "text": text})),
+                Piece::Image(image) => parts.push(image),
+                Piece::ToolResult { id, text, images } => {
+                    self.add_user(&mut parts);
                     self.tool_result(id, text);
+                    parts.extend(images);
                 }
             }
         }
-        self.add_user(&mut texts);
+        self.add_user(&mut parts);
         Ok(())
     }
 
@@ -152,17 +169,16 @@ impl Reader {
         Ok(())
     }
 
-    fn add_user(&mut self, texts: &mut Vec<String>) {
-        match texts.len() {
-            0 => {}
-            1 => self.add("user", texts.remove(0).into()),
-            _ => {
-                let parts = texts.drain(..);
-                let parts = parts.map(|text| json!({"type": "text", "text": text}));
-                let content = parts.collect();
-                self.add("user", content);
+    fn add_user(&mut self, parts: &mut Vec<Value>) {
+        match parts.as_mut_slice() {
+            [] => {}
+            [only] if only["type"] == "text" => {
+                let text = only["text"].take();
+                self.add("user", text);
             }
+            _ => self.add("user", parts.drain(..).collect()),
         }
+        parts.clear();
     }
 
     fn add(&mut self, role: &str, content: Value) {
@@ -224,13 +240,51 @@ fn readable(field: &str, kind: &str, block: &Value) -> Result<String, ApiError> 
     }
 }
 
-fn tool_result(field: &str, block: &Value) -> Result<Piece, ApiError> {
+fn tool_result(field: &str, block: &Value, sees: bool) -> Result<Piece, ApiError> {
     let id = block.get("tool_use_id").and_then(Value::as_str);
     let id = id.ok_or_else(|| refused(format_args!("`{field}.tool_use_id` must be a string")))?;
+    let mut images = Vec::new();
+    let text = match block.get("content") {
+        Some(content @ Value::Array(_)) if sees => {
+            let texts = blocks(
+                &format!("{field}.content"),
+                content,
+                |field, kind, block| {
+                    if kind == "image" {
+                        images.push(image(field, block)?);
+                        return Ok(None);
+                    }
+                    readable(field, kind, block).map(Some)
+                },
+            )?;
+            texts.concat()
+        }
+        _ => inner_text(field, block)?,
+    };
     Ok(Piece::ToolResult {
         id: call_id(id).to_owned(),
-        text: inner_text(field, block)?,
+        text,
+        images,
     })
+}
+
+/// An image as a part of chat completions.
+fn image(field: &str, block: &Value) -> Result<Value, ApiError> {
+    let source = &block["source"];
+    let text = |key: &str| {
+        let text = source[key].as_str();
+        text.ok_or_else(|| refused(format_args!("`{field}.source.{key}` must be a string")))
+    };
+    let url = match source["type"].as_str() {
+        Some("base64") => format!("data:{};base64,{}", text("media_type")?, text("data")?),
+        Some("url") => text("url")?.to_owned(),
+        _ => {
+            return Err(refused(format_args!(
+                "`{field}.source.type` must be `base64` or `url`; this server stores no files"
+            )));
+        }
+    };
+    Ok(images::part(field, url, None))
 }
 
 /// The text of the blocks in a block's `content`, where there are any.
@@ -286,7 +340,7 @@ mod tests {
             .iter()
             .map(|message| message.as_object().unwrap().clone())
             .collect();
-        messages(Some(&system), &given)
+        messages(Some(&system), &given, false)
             .map(|messages| messages.into_iter().map(Value::Object).collect())
             .map_err(|error| error.body.error)
     }

@@ -97,7 +97,8 @@ pub async fn count_tokens(
     State(state): State<Arc<AppState>>,
     ApiJson(body): ApiJson<MessagesBody>,
 ) -> Result<Json<TokenCount>, ApiError> {
-    let prompt = body.read(true, &state)?.render(&state).await?;
-    let input_tokens = state.infer.count_tokens(prompt).await?;
+    let conversation = body.read(true, &state)?;
+    let (prompt, images) = conversation.render_with_images(&state).await?;
+    let input_tokens = state.infer.count_tokens_with(prompt, images).await?;
     Ok(Json(TokenCount { input_tokens }))
 }

@@ -1,7 +1,6 @@
 //! The fields that chat and completions share, and what they mean for a generation.
 
 use std::collections::BTreeMap;
-use std::fmt;
 
 use text_generation_core::error::{Given, ValidationError};
 use text_generation_core::types::GenerateParameters;
@@ -9,6 +8,7 @@ use text_generation_core::types::GenerateParameters;
 use super::fields::{Seed, Stop};
 use crate::bounds::{MAX_CHOICES, MAX_MODEL_BYTES};
 use crate::error::ApiError;
+pub use crate::error::refused;
 use crate::generation_config::SamplingDefaults;
 
 /// How tokens are chosen and when a text ends, as clients say it.
@@ -143,11 +143,6 @@ fn truncate(given: Option<i64>, side: Option<&str>) -> Result<Option<Option<usiz
             ))),
         },
     }
-}
-
-/// A 422 with this text, which names the field first.
-pub fn refused(message: impl fmt::Display) -> ApiError {
-    ApiError::invalid_body(format!("Input validation error: {message}"))
 }
 
 /// 422 with the text of `message` unless `right`.

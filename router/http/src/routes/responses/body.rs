@@ -157,6 +157,7 @@ impl ResponsesBody {
             std::mem::take(&mut self.input),
             &tools.names,
             &state.seal,
+            state.infer.vision().is_some(),
         )?;
         let include = self.include.as_deref().unwrap_or_default();
         let sealed = include.iter().any(|key| key == SEALED_REASONING);

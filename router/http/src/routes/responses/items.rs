@@ -13,6 +13,7 @@ use utoipa::ToSchema;
 
 use super::tools::ToolNames;
 use crate::bounds::MAX_MESSAGES;
+use crate::conversation::images;
 use crate::error::ApiError;
 use crate::extract::from_value;
 use crate::routes::openai::sampling::{check, refused};
@@ -33,7 +34,7 @@ impl Default for Input {
     }
 }
 
-/// The messages for a template. `instructions` come first.
+/// The messages for a template. `instructions` come first. Images are parts of them where the model `sees`.
 ///
 /// # Errors
 /// 422 that names the item that cannot be read, or that this server cannot honour.
@@ -42,10 +43,12 @@ pub fn messages(
     input: Input,
     names: &ToolNames,
     seal: &Seal,
+    sees: bool,
 ) -> Result<Vec<Map<String, Value>>, ApiError> {
     let mut reader = Reader {
         names,
         seal,
+        sees,
         messages: Vec::new(),
         answer: Answer::default(),
         called: HashMap::new(),
@@ -95,6 +98,7 @@ impl Answer {
 struct Reader<'a> {
     names: &'a ToolNames,
     seal: &'a Seal,
+    sees: bool,
     messages: Vec<Map<String, Value>>,
     answer: Answer,
     /// Names of the tools that were called, by the id of the call.
@@ -183,10 +187,11 @@ impl Reader<'_> {
                 Ok(())
             }
             "user" | "system" | "developer" => {
-                let mut texts = texts(&content, &item.content)?;
+                let (rest, images) = self.split_images(&content, item.content)?;
+                let mut texts = texts(&content, &rest)?;
                 let value = match texts.as_slice() {
-                    [_] => texts.remove(0).into(),
-                    _ => texts.iter().map(|text| part(text)).collect(),
+                    [_] if images.is_empty() => texts.remove(0).into(),
+                    _ => in_order(texts, images),
                 };
                 self.add(&item.role, value);
                 Ok(())
@@ -212,7 +217,9 @@ impl Reader<'_> {
     }
 
     fn output(&mut self, field: &str, item: OutputItem) -> Result<(), ApiError> {
-        let text = texts(&format!("{field}.output"), &item.output)?.concat();
+        let output = format!("{field}.output");
+        let (rest, images) = self.split_images(&output, item.output)?;
+        let text = texts(&output, &rest)?.concat();
         self.end_answer();
         let mut message = Map::new();
         message.insert("role".to_owned(), "tool".into());
@@ -222,7 +229,35 @@ impl Reader<'_> {
         message.insert("tool_call_id".to_owned(), item.call_id.into());
         message.insert("content".to_owned(), text.into());
         self.messages.push(message);
+        if !images.is_empty() {
+            // Templates know no images in messages of tools.
+            self.add("user", in_order(Vec::new(), images));
+        }
         Ok(())
+    }
+
+    /// Takes the images out of a list of parts, as parts of chat completions with their places in it.
+    fn split_images(&self, field: &str, content: Value) -> Result<(Value, Images), ApiError> {
+        let parts = match content {
+            Value::Array(parts) if self.sees => parts,
+            content => return Ok((content, Images::new())),
+        };
+        let (mut rest, mut images) = (Vec::with_capacity(parts.len()), Images::new());
+        for (index, part) in parts.into_iter().enumerate() {
+            if part["type"] != "input_image" {
+                rest.push(part);
+                continue;
+            }
+            let field = format!("{field}[{index}]");
+            let url = part["image_url"].as_str().ok_or_else(|| {
+                refused(format_args!(
+                    "`{field}.image_url` must be a string; this server stores no files"
+                ))
+            })?;
+            let image = images::part(&field, url.to_owned(), part.get("detail"));
+            images.push((rest.len(), image));
+        }
+        Ok((rest.into(), images))
     }
 
     /// The reasoning itself where it is there, openly or sealed by this server; else its summary.
@@ -277,6 +312,18 @@ impl Reader<'_> {
 
 fn read<T: DeserializeOwned>(field: &str, item: Map<String, Value>) -> Result<T, ApiError> {
     from_value(&Value::Object(item), field)
+}
+
+/// Images, each with the number of texts before it.
+type Images = Vec<(usize, Value)>;
+
+/// The parts of a content.
+fn in_order(texts: Vec<String>, images: Images) -> Value {
+    let mut parts: Vec<Value> = texts.iter().map(|text| part(text)).collect();
+    for (place, image) in images.into_iter().rev() {
+        parts.insert(place, image);
+    }
+    parts.into()
 }
 
 fn part(text: &str) -> Value {

@@ -146,9 +146,9 @@ pub async fn input_tokens(
     model_name(body.model.clone(), &state.info.model_id)?;
     resolve(&state, &mut body, &share)?;
     let (conversation, _) = body.read(&state, false)?;
-    let prompt = conversation.render(&state).await?;
+    let (prompt, images) = conversation.render_with_images(&state).await?;
     Ok(Json(InputTokens {
         object: "response.input_tokens",
-        input_tokens: state.infer.count_tokens(prompt).await?,
+        input_tokens: state.infer.count_tokens_with(prompt, images).await?,
     }))
 }

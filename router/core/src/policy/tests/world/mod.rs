@@ -238,6 +238,7 @@ impl World {
             free: self.pool.free(),
             freeing: pausing.map(Row::own_slots).sum(),
             capacity: self.pool.capacity(),
+            encode: Duration::ZERO,
             decodes_since_joining: self.decodes_since_joining,
             now: ms(self.clock_ms),
             arrivals: &self.known,

@@ -1,0 +1,416 @@
+//! How this server sees: from the files of a request to its items, and from one token an image to all that stand for it.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bytes::Bytes;
+use futures::future::try_join_all;
+use text_generation_client::types::{Grid, MediaView};
+use text_generation_images::{
+    Fetcher, Header, ImageError, ImageSpec, ItemKey, KeySecret, Limits, Plan, Pool, Segment, Size,
+    probe,
+};
+
+use super::{ItemSpan, Media, MediaItem, PixelSource, Pixels};
+use crate::error::ValidationError;
+use crate::tokenize::TextTokenizer;
+use crate::types::{GivenImage, ImageFile};
+
+/// Files that were decoded once are not decoded before they are wanted: so many are remembered.
+const KNOWN: usize = 4096;
+
+/// Limits of the images of requests.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct VisionLimits {
+    pub file: Limits,
+    /// Of one request.
+    pub max_images: Option<usize>,
+    /// Rows of the media pool.
+    pub rows: u32,
+}
+
+/// How images are read for the served model. Clones share it.
+#[derive(Debug, Clone)]
+pub struct Vision(Arc<Inner>);
+
+struct Inner {
+    spec: ImageSpec,
+    /// For each of several images of a prompt, where that is another one.
+    several: Option<ImageSpec>,
+    placeholder: u32,
+    /// Of [`Segment::Token`], by name.
+    tokens: HashMap<&'static str, u32>,
+    /// Of [`Segment::Text`].
+    texts: HashMap<&'static str, Vec<u32>>,
+    limits: VisionLimits,
+    secret: KeySecret,
+    pool: Pool,
+    /// Where images are fetched.
+    fetcher: Option<Fetcher>,
+    known: Mutex<Known>,
+}
+
+impl fmt::Debug for Inner {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.debug_struct("Vision")
+            .field("spec", &self.spec)
+            .field("limits", &self.limits)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Files that are known to be whole, the last ones.
+#[derive(Debug, Default)]
+struct Known {
+    keys: HashSet<ItemKey>,
+    order: VecDeque<ItemKey>,
+}
+
+impl Known {
+    fn insert(&mut self, key: ItemKey) {
+        if self.keys.insert(key) {
+            self.order.push_back(key);
+        }
+        if self.order.len() > KNOWN
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.keys.remove(&oldest);
+        }
+    }
+}
+
+/// An image whose header was read.
+struct Seen {
+    path: String,
+    file: Bytes,
+    header: Header,
+    plan: Plan,
+    key: ItemKey,
+}
+
+impl Vision {
+    /// The tokens of `spec` are looked up in `tokenizer`.
+    ///
+    /// # Errors
+    /// The name of a token that the tokenizer does not have, or a text that it cannot encode.
+    pub fn new(
+        spec: ImageSpec,
+        tokenizer: &TextTokenizer,
+        limits: VisionLimits,
+        pool: Pool,
+        fetcher: Option<Fetcher>,
+    ) -> Result<Self, &'static str> {
+        let find = |name: &'static str| tokenizer.token_id(name).ok_or(name);
+        let placeholder = find(spec.placeholder)?;
+        let names = spec.tokens();
+        let tokens = names.map(|name| find(name).map(|id| (name, id)));
+        let texts = spec.texts().map(|text| {
+            let ids = tokenizer.encode(text, false);
+            ids.map(|ids| (text, ids)).map_err(|_| text)
+        });
+        Ok(Self(Arc::new(Inner {
+            tokens: tokens.collect::<Result<_, _>>()?,
+            texts: texts.collect::<Result<_, _>>()?,
+            placeholder,
+            several: spec.of_several(),
+            spec,
+            limits,
+            secret: KeySecret::new(rand::random()),
+            pool,
+            fetcher,
+            known: Mutex::default(),
+        })))
+    }
+
+    /// The token that stands for each image before it is expanded, and for each of its rows afterwards.
+    pub fn placeholder(&self) -> u32 {
+        self.0.placeholder
+    }
+
+    /// What the chat template writes for an image.
+    pub fn marker(&self) -> &'static str {
+        self.0.spec.marker
+    }
+
+    /// What stands for an image in a prompt before it is encoded: the placeholder, once, and what the model has around it.
+    pub fn text(&self) -> String {
+        let spec = &self.0.spec;
+        [spec.before, spec.placeholder, spec.after].concat()
+    }
+
+    pub fn limits(&self) -> &VisionLimits {
+        &self.0.limits
+    }
+
+    /// Whether images may be sent by URL.
+    pub fn fetches(&self) -> bool {
+        self.0.fetcher.is_some()
+    }
+
+    /// Fetches the images that were sent by URL.
+    ///
+    /// # Errors
+    /// Of the first that cannot be fetched, or where there are more than may be.
+    pub async fn fetch(&self, images: &mut [GivenImage]) -> Result<(), ValidationError> {
+        self.check_count(images)?;
+        let fetched = images.iter_mut().map(async |image| {
+            let ImageFile::Url(url) = &image.file else {
+                return Ok(());
+            };
+            let path = image.path.clone();
+            let Some(fetcher) = &self.0.fetcher else {
+                return Err(ValidationError::ImageLink { path });
+            };
+            let file = fetcher.fetch(url).await;
+            let file = file.map_err(|error| ValidationError::ImageFetch { path, error })?;
+            image.file = ImageFile::Bytes(file);
+            Ok(())
+        });
+        try_join_all(fetched).await.map(drop)
+    }
+
+    fn check_count(&self, images: &[GivenImage]) -> Result<(), ValidationError> {
+        let given = images.len();
+        match self.0.limits.max_images {
+            Some(max) if given > max => Err(ValidationError::Images { max, given }),
+            _ => Ok(()),
+        }
+    }
+
+    /// Puts into `ids`, in the place of the one token of each image, all that stand for it. Decodes nothing.
+    ///
+    /// # Errors
+    /// Where a file is no image or too large, `ids` name another number of images, or all take more rows than there are.
+    pub fn expand(
+        &self,
+        ids: Vec<u32>,
+        images: Vec<GivenImage>,
+        salt: Option<&str>,
+    ) -> Result<Expanded, ValidationError> {
+        let limits = &self.0.limits;
+        self.check_count(&images)?;
+        let tokens = ids.iter().filter(|id| **id == self.0.placeholder).count();
+        if tokens != images.len() {
+            let images = images.len();
+            return Err(ValidationError::ImageTokens { tokens, images });
+        }
+        if images.is_empty() {
+            return Ok(Expanded::text(ids));
+        }
+        let salt = salt.unwrap_or_default();
+        let spec = match &self.0.several {
+            Some(spec) if images.len() > 1 => spec,
+            _ => &self.0.spec,
+        };
+        let seen = images.into_iter().map(|given| self.see(given, spec, salt));
+        let seen: Vec<Seen> = seen.collect::<Result<_, _>>()?;
+        let expanded = self.assemble(&ids, &seen);
+        let (given, max) = (expanded.media.rows(), limits.rows);
+        if given > max {
+            return Err(ValidationError::ImageRows { max, given });
+        }
+        Ok(expanded)
+    }
+
+    fn see(
+        &self,
+        given: GivenImage,
+        spec: &ImageSpec,
+        salt: &str,
+    ) -> Result<Seen, ValidationError> {
+        let path = given.path;
+        let ImageFile::Bytes(file) = given.file else {
+            return Err(ValidationError::ImageLink { path });
+        };
+        let fails = |error| ValidationError::Image {
+            path: path.clone(),
+            error,
+        };
+        let header = probe(&file, self.0.limits.file).map_err(fails)?;
+        let size = Size {
+            height: header.height,
+            width: header.width,
+        };
+        let plan = spec.plan(size, given.detail).map_err(fails)?;
+        let settings = spec.settings(given.detail);
+        let key = self
+            .0
+            .secret
+            .item(&file, settings.as_bytes(), salt.as_bytes());
+        Ok(Seen {
+            path,
+            file,
+            header,
+            plan,
+            key,
+        })
+    }
+
+    fn assemble(&self, ids: &[u32], seen: &[Seen]) -> Expanded {
+        let mut expanded = Expanded::default();
+        let mut places: HashMap<ItemKey, usize> = HashMap::new();
+        let mut next = seen.iter();
+        for &id in ids {
+            let image = (id == self.0.placeholder).then(|| next.next()).flatten();
+            let Some(image) = image else {
+                expanded.ids.push(id);
+                continue;
+            };
+            let item = *places.entry(image.key).or_insert_with(|| {
+                expanded.media.items.push(Arc::new(self.item(image)));
+                expanded.paths.push(image.path.clone());
+                expanded.media.items.len() - 1
+            });
+            self.put(image, item, &mut expanded);
+        }
+        expanded.media.keys = self.keys(&expanded);
+        expanded
+    }
+
+    fn item(&self, image: &Seen) -> MediaItem {
+        let views = image.plan.views.iter().map(|view| MediaView {
+            height: view.window.size.height,
+            width: view.window.size.width,
+        });
+        let grid = image.plan.grid.map(|grid| Grid {
+            height: grid.height,
+            width: grid.width,
+        });
+        MediaItem {
+            key: image.key,
+            file: image.file.clone(),
+            views: views.collect(),
+            grid: grid.unwrap_or_default(),
+            rows: image.plan.rows(),
+            source: Arc::new(Decoder {
+                vision: self.clone(),
+                header: image.header,
+                plan: image.plan.clone(),
+                first: Mutex::default(),
+            }),
+        }
+    }
+
+    /// The segments of one image, behind `ids`.
+    fn put(&self, image: &Seen, item: usize, to: &mut Expanded) {
+        let mut offset = 0;
+        for segment in &image.plan.segments {
+            match segment {
+                Segment::Rows(count) => {
+                    to.media.spans.push(ItemSpan {
+                        item,
+                        first: u32::try_from(to.ids.len()).unwrap_or(u32::MAX),
+                        length: *count,
+                        offset,
+                    });
+                    let rows = std::iter::repeat_n(self.0.placeholder, *count as usize);
+                    to.ids.extend(rows);
+                    offset += count;
+                }
+                // All names were looked up at the start.
+                Segment::Token(name) => to.ids.extend(self.0.tokens.get(name)),
+                Segment::Text(text) => to.ids.extend(self.0.texts.get(text).into_iter().flatten()),
+            }
+        }
+    }
+
+    fn keys(&self, expanded: &Expanded) -> Vec<u64> {
+        let end = expanded.media.end() as usize;
+        let mut keys: Vec<u64> = expanded.ids[..end]
+            .iter()
+            .map(|id| u64::from(*id))
+            .collect();
+        for span in &expanded.media.spans {
+            let item = &expanded.media.items[span.item];
+            let positions = keys.iter_mut().skip(span.first as usize);
+            for (index, key) in (span.offset..span.offset + span.length).zip(positions) {
+                *key = self.0.secret.position(&item.key, index);
+            }
+        }
+        keys
+    }
+
+    /// Decodes the images that were not decoded before, so that a damaged one is found before its request waits.
+    ///
+    /// # Errors
+    /// Of the first that is damaged.
+    pub async fn check(&self, expanded: &Expanded) -> Result<(), ValidationError> {
+        for (item, path) in expanded.media.items.iter().zip(&expanded.paths) {
+            if self.known().keys.contains(&item.key) {
+                continue;
+            }
+            let pixels = item.source.check(item).await;
+            pixels.map_err(|error| ValidationError::Image {
+                path: path.clone(),
+                error,
+            })?;
+            self.known().insert(item.key);
+        }
+        Ok(())
+    }
+
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.0.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A prompt with its images.
+#[derive(Debug, Clone, Default)]
+pub struct Expanded {
+    pub ids: Vec<u32>,
+    pub media: Media,
+    /// Of each item, where it stands first in the request.
+    paths: Vec<String>,
+}
+
+impl Expanded {
+    /// Without images.
+    pub fn text(ids: Vec<u32>) -> Self {
+        Self {
+            ids,
+            ..Self::default()
+        }
+    }
+}
+
+/// Decodes one image.
+struct Decoder {
+    vision: Vision,
+    header: Header,
+    plan: Plan,
+    /// What [`PixelSource::check`] has made, until it is asked for.
+    first: Mutex<Option<Bytes>>,
+}
+
+impl Decoder {
+    fn first(&self) -> MutexGuard<'_, Option<Bytes>> {
+        self.first.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn decode(&self, item: &MediaItem) -> Pixels {
+        let (vision, file) = (self.vision.clone(), item.file.clone());
+        let (header, plan) = (self.header, self.plan.clone());
+        Box::pin(async move {
+            let (pool, spec) = (&vision.0.pool, &vision.0.spec);
+            pool.prepare(spec, file, header, plan).await
+        })
+    }
+}
+
+impl PixelSource for Decoder {
+    fn pixels(&self, item: &MediaItem) -> Pixels {
+        match self.first().take() {
+            Some(pixels) => Box::pin(std::future::ready(Ok(pixels))),
+            None => self.decode(item),
+        }
+    }
+
+    fn check<'a>(&'a self, item: &'a MediaItem) -> super::Checked<'a> {
+        Box::pin(async move {
+            let pixels = self.decode(item).await?;
+            *self.first() = Some(pixels);
+            Ok::<(), ImageError>(())
+        })
+    }
+}

@@ -1,0 +1,59 @@
+//! Files of images: within URLs, and within Markdown as TGI has them.
+
+use text_generation_core::error::{InferError, ValidationError};
+use text_generation_core::media::Vision;
+use text_generation_core::types::{GivenImage, ImageFile};
+use text_generation_images::{Detail, data_url};
+
+/// The file of an image's URL, or where it is fetched from.
+///
+/// # Errors
+/// `Validation` where it is neither data nor may be fetched.
+pub fn file(path: &str, url: &str, vision: &Vision) -> Result<ImageFile, InferError> {
+    let path = path.to_owned();
+    match data_url(url, vision.limits().file.max_bytes) {
+        Ok(Some(file)) => Ok(ImageFile::Bytes(file)),
+        Ok(None) if vision.fetches() => Ok(ImageFile::Url(url.to_owned())),
+        Ok(None) => Err(ValidationError::ImageLink { path }.into()),
+        Err(error) => Err(ValidationError::ImageUrl { path, error }.into()),
+    }
+}
+
+/// The images of TGI's prompts, in Markdown without an alternative text, and the prompt with the model's marker in the
+/// place of each. Other Markdown is text.
+///
+/// # Errors
+/// `Validation` that says which image cannot be read.
+pub fn of_markdown(
+    inputs: String,
+    vision: &Vision,
+) -> Result<(String, Vec<GivenImage>), InferError> {
+    const OPEN: &str = "![](";
+    let mut images = Vec::new();
+    let mut prompt = String::new();
+    let mut rest = inputs.as_str();
+    while let Some((before, behind)) = rest.split_once(OPEN) {
+        let Some((url, after)) = behind.split_once(')') else {
+            break;
+        };
+        prompt.push_str(before);
+        rest = after;
+        let is_image = ["data:", "http://", "https://"]
+            .iter()
+            .any(|scheme| url.starts_with(scheme));
+        if !is_image {
+            prompt.extend([OPEN, url, ")"]);
+            continue;
+        }
+        prompt.push_str(&vision.text());
+        let path = format!("inputs (image {})", images.len());
+        let file = file(&path, url, vision)?;
+        let detail = Detail::High;
+        images.push(GivenImage { path, file, detail });
+    }
+    if images.is_empty() {
+        return Ok((inputs, images));
+    }
+    prompt.push_str(rest);
+    Ok((prompt, images))
+}

@@ -1,0 +1,126 @@
+//! Threads that decode and resize, and the memory that they may take together.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use rayon::ThreadPool;
+use tokio::sync::{Semaphore, oneshot};
+
+use crate::decode::{Rgb, decode};
+use crate::error::ImageError;
+use crate::header::Header;
+use crate::resize::{Filter, Size, Window, resize, resize_squared};
+use crate::spec::{ImageSpec, Plan};
+
+/// The budget is counted in units of so many bytes.
+const UNIT: u64 = 1 << 10;
+
+/// How much work is done at a time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PoolOptions {
+    pub threads: usize,
+    /// Bytes of all pictures that are decoded at a time. A picture that takes more is decoded alone.
+    pub memory: u64,
+}
+
+/// Decodes pictures on threads of its own, so that neither HTTP nor tokenisation waits for pixels.
+#[derive(Debug)]
+pub struct Pool {
+    threads: ThreadPool,
+    memory: Arc<Semaphore>,
+    units: u32,
+}
+
+impl Pool {
+    /// # Errors
+    /// Where the system gives no threads.
+    pub fn new(options: PoolOptions) -> std::io::Result<Self> {
+        let threads = rayon::ThreadPoolBuilder::new()
+            .num_threads(options.threads)
+            .thread_name(|index| format!("images-{index}"))
+            .build()
+            .map_err(std::io::Error::other)?;
+        let units = units(options.memory);
+        Ok(Self {
+            threads,
+            memory: Arc::new(Semaphore::new(units as usize)),
+            units,
+        })
+    }
+
+    /// Decodes a picture and makes the views of `plan`, one after the other in one buffer. A caller that stops waiting
+    /// takes its place back, unless decoding has begun.
+    ///
+    /// # Errors
+    /// [`ImageError::Damaged`], and [`ImageError::Stopped`] where the pool is gone.
+    pub async fn prepare(
+        &self,
+        spec: &ImageSpec,
+        file: Bytes,
+        header: Header,
+        plan: Plan,
+    ) -> Result<Bytes, ImageError> {
+        let wanted = units(header.decode_bytes() + plan.pixels() * 4).min(self.units);
+        let memory = Arc::clone(&self.memory);
+        let permit = memory.acquire_many_owned(wanted).await;
+        let permit = permit.map_err(|_| ImageError::Stopped)?;
+        let filter = spec.filter();
+        let (answer, answered) = oneshot::channel();
+        self.threads.spawn(move || {
+            let _held = permit;
+            if answer.is_closed() {
+                return;
+            }
+            let views = decode(&file, &header).map(|image| pixels(image, &plan, filter));
+            // The caller may have gone meanwhile.
+            answer.send(views.map(Bytes::from)).ok();
+        });
+        answered.await.map_err(|_| ImageError::Stopped)?
+    }
+}
+
+/// The pixels of all views, one after the other.
+fn pixels(image: Rgb, plan: &Plan, filter: Filter) -> Vec<u8> {
+    let mut all = Vec::new();
+    let mut steps = Steps {
+        image,
+        done: Vec::new(),
+        filter,
+    };
+    for view in &plan.views {
+        let image = steps.after(&view.before);
+        let part = match view.squared {
+            Some(colour) => resize_squared(image, colour, view.resized, filter),
+            None => resize(image, view.resized, view.window, filter),
+        };
+        all.extend_from_slice(&part.pixels);
+    }
+    all
+}
+
+/// A picture at the sizes that views begin with. Those of views that follow each other are the same, or begin so.
+struct Steps {
+    image: Rgb,
+    done: Vec<(Size, Rgb)>,
+    filter: Filter,
+}
+
+impl Steps {
+    fn after(&mut self, sizes: &[Size]) -> &Rgb {
+        let same = self.done.iter().zip(sizes);
+        let same = same.take_while(|((done, _), size)| done == *size).count();
+        self.done.truncate(same);
+        for size in &sizes[same..] {
+            let from = self.done.last().map_or(&self.image, |(_, image)| image);
+            let image = resize(from, *size, Window::whole(*size), self.filter);
+            self.done.push((*size, image));
+        }
+        self.done.last().map_or(&self.image, |(_, image)| image)
+    }
+}
+
+fn units(bytes: u64) -> u32 {
+    u32::try_from(bytes.div_ceil(UNIT))
+        .unwrap_or(u32::MAX)
+        .clamp(1, u32::MAX >> 4)
+}

@@ -1,0 +1,154 @@
+//! How a model sees: from the size of a picture to views, rows and tokens, as data of the model's files.
+
+mod geometry;
+mod reading;
+
+use serde_json::Value;
+
+pub use self::geometry::Detail;
+use self::geometry::Geometry;
+use crate::error::{ImageError, SpecError};
+use crate::resize::{Filter, Size, Window};
+
+/// A part of a picture that the encoder gets.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct View {
+    /// Sizes that the whole picture is resized to before, one after the other.
+    pub before: Vec<Size>,
+    /// The size that the whole picture is resized to.
+    pub resized: Size,
+    /// What of it is the view. Beyond the picture it is black.
+    pub window: Window,
+    /// The colour around the picture that makes it square before it is resized, where it is made so: then it is whole.
+    pub squared: Option<[u8; 3]>,
+}
+
+impl View {
+    /// A part of the picture at size `resized`.
+    fn part(resized: Size, window: Window) -> Self {
+        Self {
+            before: Vec::new(),
+            resized,
+            window,
+            squared: None,
+        }
+    }
+
+    /// The whole picture at size `resized`.
+    fn whole(resized: Size) -> Self {
+        Self::part(resized, Window::whole(resized))
+    }
+}
+
+/// Tokens in place of the one placeholder of a picture.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Segment {
+    /// So many placeholders, each of which takes the next row of the encoder.
+    Rows(u32),
+    /// A special token, by its name.
+    Token(&'static str),
+    /// Text that is tokenised alone: the tokens around it are special, so that it merges with nothing.
+    Text(&'static str),
+}
+
+/// What becomes of a picture of one size.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Plan {
+    pub views: Vec<View>,
+    pub segments: Vec<Segment>,
+    /// Rows and columns of the encoder's rows where they are a grid. Where tiles are cut out of one view, those of its
+    /// patches that show the picture and no frame. Else `None`.
+    pub grid: Option<Size>,
+}
+
+impl Plan {
+    /// Rows of the encoder.
+    pub fn rows(&self) -> u32 {
+        let rows = self.segments.iter().map(|segment| match segment {
+            Segment::Rows(count) => *count,
+            Segment::Token(_) | Segment::Text(_) => 0,
+        });
+        rows.sum()
+    }
+
+    /// Pixels of all views.
+    pub fn pixels(&self) -> u64 {
+        let pixels = self
+            .views
+            .iter()
+            .map(|view| u64::from(view.window.size.height) * u64::from(view.window.size.width));
+        pixels.sum()
+    }
+}
+
+/// How a model sees.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ImageSpec {
+    /// The token that stands for each row of a picture.
+    pub placeholder: &'static str,
+    /// What the chat template writes for a picture.
+    pub marker: &'static str,
+    /// What stands in the prompt in its place: a text around one placeholder.
+    pub before: &'static str,
+    pub after: &'static str,
+    filter: Filter,
+    geometry: Geometry,
+    /// Where a prompt has several pictures, if that is something else.
+    several: Option<Geometry>,
+}
+
+impl ImageSpec {
+    /// Reads a model's `config.json` and its `preprocessor_config.json`, with `processor_config.json` where it has one.
+    /// Newer models have what the second says in the third, as `image_processor`: then `preprocessor` is not looked at.
+    /// `None` where the model is of no family whose pictures are prepared here.
+    ///
+    /// # Errors
+    /// Where a key is missing, or has a value that is not served.
+    pub fn read(
+        config: &Value,
+        preprocessor: &Value,
+        processor: Option<&Value>,
+    ) -> Result<Option<Self>, SpecError> {
+        reading::Files::new(config, preprocessor, processor).spec()
+    }
+
+    /// # Errors
+    /// [`ImageError::Aspect`] where the family takes no picture of this form.
+    pub fn plan(&self, size: Size, detail: Detail) -> Result<Plan, ImageError> {
+        self.geometry.plan(size, detail)
+    }
+
+    /// Names of all tokens that [`Segment::Token`] may have.
+    pub fn tokens(&self) -> impl Iterator<Item = &'static str> {
+        self.geometry.tokens().into_iter()
+    }
+
+    /// All texts that [`Segment::Text`] may have.
+    pub fn texts(&self) -> impl Iterator<Item = &'static str> {
+        self.geometry.texts().into_iter()
+    }
+
+    /// How each of several pictures of one prompt is seen, where that differs from a single one.
+    pub fn of_several(&self) -> Option<Self> {
+        let geometry = self.several.clone()?;
+        Some(Self {
+            geometry,
+            several: None,
+            ..self.clone()
+        })
+    }
+
+    pub(crate) fn filter(&self) -> Filter {
+        self.filter
+    }
+
+    /// Everything that pixels and rows depend on beside the file, for [`KeySecret::item`](crate::KeySecret::item).
+    pub fn settings(&self, detail: Detail) -> String {
+        format!("{self:?} {detail:?}")
+    }
+
+    /// The most pixels and the most rows that a picture of at most `max_pixels` can make.
+    pub fn largest(&self, max_pixels: u64) -> (u64, u32) {
+        self.geometry.largest(max_pixels)
+    }
+}

@@ -1,0 +1,210 @@
+"""What transformers makes of pictures of 10,000 sizes: the sizes that they are resized to, and tokens of the prompt."""
+
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby
+from types import SimpleNamespace
+
+import numpy as np
+import torch
+from transformers.image_processing_utils import get_patch_output_size, select_best_resolution
+from transformers.models.gemma4.image_processing_gemma4 import get_aspect_ratio_preserving_size
+from transformers.models.glm4v.image_processing_glm4v import smart_resize as glm_resize
+from transformers.models.got_ocr2.image_processing_got_ocr2 import get_optimal_tiled_canvas
+from transformers.models.idefics3.image_processing_idefics3 import Idefics3ImageProcessor, get_resize_output_image_size
+from transformers.models.kimi_k25.image_processing_kimi_k25 import navit_resize
+from transformers.models.llava_next.processing_llava_next import LlavaNextProcessor
+from transformers.models.llava_onevision.processing_llava_onevision import LlavaOnevisionProcessor
+from transformers.models.pixtral.image_processing_pixtral import get_resize_output_image_size as pixtral_size
+from transformers.models.qwen2_vl.image_processing_qwen2_vl import smart_resize
+
+Line = Callable[[int, int], str]
+"""Of a picture of one height and width: the sizes that it is resized to for a view, one after the other, of each view
+where they differ from those of the view before; then the tokens.
+"""
+Size = Sequence[int]
+
+
+def sizes(count: int) -> Iterator[tuple[int, int]]:
+    """Heights and widths, the same in the test: a linear congruential generator of 64 bits."""
+    state = 1
+    for _ in range(count):
+        pair = []
+        for _ in range(2):
+            state = (state * 6364136223846793005 + 1442695040888963407) % 2**64
+            # Every second side is small, where rounding matters most.
+            pair.append(1 + (state >> 33) % (4000 if (state >> 40) % 2 else 300))
+        yield pair[0], pair[1]
+
+
+def line(views: Sequence[Sequence[Size]], tokens: int) -> str:
+    words = ["/".join(f"{h}x{w}" for h, w in view) for view in views]
+    return " ".join([word for word, _ in groupby(words)] + [str(tokens)])
+
+
+def picture(height: int, width: int) -> np.ndarray:
+    """Has a size, and takes no memory. As height x width x channels, of which no size can be mistaken."""
+    return np.broadcast_to(np.uint8(0), (height, width, 3))
+
+
+def pixtral(longest: int, patch: int) -> Line:
+    def of(height: int, width: int) -> str:
+        h, w = pixtral_size(picture(height, width), (longest, longest), (patch, patch), "channels_last")
+        # transformers makes nothing of a picture that is thinner than a pixel once it is resized; one patch here.
+        h, w = max(h, patch), max(w, patch)
+        return line([[(h, w)]], (w // patch + 1) * (h // patch))
+
+    return of
+
+
+def qwen(factor: int, least: int, most: int) -> Line:
+    def of(height: int, width: int) -> str:
+        if max(height, width) / min(height, width) > 200:
+            return "refused"
+        h, w = smart_resize(height, width, factor, least, most)
+        return line([[(h, w)]], h // factor * (w // factor))
+
+    return of
+
+
+def glm(least: int, most: int) -> Line:
+    def of(height: int, width: int) -> str:
+        try:
+            h, w = glm_resize(2, height, width, 2, 28, least, most)
+        except ValueError:
+            return "refused"
+        return line([[(h, w)]], h // 28 * (w // 28))
+
+    return of
+
+
+def clip(shortest: int, rows: int) -> Line:
+    def of(height: int, width: int) -> str:
+        short, long = sorted((height, width))
+        scaled = int(shortest * long / short)
+        h, w = (scaled, shortest) if width <= height else (shortest, scaled)
+        return line([[(h, w)]], rows)
+
+    return of
+
+
+def gemma4(height: int, width: int) -> str:
+    h, w = get_aspect_ratio_preserving_size(height, width, 16, 280 * 9, 3)
+    # The markers stand in the prompt already.
+    return line([[(h, w)]], h // 16 * (w // 16) // 9)
+
+
+def kimi(height: int, width: int) -> str:
+    resized, padded = navit_resize(height, width, 14, 2, 16_384, 512)
+    return line([[resized]], padded[0] // 28 * (padded[1] // 28))
+
+
+def pinpoints(tile: int, patch: int, canvases: list[list[int]], max_tiles: int | None) -> Line:
+    processor = object.__new__(LlavaNextProcessor if max_tiles is None else LlavaOnevisionProcessor)
+    processor.image_processor = SimpleNamespace(image_grid_pinpoints=canvases)
+    processor.patch_size, processor.num_additional_image_tokens = patch, 0
+    processor.num_image_tokens, processor.vision_aspect_ratio = (tile // patch) ** 2, f"anyres_max_{max_tiles}"
+
+    def of(height: int, width: int) -> str:
+        canvas = select_best_resolution((height, width), canvases)
+        side, down, across = tile // patch, canvas[0] // tile, canvas[1] // tile
+        if processor._get_unpadded_features(height, width, side, side, down, across)[0] == 0:
+            # Nothing is left of a picture this thin but the frame.
+            return "refused"
+        tokens = processor._get_number_of_features(height, width, tile, tile)
+        resized = get_patch_output_size(picture(height, width), canvas, "channels_last")
+        return line([[(tile, tile)], [resized]], tokens)
+
+    return of
+
+
+def tiles(tile: int, most: int, rows: int) -> Line:
+    def of(height: int, width: int) -> str:
+        across, down = get_optimal_tiled_canvas((height, width), (tile, tile), 1, most)
+        views = [[(down * tile, across * tile)]]
+        if down * across > 1:
+            views.append([(tile, tile)])
+        return line(views, rows * (down * across + (down * across > 1)))
+
+    return of
+
+
+class _Sizes(Idefics3ImageProcessor):
+    """Resizes nothing, and remembers to which sizes."""
+
+    def resize(self, image, size, **kwargs):
+        self.resized.append((size.height, size.width))
+        return torch.empty((*image.shape[:-2], size.height, size.width), device="meta")
+
+
+def splits(longest: int, tile: int, rows: int) -> Line:
+    processor = _Sizes(size={"longest_edge": longest}, max_image_size={"longest_edge": tile})
+
+    def of(height: int, width: int) -> str:
+        processor.resized = []
+        image = torch.empty((1, 3, height, width), device="meta")
+        first = get_resize_output_image_size(image, longest)
+        image = processor.resize_for_vision_encoder(torch.empty((1, 3, *first), device="meta"), tile)
+        (second,) = processor.resized
+        _, down, across = processor.split_images(image, {"longest_edge": tile})
+        if down == [0]:
+            return line([[first, second]], rows + 3)
+        # "\n\n" is one token.
+        tokens = rows + 3 + down[0] * ((rows + 2) * across[0] + 1)
+        return line([[first, second], [first, *processor.resized]], tokens)
+
+    return of
+
+
+def plans() -> Iterator[dict[str, object]]:
+    preprocessor = {"size": {"longest_edge": 1540}, "patch_size": 14}
+    yield plan({"model_type": "mistral3", "spatial_merge_size": 2}, preprocessor, pixtral(1540, 28))
+    preprocessor = {"size": {"longest_edge": 1024}, "patch_size": {"height": 16, "width": 16}}
+    yield plan({"model_type": "llava", "vision_config": {"model_type": "pixtral"}}, preprocessor, pixtral(1024, 16))
+    preprocessor = {"min_pixels": 3136, "max_pixels": 12_845_056, "patch_size": 14, "merge_size": 2}
+    yield plan({"model_type": "qwen2_5_vl"}, preprocessor, qwen(28, 3136, 12_845_056))
+    preprocessor = {"size": {"shortest_edge": 65_536, "longest_edge": 16_777_216}, "patch_size": 16, "merge_size": 2}
+    yield plan({"model_type": "qwen3_vl"}, preprocessor, qwen(32, 65_536, 16_777_216))
+    preprocessor = {"size": {"shortest_edge": 3136, "longest_edge": 200_704}, "patch_size": 14, "merge_size": 2}
+    yield plan({"model_type": "qwen2_vl"}, preprocessor, qwen(28, 3136, 200_704))
+    preprocessor = {"size": {"shortest_edge": 336}, "crop_size": {"height": 336, "width": 336}, "resample": 3}
+    config = {"model_type": "llava", "vision_config": {"model_type": "clip_vision_model", "patch_size": 14}}
+    yield plan(config, preprocessor, clip(336, 576))
+    preprocessor = {"size": {"shortest_edge": 12_544, "longest_edge": 9_633_792}, "patch_size": 14, "merge_size": 2}
+    yield plan({"model_type": "glm4v"}, preprocessor, glm(12_544, 9_633_792))
+    yield plan({"model_type": "gemma4"}, {"max_soft_tokens": 280}, gemma4)
+    yield plan({"model_type": "kimi_k25"}, {"size": {"max_height": 512, "max_width": 512}}, kimi)
+    yield from tiled_plans()
+
+
+def tiled_plans() -> Iterator[dict[str, object]]:
+    canvases = [[336, 672], [672, 336], [672, 672], [1008, 336], [336, 1008]]
+    preprocessor = {
+        "size": {"shortest_edge": 336},
+        "crop_size": {"height": 336, "width": 336},
+        "image_grid_pinpoints": canvases,
+    }
+    config = {"model_type": "llava_next", "vision_config": {"patch_size": 14}}
+    yield plan(config, preprocessor, pinpoints(336, 14, canvases, None))
+    sides = range(384, 2305, 384)
+    canvases = [[down, across] for down in sides for across in sides]
+    preprocessor = {"size": {"height": 384, "width": 384}, "image_grid_pinpoints": canvases}
+    config = {"model_type": "llava_onevision", "vision_config": {"patch_size": 14}}
+    yield plan(config, preprocessor, pinpoints(384, 14, canvases, 9))
+    config = {"model_type": "internvl", "vision_config": {"patch_size": [14, 14]}, "downsample_ratio": 0.5}
+    preprocessor = {"size": {"height": 448, "width": 448}, "max_patches": 12}
+    yield plan(config, preprocessor, tiles(448, 12, 256))
+    config = {"model_type": "idefics3", "vision_config": {"patch_size": 14}, "scale_factor": 2}
+    preprocessor = {"size": {"longest_edge": 1456}, "max_image_size": {"longest_edge": 364}, "resample": 1}
+    yield plan(config, preprocessor, splits(1456, 364, 169))
+    config = {"model_type": "smolvlm", "vision_config": {"patch_size": 16}, "scale_factor": 4}
+    preprocessor = {"size": {"longest_edge": 2048}, "max_image_size": {"longest_edge": 512}, "resample": 1}
+    yield plan(config, preprocessor, splits(2048, 512, 64))
+    preprocessor = {"size": {"longest_edge": 1333}, "max_image_size": {"longest_edge": 512}, "resample": 1}
+    yield plan(config, preprocessor, splits(1333, 512, 64))
+
+
+def plan(config: object, preprocessor: object, of: Line) -> dict[str, object]:
+    lines = "".join(f"{h} {w} {of(h, w)}\n" for h, w in sizes(10_000))
+    digest = hashlib.sha256(lines.encode()).hexdigest()
+    return {"config": config, "preprocessor": preprocessor, "first": lines.splitlines()[:40], "lines": digest}

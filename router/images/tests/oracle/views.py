@@ -1,0 +1,68 @@
+"""The views that whole processors of transformers cut out of a picture, as hashes of their pixels. The processors are
+those that use Pillow.
+"""
+
+import hashlib
+from collections.abc import Iterator
+
+import numpy as np
+from PIL import Image
+from transformers.image_processing_utils import select_best_resolution
+from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
+from transformers.models.gemma3.image_processing_pil_gemma3 import Gemma3ImageProcessorPil
+from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import GotOcr2ImageProcessorPil
+from transformers.models.idefics3.image_processing_pil_idefics3 import Idefics3ImageProcessorPil
+from transformers.models.llava_next.image_processing_pil_llava_next import LlavaNextImageProcessorPil
+from transformers.models.llava_onevision.image_processing_pil_llava_onevision import LlavaOnevisionImageProcessorPil
+
+PLAIN = {"do_rescale": False, "do_normalize": False}
+Views = list[np.ndarray]
+"""[height, width, 3] uint8 each."""
+
+
+def last(pixels: object) -> Views:
+    """From channels first to channels last."""
+    return [np.asarray(view).astype(np.uint8).transpose(1, 2, 0) for view in pixels]
+
+
+def canvas(views: Views, across: int) -> Views:
+    """The first view, and all others as the tiles of one."""
+    base, *tiles = views
+    rows = [np.concatenate(tiles[at : at + across], axis=1) for at in range(0, len(tiles), across)]
+    return [base, np.concatenate(rows, axis=0)]
+
+
+def views(image: Image.Image) -> Iterator[dict[str, object]]:
+    size = {"shortest_edge": 28}
+    files = {"size": size, "crop_size": {"height": 28, "width": 28}, "resample": 3}
+    pixels = CLIPImageProcessorPil(**files, **PLAIN)(image)["pixel_values"]
+    yield row({"model_type": "llava", "vision_config": {"patch_size": 14}}, files, last(pixels))
+    canvases = [[32, 64], [64, 32], [64, 64], [96, 32], [32, 96]]
+    files = {"size": {"shortest_edge": 32}, "crop_size": {"height": 32, "width": 32}, "resample": 3}
+    files["image_grid_pinpoints"] = canvases
+    (pixels,) = LlavaNextImageProcessorPil(**files, **PLAIN)(image)["pixel_values"]
+    width = select_best_resolution((image.height, image.width), canvases)[1]
+    config = {"model_type": "llava_next", "vision_config": {"patch_size": 8}}
+    yield row(config, files, canvas(last(pixels), width // 32))
+    files = {"size": {"height": 32, "width": 32}, "image_grid_pinpoints": canvases, "resample": 3}
+    files["image_mean"] = [0.5, 0.25, 0.75]
+    (pixels, _) = LlavaOnevisionImageProcessorPil(**files, **PLAIN)([[image, image]])["pixel_values"]
+    config = {"model_type": "llava_onevision", "vision_config": {"patch_size": 8}}
+    yield {**row(config, files, last(pixels[:1])), "several": True}
+    files = {"size": {"height": 28, "width": 28}, "max_patches": 6, "resample": 3}
+    pixels = GotOcr2ImageProcessorPil(**files, crop_to_patches=True, **PLAIN)(image)["pixel_values"]
+    yield row({"model_type": "internvl", "vision_config": {"patch_size": 14}}, files, last(pixels))
+    for longest in (112, 28):
+        files = {"size": {"longest_edge": longest}, "max_image_size": {"longest_edge": 28}, "resample": 1}
+        ((pixels,),) = (Idefics3ImageProcessorPil(**files, **PLAIN)(image)["pixel_values"],)
+        yield row({"model_type": "idefics3", "vision_config": {"patch_size": 7}}, files, last(pixels))
+    files = {"size": {"height": 28, "width": 42}, "resample": 2}
+    pixels = Gemma3ImageProcessorPil(**files, **PLAIN)(image)["pixel_values"]
+    yield row({"model_type": "gemma3", "mm_tokens_per_image": 6}, files, last(pixels))
+
+
+def row(config: object, preprocessor: object, pixels: Views) -> dict[str, object]:
+    joined = b"".join(view.tobytes() for view in pixels)
+    sizes = [view.shape[:2] for view in pixels]
+    rgb = hashlib.sha256(joined).hexdigest()
+    return {"config": config, "preprocessor": preprocessor, "sizes": sizes, "rgb": rgb}

@@ -1,0 +1,57 @@
+"""Families of vision towers: from `config.json` and `preprocessor_config.json` to a `VisionSpec`."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from ....errors import UnsupportedModel
+from ...json_object import JsonObject
+from ...pixels import read_pixels
+from ...vision import VisionSpec
+from .family import VisionFamily, Whole
+from .gemma import GEMMA3_VISION
+from .kimi import KIMI_K25
+from .llava import LLAVA
+from .llava_next import LLAVA_NEXT, LLAVA_ONEVISION
+from .pixtral import MISTRAL3
+from .qwen import QWEN2_5_VL, QWEN2_VL, QWEN3_5_VISION, QWEN3_VL
+from .shuffled import IDEFICS3, INTERNVL
+
+TOWERS: Mapping[str, VisionFamily] = {
+    "Gemma3ForConditionalGeneration": GEMMA3_VISION,
+    "Idefics3ForConditionalGeneration": IDEFICS3,
+    "InternVLForConditionalGeneration": INTERNVL,
+    "KimiK25ForConditionalGeneration": KIMI_K25,
+    "Kimi_K25ForConditionalGeneration": KIMI_K25,
+    "LlavaForConditionalGeneration": LLAVA,
+    "LlavaNextForConditionalGeneration": LLAVA_NEXT,
+    "LlavaOnevisionForConditionalGeneration": LLAVA_ONEVISION,
+    "Mistral3ForConditionalGeneration": MISTRAL3,
+    "Qwen2VLForConditionalGeneration": QWEN2_VL,
+    "Qwen2_5_VLForConditionalGeneration": QWEN2_5_VL,
+    "Qwen3VLForConditionalGeneration": QWEN3_VL,
+    "Qwen3_5ForConditionalGeneration": QWEN3_5_VISION,
+    "Qwen3_5MoeForConditionalGeneration": QWEN3_5_VISION,
+    "SmolVLMForConditionalGeneration": IDEFICS3,
+}
+"""By the class that `architectures` names. Other models of images are served with text alone."""
+
+
+def read_vision(architecture: str, config: JsonObject, text: JsonObject, folder: Path | None) -> VisionSpec:
+    """Reads the encoder of images of a model. `config` is all of its `config.json`, `text` the part that is a model of
+    text, with the defaults of that family.
+
+    Raises UnsupportedModel where images cannot be served, ModelFilesError or ConfigurationError for wrong files.
+    """
+    family = TOWERS.get(architecture)
+    if family is None:
+        raise UnsupportedModel(f"the vision tower of {architecture} is not supported")
+    whole = config.for_family(family.of_whole, {})
+    vision = whole.child("vision_config").for_family(family.defaults, {}, family.older)
+    read = Whole(whole, vision, text, read_pixels(folder))
+    spec = family.read(read)
+    if spec.hidden != read.hidden:
+        raise vision.error("out_hidden_size", f"{read.hidden}, the hidden size of the decoder")
+    return spec
+
+
+__all__ = ["TOWERS", "VisionFamily", "read_vision"]

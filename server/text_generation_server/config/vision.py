@@ -1,0 +1,228 @@
+"""The spec of an encoder of images, as data: a vision tower, and projectors from its hidden states to the decoder's.
+
+A family (`families/vision/`) turns a `config.json` into a `VisionSpec`. The router resizes images; a view is what it
+sends: a part of an image, or all of it, of a size that the encoder reads.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from .pixels import PixelSpec
+from .spec import NormSpec
+
+VisionActivation = Literal["quick_gelu", "gelu", "gelu_tanh", "silu", "relu"]
+"""`quick_gelu` is x * sigmoid(1.702 x); the others are those of the decoder."""
+Join = Literal["patches", "channels", "mean"]
+"""How patches that are merged become one position: one after the other, channel by channel, or as their mean."""
+
+
+@dataclass(frozen=True)
+class PositionSpec:
+    """A table of learned positions, `side` x `side`, and how patches of a view find their rows.
+
+    - "table": a view has exactly so many patches (`TowerSpec.image`).
+    - "bilinear": the table is stretched to the view, so that centres of patches at the corners meet.
+    - "bicubic": the table is stretched to the view, so that the corners meet.
+    - "buckets": a patch takes the row in which its corner falls when the view has the size of the table.
+    """
+
+    side: int
+    kind: Literal["table", "bilinear", "bicubic", "buckets"] = "table"
+
+
+@dataclass(frozen=True)
+class VisionRopeSpec:
+    """Rotary embedding of row and column, with half of the pairs of a head each."""
+
+    theta: float
+    order: Literal["halves", "alternating", "neighbours"]
+    """How pairs of a head are shared.
+
+    - "halves": elements i and i + head_dim / 2 are a pair. Rows have the first half of the pairs, columns the second,
+      both with the frequencies of half a head.
+    - "alternating": the same, but of the frequencies of a whole head rows have the even and columns the odd ones.
+    - "neighbours": stored elements 2i and 2i + 1 are a pair. Columns and rows have every other pair, with the
+      frequencies of half a head.
+    """
+
+
+@dataclass(frozen=True)
+class BlockSpec:
+    """A block of the tower: attention in both directions, then a feed-forward network, each behind its norm."""
+
+    heads: int
+    head_dim: int
+    inner: int
+    activation: VisionActivation
+    norm: NormSpec
+    gated: bool = False
+    qkv_bias: bool = True
+    out_bias: bool = True
+    ffn_bias: bool = True
+    qk_norm: NormSpec | None = None
+    """The norm of queries and keys, over all heads together."""
+    scaled: bool = False
+    """Whether the output of both sublayers is multiplied by a learned vector."""
+
+
+@dataclass(frozen=True)
+class TowerSpec:
+    """The tower: from patches of `patch` x `patch` pixels to hidden states of them."""
+
+    hidden: int
+    patch: int
+    blocks: int
+    block: BlockSpec
+    image: int = 0
+    """Pixels along a side of a view; 0: views may have several sizes."""
+    merge: int = 1
+    """Patches of `merge` x `merge` become one position of the prompt. They stand side by side in all hidden states."""
+    frames: int = 1
+    """The frames of a patch for which its matrix is stored; an image is so many equal ones."""
+    patch_bias: bool = False
+    class_token: bool = False
+    """Whether a learned vector, with a position of its own, stands before the patches of a view."""
+    positions: PositionSpec | None = None
+    rope: VisionRopeSpec | None = None
+    first_norm: NormSpec | None = None
+    """The norm before the first block."""
+    window: int = 0
+    """Positions along a side of a window; patches attend within windows. 0: to the whole view."""
+    whole: tuple[int, ...] = ()
+    """With windows: the blocks that attend to the whole view."""
+
+    @property
+    def drops_rest(self) -> bool:
+        """Whether views are of the size of the table of positions, whose rest that is no patch is not read."""
+        return self.positions is not None and self.positions.kind in ("table", "buckets")
+
+
+@dataclass(frozen=True)
+class LinearSpec:
+    """A linear layer of a projector; `weight` and `bias` are whole names behind the projector's prefix."""
+
+    weight: str
+    outputs: int
+    bias: str | None = None
+    activation: VisionActivation | None = None
+    """What follows it."""
+    transposed: bool = False
+    """Whether it is stored [inputs, outputs]."""
+
+
+@dataclass(frozen=True)
+class LevelSpec:
+    """A projector: from hidden states of the tower to one level of the encoder's output."""
+
+    reads: tuple[int, ...]
+    """The hidden states that it reads side by side: 0 is before the first block, n behind block n - 1."""
+    linears: tuple[LinearSpec, ...]
+    last_norm: NormSpec | None = None
+    """The norm of the tower's last hidden states."""
+    norm: NormSpec | None = None
+    """The norm of patches, before they are joined."""
+    join: Join = "patches"
+    joined_norm: NormSpec | None = None
+    """The norm behind that."""
+    norm_name: str = "norm"
+    """Of both."""
+    keeps_class: bool = False
+    """Whether the class token takes a position of the prompt."""
+
+    def inputs(self, tower: TowerSpec) -> int:
+        """Returns the inputs of the first linear layer."""
+        width = tower.hidden * len(self.reads)
+        return width if self.join == "mean" else width * tower.merge**2
+
+
+@dataclass(frozen=True)
+class TileSpec:
+    """How tiles of a large image become positions (LLaVA-NeXT, 2024): the patches of all tiles are put together, those
+    of a frame that only fills the tiles are left out, and a learned position stands behind each row.
+
+    The first view is the whole image, made smaller, and its positions come first. The second is the image with its
+    frame, before it is cut into tiles.
+    """
+
+    tiles: int = 0
+    """Where there are more patches than this many tiles have (by more than a tenth in height and width), they are
+    resized to as many. 0: never."""
+
+
+@dataclass(frozen=True)
+class VisionNames:
+    """Names of the tower's tensors; those that say so are whole names, the others lack `.weight` and `.bias`."""
+
+    prefixes: tuple[tuple[str, str], ...]
+    """Prefixes of tower and projector that a checkpoint may use; the first pair with a matrix of patches counts."""
+    patch: str = "embeddings.patch_embedding"
+    class_token: str = "embeddings.class_embedding"
+    """Whole, as the next one."""
+    positions: str = "embeddings.position_embedding.weight"
+    dimensions: int = 0
+    """Of both, with those of one element that stand in front; 0: there are none."""
+    positions_in_rows: bool = False
+    """Whether the table is stored [side, side, hidden]."""
+    first_norm: str = "pre_layrnorm"
+    last_norm: str = "post_layernorm"
+    block: str = "encoder.layers.{}."
+    """`{}` is the number of the block. What follows is relative to it."""
+    norms: tuple[str, str] = ("layer_norm1", "layer_norm2")
+    qkv: tuple[str, ...] = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
+    """Three matrices, or the fused one."""
+    qk_norms: tuple[str, str] = ("self_attn.q_norm", "self_attn.k_norm")
+    out: str = "self_attn.out_proj"
+    first: tuple[str, ...] = ("mlp.fc1",)
+    """The first matrix of the feed-forward network, or gate and up."""
+    second: str = "mlp.fc2"
+    scales: tuple[str, str] = ("lambda_1", "lambda_2")
+    """Whole."""
+    beside: str = "multi_modal_projector."
+    """The end of a projector's prefix that other tensors of the whole model lack."""
+    ignored: tuple[str, ...] = ()
+    """Patterns of whole names that checkpoints hold though nothing needs them."""
+
+
+@dataclass(frozen=True)
+class VisionSpec:
+    """A whole encoder of images."""
+
+    tower: TowerSpec
+    levels: tuple[LevelSpec, ...]
+    """The first takes the place of token embeddings; the others are added behind the first layers of the decoder."""
+    names: VisionNames
+    pixels: PixelSpec
+    token_id: int
+    """The placeholder in prompts."""
+    whole_spans: bool = False
+    """Whether tokens of an image attend to each other in both directions."""
+    axes: bool = False
+    """Whether positions count along axes (M-RoPE)."""
+    tiles: TileSpec | None = None
+    scale: float = 1.0
+    """Factor of what the decoder reads. Most decoders scale token embeddings alone, where they scale them."""
+    unread: tuple[str, ...] = ()
+    """Patterns of names, behind the tower's prefix, of what lies behind the last block that anybody reads."""
+
+    @property
+    def hidden(self) -> int:
+        """The width of the decoder's hidden states."""
+        return self.levels[0].linears[-1].outputs
+
+    @property
+    def matrix_elements(self) -> int:
+        """The elements of all matrices."""
+        tower, block = self.tower, self.tower.block
+        width, positions = block.heads * block.head_dim, tower.positions
+        each = 4 * tower.hidden * width + (3 if block.gated else 2) * tower.hidden * block.inner
+        table = 0 if positions is None else positions.side**2
+        first = tower.hidden * (3 * tower.patch**2 + table)
+        return first + tower.blocks * each + sum(self._projector_elements(level) for level in self.levels)
+
+    def _projector_elements(self, level: LevelSpec) -> int:
+        inputs = level.inputs(self.tower)
+        total = 0
+        for linear in level.linears:
+            total += inputs * linear.outputs
+            inputs = linear.outputs
+        return total

@@ -1,0 +1,44 @@
+"""A block of a vision tower."""
+
+from torch import Tensor
+
+from ....config.vision import BlockSpec
+from ...weights.vision import BlockWeights
+from .functions import activated, affine, normalised
+from .positions import rotate
+from .segments import Segments
+
+
+class VisionBlock:
+    """Attention in both directions, then a feed-forward network, each added to the residual stream."""
+
+    def __init__(self, spec: BlockSpec, weights: BlockWeights) -> None:
+        self._spec = spec
+        self._weights = weights
+
+    def forward(self, x: Tensor, segments: Segments, rope: tuple[Tensor, Tensor] | None) -> Tensor:
+        """Turns [S, hidden] into the same. `rope` has cosine and sine, float32 [S, 1, head_dim / 2] each."""
+        spec, weights = self._spec, self._weights
+        x = x + self._scaled(self._attention(normalised(x, spec.norm, weights.norms[0]), segments, rope), 0)
+        return x + self._scaled(self._feed_forward(normalised(x, spec.norm, weights.norms[1])), 1)
+
+    def _scaled(self, x: Tensor, sublayer: int) -> Tensor:
+        return x if self._weights.scales is None else x * self._weights.scales[sublayer]
+
+    def _attention(self, x: Tensor, segments: Segments, rope: tuple[Tensor, Tensor] | None) -> Tensor:
+        spec, weights = self._spec, self._weights
+        q, k, v = affine(x, weights.qkv).chunk(3, dim=-1)
+        if weights.qk_norms is not None:
+            q, k = (normalised(each, spec.qk_norm, norm) for each, norm in zip((q, k), weights.qk_norms, strict=True))
+        q, k, v = (each.unflatten(-1, (spec.heads, spec.head_dim)) for each in (q, k, v))
+        if rope is not None:
+            q, k = rotate(q, *rope), rotate(k, *rope)
+        return affine(segments.attend(q, k, v).flatten(1), weights.out)
+
+    def _feed_forward(self, x: Tensor) -> Tensor:
+        spec, weights = self._spec, self._weights
+        inner = affine(x, weights.first)
+        if spec.gated:
+            gate, up = inner.chunk(2, dim=-1)
+            return affine(activated(gate, spec.activation) * up, weights.second)
+        return affine(activated(inner, spec.activation), weights.second)

@@ -1,0 +1,60 @@
+"""A projector: from hidden states of a vision tower to hidden states of the decoder."""
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from ....config.vision import LevelSpec, TowerSpec
+from ...weights.vision import LevelWeights
+from .functions import activated, affine, normalised
+from .order import ViewOrder
+
+
+class Projector:
+    """Joins patches to positions, and projects these."""
+
+    def __init__(self, tower: TowerSpec, spec: LevelSpec, weights: LevelWeights) -> None:
+        self._tower = tower
+        self._spec = spec
+        self._weights = weights
+
+    def forward(self, states: Mapping[int, Tensor], views: Sequence[ViewOrder]) -> Tensor:
+        """Turns the hidden states [S, tower's hidden] that it reads, by their numbers, into [rows, decoder's hidden],
+        view by view, positions row by row.
+        """
+        spec, weights = self._spec, self._weights
+        read = torch.cat([self._of_patches(states[number], views) for number in spec.reads], dim=-1)
+        x = normalised(normalised(read, spec.last_norm, weights.last_norm), spec.norm, weights.norm)
+        x = normalised(self._joined(x), spec.joined_norm, weights.joined_norm)
+        for layer, matrix in zip(spec.linears, weights.linears, strict=True):
+            x = affine(x, matrix)
+            x = x if layer.activation is None else activated(x, layer.activation)
+        return self._row_by_row(x, views)
+
+    def _of_patches(self, x: Tensor, views: Sequence[ViewOrder]) -> Tensor:
+        """Drops class tokens, where they take no position."""
+        if not self._tower.class_token or self._spec.keeps_class:
+            return x
+        return torch.cat([part[1:] for part in x.split([view.count + 1 for view in views])])
+
+    def _joined(self, x: Tensor) -> Tensor:
+        patches = self._tower.merge**2
+        if patches == 1:
+            return x
+        blocks = x.unflatten(0, (-1, patches))
+        if self._spec.join == "mean":
+            return blocks.mean(1)
+        return (blocks.transpose(1, 2) if self._spec.join == "channels" else blocks).flatten(1)
+
+    def _row_by_row(self, x: Tensor, views: Sequence[ViewOrder]) -> Tensor:
+        if all(view.positions is None for view in views):
+            return x
+        out = torch.empty_like(x)
+        first = 0
+        for view in views:
+            if view.positions is not None:
+                count = view.positions.numel()
+                out[first + view.positions.to(x.device)] = x[first : first + count]
+                first += count
+        return out

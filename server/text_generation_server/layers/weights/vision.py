@@ -1,0 +1,212 @@
+"""Weights of vision towers and their projectors, whole on every rank, in the type of the model.
+
+Quantised checkpoints leave the tower as it was: what is stored in fewer bits is refused here.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ...config.spec import NormSpec
+from ...config.vision import BlockSpec, LevelSpec, LinearSpec, TowerSpec, VisionNames, VisionSpec
+from ...weights import WeightSource
+from .checkpoint import NormWeights, fold_norm_weight
+
+
+@dataclass(frozen=True)
+class Affine:
+    """A linear layer that no scheme quantises."""
+
+    weight: Tensor
+    """[outputs, inputs]"""
+    bias: Tensor | None
+    """[outputs]"""
+
+
+@dataclass(frozen=True)
+class PatchWeights:
+    """What makes the first hidden states."""
+
+    patch: Affine
+    """[hidden, 3 * patch * patch], in the order channel, row, column."""
+    class_token: Tensor | None
+    """[hidden]"""
+    positions: Tensor | None
+    """[side * side, hidden], with one more row before, for the class token, where there is one."""
+    first_norm: NormWeights | None
+
+
+@dataclass(frozen=True)
+class BlockWeights:
+    """The weights of one block."""
+
+    norms: tuple[NormWeights, NormWeights]
+    qkv: Affine
+    qk_norms: tuple[NormWeights, NormWeights] | None
+    out: Affine
+    first: Affine
+    """The first matrix of the feed-forward network, gate above up where it is gated."""
+    second: Affine
+    scales: tuple[Tensor, Tensor] | None
+    """[hidden] each: of the outputs of both sublayers."""
+
+
+@dataclass(frozen=True)
+class LevelWeights:
+    """The weights of one projector."""
+
+    last_norm: NormWeights | None
+    norm: NormWeights | None
+    joined_norm: NormWeights | None
+    linears: tuple[Affine, ...]
+
+
+@dataclass(frozen=True)
+class VisionWeights:
+    """All weights of an encoder of images."""
+
+    patches: PatchWeights
+    blocks: tuple[BlockWeights, ...]
+    levels: tuple[LevelWeights, ...]
+    newline: Tensor | None
+    """[decoder's hidden]: what stands behind a row of patches of tiles."""
+
+
+def vision_prefixes(names: VisionNames, has: Callable[[str], bool]) -> tuple[str, str] | None:
+    """Returns the prefixes of tower and projector in a checkpoint; None where there is no tower. `has` says whether a
+    tensor exists.
+    """
+    return next((pair for pair in names.prefixes if has(f"{pair[0]}{names.patch}.weight")), None)
+
+
+def load_vision(source: WeightSource, spec: VisionSpec, prefixes: tuple[str, str]) -> VisionWeights:
+    """Reads tower and projectors. Raises ModelFilesError."""
+    reader = _Reader(source, spec.names, *prefixes)
+    blocks = tuple(reader.block(index, spec.tower) for index in range(spec.tower.blocks))
+    levels = tuple(reader.level(each, spec.tower) for each in spec.levels)
+    newline = reader.newline(spec.hidden) if spec.tiles is not None else None
+    return VisionWeights(reader.patches(spec.tower), blocks, levels, newline)
+
+
+@dataclass(frozen=True)
+class _Reader:
+    source: WeightSource
+    names: VisionNames
+    prefix: str
+    projector: str
+
+    def patches(self, tower: TowerSpec) -> PatchWeights:
+        """Reads what stands before the blocks. The frames of a patch are equal, so their matrices are added up."""
+        names, hidden = self.names, tower.hidden
+        frames = (tower.frames,) if tower.frames > 1 else ()
+        name = f"{self.prefix}{names.patch}"
+        stored = self.source.read(f"{name}.weight", (hidden, 3, *frames, tower.patch, tower.patch))
+        if frames:
+            stored = stored.to(torch.float32).sum(2).to(stored.dtype)
+        bias = self.source.read(f"{name}.bias", (hidden,)) if tower.patch_bias else None
+        token = self._row(names.class_token, (hidden,)) if tower.class_token else None
+        positions = None
+        if tower.positions is not None:
+            rows = tower.positions.side**2 + (1 if tower.class_token else 0)
+            side = tower.positions.side
+            shape = (side, side, hidden) if names.positions_in_rows else (rows, hidden)
+            positions = self._row(names.positions, shape).reshape(rows, hidden)
+        first_norm = self._norm(f"{self.prefix}{names.first_norm}", tower.first_norm, hidden)
+        return PatchWeights(Affine(stored.reshape(hidden, -1), bias), token, positions, first_norm)
+
+    def _row(self, name: str, shape: tuple[int, ...]) -> Tensor:
+        """Reads a tensor that some classes store with dimensions of one element in front."""
+        name = f"{self.prefix}{name}"
+        dimensions = self.names.dimensions
+        return self.source.read(name, (*(1,) * (dimensions - len(shape)), *shape)).reshape(shape)
+
+    def block(self, index: int, tower: TowerSpec) -> BlockWeights:
+        """Reads block `index`."""
+        names, spec, hidden = self.names, tower.block, tower.hidden
+        inside = f"{self.prefix}{names.block.format(index)}"
+        width = spec.heads * spec.head_dim
+        norms = tuple(self._present(f"{inside}{name}", spec.norm, hidden) for name in names.norms)
+        scales = tuple(self.source.read(f"{inside}{name}", (hidden,)) for name in names.scales) if spec.scaled else ()
+        return BlockWeights(
+            norms=(norms[0], norms[1]),
+            qkv=self._qkv(inside, tower),
+            qk_norms=self._qk_norms(inside, spec, width),
+            out=self._stacked([f"{inside}{names.out}"], hidden, width, spec.out_bias),
+            first=self._stacked(
+                [f"{inside}{name}" for name in names.first],
+                spec.inner * (2 if spec.gated else 1),
+                hidden,
+                spec.ffn_bias,
+            ),
+            second=self._stacked([f"{inside}{names.second}"], hidden, spec.inner, spec.ffn_bias),
+            scales=(scales[0], scales[1]) if scales else None,
+        )
+
+    def _qkv(self, inside: str, tower: TowerSpec) -> Affine:
+        """Reads queries, keys and values. Elements of a head that are rotated together, where they are neighbours,
+        move half a head apart.
+        """
+        spec = tower.block
+        names = [f"{inside}{name}" for name in self.names.qkv]
+        qkv = self._stacked(names, 3 * spec.heads * spec.head_dim, tower.hidden, spec.qkv_bias)
+        if tower.rope is None or tower.rope.order != "neighbours":
+            return qkv
+        each = torch.arange(3 * spec.heads * spec.head_dim).view(3, spec.heads, spec.head_dim // 2, 2)
+        order = torch.cat([each[:2].transpose(2, 3).flatten(), each[2].flatten()]).to(qkv.weight.device)
+        return Affine(qkv.weight[order], None if qkv.bias is None else qkv.bias[order])
+
+    def _qk_norms(self, inside: str, spec: BlockSpec, width: int) -> tuple[NormWeights, NormWeights] | None:
+        if spec.qk_norm is None:
+            return None
+        q, k = (self._present(f"{inside}{name}", spec.qk_norm, width) for name in self.names.qk_norms)
+        return q, k
+
+    def level(self, level: LevelSpec, tower: TowerSpec) -> LevelWeights:
+        """Reads one projector."""
+        width, joined = tower.hidden * len(level.reads), level.inputs(tower)
+        linears: list[Affine] = []
+        inputs = joined
+        for each in level.linears:
+            linears.append(self._linear(each, inputs))
+            inputs = each.outputs
+        norm_name = f"{self.projector}{level.norm_name}"
+        return LevelWeights(
+            last_norm=self._norm(f"{self.prefix}{self.names.last_norm}", level.last_norm, tower.hidden),
+            norm=self._norm(norm_name, level.norm, width),
+            joined_norm=self._norm(norm_name, level.joined_norm, joined),
+            linears=tuple(linears),
+        )
+
+    def newline(self, hidden: int) -> Tensor:
+        """Reads what stands behind a row of patches of tiles. It is beside the projector, not in it."""
+        return self.source.read(f"{self.projector.removesuffix(self.names.beside)}image_newline", (hidden,))
+
+    def _linear(self, spec: LinearSpec, inputs: int) -> Affine:
+        name, bias = f"{self.projector}{spec.weight}", None
+        if spec.transposed:
+            weight = self.source.read(name, (inputs, spec.outputs)).t().contiguous()
+        else:
+            weight = self.source.read(name, (spec.outputs, inputs))
+        if spec.bias is not None:
+            bias = self.source.read(f"{self.projector}{spec.bias}", (spec.outputs,))
+        return Affine(weight, bias)
+
+    def _stacked(self, names: Sequence[str], outputs: int, inputs: int, bias: bool) -> Affine:
+        """Reads matrices of as many outputs each, one below the other."""
+        each = outputs // len(names)
+        weights = [self.source.read(f"{name}.weight", (each, inputs)) for name in names]
+        biases = [self.source.read(f"{name}.bias", (each,)) for name in names] if bias else []
+        return Affine(_joined(weights), _joined(biases) if biases else None)
+
+    def _norm(self, name: str, spec: NormSpec | None, size: int) -> NormWeights | None:
+        return None if spec is None else self._present(name, spec, size)
+
+    def _present(self, name: str, spec: NormSpec, size: int) -> NormWeights:
+        weight = fold_norm_weight(self.source.read(f"{name}.weight", (size,)), spec)
+        return NormWeights(weight, self.source.read(f"{name}.bias", (size,)) if spec.bias else None)
+
+
+def _joined(parts: Sequence[Tensor]) -> Tensor:
+    return parts[0] if len(parts) == 1 else torch.cat(list(parts))

@@ -1,0 +1,22 @@
+"""Whether a decoder computes what an encoder of images asks of it."""
+
+from collections.abc import Sequence
+
+from ..layers.infer import Attention, Layer, TransformerLayer
+from ..layers.rope import RopeTable
+from .encoder import Encoder
+
+
+def reason_against(encoder: Encoder, layers: Sequence[Layer], ropes: Sequence[RopeTable]) -> str:
+    """Returns why images of this encoder cannot be served; empty where they can."""
+    if encoder.levels > len(layers):
+        return f"its encoder adds to the output of {encoder.levels - 1} layers, and more of the decoder must follow"
+    if encoder.axes and not any(table.has_axes for table in ropes):
+        return "`mrope_section` is missing in config.json: positions of images count along axes"
+    if encoder.whole_spans and not all(_takes_spans(layer) for layer in layers):
+        return "tokens of an image attend to each other, which is not implemented for the attention of this model"
+    return ""
+
+
+def _takes_spans(layer: Layer) -> bool:
+    return isinstance(layer, TransformerLayer) and isinstance(layer.mixer, Attention) and layer.mixer.takes_spans
