@@ -1,6 +1,6 @@
 """Every matmul of a layer, by scheme and shape: which kernels compute it at which number of tokens.
 
-`python -m support.matmul_cases FILE`, in `server/tests`, writes the choices for many
+`PYTHONPATH=../../kernels/tests python -m support.matmul_cases FILE`, in `server/tests`, writes the choices for many
 shapes, to be compared between two commits.
 """
 
