@@ -8,10 +8,11 @@ use bytes::Bytes;
 use futures::future::try_join_all;
 use text_generation_client::types::{Grid, MediaView};
 use text_generation_images::{
-    Fetcher, Header, ImageError, ImageSpec, ItemKey, KeySecret, Limits, Plan, Pool, Segment, Size,
-    probe,
+    Detail, Fetcher, Header, ImageError, ImageSpec, ItemKey, KeySecret, Limits, Plan, Pool,
+    Segment, Size, probe,
 };
 
+use super::room::Room;
 use super::{ItemSpan, Media, MediaItem, PixelSource, Pixels};
 use crate::error::ValidationError;
 use crate::tokenize::TextTokenizer;
@@ -28,6 +29,8 @@ pub struct VisionLimits {
     pub max_images: Option<usize>,
     /// Rows of the media pool.
     pub rows: u32,
+    /// Bytes of the files of all requests; pixels that wait for their turn may take as many.
+    pub memory: usize,
 }
 
 /// How images are read for the served model. Clones share it.
@@ -49,6 +52,8 @@ struct Inner {
     /// Where images are fetched.
     fetcher: Option<Fetcher>,
     known: Mutex<Known>,
+    files: Room,
+    pixels: Room,
 }
 
 impl fmt::Debug for Inner {
@@ -84,9 +89,44 @@ impl Known {
 struct Seen {
     path: String,
     file: Bytes,
+    detail: Detail,
     header: Header,
     plan: Plan,
-    key: ItemKey,
+    /// In the prompt.
+    tokens: usize,
+}
+
+/// A prompt with one token for each of its images, which were looked at.
+pub struct Looked {
+    ids: Vec<u32>,
+    images: Vec<Seen>,
+}
+
+/// Nothing of its contents.
+impl fmt::Debug for Looked {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.debug_struct("Looked")
+            .field("images", &self.images.len())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Looked {
+    /// Whether it has no images.
+    pub fn is_text(&self) -> bool {
+        self.images.is_empty()
+    }
+
+    /// Of the prompt, once all tokens of its images are in it.
+    pub fn tokens(&self) -> usize {
+        let more = self.images.iter().map(|image| image.tokens);
+        more.fold(self.ids.len() - self.images.len(), usize::saturating_add)
+    }
+
+    /// How many tokens the prompt has of each image, in their order.
+    pub fn lengths(&self) -> impl Iterator<Item = usize> {
+        self.images.iter().map(|image| image.tokens)
+    }
 }
 
 impl Vision {
@@ -120,6 +160,8 @@ impl Vision {
             pool,
             fetcher,
             known: Mutex::default(),
+            files: Room::new(limits.memory),
+            pixels: Room::new(limits.memory),
         })))
     }
 
@@ -139,6 +181,12 @@ impl Vision {
         [spec.before, spec.placeholder, spec.after].concat()
     }
 
+    /// What stands for an image in a prompt that no template writes.
+    pub fn whole_text(&self) -> String {
+        let (before, after) = self.0.spec.around;
+        [before, &self.text(), after].concat()
+    }
+
     pub fn limits(&self) -> &VisionLimits {
         &self.0.limits
     }
@@ -148,12 +196,49 @@ impl Vision {
         self.0.fetcher.is_some()
     }
 
-    /// Fetches the images that were sent by URL.
+    /// The file of an image, which counts as memory of images for as long as anybody has it.
     ///
     /// # Errors
-    /// Of the first that cannot be fetched, or where there are more than may be.
-    pub async fn fetch(&self, images: &mut [GivenImage]) -> Result<(), ValidationError> {
-        self.check_count(images)?;
+    /// Where other requests hold too much of that.
+    pub fn hold(&self, file: Bytes) -> Result<Bytes, ValidationError> {
+        let held = self.0.files.hold(file);
+        held.ok_or(ValidationError::ImageMemory)
+    }
+
+    /// Looks at the images of a prompt that has one token for each: fetches those that were sent by URL, reads their
+    /// headers, and plans what the model sees of them. Decodes nothing.
+    ///
+    /// # Errors
+    /// Where there are more than may be, one cannot be fetched, is no image or too large, or `ids` name another number of
+    /// them.
+    pub async fn look(
+        &self,
+        ids: Vec<u32>,
+        mut images: Vec<GivenImage>,
+    ) -> Result<Looked, ValidationError> {
+        self.check_count(&images)?;
+        let tokens = ids.iter().filter(|id| **id == self.0.placeholder).count();
+        if tokens != images.len() {
+            let images = images.len();
+            return Err(ValidationError::ImageTokens { tokens, images });
+        }
+        if images.is_empty() {
+            let images = Vec::new();
+            return Ok(Looked { ids, images });
+        }
+        self.fetch(&mut images).await?;
+        let vision = self.clone();
+        // There may be thousands.
+        aside(move || {
+            let spec = vision.spec_of(images.len());
+            let seen = images.into_iter().map(|given| vision.see(given, spec));
+            let images = seen.collect::<Result<_, _>>()?;
+            Ok(Looked { ids, images })
+        })
+        .await
+    }
+
+    async fn fetch(&self, images: &mut [GivenImage]) -> Result<(), ValidationError> {
         let fetched = images.iter_mut().map(async |image| {
             let ImageFile::Url(url) = &image.file else {
                 return Ok(());
@@ -164,7 +249,7 @@ impl Vision {
             };
             let file = fetcher.fetch(url).await;
             let file = file.map_err(|error| ValidationError::ImageFetch { path, error })?;
-            image.file = ImageFile::Bytes(file);
+            image.file = ImageFile::Bytes(self.hold(file)?);
             Ok(())
         });
         try_join_all(fetched).await.map(drop)
@@ -178,47 +263,15 @@ impl Vision {
         }
     }
 
-    /// Puts into `ids`, in the place of the one token of each image, all that stand for it. Decodes nothing.
-    ///
-    /// # Errors
-    /// Where a file is no image or too large, `ids` name another number of images, or all take more rows than there are.
-    pub fn expand(
-        &self,
-        ids: Vec<u32>,
-        images: Vec<GivenImage>,
-        salt: Option<&str>,
-    ) -> Result<Expanded, ValidationError> {
-        let limits = &self.0.limits;
-        self.check_count(&images)?;
-        let tokens = ids.iter().filter(|id| **id == self.0.placeholder).count();
-        if tokens != images.len() {
-            let images = images.len();
-            return Err(ValidationError::ImageTokens { tokens, images });
-        }
-        if images.is_empty() {
-            return Ok(Expanded::text(ids));
-        }
-        let salt = salt.unwrap_or_default();
-        let spec = match &self.0.several {
-            Some(spec) if images.len() > 1 => spec,
+    /// How each of so many images of a prompt is seen.
+    fn spec_of(&self, images: usize) -> &ImageSpec {
+        match &self.0.several {
+            Some(spec) if images > 1 => spec,
             _ => &self.0.spec,
-        };
-        let seen = images.into_iter().map(|given| self.see(given, spec, salt));
-        let seen: Vec<Seen> = seen.collect::<Result<_, _>>()?;
-        let expanded = self.assemble(&ids, &seen);
-        let (given, max) = (expanded.media.rows(), limits.rows);
-        if given > max {
-            return Err(ValidationError::ImageRows { max, given });
         }
-        Ok(expanded)
     }
 
-    fn see(
-        &self,
-        given: GivenImage,
-        spec: &ImageSpec,
-        salt: &str,
-    ) -> Result<Seen, ValidationError> {
+    fn see(&self, given: GivenImage, spec: &ImageSpec) -> Result<Seen, ValidationError> {
         let path = given.path;
         let ImageFile::Bytes(file) = given.file else {
             return Err(ValidationError::ImageLink { path });
@@ -233,32 +286,59 @@ impl Vision {
             width: header.width,
         };
         let plan = spec.plan(size, given.detail).map_err(fails)?;
-        let settings = spec.settings(given.detail);
-        let key = self
-            .0
-            .secret
-            .item(&file, settings.as_bytes(), salt.as_bytes());
+        let lengths = plan.segments.iter().map(|segment| match segment {
+            Segment::Rows(count) => *count as usize,
+            Segment::Token(_) => 1,
+            Segment::Text(text) => self.0.texts.get(text).map_or(0, Vec::len),
+        });
         Ok(Seen {
+            tokens: lengths.sum(),
             path,
             file,
+            detail: given.detail,
             header,
             plan,
-            key,
         })
     }
 
-    fn assemble(&self, ids: &[u32], seen: &[Seen]) -> Expanded {
+    /// Puts into the prompt, in the place of the one token of each image, all that stand for it: as many as
+    /// [`Looked::tokens`] says, which the caller has found to be few enough.
+    ///
+    /// # Errors
+    /// Where all images take more rows than there are.
+    pub async fn expand(
+        &self,
+        looked: Looked,
+        salt: Option<&str>,
+    ) -> Result<Expanded, ValidationError> {
+        if looked.is_text() {
+            return Ok(Expanded::text(looked.ids));
+        }
+        let (vision, salt) = (self.clone(), salt.unwrap_or_default().to_owned());
+        let expanded = aside(move || Ok(vision.assemble(&looked, &salt))).await?;
+        let (given, max) = (expanded.media.rows(), self.0.limits.rows);
+        if given > max {
+            return Err(ValidationError::ImageRows { max, given });
+        }
+        Ok(expanded)
+    }
+
+    fn assemble(&self, looked: &Looked, salt: &str) -> Expanded {
         let mut expanded = Expanded::default();
         let mut places: HashMap<ItemKey, usize> = HashMap::new();
-        let mut next = seen.iter();
-        for &id in ids {
+        let mut next = looked.images.iter();
+        let spec = self.spec_of(looked.images.len());
+        for &id in &looked.ids {
             let image = (id == self.0.placeholder).then(|| next.next()).flatten();
             let Some(image) = image else {
                 expanded.ids.push(id);
                 continue;
             };
-            let item = *places.entry(image.key).or_insert_with(|| {
-                expanded.media.items.push(Arc::new(self.item(image)));
+            let settings = spec.settings(image.detail);
+            let secret = &self.0.secret;
+            let key = secret.item(&image.file, settings.as_bytes(), salt.as_bytes());
+            let item = *places.entry(key).or_insert_with(|| {
+                expanded.media.items.push(Arc::new(self.item(image, key)));
                 expanded.paths.push(image.path.clone());
                 expanded.media.items.len() - 1
             });
@@ -268,7 +348,7 @@ impl Vision {
         expanded
     }
 
-    fn item(&self, image: &Seen) -> MediaItem {
+    fn item(&self, image: &Seen, key: ItemKey) -> MediaItem {
         let views = image.plan.views.iter().map(|view| MediaView {
             height: view.window.size.height,
             width: view.window.size.width,
@@ -278,7 +358,7 @@ impl Vision {
             width: grid.width,
         });
         MediaItem {
-            key: image.key,
+            key,
             file: image.file.clone(),
             views: views.collect(),
             grid: grid.unwrap_or_default(),
@@ -374,6 +454,14 @@ impl Expanded {
     }
 }
 
+/// Does what may take long on a thread that may block.
+async fn aside<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, ValidationError> + Send + 'static,
+) -> Result<T, ValidationError> {
+    let done = tokio::task::spawn_blocking(work).await;
+    done.unwrap_or(Err(ValidationError::ImageFile(ImageError::Stopped)))
+}
+
 /// Decodes one image.
 struct Decoder {
     vision: Vision,
@@ -409,7 +497,8 @@ impl PixelSource for Decoder {
     fn check<'a>(&'a self, item: &'a MediaItem) -> super::Checked<'a> {
         Box::pin(async move {
             let pixels = self.decode(item).await?;
-            *self.first() = Some(pixels);
+            // Where many wait already, they are made again.
+            *self.first() = self.vision.0.pixels.hold(pixels);
             Ok::<(), ImageError>(())
         })
     }
