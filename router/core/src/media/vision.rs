@@ -1,25 +1,27 @@
 //! How this server sees: from the files of a request to its items, and from one token an image to all that stand for it.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+mod decoder;
+mod expanded;
+mod looked;
+
+use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use futures::future::try_join_all;
-use text_generation_client::types::{Grid, MediaView};
 use text_generation_images::{
-    Detail, Fetcher, Header, ImageError, ImageSpec, ItemKey, KeySecret, Limits, Plan, Pool,
-    Segment, Size, probe,
+    Fetcher, ImageError, ImageSpec, KeySecret, Limits, Pool, Segment, Size, probe,
 };
 
+use self::decoder::Known;
+pub use self::expanded::Expanded;
+pub use self::looked::Looked;
+use self::looked::Seen;
 use super::room::Room;
-use super::{ItemSpan, Media, MediaItem, PixelSource, Pixels};
 use crate::error::ValidationError;
 use crate::tokenize::TextTokenizer;
 use crate::types::{GivenImage, ImageFile};
-
-/// Files that were decoded once are not decoded before they are wanted: so many are remembered.
-const KNOWN: usize = 4096;
 
 /// Limits of the images of requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -62,70 +64,6 @@ impl fmt::Debug for Inner {
             .field("spec", &self.spec)
             .field("limits", &self.limits)
             .finish_non_exhaustive()
-    }
-}
-
-/// Files that are known to be whole, the last ones.
-#[derive(Debug, Default)]
-struct Known {
-    keys: HashSet<ItemKey>,
-    order: VecDeque<ItemKey>,
-}
-
-impl Known {
-    fn insert(&mut self, key: ItemKey) {
-        if self.keys.insert(key) {
-            self.order.push_back(key);
-        }
-        if self.order.len() > KNOWN
-            && let Some(oldest) = self.order.pop_front()
-        {
-            self.keys.remove(&oldest);
-        }
-    }
-}
-
-/// An image whose header was read.
-struct Seen {
-    path: String,
-    file: Bytes,
-    detail: Detail,
-    header: Header,
-    plan: Plan,
-    /// In the prompt.
-    tokens: usize,
-}
-
-/// A prompt with one token for each of its images, which were looked at.
-pub struct Looked {
-    ids: Vec<u32>,
-    images: Vec<Seen>,
-}
-
-/// Nothing of its contents.
-impl fmt::Debug for Looked {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.debug_struct("Looked")
-            .field("images", &self.images.len())
-            .finish_non_exhaustive()
-    }
-}
-
-impl Looked {
-    /// Whether it has no images.
-    pub fn is_text(&self) -> bool {
-        self.images.is_empty()
-    }
-
-    /// Of the prompt, once all tokens of its images are in it.
-    pub fn tokens(&self) -> usize {
-        let more = self.images.iter().map(|image| image.tokens);
-        more.fold(self.ids.len() - self.images.len(), usize::saturating_add)
-    }
-
-    /// How many tokens the prompt has of each image, in their order.
-    pub fn lengths(&self) -> impl Iterator<Item = usize> {
-        self.images.iter().map(|image| image.tokens)
     }
 }
 
@@ -323,101 +261,13 @@ impl Vision {
         Ok(expanded)
     }
 
-    fn assemble(&self, looked: &Looked, salt: &str) -> Expanded {
-        let mut expanded = Expanded::default();
-        let mut places: HashMap<ItemKey, usize> = HashMap::new();
-        let mut next = looked.images.iter();
-        let spec = self.spec_of(looked.images.len());
-        for &id in &looked.ids {
-            let image = (id == self.0.placeholder).then(|| next.next()).flatten();
-            let Some(image) = image else {
-                expanded.ids.push(id);
-                continue;
-            };
-            let settings = spec.settings(image.detail);
-            let secret = &self.0.secret;
-            let key = secret.item(&image.file, settings.as_bytes(), salt.as_bytes());
-            let item = *places.entry(key).or_insert_with(|| {
-                expanded.media.items.push(Arc::new(self.item(image, key)));
-                expanded.paths.push(image.path.clone());
-                expanded.media.items.len() - 1
-            });
-            self.put(image, item, &mut expanded);
-        }
-        expanded.media.keys = self.keys(&expanded);
-        expanded
-    }
-
-    fn item(&self, image: &Seen, key: ItemKey) -> MediaItem {
-        let views = image.plan.views.iter().map(|view| MediaView {
-            height: view.window.size.height,
-            width: view.window.size.width,
-        });
-        let grid = image.plan.grid.map(|grid| Grid {
-            height: grid.height,
-            width: grid.width,
-        });
-        MediaItem {
-            key,
-            file: image.file.clone(),
-            views: views.collect(),
-            grid: grid.unwrap_or_default(),
-            rows: image.plan.rows(),
-            source: Arc::new(Decoder {
-                vision: self.clone(),
-                header: image.header,
-                plan: image.plan.clone(),
-                first: Mutex::default(),
-            }),
-        }
-    }
-
-    /// The segments of one image, behind `ids`.
-    fn put(&self, image: &Seen, item: usize, to: &mut Expanded) {
-        let mut offset = 0;
-        for segment in &image.plan.segments {
-            match segment {
-                Segment::Rows(count) => {
-                    to.media.spans.push(ItemSpan {
-                        item,
-                        first: u32::try_from(to.ids.len()).unwrap_or(u32::MAX),
-                        length: *count,
-                        offset,
-                    });
-                    let rows = std::iter::repeat_n(self.0.placeholder, *count as usize);
-                    to.ids.extend(rows);
-                    offset += count;
-                }
-                // All names were looked up at the start.
-                Segment::Token(name) => to.ids.extend(self.0.tokens.get(name)),
-                Segment::Text(text) => to.ids.extend(self.0.texts.get(text).into_iter().flatten()),
-            }
-        }
-    }
-
-    fn keys(&self, expanded: &Expanded) -> Vec<u64> {
-        let end = expanded.media.end() as usize;
-        let mut keys: Vec<u64> = expanded.ids[..end]
-            .iter()
-            .map(|id| u64::from(*id))
-            .collect();
-        for span in &expanded.media.spans {
-            let item = &expanded.media.items[span.item];
-            let positions = keys.iter_mut().skip(span.first as usize);
-            for (index, key) in (span.offset..span.offset + span.length).zip(positions) {
-                *key = self.0.secret.position(&item.key, index);
-            }
-        }
-        keys
-    }
-
     /// Decodes the images that were not decoded before, so that a damaged one is found before its request waits.
     ///
     /// # Errors
     /// Of the first that is damaged.
     pub async fn check(&self, expanded: &Expanded) -> Result<(), ValidationError> {
         for (item, path) in expanded.media.items.iter().zip(&expanded.paths) {
-            if self.known().keys.contains(&item.key) {
+            if self.known().has(&item.key) {
                 continue;
             }
             let pixels = item.source.check(item).await;
@@ -435,71 +285,10 @@ impl Vision {
     }
 }
 
-/// A prompt with its images.
-#[derive(Debug, Clone, Default)]
-pub struct Expanded {
-    pub ids: Vec<u32>,
-    pub media: Media,
-    /// Of each item, where it stands first in the request.
-    paths: Vec<String>,
-}
-
-impl Expanded {
-    /// Without images.
-    pub fn text(ids: Vec<u32>) -> Self {
-        Self {
-            ids,
-            ..Self::default()
-        }
-    }
-}
-
 /// Does what may take long on a thread that may block.
 async fn aside<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, ValidationError> + Send + 'static,
 ) -> Result<T, ValidationError> {
     let done = tokio::task::spawn_blocking(work).await;
     done.unwrap_or(Err(ValidationError::ImageFile(ImageError::Stopped)))
-}
-
-/// Decodes one image.
-struct Decoder {
-    vision: Vision,
-    header: Header,
-    plan: Plan,
-    /// What [`PixelSource::check`] has made, until it is asked for.
-    first: Mutex<Option<Bytes>>,
-}
-
-impl Decoder {
-    fn first(&self) -> MutexGuard<'_, Option<Bytes>> {
-        self.first.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn decode(&self, item: &MediaItem) -> Pixels {
-        let (vision, file) = (self.vision.clone(), item.file.clone());
-        let (header, plan) = (self.header, self.plan.clone());
-        Box::pin(async move {
-            let (pool, spec) = (&vision.0.pool, &vision.0.spec);
-            pool.prepare(spec, file, header, plan).await
-        })
-    }
-}
-
-impl PixelSource for Decoder {
-    fn pixels(&self, item: &MediaItem) -> Pixels {
-        match self.first().take() {
-            Some(pixels) => Box::pin(std::future::ready(Ok(pixels))),
-            None => self.decode(item),
-        }
-    }
-
-    fn check<'a>(&'a self, item: &'a MediaItem) -> super::Checked<'a> {
-        Box::pin(async move {
-            let pixels = self.decode(item).await?;
-            // Where many wait already, they are made again.
-            *self.first() = self.vision.0.pixels.hold(pixels);
-            Ok::<(), ImageError>(())
-        })
-    }
 }
