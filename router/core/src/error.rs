@@ -165,6 +165,8 @@ pub enum ValidationError {
     ImageLink { path: String },
     #[error("`{path}` {error}")]
     ImageFetch { path: String, error: FetchError },
+    #[error("other requests hold the memory that there is for images")]
+    ImageMemory,
     /// Found when it was decoded again.
     #[error("an image {0}")]
     ImageFile(ImageError),
@@ -263,6 +265,8 @@ pub enum Overload {
     GrammarWait { limit: Duration },
     #[error("too many chats wait to become prompts")]
     Chats,
+    #[error("other requests hold the memory that there is for images")]
+    Images,
 }
 
 /// Rounded up, and at least one.
@@ -310,6 +314,9 @@ impl InferError {
     /// The `error_type` of the TGI contract.
     pub fn error_type(&self) -> &'static str {
         match self {
+            Self::Validation(ValidationError::ImageFetch { error, .. }) if error.is_of_host() => {
+                "image_fetch"
+            }
             Self::Validation(_) => "validation",
             Self::Overloaded(_) | Self::QueueTime(_) => "overloaded",
             Self::Generation(_) | Self::ShardLost => "generation",
@@ -342,6 +349,7 @@ impl From<ValidationError> for InferError {
                 Self::Overloaded(Overload::GrammarWait { limit })
             }
             ValidationError::Grammar(GrammarError::Stuck) => Self::GrammarsStuck,
+            ValidationError::ImageMemory => Self::Overloaded(Overload::Images),
             error => Self::Validation(error),
         }
     }

@@ -192,6 +192,28 @@ impl Infer {
         tokens.map_err(|error| ValidationError::Tokenizer(error.to_string()).into())
     }
 
+    /// The tokens of `text`, which has one token for each of `images`, with all tokens that stand for these. None of them
+    /// is decoded.
+    ///
+    /// # Errors
+    /// `Validation` when the text cannot be encoded, an image is none, or all are more than a prompt may have.
+    pub async fn tokenize_with(
+        &self,
+        text: String,
+        add_special_tokens: bool,
+        images: Vec<GivenImage>,
+    ) -> Result<TokenizedText, InferError> {
+        let tokens = self.tokenize(text, add_special_tokens).await?;
+        let Some(vision) = self.vision().filter(|_| !images.is_empty()) else {
+            return Ok(tokens);
+        };
+        let looked = vision.look(tokens.ids().to_vec(), images).await?;
+        self.0.validator.check_length(looked.tokens())?;
+        let lengths: Vec<usize> = looked.lengths().collect();
+        let ids = vision.expand(looked, None).await?.ids;
+        Ok(tokens.expanded(ids, vision.placeholder(), &lengths))
+    }
+
     /// How many tokens `text` has, as a prompt that has its special tokens.
     ///
     /// # Errors
@@ -209,15 +231,12 @@ impl Infer {
     pub async fn count_tokens_with(
         &self,
         text: String,
-        mut images: Vec<GivenImage>,
+        images: Vec<GivenImage>,
     ) -> Result<usize, InferError> {
         let ids = self.0.validator.pool().encode(text, false).await;
         let ids = ids.map_err(|error| ValidationError::Tokenizer(error.to_string()))?;
         match self.vision() {
-            Some(vision) => {
-                vision.fetch(&mut images).await?;
-                Ok(vision.expand(ids, images, None)?.ids.len())
-            }
+            Some(vision) => Ok(vision.look(ids, images).await?.tokens()),
             None => Ok(ids.len()),
         }
     }

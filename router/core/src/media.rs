@@ -7,6 +7,7 @@
 
 mod metrics;
 mod pool;
+mod room;
 mod stage;
 mod vision;
 
@@ -21,7 +22,7 @@ use text_generation_images::{ImageError, ItemKey};
 
 pub(crate) use self::pool::MediaLock;
 pub(crate) use self::stage::{Arrived, MediaStage, PutError};
-pub use self::vision::{Expanded, Vision, VisionLimits};
+pub use self::vision::{Expanded, Looked, Vision, VisionLimits};
 
 /// An image as the model sees it.
 #[derive(Clone)]
@@ -91,15 +92,12 @@ impl Media {
 
     /// Those that a request reads whose first `cached` positions are computed.
     pub(crate) fn needed(&self, cached: u32) -> impl Iterator<Item = &Arc<MediaItem>> {
-        self.items
-            .iter()
-            .enumerate()
-            .filter_map(move |(index, item)| {
-                let mut spans = self.spans.iter().filter(|span| span.item == index);
-                spans
-                    .any(|span| span.first + span.length > cached)
-                    .then_some(item)
-            })
+        let mut read = vec![false; self.items.len()];
+        for span in &self.spans {
+            read[span.item] |= span.first + span.length > cached;
+        }
+        let items = self.items.iter().zip(read);
+        items.filter_map(|(item, read)| read.then_some(item))
     }
 
     /// Where the last span ends.

@@ -174,6 +174,17 @@ impl TokenizedText {
         Self { text, ids, places }
     }
 
+    /// The same with `ids` in which each `placeholder` has become as many tokens as `lengths` say, all at its place.
+    pub(crate) fn expanded(self, ids: Vec<u32>, placeholder: u32, lengths: &[usize]) -> Self {
+        let mut lengths = lengths.iter();
+        let mut places = Vec::with_capacity(ids.len());
+        for (id, place) in self.ids.iter().zip(self.places) {
+            let length = (*id == placeholder).then(|| lengths.next().copied());
+            places.extend(std::iter::repeat_n(place, length.flatten().unwrap_or(1)));
+        }
+        Self::new(self.text, ids, places)
+    }
+
     pub fn text(&self) -> &str {
         &self.text
     }

@@ -5,29 +5,50 @@ use text_generation_core::media::Vision;
 use text_generation_core::types::{GivenImage, ImageFile};
 use text_generation_images::{Detail, data_url};
 
+use crate::state::AppState;
+
 /// The file of an image's URL, or where it is fetched from.
 ///
 /// # Errors
-/// `Validation` where it is neither data nor may be fetched.
+/// `Validation` where it is neither data nor may be fetched, `Overloaded` where there is no memory for it.
 pub fn file(path: &str, url: &str, vision: &Vision) -> Result<ImageFile, InferError> {
     let path = path.to_owned();
     match data_url(url, vision.limits().file.max_bytes) {
-        Ok(Some(file)) => Ok(ImageFile::Bytes(file)),
+        Ok(Some(file)) => Ok(ImageFile::Bytes(vision.hold(file)?)),
         Ok(None) if vision.fetches() => Ok(ImageFile::Url(url.to_owned())),
         Ok(None) => Err(ValidationError::ImageLink { path }.into()),
         Err(error) => Err(ValidationError::ImageUrl { path, error }.into()),
     }
 }
 
-/// The images of TGI's prompts, in Markdown without an alternative text, and the prompt with the model's marker in the
-/// place of each. Other Markdown is text.
+/// How many bytes of a body an image takes as data.
+pub fn base64(image: &GivenImage) -> usize {
+    match &image.file {
+        ImageFile::Bytes(file) => file.len().div_ceil(3) * 4,
+        ImageFile::Url(_) => 0,
+    }
+}
+
+/// The prompt of a route of TGI. Where the model sees, Markdown images without a text, `![](data:...)`, are images.
+///
+/// # Errors
+/// As those of [`of_markdown`].
+pub fn of_inputs(
+    state: &AppState,
+    inputs: String,
+) -> Result<(String, Vec<GivenImage>), InferError> {
+    match state.infer.vision() {
+        Some(vision) => of_markdown(inputs, vision),
+        None => Ok((inputs, Vec::new())),
+    }
+}
+
+/// The images of TGI's prompts, in Markdown without an alternative text, and the prompt with what stands for
+/// one in the place of each. Other Markdown is text.
 ///
 /// # Errors
 /// `Validation` that says which image cannot be read.
-pub fn of_markdown(
-    inputs: String,
-    vision: &Vision,
-) -> Result<(String, Vec<GivenImage>), InferError> {
+fn of_markdown(inputs: String, vision: &Vision) -> Result<(String, Vec<GivenImage>), InferError> {
     const OPEN: &str = "![](";
     let mut images = Vec::new();
     let mut prompt = String::new();
@@ -45,7 +66,7 @@ pub fn of_markdown(
             prompt.extend([OPEN, url, ")"]);
             continue;
         }
-        prompt.push_str(&vision.text());
+        prompt.push_str(&vision.whole_text());
         let path = format!("inputs (image {})", images.len());
         let file = file(&path, url, vision)?;
         let detail = Detail::High;

@@ -53,8 +53,10 @@ impl ChatRenderer {
         }
     }
 
-    /// The same, of a model that sees: asks the template whether it writes `marker` for an image.
-    pub async fn seeing(mut self, marker: &str) -> Self {
+    /// The same, of a model that sees: asks the template whether it writes `marker` for an image. `tokenizer` makes text of
+    /// markers that clients write.
+    pub async fn seeing(mut self, marker: &str, tokenizer: TextTokenizer) -> Self {
+        self.tokenizer = tokenizer;
         let input = ChatInput {
             messages: conversation_with_image(),
             images: true,

@@ -207,6 +207,26 @@ pub struct Version {
     pub version: &'static str,
 }
 
+/// How images are taken, in the answer of `/info`.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+pub struct ImageInfo {
+    /// Of a file.
+    #[schema(example = 20_000_000)]
+    pub max_image_bytes: u32,
+    /// Width times height.
+    #[schema(example = 25_000_000)]
+    pub max_image_pixels: u32,
+    /// Null: as many as fit.
+    #[schema(nullable = true)]
+    pub max_images_per_request: Option<u32>,
+    /// Where images may be fetched from.
+    #[schema(example = json!(["*.example.org"]))]
+    pub allowed_image_domains: Vec<String>,
+    /// Places of the image encoder's output, which all requests share.
+    #[schema(example = 16_384)]
+    pub media_rows: u32,
+}
+
 /// Answer of `/info`: the model and the limits of this server.
 #[derive(Debug, Clone, Serialize, ToSchema)]
 pub struct Info {
@@ -264,6 +284,9 @@ pub struct Info {
     /// Whether answers can be held to a form (`--disable-grammar-support`).
     #[schema(example = true)]
     pub grammar_support: bool,
+    /// Null where the model reads text alone.
+    #[schema(nullable = true)]
+    pub images: Option<ImageInfo>,
     /// The model's own defaults for requests below `/v1`; null where they are not used (`--generation-config none`).
     #[schema(nullable = true)]
     pub sampling_defaults: Option<SamplingDefaults>,

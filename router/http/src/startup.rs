@@ -65,9 +65,19 @@ pub async fn start(
     let shards = WarmShards::start(config, folder, settings.tls, stepping).await?;
     let limits = &shards.limits;
     let metrics = metrics::install(limits.max_input_tokens, limits.max_total_tokens)?;
-    let infer = infer(config, model.tokenizer, &shards, kv_events, stepping)?;
+    if let Some(sight) = &shards.sight {
+        model.tokenizer = model.tokenizer.escaping_tokens(&sight.tokens());
+    }
+    let infer = infer(
+        config,
+        model.tokenizer.clone(),
+        &shards,
+        kv_events,
+        stepping,
+    )?;
     if let Some(vision) = infer.vision() {
-        model.chats = model.chats.seeing(vision.marker()).await;
+        let (marker, tokenizer) = (vision.marker(), model.tokenizer);
+        model.chats = model.chats.seeing(marker, tokenizer).await;
     }
     let shard = &shards.info;
     let sharing = prefix_caching(config, shard);
@@ -80,7 +90,8 @@ pub async fn start(
         infer.vision().is_some(),
     );
     let format = model.format.within(shard.vocab_size);
-    let info = model::info(config, &model_names, folder, shard, limits, &format);
+    let sight = shards.sight.as_ref();
+    let info = model::info(config, &model_names, folder, shard, limits, &format, sight);
     let answers = AnswerOptions {
         compute_type: model::compute_type(config, shard)?,
         model_names,
@@ -109,6 +120,7 @@ struct Settings {
 impl Settings {
     fn of(config: &Config) -> anyhow::Result<Self> {
         config.validate()?;
+        vision::domains(config)?;
         if let Some(endpoint) = config.collector() {
             telemetry::check(endpoint)?;
         }

@@ -7,11 +7,18 @@ use axum::http::StatusCode;
 use text_generation_chat::ChatTemplateError;
 use text_generation_core::error::{GrammarError, InferError, Overload, ValidationError};
 use text_generation_http::error::ApiError;
+use text_generation_images::FetchError;
 
 /// One of each kind; `InferError` is matched exhaustively so that a new kind cannot be forgotten.
 fn every_error() -> Vec<ApiError> {
     let kinds = [
         InferError::Validation(ValidationError::TopK),
+        InferError::Validation(ValidationError::ImageFetch {
+            path: String::new(),
+            error: FetchError::Unreachable {
+                host: String::new(),
+            },
+        }),
         InferError::Overloaded(Overload::Grammars),
         InferError::QueueTime(Duration::from_secs(1)),
         InferError::Generation(String::new()),

@@ -91,6 +91,8 @@ pub struct ImageSpec {
     /// What stands in the prompt in its place: a text around one placeholder.
     pub before: &'static str,
     pub after: &'static str,
+    /// What chat templates write before and after the marker, for prompts without a template that knows of pictures.
+    pub around: (&'static str, &'static str),
     filter: Filter,
     geometry: Geometry,
     /// Where a prompt has several pictures, if that is something else.

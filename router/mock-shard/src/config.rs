@@ -122,6 +122,23 @@ impl Default for MockConfig {
     }
 }
 
+impl MockConfig {
+    /// The same with an encoder of images and `rows` for its output; `token` stands for each of them.
+    pub fn with_encoder(self, token: u32, rows: u32) -> Self {
+        let media = v1::MediaInfo {
+            token_id: token,
+            layers: 2,
+            whole_spans: false,
+            axes: false,
+        };
+        Self {
+            media: Some(media),
+            media_rows: rows,
+            ..self
+        }
+    }
+}
+
 impl fmt::Debug for MockConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("MockConfig")

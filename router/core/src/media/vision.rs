@@ -1,24 +1,27 @@
 //! How this server sees: from the files of a request to its items, and from one token an image to all that stand for it.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+mod decoder;
+mod expanded;
+mod looked;
+
+use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use futures::future::try_join_all;
-use text_generation_client::types::{Grid, MediaView};
 use text_generation_images::{
-    Fetcher, Header, ImageError, ImageSpec, ItemKey, KeySecret, Limits, Plan, Pool, Segment, Size,
-    probe,
+    Fetcher, ImageError, ImageSpec, KeySecret, Limits, Pool, Segment, Size, probe,
 };
 
-use super::{ItemSpan, Media, MediaItem, PixelSource, Pixels};
+use self::decoder::Known;
+pub use self::expanded::Expanded;
+pub use self::looked::Looked;
+use self::looked::Seen;
+use super::room::Room;
 use crate::error::ValidationError;
 use crate::tokenize::TextTokenizer;
 use crate::types::{GivenImage, ImageFile};
-
-/// Files that were decoded once are not decoded before they are wanted: so many are remembered.
-const KNOWN: usize = 4096;
 
 /// Limits of the images of requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,6 +31,8 @@ pub struct VisionLimits {
     pub max_images: Option<usize>,
     /// Rows of the media pool.
     pub rows: u32,
+    /// Bytes of the files of all requests; pixels that wait for their turn may take as many.
+    pub memory: usize,
 }
 
 /// How images are read for the served model. Clones share it.
@@ -49,6 +54,8 @@ struct Inner {
     /// Where images are fetched.
     fetcher: Option<Fetcher>,
     known: Mutex<Known>,
+    files: Room,
+    pixels: Room,
 }
 
 impl fmt::Debug for Inner {
@@ -58,35 +65,6 @@ impl fmt::Debug for Inner {
             .field("limits", &self.limits)
             .finish_non_exhaustive()
     }
-}
-
-/// Files that are known to be whole, the last ones.
-#[derive(Debug, Default)]
-struct Known {
-    keys: HashSet<ItemKey>,
-    order: VecDeque<ItemKey>,
-}
-
-impl Known {
-    fn insert(&mut self, key: ItemKey) {
-        if self.keys.insert(key) {
-            self.order.push_back(key);
-        }
-        if self.order.len() > KNOWN
-            && let Some(oldest) = self.order.pop_front()
-        {
-            self.keys.remove(&oldest);
-        }
-    }
-}
-
-/// An image whose header was read.
-struct Seen {
-    path: String,
-    file: Bytes,
-    header: Header,
-    plan: Plan,
-    key: ItemKey,
 }
 
 impl Vision {
@@ -120,6 +98,8 @@ impl Vision {
             pool,
             fetcher,
             known: Mutex::default(),
+            files: Room::new(limits.memory),
+            pixels: Room::new(limits.memory),
         })))
     }
 
@@ -139,6 +119,12 @@ impl Vision {
         [spec.before, spec.placeholder, spec.after].concat()
     }
 
+    /// What stands for an image in a prompt that no template writes.
+    pub fn whole_text(&self) -> String {
+        let (before, after) = self.0.spec.around;
+        [before, &self.text(), after].concat()
+    }
+
     pub fn limits(&self) -> &VisionLimits {
         &self.0.limits
     }
@@ -148,12 +134,49 @@ impl Vision {
         self.0.fetcher.is_some()
     }
 
-    /// Fetches the images that were sent by URL.
+    /// The file of an image, which counts as memory of images for as long as anybody has it.
     ///
     /// # Errors
-    /// Of the first that cannot be fetched, or where there are more than may be.
-    pub async fn fetch(&self, images: &mut [GivenImage]) -> Result<(), ValidationError> {
-        self.check_count(images)?;
+    /// Where other requests hold too much of that.
+    pub fn hold(&self, file: Bytes) -> Result<Bytes, ValidationError> {
+        let held = self.0.files.hold(file);
+        held.ok_or(ValidationError::ImageMemory)
+    }
+
+    /// Looks at the images of a prompt that has one token for each: fetches those that were sent by URL, reads their
+    /// headers, and plans what the model sees of them. Decodes nothing.
+    ///
+    /// # Errors
+    /// Where there are more than may be, one cannot be fetched, is no image or too large, or `ids` name another number of
+    /// them.
+    pub async fn look(
+        &self,
+        ids: Vec<u32>,
+        mut images: Vec<GivenImage>,
+    ) -> Result<Looked, ValidationError> {
+        self.check_count(&images)?;
+        let tokens = ids.iter().filter(|id| **id == self.0.placeholder).count();
+        if tokens != images.len() {
+            let images = images.len();
+            return Err(ValidationError::ImageTokens { tokens, images });
+        }
+        if images.is_empty() {
+            let images = Vec::new();
+            return Ok(Looked { ids, images });
+        }
+        self.fetch(&mut images).await?;
+        let vision = self.clone();
+        // There may be thousands.
+        aside(move || {
+            let spec = vision.spec_of(images.len());
+            let seen = images.into_iter().map(|given| vision.see(given, spec));
+            let images = seen.collect::<Result<_, _>>()?;
+            Ok(Looked { ids, images })
+        })
+        .await
+    }
+
+    async fn fetch(&self, images: &mut [GivenImage]) -> Result<(), ValidationError> {
         let fetched = images.iter_mut().map(async |image| {
             let ImageFile::Url(url) = &image.file else {
                 return Ok(());
@@ -164,7 +187,7 @@ impl Vision {
             };
             let file = fetcher.fetch(url).await;
             let file = file.map_err(|error| ValidationError::ImageFetch { path, error })?;
-            image.file = ImageFile::Bytes(file);
+            image.file = ImageFile::Bytes(self.hold(file)?);
             Ok(())
         });
         try_join_all(fetched).await.map(drop)
@@ -178,47 +201,15 @@ impl Vision {
         }
     }
 
-    /// Puts into `ids`, in the place of the one token of each image, all that stand for it. Decodes nothing.
-    ///
-    /// # Errors
-    /// Where a file is no image or too large, `ids` name another number of images, or all take more rows than there are.
-    pub fn expand(
-        &self,
-        ids: Vec<u32>,
-        images: Vec<GivenImage>,
-        salt: Option<&str>,
-    ) -> Result<Expanded, ValidationError> {
-        let limits = &self.0.limits;
-        self.check_count(&images)?;
-        let tokens = ids.iter().filter(|id| **id == self.0.placeholder).count();
-        if tokens != images.len() {
-            let images = images.len();
-            return Err(ValidationError::ImageTokens { tokens, images });
-        }
-        if images.is_empty() {
-            return Ok(Expanded::text(ids));
-        }
-        let salt = salt.unwrap_or_default();
-        let spec = match &self.0.several {
-            Some(spec) if images.len() > 1 => spec,
+    /// How each of so many images of a prompt is seen.
+    fn spec_of(&self, images: usize) -> &ImageSpec {
+        match &self.0.several {
+            Some(spec) if images > 1 => spec,
             _ => &self.0.spec,
-        };
-        let seen = images.into_iter().map(|given| self.see(given, spec, salt));
-        let seen: Vec<Seen> = seen.collect::<Result<_, _>>()?;
-        let expanded = self.assemble(&ids, &seen);
-        let (given, max) = (expanded.media.rows(), limits.rows);
-        if given > max {
-            return Err(ValidationError::ImageRows { max, given });
         }
-        Ok(expanded)
     }
 
-    fn see(
-        &self,
-        given: GivenImage,
-        spec: &ImageSpec,
-        salt: &str,
-    ) -> Result<Seen, ValidationError> {
+    fn see(&self, given: GivenImage, spec: &ImageSpec) -> Result<Seen, ValidationError> {
         let path = given.path;
         let ImageFile::Bytes(file) = given.file else {
             return Err(ValidationError::ImageLink { path });
@@ -233,102 +224,41 @@ impl Vision {
             width: header.width,
         };
         let plan = spec.plan(size, given.detail).map_err(fails)?;
-        let settings = spec.settings(given.detail);
-        let key = self
-            .0
-            .secret
-            .item(&file, settings.as_bytes(), salt.as_bytes());
+        let lengths = plan.segments.iter().map(|segment| match segment {
+            Segment::Rows(count) => *count as usize,
+            Segment::Token(_) => 1,
+            Segment::Text(text) => self.0.texts.get(text).map_or(0, Vec::len),
+        });
         Ok(Seen {
+            tokens: lengths.sum(),
             path,
             file,
+            detail: given.detail,
             header,
             plan,
-            key,
         })
     }
 
-    fn assemble(&self, ids: &[u32], seen: &[Seen]) -> Expanded {
-        let mut expanded = Expanded::default();
-        let mut places: HashMap<ItemKey, usize> = HashMap::new();
-        let mut next = seen.iter();
-        for &id in ids {
-            let image = (id == self.0.placeholder).then(|| next.next()).flatten();
-            let Some(image) = image else {
-                expanded.ids.push(id);
-                continue;
-            };
-            let item = *places.entry(image.key).or_insert_with(|| {
-                expanded.media.items.push(Arc::new(self.item(image)));
-                expanded.paths.push(image.path.clone());
-                expanded.media.items.len() - 1
-            });
-            self.put(image, item, &mut expanded);
+    /// Puts into the prompt, in the place of the one token of each image, all that stand for it: as many as
+    /// [`Looked::tokens`] says, which the caller has found to be few enough.
+    ///
+    /// # Errors
+    /// Where all images take more rows than there are.
+    pub async fn expand(
+        &self,
+        looked: Looked,
+        salt: Option<&str>,
+    ) -> Result<Expanded, ValidationError> {
+        if looked.is_text() {
+            return Ok(Expanded::text(looked.ids));
         }
-        expanded.media.keys = self.keys(&expanded);
-        expanded
-    }
-
-    fn item(&self, image: &Seen) -> MediaItem {
-        let views = image.plan.views.iter().map(|view| MediaView {
-            height: view.window.size.height,
-            width: view.window.size.width,
-        });
-        let grid = image.plan.grid.map(|grid| Grid {
-            height: grid.height,
-            width: grid.width,
-        });
-        MediaItem {
-            key: image.key,
-            file: image.file.clone(),
-            views: views.collect(),
-            grid: grid.unwrap_or_default(),
-            rows: image.plan.rows(),
-            source: Arc::new(Decoder {
-                vision: self.clone(),
-                header: image.header,
-                plan: image.plan.clone(),
-                first: Mutex::default(),
-            }),
+        let (vision, salt) = (self.clone(), salt.unwrap_or_default().to_owned());
+        let expanded = aside(move || Ok(vision.assemble(&looked, &salt))).await?;
+        let (given, max) = (expanded.media.rows(), self.0.limits.rows);
+        if given > max {
+            return Err(ValidationError::ImageRows { max, given });
         }
-    }
-
-    /// The segments of one image, behind `ids`.
-    fn put(&self, image: &Seen, item: usize, to: &mut Expanded) {
-        let mut offset = 0;
-        for segment in &image.plan.segments {
-            match segment {
-                Segment::Rows(count) => {
-                    to.media.spans.push(ItemSpan {
-                        item,
-                        first: u32::try_from(to.ids.len()).unwrap_or(u32::MAX),
-                        length: *count,
-                        offset,
-                    });
-                    let rows = std::iter::repeat_n(self.0.placeholder, *count as usize);
-                    to.ids.extend(rows);
-                    offset += count;
-                }
-                // All names were looked up at the start.
-                Segment::Token(name) => to.ids.extend(self.0.tokens.get(name)),
-                Segment::Text(text) => to.ids.extend(self.0.texts.get(text).into_iter().flatten()),
-            }
-        }
-    }
-
-    fn keys(&self, expanded: &Expanded) -> Vec<u64> {
-        let end = expanded.media.end() as usize;
-        let mut keys: Vec<u64> = expanded.ids[..end]
-            .iter()
-            .map(|id| u64::from(*id))
-            .collect();
-        for span in &expanded.media.spans {
-            let item = &expanded.media.items[span.item];
-            let positions = keys.iter_mut().skip(span.first as usize);
-            for (index, key) in (span.offset..span.offset + span.length).zip(positions) {
-                *key = self.0.secret.position(&item.key, index);
-            }
-        }
-        keys
+        Ok(expanded)
     }
 
     /// Decodes the images that were not decoded before, so that a damaged one is found before its request waits.
@@ -337,7 +267,7 @@ impl Vision {
     /// Of the first that is damaged.
     pub async fn check(&self, expanded: &Expanded) -> Result<(), ValidationError> {
         for (item, path) in expanded.media.items.iter().zip(&expanded.paths) {
-            if self.known().keys.contains(&item.key) {
+            if self.known().has(&item.key) {
                 continue;
             }
             let pixels = item.source.check(item).await;
@@ -355,62 +285,10 @@ impl Vision {
     }
 }
 
-/// A prompt with its images.
-#[derive(Debug, Clone, Default)]
-pub struct Expanded {
-    pub ids: Vec<u32>,
-    pub media: Media,
-    /// Of each item, where it stands first in the request.
-    paths: Vec<String>,
-}
-
-impl Expanded {
-    /// Without images.
-    pub fn text(ids: Vec<u32>) -> Self {
-        Self {
-            ids,
-            ..Self::default()
-        }
-    }
-}
-
-/// Decodes one image.
-struct Decoder {
-    vision: Vision,
-    header: Header,
-    plan: Plan,
-    /// What [`PixelSource::check`] has made, until it is asked for.
-    first: Mutex<Option<Bytes>>,
-}
-
-impl Decoder {
-    fn first(&self) -> MutexGuard<'_, Option<Bytes>> {
-        self.first.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn decode(&self, item: &MediaItem) -> Pixels {
-        let (vision, file) = (self.vision.clone(), item.file.clone());
-        let (header, plan) = (self.header, self.plan.clone());
-        Box::pin(async move {
-            let (pool, spec) = (&vision.0.pool, &vision.0.spec);
-            pool.prepare(spec, file, header, plan).await
-        })
-    }
-}
-
-impl PixelSource for Decoder {
-    fn pixels(&self, item: &MediaItem) -> Pixels {
-        match self.first().take() {
-            Some(pixels) => Box::pin(std::future::ready(Ok(pixels))),
-            None => self.decode(item),
-        }
-    }
-
-    fn check<'a>(&'a self, item: &'a MediaItem) -> super::Checked<'a> {
-        Box::pin(async move {
-            let pixels = self.decode(item).await?;
-            *self.first() = Some(pixels);
-            Ok::<(), ImageError>(())
-        })
-    }
+/// Does what may take long on a thread that may block.
+async fn aside<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, ValidationError> + Send + 'static,
+) -> Result<T, ValidationError> {
+    let done = tokio::task::spawn_blocking(work).await;
+    done.unwrap_or(Err(ValidationError::ImageFile(ImageError::Stopped)))
 }

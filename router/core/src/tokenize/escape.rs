@@ -20,13 +20,21 @@ pub(super) struct Escape {
     beginnings: HashSet<String>,
     /// Characters of the longest.
     longest: usize,
+    /// The tokens whose text clients may write.
+    ids: HashSet<u32>,
 }
 
 impl Escape {
-    pub(super) fn new(tokenizer: &Tokenizer) -> Self {
+    /// For all special tokens of `tokenizer`, or those that are named.
+    pub(super) fn new(tokenizer: &Tokenizer, names: Option<&[&str]>) -> Self {
         let added = tokenizer.get_added_tokens_decoder();
-        let special = added.values().filter(|token| token.special);
+        let mut special = added;
+        special.retain(|_, token| match names {
+            Some(names) => names.contains(&token.content.as_str()),
+            None => token.special,
+        });
         let beginnings: HashSet<String> = special
+            .values()
             .flat_map(|token| {
                 let ends = token.content.char_indices().skip(1);
                 ends.map(|(end, _)| token.content[..end].to_owned())
@@ -35,6 +43,7 @@ impl Escape {
         let lengths = beginnings.iter().map(|text| text.chars().count());
         Self {
             longest: lengths.max().unwrap_or(0),
+            ids: special.keys().copied().collect(),
             beginnings,
         }
     }
@@ -43,7 +52,7 @@ impl Escape {
     pub(super) fn mark<'a>(&self, tokenizer: &Tokenizer, text: &'a str) -> Cow<'a, str> {
         let mut marked = String::new();
         let mut copied = 0;
-        for (start, end) in special_tokens(tokenizer, text) {
+        for (start, end) in self.special_tokens(tokenizer, text) {
             marked.push_str(&text[copied..start]);
             for character in text[start..end].chars() {
                 marked.extend([character, MARK]);
@@ -64,6 +73,22 @@ impl Escape {
         Cow::Owned(marked)
     }
 
+    /// Where `tokenizer` finds special tokens in `text`, without the spaces that some take with them.
+    fn special_tokens(&self, tokenizer: &Tokenizer, text: &str) -> Vec<(usize, usize)> {
+        let added = tokenizer.get_added_vocabulary();
+        let parts = added.extract_and_normalize(tokenizer.get_normalizer(), text);
+        let splits = parts.get_splits(OffsetReferential::Original, OffsetType::Byte);
+        let found = splits.into_iter().filter_map(|(_, (start, end), tokens)| {
+            let token = tokens.as_ref()?.first()?;
+            let part = text
+                .get(start..end)
+                .filter(|_| self.ids.contains(&token.id))?;
+            let (before, after) = (part.trim_start().len(), part.trim_end().len());
+            Some((end - before, start + after))
+        });
+        found.filter(|(start, end)| start < end).collect()
+    }
+
     /// Whether `text` ends with the beginning of a special token.
     fn is_beginning(&self, text: &str) -> bool {
         let starts = text.char_indices().rev().take(self.longest);
@@ -71,24 +96,6 @@ impl Escape {
             .map(|(start, _)| &text[start..])
             .any(|end| self.beginnings.contains(end))
     }
-}
-
-/// Where `tokenizer` finds special tokens in `text`, without the spaces that some take with them.
-fn special_tokens(tokenizer: &Tokenizer, text: &str) -> Vec<(usize, usize)> {
-    let added = tokenizer.get_added_vocabulary();
-    let parts = added.extract_and_normalize(tokenizer.get_normalizer(), text);
-    let is_special = |id| {
-        let token = added.get_added_tokens_decoder().get(&id);
-        token.is_some_and(|token| token.special)
-    };
-    let splits = parts.get_splits(OffsetReferential::Original, OffsetType::Byte);
-    let found = splits.into_iter().filter_map(|(_, (start, end), tokens)| {
-        let token = tokens.as_ref()?.first()?;
-        let part = text.get(start..end).filter(|_| is_special(token.id))?;
-        let (before, after) = (part.trim_start().len(), part.trim_end().len());
-        Some((end - before, start + after))
-    });
-    found.filter(|(start, end)| start < end).collect()
 }
 
 /// The library's encoding of a text with marks, which are in no token. Offsets are those of the text with marks.

@@ -108,7 +108,15 @@ impl TextTokenizer {
 
     /// The same tokenizer, whose [`escape`](Self::escape) makes text of special tokens.
     pub fn escaping_special_tokens(mut self) -> Self {
-        self.escape = Some(Arc::new(Escape::new(&self.loaded.tokenizer)));
+        self.escape = Some(Arc::new(Escape::new(&self.loaded.tokenizer, None)));
+        self
+    }
+
+    /// The same for these tokens alone, where not all are escaped.
+    pub fn escaping_tokens(mut self, names: &[&str]) -> Self {
+        if self.escape.is_none() {
+            self.escape = Some(Arc::new(Escape::new(&self.loaded.tokenizer, Some(names))));
+        }
         self
     }
 

@@ -141,6 +141,12 @@ impl Validator {
         rules::check_ids(field, ids, self.limits.vocab_size)
     }
 
+    /// Whether a prompt of so many tokens can be answered at all.
+    pub fn check_length(&self, tokens: usize) -> Result<(), ValidationError> {
+        let parameters = GenerateParameters::default();
+        rules::check_lengths(tokens, &parameters, &self.limits).map(drop)
+    }
+
     /// How many tokens of a prompt are kept, at its end.
     pub fn kept(&self, tokens: usize, parameters: &GenerateParameters) -> usize {
         rules::kept(tokens, parameters, &self.limits)
@@ -265,24 +271,25 @@ impl Validator {
     async fn see(
         &self,
         ids: Vec<u32>,
-        mut images: Vec<GivenImage>,
+        images: Vec<GivenImage>,
         parameters: &GenerateParameters,
         salt: Option<&str>,
     ) -> Result<Expanded, ValidationError> {
         let Some(vision) = &self.vision else {
             return Ok(Expanded::text(ids));
         };
-        vision.fetch(&mut images).await?;
-        let expanded = vision.expand(ids, images, salt)?;
-        if expanded.media.is_empty() {
-            return Ok(expanded);
+        let looked = vision.look(ids, images).await?;
+        if !looked.is_text() {
+            if parameters.decoder_input_details {
+                return Err(ValidationError::ImageLogprobs);
+            }
+            if rules::kept(looked.tokens(), parameters, &self.limits) < looked.tokens() {
+                return Err(ValidationError::ImageTruncated);
+            }
+            // A small file may be thousands of tokens.
+            rules::check_lengths(looked.tokens(), parameters, &self.limits)?;
         }
-        if parameters.decoder_input_details {
-            return Err(ValidationError::ImageLogprobs);
-        }
-        if rules::kept(expanded.ids.len(), parameters, &self.limits) < expanded.ids.len() {
-            return Err(ValidationError::ImageTruncated);
-        }
+        let expanded = vision.expand(looked, salt).await?;
         vision.check(&expanded).await?;
         Ok(expanded)
     }

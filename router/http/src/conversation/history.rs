@@ -33,8 +33,7 @@ pub(super) fn tell_calls(messages: Vec<Value>) -> Vec<Value> {
         match told.last_mut() {
             Some(last) if joins && last["role"] == "user" => {
                 append(last, "\n");
-                let text = text_of(&message["content"]);
-                append(last, &text);
+                join(last, message["content"].take());
             }
             _ => told.push(message),
         }
@@ -71,12 +70,30 @@ fn result_told(message: &Value, names: &HashMap<String, String>) -> Value {
     let id = message["tool_call_id"].as_str().unwrap_or_default();
     let known = names.get(id).map(String::as_str);
     let name = known.or_else(|| message["name"].as_str());
-    let text = text_of(&message["content"]);
-    let content = match name {
-        Some(name) => format!("Result of {name}: {text}"),
-        None => format!("Result: {text}"),
+    let head = match name {
+        Some(name) => format!("Result of {name}: "),
+        None => "Result: ".to_owned(),
     };
-    json!({"role": "user", "content": content})
+    let mut told = json!({"role": "user", "content": head});
+    join(&mut told, message["content"].clone());
+    told
+}
+
+/// Puts a content behind that of a message. Both are one text where they are nothing but texts.
+fn join(message: &mut Value, content: Value) {
+    let is_text = |part: &Value| part["text"].is_string();
+    match content {
+        Value::Array(parts) if !parts.iter().all(is_text) => {
+            let before = message["content"].take();
+            let mut all = match before {
+                Value::Array(parts) => parts,
+                text => vec![json!({"type": "text", "text": text})],
+            };
+            all.extend(parts);
+            message["content"] = all.into();
+        }
+        content => append(message, &text_of(&content)),
+    }
 }
 
 /// The texts of a content one after the other.
@@ -131,7 +148,7 @@ mod tests {
             {"role": "assistant", "content": null, "tool_calls": [call("a", json!("{\"x\":1}")), call("b", json!({"x": 3}))]},
             {"role": "tool", "tool_call_id": "a", "content": "3"},
             {"role": "tool", "tool_call_id": "b", "content": [{"type": "text", "text": "7"}]},
-            {"role": "user", "content": "So?"},
+            {"role": "user", "content": [{"type": "text", "text": "So?"}]},
         ]);
         let told = tell_calls(messages.as_array().expect("a list").clone());
         assert_eq!(
@@ -141,6 +158,23 @@ mod tests {
                 {"role": "assistant", "content": "{\"name\":\"add\",\"parameters\":{\"x\":1}}\n{\"name\":\"add\",\"parameters\":{\"x\":3}}"},
                 {"role": "user", "content": "Result of add: 3\nResult of add: 7\nSo?"},
             ])
+        );
+    }
+    #[test]
+    fn images_stay_parts() {
+        let messages = json!([
+            {"role": "tool", "tool_call_id": "a", "content": "3"},
+            {"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "So?"}]},
+        ]);
+        let told = tell_calls(messages.as_array().expect("a list").clone());
+        let content = json!([
+            {"type": "text", "text": "Result: 3\n"},
+            {"type": "image"},
+            {"type": "text", "text": "So?"},
+        ]);
+        assert_eq!(
+            Value::Array(told),
+            json!([{"role": "user", "content": content}])
         );
     }
 }

@@ -98,15 +98,15 @@ fn before_text(parts: &[Value]) -> Value {
 
 /// The prompt with what stands for an image where the template has written the model's marker, or what [`take`] has put
 /// in its place.
-pub fn placed(mut prompt: String, vision: &Vision) -> String {
-    let text = vision.text();
-    if text != vision.marker() {
-        prompt = prompt.replace(vision.marker(), PLACE);
+pub fn placed(prompt: String, vision: &Vision, parts: ImageParts) -> String {
+    let (place, text) = match parts {
+        ImageParts::Written => (vision.marker(), vision.text()),
+        ImageParts::Before => (PLACE, vision.whole_text()),
+    };
+    match place == text {
+        true => prompt,
+        false => prompt.replace(place, &text),
     }
-    if prompt.contains(PLACE) {
-        prompt = prompt.replace(PLACE, &text);
-    }
-    prompt
 }
 
 /// An image of another API as a part of chat completions; `path` is where it stands there.

@@ -8,9 +8,10 @@ use super::images;
 use super::reading::Reading;
 use super::reads::Reads;
 use super::{Conversation, RunningConversation, history, thoughts};
-use crate::error::{ApiError, refused};
+use crate::error::ApiError;
 use crate::generations::{GenerationPlan, renamed, with_form_of};
-use crate::renderer::ImageParts;
+use crate::image_files;
+use crate::memory::MemoryShare;
 use crate::state::AppState;
 
 /// A conversation that is ready to be generated. Those who start several together take it apart.
@@ -20,6 +21,8 @@ pub struct Prepared {
     pub reading: Reading,
     /// Whether the prompt tells of tools.
     tools: bool,
+    /// Base64 of its images, in bytes.
+    base64: usize,
 }
 
 impl Conversation {
@@ -57,6 +60,7 @@ impl Conversation {
             reads,
             prompt: readable,
         };
+        let base64 = images.iter().map(image_files::base64).sum();
         // The template has written the special tokens.
         let plan = GenerationPlan::new(vec![prompt.into()], &parameters, false, self.n, names);
         let plan = plan.with_images(images);
@@ -64,32 +68,15 @@ impl Conversation {
             plan,
             reading,
             tools,
+            base64,
         })
     }
 
-    /// The prompt alone, as [`Conversation::prepare`] would make it, for somebody who knows nothing of images.
+    /// The prompt alone, as [`Conversation::prepare`] would make it, with one token for each of its images.
     ///
     /// # Errors
-    /// The same, and 422 where there are images.
-    pub async fn render(self, state: &AppState) -> Result<String, ApiError> {
-        let (prompt, images) = self.render_with_images(state).await?;
-        match images.first() {
-            None => Ok(prompt),
-            Some(image) => Err(refused(format_args!(
-                "`{}` is an image, for which this route has no tokens; `/v1/messages/count_tokens` and `/v1/responses/input_tokens` count them",
-                image.path
-            ))),
-        }
-    }
-
-    /// The prompt with one token for each of its images.
-    ///
-    /// # Errors
-    /// As those of [`Conversation::prepare`].
-    pub async fn render_with_images(
-        mut self,
-        state: &AppState,
-    ) -> Result<(String, Vec<GivenImage>), ApiError> {
+    /// The same.
+    pub async fn render(mut self, state: &AppState) -> Result<(String, Vec<GivenImage>), ApiError> {
         let images = self.take_images(state)?;
         self.tell_template(state)?;
         let prompt = render(self.input, state).await;
@@ -102,14 +89,9 @@ impl Conversation {
         let Some(vision) = state.infer.vision() else {
             return Ok(Vec::new());
         };
-        // What is told in place of a template is told in texts.
-        let parts = match state.format.tells_calls {
-            true => state.chats.image_parts(),
-            false => ImageParts::Before,
-        };
-        let images = images::take(&mut self.input.messages, vision, parts)?;
-        self.input.images = parts == ImageParts::Written;
-        Ok(images)
+        self.input.images = true;
+        let parts = state.chats.image_parts();
+        images::take(&mut self.input.messages, vision, parts)
     }
 
     /// Gives the template what it can write, and writes the rest for it. Returns the fields that come to nothing.
@@ -149,12 +131,18 @@ impl Conversation {
 async fn render(input: ChatInput, state: &AppState) -> Result<String, ApiError> {
     let prompt = state.chats.render(input).await?;
     Ok(match state.infer.vision() {
-        Some(vision) => images::placed(prompt, vision),
+        Some(vision) => images::placed(prompt, vision, state.chats.image_parts()),
         None => prompt,
     })
 }
 
 impl Prepared {
+    /// The body is gone: it has become a prompt, and files that count for themselves.
+    pub fn forget_body(&self, share: &MemoryShare) {
+        share.forget_texts(self.base64);
+        share.forget_values();
+    }
+
     /// Queues the generations: all of them, or none.
     ///
     /// # Errors

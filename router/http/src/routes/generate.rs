@@ -161,20 +161,17 @@ impl AnswerFields {
     }
 }
 
-/// Where the model sees, Markdown images without a text, `![](data:...)`, are images.
+/// The request of a prompt.
 ///
 /// # Errors
-/// `Validation` where one cannot be read.
+/// `Validation` where an image in it cannot be read.
 pub(super) fn request(
     state: &AppState,
     inputs: String,
     mut parameters: GenerateParameters,
 ) -> Result<GenerateRequest, InferError> {
     tenant::current().sign(&mut parameters);
-    let (inputs, images) = match state.infer.vision() {
-        Some(vision) => image_files::of_markdown(inputs, vision)?,
-        None => (inputs, Vec::new()),
-    };
+    let (inputs, images) = image_files::of_inputs(state, inputs)?;
     Ok(GenerateRequest {
         inputs: inputs.into(),
         parameters,

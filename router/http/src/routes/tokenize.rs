@@ -8,13 +8,14 @@ use axum::response::Response;
 use bytes::Bytes;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
-use text_generation_core::types::TokenizedText;
+use text_generation_core::types::{GivenImage, TokenizedText};
 use utoipa::ToSchema;
 
 use crate::bounds::{MAX_DETOKENIZE_IDS, MEMORY_PER_DETOKENIZED_ID, MEMORY_PER_TOKENIZED_BYTE};
 use crate::error::ApiError;
 use crate::extract::{ApiJson, JsonBytes};
 use crate::generations::renamed;
+use crate::image_files;
 use crate::memory::MemoryShare;
 use crate::openapi::BodyErrors;
 use crate::routes::openai::sampling::check;
@@ -67,7 +68,7 @@ pub async fn tokenize(
         // First, because what is read beside the text loses its path.
         let options: TokenOptions = body.parse()?;
         let PromptTokensBody { prompt, .. } = body.parse()?;
-        return counted(&state, prompt, true, &options, share).await;
+        return counted(&state, (prompt, Vec::new()), true, &options, share).await;
     }
     if keys.inputs.is_none() && keys.messages.is_some() {
         let options: TokenOptions = body.parse()?;
@@ -76,28 +77,29 @@ pub async fn tokenize(
         if chat.continue_final_message != Some(true) {
             chat.add_generation_prompt.get_or_insert(true);
         }
-        let text = chat::conversation(&state, chat)?.render(&state).await?;
-        return counted(&state, text, false, &options, share).await;
+        let prompt = chat::conversation(&state, chat)?.render(&state).await?;
+        return counted(&state, prompt, false, &options, share).await;
     }
     check(keys.inputs.is_some(), || {
         "`inputs` is missing: send a text as `inputs` or `prompt`, or a chat as `messages`"
             .to_owned()
     })?;
     let body: GenerateBody = body.parse()?;
-    let tokens = tokens(&state, body.inputs, true, &share).await?;
+    let prompt = image_files::of_inputs(&state, body.inputs)?;
+    let tokens = tokens(&state, prompt, true, &share).await?;
     token_list::response(tokens, "[", Bytes::from_static(b"]"), share)
 }
 
 /// vLLM's answer.
 async fn counted(
     state: &Arc<AppState>,
-    text: String,
+    prompt: Prompt,
     add_special_tokens: bool,
     options: &TokenOptions,
     share: MemoryShare,
 ) -> Result<Response, ApiError> {
     let add_special_tokens = options.add_special_tokens.unwrap_or(add_special_tokens);
-    let tokens = tokens(state, text, add_special_tokens, &share).await?;
+    let tokens = tokens(state, prompt, add_special_tokens, &share).await?;
     let strings = options.return_token_strs.unwrap_or(false).then(|| {
         let state = state.clone();
         move |id| state.infer.token(id)
@@ -105,14 +107,18 @@ async fn counted(
     token_list::counted(tokens, state.info.max_total_tokens, strings, share)
 }
 
+/// A text, and the images that it names.
+type Prompt = (String, Vec<GivenImage>);
+
 async fn tokens(
     state: &AppState,
-    text: String,
+    (text, images): Prompt,
     add_special_tokens: bool,
     share: &MemoryShare,
 ) -> Result<TokenizedText, ApiError> {
     share.resize(text.len().saturating_mul(MEMORY_PER_TOKENIZED_BYTE))?;
-    Ok(state.infer.tokenize(text, add_special_tokens).await?)
+    let tokens = state.infer.tokenize_with(text, add_special_tokens, images);
+    Ok(tokens.await?)
 }
 
 /// The prompt that the chat template makes of a conversation, and its tokens.
@@ -133,9 +139,9 @@ pub async fn chat_tokenize(
     ApiJson(body): ApiJson<ChatBody>,
 ) -> Result<Response, ApiError> {
     let conversation = chat::conversation(&state, body)?;
-    let text = conversation.render(&state).await?;
+    let prompt = conversation.render(&state).await?;
     // The template has written the special tokens.
-    let tokens = tokens(&state, text, false, &share).await?;
+    let tokens = tokens(&state, prompt, false, &share).await?;
     let mut tail = br#"],"templated_text":"#.to_vec();
     tail.extend(token_list::bytes(&tokens.text())?);
     tail.push(b'}');

@@ -12,6 +12,7 @@ use text_generation_core::tokenize::TextTokenizer;
 use tokio::time::timeout;
 
 use super::SlowTokenizer;
+use super::vision::Sight;
 use crate::args::Config;
 use crate::generation_config::{GenerationConfig, SamplingDefaults};
 use crate::limits::{Limits, prefix_caching};
@@ -151,6 +152,7 @@ pub(super) fn info(
     shard: &ShardInfo,
     limits: &Limits,
     format: &ModelFormat,
+    sight: Option<&Sight>,
 ) -> Info {
     Info {
         model_id: model_names.first().cloned().unwrap_or_default(),
@@ -176,6 +178,7 @@ pub(super) fn info(
         tool_call_parser: format.tool_call_parser().map(str::to_owned),
         reasoning_parser: format.reasoning_parser().map(str::to_owned),
         grammar_support: !config.disable_grammar_support,
+        images: sight.map(|sight| sight.info(config)),
         sampling_defaults: (config.generation_config == GenerationConfig::Auto)
             .then(|| SamplingDefaults::load(folder)),
         served_model_names: model_names.to_vec(),

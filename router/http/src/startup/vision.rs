@@ -14,6 +14,7 @@ use text_generation_images::{
 };
 
 use crate::args::Config;
+use crate::schema::ImageInfo;
 
 /// Rows of the media pool when the operator leaves it open; more where one image may take more.
 const DEFAULT_ROWS: u32 = 16_384;
@@ -22,6 +23,8 @@ const FETCH_TIME: Duration = Duration::from_secs(10);
 const FETCHES_AT_ONCE: usize = 64;
 /// Memory of the images that are decoded at a time.
 const DECODE_MEMORY: u64 = 1 << 30;
+/// Memory of their files, and that of pixels which wait for their turn.
+const MEMORY: usize = 1 << 30;
 
 /// What the files of a model and the flags say of its images.
 #[derive(Debug, Clone)]
@@ -65,6 +68,22 @@ impl Sight {
         })
     }
 
+    /// Tokens that stand for images, which are text where clients write them.
+    pub(super) fn tokens(&self) -> [&'static str; 2] {
+        [self.spec.placeholder, self.spec.marker]
+    }
+
+    /// What clients are told.
+    pub(super) fn info(&self, config: &Config) -> ImageInfo {
+        ImageInfo {
+            max_image_bytes: config.max_image_bytes,
+            max_image_pixels: config.max_image_pixels,
+            max_images_per_request: config.max_images_per_request,
+            allowed_image_domains: config.allowed_image_domains.clone(),
+            media_rows: self.rows,
+        }
+    }
+
     /// What the batcher has to know.
     pub(super) fn media(&self, shard: &ShardInfo, warmed: &Warmup) -> Option<MediaShards> {
         Some(MediaShards {
@@ -97,6 +116,7 @@ impl Sight {
             file: self.limits,
             max_images: config.max_images_per_request.map(|most| most as usize),
             rows: self.rows,
+            memory: MEMORY,
         };
         let options = PoolOptions {
             threads: config.validation_workers as usize,
@@ -121,11 +141,9 @@ impl Sight {
 
 /// Fetches images from the domains that the operator allows; `None` where there are none.
 fn fetcher(config: &Config) -> anyhow::Result<Option<Fetcher>> {
-    if config.allowed_image_domains.is_empty() {
+    let Some(domains) = domains(config)? else {
         return Ok(None);
-    }
-    let domains = config.allowed_image_domains.iter().map(String::as_str);
-    let domains = Domains::parse(domains).context("`--allowed-image-domains`")?;
+    };
     let options = FetchOptions {
         domains,
         max_bytes: config.max_image_bytes as usize,
@@ -136,6 +154,19 @@ fn fetcher(config: &Config) -> anyhow::Result<Option<Fetcher>> {
     Ok(Some(
         fetcher.context("`--allowed-image-domains` cannot be obeyed")?,
     ))
+}
+
+/// The domains that images may be fetched from, if any.
+///
+/// # Errors
+/// What is wrong with one of them.
+pub(super) fn domains(config: &Config) -> anyhow::Result<Option<Domains>> {
+    if config.allowed_image_domains.is_empty() {
+        return Ok(None);
+    }
+    let given = config.allowed_image_domains.iter().map(String::as_str);
+    let domains = Domains::parse(given).context("`--allowed-image-domains`")?;
+    Ok(Some(domains))
 }
 
 fn spec(folder: &Path) -> anyhow::Result<Option<ImageSpec>> {

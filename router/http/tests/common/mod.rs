@@ -90,6 +90,26 @@ impl Server {
         Self::in_folder(model, folder, &[], ServerLimits::default()).await
     }
 
+    /// A server whose model sees, with these files, and with `tokens` behind all others.
+    pub async fn that_sees(
+        model: MockConfig,
+        template: &str,
+        files: &[(&str, &Value)],
+        tokens: &[&str],
+        flags: &[&str],
+    ) -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        let write = |name: &str, content: &Value| {
+            std::fs::write(folder.path().join(name), content.to_string()).expect("written");
+        };
+        write("tokenizer.json", &tokenizer(tokens));
+        write("tokenizer_config.json", &json!({"chat_template": template}));
+        for (name, content) in files {
+            write(name, content);
+        }
+        Self::in_folder(model, folder, flags, ServerLimits::default()).await
+    }
+
     async fn in_folder(
         model: MockConfig,
         folder: TempDir,
@@ -323,11 +343,12 @@ pub fn byte(text: &[u8], index: u32) -> u32 {
 pub fn model_folder() -> TempDir {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("tokenizer.json");
-    std::fs::write(file, tokenizer().to_string()).expect("a tokenizer file");
+    std::fs::write(file, tokenizer(&[]).to_string()).expect("a tokenizer file");
     folder
 }
 
-fn tokenizer() -> Value {
+/// Tokens of single bytes and some words, and behind them `more` special ones.
+fn tokenizer(more: &[&str]) -> Value {
     let specials = ["<unk>", "<s>", "</s>"];
     let words = (BYTES + 256..512).map(|id| format!("Ġw{id}"));
     let vocab: Map<String, Value> = specials
@@ -338,9 +359,9 @@ fn tokenizer() -> Value {
         .enumerate()
         .map(|(id, token)| (token, json!(id)))
         .collect();
-    let added: Vec<Value> = specials
-        .iter()
-        .enumerate()
+    let added: Vec<Value> = (0..)
+        .zip(specials)
+        .chain((vocab.len()..).zip(more.iter().copied()))
         .map(|(id, content)| {
             json!({"id": id, "content": content, "special": true, "single_word": false, "lstrip": false,
                    "rstrip": false, "normalized": false})

@@ -27,6 +27,16 @@ pub enum FetchError {
     Timeout { host: String, limit: Duration },
 }
 
+impl FetchError {
+    /// Whether the host of the URL is to blame: it may answer another time.
+    pub fn is_of_host(&self) -> bool {
+        matches!(
+            self,
+            Self::Unreachable { .. } | Self::Status { .. } | Self::Timeout { .. }
+        )
+    }
+}
+
 /// Why nothing can be fetched.
 #[derive(Debug, Error)]
 pub enum FetcherError {

@@ -54,6 +54,7 @@ pub(super) fn vision(tokenizer: &TextTokenizer, rows: u32) -> Vision {
         file: Limits::default(),
         max_images: Some(8),
         rows,
+        memory: 1 << 20,
     };
     let options = PoolOptions {
         threads: 1,

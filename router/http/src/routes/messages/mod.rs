@@ -80,7 +80,7 @@ async fn start(
         Ok((prepared, model))
     };
     let (prepared, model) = prepare.await.inspect_err(ApiError::count)?;
-    share.forget_values();
+    prepared.forget_body(share);
     Ok((prepared.start(state).await?, model))
 }
 
@@ -98,7 +98,7 @@ pub async fn count_tokens(
     ApiJson(body): ApiJson<MessagesBody>,
 ) -> Result<Json<TokenCount>, ApiError> {
     let conversation = body.read(true, &state)?;
-    let (prompt, images) = conversation.render_with_images(&state).await?;
+    let (prompt, images) = conversation.render(&state).await?;
     let input_tokens = state.infer.count_tokens_with(prompt, images).await?;
     Ok(Json(TokenCount { input_tokens }))
 }

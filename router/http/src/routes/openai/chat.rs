@@ -70,7 +70,7 @@ pub async fn chat_completions(
     let streams = body.stream.unwrap_or(false);
     let prepared = Chat::prepare(&state, body).await;
     let Chat { prepared, answer } = prepared.inspect_err(ApiError::count)?;
-    share.forget_values();
+    prepared.forget_body(&share);
     let running = prepared.start(&state).await?;
     if streams {
         return Ok(answer.stream(&state, id, running, include_usage));

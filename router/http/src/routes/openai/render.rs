@@ -48,9 +48,12 @@ pub async fn render_chat(
     let model = model_name(body.model.take(), &state.info.model_id)?;
     let conversation = chat::conversation(&state, body)?;
     let parameters = conversation.parameters.clone();
-    let text = conversation.render(&state).await?;
+    let (text, images) = conversation.render(&state).await?;
+    hold(&text, &share)?;
     // The template has written the special tokens.
-    let token_ids = ids(&state, text.into(), false, &share, chat::NAMES).await?;
+    let tokens = state.infer.tokenize_with(text, false, images).await;
+    let tokens = tokens.map_err(|error| renamed(error, chat::NAMES))?;
+    let token_ids = tokens.ids().to_vec();
     let token_ids = cut(&state, token_ids, &parameters);
     Ok(Json(RenderedPrompt { model, token_ids }))
 }
@@ -102,10 +105,15 @@ async fn ids(
     match prompt {
         Inputs::Ids(ids) => Ok(ids),
         Inputs::Text(text) => {
-            share.resize(text.len().saturating_mul(MEMORY_PER_TOKENIZED_BYTE))?;
+            hold(&text, share)?;
             let tokens = state.infer.tokenize(text, add_special_tokens).await;
             let tokens = tokens.map_err(|error| renamed(error, names))?;
             Ok(tokens.ids().to_vec())
         }
     }
+}
+
+/// Holds what a text takes while it becomes tokens.
+fn hold(text: &str, share: &MemoryShare) -> Result<(), ApiError> {
+    share.resize(text.len().saturating_mul(MEMORY_PER_TOKENIZED_BYTE))
 }

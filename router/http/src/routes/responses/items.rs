@@ -231,7 +231,8 @@ impl Reader<'_> {
         self.messages.push(message);
         if !images.is_empty() {
             // Templates know no images in messages of tools.
-            self.add("user", in_order(Vec::new(), images));
+            let images: Vec<Value> = images.into_iter().map(|(_, image)| image).collect();
+            self.add("user", images.into());
         }
         Ok(())
     }

@@ -62,7 +62,7 @@ pub async fn responses(
         head,
         output,
     } = prepared.inspect_err(ApiError::count)?;
-    share.forget_values();
+    conversation.forget_body(&share);
     let characters = conversation.reading.characters;
     let running = match conversation.start(&state).await {
         // OpenAI finds this out in its stream, and Codex looks for it nowhere else.
@@ -146,7 +146,7 @@ pub async fn input_tokens(
     model_name(body.model.clone(), &state.info.model_id)?;
     resolve(&state, &mut body, &share)?;
     let (conversation, _) = body.read(&state, false)?;
-    let (prompt, images) = conversation.render_with_images(&state).await?;
+    let (prompt, images) = conversation.render(&state).await?;
     Ok(Json(InputTokens {
         object: "response.input_tokens",
         input_tokens: state.infer.count_tokens_with(prompt, images).await?,

@@ -35,6 +35,7 @@ impl Files<'_> {
             marker: "<image>",
             before: "",
             after: "",
+            around: ("", ""),
             filter: self.filter(Filter::Bicubic)?,
             geometry: Geometry::Cropped {
                 shortest,
@@ -69,6 +70,7 @@ impl Files<'_> {
             marker: "[IMG]",
             before: "",
             after: "",
+            around: ("", ""),
             filter: self.filter(Filter::Bicubic)?,
             geometry: Geometry::Longest {
                 longest,
@@ -96,6 +98,7 @@ impl Files<'_> {
             marker: "<|image_pad|>",
             before: "",
             after: "",
+            around: ("<|vision_start|>", "<|vision_end|>"),
             filter: self.filter(Filter::Bicubic)?,
             geometry: Geometry::Smart(Smart {
                 factor,
@@ -118,6 +121,7 @@ impl Files<'_> {
             marker: "<|image|>",
             before: "",
             after: "",
+            around: ("<|begin_of_image|>", "<|end_of_image|>"),
             filter: self.filter(Filter::Bicubic)?,
             geometry: Geometry::Smart(Smart {
                 factor,
@@ -138,6 +142,7 @@ impl Files<'_> {
             marker: "<|image|>",
             before: "<|image>",
             after: "<image|>",
+            around: ("", ""),
             filter: self.filter(Filter::Bicubic)?,
             geometry: Geometry::Budget(Budget {
                 factor,
@@ -187,6 +192,7 @@ impl Files<'_> {
             marker: "<|media_pad|>",
             before: "",
             after: "",
+            around: ("<|media_begin|>image<|media_content|>", "<|media_end|>"),
             filter: self.filter(Filter::Bicubic)?,
             geometry: Geometry::Padded(padded),
             several: None,
@@ -202,6 +208,7 @@ impl Files<'_> {
             marker: "<start_of_image>",
             before: "\n\n<start_of_image>",
             after: "<end_of_image>\n\n",
+            around: ("", ""),
             filter: self.filter(Filter::Bilinear)?,
             geometry: Geometry::Fixed {
                 size: self.size(&self.preprocessor["size"], "size")?,

@@ -27,6 +27,7 @@ impl Files<'_> {
             marker: "<image>",
             before: "",
             after: "",
+            around: ("", ""),
             filter: self.filter(Filter::Bicubic)?,
             geometry: Geometry::Pinpoints(Pinpoints {
                 tile,
@@ -183,6 +184,7 @@ impl Files<'_> {
             marker: "<IMG_CONTEXT>",
             before: "<img>",
             after: "</img>",
+            around: ("", ""),
             filter: self.filter(Filter::Bicubic)?,
             geometry: Geometry::Tiles(Tiles {
                 tile,
@@ -215,6 +217,7 @@ impl Files<'_> {
             marker: "<image>",
             before: "",
             after: "",
+            around: ("", ""),
             filter: self.filter(Filter::Lanczos)?,
             geometry: Geometry::Splits(Splits {
                 longest,

@@ -1,0 +1,105 @@
+//! Tokens of images: what stands for them, what is counted, and what is a text that looks like one.
+
+use super::*;
+
+#[tokio::test]
+async fn every_route_counts_the_same_tokens() {
+    let server = server(PARTS, &[]).await;
+    let body = chat(json!([image_url(PNG), text("What?")]));
+    let answer = server.good("/v1/chat/completions", &body).await;
+    let count = answer["usage"]["prompt_tokens"].as_u64().expect("a number");
+    let ids = &answer["prompt_token_ids"];
+    let counted = server.good("/tokenize", &body).await;
+    assert_eq!(
+        (&counted["count"], &counted["tokens"]),
+        (&json!(count), ids)
+    );
+    let rendered = server.good("/v1/chat/completions/render", &body).await;
+    assert_eq!(rendered["token_ids"], *ids);
+    let told = server.good("/chat_tokenize", &body).await;
+    let tokens = told["tokenize_response"].as_array().expect("tokens");
+    assert_eq!(tokens.len() as u64, count);
+    // All of an image have its place in the text.
+    let text = told["templated_text"].as_str().expect("a text");
+    let place = text.find("<image>").expect("a place");
+    let of_image = tokens.iter().filter(|token| token["id"] == TOKEN);
+    let places: Vec<(&Value, &Value)> = of_image
+        .map(|token| (&token["start"], &token["stop"]))
+        .collect();
+    let expected = (&json!(place), &json!(place + "<image>".len()));
+    assert_eq!(places, vec![expected; ROWS]);
+    let inputs = json!({"inputs": format!("See ![]({})", data_url(PNG))});
+    let tokens = server.good("/tokenize", &inputs).await;
+    assert_eq!(tokens.as_array().map(Vec::len), Some(4 + ROWS));
+}
+
+#[tokio::test]
+async fn the_token_of_images_is_text_where_a_client_types_it() {
+    let server = server(PARTS, &[]).await;
+    let body = chat(json!([image_url(PNG), text("<image>")]));
+    let answer = server.good("/v1/chat/completions", &body).await;
+    assert_eq!(prompt(&answer), format!("<user>{}<image><answer>", seen()));
+    let answer = server
+        .good("/v1/chat/completions", &chat(json!("<image>")))
+        .await;
+    assert_eq!(prompt(&answer), "<user><image><answer>");
+}
+
+#[tokio::test]
+async fn the_token_of_images_is_refused_in_raw_prompts() {
+    let server = server(PARTS, &[]).await;
+    for (path, body) in [
+        ("/generate", json!({"inputs": "a <image> b"})),
+        ("/v1/completions", json!({"prompt": [5, TOKEN, 6]})),
+        ("/v1/completions", json!({"prompt": "a <image> b"})),
+    ] {
+        let (status, answer) = server.ask(path, &body).await;
+        assert_eq!(status, 422, "{path}: {answer}");
+        let error = &answer["error"];
+        let message = error["message"].as_str().or_else(|| error.as_str());
+        let message = message.expect("a message");
+        assert!(message.contains("token for an image"), "{path}: {message}");
+    }
+    server
+        .good(
+            "/v1/completions",
+            &json!({"prompt": [5, 6], "max_tokens": 2}),
+        )
+        .await;
+    server.idle().await;
+}
+
+/// Qwen's own template puts two tokens around an image.
+#[tokio::test]
+async fn what_a_template_would_write_around_an_image_is_written_where_none_does() {
+    let config = json!({"model_type": "qwen2_vl"});
+    let preprocessor =
+        json!({"patch_size": 4, "merge_size": 2, "min_pixels": 64, "max_pixels": 1024});
+    let files = [
+        ("config.json", &config),
+        ("preprocessor_config.json", &preprocessor),
+    ];
+    let tokens = ["<|image_pad|>", "<|vision_start|>", "<|vision_end|>"];
+    let flags = ["--media-rows", "256"];
+    let server = Server::that_sees(seeing(), TEXTS, &files, &tokens, &flags).await;
+    let body = with(
+        chat(json!([image_url(PNG)])),
+        json!({"return_token_strs": true}),
+    );
+    let in_chat = server.good("/tokenize", &body).await["token_strs"].clone();
+    let markdown = json!({"inputs": format!("![]({})", data_url(PNG))});
+    let in_prompt = server.good("/tokenize", &markdown).await;
+    let in_prompt: Vec<&Value> = in_prompt.as_array().expect("tokens").iter().collect();
+    let in_prompt: Value = in_prompt
+        .iter()
+        .map(|token| token["text"].clone())
+        .collect();
+    for told in [in_chat, in_prompt] {
+        let told = told.as_array().expect("tokens");
+        let is = |token: &str| told.iter().position(|text| text == token);
+        let first = is(tokens[1]).expect("a start");
+        let last = is(tokens[2]).expect("an end");
+        assert!(last > first + 1, "{told:?}");
+        assert!(told[first + 1..last].iter().all(|text| text == tokens[0]));
+    }
+}
