@@ -85,11 +85,14 @@ def pretend_card(patch: pytest.MonkeyPatch, card: Card) -> None:
     patch.setattr(torch.Tensor, "is_cuda", True)
     patch.setattr(torch.version, "cuda", "12.9")
     patch.setattr(torch.cuda, "get_device_capability", lambda *_: card.capability)
+    is_hopper = card.capability == (9, 0)
+    known = device.Card(card.shared_kib, card.num_sms, is_hopper, card.capability >= (8, 9), has_block_gemms=is_hopper)
     told = {
-        "is_hopper": lambda _: card.capability == (9, 0),
+        "is_hopper": lambda _: is_hopper,
         "shared_kib": lambda _: card.shared_kib,
         "num_sms": lambda _: card.num_sms,
         "has_fp8_gemms": lambda _: card.capability >= (8, 9),
+        "card_of": lambda _: known,
     }
     originals = {name: getattr(device, name) for name in told}
     for name, module in list(sys.modules.items()):

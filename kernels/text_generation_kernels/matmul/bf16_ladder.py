@@ -8,10 +8,11 @@ from torch import Tensor
 from torch.nn import functional
 
 from ..norm.act_and_mul import act_and_mul_triton
+from ..runtime.device import Card, card_of
 from ..runtime.settings import fastest, nearest
 from .bf16_gemv import bf16_gemv
 from .bf16_small_hopper import bf16_small_hopper
-from .ladder import SMALL_BATCH, Card, Ladder, MatmulKernel, Settings, card_of, padded_tokens
+from .ladder import SMALL_BATCH, Ladder, MatmulKernel, Settings, padded_tokens
 from .skinny_linear import filled_splits, skinny_gemm
 
 _GEMV_INPUTS = 8

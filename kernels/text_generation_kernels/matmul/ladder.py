@@ -8,11 +8,8 @@ is padded to one size gives a token the same result to the bit, whichever others
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Generic, Literal, NamedTuple, Protocol, TypeVar
+from typing import Generic, Literal, Protocol, TypeVar
 
-import torch
-
-from ..runtime.device import has_fp8_gemms, is_hopper, shared_kib
 from ..runtime.launch import compiling_only
 
 Settings = Mapping[str, int]
@@ -44,20 +41,6 @@ Fusion = Literal[
 activation, the same with the largest values of each tile, the residual add, the sending half of an all-reduce, or
 partials that the next kernel reduces. Of experts: the router of one token, and the sum over a token's experts.
 """
-
-
-class Card(NamedTuple):
-    """What a choice depends on of the device."""
-
-    shared_kib: int
-    """Most shared memory of a thread block."""
-    is_hopper: bool
-    has_fp8_gemms: bool
-
-
-def card_of(device: torch.device) -> Card:
-    """That of `device`; off a GPU, where kernels are interpreted, one with the memory of an H200."""
-    return Card(shared_kib(device), is_hopper(device), has_fp8_gemms(device))
 
 
 class TokensProblem(Hashable, Protocol):
@@ -95,8 +78,6 @@ class Choice(Generic[ProblemT]):
 
     kernel: MatmulKernel[ProblemT]
     settings: Settings
-    refusals: tuple[tuple[str, str], ...]
-    """Kernels before it in the ladder, each with why it does not compute the problem."""
 
 
 class Ladder(Generic[ProblemT]):
@@ -119,13 +100,19 @@ class Ladder(Generic[ProblemT]):
             raise LookupError(f"no kernel computes {problem}")
         return choice
 
+    def refusals(self, problem: ProblemT) -> Iterator[tuple[str, str]]:
+        """The kernels before the first that takes `problem`, each with why it does not compute it."""
+        for kernel in self.kernels:
+            reason = kernel.settings(problem)
+            if not isinstance(reason, str):
+                return
+            yield kernel.name, reason
+
     def _find(self, problem: ProblemT) -> Choice[ProblemT] | None:
-        refusals: list[tuple[str, str]] = []
         for kernel in self.kernels:
             settings = kernel.settings(problem)
             if not isinstance(settings, str):
-                return Choice(kernel, settings, tuple(refusals))
-            refusals.append((kernel.name, settings))
+                return Choice(kernel, settings)
         return None
 
 

@@ -7,9 +7,10 @@ import torch
 from torch import Tensor
 
 from ..norm.quantise import LIMITS
+from ..runtime.device import Card, card_of
 from ..runtime.settings import fastest, nearest
 from .fp8_small_hopper import STEP, fp8_small_hopper
-from .ladder import SMALL_BATCH, Card, Ladder, MatmulKernel, Settings, card_of, padded_tokens
+from .ladder import SMALL_BATCH, Ladder, MatmulKernel, Settings, padded_tokens
 from .w8a8_gemm import BLOCK, w8a8_gemm
 from .w8a8_gemv import w8a8_gemv
 from .w8a8_library import BLOCKS, ROWS, SUMS, library_gemm
@@ -129,7 +130,7 @@ def library_settings(algorithm: str, problem: W8A8Problem) -> Settings | str:
             return "it takes scales by block"
         if problem.inputs % (4 * BLOCK) or problem.outputs % BLOCK:
             return f"it takes multiples of {4 * BLOCK} inputs and of {BLOCK} outputs"
-        return {} if problem.card.is_hopper and _has_block_gemm() else "it needs compute capability 9.0 and CUDA 12.9"
+        return {} if problem.card.has_block_gemms else "it needs compute capability 9.0 and CUDA 12.9"
     if problem.by_block or not problem.weight_scales_contiguous:
         return "it takes contiguous scales by token and row"
     if algorithm == ROWS and not problem.x_scales_contiguous:
@@ -146,11 +147,6 @@ def _fastest_library(algorithm: str, problem: W8A8Problem) -> Settings | str:
     sizes = {"outputs": problem.outputs, "inputs": problem.inputs, "tokens": problem.tokens}
     faster = fastest("w8a8_library", **kind, **sizes)
     return library_settings(algorithm, problem) if faster == algorithm else f"w8a8_library.json: {faster} is faster"
-
-
-def _has_block_gemm() -> bool:
-    toolkit = tuple(int(number) for number in (torch.version.cuda or "0.0").split(".")[:2])
-    return toolkit >= (12, 9)
 
 
 def _gemm_settings(problem: W8A8Problem) -> Settings | str:

@@ -5,10 +5,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from ..runtime.device import Card, card_of
 from ..runtime.settings import fastest
 from .dequantise_matmul import dequantise_matmul
 from .group_quantisation import BLOCK
-from .ladder import SMALL_BATCH, Card, Ladder, MatmulKernel, Settings, card_of, padded_tokens
+from .ladder import SMALL_BATCH, Ladder, MatmulKernel, Settings, padded_tokens
 from .w4a16_gemv import w4a16_gemv
 from .w4a16_large_hopper import w4a16_large_hopper
 from .w4a16_small_hopper import w4a16_small_hopper

@@ -9,8 +9,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..matmul.ladder import Card, Ladder, MatmulKernel, Settings, card_of
+from ..matmul.ladder import Ladder, MatmulKernel, Settings
 from ..norm.quantise_rows import quantise_rows
+from ..runtime.device import Card, card_of
 from ..runtime.settings import nearest
 from .expert_matrix import ExpertMatrix
 from .experts_gemv import expert_gemv, expert_gemv_sum

@@ -5,9 +5,9 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from ..matmul.ladder import Card, Ladder, MatmulKernel, Settings, card_of
+from ..matmul.ladder import Ladder, MatmulKernel, Settings
 from ..norm.activations import is_gated
-from ..runtime.device import num_sms
+from ..runtime.device import Card, card_of
 from .expert_matrix import ExpertMatrix
 from .experts_gemv import MOST_EXPERTS, Routing, expert_gemv, expert_gemv_sum
 from .moe_route import RouteOptions
@@ -18,7 +18,6 @@ class MixtureProblem(NamedTuple):
     """What the choice of a kernel depends on."""
 
     card: Card
-    num_sms: int
     tokens: int
     hidden: int
     up_outputs: int
@@ -52,7 +51,6 @@ class MixtureProblem(NamedTuple):
         """The problem of these tensors."""
         return cls(
             card=card_of(x.device),
-            num_sms=num_sms(x.device),
             tokens=len(x),
             hidden=down.outputs,
             up_outputs=gate_up.outputs,
@@ -88,7 +86,7 @@ def _hopper_settings(problem: MixtureProblem) -> Settings | str:
         return "it takes all experts of a mixture, in 16 bits, gated and without biases"
     if problem.options.norm == 2 or problem.options.shared:
         return "it knows no square norm and no shared experts"
-    blocks = token_blocks(problem.hidden, problem.up_outputs // 2, problem.options.top_k, problem.num_sms)
+    blocks = token_blocks(problem.hidden, problem.up_outputs // 2, problem.options.top_k, problem.card.num_sms)
     return "no tiles fit these sizes: it is for small experts" if blocks is None else blocks
 
 
