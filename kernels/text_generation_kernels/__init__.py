@@ -50,6 +50,7 @@ from .recurrent.state_space import state_space
 from .runtime.batches import padded_batch
 from .runtime.device import has_fp8_gemms
 from .runtime.launch import compilations, compile_only, compiling_only, fingerprint_compiler
+from .runtime.launch_order import LaunchOrderError
 from .runtime.register import triton_enabled, use_triton
 from .sampling.advance_state import advance_state
 from .sampling.choose import choose
@@ -75,6 +76,7 @@ __all__ = [
     "Flags",
     "Floats",
     "Ints",
+    "LaunchOrderError",
     "RouteOptions",
     "SampledTokens",
     "SamplingBatch",

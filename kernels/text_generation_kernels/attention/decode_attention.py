@@ -54,7 +54,11 @@ _MERGED_ROWS = 32
 # Heads of an MMA instruction: as rows, or as columns where the cache holds codes.
 _ROWS, _COLUMNS = 16, 8
 
-_launch = Launcher(decode_attention_kernel)
+_launch = Launcher(
+    decode_attention_kernel,
+    writes=("out", "partial", "partial_log_sum", "arrived"),
+    reads_early=("b_row", "b_kv_len", "slopes", "slot_table:older", "k_cache:older", "v_cache:older", "scales:older"),
+)
 
 
 def decode_attention_triton(

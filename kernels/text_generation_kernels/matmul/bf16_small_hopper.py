@@ -199,7 +199,9 @@ def bf16_small_hopper_kernel(
         _store(sums[index], up, bias_ptr, out_ptr, stride_out_token, rows[index], size, tokens, ACTIVATION)
 
 
-_launch = Launcher(bf16_small_hopper_kernel)
+_launch = Launcher(
+    bf16_small_hopper_kernel, writes=("out",), reads_early=("first", "second"), dependents="after the wait"
+)
 
 
 def bf16_small_hopper(

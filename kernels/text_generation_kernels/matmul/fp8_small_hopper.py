@@ -190,7 +190,12 @@ def fp8_small_hopper_kernel(
         gl.store(places, bits.to(gl.float32, bitcast=True), mask=out_tokens < tokens)
 
 
-_launch = Launcher(fp8_small_hopper_kernel)
+_launch = Launcher(
+    fp8_small_hopper_kernel,
+    writes=("out", "largest", "partial", "arrived"),
+    reads_early=("weight",),
+    dependents="after the wait",
+)
 
 
 def fp8_small_hopper(

@@ -10,7 +10,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Generic, Literal, Protocol, TypeVar
 
-from ..runtime.launch import compiling_only
+from ..runtime.launch import alternatives, compiling_only
 
 Settings = Mapping[str, int]
 """Launch settings."""
@@ -120,17 +120,14 @@ def sizes_to_launch(size: int, every: Iterable[int]) -> Iterable[int]:
     """What an operator launches where kernels are chosen by a size of the step: that size alone, or in a compile dry
     run, which does not see every step, `every` one.
     """
-    return every if compiling_only() else (size,)
+    return alternatives(every) if compiling_only() else (size,)
 
 
-def launches(ladder: Ladder[TokensT], problem: TokensT) -> Iterator[Choice[TokensT]]:
+def launches(ladder: Ladder[TokensT], problem: TokensT) -> Iterable[Choice[TokensT]]:
     """What an operator launches for `problem`: the choice; in a compile dry run a large batch stands for all large
     ones.
     """
-    every = LARGE_BATCHES if problem.tokens > SMALL_BATCH else (problem.tokens,)
-    seen: list[tuple[str, Settings]] = []
-    for tokens in sizes_to_launch(problem.tokens, every):
-        choice = ladder.pick(problem.of_tokens(tokens))
-        if (found := (choice.kernel.name, choice.settings)) not in seen:
-            seen.append(found)
-            yield choice
+    if problem.tokens <= SMALL_BATCH or not compiling_only():
+        return (ladder.pick(problem),)
+    every = (ladder.pick(problem.of_tokens(tokens)) for tokens in LARGE_BATCHES)
+    return alternatives({(each.kernel.name, tuple(each.settings.items())): each for each in every}.values())

@@ -108,7 +108,7 @@ def skinny_linear_kernel(
     tl.store(out_tile_ptr, out, mask=stored)
 
 
-_launch = Launcher(skinny_linear_kernel)
+_launch = Launcher(skinny_linear_kernel, writes=("out", "partial", "arrived"), dependents="after the wait")
 
 
 def skinny_gemm(

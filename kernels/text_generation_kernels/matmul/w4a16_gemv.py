@@ -227,7 +227,9 @@ def w4a16_gemv_kernel(
     store_outputs(tl.sum(acc, axis=1), bias_ptr, rows, out_ptr, program, outputs, ACTIVATION, BLOCK_N)
 
 
-_launch = Launcher(w4a16_gemv_kernel)
+_launch = Launcher(
+    w4a16_gemv_kernel, writes=("out",), reads_early=("packed", "scales", "zeros"), dependents="after the wait"
+)
 
 
 def w4a16_blocks(words: int) -> dict[str, int]:

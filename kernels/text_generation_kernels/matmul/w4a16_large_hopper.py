@@ -197,7 +197,12 @@ def w4a16_large_hopper_kernel(
     gl.store(out_ptrs, result, mask=(out_tokens < tokens)[None, :] & (out_rows < outputs)[:, None])
 
 
-_launch = Launcher(w4a16_large_hopper_kernel)
+_launch = Launcher(
+    w4a16_large_hopper_kernel,
+    writes=("out", "partial", "arrived"),
+    reads_early=("packed", "scales", "zeros"),
+    dependents="after the wait",
+)
 
 
 def w4a16_large_hopper(

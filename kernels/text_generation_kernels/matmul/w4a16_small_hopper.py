@@ -190,7 +190,9 @@ def w4a16_small_hopper_kernel(
     gl.store(out_ptrs, result, mask=(out_tokens < tokens)[None, :] & (out_rows < outputs)[:, None])
 
 
-_launch = Launcher(w4a16_small_hopper_kernel)
+_launch = Launcher(
+    w4a16_small_hopper_kernel, writes=("out",), reads_early=("packed", "scales", "zeros"), dependents="after the wait"
+)
 
 
 def w4a16_small_hopper(

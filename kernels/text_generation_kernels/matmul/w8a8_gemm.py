@@ -204,7 +204,12 @@ def w8a8_gemm_kernel(
         tl.store(places, bits.to(tl.float32, bitcast=True), mask=here)
 
 
-_launch = Launcher(w8a8_gemm_kernel)
+_launch = Launcher(
+    w8a8_gemm_kernel,
+    writes=("out", "largest", "partial", "arrived"),
+    reads_early=("weight", "weight_scale"),
+    dependents="after the wait",
+)
 
 
 def w8a8_gemm(

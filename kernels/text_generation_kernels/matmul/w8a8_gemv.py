@@ -129,7 +129,9 @@ def w8a8_gemv_kernel(
     store_outputs(sums, bias_ptr, weight_rows, out_ptr, block, outputs, ACTIVATION, BLOCK_N)
 
 
-_launch = Launcher(w8a8_gemv_kernel)
+_launch = Launcher(
+    w8a8_gemv_kernel, writes=("out",), reads_early=("weight", "weight_scale"), dependents="after the wait"
+)
 
 
 def w8a8_blocks(inputs: int, quantises: bool) -> dict[str, int]:

@@ -54,7 +54,7 @@ def scale_sums_kernel(
     tl.store(out_ptr + token * stride_out_token + columns, out.to(out_ptr.dtype.element_ty), mask=valid)
 
 
-_launch = Launcher(scale_sums_kernel)
+_launch = Launcher(scale_sums_kernel, writes=("out",), reads_early=("weight_scale",))
 
 
 def library_gemm(

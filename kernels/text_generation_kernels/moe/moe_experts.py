@@ -83,7 +83,7 @@ def moe_combine_kernel(
     store_with_residual(out_ptrs, total, load_residual(out_ptrs, valid, ADDS), valid, ADDS)
 
 
-_launch_combine = Launcher(moe_combine_kernel)
+_launch_combine = Launcher(moe_combine_kernel, writes=("out",))
 
 
 def inner_of(gate_up: ExpertMatrix, activation: str) -> int:

@@ -23,7 +23,7 @@ _LARGEST = 2048
 _SLOTS = (4, 16)
 """The fewest and the most experts of a token: fewer leave most warps without work in down."""
 
-_launch = Launcher(token_experts_kernel)
+_launch = Launcher(token_experts_kernel, writes=("out", "activated", "arrived"), dependents="after the wait")
 
 
 @cache
