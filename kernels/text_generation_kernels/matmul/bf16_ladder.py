@@ -131,13 +131,25 @@ def _cublas(
 
 
 BF16_GEMV = MatmulKernel(
-    "bf16_gemv", _gemv_settings, _gemv, frozenset({"norm", "activation", "residual", "all-reduce"})
+    "bf16_gemv",
+    _gemv_settings,
+    _gemv,
+    f"a single token of a 16-bit type, and a multiple of {_GEMV_INPUTS} inputs",
+    frozenset({"norm", "activation", "residual", "all-reduce"}),
 )
 BF16_SMALL_HOPPER = MatmulKernel(
-    "bf16_small_hopper", _hopper_settings, bf16_small_hopper, frozenset({"activation", "split-K partials"})
+    "bf16_small_hopper",
+    _hopper_settings,
+    bf16_small_hopper,
+    f"33 to {SMALL_BATCH} tokens of a 16-bit type on compute capability 9.0, unless it had to reduce splits itself",
+    frozenset({"activation", "split-K partials"}),
 )
 SKINNY_GEMM = MatmulKernel(
-    "skinny_linear", _skinny_settings, skinny_gemm, frozenset({"activation", "split-K partials"})
+    "skinny_linear",
+    _skinny_settings,
+    skinny_gemm,
+    f"up to {SMALL_BATCH} tokens of a 16-bit type, where it was measured to be fastest",
+    frozenset({"activation", "split-K partials"}),
 )
-CUBLAS = MatmulKernel[Bf16Problem]("cublas", lambda _: {}, _cublas)
+CUBLAS = MatmulKernel[Bf16Problem]("cublas", lambda _: {}, _cublas, "everything else")
 BF16 = Ladder(BF16_GEMV, BF16_SMALL_HOPPER, SKINNY_GEMM, CUBLAS)

@@ -113,8 +113,8 @@ def _store(gate, up, bias_ptr, out_ptr, stride_token, first, size, tokens, ACTIV
 @gluon.jit(do_not_specialize=["tokens", "splits"])
 def bf16_small_hopper_kernel(
     x_tiles,  # of BLOCK_M x BLOCK_K of [tokens, inputs]
-    first_tiles,  # of TILE_ROWS[0] x BLOCK_K of [outputs, inputs]
-    second_tiles,  # of TILE_ROWS[1] x BLOCK_K of it, if there are two
+    weight_tiles,  # of TILE_ROWS[0] x BLOCK_K of [outputs, inputs]
+    weight_rest_tiles,  # of TILE_ROWS[1] x BLOCK_K of it, if there are two
     out_ptr,  # [tokens, outputs], with an activation [tokens, outputs / 2], or [splits, tokens, outputs] float32
     bias_ptr,  # [outputs] or None
     inputs,
@@ -148,7 +148,7 @@ def bf16_small_hopper_kernel(
     for half in gl.static_range(HALVES):
         row = half * size + gl.program_id(0) * ROWS
         for index in gl.static_range(len(TILE_ROWS)):
-            descriptor = (first_tiles, second_tiles)[index]
+            descriptor = (weight_tiles, weight_rest_tiles)[index]
             tiles += (descriptor,)
             rows += (row,)
             rings += (_ring(descriptor, STAGES),)
@@ -200,7 +200,7 @@ def bf16_small_hopper_kernel(
 
 
 _launch = Launcher(
-    bf16_small_hopper_kernel, writes=("out",), reads_early=("first", "second"), dependents="after the wait"
+    bf16_small_hopper_kernel, writes=("out",), reads_early=("weight", "weight_rest"), dependents="after the wait"
 )
 
 

@@ -10,7 +10,8 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Generic, Literal, Protocol, TypeVar
 
-from ..runtime.launch import alternatives, compiling_only
+from ..runtime.launch import LAUNCHERS, alternatives, compiling_only
+from ..runtime.launch_order import Pdl
 
 Settings = Mapping[str, int]
 """Launch settings."""
@@ -69,7 +70,16 @@ class MatmulKernel(Generic[ProblemT]):
     """Launch settings for a problem, or why this kernel does not compute it."""
     launch: Callable[..., None]
     """Launches it: the arguments are those of all kernels of the ladder, and the settings."""
+    takes: str
+    """What it computes, for people (docs/kernels.md); `settings` decides."""
     fuses: frozenset[Fusion] = frozenset()
+    launches: tuple[str, ...] = ()
+    """The kernels of ours that it launches, in their order, where these are others than the one of its name."""
+
+    @property
+    def kernels(self) -> tuple[Pdl, ...]:
+        """What these say about programmatic dependent launch; nothing, where a library computes everything."""
+        return tuple(LAUNCHERS[name].pdl for name in self.launches or (self.name,) if name in LAUNCHERS)
 
 
 @dataclass(frozen=True)

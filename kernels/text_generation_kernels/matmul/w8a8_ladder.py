@@ -10,7 +10,7 @@ from ..norm.quantise import LIMITS
 from ..runtime.device import Card, card_of
 from ..runtime.settings import fastest, nearest
 from .fp8_small_hopper import STEP, fp8_small_hopper
-from .ladder import SMALL_BATCH, Ladder, MatmulKernel, Settings, padded_tokens
+from .ladder import SMALL_BATCH, Fusion, Ladder, MatmulKernel, Settings, padded_tokens
 from .w8a8_gemm import BLOCK, w8a8_gemm
 from .w8a8_gemv import w8a8_gemv
 from .w8a8_library import BLOCKS, ROWS, SUMS, library_gemm
@@ -161,10 +161,6 @@ def _gemm_settings(problem: W8A8Problem) -> Settings | str:
     return {**config, "splits": 1} if problem.gated else config
 
 
-def _library(algorithm: str) -> MatmulKernel[W8A8Problem]:
-    return MatmulKernel(algorithm, partial(_fastest_library, algorithm), partial(_launch_library, algorithm))
-
-
 def _launch_library(
     algorithm: str, x8: Tensor, x_scale: Tensor, weight8: Tensor, weight_scale: Tensor, *rest: Any
 ) -> None:
@@ -172,10 +168,41 @@ def _launch_library(
     library_gemm(algorithm, x8, x_scale, weight8, weight_scale, bias, out)
 
 
-W8A8_GEMV = MatmulKernel("w8a8_gemv", _gemv_settings, w8a8_gemv, frozenset({"quantisation", "activation"}))
-FP8_SMALL_HOPPER = MatmulKernel(
-    "fp8_small_hopper", _hopper_settings, fp8_small_hopper, frozenset({"amax", "split-K partials"})
+def _library(algorithm: str, takes: str, *launches: str) -> MatmulKernel[W8A8Problem]:
+    settings, launch = partial(_fastest_library, algorithm), partial(_launch_library, algorithm)
+    takes = f"more than {SMALL_BATCH} tokens, {takes}, where it was measured to be fastest"
+    return MatmulKernel(algorithm, settings, launch, takes, launches=launches)
+
+
+_FUSES = frozenset[Fusion]({"amax", "split-K partials"})
+W8A8_GEMV = MatmulKernel(
+    "w8a8_gemv",
+    _gemv_settings,
+    w8a8_gemv,
+    "a single token, scales by token and row, and a multiple of 16 inputs",
+    frozenset({"quantisation", "activation"}),
 )
-W8A8_GEMM = MatmulKernel("w8a8_gemm", _gemm_settings, w8a8_gemm, frozenset({"amax", "split-K partials"}))
-W8A8 = Ladder(W8A8_GEMV, FP8_SMALL_HOPPER, _library(ROWS), _library(SUMS), _library(BLOCKS), W8A8_GEMM)
+FP8_SMALL_HOPPER = MatmulKernel(
+    "fp8_small_hopper",
+    _hopper_settings,
+    fp8_small_hopper,
+    f"2 to {SMALL_BATCH} tokens of float8 on compute capability 9.0, scales by token and row, where it was measured to "
+    "be fastest",
+    _FUSES,
+)
+W8A8_GEMM = MatmulKernel(
+    "w8a8_gemm",
+    _gemm_settings,
+    w8a8_gemm,
+    f"everything else; fused, 2 to {SMALL_BATCH} tokens and scales by token and row",
+    _FUSES,
+)
+W8A8 = Ladder(
+    W8A8_GEMV,
+    FP8_SMALL_HOPPER,
+    _library(ROWS, "float8, scales by token and row"),
+    _library(SUMS, "scales by token and row", "scale_sums"),
+    _library(BLOCKS, "float8, scales by block, compute capability 9.0 and CUDA 12.9"),
+    W8A8_GEMM,
+)
 """No kernel takes float8 on a card without float8 tensor cores, nor everything that `gated` and `partials` ask for."""

@@ -137,11 +137,35 @@ def _gemm_settings(problem: WeightOnlyProblem) -> Settings | str:
     return f"weight_only_linear.json: {config} is faster" if isinstance(config, str) else config
 
 
-W4A16_GEMV = MatmulKernel("w4a16_gemv", _gemv_settings, w4a16_gemv, frozenset({"activation"}))
+W4A16_GEMV = MatmulKernel(
+    "w4a16_gemv",
+    _gemv_settings,
+    w4a16_gemv,
+    "a single token, and 4-bit codes without a table in groups of 128",
+    frozenset({"activation"}),
+)
 WEIGHT_ONLY = Ladder(
     W4A16_GEMV,
-    MatmulKernel("w4a16_small_hopper", _small_settings, w4a16_small_hopper),
-    MatmulKernel("w4a16_large_hopper", _large_settings, w4a16_large_hopper),
-    MatmulKernel("weight_only_gemm", _gemm_settings, weight_only_gemm),
-    MatmulKernel[WeightOnlyProblem]("dequantise_matmul", lambda _: {}, dequantise_matmul),
+    MatmulKernel(
+        "w4a16_small_hopper",
+        _small_settings,
+        w4a16_small_hopper,
+        "4-bit codes without a table in groups of 128 on compute capability 9.0, where it was measured to be fastest",
+    ),
+    MatmulKernel(
+        "w4a16_large_hopper",
+        _large_settings,
+        w4a16_large_hopper,
+        f"more than {_TILES} tokens, and 4-bit codes without a table in groups on compute capability 9.0, where it was "
+        "measured to be fastest",
+    ),
+    MatmulKernel(
+        "weight_only_gemm",
+        _gemm_settings,
+        weight_only_gemm,
+        f"up to {_MOST_TOKENS} tokens, and 4- and 8-bit codes, where it was measured to be fastest",
+    ),
+    MatmulKernel[WeightOnlyProblem](
+        "dequantise_matmul", lambda _: {}, dequantise_matmul, "everything else, by cuBLAS", launches=("dequantise",)
+    ),
 )

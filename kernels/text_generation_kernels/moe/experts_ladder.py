@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..matmul.ladder import Ladder, MatmulKernel, Settings
+from ..matmul.ladder import Fusion, Ladder, MatmulKernel, Settings
 from ..norm.quantise_rows import quantise_rows
 from ..runtime.device import Card, card_of
 from ..runtime.settings import nearest
@@ -159,14 +159,32 @@ def _grouped(x: Tensor, matrix: ExpertMatrix, rows: ExpertRows, out: Tensor, set
     grouped_gemm(x, matrix.weight, matrix.bias, *sorting, rows.activation, rows.height, settings, out)
 
 
-EXPERT_GEMV = MatmulKernel("expert_gemv", _up_settings, _gemv, frozenset({"activation"}))
+_ACTIVATION = frozenset[Fusion]({"activation"})
+EXPERT_GEMV = MatmulKernel(
+    "expert_gemv",
+    _up_settings,
+    _gemv,
+    "gate and up in 16 bits, where few experts are hit: each row is a tile",
+    _ACTIVATION,
+)
 EXPERT_GEMV_SUM = MatmulKernel(
-    "expert_gemv_sum", _down_settings, _gemv_sum, frozenset({"sum over experts", "residual"})
+    "expert_gemv_sum",
+    _down_settings,
+    _gemv_sum,
+    "down of the same",
+    frozenset({"sum over experts", "residual"}),
 )
 EXPERTS = Ladder(
     EXPERT_GEMV,
     EXPERT_GEMV_SUM,
-    MatmulKernel("fp8_grouped_gemm", _fp8_settings, _fp8, frozenset({"activation"})),
-    MatmulKernel("weight_only_grouped_gemm", _weight_only_settings, _weight_only, frozenset({"activation"})),
-    MatmulKernel("grouped_gemm", _grouped_settings, _grouped, frozenset({"activation"})),
+    MatmulKernel(
+        "fp8_grouped_gemm",
+        _fp8_settings,
+        _fp8,
+        f"float8 experts in W8A8, in tiles of {_W8A8_HEIGHT} rows and more",
+        _ACTIVATION,
+        ("quantise_rows", "fp8_grouped_gemm"),
+    ),
+    MatmulKernel("weight_only_grouped_gemm", _weight_only_settings, _weight_only, "quantised experts", _ACTIVATION),
+    MatmulKernel("grouped_gemm", _grouped_settings, _grouped, "experts in 16 or 32 bits", _ACTIVATION),
 )

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from ..matmul.ladder import Ladder, MatmulKernel, Settings
+from ..matmul.ladder import Fusion, Ladder, MatmulKernel, Settings
 from ..norm.activations import is_gated
 from ..runtime.device import Card, card_of
 from .expert_matrix import ExpertMatrix
@@ -127,9 +127,23 @@ def _gemv(
     expert_gemv_sum(activated, down.weight, down.bias, ids, routing.shares, held, out, adds)
 
 
-_FUSES = frozenset({"router", "activation", "sum over experts", "residual"})
+_FUSES = frozenset[Fusion]({"router", "activation", "sum over experts", "residual"})
 MIXTURE = Ladder(
-    MatmulKernel("token_experts_hopper", _hopper_settings, _hopper, _FUSES),
-    MatmulKernel("expert_gemv with its router", _gemv_settings, _gemv, _FUSES),
+    MatmulKernel(
+        "token_experts_hopper",
+        _hopper_settings,
+        _hopper,
+        "small gated experts of 16 bits, all on this rank, on compute capability 9.0",
+        _FUSES,
+        ("token_experts",),
+    ),
+    MatmulKernel(
+        "expert_gemv with its router",
+        _gemv_settings,
+        _gemv,
+        "unquantised experts, and the top-k of a softmax",
+        _FUSES,
+        ("expert_gemv", "expert_gemv_sum"),
+    ),
 )
 """None of them takes more than one token, quantised experts and other routers than the top-k of a softmax."""

@@ -184,6 +184,10 @@ class _Compiled(NamedTuple):
     """In the places of constexprs."""
 
 
+LAUNCHERS: dict[str, "Launcher"] = {}
+"""Those of all kernels, by name."""
+
+
 class Launcher:
     """Launches one kernel whose parameters are, in this order: tiles, pointers, sizes, values and constexprs.
 
@@ -209,6 +213,7 @@ class Launcher:
             raise TypeError(f"{kernel.__name__} has no parameters {', '.join(unknown)}")
         self.pdl = Pdl(kernel.__name__.removesuffix("_kernel"), reads_early, writes, dependents)
         """What the kernel says about programmatic dependent launch."""
+        LAUNCHERS[self.pdl.kernel] = self
         self._kernel = kernel
         self._interpreted = not isinstance(kernel, triton.JITFunction)
         self._compiled: dict[object, _Compiled] = {}

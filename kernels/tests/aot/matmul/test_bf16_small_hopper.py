@@ -33,7 +33,7 @@ def _variants() -> list[Variant]:
 def _compiled(variant: Variant, dtype: str, with_bias: bool) -> Compiled:
     tile_rows = tile_rows_of(variant.rows)
     types = dict.fromkeys(("inputs", "outputs", "stride_out_partial", "stride_out_token", "tokens", "splits"), "i32")
-    for name, rows in (("x", 64), ("first", tile_rows[0]), ("second", tile_rows[-1])):
+    for name, rows in (("x", 64), ("weight", tile_rows[0]), ("weight_rest", tile_rows[-1])):
         layout = gl.NVMMASharedLayout.get_default_for([rows, variant.block_k], TYPES[dtype])
         types[f"{name}_tiles"] = f"tensordesc<{dtype}[{rows}, {variant.block_k}],{layout!r}>"
     types |= {"out_ptr": "*fp32" if variant.keeps_partials else f"*{dtype}"} | (
