@@ -3,7 +3,6 @@
 import logging
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
 
 import torch
 
@@ -15,8 +14,8 @@ from ..config.kv_cache import QuantisedKvCache
 from ..config.model import ModelConfig
 from ..config.names import TensorNames
 from ..config.quantisation import BESIDE
+from ..config.server import LoadFormat, check_merge
 from ..distributed import TensorParallelGroup
-from ..errors import ConfigurationError
 from ..weights import DummySource, SafetensorsSource, WeightSource
 from .base import CausalLM
 from .builder import DecoderBuilder
@@ -24,8 +23,6 @@ from .encoder import Encoder
 from .vision import VisionEncoder
 
 logger = logging.getLogger(__name__)
-
-LoadFormat = Literal["auto", "safetensors", "dummy"]
 
 
 def load_model(
@@ -44,9 +41,8 @@ def load_model(
     "auto" means safetensors; "dummy" reads nothing from `folder` and fills the weights with random numbers.
     Raises ConfigurationError, ModelFilesError or AdapterError, and the allocator's own errors where memory runs out.
     """
+    check_merge(load_format, merge_adapter)
     if load_format == "dummy":
-        if merge_adapter is not None:
-            raise ConfigurationError("--merge-adapter changes weights of files, and --load-format dummy reads none")
         return _build(config, group, DummySource(dtype, device), dtype, device, kv_cache)
     files = SafetensorsSource(folder, dtype, device)
     source = files
