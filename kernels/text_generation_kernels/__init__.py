@@ -20,7 +20,7 @@ from .collectives.allreduce_add_norm_receive import allreduce_add_norm_receive
 from .collectives.exchange import Exchange
 from .lora.adapter_tiles import TILE_TOKENS, AdapterPages, AdapterTables, TableSizes, adapter_tables
 from .lora.lora_expand import lora_expand
-from .lora.lora_shrink import lora_shrink, shrink_splits
+from .lora.lora_shrink import empty_shrunk, lora_shrink, shrink_splits
 from .lora.rank_pages import RANK_UNITS, part_of_blocks
 from .matmul.dequantise import dequantise
 from .matmul.gemv_blocks import LONGEST as LONGEST_NORMALISED
@@ -108,6 +108,7 @@ __all__ = [
     "dequantise",
     "draw",
     "embed",
+    "empty_shrunk",
     "fingerprint_compiler",
     "fits_one_shot",
     "fits_two_shots",

@@ -14,10 +14,10 @@ from text_generation_kernels import (
     AdapterPages,
     TableSizes,
     adapter_tables,
+    empty_shrunk,
     lora_expand,
     lora_shrink,
     part_of_blocks,
-    shrink_splits,
 )
 
 Range = tuple[int, int, int]
@@ -108,8 +108,7 @@ class Step:
         """Runs both operators, and returns `out`."""
         site = self.site
         parts, outputs = site.pool_a.shape[1], site.pool_b.shape[1]
-        shape = (shrink_splits(x.shape[1]), len(self.work), parts, self.tile_tokens, RANK_UNITS)
-        v = torch.full(shape, float("nan"), device=x.device)
+        v = empty_shrunk(x, site.pool_a, self.work, self.tile_tokens).fill_(float("nan"))
         blocks = part_of_blocks(site.ranges, outputs, x.device) if parts > 1 else None
         tables = (self.order, self.tiles, self.work)
         shrink(x, site.pool_a, site.pool_scale, *tables, v)

@@ -83,6 +83,8 @@ def test_shapes_that_do_not_fit_are_named() -> None:
             kernels.lora_shrink(x, site.pool_a, site.pool_scale, *tables, wrong)
     with pytest.raises(ValueError, match="lora_shrink: tiles have 16 or 64 tokens, not 8"):
         kernels.lora_shrink(x, site.pool_a, site.pool_scale, *tables, torch.empty(1, 1, 1, 8, 16))
+    with pytest.raises(ValueError, match=r"lora_shrink: x is torch.float16 and a is torch.float32"):
+        kernels.lora_shrink(x.half(), site.pool_a, site.pool_scale, *tables, v)
     with pytest.raises(ValueError, match="lora_shrink: tokens of x"):
         kernels.lora_shrink(torch.randn(32, 2).t(), site.pool_a, site.pool_scale, *tables, v)
     with pytest.raises(ValueError, match=r"lora_expand: shapes do not fit: .*part_of_block"):
