@@ -80,8 +80,8 @@ def lora_expand_kernel(
     first = tl.load(tiles_ptr + tile * 4)
     count = tl.load(tiles_ptr + tile * 4 + 1)
     first_item = tl.load(tiles_ptr + tile * 4 + 2)
-    # The result of `add` is there already where a tile has no pages.
     end_item = first_item + tl.load(tiles_ptr + tile * 4 + 3)
+    # With ADD, outputs of a tile without pages are there already.
     if (count == 0) | (ADD & (first_item == end_item)):
         wait_for_previous(PDL)
         return
