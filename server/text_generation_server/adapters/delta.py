@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 Span = tuple[int, int]
-Read = Callable[[int, int, int], Tensor]
-"""Reads indices `start` to `stop` of dimension `dim` of the stored tensor: `read(dim, start, stop)`."""
+ReadRows = Callable[[int, int], Tensor]
+"""Reads rows `start` to `stop` of the whole W, before the change."""
 
 _AT_ONCE = 1 << 22
 """Elements of W that exist in float32 at a time."""
@@ -51,12 +51,12 @@ class Delta:
     def merged(self, weight: Tensor) -> Tensor:
         """Returns the changed tensor, of the shape and type in which the checkpoint stores it."""
         out = weight.clone()
-        self.merge_(out, None, lambda dim, start, stop: weight.narrow(dim, start, stop - start))
+        self.merge_(out)
         return out
 
-    def merge_(self, weight: Tensor, part: tuple[int, Span] | None, read: Read) -> None:
-        """Changes in place what was read of the stored tensor: all of it, or the indices of one dimension. `read` reads
-        more of the unchanged tensor, which DoRA needs where `part` divides rows of W.
+    def merge_(self, weight: Tensor, part: tuple[int, Span] | None = None, read: ReadRows | None = None) -> None:
+        """Changes in place what was read of the stored tensor: all of it, or the indices of one dimension. DoRA needs
+        `read` where `part` divides rows of W.
         """
         view, outputs, inputs = (weight.t() if self.transposed else weight), self._outputs, self._inputs
         if part is not None:
@@ -64,11 +64,25 @@ class Delta:
             outputs, inputs = (part[1], inputs) if is_row else (outputs, part[1])
         factors = None
         if self.magnitude is not None:
-            lengths = self._lengths(view, outputs) if inputs == self._inputs else self._lengths_of_whole(read)
-            factors = self.magnitude.to(lengths) / lengths
+            first = outputs[0]
+            if read is None or inputs == self._inputs:
+                factors = self.row_factors(lambda start, stop: view[start - first : stop - first], outputs)
+            else:
+                factors = self.row_factors(read, outputs)
         for start, stop in _chunks(view.shape[0], view.shape[1]):
             rows = self._changed(view[start:stop], (outputs[0] + start, outputs[0] + stop), inputs)
-            view[start:stop] = rows if factors is None else rows * factors[outputs[0] + start : outputs[0] + stop, None]
+            view[start:stop] = rows if factors is None else rows * factors[start:stop, None]
+
+    def row_factors(self, read: ReadRows, outputs: Span | None = None) -> Tensor | None:
+        """[outputs] float32, what DoRA multiplies the rows `outputs` of `W + s B A` by; None: no DoRA."""
+        if self.magnitude is None:
+            return None
+        first, last = outputs or self._outputs
+        lengths: list[Tensor] = []
+        for start, stop in _chunks(last - first, self.a.shape[1]):
+            own = first + start, first + stop
+            lengths.append(self._changed(read(*own), own, self._inputs).norm(dim=1))
+        return self.magnitude[first:last].to(lengths[0]) / torch.cat(lengths) if lengths else self.magnitude[:0].float()
 
     @property
     def _outputs(self) -> Span:
@@ -82,30 +96,6 @@ class Delta:
         """Returns these outputs and inputs of `W + s B A`, float32."""
         a, b = self.a[:, slice(*inputs)].to(weight.device), self.b[slice(*outputs)].to(weight.device)
         return torch.addmm(weight.float(), b.float(), a.float(), alpha=self.scale)
-
-    def _lengths(self, view: Tensor, outputs: Span) -> Tensor:
-        """[outputs] float32, `|W + s B A|` of the rows that `view` has whole; other rows get 1."""
-        lengths = torch.ones(self.b.shape[0], device=view.device)
-        for start, stop in _chunks(view.shape[0], view.shape[1]):
-            own = outputs[0] + start, outputs[0] + stop
-            lengths[slice(*own)] = self._changed(view[start:stop], own, self._inputs).norm(dim=1)
-        return lengths
-
-    def _lengths_of_whole(self, read: Read) -> Tensor:
-        """The same of all rows, from a tensor that is read a few indices of its first dimension at a time."""
-        first, second = self.shape
-        squares: Tensor | None = None
-        for start, stop in _chunks(first, second):
-            stored = read(0, start, stop)
-            if squares is None:
-                squares = torch.zeros(self.b.shape[0], device=stored.device)
-            if self.transposed:
-                squares += self._changed(stored.t(), self._outputs, (start, stop)).square().sum(dim=1)
-            else:
-                squares[start:stop] = self._changed(stored, (start, stop), self._inputs).square().sum(dim=1)
-        if squares is None:
-            raise ValueError("a matrix without elements has no rows")
-        return squares.sqrt()
 
 
 @dataclass(frozen=True)

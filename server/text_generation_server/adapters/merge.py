@@ -48,9 +48,9 @@ class MergedSource(WeightSource):
         wanted, cut = dtype or self._files.dtype, None if part is None else (part.dim, (part.start, part.stop))
         weight = self._unchanged(name, shape, part, wanted)
         if isinstance(change, Delta):
-            change.merge_(weight, cut, lambda *more: self._more(name, Slice(*more)))
+            change.merge_(weight, cut, lambda start, stop: self._rows(name, change, start, stop))
         elif isinstance(change, ExpertDeltas):
-            self._merge_experts(name, change, weight, cut)
+            _merge_experts(change, weight, cut)
         elif isinstance(change, TokenRows):
             change.write_(weight, cut)
         if bias is not None:
@@ -117,18 +117,22 @@ class MergedSource(WeightSource):
             weight = (whole if part is None else _narrow(whole, part)).to(device, copy=True)
         return weight if weight.dtype == wanted else weight.float()
 
-    def _more(self, name: str, part: Slice) -> Tensor:
-        """Reads more of a tensor as it was before the change."""
-        change = self._adapter.changes.get(name)
-        if isinstance(change, Delta) and change.base is not None:
-            return _narrow(change.base, part).to(self._files.empty((0,)).device)
-        return self._files.raw(self._stored(name), part)
+    def _rows(self, name: str, delta: Delta, start: int, stop: int) -> Tensor:
+        """Reads rows of the matrix as it was before the change."""
+        part = Slice(1 if delta.transposed else 0, start, stop)
+        if delta.base is not None:
+            rows = _narrow(delta.base, part).to(self._files.empty((0,)).device)
+        else:
+            rows = self._files.raw(self._stored(name), part)
+        return rows.t() if delta.transposed else rows
 
-    def _merge_experts(self, name: str, change: ExpertDeltas, weight: Tensor, cut: tuple[int, Span] | None) -> None:
-        first = cut[1][0] if cut is not None and cut[0] == 0 else 0
-        inside = None if cut is None or cut[0] == 0 else (cut[0] - 1, cut[1])
-        for place, matrix in enumerate(weight):
-            change.experts[first + place].merge_(matrix, inside, lambda *_: self._files.raw(name))
+
+def _merge_experts(change: ExpertDeltas, weight: Tensor, cut: tuple[int, Span] | None) -> None:
+    """Changes in place what was read of a tensor of all experts: some of them, or a slice of each."""
+    first = cut[1][0] if cut is not None and cut[0] == 0 else 0
+    inside = None if cut is None or cut[0] == 0 else (cut[0] - 1, cut[1])
+    for place, matrix in enumerate(weight):
+        change.experts[first + place].merge_(matrix, inside)
 
 
 def _narrow(tensor: Tensor, part: Slice) -> Tensor:
