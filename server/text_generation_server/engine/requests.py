@@ -62,6 +62,8 @@ class Request:
     prefill_logprobs: bool = False
     media: tuple[MediaSpan, ...] = ()
     """Ascending and apart. They name the same positions whenever the request is admitted."""
+    adapter: int = 0
+    """The number of its adapter; 0: the base alone. It is the same whenever the request is admitted."""
 
     @property
     def num_prompt(self) -> int:
