@@ -1,4 +1,4 @@
-/** Pictures of images. They are drawn: the page's policy lets no image load, not even one that the page holds itself. */
+/** Pictures of images. They are drawn: the page's policy lets no image load, not even one that the page holds. */
 
 import { make } from "./dom.js";
 
@@ -17,8 +17,8 @@ export function picture(url, name) {
 
 /** Pictures of the images of a message. */
 export function pictures(urls) {
-  const drawn = urls.map((url, index) => picture(url, urls.length > 1 ? `Image ${index + 1} of ${urls.length}` : "Image"));
-  return make("div", { className: "pictures" }, drawn);
+  const name = (index) => (urls.length > 1 ? `Image ${index + 1} of ${urls.length}` : "Image");
+  return make("div", { className: "pictures" }, urls.map((url, index) => picture(url, name(index))));
 }
 
 /** Width and height of an image file. Throws an Error where the browser cannot read it. */
@@ -58,7 +58,8 @@ async function draw(canvas, url) {
 function blobOf(url) {
   const [head, base64] = url.split(",");
   try {
-    return new Blob([Uint8Array.from(atob(base64), (byte) => byte.charCodeAt(0))], { type: head.slice(5).split(";")[0] });
+    const bytes = Uint8Array.from(atob(base64), (byte) => byte.charCodeAt(0));
+    return new Blob([bytes], { type: head.slice(5).split(";")[0] });
   } catch {
     return new Blob([]);
   }
