@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from ..errors import ConfigurationError
 
@@ -17,6 +18,28 @@ class AskedAdapter:
     source: str
     """A folder, or an id of the hub."""
     revision: str | None = None
+
+
+@dataclass(frozen=True)
+class FoundAdapter:
+    """An adapter whose files are on this machine."""
+
+    name: str
+    source: str
+    folder: Path
+
+
+@dataclass(frozen=True)
+class AdapterInfo:
+    """What callers of the shard may know of an adapter."""
+
+    name: str
+    number: int
+    """What a request names, from 1 on."""
+    generation: int
+    """Not 0, 64 bits, the same for the same contents: keys and values of two adapters must not be taken for one."""
+    rank: int
+    source: str
 
 
 def parse_adapters(text: str | None) -> tuple[AskedAdapter, ...]:
@@ -46,4 +69,6 @@ def _parse(entry: str) -> AskedAdapter:
 
 def _check_names(names: Sequence[str]) -> None:
     if twice := sorted({name for name in names if names.count(name) > 1}):
-        raise ConfigurationError(f"{_FLAG} names `{twice[0]}` twice: give each adapter a name of its own, as name=folder")
+        raise ConfigurationError(
+            f"{_FLAG} names `{twice[0]}` twice: give each adapter a name of its own, as name=folder"
+        )

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from ..config.adapters import AdapterInfo
 from .media_requests import Encode, MediaCost, MediaInfo, MediaPut, MediaSpan
 
 TokenIds = NDArray[np.int64]
@@ -217,6 +218,8 @@ class ShardInfo:
     """Whether layers keep a state of each row, so that requests are computed from their first position on."""
     media: MediaInfo | None = None
     """None: there is no encoder, or the text is served alone."""
+    adapters: Sequence[AdapterInfo] = ()
+    """Those that requests may name."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -170,9 +170,7 @@ class InputBuilder:
         self._deterministic = deterministic
         self._alone = alone
 
-    def decodes(
-        self, rows: Tensor, max_kv_len: int, adapters: StepAdapters | None = None
-    ) -> tuple[Tensor, InferState]:
+    def decodes(self, rows: Tensor, max_kv_len: int, adapters: StepAdapters | None = None) -> tuple[Tensor, InferState]:
         """Returns the state of a decode-only step. `rows` int64 [D] may hold the padding row several times. `adapters`
         are those of its tokens, if any uses one.
         """
@@ -214,9 +212,7 @@ class InputBuilder:
             rotary = torch.where(newest, generated, step.rope_positions.view(3, -1))
         if self._media_rows is not None:
             input_ids, media = MediaInput.split(input_ids, self._media_rows)
-        return input_ids, self._state(
-            positions, slots, decodes, chunks, step.logit_tokens, rotary, media, adapters
-        )
+        return input_ids, self._state(positions, slots, decodes, chunks, step.logit_tokens, rotary, media, adapters)
 
     def _joined(self, decodes: Decodes | None, chunks: Chunks) -> Chunks:
         """Turns decodes into chunks of one token, before the others; padding becomes empty chunks."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from text_generation_kernels import RANK_UNITS, AdapterPages
 
 from ..adapters import Adapter, highest_rank
+from ..config.adapters import AdapterInfo
 from ..errors import AdapterError
 from ..layers.infer import Layer
 from ..layers.weights import AdaptedLinear, CurrentAdapters, Linear, Matrices, Site, SitePages, low_rank_pages, unplaced
@@ -19,19 +20,6 @@ class NamedAdapter:
     source: str
     """The folder or hub id that the operator gave."""
     adapter: Adapter
-
-
-@dataclass(frozen=True)
-class AdapterInfo:
-    """What callers of the shard may know of an adapter."""
-
-    name: str
-    number: int
-    """What a request names, from 1 on."""
-    generation: int
-    """Not 0, 64 bits, the same for the same contents: keys and values of two adapters must not be taken for one."""
-    rank: int
-    source: str
 
 
 @dataclass(frozen=True)

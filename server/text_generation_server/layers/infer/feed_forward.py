@@ -28,7 +28,7 @@ class FeedForward(Protocol):
         """Computes `forward` with its last GEMM fused as `fusion` allows."""
         ...
 
-    def adapted(self, wrap: Wrap) -> "FeedForward":
+    def adapted(self, wrap: Wrap) -> "FeedForward":  # noqa: ARG002 - networks with matrices for adapters read it
         """Returns a network for tokens with adapters; see `Mixer.adapted`."""
         return self
 

@@ -9,7 +9,6 @@ from ..weights import Activations, ActivationScheme, Linear
 from .fusion import OutputFusion, SublayerOutput
 from .state import InferState
 
-
 Wrap = Callable[[Linear], Linear]
 """Returns a linear layer with what adapters add to it, or the same one where none changes it."""
 
@@ -41,7 +40,7 @@ class Mixer(Protocol):
         """Computes `project` fused as `fusion` allows."""
         return fusion.apply(self.out, Activations(heads), state)
 
-    def adapted(self, wrap: Wrap) -> "Mixer":
+    def adapted(self, wrap: Wrap) -> "Mixer":  # noqa: ARG002 - mixers with matrices for adapters read it
         """Returns a mixer for tokens with adapters, whose linear layers went through `wrap`; a mixer that has none for
         adapters returns itself.
         """

@@ -14,8 +14,7 @@ from text_generation_kernels import RANK_UNITS, empty_shrunk, lora_expand, lora_
 
 from ...errors import AdapterError
 from .activations import Activations, ActivationScheme
-from .checkpoint import total_bytes
-from .linear import Linear, activated
+from .linear import Linear, activated, total_bytes
 from .low_rank import LowRankPages
 from .sites import Site
 
