@@ -164,7 +164,7 @@ class DecodeGraphs(Generic[Result]):
         self._buffer: AdapterBuffer | None = None
 
     def capture(self, step: Callable[[Tensor, StepAdapters | None], Result], sizes: Sequence[int], memory: Any) -> None:
-        """Captures a graph for each batch size. `step` is a function of rows int64 [D] and of the adapters of D tokens."""
+        """Captures a graph for each batch size. `step` is a function of rows int64 [D] and their adapters."""
         self._held.clear()
         largest = max(sizes, default=0)
         self._rows = torch.full((largest,), self._padding_row, dtype=torch.int64, device=self._device)
