@@ -6,15 +6,26 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from support.adapted import adapt, write_factors
-from support.adapters import AdapterCase, write_adapter, write_base
+from support.adapters import AdapterCase, rewrite, write_adapter, write_base
 from support.driver import Driver
 from support.families import PROMPTS, made, write
 from support.family_cases import CASES as FAMILY_CASES
 from support.loading import load
-from support.packed_files import ORDERED, write_meant, write_packed
+from support.packed_files import CASES as PACKED
+from support.packed_files import (
+    ORDERED,
+    PackedCase,
+    awq_pack,
+    scale_activations,
+    without_head,
+    write_meant,
+    write_packed,
+)
 from support.thread_ranks import ThreadGroup, thread_groups, together
 
+from text_generation_server.errors import AdapterError
 from text_generation_server.layers.weights import RowBlock, Site
 
 ALL = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
@@ -106,6 +117,34 @@ def test_factors_beside_quantised_weights_in_another_order(
     groups = thread_groups(ranks)
     for each in together([partial(beside, tmp_path / "packed", tmp_path / "adapter", group) for group in groups]):
         torch.testing.assert_close(each, expected, atol=2e-4 * float(expected.abs().max()), rtol=1e-4)
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_factors_behind_an_activation_that_awq_has_scaled(ranks: int, tmp_path: Path) -> None:
+    base, packed, adapter = tmp_path / "base", tmp_path / "packed", tmp_path / "adapter"
+    write(FAMILY_CASES["gpt neox"], made(FAMILY_CASES["gpt neox"]), base)
+    scales = scale_activations(base, "dense_4h_to_h", "act")
+    case = PackedCase({**PACKED["awq"].config, "group_size": 16}, without_head(awq_pack(16)))
+    meant = write_packed(base, packed, case)
+    file = packed / "model.safetensors"
+    save_file(load_file(file) | {f"{module}.scales": each.half() for module, (_, each) in scales.items()}, file)
+    write_meant(base, tmp_path / "meant", meant | {name: meant[name] / each for name, each in scales.values()})
+    write_factors(adapter, load(base))
+    expected = merged(tmp_path / "meant", adapter)
+    for each in together([partial(beside, packed, adapter, group) for group in thread_groups(ranks)]):
+        torch.testing.assert_close(each, expected, atol=2e-4 * float(expected.abs().max()), rtol=1e-4)
+
+
+def test_factors_of_another_size_than_a_quantised_matrix(base_folder: Callable[[str], Path], tmp_path: Path) -> None:
+    """Only the layer knows the size of such a matrix."""
+    write_adapter(AdapterCase("llama", {"target_modules": ["q_proj"]}), tmp_path / "adapter")
+    rewrite(
+        tmp_path / "adapter",
+        lambda all: {name: torch.cat([each] * 2, -1) if "_A" in name else each for name, each in all.items()},
+    )
+    write_packed(base_folder("llama"), tmp_path / "packed", ORDERED)
+    with pytest.raises(AdapterError, match=r"a matrix \[32, 64\], but `\S+q_proj` of the model is \[32, 32\]"):
+        beside(tmp_path / "packed", tmp_path / "adapter", thread_groups(1)[0])
 
 
 @pytest.mark.parametrize("name", FAMILIES)

@@ -75,6 +75,7 @@ CONFIGURATIONS: dict[str, tuple[dict[str, Any], str]] = {
     "alpha": ({"lora_alpha": "high"}, r"`lora_alpha` must be a number above 0, not 'high'"),
     "bias": ({"bias": "some"}, r"`bias` must be none, all or lora_only"),
     "slow pattern": ({"alpha_pattern": {"(a+)+": 1}}, r"the pattern '\(a\+\)\+' repeats a group"),
+    "large pattern": ({"alpha_pattern": {"a{99999999999}": 1}}, r"is no regular expression"),
     "broken pattern": ({"alpha_pattern": {"(": 1}}, r"is no regular expression"),
     "dora without": ({"use_dora": True}, r"`use_dora` is true, but `.*` has no tensor for it"),
     "lora_bias without": ({"lora_bias": True}, r"`lora_bias` is true, but `.*` has no tensor for it"),

@@ -162,7 +162,7 @@ def _pattern(config: JsonObject, key: str) -> re.Pattern[str]:
         )
     try:
         return re.compile(rf"(.*\.)?({key})$")
-    except re.error as error:
+    except (re.error, OverflowError, RecursionError) as error:
         raise AdapterError(f"{config.source}: {key!r} is no regular expression: {error}") from error
 
 

@@ -77,7 +77,7 @@ def _unpickled(path: Path, allowed: bool) -> dict[str, Tensor]:
     _check_size(path)
     try:
         values = torch.load(path, map_location="cpu", weights_only=True)
-    except (pickle.UnpicklingError, RuntimeError, EOFError, OSError) as error:
+    except (pickle.UnpicklingError, RuntimeError, EOFError, OSError, ValueError, KeyError) as error:
         _refuse_pointer(path)
         raise AdapterError(f"{path} is damaged, or holds more than tensors: {error}") from error
     items = cast("dict[object, object]", values).items() if isinstance(values, dict) else ()

@@ -56,10 +56,12 @@ def load_model(
         source, config = _with_adapter(config, files, merge_adapter)
     named = [_named(config, files, each) for each in adapters]
     model = _build(config, group, source, dtype, device, kv_cache, named)
+    ignored = _unread(config, model, group) if isinstance(config, ModelConfig) else ()
     if isinstance(config, ModelConfig):
-        files.warn_unread(_unread(config, model, group))
-    if isinstance(source, MergedSource):
-        source.check_read(_unread(config, model, group) if isinstance(config, ModelConfig) else ())
+        files.warn_unread(ignored)
+    # Of a class of Transformers, other ranks leave tensors out that no pattern names.
+    if isinstance(source, MergedSource) and (isinstance(config, ModelConfig) or group.rank == 0):
+        source.check_read(ignored)
     files.warn_not_finite()
     return model
 

@@ -43,7 +43,7 @@ def low_rank_pages(
     adapter changes nothing of it. `pages`: how many at least, where other layers have more. Raises AdapterError for a
     change that is no pair of factors, and ModelFilesError.
     """
-    found = {name: _delta(changes, name) for name in site.modules}
+    found = {block.name: _delta(changes, block, site.inputs) for block in site.blocks}
     deltas = {name: delta for name, delta in found.items() if delta is not None}
     if not deltas:
         return None
@@ -70,12 +70,19 @@ def unplaced(changes: Mapping[str, Change], sites: list[Site]) -> list[str]:
     return sorted(name for name, change in changes.items() if name not in placed or not isinstance(change, Delta))
 
 
-def _delta(changes: Mapping[str, Change], module: str) -> Delta | None:
-    change = changes.get(f"{module}.weight")
+def _delta(changes: Mapping[str, Change], block: RowBlock, inputs: int) -> Delta | None:
+    change = changes.get(f"{block.name}.weight")
     if change is None:
         return None
     if not isinstance(change, Delta) or change.base is not None:
-        raise AdapterError(f"the adapter replaces `{module}.weight`, which is possible with --merge-adapter only")
+        raise AdapterError(f"the adapter replaces `{block.name}.weight`, which is possible with --merge-adapter only")
+    found = change.b.shape[0], change.a.shape[1]
+    # Of a quantised matrix, the reader of the adapter does not know the shape.
+    if found != (block.size, inputs):
+        raise AdapterError(
+            f"the adapter has factors of a matrix {list(found)}, but `{block.name}` of the model is "
+            f"{[block.size, inputs]}: it is of another model"
+        )
     return change
 
 
