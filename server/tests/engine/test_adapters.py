@@ -18,16 +18,16 @@ from support.router import Router, Stream
 from text_generation_server.config.server import WatermarkConfig
 from text_generation_server.engine.engine import Engine
 from text_generation_server.engine.options import EngineOptions
-from text_generation_server.engine.requests import FailureReason, ServingLimits, WarmupLimits
+from text_generation_server.engine.requests import ServingLimits, WarmupLimits
 from text_generation_server.errors import AdapterError
 
 ALL = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 ADAPTERS = {
-    "whole": AdapterCase("llama", {"target_modules": ALL}),
-    "high rank": AdapterCase("llama", {"target_modules": ALL, "r": 20, "rank_pattern": {"q_proj": 33}}),
-    "queries": AdapterCase("llama", {"target_modules": ["q_proj"], "layers_to_transform": [1]}),
-    "dora": AdapterCase("llama", {"target_modules": ALL, "use_dora": True, "use_rslora": True}),
-    "biases": AdapterCase("llama", {"target_modules": ["o_proj", "up_proj"], "lora_bias": True}),
+    "whole": AdapterCase("biased", {"target_modules": ALL}),
+    "high rank": AdapterCase("biased", {"target_modules": ALL, "r": 20, "rank_pattern": {"q_proj": 33}}),
+    "queries": AdapterCase("biased", {"target_modules": ["q_proj"], "layers_to_transform": [1]}),
+    "dora": AdapterCase("biased", {"target_modules": ALL, "use_dora": True, "use_rslora": True}),
+    "biases": AdapterCase("biased", {"target_modules": ["o_proj", "up_proj"], "lora_bias": True}),
 }
 LIMITS = WarmupLimits(max_batch_prefill_tokens=32, max_batch_size=8, max_batch_total_tokens=512, prefill_chunking=True)
 SERVING = ServingLimits(512, 63, 64, 8)
@@ -37,7 +37,7 @@ SERVING = ServingLimits(512, 63, 64, 8)
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """The base, and every adapter."""
     root = tmp_path_factory.mktemp("adapters")
-    found = {"": write_base("llama", root / "base")}
+    found = {"": write_base("biased", root / "base")}
     for name, case in ADAPTERS.items():
         write_adapter(case, root / name)
         found[name] = root / name
@@ -127,7 +127,7 @@ def test_an_unknown_adapter_fails_alone(served: Callable[[bool], Engine]) -> Non
     assert [each.failure is None for each in streams] == [True, False, True]
     failure = streams[1].failure
     assert failure is not None
-    assert failure.reason is FailureReason.INVALID_REQUEST
+    assert failure.reason == "invalid_request"
     assert "`adapter` 6 is not on this shard: it has adapters 1 to 5" in failure.message
 
 
@@ -150,7 +150,7 @@ def test_a_shard_without_adapters_says_how_to_get_some() -> None:
 def test_what_requests_have_no_factors_for_is_refused(
     options: dict[str, Any], named: str, folders: dict[str, Path], tmp_path: Path
 ) -> None:
-    write_adapter(AdapterCase("llama", options), tmp_path)
+    write_adapter(AdapterCase("biased", options), tmp_path)
     with pytest.raises(AdapterError, match="--merge-adapter") as error:
         load(folders[""], adapters=[tmp_path])
     assert named in str(error.value)
