@@ -3,15 +3,17 @@ nothing.
 """
 
 from collections.abc import Iterator
+from pathlib import Path
 
 from ..config.copies import DequantisedCopies
 from ..config.implementation import ModelImpl
 from ..config.kv_cache import KvCacheDtype
-from ..config.server import AskedComputation, Environment
+from ..config.server import AskedComputation, Environment, HubConfig
 from ..config.serving import AskedLimits
 from ..config.shards import AskedShards
-from ..errors import ConfigurationError
+from ..errors import AdapterError, ConfigurationError, ModelFilesError
 from ..hub import ModelSource
+from ..hub_adapters import find_adapters
 from .devices import Devices, device_findings, memory_of, read_devices
 from .finding import Finding
 from .model import missing_model, model_findings
@@ -43,6 +45,7 @@ def examine(
         yield Finding("environment", "error", str(error), "correct the variable that the message names")
         return
     yield from flag_findings(computation, environment, devices)
+    yield from adapter_findings(computation, environment.hub)
     yield from storage_findings(environment.hub, missing_model(source, environment.hub), bool(devices.cards))
     if source is not None:
         if dtype is None and not devices.cards:
@@ -73,6 +76,30 @@ def flag_findings(computation: AskedComputation, environment: Environment, devic
         computation.check(environment, on_cuda=bool(devices.cards or devices.driver))
     except ConfigurationError as error:
         yield Finding("flags", "error", str(error), "correct the flag, or the variable of the same name")
+
+
+def adapter_findings(computation: AskedComputation, hub: HubConfig) -> Iterator[Finding]:
+    """Yields whether adapters are of a kind that is computed; a start checks that they fit the model."""
+    if (folder := computation.merge_adapter) is not None:
+        yield _adapter_finding(folder, "--merge-adapter", f"merge the adapter in {folder} into the weights")
+    for asked in computation.lora_adapters:
+        try:
+            (found,) = find_adapters([asked], hub)
+        except ModelFilesError as error:
+            yield Finding("adapter", "warning", str(error), "a start downloads adapters of the hub")
+            continue
+        yield _adapter_finding(found.folder, "--lora-adapters", f"serve adapter {found.name} of {found.source}")
+
+
+def _adapter_finding(folder: Path, flag: str, plan: str) -> Finding:
+    # Loads torch, which other starts need not wait for here.
+    from ..adapters.config import read_config
+
+    try:
+        read_config(folder)
+    except AdapterError as error:
+        return Finding("adapter", "error", str(error), f"name the folder of another adapter, or leave {flag} out")
+    return Finding("adapter", "plan", plan)
 
 
 def copies_of(computation: AskedComputation, devices: Devices) -> DequantisedCopies:

@@ -1,10 +1,14 @@
 """Loading of a model from its folder."""
 
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Literal
 
 import torch
 
+from ..adapters import BaseModel, MergedSource, ModelTensors, read_adapter, untied_aliases
+from ..config.adapters import FoundAdapter
 from ..config.fallback import FallbackConfig
 from ..config.families import VISION_PARTS
 from ..config.implementation import AnyModelConfig
@@ -12,14 +16,17 @@ from ..config.kv_cache import QuantisedKvCache
 from ..config.model import ModelConfig
 from ..config.names import TensorNames
 from ..config.quantisation import BESIDE
+from ..config.server import LoadFormat, check_merge
 from ..distributed import TensorParallelGroup
+from ..errors import AdapterError
 from ..weights import DummySource, SafetensorsSource, WeightSource
+from .adapters import NamedAdapter
 from .base import CausalLM
 from .builder import DecoderBuilder
 from .encoder import Encoder
 from .vision import VisionEncoder
 
-LoadFormat = Literal["auto", "safetensors", "dummy"]
+logger = logging.getLogger(__name__)
 
 
 def load_model(
@@ -30,17 +37,69 @@ def load_model(
     device: torch.device,
     load_format: LoadFormat,
     kv_cache: QuantisedKvCache | None = None,
+    merge_adapter: Path | None = None,
+    adapters: Sequence[FoundAdapter] = (),
 ) -> CausalLM:
     """Loads this rank's shard of the model in `folder`. `kv_cache` is the 8-bit type of its KV cache, or None.
+    `merge_adapter` is the folder of an adapter that is merged into its weights while they are read; `adapters` are
+    those that requests may name.
 
     "auto" means safetensors; "dummy" reads nothing from `folder` and fills the weights with random numbers.
-    Raises ConfigurationError or ModelFilesError, and the allocator's own errors where memory runs out.
+    Raises ConfigurationError, ModelFilesError or AdapterError, and the allocator's own errors where memory runs out.
     """
-    source = DummySource(dtype, device) if load_format == "dummy" else SafetensorsSource(folder, dtype, device)
-    model = _build(config, group, source, dtype, device, kv_cache)
-    if isinstance(source, SafetensorsSource):
-        source.warn_not_finite()
+    check_merge(load_format, merge_adapter, bool(adapters))
+    if load_format == "dummy":
+        return _build(config, group, DummySource(dtype, device), dtype, device, kv_cache)
+    files = SafetensorsSource(folder, dtype, device)
+    source = files
+    if merge_adapter is not None:
+        source, config = _with_adapter(config, files, merge_adapter)
+    named = [_named(config, files, each) for each in adapters]
+    model = _build(config, group, source, dtype, device, kv_cache, named)
+    ignored = _unread(config, model, group) if isinstance(config, ModelConfig) else ()
+    if isinstance(config, ModelConfig):
+        files.warn_unread(ignored)
+    # Of a class of Transformers, other ranks leave tensors out that no pattern names.
+    if isinstance(source, MergedSource) and (isinstance(config, ModelConfig) or group.rank == 0):
+        source.check_read(ignored)
+    files.warn_not_finite()
     return model
+
+
+def _with_adapter(
+    config: AnyModelConfig, files: SafetensorsSource, folder: Path
+) -> tuple[MergedSource, AnyModelConfig]:
+    """Returns the weights with the adapter in `folder` merged into them, and the configuration of what they make. The
+    operator named the adapter. Raises AdapterError.
+    """
+    is_ours = isinstance(config, ModelConfig)
+    base = BaseModel(files, ModelTensors.of(config.decoder, config.names, files) if is_ours else None)
+    adapter = read_adapter(folder, base, allow_pickle=True)
+    aliases = untied_aliases(adapter, base)
+    if is_ours and aliases is not None:
+        decoder = config.decoder
+        config = replace(config, decoder=replace(decoder, head=replace(decoder.head, tied=False)))
+    logger.info(
+        "adapter is merged into the weights",
+        extra={"adapter": str(folder), "digest": adapter.digest, "tensors": len(adapter.changes)},
+    )
+    return MergedSource(files, adapter, aliases or {}), config
+
+
+def _named(config: AnyModelConfig, files: SafetensorsSource, found: FoundAdapter) -> NamedAdapter:
+    """Reads an adapter that requests may name. Raises AdapterError."""
+    if not isinstance(config, ModelConfig):
+        raise AdapterError(
+            f"adapter `{found.name}` cannot be served: {config.architecture} runs on code of transformers; use "
+            "--merge-adapter"
+        )
+    base = BaseModel(files, ModelTensors.of(config.decoder, config.names, files))
+    adapter = read_adapter(found.folder, base, allow_pickle=True)
+    logger.info(
+        "adapter is read",
+        extra={"adapter": found.name, "digest": adapter.digest, "tensors": len(adapter.changes)},
+    )
+    return NamedAdapter(found.name, found.source, adapter)
 
 
 def _build(
@@ -50,19 +109,22 @@ def _build(
     dtype: torch.dtype,
     device: torch.device,
     kv_cache: QuantisedKvCache | None,
+    adapters: Sequence[NamedAdapter] = (),
 ) -> CausalLM:
     if isinstance(config, FallbackConfig):
         # Imports transformers, which takes seconds that other models need not wait.
         from .fallback import load_fallback
 
         return load_fallback(config, group, source, dtype, device)
-    model = DecoderBuilder(config, group, source, device, kv_cache).build()
-    if isinstance(source, SafetensorsSource):
-        # Where the head is the embedding, some files hold it twice, and Transformers reads the embedding too.
-        tied = tuple(f"{head}.weight" for head in config.names.all_heads) if config.decoder.head.tied else ()
-        beside = BESIDE if config.schemes.method else ()
-        source.warn_unread((*_ignored(config, model.encoder), *tied, *beside, *_of_other_ranks(config.names, group)))
-    return model
+    return DecoderBuilder(config, group, source, device, kv_cache).build(adapters)
+
+
+def _unread(config: ModelConfig, model: CausalLM, group: TensorParallelGroup) -> tuple[str, ...]:
+    """Returns patterns of the tensors that this rank need not read."""
+    # Where the head is the embedding, some files hold it twice, and Transformers reads the embedding too.
+    tied = tuple(f"{head}.weight" for head in config.names.all_heads) if config.decoder.head.tied else ()
+    beside = BESIDE if config.schemes.method else ()
+    return (*_ignored(config, model.encoder), *tied, *beside, *_of_other_ranks(config.names, group))
 
 
 def _ignored(config: ModelConfig, encoder: Encoder | None) -> tuple[str, ...]:

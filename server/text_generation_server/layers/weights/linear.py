@@ -1,7 +1,7 @@
 """Linear layers, in the number formats in which they run."""
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import torch
@@ -11,6 +11,7 @@ from torch.nn import functional
 import text_generation_kernels as kernels
 
 from .activations import Activations, ActivationScheme, padded
+from .sites import Site
 
 
 class Linear(Protocol):
@@ -29,6 +30,11 @@ class Linear(Protocol):
     @property
     def outputs(self) -> int:
         """The rows of the weight."""
+        ...
+
+    @property
+    def site(self) -> Site | None:
+        """Where the weight comes from; None: it is not made of rows and columns of stored matrices."""
         ...
 
     @property
@@ -65,6 +71,7 @@ class Dense:
     """[outputs, inputs]"""
     bias: Tensor | None = None
     wants: ActivationScheme | None = None
+    site: Site | None = field(default=None, kw_only=True)
 
     @property
     def outputs(self) -> int:
@@ -122,6 +129,7 @@ class Split:
     parts: Sequence[Linear]
     bias: Tensor | None = None
     """The bias of all of them; biases of the parts do not count."""
+    site: Site | None = field(default=None, kw_only=True)
 
     @property
     def wants(self) -> ActivationScheme | None:

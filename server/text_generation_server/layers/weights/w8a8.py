@@ -1,6 +1,6 @@
 """W8A8 matrices: 8-bit weights and 8-bit activations."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from torch import Tensor
 
@@ -8,6 +8,7 @@ import text_generation_kernels as kernels
 
 from .activations import Activations, ActivationScheme
 from .linear import activated, in_blocks, total_bytes
+from .sites import Site
 
 
 @dataclass(frozen=True)
@@ -21,6 +22,7 @@ class W8A8Linear:
     wants: ActivationScheme
     """Activations that come with another scheme are quantised anew."""
     bias: Tensor | None = None
+    site: Site | None = field(default=None, kw_only=True)
 
     @property
     def outputs(self) -> int:
