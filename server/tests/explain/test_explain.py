@@ -8,6 +8,10 @@ from typing import Any
 import pytest
 import torch
 from kernel_support.choices import CARDS, noted_choices
+from support.published import PUBLISHED
+from support.published_newer import NEWER
+from support.published_recurrent import RECURRENT
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 import text_generation_kernels as kernels
 from text_generation_server.errors import ConfigurationError
@@ -42,6 +46,15 @@ EXPERTS = {
     "num_key_value_heads": 4,
     "mlp_only_layers": [],
     "decoder_sparse_step": 1,
+}
+
+
+FAMILIES = {
+    name: case
+    for cases in (PUBLISHED, NEWER, RECURRENT)
+    for name, case in cases.items()
+    # The file of Ling is made of that of transformers.
+    if case.model_type in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES and name != "Ling mini 2.0"
 }
 
 
@@ -122,6 +135,26 @@ def test_experts_name_both_matrices_and_the_reasons_against_a_fused_router(tmp_p
     quantised = explained(tmp_path, {**EXPERTS, "quantization_config": AWQ}, "1")
     (about,) = (text for name, text in quantised.items() if "experts" in name and "W4A16" in name and "top 8" in name)
     assert "not token_experts_hopper: it takes unquantised weights" in about
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_matrices_of_every_family_are_found(name: str, tmp_path: Path) -> None:
+    case = FAMILIES[name]
+    relayout = case.relayout or (lambda state, raw: (state, raw))
+    _, config = relayout({}, {"architectures": [MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[case.model_type]], **case.values})
+    blocks = explained(tmp_path, config, "1,100", "a100")
+    assert len(blocks) > 2
+    assert [block for block in blocks if block.startswith("LM head: ")]
+    assert all(about.lstrip().startswith("1") for about in blocks.values())
+
+
+def test_only_norms_after_a_sublayer_reduce_splits(tmp_path: Path) -> None:
+    """Layers whose sublayers read one norm add both outputs by torch; ranks of several all-reduce them."""
+    reduced, first = "splits that the next kernel reduces", "3 x attention out: 4096 x "
+    assert reduced in explained(tmp_path, LLAMA, "8")[f"{first}4096, bfloat16"]
+    assert reduced not in explained(tmp_path, LLAMA, "8", shards=2)[f"{first}2048, bfloat16"]
+    parallel = {**LLAMA, "architectures": ["CohereForCausalLM"], "model_type": "cohere", "layer_norm_eps": 1e-5}
+    assert reduced not in explained(tmp_path, parallel, "8")[f"{first}4096, bfloat16"]
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 
 from ..config.model import ModelConfig
-from ..config.spec import DenseSpec, MoeSpec
+from ..config.spec import DenseSpec, LayerSpec, MoeSpec
 from ..distributed import TensorParallelGroup
 from ..layers.weights import (
     AttentionWeights,
@@ -93,7 +93,7 @@ class Counted(NamedTuple):
 
 
 def matrices_of(config: ModelConfig, dtype: torch.dtype, shards: int) -> list[Counted]:
-    """Returns the matrices of the first rank, in the order of its layers, the head last. Raises ConfigurationError."""
+    """Returns the matrices of the first rank, in the order in which a start reads them. Raises ConfigurationError."""
     device = torch.device("meta")
     group = TensorParallelGroup(0, shards, device)
     # Encoders of media have matrices of their own, which torch multiplies.
@@ -110,23 +110,29 @@ def matrices_of(config: ModelConfig, dtype: torch.dtype, shards: int) -> list[Co
 
 
 def _parts(sublayer: Sublayer, name: str | None = None) -> Iterator[Matrix | Experts]:
-    spec, weights = sublayer
+    layer, spec, weights = sublayer
     if not is_dataclass(weights) or isinstance(weights, Single | Split):
         yield from _singles("LM head", weights)
         return
-    is_sublayer = name is None and not isinstance(weights, LayerInputWeights)
-    name = name or _SUBLAYERS[type(weights)]
     for field in fields(weights):
         each = getattr(weights, field.name)
         if isinstance(each, DenseWeights) and isinstance(spec, MoeSpec):
-            yield from _parts(Sublayer(spec.shared, each), "shared expert")
+            yield from _parts(Sublayer(None, spec.shared, each), "shared expert")
             continue
         gated = isinstance(spec, DenseSpec) and spec.gated and field.name == "first"
-        label = "gate_up" if gated else field.name
-        ends = is_sublayer and field.name in ("qkv", "out", "down")
-        yield from _singles(f"{name} {label}", each, gated, ends)
+        label = f"{name or _SUBLAYERS[type(weights)]} {'gate_up' if gated else field.name}"
+        before_norm = layer is not None and (
+            field.name == "qkv" or (field.name in ("out", "down") and _is_fused(layer))
+        )
+        yield from _singles(label, each, gated, before_norm)
     if isinstance(weights, MoeWeights) and isinstance(spec, MoeSpec):
         yield Experts(spec, weights)
+
+
+def _is_fused(layer: LayerSpec) -> bool:
+    """Whether the outputs of the layer's sublayers may be fused with the norms after them."""
+    norms = layer.attention_norm, layer.ffn_norm
+    return not (layer.parallel or layer.scaled) and all(norm is None or norm.kind == "rms" for norm in norms)
 
 
 def _singles(name: str, weights: object, gated: bool = False, before_norm: bool = False) -> Iterator[Matrix]:

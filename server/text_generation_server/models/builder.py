@@ -83,6 +83,8 @@ from .vision import load_encoder
 class Sublayer(NamedTuple):
     """What is read of a sublayer."""
 
+    layer: LayerSpec | None
+    """None: it is of no layer."""
     spec: object
     weights: object
     """Its record of weights, or the `Linear` of the head."""
@@ -125,7 +127,7 @@ class DecoderBuilder:
         last = self._add_norm(final_norm, self._ffn_output_norm(len(spec.layers) - 1))
         vocabulary = VocabularyShard.of(spec.vocab_size, checkpoint.group.rank, checkpoint.group.world_size)
         head_weights = load_head(checkpoint, weights)
-        self.sublayers.append(Sublayer(spec.head, head_weights))
+        self.sublayers.append(Sublayer(None, spec.head, head_weights))
         head = Head(spec.head, head_weights, vocabulary)
         ropes = tuple(self._ropes.values())
         halves = OverlappedHalves(checkpoint.group, layers)
@@ -167,7 +169,7 @@ class DecoderBuilder:
         checkpoint, inputs, own_input = self._checkpoint, self._checkpoint.spec.per_layer, None
         if inputs is not None:
             weights = load_layer_input(checkpoint, index, inputs.width, inputs.norm)
-            self._note(inputs, weights)
+            self._note(index, inputs, weights)
             own_input = LayerInput(index, inputs, weights)
         name = checkpoint.inside(index, checkpoint.names.ffn_output_norm)
         output_norm = self._norm(name, spec.ffn_output_norm)
@@ -181,7 +183,7 @@ class DecoderBuilder:
         if (norm := spec.ffn_norm) is None:
             raise ValueError(f"layer {index} has experts beside a network, and no norm before them")
         mixture = load_moe(checkpoint, index, moe)
-        self._note(moe, mixture)
+        self._note(index, moe, mixture)
         hidden = checkpoint.spec.hidden_size
         scale = checkpoint.source.read(checkpoint.inside(index, names.router_scale), (hidden,), dtype=torch.float32)
         router_norm = Norm(norm, NormWeights(scale * hidden**-0.5, None))
@@ -197,7 +199,7 @@ class DecoderBuilder:
         if (spec := checkpoint.spec.per_layer) is None:
             return None
         weights = load_per_layer(checkpoint, spec)
-        self._note(spec, weights)
+        self._note(None, spec, weights)
         return PerLayerInputs(spec, weights, checkpoint.group)
 
     def _adds_are_plain(self, spec: LayerSpec) -> bool:
@@ -228,7 +230,7 @@ class DecoderBuilder:
         heads = HeadSplit.of(spec.num_heads, spec.num_kv_heads, group)
         rope = self._rope(spec.rope, spec.head_dim)
         weights = load_attention(self._checkpoint, index, spec, heads)
-        self._note(spec, weights)
+        self._note(index, spec, weights)
         if self._kv_cache is None:
             return Attention(place, spec, weights, heads, rope, group)
         scales = None
@@ -240,7 +242,7 @@ class DecoderBuilder:
     def _latent_attention(self, index: int, spec: LatentAttentionSpec) -> LatentAttention:
         heads = HeadSplit.of(spec.num_heads, spec.num_heads, self._checkpoint.group)
         weights = load_latent_attention(self._checkpoint, index, spec, heads)
-        self._note(spec, weights)
+        self._note(index, spec, weights)
         return LatentAttention(len(self._caches), spec, weights, heads, self._rope(spec.rope, spec.rope_dim))
 
     def _recurrent(self, index: int, spec: RecurrentSpec) -> GatedDelta | Mamba | Mamba2 | ShortConv:
@@ -259,22 +261,23 @@ class DecoderBuilder:
             heads = HeadSplit.of(spec.num_heads, spec.num_key_heads, checkpoint.group)
             weights = load_gated_delta(checkpoint, index, spec, heads)
             mixer = GatedDelta(place, spec, weights, heads)
-        self._note(spec, weights)
+        self._note(index, spec, weights)
         return mixer
 
     def _feed_forward(self, index: int, spec: FeedForwardSpec) -> FeedForward:
         """Builds the feed-forward network of a layer."""
         if isinstance(spec, MoeSpec):
             mixture = load_moe(self._checkpoint, index, spec)
-            self._note(spec, mixture)
+            self._note(index, spec, mixture)
             return MoeFeedForward(spec, mixture)
         weights = load_dense(self._checkpoint, index, spec)
-        self._note(spec, weights)
+        self._note(index, spec, weights)
         return DenseFeedForward(spec, weights)
 
-    def _note(self, spec: object, weights: object) -> None:
-        """Notes the weights of a sublayer."""
-        self.sublayers.append(Sublayer(spec, weights))
+    def _note(self, index: int | None, spec: object, weights: object) -> None:
+        """Notes the weights of a sublayer of layer `index`, or of none."""
+        layer = None if index is None else self._checkpoint.spec.layers[index]
+        self.sublayers.append(Sublayer(layer, spec, weights))
         self._copies.note(weights)
 
     def _rope(self, rope: RopeSpec | None, head_dim: int) -> RopeTable:
