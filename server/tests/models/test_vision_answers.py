@@ -67,6 +67,8 @@ NAMES = [
     "qwen3 vl",
     "qwen3.5",
     "gemma3",
+    "gemma4",
+    "gemma4 small",
     "internvl",
     "llava next",
     "llava onevision",

@@ -40,6 +40,11 @@ NEWER = (
 )
 PUBLISHED = (("vision_tower.", "vision_tower.vision_model."),)
 BOTH = (("vision_tower.", "model.vision_tower.vision_model."), *NEWER)
+OLDER_GEMMA = (
+    ("model.vision_tower.", "vision_tower."),
+    ("model.embed_vision.", "embed_vision."),
+    ("model.language_model.", "language_model.model."),
+)
 QWEN = (("visual.", "model.visual."), ("model.", "model.language_model."))
 
 
@@ -55,6 +60,7 @@ QWEN = (("visual.", "model.visual."), ("model.", "model.language_model."))
         ("mistral3", NEWER),
         ("gemma3", PUBLISHED),
         ("gemma3", NEWER),
+        ("gemma4", OLDER_GEMMA),
         ("internvl", NEWER),
         ("qwen2 vl", QWEN),
         ("qwen2.5 vl", QWEN),

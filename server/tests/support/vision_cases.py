@@ -13,6 +13,7 @@ from transformers.image_processing_utils import select_best_resolution
 from transformers.models.llava_next.modeling_llava_next import unpad_image
 
 from support.families import SIZES, Case, Raw, State, made, write
+from support.gemma_cases import GEMMA_4_EXPERTS, GEMMA_4_SMALL, with_scalars
 from support.media_cases import KIMI, KIMI_CLASS, kimi
 from support.moe_cases import with_corrections
 from support.recurrent_cases import DELTA
@@ -128,6 +129,39 @@ def _kimi(model: PreTrainedModel, views: Sequence[Tensor], _: Item) -> Inputs:
     return {"pixel_values": torch.cat(patches), "image_grid_thw": torch.tensor(grids)}
 
 
+def _gemma4(model: PreTrainedModel, views: Sequence[Tensor], _: Item) -> Inputs:
+    side = model.config.vision_config.patch_size
+    patches, places = [], []
+    for view in views:
+        down, across = view.shape[1] // side, view.shape[2] // side
+        blocks = view.reshape(3, down, side, across, side).permute(1, 3, 2, 4, 0)
+        patches.append(blocks.reshape(down * across, -1))
+        numbers = torch.arange(down * across)
+        places.append(torch.stack([numbers % across, numbers // across], dim=1))
+    return {"pixel_values": torch.stack(patches), "image_position_ids": torch.stack(places)}
+
+
+def _with_bounds(model: PreTrainedModel) -> None:
+    """Bounds of matrices, factors of what is averaged, and scales of layers, which are buffers that files have."""
+    with_scalars(model)
+    for index, (name, buffer) in enumerate(model.named_buffers()):
+        end = name.rpartition(".")[2]
+        if end in ("input_min", "output_min", "input_max", "output_max"):
+            buffer.fill_((1.0 if end.endswith("max") else -1.0) * (0.7 + index % 7 / 10))
+        if end in ("std_bias", "std_scale"):
+            generator = torch.Generator().manual_seed(3)
+            buffer.normal_(mean=0.5, std=0.2, generator=generator)
+
+
+def _gemma4_case(text: Raw, **vision: Any) -> Case:
+    values = {
+        "text_config": {**SIZES, "model_type": "gemma4_text", **text},
+        "vision_config": {**GEMMA_TOWER, **vision},
+        "image_token_id": TOKEN,
+    }
+    return Case("", "gemma4", values, sizes={}, prepare=_with_bounds)
+
+
 def _published_kimi(state: State, raw: Raw) -> tuple[State, Raw]:
     """Transformers writes two names that the authors' files do not have."""
     state, raw = kimi(state, raw)
@@ -175,6 +209,7 @@ def _items(*items: Sequence[View]) -> Sequence[Item]:
 ONE = _items([(16, 16)], [(16, 16)] * 3)
 ANY = _items([(16, 24)], [(8, 16)], [(40, 16)], [(16, 16)] * 2)
 OF_QWEN = _items([(16, 24)], [(8, 8)], [(40, 56)], [(8, 40)], [(24, 32), (16, 16), (8, 8)])
+OF_GEMMA4 = _items([(16, 24)], [(8, 8)], [(40, 56)], [(8, 40)], [(24, 32)] * 2)
 PINPOINTS = [[16, 32], [32, 16], [32, 32], [16, 48], [48, 16], [48, 64]]
 
 
@@ -206,6 +241,14 @@ KIMI_TOWER = {
     "num_attention_heads": 2,
     "pos_emb_height": 5,
     "pos_emb_width": 5,
+}
+GEMMA_TOWER = {
+    **{key: TOWER[key] for key in ("hidden_size", "intermediate_size", "num_hidden_layers", "patch_size")},
+    "num_attention_heads": 2,
+    "num_key_value_heads": 2,
+    "head_dim": 12,
+    "pooling_kernel_size": 2,
+    "position_embedding_size": 50,
 }
 TILED = {**TOWER, "image_size": [16, 16], "patch_size": [4, 4]}
 GEMMA = {"model_type": "gemma3_text", "head_dim": 16, "sliding_window": 4}
@@ -294,6 +337,17 @@ VISION_CASES: dict[str, VisionCase] = {
         _same_size,
         {"whole_spans": True},
         token_types="token_type_ids",
+    ),
+    "gemma4": VisionCase(
+        _gemma4_case({**GEMMA_4_EXPERTS, "use_bidirectional_attention": "vision"}, standardize=True),
+        OF_GEMMA4,
+        [(16, 20), (208, 8)],
+        _gemma4,
+        {"whole_spans": True},
+        token_types="mm_token_type_ids",
+    ),
+    "gemma4 small": VisionCase(
+        _gemma4_case({**GEMMA_4_SMALL, "pad_token_id": 7}, use_clipped_linears=True), OF_GEMMA4, [(16, 20)], _gemma4
     ),
     "internvl": VisionCase(
         _case("internvl", {"model_type": "qwen2"}, TILED, image_token_id=TOKEN), ONE, [(8, 8)], _same_size

@@ -90,6 +90,10 @@ class VisionEncoder(Encoder):
                 f"`views[{index}]` is {height} x {width}: height and width must be multiples of "
                 f"{tower.merge * tower.patch}, the side of one position"
             )
+        if (positions := tower.positions) is not None and positions.kind == "axes":
+            most = positions.side * tower.patch
+            if max(height, width) > most:
+                raise InvalidRequest(f"`views[{index}]` is {height} x {width}, and a side has at most {most} pixels")
         return sides[0] // step * (sides[1] // step) + keeps_class
 
     def sample(self, pixels: int) -> Sequence[tuple[int, int]]:
@@ -102,6 +106,8 @@ class VisionEncoder(Encoder):
             side = tower.positions.side * tower.patch // step * step
         if side:
             return [(side, side)] * max(1, pixels // side**2)
+        if tower.positions is not None and tower.positions.kind == "axes":
+            pixels = min(pixels, (tower.positions.side * tower.patch) ** 2)
         side = max(1, isqrt(pixels) // step) * step
         return [(side, side)]
 

@@ -9,6 +9,7 @@ from ...pixels import read_pixels
 from ...vision import VisionSpec
 from .family import VisionFamily, Whole
 from .gemma import GEMMA3_VISION
+from .gemma4 import GEMMA4_VISION
 from .kimi import KIMI_K25
 from .llava import LLAVA
 from .llava_next import LLAVA_NEXT, LLAVA_ONEVISION
@@ -18,6 +19,7 @@ from .shuffled import IDEFICS3, INTERNVL
 
 TOWERS: Mapping[str, VisionFamily] = {
     "Gemma3ForConditionalGeneration": GEMMA3_VISION,
+    "Gemma4ForConditionalGeneration": GEMMA4_VISION,
     "Idefics3ForConditionalGeneration": IDEFICS3,
     "InternVLForConditionalGeneration": INTERNVL,
     "KimiK25ForConditionalGeneration": KIMI_K25,

@@ -11,11 +11,13 @@ _SHARPNESS = -0.75
 
 
 def learned_positions(spec: PositionSpec, table: Tensor, view: ViewOrder) -> Tensor:
-    """Returns [P, hidden] for the patches of a view. `table` is [side * side, hidden]."""
+    """Returns [P, hidden] for the patches of a view. `table` is [rows of the spec, hidden]."""
     if spec.kind in ("bilinear", "bicubic"):
         taps = _cubic if spec.kind == "bicubic" else _linear
         return _stretched(table, spec.side, view, taps(spec.side, view.height), taps(spec.side, view.width))
     rows, columns = view.rows, view.columns
+    if spec.kind == "axes":
+        return table[columns.to(table.device)] + table[(spec.side + rows).to(table.device)]
     if spec.kind == "buckets":
         rows, columns = _buckets(spec.side, view.height)[rows], _buckets(spec.side, view.width)[columns]
     return table[(rows * spec.side + columns).to(table.device)]
@@ -74,7 +76,7 @@ def angles(spec: VisionRopeSpec, head_dim: int, view: ViewOrder) -> Tensor:
     down, across = view.rows[:, None] * of_rows, view.columns[:, None] * of_columns
     if spec.order == "neighbours":
         return torch.stack([across, down], dim=-1).flatten(1)
-    return torch.cat([down, across], dim=1)
+    return torch.cat([across, down] if spec.order == "quarters" else [down, across], dim=1)
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:

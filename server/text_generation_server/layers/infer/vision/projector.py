@@ -26,7 +26,7 @@ class Projector:
         spec, weights = self._spec, self._weights
         read = torch.cat([self._of_patches(states[number], views) for number in spec.reads], dim=-1)
         x = normalised(normalised(read, spec.last_norm, weights.last_norm), spec.norm, weights.norm)
-        x = normalised(self._joined(x), spec.joined_norm, weights.joined_norm)
+        x = normalised(self._standardised(self._joined(x)), spec.joined_norm, weights.joined_norm)
         for layer, matrix in zip(spec.linears, weights.linears, strict=True):
             x = affine(x, matrix)
             x = x if layer.activation is None else activated(x, layer.activation)
@@ -46,6 +46,15 @@ class Projector:
         if self._spec.join == "mean":
             return blocks.mean(1)
         return (blocks.transpose(1, 2) if self._spec.join == "channels" else blocks).flatten(1)
+
+    def _standardised(self, x: Tensor) -> Tensor:
+        if self._spec.factor == 1.0 and self._weights.standard is None:
+            return x
+        wide = x.float() * self._spec.factor
+        if self._weights.standard is not None:
+            bias, scale = self._weights.standard
+            wide = (wide - bias.float()) * scale.float()
+        return wide.to(x.dtype)
 
     def _row_by_row(self, x: Tensor, views: Sequence[ViewOrder]) -> Tensor:
         if all(view.positions is None for view in views):
