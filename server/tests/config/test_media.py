@@ -29,6 +29,7 @@ def parse(folder: Path, part: dict[str, Any], **whole: Any) -> ModelConfig:
     [
         "deepseek_v3",
         "gemma3_text",
+        "glm4v_text",
         "granite",
         "llama",
         "ministral3",
@@ -38,6 +39,7 @@ def parse(folder: Path, part: dict[str, Any], **whole: Any) -> ModelConfig:
         "qwen2_vl_text",
         "qwen2_5_vl_text",
         "qwen3",
+        "qwen3_vl_moe_text",
         "qwen3_vl_text",
     ],
 )

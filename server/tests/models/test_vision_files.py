@@ -45,6 +45,7 @@ OLDER_GEMMA = (
     ("model.embed_vision.", "embed_vision."),
     ("model.language_model.", "language_model.model."),
 )
+QWEN_OLDER = (("model.visual.", "visual."), ("model.language_model.", "model."))
 QWEN = (("visual.", "model.visual."), ("model.", "model.language_model."))
 
 
@@ -64,6 +65,7 @@ QWEN = (("visual.", "model.visual."), ("model.", "model.language_model."))
         ("internvl", NEWER),
         ("qwen2 vl", QWEN),
         ("qwen2.5 vl", QWEN),
+        ("glm4v", QWEN_OLDER),
     ],
 )
 def test_names_of_other_versions_are_read(name: str, rules: tuple[tuple[str, str], ...], tmp_path: Path) -> None:

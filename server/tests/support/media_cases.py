@@ -54,6 +54,11 @@ def _of_part(state: State, raw: Raw) -> tuple[State, Raw]:
     return state, raw
 
 
+def _inputs_first(state: State, raw: Raw) -> tuple[State, Raw]:
+    """The published files of Qwen 3 VL MoE."""
+    return {name: each.transpose(1, 2) if ".mlp.experts." in name else each for name, each in state.items()}, raw
+
+
 def _layers(state: State, raw: Raw) -> tuple[State, Raw]:
     """Transformers renames layers of the text when it writes those of images."""
     return {
@@ -84,9 +89,28 @@ M_ROPE = _m_rope(1, 1, 0)
 M_ROPE["rope_parameters"] |= {"mrope_interleaved": True, "partial_rotary_factor": 0.25}
 GEMMA = {"model_type": "gemma3_text", "head_dim": 16, "sliding_window": 4, "query_pre_attn_scalar": 12}
 
+GLM_ROPE = {**_m_rope(1, 0, 1)["rope_parameters"], "partial_rotary_factor": 0.5}
+GLM_EXPERTS: dict[str, Any] = {
+    "n_routed_experts": 8,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 16,
+    "first_k_dense_replace": 1,
+    "rope_parameters": GLM_ROPE,
+}
+QWEN_EXPERTS: dict[str, Any] = {"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 20}
+GLM_IMAGES = {**QWEN_IMAGES, "intermediate_size": 16, "image_size": 8, "patch_size": 4}
+
 MEDIA_CASES: dict[str, Case] = {
     "gemma3 images": _case("Gemma 3 (4B to 27B)", "gemma3", GEMMA, IMAGES),
     "gemma3 images newer": _case("Gemma 3 (4B to 27B)", "gemma3", GEMMA, IMAGES, relayout=_newer),
+    "glm4v": _case("GLM 4.1V", "glm4v", {"rope_parameters": GLM_ROPE}, GLM_IMAGES),
+    "glm4v moe": _case("GLM 4.5V", "glm4v_moe", GLM_EXPERTS, GLM_IMAGES, prepare=with_corrections),
+    "glm4.6v": _case(
+        "GLM 4.6V",
+        "glm46v",
+        {"model_type": "glm4v_text", "rope_parameters": GLM_ROPE},
+        {"model_type": "glm4v_vision", **GLM_IMAGES},
+    ),
     "idefics3": _case("Idefics 3", "idefics3", {"model_type": "llama"}, IMAGES),
     "internvl": _case(
         "InternVL 3", "internvl", {"model_type": "qwen2"}, {**IMAGES, "image_size": [8, 8], "patch_size": [4, 4]}
@@ -162,6 +186,19 @@ MEDIA_CASES: dict[str, Case] = {
         {"head_dim": 8, **_m_rope(2, 1, 1)},
         {**QWEN_IMAGES, "intermediate_size": 16, "deepstack_visual_indexes": [0]},
         relayout=_of_part,
+    ),
+    "qwen3 vl moe": _case(
+        "Qwen 3 VL MoE",
+        "qwen3_vl_moe",
+        {"head_dim": 8, **QWEN_EXPERTS, **_m_rope(2, 1, 1)},
+        {**QWEN_IMAGES, "intermediate_size": 16, "deepstack_visual_indexes": [0]},
+    ),
+    "qwen3 vl moe published": _case(
+        "Qwen 3 VL MoE",
+        "qwen3_vl_moe",
+        {"head_dim": 8, **QWEN_EXPERTS, "moe_intermediate_size": 16, **_m_rope(2, 1, 1)},
+        {**QWEN_IMAGES, "intermediate_size": 16, "deepstack_visual_indexes": [0]},
+        relayout=_inputs_first,
     ),
     "qwen3.5 images": _case(
         "Qwen 3.5 and 3.6", "qwen3_5", {**DELTA, **M_ROPE}, {**QWEN_IMAGES, "intermediate_size": 16}

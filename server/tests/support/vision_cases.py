@@ -14,9 +14,9 @@ from transformers.models.llava_next.modeling_llava_next import unpad_image
 
 from support.families import SIZES, Case, Raw, State, made, write
 from support.gemma_cases import GEMMA_4_EXPERTS, GEMMA_4_SMALL, with_scalars
-from support.media_cases import KIMI, KIMI_CLASS, kimi
+from support.media_cases import GLM_EXPERTS, GLM_ROPE, KIMI, KIMI_CLASS, QWEN_EXPERTS, kimi
 from support.moe_cases import with_corrections
-from support.recurrent_cases import DELTA
+from support.recurrent_cases import DELTA, EXPERTS
 
 View = tuple[int, int]
 """Height and width."""
@@ -54,6 +54,8 @@ class VisionCase:
     """By which the class multiplies all that its decoder begins with."""
     token_types: str = ""
     """The argument of the class that says which tokens are of images."""
+    rounding: float = 0.05
+    """How much of the rows may differ in bfloat16, in which the class differs from itself by about as much."""
 
     def write(self, folder: Path) -> PreTrainedModel:
         """Saves it as the hub has it."""
@@ -236,6 +238,7 @@ def _llava(vision: dict[str, Any], **whole: Any) -> Case:
     return _case("llava", LLAMA, vision, image_token_index=TOKEN, **whole)
 
 
+GLM_TOWER = {**QWEN, "image_size": 24}
 KIMI_TOWER = {
     **{key: TOWER[key] for key in ("hidden_size", "intermediate_size", "num_hidden_layers", "patch_size")},
     "num_attention_heads": 2,
@@ -322,6 +325,32 @@ VISION_CASES: dict[str, VisionCase] = {
         {"axes": True, "levels": 3},
         token_types="mm_token_type_ids",
     ),
+    "qwen3 vl moe": VisionCase(
+        _case(
+            "qwen3_vl_moe",
+            {"head_dim": 8, **QWEN_EXPERTS, **ROPE},
+            {**QWEN, "num_position_embeddings": 25, "deepstack_visual_indexes": [0, 2]},
+            image_token_id=TOKEN,
+        ),
+        OF_QWEN,
+        [(16, 20)],
+        _qwen,
+        {"axes": True, "levels": 3},
+        token_types="mm_token_type_ids",
+    ),
+    "qwen3.5 moe": VisionCase(
+        _case(
+            "qwen3_5_moe",
+            {**DELTA, **EXPERTS, **ROPE_3_5, "moe_intermediate_size": 24},
+            {**QWEN, "num_position_embeddings": 25},
+            image_token_id=TOKEN,
+        ),
+        OF_QWEN,
+        [(16, 20)],
+        _qwen,
+        {"axes": True},
+        token_types="mm_token_type_ids",
+    ),
     "qwen3.5": VisionCase(
         _case("qwen3_5", {**DELTA, **ROPE_3_5}, {**QWEN, "num_position_embeddings": 25}, image_token_id=TOKEN),
         OF_QWEN,
@@ -348,6 +377,33 @@ VISION_CASES: dict[str, VisionCase] = {
     ),
     "gemma4 small": VisionCase(
         _gemma4_case({**GEMMA_4_SMALL, "pad_token_id": 7}, use_clipped_linears=True), OF_GEMMA4, [(16, 20)], _gemma4
+    ),
+    "glm4v": VisionCase(
+        _case("glm4v", {"rope_parameters": GLM_ROPE}, GLM_TOWER, image_token_id=TOKEN),
+        OF_QWEN,
+        [(16, 20)],
+        _qwen,
+        {"axes": True},
+        token_types="mm_token_type_ids",
+        rounding=0.1,
+    ),
+    "glm4v moe": VisionCase(
+        Case(
+            "",
+            "glm4v_moe",
+            {
+                "text_config": {**SIZES, **GLM_EXPERTS},
+                "vision_config": {**GLM_TOWER, "attention_bias": True},
+                "image_token_id": TOKEN,
+            },
+            prepare=with_corrections,
+            sizes={},
+        ),
+        OF_QWEN,
+        [(16, 20)],
+        _qwen,
+        {"axes": True},
+        token_types="mm_token_type_ids",
     ),
     "internvl": VisionCase(
         _case("internvl", {"model_type": "qwen2"}, TILED, image_token_id=TOKEN), ONE, [(8, 8)], _same_size

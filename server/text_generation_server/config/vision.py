@@ -103,6 +103,8 @@ class TowerSpec:
     """Whether a learned vector, with a position of its own, stands before the patches of a view."""
     positions: PositionSpec | None = None
     rope: VisionRopeSpec | None = None
+    patch_norm: NormSpec | None = None
+    """The norm of patches before they get positions."""
     first_norm: NormSpec | None = None
     """The norm before the first block."""
     window: int = 0
@@ -127,6 +129,13 @@ class LinearSpec:
     """What follows it."""
     transposed: bool = False
     """Whether it is stored [inputs, outputs]."""
+    patches: int = 0
+    """The side of the patches that it joins, where it is stored as a convolution of them; 0: it is not."""
+    norm: NormSpec | None = None
+    """The norm of its output, before the activation."""
+    norm_name: str = ""
+    gate: str = ""
+    """The whole name of the matrix of a gate, which has the activation and multiplies the output; empty: none."""
 
 
 @dataclass(frozen=True)
@@ -190,6 +199,7 @@ class VisionNames:
     """Whether the matrix of patches is stored as one of a linear layer, in the order row, column, channel."""
     positions_in_rows: bool = False
     """Whether the table is stored [side, side, hidden], or [2, side, hidden]."""
+    patch_norm: str = ""
     first_norm: str = "pre_layrnorm"
     last_norm: str = "post_layernorm"
     block: str = "encoder.layers.{}."
@@ -255,6 +265,6 @@ class VisionSpec:
         inputs = level.inputs(self.tower)
         total = 0
         for linear in level.linears:
-            total += inputs * linear.outputs
+            total += inputs * linear.outputs * (2 if linear.gate else 1)
             inputs = linear.outputs
         return total

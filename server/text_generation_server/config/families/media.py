@@ -17,17 +17,23 @@ from .deepseek import DEEPSEEK_V3, MISTRAL4
 from .family import Family
 from .gemma import GEMMA3
 from .gemma4 import GEMMA4
+from .glm import GLM4
+from .glm_moe import GLM4_MOE
 from .granite import GRANITE
 from .llama import LLAMA
 from .llama4 import LLAMA4
 from .mistral import MINISTRAL3, MISTRAL
 from .qwen2 import QWEN2, QWEN3
 from .qwen3_next import QWEN3_5, QWEN3_5_MOE
+from .qwen_moe import QWEN3_MOE
 
 WITH_MEDIA: Mapping[str, str] = {
     "Gemma3ForConditionalGeneration": "Gemma 3 (4B to 27B)",
     "Gemma3nForConditionalGeneration": "Gemma 3n",
     "Gemma4ForConditionalGeneration": "Gemma 4",
+    "Glm46VForConditionalGeneration": "GLM 4.6V",
+    "Glm4vForConditionalGeneration": "GLM 4.1V",
+    "Glm4vMoeForConditionalGeneration": "GLM 4.5V",
     "Idefics3ForConditionalGeneration": "Idefics 3",
     "InternVLForConditionalGeneration": "InternVL 3",
     "KimiK25ForConditionalGeneration": "Kimi K2.5 to K2.7",
@@ -40,6 +46,7 @@ WITH_MEDIA: Mapping[str, str] = {
     "Qwen2VLForConditionalGeneration": "Qwen 2 VL",
     "Qwen2_5_VLForConditionalGeneration": "Qwen 2.5 VL",
     "Qwen3VLForConditionalGeneration": "Qwen 3 VL",
+    "Qwen3VLMoeForConditionalGeneration": "Qwen 3 VL MoE",
     "Qwen3_5ForConditionalGeneration": "Qwen 3.5 and 3.6",
     "Qwen3_5MoeForConditionalGeneration": "Qwen 3.5 and 3.6 MoE",
     "SmolVLMForConditionalGeneration": "SmolVLM",
@@ -115,6 +122,18 @@ def _along_axes(family: Family, interleaved: bool) -> Family:
     return replace(family, decoder=decoder)
 
 
+def _stacked(family: Family) -> Family:
+    """The family where files have the experts of a layer in two tensors: published ones with inputs before outputs,
+    those of Transformers 5 the other way.
+    """
+
+    def names(config: JsonObject) -> TensorNames:
+        stack = ("mlp.experts.gate_up_proj", "mlp.experts.down_proj")
+        return replace(family.tensor_names(config), experts_stack=stack, stack_layout="as shaped")
+
+    return replace(family, names=names)
+
+
 _QWEN_VL = _part(
     _along_axes(QWEN2, interleaved=False),
     _sizes(152064, 8192, 29568, 80, 64),
@@ -128,6 +147,20 @@ _PARTS: Mapping[str, Family] = {
     "deepseek_v3": _DEEPSEEK_V3,
     "gemma3_text": _part(GEMMA3, _sizes(262208, 2304, 9216, 26, 8)),
     "gemma4_text": _part(GEMMA4, _sizes(262144, 2304, 9216, 30, 8)),
+    "glm4v_moe_text": _part(
+        _along_axes(GLM4_MOE, interleaved=False),
+        _sizes(151424, 4096, 10944, 46, 96),
+        attention_bias=True,
+        max_position_embeddings=65536,
+    ),
+    "glm4v_text": _part(
+        _along_axes(GLM4, interleaved=False),
+        _sizes(151552, 4096, 13696, 40, 32),
+        head_dim=None,
+        partial_rotary_factor=1.0,
+        rms_norm_eps=1e-5,
+        max_position_embeddings=32768,
+    ),
     "granite": _part(replace(GRANITE, unread=(*GRANITE.unread, "logits_scaling")), _sizes(32000, 4096, 11008, 32, 32)),
     "kimi_k2": _DEEPSEEK_V3,
     "llama": _part(LLAMA, _sizes(32000, 4096, 11008, 32, 32)),
@@ -141,6 +174,18 @@ _PARTS: Mapping[str, Family] = {
     "qwen3": _part(QWEN3, _sizes(151936, 4096, 22016, 32, 32)),
     "qwen3_5_moe_text": _part(_along_axes(QWEN3_5_MOE, True), _sizes(248320, 2048, 512, 40, 16)),
     "qwen3_5_text": _part(_along_axes(QWEN3_5, True), _sizes(248320, 4096, 12288, 32, 16)),
+    "qwen3_vl_moe_text": _part(
+        _along_axes(_stacked(QWEN3_MOE), interleaved=True),
+        _sizes(151936, 2048, 5632, 24, 16),
+        num_key_value_heads=16,
+        num_experts=60,
+        num_experts_per_tok=4,
+        moe_intermediate_size=1408,
+        norm_topk_prob=True,
+        tie_word_embeddings=True,
+        rope_theta=5e5,
+        max_position_embeddings=128000,
+    ),
     "qwen3_vl_text": _part(
         _along_axes(QWEN3, interleaved=True),
         _sizes(151936, 4096, 22016, 32, 32),

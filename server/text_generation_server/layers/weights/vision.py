@@ -45,6 +45,7 @@ class PatchWeights:
     """[hidden]"""
     positions: Tensor | None
     """[rows of `PositionSpec`, hidden], with one more row before, for the class token, where there is one."""
+    patch_norm: NormWeights | None
     first_norm: NormWeights | None
 
 
@@ -65,13 +66,22 @@ class BlockWeights:
 
 
 @dataclass(frozen=True)
+class LinearWeights:
+    """The weights of one linear layer of a projector."""
+
+    matrix: Affine
+    """The gate above it, where there is one."""
+    norm: NormWeights | None
+
+
+@dataclass(frozen=True)
 class LevelWeights:
     """The weights of one projector."""
 
     last_norm: NormWeights | None
     norm: NormWeights | None
     joined_norm: NormWeights | None
-    linears: tuple[Affine, ...]
+    linears: tuple[LinearWeights, ...]
     standard: tuple[Tensor, Tensor] | None
     """[inputs] each: what is subtracted, and what multiplies then."""
 
@@ -130,8 +140,9 @@ class _Reader:
             side = tower.positions.side
             shape = (rows // side, side, hidden) if names.positions_in_rows else (rows, hidden)
             positions = self._row(names.positions, shape).reshape(rows, hidden)
+        patch_norm = self._norm(f"{self.prefix}{names.patch_norm}", tower.patch_norm, hidden)
         first_norm = self._norm(f"{self.prefix}{names.first_norm}", tower.first_norm, hidden)
-        return PatchWeights(Affine(stored.reshape(hidden, -1), bias), token, positions, first_norm)
+        return PatchWeights(Affine(stored.reshape(hidden, -1), bias), token, positions, patch_norm, first_norm)
 
     def _row(self, name: str, shape: tuple[int, ...]) -> Tensor:
         """Reads a tensor that some classes store with dimensions of one element in front."""
@@ -193,7 +204,7 @@ class _Reader:
     def level(self, level: LevelSpec, tower: TowerSpec) -> LevelWeights:
         """Reads one projector."""
         width, joined = tower.hidden * len(level.reads), level.inputs(tower)
-        linears: list[Affine] = []
+        linears: list[LinearWeights] = []
         inputs = joined
         for each in level.linears:
             linears.append(self._linear(each, inputs))
@@ -215,9 +226,20 @@ class _Reader:
         """Reads what stands behind a row of patches of tiles. It is beside the projector, not in it."""
         return self.source.read(f"{self.projector.removesuffix(self.names.beside)}image_newline", (hidden,))
 
-    def _linear(self, spec: LinearSpec, inputs: int) -> Affine:
+    def _linear(self, spec: LinearSpec, inputs: int) -> LinearWeights:
+        norm = self._norm(f"{self.projector}{spec.norm_name}", spec.norm, spec.outputs)
+        matrix = self._matrix(spec, inputs)
+        if spec.gate:
+            gate = self.source.read(f"{self.projector}{spec.gate}", (spec.outputs, inputs))
+            matrix = Affine(_joined([gate, matrix.weight]), matrix.bias)
+        return LinearWeights(matrix, norm)
+
+    def _matrix(self, spec: LinearSpec, inputs: int) -> Affine:
         name, bias = f"{self.projector}{spec.weight}", None
-        if spec.transposed:
+        if side := spec.patches:
+            shape = (spec.outputs, inputs // side**2, side, side)
+            weight = self.source.read(name, shape).reshape(spec.outputs, inputs)
+        elif spec.transposed:
             weight = self.source.read(name, (inputs, spec.outputs)).t().contiguous()
         else:
             weight = self.source.read(name, (spec.outputs, inputs))
@@ -225,9 +247,7 @@ class _Reader:
             bias = self.source.read(f"{self.projector}{spec.bias}", (spec.outputs,))
         return Affine(weight, bias)
 
-    def _stacked(
-        self, names: Sequence[str], outputs: int, inputs: int, bias: bool, clipped: bool = False
-    ) -> Affine:
+    def _stacked(self, names: Sequence[str], outputs: int, inputs: int, bias: bool, clipped: bool = False) -> Affine:
         """Reads matrices of as many outputs each, one below the other."""
         each = outputs // len(names)
         weights = [self.source.read(f"{name}.weight", (each, inputs)) for name in names]

@@ -10,6 +10,7 @@ from ...vision import VisionSpec
 from .family import VisionFamily, Whole
 from .gemma import GEMMA3_VISION
 from .gemma4 import GEMMA4_VISION
+from .glm import GLM4V, GLM4V_MOE
 from .kimi import KIMI_K25
 from .llava import LLAVA
 from .llava_next import LLAVA_NEXT, LLAVA_ONEVISION
@@ -20,6 +21,9 @@ from .shuffled import IDEFICS3, INTERNVL
 TOWERS: Mapping[str, VisionFamily] = {
     "Gemma3ForConditionalGeneration": GEMMA3_VISION,
     "Gemma4ForConditionalGeneration": GEMMA4_VISION,
+    "Glm46VForConditionalGeneration": GLM4V,
+    "Glm4vForConditionalGeneration": GLM4V,
+    "Glm4vMoeForConditionalGeneration": GLM4V_MOE,
     "Idefics3ForConditionalGeneration": IDEFICS3,
     "InternVLForConditionalGeneration": INTERNVL,
     "KimiK25ForConditionalGeneration": KIMI_K25,
@@ -31,6 +35,7 @@ TOWERS: Mapping[str, VisionFamily] = {
     "Qwen2VLForConditionalGeneration": QWEN2_VL,
     "Qwen2_5_VLForConditionalGeneration": QWEN2_5_VL,
     "Qwen3VLForConditionalGeneration": QWEN3_VL,
+    "Qwen3VLMoeForConditionalGeneration": QWEN3_VL,
     "Qwen3_5ForConditionalGeneration": QWEN3_5_VISION,
     "Qwen3_5MoeForConditionalGeneration": QWEN3_5_VISION,
     "SmolVLMForConditionalGeneration": IDEFICS3,

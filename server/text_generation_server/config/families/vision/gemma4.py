@@ -37,9 +37,7 @@ def _gemma4(whole: Whole) -> VisionSpec:
         linears=(LinearSpec("embedding_projection.weight", whole.hidden),),
     )
     looks_ahead = whole.text.string("use_bidirectional_attention", default="") == "vision"
-    return VisionSpec(
-        tower, (level,), _NAMES, _centred(whole.pixels), whole.token_id, whole_spans=looks_ahead
-    )
+    return VisionSpec(tower, (level,), _NAMES, _centred(whole.pixels), whole.token_id, whole_spans=looks_ahead)
 
 
 def _centred(pixels: PixelSpec) -> PixelSpec:
