@@ -53,6 +53,10 @@ fn files() -> Vec<(Value, Value)> {
             json!({"size": {"height": 448, "width": 448}, "min_patches": 1, "max_patches": 12}),
         ),
         (
+            json!({"model_type": "internvl_chat", "vision_config": {"patch_size": 14, "image_size": 448}, "downsample_ratio": 0.5, "force_image_size": 448, "dynamic_image_size": true, "use_thumbnail": true, "min_dynamic_patch": 1, "max_dynamic_patch": 12}),
+            json!({"size": 448, "resample": 3}),
+        ),
+        (
             json!({"model_type": "idefics3", "vision_config": {"patch_size": 14}, "scale_factor": 2}),
             json!({"size": {"longest_edge": 1456}, "max_image_size": {"longest_edge": 364}}),
         ),

@@ -74,6 +74,7 @@ NAMES = [
     "glm4v",
     "glm4v moe",
     "internvl",
+    "internvl chat",
     "llava next",
     "llava onevision",
     "granite vision",

@@ -59,6 +59,56 @@ def _inputs_first(state: State, raw: Raw) -> tuple[State, Raw]:
     return {name: each.transpose(1, 2) if ".mlp.experts." in name else each for name, each in state.items()}, raw
 
 
+def internvl_chat(state: State, raw: Raw) -> tuple[State, Raw]:
+    """The files of InternVL's authors, with their names and keys."""
+    names = {
+        "multi_modal_projector.layer_norm": "mlp1.0",
+        "multi_modal_projector.linear_1": "mlp1.1",
+        "multi_modal_projector.linear_2": "mlp1.3",
+        "vision_tower.encoder.layer.": "vision_model.encoder.layers.",
+        "vision_tower.": "vision_model.",
+        "embeddings.cls_token": "embeddings.class_embedding",
+        "patch_embeddings.projection": "patch_embedding",
+        "position_embeddings": "position_embedding",
+        "attention.projection_layer": "attn.proj",
+        "attention.q_norm": "attn.q_norm",
+        "attention.k_norm": "attn.k_norm",
+        "layernorm_before": "norm1",
+        "layernorm_after": "norm2",
+        "lambda_1": "ls1",
+        "lambda_2": "ls2",
+    }
+    out: State = {}
+    for name, tensor in state.items():
+        if ".attention.q_proj." in name and name.startswith("vision_tower"):
+            tensor = torch.cat([state[name.replace("q_proj", f"{each}_proj")] for each in "qkv"])
+            name = name.replace("attention.q_proj", "attn.qkv")
+        if name.startswith("vision_tower") and ".attention." in name and ("k_proj" in name or "v_proj" in name):
+            continue
+        if not name.startswith("language_model."):
+            for old, new in names.items():
+                name = name.replace(old, new)
+        out[name] = tensor
+    vision = raw["vision_config"]
+    config = {
+        "architectures": ["InternVLChatModel"],
+        "model_type": "internvl_chat",
+        "llm_config": raw["text_config"],
+        "vision_config": {
+            **{key: vision[key] for key in ("hidden_size", "intermediate_size", "num_hidden_layers", "norm_type")},
+            "num_attention_heads": vision["num_attention_heads"],
+            "image_size": vision["image_size"][0],
+            "patch_size": vision["patch_size"][0],
+            "qkv_bias": vision["attention_bias"],
+            "qk_normalization": vision["use_qk_norm"],
+        },
+        "select_layer": raw["vision_feature_layer"],
+        "ps_version": "v2",
+        **{key: raw[key] for key in ("downsample_ratio", "eos_token_id", "tie_word_embeddings") if key in raw},
+    }
+    return {name: each for name, each in out.items() if not name.startswith("vision_model.layernorm.")}, config
+
+
 def _layers(state: State, raw: Raw) -> tuple[State, Raw]:
     """Transformers renames layers of the text when it writes those of images."""
     return {
@@ -120,6 +170,14 @@ MEDIA_CASES: dict[str, Case] = {
         "internvl",
         {"model_type": "qwen3", "head_dim": 16},
         {**IMAGES, "image_size": [8, 8], "patch_size": [4, 4]},
+    ),
+    "internvl chat": _case(
+        "InternVL 2.5 to 3.5 (remote code)",
+        "internvl",
+        {"model_type": "qwen2"},
+        {**IMAGES, "image_size": [8, 8], "patch_size": [4, 4]},
+        relayout=internvl_chat,
+        architecture="InternVLChatModel",
     ),
     "llava": _case("LLaVA 1.5", "llava", {"model_type": "llama"}, CLIP),
     "llava newer": _case("LLaVA 1.5", "llava", {"model_type": "llama"}, CLIP, relayout=_newer),

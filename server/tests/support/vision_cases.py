@@ -12,9 +12,9 @@ from transformers import PreTrainedModel
 from transformers.image_processing_utils import select_best_resolution
 from transformers.models.llava_next.modeling_llava_next import unpad_image
 
-from support.families import SIZES, Case, Raw, State, made, write
+from support.families import SIZES, Case, Raw, Relayout, State, made, write
 from support.gemma_cases import GEMMA_4_EXPERTS, GEMMA_4_SMALL, with_scalars
-from support.media_cases import GLM_EXPERTS, GLM_ROPE, KIMI, KIMI_CLASS, QWEN_EXPERTS, kimi
+from support.media_cases import GLM_EXPERTS, GLM_ROPE, KIMI, KIMI_CLASS, QWEN_EXPERTS, internvl_chat, kimi
 from support.moe_cases import with_corrections
 from support.recurrent_cases import DELTA, EXPERTS
 
@@ -54,6 +54,8 @@ class VisionCase:
     """By which the class multiplies all that its decoder begins with."""
     token_types: str = ""
     """The argument of the class that says which tokens are of images."""
+    placeholder: str = ""
+    """The name of the placeholder, where the tokenizer's files alone tell its id."""
     rounding: float = 0.05
     """How much of the rows may differ in bfloat16, in which the class differs from itself by about as much."""
 
@@ -61,6 +63,8 @@ class VisionCase:
         """Saves it as the hub has it."""
         model = made(self.case)
         write(self.case, model, folder)
+        if self.placeholder:
+            (folder / "added_tokens.json").write_text(json.dumps({self.placeholder: TOKEN}))
         (folder / "preprocessor_config.json").write_text(json.dumps(PROCESSOR))
         return model
 
@@ -176,9 +180,11 @@ def _published_kimi(state: State, raw: Raw) -> tuple[State, Raw]:
     return state, raw
 
 
-def _case(model_type: str, text: dict[str, Any], vision: dict[str, Any], **whole: Any) -> Case:
+def _case(
+    model_type: str, text: dict[str, Any], vision: dict[str, Any], relayout: Relayout | None = None, **whole: Any
+) -> Case:
     values = {"text_config": {**SIZES, **text}, "vision_config": vision, **whole}
-    return Case("", model_type, values, sizes={})
+    return Case("", model_type, values, relayout, sizes={})
 
 
 TOWER: dict[str, Any] = {
@@ -418,6 +424,27 @@ VISION_CASES: dict[str, VisionCase] = {
         ONE,
         [(8, 8)],
         _same_size,
+    ),
+    "internvl chat": VisionCase(
+        _case("internvl", {"model_type": "qwen2"}, TILED, image_token_id=TOKEN, relayout=internvl_chat),
+        ONE,
+        [(8, 8)],
+        _same_size,
+        placeholder="<IMG_CONTEXT>",
+    ),
+    "internvl chat qk norm": VisionCase(
+        _case(
+            "internvl",
+            {"model_type": "qwen3", "head_dim": 8},
+            {**TILED, "norm_type": "rms_norm", "use_qk_norm": True, "attention_bias": True},
+            image_token_id=TOKEN,
+            vision_feature_layer=-2,
+            relayout=internvl_chat,
+        ),
+        ONE,
+        [(8, 8)],
+        _same_size,
+        placeholder="<IMG_CONTEXT>",
     ),
     "llava next": VisionCase(
         _case("llava_next", LLAMA, CLIP, image_token_index=TOKEN, image_grid_pinpoints=PINPOINTS),

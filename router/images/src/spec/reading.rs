@@ -67,6 +67,7 @@ impl<'a> Files<'a> {
             "llava_next" => self.pinpoints(None).map(Some),
             "llava_onevision" => self.onevision().map(Some),
             "internvl" => self.tiles().map(Some),
+            "internvl_chat" => self.chat_tiles().map(Some),
             "idefics3" | "smolvlm" => self.splits().map(Some),
             _ => Ok(None),
         }

@@ -194,6 +194,9 @@ def tiled_plans() -> Iterator[dict[str, object]]:
     config = {"model_type": "internvl", "vision_config": {"patch_size": [14, 14]}, "downsample_ratio": 0.5}
     preprocessor = {"size": {"height": 448, "width": 448}, "max_patches": 12}
     yield plan(config, preprocessor, tiles(448, 12, 256))
+    config = {"model_type": "internvl_chat", "vision_config": {"patch_size": 14, "image_size": 448}}
+    config |= {"dynamic_image_size": True, "use_thumbnail": True, "max_dynamic_patch": 6, "downsample_ratio": 0.5}
+    yield plan(config, {"size": 448, "crop_size": 448, "do_center_crop": True, "resample": 3}, tiles(448, 6, 256))
     config = {"model_type": "idefics3", "vision_config": {"patch_size": 14}, "scale_factor": 2}
     preprocessor = {"size": {"longest_edge": 1456}, "max_image_size": {"longest_edge": 364}, "resample": 1}
     yield plan(config, preprocessor, splits(1456, 364, 169))

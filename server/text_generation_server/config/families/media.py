@@ -35,6 +35,7 @@ WITH_MEDIA: Mapping[str, str] = {
     "Glm4vForConditionalGeneration": "GLM 4.1V",
     "Glm4vMoeForConditionalGeneration": "GLM 4.5V",
     "Idefics3ForConditionalGeneration": "Idefics 3",
+    "InternVLChatModel": "InternVL 2.5 to 3.5 (remote code)",
     "InternVLForConditionalGeneration": "InternVL 3",
     "KimiK25ForConditionalGeneration": "Kimi K2.5 to K2.7",
     "Kimi_K25ForConditionalGeneration": "Kimi K2.5 to K2.7",
@@ -52,7 +53,8 @@ WITH_MEDIA: Mapping[str, str] = {
     "SmolVLMForConditionalGeneration": "SmolVLM",
 }
 """By the class that `architectures` names: a title for people."""
-_PART = "text_config"
+_PARTS_OF_WHOLE = ("text_config", "llm_config")
+"""Keys of the part: that of Transformers, and that of InternVL's own code."""
 _OF_THE_WHOLE = (
     "bos_token_id",
     "eos_token_id",
@@ -76,7 +78,7 @@ those of most authors, and in those of Idefics and SmolVLM. Others add to a mode
 """
 _HEADS = {"language_model.model.": "language_model.lm_head"}
 _PREFIXES = (*(before for before, alone in TEXT_PREFIXES.items() if alone == "model."), "model.")
-VISION_PARTS = ("*vision*", "*visual*", "*projector*", "*connector*", "*image_newline", "*patch_merge_mlp*")
+VISION_PARTS = ("*vision*", "*visual*", "*projector*", "*connector*", "*image_newline", "*patch_merge_mlp*", "mlp1.*")
 """Patterns of the tensors of an encoder of images."""
 OTHER_PARTS = (*VISION_PARTS, "*audio*")
 """Patterns of all tensors of the whole that are no part of the model of text."""
@@ -243,10 +245,15 @@ def class_of_part(config: JsonObject) -> JsonObject:
 
 def _kind(config: JsonObject) -> str:
     """The `model_type` of the part."""
-    if _PART in config:
-        return config.child(_PART).string("model_type")
+    if (part := _part_of(config)) is not None:
+        return part.string("model_type")
     kind = config.string("model_type")
     return _FLAT.get(kind, kind)
+
+
+def _part_of(config: JsonObject) -> JsonObject | None:
+    """The part, where its keys stand apart."""
+    return next((config.child(key) for key in _PARTS_OF_WHOLE if key in config), None)
 
 
 def _unknown(config: JsonObject, kind: str) -> UnsupportedModel:
@@ -259,7 +266,7 @@ def _unknown(config: JsonObject, kind: str) -> UnsupportedModel:
 
 def _alone(config: JsonObject, values: Mapping[str, object]) -> JsonObject:
     """The part, with what the whole says about it."""
-    part = config.child(_PART) if _PART in config else config
+    part = _part_of(config) or config
     whole = config.plain()
     ours = {key: whole[key] for key in _OF_THE_WHOLE if whole.get(key) is not None}
     return part.with_values({**ours, **_plain_rope(part), **values})

@@ -152,8 +152,53 @@ impl Files<'_> {
 
     /// InternVL.
     pub(super) fn tiles(&self) -> Result<ImageSpec, SpecError> {
-        self.check_switches(&["do_resize", "do_rescale", "do_normalize"])?;
         let tile = self.size(&self.preprocessor["size"], "size")?;
+        self.tiles_of(
+            tile,
+            self.number("min_patches", 1)?,
+            self.number("max_patches", 12)?,
+        )
+    }
+
+    /// InternVL with the keys of its authors' own code, which are in `config.json`.
+    pub(super) fn chat_tiles(&self) -> Result<ImageSpec, SpecError> {
+        let (force, max) = ("force_image_size", "max_dynamic_patch");
+        let side = match &self.config[force] {
+            Value::Null => self.vision_number("image_size")?,
+            side => self.of_config(side, force)?,
+        };
+        let number = |key: &'static str, default| match &self.config[key] {
+            Value::Null => Ok(default),
+            value => self.of_config(value, key),
+        };
+        let is_on = |key: &str| self.config[key] == Value::Bool(true);
+        let most = if is_on("dynamic_image_size") {
+            number(max, 6)?
+        } else {
+            1
+        };
+        let key = "use_thumbnail";
+        if most > 1 && !is_on(key) {
+            return Err(SpecError::Key { file: CONFIG, key });
+        }
+        let key = "pad2square";
+        if is_on(key) {
+            return Err(SpecError::Key { file: CONFIG, key });
+        }
+        let tile = Size {
+            height: side,
+            width: side,
+        };
+        self.tiles_of(tile, number("min_dynamic_patch", 1)?.min(most), most)
+    }
+
+    fn of_config(&self, value: &Value, key: &'static str) -> Result<u32, SpecError> {
+        let error = SpecError::Key { file: CONFIG, key };
+        self.whole(value, key).map_err(|_| error)
+    }
+
+    fn tiles_of(&self, tile: Size, min_tiles: u32, max_tiles: u32) -> Result<ImageSpec, SpecError> {
+        self.check_switches(&["do_resize", "do_rescale", "do_normalize"])?;
         let patch = self.vision_number("patch_size")?;
         let ratio = self.config["downsample_ratio"].as_f64().unwrap_or(0.5);
         let merge = (1.0 / ratio).round();
@@ -167,10 +212,6 @@ impl Files<'_> {
             reason = "a small whole number"
         )]
         let step = patch * merge as u32;
-        let (min_tiles, max_tiles) = (
-            self.number("min_patches", 1)?,
-            self.number("max_patches", 12)?,
-        );
         if max_tiles > MOST_TILES {
             return Err(self.refused("max_patches", max_tiles));
         }

@@ -16,7 +16,7 @@ from .llava import LLAVA
 from .llava_next import LLAVA_NEXT, LLAVA_ONEVISION
 from .pixtral import MISTRAL3
 from .qwen import QWEN2_5_VL, QWEN2_VL, QWEN3_5_VISION, QWEN3_VL
-from .shuffled import IDEFICS3, INTERNVL
+from .shuffled import IDEFICS3, INTERNVL, INTERNVL_CHAT
 
 TOWERS: Mapping[str, VisionFamily] = {
     "Gemma3ForConditionalGeneration": GEMMA3_VISION,
@@ -25,6 +25,7 @@ TOWERS: Mapping[str, VisionFamily] = {
     "Glm4vForConditionalGeneration": GLM4V,
     "Glm4vMoeForConditionalGeneration": GLM4V_MOE,
     "Idefics3ForConditionalGeneration": IDEFICS3,
+    "InternVLChatModel": INTERNVL_CHAT,
     "InternVLForConditionalGeneration": INTERNVL,
     "KimiK25ForConditionalGeneration": KIMI_K25,
     "Kimi_K25ForConditionalGeneration": KIMI_K25,
@@ -54,7 +55,7 @@ def read_vision(architecture: str, config: JsonObject, text: JsonObject, folder:
         raise UnsupportedModel(f"the vision tower of {architecture} is not supported")
     whole = config.for_family(family.of_whole, {})
     vision = whole.child("vision_config").for_family(family.defaults, {}, family.older)
-    read = Whole(whole, vision, text, read_pixels(folder))
+    read = Whole(whole, vision, text, read_pixels(folder), folder)
     spec = family.read(read)
     if spec.hidden != read.hidden:
         raise vision.error("out_hidden_size", f"{read.hidden}, the hidden size of the decoder")
