@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from support.families import model_of, write
+from support.family_cases import CASES
 from support.loading import load
 from support.vision_cases import PROCESSOR, VISION_CASES, views_of
 from torch import Tensor
@@ -106,6 +108,18 @@ def test_older_files_with_numbers_of_positions_are_no_surprise(
     with caplog.at_level(logging.WARNING):
         assert load(tmp_path).encoder is not None
     assert caplog.messages == []
+
+
+def test_a_tower_that_is_not_served_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Qwen-VL (2023), whose class is that of Qwen 1."""
+    write(CASES["qwen1"], model_of("qwen1"), tmp_path)
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "visual": {"width": 1664, "n_queries": 256}}))
+    changed(tmp_path, lambda tensors: {**tensors, "transformer.visual.proj": torch.ones(2, 2)})
+    with caplog.at_level(logging.WARNING):
+        model = load(tmp_path)
+    assert model.encoder is None
+    assert caplog.messages == ["images are refused: the vision tower of QWenLMHeadModel is not supported"]
 
 
 def without_processor(folder: Path) -> None:
