@@ -57,6 +57,10 @@ fn files() -> Vec<(Value, Value)> {
             json!({"size": 448, "resample": 3}),
         ),
         (
+            json!({"model_type": "llama4", "vision_config": {"patch_size": 14, "pixel_shuffle_ratio": 0.5}}),
+            json!({"size": {"height": 336, "width": 336}, "max_patches": 16, "resize_to_max_canvas": false}),
+        ),
+        (
             json!({"model_type": "idefics3", "vision_config": {"patch_size": 14}, "scale_factor": 2}),
             json!({"size": {"longest_edge": 1456}, "max_image_size": {"longest_edge": 364}}),
         ),

@@ -75,6 +75,7 @@ NAMES = [
     "glm4v moe",
     "internvl",
     "internvl chat",
+    "llama4",
     "llava next",
     "llava onevision",
     "granite vision",

@@ -15,7 +15,7 @@ from transformers.models.llava_next.modeling_llava_next import unpad_image
 from support.families import SIZES, Case, Raw, Relayout, State, made, write
 from support.gemma_cases import GEMMA_4_EXPERTS, GEMMA_4_SMALL, with_scalars
 from support.media_cases import GLM_EXPERTS, GLM_ROPE, KIMI, KIMI_CLASS, QWEN_EXPERTS, internvl_chat, kimi
-from support.moe_cases import with_corrections
+from support.moe_cases import LLAMA_4, with_corrections
 from support.recurrent_cases import DELTA, EXPERTS
 
 View = tuple[int, int]
@@ -54,6 +54,10 @@ class VisionCase:
     """By which the class multiplies all that its decoder begins with."""
     token_types: str = ""
     """The argument of the class that says which tokens are of images."""
+    project: Callable[[PreTrainedModel, Tensor], Tensor] = lambda _, pooled: pooled
+    """What the class does with the features of views besides."""
+    spliced: bool = False
+    """Whether the class cannot compute all of it by itself: transformers 5.24 misses a field of its own results."""
     placeholder: str = ""
     """The name of the placeholder, where the tokenizer's files alone tell its id."""
     rounding: float = 0.05
@@ -84,7 +88,8 @@ def inputs_of(case: VisionCase, model: PreTrainedModel, views: Sequence[Tensor],
 def expected(case: VisionCase, model: PreTrainedModel, views: Sequence[Tensor], item: Item) -> Tensor:
     """[rows, levels, hidden]"""
     out = model.get_image_features(**inputs_of(case, model, views, item))
-    levels = [out.pooler_output, *(getattr(out, "deepstack_features", None) or [])]
+    pooled = case.project(model, out.last_hidden_state) if out.pooler_output is None else out.pooler_output
+    levels = [pooled, *(getattr(out, "deepstack_features", None) or [])]
     return torch.stack([torch.cat(list(level)) for level in levels], dim=1) * case.scale
 
 
@@ -94,6 +99,10 @@ def expected_logits(
 ) -> Tensor:
     """[len(ids), vocabulary], of a prompt with one item."""
     tokens = torch.tensor([ids])
+    if case.spliced:
+        embedded = model.get_input_embeddings()(tokens)
+        embedded[tokens == TOKEN] = expected(case, model, views, item)[:, 0]
+        return model.language_model(inputs_embeds=embedded, use_cache=False).logits[0]
     types = {case.token_types: (tokens == TOKEN).long()} if case.token_types else {}
     return model(tokens, use_cache=False, **inputs_of(case, model, views, item), **types).logits[0]
 
@@ -166,6 +175,18 @@ def _gemma4_case(text: Raw, **vision: Any) -> Case:
         "image_token_id": TOKEN,
     }
     return Case("", "gemma4", values, sizes={}, prepare=_with_bounds)
+
+
+def _coarse(_: PreTrainedModel, views: Sequence[Tensor], __: Item) -> Inputs:
+    """As the processor of Llama 4 normalises, which rounds each step to bfloat16."""
+    mean, std = (torch.tensor(each)[:, None, None] for each in (MEAN, STD))
+    pixels = torch.stack([((view * std + mean) * 255).round() for view in views])
+    scaled = pixels.bfloat16() * PROCESSOR["rescale_factor"]
+    return {"pixel_values": ((scaled - mean.bfloat16()) / std.bfloat16()).float()}
+
+
+def _flat_features(model: PreTrainedModel, features: Tensor) -> Tensor:
+    return model.multi_modal_projector(features.flatten(0, 1))[None]
 
 
 def _published_kimi(state: State, raw: Raw) -> tuple[State, Raw]:
@@ -245,6 +266,14 @@ def _llava(vision: dict[str, Any], **whole: Any) -> Case:
 
 
 GLM_TOWER = {**QWEN, "image_size": 24}
+LLAMA4_TOWER = {
+    **TOWER,
+    "num_attention_heads": 2,
+    "intermediate_size": 64,
+    "projector_input_dim": 24,
+    "projector_output_dim": 24,
+    "vision_output_dim": 24,
+}
 KIMI_TOWER = {
     **{key: TOWER[key] for key in ("hidden_size", "intermediate_size", "num_hidden_layers", "patch_size")},
     "num_attention_heads": 2,
@@ -445,6 +474,14 @@ VISION_CASES: dict[str, VisionCase] = {
         [(8, 8)],
         _same_size,
         placeholder="<IMG_CONTEXT>",
+    ),
+    "llama4": VisionCase(
+        _case("llama4", {"model_type": "llama4_text", **LLAMA_4}, LLAMA4_TOWER, image_token_index=TOKEN),
+        ONE,
+        [(8, 8)],
+        _coarse,
+        project=_flat_features,
+        spliced=True,
     ),
     "llava next": VisionCase(
         _case("llava_next", LLAMA, CLIP, image_token_index=TOKEN, image_grid_pinpoints=PINPOINTS),

@@ -42,7 +42,7 @@ class VisionRopeSpec:
     """Rotary embedding of row and column, with half of the pairs of a head each."""
 
     theta: float
-    order: Literal["halves", "alternating", "neighbours", "quarters"]
+    order: Literal["halves", "alternating", "neighbours", "neighbours by half", "quarters"]
     """How pairs of a head are shared.
 
     - "halves": elements i and i + head_dim / 2 are a pair. Rows have the first half of the pairs, columns the second,
@@ -50,9 +50,12 @@ class VisionRopeSpec:
     - "alternating": the same, but of the frequencies of a whole head rows have the even and columns the odd ones.
     - "neighbours": stored elements 2i and 2i + 1 are a pair. Columns and rows have every other pair, with the
       frequencies of half a head.
+    - "neighbours by half": the same pairs, but columns have the first half of them, rows the second.
     - "quarters": stored elements i and i + head_dim / 4 of each half of a head are a pair. Columns have the first half,
       rows the second, both with the frequencies of half a head.
     """
+    first: int = 0
+    """The number of the first row and column."""
 
 
 @dataclass(frozen=True)
@@ -195,8 +198,12 @@ class VisionNames:
     positions: str = "embeddings.position_embedding.weight"
     dimensions: int = 0
     """Of both, with those of one element that stand in front; 0: there are none."""
-    patch_in_rows: bool = False
-    """Whether the matrix of patches is stored as one of a linear layer, in the order row, column, channel."""
+    patch_layout: Literal["convolution", "channels first", "channels last"] = "convolution"
+    """How the matrix of patches is stored: as one of a linear layer in the order channel, row, column, or row, column,
+    channel, where it is not a convolution.
+    """
+    class_last: bool = False
+    """Whether the position of the class token is the last one of the table."""
     positions_in_rows: bool = False
     """Whether the table is stored [side, side, hidden], or [2, side, hidden]."""
     patch_norm: str = ""

@@ -8,6 +8,7 @@ from typing import cast
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from ..config.model import ModelConfig
 from ..config.vision import VisionSpec
@@ -134,7 +135,11 @@ class VisionEncoder(Encoder):
         rope = self._spec.rope
         if rope is None:
             return None
-        of_pairs = torch.cat([angles(rope, self._spec.block.head_dim, view) for view in views]).to(device)[:, None]
+        of_views = [angles(rope, self._spec.block.head_dim, view) for view in views]
+        if self._spec.class_token:
+            # It is nowhere, so nothing rotates it.
+            of_views = [functional.pad(each, (0, 0, 1, 0)) for each in of_views]
+        of_pairs = torch.cat(of_views).to(device)[:, None]
         return of_pairs.cos(), of_pairs.sin()
 
     @torch.inference_mode()

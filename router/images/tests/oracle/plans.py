@@ -8,11 +8,18 @@ from types import SimpleNamespace
 import numpy as np
 import torch
 from transformers.image_processing_utils import get_patch_output_size, select_best_resolution
+from transformers.image_utils import SizeDict
 from transformers.models.gemma4.image_processing_gemma4 import get_aspect_ratio_preserving_size
 from transformers.models.glm4v.image_processing_glm4v import smart_resize as glm_resize
 from transformers.models.got_ocr2.image_processing_got_ocr2 import get_optimal_tiled_canvas
 from transformers.models.idefics3.image_processing_idefics3 import Idefics3ImageProcessor, get_resize_output_image_size
 from transformers.models.kimi_k25.image_processing_kimi_k25 import navit_resize
+from transformers.models.llama4.image_processing_llama4 import (
+    find_supported_resolutions,
+    get_best_fit,
+    get_max_res_without_distortion,
+)
+from transformers.models.llama4.processing_llama4 import Llama4Processor
 from transformers.models.llava_next.processing_llava_next import LlavaNextProcessor
 from transformers.models.llava_onevision.processing_llava_onevision import LlavaOnevisionProcessor
 from transformers.models.pixtral.image_processing_pixtral import get_resize_output_image_size as pixtral_size
@@ -129,6 +136,23 @@ def tiles(tile: int, most: int, rows: int) -> Line:
     return of
 
 
+def chunks(tile: int, most: int, rows: int, fills: bool) -> Line:
+    canvases = torch.tensor(find_supported_resolutions(most, SizeDict(height=tile, width=tile)))
+
+    def of(height: int, width: int) -> str:
+        canvas = get_best_fit((height, width), canvases, resize_to_max_canvas=fills)
+        limit = tuple(min(max(side, tile), most) for side, most in zip((height, width), canvas, strict=True))
+        resized = get_max_res_without_distortion((height, width), canvas if fills else limit)
+        down, across = (int(side) // tile for side in canvas)
+        views = [[tuple(max(int(side), 1) for side in resized)]]
+        prompt = Llama4Processor._prompt_split_image(None, (down, across), rows)
+        if down * across > 1:
+            views.append([(tile, tile)])
+        return line(views, prompt.count("<|"))
+
+    return of
+
+
 class _Sizes(Idefics3ImageProcessor):
     """Resizes nothing, and remembers to which sizes."""
 
@@ -197,6 +221,10 @@ def tiled_plans() -> Iterator[dict[str, object]]:
     config = {"model_type": "internvl_chat", "vision_config": {"patch_size": 14, "image_size": 448}}
     config |= {"dynamic_image_size": True, "use_thumbnail": True, "max_dynamic_patch": 6, "downsample_ratio": 0.5}
     yield plan(config, {"size": 448, "crop_size": 448, "do_center_crop": True, "resample": 3}, tiles(448, 6, 256))
+    config = {"model_type": "llama4", "vision_config": {"patch_size": 14, "pixel_shuffle_ratio": 0.5}}
+    for fills in (False, True):
+        preprocessor = {"size": {"height": 336, "width": 336}, "max_patches": 16, "resize_to_max_canvas": fills}
+        yield plan(config, preprocessor, chunks(336, 16, 144, fills))
     config = {"model_type": "idefics3", "vision_config": {"patch_size": 14}, "scale_factor": 2}
     preprocessor = {"size": {"longest_edge": 1456}, "max_image_size": {"longest_edge": 364}, "resample": 1}
     yield plan(config, preprocessor, splits(1456, 364, 169))

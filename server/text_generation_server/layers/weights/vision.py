@@ -125,9 +125,10 @@ class _Reader:
         names, hidden = self.names, tower.hidden
         frames = (tower.frames,) if tower.frames > 1 else ()
         name = f"{self.prefix}{names.patch}"
-        if names.patch_in_rows:
+        if names.patch_layout != "convolution":
             stored = self.source.read(f"{name}.weight", (hidden, tower.patch * tower.patch * 3))
-            stored = stored.unflatten(1, (tower.patch * tower.patch, 3)).transpose(1, 2).contiguous()
+            if names.patch_layout == "channels last":
+                stored = stored.unflatten(1, (tower.patch * tower.patch, 3)).transpose(1, 2).contiguous()
         else:
             stored = self.source.read(f"{name}.weight", (hidden, 3, *frames, tower.patch, tower.patch))
         if frames:
@@ -140,6 +141,7 @@ class _Reader:
             side = tower.positions.side
             shape = (rows // side, side, hidden) if names.positions_in_rows else (rows, hidden)
             positions = self._row(names.positions, shape).reshape(rows, hidden)
+            positions = positions.roll(1, 0) if names.class_last else positions
         patch_norm = self._norm(f"{self.prefix}{names.patch_norm}", tower.patch_norm, hidden)
         first_norm = self._norm(f"{self.prefix}{names.first_norm}", tower.first_norm, hidden)
         return PatchWeights(Affine(stored.reshape(hidden, -1), bias), token, positions, patch_norm, first_norm)
@@ -273,7 +275,7 @@ def _halves_apart(tower: TowerSpec) -> Tensor | None:
     they are.
     """
     each = torch.arange(tower.block.head_dim)
-    if tower.rope is not None and tower.rope.order == "neighbours":
+    if tower.rope is not None and tower.rope.order in ("neighbours", "neighbours by half"):
         return each.view(-1, 2).t().flatten()
     if tower.rope is not None and tower.rope.order == "quarters":
         return each.view(2, 2, -1).transpose(0, 1).flatten()

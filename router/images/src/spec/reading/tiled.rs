@@ -5,7 +5,7 @@ use serde_json::Value;
 use super::{CONFIG, Files, ImageSpec, MOST_SIDE};
 use crate::error::SpecError;
 use crate::resize::{Filter, Size};
-use crate::spec::geometry::{Geometry, MOST_SPLITS, Pinpoints, Splits, Square, Tiles};
+use crate::spec::geometry::{Chunks, Geometry, MOST_SPLITS, Pinpoints, Splits, Square, Tiles};
 
 /// Of one picture. Lists of so many are made.
 const MOST_TILES: u32 = 256;
@@ -150,6 +150,61 @@ impl Files<'_> {
         })
     }
 
+    /// Llama 4.
+    pub(super) fn chunks(&self) -> Result<ImageSpec, SpecError> {
+        self.check_switches(&["do_resize", "do_rescale", "do_normalize"])?;
+        let tile = match &self.preprocessor["size"] {
+            Value::Null => Size {
+                height: 336,
+                width: 336,
+            },
+            size => self.size(size, "size")?,
+        };
+        let patch = self.vision_number("patch_size")?;
+        let key = "pixel_shuffle_ratio";
+        let step = patch * self.merged(&self.config["vision_config"][key], key)?;
+        if tile.height != tile.width || tile.height > MOST_SIDE || tile.height % step != 0 {
+            return Err(self.refused("size", format!("{} x {}", tile.height, tile.width)));
+        }
+        let max_tiles = self.number("max_patches", 16)?;
+        if max_tiles > MOST_TILES {
+            return Err(self.refused("max_patches", max_tiles));
+        }
+        let side = tile.height / step;
+        let rows = u64::from(side) * u64::from(side);
+        self.check_rows(rows, max_tiles + 1, "size")?;
+        Ok(ImageSpec {
+            placeholder: "<|patch|>",
+            marker: "<|image|>",
+            before: "",
+            after: "",
+            around: ("", ""),
+            filter: self.filter(Filter::Bilinear)?,
+            geometry: Geometry::Chunks(Chunks {
+                tile: tile.height,
+                rows: side * side,
+                max_tiles,
+                fills: self.preprocessor["resize_to_max_canvas"] == Value::Bool(true),
+            }),
+            several: None,
+        })
+    }
+
+    /// Patches along a side of what one row shows.
+    fn merged(&self, ratio: &Value, key: &'static str) -> Result<u32, SpecError> {
+        let merge = (1.0 / ratio.as_f64().unwrap_or(0.5)).round();
+        if !(1.0..=64.0).contains(&merge) {
+            return Err(SpecError::Key { file: CONFIG, key });
+        }
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "a small whole number"
+        )]
+        let merge = merge as u32;
+        Ok(merge)
+    }
+
     /// InternVL.
     pub(super) fn tiles(&self) -> Result<ImageSpec, SpecError> {
         let tile = self.size(&self.preprocessor["size"], "size")?;
@@ -200,18 +255,8 @@ impl Files<'_> {
     fn tiles_of(&self, tile: Size, min_tiles: u32, max_tiles: u32) -> Result<ImageSpec, SpecError> {
         self.check_switches(&["do_resize", "do_rescale", "do_normalize"])?;
         let patch = self.vision_number("patch_size")?;
-        let ratio = self.config["downsample_ratio"].as_f64().unwrap_or(0.5);
-        let merge = (1.0 / ratio).round();
-        if !(1.0..=64.0).contains(&merge) {
-            let key = "downsample_ratio";
-            return Err(SpecError::Key { file: CONFIG, key });
-        }
-        #[expect(
-            clippy::cast_possible_truncation,
-            clippy::cast_sign_loss,
-            reason = "a small whole number"
-        )]
-        let step = patch * merge as u32;
+        let key = "downsample_ratio";
+        let step = patch * self.merged(&self.config[key], key)?;
         if max_tiles > MOST_TILES {
             return Err(self.refused("max_patches", max_tiles));
         }

@@ -12,6 +12,7 @@ from .gemma import GEMMA3_VISION
 from .gemma4 import GEMMA4_VISION
 from .glm import GLM4V, GLM4V_MOE
 from .kimi import KIMI_K25
+from .llama4 import LLAMA4_VISION
 from .llava import LLAVA
 from .llava_next import LLAVA_NEXT, LLAVA_ONEVISION
 from .pixtral import MISTRAL3
@@ -29,6 +30,7 @@ TOWERS: Mapping[str, VisionFamily] = {
     "InternVLForConditionalGeneration": INTERNVL,
     "KimiK25ForConditionalGeneration": KIMI_K25,
     "Kimi_K25ForConditionalGeneration": KIMI_K25,
+    "Llama4ForConditionalGeneration": LLAMA4_VISION,
     "LlavaForConditionalGeneration": LLAVA,
     "LlavaNextForConditionalGeneration": LLAVA_NEXT,
     "LlavaOnevisionForConditionalGeneration": LLAVA_ONEVISION,

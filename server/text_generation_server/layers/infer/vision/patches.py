@@ -39,5 +39,9 @@ class Patches:
 
 def _table(spec: PixelSpec) -> Tensor:
     """Returns float32 [3, 256], with the rounding of the processors of Transformers."""
+    if spec.coarse:
+        scaled = torch.arange(256, dtype=torch.bfloat16) * spec.scale
+        mean, std = (torch.tensor(each, dtype=torch.bfloat16)[:, None] for each in (spec.mean, spec.std))
+        return ((scaled - mean) / std).float()
     mean, std = (torch.tensor(each) * (1.0 / spec.scale) for each in (spec.mean, spec.std))
     return (torch.arange(256, dtype=torch.float32) - mean[:, None]) / std[:, None]
