@@ -41,6 +41,10 @@ fn files() -> Vec<(Value, Value)> {
             json!({"media_proc_cfg": {"in_patch_limit": 16384, "patch_size": 14, "merge_kernel_size": 2, "patch_limit_on_one_side": 512, "fixed_output_tokens": null}}),
         ),
         (
+            json!({"model_type": "kimi_vl"}),
+            json!({"in_token_limit": 4096, "patch_size": 14, "merge_kernel_size": [2, 2], "pad_input": true}),
+        ),
+        (
             json!({"model_type": "llava_next", "vision_config": {"patch_size": 14}}),
             json!({"size": {"shortest_edge": 336}, "image_grid_pinpoints": [[336, 672], [672, 336]]}),
         ),

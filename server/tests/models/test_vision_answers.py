@@ -81,6 +81,7 @@ NAMES = [
     "granite vision",
     "idefics3",
     "kimi k2.5",
+    "kimi vl",
 ]
 
 

@@ -116,6 +116,34 @@ def _layers(state: State, raw: Raw) -> tuple[State, Raw]:
     }, raw
 
 
+def kimi_vl(state: State, raw: Raw) -> tuple[State, Raw]:
+    """The files of Kimi VL, whose image is computed as one of K2.5."""
+    state, raw = kimi(state, raw)
+    names = {
+        "vision_tower.encoder.patch_embed.": "vision_tower.patch_embed.",
+        "model.mm_projector.": "multi_modal_projector.",
+        "mm_projector.": "multi_modal_projector.",
+        "multi_modal_projector.proj.0": "multi_modal_projector.linear_1",
+        "multi_modal_projector.proj.2": "multi_modal_projector.linear_2",
+    }
+    for old, new in names.items():
+        state = {new + name.removeprefix(old) if name.startswith(old) else name: state[name] for name in state}
+    vision = raw["vision_config"]
+    sizes = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "patch_size")
+    config = {
+        "architectures": ["KimiVLForConditionalGeneration"],
+        "model_type": "kimi_vl",
+        "text_config": {key: value for key, value in raw["text_config"].items() if key != "model_type"},
+        "vision_config": {
+            **{key: vision[key] for key in sizes},
+            **{f"init_{key}": vision[key] for key in ("pos_emb_height", "pos_emb_width")},
+        },
+        "media_placeholder_token_id": raw["image_token_id"],
+        **{key: raw[key] for key in ("tie_word_embeddings", "eos_token_id") if key in raw},
+    }
+    return state, config
+
+
 def kimi(state: State, raw: Raw) -> tuple[State, Raw]:
     """The published class, and type of its part."""
     text = {**raw["text_config"], "model_type": "kimi_k2"}
@@ -209,6 +237,15 @@ MEDIA_CASES: dict[str, Case] = {
         _layers,
         prepare=with_corrections,
         sizes={},
+    ),
+    "kimi vl": _case(
+        "Kimi VL",
+        "kimi_k25",
+        KIMI,
+        KIMI_IMAGES,
+        relayout=kimi_vl,
+        prepare=with_corrections,
+        architecture="KimiVLForConditionalGeneration",
     ),
     "ministral 3 images": _case(
         "Mistral Small 3.1 to 4, Ministral 3",

@@ -14,7 +14,7 @@ from transformers.models.llava_next.modeling_llava_next import unpad_image
 
 from support.families import SIZES, Case, Raw, Relayout, State, made, write
 from support.gemma_cases import GEMMA_4_EXPERTS, GEMMA_4_SMALL, with_scalars
-from support.media_cases import GLM_EXPERTS, GLM_ROPE, KIMI, KIMI_CLASS, QWEN_EXPERTS, internvl_chat, kimi
+from support.media_cases import GLM_EXPERTS, GLM_ROPE, KIMI, KIMI_CLASS, QWEN_EXPERTS, internvl_chat, kimi, kimi_vl
 from support.moe_cases import LLAMA_4, with_corrections
 from support.recurrent_cases import DELTA, EXPERTS
 
@@ -543,6 +543,25 @@ VISION_CASES: dict[str, VisionCase] = {
             _published_kimi,
             prepare=with_corrections,
             architecture=KIMI_CLASS,
+            sizes={},
+        ),
+        OF_QWEN,
+        [(16, 20)],
+        _kimi,
+    ),
+    "kimi vl": VisionCase(
+        Case(
+            "",
+            "kimi_k25",
+            {
+                "text_config": {**SIZES, **KIMI},
+                "vision_config": KIMI_TOWER,
+                "projection_hidden_size": 16,
+                "image_token_id": TOKEN,
+            },
+            kimi_vl,
+            prepare=with_corrections,
+            architecture="KimiVLForConditionalGeneration",
             sizes={},
         ),
         OF_QWEN,

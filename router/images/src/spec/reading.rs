@@ -64,6 +64,7 @@ impl<'a> Files<'a> {
             "gemma3" => self.gemma3().map(Some),
             "gemma4" => self.gemma4().map(Some),
             "kimi_k25" => self.kimi().map(Some),
+            "kimi_vl" => self.kimi_vl().map(Some),
             "llava_next" => self.pinpoints(None).map(Some),
             "llava_onevision" => self.onevision().map(Some),
             "internvl" => self.tiles().map(Some),

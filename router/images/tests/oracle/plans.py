@@ -101,9 +101,12 @@ def gemma4(height: int, width: int) -> str:
     return line([[(h, w)]], h // 16 * (w // 16) // 9)
 
 
-def kimi(height: int, width: int) -> str:
-    resized, padded = navit_resize(height, width, 14, 2, 16_384, 512)
-    return line([[resized]], padded[0] // 28 * (padded[1] // 28))
+def kimi(most: int, side: int) -> Line:
+    def of(height: int, width: int) -> str:
+        resized, padded = navit_resize(height, width, 14, 2, most, side)
+        return line([[resized]], padded[0] // 28 * (padded[1] // 28))
+
+    return of
 
 
 def pinpoints(tile: int, patch: int, canvases: list[list[int]], max_tiles: int | None) -> Line:
@@ -197,7 +200,10 @@ def plans() -> Iterator[dict[str, object]]:
     preprocessor = {"size": {"shortest_edge": 12_544, "longest_edge": 9_633_792}, "patch_size": 14, "merge_size": 2}
     yield plan({"model_type": "glm4v"}, preprocessor, glm(12_544, 9_633_792))
     yield plan({"model_type": "gemma4"}, {"max_soft_tokens": 280}, gemma4)
-    yield plan({"model_type": "kimi_k25"}, {"size": {"max_height": 512, "max_width": 512}}, kimi)
+    yield plan({"model_type": "kimi_k25"}, {"size": {"max_height": 512, "max_width": 512}}, kimi(16_384, 512))
+    preprocessor = {"in_token_limit": 4096, "patch_size": 14, "merge_kernel_size": [2, 2], "pad_input": True}
+    # The authors' code refuses sides of 512 patches and more.
+    yield plan({"model_type": "kimi_vl"}, preprocessor, kimi(4096, 510))
     yield from tiled_plans()
 
 

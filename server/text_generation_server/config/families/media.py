@@ -39,6 +39,7 @@ WITH_MEDIA: Mapping[str, str] = {
     "InternVLForConditionalGeneration": "InternVL 3",
     "KimiK25ForConditionalGeneration": "Kimi K2.5 to K2.7",
     "Kimi_K25ForConditionalGeneration": "Kimi K2.5 to K2.7",
+    "KimiVLForConditionalGeneration": "Kimi VL",
     "Llama4ForConditionalGeneration": "Llama 4",
     "LlavaForConditionalGeneration": "LLaVA 1.5",
     "LlavaNextForConditionalGeneration": "LLaVA 1.6, Granite Vision 3",
@@ -212,6 +213,8 @@ _CLASSES: Mapping[str, str] = {
 }
 """Classes of Transformers for the part, by its `model_type`."""
 
+_UNNAMED = {"kimi_vl": "deepseek_v3"}
+"""Types of models whose files may leave out the type of their part."""
 _FLAT = {"qwen2_vl": "qwen2_vl_text", "qwen2_5_vl": "qwen2_5_vl_text"}
 """Types of models whose files have the keys of the part among those of the whole, and the type of their part."""
 
@@ -246,7 +249,7 @@ def class_of_part(config: JsonObject) -> JsonObject:
 def _kind(config: JsonObject) -> str:
     """The `model_type` of the part."""
     if (part := _part_of(config)) is not None:
-        return part.string("model_type")
+        return part.string("model_type", default=_UNNAMED.get(config.string("model_type", default="")))
     kind = config.string("model_type")
     return _FLAT.get(kind, kind)
 

@@ -11,7 +11,7 @@ from .family import VisionFamily, Whole
 from .gemma import GEMMA3_VISION
 from .gemma4 import GEMMA4_VISION
 from .glm import GLM4V, GLM4V_MOE
-from .kimi import KIMI_K25
+from .kimi import KIMI_K25, KIMI_VL
 from .llama4 import LLAMA4_VISION
 from .llava import LLAVA
 from .llava_next import LLAVA_NEXT, LLAVA_ONEVISION
@@ -30,6 +30,7 @@ TOWERS: Mapping[str, VisionFamily] = {
     "InternVLForConditionalGeneration": INTERNVL,
     "KimiK25ForConditionalGeneration": KIMI_K25,
     "Kimi_K25ForConditionalGeneration": KIMI_K25,
+    "KimiVLForConditionalGeneration": KIMI_VL,
     "Llama4ForConditionalGeneration": LLAMA4_VISION,
     "LlavaForConditionalGeneration": LLAVA,
     "LlavaNextForConditionalGeneration": LLAVA_NEXT,
