@@ -13,6 +13,14 @@ fn files() -> Vec<(Value, Value)> {
             json!({"size": {"shortest_edge": 336}, "crop_size": {"height": 336, "width": 336}}),
         ),
         (
+            json!({"model_type": "llava_llama", "mm_vision_tower": "openai/clip-vit-large-patch14-336", "image_aspect_ratio": "anyres", "image_grid_pinpoints": [[336, 672], [672, 336]]}),
+            json!({}),
+        ),
+        (
+            json!({"model_type": "llava", "mm_vision_tower": "clip", "image_aspect_ratio": "pad", "vision_config": {"image_size": 336, "patch_size": 14}, "mm_vision_select_feature": "cls_patch"}),
+            json!({}),
+        ),
+        (
             json!({"model_type": "mistral3", "spatial_merge_size": 2}),
             json!({"size": {"longest_edge": 1540}, "patch_size": 14}),
         ),

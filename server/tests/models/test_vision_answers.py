@@ -77,6 +77,8 @@ NAMES = [
     "internvl chat",
     "llama4",
     "llava next",
+    "llava original",
+    "llava original tiles",
     "llava onevision",
     "granite vision",
     "idefics3",

@@ -168,6 +168,15 @@ def test_text_is_served_alone_where_the_tower_cannot_be(
     assert reason in message
 
 
+def test_the_tower_that_is_missing_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    VISION_CASES["llava original"].write(tmp_path)
+    without_tower(tmp_path)
+    with caplog.at_level(logging.WARNING):
+        assert load(tmp_path).encoder is None
+    (message,) = caplog.messages
+    assert "hold no vision tower; it is openai/clip-vit-large-patch14-336, which a converted copy" in message
+
+
 def test_the_processor_may_be_in_the_newer_file(tmp_path: Path) -> None:
     VISION_CASES["llava"].write(tmp_path)
     before = load(tmp_path).encoder

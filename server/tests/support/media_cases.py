@@ -116,6 +116,45 @@ def _layers(state: State, raw: Raw) -> tuple[State, Raw]:
     }, raw
 
 
+def original_llava(state: State, raw: Raw) -> tuple[State, Raw]:
+    """The files of LLaVA's authors."""
+    names = {
+        "language_model.": "",
+        "vision_tower.": "model.vision_tower.vision_tower.vision_model.",
+        "multi_modal_projector.linear_1.": "model.mm_projector.0.",
+        "multi_modal_projector.linear_2.": "model.mm_projector.2.",
+        "image_newline": "model.image_newline",
+    }
+    out: State = {}
+    for name, tensor in state.items():
+        old = next(each for each in names if name.startswith(each))
+        out[names[old] + name.removeprefix(old)] = tensor
+    is_next = raw["model_type"] == "llava_next"
+    config = {
+        **raw["text_config"],
+        "architectures": ["LlavaLlamaForCausalLM"],
+        "model_type": "llava_llama",
+        "mm_vision_tower": "openai/clip-vit-large-patch14-336",
+        "mm_projector_type": "mlp2x_gelu",
+        "mm_vision_select_layer": raw["vision_feature_layer"],
+        "image_aspect_ratio": "anyres" if is_next else "pad",
+        **(
+            {"mm_patch_merge_type": "spatial_unpad", "image_grid_pinpoints": raw["image_grid_pinpoints"]}
+            if is_next
+            else {}
+        ),
+        # Published files have that of the named model.
+        "vision_config": {key: value for key, value in raw["vision_config"].items() if key != "model_type"},
+    }
+    return out, config
+
+
+def original_mistral(state: State, raw: Raw) -> tuple[State, Raw]:
+    """The same beside Mistral."""
+    state, raw = original_llava(state, raw)
+    return state, {**raw, "architectures": ["LlavaMistralForCausalLM"], "model_type": "llava_mistral"}
+
+
 def kimi_vl(state: State, raw: Raw) -> tuple[State, Raw]:
     """The files of Kimi VL, whose image is computed as one of K2.5."""
     state, raw = kimi(state, raw)
@@ -208,6 +247,22 @@ MEDIA_CASES: dict[str, Case] = {
         architecture="InternVLChatModel",
     ),
     "llava": _case("LLaVA 1.5", "llava", {"model_type": "llama"}, CLIP),
+    "llava original": _case(
+        "LLaVA 1.5 and 1.6 (original)",
+        "llava",
+        {"model_type": "llama"},
+        CLIP,
+        relayout=original_llava,
+        architecture="LlavaLlamaForCausalLM",
+    ),
+    "llava original mistral": _case(
+        "LLaVA 1.5 and 1.6 (original)",
+        "llava_next",
+        {"model_type": "mistral", "sliding_window": None},
+        CLIP,
+        relayout=original_mistral,
+        architecture="LlavaMistralForCausalLM",
+    ),
     "llava newer": _case("LLaVA 1.5", "llava", {"model_type": "llama"}, CLIP, relayout=_newer),
     "llava next": _case(
         "LLaVA 1.6, Granite Vision 3", "llava_next", {"model_type": "mistral", "sliding_window": None}, CLIP

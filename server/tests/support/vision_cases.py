@@ -10,11 +10,22 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 from transformers.image_processing_utils import select_best_resolution
+from transformers.image_utils import OPENAI_CLIP_MEAN, OPENAI_CLIP_STD
 from transformers.models.llava_next.modeling_llava_next import unpad_image
 
 from support.families import SIZES, Case, Raw, Relayout, State, made, write
 from support.gemma_cases import GEMMA_4_EXPERTS, GEMMA_4_SMALL, with_scalars
-from support.media_cases import GLM_EXPERTS, GLM_ROPE, KIMI, KIMI_CLASS, QWEN_EXPERTS, internvl_chat, kimi, kimi_vl
+from support.media_cases import (
+    GLM_EXPERTS,
+    GLM_ROPE,
+    KIMI,
+    KIMI_CLASS,
+    QWEN_EXPERTS,
+    internvl_chat,
+    kimi,
+    kimi_vl,
+    original_llava,
+)
 from support.moe_cases import LLAMA_4, with_corrections
 from support.recurrent_cases import DELTA, EXPERTS
 
@@ -183,6 +194,21 @@ def _coarse(_: PreTrainedModel, views: Sequence[Tensor], __: Item) -> Inputs:
     pixels = torch.stack([((view * std + mean) * 255).round() for view in views])
     scaled = pixels.bfloat16() * PROCESSOR["rescale_factor"]
     return {"pixel_values": ((scaled - mean.bfloat16()) / std.bfloat16()).float()}
+
+
+def _by_clip(views: Sequence[Tensor]) -> list[Tensor]:
+    """As CLIP normalises."""
+    mean, std = (torch.tensor(each)[:, None, None] for each in (MEAN, STD))
+    clip_mean, clip_std = (torch.tensor(each)[:, None, None] for each in (OPENAI_CLIP_MEAN, OPENAI_CLIP_STD))
+    return [(view * std + mean - clip_mean) / clip_std for view in views]
+
+
+def _as_clip(model: PreTrainedModel, views: Sequence[Tensor], item: Item) -> Inputs:
+    return _same_size(model, _by_clip(views), item)
+
+
+def _next_as_clip(model: PreTrainedModel, views: Sequence[Tensor], item: Item) -> Inputs:
+    return _next(model, _by_clip(views), item)
 
 
 def _flat_features(model: PreTrainedModel, features: Tensor) -> Tensor:
@@ -503,6 +529,21 @@ VISION_CASES: dict[str, VisionCase] = {
         [(17, 20)],
         _next,
         scale=3.0,
+    ),
+    "llava original": VisionCase(_llava(CLIP, relayout=original_llava), ONE, [(16, 20)], _as_clip, placeholder="<unk>"),
+    "llava original tiles": VisionCase(
+        _case(
+            "llava_next",
+            LLAMA,
+            CLIP,
+            image_token_index=TOKEN,
+            image_grid_pinpoints=PINPOINTS,
+            relayout=original_llava,
+        ),
+        _tiled((30, 60), (16, 16), (100, 11), (45, 60), (7, 90)),
+        [(16, 20)],
+        _next_as_clip,
+        placeholder="<unk>",
     ),
     "llava onevision": VisionCase(
         _case(

@@ -250,6 +250,8 @@ class VisionSpec:
     tiles: TileSpec | None = None
     scale: float = 1.0
     """Factor of what the decoder reads. Most decoders scale token embeddings alone, where they scale them."""
+    origin: str = ""
+    """The model whose weights the tower has, where files may lack them."""
     unread: tuple[str, ...] = ()
     """Patterns of names, behind the tower's prefix, of what lies behind the last block that anybody reads."""
 

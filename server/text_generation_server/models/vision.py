@@ -177,7 +177,10 @@ def load_encoder(config: ModelConfig, source: WeightSource) -> VisionEncoder | N
         return None
     prefixes = vision_prefixes(config.vision.names, source.has)
     if prefixes is None:
-        logger.warning("images are refused: the files of the model hold no vision tower")
+        origin = (
+            config.vision.origin and f"; it is {config.vision.origin}, which a converted copy of the model may have"
+        )
+        logger.warning("images are refused: the files of the model hold no vision tower%s", origin)
         return None
     try:
         return VisionEncoder(config.vision, load_vision(source, config.vision, prefixes), prefixes[0])

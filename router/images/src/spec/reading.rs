@@ -1,5 +1,6 @@
 //! Model files to an [`ImageSpec`]: which family it is, and what its files say.
 
+mod original;
 mod single;
 mod tiled;
 
@@ -52,6 +53,9 @@ impl<'a> Files<'a> {
     pub(super) fn spec(&self) -> Result<Option<ImageSpec>, SpecError> {
         let family = self.config["model_type"].as_str().unwrap_or_default();
         let sees_as = self.config["vision_config"]["model_type"].as_str();
+        if self.config["mm_vision_tower"].is_string() {
+            return self.original_llava().map(Some);
+        }
         match family {
             "llava" if sees_as == Some("pixtral") => self.pixtral().map(Some),
             "llava" => self.llava().map(Some),

@@ -224,6 +224,12 @@ def tiled_plans() -> Iterator[dict[str, object]]:
     config = {"model_type": "internvl", "vision_config": {"patch_size": [14, 14]}, "downsample_ratio": 0.5}
     preprocessor = {"size": {"height": 448, "width": 448}, "max_patches": 12}
     yield plan(config, preprocessor, tiles(448, 12, 256))
+    original = {"model_type": "llava_llama", "mm_vision_tower": "openai/clip-vit-large-patch14-336"}
+    canvases = [[336, 672], [672, 336], [672, 672], [1008, 336], [336, 1008]]
+    config = {**original, "image_aspect_ratio": "anyres", "image_grid_pinpoints": canvases}
+    yield plan(config, {}, pinpoints(336, 14, canvases, None))
+    yield plan({**original, "image_aspect_ratio": "pad"}, {}, lambda _, __: line([[(336, 336)]], 576))
+    yield plan(original, {}, clip(336, 576))
     config = {"model_type": "internvl_chat", "vision_config": {"patch_size": 14, "image_size": 448}}
     config |= {"dynamic_image_size": True, "use_thumbnail": True, "max_dynamic_patch": 6, "downsample_ratio": 0.5}
     yield plan(config, {"size": 448, "crop_size": 448, "do_center_crop": True, "resample": 3}, tiles(448, 6, 256))

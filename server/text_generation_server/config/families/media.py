@@ -42,6 +42,8 @@ WITH_MEDIA: Mapping[str, str] = {
     "KimiVLForConditionalGeneration": "Kimi VL",
     "Llama4ForConditionalGeneration": "Llama 4",
     "LlavaForConditionalGeneration": "LLaVA 1.5",
+    "LlavaLlamaForCausalLM": "LLaVA 1.5 and 1.6 (original)",
+    "LlavaMistralForCausalLM": "LLaVA 1.5 and 1.6 (original)",
     "LlavaNextForConditionalGeneration": "LLaVA 1.6, Granite Vision 3",
     "LlavaOnevisionForConditionalGeneration": "LLaVA-OneVision",
     "Mistral3ForConditionalGeneration": "Mistral Small 3.1 to 4, Ministral 3",
@@ -213,6 +215,8 @@ _CLASSES: Mapping[str, str] = {
 }
 """Classes of Transformers for the part, by its `model_type`."""
 
+_FLAT_CLASSES = {"LlavaLlamaForCausalLM": "llama", "LlavaMistralForCausalLM": "mistral"}
+"""The same by the class, where types are not told apart."""
 _UNNAMED = {"kimi_vl": "deepseek_v3"}
 """Types of models whose files may leave out the type of their part."""
 _FLAT = {"qwen2_vl": "qwen2_vl_text", "qwen2_5_vl": "qwen2_5_vl_text"}
@@ -250,6 +254,8 @@ def _kind(config: JsonObject) -> str:
     """The `model_type` of the part."""
     if (part := _part_of(config)) is not None:
         return part.string("model_type", default=_UNNAMED.get(config.string("model_type", default="")))
+    if (kind := _FLAT_CLASSES.get(architecture_of(config))) is not None:
+        return kind
     kind = config.string("model_type")
     return _FLAT.get(kind, kind)
 

@@ -57,7 +57,7 @@ impl Files<'_> {
         let (tile, side) = self.tile_of_pinpoints()?;
         let square = Square {
             tile,
-            side,
+            rows: side * side + 1,
             colour: self.mean()?,
         };
         Ok(ImageSpec {
@@ -67,7 +67,7 @@ impl Files<'_> {
     }
 
     /// The colour that becomes 0.
-    fn mean(&self) -> Result<[u8; 3], SpecError> {
+    pub(super) fn mean(&self) -> Result<[u8; 3], SpecError> {
         const KEY: &str = "image_mean";
         let mean = &self.preprocessor[KEY];
         let numbers = [0, 1, 2].map(|at| match mean {

@@ -15,6 +15,7 @@ from .kimi import KIMI_K25, KIMI_VL
 from .llama4 import LLAMA4_VISION
 from .llava import LLAVA
 from .llava_next import LLAVA_NEXT, LLAVA_ONEVISION
+from .llava_original import LLAVA_ORIGINAL
 from .pixtral import MISTRAL3
 from .qwen import QWEN2_5_VL, QWEN2_VL, QWEN3_5_VISION, QWEN3_VL
 from .shuffled import IDEFICS3, INTERNVL, INTERNVL_CHAT
@@ -33,6 +34,8 @@ TOWERS: Mapping[str, VisionFamily] = {
     "KimiVLForConditionalGeneration": KIMI_VL,
     "Llama4ForConditionalGeneration": LLAMA4_VISION,
     "LlavaForConditionalGeneration": LLAVA,
+    "LlavaLlamaForCausalLM": LLAVA_ORIGINAL,
+    "LlavaMistralForCausalLM": LLAVA_ORIGINAL,
     "LlavaNextForConditionalGeneration": LLAVA_NEXT,
     "LlavaOnevisionForConditionalGeneration": LLAVA_ONEVISION,
     "Mistral3ForConditionalGeneration": MISTRAL3,
@@ -58,7 +61,7 @@ def read_vision(architecture: str, config: JsonObject, text: JsonObject, folder:
         raise UnsupportedModel(f"the vision tower of {architecture} is not supported")
     whole = config.for_family(family.of_whole, {})
     vision = whole.child("vision_config").for_family(family.defaults, {}, family.older)
-    read = Whole(whole, vision, text, read_pixels(folder), folder)
+    read = Whole(whole, vision, text, family.pixels or read_pixels(folder), folder)
     spec = family.read(read)
     if spec.hidden != read.hidden:
         raise vision.error("out_hidden_size", f"{read.hidden}, the hidden size of the decoder")

@@ -73,6 +73,8 @@ class VisionFamily:
     """Likewise of `config.json`."""
     older: Mapping[str, str] = field(default_factory=dict[str, str])
     """From keys of `vision_config` to other names that files have."""
+    pixels: PixelSpec | None = None
+    """How pixels are read, where no file says it."""
 
 
 def activation(config: JsonObject, key: str = "hidden_act") -> VisionActivation:

@@ -1,4 +1,4 @@
-"""MoonViT of Kimi VL and K2.5 (Moonshot AI, 2025): one view of an image, of any size, whose patches are merged by 2 x 2."""
+"""MoonViT of Kimi VL and K2.5 (Moonshot AI, 2025): one view of an image, of any size, whose patches merge by 2 x 2."""
 
 from collections.abc import Mapping
 from dataclasses import replace
