@@ -1,6 +1,6 @@
 //! LLaVA in the layout of its authors, whose one file says the same as those of transformers with other keys.
 
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::{CONFIG, Files, ImageSpec};
 use crate::error::SpecError;
