@@ -217,7 +217,7 @@ test-formats: ## Compare the parsers of tool calls with those of others; see doc
 
 # Not part of test: it needs a Chromium, which it takes from the variable CHROMIUM or the path; see docs/ui.md.
 test-ui: install $(VENV)/.dev-dependencies target/ui-packages/.installed ## Test the page in a Chromium; see docs/ui.md
-	PYTHONPATH=target/ui-packages $(BIN)/python -m pytest -q integration-tests/ui.py integration-tests/ui_chat.py integration-tests/ui_layout.py
+	PYTHONPATH=target/ui-packages $(BIN)/python -m pytest -q integration-tests/ui.py integration-tests/ui_chat.py integration-tests/ui_images.py integration-tests/ui_layout.py
 
 # Not part of test: it needs helm on the path; see docs/kubernetes.md.
 test-chart: target/chart-packages/.installed ## Test the chart for Kubernetes; needs helm; see docs/kubernetes.md

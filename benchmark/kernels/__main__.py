@@ -17,6 +17,7 @@ from . import (
     kv_cache,
     latent_attention,
     linear_layers,
+    lora,
     norms,
     recurrent,
     sampling,
@@ -30,7 +31,7 @@ from .timing import DRY_PLAN, GPU_PLAN, Row, copy_bandwidth
 
 MODULES = (
     *(norms, attention, kv_cache, latent_attention, attention_options, recurrent, sampling),
-    *(skinny_linear, weight_only_linear, w8a8_linear, linear_layers, w8a8_layers),
+    *(skinny_linear, weight_only_linear, w8a8_linear, linear_layers, w8a8_layers, lora),
 )
 BARS = {name: bar for module in MODULES for name, bar in module.BARS.items()}
 

@@ -260,6 +260,14 @@ async fn bad_flags_name_themselves() {
             "/nowhere/x.json",
         ),
         ("--vocab-size 1000 --floor", "--bandwidth"),
+        ("--vocab-size 1000 --images 1", "--api openai-chat"),
+        ("--api tgi --images 1", "--api openai-chat"),
+        ("--api openai-chat --images 0", "--images"),
+        ("--api openai-chat --image-size 5x5", "--images"),
+        ("--api openai-chat --images 1 --image-size 5", "1024x768"),
+        ("--api openai-chat --images 1 --image-format gif", "jpeg"),
+        ("--api openai-chat --images 1 --image-repeat 2", "0 to 1"),
+        ("--api openai-chat --images 1 --dataset x", "--dataset"),
     ] {
         let output = stub.bench(&format!("--no-tui {arguments}")).await;
         assert!(matches!(output.status.code(), Some(1 | 2)), "{arguments}");

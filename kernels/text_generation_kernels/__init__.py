@@ -18,6 +18,10 @@ from .collectives.allreduce_add_norm import allreduce_add_norm, fits_one_shot, f
 from .collectives.allreduce_add_norm_peer import allreduce_add_norm_peer, announce
 from .collectives.allreduce_add_norm_receive import allreduce_add_norm_receive
 from .collectives.exchange import Exchange
+from .lora.adapter_tiles import TILE_TOKENS, AdapterPages, AdapterTables, TableSizes, adapter_tables
+from .lora.lora_expand import lora_expand
+from .lora.lora_shrink import empty_shrunk, lora_shrink, shrink_splits
+from .lora.rank_pages import RANK_UNITS, part_of_blocks
 from .matmul.dequantise import dequantise
 from .matmul.gemv_blocks import LONGEST as LONGEST_NORMALISED
 from .matmul.group_quantisation import pack_codes, pack_scales, unpack_codes
@@ -67,6 +71,10 @@ __all__ = [
     "LONGEST_NORMALISED",
     "MAX_LOGIT_BIAS",
     "MAX_TOP",
+    "RANK_UNITS",
+    "TILE_TOKENS",
+    "AdapterPages",
+    "AdapterTables",
     "AttentionOptions",
     "Exchange",
     "ExpertMatrix",
@@ -79,8 +87,10 @@ __all__ = [
     "SamplingColumns",
     "SamplingRules",
     "SplitStatistics",
+    "TableSizes",
     "act_and_mul",
     "activate",
+    "adapter_tables",
     "add_layer_norm",
     "add_rms_norm",
     "advance_state",
@@ -98,6 +108,7 @@ __all__ = [
     "dequantise",
     "draw",
     "embed",
+    "empty_shrunk",
     "fingerprint_compiler",
     "fits_one_shot",
     "fits_two_shots",
@@ -112,6 +123,8 @@ __all__ = [
     "linear_split_k",
     "linear_splits",
     "logits_process",
+    "lora_expand",
+    "lora_shrink",
     "mask_words",
     "mixture",
     "moe_experts",
@@ -121,6 +134,7 @@ __all__ = [
     "pack_codes",
     "pack_scales",
     "padded_batch",
+    "part_of_blocks",
     "prefill_attention",
     "qkv_postprocess",
     "quantise_rows",
@@ -128,6 +142,7 @@ __all__ = [
     "rms_norm",
     "selective_scan",
     "send_linear",
+    "shrink_splits",
     "sigmoid",
     "sigmoid_gate",
     "skinny_linear",

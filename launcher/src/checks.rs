@@ -113,7 +113,7 @@ fn check_available(args: &Args) -> Result<(), LauncherError> {
         (
             "--lora-adapters",
             given(lora_adapters),
-            "leave it out, or merge the adapter into the model beforehand",
+            "leave it out; --merge-adapter merges one into the weights",
         ),
         ("--ngrok", *ngrok, no_tunnel),
         ("--ngrok-authtoken", ngrok_authtoken.is_some(), no_tunnel),

@@ -19,7 +19,7 @@ from .config.fallback import FallbackConfig
 from .config.kv_cache import quantised_kv_cache
 from .config.memory import cuda_memory, has_cuda_devices
 from .config.parallel import DEFAULT_UDS_PATH
-from .config.server import AskedComputation, Environment, ServerConfig, parse_cuda_graphs
+from .config.server import AskedComputation, Environment, ServerConfig, check_merge, parse_cuda_graphs
 from .config.serving import AskedLimits, check_deterministic, check_servable
 from .config.shards import AskedShards
 from .engine.requests import ShardEngine
@@ -41,6 +41,7 @@ from .flags import (
     Level,
     MaxInputTokens,
     MaxTotalTokens,
+    MergeAdapter,
     ModelId,
     NumShard,
     Quantize,
@@ -89,6 +90,7 @@ def serve(
     enable_expert_parallel: ExpertParallel = False,
     kv_cache_dtype: KvCache = "auto",
     dequantised_copies: Copies = "auto",
+    merge_adapter: MergeAdapter = None,
     trust_remote_code: TrustRemoteCode = False,
     uds_path: Annotated[str, typer.Option(help="Rank r of this host listens on <uds-path>-<r>")] = DEFAULT_UDS_PATH,
     socket_dir_owned: Annotated[
@@ -138,6 +140,7 @@ def serve(
             model_impl=model_impl,
             kv_cache_dtype=kv_cache_dtype,
             dequantised_copies=dequantised_copies,
+            merge_adapter=merge_adapter,
             quantize=quantize,
             listener=cluster_listener(listen, cluster_cert, cluster_key, cluster_ca, cluster_insecure),
             remote_urls=tuple(remote_url or ()),
@@ -169,6 +172,7 @@ def download_weights(
     deterministic: Deterministic = False,
     kv_cache_dtype: KvCache = "auto",
     dequantised_copies: Copies = "auto",
+    merge_adapter: MergeAdapter = None,
     trust_remote_code: TrustRemoteCode = False,
     exit_on_stdin_eof: ExitOnEof = False,
     logger_level: Level = "INFO",
@@ -189,8 +193,14 @@ def download_weights(
         environment = Environment.read()
         limits = AskedLimits(max_input_tokens, max_total_tokens)
         shards = AskedShards(num_shard, enable_expert_parallel)
-        computation = AskedComputation(attention, cuda_graphs, deterministic, dequantised_copies)
+        computation = AskedComputation(attention, cuda_graphs, deterministic, dequantised_copies, merge_adapter)
         computation.check(environment, on_cuda=has_cuda_devices() or bool(cuda_memory()))
+        if merge_adapter is not None:
+            # Loads torch, which a start without an adapter need not wait for here.
+            from .adapters.config import read_config
+
+            check_merge(load_format, merge_adapter)
+            read_config(merge_adapter)
 
         def check(folder: Path) -> None:
             config = check_servable(folder, environment, limits, source.needs_weights, model_impl, quantize, shards)
@@ -225,6 +235,7 @@ def doctor(
     deterministic: Deterministic = False,
     kv_cache_dtype: KvCache = "auto",
     dequantised_copies: Copies = "auto",
+    merge_adapter: MergeAdapter = None,
 ) -> None:
     """Print findings about this machine and a model, one JSON record a line; see `text-generation-launcher doctor`."""
     with _reported_errors():
@@ -235,7 +246,7 @@ def doctor(
             source = ModelSource(model_id, revision, load_format, auto_convert)
         limits = AskedLimits(max_input_tokens, max_total_tokens)
         shards = AskedShards(num_shard, enable_expert_parallel)
-        computation = AskedComputation(attention, cuda_graphs, deterministic, dequantised_copies)
+        computation = AskedComputation(attention, cuda_graphs, deterministic, dequantised_copies, merge_adapter)
         for finding in examine(source, limits, dtype, shards, computation, model_impl, quantize, kv_cache_dtype):
             typer.echo(json.dumps(asdict(finding)))
 

@@ -99,3 +99,10 @@ class ConfigurationError(EngineError):
 
     grpc_status = "FAILED_PRECONDITION"
     reason = "configuration"
+
+
+class AdapterError(EngineError):
+    """Files of a LoRA adapter are missing, damaged, do not fit the model, or need what is not computed."""
+
+    grpc_status = "FAILED_PRECONDITION"
+    reason = "adapter"

@@ -1,5 +1,6 @@
 """Flags that several commands of `text-generation-server` share."""
 
+from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
@@ -34,6 +35,9 @@ Copies = Annotated[
 ]
 Quantize = Annotated[
     str | None, typer.Option(help="Quantise 16-bit weights while they are read: fp8, eetq, bitsandbytes-nf4 and others")
+]
+MergeAdapter = Annotated[
+    Path | None, typer.Option(help="Folder of a LoRA adapter that is merged into 16-bit weights while they are read")
 ]
 DtypeFlag = Annotated[Dtype | None, typer.Option(help="Default: float32 on CPU, that of the model on CUDA")]
 AttentionFlag = Annotated[

@@ -1,5 +1,7 @@
 //! The known HTTP APIs: the bodies that they read, and the meaning of their events.
 
+use std::sync::Arc;
+
 use clap::ValueEnum;
 use serde_json::{Map, Value, json};
 
@@ -19,19 +21,53 @@ pub enum Api {
     OpenaiChat,
 }
 
+/// An image as requests have it; those that send it again share it.
+pub type DataUrl = Arc<str>;
+
 /// A prompt in the form that goes over the wire.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Prompt {
     Text(String),
+    /// Images, and the text behind them.
+    Seen {
+        text: String,
+        images: Vec<DataUrl>,
+    },
     Ids(Vec<u32>),
     /// `messages` of a chat, given whole.
     Messages(Value),
 }
 
+impl Prompt {
+    /// Its text, if it is one.
+    fn text(&self) -> &str {
+        match self {
+            Self::Text(text) | Self::Seen { text, .. } => text,
+            Self::Ids(_) | Self::Messages(_) => "",
+        }
+    }
+
+    /// How many images it has.
+    pub fn images(&self) -> usize {
+        match self {
+            Self::Text(_) | Self::Ids(_) => 0,
+            Self::Seen { images, .. } => images.len(),
+            Self::Messages(messages) => {
+                let messages = messages.as_array().into_iter().flatten();
+                let parts = messages.filter_map(|message| message["content"].as_array());
+                parts
+                    .flatten()
+                    .filter(|part| part["type"] == "image_url")
+                    .count()
+            }
+        }
+    }
+}
+
 /// One finished turn of a chat.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Exchange {
-    pub user: String,
+    pub user: Prompt,
     pub assistant: String,
 }
 
@@ -128,33 +164,43 @@ fn tgi_body(
 
 /// Turns as one text, for APIs without messages.
 fn plain(history: &[Exchange], prompt: &Prompt) -> Value {
-    let last = match prompt {
-        Prompt::Ids(ids) => return json!(ids),
-        Prompt::Messages(messages) => return messages.clone(),
-        Prompt::Text(text) => text,
-    };
-    let mut text = String::new();
+    let mut whole = String::new();
     for turn in history {
-        text.push_str(&turn.user);
-        text.push_str(&turn.assistant);
+        whole.push_str(turn.user.text());
+        whole.push_str(&turn.assistant);
     }
-    text.push_str(last);
-    json!(text)
+    match prompt {
+        Prompt::Ids(ids) => json!(ids),
+        Prompt::Messages(messages) => messages.clone(),
+        Prompt::Text(text) | Prompt::Seen { text, .. } => json!(whole + text),
+    }
 }
 
 fn messages(history: &[Exchange], prompt: &Prompt) -> Value {
-    let last = match prompt {
-        Prompt::Messages(messages) => return messages.clone(),
-        Prompt::Ids(ids) => json!(ids),
-        Prompt::Text(text) => json!(text),
-    };
+    if let Prompt::Messages(messages) = prompt {
+        return messages.clone();
+    }
     let mut messages = Vec::with_capacity(2 * history.len() + 1);
     for turn in history {
-        messages.push(json!({ "role": "user", "content": turn.user }));
+        messages.push(json!({ "role": "user", "content": content(&turn.user) }));
         messages.push(json!({ "role": "assistant", "content": turn.assistant }));
     }
-    messages.push(json!({ "role": "user", "content": last }));
+    messages.push(json!({ "role": "user", "content": content(prompt) }));
     Value::Array(messages)
+}
+
+/// What a message of a chat says.
+fn content(prompt: &Prompt) -> Value {
+    match prompt {
+        Prompt::Text(text) => json!(text),
+        Prompt::Ids(ids) => json!(ids),
+        Prompt::Messages(messages) => messages.clone(),
+        Prompt::Seen { text, images } => images
+            .iter()
+            .map(|url| json!({ "type": "image_url", "image_url": { "url": &**url } }))
+            .chain([json!({ "type": "text", "text": text })])
+            .collect(),
+    }
 }
 
 #[cfg(test)]
@@ -187,7 +233,7 @@ mod tests {
     #[test]
     fn a_conversation_is_sent_in_the_terms_of_each_api() {
         let history = [Exchange {
-            user: " a".to_owned(),
+            user: Prompt::Text(" a".to_owned()),
             assistant: " b".to_owned(),
         }];
         let prompt = Prompt::Text(" c".to_owned());
@@ -204,6 +250,30 @@ mod tests {
             roles,
             [r#""user"" a""#, r#""assistant"" b""#, r#""user"" c""#]
         );
+    }
+
+    #[test]
+    fn images_stand_before_the_text_and_stay_in_the_conversation() {
+        let seen = |url: &str, text: &str| Prompt::Seen {
+            text: text.to_owned(),
+            images: vec![url.into()],
+        };
+        let history = [Exchange {
+            user: seen("data:1", "a"),
+            assistant: "b".to_owned(),
+        }];
+        let prompt = seen("data:2", "c");
+        let body = Api::OpenaiChat.body(&sampling(), &history, &prompt, 4);
+        let parts = |url, text| {
+            json!([
+                { "type": "image_url", "image_url": { "url": url } },
+                { "type": "text", "text": text },
+            ])
+        };
+        assert_eq!(body["messages"][0]["content"], parts("data:1", "a"));
+        assert_eq!(body["messages"][2]["content"], parts("data:2", "c"));
+        assert_eq!(Prompt::Messages(body["messages"].clone()).images(), 2);
+        assert_eq!(prompt.images(), 1);
     }
 
     #[test]

@@ -8,6 +8,7 @@ use serde_json::{Map, Value};
 
 use super::api::Api;
 use super::arrivals::{Arrival, Ramp};
+use super::images::ImageArgs;
 use super::lengths::Lengths;
 use super::summary::Slo;
 use super::workload::Workload;
@@ -64,6 +65,8 @@ pub struct ServerArgs {
     pub load: LoadArgs,
     #[command(flatten)]
     pub workload: WorkloadArgs,
+    #[command(flatten)]
+    pub images: ImageArgs,
     #[command(flatten)]
     pub floor: FloorArgs,
     #[command(flatten)]
@@ -142,7 +145,7 @@ pub struct WorkloadArgs {
     #[arg(long, default_value_t = 0.0)]
     pub think_time: f64,
     /// Take requests from a JSONL file: {"prompt": ..., "output_length": n} or {"messages": ..., "output_length": n}.
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["input_length", "output_length", "prefix_groups", "turns"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["input_length", "output_length", "prefix_groups", "turns", "images"])]
     pub dataset: Option<PathBuf>,
 }
 

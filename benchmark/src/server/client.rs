@@ -22,6 +22,8 @@ pub struct Job {
     pub scheduled: Instant,
     pub body: Vec<u8>,
     pub requested_tokens: u32,
+    /// Images in the body.
+    pub images: usize,
     /// Keep the text of the answer, for the next turn of a chat.
     pub keep_text: bool,
 }
@@ -37,6 +39,7 @@ pub struct Outcome {
     pub last: Option<Instant>,
     pub finished: Instant,
     pub requested_tokens: u32,
+    pub images: usize,
     pub prompt_tokens: Option<u32>,
     /// As the server counts them; `None` when it does not say.
     pub output_tokens: Option<u32>,
@@ -154,6 +157,7 @@ impl Target {
             last: None,
             finished: sent,
             requested_tokens: job.requested_tokens,
+            images: job.images,
             prompt_tokens: None,
             output_tokens: None,
             text: String::new(),

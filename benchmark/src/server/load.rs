@@ -187,6 +187,7 @@ impl Load {
     ) {
         let mut history: Vec<Exchange> = Vec::new();
         for (index, turn) in session.turns.iter().enumerate() {
+            let more = index + 1 < session.turns.len();
             if index > 0 {
                 body = self.target.body(&history, &turn.prompt, turn.output_tokens);
                 tokio::time::sleep(turn.think).await;
@@ -196,7 +197,8 @@ impl Load {
                 scheduled: due,
                 body: std::mem::take(&mut body),
                 requested_tokens: turn.output_tokens,
-                keep_text: index + 1 < session.turns.len(),
+                images: images(&history, &turn.prompt),
+                keep_text: more,
             };
             let mut outcome = self.target.run(job, &self.live).await;
             let assistant = std::mem::take(&mut outcome.text);
@@ -204,12 +206,18 @@ impl Load {
             if outcomes.send(outcome).is_err() || failed {
                 return;
             }
-            if let Prompt::Text(user) = &turn.prompt {
+            if more {
                 history.push(Exchange {
-                    user: user.clone(),
+                    user: turn.prompt.clone(),
                     assistant,
                 });
             }
         }
     }
+}
+
+/// Images of a request, those that the conversation sends again among them.
+fn images(history: &[Exchange], prompt: &Prompt) -> usize {
+    let before = history.iter().map(|turn| turn.user.images());
+    before.sum::<usize>() + prompt.images()
 }

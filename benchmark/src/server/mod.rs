@@ -8,6 +8,7 @@ mod dataset;
 mod discover;
 pub mod event;
 pub mod failure;
+pub mod images;
 pub mod lengths;
 pub mod load;
 pub mod sse;
@@ -23,6 +24,7 @@ use serde_json::json;
 
 use self::args::{Pace, ServerArgs};
 use self::client::Target;
+use self::images::Images;
 use self::load::{Load, Measured};
 use self::workload::{Form, Session, Workload};
 use crate::error::Result;
@@ -38,6 +40,7 @@ const WARMUP_SEED: u64 = 1 << 63;
 pub async fn run(args: &ServerArgs, live: &Arc<Live>, report: &mut Option<Report>) -> Result<()> {
     let paces = args.load.paces()?;
     let workload = args.workload.workload()?;
+    let images = args.images.images(args.api)?;
     let requests = paces
         .iter()
         .map(|pace| args.load.requests_of(*pace))
@@ -55,12 +58,13 @@ pub async fn run(args: &ServerArgs, live: &Arc<Live>, report: &mut Option<Report
                 workload,
                 maker,
                 form,
+                images,
             }
         }
     };
     let known = args.tokenizer_path.as_deref().and_then(model_folder);
     let floor = args.floor.floor(known.or(folder.as_deref()))?;
-    let report = report.insert(new_report(args, &target));
+    let report = report.insert(new_report(args, &target, images));
     for (index, (pace, requests)) in paces.iter().zip(requests).enumerate() {
         let seed = args.seed.wrapping_add(index as u64);
         let sessions = source.sessions(requests, seed)?;
@@ -144,6 +148,7 @@ enum Source {
         workload: Workload,
         maker: Box<PromptMaker>,
         form: Form,
+        images: Option<Images>,
     },
     Dataset {
         sessions: Vec<Session>,
@@ -160,7 +165,15 @@ impl Source {
                 workload,
                 maker,
                 form,
-            } => workload.sessions(maker, *form, requests.div_ceil(workload.turns), seed),
+                images,
+            } => {
+                let count = requests.div_ceil(workload.turns);
+                let mut sessions = workload.sessions(maker, *form, count, seed)?;
+                if let Some(images) = images {
+                    images.add_to(&mut sessions, seed)?;
+                }
+                Ok(sessions)
+            }
             Self::Dataset { sessions, sent } => {
                 let lines = sessions.iter().cycle().skip(*sent % sessions.len());
                 *sent += requests;
@@ -214,7 +227,7 @@ async fn warm_up(
     }
 }
 
-fn new_report(args: &ServerArgs, target: &Target) -> Report {
+fn new_report(args: &ServerArgs, target: &Target, images: Option<Images>) -> Report {
     let mut report = Report::new("server", target.model().to_owned());
     let workload = &args.workload;
     let mut set = |name: &str, value| report.settings.insert(name.to_owned(), value);
@@ -240,6 +253,9 @@ fn new_report(args: &ServerArgs, target: &Target) -> Report {
             "prefixes",
             json!(format!("{groups} groups of {length} tokens")),
         );
+    }
+    if let Some(images) = images {
+        set("images", json!(images.to_string()));
     }
     if workload.turns > 1 {
         set("turns", json!(workload.turns));

@@ -129,6 +129,11 @@ fn rates(good: &[&Outcome], seconds: f64, slo: Option<&Slo>) -> BTreeMap<String,
     set("requests_per_s", requests / seconds);
     set("output_tokens_per_s", output / seconds);
     set("output_tokens_per_request", output / requests);
+    let images: usize = good.iter().map(|outcome| outcome.images).sum();
+    if images > 0 {
+        set("images_per_request", images as f64 / requests);
+        set("images_per_s", images as f64 / seconds);
+    }
     // Little's law: requests that run or wait at once, in the mean.
     set("concurrency", busy / seconds);
     if let Some(prompt) = prompt {
@@ -207,6 +212,7 @@ mod tests {
             last: arrivals.last().map(|ms| at(*ms)),
             finished: at(*arrivals.last().unwrap_or(&due)),
             requested_tokens: 3,
+            images: 0,
             prompt_tokens: Some(10),
             output_tokens: tokens,
             text: String::new(),
@@ -247,6 +253,21 @@ mod tests {
         assert_eq!(point.latency_ms["itl"].mean, 40.0);
         assert!((point.rates["output_tokens_per_s"] - 50.0).abs() < 1e-9);
         assert!((point.rates["total_tokens_per_s"] - 150.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn images_are_counted_where_there_are_some() {
+        let start = Instant::now();
+        let blind = || outcome(start, 0, &[60, 100], Some(5));
+        let seeing = Outcome {
+            images: 3,
+            ..blind()
+        };
+        let rates = |outcomes| point("x".to_owned(), &measured(start, outcomes), None).rates;
+        assert!(!rates(vec![blind()]).contains_key("images_per_s"));
+        let rates = rates(vec![seeing, blind()]);
+        assert_eq!(rates["images_per_request"], 1.5);
+        assert!((rates["images_per_s"] - 30.0).abs() < 1e-9);
     }
 
     #[test]

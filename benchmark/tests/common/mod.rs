@@ -17,6 +17,8 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use futures::{StreamExt, stream};
 use serde_json::{Value, json};
 use text_generation_benchmark::report::Report;
@@ -172,11 +174,12 @@ async fn completions(State(state): State<Stubbed>, body: Bytes) -> Response {
 async fn chat(State(state): State<Stubbed>, body: Bytes) -> Response {
     let body: Value = serde_json::from_slice(&body).unwrap();
     let words = |message: &Value| {
-        message["content"]
-            .as_str()
-            .unwrap()
-            .split_whitespace()
-            .count()
+        let content = &message["content"];
+        let text = content.as_str().or_else(|| {
+            let parts = content.as_array()?;
+            parts.iter().find_map(|part| part["text"].as_str())
+        });
+        text.unwrap().split_whitespace().count()
     };
     let input = body["messages"].as_array().unwrap().iter().map(words).sum();
     let choice = |finish: Value| json!({ "choices": [{ "index": 0, "delta": { "content": " w" }, "finish_reason": finish }] });
@@ -271,4 +274,15 @@ pub fn tokenizer() -> String {
         "model": { "type": "WordLevel", "vocab": vocab, "unk_token": "<unk>" },
     })
     .to_string()
+}
+
+/// The images of a message: what each data URL holds.
+pub fn images(message: &Value) -> Vec<Vec<u8>> {
+    let parts = message["content"].as_array().unwrap().iter();
+    let urls = parts.filter_map(|part| part["image_url"]["url"].as_str());
+    urls.map(|url| {
+        let (_, base64) = url.split_once(";base64,").unwrap();
+        STANDARD.decode(base64).unwrap()
+    })
+    .collect()
 }

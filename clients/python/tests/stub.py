@@ -14,6 +14,7 @@ USAGE = {"prompt_tokens": 5, "completion_tokens": len(TOKENS), "total_tokens": 5
 TEXT = "".join(TOKENS)
 CAPITAL = '{"country": "France", "city": "Paris"}'
 """What a request with a JSON schema gets."""
+IMAGES: dict[str, Any] = {"max_image_bytes": 20_000_000, "max_images_per_request": 2, "allowed_image_domains": []}
 HEAD = {"id": "", "created": 1, "model": "m", "system_fingerprint": "1-native"}
 WAIT = 10.0
 """Seconds after which a test that waits for the other side fails."""
@@ -113,6 +114,7 @@ class Stub:
         url: Address of the server.
         requests: Bodies of the requests so far, with the path as `path`.
         script: Answers to give, first to last, before the usual ones; see `answer`.
+        info: What `/info` answers; None for a server without this route.
         models: Names that `/v1/models` lists; None for a server without this route.
         gate: Set it to let streams go on after their first event.
         left: Set when a client left a stream before its end.
@@ -122,6 +124,7 @@ class Stub:
         self.url = ""
         self.requests: list[dict[str, Any]] = []
         self.script: list[tuple[int, Any]] = []
+        self.info: dict[str, Any] | None = {"images": IMAGES}
         self.models: list[str] | None = ["org/model"]
         self.gate = threading.Event()
         self.gate.set()
@@ -165,6 +168,8 @@ class Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         if self.path == "/v1/models" and self.stub.models is not None:
             self._json(200, {"object": "list", "data": [{"id": name, "object": "model"} for name in self.stub.models]})
+        elif self.path == "/info" and self.stub.info is not None:
+            self._json(200, self.stub.info)
         else:
             self._json(404, {"error": f"no such path: {self.path}", "error_type": "not_found"})
 

@@ -14,11 +14,16 @@ from text_generation import Client
 
 README = Path(__file__).parents[1] / "README.md"
 BLOCKS = re.findall(r"^```python\n(.*?)^```", README.read_text(), re.DOTALL | re.MULTILINE)
-MODULES = ["__init__", "client", "async_client", "joining", "endpoints.generate", "endpoints.openai"]
+ENDPOINTS = ["endpoints.generate", "endpoints.info", "endpoints.openai"]
+MODULES = ["__init__", "client", "async_client", "joining", "images", *ENDPOINTS]
 
 
 @pytest.mark.parametrize("number", range(len(BLOCKS)))
-def test_blocks_of_the_readme(number: int, stub: Stub, capsys: pytest.CaptureFixture[str]) -> None:
+def test_blocks_of_the_readme(
+    number: int, stub: Stub, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "cat.png").write_bytes(b"\x89PNG\r\n\x1a\n")
     code = BLOCKS[number].replace("http://127.0.0.1:3000", stub.url)
     exec(compile(code, f"README.md, block {number}", "exec"), {"__name__": "__main__"})
     expected = "wrong parameter" if "errors" in code else TEXT

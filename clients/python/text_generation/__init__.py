@@ -13,6 +13,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 from text_generation.async_client import AsyncClient
 from text_generation.client import Client
+from text_generation.images import Image
 from text_generation.joining import ChunkJoiner, join_chunks
 
 try:
@@ -20,4 +21,4 @@ try:
 except PackageNotFoundError:  # Run from the sources, not installed.
     __version__ = "0+unknown"
 
-__all__ = ["AsyncClient", "ChunkJoiner", "Client", "__version__", "join_chunks"]
+__all__ = ["AsyncClient", "ChunkJoiner", "Client", "Image", "__version__", "join_chunks"]

@@ -152,6 +152,7 @@ class AsyncClient:
     generate = _coroutine_method(endpoints.generate, _run)
     generate_stream = _generator_method(endpoints.generate_stream, _events)
     models = _coroutine_method(endpoints.models, _run)
+    image_limits = _coroutine_method(endpoints.image_limits, _run)
 
     @overload
     async def completion(

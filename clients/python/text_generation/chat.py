@@ -4,19 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import closing
+from pathlib import Path
 from typing import TextIO
 
 from text_generation.client import Client
 from text_generation.endpoints import ChatOptions
-from text_generation.errors import ConnectionFailedError, TextGenerationError, UnauthorizedError
+from text_generation.errors import ConnectionFailedError, TextGenerationError, UnauthorizedError, ValidationError
+from text_generation.images import Image
 from text_generation.joining import ChunkJoiner
 from text_generation.screen import Screen, Speed
+from text_generation.terminal import dragged_file, typed_path
 from text_generation.tool_loop import ToolLoop
 from text_generation.tools import ToolBox
-from text_generation.types import Message
+from text_generation.types import Chunk, ImageLimits, Message
 
-HELP = """/system TEXT  replace the system prompt (without TEXT: remove it)
-/reset        forget the conversation
+HELP = """/image PATH   add an image to the next message; a file that is dragged here is one too
+/system TEXT  replace the system prompt (without TEXT: remove it)
+/reset        forget the conversation, and images that were added
 /exit         leave, as /quit and Ctrl-D do
 Ctrl-C stops an answer; what came of it stays in the conversation."""
 
@@ -49,6 +53,7 @@ class Chat:
         self._screen = Screen(out, notes)
         self._tools = tools or ToolBox([])
         self._turns: list[Message] = []
+        self._images: list[Image] = []
 
     @property
     def messages(self) -> list[Message]:
@@ -86,7 +91,9 @@ class Chat:
                 return status
             if line in ("/exit", "/quit"):
                 return status
-            if line.startswith("/"):
+            if path := dragged_file(line):
+                self._attach(path)
+            elif line.startswith("/"):
                 self._command(line)
             elif line:
                 status = 0 if self._ask(line) else 1
@@ -95,14 +102,47 @@ class Chat:
         name, _, argument = line.partition(" ")
         if name == "/reset":
             self._turns.clear()
+            self._images.clear()
+        elif name == "/image" and argument.strip():
+            self._attach(typed_path(argument.strip()))
         elif name == "/system":
             self._system = argument.strip() or None
         else:
             self._screen.note(HELP)
 
+    def _attach(self, path: Path) -> None:
+        """Let the image go with the next message, if the server would take it."""
+        try:
+            limits = self._limits()
+            most, there = limits.max_images_per_request, self._count()
+            if most is not None and there >= most:
+                raise ValidationError(f"the server takes {most} images in a conversation, which has {there}")
+            self._images.append(Image.from_path(path, max_bytes=limits.max_image_bytes))
+        except TextGenerationError as error:
+            self._screen.note(f"error: {error}")
+        else:
+            self._screen.note(f"[{path.name} goes with the next message]")
+
+    def _count(self) -> int:
+        """How many images the next request has so far."""
+        parts = [part for turn in self._turns if isinstance(turn.content, list) for part in turn.content]
+        return len(self._images) + sum(part.type == "image_url" for part in parts)
+
+    def _limits(self) -> ImageLimits:
+        """What the server takes; nothing is known of one that does not say."""
+        try:
+            return self._client.image_limits() or ImageLimits()
+        except (ConnectionFailedError, UnauthorizedError):
+            raise
+        except TextGenerationError:
+            return ImageLimits()
+
     def _ask(self, question: str) -> bool:
-        """Stream the answer; a question without one does not stay in the conversation."""
-        answer = _Answer(self._client, [*self.messages, Message("user", question)], self._tools, self._options)
+        """Stream the answer; a question without one does not stay in the conversation, nor do its images."""
+        parts = [*self._images, Chunk("text", text=question)]
+        said = Message("user", parts if self._images else question)
+        self._images.clear()
+        answer = _Answer(self._client, [*self.messages, said], self._tools, self._options)
         error: TextGenerationError | None = None
         try:
             answer.stream(self._screen)
@@ -112,7 +152,7 @@ class Chat:
             self._screen.note("\nstopped")
         self._screen.end()
         if turns := answer.turns():
-            self._turns += [Message("user", question), *turns]
+            self._turns += [said, *turns]
         self._screen.note(f"error: {error}" if error else f"[{answer.speed}]")
         return error is None
 

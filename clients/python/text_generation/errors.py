@@ -163,6 +163,7 @@ _BY_ERROR_TYPE: dict[str, type[TextGenerationError]] = {
     "suffix not supported": ValidationError,
     "batch size exceeded": ValidationError,
     "utf8": ValidationError,
+    "image_fetch": ValidationError,
     "length mismatch": ValidationError,
     "template_error": TemplateError,
     "missing_template_variable": TemplateError,

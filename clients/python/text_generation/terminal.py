@@ -1,16 +1,19 @@
-"""Standard streams as a command needs them: any text can be written, and nobody need read it to the end."""
+"""Standard streams as a command needs them: any text can be written, nobody need read it to the end, paths are read."""
 
 from __future__ import annotations
 
 import codecs
 import io
 import os
+import shlex
 import signal
 import sys
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TextIO
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
 
 EXIT_STATUS = 1
 """Of a command whose output nobody reads any more."""
@@ -40,6 +43,24 @@ def prepared() -> Generator[None, None, None]:
         raise SystemExit(EXIT_STATUS) from None
     except KeyboardInterrupt:
         raise SystemExit(128 + signal.SIGINT) from None
+
+
+def typed_path(text: str) -> Path:
+    """The path that somebody typed, or dragged to the terminal, which quotes it, escapes it, or makes a URL of it."""
+    try:
+        if text.startswith("file://"):
+            return Path(url2pathname(urlsplit(text).path))
+        words = [text] if os.path.exists(text) else shlex.split(text)
+    except ValueError:
+        words = [text]
+    return Path(os.path.expanduser(words[0] if len(words) == 1 else text))
+
+
+def dragged_file(line: str) -> Path | None:
+    """The file whose path is the whole line, as dragging it to the terminal writes it; None if there is none."""
+    path = typed_path(line)
+    # What is typed is a message, though it be the name of a file in this folder.
+    return path if path.is_absolute() and os.path.isfile(path) else None
 
 
 def _open_closed() -> None:

@@ -30,14 +30,6 @@ def load_inputs(
 
 
 @triton.jit
-def prefetch_l2(line_ptrs):
-    """Prefetches the 128 bytes at each pointer into the L2 cache, without registers or shared memory."""
-    tl.inline_asm_elementwise(
-        "prefetch.global.L2 [$1]; mov.b32 $0, 0;", "=r,l", [line_ptrs], dtype=tl.int32, is_pure=False, pack=1
-    )
-
-
-@triton.jit
 def add_block(
     acc,  # what `add_dot` adds to
     x,  # tiles [BLOCK_M, DEPTH] of 256 inputs

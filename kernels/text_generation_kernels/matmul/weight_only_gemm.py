@@ -23,8 +23,9 @@ import torch
 from torch import Tensor
 
 from ..runtime.launch import Launcher, arrivals, is_last, launch_dependents, wait_for_previous
+from ..runtime.prefetch import prefetch_l2
 from ..runtime.triton import tl, triton
-from ._weight_only_block import add_block, load_inputs, prefetch_l2
+from ._weight_only_block import add_block, load_inputs
 from .code_conversion import load_table
 from .group_quantisation import BLOCK
 from .weight_only_tiles import of_outputs, zeros

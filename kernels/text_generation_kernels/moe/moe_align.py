@@ -16,17 +16,13 @@ counts all ids, so that none waits for another and no atomic operation decides a
 # pyright: basic, reportArgumentType=false, reportCallIssue=false
 from torch import Tensor
 
+from ..runtime.batches import tile_capacity
 from ..runtime.launch import Launcher, launch_dependents, wait_for_previous
 from ..runtime.triton import tl, triton
 from ._grouped_gemm_tiles import is_here
 
 _SHORT, _LONG = 1024, 4096
 """Ids that a thread block counts at a time, for few and for many rows."""
-
-
-def tile_capacity(rows: int, experts: int, block_m: int) -> int:
-    """The most tiles that `rows` rows can need: each expert that has rows has at most one that is not full."""
-    return (rows + min(experts, rows) * (block_m - 1)) // block_m
 
 
 @triton.jit(do_not_specialize=["rows", "block_m"])

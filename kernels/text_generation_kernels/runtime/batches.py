@@ -42,3 +42,10 @@ def least_batch(batch: int) -> int:
     padded = padded_batch(batch)
     smaller = [size for size in _BATCH_SIZES if size < padded]
     return 1 + (padded // 2 if padded > _BATCH_SIZES[-1] else max(smaller, default=0))
+
+
+def tile_capacity(rows: int, groups: int, block_m: int) -> int:
+    """The most tiles of `block_m` rows of one group each that `rows` rows can need: each group that has rows has at
+    most one tile that is not full.
+    """
+    return (rows + min(groups, rows) * (block_m - 1)) // block_m

@@ -67,6 +67,9 @@ pub struct ModelArgs {
     /// they take little memory and shorten no request, and never with `--deterministic`
     #[arg(long, env, value_enum, value_name = "MODE", default_value_t = DequantisedCopies::Auto)]
     pub dequantised_copies: DequantisedCopies,
+    /// LoRA adapter to merge into 16-bit weights while they load: a folder that PEFT has saved (docs/adapters.md)
+    #[arg(long, env, value_name = "FOLDER")]
+    pub merge_adapter: Option<PathBuf>,
     /// Convert `.bin` weights to safetensors, with a loader that runs no code from the file
     #[arg(long, env)]
     pub auto_convert: bool,

@@ -14,6 +14,12 @@ fn quantize(model: &ModelArgs) -> Option<&String> {
     model.quantize.as_ref().filter(|name| !name.is_empty())
 }
 
+/// The adapter that is merged into the weights, likewise.
+fn merge_adapter(model: &ModelArgs) -> Option<String> {
+    let folder = model.merge_adapter.as_ref()?;
+    (!folder.as_os_str().is_empty()).then(|| folder.display().to_string())
+}
+
 /// A level at which children tell the launcher what it needs to know, the folder of the model and the progress of a
 /// start: records of level INFO. What is not asked for it does not print.
 fn talking_level(surroundings: &Surroundings) -> &str {
@@ -72,6 +78,7 @@ fn model_flags(args: &Args, flags: &mut Flags) {
         "--dequantised-copies",
         name_of(args.model.dequantised_copies),
     );
+    flags.optional("--merge-adapter", merge_adapter(&args.model));
     flags.optional("--attention", args.shards.attention.map(name_of));
     flags.optional("--cuda-graphs", args.shards.cuda_graphs.clone());
     flags.switch("--deterministic", args.shards.deterministic);

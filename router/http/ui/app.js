@@ -23,7 +23,7 @@ function onRefused(error) {
   byId("key").focus();
 }
 
-async function describeServer() {
+async function describeServer(chat) {
   try {
     const info = await get("info");
     byId("model").textContent = info.model_id;
@@ -32,10 +32,12 @@ async function describeServer() {
     byId("limits").textContent = [
       `prompt up to ${info.max_input_tokens} tokens, with the answer ${info.max_total_tokens}`,
       `${info.max_stop_sequences} stop strings`,
+      ...(info.images ? [`images up to ${info.images.max_image_bytes / 1e6} MB`] : []),
       `${info.model_dtype} on ${info.model_device_type}`,
       `version ${info.version}`,
     ].join(" · ");
     document.title = `${info.model_id} · Playground`;
+    chat.attached.offer(info.images);
     say("");
     access.hidden = true;
   } catch (error) {
@@ -44,7 +46,7 @@ async function describeServer() {
   }
 }
 
-function setUpKey() {
+function setUpKey(chat) {
   byId("key").value = key.get();
   byId("change-key").addEventListener("click", () => {
     access.hidden = false;
@@ -53,7 +55,7 @@ function setUpKey() {
   access.addEventListener("submit", (event) => {
     event.preventDefault();
     key.set(byId("key").value.trim());
-    describeServer();
+    describeServer(chat);
   });
 }
 
@@ -128,9 +130,9 @@ function setUpMessage() {
 drawIcons();
 setUpDrawers();
 setUpMessage();
-setUpKey();
 setUpTabs();
 setUpSending();
 setUpCompletion();
-new Chat(onRefused);
-describeServer();
+const chat = new Chat(onRefused);
+setUpKey(chat);
+describeServer(chat);

@@ -1,6 +1,8 @@
 /** The open conversation: shows it, sends it, and takes the answers. */
 
+import { Attached } from "./attached.js";
 import { resultForm } from "./calls.js";
+import { contentOf, imagesOf } from "./content.js";
 import { Conversations } from "./conversations.js";
 import { openSettings } from "./drawers.js";
 import { CHAT, Generator } from "./generate.js";
@@ -21,6 +23,7 @@ export class Chat {
     this.welcome = document.getElementById("welcome");
     this.retry = document.getElementById("retry");
     this.systemNote = document.getElementById("system-note");
+    this.attached = new Attached(() => this.#messages.flatMap(({ data }) => imagesOf(data.content)).length);
     this.generator = new Generator(this.form, document.getElementById("chat"), CHAT, onRefused);
     this.conversations = new Conversations((conversation) => this.#open(conversation));
     this.form.addEventListener("submit", (event) => {
@@ -53,11 +56,13 @@ export class Chat {
     this.input.focus({ preventScroll: true });
   }
 
-  /** Sends what was typed; without text, asks again for what the last message asked for. */
-  #send() {
-    const content = this.input.value;
+  /** Sends what was typed and attached; without either, asks again for what the last message asked for. */
+  async #send() {
+    await this.attached.ready();
     if (this.generator.running) return;
-    if (content.trim() !== "") this.#add({ role: "user", content });
+    const text = this.input.value;
+    const content = contentOf(text.trim() && text, this.attached.take());
+    if (content) this.#add({ role: "user", content });
     else if (!this.#isAsked) {
       this.generator.status.textContent = "Type a message first.";
       return;

@@ -3,7 +3,9 @@
 import { Answer } from "./answer.js";
 import { resultPart } from "./calls.js";
 import { copyButton } from "./clipboard.js";
+import { contentOf, imagesOf, textOf } from "./content.js";
 import { button, iconButton, make } from "./dom.js";
+import { pictures } from "./picture.js";
 
 const NAMES = { user: "You", assistant: "Model", tool: "Tool" };
 
@@ -13,7 +15,7 @@ export class Message {
     this.data = data;
     this.body = make("div", { className: "body" });
     const buttons = actions.map(([picture, name, act]) => iconButton(picture, name, () => act(this)));
-    this.actions = make("div", { className: "actions" }, copyButton("Copy", () => this.data.content), buttons);
+    this.actions = make("div", { className: "actions" }, copyButton("Copy", () => textOf(this.data.content)), buttons);
     const heading = make("h2", { className: "unseen" }, NAMES[data.role]);
     this.element = make("article", { className: data.role }, heading, this.body, this.actions);
     this.#show();
@@ -34,17 +36,22 @@ export class Message {
       answer.settle();
       answer.finish();
     } else if (role === "tool") this.body.replaceChildren(resultPart(name ?? "a tool", content));
-    else this.body.replaceChildren(make("div", { className: "text" }, content));
+    else {
+      const images = imagesOf(content);
+      const text = make("div", { className: "text" }, textOf(content));
+      this.body.replaceChildren(...(images.length ? [pictures(images)] : []), text);
+    }
   }
 
   /**
-   * Shows a field with the text. Calls `saved` when it has changed, and `sent`, if there is one, when it is to be
+   * Shows a field with the text; images stay. Calls `saved` when it has changed, and `sent`, if there is one, when it is to be
    * answered anew. `guarded` makes functions of its buttons.
    */
   edit(saved, sent, guarded) {
     const { data, body, actions } = this;
-    const rows = Math.min(12, data.content.split("\n").length + 2);
-    const field = make("textarea", { value: data.content, rows });
+    const before = textOf(data.content);
+    const rows = Math.min(12, before.split("\n").length + 2);
+    const field = make("textarea", { value: before, rows });
     field.setAttribute("aria-label", `Text of ${NAMES[data.role]}`);
     const close = () => {
       field.replaceWith(body);
@@ -53,9 +60,9 @@ export class Message {
       actions.querySelector("button").focus({ preventScroll: true });
     };
     const save = () => {
-      const changed = field.value !== data.content;
+      const changed = field.value !== before;
       if (changed) {
-        data.content = field.value;
+        data.content = contentOf(field.value, imagesOf(data.content));
         /* Changed text is not what the model said: its tokens have no probabilities. */
         this.#show();
       }

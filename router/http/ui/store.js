@@ -1,5 +1,7 @@
 /** Conversations in the storage of the browser, each under its own name: two tabs do not overwrite each other's. */
 
+import { checkedContent, imagesOf, textOf, withoutImages } from "./content.js";
+
 const PREFIX = "text-generation:conversation:";
 /** The conversation of this tab, over a reload. */
 const OPEN = "open-conversation";
@@ -7,6 +9,8 @@ const ROLES = ["system", "user", "assistant", "tool"];
 const LONGEST_TITLE = 60;
 const FULL =
   "The browser's storage is full or closed: the last change is not kept. Export this conversation, or delete others.";
+const NO_ROOM =
+  "The browser has no room for the images of this conversation: it keeps the text. Export it, or delete others.";
 
 /** A conversation: `title` is "" until it is renamed; `messages` are those of a request. */
 export function created() {
@@ -17,7 +21,7 @@ export function created() {
 /** Its title, or the first line of what was asked first. */
 export function titleOf({ title, messages }) {
   const asked = messages.find(({ role }) => role === "user")?.content ?? "";
-  const line = title || asked.trim().split("\n")[0] || "Untitled";
+  const line = title || textOf(asked).trim().split("\n")[0] || "Untitled";
   return line.length > LONGEST_TITLE ? `${line.slice(0, LONGEST_TITLE)}…` : line;
 }
 
@@ -34,16 +38,25 @@ export function all() {
   return found.filter(Boolean).sort((a, b) => b.changed - a.changed);
 }
 
-/** Keeps a conversation; drops one without messages. Throws an Error for people if the browser keeps no more. */
+/**
+ * Keeps a conversation, without its images where they have no room; drops one without messages. Throws an Error for
+ * people if the browser does not keep all of it.
+ */
 export function save(conversation) {
   const { id, title, messages } = conversation;
-  if (!messages.some(({ role }) => role !== "system")) return remove(id);
-  conversation.changed = Date.now();
-  try {
-    localStorage.setItem(PREFIX + id, JSON.stringify({ title, changed: conversation.changed, messages }));
-  } catch {
-    throw new Error(FULL);
+  if (!messages.some(({ role }) => role !== "system")) {
+    remove(id);
+    return;
   }
+  conversation.changed = Date.now();
+  const keep = (messages) => {
+    localStorage.setItem(PREFIX + id, JSON.stringify({ title, changed: conversation.changed, messages }));
+    return true;
+  };
+  if (attempt(() => keep(messages))) return;
+  const hasImages = messages.some(({ content }) => imagesOf(content).length);
+  const texts = messages.map((message) => ({ ...message, content: withoutImages(message.content) }));
+  throw new Error(hasImages && attempt(() => keep(texts)) ? NO_ROOM : FULL);
 }
 
 export function remove(id) {
@@ -85,14 +98,14 @@ function checked({ title, changed, messages }) {
 }
 
 function checkedMessage({ role, content, reasoning_content, tool_calls, tool_call_id, name }) {
-  const text = content ?? "";
-  if (!ROLES.includes(role) || typeof text !== "string") throw new Error("a message has no known role or no text");
+  if (!ROLES.includes(role)) throw new Error("a message has no known role");
   const calls = tool_calls?.map(({ id, function: { name, arguments: given } }) => ({
     id: String(id),
     type: "function",
     function: { name: String(name), arguments: String(given) },
   }));
-  const message = { role, content: text };
+  const message = { role, content: checkedContent(content) };
+  if (role !== "user" && imagesOf(message.content).length) throw new Error("only a user's message has images");
   if (reasoning_content) message.reasoning_content = String(reasoning_content);
   if (calls?.length) message.tool_calls = calls;
   if (tool_call_id) message.tool_call_id = String(tool_call_id);

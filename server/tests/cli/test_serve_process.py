@@ -275,6 +275,18 @@ def with_small_heads(folder: Path) -> Path:
             {},
             "excludes --dequantised-copies on",
         ),
+        (
+            lambda tmp: ["download-weights", "some/model", "--merge-adapter", str(tmp)],
+            {},
+            "holds no adapter: a folder with adapter_config.json",
+        ),
+        (
+            lambda tmp: serve_arguments(
+                write_config(tmp, LLAMA), tmp, "--load-format", "dummy", "--merge-adapter", str(tmp)
+            ),
+            {},
+            "--load-format dummy reads none: leave one of them out",
+        ),
         (lambda _: ["download-weights", "some/model"], {"CUDA_MEMORY_FRACTION": "0.005"}, "between 0.01 and 1.0"),
         (
             lambda _: ["download-weights", "some/model", "--attention", "triton"],

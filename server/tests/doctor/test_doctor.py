@@ -14,7 +14,7 @@ from text_generation_server.config.kv_cache import KvCacheDtype
 from text_generation_server.config.server import AskedComputation, Environment, HubConfig, LoadFormat
 from text_generation_server.config.serving import AskedLimits
 from text_generation_server.config.shards import ONE_SHARD, AskedShards
-from text_generation_server.doctor import flag_findings
+from text_generation_server.doctor import adapter_finding, flag_findings
 from text_generation_server.doctor.devices import Card, Devices, device_findings, memory_of
 from text_generation_server.doctor.finding import Finding
 from text_generation_server.doctor.model import missing_model, model_findings
@@ -162,6 +162,14 @@ def test_flags_that_no_model_can_be_served_with(asked: AskedComputation, found: 
     findings = list(flag_findings(asked, Environment.read({}), found))
     assert [finding.status for finding in findings] == (["error"] if said else [])
     assert all((said or "") in finding.text for finding in findings)
+
+
+def test_adapter_that_is_merged(tmp_path: Path) -> None:
+    assert (error := adapter_finding(tmp_path)).status == "error"
+    assert "holds no adapter" in error.text
+    assert "--merge-adapter" in (error.remedy or "")
+    (tmp_path / "adapter_config.json").write_text("{}")
+    assert adapter_finding(tmp_path).status == "plan"
 
 
 def of_model(

@@ -21,7 +21,9 @@ def load(
     impl: ModelImpl = "auto",
     kv_cache: QuantisedKvCache | None = None,
     quantize: str | None = None,
+    merge_adapter: Path | None = None,
 ) -> CausalLM:
     group = group or init_group(ParallelConfig(), CPU, timeout_s=1)
     config = read_model_config(folder, impl, quantize)
-    return load_model(folder, config, group, dtype, CPU, "dummy" if dummy else "safetensors", kv_cache)
+    load_format = "dummy" if dummy else "safetensors"
+    return load_model(folder, config, group, dtype, CPU, load_format, kv_cache, merge_adapter)

@@ -92,6 +92,7 @@ class AskedComputation:
     cuda_graphs: str | None = None
     deterministic: bool = False
     dequantised_copies: DequantisedCopies = "auto"
+    merge_adapter: Path | None = None
 
     def check(self, environment: Environment, on_cuda: bool) -> None:
         """Raises `ConfigurationError` for flags with which no model can be served."""
@@ -122,6 +123,8 @@ class ServerConfig:
     model_impl: ModelImpl = "auto"
     kv_cache_dtype: KvCacheDtype = "auto"
     dequantised_copies: DequantisedCopies = "auto"
+    merge_adapter: Path | None = None
+    """The folder of an adapter that is merged into the weights while they are read."""
     quantize: str | None = None
     """The format to which 16-bit weights are quantised while they are read; quantised checkpoints need none."""
     listener: ClusterListener | None = None
@@ -244,6 +247,14 @@ def check_copies(deterministic: bool, copies: DequantisedCopies) -> None:
         raise ConfigurationError(
             "--deterministic computes all tokens by one algorithm, so it excludes --dequantised-copies on: "
             "leave one of them out"
+        )
+
+
+def check_merge(load_format: LoadFormat, merge_adapter: Path | None) -> None:
+    """Raises `ConfigurationError` for an adapter of random weights."""
+    if merge_adapter is not None and load_format == "dummy":
+        raise ConfigurationError(
+            "--merge-adapter changes weights of files, and --load-format dummy reads none: leave one of them out"
         )
 
 

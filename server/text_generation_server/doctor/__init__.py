@@ -3,6 +3,7 @@ nothing.
 """
 
 from collections.abc import Iterator
+from pathlib import Path
 
 from ..config.copies import DequantisedCopies
 from ..config.implementation import ModelImpl
@@ -10,7 +11,7 @@ from ..config.kv_cache import KvCacheDtype
 from ..config.server import AskedComputation, Environment
 from ..config.serving import AskedLimits
 from ..config.shards import AskedShards
-from ..errors import ConfigurationError
+from ..errors import AdapterError, ConfigurationError
 from ..hub import ModelSource
 from .devices import Devices, device_findings, memory_of, read_devices
 from .finding import Finding
@@ -43,6 +44,8 @@ def examine(
         yield Finding("environment", "error", str(error), "correct the variable that the message names")
         return
     yield from flag_findings(computation, environment, devices)
+    if computation.merge_adapter is not None:
+        yield adapter_finding(computation.merge_adapter)
     yield from storage_findings(environment.hub, missing_model(source, environment.hub), bool(devices.cards))
     if source is not None:
         if dtype is None and not devices.cards:
@@ -73,6 +76,20 @@ def flag_findings(computation: AskedComputation, environment: Environment, devic
         computation.check(environment, on_cuda=bool(devices.cards or devices.driver))
     except ConfigurationError as error:
         yield Finding("flags", "error", str(error), "correct the flag, or the variable of the same name")
+
+
+def adapter_finding(folder: Path) -> Finding:
+    """Returns whether an adapter is of a kind that is computed; a start checks that it fits the model."""
+    # Loads torch, which other starts need not wait for here.
+    from ..adapters.config import read_config
+
+    try:
+        read_config(folder)
+    except AdapterError as error:
+        return Finding(
+            "adapter", "error", str(error), "name the folder of another adapter, or leave --merge-adapter out"
+        )
+    return Finding("adapter", "plan", f"merge the adapter in {folder} into the weights")
 
 
 def copies_of(computation: AskedComputation, devices: Devices) -> DequantisedCopies:

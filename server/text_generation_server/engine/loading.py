@@ -44,7 +44,7 @@ _GROUP_TIMEOUT_S = 120.0
 def build_engine(config: ServerConfig, folder: Path) -> Engine:
     """Loads the model of `folder`. It runs on the engine thread, which owns everything made here.
 
-    Raises `ConfigurationError`, `UnsupportedModel`, `ModelFilesError` or `OutOfMemory`.
+    Raises `ConfigurationError`, `UnsupportedModel`, `ModelFilesError`, `AdapterError` or `OutOfMemory`.
     """
     started = time.perf_counter()
     environment = config.environment
@@ -76,7 +76,10 @@ def build_engine(config: ServerConfig, folder: Path) -> Engine:
     hidden_size = model_config.decoder.hidden_size if isinstance(model_config, ModelConfig) else None
     group = init_group(parallel, device, _GROUP_TIMEOUT_S, hidden_size, config.deterministic)
     model = load_into(
-        device, lambda: load_model(folder, model_config, group, dtype, device, config.load_format, kv_cache)
+        device,
+        lambda: load_model(
+            folder, model_config, group, dtype, device, config.load_format, kv_cache, config.merge_adapter
+        ),
     )
     stored = kv_cache or str(dtype).removeprefix("torch.")
     if model_config.has_media and model.encoder is None:

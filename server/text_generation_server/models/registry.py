@@ -1,10 +1,12 @@
 """Loading of a model from its folder."""
 
+import logging
+from dataclasses import replace
 from pathlib import Path
-from typing import Literal
 
 import torch
 
+from ..adapters import BaseModel, MergedSource, ModelTensors, read_adapter, untied_aliases
 from ..config.fallback import FallbackConfig
 from ..config.families import VISION_PARTS
 from ..config.implementation import AnyModelConfig
@@ -12,6 +14,7 @@ from ..config.kv_cache import QuantisedKvCache
 from ..config.model import ModelConfig
 from ..config.names import TensorNames
 from ..config.quantisation import BESIDE
+from ..config.server import LoadFormat, check_merge
 from ..distributed import TensorParallelGroup
 from ..weights import DummySource, SafetensorsSource, WeightSource
 from .base import CausalLM
@@ -19,7 +22,7 @@ from .builder import DecoderBuilder
 from .encoder import Encoder
 from .vision import VisionEncoder
 
-LoadFormat = Literal["auto", "safetensors", "dummy"]
+logger = logging.getLogger(__name__)
 
 
 def load_model(
@@ -30,17 +33,50 @@ def load_model(
     device: torch.device,
     load_format: LoadFormat,
     kv_cache: QuantisedKvCache | None = None,
+    merge_adapter: Path | None = None,
 ) -> CausalLM:
     """Loads this rank's shard of the model in `folder`. `kv_cache` is the 8-bit type of its KV cache, or None.
+    `merge_adapter` is the folder of an adapter that is merged into its weights while they are read.
 
     "auto" means safetensors; "dummy" reads nothing from `folder` and fills the weights with random numbers.
-    Raises ConfigurationError or ModelFilesError, and the allocator's own errors where memory runs out.
+    Raises ConfigurationError, ModelFilesError or AdapterError, and the allocator's own errors where memory runs out.
     """
-    source = DummySource(dtype, device) if load_format == "dummy" else SafetensorsSource(folder, dtype, device)
+    check_merge(load_format, merge_adapter)
+    if load_format == "dummy":
+        return _build(config, group, DummySource(dtype, device), dtype, device, kv_cache)
+    files = SafetensorsSource(folder, dtype, device)
+    source = files
+    if merge_adapter is not None:
+        source, config = _with_adapter(config, files, merge_adapter)
     model = _build(config, group, source, dtype, device, kv_cache)
-    if isinstance(source, SafetensorsSource):
-        source.warn_not_finite()
+    ignored = _unread(config, model, group) if isinstance(config, ModelConfig) else ()
+    if isinstance(config, ModelConfig):
+        files.warn_unread(ignored)
+    # Of a class of Transformers, other ranks leave tensors out that no pattern names.
+    if isinstance(source, MergedSource) and (isinstance(config, ModelConfig) or group.rank == 0):
+        source.check_read(ignored)
+    files.warn_not_finite()
     return model
+
+
+def _with_adapter(
+    config: AnyModelConfig, files: SafetensorsSource, folder: Path
+) -> tuple[MergedSource, AnyModelConfig]:
+    """Returns the weights with the adapter in `folder` merged into them, and the configuration of what they make. The
+    operator named the adapter. Raises AdapterError.
+    """
+    is_ours = isinstance(config, ModelConfig)
+    base = BaseModel(files, ModelTensors.of(config.decoder, config.names, files) if is_ours else None)
+    adapter = read_adapter(folder, base, allow_pickle=True)
+    aliases = untied_aliases(adapter, base)
+    if is_ours and aliases is not None:
+        decoder = config.decoder
+        config = replace(config, decoder=replace(decoder, head=replace(decoder.head, tied=False)))
+    logger.info(
+        "adapter is merged into the weights",
+        extra={"adapter": str(folder), "digest": adapter.digest, "tensors": len(adapter.changes)},
+    )
+    return MergedSource(files, adapter, aliases or {}), config
 
 
 def _build(
@@ -56,13 +92,15 @@ def _build(
         from .fallback import load_fallback
 
         return load_fallback(config, group, source, dtype, device)
-    model = DecoderBuilder(config, group, source, device, kv_cache).build()
-    if isinstance(source, SafetensorsSource):
-        # Where the head is the embedding, some files hold it twice, and Transformers reads the embedding too.
-        tied = tuple(f"{head}.weight" for head in config.names.all_heads) if config.decoder.head.tied else ()
-        beside = BESIDE if config.schemes.method else ()
-        source.warn_unread((*_ignored(config, model.encoder), *tied, *beside, *_of_other_ranks(config.names, group)))
-    return model
+    return DecoderBuilder(config, group, source, device, kv_cache).build()
+
+
+def _unread(config: ModelConfig, model: CausalLM, group: TensorParallelGroup) -> tuple[str, ...]:
+    """Returns patterns of the tensors that this rank need not read."""
+    # Where the head is the embedding, some files hold it twice, and Transformers reads the embedding too.
+    tied = tuple(f"{head}.weight" for head in config.names.all_heads) if config.decoder.head.tied else ()
+    beside = BESIDE if config.schemes.method else ()
+    return (*_ignored(config, model.encoder), *tied, *beside, *_of_other_ranks(config.names, group))
 
 
 def _ignored(config: ModelConfig, encoder: Encoder | None) -> tuple[str, ...]:

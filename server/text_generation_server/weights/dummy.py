@@ -65,3 +65,7 @@ class DummySource(WeightSource):
     def has(self, name: str) -> bool:
         """See `WeightSource`: everything but scales and packed codes, which `raw` would have to make."""
         return not name.endswith(_STORED_ONLY)
+
+    def names(self) -> Sequence[str]:
+        """See `WeightSource`."""
+        return ()

@@ -63,7 +63,10 @@ class SafetensorsSource(WeightSource):
         allowed = _BYTE_TYPES if dtype == torch.uint8 else _FLOATING_TYPES
         tensor = self._stored(name, part, shape, allowed)
         # A slice may be a view of the mapped file; the model must own its memory.
-        loaded = tensor.to(device=self._device, dtype=dtype or self._dtype, copy=True)
+        return self.noted(name, tensor.to(device=self._device, dtype=dtype or self._dtype, copy=True))
+
+    def noted(self, name: str, loaded: Tensor) -> Tensor:
+        """Returns a tensor that was loaded, after it remembers for `warn_not_finite` whether it is finite."""
         if loaded.numel() and loaded.is_floating_point():
             self._extremes.append((name, torch.stack(torch.aminmax(loaded)).float()))
         return loaded
@@ -92,8 +95,23 @@ class SafetensorsSource(WeightSource):
         return torch.empty(shape, dtype=self._dtype, device=self._device)
 
     def names(self) -> list[str]:
-        """Returns the names of all tensors."""
+        """See `WeightSource`."""
         return list(self._tensors)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The type of the model."""
+        return self._dtype
+
+    def is_plain(self, name: str) -> bool:
+        """Whether a tensor of this name is stored with 16 bits or more."""
+        if not self.has(name):
+            return False
+        path, file = self._file(name)
+        try:
+            return file.get_slice(name).get_dtype() in _FLOATING_TYPES
+        except SafetensorError as error:
+            raise _unreadable(path, name, error) from error
 
     def has(self, name: str) -> bool:
         """See `WeightSource`."""

@@ -51,3 +51,7 @@ class WeightSource(Protocol):
     def has(self, name: str) -> bool:
         """Whether a tensor of this name exists."""
         ...
+
+    def names(self) -> Sequence[str]:
+        """Returns the names of all stored tensors; none where tensors are made."""
+        ...

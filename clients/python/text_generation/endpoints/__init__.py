@@ -6,6 +6,7 @@ method as it is called. They make no use of it.
 
 from text_generation.endpoints.call import Call
 from text_generation.endpoints.generate import generate, generate_stream
+from text_generation.endpoints.info import image_limits
 from text_generation.endpoints.openai import (
     ChatOptions,
     CompletionOptions,
@@ -28,5 +29,6 @@ __all__ = [
     "completion",
     "generate",
     "generate_stream",
+    "image_limits",
     "models",
 ]

@@ -41,6 +41,8 @@ def generate(
 ) -> Answer[Response]:
     """Generate the text that follows `prompt`.
 
+    Images of a prompt are in TGI's Markdown, `f"{image.markdown}What is it?"` with an `images.Image`.
+
     The parameters are those of `types.Parameters`; `stop_sequences` is its `stop`, and `grammar` may also be a
     dictionary with `type` and `value`, or a pydantic model, into which `Response.parse` reads the text. `AsyncClient`
     has the same method as a coroutine.

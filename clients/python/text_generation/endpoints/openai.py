@@ -146,6 +146,7 @@ def chat(
 
     A pydantic model as `response_format` stands for its strict JSON schema; `ChatComplete.parse` reads the answer into
     it. A Python function among `tools` stands for its definition (`tools.FunctionTool`); `run_tools` calls functions.
+    `images.Image` makes a part of a message of an image.
 
     >>> messages = [{"role": "user", "content": "What is the capital of France?"}]
     >>> client.chat(messages, max_tokens=2).choices[0].message.content

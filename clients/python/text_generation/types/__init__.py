@@ -15,6 +15,7 @@ from text_generation.types.generate import (
     StreamResponse,
     Token,
 )
+from text_generation.types.info import ImageLimits, Info
 from text_generation.types.openai import (
     ChatComplete,
     ChatCompletionChunk,
@@ -28,6 +29,7 @@ from text_generation.types.openai import (
     CompletionComplete,
     CompletionRequest,
     Function,
+    ImageUrl,
     Message,
     ModelList,
     ServedModel,
@@ -54,6 +56,9 @@ __all__ = [
     "Function",
     "Grammar",
     "GrammarType",
+    "ImageLimits",
+    "ImageUrl",
+    "Info",
     "InputToken",
     "Message",
     "ModelList",

@@ -58,12 +58,26 @@ class Completion:
 
 
 @dataclass
+class ImageUrl:
+    """Where an image is.
+
+    Attributes:
+        url: A data URL, or a link that the server may follow.
+        detail: "low" lets the model see it as if it fitted into 512 x 512; "auto", "high" and "original" leave the
+            size to the model.
+    """
+
+    url: str
+    detail: str | None = None
+
+
+@dataclass
 class Chunk:
-    """A part of a message: `type` is "text" or "image_url"."""
+    """A part of a message: `type` is "text" or "image_url". `images.Image` makes the latter of files."""
 
     type: str
     text: str | None = None
-    image_url: Any = None
+    image_url: ImageUrl | dict[str, Any] | None = None
 
 
 @dataclass
@@ -93,7 +107,7 @@ class Message:
 
     Attributes:
         role: Who says it.
-        content: What is said; None where the model calls tools and says nothing.
+        content: What is said, or its parts; None where the model calls tools and says nothing.
         name: Name of the author, or of the tool whose result this is.
         tool_calls: Calls that the model makes.
         tool_call_id: The call whose result this is.

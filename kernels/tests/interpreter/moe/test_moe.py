@@ -12,9 +12,10 @@ from torch import Tensor
 from text_generation_kernels import ExpertMatrix, moe_experts, pack_codes, pack_scales
 from text_generation_kernels.moe.experts_gemv import Routing
 from text_generation_kernels.moe.mixture import mixture_of_one_token
-from text_generation_kernels.moe.moe_align import moe_align_triton, tile_capacity
+from text_generation_kernels.moe.moe_align import moe_align_triton
 from text_generation_kernels.moe.moe_experts import Tiles, run_experts
 from text_generation_kernels.moe.moe_route import RouteOptions, moe_route_torch, moe_route_triton
+from text_generation_kernels.runtime.batches import tile_capacity
 
 ROUTES = {
     "softmax": RouteOptions(3),

@@ -54,17 +54,19 @@ macro_rules! embedded {
 static PAGE: Embedded = embedded!("index.html", HTML);
 
 /// What the page loads, and the licences of what others wrote of it.
-static FILES: [Embedded; 25] = [
+static FILES: [Embedded; 28] = [
     embedded!("answer.css", CSS),
     embedded!("libraries.css", CSS),
     embedded!("style.css", CSS),
     embedded!("answer.js", JAVASCRIPT),
     embedded!("api.js", JAVASCRIPT),
     embedded!("app.js", JAVASCRIPT),
+    embedded!("attached.js", JAVASCRIPT),
     embedded!("calls.js", JAVASCRIPT),
     embedded!("chat.js", JAVASCRIPT),
     embedded!("clipboard.js", JAVASCRIPT),
     embedded!("code.js", JAVASCRIPT),
+    embedded!("content.js", JAVASCRIPT),
     embedded!("conversations.js", JAVASCRIPT),
     embedded!("dom.js", JAVASCRIPT),
     embedded!("drawers.js", JAVASCRIPT),
@@ -76,6 +78,7 @@ static FILES: [Embedded; 25] = [
     embedded!("message.js", JAVASCRIPT),
     embedded!("parameters.js", JAVASCRIPT),
     embedded!("patch.js", JAVASCRIPT),
+    embedded!("picture.js", JAVASCRIPT),
     embedded!("store.js", JAVASCRIPT),
     embedded!("theme.js", JAVASCRIPT),
     embedded!("tokens.js", JAVASCRIPT),

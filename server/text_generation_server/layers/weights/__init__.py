@@ -13,11 +13,13 @@ from .kv_scales import load_kv_scales
 from .latent_attention import LatentAttentionWeights, load_latent_attention
 from .linear import Dense, Linear, Split, activate, each_alone, in_blocks
 from .loading import column_parallel, row_parallel, stacked_rows
+from .low_rank import LowRankPages, low_rank_pages, unplaced
 from .mamba import Mamba2Weights, MambaWeights, load_mamba, load_mamba2
 from .moe import MoeWeights, load_moe
 from .per_layer import LayerInputWeights, PerLayerWeights, load_layer_input, load_per_layer
 from .readers import Codes, QuantisedReader, reader_of
 from .short_conv import ShortConvWeights, load_short_conv
+from .sites import Site
 from .split import HeadSplit, VocabularyShard, even_span, padded_rows, vocabulary_shard
 from .w8a8 import W8A8Linear
 
@@ -35,6 +37,7 @@ __all__ = [
     "LatentAttentionWeights",
     "LayerInputWeights",
     "Linear",
+    "LowRankPages",
     "Mamba2Weights",
     "MambaWeights",
     "Matrices",
@@ -46,6 +49,7 @@ __all__ = [
     "RmsNorm",
     "RowBlock",
     "ShortConvWeights",
+    "Site",
     "Split",
     "VocabularyShard",
     "W8A8Linear",
@@ -68,6 +72,7 @@ __all__ = [
     "load_per_layer",
     "load_quantised_head",
     "load_short_conv",
+    "low_rank_pages",
     "padded_rows",
     "reader_of",
     "rounded",
@@ -75,5 +80,6 @@ __all__ = [
     "shared_experts",
     "stack",
     "stacked_rows",
+    "unplaced",
     "vocabulary_shard",
 ]

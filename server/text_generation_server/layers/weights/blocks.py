@@ -46,10 +46,13 @@ def read_ranges(
 ) -> Tensor:
     """Reads ranges of dimension `dim` of a stored tensor in one go, in the model's type."""
     first, last = min(start for start, _ in cuts), max(stop for _, stop in cuts)
-    tensor = source.read(name, shape, Slice(dim, first, last))
-    if len(cuts) == 1:
-        return tensor
-    return torch.cat([tensor.narrow(dim, start - first, stop - start) for start, stop in cuts], dim)
+    return cut_ranges(source.read(name, shape, Slice(dim, first, last)), dim, cuts, first)
+
+
+def cut_ranges(tensor: Tensor, dim: int, cuts: Sequence[tuple[int, int]], first: int = 0) -> Tensor:
+    """Returns ranges of dimension `dim` of a tensor that begins at index `first` of a stored one."""
+    parts = [tensor.narrow(dim, start - first, stop - start) for start, stop in cuts]
+    return parts[0] if len(parts) == 1 else torch.cat(parts, dim)
 
 
 def row_order(blocks: Sequence[RowBlock], device: torch.device) -> Tensor | None:

@@ -14,6 +14,7 @@ from .checkpoint import Checkpoint, Matrices
 from .linear import Dense, Linear, Split
 from .loading import column_parallel
 from .readers import reader_of
+from .sites import Site
 from .split import padded_rows, vocabulary_shard
 
 _LEAST_LENGTH = 1e-7
@@ -102,7 +103,11 @@ def load_head(checkpoint: Checkpoint, embedding: EmbeddingWeights) -> Linear:
     bias = None
     if spec.head.bias:
         bias = padded_rows(source.read(f"{name}.bias", (spec.vocab_size,), Slice(0, start, stop)), padding)
-    return Dense(padded_rows(weight, padding), bias)
+    tied = checkpoint.outside(checkpoint.names.embedding) if spec.head.tied else ""
+    block = RowBlock(name, spec.vocab_size, ((start, stop),))
+    site = Site((block,), spec.hidden_size, padding=padding, stored_as=tied)
+    is_stored = not (spec.embedding.width or spec.head.unit_rows or spec.head.unit_columns)
+    return Dense(padded_rows(weight, padding), bias, site=site if is_stored else None)
 
 
 def _rows(checkpoint: Checkpoint, name: str, start: int, stop: int) -> Tensor:
@@ -133,8 +138,8 @@ def load_quantised_head(
         parts.append(Dense(checkpoint.source.empty((padding, shape[1])).zero_()))
     if len(parts) == 1:
         return parts[0]
-    first = parts[0].bias
-    return Split(parts, None if first is None else padded_rows(first, padding))
+    first, site = parts[0].bias, Site((RowBlock(name, shape[0], (rows,)),), shape[1], padding=padding)
+    return Split(parts, None if first is None else padded_rows(first, padding), site=site)
 
 
 def _product(a: Tensor, b: Tensor) -> Tensor:

@@ -1,6 +1,6 @@
 """Weights of a dense feed-forward network. Each rank has a shard of the inner dimension."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch import Tensor
 
@@ -52,7 +52,10 @@ def load_dense(checkpoint: Checkpoint, layer: int, spec: DenseSpec) -> DenseWeig
         spec.out_bias and checkpoint.is_first,
         in_order=order is not None,
     )
-    return DenseWeights(first, down, None if spec.gated else _act_scales(checkpoint, layer, inner, (start, stop)))
+    scales = None if spec.gated else _act_scales(checkpoint, layer, inner, (start, stop))
+    if scales is not None and down.site is not None:
+        down = replace(down, site=replace(down.site, input_scales=scales))
+    return DenseWeights(first, down, scales)
 
 
 def _act_scales(checkpoint: Checkpoint, layer: int, inner: int, part: tuple[int, int]) -> Tensor | None:

@@ -1,7 +1,7 @@
 """Linear layers, in the number formats in which they run."""
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import torch
@@ -12,6 +12,7 @@ import text_generation_kernels as kernels
 from text_generation_kernels.matmul.skinny_linear import MAX_TOKENS
 
 from .activations import Activations, ActivationScheme, padded
+from .sites import Site
 
 
 class Linear(Protocol):
@@ -30,6 +31,11 @@ class Linear(Protocol):
     @property
     def outputs(self) -> int:
         """The rows of the weight."""
+        ...
+
+    @property
+    def site(self) -> Site | None:
+        """Where the weight comes from; None: it is not made of rows and columns of stored matrices."""
         ...
 
     @property
@@ -66,6 +72,7 @@ class Dense:
     """[outputs, inputs]"""
     bias: Tensor | None = None
     wants: ActivationScheme | None = None
+    site: Site | None = field(default=None, kw_only=True)
 
     @property
     def outputs(self) -> int:
@@ -123,6 +130,7 @@ class Split:
     parts: Sequence[Linear]
     bias: Tensor | None = None
     """The bias of all of them; biases of the parts do not count."""
+    site: Site | None = field(default=None, kw_only=True)
 
     @property
     def wants(self) -> ActivationScheme | None:

@@ -15,6 +15,7 @@ from .blocks import RowBlock, read_ranges, row_order
 from .checkpoint import Matrices
 from .linear import Split
 from .readers import Single, reader_of
+from .sites import Site
 
 
 def column_parallel(checkpoint: Matrices, blocks: Sequence[RowBlock], inputs: int, bias: bool) -> Single | Split:
@@ -33,7 +34,8 @@ def stacked_rows(
         for reader, run in groupby(blocks, lambda block: reader_of(checkpoint, block.name))
         for part in reader.rows(list(run), inputs)
     ]
-    return replace(parts[0], bias=bias) if len(parts) == 1 else Split(parts, bias)
+    site = Site(tuple(blocks), inputs)
+    return replace(parts[0], bias=bias, site=site) if len(parts) == 1 else Split(parts, bias, site=site)
 
 
 def row_parallel(
@@ -50,7 +52,10 @@ def row_parallel(
     """
     reader = reader_of(checkpoint, name)
     part = (reader.ordered_columns if in_order else reader.columns)(name, shape, columns)
-    return replace(part, bias=checkpoint.source.read(f"{name}.bias", shape[:1]) if bias else None)
+    order = reader.input_order(name, shape) if in_order else None
+    block = RowBlock(name, shape[0], ((0, shape[0]),))
+    site = Site((block,), shape[1], columns, tuple(order[slice(*columns)]) if order else (), adds_bias=bias)
+    return replace(part, bias=checkpoint.source.read(f"{name}.bias", shape[:1]) if bias else None, site=site)
 
 
 def _biases(checkpoint: Matrices, blocks: Sequence[RowBlock]) -> Tensor:

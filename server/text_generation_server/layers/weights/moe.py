@@ -20,6 +20,7 @@ from .experts import ExpertShard, load_experts
 from .feed_forward import DenseWeights, load_dense
 from .linear import Dense, Linear
 from .loading import column_parallel
+from .sites import Site
 
 
 @dataclass(frozen=True)
@@ -75,11 +76,13 @@ def _router(shard: ExpertShard) -> Linear:
     hidden = shard.checkpoint.spec.hidden_size
     dtype = torch.float32 if spec.route.wide else None
     weight = source.read(f"{shard.name(names.router)}.weight", (spec.experts, hidden), dtype=dtype)
+    blocks = [RowBlock(shard.name(names.router), spec.experts, ((0, spec.experts),))]
     if spec.shared_gate:
+        blocks.append(RowBlock(shard.name(names.shared_weight), 1, ((0, 1),)))
         gate = source.read(f"{shard.name(names.shared_weight)}.weight", (1, hidden), dtype=dtype)
         weight = torch.cat((weight, gate))
     bias = source.read(f"{shard.name(names.router)}.bias", (spec.experts,), dtype=dtype) if spec.route.bias else None
-    return Dense(weight, bias)
+    return Dense(weight, bias, site=Site(tuple(blocks), hidden))
 
 
 def _correction(shard: ExpertShard) -> Tensor | None:

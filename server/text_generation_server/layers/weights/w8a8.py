@@ -1,6 +1,6 @@
 """W8A8 matrices: 8-bit weights and 8-bit activations."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from torch import Tensor
 
@@ -9,6 +9,7 @@ from text_generation_kernels.matmul.w8a8_linear import MAX_TOKENS
 
 from .activations import Activations, ActivationScheme
 from .linear import activated, in_blocks, total_bytes
+from .sites import Site
 
 
 @dataclass(frozen=True)
@@ -22,6 +23,7 @@ class W8A8Linear:
     wants: ActivationScheme
     """Activations that come with another scheme are quantised anew."""
     bias: Tensor | None = None
+    site: Site | None = field(default=None, kw_only=True)
 
     @property
     def outputs(self) -> int:

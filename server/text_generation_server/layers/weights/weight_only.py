@@ -1,6 +1,6 @@
 """Weight-only quantised matrices, with a scale for each group of inputs and 16-bit activations."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -9,6 +9,7 @@ import text_generation_kernels as kernels
 
 from .activations import Activations, ActivationScheme
 from .linear import activated, are_alone, dense_matmul, in_blocks, total_bytes
+from .sites import Site
 
 _FEW = 64
 """Up to so many tokens, GEMMs read the codes even where a 16-bit copy exists. For more, the copy is faster on an H200.
@@ -30,6 +31,7 @@ class WeightOnlyLinear:
     wants: ActivationScheme | None = None
     copy: Tensor | None = None
     """The 16-bit copy for many tokens, where it is kept (`copies.py`); never in deterministic mode."""
+    site: Site | None = field(default=None, kw_only=True)
 
     @property
     def outputs(self) -> int:

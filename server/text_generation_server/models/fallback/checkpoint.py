@@ -27,7 +27,7 @@ from ...config.families import OTHER_PARTS, TEXT_PREFIXES
 from ...config.quantisation import BESIDE, Schemes
 from ...errors import ModelFilesError
 from ...layers.weights import Matrices, QuantisedReader, RowBlock, reader_of
-from ...weights import SafetensorsSource, Slice, WeightSource
+from ...weights import Slice, WeightSource
 from .parallel import Cut, general, local_shape
 from .skeleton import layers_of
 
@@ -77,8 +77,8 @@ class ClassCheckpoint:
         self._dequantised: set[str] = set()
         self._linears = {f"{name}.weight" for name, module in model.named_modules() if type(module) is nn.Linear}
         needed = set(cuts) - set(tied)
-        if isinstance(source, SafetensorsSource):
-            self._find(model, source.names(), needed, set(tied))
+        if names := source.names():
+            self._find(model, names, needed, set(tied))
 
     def read(self, name: str) -> Tensor:
         """The part of a tensor that this rank holds, with 16 or 32 bits. Raises ModelFilesError."""

@@ -20,6 +20,7 @@ from ...layers.weights import (
     Linear,
     PrefillCopies,
     RowBlock,
+    Site,
     VocabularyShard,
     load_quantised_head,
     padded_rows,
@@ -167,7 +168,9 @@ class _Builder:
             return self._rows([name])
         module, matrices = self._checkpoint.module(name), self._checkpoint.matrices
         linear = reader_of(matrices, module).columns(module, (cut.whole[0], cut.whole[1]), cut.ranges[0])
-        return self._noted(replace(linear, bias=self._bias([name])))
+        block = RowBlock(module, cut.whole[0], ((0, cut.whole[0]),))
+        site = Site((block,), cut.whole[1], cut.ranges[0], adds_bias=self._group.rank == 0)
+        return self._noted(replace(linear, bias=self._bias([name]), site=site))
 
     def _rows(self, names: Sequence[str]) -> Linear:
         """Outputs of this rank, of matrices that read one tensor, one below the other."""

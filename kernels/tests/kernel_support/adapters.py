@@ -1,0 +1,116 @@
+"""Adapters of any rank on one site, steps that use them, and what they add, in float64, token by token."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from text_generation_kernels import (
+    RANK_UNITS,
+    TILE_TOKENS,
+    AdapterPages,
+    TableSizes,
+    adapter_tables,
+    empty_shrunk,
+    lora_expand,
+    lora_shrink,
+    part_of_blocks,
+)
+
+Range = tuple[int, int, int]
+"""First output, end, part."""
+
+
+@dataclass(frozen=True)
+class Site:
+    """A layer with adapters. Ranks are those of adapters 0, 1, ...; their pages lie scattered in the pool."""
+
+    ranges: Sequence[Range]
+    a: list[Tensor]
+    """Of each adapter, `[parts, rank, inputs]`."""
+    b: list[Tensor]
+    """Of each adapter, `[outputs, rank]`."""
+    scales: Tensor
+    """`[adapters, parts]`."""
+    pages: AdapterPages
+    pool_a: Tensor
+    pool_b: Tensor
+    pool_scale: Tensor
+
+    @classmethod
+    def of(cls, ranks: Sequence[int], ranges: Sequence[Range], inputs: int, dtype: torch.dtype, device: str) -> "Site":
+        """Random adapters. Pages that no adapter has are not numbers."""
+        parts, outputs = 1 + max(part for *_, part in ranges), max(end for _, end, _ in ranges)
+        of_adapter = [-(-rank // RANK_UNITS) for rank in ranks]
+        total = sum(of_adapter) + 2
+        scattered = torch.randperm(total)[: sum(of_adapter)].split(of_adapter)
+
+        def normal(*shape: int) -> Tensor:
+            return (torch.randn(*shape) / shape[-1] ** 0.5).to(dtype).to(device)
+
+        a, b = [normal(parts, rank, inputs) for rank in ranks], [normal(outputs, rank) for rank in ranks]
+        scales = torch.rand(len(ranks), parts).to(device) + 0.5
+        nan = float("nan")
+        pool_a = torch.full((total, parts, RANK_UNITS, inputs), nan, dtype=dtype, device=device)
+        pool_b = torch.full((total, outputs, RANK_UNITS), nan, dtype=dtype, device=device)
+        pool_scale = torch.full((total, parts), nan, device=device)
+        for adapter, own in enumerate(scattered):
+            for index, page in enumerate(own.tolist()):
+                units = slice(index * RANK_UNITS, min((index + 1) * RANK_UNITS, ranks[adapter]))
+                width = units.stop - units.start
+                pool_a[page], pool_b[page], pool_scale[page] = 0, 0, scales[adapter]
+                pool_a[page, :, :width] = a[adapter][:, units]
+                pool_b[page, :, :width] = b[adapter][:, units]
+        pages = AdapterPages.of([own.tolist() for own in scattered])
+        return cls(ranges, a, b, scales, pages, pool_a, pool_b, pool_scale)
+
+    def step(self, adapters: Sequence[int], tile_tokens: int = TILE_TOKENS, room: int = 0) -> "Step":
+        """The tables of tokens that use these adapters, -1 for none, with `room` for more entries."""
+        used, counts = np.unique(np.array(adapters, dtype=np.int64), return_counts=True)
+        tiles = -(-counts // tile_tokens)
+        items = tiles * np.where(used < 0, 0, np.diff(self.pages.starts)[used])
+        sizes = TableSizes(int(tiles.sum()) + room, int(items.sum()) + room, tile_tokens)
+        tables = adapter_tables(np.array(adapters, dtype=np.int64), self.pages, sizes)
+        order, tiles, work = (torch.from_numpy(each).to(self.pool_a.device) for each in tables)
+        return Step(self, order, tiles, work, tile_tokens)
+
+    def delta(self, x: Tensor, adapters: Sequence[int]) -> Tensor:
+        """What adapters add to the outputs of each token."""
+        out = x.new_zeros(len(adapters), len(self.b[0]), dtype=torch.float64)
+        for token, adapter in enumerate(adapters):
+            for first, end, part in self.ranges if adapter >= 0 else ():
+                inner = self.a[adapter][part].double() @ x[token].double() * self.scales[adapter, part].double()
+                out[token, first:end] = self.b[adapter][first:end].double() @ inner
+        return out
+
+
+@dataclass(frozen=True)
+class Step:
+    """The tables of a step on the device."""
+
+    site: Site
+    order: Tensor
+    tiles: Tensor
+    work: Tensor
+    tile_tokens: int
+
+    def run(
+        self,
+        x: Tensor,
+        out: Tensor,
+        add: bool = False,
+        shrink: Callable[..., Any] = lora_shrink,
+        expand: Callable[..., Any] = lora_expand,
+    ) -> Tensor:
+        """Runs both operators, and returns `out`."""
+        site = self.site
+        parts, outputs = site.pool_a.shape[1], site.pool_b.shape[1]
+        v = empty_shrunk(x, site.pool_a, self.work, self.tile_tokens).fill_(float("nan"))
+        blocks = part_of_blocks(site.ranges, outputs, x.device) if parts > 1 else None
+        tables = (self.order, self.tiles, self.work)
+        shrink(x, site.pool_a, site.pool_scale, *tables, v)
+        expand(v, site.pool_b, blocks, *tables, out, add)
+        return out

@@ -1,0 +1,141 @@
+"""A loaded model whose linear layers add what an adapter's rank pages say, beside matrices of any format: the slow and
+plain way, to compare others with.
+"""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from support.loading import CPU
+from text_generation_server.adapters import BaseModel, ModelTensors, read_adapter
+from text_generation_server.config.implementation import read_model_config
+from text_generation_server.config.model import ModelConfig
+from text_generation_server.distributed import TensorParallelGroup
+from text_generation_server.layers.weights import (
+    Activations,
+    ActivationScheme,
+    Checkpoint,
+    Linear,
+    LowRankPages,
+    Site,
+    low_rank_pages,
+    unplaced,
+)
+from text_generation_server.layers.weights.linear import activated
+from text_generation_server.models import CausalLM
+from text_generation_server.weights import SafetensorsSource
+
+UNITS = 16
+
+
+@dataclass(frozen=True)
+class Adapted:
+    """See `Linear`."""
+
+    base: Linear
+    pages: LowRankPages
+
+    @property
+    def bias(self) -> Tensor | None:
+        return self.base.bias
+
+    @property
+    def wants(self) -> ActivationScheme | None:
+        return self.base.wants
+
+    @property
+    def outputs(self) -> int:
+        return self.base.outputs
+
+    @property
+    def nbytes(self) -> int:
+        return self.base.nbytes
+
+    @property
+    def site(self) -> Site | None:
+        return self.base.site
+
+    def matmul(self, x: Activations, block: int | None = None) -> Tensor:
+        # Whoever reads a norm's input first normalises it.
+        plain, pages = x.x, self.pages
+        out = self.base.matmul(x, block).float()
+        assert self.site is not None
+        for first, end, part in self.site.ranges():
+            for a, b in zip(pages.a, pages.b, strict=True):
+                inner = plain.float() @ a[part].float().t() * pages.scales[part]
+                out[:, first:end] += inner @ b[first:end].float().t()
+        return (out if pages.row_factors is None else out * pages.row_factors).to(plain.dtype)
+
+    def apply(self, x: Activations, block: int | None = None) -> Tensor:
+        out = self.matmul(x, block)
+        return out if self.bias is None else out + self.bias
+
+    def split_k(self, x: Activations) -> Tensor:
+        return self.matmul(x)
+
+    def add(self, x: Activations, residual: Tensor) -> Tensor:
+        return residual.add_(self.apply(x))
+
+    def gated(
+        self, x: Activations, activation: str, wants: ActivationScheme | None, block: int | None = None
+    ) -> Activations:
+        return activated(self.apply(x, block), activation, wants, block)
+
+
+def adapt(model: CausalLM, folder: Path, adapter: Path, group: TensorParallelGroup) -> None:
+    """Gives the layers of `model`, which was loaded from `folder`, the factors of an adapter."""
+    config = read_model_config(folder)
+    assert isinstance(config, ModelConfig)
+    files = SafetensorsSource(folder, torch.float32, CPU)
+    checkpoint = Checkpoint.of(files, config.decoder, config.names, group, config.schemes)
+    base = BaseModel(files, ModelTensors.of(config.decoder, config.names, files))
+    changes = read_adapter(adapter, base).changes
+    found = list(_linears(model))
+    assert unplaced(changes, [linear.site for _, _, linear in found if linear.site is not None]) == []
+    made: dict[int, Adapted] = {}
+    for owner, name, linear in found:
+        if linear.site is None or (pages := low_rank_pages(checkpoint, linear.site, changes, UNITS)) is None:
+            continue
+        if pages.bias is not None and id(linear) not in made:
+            # Some layers hold the tensor itself.
+            linear.bias.add_(pages.bias)
+        object.__setattr__(owner, name, made.setdefault(id(linear), Adapted(linear, pages)))
+
+
+def write_factors(folder: Path, model: CausalLM) -> None:
+    """Writes an adapter of every matrix of `model` that has a site, with random factors."""
+    folder.mkdir()
+    generator = torch.Generator().manual_seed(3)
+    tensors: dict[str, Tensor] = {}
+    for _, _, linear in _linears(model):
+        for block in linear.site.blocks if linear.site is not None else ():
+            inputs, name = linear.site.inputs, f"base_model.model.{block.name}"
+            tensors[f"{name}.lora_A.weight"] = torch.randn(3, inputs, generator=generator) * 0.1
+            tensors[f"{name}.lora_B.weight"] = torch.randn(block.size, 3, generator=generator) * 0.1
+    save_file(tensors, folder / "adapter_model.safetensors")
+    (folder / "adapter_config.json").write_text(json.dumps({"peft_type": "LORA", "r": 3, "lora_alpha": 4}))
+
+
+def _linears(root: Any) -> Iterator[tuple[Any, str, Any]]:
+    """Every attribute of the model that is a linear layer."""
+    seen: set[int] = set()
+    stack = [root]
+    while stack:
+        each = stack.pop()
+        if id(each) in seen:
+            continue
+        seen.add(id(each))
+        if isinstance(each, list | tuple):
+            stack += each
+        elif type(each).__module__.startswith("text_generation_server."):
+            for name, value in list(vars(each).items()):
+                if hasattr(value, "site") and hasattr(value, "matmul"):
+                    yield each, name, value
+                else:
+                    stack.append(value)

@@ -1,0 +1,21 @@
+"""LoRA adapters of PEFT: strict reading, and what they do to the tensors of a model."""
+
+from .base import BaseModel, ModelTensors
+from .delta import Change, Delta, EmbeddingDelta, ExpertDeltas, Replaced, TokenRows
+from .merge import MergedSource, untied_aliases
+from .read import Adapter, read_adapter
+
+__all__ = [
+    "Adapter",
+    "BaseModel",
+    "Change",
+    "Delta",
+    "EmbeddingDelta",
+    "ExpertDeltas",
+    "MergedSource",
+    "ModelTensors",
+    "Replaced",
+    "TokenRows",
+    "read_adapter",
+    "untied_aliases",
+]

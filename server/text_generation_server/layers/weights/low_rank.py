@@ -1,0 +1,133 @@
+"""What an adapter adds to a linear layer of this rank, whatever the format of its matrix: `c * (y + B (s A x)) + b`,
+in rank pages.
+
+B's rows go through the same row blocks as those of W (tensor-parallel shards, the order of RoPE, repeated heads), A's
+columns through the same column cuts (shards, act-order). A layer that stacks several stored matrices has an A for each.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from ...adapters import Change, Delta
+from ...errors import AdapterError
+from .blocks import RowBlock
+from .checkpoint import Matrices
+from .readers import reader_of
+from .sites import Site
+
+
+@dataclass(frozen=True)
+class LowRankPages:
+    """The factors of one adapter on one layer. Units behind the rank are zeros, as are parts without a change."""
+
+    a: Tensor
+    """[pages, parts, units, inputs]"""
+    b: Tensor
+    """[pages, outputs, units]; which output is of which part, `Site.ranges` says."""
+    scales: Tensor
+    """[parts] float32"""
+    row_factors: Tensor | None
+    """[outputs] float32, what DoRA multiplies the outputs by before the bias."""
+    bias: Tensor | None
+    """[outputs] float32, what is added to the bias."""
+
+
+def low_rank_pages(
+    checkpoint: Matrices, site: Site, changes: Mapping[str, Change], units: int, pages: int | None = None
+) -> LowRankPages | None:
+    """Returns the factors of a layer in pages of `units` rank units, in the model's type and on its device; None: the
+    adapter changes nothing of it. `pages`: how many at least, where other layers have more. Raises AdapterError for a
+    change that is no pair of factors, and ModelFilesError.
+    """
+    found = {block.name: _delta(changes, block, site.inputs) for block in site.blocks}
+    deltas = {name: delta for name, delta in found.items() if delta is not None}
+    if not deltas:
+        return None
+    width = max(-(-max(delta.rank for delta in deltas.values()) // units), pages or 0) * units
+    like = checkpoint.source.empty((0,))
+    a = like.new_zeros((len(site.modules), width, site.columns_of(like.new_empty((0, site.inputs))).shape[1]))
+    for part, name in enumerate(site.modules):
+        if (delta := deltas.get(name)) is not None:
+            a[part, : delta.rank] = site.columns_of(delta.a.to(like.device).float())
+    b = site.rows_of(_padded(deltas.get(block.name), block, width, like) for block in site.blocks)
+    scales = [deltas[name].scale if name in deltas else 0.0 for name in site.modules]
+    return LowRankPages(
+        a.unflatten(1, (-1, units)).transpose(0, 1).contiguous(),
+        b.unflatten(1, (-1, units)).transpose(0, 1).contiguous(),
+        torch.tensor(scales, device=like.device),
+        _row_factors(checkpoint, site, deltas),
+        _bias(site, deltas, like.device),
+    )
+
+
+def unplaced(changes: Mapping[str, Change], sites: list[Site]) -> list[str]:
+    """Returns the changed tensors of which no layer among `sites` takes factors."""
+    placed = {f"{name}.weight" for site in sites for name in site.modules}
+    return sorted(name for name, change in changes.items() if name not in placed or not isinstance(change, Delta))
+
+
+def _delta(changes: Mapping[str, Change], block: RowBlock, inputs: int) -> Delta | None:
+    change = changes.get(f"{block.name}.weight")
+    if change is None:
+        return None
+    if not isinstance(change, Delta) or change.base is not None:
+        raise AdapterError(f"the adapter replaces `{block.name}.weight`, which is possible with --merge-adapter only")
+    found = change.b.shape[0], change.a.shape[1]
+    # Of a quantised matrix, the reader of the adapter does not know the shape.
+    if found != (block.size, inputs):
+        raise AdapterError(
+            f"the adapter has factors of a matrix {list(found)}, but `{block.name}` of the model is "
+            f"{[block.size, inputs]}: it is of another model"
+        )
+    return change
+
+
+def _padded(delta: Delta | None, block: RowBlock, width: int, like: Tensor) -> Tensor:
+    """Returns B [rows of the stored matrix, width]."""
+    if delta is None:
+        return like.new_zeros((block.size, width))
+    return functional.pad(delta.b.to(like), (0, width - delta.rank))
+
+
+def _row_factors(checkpoint: Matrices, site: Site, deltas: Mapping[str, Delta]) -> Tensor | None:
+    if all(delta.magnitude is None for delta in deltas.values()):
+        return None
+    if site.input_scales is not None:
+        raise AdapterError(
+            f"DoRA of `{site.modules[0]}` needs its plain weight, which AWQ has scaled: quantise it otherwise"
+        )
+    made = {name: _factors_of(checkpoint, site, name, delta) for name, delta in deltas.items()}
+    device = checkpoint.source.empty((0,)).device
+    return site.rows_of(
+        (
+            each if (each := made.get(block.name)) is not None else torch.ones(block.size, device=device)
+            for block in site.blocks
+        ),
+        fill=1.0,
+    )
+
+
+def _factors_of(checkpoint: Matrices, site: Site, name: str, delta: Delta) -> Tensor | None:
+    """Returns the factors of all rows of a stored matrix, which is read once more, dequantised, some rows at a time."""
+    stored, size = site.stored_as or name, delta.b.shape[0]
+    reader = reader_of(checkpoint, stored)
+    return delta.row_factors(
+        lambda start, stop: reader.dense_rows(RowBlock(stored, size, ((start, stop),)), site.inputs)
+    )
+
+
+def _bias(site: Site, deltas: Mapping[str, Delta], device: torch.device) -> Tensor | None:
+    if not site.adds_bias or all(delta.bias is None for delta in deltas.values()):
+        return None
+
+    def of(block: RowBlock) -> Tensor:
+        delta = deltas.get(block.name)
+        if delta is None or delta.bias is None:
+            return torch.zeros(block.size, device=device)
+        return delta.bias.to(device).float() * delta.scale
+
+    return site.rows_of(of(block) for block in site.blocks)
