@@ -14,6 +14,7 @@ from typing import Annotated
 import typer
 
 from . import __version__
+from .config.adapters import parse_adapters
 from .config.cluster import cluster_listener
 from .config.fallback import FallbackConfig
 from .config.kv_cache import quantised_kv_cache
@@ -39,6 +40,7 @@ from .flags import (
     Json,
     KvCache,
     Level,
+    LoraAdapters,
     MaxInputTokens,
     MaxTotalTokens,
     MergeAdapter,
@@ -49,6 +51,7 @@ from .flags import (
     TrustRemoteCode,
 )
 from .hub import ModelSource, find_folder, prepare_folder
+from .hub_adapters import prepare_adapters
 from .service.parent import start_is_due, watch_parent
 from .service.server import ServiceSettings, TraceSettings
 from .service.server import serve as serve_shard
@@ -91,6 +94,7 @@ def serve(
     kv_cache_dtype: KvCache = "auto",
     dequantised_copies: Copies = "auto",
     merge_adapter: MergeAdapter = None,
+    lora_adapters: LoraAdapters = None,
     trust_remote_code: TrustRemoteCode = False,
     uds_path: Annotated[str, typer.Option(help="Rank r of this host listens on <uds-path>-<r>")] = DEFAULT_UDS_PATH,
     socket_dir_owned: Annotated[
@@ -141,6 +145,7 @@ def serve(
             kv_cache_dtype=kv_cache_dtype,
             dequantised_copies=dequantised_copies,
             merge_adapter=merge_adapter,
+            lora_adapters=parse_adapters(lora_adapters),
             quantize=quantize,
             listener=cluster_listener(listen, cluster_cert, cluster_key, cluster_ca, cluster_insecure),
             remote_urls=tuple(remote_url or ()),
@@ -173,6 +178,7 @@ def download_weights(
     kv_cache_dtype: KvCache = "auto",
     dequantised_copies: Copies = "auto",
     merge_adapter: MergeAdapter = None,
+    lora_adapters: LoraAdapters = None,
     trust_remote_code: TrustRemoteCode = False,
     exit_on_stdin_eof: ExitOnEof = False,
     logger_level: Level = "INFO",
@@ -193,14 +199,19 @@ def download_weights(
         environment = Environment.read()
         limits = AskedLimits(max_input_tokens, max_total_tokens)
         shards = AskedShards(num_shard, enable_expert_parallel)
-        computation = AskedComputation(attention, cuda_graphs, deterministic, dequantised_copies, merge_adapter)
+        computation = AskedComputation(
+            *(attention, cuda_graphs, deterministic, dequantised_copies),
+            *(merge_adapter, parse_adapters(lora_adapters)),
+        )
         computation.check(environment, on_cuda=has_cuda_devices() or bool(cuda_memory()))
-        if merge_adapter is not None:
+        check_merge(load_format, merge_adapter, bool(computation.lora_adapters))
+        folders = [each.folder for each in prepare_adapters(computation.lora_adapters, environment.hub)]
+        if folders or merge_adapter is not None:
             # Loads torch, which a start without an adapter need not wait for here.
             from .adapters.config import read_config
 
-            check_merge(load_format, merge_adapter)
-            read_config(merge_adapter)
+            for each in folders if merge_adapter is None else [merge_adapter]:
+                read_config(each)
 
         def check(folder: Path) -> None:
             config = check_servable(folder, environment, limits, source.needs_weights, model_impl, quantize, shards)
@@ -236,6 +247,7 @@ def doctor(
     kv_cache_dtype: KvCache = "auto",
     dequantised_copies: Copies = "auto",
     merge_adapter: MergeAdapter = None,
+    lora_adapters: LoraAdapters = None,
 ) -> None:
     """Print findings about this machine and a model, one JSON record a line; see `text-generation-launcher doctor`."""
     with _reported_errors():
@@ -246,7 +258,10 @@ def doctor(
             source = ModelSource(model_id, revision, load_format, auto_convert)
         limits = AskedLimits(max_input_tokens, max_total_tokens)
         shards = AskedShards(num_shard, enable_expert_parallel)
-        computation = AskedComputation(attention, cuda_graphs, deterministic, dequantised_copies, merge_adapter)
+        computation = AskedComputation(
+            *(attention, cuda_graphs, deterministic, dequantised_copies),
+            *(merge_adapter, parse_adapters(lora_adapters)),
+        )
         for finding in examine(source, limits, dtype, shards, computation, model_impl, quantize, kv_cache_dtype):
             typer.echo(json.dumps(asdict(finding)))
 

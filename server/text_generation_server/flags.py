@@ -39,6 +39,10 @@ Quantize = Annotated[
 MergeAdapter = Annotated[
     Path | None, typer.Option(help="Folder of a LoRA adapter that is merged into 16-bit weights while they are read")
 ]
+LoraAdapters = Annotated[
+    str | None,
+    typer.Option(help="LoRA adapters that requests may name: id, id@revision or name=folder, with commas between them"),
+]
 DtypeFlag = Annotated[Dtype | None, typer.Option(help="Default: float32 on CPU, that of the model on CUDA")]
 AttentionFlag = Annotated[
     Attention | None, typer.Option(help="Attention implementation; default: triton on CUDA, torch on CPU")

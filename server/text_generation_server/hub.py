@@ -133,7 +133,7 @@ def _local_folder(source: ModelSource, hub: HubConfig) -> Path | None:
         return folder.resolve()
     if exists:
         raise ModelFilesError(f"{source.model_id} is a file: --model-id must name the folder that the model is in")
-    if not _is_hub_name(source.model_id):
+    if not is_hub_name(source.model_id):
         absolute = str(folder.absolute())
         meant = "" if absolute == source.model_id else f", that is {absolute}"
         raise ModelFilesError(
@@ -143,7 +143,7 @@ def _local_folder(source: ModelSource, hub: HubConfig) -> Path | None:
     return None
 
 
-def _is_hub_name(model_id: str) -> bool:
+def is_hub_name(model_id: str) -> bool:
     """Whether a hub could have a model of this name: it has at most one slash, and does not look like a path."""
     from huggingface_hub.errors import HFValidationError
     from huggingface_hub.utils import validate_repo_id
@@ -242,18 +242,18 @@ def _download(
 ) -> Path:
     """Downloads small files first, then safetensors, or `.bin` files if only these exist and may be converted."""
     logger.info("looking for the model on the hub", extra={"model_id": source.model_id, "revision": source.revision})
-    folder = _retried(lambda: _snapshot(source, hub, None), source, hub, pause)
+    folder = retried(lambda: _snapshot(source, hub, None), source, hub, pause)
     check(folder)
     if not source.needs_weights:
         return folder
     layout = layout_of(folder)
-    folder = _retried(lambda: _snapshot(source, hub, source.extension, layout=layout), source, hub, pause)
+    folder = retried(lambda: _snapshot(source, hub, source.extension, layout=layout), source, hub, pause)
     if stored_weights(folder, source.extension) or not source.auto_convert:
         return folder
-    return _retried(lambda: _snapshot(source, hub, ".bin"), source, hub, pause)
+    return retried(lambda: _snapshot(source, hub, ".bin"), source, hub, pause)
 
 
-def _retried(call: Callable[[], Path], source: ModelSource, hub: HubConfig, pause: Callable[[float], None]) -> Path:
+def retried(call: Callable[[], Path], source: ModelSource, hub: HubConfig, pause: Callable[[float], None]) -> Path:
     """Runs a download, tries again after faults of the network or the hub, and names the cause of a lasting failure."""
     import httpx2
 

@@ -9,12 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from text_generation_server.config.adapters import AskedAdapter
 from text_generation_server.config.copies import DequantisedCopies
 from text_generation_server.config.kv_cache import KvCacheDtype
 from text_generation_server.config.server import AskedComputation, Environment, HubConfig, LoadFormat
 from text_generation_server.config.serving import AskedLimits
 from text_generation_server.config.shards import ONE_SHARD, AskedShards
-from text_generation_server.doctor import adapter_finding, flag_findings
+from text_generation_server.doctor import adapter_findings, flag_findings
 from text_generation_server.doctor.devices import Card, Devices, device_findings, memory_of
 from text_generation_server.doctor.finding import Finding
 from text_generation_server.doctor.model import missing_model, model_findings
@@ -164,12 +165,15 @@ def test_flags_that_no_model_can_be_served_with(asked: AskedComputation, found: 
     assert all((said or "") in finding.text for finding in findings)
 
 
-def test_adapter_that_is_merged(tmp_path: Path) -> None:
-    assert (error := adapter_finding(tmp_path)).status == "error"
+def test_adapters_that_are_merged_or_served(tmp_path: Path) -> None:
+    asked = AskedComputation(merge_adapter=tmp_path, lora_adapters=(AskedAdapter("pirate", str(tmp_path)),))
+    error, served = adapter_findings(asked, HubConfig())
+    assert error.status == served.status == "error"
+    assert "--lora-adapters" in (served.remedy or "")
     assert "holds no adapter" in error.text
     assert "--merge-adapter" in (error.remedy or "")
     (tmp_path / "adapter_config.json").write_text("{}")
-    assert adapter_finding(tmp_path).status == "plan"
+    assert [each.status for each in adapter_findings(asked, HubConfig())] == ["plan", "plan"]
 
 
 def of_model(

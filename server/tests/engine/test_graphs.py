@@ -56,7 +56,7 @@ def build(folder: Path, graphs: bool, **options: Any) -> Engine:
     runner = engine._runner
     assert runner is not None
     if graphs:
-        for each in (runner._decode_graphs, runner._forward_graphs, runner._chunk_graphs):
+        for each in (runner._graphs.decodes, runner._graphs.forwards, runner._graphs.chunks):
             each._graphs = Replayed(CPU)
         with pytest.MonkeyPatch.context() as patch, torch.inference_mode():
             patch.setattr(torch.cuda, "graph_pool_handle", lambda: None)
@@ -102,8 +102,8 @@ def test_padded_steps_give_the_same_tokens(llama_folder: Path, expected: list[li
     for chunk, budget in ((3, 40), (40, 70), (128, 128)):
         got = run(engine, chunk=chunk, budget=budget, depth=2, pause=0.03)
         assert [each.tokens for each in got] == expected
-    decodes, chunks = (each._graphs for each in (runner._decode_graphs, runner._chunk_graphs))
-    forwards = runner._forward_graphs._graphs
+    decodes, chunks = (each._graphs for each in (runner._graphs.decodes, runner._graphs.chunks))
+    forwards = runner._graphs.forwards._graphs
     assert set(decodes.replays) == set(DECODES)  # type: ignore[attr-defined]
     assert set(chunks.replays) == set(TOKENS)  # type: ignore[attr-defined]
     assert set(forwards.replays) == set(FORWARDS)  # type: ignore[attr-defined]

@@ -105,7 +105,7 @@ def test_a_shard_without_a_device_is_told_how_many_there_are(monkeypatch: pytest
 def test_memory_that_runs_out_while_weights_are_read_is_told_with_numbers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def build(_: DecoderBuilder) -> None:
+    def build(_: DecoderBuilder, __: object) -> None:
         raise torch.OutOfMemoryError
 
     monkeypatch.setattr(DecoderBuilder, "build", build)

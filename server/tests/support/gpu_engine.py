@@ -2,11 +2,13 @@
 
 import gc
 import random
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from text_generation_server.config.adapters import FoundAdapter
 from text_generation_server.config.implementation import ModelImpl, read_model_config
 from text_generation_server.config.server import WatermarkConfig
 from text_generation_server.distributed import TensorParallelGroup
@@ -34,6 +36,8 @@ def build(
     limits: WarmupLimits = LIMITS,
     impl: ModelImpl = "auto",
     encoder: Encoder | None = None,
+    merge_adapter: Path | None = None,
+    adapters: Sequence[Path] = (),
     **options: Any,
 ) -> Engine:
     # An engine that was warmed up is frozen for the garbage collector: the ones before give their memory back only now.
@@ -43,7 +47,9 @@ def build(
     device = torch.device("cuda")
     config = read_model_config(folder, impl)
     with torch.inference_mode():
-        model = load_model(folder, config, TensorParallelGroup(0, 1, device), dtype, device, "auto")
+        found = [FoundAdapter(each.name, str(each), each) for each in adapters]
+        group = TensorParallelGroup(0, 1, device)
+        model = load_model(folder, config, group, dtype, device, "auto", None, merge_adapter, found)
     if encoder is not None:
         model.encoder = encoder
     engine = Engine(

@@ -50,6 +50,7 @@ class Stream:
     allowed: Allowed | None = None
     media: tuple[MediaSpan, ...] = ()
     """Whose rows of the media pool are encoded."""
+    adapter: int = 0
     tokens: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     tops: list[TopTokens] = field(default_factory=list)
@@ -241,6 +242,7 @@ class Router:
                 stream.top_n_tokens,
                 stream.prefill_logprobs and not stream.planned and not stream.tokens,
                 stream.media,
+                stream.adapter,
             )
             admitted.append(request)
             self.running.append(stream)

@@ -1,7 +1,7 @@
 """LoRA adapters of PEFT: strict reading, and what they do to the tensors of a model."""
 
 from .base import BaseModel, ModelTensors
-from .delta import Change, Delta, EmbeddingDelta, ExpertDeltas, Replaced, TokenRows
+from .delta import Change, Delta, EmbeddingDelta, ExpertDeltas, Replaced, TokenRows, highest_rank
 from .merge import MergedSource, untied_aliases
 from .read import Adapter, read_adapter
 
@@ -16,6 +16,7 @@ __all__ = [
     "ModelTensors",
     "Replaced",
     "TokenRows",
+    "highest_rank",
     "read_adapter",
     "untied_aliases",
 ]

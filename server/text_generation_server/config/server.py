@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Literal, TypeVar, cast, get_args
 
 from ..errors import ConfigurationError
+from .adapters import AskedAdapter
 from .cluster import ClusterListener
 from .copies import DequantisedCopies
 from .facts import Dtype
@@ -93,6 +94,7 @@ class AskedComputation:
     deterministic: bool = False
     dequantised_copies: DequantisedCopies = "auto"
     merge_adapter: Path | None = None
+    lora_adapters: tuple[AskedAdapter, ...] = ()
 
     def check(self, environment: Environment, on_cuda: bool) -> None:
         """Raises `ConfigurationError` for flags with which no model can be served."""
@@ -125,6 +127,8 @@ class ServerConfig:
     dequantised_copies: DequantisedCopies = "auto"
     merge_adapter: Path | None = None
     """The folder of an adapter that is merged into the weights while they are read."""
+    lora_adapters: tuple[AskedAdapter, ...] = ()
+    """The adapters that requests may name."""
     quantize: str | None = None
     """The format to which 16-bit weights are quantised while they are read; quantised checkpoints need none."""
     listener: ClusterListener | None = None
@@ -250,11 +254,19 @@ def check_copies(deterministic: bool, copies: DequantisedCopies) -> None:
         )
 
 
-def check_merge(load_format: LoadFormat, merge_adapter: Path | None) -> None:
-    """Raises `ConfigurationError` for an adapter of random weights."""
-    if merge_adapter is not None and load_format == "dummy":
+def check_merge(load_format: LoadFormat, merge_adapter: Path | None, has_adapters: bool) -> None:
+    """Raises `ConfigurationError` for adapters of random weights, and for one that is merged where others are served:
+    those were trained on weights without it.
+    """
+    if load_format == "dummy" and (merge_adapter is not None or has_adapters):
         raise ConfigurationError(
-            "--merge-adapter changes weights of files, and --load-format dummy reads none: leave one of them out"
+            f"{'--lora-adapters' if has_adapters else '--merge-adapter'} needs weights of files, and --load-format "
+            "dummy reads none: leave one of them out"
+        )
+    if merge_adapter is not None and has_adapters:
+        raise ConfigurationError(
+            "--merge-adapter changes the base on which the adapters of --lora-adapters were trained: leave one of them "
+            "out"
         )
 
 

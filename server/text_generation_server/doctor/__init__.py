@@ -8,11 +8,12 @@ from pathlib import Path
 from ..config.copies import DequantisedCopies
 from ..config.implementation import ModelImpl
 from ..config.kv_cache import KvCacheDtype
-from ..config.server import AskedComputation, Environment
+from ..config.server import AskedComputation, Environment, HubConfig
 from ..config.serving import AskedLimits
 from ..config.shards import AskedShards
-from ..errors import AdapterError, ConfigurationError
+from ..errors import AdapterError, ConfigurationError, ModelFilesError
 from ..hub import ModelSource
+from ..hub_adapters import find_adapters
 from .devices import Devices, device_findings, memory_of, read_devices
 from .finding import Finding
 from .model import missing_model, model_findings
@@ -44,8 +45,7 @@ def examine(
         yield Finding("environment", "error", str(error), "correct the variable that the message names")
         return
     yield from flag_findings(computation, environment, devices)
-    if computation.merge_adapter is not None:
-        yield adapter_finding(computation.merge_adapter)
+    yield from adapter_findings(computation, environment.hub)
     yield from storage_findings(environment.hub, missing_model(source, environment.hub), bool(devices.cards))
     if source is not None:
         if dtype is None and not devices.cards:
@@ -78,18 +78,28 @@ def flag_findings(computation: AskedComputation, environment: Environment, devic
         yield Finding("flags", "error", str(error), "correct the flag, or the variable of the same name")
 
 
-def adapter_finding(folder: Path) -> Finding:
-    """Returns whether an adapter is of a kind that is computed; a start checks that it fits the model."""
+def adapter_findings(computation: AskedComputation, hub: HubConfig) -> Iterator[Finding]:
+    """Yields whether adapters are of a kind that is computed; a start checks that they fit the model."""
+    if (folder := computation.merge_adapter) is not None:
+        yield _adapter_finding(folder, "--merge-adapter", f"merge the adapter in {folder} into the weights")
+    for asked in computation.lora_adapters:
+        try:
+            (found,) = find_adapters([asked], hub)
+        except ModelFilesError as error:
+            yield Finding("adapter", "warning", str(error), "a start downloads adapters of the hub")
+            continue
+        yield _adapter_finding(found.folder, "--lora-adapters", f"serve adapter {found.name} of {found.source}")
+
+
+def _adapter_finding(folder: Path, flag: str, plan: str) -> Finding:
     # Loads torch, which other starts need not wait for here.
     from ..adapters.config import read_config
 
     try:
         read_config(folder)
     except AdapterError as error:
-        return Finding(
-            "adapter", "error", str(error), "name the folder of another adapter, or leave --merge-adapter out"
-        )
-    return Finding("adapter", "plan", f"merge the adapter in {folder} into the weights")
+        return Finding("adapter", "error", str(error), f"name the folder of another adapter, or leave {flag} out")
+    return Finding("adapter", "plan", plan)
 
 
 def copies_of(computation: AskedComputation, devices: Devices) -> DequantisedCopies:

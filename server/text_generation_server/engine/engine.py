@@ -87,6 +87,7 @@ class Engine:
             version=__version__,
             recurrent=bool(self._model.states),
             media=self._media,
+            adapters=() if self._model.adapters is None else self._model.adapters.infos,
         )
 
     @property

@@ -11,7 +11,7 @@ get no graph, which would take memory from the KV pool.
 import gc
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import Any, Generic, TypeVar
 
@@ -19,6 +19,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from text_generation_kernels import SampledTokens
+
+from ..layers.weights import StepAdapters
+from .adapters import AdapterBuffer, AdapterTables
 from .running import CheckedPlan
 from .steps import StepInput, StepSize, pack
 from .transfer import overwrite
@@ -73,15 +77,37 @@ class GraphSizes:
     """Batch sizes of decode-only forward passes."""
     tokens: Sequence[int] = ()
     """Numbers of tokens of forward passes with chunks."""
+    adapted_decodes: Sequence[int] = ()
+    """As `decodes`, of steps in which tokens use adapters."""
+    adapted_forwards: Sequence[int] = ()
+    adapted_tokens: Sequence[int] = ()
 
     @property
     def count(self) -> int:
         """The number of all graphs."""
-        return len(self.decodes) + len(self.forwards) + len(self.tokens)
+        return sum(map(len, self._kinds))
 
     def every(self, number: int) -> "GraphSizes":
         """Returns every `number`-th size of each kind, counted from the largest."""
-        return GraphSizes(*(kind[::-1][::number] for kind in (self.decodes, self.forwards, self.tokens)))
+        return GraphSizes(*(kind[::-1][::number] for kind in self._kinds))
+
+    def with_adapters(self) -> "GraphSizes":
+        """Adds graphs for steps with adapters: fewer, because each takes time at the start."""
+        return replace(
+            self,
+            adapted_decodes=self.forwards,
+            adapted_forwards=self.forwards,
+            adapted_tokens=sorted(self.tokens[::-1][::2]),
+        )
+
+    @property
+    def of_adapters(self) -> "GraphSizes":
+        """The sizes of steps in which tokens use adapters, as those of a family of graphs."""
+        return GraphSizes(self.adapted_decodes, self.adapted_forwards, self.adapted_tokens)
+
+    @property
+    def _kinds(self) -> list[Sequence[int]]:
+        return [getattr(self, each.name) for each in fields(self)]
 
 
 class StepGraphs(Generic[Result]):
@@ -127,18 +153,25 @@ class DecodeGraphs(Generic[Result]):
     hidden states. Only the engine thread uses them.
     """
 
-    def __init__(self, padding_row: int, device: torch.device) -> None:
+    def __init__(self, padding_row: int, device: torch.device, adapters: AdapterTables | None = None) -> None:
+        """`adapters` is None for steps in which no token uses any."""
         self._padding_row = padding_row
         self._device = device
         self._graphs = StepGraphs[Result](device)
         self._rows = torch.empty(0, dtype=torch.int64)
         self._held: list[int] = []
+        self._adapters = adapters
+        self._buffer: AdapterBuffer | None = None
 
-    def capture(self, step: Callable[[Tensor], Result], sizes: Sequence[int], memory: Any) -> None:
-        """Captures a graph for each batch size. `step` is a function of rows int64 [D]."""
+    def capture(self, step: Callable[[Tensor, StepAdapters | None], Result], sizes: Sequence[int], memory: Any) -> None:
+        """Captures a graph for each batch size. `step` is a function of rows int64 [D] and their adapters."""
         self._held.clear()
-        self._rows = torch.full((max(sizes, default=0),), self._padding_row, dtype=torch.int64, device=self._device)
-        self._graphs.capture(lambda size: step(self._rows[:size]), sizes, memory)
+        largest = max(sizes, default=0)
+        self._rows = torch.full((largest,), self._padding_row, dtype=torch.int64, device=self._device)
+        self._buffer = buffer = _buffer(self._adapters, sizes)
+        self._graphs.capture(
+            lambda size: step(self._rows[:size], None if buffer is None else buffer.view(size)), sizes, memory
+        )
 
     def prepare(self, plan: CheckedPlan) -> Callable[[], Result] | None:
         """Writes the rows to where the fitting graph reads them, and returns a function that replays it; None where no
@@ -151,14 +184,20 @@ class DecodeGraphs(Generic[Result]):
         if padded != self._held[:size]:
             overwrite(self._rows[:size], np.array(padded))
             self._held[:size] = padded
+        if self._buffer is not None and plan.adapters is not None:
+            self._buffer.write(plan.adapters, size)
         return partial(self._graphs.replay, size)
 
 
 class ChunkGraphs:
     """Graphs of forward passes with chunks. Only the engine thread uses them."""
 
-    def __init__(self, padding_row: int, device: torch.device, axes: bool = False) -> None:
-        """`axes` has the meaning of `StepSize`."""
+    def __init__(
+        self, padding_row: int, device: torch.device, axes: bool = False, adapters: AdapterTables | None = None
+    ) -> None:
+        """`axes` has the meaning of `StepSize`; `adapters` is None for steps in which no token uses any."""
+        self._adapters = adapters
+        self._buffer: AdapterBuffer | None = None
         self._padding_row = padding_row
         self._device = device
         self._axes = axes
@@ -170,14 +209,22 @@ class ChunkGraphs:
         """The numbers of tokens, ascending."""
         return self._graphs.sizes
 
-    def capture(self, forward: Callable[[StepInput[Tensor], int], Tensor], sizes: Sequence[int], memory: Any) -> None:
-        """Captures a graph for each number of tokens. `forward` turns the input, and the number of tokens, into the
-        hidden states whose logits are wanted.
+    def capture(
+        self,
+        forward: Callable[[StepInput[Tensor], int, StepAdapters | None], Tensor],
+        sizes: Sequence[int],
+        memory: Any,
+    ) -> None:
+        """Captures a graph for each number of tokens. `forward` turns the input, the number of tokens and their
+        adapters into the hidden states whose logits are wanted.
         """
+        self._buffer = buffer = _buffer(self._adapters, sizes)
         # Zeros are tokens of no request, at the first slot of row 0.
         total = max((self._room(size).total for size in sizes), default=0)
         self._packed = torch.zeros(total, dtype=torch.int64, device=self._device)
-        self._graphs.capture(lambda size: forward(self._input(size), size), sizes, memory)
+        self._graphs.capture(
+            lambda size: forward(self._input(size), size, None if buffer is None else buffer.view(size)), sizes, memory
+        )
 
     def prepare(self, plan: CheckedPlan) -> tuple[StepInput[Tensor], Callable[[], Tensor]] | None:
         """Writes the input to where the fitting graph reads it, and returns the input and a function that replays the
@@ -188,6 +235,8 @@ class ChunkGraphs:
             return None
         packed = pack(plan, self._room(size), self._padding_row)
         overwrite(self._packed[: len(packed)], packed)
+        if self._buffer is not None and plan.adapters is not None:
+            self._buffer.write(plan.adapters, size)
         return self._input(size), partial(self._graphs.replay, size)
 
     def _room(self, size: int) -> StepSize:
@@ -196,3 +245,18 @@ class ChunkGraphs:
 
     def _input(self, size: int) -> StepInput[Tensor]:
         return StepInput[Tensor].of(self._packed, self._room(size))
+
+
+def _buffer(adapters: AdapterTables | None, sizes: Sequence[int]) -> AdapterBuffer | None:
+    return None if adapters is None or not sizes else adapters.buffer(sizes)
+
+
+class RunnerGraphs:
+    """The graphs of steps in which no token uses an adapter, or, with `adapters`, of those in which some do."""
+
+    def __init__(
+        self, padding_row: int, device: torch.device, axes: bool, adapters: AdapterTables | None = None
+    ) -> None:
+        self.decodes = DecodeGraphs[SampledTokens](padding_row, device, adapters)
+        self.forwards = DecodeGraphs[Tensor](padding_row, device, adapters)
+        self.chunks = ChunkGraphs(padding_row, device, axes, adapters)

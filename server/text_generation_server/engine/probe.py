@@ -112,7 +112,13 @@ class Probe:
             return GraphSizes()
         most = asked.max_batch_prefill_tokens + asked.max_batch_size
         tokens = chunk_sizes(most, self._model.dense_macs)
-        return GraphSizes(decodes, forward_sizes(decodes), tokens)
+        sizes = GraphSizes(decodes, forward_sizes(decodes), tokens)
+        return sizes if self._model.adapters is None else sizes.with_adapters()
+
+    @property
+    def _adapters(self) -> list[int]:
+        """The adapters whose steps reach every kernel: none, and one, if there is one."""
+        return [0] if self._model.adapters is None else [0, 1]
 
     def build_runner(self, limits: ServingLimits) -> StepRunner:
         """Builds a runner of the model with rows, pool and sampler of the given sizes."""
@@ -120,7 +126,8 @@ class Probe:
         model.reserve_positions(limits.max_total_tokens)
         recurrent = bool(model.states)
         at_once, media = self._asked.max_batch_prefill_tokens, self._media
-        checker = PlanChecker(limits, at_once, model.vocab_size, recurrent, media.checker())
+        adapters = 0 if model.adapters is None else len(model.adapters.infos)
+        checker = PlanChecker(limits, at_once, model.vocab_size, recurrent, media.checker(), adapters)
         table = RowTable(num_rows, limits.max_total_tokens, num_slots, model.device, media.axes)
         sampling = SamplingState(num_rows + 1, model.vocab_size, model.device, self._eos_token_ids)
         masks = MaskPool(self._max_masks, model.vocab_size, model.device)
@@ -168,7 +175,17 @@ class Probe:
         rows = limits.max_batch_size
         padding = torch.full((rows,), runner.table.padding_row, dtype=torch.int64, device=self._model.device)
         for size in (1, *((1 << power) + 1 for power in range(rows.bit_length()) if 1 << power < rows)):
-            runner.decode_rows(padding[:size], limits.max_total_tokens)
+            for adapter in self._adapters:
+                runner.decode_rows(padding[:size], limits.max_total_tokens, adapter)
+        self._media.encode_samples()
+        for adapter in self._adapters:
+            self._run_chunks(runner, adapter)
+        torch.cuda.synchronize(self._model.device)
+
+    def _run_chunks(self, runner: StepRunner, adapter: int) -> None:
+        """Does the part of `run_every_kernel` that has prompts, whose requests use `adapter`."""
+        limits = runner.checker.limits
+        rows = limits.max_batch_size
         tokens = min(self._asked.max_batch_prefill_tokens, limits.max_batch_total_tokens)
         requests, most = 1, min(rows, tokens)
         while requests <= most:
@@ -176,17 +193,15 @@ class Probe:
             longest = min(limits.max_input_tokens, tokens - requests + 1)
             alike = min(padded_batch(requests), most)
             for length in sorted({min(length, longest) for length in _CHUNK_LENGTHS}):
-                _run(runner, [length, *[1] * (requests - 1)], scored=requests == 1)
+                _run(runner, [length, *[1] * (requests - 1)], scored=requests == 1, adapter=adapter)
                 # Few tiles split a long prefix among thread blocks; many tiles need not.
                 if requests < (full := min(alike, tokens // length)):
-                    _run(runner, [length] * full)
+                    _run(runner, [length] * full, adapter=adapter)
             # This is the smallest number with other kernel variants.
             requests = padded_batch(requests) + 1
-        self._media.encode_samples()
         if rows > 1 and tokens > 1:
-            _run(runner, [min(16, tokens // 2)], decodes=1)
-        _run(runner, [1], constrained=True)
-        torch.cuda.synchronize(self._model.device)
+            _run(runner, [min(16, tokens // 2)], decodes=1, adapter=adapter)
+        _run(runner, [1], constrained=True, adapter=adapter)
 
     @property
     def _state_bytes(self) -> int:
@@ -246,11 +261,11 @@ class Probe:
         memory.release()
         memory.begin_peak()
         held = memory.held()
-        _run(runner, lengths, asked.max_batch_size - len(lengths), scored=True)
+        _run(runner, lengths, asked.max_batch_size - len(lengths), scored=True, adapter=self._adapters[-1])
         padding = torch.full(
             (asked.max_batch_size,), runner.table.padding_row, dtype=torch.int64, device=self._model.device
         )
-        runner.decode_rows(padding, limits.max_total_tokens)
+        runner.decode_rows(padding, limits.max_total_tokens, self._adapters[-1])
         step = memory.peak() - held
         memory.release()
         others = self._used() - memory.held()
@@ -284,22 +299,27 @@ class Probe:
 
 
 def _run(
-    runner: StepRunner, lengths: Sequence[int], decodes: int = 0, scored: bool = False, constrained: bool = False
+    runner: StepRunner,
+    lengths: Sequence[int],
+    decodes: int = 0,
+    scored: bool = False,
+    constrained: bool = False,
+    adapter: int = 0,
 ) -> LaunchedStep:
     """Runs one step with a chunk of each of these lengths, whole prompts of requests that use every option, and so many
     decodes, and frees their rows. With `scored`, requests ask for log-probabilities of their prompts; with
-    `constrained`, all sample under a mask.
+    `constrained`, all sample under a mask. All use `adapter`.
     """
     rows = list(range(len(lengths), len(lengths) + decodes))
     slot = sum(lengths)
     at_once = runner.checker.max_batch_prefill_tokens
     for first in range(0, decodes, at_once):
         part = rows[first : first + at_once]
-        admit = [_dummy(row, 1, slot + 2 * (row - len(lengths)), 2, False) for row in part]
+        admit = [_dummy(row, 1, slot + 2 * (row - len(lengths)), 2, False, adapter) for row in part]
         runner.launch(StepPlan(0, admit=admit, chunks=[Chunk(row, 0, 1) for row in part]))
     admit, slot = [], 0
     for row, length in enumerate(lengths):
-        admit.append(_dummy(row, length, slot, length, scored))
+        admit.append(_dummy(row, length, slot, length, scored, adapter))
         slot += length
     chunks = [Chunk(row, 0, length) for row, length in enumerate(lengths)]
     choosing = [*rows, *range(len(lengths))] if constrained else []
@@ -318,7 +338,7 @@ def _split(total: int, largest: int) -> list[int]:
     return [largest] * full + ([rest] if rest else [])
 
 
-def _dummy(row: int, length: int, first_slot: int, num_slots: int, scored: bool) -> Request:
+def _dummy(row: int, length: int, first_slot: int, num_slots: int, scored: bool, adapter: int) -> Request:
     return Request(
         id=row,
         row=row,
@@ -327,4 +347,5 @@ def _dummy(row: int, length: int, first_slot: int, num_slots: int, scored: bool)
         slots=(SlotRange(first_slot, num_slots),),
         prefill_logprobs=scored,
         top_n_tokens=5,
+        adapter=adapter,
     )

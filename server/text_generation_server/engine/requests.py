@@ -11,6 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from ..config.adapters import AdapterInfo
 from .media_requests import Encode, MediaCost, MediaInfo, MediaPut, MediaSpan
 
 TokenIds = NDArray[np.int64]
@@ -62,6 +63,8 @@ class Request:
     prefill_logprobs: bool = False
     media: tuple[MediaSpan, ...] = ()
     """Ascending and apart. They name the same positions whenever the request is admitted."""
+    adapter: int = 0
+    """The number of its adapter; 0: the base alone. It is the same whenever the request is admitted."""
 
     @property
     def num_prompt(self) -> int:
@@ -215,6 +218,8 @@ class ShardInfo:
     """Whether layers keep a state of each row, so that requests are computed from their first position on."""
     media: MediaInfo | None = None
     """None: there is no encoder, or the text is served alone."""
+    adapters: Sequence[AdapterInfo] = ()
+    """Those that requests may name."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,9 +14,11 @@ from text_generation_kernels import SampledTokens, advance_state
 
 from ..distributed import TensorParallelGroup
 from ..layers.infer.state import LINEAR_BLOCK
+from ..layers.weights import StepAdapters
 from ..models.base import CausalLM
+from .adapters import AdapterTables
 from .clock import Mark, MaskWait, StepTime
-from .graphs import ChunkGraphs, DecodeGraphs, GraphSizes
+from .graphs import GraphSizes, RunnerGraphs
 from .kv_pool import KVPool
 from .mask_pool import MaskPool
 from .masks import check_rows, no_masks
@@ -84,9 +87,11 @@ class StepRunner:
         self._axes = table.rope_delta is not None
         media_rows = None if media is None else media.rows
         self._input = InputBuilder(table, pool, options.deterministic, options.alone, media_rows)
-        self._decode_graphs = DecodeGraphs[SampledTokens](table.padding_row, model.device)
-        self._forward_graphs = DecodeGraphs[Tensor](table.padding_row, model.device)
-        self._chunk_graphs = ChunkGraphs(table.padding_row, model.device, self._axes)
+        self._graphs = RunnerGraphs(table.padding_row, model.device, self._axes)
+        self._adapters, self._adapted_graphs = None, self._graphs
+        if model.adapters is not None:
+            self._adapters = AdapterTables(model.adapters, model.device)
+            self._adapted_graphs = RunnerGraphs(table.padding_row, model.device, self._axes, self._adapters)
         self._previous_end: Mark | None = None
         self.compiled_before = 0
         """The number of kernels that were compiled before serving."""
@@ -94,7 +99,7 @@ class StepRunner:
     @property
     def graph_tokens(self) -> list[int]:
         """The sizes of the graphs of steps with chunks, ascending."""
-        return self._chunk_graphs.sizes
+        return self._graphs.chunks.sizes
 
     def capture(self, sizes: GraphSizes) -> None:
         """Captures a CUDA graph for each of `sizes`; other steps run without one. No request may be running."""
@@ -102,10 +107,24 @@ class StepRunner:
             return
         # One step runs at a time, so all graphs share one memory pool.
         memory = torch.cuda.graph_pool_handle()
+        self._capture(self._graphs, sizes, memory)
+        if self._adapters is not None:
+            self._capture(self._adapted_graphs, sizes.of_adapters, memory)
+
+    def _capture(self, graphs: RunnerGraphs, sizes: GraphSizes, memory: Any) -> None:
         longest = self.table.max_total_tokens
-        self._chunk_graphs.capture(lambda step, size: self._forward(step, Extents(longest, size)), sizes.tokens, memory)
-        self._decode_graphs.capture(lambda rows: self.decode_rows(rows, longest), sizes.decodes, memory)
-        self._forward_graphs.capture(lambda rows: self._forward_rows(rows, longest), sizes.forwards, memory)
+
+        def forward(step: StepInput[Tensor], size: int, adapters: StepAdapters | None) -> Tensor:
+            return self._forward(step, Extents(longest, size), adapters)
+
+        def forward_rows(rows: Tensor, adapters: StepAdapters | None) -> Tensor:
+            return self._forward_rows(rows, longest, adapters)
+
+        graphs.chunks.capture(forward, sizes.tokens, memory)
+        graphs.decodes.capture(
+            lambda rows, adapters: self._choose(forward_rows(rows, adapters), rows, False), sizes.decodes, memory
+        )
+        graphs.forwards.capture(forward_rows, sizes.forwards, memory)
 
     @property
     def vocab_size(self) -> int:
@@ -161,17 +180,19 @@ class StepRunner:
         encoded = self.media.encode(plan.encode)
         return encoded, Mark(self._model.device)
 
-    def decode_rows(self, rows: Tensor, max_kv_len: int) -> SampledTokens:
+    def decode_rows(self, rows: Tensor, max_kv_len: int, adapter: int = 0) -> SampledTokens:
         """Computes a decode-only step whose rows need no filters where ranks share the vocabulary (`Sampler`). `rows`
-        int64 [D] may hold the padding row; no row is longer than `max_kv_len`.
+        int64 [D] may hold the padding row; no row is longer than `max_kv_len`. All use adapter `adapter`.
         """
-        return self._choose(self._forward_rows(rows, max_kv_len), rows, False)
+        numbers = np.full(len(rows), adapter, dtype=np.int64)
+        adapters = self._adapters.of(numbers) if self._adapters is not None and adapter else None
+        return self._choose(self._forward_rows(rows, max_kv_len, adapters), rows, False)
 
     def _one_graph(self, plan: CheckedPlan) -> Callable[[], Outcome] | None:
         """Returns a function that replays the whole step as one CUDA graph; None where no such graph fits."""
         if plan.chunks or plan.constrained or not plan.num_tokens or self._needs_whole_rows(plan):
             return None
-        replay = self._decode_graphs.prepare(plan)
+        replay = self._graphs_of(plan).decodes.prepare(plan)
         if replay is None:
             return None
         self._admit(plan)
@@ -237,32 +258,41 @@ class StepRunner:
 
     def _prepare_decodes(self, plan: CheckedPlan) -> tuple[Callable[[], Tensor], Choice]:
         rows = upload(plan.decodes, self._model.device)
-        forward = self._forward_graphs.prepare(plan)
+        forward = self._graphs_of(plan).forwards.prepare(plan)
         if forward is None:
-            forward = partial(self._forward_rows, rows, plan.longest_decode)
+            forward = partial(self._forward_rows, rows, plan.longest_decode, self._adapters_of(plan))
         whole_rows = self._needs_whole_rows(plan)
         return forward, lambda hidden: (self._choose(hidden[: len(rows)], rows, whole_rows), None)
 
     def _prepare_chunks(self, plan: CheckedPlan) -> tuple[Callable[[], Tensor], Choice]:
         # Attention across spans has no kernel that a graph could replay.
         seen_ends = self.checker.media.has_whole_spans and plan.reads_media
-        prepared = None if seen_ends else self._chunk_graphs.prepare(plan)
+        prepared = None if seen_ends else self._graphs_of(plan).chunks.prepare(plan)
         if prepared is None:
             size = StepSize.of(plan, self._axes, seen_ends)
             packed = upload(pack(plan, size, self.table.padding_row), self._model.device)
             step = StepInput[Tensor].of(packed, size)
             extents = Extents(plan.longest_decode, max(each.chunk.count for each in plan.chunks))
-            prepared = step, partial(self._forward, step, extents)
+            prepared = step, partial(self._forward, step, extents, self._adapters_of(plan))
         step, forward = prepared
         return forward, partial(self._finish, plan, step)
 
-    def _forward_rows(self, rows: Tensor, max_kv_len: int) -> Tensor:
-        """Computes the forward pass of a decode-only step: [D, hidden]."""
-        return self._model.forward(*self._input.decodes(rows, max_kv_len))
+    def _graphs_of(self, plan: CheckedPlan) -> RunnerGraphs:
+        return self._graphs if plan.adapters is None else self._adapted_graphs
 
-    def _forward(self, step: StepInput[Tensor], extents: Extents) -> Tensor:
+    def _adapters_of(self, plan: CheckedPlan) -> StepAdapters | None:
+        """Queues the tables of a step that runs without a graph; None where no token uses an adapter."""
+        if self._adapters is None or plan.adapters is None:
+            return None
+        return self._adapters.of(plan.adapters)
+
+    def _forward_rows(self, rows: Tensor, max_kv_len: int, adapters: StepAdapters | None) -> Tensor:
+        """Computes the forward pass of a decode-only step: [D, hidden]."""
+        return self._model.forward(*self._input.decodes(rows, max_kv_len, adapters))
+
+    def _forward(self, step: StepInput[Tensor], extents: Extents, adapters: StepAdapters | None) -> Tensor:
         """Computes the forward pass of a step with chunks: [N, hidden], the tokens whose logits are wanted."""
-        return self._model.forward(*self._input.mixed(step, extents))
+        return self._model.forward(*self._input.mixed(step, extents, adapters))
 
     def _finish(
         self, plan: CheckedPlan, step: StepInput[Tensor], hidden: Tensor

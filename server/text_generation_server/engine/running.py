@@ -14,7 +14,7 @@ from ..errors import EngineError, InvalidRequest, OutOfSlots
 from .media_plans import MediaChecker, MediaItems
 from .media_requests import Encode
 from .requests import Chunk, Request, RequestFailure, ServingLimits, SlotRange, StepPlan
-from .validation import check_request, check_slots
+from .validation import check_adapter, check_request, check_slots
 
 Vector = NDArray[np.int64]
 
@@ -88,6 +88,8 @@ class CheckedPlan:
     """Positions that the longest of the decodes attends to."""
     encode: Sequence[Encode] = ()
     forget: Sequence[int] = ()
+    adapters: Vector | None = None
+    """[tokens], the number of each token's adapter, 0 for none: decodes, then chunks. None: no token uses any."""
 
     @property
     def choosing(self) -> Vector:
@@ -122,18 +124,22 @@ class RunningRows:
     computed: Vector = field(init=False)
     """Positions computed by launched steps, or cached. From `num_inputs` on, one less than the request's tokens."""
     num_slots: Vector = field(init=False)
+    adapter: Vector = field(init=False)
+    """The number of the request's adapter; 0: none."""
 
     def __post_init__(self) -> None:
         self.running = np.zeros(self.num_rows, dtype=np.bool_)
         self.num_inputs = np.zeros(self.num_rows, dtype=np.int64)
         self.computed = np.zeros(self.num_rows, dtype=np.int64)
         self.num_slots = np.zeros(self.num_rows, dtype=np.int64)
+        self.adapter = np.zeros(self.num_rows, dtype=np.int64)
 
     def copy(self) -> "RunningRows":
         """Returns a copy, to be changed on trial."""
         other = RunningRows(self.num_rows, dict(self.owners))
         other.running, other.num_inputs = self.running.copy(), self.num_inputs.copy()
         other.computed, other.num_slots = self.computed.copy(), self.num_slots.copy()
+        other.adapter = self.adapter.copy()
         return other
 
     def drop(self, rows: Sequence[int]) -> None:
@@ -153,6 +159,7 @@ class PlanChecker:
     """Checks plans against the rows, and advances the rows. Only the engine thread uses it.
 
     `recurrent` says that layers of the model keep a state of each row, so that no position of a request is cached.
+    Requests may name adapters up to number `adapters`.
     """
 
     def __init__(
@@ -162,11 +169,13 @@ class PlanChecker:
         vocab_size: int,
         recurrent: bool = False,
         media: MediaChecker | None = None,
+        adapters: int = 0,
     ) -> None:
         self.limits = limits
         self.max_batch_prefill_tokens = max_batch_prefill_tokens
         self._vocab_size = vocab_size
         self._recurrent = recurrent
+        self._adapters = adapters
         self.media = media or MediaChecker()
         self.rows = RunningRows(limits.max_batch_size)
 
@@ -187,7 +196,8 @@ class PlanChecker:
         self._check_constrained(plan, chunks)
         self.rows, self.media.items = rows, items
         ordered = plan.constrained, longest, plan.encode, plan.forget
-        return CheckedPlan(plan.number, admitted, failures, writes, chunks, decodes, owners, *ordered)
+        adapters = _adapters(rows, decodes, chunks) if self._adapters else None
+        return CheckedPlan(plan.number, admitted, failures, writes, chunks, decodes, owners, *ordered, adapters)
 
     def _admit(self, rows: RunningRows, requests: Sequence[Request]) -> tuple[list[Request], list[RequestFailure]]:
         """Gives requests their rows. A bad request fails alone: it owns its row, and nothing is computed for it."""
@@ -205,6 +215,7 @@ class PlanChecker:
             seen.add(request.id)
             try:
                 check_request(request, self.limits, self._vocab_size, self._recurrent)
+                check_adapter(request, self._adapters)
                 self.media.check_request(request)
                 rows.owners[row] = RunningRequest(request)
                 admitted.append(request)
@@ -214,6 +225,7 @@ class PlanChecker:
             rows.running[row] = not rows.owners[row].refused
             rows.num_inputs[row] = len(request.input_ids)
             rows.computed[row] = request.cached_length
+            rows.adapter[row] = request.adapter
             rows.num_slots[row] = self._capped(sum(slots.length for slots in request.slots))
         return admitted, failures
 
@@ -303,3 +315,12 @@ class PlanChecker:
 def failure(request: Request, error: EngineError) -> RequestFailure:
     """Returns the failure of one request for an error that would otherwise end the call."""
     return RequestFailure(request.id, request.row, error.reason, str(error))
+
+
+def _adapters(rows: RunningRows, decodes: Vector, chunks: Sequence[Computed]) -> Vector | None:
+    """Returns the adapter of each token of a step, or None where none uses any."""
+    numbers = np.concatenate((rows.adapter[decodes], [each.owner.request.adapter for each in chunks])).astype(np.int64)
+    if not numbers.any():
+        return None
+    counts = [1] * len(decodes) + [each.chunk.count for each in chunks]
+    return np.repeat(numbers, counts)

@@ -14,6 +14,7 @@ from torch import Tensor
 from text_generation_kernels import newest_tokens
 
 from ..layers.infer import Chunks, Decodes, InferState, MediaInput
+from ..layers.weights import StepAdapters
 from .kv_pool import KVPool
 from .media_positions import pool_rows, rope_positions, seen_ends
 from .rows import RowTable
@@ -169,20 +170,24 @@ class InputBuilder:
         self._deterministic = deterministic
         self._alone = alone
 
-    def decodes(self, rows: Tensor, max_kv_len: int) -> tuple[Tensor, InferState]:
-        """Returns the state of a decode-only step. `rows` int64 [D] may hold the padding row several times."""
+    def decodes(self, rows: Tensor, max_kv_len: int, adapters: StepAdapters | None = None) -> tuple[Tensor, InferState]:
+        """Returns the state of a decode-only step. `rows` int64 [D] may hold the padding row several times. `adapters`
+        are those of its tokens, if any uses one.
+        """
         table = self._table
         input_ids, positions, slots = (torch.empty_like(rows) for _ in range(3))
         lengths = torch.empty_like(rows, dtype=torch.int32)
         newest_tokens(rows, table.last_token, table.length, table.slot_table, input_ids, positions, slots, lengths)
-        decodes = Decodes(rows, lengths, max_kv_len)
+        decodes, chunks = Decodes(rows, lengths, max_kv_len), None
         rotary = None if table.rope_delta is None else positions + table.rope_delta[rows]
         if self._deterministic and not self._alone:
             starts = torch.arange(len(rows) + 1, dtype=torch.int32, device=rows.device)
-            return input_ids, self._state(positions, slots, None, self._as_chunks(decodes, starts), rotary=rotary)
-        return input_ids, self._state(positions, slots, decodes, None, rotary=rotary)
+            decodes, chunks = None, self._as_chunks(decodes, starts)
+        return input_ids, self._state(positions, slots, decodes, chunks, rotary=rotary, adapters=adapters)
 
-    def mixed(self, step: StepInput[Tensor], extents: Extents) -> tuple[Tensor, InferState]:
+    def mixed(
+        self, step: StepInput[Tensor], extents: Extents, adapters: StepAdapters | None = None
+    ) -> tuple[Tensor, InferState]:
         """Returns the state of a step with chunks, and decodes if it has them."""
         table, rows = self._table, step.token_rows
         newest = step.positions == NEWEST
@@ -207,7 +212,7 @@ class InputBuilder:
             rotary = torch.where(newest, generated, step.rope_positions.view(3, -1))
         if self._media_rows is not None:
             input_ids, media = MediaInput.split(input_ids, self._media_rows)
-        return input_ids, self._state(positions, slots, decodes, chunks, step.logit_tokens, rotary, media)
+        return input_ids, self._state(positions, slots, decodes, chunks, step.logit_tokens, rotary, media, adapters)
 
     def _joined(self, decodes: Decodes | None, chunks: Chunks) -> Chunks:
         """Turns decodes into chunks of one token, before the others; padding becomes empty chunks."""
@@ -236,6 +241,7 @@ class InputBuilder:
         logit_tokens: Tensor | None = None,
         rotary: Tensor | None = None,
         media: MediaInput | None = None,
+        adapters: StepAdapters | None = None,
     ) -> InferState:
         return InferState(
             deterministic=self._deterministic,
@@ -249,4 +255,5 @@ class InputBuilder:
             logit_tokens=logit_tokens,
             rope_positions=rotary,
             media=media,
+            adapters=adapters,
         )

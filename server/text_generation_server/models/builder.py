@@ -1,5 +1,6 @@
 """Builds a decoder from its spec. This is the only place that chooses the classes of its layers."""
 
+from collections.abc import Sequence
 from functools import partial
 
 import torch
@@ -73,6 +74,7 @@ from ..layers.weights import (
     load_short_conv,
 )
 from ..weights import WeightSource
+from .adapters import NamedAdapter, place
 from .decoder import Decoder
 from .vision import load_encoder
 
@@ -99,8 +101,10 @@ class DecoderBuilder:
         self._cache_of: dict[int, int] = {}
         self._states: list[StateShape] = []
 
-    def build(self) -> Decoder:
-        """Builds the decoder. Raises ConfigurationError or ModelFilesError."""
+    def build(self, adapters: Sequence[NamedAdapter] = ()) -> Decoder:
+        """Builds the decoder, with adapters that were read for it. Raises ConfigurationError, ModelFilesError, or
+        AdapterError for an adapter that changes what is not served.
+        """
         spec, names, checkpoint = self._config.decoder, self._config.names, self._checkpoint
         weights = load_embedding(checkpoint)
         embedding_norm = self._norm(checkpoint.outside(names.embedding_norm), spec.embedding.norm)
@@ -117,9 +121,9 @@ class DecoderBuilder:
         longest = self._config.max_context_length
         inputs = self._inputs()
         encoder = load_encoder(self._config, checkpoint.source)
-        return Decoder(
-            embedding, layers, halves, last, head, *kept, ropes, longest, self._copies, products, inputs, encoder
-        )
+        adapted = place(adapters, layers, checkpoint) if adapters else None
+        others = self._copies, products, inputs, encoder, adapted
+        return Decoder(embedding, layers, halves, last, head, *kept, ropes, longest, *others)
 
     def _layer(self, index: int, spec: LayerSpec) -> Layer:
         inside, names = partial(self._checkpoint.inside, index), self._checkpoint.names

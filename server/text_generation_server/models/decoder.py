@@ -20,7 +20,8 @@ from ..layers.infer import (
     angles,
 )
 from ..layers.rope import RopeTable
-from ..layers.weights import PrefillCopies
+from ..layers.weights import PrefillCopies, StepAdapters
+from .adapters import AdaptedLayers
 from .base import CausalLM
 from .encoder import Encoder
 from .encoder_fit import reason_against
@@ -46,6 +47,7 @@ class Decoder(CausalLM):
         dense_macs: int,
         inputs: PerLayerInputs | None = None,
         encoder: Encoder | None = None,
+        adapted: AdaptedLayers | None = None,
     ) -> None:
         """`last` adds the output of the last layer to the residual stream and applies the final norm. `inputs` makes
         the inputs of all layers, where they have some.
@@ -68,6 +70,8 @@ class Decoder(CausalLM):
         self.copies = copies
         self.dense_macs = dense_macs
         self.encoder = encoder
+        self._adapted = adapted
+        self.adapters = None if adapted is None else adapted.served
         if encoder is not None and (reason := reason_against(encoder, layers, ropes)):
             self.encoder = None
             logger.warning("images are not served: %s", reason)
@@ -89,6 +93,8 @@ class Decoder(CausalLM):
             self._inputs.make(input_ids, embedded, state)
         x: SublayerOutput = embedded
         residual: Tensor | None = None
+        if state.adapters is not None:
+            return self._through_adapted(embedded, state, state.adapters)
         if cuts := self._halves.cuts(embedded, state):
             x, residual = self._halves.forward(embedded, state, cuts)
         else:
@@ -101,6 +107,22 @@ class Decoder(CausalLM):
                 x, residual = layer.forward(x, residual, state, state.logit_tokens)
         hidden, _ = self._last.read(x, residual)
         return hidden.x
+
+    def _through_adapted(self, embedded: Tensor, state: InferState, adapters: StepAdapters) -> Tensor:
+        """Computes the layers of a step in which tokens use adapters. The tables of adapters name all its tokens, so
+        the last layer computes those too whose logits nobody wants.
+        """
+        if self._adapted is None:
+            raise ValueError("a step names adapters of a model that has none")
+        x: SublayerOutput = embedded
+        residual: Tensor | None = None
+        self._adapted.current.begin(adapters)
+        for index, layer in enumerate(self._adapted.layers):
+            x, residual = layer.forward(x, residual, state)
+            if state.media is not None and index < len(self._layers) - 1:
+                state.media.deepen(index, residual)
+        hidden, _ = self._last.read(x, residual)
+        return hidden.x if state.logit_tokens is None else hidden.x.index_select(0, state.logit_tokens)
 
     @torch.inference_mode()
     def logits(self, hidden: Tensor, deterministic: bool = False) -> Tensor:

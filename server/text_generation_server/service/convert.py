@@ -78,6 +78,7 @@ def _request_from_pb(message: pb.Request) -> r.Request:
         media=tuple(
             m.MediaSpan(span.first, span.length, span.row, span.grid_height, span.grid_width) for span in message.media
         ),
+        adapter=message.adapter,
     )
 
 
@@ -132,6 +133,12 @@ def info_to_pb(info: r.ShardInfo, group: str) -> pb.InfoResponse:
         kv_cache_dtype=info.kv_cache_dtype,
         recurrent=info.recurrent,
         media=None if info.media is None else _media_info_to_pb(info.media),
+        adapters=[
+            pb.AdapterInfo(
+                name=each.name, number=each.number, generation=each.generation, rank=each.rank, source=each.source
+            )
+            for each in info.adapters
+        ],
     )
 
 

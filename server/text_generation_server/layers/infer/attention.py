@@ -1,5 +1,6 @@
 """Attention: each token of a request reads the keys and values of the tokens before it."""
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -11,7 +12,7 @@ from ...config.spec import AttentionSpec
 from ...distributed import TensorParallelGroup
 from ..rope import RopeTable
 from ..weights import Activations, ActivationScheme, AttentionWeights, Dense, HeadSplit, each_alone
-from .mixer import Mixer
+from .mixer import Mixer, Wrap
 from .qk_norm import QkNorm
 from .queries import normalise_values, rotate_queries, widened_values
 from .rotation import angles
@@ -37,6 +38,7 @@ class Attention(Mixer):
         """
         self._index = index
         self._spec = spec
+        self._group = group
         self._weights = weights
         self.out = weights.out
         self._heads = heads
@@ -76,6 +78,13 @@ class Attention(Mixer):
         if self._dense is not None and not state.deterministic:
             return self.attend(self._dense.split_k(x), state)
         return self.attend(self.project_qkv(x, state), state)
+
+    def adapted(self, wrap: Wrap) -> "Attention":
+        """See `Mixer`. Keys and values of all tokens are in one cache."""
+        weights = replace(self._weights, qkv=wrap(self._weights.qkv), out=wrap(self._weights.out))
+        made = Attention(self._index, self._spec, weights, self._heads, self._rope, self._group)
+        made.cache = self.cache
+        return made
 
     def project_qkv(self, x: Activations, state: InferState) -> Tensor:
         """Turns [N, hidden] into queries, keys and values of some tokens, [N, (heads + 2 * kv_heads) * head_dim],

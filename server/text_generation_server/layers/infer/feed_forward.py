@@ -1,5 +1,6 @@
 """Dense feed-forward network of a layer."""
 
+from dataclasses import replace
 from typing import Protocol
 
 from torch import Tensor
@@ -7,6 +8,7 @@ from torch import Tensor
 from ...config.spec import DenseSpec
 from ..weights import Activations, ActivationScheme, DenseWeights, activate
 from .fusion import OutputFusion, SublayerOutput
+from .mixer import Wrap
 from .state import InferState
 
 
@@ -26,11 +28,16 @@ class FeedForward(Protocol):
         """Computes `forward` with its last GEMM fused as `fusion` allows."""
         ...
 
+    def adapted(self, wrap: Wrap) -> "FeedForward":  # noqa: ARG002 - networks with matrices for adapters read it
+        """Returns a network for tokens with adapters; see `Mixer.adapted`."""
+        return self
+
 
 class DenseFeedForward(FeedForward):
     """Two GEMMs, and an activation between them."""
 
     def __init__(self, spec: DenseSpec, weights: DenseWeights) -> None:
+        self._spec = spec
         self._activation = spec.activation
         self._gated = spec.gated
         self._weights = weights
@@ -58,3 +65,8 @@ class DenseFeedForward(FeedForward):
         if self._weights.act_scales is not None:
             first /= self._weights.act_scales
         return Activations(first)
+
+    def adapted(self, wrap: Wrap) -> "DenseFeedForward":
+        """See `FeedForward`."""
+        first, down = wrap(self._weights.first), wrap(self._weights.down)
+        return DenseFeedForward(self._spec, replace(self._weights, first=first, down=down))

@@ -1,5 +1,6 @@
 """Interface of token mixers: attention and recurrent sublayers, in which tokens of one request read each other."""
 
+from collections.abc import Callable
 from typing import Protocol
 
 from torch import Tensor
@@ -7,6 +8,9 @@ from torch import Tensor
 from ..weights import Activations, ActivationScheme, Linear
 from .fusion import OutputFusion, SublayerOutput
 from .state import InferState
+
+Wrap = Callable[[Linear], Linear]
+"""Returns a linear layer with what adapters add to it, or the same one where none changes it."""
 
 
 class Mixer(Protocol):
@@ -35,3 +39,9 @@ class Mixer(Protocol):
     def project_fused(self, heads: Tensor, state: InferState, fusion: OutputFusion) -> SublayerOutput:
         """Computes `project` fused as `fusion` allows."""
         return fusion.apply(self.out, Activations(heads), state)
+
+    def adapted(self, wrap: Wrap) -> "Mixer":  # noqa: ARG002 - mixers with matrices for adapters read it
+        """Returns a mixer for tokens with adapters, whose linear layers went through `wrap`; a mixer that has none for
+        adapters returns itself.
+        """
+        return self

@@ -9,7 +9,7 @@ from ...distributed import TensorParallelGroup
 from ..weights import Activations
 from .feed_forward import FeedForward
 from .fusion import SublayerOutput
-from .mixer import Mixer
+from .mixer import Mixer, Wrap
 from .moe import MoeFeedForward
 from .norm import AddNorm, Norm
 from .per_layer import LayerInput
@@ -89,3 +89,8 @@ class ScaledLayer:
             residual.add_(self._own_input.of(residual, state, kept))
         residual.mul_(self._scale)
         return residual, residual
+
+    def adapted(self, wrap: Wrap) -> "ScaledLayer":
+        """See `TransformerLayer.adapted`."""
+        parts = (self._before_mixer, self.mixer.adapted(wrap), self._before_ffn, self._ffn.adapted(wrap))
+        return ScaledLayer(self._group, *parts, self._output_norm, self._beside, self._own_input, self._scale)

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from ..weights import StepAdapters
 from .media import MediaInput
 
 LINEAR_BLOCK = 64
@@ -187,6 +188,8 @@ class InferState:
     """The rotary position of each new token where it is not `positions`: [T] int64, or along axes [3, T]."""
     media: MediaInput | None = None
     """None: no token reads the media pool."""
+    adapters: StepAdapters | None = None
+    """None: all tokens are the base's."""
 
     @property
     def runs(self) -> list[Runs]:

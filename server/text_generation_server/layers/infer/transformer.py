@@ -11,7 +11,7 @@ from torch import Tensor
 from ...distributed import TensorParallelGroup
 from .feed_forward import FeedForward
 from .fusion import OutputFusion, SublayerOutput
-from .mixer import Mixer
+from .mixer import Mixer, Wrap
 from .norm import AddNorm, Norm
 from .scaled_layer import ScaledLayer
 from .state import InferState
@@ -75,6 +75,11 @@ class TransformerLayer:
         # The `AddNorm` of the next layer takes the same outputs as this one.
         return self.ffn.forward_fused(read, state, self._fusions.of(residual, state, self.before_ffn)), residual
 
+    def adapted(self, wrap: Wrap) -> "TransformerLayer":
+        """Returns a layer for tokens with adapters, which shares everything else with this one."""
+        mixer, ffn = self.mixer.adapted(wrap), self.ffn.adapted(wrap)
+        return TransformerLayer(self.before_mixer, mixer, self.before_ffn, ffn, self._fusions)
+
 
 class MixerLayer:
     """A mixer alone."""
@@ -94,6 +99,10 @@ class MixerLayer:
             heads, residual = heads.index_select(0, kept), residual.index_select(0, kept)
         return self._mixer.project_fused(heads, state, self._fusions.of(residual, state, self._before)), residual
 
+    def adapted(self, wrap: Wrap) -> "MixerLayer":
+        """See `TransformerLayer.adapted`."""
+        return MixerLayer(self._before, self._mixer.adapted(wrap), self._fusions)
+
 
 class FeedForwardLayer:
     """A feed-forward network alone."""
@@ -111,6 +120,10 @@ class FeedForwardLayer:
         if kept is not None:
             read, residual = read.select(kept), residual.index_select(0, kept)
         return self._ffn.forward_fused(read, state, self._fusions.of(residual, state, self._before)), residual
+
+    def adapted(self, wrap: Wrap) -> "FeedForwardLayer":
+        """See `TransformerLayer.adapted`."""
+        return FeedForwardLayer(self._before, self._ffn.adapted(wrap), self._fusions)
 
 
 class ParallelLayer:
@@ -135,6 +148,10 @@ class ParallelLayer:
             read = self._ffn_norm.read(residual, read.x, self._ffn.wants)
         total = self.mixer.project(heads, state)
         return total.add_(self._ffn.forward(read, state)), residual
+
+    def adapted(self, wrap: Wrap) -> "ParallelLayer":
+        """See `TransformerLayer.adapted`."""
+        return ParallelLayer(self._before, self.mixer.adapted(wrap), self._ffn_norm, self._ffn.adapted(wrap))
 
 
 Layer = TransformerLayer | ScaledLayer | MixerLayer | FeedForwardLayer | ParallelLayer

@@ -1,6 +1,7 @@
 """Weights of layers, and how the ranks of a group share them."""
 
 from .activations import Activations, ActivationScheme, RmsNorm
+from .adapted import AdaptedLinear, CurrentAdapters, SitePages, StepAdapters
 from .attention import AttentionWeights, load_attention
 from .blocks import RowBlock
 from .checkpoint import Checkpoint, Matrices, NormWeights
@@ -26,9 +27,11 @@ from .w8a8 import W8A8Linear
 __all__ = [
     "ActivationScheme",
     "Activations",
+    "AdaptedLinear",
     "AttentionWeights",
     "Checkpoint",
     "Codes",
+    "CurrentAdapters",
     "Dense",
     "DenseWeights",
     "EmbeddingWeights",
@@ -50,7 +53,9 @@ __all__ = [
     "RowBlock",
     "ShortConvWeights",
     "Site",
+    "SitePages",
     "Split",
+    "StepAdapters",
     "VocabularyShard",
     "W8A8Linear",
     "activate",

@@ -1,0 +1,156 @@
+"""Requests with adapters: each gets what its adapter merged into the weights gives, in any company, and the base's
+requests what the base gives.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.adapters import AdapterCase, write_adapter, write_base
+from support.engine_driver import directly, make_engine, stream
+from support.fake_model import SingleGroup
+from support.families import PROMPTS
+from support.loading import load
+from support.router import Router, Stream
+
+from text_generation_server.config.server import WatermarkConfig
+from text_generation_server.engine.engine import Engine
+from text_generation_server.engine.options import EngineOptions
+from text_generation_server.engine.requests import ServingLimits, WarmupLimits
+from text_generation_server.errors import AdapterError
+
+ALL = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
+ADAPTERS = {
+    "whole": AdapterCase("biased", {"target_modules": ALL}),
+    "high rank": AdapterCase("biased", {"target_modules": ALL, "r": 20, "rank_pattern": {"q_proj": 33}}),
+    "queries": AdapterCase("biased", {"target_modules": ["q_proj"], "layers_to_transform": [1]}),
+    "dora": AdapterCase("biased", {"target_modules": ALL, "use_dora": True, "use_rslora": True}),
+    "biases": AdapterCase("biased", {"target_modules": ["o_proj", "up_proj"], "lora_bias": True}),
+}
+LIMITS = WarmupLimits(max_batch_prefill_tokens=32, max_batch_size=8, max_batch_total_tokens=512, prefill_chunking=True)
+SERVING = ServingLimits(512, 63, 64, 8)
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """The base, and every adapter."""
+    root = tmp_path_factory.mktemp("adapters")
+    found = {"": write_base("biased", root / "base")}
+    for name, case in ADAPTERS.items():
+        write_adapter(case, root / name)
+        found[name] = root / name
+    return found
+
+
+def engine_of(folder: Path, deterministic: bool = False, **more: Any) -> Engine:
+    engine = Engine(
+        load(folder, **more),
+        SingleGroup(),  # type: ignore[arg-type]
+        (),
+        "torch",
+        WatermarkConfig(),
+        EngineOptions(deterministic=deterministic),
+    )
+    engine.warmup(LIMITS)
+    return engine
+
+
+def asked(adapters: Sequence[int]) -> list[Stream]:
+    streams = [stream(i, PROMPTS[i % len(PROMPTS)], 6, prefill_logprobs=True) for i in range(len(adapters))]
+    for each, adapter in zip(streams, adapters, strict=True):
+        each.adapter = adapter
+    return streams
+
+
+def run(engine: Engine, streams: list[Stream], **options: Any) -> list[tuple[list[int], list[float]]]:
+    engine.clear_cache(None)
+    Router(directly(engine), SERVING, budget=32, **options).run(*streams)
+    assert not any(each.failure for each in streams)
+    return [(each.tokens, each.logprobs + each.prompt_logprobs) for each in streams]
+
+
+@pytest.fixture(scope="module")
+def served(folders: dict[str, Path]) -> Callable[[bool], Engine]:
+    adapters = [folder for name, folder in folders.items() if name]
+    return cache(lambda deterministic: engine_of(folders[""], deterministic, adapters=adapters))
+
+
+def test_the_shard_says_which_adapters_it_has(served: Callable[[bool], Engine], folders: dict[str, Path]) -> None:
+    infos = served(False).info.adapters
+    assert [(each.name, each.number, each.rank) for each in infos] == [
+        ("whole", 1, 4),
+        ("high rank", 2, 33),
+        ("queries", 3, 4),
+        ("dora", 4, 4),
+        ("biases", 5, 4),
+    ]
+    assert len({each.generation for each in infos}) == 5
+    again = load(folders[""], adapters=[folders["dora"]]).adapters
+    assert again is not None
+    assert again.infos[0].generation == infos[3].generation != 0
+
+
+def test_each_request_gets_what_its_merged_adapter_gives(
+    served: Callable[[bool], Engine], folders: dict[str, Path]
+) -> None:
+    order = [2, 0, 1, 4, 3, 5, 0, 1]
+    for options in ({"chunk": 32}, {"chunk": 3, "depth": 2}):
+        mixed = run(served(False), asked(order), **options)
+        for number, name in enumerate(folders):
+            alone = engine_of(folders[""], merge_adapter=folders[name] if name else None)
+            expected = run(alone, asked([0] * len(order)))
+            for place in (at for at, adapter in enumerate(order) if adapter == number):
+                assert mixed[place][0] == expected[place][0]
+                assert mixed[place][1] == pytest.approx(expected[place][1], abs=2e-4)
+
+
+def test_company_changes_no_bit(served: Callable[[bool], Engine]) -> None:
+    engine, order = served(True), [5, 1, 0, 2, 4, 3, 1, 0]
+    want = [run(engine, [each], chunk=32)[0] for each in asked(order)]
+    for options in ({"chunk": 32}, {"chunk": 1}, {"chunk": 5, "depth": 2, "pause": 0.1}):
+        assert run(engine, asked(order), **options) == want
+
+
+def test_adapters_differ(served: Callable[[bool], Engine]) -> None:
+    engine = served(False)
+    found = [run(engine, [each])[0][1] for each in (asked([adapter] * 8)[7] for adapter in range(6))]
+    assert len({tuple(round(value, 3) for value in logprobs) for logprobs in found}) == 6
+
+
+def test_an_unknown_adapter_fails_alone(served: Callable[[bool], Engine]) -> None:
+    streams = asked([1, 6, 0])
+    engine = served(False)
+    engine.clear_cache(None)
+    Router(directly(engine), SERVING, budget=32).run(*streams)
+    assert [each.failure is None for each in streams] == [True, False, True]
+    failure = streams[1].failure
+    assert failure is not None
+    assert failure.reason == "invalid_request"
+    assert "`adapter` 6 is not on this shard: it has adapters 1 to 5" in failure.message
+
+
+def test_a_shard_without_adapters_says_how_to_get_some() -> None:
+    engine = make_engine()
+    one = stream(0, [1, 2], 2)
+    one.adapter = 1
+    Router(directly(engine), SERVING, budget=32).run(one)
+    assert one.failure is not None
+    assert "it has none (--lora-adapters)" in one.failure.message
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"target_modules": ["q_proj", "lm_head"]}, "`lm_head.weight`"),
+        ({"target_modules": ["q_proj"], "modules_to_save": ["embed_tokens"]}, "`model.embed_tokens.weight`"),
+    ],
+)
+def test_what_requests_have_no_factors_for_is_refused(
+    options: dict[str, Any], named: str, folders: dict[str, Path], tmp_path: Path
+) -> None:
+    write_adapter(AdapterCase("biased", options), tmp_path)
+    with pytest.raises(AdapterError, match="--merge-adapter") as error:
+        load(folders[""], adapters=[tmp_path])
+    assert named in str(error.value)

@@ -1,0 +1,79 @@
+"""Requests with adapters on a GPU: kernels, graphs of their own, and nothing compiled after warm-up."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from support.adapters import AdapterCase, write_adapter, write_base
+from support.engine_driver import stream
+from support.gpu_engine import build, router
+from support.router import Stream
+
+pytestmark = pytest.mark.gpu
+
+ALL = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
+CASES = {
+    "whole": {"target_modules": ALL},
+    "high rank": {"target_modules": ALL, "r": 20, "rank_pattern": {"q_proj": 65}},
+    "dora": {"target_modules": ALL, "use_dora": True},
+    "queries": {"target_modules": ["q_proj"]},
+}
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """The base, and every adapter."""
+    root = tmp_path_factory.mktemp("adapters")
+    for name, options in CASES.items():
+        write_adapter(AdapterCase("biased", options), root / name)
+    return [write_base("biased", root / "base"), *(root / name for name in CASES)]
+
+
+def asked(count: int = 40) -> list[Stream]:
+    streams = [stream(i, [4 + (7 * i + n) % 90 for n in range(1 + (5 * i) % 50)], 12) for i in range(count)]
+    for number, each in enumerate(streams):
+        each.adapter = number % 5
+    return streams
+
+
+def tokens(engine: Any, streams: list[Stream], **options: Any) -> list[tuple[list[int], list[float]]]:
+    driver = router(engine, eos=(), **options)
+    driver.run(*streams)
+    assert not any(each.failure for each in streams)
+    assert max(reply.timings.kernel_compilations for reply in driver.replies) == 0
+    return [(each.tokens, each.logprobs) for each in streams]
+
+
+@pytest.mark.parametrize("graphs", [None, ()], ids=["graphs", "no graphs"])
+def test_adapters_give_what_merged_weights_give(folders: list[Path], graphs: tuple[int, ...] | None) -> None:
+    base, *adapters = folders
+    engine = build(base, torch.float32, cuda_graphs=graphs, adapters=adapters)
+    found = [tokens(engine, asked(), chunk=chunk, depth=2) for chunk in (200, 7)]
+    for number, folder in enumerate(folders):
+        alone = build(base, torch.float32, cuda_graphs=graphs, merge_adapter=folder if number else None)
+        streams = asked()
+        for each in streams:
+            each.adapter = 0
+        expected = tokens(alone, streams, chunk=200)
+        for place in range(number, 40, 5):
+            for each in found:
+                assert each[place][0] == expected[place][0]
+                assert each[place][1] == pytest.approx(expected[place][1], abs=2e-3)
+
+
+@pytest.mark.parametrize("graphs", [None, ()], ids=["graphs", "no graphs"])
+def test_company_changes_no_bit(folders: list[Path], graphs: tuple[int, ...] | None) -> None:
+    base, *adapters = folders
+    engine = build(base, torch.bfloat16, cuda_graphs=graphs, adapters=adapters, deterministic=True)
+    want = [tokens(engine, [each], chunk=200)[0] for each in asked()]
+    for options in ({"chunk": 200}, {"chunk": 7, "depth": 2, "pause": 0.05}):
+        assert tokens(engine, asked(), **options) == want
+
+
+def test_the_base_has_the_bits_of_a_server_without_adapters(folders: list[Path]) -> None:
+    base, *adapters = folders
+    streams = [each for each in asked() if each.adapter == 0]
+    plain = tokens(build(base, torch.bfloat16), streams, chunk=200)
+    again = [each for each in asked() if each.adapter == 0]
+    assert tokens(build(base, torch.bfloat16, adapters=adapters), again, chunk=200) == plain

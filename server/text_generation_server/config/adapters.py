@@ -1,0 +1,74 @@
+"""The adapters that the command line names: `--lora-adapters id,id@revision,name=folder`, as TGI writes them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..errors import ConfigurationError
+
+_FLAG = "--lora-adapters"
+
+
+@dataclass(frozen=True)
+class AskedAdapter:
+    """One adapter of the flag."""
+
+    name: str
+    """What requests call it."""
+    source: str
+    """A folder, or an id of the hub."""
+    revision: str | None = None
+
+
+@dataclass(frozen=True)
+class FoundAdapter:
+    """An adapter whose files are on this machine."""
+
+    name: str
+    source: str
+    folder: Path
+
+
+@dataclass(frozen=True)
+class AdapterInfo:
+    """What callers of the shard may know of an adapter."""
+
+    name: str
+    number: int
+    """What a request names, from 1 on."""
+    generation: int
+    """Not 0, 64 bits, the same for the same contents: keys and values of two adapters must not be taken for one."""
+    rank: int
+    source: str
+
+
+def parse_adapters(text: str | None) -> tuple[AskedAdapter, ...]:
+    """Reads the flag; its entries have commas between them. An adapter without a name is called by its folder or id.
+    Raises ConfigurationError.
+    """
+    entries = [entry.strip() for entry in (text or "").split(",")]
+    adapters = tuple(_parse(entry) for entry in entries if entry)
+    _check_names([each.name for each in adapters])
+    return adapters
+
+
+def _parse(entry: str) -> AskedAdapter:
+    name, equals, place = entry.partition("=")
+    place = place if equals else name
+    source, at, revision = place.partition("@")
+    if place.startswith(("/", ".", "~")):
+        # A folder has no revisions, and its name may hold an `@`.
+        source, at, revision = place, "", ""
+    if not name or not source or (at and not revision):
+        raise ConfigurationError(
+            f"{_FLAG} cannot be read at `{entry}`: write id, id@revision, name=folder or name=id@revision, with commas "
+            "between them"
+        )
+    return AskedAdapter(name if equals else source, source, revision or None)
+
+
+def _check_names(names: Sequence[str]) -> None:
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise ConfigurationError(
+            f"{_FLAG} names `{twice[0]}` twice: give each adapter a name of its own, as name=folder"
+        )

@@ -1,0 +1,80 @@
+"""Finds the folders of adapters: local ones, those in the hub's cache, or downloads."""
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from .config.adapters import AskedAdapter, FoundAdapter
+from .config.server import HubConfig
+from .errors import ModelFilesError
+from .hub import ModelSource, is_hub_name, retried
+
+logger = logging.getLogger(__name__)
+
+_FILES = ("adapter_config.json", "adapter_model.safetensors", "adapter_model.bin")
+
+
+def find_adapters(asked: Sequence[AskedAdapter], hub: HubConfig) -> list[FoundAdapter]:
+    """Returns the adapters with their folders on this machine. Raises `ModelFilesError`."""
+    return [FoundAdapter(each.name, each.source, _found(each, hub)) for each in asked]
+
+
+def prepare_adapters(
+    asked: Sequence[AskedAdapter], hub: HubConfig, pause: Callable[[float], None] = time.sleep
+) -> list[FoundAdapter]:
+    """Downloads the adapters that are neither folders nor in the hub's cache. Raises `ModelFilesError`."""
+    return [FoundAdapter(each.name, each.source, _prepared(each, hub, pause)) for each in asked]
+
+
+def _found(asked: AskedAdapter, hub: HubConfig) -> Path:
+    folder = _local(asked) or _cached(asked, hub)
+    if folder is None:
+        raise ModelFilesError(
+            f"adapter {asked.source} is neither a folder nor in the hub cache; the launcher downloads it, or run "
+            f"`text-generation-server download-weights` with the same --lora-adapters first"
+        )
+    return folder
+
+
+def _prepared(asked: AskedAdapter, hub: HubConfig, pause: Callable[[float], None]) -> Path:
+    if (folder := _local(asked)) is not None:
+        return folder
+    logger.info("looking for an adapter on the hub", extra={"adapter": asked.source, "revision": asked.revision})
+    return retried(lambda: _snapshot(asked, hub, False), ModelSource(asked.source, asked.revision), hub, pause)
+
+
+def _local(asked: AskedAdapter) -> Path | None:
+    """Returns a folder of this name. Raises `ModelFilesError` for a name that no hub has either."""
+    folder = Path(asked.source).expanduser()
+    if folder.is_dir():
+        return folder.resolve()
+    if folder.exists() or not is_hub_name(asked.source):
+        raise ModelFilesError(
+            f"adapter {asked.source} is no folder on this machine, and no name on the hub: --lora-adapters must name "
+            "folders that PEFT has saved, or ids such as org/name"
+        )
+    return None
+
+
+def _cached(asked: AskedAdapter, hub: HubConfig) -> Path | None:
+    from huggingface_hub.errors import LocalEntryNotFoundError
+
+    try:
+        return _snapshot(asked, hub, True)
+    except (LocalEntryNotFoundError, PermissionError):
+        return None
+
+
+def _snapshot(asked: AskedAdapter, hub: HubConfig, local_only: bool) -> Path:
+    from huggingface_hub import snapshot_download
+
+    return Path(
+        snapshot_download(
+            asked.source,
+            revision=asked.revision,
+            cache_dir=hub.cache_dir,
+            allow_patterns=list(_FILES),
+            local_files_only=local_only,
+        )
+    )

@@ -1,0 +1,169 @@
+"""Linear layers with adapters beside them (LoRA, Hu et al., 2021): `y = c (W x + s B A x) + b`.
+
+A step whose tokens use adapters runs through layers that have `AdaptedLinear` in place of what the adapters change, and
+share everything else with the layers of the base. A step of the base alone never comes here.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from text_generation_kernels import RANK_UNITS, empty_shrunk, lora_expand, lora_shrink, part_of_blocks
+
+from ...errors import AdapterError
+from .activations import Activations, ActivationScheme
+from .linear import Linear, activated, total_bytes
+from .low_rank import LowRankPages
+from .sites import Site
+
+
+@dataclass(frozen=True)
+class StepAdapters:
+    """Which adapter each of the T tokens of a step uses: tables of `text_generation_kernels.lora`, on the device."""
+
+    order: Tensor
+    """[T] int32"""
+    tiles: Tensor
+    """[tiles, 4] int32"""
+    work: Tensor
+    """[items, 2] int32"""
+    numbers: Tensor
+    """[T] int32, the number of each token's adapter; 0: none."""
+    tile_tokens: int
+
+
+class CurrentAdapters:
+    """The tables of the step that runs through adapted layers. The engine thread alone sets and reads them."""
+
+    def __init__(self) -> None:
+        self._step: StepAdapters | None = None
+
+    @property
+    def step(self) -> StepAdapters:
+        """The tables. Raises ValueError where no step with adapters has begun."""
+        if self._step is None:
+            raise ValueError("a layer with adapters runs in a step without them")
+        return self._step
+
+    def begin(self, step: StepAdapters) -> None:
+        """Sets the tables for all layers of a step."""
+        self._step = step
+
+
+class SitePages:
+    """What all adapters add to one linear layer of this rank, in rank pages on the device."""
+
+    def __init__(self, site: Site, made: Sequence[LowRankPages | None], pages: Sequence[Sequence[int]]) -> None:
+        """`made` has the factors of adapters 1, 2, ..., of which one at least changes the layer; `pages` are theirs.
+        Pages of adapters that do not change it hold zeros. Raises AdapterError for a layer that has no pages.
+        """
+        changing = [(number, each) for number, each in enumerate(made) if each is not None]
+        like = changing[0][1]
+        count = sum(map(len, pages))
+        self.a = like.a.new_zeros(count, *like.a.shape[1:])
+        """[pages, parts, units, inputs]"""
+        self.b = like.b.new_zeros(count, *like.b.shape[1:])
+        """[pages, outputs, units]"""
+        self.scale = like.scales.new_zeros(count, len(like.scales))
+        """[pages, parts] float32"""
+        self.parts = _parts(site, self.b)
+        """[blocks of outputs] int32, or None where all belong to one part."""
+        self.factors = _by_adapter([None if each is None else each.row_factors for each in made], 1.0)
+        """[1 + adapters, outputs] float32, by which DoRA multiplies the outputs; None: no adapter has any."""
+        self.bias = _by_adapter([None if each is None else each.bias for each in made], 0.0)
+        """[1 + adapters, outputs] float32, likewise."""
+        for number, each in changing:
+            own = slice(pages[number][0], pages[number][0] + len(each.a))
+            self.a[own], self.b[own], self.scale[own] = each.a, each.b, each.scales
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of all its tensors."""
+        return total_bytes(self.a, self.b, self.scale, self.parts, self.factors, self.bias)
+
+
+class AdaptedLinear(Linear):
+    """A linear layer, and what the adapters of a step's tokens add to its outputs."""
+
+    def __init__(self, base: Linear, pages: SitePages, current: CurrentAdapters) -> None:
+        self._base = base
+        self._pages = pages
+        self._current = current
+
+    @property
+    def site(self) -> Site | None:
+        """See `Linear`."""
+        return self._base.site
+
+    @property
+    def bias(self) -> Tensor | None:
+        """See `Linear`. Biases of adapters are added by `matmul` already."""
+        return self._base.bias
+
+    @property
+    def wants(self) -> ActivationScheme | None:
+        """See `Linear`."""
+        return self._base.wants
+
+    @property
+    def outputs(self) -> int:
+        """See `Linear`."""
+        return self._base.outputs
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of the pages: those of the matrix are the base's."""
+        return self._pages.nbytes
+
+    def apply(self, x: Activations, block: int | None = None) -> Tensor:
+        """See `Linear`."""
+        out = self.matmul(x, block)
+        return out if self.bias is None else out.add_(self.bias)
+
+    def matmul(self, x: Activations, block: int | None = None) -> Tensor:
+        """See `Linear`. What an adapter adds to a token depends on nothing else in the step, so it has no blocks."""
+        out = self._base.matmul(x, block)
+        step, pages = self._current.step, self._pages
+        # The GEMV of one token has normalised `x` by now, and 8-bit inputs are kept in 16 bits beside the codes.
+        shrunk = empty_shrunk(x.x, pages.a, step.work, step.tile_tokens)
+        lora_shrink(x.x, pages.a, pages.scale, step.order, step.tiles, step.work, shrunk)
+        lora_expand(shrunk, pages.b, pages.parts, step.order, step.tiles, step.work, out, True)
+        if pages.factors is not None:
+            out.mul_(pages.factors.index_select(0, step.numbers))
+        if pages.bias is not None:
+            out.add_(pages.bias.index_select(0, step.numbers))
+        return out
+
+    def gated(
+        self, x: Activations, activation: str, wants: ActivationScheme | None, block: int | None = None
+    ) -> Activations:
+        """See `Linear`."""
+        return activated(self.apply(x, block), activation, wants, block)
+
+
+def _parts(site: Site, b: Tensor) -> Tensor | None:
+    ranges = site.ranges()
+    if len(site.modules) == 1:
+        return None
+    end = ranges[-1][1]
+    if end < b.shape[1]:
+        # Padding belongs to the last part, whose B is zero there.
+        ranges[-1] = (ranges[-1][0], b.shape[1], ranges[-1][2])
+    try:
+        return part_of_blocks(ranges, b.shape[1], b.device)
+    except ValueError as error:
+        raise AdapterError(
+            f"adapters of `{site.modules[0]}` and those beside it are served where each has a multiple of {RANK_UNITS} "
+            "outputs on a shard; use --merge-adapter"
+        ) from error
+
+
+def _by_adapter(made: Sequence[Tensor | None], fill: float) -> Tensor | None:
+    """Returns the tensors by adapter number, after a row of `fill` for the base."""
+    like = next((each for each in made if each is not None), None)
+    if like is None:
+        return None
+    plain = torch.full_like(like, fill)
+    return torch.stack([plain, *(plain if each is None else each for each in made)])
