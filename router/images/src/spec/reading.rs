@@ -1,6 +1,7 @@
 //! Model files to an [`ImageSpec`]: which family it is, and what its files say.
 
 mod original;
+mod shuffled;
 mod single;
 mod tiled;
 
