@@ -73,6 +73,10 @@ fn files() -> Vec<(Value, Value)> {
             json!({"size": {"height": 336, "width": 336}, "max_patches": 16, "resize_to_max_canvas": false}),
         ),
         (
+            json!({"model_type": "ovis2", "vision_config": {"patch_size": 14, "hidden_stride": 2}}),
+            json!({"size": {"height": 448, "width": 448}, "max_patches": 9, "crop_to_patches": true}),
+        ),
+        (
             json!({"model_type": "idefics3", "vision_config": {"patch_size": 14}, "scale_factor": 2}),
             json!({"size": {"longest_edge": 1456}, "max_image_size": {"longest_edge": 364}}),
         ),

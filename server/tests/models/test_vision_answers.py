@@ -82,6 +82,7 @@ NAMES = [
     "llava onevision",
     "granite vision",
     "idefics3",
+    "ovis2",
     "kimi k2.5",
     "kimi vl",
 ]

@@ -85,6 +85,11 @@ GLM_EXPERTS: dict[str, Any] = {
     "rope_parameters": GLM_ROPE,
 }
 QWEN_EXPERTS: dict[str, Any] = {"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 20}
+OVIS: dict[str, Any] = {
+    "hidden_size": SIZES["hidden_size"],
+    "vocab_size": SIZES["vocab_size"],
+    "visual_indicator_token_ids": [91, 92, 93, 94, 95],
+}
 GLM_IMAGES = {**QWEN_IMAGES, "intermediate_size": 16, "image_size": 8, "patch_size": 4}
 
 MEDIA_CASES: dict[str, Case] = {
@@ -189,6 +194,12 @@ MEDIA_CASES: dict[str, Case] = {
         "mistral3",
         {"model_type": "mistral", "sliding_window": None, "head_dim": 12},
         {**IMAGES, "model_type": "pixtral"},
+    ),
+    "ovis2": Case(
+        "Ovis 2",
+        "ovis2",
+        {**OVIS, "text_config": {**SIZES, "model_type": "qwen2"}, "vision_config": {**IMAGES, "vocab_size": 20}},
+        sizes={},
     ),
     "qwen2 vl": _case(
         "Qwen 2 VL", "qwen2_vl", _m_rope(1, 1, 2), {"depth": 1, "embed_dim": 16, "hidden_size": 32, "num_heads": 2}

@@ -32,6 +32,8 @@ class VisionCase:
     """The argument of the class that says which tokens are of images."""
     project: Callable[[PreTrainedModel, Tensor], Tensor] = lambda _, pooled: pooled
     """What the class does with the features of views besides."""
+    pack: Callable[[Any, Item], Tensor] | None = None
+    """What stands in the prompt, made of the results of the class, where that is more than features of views."""
     spliced: bool = False
     """Whether the class cannot compute all of it by itself: transformers 5.24 misses a field of its own results."""
     placeholder: str = ""
@@ -64,6 +66,8 @@ def inputs_of(case: VisionCase, model: PreTrainedModel, views: Sequence[Tensor],
 def expected(case: VisionCase, model: PreTrainedModel, views: Sequence[Tensor], item: Item) -> Tensor:
     """[rows, levels, hidden]"""
     out = model.get_image_features(**inputs_of(case, model, views, item))
+    if case.pack is not None:
+        return case.pack(out, item)[:, None]
     pooled = case.project(model, out.last_hidden_state) if out.pooler_output is None else out.pooler_output
     levels = [pooled, *(getattr(out, "deepstack_features", None) or [])]
     return torch.stack([torch.cat(list(level)) for level in levels], dim=1) * case.scale
@@ -78,6 +82,8 @@ def expected_logits(
     if case.spliced:
         embedded = model.get_input_embeddings()(tokens)
         embedded[tokens == TOKEN] = expected(case, model, views, item)[:, 0]
+        if case.pack is not None:
+            return model.lm_head(model.model.language_model(inputs_embeds=embedded, use_cache=False)[0])[0]
         return model.language_model(inputs_embeds=embedded, use_cache=False).logits[0]
     types = {case.token_types: (tokens == TOKEN).long()} if case.token_types else {}
     return model(tokens, use_cache=False, **inputs_of(case, model, views, item), **types).logits[0]

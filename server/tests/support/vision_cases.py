@@ -7,6 +7,7 @@ from transformers import PreTrainedModel
 
 from support.author_layouts import internvl_chat, original_llava
 from support.families import Case
+from support.media_cases import OVIS
 from support.moe_cases import LLAMA_4
 from support.vision_case import (
     ANY,
@@ -32,9 +33,11 @@ from support.vision_inputs import (
     Item,
     as_clip,
     coarse,
+    cut_into_tiles,
     next_as_clip,
     same_size,
     tiles,
+    with_marks,
     with_sizes,
     with_tiles,
 )
@@ -178,6 +181,20 @@ VISION_CASES: dict[str, VisionCase] = {
         [*tiled((30, 60), (45, 60), (100, 100)), Item([(16, 16)])],
         [(16, 20)],
         with_tiles,
+    ),
+    "ovis2": VisionCase(
+        case(
+            "ovis2",
+            {"model_type": "qwen2"},
+            {**TOWER, "vocab_size": 20, "hidden_stride": 2, "qkv_bias": True, "mlp_bias": True},
+            image_token_id=TOKEN,
+            **OVIS,
+        ),
+        [Item([(16, 16)]), Item([(16, 16), (16, 32)]), Item([(16, 16), (48, 32)])],
+        [(16, 20)],
+        cut_into_tiles,
+        pack=with_marks,
+        spliced=True,
     ),
     "idefics3": VisionCase(case("idefics3", LLAMA, TOWER, image_token_id=TOKEN), ONE, [(16, 20)], tiles),
     "smolvlm with a rest": VisionCase(

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -108,3 +109,25 @@ def as_clip(model: PreTrainedModel, views: Sequence[Tensor], item: Item) -> Inpu
 
 def next_as_clip(model: PreTrainedModel, views: Sequence[Tensor], item: Item) -> Inputs:
     return with_tiles(model, _by_clip(views), item)
+
+
+def cut_into_tiles(_: PreTrainedModel, views: Sequence[Tensor], __: Item) -> Inputs:
+    """The first view, and the tiles of the second one."""
+    side = views[0].shape[1]
+    tiles = [tile for row in views[1].split(side, 1) for tile in row.split(side, 2)] if len(views) > 1 else []
+    return {"pixel_values": torch.stack([views[0], *tiles])}
+
+
+def with_marks(out: Any, item: Item) -> Tensor:
+    """The features of Ovis 2 as its processor lays their placeholders out."""
+    start, grid, column, row, end = out.visual_indicator_features.split(1)
+    base, *tiles = out.pooler_output
+    parts = [start, base, grid]
+    across = item.views[1][1] // item.views[0][1] if tiles else 1
+    for index, tile in enumerate(tiles):
+        if index % across:
+            parts.append(column)
+        elif index:
+            parts.append(row)
+        parts.append(tile)
+    return torch.cat([*parts, end])

@@ -10,8 +10,8 @@ from typing import Literal
 from .pixels import PixelSpec
 from .spec import NormSpec
 
-VisionActivation = Literal["quick_gelu", "gelu", "gelu_tanh", "silu", "relu"]
-"""`quick_gelu` is x * sigmoid(1.702 x); the others are those of the decoder."""
+VisionActivation = Literal["quick_gelu", "gelu", "gelu_tanh", "silu", "relu", "softmax"]
+"""`quick_gelu` is x * sigmoid(1.702 x), `softmax` is over the last dimension; the others are those of the decoder."""
 Join = Literal["patches", "channels", "mean"]
 """How patches that are merged become one position: one after the other, channel by channel, or as their mean."""
 
@@ -132,6 +132,8 @@ class LinearSpec:
     """What follows it."""
     transposed: bool = False
     """Whether it is stored [inputs, outputs]."""
+    rest: int = 0
+    """Where it is: further rows, which it does not read."""
     patches: int = 0
     """The side of the patches that it joins, where it is stored as a convolution of them; 0: it is not."""
     norm: NormSpec | None = None
@@ -184,6 +186,18 @@ class TileSpec:
     tiles: int = 0
     """Where there are more patches than this many tiles have (by more than a tenth in height and width), they are
     resized to as many. 0: never."""
+
+
+@dataclass(frozen=True)
+class MarkSpec:
+    """Positions between the tiles of a large image (Ovis 2, 2024), each a learned vector: before and behind the whole
+    image, between columns and rows of tiles, and at the end. The first view is the whole image, made smaller; the
+    second, where there is one, is the image before it is cut.
+    """
+
+    weight: str
+    """Whole name, behind the projector's prefix, of the matrix whose last rows they are, in this order."""
+    rows: int
 
 
 @dataclass(frozen=True)
@@ -248,6 +262,7 @@ class VisionSpec:
     axes: bool = False
     """Whether positions count along axes (M-RoPE)."""
     tiles: TileSpec | None = None
+    marks: MarkSpec | None = None
     scale: float = 1.0
     """Factor of what the decoder reads. Most decoders scale token embeddings alone, where they scale them."""
     origin: str = ""

@@ -13,7 +13,17 @@ from torch.nn import functional
 from ..config.model import ModelConfig
 from ..config.vision import VisionSpec
 from ..errors import InvalidRequest, ModelFilesError
-from ..layers.infer.vision import Patches, Projector, Segments, Tiles, ViewOrder, VisionBlock, angles, order_of
+from ..layers.infer.vision import (
+    MarkedTiles,
+    Patches,
+    Projector,
+    Segments,
+    Tiles,
+    ViewOrder,
+    VisionBlock,
+    angles,
+    order_of,
+)
 from ..layers.weights.vision import VisionWeights, load_vision, vision_prefixes
 from ..weights import WeightSource
 from .encoder import Encoder, EncoderState
@@ -59,7 +69,10 @@ class VisionEncoder(Encoder):
         self._read = {number for level in spec.levels for number in level.reads}
         self._patches = Patches(spec.tower, spec.pixels, weights.patches)
         self._blocks = [VisionBlock(spec.tower.block, each) for each in weights.blocks]
-        self._tiles = None
+        self._tiles: Tiles | MarkedTiles | None = None
+        if weights.marks is not None:
+            side = spec.tower.image // spec.tower.patch // spec.tower.merge
+            self._tiles = MarkedTiles(spec.tower.image, side, weights.marks)
         if spec.tiles is not None and weights.newline is not None:
             self._tiles = Tiles(spec.tiles, spec.tower.image, spec.tower.image // spec.tower.patch, weights.newline)
         both = zip(spec.levels, weights.levels, strict=True)

@@ -3,6 +3,7 @@
 //! The rounding is that of the processors of transformers 5.24, on whose counts models depend.
 
 mod chunks;
+mod covered;
 mod numbers;
 mod pinpoints;
 mod smart;
@@ -10,6 +11,7 @@ mod splits;
 mod tiles;
 
 pub(super) use self::chunks::Chunks;
+pub(super) use self::covered::Covered;
 use self::numbers::{area, middle, shortest_side, whole, within};
 pub(super) use self::pinpoints::{Pinpoints, Square};
 pub(super) use self::smart::{Budget, Padded, Smart};
@@ -60,6 +62,7 @@ pub(super) enum Geometry {
     Tiles(Tiles),
     Splits(Splits),
     Chunks(Chunks),
+    Covered(Covered),
 }
 
 impl Geometry {
@@ -92,6 +95,7 @@ impl Geometry {
             Self::Tiles(tiles) => Ok(tiles.plan(size)),
             Self::Splits(splits) => Ok(splits.plan(size)),
             Self::Chunks(chunks) => Ok(chunks.plan(size)),
+            Self::Covered(covered) => Ok(covered.plan(size)),
         }
     }
 
@@ -128,6 +132,7 @@ impl Geometry {
             Self::Tiles(tiles) => tiles.largest(),
             Self::Splits(splits) => splits.largest(),
             Self::Chunks(chunks) => chunks.largest(),
+            Self::Covered(covered) => covered.largest(),
         }
     }
 }

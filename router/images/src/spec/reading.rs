@@ -74,6 +74,7 @@ impl<'a> Files<'a> {
             "llava_onevision" => self.onevision().map(Some),
             "internvl" => self.tiles().map(Some),
             "internvl_chat" => self.chat_tiles().map(Some),
+            "ovis2" => self.covered().map(Some),
             "llama4" => self.chunks().map(Some),
             "idefics3" | "smolvlm" => self.splits().map(Some),
             _ => Ok(None),

@@ -22,6 +22,8 @@ from transformers.models.llama4.image_processing_llama4 import (
 from transformers.models.llama4.processing_llama4 import Llama4Processor
 from transformers.models.llava_next.processing_llava_next import LlavaNextProcessor
 from transformers.models.llava_onevision.processing_llava_onevision import LlavaOnevisionProcessor
+from transformers.models.ovis2.image_processing_ovis2 import get_min_tile_covering_grid
+from transformers.models.ovis2.processing_ovis2 import Ovis2Processor
 from transformers.models.pixtral.image_processing_pixtral import get_resize_output_image_size as pixtral_size
 from transformers.models.qwen2_vl.image_processing_qwen2_vl import smart_resize
 
@@ -156,6 +158,21 @@ def chunks(tile: int, most: int, rows: int, fills: bool) -> Line:
     return of
 
 
+def covered(tile: int, most: int, rows: int) -> Line:
+    processor = object.__new__(Ovis2Processor)
+    processor.image_seq_length = rows
+
+    def of(height: int, width: int) -> str:
+        across, down = get_min_tile_covering_grid((height, width), tile, most)
+        views = [[(tile, tile)]]
+        if down * across > 1:
+            views.append([(down * tile, across * tile)])
+        grids = {"grids": [SimpleNamespace(tolist=lambda: [down, across])]}
+        return line(views, processor.replace_image_token(grids, 0).count("<IMG_"))
+
+    return of
+
+
 class _Sizes(Idefics3ImageProcessor):
     """Resizes nothing, and remembers to which sizes."""
 
@@ -233,6 +250,9 @@ def tiled_plans() -> Iterator[dict[str, object]]:
     config = {"model_type": "internvl_chat", "vision_config": {"patch_size": 14, "image_size": 448}}
     config |= {"dynamic_image_size": True, "use_thumbnail": True, "max_dynamic_patch": 6, "downsample_ratio": 0.5}
     yield plan(config, {"size": 448, "crop_size": 448, "do_center_crop": True, "resample": 3}, tiles(448, 6, 256))
+    config = {"model_type": "ovis2", "vision_config": {"patch_size": 14, "hidden_stride": 2}}
+    preprocessor = {"size": {"height": 448, "width": 448}, "crop_to_patches": True, "max_patches": 9}
+    yield plan(config, preprocessor, covered(448, 9, 256))
     config = {"model_type": "llama4", "vision_config": {"patch_size": 14, "pixel_shuffle_ratio": 0.5}}
     for fills in (False, True):
         preprocessor = {"size": {"height": 336, "width": 336}, "max_patches": 16, "resize_to_max_canvas": fills}

@@ -47,6 +47,7 @@ WITH_MEDIA: Mapping[str, str] = {
     "LlavaNextForConditionalGeneration": "LLaVA 1.6, Granite Vision 3",
     "LlavaOnevisionForConditionalGeneration": "LLaVA-OneVision",
     "Mistral3ForConditionalGeneration": "Mistral Small 3.1 to 4, Ministral 3",
+    "Ovis2ForConditionalGeneration": "Ovis 2",
     "Qwen2VLForConditionalGeneration": "Qwen 2 VL",
     "Qwen2_5_VLForConditionalGeneration": "Qwen 2.5 VL",
     "Qwen3VLForConditionalGeneration": "Qwen 3 VL",

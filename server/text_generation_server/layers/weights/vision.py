@@ -10,9 +10,12 @@ import torch
 from torch import Tensor
 
 from ...config.spec import NormSpec
-from ...config.vision import BlockSpec, LevelSpec, LinearSpec, TowerSpec, VisionNames, VisionSpec
+from ...config.vision import BlockSpec, LevelSpec, LinearSpec, MarkSpec, TowerSpec, VisionNames, VisionSpec
 from ...weights import WeightSource
 from .checkpoint import NormWeights, fold_norm_weight
+
+MARKS = 5
+"""Kinds of positions around and between tiles."""
 
 
 @dataclass(frozen=True)
@@ -95,6 +98,8 @@ class VisionWeights:
     levels: tuple[LevelWeights, ...]
     newline: Tensor | None
     """[decoder's hidden]: what stands behind a row of patches of tiles."""
+    marks: Tensor | None
+    """[5, decoder's hidden]: what stands around and between tiles."""
 
 
 def vision_prefixes(names: VisionNames, has: Callable[[str], bool]) -> tuple[str, str] | None:
@@ -110,7 +115,8 @@ def load_vision(source: WeightSource, spec: VisionSpec, prefixes: tuple[str, str
     blocks = tuple(reader.block(index, spec.tower) for index in range(spec.tower.blocks))
     levels = tuple(reader.level(each, spec.tower) for each in spec.levels)
     newline = reader.newline(spec.hidden) if spec.tiles is not None else None
-    return VisionWeights(reader.patches(spec.tower), blocks, levels, newline)
+    marks = None if spec.marks is None else reader.marks(spec.marks, spec.hidden)
+    return VisionWeights(reader.patches(spec.tower), blocks, levels, newline, marks)
 
 
 @dataclass(frozen=True)
@@ -228,6 +234,10 @@ class _Reader:
         """Reads what stands behind a row of patches of tiles. It is beside the projector, not in it."""
         return self.source.read(f"{self.projector.removesuffix(self.names.beside)}image_newline", (hidden,))
 
+    def marks(self, spec: MarkSpec, hidden: int) -> Tensor:
+        """Reads what stands around and between tiles."""
+        return self.source.read(f"{self.projector}{spec.weight}", (spec.rows, hidden))[-MARKS:]
+
     def _linear(self, spec: LinearSpec, inputs: int) -> LinearWeights:
         norm = self._norm(f"{self.projector}{spec.norm_name}", spec.norm, spec.outputs)
         matrix = self._matrix(spec, inputs)
@@ -242,7 +252,7 @@ class _Reader:
             shape = (spec.outputs, inputs // side**2, side, side)
             weight = self.source.read(name, shape).reshape(spec.outputs, inputs)
         elif spec.transposed:
-            weight = self.source.read(name, (inputs, spec.outputs)).t().contiguous()
+            weight = self.source.read(name, (inputs + spec.rest, spec.outputs))[:inputs].t().contiguous()
         else:
             weight = self.source.read(name, (spec.outputs, inputs))
         if spec.bias is not None:

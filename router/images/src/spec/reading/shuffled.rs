@@ -1,4 +1,4 @@
-//! Families whose tiles become rows of several patches each: InternVL and Llama 4.
+//! Families whose tiles become rows of several patches each: InternVL, Llama 4 and Ovis 2.
 
 use serde_json::Value;
 
@@ -6,7 +6,7 @@ use super::tiled::MOST_TILES;
 use super::{CONFIG, Files, ImageSpec, MOST_SIDE};
 use crate::error::SpecError;
 use crate::resize::{Filter, Size};
-use crate::spec::geometry::{Chunks, Geometry, Tiles};
+use crate::spec::geometry::{Chunks, Covered, Geometry, Tiles};
 
 impl Files<'_> {
     /// Llama 4.
@@ -44,6 +44,50 @@ impl Files<'_> {
                 rows: side * side,
                 max_tiles,
                 fills: self.preprocessor["resize_to_max_canvas"] == Value::Bool(true),
+            }),
+            several: None,
+        })
+    }
+
+    /// Ovis 2.
+    pub(super) fn covered(&self) -> Result<ImageSpec, SpecError> {
+        self.check_switches(&[
+            "do_resize",
+            "do_rescale",
+            "do_normalize",
+            "use_covering_area_grid",
+        ])?;
+        let tile = self.size(&self.preprocessor["size"], "size")?;
+        let key = "hidden_stride";
+        let merge = match &self.config["vision_config"][key] {
+            Value::Null => 1,
+            value => self.of_config(value, key)?,
+        };
+        let step = self.vision_number("patch_size")?.saturating_mul(merge);
+        if tile.height != tile.width || tile.height > MOST_SIDE || !tile.height.is_multiple_of(step)
+        {
+            return Err(self.refused("size", format!("{} x {}", tile.height, tile.width)));
+        }
+        let max_tiles = match self.preprocessor["crop_to_patches"] {
+            Value::Bool(true) => self.number("max_patches", 12)?,
+            _ => 1,
+        };
+        if max_tiles > MOST_TILES {
+            return Err(self.refused("max_patches", max_tiles));
+        }
+        let side = tile.height / step;
+        self.check_rows(u64::from(side) * u64::from(side), max_tiles + 1, "size")?;
+        Ok(ImageSpec {
+            placeholder: "<IMG_ATOM>",
+            marker: "<image>",
+            before: "",
+            after: "",
+            around: ("", ""),
+            filter: self.filter(Filter::Bicubic)?,
+            geometry: Geometry::Covered(Covered {
+                tile: tile.height,
+                rows: side * side,
+                max_tiles,
             }),
             several: None,
         })

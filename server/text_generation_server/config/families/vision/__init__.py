@@ -16,6 +16,7 @@ from .llama4 import LLAMA4_VISION
 from .llava import LLAVA
 from .llava_next import LLAVA_NEXT, LLAVA_ONEVISION
 from .llava_original import LLAVA_ORIGINAL
+from .ovis import OVIS2
 from .pixtral import MISTRAL3
 from .qwen import QWEN2_5_VL, QWEN2_VL, QWEN3_5_VISION, QWEN3_VL
 from .shuffled import IDEFICS3, INTERNVL, INTERNVL_CHAT
@@ -39,6 +40,7 @@ TOWERS: Mapping[str, VisionFamily] = {
     "LlavaNextForConditionalGeneration": LLAVA_NEXT,
     "LlavaOnevisionForConditionalGeneration": LLAVA_ONEVISION,
     "Mistral3ForConditionalGeneration": MISTRAL3,
+    "Ovis2ForConditionalGeneration": OVIS2,
     "Qwen2VLForConditionalGeneration": QWEN2_VL,
     "Qwen2_5_VLForConditionalGeneration": QWEN2_5_VL,
     "Qwen3VLForConditionalGeneration": QWEN3_VL,

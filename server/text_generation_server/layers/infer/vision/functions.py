@@ -29,6 +29,8 @@ def activated(x: Tensor, activation: VisionActivation) -> Tensor:
         return x * (1.702 * x).sigmoid()
     if activation == "silu":
         return functional.silu(x)
+    if activation == "softmax":
+        return x.softmax(-1)
     if activation == "relu":
         return functional.relu(x)
     return functional.gelu(x, approximate="tanh" if activation == "gelu_tanh" else "none")
