@@ -50,6 +50,20 @@ KINDS = {
         {"size": {"height": 16, "width": 16}, "resample": 2},
         others=("<start_of_image>", "<end_of_image>"),
     ),
+    "gemma4": Kind(
+        "<|image|>",
+        "<|image|>",
+        {"patch_size": 4, "pooling_kernel_size": 2, "max_soft_tokens": 6},
+        (16, 24),
+        ("<|image>", "<image|>"),
+    ),
+    "llama4": Kind(
+        "<|patch|>",
+        "<|image|>",
+        {"size": {"height": 16, "width": 16}, "max_patches": 4},
+        others=("<|image|>", "<|image_start|>", "<|image_end|>", "<|tile_x_separator|>", "<|tile_y_separator|>"),
+    ),
+    "llava original": Kind("<unk>", "<image>", {}),
 }
 
 

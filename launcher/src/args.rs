@@ -273,9 +273,6 @@ pub struct UnavailableArgs {
     /// Number of speculative tokens; only 0 is accepted
     #[arg(long, env, value_name = "TOKENS")]
     pub speculate: Option<usize>,
-    /// LoRA adapters
-    #[arg(long, env, value_name = "ADAPTERS")]
-    pub lora_adapters: Option<String>,
     /// Tunnel through ngrok
     #[arg(long, env)]
     pub ngrok: bool,

@@ -97,7 +97,6 @@ fn check_model(args: &Args) -> Result<(), LauncherError> {
 fn check_available(args: &Args) -> Result<(), LauncherError> {
     let UnavailableArgs {
         speculate,
-        lora_adapters,
         ngrok,
         ngrok_authtoken,
         ngrok_edge,
@@ -109,11 +108,6 @@ fn check_available(args: &Args) -> Result<(), LauncherError> {
             "--speculate",
             speculate.is_some_and(|tokens| tokens > 0),
             "leave it out, or set it to 0",
-        ),
-        (
-            "--lora-adapters",
-            given(lora_adapters),
-            "leave it out; --merge-adapter merges one into the weights",
         ),
         ("--ngrok", *ngrok, no_tunnel),
         ("--ngrok-authtoken", ngrok_authtoken.is_some(), no_tunnel),

@@ -66,6 +66,7 @@ pub fn batch(
             top_n_tokens: choice.top_n_tokens.unwrap_or(0),
             prefill_logprobs: false,
             media: Vec::new(),
+            adapter: 0,
         })
         .collect()
 }

@@ -70,6 +70,10 @@ pub struct ModelArgs {
     /// LoRA adapter to merge into 16-bit weights while they load: a folder that PEFT has saved (docs/adapters.md)
     #[arg(long, env, value_name = "FOLDER")]
     pub merge_adapter: Option<PathBuf>,
+    /// LoRA adapters that requests may name, with commas between them: id, id@revision, name=folder or name=id@revision
+    /// (docs/adapters.md)
+    #[arg(long, env, value_name = "ADAPTERS")]
+    pub lora_adapters: Option<String>,
     /// Convert `.bin` weights to safetensors, with a loader that runs no code from the file
     #[arg(long, env)]
     pub auto_convert: bool,

@@ -25,7 +25,6 @@ fn the_flags_of_tgi_that_exist_pass() {
 fn flags_of_missing_features_are_refused_by_name() {
     let refused = [
         "--speculate=2",
-        "--lora-adapters=a,b",
         "--ngrok",
         "--ngrok-authtoken=t",
         "--ngrok-edge=e",

@@ -20,6 +20,14 @@ fn merge_adapter(model: &ModelArgs) -> Option<String> {
     (!folder.as_os_str().is_empty()).then(|| folder.display().to_string())
 }
 
+/// The adapters that requests may name, likewise.
+fn lora_adapters(model: &ModelArgs) -> Option<&String> {
+    model
+        .lora_adapters
+        .as_ref()
+        .filter(|names| !names.is_empty())
+}
+
 /// A level at which children tell the launcher what it needs to know, the folder of the model and the progress of a
 /// start: records of level INFO. What is not asked for it does not print.
 fn talking_level(surroundings: &Surroundings) -> &str {
@@ -79,6 +87,7 @@ fn model_flags(args: &Args, flags: &mut Flags) {
         name_of(args.model.dequantised_copies),
     );
     flags.optional("--merge-adapter", merge_adapter(&args.model));
+    flags.optional("--lora-adapters", lora_adapters(&args.model));
     flags.optional("--attention", args.shards.attention.map(name_of));
     flags.optional("--cuda-graphs", args.shards.cuda_graphs.clone());
     flags.switch("--deterministic", args.shards.deterministic);

@@ -5,10 +5,10 @@ use std::time::Duration;
 use text_generation_proto::v1;
 
 use crate::types::{
-    AllowedTokens, Chunk, Encode, Grant, MaskWrite, MediaCost, MediaInfo, MediaSpan, MediaView,
-    NextTokenChooser, PromptScores, Request, RequestFailure, RequestId, Row, ServingLimits,
-    ShardInfo, SlotRange, StepCost, StepMasks, StepPlan, StepReply, Timings, TokenId, TopTokens,
-    TraceLink, Warmup, WarmupLimits,
+    AdapterInfo, AllowedTokens, Chunk, Encode, Grant, MaskWrite, MediaCost, MediaInfo, MediaSpan,
+    MediaView, NextTokenChooser, PromptScores, Request, RequestFailure, RequestId, Row,
+    ServingLimits, ShardInfo, SlotRange, StepCost, StepMasks, StepPlan, StepReply, Timings,
+    TokenId, TopTokens, TraceLink, Warmup, WarmupLimits,
 };
 
 impl From<SlotRange> for v1::SlotRange {
@@ -62,6 +62,7 @@ impl From<Request> for v1::Request {
             top_n_tokens: request.top_n_tokens,
             prefill_logprobs: request.prefill_logprobs,
             media: request.media.into_iter().map(Into::into).collect(),
+            adapter: request.adapter,
         }
     }
 }
@@ -253,6 +254,19 @@ impl From<v1::InfoResponse> for ShardInfo {
             kv_cache_dtype: reply.kv_cache_dtype,
             recurrent: reply.recurrent,
             media: reply.media.map(Into::into),
+            adapters: reply.adapters.into_iter().map(Into::into).collect(),
+        }
+    }
+}
+
+impl From<v1::AdapterInfo> for AdapterInfo {
+    fn from(adapter: v1::AdapterInfo) -> Self {
+        Self {
+            name: adapter.name,
+            number: adapter.number,
+            generation: adapter.generation,
+            rank: adapter.rank,
+            source: adapter.source,
         }
     }
 }

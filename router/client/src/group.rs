@@ -7,7 +7,7 @@ use futures::future::join_all;
 use crate::error::ClientError;
 use crate::shard::Shard;
 use crate::sharded::ShardedClient;
-use crate::types::{ServingLimits, Warmup, WarmupLimits};
+use crate::types::{AdapterInfo, ServingLimits, Warmup, WarmupLimits};
 
 /// Between two questions whether the group is there again.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -24,6 +24,8 @@ pub struct Regained {
     /// As [`ShardedClient::group`] names it.
     pub group: String,
     pub warmup: Warmup,
+    /// That its requests may name.
+    pub adapters: Vec<AdapterInfo>,
 }
 
 impl ShardedClient {
@@ -82,7 +84,16 @@ impl ShardedClient {
             }
             tracing::info!(group, "warming up the shards again");
             match self.warmup(limits).await {
-                Ok(warmup) if keeps(&warmup.limits, &limits) => return Regained { group, warmup },
+                Ok(warmup) if keeps(&warmup.limits, &limits) => match self.info().await {
+                    Ok(info) => {
+                        return Regained {
+                            group,
+                            warmup,
+                            adapters: info.adapters,
+                        };
+                    }
+                    Err(error) => reason = error.to_string(),
+                },
                 Ok(warmup) => {
                     reason = format!("they cannot keep their limits, only {}", warmup.limits);
                 }

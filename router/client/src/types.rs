@@ -49,6 +49,22 @@ pub struct ShardInfo {
     pub recurrent: bool,
     /// `None` where the model has no encoder of images, or serves its text alone.
     pub media: Option<MediaInfo>,
+    /// That requests may name.
+    pub adapters: Vec<AdapterInfo>,
+}
+
+/// A LoRA adapter on the shards.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AdapterInfo {
+    pub name: String,
+    /// What requests name, from 1 on.
+    pub number: u32,
+    /// Never 0; equal for equal contents.
+    pub generation: u64,
+    /// The highest of its matrices.
+    pub rank: u32,
+    /// The folder or hub id that it was loaded from.
+    pub source: String,
 }
 
 /// The encoder of images, as plans have to know it; see `MediaInfo` of the contract.
@@ -202,6 +218,8 @@ pub struct Request {
     pub prefill_logprobs: bool,
     /// Ascending and apart.
     pub media: Vec<MediaSpan>,
+    /// The number of its adapter; 0: the base.
+    pub adapter: u32,
 }
 
 /// Rows and columns of an item's rows, where the encoder has [axes](MediaInfo::axes); else both are 0.

@@ -29,6 +29,7 @@ fn request(id: u32) -> Request {
         top_n_tokens: 0,
         prefill_logprobs: true,
         media: Vec::new(),
+        adapter: 0,
     }
 }
 

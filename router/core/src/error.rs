@@ -150,8 +150,12 @@ pub enum ValidationError {
     GrammarSupport,
     #[error("`grammar` is not valid: {0}")]
     Grammar(GrammarError),
-    #[error("`adapter_id` is not supported: this server was started without LoRA adapters")]
-    AdapterId,
+    #[error(
+        "`adapter_id` is not supported: this server was started without LoRA adapters (`--lora-adapters`)"
+    )]
+    NoAdapters,
+    #[error("`adapter_id` names no adapter of this server, which has {known}. Given: {given:?}")]
+    AdapterId { given: String, known: String },
     #[error("tokenizer error {0}")]
     Tokenizer(String),
     /// `path` is where the image stands in the request.
@@ -197,6 +201,7 @@ impl ValidationError {
             Self::BestOfSampling => Some("best_of"),
             Self::Generations { .. } | Self::TenantTokens { .. } => Some("inputs"),
             Self::GrammarSupport | Self::Grammar(_) => Some("grammar"),
+            Self::NoAdapters | Self::AdapterId { .. } => Some("adapter_id"),
             _ => None,
         }
     }
@@ -294,6 +299,11 @@ pub enum InferError {
         "Request failed during generation: the shards were lost twice while they computed this request (shard_lost)"
     )]
     ShardLost,
+    /// The shards have started again, and read other files of this adapter than before.
+    #[error(
+        "Request failed during generation: the files of its adapter have changed since the server started, and its shards have started again (adapter_changed): restart the server to serve the new files"
+    )]
+    AdapterChanged,
     /// The grammar of this request cannot be followed any further.
     #[error("Request failed during generation: {0}")]
     Grammar(GrammarError),
@@ -319,7 +329,7 @@ impl InferError {
             }
             Self::Validation(_) => "validation",
             Self::Overloaded(_) | Self::QueueTime(_) => "overloaded",
-            Self::Generation(_) | Self::ShardLost => "generation",
+            Self::Generation(_) | Self::ShardLost | Self::AdapterChanged => "generation",
             Self::Grammar(_) => "grammar",
             Self::IncompleteGeneration => "incomplete_generation",
             Self::IncompleteGenerationStream => "incomplete_generation_stream",

@@ -17,6 +17,7 @@ use tokio_util::task::TaskTracker;
 
 pub use self::health::Health;
 use self::health::HealthCheck;
+use crate::adapters::Adapters;
 use crate::batcher::BatcherHandle;
 pub use crate::batcher::{KvEventFeed, MediaShards, Shards};
 use crate::error::{InferError, ValidationError};
@@ -311,6 +312,11 @@ impl Infer {
             slots_total: self.0.limits.max_batch_total_tokens,
             permits_available: self.0.permits.available_permits(),
         }
+    }
+
+    /// The adapters that requests may name.
+    pub fn adapters(&self) -> &Adapters {
+        self.0.validator.adapters()
     }
 
     /// How many requests must wait for each one that decodes before they join, when this last mattered.

@@ -1,5 +1,6 @@
 //! Core of the router: everything about requests and text; knows no HTTP.
 
+pub mod adapters;
 pub mod assemble;
 mod batcher;
 pub mod detokenize;

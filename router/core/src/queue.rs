@@ -190,7 +190,7 @@ impl Queue {
         let arrival = i64::try_from((queued - self.epoch).as_millis()).unwrap_or(i64::MAX);
         let priority = i64::from(request.priority).saturating_mul(PRIORITY_STEP_MS);
         let root = RootKey {
-            adapter: 0,
+            adapter: request.adapter_generation(),
             salt: request.cache_salt.clone(),
         };
         let logprobs = request.prefill_logprobs.then(PromptLogprobs::default);

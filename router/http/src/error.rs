@@ -174,6 +174,7 @@ impl From<InferError> for ApiError {
             InferError::Overloaded(_) | InferError::QueueTime(_) => StatusCode::TOO_MANY_REQUESTS,
             InferError::Generation(_) => StatusCode::FAILED_DEPENDENCY,
             InferError::ShardLost
+            | InferError::AdapterChanged
             | InferError::IncompleteGeneration
             | InferError::IncompleteGenerationStream => StatusCode::INTERNAL_SERVER_ERROR,
             InferError::GrammarsStuck | InferError::ShuttingDown => StatusCode::SERVICE_UNAVAILABLE,
@@ -186,6 +187,7 @@ impl From<InferError> for ApiError {
         Self {
             code: match error {
                 InferError::ShardLost => Some("shard_lost"),
+                InferError::AdapterChanged => Some("adapter_changed"),
                 _ => context.map(|_| CONTEXT_LENGTH_EXCEEDED),
             },
             context: context.map(|overflow| Box::new(Context::new(overflow))),

@@ -6,6 +6,7 @@ pub mod access;
 pub mod aliases;
 pub mod api_keys;
 pub mod args;
+mod asked_model;
 mod bounds;
 pub mod connection;
 pub mod conversation;

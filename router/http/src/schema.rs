@@ -3,6 +3,7 @@
 mod tokens;
 
 use serde::{Deserialize, Deserializer, Serialize};
+use text_generation_client::types::AdapterInfo;
 use text_generation_core::types::{
     FinishReason, GenerateAnswer, GenerateParameters, PrefillToken, SimpleToken, Token,
 };
@@ -287,6 +288,8 @@ pub struct Info {
     /// Null where the model reads text alone.
     #[schema(nullable = true)]
     pub images: Option<ImageInfo>,
+    /// The adapters that requests may name; empty where there is the base alone.
+    pub adapters: Vec<AdapterSummary>,
     /// The model's own defaults for requests below `/v1`; null where they are not used (`--generation-config none`).
     #[schema(nullable = true)]
     pub sampling_defaults: Option<SamplingDefaults>,
@@ -308,4 +311,29 @@ pub struct Info {
     /// Name of the container image, where the build knew it.
     #[schema(nullable = true)]
     pub docker_label: Option<&'static str>,
+}
+
+/// An adapter that requests may name.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+pub struct AdapterSummary {
+    /// What `adapter_id` or `model` says.
+    #[schema(example = "pirate")]
+    pub name: String,
+    /// The highest of its matrices.
+    #[schema(example = 16)]
+    pub rank: u32,
+    /// The folder or hub id that it was loaded from.
+    #[schema(example = "org/pirate")]
+    pub source: String,
+}
+
+impl AdapterSummary {
+    /// Of what the shards say.
+    pub fn of(adapter: &AdapterInfo) -> Self {
+        Self {
+            name: adapter.name.clone(),
+            rank: adapter.rank,
+            source: adapter.source.clone(),
+        }
+    }
 }

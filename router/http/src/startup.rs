@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use text_generation_client::ClusterTls;
+use text_generation_core::adapters::Adapters;
 use text_generation_core::infer::{Infer, KvEventFeed, Shards};
 use text_generation_core::policy::cost::StepCost;
 use text_generation_core::tokenize::{TextTokenizer, TokenizerPool};
@@ -175,7 +176,9 @@ fn infer(
         vision.map(|sight| sight.vision(config, &tokenizer, info, limits.max_batch_prefill_tokens));
     let vision = vision.transpose()?;
     let pool = TokenizerPool::new(tokenizer, config.validation_workers as usize)?;
-    let mut validator = Validator::new(pool, validation_limits(config, info, limits));
+    let adapters = Adapters::new(info.adapters.clone());
+    let mut validator = Validator::new(pool, validation_limits(config, info, limits))
+        .with_adapters(adapters.clone());
     if let Some(vision) = vision {
         validator = validator.with_vision(vision);
     }
@@ -189,6 +192,7 @@ fn infer(
         step_timeout: Duration::from_secs(config.step_timeout.into()),
         kv_events,
         media: sight.as_ref().and_then(|sight| sight.media(info, warmed)),
+        adapters,
     };
     let _entered = stepping.enter();
     Ok(Infer::new(

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use axum::http::StatusCode;
 use text_generation_chat::ChatTemplateError;
+use text_generation_core::adapters::Adapters;
 use text_generation_core::error::{GrammarError, InferError, Overload, ValidationError};
 use text_generation_http::error::ApiError;
 use text_generation_images::FetchError;
@@ -23,6 +24,7 @@ fn every_error() -> Vec<ApiError> {
         InferError::QueueTime(Duration::from_secs(1)),
         InferError::Generation(String::new()),
         InferError::ShardLost,
+        InferError::AdapterChanged,
         InferError::Grammar(GrammarError::Rejected { id: 0 }),
         InferError::IncompleteGeneration,
         InferError::IncompleteGenerationStream,
@@ -36,6 +38,7 @@ fn every_error() -> Vec<ApiError> {
             | InferError::QueueTime(_)
             | InferError::Generation(_)
             | InferError::ShardLost
+            | InferError::AdapterChanged
             | InferError::Grammar(_)
             | InferError::IncompleteGeneration
             | InferError::IncompleteGenerationStream
@@ -50,7 +53,7 @@ fn every_error() -> Vec<ApiError> {
         ApiError::suffix_not_supported(),
         ApiError::no_instances(),
         ApiError::too_many_prompts(4),
-        ApiError::unknown_model(""),
+        ApiError::unknown_model("", &Adapters::default()),
         ApiError::unsupported_media_type(""),
         ApiError::payload_too_large(1),
         ApiError::request_timeout(1),

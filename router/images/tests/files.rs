@@ -13,6 +13,14 @@ fn files() -> Vec<(Value, Value)> {
             json!({"size": {"shortest_edge": 336}, "crop_size": {"height": 336, "width": 336}}),
         ),
         (
+            json!({"model_type": "llava_llama", "mm_vision_tower": "openai/clip-vit-large-patch14-336", "image_aspect_ratio": "anyres", "image_grid_pinpoints": [[336, 672], [672, 336]]}),
+            json!({}),
+        ),
+        (
+            json!({"model_type": "llava", "mm_vision_tower": "clip", "image_aspect_ratio": "pad", "vision_config": {"image_size": 336, "patch_size": 14}, "mm_vision_select_feature": "cls_patch"}),
+            json!({}),
+        ),
+        (
             json!({"model_type": "mistral3", "spatial_merge_size": 2}),
             json!({"size": {"longest_edge": 1540}, "patch_size": 14}),
         ),
@@ -41,6 +49,10 @@ fn files() -> Vec<(Value, Value)> {
             json!({"media_proc_cfg": {"in_patch_limit": 16384, "patch_size": 14, "merge_kernel_size": 2, "patch_limit_on_one_side": 512, "fixed_output_tokens": null}}),
         ),
         (
+            json!({"model_type": "kimi_vl"}),
+            json!({"in_token_limit": 4096, "patch_size": 14, "merge_kernel_size": [2, 2], "pad_input": true}),
+        ),
+        (
             json!({"model_type": "llava_next", "vision_config": {"patch_size": 14}}),
             json!({"size": {"shortest_edge": 336}, "image_grid_pinpoints": [[336, 672], [672, 336]]}),
         ),
@@ -51,6 +63,18 @@ fn files() -> Vec<(Value, Value)> {
         (
             json!({"model_type": "internvl", "vision_config": {"patch_size": 14}, "downsample_ratio": 0.5}),
             json!({"size": {"height": 448, "width": 448}, "min_patches": 1, "max_patches": 12}),
+        ),
+        (
+            json!({"model_type": "internvl_chat", "vision_config": {"patch_size": 14, "image_size": 448}, "downsample_ratio": 0.5, "force_image_size": 448, "dynamic_image_size": true, "use_thumbnail": true, "min_dynamic_patch": 1, "max_dynamic_patch": 12}),
+            json!({"size": 448, "resample": 3}),
+        ),
+        (
+            json!({"model_type": "llama4", "vision_config": {"patch_size": 14, "pixel_shuffle_ratio": 0.5}}),
+            json!({"size": {"height": 336, "width": 336}, "max_patches": 16, "resize_to_max_canvas": false}),
+        ),
+        (
+            json!({"model_type": "ovis2", "vision_config": {"patch_size": 14, "hidden_stride": 2}}),
+            json!({"size": {"height": 448, "width": 448}, "max_patches": 9, "crop_to_patches": true}),
         ),
         (
             json!({"model_type": "idefics3", "vision_config": {"patch_size": 14}, "scale_factor": 2}),

@@ -21,8 +21,10 @@ pub struct MockRow {
     pub seed: u64,
     /// As they came; a mock draws nothing, so they change no token by themselves.
     pub parameters: NextTokenChooserParameters,
-    /// Follows from all ids and images before this token.
+    /// Follows from all ids and images before this token, and from the adapter.
     pub content: u64,
+    /// The number of its adapter; 0: the base.
+    pub adapter: u32,
 }
 
 /// Chooses the next token of a row.
@@ -34,6 +36,9 @@ pub type StepTime = Arc<dyn Fn(&MockStep) -> Duration + Send + Sync>;
 /// Whether something holds for a row.
 pub type RowTest = Arc<dyn Fn(&MockRow) -> bool + Send + Sync>;
 
+/// What a start of a group has.
+pub type AdaptersOf = Arc<dyn Fn(usize) -> Vec<v1::AdapterInfo> + Send + Sync>;
+
 /// A mock group: limits, delays and token source. Slots and rows are checked as a real shard would.
 #[derive(Clone)]
 pub struct MockConfig {
@@ -42,6 +47,8 @@ pub struct MockConfig {
     pub eos_token_ids: Vec<u32>,
     /// Layers keep a state of each row, as Info says. It breaks the contract that a request has cached positions.
     pub recurrent: bool,
+    /// The adapters that a start of the group has, by its number from 0 on.
+    pub adapters: AdaptersOf,
     /// An encoder of images.
     pub media: Option<v1::MediaInfo>,
     /// Rows of its pool.
@@ -93,6 +100,7 @@ impl Default for MockConfig {
             vocab_size,
             eos_token_ids: vec![2],
             recurrent: false,
+            adapters: Arc::new(|_| Vec::new()),
             media: None,
             media_rows: 0,
             media_cost: None,

@@ -83,6 +83,7 @@ mod tests {
             generated,
             seed: 0,
             content: 0,
+            adapter: 0,
             parameters: NextTokenChooserParameters::default(),
         };
         let tokens = (0..).map(|generated| source(&row(generated)));

@@ -203,6 +203,7 @@ impl TextGenerationService for Rank {
             kv_cache_dtype: "float32".to_owned(),
             recurrent: self.config.recurrent,
             media: self.config.media,
+            adapters: (self.config.adapters)(self.life),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             group: if self.config.named {
                 format!("start {}", self.life)

@@ -44,7 +44,7 @@ impl Row {
                     .ok_or(format!("media row {row} is read and was never written"))?,
             };
             let mut hasher = DefaultHasher::new();
-            (self.contents.last(), read).hash(&mut hasher);
+            (self.contents.last(), read, self.mock.adapter).hash(&mut hasher);
             self.contents.push(hasher.finish());
         }
         self.mock.content = self.contents.last().copied().unwrap_or_default();
@@ -110,15 +110,18 @@ pub(crate) struct State {
     pub admitted: usize,
     /// It may serve.
     pub warmed: bool,
+    /// That requests may name.
+    adapters: Vec<v1::AdapterInfo>,
     pub warmups: Vec<v1::WarmupRequest>,
     /// A row was computed that ends the group.
     pub fatal: bool,
 }
 
 impl State {
-    pub(crate) fn of_life(warmed: bool) -> Self {
+    pub(crate) fn of_life(warmed: bool, adapters: Vec<v1::AdapterInfo>) -> Self {
         Self {
             warmed,
+            adapters,
             ..Self::default()
         }
     }
@@ -237,6 +240,7 @@ impl State {
                 seed: parameters.seed,
                 parameters,
                 content: 0,
+                adapter: request.adapter,
             },
             contents: Vec::new(),
             slots,
@@ -251,6 +255,13 @@ impl State {
             let cached = row.computed;
             self.violate(format!(
                 "request {id} has {cached} cached positions, whose state nobody keeps"
+            ));
+        }
+        let number_of = |adapter: &v1::AdapterInfo| adapter.number == row.mock.adapter;
+        if row.mock.adapter > 0 && !self.adapters.iter().any(number_of) {
+            let adapter = row.mock.adapter;
+            self.violate(format!(
+                "request {id} names adapter {adapter}, which nobody has"
             ));
         }
         if row.computed as usize >= row.mock.ids.len() {

@@ -47,7 +47,7 @@ def test_an_architecture_that_is_not_there(folder: Path) -> None:
     [
         ({"architectures": ["MllamaForConditionalGeneration"], "text_config": {}, "vision_config": {}}, "images"),
         ({"architectures": ["PaliGemmaForConditionalGeneration"], "vision_config": {}}, "images"),
-        ({"architectures": ["Glm4vForConditionalGeneration"], "text_config": {}, "vision_config": {}}, "images"),
+        ({"architectures": ["AyaVisionForConditionalGeneration"], "text_config": {}, "vision_config": {}}, "images"),
         ({"architectures": ["Qwen2AudioForConditionalGeneration"], "audio_config": {}}, "images or sound"),
         ({"architectures": ["T5ForConditionalGeneration"], "is_encoder_decoder": True}, "an encoder"),
     ],
@@ -334,6 +334,7 @@ def test_contexts_that_an_indexer_would_cut_are_refused(folder: Path) -> None:
     [
         ({"architectures": ["DeepseekV4ForCausalLM"]}, "^DeepSeek V4 .*compressed"),
         ({"architectures": ["KimiLinearForCausalLM"]}, "^Kimi Linear .*Kimi delta attention"),
+        ({"architectures": ["InternLMXComposer2ForCausalLM"]}, "^InternLM-XComposer 2 .*partial LoRA"),
         ({"architectures": ["InklingForCausalLM"]}, "^Inkling .*convolutions of keys and values"),
         (
             {"architectures": ["Qwen4ExpForConditionalGeneration"], "text_config": {"model_type": "qwen4_exp_text"}},

@@ -13,7 +13,14 @@ SIGLIP = {"hidden_size": 1152, "intermediate_size": 4304, "num_attention_heads":
 QWEN_TEXT = {"model_type": "qwen3_vl_text", "hidden_size": 4096}
 
 
-def read(folder: Path, architecture: str, processor: dict[str, Any] | None = None, **config: Any) -> ModelConfig:
+def read(
+    folder: Path,
+    architecture: str,
+    processor: dict[str, Any] | None = None,
+    added: dict[str, int] | None = None,
+    **config: Any,
+) -> ModelConfig:
+    (folder / "added_tokens.json").write_text(json.dumps(added or {}))
     (folder / "config.json").write_text(json.dumps({"architectures": [architecture], **config}))
     (folder / "preprocessor_config.json").write_text(json.dumps(processor or PROCESSOR))
     return ModelConfig.from_folder(folder)
@@ -120,6 +127,80 @@ PUBLISHED: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         },
         {"blocks": 27, "hidden": 1024, "image": 0, "merge": 2, "outputs": 7168, "token": 163605},
     ),
+    "kimi vl": (
+        {
+            "architecture": "KimiVLForConditionalGeneration",
+            "model_type": "kimi_vl",
+            "media_placeholder_token_id": 163605,
+            "text_config": {"hidden_size": 2048, "num_attention_heads": 16, "q_lora_rank": None},
+            "vision_config": {"model_type": "moonvit", "init_pos_emb_height": 64, "merge_kernel_size": [2, 2]},
+        },
+        {"blocks": 27, "hidden": 1152, "image": 0, "merge": 2, "outputs": 2048, "token": 163605},
+    ),
+    "gemma 4": (
+        {
+            "architecture": "Gemma4ForConditionalGeneration",
+            "processor": {"do_normalize": False},
+            "text_config": {"model_type": "gemma4_text", "hidden_size": 1536},
+            "vision_config": {"use_clipped_linears": True, "pooling_kernel_size": 3},
+        },
+        {"blocks": 16, "hidden": 768, "image": 0, "merge": 3, "outputs": 1536, "token": 258880},
+    ),
+    "glm 4.1v": (
+        {
+            "architecture": "Glm4vForConditionalGeneration",
+            "text_config": {
+                "model_type": "glm4v_text",
+                "partial_rotary_factor": 0.5,
+                "rope_theta": 1e4,
+                "rope_scaling": {"type": "default", "mrope_section": [8, 12, 12]},
+            },
+            "vision_config": {"model_type": "glm4v", "depth": 24, "spatial_merge_size": 2},
+        },
+        {"blocks": 24, "hidden": 1536, "image": 0, "merge": 2, "outputs": 4096, "token": 151343},
+    ),
+    "llama 4": (
+        {
+            "architecture": "Llama4ForConditionalGeneration",
+            "image_token_index": 200092,
+            "text_config": {"model_type": "llama4_text"},
+            "vision_config": {
+                "hidden_size": 1408,
+                "image_size": 336,
+                "projector_output_dim": 4096,
+                "rope_theta": 10000,
+                "vision_output_dim": 4096,
+            },
+        },
+        {"blocks": 34, "hidden": 1408, "image": 336, "merge": 2, "outputs": 5120, "token": 200092},
+    ),
+    "internvl 3": (
+        {
+            "architecture": "InternVLChatModel",
+            "model_type": "internvl_chat",
+            "added": {"<IMG_CONTEXT>": 151667},
+            "downsample_ratio": 0.5,
+            "force_image_size": 448,
+            "ps_version": "v2",
+            "llm_config": {
+                "model_type": "qwen2",
+                "hidden_size": 3584,
+                "num_attention_heads": 28,
+                "num_key_value_heads": 4,
+            },
+            "vision_config": {
+                "hidden_size": 1024,
+                "image_size": 448,
+                "intermediate_size": 4096,
+                "norm_type": "layer_norm",
+                "num_attention_heads": 16,
+                "num_hidden_layers": 24,
+                "qk_normalization": False,
+                "qkv_bias": True,
+            },
+        },
+        {"blocks": 24, "hidden": 1024, "image": 448, "merge": 2, "outputs": 3584, "token": 151667},
+    ),
 }
 
 
@@ -140,6 +221,45 @@ def test_published_configurations_are_read(name: str, tmp_path: Path) -> None:
     }
     assert found == facts
     assert (vision.pixels.mean, vision.pixels.std) == ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
+
+
+def test_the_original_llava_sees_as_the_clip_that_it_names(tmp_path: Path) -> None:
+    config: dict[str, Any] = {
+        **{"hidden_size": 4096, "intermediate_size": 11008, "num_attention_heads": 32, "num_hidden_layers": 32},
+        **{"vocab_size": 32000, "rms_norm_eps": 1e-5},
+        "architecture": "LlavaLlamaForCausalLM",
+        "added": {"<unk>": 0},
+        "model_type": "llava_llama",
+        "mm_projector_type": "mlp2x_gelu",
+        "mm_vision_tower": "openai/clip-vit-large-patch14-336",
+    }
+    vision = read(tmp_path, **config).vision
+    assert vision is not None
+    assert (vision.tower.image, vision.tower.blocks, vision.token_id, vision.tiles) == (336, 23, 0, None)
+    assert vision.pixels.mean[0] == 0.48145466
+    assert len(vision.levels[0].linears) == 2
+    tiled = read(tmp_path, **config, image_aspect_ratio="anyres", mm_patch_merge_type="spatial_unpad").vision
+    assert tiled is not None
+    assert tiled.tiles is not None
+    reasons = {
+        "the vision tower 'google/siglip' (`mm_vision_tower`": {"mm_vision_tower": "google/siglip"},
+        "`mm_projector_type` must be 'linear'": {"mm_projector_type": "ldp"},
+        "`mm_patch_merge_type` 'spatial_unpad'": {"image_aspect_ratio": "anyres"},
+        "`image_aspect_ratio` must be one of": {"image_aspect_ratio": "anyres_max_9"},
+        "`mm_use_im_start_end`": {"mm_use_im_start_end": True},
+        "tells the id of <unk>": {"added": {}},
+    }
+    for reason, change in reasons.items():
+        assert reason in read(tmp_path, **{**config, **change}).text_alone
+
+
+def test_angles_of_gemma_4_have_their_own_base(tmp_path: Path) -> None:
+    config, _ = PUBLISHED["gemma 4"]
+    vision = read(tmp_path, **config).vision
+    assert vision is not None
+    assert vision.tower.rope is not None
+    assert vision.tower.rope.theta == 100
+    assert not vision.whole_spans
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,9 @@ def random_spans(dice: random.Random) -> tuple[tuple[MediaSpan, ...], int]:
     return tuple(spans), position
 
 
-@pytest.mark.parametrize("name", ["qwen2 vl", "qwen2.5 vl", "qwen3 vl", "qwen3.5 images"])
+@pytest.mark.parametrize(
+    "name", ["qwen2 vl", "qwen2.5 vl", "qwen3 vl", "qwen3 vl moe", "qwen3.5 images", "glm4v", "glm4v moe"]
+)
 def test_rotary_positions_are_those_of_transformers(name: str) -> None:
     model, dice = model_of(name).model, random.Random(0)
     merged = model.config.vision_config.spatial_merge_size

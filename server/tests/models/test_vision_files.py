@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from support.families import model_of, write
+from support.family_cases import CASES
 from support.loading import load
 from support.vision_cases import PROCESSOR, VISION_CASES, views_of
 from torch import Tensor
@@ -40,6 +42,12 @@ NEWER = (
 )
 PUBLISHED = (("vision_tower.", "vision_tower.vision_model."),)
 BOTH = (("vision_tower.", "model.vision_tower.vision_model."), *NEWER)
+OLDER_GEMMA = (
+    ("model.vision_tower.", "vision_tower."),
+    ("model.embed_vision.", "embed_vision."),
+    ("model.language_model.", "language_model.model."),
+)
+QWEN_OLDER = (("model.visual.", "visual."), ("model.language_model.", "model."))
 QWEN = (("visual.", "model.visual."), ("model.", "model.language_model."))
 
 
@@ -55,9 +63,11 @@ QWEN = (("visual.", "model.visual."), ("model.", "model.language_model."))
         ("mistral3", NEWER),
         ("gemma3", PUBLISHED),
         ("gemma3", NEWER),
+        ("gemma4", OLDER_GEMMA),
         ("internvl", NEWER),
         ("qwen2 vl", QWEN),
         ("qwen2.5 vl", QWEN),
+        ("glm4v", QWEN_OLDER),
     ],
 )
 def test_names_of_other_versions_are_read(name: str, rules: tuple[tuple[str, str], ...], tmp_path: Path) -> None:
@@ -98,6 +108,18 @@ def test_older_files_with_numbers_of_positions_are_no_surprise(
     with caplog.at_level(logging.WARNING):
         assert load(tmp_path).encoder is not None
     assert caplog.messages == []
+
+
+def test_a_tower_that_is_not_served_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Qwen-VL (2023), whose class is that of Qwen 1."""
+    write(CASES["qwen1"], model_of("qwen1"), tmp_path)
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "visual": {"width": 1664, "n_queries": 256}}))
+    changed(tmp_path, lambda tensors: {**tensors, "transformer.visual.proj": torch.ones(2, 2)})
+    with caplog.at_level(logging.WARNING):
+        model = load(tmp_path)
+    assert model.encoder is None
+    assert caplog.messages == ["images are refused: the vision tower of QWenLMHeadModel is not supported"]
 
 
 def without_processor(folder: Path) -> None:
@@ -144,6 +166,15 @@ def test_text_is_served_alone_where_the_tower_cannot_be(
     (message,) = caplog.messages
     assert message.startswith("images are refused")
     assert reason in message
+
+
+def test_the_tower_that_is_missing_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    VISION_CASES["llava original"].write(tmp_path)
+    without_tower(tmp_path)
+    with caplog.at_level(logging.WARNING):
+        assert load(tmp_path).encoder is None
+    (message,) = caplog.messages
+    assert "hold no vision tower; it is openai/clip-vit-large-patch14-336, which a converted copy" in message
 
 
 def test_the_processor_may_be_in_the_newer_file(tmp_path: Path) -> None:

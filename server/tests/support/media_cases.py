@@ -4,6 +4,7 @@ from typing import Any
 
 import torch
 
+from support.author_layouts import KIMI_CLASS, internvl_chat, kimi, kimi_vl, layers, original_llava, original_mistral
 from support.families import SIZES, Case, Raw, State
 from support.latent_cases import EXPERTS as LATENT_EXPERTS
 from support.latent_cases import GROWING
@@ -54,17 +55,9 @@ def _of_part(state: State, raw: Raw) -> tuple[State, Raw]:
     return state, raw
 
 
-def _layers(state: State, raw: Raw) -> tuple[State, Raw]:
-    """Transformers renames layers of the text when it writes those of images."""
-    return {
-        name.replace("language_model.model.blocks.", "language_model.model.layers."): state[name] for name in state
-    }, raw
-
-
-def kimi(state: State, raw: Raw) -> tuple[State, Raw]:
-    """The published class, and type of its part."""
-    text = {**raw["text_config"], "model_type": "kimi_k2"}
-    return _layers(state, {**raw, "architectures": [KIMI_CLASS], "text_config": text})
+def _inputs_first(state: State, raw: Raw) -> tuple[State, Raw]:
+    """The published files of Qwen 3 VL MoE."""
+    return {name: each.transpose(1, 2) if ".mlp.experts." in name else each for name, each in state.items()}, raw
 
 
 def _inside_llama4(state: State, raw: Raw) -> tuple[State, Raw]:
@@ -76,7 +69,6 @@ def _inside_llama4(state: State, raw: Raw) -> tuple[State, Raw]:
 
 
 LLAMA4_CLASS = "Llama4ForConditionalGeneration"
-KIMI_CLASS = "KimiK25ForConditionalGeneration"
 KIMI = {**LATENT_EXPERTS, "model_type": "deepseek_v3", "n_group": 1, "topk_group": 1, "num_nextn_predict_layers": 0}
 KIMI_IMAGES = {key: IMAGES[key] for key in ("hidden_size", "intermediate_size", "num_hidden_layers", "patch_size")}
 KIMI_IMAGES |= {"num_attention_heads": 2, "pos_emb_height": 4, "pos_emb_width": 4}
@@ -84,9 +76,33 @@ M_ROPE = _m_rope(1, 1, 0)
 M_ROPE["rope_parameters"] |= {"mrope_interleaved": True, "partial_rotary_factor": 0.25}
 GEMMA = {"model_type": "gemma3_text", "head_dim": 16, "sliding_window": 4, "query_pre_attn_scalar": 12}
 
+GLM_ROPE = {**_m_rope(1, 0, 1)["rope_parameters"], "partial_rotary_factor": 0.5}
+GLM_EXPERTS: dict[str, Any] = {
+    "n_routed_experts": 8,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 16,
+    "first_k_dense_replace": 1,
+    "rope_parameters": GLM_ROPE,
+}
+QWEN_EXPERTS: dict[str, Any] = {"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 20}
+OVIS: dict[str, Any] = {
+    "hidden_size": SIZES["hidden_size"],
+    "vocab_size": SIZES["vocab_size"],
+    "visual_indicator_token_ids": [91, 92, 93, 94, 95],
+}
+GLM_IMAGES = {**QWEN_IMAGES, "intermediate_size": 16, "image_size": 8, "patch_size": 4}
+
 MEDIA_CASES: dict[str, Case] = {
     "gemma3 images": _case("Gemma 3 (4B to 27B)", "gemma3", GEMMA, IMAGES),
     "gemma3 images newer": _case("Gemma 3 (4B to 27B)", "gemma3", GEMMA, IMAGES, relayout=_newer),
+    "glm4v": _case("GLM 4.1V", "glm4v", {"rope_parameters": GLM_ROPE}, GLM_IMAGES),
+    "glm4v moe": _case("GLM 4.5V", "glm4v_moe", GLM_EXPERTS, GLM_IMAGES, prepare=with_corrections),
+    "glm4.6v": _case(
+        "GLM 4.6V",
+        "glm46v",
+        {"model_type": "glm4v_text", "rope_parameters": GLM_ROPE},
+        {"model_type": "glm4v_vision", **GLM_IMAGES},
+    ),
     "idefics3": _case("Idefics 3", "idefics3", {"model_type": "llama"}, IMAGES),
     "internvl": _case(
         "InternVL 3", "internvl", {"model_type": "qwen2"}, {**IMAGES, "image_size": [8, 8], "patch_size": [4, 4]}
@@ -97,7 +113,31 @@ MEDIA_CASES: dict[str, Case] = {
         {"model_type": "qwen3", "head_dim": 16},
         {**IMAGES, "image_size": [8, 8], "patch_size": [4, 4]},
     ),
+    "internvl chat": _case(
+        "InternVL 2.5 to 3.5 (remote code)",
+        "internvl",
+        {"model_type": "qwen2"},
+        {**IMAGES, "image_size": [8, 8], "patch_size": [4, 4]},
+        relayout=internvl_chat,
+        architecture="InternVLChatModel",
+    ),
     "llava": _case("LLaVA 1.5", "llava", {"model_type": "llama"}, CLIP),
+    "llava original": _case(
+        "LLaVA 1.5 and 1.6 (original)",
+        "llava",
+        {"model_type": "llama"},
+        CLIP,
+        relayout=original_llava,
+        architecture="LlavaLlamaForCausalLM",
+    ),
+    "llava original mistral": _case(
+        "LLaVA 1.5 and 1.6 (original)",
+        "llava_next",
+        {"model_type": "mistral", "sliding_window": None},
+        CLIP,
+        relayout=original_mistral,
+        architecture="LlavaMistralForCausalLM",
+    ),
     "llava newer": _case("LLaVA 1.5", "llava", {"model_type": "llama"}, CLIP, relayout=_newer),
     "llava next": _case(
         "LLaVA 1.6, Granite Vision 3", "llava_next", {"model_type": "mistral", "sliding_window": None}, CLIP
@@ -124,9 +164,18 @@ MEDIA_CASES: dict[str, Case] = {
         "Kimi K2.5 to K2.7",
         "kimi_k25",
         {"text_config": {**SIZES, **KIMI}, "vision_config": KIMI_IMAGES, "tie_word_embeddings": False},
-        _layers,
+        layers,
         prepare=with_corrections,
         sizes={},
+    ),
+    "kimi vl": _case(
+        "Kimi VL",
+        "kimi_k25",
+        KIMI,
+        KIMI_IMAGES,
+        relayout=kimi_vl,
+        prepare=with_corrections,
+        architecture="KimiVLForConditionalGeneration",
     ),
     "ministral 3 images": _case(
         "Mistral Small 3.1 to 4, Ministral 3",
@@ -146,6 +195,12 @@ MEDIA_CASES: dict[str, Case] = {
         {"model_type": "mistral", "sliding_window": None, "head_dim": 12},
         {**IMAGES, "model_type": "pixtral"},
     ),
+    "ovis2": Case(
+        "Ovis 2",
+        "ovis2",
+        {**OVIS, "text_config": {**SIZES, "model_type": "qwen2"}, "vision_config": {**IMAGES, "vocab_size": 20}},
+        sizes={},
+    ),
     "qwen2 vl": _case(
         "Qwen 2 VL", "qwen2_vl", _m_rope(1, 1, 2), {"depth": 1, "embed_dim": 16, "hidden_size": 32, "num_heads": 2}
     ),
@@ -162,6 +217,19 @@ MEDIA_CASES: dict[str, Case] = {
         {"head_dim": 8, **_m_rope(2, 1, 1)},
         {**QWEN_IMAGES, "intermediate_size": 16, "deepstack_visual_indexes": [0]},
         relayout=_of_part,
+    ),
+    "qwen3 vl moe": _case(
+        "Qwen 3 VL MoE",
+        "qwen3_vl_moe",
+        {"head_dim": 8, **QWEN_EXPERTS, **_m_rope(2, 1, 1)},
+        {**QWEN_IMAGES, "intermediate_size": 16, "deepstack_visual_indexes": [0]},
+    ),
+    "qwen3 vl moe published": _case(
+        "Qwen 3 VL MoE",
+        "qwen3_vl_moe",
+        {"head_dim": 8, **QWEN_EXPERTS, "moe_intermediate_size": 16, **_m_rope(2, 1, 1)},
+        {**QWEN_IMAGES, "intermediate_size": 16, "deepstack_visual_indexes": [0]},
+        relayout=_inputs_first,
     ),
     "qwen3.5 images": _case(
         "Qwen 3.5 and 3.6", "qwen3_5", {**DELTA, **M_ROPE}, {**QWEN_IMAGES, "intermediate_size": 16}

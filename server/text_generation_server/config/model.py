@@ -130,10 +130,8 @@ def parse_model_config(config: JsonObject, generation: JsonObject | None, folder
     # The architecture comes first, because others have other keys.
     architecture = _known_architecture(config)
     whole = config
-    if has_media := architecture in WITH_MEDIA:
-        family, config = text_part(config)
-    else:
-        family = FAMILIES[architecture]
+    family, config = text_part(config) if architecture in WITH_MEDIA else (FAMILIES[architecture], config)
+    has_media = architecture in WITH_MEDIA or family.tower in config
     config = config.for_family(family.defaults, family.aliases, family.older, family.unread)
     decoder = family.decoder(config)
     refuse_unknown(config)

@@ -19,6 +19,8 @@ class PixelSpec:
     scale: float = _BYTE
     mean: tuple[float, ...] = (0.0, 0.0, 0.0)
     std: tuple[float, ...] = (1.0, 1.0, 1.0)
+    coarse: bool = False
+    """Whether each step of this is rounded to bfloat16."""
 
 
 def read_pixels(folder: Path | None) -> PixelSpec:

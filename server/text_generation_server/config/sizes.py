@@ -135,7 +135,7 @@ def matrices(config: ModelConfig, index: int, experts: bool = True) -> Iterator[
 
 def _experts(names: TensorNames, gated: bool) -> tuple[tuple[str, int], ...]:
     """Returns the names of the tensors of experts, and how many matrices of one expert each holds."""
-    if names.experts_layout in ("stacked", "transposed", "interleaved"):
+    if names.experts_layout in ("stacked", "transposed", "as shaped", "interleaved"):
         return (names.expert_gate, 2), (names.expert_down, 1)
     return tuple((name, 1) for name in names.experts(gated))
 

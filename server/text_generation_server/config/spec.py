@@ -129,6 +129,8 @@ class AttentionSpec:
     """Whether values are what the projection of keys makes, before its norm and RoPE."""
     reads_layer: int | None = None
     """The layer before it whose keys and values it reads; None: it has its own."""
+    causal_media: bool = False
+    """Whether tokens of an image attend to those before them alone, also where they attend to each other elsewhere."""
 
     @property
     def value_size(self) -> int:
@@ -302,6 +304,8 @@ class PerLayerSpec:
     activation: Activation
     norm: NormSpec
     """Of the vectors that are made of the embedding, and of what a layer adds."""
+    media_id: int = 0
+    """The token whose vectors positions of images have."""
 
 
 @dataclass(frozen=True)

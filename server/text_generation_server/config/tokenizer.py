@@ -47,8 +47,12 @@ def eos_token_id(folder: Path) -> int | None:
     """
     settings = _read(folder / "tokenizer_config.json")
     token = _eos_token(folder, settings)
-    if token is None:
-        return None
+    return None if token is None else token_id(folder, token)
+
+
+def token_id(folder: Path, token: str) -> int | None:
+    """The id of a token by the tokenizer's own files; None where they do not tell it. Raises as `eos_token_id`."""
+    settings = _read(folder / "tokenizer_config.json")
     ids = (found for found in _ids(folder, settings, token) if isinstance(found, int) and not isinstance(found, bool))
     return next((found for found in ids if found >= 0), None)
 

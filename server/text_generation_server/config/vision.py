@@ -10,8 +10,8 @@ from typing import Literal
 from .pixels import PixelSpec
 from .spec import NormSpec
 
-VisionActivation = Literal["quick_gelu", "gelu", "gelu_tanh", "silu", "relu"]
-"""`quick_gelu` is x * sigmoid(1.702 x); the others are those of the decoder."""
+VisionActivation = Literal["quick_gelu", "gelu", "gelu_tanh", "silu", "relu", "softmax"]
+"""`quick_gelu` is x * sigmoid(1.702 x), `softmax` is over the last dimension; the others are those of the decoder."""
 Join = Literal["patches", "channels", "mean"]
 """How patches that are merged become one position: one after the other, channel by channel, or as their mean."""
 
@@ -24,10 +24,17 @@ class PositionSpec:
     - "bilinear": the table is stretched to the view, so that centres of patches at the corners meet.
     - "bicubic": the table is stretched to the view, so that the corners meet.
     - "buckets": a patch takes the row in which its corner falls when the view has the size of the table.
+    - "axes": there are two tables of `side` rows, of columns and of rows, and a patch has the sum of its two. A view
+      has at most so many patches along a side.
     """
 
     side: int
-    kind: Literal["table", "bilinear", "bicubic", "buckets"] = "table"
+    kind: Literal["table", "bilinear", "bicubic", "buckets", "axes"] = "table"
+
+    @property
+    def rows(self) -> int:
+        """The rows of the table."""
+        return 2 * self.side if self.kind == "axes" else self.side**2
 
 
 @dataclass(frozen=True)
@@ -35,7 +42,7 @@ class VisionRopeSpec:
     """Rotary embedding of row and column, with half of the pairs of a head each."""
 
     theta: float
-    order: Literal["halves", "alternating", "neighbours"]
+    order: Literal["halves", "alternating", "neighbours", "neighbours by half", "quarters"]
     """How pairs of a head are shared.
 
     - "halves": elements i and i + head_dim / 2 are a pair. Rows have the first half of the pairs, columns the second,
@@ -43,7 +50,12 @@ class VisionRopeSpec:
     - "alternating": the same, but of the frequencies of a whole head rows have the even and columns the odd ones.
     - "neighbours": stored elements 2i and 2i + 1 are a pair. Columns and rows have every other pair, with the
       frequencies of half a head.
+    - "neighbours by half": the same pairs, but columns have the first half of them, rows the second.
+    - "quarters": stored elements i and i + head_dim / 4 of each half of a head are a pair. Columns have the first half,
+      rows the second, both with the frequencies of half a head.
     """
+    first: int = 0
+    """The number of the first row and column."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +72,17 @@ class BlockSpec:
     out_bias: bool = True
     ffn_bias: bool = True
     qk_norm: NormSpec | None = None
-    """The norm of queries and keys, over all heads together."""
+    """The norm of queries and keys."""
+    qk_norm_by_head: bool = False
+    """Whether it is over each head, with one weight for all, and not over all heads together."""
+    value_norm: bool = False
+    """Whether the same norm, without a weight, is over each value."""
+    softmax_scale: float | None = None
+    """None: 1 / sqrt(head_dim)."""
+    output_norms: bool = False
+    """Whether the output of both sublayers is normalised before it is added."""
+    clipped: bool = False
+    """Whether each matrix has bounds of what it reads and of what it makes."""
     scaled: bool = False
     """Whether the output of both sublayers is multiplied by a learned vector."""
 
@@ -84,6 +106,8 @@ class TowerSpec:
     """Whether a learned vector, with a position of its own, stands before the patches of a view."""
     positions: PositionSpec | None = None
     rope: VisionRopeSpec | None = None
+    patch_norm: NormSpec | None = None
+    """The norm of patches before they get positions."""
     first_norm: NormSpec | None = None
     """The norm before the first block."""
     window: int = 0
@@ -108,6 +132,15 @@ class LinearSpec:
     """What follows it."""
     transposed: bool = False
     """Whether it is stored [inputs, outputs]."""
+    rest: int = 0
+    """Where it is: further rows, which it does not read."""
+    patches: int = 0
+    """The side of the patches that it joins, where it is stored as a convolution of them; 0: it is not."""
+    norm: NormSpec | None = None
+    """The norm of its output, before the activation."""
+    norm_name: str = ""
+    gate: str = ""
+    """The whole name of the matrix of a gate, which has the activation and multiplies the output; empty: none."""
 
 
 @dataclass(frozen=True)
@@ -122,6 +155,12 @@ class LevelSpec:
     norm: NormSpec | None = None
     """The norm of patches, before they are joined."""
     join: Join = "patches"
+    factor: float = 1.0
+    """Factor of what is joined."""
+    standardised: bool = False
+    """Whether a learned vector is subtracted from it then, and another one multiplies it. Both, and the factor, are
+    applied in float32.
+    """
     joined_norm: NormSpec | None = None
     """The norm behind that."""
     norm_name: str = "norm"
@@ -150,6 +189,18 @@ class TileSpec:
 
 
 @dataclass(frozen=True)
+class MarkSpec:
+    """Positions between the tiles of a large image (Ovis 2, 2024), each a learned vector: before and behind the whole
+    image, between columns and rows of tiles, and at the end. The first view is the whole image, made smaller; the
+    second, where there is one, is the image before it is cut.
+    """
+
+    weight: str
+    """Whole name, behind the projector's prefix, of the matrix whose last rows they are, in this order."""
+    rows: int
+
+
+@dataclass(frozen=True)
 class VisionNames:
     """Names of the tower's tensors; those that say so are whole names, the others lack `.weight` and `.bias`."""
 
@@ -161,13 +212,21 @@ class VisionNames:
     positions: str = "embeddings.position_embedding.weight"
     dimensions: int = 0
     """Of both, with those of one element that stand in front; 0: there are none."""
+    patch_layout: Literal["convolution", "channels first", "channels last"] = "convolution"
+    """How the matrix of patches is stored: as one of a linear layer in the order channel, row, column, or row, column,
+    channel, where it is not a convolution.
+    """
+    class_last: bool = False
+    """Whether the position of the class token is the last one of the table."""
     positions_in_rows: bool = False
-    """Whether the table is stored [side, side, hidden]."""
+    """Whether the table is stored [side, side, hidden], or [2, side, hidden]."""
+    patch_norm: str = ""
     first_norm: str = "pre_layrnorm"
     last_norm: str = "post_layernorm"
     block: str = "encoder.layers.{}."
     """`{}` is the number of the block. What follows is relative to it."""
     norms: tuple[str, str] = ("layer_norm1", "layer_norm2")
+    output_norms: tuple[str, str] = ("", "")
     qkv: tuple[str, ...] = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
     """Three matrices, or the fused one."""
     qk_norms: tuple[str, str] = ("self_attn.q_norm", "self_attn.k_norm")
@@ -176,6 +235,10 @@ class VisionNames:
     """The first matrix of the feed-forward network, or gate and up."""
     second: str = "mlp.fc2"
     scales: tuple[str, str] = ("lambda_1", "lambda_2")
+    """Whole."""
+    clipped: str = ".linear"
+    """The end of names of matrices with bounds, whose own names lack it."""
+    standard: tuple[str, str] = ("std_bias", "std_scale")
     """Whole."""
     beside: str = "multi_modal_projector."
     """The end of a projector's prefix that other tensors of the whole model lack."""
@@ -199,8 +262,11 @@ class VisionSpec:
     axes: bool = False
     """Whether positions count along axes (M-RoPE)."""
     tiles: TileSpec | None = None
+    marks: MarkSpec | None = None
     scale: float = 1.0
     """Factor of what the decoder reads. Most decoders scale token embeddings alone, where they scale them."""
+    origin: str = ""
+    """The model whose weights the tower has, where files may lack them."""
     unread: tuple[str, ...] = ()
     """Patterns of names, behind the tower's prefix, of what lies behind the last block that anybody reads."""
 
@@ -215,7 +281,7 @@ class VisionSpec:
         tower, block = self.tower, self.tower.block
         width, positions = block.heads * block.head_dim, tower.positions
         each = 4 * tower.hidden * width + (3 if block.gated else 2) * tower.hidden * block.inner
-        table = 0 if positions is None else positions.side**2
+        table = 0 if positions is None else positions.rows
         first = tower.hidden * (3 * tower.patch**2 + table)
         return first + tower.blocks * each + sum(self._projector_elements(level) for level in self.levels)
 
@@ -223,6 +289,6 @@ class VisionSpec:
         inputs = level.inputs(self.tower)
         total = 0
         for linear in level.linears:
-            total += inputs * linear.outputs
+            total += inputs * linear.outputs * (2 if linear.gate else 1)
             inputs = linear.outputs
         return total

@@ -8,11 +8,22 @@ from typing import cast
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from ..config.model import ModelConfig
 from ..config.vision import VisionSpec
 from ..errors import InvalidRequest, ModelFilesError
-from ..layers.infer.vision import Patches, Projector, Segments, Tiles, ViewOrder, VisionBlock, angles, order_of
+from ..layers.infer.vision import (
+    MarkedTiles,
+    Patches,
+    Projector,
+    Segments,
+    Tiles,
+    ViewOrder,
+    VisionBlock,
+    angles,
+    order_of,
+)
 from ..layers.weights.vision import VisionWeights, load_vision, vision_prefixes
 from ..weights import WeightSource
 from .encoder import Encoder, EncoderState
@@ -58,7 +69,10 @@ class VisionEncoder(Encoder):
         self._read = {number for level in spec.levels for number in level.reads}
         self._patches = Patches(spec.tower, spec.pixels, weights.patches)
         self._blocks = [VisionBlock(spec.tower.block, each) for each in weights.blocks]
-        self._tiles = None
+        self._tiles: Tiles | MarkedTiles | None = None
+        if weights.marks is not None:
+            side = spec.tower.image // spec.tower.patch // spec.tower.merge
+            self._tiles = MarkedTiles(spec.tower.image, side, weights.marks)
         if spec.tiles is not None and weights.newline is not None:
             self._tiles = Tiles(spec.tiles, spec.tower.image, spec.tower.image // spec.tower.patch, weights.newline)
         both = zip(spec.levels, weights.levels, strict=True)
@@ -90,6 +104,10 @@ class VisionEncoder(Encoder):
                 f"`views[{index}]` is {height} x {width}: height and width must be multiples of "
                 f"{tower.merge * tower.patch}, the side of one position"
             )
+        if (positions := tower.positions) is not None and positions.kind == "axes":
+            most = positions.side * tower.patch
+            if max(height, width) > most:
+                raise InvalidRequest(f"`views[{index}]` is {height} x {width}, and a side has at most {most} pixels")
         return sides[0] // step * (sides[1] // step) + keeps_class
 
     def sample(self, pixels: int) -> Sequence[tuple[int, int]]:
@@ -102,6 +120,8 @@ class VisionEncoder(Encoder):
             side = tower.positions.side * tower.patch // step * step
         if side:
             return [(side, side)] * max(1, pixels // side**2)
+        if tower.positions is not None and tower.positions.kind == "axes":
+            pixels = min(pixels, (tower.positions.side * tower.patch) ** 2)
         side = max(1, isqrt(pixels) // step) * step
         return [(side, side)]
 
@@ -128,7 +148,11 @@ class VisionEncoder(Encoder):
         rope = self._spec.rope
         if rope is None:
             return None
-        of_pairs = torch.cat([angles(rope, self._spec.block.head_dim, view) for view in views]).to(device)[:, None]
+        of_views = [angles(rope, self._spec.block.head_dim, view) for view in views]
+        if self._spec.class_token:
+            # It is nowhere, so nothing rotates it.
+            of_views = [functional.pad(each, (0, 0, 1, 0)) for each in of_views]
+        of_pairs = torch.cat(of_views).to(device)[:, None]
         return of_pairs.cos(), of_pairs.sin()
 
     @torch.inference_mode()
@@ -166,7 +190,10 @@ def load_encoder(config: ModelConfig, source: WeightSource) -> VisionEncoder | N
         return None
     prefixes = vision_prefixes(config.vision.names, source.has)
     if prefixes is None:
-        logger.warning("images are refused: the files of the model hold no vision tower")
+        origin = (
+            config.vision.origin and f"; it is {config.vision.origin}, which a converted copy of the model may have"
+        )
+        logger.warning("images are refused: the files of the model hold no vision tower%s", origin)
         return None
     try:
         return VisionEncoder(config.vision, load_vision(source, config.vision, prefixes), prefixes[0])

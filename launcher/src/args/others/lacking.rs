@@ -1,7 +1,7 @@
 //! The flags of other servers that have no counterpart here, and what to do instead.
 
-const ADAPTERS: &str =
-    "LoRA adapters are not served yet: leave it out; --merge-adapter merges one into the weights";
+const ADAPTERS: &str = "--lora-adapters name=folder,... names the LoRA adapters, of any number and rank (docs/adapters.md): \
+     leave it out";
 const DRAFTS: &str = "speculative decoding is not supported yet: leave it out";
 const IMAGES: &str = "images, audio and video are not supported as inputs: leave it out";
 const LOGS: &str = "set LOG_LEVEL (error, warn, info, debug), and --json-output for logs as JSON";

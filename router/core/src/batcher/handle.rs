@@ -11,6 +11,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use super::{Batcher, FoundLost, KvEventFeed};
+use crate::adapters::Adapters;
 use crate::error::InferError;
 use crate::grammar::{Constraint, Workers};
 use crate::permit::PermitHalf;
@@ -79,6 +80,8 @@ pub struct Shards {
     pub kv_events: Option<KvEventFeed>,
     /// Where images are served.
     pub media: Option<MediaShards>,
+    /// That requests may name.
+    pub adapters: Adapters,
 }
 
 /// What the batcher must know of the shards' encoder of images.

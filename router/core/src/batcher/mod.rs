@@ -45,6 +45,7 @@ use self::media::arrival;
 pub(crate) use self::recovery::FoundLost;
 use self::recovery::{Recovery, Terms};
 use self::running::RunningEntry;
+use crate::adapters::Adapters;
 use crate::error::InferError;
 use crate::grammar::Workers;
 use crate::grammar::mask_pool::{self, MaskPool};
@@ -66,6 +67,9 @@ struct Batcher {
     limits: BatchLimits,
     metrics: BatchMetrics,
     submissions: UnboundedReceiver<Submission>,
+    adapters: Adapters,
+    /// Generations of those that shards which have started again do not have any more.
+    changed_adapters: Vec<u64>,
     found_lost: mpsc::Receiver<FoundLost>,
     status: watch::Sender<Status>,
     queue: Queue,
@@ -142,6 +146,8 @@ impl Batcher {
             limits,
             metrics: BatchMetrics::new(limits.max_batch_total_tokens, shards.kv_cache_dtype),
             submissions: mailbox.submissions,
+            adapters: shards.adapters,
+            changed_adapters: Vec::new(),
             found_lost: mailbox.found_lost,
             status: mailbox.status,
             queue: Queue::new(),
@@ -177,7 +183,7 @@ impl Batcher {
         self.meet_group().await;
         loop {
             while let Ok(submission) = self.submissions.try_recv() {
-                self.queue.push(submission.request, submission.samples);
+                self.enqueue(submission);
             }
             self.queue.drop_gone();
             if let Some(limit) = self.limits.max_queue_time {
@@ -199,7 +205,7 @@ impl Batcher {
                     biased;
                     arrivals = &mut matching.arrivals => self.matched(arrivals.ok()),
                     Some(submission) = self.submissions.recv() => {
-                        self.queue.push(submission.request, submission.samples);
+                        self.enqueue(submission);
                     }
                 }
                 continue;
@@ -209,7 +215,7 @@ impl Batcher {
             let Some((first, answer)) = self.in_flight.front_mut() else {
                 tokio::select! {
                     submission = self.submissions.recv() => match submission {
-                        Some(submission) => self.queue.push(submission.request, submission.samples),
+                        Some(submission) => self.enqueue(submission),
                         None => return,
                     },
                     arrived = arrival => self.arrived(&arrived),
@@ -228,7 +234,7 @@ impl Batcher {
                 () = sleep_until(wake) => if wake == due { self.overdue() },
                 arrived = arrival => self.arrived(&arrived),
                 Some(submission) = self.submissions.recv() => {
-                    self.queue.push(submission.request, submission.samples);
+                    self.enqueue(submission);
                 }
             }
         }

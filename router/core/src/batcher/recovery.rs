@@ -6,18 +6,20 @@
 
 use std::sync::Arc;
 
-use text_generation_client::types::WarmupLimits;
+use text_generation_client::types::{AdapterInfo, WarmupLimits};
 use text_generation_client::{ClientError, Regained};
 use tokio::task::JoinError;
 use tokio::time::{Duration, Instant};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::Batcher;
+use super::handle::Submission;
 use super::in_flight::InFlight;
 use super::suspects::Findings;
 use crate::error::InferError;
 use crate::grammar::mask_pool::{self, MaskPool};
 use crate::policy::cost::StepCost;
+use crate::queue::Entry;
 use crate::standing::Standing;
 
 /// How often those whose clients have gone, or that waited too long, are looked for while nothing else happens.
@@ -59,7 +61,7 @@ impl Batcher {
             biased;
             regained = &mut recovery.regained => self.recovered(regained),
             Some(submission) = self.submissions.recv() => {
-                self.queue.push(submission.request, submission.samples);
+                self.enqueue(submission);
             }
             () = tokio::time::sleep(TIDY) => {}
         }
@@ -146,7 +148,11 @@ impl Batcher {
         let Some(recovery) = self.recovery.take() else {
             return;
         };
-        let Regained { group, warmup } = match regained {
+        let Regained {
+            group,
+            warmup,
+            adapters,
+        } = match regained {
             Ok(regained) => regained,
             Err(error) => {
                 let error = ClientError::Connection(error.to_string());
@@ -163,6 +169,7 @@ impl Batcher {
         if let Some(media) = &mut self.media {
             media.put_again();
         }
+        self.compare(&adapters);
         self.step_failed = false;
         self.last_reply = None;
         self.restarts += 1;
@@ -171,6 +178,36 @@ impl Batcher {
         self.metrics.shard_recovery.record(took);
         let (seconds, waiting) = (took.as_secs_f64(), self.queue.len());
         tracing::info!(seconds, waiting, "the shards serve again: requests go on");
+    }
+
+    /// Ends requests of adapters that the shards do not have any more as they were: other weights would go on with their
+    /// texts.
+    fn compare(&mut self, adapters: &[AdapterInfo]) {
+        let changed = self.adapters.missing_in(adapters);
+        for adapter in &changed {
+            tracing::error!(
+                adapter = adapter.name,
+                "the files of an adapter have changed: its requests are refused until the server is restarted"
+            );
+        }
+        self.changed_adapters = changed.iter().map(|adapter| adapter.generation).collect();
+        self.end_changed();
+    }
+
+    /// Ends those that wait and whose adapter has changed.
+    fn end_changed(&mut self) {
+        let changed = &self.changed_adapters;
+        if !changed.is_empty() {
+            let of_changed = |entry: &Entry| changed.contains(&entry.request.adapter_generation());
+            self.queue
+                .fail_where(of_changed, &InferError::AdapterChanged);
+        }
+    }
+
+    /// Queues what a client has sent.
+    pub(super) fn enqueue(&mut self, submission: Submission) {
+        self.queue.push(submission.request, submission.samples);
+        self.end_changed();
     }
 
     /// How long a step may take on the device: generous, for what warm-up measured may be far off on a machine that is

@@ -73,6 +73,7 @@ impl RunningEntry {
             top_n_tokens: request.top_n_tokens,
             prefill_logprobs: self.scored.is_some(),
             media: MediaStage::spans(&request.media, &self.entry.media),
+            adapter: request.adapter.as_ref().map_or(0, |adapter| adapter.number),
         }
     }
 

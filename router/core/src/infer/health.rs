@@ -141,6 +141,7 @@ impl Infer {
             top_n_tokens: 0,
             prefill_logprobs: false,
             grammar: None,
+            adapter: None,
             media: Media::default(),
             priority: 0,
             cache_salt: None,

@@ -83,8 +83,8 @@ pub struct GenerateParameters {
     #[serde(deserialize_with = "tgi_grammar")]
     #[schema(nullable = true, value_type = Option<Object>)]
     pub grammar: Option<GrammarSource>,
-    /// Name of a LoRA adapter; not supported yet, a request that sets it is refused.
-    #[schema(nullable = true)]
+    /// Name of an adapter of this server (`/info` lists them); unset, the base.
+    #[schema(nullable = true, example = json!(null))]
     pub adapter_id: Option<String>,
     /// Keep the tokens that are at least this many times as likely as the most likely one. Not in TGI.
     #[schema(nullable = true, minimum = 0.0, maximum = 1.0, example = 0.05)]

@@ -6,9 +6,10 @@ mod tests;
 
 use std::sync::Arc;
 
-use text_generation_client::types::{NextTokenChooser, TraceLink};
+use text_generation_client::types::{AdapterInfo, NextTokenChooser, TraceLink};
 use text_generation_grammar::GrammarSource;
 
+use crate::adapters::Adapters;
 use crate::error::ValidationError;
 use crate::grammar::{BadWords, Grammars, ValidGrammar, Workers};
 use crate::media::{Expanded, Media, Vision};
@@ -39,6 +40,8 @@ pub struct ValidRequest {
     pub(crate) bad_words: Option<BadWords>,
     /// What the model sees.
     pub media: Media,
+    /// Whose weights are added to the base's.
+    pub adapter: Option<Arc<AdapterInfo>>,
     /// Lower runs first.
     pub priority: i32,
     /// Only requests with the same one share cached prefixes.
@@ -57,6 +60,13 @@ impl ValidRequest {
         self.chooser.seed.wrapping_add(sample)
     }
 
+    /// Cached positions are shared where it is equal; 0: those of the base.
+    pub(crate) fn adapter_generation(&self) -> u64 {
+        self.adapter
+            .as_ref()
+            .map_or(0, |adapter| adapter.generation)
+    }
+
     /// Whether one of its own stop tokens ends it, after so many generated ones.
     pub(crate) fn stops_at(&self, id: u32, generated: u32) -> bool {
         self.stopping.stop_token_ids.contains(&id) && generated >= self.chooser.min_new_tokens
@@ -72,6 +82,7 @@ pub struct Validator {
     grammars: Option<Grammars>,
     /// Set where requests may have images.
     vision: Option<Vision>,
+    adapters: Adapters,
 }
 
 impl Validator {
@@ -82,6 +93,7 @@ impl Validator {
             limits,
             grammars: None,
             vision: None,
+            adapters: Adapters::default(),
         }
     }
 
@@ -99,6 +111,17 @@ impl Validator {
     pub fn with_vision(mut self, vision: Vision) -> Self {
         self.vision = Some(vision);
         self
+    }
+
+    /// Takes requests that name these.
+    pub fn with_adapters(mut self, adapters: Adapters) -> Self {
+        self.adapters = adapters;
+        self
+    }
+
+    /// That requests may name.
+    pub fn adapters(&self) -> &Adapters {
+        &self.adapters
     }
 
     /// Set where requests may have images.
@@ -199,7 +222,7 @@ impl Validator {
         self.check_ids("stop_token_ids", &stop_token_ids)?;
         let bad_words = self.bad_words(parameters.bad_words.take()).await?;
         let grammar = self.compile(parameters.grammar.take()).await?;
-        rules::check_unsupported(&parameters)?;
+        let adapter = rules::adapter(&parameters, &self.adapters)?;
         let mut chooser = rules::chooser(&parameters, dialect);
         if grammar.as_ref().is_some_and(|grammar| grammar.only_ends) {
             // The empty text ends whatever is asked for.
@@ -219,6 +242,7 @@ impl Validator {
             prefill_logprobs: parameters.decoder_input_details
                 && (self.limits.prefill_logprobs || dialect == Dialect::OpenAi),
             media,
+            adapter,
             priority: parameters.priority.unwrap_or(0),
             cache_salt: salt.map(Into::into),
             tenant: parameters.tenant,

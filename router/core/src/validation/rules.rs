@@ -2,9 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
+use std::sync::Arc;
 
-use text_generation_client::types::NextTokenChooser;
+use text_generation_client::types::{AdapterInfo, NextTokenChooser};
 
+use crate::adapters::Adapters;
 use crate::error::ValidationError;
 use crate::types::{
     Dialect, GenerateParameters, Inputs, SpecialTokens, TextContent, ValidationLimits,
@@ -354,9 +356,26 @@ pub(super) fn check_ids(
     }
 }
 
-/// Features that exist in the API and not in this server.
-pub(super) fn check_unsupported(parameters: &GenerateParameters) -> Result<(), ValidationError> {
-    refuse(parameters.adapter_id.is_some(), ValidationError::AdapterId)
+/// What `adapter_id` names; an empty name is none.
+pub(super) fn adapter(
+    parameters: &GenerateParameters,
+    adapters: &Adapters,
+) -> Result<Option<Arc<AdapterInfo>>, ValidationError> {
+    let Some(name) = parameters
+        .adapter_id
+        .as_deref()
+        .filter(|name| !name.is_empty())
+    else {
+        return Ok(None);
+    };
+    match adapters.find(name) {
+        Some(adapter) => Ok(Some(adapter.clone())),
+        None if adapters.is_empty() => Err(ValidationError::NoAdapters),
+        None => Err(ValidationError::AdapterId {
+            given: name.to_owned(),
+            known: adapters.names(),
+        }),
+    }
 }
 
 /// Whether tokens are drawn at random. As in TGI, a temperature of exactly 1 alone does not ask for it.

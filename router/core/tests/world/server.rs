@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use serde_json::json;
 use text_generation_client::{Deadlines, ShardedClient};
+use text_generation_core::adapters::Adapters;
 use text_generation_core::infer::{Infer, Shards};
 use text_generation_core::policy::cost::StepCost;
 use text_generation_core::policy::{BatchLimits, WaitingServedRatio};
@@ -104,6 +105,7 @@ impl Server {
             step_timeout: DEADLINE,
             kv_events: None,
             media: None,
+            adapters: Adapters::default(),
         };
         let validator = Validator::new(
             TokenizerPool::new(tokenizer(), 1).unwrap(),

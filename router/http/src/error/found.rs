@@ -1,5 +1,7 @@
 //! The errors that HTTP itself finds, before or beside a generation.
 
+use text_generation_core::adapters::Adapters;
+
 use axum::http::StatusCode;
 
 use super::ApiError;
@@ -95,8 +97,13 @@ impl ApiError {
     }
 
     /// Another model than the one that is served.
-    pub fn unknown_model(served: &str) -> Self {
-        let message = format!("no such model: this server serves `{served}`");
+    pub fn unknown_model(served: &str, adapters: &Adapters) -> Self {
+        let names = adapters.names();
+        let beside = match names.as_str() {
+            "" => String::new(),
+            names => format!(" and its adapters {names}"),
+        };
+        let message = format!("no such model: this server serves `{served}`{beside}");
         let mut error = Self::new(StatusCode::NOT_FOUND, "not_found", message);
         error.code = Some("model_not_found");
         error

@@ -2,12 +2,16 @@
 //!
 //! The rounding is that of the processors of transformers 5.24, on whose counts models depend.
 
+mod chunks;
+mod covered;
 mod numbers;
 mod pinpoints;
 mod smart;
 mod splits;
 mod tiles;
 
+pub(super) use self::chunks::Chunks;
+pub(super) use self::covered::Covered;
 use self::numbers::{area, middle, shortest_side, whole, within};
 pub(super) use self::pinpoints::{Pinpoints, Square};
 pub(super) use self::smart::{Budget, Padded, Smart};
@@ -57,6 +61,8 @@ pub(super) enum Geometry {
     Square(Square),
     Tiles(Tiles),
     Splits(Splits),
+    Chunks(Chunks),
+    Covered(Covered),
 }
 
 impl Geometry {
@@ -88,6 +94,8 @@ impl Geometry {
             Self::Square(square) => Ok(square.plan()),
             Self::Tiles(tiles) => Ok(tiles.plan(size)),
             Self::Splits(splits) => Ok(splits.plan(size)),
+            Self::Chunks(chunks) => Ok(chunks.plan(size)),
+            Self::Covered(covered) => Ok(covered.plan(size)),
         }
     }
 
@@ -95,6 +103,7 @@ impl Geometry {
         match self {
             Self::Longest { row_end, end, .. } => vec![row_end, end],
             Self::Splits(splits) => splits.tokens(),
+            Self::Chunks(_) => Chunks::tokens(),
             _ => Vec::new(),
         }
     }
@@ -122,6 +131,8 @@ impl Geometry {
             Self::Square(square) => square.largest(),
             Self::Tiles(tiles) => tiles.largest(),
             Self::Splits(splits) => splits.largest(),
+            Self::Chunks(chunks) => chunks.largest(),
+            Self::Covered(covered) => covered.largest(),
         }
     }
 }

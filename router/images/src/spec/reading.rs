@@ -1,5 +1,7 @@
 //! Model files to an [`ImageSpec`]: which family it is, and what its files say.
 
+mod original;
+mod shuffled;
 mod single;
 mod tiled;
 
@@ -52,6 +54,9 @@ impl<'a> Files<'a> {
     pub(super) fn spec(&self) -> Result<Option<ImageSpec>, SpecError> {
         let family = self.config["model_type"].as_str().unwrap_or_default();
         let sees_as = self.config["vision_config"]["model_type"].as_str();
+        if self.config["mm_vision_tower"].is_string() {
+            return self.original_llava().map(Some);
+        }
         match family {
             "llava" if sees_as == Some("pixtral") => self.pixtral().map(Some),
             "llava" => self.llava().map(Some),
@@ -64,9 +69,13 @@ impl<'a> Files<'a> {
             "gemma3" => self.gemma3().map(Some),
             "gemma4" => self.gemma4().map(Some),
             "kimi_k25" => self.kimi().map(Some),
+            "kimi_vl" => self.kimi_vl().map(Some),
             "llava_next" => self.pinpoints(None).map(Some),
             "llava_onevision" => self.onevision().map(Some),
             "internvl" => self.tiles().map(Some),
+            "internvl_chat" => self.chat_tiles().map(Some),
+            "ovis2" => self.covered().map(Some),
+            "llama4" => self.chunks().map(Some),
             "idefics3" | "smolvlm" => self.splits().map(Some),
             _ => Ok(None),
         }

@@ -8,13 +8,22 @@ from types import SimpleNamespace
 import numpy as np
 import torch
 from transformers.image_processing_utils import get_patch_output_size, select_best_resolution
+from transformers.image_utils import SizeDict
 from transformers.models.gemma4.image_processing_gemma4 import get_aspect_ratio_preserving_size
 from transformers.models.glm4v.image_processing_glm4v import smart_resize as glm_resize
 from transformers.models.got_ocr2.image_processing_got_ocr2 import get_optimal_tiled_canvas
 from transformers.models.idefics3.image_processing_idefics3 import Idefics3ImageProcessor, get_resize_output_image_size
 from transformers.models.kimi_k25.image_processing_kimi_k25 import navit_resize
+from transformers.models.llama4.image_processing_llama4 import (
+    find_supported_resolutions,
+    get_best_fit,
+    get_max_res_without_distortion,
+)
+from transformers.models.llama4.processing_llama4 import Llama4Processor
 from transformers.models.llava_next.processing_llava_next import LlavaNextProcessor
 from transformers.models.llava_onevision.processing_llava_onevision import LlavaOnevisionProcessor
+from transformers.models.ovis2.image_processing_ovis2 import get_min_tile_covering_grid
+from transformers.models.ovis2.processing_ovis2 import Ovis2Processor
 from transformers.models.pixtral.image_processing_pixtral import get_resize_output_image_size as pixtral_size
 from transformers.models.qwen2_vl.image_processing_qwen2_vl import smart_resize
 
@@ -94,9 +103,12 @@ def gemma4(height: int, width: int) -> str:
     return line([[(h, w)]], h // 16 * (w // 16) // 9)
 
 
-def kimi(height: int, width: int) -> str:
-    resized, padded = navit_resize(height, width, 14, 2, 16_384, 512)
-    return line([[resized]], padded[0] // 28 * (padded[1] // 28))
+def kimi(most: int, side: int) -> Line:
+    def of(height: int, width: int) -> str:
+        resized, padded = navit_resize(height, width, 14, 2, most, side)
+        return line([[resized]], padded[0] // 28 * (padded[1] // 28))
+
+    return of
 
 
 def pinpoints(tile: int, patch: int, canvases: list[list[int]], max_tiles: int | None) -> Line:
@@ -125,6 +137,38 @@ def tiles(tile: int, most: int, rows: int) -> Line:
         if down * across > 1:
             views.append([(tile, tile)])
         return line(views, rows * (down * across + (down * across > 1)))
+
+    return of
+
+
+def chunks(tile: int, most: int, rows: int, fills: bool) -> Line:
+    canvases = torch.tensor(find_supported_resolutions(most, SizeDict(height=tile, width=tile)))
+
+    def of(height: int, width: int) -> str:
+        canvas = get_best_fit((height, width), canvases, resize_to_max_canvas=fills)
+        limit = tuple(min(max(side, tile), most) for side, most in zip((height, width), canvas, strict=True))
+        resized = get_max_res_without_distortion((height, width), canvas if fills else limit)
+        down, across = (int(side) // tile for side in canvas)
+        views = [[tuple(max(int(side), 1) for side in resized)]]
+        prompt = Llama4Processor._prompt_split_image(None, (down, across), rows)
+        if down * across > 1:
+            views.append([(tile, tile)])
+        return line(views, prompt.count("<|"))
+
+    return of
+
+
+def covered(tile: int, most: int, rows: int) -> Line:
+    processor = object.__new__(Ovis2Processor)
+    processor.image_seq_length = rows
+
+    def of(height: int, width: int) -> str:
+        across, down = get_min_tile_covering_grid((height, width), tile, most)
+        views = [[(tile, tile)]]
+        if down * across > 1:
+            views.append([(down * tile, across * tile)])
+        grids = {"grids": [SimpleNamespace(tolist=lambda: [down, across])]}
+        return line(views, processor.replace_image_token(grids, 0).count("<IMG_"))
 
     return of
 
@@ -173,7 +217,10 @@ def plans() -> Iterator[dict[str, object]]:
     preprocessor = {"size": {"shortest_edge": 12_544, "longest_edge": 9_633_792}, "patch_size": 14, "merge_size": 2}
     yield plan({"model_type": "glm4v"}, preprocessor, glm(12_544, 9_633_792))
     yield plan({"model_type": "gemma4"}, {"max_soft_tokens": 280}, gemma4)
-    yield plan({"model_type": "kimi_k25"}, {"size": {"max_height": 512, "max_width": 512}}, kimi)
+    yield plan({"model_type": "kimi_k25"}, {"size": {"max_height": 512, "max_width": 512}}, kimi(16_384, 512))
+    preprocessor = {"in_token_limit": 4096, "patch_size": 14, "merge_kernel_size": [2, 2], "pad_input": True}
+    # The authors' code refuses sides of 512 patches and more.
+    yield plan({"model_type": "kimi_vl"}, preprocessor, kimi(4096, 510))
     yield from tiled_plans()
 
 
@@ -194,6 +241,22 @@ def tiled_plans() -> Iterator[dict[str, object]]:
     config = {"model_type": "internvl", "vision_config": {"patch_size": [14, 14]}, "downsample_ratio": 0.5}
     preprocessor = {"size": {"height": 448, "width": 448}, "max_patches": 12}
     yield plan(config, preprocessor, tiles(448, 12, 256))
+    original = {"model_type": "llava_llama", "mm_vision_tower": "openai/clip-vit-large-patch14-336"}
+    canvases = [[336, 672], [672, 336], [672, 672], [1008, 336], [336, 1008]]
+    config = {**original, "image_aspect_ratio": "anyres", "image_grid_pinpoints": canvases}
+    yield plan(config, {}, pinpoints(336, 14, canvases, None))
+    yield plan({**original, "image_aspect_ratio": "pad"}, {}, lambda _, __: line([[(336, 336)]], 576))
+    yield plan(original, {}, clip(336, 576))
+    config = {"model_type": "internvl_chat", "vision_config": {"patch_size": 14, "image_size": 448}}
+    config |= {"dynamic_image_size": True, "use_thumbnail": True, "max_dynamic_patch": 6, "downsample_ratio": 0.5}
+    yield plan(config, {"size": 448, "crop_size": 448, "do_center_crop": True, "resample": 3}, tiles(448, 6, 256))
+    config = {"model_type": "ovis2", "vision_config": {"patch_size": 14, "hidden_stride": 2}}
+    preprocessor = {"size": {"height": 448, "width": 448}, "crop_to_patches": True, "max_patches": 9}
+    yield plan(config, preprocessor, covered(448, 9, 256))
+    config = {"model_type": "llama4", "vision_config": {"patch_size": 14, "pixel_shuffle_ratio": 0.5}}
+    for fills in (False, True):
+        preprocessor = {"size": {"height": 336, "width": 336}, "max_patches": 16, "resize_to_max_canvas": fills}
+        yield plan(config, preprocessor, chunks(336, 16, 144, fills))
     config = {"model_type": "idefics3", "vision_config": {"patch_size": 14}, "scale_factor": 2}
     preprocessor = {"size": {"longest_edge": 1456}, "max_image_size": {"longest_edge": 364}, "resample": 1}
     yield plan(config, preprocessor, splits(1456, 364, 169))

@@ -12,9 +12,11 @@ from transformers.models.clip.image_processing_pil_clip import CLIPImageProcesso
 from transformers.models.gemma3.image_processing_pil_gemma3 import Gemma3ImageProcessorPil
 from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import GotOcr2ImageProcessorPil
 from transformers.models.idefics3.image_processing_pil_idefics3 import Idefics3ImageProcessorPil
+from transformers.models.llava.image_processing_pil_llava import LlavaImageProcessorPil
 from transformers.models.llava_next.image_processing_pil_llava_next import LlavaNextImageProcessorPil
 from transformers.models.llava_onevision.image_processing_pil_llava_onevision import LlavaOnevisionImageProcessorPil
 
+CLIP_MEAN = [0.48145466, 0.4578275, 0.40821073]
 PLAIN = {"do_rescale": False, "do_normalize": False}
 Views = list[np.ndarray]
 """[height, width, 3] uint8 each."""
@@ -37,6 +39,10 @@ def views(image: Image.Image) -> Iterator[dict[str, object]]:
     files = {"size": size, "crop_size": {"height": 28, "width": 28}, "resample": 3}
     pixels = CLIPImageProcessorPil(**files, **PLAIN)(image)["pixel_values"]
     yield row({"model_type": "llava", "vision_config": {"patch_size": 14}}, files, last(pixels))
+    processor = LlavaImageProcessorPil(**files, do_pad=True, image_mean=CLIP_MEAN, **PLAIN)
+    config = {"model_type": "llava_llama", "mm_vision_tower": "clip-vit-large-patch14", "image_aspect_ratio": "pad"}
+    config["vision_config"] = {"patch_size": 14, "image_size": 28}
+    yield row(config, {}, last(processor(image)["pixel_values"]))
     canvases = [[32, 64], [64, 32], [64, 64], [96, 32], [32, 96]]
     files = {"size": {"shortest_edge": 32}, "crop_size": {"height": 32, "width": 32}, "resample": 3}
     files["image_grid_pinpoints"] = canvases

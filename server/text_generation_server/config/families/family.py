@@ -28,6 +28,9 @@ class Family:
     unread: tuple[str, ...] = ()
     """Keys that other families have and the class of this one does not read: in its files they mean nothing."""
 
+    tower: str = ""
+    """The key that files with an encoder of images have, which is not served: of these the text runs alone."""
+
     def tensor_names(self, config: JsonObject) -> TensorNames:
         """Those of the model with this configuration."""
         return self.names if isinstance(self.names, TensorNames) else self.names(config)

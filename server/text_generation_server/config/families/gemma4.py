@@ -96,6 +96,7 @@ def _attention(config: JsonObject, norm: NormSpec, index: int, kind: str) -> Att
         out_bias=bias,
         qk_norm=QkNormSpec(norm),
         window=config.integer("sliding_window") if kind == _SLIDING else 0,
+        causal_media=kind == _FULL,
         value_norm=True,
         keys_are_values=values,
     )
@@ -126,7 +127,8 @@ def _per_layer(config: JsonObject, norm: NormSpec) -> PerLayerSpec | None:
     rows, vocabulary = config.integer("vocab_size_per_layer_input"), config.integer("vocab_size")
     if rows < vocabulary:
         raise config.error("vocab_size_per_layer_input", f"at least `vocab_size` ({vocabulary})")
-    return PerLayerSpec(width, rows, config.choice("hidden_activation", ACTIVATIONS), norm)
+    media_id = config.integer("pad_token_id", default=0, minimum=0, maximum=vocabulary - 1)
+    return PerLayerSpec(width, rows, config.choice("hidden_activation", ACTIVATIONS), norm, media_id)
 
 
 def _names(config: JsonObject) -> TensorNames:

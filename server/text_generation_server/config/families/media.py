@@ -17,35 +17,48 @@ from .deepseek import DEEPSEEK_V3, MISTRAL4
 from .family import Family
 from .gemma import GEMMA3
 from .gemma4 import GEMMA4
+from .glm import GLM4
+from .glm_moe import GLM4_MOE
 from .granite import GRANITE
 from .llama import LLAMA
 from .llama4 import LLAMA4
 from .mistral import MINISTRAL3, MISTRAL
 from .qwen2 import QWEN2, QWEN3
 from .qwen3_next import QWEN3_5, QWEN3_5_MOE
+from .qwen_moe import QWEN3_MOE
 
 WITH_MEDIA: Mapping[str, str] = {
     "Gemma3ForConditionalGeneration": "Gemma 3 (4B to 27B)",
     "Gemma3nForConditionalGeneration": "Gemma 3n",
     "Gemma4ForConditionalGeneration": "Gemma 4",
+    "Glm46VForConditionalGeneration": "GLM 4.6V",
+    "Glm4vForConditionalGeneration": "GLM 4.1V",
+    "Glm4vMoeForConditionalGeneration": "GLM 4.5V",
     "Idefics3ForConditionalGeneration": "Idefics 3",
+    "InternVLChatModel": "InternVL 2.5 to 3.5 (remote code)",
     "InternVLForConditionalGeneration": "InternVL 3",
     "KimiK25ForConditionalGeneration": "Kimi K2.5 to K2.7",
     "Kimi_K25ForConditionalGeneration": "Kimi K2.5 to K2.7",
+    "KimiVLForConditionalGeneration": "Kimi VL",
     "Llama4ForConditionalGeneration": "Llama 4",
     "LlavaForConditionalGeneration": "LLaVA 1.5",
+    "LlavaLlamaForCausalLM": "LLaVA 1.5 and 1.6 (original)",
+    "LlavaMistralForCausalLM": "LLaVA 1.5 and 1.6 (original)",
     "LlavaNextForConditionalGeneration": "LLaVA 1.6, Granite Vision 3",
     "LlavaOnevisionForConditionalGeneration": "LLaVA-OneVision",
     "Mistral3ForConditionalGeneration": "Mistral Small 3.1 to 4, Ministral 3",
+    "Ovis2ForConditionalGeneration": "Ovis 2",
     "Qwen2VLForConditionalGeneration": "Qwen 2 VL",
     "Qwen2_5_VLForConditionalGeneration": "Qwen 2.5 VL",
     "Qwen3VLForConditionalGeneration": "Qwen 3 VL",
+    "Qwen3VLMoeForConditionalGeneration": "Qwen 3 VL MoE",
     "Qwen3_5ForConditionalGeneration": "Qwen 3.5 and 3.6",
     "Qwen3_5MoeForConditionalGeneration": "Qwen 3.5 and 3.6 MoE",
     "SmolVLMForConditionalGeneration": "SmolVLM",
 }
 """By the class that `architectures` names: a title for people."""
-_PART = "text_config"
+_PARTS_OF_WHOLE = ("text_config", "llm_config")
+"""Keys of the part: that of Transformers, and that of InternVL's own code."""
 _OF_THE_WHOLE = (
     "bos_token_id",
     "eos_token_id",
@@ -69,7 +82,7 @@ those of most authors, and in those of Idefics and SmolVLM. Others add to a mode
 """
 _HEADS = {"language_model.model.": "language_model.lm_head"}
 _PREFIXES = (*(before for before, alone in TEXT_PREFIXES.items() if alone == "model."), "model.")
-VISION_PARTS = ("*vision*", "*visual*", "*projector*", "*connector*", "*image_newline", "*patch_merge_mlp*")
+VISION_PARTS = ("*vision*", "*visual*", "*projector*", "*connector*", "*image_newline", "*patch_merge_mlp*", "mlp1.*")
 """Patterns of the tensors of an encoder of images."""
 OTHER_PARTS = (*VISION_PARTS, "*audio*")
 """Patterns of all tensors of the whole that are no part of the model of text."""
@@ -115,6 +128,18 @@ def _along_axes(family: Family, interleaved: bool) -> Family:
     return replace(family, decoder=decoder)
 
 
+def _stacked(family: Family) -> Family:
+    """The family where files have the experts of a layer in two tensors: published ones with inputs before outputs,
+    those of Transformers 5 the other way.
+    """
+
+    def names(config: JsonObject) -> TensorNames:
+        stack = ("mlp.experts.gate_up_proj", "mlp.experts.down_proj")
+        return replace(family.tensor_names(config), experts_stack=stack, stack_layout="as shaped")
+
+    return replace(family, names=names)
+
+
 _QWEN_VL = _part(
     _along_axes(QWEN2, interleaved=False),
     _sizes(152064, 8192, 29568, 80, 64),
@@ -128,6 +153,20 @@ _PARTS: Mapping[str, Family] = {
     "deepseek_v3": _DEEPSEEK_V3,
     "gemma3_text": _part(GEMMA3, _sizes(262208, 2304, 9216, 26, 8)),
     "gemma4_text": _part(GEMMA4, _sizes(262144, 2304, 9216, 30, 8)),
+    "glm4v_moe_text": _part(
+        _along_axes(GLM4_MOE, interleaved=False),
+        _sizes(151424, 4096, 10944, 46, 96),
+        attention_bias=True,
+        max_position_embeddings=65536,
+    ),
+    "glm4v_text": _part(
+        _along_axes(GLM4, interleaved=False),
+        _sizes(151552, 4096, 13696, 40, 32),
+        head_dim=None,
+        partial_rotary_factor=1.0,
+        rms_norm_eps=1e-5,
+        max_position_embeddings=32768,
+    ),
     "granite": _part(replace(GRANITE, unread=(*GRANITE.unread, "logits_scaling")), _sizes(32000, 4096, 11008, 32, 32)),
     "kimi_k2": _DEEPSEEK_V3,
     "llama": _part(LLAMA, _sizes(32000, 4096, 11008, 32, 32)),
@@ -141,6 +180,18 @@ _PARTS: Mapping[str, Family] = {
     "qwen3": _part(QWEN3, _sizes(151936, 4096, 22016, 32, 32)),
     "qwen3_5_moe_text": _part(_along_axes(QWEN3_5_MOE, True), _sizes(248320, 2048, 512, 40, 16)),
     "qwen3_5_text": _part(_along_axes(QWEN3_5, True), _sizes(248320, 4096, 12288, 32, 16)),
+    "qwen3_vl_moe_text": _part(
+        _along_axes(_stacked(QWEN3_MOE), interleaved=True),
+        _sizes(151936, 2048, 5632, 24, 16),
+        num_key_value_heads=16,
+        num_experts=60,
+        num_experts_per_tok=4,
+        moe_intermediate_size=1408,
+        norm_topk_prob=True,
+        tie_word_embeddings=True,
+        rope_theta=5e5,
+        max_position_embeddings=128000,
+    ),
     "qwen3_vl_text": _part(
         _along_axes(QWEN3, interleaved=True),
         _sizes(151936, 4096, 22016, 32, 32),
@@ -165,6 +216,10 @@ _CLASSES: Mapping[str, str] = {
 }
 """Classes of Transformers for the part, by its `model_type`."""
 
+_FLAT_CLASSES = {"LlavaLlamaForCausalLM": "llama", "LlavaMistralForCausalLM": "mistral"}
+"""The same by the class, where types are not told apart."""
+_UNNAMED = {"kimi_vl": "deepseek_v3"}
+"""Types of models whose files may leave out the type of their part."""
 _FLAT = {"qwen2_vl": "qwen2_vl_text", "qwen2_5_vl": "qwen2_5_vl_text"}
 """Types of models whose files have the keys of the part among those of the whole, and the type of their part."""
 
@@ -198,10 +253,17 @@ def class_of_part(config: JsonObject) -> JsonObject:
 
 def _kind(config: JsonObject) -> str:
     """The `model_type` of the part."""
-    if _PART in config:
-        return config.child(_PART).string("model_type")
+    if (part := _part_of(config)) is not None:
+        return part.string("model_type", default=_UNNAMED.get(config.string("model_type", default="")))
+    if (kind := _FLAT_CLASSES.get(architecture_of(config))) is not None:
+        return kind
     kind = config.string("model_type")
     return _FLAT.get(kind, kind)
+
+
+def _part_of(config: JsonObject) -> JsonObject | None:
+    """The part, where its keys stand apart."""
+    return next((config.child(key) for key in _PARTS_OF_WHOLE if key in config), None)
 
 
 def _unknown(config: JsonObject, kind: str) -> UnsupportedModel:
@@ -214,7 +276,7 @@ def _unknown(config: JsonObject, kind: str) -> UnsupportedModel:
 
 def _alone(config: JsonObject, values: Mapping[str, object]) -> JsonObject:
     """The part, with what the whole says about it."""
-    part = config.child(_PART) if _PART in config else config
+    part = _part_of(config) or config
     whole = config.plain()
     ours = {key: whole[key] for key in _OF_THE_WHOLE if whole.get(key) is not None}
     return part.with_values({**ours, **_plain_rope(part), **values})

@@ -15,6 +15,7 @@ _STREAMS = (
     "several residual streams with gates, hashed n-grams beside the embedding, and an indexer of sparse attention"
 )
 _BLOCKS = "an indexer that chooses blocks of positions (MiniMax sparse attention)"
+_PER_TOKEN = "low-rank matrices beside every matrix that tokens of images alone pass (partial LoRA)"
 _SHORT = "short convolutions of keys and values, and a bias by distance"
 _STEP = "gates of heads, numbers of heads by type of layer, and bounds of activations by layer"
 
@@ -32,6 +33,8 @@ MISSING: Mapping[str, tuple[str, str]] = {
     "HYV4ForCausalLM": ("Hy4", "hyper-connections, and an indexer of sparse attention with sinks"),
     "InklingForCausalLM": ("Inkling", _SHORT),
     "InklingForConditionalGeneration": ("Inkling", _SHORT),
+    "InternLMXComposer2ForCausalLM": ("InternLM-XComposer 2", _PER_TOKEN),
+    "InternLMXComposerForCausalLM": ("InternLM-XComposer", "a resampler of images with learned queries (Q-Former)"),
     "KimiK3ForCausalLM": ("Kimi K3", f"attention over residuals, and {_DELTA}"),
     "KimiK3ForConditionalGeneration": ("Kimi K3", f"attention over residuals, and {_DELTA}"),
     "KimiLinearForCausalLM": ("Kimi Linear", _DELTA),

@@ -1,4 +1,4 @@
-"""Qwen 1: Qwen 2 with other names, a fused matrix, and the gate second."""
+"""Qwen 1: Qwen 2 with other names, a fused matrix, and the gate second. Qwen-VL (2023) is the same beside a tower."""
 
 from dataclasses import replace
 
@@ -20,23 +20,32 @@ def _qwen1(config: JsonObject) -> DecoderSpec:
     return decoder(config, pre_norm_layer(config, mixer, DenseSpec(inner // 2, "silu")))
 
 
+_TOWER = "visual"
+
+
+def _names(config: JsonObject) -> TensorNames:
+    of_tower = (f"transformer.{_TOWER}.*",) if _TOWER in config else ()
+    return replace(_NAMES, ignored=(*_NAMES.ignored, *of_tower))
+
+
+_NAMES = TensorNames(
+    prefixes=("transformer.",),
+    embedding="wte",
+    final_norm="ln_f",
+    layer="h.{}.",
+    attention_norm="ln_1",
+    ffn_norm="ln_2",
+    qkv="attn.c_attn",
+    out="attn.c_proj",
+    gate="mlp.w2",
+    up="mlp.w1",
+    down="mlp.c_proj",
+    ignored=("*rotary_emb.inv_freq",),
+)
 QWEN1 = Family(
     "Qwen 1",
     _qwen1,
-    TensorNames(
-        prefixes=("transformer.",),
-        embedding="wte",
-        final_norm="ln_f",
-        layer="h.{}.",
-        attention_norm="ln_1",
-        ffn_norm="ln_2",
-        qkv="attn.c_attn",
-        out="attn.c_proj",
-        gate="mlp.w2",
-        up="mlp.w1",
-        down="mlp.c_proj",
-        ignored=("*rotary_emb.inv_freq",),
-    ),
+    _names,
     # Ends of a text, and of a turn in a chat; configurations do not name them.
     {"eos_token_id": [151643, 151645], "layer_norm_epsilon": 1e-6, "seq_length": 8192, "tie_word_embeddings": False},
     aliases={
@@ -47,4 +56,5 @@ QWEN1 = Family(
         "head_dim": "kv_channels",
     },
     unread=("head_dim", "num_key_value_heads", "partial_rotary_factor", "rope_parameters", "rope_scaling"),
+    tower=_TOWER,
 )

@@ -64,9 +64,9 @@ class Attention(Mixer):
 
     @property
     def takes_spans(self) -> bool:
-        """Whether `span_attention` computes this attention."""
+        """Whether `span_attention` computes this attention, or need not."""
         options = self._options
-        return not options.softcap and options.sinks is None and options.slopes is None
+        return self._spec.causal_media or (not options.softcap and options.sinks is None and options.slopes is None)
 
     @property
     def wants(self) -> ActivationScheme | None:
@@ -134,7 +134,7 @@ class Attention(Mixer):
             kernels.decode_attention(q[:n], *read, d.rows, d.kv_lens, d.max_kv_len, scale, out[:n], *how)
         if (c := state.chunks) is not None:
             of_chunks = c.rows, c.starts, c.kv_lens
-            if c.seen_ends is None:
+            if c.seen_ends is None or self._spec.causal_media:
                 kernels.prefill_attention(q, *read, *of_chunks, c.max_len, scale, out, *how)
             else:
                 kernels.span_attention(q, *read, *of_chunks, c.seen_ends, scale, out, self._spec.window, cache.scales)

@@ -33,15 +33,20 @@ class Embedding:
         """Turns ids [T] int64, which must lie in the vocabulary, into hidden states [T, hidden]. Rows of the media pool
         take the place of what was looked up and scaled.
         """
-        x = self._rows(input_ids)
-        if self._scale != 1.0:
-            x.mul_(self._scale)
+        x = self.look_up(input_ids)
         if state.media is not None:
             x = state.media.embed(x)
         if self._weights.positions is not None:
             x.add_(functional.embedding(state.positions + self._first_position, self._weights.positions))
         if self._norm is not None:
             self._norm.apply(x, x)
+        return x
+
+    def look_up(self, input_ids: Tensor) -> Tensor:
+        """Returns the scaled rows [T, hidden] of ids [T] int64, whatever stands in the media pool."""
+        x = self._rows(input_ids)
+        if self._scale != 1.0:
+            x.mul_(self._scale)
         return x
 
     def _rows(self, input_ids: Tensor) -> Tensor:

@@ -10,9 +10,20 @@ import torch
 from torch import Tensor
 
 from ...config.spec import NormSpec
-from ...config.vision import BlockSpec, LevelSpec, LinearSpec, TowerSpec, VisionNames, VisionSpec
+from ...config.vision import BlockSpec, LevelSpec, LinearSpec, MarkSpec, TowerSpec, VisionNames, VisionSpec
 from ...weights import WeightSource
 from .checkpoint import NormWeights, fold_norm_weight
+
+MARKS = 5
+"""Kinds of positions around and between tiles."""
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """Least and largest values, of what a matrix reads and of what it makes."""
+
+    inputs: tuple[float, float]
+    outputs: tuple[float, float]
 
 
 @dataclass(frozen=True)
@@ -23,6 +34,8 @@ class Affine:
     """[outputs, inputs]"""
     bias: Tensor | None
     """[outputs]"""
+    bounds: tuple[Bounds, ...] = ()
+    """Of each of the matrices of as many outputs that it consists of."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +47,8 @@ class PatchWeights:
     class_token: Tensor | None
     """[hidden]"""
     positions: Tensor | None
-    """[side * side, hidden], with one more row before, for the class token, where there is one."""
+    """[rows of `PositionSpec`, hidden], with one more row before, for the class token, where there is one."""
+    patch_norm: NormWeights | None
     first_norm: NormWeights | None
 
 
@@ -51,6 +65,16 @@ class BlockWeights:
     second: Affine
     scales: tuple[Tensor, Tensor] | None
     """[hidden] each: of the outputs of both sublayers."""
+    output_norms: tuple[NormWeights, NormWeights] | None
+
+
+@dataclass(frozen=True)
+class LinearWeights:
+    """The weights of one linear layer of a projector."""
+
+    matrix: Affine
+    """The gate above it, where there is one."""
+    norm: NormWeights | None
 
 
 @dataclass(frozen=True)
@@ -60,7 +84,9 @@ class LevelWeights:
     last_norm: NormWeights | None
     norm: NormWeights | None
     joined_norm: NormWeights | None
-    linears: tuple[Affine, ...]
+    linears: tuple[LinearWeights, ...]
+    standard: tuple[Tensor, Tensor] | None
+    """[inputs] each: what is subtracted, and what multiplies then."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +98,8 @@ class VisionWeights:
     levels: tuple[LevelWeights, ...]
     newline: Tensor | None
     """[decoder's hidden]: what stands behind a row of patches of tiles."""
+    marks: Tensor | None
+    """[5, decoder's hidden]: what stands around and between tiles."""
 
 
 def vision_prefixes(names: VisionNames, has: Callable[[str], bool]) -> tuple[str, str] | None:
@@ -87,7 +115,8 @@ def load_vision(source: WeightSource, spec: VisionSpec, prefixes: tuple[str, str
     blocks = tuple(reader.block(index, spec.tower) for index in range(spec.tower.blocks))
     levels = tuple(reader.level(each, spec.tower) for each in spec.levels)
     newline = reader.newline(spec.hidden) if spec.tiles is not None else None
-    return VisionWeights(reader.patches(spec.tower), blocks, levels, newline)
+    marks = None if spec.marks is None else reader.marks(spec.marks, spec.hidden)
+    return VisionWeights(reader.patches(spec.tower), blocks, levels, newline, marks)
 
 
 @dataclass(frozen=True)
@@ -102,19 +131,26 @@ class _Reader:
         names, hidden = self.names, tower.hidden
         frames = (tower.frames,) if tower.frames > 1 else ()
         name = f"{self.prefix}{names.patch}"
-        stored = self.source.read(f"{name}.weight", (hidden, 3, *frames, tower.patch, tower.patch))
+        if names.patch_layout != "convolution":
+            stored = self.source.read(f"{name}.weight", (hidden, tower.patch * tower.patch * 3))
+            if names.patch_layout == "channels last":
+                stored = stored.unflatten(1, (tower.patch * tower.patch, 3)).transpose(1, 2).contiguous()
+        else:
+            stored = self.source.read(f"{name}.weight", (hidden, 3, *frames, tower.patch, tower.patch))
         if frames:
             stored = stored.to(torch.float32).sum(2).to(stored.dtype)
         bias = self.source.read(f"{name}.bias", (hidden,)) if tower.patch_bias else None
         token = self._row(names.class_token, (hidden,)) if tower.class_token else None
         positions = None
         if tower.positions is not None:
-            rows = tower.positions.side**2 + (1 if tower.class_token else 0)
+            rows = tower.positions.rows + (1 if tower.class_token else 0)
             side = tower.positions.side
-            shape = (side, side, hidden) if names.positions_in_rows else (rows, hidden)
+            shape = (rows // side, side, hidden) if names.positions_in_rows else (rows, hidden)
             positions = self._row(names.positions, shape).reshape(rows, hidden)
+            positions = positions.roll(1, 0) if names.class_last else positions
+        patch_norm = self._norm(f"{self.prefix}{names.patch_norm}", tower.patch_norm, hidden)
         first_norm = self._norm(f"{self.prefix}{names.first_norm}", tower.first_norm, hidden)
-        return PatchWeights(Affine(stored.reshape(hidden, -1), bias), token, positions, first_norm)
+        return PatchWeights(Affine(stored.reshape(hidden, -1), bias), token, positions, patch_norm, first_norm)
 
     def _row(self, name: str, shape: tuple[int, ...]) -> Tensor:
         """Reads a tensor that some classes store with dimensions of one element in front."""
@@ -132,41 +168,51 @@ class _Reader:
         return BlockWeights(
             norms=(norms[0], norms[1]),
             qkv=self._qkv(inside, tower),
-            qk_norms=self._qk_norms(inside, spec, width),
-            out=self._stacked([f"{inside}{names.out}"], hidden, width, spec.out_bias),
+            qk_norms=self._qk_norms(inside, tower, width),
+            out=self._stacked([f"{inside}{names.out}"], hidden, width, spec.out_bias, spec.clipped),
             first=self._stacked(
                 [f"{inside}{name}" for name in names.first],
                 spec.inner * (2 if spec.gated else 1),
                 hidden,
                 spec.ffn_bias,
+                spec.clipped,
             ),
-            second=self._stacked([f"{inside}{names.second}"], hidden, spec.inner, spec.ffn_bias),
+            second=self._stacked([f"{inside}{names.second}"], hidden, spec.inner, spec.ffn_bias, spec.clipped),
             scales=(scales[0], scales[1]) if scales else None,
+            output_norms=self._output_norms(inside, spec, hidden),
         )
 
     def _qkv(self, inside: str, tower: TowerSpec) -> Affine:
-        """Reads queries, keys and values. Elements of a head that are rotated together, where they are neighbours,
-        move half a head apart.
-        """
+        """Reads queries, keys and values. Elements of a head that are rotated together move half a head apart."""
         spec = tower.block
         names = [f"{inside}{name}" for name in self.names.qkv]
-        qkv = self._stacked(names, 3 * spec.heads * spec.head_dim, tower.hidden, spec.qkv_bias)
-        if tower.rope is None or tower.rope.order != "neighbours":
+        qkv = self._stacked(names, 3 * spec.heads * spec.head_dim, tower.hidden, spec.qkv_bias, spec.clipped)
+        if (of_head := _halves_apart(tower)) is None:
             return qkv
-        each = torch.arange(3 * spec.heads * spec.head_dim).view(3, spec.heads, spec.head_dim // 2, 2)
-        order = torch.cat([each[:2].transpose(2, 3).flatten(), each[2].flatten()]).to(qkv.weight.device)
-        return Affine(qkv.weight[order], None if qkv.bias is None else qkv.bias[order])
+        each = torch.arange(3 * spec.heads * spec.head_dim).view(3, spec.heads, spec.head_dim)
+        order = torch.cat([each[:2, :, of_head].flatten(), each[2].flatten()]).to(qkv.weight.device)
+        return Affine(qkv.weight[order], None if qkv.bias is None else qkv.bias[order], qkv.bounds)
 
-    def _qk_norms(self, inside: str, spec: BlockSpec, width: int) -> tuple[NormWeights, NormWeights] | None:
-        if spec.qk_norm is None:
+    def _qk_norms(self, inside: str, tower: TowerSpec, width: int) -> tuple[NormWeights, NormWeights] | None:
+        spec = tower.block
+        if (norm := spec.qk_norm) is None:
             return None
-        q, k = (self._present(f"{inside}{name}", spec.qk_norm, width) for name in self.names.qk_norms)
-        return q, k
+        size = spec.head_dim if spec.qk_norm_by_head else width
+        q, k = (self._present(f"{inside}{name}", norm, size) for name in self.names.qk_norms)
+        if (of_head := _halves_apart(tower)) is None or not spec.qk_norm_by_head:
+            return q, k
+        return NormWeights(q.weight[of_head], q.bias), NormWeights(k.weight[of_head], k.bias)
+
+    def _output_norms(self, inside: str, spec: BlockSpec, hidden: int) -> tuple[NormWeights, NormWeights] | None:
+        if not spec.output_norms:
+            return None
+        first, second = (self._present(f"{inside}{name}", spec.norm, hidden) for name in self.names.output_norms)
+        return first, second
 
     def level(self, level: LevelSpec, tower: TowerSpec) -> LevelWeights:
         """Reads one projector."""
         width, joined = tower.hidden * len(level.reads), level.inputs(tower)
-        linears: list[Affine] = []
+        linears: list[LinearWeights] = []
         inputs = joined
         for each in level.linears:
             linears.append(self._linear(each, inputs))
@@ -177,35 +223,73 @@ class _Reader:
             norm=self._norm(norm_name, level.norm, width),
             joined_norm=self._norm(norm_name, level.joined_norm, joined),
             linears=tuple(linears),
+            standard=self._standard(tower.hidden) if level.standardised else None,
         )
+
+    def _standard(self, size: int) -> tuple[Tensor, Tensor]:
+        bias, scale = (self.source.read(f"{self.prefix}{name}", (size,)) for name in self.names.standard)
+        return bias, scale
 
     def newline(self, hidden: int) -> Tensor:
         """Reads what stands behind a row of patches of tiles. It is beside the projector, not in it."""
         return self.source.read(f"{self.projector.removesuffix(self.names.beside)}image_newline", (hidden,))
 
-    def _linear(self, spec: LinearSpec, inputs: int) -> Affine:
+    def marks(self, spec: MarkSpec, hidden: int) -> Tensor:
+        """Reads what stands around and between tiles."""
+        return self.source.read(f"{self.projector}{spec.weight}", (spec.rows, hidden))[-MARKS:]
+
+    def _linear(self, spec: LinearSpec, inputs: int) -> LinearWeights:
+        norm = self._norm(f"{self.projector}{spec.norm_name}", spec.norm, spec.outputs)
+        matrix = self._matrix(spec, inputs)
+        if spec.gate:
+            gate = self.source.read(f"{self.projector}{spec.gate}", (spec.outputs, inputs))
+            matrix = Affine(_joined([gate, matrix.weight]), matrix.bias)
+        return LinearWeights(matrix, norm)
+
+    def _matrix(self, spec: LinearSpec, inputs: int) -> Affine:
         name, bias = f"{self.projector}{spec.weight}", None
-        if spec.transposed:
-            weight = self.source.read(name, (inputs, spec.outputs)).t().contiguous()
+        if side := spec.patches:
+            shape = (spec.outputs, inputs // side**2, side, side)
+            weight = self.source.read(name, shape).reshape(spec.outputs, inputs)
+        elif spec.transposed:
+            weight = self.source.read(name, (inputs + spec.rest, spec.outputs))[:inputs].t().contiguous()
         else:
             weight = self.source.read(name, (spec.outputs, inputs))
         if spec.bias is not None:
             bias = self.source.read(f"{self.projector}{spec.bias}", (spec.outputs,))
         return Affine(weight, bias)
 
-    def _stacked(self, names: Sequence[str], outputs: int, inputs: int, bias: bool) -> Affine:
+    def _stacked(self, names: Sequence[str], outputs: int, inputs: int, bias: bool, clipped: bool = False) -> Affine:
         """Reads matrices of as many outputs each, one below the other."""
         each = outputs // len(names)
         weights = [self.source.read(f"{name}.weight", (each, inputs)) for name in names]
         biases = [self.source.read(f"{name}.bias", (each,)) for name in names] if bias else []
-        return Affine(_joined(weights), _joined(biases) if biases else None)
+        bounds = tuple(self._bounds(name.removesuffix(self.names.clipped)) for name in names) if clipped else ()
+        return Affine(_joined(weights), _joined(biases) if biases else None, bounds)
+
+    def _bounds(self, name: str) -> Bounds:
+        ends = [self.source.read(f"{name}.{end}", ()).item() for end in ("input_min", "input_max")]
+        others = [self.source.read(f"{name}.{end}", ()).item() for end in ("output_min", "output_max")]
+        return Bounds((ends[0], ends[1]), (others[0], others[1]))
 
     def _norm(self, name: str, spec: NormSpec | None, size: int) -> NormWeights | None:
-        return None if spec is None else self._present(name, spec, size)
+        return None if spec is None or not spec.weight else self._present(name, spec, size)
 
     def _present(self, name: str, spec: NormSpec, size: int) -> NormWeights:
         weight = fold_norm_weight(self.source.read(f"{name}.weight", (size,)), spec)
         return NormWeights(weight, self.source.read(f"{name}.bias", (size,)) if spec.bias else None)
+
+
+def _halves_apart(tower: TowerSpec) -> Tensor | None:
+    """The stored elements of a head in the order in which those that are rotated together are half a head apart; None:
+    they are.
+    """
+    each = torch.arange(tower.block.head_dim)
+    if tower.rope is not None and tower.rope.order in ("neighbours", "neighbours by half"):
+        return each.view(-1, 2).t().flatten()
+    if tower.rope is not None and tower.rope.order == "quarters":
+        return each.view(2, 2, -1).transpose(0, 1).flatten()
+    return None
 
 
 def _joined(parts: Sequence[Tensor]) -> Tensor:

@@ -1,5 +1,6 @@
 //! `Infer` and the batcher against a mock shard over a real Unix socket.
 
+mod adapters;
 mod ends;
 mod faults;
 mod grammars;
@@ -122,6 +123,7 @@ impl Server {
         };
         let (client_masks, client_halves) = (config.max_masks, config.overlapped_halves);
         let (vocab_size, media) = (config.vocab_size, images::media(&config));
+        let adapters = adapters::of(&config);
         let mock = MockShard::start(config).unwrap();
         let path = mock.path();
         let client = ShardedClient::connect_uds(&path, Deadlines::default());
@@ -145,7 +147,7 @@ impl Server {
             prefill_logprobs: true,
             grammar_support: true,
         };
-        let mut validator = Validator::new(pool, validation);
+        let mut validator = Validator::new(pool, validation).with_adapters(adapters.clone());
         if let Some(vision) = vision {
             validator = validator.with_vision(vision);
         }
@@ -159,6 +161,7 @@ impl Server {
             step_timeout: STEP_TIMEOUT,
             kv_events: None,
             media,
+            adapters,
         };
         let infer = Infer::new(validator, shards, limits, permits);
         Self { mock, infer }

@@ -34,7 +34,7 @@ fn asked(n: u64) -> GenerateRequest {
     )
 }
 
-fn ids(answer: &GenerateAnswer) -> Vec<u32> {
+pub(super) fn ids(answer: &GenerateAnswer) -> Vec<u32> {
     answer.tokens.iter().map(|token| token.id).collect()
 }
 
@@ -54,7 +54,7 @@ async fn undisturbed(
 
 impl Server {
     /// Lets so many more steps of held shards run, and waits until they have.
-    async fn run_steps(&self, count: usize) {
+    pub(super) async fn run_steps(&self, count: usize) {
         let before = self.mock.steps().len();
         self.mock.release(count);
         until("steps run", || self.mock.steps().len() >= before + count).await;
@@ -77,7 +77,7 @@ impl Server {
         .await;
     }
 
-    async fn until_recovered(&self, restarts: u64) {
+    pub(super) async fn until_recovered(&self, restarts: u64) {
         until("the shards serve again", || {
             let status = self.infer.0.batcher.status();
             !status.recovering && status.restarts >= restarts
@@ -87,7 +87,7 @@ impl Server {
 }
 
 /// Their ids, those that a test has taken from the streams before left out.
-async fn rest(streams: Vec<GenerateStream>) -> Vec<Vec<u32>> {
+pub(super) async fn rest(streams: Vec<GenerateStream>) -> Vec<Vec<u32>> {
     let answers = join_all(streams.into_iter().map(GenerateStream::gather)).await;
     answers
         .into_iter()

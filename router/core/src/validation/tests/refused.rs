@@ -128,7 +128,7 @@ async fn every_rule_on_parameters_has_its_message() {
         ),
         (
             |p| p.adapter_id = Some("lora".into()),
-            "`adapter_id` is not supported: this server was started without LoRA adapters",
+            "`adapter_id` is not supported: this server was started without LoRA adapters (`--lora-adapters`)",
         ),
     ];
     for (change, expected) in cases {

@@ -20,11 +20,11 @@ use self::blocks::Blocks;
 pub use self::body::MessagesBody;
 use self::error::MessageErrors;
 use self::events::MessageEvents;
+use crate::asked_model::AskedModel;
 use crate::conversation::{Finished, RunningConversation};
 use crate::error::ApiError;
 use crate::extract::{ApiJson, GenerationJson};
 use crate::memory::MemoryShare;
-use crate::routes::openai::sampling::model_name;
 use crate::sse;
 use crate::state::AppState;
 
@@ -75,9 +75,10 @@ async fn start(
     share: &MemoryShare,
 ) -> Result<(RunningConversation, String), ApiError> {
     let prepare = async {
-        let model = model_name(body.model.clone(), &state.info.model_id)?;
-        let prepared = body.read(false, state)?.prepare(state).await?;
-        Ok((prepared, model))
+        let model = AskedModel::read(body.model.clone(), state)?;
+        let mut conversation = body.read(false, state)?;
+        conversation.parameters.adapter_id = model.adapter;
+        Ok((conversation.prepare(state).await?, model.name))
     };
     let (prepared, model) = prepare.await.inspect_err(ApiError::count)?;
     prepared.forget_body(share);
@@ -97,6 +98,7 @@ pub async fn count_tokens(
     State(state): State<Arc<AppState>>,
     ApiJson(body): ApiJson<MessagesBody>,
 ) -> Result<Json<TokenCount>, ApiError> {
+    AskedModel::read(body.model.clone(), &state)?;
     let conversation = body.read(true, &state)?;
     let (prompt, images) = conversation.render(&state).await?;
     let input_tokens = state.infer.count_tokens_with(prompt, images).await?;

@@ -16,7 +16,8 @@ use super::answer::{
 use super::chat_body::ChatBody;
 use super::chat_events::{ChatEvent, ChatEvents};
 use super::logprobs::ChatLogprobs;
-use super::sampling::{TokenIds, check_n, model_name};
+use super::sampling::{TokenIds, check_n};
+use crate::asked_model::AskedModel;
 use crate::conversation::{Answer, Conversation, FinishedChoice, Prepared, RunningConversation};
 use crate::error::ApiError;
 use crate::extract::GenerationJson;
@@ -133,14 +134,16 @@ impl Chat {
     /// # Errors
     /// What refuses the body.
     pub async fn prepare(state: &AppState, mut body: ChatBody) -> Result<Self, ApiError> {
-        let model = model_name(body.model.take(), &state.info.model_id)?;
+        let model = AskedModel::read(body.model.take(), state)?;
         let answer = ChatAnswer {
-            identity: Identity::new("chatcmpl", model),
+            identity: Identity::new("chatcmpl", model.name),
             top_logprobs: body.top_logprobs()?,
             tokens: body.token_ids(),
             without_reasoning: body.include_reasoning == Some(false),
         };
-        let prepared = conversation(state, body)?.prepare(state).await?;
+        let mut conversation = conversation(state, body)?;
+        conversation.parameters.adapter_id = model.adapter;
+        let prepared = conversation.prepare(state).await?;
         Ok(Self { prepared, answer })
     }
 }

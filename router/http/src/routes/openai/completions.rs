@@ -16,7 +16,8 @@ use super::chunk::Chunks;
 use super::completion_body::CompletionBody;
 use super::completion_events::{self, CompletionEvent, CompletionEvents};
 use super::logprobs::{CompletionLogprobs, CompletionTokens};
-use super::sampling::{TokenIds, check_n, model_name};
+use super::sampling::{TokenIds, check_n};
+use crate::asked_model::AskedModel;
 use crate::error::ApiError;
 use crate::extract::GenerationJson;
 use crate::generations::{Finished, GenerationPlan, Generations, Names, Tally, renamed};
@@ -99,13 +100,14 @@ impl CompletionAnswer {
         let sampling = sampling.parameters(max_tokens)?;
         let n = check_n(body.n, body.prompt.count())?;
         let samples = body.samples(n, &state.infer)?;
-        let model = model_name(body.model.take(), &state.info.model_id)?;
+        let model = AskedModel::read(body.model.take(), state)?;
         let echo = body.echo.unwrap_or(false);
         let (grammar, names) = body.take_forms().grammar(NAMES)?;
         let parameters = GenerateParameters {
             top_n_tokens: top_logprobs,
             decoder_input_details: echo && top_logprobs.is_some(),
             grammar,
+            adapter_id: model.adapter,
             ..sampling
         };
         let add_special_tokens = body.add_special_tokens.unwrap_or(true);
@@ -123,7 +125,7 @@ impl CompletionAnswer {
             top_logprobs,
             tokens,
             scores_only,
-            identity: Identity::new("cmpl", model),
+            identity: Identity::new("cmpl", model.name),
         };
         let plan = GenerationPlan::new(prompts, &parameters, add_special_tokens, samples, names);
         Ok((plan, answer))

@@ -8,10 +8,12 @@ use axum::extract::{Path, State};
 use serde::Serialize;
 use utoipa::ToSchema;
 
+use text_generation_client::types::AdapterInfo;
+
 use crate::error::{ApiError, OpenAiErrorResponse};
 use crate::state::AppState;
 
-/// The models of this server: one, under each of its names.
+/// The models of this server: one, under each of its names, and its adapters.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct ModelList {
     #[schema(example = "list")]
@@ -55,6 +57,14 @@ pub struct Model {
     /// Most tokens of an answer.
     #[schema(example = 8191)]
     pub max_tokens: u32,
+    /// Where it was loaded from; of adapters alone.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(example = "org/adapter")]
+    pub root: Option<String>,
+    /// The model that the adapter belongs to.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(example = "meta-llama/Llama-3.1-8B")]
+    pub parent: Option<String>,
 }
 
 /// The model under one of its names.
@@ -71,6 +81,17 @@ fn model_named(state: &AppState, name: &str) -> Model {
         max_input_tokens: state.info.max_input_tokens,
         // A prompt has a token at least.
         max_tokens: state.info.max_total_tokens.saturating_sub(1),
+        root: None,
+        parent: None,
+    }
+}
+
+/// An adapter of it.
+fn adapter(state: &AppState, adapter: &AdapterInfo) -> Model {
+    Model {
+        root: Some(adapter.source.clone()),
+        parent: Some(state.info.model_id.clone()),
+        ..model_named(state, &adapter.name)
     }
 }
 
@@ -114,13 +135,19 @@ fn rfc3339(seconds: u64) -> String {
     security((), ("bearer" = []), ("api_key" = []))
 )]
 pub async fn models(State(state): State<Arc<AppState>>) -> Json<ModelList> {
-    let names = &state.answers.model_names;
+    let names = state.answers.model_names.iter();
+    let adapters = state.infer.adapters().iter();
+    let data: Vec<Model> = names
+        .map(|name| model_named(&state, name))
+        .chain(adapters.map(|each| adapter(&state, each)))
+        .collect();
+    let id = |model: Option<&Model>| model.map(|model| model.id.clone());
     Json(ModelList {
         object: "list",
-        data: names.iter().map(|name| model_named(&state, name)).collect(),
+        first_id: id(data.first()),
+        last_id: id(data.last()),
+        data,
         has_more: false,
-        first_id: names.first().cloned(),
-        last_id: names.last().cloned(),
     })
 }
 
@@ -146,7 +173,12 @@ pub async fn model(
             Ok(Json(model_named(&state, &name)))
         }
         // What is no UTF-8 names no model.
-        _ => Err(ApiError::unknown_model(&state.info.model_id)),
+        name => {
+            let adapters = state.infer.adapters();
+            let found = name.ok().and_then(|Path(name)| adapters.find(&name));
+            let found = found.map(|found| Json(adapter(&state, found)));
+            found.ok_or_else(|| ApiError::unknown_model(&state.info.model_id, adapters))
+        }
     }
 }
 

@@ -13,7 +13,7 @@ use super::chat;
 use super::chat_body::ChatBody;
 use super::completion_body::CompletionBody;
 use super::completions;
-use super::sampling::model_name;
+use crate::asked_model::AskedModel;
 use crate::bounds::MEMORY_PER_TOKENIZED_BYTE;
 use crate::error::ApiError;
 use crate::extract::ApiJson;
@@ -45,7 +45,7 @@ pub async fn render_chat(
     Extension(share): Extension<MemoryShare>,
     ApiJson(mut body): ApiJson<ChatBody>,
 ) -> Result<Json<RenderedPrompt>, ApiError> {
-    let model = model_name(body.model.take(), &state.info.model_id)?;
+    let model = AskedModel::read(body.model.take(), &state)?.name;
     let conversation = chat::conversation(&state, body)?;
     let parameters = conversation.parameters.clone();
     let (text, images) = conversation.render(&state).await?;
@@ -73,7 +73,7 @@ pub async fn render_completion(
     ApiJson(mut body): ApiJson<CompletionBody>,
 ) -> Result<Json<Vec<RenderedPrompt>>, ApiError> {
     body.check_features(state.info.max_client_batch_size)?;
-    let model = model_name(body.model.take(), &state.info.model_id)?;
+    let model = AskedModel::read(body.model.take(), &state)?.name;
     let parameters = body.take_sampling().parameters(body.max_tokens)?;
     let special = body.add_special_tokens.unwrap_or(true);
     let prompts = body.prompt.into_inputs();

@@ -6,7 +6,7 @@ use text_generation_core::error::{Given, ValidationError};
 use text_generation_core::types::GenerateParameters;
 
 use super::fields::{Seed, Stop};
-use crate::bounds::{MAX_CHOICES, MAX_MODEL_BYTES};
+use crate::bounds::MAX_CHOICES;
 use crate::error::ApiError;
 pub use crate::error::refused;
 use crate::generation_config::SamplingDefaults;
@@ -166,16 +166,4 @@ pub fn check_n(n: Option<u32>, prompts: usize) -> Result<u32, ApiError> {
         ),
     })?;
     Ok(n)
-}
-
-/// What the answer calls the model.
-pub fn model_name(given: Option<String>, served: &str) -> Result<String, ApiError> {
-    let given = given.unwrap_or_default();
-    check(given.len() <= MAX_MODEL_BYTES, || {
-        format!("`model` must have at most {MAX_MODEL_BYTES} bytes")
-    })?;
-    Ok(match given.as_str() {
-        "" | "tgi" => served.to_owned(),
-        _ => given,
-    })
 }

@@ -23,6 +23,7 @@ use self::events::ResponseEvents;
 use self::output::Output;
 use self::response::ResponseHead;
 pub use self::response::{InputTokens, ResponseEvent, ResponseObject};
+use crate::asked_model::AskedModel;
 use crate::conversation::{Finished, Prepared};
 use crate::error::ApiError;
 use crate::extract::{ApiJson, GenerationJson};
@@ -30,7 +31,6 @@ use crate::headers;
 use crate::item_memory::TenantItems;
 use crate::memory::MemoryShare;
 use crate::openapi::ResponsesErrors;
-use crate::routes::openai::sampling::model_name;
 use crate::sse;
 use crate::state::AppState;
 
@@ -107,12 +107,13 @@ async fn prepare(
     mut body: ResponsesBody,
     share: &MemoryShare,
 ) -> Result<Ready, ApiError> {
-    let model = model_name(body.model.clone(), &state.info.model_id)?;
+    let model = AskedModel::read(body.model.clone(), state)?;
     let remembered = resolve(state, &mut body, share)?;
-    let (conversation, fields) = body.read(state, remembered.is_some())?;
+    let (mut conversation, fields) = body.read(state, remembered.is_some())?;
+    conversation.parameters.adapter_id = model.adapter;
     Ok(Ready {
         conversation: conversation.prepare(state).await?,
-        head: ResponseHead::new(model, fields.repeated),
+        head: ResponseHead::new(model.name, fields.repeated),
         output: Output::new(fields.names, fields.seal, remembered),
     })
 }
@@ -143,7 +144,7 @@ pub async fn input_tokens(
     Extension(share): Extension<MemoryShare>,
     ApiJson(mut body): ApiJson<ResponsesBody>,
 ) -> Result<Json<InputTokens>, ApiError> {
-    model_name(body.model.clone(), &state.info.model_id)?;
+    AskedModel::read(body.model.clone(), &state)?;
     resolve(&state, &mut body, &share)?;
     let (conversation, _) = body.read(&state, false)?;
     let (prompt, images) = conversation.render(&state).await?;

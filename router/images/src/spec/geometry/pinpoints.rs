@@ -107,11 +107,12 @@ impl Pinpoints {
     }
 }
 
-/// Each of several pictures of OneVision: in the size of the tower alone, and with one row behind it.
+/// A picture of LLaVA 1.5, and each of several pictures of OneVision, of which one row stands behind it: in the size of
+/// the tower alone.
 #[derive(Debug, Clone, PartialEq)]
 pub(in crate::spec) struct Square {
     pub tile: u32,
-    pub side: u32,
+    pub rows: u32,
     /// Around the picture.
     pub colour: [u8; 3],
 }
@@ -122,11 +123,11 @@ impl Square {
             squared: Some(self.colour),
             ..View::whole(square(self.tile))
         };
-        one(view, self.side * self.side + 1)
+        one(view, self.rows)
     }
 
     pub(super) fn largest(&self) -> (u64, u32) {
-        (area(square(self.tile)), self.side * self.side + 1)
+        (area(square(self.tile)), self.rows)
     }
 }
 

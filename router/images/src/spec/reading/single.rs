@@ -184,7 +184,35 @@ impl Files<'_> {
             max_patches: number("max_patches", "in_patch_limit", 16_384)?,
             max_side,
         };
-        if padded.patch.saturating_mul(padded.merge) > MOST_SIDE || max_side > MOST_SIDE {
+        self.padded(padded, "<|media_begin|>image<|media_content|>")
+    }
+
+    /// Its authors' code alone, which takes no more patches along a side than there are positions.
+    pub(super) fn kimi_vl(&self) -> Result<ImageSpec, SpecError> {
+        const POSITIONS: u32 = 512;
+        let (merge, pads) = ("merge_kernel_size", "pad_input");
+        if self.preprocessor[pads] == Value::Bool(false) {
+            return Err(self.refused(pads, "false"));
+        }
+        let merge = match &self.preprocessor[merge] {
+            Value::Null => 2,
+            value => self.whole(&value[0], merge)?,
+        };
+        let padded = Padded {
+            patch: self.number("patch_size", 14)?,
+            merge,
+            max_patches: self.number("in_token_limit", 4096)?,
+            max_side: (POSITIONS - 1) / merge * merge,
+        };
+        if padded.max_side == 0 {
+            return Err(self.refused("merge_kernel_size", merge));
+        }
+        self.padded(padded, "<|media_start|>image<|media_content|>")
+    }
+
+    fn padded(&self, padded: Padded, before: &'static str) -> Result<ImageSpec, SpecError> {
+        let row = padded.patch.saturating_mul(padded.merge);
+        if row > MOST_SIDE || padded.max_side > MOST_SIDE {
             return Err(self.refused("patch_size", padded.patch));
         }
         Ok(ImageSpec {
@@ -192,7 +220,7 @@ impl Files<'_> {
             marker: "<|media_pad|>",
             before: "",
             after: "",
-            around: ("<|media_begin|>image<|media_content|>", "<|media_end|>"),
+            around: (before, "<|media_end|>"),
             filter: self.filter(Filter::Bicubic)?,
             geometry: Geometry::Padded(padded),
             several: None,

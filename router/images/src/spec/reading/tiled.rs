@@ -5,10 +5,10 @@ use serde_json::Value;
 use super::{CONFIG, Files, ImageSpec, MOST_SIDE};
 use crate::error::SpecError;
 use crate::resize::{Filter, Size};
-use crate::spec::geometry::{Geometry, MOST_SPLITS, Pinpoints, Splits, Square, Tiles};
+use crate::spec::geometry::{Geometry, MOST_SPLITS, Pinpoints, Splits, Square};
 
 /// Of one picture. Lists of so many are made.
-const MOST_TILES: u32 = 256;
+pub(super) const MOST_TILES: u32 = 256;
 const MOST_PINPOINTS: usize = 256;
 const CLIP_MEAN: [f64; 3] = [0.481_454_66, 0.457_827_5, 0.408_210_73];
 const ANYRES: &str = "anyres_max_";
@@ -57,7 +57,7 @@ impl Files<'_> {
         let (tile, side) = self.tile_of_pinpoints()?;
         let square = Square {
             tile,
-            side,
+            rows: side * side + 1,
             colour: self.mean()?,
         };
         Ok(ImageSpec {
@@ -67,7 +67,7 @@ impl Files<'_> {
     }
 
     /// The colour that becomes 0.
-    fn mean(&self) -> Result<[u8; 3], SpecError> {
+    pub(super) fn mean(&self) -> Result<[u8; 3], SpecError> {
         const KEY: &str = "image_mean";
         let mean = &self.preprocessor[KEY];
         let numbers = [0, 1, 2].map(|at| match mean {
@@ -150,52 +150,6 @@ impl Files<'_> {
         })
     }
 
-    /// InternVL.
-    pub(super) fn tiles(&self) -> Result<ImageSpec, SpecError> {
-        self.check_switches(&["do_resize", "do_rescale", "do_normalize"])?;
-        let tile = self.size(&self.preprocessor["size"], "size")?;
-        let patch = self.vision_number("patch_size")?;
-        let ratio = self.config["downsample_ratio"].as_f64().unwrap_or(0.5);
-        let merge = (1.0 / ratio).round();
-        if !(1.0..=64.0).contains(&merge) {
-            let key = "downsample_ratio";
-            return Err(SpecError::Key { file: CONFIG, key });
-        }
-        #[expect(
-            clippy::cast_possible_truncation,
-            clippy::cast_sign_loss,
-            reason = "a small whole number"
-        )]
-        let step = patch * merge as u32;
-        let (min_tiles, max_tiles) = (
-            self.number("min_patches", 1)?,
-            self.number("max_patches", 12)?,
-        );
-        if max_tiles > MOST_TILES {
-            return Err(self.refused("max_patches", max_tiles));
-        }
-        if tile.height.max(tile.width) > MOST_SIDE {
-            return Err(self.refused("size", format!("{} x {}", tile.height, tile.width)));
-        }
-        let rows = (tile.height / step) * (tile.width / step);
-        self.check_rows(rows.into(), max_tiles + 1, "size")?;
-        Ok(ImageSpec {
-            placeholder: "<IMG_CONTEXT>",
-            marker: "<IMG_CONTEXT>",
-            before: "<img>",
-            after: "</img>",
-            around: ("", ""),
-            filter: self.filter(Filter::Bicubic)?,
-            geometry: Geometry::Tiles(Tiles {
-                tile,
-                min_tiles,
-                max_tiles,
-                rows,
-            }),
-            several: None,
-        })
-    }
-
     /// Idefics 3 and SmolVLM.
     pub(super) fn splits(&self) -> Result<ImageSpec, SpecError> {
         self.check_switches(&["do_resize", "do_rescale", "do_normalize"])?;
@@ -230,7 +184,7 @@ impl Files<'_> {
     }
 
     /// A number, which InternVL gives twice, for height and width.
-    fn vision_number(&self, key: &'static str) -> Result<u32, SpecError> {
+    pub(super) fn vision_number(&self, key: &'static str) -> Result<u32, SpecError> {
         let value = &self.config["vision_config"][key];
         let value = match value.as_array().map(Vec::as_slice) {
             Some([height, width]) if height == width => height,

@@ -9,26 +9,42 @@ from ...pixels import read_pixels
 from ...vision import VisionSpec
 from .family import VisionFamily, Whole
 from .gemma import GEMMA3_VISION
-from .kimi import KIMI_K25
+from .gemma4 import GEMMA4_VISION
+from .glm import GLM4V, GLM4V_MOE
+from .kimi import KIMI_K25, KIMI_VL
+from .llama4 import LLAMA4_VISION
 from .llava import LLAVA
 from .llava_next import LLAVA_NEXT, LLAVA_ONEVISION
+from .llava_original import LLAVA_ORIGINAL
+from .ovis import OVIS2
 from .pixtral import MISTRAL3
 from .qwen import QWEN2_5_VL, QWEN2_VL, QWEN3_5_VISION, QWEN3_VL
-from .shuffled import IDEFICS3, INTERNVL
+from .shuffled import IDEFICS3, INTERNVL, INTERNVL_CHAT
 
 TOWERS: Mapping[str, VisionFamily] = {
     "Gemma3ForConditionalGeneration": GEMMA3_VISION,
+    "Gemma4ForConditionalGeneration": GEMMA4_VISION,
+    "Glm46VForConditionalGeneration": GLM4V,
+    "Glm4vForConditionalGeneration": GLM4V,
+    "Glm4vMoeForConditionalGeneration": GLM4V_MOE,
     "Idefics3ForConditionalGeneration": IDEFICS3,
+    "InternVLChatModel": INTERNVL_CHAT,
     "InternVLForConditionalGeneration": INTERNVL,
     "KimiK25ForConditionalGeneration": KIMI_K25,
     "Kimi_K25ForConditionalGeneration": KIMI_K25,
+    "KimiVLForConditionalGeneration": KIMI_VL,
+    "Llama4ForConditionalGeneration": LLAMA4_VISION,
     "LlavaForConditionalGeneration": LLAVA,
+    "LlavaLlamaForCausalLM": LLAVA_ORIGINAL,
+    "LlavaMistralForCausalLM": LLAVA_ORIGINAL,
     "LlavaNextForConditionalGeneration": LLAVA_NEXT,
     "LlavaOnevisionForConditionalGeneration": LLAVA_ONEVISION,
     "Mistral3ForConditionalGeneration": MISTRAL3,
+    "Ovis2ForConditionalGeneration": OVIS2,
     "Qwen2VLForConditionalGeneration": QWEN2_VL,
     "Qwen2_5_VLForConditionalGeneration": QWEN2_5_VL,
     "Qwen3VLForConditionalGeneration": QWEN3_VL,
+    "Qwen3VLMoeForConditionalGeneration": QWEN3_VL,
     "Qwen3_5ForConditionalGeneration": QWEN3_5_VISION,
     "Qwen3_5MoeForConditionalGeneration": QWEN3_5_VISION,
     "SmolVLMForConditionalGeneration": IDEFICS3,
@@ -47,7 +63,7 @@ def read_vision(architecture: str, config: JsonObject, text: JsonObject, folder:
         raise UnsupportedModel(f"the vision tower of {architecture} is not supported")
     whole = config.for_family(family.of_whole, {})
     vision = whole.child("vision_config").for_family(family.defaults, {}, family.older)
-    read = Whole(whole, vision, text, read_pixels(folder))
+    read = Whole(whole, vision, text, family.pixels or read_pixels(folder), folder)
     spec = family.read(read)
     if spec.hidden != read.hidden:
         raise vision.error("out_hidden_size", f"{read.hidden}, the hidden size of the decoder")

@@ -2,10 +2,13 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
+from ....errors import UnsupportedModel
 from ...json_object import JsonObject
 from ...pixels import PixelSpec
 from ...spec import NormSpec
+from ...tokenizer import token_id
 from ...vision import LinearSpec, VisionActivation, VisionSpec
 
 ACTIVATIONS: Mapping[str, VisionActivation] = {
@@ -34,6 +37,17 @@ class Whole:
     text: JsonObject
     """The part that is a model of text."""
     pixels: PixelSpec
+    folder: Path | None = None
+    """Where the files of the model are."""
+
+    def token_named(self, name: str) -> int:
+        """The placeholder of files whose configuration does not have it. Raises UnsupportedModel."""
+        found = None if self.folder is None else token_id(self.folder, name)
+        if found is None:
+            raise UnsupportedModel(
+                f"no file of the tokenizer tells the id of {name}, which stands for images in prompts"
+            )
+        return found
 
     @property
     def token_id(self) -> int:
@@ -59,6 +73,8 @@ class VisionFamily:
     """Likewise of `config.json`."""
     older: Mapping[str, str] = field(default_factory=dict[str, str])
     """From keys of `vision_config` to other names that files have."""
+    pixels: PixelSpec | None = None
+    """How pixels are read, where no file says it."""
 
 
 def activation(config: JsonObject, key: str = "hidden_act") -> VisionActivation:
@@ -99,11 +115,10 @@ def linear(name: str, outputs: int, bias: bool = True, then: VisionActivation | 
     return LinearSpec(f"{name}.weight", outputs, f"{name}.bias" if bias else None, then)
 
 
-def feature_layers(config: JsonObject, count: int) -> tuple[int, ...]:
+def feature_layers(config: JsonObject, count: int, key: str = "vision_feature_layer") -> tuple[int, ...]:
     """Reads which hidden states of `count` blocks a projector has: numbers as in `LevelSpec.reads`; negative ones count
     from the end.
     """
-    key = "vision_feature_layer"
     layers = config.integer_or_list(key, (), -count - 1, count)
     if not layers:
         raise config.error(key, "the number of a block, or a list of some")

@@ -1,4 +1,7 @@
-"""MoonViT of Kimi K2.5 (Moonshot AI, 2026): one view of an image, of any size, whose patches are merged by 2 x 2."""
+"""MoonViT of Kimi VL and K2.5 (Moonshot AI, 2025): one view of an image, of any size, whose patches merge by 2 x 2."""
+
+from collections.abc import Mapping
+from dataclasses import replace
 
 from ...vision import BlockSpec, LevelSpec, PositionSpec, TowerSpec, VisionNames, VisionRopeSpec, VisionSpec
 from .family import VisionFamily, Whole, activation, blocks, head_dim, layer_norm, linear, side
@@ -23,7 +26,18 @@ _NAMES = VisionNames(
 """Those of the authors, which Transformers writes as well."""
 
 
-def _kimi(whole: Whole) -> VisionSpec:
+def _k25(whole: Whole) -> VisionSpec:
+    eps = whole.config.number("projection_layer_norm_eps")
+    return _kimi(whole, _NAMES, ("proj.0", "proj.2"), eps, whole.token_id)
+
+
+def _vl(whole: Whole) -> VisionSpec:
+    prefixes = (("vision_tower.", "multi_modal_projector."),)
+    token = whole.config.integer("media_placeholder_token_id", minimum=0)
+    return _kimi(whole, replace(_NAMES, prefixes=prefixes), ("linear_1", "linear_2"), 1e-5, token)
+
+
+def _kimi(whole: Whole, names: VisionNames, linears: tuple[str, str], eps: float, token: int) -> VisionSpec:
     config = whole.vision
     hidden = config.integer("hidden_size")
     table = config.integer("pos_emb_height", maximum=_LARGEST_TABLE)
@@ -50,30 +64,30 @@ def _kimi(whole: Whole) -> VisionSpec:
     level = LevelSpec(
         reads=(tower.blocks,),
         last_norm=_NORM,
-        norm=layer_norm(whole.config.number("projection_layer_norm_eps")),
+        norm=layer_norm(eps),
         norm_name="pre_norm",
-        linears=(linear("proj.0", inner, then="gelu"), linear("proj.2", whole.hidden)),
+        linears=(linear(linears[0], inner, then="gelu"), linear(linears[1], whole.hidden)),
     )
-    return VisionSpec(tower, (level,), _NAMES, whole.pixels, whole.token_id)
+    return VisionSpec(tower, (level,), names, whole.pixels, token)
 
 
 _OLDER = ("hidden_size", "intermediate_size", "num_attention_heads", "num_hidden_layers")
+_INITIAL = {key: f"init_{key}" for key in ("pos_emb_height", "pos_emb_width")}
+_DEFAULTS: Mapping[str, object] = {
+    "hidden_size": 1152,
+    "intermediate_size": 4304,
+    "num_hidden_layers": 27,
+    "num_attention_heads": 16,
+    "patch_size": 14,
+    "merge_kernel_size": [2, 2],
+    "pos_emb_height": 64,
+    "pos_emb_width": 64,
+    "hidden_act": "gelu_pytorch_tanh",
+}
 KIMI_K25 = VisionFamily(
-    _kimi,
-    {
-        "hidden_size": 1152,
-        "intermediate_size": 4304,
-        "num_hidden_layers": 27,
-        "num_attention_heads": 16,
-        "patch_size": 14,
-        "merge_kernel_size": [2, 2],
-        "pos_emb_height": 64,
-        "pos_emb_width": 64,
-        "hidden_act": "gelu_pytorch_tanh",
-    },
+    _k25,
+    _DEFAULTS,
     of_whole={"projection_layer_norm_eps": 1e-5, "image_token_id": 163605},
-    older={
-        **{key: f"vt_{key}" for key in _OLDER},
-        **{key: f"init_{key}" for key in ("pos_emb_height", "pos_emb_width")},
-    },
+    older={**{key: f"vt_{key}" for key in _OLDER}, **_INITIAL},
 )
+KIMI_VL = VisionFamily(_vl, _DEFAULTS, of_whole={"media_placeholder_token_id": 163605}, older=_INITIAL)

@@ -37,6 +37,18 @@ _INTERNVL_NAMES = VisionNames(
     qk_norms=("attention.q_norm", "attention.k_norm"),
     out="attention.projection_layer",
 )
+_CHAT_NAMES = VisionNames(
+    prefixes=(("vision_model.", "mlp1."),),
+    class_token="embeddings.class_embedding",
+    positions="embeddings.position_embedding",
+    dimensions=3,
+    norms=("norm1", "norm2"),
+    qkv=("attn.qkv",),
+    qk_norms=("attn.q_norm", "attn.k_norm"),
+    out="attn.proj",
+    scales=("ls1", "ls2"),
+)
+"""Of the authors' own code."""
 _MOST_MERGED = 64
 
 
@@ -49,10 +61,7 @@ def _internvl(whole: Whole) -> VisionSpec:
         raise UnsupportedModel(
             f"{config.source}: InternVL is served with `vision_feature_select_strategy` 'default' and learned positions"
         )
-    ratio = 1 / config.number("downsample_ratio")
-    if not ratio.is_integer() or ratio > _MOST_MERGED:
-        raise config.error("downsample_ratio", "1 divided by a whole number")
-    tower = _internvl_tower(vision, count, int(ratio))
+    tower = _internvl_tower(vision, count, _merged(config))
     is_last = reads == (total,) and not vision.boolean("use_mean_pooling", default=True)
     level = LevelSpec(
         reads=reads,
@@ -66,6 +75,34 @@ def _internvl(whole: Whole) -> VisionSpec:
     )
     behind = ("embeddings.mask_token", *(f"encoder.layer.{index}.*" for index in range(count, total)))
     return VisionSpec(tower, (level,), _INTERNVL_NAMES, whole.pixels, whole.token_id, unread=behind)
+
+
+def _merged(config: JsonObject) -> int:
+    ratio = 1 / config.number("downsample_ratio")
+    if not ratio.is_integer() or ratio > _MOST_MERGED:
+        raise config.error("downsample_ratio", "1 divided by a whole number")
+    return int(ratio)
+
+
+def _chat(whole: Whole) -> VisionSpec:
+    """The same model with the keys and names of the authors' own code."""
+    config, vision = whole.config, whole.vision
+    total = blocks(vision)
+    reads = feature_layers(config, total, "select_layer")
+    if config.string("ps_version", default="v1") != "v2":
+        raise UnsupportedModel(f"{config.source}: InternVL is served with `ps_version` 'v2'")
+    tower = _internvl_tower(vision, max(1, *reads), _merged(config))
+    if config.integer("force_image_size", default=tower.image) != tower.image:
+        raise config.error("force_image_size", f"{tower.image}, the `image_size` of `vision_config`")
+    level = LevelSpec(
+        reads=reads,
+        joined_norm=layer_norm(1e-5),
+        norm_name="0",
+        linears=(linear("1", whole.hidden, then="gelu"), linear("3", whole.hidden)),
+    )
+    behind = tuple(f"encoder.layers.{index}.*" for index in range(tower.blocks, total))
+    placeholder = whole.token_named("<IMG_CONTEXT>")
+    return VisionSpec(tower, (level,), _CHAT_NAMES, whole.pixels, placeholder, unread=behind)
 
 
 def _internvl_tower(config: JsonObject, count: int, merge: int) -> TowerSpec:
@@ -136,6 +173,23 @@ INTERNVL = VisionFamily(
         "projector_hidden_act": "gelu",
         "image_token_id": 151667,
     },
+)
+INTERNVL_CHAT = VisionFamily(
+    _chat,
+    {
+        "hidden_size": 3200,
+        "intermediate_size": 12_800,
+        "num_hidden_layers": 48,
+        "num_attention_heads": 25,
+        "image_size": 224,
+        "patch_size": 14,
+        "hidden_act": "gelu",
+        "norm_type": "rms_norm",
+        "layer_norm_eps": 1e-6,
+        "use_qk_norm": True,
+    },
+    of_whole={"select_layer": -1, "downsample_ratio": 0.5},
+    older={"attention_bias": "qkv_bias", "use_qk_norm": "qk_normalization"},
 )
 IDEFICS3 = VisionFamily(
     _idefics3,

@@ -19,21 +19,33 @@ class VisionBlock:
     def forward(self, x: Tensor, segments: Segments, rope: tuple[Tensor, Tensor] | None) -> Tensor:
         """Turns [S, hidden] into the same. `rope` has cosine and sine, float32 [S, 1, head_dim / 2] each."""
         spec, weights = self._spec, self._weights
-        x = x + self._scaled(self._attention(normalised(x, spec.norm, weights.norms[0]), segments, rope), 0)
-        return x + self._scaled(self._feed_forward(normalised(x, spec.norm, weights.norms[1])), 1)
+        x = x + self._output(self._attention(normalised(x, spec.norm, weights.norms[0]), segments, rope), 0)
+        return x + self._output(self._feed_forward(normalised(x, spec.norm, weights.norms[1])), 1)
 
-    def _scaled(self, x: Tensor, sublayer: int) -> Tensor:
+    def _output(self, x: Tensor, sublayer: int) -> Tensor:
+        if self._weights.output_norms is not None:
+            x = normalised(x, self._spec.norm, self._weights.output_norms[sublayer])
         return x if self._weights.scales is None else x * self._weights.scales[sublayer]
 
     def _attention(self, x: Tensor, segments: Segments, rope: tuple[Tensor, Tensor] | None) -> Tensor:
         spec, weights = self._spec, self._weights
         q, k, v = affine(x, weights.qkv).chunk(3, dim=-1)
-        if weights.qk_norms is not None:
-            q, k = (normalised(each, spec.qk_norm, norm) for each, norm in zip((q, k), weights.qk_norms, strict=True))
+        if not spec.qk_norm_by_head:
+            q, k = self._normalised(q, k)
         q, k, v = (each.unflatten(-1, (spec.heads, spec.head_dim)) for each in (q, k, v))
+        if spec.qk_norm_by_head:
+            q, k = self._normalised(q, k)
+        if spec.value_norm:
+            v = normalised(v, spec.qk_norm, None)
         if rope is not None:
             q, k = rotate(q, *rope), rotate(k, *rope)
-        return affine(segments.attend(q, k, v).flatten(1), weights.out)
+        return affine(segments.attend(q, k, v, spec.softmax_scale).flatten(1), weights.out)
+
+    def _normalised(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+        norms = self._weights.qk_norms
+        if norms is None:
+            return q, k
+        return normalised(q, self._spec.qk_norm, norms[0]), normalised(k, self._spec.qk_norm, norms[1])
 
     def _feed_forward(self, x: Tensor) -> Tensor:
         spec, weights = self._spec, self._weights

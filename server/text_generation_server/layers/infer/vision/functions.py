@@ -1,5 +1,6 @@
 """Functions of vision towers. They are torch's: sizes of images are many, and nothing may be compiled after warm-up."""
 
+import torch
 from torch import Tensor
 from torch.nn import functional
 
@@ -10,8 +11,16 @@ from ...weights.vision import Affine
 
 
 def affine(x: Tensor, layer: Affine) -> Tensor:
-    """Computes `x @ weight.T + bias`."""
-    return functional.linear(x, layer.weight, layer.bias)
+    """Computes `x @ weight.T + bias`, within the bounds of the layer where it has some."""
+    if not layer.bounds:
+        return functional.linear(x, layer.weight, layer.bias)
+    parts = layer.weight.chunk(len(layer.bounds))
+    biases = [None] * len(parts) if layer.bias is None else layer.bias.chunk(len(parts))
+    both = zip(parts, biases, layer.bounds, strict=True)
+    made = [
+        functional.linear(x.clamp(*bounds.inputs), weight, bias).clamp(*bounds.outputs) for weight, bias, bounds in both
+    ]
+    return made[0] if len(made) == 1 else torch.cat(made, dim=-1)
 
 
 def activated(x: Tensor, activation: VisionActivation) -> Tensor:
@@ -20,17 +29,22 @@ def activated(x: Tensor, activation: VisionActivation) -> Tensor:
         return x * (1.702 * x).sigmoid()
     if activation == "silu":
         return functional.silu(x)
+    if activation == "softmax":
+        return x.softmax(-1)
     if activation == "relu":
         return functional.relu(x)
     return functional.gelu(x, approximate="tanh" if activation == "gelu_tanh" else "none")
 
 
 def normalised(x: Tensor, spec: NormSpec | None, weights: NormWeights | None) -> Tensor:
-    """Normalises over the last dimension; without a norm it returns `x`."""
-    if spec is None or weights is None:
+    """Normalises over the last dimension; without a norm it returns `x`. A norm without a weight has no weights."""
+    if spec is None:
         return x
     if spec.kind == "layer":
-        return functional.layer_norm(x, x.shape[-1:], weights.weight, weights.bias, spec.eps)
+        weight, bias = (None, None) if weights is None else (weights.weight, weights.bias)
+        return functional.layer_norm(x, x.shape[-1:], weight, bias, spec.eps)
     wide = x.float()
     wide = wide * (wide.square().mean(-1, keepdim=True) + spec.eps).rsqrt()
+    if weights is None:
+        return wide.to(x.dtype)
     return (wide * weights.weight).to(x.dtype) if spec.wide else weights.weight * wide.to(x.dtype)

@@ -26,6 +26,7 @@ class Patches:
         pixels = view[: order.height * side, : order.width * side].reshape(order.height, side, order.width, side, 3)
         patches = pixels.permute(0, 2, 4, 1, 3).reshape(order.count, 3, side * side)[order.patches.to(view.device)]
         hidden = affine(self._table[patches.int() + self._channels].flatten(1), weights.patch)
+        hidden = normalised(hidden, tower.patch_norm, weights.patch_norm)
         table, positions = weights.positions, tower.positions
         if table is not None and positions is not None:
             before = 1 if tower.class_token else 0
@@ -38,5 +39,9 @@ class Patches:
 
 def _table(spec: PixelSpec) -> Tensor:
     """Returns float32 [3, 256], with the rounding of the processors of Transformers."""
+    if spec.coarse:
+        scaled = torch.arange(256, dtype=torch.bfloat16) * spec.scale
+        mean, std = (torch.tensor(each, dtype=torch.bfloat16)[:, None] for each in (spec.mean, spec.std))
+        return ((scaled - mean) / std).float()
     mean, std = (torch.tensor(each) * (1.0 / spec.scale) for each in (spec.mean, spec.std))
     return (torch.arange(256, dtype=torch.float32) - mean[:, None]) / std[:, None]

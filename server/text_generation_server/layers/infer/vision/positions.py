@@ -6,16 +6,19 @@ from torch import Tensor
 from ....config.vision import PositionSpec, VisionRopeSpec
 from .order import ViewOrder
 
+_COLUMNS_FIRST = ("quarters", "neighbours by half")
 _SHARPNESS = -0.75
 """The free parameter of cubic convolution (Keys, 1981), as torch has it."""
 
 
 def learned_positions(spec: PositionSpec, table: Tensor, view: ViewOrder) -> Tensor:
-    """Returns [P, hidden] for the patches of a view. `table` is [side * side, hidden]."""
+    """Returns [P, hidden] for the patches of a view. `table` is [rows of the spec, hidden]."""
     if spec.kind in ("bilinear", "bicubic"):
         taps = _cubic if spec.kind == "bicubic" else _linear
         return _stretched(table, spec.side, view, taps(spec.side, view.height), taps(spec.side, view.width))
     rows, columns = view.rows, view.columns
+    if spec.kind == "axes":
+        return table[columns.to(table.device)] + table[(spec.side + rows).to(table.device)]
     if spec.kind == "buckets":
         rows, columns = _buckets(spec.side, view.height)[rows], _buckets(spec.side, view.width)[columns]
     return table[(rows * spec.side + columns).to(table.device)]
@@ -71,10 +74,10 @@ def angles(spec: VisionRopeSpec, head_dim: int, view: ViewOrder) -> Tensor:
     else:
         half = head_dim // 2
         of_rows = of_columns = 1.0 / spec.theta ** (torch.arange(0, half, 2, dtype=torch.float32) / half)
-    down, across = view.rows[:, None] * of_rows, view.columns[:, None] * of_columns
+    down, across = (view.rows[:, None] + spec.first) * of_rows, (view.columns[:, None] + spec.first) * of_columns
     if spec.order == "neighbours":
         return torch.stack([across, down], dim=-1).flatten(1)
-    return torch.cat([down, across], dim=1)
+    return torch.cat([across, down] if spec.order in _COLUMNS_FIRST else [down, across], dim=1)
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:

@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from ....config.vision import LevelSpec, TowerSpec
-from ...weights.vision import LevelWeights
+from ....config.vision import LevelSpec, LinearSpec, TowerSpec
+from ...weights.vision import LevelWeights, LinearWeights
 from .functions import activated, affine, normalised
 from .order import ViewOrder
 
@@ -26,10 +26,9 @@ class Projector:
         spec, weights = self._spec, self._weights
         read = torch.cat([self._of_patches(states[number], views) for number in spec.reads], dim=-1)
         x = normalised(normalised(read, spec.last_norm, weights.last_norm), spec.norm, weights.norm)
-        x = normalised(self._joined(x), spec.joined_norm, weights.joined_norm)
-        for layer, matrix in zip(spec.linears, weights.linears, strict=True):
-            x = affine(x, matrix)
-            x = x if layer.activation is None else activated(x, layer.activation)
+        x = normalised(self._standardised(self._joined(x)), spec.joined_norm, weights.joined_norm)
+        for layer, its_weights in zip(spec.linears, weights.linears, strict=True):
+            x = _projected(x, layer, its_weights)
         return self._row_by_row(x, views)
 
     def _of_patches(self, x: Tensor, views: Sequence[ViewOrder]) -> Tensor:
@@ -47,6 +46,15 @@ class Projector:
             return blocks.mean(1)
         return (blocks.transpose(1, 2) if self._spec.join == "channels" else blocks).flatten(1)
 
+    def _standardised(self, x: Tensor) -> Tensor:
+        if self._spec.factor == 1.0 and self._weights.standard is None:
+            return x
+        wide = x.float() * self._spec.factor
+        if self._weights.standard is not None:
+            bias, scale = self._weights.standard
+            wide = (wide - bias.float()) * scale.float()
+        return wide.to(x.dtype)
+
     def _row_by_row(self, x: Tensor, views: Sequence[ViewOrder]) -> Tensor:
         if all(view.positions is None for view in views):
             return x
@@ -58,3 +66,14 @@ class Projector:
                 out[first + view.positions.to(x.device)] = x[first : first + count]
                 first += count
         return out
+
+
+def _projected(x: Tensor, spec: LinearSpec, weights: LinearWeights) -> Tensor:
+    x = affine(x, weights.matrix)
+    gate = None
+    if spec.gate:
+        gate, x = x.chunk(2, dim=-1)
+    x = normalised(x, spec.norm, weights.norm)
+    if spec.activation is None:
+        return x
+    return activated(x, spec.activation) if gate is None else activated(gate, spec.activation) * x

@@ -28,16 +28,16 @@ class Segments:
             places = starts[sizes == length][:, None] + torch.arange(length)
             self._groups.append((length, places.flatten().to(device)))
 
-    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """Turns [S, heads, head_dim] into the same; the softmax scale is 1 / sqrt(head_dim)."""
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, scale: float | None = None) -> Tensor:
+        """Turns [S, heads, head_dim] into the same; without `scale` the softmax scale is 1 / sqrt(head_dim)."""
         if self._whole:
-            return _attend(q, k, v, self._whole)
+            return _attend(q, k, v, self._whole, scale)
         out = torch.empty_like(q)
         for length, places in self._groups:
-            out[places] = _attend(q[places], k[places], v[places], length)
+            out[places] = _attend(q[places], k[places], v[places], length, scale)
         return out
 
 
-def _attend(q: Tensor, k: Tensor, v: Tensor, length: int) -> Tensor:
+def _attend(q: Tensor, k: Tensor, v: Tensor, length: int, scale: float | None) -> Tensor:
     q, k, v = (each.unflatten(0, (-1, length)).transpose(1, 2) for each in (q, k, v))
-    return scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(0, 1)
+    return scaled_dot_product_attention(q, k, v, scale=scale).transpose(1, 2).flatten(0, 1)

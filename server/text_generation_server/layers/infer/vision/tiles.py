@@ -72,11 +72,7 @@ class Tiles:
 
     def cut(self, views: Sequence[Tensor]) -> list[Tensor]:
         """Returns the views that the tower reads: the whole image, then its tiles row by row."""
-        if len(views) == 1:
-            return list(views)
-        image = self.image
-        rows = views[1].split(image)
-        return [views[0], *(tile for row in rows for tile in row.split(image, dim=1))]
+        return cut_tiles(views, self.image)
 
     def pack(self, rows: Tensor, view: Size | None, grid: Size) -> Tensor:
         """Turns [views of the tower * side * side, hidden] into [rows, hidden]. `view` is the size of the view that was
@@ -96,6 +92,12 @@ class Tiles:
             inner = functional.interpolate(inner.permute(2, 0, 1)[None], size, mode="bilinear")[0].permute(1, 2, 0)
         ends = self.newline.expand(size[0], 1, hidden)
         return torch.cat([base, torch.cat([inner, ends], dim=1).flatten(0, 1)])
+
+
+def cut_tiles(views: Sequence[Tensor], image: int) -> list[Tensor]:
+    """Cuts the second view, where there is one, into squares of `image` pixels, row by row."""
+    rows = views[1].split(image) if len(views) > 1 else ()
+    return [views[0], *(tile for row in rows for tile in row.split(image, dim=1))]
 
 
 def _text(size: Size) -> str:

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from ....config.names import ExpertLayout
+from ....errors import ModelFilesError
 from ....weights import Slice
 from ..blocks import RowBlock
 from ..mxfp4 import BLOCK, dequantise
@@ -92,6 +93,21 @@ def _transposed_stack(shard: ExpertShard, target: Target) -> None:
     target[2].copy_(source.read(down, (spec.experts, spec.inner, shard.hidden), rows).transpose(1, 2))
 
 
+def _as_shaped(shard: ExpertShard, target: Target) -> None:
+    """Reads one of the two, whose shapes differ in at least one of the tensors."""
+    (_stacked if _is_stacked(shard) else _transposed_stack)(shard, target)
+
+
+def _is_stacked(shard: ExpertShard) -> bool:
+    spec, names = shard.spec, map(shard.name, _names(shard)[::2])
+    try:
+        found = [shard.checkpoint.source.shape(name) for name in names]
+    except ModelFilesError:
+        # Random weights have no shapes; what a file lacks, its reader says.
+        return True
+    return found == [(spec.experts, 2 * spec.inner, shard.hidden), (spec.experts, shard.hidden, spec.inner)]
+
+
 def _rows(shard: ExpertShard, target: Target) -> None:
     """Reads gate, up and transposed down, `[experts * inner, hidden]` each."""
     spec = shard.spec
@@ -133,6 +149,7 @@ _READERS: dict[ExpertLayout, Callable[[ExpertShard, Target], None]] = {
     "each": _each,
     "stacked": _stacked,
     "transposed": _transposed_stack,
+    "as shaped": _as_shaped,
     "rows": _rows,
     "interleaved": _interleaved,
 }

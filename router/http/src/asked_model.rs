@@ -1,0 +1,67 @@
+//! The model that a request names: the base, or one of its adapters.
+
+use text_generation_core::adapters::Adapters;
+
+use crate::bounds::MAX_MODEL_BYTES;
+use crate::error::ApiError;
+use crate::routes::openai::sampling::check;
+use crate::state::AppState;
+
+/// What TGI's clients call any model.
+const TGI: &str = "tgi";
+
+/// What `model` names.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AskedModel {
+    /// What the answer calls it.
+    pub name: String,
+    /// The name of an adapter of this server.
+    pub adapter: Option<String>,
+}
+
+impl AskedModel {
+    /// Reads `model`, which may be left out: the base.
+    ///
+    /// # Errors
+    /// A name that is too long, or that neither the base nor an adapter has. Where there are no adapters, every name is
+    /// the base's, as in TGI.
+    pub fn read(given: Option<String>, state: &AppState) -> Result<Self, ApiError> {
+        let given = given.unwrap_or_default();
+        check(given.len() <= MAX_MODEL_BYTES, || {
+            format!("`model` must have at most {MAX_MODEL_BYTES} bytes")
+        })?;
+        let (names, adapters) = (&state.answers.model_names, state.infer.adapters());
+        let served = &state.info.model_id;
+        if given.is_empty() || given == TGI {
+            return Ok(Self::base(served.clone()));
+        }
+        if let Some(adapter) = adapter_named(&given, names, adapters) {
+            return Ok(Self {
+                name: given,
+                adapter: Some(adapter),
+            });
+        }
+        if adapters.is_empty() || names.contains(&given) {
+            return Ok(Self::base(given));
+        }
+        Err(ApiError::unknown_model(served, adapters))
+    }
+
+    fn base(name: String) -> Self {
+        Self {
+            name,
+            adapter: None,
+        }
+    }
+}
+
+/// The adapter of this name, or of `base:name`. Names may hold colons themselves.
+pub fn adapter_named(given: &str, base: &[String], adapters: &Adapters) -> Option<String> {
+    let whole = adapters.find(given);
+    let behind_base = || {
+        let bases = base.iter().map(String::as_str).chain([TGI]);
+        let rest = |name| given.strip_prefix(name)?.strip_prefix(':');
+        bases.filter_map(rest).find_map(|name| adapters.find(name))
+    };
+    whole.or_else(behind_base).map(|found| found.name.clone())
+}

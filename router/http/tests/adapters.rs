@@ -1,0 +1,176 @@
+//! Adapters by name, on every API: which one answers, which names are refused, and what lists and metrics say.
+
+#![allow(clippy::expect_used, reason = "helpers of tests, which may fail")]
+
+mod common;
+
+use std::sync::Arc;
+
+use common::{Server, answer};
+use serde_json::{Value, json};
+use text_generation_mock_shard::MockConfig;
+use text_generation_proto::v1;
+
+/// The answer to every prompt: `a` of the base, `b` of the first adapter, `c` of the second.
+fn model() -> MockConfig {
+    let adapter = |number: u32, name: &str| v1::AdapterInfo {
+        name: name.to_owned(),
+        number,
+        generation: u64::from(number) + 40,
+        rank: 16,
+        source: format!("/srv/{name}"),
+    };
+    MockConfig {
+        adapters: Arc::new(move |_| vec![adapter(1, "pirate"), adapter(2, "ft:org:sums/2")]),
+        tokens: Arc::new(|row| common::BYTES + u32::from(b'a') + row.adapter),
+        ..common::alphabet()
+    }
+}
+
+async fn server() -> Server {
+    let template = "{% for m in messages %}{{ m.content }}{% endfor %}";
+    Server::with_template(template, model(), &["--served-model-name=org/base"]).await
+}
+
+/// Every API that generates, with a body that names a model, and where its text is.
+fn apis(model: &str) -> Vec<(&'static str, Value, &'static str)> {
+    let messages = json!([{"role": "user", "content": "Hi!"}]);
+    vec![
+        (
+            "/v1/chat/completions",
+            json!({"model": model, "messages": messages, "max_tokens": 1}),
+            "/choices/0/message/content",
+        ),
+        (
+            "/v1/completions",
+            json!({"model": model, "prompt": "Hi!", "max_tokens": 1}),
+            "/choices/0/text",
+        ),
+        (
+            "/v1/responses",
+            json!({"model": model, "input": "Hi!", "max_output_tokens": 1}),
+            "/output/0/content/0/text",
+        ),
+        (
+            "/v1/messages",
+            json!({"model": model, "messages": messages, "max_tokens": 1}),
+            "/content/0/text",
+        ),
+    ]
+}
+
+async fn text(server: &Server, path: &str, body: &Value, pointer: &str) -> String {
+    let response = server.post(path).json(body).send().await.expect("sent");
+    let (status, answer) = answer(response).await;
+    assert_eq!(status, 200, "{path}: {answer}");
+    let text = answer.pointer(pointer).and_then(Value::as_str);
+    text.expect("a text").to_owned()
+}
+
+#[tokio::test]
+async fn model_names_an_adapter_on_every_api() {
+    let server = server().await;
+    for (name, expected) in [
+        ("org/base", "a"),
+        ("tgi", "a"),
+        ("pirate", "b"),
+        ("org/base:pirate", "b"),
+        ("tgi:pirate", "b"),
+        ("ft:org:sums/2", "c"),
+        ("org/base:ft:org:sums/2", "c"),
+    ] {
+        for (path, body, pointer) in apis(name) {
+            let found = text(&server, path, &body, pointer).await;
+            assert_eq!(found, expected, "{path} {name}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn another_name_is_404_with_those_that_exist() {
+    let server = server().await;
+    for (path, body, _) in apis("parrot") {
+        let response = server.post(path).json(&body).send().await.expect("sent");
+        let (status, answer) = answer(response).await;
+        assert_eq!(status, 404, "{path}");
+        let message = answer.pointer("/error/message").and_then(Value::as_str);
+        let message = message.expect("a message");
+        assert!(message.contains("`org/base`"), "{message}");
+        assert!(message.contains("`pirate`"), "{message}");
+    }
+}
+
+#[tokio::test]
+async fn adapter_id_names_one_in_tgis_api() {
+    let server = server().await;
+    for (id, expected) in [
+        (json!("pirate"), "b"),
+        (json!("ft:org:sums/2"), "c"),
+        (json!(null), "a"),
+        (json!(""), "a"),
+    ] {
+        let body = json!({"inputs": "Hi!", "parameters": {"adapter_id": id, "max_new_tokens": 1}});
+        let found = text(&server, "/generate", &body, "/generated_text").await;
+        assert_eq!(found, expected, "{id}");
+    }
+    let body = json!({"inputs": "Hi!", "parameters": {"adapter_id": "parrot"}});
+    let response = server
+        .post("/generate")
+        .json(&body)
+        .send()
+        .await
+        .expect("sent");
+    let (status, answer) = answer(response).await;
+    assert_eq!(status, 422);
+    assert_eq!(answer["error_type"], "validation");
+    let message = answer["error"].as_str().expect("a message");
+    assert!(
+        message.contains("`adapter_id` names no adapter"),
+        "{message}"
+    );
+    assert!(message.contains("`pirate`"), "{message}");
+}
+
+#[tokio::test]
+async fn lists_have_the_adapters() {
+    let server = server().await;
+    let (_, list) = answer(server.get("/v1/models").send().await.expect("sent")).await;
+    let found = list["data"].as_array().expect("a list").iter();
+    let found: Vec<_> = found
+        .map(|model| [&model["id"], &model["root"], &model["parent"]])
+        .collect();
+    let null = Value::Null;
+    assert_eq!(
+        found,
+        [
+            [&json!("org/base"), &null, &null],
+            [&json!("pirate"), &json!("/srv/pirate"), &json!("org/base")],
+            [
+                &json!("ft:org:sums/2"),
+                &json!("/srv/ft:org:sums/2"),
+                &json!("org/base")
+            ],
+        ]
+    );
+    let one = server.get("/v1/models/ft:org:sums/2").send().await;
+    let (status, one) = answer(one.expect("sent")).await;
+    assert_eq!((status, &one["parent"]), (200, &json!("org/base")));
+    let (_, info) = answer(server.get("/info").send().await.expect("sent")).await;
+    assert_eq!(
+        info["adapters"][0],
+        json!({"name": "pirate", "rank": 16, "source": "/srv/pirate"})
+    );
+}
+
+#[tokio::test]
+async fn without_adapters_every_model_is_the_base() {
+    let template = "{% for m in messages %}{{ m.content }}{% endfor %}";
+    let plain = MockConfig {
+        adapters: common::alphabet().adapters,
+        ..model()
+    };
+    let server = Server::with_template(template, plain, &[]).await;
+    for (path, body, pointer) in apis("whatever") {
+        assert_eq!(text(&server, path, &body, pointer).await, "a");
+    }
+}

@@ -1,0 +1,187 @@
+//! Families whose tiles become rows of several patches each: InternVL, Llama 4 and Ovis 2.
+
+use serde_json::Value;
+
+use super::tiled::MOST_TILES;
+use super::{CONFIG, Files, ImageSpec, MOST_SIDE};
+use crate::error::SpecError;
+use crate::resize::{Filter, Size};
+use crate::spec::geometry::{Chunks, Covered, Geometry, Tiles};
+
+impl Files<'_> {
+    /// Llama 4.
+    pub(super) fn chunks(&self) -> Result<ImageSpec, SpecError> {
+        self.check_switches(&["do_resize", "do_rescale", "do_normalize"])?;
+        let tile = match &self.preprocessor["size"] {
+            Value::Null => Size {
+                height: 336,
+                width: 336,
+            },
+            size => self.size(size, "size")?,
+        };
+        let patch = self.vision_number("patch_size")?;
+        let key = "pixel_shuffle_ratio";
+        let step = patch * self.merged(&self.config["vision_config"][key], key)?;
+        if tile.height != tile.width || tile.height > MOST_SIDE || tile.height % step != 0 {
+            return Err(self.refused("size", format!("{} x {}", tile.height, tile.width)));
+        }
+        let max_tiles = self.number("max_patches", 16)?;
+        if max_tiles > MOST_TILES {
+            return Err(self.refused("max_patches", max_tiles));
+        }
+        let side = tile.height / step;
+        let rows = u64::from(side) * u64::from(side);
+        self.check_rows(rows, max_tiles + 1, "size")?;
+        Ok(ImageSpec {
+            placeholder: "<|patch|>",
+            marker: "<|image|>",
+            before: "",
+            after: "",
+            around: ("", ""),
+            filter: self.filter(Filter::Bilinear)?,
+            geometry: Geometry::Chunks(Chunks {
+                tile: tile.height,
+                rows: side * side,
+                max_tiles,
+                fills: self.preprocessor["resize_to_max_canvas"] == Value::Bool(true),
+            }),
+            several: None,
+        })
+    }
+
+    /// Ovis 2.
+    pub(super) fn covered(&self) -> Result<ImageSpec, SpecError> {
+        self.check_switches(&[
+            "do_resize",
+            "do_rescale",
+            "do_normalize",
+            "use_covering_area_grid",
+        ])?;
+        let tile = self.size(&self.preprocessor["size"], "size")?;
+        let key = "hidden_stride";
+        let merge = match &self.config["vision_config"][key] {
+            Value::Null => 1,
+            value => self.of_config(value, key)?,
+        };
+        let step = self.vision_number("patch_size")?.saturating_mul(merge);
+        if tile.height != tile.width || tile.height > MOST_SIDE || !tile.height.is_multiple_of(step)
+        {
+            return Err(self.refused("size", format!("{} x {}", tile.height, tile.width)));
+        }
+        let max_tiles = match self.preprocessor["crop_to_patches"] {
+            Value::Bool(true) => self.number("max_patches", 12)?,
+            _ => 1,
+        };
+        if max_tiles > MOST_TILES {
+            return Err(self.refused("max_patches", max_tiles));
+        }
+        let side = tile.height / step;
+        self.check_rows(u64::from(side) * u64::from(side), max_tiles + 1, "size")?;
+        Ok(ImageSpec {
+            placeholder: "<IMG_ATOM>",
+            marker: "<image>",
+            before: "",
+            after: "",
+            around: ("", ""),
+            filter: self.filter(Filter::Bicubic)?,
+            geometry: Geometry::Covered(Covered {
+                tile: tile.height,
+                rows: side * side,
+                max_tiles,
+            }),
+            several: None,
+        })
+    }
+
+    /// Patches along a side of what one row shows.
+    fn merged(&self, ratio: &Value, key: &'static str) -> Result<u32, SpecError> {
+        let merge = (1.0 / ratio.as_f64().unwrap_or(0.5)).round();
+        if !(1.0..=64.0).contains(&merge) {
+            return Err(SpecError::Key { file: CONFIG, key });
+        }
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "a small whole number"
+        )]
+        let merge = merge as u32;
+        Ok(merge)
+    }
+
+    /// InternVL.
+    pub(super) fn tiles(&self) -> Result<ImageSpec, SpecError> {
+        let tile = self.size(&self.preprocessor["size"], "size")?;
+        self.tiles_of(
+            tile,
+            self.number("min_patches", 1)?,
+            self.number("max_patches", 12)?,
+        )
+    }
+
+    /// InternVL with the keys of its authors' own code, which are in `config.json`.
+    pub(super) fn chat_tiles(&self) -> Result<ImageSpec, SpecError> {
+        let (force, max) = ("force_image_size", "max_dynamic_patch");
+        let side = match &self.config[force] {
+            Value::Null => self.vision_number("image_size")?,
+            side => self.of_config(side, force)?,
+        };
+        let number = |key: &'static str, default| match &self.config[key] {
+            Value::Null => Ok(default),
+            value => self.of_config(value, key),
+        };
+        let is_on = |key: &str| self.config[key] == Value::Bool(true);
+        let most = if is_on("dynamic_image_size") {
+            number(max, 6)?
+        } else {
+            1
+        };
+        let key = "use_thumbnail";
+        if most > 1 && !is_on(key) {
+            return Err(SpecError::Key { file: CONFIG, key });
+        }
+        let key = "pad2square";
+        if is_on(key) {
+            return Err(SpecError::Key { file: CONFIG, key });
+        }
+        let tile = Size {
+            height: side,
+            width: side,
+        };
+        self.tiles_of(tile, number("min_dynamic_patch", 1)?.min(most), most)
+    }
+
+    fn of_config(&self, value: &Value, key: &'static str) -> Result<u32, SpecError> {
+        let error = SpecError::Key { file: CONFIG, key };
+        self.whole(value, key).map_err(|_| error)
+    }
+
+    fn tiles_of(&self, tile: Size, min_tiles: u32, max_tiles: u32) -> Result<ImageSpec, SpecError> {
+        self.check_switches(&["do_resize", "do_rescale", "do_normalize"])?;
+        let patch = self.vision_number("patch_size")?;
+        let key = "downsample_ratio";
+        let step = patch * self.merged(&self.config[key], key)?;
+        if max_tiles > MOST_TILES {
+            return Err(self.refused("max_patches", max_tiles));
+        }
+        if tile.height.max(tile.width) > MOST_SIDE {
+            return Err(self.refused("size", format!("{} x {}", tile.height, tile.width)));
+        }
+        let rows = (tile.height / step) * (tile.width / step);
+        self.check_rows(rows.into(), max_tiles + 1, "size")?;
+        Ok(ImageSpec {
+            placeholder: "<IMG_CONTEXT>",
+            marker: "<IMG_CONTEXT>",
+            before: "<img>",
+            after: "</img>",
+            around: ("", ""),
+            filter: self.filter(Filter::Bicubic)?,
+            geometry: Geometry::Tiles(Tiles {
+                tile,
+                min_tiles,
+                max_tiles,
+                rows,
+            }),
+            several: None,
+        })
+    }
+}
