@@ -28,7 +28,7 @@ rust_sources = $(shell find $(1) -name target -prune -o -type f \( -name '*.rs' 
 PYTHON_PROJECTS := kernels server clients/python
 
 .DEFAULT_GOAL := help
-.PHONY: help run install benchmark wheel ui-libraries test lint lint-features audit fmt file-map clean bench-router bench-traces bench-client bench-encode bench-parse bench-kv-pool bench-policy
+.PHONY: help run install benchmark wheel ui-libraries test lint lint-features audit fmt file-map kernel-table clean bench-router bench-traces bench-client bench-encode bench-parse bench-kv-pool bench-policy
 .PHONY: test-rust test-server test-kernels test-aot test-router test-client test-benchmark test-integration test-clients test-routers test-agents test-formats test-ui test-chart test-image test-ray
 
 # Lists the targets that have a description behind `##`, under the headings of this file.
@@ -126,6 +126,7 @@ lint: lint-features $(VENV)/.dev-dependencies $(VENV)/.python ## Check formattin
 	$(BIN)/python tools/circles.py
 	$(BIN)/python tools/dependencies.py
 	$(BIN)/python tools/file_map.py --check
+	$(BIN)/python tools/kernel_table.py --check
 	$(BIN)/python tools/versions.py
 	cd kernels && ../$(BIN)/lint-imports --no-cache
 	cd server && ../$(BIN)/lint-imports --no-cache
@@ -279,6 +280,9 @@ fmt: $(VENV)/.dev-dependencies ## Repair formatting
 
 file-map: ## Write docs/files.md from the first sentence of each source file
 	@$(PYTHON) tools/file_map.py
+
+kernel-table: | $(VENV)/.python ## Write docs/kernels.md from what ladders and launchers say of kernels
+	@$(BIN)/python tools/kernel_table.py
 
 clean: ## Remove what was built and installed
 	rm -rf $(VENV) $(CLIENT_VENVS) target dist

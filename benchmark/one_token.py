@@ -22,6 +22,8 @@ import torch
 from torch import Tensor
 
 from text_generation_kernels import compile_only, use_triton
+from text_generation_kernels.matmul.ladder import Ladder
+from text_generation_kernels.moe.mixture_ladder import MIXTURE
 from text_generation_server.config.implementation import read_model_config
 from text_generation_server.config.parallel import ParallelConfig
 from text_generation_server.distributed.group import init_group
@@ -35,9 +37,8 @@ CONTEXTS = (512, 2048, 4000, 8000)
 REPETITIONS = 40
 ATTENTION = {"attention": (Attention, "_is_one", lambda *_: False)}
 SUMS = {"sums": (TransformerLayer, "_sums_are_plain", property(lambda _: False))}
-MIXTURES = sys.modules["text_generation_kernels.moe.mixture"]
-APART = {"choice": (MIXTURES, "chooses", lambda *_: False)}
-EXPERTS = {"experts": (MIXTURES, "token_settings", lambda *_: None)}
+APART = {"choice": (MIXTURE, "find", lambda *_: None)}
+EXPERTS = {"experts": (MIXTURE, "find", Ladder(*MIXTURE.kernels[1:]).find)}
 SETTINGS: Mapping[str, Mapping[str, tuple[Any, str, Any]]] = {
     "as it is": {},
     "GEMMs of experts in two kernels": EXPERTS,

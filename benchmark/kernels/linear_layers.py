@@ -62,7 +62,7 @@ class Layers:
                 kernels.decode_attention(heads, cache.k, cache.v, *context.decode, HEAD_DIM**-0.5, read)
                 read = self._add(linear(read.view(tokens, -1), out, split_k and self.ranks == 1), residual)
                 inner = residual.new_empty(tokens, len(gate_up) // 2)
-                kernels.skinny_linear(read, gate_up, None, inner, "silu")
+                kernels.linear(read, gate_up, None, inner, "silu")
                 read = self._add(linear(inner, down, split_k and self.ranks == 1), residual)
 
         return run

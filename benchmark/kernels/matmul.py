@@ -23,8 +23,8 @@ def library_gemm(x: Tensor, weight: Tensor, out: Tensor) -> None:
 
 
 def our_gemm(x: Tensor, weight: Tensor, out: Tensor) -> None:
-    """`skinny_linear`."""
-    kernels.skinny_linear(x, weight, None, out)
+    """`linear`."""
+    kernels.linear(x, weight, None, out)
 
 
 def make_weights(plan: Plan, outputs: int, inputs: int, most: int = 64) -> Tensor:
@@ -47,4 +47,4 @@ def sixteen_bits(plan: Plan, outputs: int, inputs: int, tokens: int) -> float:
 
 def gemm_of(tokens: int) -> Gemm:
     """What computes so many tokens in 16 bits."""
-    return our_gemm if tokens <= 64 else library_gemm
+    return our_gemm if tokens <= kernels.SMALL_BATCH else library_gemm

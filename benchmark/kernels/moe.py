@@ -23,11 +23,11 @@ from torch.nn import functional
 
 import text_generation_kernels as kernels
 from text_generation_kernels import ExpertMatrix
-from text_generation_kernels.matmul.skinny_linear import MAX_TOKENS
+from text_generation_kernels.matmul.ladder import SMALL_BATCH
 from text_generation_kernels.moe._experts_torch import moe_experts_torch
-from text_generation_kernels.moe.experts_gemv import expert_gemv_sum
+from text_generation_kernels.moe.experts_ladder import ExpertRows, tile_height
 from text_generation_kernels.moe.moe_align import moe_align_triton
-from text_generation_kernels.moe.moe_experts import expert_gemm, tile_height, tiles_of
+from text_generation_kernels.moe.moe_experts import expert_gemm, tiles_of
 
 from .report import of_plan, print_rows
 from .timing import DRY_PLAN, GPU_PLAN, Call, Plan, Row, copy_bandwidth, gemm_rate, seconds_per_call
@@ -105,8 +105,8 @@ class Mixture:
     def layer(self, draw: int) -> None:
         """Router, top-k and experts."""
         router = self.weights[draw % LAYERS].router
-        if self.tokens <= MAX_TOKENS and not self.plan.dry_run:
-            kernels.skinny_linear(self.x, router, None, self.logits[-1])
+        if self.tokens <= SMALL_BATCH and not self.plan.dry_run:
+            kernels.linear(self.x, router, None, self.logits[-1])
         else:
             torch.mm(self.x, router.t(), out=self.logits[-1])
         kernels.moe_route(self.logits[-1], None, self.options, self.ids[-1], self.shares[-1])
@@ -183,16 +183,14 @@ def expert_gemms(
     alignments = [align(draw) for draw in range(len(m.ids))]
 
     def first(draw: int) -> None:
-        arguments = (m.ids[draw], alignments[draw], None, m.shape.activation, height, up or chosen.up, None)
-        expert_gemm(m.x, weights[draw % LAYERS].gate_up, *arguments, activated)
+        sorting = ExpertRows(m.ids[draw], alignments[draw], None, m.shape.activation, height)
+        expert_gemm(m.x, weights[draw % LAYERS].gate_up, sorting, activated, up or chosen.up)
 
     def second(draw: int) -> None:
         matrix = weights[draw % LAYERS].down
-        if height == 1 and not matrix.is_packed:
-            expert_gemv_sum(activated, matrix.weight, matrix.bias, m.ids[draw], m.shares[draw], None, m.out)
-            return
-        arguments = (m.ids[draw], alignments[draw], m.shares[draw], None, height, down or chosen.down, None)
-        expert_gemm(activated, matrix, *arguments, rows)
+        sorting = ExpertRows(m.ids[draw], alignments[draw], m.shares[draw], None, height)
+        sums = height == 1 and not matrix.is_packed
+        expert_gemm(activated, matrix, sorting, m.out if sums else rows, down or chosen.down)
 
     return {"align": align, "up": first, "down": second}
 

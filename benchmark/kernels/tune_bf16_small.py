@@ -18,7 +18,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from text_generation_kernels.matmul import bf16_small_hopper
+from text_generation_kernels.matmul.bf16_small_hopper import bf16_small_hopper
 from text_generation_kernels.runtime.launch import compile_only
 
 from .matmul import make_weights
@@ -30,9 +30,9 @@ TOKENS = 64
 
 
 class Matrix(NamedTuple):
-    """Key of the data file; `gated` is 2 where up rows follow gate rows."""
+    """Key of the data file; `gated`: up rows follow gate rows."""
 
-    gated: int
+    gated: bool
     splits: int
     outputs: int
     inputs: int
@@ -62,9 +62,9 @@ GATED = [
     (57344, 8192),
 ]
 MATRICES = [
-    *(Matrix(1, 1, *shape) for shape in WHOLE),
-    *(Matrix(1, splits, *shape) for shape in NARROW for splits in (1, 2, 3, 4)),
-    *(Matrix(2, 1, *shape) for shape in GATED),
+    *(Matrix(False, 1, *shape) for shape in WHOLE),
+    *(Matrix(False, splits, *shape) for shape in NARROW for splits in (1, 2, 3, 4)),
+    *(Matrix(True, 1, *shape) for shape in GATED),
 ]
 ROWS = (32, 64, 72, 80, 128, 144)
 SHARES_KIB = (220, 110, 73)
@@ -73,11 +73,11 @@ TOLERANCE = 1.01
 PLAN = dataclasses.replace(GPU_PLAN, calls=24, replays=7)
 
 
-def variants(gated: int) -> Iterator[Variant]:
+def variants(gated: bool) -> Iterator[Variant]:
     """Candidates: as many tiles as there is room for."""
     for rows, block_k, x_stages, kib in itertools.product(ROWS, (64, 128), (4, 6, 8), SHARES_KIB):
         room = (kib << 10) - x_stages * TOKENS * block_k * 2
-        stages = room // (rows * block_k * 2 * gated)
+        stages = room // (rows * block_k * 2 * (1 + gated))
         if 3 <= stages <= 10:
             yield Variant(rows, block_k, stages, x_stages)
 
@@ -87,13 +87,13 @@ def measure(matrix: Matrix) -> dict[Variant, float]:
     gated, splits, outputs, inputs = matrix
     weights = make_weights(PLAN, outputs, inputs)
     x = torch.randn(TOKENS, inputs, dtype=PLAN.dtype, device=PLAN.device)
-    out = x.new_empty(TOKENS, outputs // gated)
+    out = x.new_empty(TOKENS, outputs // (1 + gated))
     if splits > 1:
         out = torch.empty(splits, *out.shape, device=PLAN.device)
 
     def run(variant: Variant, weight: Tensor) -> None:
-        bf16_small_hopper.nearest = lambda *_, **__: variant._asdict()
-        bf16_small_hopper.bf16_small_hopper(x, weight, None, out, splits, "silu" if gated == 2 else None)
+        settings = {**variant._asdict(), "splits": splits}
+        bf16_small_hopper(x, weight, None, out, "silu" if gated else None, settings)
 
     def microseconds(variant: Variant) -> float:
         return round(seconds_per_call(PLAN, lambda index: run(variant, weights[index]), len(weights)) * 1e6, 2)

@@ -11,16 +11,20 @@ variant takes as long there, and only splits and the library are decided.
 
 import argparse
 import dataclasses
-import importlib
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from functools import partial
 
 import torch
 from torch import Tensor
 
-from text_generation_kernels.runtime.device import shared_kib
+from text_generation_kernels.matmul.bf16_small_hopper import bf16_small_hopper
+from text_generation_kernels.matmul.ladder import SMALL_BATCH
+from text_generation_kernels.matmul.skinny_linear import skinny_gemm
+from text_generation_kernels.runtime.device import is_hopper, shared_kib
+from text_generation_kernels.runtime.settings import nearest
 
-from .matmul import gemm_seconds, library_gemm, make_weights, our_gemm
+from .matmul import gemm_seconds, library_gemm, make_weights
 from .report import print_rows
 from .settings import Times, Variant, best_variants, fastest, least, replace_settings
 from .timing import GPU_PLAN, Row
@@ -59,16 +63,24 @@ def settings(variant: Variant, splits: int) -> dict[str, int]:
 
 def measure(weights: Tensor, tokens: int) -> Times:
     """Microseconds of each variant and number of splits."""
-    module = importlib.import_module("text_generation_kernels.matmul.skinny_linear")
     times: Times = {}
     for variant, splits in itertools.product(variants(tokens), SPLITS):
         outputs, inputs = weights.shape[1:]
         if inputs % variant[1] or (splits > 1 and outputs > 16384):
             continue
         config = settings(variant, splits)
-        module.nearest = lambda *_, config=config, **__: config
-        times.setdefault(variant, {})[splits] = gemm_seconds(PLAN, weights, tokens, our_gemm) * 1e6
+        gemm = partial(_gemm, config)
+        times.setdefault(variant, {})[splits] = gemm_seconds(PLAN, weights, tokens, gemm) * 1e6
     return times
+
+
+def _gemm(config: Mapping[str, int], x: Tensor, weight: Tensor, out: Tensor) -> None:
+    if config["splits"] == 1 and len(x) == SMALL_BATCH and is_hopper(x.device):
+        sizes = {"outputs": len(weight), "inputs": x.shape[1]}
+        tiles = nearest("bf16_small_hopper", gated=False, splits=1, **sizes)
+        bf16_small_hopper(x, weight, None, out, None, {**tiles, "splits": 1})
+    else:
+        skinny_gemm(x, weight, None, out, None, config)
 
 
 def choose(times: dict[tuple[int, int], Times], library: dict[tuple[int, int], float], tokens: int) -> Iterator[Row]:
@@ -81,7 +93,8 @@ def choose(times: dict[tuple[int, int], Times], library: dict[tuple[int, int], f
             "outputs": shape[0],
             "inputs": shape[1],
             "tokens": tokens,
-            **settings(variant, 0 if use_library else splits),
+            "faster": "cublas" if use_library else None,
+            **settings(variant, splits),
             "microseconds": time,
             "library_microseconds": library[shape],
             "best_microseconds": least(by_variant),
@@ -92,7 +105,11 @@ def write(rows: list[Row]) -> None:
     """Replaces the entries of this card's class in the data file."""
     keys, configs = ("outputs", "inputs", "tokens"), (*NAMES, "splits")
     shared = {"shared_kib": shared_kib(GPU_PLAN.device)}
-    entries = [{"key": shared | {k: row[k] for k in keys}, "config": {k: row[k] for k in configs}} for row in rows]
+    entries = [
+        {"key": shared | {key: row[key] for key in keys}}
+        | ({"faster": row["faster"]} if row["faster"] else {"config": {name: row[name] for name in configs}})
+        for row in rows
+    ]
     replace_settings("skinny_linear", entries, lambda key: shared.items() <= key.items())
 
 

@@ -11,13 +11,13 @@ import argparse
 import dataclasses
 import itertools
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import torch
 
+from text_generation_kernels.matmul.dequantise_matmul import dequantise_matmul
 from text_generation_kernels.matmul.w4a16_large_hopper import w4a16_large_hopper
-from text_generation_kernels.matmul.weight_only_linear import dequantise_and_matmul
 
 from .matmul import sixteen_bits
 from .report import print_rows, read_rows
@@ -39,7 +39,7 @@ PLAN = dataclasses.replace(GPU_PLAN, calls=24, replays=7)
 
 
 def measure(outputs: int, inputs: int, until: float) -> Iterator[Row]:
-    """The times of one matrix: as it is in 16 bits, made anew with 16 bits (`splits` 0), and by each candidate."""
+    """The times of one matrix: as it is in 16 bits, dequantised in each step, and by each candidate."""
     weights = make_weights(PLAN, "symmetric", outputs, inputs)
     for tokens in TOKENS:
         if time.monotonic() > until:
@@ -50,19 +50,25 @@ def measure(outputs: int, inputs: int, until: float) -> Iterator[Row]:
         head["sixteen_bits_microseconds"] = round(sixteen_bits(PLAN, outputs, inputs, tokens) * 1e6, 2)
 
         def with_settings(index: int, config: dict[str, int]) -> None:
-            w4a16_large_hopper(x, *weights[index][:3], None, out, config)  # noqa: B023 - called in this round alone
+            weight = weights[index]
+            w4a16_large_hopper(x, *weight[:4], None, out, weight[4], config)  # noqa: B023 - called in this round alone
 
         def whole(index: int) -> None:
-            dequantise_and_matmul(x, *weights[index][:4], None, out, weights[index][4])  # noqa: B023
+            dequantise_matmul(x, *weights[index][:4], None, out, weights[index][4])  # noqa: B023
 
-        for variant, splits in [(VARIANTS[0], 0), *itertools.product(VARIANTS, SPLITS)]:
+        yield head | {"faster": "dequantise_matmul", "microseconds": microseconds(whole, len(weights))}
+        for variant, splits in itertools.product(VARIANTS, SPLITS):
             programs = -(-tokens // variant[0]) * -(-outputs // variant[1]) * splits
             if tokens < variant[0] or (splits > 1 and not PROGRAMS[0] <= programs <= PROGRAMS[1]):
                 continue
             config = {**dict(zip(NAMES, variant, strict=True)), "splits": splits}
-            call = (lambda index, config=config: with_settings(index, config)) if splits else whole
-            seconds = seconds_per_call(PLAN, call, len(weights))
-            yield head | config | {"microseconds": round(seconds * 1e6, 2)}
+            call = lambda index, config=config: with_settings(index, config)  # noqa: E731
+            yield head | config | {"microseconds": microseconds(call, len(weights))}
+
+
+def microseconds(call: Callable[[int], None], count: int) -> float:
+    """Median time of a call, each with the next of `count` matrices."""
+    return round(seconds_per_call(PLAN, call, count) * 1e6, 2)
 
 
 def write(rows: list[Row]) -> None:
@@ -70,11 +76,16 @@ def write(rows: list[Row]) -> None:
     keys = ("outputs", "inputs", "tokens")
     best: dict[tuple[object, ...], Row] = {}
     for row in sorted(rows, key=lambda row: float(row["microseconds"])):
-        if int(row["tokens"]) < LEAST or (int(row["tokens"]) > MOST and row["splits"]):
+        if int(row["tokens"]) < LEAST or (int(row["tokens"]) > MOST and "splits" in row):
             continue
         best.setdefault(tuple(row[key] for key in keys), row)
     entries = [
-        {"key": {key: row[key] for key in keys}, "config": {name: row[name] for name in (*NAMES, "splits")}}
+        {"key": {key: row[key] for key in keys}}
+        | (
+            {"faster": row["faster"]}
+            if "faster" in row
+            else {"config": {name: row[name] for name in (*NAMES, "splits")}}
+        )
         for _, row in sorted(best.items(), key=lambda item: str(item[0]))
     ]
     known = [entry["key"] for entry in entries]

@@ -26,7 +26,8 @@ from torch import Tensor
 
 import text_generation_kernels as kernels
 from text_generation_kernels.matmul.w8a8_gemm import BLOCK, w8a8_gemm
-from text_generation_kernels.matmul.w8a8_library import BLOCKS, ROWS, SUMS, library_gemm, takes
+from text_generation_kernels.matmul.w8a8_ladder import W8A8Problem, library_settings
+from text_generation_kernels.matmul.w8a8_library import BLOCKS, ROWS, SUMS, library_gemm
 
 from .report import print_rows, read_rows
 from .settings import Times, Variant, best_variants, fastest, least, replace_settings
@@ -158,9 +159,9 @@ def many(shape: tuple[int, int], int8: bool, by_block: bool) -> Iterator[Candida
         x8, x_scale, weights, weight_scale = given
         head = row(shape, tokens, int8, by_block)
         for algorithm in (ROWS, SUMS, BLOCKS):
-            if takes(algorithm, x8, x_scale, weights[0], weight_scale):
+            if library_settings(algorithm, W8A8Problem.of(x8, x_scale, weights[0], weight_scale)) == {}:
                 gemm = lambda *tensors, algorithm=algorithm: library_gemm(algorithm, *tensors)  # noqa: E731
-                yield head | {"library": algorithm}, given, gemm
+                yield head | {"faster": algorithm}, given, gemm
         for variant, splits in itertools.product(VARIANTS_OF_MANY, SPLITS_OF_MANY):
             programs = -(-tokens // variant[0]) * -(-shape[0] // variant[1]) * splits
             if splits == 1 or programs <= PROGRAMS_OF_SPLITS:
@@ -253,8 +254,8 @@ def choose(measured: list[Row]) -> list[Row]:
             chosen, libraries = algorithms_for(of_many, by_block)
             tiles += chosen
             algorithms += libraries
-    write("w8a8_linear", tiles, {"shared_kib": 227}, ("by_block", "outputs", "inputs", "tokens"), (*NAMES, "splits"))
-    write("w8a8_library", algorithms, {}, ("int8", "by_block", "outputs", "inputs", "tokens"), ("library",))
+    write("w8a8_linear", tiles, {"shared_kib": 227}, ("by_block", "outputs", "inputs", "tokens"))
+    write("w8a8_library", algorithms, {}, ("int8", "by_block", "outputs", "inputs", "tokens"))
     return tiles + algorithms
 
 
@@ -262,7 +263,7 @@ def times_by(rows: list[Row], *names: str) -> dict[tuple[object, ...], Times]:
     """Times of the kernel, by these columns."""
     times: dict[tuple[object, ...], Times] = {}
     for each in rows:
-        if "library" not in each:
+        if "faster" not in each:
             variant = tuple(each[name] for name in NAMES)
             own = times.setdefault(tuple(each[name] for name in names), {}).setdefault(variant, {})
             own[each["splits"]] = each["microseconds"]
@@ -284,18 +285,18 @@ def variants_for(rows: list[Row], by_block: bool, tokens: int) -> Iterator[Row]:
 def algorithms_for(rows: list[Row], by_block: bool) -> tuple[list[Row], list[Row]]:
     """One variant of the kernel for many tokens, and where which library's algorithm is faster."""
     times = times_by(rows, "int8", "outputs", "inputs", "tokens")
-    library: dict[tuple[object, ...], tuple[float, int]] = {}
+    library: dict[tuple[object, ...], tuple[float, str]] = {}
     for each in rows:
-        if "library" in each:
+        if "faster" in each:
             key = tuple(each[name] for name in ("int8", "outputs", "inputs", "tokens"))
-            library[key] = min(library.get(key, (1e9, 0)), (each["microseconds"], each["library"]))
+            library[key] = min(library.get(key, (1e9, "")), (each["microseconds"], each["faster"]))
 
     def cost(variant: Variant) -> float:
         """Over what no library computes faster."""
         return sum(
             min(by_variant.get(variant, {0: 1e9}).values()) / best
             for key, by_variant in times.items()
-            if (best := least(by_variant)) < library.get(key, (1e9, 0))[0]
+            if (best := least(by_variant)) < library.get(key, (1e9, ""))[0]
         )
 
     variant = min(VARIANTS_OF_MANY, key=cost)
@@ -307,8 +308,10 @@ def algorithms_for(rows: list[Row], by_block: bool) -> tuple[list[Row], list[Row
         time_, splits = min((value, splits) for splits, value in by_variant.get(variant, {1: 1e9}).items())
         if head["tokens"] <= TILES_OF_MANY:
             tiles.setdefault(key[1:], head | settings(variant, splits) | {"microseconds": time_})
-        faster, algorithm = library.get(key, (1e9, 0))
-        algorithms.append(head | {"library": algorithm if faster < time_ else 0, "microseconds": min(faster, time_)})
+        faster, algorithm = library.get(key, (1e9, ""))
+        algorithms.append(
+            head | {"faster": algorithm if faster < time_ else "w8a8_gemm", "microseconds": min(faster, time_)}
+        )
         algorithms[-1] |= {"kernel_microseconds": time_}
     return list(tiles.values()), algorithms
 
@@ -318,17 +321,16 @@ def kind_of(key: Row) -> tuple[object, ...]:
     return tuple(value for name, value in key.items() if name not in ("outputs", "inputs"))
 
 
-def write(operator: str, rows: list[Row], card: Row, keys: tuple[str, ...], names: tuple[str, ...]) -> None:
-    """Replaces the entries of this card's class, and of the kinds and numbers of tokens that were measured. A key
-    counts no as 1 and yes as 2.
-    """
-    entries = [
-        {
-            "key": card | {key: 1 + each[key] if isinstance(each[key], bool) else each[key] for key in keys},
-            "config": {name: each[name] for name in names},
-        }
-        for each in rows
-    ]
+def found(row: Row) -> Row:
+    """What the data file says beside a key."""
+    if "faster" in row:
+        return {"faster": row["faster"]}
+    return {"config": {name: row[name] for name in (*NAMES, "splits")}}
+
+
+def write(operator: str, rows: list[Row], card: Row, keys: tuple[str, ...]) -> None:
+    """Replaces the entries of this card's class, and of the kinds and numbers of tokens that were measured."""
+    entries = [{"key": card | {key: each[key] for key in keys}} | found(each) for each in rows]
     kinds = {kind_of(each["key"]) for each in entries}
     replace_settings(operator, entries, lambda key: kind_of(key) in kinds)
 

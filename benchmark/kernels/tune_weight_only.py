@@ -19,8 +19,8 @@ from pathlib import Path
 import torch
 
 import text_generation_kernels as kernels
+from text_generation_kernels.matmul.dequantise_matmul import dequantise_matmul
 from text_generation_kernels.matmul.weight_only_gemm import weight_only_gemm
-from text_generation_kernels.matmul.weight_only_linear import dequantise_and_matmul
 from text_generation_kernels.runtime.launch import compile_only
 
 from .matmul import sixteen_bits
@@ -98,7 +98,7 @@ def measure(bits: int, weights: list[Weight], tokens: int, until: float) -> Iter
 
     def with_variant(variant: Variant, splits: int) -> Callable[[Weight], object]:
         config = settings(variant, splits)
-        return lambda weight: weight_only_gemm(x, *weight[:4], None, out, config)
+        return lambda weight: weight_only_gemm(x, *weight[:4], None, out, weight[4], config)
 
     head: Row = {"bits": bits, "outputs": outputs, "inputs": inputs, "tokens": tokens}
     kernels.rms_norm(given, ones, 1e-6, x)
@@ -108,8 +108,8 @@ def measure(bits: int, weights: list[Weight], tokens: int, until: float) -> Iter
     other = sixteen_bits(PLAN, outputs, inputs, tokens) * 1e6
     yield head | {"sixteen_bits_microseconds": other}
     if tokens > FEW:
-        whole = lambda weight: dequantise_and_matmul(x, *weight[:4], None, out, weight[4])  # noqa: E731
-        yield head | {"splits": 0, "microseconds": timed(whole)}
+        whole = lambda weight: dequantise_matmul(x, *weight[:4], None, out, weight[4])  # noqa: E731
+        yield head | {"faster": "dequantise_matmul", "microseconds": timed(whole)}
     for variant, splits in candidates(shape, tokens, VARIANTS[bits, tokens]):
         if time.monotonic() > until:
             return
@@ -126,23 +126,23 @@ def choose(rows: list[Row]) -> Iterator[Row]:
         others: dict[tuple[int, int], Row] = {}
         for each in own:
             shape = int(each["outputs"]), int(each["inputs"])
-            if each.get("splits"):
+            if "splits" in each:
                 variant = tuple(int(each[name]) for name in NAMES if name in each)
                 times.setdefault(shape, {}).setdefault(variant, {})[int(each["splits"])] = float(each["microseconds"])
-            elif "splits" in each:
+            elif "faster" in each:
                 others.setdefault(shape, {})["matrix_microseconds"] = each["microseconds"]
             else:
                 others.setdefault(shape, {})["sixteen_bits_microseconds"] = each["sixteen_bits_microseconds"]
         pair = best_variants(times, 2)
         for shape, by_variant in times.items():
             taken, variant, splits = fastest(by_variant, pair)
-            config = settings(variant, splits)
+            found: Row = dict(settings(variant, splits))
             matrix = float(others.get(shape, {}).get("matrix_microseconds", taken))
             if matrix < taken:
-                config, taken = config | {"splits": 0}, matrix
+                found, taken = {"faster": "dequantise_matmul"}, matrix
             head: Row = {"bits": bits, "outputs": shape[0], "inputs": shape[1], "tokens": tokens}
             best = {"microseconds": taken, "best_microseconds": least(by_variant)}
-            yield head | config | best | others.get(shape, {})
+            yield head | found | best | others.get(shape, {})
 
 
 def write(rows: list[Row]) -> None:
@@ -150,8 +150,12 @@ def write(rows: list[Row]) -> None:
     keys, configs = ("bits", "outputs", "inputs", "tokens"), (*NAMES, "splits")
     entries = [
         {
-            "key": {"shared_kib": 227} | {key: row[key] for key in keys} | {"table": 1},
-            "config": {name: row[name] for name in configs if name in row},
+            "key": {"shared_kib": 227} | {key: row[key] for key in keys} | {"table": False},
+            **(
+                {"faster": row["faster"]}
+                if "faster" in row
+                else {"config": {name: row[name] for name in configs if name in row}}
+            ),
         }
         for row in rows
     ]

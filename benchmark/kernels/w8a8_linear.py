@@ -22,7 +22,6 @@ SHAPES: Shapes = {
 TOKENS = (1, 16, 64, 128, 512, 2048)
 DRY_SHAPES: Shapes = {"dry": (256, 256)}
 BLOCK = 128
-_FEW = 64
 
 
 def rows(plan: Plan, ceiling: float) -> Iterator[Row]:
@@ -41,7 +40,7 @@ def rows(plan: Plan, ceiling: float) -> Iterator[Row]:
                 row["library_tensor_microseconds"] = _library(plan, float8, tokens, by_row=False) * 1e6
                 row["library_rows_microseconds"] = _library(plan, float8, tokens, by_row=True) * 1e6
             seconds = row["fp8_microseconds"] / 1e6
-            if tokens <= _FEW:
+            if tokens <= kernels.SMALL_BATCH:
                 row["fp8_fraction_of_copy"] = outputs * inputs / seconds / ceiling
             else:
                 row["fp8_tera_operations_per_second"] = 2 * tokens * outputs * inputs / seconds / 1e12
@@ -52,8 +51,8 @@ def _seconds(
     plan: Plan, tokens: int, weights: list[Tensor] | Tensor, gemm: Callable[[Tensor, Tensor], object]
 ) -> float:
     out = torch.empty(tokens, weights[0].shape[0], dtype=plan.dtype, device=plan.device)
-    count = len(weights) if tokens <= _FEW else 2
-    plan = dataclasses.replace(plan, calls=min(plan.calls, 24 if tokens <= _FEW else 4), replays=5)
+    count = len(weights) if tokens <= kernels.SMALL_BATCH else 2
+    plan = dataclasses.replace(plan, calls=min(plan.calls, 24 if tokens <= kernels.SMALL_BATCH else 4), replays=5)
     return seconds_per_call(plan, lambda index: gemm(weights[index], out), count)
 
 

@@ -25,8 +25,9 @@ from .lora.rank_pages import RANK_UNITS, part_of_blocks
 from .matmul.dequantise import dequantise
 from .matmul.gemv_blocks import LONGEST as LONGEST_NORMALISED
 from .matmul.group_quantisation import pack_codes, pack_scales, unpack_codes
+from .matmul.ladder import SMALL_BATCH
+from .matmul.linear import linear
 from .matmul.linear_split_k import linear_split_k, linear_splits
-from .matmul.skinny_linear import skinny_linear
 from .matmul.token_linear import send_linear, token_linear
 from .matmul.w8a8_gated import w8a8_gated
 from .matmul.w8a8_linear import w8a8_linear
@@ -53,6 +54,7 @@ from .recurrent.state_space import state_space
 from .runtime.batches import padded_batch
 from .runtime.device import has_fp8_gemms
 from .runtime.launch import compilations, compile_only, compiling_only, fingerprint_compiler
+from .runtime.launch_order import LaunchOrderError
 from .runtime.register import triton_enabled, use_triton
 from .sampling.advance_state import advance_state
 from .sampling.choose import choose
@@ -72,6 +74,7 @@ __all__ = [
     "MAX_LOGIT_BIAS",
     "MAX_TOP",
     "RANK_UNITS",
+    "SMALL_BATCH",
     "TILE_TOKENS",
     "AdapterPages",
     "AdapterTables",
@@ -81,6 +84,7 @@ __all__ = [
     "Flags",
     "Floats",
     "Ints",
+    "LaunchOrderError",
     "RouteOptions",
     "SampledTokens",
     "SamplingBatch",
@@ -120,6 +124,7 @@ __all__ = [
     "latent_postprocess",
     "latent_prefill_attention",
     "layer_norm",
+    "linear",
     "linear_split_k",
     "linear_splits",
     "logits_process",
@@ -145,7 +150,6 @@ __all__ = [
     "shrink_splits",
     "sigmoid",
     "sigmoid_gate",
-    "skinny_linear",
     "span_attention",
     "split_size",
     "state_space",

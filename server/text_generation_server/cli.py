@@ -266,6 +266,29 @@ def doctor(
             typer.echo(json.dumps(asdict(finding)))
 
 
+@app.command()
+def explain(
+    model_id: Annotated[
+        str, typer.Argument(help="Folder of a model, or its id in the hub cache; config.json is enough")
+    ],
+    revision: Revision = None,
+    tokens: Annotated[str, typer.Option(help="Numbers of tokens in a step")] = "1,2,8,16,32,64,128,256,512,2048,8192",
+    card: Annotated[str, typer.Option(help="h100, h200, a100, l40s and others")] = "h100",
+    num_shard: NumShard = 1,
+    dtype: DtypeFlag = None,
+    quantize: Quantize = None,
+) -> None:
+    """Print which kernel computes which matrix at which number of tokens, and why not the kernels before it."""
+    with _reported_errors():
+        from .explain import explain as explained
+        from .explain import parse_tokens
+
+        counts = parse_tokens(tokens)
+        folder = find_folder(ModelSource(model_id, revision, "dummy"), Environment.read().hub)
+        for line in explained(folder, card, counts, num_shard, dtype, quantize):
+            typer.echo(line)
+
+
 def _note_remote_code(trusted: bool) -> None:
     if trusted:
         logger.info("--trust-remote-code has no effect: the shard runs no code that comes with a model")

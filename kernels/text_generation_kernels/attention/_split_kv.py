@@ -233,7 +233,7 @@ def merge_kernel(
     tl.store(out_row_ptr + elements[None, :], out.to(out_ptr.dtype.element_ty), mask=(elements < V_DIM)[None, :])
 
 
-_launch_merge = Launcher(merge_kernel)
+_launch_merge = Launcher(merge_kernel, writes=("out",), reads_early=("b_kv_len",))
 
 
 @dataclass(frozen=True)

@@ -54,7 +54,11 @@ _MERGED_ROWS = 32
 # Heads of an MMA instruction: as rows, or as columns where the cache holds codes.
 _ROWS, _COLUMNS = 16, 8
 
-_launch = Launcher(decode_attention_kernel)
+_launch = Launcher(
+    decode_attention_kernel,
+    writes=("out", "partial", "partial_log_sum", "arrived"),
+    reads_early=("b_row", "b_kv_len", "slopes", "slot_table:older", "k_cache:older", "v_cache:older", "scales:older"),
+)
 
 
 def decode_attention_triton(
@@ -82,7 +86,7 @@ def decode_attention_triton(
 
     The kernel reads `b_row` and `b_kv_len` while the previous kernel may still run; where caches hold codes or the
     batch is in `_EARLY`, also `slot_table` and positions before the newest. Between the kernel that writes them and
-    this operator there must be another, which is no operator of this package but `skinny_linear`, `linear_split_k` or
+    this operator there must be another, which is no operator of this package but `linear`, `linear_split_k` or
     `token_linear`, as in every model.
 
     Partials are allocated here, because their size follows from the plan. They are free again when the call returns; in

@@ -137,7 +137,9 @@ def latent_decode_attention_kernel(
     tl.store(partial_log_sum_ptr + partial_rows, maximum + tl.log2(weight_sum), mask=exists)
 
 
-_launch = Launcher(latent_decode_attention_kernel)
+_launch = Launcher(
+    latent_decode_attention_kernel, writes=("out", "partial", "partial_log_sum"), reads_early=("b_row", "b_kv_len")
+)
 
 
 def latent_decode_attention_triton(

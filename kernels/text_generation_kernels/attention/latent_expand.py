@@ -123,7 +123,7 @@ def _multiply(
     return acc
 
 
-_launch = Launcher(latent_expand_kernel)
+_launch = Launcher(latent_expand_kernel, writes=("k", "v"))
 
 
 def latent_expand_triton(

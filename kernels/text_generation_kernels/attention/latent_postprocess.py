@@ -105,7 +105,7 @@ def latent_postprocess_kernel(
     _rotate(source_ptr, target_ptr, cos_sin_row_ptr, heads < HEADS, ROPE, BLOCK_P)
 
 
-_launch = Launcher(latent_postprocess_kernel)
+_launch = Launcher(latent_postprocess_kernel, writes=("queries", "cache:newest"))
 
 
 def latent_postprocess_triton(

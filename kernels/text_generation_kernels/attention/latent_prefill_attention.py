@@ -183,7 +183,7 @@ def latent_prefill_attention_kernel(
     tl.store(out_row_ptr + ranks[None, :], acc.to(out_ptr.dtype.element_ty), mask=stored)
 
 
-_launch = Launcher(latent_prefill_attention_kernel)
+_launch = Launcher(latent_prefill_attention_kernel, writes=("out", "partial", "partial_log_sum", "arrived"))
 
 
 def latent_prefill_attention_triton(

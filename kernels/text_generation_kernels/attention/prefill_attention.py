@@ -47,7 +47,7 @@ from .attention_options import NO_OPTIONS, AttentionOptions
 from .kv_quantisation import as_bytes, as_pairs, format_of
 from .prefill_hopper import fills_hopper, hopper_takes, launch_on_hopper
 
-_launch = Launcher(prefill_attention_kernel)
+_launch = Launcher(prefill_attention_kernel, writes=("out", "partial", "partial_log_sum", "arrived"))
 
 
 def prefill_attention_triton(

@@ -17,7 +17,7 @@ _HEAD_DIMS = (128, 256)
 _ROWS = 128
 """Query rows of a tile: heads within tokens."""
 
-_launch = Launcher(prefill_attention_hopper_kernel)
+_launch = Launcher(prefill_attention_hopper_kernel, writes=("out",), dependents="at the end")
 
 
 def hopper_takes(q: Tensor, k_cache: Tensor, v_cache: Tensor) -> bool:

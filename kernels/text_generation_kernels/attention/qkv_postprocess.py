@@ -43,7 +43,11 @@ from ..runtime.triton import triton
 from ._qkv_postprocess_kernel import qkv_postprocess_kernel
 from .kv_quantisation import as_bytes, check_codes, format_of, quantise
 
-_launch = Launcher(qkv_postprocess_kernel)
+_launch = Launcher(
+    qkv_postprocess_kernel,
+    writes=("q", "k_cache:newest", "v_cache:newest", "scales:newest"),
+    reads_early=("positions", "slots", "cos_sin"),
+)
 
 
 def check_qkv(

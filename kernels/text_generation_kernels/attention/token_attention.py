@@ -29,7 +29,22 @@ from ._split_kv import Chunking
 from ._token_attention_kernel import token_attention_kernel
 from .qkv_postprocess import check_qkv, qkv_postprocess_torch
 
-_launch = Launcher(token_attention_kernel)
+_launch = Launcher(
+    token_attention_kernel,
+    writes=("out", "partial", "partial_log_sum", "k_cache:newest", "v_cache:newest"),
+    reads_early=(
+        "b_row",
+        "b_kv_len",
+        "position",
+        "slot",
+        "cos_sin",
+        "q_norm",
+        "k_norm",
+        "slot_table",
+        "k_cache:older",
+        "v_cache:older",
+    ),
+)
 
 
 def token_attention_triton(

@@ -192,9 +192,10 @@ def two_shot_kernel(
         )  # fmt: skip
 
 
-_launch_one_shot = Launcher(one_shot_kernel)
-_launch_row_shot = Launcher(row_shot_kernel)
-_launch_two_shot = Launcher(two_shot_kernel)
+_WRITES = ("out", "residual", "control:turn")
+_launch_one_shot = Launcher(one_shot_kernel, writes=_WRITES, reads_early=("weight", "x_weight", "control:addresses"))
+_launch_row_shot = Launcher(row_shot_kernel, writes=_WRITES, reads_early=("weight", "x_weight", "control:addresses"))
+_launch_two_shot = Launcher(two_shot_kernel, writes=_WRITES, reads_early=("control:addresses",))
 
 
 def reducible(x: Tensor, residual: Tensor | None) -> bool:

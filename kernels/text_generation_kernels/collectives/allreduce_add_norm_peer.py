@@ -65,8 +65,12 @@ def allreduce_add_norm_peer_kernel(
         tl.store(flag_ptr, 0)
 
 
-_launch = Launcher(allreduce_add_norm_peer_kernel)
-_launch_announce = Launcher(announce_kernel)
+_launch = Launcher(
+    allreduce_add_norm_peer_kernel,
+    writes=("out", "residual", "flag", "control:turn", "arrived"),
+    reads_early=("weight", "x_weight"),
+)
+_launch_announce = Launcher(announce_kernel, writes=("flag",), dependents="at the end")
 
 
 def allreduce_add_norm_peer(

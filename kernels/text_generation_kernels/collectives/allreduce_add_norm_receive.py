@@ -74,7 +74,9 @@ def receive_kernel(
     wait_for_previous(PDL)
 
 
-_launch = Launcher(receive_kernel)
+_launch = Launcher(
+    receive_kernel, writes=("out", "residual", "control"), reads_early=("residual", "weight", "x_weight", "control")
+)
 
 
 def allreduce_add_norm_receive(

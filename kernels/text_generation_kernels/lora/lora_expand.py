@@ -122,7 +122,12 @@ def lora_expand_kernel(
     tl.store(out_ptrs, acc.to(out_ptr.dtype.element_ty), mask=stored)
 
 
-_launch = Launcher(lora_expand_kernel)
+_launch = Launcher(
+    lora_expand_kernel,
+    writes=("out",),
+    reads_early=("b", "part_of_block", "order", "tiles", "work"),
+    dependents="after the wait",
+)
 
 
 def _check(

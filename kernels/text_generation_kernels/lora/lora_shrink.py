@@ -107,7 +107,9 @@ def lora_shrink_kernel(
     tl.store(v_ptrs, acc * scale[None, :], mask=here[:, None] & there[None, :])
 
 
-_launch = Launcher(lora_shrink_kernel)
+_launch = Launcher(
+    lora_shrink_kernel, writes=("v",), reads_early=("a", "scale", "order", "tiles", "work"), dependents="after the wait"
+)
 
 
 def shrink_splits(inputs: int) -> int:

@@ -145,7 +145,12 @@ def bf16_gemv_kernel(
         send_to_all(boxes, out.to(x_ptr.dtype.element_ty), places, places < end, WORLD, BITS, NOTHING)
 
 
-_launch = Launcher(bf16_gemv_kernel)
+_launch = Launcher(
+    bf16_gemv_kernel,
+    writes=("out", "normalised"),
+    reads_early=("weight", "norm"),
+    dependents="after the wait",
+)
 
 
 def bf16_gemv(

@@ -1,6 +1,6 @@
 """16-bit GEMM for 33 to 64 tokens on Hopper (compute capability 9.0; Gluon).
 
-The formula, layouts and rounding are those of `skinny_linear` and, with one `out` for each split, of `linear_split_k`,
+The formula, layouts and rounding are those of `linear` and, with one `out` for each split, of `linear_split_k`,
 which call it. `x` and `weight` begin at multiples of 16 bytes.
 
 - The tensor memory accelerator (TMA) copies whole tiles; no thread computes addresses.
@@ -19,6 +19,7 @@ Lab: docs/lab/2026-11-small-gemms-on-hopper.md.
 # pyright: basic, reportArgumentType=false, reportAssignmentType=false, reportCallIssue=false
 # pyright: reportGeneralTypeIssues=false, reportOptionalMemberAccess=false, reportOperatorIssue=false
 # pyright: reportAttributeAccessIssue=false
+from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
@@ -26,13 +27,10 @@ import torch
 from torch import Tensor
 
 from ..norm.activations import gated_activation
-from ..runtime.device import is_hopper
 from ..runtime.launch import Launcher
 from ..runtime.rings import advance
-from ..runtime.settings import nearest
 from ..runtime.triton import TensorDescriptor, cuda, gl, gluon, hopper, triton
 
-_LEAST_TOKENS = 33
 _BLOCK_M, _WARPS = 64, 4
 """Tokens of a tile, and the warps that a matrix instruction of a warp group takes."""
 _TYPES = {torch.bfloat16: gl.bfloat16, torch.float16: gl.float16}
@@ -115,8 +113,8 @@ def _store(gate, up, bias_ptr, out_ptr, stride_token, first, size, tokens, ACTIV
 @gluon.jit(do_not_specialize=["tokens", "splits"])
 def bf16_small_hopper_kernel(
     x_tiles,  # of BLOCK_M x BLOCK_K of [tokens, inputs]
-    first_tiles,  # of TILE_ROWS[0] x BLOCK_K of [outputs, inputs]
-    second_tiles,  # of TILE_ROWS[1] x BLOCK_K of it, if there are two
+    weight_tiles,  # of TILE_ROWS[0] x BLOCK_K of [outputs, inputs]
+    weight_rest_tiles,  # of TILE_ROWS[1] x BLOCK_K of it, if there are two
     out_ptr,  # [tokens, outputs], with an activation [tokens, outputs / 2], or [splits, tokens, outputs] float32
     bias_ptr,  # [outputs] or None
     inputs,
@@ -150,7 +148,7 @@ def bf16_small_hopper_kernel(
     for half in gl.static_range(HALVES):
         row = half * size + gl.program_id(0) * ROWS
         for index in gl.static_range(len(TILE_ROWS)):
-            descriptor = (first_tiles, second_tiles)[index]
+            descriptor = (weight_tiles, weight_rest_tiles)[index]
             tiles += (descriptor,)
             rows += (row,)
             rings += (_ring(descriptor, STAGES),)
@@ -201,23 +199,24 @@ def bf16_small_hopper_kernel(
         _store(sums[index], up, bias_ptr, out_ptr, stride_out_token, rows[index], size, tokens, ACTIVATION)
 
 
-_launch = Launcher(bf16_small_hopper_kernel)
-
-
-def takes_tiles(x: Tensor, weight: Tensor) -> bool:
-    """Whether this kernel takes these tensors, of those that `skinny_linear_kernel` takes."""
-    addresses = x.data_ptr() | weight.data_ptr()
-    return x.shape[0] >= _LEAST_TOKENS and addresses % 16 == 0 and x.is_cuda and is_hopper(x.device)
+_launch = Launcher(
+    bf16_small_hopper_kernel, writes=("out",), reads_early=("weight", "weight_rest"), dependents="after the wait"
+)
 
 
 def bf16_small_hopper(
-    x: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor, splits: int, activation: str | None
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    out: Tensor,
+    activation: str | None,
+    settings: Mapping[str, int],
 ) -> None:
-    """Launches the kernel: shapes as of `skinny_linear`, or an `out` for each of `splits` splits of the inputs."""
+    """Launches the kernel: arguments as of `linear`, or an `out` for each of `splits` splits of the inputs."""
     tokens, inputs = x.shape
     outputs = weight.shape[0]
-    sizes = {"gated": 1 + (activation is not None), "splits": splits, "outputs": outputs, "inputs": inputs}
-    config = dict(nearest("bf16_small_hopper", **sizes))
+    config = dict(settings)
+    splits = config.pop("splits")
     block_k, tile_rows = config["BLOCK_K"], tile_rows_of(config.pop("ROWS"))
     tiles = [_tiles(weight, rows, block_k) for rows in tile_rows]
     _launch(

@@ -87,7 +87,7 @@ def dequantise_kernel(
     launch_dependents(PDL)
 
 
-_launch = Launcher(dequantise_kernel)
+_launch = Launcher(dequantise_kernel, writes=("out",), dependents="after the wait")
 
 
 def dequantise_triton(

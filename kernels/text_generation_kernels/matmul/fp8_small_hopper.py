@@ -10,8 +10,8 @@ and the sums of one leave the short accumulator while the other runs. Tiles of t
 for all thread blocks. With an activation two thread blocks share an SM, so that one multiplies while the other waits.
 
 It is in Gluon because Triton waits for the matrix instruction of 128 inputs before it starts the next copies. Triton's
-interpreter cannot run it; the tests compare it on a device. A data file (`hopper_settings`) says where `w8a8_gemm.py`
-is faster. Bytes floor: outputs * inputs. On an H200 a layer of an 8B with 64 tokens takes 72.8 us.
+interpreter cannot run it; the tests compare it on a device. A data file says where `w8a8_gemm.py` is faster.
+Bytes floor: outputs * inputs. On an H200 a layer of an 8B with 64 tokens takes 72.8 us.
 Lab: docs/lab/2026-11-w8a8-small-batches.md.
 """
 
@@ -24,11 +24,8 @@ import torch
 from torch import Tensor
 
 from ..norm.activations import gated_activation
-from ..runtime.device import is_hopper
 from ..runtime.launch import Launcher, arrivals
-from ..runtime.settings import nearest
 from ..runtime.triton import cuda, gl, gluon, hopper, triton
-from .w8a8_gemm import MAX_TOKENS, padded_tokens
 
 STEP = 256
 """Inputs of a step."""
@@ -193,31 +190,12 @@ def fp8_small_hopper_kernel(
         gl.store(places, bits.to(gl.float32, bitcast=True), mask=out_tokens < tokens)
 
 
-_launch = Launcher(fp8_small_hopper_kernel)
-
-
-def hopper_settings(
-    x8: Tensor, x_scale: Tensor, weight8: Tensor, weight_scale: Tensor, gated: bool = False
-) -> Mapping[str, int] | None:
-    """Launch settings of `fp8_small_hopper`, None where it does not compute this or is not faster."""
-    if not _takes(x8, x_scale, weight8, weight_scale):
-        return None
-    outputs, inputs = weight8.shape
-    sizes = {"outputs": outputs, "inputs": inputs, "tokens": padded_tokens(len(x8))}
-    config = nearest("fp8_small_hopper", gated=1 + gated, **sizes)
-    return config if config["splits"] else None
-
-
-def _takes(x8: Tensor, x_scale: Tensor, weight8: Tensor, weight_scale: Tensor) -> bool:
-    """Whether the kernel takes these tensors: rows that are copied begin at multiples of 16 bytes."""
-    return (
-        1 < len(x8) <= MAX_TOKENS
-        and is_hopper(x8.device)
-        and x8.dtype == torch.float8_e4m3fn
-        and x_scale.dim() == weight_scale.dim() == 1
-        and x8.shape[1] % STEP == 0
-        and all(each.data_ptr() % 16 == each.stride(0) % 16 == 0 for each in (x8, weight8))
-    )
+_launch = Launcher(
+    fp8_small_hopper_kernel,
+    writes=("out", "largest", "partial", "arrived"),
+    reads_early=("weight",),
+    dependents="after the wait",
+)
 
 
 def fp8_small_hopper(
@@ -231,7 +209,7 @@ def fp8_small_hopper(
     activation: str | None = None,
     largest: Tensor | None = None,
 ) -> None:
-    """Launches the kernel: shapes as of `w8a8_linear`, up to 64 tokens, and settings as of `hopper_settings`.
+    """Launches the kernel: shapes as of `w8a8_linear`, up to 64 tokens, and settings as of its data file.
 
     It runs on one stream at a time, as thread blocks of all calls count their arrivals in one place, and once before a
     capture.

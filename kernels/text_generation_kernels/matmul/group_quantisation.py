@@ -87,7 +87,7 @@ def pack_scales(values: Tensor, inputs: int, group_size: int, group_offset: int 
 def _smallest_exact(values: Tensor) -> Tensor:
     for dtype in (torch.bfloat16, torch.float16):
         rounded = values.to(dtype)
-        if torch.equal(rounded.float(), values):
+        if values.is_meta or torch.equal(rounded.float(), values):
             return rounded
     return values
 

@@ -1,42 +1,22 @@
-"""16-bit GEMM for up to 64 tokens, which the bytes of its weight bound, with the gated activation as epilogue.
+"""16-bit memory-bound GEMM for up to 64 tokens in Triton, with the gated activation as epilogue.
 
-    out = x @ weight.T + bias
-    out = activation(gate) * up, with `activation`, where gate and up are the halves of x @ weight.T + bias
+Formula, layouts and rounding are those of `linear` and, with one `out` for each split, of `linear_split_k`, which call
+it. On Hopper cards `bf16_small_hopper.py` computes 33 to 64 tokens where splits are not reduced.
 
-Layouts: `x` `[tokens, inputs]`, `out` `[tokens, outputs]` or, with `activation`, `[tokens, outputs / 2]`, `weight`
-`[outputs, inputs]`, unit stride in the last dimension, any stride between rows; `bias` `[outputs]` or None. `weight`
-may be read before the previous kernel has finished, and must not be what that writes. One floating type; sums are
-float32, rounded once, and once more after the activation, as `act_and_mul` does to the bit. ValueError for an unknown
-activation and for shapes that do not fit.
-
-On Hopper cards `bf16_small_hopper.py` computes 33 to 64 tokens without splits. A data file says where cuBLAS is as
-fast; it also takes other types, sizes and numbers of tokens. Batches that are padded to one size (16, 32 or 64 tokens)
-give a token the same result to the bit, whichever others are there, where cuBLAS does not compute them.
-
-A layer calls it four times in a decode step, and the logits once; `token_linear` is for single tokens and
-`linear_split_k` where outputs are few. Bytes floor: outputs * inputs * element size. On an H200 28672 x 4096 with 16
-tokens takes 56.4 us in bfloat16 (cuBLAS 57.1). Lab: docs/lab/2026-11-small-gemms-on-hopper.md.
+Bytes floor: outputs * inputs * element size. On an H200 28672 x 4096 with 16 tokens takes 56.4 us in bfloat16 (cuBLAS
+57.1). Lab: docs/lab/2026-11-small-gemms-on-hopper.md.
 """
 
 # pyright: basic, reportArgumentType=false, reportCallIssue=false
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
-from ..norm.act_and_mul import act_and_mul_torch, act_and_mul_triton
-from ..norm.activations import GATED, gated_activation
-from ..runtime.device import shared_kib
+from ..norm.activations import gated_activation
 from ..runtime.launch import Launcher, arrivals, is_last, launch_dependents, wait_for_previous
-from ..runtime.register import register
-from ..runtime.settings import nearest
 from ..runtime.triton import tl, triton
-from .bf16_small_hopper import bf16_small_hopper, takes_tiles
-from .w8a8_gemm import padded_tokens
-
-MAX_TOKENS = 64
-"""cuBLAS computes more tokens than this: at 128 it is faster everywhere (docs/lab/2026-11-small-gemms-on-hopper.md)."""
+from .ladder import padded_tokens
 
 
 @triton.jit(do_not_specialize=["tokens", "splits"])
@@ -128,53 +108,27 @@ def skinny_linear_kernel(
     tl.store(out_tile_ptr, out, mask=stored)
 
 
-_launch = Launcher(skinny_linear_kernel)
+_launch = Launcher(skinny_linear_kernel, writes=("out", "partial", "arrived"), dependents="after the wait")
 
 
-def skinny_linear_triton(
-    x: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor, activation: str | None = None
+def skinny_gemm(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    out: Tensor,
+    activation: str | None,
+    settings: Mapping[str, int],
 ) -> None:
-    """Triton implementation. Raises ValueError for an unknown activation and for shapes that do not fit.
+    """Launches the kernel: arguments as of `linear`. `settings`: the tile of a thread block, and `splits` of the
+    inputs, none of them empty. It reduces their partials unless `out` has room for each.
 
     It runs on one stream at a time, as thread blocks of all calls count their arrivals in one place, and once before a
     capture.
     """
     tokens, inputs = x.shape
     outputs = weight.shape[0]
-    if activation is not None and activation not in GATED:
-        raise ValueError(f"skinny_linear: unknown activation {activation!r}, use one of {', '.join(GATED)}")
-    written = outputs if activation is None else outputs / 2
-    if weight.shape[1] != inputs or out.shape != (tokens, written) or (bias is not None and bias.shape != (outputs,)):
-        shapes = [tuple(tensor.shape) for tensor in (x, weight, bias, out) if tensor is not None]
-        raise ValueError(f"skinny_linear: shapes of x, weight, bias, out do not fit: {shapes}")
-    if tokens == 0:
-        return
-    sizes = {"outputs": outputs, "inputs": inputs, "tokens": padded_tokens(tokens)}
-    config = dict(nearest("skinny_linear", shared_kib=shared_kib(x.device), **sizes))
-    splits = config.pop("splits")
-    if not splits or not reads(x, weight, out, config["BLOCK_K"]):
-        by_library(x, weight, bias, out, activation, act_and_mul_triton)
-        return
-    launch(x, weight, bias, out, config, filled_splits(inputs, config["BLOCK_K"], splits), activation)
-
-
-def launch(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    out: Tensor,
-    tile: Mapping[str, int],
-    splits: int,
-    activation: str | None = None,
-) -> None:
-    """Launches the kernel with `splits` splits of the inputs, none of them empty. It reduces their partials unless
-    `out` has room for each.
-    """
-    if (splits == 1 or out.dim() == 3) and takes_tiles(x, weight):
-        bf16_small_hopper(x, weight, bias, out, splits, activation)
-        return
-    tokens, inputs = x.shape
-    outputs = weight.shape[0]
+    tile = dict(settings)
+    splits = tile.pop("splits")
     block_m = padded_tokens(tokens)
     tiles = triton.cdiv(outputs, tile["BLOCK_N"])
     keeps_partials = out.dim() == 3
@@ -195,43 +149,3 @@ def filled_splits(inputs: int, block_k: int, splits: int) -> int:
     """How many of `splits` splits of the blocks of the inputs are not empty."""
     blocks = -(-inputs // block_k)
     return -(-blocks // -(-blocks // splits))
-
-
-def reads(x: Tensor, weight: Tensor, out: Tensor, block_k: int) -> bool:
-    """Whether a kernel takes these tensors, in loads of 16 bytes, and this number of inputs."""
-    rows_aligned = all(tensor.stride(0) % 8 == 0 and tensor.stride(1) == 1 for tensor in (x, weight))
-    return (
-        x.shape[0] <= MAX_TOKENS
-        and x.element_size() == 2
-        and x.dtype == weight.dtype == out.dtype
-        and x.shape[1] % block_k == 0
-        and rows_aligned
-        and out.stride(1) == 1
-    )
-
-
-def skinny_linear_torch(
-    x: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor, activation: str | None = None
-) -> None:
-    """Torch implementation: the CPU path and the reference of the tests."""
-    by_library(x, weight, bias, out, activation, act_and_mul_torch)
-
-
-def by_library(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    out: Tensor,
-    activation: str | None,
-    act_and_mul: Callable[[Tensor, str, Tensor], None],
-) -> None:
-    """The GEMM by cuBLAS, followed by `act_and_mul` where there is an activation."""
-    if activation is not None:
-        act_and_mul(functional.linear(x, weight, bias), activation, out)
-    elif bias is None:
-        torch.mm(x, weight.t(), out=out)
-    else:
-        out.copy_(functional.linear(x, weight, bias))
-
-
-skinny_linear = register(skinny_linear_torch, mutates=("out",), triton=skinny_linear_triton)

@@ -10,10 +10,11 @@ A layer of a small model waits for its kernels as long as for its bytes, so fewe
 Layouts: `x`, `normalised` `[1, inputs]`, `out` `[1, outputs]` or, with `activation`, `[1, outputs / 2]`, `weight`
 `[outputs, inputs]`, unit stride in the last dimension, any stride between rows; `bias` `[outputs]` or None; `norm`
 `[inputs]`, which may be float32 beside 16 bits. One floating type otherwise. `normalised` is what `rms_norm` writes, to
-the bit; the GEMV reads the values before that rounding. The rest is rounded as `skinny_linear`, `act_and_mul` and
-`add_rms_norm` round one after the other. What `bf16_gemv.py` does not take goes through those operators.
+the bit; the GEMV reads the values before that rounding. The rest is rounded as `linear`, `act_and_mul` and
+`add_rms_norm` round one after the other. Those operators compute what `bf16_gemv.py` does not take (`bf16_ladder.py`).
 
-A layer calls it four times in a step of one token, and the logits once. Bytes floor: outputs * inputs * element size.
+A layer calls it in a step of one token, where a norm or the residual add is fused.
+Bytes floor: outputs * inputs * element size.
 Lab: docs/lab/2026-11-single-token-decode.md.
 """
 
@@ -29,8 +30,8 @@ from ..norm.rms_norm import rms_norm_torch, rms_norm_triton
 from ..runtime.register import register
 from ..runtime.triton import triton
 from .bf16_gemv import bf16_gemv
+from .bf16_ladder import BF16, BF16_GEMV, Bf16Problem, cublas_linear
 from .gemv_blocks import LONGEST
-from .skinny_linear import by_library, reads
 
 
 def token_linear_triton(
@@ -45,7 +46,7 @@ def token_linear_triton(
     adds: bool = False,
 ) -> None:
     """Triton implementation. What the kernel does not take goes to several operators and cuBLAS."""
-    if not reads(x, weight, out, 8):
+    if BF16.pick(Bf16Problem.of(x, weight, out, activation)).kernel is not BF16_GEMV:
         _unfused(x, weight, bias, out, activation, norm, eps, normalised, adds, rms_norm_triton, act_and_mul_triton)
         return
     if norm is not None and normalised is not None and x.shape[1] > LONGEST:
@@ -59,7 +60,7 @@ def send_linear(x: Tensor, weight: Tensor, bias: Tensor | None, exchange: Exchan
     reduce it. False, with nothing done, for what the kernel does not take. There is no torch implementation.
     """
     row = triton.next_power_of_2(exchange.world_size) * triton.next_power_of_2(weight.shape[0])
-    if x.shape[0] != 1 or not reads(x, weight, x, 8) or row > MOST_VALUES:
+    if row > MOST_VALUES or BF16.pick(Bf16Problem.of(x, weight, x)).kernel is not BF16_GEMV:
         return False
     bf16_gemv(x, weight, bias, exchange, None)
     return True
@@ -98,7 +99,7 @@ def _unfused(
         rms_norm(x, norm, eps, normalised)
         x = normalised
     result = torch.empty_like(out) if adds else out
-    by_library(x, weight, bias, result, activation, act_and_mul)
+    cublas_linear(x, weight, bias, result, activation, act_and_mul)
     if adds:
         out.add_(result)
 

@@ -227,14 +227,9 @@ def w4a16_gemv_kernel(
     store_outputs(tl.sum(acc, axis=1), bias_ptr, rows, out_ptr, program, outputs, ACTIVATION, BLOCK_N)
 
 
-_launch = Launcher(w4a16_gemv_kernel)
-
-
-def takes_gemv(x: Tensor, packed: Tensor, scales: Tensor, table: Tensor | None) -> bool:
-    """Whether the kernel takes these tensors, of those that `weight_only_gemm` takes."""
-    of_128 = packed.dtype == torch.int32 and scales.dim() == 3 and scales.shape[2] == 2
-    aligned = x.shape[1] % BLOCK == 0 and packed.stride(0) % 4 == 0 and x.storage_offset() % 2 == 0
-    return of_128 and aligned and table is None
+_launch = Launcher(
+    w4a16_gemv_kernel, writes=("out",), reads_early=("packed", "scales", "zeros"), dependents="after the wait"
+)
 
 
 def w4a16_blocks(words: int) -> dict[str, int]:
@@ -254,7 +249,7 @@ def w4a16_gemv(
     out: Tensor,
     activation: str | None,
 ) -> None:
-    """Launches the GEMV: shapes as of `weight_only_linear`; `takes_gemv` has said yes."""
+    """Launches the GEMV: shapes as of `weight_only_linear`."""
     outputs, words = packed.shape
     config = w4a16_blocks(words)
     _launch(

@@ -22,10 +22,8 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from ..runtime.device import is_hopper
 from ..runtime.launch import Launcher, arrivals
 from ..runtime.triton import cuda, gl, gluon, hopper, triton
-from .group_quantisation import BLOCK
 
 
 def _pair(plane: int, magic: str) -> str:
@@ -199,21 +197,12 @@ def w4a16_large_hopper_kernel(
     gl.store(out_ptrs, result, mask=(out_tokens < tokens)[None, :] & (out_rows < outputs)[:, None])
 
 
-_launch = Launcher(w4a16_large_hopper_kernel)
-
-
-def takes_large(x: Tensor, packed: Tensor, scales: Tensor, table: Tensor | None) -> bool:
-    """Whether `w4a16_large_hopper` takes these tensors, and, with groups of 128, `w4a16_small_hopper`. Tokens begin at
-    multiples of 16 bytes.
-    """
-    return (
-        is_hopper(x.device)
-        and packed.dtype == torch.int32
-        and x.shape[1] % BLOCK == 0
-        and scales.dim() == 3
-        and table is None
-        and x.data_ptr() % 16 == x.stride(0) % 8 == 0
-    )
+_launch = Launcher(
+    w4a16_large_hopper_kernel,
+    writes=("out", "partial", "arrived"),
+    reads_early=("packed", "scales", "zeros"),
+    dependents="after the wait",
+)
 
 
 def w4a16_large_hopper(
@@ -221,11 +210,13 @@ def w4a16_large_hopper(
     packed: Tensor,
     scales: Tensor,
     points: Tensor | None,
+    _table: Tensor | None,
     bias: Tensor | None,
     out: Tensor,
+    _group_size: int,
     config: Mapping[str, int],
 ) -> None:
-    """Launches the kernel: shapes as of `weight_only_linear`, `points` are its zeros; `takes_large` has said yes.
+    """Launches the kernel: shapes as of `weight_only_linear`, `points` are its zeros.
 
     It runs on one stream at a time, as thread blocks of all calls count their arrivals in one place, and once before a
     capture.

@@ -21,9 +21,8 @@ from collections.abc import Mapping
 from torch import Tensor
 
 from ..runtime.launch import Launcher
-from ..runtime.settings import nearest
 from ..runtime.triton import cuda, gl, gluon, hopper, triton
-from .w4a16_large_hopper import plane, takes_large
+from .w4a16_large_hopper import plane
 
 _GROUPS = gl.constexpr(2)  # of 128 inputs in a block
 
@@ -191,19 +190,9 @@ def w4a16_small_hopper_kernel(
     gl.store(out_ptrs, result, mask=(out_tokens < tokens)[None, :] & (out_rows < outputs)[:, None])
 
 
-_launch = Launcher(w4a16_small_hopper_kernel)
-
-
-def small_settings(
-    x: Tensor, packed: Tensor, scales: Tensor, table: Tensor | None, tokens: int
-) -> Mapping[str, int] | None:
-    """Launch settings of `w4a16_small_hopper` for about `tokens` tokens, None where it cannot compute this or is not
-    faster.
-    """
-    if not takes_large(x, packed, scales, table) or scales.shape[2] != _GROUPS.value:
-        return None
-    config = nearest("w4a16_small_hopper", tokens=tokens, outputs=packed.shape[0], inputs=x.shape[1])
-    return config if config["BLOCK_M"] else None
+_launch = Launcher(
+    w4a16_small_hopper_kernel, writes=("out",), reads_early=("packed", "scales", "zeros"), dependents="after the wait"
+)
 
 
 def w4a16_small_hopper(
@@ -211,12 +200,14 @@ def w4a16_small_hopper(
     packed: Tensor,
     scales: Tensor,
     points: Tensor | None,
+    _table: Tensor | None,
     bias: Tensor | None,
     out: Tensor,
+    _group_size: int,
     config: Mapping[str, int],
 ) -> None:
     """Launches the kernel: shapes as of `weight_only_linear`, `points` are its zeros; settings as of
-    `small_settings`.
+    its data file.
     """
     tokens, inputs = x.shape
     outputs = packed.shape[0]

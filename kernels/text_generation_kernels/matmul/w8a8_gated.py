@@ -21,10 +21,9 @@ from torch import Tensor
 from ..norm.act_and_mul import act_and_mul_torch, act_and_mul_triton
 from ..norm.activations import GATED
 from ..norm.quantise_rows import quantise_rows_triton
-from ..runtime.launch import compiling_only
 from ..runtime.register import register
+from .w8a8_ladder import W8A8, W8A8Problem
 from .w8a8_linear import w8a8_linear_torch, w8a8_linear_triton
-from .w8a8_small import kernel_for, takes_small
 
 
 def w8a8_gated_triton(
@@ -45,14 +44,13 @@ def w8a8_gated_triton(
     tokens, outputs = len(x8), len(weight8)
     if activation not in GATED:
         raise ValueError(f"w8a8_gated: unknown activation {activation!r}, use one of {', '.join(GATED)}")
-    if out8 is not None and out_scale is not None and takes_small(x8, x_scale, weight_scale):
-        gemm, config = kernel_for(x8, x_scale, weight8, weight_scale, True)
-        largest = x_scale.new_empty(tokens, -(-outputs // config["BLOCK_N"]))
-        gemm(x8, x_scale, weight8, weight_scale, bias, out, config, activation, largest)
+    choice = W8A8.find(W8A8Problem.of(x8, x_scale, weight8, weight_scale, gated=True))
+    if out8 is not None and out_scale is not None and choice is not None:
+        largest = x_scale.new_empty(tokens, -(-outputs // choice.settings["BLOCK_N"]))
+        operands = x8, x_scale, weight8, weight_scale, bias
+        choice.kernel.launch(*operands, out, choice.settings, activation, largest)
         quantise_rows_triton(out, out8, out_scale, group, static, bound, largest)
-        if not compiling_only():
-            # The compile dry run does not see every number of tokens.
-            return
+        return
     gate_up = out.new_empty(tokens, outputs)
     w8a8_linear_triton(x8, x_scale, weight8, weight_scale, bias, gate_up)
     act_and_mul_triton(gate_up, activation, out, out8, out_scale, group, static, bound)

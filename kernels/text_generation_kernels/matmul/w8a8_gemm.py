@@ -23,17 +23,8 @@ from ..runtime.triton import tl, triton
 
 BLOCK = 128
 """Inputs, and outputs, that share a scale where scales are by block."""
-MAX_TOKENS = 64
-"""cuBLAS or CUTLASS may compute more tokens than this."""
-_SMALLEST_TILE = 16
-"""The fewest tokens of a tile."""
 _MOST_AHEAD = 32
 """The most tokens of a tile whose scales by block are prefetched: with 64 registers run short."""
-
-
-def padded_tokens(tokens: int) -> int:
-    """The size to which `tokens` is padded, and by which launch settings are chosen."""
-    return max(_SMALLEST_TILE, 1 << (tokens - 1).bit_length())
 
 
 @triton.jit
@@ -213,7 +204,12 @@ def w8a8_gemm_kernel(
         tl.store(places, bits.to(tl.float32, bitcast=True), mask=here)
 
 
-_launch = Launcher(w8a8_gemm_kernel)
+_launch = Launcher(
+    w8a8_gemm_kernel,
+    writes=("out", "largest", "partial", "arrived"),
+    reads_early=("weight", "weight_scale"),
+    dependents="after the wait",
+)
 
 
 def w8a8_gemm(

@@ -129,13 +129,9 @@ def w8a8_gemv_kernel(
     store_outputs(sums, bias_ptr, weight_rows, out_ptr, block, outputs, ACTIVATION, BLOCK_N)
 
 
-_launch = Launcher(w8a8_gemv_kernel)
-
-
-def takes_gemv(x: Tensor, weight8: Tensor, weight_scale: Tensor) -> bool:
-    """Whether the kernel takes these tensors, in loads of 16 bytes of the weight."""
-    by_rows = weight_scale.dim() == 1 and weight_scale.stride(0) == 1
-    return by_rows and x.shape[1] % 16 == 0 and weight8.stride(0) % 16 == 0
+_launch = Launcher(
+    w8a8_gemv_kernel, writes=("out",), reads_early=("weight", "weight_scale"), dependents="after the wait"
+)
 
 
 def w8a8_blocks(inputs: int, quantises: bool) -> dict[str, int]:
@@ -160,7 +156,7 @@ def w8a8_gemv(
     activation: str | None,
     bound: float,
 ) -> None:
-    """Launches the GEMV: arguments as of `w8a8_linear`; `takes_gemv` has said yes."""
+    """Launches the GEMV: arguments as of `w8a8_linear`."""
     outputs, inputs = weight8.shape
     config = w8a8_blocks(inputs, x.dtype != weight8.dtype)
     steps, words = triton.cdiv(inputs, config["BLOCK_K"]), 1

@@ -1,4 +1,4 @@
-"""W8A8 GEMMs of torch's libraries for many tokens: three algorithms, and which operands each takes.
+"""W8A8 GEMMs of torch's libraries for many tokens: three algorithms.
 
 ROWS: CUTLASS's float8 GEMM, which applies scales of rows itself (`torch._scaled_mm`).
 SUMS: cuBLAS's float8 or int8 GEMM without scales; a kernel then scales the float32 or int32 sums, which are written and
@@ -6,7 +6,7 @@ read once more.
 BLOCKS: cuBLAS's float8 GEMM with a scale for each 128 inputs, for sm_90 alone and from CUDA 12.9 on. The scales of one
 block of inputs begin at multiples of 16 bytes there, so tokens are padded to a multiple of four.
 
-`w8a8_linear` calls it, with the algorithm that a data file names.
+`w8a8_linear` calls it, with the algorithm that a data file names; `w8a8_ladder.py` says which operands each takes.
 """
 
 # pyright: basic, reportArgumentType=false, reportPrivateImportUsage=false
@@ -15,12 +15,10 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from ..runtime.device import is_hopper
 from ..runtime.launch import Launcher, launch_dependents, wait_for_previous
 from ..runtime.triton import tl, triton
-from .w8a8_gemm import BLOCK
 
-ROWS, SUMS, BLOCKS = 1, 2, 3
+ROWS, SUMS, BLOCKS = "cutlass_rows", "cublas_sums", "cublas_blocks"
 _CHUNK = 2048
 """The most tokens whose sums exist at a time: 235 MB for 28672 outputs."""
 _SCALE_BLOCK = 1024
@@ -56,29 +54,13 @@ def scale_sums_kernel(
     tl.store(out_ptr + token * stride_out_token + columns, out.to(out_ptr.dtype.element_ty), mask=valid)
 
 
-_launch = Launcher(scale_sums_kernel)
-
-
-def takes(algorithm: int, x8: Tensor, x_scale: Tensor, weight8: Tensor, weight_scale: Tensor) -> bool:
-    """Whether the library's `algorithm` takes these operands."""
-    (tokens, inputs), outputs = x8.shape, len(weight8)
-    if not (x8.is_contiguous() and weight8.is_contiguous()):
-        return False
-    float8 = x8.dtype == torch.float8_e4m3fn
-    if algorithm == BLOCKS:
-        whole = inputs % (4 * BLOCK) == 0 and outputs % BLOCK == 0
-        return float8 and whole and x_scale.dim() == weight_scale.dim() == 2 and _has_block_gemm(x8.device)
-    if x_scale.dim() != 1 or weight_scale.dim() != 1 or not weight_scale.is_contiguous():
-        return False
-    if algorithm == ROWS:
-        return float8 and x_scale.is_contiguous() and inputs % 16 == outputs % 16 == 0
-    return inputs % 16 == outputs % 16 == 0 and (float8 or tokens > 16)
+_launch = Launcher(scale_sums_kernel, writes=("out",), reads_early=("weight_scale",))
 
 
 def library_gemm(
-    algorithm: int, x8: Tensor, x_scale: Tensor, weight8: Tensor, weight_scale: Tensor, bias: Tensor | None, out: Tensor
+    algorithm: str, x8: Tensor, x_scale: Tensor, weight8: Tensor, weight_scale: Tensor, bias: Tensor | None, out: Tensor
 ) -> None:
-    """Computes what `takes` has agreed to."""
+    """Computes what `w8a8_ladder.library_settings` has agreed to."""
     if algorithm == SUMS:
         # Chunks of equal size: a short last one might have 16 tokens or fewer, which the library refuses for int8.
         chunks = -(-len(x8) // _CHUNK)
@@ -131,9 +113,3 @@ def _scale(sums: Tensor, x_scale: Tensor, weight_scale: Tensor, bias: Tensor | N
 @cache
 def _one(device: torch.device) -> Tensor:
     return torch.ones((), dtype=torch.float32, device=device)
-
-
-@cache
-def _has_block_gemm(device: torch.device) -> bool:
-    toolkit = tuple(int(number) for number in (torch.version.cuda or "0.0").split(".")[:2])
-    return is_hopper(device) and toolkit >= (12, 9)

@@ -13,11 +13,10 @@ Instead of `x8`, `x` may have 16 or 32 bits: it is quantised by token as `quanti
 `x_scale` is [1] then, one for all, or None: scales are measured. The activations are those of `act_and_mul`. ValueError
 for an unknown activation and for shapes that do not fit.
 
-`w8a8_gemv.py` computes a single token with scales by weight row. `fp8_small_hopper.py`, where a data file says so, or
-`w8a8_gemm.py` compute up to 64 tokens: batches that are padded to one size (2 to 16, 17 to 32 or 33 to 64) give a token
-the same result to the bit, whichever others are there. For more tokens a data file names the kernel or a library's
-algorithm (`w8a8_library.py`); the kernel takes what the library does not. Cards without float8 tensor cores compute
-float8 as the torch implementation does, which is right and slow: a server keeps activations in 16 bits on them.
+`w8a8_ladder.py` chooses the kernel, or the library's algorithm for more than 64 tokens. Batches that are padded to one
+size (2 to 16, 17 to 32 or 33 to 64) give a token the same result to the bit, whichever others are there. Cards without
+float8 tensor cores compute float8 as the torch implementation does, which is right and slow: a server keeps activations
+in 16 bits on them.
 
 A layer calls it for QKV, and for all GEMMs of a single token or of more than 64; `w8a8_gated` and `w8a8_split_k` are
 for the others. Settings of cards with less than 227 KiB of shared memory are not measured.
@@ -26,7 +25,7 @@ Lab: docs/lab/2026-11-w8a8-small-batches.md.
 """
 
 # pyright: basic, reportArgumentType=false
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -36,17 +35,12 @@ from ..norm.act_and_mul import act_and_mul_torch, act_and_mul_triton
 from ..norm.activations import GATED
 from ..norm.quantise import LIMITS, quantise_torch
 from ..norm.quantise_rows import quantise_rows_triton
-from ..runtime.device import has_fp8_gemms, shared_kib
-from ..runtime.launch import compiling_only
+from ..runtime.device import has_fp8_gemms
 from ..runtime.register import register
-from ..runtime.settings import nearest
-from .fp8_small_hopper import fp8_small_hopper, hopper_settings
-from .w8a8_gemm import BLOCK, MAX_TOKENS, padded_tokens, w8a8_gemm
-from .w8a8_gemv import MOST_QUANTISED, takes_gemv, w8a8_gemv
-from .w8a8_library import SUMS, library_gemm, takes
-
-_MANY = (128, 256, 512, 1024, 2048, 4096)
-"""Numbers of tokens above MAX_TOKENS that have launch settings of their own."""
+from .ladder import launches
+from .w8a8_gemm import BLOCK
+from .w8a8_gemv import MOST_QUANTISED, w8a8_gemv
+from .w8a8_ladder import W8A8, W8A8_GEMV, W8A8Problem
 
 
 def w8a8_linear_triton(
@@ -69,16 +63,19 @@ def w8a8_linear_triton(
         return
     if weight8.dtype == torch.float8_e4m3fn and not has_fp8_gemms(weight8.device):
         w8a8_linear_torch(x, x_scale, weight8, weight_scale, bias, out, activation, bound)
-    elif len(x) == 1 and takes_gemv(x, weight8, weight_scale):
+        return
+    problem = W8A8Problem.of(x, x_scale, weight8, weight_scale)
+    if W8A8.pick(problem).kernel is W8A8_GEMV:
         if x.shape[1] > MOST_QUANTISED or weight8.dtype == torch.int8:
             x, x_scale = _codes(x, x_scale, weight8.dtype, bound, quantise_rows_triton)
         w8a8_gemv(x, x_scale, weight8, weight_scale, bias, out, activation, bound)
-    else:
-        x8, scale = _codes(x, x_scale, weight8.dtype, bound, quantise_rows_triton)
-        result = out if activation is None else out.new_empty(len(x), len(weight8))
-        _gemm(x8, scale, weight8, weight_scale, bias, result)
-        if activation is not None:
-            act_and_mul_triton(result, activation, out)
+        return
+    x8, scale = _codes(x, x_scale, weight8.dtype, bound, quantise_rows_triton)
+    result = out if activation is None else out.new_empty(len(x), len(weight8))
+    for choice in launches(W8A8, problem):
+        choice.kernel.launch(x8, scale, weight8, weight_scale, bias, result, choice.settings)
+    if activation is not None:
+        act_and_mul_triton(result, activation, out)
 
 
 def _codes(
@@ -90,47 +87,6 @@ def _codes(
     x8, scale = x.new_empty(x.shape, dtype=dtype), x.new_empty(len(x), dtype=torch.float32)
     quantise(x, x8, scale, 0, x_scale, bound)
     return x8, scale
-
-
-def _gemm(x8: Tensor, x_scale: Tensor, weight8: Tensor, weight_scale: Tensor, bias: Tensor | None, out: Tensor) -> None:
-    """The GEMM of quantised activations, by the kernel for several tokens or by a library."""
-    tokens = len(x8)
-    config = hopper_settings(x8, x_scale, weight8, weight_scale)
-    if config is not None and config["splits"] == 1:
-        fp8_small_hopper(x8, x_scale, weight8, weight_scale, bias, out, config)
-        return
-    size = padded_tokens(tokens)
-    algorithms: tuple[int, ...] = (library(x8, x_scale, weight8, weight_scale, size),) if tokens > MAX_TOKENS else ()
-    sizes: tuple[int, ...] = (size,)
-    if tokens > MAX_TOKENS and compiling_only():
-        # The compile dry run does not see every number of tokens.
-        algorithms, sizes = (*algorithms, SUMS), _MANY
-    for algorithm in algorithms:
-        if algorithm and takes(algorithm, x8, x_scale, weight8, weight_scale):
-            library_gemm(algorithm, x8, x_scale, weight8, weight_scale, bias, out)
-            if not compiling_only():
-                return
-    for each in sizes:
-        config = tile(x8, x_scale, weight8, weight_scale, each)
-        w8a8_gemm(x8, x_scale, weight8, weight_scale, bias, out, config)
-
-
-def library(x8: Tensor, x_scale: Tensor, weight8: Tensor, weight_scale: Tensor, tokens: int) -> int:
-    """The library's algorithm that is fastest for about `tokens` tokens, or 0 where the kernel is."""
-    kind = {"int8": 1 + (x8.dtype == torch.int8), "by_block": 1 + _by_block(x_scale, weight_scale)}
-    outputs, inputs = weight8.shape
-    return nearest("w8a8_library", **kind, outputs=outputs, inputs=inputs, tokens=tokens)["library"]
-
-
-def tile(x8: Tensor, x_scale: Tensor, weight8: Tensor, weight_scale: Tensor, tokens: int) -> Mapping[str, int]:
-    """Launch settings of the kernel for about `tokens` tokens. Up to 64 tokens are one tile."""
-    card = {"shared_kib": shared_kib(x8.device), "by_block": 1 + _by_block(x_scale, weight_scale)}
-    outputs, inputs = weight8.shape
-    return nearest("w8a8_linear", **card, outputs=outputs, inputs=inputs, tokens=tokens)
-
-
-def _by_block(x_scale: Tensor, weight_scale: Tensor) -> bool:
-    return x_scale.dim() > 1 or weight_scale.dim() > 1
 
 
 def _check(

@@ -18,22 +18,23 @@ from torch import Tensor
 
 from ..runtime.register import register, triton_enabled
 from ._partials import check_partials
+from .w8a8_ladder import W8A8, W8A8Problem
 from .w8a8_linear import w8a8_linear_torch
-from .w8a8_small import kernel_for, takes_small
 
 
 def w8a8_splits(x8: Tensor, x_scale: Tensor, weight8: Tensor, weight_scale: Tensor) -> int:
     """The number of splits that is fastest for this GEMM, 1 where `w8a8_linear` is."""
-    if not (x8.is_cuda and triton_enabled() and takes_small(x8, x_scale, weight_scale)):
+    if not (x8.is_cuda and triton_enabled()):
         return 1
-    return kernel_for(x8, x_scale, weight8, weight_scale, False).config["splits"]
+    choice = W8A8.find(W8A8Problem.of(x8, x_scale, weight8, weight_scale, partials=True))
+    return 1 if choice is None else choice.settings["splits"]
 
 
 def w8a8_split_k_triton(x8: Tensor, x_scale: Tensor, weight8: Tensor, weight_scale: Tensor, out: Tensor) -> None:
     """Triton implementation. Raises ValueError for another number of splits than `w8a8_splits` says."""
-    gemm, config = kernel_for(x8, x_scale, weight8, weight_scale, False)
-    check_partials("w8a8_split_k", out, config["splits"], len(x8), len(weight8))
-    gemm(x8, x_scale, weight8, weight_scale, None, out, config)
+    choice = W8A8.pick(W8A8Problem.of(x8, x_scale, weight8, weight_scale, partials=True))
+    check_partials("w8a8_split_k", out, choice.settings["splits"], len(x8), len(weight8))
+    choice.kernel.launch(x8, x_scale, weight8, weight_scale, None, out, choice.settings)
 
 
 def w8a8_split_k_torch(x8: Tensor, x_scale: Tensor, weight8: Tensor, weight_scale: Tensor, out: Tensor) -> None:

@@ -197,7 +197,12 @@ def weight_only_gemm_kernel(
     tl.store(out_ptrs, acc.to(DTYPE), mask=(token_places < tokens) & of_outputs(rows < row_end, SWAP))
 
 
-_launch = Launcher(weight_only_gemm_kernel)
+_launch = Launcher(
+    weight_only_gemm_kernel,
+    writes=("out", "partial", "arrived"),
+    reads_early=("packed", "scales", "zeros"),
+    dependents="after the wait",
+)
 
 
 def weight_only_gemm(
@@ -208,6 +213,7 @@ def weight_only_gemm(
     table: Tensor | None,
     bias: Tensor | None,
     out: Tensor,
+    _group_size: int,
     config: Mapping[str, int],
 ) -> None:
     """Launches the kernel: shapes as of `weight_only_linear`, `points` are its zeros.

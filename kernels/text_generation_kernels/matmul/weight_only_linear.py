@@ -10,49 +10,24 @@ the `group_size` that it returns (0: all inputs are one group); `table` [16] flo
 `[outputs]`, each or None. Zeros that are not given are 2 ** (bits - 1). Groups of another size than 32, 64, 128 or a
 multiple of 128 are right, but slow. ValueError for an unknown activation and for shapes that do not fit.
 
-`w4a16_gemv.py` computes a single token with 4-bit codes in groups of 128 without a table. Up to 512 tokens a data file
-says whether `weight_only_gemm.py` is faster or a GEMM with a 16-bit matrix, which `dequantise` writes into scratch
-memory of at most 512 MiB; the latter computes more tokens. On Hopper cards data files also name
-`w4a16_small_hopper.py`, for 9 to 32 tokens and many outputs, and `w4a16_large_hopper.py`, from 129 tokens on. Batches
-that are padded to one size give a token the same result to the bit, whichever others are there.
+`weight_only_ladder.py` chooses the kernel, or `dequantise_matmul.py`, which computes more than 512 tokens. Batches that
+are padded to one size give a token the same result to the bit, whichever others are there.
 
 A layer calls it for each of its GEMMs. Bytes floor: outputs * inputs * bits / 8, and the scales. On an H200 57344 x
 8192 with one token runs at 87 % of a copy's bandwidth. Lab: docs/lab/2026-11-w4a16-small-batches.md.
 """
 
 # pyright: basic
-from collections.abc import Mapping
-
 import torch
 from torch import Tensor
 
 from ..norm.act_and_mul import act_and_mul_torch, act_and_mul_triton
 from ..norm.activations import GATED
-from ..runtime.device import shared_kib
-from ..runtime.launch import compiling_only
 from ..runtime.register import register
-from ..runtime.settings import nearest
-from .dequantise import dequantise
 from .group_quantisation import BLOCK, group_values
-from .w4a16_gemv import takes_gemv, w4a16_gemv
-from .w4a16_large_hopper import takes_large, w4a16_large_hopper
-from .w4a16_small_hopper import small_settings, w4a16_small_hopper
-from .weight_only_gemm import weight_only_gemm
-
-MAX_TOKENS = 512
-"""The most tokens of the Triton kernel; a data file says where it is faster."""
-_FEW = 64
-"""The most tokens that are one tile."""
-_SOME = 128
-"""More tokens are for `w4a16_large_hopper.py`, where it takes them and a data file says so."""
-_MANY = (128, 256, 512)
-"""Numbers of tokens above `_FEW` that have launch settings of their own."""
-_SMALLEST_TILE = 8
-"""The fewest tokens of a tile."""
-_SCRATCH_BYTES = 512 << 20
-"""The most bytes of the 16-bit matrix; larger ones are dequantised in chunks of outputs. Chunks that stay in the L2
-cache (16 to 64 MiB) are slower on an H200, because cuBLAS's GEMMs with them are small.
-"""
+from .ladder import launches
+from .w4a16_gemv import w4a16_gemv
+from .weight_only_ladder import W4A16_GEMV, WEIGHT_ONLY, WeightOnlyProblem
 
 
 def weight_only_linear_triton(
@@ -78,27 +53,13 @@ def weight_only_linear_triton(
         return
     if perm is not None:
         x = x.index_select(1, perm)
-    fits = _fits(x, packed, scales, out, group_size)
-    if tokens == 1 and fits and takes_gemv(x, packed, scales, table):
+    problem = WeightOnlyProblem.of(x, packed, scales, table, out, group_size)
+    if WEIGHT_ONLY.pick(problem).kernel is W4A16_GEMV:
         w4a16_gemv(x, packed, scales, zeros, bias, out, activation)
         return
     result = out if activation is None else out.new_empty(tokens, outputs)
-    sizes: tuple[int, ...] = (max(_SMALLEST_TILE, 1 << (tokens - 1).bit_length()),)
-    if tokens > _FEW and compiling_only():
-        # The compile dry run does not see every number of tokens.
-        sizes = (*_MANY, 8 * MAX_TOKENS)
-    for size in sizes:
-        if fits and (config := small_settings(x, packed, scales, table, size)) is not None:
-            w4a16_small_hopper(x, packed, scales, zeros, bias, result, config)
-            continue
-        many = fits and size > _SOME and takes_large(x, packed, scales, table)
-        config = settings(x, packed, size, many, table is not None)
-        if many and config["splits"]:
-            w4a16_large_hopper(x, packed, scales, zeros, bias, result, config)
-        elif fits and size <= MAX_TOKENS and config["splits"]:
-            weight_only_gemm(x, packed, scales, zeros, table, bias, result, config)
-        else:
-            dequantise_and_matmul(x, packed, scales, zeros, table, bias, result, group_size)
+    for choice in launches(WEIGHT_ONLY, problem):
+        choice.kernel.launch(x, packed, scales, zeros, table, bias, result, group_size, choice.settings)
     if activation is not None:
         act_and_mul_triton(result, activation, out)
 
@@ -113,60 +74,6 @@ def _check(x: Tensor, packed: Tensor, bias: Tensor | None, out: Tensor, activati
         raise ValueError(f"weight_only_linear: shapes of x, packed, bias, out do not fit: {shapes}")
     if activation is not None and activation not in GATED:
         raise ValueError(f"weight_only_linear: unknown activation {activation!r}, use one of {', '.join(GATED)}")
-
-
-def settings(x: Tensor, packed: Tensor, tokens: int, many: bool, looked_up: bool = False) -> Mapping[str, int]:
-    """Launch settings of the kernel for about `tokens` tokens; `splits` is 0 where a 16-bit matrix is faster.
-
-    `many`: those of the kernel for more than 128. `looked_up`: a table looks codes up, whose entries take registers and
-    shared memory.
-    """
-    shape = {"outputs": packed.shape[0], "inputs": x.shape[1]}
-    if many:
-        return nearest("w4a16_large_hopper", **shape, tokens=tokens)
-    bits = 4 if packed.dtype == torch.int32 else 8
-    sizes = {"bits": bits, **shape, "tokens": tokens, "table": 1 + looked_up}
-    return nearest("weight_only_linear", shared_kib=shared_kib(x.device), **sizes)
-
-
-def _fits(x: Tensor, packed: Tensor, scales: Tensor, out: Tensor, group_size: int) -> bool:
-    """Whether the kernels take these tensors."""
-    return (
-        x.element_size() == 2
-        and x.dtype == out.dtype
-        and x.stride(1) == out.stride(1) == packed.stride(1) == 1
-        and (group_size == 0 or scales.dim() == 3)
-    )
-
-
-def dequantise_and_matmul(
-    x: Tensor,
-    packed: Tensor,
-    scales: Tensor,
-    zeros: Tensor | None,
-    table: Tensor | None,
-    bias: Tensor | None,
-    out: Tensor,
-    group_size: int,
-) -> None:
-    """Dequantises a chunk of outputs at a time to 16 bits, and multiplies by it with cuBLAS."""
-    outputs, inputs = packed.shape[0], x.shape[1]
-    chunk = max(1, _SCRATCH_BYTES // (inputs * x.element_size()))
-    matrix = x.new_empty(min(chunk, outputs), inputs)
-    for first in range(0, outputs, chunk):
-        rows = slice(first, min(first + chunk, outputs))
-        weight = matrix[: rows.stop - first]
-        dequantise(
-            packed[rows],
-            scales[:, rows],
-            None if zeros is None else zeros[:, rows],
-            table,
-            weight,
-            group_size,
-        )
-        torch.mm(x, weight.t(), out=out[:, rows])
-    if bias is not None:
-        out += bias
 
 
 def weight_only_linear_torch(

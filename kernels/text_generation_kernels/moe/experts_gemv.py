@@ -259,8 +259,10 @@ def expert_gemv_sum_kernel(
     store_with_residual(out_ptrs, out, before, places < outputs, ADDS)
 
 
-_launch = Launcher(expert_gemv_kernel)
-_launch_sum = Launcher(expert_gemv_sum_kernel)
+_launch = Launcher(expert_gemv_kernel, writes=("out", "shares"), dependents="after the wait")
+_launch_sum = Launcher(
+    expert_gemv_sum_kernel, writes=("out",), reads_early=("ids", "weight"), dependents="after the wait"
+)
 
 
 def expert_gemv(

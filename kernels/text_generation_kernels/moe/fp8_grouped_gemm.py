@@ -94,7 +94,7 @@ def fp8_grouped_gemm_kernel(
     )  # fmt: skip
 
 
-_launch = Launcher(fp8_grouped_gemm_kernel)
+_launch = Launcher(fp8_grouped_gemm_kernel, writes=("out",), dependents="after the wait")
 
 
 def fp8_grouped_gemm(

@@ -86,7 +86,7 @@ def grouped_gemm_kernel(
     )  # fmt: skip
 
 
-_launch = Launcher(grouped_gemm_kernel)
+_launch = Launcher(grouped_gemm_kernel, writes=("out",), dependents="after the wait")
 _TUNED_ELEMENT_BYTES = 2
 """Tiles are tuned for 16-bit types; float32 takes half as many inputs at a time, in as many bytes."""
 

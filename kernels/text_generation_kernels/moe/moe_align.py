@@ -76,7 +76,7 @@ def moe_align_kernel(
         tl.store(tile_ptr + 2, tl.minimum(starts + block_m, end), mask=here)
 
 
-_launch = Launcher(moe_align_kernel)
+_launch = Launcher(moe_align_kernel, writes=("order", "tiles", "num_tiles"), dependents="after the wait")
 
 
 def moe_align_triton(ids: Tensor, experts: int, block_m: int, held: int | None = None) -> tuple[Tensor, Tensor, Tensor]:

@@ -17,48 +17,32 @@ Sums are float32; what is rounded is the activation, each expert's weighted outp
 order of the slots, and with `adds` the sum of that and of what was in `out`: no result depends on which thread block
 is first. With `deterministic`, a token's result does not depend on the other tokens either, to the bit.
 
-A layer calls it once. Rows are sorted by expert (`moe_align.py`), then the up and down grouped GEMMs go over tiles of
-rows of one expert (`grouped_gemm.py`, with codes `weight_only_grouped_gemm.py` or `fp8_grouped_gemm.py`), then each
-token's slots are added up. Few tokens are not sorted, and with 16-bit weights their down GEMV adds up the slots itself
-(`experts_gemv.py`). The host reads nothing back. Bytes floor: 3 * experts hit * inner * hidden * bytes of a weight, 2
+A layer calls it once. Rows are sorted by expert (`moe_align.py`), then the up and down GEMMs go over tiles of rows of
+one expert, then each token's slots are added up; `experts_ladder.py` chooses the kernels. Few tokens are not sorted,
+and with 16-bit weights their down GEMV adds up the slots itself (`experts_gemv.py`). The host reads nothing back.
+Bytes floor: 3 * experts hit * inner * hidden * bytes of a weight, 2
 without a gate. On an H200 64 tokens of Qwen3-30B-A3B take 284 us in bfloat16.
 Lab: docs/lab/2026-11-mixture-of-experts.md.
 """
 
 # pyright: basic, reportArgumentType=false, reportCallIssue=false
-from collections.abc import Mapping
 from typing import NamedTuple
 
-import torch
 from torch import Tensor
 
 from ..matmul.bf16_gemv import load_residual, store_with_residual
 from ..matmul.group_quantisation import BLOCK
+from ..matmul.ladder import MatmulKernel, Settings, sizes_to_launch
 from ..norm.activations import ALONE, GATED, is_gated
-from ..norm.quantise_rows import quantise_rows
-from ..runtime.device import has_fp8_gemms, shared_kib
-from ..runtime.launch import Launcher, compiling_only, launch_dependents, wait_for_previous
+from ..runtime.launch import Launcher, launch_dependents, wait_for_previous
 from ..runtime.register import register
-from ..runtime.settings import nearest
 from ..runtime.triton import tl, triton
 from ._experts_torch import moe_experts_torch
 from ._grouped_gemm_tiles import is_here
 from .expert_matrix import ExpertMatrix
-from .experts_gemv import expert_gemv, expert_gemv_sum
-from .fp8_grouped_gemm import BLOCK_K as FP8_BLOCK
-from .fp8_grouped_gemm import fp8_grouped_gemm
-from .grouped_gemm import grouped_gemm
+from .experts_ladder import DIRECT, EXPERT_GEMV_SUM, EXPERTS, ExpertProblem, ExpertRows, heights_of, tile_height
 from .moe_align import moe_align_triton
-from .weight_only_grouped_gemm import weight_only_grouped_gemm
 
-_DIRECT = 1
-"""Rows of a direct tile, without sorting."""
-_W8A8_HEIGHT = 64
-"""The fewest rows of a tile that is computed in W8A8 where the weight allows it."""
-_DETERMINISTIC = 64
-"""Rows of a tile in deterministic mode, whatever is in the step."""
-_SMALLEST_CODES_TILE = 8
-"""The fewest rows of a matrix instruction's right operand."""
 _COMBINE_BLOCK = 1024
 
 
@@ -66,8 +50,8 @@ class Tiles(NamedTuple):
     """Launch settings of the up and the down GEMM."""
 
     height: int
-    up: Mapping[str, int]
-    down: Mapping[str, int]
+    up: Settings
+    down: Settings
 
 
 @triton.jit
@@ -99,7 +83,7 @@ def moe_combine_kernel(
     store_with_residual(out_ptrs, total, load_residual(out_ptrs, valid, ADDS), valid, ADDS)
 
 
-_launch_combine = Launcher(moe_combine_kernel)
+_launch_combine = Launcher(moe_combine_kernel, writes=("out",))
 
 
 def inner_of(gate_up: ExpertMatrix, activation: str) -> int:
@@ -111,40 +95,9 @@ def tiles_of(height: int, gate_up: ExpertMatrix, down: ExpertMatrix, activation:
     """Launch settings for tiles of `height` rows, which is chosen for the down weight: where that has 4 bits and the up
     weight 8, as in checkpoints with exceptions, the latter gets the height that is chosen for 4.
     """
-    hidden, inner = down.outputs, inner_of(gate_up, activation)
-    return Tiles(height, _settings(height, gate_up, hidden), _settings(height, down, inner))
-
-
-def _settings(height: int, matrix: ExpertMatrix, inputs: int) -> Mapping[str, int]:
-    card = {"shared_kib": shared_kib(matrix.weight.device), "block_m": height}
-    sizes = {"outputs": matrix.outputs, "inputs": inputs}
-    if _is_w8a8(matrix, height):
-        return nearest("fp8_grouped_gemm", **card, **sizes)
-    if matrix.is_packed:
-        return nearest("weight_only_grouped_gemm", **card, bits=matrix.bits, groups=matrix.groups, **sizes)
-    return nearest("grouped_gemm", **card, **sizes)
-
-
-def _is_w8a8(matrix: ExpertMatrix, height: int) -> bool:
-    """Whether the GEMM is W8A8: where weights would be dequantised for many rows, and tensor cores multiply float8."""
-    return matrix.w8a8 and height >= _W8A8_HEIGHT and has_fp8_gemms(matrix.weight.device)
-
-
-def tile_height(tokens: int, slots: int, experts: int, bits: int, deterministic: bool) -> int:
-    """The rows of a tile, by the rows of an expert.
-
-    Where few experts are hit, hardly two tokens share one: each row is a tile.
-    """
-    if deterministic:
-        return _DETERMINISTIC
-    if tokens == 1 or 8 * tokens * slots <= experts:
-        return _DIRECT
-    return nearest("moe_align", bits=bits, rows=max(1, tokens * slots // experts))["BLOCK_M"]
-
-
-def heights_of(bits: int) -> list[int]:
-    """Every height of a tile that may be chosen."""
-    return sorted({_DIRECT, *(nearest("moe_align", bits=bits, rows=1 << power)["BLOCK_M"] for power in range(12))})
+    up = ExpertProblem.of(gate_up, down.outputs, height, is_down=False)
+    last = ExpertProblem.of(down, inner_of(gate_up, activation), height, is_down=True)
+    return Tiles(height, EXPERTS.pick(up).settings, EXPERTS.pick(last).settings)
 
 
 def moe_experts(
@@ -200,9 +153,8 @@ def moe_experts_triton(
     down = ExpertMatrix(down_weight, down_bias, down_scales, down_zeros, down_table, down_group, down_w8a8, down_e2m1)
     chosen = tile_height(*ids.shape, all_experts, down.bits, deterministic)
     held = down.experts if down.experts < all_experts else None
-    # Tiles follow from the number of tokens, and the compile dry run does not see all of those.
-    heights = heights_of(down.bits) if compiling_only() and not deterministic else (chosen,)
-    for height in heights:
+    every = (chosen,) if deterministic else heights_of(down.bits)
+    for height in sizes_to_launch(chosen, every):
         tiles = tiles_of(height, gate_up, down, activation)
         run_experts(x, ids, weights, gate_up, down, activation, tiles, out, held, adds)
 
@@ -222,14 +174,16 @@ def run_experts(
     """Launches the kernels with these tiles. `held`: how many experts this rank has, where others have some."""
     tokens, slots = ids.shape
     hidden, inner = down.outputs, inner_of(gate_up, activation)
-    alignment = None if tiles.height == _DIRECT else moe_align_triton(ids, down.experts, tiles.height, held)
+    alignment = None if tiles.height == DIRECT else moe_align_triton(ids, down.experts, tiles.height, held)
     activated = x.new_empty(tokens * slots, inner)
-    expert_gemm(x, gate_up, ids, alignment, None, activation, tiles.height, tiles.up, held, activated)
-    if alignment is None and not down.is_packed:
-        expert_gemv_sum(activated, down.weight, down.bias, ids, weights, held, out, adds)
+    up_rows = ExpertRows(ids, alignment, None, activation, tiles.height, held)
+    expert_gemm(x, gate_up, up_rows, activated, tiles.up)
+    down_rows = ExpertRows(ids, alignment, weights, None, tiles.height, held, adds)
+    if kernel_of(down, inner, down_rows) is EXPERT_GEMV_SUM:
+        expert_gemm(activated, down, down_rows, out, tiles.down)
         return
     rows = x.new_empty(tokens * slots, hidden)
-    expert_gemm(activated, down, ids, alignment, weights, None, tiles.height, tiles.down, held, rows)
+    expert_gemm(activated, down, down_rows, rows, tiles.down)
     _launch_combine(
         (tokens, triton.cdiv(hidden, _COMBINE_BLOCK)),
         (rows, ids, out),
@@ -242,37 +196,16 @@ def run_experts(
     )
 
 
-def expert_gemm(
-    x: Tensor,
-    matrix: ExpertMatrix,
-    ids: Tensor,
-    alignment: tuple[Tensor, Tensor, Tensor] | None,
-    row_weights: Tensor | None,
-    activation: str | None,
-    height: int,
-    config: Mapping[str, int],
-    held: int | None,
-    out: Tensor,
-) -> None:
-    """Launches the up or the down GEMM of the kind of the weight. Without `alignment` rows have no tiles; down of
-    16-bit weights is then `expert_gemv_sum`.
+def kernel_of(matrix: ExpertMatrix, inputs: int, rows: ExpertRows) -> MatmulKernel[ExpertProblem]:
+    """The kernel of the up or the down GEMM."""
+    return EXPERTS.pick(ExpertProblem.of(matrix, inputs, rows.height, rows.weights is not None)).kernel
+
+
+def expert_gemm(x: Tensor, matrix: ExpertMatrix, rows: ExpertRows, out: Tensor, settings: Settings) -> None:
+    """Launches the up or the down GEMM. Where `kernel_of` says `expert_gemv_sum`, `out` has a row for each token, else
+    for each row.
     """
-    if matrix.scales is None:
-        if alignment is None:
-            expert_gemv(x, matrix.weight, matrix.bias, out, activation, ids, held)
-        else:
-            matrices = x, matrix.weight, matrix.bias
-            grouped_gemm(*matrices, ids, alignment, row_weights, activation, height, config, out)
-        return
-    rest = ids, alignment, row_weights, activation
-    if alignment is not None and _is_w8a8(matrix, height):
-        blocks = triton.cdiv(x.shape[1], FP8_BLOCK)
-        x8 = torch.empty_like(x, dtype=torch.float8_e4m3fn)
-        scale = x.new_empty((len(x), blocks) if matrix.groups > 1 else len(x), dtype=torch.float32)
-        quantise_rows(x, x8, scale, FP8_BLOCK if matrix.groups > 1 else 0)
-        fp8_grouped_gemm(x8, scale, matrix.weight, matrix.scales, matrix.bias, *rest, height, config, out)
-        return
-    weight_only_grouped_gemm(x, matrix, *rest, max(height, _SMALLEST_CODES_TILE), config, held, out)
+    kernel_of(matrix, x.shape[1], rows).launch(x, matrix, rows, out, settings)
 
 
 def check_experts(

@@ -233,7 +233,7 @@ def moe_route_kernel(
     tl.store(weights_ptr + places, weights, mask=slots < TOP_K + SHARED)
 
 
-_launch = Launcher(moe_route_kernel)
+_launch = Launcher(moe_route_kernel, writes=("ids", "weights"))
 
 
 def moe_route_triton(

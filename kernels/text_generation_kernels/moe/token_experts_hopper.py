@@ -1,6 +1,6 @@
-"""Launch of the kernel of one token's small experts (`_token_experts_hopper_kernel.py`), and which mixtures it takes.
+"""Launch of the kernel of one token's small experts (`_token_experts_hopper_kernel.py`).
 
-`mixture.py` calls it. Lab: docs/lab/2026-11-single-token-decode.md.
+`mixture_ladder.py` says which mixtures it takes. Lab: docs/lab/2026-11-single-token-decode.md.
 """
 
 from collections.abc import Mapping
@@ -9,10 +9,9 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from ..runtime.device import is_hopper, num_sms
+from ..runtime.device import num_sms
 from ..runtime.launch import Launcher
 from ._token_experts_hopper_kernel import token_experts_kernel
-from .expert_matrix import ExpertMatrix
 from .experts_gemv import Routing
 
 _HALF, _STAGES, _WARPS = 4, 4, 8
@@ -24,7 +23,7 @@ _LARGEST = 2048
 _SLOTS = (4, 16)
 """The fewest and the most experts of a token: fewer leave most warps without work in down."""
 
-_launch = Launcher(token_experts_kernel)
+_launch = Launcher(token_experts_kernel, writes=("out", "activated", "arrived"), dependents="after the wait")
 
 
 @cache
@@ -71,26 +70,6 @@ def early_tiles(tiles: int, slots: int, programs: int) -> dict[str, int]:
     return {"LEAD": lead, "EARLY": _EARLY} if is_early else {"LEAD": 0, "EARLY": 0}
 
 
-def token_settings(
-    x: Tensor, routing: Routing, gate_up: ExpertMatrix, down: ExpertMatrix, all_experts: int
-) -> Mapping[str, int] | None:
-    """Launch settings of `token_experts`, None where it does not compute this."""
-    options, tensors = routing.options, (x, gate_up.weight, down.weight)
-    takes = (
-        is_hopper(x.device)
-        and x.element_size() == routing.logits.element_size() == 2
-        and options.norm < 2
-        and options.shared == 0
-        and down.experts == all_experts
-        and gate_up.bias is None
-        and down.bias is None
-        and all(tensor.data_ptr() % 16 == 0 for tensor in tensors)
-    )
-    if not takes:
-        return None
-    return token_blocks(down.outputs, gate_up.outputs // 2, options.top_k, num_sms(x.device))
-
-
 def token_experts(
     x: Tensor,
     routing: Routing,
@@ -103,7 +82,7 @@ def token_experts(
     config: Mapping[str, int],
 ) -> None:
     """Launches the kernel: `x`, `out` [1, hidden], `gate_up` [experts, 2 * inner, hidden], `down` [experts, hidden,
-    inner], `activated` [slots, inner] for the activated values. Settings as of `token_settings`.
+    inner], `activated` [slots, inner] for the activated values. Settings as of `token_blocks`.
 
     It runs on one stream at a time, as thread blocks of all calls count their arrivals in one place, and once before a
     capture.

@@ -164,7 +164,7 @@ def weight_only_grouped_gemm_kernel(
     )  # fmt: skip
 
 
-_launch = Launcher(weight_only_grouped_gemm_kernel)
+_launch = Launcher(weight_only_grouped_gemm_kernel, writes=("out",), dependents="after the wait")
 
 
 def weight_only_grouped_gemm(

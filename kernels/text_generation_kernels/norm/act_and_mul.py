@@ -65,7 +65,7 @@ def act_and_mul_kernel(
         )  # fmt: skip
 
 
-_launch = Launcher(act_and_mul_kernel)
+_launch = Launcher(act_and_mul_kernel, writes=("out", "out8", "out_scale"))
 _FEW_TOKENS = 256
 """Up to this many tokens, thread blocks of whole tokens leave most SMs idle, and a second launch is faster."""
 

@@ -43,7 +43,7 @@ def activate_kernel(
     tl.store(out_ptr + token * stride_out_token + columns, out, mask=valid)
 
 
-_launch = Launcher(activate_kernel)
+_launch = Launcher(activate_kernel, writes=("out",))
 
 
 def activate_triton(x: Tensor, activation: str, out: Tensor) -> None:

@@ -54,7 +54,7 @@ def add_layer_norm_kernel(
     tl.store(out_ptr + token * stride_out_token + columns, out.to(out_ptr.dtype.element_ty), mask=valid)
 
 
-_launch = Launcher(add_layer_norm_kernel)
+_launch = Launcher(add_layer_norm_kernel, writes=("out", "residual"), reads_early=("weight", "bias"))
 
 
 def add_layer_norm_triton(

@@ -99,7 +99,9 @@ def add_rms_norm_kernel(
         )  # fmt: skip
 
 
-_launch = Launcher(add_rms_norm_kernel)
+_launch = Launcher(
+    add_rms_norm_kernel, writes=("out", "residual", "out8", "out_scale"), reads_early=("residual", "weight")
+)
 
 
 def add_rms_norm_triton(

@@ -75,7 +75,7 @@ def layer_norm_kernel(
     tl.store(out_ptr + token * stride_out_token + columns, out.to(out_ptr.dtype.element_ty), mask=valid)
 
 
-_launch = Launcher(layer_norm_kernel)
+_launch = Launcher(layer_norm_kernel, writes=("out",), reads_early=("weight", "bias"))
 
 
 def check_layouts(name: str, tokens: tuple[Tensor, ...], weight: Tensor, bias: Tensor | None) -> None:

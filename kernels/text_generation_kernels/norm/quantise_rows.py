@@ -81,8 +81,8 @@ def quantise_by_amax_kernel(
     tl.store(out8_ptr + token * stride_out8_token + columns, eight, mask=columns < inputs)
 
 
-_launch = Launcher(quantise_rows_kernel)
-_launch_by_amax = Launcher(quantise_by_amax_kernel)
+_launch = Launcher(quantise_rows_kernel, writes=("out8", "scale"))
+_launch_by_amax = Launcher(quantise_by_amax_kernel, writes=("out8", "scale"))
 WIDTH = 2048
 """Inputs of a thread block where the amax of tiles is given."""
 

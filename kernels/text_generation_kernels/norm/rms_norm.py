@@ -78,7 +78,7 @@ def rms_norm_kernel(
         )  # fmt: skip
 
 
-_launch = Launcher(rms_norm_kernel)
+_launch = Launcher(rms_norm_kernel, writes=("out", "out8", "out_scale"), reads_early=("weight",))
 
 
 def rms_norm_triton(

@@ -48,7 +48,7 @@ def sigmoid_gate_kernel(
     tl.store(out_ptr + token * stride_out_token + columns, (x * opening).to(storage), mask=valid)
 
 
-_launch = Launcher(sigmoid_gate_kernel)
+_launch = Launcher(sigmoid_gate_kernel, writes=("out",))
 
 
 def sigmoid_gate_triton(x: Tensor, gate: Tensor, out: Tensor) -> None:

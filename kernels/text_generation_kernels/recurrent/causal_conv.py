@@ -44,9 +44,9 @@ _WARPS = 2
 _THREAD_BYTES = 16
 """Bytes of a token that a thread loads at a time."""
 
-_launch_decodes = Launcher(conv_decodes_kernel)
-_launch_chunks = Launcher(conv_chunks_kernel)
-_launch_states = Launcher(conv_states_kernel)
+_launch_decodes = Launcher(conv_decodes_kernel, writes=("out", "state:rows"), reads_early=("weight", "bias"))
+_launch_chunks = Launcher(conv_chunks_kernel, writes=("out",), reads_early=("weight", "bias"))
+_launch_states = Launcher(conv_states_kernel, writes=("state:rows",))
 
 
 def _check(

@@ -77,9 +77,15 @@ _WIDTH = 64
 _BLOCKS_LAUNCH = {"num_warps": 4, "num_stages": 3, "maxnreg": 168}
 """Launch settings of the blocks kernel: three thread blocks fit an SM, though some addresses are spilled."""
 
-_launch_recurrent = Launcher(gated_delta_recurrent_kernel)
-_launch_blocks = Launcher(gated_delta_blocks_kernel)
-_launch_states = Launcher(gated_delta_states_kernel)
+_launch_recurrent = Launcher(
+    gated_delta_recurrent_kernel,
+    writes=("out", "state:rows"),
+    reads_early=("rows", "starts", "kv_lens", "rate", "bias", "state:rows"),
+)
+_launch_blocks = Launcher(
+    gated_delta_blocks_kernel, writes=("u", "w", "scores", "factors", "decays"), reads_early=("rate", "bias")
+)
+_launch_states = Launcher(gated_delta_states_kernel, writes=("out", "state:rows"))
 
 
 def _check(

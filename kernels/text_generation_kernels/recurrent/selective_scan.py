@@ -160,7 +160,7 @@ def selective_scan_kernel(
     store_rows(state_row_ptr, state, channels, inside, N, WIDTH, PARTS)
 
 
-_launch = Launcher(selective_scan_kernel)
+_launch = Launcher(selective_scan_kernel, writes=("out", "state:rows"), reads_early=("a_log", "d", "dt_bias"))
 
 
 def _check(

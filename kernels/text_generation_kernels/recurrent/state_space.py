@@ -59,8 +59,12 @@ _AHEAD_BYTES = 512
 _LEAST_LEN = 8
 """Length of the longest run from which blocks are used."""
 
-_launch_tokens = Launcher(state_space_tokens_kernel)
-_launch_blocks = Launcher(state_space_blocks_kernel)
+_launch_tokens = Launcher(
+    state_space_tokens_kernel, writes=("out", "state:rows"), reads_early=("a_log", "d", "dt_bias")
+)
+_launch_blocks = Launcher(
+    state_space_blocks_kernel, writes=("out", "state:rows"), reads_early=("a_log", "d", "dt_bias")
+)
 
 
 def _check(

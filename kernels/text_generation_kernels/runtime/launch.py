@@ -6,18 +6,20 @@ Outside a graph, `kernel[grid](...)` spends most of its time on finding the comp
 Programmatic dependent launch (PDL; CUDA Programming Guide, compute capability 9.0 and later) lets a kernel start while
 the previous one in the stream still runs. It prefetches what never changes, such as weights, and calls
 `wait_for_previous` (griddepcontrol.wait) before it touches anything else. Every thread block must wait, also one with
-nothing to do: the next kernel relies on the whole chain being finished.
+nothing to do: the next kernel relies on the whole chain being finished. Each `Launcher` says what its kernel reads
+early, and the compile dry run checks the order of launches against that (`launch_order.py`).
 """
 
 # pyright: basic
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
+from .launch_order import Dependents, LaunchOrder, Pdl
 from .triton import INSTALLED, cuda, knobs, tl, triton
 
 _ALIGNMENT = 16
@@ -27,12 +29,15 @@ _DIRECT = triton.__version__.startswith("3.6.")
 _compilations = 0
 _named: dict[object, Any] | None = None
 """Inside `compile_only`: variants by what they were named for."""
+_order: LaunchOrder | None = None
+"""Inside `compile_only`: follows the launches."""
 _ARRIVALS = 1 << 16
 """Least counters of a device, enough for most models."""
 _arrivals: dict[torch.device, list[Tensor]] = {}
 """Counter tensors of each device. Graphs may use any of them; everything else uses the last, which is the largest."""
 _FREELY = 48 << 10
 """Bytes of shared memory that a kernel has without opting in to more."""
+T = TypeVar("T")
 
 
 def compilations() -> int:
@@ -57,20 +62,20 @@ def compile_only(threads: int) -> Generator[None, None, None]:
 
     At the end all are compiled and, where there is a device, loaded. Kernels write nothing, so their outputs may be
     uninitialised memory. Most of a compilation runs outside the interpreter's lock or in other processes, so threads
-    are enough.
+    are enough. Raises LaunchOrderError where a kernel reads early what an earlier one may still be writing.
     """
     from triton.runtime._async_compile import active_mode
 
-    global _named
-    _named = {}
+    global _named, _order
+    _named, _order = {}, LaunchOrder()
     try:
         with _executor(threads) as executor:
-            with triton.AsyncCompileMode(executor):
+            with triton.AsyncCompileMode(executor), _order:
                 yield
             if torch.cuda.is_available():
                 list(executor.map(_load, _named.values()))
     finally:
-        _named = None
+        _named, _order = None, None
         # Triton leaves its mode on when a compilation has failed.
         active_mode.set(None)
 
@@ -92,6 +97,11 @@ def compiling_only() -> bool:
     return _named is not None
 
 
+def alternatives(each: Iterable[T]) -> Iterator[T]:
+    """Yields choices of which a step launches one, and a compile dry run all."""
+    yield from each if _order is None else _order.alternatives(each)
+
+
 def _executor(threads: int) -> ThreadPoolExecutor:
     """A thread pool whose threads use the current device."""
     if not torch.cuda.is_available():
@@ -103,6 +113,10 @@ def _load(named: Any) -> object:
     """Loads a compiled variant: reading its `run` does, and has the C compiler build the launcher of its signature."""
     kernel: Any = named.result() if isinstance(named, triton.FutureKernel) else named
     return kernel.run
+
+
+def _operand(parameter: str) -> str:
+    return parameter[:-4] if parameter.endswith("_ptr") else parameter.removesuffix("_tiles")
 
 
 @triton.jit
@@ -170,6 +184,10 @@ class _Compiled(NamedTuple):
     """In the places of constexprs."""
 
 
+LAUNCHERS: dict[str, "Launcher"] = {}
+"""Those of all kernels, by name."""
+
+
 class Launcher:
     """Launches one kernel whose parameters are, in this order: tiles, pointers, sizes, values and constexprs.
 
@@ -179,7 +197,23 @@ class Launcher:
     dependent launch where the device can. For one thread, and one process a device, as the engine is.
     """
 
-    def __init__(self, kernel: Any) -> None:
+    def __init__(
+        self,
+        kernel: Any,
+        *,
+        writes: tuple[str, ...],
+        reads_early: tuple[str, ...] = (),
+        dependents: Dependents = "before the wait",
+    ) -> None:
+        """The last three have the meaning of `Pdl`. Raises TypeError for operands that are no parameters."""
+        operands = [_operand(name) for name in kernel.arg_names] if INSTALLED else []
+        if INSTALLED and (
+            unknown := [each for each in (*writes, *reads_early) if each.partition(":")[0] not in operands]
+        ):
+            raise TypeError(f"{kernel.__name__} has no parameters {', '.join(unknown)}")
+        self.pdl = Pdl(kernel.__name__.removesuffix("_kernel"), reads_early, writes, dependents)
+        """What the kernel says about programmatic dependent launch."""
+        LAUNCHERS[self.pdl.kernel] = self
         self._kernel = kernel
         self._interpreted = not isinstance(kernel, triton.JITFunction)
         self._compiled: dict[object, _Compiled] = {}
@@ -244,9 +278,16 @@ class Launcher:
         max_blocks_per_sm: int,
     ) -> None:
         """Compiles if necessary, launches, and caches the compiled variant."""
+        pdl = False
         if "PDL" in self._kernel.arg_names:
             pdl = not self._interpreted and torch.cuda.get_device_capability() >= (9, 0)
             constants |= {"PDL": pdl} | ({"launch_pdl": True} if pdl else {})
+        if _order is not None:
+            operands = zip(
+                map(_operand, self._kernel.arg_names), (*(each.base for each in tiles), *pointers), strict=False
+            )
+            told = self.pdl if pdl else Pdl(self.pdl.kernel, writes=self.pdl.writes)
+            _order.launched(told, [(name, tensor) for name, tensor in operands if tensor is not None])
         arguments = (*tiles, *pointers, *sizes, *values)
         if self._interpreted:
             self._kernel[grid](*arguments, **constants)

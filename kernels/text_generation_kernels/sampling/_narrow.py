@@ -293,7 +293,9 @@ def narrow_kernel(
             )  # fmt: skip
 
 
-_launch = Launcher(narrow_kernel)
+_launch = Launcher(
+    narrow_kernel, writes=("candidates", "counter", "masses", "numbers", "states"), reads_early=("rows", "ints")
+)
 
 
 def _rows_of_program(splits: int, device: torch.device) -> tuple[int, ...]:

@@ -57,7 +57,9 @@ def advance_state_kernel(
 
 
 _BLOCK = 64
-_launch = Launcher(advance_state_kernel)
+_launch = Launcher(
+    advance_state_kernel, writes=("last_token", "length", "generated", "counts"), dependents="after the wait"
+)
 
 
 def advance_state_triton(

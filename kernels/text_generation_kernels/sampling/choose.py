@@ -103,7 +103,9 @@ def choose_kernel(
     tl.store(log_total_ptr + batch_index * stride_log_total, log_total)
 
 
-_launch = Launcher(choose_kernel)
+_launch = Launcher(
+    choose_kernel, writes=("tokens", "logprobs", "valid", "log_total"), reads_early=("rows", "ints", "floats")
+)
 
 
 def choose_triton(statistics: SplitStatistics, rows: Tensor, columns: SamplingColumns, sampled: SampledTokens) -> None:

@@ -141,7 +141,7 @@ def draw_kernel(
     tl.store(total_ptr + place, tl.sum(total, axis=0))
 
 
-_launch = Launcher(draw_kernel)
+_launch = Launcher(draw_kernel, writes=("best_id", "noisy", "score", "total"), reads_early=("rows", "ints"))
 
 
 def draw_triton(batch: SamplingBatch, columns: SamplingColumns, statistics: SplitStatistics, bounds: Tensor) -> None:

@@ -41,7 +41,7 @@ def embed_kernel(
     tl.store(out_ptr + token * hidden + columns, values, mask=columns < hidden)
 
 
-_launch = Launcher(embed_kernel)
+_launch = Launcher(embed_kernel, writes=("out",), dependents="after the wait")
 
 
 def embed_triton(ids: Tensor, table: Tensor, out: Tensor) -> None:

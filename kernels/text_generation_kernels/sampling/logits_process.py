@@ -175,7 +175,9 @@ def logits_process_kernel(
     tl.store(total_ptr + place, total)
 
 
-_launch = Launcher(logits_process_kernel)
+_launch = Launcher(
+    logits_process_kernel, writes=("scores", "best", "best_id", "total"), reads_early=("rows", "ints", "floats")
+)
 
 
 def logits_process_triton(

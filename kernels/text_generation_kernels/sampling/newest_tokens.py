@@ -53,7 +53,7 @@ def newest_tokens_kernel(
     tl.store(kv_lens_ptr + index, length.to(tl.int32), mask=valid)
 
 
-_launch = Launcher(newest_tokens_kernel)
+_launch = Launcher(newest_tokens_kernel, writes=("ids", "positions", "slots", "kv_lens"), dependents="at the end")
 
 
 def newest_tokens_triton(

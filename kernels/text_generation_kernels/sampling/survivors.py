@@ -202,7 +202,7 @@ def survivors_kernel(
     tl.store(bound_ptr + 3, radius)
 
 
-_launch = Launcher(survivors_kernel)
+_launch = Launcher(survivors_kernel, writes=("bounds", "candidates", "counter"), reads_early=("rows", "ints"))
 
 
 def survivors_triton(

@@ -161,7 +161,11 @@ def top_tokens_kernel(
     tl.store(num_top_ptr + batch_index * stride_num_top, number)
 
 
-_launch = Launcher(top_tokens_kernel)
+_launch = Launcher(
+    top_tokens_kernel,
+    writes=("top_ids", "top_logprobs", "num_top", "candidates", "counter"),
+    reads_early=("rows", "ints"),
+)
 
 
 def top_tokens_triton(

@@ -296,7 +296,7 @@ def test_all_reduces_of_any_size_need_no_variant_that_a_dry_run_did_not_name(
 
     def add_up(tokens: int) -> None:
         x = torch.zeros(tokens, 896)
-        kernels.allreduce_add_norm(x, x.clone(), x[0], 1e-6, x, 1.0, None, exchange, two_shots=False)
+        kernels.allreduce_add_norm(x, x.clone(), x[0].clone(), 1e-6, x, 1.0, None, exchange, two_shots=False)
 
     with dry_run_variants() as named:
         add_up(1)

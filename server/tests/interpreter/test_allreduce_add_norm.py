@@ -16,7 +16,7 @@ from kernel_support import reference
 from text_generation_kernels.collectives.allreduce_add_norm import allreduce_add_norm
 from text_generation_kernels.collectives.allreduce_add_norm_receive import allreduce_add_norm_receive
 from text_generation_kernels.collectives.exchange import LIMIT, NOTHING, SETS, Exchange, control_block
-from text_generation_kernels.matmul.skinny_linear import skinny_linear_triton
+from text_generation_kernels.matmul.linear import linear_triton
 from text_generation_server.distributed import TensorParallelGroup
 from text_generation_server.distributed.algorithms import Algorithm, AlgorithmTable
 
@@ -175,7 +175,7 @@ def test_gemvs_that_send_their_results_follow_each_other_and_other_all_reduces(w
         group._peers = SimpleNamespace(exchange=exchange, lost=False)  # type: ignore[assignment]
         group._algorithms = AlgorithmTable((SET_BYTES,), (Algorithm.ONE_SHOT,))
         for index, (x, matrix, _, weight) in enumerate(cases):
-            skinny_linear_triton(x[rank], matrix[rank], None, parts[index][rank])
+            linear_triton(x[rank], matrix[rank], None, parts[index][rank])
             begun = group.begin_gemv_all_reduce(x[rank], matrix[rank], None)
             assert begun is not None
             begun.add_norm(sums[index][rank], weight, EPS, 1.0, None)

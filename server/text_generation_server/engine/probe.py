@@ -7,10 +7,11 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from text_generation_kernels import compile_only, padded_batch
+from text_generation_kernels import LaunchOrderError, compile_only, padded_batch
 
 from ..config.server import WatermarkConfig
 from ..distributed import TensorParallelGroup
+from ..errors import EngineFailed
 from ..models.base import CausalLM
 from .budget import MemoryBudget
 from .graphs import GraphSizes, chunk_sizes, decode_sizes, forward_sizes
@@ -154,13 +155,18 @@ class Probe:
 
     def compile_ahead(self) -> None:
         """Compiles the kernels that serving needs in parallel, before any of them runs (the compile dry run). One after
-        the other, they take some 20 s. Triton loads those that its cache on disk holds.
+        the other, they take some 20 s. Triton loads those that its cache on disk holds. Raises `EngineFailed` where a
+        kernel would read early what an earlier one may still be writing.
         """
         if not self._is_cuda:
             return
         runner = self.build_runner(self._probe_limits())
-        with compile_only(len(os.sched_getaffinity(0))):
-            self.run_every_kernel(runner)
+        try:
+            with compile_only(len(os.sched_getaffinity(0))):
+                self.run_every_kernel(runner)
+        except LaunchOrderError as error:
+            remedy = "report this with config.json, and start with --attention torch, which launches no such kernels"
+            raise EngineFailed(f"{error}; {remedy}") from error
 
     def run_every_kernel(self, runner: StepRunner) -> None:
         """Runs steps of few and of many requests, short and long, so that every kernel variant that serving needs is

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from functools import partial
+from typing import NamedTuple
 
 import torch
 
@@ -79,6 +80,16 @@ from .decoder import Decoder
 from .vision import load_encoder
 
 
+class Sublayer(NamedTuple):
+    """What is read of a sublayer."""
+
+    layer: LayerSpec | None
+    """None: it is of no layer."""
+    spec: object
+    weights: object
+    """Its record of weights, or the `Linear` of the head."""
+
+
 class DecoderBuilder:
     """Reads this rank's shard of a model. It is for one use, because it holds the files."""
 
@@ -100,6 +111,8 @@ class DecoderBuilder:
         self._caches: list[CacheShape] = []
         self._cache_of: dict[int, int] = {}
         self._states: list[StateShape] = []
+        self.sublayers: list[Sublayer] = []
+        """All sublayers, in the order in which they are read, and the head."""
 
     def build(self, adapters: Sequence[NamedAdapter] = ()) -> Decoder:
         """Builds the decoder, with adapters that were read for it. Raises ConfigurationError, ModelFilesError, or
@@ -113,7 +126,9 @@ class DecoderBuilder:
         final_norm = self._norm(checkpoint.outside(names.final_norm), spec.final_norm)
         last = self._add_norm(final_norm, self._ffn_output_norm(len(spec.layers) - 1))
         vocabulary = VocabularyShard.of(spec.vocab_size, checkpoint.group.rank, checkpoint.group.world_size)
-        head = Head(spec.head, load_head(checkpoint, weights), vocabulary)
+        head_weights = load_head(checkpoint, weights)
+        self.sublayers.append(Sublayer(None, spec.head, head_weights))
+        head = Head(spec.head, head_weights, vocabulary)
         ropes = tuple(self._ropes.values())
         halves = OverlappedHalves(checkpoint.group, layers)
         products = dense_macs(self._config) // checkpoint.group.world_size
@@ -154,7 +169,7 @@ class DecoderBuilder:
         checkpoint, inputs, own_input = self._checkpoint, self._checkpoint.spec.per_layer, None
         if inputs is not None:
             weights = load_layer_input(checkpoint, index, inputs.width, inputs.norm)
-            self._copies.note(weights)
+            self._note(index, inputs, weights)
             own_input = LayerInput(index, inputs, weights)
         name = checkpoint.inside(index, checkpoint.names.ffn_output_norm)
         output_norm = self._norm(name, spec.ffn_output_norm)
@@ -168,7 +183,7 @@ class DecoderBuilder:
         if (norm := spec.ffn_norm) is None:
             raise ValueError(f"layer {index} has experts beside a network, and no norm before them")
         mixture = load_moe(checkpoint, index, moe)
-        self._copies.note(mixture)
+        self._note(index, moe, mixture)
         hidden = checkpoint.spec.hidden_size
         scale = checkpoint.source.read(checkpoint.inside(index, names.router_scale), (hidden,), dtype=torch.float32)
         router_norm = Norm(norm, NormWeights(scale * hidden**-0.5, None))
@@ -184,7 +199,7 @@ class DecoderBuilder:
         if (spec := checkpoint.spec.per_layer) is None:
             return None
         weights = load_per_layer(checkpoint, spec)
-        self._copies.note(weights)
+        self._note(None, spec, weights)
         return PerLayerInputs(spec, weights, checkpoint.group)
 
     def _adds_are_plain(self, spec: LayerSpec) -> bool:
@@ -215,7 +230,7 @@ class DecoderBuilder:
         heads = HeadSplit.of(spec.num_heads, spec.num_kv_heads, group)
         rope = self._rope(spec.rope, spec.head_dim)
         weights = load_attention(self._checkpoint, index, spec, heads)
-        self._copies.note(weights)
+        self._note(index, spec, weights)
         if self._kv_cache is None:
             return Attention(place, spec, weights, heads, rope, group)
         scales = None
@@ -227,7 +242,7 @@ class DecoderBuilder:
     def _latent_attention(self, index: int, spec: LatentAttentionSpec) -> LatentAttention:
         heads = HeadSplit.of(spec.num_heads, spec.num_heads, self._checkpoint.group)
         weights = load_latent_attention(self._checkpoint, index, spec, heads)
-        self._copies.note(weights)
+        self._note(index, spec, weights)
         return LatentAttention(len(self._caches), spec, weights, heads, self._rope(spec.rope, spec.rope_dim))
 
     def _recurrent(self, index: int, spec: RecurrentSpec) -> GatedDelta | Mamba | Mamba2 | ShortConv:
@@ -246,18 +261,24 @@ class DecoderBuilder:
             heads = HeadSplit.of(spec.num_heads, spec.num_key_heads, checkpoint.group)
             weights = load_gated_delta(checkpoint, index, spec, heads)
             mixer = GatedDelta(place, spec, weights, heads)
-        self._copies.note(weights)
+        self._note(index, spec, weights)
         return mixer
 
     def _feed_forward(self, index: int, spec: FeedForwardSpec) -> FeedForward:
         """Builds the feed-forward network of a layer."""
         if isinstance(spec, MoeSpec):
             mixture = load_moe(self._checkpoint, index, spec)
-            self._copies.note(mixture)
+            self._note(index, spec, mixture)
             return MoeFeedForward(spec, mixture)
         weights = load_dense(self._checkpoint, index, spec)
-        self._copies.note(weights)
+        self._note(index, spec, weights)
         return DenseFeedForward(spec, weights)
+
+    def _note(self, index: int | None, spec: object, weights: object) -> None:
+        """Notes the weights of a sublayer of layer `index`, or of none."""
+        layer = None if index is None else self._checkpoint.spec.layers[index]
+        self.sublayers.append(Sublayer(layer, spec, weights))
+        self._copies.note(weights)
 
     def _rope(self, rope: RopeSpec | None, head_dim: int) -> RopeTable:
         """Returns the one table of all layers with the same rotary embedding."""

@@ -1,7 +1,8 @@
-"""Sources of weights: safetensors files, or random numbers that need none."""
+"""Sources of weights: safetensors files, random numbers or bare shapes, which need none."""
 
 from .dummy import DummySource
 from .safetensors import SafetensorsSource
+from .shapes import ShapeSource
 from .source import Slice, WeightSource
 
-__all__ = ["DummySource", "SafetensorsSource", "Slice", "WeightSource"]
+__all__ = ["DummySource", "SafetensorsSource", "ShapeSource", "Slice", "WeightSource"]

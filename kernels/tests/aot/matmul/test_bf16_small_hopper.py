@@ -14,9 +14,9 @@ TYPES = {"bf16": gl.bfloat16, "fp16": gl.float16}
 
 
 class Variant(NamedTuple):
-    """As in the data file, and for what: gate and up (2), with an `out` for each split of the inputs."""
+    """As in the data file, and for what: gate and up, with an `out` for each split of the inputs."""
 
-    gated: int
+    gated: bool
     keeps_partials: bool
     rows: int
     block_k: int
@@ -33,13 +33,13 @@ def _variants() -> list[Variant]:
 def _compiled(variant: Variant, dtype: str, with_bias: bool) -> Compiled:
     tile_rows = tile_rows_of(variant.rows)
     types = dict.fromkeys(("inputs", "outputs", "stride_out_partial", "stride_out_token", "tokens", "splits"), "i32")
-    for name, rows in (("x", 64), ("first", tile_rows[0]), ("second", tile_rows[-1])):
+    for name, rows in (("x", 64), ("weight", tile_rows[0]), ("weight_rest", tile_rows[-1])):
         layout = gl.NVMMASharedLayout.get_default_for([rows, variant.block_k], TYPES[dtype])
         types[f"{name}_tiles"] = f"tensordesc<{dtype}[{rows}, {variant.block_k}],{layout!r}>"
     types |= {"out_ptr": "*fp32" if variant.keeps_partials else f"*{dtype}"} | (
         {"bias_ptr": f"*{dtype}"} if with_bias else {}
     )
-    constants = {"ACTIVATION": "silu" if variant.gated == 2 else None, "BLOCK_M": 64, "TILE_ROWS": tile_rows}
+    constants = {"ACTIVATION": "silu" if variant.gated else None, "BLOCK_M": 64, "TILE_ROWS": tile_rows}
     constants |= {"BLOCK_K": variant.block_k, "STAGES": variant.stages, "X_STAGES": variant.x_stages}
     return compile_offline(bf16_small_hopper_kernel, types, constants | ({} if with_bias else {"bias_ptr": None}), 4)
 
@@ -59,7 +59,7 @@ def test_tiles_are_prefetched_before_the_wait_and_nothing_spills(variant: Varian
     compiled.check()
     assert "LDGSTS" not in compiled.sass
     before, _, after = compiled.sass.partition("ACQBULK")
-    assert before.count("UTMALDG") == variant.stages * variant.gated * len(tile_rows_of(variant.rows))
+    assert before.count("UTMALDG") == variant.stages * (1 + variant.gated) * len(tile_rows_of(variant.rows))
     assert after.count("UTMALDG") > variant.x_stages
     # Dependents launch once all kernels before this one have finished.
     assert after.index("PREEXIT") < after.index("HGMMA")

@@ -22,7 +22,9 @@ def _variants(operator: str, shared_kib: int, least_splits: int = 1) -> list[Var
         {
             (entry["key"]["tokens"], *(entry["config"][name] for name in names))
             for entry in entries
-            if entry["config"]["splits"] >= least_splits and entry["key"]["shared_kib"] == shared_kib
+            if "config" in entry
+            and entry["config"]["splits"] >= least_splits
+            and entry["key"]["shared_kib"] == shared_kib
         }
     )
 

@@ -7,9 +7,9 @@ import pytest
 from kernel_support.aot import SM_90, Compiled, compile_offline
 from triton.backends.compiler import GPUTarget
 
+from text_generation_kernels.matmul.ladder import SMALL_BATCH
 from text_generation_kernels.matmul.w8a8_gemm import w8a8_gemm_kernel
 from text_generation_kernels.matmul.w8a8_library import scale_sums_kernel
-from text_generation_kernels.matmul.w8a8_linear import MAX_TOKENS
 
 _ENTRIES = json.loads(
     (resources.files("text_generation_kernels") / "tuned" / "w8a8_linear.json").read_text(encoding="utf-8")
@@ -24,7 +24,7 @@ def _variants(shared_kib: int, by_block: bool) -> list[Variant]:
         {
             tuple(entry["config"][name] for name in names)
             for entry in _ENTRIES
-            if entry["key"]["shared_kib"] == shared_kib and entry["key"]["by_block"] == 1 + by_block
+            if entry["key"]["shared_kib"] == shared_kib and entry["key"]["by_block"] == by_block
         }
     )
 
@@ -71,7 +71,7 @@ def test_no_spills_and_wide_copies(variant: Variant, dtype: str) -> None:
 
 @pytest.mark.parametrize("dtype", ["fp8e4nv", "i8"])
 @pytest.mark.parametrize(
-    "variant", [variant for variant in _variants(227, by_block=False) if variant[0] <= MAX_TOKENS], ids=str
+    "variant", [variant for variant in _variants(227, by_block=False) if variant[0] <= SMALL_BATCH], ids=str
 )
 def test_what_other_kernels_go_on_with(variant: Variant, dtype: str) -> None:
     _compile(variant, dtype, by_block=False, activation="silu").check()
@@ -82,7 +82,7 @@ def test_what_other_kernels_go_on_with(variant: Variant, dtype: str) -> None:
 def test_scales_by_block(variant: Variant) -> None:
     compiled = _compile(variant, "fp8e4nv", by_block=True)
     # Many tokens are for a library; two sums of 128 x 128 do not fit into registers.
-    compiled.check() if variant[0] <= MAX_TOKENS else compiled.check_shared()
+    compiled.check() if variant[0] <= SMALL_BATCH else compiled.check_shared()
     assert compiled.count("QGMMA")
 
 

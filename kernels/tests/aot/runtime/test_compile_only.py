@@ -29,7 +29,7 @@ def _no_device(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_every_variant_is_compiled_once_and_nothing_runs() -> None:
-    launch, out, before = Launcher(_fill_kernel), torch.zeros(256), compilations()
+    launch, out, before = Launcher(_fill_kernel, writes=("out",)), torch.zeros(256), compilations()
     with compile_only(threads=2):
         for block in (32, 64, 32, 128):
             launch((1,), (out,), (1,), (0.5,), BLOCK=block)
@@ -42,4 +42,4 @@ def test_every_variant_is_compiled_once_and_nothing_runs() -> None:
 
 def test_a_kernel_that_does_not_compile_ends_it_with_its_error() -> None:
     with pytest.raises(triton.CompilationError), compile_only(threads=2):
-        Launcher(_wrong_kernel)((1,), (torch.zeros(64),), BLOCK=32)
+        Launcher(_wrong_kernel, writes=("out",))((1,), (torch.zeros(64),), BLOCK=32)

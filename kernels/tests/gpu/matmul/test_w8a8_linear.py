@@ -5,7 +5,8 @@ import torch
 from torch import Tensor
 
 import text_generation_kernels as kernels
-from text_generation_kernels.matmul.w8a8_library import BLOCKS, ROWS, SUMS, library_gemm, takes
+from text_generation_kernels.matmul.w8a8_ladder import W8A8Problem, library_settings
+from text_generation_kernels.matmul.w8a8_library import BLOCKS, ROWS, SUMS, library_gemm
 from text_generation_kernels.matmul.w8a8_linear import BLOCK, dequantise
 
 pytestmark = pytest.mark.gpu
@@ -67,11 +68,11 @@ def test_is_the_formula(outputs: int, inputs: int, tokens: int, dtype: torch.dty
     [(ROWS, DTYPES[0], False), (SUMS, DTYPES[0], False), (SUMS, DTYPES[1], False), (BLOCKS, DTYPES[0], True)],
 )
 def test_every_library_algorithm(
-    algorithm: int, eight: torch.dtype, by_block: bool, with_bias: bool, dtype: torch.dtype, tokens: int
+    algorithm: str, eight: torch.dtype, by_block: bool, with_bias: bool, dtype: torch.dtype, tokens: int
 ) -> None:
     operands = _operands(tokens, 1024, 2048, eight, by_block)
-    if not takes(algorithm, *operands):
-        pytest.skip("this card's libraries do not take it")
+    if isinstance(refusal := library_settings(algorithm, W8A8Problem.of(*operands)), str):
+        pytest.skip(refusal)
     bias = torch.randn(1024, device="cuda").to(dtype) if with_bias else None
     out = torch.full((tokens, 3 * 1024), float("nan"), device="cuda", dtype=dtype)[:, 1024:2048]
     library_gemm(algorithm, *operands, bias, out)

@@ -47,13 +47,13 @@ def _check(launch: Launcher, x: Tensor, stride: int, blocks: int, addend: int, f
 
 
 def test_one_variant_serves_all_values_and_grids() -> None:
-    launch, x = Launcher(_scale_kernel), torch.randn(4096, device="cuda")
+    launch, x = Launcher(_scale_kernel, writes=("out",)), torch.randn(4096, device="cuda")
     _check(launch, x, 1, 1, 5, 0.5)
     assert [_check(launch, x, 1, blocks, blocks, blocks / 3) for blocks in (1, 2, 16, 64)] == [0] * 4
 
 
 def test_other_types_sizes_and_alignments_have_their_own_variants() -> None:
-    launch, x = Launcher(_scale_kernel), torch.randn(8192, device="cuda")
+    launch, x = Launcher(_scale_kernel, writes=("out",)), torch.randn(8192, device="cuda")
     for _ in range(2):
         for given in (x, x[1:], x.double(), x[3:], x):
             for stride in (1, 2, 16, 3, 1):
@@ -62,7 +62,7 @@ def test_other_types_sizes_and_alignments_have_their_own_variants() -> None:
 
 
 def test_compiling_ahead_runs_nothing_and_leaves_nothing_to_compile() -> None:
-    launch, x = Launcher(_scale_kernel), torch.randn(4096, device="cuda", dtype=torch.float16)
+    launch, x = Launcher(_scale_kernel, writes=("out",)), torch.randn(4096, device="cuda", dtype=torch.float16)
     out = torch.zeros(64, device="cuda", dtype=torch.float16)
     for _ in range(2):  # also when the variants were launched before
         with compile_only(threads=2):
@@ -73,7 +73,7 @@ def test_compiling_ahead_runs_nothing_and_leaves_nothing_to_compile() -> None:
 
 
 def test_dependent_launches_see_what_the_one_before_wrote() -> None:
-    launch = Launcher(_scale_kernel)
+    launch = Launcher(_scale_kernel, writes=("out",))
     buffers = torch.zeros(65, 1 << 20, device="cuda")
 
     def chain() -> None:
@@ -92,7 +92,7 @@ def test_dependent_launches_see_what_the_one_before_wrote() -> None:
 
 
 def test_an_sm_has_no_more_thread_blocks_than_the_limit() -> None:
-    launch = Launcher(_crowd_kernel)
+    launch = Launcher(_crowd_kernel, writes=("here", "most"))
     seen: list[int] = []
     for programs in (4, 5, 0):
         for _ in range(2):  # the first launch of a variant is Triton's own
@@ -105,4 +105,4 @@ def test_an_sm_has_no_more_thread_blocks_than_the_limit() -> None:
 
 def test_a_value_that_would_recompile_is_refused() -> None:
     with pytest.raises(TypeError, match="value in do_not_specialize"):
-        Launcher(_specialised_kernel)((1,), (torch.empty(1, device="cuda"),), (), (3,))
+        Launcher(_specialised_kernel, writes=("out",))((1,), (torch.empty(1, device="cuda"),), (), (3,))

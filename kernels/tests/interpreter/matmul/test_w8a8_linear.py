@@ -2,10 +2,12 @@
 
 import pytest
 import torch
+from kernel_support.choices import measured
 from torch import Tensor
 
-from text_generation_kernels.matmul import w8a8_library
-from text_generation_kernels.matmul.w8a8_library import SUMS, library_gemm, takes
+from text_generation_kernels.matmul import w8a8_ladder, w8a8_library
+from text_generation_kernels.matmul.w8a8_ladder import W8A8Problem, library_settings
+from text_generation_kernels.matmul.w8a8_library import SUMS, library_gemm
 from text_generation_kernels.matmul.w8a8_linear import dequantise, w8a8_linear_triton
 from text_generation_kernels.runtime.launch import arrivals
 
@@ -16,8 +18,8 @@ DTYPES = [torch.float8_e4m3fn, torch.int8]
 def splits(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
     """Small tiles, so that few tokens and outputs make several, of which some are prefetched; no library."""
     config = {"BLOCK_M": 16, "BLOCK_N": 32, "BLOCK_K": 128, "num_warps": 4, "num_stages": 2}
-    config |= {"splits": request.param, "AHEAD": 3 - request.param, "library": 0}
-    monkeypatch.setitem(w8a8_linear_triton.__globals__, "nearest", lambda *_, **__: config)
+    config |= {"splits": request.param, "AHEAD": 3 - request.param}
+    measured(monkeypatch, w8a8_ladder, w8a8_ladder.W8A8, config)
     return request.param
 
 
@@ -91,7 +93,7 @@ def test_sums_of_a_library_are_scaled(with_bias: bool, monkeypatch: pytest.Monke
     x_scale, weight_scale = torch.rand(40) / 99, torch.rand(48) / 99
     bias = torch.randn(48).half() if with_bias else None
     out = torch.full((40, 60), float("nan")).half()[:, 5:53]
-    assert takes(SUMS, x8, x_scale, weight8, weight_scale)
+    assert library_settings(SUMS, W8A8Problem.of(x8, x_scale, weight8, weight_scale)) == {}
     library_gemm(SUMS, x8, x_scale, weight8, weight_scale, bias, out)
     expected = dequantise(x8, x_scale) @ dequantise(weight8, weight_scale).t() + (0 if bias is None else bias.float())
     torch.testing.assert_close(out.float(), expected, atol=1e-3, rtol=1e-3)

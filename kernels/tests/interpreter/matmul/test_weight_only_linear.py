@@ -2,9 +2,11 @@
 
 import pytest
 import torch
+from kernel_support.choices import measured
 from torch import Tensor
 
 from text_generation_kernels import pack_codes, pack_scales
+from text_generation_kernels.matmul import weight_only_ladder
 from text_generation_kernels.matmul.group_quantisation import group_values
 from text_generation_kernels.matmul.weight_only_linear import weight_only_linear_triton
 from text_generation_kernels.runtime.launch import arrivals
@@ -27,7 +29,7 @@ def config(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
         "splits": splits,
     }
     settings |= {"AHEAD": ahead, "ROWS": rows}
-    monkeypatch.setitem(weight_only_linear_triton.__globals__, "nearest", lambda *_, **__: settings)
+    measured(monkeypatch, weight_only_ladder, weight_only_ladder.WEIGHT_ONLY, settings)
 
 
 def _weight(kind: str, outputs: int, inputs: int, group_size: int) -> Weight:

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from text_generation_kernels import ExpertMatrix, moe_experts, pack_codes, pack_scales
 from text_generation_kernels.moe.experts_gemv import Routing
-from text_generation_kernels.moe.mixture import mixture_of_one_token
+from text_generation_kernels.moe.mixture import launch_routed
+from text_generation_kernels.moe.mixture_ladder import MIXTURE, MixtureProblem
 from text_generation_kernels.moe.moe_align import moe_align_triton
 from text_generation_kernels.moe.moe_experts import Tiles, run_experts
 from text_generation_kernels.moe.moe_route import RouteOptions, moe_route_torch, moe_route_triton
@@ -158,7 +159,8 @@ def test_fused_routing_is_that_of_the_router(options: RouteOptions, ties: str, a
     )
     x, out = torch.randn(1, 40).half(), torch.full((1, 40), float("nan")).half()
     ids, shares = torch.full((1, options.slots), -99, dtype=torch.int32), torch.full((1, options.slots), float("nan"))
-    mixture_of_one_token(x, Routing(logits, options, shares), ids, gate_up, down, activation, out, 12, False)
+    choice = MIXTURE.pick(MixtureProblem.of(x, logits, None, options, gate_up, down, activation, 12))
+    launch_routed(choice, x, Routing(logits, options, shares), ids, gate_up, down, activation, out, 12, False)
     expected = _routed(moe_route_torch, logits, None, options)
     assert torch.equal(ids, expected[0])
     torch.testing.assert_close(shares, expected[1], atol=1e-6, rtol=1e-5)

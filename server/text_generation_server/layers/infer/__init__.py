@@ -11,7 +11,7 @@ from .mamba import Mamba
 from .mamba2 import Mamba2
 from .media import MediaInput
 from .mixer import Mixer, Wrap
-from .moe import MoeFeedForward
+from .moe import MoeFeedForward, route_options
 from .norm import AddNorm, Norm
 from .overlapped_halves import OverlappedHalves
 from .per_layer import LayerInput, PerLayerInputs
@@ -59,4 +59,5 @@ __all__ = [
     "TransformerLayer",
     "Wrap",
     "angles",
+    "route_options",
 ]

@@ -18,30 +18,16 @@ class MoeFeedForward(FeedForward):
     """
 
     def __init__(self, spec: MoeSpec, weights: MoeWeights) -> None:
-        route = spec.route
         self._weights = weights
         self._activation = spec.activation if spec.gated else kernels.alone(spec.activation)
-        self._wide = route.wide
+        self._wide = spec.route.wide
         self._gated = spec.shared_gate
         self._weighs_inputs = spec.weighs_inputs
         self._shared = None
         if weights.shared is not None and spec.shared is not None:
             self._shared = DenseFeedForward(spec.shared, weights.shared)
-        among = shared_experts(spec) if self._shared is None else 0
-        self._all_experts = spec.experts + among
-        self._options = kernels.RouteOptions(
-            top_k=route.top_k,
-            score=route.score,
-            norm=route.norm,
-            scale=route.scale,
-            groups=route.groups,
-            top_groups=route.top_groups,
-            group_score=route.group_score,
-            jitter=route.jitter,
-            shared=among,
-            shared_gate=spec.shared_gate,
-            first=weights.experts.start,
-        )
+        self._options = route_options(spec, weights)
+        self._all_experts = spec.experts + self._options.shared
 
     @property
     def wants(self) -> ActivationScheme | None:
@@ -84,3 +70,21 @@ class MoeFeedForward(FeedForward):
                 shared *= kernels.sigmoid(logits[:, -1:].float())
             out += shared
         return out
+
+
+def route_options(spec: MoeSpec, weights: MoeWeights) -> kernels.RouteOptions:
+    """Returns what the router of these weights does. A shared expert that is stored among the experts is routed to."""
+    route, is_apart = spec.route, weights.shared is not None and spec.shared is not None
+    return kernels.RouteOptions(
+        top_k=route.top_k,
+        score=route.score,
+        norm=route.norm,
+        scale=route.scale,
+        groups=route.groups,
+        top_groups=route.top_groups,
+        group_score=route.group_score,
+        jitter=route.jitter,
+        shared=0 if is_apart else shared_experts(spec),
+        shared_gate=spec.shared_gate,
+        first=weights.experts.start,
+    )

@@ -9,7 +9,6 @@ from torch import Tensor
 from torch.nn import functional
 
 import text_generation_kernels as kernels
-from text_generation_kernels.matmul.skinny_linear import MAX_TOKENS
 
 from .activations import Activations, ActivationScheme, padded
 from .sites import Site
@@ -168,10 +167,9 @@ def dense_matmul(x: Tensor, weight: Tensor, bias: Tensor | None, activation: str
     """Multiplies by a 16-bit matrix; a gated `activation` may follow. On CUDA, operators of ours compute few tokens:
     they read the matrix faster than cuBLAS.
     """
-    if x.is_cuda and x.shape[0] <= MAX_TOKENS:
+    if x.is_cuda and x.shape[0] <= kernels.SMALL_BATCH:
         out = x.new_empty(x.shape[0], weight.shape[0] // (1 if activation is None else 2))
-        few = kernels.token_linear if x.shape[0] == 1 else kernels.skinny_linear
-        few(x, weight, bias, out, activation)
+        kernels.linear(x, weight, bias, out, activation)
         return out
     product = functional.linear(x, weight, bias)
     if activation is None:

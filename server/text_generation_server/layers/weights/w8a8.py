@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 from torch import Tensor
 
 import text_generation_kernels as kernels
-from text_generation_kernels.matmul.w8a8_linear import MAX_TOKENS
 
 from .activations import Activations, ActivationScheme
 from .linear import activated, in_blocks, total_bytes
@@ -58,7 +57,7 @@ class W8A8Linear:
 
     def split_k(self, x: Activations) -> Tensor:
         """Computes `apply`, or leaves its split-K partials, float32 [splits, T, outputs], where that is faster."""
-        if self.bias is not None or not 1 < x.x.shape[0] <= MAX_TOKENS:
+        if self.bias is not None or not 1 < x.x.shape[0] <= kernels.SMALL_BATCH:
             return self.apply(x)
         made = x.made_for(self.wants)
         eight, scale = made.eight_bit(self.wants)

@@ -11,10 +11,6 @@ from .activations import Activations, ActivationScheme
 from .linear import activated, are_alone, dense_matmul, in_blocks, total_bytes
 from .sites import Site
 
-_FEW = 64
-"""Up to so many tokens, GEMMs read the codes even where a 16-bit copy exists. For more, the copy is faster on an H200.
-"""
-
 
 @dataclass
 class WeightOnlyLinear:
@@ -30,7 +26,7 @@ class WeightOnlyLinear:
     bias: Tensor | None = None
     wants: ActivationScheme | None = None
     copy: Tensor | None = None
-    """The 16-bit copy for many tokens, where it is kept (`copies.py`); never in deterministic mode."""
+    """The 16-bit copy for large batches, where it is kept (`copies.py`); never in deterministic mode."""
     site: Site | None = field(default=None, kw_only=True)
 
     @property
@@ -67,7 +63,7 @@ class WeightOnlyLinear:
 
     def _matmul(self, x: Activations, bias: Tensor | None, block: int | None, activation: str | None = None) -> Tensor:
         def matmul(x: Tensor) -> Tensor:
-            if self.copy is not None and x.shape[0] > _FEW:
+            if self.copy is not None and x.shape[0] > kernels.SMALL_BATCH:
                 return dense_matmul(x, self.copy, bias, activation)
             out = x.new_empty(x.shape[0], self.outputs // (1 if activation is None else 2))
             held = self.packed, self.scales, self.zeros, self.table, self.perm

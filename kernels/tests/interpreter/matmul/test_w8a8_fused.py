@@ -2,9 +2,10 @@
 
 import pytest
 import torch
+from kernel_support.choices import measured
 from torch import Tensor
 
-from text_generation_kernels.matmul import w8a8_small
+from text_generation_kernels.matmul import w8a8_ladder
 from text_generation_kernels.matmul.w8a8_gated import w8a8_gated_torch, w8a8_gated_triton
 from text_generation_kernels.matmul.w8a8_linear import dequantise
 from text_generation_kernels.matmul.w8a8_split_k import w8a8_split_k_triton
@@ -17,7 +18,7 @@ DTYPES = [torch.float8_e4m3fn, torch.int8]
 @pytest.fixture(autouse=True)
 def _small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     config = {"BLOCK_M": 16, "BLOCK_N": 32, "BLOCK_K": 128, "num_warps": 4, "num_stages": 2, "splits": 3, "AHEAD": 0}
-    monkeypatch.setattr(w8a8_small, "tile", lambda *_: config)
+    measured(monkeypatch, w8a8_ladder, w8a8_ladder.W8A8, config)
 
 
 def _operands(tokens: int, outputs: int, inputs: int, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor, Tensor]:

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 import text_generation_kernels as kernels
-from text_generation_kernels.matmul.skinny_linear import skinny_linear_torch
+from text_generation_kernels.matmul.linear import linear_torch
 
 pytestmark = pytest.mark.gpu
 SHAPES = [(6144, 4096), (4096, 4096), (4096, 14336), (1000, 2048), (50, 256), (70, 100), (4096, 7168)]
@@ -27,9 +27,9 @@ def test_as_close_to_the_formula_as_torch(
     x, weight, bias = _inputs(tokens, outputs, inputs, dtype, with_bias)
     expected = x.double() @ weight.double().t() + (0 if bias is None else bias.double())
     out, torch_out = (torch.full((tokens, outputs), float("nan"), device="cuda", dtype=dtype) for _ in range(2))
-    skinny_linear_torch(x, weight, bias, torch_out)
+    linear_torch(x, weight, bias, torch_out)
 
-    kernels.skinny_linear(x, weight, bias, out)
+    kernels.linear(x, weight, bias, out)
 
     assert (out.double() - expected).norm() <= 1.5 * (torch_out.double() - expected).norm() + 1e-5 * expected.norm()
 
@@ -43,10 +43,10 @@ def test_fused_activation_as_if_it_were_another_operator(
     x, weight, bias = _inputs(tokens, outputs, inputs, torch.bfloat16, with_bias=True)
     linear = torch.empty(tokens, outputs, device="cuda", dtype=torch.bfloat16)
     out, expected = torch.full((2, tokens, outputs // 2), float("nan"), device="cuda", dtype=torch.bfloat16)
-    kernels.skinny_linear(x, weight, bias, linear)
+    kernels.linear(x, weight, bias, linear)
     kernels.act_and_mul(linear, activation, expected)
 
-    kernels.skinny_linear(x, weight, bias, out, activation)
+    kernels.linear(x, weight, bias, out, activation)
 
     assert torch.equal(out, expected)
 
@@ -64,7 +64,7 @@ def test_same_bits_for_every_number_of_tokens_of_one_padded_size(
     for tokens in counts:
         out = torch.empty(tokens, outputs, device="cuda", dtype=torch.bfloat16)
         for _ in range(3):
-            kernels.skinny_linear(x[:tokens], weight, None, out)
+            kernels.linear(x[:tokens], weight, None, out)
             results.append(out[0].clone())
     assert all(torch.equal(result, results[0]) for result in results)
 
@@ -123,7 +123,7 @@ def test_a_graph_of_gemms_that_depend_on_each_other(tokens: int) -> None:
 
     def run() -> None:
         for index in range(8):
-            kernels.skinny_linear(states[index], weights[index], None, states[index + 1])
+            kernels.linear(states[index], weights[index], None, states[index + 1])
 
     run()
     graph = torch.cuda.CUDAGraph()

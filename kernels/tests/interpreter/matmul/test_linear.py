@@ -2,10 +2,12 @@
 
 import pytest
 import torch
+from kernel_support.choices import measured
 from torch import Tensor
 
+from text_generation_kernels.matmul import bf16_ladder
+from text_generation_kernels.matmul.linear import linear_triton
 from text_generation_kernels.matmul.linear_split_k import linear_split_k_triton
-from text_generation_kernels.matmul.skinny_linear import skinny_linear_triton
 from text_generation_kernels.norm.act_and_mul import act_and_mul_triton
 from text_generation_kernels.runtime.launch import arrivals
 
@@ -14,13 +16,12 @@ from text_generation_kernels.runtime.launch import arrivals
 def splits(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
     """Small tiles, so that few inputs make several steps."""
     config = {"BLOCK_N": 16, "BLOCK_K": 32, "num_warps": 4, "num_stages": 2, "splits": request.param}
-    for operator in (skinny_linear_triton, linear_split_k_triton):
-        monkeypatch.setitem(operator.__globals__, "nearest", lambda *_, **__: config)
+    measured(monkeypatch, bf16_ladder, bf16_ladder.BF16, config)
     return request.param
 
 
 def _check(x: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor) -> None:
-    skinny_linear_triton(x, weight, bias, out)
+    linear_triton(x, weight, bias, out)
     expected = x.double() @ weight.double().t() + (0 if bias is None else bias.double())
     torch.testing.assert_close(out.double(), expected, atol=2e-2, rtol=2e-3)
 
@@ -48,7 +49,7 @@ def test_partials_add_up_to_the_gemm(splits: int, tokens: int, outputs: int, inp
     expected = x.double() @ weight.double().t()
     torch.testing.assert_close(out.double().sum(0), expected, atol=1e-3, rtol=1e-4)
     whole = torch.empty(tokens, outputs).half()
-    skinny_linear_triton(x, weight, None, whole)
+    linear_triton(x, weight, None, whole)
     assert torch.equal(sum(out.unbind(), torch.zeros(tokens, outputs)).half(), whole)
 
 
@@ -77,12 +78,12 @@ def test_fused_activation(splits: int, tokens: int, outputs: int, inputs: int) -
     x, weight, bias = (torch.randn(*shape).half() for shape in ((tokens, inputs), (outputs, inputs), (outputs,)))
     linear = torch.empty(tokens, outputs).half()
     out, expected = torch.full((2, tokens, outputs // 2), float("nan")).half()
-    skinny_linear_triton(x, weight, bias, linear)
+    linear_triton(x, weight, bias, linear)
     act_and_mul_triton(linear, "silu", expected)
-    skinny_linear_triton(x, weight, bias, out, "silu")
+    linear_triton(x, weight, bias, out, "silu")
     assert torch.equal(out, expected)
-    with pytest.raises(ValueError, match="skinny_linear: unknown activation 'tanh'"):
-        skinny_linear_triton(x, weight, bias, out, "tanh")
+    with pytest.raises(ValueError, match="linear: unknown activation 'tanh'"):
+        linear_triton(x, weight, bias, out, "tanh")
 
 
 def test_counters_are_zero_again(splits: int) -> None:
@@ -113,8 +114,8 @@ def test_what_the_kernel_does_not_take_goes_to_torch(dtype: torch.dtype) -> None
 
 def test_no_tokens_and_wrong_shapes() -> None:
     weight = torch.randn(8, 16)
-    skinny_linear_triton(torch.empty(0, 16), weight, None, torch.empty(0, 8))
-    with pytest.raises(ValueError, match="skinny_linear: shapes"):
-        skinny_linear_triton(torch.empty(2, 16), weight, None, torch.empty(2, 9))
-    with pytest.raises(ValueError, match="skinny_linear: shapes"):
-        skinny_linear_triton(torch.empty(2, 16), weight, torch.empty(9), torch.empty(2, 8))
+    linear_triton(torch.empty(0, 16), weight, None, torch.empty(0, 8))
+    with pytest.raises(ValueError, match="linear: shapes"):
+        linear_triton(torch.empty(2, 16), weight, None, torch.empty(2, 9))
+    with pytest.raises(ValueError, match="linear: shapes"):
+        linear_triton(torch.empty(2, 16), weight, torch.empty(9), torch.empty(2, 8))

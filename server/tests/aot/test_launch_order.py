@@ -1,0 +1,115 @@
+"""Warm-up ends where a kernel reads early what an earlier one may still be writing, and no family's order does."""
+
+# pyright: basic
+import dataclasses
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from kernel_support.choices import CARDS, pretend_card
+from kernel_support.variants import dry_run_variants, pretend_a_device
+from support.fake_model import FakeModel
+from support.published import PUBLISHED
+from support.published_newer import NEWER
+from support.published_recurrent import RECURRENT
+from torch import Tensor
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+from triton import knobs
+
+import text_generation_kernels as kernels
+from text_generation_kernels.collectives.exchange import Exchange, control_block
+from text_generation_server.config.implementation import read_model_config
+from text_generation_server.config.server import WatermarkConfig
+from text_generation_server.distributed import TensorParallelGroup
+from text_generation_server.distributed.algorithms import Algorithm, AlgorithmTable
+from text_generation_server.engine.memory import memory_of
+from text_generation_server.engine.options import EngineOptions
+from text_generation_server.engine.probe import Probe
+from text_generation_server.engine.requests import ServingLimits, WarmupLimits
+from text_generation_server.errors import EngineFailed
+from text_generation_server.models.base import CausalLM
+from text_generation_server.models.registry import load_model
+
+CPU = torch.device("cpu")
+CASES = {
+    name: case
+    for cases in (PUBLISHED, NEWER, RECURRENT)
+    for name, case in cases.items()
+    # The file of Ling is made of that of transformers.
+    if case.model_type in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES and name != "Ling mini 2.0"
+}
+
+
+class OneOfTwo(TensorParallelGroup):
+    """A rank that reduces over peer memory which is not there."""
+
+    def __init__(self) -> None:
+        super().__init__(0, 2, CPU)
+        exchange = Exchange(0, 2, control_block([0, 0], 0, CPU), set_bytes=1 << 24)
+        self._peers = SimpleNamespace(exchange=exchange, copies=SimpleNamespace(fits=lambda _: False))
+        self._algorithms = AlgorithmTable((1 << 30,), (Algorithm.ONE_SHOT,))
+
+    def all_gather(self, tensor: Tensor) -> Tensor:
+        return tensor.new_zeros(self.world_size, *tensor.shape)
+
+    def all_to_all(self, tensor: Tensor) -> Tensor:
+        return torch.zeros_like(tensor)
+
+
+def probe_of(model: CausalLM, group: TensorParallelGroup) -> Probe:
+    """Takes the CPU for a device."""
+    asked = WarmupLimits(64, 9)
+    probe = Probe(model, group, memory_of(CPU), asked, 2, [1], WatermarkConfig(), EngineOptions(), alone=False)
+    probe._is_cuda = True
+    return probe
+
+
+@pytest.mark.parametrize("name", CASES)
+@torch.inference_mode()
+def test_kernels_of_every_family_come_in_an_order_that_they_allow(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = CASES[name]
+    architecture = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[case.model_type]
+    relayout = case.relayout or (lambda state, raw: (state, raw))
+    _, raw = relayout({}, {"architectures": [architecture], **case.values})
+    (tmp_path / "config.json").write_text(json.dumps(raw))
+    config = dataclasses.replace(read_model_config(tmp_path, "native"), vision=None)
+    groups = [TensorParallelGroup(0, 1, CPU)] + [OneOfTwo()] * (name == "Llama 3.1")
+    models = [load_model(tmp_path, config, group, torch.bfloat16, CPU, "dummy") for group in groups]
+    pretend_card(monkeypatch, CARDS[0])
+    pretend_a_device(monkeypatch)
+    for model, group in zip(models, groups, strict=True):
+        probe = probe_of(model, group)
+        runner = probe.build_runner(ServingLimits(256, 64, 128, 9))
+        with dry_run_variants() as variants:
+            probe.run_every_kernel(runner)
+        assert variants
+
+
+class Hasty(FakeModel):
+    """A model whose GEMV reads as its weight what the norm before it writes."""
+
+    def __init__(self) -> None:
+        super().__init__(max_context_length=64)
+
+    def forward(self, input_ids: Tensor, state: object) -> Tensor:
+        x = torch.zeros(64, 64, dtype=torch.bfloat16)
+        kernels.rms_norm(x, x[0].clone(), 1e-5, out := torch.empty_like(x))
+        kernels.linear(x[:1], out, None, torch.empty_like(x[:1]))
+        return super().forward(input_ids, state)
+
+
+@torch.inference_mode()
+def test_a_wrong_order_ends_the_start_with_both_kernels_the_operand_and_the_remedy(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pretend_a_device(monkeypatch)
+    # Nothing is compiled, as in `dry_run_variants`.
+    monkeypatch.setattr(knobs.runtime, "jit_cache_hook", lambda **_: True)
+    probe = probe_of(Hasty(), TensorParallelGroup(0, 1, CPU))
+    said = r"bf16_gemv reads `weight` .* rms_norm, .* `out`: .* start with --attention torch"
+    with pytest.raises(EngineFailed, match=said):
+        probe.compile_ahead()
