@@ -3,8 +3,7 @@
 use text_generation_core::adapters::Adapters;
 
 use crate::bounds::MAX_MODEL_BYTES;
-use crate::error::ApiError;
-use crate::routes::openai::sampling::check;
+use crate::error::{ApiError, refused};
 use crate::state::AppState;
 
 /// What TGI's clients call any model.
@@ -27,9 +26,11 @@ impl AskedModel {
     /// the base's, as in TGI.
     pub fn read(given: Option<String>, state: &AppState) -> Result<Self, ApiError> {
         let given = given.unwrap_or_default();
-        check(given.len() <= MAX_MODEL_BYTES, || {
-            format!("`model` must have at most {MAX_MODEL_BYTES} bytes")
-        })?;
+        if given.len() > MAX_MODEL_BYTES {
+            return Err(refused(format_args!(
+                "`model` must have at most {MAX_MODEL_BYTES} bytes"
+            )));
+        }
         let (names, adapters) = (&state.answers.model_names, state.infer.adapters());
         let served = &state.info.model_id;
         if given.is_empty() || given == TGI {

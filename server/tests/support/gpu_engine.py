@@ -1,6 +1,7 @@
 """Engines on a GPU, and schedules by chance that requests go through there."""
 
 import gc
+import os
 import random
 from collections.abc import Sequence
 from pathlib import Path
@@ -28,6 +29,8 @@ LIMITS = WarmupLimits(
 )
 SERVING = ServingLimits(4096, 255, 256, 16)
 EOS = (2, 3)
+MEMORY_FRACTION = float(os.environ.get("GPU_TEST_MEMORY_FRACTION", "0.5"))
+"""Of the device's memory, that of all processes on it: more, where several test at a time."""
 
 
 def build(
@@ -58,7 +61,7 @@ def build(
         config.eos_token_ids,
         "triton",
         WatermarkConfig(),
-        EngineOptions(memory_fraction=0.5, **options),
+        EngineOptions(memory_fraction=MEMORY_FRACTION, **options),
     )
     engine.warmup(limits)
     return engine

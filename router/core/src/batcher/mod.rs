@@ -286,6 +286,12 @@ impl Batcher {
         }
     }
 
+    /// Queues what a client has sent.
+    fn enqueue(&mut self, submission: Submission) {
+        self.queue.push(submission.request, submission.samples);
+        self.end_changed();
+    }
+
     /// Ends a running request with an error. Nothing that it computed is trusted.
     fn fail(&mut self, row: Row, error: InferError) {
         if let Some(running) = self.vacate(row) {

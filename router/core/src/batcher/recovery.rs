@@ -13,7 +13,6 @@ use tokio::time::{Duration, Instant};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::Batcher;
-use super::handle::Submission;
 use super::in_flight::InFlight;
 use super::suspects::Findings;
 use crate::error::InferError;
@@ -195,19 +194,13 @@ impl Batcher {
     }
 
     /// Ends those that wait and whose adapter has changed.
-    fn end_changed(&mut self) {
+    pub(super) fn end_changed(&mut self) {
         let changed = &self.changed_adapters;
         if !changed.is_empty() {
             let of_changed = |entry: &Entry| changed.contains(&entry.request.adapter_generation());
             self.queue
                 .fail_where(of_changed, &InferError::AdapterChanged);
         }
-    }
-
-    /// Queues what a client has sent.
-    pub(super) fn enqueue(&mut self, submission: Submission) {
-        self.queue.push(submission.request, submission.samples);
-        self.end_changed();
     }
 
     /// How long a step may take on the device: generous, for what warm-up measured may be far off on a machine that is
