@@ -4,7 +4,6 @@ import os
 from collections.abc import Sequence
 from dataclasses import replace
 
-import numpy as np
 import torch
 
 from text_generation_kernels import LaunchOrderError, compile_only, padded_batch
@@ -14,6 +13,7 @@ from ..distributed import TensorParallelGroup
 from ..errors import EngineFailed
 from ..models.base import CausalLM
 from .budget import MemoryBudget
+from .dummy_steps import run_step
 from .graphs import GraphSizes, chunk_sizes, decode_sizes, forward_sizes
 from .kv_pool import allocate_pool, bytes_per_row, bytes_per_slot
 from .mask_pool import MaskPool, mask_bytes
@@ -21,17 +21,8 @@ from .media_probe import MediaProbe
 from .media_requests import MediaInfo
 from .memory import Memory
 from .options import EngineOptions
-from .replies import LaunchedStep
 from .requests import (
-    Chunk,
-    MaskForm,
-    MaskWrite,
-    NextTokenChooserParameters,
-    Request,
     ServingLimits,
-    SlotRange,
-    StepMasks,
-    StepPlan,
     WarmupLimits,
 )
 from .rows import RowTable
@@ -53,19 +44,6 @@ _MEASURED_GRAPHS = 12
 """Number of graphs that are captured to estimate the memory of all."""
 _DRIVER_PIECE = 32 << 20
 """The largest piece in bytes by which the driver's memory for graphs grows."""
-_EVERYTHING = NextTokenChooserParameters(
-    temperature=0.9,
-    top_k=10,
-    top_p=0.9,
-    typical_p=0.9,
-    min_p=0.01,
-    do_sample=True,
-    repetition_penalty=1.2,
-    frequency_penalty=0.1,
-    presence_penalty=0.1,
-    logit_bias=((0, 1.0),),
-    watermark=True,
-)
 
 
 class Probe:
@@ -199,15 +177,15 @@ class Probe:
             longest = min(limits.max_input_tokens, tokens - requests + 1)
             alike = min(padded_batch(requests), most)
             for length in sorted({min(length, longest) for length in _CHUNK_LENGTHS}):
-                _run(runner, [length, *[1] * (requests - 1)], scored=requests == 1, adapter=adapter)
+                run_step(runner, [length, *[1] * (requests - 1)], scored=requests == 1, adapter=adapter)
                 # Few tiles split a long prefix among thread blocks; many tiles need not.
                 if requests < (full := min(alike, tokens // length)):
-                    _run(runner, [length] * full, adapter=adapter)
+                    run_step(runner, [length] * full, adapter=adapter)
             # This is the smallest number with other kernel variants.
             requests = padded_batch(requests) + 1
         if rows > 1 and tokens > 1:
-            _run(runner, [min(16, tokens // 2)], decodes=1, adapter=adapter)
-        _run(runner, [1], constrained=True, adapter=adapter)
+            run_step(runner, [min(16, tokens // 2)], decodes=1, adapter=adapter)
+        run_step(runner, [1], constrained=True, adapter=adapter)
 
     @property
     def _state_bytes(self) -> int:
@@ -267,7 +245,7 @@ class Probe:
         memory.release()
         memory.begin_peak()
         held = memory.held()
-        _run(runner, lengths, asked.max_batch_size - len(lengths), scored=True, adapter=self._adapters[-1])
+        run_step(runner, lengths, asked.max_batch_size - len(lengths), scored=True, adapter=self._adapters[-1])
         padding = torch.full(
             (asked.max_batch_size,), runner.table.padding_row, dtype=torch.int64, device=self._model.device
         )
@@ -304,54 +282,7 @@ class Probe:
         return self._memory.total() - self._memory.free()
 
 
-def _run(
-    runner: StepRunner,
-    lengths: Sequence[int],
-    decodes: int = 0,
-    scored: bool = False,
-    constrained: bool = False,
-    adapter: int = 0,
-) -> LaunchedStep:
-    """Runs one step with a chunk of each of these lengths, whole prompts of requests that use every option, and so many
-    decodes, and frees their rows. With `scored`, requests ask for log-probabilities of their prompts; with
-    `constrained`, all sample under a mask. All use `adapter`.
-    """
-    rows = list(range(len(lengths), len(lengths) + decodes))
-    slot = sum(lengths)
-    at_once = runner.checker.max_batch_prefill_tokens
-    for first in range(0, decodes, at_once):
-        part = rows[first : first + at_once]
-        admit = [_dummy(row, 1, slot + 2 * (row - len(lengths)), 2, False, adapter) for row in part]
-        runner.launch(StepPlan(0, admit=admit, chunks=[Chunk(row, 0, 1) for row in part]))
-    admit, slot = [], 0
-    for row, length in enumerate(lengths):
-        admit.append(_dummy(row, length, slot, length, scored, adapter))
-        slot += length
-    chunks = [Chunk(row, 0, length) for row, length in enumerate(lengths)]
-    choosing = [*rows, *range(len(lengths))] if constrained else []
-    mask = MaskWrite(1, MaskForm.ONLY, np.zeros(1, dtype=np.int64))
-    step = runner.launch(
-        StepPlan(0, admit=admit, chunks=chunks, decode=rows, constrained=choosing),
-        lambda number: StepMasks(number, [mask], choosing, [1] * len(choosing)),
-    )
-    runner.launch(StepPlan(0, drop=range(len(lengths) + decodes)))
-    return step
-
-
 def _split(total: int, largest: int) -> list[int]:
     """Splits `total` into summands of at most `largest`."""
     full, rest = divmod(total, largest)
     return [largest] * full + ([rest] if rest else [])
-
-
-def _dummy(row: int, length: int, first_slot: int, num_slots: int, scored: bool, adapter: int) -> Request:
-    return Request(
-        id=row,
-        row=row,
-        input_ids=np.zeros(length, dtype=np.int64),
-        parameters=_EVERYTHING,
-        slots=(SlotRange(first_slot, num_slots),),
-        prefill_logprobs=scored,
-        top_n_tokens=5,
-        adapter=adapter,
-    )
