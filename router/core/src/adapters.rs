@@ -19,6 +19,11 @@ impl Adapters {
         self.iter().find(|adapter| adapter.name == name)
     }
 
+    /// The first one with these contents.
+    pub(crate) fn with_generation(&self, generation: u64) -> Option<&Arc<AdapterInfo>> {
+        self.iter().find(|adapter| adapter.generation == generation)
+    }
+
     /// In the order in which the operator named them.
     pub fn iter(&self) -> impl Iterator<Item = &Arc<AdapterInfo>> {
         self.0.iter()

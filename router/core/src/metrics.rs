@@ -2,6 +2,7 @@
 //!
 //! Handles are looked up once, when [`crate::infer::Infer`] is built, so the recorder must be installed before that.
 
+mod adapters;
 mod names;
 
 use std::sync::Arc;
@@ -11,6 +12,7 @@ use std::time::Duration;
 use metrics::{Counter, Gauge, Histogram, counter, gauge, histogram};
 use tokio::time::Instant;
 
+pub(crate) use self::adapters::{AdapterLoad, AdapterMetrics};
 pub use self::names::*;
 use crate::error::InferError;
 use crate::types::RequestInstants;

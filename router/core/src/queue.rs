@@ -18,6 +18,7 @@ use crate::error::InferError;
 use crate::grammar::Constraint;
 use crate::kv_pool::{Keys, RootKey};
 use crate::media::MediaLock;
+use crate::metrics::{AdapterLoad, AdapterMetrics};
 use crate::permit::PermitHalf;
 use crate::policy::Order;
 use crate::standing::Standing;
@@ -103,6 +104,8 @@ pub(crate) struct Entry {
     pub(crate) looks_again: bool,
     /// Given back when the generation ends, also where its client does not take the end. A probe has none.
     pub(crate) _permit: Option<PermitHalf>,
+    /// Counts it among the requests of its adapter, if it has one.
+    pub(crate) load: Option<AdapterLoad>,
     /// Set where they were asked for.
     pub(crate) logprobs: Option<PromptLogprobs>,
     /// Images that it still reads, on the shards or on their way.
@@ -127,6 +130,13 @@ impl Entry {
     /// Whether its tokens are chosen by masks.
     pub(crate) fn is_constrained(&self) -> bool {
         self.request.grammar.is_some() || self.request.bad_words.is_some()
+    }
+
+    /// It runs from now on, or waits, in the gauges of its adapter.
+    pub(crate) fn count_running(&mut self, running: bool) {
+        if let Some(load) = &mut self.load {
+            load.set_running(running);
+        }
     }
 
     /// Whose it is.
@@ -170,16 +180,18 @@ pub(crate) struct Queue {
     /// Whose turn it is among the tenants of the entries.
     pub(crate) turns: Turns,
     next_id: u64,
+    adapters: AdapterMetrics,
     /// Where times in [`Order`] count from.
     epoch: Instant,
 }
 
 impl Queue {
-    pub(crate) fn new() -> Self {
+    pub(crate) fn new(adapters: AdapterMetrics) -> Self {
         Self {
             entries: BTreeMap::new(),
             turns: Turns::default(),
             next_id: 0,
+            adapters,
             epoch: Instant::now(),
         }
     }
@@ -194,6 +206,7 @@ impl Queue {
             salt: request.cache_salt.clone(),
         };
         let logprobs = request.prefill_logprobs.then(PromptLogprobs::default);
+        let adapter = request.adapter_number();
         let request = Arc::new(request);
         for (index, sample) in (0..).zip(samples) {
             let order = Order {
@@ -213,6 +226,7 @@ impl Queue {
                 queued,
                 started: false,
                 looks_again: false,
+                load: self.adapters.count(adapter),
                 logprobs: logprobs.clone(),
                 media: Vec::new(),
                 constraint: sample.constraint,
@@ -220,12 +234,17 @@ impl Queue {
                 request: request.clone(),
             };
             self.next_id += 1;
-            self.put_back(entry);
+            self.insert(entry);
         }
     }
 
     /// A request that ran waits again, where it stood.
-    pub(crate) fn put_back(&mut self, entry: Entry) {
+    pub(crate) fn put_back(&mut self, mut entry: Entry) {
+        entry.count_running(false);
+        self.insert(entry);
+    }
+
+    fn insert(&mut self, entry: Entry) {
         self.turns.join(entry.tenant(), entry.order);
         self.entries.insert(entry.order, entry);
     }

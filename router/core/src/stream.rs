@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, ready};
 
 use futures::{Stream, StreamExt};
-use text_generation_client::types::TokenId;
+use text_generation_client::types::{AdapterInfo, TokenId};
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::time::Instant;
 use tokio_util::sync::WaitForCancellationFutureOwned;
@@ -63,6 +63,7 @@ pub struct GenerateStream {
     /// As far as is known.
     pub(crate) outcome: Outcome,
     pub(crate) tenant: Tenant,
+    pub(crate) adapter: Option<Arc<AdapterInfo>>,
     pub(crate) observed: Observed,
 }
 
@@ -143,6 +144,7 @@ impl GenerateStream {
                 .map(str::to_owned),
             seed: self.seed,
             tenant: self.tenant.name().cloned(),
+            adapter: self.adapter.clone(),
         };
         self.pending.push_back(StreamEvent::End {
             token,

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde::Serialize;
+use text_generation_client::types::AdapterInfo;
 use tokio::time::Instant;
 use utoipa::ToSchema;
 
@@ -235,6 +236,8 @@ pub struct GeneratedText {
     pub seed: Option<u64>,
     /// The name of the tenant whose request it was, for logs.
     pub tenant: Option<Arc<str>>,
+    /// Whose weights were added to the base's, for logs.
+    pub adapter: Option<Arc<AdapterInfo>>,
 }
 
 /// The instants of a request's life that headers and metrics report.

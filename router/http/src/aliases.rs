@@ -2,10 +2,11 @@
 
 use std::fmt::Write;
 use std::str::FromStr;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use text_generation_core::metrics::{
-    BATCH_CURRENT_SIZE, CACHE_CONFIG_INFO, KV_CACHE_USAGE, PREFIX_CACHE_HIT_TOKENS,
-    PREFIX_CACHE_QUERY_TOKENS, QUEUE_SIZE,
+    ADAPTER_REQUESTS_RUNNING, ADAPTER_REQUESTS_WAITING, BATCH_CURRENT_SIZE, CACHE_CONFIG_INFO,
+    KV_CACHE_USAGE, PREFIX_CACHE_HIT_TOKENS, PREFIX_CACHE_QUERY_TOKENS, QUEUE_SIZE,
 };
 
 /// Whose names `/metrics` has beside ours.
@@ -44,14 +45,18 @@ const VLLM: [(&str, &str, &str); 7] = [
     ),
 ];
 
+/// vLLM's gauge of adapters. Its labels list them with commas between, and its value is when they were so.
+const LORA_REQUESTS: &str = "vllm:lora_requests_info";
+
 impl MetricsAliases {
-    /// Adds to a page in Prometheus' text format its own values under the other names, each with the label `model_name`.
-    pub fn append(self, page: &mut String, model_name: &str) {
+    /// Adds to a page in Prometheus' text format, as it is `now`, its own values under the other names, each with the
+    /// label `model_name`.
+    pub fn append(self, page: &mut String, model_name: &str, now: SystemTime) {
         let Self::Vllm = self;
         let model_name = escaped(model_name);
         let mut added = String::new();
         for (ours, theirs, kind) in VLLM {
-            let Some((labels, value)) = sample(page, ours) else {
+            let Some((labels, value)) = samples(page, ours).next() else {
                 continue;
             };
             let comma = if labels.is_empty() { "" } else { "," };
@@ -61,13 +66,41 @@ impl MetricsAliases {
                 "# TYPE {theirs} {kind}\n{theirs}{{model_name=\"{model_name}\"{comma}{labels}}} {value}\n\n"
             );
         }
+        added.extend(lora_requests(page, &model_name, now));
         page.push_str(&added);
     }
 }
 
-/// Labels and value of the first sample of a metric.
-fn sample<'a>(page: &'a str, name: &str) -> Option<(&'a str, &'a str)> {
-    page.lines().find_map(|line| {
+/// The gauge of adapters, where there are any.
+fn lora_requests(page: &str, model_name: &str, now: SystemTime) -> Option<String> {
+    let count = samples(page, ADAPTER_REQUESTS_RUNNING).count();
+    let (running, waiting) = (
+        adapters(page, ADAPTER_REQUESTS_RUNNING),
+        adapters(page, ADAPTER_REQUESTS_WAITING),
+    );
+    let now = now.duration_since(UNIX_EPOCH).unwrap_or_default();
+    let now = now.as_secs_f64();
+    (count > 0).then(|| {
+        format!(
+            "# TYPE {LORA_REQUESTS} gauge\n{LORA_REQUESTS}{{model_name=\"{model_name}\",max_lora=\"{count}\",\
+             running_lora_adapters=\"{running}\",waiting_lora_adapters=\"{waiting}\"}} {now}\n\n"
+        )
+    })
+}
+
+/// Names of the adapters of which this metric counts requests, as a label's value.
+fn adapters(page: &str, name: &str) -> String {
+    let counted = samples(page, name).filter(|&(_, value)| value != "0");
+    let names =
+        counted.filter_map(|(labels, _)| labels.strip_prefix("adapter=\"")?.strip_suffix('"'));
+    let mut names: Vec<&str> = names.collect();
+    names.sort_unstable();
+    names.join(",")
+}
+
+/// Labels and value of each sample of a metric.
+fn samples<'a>(page: &'a str, name: &'a str) -> impl Iterator<Item = (&'a str, &'a str)> {
+    page.lines().filter_map(move |line| {
         let rest = line.strip_prefix(name)?;
         match rest.strip_prefix('{') {
             Some(labelled) => labelled.rsplit_once("} "),
@@ -86,6 +119,8 @@ fn escaped(value: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     #[test]
@@ -93,7 +128,7 @@ mod tests {
         let ours = "# TYPE tgi_queue_size gauge\ntgi_queue_size_other 7\ntgi_queue_size 3\n\
             tgi_cache_config_info{block_size=\"1\",num_gpu_blocks=\"64\"} 1\n";
         let mut page = ours.to_owned();
-        MetricsAliases::Vllm.append(&mut page, "org/\"m\"");
+        MetricsAliases::Vllm.append(&mut page, "org/\"m\"", UNIX_EPOCH);
         let added = page.strip_prefix(ours).expect("ours stay as they are");
         assert_eq!(
             added,
@@ -102,5 +137,21 @@ mod tests {
              # TYPE vllm:cache_config_info gauge\n\
              vllm:cache_config_info{model_name=\"org/\\\"m\\\"\",block_size=\"1\",num_gpu_blocks=\"64\"} 1\n\n"
         );
+    }
+
+    #[test]
+    fn adapters_are_listed_by_what_their_requests_do() {
+        let mut page = "tgi_adapter_requests_running{adapter=\"sums\"} 2\n\
+            tgi_adapter_requests_running{adapter=\"a \\\"b\\\"\"} 1\n\
+            tgi_adapter_requests_running{adapter=\"idle\"} 0\n\
+            tgi_adapter_requests_waiting{adapter=\"sums\"} 1\n\
+            tgi_adapter_requests_waiting{adapter=\"idle\"} 0\n"
+            .to_owned();
+        let now = UNIX_EPOCH + Duration::from_millis(1500);
+        MetricsAliases::Vllm.append(&mut page, "m", now);
+        let expected = "# TYPE vllm:lora_requests_info gauge\n\
+            vllm:lora_requests_info{model_name=\"m\",max_lora=\"3\",\
+            running_lora_adapters=\"a \\\"b\\\",sums\",waiting_lora_adapters=\"sums\"} 1.5\n\n";
+        assert!(page.ends_with(expected), "{page}");
     }
 }

@@ -6,20 +6,12 @@ mod common;
 
 use std::sync::Arc;
 
-use common::{Server, answer};
+use common::{Server, adapter, answer, log};
 use serde_json::{Value, json};
 use text_generation_mock_shard::MockConfig;
-use text_generation_proto::v1;
 
 /// The answer to every prompt: `a` of the base, `b` of the first adapter, `c` of the second.
 fn model() -> MockConfig {
-    let adapter = |number: u32, name: &str| v1::AdapterInfo {
-        name: name.to_owned(),
-        number,
-        generation: u64::from(number) + 40,
-        rank: 16,
-        source: format!("/srv/{name}"),
-    };
     MockConfig {
         adapters: Arc::new(move |_| vec![adapter(1, "pirate"), adapter(2, "ft:org:sums/2")]),
         tokens: Arc::new(|row| common::BYTES + u32::from(b'a') + row.adapter),
@@ -173,4 +165,27 @@ async fn without_adapters_every_model_is_the_base() {
     for (path, body, pointer) in apis("whatever") {
         assert_eq!(text(&server, path, &body, pointer).await, "a");
     }
+}
+
+#[tokio::test]
+async fn the_log_names_the_adapter_of_a_request() {
+    log::keep();
+    let server = server().await;
+    let parameters = json!({"adapter_id": "pirate", "max_new_tokens": 1});
+    let tgi = json!({"inputs": "Hi!", "parameters": parameters});
+    let mut bodies = vec![("/generate", tgi.clone()), ("/generate_stream", tgi)];
+    for (path, mut body, _) in apis("pirate") {
+        bodies.push((path, body.clone()));
+        body["stream"] = json!(true);
+        bodies.push((path, body));
+    }
+    for (path, body) in bodies {
+        let response = server.post(path).json(&body).send().await.expect("sent");
+        response.text().await.expect("an answer");
+        let log = log::take();
+        assert!(log.contains("adapter=\"pirate\""), "{path}: {log}");
+    }
+    server.good("/generate", &json!({"inputs": "Hi!"})).await;
+    let log = log::take();
+    assert!(log.contains("Success") && !log.contains("adapter"), "{log}");
 }

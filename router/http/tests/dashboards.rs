@@ -10,9 +10,12 @@
 mod common;
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
-use common::{Server, until};
+use common::{Server, adapter, until};
 use serde_json::{Value, json};
+use text_generation_http::connection::ServerLimits;
+use text_generation_mock_shard::MockConfig;
 
 const DASHBOARD: &str = include_str!("../../../deploy/grafana/text-generation.json");
 const ALERTS: &str = include_str!("../../../deploy/prometheus/alerts.yaml");
@@ -49,7 +52,8 @@ const TGI: [&str; 26] = [
 
 #[tokio::test]
 async fn every_name_that_is_asked_for_is_on_the_page() {
-    let server = Server::with_flags(&["--metrics-aliases=vllm", "--served-model-name=m"]).await;
+    let flags = ["--metrics-aliases=vllm", "--served-model-name=m"];
+    let server = Server::over(model(), &flags, ServerLimits::default()).await;
     while_a_request_runs(&server).await;
     assert_eq!(
         server
@@ -83,22 +87,46 @@ async fn every_name_that_is_asked_for_is_on_the_page() {
     assert!(page.contains(cache), "{page}");
 }
 
+/// With an adapter that serves, and one that nobody asks for.
+fn model() -> MockConfig {
+    MockConfig {
+        adapters: Arc::new(move |_| vec![adapter(1, "pirate"), adapter(2, "sums")]),
+        ..common::alphabet()
+    }
+}
+
+/// vLLM's list of adapters without its value, a time.
+fn lora_requests(page: &str) -> &str {
+    let found = page
+        .lines()
+        .find(|line| line.starts_with("vllm:lora_requests_info"));
+    found
+        .and_then(|line| line.rsplit_once(' '))
+        .map_or("", |(sample, _)| sample)
+}
+
 /// The page is true at every step: load shows at once, under both names, and goes away.
 async fn while_a_request_runs(server: &Server) {
     server.mock.hold();
-    let body = json!({"inputs": "Hello!"});
+    let body = json!({"inputs": "Hello!", "parameters": {"adapter_id": "pirate"}});
     let running = server.post_json("/generate_stream", &body).await;
     until("the request shows", async || {
         let page = page(server).await;
         value(&page, "tgi_batch_current_size") == 1.0
             && value(&page, "vllm:num_requests_running{model_name=\"m\"}") == 1.0
             && value(&page, "tgi_kv_cache_usage") > 0.0
+            && value(&page, "tgi_adapter_requests_running{adapter=\"pirate\"}") == 1.0
+            && value(&page, "tgi_adapter_requests_waiting{adapter=\"pirate\"}") == 0.0
+            && lora_requests(&page)
+                == "vllm:lora_requests_info{model_name=\"m\",max_lora=\"2\",running_lora_adapters=\"pirate\",waiting_lora_adapters=\"\"}"
     })
     .await;
     server.mock.resume();
     running.text().await.expect("a stream");
     until("nothing runs", async || {
-        value(&page(server).await, "tgi_kv_cache_usage") == 0.0
+        let page = page(server).await;
+        value(&page, "tgi_kv_cache_usage") == 0.0
+            && lora_requests(&page).contains("running_lora_adapters=\"\"")
     })
     .await;
 }

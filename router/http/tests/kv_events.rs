@@ -5,11 +5,12 @@
 mod common;
 
 use std::net::TcpListener;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use common::{LONG, Server};
+use common::{LONG, Server, adapter};
 use serde_json::{Value, json};
 use text_generation_http::connection::ServerLimits;
 use text_generation_mock_shard::MockConfig;
@@ -155,6 +156,44 @@ async fn subscribers_hear_what_is_cached_and_may_ask_again() {
     let (number, events) = read(&heard.expect("a batch"));
     let again = replayed(replay, number.unsigned_abs()).await;
     assert_eq!(again[0], (number, events));
+}
+
+#[tokio::test]
+async fn blocks_of_adapters_are_told_from_those_of_the_base() {
+    let replay = free_port();
+    let events = json!({
+        "enable_kv_cache_events": true,
+        "endpoint": format!("tcp://127.0.0.1:{}", free_port()),
+        "replay_endpoint": format!("tcp://127.0.0.1:{replay}"),
+        "topic": TOPIC,
+    });
+    let model = MockConfig {
+        adapters: Arc::new(move |_| vec![adapter(1, "pirate"), adapter(2, "sums")]),
+        ..common::alphabet()
+    };
+    let flags = ["--kv-events-config", &events.to_string()];
+    let server = Server::over(model, &flags, ServerLimits::default()).await;
+    for adapter in [Value::Null, json!("pirate"), json!("sums")] {
+        let parameters = json!({"max_new_tokens": 1, "adapter_id": adapter});
+        let inputs = "The same prompt of everybody, long enough.";
+        let body = json!({"inputs": inputs, "parameters": parameters});
+        server.good("/generate", &body).await;
+    }
+    server.idle().await;
+    let batches = replayed(replay, 0).await;
+    let stored = of_type(&batches, "BlockStored");
+    let named: Vec<_> = stored
+        .iter()
+        .map(|event| json!([event["lora_id"], event["lora_name"], event["extra_keys"]]))
+        .collect();
+    let of = |number: u32, name: &str| json!([number, name, [[name], [name]]]);
+    assert_eq!(
+        named,
+        [json!([null, null, null]), of(1, "pirate"), of(2, "sums")]
+    );
+    assert_eq!(stored[0]["token_ids"], stored[1]["token_ids"]);
+    assert_ne!(stored[0]["block_hashes"], stored[1]["block_hashes"]);
+    assert_ne!(stored[1]["block_hashes"], stored[2]["block_hashes"]);
 }
 
 #[tokio::test]

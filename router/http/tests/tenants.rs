@@ -4,11 +4,10 @@
 
 mod common;
 
-use std::cell::RefCell;
-use std::io::{self, Write};
+use std::io::Write;
 use std::sync::{Arc, Mutex};
 
-use common::{BYTES, Server, answer, header};
+use common::{BYTES, Server, answer, header, log};
 use reqwest::Response;
 use serde_json::{Value, json};
 use tempfile::NamedTempFile;
@@ -184,37 +183,9 @@ async fn a_tenant_that_waits_is_not_behind_all_that_another_sent_before() {
     assert_eq!(*started.lock().expect("a list"), "aabaa");
 }
 
-thread_local! {
-    static LINES: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
-}
-
-/// Lines of the log of this thread, on which everything of a test runs.
-struct Lines;
-
-impl Lines {
-    fn take() -> String {
-        String::from_utf8(LINES.take()).expect("text")
-    }
-}
-
-impl Write for Lines {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        LINES.with_borrow_mut(|lines| lines.extend(bytes));
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
 #[tokio::test]
 async fn the_log_says_whose_request_it_was_and_no_key() {
-    // Of all threads: what another test reaches first would be switched off for good by a thread without a subscriber.
-    tracing_subscriber::fmt()
-        .with_ansi(false)
-        .with_writer(|| Lines)
-        .init();
+    log::keep();
     let keys = "acme key=hunter2 weight=2\nhunter3\n";
     let flag = format!("--tenant-header={TENANT}");
     for (flags, of_named, of_plain) in [
@@ -232,7 +203,7 @@ async fn the_log_says_whose_request_it_was_and_no_key() {
                 let headers = [("x-api-key", key), (TENANT, "team-a")];
                 let response = send(&server, path, &body, &headers).await;
                 response.text().await.expect("an answer");
-                let log = Lines::take();
+                let log = log::take();
                 assert!(log.contains(&format!("tenant=\"{tenant}\"")), "{log}");
                 assert!(!log.contains("hunter"), "{log}");
             }
@@ -240,7 +211,7 @@ async fn the_log_says_whose_request_it_was_and_no_key() {
     }
     let open = Server::start().await;
     open.ask("/generate", &json!({"inputs": "Hi!"})).await;
-    let log = Lines::take();
+    let log = log::take();
     assert!(log.contains("Success") && !log.contains("tenant"), "{log}");
 }
 

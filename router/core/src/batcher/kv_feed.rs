@@ -53,6 +53,7 @@ mod tests {
     use tokio::sync::mpsc;
 
     use super::*;
+    use crate::adapters::Adapters;
     use crate::kv_pool::RootKey;
 
     fn compute(pool: &mut KvPool, first: u32) {
@@ -74,7 +75,7 @@ mod tests {
     fn who_does_not_keep_up_is_told_everything_later() {
         let (changes, mut received) = mpsc::channel(1);
         let model = "m".to_owned();
-        let mut pool = KvPool::new(1000, true).noting_events(&model);
+        let mut pool = KvPool::new(1000, true).noting_events(&model, Adapters::default());
         let mut feed = KvFeed::new(Some(KvEventFeed { changes, model }));
         feed.forward(&mut pool);
         // A start, of which nobody may know what was before.

@@ -51,7 +51,7 @@ use crate::grammar::Workers;
 use crate::grammar::mask_pool::{self, MaskPool};
 use crate::kv_pool::KvPool;
 use crate::media::MediaStage;
-use crate::metrics::BatchMetrics;
+use crate::metrics::{AdapterMetrics, BatchMetrics};
 use crate::policy::BatchLimits;
 use crate::policy::arrivals::Arrivals;
 use crate::policy::cost::StepCost;
@@ -137,7 +137,7 @@ impl Batcher {
         });
         let mut pool = KvPool::new(limits.max_batch_total_tokens, limits.prefix_caching);
         if let Some(feed) = &shards.kv_events {
-            pool = pool.noting_events(&feed.model);
+            pool = pool.noting_events(&feed.model, shards.adapters.clone());
         }
         Self {
             client: shards.client,
@@ -146,11 +146,11 @@ impl Batcher {
             limits,
             metrics: BatchMetrics::new(limits.max_batch_total_tokens, shards.kv_cache_dtype),
             submissions: mailbox.submissions,
+            queue: Queue::new(AdapterMetrics::new(&shards.adapters)),
             adapters: shards.adapters,
             changed_adapters: Vec::new(),
             found_lost: mailbox.found_lost,
             status: mailbox.status,
-            queue: Queue::new(),
             pool,
             kv_feed: KvFeed::new(shards.kv_events),
             lengths: OutputLengths::default(),

@@ -34,7 +34,8 @@ pub(super) struct RunningEntry {
 
 impl RunningEntry {
     /// `since`: the number of the plan that brings it.
-    pub(super) fn new(entry: Entry, holding: Holding, since: u64) -> Self {
+    pub(super) fn new(mut entry: Entry, holding: Holding, since: u64) -> Self {
+        entry.count_running(true);
         let first = |&id: &u32| PromptToken {
             token: TokenId {
                 id,
@@ -73,7 +74,7 @@ impl RunningEntry {
             top_n_tokens: request.top_n_tokens,
             prefill_logprobs: self.scored.is_some(),
             media: MediaStage::spans(&request.media, &self.entry.media),
-            adapter: request.adapter.as_ref().map_or(0, |adapter| adapter.number),
+            adapter: request.adapter_number(),
         }
     }
 

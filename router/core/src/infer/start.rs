@@ -116,7 +116,7 @@ impl Infer {
             ..
         } = group;
         let max_new_tokens = valid.stopping.max_new_tokens;
-        let tenant = valid.tenant.clone();
+        let (tenant, adapter) = (valid.tenant.clone(), valid.adapter.clone());
         let queued = Instant::now();
         // The batcher has no use for them.
         let stop = std::mem::take(&mut valid.stop_sequences);
@@ -162,6 +162,7 @@ impl Infer {
                 ended: false,
                 outcome: Outcome::Dropped,
                 tenant: tenant.clone(),
+                adapter: adapter.clone(),
                 observed: observed.clone(),
             }
         };

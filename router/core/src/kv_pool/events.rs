@@ -5,9 +5,11 @@
 
 use std::sync::Arc;
 
+use text_generation_client::types::AdapterInfo;
 use xxhash_rust::xxh3::{Xxh3, xxh3_64_with_seed};
 
 use super::RootKey;
+use crate::adapters::Adapters;
 
 /// Positions of a block.
 pub const BLOCK_TOKENS: u32 = 16;
@@ -32,20 +34,24 @@ pub struct StoredBlocks {
     pub ids: Vec<u32>,
     /// Only requests with the same one find them. Said of blocks that begin the prompt, and of no others.
     pub salt: Option<Arc<str>>,
+    /// Only its requests find them; none: those of the base. Of adapters with equal contents the first.
+    pub adapter: Option<Arc<AdapterInfo>>,
 }
 
 /// Notes the changes of one tree, until they are taken.
 #[derive(Debug)]
 pub(super) struct EventLog {
     seed: u64,
+    adapters: Adapters,
     pub(super) pending: Vec<KvEvent>,
 }
 
 impl EventLog {
-    /// For the cache of this model.
-    pub(super) fn new(model: &str) -> Self {
+    /// For the cache of this model and its adapters.
+    pub(super) fn new(model: &str, adapters: Adapters) -> Self {
         Self {
             seed: xxh3_64_with_seed(model.as_bytes(), 0),
+            adapters,
             pending: Vec::new(),
         }
     }
@@ -67,6 +73,11 @@ impl EventLog {
             }
         }
         hash.digest()
+    }
+
+    /// Whose prompts begin at `root`.
+    pub(super) fn adapter(&self, root: &RootKey) -> Option<Arc<AdapterInfo>> {
+        self.adapters.with_generation(root.adapter).cloned()
     }
 
     pub(super) fn removed(&mut self, hashes: Vec<u64>) {

@@ -28,6 +28,8 @@ pub use keys::Keys;
 use slots::{Cursor, SlotList};
 use tree::{NodeId, Tree};
 
+use crate::adapters::Adapters;
+
 /// What the tree has already, and ends within a node, is locked when it is at least as long as this. A request that
 /// computes the same ids as another, one by one, would else cut the other's node at each of them.
 const SHORTEST_SPLIT: usize = 64;
@@ -86,10 +88,11 @@ impl KvPool {
         }
     }
 
-    /// The same, which notes what enters and leaves the tree. `model` tells the caches of models apart.
+    /// The same, which notes what enters and leaves the tree. `model` tells the caches of models apart, and `adapters`
+    /// are those that its requests may name.
     #[must_use]
-    pub fn noting_events(mut self, model: &str) -> Self {
-        self.tree.note_events(model);
+    pub fn noting_events(mut self, model: &str, adapters: Adapters) -> Self {
+        self.tree.note_events(model, adapters);
         self
     }
 

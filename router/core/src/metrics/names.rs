@@ -39,6 +39,9 @@ pub const BATCH_CURRENT_SIZE: &str = "tgi_batch_current_size";
 pub const BATCH_CURRENT_MAX_TOKENS: &str = "tgi_batch_current_max_tokens";
 pub const BATCH_MAX_TOTAL_TOKENS: &str = "tgi_batch_max_total_tokens";
 pub const QUEUE_SIZE: &str = "tgi_queue_size";
+/// Generations of each adapter that run and that wait. Label `adapter`: its name.
+pub const ADAPTER_REQUESTS_RUNNING: &str = "tgi_adapter_requests_running";
+pub const ADAPTER_REQUESTS_WAITING: &str = "tgi_adapter_requests_waiting";
 pub const KV_SLOTS_USED: &str = "tgi_kv_slots_used";
 pub const KV_SLOTS_TOTAL: &str = "tgi_kv_slots_total";
 /// Slots of cached tokens that nobody reads; they count as free.

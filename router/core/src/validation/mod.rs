@@ -67,6 +67,11 @@ impl ValidRequest {
             .map_or(0, |adapter| adapter.generation)
     }
 
+    /// By which the shards know its adapter; 0: the base.
+    pub(crate) fn adapter_number(&self) -> u32 {
+        self.adapter.as_ref().map_or(0, |adapter| adapter.number)
+    }
+
     /// Whether one of its own stop tokens ends it, after so many generated ones.
     pub(crate) fn stops_at(&self, id: u32, generated: u32) -> bool {
         self.stopping.stop_token_ids.contains(&id) && generated >= self.chooser.min_new_tokens

@@ -44,10 +44,7 @@ impl Encoder {
         }
         self.text("block_size");
         self.number(BLOCK_TOKENS.into());
-        for absent in ["lora_id", "lora_name"] {
-            self.text(absent);
-            self.nil();
-        }
+        self.adapter(stored);
         self.medium();
         self.text("extra_keys");
         self.extra_keys(stored);
@@ -57,16 +54,37 @@ impl Encoder {
         self.text("full_attention");
     }
 
-    /// One entry for each block: the salt for the one that begins the prompt.
+    fn adapter(&mut self, stored: &StoredBlocks) {
+        self.text("lora_id");
+        match &stored.adapter {
+            Some(adapter) => self.number(adapter.number.into()),
+            None => self.nil(),
+        }
+        self.text("lora_name");
+        match &stored.adapter {
+            Some(adapter) => self.text(&adapter.name),
+            None => self.nil(),
+        }
+    }
+
+    /// One entry for each block: the adapter's name, and the salt for the one that begins the prompt.
     fn extra_keys(&mut self, stored: &StoredBlocks) {
-        let Some(salt) = &stored.salt else {
+        let name = stored.adapter.as_ref().map(|adapter| adapter.name.as_str());
+        let mut salt = stored.salt.as_deref();
+        if name.is_none() && salt.is_none() {
             return self.nil();
-        };
+        }
         self.list(stored.hashes.len());
-        self.list(1);
-        self.text(salt);
-        for _ in 1..stored.hashes.len() {
-            self.nil();
+        for _ in &stored.hashes {
+            let keys: Vec<&str> = name.into_iter().chain(salt.take()).collect();
+            if keys.is_empty() {
+                self.nil();
+                continue;
+            }
+            self.list(keys.len());
+            for key in keys {
+                self.text(key);
+            }
         }
     }
 
@@ -128,6 +146,7 @@ impl Encoder {
 #[cfg(test)]
 mod tests {
     use serde_json::{Value, json};
+    use text_generation_client::types::AdapterInfo;
 
     use super::*;
 
@@ -138,6 +157,7 @@ mod tests {
             parent: Some(3),
             ids: (100..132).collect(),
             salt: None,
+            adapter: None,
         };
         let events = [
             KvEvent::Cleared,
@@ -156,6 +176,35 @@ mod tests {
                 },
                 {"type": "BlockRemoved", "block_hashes": [7, u64::MAX], "medium": "GPU", "group_idx": 0},
             ], 0])
+        );
+    }
+
+    #[test]
+    fn blocks_of_an_adapter_have_its_name() {
+        let adapter = AdapterInfo {
+            name: "pirate".to_owned(),
+            number: 2,
+            generation: 7,
+            rank: 8,
+            source: "/adapters/pirate".to_owned(),
+        };
+        let stored = StoredBlocks {
+            hashes: vec![1, 2],
+            parent: None,
+            ids: (100..132).collect(),
+            salt: Some("s".into()),
+            adapter: Some(adapter.into()),
+        };
+        let read: Value =
+            rmp_serde::from_slice(&batch(0.0, &[KvEvent::Stored(stored)])).expect("MessagePack");
+        let event = &read[1][0];
+        assert_eq!(
+            (&event["lora_id"], &event["lora_name"], &event["extra_keys"]),
+            (
+                &json!(2),
+                &json!("pirate"),
+                &json!([["pirate", "s"], ["pirate"]])
+            )
         );
     }
 }

@@ -1,6 +1,7 @@
 //! The page that Prometheus reads.
 
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use axum::extract::State;
 use axum::http::{HeaderName, header};
@@ -25,7 +26,7 @@ pub async fn metrics(
 ) -> ([(HeaderName, &'static str); 1], String) {
     let mut page = state.metrics.render();
     if let Some(aliases) = state.answers.metrics_aliases {
-        aliases.append(&mut page, &state.info.model_id);
+        aliases.append(&mut page, &state.info.model_id, SystemTime::now());
     }
     let content_type = "text/plain; version=0.0.4; charset=utf-8";
     ([(header::CONTENT_TYPE, content_type)], page)

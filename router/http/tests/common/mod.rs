@@ -3,6 +3,8 @@
 #![allow(dead_code, reason = "every test file uses a part of it")]
 #![allow(clippy::expect_used, reason = "helpers of tests, which may fail")]
 
+pub mod log;
+
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,6 +18,7 @@ use text_generation_http::connection::{ServerLimits, StopOrders, serve};
 use text_generation_http::startup::start;
 use text_generation_http::state::AppState;
 use text_generation_mock_shard::{MockConfig, MockShard};
+use text_generation_proto::v1::AdapterInfo;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::runtime::Handle;
@@ -27,6 +30,17 @@ pub const BYTES: u32 = 3;
 pub const LONG: Duration = Duration::from_secs(60);
 /// Ends a text.
 pub const EOS: u32 = 2;
+
+/// An adapter of a mock shard.
+pub fn adapter(number: u32, name: &str) -> AdapterInfo {
+    AdapterInfo {
+        name: name.to_owned(),
+        number,
+        generation: u64::from(number) + 40,
+        rank: 16,
+        source: format!("/srv/{name}"),
+    }
+}
 
 pub struct Server {
     pub mock: MockShard,

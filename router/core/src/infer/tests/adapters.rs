@@ -24,7 +24,7 @@ fn adapter(name: &str, number: u32, generation: u64) -> v1::AdapterInfo {
 }
 
 /// Tokens tell the adapter. With `changed`, the shards find other files of the second one when they start again.
-fn config(changed: bool) -> MockConfig {
+pub(super) fn config(changed: bool) -> MockConfig {
     MockConfig {
         adapters: Arc::new(move |life| {
             let other = if changed && life > 0 { 9 } else { 8 };
@@ -35,7 +35,7 @@ fn config(changed: bool) -> MockConfig {
     }
 }
 
-fn asked(adapter: Option<&str>, tokens: u32) -> GenerateRequest {
+pub(super) fn asked(adapter: Option<&str>, tokens: u32) -> GenerateRequest {
     let prompt = "the same prompt of every one of them, long enough for the cache";
     let mut asked = request(prompt, tokens);
     asked.parameters.adapter_id = adapter.map(str::to_owned);

@@ -1,6 +1,6 @@
 //! What a dashboard sees.
 
-use metrics_exporter_prometheus::PrometheusBuilder;
+use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
 
 use super::*;
 
@@ -15,6 +15,17 @@ fn page_after(scenario: impl AsyncFnOnce(&Server)) -> String {
 }
 
 fn page_of(config: MockConfig, scenario: impl AsyncFnOnce(&Server)) -> String {
+    recorded(config, batch_limits(), async |server, _| {
+        scenario(server).await;
+    })
+}
+
+/// The scenario may look at the page while it runs.
+fn recorded(
+    config: MockConfig,
+    limits: BatchLimits,
+    scenario: impl AsyncFnOnce(&Server, &PrometheusHandle),
+) -> String {
     let recorder = PrometheusBuilder::new().build_recorder();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -22,8 +33,8 @@ fn page_of(config: MockConfig, scenario: impl AsyncFnOnce(&Server)) -> String {
         .unwrap();
     metrics::with_local_recorder(&recorder, || {
         runtime.block_on(async {
-            let server = Server::start(config, batch_limits(), 2).await;
-            scenario(&server).await;
+            let server = Server::start(config, limits, 2).await;
+            scenario(&server, &recorder.handle()).await;
             server.assert_clean(2).await;
         });
     });
@@ -221,4 +232,41 @@ fn losses_of_the_shards_are_counted() {
             "tgi_request_success 1",
         ],
     );
+}
+
+#[test]
+fn requests_of_each_adapter_are_counted_while_they_run_and_wait() {
+    let limits = BatchLimits {
+        max_batch_size: 1,
+        ..batch_limits()
+    };
+    let none = [
+        r#"tgi_adapter_requests_running{adapter="pirate"} 0"#,
+        r#"tgi_adapter_requests_running{adapter="sums"} 0"#,
+        r#"tgi_adapter_requests_waiting{adapter="pirate"} 0"#,
+        r#"tgi_adapter_requests_waiting{adapter="sums"} 0"#,
+    ];
+    let page = recorded(adapters::config(false), limits, async |server, pages| {
+        assert_lines(&pages.render(), &none);
+        server.mock.hold();
+        let names = [Some("pirate"), Some("sums")];
+        let streams = server
+            .streams(names.map(|name| adapters::asked(name, 8)))
+            .await;
+        let one_runs_and_one_waits = [
+            r#"tgi_adapter_requests_running{adapter="pirate"} 1"#,
+            r#"tgi_adapter_requests_running{adapter="sums"} 0"#,
+            r#"tgi_adapter_requests_waiting{adapter="pirate"} 0"#,
+            r#"tgi_adapter_requests_waiting{adapter="sums"} 1"#,
+        ];
+        server.run_steps(2).await;
+        assert_lines(&pages.render(), &one_runs_and_one_waits);
+        server.mock.kill();
+        server.until_recovered(1).await;
+        server.run_steps(2).await;
+        assert_lines(&pages.render(), &one_runs_and_one_waits);
+        server.mock.resume();
+        recovery::rest(streams).await;
+    });
+    assert_lines(&page, &none);
 }

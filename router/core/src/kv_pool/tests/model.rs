@@ -7,6 +7,7 @@ use proptest::prelude::*;
 use proptest::sample::Index;
 
 use super::*;
+use crate::adapters::Adapters;
 use crate::kv_pool::Match;
 use crate::kv_pool::events::{BLOCK_TOKENS, KvEvent};
 
@@ -126,7 +127,7 @@ impl Listener {
 impl World {
     fn new(capacity: u32) -> Self {
         Self {
-            pool: KvPool::new(capacity, true).noting_events("model"),
+            pool: KvPool::new(capacity, true).noting_events("model", Adapters::default()),
             live: Vec::new(),
             stale: Vec::new(),
             numbers: HashMap::new(),

@@ -1,6 +1,7 @@
 //! The blocks of the tree: which end in which node, and what is noted when they come and go.
 
 use super::{NodeId, Parent, Tree};
+use crate::adapters::Adapters;
 use crate::kv_pool::RootKey;
 use crate::kv_pool::events::{BLOCK_TOKENS, EventLog, KvEvent, StoredBlocks};
 
@@ -19,9 +20,9 @@ fn as_id(key: u64) -> u32 {
 }
 
 impl Tree {
-    /// Changes are noted from now on, for the cache of this model. The tree must be empty.
-    pub(in super::super) fn note_events(&mut self, model: &str) {
-        self.events = Some(EventLog::new(model));
+    /// Changes are noted from now on, for the cache of this model and its adapters. The tree must be empty.
+    pub(in super::super) fn note_events(&mut self, model: &str, adapters: Adapters) {
+        self.events = Some(EventLog::new(model, adapters));
     }
 
     /// The changes since the last call.
@@ -107,12 +108,14 @@ impl Tree {
         let mut ids = self.ids_from(id, first as u32 * BLOCK_TOKENS);
         ids.truncate(hashes.len() * BLOCK_TOKENS as usize);
         let parent = self.block_before(id, skipped);
-        let salt = self.root_of(id).salt;
+        let root = self.root_of(id);
+        let adapter = self.events.as_ref().and_then(|log| log.adapter(&root));
         Some(StoredBlocks {
             hashes,
             parent,
             ids: ids.into_iter().map(as_id).collect(),
-            salt: salt.filter(|_| parent.is_none()),
+            salt: root.salt.filter(|_| parent.is_none()),
+            adapter,
         })
     }
 
