@@ -82,7 +82,7 @@ class SitePages:
         self.bias = _by_adapter([None if each is None else each.bias for each in made], 0.0)
         """[1 + adapters, outputs] float32, what is added to the bias of the base; None: nothing."""
         self.unscaled_bias = self.bias
-        """The same, where the base's bias was added before the outputs are multiplied: `b = c b + (1 - c) b`. So outputs
+        """The same, where the base's bias was added before outputs are multiplied: `b = c b + (1 - c) b`. So outputs
         of tokens without adapter keep their bits.
         """
         if self.factors is not None and bias is not None:
