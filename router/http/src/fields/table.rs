@@ -113,7 +113,11 @@ static KNOWN: &[Known] = &[
         Nothing,
         &["watermark", "parameters.watermark"],
     ),
-    known(&["adapter_id"], Nothing, &[]),
+    known(
+        &["adapter_id"],
+        Nothing,
+        &["model", "parameters.adapter_id"],
+    ),
     known(
         &[
             "allowed_token_ids",

@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex};
 
 use serde_json::{Map, Value, json};
 use text_generation_mock_shard::MockConfig;
+use text_generation_proto::v1::AdapterInfo;
 
 use crate::common::{BYTES, EOS, Server, with};
 use crate::rows::Row;
@@ -70,16 +71,24 @@ fn companions(route: &str, field: &str) -> Value {
 /// What the shards were asked for: prompts and parameters.
 type Asked = Arc<Mutex<Vec<String>>>;
 
-/// Says a letter after the other, among them a special token, and ends after six tokens.
+/// It has an adapter. Says a letter after the other, among them a special token, and ends after six tokens.
 fn model(asked: &Asked) -> MockConfig {
     let asked = asked.clone();
+    let adapter = AdapterInfo {
+        name: "other".to_owned(),
+        number: 1,
+        generation: 1,
+        rank: 8,
+        source: "/srv/other".to_owned(),
+    };
     MockConfig {
+        adapters: Arc::new(move |_| vec![adapter.clone()]),
         tokens: Arc::new(move |row| {
             if row.generated == 0 {
                 let mut parameters = row.parameters.clone();
                 // Random where the request says nothing.
                 parameters.seed = parameters.seed.min(9);
-                let text = format!("{:?} {parameters:?}", row.input_ids);
+                let text = format!("{:?} {parameters:?} {}", row.input_ids, row.adapter);
                 asked.lock().expect("no panic").push(text);
             }
             match row.generated {
