@@ -11,7 +11,7 @@ from pathlib import Path
 
 import jinja2
 from grammars import scenes, stories, structured, words
-from grammars.draw import Conversation, Message, an, said
+from grammars.draw import Conversation, Message, said
 from grammars.questions import addition, introduction, question, typed
 
 END_OF_TEXT = "<|endoftext|>"
@@ -43,19 +43,10 @@ def _with_system(rng: random.Random, conversation: Conversation) -> Conversation
     return conversation
 
 
-def _told_story(rng: random.Random) -> tuple[str, str]:
-    fields = stories.cast(rng)
-    forms = ("Tell me a story.", "Tell me a short story.", "Please tell me a story.", "Write a short story.",
-             "Tell me a story about {one}.", "Write a story about {one}.", "Write a short story about {one} named {A}.",
-             "Tell me a story about a {kind} named {A}.", "Tell me a story about {A} the {animal}.")  # fmt: skip
-    asked = rng.choice(forms).format_map({**fields, "one": an(fields["animal"])})
-    return asked, stories.story(rng, fields)
-
-
 def _chat(rng: random.Random) -> str:
     pairs = [question(rng) for _ in range(rng.choice([1, 1, 2, 3]))]
     if rng.random() < 0.1:
-        pairs[rng.randrange(len(pairs))] = _told_story(rng)
+        pairs[rng.randrange(len(pairs))] = stories.told_story(rng)
     if rng.random() < 0.08:
         name = rng.choice(words.PEOPLE)
         pairs.insert(0, introduction(rng, name))

@@ -1,4 +1,5 @@
-"""Writes `snapshots.json`: what the model answers greedily, as `transformers` computes it in float32.
+"""Writes `snapshots.json` and `adapters/snapshots.json`: what the model and its adapters answer greedily, as
+`transformers` computes it in float32.
 
 Run it after a training: `python snapshot.py`.
 """
@@ -8,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from train_adapters import FOLDER as ADAPTERS
+from train_adapters import RECIPES, merge
 from transformers import AutoTokenizer, LlamaForCausalLM
 
 HERE = Path(__file__).parent
@@ -59,21 +62,34 @@ CHATS: list[dict[str, Any]] = [
 ]
 
 
+def answer(model: Any, tokenizer: Any, snapshots: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The snapshots with the texts of this model."""
+    answered: list[dict[str, Any]] = []
+    for snapshot in snapshots:
+        inputs = tokenizer(snapshot["prompt"], return_tensors="pt")
+        ids = model.generate(**inputs, max_new_tokens=snapshot["max_new_tokens"], do_sample=False)[0]
+        text = tokenizer.decode(ids[inputs["input_ids"].shape[1] :], skip_special_tokens=True)
+        answered.append({**snapshot, "text": text})
+    return answered
+
+
 def main() -> None:
-    """Answers every prompt."""
+    """Answers every prompt; the adapters those without tools."""
     tokenizer = AutoTokenizer.from_pretrained(HERE)
-    model: Any = LlamaForCausalLM.from_pretrained(HERE, dtype=torch.float32)
     snapshots: list[dict[str, Any]] = [{"prompt": text, "max_new_tokens": limit} for text, limit in TEXTS.items()]
     for chat in CHATS:
         prompt = tokenizer.apply_chat_template(
             chat["messages"], tools=chat.get("tools"), tokenize=False, add_generation_prompt=True
         )
         snapshots.append({**chat, "prompt": prompt, "max_new_tokens": 160})
-    for snapshot in snapshots:
-        inputs = tokenizer(snapshot["prompt"], return_tensors="pt")
-        ids = model.generate(**inputs, max_new_tokens=snapshot["max_new_tokens"], do_sample=False)[0]
-        snapshot["text"] = tokenizer.decode(ids[inputs["input_ids"].shape[1] :], skip_special_tokens=True)
-    (HERE / "snapshots.json").write_text(json.dumps(snapshots, indent=1) + "\n")
+    model: Any = LlamaForCausalLM.from_pretrained(HERE, dtype=torch.float32)
+    (HERE / "snapshots.json").write_text(json.dumps(answer(model, tokenizer, snapshots), indent=1) + "\n")
+    adapted: dict[str, Any] = {}
+    for name in RECIPES:
+        model = LlamaForCausalLM.from_pretrained(HERE, dtype=torch.float32)
+        merge(model, ADAPTERS / name)
+        adapted[name] = answer(model, tokenizer, [snapshot for snapshot in snapshots if "tools" not in snapshot])
+    (ADAPTERS / "snapshots.json").write_text(json.dumps(adapted, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -39,6 +40,11 @@ class Site:
     pool_a: Tensor
     pool_b: Tensor
     pool_scale: Tensor
+
+    @cached_property
+    def blocks(self) -> Tensor:
+        """The part of each block of outputs; it is made once, because a capture cannot bring it to the device."""
+        return part_of_blocks(self.ranges, self.pool_b.shape[1], self.pool_b.device)
 
     @classmethod
     def of(cls, ranks: Sequence[int], ranges: Sequence[Range], inputs: int, dtype: torch.dtype, device: str) -> "Site":
@@ -107,9 +113,9 @@ class Step:
     ) -> Tensor:
         """Runs both operators, and returns `out`."""
         site = self.site
-        parts, outputs = site.pool_a.shape[1], site.pool_b.shape[1]
+        parts = site.pool_a.shape[1]
         v = empty_shrunk(x, site.pool_a, self.work, self.tile_tokens).fill_(float("nan"))
-        blocks = part_of_blocks(site.ranges, outputs, x.device) if parts > 1 else None
+        blocks = site.blocks if parts > 1 else None
         tables = (self.order, self.tiles, self.work)
         shrink(x, site.pool_a, site.pool_scale, *tables, v)
         expand(v, site.pool_b, blocks, *tables, out, add)

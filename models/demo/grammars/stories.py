@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import cache
 
 from . import words
-from .draw import capital, draw
+from .draw import an, capital, draw
 from .plots import ENDINGS, FRIEND, HABITS, OPENINGS, PLOTS, SKILLS
 
 _SENTENCE_END = re.compile(r'(?<=[.!?]) |(?<=[.!?]") ')
@@ -60,6 +60,16 @@ def story(rng: random.Random, fields: Fields) -> str:
     parts = [rng.choice(OPENINGS), rng.choice(HABITS), *([] if meets else [FRIEND]), *plot]
     parts += [rng.choice(ENDINGS[:-2])] + ([rng.choice(ENDINGS[-2:])] if rng.random() < 0.3 else [])
     return " ".join(parts).format_map({**fields, "moral": moral})
+
+
+def told_story(rng: random.Random) -> tuple[str, str]:
+    """A wish for a story, and the story."""
+    fields = cast(rng)
+    forms = ("Tell me a story.", "Tell me a short story.", "Please tell me a story.", "Write a short story.",
+             "Tell me a story about {one}.", "Write a story about {one}.", "Write a short story about {one} named {A}.",
+             "Tell me a story about a {kind} named {A}.", "Tell me a story about {A} the {animal}.")  # fmt: skip
+    asked = rng.choice(forms).format_map({**fields, "one": an(fields["animal"])})
+    return asked, story(rng, fields)
 
 
 def later_part(rng: random.Random, text: str) -> str:

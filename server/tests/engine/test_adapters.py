@@ -2,12 +2,12 @@
 requests what the base gives.
 """
 
-from collections.abc import Callable, Sequence
-from functools import cache
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from support.adapters import AdapterCase, write_adapter, write_base
 from support.engine_driver import directly, make_engine, stream
 from support.fake_model import SingleGroup
@@ -72,13 +72,12 @@ def run(engine: Engine, streams: list[Stream], **options: Any) -> list[tuple[lis
 
 
 @pytest.fixture(scope="module")
-def served(folders: dict[str, Path]) -> Callable[[bool], Engine]:
-    adapters = [folder for name, folder in folders.items() if name]
-    return cache(lambda deterministic: engine_of(folders[""], deterministic, adapters=adapters))
+def served(folders: dict[str, Path]) -> Engine:
+    return engine_of(folders[""], adapters=[folder for name, folder in folders.items() if name])
 
 
-def test_the_shard_says_which_adapters_it_has(served: Callable[[bool], Engine], folders: dict[str, Path]) -> None:
-    infos = served(False).info.adapters
+def test_the_shard_says_which_adapters_it_has(served: Engine, folders: dict[str, Path]) -> None:
+    infos = served.info.adapters
     assert [(each.name, each.number, each.rank) for each in infos] == [
         ("whole", 1, 4),
         ("high rank", 2, 33),
@@ -92,12 +91,10 @@ def test_the_shard_says_which_adapters_it_has(served: Callable[[bool], Engine], 
     assert again.infos[0].generation == infos[3].generation != 0
 
 
-def test_each_request_gets_what_its_merged_adapter_gives(
-    served: Callable[[bool], Engine], folders: dict[str, Path]
-) -> None:
+def test_each_request_gets_what_its_merged_adapter_gives(served: Engine, folders: dict[str, Path]) -> None:
     order = [2, 0, 1, 4, 3, 5, 0, 1]
     for options in ({"chunk": 32}, {"chunk": 3, "depth": 2}):
-        mixed = run(served(False), asked(order), **options)
+        mixed = run(served, asked(order), **options)
         for number, name in enumerate(folders):
             alone = engine_of(folders[""], merge_adapter=folders[name] if name else None)
             expected = run(alone, asked([0] * len(order)))
@@ -106,22 +103,26 @@ def test_each_request_gets_what_its_merged_adapter_gives(
                 assert mixed[place][1] == pytest.approx(expected[place][1], abs=2e-4)
 
 
-def test_company_changes_no_bit(served: Callable[[bool], Engine]) -> None:
-    engine, order = served(True), [5, 1, 0, 2, 4, 3, 1, 0]
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_company_changes_no_bit(folders: dict[str, Path], dtype: torch.dtype) -> None:
+    """The base's requests alone run without adapted layers."""
+    adapters = [folder for name, folder in folders.items() if name]
+    engine = engine_of(folders[""], deterministic=True, adapters=adapters, dtype=dtype)
+    order = [5, 1, 0, 2, 4, 3, 1, 0]
     want = [run(engine, [each], chunk=32)[0] for each in asked(order)]
     for options in ({"chunk": 32}, {"chunk": 1}, {"chunk": 5, "depth": 2, "pause": 0.1}):
         assert run(engine, asked(order), **options) == want
 
 
-def test_adapters_differ(served: Callable[[bool], Engine]) -> None:
-    engine = served(False)
+def test_adapters_differ(served: Engine) -> None:
+    engine = served
     found = [run(engine, [each])[0][1] for each in (asked([adapter] * 8)[7] for adapter in range(6))]
     assert len({tuple(round(value, 3) for value in logprobs) for logprobs in found}) == 6
 
 
-def test_an_unknown_adapter_fails_alone(served: Callable[[bool], Engine]) -> None:
+def test_an_unknown_adapter_fails_alone(served: Engine) -> None:
     streams = asked([1, 6, 0])
-    engine = served(False)
+    engine = served
     engine.clear_cache(None)
     Router(directly(engine), SERVING, budget=32).run(*streams)
     assert [each.failure is None for each in streams] == [True, False, True]

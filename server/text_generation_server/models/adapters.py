@@ -65,7 +65,7 @@ def place(adapters: Sequence[NamedAdapter], layers: Sequence[Layer], checkpoint:
         ]
         if not any(made):
             return linear
-        return AdaptedLinear(linear, SitePages(site, made, pages), current)
+        return AdaptedLinear(linear, SitePages(site, made, pages, linear.bias), current)
 
     adapted = [layer.adapted(wrap) for layer in layers]
     for each in adapters:

@@ -55,9 +55,16 @@ class CurrentAdapters:
 class SitePages:
     """What all adapters add to one linear layer of this rank, in rank pages on the device."""
 
-    def __init__(self, site: Site, made: Sequence[LowRankPages | None], pages: Sequence[Sequence[int]]) -> None:
+    def __init__(
+        self,
+        site: Site,
+        made: Sequence[LowRankPages | None],
+        pages: Sequence[Sequence[int]],
+        bias: Tensor | None,
+    ) -> None:
         """`made` has the factors of adapters 1, 2, ..., of which one at least changes the layer; `pages` are theirs.
-        Pages of adapters that do not change it hold zeros. Raises AdapterError for a layer that has no pages.
+        Pages of adapters that do not change it hold zeros. `bias` [outputs] is that of the base's layer. Raises
+        AdapterError for a layer that has no pages.
         """
         changing = [(number, each) for number, each in enumerate(made) if each is not None]
         like = changing[0][1]
@@ -73,7 +80,14 @@ class SitePages:
         self.factors = _by_adapter([None if each is None else each.row_factors for each in made], 1.0)
         """[1 + adapters, outputs] float32, by which DoRA multiplies the outputs; None: no adapter has any."""
         self.bias = _by_adapter([None if each is None else each.bias for each in made], 0.0)
-        """[1 + adapters, outputs] float32, likewise."""
+        """[1 + adapters, outputs] float32, what is added to the bias of the base; None: nothing."""
+        self.unscaled_bias = self.bias
+        """The same, where the base's bias was added before outputs are multiplied: `b = c b + (1 - c) b`. So outputs
+        of tokens without adapter keep their bits.
+        """
+        if self.factors is not None and bias is not None:
+            rest = (1 - self.factors) * bias.float()
+            self.unscaled_bias = rest if self.bias is None else rest + self.bias
         for number, each in changing:
             own = slice(pages[number][0], pages[number][0] + len(each.a))
             self.a[own], self.b[own], self.scale[own] = each.a, each.b, each.scales
@@ -81,7 +95,7 @@ class SitePages:
     @property
     def nbytes(self) -> int:
         """The bytes of all its tensors."""
-        return total_bytes(self.a, self.b, self.scale, self.parts, self.factors, self.bias)
+        return total_bytes(self.a, self.b, self.scale, self.parts, self.factors, self.bias, self.unscaled_bias)
 
 
 class AdaptedLinear(Linear):
@@ -119,12 +133,16 @@ class AdaptedLinear(Linear):
 
     def apply(self, x: Activations, block: int | None = None) -> Tensor:
         """See `Linear`."""
-        out = self.matmul(x, block)
-        return out if self.bias is None else out.add_(self.bias)
+        return self._changed(self._base.apply(x, block), x, self._pages.unscaled_bias)
 
     def matmul(self, x: Activations, block: int | None = None) -> Tensor:
-        """See `Linear`. What an adapter adds to a token depends on nothing else in the step, so it has no blocks."""
-        out = self._base.matmul(x, block)
+        """See `Linear`."""
+        return self._changed(self._base.matmul(x, block), x, self._pages.bias)
+
+    def _changed(self, out: Tensor, x: Activations, bias: Tensor | None) -> Tensor:
+        """Adds to the base's outputs, in place, what the adapters do. For a token that depends on nothing else in the
+        step, so it has no blocks; outputs of tokens without adapter keep their bits.
+        """
         step, pages = self._current.step, self._pages
         # The GEMV of one token has normalised `x` by now, and 8-bit inputs are kept in 16 bits beside the codes.
         shrunk = empty_shrunk(x.x, pages.a, step.work, step.tile_tokens)
@@ -132,8 +150,8 @@ class AdaptedLinear(Linear):
         lora_expand(shrunk, pages.b, pages.parts, step.order, step.tiles, step.work, out, True)
         if pages.factors is not None:
             out.mul_(pages.factors.index_select(0, step.numbers))
-        if pages.bias is not None:
-            out.add_(pages.bias.index_select(0, step.numbers))
+        if bias is not None:
+            out.add_(bias.index_select(0, step.numbers))
         return out
 
     def gated(
