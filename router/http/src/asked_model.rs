@@ -56,6 +56,14 @@ impl AskedModel {
     }
 }
 
+/// What `adapter_id` names by the same rules: none where it is a name of the base. Another name stays as it is, for
+/// whoever checks the parameters to refuse it.
+pub fn adapter_id(given: String, state: &AppState) -> Option<String> {
+    let names = &state.answers.model_names;
+    let adapter = adapter_named(&given, names, state.infer.adapters());
+    adapter.or_else(|| (given != TGI && !names.contains(&given)).then_some(given))
+}
+
 /// The adapter of this name, or of `base:name`. Names may hold colons themselves.
 pub fn adapter_named(given: &str, base: &[String], adapters: &Adapters) -> Option<String> {
     let whole = adapters.find(given);

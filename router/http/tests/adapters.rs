@@ -98,12 +98,24 @@ async fn adapter_id_names_one_in_tgis_api() {
     for (id, expected) in [
         (json!("pirate"), "b"),
         (json!("ft:org:sums/2"), "c"),
+        (json!("org/base:pirate"), "b"),
         (json!(null), "a"),
         (json!(""), "a"),
+        (json!("org/base"), "a"),
+        (json!("tgi"), "a"),
     ] {
-        let body = json!({"inputs": "Hi!", "parameters": {"adapter_id": id, "max_new_tokens": 1}});
-        let found = text(&server, "/generate", &body, "/generated_text").await;
-        assert_eq!(found, expected, "{id}");
+        let parameters = json!({"adapter_id": id, "max_new_tokens": 1, "return_full_text": false});
+        let one = json!({"inputs": "Hi!", "parameters": parameters});
+        let instances = json!({"instances": [one.clone()]});
+        for (path, body, pointer) in [
+            ("/generate", &one, "/generated_text"),
+            ("/", &one, "/0/generated_text"),
+            ("/invocations", &one, "/0/generated_text"),
+            ("/vertex", &instances, "/predictions/0"),
+        ] {
+            let found = text(&server, path, body, pointer).await;
+            assert_eq!(found, expected, "{path} {id}");
+        }
     }
     let body = json!({"inputs": "Hi!", "parameters": {"adapter_id": "parrot"}});
     let response = server
@@ -121,6 +133,31 @@ async fn adapter_id_names_one_in_tgis_api() {
         "{message}"
     );
     assert!(message.contains("`pirate`"), "{message}");
+}
+
+#[tokio::test]
+async fn adapter_id_in_another_place_is_refused_with_the_field_to_send() {
+    let server = server().await;
+    let mut bodies: Vec<_> = apis("org/base")
+        .into_iter()
+        .map(|(path, body, _)| (path, body, "send `model` instead"))
+        .collect();
+    bodies.push((
+        "/generate",
+        json!({"inputs": "Hi!"}),
+        "it belongs inside `parameters`",
+    ));
+    for (path, mut body, remedy) in bodies {
+        body["adapter_id"] = json!("pirate");
+        let response = server.post(path).json(&body).send().await.expect("sent");
+        let status = response.status();
+        let answer = response.text().await.expect("an answer");
+        assert!(status.is_client_error(), "{path}: {status}");
+        assert!(
+            answer.contains("adapter_id") && answer.contains(remedy),
+            "{answer}"
+        );
+    }
 }
 
 #[tokio::test]

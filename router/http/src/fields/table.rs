@@ -113,11 +113,7 @@ static KNOWN: &[Known] = &[
         Nothing,
         &["watermark", "parameters.watermark"],
     ),
-    known(
-        &["adapter_id"],
-        Nothing,
-        &["model", "parameters.adapter_id"],
-    ),
+    known(&["adapter_id"], Nothing, &["parameters", "model"]),
     known(
         &[
             "allowed_token_ids",

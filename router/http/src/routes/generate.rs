@@ -15,6 +15,7 @@ use text_generation_core::types::{
 use tokio::time::Instant;
 use tower_http::request_id::RequestId;
 
+use crate::asked_model;
 use crate::error::ApiError;
 use crate::extract::GenerationJson;
 use crate::generations::failure_in_stream;
@@ -171,6 +172,8 @@ pub(super) fn request(
     mut parameters: GenerateParameters,
 ) -> Result<GenerateRequest, InferError> {
     tenant::current().sign(&mut parameters);
+    let adapter = parameters.adapter_id.take();
+    parameters.adapter_id = adapter.and_then(|given| asked_model::adapter_id(given, state));
     let (inputs, images) = image_files::of_inputs(state, inputs)?;
     Ok(GenerateRequest {
         inputs: inputs.into(),
