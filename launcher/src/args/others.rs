@@ -2,7 +2,7 @@
 
 mod lacking;
 
-use self::Answer::{Alias, Instead, Needless, Switch};
+use self::Answer::{Alias, Instead, List, Needless, Switch};
 use self::lacking::LACKING;
 
 /// What becomes of a flag of another server.
@@ -10,6 +10,8 @@ use self::lacking::LACKING;
 pub enum Answer {
     /// Ours of this name means the same.
     Alias(&'static str),
+    /// Ours of this name takes its values, with commas between them; here words follow one another.
+    List(&'static str),
     /// Without a value. What it means in our words, and what its opposite, with `--no-` before the name or `false` behind
     /// it, means.
     Switch {
@@ -105,6 +107,15 @@ const TAKEN: &[(&[&str], Answer)] = &[
             on: NO_GRAPHS,
             off: &[],
         },
+    ),
+    (&["--lora-modules", "--lora-paths"], List("--lora-adapters")),
+    (
+        &["--enable-lora"],
+        Needless("the adapters that --lora-adapters names are served in any case"),
+    ),
+    (
+        &["--enable-multimodal"],
+        Needless("images are taken in any case where the model sees them"),
     ),
     (
         &["--enable-auto-tool-choice"],

@@ -37,7 +37,17 @@ pub fn in_our_words(given: impl IntoIterator<Item = OsString>) -> Words {
                     value.is_none() && is_switch(&dashed(name)) && truth(next.to_str()).is_some()
                 });
                 let next = next.and_then(|next| next.into_string().ok());
-                said.flag(name, value.or(next));
+                match answer(&dashed(name)) {
+                    Some(Answer::List(ours)) => {
+                        let follows = |next: &OsString| {
+                            next.to_str().is_some_and(|next| !next.starts_with('-'))
+                        };
+                        let more = std::iter::from_fn(|| rest.next_if(follows));
+                        let more = more.filter_map(|word| word.into_string().ok());
+                        said.list(ours, name, value.into_iter().chain(more).collect());
+                    }
+                    _ => said.flag(name, value.or(next)),
+                }
             }
             _ => said.words.push(word),
         }
@@ -46,6 +56,18 @@ pub fn in_our_words(given: impl IntoIterator<Item = OsString>) -> Words {
 }
 
 impl Words {
+    /// Reads a flag whose values follow one another.
+    fn list(&mut self, ours: &'static str, typed: &str, values: Vec<String>) {
+        if values.iter().any(|value| value.starts_with('{')) {
+            let remedy = format!("write name=folder, not JSON; {ours} says the same");
+            self.refused.push(format!("{typed}: {remedy}"));
+            return;
+        }
+        self.spelling.add(ours, typed);
+        self.words
+            .push(format!("{ours}={}", values.join(",")).into());
+    }
+
     /// Reads a flag as it was typed, with the value that belongs to it for certain.
     fn flag(&mut self, typed: &str, value: Option<String>) {
         let name = dashed(typed);
@@ -65,7 +87,7 @@ impl Words {
                 let refusal = format!("{}: it takes no value but true or false", whole(typed));
                 self.refused.push(refusal);
             }
-            Some(Answer::Alias(ours)) => {
+            Some(Answer::Alias(ours) | Answer::List(ours)) => {
                 self.spelling.add(ours, typed);
                 self.words.push(whole(ours).into());
             }
@@ -177,6 +199,11 @@ mod tests {
                 "l --disable-radix-cache --enforce-eager",
                 "l --prefix-caching=false --cuda-graphs=0",
             ),
+            (
+                "l --enable-lora --lora-modules a=/x b=org/b --port 1",
+                "l --lora-adapters=a=/x,b=org/b --port 1",
+            ),
+            ("l --lora-paths=a=/x b=/y", "l --lora-adapters=a=/x,b=/y"),
             ("l --no-enforce-eager --no-enable-log-requests", "l"),
             ("l --enable-auto-tool-choice", "l"),
             ("l serve a/b --port 8000", "l serve a/b --port 8000"),
@@ -189,6 +216,12 @@ mod tests {
         ] {
             assert_eq!(words(theirs), expected);
         }
+    }
+
+    #[test]
+    fn adapters_as_json_are_refused_with_the_form_to_write() {
+        let said = ours("l --lora-modules {\"name\":\"a\",\"path\":\"/x\"}");
+        assert!(said.refused[0].starts_with("--lora-modules: write name=folder"));
     }
 
     #[test]

@@ -1,9 +1,10 @@
 //! The flags of other servers that have no counterpart here, and what to do instead.
 
-const ADAPTERS: &str = "--lora-adapters name=folder,... names the LoRA adapters, of any number and rank (docs/adapters.md): \
-     leave it out";
+const ADAPTERS: &str =
+    "LoRA adapters of any number and rank are served side by side (docs/adapters.md): leave it out";
 const DRAFTS: &str = "speculative decoding is not supported yet: leave it out";
-const IMAGES: &str = "images, audio and video are not supported as inputs: leave it out";
+const IMAGES: &str = "--max-images-per-request and its like bound the images of a request, and --allowed-image-domains opens \
+     links (docs/images.md): leave it out";
 const LOGS: &str = "set LOG_LEVEL (error, warn, info, debug), and --json-output for logs as JSON";
 const REPLICAS: &str = "data parallelism is not built in: leave it out, start one server per replica of the model, and put \
      a router in front of them (docs/routers.md)";
@@ -142,11 +143,11 @@ pub const LACKING: &[(&[&str], &str)] = &[
     (&["--seed", "--random-seed"], SEED),
     (
         &[
-            "--enable-lora",
-            "--lora-modules",
             "--max-loras",
             "--max-lora-rank",
-            "--lora-paths",
+            "--max-cpu-loras",
+            "--max-loras-per-batch",
+            "--max-loaded-loras",
         ],
         ADAPTERS,
     ),
@@ -166,7 +167,6 @@ pub const LACKING: &[(&[&str], &str)] = &[
             "--limit-mm-per-prompt",
             "--mm-processor-kwargs",
             "--allowed-local-media-path",
-            "--enable-multimodal",
         ],
         IMAGES,
     ),

@@ -21,7 +21,7 @@ fn the_page_says_of_every_flag_what_the_launcher_does() {
         let found = rows.iter().position(|cells| cells[1] == names.join(", "));
         let cells = rows.remove(found.unwrap_or_else(|| panic!("no row for {names:?}")));
         let here = match answer {
-            Answer::Alias(ours) => format!("`{ours}`"),
+            Answer::Alias(ours) | Answer::List(ours) => format!("`{ours}`"),
             Answer::Switch { on, .. } => format!("`{}`", on.join(" ")),
             Answer::Needless(_) => "no effect".to_owned(),
             Answer::Instead(_) => "refused".to_owned(),
@@ -44,7 +44,7 @@ fn no_flag_of_ours_is_taken_for_one_of_others() {
             "{names:?}"
         );
         let targets: Vec<&str> = match answer {
-            Answer::Alias(target) => vec![target],
+            Answer::Alias(target) | Answer::List(target) => vec![target],
             Answer::Switch { on, off } => on.iter().chain(off).copied().collect(),
             _ => Vec::new(),
         };
