@@ -21,7 +21,7 @@ from .collectives.exchange import Exchange
 from .lora.adapter_tiles import TILE_TOKENS, AdapterPages, AdapterTables, TableSizes, adapter_tables
 from .lora.lora_expand import lora_expand
 from .lora.lora_shrink import empty_shrunk, lora_shrink, shrink_splits
-from .lora.rank_pages import RANK_UNITS, part_of_blocks
+from .lora.rank_pages import OUTPUT_BLOCK, RANK_UNITS, part_of_blocks
 from .matmul.dequantise import dequantise
 from .matmul.gemv_blocks import LONGEST as LONGEST_NORMALISED
 from .matmul.group_quantisation import pack_codes, pack_scales, unpack_codes
@@ -73,6 +73,7 @@ __all__ = [
     "LONGEST_NORMALISED",
     "MAX_LOGIT_BIAS",
     "MAX_TOP",
+    "OUTPUT_BLOCK",
     "RANK_UNITS",
     "SMALL_BATCH",
     "TILE_TOKENS",

@@ -10,7 +10,7 @@ from .latent_attention import LatentAttention
 from .mamba import Mamba
 from .mamba2 import Mamba2
 from .media import MediaInput
-from .mixer import Mixer, Wrap
+from .mixer import Mixer
 from .moe import MoeFeedForward, route_options
 from .norm import AddNorm, Norm
 from .overlapped_halves import OverlappedHalves
@@ -57,7 +57,6 @@ __all__ = [
     "StateShape",
     "SublayerOutput",
     "TransformerLayer",
-    "Wrap",
     "angles",
     "route_options",
 ]

@@ -11,8 +11,8 @@ import text_generation_kernels as kernels
 from ...config.spec import AttentionSpec
 from ...distributed import TensorParallelGroup
 from ..rope import RopeTable
-from ..weights import Activations, ActivationScheme, AttentionWeights, Dense, HeadSplit, each_alone
-from .mixer import Mixer, Wrap
+from ..weights import Activations, ActivationScheme, AttentionWeights, Dense, HeadSplit, Wrap, each_alone
+from .mixer import Mixer
 from .qk_norm import QkNorm
 from .queries import normalise_values, rotate_queries, widened_values
 from .rotation import angles

@@ -6,9 +6,8 @@ from typing import Protocol
 from torch import Tensor
 
 from ...config.spec import DenseSpec
-from ..weights import Activations, ActivationScheme, DenseWeights, activate
+from ..weights import Activations, ActivationScheme, DenseWeights, Wrap, activate
 from .fusion import OutputFusion, SublayerOutput
-from .mixer import Wrap
 from .state import InferState
 
 
@@ -28,9 +27,9 @@ class FeedForward(Protocol):
         """Computes `forward` with its last GEMM fused as `fusion` allows."""
         ...
 
-    def adapted(self, wrap: Wrap) -> "FeedForward":  # noqa: ARG002 - networks with matrices for adapters read it
+    def adapted(self, wrap: Wrap) -> "FeedForward":
         """Returns a network for tokens with adapters; see `Mixer.adapted`."""
-        return self
+        ...
 
 
 class DenseFeedForward(FeedForward):

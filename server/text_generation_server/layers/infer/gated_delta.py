@@ -6,11 +6,11 @@ import text_generation_kernels as kernels
 
 from ...config.recurrent import GatedDeltaSpec
 from ..weights import Activations, ActivationScheme, GatedDeltaWeights, HeadSplit, each_alone
-from .mixer import Mixer
+from .mixer import LinearMixer
 from .state import InferState, StateShape
 
 
-class GatedDelta(Mixer):
+class GatedDelta(LinearMixer):
     """The heads of this rank in one layer."""
 
     def __init__(self, index: int, spec: GatedDeltaSpec, weights: GatedDeltaWeights, heads: HeadSplit) -> None:

@@ -9,12 +9,12 @@ from ...config.spec import LatentAttentionSpec
 from ..rope import RopeTable
 from ..weights import Activations, ActivationScheme, HeadSplit, LatentAttentionWeights, in_blocks
 from .expanded import ExpandedContexts, expanded_in
-from .mixer import Mixer
+from .mixer import LinearMixer
 from .rotation import angles
 from .state import CacheShape, Chunks, InferState
 
 
-class LatentAttention(Mixer):
+class LatentAttention(LinearMixer):
     """The heads of this rank in layer `index`, in the absorbed form: the key projection is applied to the queries and
     the value projection to the result, so that all heads read the latent vectors themselves. For long chunks, the
     latent vectors of the context are expanded into keys and values (`expanded.py`).

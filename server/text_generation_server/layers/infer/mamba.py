@@ -7,11 +7,11 @@ import text_generation_kernels as kernels
 from ...config.recurrent import MambaSpec
 from ...distributed import TensorParallelGroup
 from ..weights import Activations, ActivationScheme, MambaWeights, each_alone
-from .mixer import Mixer
+from .mixer import LinearMixer
 from .state import InferState, StateShape
 
 
-class Mamba(Mixer):
+class Mamba(LinearMixer):
     """The channels of this rank in one layer."""
 
     def __init__(self, index: int, spec: MambaSpec, weights: MambaWeights, group: TensorParallelGroup) -> None:

@@ -8,11 +8,11 @@ import text_generation_kernels as kernels
 from ...config.recurrent import Mamba2Spec
 from ...distributed import TensorParallelGroup
 from ..weights import Activations, ActivationScheme, HeadSplit, Mamba2Weights, each_alone, in_blocks
-from .mixer import Mixer
+from .mixer import LinearMixer
 from .state import InferState, StateShape
 
 
-class Mamba2(Mixer):
+class Mamba2(LinearMixer):
     """The heads of this rank in one layer."""
 
     def __init__(

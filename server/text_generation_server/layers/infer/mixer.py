@@ -1,16 +1,13 @@
 """Interface of token mixers: attention and recurrent sublayers, in which tokens of one request read each other."""
 
-from collections.abc import Callable
-from typing import Protocol
+import copy
+from typing import Any, Protocol
 
 from torch import Tensor
 
-from ..weights import Activations, ActivationScheme, Linear
+from ..weights import Activations, ActivationScheme, Linear, Wrap, wrapped
 from .fusion import OutputFusion, SublayerOutput
 from .state import InferState
-
-Wrap = Callable[[Linear], Linear]
-"""Returns a linear layer with what adapters add to it, or the same one where none changes it."""
 
 
 class Mixer(Protocol):
@@ -40,8 +37,22 @@ class Mixer(Protocol):
         """Computes `project` fused as `fusion` allows."""
         return fusion.apply(self.out, Activations(heads), state)
 
-    def adapted(self, wrap: Wrap) -> "Mixer":  # noqa: ARG002 - mixers with matrices for adapters read it
-        """Returns a mixer for tokens with adapters, whose linear layers went through `wrap`; a mixer that has none for
-        adapters returns itself.
+    def adapted(self, wrap: Wrap) -> "Mixer":
+        """Returns a mixer for tokens with adapters, which shares everything else with this one. Its linear layers went
+        through `wrap`.
         """
-        return self
+        ...
+
+
+class LinearMixer(Mixer):
+    """A mixer that reads its linear layers from its weights alone."""
+
+    _weights: Any
+    """A dataclass, of which `out` is a field."""
+
+    def adapted(self, wrap: Wrap) -> "LinearMixer":
+        """See `Mixer`."""
+        made = copy.copy(self)
+        made._weights = wrapped(self._weights, wrap)
+        made.out = made._weights.out
+        return made

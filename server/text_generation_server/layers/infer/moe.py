@@ -1,12 +1,14 @@
 """Mixture of experts (MoE) as the feed-forward network of a layer."""
 
+import copy
+
 import torch
 from torch import Tensor
 
 import text_generation_kernels as kernels
 
 from ...config.spec import MoeSpec
-from ..weights import Activations, ActivationScheme, MoeWeights, shared_experts
+from ..weights import Activations, ActivationScheme, Linear, MoeWeights, Wrap, shared_experts, wrapped
 from .feed_forward import DenseFeedForward, FeedForward
 from .fusion import OutputFusion, SublayerOutput
 from .state import InferState
@@ -45,6 +47,17 @@ class MoeFeedForward(FeedForward):
     def forward_routed(self, x: Activations, routed: Activations, state: InferState) -> Tensor:
         """Does the same where the router reads `routed` [N, hidden]."""
         return self._forward(x, state, None, routed)
+
+    def adapted(self, wrap: Wrap) -> "MoeFeedForward":
+        """See `FeedForward`. Experts have no adapters, nor has a router that reads 32 bits."""
+
+        def unless_wide(linear: Linear) -> Linear:
+            return linear if self._wide and linear is self._weights.router else wrap(linear)
+
+        made = copy.copy(self)
+        made._weights = wrapped(self._weights, unless_wide)
+        made._shared = None if self._shared is None else self._shared.adapted(wrap)
+        return made
 
     def _forward(
         self, x: Activations, state: InferState, residual: Tensor | None, routed: Activations | None = None

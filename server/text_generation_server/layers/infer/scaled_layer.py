@@ -6,10 +6,10 @@ import torch
 from torch import Tensor
 
 from ...distributed import TensorParallelGroup
-from ..weights import Activations
+from ..weights import Activations, Wrap
 from .feed_forward import FeedForward
 from .fusion import SublayerOutput
-from .mixer import Mixer, Wrap
+from .mixer import Mixer
 from .moe import MoeFeedForward
 from .norm import AddNorm, Norm
 from .per_layer import LayerInput

@@ -6,11 +6,11 @@ import text_generation_kernels as kernels
 
 from ...config.recurrent import ShortConvSpec
 from ..weights import Activations, ActivationScheme, ShortConvWeights
-from .mixer import Mixer
+from .mixer import LinearMixer
 from .state import InferState, StateShape
 
 
-class ShortConv(Mixer):
+class ShortConv(LinearMixer):
     """The channels of this rank in one layer."""
 
     def __init__(self, index: int, spec: ShortConvSpec, weights: ShortConvWeights) -> None:

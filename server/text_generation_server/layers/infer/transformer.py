@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from ...distributed import TensorParallelGroup
+from ..weights import Wrap
 from .feed_forward import FeedForward
 from .fusion import OutputFusion, SublayerOutput
-from .mixer import Mixer, Wrap
+from .mixer import Mixer
 from .norm import AddNorm, Norm
 from .scaled_layer import ScaledLayer
 from .state import InferState

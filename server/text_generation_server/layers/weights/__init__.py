@@ -1,7 +1,7 @@
 """Weights of layers, and how the ranks of a group share them."""
 
 from .activations import Activations, ActivationScheme, RmsNorm
-from .adapted import AdaptedLinear, CurrentAdapters, SitePages, StepAdapters
+from .adapted import AdaptedLinear, CurrentAdapters, SitePages, StepAdapters, Wrap, wrapped
 from .attention import AttentionWeights, load_attention
 from .blocks import RowBlock
 from .checkpoint import Checkpoint, Matrices, NormWeights
@@ -58,6 +58,7 @@ __all__ = [
     "StepAdapters",
     "VocabularyShard",
     "W8A8Linear",
+    "Wrap",
     "activate",
     "column_parallel",
     "each_alone",
@@ -87,4 +88,5 @@ __all__ = [
     "stacked_rows",
     "unplaced",
     "vocabulary_shard",
+    "wrapped",
 ]

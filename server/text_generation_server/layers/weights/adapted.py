@@ -4,19 +4,23 @@ A step whose tokens use adapters runs through layers that have `AdaptedLinear` i
 share everything else with the layers of the base. A step of the base alone never comes here.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
-from text_generation_kernels import RANK_UNITS, empty_shrunk, lora_expand, lora_shrink, part_of_blocks
+from text_generation_kernels import OUTPUT_BLOCK, empty_shrunk, lora_expand, lora_shrink, part_of_blocks
 
-from ...errors import AdapterError
 from .activations import Activations, ActivationScheme
 from .linear import Linear, activated, total_bytes
 from .low_rank import LowRankPages
 from .sites import Site
+
+Wrap = Callable[[Linear], Linear]
+"""Returns a linear layer with what adapters add to it, or the same one where none changes it."""
+Weights = TypeVar("Weights")
 
 
 @dataclass(frozen=True)
@@ -52,6 +56,22 @@ class CurrentAdapters:
         self._step = step
 
 
+@dataclass(frozen=True)
+class _Piece:
+    """Outputs `first` .. `end - 1` of a layer: what the kernels compute at once."""
+
+    a: Tensor
+    """[pages, parts, units, inputs]"""
+    b: Tensor
+    """[pages, end - first, units]"""
+    scale: Tensor
+    """[pages, parts] float32"""
+    parts: Tensor | None
+    """[blocks of outputs] int32; None: there is one part."""
+    first: int
+    end: int
+
+
 class SitePages:
     """What all adapters add to one linear layer of this rank, in rank pages on the device."""
 
@@ -63,20 +83,19 @@ class SitePages:
         bias: Tensor | None,
     ) -> None:
         """`made` has the factors of adapters 1, 2, ..., of which one at least changes the layer; `pages` are theirs.
-        Pages of adapters that do not change it hold zeros. `bias` [outputs] is that of the base's layer. Raises
-        AdapterError for a layer that has no pages.
+        Pages of adapters that do not change it hold zeros. `bias` [outputs] is that of the base's layer.
         """
         changing = [(number, each) for number, each in enumerate(made) if each is not None]
         like = changing[0][1]
         count = sum(map(len, pages))
-        self.a = like.a.new_zeros(count, *like.a.shape[1:])
-        """[pages, parts, units, inputs]"""
-        self.b = like.b.new_zeros(count, *like.b.shape[1:])
-        """[pages, outputs, units]"""
-        self.scale = like.scales.new_zeros(count, len(like.scales))
-        """[pages, parts] float32"""
-        self.parts = _parts(site, self.b)
-        """[blocks of outputs] int32, or None where all belong to one part."""
+        a = like.a.new_zeros(count, *like.a.shape[1:])
+        b = like.b.new_zeros(count, *like.b.shape[1:])
+        scale = like.scales.new_zeros(count, len(like.scales))
+        for number, each in changing:
+            own = slice(pages[number][0], pages[number][0] + len(each.a))
+            a[own], b[own], scale[own] = each.a, each.b, each.scales
+        self.pieces = _pieces(site, a, b, scale)
+        """All outputs, each in one piece."""
         self.factors = _by_adapter([None if each is None else each.row_factors for each in made], 1.0)
         """[1 + adapters, outputs] float32, by which DoRA multiplies the outputs; None: no adapter has any."""
         self.bias = _by_adapter([None if each is None else each.bias for each in made], 0.0)
@@ -88,14 +107,12 @@ class SitePages:
         if self.factors is not None and bias is not None:
             rest = (1 - self.factors) * bias.float()
             self.unscaled_bias = rest if self.bias is None else rest + self.bias
-        for number, each in changing:
-            own = slice(pages[number][0], pages[number][0] + len(each.a))
-            self.a[own], self.b[own], self.scale[own] = each.a, each.b, each.scales
 
     @property
     def nbytes(self) -> int:
         """The bytes of all its tensors."""
-        return total_bytes(self.a, self.b, self.scale, self.parts, self.factors, self.bias, self.unscaled_bias)
+        tensors = [tensor for each in self.pieces for tensor in (each.a, each.b, each.scale, each.parts)]
+        return total_bytes(*tensors, self.factors, self.bias, self.unscaled_bias)
 
 
 class AdaptedLinear(Linear):
@@ -145,9 +162,11 @@ class AdaptedLinear(Linear):
         """
         step, pages = self._current.step, self._pages
         # The GEMV of one token has normalised `x` by now, and 8-bit inputs are kept in 16 bits beside the codes.
-        shrunk = empty_shrunk(x.x, pages.a, step.work, step.tile_tokens)
-        lora_shrink(x.x, pages.a, pages.scale, step.order, step.tiles, step.work, shrunk)
-        lora_expand(shrunk, pages.b, pages.parts, step.order, step.tiles, step.work, out, True)
+        tables = step.order, step.tiles, step.work
+        for each in pages.pieces:
+            shrunk = empty_shrunk(x.x, each.a, step.work, step.tile_tokens)
+            lora_shrink(x.x, each.a, each.scale, *tables, shrunk)
+            lora_expand(shrunk, each.b, each.parts, *tables, out[:, each.first : each.end], True)
         if pages.factors is not None:
             out.mul_(pages.factors.index_select(0, step.numbers))
         if bias is not None:
@@ -161,21 +180,20 @@ class AdaptedLinear(Linear):
         return activated(self.apply(x, block), activation, wants, block)
 
 
-def _parts(site: Site, b: Tensor) -> Tensor | None:
-    ranges = site.ranges()
+def _pieces(site: Site, a: Tensor, b: Tensor, scale: Tensor) -> list[_Piece]:
+    """One piece, where the parts of the layer begin at blocks of outputs, else one for each range of a part."""
+    outputs, ranges = b.shape[1], site.ranges()
     if len(site.modules) == 1:
-        return None
-    end = ranges[-1][1]
-    if end < b.shape[1]:
+        return [_Piece(a, b, scale, None, 0, outputs)]
+    if ranges[-1][1] < outputs:
         # Padding belongs to the last part, whose B is zero there.
-        ranges[-1] = (ranges[-1][0], b.shape[1], ranges[-1][2])
-    try:
-        return part_of_blocks(ranges, b.shape[1], b.device)
-    except ValueError as error:
-        raise AdapterError(
-            f"adapters of `{site.modules[0]}` and those beside it are served where each has a multiple of {RANK_UNITS} "
-            "outputs on a shard; use --merge-adapter"
-        ) from error
+        ranges[-1] = (ranges[-1][0], outputs, ranges[-1][2])
+    if all(first % OUTPUT_BLOCK == 0 for first, _, _ in ranges):
+        return [_Piece(a, b, scale, part_of_blocks(ranges, outputs, b.device), 0, outputs)]
+    return [
+        _Piece(a[:, part : part + 1], b[:, first:end], scale[:, part : part + 1].contiguous(), None, first, end)
+        for first, end, part in ranges
+    ]
 
 
 def _by_adapter(made: Sequence[Tensor | None], fill: float) -> Tensor | None:
@@ -185,3 +203,10 @@ def _by_adapter(made: Sequence[Tensor | None], fill: float) -> Tensor | None:
         return None
     plain = torch.full_like(like, fill)
     return torch.stack([plain, *(plain if each is None else each for each in made)])
+
+
+def wrapped(weights: Weights, wrap: Wrap) -> Weights:
+    """Returns the weights of a layer, a dataclass, with each linear layer among its fields gone through `wrap`."""
+    found = {each.name: getattr(weights, each.name) for each in fields(weights)}  # type: ignore[arg-type]
+    linear = {name: wrap(value) for name, value in found.items() if hasattr(value, "site")}
+    return replace(weights, **linear)  # type: ignore[type-var]

@@ -1,0 +1,92 @@
+"""Requests with adapters of every kind of layer: what the layers of a family add is what merged weights compute."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from support.engine_driver import directly, stream
+from support.fake_model import SingleGroup
+from support.families import PROMPTS, made, write
+from support.family_cases import CASES
+from support.loading import load
+from support.router import Router, Stream
+
+from text_generation_server.config.server import WatermarkConfig
+from text_generation_server.engine.engine import Engine
+from text_generation_server.engine.options import EngineOptions
+from text_generation_server.engine.requests import ServingLimits, WarmupLimits
+from text_generation_server.layers.weights import Linear
+from text_generation_server.models import CausalLM
+from text_generation_server.models.decoder import Decoder
+
+LIMITS = WarmupLimits(max_batch_prefill_tokens=32, max_batch_size=4, max_batch_total_tokens=256, prefill_chunking=True)
+FAMILIES = [
+    "deepseek v3",
+    "falcon 40b",
+    "gemma2",
+    "gemma4 small",
+    "gpt neox",
+    "lfm2",
+    "mamba 2",
+    "nemotron 3 latent",
+    "phi3",
+    "qwen2 moe",
+    "qwen3 next",
+]
+
+
+def write_factors(folder: Path, model: CausalLM) -> int:
+    """Writes an adapter of every matrix whose layer serves adapters; returns how many there are."""
+    assert isinstance(model, Decoder)
+    tensors: dict[str, torch.Tensor] = {}
+    chance = torch.Generator().manual_seed(3)
+
+    def note(linear: Linear) -> Linear:
+        for block in linear.site.blocks if linear.site is not None else ():
+            name = f"base_model.model.{block.name}"
+            tensors[f"{name}.lora_A.weight"] = torch.randn(3, linear.site.inputs, generator=chance) * 0.1
+            tensors[f"{name}.lora_B.weight"] = torch.randn(block.size, 3, generator=chance) * 0.1
+        return linear
+
+    for layer in model._layers:
+        layer.adapted(note)
+    folder.mkdir()
+    save_file(tensors, folder / "adapter_model.safetensors")
+    (folder / "adapter_config.json").write_text(json.dumps({"peft_type": "LORA", "r": 3, "lora_alpha": 4}))
+    return len(tensors) // 2
+
+
+def answers(model: CausalLM, adapters: list[int], chunk: int) -> list[tuple[list[int], list[float]]]:
+    engine = Engine(
+        model,
+        SingleGroup(),  # type: ignore[arg-type]
+        (),
+        "torch",
+        WatermarkConfig(),
+        EngineOptions(),
+    )
+    engine.warmup(LIMITS)
+    streams: list[Stream] = []
+    for number, adapter in enumerate(adapters):
+        streams.append(stream(number, PROMPTS[number], 3, prefill_logprobs=True))
+        streams[-1].adapter = adapter
+    limits = ServingLimits(256, 31, 32, 4)
+    Router(directly(engine), limits, chunk=chunk, budget=32, recurrent=engine.info.recurrent).run(*streams)
+    assert [each.failure for each in streams] == [None] * len(streams)
+    return [(each.tokens, each.logprobs + each.prompt_logprobs) for each in streams]
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_what_layers_add_is_what_merged_weights_compute(name: str, tmp_path: Path) -> None:
+    case, base, adapter = CASES[name], tmp_path / "base", tmp_path / "adapter"
+    write(case, made(case), base)
+    assert write_factors(adapter, load(base)) > 2
+    plain, changed = answers(load(base), [0, 0], 32), answers(load(base, merge_adapter=adapter), [0, 0], 32)
+    for chunk in (32, 2):
+        served = answers(load(base, adapters=[adapter]), [1, 0], chunk)
+        for found, expected in ((served[0], changed[0]), (served[1], plain[1])):
+            assert found[0] == expected[0]
+            assert found[1] == pytest.approx(expected[1], abs=2e-3)
+    assert changed[0][1] != pytest.approx(plain[0][1], abs=2e-2)
