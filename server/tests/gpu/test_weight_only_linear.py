@@ -73,7 +73,7 @@ def test_few_tokens_by_the_kernel_of_hopper_cards(outputs: int, inputs: int, tok
     # Rows of other tensors stand in front and behind, and must not count.
     out = torch.full((tokens + 2, outputs + 8), float("nan"), device="cuda", dtype=x.dtype)
     config = {"BLOCK_M": 16, "BLOCK_N": 128, "num_warps": 4, "num_stages": 3}
-    w4a16_small_hopper(x, packed, scales, zeros, None, out[1:-1, :outputs], config)
+    w4a16_small_hopper(x, packed, scales, zeros, None, None, out[1:-1, :outputs], size, config)
     expected = x.double() @ group_values(packed, scales, zeros, table, inputs, size).double().t()
     assert (out[1:-1, :outputs].double() - expected).norm() <= 5e-3 * expected.norm()
     around = torch.cat((out[0], out[-1], out[:, outputs:].flatten()))
