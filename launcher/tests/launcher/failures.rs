@@ -231,8 +231,8 @@ fn arguments_that_cannot_work_start_nothing() {
         ),
         (
             &[],
-            &[("LORA_ADAPTERS", "a")],
-            "--lora-adapters (or LORA_ADAPTERS)",
+            &[("NGROK_EDGE", "a")],
+            "--ngrok-edge (or NGROK_EDGE) is not supported yet",
         ),
         (
             &["--sharded", "true"],
