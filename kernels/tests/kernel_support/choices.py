@@ -82,6 +82,8 @@ def measured(patch: pytest.MonkeyPatch, module: Any, ladder: Ladder, settings: M
 
 def pretend_card(patch: pytest.MonkeyPatch, card: Card) -> None:
     """Operators take tensors of the CPU for tensors of `card`."""
+    # A test of a whole engine on a CPU may have chosen torch for the process.
+    patch.setattr(sys.modules["text_generation_kernels.runtime.register"], "_triton_enabled", True)
     patch.setattr(torch.Tensor, "is_cuda", True)
     patch.setattr(torch.version, "cuda", "12.9")
     patch.setattr(torch.cuda, "get_device_capability", lambda *_: card.capability)
