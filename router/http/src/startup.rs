@@ -73,6 +73,7 @@ pub async fn start(
         config,
         model.tokenizer.clone(),
         &shards,
+        &model_names,
         kv_events,
         stepping,
     )?;
@@ -160,6 +161,7 @@ fn infer(
     config: &Config,
     tokenizer: TextTokenizer,
     shards: &WarmShards,
+    model_names: &[String],
     kv_events: Option<KvEventFeed>,
     stepping: &Handle,
 ) -> anyhow::Result<Infer> {
@@ -177,6 +179,14 @@ fn infer(
     let vision = vision.transpose()?;
     let pool = TokenizerPool::new(tokenizer, config.validation_workers as usize)?;
     let adapters = Adapters::new(info.adapters.clone());
+    if let Some(taken) = model_names
+        .iter()
+        .find(|name| adapters.find(name).is_some())
+    {
+        anyhow::bail!(
+            "`--lora-adapters` has an adapter with the name of the model, `{taken}`: give it another one, as name=folder"
+        );
+    }
     let mut validator = Validator::new(pool, validation_limits(config, info, limits))
         .with_adapters(adapters.clone());
     if let Some(vision) = vision {

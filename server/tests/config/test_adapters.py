@@ -15,13 +15,16 @@ from text_generation_server.errors import ConfigurationError
         ("org/a@v2, b=/srv/x@y", [AskedAdapter("org/a", "org/a", "v2"), AskedAdapter("b", "/srv/x@y")]),
         ("b=org/a@refs/pr/1,", [AskedAdapter("b", "org/a", "refs/pr/1")]),
         ("./pirate", [AskedAdapter("./pirate", "./pirate")]),
+        ("my pirate = /srv/x", [AskedAdapter("my pirate", "/srv/x")]),
     ],
 )
 def test_forms(text: str | None, expected: list[AskedAdapter]) -> None:
     assert list(parse_adapters(text)) == expected
 
 
-@pytest.mark.parametrize("text", ["=x", "a=", "a=@v1", "org/a@", "a=x,a=y", "org/a,org/a@v2"])
+@pytest.mark.parametrize(
+    "text", ["=x", "a=", "a=@v1", "org/a@", "a=x,a=y", "org/a,org/a@v2", "tgi=/x", f"{'n' * 257}=/x", "a\nb=/x"]
+)
 def test_what_cannot_be_read_is_named(text: str) -> None:
     with pytest.raises(ConfigurationError, match="--lora-adapters"):
         parse_adapters(text)

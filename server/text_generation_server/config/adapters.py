@@ -7,6 +7,10 @@ from pathlib import Path
 from ..errors import ConfigurationError
 
 _FLAG = "--lora-adapters"
+_BASE = "tgi"
+"""What clients of TGI call any model."""
+_LONGEST_NAME = 256
+"""Bytes of `model` in a request."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +57,7 @@ def parse_adapters(text: str | None) -> tuple[AskedAdapter, ...]:
 
 
 def _parse(entry: str) -> AskedAdapter:
-    name, equals, place = entry.partition("=")
+    name, equals, place = (part.strip() for part in entry.partition("="))
     place = place if equals else name
     source, at, revision = place.partition("@")
     if place.startswith(("/", ".", "~")):
@@ -72,3 +76,9 @@ def _check_names(names: Sequence[str]) -> None:
         raise ConfigurationError(
             f"{_FLAG} names `{twice[0]}` twice: give each adapter a name of its own, as name=folder"
         )
+    for name in names:
+        if name == _BASE or len(name.encode()) > _LONGEST_NAME or not name.isprintable():
+            raise ConfigurationError(
+                f"{_FLAG} has an adapter that requests cannot name, `{name[:64]}`: give it another name, as "
+                f"name=folder, of printable characters, at most {_LONGEST_NAME} bytes, and not `{_BASE}`, the base"
+            )
