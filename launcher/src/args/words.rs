@@ -37,17 +37,19 @@ pub fn in_our_words(given: impl IntoIterator<Item = OsString>) -> Words {
                     value.is_none() && is_switch(&dashed(name)) && truth(next.to_str()).is_some()
                 });
                 let next = next.and_then(|next| next.into_string().ok());
-                match answer(&dashed(name)) {
-                    Some(Answer::List(ours)) => {
+                let value = match answer(&dashed(name)) {
+                    Some(Answer::List(_)) => {
                         let follows = |next: &OsString| {
                             next.to_str().is_some_and(|next| !next.starts_with('-'))
                         };
                         let more = std::iter::from_fn(|| rest.next_if(follows));
                         let more = more.filter_map(|word| word.into_string().ok());
-                        said.list(ours, name, value.into_iter().chain(more).collect());
+                        let all: Vec<String> = value.into_iter().chain(more).collect();
+                        Some(all.join(","))
                     }
-                    _ => said.flag(name, value.or(next)),
-                }
+                    _ => value.or(next),
+                };
+                said.flag(name, value);
             }
             _ => said.words.push(word),
         }
@@ -56,18 +58,6 @@ pub fn in_our_words(given: impl IntoIterator<Item = OsString>) -> Words {
 }
 
 impl Words {
-    /// Reads a flag whose values follow one another.
-    fn list(&mut self, ours: &'static str, typed: &str, values: Vec<String>) {
-        if values.iter().any(|value| value.starts_with('{')) {
-            let remedy = format!("write name=folder, not JSON; {ours} says the same");
-            self.refused.push(format!("{typed}: {remedy}"));
-            return;
-        }
-        self.spelling.add(ours, typed);
-        self.words
-            .push(format!("{ours}={}", values.join(",")).into());
-    }
-
     /// Reads a flag as it was typed, with the value that belongs to it for certain.
     fn flag(&mut self, typed: &str, value: Option<String>) {
         let name = dashed(typed);
@@ -86,6 +76,10 @@ impl Words {
             Some(answer) if stands_alone(answer) && given.is_some_and(|truth| truth.is_none()) => {
                 let refusal = format!("{}: it takes no value but true or false", whole(typed));
                 self.refused.push(refusal);
+            }
+            Some(Answer::List(ours)) if value.as_deref().is_some_and(has_json) => {
+                let remedy = format!("write name=folder, not JSON; {ours} says the same");
+                self.refused.push(format!("{typed}: {remedy}"));
             }
             Some(Answer::Alias(ours) | Answer::List(ours)) => {
                 self.spelling.add(ours, typed);
@@ -144,6 +138,11 @@ fn is_switch(name: &str) -> bool {
 
 fn stands_alone(answer: Answer) -> bool {
     matches!(answer, Answer::Switch { .. } | Answer::Needless(_))
+}
+
+/// Whether one of the values, with commas between them, is an object.
+fn has_json(values: &str) -> bool {
+    values.split(',').any(|value| value.starts_with('{'))
 }
 
 fn truth(word: Option<&str>) -> Option<bool> {
