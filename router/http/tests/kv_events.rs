@@ -84,6 +84,16 @@ fn of_type<'a>(batches: &'a [(i64, Vec<Value>)], kind: &str) -> Vec<&'a Value> {
     events.filter(|event| event["type"] == kind).collect()
 }
 
+/// Events of which a client asks for earlier ones at the port `replay`.
+fn replaying(replay: u16) -> Value {
+    json!({
+        "enable_kv_cache_events": true,
+        "endpoint": format!("tcp://127.0.0.1:{}", free_port()),
+        "replay_endpoint": format!("tcp://127.0.0.1:{replay}"),
+        "topic": TOPIC,
+    })
+}
+
 #[tokio::test]
 async fn subscribers_hear_what_is_cached_and_may_ask_again() {
     let (events, replay) = (free_port(), free_port());
@@ -161,12 +171,7 @@ async fn subscribers_hear_what_is_cached_and_may_ask_again() {
 #[tokio::test]
 async fn blocks_of_adapters_are_told_from_those_of_the_base() {
     let replay = free_port();
-    let events = json!({
-        "enable_kv_cache_events": true,
-        "endpoint": format!("tcp://127.0.0.1:{}", free_port()),
-        "replay_endpoint": format!("tcp://127.0.0.1:{replay}"),
-        "topic": TOPIC,
-    });
+    let events = replaying(replay);
     let model = MockConfig {
         adapters: Arc::new(move |_| vec![adapter(1, "pirate"), adapter(2, "sums")]),
         ..common::alphabet()
@@ -200,12 +205,7 @@ async fn blocks_of_adapters_are_told_from_those_of_the_base() {
 async fn nothing_is_stored_where_nothing_is_cached() {
     for (recurrent, caching) in [(false, "false"), (true, "true")] {
         let replay = free_port();
-        let events = json!({
-            "enable_kv_cache_events": true,
-            "endpoint": format!("tcp://127.0.0.1:{}", free_port()),
-            "replay_endpoint": format!("tcp://127.0.0.1:{replay}"),
-            "topic": TOPIC,
-        });
+        let events = replaying(replay);
         let caching = format!("--prefix-caching={caching}");
         let flags = ["--kv-events-config", &events.to_string(), &caching];
         let model = MockConfig {

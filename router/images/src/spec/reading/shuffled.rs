@@ -22,16 +22,10 @@ impl Files<'_> {
         let patch = self.vision_number("patch_size")?;
         let key = "pixel_shuffle_ratio";
         let step = patch * self.merged(&self.config["vision_config"][key], key)?;
-        if tile.height != tile.width || tile.height > MOST_SIDE || tile.height % step != 0 {
-            return Err(self.refused("size", format!("{} x {}", tile.height, tile.width)));
-        }
+        let side = self.side_of(tile, step)?;
         let max_tiles = self.number("max_patches", 16)?;
-        if max_tiles > MOST_TILES {
-            return Err(self.refused("max_patches", max_tiles));
-        }
-        let side = tile.height / step;
-        let rows = u64::from(side) * u64::from(side);
-        self.check_rows(rows, max_tiles + 1, "size")?;
+        self.check_tiles(max_tiles)?;
+        self.check_rows(u64::from(side) * u64::from(side), max_tiles + 1, "size")?;
         Ok(ImageSpec {
             placeholder: "<|patch|>",
             marker: "<|image|>",
@@ -64,18 +58,12 @@ impl Files<'_> {
             value => self.of_config(value, key)?,
         };
         let step = self.vision_number("patch_size")?.saturating_mul(merge);
-        if tile.height != tile.width || tile.height > MOST_SIDE || !tile.height.is_multiple_of(step)
-        {
-            return Err(self.refused("size", format!("{} x {}", tile.height, tile.width)));
-        }
+        let side = self.side_of(tile, step)?;
         let max_tiles = match self.preprocessor["crop_to_patches"] {
             Value::Bool(true) => self.number("max_patches", 12)?,
             _ => 1,
         };
-        if max_tiles > MOST_TILES {
-            return Err(self.refused("max_patches", max_tiles));
-        }
-        let side = tile.height / step;
+        self.check_tiles(max_tiles)?;
         self.check_rows(u64::from(side) * u64::from(side), max_tiles + 1, "size")?;
         Ok(ImageSpec {
             placeholder: "<IMG_ATOM>",
@@ -91,6 +79,22 @@ impl Files<'_> {
             }),
             several: None,
         })
+    }
+
+    /// Rows along a side of a square tile, each of so many pixels.
+    fn side_of(&self, tile: Size, step: u32) -> Result<u32, SpecError> {
+        let is_square = tile.height == tile.width && tile.height.is_multiple_of(step);
+        if !is_square || tile.height > MOST_SIDE {
+            return Err(self.refused("size", format!("{} x {}", tile.height, tile.width)));
+        }
+        Ok(tile.height / step)
+    }
+
+    fn check_tiles(&self, max_tiles: u32) -> Result<(), SpecError> {
+        if max_tiles > MOST_TILES {
+            return Err(self.refused("max_patches", max_tiles));
+        }
+        Ok(())
     }
 
     /// Patches along a side of what one row shows.
@@ -160,9 +164,7 @@ impl Files<'_> {
         let patch = self.vision_number("patch_size")?;
         let key = "downsample_ratio";
         let step = patch * self.merged(&self.config[key], key)?;
-        if max_tiles > MOST_TILES {
-            return Err(self.refused("max_patches", max_tiles));
-        }
+        self.check_tiles(max_tiles)?;
         if tile.height.max(tile.width) > MOST_SIDE {
             return Err(self.refused("size", format!("{} x {}", tile.height, tile.width)));
         }
