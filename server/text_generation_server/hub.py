@@ -192,6 +192,14 @@ def _snapshot(
 ) -> Path:
     """Files at the top of the repository that serving reads, and no others."""
     duplicates = [] if layout is PARAMS else ["consolidated*"]
+    patterns = [*_SMALL_FILES, *([f"*{weights}"] if weights else [])]
+    return snapshot(source, hub, patterns, ["*/*", *duplicates], local_only)
+
+
+def snapshot(source: ModelSource, hub: HubConfig, patterns: list[str], ignored: list[str], local_only: bool) -> Path:
+    """Returns the folder of a repository in the hub's cache, with the files that `patterns` name and `ignored` do not.
+    It downloads what is not there, unless `local_only`. Raises errors of huggingface_hub and of the network.
+    """
     from huggingface_hub import snapshot_download
 
     return Path(
@@ -199,8 +207,8 @@ def _snapshot(
             source.model_id,
             revision=source.revision,
             cache_dir=hub.cache_dir,
-            allow_patterns=[*_SMALL_FILES, *([f"*{weights}"] if weights else [])],
-            ignore_patterns=["*/*", *duplicates],
+            allow_patterns=patterns,
+            ignore_patterns=ignored,
             local_files_only=local_only,
             tqdm_class=_logging_bar(),
         )
@@ -229,10 +237,15 @@ def _logging_bar() -> type:
 
 
 def _cached_snapshot(source: ModelSource, hub: HubConfig) -> Path | None:
+    return if_cached(lambda: _snapshot(source, hub, source.extension, local_only=True))
+
+
+def if_cached(find: Callable[[], Path]) -> Path | None:
+    """Returns what `find` looks for in the hub's cache; None: it is not there."""
     from huggingface_hub.errors import LocalEntryNotFoundError
 
     try:
-        return _snapshot(source, hub, source.extension, local_only=True)
+        return find()
     except (LocalEntryNotFoundError, PermissionError):
         return None
 

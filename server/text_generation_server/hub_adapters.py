@@ -8,7 +8,7 @@ from pathlib import Path
 from .config.adapters import AskedAdapter, FoundAdapter
 from .config.server import HubConfig
 from .errors import ModelFilesError
-from .hub import ModelSource, is_hub_name, retried
+from .hub import ModelSource, if_cached, is_hub_name, retried, snapshot
 
 logger = logging.getLogger(__name__)
 
@@ -28,7 +28,7 @@ def prepare_adapters(
 
 
 def _found(asked: AskedAdapter, hub: HubConfig) -> Path:
-    folder = _local(asked) or _cached(asked, hub)
+    folder = _local(asked) or if_cached(lambda: _snapshot(asked, hub, True))
     if folder is None:
         raise ModelFilesError(
             f"adapter {asked.source} is neither a folder nor in the hub cache; the launcher downloads it, or run "
@@ -41,7 +41,7 @@ def _prepared(asked: AskedAdapter, hub: HubConfig, pause: Callable[[float], None
     if (folder := _local(asked)) is not None:
         return folder
     logger.info("looking for an adapter on the hub", extra={"adapter": asked.source, "revision": asked.revision})
-    return retried(lambda: _snapshot(asked, hub, False), ModelSource(asked.source, asked.revision), hub, pause)
+    return retried(lambda: _snapshot(asked, hub, False), _source(asked), hub, pause)
 
 
 def _local(asked: AskedAdapter) -> Path | None:
@@ -57,24 +57,9 @@ def _local(asked: AskedAdapter) -> Path | None:
     return None
 
 
-def _cached(asked: AskedAdapter, hub: HubConfig) -> Path | None:
-    from huggingface_hub.errors import LocalEntryNotFoundError
-
-    try:
-        return _snapshot(asked, hub, True)
-    except (LocalEntryNotFoundError, PermissionError):
-        return None
-
-
 def _snapshot(asked: AskedAdapter, hub: HubConfig, local_only: bool) -> Path:
-    from huggingface_hub import snapshot_download
+    return snapshot(_source(asked), hub, list(_FILES), ["*/*"], local_only)
 
-    return Path(
-        snapshot_download(
-            asked.source,
-            revision=asked.revision,
-            cache_dir=hub.cache_dir,
-            allow_patterns=list(_FILES),
-            local_files_only=local_only,
-        )
-    )
+
+def _source(asked: AskedAdapter) -> ModelSource:
+    return ModelSource(asked.source, asked.revision)

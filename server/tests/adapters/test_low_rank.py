@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from support.adapted import adapt, write_factors
+from support.adapted import adapt, linears_of, write_factors
 from support.adapters import AdapterCase, rewrite, write_adapter, write_base
 from support.driver import Driver
 from support.families import PROMPTS, made, write
@@ -129,7 +129,7 @@ def test_factors_behind_an_activation_that_awq_has_scaled(ranks: int, tmp_path: 
     file = packed / "model.safetensors"
     save_file(load_file(file) | {f"{module}.scales": each.half() for module, (_, each) in scales.items()}, file)
     write_meant(base, tmp_path / "meant", meant | {name: meant[name] / each for name, each in scales.values()})
-    write_factors(adapter, load(base))
+    write_factors(adapter, linears_of(load(base)))
     expected = merged(tmp_path / "meant", adapter)
     for each in together([partial(beside, packed, adapter, group) for group in thread_groups(ranks)]):
         torch.testing.assert_close(each, expected, atol=2e-4 * float(expected.abs().max()), rtol=1e-4)
@@ -153,7 +153,7 @@ def test_every_layout_of_families(name: str, tmp_path: Path) -> None:
     case = FAMILY_CASES[name]
     base, adapter = tmp_path / "base", tmp_path / "adapter"
     write(case, made(case), base)
-    write_factors(adapter, load(base))
+    write_factors(adapter, linears_of(load(base)))
     expected = merged(base, adapter)
     for each in together([partial(beside, base, adapter, group) for group in thread_groups(2)]):
         torch.testing.assert_close(each, expected, atol=1e-4 * float(expected.abs().max()), rtol=1e-4)

@@ -1,21 +1,15 @@
 """Requests with adapters of every kind of layer: what the layers of a family add is what merged weights compute."""
 
-import json
 from pathlib import Path
 
 import pytest
-import torch
-from safetensors.torch import save_file
-from support.engine_driver import directly, stream
-from support.fake_model import SingleGroup
+from support.adapted import write_factors
+from support.engine_driver import directly, make_engine, stream
 from support.families import PROMPTS, made, write
 from support.family_cases import CASES
 from support.loading import load
 from support.router import Router, Stream
 
-from text_generation_server.config.server import WatermarkConfig
-from text_generation_server.engine.engine import Engine
-from text_generation_server.engine.options import EngineOptions
 from text_generation_server.engine.requests import ServingLimits, WarmupLimits
 from text_generation_server.layers.weights import Linear
 from text_generation_server.models import CausalLM
@@ -37,37 +31,22 @@ FAMILIES = [
 ]
 
 
-def write_factors(folder: Path, model: CausalLM) -> int:
-    """Writes an adapter of every matrix whose layer serves adapters; returns how many there are."""
+def adapted_linears(model: CausalLM) -> list[Linear]:
+    """The linear layers that serve adapters."""
     assert isinstance(model, Decoder)
-    tensors: dict[str, torch.Tensor] = {}
-    chance = torch.Generator().manual_seed(3)
+    found: list[Linear] = []
 
     def note(linear: Linear) -> Linear:
-        for block in linear.site.blocks if linear.site is not None else ():
-            name = f"base_model.model.{block.name}"
-            tensors[f"{name}.lora_A.weight"] = torch.randn(3, linear.site.inputs, generator=chance) * 0.1
-            tensors[f"{name}.lora_B.weight"] = torch.randn(block.size, 3, generator=chance) * 0.1
+        found.append(linear)
         return linear
 
     for layer in model._layers:
         layer.adapted(note)
-    folder.mkdir()
-    save_file(tensors, folder / "adapter_model.safetensors")
-    (folder / "adapter_config.json").write_text(json.dumps({"peft_type": "LORA", "r": 3, "lora_alpha": 4}))
-    return len(tensors) // 2
+    return found
 
 
 def answers(model: CausalLM, adapters: list[int], chunk: int) -> list[tuple[list[int], list[float]]]:
-    engine = Engine(
-        model,
-        SingleGroup(),  # type: ignore[arg-type]
-        (),
-        "torch",
-        WatermarkConfig(),
-        EngineOptions(),
-    )
-    engine.warmup(LIMITS)
+    engine = make_engine(model, LIMITS)
     streams: list[Stream] = []
     for number, adapter in enumerate(adapters):
         streams.append(stream(number, PROMPTS[number], 3, prefill_logprobs=True))
@@ -82,7 +61,7 @@ def answers(model: CausalLM, adapters: list[int], chunk: int) -> list[tuple[list
 def test_what_layers_add_is_what_merged_weights_compute(name: str, tmp_path: Path) -> None:
     case, base, adapter = CASES[name], tmp_path / "base", tmp_path / "adapter"
     write(case, made(case), base)
-    assert write_factors(adapter, load(base)) > 2
+    assert write_factors(adapter, adapted_linears(load(base))) > 2
     plain, changed = answers(load(base), [0, 0], 32), answers(load(base, merge_adapter=adapter), [0, 0], 32)
     for chunk in (32, 2):
         served = answers(load(base, adapters=[adapter]), [1, 0], chunk)

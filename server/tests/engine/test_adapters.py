@@ -10,12 +10,10 @@ import pytest
 import torch
 from support.adapters import AdapterCase, write_adapter, write_base
 from support.engine_driver import directly, make_engine, stream
-from support.fake_model import SingleGroup
 from support.families import PROMPTS
 from support.loading import load
 from support.router import Router, Stream
 
-from text_generation_server.config.server import WatermarkConfig
 from text_generation_server.engine.engine import Engine
 from text_generation_server.engine.options import EngineOptions
 from text_generation_server.engine.requests import ServingLimits, WarmupLimits
@@ -45,16 +43,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 def engine_of(folder: Path, deterministic: bool = False, **more: Any) -> Engine:
-    engine = Engine(
-        load(folder, **more),
-        SingleGroup(),  # type: ignore[arg-type]
-        (),
-        "torch",
-        WatermarkConfig(),
-        EngineOptions(deterministic=deterministic),
-    )
-    engine.warmup(LIMITS)
-    return engine
+    return make_engine(load(folder, **more), LIMITS, options=EngineOptions(deterministic=deterministic))
 
 
 def asked(adapters: Sequence[int]) -> list[Stream]:

@@ -3,7 +3,7 @@ plain way, to compare others with.
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -108,18 +108,24 @@ def adapt(model: CausalLM, folder: Path, adapter: Path, group: TensorParallelGro
         object.__setattr__(owner, name, made.setdefault(id(linear), Adapted(linear, pages)))
 
 
-def write_factors(folder: Path, model: CausalLM) -> None:
-    """Writes an adapter of every matrix of `model` that has a site, with random factors."""
+def write_factors(folder: Path, linears: Iterable[Linear]) -> int:
+    """Writes an adapter of every matrix of these layers that has a site, with random factors; returns how many."""
     folder.mkdir()
     generator = torch.Generator().manual_seed(3)
     tensors: dict[str, Tensor] = {}
-    for _, _, linear in _linears(model):
+    for linear in linears:
         for block in linear.site.blocks if linear.site is not None else ():
             inputs, name = linear.site.inputs, f"base_model.model.{block.name}"
             tensors[f"{name}.lora_A.weight"] = torch.randn(3, inputs, generator=generator) * 0.1
             tensors[f"{name}.lora_B.weight"] = torch.randn(block.size, 3, generator=generator) * 0.1
     save_file(tensors, folder / "adapter_model.safetensors")
     (folder / "adapter_config.json").write_text(json.dumps({"peft_type": "LORA", "r": 3, "lora_alpha": 4}))
+    return len(tensors) // 2
+
+
+def linears_of(model: CausalLM) -> list[Linear]:
+    """All linear layers of a model."""
+    return [linear for _, _, linear in _linears(model)]
 
 
 def _linears(root: Any) -> Iterator[tuple[Any, str, Any]]:

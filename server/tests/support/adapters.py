@@ -15,20 +15,9 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from support.families import PROMPTS, Case, made, write
+from support.families import PROMPTS, SIZES, Case, made, write
 
-_SIZES: dict[str, Any] = {
-    "vocab_size": 99,
-    "hidden_size": 32,
-    "intermediate_size": 48,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 64,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-    "pad_token_id": None,
-}
+_SIZES: dict[str, Any] = {**SIZES, "num_hidden_layers": 2}
 _MOE = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 20, "head_dim": 8}
 BASES: dict[str, Case] = {
     "llama": Case("Llama", "llama", sizes=_SIZES),

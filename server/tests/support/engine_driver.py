@@ -19,6 +19,7 @@ from text_generation_server.engine.requests import (
     WarmupLimits,
 )
 from text_generation_server.engine.worker import EngineWorker
+from text_generation_server.models import CausalLM
 
 POOL = 512
 LIMITS = WarmupLimits(max_batch_prefill_tokens=256, max_batch_size=8, max_batch_total_tokens=POOL)
@@ -27,7 +28,7 @@ WAIT_S = 30.0
 
 
 def make_engine(
-    model: FakeModel | None = None,
+    model: CausalLM | FakeModel | None = None,
     limits: WarmupLimits | None = LIMITS,
     rank: int = 0,
     world_size: int = 1,
@@ -36,7 +37,7 @@ def make_engine(
     group: TensorParallelGroup | None = None,
     options: EngineOptions | None = None,
 ) -> Engine:
-    """An engine over the fake model, warmed up unless `limits` is None."""
+    """An engine over a model, by default the fake one, warmed up unless `limits` is None."""
     engine = Engine(
         model or FakeModel(),  # type: ignore[arg-type]
         group or SingleGroup(rank, world_size),  # type: ignore[arg-type]

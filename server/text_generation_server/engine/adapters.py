@@ -24,7 +24,7 @@ _TALL_TILES_FROM, _TALL_TILES = 1024, 64
 
 
 @dataclass(frozen=True)
-class _Layout:
+class Layout:
     """Where the tables of a step with so many tokens lie in the vector."""
 
     tokens: int
@@ -32,10 +32,12 @@ class _Layout:
 
     @property
     def lengths(self) -> tuple[int, int, int, int]:
+        """The lengths of `order`, `tiles`, `work` and `numbers`."""
         return self.tokens, 4 * self.sizes.tiles, 2 * self.sizes.work, self.tokens
 
     @property
     def total(self) -> int:
+        """The length of the vector."""
         return sum(self.lengths)
 
 
@@ -48,39 +50,26 @@ class AdapterTables:
 
     def of(self, numbers: Vector) -> StepAdapters:
         """Queues a copy of the tables of a step whose token t uses adapter `numbers[t]`, 0 for none."""
-        layout = self._layout(len(numbers))
-        return self._view(upload(self._packed(numbers, layout), self._device), layout)
+        layout = self.layout(len(numbers))
+        return _view(upload(self.packed(numbers, layout), self._device), layout)
 
     def buffer(self, sizes: Sequence[int]) -> "AdapterBuffer":
         """Allocates memory for the tables of steps with these numbers of tokens, for graphs to read. They are zeros:
         tiles without tokens.
         """
-        total = max(self._layout(size).total for size in sizes)
+        total = max(self.layout(size).total for size in sizes)
         return AdapterBuffer(self, torch.zeros(total, dtype=torch.int32, device=self._device))
 
-    def write(self, vector: Tensor, numbers: Vector, tokens: int) -> None:
-        """Queues a copy of the tables over `vector`. Tokens behind those of `numbers` use no adapter."""
-        layout = self._layout(tokens)
-        padded = np.zeros(tokens, dtype=np.int64)
-        padded[: len(numbers)] = numbers
-        overwrite(vector[: layout.total], self._packed(padded, layout))
-
-    def view(self, vector: Tensor, tokens: int) -> StepAdapters:
-        """Returns the tables of a step with so many tokens as views of `vector`."""
-        return self._view(vector, self._layout(tokens))
-
-    def _layout(self, tokens: int) -> _Layout:
+    def layout(self, tokens: int) -> Layout:
+        """Returns where the tables of a step with so many tokens lie."""
         height = _TALL_TILES if tokens >= _TALL_TILES_FROM else TILE_TOKENS
         adapters = min(tokens, len(self._served.infos))
-        return _Layout(tokens, TableSizes.of(tokens, adapters, self._served.most_pages, height))
+        return Layout(tokens, TableSizes.of(tokens, adapters, self._served.most_pages, height))
 
-    def _packed(self, numbers: Vector, layout: _Layout) -> NDArray[np.int32]:
+    def packed(self, numbers: Vector, layout: Layout) -> NDArray[np.int32]:
+        """Makes the tables of the tokens that use these adapters."""
         tables = adapter_tables(numbers - 1, self._served.pages, layout.sizes)
         return np.concatenate((*(each.reshape(-1) for each in tables), numbers.astype(np.int32)))
-
-    def _view(self, vector: Tensor, layout: _Layout) -> StepAdapters:
-        order, tiles, work, numbers = vector[: layout.total].split(layout.lengths)
-        return StepAdapters(order, tiles.view(-1, 4), work.view(-1, 2), numbers, layout.sizes.tile_tokens)
 
 
 class AdapterBuffer:
@@ -92,8 +81,16 @@ class AdapterBuffer:
 
     def view(self, tokens: int) -> StepAdapters:
         """Returns what the graph of so many tokens reads."""
-        return self._tables.view(self._vector, tokens)
+        return _view(self._vector, self._tables.layout(tokens))
 
     def write(self, numbers: Vector, tokens: int) -> None:
-        """Queues the tables of the next replay of that graph."""
-        self._tables.write(self._vector, numbers, tokens)
+        """Queues the tables of the next replay of that graph. Tokens behind those of `numbers` use no adapter."""
+        layout = self._tables.layout(tokens)
+        padded = np.zeros(tokens, dtype=np.int64)
+        padded[: len(numbers)] = numbers
+        overwrite(self._vector[: layout.total], self._tables.packed(padded, layout))
+
+
+def _view(vector: Tensor, layout: Layout) -> StepAdapters:
+    order, tiles, work, numbers = vector[: layout.total].split(layout.lengths)
+    return StepAdapters(order, tiles.view(-1, 4), work.view(-1, 2), numbers, layout.sizes.tile_tokens)
