@@ -34,9 +34,11 @@ from .matmul.w8a8_linear import w8a8_linear
 from .matmul.w8a8_split_k import w8a8_split_k, w8a8_splits
 from .matmul.weight_only_linear import weight_only_linear
 from .moe.expert_matrix import ExpertMatrix
+from .moe.expert_mlps import ExpertMlps
 from .moe.mixture import mixture
 from .moe.moe_experts import moe_experts
 from .moe.moe_route import RouteOptions, moe_route
+from .moe.routing import Routing
 from .norm.act_and_mul import act_and_mul
 from .norm.activate import activate
 from .norm.activations import alone, sigmoid
@@ -82,11 +84,13 @@ __all__ = [
     "AttentionOptions",
     "Exchange",
     "ExpertMatrix",
+    "ExpertMlps",
     "Flags",
     "Floats",
     "Ints",
     "LaunchOrderError",
     "RouteOptions",
+    "Routing",
     "SampledTokens",
     "SamplingBatch",
     "SamplingColumns",

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from text_generation_kernels import ExpertMatrix
+from text_generation_kernels import ExpertMlps, Routing
 
 
 def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
@@ -90,12 +90,10 @@ def layer_norm(x: Tensor, weight: Tensor, bias: Tensor | None, eps: float) -> Te
     return scaled if bias is None else scaled + bias.double()
 
 
-def moe_experts(
-    x: Tensor, ids: Tensor, weights: Tensor, gate_up: ExpertMatrix, down: ExpertMatrix, activation: str
-) -> Tensor:
+def moe_experts(x: Tensor, routing: Routing, mlps: ExpertMlps) -> Tensor:
     """Each token alone, each of its experts alone."""
-    rows = []
-    for token, experts, shares in zip(x.double(), ids.tolist(), weights.double(), strict=True):
+    rows, (gate_up, down, activation) = [], (mlps.gate_up, mlps.down, mlps.activation)
+    for token, experts, shares in zip(x.double(), routing.ids.tolist(), routing.weights.double(), strict=True):
         total = torch.zeros_like(token)
         for expert, share in zip(experts, shares, strict=True):
             inner = gate_up.of(expert, len(token)).double() @ token

@@ -89,10 +89,14 @@ def by_device(implementation: Callable[..., None], triton: Callable[..., None] |
     return dispatch
 
 
+def _is_record(kind: Any) -> bool:
+    return is_dataclass(kind)
+
+
 def _kinds_of(function_or_record: Any) -> dict[str, Any]:
     """The type of each parameter of a function, or of each field of a record."""
     hints = get_type_hints(function_or_record)
-    if is_dataclass(function_or_record):
+    if _is_record(function_or_record):
         return {field.name: hints[field.name] for field in fields(function_or_record)}
     return {name: hints[name] for name in signature(function_or_record).parameters}
 
@@ -100,7 +104,7 @@ def _kinds_of(function_or_record: Any) -> dict[str, Any]:
 def _leaves_of(kinds: dict[str, Any]) -> Iterator[tuple[tuple[str, ...], Any]]:
     """The way to each leaf, from a parameter through the fields of records, and its type."""
     for name, kind in kinds.items():
-        if is_dataclass(kind):
+        if _is_record(kind):
             yield from (((name, *way), inner) for way, inner in _leaves_of(_kinds_of(kind)))
         else:
             yield (name,), kind
@@ -115,7 +119,7 @@ def _leaf(value: Any, way: Sequence[str]) -> Any:
 
 def _built(kind: Any, leaves: Iterator[Any]) -> Any:
     """A value of this type, of the next leaves."""
-    if is_dataclass(kind):
+    if _is_record(kind):
         return kind(*(_built(inner, leaves) for inner in _kinds_of(kind).values()))
     return next(leaves)
 

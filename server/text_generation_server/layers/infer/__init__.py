@@ -11,7 +11,7 @@ from .mamba import Mamba
 from .mamba2 import Mamba2
 from .media import MediaInput
 from .mixer import Mixer
-from .moe import MoeFeedForward, route_options
+from .moe import MoeFeedForward, expert_mlps, route_options
 from .norm import AddNorm, Norm
 from .overlapped_halves import OverlappedHalves
 from .per_layer import LayerInput, PerLayerInputs
@@ -58,5 +58,6 @@ __all__ = [
     "SublayerOutput",
     "TransformerLayer",
     "angles",
+    "expert_mlps",
     "route_options",
 ]
