@@ -5,13 +5,17 @@ Operators write into tensors that the caller passes, so that a captured graph re
 
 from .attention.attention_options import AttentionOptions
 from .attention.decode_attention import decode_attention
+from .attention.kv_cache import KvCache
 from .attention.kv_quantisation import KV_CODES
 from .attention.latent_decode_attention import latent_decode_attention
 from .attention.latent_expand import latent_expand
 from .attention.latent_postprocess import latent_postprocess
 from .attention.latent_prefill_attention import latent_prefill_attention
+from .attention.new_tokens import NewTokens
 from .attention.prefill_attention import prefill_attention
 from .attention.qkv_postprocess import qkv_postprocess
+from .attention.qkv_prologue import NO_PROLOGUE, QkvPrologue
+from .attention.requests import Chunks, Decodes
 from .attention.span_attention import span_attention
 from .attention.token_attention import token_attention
 from .collectives.allreduce_add_norm import allreduce_add_norm, fits_one_shot, fits_two_shots, reducible
@@ -75,6 +79,7 @@ __all__ = [
     "LONGEST_NORMALISED",
     "MAX_LOGIT_BIAS",
     "MAX_TOP",
+    "NO_PROLOGUE",
     "OUTPUT_BLOCK",
     "RANK_UNITS",
     "SMALL_BATCH",
@@ -82,13 +87,18 @@ __all__ = [
     "AdapterPages",
     "AdapterTables",
     "AttentionOptions",
+    "Chunks",
+    "Decodes",
     "Exchange",
     "ExpertMatrix",
     "ExpertMlps",
     "Flags",
     "Floats",
     "Ints",
+    "KvCache",
     "LaunchOrderError",
+    "NewTokens",
+    "QkvPrologue",
     "RouteOptions",
     "Routing",
     "SampledTokens",
