@@ -55,8 +55,9 @@ from .norm.rms_norm import rms_norm
 from .norm.sigmoid_gate import sigmoid_gate
 from .recurrent.causal_conv import causal_conv
 from .recurrent.gated_delta import gated_delta
-from .recurrent.selective_scan import selective_scan
-from .recurrent.state_space import state_space
+from .recurrent.runs import Runs
+from .recurrent.selective_scan import ScanDynamics, selective_scan
+from .recurrent.state_space import SpaceDynamics, state_space
 from .runtime.batches import padded_batch
 from .runtime.device import has_fp8_gemms
 from .runtime.launch import compilations, compile_only, compiling_only, fingerprint_compiler
@@ -101,10 +102,13 @@ __all__ = [
     "QkvPrologue",
     "RouteOptions",
     "Routing",
+    "Runs",
     "SampledTokens",
     "SamplingBatch",
     "SamplingColumns",
     "SamplingRules",
+    "ScanDynamics",
+    "SpaceDynamics",
     "SplitStatistics",
     "TableSizes",
     "act_and_mul",

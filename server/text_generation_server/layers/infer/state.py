@@ -3,12 +3,12 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
-from text_generation_kernels import Chunks, Decodes, KvCache
+from text_generation_kernels import Chunks, Decodes, KvCache, Runs
 
 from ..weights import StepAdapters
 from .media import MediaInput
@@ -22,19 +22,6 @@ SCALES_BLOCK = 16
 """The scales of a head take whole blocks of so many slots: for strides that 16 does not divide, Triton compiles another
 specialisation, and the number of slots would decide which. Attention counts the stride in pairs of scales, one for each
 slot."""
-
-
-class Runs(NamedTuple):
-    """New tokens of several requests, concatenated, as recurrent operators read them."""
-
-    rows: Tensor
-    """[R] int64, the row of each request."""
-    starts: Tensor | None
-    """[R + 1] int32, as in `Chunks`. None: run i is token i alone."""
-    kv_lens: Tensor
-    """[R] int32, the tokens of each request after this step; 0 for padding."""
-    max_len: int
-    """About the length of the longest run."""
 
 
 @dataclass(frozen=True)
@@ -143,7 +130,7 @@ class InferState:
     adapters: StepAdapters | None = None
     """None: all tokens are the base's."""
 
-    @property
+    @cached_property
     def runs(self) -> list[Runs]:
         """The new tokens of all requests of the step: decodes, then chunks."""
         runs: list[Runs] = []
