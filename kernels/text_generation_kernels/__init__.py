@@ -73,6 +73,10 @@ from .sampling.newest_tokens import newest_tokens
 from .sampling.survivors import survivors
 from .sampling.top_tokens import top_tokens
 from .sampling.values import SampledTokens, SamplingBatch, SamplingColumns, SamplingRules, SplitStatistics
+from .speculation.accept_tokens import accept_tokens
+from .speculation.ngram_draft import ngram_draft
+from .speculation.values import Drafts, Sequences, WindowInputs, Windows
+from .speculation.window_tokens import window_tokens
 
 __all__ = [
     "EXCLUDED",
@@ -90,6 +94,7 @@ __all__ = [
     "AttentionOptions",
     "Chunks",
     "Decodes",
+    "Drafts",
     "Exchange",
     "ExpertMatrix",
     "ExpertMlps",
@@ -108,9 +113,13 @@ __all__ = [
     "SamplingColumns",
     "SamplingRules",
     "ScanDynamics",
+    "Sequences",
     "SpaceDynamics",
     "SplitStatistics",
     "TableSizes",
+    "WindowInputs",
+    "Windows",
+    "accept_tokens",
     "act_and_mul",
     "activate",
     "adapter_tables",
@@ -154,6 +163,7 @@ __all__ = [
     "moe_experts",
     "moe_route",
     "newest_tokens",
+    "ngram_draft",
     "num_splits",
     "pack_codes",
     "pack_scales",
@@ -184,4 +194,5 @@ __all__ = [
     "w8a8_split_k",
     "w8a8_splits",
     "weight_only_linear",
+    "window_tokens",
 ]

@@ -9,7 +9,8 @@ divided into chunks; of several chunks the merge counts the sink.
 Layouts: `q` `[D, heads, head_dim]`, `out` `[D, heads, v_head_dim]`. Position c of request b (`Decodes`) lies in slot
 `slot_table[rows[b], c]` of the cache (`KvCache`), which already holds K and V of the new tokens. Table entries from
 `kv_lens[b]` on may be stale and are never followed: another request's data must not reach this one, not even times
-zero.
+zero. Up to `width` successive entries may be tokens of one row, each of which attends to those before it: K and V of so
+many positions are as new as the entry.
 
 The cache may hold 8-bit codes (`kv_quantisation.py`). Heads are then columns of the GEMMs, of which an MMA
 instruction takes 8 where it takes 16 rows. Codes reach tensor cores from registers, scales apply to scores and softmax
@@ -119,7 +120,7 @@ def decode_attention_triton(
             *q.stride()[:2], *k_cache.stride()[:2], *v_cache.stride()[:2], *scale_strides, slot_table.stride(0),
             *out.stride()[:2],
         ),
-        (*chunks.planned, scale * LOG2_E),
+        (*chunks.planned, batch.width, scale * LOG2_E),
         GROUP=group,
         HEAD_DIM=head_dim,
         BLOCK_D=block_d,

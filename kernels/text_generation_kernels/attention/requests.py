@@ -10,16 +10,18 @@ from torch import Tensor
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Decodes:
-    """D requests with one new token each: the first D tokens of the step. Padding has length 0."""
+    """D tokens of requests in decode: the first D tokens of the step. Padding has length 0."""
 
     slot_table: Tensor
     """[rows, positions] int32, the slot of each position; valid below `kv_lens`."""
     rows: Tensor
-    """[D] int64, the row of `slot_table` of each request."""
+    """[D] int64, the row of `slot_table` of each token's request."""
     kv_lens: Tensor
-    """[D] int32, the tokens of each request, the new one included."""
+    """[D] int32, the tokens that each attends to, itself included."""
     max_kv_len: int
     """An upper bound of `kv_lens`, by which the host chooses grids."""
+    width: int = 1
+    """So many successive tokens may be of one request, each of which attends to those before it."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
