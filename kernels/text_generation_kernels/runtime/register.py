@@ -60,14 +60,20 @@ def register(
     _library.impl(name, _from_leaves(implementation, kinds), "CPU")
     _library.impl(name, _from_leaves(dispatch, kinds), "CUDA")
     operator = getattr(torch.ops.text_generation, name).default
-    defaults = {name: each.default for name, each in parameters.items()}
+    defaults = {name: each.default for name, each in parameters.items() if each.default is not Parameter.empty}
+
+    def given(arguments: tuple[Any, ...], named: dict[str, Any]) -> dict[str, Any]:
+        return defaults | dict(zip(kinds, arguments, strict=False)) | named
 
     def call(*arguments: _P.args, **named: _P.kwargs) -> None:
         if torch.compiler.is_compiling():
-            given = defaults | dict(zip(defaults, arguments, strict=False)) | named
-            operator(*[_leaf(given[first], inner) for first, *inner in leaves])
+            values = given(arguments, named)
+            operator(*[_leaf(values[first], inner) for first, *inner in leaves])
+        elif named:
+            values = given(arguments, named)
+            dispatch(*[values[name] for name in kinds])
         else:
-            dispatch(*arguments, **named)
+            dispatch(*arguments)
 
     return call
 
@@ -80,11 +86,11 @@ def by_device(implementation: Callable[..., None], triton: Callable[..., None] |
     Both have one signature and return nothing. `is_cuda` of the first argument holds for all of them.
     """
 
-    def dispatch(*arguments: Any, **named: Any) -> None:
+    def dispatch(*arguments: Any) -> None:
         if triton is not None and _triton_enabled and arguments[0].is_cuda:
-            triton(*arguments, **named)
+            triton(*arguments)
         else:
-            implementation(*arguments, **named)
+            implementation(*arguments)
 
     return dispatch
 
