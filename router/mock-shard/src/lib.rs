@@ -28,7 +28,7 @@ use text_generation_proto::v1;
 use tokio::sync::Semaphore;
 use tonic::transport::Channel;
 
-pub use config::{AdaptersOf, MockConfig, MockRow, RowTest, StepTime, TokenSource};
+pub use config::{AdaptersOf, DraftsOf, MockConfig, MockRow, RowTest, StepTime, TokenSource};
 pub use content::{Read, content_after};
 pub use faults::StepFault;
 use group::Group;

@@ -13,6 +13,8 @@ pub struct MockStep {
     pub constrained: usize,
     /// Of the encoder of images.
     pub layers: u32,
+    /// The most tokens that a decode may get.
+    pub width: u32,
 }
 
 impl MockStep {
@@ -23,6 +25,7 @@ impl MockStep {
             decodes: plan.decode.len(),
             constrained: plan.constrained.len(),
             layers: plan.encode.iter().map(|encode| encode.layers).sum(),
+            width: plan.widths.iter().copied().max().unwrap_or(1),
         }
     }
 }

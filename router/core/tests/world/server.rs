@@ -8,6 +8,7 @@ use text_generation_client::{Deadlines, ShardedClient};
 use text_generation_core::adapters::Adapters;
 use text_generation_core::infer::{Infer, Shards};
 use text_generation_core::policy::cost::StepCost;
+use text_generation_core::policy::windows::Windows;
 use text_generation_core::policy::{BatchLimits, WaitingServedRatio};
 use text_generation_core::tokenize::{TextTokenizer, TokenizerPool};
 use text_generation_core::types::ValidationLimits;
@@ -46,6 +47,8 @@ pub struct Setup {
     pub permits: usize,
     /// An encoder of images.
     pub encoder: Option<Encoder>,
+    /// Of windows of drafted tokens; empty: there is no speculation.
+    pub widths: Vec<u32>,
 }
 
 impl Setup {
@@ -66,6 +69,7 @@ impl Setup {
             ranks: 1,
             permits: 100_000,
             encoder: None,
+            widths: Vec::new(),
         }
     }
 }
@@ -98,6 +102,8 @@ impl Server {
             tokens: Arc::new(model::choose),
             restart_time: RESTART,
             fatal: Arc::new(model::is_poison),
+            widths: setup.widths.clone(),
+            drafts: Arc::new(model::right_drafts),
             ..MockConfig::default()
         })
         .unwrap();
@@ -107,6 +113,7 @@ impl Server {
             kv_cache_dtype: "float32".to_owned(),
             client: client.unwrap(),
             cost: StepCost::new(&[1, 4096], &[ms(1), ms(4096)], 0.0, 0.0, &[]),
+            windows: Windows::new(&setup.widths, 512),
             eos_token_ids: vec![END],
             // Grammars are followed by threads, which have a clock of their own.
             max_masks: 0,
