@@ -1,12 +1,12 @@
 //! Rows, slots and steps of one mock rank, with the checks that a real shard relies on.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::hash::{DefaultHasher, Hash, Hasher};
 
 use text_generation_proto::v1;
 use tokio::time::{Duration, Instant};
 
 use crate::config::{MockConfig, MockRow};
+use crate::content::slot;
 use crate::masks::Masks;
 use crate::media::Media;
 use crate::step::MockStep;
@@ -45,9 +45,8 @@ impl Row {
                     .row(row)
                     .ok_or(format!("media row {row} is read and was never written"))?,
             };
-            let mut hasher = DefaultHasher::new();
-            (self.contents.last(), read, self.mock.adapter).hash(&mut hasher);
-            self.contents.push(hasher.finish());
+            let before = self.contents.last().copied();
+            self.contents.push(slot(before, read, self.mock.adapter));
         }
         self.mock.content = self.contents.last().copied().unwrap_or_default();
         Ok(())

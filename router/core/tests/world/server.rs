@@ -17,6 +17,7 @@ use text_generation_mock_shard::{MockConfig, MockShard, MockStep};
 use tokio::time::{sleep, timeout};
 
 use super::model::{self, END, VOCAB};
+use super::pictures::Encoder;
 
 /// A step takes so long, and so much more for each of its tokens. Timers count in milliseconds.
 const STEP: Duration = Duration::from_millis(40);
@@ -44,6 +45,8 @@ pub struct Setup {
     pub limits: BatchLimits,
     pub ranks: usize,
     pub permits: usize,
+    /// An encoder of images.
+    pub encoder: Option<Encoder>,
     /// Of windows of drafted tokens; empty: there is no speculation.
     pub widths: Vec<u32>,
 }
@@ -65,6 +68,7 @@ impl Setup {
             },
             ranks: 1,
             permits: 100_000,
+            encoder: None,
             widths: Vec::new(),
         }
     }
@@ -79,16 +83,21 @@ pub struct Server {
 impl Server {
     /// Starts on the current runtime.
     pub fn start(setup: &Setup) -> Self {
+        let encoder = setup.encoder;
         let mock = MockShard::start_in_process(MockConfig {
             world_size: setup.ranks,
-            vocab_size: VOCAB,
+            vocab_size: VOCAB + 1,
             eos_token_ids: vec![END],
             // Where nothing is cached the layers may keep a state.
             recurrent: !setup.limits.prefix_caching,
             max_batch_total_tokens: setup.limits.max_batch_total_tokens,
-            step_time: Arc::new(|step: &MockStep| {
-                step_time(step.chunk_tokens + step.decodes as u32)
+            step_time: Arc::new(move |step: &MockStep| {
+                let layers = encoder.map_or(Duration::ZERO, |encoder| encoder.layer * step.layers);
+                step_time(step.chunk_tokens + step.decodes as u32) + layers
             }),
+            media: encoder.map(|encoder| encoder.mock()),
+            media_rows: encoder.map_or(0, |encoder| encoder.rows),
+            media_cost: encoder.map(|encoder| encoder.mock_cost()),
             reply_time: REPLY,
             tokens: Arc::new(model::choose),
             restart_time: RESTART,
@@ -111,11 +120,13 @@ impl Server {
             overlapped_halves: false,
             step_timeout: DEADLINE,
             kv_events: None,
-            media: None,
+            media: encoder.map(|encoder| encoder.shards()),
             adapters: Adapters::default(),
         };
+        let tokenizer = tokenizer();
+        let vision = encoder.map(|encoder| encoder.vision(&tokenizer));
         let validator = Validator::new(
-            TokenizerPool::new(tokenizer(), 1).unwrap(),
+            TokenizerPool::new(tokenizer, 1).unwrap(),
             ValidationLimits {
                 max_best_of: 4,
                 max_stop_sequences: 4,
@@ -123,11 +134,15 @@ impl Server {
                 max_logprobs: 20,
                 max_input_tokens: setup.limits.max_batch_total_tokens,
                 max_total_tokens: setup.limits.max_batch_total_tokens,
-                vocab_size: VOCAB,
+                vocab_size: VOCAB + 1,
                 prefill_logprobs: true,
                 grammar_support: false,
             },
         );
+        let validator = match vision {
+            Some(vision) => validator.with_vision(vision),
+            None => validator,
+        };
         Self {
             infer: Infer::new(validator, shards, setup.limits, setup.permits),
             mock,
@@ -158,6 +173,7 @@ impl Server {
             && now.permits_available == self.permits
             && self.mock.rows() == 0
             && self.mock.slots() == 0
+            && self.mock.waiting_images() == 0
     }
 }
 
@@ -165,7 +181,9 @@ fn tokenizer() -> TextTokenizer {
     let character = |id| (model::character(id).to_string(), id);
     let vocab: std::collections::BTreeMap<String, u32> = (0..VOCAB).map(character).collect();
     let tokenizer = json!({
-        "version": "1.0", "truncation": null, "padding": null, "pre_tokenizer": null, "added_tokens": [],
+        "version": "1.0", "truncation": null, "padding": null, "pre_tokenizer": null,
+        "added_tokens": [{"id": VOCAB, "content": "<image>", "special": true, "single_word": false, "lstrip": false,
+            "rstrip": false, "normalized": false}],
         "normalizer": null, "post_processor": null, "decoder": {"type": "Fuse"},
         "model": {"type": "WordLevel", "vocab": vocab, "unk_token": "!"}
     });

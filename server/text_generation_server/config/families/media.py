@@ -20,6 +20,7 @@ from .gemma4 import GEMMA4
 from .glm import GLM4
 from .glm_moe import GLM4_MOE
 from .granite import GRANITE
+from .internlm import INTERNLM2
 from .llama import LLAMA
 from .llama4 import LLAMA4
 from .mistral import MINISTRAL3, MISTRAL
@@ -80,7 +81,6 @@ TEXT_PREFIXES: Mapping[str, str] = {
 """How names of the part begin in files of the whole, and without it: in newer files of Transformers, in older ones and
 those of most authors, and in those of Idefics and SmolVLM. Others add to a model of text, whose names stay.
 """
-_HEADS = {"language_model.model.": "language_model.lm_head"}
 _PREFIXES = (*(before for before, alone in TEXT_PREFIXES.items() if alone == "model."), "model.")
 VISION_PARTS = ("*vision*", "*visual*", "*projector*", "*connector*", "*image_newline", "*patch_merge_mlp*", "mlp1.*")
 """Patterns of the tensors of an encoder of images."""
@@ -105,7 +105,8 @@ def _part(family: Family, sizes: dict[str, object], **others: object) -> Family:
     def names(config: JsonObject) -> TensorNames:
         alone = family.tensor_names(config)
         ignored = (f"*{each}" for each in alone.ignored)
-        return replace(alone, prefixes=_PREFIXES, heads=_HEADS, ignored=(*ignored, *OTHER_PARTS))
+        heads = {"language_model.model.": f"language_model.{alone.head}"}
+        return replace(alone, prefixes=_PREFIXES, heads=heads, ignored=(*ignored, *OTHER_PARTS))
 
     return replace(family, names=names, defaults={**family.defaults, **sizes, **others})
 
@@ -168,6 +169,7 @@ _PARTS: Mapping[str, Family] = {
         max_position_embeddings=32768,
     ),
     "granite": _part(replace(GRANITE, unread=(*GRANITE.unread, "logits_scaling")), _sizes(32000, 4096, 11008, 32, 32)),
+    "internlm2": _part(INTERNLM2, _sizes(103168, 4096, 11008, 32, 32)),
     "kimi_k2": _DEEPSEEK_V3,
     "llama": _part(LLAMA, _sizes(32000, 4096, 11008, 32, 32)),
     "llama4_text": _part(LLAMA4, _sizes(202048, 5120, 8192, 48, 40)),
