@@ -65,6 +65,7 @@ DETERMINISTIC = [
     "ministral 3",
     "mistral 4",
     "trinity",
+    "gemma3n",
     "gemma4 small",
     "gemma4 experts",
     "nemotron 3 latent",
@@ -106,6 +107,7 @@ LAYOUTS = ["chatglm", "cohere plus", "dbrx", "deepseek v3", "falcon 40b", "falco
 LAYOUTS += ["olmo2 one kv head", "phi3", "qwen2 moe", "qwen3 next", "qwen3.5", "stablelm 12b", "starcoder"]
 LAYOUTS += [
     "decilm",
+    "gemma3n other",
     "gemma4 experts",
     "gemma4 small",
     "ling",

@@ -26,7 +26,7 @@ def weight_bytes(config: ModelConfig, itemsize: int, tensors: Container[str] = (
     """
     spec, names, schemes = config.decoder, config.names, config.schemes
     head = 0 if spec.head.tied and not spec.embedding.width else spec.vocab_size * spec.hidden_size
-    total = float((spec.vocab_size * spec.hidden_size + head + _per_layer(spec)) * itemsize)
+    total = float((spec.vocab_size * spec.hidden_size + head + _per_layer(spec) + _streams(spec)) * itemsize)
     prefix = names.prefix(tensors.__contains__)
     for index in range(len(spec.layers)):
         for name, elements in matrices(config, index):
@@ -47,6 +47,11 @@ def _per_layer(spec: DecoderSpec) -> int:
     if (per_layer := spec.per_layer) is None:
         return 0
     return (per_layer.vocab_size + spec.hidden_size) * len(spec.layers) * per_layer.width
+
+
+def _streams(spec: DecoderSpec) -> int:
+    """The elements of the matrices before and after all layers that several residual streams have."""
+    return 0 if spec.streams is None else 2 * (spec.streams.count - 1) * spec.hidden_size**2
 
 
 def dense_macs(config: ModelConfig) -> int:
@@ -99,7 +104,7 @@ def bytes_of_rank(whole: int, config: AnyModelConfig, itemsize: int, ranks: int)
     spec = config.decoder
     tables = 0 if cuts_embedding(spec, itemsize, ranks) else spec.vocab_size * spec.hidden_size * itemsize
     tables += 0 if cuts_table(_per_layer(spec) * itemsize, ranks) else _per_layer(spec) * itemsize
-    tables += _vision_bytes(config, itemsize)
+    tables += _vision_bytes(config, itemsize) + _streams(spec) * itemsize
     tables = min(whole, tables)
     return (whole - tables) // ranks + tables
 
@@ -115,6 +120,9 @@ def matrices(config: ModelConfig, index: int, experts: bool = True) -> Iterator[
     if (per_layer := spec.per_layer) is not None:
         yield names.layer_gate, hidden * per_layer.width
         yield names.layer_out, hidden * per_layer.width
+    if (streams := spec.streams) is not None:
+        yield names.laurel_down, hidden * streams.rank
+        yield names.laurel_up, hidden * streams.rank
     if (moe := layer.moe) is not None and experts:
         if moe.latent:
             yield names.latent_in, hidden * moe.latent

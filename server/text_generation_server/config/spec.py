@@ -183,6 +183,9 @@ class DenseSpec:
     gated: bool = True
     in_bias: bool = False
     out_bias: bool = False
+    cutoff: float | None = None
+    """Gates below the mean of their row plus so many standard deviations are 0, and others are lessened by that
+    (Gemma 3n); None: gates are as they are."""
 
 
 @dataclass(frozen=True)
@@ -260,6 +263,8 @@ class LayerSpec:
     """Whether both sublayers read the same residual stream; without `ffn_norm`, both through `attention_norm`."""
     scaled: bool = False
     """Whether a learned number multiplies the residual stream after the layer (Gemma 4)."""
+    streams: bool = False
+    """Whether it has several residual streams, as `DecoderSpec.streams` says."""
     beside: MoeSpec | None = None
     """Experts beside the dense network of a scaled layer. Both read the residual stream, and the router too, each
     through a norm; their outputs pass a norm each, are added, and pass `ffn_output_norm`."""
@@ -268,6 +273,11 @@ class LayerSpec:
     def moe(self) -> MoeSpec | None:
         """Its mixture of experts, if it has one."""
         return self.ffn if isinstance(self.ffn, MoeSpec) else self.beside
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it adds its last output to the residual stream itself, so that the next layer has nothing to add."""
+        return self.scaled or self.streams
 
     @property
     def is_empty(self) -> bool:
@@ -306,6 +316,22 @@ class PerLayerSpec:
     """Of the vectors that are made of the embedding, and of what a layer adds."""
     media_id: int = 0
     """The token whose vectors positions of images have."""
+    outside_id: int | None = None
+    """The token whose vectors ids beyond the table have; None: there are none."""
+
+
+@dataclass(frozen=True)
+class StreamsSpec:
+    """Several residual streams (AltUp, Baykal et al., 2023; Gemma 3n): each layer predicts all of them from all,
+    computes one, the active one, and corrects the others by how far that one was from its prediction.
+    """
+
+    count: int
+    active: int
+    rank: int
+    """Of the low-rank matrices beside attention (LAuReL, Menghani et al., 2024)."""
+    scaled: bool
+    """Whether a learned vector multiplies the active stream before the input of the layer reads it."""
 
 
 @dataclass(frozen=True)
@@ -335,7 +361,9 @@ class DecoderSpec:
     embedding: EmbeddingSpec = field(default_factory=EmbeddingSpec)
     head: HeadSpec = field(default_factory=HeadSpec)
     per_layer: PerLayerSpec | None = None
-    """The inputs of scaled layers; None: there are none."""
+    """The inputs of layers that are scaled or have several residual streams; None: there are none."""
+    streams: StreamsSpec | None = None
+    """The residual streams, where there are several."""
     residual_scale: float = 1.0
     """Factor of the output of each sublayer before it is added to the residual stream."""
     longest: int = 0

@@ -9,6 +9,7 @@ from .exaone import EXAONE3, EXAONE4
 from .falcon import FALCON
 from .family import Family
 from .gemma import GEMMA, GEMMA2, GEMMA3
+from .gemma3n import GEMMA3N
 from .gemma4 import GEMMA4
 from .glm import CHATGLM, GLM, GLM4
 from .gpt2 import GPT2, STARCODER
@@ -27,7 +28,6 @@ from .media import (
     VISION_PARTS,
     WITH_MEDIA,
     class_of_part,
-    has_family,
     text_part,
 )
 from .minicpm3 import MINICPM3
@@ -68,6 +68,7 @@ FAMILIES: dict[str, Family] = {
     "GPTNeoXForCausalLM": GPT_NEOX,
     "Gemma2ForCausalLM": GEMMA2,
     "Gemma3ForCausalLM": GEMMA3,
+    "Gemma3nForCausalLM": GEMMA3N,
     "Gemma4ForCausalLM": GEMMA4,
     "GemmaForCausalLM": GEMMA,
     "Glm4ForCausalLM": GLM4,
@@ -124,7 +125,6 @@ __all__ = [
     "WITH_MEDIA",
     "Family",
     "class_of_part",
-    "has_family",
     "refuse_missing",
     "text_part",
 ]

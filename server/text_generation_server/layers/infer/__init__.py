@@ -2,7 +2,7 @@
 
 from .attention import Attention
 from .embedding import Embedding
-from .feed_forward import DenseFeedForward, FeedForward
+from .feed_forward import DenseFeedForward, FeedForward, SparseFeedForward
 from .fusion import OutputFusion, SublayerOutput
 from .gated_delta import GatedDelta
 from .head import Head
@@ -19,6 +19,7 @@ from .rotation import angles
 from .scaled_layer import ExpertsBeside, ScaledLayer
 from .short_conv import ShortConv
 from .state import CacheShape, Chunks, Decodes, InferState, LayerCache, LayerState, StateShape
+from .streams import StreamEnd, StreamLayer, Streams
 from .transformer import FeedForwardLayer, Layer, MixerLayer, OutputFusions, ParallelLayer, TransformerLayer
 
 __all__ = [
@@ -54,7 +55,11 @@ __all__ = [
     "PerLayerInputs",
     "ScaledLayer",
     "ShortConv",
+    "SparseFeedForward",
     "StateShape",
+    "StreamEnd",
+    "StreamLayer",
+    "Streams",
     "SublayerOutput",
     "TransformerLayer",
     "angles",
