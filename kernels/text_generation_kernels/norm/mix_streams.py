@@ -10,7 +10,7 @@ Called twice a layer. Raises ValueError for layouts that the kernel does not rea
 element size (read base and x, write out), m * n less where `base` is `x`.
 """
 
-# pyright: basic, reportArgumentType=false
+# pyright: basic, reportArgumentType=false, reportGeneralTypeIssues=false
 from torch import Tensor
 
 from ..runtime.launch import Launcher, launch_dependents, wait_for_previous

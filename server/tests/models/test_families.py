@@ -62,6 +62,7 @@ DETERMINISTIC = [
     "nemotron 3",
     "qwen3 next",
     "granite 4",
+    "falcon h1",
     "ministral 3",
     "mistral 4",
     "trinity",
@@ -107,6 +108,7 @@ LAYOUTS = ["chatglm", "cohere plus", "dbrx", "deepseek v3", "falcon 40b", "falco
 LAYOUTS += ["olmo2 one kv head", "phi3", "qwen2 moe", "qwen3 next", "qwen3.5", "stablelm 12b", "starcoder"]
 LAYOUTS += [
     "decilm",
+    "falcon h1",
     "gemma3n other",
     "gemma4 experts",
     "gemma4 small",

@@ -89,6 +89,8 @@ def test_shards_that_cannot_share_it_are_refused(root: Path) -> None:
         ("mamba", 5, "48 channels of a state space"),
         ("nemotron h", 8, "4 groups of heads of a state space"),
         ("granite 4 dense", 3, "8 heads of a state space"),
+        ("falcon h1", 3, "4 attention heads"),
+        ("falcon h1 gated first", 4, "2 groups of heads of a state space"),
         ("lfm2", 5, "32 channels of a convolution"),
     ):
         with pytest.raises(ConfigurationError, match=f"{count} shards cannot share {what} evenly"):
@@ -107,6 +109,14 @@ def test_shards_that_cannot_share_it_are_refused(root: Path) -> None:
             ConfigurationError,
             "`mamba_n_heads` must be a divisor",
         ),
+        ("falcon h1", {"attention_bias": True}, UnsupportedModel, "`attention_bias`"),
+        ("falcon h1", {"mamba_proj_bias": True}, UnsupportedModel, "`mamba_proj_bias`"),
+        ("falcon h1", {"projectors_bias": True}, UnsupportedModel, "`projectors_bias`"),
+        ("falcon h1", {"mlp_bias": True}, UnsupportedModel, "`mlp_bias`"),
+        ("falcon h1", {"mamba_n_heads": 7}, ConfigurationError, "`mamba_n_heads` must be a divisor"),
+        ("falcon h1", {"mamba_d_head": 16}, ConfigurationError, "`mamba_d_head` must be the width"),
+        ("falcon h1", {"ssm_multipliers": [1.0]}, ConfigurationError, "`ssm_multipliers` must be a list of 5"),
+        ("falcon h1", {"key_multiplier": 0}, ConfigurationError, "`key_multiplier` must be a number above 0"),
         ("granite 4", {"layer_types": ["attention"]}, ConfigurationError, "`layer_types` must be a list of 3"),
         ("nemotron h", {"layers_block_type": ["dense"]}, ConfigurationError, "`layers_block_type` must be a list"),
         ("nemotron h letters", {"hybrid_override_pattern": "M?"}, ConfigurationError, "made of the letters"),

@@ -3,6 +3,8 @@
 from typing import Any
 
 import torch
+from transformers import PreTrainedModel
+from transformers.models.falcon_h1.modeling_falcon_h1 import compute_mup_vector
 
 from support.families import Case, Raw, State
 from support.moe_cases import QWEN
@@ -91,6 +93,28 @@ GRANITE_4: dict[str, Any] = {
     "shared_intermediate_size": 20,
 }
 
+FALCON_H1: dict[str, Any] = {
+    **AMONG_OTHERS,
+    "mamba_d_ssm": 64,
+    "mamba_n_groups": 2,
+    "attention_in_multiplier": 0.8,
+    "attention_out_multiplier": 0.7,
+    "embedding_multiplier": 3.0,
+    "key_multiplier": 1.5,
+    "lm_head_multiplier": 0.4,
+    "mlp_multipliers": [1.3, 0.6],
+    "ssm_in_multiplier": 1.25,
+    "ssm_multipliers": [0.9, 0.7, 1.1, 1.4, 0.8],
+    "ssm_out_multiplier": 0.75,
+}
+
+
+def with_multipliers(model: PreTrainedModel) -> None:
+    """What a vector of the class multiplies by, which it makes when it loads a file."""
+    for layer in model.model.layers:
+        layer.mamba.mup_vector.copy_(compute_mup_vector(model.config))
+
+
 RECURRENT_CASES: dict[str, Case] = {
     "qwen3 next": Case("Qwen 3 Next", "qwen3_next", {**DELTA, **EXPERTS, "mlp_only_layers": [1]}),
     "qwen3.5": Case("Qwen 3.5 and 3.6", "qwen3_5_text", DELTA, _by_interval),
@@ -114,6 +138,19 @@ RECURRENT_CASES: dict[str, Case] = {
         },
     ),
     "bamba": Case("Bamba", "bamba", {**AMONG_OTHERS, "attn_layer_indices": [1]}),
+    "falcon h1": Case("Falcon H1", "falcon_h1", FALCON_H1, prepare=with_multipliers),
+    "falcon h1 of one group": Case(
+        "Falcon H1",
+        "falcon_h1",
+        {**FALCON_H1, "mamba_d_ssm": 48, "mamba_d_head": "auto", "mamba_n_groups": 1, "mamba_rms_norm": True},
+        prepare=with_multipliers,
+    ),
+    "falcon h1 gated first": Case(
+        "Falcon H1",
+        "falcon_h1",
+        {**FALCON_H1, "mamba_rms_norm": True, "mamba_norm_before_gate": False, "tie_word_embeddings": True},
+        prepare=with_multipliers,
+    ),
     "granite 4": Case("Granite 4", "granitemoehybrid", {**GRANITE_4, "mamba_n_groups": 2}),
     "granite 4 of one group": Case("Granite 4", "granitemoehybrid", {**GRANITE_4, "mamba_n_groups": 1}),
     "granite 4 dense": Case(

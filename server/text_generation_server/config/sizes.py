@@ -115,8 +115,9 @@ def matrices(config: ModelConfig, index: int, experts: bool = True) -> Iterator[
     """
     spec, names = config.decoder, config.names
     layer, hidden = spec.layers[index], spec.hidden_size
-    if layer.mixer is not None:
-        yield from _mixer(layer.mixer, names, hidden)
+    for mixer in (layer.mixer, layer.state_space):
+        if mixer is not None:
+            yield from _mixer(mixer, names, hidden)
     if (per_layer := spec.per_layer) is not None:
         yield names.layer_gate, hidden * per_layer.width
         yield names.layer_out, hidden * per_layer.width

@@ -7,7 +7,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Literal
 
-from .recurrent import RecurrentSpec
+from .recurrent import Mamba2Spec, RecurrentSpec
 
 Activation = Literal["silu", "gelu", "gelu_tanh", "relu", "relu2"]
 """"gelu" is exact, with the error function, "gelu_tanh" is its approximation, "relu2" is the square of relu."""
@@ -183,6 +183,10 @@ class DenseSpec:
     gated: bool = True
     in_bias: bool = False
     out_bias: bool = False
+    gate_factor: float = 1.0
+    """What gates are multiplied by before the activation."""
+    out_factor: float = 1.0
+    """What the output is multiplied by."""
     cutoff: float | None = None
     """Gates below the mean of their row plus so many standard deviations are 0, and others are lessened by that
     (Gemma 3n); None: gates are as they are."""
@@ -268,6 +272,10 @@ class LayerSpec:
     beside: MoeSpec | None = None
     """Experts beside the dense network of a scaled layer. Both read the residual stream, and the router too, each
     through a norm; their outputs pass a norm each, are added, and pass `ffn_output_norm`."""
+    state_space: Mamba2Spec | None = None
+    """A state space beside attention. Both read the same input, and their outputs are added."""
+    mixer_factors: tuple[float, float] = (1.0, 1.0)
+    """What the outputs of attention and of the state space beside it are multiplied by."""
 
     @property
     def moe(self) -> MoeSpec | None:
@@ -374,5 +382,5 @@ class DecoderSpec:
 
     @property
     def mixers(self) -> tuple[MixerSpec, ...]:
-        """The mixers of all layers that have one."""
-        return tuple(layer.mixer for layer in self.layers if layer.mixer is not None)
+        """The mixers of all layers, those beside attention too."""
+        return tuple(mixer for layer in self.layers for mixer in (layer.mixer, layer.state_space) if mixer is not None)

@@ -40,12 +40,14 @@ from ..layers.infer import (
     Mamba2,
     Mixer,
     MixerLayer,
+    MixerPair,
     MoeFeedForward,
     Norm,
     OutputFusions,
     OverlappedHalves,
     ParallelLayer,
     PerLayerInputs,
+    ScaledFeedForward,
     ScaledLayer,
     ShortConv,
     SparseFeedForward,
@@ -147,6 +149,9 @@ class DecoderBuilder:
         attention_norm = self._norm(inside(names.attention_norm), spec.attention_norm)
         ffn_norm = self._norm(inside(names.ffn_norm), spec.ffn_norm)
         mixer = None if spec.mixer is None else self._mixer(index, spec.mixer)
+        if mixer is not None and (beside := spec.state_space) is not None:
+            width = beside.num_heads * beside.head_dim // self._checkpoint.group.world_size
+            mixer = MixerPair((mixer, self._mixer(index, beside)), width, spec.mixer_factors)
         ffn = None if spec.ffn is None else self._feed_forward(index, spec.ffn)
         if mixer is None or ffn is None:
             if mixer is not None:
@@ -271,6 +276,8 @@ class DecoderBuilder:
             return MoeFeedForward(spec, mixture)
         weights = load_dense(self._checkpoint, index, spec)
         self._note(index, spec, weights)
+        if (spec.gate_factor, spec.out_factor) != (1.0, 1.0):
+            return ScaledFeedForward(spec, weights)
         if spec.cutoff is not None:
             return SparseFeedForward(spec, weights, self._checkpoint.group, spec.cutoff)
         return DenseFeedForward(spec, weights)

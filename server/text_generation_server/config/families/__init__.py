@@ -7,6 +7,7 @@ from .decilm import DECILM
 from .deepseek import YOUTU
 from .exaone import EXAONE3, EXAONE4
 from .falcon import FALCON
+from .falcon_h1 import FALCON_H1
 from .family import Family
 from .gemma import GEMMA, GEMMA2, GEMMA3
 from .gemma3n import GEMMA3N
@@ -61,6 +62,7 @@ FAMILIES: dict[str, Family] = {
     "Exaone4ForCausalLM": EXAONE4,
     "ExaoneForCausalLM": EXAONE3,
     "FalconForCausalLM": FALCON,
+    "FalconH1ForCausalLM": FALCON_H1,
     "FalconMambaForCausalLM": FALCON_MAMBA,
     "GPT2LMHeadModel": GPT2,
     "GPTBigCodeForCausalLM": STARCODER,

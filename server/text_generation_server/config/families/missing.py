@@ -24,7 +24,6 @@ MISSING: Mapping[str, tuple[str, str]] = {
     "BailingMoeV2_5ForCausalLM": ("Ling and Ring 2.5 and 2.6", "lightning attention with fixed decays"),
     "BailingMoeV3ForCausalLM": ("Ling and Ring 3", _DELTA),
     "DeepseekV4ForCausalLM": ("DeepSeek V4", _COMPRESSED),
-    "FalconH1ForCausalLM": ("Falcon H1", "attention and a state space beside each other in one layer"),
     "Glm5NextForCausalLM": ("GLM 5.3 Flash", f"{_DELTA}, hyper-connections, and an indexer of sparse attention"),
     "Glm5NextForConditionalGeneration": (
         "GLM 5.3 Flash",

@@ -2,7 +2,7 @@
 
 from .attention import Attention
 from .embedding import Embedding
-from .feed_forward import DenseFeedForward, FeedForward, SparseFeedForward
+from .feed_forward import DenseFeedForward, FeedForward, ScaledFeedForward, SparseFeedForward
 from .fusion import OutputFusion, SublayerOutput
 from .gated_delta import GatedDelta
 from .head import Head
@@ -11,6 +11,7 @@ from .mamba import Mamba
 from .mamba2 import Mamba2
 from .media import MediaInput
 from .mixer import Mixer
+from .mixer_pair import MixerPair
 from .moe import MoeFeedForward, route_options
 from .norm import AddNorm, Norm
 from .overlapped_halves import OverlappedHalves
@@ -46,6 +47,7 @@ __all__ = [
     "MediaInput",
     "Mixer",
     "MixerLayer",
+    "MixerPair",
     "MoeFeedForward",
     "Norm",
     "OutputFusion",
@@ -53,6 +55,7 @@ __all__ = [
     "OverlappedHalves",
     "ParallelLayer",
     "PerLayerInputs",
+    "ScaledFeedForward",
     "ScaledLayer",
     "ShortConv",
     "SparseFeedForward",

@@ -1,5 +1,6 @@
 """Dense feed-forward network of a layer."""
 
+import copy
 from dataclasses import replace
 from typing import Protocol
 
@@ -69,8 +70,21 @@ class DenseFeedForward(FeedForward):
 
     def adapted(self, wrap: Wrap) -> "DenseFeedForward":
         """See `FeedForward`."""
-        first, down = wrap(self._weights.first), wrap(self._weights.down)
-        return DenseFeedForward(self._spec, replace(self._weights, first=first, down=down))
+        made = copy.copy(self)
+        made._weights = replace(self._weights, first=wrap(self._weights.first), down=wrap(self._weights.down))
+        return made
+
+
+class ScaledFeedForward(DenseFeedForward):
+    """A gated network whose gates and outputs are multiplied by numbers (muP, Yang et al., 2022)."""
+
+    def _activated(self, x: Activations, block: int | None) -> Activations:
+        first = self._weights.first.apply(x, block)
+        gates, up = first.chunk(2, dim=1)
+        gates.mul_(self._spec.gate_factor)
+        # The second matrix is linear.
+        up.mul_(self._spec.out_factor)
+        return activated(first, self._activation, self._weights.down.wants, block)
 
 
 class SparseFeedForward(DenseFeedForward):
@@ -98,9 +112,3 @@ class SparseFeedForward(DenseFeedForward):
         total = torch.cat(parts)
         self._group.all_reduce(total)
         return total.div_(self._spec.inner)
-
-    def adapted(self, wrap: Wrap) -> "SparseFeedForward":
-        """See `FeedForward`."""
-        first, down = wrap(self._weights.first), wrap(self._weights.down)
-        weights = replace(self._weights, first=first, down=down)
-        return SparseFeedForward(self._spec, weights, self._group, self._cutoff)
