@@ -63,6 +63,7 @@ DETERMINISTIC = [
     "qwen3 next",
     "granite 4",
     "falcon h1",
+    "olmo hybrid",
     "ministral 3",
     "mistral 4",
     "trinity",
@@ -116,6 +117,8 @@ LAYOUTS += [
     "ling 2",
     "llama4 maverick",
     "mimo v2",
+    "olmo hybrid",
+    "olmo hybrid with rope",
     "ministral 3",
     "trinity",
 ]

@@ -115,6 +115,39 @@ def with_multipliers(model: PreTrainedModel) -> None:
         layer.mamba.mup_vector.copy_(compute_mup_vector(model.config))
 
 
+OLMO_HYBRID: dict[str, Any] = {**{key: DELTA[key] for key in DELTA if key != "head_dim"}, "pad_token_id": 0}
+
+
+def _published_olmo(state: State, raw: Raw) -> tuple[State, Raw]:
+    """Convolutions as long as queries, keys and values, which transformers cuts into equal parts, and norms of layers
+    with attention under the names of OLMo 3.
+    """
+    made: State = {}
+    for name, tensor in state.items():
+        if name.endswith("q_conv1d.weight"):
+            names = [name.replace("q_conv", f"{part}_conv") for part in "qkv"]
+            parts = torch.cat([state[each] for each in names]).split((16, 16, 48))
+            made |= dict(zip(names, parts, strict=True))
+        elif "_conv1d" not in name:
+            is_full = name.startswith("model.layers.1.")
+            made[name.replace("feedforward_layer_norm", "post_attention_layernorm") if is_full else name] = tensor
+    return made, raw
+
+
+def _names_of_class(state: State, raw: Raw) -> tuple[State, Raw]:
+    """Names of the modules of its class, which has one convolution."""
+    state, raw = _published_olmo(state, raw)
+    made: State = {}
+    for name, tensor in state.items():
+        if name.endswith("q_conv1d.weight"):
+            convs = [state[name.replace("q_conv", f"{part}_conv")] for part in "qkv"]
+            made[name.replace("q_conv", "conv")] = torch.cat(convs)
+        elif "_conv1d" not in name:
+            plain = name.replace("attention_layer_norm", "input_layernorm")
+            made[plain.replace("feedforward_layer_norm", "post_attention_layernorm")] = tensor
+    return made, raw
+
+
 RECURRENT_CASES: dict[str, Case] = {
     "qwen3 next": Case("Qwen 3 Next", "qwen3_next", {**DELTA, **EXPERTS, "mlp_only_layers": [1]}),
     "qwen3.5": Case("Qwen 3.5 and 3.6", "qwen3_5_text", DELTA, _by_interval),
@@ -172,6 +205,12 @@ RECURRENT_CASES: dict[str, Case] = {
     "nemotron 3 latent": Case("Nemotron-H, Nano 2 and 3", "nemotron_h", {**NEMOTRON_3, "moe_latent_size": 12}),
     "nemotron 3 large shared": Case(
         "Nemotron-H, Nano 2 and 3", "nemotron_h", {**NEMOTRON_3, "moe_shared_expert_intermediate_size": 20}, _pattern
+    ),
+    "olmo hybrid": Case(
+        "OLMo Hybrid", "olmo_hybrid", {**OLMO_HYBRID, "rope_parameters": {"rope_theta": None}}, _published_olmo
+    ),
+    "olmo hybrid with rope": Case(
+        "OLMo Hybrid", "olmo_hybrid", {**OLMO_HYBRID, "linear_allow_neg_eigval": False}, _names_of_class
     ),
     "lfm2": Case("LFM 2", "lfm2", {"layer_types": CONVOLUTIONS, "block_multiple_of": 8}),
     "lfm2 with biases": Case(

@@ -25,6 +25,9 @@ class GatedDeltaSpec:
     """Tokens that the convolution sees, the newest included."""
     norm_eps: float
     """Epsilon of the gated norm of what a head reads."""
+    most_beta: Literal[1, 2] = 1
+    """Upper bound of how much of a state's value for a key is corrected; with 2, values may change sign (negative
+    eigenvalues, Grazzi et al., 2024)."""
 
     def inputs(self, shards: int) -> int:
         """Returns the inputs of the convolution on one of so many shards."""

@@ -188,7 +188,12 @@ def _latent_attention(spec: LatentAttentionSpec, names: TensorNames, hidden: int
 
 def _gated_delta(spec: GatedDeltaSpec, names: TensorNames, hidden: int) -> Iterator[tuple[str, int]]:
     values = spec.num_heads * spec.value_dim
-    yield names.delta_qkvz or names.delta_qkv, hidden * (2 * spec.num_key_heads * spec.key_dim + values)
+    keys = spec.num_key_heads * spec.key_dim
+    if names.delta_apart is None:
+        yield names.delta_qkvz or names.delta_qkv, hidden * (2 * keys + values)
+    else:
+        for name, outputs in zip(names.delta_apart, (keys, keys, values), strict=True):
+            yield name, hidden * outputs
     yield names.delta_qkvz or names.delta_z, hidden * values
     for name in (names.delta_b, names.delta_a):
         yield names.delta_ba or name, hidden * spec.num_heads

@@ -37,6 +37,7 @@ from .mistral import MINISTRAL, MINISTRAL3, MISTRAL
 from .mixtures import MIXTURES
 from .nemotron_h import NEMOTRON_H
 from .olmo import OLMO2, OLMO3
+from .olmo_hybrid import OLMO_HYBRID
 from .opt import OPT
 from .phi import PHI
 from .phi3 import PHI3
@@ -100,6 +101,7 @@ FAMILIES: dict[str, Family] = {
     "OPTForCausalLM": OPT,
     "Olmo2ForCausalLM": OLMO2,
     "Olmo3ForCausalLM": OLMO3,
+    "OlmoHybridForCausalLM": OLMO_HYBRID,
     "Phi3ForCausalLM": PHI3,
     "PhiForCausalLM": PHI,
     "QWenLMHeadModel": QWEN1,

@@ -42,7 +42,6 @@ MISSING: Mapping[str, tuple[str, str]] = {
     "MiniMaxM3SparseForCausalLM": ("MiniMax M3", _BLOCKS),
     "MiniMaxM3SparseForConditionalGeneration": ("MiniMax M3", _BLOCKS),
     "MiniMaxM3VLForCausalLM": ("MiniMax M3", _BLOCKS),
-    "OlmoHybridForCausalLM": ("OLMo Hybrid", "a gated delta net with separate projections and negative eigenvalues"),
     "Qwen4ExpForCausalLM": ("Qwen 4 Exp", _STREAMS),
     "Qwen4ExpForConditionalGeneration": ("Qwen 4 Exp", _STREAMS),
     "Step3p5ForCausalLM": ("Step 3.5", _STEP),

@@ -41,7 +41,8 @@ class GatedDelta(LinearMixer):
         for runs in state.runs:
             where = (runs.rows, runs.starts, runs.kv_lens)
             kernels.causal_conv(inputs, weights.conv, None, kept.inputs, *where, qkv)
-            kernels.gated_delta(qkv, scalars, *of_state, *where, runs.max_len, heads, state.deterministic)
+            how = runs.max_len, heads, state.deterministic, self._spec.most_beta
+            kernels.gated_delta(qkv, scalars, *of_state, *where, *how)
         for part, its_gate in each_alone(state.linear_block, heads, gate.view(heads.shape)):
             kernels.gated_norm(part, its_gate, weights.norm, self._spec.norm_eps, False, part)
         return heads.flatten(1)

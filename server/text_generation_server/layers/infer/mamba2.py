@@ -83,7 +83,7 @@ class Mamba2(LinearMixer):
 
 def _vector(factors: Sequence[float], sizes: Sequence[int], device: torch.device) -> Tensor:
     """Returns each factor as many times as its size says, float32."""
-    return torch.tensor(factors, device=device).repeat_interleave(torch.tensor(sizes, device=device))
+    return torch.cat([torch.full((size,), each, device=device) for each, size in zip(factors, sizes, strict=True)])
 
 
 def _sum_of_squares(x: Tensor) -> Tensor:
