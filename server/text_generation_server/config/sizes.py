@@ -169,7 +169,7 @@ def _attention(spec: AttentionSpec, names: TensorNames, hidden: int) -> Iterator
         size = spec.value_size if name == names.v else spec.head_dim
         yield names.qkv or name, hidden * heads * size
     if spec.output_gate:
-        yield names.attention_gate or names.q, hidden * spec.num_heads * spec.head_dim
+        yield names.attention_gate or names.q, hidden * spec.num_heads * spec.gate_size
     yield names.out, hidden * spec.num_heads * spec.value_size
 
 

@@ -117,8 +117,10 @@ class AttentionSpec:
     """ALiBi (Press et al., 2021): by how much the score of each head falls per position of distance."""
     clip: float = 0.0
     """Bound of queries, keys and values; 0 means none."""
-    output_gate: bool = False
-    """Whether a projection of the hidden state, through a sigmoid, gates what each head reads."""
+    output_gate: Literal["sigmoid", "softplus"] | None = None
+    """What a projection of the hidden state passes before it gates what each head reads."""
+    gates_heads: bool = False
+    """Whether each head has one gate; else each of its elements has one."""
     value_dim: int = 0
     """Elements of a value, fewer than of a key; 0: as many."""
     value_scale: float = 1.0
@@ -136,6 +138,13 @@ class AttentionSpec:
     def value_size(self) -> int:
         """Elements of a value."""
         return self.value_dim or self.head_dim
+
+    @property
+    def gate_size(self) -> int:
+        """Gates of a head."""
+        if self.output_gate is None:
+            return 0
+        return 1 if self.gates_heads else self.head_dim
 
 
 @dataclass(frozen=True)
