@@ -6,45 +6,23 @@ from torch.nn import functional
 
 from ..norm.activations import ALONE, GATED
 from .expert_matrix import ExpertMatrix
+from .expert_mlps import ExpertMlps
+from .routing import Routing
 
 _DETERMINISTIC = 64
 """Rows of a GEMM in deterministic mode, whatever is in the step."""
 
 
 def moe_experts_torch(
-    x: Tensor,
-    ids: Tensor,
-    weights: Tensor,
-    up_weight: Tensor,
-    up_bias: Tensor | None,
-    up_scales: Tensor | None,
-    up_zeros: Tensor | None,
-    up_table: Tensor | None,
-    up_group: int,
-    up_w8a8: bool,
-    up_e2m1: bool,
-    down_weight: Tensor,
-    down_bias: Tensor | None,
-    down_scales: Tensor | None,
-    down_zeros: Tensor | None,
-    down_table: Tensor | None,
-    down_group: int,
-    down_w8a8: bool,
-    down_e2m1: bool,
-    activation: str,
-    deterministic: bool,
-    all_experts: int,
-    out: Tensor,
-    adds: bool = False,
+    x: Tensor, routing: Routing, experts: ExpertMlps, deterministic: bool, out: Tensor, adds: bool = False
 ) -> None:
     """Torch implementation: the CPU path and the reference of the tests. Reads on the host which experts are hit."""
-    gate_up = ExpertMatrix(up_weight, up_bias, up_scales, up_zeros, up_table, up_group, up_w8a8, up_e2m1)
-    down = ExpertMatrix(down_weight, down_bias, down_scales, down_zeros, down_table, down_group, down_w8a8, down_e2m1)
-    tokens, slots = ids.shape
-    flat = ids.flatten()
-    if all_experts > down.experts:
+    gate_up, down, activation = experts.gate_up, experts.down, experts.activation
+    tokens, slots = routing.ids.shape
+    flat = routing.ids.flatten()
+    if experts.held is not None:
         # Rows of other ranks' experts come last, and stay zero.
-        flat = flat.where((flat >= 0) & (flat < down.experts), down.experts)
+        flat = flat.where((flat >= 0) & (flat < experts.held), experts.held)
     order = flat.argsort(stable=True)
     counts = torch.bincount(flat, minlength=down.experts + 1).tolist()
     rows = x.new_zeros(tokens * slots, x.shape[1])
@@ -53,7 +31,7 @@ def moe_experts_torch(
             result = _by_expert(x[own // slots], gate_up, expert, deterministic)
             activated = _activated(result, activation, deterministic and not x.is_cuda).to(x.dtype)
             output = _by_expert(activated, down, expert, deterministic)
-            rows[own] = (output * weights.flatten()[own, None]).to(x.dtype)
+            rows[own] = (output * routing.weights.flatten()[own, None]).to(x.dtype)
     total = rows.view(tokens, slots, -1).sum(dim=1, dtype=torch.float32).to(out.dtype)
     out.copy_(out + total if adds else total)
 

@@ -12,14 +12,14 @@ from .mamba2 import Mamba2
 from .media import MediaInput
 from .mixer import Mixer
 from .mixer_pair import MixerPair
-from .moe import MoeFeedForward, route_options
+from .moe import MoeFeedForward, expert_mlps, route_options
 from .norm import AddNorm, Norm
 from .overlapped_halves import OverlappedHalves
 from .per_layer import LayerInput, PerLayerInputs
-from .rotation import angles
+from .rotation import new_tokens
 from .scaled_layer import ExpertsBeside, ScaledLayer
 from .short_conv import ShortConv
-from .state import CacheShape, Chunks, Decodes, InferState, LayerCache, LayerState, StateShape
+from .state import CacheShape, InferState, LayerState, StateShape
 from .streams import StreamEnd, StreamLayer, Streams
 from .transformer import FeedForwardLayer, Layer, MixerLayer, OutputFusions, ParallelLayer, TransformerLayer
 
@@ -27,8 +27,6 @@ __all__ = [
     "AddNorm",
     "Attention",
     "CacheShape",
-    "Chunks",
-    "Decodes",
     "DenseFeedForward",
     "Embedding",
     "ExpertsBeside",
@@ -39,7 +37,6 @@ __all__ = [
     "InferState",
     "LatentAttention",
     "Layer",
-    "LayerCache",
     "LayerInput",
     "LayerState",
     "Mamba",
@@ -65,6 +62,7 @@ __all__ = [
     "Streams",
     "SublayerOutput",
     "TransformerLayer",
-    "angles",
+    "expert_mlps",
+    "new_tokens",
     "route_options",
 ]

@@ -21,7 +21,6 @@ class MoeFeedForward(FeedForward):
 
     def __init__(self, spec: MoeSpec, weights: MoeWeights) -> None:
         self._weights = weights
-        self._activation = spec.activation if spec.gated else kernels.alone(spec.activation)
         self._wide = spec.route.wide
         self._gated = spec.shared_gate
         self._weighs_inputs = spec.weighs_inputs
@@ -29,7 +28,7 @@ class MoeFeedForward(FeedForward):
         if weights.shared is not None and spec.shared is not None:
             self._shared = DenseFeedForward(spec.shared, weights.shared)
         self._options = route_options(spec, weights)
-        self._all_experts = spec.experts + self._options.shared
+        self._experts = expert_mlps(spec, weights)
 
     @property
     def wants(self) -> ActivationScheme | None:
@@ -72,9 +71,8 @@ class MoeFeedForward(FeedForward):
             read = read * kernels.sigmoid(logits.amax(-1, keepdim=True).float()).to(read.dtype)
         adds = residual is not None and self._shared is None and weights.latent_out is None
         out = residual if adds and residual is not None else torch.empty_like(read)
-        choice = logits, weights.correction, self._options
-        how = self._activation, state.deterministic, out, self._all_experts, out is residual
-        kernels.mixture(read, *choice, weights.gate_up, weights.down, *how)
+        router = logits, weights.correction, self._options
+        kernels.mixture(read, *router, self._experts, state.deterministic, out, out is residual)
         if weights.latent_out is not None:
             out = weights.latent_out.apply(Activations(out), block)
         if self._shared is not None:
@@ -101,3 +99,10 @@ def route_options(spec: MoeSpec, weights: MoeWeights) -> kernels.RouteOptions:
         shared_gate=spec.shared_gate,
         first=weights.experts.start,
     )
+
+
+def expert_mlps(spec: MoeSpec, weights: MoeWeights) -> kernels.ExpertMlps:
+    """Returns the experts of these weights."""
+    activation = spec.activation if spec.gated else kernels.alone(spec.activation)
+    all_experts = spec.experts + route_options(spec, weights).shared
+    return kernels.ExpertMlps(weights.gate_up, weights.down, activation, all_experts)
