@@ -4,7 +4,7 @@ Positions of such a model count along several axes (M-RoPE of Qwen) or look ahea
 where there are images. Of text alone they are those of the text model's family.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from ...errors import UnsupportedModel
@@ -16,6 +16,7 @@ from ..spec import AttentionSpec, DecoderSpec, LayerSpec
 from .deepseek import DEEPSEEK_V3, MISTRAL4
 from .family import Family
 from .gemma import GEMMA3
+from .gemma3n import GEMMA3N
 from .gemma4 import GEMMA4
 from .glm import GLM4
 from .glm_moe import GLM4_MOE
@@ -153,6 +154,7 @@ _DEEPSEEK_V3 = _part(DEEPSEEK_V3, _sizes(129280, 7168, 18432, 61, 128))
 _PARTS: Mapping[str, Family] = {
     "deepseek_v3": _DEEPSEEK_V3,
     "gemma3_text": _part(GEMMA3, _sizes(262208, 2304, 9216, 26, 8)),
+    "gemma3n_text": _part(GEMMA3N, _sizes(262400, 2048, 16384, 35, 8)),
     "gemma4_text": _part(GEMMA4, _sizes(262144, 2304, 9216, 30, 8)),
     "glm4v_moe_text": _part(
         _along_axes(GLM4_MOE, interleaved=False),
@@ -233,13 +235,8 @@ def text_part(config: JsonObject) -> tuple[Family, JsonObject]:
     """
     kind = _kind(config)
     if kind not in _PARTS:
-        raise _unknown(config, kind)
+        raise _unknown(config, kind, _PARTS)
     return _PARTS[kind], _alone(config, {})
-
-
-def has_family(config: JsonObject) -> bool:
-    """Whether our decoder runs the model of text in a model of `WITH_MEDIA`. Raises ConfigurationError."""
-    return _kind(config) in _PARTS
 
 
 def class_of_part(config: JsonObject) -> JsonObject:
@@ -249,7 +246,7 @@ def class_of_part(config: JsonObject) -> JsonObject:
     """
     kind = _kind(config)
     if kind not in _CLASSES:
-        raise _unknown(config, kind)
+        raise _unknown(config, kind, _CLASSES)
     return _alone(config, {"architectures": [_CLASSES[kind]]})
 
 
@@ -268,11 +265,11 @@ def _part_of(config: JsonObject) -> JsonObject | None:
     return next((config.child(key) for key in _PARTS_OF_WHOLE if key in config), None)
 
 
-def _unknown(config: JsonObject, kind: str) -> UnsupportedModel:
-    ours, theirs = ", ".join(sorted(_PARTS)), ", ".join(sorted(_CLASSES.keys() - _PARTS.keys()))
+def _unknown(config: JsonObject, kind: str, known: Collection[str]) -> UnsupportedModel:
+    how = " through Transformers" if known is _CLASSES else ""
     return UnsupportedModel(
-        f"{architecture_of(config)} with text of type {kind!r} is not supported; of models for images or sound beside "
-        f"text, those with text of type {ours} run, with text alone, and through Transformers {theirs}"
+        f"{architecture_of(config)} with text of type {kind!r} is not supported{how}; of models for images or sound "
+        f"beside text, those with text of type {', '.join(sorted(known))} run{how}"
     )
 
 
