@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 from support.adapted import write_factors
-from support.engine_driver import directly, make_engine, stream
+from support.engine_driver import copy_adapters, directly, engine_with, make_engine, stream
 from support.families import PROMPTS, made, write
 from support.family_cases import CASES
 from support.loading import load
@@ -45,8 +45,12 @@ def adapted_linears(model: CausalLM) -> list[Linear]:
     return found
 
 
-def answers(model: CausalLM, adapters: list[int], chunk: int) -> list[tuple[list[int], list[float]]]:
-    engine = make_engine(model, LIMITS)
+def answers(
+    model: CausalLM, adapters: list[int], chunk: int, folder: Path | None = None, later: bool = False
+) -> list[tuple[list[int], list[float]]]:
+    engine = make_engine(model, LIMITS) if folder is None else engine_with(model, LIMITS, [folder], 1, later)
+    if folder is not None:
+        copy_adapters(engine, [folder])
     streams: list[Stream] = []
     for number, adapter in enumerate(adapters):
         streams.append(stream(number, PROMPTS[number], 3, prefill_logprobs=True))
@@ -63,8 +67,8 @@ def test_what_layers_add_is_what_merged_weights_compute(name: str, tmp_path: Pat
     write(case, made(case), base)
     assert write_factors(adapter, adapted_linears(load(base))) > 2
     plain, changed = answers(load(base), [0, 0], 32), answers(load(base, merge_adapter=adapter), [0, 0], 32)
-    for chunk in (32, 2):
-        served = answers(load(base, adapters=[adapter]), [1, 0], chunk)
+    for chunk, later in ((32, False), (2, True)):
+        served = answers(load(base), [1, 0], chunk, adapter, later)
         for found, expected in ((served[0], changed[0]), (served[1], plain[1])):
             assert found[0] == expected[0]
             assert found[1] == pytest.approx(expected[1], abs=2e-3)

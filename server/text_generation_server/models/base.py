@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ..layers.infer import CacheShape, InferState, StateShape
 from ..layers.weights import PrefillCopies, VocabularyShard
-from .adapters import ServedAdapters
+from .adapters import ModelAdapters
 from .encoder import Encoder
 
 
@@ -40,8 +40,8 @@ class CausalLM(Protocol):
     """Multiply-accumulates of this rank for each token, without experts, attention and logits; 0: unknown."""
     encoder: Encoder | None = None
     """Turns images into rows of the media pool; None: the model reads text alone."""
-    adapters: ServedAdapters | None = None
-    """The adapters that requests may name; None: there is the base alone."""
+    adapters: ModelAdapters | None = None
+    """Reads adapters for requests; None: requests of this model can have none."""
 
     def reserve_positions(self, count: int) -> None:
         """Extends the tables to requests of at most `count` tokens. Call it before the first `forward`, and before

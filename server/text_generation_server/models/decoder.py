@@ -21,7 +21,7 @@ from ..layers.infer import (
 )
 from ..layers.rope import RopeTable
 from ..layers.weights import PrefillCopies, StepAdapters
-from .adapters import AdaptedLayers
+from .adapters import ModelAdapters
 from .base import CausalLM
 from .encoder import Encoder
 from .encoder_fit import reason_against
@@ -47,7 +47,7 @@ class Decoder(CausalLM):
         dense_macs: int,
         inputs: PerLayerInputs | None = None,
         encoder: Encoder | None = None,
-        adapted: AdaptedLayers | None = None,
+        adapters: ModelAdapters | None = None,
     ) -> None:
         """`last` adds the output of the last layer to the residual stream and applies the final norm. `inputs` makes
         the inputs of all layers, where they have some.
@@ -70,8 +70,7 @@ class Decoder(CausalLM):
         self.copies = copies
         self.dense_macs = dense_macs
         self.encoder = encoder
-        self._adapted = adapted
-        self.adapters = None if adapted is None else adapted.served
+        self.adapters = adapters
         if encoder is not None and (reason := reason_against(encoder, layers, ropes)):
             self.encoder = None
             logger.warning("images are not served: %s", reason)
@@ -112,12 +111,12 @@ class Decoder(CausalLM):
         """Computes the layers of a step in which tokens use adapters. The tables of adapters name all its tokens, so
         the last layer computes those too whose logits nobody wants.
         """
-        if self._adapted is None:
-            raise ValueError("a step names adapters of a model that has none")
+        if self.adapters is None or (pool := self.adapters.pool) is None:
+            raise ValueError("a step names adapters of a model that has no room for any")
         x: SublayerOutput = embedded
         residual: Tensor | None = None
-        self._adapted.current.begin(adapters)
-        for index, layer in enumerate(self._adapted.layers):
+        pool.current.begin(adapters)
+        for index, layer in enumerate(pool.layers):
             x, residual = layer.forward(x, residual, state)
             if state.media is not None and index < len(self._layers) - 1:
                 state.media.deepen(index, residual)

@@ -2,6 +2,7 @@
 
 from .activations import Activations, ActivationScheme, RmsNorm
 from .adapted import AdaptedLinear, CurrentAdapters, SitePages, StepAdapters, Wrap, wrapped
+from .adapter_memory import AdapterMemory, AdapterRoom, HostFactors, HostSite
 from .attention import AttentionWeights, load_attention
 from .blocks import RowBlock
 from .checkpoint import Checkpoint, Matrices, NormWeights
@@ -28,6 +29,8 @@ __all__ = [
     "ActivationScheme",
     "Activations",
     "AdaptedLinear",
+    "AdapterMemory",
+    "AdapterRoom",
     "AttentionWeights",
     "Checkpoint",
     "Codes",
@@ -37,6 +40,8 @@ __all__ = [
     "EmbeddingWeights",
     "GatedDeltaWeights",
     "HeadSplit",
+    "HostFactors",
+    "HostSite",
     "LatentAttentionWeights",
     "LayerInputWeights",
     "Linear",

@@ -4,18 +4,16 @@ A step whose tokens use adapters runs through layers that have `AdaptedLinear` i
 share everything else with the layers of the base. A step of the base alone never comes here.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from typing import TypeVar
 
-import torch
 from torch import Tensor
 
 from text_generation_kernels import OUTPUT_BLOCK, empty_shrunk, lora_expand, lora_shrink, part_of_blocks
 
 from .activations import Activations, ActivationScheme
 from .linear import Linear, activated, total_bytes
-from .low_rank import LowRankPages
 from .sites import Site
 
 Wrap = Callable[[Linear], Linear]
@@ -36,6 +34,8 @@ class StepAdapters:
     numbers: Tensor
     """[T] int32, the number of each token's adapter; 0: none."""
     tile_tokens: int
+    by_output: bool = True
+    """Whether one of them multiplies outputs (DoRA) or changes biases."""
 
 
 class CurrentAdapters:
@@ -78,35 +78,26 @@ class SitePages:
     def __init__(
         self,
         site: Site,
-        made: Sequence[LowRankPages | None],
-        pages: Sequence[Sequence[int]],
+        a: Tensor,
+        b: Tensor,
+        scale: Tensor,
+        factors: Tensor | None,
         bias: Tensor | None,
+        unscaled_bias: Tensor | None,
     ) -> None:
-        """`made` has the factors of adapters 1, 2, ..., of which one at least changes the layer; `pages` are theirs.
-        Pages of adapters that do not change it hold zeros. `bias` [outputs] is that of the base's layer.
+        """The tensors are those of `LowRankPages` for the pages of all adapters. Pages of adapters that do not change
+        the layer hold zeros.
         """
-        changing = [(number, each) for number, each in enumerate(made) if each is not None]
-        like = changing[0][1]
-        count = sum(map(len, pages))
-        a = like.a.new_zeros(count, *like.a.shape[1:])
-        b = like.b.new_zeros(count, *like.b.shape[1:])
-        scale = like.scales.new_zeros(count, len(like.scales))
-        for number, each in changing:
-            own = slice(pages[number][0], pages[number][0] + len(each.a))
-            a[own], b[own], scale[own] = each.a, each.b, each.scales
         self.pieces = _pieces(site, a, b, scale)
         """All outputs, each in one piece."""
-        self.factors = _by_adapter([None if each is None else each.row_factors for each in made], 1.0)
+        self.factors = factors
         """[1 + adapters, outputs] float32, by which DoRA multiplies the outputs; None: no adapter has any."""
-        self.bias = _by_adapter([None if each is None else each.bias for each in made], 0.0)
+        self.bias = bias
         """[1 + adapters, outputs] float32, what is added to the bias of the base; None: nothing."""
-        self.unscaled_bias = self.bias
+        self.unscaled_bias = unscaled_bias
         """The same, where the base's bias was added before outputs are multiplied: `b = c b + (1 - c) b`. So outputs
         of tokens without adapter keep their bits.
         """
-        if self.factors is not None and bias is not None:
-            rest = (1 - self.factors) * bias.float()
-            self.unscaled_bias = rest if self.bias is None else rest + self.bias
 
     @property
     def nbytes(self) -> int:
@@ -167,6 +158,8 @@ class AdaptedLinear(Linear):
             shrunk = empty_shrunk(x.x, each.a, step.work, step.tile_tokens)
             lora_shrink(x.x, each.a, each.scale, *tables, shrunk)
             lora_expand(shrunk, each.b, each.parts, *tables, out[:, each.first : each.end], True)
+        if not step.by_output:
+            return out
         if pages.factors is not None:
             out.mul_(pages.factors.index_select(0, step.numbers))
         if bias is not None:
@@ -191,18 +184,9 @@ def _pieces(site: Site, a: Tensor, b: Tensor, scale: Tensor) -> list[_Piece]:
     if all(first % OUTPUT_BLOCK == 0 for first, _, _ in ranges):
         return [_Piece(a, b, scale, part_of_blocks(ranges, outputs, b.device), 0, outputs)]
     return [
-        _Piece(a[:, part : part + 1], b[:, first:end], scale[:, part : part + 1].contiguous(), None, first, end)
+        _Piece(a[:, part : part + 1], b[:, first:end], scale[:, part : part + 1], None, first, end)
         for first, end, part in ranges
     ]
-
-
-def _by_adapter(made: Sequence[Tensor | None], fill: float) -> Tensor | None:
-    """Returns the tensors by adapter number, after a row of `fill` for the base."""
-    like = next((each for each in made if each is not None), None)
-    if like is None:
-        return None
-    plain = torch.full_like(like, fill)
-    return torch.stack([plain, *(plain if each is None else each for each in made)])
 
 
 def wrapped(weights: Weights, wrap: Wrap) -> Weights:

@@ -49,7 +49,7 @@ def low_rank_pages(
         return None
     width = max(-(-max(delta.rank for delta in deltas.values()) // units), pages or 0) * units
     like = checkpoint.source.empty((0,))
-    a = like.new_zeros((len(site.modules), width, site.columns_of(like.new_empty((0, site.inputs))).shape[1]))
+    a = like.new_zeros((len(site.modules), width, site.own_inputs))
     for part, name in enumerate(site.modules):
         if (delta := deltas.get(name)) is not None:
             a[part, : delta.rank] = site.columns_of(delta.a.to(like.device).float())
