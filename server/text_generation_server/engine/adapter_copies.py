@@ -30,11 +30,15 @@ class PendingCopies:
         self._lock = threading.Lock()
         self._copies: list[_Copy] = []
 
-    def add(self, copies: list[_Copy], residents: Residents) -> None:
-        """Notes copies that were queued, and drops those whose number or pages they have taken."""
+    def note(self, plan: int, number: int, resident: Resident, done: torch.cuda.Event | None) -> None:
+        """Notes a copy that plan `plan` has queued."""
         with self._lock:
-            every = [*self._copies, *copies]
-            self._copies = [each for each in every if residents.get(each.number) is each.resident]
+            self._copies.append(_Copy(plan, number, resident, done))
+
+    def keep(self, residents: Residents) -> None:
+        """Drops copies whose number or pages others have taken."""
+        with self._lock:
+            self._copies = [each for each in self._copies if residents.get(each.number) is each.resident]
 
     def take_ready(self, plan: int, wait: bool) -> list[int]:
         """Returns the numbers whose copies are done, of those queued by plans up to `plan`, each once. `wait`: all of
@@ -73,7 +77,7 @@ class AdapterCopies:
 
     def launch(self, plan: int, numbers: Sequence[int], residents: Residents, before: torch.cuda.Event | None) -> None:
         """Queues the copies of these numbers after the point `before`, because earlier steps may read their pages."""
-        copies: list[_Copy] = []
+        self.pending.keep(residents)
         for number in numbers:
             resident, done = residents[number], None
             if self._stream is None or before is None:
@@ -84,8 +88,7 @@ class AdapterCopies:
                     self._put(resident, number)
                     done = torch.cuda.Event()
                     done.record()
-            copies.append(_Copy(plan, number, resident, done))
-        self.pending.add(copies, residents)
+            self.pending.note(plan, number, resident, done)
 
     def clear(self) -> None:
         """Forgets all copies; those that are queued are done before later ones."""

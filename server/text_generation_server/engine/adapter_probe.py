@@ -30,7 +30,6 @@ class RunnerAdapters:
 class AdapterProbe:
     """Everything about adapters that depends on the model and on Warmup. Requests have none where `pool` is None."""
 
-    model: CausalLM
     store: AdapterStore
     pool: AdapterPool | None = None
     most_pages: int = 0
@@ -46,7 +45,7 @@ class AdapterProbe:
         ranks `EngineFailed`, where they do not fit.
         """
         if not asked.adapter_pages:
-            return cls(model, store)
+            return cls(store)
         if model.adapters is None:
             raise InvalidRequest("`adapter_pages` must be 0: requests of this model can have no adapters")
         if asked.adapter_pages > _MOST_NUMBERS:
@@ -55,7 +54,7 @@ class AdapterProbe:
         pool = _allocated(model.adapters, store, asked, group)
         most = MOST_PAGES if later else max((each.pages for each in adapters), default=1)
         most = min(most, asked.adapter_pages)
-        return cls(model, store, pool, most, any(each.by_output for each in adapters))
+        return cls(store, pool, most, any(each.by_output for each in adapters))
 
     @property
     def numbers(self) -> list[int]:
@@ -75,7 +74,7 @@ class AdapterProbe:
         """Makes what a runner with this checker has."""
         if (pool := self.pool) is None:
             return None
-        device = self.model.device
+        device = pool.memory.device
 
         def put(resident: Resident, number: int) -> None:
             if resident.adapter is not None:

@@ -19,10 +19,10 @@ logger = logging.getLogger(__name__)
 class AdapterStore:
     """Loads adapters for a model. Any thread may use it."""
 
-    def __init__(self, model: ModelAdapters | None, hub: HubConfig) -> None:
+    def __init__(self, model: ModelAdapters | None = None, hub: HubConfig | None = None) -> None:
         """`model` is None where requests can have no adapters."""
         self._model = model
-        self._hub = hub
+        self._hub = hub or HubConfig()
         self._lock = threading.Lock()
         self._adapters: dict[int, HostAdapter] = {}
 

@@ -13,6 +13,7 @@ from ..distributed import TensorParallelGroup
 from ..errors import EngineFailed
 from ..models.base import CausalLM
 from .adapter_probe import AdapterProbe
+from .adapter_store import AdapterStore
 from .budget import MemoryBudget
 from .dummy_steps import run_step
 from .graphs import GraphSizes, chunk_sizes, decode_sizes, forward_sizes
@@ -63,11 +64,11 @@ class Probe:
         watermark: WatermarkConfig,
         options: EngineOptions,
         alone: bool,
-        media: MediaInfo | None,
-        adapters: AdapterProbe,
+        media: MediaInfo | None = None,
+        adapters: AdapterProbe | None = None,
     ) -> None:
         self._media = MediaProbe.of(model, media, asked)
-        self._adapters = adapters
+        self._adapters = adapters or AdapterProbe(AdapterStore())
         self._model = model
         self._group = group
         self._memory = memory

@@ -144,6 +144,7 @@ class AdapterMemory:
     def __init__(self, sites: Sequence[HostSite], room: AdapterRoom, dtype: torch.dtype, device: torch.device) -> None:
         """Allocates memory for adapters of a model of type `dtype`; they add nothing yet."""
         self.room = room
+        self.device = device
         self._sites = sites
         self._layout = room.pages_layout(sites, dtype)
         self._pages = torch.zeros(room.pages, self._layout.nbytes, dtype=torch.uint8, device=device)
