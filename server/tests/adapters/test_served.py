@@ -11,7 +11,7 @@ from support.loading import load
 from support.router import Router, Stream
 
 from text_generation_server.engine.requests import ServingLimits, WarmupLimits
-from text_generation_server.layers.weights import Linear
+from text_generation_server.layers.weights import Adapting, Linear
 from text_generation_server.models import CausalLM
 from text_generation_server.models.decoder import Decoder
 
@@ -31,18 +31,24 @@ FAMILIES = [
 ]
 
 
+class Noted(Adapting):
+    """Notes what adapters can change."""
+
+    def __init__(self) -> None:
+        self.found: list[Linear] = []
+
+    def linear(self, linear: Linear) -> Linear:
+        self.found.append(linear)
+        return linear
+
+
 def adapted_linears(model: CausalLM) -> list[Linear]:
     """The linear layers that serve adapters."""
     assert isinstance(model, Decoder)
-    found: list[Linear] = []
-
-    def note(linear: Linear) -> Linear:
-        found.append(linear)
-        return linear
-
+    noted = Noted()
     for layer in model._layers:
-        layer.adapted(note)
-    return found
+        layer.adapted(noted)
+    return noted.found
 
 
 def answers(model: CausalLM, adapters: list[int], chunk: int) -> list[tuple[list[int], list[float]]]:

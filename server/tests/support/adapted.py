@@ -24,8 +24,8 @@ from text_generation_server.layers.weights import (
     Linear,
     LowRankPages,
     Site,
+    changed_of,
     low_rank_pages,
-    unplaced,
 )
 from text_generation_server.layers.weights.linear import activated
 from text_generation_server.models import CausalLM
@@ -97,7 +97,10 @@ def adapt(model: CausalLM, folder: Path, adapter: Path, group: TensorParallelGro
     base = BaseModel(files, ModelTensors.of(config.decoder, config.names, files))
     changes = read_adapter(adapter, base).changes
     found = list(_linears(model))
-    assert unplaced(changes, [linear.site for _, _, linear in found if linear.site is not None]) == []
+    taken: set[str] = set()
+    for _, _, linear in found:
+        taken |= set() if linear.site is None else changed_of(linear.site, changes, linear.bias is not None)
+    assert taken == set(changes)
     made: dict[int, Adapted] = {}
     for owner, name, linear in found:
         if linear.site is None or (pages := low_rank_pages(checkpoint, linear.site, changes, UNITS)) is None:

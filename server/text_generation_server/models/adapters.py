@@ -1,15 +1,34 @@
-"""The adapters that a model serves beside its base: where their factors lie, and the layers that add them."""
+"""The adapters that a model serves beside its base: where what they bring lies, and the layers that add it."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from text_generation_kernels import RANK_UNITS, AdapterPages
 
-from ..adapters import Adapter, highest_rank
+from ..adapters import Adapter, Change, Delta, Replaced, TokenRows, highest_rank
 from ..config.adapters import AdapterInfo
 from ..errors import AdapterError
-from ..layers.infer import Layer
-from ..layers.weights import AdaptedLinear, CurrentAdapters, Linear, Matrices, Site, SitePages, low_rank_pages, unplaced
+from ..layers.infer import Embedding, Head, Layer
+from ..layers.weights import (
+    AdaptedEmbedding,
+    AdaptedLinear,
+    Adapting,
+    Checkpoint,
+    CurrentAdapters,
+    EmbeddingChange,
+    EmbeddingWeights,
+    Linear,
+    NewRows,
+    ReplacedHead,
+    Room,
+    SitePages,
+    changed_of,
+    low_rank_pages,
+    rows_change,
+)
+
+_MOST_ROW_BYTES = 8 << 30
+"""Of whole embeddings and heads of all adapters on one rank."""
 
 
 @dataclass(frozen=True)
@@ -30,6 +49,8 @@ class ServedAdapters:
     """Of adapters 1, 2, ..."""
     pages: AdapterPages
     """On the host: of adapter `number` those with index `number - 1`."""
+    change_head: bool
+    """Whether one of them changes the head, so that logits depend on the adapter."""
 
     @property
     def most_pages(self) -> int:
@@ -40,50 +61,151 @@ class ServedAdapters:
 
 @dataclass(frozen=True)
 class AdaptedLayers:
-    """The layers for steps in which tokens use adapters."""
+    """The parts of a model for steps in which tokens use adapters."""
 
+    embedding: Embedding
     layers: Sequence[Layer]
+    head: Head
     served: ServedAdapters
     current: CurrentAdapters
 
 
-def place(adapters: Sequence[NamedAdapter], layers: Sequence[Layer], checkpoint: Matrices) -> AdaptedLayers:
-    """Brings the factors of all adapters to this rank's device, next to each other in rank pages. Raises AdapterError
-    for one that changes a tensor for which requests cannot have factors of their own.
+@dataclass(frozen=True)
+class Parts:
+    """The parts of a model."""
+
+    embedding: Embedding
+    embedding_weights: EmbeddingWeights
+    layers: Sequence[Layer]
+    head: Head
+
+
+def place(adapters: Sequence[NamedAdapter], parts: Parts, checkpoint: Checkpoint) -> AdaptedLayers:
+    """Brings what all adapters change to this rank's device, next to each other. Raises AdapterError for one that
+    changes a tensor which requests cannot have for themselves.
     """
-    pages = _pages([each.adapter for each in adapters])
-    sites: list[Site] = []
-    current = CurrentAdapters()
-
-    def wrap(linear: Linear) -> Linear:
-        if (site := linear.site) is None:
-            return linear
-        sites.append(site)
-        made = [
-            low_rank_pages(checkpoint, site, each.adapter.changes, RANK_UNITS, len(own))
-            for each, own in zip(adapters, pages, strict=True)
-        ]
-        if not any(made):
-            return linear
-        return AdaptedLinear(linear, SitePages(site, made, pages, linear.bias), current)
-
-    adapted = [layer.adapted(wrap) for layer in layers]
-    for each in adapters:
-        if names := unplaced(each.adapter.changes, sites):
+    placing = _Placing(adapters, checkpoint)
+    embedding = placing.embedding(parts.embedding, parts.embedding_weights)
+    layers = [layer.adapted(placing) for layer in parts.layers]
+    head = placing.head(parts.head)
+    for each, left in zip(adapters, placing.left(), strict=True):
+        if left:
             raise AdapterError(
-                f"adapter `{each.name}` changes {_listed(names)}, for which requests have no factors of their own: "
-                "merge it into the weights with --merge-adapter"
+                f"adapter `{each.name}` changes {_listed(left)}, which requests cannot have for themselves: merge it "
+                "into the weights with --merge-adapter"
             )
     infos = [_info(number, each) for number, each in enumerate(adapters, 1)]
-    return AdaptedLayers(adapted, ServedAdapters(infos, AdapterPages.of(pages)), current)
+    pages = AdapterPages.of([range(each.start, each.stop) for each in placing.pages])
+    served = ServedAdapters(infos, pages, head is not parts.head)
+    return AdaptedLayers(embedding, layers, head, served, placing.current)
 
 
-def _pages(adapters: Sequence[Adapter]) -> list[list[int]]:
-    found: list[list[int]] = []
+class _Placing(Adapting):
+    """Makes each part of a model for tokens with adapters, with what all adapters bring to it."""
+
+    def __init__(self, adapters: Sequence[NamedAdapter], checkpoint: Checkpoint) -> None:
+        self.current = CurrentAdapters()
+        self.pages = _pages([each.adapter for each in adapters])
+        """Those of each adapter."""
+        self._checkpoint = checkpoint
+        self._changes = [_served(each.adapter.changes, checkpoint) for each in adapters]
+        self._left = [set(each) for each in self._changes]
+        self._room = Room(self.pages[-1].stop, len(adapters))
+        self._numbered = list(enumerate(self.pages, 1))
+
+    def left(self) -> list[list[str]]:
+        """Returns, of each adapter, the changed tensors for which no part was made."""
+        return [sorted(each) for each in self._left]
+
+    def linear(self, linear: Linear) -> Linear:
+        """See `Adapting`."""
+        if (site := linear.site) is None:
+            return linear
+        has_bias = linear.bias is not None or not site.adds_bias
+        made = [
+            low_rank_pages(self._checkpoint, site, changes, RANK_UNITS, base_bias=linear.bias)
+            for changes in self._changes
+        ]
+        for changes, left in zip(self._changes, self._left, strict=True):
+            left -= changed_of(site, changes, has_bias)
+        if not any(made):
+            return linear
+        tables = SitePages(site, made, self._room, linear.bias)
+        for (number, pages), each in zip(self._numbered, made, strict=True):
+            tables.put(number, pages, each)
+        return AdaptedLinear(linear, tables, self.current)
+
+    def embedding(self, embedding: Embedding, weights: EmbeddingWeights) -> Embedding:
+        """Returns the embedding with what adapters make of it."""
+        self._check_rows()
+        made = [EmbeddingChange.of(self._checkpoint, weights, changes) for changes in self._changes]
+        if not any(made):
+            return embedding
+        for each, left in zip(made, self._left, strict=True):
+            left -= set() if each is None else {f"{weights.module}.weight"}
+        tables = AdaptedEmbedding(weights, made, self._room, self.current)
+        for (number, pages), each in zip(self._numbered, made, strict=True):
+            tables.put(number, pages, each)
+        return embedding.adapted(tables)
+
+    def head(self, head: Head) -> Head:
+        """Returns the head with what adapters make of it."""
+        linear = changed = head.linear
+        if (site := linear.site) is None:
+            return head
+        (block,), like = site.blocks, self._checkpoint.source.empty((0,))
+        name = f"{block.name}.weight"
+        made = [NewRows.of(rows_change(changes, name), block.ranges[0], like) for changes in self._changes]
+        if any(made):
+            changed = ReplacedHead(linear, made, self._room, like.new_empty(site.inputs), self.current)
+            for (number, _), each, left in zip(self._numbered, made, self._left, strict=True):
+                changed.put(number, each)
+                left -= set() if each is None else {name}
+        changed = self.linear(changed)
+        return head if changed is linear else head.adapted(changed)
+
+    def _check_rows(self) -> None:
+        """Raises AdapterError where whole embeddings and heads of all adapters are too large."""
+        rows = (
+            len(change.tensor if isinstance(change, Replaced) else change.rows)
+            for changes in self._changes
+            for name in (f"{self._checkpoint.head}.weight", self._embedding_name)
+            if isinstance(change := rows_change(changes, name), Replaced | TokenRows)
+        )
+        size = self._checkpoint.spec.hidden_size * self._checkpoint.dtype.itemsize
+        if (total := sum(rows) * size // self._checkpoint.group.world_size) > _MOST_ROW_BYTES:
+            raise AdapterError(
+                f"adapters replace {total / 2**30:.1f} GiB of embeddings and heads on a rank, and at most "
+                f"{_MOST_ROW_BYTES >> 30} GiB are kept beside the model's own: serve fewer of them, or merge one into "
+                "the weights with --merge-adapter"
+            )
+
+    @property
+    def _embedding_name(self) -> str:
+        return f"{self._checkpoint.outside(self._checkpoint.names.embedding)}.weight"
+
+
+def _served(changes: Mapping[str, Change], checkpoint: Checkpoint) -> dict[str, Change]:
+    """Returns changes as parts of the model take them: a change of a matrix that the adapter has trained whole is a new
+    matrix, and new rows of an embedding that is the head too are rows of both.
+    """
+    found = dict(changes)
+    for name, change in changes.items():
+        if isinstance(change, Delta) and change.base is not None:
+            found[name] = Replaced(change.merged(change.base.float()))
+    head, embedding = checkpoint.head, checkpoint.outside(checkpoint.names.embedding)
+    rows = found.get(f"{embedding}.weight")
+    if checkpoint.spec.head.tied and isinstance(rows, TokenRows):
+        found.setdefault(f"{head}.weight", rows)
+    return found
+
+
+def _pages(adapters: Sequence[Adapter]) -> list[slice]:
+    found: list[slice] = []
     first = 0
     for adapter in adapters:
         count = max(1, -(-_rank(adapter) // RANK_UNITS))
-        found.append(list(range(first, first + count)))
+        found.append(slice(first, first + count))
         first += count
     return found
 

@@ -75,7 +75,7 @@ from ..layers.weights import (
     load_short_conv,
 )
 from ..weights import WeightSource
-from .adapters import NamedAdapter, place
+from .adapters import NamedAdapter, Parts, place
 from .decoder import Decoder
 from .vision import load_encoder
 
@@ -136,7 +136,7 @@ class DecoderBuilder:
         longest = self._config.max_context_length
         inputs = self._inputs()
         encoder = load_encoder(self._config, checkpoint.source)
-        adapted = place(adapters, layers, checkpoint) if adapters else None
+        adapted = place(adapters, Parts(embedding, weights, layers, head), checkpoint) if adapters else None
         others = self._copies, products, inputs, encoder, adapted
         return Decoder(embedding, layers, halves, last, head, *kept, ropes, longest, *others)
 

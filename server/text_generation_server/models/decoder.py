@@ -88,13 +88,11 @@ class Decoder(CausalLM):
             # Kernels before attention read them while the previous kernel may still run, so none may be written there.
             for table in self._ropes:
                 angles(table, state)
-        embedded = self._embedding.forward(input_ids, state)
-        if self._inputs is not None:
-            self._inputs.make(input_ids, embedded, state)
+        if state.adapters is not None:
+            return self._through_adapted(input_ids, state, state.adapters)
+        embedded = self._embedded(self._embedding, input_ids, state)
         x: SublayerOutput = embedded
         residual: Tensor | None = None
-        if state.adapters is not None:
-            return self._through_adapted(embedded, state, state.adapters)
         if cuts := self._halves.cuts(embedded, state):
             x, residual = self._halves.forward(embedded, state, cuts)
         else:
@@ -108,15 +106,21 @@ class Decoder(CausalLM):
         hidden, _ = self._last.read(x, residual)
         return hidden.x
 
-    def _through_adapted(self, embedded: Tensor, state: InferState, adapters: StepAdapters) -> Tensor:
-        """Computes the layers of a step in which tokens use adapters. The tables of adapters name all its tokens, so
-        the last layer computes those too whose logits nobody wants.
+    def _embedded(self, embedding: Embedding, input_ids: Tensor, state: InferState) -> Tensor:
+        embedded = embedding.forward(input_ids, state)
+        if self._inputs is not None:
+            self._inputs.make(input_ids, embedded, state)
+        return embedded
+
+    def _through_adapted(self, input_ids: Tensor, state: InferState, adapters: StepAdapters) -> Tensor:
+        """Computes a step in which tokens use adapters. The tables of adapters name all its tokens, so the last layer
+        computes those too whose logits nobody wants.
         """
         if self._adapted is None:
             raise ValueError("a step names adapters of a model that has none")
-        x: SublayerOutput = embedded
-        residual: Tensor | None = None
         self._adapted.current.begin(adapters)
+        x: SublayerOutput = self._embedded(self._adapted.embedding, input_ids, state)
+        residual: Tensor | None = None
         for index, layer in enumerate(self._adapted.layers):
             x, residual = layer.forward(x, residual, state)
             if state.media is not None and index < len(self._layers) - 1:
@@ -125,6 +129,9 @@ class Decoder(CausalLM):
         return hidden.x if state.logit_tokens is None else hidden.x.index_select(0, state.logit_tokens)
 
     @torch.inference_mode()
-    def logits(self, hidden: Tensor, deterministic: bool = False) -> Tensor:
+    def logits(self, hidden: Tensor, deterministic: bool = False, adapters: StepAdapters | None = None) -> Tensor:
         """See `CausalLM`."""
-        return self._head.logits(hidden, deterministic)
+        if adapters is None or self._adapted is None:
+            return self._head.logits(hidden, deterministic)
+        self._adapted.current.begin(adapters)
+        return self._adapted.head.logits(hidden, deterministic)

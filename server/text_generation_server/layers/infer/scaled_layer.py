@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from ...distributed import TensorParallelGroup
-from ..weights import Activations, Wrap
+from ..weights import Activations, Adapting
 from .feed_forward import FeedForward
 from .fusion import SublayerOutput
 from .mixer import Mixer
@@ -90,7 +90,7 @@ class ScaledLayer:
         residual.mul_(self._scale)
         return residual, residual
 
-    def adapted(self, wrap: Wrap) -> "ScaledLayer":
+    def adapted(self, adapting: Adapting) -> "ScaledLayer":
         """See `TransformerLayer.adapted`."""
-        parts = (self._before_mixer, self.mixer.adapted(wrap), self._before_ffn, self._ffn.adapted(wrap))
+        parts = (self._before_mixer, self.mixer.adapted(adapting), self._before_ffn, self._ffn.adapted(adapting))
         return ScaledLayer(self._group, *parts, self._output_norm, self._beside, self._own_input, self._scale)

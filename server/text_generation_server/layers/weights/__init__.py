@@ -1,11 +1,13 @@
 """Weights of layers, and how the ranks of a group share them."""
 
 from .activations import Activations, ActivationScheme, RmsNorm
-from .adapted import AdaptedLinear, CurrentAdapters, SitePages, StepAdapters, Wrap, wrapped
+from .adapted import AdaptedLinear, Adapting, SitePages, wrapped
+from .adapted_embedding import AdaptedEmbedding, EmbeddingChange
 from .attention import AttentionWeights, load_attention
 from .blocks import RowBlock
 from .checkpoint import Checkpoint, Matrices, NormWeights
 from .copies import PrefillCopies
+from .current_adapters import CurrentAdapters, Room, StepAdapters
 from .ends import EmbeddingWeights, load_embedding, load_head, load_quantised_head, rounded
 from .experts import shared_experts, stack
 from .feed_forward import DenseWeights, load_dense
@@ -14,11 +16,12 @@ from .kv_scales import load_kv_scales
 from .latent_attention import LatentAttentionWeights, load_latent_attention
 from .linear import Dense, Linear, Split, activate, each_alone, in_blocks
 from .loading import column_parallel, row_parallel, stacked_rows
-from .low_rank import LowRankPages, low_rank_pages, unplaced
+from .low_rank import LowRankPages, changed_of, low_rank_pages
 from .mamba import Mamba2Weights, MambaWeights, load_mamba, load_mamba2
 from .moe import MoeWeights, load_moe
 from .per_layer import LayerInputWeights, PerLayerWeights, load_layer_input, load_per_layer
 from .readers import Codes, QuantisedReader, reader_of
+from .replaced_rows import NewRows, ReplacedHead, rows_change
 from .short_conv import ShortConvWeights, load_short_conv
 from .sites import Site
 from .split import HeadSplit, VocabularyShard, even_span, padded_rows, vocabulary_shard
@@ -27,13 +30,16 @@ from .w8a8 import W8A8Linear
 __all__ = [
     "ActivationScheme",
     "Activations",
+    "AdaptedEmbedding",
     "AdaptedLinear",
+    "Adapting",
     "AttentionWeights",
     "Checkpoint",
     "Codes",
     "CurrentAdapters",
     "Dense",
     "DenseWeights",
+    "EmbeddingChange",
     "EmbeddingWeights",
     "GatedDeltaWeights",
     "HeadSplit",
@@ -45,11 +51,14 @@ __all__ = [
     "MambaWeights",
     "Matrices",
     "MoeWeights",
+    "NewRows",
     "NormWeights",
     "PerLayerWeights",
     "PrefillCopies",
     "QuantisedReader",
+    "ReplacedHead",
     "RmsNorm",
+    "Room",
     "RowBlock",
     "ShortConvWeights",
     "Site",
@@ -58,8 +67,8 @@ __all__ = [
     "StepAdapters",
     "VocabularyShard",
     "W8A8Linear",
-    "Wrap",
     "activate",
+    "changed_of",
     "column_parallel",
     "each_alone",
     "even_span",
@@ -83,10 +92,10 @@ __all__ = [
     "reader_of",
     "rounded",
     "row_parallel",
+    "rows_change",
     "shared_experts",
     "stack",
     "stacked_rows",
-    "unplaced",
     "vocabulary_shard",
     "wrapped",
 ]

@@ -4,56 +4,29 @@ A step whose tokens use adapters runs through layers that have `AdaptedLinear` i
 share everything else with the layers of the base. A step of the base alone never comes here.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
-import torch
 from torch import Tensor
 
 from text_generation_kernels import OUTPUT_BLOCK, empty_shrunk, lora_expand, lora_shrink, part_of_blocks
 
 from .activations import Activations, ActivationScheme
+from .current_adapters import CurrentAdapters, Room, by_number, first_of
 from .linear import Linear, activated, total_bytes
 from .low_rank import LowRankPages
 from .sites import Site
 
-Wrap = Callable[[Linear], Linear]
-"""Returns a linear layer with what adapters add to it, or the same one where none changes it."""
 Weights = TypeVar("Weights")
 
 
-@dataclass(frozen=True)
-class StepAdapters:
-    """Which adapter each of the T tokens of a step uses: tables of `text_generation_kernels.lora`, on the device."""
+class Adapting(Protocol):
+    """Makes parts of a model for tokens with adapters: what a method is given, where no adapter changes it."""
 
-    order: Tensor
-    """[T] int32"""
-    tiles: Tensor
-    """[tiles, 4] int32"""
-    work: Tensor
-    """[items, 2] int32"""
-    numbers: Tensor
-    """[T] int32, the number of each token's adapter; 0: none."""
-    tile_tokens: int
-
-
-class CurrentAdapters:
-    """The tables of the step that runs through adapted layers. The engine thread alone sets and reads them."""
-
-    def __init__(self) -> None:
-        self._step: StepAdapters | None = None
-
-    @property
-    def step(self) -> StepAdapters:
-        """The tables. Raises ValueError where no step with adapters has begun."""
-        if self._step is None:
-            raise ValueError("a layer with adapters runs in a step without them")
-        return self._step
-
-    def begin(self, step: StepAdapters) -> None:
-        """Sets the tables for all layers of a step."""
-        self._step = step
+    def linear(self, linear: Linear) -> Linear:
+        """Returns a linear layer with what adapters add to it."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -66,52 +39,57 @@ class _Piece:
     """[pages, end - first, units]"""
     scale: Tensor
     """[pages, parts] float32"""
-    parts: Tensor | None
+    blocks: Tensor | None
     """[blocks of outputs] int32; None: there is one part."""
     first: int
     end: int
+    parts: slice
+    """Which parts of the layer these are."""
 
 
 class SitePages:
     """What all adapters add to one linear layer of this rank, in rank pages on the device."""
 
-    def __init__(
-        self,
-        site: Site,
-        made: Sequence[LowRankPages | None],
-        pages: Sequence[Sequence[int]],
-        bias: Tensor | None,
-    ) -> None:
-        """`made` has the factors of adapters 1, 2, ..., of which one at least changes the layer; `pages` are theirs.
-        Pages of adapters that do not change it hold zeros. `bias` [outputs] is that of the base's layer.
-        """
-        changing = [(number, each) for number, each in enumerate(made) if each is not None]
-        like = changing[0][1]
-        count = sum(map(len, pages))
-        a = like.a.new_zeros(count, *like.a.shape[1:])
-        b = like.b.new_zeros(count, *like.b.shape[1:])
-        scale = like.scales.new_zeros(count, len(like.scales))
-        for number, each in changing:
-            own = slice(pages[number][0], pages[number][0] + len(each.a))
-            a[own], b[own], scale[own] = each.a, each.b, each.scales
-        self.pieces = _pieces(site, a, b, scale)
-        """All outputs, each in one piece."""
-        self.factors = _by_adapter([None if each is None else each.row_factors for each in made], 1.0)
+    def __init__(self, site: Site, made: Sequence[LowRankPages | None], room: Room, bias: Tensor | None) -> None:
+        """Allocates what any of `made` needs; `put` fills it. `bias` [outputs] is that of the base's layer."""
+        changing = [each for each in made if each is not None]
+        factors = first_of([each.row_factors for each in changing])
+        changes_bias = first_of([each.bias for each in changing]) is not None
+        self.pieces = _pieces(site, changing[0], room) if any(len(each.a) for each in changing) else []
+        """All outputs, each in one piece; none, where adapters change nothing but the bias."""
+        self.factors = None if factors is None else by_number(room, factors, 1.0)
         """[1 + adapters, outputs] float32, by which DoRA multiplies the outputs; None: no adapter has any."""
-        self.bias = _by_adapter([None if each is None else each.bias for each in made], 0.0)
+        like = changing[0].b.new_zeros(site.outputs).float()
+        self.bias = by_number(room, like, 0.0) if changes_bias else None
         """[1 + adapters, outputs] float32, what is added to the bias of the base; None: nothing."""
         self.unscaled_bias = self.bias
         """The same, where the base's bias was added before outputs are multiplied: `b = c b + (1 - c) b`. So outputs
         of tokens without adapter keep their bits.
         """
         if self.factors is not None and bias is not None:
-            rest = (1 - self.factors) * bias.float()
-            self.unscaled_bias = rest if self.bias is None else rest + self.bias
+            self.unscaled_bias = by_number(room, like, 0.0)
+        self._base_bias = bias
+
+    def put(self, number: int, pages: slice, made: LowRankPages | None) -> None:
+        """Writes what an adapter adds to its pages, and to the row of its number. None: nothing."""
+        for each in self.pieces:
+            each.a[pages], each.b[pages], each.scale[pages] = 0.0, 0.0, 0.0
+            if made is not None and len(made.a):
+                own = slice(pages.start, pages.start + len(made.a))
+                each.a[own], each.b[own] = made.a[:, each.parts], made.b[:, each.first : each.end]
+                each.scale[own] = made.scales[each.parts]
+        if self.factors is not None:
+            self.factors[number] = 1.0 if made is None or made.row_factors is None else made.row_factors
+        if self.bias is not None:
+            self.bias[number] = 0.0 if made is None or made.bias is None else made.bias
+        if self.factors is not None and self.unscaled_bias is not None and self._base_bias is not None:
+            rest = (1 - self.factors[number]) * self._base_bias.float()
+            self.unscaled_bias[number] = rest if self.bias is None else rest + self.bias[number]
 
     @property
     def nbytes(self) -> int:
         """The bytes of all its tensors."""
-        tensors = [tensor for each in self.pieces for tensor in (each.a, each.b, each.scale, each.parts)]
+        tensors = [tensor for each in self.pieces for tensor in (each.a, each.b, each.scale, each.blocks)]
         return total_bytes(*tensors, self.factors, self.bias, self.unscaled_bias)
 
 
@@ -166,7 +144,7 @@ class AdaptedLinear(Linear):
         for each in pages.pieces:
             shrunk = empty_shrunk(x.x, each.a, step.work, step.tile_tokens)
             lora_shrink(x.x, each.a, each.scale, *tables, shrunk)
-            lora_expand(shrunk, each.b, each.parts, *tables, out[:, each.first : each.end], True)
+            lora_expand(shrunk, each.b, each.blocks, *tables, out[:, each.first : each.end], True)
         if pages.factors is not None:
             out.mul_(pages.factors.index_select(0, step.numbers))
         if bias is not None:
@@ -180,33 +158,37 @@ class AdaptedLinear(Linear):
         return activated(self.apply(x, block), activation, wants, block)
 
 
-def _pieces(site: Site, a: Tensor, b: Tensor, scale: Tensor) -> list[_Piece]:
+def _pieces(site: Site, like: LowRankPages, room: Room) -> list[_Piece]:
     """One piece, where the parts of the layer begin at blocks of outputs, else one for each range of a part."""
-    outputs, ranges = b.shape[1], site.ranges()
+    a = like.a.new_zeros(room.pages, *like.a.shape[1:])
+    b = like.b.new_zeros(room.pages, *like.b.shape[1:])
+    scale = like.scales.new_zeros(room.pages, len(like.scales))
+    outputs, ranges, every = b.shape[1], site.ranges(), slice(None)
     if len(site.modules) == 1:
-        return [_Piece(a, b, scale, None, 0, outputs)]
+        return [_Piece(a, b, scale, None, 0, outputs, every)]
     if ranges[-1][1] < outputs:
         # Padding belongs to the last part, whose B is zero there.
         ranges[-1] = (ranges[-1][0], outputs, ranges[-1][2])
     if all(first % OUTPUT_BLOCK == 0 for first, _, _ in ranges):
-        return [_Piece(a, b, scale, part_of_blocks(ranges, outputs, b.device), 0, outputs)]
+        return [_Piece(a, b, scale, part_of_blocks(ranges, outputs, b.device), 0, outputs, every)]
     return [
-        _Piece(a[:, part : part + 1], b[:, first:end], scale[:, part : part + 1].contiguous(), None, first, end)
+        _Piece(
+            a[:, part : part + 1],
+            b[:, first:end],
+            scale.new_zeros(room.pages, 1),
+            None,
+            first,
+            end,
+            slice(part, part + 1),
+        )
         for first, end, part in ranges
     ]
 
 
-def _by_adapter(made: Sequence[Tensor | None], fill: float) -> Tensor | None:
-    """Returns the tensors by adapter number, after a row of `fill` for the base."""
-    like = next((each for each in made if each is not None), None)
-    if like is None:
-        return None
-    plain = torch.full_like(like, fill)
-    return torch.stack([plain, *(plain if each is None else each for each in made)])
-
-
-def wrapped(weights: Weights, wrap: Wrap) -> Weights:
-    """Returns the weights of a layer, a dataclass, with each linear layer among its fields gone through `wrap`."""
-    found = {each.name: getattr(weights, each.name) for each in fields(weights)}  # type: ignore[arg-type]
-    linear = {name: wrap(value) for name, value in found.items() if hasattr(value, "site")}
+def wrapped(weights: Weights, adapting: Adapting, but: Sequence[str] = ()) -> Weights:
+    """Returns the weights of a layer, a dataclass, with each linear layer among its fields for tokens with adapters,
+    `but` for some.
+    """
+    found = {each.name: getattr(weights, each.name) for each in fields(weights) if each.name not in but}  # type: ignore[arg-type]
+    linear = {name: adapting.linear(value) for name, value in found.items() if hasattr(value, "site")}
     return replace(weights, **linear)  # type: ignore[type-var]
