@@ -23,6 +23,7 @@ from .lora.lora_expand import lora_expand
 from .lora.lora_lookup import lora_lookup
 from .lora.lora_shrink import empty_shrunk, lora_shrink, shrink_splits
 from .lora.rank_pages import OUTPUT_BLOCK, RANK_UNITS, part_of_blocks
+from .lora.replace_norm import replace_norm
 from .lora.replace_rows import replace_rows
 from .lora.replaced_logits import replaced_logits
 from .matmul.dequantise import dequantise
@@ -149,6 +150,7 @@ __all__ = [
     "qkv_postprocess",
     "quantise_rows",
     "reducible",
+    "replace_norm",
     "replace_rows",
     "replaced_logits",
     "rms_norm",

@@ -15,10 +15,22 @@ from support.families import PROMPTS
 from support.loading import load
 from support.thread_ranks import ThreadGroup, thread_groups, together
 
+from text_generation_server.layers.weights import ends
+
 BESIDE = {
-    "llama": ["plain", "embedding", "embedding dora", "head", "head dora", "tokens", "tokens of both"],
+    "biased": ["dora rslora", "lora bias", "bias all", "bias lora_only", "lora bias and bias"],
+    "llama": [
+        "modules to save",
+        "plain",
+        "embedding",
+        "embedding dora",
+        "head",
+        "head dora",
+        "tokens",
+        "tokens of both",
+    ],
     "tied": ["tied", "tied head", "tied embedding", "tied both", "tied whole", "tied whole both", "tokens tied"],
-    "gpt2": ["gpt2", "gpt2 dora", "gpt2 table"],
+    "gpt2": ["gpt2 bias", "gpt2 norms", "gpt2", "gpt2 dora", "gpt2 table"],
 }
 """Adapters that are served together, by their base."""
 
@@ -44,9 +56,18 @@ def mixed(base: Path, adapters: list[Path], group: ThreadGroup) -> list[torch.Te
     return [torch.cat(each) for each in of_number]
 
 
-@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize(("ranks", "cut"), [(1, False), (2, False), (2, True)])
 @pytest.mark.parametrize("base", BESIDE)
-def test_logits_are_those_of_peft(base: str, ranks: int, base_folder: Callable[[str], Path], tmp_path: Path) -> None:
+def test_logits_are_those_of_peft(
+    base: str,
+    ranks: int,
+    cut: bool,
+    base_folder: Callable[[str], Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """`cut`: each rank has a shard of the embedding, as of one of a GiB."""
+    monkeypatch.setattr(ends, "cuts_embedding", lambda *_: cut)
     cases = {name: CASES[name] for name in BESIDE[base]}
     expected: list[torch.Tensor] = []
     for name, case in cases.items():

@@ -18,6 +18,7 @@ from text_generation_server.engine.engine import Engine
 from text_generation_server.engine.options import EngineOptions
 from text_generation_server.engine.requests import ServingLimits, WarmupLimits
 from text_generation_server.errors import AdapterError
+from text_generation_server.models import adapters
 
 ALL = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 ADAPTERS = {
@@ -26,6 +27,19 @@ ADAPTERS = {
     "queries": AdapterCase("biased", {"target_modules": ["q_proj"], "layers_to_transform": [1]}),
     "dora": AdapterCase("biased", {"target_modules": ALL, "use_dora": True, "use_rslora": True}),
     "biases": AdapterCase("biased", {"target_modules": ["o_proj", "up_proj"], "lora_bias": True}),
+    "ends": AdapterCase("biased", {"target_modules": ["embed_tokens", "lm_head"], "use_dora": True}),
+    "tokens": AdapterCase(
+        "biased",
+        {"target_modules": ["q_proj"], "trainable_token_indices": {"embed_tokens": [21, 9], "lm_head": [5, 40, 41]}},
+    ),
+    "saved": AdapterCase(
+        "biased",
+        {
+            "target_modules": ["v_proj"],
+            "bias": "lora_only",
+            "modules_to_save": ["lm_head", "embed_tokens", "input_layernorm", "norm"],
+        },
+    ),
 }
 LIMITS = WarmupLimits(max_batch_prefill_tokens=32, max_batch_size=8, max_batch_total_tokens=512, prefill_chunking=True)
 SERVING = ServingLimits(512, 63, 64, 8)
@@ -73,16 +87,19 @@ def test_the_shard_says_which_adapters_it_has(served: Engine, folders: dict[str,
         ("queries", 3, 4),
         ("dora", 4, 4),
         ("biases", 5, 4),
+        ("ends", 6, 4),
+        ("tokens", 7, 4),
+        ("saved", 8, 4),
     ]
-    assert len({each.generation for each in infos}) == 5
+    assert len({each.generation for each in infos}) == 8
     again = load(folders[""], adapters=[folders["dora"]]).adapters
     assert again is not None
     assert again.infos[0].generation == infos[3].generation != 0
 
 
 def test_each_request_gets_what_its_merged_adapter_gives(served: Engine, folders: dict[str, Path]) -> None:
-    order = [2, 0, 1, 4, 3, 5, 0, 1]
-    for options in ({"chunk": 32}, {"chunk": 3, "depth": 2}):
+    first, second = [2, 0, 1, 4, 3, 5, 0, 1], [6, 0, 8, 7, 6, 3, 8, 7]
+    for order, options in ((first, {"chunk": 32}), (first, {"chunk": 3, "depth": 2}), (second, {"chunk": 3})):
         mixed = run(served, asked(order), **options)
         for number, name in enumerate(folders):
             alone = engine_of(folders[""], merge_adapter=folders[name] if name else None)
@@ -97,7 +114,7 @@ def test_company_changes_no_bit(folders: dict[str, Path], dtype: torch.dtype) ->
     """The base's requests alone run without adapted layers."""
     adapters = [folder for name, folder in folders.items() if name]
     engine = engine_of(folders[""], deterministic=True, adapters=adapters, dtype=dtype)
-    order = [5, 1, 0, 2, 4, 3, 1, 0]
+    order = [5, 1, 0, 6, 4, 7, 8, 2]
     want = [run(engine, [each], chunk=32)[0] for each in asked(order)]
     for options in ({"chunk": 32}, {"chunk": 1}, {"chunk": 5, "depth": 2, "pause": 0.1}):
         assert run(engine, asked(order), **options) == want
@@ -105,12 +122,12 @@ def test_company_changes_no_bit(folders: dict[str, Path], dtype: torch.dtype) ->
 
 def test_adapters_differ(served: Engine) -> None:
     engine = served
-    found = [run(engine, [each])[0][1] for each in (asked([adapter] * 8)[7] for adapter in range(6))]
-    assert len({tuple(round(value, 3) for value in logprobs) for logprobs in found}) == 6
+    found = [run(engine, [each])[0][1] for each in (asked([adapter] * 8)[7] for adapter in range(9))]
+    assert len({tuple(round(value, 3) for value in logprobs) for logprobs in found}) == 9
 
 
 def test_an_unknown_adapter_fails_alone(served: Engine) -> None:
-    streams = asked([1, 6, 0])
+    streams = asked([1, 9, 0])
     engine = served
     engine.clear_cache(None)
     Router(directly(engine), SERVING, budget=32).run(*streams)
@@ -118,7 +135,7 @@ def test_an_unknown_adapter_fails_alone(served: Engine) -> None:
     failure = streams[1].failure
     assert failure is not None
     assert failure.reason == "invalid_request"
-    assert "`adapter` 6 is not on this shard: it has adapters 1 to 5" in failure.message
+    assert "`adapter` 9 is not on this shard: it has adapters 1 to 8" in failure.message
 
 
 def test_a_shard_without_adapters_says_how_to_get_some() -> None:
@@ -130,17 +147,15 @@ def test_a_shard_without_adapters_says_how_to_get_some() -> None:
     assert "it has none (--lora-adapters)" in one.failure.message
 
 
-@pytest.mark.parametrize(
-    ("options", "named"),
-    [
-        ({"target_modules": ["q_proj", "lm_head"]}, "`lm_head.weight`"),
-        ({"target_modules": ["q_proj"], "modules_to_save": ["embed_tokens"]}, "`model.embed_tokens.weight`"),
-    ],
-)
-def test_what_requests_have_no_factors_for_is_refused(
-    options: dict[str, Any], named: str, folders: dict[str, Path], tmp_path: Path
-) -> None:
-    write_adapter(AdapterCase("biased", options), tmp_path)
-    with pytest.raises(AdapterError, match="--merge-adapter") as error:
-        load(folders[""], adapters=[tmp_path])
-    assert named in str(error.value)
+def test_what_requests_cannot_have_for_themselves_is_refused(tmp_path: Path) -> None:
+    options = {"target_modules": ["q_proj"], "modules_to_save": ["q_norm"]}
+    write_adapter(AdapterCase("qwen3 moe", options), tmp_path / "adapter")
+    with pytest.raises(AdapterError, match=r"q_norm.weight.*--merge-adapter"):
+        load(write_base("qwen3 moe", tmp_path / "base"), adapters=[tmp_path / "adapter"])
+
+
+def test_whole_tables_are_bounded(folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(adapters, "_MOST_ROW_BYTES", 99 * 32 * 4)
+    load(folders[""], adapters=[folders["tokens"]])
+    with pytest.raises(AdapterError, match=r"replace .* GiB of embeddings and heads .*--merge-adapter"):
+        load(folders[""], adapters=[folders["saved"]])

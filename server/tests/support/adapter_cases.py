@@ -56,6 +56,10 @@ CASES: dict[str, AdapterCase] = {
     "gpt2 dora": AdapterCase(
         "gpt2", {"target_modules": ["c_attn", "c_proj", "c_fc"], "fan_in_fan_out": True, "use_dora": True}
     ),
+    "gpt2 bias": AdapterCase("gpt2", {"target_modules": ["c_attn"], "bias": "all", "fan_in_fan_out": True}),
+    "gpt2 norms": AdapterCase(
+        "gpt2", {"target_modules": ["c_attn"], "modules_to_save": ["ln_2", "ln_f"], "fan_in_fan_out": True}
+    ),
     "gpt2 table": AdapterCase("gpt2", {"target_modules": ["wte", "c_fc"], "fan_in_fan_out": True}),
     "experts": AdapterCase("qwen3 moe", {"target_modules": ATTENTION, "target_parameters": EXPERTS}),
     "experts second": AdapterCase("qwen3 moe", {"target_modules": ["q_proj"], "target_parameters": EXPERTS[1:]}),

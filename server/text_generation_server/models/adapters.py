@@ -8,7 +8,7 @@ from text_generation_kernels import RANK_UNITS, AdapterPages
 from ..adapters import Adapter, Change, Delta, Replaced, TokenRows, highest_rank
 from ..config.adapters import AdapterInfo
 from ..errors import AdapterError
-from ..layers.infer import Embedding, Head, Layer
+from ..layers.infer import AddNorm, Embedding, Head, Layer
 from ..layers.weights import (
     AdaptedEmbedding,
     AdaptedLinear,
@@ -18,8 +18,11 @@ from ..layers.weights import (
     EmbeddingChange,
     EmbeddingWeights,
     Linear,
+    NewNorm,
     NewRows,
+    NormWeights,
     ReplacedHead,
+    ReplacedNorm,
     Room,
     SitePages,
     changed_of,
@@ -65,6 +68,7 @@ class AdaptedLayers:
 
     embedding: Embedding
     layers: Sequence[Layer]
+    last: AddNorm
     head: Head
     served: ServedAdapters
     current: CurrentAdapters
@@ -77,6 +81,7 @@ class Parts:
     embedding: Embedding
     embedding_weights: EmbeddingWeights
     layers: Sequence[Layer]
+    last: AddNorm
     head: Head
 
 
@@ -87,6 +92,7 @@ def place(adapters: Sequence[NamedAdapter], parts: Parts, checkpoint: Checkpoint
     placing = _Placing(adapters, checkpoint)
     embedding = placing.embedding(parts.embedding, parts.embedding_weights)
     layers = [layer.adapted(placing) for layer in parts.layers]
+    last = parts.last.adapted(placing)
     head = placing.head(parts.head)
     for each, left in zip(adapters, placing.left(), strict=True):
         if left:
@@ -97,7 +103,7 @@ def place(adapters: Sequence[NamedAdapter], parts: Parts, checkpoint: Checkpoint
     infos = [_info(number, each) for number, each in enumerate(adapters, 1)]
     pages = AdapterPages.of([range(each.start, each.stop) for each in placing.pages])
     served = ServedAdapters(infos, pages, head is not parts.head)
-    return AdaptedLayers(embedding, layers, head, served, placing.current)
+    return AdaptedLayers(embedding, layers, last, head, served, placing.current)
 
 
 class _Placing(Adapting):
@@ -135,18 +141,29 @@ class _Placing(Adapting):
             tables.put(number, pages, each)
         return AdaptedLinear(linear, tables, self.current)
 
+    def norm(self, weights: NormWeights) -> ReplacedNorm | None:
+        """See `Adapting`."""
+        made = [NewNorm.of(weights, changes) for changes in self._changes]
+        if not any(made):
+            return None
+        tables = ReplacedNorm(weights, made, self._room, self.current)
+        for (number, _), each, left in zip(self._numbered, made, self._left, strict=True):
+            tables.put(number, each)
+            left -= set() if each is None else each.names
+        return tables
+
     def embedding(self, embedding: Embedding, weights: EmbeddingWeights) -> Embedding:
         """Returns the embedding with what adapters make of it."""
         self._check_rows()
         made = [EmbeddingChange.of(self._checkpoint, weights, changes) for changes in self._changes]
         if not any(made):
-            return embedding
+            return embedding.adapted(self, None)
         for each, left in zip(made, self._left, strict=True):
             left -= set() if each is None else {f"{weights.module}.weight"}
         tables = AdaptedEmbedding(weights, made, self._room, self.current)
         for (number, pages), each in zip(self._numbered, made, strict=True):
             tables.put(number, pages, each)
-        return embedding.adapted(tables)
+        return embedding.adapted(self, tables)
 
     def head(self, head: Head) -> Head:
         """Returns the head with what adapters make of it."""

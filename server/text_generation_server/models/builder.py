@@ -136,7 +136,7 @@ class DecoderBuilder:
         longest = self._config.max_context_length
         inputs = self._inputs()
         encoder = load_encoder(self._config, checkpoint.source)
-        adapted = place(adapters, Parts(embedding, weights, layers, head), checkpoint) if adapters else None
+        adapted = place(adapters, Parts(embedding, weights, layers, last, head), checkpoint) if adapters else None
         others = self._copies, products, inputs, encoder, adapted
         return Decoder(embedding, layers, halves, last, head, *kept, ropes, longest, *others)
 

@@ -125,7 +125,7 @@ class Decoder(CausalLM):
             x, residual = layer.forward(x, residual, state)
             if state.media is not None and index < len(self._layers) - 1:
                 state.media.deepen(index, residual)
-        hidden, _ = self._last.read(x, residual)
+        hidden, _ = self._adapted.last.read(x, residual)
         return hidden.x if state.logit_tokens is None else hidden.x.index_select(0, state.logit_tokens)
 
     @torch.inference_mode()

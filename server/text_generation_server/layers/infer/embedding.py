@@ -9,7 +9,7 @@ import text_generation_kernels as kernels
 
 from ...config.spec import EmbeddingSpec
 from ...distributed import TensorParallelGroup
-from ..weights import AdaptedEmbedding, EmbeddingWeights, rounded
+from ..weights import AdaptedEmbedding, Adapting, EmbeddingWeights, rounded
 from .norm import Norm
 from .state import InferState
 
@@ -32,10 +32,11 @@ class Embedding:
         self._norm = norm
         self._adapted: AdaptedEmbedding | None = None
 
-    def adapted(self, changes: AdaptedEmbedding | None) -> "Embedding":
+    def adapted(self, adapting: Adapting, changes: AdaptedEmbedding | None) -> "Embedding":
         """Returns an embedding for tokens with adapters, which shares everything else with this one."""
         made = copy.copy(self)
         made._adapted = changes
+        made._norm = None if self._norm is None else self._norm.adapted(adapting)
         return made
 
     def forward(self, input_ids: Tensor, state: InferState) -> Tensor:

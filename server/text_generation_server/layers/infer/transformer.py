@@ -78,8 +78,9 @@ class TransformerLayer:
 
     def adapted(self, adapting: Adapting) -> "TransformerLayer":
         """Returns a layer for tokens with adapters, which shares everything else with this one."""
+        before = self.before_mixer.adapted(adapting), self.before_ffn.adapted(adapting)
         mixer, ffn = self.mixer.adapted(adapting), self.ffn.adapted(adapting)
-        return TransformerLayer(self.before_mixer, mixer, self.before_ffn, ffn, self._fusions)
+        return TransformerLayer(before[0], mixer, before[1], ffn, self._fusions)
 
 
 class MixerLayer:
@@ -102,7 +103,7 @@ class MixerLayer:
 
     def adapted(self, adapting: Adapting) -> "MixerLayer":
         """See `TransformerLayer.adapted`."""
-        return MixerLayer(self._before, self._mixer.adapted(adapting), self._fusions)
+        return MixerLayer(self._before.adapted(adapting), self._mixer.adapted(adapting), self._fusions)
 
 
 class FeedForwardLayer:
@@ -124,7 +125,7 @@ class FeedForwardLayer:
 
     def adapted(self, adapting: Adapting) -> "FeedForwardLayer":
         """See `TransformerLayer.adapted`."""
-        return FeedForwardLayer(self._before, self._ffn.adapted(adapting), self._fusions)
+        return FeedForwardLayer(self._before.adapted(adapting), self._ffn.adapted(adapting), self._fusions)
 
 
 class ParallelLayer:
@@ -152,7 +153,9 @@ class ParallelLayer:
 
     def adapted(self, adapting: Adapting) -> "ParallelLayer":
         """See `TransformerLayer.adapted`."""
-        return ParallelLayer(self._before, self.mixer.adapted(adapting), self._ffn_norm, self._ffn.adapted(adapting))
+        before, ffn_norm = self._before.adapted(adapting), self._ffn_norm
+        ffn_norm = None if ffn_norm is None else ffn_norm.adapted(adapting)
+        return ParallelLayer(before, self.mixer.adapted(adapting), ffn_norm, self._ffn.adapted(adapting))
 
 
 Layer = TransformerLayer | ScaledLayer | MixerLayer | FeedForwardLayer | ParallelLayer

@@ -3,6 +3,7 @@
 from .activations import Activations, ActivationScheme, RmsNorm
 from .adapted import AdaptedLinear, Adapting, SitePages, wrapped
 from .adapted_embedding import AdaptedEmbedding, EmbeddingChange
+from .adapted_norm import NewNorm, ReplacedNorm
 from .attention import AttentionWeights, load_attention
 from .blocks import RowBlock
 from .checkpoint import Checkpoint, Matrices, NormWeights
@@ -51,12 +52,14 @@ __all__ = [
     "MambaWeights",
     "Matrices",
     "MoeWeights",
+    "NewNorm",
     "NewRows",
     "NormWeights",
     "PerLayerWeights",
     "PrefillCopies",
     "QuantisedReader",
     "ReplacedHead",
+    "ReplacedNorm",
     "RmsNorm",
     "Room",
     "RowBlock",

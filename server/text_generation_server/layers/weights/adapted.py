@@ -13,6 +13,8 @@ from torch import Tensor
 from text_generation_kernels import OUTPUT_BLOCK, empty_shrunk, lora_expand, lora_shrink, part_of_blocks
 
 from .activations import Activations, ActivationScheme
+from .adapted_norm import ReplacedNorm
+from .checkpoint import NormWeights
 from .current_adapters import CurrentAdapters, Room, by_number, first_of
 from .linear import Linear, activated, total_bytes
 from .low_rank import LowRankPages
@@ -22,10 +24,14 @@ Weights = TypeVar("Weights")
 
 
 class Adapting(Protocol):
-    """Makes parts of a model for tokens with adapters: what a method is given, where no adapter changes it."""
+    """Makes parts of a model for tokens with adapters: `linear` returns what it is given where none changes it."""
 
     def linear(self, linear: Linear) -> Linear:
         """Returns a linear layer with what adapters add to it."""
+        ...
+
+    def norm(self, weights: NormWeights) -> ReplacedNorm | None:
+        """Returns the weights of adapters in place of these; None: no adapter has any."""
         ...
 
 
