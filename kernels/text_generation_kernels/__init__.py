@@ -20,8 +20,12 @@ from .collectives.allreduce_add_norm_receive import allreduce_add_norm_receive
 from .collectives.exchange import Exchange
 from .lora.adapter_tiles import TILE_TOKENS, AdapterPages, AdapterTables, TableSizes, adapter_tables
 from .lora.lora_expand import lora_expand
+from .lora.lora_lookup import lora_lookup
 from .lora.lora_shrink import empty_shrunk, lora_shrink, shrink_splits
 from .lora.rank_pages import OUTPUT_BLOCK, RANK_UNITS, part_of_blocks
+from .lora.replace_norm import replace_norm
+from .lora.replace_rows import replace_rows
+from .lora.replaced_logits import replaced_logits
 from .matmul.dequantise import dequantise
 from .matmul.gemv_blocks import LONGEST as LONGEST_NORMALISED
 from .matmul.group_quantisation import pack_codes, pack_scales, unpack_codes
@@ -130,6 +134,7 @@ __all__ = [
     "linear_splits",
     "logits_process",
     "lora_expand",
+    "lora_lookup",
     "lora_shrink",
     "mask_words",
     "mixture",
@@ -145,6 +150,9 @@ __all__ = [
     "qkv_postprocess",
     "quantise_rows",
     "reducible",
+    "replace_norm",
+    "replace_rows",
+    "replaced_logits",
     "rms_norm",
     "selective_scan",
     "send_linear",

@@ -11,7 +11,7 @@ from support.loading import load
 from support.router import Router, Stream
 
 from text_generation_server.engine.requests import ServingLimits, WarmupLimits
-from text_generation_server.layers.weights import Linear
+from text_generation_server.layers.weights import Adapting, Linear, NormWeights
 from text_generation_server.models import CausalLM
 from text_generation_server.models.decoder import Decoder
 
@@ -25,24 +25,37 @@ FAMILIES = [
     "lfm2",
     "mamba 2",
     "nemotron 3 latent",
+    "olmo2",
     "phi3",
     "qwen2 moe",
     "qwen3 next",
 ]
 
 
-def adapted_linears(model: CausalLM) -> list[Linear]:
-    """The linear layers that serve adapters."""
-    assert isinstance(model, Decoder)
-    found: list[Linear] = []
+class Noted(Adapting):
+    """Notes what adapters can change."""
 
-    def note(linear: Linear) -> Linear:
-        found.append(linear)
+    def __init__(self) -> None:
+        self.linears: list[Linear] = []
+        self.norms: list[NormWeights] = []
+
+    def linear(self, linear: Linear) -> Linear:
+        self.linears.append(linear)
         return linear
 
+    def norm(self, weights: NormWeights) -> None:
+        if weights.stored is not None:
+            self.norms.append(weights)
+
+
+def adapted_parts(model: CausalLM) -> Noted:
+    """What adapters can change."""
+    assert isinstance(model, Decoder)
+    noted = Noted()
     for layer in model._layers:
-        layer.adapted(note)
-    return found
+        layer.adapted(noted)
+    model._last.adapted(noted)
+    return noted
 
 
 def answers(
@@ -65,7 +78,8 @@ def answers(
 def test_what_layers_add_is_what_merged_weights_compute(name: str, tmp_path: Path) -> None:
     case, base, adapter = CASES[name], tmp_path / "base", tmp_path / "adapter"
     write(case, made(case), base)
-    assert write_factors(adapter, adapted_linears(load(base))) > 2
+    parts = adapted_parts(load(base))
+    assert write_factors(adapter, parts.linears, parts.norms) > 2
     plain, changed = answers(load(base), [0, 0], 32), answers(load(base, merge_adapter=adapter), [0, 0], 32)
     for chunk, later in ((32, False), (2, True)):
         served = answers(load(base), [1, 0], chunk, adapter, later)

@@ -15,7 +15,7 @@ from support.loading import load
 from support.router import Router
 
 from text_generation_server.engine.adapter_copies import PendingCopies
-from text_generation_server.engine.adapter_plans import Resident
+from text_generation_server.engine.adapter_plans import AdapterChecker, Resident
 from text_generation_server.engine.adapter_requests import AdapterCopy, AdapterLoaded, AdapterSource
 from text_generation_server.engine.engine import Engine
 from text_generation_server.engine.requests import Chunk, ServingLimits, StepPlan, WarmupLimits
@@ -213,9 +213,13 @@ def test_two_copies_of_a_plan_do_not_overlap(engine: Engine, folders: dict[str, 
 
 def test_without_later_only_what_was_loaded_before_has_room(folders: dict[str, Path]) -> None:
     engine = engine_with(load(folders[""]), LIMITS, [folders["three"]], pages=2)
-    plans = Plans(engine)
+    with pytest.raises(AdapterError, match="name it with --lora-adapters"):
+        loaded(engine, folders["one"])
+    # One that was read while Warmup ran.
+    copied = engine_with(load(folders[""]), LIMITS, [folders["one"]], pages=2)._adapters.all()[0]
+    checker = AdapterChecker(2, lambda _: copied, lambda _: False)
     with pytest.raises(InvalidRequest, match="set `adapters_later` there"):
-        plans.copy(1, loaded(engine, folders["one"]))
+        checker.copy([AdapterCopy(1, 5, 0)], set)
 
 
 def test_pages_take_memory_where_adapters_may_come(folders: dict[str, Path]) -> None:
@@ -306,7 +310,7 @@ def test_host_memory_that_does_not_suffice(
     assert loaded(engine, folders["one"]).pages == 1
 
 
-def _no_memory(*_: object) -> None:
+def _no_memory(*_: object, **__: object) -> None:
     raise MemoryError
 
 

@@ -14,6 +14,7 @@ from support.families import PROMPTS
 from support.loading import load
 from support.router import Router, Stream
 
+from text_generation_server.engine import adapter_store
 from text_generation_server.engine.adapter_requests import AdapterSource
 from text_generation_server.engine.engine import Engine
 from text_generation_server.engine.options import EngineOptions
@@ -27,6 +28,19 @@ ADAPTERS = {
     "queries": AdapterCase("biased", {"target_modules": ["q_proj"], "layers_to_transform": [1]}),
     "dora": AdapterCase("biased", {"target_modules": ALL, "use_dora": True, "use_rslora": True}),
     "biases": AdapterCase("biased", {"target_modules": ["o_proj", "up_proj"], "lora_bias": True}),
+    "ends": AdapterCase("biased", {"target_modules": ["embed_tokens", "lm_head"], "use_dora": True}),
+    "tokens": AdapterCase(
+        "biased",
+        {"target_modules": ["q_proj"], "trainable_token_indices": {"embed_tokens": [21, 9], "lm_head": [5, 40, 41]}},
+    ),
+    "saved": AdapterCase(
+        "biased",
+        {
+            "target_modules": ["v_proj"],
+            "bias": "lora_only",
+            "modules_to_save": ["lm_head", "embed_tokens", "input_layernorm", "norm"],
+        },
+    ),
 }
 LIMITS = WarmupLimits(max_batch_prefill_tokens=32, max_batch_size=8, max_batch_total_tokens=512, prefill_chunking=True)
 SERVING = ServingLimits(512, 63, 64, 8)
@@ -71,9 +85,9 @@ def adapters(folders: dict[str, Path]) -> list[Path]:
 
 @pytest.fixture(scope="module", params=[False, True], ids=["from the start", "later"])
 def served(request: pytest.FixtureRequest, folders: dict[str, Path], adapters: list[Path]) -> Engine:
-    """An engine that knew all adapters at Warmup, or none of them."""
-    known = [] if request.param else adapters
-    return engine_with(load(folders[""]), LIMITS, known, pages=7, later=request.param)
+    """An engine that knew all adapters at Warmup, or those alone that change more than linear layers."""
+    known = adapters[5:] if request.param else adapters
+    return engine_with(load(folders[""]), LIMITS, known, pages=10, later=request.param)
 
 
 def test_a_load_says_what_it_takes(folders: dict[str, Path]) -> None:
@@ -85,8 +99,11 @@ def test_a_load_says_what_it_takes(folders: dict[str, Path]) -> None:
         "queries": (4, 1),
         "dora": (4, 1),
         "biases": (4, 1),
+        "ends": (4, 1),
+        "tokens": (4, 1),
+        "saved": (4, 1),
     }
-    assert len({each.generation for each in loaded.values()} - {0}) == 5
+    assert len({each.generation for each in loaded.values()} - {0}) == 8
     # Of queries alone, one matrix of 32 x 32, of which a page has 16 units, and a scale for each part of its layer.
     assert loaded["queries"].num_bytes < loaded["whole"].num_bytes / 4
     assert engine.load_adapter(AdapterSource("again", str(folders["dora"]))) == loaded["dora"]
@@ -97,8 +114,8 @@ def test_a_load_says_what_it_takes(folders: dict[str, Path]) -> None:
 def test_each_request_gets_what_its_merged_adapter_gives(
     served: Engine, folders: dict[str, Path], adapters: list[Path]
 ) -> None:
-    order = [2, 0, 1, 4, 3, 5, 0, 1]
-    for options in ({"chunk": 32}, {"chunk": 3, "depth": 2}):
+    first, second = [2, 0, 1, 4, 3, 5, 0, 1], [6, 0, 8, 7, 6, 3, 8, 7]
+    for order, options in ((first, {"chunk": 32}), (first, {"chunk": 3, "depth": 2}), (second, {"chunk": 3})):
         mixed = run(served, asked(order), adapters, **options)
         for number, name in enumerate(folders):
             expected = run(merged(folders[""], folders[name] if name else None), asked([0] * len(order)))
@@ -114,27 +131,27 @@ def test_company_changes_no_bit(
 ) -> None:
     """The base's requests alone run without adapted layers."""
     model, options = load(folders[""], dtype=dtype), EngineOptions(deterministic=True)
-    engine = engine_with(model, LIMITS, [] if later else adapters, 7, later, options=options)
-    order = [5, 1, 0, 2, 4, 3, 1, 0]
+    engine = engine_with(model, LIMITS, adapters[5:] if later else adapters, 10, later, options=options)
+    order = [5, 1, 0, 6, 4, 7, 8, 2]
     want = [run(engine, [each], adapters, chunk=32)[0] for each in asked(order)]
     for company in ({"chunk": 32}, {"chunk": 1}, {"chunk": 5, "depth": 2, "pause": 0.1}):
         assert run(engine, asked(order), adapters, **company) == want
 
 
 def test_adapters_differ(served: Engine, adapters: list[Path]) -> None:
-    found = [run(served, [each], adapters)[0][1] for each in (asked([adapter] * 8)[7] for adapter in range(6))]
-    assert len({tuple(round(value, 3) for value in logprobs) for logprobs in found}) == 6
+    found = [run(served, [each], adapters)[0][1] for each in (asked([adapter] * 8)[7] for adapter in range(9))]
+    assert len({tuple(round(value, 3) for value in logprobs) for logprobs in found}) == 9
 
 
 def test_an_adapter_without_a_copy_fails_alone(served: Engine, adapters: list[Path]) -> None:
-    streams = asked([1, 6, 0])
+    streams = asked([1, 9, 0])
     copy_adapters(served, adapters)
     Router(directly(served), SERVING, budget=32).run(*streams)
     assert [each.failure is None for each in streams] == [True, False, True]
     failure = streams[1].failure
     assert failure is not None
     assert failure.reason == "invalid_request"
-    assert "`adapter` 6 has no copy on this shard" in failure.message
+    assert "`adapter` 9 has no copy on this shard" in failure.message
 
 
 def test_a_shard_without_pages_says_how_to_get_some() -> None:
@@ -146,18 +163,25 @@ def test_a_shard_without_pages_says_how_to_get_some() -> None:
     assert "Warmup had `adapter_pages` 0 (--lora-adapters)" in one.failure.message
 
 
-@pytest.mark.parametrize(
-    ("options", "named"),
-    [
-        ({"target_modules": ["q_proj", "lm_head"]}, "`lm_head.weight`"),
-        ({"target_modules": ["q_proj"], "modules_to_save": ["embed_tokens"]}, "`model.embed_tokens.weight`"),
-    ],
-)
-def test_what_requests_have_no_factors_for_is_refused(
-    options: dict[str, Any], named: str, folders: dict[str, Path], tmp_path: Path
-) -> None:
-    write_adapter(AdapterCase("biased", options), tmp_path)
+def test_what_requests_cannot_have_for_themselves_is_refused(tmp_path: Path) -> None:
+    options = {"target_modules": ["q_proj"], "modules_to_save": ["q_norm"]}
+    write_adapter(AdapterCase("qwen3 moe", options), tmp_path / "adapter")
+    engine = make_engine(load(write_base("qwen3 moe", tmp_path / "base")), None)
+    with pytest.raises(AdapterError, match=r"q_norm.weight.*--merge-adapter"):
+        engine.load_adapter(AdapterSource("mine", str(tmp_path / "adapter")))
+
+
+def test_whole_tables_are_bounded(folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(adapter_store, "_MOST_ROW_BYTES", 99 * 32 * 4)
     engine = make_engine(load(folders[""]), None)
-    with pytest.raises(AdapterError, match="--merge-adapter") as error:
-        engine.load_adapter(AdapterSource("mine", str(tmp_path)))
-    assert named in str(error.value)
+    engine.load_adapter(AdapterSource("tokens", str(folders["tokens"])))
+    with pytest.raises(AdapterError, match=r"replace .* GiB of embeddings and heads .*--merge-adapter"):
+        engine.load_adapter(AdapterSource("saved", str(folders["saved"])))
+
+
+@pytest.mark.parametrize("name", ["ends", "tokens", "saved"])
+def test_ends_and_norms_are_those_of_adapters_of_the_start(name: str, folders: dict[str, Path]) -> None:
+    engine = engine_with(load(folders[""]), LIMITS, [], pages=1, later=True)
+    with pytest.raises(AdapterError, match="name it with --lora-adapters"):
+        engine.load_adapter(AdapterSource(name, str(folders[name])))
+    copy_adapters(engine, [folders["dora"]])

@@ -23,9 +23,10 @@ from text_generation_server.layers.weights import (
     Checkpoint,
     Linear,
     LowRankPages,
+    NormWeights,
     Site,
+    changed_of,
     low_rank_pages,
-    unplaced,
 )
 from text_generation_server.layers.weights.linear import activated
 from text_generation_server.models import CausalLM
@@ -97,7 +98,10 @@ def adapt(model: CausalLM, folder: Path, adapter: Path, group: TensorParallelGro
     base = BaseModel(files, ModelTensors.of(config.decoder, config.names, files))
     changes = read_adapter(adapter, base).changes
     found = list(_linears(model))
-    assert unplaced(changes, [linear.site for _, _, linear in found if linear.site is not None]) == []
+    taken: set[str] = set()
+    for _, _, linear in found:
+        taken |= set() if linear.site is None else changed_of(linear.site, changes, linear.bias is not None)
+    assert taken == set(changes)
     made: dict[int, Adapted] = {}
     for owner, name, linear in found:
         if linear.site is None or (pages := low_rank_pages(checkpoint, linear.site, changes, UNITS)) is None:
@@ -108,8 +112,10 @@ def adapt(model: CausalLM, folder: Path, adapter: Path, group: TensorParallelGro
         object.__setattr__(owner, name, made.setdefault(id(linear), Adapted(linear, pages)))
 
 
-def write_factors(folder: Path, linears: Iterable[Linear]) -> int:
-    """Writes an adapter of every matrix of these layers that has a site, with random factors; returns how many."""
+def write_factors(folder: Path, linears: Iterable[Linear], norms: Iterable[NormWeights] = ()) -> int:
+    """Writes an adapter of every matrix of these layers that has a site, with random factors, and random weights in
+    place of these norms; returns how many.
+    """
     folder.mkdir()
     generator = torch.Generator().manual_seed(3)
     tensors: dict[str, Tensor] = {}
@@ -118,6 +124,12 @@ def write_factors(folder: Path, linears: Iterable[Linear]) -> int:
             inputs, name = linear.site.inputs, f"base_model.model.{block.name}"
             tensors[f"{name}.lora_A.weight"] = torch.randn(3, inputs, generator=generator) * 0.1
             tensors[f"{name}.lora_B.weight"] = torch.randn(block.size, 3, generator=generator) * 0.1
+    for norm in norms:
+        assert norm.stored is not None
+        name = f"base_model.model.{norm.stored.name}"
+        tensors[f"{name}.weight"] = torch.rand(norm.weight.shape, generator=generator) + 0.5
+        if norm.bias is not None:
+            tensors[f"{name}.bias"] = torch.randn(norm.bias.shape, generator=generator) * 0.1
     save_file(tensors, folder / "adapter_model.safetensors")
     (folder / "adapter_config.json").write_text(json.dumps({"peft_type": "LORA", "r": 3, "lora_alpha": 4}))
     return len(tensors) // 2

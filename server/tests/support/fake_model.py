@@ -13,7 +13,7 @@ from torch import Tensor
 from text_generation_server.distributed.group import NEVER_OVERLAPPED
 from text_generation_server.errors import EngineFailed
 from text_generation_server.layers.infer.state import CacheShape, InferState, StateShape
-from text_generation_server.layers.weights import PrefillCopies, VocabularyShard
+from text_generation_server.layers.weights import PrefillCopies, StepAdapters, VocabularyShard
 from text_generation_server.models.adapters import ModelAdapters
 from text_generation_server.models.encoder import Encoder
 
@@ -68,7 +68,7 @@ class FakeModel:
     def reserve_positions(self, count: int) -> None:
         """It has no table of them."""
 
-    def logits(self, hidden: Tensor, deterministic: bool = False) -> Tensor:
+    def logits(self, hidden: Tensor, deterministic: bool = False, adapters: StepAdapters | None = None) -> Tensor:
         """The forward pass made them already."""
         return hidden.clone()
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from text_generation_kernels import AdapterPages
 
 from ..errors import InvalidRequest
-from ..models.adapters import HostAdapter
+from ..models.adapter_pool import HostAdapter
 from .adapter_requests import AdapterCopy
 from .requests import Request
 

@@ -4,7 +4,8 @@ from dataclasses import dataclass
 
 from ..distributed import TensorParallelGroup
 from ..errors import EngineFailed, InvalidRequest, OutOfMemory
-from ..models.adapters import MOST_PAGES, AdapterPool, ModelAdapters
+from ..models.adapter_pool import AdapterPool
+from ..models.adapters import MOST_PAGES, ModelAdapters
 from ..models.base import CausalLM
 from .adapter_copies import AdapterCopies
 from .adapter_plans import AdapterChecker, Resident
@@ -24,6 +25,8 @@ class RunnerAdapters:
 
     tables: AdapterTables
     copies: AdapterCopies
+    change_head: bool
+    """Whether logits depend on the adapter."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +69,7 @@ class AdapterProbe:
         if (pool := self.pool) is None:
             return AdapterChecker()
         room = pool.memory.room
-        checker = AdapterChecker(room.pages, self.store.get, lambda adapter: pool.memory.fits(adapter.factors))
+        checker = AdapterChecker(room.pages, self.store.get, pool.has_room)
         checker.residents = {1: Resident(0, self.most_pages, bool(room.rows), ready=True)}
         return checker
 
@@ -78,18 +81,19 @@ class AdapterProbe:
 
         def put(resident: Resident, number: int) -> None:
             if resident.adapter is not None:
-                pool.memory.put(resident.adapter.factors, number, resident.first_page)
+                pool.put(resident.adapter, number, resident.first_page)
 
         tables = AdapterTables(checker, self.most_pages, self.by_output, device)
-        return RunnerAdapters(tables, AdapterCopies(put, device))
+        return RunnerAdapters(tables, AdapterCopies(put, device), pool.changes_head)
 
 
 def _allocated(
     model: ModelAdapters, store: AdapterStore, asked: WarmupLimits, group: TensorParallelGroup
 ) -> AdapterPool:
-    room = model.room(asked.adapter_pages, store.all(), asked.adapters_later)
+    adapters = store.all()
+    room = model.room(asked.adapter_pages, adapters, asked.adapters_later)
     try:
-        return model.allocate(room)
+        return model.allocate(room, adapters)
     except Exception as error:
         if not is_out_of_memory(error):
             raise

@@ -9,11 +9,15 @@ from ..config.adapters import parse_source
 from ..config.server import HubConfig
 from ..errors import AdapterChanged, AdapterError, OutOfMemory
 from ..hub_adapters import find_adapter
-from ..models.adapters import HostAdapter, ModelAdapters
+from ..models.adapter_pool import HostAdapter
+from ..models.adapters import ModelAdapters
 from .adapter_requests import AdapterLoaded, AdapterSource
 from .memory import is_out_of_memory
 
 logger = logging.getLogger(__name__)
+
+_MOST_ROW_BYTES = 8 << 30
+"""Of whole embeddings and heads of all adapters on one rank."""
 
 
 class AdapterStore:
@@ -58,13 +62,28 @@ class AdapterStore:
         adapter = self.get(read.generation)
         if adapter is None:
             packed = model.pack(read)
+            self._check_room(model, source, packed)
             with self._lock:
                 adapter = self._adapters.setdefault(read.generation, packed)
             logger.info(
                 "adapter is read",
                 extra={"adapter": source.name, "digest": read.adapter.digest, "tensors": len(read.adapter.changes)},
             )
-        return AdapterLoaded(adapter.generation, adapter.rank, adapter.pages, adapter.factors.nbytes)
+        return AdapterLoaded(adapter.generation, adapter.rank, adapter.pages, adapter.num_bytes)
+
+    def _check_room(self, model: ModelAdapters, source: AdapterSource, adapter: HostAdapter) -> None:
+        """Raises AdapterError for an adapter that changes what has no room on the device."""
+        if model.pool is not None and not model.pool.has_room(adapter):
+            raise AdapterError(
+                f"adapter `{source.name}` changes parts of the model, as embedding, head or norms, that have room for "
+                "adapters of the start alone: name it with --lora-adapters"
+            )
+        if adapter.row_bytes and (total := sum(each.row_bytes for each in (*self.all(), adapter))) > _MOST_ROW_BYTES:
+            raise AdapterError(
+                f"adapters replace {total / 2**30:.1f} GiB of embeddings and heads on a rank, and at most "
+                f"{_MOST_ROW_BYTES >> 30} GiB are kept beside the model's own: serve fewer of them, or merge one into "
+                "the weights with --merge-adapter"
+            )
 
     def unload(self, generation: int) -> None:
         """Drops an adapter, if it is here."""

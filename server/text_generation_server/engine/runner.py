@@ -27,7 +27,7 @@ from .media_pool import EncodedItem, MediaPool
 from .replies import LaunchedStep
 from .requests import MaskSource, StepPlan
 from .rows import RowTable
-from .running import CheckedPlan, PlanChecker
+from .running import CheckedPlan, PlanChecker, Vector
 from .sampling import Sampler
 from .sampling_state import SamplingState
 from .scoring import ScoredTokens, Scorer
@@ -123,7 +123,9 @@ class StepRunner:
 
         graphs.chunks.capture(forward, sizes.tokens, memory)
         graphs.decodes.capture(
-            lambda rows, adapters: self._choose(forward_rows(rows, adapters), rows, False), sizes.decodes, memory
+            lambda rows, adapters: self._choose(forward_rows(rows, adapters), rows, False, adapters),
+            sizes.decodes,
+            memory,
         )
         graphs.forwards.capture(forward_rows, sizes.forwards, memory)
 
@@ -202,7 +204,7 @@ class StepRunner:
         """
         numbers = np.full(len(rows), adapter, dtype=np.int64)
         adapters = self._adapters.tables.of(numbers) if self._adapters is not None and adapter else None
-        return self._choose(self._forward_rows(rows, max_kv_len, adapters), rows, False)
+        return self._choose(self._forward_rows(rows, max_kv_len, adapters), rows, False, adapters)
 
     def _one_graph(self, plan: CheckedPlan) -> Callable[[], Outcome] | None:
         """Returns a function that replays the whole step as one CUDA graph; None where no such graph fits."""
@@ -278,7 +280,8 @@ class StepRunner:
         if forward is None:
             forward = partial(self._forward_rows, rows, plan.longest_decode, self._adapters_of(plan))
         whole_rows = self._needs_whole_rows(plan)
-        return forward, lambda hidden: (self._choose(hidden[: len(rows)], rows, whole_rows), None)
+        adapters = self._adapters_of_logits(plan.adapters)
+        return forward, lambda hidden: (self._choose(hidden[: len(rows)], rows, whole_rows, adapters), None)
 
     def _prepare_chunks(self, plan: CheckedPlan) -> tuple[Callable[[], Tensor], Choice]:
         # Attention across spans has no kernel that a graph could replay.
@@ -318,23 +321,37 @@ class StepRunner:
         """Turns the hidden states of a step with chunks into sampled tokens and scores."""
         sampled = scored = None
         if count := len(plan.owners):
-            sampled = self._choose(hidden[:count], step.sample_rows[:count], self._needs_whole_rows(plan))
+            rows, adapters = step.sample_rows[:count], self._adapters_of_logits(plan.choosing_adapters)
+            sampled = self._choose(hidden[:count], rows, self._needs_whole_rows(plan), adapters)
         if len(step.score_targets):
             num_top = max(each.owner.request.top_n_tokens for each in plan.chunks if each.num_scores)
             rest = hidden[len(step.sample_rows) :]
             num_top = min(num_top, self._model.vocab_size)
             block = LINEAR_BLOCK if self._options.deterministic else None
-            scorer = Scorer(self._logits, self._model.vocabulary, self._group, block)
+            scorer = Scorer(partial(self._scored_logits, plan), self._model.vocabulary, self._group, block)
             scored = scorer(rest, step.score_targets, num_top)
         return sampled, scored
 
-    def _choose(self, hidden: Tensor, rows: Tensor, whole_rows: bool) -> SampledTokens:
-        """Samples from the last hidden states and advances the rows. `whole_rows` has the meaning of `Sampler`."""
+    def _choose(self, hidden: Tensor, rows: Tensor, whole_rows: bool, adapters: StepAdapters | None) -> SampledTokens:
+        """Samples from the last hidden states and advances the rows. `whole_rows` has the meaning of `Sampler`, and
+        `adapters` that of `CausalLM.logits`.
+        """
         table = self.table
-        sampled = self._sampler(self._logits(hidden), rows, table.last_token, table.generated, whole_rows)
+        logits = self._model.logits(hidden, self._options.deterministic, adapters)
+        sampled = self._sampler(logits, rows, table.last_token, table.generated, whole_rows)
         columns = self._sampling.columns
         advance_state(sampled.tokens, rows, table.last_token, table.length, table.generated, columns)
         return sampled
 
-    def _logits(self, hidden: Tensor) -> Tensor:
-        return self._model.logits(hidden, self._options.deterministic)
+    def _scored_logits(self, plan: CheckedPlan, hidden: Tensor, first: int) -> Tensor:
+        """Returns the logits of some scored places of the plan, from place `first` on."""
+        numbers = plan.scored_adapters
+        adapters = self._adapters_of_logits(None if numbers is None else numbers[first : first + len(hidden)])
+        return self._model.logits(hidden, self._options.deterministic, adapters)
+
+    def _adapters_of_logits(self, numbers: Vector | None) -> StepAdapters | None:
+        """Queues the tables for logits of tokens that use these adapters; None where the base's head makes them all."""
+        adapters = self._adapters
+        if adapters is None or not adapters.change_head or numbers is None or not numbers.any():
+            return None
+        return adapters.tables.of(numbers)

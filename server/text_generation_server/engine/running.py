@@ -100,6 +100,22 @@ class CheckedPlan:
         return np.concatenate((self.decodes, np.array([c.chunk.row for c in self.chunks if c.is_last], dtype=np.int64)))
 
     @property
+    def choosing_adapters(self) -> Vector | None:
+        """The numbers of the adapters of `owners`; None: no token of the step uses any."""
+        if self.adapters is None:
+            return None
+        ends = [each.owner.request.adapter for each in self.chunks if each.is_last]
+        return np.concatenate((self.adapters[: len(self.decodes)], np.array(ends, dtype=np.int64)))
+
+    @property
+    def scored_adapters(self) -> Vector | None:
+        """The same of each place that is scored."""
+        if self.adapters is None:
+            return None
+        numbers = np.array([each.owner.request.adapter for each in self.chunks], dtype=np.int64)
+        return np.repeat(numbers, [each.num_scores for each in self.chunks])
+
+    @property
     def reads_media(self) -> bool:
         """Whether a chunk has positions of media."""
         return any(

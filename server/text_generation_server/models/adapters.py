@@ -1,4 +1,4 @@
-"""The adapters that requests of a model may use: reading their files, and the layers that add them."""
+"""The adapters that requests of a model may use: reading their files into host memory."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -8,45 +8,38 @@ import torch
 
 from text_generation_kernels import RANK_UNITS
 
-from ..adapters import Adapter, BaseModel, Change, Delta, ModelTensors, highest_rank, read_adapter
+from ..adapters import (
+    Adapter,
+    BaseModel,
+    Change,
+    Delta,
+    ModelTensors,
+    Replaced,
+    TokenRows,
+    highest_rank,
+    read_adapter,
+)
 from ..config.model import ModelConfig
 from ..distributed import TensorParallelGroup
 from ..errors import AdapterError
-from ..layers.infer import Layer
 from ..layers.weights import (
-    AdaptedLinear,
-    AdapterMemory,
     AdapterRoom,
     Checkpoint,
-    CurrentAdapters,
+    EmbeddingChange,
     HostFactors,
-    HostSite,
-    Linear,
+    LowRankPages,
+    NewNorm,
+    NewRows,
+    changed_of,
     low_rank_pages,
-    unplaced,
+    rows_change,
 )
 from ..weights import SafetensorsSource
+from .adapter_parts import AdaptableParts, Parts
+from .adapter_pool import AdapterPool, HostAdapter
 
 MOST_PAGES = 16
 """Pages of an adapter of the highest rank."""
-
-
-@dataclass(frozen=True)
-class HostAdapter:
-    """An adapter in host memory, as this rank needs it."""
-
-    generation: int
-    """Not 0, 64 bits, the same for the same contents: keys and values of two adapters must not be taken for one."""
-    rank: int
-    """The highest of its matrices."""
-    by_output: bool
-    """Whether it multiplies outputs (DoRA) or changes biases, on any rank."""
-    factors: HostFactors
-
-    @property
-    def pages(self) -> int:
-        """The pages that it takes on the device."""
-        return self.factors.pages
 
 
 @dataclass(frozen=True)
@@ -55,6 +48,8 @@ class UnpackedAdapter:
 
     adapter: Adapter
     checkpoint: Checkpoint
+    changes: Mapping[str, Change]
+    """As parts of the model take them."""
 
     @property
     def generation(self) -> int:
@@ -81,23 +76,7 @@ class AdapterReader:
         base = BaseModel(files, ModelTensors.of(config.decoder, config.names, files))
         adapter = read_adapter(folder, base, allow_pickle=not untrusted)
         checkpoint = Checkpoint.of(files, config.decoder, config.names, self.group, config.schemes)
-        return UnpackedAdapter(adapter, checkpoint)
-
-
-class AdapterPool:
-    """The adapters on the device, and the layers for steps in which tokens use them. The engine thread owns it."""
-
-    def __init__(self, layers: Sequence[Layer], memory: AdapterMemory, numbers: Mapping[int, int]) -> None:
-        """`numbers` has the number of each site, by the identity of its linear layer in `layers`."""
-        self.current = CurrentAdapters()
-        self.memory = memory
-
-        def wrap(linear: Linear) -> Linear:
-            number = numbers.get(id(linear))
-            pages = None if number is None else memory.of_site(number)
-            return linear if pages is None else AdaptedLinear(linear, pages, self.current)
-
-        self.layers = [layer.adapted(wrap) for layer in layers]
+        return UnpackedAdapter(adapter, checkpoint, _served(adapter.changes, checkpoint))
 
 
 class ModelAdapters:
@@ -105,31 +84,20 @@ class ModelAdapters:
     `allocate`.
     """
 
-    def __init__(self, reader: AdapterReader, layers: Sequence[Layer], device: torch.device) -> None:
+    def __init__(self, reader: AdapterReader, parts: Parts, device: torch.device) -> None:
         self._reader = reader
-        self._layers = layers
+        self._parts = AdaptableParts(parts)
         self._device = device
-        self._sites: list[HostSite] = []
-        self._numbers: dict[int, int] = {}
-
-        def note(linear: Linear) -> Linear:
-            if linear.site is not None and id(linear) not in self._numbers:
-                self._numbers[id(linear)] = len(self._sites)
-                self._sites.append(HostSite.of(linear, linear.site))
-            return linear
-
-        for layer in layers:
-            layer.adapted(note)
         self.pool: AdapterPool | None = None
         """What `allocate` has made."""
 
     def read(self, name: str, folder: Path, untrusted: bool) -> UnpackedAdapter:
         """Reads the adapter in `folder`. Raises AdapterError, also for what requests cannot have for themselves."""
         read = self._reader.read(folder, untrusted)
-        if names := unplaced(read.adapter.changes, [each.site for each in self._sites]):
+        if names := sorted(read.changes.keys() - self._placed(read)):
             raise AdapterError(
-                f"adapter `{name}` changes {_listed(names)}, for which requests have no factors of their own: merge it "
-                "into the weights with --merge-adapter"
+                f"adapter `{name}` changes {_listed(names)}, which requests cannot have for themselves: merge it into "
+                "the weights with --merge-adapter"
             )
         return read
 
@@ -140,44 +108,94 @@ class ModelAdapters:
         if self._device.type == "cuda":
             # Threads begin with the first device, on which a rank must not take memory.
             torch.cuda.set_device(self._device)
-        changes = read.adapter.changes
+        parts, changes, checkpoint = self._parts, read.changes, read.checkpoint
         rank = max(map(highest_rank, changes.values()), default=0)
-        pages = max(1, -(-rank // RANK_UNITS))
         changed = {
             number: made
-            for number, each in enumerate(self._sites)
-            if (made := low_rank_pages(read.checkpoint, each.site, changes, RANK_UNITS)) is not None
+            for number, each in enumerate(parts.sites)
+            if (made := low_rank_pages(checkpoint, each.site, changes, RANK_UNITS, base_bias=each.bias)) is not None
         }
         for number, made in changed.items():
-            if not (bool(made.a.isfinite().all()) and bool(made.b.isfinite().all())):
-                raise AdapterError(
-                    f"{read.adapter.path}: the factors of `{self._sites[number].site.modules[0]}` are beyond the range "
-                    f"of {str(made.a.dtype).removeprefix('torch.')}, in which they are computed"
-                )
-        factors = HostFactors.of(self._sites, changed, pages, self._device)
-        return HostAdapter(read.generation, rank, any(map(_is_by_output, changes.values())), factors)
+            _check_finite(read.adapter.path, parts.sites[number].site.modules[0], made)
+        embedding = EmbeddingChange.of(checkpoint, parts.embedding_weights, changes)
+        factors = HostFactors.of(parts.sites, changed, max(1, -(-rank // RANK_UNITS)), self._device)
+        return HostAdapter(
+            read.generation,
+            rank,
+            any(_is_by_output(name, each) for name, each in changes.items()),
+            factors,
+            None if embedding is None else embedding.pinned(self._device),
+            self._head_rows(read),
+            {
+                number: made
+                for number, each in enumerate(parts.norms)
+                if (made := NewNorm.of(each, changes)) is not None
+            },
+        )
 
     def room(self, pages: int, adapters: Sequence[HostAdapter], later: bool) -> AdapterRoom:
-        """Returns the room for so many pages: for what these adapters change, or with `later` for any."""
-        if later:
-            return AdapterRoom.for_all(self._sites, pages)
-        return AdapterRoom.for_these(self._sites, pages, [each.factors for each in adapters])
+        """Returns the room of linear layers: for what these adapters change, or with `later` for any in a layer."""
+        return AdapterRoom.of(self._parts.sites, pages, [each.factors for each in adapters], later)
 
     def bytes_of(self, room: AdapterRoom) -> int:
-        """Returns the bytes that `allocate` takes."""
-        return room.num_bytes(self._sites, self._reader.dtype)
+        """Returns the bytes that `allocate` takes for linear layers."""
+        return room.num_bytes(self._parts.sites, self._reader.dtype)
 
-    def allocate(self, room: AdapterRoom) -> AdapterPool:
-        """Allocates memory for adapters on the device, and makes the layers that read it. Raises the allocator's own
-        errors.
+    def allocate(self, room: AdapterRoom, adapters: Sequence[HostAdapter]) -> AdapterPool:
+        """Allocates memory for adapters on the device, and makes the layers that read it. Embeddings, heads and norms
+        are there of `adapters` alone. Raises the allocator's own errors.
         """
-        memory = AdapterMemory(self._sites, room, self._reader.dtype, self._device)
-        self.pool = AdapterPool(self._layers, memory, self._numbers)
+        self.pool = AdapterPool(self._parts, room, adapters, self._reader.dtype, self._device)
         return self.pool
 
+    def _placed(self, read: UnpackedAdapter) -> set[str]:
+        """Returns the changed tensors that parts of the model take."""
+        parts, changes = self._parts, read.changes
+        placed: set[str] = set()
+        for each in parts.sites:
+            placed |= changed_of(each.site, changes, each.has_bias)
+        for each in parts.norms:
+            placed |= NewNorm.names_of(each, changes)
+        if parts.embedding_weights.module:
+            placed.add(f"{parts.embedding_weights.module}.weight")
+        if (head := parts.head_module) and rows_change(changes, f"{head}.weight") is not None:
+            placed.add(f"{head}.weight")
+        return placed
 
-def _is_by_output(change: Change) -> bool:
+    def _head_rows(self, read: UnpackedAdapter) -> NewRows | None:
+        if not (head := self._parts.head_module):
+            return None
+        change = rows_change(read.changes, f"{head}.weight")
+        return NewRows.of(change, self._parts.head_span, read.checkpoint.source.empty((0,)))
+
+
+def _served(changes: Mapping[str, Change], checkpoint: Checkpoint) -> dict[str, Change]:
+    """Returns changes as parts of the model take them: a change of a matrix that the adapter has trained whole is a new
+    matrix, and new rows of an embedding that is the head too are rows of both.
+    """
+    found = dict(changes)
+    for name, change in changes.items():
+        if isinstance(change, Delta) and change.base is not None:
+            found[name] = Replaced(change.merged(change.base.float()))
+    head, embedding = checkpoint.head, checkpoint.outside(checkpoint.names.embedding)
+    rows = found.get(f"{embedding}.weight")
+    if checkpoint.spec.head.tied and isinstance(rows, TokenRows):
+        found.setdefault(f"{head}.weight", rows)
+    return found
+
+
+def _is_by_output(name: str, change: Change) -> bool:
+    if isinstance(change, Replaced):
+        return name.endswith(".bias")
     return isinstance(change, Delta) and (change.magnitude is not None or change.bias is not None)
+
+
+def _check_finite(path: Path, module: str, made: LowRankPages) -> None:
+    if not (bool(made.a.isfinite().all()) and bool(made.b.isfinite().all())):
+        dtype = str(made.a.dtype).removeprefix("torch.")
+        raise AdapterError(
+            f"{path}: the factors of `{module}` are beyond the range of {dtype}, in which they are computed"
+        )
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from ..layers.infer import CacheShape, InferState, StateShape
-from ..layers.weights import PrefillCopies, VocabularyShard
+from ..layers.weights import PrefillCopies, StepAdapters, VocabularyShard
 from .adapters import ModelAdapters
 from .encoder import Encoder
 
@@ -58,8 +58,9 @@ class CausalLM(Protocol):
         """
         ...
 
-    def logits(self, hidden: Tensor, deterministic: bool = False) -> Tensor:
+    def logits(self, hidden: Tensor, deterministic: bool = False, adapters: StepAdapters | None = None) -> Tensor:
         """Turns [N, hidden_size] into [N, vocabulary.width] of the model's type. One rank computes each id, so ranks
-        cannot differ in a last bit.
+        cannot differ in a last bit. `adapters` are those of the N tokens, where `AdapterPool.changes_head`; None: all
+        use the base's head.
         """
         ...

@@ -74,6 +74,7 @@ from ..layers.weights import (
     load_short_conv,
 )
 from ..weights import WeightSource
+from .adapter_parts import Parts
 from .adapters import AdapterReader, ModelAdapters
 from .decoder import Decoder
 from .vision import load_encoder
@@ -135,7 +136,8 @@ class DecoderBuilder:
         longest = self._config.max_context_length
         inputs = self._inputs()
         encoder = load_encoder(self._config, checkpoint.source)
-        adapters = None if reader is None else ModelAdapters(reader, layers, self._device)
+        parts = Parts(embedding, weights, layers, last, head)
+        adapters = None if reader is None else ModelAdapters(reader, parts, self._device)
         others = self._copies, products, inputs, encoder, adapters
         return Decoder(embedding, layers, halves, last, head, *kept, ropes, longest, *others)
 

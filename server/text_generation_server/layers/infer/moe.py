@@ -8,7 +8,7 @@ from torch import Tensor
 import text_generation_kernels as kernels
 
 from ...config.spec import MoeSpec
-from ..weights import Activations, ActivationScheme, Linear, MoeWeights, Wrap, shared_experts, wrapped
+from ..weights import Activations, ActivationScheme, Adapting, MoeWeights, shared_experts, wrapped
 from .feed_forward import DenseFeedForward, FeedForward
 from .fusion import OutputFusion, SublayerOutput
 from .state import InferState
@@ -48,15 +48,11 @@ class MoeFeedForward(FeedForward):
         """Does the same where the router reads `routed` [N, hidden]."""
         return self._forward(x, state, None, routed)
 
-    def adapted(self, wrap: Wrap) -> "MoeFeedForward":
+    def adapted(self, adapting: Adapting) -> "MoeFeedForward":
         """See `FeedForward`. Experts have no adapters, nor has a router that reads 32 bits."""
-
-        def unless_wide(linear: Linear) -> Linear:
-            return linear if self._wide and linear is self._weights.router else wrap(linear)
-
         made = copy.copy(self)
-        made._weights = wrapped(self._weights, unless_wide)
-        made._shared = None if self._shared is None else self._shared.adapted(wrap)
+        made._weights = wrapped(self._weights, adapting, but=("router",) if self._wide else ())
+        made._shared = None if self._shared is None else self._shared.adapted(adapting)
         return made
 
     def _forward(

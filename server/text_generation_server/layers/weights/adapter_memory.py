@@ -36,13 +36,25 @@ class HostSite:
     site: Site
     bias: Tensor | None
     """That of the base, float32."""
+    in_layer: bool = True
+    """Whether it is of a decoder layer."""
 
     @classmethod
-    def of(cls, linear: Linear, site: Site) -> "HostSite":
+    def of(cls, linear: Linear, site: Site, in_layer: bool) -> "HostSite":
         """Of a layer on the device."""
         scales, bias = site.input_scales, linear.bias
         host = replace(site, input_scales=None if scales is None else scales.cpu())
-        return cls(host, None if bias is None else bias.detach().float().cpu())
+        return cls(host, None if bias is None else bias.detach().float().cpu(), in_layer)
+
+    @property
+    def has_bias(self) -> bool:
+        """Whether a rank adds a bias to its outputs."""
+        return self.bias is not None or not self.site.adds_bias
+
+    @property
+    def row_kinds(self) -> tuple[RowKind, ...]:
+        """Returns what an adapter may have for each output."""
+        return ("factors",) if self.bias is None else ("factors", "bias", "unscaled_bias")
 
     def page_fields(self, dtype: torch.dtype) -> list[Field]:
         """Returns what a page holds of it: A, B and the scales."""
@@ -80,19 +92,21 @@ class HostFactors:
     blocks: Sequence[_Block]
     rows: Sequence[_Row]
     sites: frozenset[int]
+    """Those with factors."""
 
     @classmethod
     def of(
         cls, sites: Sequence[HostSite], changed: Mapping[int, LowRankPages], pages: int, device: torch.device
     ) -> "HostFactors":
         """Packs the factors `changed`, by site, of which each has at most so many pages, for copies to `device`."""
-        blocks = [block for run in _runs(changed) for block in _blocks(sites, changed, run, pages, device)]
+        factors = frozenset(number for number, each in changed.items() if len(each.a))
+        blocks = [block for run in _runs(factors) for block in _blocks(sites, changed, run, pages, device)]
         rows = [
-            _Row(number, kind, _pinned(values, device))
+            _Row(number, kind, pinned(values, device))
             for number, each in changed.items()
             for kind, values in _row_values(each, sites[number].bias)
         ]
-        return cls(pages, blocks, rows, frozenset(changed))
+        return cls(pages, blocks, rows, factors)
 
     @property
     def nbytes(self) -> int:
@@ -112,18 +126,16 @@ class AdapterRoom:
     """The sites that have rows by adapter."""
 
     @classmethod
-    def for_all(cls, sites: Sequence[HostSite], pages: int) -> "AdapterRoom":
-        """For any adapter."""
-        return cls(pages, range(len(sites)), frozenset(_every_row(sites)))
-
-    @classmethod
-    def for_these(cls, sites: Sequence[HostSite], pages: int, adapters: Iterable[HostFactors]) -> "AdapterRoom":
-        """For what these adapters change."""
-        adapters = list(adapters)
-        rows: set[tuple[int, RowKind]] = {(each.site, each.kind) for factors in adapters for each in factors.rows}
+    def of(cls, sites: Sequence[HostSite], pages: int, adapters: Iterable[HostFactors], later: bool) -> "AdapterRoom":
+        """For what these adapters change, and with `later` for all that any changes in decoder layers."""
+        every = {number for number, each in enumerate(sites) if each.in_layer and later}
+        rows: set[tuple[int, RowKind]] = {(number, kind) for number in every for kind in sites[number].row_kinds}
+        for factors in adapters:
+            every |= factors.sites
+            rows |= {(each.site, each.kind) for each in factors.rows}
         # Where one adapter has factors and another a bias, the base's bias is in both.
         rows |= {(site, "unscaled_bias") for site, _ in rows if sites[site].bias is not None}
-        return cls(pages, sorted(frozenset[int]().union(*(each.sites for each in adapters))), frozenset(rows))
+        return cls(pages, sorted(every), frozenset(rows))
 
     def pages_layout(self, sites: Sequence[HostSite], dtype: torch.dtype) -> RecordLayout:
         """Returns where each site has its three fields in a page, for a model of this type."""
@@ -157,12 +169,15 @@ class AdapterMemory:
 
     def of_site(self, number: int) -> SitePages | None:
         """Returns what layers read of a site; None: adapters do not change it."""
-        if (first := self._first.get(number)) is None:
-            return None
-        a, b, scale = (self._layout.view(self._pages, first + each) for each in range(3))
+        pages = None
+        if (first := self._first.get(number)) is not None:
+            a, b, scale = (self._layout.view(self._pages, first + each) for each in range(3))
+            pages = a, b, scale
         kinds: tuple[RowKind, ...] = ("factors", "bias", "unscaled_bias")
         rows = [self._rows.get((number, kind)) for kind in kinds]
-        return SitePages(self._sites[number].site, a, b, scale, *rows)
+        if pages is None and all(each is None for each in rows):
+            return None
+        return SitePages(self._sites[number].site, pages, *rows)
 
     def fits(self, factors: HostFactors) -> bool:
         """Whether there is room for all that an adapter changes."""
@@ -180,14 +195,6 @@ class AdapterMemory:
             self._records[number].copy_(self._records[0])
         for row in factors.rows:
             self._rows[row.site, row.kind][number].copy_(row.values, non_blocking=True)
-
-
-def _every_row(sites: Sequence[HostSite]) -> Iterator[tuple[int, RowKind]]:
-    for number, each in enumerate(sites):
-        yield number, "factors"
-        if each.bias is not None:
-            yield number, "bias"
-            yield number, "unscaled_bias"
 
 
 def _runs(changed: Iterable[int]) -> list[list[int]]:
@@ -210,7 +217,7 @@ def _blocks(
             layout.view(records, 3 * place + index)[: len(values)] = values
     for page, record in enumerate(records):
         for offset in range(0, layout.nbytes, _BLOCK_BYTES):
-            yield _Block(run[0], page, offset, _pinned(record[offset : offset + _BLOCK_BYTES].clone(), device))
+            yield _Block(run[0], page, offset, pinned(record[offset : offset + _BLOCK_BYTES].clone(), device))
 
 
 def _row_values(own: LowRankPages, base_bias: Tensor | None) -> Iterator[tuple[RowKind, Tensor]]:
@@ -226,5 +233,6 @@ def _row_values(own: LowRankPages, base_bias: Tensor | None) -> Iterator[tuple[R
         yield "unscaled_bias", rest if own.bias is None else rest + own.bias
 
 
-def _pinned(values: Tensor, device: torch.device) -> Tensor:
+def pinned(values: Tensor, device: torch.device) -> Tensor:
+    """Returns values of the host in memory from which `device` copies by itself."""
     return values.pin_memory() if device.type == "cuda" else values
