@@ -11,7 +11,7 @@ from support.loading import load
 from support.router import Router, Stream
 
 from text_generation_server.engine.requests import ServingLimits, WarmupLimits
-from text_generation_server.layers.weights import Adapting, Linear, NormWeights
+from text_generation_server.layers.weights import Adapting, CurrentAdapters, ExpertSite, Linear, NormWeights
 from text_generation_server.models import CausalLM
 from text_generation_server.models.decoder import Decoder
 
@@ -36,6 +36,7 @@ class Noted(Adapting):
     """Notes what adapters can change."""
 
     def __init__(self) -> None:
+        self.current = CurrentAdapters()
         self.linears: list[Linear] = []
         self.norms: list[NormWeights] = []
 
@@ -46,6 +47,9 @@ class Noted(Adapting):
     def norm(self, weights: NormWeights) -> None:
         if weights.stored is not None:
             self.norms.append(weights)
+
+    def experts(self, site: ExpertSite) -> None:
+        return None
 
 
 def adapted_parts(model: CausalLM) -> Noted:

@@ -19,6 +19,12 @@ from text_generation_server.layers.weights import ends
 
 BESIDE = {
     "biased": ["dora rslora", "lora bias", "bias all", "bias lora_only", "lora bias and bias"],
+    "qwen3 moe": [
+        *("experts", "experts second", "experts by old names", "experts all-linear", "experts high rank", "router"),
+    ],
+    "mixtral": ["mixtral"],
+    "gpt-oss": ["gpt-oss"],
+    "llama4": ["llama4"],
     "llama": [
         "modules to save",
         "plain",

@@ -65,6 +65,10 @@ CASES: dict[str, AdapterCase] = {
     "experts second": AdapterCase("qwen3 moe", {"target_modules": ["q_proj"], "target_parameters": EXPERTS[1:]}),
     "experts by old names": AdapterCase("qwen3 moe", {"target_modules": ALL}),
     "experts all-linear": AdapterCase("qwen3 moe", {"target_modules": "all-linear", "use_rslora": True}),
+    "experts high rank": AdapterCase(
+        "qwen3 moe",
+        {"target_modules": ["q_proj"], "target_parameters": EXPERTS, "r": 5, "rank_pattern": {"gate_up_proj": 18}},
+    ),
     "router": AdapterCase("qwen3 moe", {"target_modules": ["q_proj"], "target_parameters": ["mlp.gate.weight"]}),
     "mixtral": AdapterCase("mixtral", {"target_modules": ["q_proj", "w1", "w2", "w3", "gate"]}),
     "gpt-oss": AdapterCase(

@@ -1,7 +1,7 @@
 """The adapters that a model serves beside its base: where what they bring lies, and the layers that add it."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from text_generation_kernels import RANK_UNITS, AdapterPages
 
@@ -17,6 +17,9 @@ from ..layers.weights import (
     CurrentAdapters,
     EmbeddingChange,
     EmbeddingWeights,
+    ExpertShard,
+    ExpertSite,
+    ExpertTables,
     Linear,
     NewNorm,
     NewRows,
@@ -111,10 +114,10 @@ class _Placing(Adapting):
 
     def __init__(self, adapters: Sequence[NamedAdapter], checkpoint: Checkpoint) -> None:
         self.current = CurrentAdapters()
-        self.pages = _pages([each.adapter for each in adapters])
-        """Those of each adapter."""
         self._checkpoint = checkpoint
         self._changes = [_served(each.adapter.changes, checkpoint) for each in adapters]
+        self.pages = _pages([_units(each, checkpoint) for each in self._changes])
+        """Those of each adapter."""
         self._left = [set(each) for each in self._changes]
         self._room = Room(self.pages[-1].stop, len(adapters))
         self._numbered = list(enumerate(self.pages, 1))
@@ -149,6 +152,17 @@ class _Placing(Adapting):
         tables = ReplacedNorm(weights, made, self._room, self.current)
         for (number, _), each, left in zip(self._numbered, made, self._left, strict=True):
             tables.put(number, each)
+            left -= set() if each is None else each.names
+        return tables
+
+    def experts(self, site: ExpertSite) -> ExpertTables | None:
+        """See `Adapting`."""
+        made = [site.of(changes) for changes in self._changes]
+        if not any(made):
+            return None
+        tables = ExpertTables(made, self._room)
+        for (number, pages), each, left in zip(self._numbered, made, self._left, strict=True):
+            tables.put(number, pages, each)
             left -= set() if each is None else each.names
         return tables
 
@@ -217,11 +231,21 @@ def _served(changes: Mapping[str, Change], checkpoint: Checkpoint) -> dict[str, 
     return found
 
 
-def _pages(adapters: Sequence[Adapter]) -> list[slice]:
+def _units(changes: Mapping[str, Change], checkpoint: Checkpoint) -> int:
+    """Returns the rank units that an adapter needs in its largest layer."""
+    found = ((index, layer.moe) for index, layer in enumerate(checkpoint.spec.layers) if layer.moe is not None)
+    # Those of all ranks, so that pages are the same on each.
+    shards = (replace(ExpertShard.of(checkpoint, *each), experts=range(each[1].experts)) for each in found)
+    experts = (ExpertSite(shard).units(changes) for shard in shards)
+    ranks = (highest_rank(each) for each in changes.values())
+    return max((*experts, *ranks), default=0)
+
+
+def _pages(units: Sequence[int]) -> list[slice]:
     found: list[slice] = []
     first = 0
-    for adapter in adapters:
-        count = max(1, -(-_rank(adapter) // RANK_UNITS))
+    for each in units:
+        count = max(1, -(-each // RANK_UNITS))
         found.append(slice(first, first + count))
         first += count
     return found

@@ -48,7 +48,11 @@ def _gemm(
     constants = {"SLOTS": 8, "ACTIVATION": activation if up else None, "MASK_K": masked, "GROUP": 8}
     constants |= {"BLOCK_M": height, "BLOCK_N": block_n}
     constants["BLOCK_K"] = tile_columns({"BLOCK_K": block_k}, 4 if dtype == "fp32" else 2)
-    optional = {"row_weights_ptr": None if up else "*fp32", "bias_ptr": f"*{dtype}" if masked else None}
+    optional = {
+        "delta_ptr": None,
+        "row_weights_ptr": None if up else "*fp32",
+        "bias_ptr": f"*{dtype}" if masked else None,
+    }
     types |= {name: kind for name, kind in optional.items() if kind}
     constants |= {name: None for name, kind in optional.items() if not kind}
     return compile_offline(grouped_gemm_kernel, types, constants, num_warps, num_stages, target)
@@ -110,7 +114,11 @@ def _codes_gemm(variant: Variant, kind: str, up: bool, target: GPUTarget = SM_90
     }
     constants |= {"BLOCK_M": max(8, height), "BLOCK_N": block_n, "zeros_ptr": None, "HELD": None if up else 16}
     optional = dict.fromkeys(("order_ptr", "tiles_ptr", "num_tiles_ptr"), None if height == 1 else "*i32")
-    optional |= {"row_weights_ptr": None if up else "*fp32", "bias_ptr": "*bf16" if kind == "mxfp4" else None}
+    optional |= {
+        "delta_ptr": None,
+        "row_weights_ptr": None if up else "*fp32",
+        "bias_ptr": "*bf16" if kind == "mxfp4" else None,
+    }
     optional |= {"table_ptr": "*fp32" if stored == "i32" else None}
     types |= {name: type_ for name, type_ in optional.items() if type_}
     constants |= {name: None for name, type_ in optional.items() if not type_}
@@ -153,7 +161,13 @@ def test_fp8_grouped_gemms_do_not_spill(entry: Any) -> None:
     types |= dict.fromkeys(("ids_ptr", "order_ptr", "tiles_ptr", "num_tiles_ptr"), "*i32") | {"out_ptr": "*bf16"}
     types |= dict.fromkeys(("inputs", "outputs", "all_outputs", "stride_x_scale_row"), "i32")
     constants = {"SLOTS": 8, "ACTIVATION": "silu", "BLOCKS": True, "MASK_K": False, "GROUP": 8, "BLOCK_K": 128}
-    constants |= {"BLOCK_M": key["block_m"], "BLOCK_N": config["BLOCK_N"], "bias_ptr": None, "row_weights_ptr": None}
+    constants |= {
+        "BLOCK_M": key["block_m"],
+        "BLOCK_N": config["BLOCK_N"],
+        "bias_ptr": None,
+        "row_weights_ptr": None,
+        "delta_ptr": None,
+    }
     target = SM_90 if key["shared_kib"] == 227 else GPUTarget("cuda", 89, 32)
     compiled = compile_offline(
         fp8_grouped_gemm_kernel, types, constants, config["num_warps"], config["num_stages"], target

@@ -3,6 +3,7 @@
 from .activations import Activations, ActivationScheme, RmsNorm
 from .adapted import AdaptedLinear, Adapting, SitePages, wrapped
 from .adapted_embedding import AdaptedEmbedding, EmbeddingChange
+from .adapted_experts import ExpertChange, ExpertSite, ExpertTables
 from .adapted_norm import NewNorm, ReplacedNorm
 from .attention import AttentionWeights, load_attention
 from .blocks import RowBlock
@@ -10,7 +11,7 @@ from .checkpoint import Checkpoint, Matrices, NormWeights
 from .copies import PrefillCopies
 from .current_adapters import CurrentAdapters, Room, StepAdapters
 from .ends import EmbeddingWeights, load_embedding, load_head, load_quantised_head, rounded
-from .experts import shared_experts, stack
+from .experts import ExpertShard, shared_experts, stack
 from .feed_forward import DenseWeights, load_dense
 from .gated_delta import GatedDeltaWeights, load_gated_delta
 from .kv_scales import load_kv_scales
@@ -42,6 +43,10 @@ __all__ = [
     "DenseWeights",
     "EmbeddingChange",
     "EmbeddingWeights",
+    "ExpertChange",
+    "ExpertShard",
+    "ExpertSite",
+    "ExpertTables",
     "GatedDeltaWeights",
     "HeadSplit",
     "LatentAttentionWeights",
