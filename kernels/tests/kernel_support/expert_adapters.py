@@ -38,7 +38,7 @@ def delta(own: ExpertFactors | None, number: int, expert: int, x: Tensor) -> Ten
     return added
 
 
-@dataclass(frozen=True)
+@dataclass
 class Mixture:
     """A layer and a step; ids from `held` on are those of other ranks."""
 

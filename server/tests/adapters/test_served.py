@@ -22,8 +22,14 @@ FAMILIES = [
     "gemma2",
     "gemma4 small",
     "gpt neox",
+    "glm4 moe",
+    "hunyuan moe lists",
     "lfm2",
+    "lfm2 moe",
+    "ling 2 shared size",
     "mamba 2",
+    "mistral 4 each",
+    "nemotron 3 large shared",
     "nemotron 3 latent",
     "olmo2",
     "phi3",
@@ -39,6 +45,7 @@ class Noted(Adapting):
         self.current = CurrentAdapters()
         self.linears: list[Linear] = []
         self.norms: list[NormWeights] = []
+        self.sites: list[ExpertSite] = []
 
     def linear(self, linear: Linear) -> Linear:
         self.linears.append(linear)
@@ -49,7 +56,7 @@ class Noted(Adapting):
             self.norms.append(weights)
 
     def experts(self, site: ExpertSite) -> None:
-        return None
+        self.sites.append(site)
 
 
 def adapted_parts(model: CausalLM) -> Noted:
@@ -79,7 +86,7 @@ def test_what_layers_add_is_what_merged_weights_compute(name: str, tmp_path: Pat
     case, base, adapter = CASES[name], tmp_path / "base", tmp_path / "adapter"
     write(case, made(case), base)
     parts = adapted_parts(load(base))
-    assert write_factors(adapter, parts.linears, parts.norms) > 2
+    assert write_factors(adapter, parts.linears, parts.norms, parts.sites) > 2
     plain, changed = answers(load(base), [0, 0], 32), answers(load(base, merge_adapter=adapter), [0, 0], 32)
     for chunk in (32, 2):
         served = answers(load(base, adapters=[adapter]), [1, 0], chunk)

@@ -21,6 +21,7 @@ from text_generation_server.errors import AdapterError
 from text_generation_server.models import adapters
 
 ALL = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
+EXPERTS = ["mlp.experts.gate_up_proj", "mlp.experts.down_proj"]
 ADAPTERS = {
     "whole": AdapterCase("biased", {"target_modules": ALL}),
     "high rank": AdapterCase("biased", {"target_modules": ALL, "r": 20, "rank_pattern": {"q_proj": 33}}),
@@ -120,6 +121,25 @@ def test_company_changes_no_bit(folders: dict[str, Path], dtype: torch.dtype) ->
         assert run(engine, asked(order), **options) == want
 
 
+def test_company_changes_no_bit_of_experts(tmp_path: Path) -> None:
+    """Rows of several adapters and of the base meet in the tiles of an expert."""
+    cases = [
+        {"target_modules": ["q_proj"], "target_parameters": EXPERTS},
+        {"target_modules": ["o_proj"], "target_parameters": EXPERTS[1:], "r": 20},
+        {"target_modules": ["gate_proj", "up_proj", "down_proj"]},
+    ]
+    for number, options in enumerate(cases):
+        write_adapter(AdapterCase("qwen3 moe", options), tmp_path / str(number))
+    base, adapters = write_base("qwen3 moe", tmp_path / "base"), [tmp_path / str(number) for number in range(3)]
+    engine = engine_of(base, deterministic=True, adapters=adapters)
+    order = [1, 2, 0, 3, 1, 0, 3, 2]
+    want = [run(engine, [each], chunk=32)[0] for each in asked(order)]
+    for options in ({"chunk": 32}, {"chunk": 5, "depth": 2, "pause": 0.1}):
+        assert run(engine, asked(order), **options) == want
+    plain = run(engine_of(base, deterministic=True), asked([0] * 8), chunk=32)
+    assert [each == other for each, other in zip(want, plain, strict=True)] == [adapter == 0 for adapter in order]
+
+
 def test_adapters_differ(served: Engine) -> None:
     engine = served
     found = [run(engine, [each])[0][1] for each in (asked([adapter] * 8)[7] for adapter in range(9))]
@@ -148,8 +168,8 @@ def test_a_shard_without_adapters_says_how_to_get_some() -> None:
 
 
 def test_what_requests_cannot_have_for_themselves_is_refused(tmp_path: Path) -> None:
-    options = {"target_modules": ["q_proj"], "modules_to_save": ["q_norm"]}
-    write_adapter(AdapterCase("qwen3 moe", options), tmp_path / "adapter")
+    case = AdapterCase("qwen3 moe", {"target_modules": ["q_proj"], "modules_to_save": ["q_norm"]})
+    write_adapter(case, tmp_path / "adapter")
     with pytest.raises(AdapterError, match=r"q_norm.weight.*--merge-adapter"):
         load(write_base("qwen3 moe", tmp_path / "base"), adapters=[tmp_path / "adapter"])
 

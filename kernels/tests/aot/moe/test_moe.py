@@ -38,7 +38,13 @@ def _variants(shared_kib: int) -> list[Variant]:
 
 
 def _gemm(
-    variant: Variant, dtype: str, up: bool, masked: bool, target: GPUTarget = SM_90, activation: str = "silu"
+    variant: Variant,
+    dtype: str,
+    up: bool,
+    masked: bool,
+    target: GPUTarget = SM_90,
+    activation: str = "silu",
+    adapted: bool = False,
 ) -> Compiled:
     height, block_n, block_k, num_warps, num_stages = variant
     types = dict.fromkeys(("x_ptr", "weight_ptr", "out_ptr"), f"*{dtype}")
@@ -49,7 +55,7 @@ def _gemm(
     constants |= {"BLOCK_M": height, "BLOCK_N": block_n}
     constants["BLOCK_K"] = tile_columns({"BLOCK_K": block_k}, 4 if dtype == "fp32" else 2)
     optional = {
-        "delta_ptr": None,
+        "delta_ptr": f"*{dtype}" if adapted else None,
         "row_weights_ptr": None if up else "*fp32",
         "bias_ptr": f"*{dtype}" if masked else None,
     }
@@ -73,6 +79,13 @@ def test_grouped_gemms_do_not_spill_and_copy_wide(variant: Variant, up: bool) ->
 @pytest.mark.parametrize("variant", [_variants(227)[0], _variants(227)[-1]], ids=str)
 def test_grouped_gemms_without_a_gate(variant: Variant) -> None:
     _gemm(variant, "bf16", up=True, masked=True, activation="relu2_alone").check()
+
+
+@pytest.mark.parametrize("up", [False, True])
+@pytest.mark.parametrize("variant", [_variants(227)[0], _variants(227)[-1]], ids=str)
+def test_grouped_gemms_with_adapters_hardly_spill(variant: Variant, up: bool) -> None:
+    """The largest tile spills, once, in its epilogue."""
+    _gemm(variant, "bf16", up, masked=up, adapted=True).check(max_spills=160 if variant[0] > 16 else 0)
 
 
 # A card of 163 KiB takes the variants of the nearest class, 227; one of 99 has its own.
