@@ -37,6 +37,8 @@ from .matmul.w8a8_gated import w8a8_gated
 from .matmul.w8a8_linear import w8a8_linear
 from .matmul.w8a8_split_k import w8a8_split_k, w8a8_splits
 from .matmul.weight_only_linear import weight_only_linear
+from .moe.adapted_experts import adapted_experts
+from .moe.expert_factors import ExpertFactors
 from .moe.expert_matrix import ExpertMatrix
 from .moe.mixture import mixture
 from .moe.moe_experts import moe_experts
@@ -85,6 +87,7 @@ __all__ = [
     "AdapterTables",
     "AttentionOptions",
     "Exchange",
+    "ExpertFactors",
     "ExpertMatrix",
     "Flags",
     "Floats",
@@ -99,6 +102,7 @@ __all__ = [
     "TableSizes",
     "act_and_mul",
     "activate",
+    "adapted_experts",
     "adapter_tables",
     "add_layer_norm",
     "add_rms_norm",

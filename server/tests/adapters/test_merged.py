@@ -1,16 +1,14 @@
 """Merged adapters against PEFT: logits are those that PEFT computes with the adapter beside the base."""
 
-import copy
 from collections.abc import Callable
 from functools import cache, partial
 from pathlib import Path
 
 import pytest
 import torch
-from peft import PeftModel
 from safetensors.torch import load_file
-from support.adapter_cases import ALL, CASES
-from support.adapters import base_of, peft_logits, rewrite, write_adapter, write_base
+from support.adapter_cases import CASES, write_pairs, write_trained_embedding
+from support.adapters import peft_logits, rewrite, write_adapter, write_base
 from support.driver import Driver
 from support.families import PROMPTS
 from support.loading import load
@@ -100,22 +98,7 @@ def test_wrappers_around_the_trained_model_do_not_matter(
 
 def test_pairs_of_each_expert(base_folder: Callable[[str], Path], tmp_path: Path) -> None:
     """The layout of older files, which PEFT converts when it loads them."""
-    case = CASES["experts by old names"]
-    write_adapter(case, tmp_path)
-    generator = torch.Generator().manual_seed(7)
-
-    def pairs(_: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        made: dict[str, torch.Tensor] = {}
-        for expert in range(4):
-            for name, inputs, outputs in (("gate_proj", 32, 20), ("up_proj", 32, 20), ("down_proj", 20, 32)):
-                module = f"base_model.model.model.layers.1.mlp.experts.{expert}.{name}"
-                made[f"{module}.lora_A.weight"] = torch.randn(4, inputs, generator=generator) * 0.1
-                made[f"{module}.lora_B.weight"] = torch.randn(outputs, 4, generator=generator) * 0.1
-        return made
-
-    rewrite(tmp_path, pairs, rank_pattern={}, alpha_pattern={}, target_parameters=None, target_modules=ALL)
-    peft = PeftModel.from_pretrained(copy.deepcopy(base_of("qwen3 moe")), tmp_path).eval()
-    expected = torch.cat(peft_logits(peft, case))[-1:]
+    expected = write_pairs(tmp_path)
     logits = Driver(load(base_folder("qwen3 moe"), merge_adapter=tmp_path), max_tokens=32).prefill({"a": PROMPTS[-1]})
     torch.testing.assert_close(logits, expected, atol=1e-5 * float(expected.abs().max()), rtol=1e-5)
 
@@ -131,10 +114,6 @@ def test_pickle_of_the_operator(base_folder: Callable[[str], Path], tmp_path: Pa
 
 
 def test_embedding_that_was_trained_below_its_change(base_folder: Callable[[str], Path], tmp_path: Path) -> None:
-    case, name = CASES["embedding dora"], "base_model.model.model.embed_tokens.base_layer.weight"
-    write_adapter(case, tmp_path)
-    rewrite(tmp_path, lambda all: {**all, name: all[name] * 1.5 + 0.1})
-    peft = PeftModel.from_pretrained(copy.deepcopy(base_of("llama")), tmp_path).eval()
-    expected = torch.cat(peft_logits(peft, case))[-1:]
+    expected = write_trained_embedding(tmp_path)
     logits = Driver(load(base_folder("llama"), merge_adapter=tmp_path), max_tokens=32).prefill({"a": PROMPTS[-1]})
     torch.testing.assert_close(logits, expected, atol=1e-5 * float(expected.abs().max()), rtol=1e-5)

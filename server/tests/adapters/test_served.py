@@ -11,7 +11,7 @@ from support.loading import load
 from support.router import Router, Stream
 
 from text_generation_server.engine.requests import ServingLimits, WarmupLimits
-from text_generation_server.layers.weights import Adapting, Linear, NormWeights
+from text_generation_server.layers.weights import Adapting, CurrentAdapters, ExpertSite, Linear, NormWeights
 from text_generation_server.models import CausalLM
 from text_generation_server.models.decoder import Decoder
 
@@ -22,8 +22,14 @@ FAMILIES = [
     "gemma2",
     "gemma4 small",
     "gpt neox",
+    "glm4 moe",
+    "hunyuan moe lists",
     "lfm2",
+    "lfm2 moe",
+    "ling 2 shared size",
     "mamba 2",
+    "mistral 4 each",
+    "nemotron 3 large shared",
     "nemotron 3 latent",
     "olmo2",
     "phi3",
@@ -36,8 +42,10 @@ class Noted(Adapting):
     """Notes what adapters can change."""
 
     def __init__(self) -> None:
+        self.current = CurrentAdapters()
         self.linears: list[Linear] = []
         self.norms: list[NormWeights] = []
+        self.sites: list[ExpertSite] = []
 
     def linear(self, linear: Linear) -> Linear:
         self.linears.append(linear)
@@ -46,6 +54,9 @@ class Noted(Adapting):
     def norm(self, weights: NormWeights) -> None:
         if weights.stored is not None:
             self.norms.append(weights)
+
+    def experts(self, site: ExpertSite) -> None:
+        self.sites.append(site)
 
 
 def adapted_parts(model: CausalLM) -> Noted:
@@ -79,7 +90,7 @@ def test_what_layers_add_is_what_merged_weights_compute(name: str, tmp_path: Pat
     case, base, adapter = CASES[name], tmp_path / "base", tmp_path / "adapter"
     write(case, made(case), base)
     parts = adapted_parts(load(base))
-    assert write_factors(adapter, parts.linears, parts.norms) > 2
+    assert write_factors(adapter, parts.linears, parts.norms, parts.sites) > 2
     plain, changed = answers(load(base), [0, 0], 32), answers(load(base, merge_adapter=adapter), [0, 0], 32)
     for chunk, later in ((32, False), (2, True)):
         served = answers(load(base), [1, 0], chunk, adapter, later)

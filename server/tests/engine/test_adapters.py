@@ -22,6 +22,7 @@ from text_generation_server.engine.requests import ServingLimits, WarmupLimits
 from text_generation_server.errors import AdapterError
 
 ALL = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
+EXPERTS = ["mlp.experts.gate_up_proj", "mlp.experts.down_proj"]
 ADAPTERS = {
     "whole": AdapterCase("biased", {"target_modules": ALL}),
     "high rank": AdapterCase("biased", {"target_modules": ALL, "r": 20, "rank_pattern": {"q_proj": 33}}),
@@ -136,6 +137,26 @@ def test_company_changes_no_bit(
     want = [run(engine, [each], adapters, chunk=32)[0] for each in asked(order)]
     for company in ({"chunk": 32}, {"chunk": 1}, {"chunk": 5, "depth": 2, "pause": 0.1}):
         assert run(engine, asked(order), adapters, **company) == want
+
+
+def test_company_changes_no_bit_of_experts(tmp_path: Path) -> None:
+    """Rows of several adapters and of the base meet in the tiles of an expert."""
+    cases = [
+        {"target_modules": ["q_proj"], "target_parameters": EXPERTS},
+        {"target_modules": ["o_proj"], "target_parameters": EXPERTS[1:], "r": 20},
+        {"target_modules": ["gate_proj", "up_proj", "down_proj"]},
+    ]
+    for number, case in enumerate(cases):
+        write_adapter(AdapterCase("qwen3 moe", case), tmp_path / str(number))
+    base, adapters = write_base("qwen3 moe", tmp_path / "base"), [tmp_path / str(number) for number in range(3)]
+    options = EngineOptions(deterministic=True)
+    engine = engine_with(load(base), LIMITS, adapters, options=options)
+    order = [1, 2, 0, 3, 1, 0, 3, 2]
+    want = [run(engine, [each], adapters, chunk=32)[0] for each in asked(order)]
+    for company in ({"chunk": 32}, {"chunk": 5, "depth": 2, "pause": 0.1}):
+        assert run(engine, asked(order), adapters, **company) == want
+    plain = run(make_engine(load(base), LIMITS, options=options), asked([0] * 8), chunk=32)
+    assert [each == other for each, other in zip(want, plain, strict=True)] == [adapter == 0 for adapter in order]
 
 
 def test_adapters_differ(served: Engine, adapters: list[Path]) -> None:

@@ -1,6 +1,13 @@
 """Adapters of every variant of PEFT."""
 
-from support.adapters import AdapterCase
+import copy
+from pathlib import Path
+
+import torch
+from peft import PeftModel
+from torch import Tensor
+
+from support.adapters import AdapterCase, base_of, peft_logits, rewrite, write_adapter
 
 ALL = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 ATTENTION = ALL[:4]
@@ -65,6 +72,10 @@ CASES: dict[str, AdapterCase] = {
     "experts second": AdapterCase("qwen3 moe", {"target_modules": ["q_proj"], "target_parameters": EXPERTS[1:]}),
     "experts by old names": AdapterCase("qwen3 moe", {"target_modules": ALL}),
     "experts all-linear": AdapterCase("qwen3 moe", {"target_modules": "all-linear", "use_rslora": True}),
+    "experts high rank": AdapterCase(
+        "qwen3 moe",
+        {"target_modules": ["q_proj"], "target_parameters": EXPERTS, "r": 5, "rank_pattern": {"gate_up_proj": 18}},
+    ),
     "router": AdapterCase("qwen3 moe", {"target_modules": ["q_proj"], "target_parameters": ["mlp.gate.weight"]}),
     "mixtral": AdapterCase("mixtral", {"target_modules": ["q_proj", "w1", "w2", "w3", "gate"]}),
     "gpt-oss": AdapterCase(
@@ -81,3 +92,38 @@ CASES: dict[str, AdapterCase] = {
     "gated queries": AdapterCase("gated queries", {"target_modules": ALL}),
     "interleaved rope": AdapterCase("interleaved rope", {"target_modules": ALL}),
 }
+
+
+def write_pairs(folder: Path) -> Tensor:
+    """Saves an adapter with a pair for each expert of "qwen3 moe", as older files have it, and returns what PEFT makes
+    of the last prompt.
+    """
+    write_adapter(CASES["experts by old names"], folder)
+    generator = torch.Generator().manual_seed(7)
+
+    def pairs(_: dict[str, Tensor]) -> dict[str, Tensor]:
+        made: dict[str, Tensor] = {}
+        for expert in range(4):
+            for name, inputs, outputs in (("gate_proj", 32, 20), ("up_proj", 32, 20), ("down_proj", 20, 32)):
+                module = f"base_model.model.model.layers.1.mlp.experts.{expert}.{name}"
+                made[f"{module}.lora_A.weight"] = torch.randn(4, inputs, generator=generator) * 0.1
+                made[f"{module}.lora_B.weight"] = torch.randn(outputs, 4, generator=generator) * 0.1
+        return made
+
+    rewrite(folder, pairs, rank_pattern={}, alpha_pattern={}, target_parameters=None, target_modules=ALL)
+    return _of_peft("qwen3 moe", folder)
+
+
+def write_trained_embedding(folder: Path) -> Tensor:
+    """Saves an adapter of the embedding of "llama", which was trained below its change too, and returns what PEFT makes
+    of the last prompt.
+    """
+    name = "base_model.model.model.embed_tokens.base_layer.weight"
+    write_adapter(CASES["embedding dora"], folder)
+    rewrite(folder, lambda all: {**all, name: all[name] * 1.5 + 0.1})
+    return _of_peft("llama", folder)
+
+
+def _of_peft(base: str, folder: Path) -> Tensor:
+    peft = PeftModel.from_pretrained(copy.deepcopy(base_of(base)), folder).eval()
+    return torch.cat(peft_logits(peft, AdapterCase(base)))[-1:]

@@ -15,7 +15,7 @@ from torch import Tensor
 from text_generation_kernels import TILE_TOKENS, TableSizes, adapter_tables
 
 from ..layers.weights import StepAdapters
-from .adapter_plans import AdapterChecker
+from .adapter_plans import AdapterChecker, Resident
 from .running import Vector
 from .transfer import overwrite, upload
 
@@ -57,15 +57,18 @@ class AdapterTables:
         """Queues a copy of the tables of a step whose token t uses adapter `numbers[t]`, 0 for none."""
         sizes = TableSizes.needed(numbers - 1, self._checker.pages, _height(len(numbers)))
         layout = Layout(len(numbers), sizes)
-        return _view(upload(self.packed(numbers, layout), self._device), layout, self._is_by_output(numbers))
+        by_output = any(each.by_output for each in self._used(numbers))
+        return _view(upload(self.packed(numbers, layout), self._device), layout, by_output)
 
     def fit_graphs(self, numbers: Vector) -> bool:
-        """Whether graphs compute all that these adapters do."""
-        return self._by_output or not self._is_by_output(numbers)
+        """Whether graphs compute all that these adapters do, and have room for their pages."""
+        used = self._used(numbers)
+        has_room = all(each.pages <= self._most_pages for each in used)
+        return has_room and (self._by_output or not any(each.by_output for each in used))
 
-    def _is_by_output(self, numbers: Vector) -> bool:
+    def _used(self, numbers: Vector) -> list[Resident]:
         residents = self._checker.residents
-        return any(residents[number].by_output for number in np.flatnonzero(np.bincount(numbers)).tolist() if number)
+        return [residents[number] for number in np.flatnonzero(np.bincount(numbers)).tolist() if number]
 
     def buffer(self, sizes: Sequence[int]) -> "AdapterBuffer":
         """Allocates memory for the tables of steps with these numbers of tokens, for graphs to read. They are zeros:

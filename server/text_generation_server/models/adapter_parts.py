@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from ..layers.infer import AddNorm, Embedding, Head, Layer
-from ..layers.weights import Adapting, EmbeddingWeights, HostSite, Linear, NormWeights
+from ..layers.weights import Adapting, CurrentAdapters, EmbeddingWeights, ExpertSite, HostSite, Linear, NormWeights
 
 
 @dataclass(frozen=True)
@@ -27,6 +27,8 @@ class AdaptableParts(Adapting):
         self.sites: list[HostSite] = []
         self.norms: list[NormWeights] = []
         """On the host."""
+        self.experts_of: list[ExpertSite] = []
+        self.current = CurrentAdapters()
         self._numbers: dict[int, int] = {}
         self._in_layer = True
         parts.embedding.adapted(self, None)
@@ -50,8 +52,16 @@ class AdaptableParts(Adapting):
             bias, stored = weights.bias, replace(weights.stored, like=weights.stored.like.cpu())
             self.norms.append(NormWeights(weights.weight.cpu(), None if bias is None else bias.cpu(), stored))
 
-    def number_of(self, part: Linear | NormWeights) -> int | None:
-        """Returns the number of a layer among `sites`, or of a norm among `norms`; None: adapters do not change it."""
+    def experts(self, site: ExpertSite) -> None:
+        """See `Adapting`: notes the experts of a layer."""
+        if id(site) not in self._numbers:
+            self._numbers[id(site)] = len(self.experts_of)
+            self.experts_of.append(site)
+
+    def number_of(self, part: Linear | NormWeights | ExpertSite) -> int | None:
+        """Returns the number of a layer among `sites`, of a norm among `norms`, or of experts among `experts_of`; None:
+        adapters do not change it.
+        """
         return self._numbers.get(id(part))
 
     @property

@@ -14,6 +14,9 @@ from ..layers.weights import (
     Adapting,
     CurrentAdapters,
     EmbeddingChange,
+    ExpertChange,
+    ExpertSite,
+    ExpertTables,
     HostFactors,
     Linear,
     NewNorm,
@@ -43,6 +46,8 @@ class HostAdapter:
     """Rows of the head that it replaces."""
     norms: Mapping[int, NewNorm]
     """By number."""
+    experts: Mapping[int, ExpertChange]
+    """Likewise."""
 
     @property
     def pages(self) -> int:
@@ -60,14 +65,14 @@ class HostAdapter:
         """The bytes of host memory, without those of norms."""
         pages = None if self.embedding is None else self.embedding.pages
         embedding = 0 if pages is None else pages.a.nbytes + pages.b.nbytes
-        return self.factors.nbytes + embedding + self.row_bytes
+        return self.factors.nbytes + embedding + self.row_bytes + sum(each.nbytes for each in self.experts.values())
 
 
 class AdapterPool(Adapting):
     """Room for adapters on the device. The engine thread owns it.
 
-    Factors of linear layers and embeddings come and go with pages. Rows of embedding and head, and norms, stay on the
-    device: they are those of adapters that were loaded before.
+    Factors of linear layers, embeddings and experts come and go with pages. Rows of embedding and head, and norms, stay
+    on the device: they are those of adapters that were loaded before.
     """
 
     def __init__(
@@ -85,6 +90,7 @@ class AdapterPool(Adapting):
         self._adapters = {each.generation: each for each in adapters}
         self._room = Room(room.pages, room.pages)
         self._norms: dict[int, ReplacedNorm] = {}
+        self._experts: dict[int, ExpertTables] = {}
         self._embedding: AdaptedEmbedding | None = None
         self._head: ReplacedHead | None = None
         whole = parts.of_model
@@ -110,6 +116,15 @@ class AdapterPool(Adapting):
             self._norms[number] = ReplacedNorm(weights, made, self._room, self.current)
         return self._norms.get(number)
 
+    def experts(self, site: ExpertSite) -> ExpertTables | None:
+        """See `Adapting`."""
+        if (number := self._parts.number_of(site)) is None:
+            return None
+        made = [each.experts[number] for each in self._adapters.values() if number in each.experts]
+        if made and number not in self._experts:
+            self._experts[number] = ExpertTables(made, self._room, self.memory.device)
+        return self._experts.get(number)
+
     def has_room(self, adapter: HostAdapter) -> bool:
         """Whether there is room for all that an adapter changes. Any thread may ask."""
         generation, embedding = adapter.generation, adapter.embedding
@@ -118,6 +133,10 @@ class AdapterPool(Adapting):
             and (embedding is None or (self._embedding is not None and self._embedding.has(generation, embedding)))
             and (adapter.head is None or (self._head is not None and self._head.has(generation)))
             and all(number in self._norms and self._norms[number].has(generation) for number in adapter.norms)
+            and all(
+                number in self._experts and self._experts[number].has_room(each)
+                for number, each in adapter.experts.items()
+            )
         )
 
     def put(self, adapter: HostAdapter, number: int, first_page: int) -> None:
@@ -131,6 +150,8 @@ class AdapterPool(Adapting):
             self._head.put(number, generation)
         for each in self._norms.values():
             each.put(number, generation)
+        for layer, tables in self._experts.items():
+            tables.put(number, first_page, adapter.experts.get(layer))
 
     def _adapted_embedding(self, embedding: Embedding) -> Embedding:
         made = {generation: each.embedding for generation, each in self._adapters.items() if each.embedding is not None}

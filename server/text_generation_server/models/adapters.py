@@ -1,7 +1,7 @@
 """The adapters that requests of a model may use: reading their files into host memory."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -26,6 +26,8 @@ from ..layers.weights import (
     AdapterRoom,
     Checkpoint,
     EmbeddingChange,
+    ExpertShard,
+    ExpertSite,
     HostFactors,
     LowRankPages,
     NewNorm,
@@ -109,7 +111,7 @@ class ModelAdapters:
             # Threads begin with the first device, on which a rank must not take memory.
             torch.cuda.set_device(self._device)
         parts, changes, checkpoint = self._parts, read.changes, read.checkpoint
-        rank = max(map(highest_rank, changes.values()), default=0)
+        pages = max(1, -(-_units(changes, checkpoint) // RANK_UNITS))
         changed = {
             number: made
             for number, each in enumerate(parts.sites)
@@ -118,10 +120,10 @@ class ModelAdapters:
         for number, made in changed.items():
             _check_finite(read.adapter.path, parts.sites[number].site.modules[0], made)
         embedding = EmbeddingChange.of(checkpoint, parts.embedding_weights, changes)
-        factors = HostFactors.of(parts.sites, changed, max(1, -(-rank // RANK_UNITS)), self._device)
+        factors = HostFactors.of(parts.sites, changed, pages, self._device)
         return HostAdapter(
             read.generation,
-            rank,
+            max(map(highest_rank, changes.values()), default=0),
             any(_is_by_output(name, each) for name, each in changes.items()),
             factors,
             None if embedding is None else embedding.pinned(self._device),
@@ -130,6 +132,11 @@ class ModelAdapters:
                 number: made
                 for number, each in enumerate(parts.norms)
                 if (made := NewNorm.of(each, changes)) is not None
+            },
+            {
+                number: made.pinned(self._device)
+                for number, each in enumerate(parts.experts_of)
+                if (made := _from(each, checkpoint).of(changes)) is not None
             },
         )
 
@@ -156,6 +163,8 @@ class ModelAdapters:
             placed |= changed_of(each.site, changes, each.has_bias)
         for each in parts.norms:
             placed |= NewNorm.names_of(each, changes)
+        for each in parts.experts_of:
+            placed |= each.names_of(changes)
         if parts.embedding_weights.module:
             placed.add(f"{parts.embedding_weights.module}.weight")
         if (head := parts.head_module) and rows_change(changes, f"{head}.weight") is not None:
@@ -182,6 +191,21 @@ def _served(changes: Mapping[str, Change], checkpoint: Checkpoint) -> dict[str, 
     if checkpoint.spec.head.tied and isinstance(rows, TokenRows):
         found.setdefault(f"{head}.weight", rows)
     return found
+
+
+def _from(site: ExpertSite, checkpoint: Checkpoint) -> ExpertSite:
+    """Returns the same experts of this rank, read from another place."""
+    return ExpertSite(replace(site.shard, checkpoint=checkpoint))
+
+
+def _units(changes: Mapping[str, Change], checkpoint: Checkpoint) -> int:
+    """Returns the rank units that an adapter needs in its largest layer."""
+    found = ((index, layer.moe) for index, layer in enumerate(checkpoint.spec.layers) if layer.moe is not None)
+    # Those of all ranks, so that pages are the same on each.
+    shards = (replace(ExpertShard.of(checkpoint, *each), experts=range(each[1].experts)) for each in found)
+    experts = (ExpertSite(shard).units(changes) for shard in shards)
+    ranks = (highest_rank(each) for each in changes.values())
+    return max((*experts, *ranks), default=0)
 
 
 def _is_by_output(name: str, change: Change) -> bool:

@@ -3,15 +3,16 @@
 from .activations import Activations, ActivationScheme, RmsNorm
 from .adapted import AdaptedLinear, Adapting, SitePages, wrapped
 from .adapted_embedding import AdaptedEmbedding, EmbeddingChange
+from .adapted_experts import ExpertChange, ExpertSite, ExpertTables
 from .adapted_norm import NewNorm, ReplacedNorm
-from .adapter_memory import AdapterMemory, AdapterRoom, HostFactors, HostSite, pinned
+from .adapter_memory import AdapterMemory, AdapterRoom, HostFactors, HostSite
 from .attention import AttentionWeights, load_attention
 from .blocks import RowBlock
 from .checkpoint import Checkpoint, Matrices, NormWeights
 from .copies import PrefillCopies
 from .current_adapters import CurrentAdapters, Room, StepAdapters
 from .ends import EmbeddingWeights, load_embedding, load_head, load_quantised_head, rounded
-from .experts import shared_experts, stack
+from .experts import ExpertShard, shared_experts, stack
 from .feed_forward import DenseWeights, load_dense
 from .gated_delta import GatedDeltaWeights, load_gated_delta
 from .kv_scales import load_kv_scales
@@ -45,6 +46,10 @@ __all__ = [
     "DenseWeights",
     "EmbeddingChange",
     "EmbeddingWeights",
+    "ExpertChange",
+    "ExpertShard",
+    "ExpertSite",
+    "ExpertTables",
     "GatedDeltaWeights",
     "HeadSplit",
     "HostFactors",
@@ -97,7 +102,6 @@ __all__ = [
     "load_short_conv",
     "low_rank_pages",
     "padded_rows",
-    "pinned",
     "reader_of",
     "rounded",
     "row_parallel",

@@ -13,6 +13,7 @@ from torch import Tensor
 from text_generation_kernels import OUTPUT_BLOCK, empty_shrunk, lora_expand, lora_shrink, part_of_blocks
 
 from .activations import Activations, ActivationScheme
+from .adapted_experts import ExpertSite, ExpertTables
 from .adapted_norm import ReplacedNorm
 from .checkpoint import NormWeights
 from .current_adapters import CurrentAdapters
@@ -25,12 +26,19 @@ Weights = TypeVar("Weights")
 class Adapting(Protocol):
     """Makes parts of a model for tokens with adapters: `linear` returns what it is given where none changes it."""
 
+    current: CurrentAdapters
+    """The tables of the step that runs."""
+
     def linear(self, linear: Linear) -> Linear:
         """Returns a linear layer with what adapters add to it."""
         ...
 
     def norm(self, weights: NormWeights) -> ReplacedNorm | None:
         """Returns the weights of adapters in place of these; None: no adapter has any."""
+        ...
+
+    def experts(self, site: ExpertSite) -> ExpertTables | None:
+        """Returns what adapters add to experts; None: nothing."""
         ...
 
 

@@ -13,9 +13,8 @@ from text_generation_kernels import RANK_UNITS, lora_expand, lora_lookup
 
 from ...adapters import Change, EmbeddingDelta
 from ...errors import ModelFilesError
-from .adapter_memory import pinned
 from .checkpoint import Matrices
-from .current_adapters import CurrentAdapters, Room
+from .current_adapters import CurrentAdapters, Room, pinned
 from .ends import EmbeddingWeights
 from .linear import total_bytes
 from .replaced_rows import NewRows, ReplacedEmbedding, rows_change

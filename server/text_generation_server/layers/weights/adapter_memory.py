@@ -15,6 +15,7 @@ from torch import Tensor
 from text_generation_kernels import RANK_UNITS
 
 from .adapted import SitePages
+from .current_adapters import pinned
 from .linear import Linear
 from .low_rank import LowRankPages
 from .records import Field, RecordLayout
@@ -231,8 +232,3 @@ def _row_values(own: LowRankPages, base_bias: Tensor | None) -> Iterator[tuple[R
     if base_bias is not None and (own.row_factors is not None or own.bias is not None):
         rest = torch.zeros_like(base_bias) if own.row_factors is None else (1 - own.row_factors) * base_bias
         yield "unscaled_bias", rest if own.bias is None else rest + own.bias
-
-
-def pinned(values: Tensor, device: torch.device) -> Tensor:
-    """Returns values of the host in memory from which `device` copies by itself."""
-    return values.pin_memory() if device.type == "cuda" else values

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 
@@ -48,3 +49,8 @@ class Room:
     """Rank pages, numbers 0 and up."""
     adapters: int
     """Adapters, numbers 1 and up: 0 is the base."""
+
+
+def pinned(values: Tensor, device: torch.device) -> Tensor:
+    """Returns values of the host in memory from which `device` copies by itself."""
+    return values.pin_memory() if device.type == "cuda" else values
