@@ -72,7 +72,7 @@ def adapted_parts(model: CausalLM) -> Noted:
 def answers(
     model: CausalLM, adapters: list[int], chunk: int, folder: Path | None = None, later: bool = False
 ) -> list[tuple[list[int], list[float]]]:
-    engine = make_engine(model, LIMITS) if folder is None else engine_with(model, LIMITS, [folder], 1, later)
+    engine = make_engine(model, LIMITS) if folder is None else engine_with(model, LIMITS, [folder], later=later)
     if folder is not None:
         copy_adapters(engine, [folder])
     streams: list[Stream] = []

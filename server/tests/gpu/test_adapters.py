@@ -1,5 +1,7 @@
 """Requests with adapters on a GPU: kernels, graphs of their own, and nothing compiled after warm-up."""
 
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +11,9 @@ from support.adapters import AdapterCase, write_adapter, write_base
 from support.engine_driver import stream
 from support.gpu_engine import build, router
 from support.router import Stream
+
+from text_generation_server.engine.adapter_requests import AdapterCopy, AdapterSource
+from text_generation_server.engine.requests import MaskSource, StepPlan, StepReply
 
 pytestmark = pytest.mark.gpu
 
@@ -52,19 +57,25 @@ def asked(count: int = 40) -> list[Stream]:
     return streams
 
 
-def tokens(engine: Any, streams: list[Stream], **options: Any) -> list[tuple[list[int], list[float]]]:
-    driver = router(engine, eos=(), **options)
+def tokens(
+    engine: Any, streams: list[Stream], adapters: Sequence[Path] = (), **options: Any
+) -> list[tuple[list[int], list[float]]]:
+    driver = router(engine, adapters, eos=(), **options)
     driver.run(*streams)
     assert not any(each.failure for each in streams)
     assert max(reply.timings.kernel_compilations for reply in driver.replies) == 0
     return [(each.tokens, each.logprobs) for each in streams]
 
 
+@pytest.mark.parametrize("later", [False, True], ids=["from the start", "later"])
 @pytest.mark.parametrize("graphs", [None, ()], ids=["graphs", "no graphs"])
-def test_adapters_give_what_merged_weights_give(folders: list[Path], graphs: tuple[int, ...] | None) -> None:
+def test_adapters_give_what_merged_weights_give(
+    folders: list[Path], graphs: tuple[int, ...] | None, later: bool
+) -> None:
     base, *adapters = folders
-    engine = build(base, torch.float32, cuda_graphs=graphs, adapters=adapters)
-    found = [tokens(engine, asked(), chunk=chunk, depth=2) for chunk in (200, 7)]
+    known = [] if later else adapters
+    engine = build(base, torch.float32, cuda_graphs=graphs, adapters=known, pages=PAGES, later=later)
+    found = [tokens(engine, asked(), adapters, chunk=chunk, depth=2) for chunk in (200, 7)]
     for number, folder in enumerate(folders):
         alone = build(base, torch.float32, cuda_graphs=graphs, merge_adapter=folder if number else None)
         streams = asked()
@@ -81,9 +92,9 @@ def test_adapters_give_what_merged_weights_give(folders: list[Path], graphs: tup
 def test_company_changes_no_bit(folders: list[Path], graphs: tuple[int, ...] | None) -> None:
     base, *adapters = folders
     engine = build(base, torch.bfloat16, cuda_graphs=graphs, adapters=adapters, deterministic=True)
-    want = [tokens(engine, [each], chunk=200)[0] for each in asked()]
+    want = [tokens(engine, [each], adapters, chunk=200)[0] for each in asked()]
     for options in ({"chunk": 200}, {"chunk": 7, "depth": 2, "pause": 0.05}):
-        assert tokens(engine, asked(), **options) == want
+        assert tokens(engine, asked(), adapters, **options) == want
 
 
 def test_the_base_has_the_bits_of_a_server_without_adapters(folders: list[Path]) -> None:
@@ -92,3 +103,25 @@ def test_the_base_has_the_bits_of_a_server_without_adapters(folders: list[Path])
     plain = tokens(build(base, torch.bfloat16), streams, chunk=200)
     again = [each for each in asked() if each.adapter == 0]
     assert tokens(build(base, torch.bfloat16, adapters=adapters), again, chunk=200) == plain
+
+
+def test_copies_beside_steps_harm_none_of_them(folders: list[Path]) -> None:
+    """Adapters take each other's pages while requests of the base decode, and are whole afterwards."""
+    base, *adapters = folders
+    engine = build(base, torch.bfloat16, pages=PAGES, later=True, deterministic=True)
+    loaded = [engine.load_adapter(AdapterSource(each.name, str(each))) for each in adapters]
+    want = tokens(engine, asked(), adapters, chunk=200)
+    streams = [each for each in asked() if each.adapter == 0]
+    driver = router(engine, eos=())
+    send = driver.send
+
+    def beside(plan: StepPlan, masks: MaskSource) -> Callable[[], StepReply]:
+        adapter = loaded[plan.number % len(loaded)]
+        copies = [AdapterCopy(1 + plan.number % 3, adapter.generation, PAGES - adapter.pages)]
+        return send(replace(plan, adapter_copies=copies), masks)
+
+    driver.send = beside
+    driver.run(*streams)
+    alone = [found for found, each in zip(want, asked(), strict=True) if each.adapter == 0]
+    assert [(each.tokens, each.logprobs) for each in streams] == alone
+    assert tokens(engine, asked(), adapters, chunk=200) == want
