@@ -40,6 +40,11 @@ CASES: dict[str, list[dict[str, Any]]] = {
     ],
 }
 
+COME_LATER = {"biased": (0, 1, 2), "qwen3 moe": (4,)}
+"""Those that change linear layers alone."""
+PAGES = 10
+"""At least those of all adapters of a base."""
+
 
 @pytest.fixture(scope="module", params=CASES)
 def folders(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
@@ -47,7 +52,7 @@ def folders(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     root, base = tmp_path_factory.mktemp("adapters"), request.param
     for number, options in enumerate(CASES[base]):
         write_adapter(AdapterCase(base, options), root / str(number))
-    return [write_base(base, root / "base"), *(root / str(number) for number in range(len(CASES[base])))]
+    return [write_base(base, root / base), *(root / str(number) for number in range(len(CASES[base])))]
 
 
 def asked(count: int = 40) -> list[Stream]:
@@ -73,7 +78,7 @@ def test_adapters_give_what_merged_weights_give(
     folders: list[Path], graphs: tuple[int, ...] | None, later: bool
 ) -> None:
     base, *adapters = folders
-    known = [] if later else adapters
+    known = [each for number, each in enumerate(adapters) if not later or number not in COME_LATER[base.name]]
     engine = build(base, torch.float32, cuda_graphs=graphs, adapters=known, pages=PAGES, later=later)
     found = [tokens(engine, asked(), adapters, chunk=chunk, depth=2) for chunk in (200, 7)]
     for number, folder in enumerate(folders):
@@ -108,7 +113,7 @@ def test_the_base_has_the_bits_of_a_server_without_adapters(folders: list[Path])
 def test_copies_beside_steps_harm_none_of_them(folders: list[Path]) -> None:
     """Adapters take each other's pages while requests of the base decode, and are whole afterwards."""
     base, *adapters = folders
-    engine = build(base, torch.bfloat16, pages=PAGES, later=True, deterministic=True)
+    engine = build(base, torch.bfloat16, adapters=adapters, pages=PAGES, deterministic=True)
     loaded = [engine.load_adapter(AdapterSource(each.name, str(each))) for each in adapters]
     want = tokens(engine, asked(), adapters, chunk=200)
     streams = [each for each in asked() if each.adapter == 0]
