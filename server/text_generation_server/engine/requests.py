@@ -65,6 +65,8 @@ class Request:
     """Ascending and apart. They name the same positions whenever the request is admitted."""
     adapter: int = 0
     """The number of its adapter; 0: the base alone. It is the same whenever the request is admitted."""
+    max_new_tokens: int = 0
+    """How many tokens it may generate in all; 0: it does not say. Windows compute no position behind the last."""
 
     @property
     def num_prompt(self) -> int:
@@ -108,6 +110,8 @@ class StepPlan:
     """In this order."""
     forget: Sequence[int] = ()
     """Items whose pixels and half-encoded layers are dropped. Unknown numbers are no error."""
+    widths: Sequence[int] = ()
+    """The most tokens that each of `decode` gets; empty: one."""
 
 
 class MaskForm(Enum):
@@ -188,16 +192,23 @@ class Timings:
 
 @dataclass(frozen=True, slots=True)
 class StepReply:
-    """What a step computed. `rows`, `ids` and `failures` are equal on all ranks; only rank 0 reports the rest."""
+    """What a step computed. `rows`, `ids`, `counts` and `failures` are equal on all ranks; only rank 0 reports the
+    rest.
+    """
 
     number: int
     rows: Sequence[int] = ()
     ids: Sequence[int] = ()
+    """Those of the first row, then those of the second, and so on."""
     logprobs: Sequence[float] = ()
     top_tokens: Sequence[TopTokens] = ()
     prompt_scores: Sequence[PromptScores] = ()
     failures: Sequence[RequestFailure] = ()
     timings: Timings = field(default_factory=Timings)
+    counts: Sequence[int] = ()
+    """How many tokens each of `rows` has got; empty: one. A row that had ended before the step has got none."""
+    drafts: Sequence[int] = ()
+    """How many drafts each of `rows` has for its next step; empty: there is no speculation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,6 +231,10 @@ class ShardInfo:
     """None: there is no encoder, or the text is served alone."""
     adapters: Sequence[AdapterInfo] = ()
     """Those that requests may name."""
+    widths: Sequence[int] = ()
+    """What plans may name in `widths` beside 1, ascending, and widths between; empty: there is no speculation."""
+    max_window_tokens: int = 0
+    """Upper bound of the number of decodes times the largest of their widths, where that is above 1."""
 
 
 @dataclass(frozen=True, slots=True)

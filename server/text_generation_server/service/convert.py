@@ -19,6 +19,7 @@ def plan_from_pb(message: pb.StepPlan) -> r.StepPlan:
         grants=[r.Grant(grant.row, _slots_from_pb(grant.slots)) for grant in message.grants],
         chunks=[r.Chunk(chunk.row, chunk.first, chunk.count) for chunk in message.chunks],
         decode=list(message.decode),
+        widths=list(message.widths),
         constrained=list(message.constrained),
         limit_ms=message.limit_ms,
         encode=[m.Encode(each.item, each.first_layer, each.layers, each.row, each.rows) for each in message.encode],
@@ -79,6 +80,7 @@ def _request_from_pb(message: pb.Request) -> r.Request:
             m.MediaSpan(span.first, span.length, span.row, span.grid_height, span.grid_width) for span in message.media
         ),
         adapter=message.adapter,
+        max_new_tokens=message.max_new_tokens,
     )
 
 
@@ -139,6 +141,8 @@ def info_to_pb(info: r.ShardInfo, group: str) -> pb.InfoResponse:
             )
             for each in info.adapters
         ],
+        widths=info.widths,
+        max_window_tokens=info.max_window_tokens,
     )
 
 
@@ -177,6 +181,8 @@ def reply_to_pb(reply: r.StepReply) -> pb.StepReply:
             mask_wait_ns=timings.mask_wait_ns,
             encode_ns=timings.encode_ns,
         ),
+        counts=reply.counts,
+        drafts=reply.drafts,
     )
 
 
