@@ -21,14 +21,14 @@ import compact
 import torch
 from torch import Tensor
 
-from text_generation_kernels import compile_only, use_triton
+from text_generation_kernels import Decodes, compile_only, use_triton
 from text_generation_kernels.matmul.ladder import Ladder
 from text_generation_kernels.moe.mixture_ladder import MIXTURE
 from text_generation_server.config.implementation import read_model_config
 from text_generation_server.config.parallel import ParallelConfig
 from text_generation_server.distributed.group import init_group
 from text_generation_server.layers.infer import Attention, TransformerLayer
-from text_generation_server.layers.infer.state import Decodes, InferState
+from text_generation_server.layers.infer.state import InferState
 from text_generation_server.models.base import CausalLM
 from text_generation_server.models.registry import load_model
 
@@ -83,8 +83,8 @@ class Pass:
         """Of the newest token."""
         position = self.length - 1
         slot = self._table[0, position].to(torch.int64)
-        decodes = Decodes(self._row, self.length.to(torch.int32), LONGEST)
-        state = InferState(False, position, slot, decodes, None, self._table, self._caches, self._states, None)
+        decodes = Decodes(self._table, self._row, self.length.to(torch.int32), LONGEST)
+        state = InferState(False, position, slot, decodes, None, self._caches, self._states, None)
         return self.model.logits(self.model.forward(self._row + 7, state))
 
 

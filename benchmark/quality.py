@@ -24,11 +24,12 @@ from support.eight_bit import quantise_folder
 from support.packed_files import PackedCase, awq_pack, compressed_case, gptq_pack, write_packed
 from tokenizers import Tokenizer
 
+from text_generation_kernels import Chunks
 from text_generation_server.config.implementation import read_model_config
 from text_generation_server.config.kv_cache import QuantisedKvCache
 from text_generation_server.config.parallel import ParallelConfig
 from text_generation_server.distributed.group import init_group
-from text_generation_server.layers.infer import Chunks, InferState
+from text_generation_server.layers.infer import InferState
 from text_generation_server.models import CausalLM, load_model
 
 FOLDER = Path(__file__).parent.parent / "models" / "demo"
@@ -73,9 +74,9 @@ def log_likelihood(model: CausalLM, ids: list[int]) -> float:
     caches = [cache.allocate(count, model.dtype, model.device) for cache in model.caches]
     states = [state.allocate(1, model.dtype, model.device) for state in model.states]
     rows, lens = torch.zeros(1, dtype=torch.int64), torch.tensor([count], dtype=torch.int32)
-    chunks = Chunks(rows, torch.tensor([0, count], dtype=torch.int32), lens, count)
     places = torch.arange(count)
-    state = InferState(False, places, places, None, chunks, places.int()[None], caches, states, None)
+    chunks = Chunks(places.int()[None], rows, torch.tensor([0, count], dtype=torch.int32), lens, count)
+    state = InferState(False, places, places, None, chunks, caches, states, None)
     logits = model.logits(model.forward(torch.tensor(ids), state))
     return logits.log_softmax(-1)[:-1].gather(1, torch.tensor(ids[1:])[:, None]).sum().item()
 

@@ -58,14 +58,14 @@ def prepare_decodes(plan: Plan, lengths: list[int]) -> tuple[int, Call, Call]:
     """Bytes of K and V of all contexts, the call, and that of deterministic chunks."""
     context = Context.of_decodes(plan, lengths)
     num_bytes = 2 * context.slots * KV_HEADS * HEAD_DIM * plan.dtype.itemsize
-    q, out = plan.normal(2, len(lengths), HEADS, HEAD_DIM)
+    (q, out), decodes, as_chunks = plan.normal(2, len(lengths), HEADS, HEAD_DIM), context.decode, context.prefill
     caches = [filled(plan, context.slots, KV_HEADS, HEAD_DIM) for _ in range(plan.buffers(num_bytes))]
 
     def call(index: int) -> None:
-        kernels.decode_attention(q, caches[index].k, caches[index].v, *context.decode, SCALE, out)
+        kernels.decode_attention(q, caches[index], decodes, SCALE, out)
 
     def call_chunks(index: int) -> None:
-        kernels.prefill_attention(q, caches[index].k, caches[index].v, *context.prefill, SCALE, out, True)
+        kernels.prefill_attention(q, caches[index], as_chunks, SCALE, out, True)
 
     return num_bytes, call, call_chunks
 
@@ -84,11 +84,11 @@ def chunks(plan: Plan, _ceiling: float) -> Iterator[Row]:
 def prepare_chunks(plan: Plan, q_lens: list[int], prefix: int) -> tuple[int, Call]:
     """Operations of one call, and the call."""
     context = Context.of(plan, q_lens, prefix)
-    q, out = plan.normal(2, sum(q_lens), HEADS, HEAD_DIM)
+    (q, out), batch = plan.normal(2, sum(q_lens), HEADS, HEAD_DIM), context.prefill
     caches = [filled(plan, context.slots, KV_HEADS, HEAD_DIM) for _ in range(2)]
 
     def call(index: int) -> None:
-        kernels.prefill_attention(q, caches[index].k, caches[index].v, *context.prefill, SCALE, out)
+        kernels.prefill_attention(q, caches[index], batch, SCALE, out)
 
     return 4 * HEADS * HEAD_DIM * context.pairs, call
 

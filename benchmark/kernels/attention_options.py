@@ -16,7 +16,6 @@ import text_generation_kernels as kernels
 from text_generation_kernels import AttentionOptions
 from text_generation_kernels.attention.decode_attention import decode_attention_torch
 from text_generation_kernels.attention.prefill_attention import prefill_attention_torch
-from text_generation_server.layers.infer.state import LayerCache
 
 from .bar import Bar
 from .pool import Context, filled
@@ -39,24 +38,24 @@ class Batch:
     """Requests with as many new tokens each, which are the last of their contexts."""
 
     q: Tensor
-    cache: LayerCache
+    cache: kernels.KvCache
     context: Context
     scale: float
     options: AttentionOptions
 
-    def call(self, decode: Callable[..., None], prefill: Callable[..., None], out: Tensor, *options: object) -> None:
+    def call(self, decode: Callable[..., None], prefill: Callable[..., None], out: Tensor) -> None:
         """Decodes where there is one new token of each request."""
         decodes = self.context.q_len == 1
         operator, context = (decode, self.context.decode) if decodes else (prefill, self.context.prefill)
-        operator(self.q, self.cache.k, self.cache.v, *context, self.scale, out, False, *options)
+        operator(self.q, self.cache, context, self.scale, out, False, self.options)
 
     def run(self, out: Tensor) -> None:
         """The operators."""
-        self.call(kernels.decode_attention, kernels.prefill_attention, out, self.options)
+        self.call(kernels.decode_attention, kernels.prefill_attention, out)
 
     def run_torch(self, out: Tensor) -> None:
         """Their torch implementations."""
-        self.call(decode_attention_torch, prefill_attention_torch, out, *self.options.arguments())
+        self.call(decode_attention_torch, prefill_attention_torch, out)
 
 
 def make(plan: Plan, names: str, head_dim: int, shape: tuple[int, int, int], window: int) -> Batch:

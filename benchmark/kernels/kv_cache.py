@@ -10,8 +10,6 @@ from collections.abc import Iterator
 import torch
 
 import text_generation_kernels as kernels
-from text_generation_kernels.attention.attention_options import NO_OPTIONS
-from text_generation_server.layers.infer.state import LayerCache
 
 from .bar import Bar
 from .pool import Context, filled
@@ -59,7 +57,7 @@ def cases(plan: Plan) -> Iterator[tuple[Row, int, Call]]:
             yield {"qkv_postprocess": tokens, "kv_cache_dtype": name}, 0, write(plan, codes, tokens)
 
 
-def caches(plan: Plan, codes: torch.dtype | None, buffers: int, slots: int) -> list[LayerCache]:
+def caches(plan: Plan, codes: torch.dtype | None, buffers: int, slots: int) -> list[kernels.KvCache]:
     """So many layers."""
     return [filled(plan, slots, KV_HEADS, HEAD_DIM, codes) for _ in range(buffers)]
 
@@ -70,11 +68,10 @@ def decode(plan: Plan, codes: torch.dtype | None, heads: int, batch: int, length
     per_head = HEAD_DIM * plan.dtype.itemsize if codes is None else HEAD_DIM + torch.bfloat16.itemsize
     num_bytes = 2 * context.slots * KV_HEADS * per_head
     stored = caches(plan, codes, plan.buffers(num_bytes), context.slots)
-    q, out = plan.normal(2, batch, heads, HEAD_DIM)
+    (q, out), requests = plan.normal(2, batch, heads, HEAD_DIM), context.decode
 
     def call(index: int) -> None:
-        cache = stored[index]
-        kernels.decode_attention(q, cache.k, cache.v, *context.decode, SCALE, out, False, NO_OPTIONS, cache.scales)
+        kernels.decode_attention(q, stored[index], requests, SCALE, out)
 
     return num_bytes, call
 
@@ -83,11 +80,10 @@ def prefill(plan: Plan, codes: torch.dtype | None, batch: int, new: int, prefix:
     """The call."""
     context = Context.of(plan, [new] * batch, prefix)
     stored = caches(plan, codes, _FEW, context.slots)
-    q, out = plan.normal(2, batch * new, 32, HEAD_DIM)
+    (q, out), requests = plan.normal(2, batch * new, 32, HEAD_DIM), context.prefill
 
     def call(index: int) -> None:
-        cache = stored[index]
-        kernels.prefill_attention(q, cache.k, cache.v, *context.prefill, SCALE, out, False, NO_OPTIONS, cache.scales)
+        kernels.prefill_attention(q, stored[index], requests, SCALE, out)
 
     return call
 
@@ -99,13 +95,10 @@ def write(plan: Plan, codes: torch.dtype | None, tokens: int) -> Call:
     cos_sin = torch.empty(tokens, HEAD_DIM, device=plan.device).normal_()
     positions = torch.arange(tokens, device=plan.device)
     slots = torch.randperm(2 * tokens, device=plan.device)[:tokens]
+    new = kernels.NewTokens(cos_sin, positions, slots)
 
     def call(index: int) -> None:
-        cache = stored[index]
-        kernels.qkv_postprocess(
-            qkv[index], None, None, None, 0.0, cos_sin, positions, slots, cache.k, cache.v, False, cache.scales,
-            False
-        )  # fmt: skip
+        kernels.qkv_postprocess(qkv[index], kernels.NO_PROLOGUE, new, stored[index])
 
     return call
 

@@ -69,9 +69,10 @@ def decode(plan: Plan, heads: int, lengths: list[int]) -> tuple[int, Call]:
     context = Context.of_decodes(plan, lengths)
     num_bytes = context.slots * (RANK + ROPE) * plan.dtype.itemsize
     q, out, caches = tensors(plan, heads, len(lengths), context, plan.buffers(num_bytes))
+    batch = context.decode
 
     def call(index: int) -> None:
-        kernels.latent_decode_attention(q, caches[index], *context.decode, SCALE, out, False)
+        kernels.latent_decode_attention(q, caches[index], batch, SCALE, out)
 
     return num_bytes, call
 
@@ -80,9 +81,10 @@ def chunk(plan: Plan, heads: int, q_lens: list[int], prefix: int) -> tuple[int, 
     """Operations of one call, and the call."""
     context = Context.of(plan, q_lens, prefix)
     q, out, caches = tensors(plan, heads, sum(q_lens), context, 2)
+    batch = context.prefill
 
     def call(index: int) -> None:
-        kernels.latent_prefill_attention(q, caches[index], *context.prefill, SCALE, out)
+        kernels.latent_prefill_attention(q, caches[index], batch, SCALE, out)
 
     return 2 * heads * (2 * RANK + ROPE) * context.pairs, call
 
@@ -97,13 +99,13 @@ def expanded(plan: Plan, heads: int, q_lens: list[int], prefix: int) -> Iterator
     v, out = (plan.normal(count, heads, VALUE) for count in (slots, tokens))
     first = context.kv_lens.cumsum(0).int() - context.kv_lens
     order = torch.arange(2 * slots, dtype=torch.int32, device=plan.device)
-    in_order = replace(context, table=order.as_strided((slots, slots), (1, 1)), rows=first.long())
+    in_order = replace(context, table=order.as_strided((slots, slots), (1, 1)), rows=first.long()).prefill
 
     def expand(_: int) -> None:
         kernels.latent_expand(caches[0], context.table, context.rows, first, context.kv_lens, keys, values, k, v)
 
     def attend(_: int) -> None:
-        kernels.prefill_attention(q, k, v, *in_order.prefill, SCALE, out)
+        kernels.prefill_attention(q, kernels.KvCache(k, v), in_order, SCALE, out)
 
     yield expand
     yield attend

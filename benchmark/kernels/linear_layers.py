@@ -47,19 +47,18 @@ class Layers:
         """One step, to be called any number of times."""
         x, residual = self.plan.normal(2, tokens, self.hidden)
         context = Context.of_decodes(self.plan, [self.context] * tokens, scattered=False)
-        last = (context.kv_lens.long() - 1, context.table[:, -1].long())
+        new = kernels.NewTokens(self.cos_sin, context.kv_lens.long() - 1, context.table[:, -1].long())
+        decodes = context.decode
 
         def run() -> None:
             read = x
             for (qkv, out, gate_up, down), cache in zip(self.weights, self.caches, strict=True):
                 made = linear(read, qkv, split_k)
                 turned = residual.new_empty(tokens, self.query) if made.dim() == 3 else None
-                kernels.qkv_postprocess(
-                    made, None, None, None, 0.0, self.cos_sin, *last, cache.k, cache.v, False, None, False, turned
-                )
+                kernels.qkv_postprocess(made, kernels.NO_PROLOGUE, new, cache, turned)
                 heads = (made[:, : self.query] if turned is None else turned).view(tokens, -1, HEAD_DIM)
                 read = torch.empty_like(heads, memory_format=torch.contiguous_format)
-                kernels.decode_attention(heads, cache.k, cache.v, *context.decode, HEAD_DIM**-0.5, read)
+                kernels.decode_attention(heads, cache, decodes, HEAD_DIM**-0.5, read)
                 read = self._add(linear(read.view(tokens, -1), out, split_k and self.ranks == 1), residual)
                 inner = residual.new_empty(tokens, len(gate_up) // 2)
                 kernels.linear(read, gate_up, None, inner, "silu")

@@ -22,10 +22,11 @@ from torch import Tensor
 from torch.nn import functional
 
 import text_generation_kernels as kernels
-from text_generation_kernels import ExpertMatrix
+from text_generation_kernels import ExpertMatrix, ExpertMlps, Routing
 from text_generation_kernels.matmul.ladder import SMALL_BATCH
 from text_generation_kernels.moe._experts_torch import moe_experts_torch
-from text_generation_kernels.moe.experts_ladder import ExpertRows, tile_height
+from text_generation_kernels.moe.expert_rows import ExpertRows
+from text_generation_kernels.moe.experts_ladder import tile_height
 from text_generation_kernels.moe.moe_align import moe_align_triton
 from text_generation_kernels.moe.moe_experts import expert_gemm, tiles_of
 
@@ -87,20 +88,14 @@ class Mixture:
         self.options = kernels.RouteOptions(shape.top_k)
         draws = plan.buffers(int(min(tokens * shape.top_k, shape.experts) * weights[0].expert_bytes))
         self.logits = plan.normal(draws, tokens, shape.experts)
-        self.ids = torch.empty(draws, tokens, shape.top_k, dtype=torch.int32, device=plan.device)
-        self.shares = torch.empty(draws, tokens, shape.top_k, device=plan.device)
+        self.routings = [Routing.empty(tokens, shape.top_k, plan.device) for _ in range(draws)]
         for draw in range(draws):
-            kernels.moe_route(self.logits[draw], None, self.options, self.ids[draw], self.shares[draw])
+            self.route(draw)
         self.out = torch.empty_like(self.x)
 
     def experts(self, draw: int) -> None:
         """What is called once a layer."""
-        kernels.moe_experts(*self.arguments(draw), self.shape.activation, False, self.out)
-
-    def arguments(self, draw: int) -> tuple[Tensor, Tensor, Tensor, ExpertMatrix, ExpertMatrix]:
-        """Those of the operator, up to the activation."""
-        w = self.weights[draw % LAYERS]
-        return self.x, self.ids[draw], self.shares[draw], w.gate_up, w.down
+        kernels.moe_experts(self.x, self.routings[draw], self.weights[draw % LAYERS].mlps, False, self.out)
 
     def layer(self, draw: int) -> None:
         """Router, top-k and experts."""
@@ -109,27 +104,24 @@ class Mixture:
             kernels.linear(self.x, router, None, self.logits[-1])
         else:
             torch.mm(self.x, router.t(), out=self.logits[-1])
-        kernels.moe_route(self.logits[-1], None, self.options, self.ids[-1], self.shares[-1])
+        kernels.moe_route(self.logits[-1], None, self.options, self.routings[-1])
         # The routings made before are used, so that experts differ as they do in other layers.
         self.experts(draw)
 
     def mixture(self, draw: int) -> None:
         """Top-k and experts as a layer calls them, which for one token may be one kernel."""
-        w = self.weights[draw % LAYERS]
-        inputs = self.x, self.logits[draw], None, self.options, w.gate_up, w.down
-        kernels.mixture(*inputs, self.shape.activation, False, self.out)
+        mlps = self.weights[draw % LAYERS].mlps
+        kernels.mixture(self.x, self.logits[draw], None, self.options, mlps, False, self.out)
 
     def route(self, draw: int) -> None:
         """The top-k alone."""
-        kernels.moe_route(self.logits[draw], None, self.options, self.ids[draw], self.shares[draw])
+        kernels.moe_route(self.logits[draw], None, self.options, self.routings[draw])
 
     def check(self) -> float:
         """Difference from torch. Raises RuntimeError where it is too large."""
         self.experts(0)
         expected = torch.empty_like(self.out)
-        w = self.weights[0]
-        inputs = self.x, self.ids[0], self.shares[0], *w.gate_up, *w.down
-        moe_experts_torch(*inputs, self.shape.activation, False, w.down.experts, expected)
+        moe_experts_torch(self.x, self.routings[0], self.weights[0].mlps, False, expected)
         error = ((self.out.float() - expected.float()).norm() / expected.float().norm()).item()
         if not error <= TOLERANCE:
             raise RuntimeError(f"{self.tokens} tokens: the difference from torch is {error:.2e} of the norm")
@@ -139,11 +131,12 @@ class Mixture:
 class Weights:
     """One layer's."""
 
-    def __init__(self, plan: Plan, shape: Shape, kind: str) -> None:
+    def __init__(self, plan: Plan, shape: Shape, kind: str, all_experts: int | None = None) -> None:
         self.router = normal(plan, shape.experts, shape.hidden)
-        self.gate_up = matrix(plan, kind, shape.experts, 2 * shape.inner, shape.hidden, shape.biased)
-        self.down = matrix(plan, kind, shape.experts, shape.hidden, shape.inner, shape.biased)
-        self.expert_bytes = (self.gate_up.nbytes + self.down.nbytes) / shape.experts
+        gate_up = matrix(plan, kind, shape.experts, 2 * shape.inner, shape.hidden, shape.biased)
+        down = matrix(plan, kind, shape.experts, shape.hidden, shape.inner, shape.biased)
+        self.mlps = ExpertMlps(gate_up, down, shape.activation, all_experts)
+        self.expert_bytes = (gate_up.nbytes + down.nbytes) / shape.experts
 
 
 def normal(plan: Plan, *sizes: int) -> Tensor:
@@ -172,23 +165,23 @@ def expert_gemms(
 ) -> dict[str, Call]:
     """Alignment, up and down as calls of their own, with tiles of `height` rows."""
     m, weights = mixture, mixture.weights
-    chosen = tiles_of(height, weights[0].gate_up, weights[0].down, "silu")
+    chosen = tiles_of(height, weights[0].mlps)
     experts, slots = m.shape.experts, m.shape.top_k
     activated = m.x.new_empty(m.tokens * slots, m.shape.inner).normal_()
     rows = m.x.new_empty(m.tokens * slots, m.shape.hidden)
 
     def align(draw: int) -> tuple[Tensor, Tensor, Tensor] | None:
-        return None if height == 1 else moe_align_triton(m.ids[draw], experts, height)
+        return None if height == 1 else moe_align_triton(m.routings[draw].ids, experts, height)
 
-    alignments = [align(draw) for draw in range(len(m.ids))]
+    alignments = [align(draw) for draw in range(len(m.routings))]
 
     def first(draw: int) -> None:
-        sorting = ExpertRows(m.ids[draw], alignments[draw], None, m.shape.activation, height)
-        expert_gemm(m.x, weights[draw % LAYERS].gate_up, sorting, activated, up or chosen.up)
+        sorting = ExpertRows(m.routings[draw].ids, alignments[draw], None, m.shape.activation, height)
+        expert_gemm(m.x, weights[draw % LAYERS].mlps.gate_up, sorting, activated, up or chosen.up)
 
     def second(draw: int) -> None:
-        matrix = weights[draw % LAYERS].down
-        sorting = ExpertRows(m.ids[draw], alignments[draw], m.shares[draw], None, height)
+        matrix, routing = weights[draw % LAYERS].mlps.down, m.routings[draw]
+        sorting = ExpertRows(routing.ids, alignments[draw], routing.weights, None, height)
         sums = height == 1 and not matrix.is_packed
         expert_gemm(activated, matrix, sorting, m.out if sums else rows, down or chosen.down)
 
@@ -198,22 +191,23 @@ def expert_gemms(
 def library(mixture: Mixture) -> Call:
     """Up and down as torch has them, of rows that are sorted already, without activation, bias and weights."""
     m, slots, experts = mixture, mixture.shape.top_k, mixture.shape.experts
-    orders = [ids.flatten().argsort() for ids in m.ids]
-    ends = [torch.bincount(ids.flatten(), minlength=experts).cumsum(0).int() for ids in m.ids]
+    chosen = [routing.ids.flatten() for routing in m.routings]
+    orders = [ids.argsort() for ids in chosen]
+    ends = [torch.bincount(ids, minlength=experts).cumsum(0).int() for ids in chosen]
     sorted_x = [m.x[order // slots] for order in orders[:LAYERS]]
     activated = m.x.new_empty(m.tokens * slots, m.shape.inner).normal_()
 
     def call(draw: int) -> None:
-        w = m.weights[draw % LAYERS]
-        functional.grouped_mm(sorted_x[draw % LAYERS], w.gate_up.weight.transpose(1, 2), offs=ends[draw])
-        functional.grouped_mm(activated, w.down.weight.transpose(1, 2), offs=ends[draw])
+        mlps = m.weights[draw % LAYERS].mlps
+        functional.grouped_mm(sorted_x[draw % LAYERS], mlps.gate_up.weight.transpose(1, 2), offs=ends[draw])
+        functional.grouped_mm(activated, mlps.down.weight.transpose(1, 2), offs=ends[draw])
 
     return call
 
 
 def floor_seconds(mixture: Mixture, bandwidth: float, flops: float, part: float = 1.0) -> float:
     """The least time that `part` of the GEMMs can take."""
-    hit = sum(ids.unique().numel() for ids in mixture.ids) / len(mixture.ids)
+    hit = sum(routing.ids.unique().numel() for routing in mixture.routings) / len(mixture.routings)
     expert_bytes, shape = mixture.weights[0].expert_bytes, mixture.shape
     arithmetic = 2 * mixture.tokens * shape.top_k * 3 * shape.hidden * shape.inner
     return part * max(hit * expert_bytes / bandwidth, arithmetic / flops)
@@ -221,11 +215,11 @@ def floor_seconds(mixture: Mixture, bandwidth: float, flops: float, part: float 
 
 def measure(mixture: Mixture, bandwidth: float, flops: float) -> Row:
     """One line: every kernel of one size."""
-    m, draws, on_gpu = mixture, len(mixture.ids), not mixture.plan.dry_run
-    sizes = m.tokens, m.shape.top_k, m.shape.experts, m.weights[0].down.bits
+    m, draws, on_gpu = mixture, len(mixture.routings), not mixture.plan.dry_run
+    sizes = m.tokens, m.shape.top_k, m.shape.experts, m.weights[0].mlps.down.bits
     height = tile_height(*sizes, deterministic=False)
     calls: dict[str, Call] = {"route": m.route, "experts": m.experts, "mixture": m.mixture, "layer": m.layer}
-    if not m.weights[0].gate_up.is_packed:
+    if not m.weights[0].mlps.gate_up.is_packed:
         calls["library"] = library(m)
     if on_gpu:
         calls |= expert_gemms(m, height, None, None)
@@ -249,12 +243,12 @@ def heights(mixture: Mixture) -> list[int]:
     found = [each for each, (low, high) in limits.items() if low <= rows <= high or (each == 1 and mixture.tokens == 1)]
     # 16-bit weights are the right operand, so rows the left one, of which a matrix instruction takes 16; GEMVs of
     # rows that are not sorted have no tiles.
-    return found if mixture.weights[0].gate_up.is_packed else [each for each in found if each >= 16]
+    return found if mixture.weights[0].mlps.gate_up.is_packed else [each for each in found if each >= 16]
 
 
 def configs(mixture: Mixture, height: int) -> list[dict[str, int]]:
     """Launch settings worth trying."""
-    packed = mixture.weights[0].gate_up.is_packed
+    packed = mixture.weights[0].mlps.gate_up.is_packed
     names = ("BLOCK_N", "FOLD" if packed else "BLOCK_K", "num_warps", "num_stages")
     variants = (CANDIDATES_OF_CODES if packed else CANDIDATES)[height]
     return [dict(zip(names, variant, strict=True)) for variant in variants]
@@ -268,7 +262,7 @@ def candidates(mixture: Mixture, bandwidth: float, flops: float) -> Iterator[Row
         for height, variants in ((height, configs(mixture, height)) for height in heights(mixture)):
             for config in variants:
                 time = seconds_per_call(
-                    mixture.plan, expert_gemms(mixture, height, config, config)[part], len(mixture.ids)
+                    mixture.plan, expert_gemms(mixture, height, config, config)[part], len(mixture.routings)
                 )
                 fraction = round(floor / (time * 1e6), 3)
                 rows.append({"tokens": mixture.tokens, "product": part, "height": height, **config})

@@ -41,23 +41,21 @@ class Rank:
     def __init__(self, plan: Plan, shape: Shape, kind: str, layers: int, experts: range, inner: int) -> None:
         own = dataclasses.replace(shape, experts=len(experts), inner=inner)
         self.plan, self.shape, self.experts = plan, shape, experts
-        self.layers = [Weights(plan, own, kind) for _ in range(layers)]
+        self.layers = [Weights(plan, own, kind, shape.experts).mlps for _ in range(layers)]
 
     def prepared(self, x: Tensor, logits: Tensor) -> tuple[Callable[[int], Tensor], Callable[[], Tensor]]:
         """The experts of one routing: of the given layer, and of the first one as torch computes them."""
         shape, options = self.shape, kernels.RouteOptions(self.shape.top_k, first=self.experts.start)
-        ids = torch.empty(len(x), shape.top_k, dtype=torch.int32, device=x.device)
-        shares, out = torch.empty(ids.shape, device=x.device), torch.empty_like(x)
-        kernels.moe_route(logits, None, options, ids, shares)
+        routing, out = kernels.Routing.empty(len(x), shape.top_k, x.device), torch.empty_like(x)
+        kernels.moe_route(logits, None, options, routing)
 
         def run(index: int) -> Tensor:
-            both = self.layers[index].gate_up, self.layers[index].down
-            kernels.moe_experts(x, ids, shares, *both, shape.activation, False, out, shape.experts)
+            kernels.moe_experts(x, routing, self.layers[index], False, out)
             return out
 
         def reference() -> Tensor:
-            both, expected = (*self.layers[0].gate_up, *self.layers[0].down), torch.empty_like(x)
-            moe_experts_torch(x, ids, shares, *both, shape.activation, False, shape.experts, expected)
+            expected = torch.empty_like(x)
+            moe_experts_torch(x, routing, self.layers[0], False, expected)
             return expected
 
         return run, reference

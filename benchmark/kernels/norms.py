@@ -51,10 +51,10 @@ def qkv_postprocess(plan: Plan, tokens: int, heads: int, kv_heads: int, head_dim
     positions = torch.randint(POSITIONS, (buffers, tokens), device=plan.device)
     slots = torch.randperm(buffers * tokens, device=plan.device).view(buffers, tokens)
     cache = filled(plan, buffers * tokens, kv_heads, head_dim)
+    steps = [kernels.NewTokens(cos_sin, positions[index], slots[index]) for index in range(buffers)]
 
     def call(index: int) -> None:
-        step = (cos_sin, positions[index], slots[index])
-        kernels.qkv_postprocess(qkv[index], None, None, None, 0.0, *step, cache.k, cache.v)
+        kernels.qkv_postprocess(qkv[index], kernels.NO_PROLOGUE, steps[index], cache)
 
     return num_bytes, call
 

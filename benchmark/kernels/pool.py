@@ -1,4 +1,4 @@
-"""Keys and values as the engine lays them out (`LayerCache`), and requests over them, for the bars of attention."""
+"""Keys and values as the engine lays them out (`KvCache`), and requests over them, for the bars of attention."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,8 +6,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from text_generation_kernels import Chunks, Decodes, KvCache
 from text_generation_kernels.attention.kv_quantisation import quantise
-from text_generation_server.layers.infer.state import CacheShape, LayerCache
+from text_generation_server.layers.infer.state import CacheShape
 
 from .timing import Plan
 
@@ -15,7 +16,7 @@ Batches = dict[str, tuple[list[int], int]]
 """By name: new tokens of each request, and tokens before them."""
 
 
-def filled(plan: Plan, slots: int, kv_heads: int, head_dim: int, codes: torch.dtype | None = None) -> LayerCache:
+def filled(plan: Plan, slots: int, kv_heads: int, head_dim: int, codes: torch.dtype | None = None) -> KvCache:
     """One layer full of random numbers, or of `codes` that stand for some."""
     cache = CacheShape(kv_heads, head_dim, head_dim, codes).allocate(slots, plan.dtype, plan.device)
     for place, each in enumerate((cache.k, cache.v)):
@@ -72,11 +73,11 @@ class Context:
         return cls.of(plan, [1] * len(lengths), [length - 1 for length in lengths], scattered)
 
     @property
-    def decode(self) -> tuple[Tensor, Tensor, Tensor, int]:
-        """What decode operators take between the caches and the softmax scale."""
-        return self.table, self.rows, self.kv_lens, self.kv_len
+    def decode(self) -> Decodes:
+        """As decode operators take it."""
+        return Decodes(self.table, self.rows, self.kv_lens, self.kv_len)
 
     @property
-    def prefill(self) -> tuple[Tensor, Tensor, Tensor, Tensor, int]:
-        """What prefill operators take there."""
-        return self.table, self.rows, self.starts, self.kv_lens, self.q_len
+    def prefill(self) -> Chunks:
+        """As prefill operators take it."""
+        return Chunks(self.table, self.rows, self.starts, self.kv_lens, self.q_len)

@@ -10,7 +10,6 @@ Decodes of several rows, and prompts that begin their requests. `deterministic` 
 """
 
 import functools
-import math
 
 import torch
 from torch import Tensor
@@ -34,9 +33,10 @@ def causal_conv(plan: Plan, tokens: int, runs: int) -> Prepared:
     weight, bias = plan.normal(TAPS, channels).t(), plan.normal(channels)
     starts = starts_of(plan, runs, lengths) if tokens > MOST_DECODES else None
     kv_lens = torch.full((runs,), 10 + lengths, dtype=torch.int32, device=plan.device)
+    where = kernels.Runs(order, starts, kv_lens, lengths)
 
     def call(index: int) -> None:
-        kernels.causal_conv(x[index], weight, bias, states[index], order, starts, kv_lens, out[index])
+        kernels.causal_conv(x[index], weight, bias, states[index], where, out[index])
 
     return num_bytes, call
 
@@ -81,20 +81,21 @@ def gated_delta(plan: Plan, runs: int, tokens_each: int, way: str) -> Prepared:
     # Short runs are computed one by one as well, were they not said to be longer.
     max_len = 1 << 20 if way == "by blocks" else tokens_each
 
+    where = kernels.Runs(order, starts, kv_lens, max_len)
+
     def call(index: int) -> None:
-        where = (order, starts, kv_lens, max_len, out[index], way == "one by one")
-        kernels.gated_delta(qkv[index], gates, rate, bias, states[index], *where)
+        kernels.gated_delta(qkv[index], gates, rate, bias, states[index], where, out[index], way == "one by one")
 
     return num_bytes, call
 
 
-def runs_of(plan: Plan, tokens: int, runs: int) -> tuple[Tensor, Tensor | None, Tensor, int]:
-    """Rows, starts, kv_lens and max_len of decodes, as many as tokens, or of one prompt."""
+def runs_of(plan: Plan, tokens: int, runs: int) -> kernels.Runs:
+    """Decodes, as many as tokens, or one prompt."""
     rows = torch.randperm(runs, device=plan.device)
     if runs == tokens:
-        return rows, None, torch.full_like(rows, 10, dtype=torch.int32), 1
+        return kernels.Runs(rows, None, torch.full_like(rows, 10, dtype=torch.int32), 1)
     starts = torch.tensor([0, tokens], dtype=torch.int32, device=plan.device)
-    return rows, starts, starts[1:], tokens
+    return kernels.Runs(rows, starts, starts[1:], tokens)
 
 
 def mamba_weights(plan: Plan, *shape: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -112,11 +113,11 @@ def selective_scan(plan: Plan, tokens: int, runs: int) -> Prepared:
     x, dt, z, out = plan.normal(4, buffers, tokens, channels)
     b, c = plan.normal(2, buffers, tokens, n)
     states = plan.normal(buffers, runs, channels, n, dtype=torch.float32)
-    of_model = mamba_weights(plan, channels, n)
+    dynamics = kernels.ScanDynamics(*mamba_weights(plan, channels, n))
 
     def call(index: int) -> None:
         inputs = (x[index], dt[index], b[index], c[index], z[index])
-        kernels.selective_scan(*inputs, *of_model, states[index], *where, out[index])
+        kernels.selective_scan(*inputs, dynamics, states[index], where, out[index])
 
     return num_bytes, call
 
@@ -131,11 +132,11 @@ def state_space(plan: Plan, tokens: int, runs: int, deterministic: bool = False)
     b, c = plan.normal(2, buffers, tokens, groups, n)
     dt = plan.normal(buffers, tokens, heads)
     states = plan.normal(buffers, runs, heads, p, n, dtype=torch.float32)
-    of_model = (*mamba_weights(plan, heads), 0.0, math.inf)
+    dynamics = kernels.SpaceDynamics(*mamba_weights(plan, heads))
 
     def call(index: int) -> None:
         inputs = (x[index], dt[index], b[index], c[index])
-        kernels.state_space(*inputs, *of_model, states[index], *where, out[index], deterministic)
+        kernels.state_space(*inputs, dynamics, states[index], where, out[index], deterministic)
 
     return num_bytes, call
 

@@ -5,13 +5,17 @@ Operators write into tensors that the caller passes, so that a captured graph re
 
 from .attention.attention_options import AttentionOptions
 from .attention.decode_attention import decode_attention
+from .attention.kv_cache import KvCache
 from .attention.kv_quantisation import KV_CODES
 from .attention.latent_decode_attention import latent_decode_attention
 from .attention.latent_expand import latent_expand
 from .attention.latent_postprocess import latent_postprocess
 from .attention.latent_prefill_attention import latent_prefill_attention
+from .attention.new_tokens import NewTokens
 from .attention.prefill_attention import prefill_attention
 from .attention.qkv_postprocess import qkv_postprocess
+from .attention.qkv_prologue import NO_PROLOGUE, QkvPrologue
+from .attention.requests import Chunks, Decodes
 from .attention.span_attention import span_attention
 from .attention.token_attention import token_attention
 from .collectives.allreduce_add_norm import allreduce_add_norm, fits_one_shot, fits_two_shots, reducible
@@ -40,9 +44,11 @@ from .matmul.weight_only_linear import weight_only_linear
 from .moe.adapted_experts import adapted_experts
 from .moe.expert_factors import ExpertFactors
 from .moe.expert_matrix import ExpertMatrix
+from .moe.expert_mlps import ExpertMlps
 from .moe.mixture import mixture
 from .moe.moe_experts import moe_experts
 from .moe.moe_route import RouteOptions, moe_route
+from .moe.routing import Routing
 from .norm.act_and_mul import act_and_mul
 from .norm.activate import activate
 from .norm.activations import alone, sigmoid
@@ -55,8 +61,9 @@ from .norm.rms_norm import rms_norm
 from .norm.sigmoid_gate import sigmoid_gate
 from .recurrent.causal_conv import causal_conv
 from .recurrent.gated_delta import gated_delta
-from .recurrent.selective_scan import selective_scan
-from .recurrent.state_space import state_space
+from .recurrent.runs import Runs
+from .recurrent.selective_scan import ScanDynamics, selective_scan
+from .recurrent.state_space import SpaceDynamics, state_space
 from .runtime.batches import padded_batch
 from .runtime.device import has_fp8_gemms
 from .runtime.launch import compilations, compile_only, compiling_only, fingerprint_compiler
@@ -83,6 +90,7 @@ __all__ = [
     "LONGEST_NORMALISED",
     "MAX_LOGIT_BIAS",
     "MAX_TOP",
+    "NO_PROLOGUE",
     "OUTPUT_BLOCK",
     "RANK_UNITS",
     "SMALL_BATCH",
@@ -90,20 +98,30 @@ __all__ = [
     "AdapterPages",
     "AdapterTables",
     "AttentionOptions",
+    "Chunks",
+    "Decodes",
     "Drafts",
     "Exchange",
     "ExpertFactors",
     "ExpertMatrix",
+    "ExpertMlps",
     "Flags",
     "Floats",
     "Ints",
+    "KvCache",
     "LaunchOrderError",
+    "NewTokens",
+    "QkvPrologue",
     "RouteOptions",
+    "Routing",
+    "Runs",
     "SampledTokens",
     "SamplingBatch",
     "SamplingColumns",
     "SamplingRules",
+    "ScanDynamics",
     "Sequences",
+    "SpaceDynamics",
     "SplitStatistics",
     "TableSizes",
     "WindowInputs",

@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from text_generation_kernels import Runs
+
 
 class Run(NamedTuple):
     """New tokens of a request."""
@@ -35,7 +37,7 @@ CHUNKS = [
 ]
 DECODES = [Run(1), Run(1, 1), Run(1, padding=True), Run(1, 2), Run(1, 3), Run(1, 70), Run(1, padding=True)]
 
-Operator = Callable[[Tensor, Tensor, Tensor | None, Tensor, Tensor, Tensor | None, Tensor, Tensor, bool], None]
+Operator = Callable[[Tensor, Tensor, Tensor | None, Tensor, Runs, Tensor, bool], None]
 
 
 @dataclass(frozen=True)
@@ -118,7 +120,8 @@ class Convolution:
         tokens, channels = self.x.shape
         # With other data between tokens.
         out, state = self.x.new_full((tokens, channels + 8), float("nan"))[:, :channels], self.state.clone()
-        operator(self.x, self.weight, self.bias, state, self.rows, self.starts, self.kv_lens, out, self.silu)
+        runs = Runs(self.rows, self.starts, self.kv_lens, tokens)
+        operator(self.x, self.weight, self.bias, state, runs, out, self.silu)
         return out, state
 
     def check(self, operator: Operator, reference: Operator) -> None:
@@ -144,7 +147,8 @@ def check_cuts(operator: Operator, dtype: torch.dtype, device: str = "cpu") -> N
         kv_lens = whole.kv_lens.new_tensor([begin + tokens])
         starts = None if tokens == 1 else torch.tensor([0, tokens], dtype=torch.int32, device=device)
         cut = slice(begin, begin + tokens)
-        operator(piece[cut], whole.weight, whole.bias, pool, whole.rows, starts, kv_lens, out[cut], True)
+        runs = Runs(whole.rows, starts, kv_lens, tokens)
+        operator(piece[cut], whole.weight, whole.bias, pool, runs, out[cut], True)
         begin += tokens
     assert begin == len(out)
     assert torch.equal(out, expected[2:-3])

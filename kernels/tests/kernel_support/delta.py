@@ -7,6 +7,8 @@ from itertools import accumulate
 import torch
 from torch import Tensor
 
+from text_generation_kernels import Runs
+
 from .convolution import Run
 
 LENGTHS = [1, 2, 63, 64, 65, 130]
@@ -21,7 +23,7 @@ SHORT = [Run(3), Run(1, 2), Run(2, padding=True), Run(0, 9), Run(4, 70), Run(0, 
 UNTOUCHED = -77.0
 DECODES = [Run(1), Run(1, 1), Run(1, padding=True), Run(1, 70), Run(1, padding=True)]
 
-Operator = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor | None, Tensor, int, Tensor, bool], None]
+Operator = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, Runs, Tensor, bool], None]
 
 
 @dataclass(frozen=True)
@@ -127,8 +129,8 @@ class Delta:
     def run(self, operator: Operator, deterministic: bool = False, max_len: int | None = None) -> tuple[Tensor, Tensor]:
         """The result, and the state after it."""
         out, state = torch.full_like(self.expected, UNTOUCHED, dtype=self.qkv.dtype), self.state.clone()
-        runs = (self.rows, self.starts, self.kv_lens, self.max_len if max_len is None else max_len)
-        operator(self.qkv, self.gates, self.rate, self.bias, state, *runs, out, deterministic)
+        runs = Runs(self.rows, self.starts, self.kv_lens, self.max_len if max_len is None else max_len)
+        operator(self.qkv, self.gates, self.rate, self.bias, state, runs, out, deterministic)
         return out, state
 
     def check(self, operator: Operator, deterministic: bool = False, max_len: int | None = None) -> None:
@@ -164,6 +166,6 @@ def check_cuts(
         starts = torch.tensor([0, end - begin], dtype=torch.int32, device=device) if end - begin > 1 else None
         part = slice(2 + begin, 2 + end)
         of_model = (whole.qkv[part], whole.gates[part], whole.rate, whole.bias)
-        operator(*of_model, state, row, starts, kv_lens, end - begin, out[part], True)
+        operator(*of_model, state, Runs(row, starts, kv_lens, end - begin), out[part], True)
     assert torch.equal(out[2 : 2 + tokens], expected[2 : 2 + tokens])
     assert torch.equal(state[row], expected_state[row])

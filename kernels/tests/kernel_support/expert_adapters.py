@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from text_generation_kernels import RANK_UNITS, ExpertFactors, ExpertMatrix
+from text_generation_kernels import RANK_UNITS, ExpertFactors, ExpertMatrix, ExpertMlps, Routing
 
 from . import reference
 
@@ -81,12 +81,16 @@ class Mixture:
         x, used = torch.randn(tokens, hidden).to(dtype), torch.tensor(numbers, dtype=torch.int32)
         return cls(x, ids, torch.rand(tokens, 2), *matrices, used, up, second, activation)
 
-    def run(self, operator: Any, deterministic: bool = False, **options: Any) -> Tensor:
+    @property
+    def mlps(self) -> ExpertMlps:
+        """The experts of this rank, of five."""
+        return ExpertMlps(self.gate_up, self.down, self.activation, 5)
+
+    def run(self, operator: Any, deterministic: bool = False) -> Tensor:
         """Runs an operator with the arguments of `adapted_experts`."""
         out = torch.full_like(self.x, float("nan"))
         own = self.numbers, self.up, self.second
-        matrices = self.gate_up, self.down, self.activation
-        operator(self.x, self.ids, self.weights, *matrices, deterministic, out, *own, **options)
+        operator(self.x, Routing(self.ids, self.weights), self.mlps, deterministic, out, *own)
         return out
 
     def expected(self) -> Tensor:

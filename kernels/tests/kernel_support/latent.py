@@ -5,8 +5,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from text_generation_kernels import Chunks, Decodes, NewTokens
+
 from . import reference
-from .pool import Pool, query_starts
+from .pool import Pool
 
 
 @dataclass(frozen=True)
@@ -39,16 +41,15 @@ class Contexts:
     def out(self) -> Tensor:
         return self.q.new_full((*self.q.shape[:2], self.rank), float("nan"))
 
-    def decode_arguments(self, out: Tensor, deterministic: bool = False) -> tuple[Tensor | int | float | bool, ...]:
-        pool = self.pool
-        context = (pool.table, pool.b_row, pool.b_kv_len, max(pool.kv_lens))
-        return self.q, pool.k, *context, self.scale, out, deterministic
+    def decode_arguments(
+        self, out: Tensor, deterministic: bool = False
+    ) -> tuple[Tensor, Tensor, Decodes, float, Tensor, bool]:
+        return self.q, self.pool.k, self.pool.decodes(), self.scale, out, deterministic
 
-    def prefill_arguments(self, out: Tensor, deterministic: bool = False) -> tuple[Tensor | int | float | bool, ...]:
-        pool = self.pool
-        starts = query_starts(self.q_lens, str(self.q.device))
-        context = (pool.table, pool.b_row, starts, pool.b_kv_len, max(self.q_lens))
-        return self.q, pool.k, *context, self.scale, out, deterministic
+    def prefill_arguments(
+        self, out: Tensor, deterministic: bool = False
+    ) -> tuple[Tensor, Tensor, Chunks, float, Tensor, bool]:
+        return self.q, self.pool.k, self.pool.chunks(self.q_lens), self.scale, out, deterministic
 
     def expected(self) -> Tensor:
         """float64"""
@@ -70,7 +71,7 @@ class Contexts:
 class Postprocess:
     """What a step of three tokens gives to the operator before attention."""
 
-    arguments: tuple[Tensor | float, ...]
+    arguments: tuple[Tensor, Tensor, float, NewTokens, Tensor, Tensor, Tensor]
     queries: Tensor
     cache: Tensor
     expected_queries: Tensor
@@ -94,7 +95,7 @@ class Postprocess:
         turned = reference.rotate(latent[:, None, rank:], angles)[:, 0]
         queries, cache = torch.zeros(3, heads, rank + rope).to(device, dtype), torch.zeros(9, 1, rank + rope).to(q)
         return cls(
-            (latent, weight, 1e-6, cos_sin, positions, slots, q, queries, cache),
+            (latent, weight, 1e-6, NewTokens(cos_sin, positions, slots), q, queries, cache),
             queries,
             cache,
             reference.rotate(q[..., key:], angles),

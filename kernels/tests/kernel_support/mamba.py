@@ -3,13 +3,13 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from kernel_support.convolution import Run
 from kernel_support.graphs import run_in_graph
+from text_generation_kernels import Runs, ScanDynamics, SpaceDynamics
 
 LENGTHS = [1, 2, 63, 64, 65, 130]
 ALONE = [Run(1), Run(1, 1), Run(1, padding=True), Run(1, 1), Run(1), Run(1, padding=True)]
@@ -34,8 +34,7 @@ class Recurrence:
 
     inputs: tuple[Tensor, ...]
     """By token."""
-    weights: tuple[Any, ...]
-    """Tokens after the runs."""
+    dynamics: ScanDynamics | SpaceDynamics
     state: Tensor
     rows: Tensor
     starts: Tensor | None
@@ -50,8 +49,8 @@ class Recurrence:
     def run(self, operator: Callable[..., None], *arguments: bool) -> tuple[Tensor, Tensor]:
         """The result, and the state after it. `arguments` come last."""
         out, state = self.out.clone(), self.state.clone()
-        where = self.rows, self.starts, self.kv_lens, self.max_len
-        operator(*self.inputs, *self.weights, state, *where, out, *arguments)
+        runs = Runs(self.rows, self.starts, self.kv_lens, self.max_len)
+        operator(*self.inputs, self.dynamics, state, runs, out, *arguments)
         return out, state
 
     def check(self, operator: Callable[..., None], *arguments: bool, rounded: bool = False) -> None:
@@ -109,7 +108,7 @@ class _Step:
     def finish(
         self,
         inputs: tuple[Tensor, ...],
-        weights: tuple[Any, ...],
+        dynamics: ScanDynamics | SpaceDynamics,
         state: Tensor,
         advance: Callable[[Tensor, int], tuple[Tensor, Tensor]],
     ) -> Recurrence:
@@ -126,7 +125,7 @@ class _Step:
         kv_lens = [0 if run.padding else run.tokens + past for run, past in zip(self._runs, continued, strict=True)]
         return Recurrence(
             inputs=inputs,
-            weights=weights,
+            dynamics=dynamics,
             state=state,
             rows=self._rows.to(device),
             starts=torch.tensor(self._starts, dtype=torch.int32, device=device),
@@ -153,7 +152,7 @@ def scan(runs: Sequence[Run], channels: int, n: int, dtype: torch.dtype, device:
         state = (time[:, None] * -a_log.exp()).exp() * state + torch.outer(time * x, b)
         return state, (state @ c + d * x) * z / (1 + (-z).exp())
 
-    return step.finish((x, dt, b, c, z), (a_log, d, bias), step.states(channels, n), advance)
+    return step.finish((x, dt, b, c, z), ScanDynamics(a_log, d, bias), step.states(channels, n), advance)
 
 
 def space(
@@ -184,7 +183,7 @@ def space(
         state = (time * -a_log.exp()).exp()[:, None, None] * state + torch.einsum("h,hp,hn->hpn", time, x, b)
         return state, torch.einsum("hpn,hn->hp", state, c) + d[:, None] * x
 
-    return step.finish((x, dt, b, c), (a_log, d, bias, low, high), step.states(heads, p, n), advance)
+    return step.finish((x, dt, b, c), SpaceDynamics(a_log, d, bias, low, high), step.states(heads, p, n), advance)
 
 
 def check_cuts(operator: Callable[..., None], whole: Recurrence, *arguments: bool) -> None:
@@ -196,8 +195,8 @@ def check_cuts(operator: Callable[..., None], whole: Recurrence, *arguments: boo
         begin += tokens
         kv_lens = whole.kv_lens.new_tensor([begin])
         starts = None if tokens == 1 else kv_lens.new_tensor([0, tokens])
-        where = pool, whole.rows, starts, kv_lens, tokens, out[cut]
-        operator(*(each[cut] for each in whole.inputs), *whole.weights, *where, *arguments)
+        runs = Runs(whole.rows, starts, kv_lens, tokens)
+        operator(*(each[cut] for each in whole.inputs), whole.dynamics, pool, runs, out[cut], *arguments)
     assert begin == 113
     torch.testing.assert_close(out, expected, atol=0, rtol=0, equal_nan=True)
     assert torch.equal(pool[whole.rows], state[whole.rows])

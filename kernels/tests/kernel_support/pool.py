@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from text_generation_kernels import Chunks, Decodes, KvCache
 from text_generation_kernels.attention.attention_options import NO_OPTIONS, AttentionOptions
 from text_generation_kernels.attention.kv_quantisation import dequantise, quantise
 
@@ -33,8 +34,8 @@ class Pool:
         self.k, self.v = k[:, 1 : kv_heads + 1], v[:, :kv_heads]
         k[unused] = v[unused] = float("nan")
         k[:, 0] = k[:, -1] = v[:, -1] = float("nan")
-        self.caches: tuple[Tensor, Tensor] = self.k, self.v
-        self.scales: Tensor | None = None
+        self.cache = KvCache(self.k, self.v)
+        """What operators read."""
         if codes is not None:
             self._quantise(k, v, codes)
         self.b_row = torch.randperm(len(kv_lens) + 2)[: len(kv_lens)].to(device)
@@ -55,11 +56,23 @@ class Pool:
         self.k[0, 0] = self.v[0, 0] = 0.0
         (k_codes, k_scales), (v_codes, v_scales) = (quantise(each, codes) for each in (k, v))
         kv_heads = self.k.shape[1]
-        self.caches = k_codes[:, 1 : kv_heads + 1], v_codes[:, :kv_heads]
         scales = torch.stack((k_scales[:, 1 : kv_heads + 1], v_scales[:, :kv_heads]), dim=-1)
         # Those of a head lie in the order of slots.
-        self.scales = scales.transpose(0, 1).contiguous().transpose(0, 1)
-        self.k, self.v = (dequantise(each, self.scales[..., place]).double() for place, each in enumerate(self.caches))
+        scales = scales.transpose(0, 1).contiguous().transpose(0, 1)
+        codes_of_both = k_codes[:, 1 : kv_heads + 1], v_codes[:, :kv_heads]
+        self.cache = KvCache(*codes_of_both, scales)
+        self.k, self.v = (dequantise(each, scales[..., place]).double() for place, each in enumerate(codes_of_both))
+
+    def decodes(self, max_kv_len: int | None = None, some: slice = slice(None)) -> Decodes:
+        """A decode of each request, or of some."""
+        longest = max(self.kv_lens, default=0) if max_kv_len is None else max_kv_len
+        return Decodes(self.table, self.b_row[some], self.b_kv_len[some], longest)
+
+    def chunks(self, q_lens: list[int], max_len: int | None = None) -> Chunks:
+        """The last `q_lens` tokens of each request."""
+        starts = query_starts(q_lens, str(self.table.device))
+        longest = max(q_lens, default=0) if max_len is None else max_len
+        return Chunks(self.table, self.b_row, starts, self.b_kv_len, longest)
 
     def slots(self, request: int) -> Tensor:
         return self.table[self.b_row[request], : self.kv_lens[request]].long()
@@ -74,7 +87,7 @@ class Pool:
         """`q` [tokens, heads, head_dim], the last `q_lens` tokens of each request; float64 result."""
         contexts = [self.slots(request) for request in range(len(self.kv_lens))]
         attended = (
-            reference.causal_attention(piece, self.k[slots], self.v[slots], scale, *options.arguments())
+            reference.causal_attention(piece, self.k[slots], self.v[slots], scale, options)
             for piece, slots in zip(q.split(q_lens), contexts, strict=True)
         )
         return torch.cat(list(attended))

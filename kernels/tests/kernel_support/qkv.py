@@ -1,9 +1,12 @@
 """Inputs and checks of `qkv_postprocess` for interpreter and GPU: scattered slots, caches poisoned with NaN."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 from torch import Tensor
+
+from text_generation_kernels import KvCache, NewTokens, QkvPrologue
 
 from . import reference
 
@@ -15,7 +18,7 @@ _UNUSED = 77
 
 
 class Case:
-    """One call. Tensors may be replaced before `check`, for other layouts."""
+    """One call. Its tensors may be replaced before `check`, for other layouts."""
 
     def __init__(
         self,
@@ -38,57 +41,70 @@ class Case:
         self.kv_heads, self.head_dim, self.num_slots = kv_heads, head_dim, 2 * tokens + 3
         size = (heads + 2 * kv_heads) * head_dim
         self.qkv = torch.randn(tokens, size).to(dtype).to(device)
-        self.bias = torch.randn(size).to(dtype).to(device) if with_bias else None
+        bias = torch.randn(size).to(dtype).to(device) if with_bias else None
         shapes = [(number, head_dim) if norm_of_each_head else (head_dim,) for number in (heads, kv_heads)]
-        self.q_norm, self.k_norm = (
+        norms = [
             (1 + 0.1 * torch.randn(shape)).to(norm_dtype or dtype).to(device) if with_norms else None
             for shape in shapes
-        )
-        self.norm_after_rope = norm_after_rope
+        ]
+        self.prologue = QkvPrologue(bias, norms[0], norms[1], EPS, norm_after_rope)
         self.angles = torch.rand(MAX_POSITIONS, head_dim // 2, dtype=torch.float64, device=device) * 6
-        self.cos_sin = torch.cat((self.angles.cos(), self.angles.sin()), dim=-1).float()
-        self.positions = torch.randint(MAX_POSITIONS, (tokens,)).to(device)
-        self.slots = torch.randperm(self.num_slots)[:tokens].to(device)
-        shape = (self.num_slots, kv_heads, head_dim)
-        self.k_cache, self.v_cache = (torch.full(shape, float("nan"), dtype=dtype, device=device) for _ in range(2))
-        self.scales: Tensor | None = None
-        self.given = given
-        if codes is not None:
-            self.k_cache, self.v_cache = (
-                torch.full(shape, _UNUSED, dtype=torch.uint8, device=device).view(codes) for _ in range(2)
-            )
-            self.scales = torch.full((self.num_slots, kv_heads, 2), float("nan"), dtype=torch.bfloat16, device=device)
-            if given:
-                scales = (0.01 + 0.02 * torch.rand(kv_heads, 2)).bfloat16()
-                self.scales = scales.to(device).expand(self.num_slots, -1, -1)
+        cos_sin = torch.cat((self.angles.cos(), self.angles.sin()), dim=-1).float()
+        positions = torch.randint(MAX_POSITIONS, (tokens,)).to(device)
+        self.tokens = NewTokens(cos_sin, positions, torch.randperm(self.num_slots)[:tokens].to(device))
+        self.cache = self._empty_cache(dtype, device, codes, given)
 
-    def arguments(self) -> tuple[Tensor | float | bool | None, ...]:
+    def _empty_cache(self, dtype: torch.dtype, device: str, codes: torch.dtype | None, given: bool) -> KvCache:
+        shape = (self.num_slots, self.kv_heads, self.head_dim)
+        if codes is None:
+            return KvCache(*(torch.full(shape, float("nan"), dtype=dtype, device=device) for _ in range(2)))
+        k, v = (torch.full(shape, _UNUSED, dtype=torch.uint8, device=device).view(codes) for _ in range(2))
+        if given:
+            scales = (0.01 + 0.02 * torch.rand(self.kv_heads, 2)).bfloat16()
+            return KvCache(k, v, scales.to(device).expand(self.num_slots, -1, -1), True)
+        return KvCache(k, v, torch.full((*shape[:2], 2), float("nan"), dtype=torch.bfloat16, device=device))
+
+    @property
+    def arguments(self) -> tuple[Tensor, QkvPrologue, NewTokens, KvCache]:
         """Of the operator, in order."""
-        norms = (self.q_norm, self.k_norm, EPS)
-        step = (self.cos_sin, self.positions, self.slots, self.k_cache, self.v_cache)
-        if self.scales is None:
-            return self.qkv, self.bias, *norms, *step, self.norm_after_rope
-        return self.qkv, self.bias, *norms, *step, self.norm_after_rope, self.scales, self.given
+        return self.qkv, self.prologue, self.tokens, self.cache
+
+    def change(self, **values: Tensor | None) -> None:
+        """Replaces fields of the records."""
+        for name, value in values.items():
+            if hasattr(self.prologue, name):
+                self.prologue = replace(self.prologue, **{name: value})  # pyright: ignore[reportArgumentType]
+            elif hasattr(self.tokens, name):
+                self.tokens = replace(self.tokens, **{name: value})  # pyright: ignore[reportArgumentType]
+            else:
+                self.cache = replace(self.cache, **{name: value})  # pyright: ignore[reportArgumentType]
+
+    def copied_cache(self) -> KvCache:
+        """One that may be written; scales that are given are not."""
+        cache = self.cache
+        scales = cache.scales if cache.scales is None or cache.scales_given else cache.scales.clone()
+        return replace(cache, k=cache.k.clone(), v=cache.v.clone(), scales=scales)
 
     def check_unused(self) -> None:
         """No other slot was touched."""
-        unused = torch.ones(self.num_slots, dtype=torch.bool, device=self.slots.device)
-        unused[self.slots] = False
-        for cache in (self.k_cache, self.v_cache):
-            rest = cache[unused] if self.scales is None else cache.view(torch.uint8)[unused] == _UNUSED
-            if not (rest.isnan() if self.scales is None else rest).all():
+        cache, slots = self.cache, self.tokens.slots
+        unused = torch.ones(self.num_slots, dtype=torch.bool, device=slots.device)
+        unused[slots] = False
+        for each in (cache.k, cache.v):
+            rest = each[unused] if cache.scales is None else each.view(torch.uint8)[unused] == _UNUSED
+            if not (rest.isnan() if cache.scales is None else rest).all():
                 raise AssertionError("a slot of no token was written")
-        if self.scales is not None and not self.given and not self.scales[unused].isnan().all():
+        if cache.scales is not None and not cache.scales_given and not cache.scales[unused].isnan().all():
             raise AssertionError("a scale of no token was written")
 
     def check(self, operator: Operator, torch_operator: Operator) -> None:
         """Runs `operator`: at most twice as far from the formula as torch in the same type, no other slot touched."""
         expected = self.expected()
-        qkv, k_cache, v_cache = (tensor.clone() for tensor in (self.qkv, self.k_cache, self.v_cache))
-        torch_operator(qkv, *self.arguments()[1:-3], k_cache, v_cache, self.norm_after_rope)
-        by_torch = self._results(qkv, k_cache, v_cache)
+        qkv, cache = self.qkv.clone(), self.copied_cache()
+        torch_operator(qkv, self.prologue, self.tokens, cache)
+        by_torch = self._results(qkv, cache)
 
-        operator(*self.arguments())
+        operator(*self.arguments)
 
         for got, torch_got, want in zip(self.results(), by_torch, expected, strict=True):
             limit = 2 * (torch_got.double() - want).abs().max() + 1e-5
@@ -101,61 +117,57 @@ class Case:
 
         Where values have 16 bits, the largest of a head may be apart by one of their steps, and its scale by two.
         """
-        by_torch = [tensor.clone() for tensor in (self.qkv, self.k_cache, self.v_cache)]
-        torch_scales = self.scales if self.scales is None or self.given else self.scales.clone()
-        operator(*self.arguments())
-        codes = [cache.view(torch.uint8)[self.slots].int() for cache in (self.k_cache, self.v_cache)]
+        qkv, cache, slots = self.qkv.clone(), self.copied_cache(), self.tokens.slots
+        operator(*self.arguments)
         self.check_unused()
-        scales = self.scales
-        self.qkv, self.k_cache, self.v_cache = by_torch
-        self.scales = torch_scales
-        torch_operator(*self.arguments())
+        torch_operator(qkv, self.prologue, self.tokens, cache)
         steps = 1 if self.qkv.dtype == torch.float32 else 2
-        for got, cache in zip(codes, (self.k_cache, self.v_cache), strict=True):
-            apart = (got - cache.view(torch.uint8)[self.slots].int()).abs() % 128
+        for got, by_torch in ((self.cache.k, cache.k), (self.cache.v, cache.v)):
+            codes = [each.view(torch.uint8)[slots].int() for each in (got, by_torch)]
+            apart = (codes[0] - codes[1]).abs() % 128
             if apart.max() > steps or (apart > 0).float().mean() > 0.05:
                 raise AssertionError(f"{(apart > 0).float().mean():.2%} of codes differ, by up to {apart.max()}")
-        torch.testing.assert_close(scales, self.scales, rtol=steps * 2**-7, atol=0, equal_nan=True)
+        torch.testing.assert_close(self.cache.scales, cache.scales, rtol=steps * 2**-7, atol=0, equal_nan=True)
 
     def check_same_codes(self, operator: Operator, torch_operator: Operator) -> None:
         """Runs `operator` and torch on heads that are not rotated, so that both quantise the same values: codes and
         scales are the same to the bit.
         """
-        half = self.head_dim // 2
-        self.cos_sin[:, :half], self.cos_sin[:, half:] = 1.0, 0.0
+        half, cos_sin = self.head_dim // 2, self.tokens.cos_sin
+        cos_sin[:, :half], cos_sin[:, half:] = 1.0, 0.0
         found: list[Tensor] = []
         for run in (operator, torch_operator):
-            if self.scales is not None and not self.given:
-                self.scales = self.scales.clone()
-            self.k_cache, self.v_cache, qkv = self.k_cache.clone(), self.v_cache.clone(), self.qkv.clone()
-            run(qkv, *self.arguments()[1:])
-            written = (self.k_cache, self.v_cache, self.scales)
-            found += [torch.cat([each[self.slots].view(torch.uint8) for each in written if each is not None], dim=-1)]
+            self.cache = self.copied_cache()
+            run(self.qkv.clone(), self.prologue, self.tokens, self.cache)
+            written = (self.cache.k, self.cache.v, self.cache.scales)
+            rows = [each[self.tokens.slots].view(torch.uint8) for each in written if each is not None]
+            found.append(torch.cat(rows, dim=-1))
         if not torch.equal(*found):
             raise AssertionError(f"{(found[0] != found[1]).float().mean():.2%} of the bytes differ")
 
     def results(self) -> tuple[Tensor, Tensor, Tensor]:
         """q, and k and v of the tokens' slots, after the operator."""
-        return self._results(self.qkv, self.k_cache, self.v_cache)
+        return self._results(self.qkv, self.cache)
 
-    def _results(self, qkv: Tensor, k_cache: Tensor, v_cache: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def _results(self, qkv: Tensor, cache: KvCache) -> tuple[Tensor, Tensor, Tensor]:
         q = qkv.unflatten(1, (-1, self.head_dim))[:, : -2 * self.kv_heads]
-        return q, k_cache[self.slots], v_cache[self.slots]
+        return q, cache.k[self.tokens.slots], cache.v[self.tokens.slots]
 
     def expected(self) -> tuple[Tensor, Tensor, Tensor]:
         """q, and k and v of the tokens' slots, float64; call it before the operator."""
-        product = self.qkv.double() + (0 if self.bias is None else self.bias.double())
+        product = self.qkv.double() + (0 if self.prologue.bias is None else self.prologue.bias.double())
         heads = product.unflatten(1, (-1, self.head_dim))
         q_and_k = heads[:, : -self.kv_heads]
-        if not self.norm_after_rope:
+        if not self.prologue.norm_after_rope:
             q_and_k = self._normalised(q_and_k)
-        q_and_k = reference.rotate(q_and_k, self.angles[self.positions])
-        if self.norm_after_rope:
+        q_and_k = reference.rotate(q_and_k, self.angles[self.tokens.positions])
+        if self.prologue.norm_after_rope:
             q_and_k = self._normalised(q_and_k)
         return q_and_k[:, : -self.kv_heads], q_and_k[:, -self.kv_heads :], heads[:, -self.kv_heads :]
 
     def _normalised(self, q_and_k: Tensor) -> Tensor:
-        if self.q_norm is None or self.k_norm is None:
+        q_norm, k_norm = self.prologue.q_norm, self.prologue.k_norm
+        if q_norm is None or k_norm is None:
             return q_and_k
         q, k = q_and_k[:, : -self.kv_heads], q_and_k[:, -self.kv_heads :]
-        return torch.cat((reference.rms_norm(q, self.q_norm, EPS), reference.rms_norm(k, self.k_norm, EPS)), dim=1)
+        return torch.cat((reference.rms_norm(q, q_norm, EPS), reference.rms_norm(k, k_norm, EPS)), dim=1)

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from text_generation_kernels import ExpertMatrix
+from text_generation_kernels import AttentionOptions, ExpertMlps, Routing
 
 
 def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
@@ -55,31 +55,30 @@ def causal_attention(
     k: Tensor,
     v: Tensor,
     scale: float,
-    window: int = 0,
-    softcap: float = 0.0,
-    sinks: Tensor | None = None,
-    slopes: Tensor | None = None,
+    options: AttentionOptions | None = None,
 ) -> Tensor:
     """`q` [tokens, heads, head_dim], the last tokens of the context of `k`, `v` [context, kv_heads, head_dim].
 
     Nothing to attend to gives zeros. One head at a time, so that a long context fits in memory. A sink is the score of
     one more key, whose value is zero.
     """
+    options = options or AttentionOptions()
     tokens, context, heads = q.shape[0], k.shape[0], q.shape[1]
     distances = (
         torch.arange(context, device=q.device) - torch.arange(context - tokens, context, device=q.device)[:, None]
     )
-    seen = (distances <= 0) & (distances > (-window if window else -context - 1))
+    seen = (distances <= 0) & (distances > (-options.window if options.window else -context - 1))
     out = q.new_zeros(tokens, heads, v.shape[2], dtype=torch.float64)
     for head in range(heads if context else 0):
         kv_head = head * k.shape[1] // heads
         scores = q[:, head].double() @ k[:, kv_head].double().t() * scale
-        if softcap:
-            scores = (scores / softcap).tanh() * softcap
-        if slopes is not None:
-            scores += slopes[head].double() * distances
+        if options.softcap:
+            scores = (scores / options.softcap).tanh() * options.softcap
+        if options.slopes is not None:
+            scores += options.slopes[head].double() * distances
+        sink = None if options.sinks is None else options.sinks[head].double().exp()
         exponentials = scores.masked_fill(~seen, float("-inf")).exp()
-        total = exponentials.sum(dim=1, keepdim=True) + (0 if sinks is None else sinks[head].double().exp())
+        total = exponentials.sum(dim=1, keepdim=True) + (0 if sink is None else sink)
         out[:, head] = exponentials / total @ v[:, kv_head].double()
     return out
 
@@ -90,12 +89,10 @@ def layer_norm(x: Tensor, weight: Tensor, bias: Tensor | None, eps: float) -> Te
     return scaled if bias is None else scaled + bias.double()
 
 
-def moe_experts(
-    x: Tensor, ids: Tensor, weights: Tensor, gate_up: ExpertMatrix, down: ExpertMatrix, activation: str
-) -> Tensor:
+def moe_experts(x: Tensor, routing: Routing, mlps: ExpertMlps) -> Tensor:
     """Each token alone, each of its experts alone."""
-    rows = []
-    for token, experts, shares in zip(x.double(), ids.tolist(), weights.double(), strict=True):
+    rows, (gate_up, down, activation) = [], (mlps.gate_up, mlps.down, mlps.activation)
+    for token, experts, shares in zip(x.double(), routing.ids.tolist(), routing.weights.double(), strict=True):
         total = torch.zeros_like(token)
         for expert, share in zip(experts, shares, strict=True):
             inner = gate_up.of(expert, len(token)).double() @ token

@@ -8,6 +8,8 @@ from torch import Tensor
 
 from ..runtime.constants import LOG2_E
 from ..runtime.triton import tl, triton
+from .attention_options import AttentionOptions
+from .kv_cache import KvCache
 from .kv_quantisation import check_codes
 
 _LOG2_E = tl.constexpr(LOG2_E)
@@ -93,28 +95,20 @@ def accumulate(scores, scale_log2, v, acc, row_max, row_sum, ALL_MASKED: tl.cons
 
 
 def check_layouts(
-    name: str,
-    q: Tensor,
-    k_cache: Tensor,
-    v_cache: Tensor,
-    slot_table: Tensor,
-    out: Tensor,
-    sinks: Tensor | None,
-    slopes: Tensor | None,
-    scales: Tensor | None = None,
+    name: str, q: Tensor, cache: KvCache, slot_table: Tensor, out: Tensor, options: AttentionOptions
 ) -> None:
     """Raises ValueError for what the kernels do not read."""
     tokens, heads, head_dim = q.shape
-    slots, kv_heads, v_head_dim = v_cache.shape
+    slots, kv_heads, v_head_dim = cache.v.shape
     if (
         out.shape != (tokens, heads, v_head_dim)
-        or k_cache.shape != (slots, kv_heads, head_dim)
+        or cache.k.shape != (slots, kv_heads, head_dim)
         or heads % kv_heads
-        or any(each is not None and each.shape != (heads,) for each in (sinks, slopes))
+        or any(each is not None and each.shape != (heads,) for each in (options.sinks, options.slopes))
     ):
-        tensors = (q, k_cache, v_cache, out, sinks, slopes)
+        tensors = (q, cache.k, cache.v, out, options.sinks, options.slopes)
         shapes = [tuple(tensor.shape) for tensor in tensors if tensor is not None]
         raise ValueError(f"{name}: shapes of q, k_cache, v_cache, out (and sinks, slopes) do not fit: {shapes}")
-    if not q.stride(2) == k_cache.stride(2) == v_cache.stride(2) == out.stride(2) == slot_table.stride(1) == 1:
+    if not q.stride(2) == cache.k.stride(2) == cache.v.stride(2) == out.stride(2) == slot_table.stride(1) == 1:
         raise ValueError(f"{name}: the last dimension of every tensor must have stride 1")
-    check_codes(name, k_cache, v_cache, scales)
+    check_codes(name, cache)

@@ -5,38 +5,33 @@ from torch import Tensor
 from torch.nn import functional
 
 from ._attention_torch import attend
+from .attention_options import NO_OPTIONS, AttentionOptions
+from .kv_cache import KvCache
 from .kv_quantisation import read_slots
+from .requests import Chunks
 
 
 def prefill_attention_torch(
     q: Tensor,
-    k_cache: Tensor,
-    v_cache: Tensor,
-    slot_table: Tensor,
-    b_row: Tensor,
-    b_q_start: Tensor,
-    b_kv_len: Tensor,
-    max_q_len: int,  # noqa: ARG001 - for kernels whose grid depends on it
+    cache: KvCache,
+    batch: Chunks,
     scale: float,
     out: Tensor,
     deterministic: bool = False,  # noqa: ARG001 - for kernels that divide contexts by how many there are
-    window: int = 0,
-    softcap: float = 0.0,
-    sinks: Tensor | None = None,
-    slopes: Tensor | None = None,
-    scales: Tensor | None = None,
+    options: AttentionOptions = NO_OPTIONS,
 ) -> None:
     """Torch implementation: one fused attention call a request, so nothing is padded."""
-    starts, kv_lens, rows = b_q_start.tolist(), b_kv_len.tolist(), b_row.tolist()
+    window = options.window
+    starts, kv_lens, rows = batch.starts.tolist(), batch.kv_lens.tolist(), batch.rows.tolist()
     for row, start, end, kv_len in zip(rows, starts, starts[1:], kv_lens, strict=False):
         q_len = end - start
         if q_len == 0 or kv_len == 0:
             continue
         first_seen = max(0, kv_len - q_len + 1 - window) if window else 0
-        slots = slot_table[row, first_seen:kv_len]
-        k, v = read_slots((k_cache, v_cache, scales), slots, q.dtype)
-        if softcap or sinks is not None or slopes is not None:
-            out[start:end] = attend(q[start:end], k, v, scale, window, softcap, sinks, slopes)
+        slots = batch.slot_table[row, first_seen:kv_len]
+        k, v = read_slots(cache, slots, q.dtype)
+        if options.softcap or options.sinks is not None or options.slopes is not None:
+            out[start:end] = attend(q[start:end], k, v, scale, options)
         else:
             out[start:end] = _attend_fused(q[start:end], k, v, scale, window)
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False)
 class AttentionOptions:
     """Raises ValueError for a negative window or softcap.
 
@@ -26,10 +26,6 @@ class AttentionOptions:
         for name, value in (("window", self.window), ("softcap", self.softcap)):
             if value < 0:
                 raise ValueError(f"attention: {name} is {value}; give a positive number, or 0 for none")
-
-    def arguments(self) -> tuple[int, float, Tensor | None, Tensor | None]:
-        """The options as operators take them: a torch schema knows no classes."""
-        return self.window, self.softcap, self.sinks, self.slopes
 
 
 NO_OPTIONS = AttentionOptions()

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from ._kv_conversion import E4M3, E5M2, INT8
+from .kv_cache import KvCache
 
 KV_CODES = {"fp8_e4m3fn": torch.float8_e4m3fn, "fp8_e5m2": torch.float8_e5m2, "int8": torch.uint8}
 """Dtype of a cache by the name of its format."""
@@ -36,8 +37,9 @@ def format_of(cache: Tensor) -> int:
     return FORMATS.get(cache.dtype, 0)
 
 
-def check_codes(name: str, k_cache: Tensor, v_cache: Tensor, scales: Tensor | None) -> None:
-    """Raises ValueError where caches of codes and `scales` do not have these layouts, or one lacks the other."""
+def check_codes(name: str, cache: KvCache) -> None:
+    """Raises ValueError where codes and scales do not have these layouts, or one lacks the other."""
+    k_cache, v_cache, scales = cache.k, cache.v, cache.scales
     if (scales is None) == bool(format_of(k_cache)) or k_cache.dtype != v_cache.dtype:
         raise ValueError(
             f"{name}: caches of {k_cache.dtype} and {v_cache.dtype} do not go "
@@ -48,7 +50,7 @@ def check_codes(name: str, k_cache: Tensor, v_cache: Tensor, scales: Tensor | No
     slots, kv_heads, _ = k_cache.shape
     if scales.shape != (slots, kv_heads, 2) or scales.dtype != torch.bfloat16 or scales.stride(2) != 1:
         raise ValueError(f"{name}: scales must be bfloat16 [slots, kv_heads, 2], not {scales.dtype} {scales.shape}")
-    sizes = [size for cache in (k_cache, v_cache) for size in (cache.shape[2], *cache.stride()[:2])]
+    sizes = [size for each in (k_cache, v_cache) for size in (each.shape[2], *each.stride()[:2])]
     if any(size % 4 for size in sizes):
         raise ValueError(f"{name}: head sizes and strides of codes must be multiples of 4, not {sizes}")
 
@@ -95,19 +97,15 @@ def quantise(values: Tensor, dtype: torch.dtype, scales: Tensor | None = None) -
     return codes.to(dtype), scales
 
 
-Caches = tuple[Tensor, Tensor, Tensor | None]
-"""K cache, V cache, and their scales where both hold codes."""
-
-
-def read_slots(caches: Caches, slots: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+def read_slots(cache: KvCache, slots: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """Keys and values of `slots` [n], [n, kv_heads, head_dim]; codes are dequantised to `dtype`."""
-    k, v = (as_bytes(cache).index_select(0, slots) for cache in caches[:2])
-    if (scales := caches[2]) is None:
+    k, v = (as_bytes(each).index_select(0, slots) for each in (cache.k, cache.v))
+    if cache.scales is None:
         return k, v
-    scales = scales.index_select(0, slots)
+    scales = cache.scales.index_select(0, slots)
     k, v = (
-        dequantise(codes.view(cache.dtype), scales[..., place]).to(dtype)
-        for place, (codes, cache) in enumerate(zip((k, v), caches[:2], strict=True))
+        dequantise(codes.view(stored.dtype), scales[..., place]).to(dtype)
+        for place, (codes, stored) in enumerate(((k, cache.k), (v, cache.v)))
     )
     return k, v
 

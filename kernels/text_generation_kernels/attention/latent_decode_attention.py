@@ -1,21 +1,21 @@
 """Absorbed decode attention over the latent cache (multi-head latent attention, DeepSeek-V2, 2024), split-KV.
 
-    out[b] = sum over c < b_kv_len[b] of softmax(scale * q[b] . cache[c]) * cache[c, :rank]
+    out[b] = sum over c < kv_lens[b] of softmax(scale * q[b] . cache[c]) * cache[c, :rank]
 
 The query has already absorbed the key projection of the latent vectors, and the value projection follows the sum. All
-heads read one vector of a position, which is key and value, and read it once. A request with `b_kv_len` 0 (a padded
-row) gets zeros.
+heads read one vector of a position, which is key and value, and read it once. A request of length 0 (a padded row)
+gets zeros.
 
-Layouts: `q` `[batch, heads, rank + rope]`, `out` `[batch, heads, rank]`; position c of request b lies in slot
-`slot_table[b_row[b], c]`. `slot_table` `[rows, positions]` int32, `b_row` `[batch]` int64, `b_kv_len` `[batch]` int32.
-`cache` `[slots, 1, rank + rope]`, already holding the new tokens. Table entries from `b_kv_len[b]` on may be stale and
-are never followed. `deterministic`: a request's result does not depend, to the bit, on the rest of the batch.
+Layouts: `q` `[D, heads, rank + rope]`, `out` `[D, heads, rank]`; position c of request b (`Decodes`) lies in slot
+`slot_table[rows[b], c]`. `cache` `[slots, 1, rank + rope]`, already holding the new tokens. Table entries from
+`kv_lens[b]` on may be stale and are never followed. `deterministic`: a request's result does not depend, to the bit, on
+the rest of the batch.
 
 GEMMs are transposed: positions are rows of the MMA instructions and heads their columns, because 16 heads fill the
 columns of an instruction that wants 64 rows. More heads than BLOCK_H belong to further thread blocks, which find the
 vectors in L2. Contexts are cut into chunks as in `decode_attention`, and a second kernel merges them.
 
-Called once a layer in a decode step. Bytes floor: sum(b_kv_len) * (rank + rope) * element size. Operations:
+Called once a layer in a decode step. Bytes floor: sum(kv_lens) * (rank + rope) * element size. Operations:
 2 * heads * (2 * rank + rope) for each position, compute-bound from about 128 heads on. On an H200 in bfloat16, rank 512
 and RoPE 64, 16 heads: 61.5 us at 64 x 2,048, 58 % of copy bandwidth. Measurements:
 docs/lab/2026-11-latent-attention.md.
@@ -36,6 +36,8 @@ from ._latent_layouts import check_latent_layouts
 from ._online_softmax import load_rows, load_slots
 from ._split_kv import Chunking, bounds, fill_padding, find_chunk
 from .decode_attention import decode_attention_torch
+from .kv_cache import KvCache
+from .requests import Decodes
 
 _MIN_CHUNK = 64
 """Least positions of a chunk."""
@@ -143,34 +145,27 @@ _launch = Launcher(
 
 
 def latent_decode_attention_triton(
-    q: Tensor,
-    cache: Tensor,
-    slot_table: Tensor,
-    b_row: Tensor,
-    b_kv_len: Tensor,
-    max_kv_len: int,
-    scale: float,
-    out: Tensor,
-    deterministic: bool = False,
+    q: Tensor, cache: Tensor, batch: Decodes, scale: float, out: Tensor, deterministic: bool = False
 ) -> None:
     """Triton implementation: split-KV decoding, planned on the device as by `decode_attention`. What that says of
-    `b_row`, `b_kv_len` and partials holds here too. Raises ValueError for layouts that the kernel does not read.
+    `rows`, `kv_lens` and partials holds here too. Raises ValueError for layouts that the kernel does not read.
     """
+    slot_table = batch.slot_table
     check_latent_layouts("latent_decode_attention", q, cache, slot_table, out)
-    (batch, heads, width), rank = q.shape, out.shape[2]
-    if batch == 0:
+    (requests, heads, width), rank = q.shape, out.shape[2]
+    if requests == 0:
         return
     block_r = padded_head_dim(rank)
     sizes = {"shared_kib": shared_kib(q.device), "element_bytes": q.element_size(), "rank": block_r}
     # Deterministic tiles must not depend on the batch.
-    sizes |= {"heads": heads, "batch": 16 if deterministic else padded_batch(batch)}
+    sizes |= {"heads": heads, "batch": 16 if deterministic else padded_batch(requests)}
     config = dict(nearest("latent_decode_attention", **sizes))
     processors, head_tiles = num_sms(q.device), triton.cdiv(heads, config["BLOCK_H"])
     programs, resident = (config.pop(name) * processors // head_tiles for name in ("programs", "resident"))
-    chunks = Chunking.of(out, max_kv_len, programs, resident, _MIN_CHUNK, deterministic)
+    chunks = Chunking.of(out, batch.max_kv_len, programs, resident, _MIN_CHUNK, deterministic)
     _launch(
         (head_tiles, chunks.items),
-        (q, cache, slot_table, b_row, b_kv_len, out, chunks.partial, chunks.partial_log_sum),
+        (q, cache, slot_table, batch.rows, batch.kv_lens, out, chunks.partial, chunks.partial_log_sum),
         (*q.stride()[:2], cache.stride(0), slot_table.stride(0), *out.stride()[:2]),
         (*chunks.planned, scale * LOG2_E),
         HEADS=heads,
@@ -181,23 +176,14 @@ def latent_decode_attention_triton(
         **chunks.constants,
         **config,
     )
-    chunks.merge(b_kv_len, None, out, block_r, 8)
+    chunks.merge(batch.kv_lens, None, out, block_r, 8)
 
 
 def latent_decode_attention_torch(
-    q: Tensor,
-    cache: Tensor,
-    slot_table: Tensor,
-    b_row: Tensor,
-    b_kv_len: Tensor,
-    max_kv_len: int,
-    scale: float,
-    out: Tensor,
-    deterministic: bool = False,
+    q: Tensor, cache: Tensor, batch: Decodes, scale: float, out: Tensor, deterministic: bool = False
 ) -> None:
     """Torch implementation: grouped attention with one head whose values are the first elements of its keys."""
-    values = cache[..., : out.shape[2]]
-    decode_attention_torch(q, cache, values, slot_table, b_row, b_kv_len, max_kv_len, scale, out, deterministic)
+    decode_attention_torch(q, KvCache(cache, cache[..., : out.shape[2]]), batch, scale, out, deterministic)
 
 
 latent_decode_attention = register(

@@ -11,10 +11,9 @@ RoPE pairs element i with element i + rope / 2, as in `qkv_postprocess`; rows of
 permuted when they are loaded.
 
 Layouts: `latent` `[tokens, rank + rope]`, `q` `[tokens, heads, any + rope]`, `queries` `[tokens, heads, rank + rope]`,
-`cache` `[slots, 1, rank + rope]`, any strides but unit stride in the last dimension; `weight` `[rank]`; `cos_sin`
-`[positions, rope]` float32, cosines in the first half; `positions`, `slots` `[tokens]` int64. One floating type for all
-but `cos_sin`. Computed in float32; the normalised value is rounded before its multiplication by the weight, as in
-`rms_norm`. Of tokens that share a slot any one's values stay there: only padding may share.
+`cache` `[slots, 1, rank + rope]`, any strides but unit stride in the last dimension; `weight` `[rank]`; angles, of
+`rope` elements and contiguous, and slots are those of the step (`NewTokens`). One floating type for all but the angles.
+Computed in float32; the normalised value is rounded before its multiplication by the weight, as in `rms_norm`.
 
 Called once a layer. Bytes floor: tokens * element size * 2 * (rank + rope + heads * rope).
 """
@@ -27,6 +26,7 @@ from ..norm.rms_norm import normalise
 from ..runtime.launch import Launcher, launch_dependents, wait_for_previous
 from ..runtime.register import register
 from ..runtime.triton import tl, triton
+from .new_tokens import NewTokens
 
 _HEADS = 16
 """Heads that one thread block rotates."""
@@ -109,28 +109,21 @@ _launch = Launcher(latent_postprocess_kernel, writes=("queries", "cache:newest")
 
 
 def latent_postprocess_triton(
-    latent: Tensor,
-    weight: Tensor,
-    eps: float,
-    cos_sin: Tensor,
-    positions: Tensor,
-    slots: Tensor,
-    q: Tensor,
-    queries: Tensor,
-    cache: Tensor,
+    latent: Tensor, weight: Tensor, eps: float, tokens: NewTokens, q: Tensor, queries: Tensor, cache: Tensor
 ) -> None:
     """Triton implementation. Raises ValueError for layouts that the kernel does not read."""
-    (tokens, heads, q_dim), rank, rope = q.shape, weight.shape[0], cos_sin.shape[1]
+    cos_sin = tokens.cos_sin
+    (count, heads, q_dim), rank, rope = q.shape, weight.shape[0], cos_sin.shape[1]
     if not (latent.shape[1] == queries.shape[2] == cache.shape[2] == rank + rope) or cache.shape[1] != 1:
         shapes = [tuple(each.shape) for each in (latent, weight, cos_sin, q, queries, cache)]
         raise ValueError(f"latent_postprocess: shapes of latent, weight, cos_sin, q, queries, cache differ: {shapes}")
     if any(each.stride(-1) != 1 for each in (latent, weight, q, queries, cache)) or not cos_sin.is_contiguous():
         raise ValueError("latent_postprocess: the last dimension of every tensor must have stride 1")
-    if tokens == 0:
+    if count == 0:
         return
     _launch(
-        (tokens, 1 + triton.cdiv(heads, _HEADS)),
-        (latent, weight, cos_sin, positions, slots, q, queries, cache),
+        (count, 1 + triton.cdiv(heads, _HEADS)),
+        (latent, weight, cos_sin, tokens.positions, tokens.slots, q, queries, cache),
         (latent.stride(0), *q.stride()[:2], *queries.stride()[:2], cache.stride(0)),
         (float(eps),),
         HEADS=heads,
@@ -145,24 +138,16 @@ def latent_postprocess_triton(
 
 
 def latent_postprocess_torch(
-    latent: Tensor,
-    weight: Tensor,
-    eps: float,
-    cos_sin: Tensor,
-    positions: Tensor,
-    slots: Tensor,
-    q: Tensor,
-    queries: Tensor,
-    cache: Tensor,
+    latent: Tensor, weight: Tensor, eps: float, tokens: NewTokens, q: Tensor, queries: Tensor, cache: Tensor
 ) -> None:
     """Torch implementation: the CPU path and the reference of the tests."""
-    rank, rope = weight.shape[0], cos_sin.shape[1]
-    rows = cos_sin[positions]
+    rank, slots = weight.shape[0], tokens.slots
+    rows = tokens.cos_sin[tokens.positions]
     normalised = torch.empty_like(latent[:, :rank])
     normalise(latent[:, :rank], weight, eps, normalised)
     cache[slots, 0, :rank] = normalised
     cache[slots, 0, rank:] = _rotated(latent[:, None, rank:], rows)[:, 0]
-    queries[..., rank:] = _rotated(q[..., -rope:], rows)
+    queries[..., rank:] = _rotated(q[..., -rows.shape[1] :], rows)
 
 
 def _rotated(x: Tensor, rows: Tensor) -> Tensor:

@@ -6,12 +6,11 @@ Absorbed as in `latent_decode_attention`: one vector of a position is key and va
 are heads within tokens, and all of them share the loads.
 
 Layouts: `q` `[tokens, heads, rank + rope]`, `out` `[tokens, heads, rank]`, tokens of request b at
-`b_q_start[b] : b_q_start[b + 1]`, no padding; they are the last of its `b_kv_len[b]` tokens. Position c of request b
-lies in slot `slot_table[b_row[b], c]`. `cache` `[slots, 1, rank + rope]`, already holding the new tokens. `b_row`
-`[batch]` int64, `b_q_start` `[batch + 1]`, `b_kv_len` `[batch]`, `slot_table` int32. A request may have no new tokens;
-nothing is written for tokens of one whose `b_kv_len` is 0. Accumulation is float32.
+`starts[b] : starts[b + 1]` (`Chunks`), no padding; they are the last of its `kv_lens[b]` tokens. Position c of request
+b lies in slot `slot_table[rows[b], c]`. `cache` `[slots, 1, rank + rope]`, already holding the new tokens. A request
+may have no new tokens; nothing is written for tokens of one of length 0. Accumulation is float32.
 `deterministic`: a token's result is the same to the bit wherever its prompt is cut, whatever the rest of the batch and
-`max_q_len`. Keys are then not split.
+`max_len`. Keys are then not split.
 
 Called once a layer when a batch holds prompt tokens whose chunks are too short for `latent_expand` to pay
 (`layers/infer/expanded.py`). Operations: 2 * heads * (2 * rank + rope) for each pair of query and key, against
@@ -33,7 +32,9 @@ from ..runtime.triton import tl, triton
 from ._latent_layouts import check_latent_layouts
 from ._online_softmax import accumulate, load_rows, load_slots
 from ._prefill_tiles import Tiling, merge_partials, plan_splits, seen_by, store_partial
+from .kv_cache import KvCache
 from .prefill_attention import prefill_attention_torch
+from .requests import Chunks
 
 
 @triton.jit
@@ -187,21 +188,13 @@ _launch = Launcher(latent_prefill_attention_kernel, writes=("out", "partial", "p
 
 
 def latent_prefill_attention_triton(
-    q: Tensor,
-    cache: Tensor,
-    slot_table: Tensor,
-    b_row: Tensor,
-    b_q_start: Tensor,
-    b_kv_len: Tensor,
-    max_q_len: int,  # noqa: ARG001 - tiles are the same for all lengths
-    scale: float,
-    out: Tensor,
-    deterministic: bool = False,
+    q: Tensor, cache: Tensor, batch: Chunks, scale: float, out: Tensor, deterministic: bool = False
 ) -> None:
     """Triton implementation. Raises ValueError for layouts that the kernel does not read."""
+    slot_table = batch.slot_table
     check_latent_layouts("latent_prefill_attention", q, cache, slot_table, out)
     (num_tokens, heads, width), rank = q.shape, out.shape[2]
-    batch = b_row.shape[0]
+    requests = batch.rows.shape[0]
     if num_tokens == 0:
         return
     block_r = padded_head_dim(rank)
@@ -209,43 +202,32 @@ def latent_prefill_attention_triton(
     config = dict(nearest("latent_prefill_attention", **sizes))
     resident = config.pop("resident") * num_sms(q.device)
     rows, positions = num_tokens * heads, slot_table.shape[1]
-    tiling = Tiling.of(rows, batch, 1, positions, resident, config["BLOCK_M"], block_r, deterministic, q.device)
+    tiling = Tiling.of(rows, requests, 1, positions, resident, config["BLOCK_M"], block_r, deterministic, q.device)
     for variant in tiling.variants:
         _launch(
             (tiling.tiles, tiling.max_splits),
             (
-                q, cache, slot_table, b_row, b_q_start, b_kv_len, out, tiling.partial, tiling.partial_log_sum,
-                tiling.arrived,
+                q, cache, slot_table, batch.rows, batch.starts, batch.kv_lens, out, tiling.partial,
+                tiling.partial_log_sum, tiling.arrived,
             ),
             (*q.stride()[:2], cache.stride(0), slot_table.stride(0), *out.stride()[:2]),
-            (batch, tiling.max_splits, scale * LOG2_E),
+            (requests, tiling.max_splits, scale * LOG2_E),
             HEADS=heads,
             RANK=rank,
             BLOCK_R=block_r,
             ROPE=width - rank,
             BLOCK_E=padded_head_dim(width - rank),
-            BLOCK_B=padded_batch(batch),
+            BLOCK_B=padded_batch(requests),
             **variant,
             **config,
         )  # fmt: skip
 
 
 def latent_prefill_attention_torch(
-    q: Tensor,
-    cache: Tensor,
-    slot_table: Tensor,
-    b_row: Tensor,
-    b_q_start: Tensor,
-    b_kv_len: Tensor,
-    max_q_len: int,
-    scale: float,
-    out: Tensor,
-    deterministic: bool = False,
+    q: Tensor, cache: Tensor, batch: Chunks, scale: float, out: Tensor, deterministic: bool = False
 ) -> None:
     """Torch implementation: grouped attention with one head whose values are the first elements of its keys."""
-    values = cache[..., : out.shape[2]]
-    batch = (slot_table, b_row, b_q_start, b_kv_len, max_q_len)
-    prefill_attention_torch(q, cache, values, *batch, scale, out, deterministic)
+    prefill_attention_torch(q, KvCache(cache, cache[..., : out.shape[2]]), batch, scale, out, deterministic)
 
 
 latent_prefill_attention = register(

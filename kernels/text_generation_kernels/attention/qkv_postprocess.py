@@ -15,15 +15,10 @@ tokens. q is rotated in place, and attention reads it there; the places of k and
 also be float32 split-K partials `[partials, tokens, ...]` (`linear_split_k`): they are added up in their order and
 rounded to the type of `q_out` `[tokens, heads * head_dim]`, which then receives q.
 
-`q_norm`, `k_norm` `[head_dim]`, or `[heads, head_dim]` and `[kv_heads, head_dim]` where each head has its own weights,
-rounded as in `rms_norm`; they may be float32. `cos_sin` `[positions, head_dim]` float32, cosines in the first half;
-elements that are not rotated have cosine 1 and sine 0 (partial RoPE, layers without any). Rows of checkpoints that pair
-neighbours are permuted when they are loaded.
-
-`positions`, `slots` `[tokens]` int64. Caches `[slots, kv_heads, head_dim]`, any strides but unit stride in the last
-dimension; of 8-bit codes (`kv_quantisation.py`) `scales` `[slots, kv_heads, 2]` are written too, or, with
-`scales_given`, read. One floating type for `qkv`, `bias`, norms and caches of values. RoPE is computed in float32. Of
-tokens that share a slot any one's keys and values stay there: only padding may share.
+Bias and norms are those of the layer (`QkvPrologue`), norms rounded as in `rms_norm`. Rows of checkpoints that pair
+neighbours are permuted when they are loaded. Angles and slots are those of the step (`NewTokens`). Keys and values have
+one head size; of 8-bit codes (`kv_quantisation.py`) scales are written too, or, where given, read. One floating type
+for `qkv`, bias, norms and caches of values. RoPE is computed in float32.
 
 Called once a layer. Bytes floor: tokens * element size * 2 * (heads + 2 * kv_heads) * head_dim. On an H200 in bfloat16
 at 4,096 tokens with 32 and 8 heads of 128: 87 % of copy bandwidth. Measurements:
@@ -41,7 +36,10 @@ from ..runtime.settings import nearest
 from ..runtime.shapes import shapes_error
 from ..runtime.triton import triton
 from ._qkv_postprocess_kernel import qkv_postprocess_kernel
+from .kv_cache import KvCache
 from .kv_quantisation import as_bytes, check_codes, format_of, quantise
+from .new_tokens import NewTokens
+from .qkv_prologue import QkvPrologue
 
 _launch = Launcher(
     qkv_postprocess_kernel,
@@ -51,45 +49,37 @@ _launch = Launcher(
 
 
 def check_qkv(
-    qkv: Tensor,
-    bias: Tensor | None,
-    q_norm: Tensor | None,
-    k_norm: Tensor | None,
-    cos_sin: Tensor,
-    positions: Tensor,
-    slots: Tensor,
-    k_cache: Tensor,
-    v_cache: Tensor,
-    scales: Tensor | None,
-    q_out: Tensor | None = None,
+    qkv: Tensor, prologue: QkvPrologue, tokens: NewTokens, cache: KvCache, q_out: Tensor | None = None
 ) -> int:
     """Raises ValueError for layouts that the kernel does not read. Returns the number of query heads."""
-    tokens, size = qkv.shape[-2:]
-    _, kv_heads, head_dim = k_cache.shape
+    bias, q_norm, k_norm = prologue.bias, prologue.q_norm, prologue.k_norm
+    cos_sin, positions, slots = tokens.cos_sin, tokens.positions, tokens.slots
+    count, size = qkv.shape[-2:]
+    _, kv_heads, head_dim = cache.k.shape
     heads = size // head_dim - 2 * kv_heads
     if (
         head_dim % 2
         or heads < 1
         or size % head_dim
-        or v_cache.shape != k_cache.shape
+        or cache.v.shape != cache.k.shape
         or cos_sin.shape[1:] != (head_dim,)
-        or not positions.shape == slots.shape == (tokens,)
+        or not positions.shape == slots.shape == (count,)
         or (bias is not None and bias.shape != (size,))
         or (q_norm is None) != (k_norm is None)
         or (q_norm is not None and k_norm is not None and not _norms_fit(q_norm, k_norm, heads, kv_heads, head_dim))
     ):
         named = {"qkv": qkv, "bias": bias, "q_norm": q_norm, "k_norm": k_norm, "cos_sin": cos_sin}
-        named |= {"positions": positions, "slots": slots, "k_cache": k_cache, "v_cache": v_cache}
+        named |= {"positions": positions, "slots": slots, "k_cache": cache.k, "v_cache": cache.v}
         raise shapes_error("qkv_postprocess", **named)
-    tensors = (qkv, bias, q_norm, k_norm, cos_sin, positions, slots, k_cache, v_cache, q_out)
+    tensors = (qkv, bias, q_norm, k_norm, cos_sin, positions, slots, cache.k, cache.v, q_out)
     # The stride of a single element is arbitrary.
     if any(tensor is not None and tensor.shape[-1] > 1 and tensor.stride(-1) != 1 for tensor in tensors):
         raise ValueError("qkv_postprocess: the last dimension of every tensor must have stride 1")
-    if (qkv.dim() == 3) != (q_out is not None) or (q_out is not None and q_out.shape != (tokens, heads * head_dim)):
+    if (qkv.dim() == 3) != (q_out is not None) or (q_out is not None and q_out.shape != (count, heads * head_dim)):
         raise ValueError(
-            f"qkv_postprocess: q_out must be [{tokens}, {heads * head_dim}] for split-K partials, else None"
+            f"qkv_postprocess: q_out must be [{count}, {heads * head_dim}] for split-K partials, else None"
         )
-    check_codes("qkv_postprocess", k_cache, v_cache, scales)
+    check_codes("qkv_postprocess", cache)
     return heads
 
 
@@ -106,38 +96,30 @@ def _norms_fit(q_norm: Tensor, k_norm: Tensor, heads: int, kv_heads: int, head_d
 
 
 def qkv_postprocess_triton(
-    qkv: Tensor,
-    bias: Tensor | None,
-    q_norm: Tensor | None,
-    k_norm: Tensor | None,
-    norm_eps: float,
-    cos_sin: Tensor,
-    positions: Tensor,
-    slots: Tensor,
-    k_cache: Tensor,
-    v_cache: Tensor,
-    norm_after_rope: bool = False,
-    scales: Tensor | None = None,
-    scales_given: bool = False,
-    q_out: Tensor | None = None,
+    qkv: Tensor, prologue: QkvPrologue, tokens: NewTokens, cache: KvCache, q_out: Tensor | None = None
 ) -> None:
     """Triton implementation. Raises ValueError for layouts that the kernel does not read.
 
-    `cos_sin`, `positions` and `slots` are read while the previous kernel may still run, see `decode_attention`.
+    `tokens` are read while the previous kernel may still run, see `decode_attention`.
     """
-    tokens = qkv.shape[-2]
-    if tokens == 0:
+    count = qkv.shape[-2]
+    if count == 0:
         return
-    heads = check_qkv(qkv, bias, q_norm, k_norm, cos_sin, positions, slots, k_cache, v_cache, scales, q_out)
-    _, kv_heads, head_dim = k_cache.shape
+    heads = check_qkv(qkv, prologue, tokens, cache, q_out)
+    _, kv_heads, head_dim = cache.k.shape
+    cos_sin, scales, q_norm = tokens.cos_sin, cache.scales, prologue.q_norm
+    k_cache, v_cache = as_bytes(cache.k), as_bytes(cache.v)
     block_half = triton.next_power_of_2(head_dim // 2)
     config = nearest("qkv_postprocess", half=block_half)
     scale_strides = (0, 0) if scales is None else scales.stride()[:2]
     q = qkv if q_out is None else q_out
     partials = len(qkv) if q_out is not None else 0
     _launch(
-        (tokens, triton.cdiv(heads + 2 * kv_heads, config["BLOCK_HEADS"])),
-        (qkv, q, bias, q_norm, k_norm, cos_sin, positions, slots, as_bytes(k_cache), as_bytes(v_cache), scales),
+        (count, triton.cdiv(heads + 2 * kv_heads, config["BLOCK_HEADS"])),
+        (
+            qkv, q, prologue.bias, q_norm, prologue.k_norm, cos_sin, tokens.positions, tokens.slots, k_cache, v_cache,
+            scales,
+        ),
         (
             qkv.stride(0) if partials else 0,
             qkv.stride(-2),
@@ -147,73 +129,68 @@ def qkv_postprocess_triton(
             *v_cache.stride()[:2],
             *scale_strides,
         ),
-        (norm_eps,),
+        (prologue.norm_eps,),
         PARTIALS=partials,
         HEADS=heads,
         KV_HEADS=kv_heads,
         HEAD_DIM=head_dim,
         BLOCK_HALF=block_half,
         NORM_OF_EACH_HEAD=q_norm is not None and q_norm.dim() == 2,
-        NORM_AFTER_ROPE=norm_after_rope,
-        FORMAT=format_of(k_cache),
-        SCALES_GIVEN=scales_given,
+        NORM_AFTER_ROPE=prologue.norm_after_rope,
+        FORMAT=format_of(cache.k),
+        SCALES_GIVEN=cache.scales_given,
         **config,
-    )
+    )  # fmt: skip
 
 
 def qkv_postprocess_torch(
-    qkv: Tensor,
-    bias: Tensor | None,
-    q_norm: Tensor | None,
-    k_norm: Tensor | None,
-    norm_eps: float,
-    cos_sin: Tensor,
-    positions: Tensor,
-    slots: Tensor,
-    k_cache: Tensor,
-    v_cache: Tensor,
-    norm_after_rope: bool = False,
-    scales: Tensor | None = None,
-    scales_given: bool = False,
-    q_out: Tensor | None = None,
+    qkv: Tensor, prologue: QkvPrologue, tokens: NewTokens, cache: KvCache, q_out: Tensor | None = None
 ) -> None:
     """Torch implementation: the CPU path and the reference of the tests."""
-    _, num_kv_heads, head_dim = k_cache.shape
+    _, num_kv_heads, head_dim = cache.k.shape
     if q_out is not None:
         qkv = qkv.sum(0).to(q_out.dtype)
-    if bias is not None:
-        qkv.add_(bias)
+    if prologue.bias is not None:
+        qkv.add_(prologue.bias)
     heads = qkv.view(qkv.shape[0], -1, head_dim)
     q, k, v = heads.split((heads.shape[1] - 2 * num_kv_heads, num_kv_heads, num_kv_heads), dim=1)
-    if norm_after_rope:
-        _rotate(heads[:, :-num_kv_heads], cos_sin, positions)
-    if q_norm is not None and k_norm is not None:
-        normalise(q, q_norm, norm_eps, q)
-        normalise(k, k_norm, norm_eps, k)
-    if not norm_after_rope:
-        _rotate(heads[:, :-num_kv_heads], cos_sin, positions)
+    if prologue.norm_after_rope:
+        _rotate(heads[:, :-num_kv_heads], tokens)
+    if prologue.q_norm is not None and prologue.k_norm is not None:
+        normalise(q, prologue.q_norm, prologue.norm_eps, q)
+        normalise(k, prologue.k_norm, prologue.norm_eps, k)
+    if not prologue.norm_after_rope:
+        _rotate(heads[:, :-num_kv_heads], tokens)
     if q_out is not None:
         q_out.view(q.shape).copy_(q)
+    _store(k, v, tokens.slots, cache)
+
+
+def _store(k: Tensor, v: Tensor, slots: Tensor, cache: KvCache) -> None:
+    """Writes keys and values, as codes where the cache holds them."""
+    scales = cache.scales
     if scales is None:
-        k_cache.index_copy_(0, slots, k)
-        v_cache.index_copy_(0, slots, v)
+        cache.k.index_copy_(0, slots, k)
+        cache.v.index_copy_(0, slots, v)
         return
-    given = scales.index_select(0, slots) if scales_given else None
-    for place, (heads, cache) in enumerate(((k, k_cache), (v, v_cache))):
-        codes, measured = quantise(heads, cache.dtype, None if given is None else given[..., place])
-        as_bytes(cache).index_copy_(0, slots, as_bytes(codes))
+    given = scales.index_select(0, slots) if cache.scales_given else None
+    for place, (heads, stored) in enumerate(((k, cache.k), (v, cache.v))):
+        codes, measured = quantise(heads, stored.dtype, None if given is None else given[..., place])
+        as_bytes(stored).index_copy_(0, slots, as_bytes(codes))
         if given is None:
             scales[..., place].index_copy_(0, slots, measured)
 
 
-def _rotate(q_and_k: Tensor, cos_sin: Tensor, positions: Tensor) -> None:
+def _rotate(q_and_k: Tensor, tokens: NewTokens) -> None:
     """RoPE of `q_and_k` [tokens, heads, head_dim] in place."""
-    cos, sin = cos_sin.index_select(0, positions).unsqueeze(1).chunk(2, dim=-1)
+    cos, sin = tokens.cos_sin.index_select(0, tokens.positions).unsqueeze(1).chunk(2, dim=-1)
     first, second = q_and_k.float().chunk(2, dim=-1)
     rotated = (first * cos).addcmul_(second, sin, value=-1), (second * cos).addcmul_(first, sin)
     q_and_k.copy_(torch.cat(rotated, dim=-1))
 
 
 qkv_postprocess = register(
-    qkv_postprocess_torch, mutates=("qkv", "k_cache", "v_cache", "scales", "q_out"), triton=qkv_postprocess_triton
+    qkv_postprocess_torch,
+    mutates=("qkv", "cache_k", "cache_v", "cache_scales", "q_out"),
+    triton=qkv_postprocess_triton,
 )

@@ -6,7 +6,7 @@
 a token of one. With a `window` a token attends to c > position(t) - window alone: the window bounds what lies before a
 token, not what follows it in its span.
 
-Layouts: those of `prefill_attention`; `seen_ends` `[tokens]` integers. Keys and values below it are in the cache, so a
+Layouts: those of `prefill_attention`. Keys and values below it are in the cache, so a
 chunk ends where a span does. Accumulation is float32.
 
 There is a torch implementation alone, which reads lengths on the host and so has no place in a CUDA graph. It is called
@@ -19,33 +19,26 @@ from torch import Tensor
 from torch.nn import functional
 
 from ..runtime.register import register
+from .kv_cache import KvCache
 from .kv_quantisation import read_slots
+from .requests import Chunks
 
 
-def span_attention_torch(
-    q: Tensor,
-    k_cache: Tensor,
-    v_cache: Tensor,
-    slot_table: Tensor,
-    b_row: Tensor,
-    b_q_start: Tensor,
-    b_kv_len: Tensor,
-    seen_ends: Tensor,
-    scale: float,
-    out: Tensor,
-    window: int = 0,
-    scales: Tensor | None = None,
-) -> None:
-    """Torch implementation: one fused attention call a request, on CPU and CUDA."""
-    starts, kv_lens, rows = b_q_start.tolist(), b_kv_len.tolist(), b_row.tolist()
+def span_attention_torch(q: Tensor, cache: KvCache, batch: Chunks, scale: float, out: Tensor, window: int = 0) -> None:
+    """Torch implementation: one fused attention call a request, on CPU and CUDA. Raises ValueError without
+    `seen_ends`.
+    """
+    if batch.seen_ends is None:
+        raise ValueError("span_attention: chunks without seen_ends are prefill_attention's")
+    starts, kv_lens, rows = batch.starts.tolist(), batch.kv_lens.tolist(), batch.rows.tolist()
     for row, start, end, kv_len in zip(rows, starts, starts[1:], kv_lens, strict=False):
         if start == end or kv_len == 0:
             continue
         first = kv_len - (end - start)
         first_seen = max(0, first + 1 - window) if window else 0
-        k, v = read_slots((k_cache, v_cache, scales), slot_table[row, first_seen:kv_len], q.dtype)
+        k, v = read_slots(cache, batch.slot_table[row, first_seen:kv_len], q.dtype)
         keys = torch.arange(first_seen, kv_len, device=q.device)
-        seen = keys < seen_ends[start:end, None]
+        seen = keys < batch.seen_ends[start:end, None]
         if window:
             seen &= keys > torch.arange(first, kv_len, device=q.device)[:, None] - window
         attended = functional.scaled_dot_product_attention(

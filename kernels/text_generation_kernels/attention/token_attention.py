@@ -7,7 +7,7 @@ to both from registers. Results are as close to the formula as those of the two 
 `qkv` is unspecified afterwards. First positions are prefetched before the wait for the QKV GEMV; dependents, which
 prefetch megabytes of weights, are launched after these loads, or, where most SMs read positions, at the end.
 
-Layouts: those of `qkv_postprocess` and `decode_attention` for one token; caches hold values, not codes, and K and V
+Layouts: those of `qkv_postprocess` and `decode_attention` for one token; the cache holds values, not codes, and K and V
 have one head size.
 
 Called once a layer in a step of a single token. Bytes floor: that of `decode_attention`. Measurements:
@@ -27,7 +27,12 @@ from ..runtime.triton import triton
 from ._decode_torch import decode_attention_torch
 from ._split_kv import Chunking
 from ._token_attention_kernel import token_attention_kernel
+from .attention_options import NO_OPTIONS, AttentionOptions
+from .kv_cache import KvCache
+from .new_tokens import NewTokens
 from .qkv_postprocess import check_qkv, qkv_postprocess_torch
+from .qkv_prologue import QkvPrologue
+from .requests import Decodes
 
 _launch = Launcher(
     token_attention_kernel,
@@ -49,39 +54,28 @@ _launch = Launcher(
 
 def token_attention_triton(
     qkv: Tensor,
-    bias: Tensor | None,
-    q_norm: Tensor | None,
-    k_norm: Tensor | None,
-    norm_eps: float,
-    cos_sin: Tensor,
-    positions: Tensor,
-    slots: Tensor,
-    k_cache: Tensor,
-    v_cache: Tensor,
-    norm_after_rope: bool,
-    slot_table: Tensor,
-    b_row: Tensor,
-    b_kv_len: Tensor,
-    max_kv_len: int,
+    prologue: QkvPrologue,
+    tokens: NewTokens,
+    cache: KvCache,
+    batch: Decodes,
     scale: float,
     out: Tensor,
-    window: int = 0,
-    softcap: float = 0.0,
-    sinks: Tensor | None = None,
-    slopes: Tensor | None = None,
+    options: AttentionOptions = NO_OPTIONS,
 ) -> None:
     """Triton implementation. Raises ValueError for layouts that the kernel does not read.
 
-    `positions`, `slots`, `b_row`, `b_kv_len`, and keys and values of earlier positions are read while the previous
-    kernel may still run, see `decode_attention`.
+    `tokens`, rows and lengths of `batch`, and keys and values of earlier positions are read while the previous kernel
+    may still run, see `decode_attention`.
     """
-    check_qkv(qkv, bias, q_norm, k_norm, cos_sin, positions, slots, k_cache, v_cache, None)
+    if cache.scales is not None:
+        raise ValueError("token_attention: the cache must hold values, not codes")
+    check_qkv(qkv, prologue, tokens, cache)
+    k_cache, v_cache, cos_sin, slot_table = cache.k, cache.v, tokens.cos_sin, batch.slot_table
     _, kv_heads, head_dim = k_cache.shape
-    heads = out.shape[1]
+    heads, window = out.shape[1], options.window
     if len(qkv) != 1 or not out.is_contiguous() or slot_table.stride(1) != 1:
         raise ValueError("token_attention: qkv must hold one token, and out and rows of the slot table be contiguous")
-    if window:
-        max_kv_len = min(max_kv_len, window)
+    max_kv_len = min(batch.max_kv_len, window) if window else batch.max_kv_len
     block_d = padded_head_dim(head_dim)
     sizes = {"head_dim": block_d, "element_bytes": qkv.element_size()}
     config = dict(nearest("token_attention", shared_kib=shared_kib(qkv.device), **sizes))
@@ -92,53 +86,38 @@ def token_attention_triton(
     _launch(
         (kv_heads, chunks.items),
         (
-            qkv, bias, q_norm, k_norm, cos_sin, positions, slots, k_cache, v_cache, slot_table, b_row, b_kv_len, sinks,
-            slopes, out, chunks.partial, chunks.partial_log_sum,
+            qkv, prologue.bias, prologue.q_norm, prologue.k_norm, cos_sin, tokens.positions, tokens.slots, k_cache,
+            v_cache, slot_table, batch.rows, batch.kv_lens, options.sinks, options.slopes, out, chunks.partial,
+            chunks.partial_log_sum,
         ),
         (cos_sin.stride(0), *k_cache.stride()[:2], *v_cache.stride()[:2], slot_table.stride(0)),
-        (norm_eps, scale * LOG2_E, *chunks.planned),
+        (prologue.norm_eps, scale * LOG2_E, *chunks.planned),
         GROUP=group,
         HEAD_DIM=head_dim,
         BLOCK_D=block_d,
         BLOCK_G=max(16, triton.next_power_of_2(group)),
-        NORM_OF_EACH_HEAD=q_norm is not None and q_norm.dim() == 2,
-        NORM_AFTER_ROPE=norm_after_rope,
-        SOFTCAP=softcap,
+        NORM_OF_EACH_HEAD=prologue.q_norm is not None and prologue.q_norm.dim() == 2,
+        NORM_AFTER_ROPE=prologue.norm_after_rope,
+        SOFTCAP=options.softcap,
         **chunks.constants,
         **config,
     )  # fmt: skip
-    chunks.merge(b_kv_len, sinks, out, block_d, 16, merge_warps)
+    chunks.merge(batch.kv_lens, options.sinks, out, block_d, 16, merge_warps)
 
 
 def token_attention_torch(
     qkv: Tensor,
-    bias: Tensor | None,
-    q_norm: Tensor | None,
-    k_norm: Tensor | None,
-    norm_eps: float,
-    cos_sin: Tensor,
-    positions: Tensor,
-    slots: Tensor,
-    k_cache: Tensor,
-    v_cache: Tensor,
-    norm_after_rope: bool,
-    slot_table: Tensor,
-    b_row: Tensor,
-    b_kv_len: Tensor,
-    max_kv_len: int,
+    prologue: QkvPrologue,
+    tokens: NewTokens,
+    cache: KvCache,
+    batch: Decodes,
     scale: float,
     out: Tensor,
-    window: int = 0,
-    softcap: float = 0.0,
-    sinks: Tensor | None = None,
-    slopes: Tensor | None = None,
+    options: AttentionOptions = NO_OPTIONS,
 ) -> None:
     """Torch implementation: the CPU path and the reference of the tests."""
-    norms = q_norm, k_norm, norm_eps
-    qkv_postprocess_torch(qkv, bias, *norms, cos_sin, positions, slots, k_cache, v_cache, norm_after_rope)
-    context = slot_table, b_row, b_kv_len, max_kv_len
-    options = window, softcap, sinks, slopes
-    decode_attention_torch(_queries(qkv, out), k_cache, v_cache, *context, scale, out, False, *options)
+    qkv_postprocess_torch(qkv, prologue, tokens, cache)
+    decode_attention_torch(_queries(qkv, out), cache, batch, scale, out, False, options)
 
 
 def _queries(qkv: Tensor, out: Tensor) -> Tensor:
@@ -147,5 +126,5 @@ def _queries(qkv: Tensor, out: Tensor) -> Tensor:
 
 
 token_attention = register(
-    token_attention_torch, mutates=("qkv", "k_cache", "v_cache", "out"), triton=token_attention_triton
+    token_attention_torch, mutates=("qkv", "cache_k", "cache_v", "out"), triton=token_attention_triton
 )

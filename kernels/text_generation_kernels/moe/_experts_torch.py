@@ -8,72 +8,47 @@ from torch.nn import functional
 
 from ..norm.activations import ALONE, GATED
 from .expert_matrix import ExpertMatrix
+from .expert_mlps import ExpertMlps
+from .routing import Routing
 
 _DETERMINISTIC = 64
 """Rows of a GEMM in deterministic mode, whatever is in the step."""
 
 
 def moe_experts_torch(
-    x: Tensor,
-    ids: Tensor,
-    weights: Tensor,
-    up_weight: Tensor,
-    up_bias: Tensor | None,
-    up_scales: Tensor | None,
-    up_zeros: Tensor | None,
-    up_table: Tensor | None,
-    up_group: int,
-    up_w8a8: bool,
-    up_e2m1: bool,
-    down_weight: Tensor,
-    down_bias: Tensor | None,
-    down_scales: Tensor | None,
-    down_zeros: Tensor | None,
-    down_table: Tensor | None,
-    down_group: int,
-    down_w8a8: bool,
-    down_e2m1: bool,
-    activation: str,
-    deterministic: bool,
-    all_experts: int,
-    out: Tensor,
-    adds: bool = False,
+    x: Tensor, routing: Routing, experts: ExpertMlps, deterministic: bool, out: Tensor, adds: bool = False
 ) -> None:
     """Torch implementation: the CPU path and the reference of the tests. Reads on the host which experts are hit."""
-    gate_up = ExpertMatrix(up_weight, up_bias, up_scales, up_zeros, up_table, up_group, up_w8a8, up_e2m1)
-    down = ExpertMatrix(down_weight, down_bias, down_scales, down_zeros, down_table, down_group, down_w8a8, down_e2m1)
-    slots = ids.shape[1]
+    gate_up, down, slots = experts.gate_up, experts.down, routing.ids.shape[1]
 
     def outputs_of(own: Tensor, expert: int) -> Tensor:
         result = gemm_of_expert(x[own // slots], gate_up, expert, deterministic)
-        activated = activated_rows(result, activation, deterministic and not x.is_cuda).to(x.dtype)
+        activated = activated_rows(result, experts.activation, deterministic and not x.is_cuda).to(x.dtype)
         return gemm_of_expert(activated, down, expert, deterministic)
 
-    sum_of_slots(x, ids, weights, down.experts, all_experts, outputs_of, out, adds)
+    sum_of_slots(x, routing, experts, outputs_of, out, adds)
 
 
 def sum_of_slots(
     x: Tensor,
-    ids: Tensor,
-    weights: Tensor,
-    experts: int,
-    all_experts: int,
+    routing: Routing,
+    experts: ExpertMlps,
     outputs_of: Callable[[Tensor, int], Tensor],
     out: Tensor,
     adds: bool,
 ) -> None:
     """Adds up what `outputs_of` makes of the rows of each expert: int64 [rows] and the expert's number."""
-    tokens, slots = ids.shape
-    flat = ids.flatten()
-    if all_experts > experts:
+    tokens, slots = routing.ids.shape
+    flat, here = routing.ids.flatten(), experts.down.experts
+    if experts.held is not None:
         # Rows of other ranks' experts come last, and stay zero.
-        flat = flat.where((flat >= 0) & (flat < experts), experts)
+        flat = flat.where((flat >= 0) & (flat < here), here)
     order = flat.argsort(stable=True)
-    counts = torch.bincount(flat, minlength=experts + 1).tolist()
+    counts = torch.bincount(flat, minlength=here + 1).tolist()
     rows = x.new_zeros(tokens * slots, x.shape[1])
-    for expert, own in enumerate(order.split(counts)[:experts]):
+    for expert, own in enumerate(order.split(counts)[:here]):
         if len(own):
-            rows[own] = (outputs_of(own, expert) * weights.flatten()[own, None]).to(x.dtype)
+            rows[own] = (outputs_of(own, expert) * routing.weights.flatten()[own, None]).to(x.dtype)
     total = rows.view(tokens, slots, -1).sum(dim=1, dtype=torch.float32).to(out.dtype)
     out.copy_(out + total if adds else total)
 

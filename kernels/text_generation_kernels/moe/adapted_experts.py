@@ -24,10 +24,11 @@ from ..runtime.register import by_device
 from ._experts_torch import activated_rows, gemm_in_blocks, gemm_of_expert, sum_of_slots
 from .expert_expand import expert_expand_triton
 from .expert_factors import ExpertFactors, check_factors
-from .expert_matrix import ExpertMatrix
+from .expert_mlps import ExpertMlps
 from .expert_shrink import expert_shrink_triton
 from .experts_ladder import heights_of, tile_height
-from .moe_experts import check_experts, inner_of, run_experts, tiles_of
+from .moe_experts import check_experts, run_experts, tiles_of
+from .routing import Routing
 
 _LEAST_HEIGHT = 16
 """Rows of a tile: what a matrix instruction takes."""
@@ -35,57 +36,44 @@ _LEAST_HEIGHT = 16
 
 def adapted_experts(
     x: Tensor,
-    ids: Tensor,
-    weights: Tensor,
-    gate_up: ExpertMatrix,
-    down: ExpertMatrix,
-    activation: str,
+    routing: Routing,
+    experts: ExpertMlps,
     deterministic: bool,
     out: Tensor,
     numbers: Tensor,
     up_factors: ExpertFactors | None,
     down_factors: ExpertFactors | None,
-    all_experts: int | None = None,
     adds: bool = False,
 ) -> None:
-    """Writes `out`, or adds to it. `all_experts`: how many the mixture has, where other ranks have some of them. Raises
-    ValueError for shapes and layouts that do not fit.
-    """
-    check_experts(x, ids, weights, gate_up, down, activation, out)
-    inner = inner_of(gate_up, activation)
-    for factors, matrix, inputs in ((up_factors, gate_up, down.outputs), (down_factors, down, inner)):
+    """Writes `out`, or adds to it. Raises ValueError for shapes and layouts that do not fit."""
+    check_experts(x, routing, experts, out)
+    gate_up, down = experts.gate_up, experts.down
+    for factors, matrix, inputs in ((up_factors, gate_up, experts.hidden), (down_factors, down, experts.inner)):
         if factors is not None:
             check_factors("adapted_experts", factors, down.experts, matrix.outputs, inputs)
     if len(numbers) != len(x):
         raise ValueError(f"adapted_experts: {len(x)} tokens have {len(numbers)} adapters")
     if len(x):
-        matrices, factors = (gate_up, down), (up_factors, down_factors)
-        every = all_experts or down.experts
-        _adapted_experts(x, ids, weights, matrices, activation, deterministic, out, numbers, factors, every, adds)
+        _adapted_experts(x, routing, experts, deterministic, out, numbers, (up_factors, down_factors), adds)
 
 
 def adapted_experts_triton(
     x: Tensor,
-    ids: Tensor,
-    weights: Tensor,
-    matrices: tuple[ExpertMatrix, ExpertMatrix],
-    activation: str,
+    routing: Routing,
+    experts: ExpertMlps,
     deterministic: bool,
     out: Tensor,
     numbers: Tensor,
     factors: tuple[ExpertFactors | None, ExpertFactors | None],
-    all_experts: int,
     adds: bool = False,
 ) -> None:
     """Triton implementation."""
-    gate_up, down = matrices
-    chosen = max(_LEAST_HEIGHT, tile_height(*ids.shape, all_experts, down.bits, deterministic))
-    held = down.experts if down.experts < all_experts else None
-    every = {max(_LEAST_HEIGHT, height) for height in heights_of(down.bits)}
+    bits, slots = experts.down.bits, routing.ids.shape[1]
+    chosen = max(_LEAST_HEIGHT, tile_height(*routing.ids.shape, experts.total, bits, deterministic))
+    every = {max(_LEAST_HEIGHT, height) for height in heights_of(bits)}
     for height in sizes_to_launch(chosen, (chosen,) if deterministic else sorted(every)):
-        tiles = tiles_of(height, gate_up, down, activation)
-        deltas = partial(adapter_deltas, factors, numbers, ids.shape[1], height)
-        run_experts(x, ids, weights, gate_up, down, activation, tiles, out, held, adds, deltas)
+        deltas = partial(adapter_deltas, factors, numbers, slots, height)
+        run_experts(x, routing, experts, tiles_of(height, experts), out, adds, deltas)
 
 
 def adapter_deltas(
@@ -107,31 +95,27 @@ def adapter_deltas(
 
 def adapted_experts_torch(
     x: Tensor,
-    ids: Tensor,
-    weights: Tensor,
-    matrices: tuple[ExpertMatrix, ExpertMatrix],
-    activation: str,
+    routing: Routing,
+    experts: ExpertMlps,
     deterministic: bool,
     out: Tensor,
     numbers: Tensor,
     factors: tuple[ExpertFactors | None, ExpertFactors | None],
-    all_experts: int,
     adds: bool = False,
 ) -> None:
     """Torch implementation: the CPU path and the reference of the tests. Reads on the host which experts are hit."""
-    (gate_up, down), slots = matrices, ids.shape[1]
-    alone = deterministic and not x.is_cuda
+    slots, alone = routing.ids.shape[1], deterministic and not x.is_cuda
 
-    def rows_of(own: Tensor, expert: int) -> Tensor:
+    def outputs_of(own: Tensor, expert: int) -> Tensor:
         tokens = own // slots
         read, used = x[tokens], numbers[tokens]
-        result = gemm_of_expert(read, gate_up, expert, deterministic)
+        result = gemm_of_expert(read, experts.gate_up, expert, deterministic)
         result = _changed(result, read, factors[0], expert, used, deterministic)
-        activated = activated_rows(result, activation, alone).to(x.dtype)
-        output = gemm_of_expert(activated, down, expert, deterministic)
+        activated = activated_rows(result, experts.activation, alone).to(x.dtype)
+        output = gemm_of_expert(activated, experts.down, expert, deterministic)
         return _changed(output, activated, factors[1], expert, used, deterministic)
 
-    sum_of_slots(x, ids, weights, down.experts, all_experts, rows_of, out, adds)
+    sum_of_slots(x, routing, experts, outputs_of, out, adds)
 
 
 def _changed(

@@ -1,7 +1,7 @@
 """The stacked weights of all experts of a mixture, in 16 or 32 bits, group-quantised or in float8."""
 
 # pyright: basic
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -9,7 +9,8 @@ from torch import Tensor
 from ..matmul.group_quantisation import group_values
 
 
-class ExpertMatrix(NamedTuple):
+@dataclass(frozen=True, slots=True, eq=False)
+class ExpertMatrix:
     """Matrices [outputs, inputs] of one size, stacked.
 
     Those of 16 or 32 bits have only `weight`, `[experts, outputs, inputs]`, and `bias`. Otherwise `weight` holds codes,

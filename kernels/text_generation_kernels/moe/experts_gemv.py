@@ -5,14 +5,14 @@ token in the order of a tree over its slots. Layouts and rounding are those of `
 few tokens and 16-bit weights; `mixture.py` calls them for one token. How a thread block reads its rows says
 `bf16_gemv.py`.
 
-With fused routing (`Routing`) each thread block of `expert_gemv` finds the expert of its slot in the logits, and one of
-them stores all ids and weights for `expert_gemv_sum`. Down cannot fuse it, as each of its thread blocks needs all ids.
+With a `FusedRouter` each thread block of `expert_gemv` finds the expert of its slot in the logits, and one of them
+stores all ids and weights for `expert_gemv_sum`. Down cannot fuse it, as each of its thread blocks needs all ids.
 
 Bytes floor: 3 * experts hit * inner * hidden * bytes of a weight. Lab: docs/lab/2026-11-single-token-decode.md.
 """
 
 # pyright: basic, reportArgumentType=false, reportCallIssue=false, reportGeneralTypeIssues=false
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from torch import Tensor
 
@@ -24,21 +24,25 @@ from ..norm.activations import gated_activation, is_gated, plain_name
 from ..runtime.launch import Launcher, launch_dependents, wait_for_previous
 from ..runtime.triton import tl, triton
 from ._grouped_gemm_tiles import is_here
+from .expert_matrix import ExpertMatrix
+from .expert_rows import ExpertRows
 from .moe_route import TINY, RouteOptions, route_token
+from .routing import Routing
 
 MOST_EXPERTS = 256
 """The most experts of a mixture whose routing is fused."""
 
 
-class Routing(NamedTuple):
+@dataclass(frozen=True, slots=True, eq=False)
+class FusedRouter:
     """The router of one token, fused into `expert_gemv`."""
 
     logits: Tensor
     """[1, experts], of 16 bits, with unit stride; columns after those of the experts are not read."""
     options: RouteOptions
     """A softmax without groups, whose shared experts have no gate."""
-    shares: Tensor
-    """[1, slots] float32, to be written."""
+    routing: Routing
+    """Of the token, to be written."""
 
     @property
     def constants(self) -> dict[str, object]:
@@ -266,60 +270,46 @@ _launch_sum = Launcher(
 
 
 def expert_gemv(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    out: Tensor,
-    activation: str,
-    ids: Tensor,
-    held: int | None,
-    routing: Routing | None = None,
+    x: Tensor, matrix: ExpertMatrix, rows: ExpertRows, out: Tensor, router: FusedRouter | None = None
 ) -> None:
-    """Launches the gate and up GEMV of each row of `out` with the weight of its expert, [experts, outputs, inputs].
-    `held`: how many experts this rank has, where others have some. With `routing`, `ids` [1, slots] are written.
+    """Launches the gate and up GEMV of each row of `out`. With `router` the rows are those of one token, whose ids and
+    weights are written.
     """
+    weight, held = matrix.weight, rows.held
     _, outputs, inputs = weight.shape
-    config = gemv_blocks(weight) if routing is None else routing_blocks(weight)
+    config = gemv_blocks(weight) if router is None else routing_blocks(weight)
     logits, shares, options = (
-        (None, None, None) if routing is None else (routing.logits, routing.shares, routing.options)
+        (None, None, None) if router is None else (router.logits, router.routing.weights, router.options)
     )
     _launch(
         (triton.cdiv(outputs, config["BLOCK_N"]), len(out)),
-        (x, weight, bias, logits, ids, shares, out),
+        (x, weight, matrix.bias, logits, rows.ids, shares, out),
         (inputs, outputs, x.stride(0)),
         (1.0, 0) if options is None else (float(options.scale), options.first),
-        SLOTS=ids.shape[1],
+        SLOTS=rows.ids.shape[1],
         HELD=held,
-        ACTIVATION=activation,
+        ACTIVATION=rows.activation,
         MASK=held is not None or inputs % config["BLOCK_K"] != 0,
         WARPS=config["num_warps"],
         **config,
-        **({} if routing is None else routing.constants),
+        **({} if router is None else router.constants),
     )
 
 
-def expert_gemv_sum(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    ids: Tensor,
-    shares: Tensor,
-    held: int | None,
-    out: Tensor,
-    adds: bool = False,
-) -> None:
+def expert_gemv_sum(x: Tensor, matrix: ExpertMatrix, rows: ExpertRows, out: Tensor) -> None:
     """Launches the down GEMV of experts, whose results are weighted and added up, after `expert_gemv` with the same
-    `ids` and `held`.
+    ids.
     """
+    weight, held = matrix.weight, rows.held
     _, outputs, inputs = weight.shape
-    tokens, slots = ids.shape
+    tokens, slots = rows.ids.shape
     block_s: int = triton.next_power_of_2(slots)  # pyright: ignore[reportAssignmentType]
     config = sum_blocks(weight, block_s)
     _launch_sum(
         (triton.cdiv(outputs, config["BLOCK_N"]), tokens),
-        (x, weight, bias, ids, shares, out),
+        (x, weight, matrix.bias, rows.ids, rows.weights, out),
         (inputs, outputs),
-        ADDS=adds,
+        ADDS=rows.adds,
         SLOTS=slots,
         HELD=held,
         BLOCK_S=block_s,

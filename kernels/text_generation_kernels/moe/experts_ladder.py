@@ -14,6 +14,7 @@ from ..norm.quantise_rows import quantise_rows
 from ..runtime.device import Card, card_of
 from ..runtime.settings import nearest
 from .expert_matrix import ExpertMatrix
+from .expert_rows import ExpertRows
 from .experts_gemv import expert_gemv, expert_gemv_sum
 from .fp8_grouped_gemm import BLOCK_K as FP8_BLOCK
 from .fp8_grouped_gemm import fp8_grouped_gemm
@@ -26,8 +27,6 @@ _DETERMINISTIC = 64
 """Rows of a tile in deterministic mode, whatever is in the step."""
 _W8A8_HEIGHT = 64
 """The fewest rows of a tile that is computed in W8A8 where the weight allows it."""
-_SMALLEST_CODES_TILE = 8
-"""The fewest rows of a matrix instruction's right operand."""
 
 
 class ExpertProblem(NamedTuple):
@@ -53,26 +52,6 @@ class ExpertProblem(NamedTuple):
         """The problem of this matrix with tiles of `height` rows."""
         kind = matrix.bits, matrix.groups, matrix.is_packed, matrix.w8a8
         return cls(card_of(matrix.weight.device), height, is_down, matrix.outputs, inputs, *kind)
-
-
-class ExpertRows(NamedTuple):
-    """The rows of a GEMM of experts, and its epilogue."""
-
-    ids: Tensor
-    """[tokens, slots] int32: the expert of each row."""
-    alignment: tuple[Tensor, Tensor, Tensor] | None
-    """What `moe_align` makes for tiles of `height` rows; None for direct tiles."""
-    weights: Tensor | None
-    """[tokens, slots] float32, by which down multiplies; None for up."""
-    activation: str | None
-    """Of up; None for down."""
-    height: int
-    held: int | None = None
-    """How many experts this rank has, where others have some."""
-    adds: bool = False
-    """Whether a sum over the experts of a token is added to what is in `out`."""
-    delta: Tensor | None = None
-    """[rows, outputs], what adapters add before the epilogue, in the order of the alignment; not for direct tiles."""
 
 
 def tile_height(tokens: int, slots: int, experts: int, bits: int, deterministic: bool) -> int:
@@ -134,11 +113,11 @@ def _sizes(problem: ExpertProblem) -> dict[str, int]:
 
 
 def _gemv(x: Tensor, matrix: ExpertMatrix, rows: ExpertRows, out: Tensor, _settings: Settings) -> None:
-    expert_gemv(x, matrix.weight, matrix.bias, out, rows.activation, rows.ids, rows.held)
+    expert_gemv(x, matrix, rows, out)
 
 
 def _gemv_sum(x: Tensor, matrix: ExpertMatrix, rows: ExpertRows, out: Tensor, _settings: Settings) -> None:
-    expert_gemv_sum(x, matrix.weight, matrix.bias, rows.ids, rows.weights, rows.held, out, rows.adds)
+    expert_gemv_sum(x, matrix, rows, out)
 
 
 def _fp8(x: Tensor, matrix: ExpertMatrix, rows: ExpertRows, out: Tensor, settings: Settings) -> None:
@@ -147,20 +126,7 @@ def _fp8(x: Tensor, matrix: ExpertMatrix, rows: ExpertRows, out: Tensor, setting
     x8 = torch.empty_like(x, dtype=torch.float8_e4m3fn)
     scale = x.new_empty((len(x), -(-x.shape[1] // FP8_BLOCK)) if by_block else len(x), dtype=torch.float32)
     quantise_rows(x, x8, scale, FP8_BLOCK if by_block else 0)
-    weights = matrix.weight, matrix.scales, matrix.bias
-    sorting = rows.ids, rows.alignment, rows.weights, rows.delta
-    fp8_grouped_gemm(x8, scale, *weights, *sorting, rows.activation, rows.height, settings, out)
-
-
-def _weight_only(x: Tensor, matrix: ExpertMatrix, rows: ExpertRows, out: Tensor, settings: Settings) -> None:
-    sorting = rows.ids, rows.alignment, rows.weights, rows.delta
-    height = max(rows.height, _SMALLEST_CODES_TILE)
-    weight_only_grouped_gemm(x, matrix, *sorting, rows.activation, height, settings, rows.held, out)
-
-
-def _grouped(x: Tensor, matrix: ExpertMatrix, rows: ExpertRows, out: Tensor, settings: Settings) -> None:
-    sorting = rows.ids, rows.alignment, rows.weights, rows.delta
-    grouped_gemm(x, matrix.weight, matrix.bias, *sorting, rows.activation, rows.height, settings, out)
+    fp8_grouped_gemm(x8, scale, matrix, rows, out, settings)
 
 
 _ACTIVATION = frozenset[Fusion]({"activation"})
@@ -189,6 +155,8 @@ EXPERTS = Ladder(
         _ACTIVATION,
         ("quantise_rows", "fp8_grouped_gemm"),
     ),
-    MatmulKernel("weight_only_grouped_gemm", _weight_only_settings, _weight_only, "quantised experts", _ACTIVATION),
-    MatmulKernel("grouped_gemm", _grouped_settings, _grouped, "experts in 16 or 32 bits", _ACTIVATION),
+    MatmulKernel(
+        "weight_only_grouped_gemm", _weight_only_settings, weight_only_grouped_gemm, "quantised experts", _ACTIVATION
+    ),
+    MatmulKernel("grouped_gemm", _grouped_settings, grouped_gemm, "experts in 16 or 32 bits", _ACTIVATION),
 )

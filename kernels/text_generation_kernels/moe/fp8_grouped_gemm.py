@@ -8,7 +8,7 @@ Rows, outputs and epilogue are those of `_grouped_gemm_tiles.py`. `moe_experts` 
 Lab: docs/lab/2026-11-mixture-of-experts.md.
 """
 
-# pyright: basic, reportArgumentType=false, reportCallIssue=false
+# pyright: basic, reportArgumentType=false, reportCallIssue=false, reportGeneralTypeIssues=false
 from collections.abc import Mapping
 
 from torch import Tensor
@@ -17,6 +17,8 @@ from ..matmul.rows import weight_rows_of
 from ..runtime.launch import Launcher, launch_dependents, wait_for_previous
 from ..runtime.triton import tl, triton
 from ._grouped_gemm_tiles import GROUP, has_pairs, rows_of_tile, store_rows, tile_of_program
+from .expert_matrix import ExpertMatrix
+from .expert_rows import ExpertRows
 
 BLOCK_K = 128
 """Inputs of a step, and of a block of scales."""
@@ -99,33 +101,22 @@ _launch = Launcher(fp8_grouped_gemm_kernel, writes=("out",), dependents="after t
 
 
 def fp8_grouped_gemm(
-    x: Tensor,
-    x_scale: Tensor,
-    weight: Tensor,
-    scales: Tensor,
-    bias: Tensor | None,
-    ids: Tensor,
-    alignment: tuple[Tensor, Tensor, Tensor],
-    row_weights: Tensor | None,
-    delta: Tensor | None,
-    activation: str | None,
-    block_m: int,
-    config: Mapping[str, int],
-    out: Tensor,
+    x: Tensor, x_scale: Tensor, matrix: ExpertMatrix, rows: ExpertRows, out: Tensor, config: Mapping[str, int]
 ) -> None:
-    """Launches the up or the down GEMM, with tiles that `moe_align` made for `block_m`."""
-    experts, outputs, inputs = weight.shape
-    order, tiles, num_tiles = alignment
+    """Launches the up or the down GEMM, with tiles that `moe_align` made for `rows.height`."""
+    experts, outputs, inputs = matrix.weight.shape
+    order, tiles, num_tiles = rows.alignment
+    operands = x, x_scale, matrix.weight, matrix.scales, matrix.bias
     _launch(
         (tiles.shape[0] * triton.cdiv(outputs, config["BLOCK_N"]),),
-        (x, x_scale, weight, scales, bias, ids, order, tiles, num_tiles, row_weights, delta, out),
+        (*operands, rows.ids, order, tiles, num_tiles, rows.weights, rows.delta, out),
         (inputs, outputs, experts * outputs, x_scale.stride(0)),
         (),
-        SLOTS=ids.shape[1],
-        ACTIVATION=activation,
+        SLOTS=rows.ids.shape[1],
+        ACTIVATION=rows.activation,
         BLOCKS=x_scale.dim() == 2,
         MASK_K=inputs % BLOCK_K != 0,
-        BLOCK_M=block_m,
+        BLOCK_M=rows.height,
         BLOCK_N=config["BLOCK_N"],
         BLOCK_K=BLOCK_K,
         GROUP=GROUP,

@@ -1,6 +1,6 @@
 """Grouped GEMM of experts in 16 or 32 bits; rows, outputs and epilogue are those of `_grouped_gemm_tiles.py`."""
 
-# pyright: basic, reportArgumentType=false, reportCallIssue=false
+# pyright: basic, reportArgumentType=false, reportCallIssue=false, reportGeneralTypeIssues=false
 from collections.abc import Mapping
 
 from torch import Tensor
@@ -9,6 +9,8 @@ from ..matmul.rows import weight_rows_of
 from ..runtime.launch import Launcher, launch_dependents, wait_for_previous
 from ..runtime.triton import tl, triton
 from ._grouped_gemm_tiles import GROUP, has_pairs, rows_of_tile, store_rows, tile_of_program
+from .expert_matrix import ExpertMatrix
+from .expert_rows import ExpertRows
 
 
 @triton.jit
@@ -97,32 +99,21 @@ def tile_columns(config: Mapping[str, int], element_bytes: int) -> int:
     return max(16, config["BLOCK_K"] * _TUNED_ELEMENT_BYTES // element_bytes)
 
 
-def grouped_gemm(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    ids: Tensor,
-    alignment: tuple[Tensor, Tensor, Tensor],
-    row_weights: Tensor | None,
-    delta: Tensor | None,
-    activation: str | None,
-    block_m: int,
-    config: Mapping[str, int],
-    out: Tensor,
-) -> None:
-    """Launches the up or the down GEMM, with tiles that `moe_align` made for `block_m`."""
+def grouped_gemm(x: Tensor, matrix: ExpertMatrix, rows: ExpertRows, out: Tensor, config: Mapping[str, int]) -> None:
+    """Launches the up or the down GEMM, with tiles that `moe_align` made for `rows.height`."""
+    weight = matrix.weight
     _, outputs, inputs = weight.shape
-    order, tiles, num_tiles = alignment
+    order, tiles, num_tiles = rows.alignment
     block_k = tile_columns(config, x.element_size())
     _launch(
         (tiles.shape[0] * triton.cdiv(outputs, config["BLOCK_N"]),),
-        (x, weight, bias, order, tiles, num_tiles, row_weights, delta, out),
+        (x, weight, matrix.bias, order, tiles, num_tiles, rows.weights, rows.delta, out),
         (inputs, outputs, x.stride(0), weight.stride(0), weight.stride(1)),
         (),
-        SLOTS=ids.shape[1],
-        ACTIVATION=activation,
+        SLOTS=rows.ids.shape[1],
+        ACTIVATION=rows.activation,
         MASK_K=inputs % block_k != 0,
-        BLOCK_M=block_m,
+        BLOCK_M=rows.height,
         BLOCK_N=config["BLOCK_N"],
         BLOCK_K=block_k,
         GROUP=GROUP,

@@ -14,11 +14,12 @@ from torch import Tensor
 
 from ..matmul.ladder import Choice
 from ..runtime.register import triton_enabled
-from .expert_matrix import ExpertMatrix
-from .experts_gemv import Routing
+from .expert_mlps import ExpertMlps
+from .experts_gemv import FusedRouter
 from .mixture_ladder import MIXTURE, MixtureProblem
-from .moe_experts import check_experts, inner_of, moe_experts
+from .moe_experts import check_experts, moe_experts
 from .moe_route import RouteOptions, moe_route
+from .routing import Routing
 
 
 def mixture(
@@ -26,46 +27,27 @@ def mixture(
     logits: Tensor,
     bias: Tensor | None,
     options: RouteOptions,
-    gate_up: ExpertMatrix,
-    down: ExpertMatrix,
-    activation: str,
+    experts: ExpertMlps,
     deterministic: bool,
     out: Tensor,
-    all_experts: int | None = None,
     adds: bool = False,
 ) -> None:
-    """Writes `out`, or adds to it. `all_experts`: how many the mixture has, where other ranks have some of them. Raises
-    ValueError for shapes and layouts that do not fit.
-    """
-    shape = (len(x), options.slots)
-    ids, weights = x.new_empty(shape, dtype=torch.int32), x.new_empty(shape, dtype=torch.float32)
-    all_experts = all_experts or down.experts
+    """Writes `out`, or adds to it. Raises ValueError for shapes and layouts that do not fit."""
+    routing = Routing.empty(len(x), options.slots, x.device)
     on_device = x.is_cuda and triton_enabled() and not torch.compiler.is_compiling()
     if len(x) == 1 and on_device and not deterministic:
-        problem = MixtureProblem.of(x, logits, bias, options, gate_up, down, activation, all_experts)
-        if (choice := MIXTURE.find(problem)) is not None:
-            check_experts(x, ids, weights, gate_up, down, activation, out)
-            routing = Routing(logits, options, weights)
-            launch_routed(choice, x, routing, ids, gate_up, down, activation, out, all_experts, adds)
+        choice = MIXTURE.find(MixtureProblem.of(x, logits, bias, options, experts))
+        if choice is not None:
+            check_experts(x, routing, experts, out)
+            launch_routed(choice, x, FusedRouter(logits, options, routing), experts, out, adds)
             return
-    moe_route(logits, bias, options, ids, weights)
-    moe_experts(x, ids, weights, gate_up, down, activation, deterministic, out, all_experts, adds)
+    moe_route(logits, bias, options, routing)
+    moe_experts(x, routing, experts, deterministic, out, adds)
 
 
 def launch_routed(
-    choice: Choice[MixtureProblem],
-    x: Tensor,
-    routing: Routing,
-    ids: Tensor,
-    gate_up: ExpertMatrix,
-    down: ExpertMatrix,
-    activation: str,
-    out: Tensor,
-    all_experts: int,
-    adds: bool,
+    choice: Choice[MixtureProblem], x: Tensor, router: FusedRouter, experts: ExpertMlps, out: Tensor, adds: bool
 ) -> None:
     """Launches the kernels of one token that fuse its router."""
-    activated = x.new_empty(ids.shape[1], inner_of(gate_up, activation))
-    held = down.experts if down.experts < all_experts else None
-    matrices = gate_up, down, activation
-    choice.kernel.launch(x, routing, ids, *matrices, activated, out, held, adds, choice.settings)
+    activated = x.new_empty(router.options.slots, experts.inner)
+    choice.kernel.launch(x, router, experts, activated, out, adds, choice.settings)

@@ -8,8 +8,9 @@ from torch import Tensor
 from ..matmul.ladder import Fusion, Ladder, MatmulKernel, Settings
 from ..norm.activations import is_gated
 from ..runtime.device import Card, card_of
-from .expert_matrix import ExpertMatrix
-from .experts_gemv import MOST_EXPERTS, Routing, expert_gemv, expert_gemv_sum
+from .expert_mlps import ExpertMlps
+from .expert_rows import ExpertRows
+from .experts_gemv import MOST_EXPERTS, FusedRouter, expert_gemv, expert_gemv_sum
 from .moe_route import RouteOptions
 from .token_experts_hopper import token_blocks, token_experts
 
@@ -43,12 +44,10 @@ class MixtureProblem(NamedTuple):
         logits: Tensor,
         bias: Tensor | None,
         options: RouteOptions,
-        gate_up: ExpertMatrix,
-        down: ExpertMatrix,
-        activation: str,
-        all_experts: int,
+        experts: ExpertMlps,
     ) -> "MixtureProblem":
         """The problem of these tensors."""
+        gate_up, down = experts.gate_up, experts.down
         return cls(
             card=card_of(x.device),
             tokens=len(x),
@@ -56,11 +55,11 @@ class MixtureProblem(NamedTuple):
             up_outputs=gate_up.outputs,
             options=options,
             columns=logits.shape[1],
-            is_gated=is_gated(activation),
+            is_gated=is_gated(experts.activation),
             is_plain=down.scales is None and logits.element_size() == 2 and logits.stride(1) == 1 and bias is None,
             is_16_bit=x.element_size() == 2,
             has_biases=gate_up.bias is not None or down.bias is not None,
-            is_whole=down.experts == all_experts,
+            is_whole=down.experts == experts.total,
             is_aligned=all(each.data_ptr() % 16 == 0 for each in (x, gate_up.weight, down.weight)),
         )
 
@@ -94,37 +93,19 @@ def _gemv_settings(problem: MixtureProblem) -> Settings | str:
     return _unroutable(problem) or {}
 
 
-def _hopper(
-    x: Tensor,
-    routing: Routing,
-    _ids: Tensor,
-    gate_up: ExpertMatrix,
-    down: ExpertMatrix,
-    activation: str,
-    activated: Tensor,
-    out: Tensor,
-    _held: int | None,
-    adds: bool,
-    settings: Settings,
-) -> None:
-    token_experts(x, routing, gate_up.weight, down.weight, activation, activated, out, adds, settings)
-
-
 def _gemv(
     x: Tensor,
-    routing: Routing,
-    ids: Tensor,
-    gate_up: ExpertMatrix,
-    down: ExpertMatrix,
-    activation: str,
+    router: FusedRouter,
+    experts: ExpertMlps,
     activated: Tensor,
     out: Tensor,
-    held: int | None,
     adds: bool,
     _settings: Settings,
 ) -> None:
-    expert_gemv(x, gate_up.weight, gate_up.bias, activated, activation, ids, held, routing)
-    expert_gemv_sum(activated, down.weight, down.bias, ids, routing.shares, held, out, adds)
+    (ids, weights), held = (router.routing.ids, router.routing.weights), experts.held
+    up_rows = ExpertRows(ids, None, None, experts.activation, 1, held)
+    expert_gemv(x, experts.gate_up, up_rows, activated, router)
+    expert_gemv_sum(activated, experts.down, ExpertRows(ids, None, weights, None, 1, held, adds), out)
 
 
 _FUSES = frozenset[Fusion]({"router", "activation", "sum over experts", "residual"})
@@ -132,7 +113,7 @@ MIXTURE = Ladder(
     MatmulKernel(
         "token_experts_hopper",
         _hopper_settings,
-        _hopper,
+        token_experts,
         "small gated experts of 16 bits, all on this rank, on compute capability 9.0",
         _FUSES,
         ("token_experts",),

@@ -3,15 +3,11 @@
     out[t] = sum over j of weights[t, j] * (down[e] @ act(gate_up[e] @ x[t] + gate_up_bias[e]) + down_bias[e])
     where e = ids[t, j]
 
-Layouts: `x`, `out` `[tokens, hidden]`, one floating type; `gate_up` an `ExpertMatrix` from `hidden` to `2 * inner`,
-gate rows first, or without a gate to `inner`, and `down` one from `inner` to `hidden`, in the type of `x` or as codes,
-with biases in the type of `x` or none. `ids` `[tokens, slots]` int32 and `weights` `[tokens, slots]` float32, as
-`moe_route` writes them. All contiguous. Activations: keys of `GATED`, or of `ALONE` where there is no gate, in
-`activations.py`.
+Layouts: `x`, `out` `[tokens, hidden]`, one floating type; `experts` (`ExpertMlps`) in the type of `x` or as codes, with
+biases in the type of `x` or none; ids and weights as `moe_route` writes them (`Routing`). All contiguous.
 
-A rank may have only some of a mixture's experts (`all_experts`): ids outside 0 .. experts - 1 are those of other ranks,
-and add nothing to `out`. Otherwise all ids must be inside. ValueError for an unknown activation, and for shapes and
-layouts that do not fit.
+A rank may have only some of a mixture's experts (`all_experts`): ids of those of other ranks add nothing to `out`.
+Otherwise all ids must be inside. ValueError for an unknown activation, and for shapes and layouts that do not fit.
 
 Sums are float32; what is rounded is the activation, each expert's weighted output and their sum, which is taken in the
 order of the slots, and with `adds` the sum of that and of what was in `out`: no result depends on which thread block
@@ -34,15 +30,18 @@ from torch import Tensor
 from ..matmul.bf16_gemv import load_residual, store_with_residual
 from ..matmul.group_quantisation import BLOCK
 from ..matmul.ladder import MatmulKernel, Settings, sizes_to_launch
-from ..norm.activations import ALONE, GATED, is_gated
+from ..norm.activations import ALONE, GATED
 from ..runtime.launch import Launcher, launch_dependents, wait_for_previous
 from ..runtime.register import register
 from ..runtime.triton import tl, triton
 from ._experts_torch import moe_experts_torch
 from ._grouped_gemm_tiles import is_here
 from .expert_matrix import ExpertMatrix
-from .experts_ladder import DIRECT, EXPERT_GEMV_SUM, EXPERTS, ExpertProblem, ExpertRows, heights_of, tile_height
+from .expert_mlps import ExpertMlps
+from .expert_rows import ExpertRows
+from .experts_ladder import DIRECT, EXPERT_GEMV_SUM, EXPERTS, ExpertProblem, heights_of, tile_height
 from .moe_align import moe_align_triton
+from .routing import Routing
 
 _COMBINE_BLOCK = 1024
 
@@ -91,104 +90,55 @@ def moe_combine_kernel(
 _launch_combine = Launcher(moe_combine_kernel, writes=("out",))
 
 
-def inner_of(gate_up: ExpertMatrix, activation: str) -> int:
-    """Activated values of an expert."""
-    return gate_up.outputs // (2 if is_gated(activation) else 1)
-
-
-def tiles_of(height: int, gate_up: ExpertMatrix, down: ExpertMatrix, activation: str) -> Tiles:
+def tiles_of(height: int, experts: ExpertMlps) -> Tiles:
     """Launch settings for tiles of `height` rows, which is chosen for the down weight: where that has 4 bits and the up
     weight 8, as in checkpoints with exceptions, the latter gets the height that is chosen for 4.
     """
-    up = ExpertProblem.of(gate_up, down.outputs, height, is_down=False)
-    last = ExpertProblem.of(down, inner_of(gate_up, activation), height, is_down=True)
+    up = ExpertProblem.of(experts.gate_up, experts.hidden, height, is_down=False)
+    last = ExpertProblem.of(experts.down, experts.inner, height, is_down=True)
     return Tiles(height, EXPERTS.pick(up).settings, EXPERTS.pick(last).settings)
 
 
 def moe_experts(
-    x: Tensor,
-    ids: Tensor,
-    weights: Tensor,
-    gate_up: ExpertMatrix,
-    down: ExpertMatrix,
-    activation: str,
-    deterministic: bool,
-    out: Tensor,
-    all_experts: int | None = None,
-    adds: bool = False,
+    x: Tensor, routing: Routing, experts: ExpertMlps, deterministic: bool, out: Tensor, adds: bool = False
 ) -> None:
-    """Writes `out`, or adds to it. `all_experts`: how many the mixture has, where other ranks have some of them. Raises
-    ValueError for shapes and layouts that do not fit.
-    """
-    check_experts(x, ids, weights, gate_up, down, activation, out)
+    """Writes `out`, or adds to it. Raises ValueError for shapes and layouts that do not fit."""
+    check_experts(x, routing, experts, out)
     if len(x):
-        _moe_experts(
-            x, ids, weights, *gate_up, *down, activation, deterministic, all_experts or down.experts, out, adds
-        )
+        _moe_experts(x, routing, experts, deterministic, out, adds)
 
 
 def moe_experts_triton(
-    x: Tensor,
-    ids: Tensor,
-    weights: Tensor,
-    up_weight: Tensor,
-    up_bias: Tensor | None,
-    up_scales: Tensor | None,
-    up_zeros: Tensor | None,
-    up_table: Tensor | None,
-    up_group: int,
-    up_w8a8: bool,
-    up_e2m1: bool,
-    down_weight: Tensor,
-    down_bias: Tensor | None,
-    down_scales: Tensor | None,
-    down_zeros: Tensor | None,
-    down_table: Tensor | None,
-    down_group: int,
-    down_w8a8: bool,
-    down_e2m1: bool,
-    activation: str,
-    deterministic: bool,
-    all_experts: int,
-    out: Tensor,
-    adds: bool = False,
+    x: Tensor, routing: Routing, experts: ExpertMlps, deterministic: bool, out: Tensor, adds: bool = False
 ) -> None:
     """Triton implementation."""
-    gate_up = ExpertMatrix(up_weight, up_bias, up_scales, up_zeros, up_table, up_group, up_w8a8, up_e2m1)
-    down = ExpertMatrix(down_weight, down_bias, down_scales, down_zeros, down_table, down_group, down_w8a8, down_e2m1)
-    chosen = tile_height(*ids.shape, all_experts, down.bits, deterministic)
-    held = down.experts if down.experts < all_experts else None
-    every = (chosen,) if deterministic else heights_of(down.bits)
+    bits = experts.down.bits
+    chosen = tile_height(*routing.ids.shape, experts.total, bits, deterministic)
+    every = (chosen,) if deterministic else heights_of(bits)
     for height in sizes_to_launch(chosen, every):
-        tiles = tiles_of(height, gate_up, down, activation)
-        run_experts(x, ids, weights, gate_up, down, activation, tiles, out, held, adds)
+        run_experts(x, routing, experts, tiles_of(height, experts), out, adds)
 
 
 def run_experts(
     x: Tensor,
-    ids: Tensor,
-    weights: Tensor,
-    gate_up: ExpertMatrix,
-    down: ExpertMatrix,
-    activation: str,
+    routing: Routing,
+    experts: ExpertMlps,
     tiles: Tiles,
     out: Tensor,
-    held: int | None = None,
     adds: bool = False,
     deltas: Deltas | None = None,
 ) -> None:
-    """Launches the kernels with these tiles. `held`: how many experts this rank has, where others have some. Tiles are
-    not direct with `deltas`.
-    """
+    """Launches the kernels with these tiles, which are not direct with `deltas`."""
+    ids, down, held = routing.ids, experts.down, experts.held
     tokens, slots = ids.shape
-    hidden, inner = down.outputs, inner_of(gate_up, activation)
+    hidden, inner = experts.hidden, experts.inner
     alignment = None if tiles.height == DIRECT else moe_align_triton(ids, down.experts, tiles.height, held)
     activated = x.new_empty(tokens * slots, inner)
     delta = None if deltas is None or alignment is None else deltas(x, alignment, True)
-    up_rows = ExpertRows(ids, alignment, None, activation, tiles.height, held, delta=delta)
-    expert_gemm(x, gate_up, up_rows, activated, tiles.up)
+    up_rows = ExpertRows(ids, alignment, None, experts.activation, tiles.height, held, delta=delta)
+    expert_gemm(x, experts.gate_up, up_rows, activated, tiles.up)
     delta = None if deltas is None or alignment is None else deltas(activated, alignment, False)
-    down_rows = ExpertRows(ids, alignment, weights, None, tiles.height, held, adds, delta)
+    down_rows = ExpertRows(ids, alignment, routing.weights, None, tiles.height, held, adds, delta)
     if kernel_of(down, inner, down_rows) is EXPERT_GEMV_SUM:
         expert_gemm(activated, down, down_rows, out, tiles.down)
         return
@@ -218,23 +168,22 @@ def expert_gemm(x: Tensor, matrix: ExpertMatrix, rows: ExpertRows, out: Tensor, 
     kernel_of(matrix, x.shape[1], rows).launch(x, matrix, rows, out, settings)
 
 
-def check_experts(
-    x: Tensor, ids: Tensor, weights: Tensor, gate_up: ExpertMatrix, down: ExpertMatrix, activation: str, out: Tensor
-) -> None:
+def check_experts(x: Tensor, routing: Routing, experts: ExpertMlps, out: Tensor) -> None:
     """Raises ValueError for what does not fit."""
+    activation, gate_up, down = experts.activation, experts.gate_up, experts.down
     if activation not in GATED | ALONE:
         raise ValueError(f"moe_experts: unknown activation {activation!r}, use one of {', '.join(GATED | ALONE)}")
-    experts, hidden, inner = down.experts, down.outputs, inner_of(gate_up, activation)
+    hidden, inner = experts.hidden, experts.inner
     outputs = 2 * inner if activation in GATED else inner
     expected = [
         (x, (len(x), hidden)),
         (out, (len(x), hidden)),
-        (ids, (len(x), ids.shape[1])),
-        (weights, tuple(ids.shape)),
-        (gate_up.weight, (experts, outputs, _width(gate_up, hidden))),
-        (gate_up.bias, (experts, outputs)),
-        (down.weight, (experts, hidden, _width(down, inner))),
-        (down.bias, (experts, hidden)),
+        (routing.ids, (len(x), routing.ids.shape[1])),
+        (routing.weights, tuple(routing.ids.shape)),
+        (gate_up.weight, (down.experts, outputs, _width(gate_up, hidden))),
+        (gate_up.bias, (down.experts, outputs)),
+        (down.weight, (down.experts, hidden, _width(down, inner))),
+        (down.bias, (down.experts, hidden)),
     ]
     if any(tensor is not None and tensor.shape != shape for tensor, shape in expected):
         shapes = [tuple(tensor.shape) for tensor, _ in expected if tensor is not None]

@@ -14,15 +14,15 @@ Experts that every token uses are appended: `shared` ids after the others, each 
 more logit.
 
 Layouts: `logits` `[tokens, experts]`, with one more column where the shared experts have a gate, any floating type,
-unit stride in the last dimension; `bias` `[experts]` float32 or None; `ids` int32 and `weights` float32
-`[tokens, top_k + shared]`, contiguous. Computed in float32. Ids are valid whatever the logits are, also NaN. They are
+unit stride in the last dimension; `bias` `[experts]` float32 or None; `routing` with top_k + shared slots. Computed in
+float32. Ids are valid whatever the logits are, also NaN. They are
 counted from `first`, the first expert of this rank under expert parallelism. ValueError for shapes that do not fit.
 
 A layer calls it once, with a thread block for each token: latency bounds it.
 """
 
 # pyright: basic, reportArgumentType=false, reportCallIssue=false, reportGeneralTypeIssues=false
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -31,6 +31,7 @@ from ..norm.activations import sigmoid
 from ..runtime.launch import Launcher, launch_dependents, wait_for_previous
 from ..runtime.register import register
 from ..runtime.triton import tl, triton
+from .routing import Routing
 
 SCORES = ("softmax", "sigmoid", "sparsemixer")
 GROUP_SCORES = ("max", "top2")
@@ -77,18 +78,18 @@ class RouteOptions:
         return self.top_k + self.shared
 
 
-def moe_route(logits: Tensor, bias: Tensor | None, options: RouteOptions, ids: Tensor, weights: Tensor) -> None:
-    """Writes `ids` and `weights`. Raises ValueError for shapes that do not fit."""
+def moe_route(logits: Tensor, bias: Tensor | None, options: RouteOptions, routing: Routing) -> None:
+    """Writes `routing`. Raises ValueError for shapes that do not fit."""
     tokens, columns = logits.shape
     experts = columns - options.shared_gate
-    shape = (tokens, options.slots)
+    shape, (ids, weights) = (tokens, options.slots), (routing.ids, routing.weights)
     if ids.shape != shape or weights.shape != shape or (bias is not None and bias.shape != (experts,)):
         shapes = [tuple(each.shape) for each in (logits, bias, ids, weights) if each is not None]
         raise ValueError(f"moe_route: shapes of logits, bias, ids, weights do not fit: {shapes}")
     if options.top_k * options.groups > experts * options.top_groups or experts % options.groups:
         raise ValueError(f"moe_route: {options.top_k} of {experts} experts in {options.groups} groups cannot be chosen")
     if tokens:
-        _moe_route(logits, bias, ids, weights, *astuple(options))
+        _moe_route(logits, bias, options, routing)
 
 
 @triton.jit
@@ -236,94 +237,65 @@ def moe_route_kernel(
 _launch = Launcher(moe_route_kernel, writes=("ids", "weights"))
 
 
-def moe_route_triton(
-    logits: Tensor,
-    bias: Tensor | None,
-    ids: Tensor,
-    weights: Tensor,
-    top_k: int,
-    score: str,
-    norm: int,
-    scale: float,
-    groups: int,
-    top_groups: int,
-    group_score: str,
-    jitter: float,
-    shared: int,
-    shared_gate: bool,
-    first: int,
-) -> None:
+def moe_route_triton(logits: Tensor, bias: Tensor | None, options: RouteOptions, routing: Routing) -> None:
     """Triton implementation. Raises ValueError for layouts that the kernel does not read."""
+    ids, weights = routing.ids, routing.weights
     if logits.stride(1) != 1 or not (ids.is_contiguous() and weights.is_contiguous()):
         raise ValueError("moe_route: logits need stride 1 in the last dimension, ids and weights must be contiguous")
-    experts = logits.shape[1] - shared_gate
+    experts = logits.shape[1] - options.shared_gate
     block = triton.next_power_of_2(experts)
     _launch(
         (logits.shape[0],),
         (logits, bias, ids, weights),
         (logits.stride(0),),
-        (float(scale), float(jitter), first),
+        (float(options.scale), float(options.jitter), options.first),
         EXPERTS=experts,
-        TOP_K=top_k,
-        SCORE=score,
-        NORM=norm,
-        GROUPS=groups,
-        TOP_GROUPS=top_groups,
-        GROUP_SCORE=group_score,
-        SHARED=shared,
-        SHARED_GATE=shared_gate,
+        TOP_K=options.top_k,
+        SCORE=options.score,
+        NORM=options.norm,
+        GROUPS=options.groups,
+        TOP_GROUPS=options.top_groups,
+        GROUP_SCORE=options.group_score,
+        SHARED=options.shared,
+        SHARED_GATE=options.shared_gate,
         BLOCK_E=block,
-        BLOCK_K=triton.next_power_of_2(top_k + shared),
+        BLOCK_K=triton.next_power_of_2(options.slots),
         TINY=TINY,
         num_warps=1 if block <= 256 else 4,
     )
 
 
-def moe_route_torch(
-    logits: Tensor,
-    bias: Tensor | None,
-    ids: Tensor,
-    weights: Tensor,
-    top_k: int,
-    score: str,
-    norm: int,
-    scale: float,
-    groups: int,
-    top_groups: int,
-    group_score: str,
-    jitter: float,
-    shared: int,
-    shared_gate: bool,
-    first: int,
-) -> None:
+def moe_route_torch(logits: Tensor, bias: Tensor | None, options: RouteOptions, routing: Routing) -> None:
     """Torch implementation: the CPU path and the reference of the tests."""
-    experts = logits.shape[1] - shared_gate
+    ids, weights, top_k, score = routing.ids, routing.weights, options.top_k, options.score
+    experts = logits.shape[1] - options.shared_gate
     routed = logits[:, :experts].float()
     formulas = {"softmax": lambda: routed.softmax(dim=1), "sigmoid": lambda: sigmoid(routed)}
     scores = formulas.get(score, lambda: routed)()
-    ranking = routed if score == "softmax" and groups == 1 else scores
+    ranking = routed if score == "softmax" and options.groups == 1 else scores
     if bias is not None:
         ranking = scores + bias
     ranking = ranking.nan_to_num(nan=float("-inf"))
-    if groups > 1:
-        ranking = ranking.masked_fill(~_best_groups(ranking, groups, top_groups, group_score == "top2"), float("-inf"))
+    if options.groups > 1:
+        ranking = ranking.masked_fill(~_best_groups(ranking, options), float("-inf"))
     # A stable sort leaves equal scores in the order of their ids, which `topk` does not.
     chosen = ranking.argsort(dim=1, descending=True, stable=True)[:, :top_k]
-    taken = _sparsemixer(routed, chosen, jitter) if score == "sparsemixer" else scores.gather(1, chosen)
-    if norm:
-        taken = taken / (torch.linalg.vector_norm(taken, ord=norm, dim=1, keepdim=True) + TINY)
-    ids[:, :top_k] = chosen - first
-    weights[:, :top_k] = taken * scale
-    if shared:
-        ids[:, top_k:] = torch.arange(experts, experts + shared, device=ids.device)
-        weights[:, top_k:] = sigmoid(logits[:, experts:].float()) if shared_gate else 1.0
+    taken = _sparsemixer(routed, chosen, options.jitter) if score == "sparsemixer" else scores.gather(1, chosen)
+    if options.norm:
+        taken = taken / (torch.linalg.vector_norm(taken, ord=options.norm, dim=1, keepdim=True) + TINY)
+    ids[:, :top_k] = chosen - options.first
+    weights[:, :top_k] = taken * options.scale
+    if options.shared:
+        ids[:, top_k:] = torch.arange(experts, experts + options.shared, device=ids.device)
+        weights[:, top_k:] = sigmoid(logits[:, experts:].float()) if options.shared_gate else 1.0
 
 
-def _best_groups(ranking: Tensor, groups: int, top: int, two: bool) -> Tensor:
+def _best_groups(ranking: Tensor, options: RouteOptions) -> Tensor:
     """Which experts belong to the best groups: [tokens, experts] bool."""
-    members = ranking.view(len(ranking), groups, -1)
-    score = members.topk(min(2, members.shape[2]) if two else 1, dim=2).values.sum(dim=2)
-    best = score.argsort(dim=1, descending=True, stable=True)[:, :top]
+    members = ranking.view(len(ranking), options.groups, -1)
+    best_of_each = 2 if options.group_score == "top2" else 1
+    score = members.topk(min(best_of_each, members.shape[2]), dim=2).values.sum(dim=2)
+    best = score.argsort(dim=1, descending=True, stable=True)[:, : options.top_groups]
     mask = torch.zeros_like(score, dtype=torch.bool).scatter_(1, best, True)
     return mask[:, :, None].expand_as(members).reshape(ranking.shape)
 
@@ -339,4 +311,4 @@ def _sparsemixer(logits: Tensor, chosen: Tensor, jitter: float) -> Tensor:
     return torch.cat(weights, dim=1)
 
 
-_moe_route = register(moe_route_torch, mutates=("ids", "weights"), triton=moe_route_triton)
+_moe_route = register(moe_route_torch, mutates=("routing_ids", "routing_weights"), triton=moe_route_triton)

@@ -12,7 +12,8 @@ from torch import Tensor
 from ..runtime.device import num_sms
 from ..runtime.launch import Launcher
 from ._token_experts_hopper_kernel import token_experts_kernel
-from .experts_gemv import Routing
+from .expert_mlps import ExpertMlps
+from .experts_gemv import FusedRouter
 
 _HALF, _STAGES, _WARPS = 4, 4, 8
 """Gate rows of a tile, tiles in shared memory, warps."""
@@ -72,33 +73,32 @@ def early_tiles(tiles: int, slots: int, programs: int) -> dict[str, int]:
 
 def token_experts(
     x: Tensor,
-    routing: Routing,
-    gate_up: Tensor,
-    down: Tensor,
-    activation: str,
+    router: FusedRouter,
+    experts: ExpertMlps,
     activated: Tensor,
     out: Tensor,
     adds: bool,
     config: Mapping[str, int],
 ) -> None:
-    """Launches the kernel: `x`, `out` [1, hidden], `gate_up` [experts, 2 * inner, hidden], `down` [experts, hidden,
-    inner], `activated` [slots, inner] for the activated values. Settings as of `token_blocks`.
+    """Launches the kernel: `x`, `out` [1, hidden], `activated` [slots, inner] for the activated values. Settings as of
+    `token_blocks`.
 
     It runs on one stream at a time, as thread blocks of all calls count their arrivals in one place, and once before a
     capture.
     """
-    experts, hidden, inner = down.shape
-    options = routing.options
+    gate_up, down = experts.gate_up.weight, experts.down.weight
+    count, hidden, inner = down.shape
+    options = router.options
     _launch(
         (num_sms(x.device),),
-        (x, routing.logits, gate_up, down, activated, out, _arrived(x.device)),
+        (x, router.logits, gate_up, down, activated, out, _arrived(x.device)),
         (hidden, inner),
         (float(options.scale),),
-        EXPERTS=experts,
+        EXPERTS=count,
         SLOTS=options.top_k,
         NORM=options.norm,
-        BLOCK_E=max(32, _padded(experts)),
+        BLOCK_E=max(32, _padded(count)),
         ADDS=adds,
-        ACTIVATION=activation,
+        ACTIVATION=experts.activation,
         **config,
     )

@@ -22,6 +22,10 @@ from ..runtime.launch import Launcher, launch_dependents, wait_for_previous
 from ..runtime.triton import tl, triton
 from ._grouped_gemm_tiles import GROUP, has_pairs, rows_of_tile, store_rows, tile_of_program
 from .expert_matrix import ExpertMatrix
+from .expert_rows import ExpertRows
+
+_SMALLEST_TILE = 8
+"""The fewest rows of a matrix instruction's right operand."""
 
 
 @triton.jit
@@ -169,25 +173,13 @@ _launch = Launcher(weight_only_grouped_gemm_kernel, writes=("out",), dependents=
 
 
 def weight_only_grouped_gemm(
-    x: Tensor,
-    matrix: ExpertMatrix,
-    ids: Tensor,
-    alignment: tuple[Tensor, Tensor, Tensor] | None,
-    row_weights: Tensor | None,
-    delta: Tensor | None,
-    activation: str | None,
-    block_m: int,
-    config: Mapping[str, int],
-    held: int | None,
-    out: Tensor,
+    x: Tensor, matrix: ExpertMatrix, rows: ExpertRows, out: Tensor, config: Mapping[str, int]
 ) -> None:
-    """Launches the up or the down GEMM. `alignment` is what `moe_align` made for tiles of `block_m`, None for direct
-    tiles. `held`: how many experts this rank has, where others have some.
-    """
+    """Launches the up or the down GEMM."""
     packed, outputs = matrix.weight, matrix.outputs
     inputs = x.shape[1]
-    order, tiles, num_tiles = alignment or (None, None, None)
-    num = ids.numel() if tiles is None else tiles.shape[0]
+    order, tiles, num_tiles = rows.alignment or (None, None, None)
+    num = rows.ids.numel() if tiles is None else tiles.shape[0]
     float8 = packed.is_floating_point()
     plain = not x.is_cuda or torch.version.cuda is None
     # In float16 a code's copies would overlap: the table looks it up.
@@ -203,13 +195,13 @@ def weight_only_grouped_gemm(
                 matrix.table,
                 matrix.bias,
             ),
-            *(ids, order, tiles, num_tiles, row_weights, delta, out),
+            *(rows.ids, order, tiles, num_tiles, rows.weights, rows.delta, out),
         ),
         (inputs, outputs, matrix.experts * outputs, x.stride(0), packed.stride(1)),
         (),
-        SLOTS=ids.shape[1],
-        HELD=held,
-        ACTIVATION=activation,
+        SLOTS=rows.ids.shape[1],
+        HELD=rows.held,
+        ACTIVATION=rows.activation,
         DIRECT=tiles is None,
         FLOAT8=float8,
         FLOAT4=is_float4,
@@ -217,7 +209,7 @@ def weight_only_grouped_gemm(
         MASK_K=inputs % BLOCK != 0,
         FOLD=bool(config["FOLD"]) or is_float4,
         PLAIN=plain,
-        BLOCK_M=block_m,
+        BLOCK_M=max(rows.height, _SMALLEST_TILE),
         BLOCK_N=config["BLOCK_N"],
         GROUP=GROUP,
         num_warps=config["num_warps"],

@@ -12,17 +12,18 @@ from torch import Tensor
 
 from ..runtime.constants import LOG2_E
 from ..runtime.triton import tl, triton
+from .runs import Runs
 
 _LOG2_E = tl.constexpr(LOG2_E)
 
 
-def list_runs(rows: Tensor, starts: Tensor | None, kv_lens: Tensor) -> Iterator[tuple[int, int, int, bool]]:
+def list_runs(runs: Runs) -> Iterator[tuple[int, int, int, bool]]:
     """Yields, for each run with tokens to compute: its row, its first token, the one past its last, and whether its
-    request has tokens before it. `starts` None: run i is token i alone.
+    request has tokens before it.
     """
-    lengths = kv_lens.tolist()
-    bounds = list(range(len(lengths) + 1)) if starts is None else starts.tolist()
-    for row, kv_len, begin, end in zip(rows.tolist(), lengths, bounds[:-1], bounds[1:], strict=True):
+    lengths = runs.kv_lens.tolist()
+    bounds = list(range(len(lengths) + 1)) if runs.starts is None else runs.starts.tolist()
+    for row, kv_len, begin, end in zip(runs.rows.tolist(), lengths, bounds[:-1], bounds[1:], strict=True):
         if kv_len > 0 and end > begin:
             yield row, begin, end, kv_len > end - begin
 

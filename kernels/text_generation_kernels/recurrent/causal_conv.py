@@ -6,18 +6,11 @@ DeltaNet in Qwen3-Next) or in its place (LFM 2).
 without the activation where `silu` is false. x before the first token of a run is the request's state: its last K - 1
 inputs, or zeros where the run begins the request. Afterwards the state holds the last K - 1 inputs of the run.
 
-A run is the new tokens of one request in a step. Decodes (`starts` None): run i is token i alone. Chunks: run i is
-tokens `starts[i] : starts[i + 1]`, maybe none. `kv_lens[i]` counts the tokens of the request after the step; a run of
-that length begins its request, with a zero state, whatever the pool holds. Nothing is read or written for a run without
-tokens or with `kv_lens[i]` 0, nor for tokens of no run. A row belongs to one run; the torch implementation computes
-runs one after the other, so there several decodes may be tokens of one row.
-
 Layouts: `x`, `out` `[tokens, channels]`, unit stride in the last dimension, any stride between tokens, two tensors;
 `weight` `[channels, K]`, K from 2 to 4, any strides; `bias` `[channels]` or None; `state` `[rows, K - 1, channels]`,
-contiguous, oldest input first; `rows` int64 and `kv_lens` int32 `[runs]`, `starts` int32 `[runs + 1]`. One floating
-type for all others. A weight with adjacent channels (`weight.t()` contiguous) is fastest: a thread loads a tap of its
-channels at once. Sums are float32 in a fixed order, bias first: a token's result is the same to the bit wherever its
-run is cut, and in a decode as in a chunk.
+contiguous, oldest input first. One floating type for all of them. The new tokens are `Runs`. A weight with adjacent
+channels (`weight.t()` contiguous) is fastest: a thread loads a tap of its channels at once. Sums are float32 in a fixed
+order, bias first: a token's result is the same to the bit wherever its run is cut, and in a decode as in a chunk.
 
 Called once a layer for decodes and once for chunks, after the GEMM that makes `x`. Raises ValueError for layouts that
 the kernels do not read. Bytes floor: 2 * tokens * channels * element size (read x, write out), and
@@ -37,6 +30,7 @@ from ..runtime.shapes import shapes_error
 from ..runtime.triton import triton
 from ._causal_conv_kernels import conv_chunks_kernel, conv_decodes_kernel, conv_states_kernel
 from ._recurrence import list_runs
+from .runs import Runs
 
 _TOKENS = 16
 """Tokens of a thread block of chunks. It reads K - 1 more, which the thread block before has read too."""
@@ -49,19 +43,11 @@ _launch_chunks = Launcher(conv_chunks_kernel, writes=("out",), reads_early=("wei
 _launch_states = Launcher(conv_states_kernel, writes=("state:rows",))
 
 
-def _check(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    state: Tensor,
-    rows: Tensor,
-    starts: Tensor | None,
-    kv_lens: Tensor,
-    out: Tensor,
-) -> None:
+def _check(x: Tensor, weight: Tensor, bias: Tensor | None, state: Tensor, runs: Runs, out: Tensor) -> None:
     """Raises ValueError for what the kernels do not read."""
     channels, taps = weight.shape
-    runs = rows.shape[0]
+    rows, starts, kv_lens = runs.rows, runs.starts, runs.kv_lens
+    count = rows.shape[0]
     if not 2 <= taps <= 4:
         raise ValueError(f"causal_conv: weight has {taps} numbers for each channel, and must have 2 to 4")
     if (
@@ -69,8 +55,8 @@ def _check(
         or out.shape != x.shape
         or state.shape[1:] != (taps - 1, channels)
         or (bias is not None and bias.shape != (channels,))
-        or kv_lens.shape != (runs,)
-        or (starts is not None and starts.shape != (runs + 1,))
+        or kv_lens.shape != (count,)
+        or (starts is not None and starts.shape != (count + 1,))
     ):
         of_runs = {"state": state, "rows": rows, "starts": starts, "kv_lens": kv_lens}
         raise shapes_error("causal_conv", x=x, weight=weight, bias=bias, **of_runs, out=out)
@@ -81,50 +67,35 @@ def _check(
 
 
 def causal_conv_triton(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    state: Tensor,
-    rows: Tensor,
-    starts: Tensor | None,
-    kv_lens: Tensor,
-    out: Tensor,
-    silu: bool = True,
+    x: Tensor, weight: Tensor, bias: Tensor | None, state: Tensor, runs: Runs, out: Tensor, silu: bool = True
 ) -> None:
     """Triton implementation. Raises ValueError for layouts that the kernels do not read."""
-    _check(x, weight, bias, state, rows, starts, kv_lens, out)
-    (tokens, channels), taps, runs = x.shape, weight.shape[1], rows.shape[0]
-    if tokens == 0 or runs == 0:
+    _check(x, weight, bias, state, runs, out)
+    rows, starts, kv_lens = runs.rows, runs.starts, runs.kv_lens
+    (tokens, channels), taps, count = x.shape, weight.shape[1], rows.shape[0]
+    if tokens == 0 or count == 0:
         return
     block = 32 * _WARPS * _THREAD_BYTES // x.element_size()
     blocks = triton.cdiv(channels, block)
     strides = (x.stride(0), *weight.stride(), out.stride(0))
     settings = {"CHANNELS": channels, "K": taps, "BLOCK": block, "num_warps": _WARPS}
     if starts is None:
-        _launch_decodes((blocks, runs), (x, weight, bias, state, rows, kv_lens, out), strides, SILU=silu, **settings)
+        _launch_decodes((blocks, count), (x, weight, bias, state, rows, kv_lens, out), strides, SILU=silu, **settings)
         return
     # Each run adds less than one tile that is not full.
-    tiles = triton.cdiv(tokens, _TOKENS) + runs
+    tiles = triton.cdiv(tokens, _TOKENS) + count
     pointers = (x, weight, bias, state, rows, starts, kv_lens, out)
-    padded = padded_batch(runs)
-    _launch_chunks((blocks, tiles), pointers, strides, (runs,), SILU=silu, TOKENS=_TOKENS, BLOCK_B=padded, **settings)
-    _launch_states((blocks, runs), (x, state, rows, starts, kv_lens), (x.stride(0),), **settings)
+    padded = padded_batch(count)
+    _launch_chunks((blocks, tiles), pointers, strides, (count,), SILU=silu, TOKENS=_TOKENS, BLOCK_B=padded, **settings)
+    _launch_states((blocks, count), (x, state, rows, starts, kv_lens), (x.stride(0),), **settings)
 
 
 def causal_conv_torch(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    state: Tensor,
-    rows: Tensor,
-    starts: Tensor | None,
-    kv_lens: Tensor,
-    out: Tensor,
-    silu: bool = True,
+    x: Tensor, weight: Tensor, bias: Tensor | None, state: Tensor, runs: Runs, out: Tensor, silu: bool = True
 ) -> None:
     """Torch implementation: the CPU path and the reference of the tests. Runs are computed one after the other."""
     taps = weight.float().t()
-    for row, begin, end, continued in list_runs(rows, starts, kv_lens):
+    for row, begin, end, continued in list_runs(runs):
         before = state[row] if continued else torch.zeros_like(state[row])
         inputs = torch.cat((before, x[begin:end]))
         total = _sums(inputs.float(), taps, bias)

@@ -10,18 +10,11 @@ For each head, a state S [key_dim, value_dim], and each token of a run after the
 
 Head h reads the query and the key of key head h // (heads / key_heads).
 
-A run is the new tokens of one request in a step. Decodes (`starts` None): run i is token i alone. Chunks: run i is
-tokens `starts[i] : starts[i + 1]`, maybe none. `kv_lens[i]` counts the tokens of the request after the step; a run of
-that length begins its request, with a zero state, whatever the pool holds. Nothing is read or written for a run without
-tokens or with `kv_lens[i]` 0, nor for tokens of no run. A row belongs to one run; the torch implementation computes
-runs one after the other, so there several decodes may be tokens of one row.
-
 Layouts: `qkv` `[tokens, 2 * key_heads * key_dim + heads * value_dim]`: queries of all key heads, then keys, then
 values; `gates` `[tokens, 2 * heads]`: b of all heads, then a; both with unit stride in the last dimension and any
 stride between tokens. `out` `[tokens, heads, value_dim]`, contiguous. These have one floating type. `rate` and `bias`
-`[heads]` and the state pool `[rows, heads, key_dim, value_dim]`, updated in place, are float32 and contiguous. `rows`
-int64 and `kv_lens` int32 `[runs]`, `starts` int32 `[runs + 1]`. Head dimensions are 256 at most. `max_len`: about the
-length of the longest run; it only chooses kernels.
+`[heads]` and the state pool `[rows, heads, key_dim, value_dim]`, updated in place, are float32 and contiguous. The new
+tokens are `Runs`. Head dimensions are 256 at most.
 
 Two algorithms, both with a float32 state:
 - Token by token (`_gated_delta_recurrent.py`), all in float32: decodes, short runs, float32 models, and everything
@@ -61,6 +54,7 @@ from ._gated_delta_gates import EPS
 from ._gated_delta_recurrent import gated_delta_recurrent_kernel
 from ._gated_delta_states import gated_delta_states_kernel
 from ._recurrence import list_runs
+from .runs import Runs
 
 _LARGEST = 256
 """Largest head dimension: a warp holds a state of this many keys, and of 8 values, in registers."""
@@ -88,20 +82,11 @@ _launch_blocks = Launcher(
 _launch_states = Launcher(gated_delta_states_kernel, writes=("out", "state:rows"))
 
 
-def _check(
-    qkv: Tensor,
-    gates: Tensor,
-    rate: Tensor,
-    bias: Tensor,
-    state: Tensor,
-    rows: Tensor,
-    starts: Tensor | None,
-    kv_lens: Tensor,
-    out: Tensor,
-) -> None:
+def _check(qkv: Tensor, gates: Tensor, rate: Tensor, bias: Tensor, state: Tensor, runs: Runs, out: Tensor) -> None:
     """Raises ValueError for what the kernels do not read."""
     tokens, heads, value_dim = out.shape
-    key_dim, runs = state.shape[2], rows.shape[0]
+    rows, starts, kv_lens = runs.rows, runs.starts, runs.kv_lens
+    key_dim, count = state.shape[2], rows.shape[0]
     key_heads, rest = divmod(qkv.shape[1] - heads * value_dim, 2 * key_dim)
     if (
         rest
@@ -111,8 +96,8 @@ def _check(
         or qkv.shape[0] != tokens
         or gates.shape != (tokens, 2 * heads)
         or not rate.shape == bias.shape == (heads,)
-        or kv_lens.shape != (runs,)
-        or (starts is not None and starts.shape != (runs + 1,))
+        or kv_lens.shape != (count,)
+        or (starts is not None and starts.shape != (count + 1,))
     ):
         of_runs = {"state": state, "rows": rows, "starts": starts, "kv_lens": kv_lens}
         raise shapes_error("gated_delta", qkv=qkv, gates=gates, rate=rate, bias=bias, **of_runs, out=out)
@@ -127,30 +112,20 @@ def _check(
 
 
 def gated_delta_triton(
-    qkv: Tensor,
-    gates: Tensor,
-    rate: Tensor,
-    bias: Tensor,
-    state: Tensor,
-    rows: Tensor,
-    starts: Tensor | None,
-    kv_lens: Tensor,
-    max_len: int,
-    out: Tensor,
-    deterministic: bool,
+    qkv: Tensor, gates: Tensor, rate: Tensor, bias: Tensor, state: Tensor, runs: Runs, out: Tensor, deterministic: bool
 ) -> None:
     """Triton implementation. Raises ValueError for layouts that the kernels do not read."""
-    _check(qkv, gates, rate, bias, state, rows, starts, kv_lens, out)
-    if out.shape[0] == 0 or rows.shape[0] == 0:
+    _check(qkv, gates, rate, bias, state, runs, out)
+    if out.shape[0] == 0 or runs.rows.shape[0] == 0:
         return
     # A compile dry run does not meet every length.
-    long = max_len > _SHORT or compiling_only()
+    long = runs.max_len > _SHORT or compiling_only()
     can = qkv.element_size() == 2 and state.shape[2] <= _LARGEST_BY_BLOCKS
-    if starts is not None and long and can and not deterministic:
-        _by_blocks(qkv, gates, rate, bias, state, rows, starts, kv_lens, out)
+    if runs.starts is not None and long and can and not deterministic:
+        _by_blocks(qkv, gates, rate, bias, state, runs, out)
         if not compiling_only():
             return
-    _one_by_one(qkv, gates, rate, bias, state, rows, starts, kv_lens, out)
+    _one_by_one(qkv, gates, rate, bias, state, runs, out)
 
 
 def _sizes(qkv: Tensor, state: Tensor) -> dict[str, int]:
@@ -160,18 +135,9 @@ def _sizes(qkv: Tensor, state: Tensor) -> dict[str, int]:
     return {"HEADS": heads, "KEY_HEADS": key_heads, "KEY_DIM": key_dim, "VALUE_DIM": value_dim}
 
 
-def _one_by_one(
-    qkv: Tensor,
-    gates: Tensor,
-    rate: Tensor,
-    bias: Tensor,
-    state: Tensor,
-    rows: Tensor,
-    starts: Tensor | None,
-    kv_lens: Tensor,
-    out: Tensor,
-) -> None:
+def _one_by_one(qkv: Tensor, gates: Tensor, rate: Tensor, bias: Tensor, state: Tensor, runs: Runs, out: Tensor) -> None:
     """Launches the token-by-token kernel."""
+    rows, starts, kv_lens = runs.rows, runs.starts, runs.kv_lens
     _, heads, key_dim, value_dim = state.shape
     block_k = padded_head_dim(key_dim)
     block_v = min(padded_head_dim(value_dim), _WARP_ELEMENTS // block_k, _MOST_COLUMNS)
@@ -192,31 +158,22 @@ def _tile(size: int) -> int:
     return max(_LEAST_TILE, padded_head_dim(size))
 
 
-def _by_blocks(
-    qkv: Tensor,
-    gates: Tensor,
-    rate: Tensor,
-    bias: Tensor,
-    state: Tensor,
-    rows: Tensor,
-    starts: Tensor,
-    kv_lens: Tensor,
-    out: Tensor,
-) -> None:
+def _by_blocks(qkv: Tensor, gates: Tensor, rate: Tensor, bias: Tensor, state: Tensor, runs: Runs, out: Tensor) -> None:
     """Launches the blocks kernel, then the scan over blocks."""
-    (tokens, heads, value_dim), key_dim, runs = out.shape, state.shape[2], rows.shape[0]
+    rows, starts, kv_lens = runs.rows, runs.starts, runs.kv_lens
+    (tokens, heads, value_dim), key_dim, count = out.shape, state.shape[2], rows.shape[0]
     block_k, block_v = _tile(key_dim), _tile(value_dim)
     # Each run adds less than one block that is not full.
-    blocks = triton.cdiv(tokens, BLOCK_T) + runs
+    blocks = triton.cdiv(tokens, BLOCK_T) + count
     w, u, scores = (qkv.new_empty(blocks, heads, BLOCK_T, size) for size in (key_dim, value_dim, BLOCK_T))
     factors, decays = rate.new_empty(blocks, heads, FACTORS, BLOCK_T), rate.new_empty(blocks, heads)
     made = (w, u, scores, factors, decays)
-    settings = {"BLOCK_T": BLOCK_T, "FACTORS": FACTORS, "BLOCK_B": padded_batch(runs), **_sizes(qkv, state)}
+    settings = {"BLOCK_T": BLOCK_T, "FACTORS": FACTORS, "BLOCK_B": padded_batch(count), **_sizes(qkv, state)}
     _launch_blocks(
         (heads, blocks),
         (qkv, gates, rate, bias, starts, kv_lens, *made),
         (qkv.stride(0), gates.stride(0)),
-        (runs,),
+        (count,),
         WIDTH_K=min(block_k, _WIDTH),
         WIDTH_V=min(block_v, _WIDTH),
         **settings,
@@ -225,7 +182,7 @@ def _by_blocks(
     config = dict(nearest("gated_delta", shared_kib=shared_kib(qkv.device)))
     columns = min(config.pop("BLOCK_V"), block_v)
     _launch_states(
-        (triton.cdiv(value_dim, columns) * heads, runs),
+        (triton.cdiv(value_dim, columns) * heads, count),
         (qkv, state, rows, starts, kv_lens, *made, out),
         (qkv.stride(0),),
         BLOCK_K=block_k,
@@ -241,17 +198,14 @@ def gated_delta_torch(
     rate: Tensor,
     bias: Tensor,
     state: Tensor,
-    rows: Tensor,
-    starts: Tensor | None,
-    kv_lens: Tensor,
-    max_len: int,  # noqa: ARG001 - there is one algorithm here
+    runs: Runs,
     out: Tensor,
-    deterministic: bool,  # noqa: ARG001 - likewise
+    deterministic: bool,  # noqa: ARG001 - it always is
 ) -> None:
     """Torch implementation: the CPU path and the reference of the tests. Runs are computed one after the other, token
     by token, so all results are deterministic.
     """
-    for row, begin, end, continued in list_runs(rows, starts, kv_lens):
+    for row, begin, end, continued in list_runs(runs):
         held = state[row] if continued else torch.zeros_like(state[row])
         for token in range(begin, end):
             held, out[token] = _advance(held, qkv[token].float(), gates[token].float(), rate, bias)

@@ -6,17 +6,10 @@ Token by token of a run, for each channel k with state S:
     S = exp(step * A[k]) * S + step * x[t, k] * b[t]        with A = -exp(a_log)
     out[t, k] = (sum(S * c[t]) + d[k] * x[t, k]) * silu(z[t, k])
 
-A run is the new tokens of one request in a step. Decodes (`starts` None): run i is token i alone. Chunks: run i is
-tokens `starts[i] : starts[i + 1]`, maybe none. `kv_lens[i]` counts the tokens of the request after the step; a run of
-that length begins its request, with a zero state, whatever the pool holds. Nothing is read or written for a run without
-tokens or with `kv_lens[i]` 0, nor for tokens of no run. A row belongs to one run; the torch implementation computes
-runs one after the other, so there several decodes may be tokens of one row.
-
 Layouts: `x`, `dt`, `z`, `out` `[tokens, channels]` and `b`, `c` `[tokens, n]`, one floating type, unit stride in the
-last dimension, any stride between tokens; n is at most 256. `a_log` `[channels, n]`, `d`, `dt_bias` `[channels]` and
-`state` `[rows, channels, n]` float32, contiguous. `rows` int64 and `kv_lens` int32 `[runs]`, `starts` int32
-`[runs + 1]`. Sums are float32 in one order: a token's result is the same to the bit wherever its run is cut, and in a
-decode as in a chunk.
+last dimension, any stride between tokens; n is at most 256. `state` `[rows, channels, n]` float32, contiguous; `a_log`,
+`d` and `dt_bias` are the layer's (`ScanDynamics`), the new tokens are `Runs`. Sums are float32 in one order: a token's
+result is the same to the bit wherever its run is cut, and in a decode as in a chunk.
 
 A thread block of chunks is one warp, so that no token waits at a barrier, and prefetches the next tokens while it
 computes; with n = 16 two threads share a channel. A thread block of decodes has one token and four warps.
@@ -29,6 +22,8 @@ docs/lab/2026-11-recurrent-layers.md.
 """
 
 # pyright: basic, reportArgumentType=false, reportCallIssue=false, reportGeneralTypeIssues=false
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
@@ -48,6 +43,7 @@ from ._recurrence import (
     softplus_torch,
     store_rows,
 )
+from .runs import Runs
 
 _PARTS = 2
 _THREAD_ELEMENTS = 4
@@ -163,29 +159,38 @@ def selective_scan_kernel(
 _launch = Launcher(selective_scan_kernel, writes=("out", "state:rows"), reads_early=("a_log", "d", "dt_bias"))
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class ScanDynamics:
+    """How the channels of one layer decay. All are float32 and contiguous, and the layer's weights own them."""
+
+    a_log: Tensor
+    """[channels, n], the logarithms of decay rates."""
+    d: Tensor
+    """[channels], the weight of the input in the result."""
+    dt_bias: Tensor
+    """[channels], added to time steps before the softplus."""
+
+
 def _check(
     x: Tensor,
     dt: Tensor,
     b: Tensor,
     c: Tensor,
     z: Tensor,
-    a_log: Tensor,
-    d: Tensor,
-    dt_bias: Tensor,
+    dynamics: ScanDynamics,
     state: Tensor,
-    rows: Tensor,
-    starts: Tensor | None,
-    kv_lens: Tensor,
+    runs: Runs,
     out: Tensor,
 ) -> None:
     """Raises ValueError for what the kernel does not read."""
-    (tokens, channels), n, runs = x.shape, a_log.shape[1], rows.shape[0]
+    a_log, rows = dynamics.a_log, runs.rows
+    (tokens, channels), n, count = x.shape, a_log.shape[1], rows.shape[0]
     of_type = {"x": x, "dt": dt, "b": b, "c": c, "z": z, "out": out}
-    of_float = {"a_log": a_log, "d": d, "dt_bias": dt_bias, "state": state}
-    named = of_type | of_float | {"kv_lens": kv_lens} | ({} if starts is None else {"starts": starts})
+    of_float = {"a_log": a_log, "d": dynamics.d, "dt_bias": dynamics.dt_bias, "state": state}
+    named = of_type | of_float | {"kv_lens": runs.kv_lens} | ({} if runs.starts is None else {"starts": runs.starts})
     expected = dict.fromkeys(("x", "dt", "z", "out"), (tokens, channels)) | dict.fromkeys(("b", "c"), (tokens, n))
-    expected |= {"a_log": (channels, n), "d": (channels,), "dt_bias": (channels,), "kv_lens": (runs,)}
-    expected |= {"state": (state.shape[0], channels, n), "starts": (runs + 1,)}
+    expected |= {"a_log": (channels, n), "d": (channels,), "dt_bias": (channels,), "kv_lens": (count,)}
+    expected |= {"state": (state.shape[0], channels, n), "starts": (count + 1,)}
     if any(tensor.shape != expected[name] for name, tensor in named.items()):
         raise shapes_error("selective_scan", **named)
     if n > 256:
@@ -202,25 +207,21 @@ def selective_scan_triton(
     b: Tensor,
     c: Tensor,
     z: Tensor,
-    a_log: Tensor,
-    d: Tensor,
-    dt_bias: Tensor,
+    dynamics: ScanDynamics,
     state: Tensor,
-    rows: Tensor,
-    starts: Tensor | None,
-    kv_lens: Tensor,
-    max_len: int,  # noqa: ARG001 - one variant for all lengths
+    runs: Runs,
     out: Tensor,
 ) -> None:
     """Triton implementation. Raises ValueError for layouts that the kernel does not read."""
-    _check(x, dt, b, c, z, a_log, d, dt_bias, state, rows, starts, kv_lens, out)
-    (channels, n), runs = a_log.shape, rows.shape[0]
-    if x.shape[0] == 0 or runs == 0:
+    _check(x, dt, b, c, z, dynamics, state, runs, out)
+    a_log, rows, starts = dynamics.a_log, runs.rows, runs.starts
+    (channels, n), count = a_log.shape, rows.shape[0]
+    if x.shape[0] == 0 or count == 0:
         return
     settings = scan_settings(n, x.element_size(), starts is None)
     _launch(
-        (triton.cdiv(channels, settings["BLOCK"]), runs),
-        (x, dt, b, c, z, a_log, d, dt_bias, state, rows, starts, kv_lens, out),
+        (triton.cdiv(channels, settings["BLOCK"]), count),
+        (x, dt, b, c, z, a_log, dynamics.d, dynamics.dt_bias, state, rows, starts, runs.kv_lens, out),
         tuple(tensor.stride(0) for tensor in (x, dt, b, c, z, out)),
         CHANNELS=channels,
         N=n,
@@ -242,23 +243,18 @@ def selective_scan_torch(
     b: Tensor,
     c: Tensor,
     z: Tensor,
-    a_log: Tensor,
-    d: Tensor,
-    dt_bias: Tensor,
+    dynamics: ScanDynamics,
     state: Tensor,
-    rows: Tensor,
-    starts: Tensor | None,
-    kv_lens: Tensor,
-    max_len: int,  # noqa: ARG001 - one signature for both
+    runs: Runs,
     out: Tensor,
 ) -> None:
     """Torch implementation: the CPU path and the reference of the tests. Runs are computed one after the other."""
-    rates = -a_log.exp()
-    for row, begin, end, continued in list_runs(rows, starts, kv_lens):
+    rates = -dynamics.a_log.exp()
+    for row, begin, end, continued in list_runs(runs):
         run, current = slice(begin, end), state[row] if continued else state[row].zero_()
         inputs, reads, writes, gates = (each[run].float() for each in (x, c, b, z))
-        steps = softplus_torch(dt[run].float() + dt_bias)
-        written, results = steps * inputs, d * inputs
+        steps = softplus_torch(dt[run].float() + dynamics.dt_bias)
+        written, results = steps * inputs, dynamics.d * inputs
         for token in range(end - begin):
             current.mul_(torch.exp(steps[token, :, None] * rates))
             current.addcmul_(written[token, :, None], writes[token])

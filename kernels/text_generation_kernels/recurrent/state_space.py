@@ -6,16 +6,10 @@ Token by token of a run, for each head h with state S `[p, n]`:
     S = exp(step * A[h]) * S + outer(step * x[t, h], b[t, g])        with A = -exp(a_log), g = h // (heads / groups)
     out[t, h] = S c[t, g] + d[h] * x[t, h]
 
-A run is the new tokens of one request in a step. Decodes (`starts` None): run i is token i alone. Chunks: run i is
-tokens `starts[i] : starts[i + 1]`, maybe none. `kv_lens[i]` counts the tokens of the request after the step; a run of
-that length begins its request, with a zero state, whatever the pool holds. Nothing is read or written for a run without
-tokens or with `kv_lens[i]` 0, nor for tokens of no run. A row belongs to one run; the torch implementation computes
-runs one after the other, so there several decodes may be tokens of one row.
-
 Layouts: `x`, `out` `[tokens, heads, p]` and `b`, `c` `[tokens, groups, n]`, contiguous but for any stride between
 tokens; `dt` `[tokens, heads]`, unit stride in the last dimension; one floating type for these; n is at most 256.
-`a_log`, `d`, `dt_bias` `[heads]` and `state` `[rows, heads, p, n]` float32, contiguous. `low` and `high` bound time
-steps; `high` may be infinite. `rows` int64 and `kv_lens` int32 `[runs]`, `starts` int32 `[runs + 1]`.
+`state` `[rows, heads, p, n]` float32, contiguous; `a_log`, `d`, `dt_bias` and the bounds of time steps are the layer's
+(`SpaceDynamics`), the new tokens are `Runs`.
 
 Chunks of 16-bit types are computed by GEMMs in blocks of tokens, one block of a run after the other. With L the sums of
 step * A within a block up to each token, L_end the last of them, and S the state before the block:
@@ -35,6 +29,9 @@ n = 128: 64 decodes take 193 us, 93 % of copy bandwidth. Measurements: docs/lab/
 """
 
 # pyright: basic, reportArgumentType=false, reportCallIssue=false
+import math
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
@@ -46,6 +43,7 @@ from ..runtime.shapes import padded_head_dim, shapes_error
 from ..runtime.triton import triton
 from ._recurrence import list_runs, softplus_torch
 from ._state_space_kernels import state_space_blocks_kernel, state_space_tokens_kernel
+from .runs import Runs
 
 _WIDTH = 16
 """Width of the tensors that a state is cut into, of which a thread holds four adjacent elements."""
@@ -67,28 +65,41 @@ _launch_blocks = Launcher(
 )
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class SpaceDynamics:
+    """How the heads of one layer decay. Tensors are float32 and contiguous, and the layer's weights own them."""
+
+    a_log: Tensor
+    """[heads], the logarithms of decay rates."""
+    d: Tensor
+    """[heads], the weight of the input in the result."""
+    dt_bias: Tensor
+    """[heads], added to time steps before the softplus."""
+    low: float = 0.0
+    """Least time step."""
+    high: float = math.inf
+    """Largest time step."""
+
+
 def _check(
     x: Tensor,
     dt: Tensor,
     b: Tensor,
     c: Tensor,
-    a_log: Tensor,
-    d: Tensor,
-    dt_bias: Tensor,
+    dynamics: SpaceDynamics,
     state: Tensor,
-    rows: Tensor,
-    starts: Tensor | None,
-    kv_lens: Tensor,
+    runs: Runs,
     out: Tensor,
 ) -> None:
     """Raises ValueError for what the kernels do not read."""
-    (tokens, heads, p), (_, groups, n), runs = x.shape, b.shape, rows.shape[0]
-    of_type, of_float = {"x": x, "b": b, "c": c, "out": out}, {"a_log": a_log, "d": d, "dt_bias": dt_bias}
-    named = of_type | of_float | {"dt": dt, "state": state, "kv_lens": kv_lens}
-    named |= {} if starts is None else {"starts": starts}
+    (tokens, heads, p), (_, groups, n), count = x.shape, b.shape, runs.rows.shape[0]
+    of_type = {"x": x, "b": b, "c": c, "out": out}
+    of_float = {"a_log": dynamics.a_log, "d": dynamics.d, "dt_bias": dynamics.dt_bias}
+    named = of_type | of_float | {"dt": dt, "state": state, "kv_lens": runs.kv_lens}
+    named |= {} if runs.starts is None else {"starts": runs.starts}
     expected = dict.fromkeys(("x", "out"), (tokens, heads, p)) | dict.fromkeys(("b", "c"), (tokens, groups, n))
     expected |= dict.fromkeys(of_float, (heads,)) | {"dt": (tokens, heads), "state": (state.shape[0], heads, p, n)}
-    expected |= {"kv_lens": (runs,), "starts": (runs + 1,)}
+    expected |= {"kv_lens": (count,), "starts": (count + 1,)}
     if heads % groups or any(tensor.shape != expected[name] for name, tensor in named.items()):
         raise shapes_error("state_space", **named)
     if n > 256:
@@ -106,41 +117,36 @@ def state_space_triton(
     dt: Tensor,
     b: Tensor,
     c: Tensor,
-    a_log: Tensor,
-    d: Tensor,
-    dt_bias: Tensor,
-    low: float,
-    high: float,
+    dynamics: SpaceDynamics,
     state: Tensor,
-    rows: Tensor,
-    starts: Tensor | None,
-    kv_lens: Tensor,
-    max_len: int,
+    runs: Runs,
     out: Tensor,
     deterministic: bool,
 ) -> None:
-    """Triton implementation. `max_len` only chooses the kernel; nothing is read back from the device.
+    """Triton implementation. Nothing is read back from the device.
 
     Raises ValueError for layouts that the kernels do not read.
     """
-    _check(x, dt, b, c, a_log, d, dt_bias, state, rows, starts, kv_lens, out)
-    (tokens, heads, p), (_, groups, n), runs = x.shape, b.shape, rows.shape[0]
-    if tokens == 0 or runs == 0:
+    _check(x, dt, b, c, dynamics, state, runs, out)
+    (tokens, heads, p), (_, groups, n), count = x.shape, b.shape, runs.rows.shape[0]
+    if tokens == 0 or count == 0:
         return
-    pointers = (x, dt, b, c, a_log, d, dt_bias, state, rows, starts, kv_lens, out)
+    weights, starts = (dynamics.a_log, dynamics.d, dynamics.dt_bias), runs.starts
+    pointers = (x, dt, b, c, *weights, state, runs.rows, starts, runs.kv_lens, out)
+    bounds = dynamics.low, dynamics.high
     strides = tuple(tensor.stride(0) for tensor in (x, dt, b, c, out))
     of_model = {"HEADS": heads, "GROUP": heads // groups, "P": p, "N": n}
     in_blocks = starts is not None and not deterministic and x.element_size() == 2
     # A compile dry run does not meet every length.
-    if in_blocks and (compiling_only() or max_len >= _LEAST_LEN):
+    if in_blocks and (compiling_only() or runs.max_len >= _LEAST_LEN):
         settings = block_settings(n, p, shared_kib(x.device))
-        grid = (heads * triton.cdiv(p, settings["BLOCK_P"]), runs)
-        _launch_blocks(grid, pointers, strides, (low, high), **of_model, **settings)
+        grid = (heads * triton.cdiv(p, settings["BLOCK_P"]), count)
+        _launch_blocks(grid, pointers, strides, bounds, **of_model, **settings)
         if not compiling_only():
             return
     settings = token_settings(n, p, x.element_size(), starts is None)
-    grid = (heads * triton.cdiv(p, settings["BLOCK_P"]), runs)
-    _launch_tokens(grid, pointers, strides, (low, high), **of_model, **settings)
+    grid = (heads * triton.cdiv(p, settings["BLOCK_P"]), count)
+    _launch_tokens(grid, pointers, strides, bounds, **of_model, **settings)
 
 
 def token_settings(n: int, p: int, element_size: int, decodes: bool) -> dict[str, int]:
@@ -173,28 +179,21 @@ def state_space_torch(
     dt: Tensor,
     b: Tensor,
     c: Tensor,
-    a_log: Tensor,
-    d: Tensor,
-    dt_bias: Tensor,
-    low: float,
-    high: float,
+    dynamics: SpaceDynamics,
     state: Tensor,
-    rows: Tensor,
-    starts: Tensor | None,
-    kv_lens: Tensor,
-    max_len: int,  # noqa: ARG001 - one signature for both
+    runs: Runs,
     out: Tensor,
     deterministic: bool,  # noqa: ARG001 - it always is
 ) -> None:
     """Torch implementation: the CPU path and the reference of the tests. Runs are computed one after the other."""
-    rates, of_group = -a_log.exp(), (b.shape[1], x.shape[1] // b.shape[1])
-    for row, begin, end, continued in list_runs(rows, starts, kv_lens):
+    rates, of_group = -dynamics.a_log.exp(), (b.shape[1], x.shape[1] // b.shape[1])
+    for row, begin, end, continued in list_runs(runs):
         run, current = slice(begin, end), state[row] if continued else state[row].zero_()
         current = current.unflatten(0, of_group)
         inputs, reads, writes = (each[run].float() for each in (x, c, b))
-        steps = softplus_torch(dt[run].float() + dt_bias).clamp_(low, high)
+        steps = softplus_torch(dt[run].float() + dynamics.dt_bias).clamp_(dynamics.low, dynamics.high)
         remaining = torch.exp(steps * rates).unflatten(1, of_group)
-        written, results = ((each[..., None] * inputs).unflatten(1, of_group) for each in (steps, d))
+        written, results = ((each[..., None] * inputs).unflatten(1, of_group) for each in (steps, dynamics.d))
         for token in range(end - begin):
             current.mul_(remaining[token, ..., None, None])
             current.addcmul_(written[token, ..., None], writes[token, :, None, None])

@@ -27,7 +27,7 @@ use text_generation_proto::v1;
 use tokio::sync::Semaphore;
 use tonic::transport::Channel;
 
-pub use config::{AdaptersOf, MockConfig, MockRow, RowTest, StepTime, TokenSource};
+pub use config::{AdaptersOf, DraftsOf, MockConfig, MockRow, RowTest, StepTime, TokenSource};
 pub use faults::StepFault;
 use group::Group;
 use lock::lock;

@@ -11,6 +11,8 @@ pub struct MockStep {
     pub decodes: usize,
     /// Rows with a mask.
     pub constrained: usize,
+    /// The most tokens that a decode may get.
+    pub width: u32,
 }
 
 impl MockStep {
@@ -20,6 +22,7 @@ impl MockStep {
             chunk_tokens: plan.chunks.iter().map(|chunk| chunk.count).sum(),
             decodes: plan.decode.len(),
             constrained: plan.constrained.len(),
+            width: plan.widths.iter().copied().max().unwrap_or(1),
         }
     }
 }

@@ -88,23 +88,19 @@ class Attending(Logits):
         self.caches = (CacheShape(kv_heads, 128, 128),)
 
     def forward(self, input_ids: Tensor, state: InferState) -> Tensor:
-        k, v, table = state.caches[0].k, state.caches[0].v, state.slot_table
-        q = torch.zeros(len(input_ids), 4 * k.shape[1], 128, dtype=self.dtype)
+        cache = state.caches[0]
+        q = torch.zeros(len(input_ids), 4 * cache.k.shape[1], 128, dtype=self.dtype)
         decodes, chunks, first = state.decodes, state.chunks, 0
         if decodes is not None and chunks is None and len(input_ids) == 1:
-            context = table, decodes.rows, decodes.kv_lens, decodes.max_kv_len
-            qkv, before = q.new_zeros(1, 6 * k.shape[1] * 128), (None, None, None, 0.0, torch.zeros(8192, 128))
-            new = state.positions, state.slots, k, v, False
-            kernels.token_attention(qkv, *before, *new, *context, 1.0, torch.empty_like(q))
+            qkv = q.new_zeros(1, 6 * cache.k.shape[1] * 128)
+            tokens = kernels.NewTokens(torch.zeros(8192, 128), state.positions, state.slots)
+            kernels.token_attention(qkv, kernels.NO_PROLOGUE, tokens, cache, decodes, 1.0, torch.empty_like(q))
         elif decodes is not None:
             first = len(decodes.rows)
             out = torch.empty_like(q[:first])
-            kernels.decode_attention(
-                q[:first], k, v, table, decodes.rows, decodes.kv_lens, decodes.max_kv_len, 1.0, out
-            )
+            kernels.decode_attention(q[:first], cache, decodes, 1.0, out)
         if chunks is not None:
-            batch = table, chunks.rows, chunks.starts, chunks.kv_lens, chunks.max_len
-            kernels.prefill_attention(q, k, v, *batch, 1.0, torch.empty_like(q))
+            kernels.prefill_attention(q, cache, chunks, 1.0, torch.empty_like(q))
         return super().forward(input_ids, state)
 
 

@@ -30,7 +30,7 @@ def test_decode(kv_lens: list[int], heads: int, rank: int, rope: int, dtype: tor
     kernels.latent_decode_attention(*contexts.decode_arguments(out, deterministic))
     # Torch's faster ways want aligned queries.
     with sdpa_kernel(SDPBackend.MATH):
-        latent_decode_attention_torch(*contexts.decode_arguments(torch_out))  # type: ignore[arg-type]
+        latent_decode_attention_torch(*contexts.decode_arguments(torch_out))
     contexts.check(out, torch_out)
 
 
@@ -44,7 +44,7 @@ def test_prefill(
     contexts = Contexts.of(q_lens, kv_lens, heads, rank, rope, dtype, "cuda")
     out, torch_out = contexts.out, contexts.out
     kernels.latent_prefill_attention(*contexts.prefill_arguments(out, deterministic))
-    latent_prefill_attention_torch(*contexts.prefill_arguments(torch_out))  # type: ignore[arg-type]
+    latent_prefill_attention_torch(*contexts.prefill_arguments(torch_out))
     contexts.check(out, torch_out)
 
 
@@ -65,8 +65,8 @@ def test_deterministic_results_do_not_depend_on_where_a_prompt_is_cut() -> None:
         starts = torch.tensor([0, end - begin], dtype=torch.int32, device="cuda")
         length = torch.tensor([700 + end], dtype=torch.int32, device="cuda")
         piece = contexts.out[begin:end]
-        batch = (pool.table, pool.b_row, starts, length, end - begin)
-        kernels.latent_prefill_attention(contexts.q[begin:end], pool.k, *batch, contexts.scale, piece, True)
+        batch = kernels.Chunks(pool.table, pool.b_row, starts, length, end - begin)
+        kernels.latent_prefill_attention(contexts.q[begin:end], pool.k, batch, contexts.scale, piece, True)
         assert torch.equal(piece, out[begin:end])
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 import text_generation_kernels as kernels
-from text_generation_kernels import ExpertMatrix, RouteOptions
+from text_generation_kernels import ExpertMatrix, ExpertMlps, RouteOptions, Routing
 from text_generation_server.config.spec import Activation, DenseSpec
 from text_generation_server.layers.infer.feed_forward import DenseFeedForward
 from text_generation_server.layers.infer.state import LINEAR_BLOCK
@@ -53,12 +53,12 @@ def test_a_dense_network(activation: Activation, width: int, gated: bool) -> Non
 def test_experts(activation: str, width: int) -> None:
     experts = 8
     gate_up = ExpertMatrix(torch.randn(experts, 2 * width, HIDDEN) / HIDDEN**0.5)
-    down = ExpertMatrix(torch.randn(experts, HIDDEN, width) / width**0.5)
+    mlps = ExpertMlps(gate_up, ExpertMatrix(torch.randn(experts, HIDDEN, width) / width**0.5), activation)
 
     def compute(x: Tensor) -> Tensor:
         ids, weights = torch.arange(experts, dtype=torch.int32).expand(len(x), -1), torch.ones(len(x), experts)
         out = torch.empty_like(x)
-        kernels.moe_experts(x, ids.contiguous(), weights, gate_up, down, activation, True, out)
+        kernels.moe_experts(x, Routing(ids.contiguous(), weights), mlps, True, out)
         return out
 
     assert_alone_as_together(compute, 5 * torch.randn(TOKENS, HIDDEN))
@@ -70,10 +70,9 @@ def test_weights_of_experts(experts: int, gated: bool) -> None:
     options = RouteOptions(4, score="sigmoid", norm=0, shared=int(gated), shared_gate=gated)
 
     def compute(logits: Tensor) -> Tensor:
-        shape = len(logits), options.slots
-        ids, weights = torch.empty(shape, dtype=torch.int32), torch.empty(shape)
-        kernels.moe_route(logits, None, options, ids, weights)
-        return weights
+        routing = Routing.empty(len(logits), options.slots)
+        kernels.moe_route(logits, None, options, routing)
+        return routing.weights
 
     for _ in range(10):
         assert_alone_as_together(compute, 3 * torch.randn(TOKENS, experts + gated))

@@ -77,7 +77,7 @@ def test_gemma_rounds_the_scale_of_embeddings_and_keeps_weights_of_norms_wide() 
     spec = EmbeddingSpec(scale=3072**0.5, scale_rounded=True)
     embedding = Embedding(spec, EmbeddingWeights(tokens), None, TensorParallelGroup(0, 1, torch.device("cpu")))
     place = torch.tensor([0])
-    state = InferState(False, place, place, None, None, place[None], [], [], None)
+    state = InferState(False, place, place, None, None, [], [], None)
     assert embedding.forward(torch.tensor([1]), state)[0, 0] == 55.5
 
     torch.manual_seed(0)

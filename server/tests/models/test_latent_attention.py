@@ -22,7 +22,7 @@ from text_generation_server.distributed import TensorParallelGroup
 from text_generation_server.doctor.model import kv_bytes_per_token
 from text_generation_server.engine.kv_pool import bytes_per_slot
 from text_generation_server.errors import ConfigurationError
-from text_generation_server.layers.infer import Chunks, expanded
+from text_generation_server.layers.infer import expanded
 from text_generation_server.models import CausalLM
 
 NAME = "deepseek v3"
@@ -144,9 +144,10 @@ def test_long_chunks_have_keys_and_values_made_of_their_contexts(folder: Path, m
 
 
 def test_contexts_are_expanded_for_chunks_that_see_them_often_enough_as_far_as_there_is_room() -> None:
-    chunks = Chunks(torch.zeros(4), torch.tensor([2, 12, 13, 40, 40]), torch.tensor([10, 50, 60, 0]), 27)
+    starts, kv_lens = torch.tensor([2, 12, 13, 40, 40]), torch.tensor([10, 50, 60, 0])
+    chunks = kernels.Chunks(torch.zeros(1, 60), torch.zeros(4), starts, kv_lens, 27)
     both = expanded.choose(chunks, 4.0, 70)
-    assert (both.kv_lens.tolist(), both.first.tolist()) == ([10, 0, 60, 0], [0, 0, 10, 0])
-    assert both.other_kv_lens.tolist() == [0, 50, 0, 0]
-    assert expanded.choose(chunks, 4.0, 69).kv_lens.tolist() == [10, 0, 0, 0]
-    assert both.table[both.first[2], :3].tolist() == [10, 11, 12]
+    assert (both.chunks.kv_lens.tolist(), both.first.tolist()) == ([10, 0, 60, 0], [0, 0, 10, 0])
+    assert both.others.kv_lens.tolist() == [0, 50, 0, 0]
+    assert expanded.choose(chunks, 4.0, 69).chunks.kv_lens.tolist() == [10, 0, 0, 0]
+    assert both.chunks.slot_table[both.chunks.rows[2], :3].tolist() == [10, 11, 12]

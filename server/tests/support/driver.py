@@ -6,15 +6,13 @@ from dataclasses import replace
 import numpy as np
 import torch
 
+from text_generation_kernels import Chunks, Decodes, KvCache
 from text_generation_server.distributed import TensorParallelGroup
 from text_generation_server.engine.adapter_plans import AdapterChecker
 from text_generation_server.engine.adapters import AdapterTables
 from text_generation_server.layers.infer import (
     CacheShape,
-    Chunks,
-    Decodes,
     InferState,
-    LayerCache,
     LayerState,
     StateShape,
 )
@@ -109,14 +107,14 @@ class Driver:
             kv_lens.append(first + count)
             self._computed[name] = first + count
         rows, lengths = torch.tensor([self._rows[name] for name, _ in parts]), torch.tensor(kv_lens, dtype=torch.int32)
-        chunks = Chunks(rows, torch.tensor(starts, dtype=torch.int32), lengths, max(count for _, count in parts))
+        table, begins = self._slot_table, torch.tensor(starts, dtype=torch.int32)
+        chunks = Chunks(table, rows, begins, lengths, max(count for _, count in parts))
         state = InferState(
             deterministic=False,
             positions=torch.tensor(positions),
             slots=torch.tensor(slots),
-            decodes=None if is_prefill else Decodes(rows, lengths, max(kv_lens)),
+            decodes=None if is_prefill else Decodes(table, rows, lengths, max(kv_lens)),
             chunks=chunks if is_prefill else None,
-            slot_table=self._slot_table,
             caches=self._caches,
             states=self._states,
             logit_tokens=None if all_logits or not is_prefill else torch.tensor(starts[1:]) - 1,
@@ -136,7 +134,7 @@ class Driver:
         return AdapterTables(self._checker, 1, True, self.model.device).of(np.array(numbers))
 
 
-def _poisoned(shape: CacheShape, cache: LayerCache) -> LayerCache:
+def _poisoned(shape: CacheShape, cache: KvCache) -> KvCache:
     """NaN in every place. Codes have it in their scales, or, where those are given, are the largest there are: 0x7f is
     NaN where codes are floats.
     """

@@ -53,12 +53,12 @@ class FakeModel:
         assert input_ids.dtype == state.positions.dtype == state.slots.dtype == torch.int64
         state.caches[0].k[state.slots, 0, 0] = input_ids.float()
         state.caches[0].v[state.slots, 0, 0] = state.positions.float()
-        owners = rows_of_tokens(state)
+        owners, table = rows_of_tokens(state), slot_table_of(state)
         wanted = range(len(input_ids)) if state.logit_tokens is None else state.logit_tokens.tolist()
         rows = []
         for index in wanted:
             position = int(state.positions[index])
-            slots = state.slot_table[owners[index], : position + 1].long()
+            slots = table[owners[index], : position + 1].long()
             # Warm-up times requests with positions that were never computed; anybody else fails by it.
             sound = state.caches[0].v[slots, 0, 0].tolist() == list(range(position + 1))
             tokens = [int(t) for t in state.caches[0].k[slots, 0, 0]]
@@ -83,13 +83,20 @@ class FakeModel:
         return values.float() / 1024.0
 
 
+def slot_table_of(state: InferState) -> Tensor:
+    """That of decodes and of chunks, which is one."""
+    tables = [each.slot_table for each in (state.decodes, state.chunks) if each is not None]
+    assert all(each is tables[0] for each in tables)
+    return tables[0]
+
+
 def rows_of_tokens(state: InferState) -> list[int]:
     """The row of each token, as attention is told; its borders and lengths must fit the positions."""
     rows: list[int] = []
     if state.decodes is not None:
         d = state.decodes
         rows += d.rows.tolist()
-        padding, dummy = state.slot_table.shape[0] - 1, len(state.caches[0].k) - 1
+        padding, dummy = d.slot_table.shape[0] - 1, len(state.caches[0].k) - 1
         positions, slots = state.positions[: len(rows)].tolist(), state.slots[: len(rows)].tolist()
         # What is outside a window lies in the dummy slot, as padding does.
         attended = [

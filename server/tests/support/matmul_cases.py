@@ -116,10 +116,12 @@ EXPERTS = ((128, 2048, 768, 8), (8, 4096, 14336, 2), (32, 2880, 2880, 4))
 """Experts, hidden and inner size, and top-k, of Qwen3 30B-A3B, Mixtral 8x7B and gpt-oss 20B."""
 
 
-def experts(count: int, hidden: int, inner: int) -> Iterator[tuple[str, kernels.ExpertMatrix, kernels.ExpertMatrix]]:
-    """Up and down matrices of experts in every scheme."""
+def experts(count: int, hidden: int, inner: int) -> Iterator[tuple[str, kernels.ExpertMlps]]:
+    """Experts in every scheme."""
     shapes = (2 * inner, hidden), (hidden, inner)
-    yield "bf16", *(kernels.ExpertMatrix(_EMPTY(count, *shape)) for shape in shapes)
+
+    def mlps(matrices: Iterable[kernels.ExpertMatrix]) -> kernels.ExpertMlps:
+        return kernels.ExpertMlps(*matrices, "silu")
 
     def quantised(bits: int, group: int, dtype: torch.dtype, **more: object) -> Iterable[kernels.ExpertMatrix]:
         for outputs, inputs in shapes:
@@ -129,20 +131,21 @@ def experts(count: int, hidden: int, inner: int) -> Iterator[tuple[str, kernels.
                 torch.empty(count, outputs, width, dtype=dtype), None, scales, None, group_size=group, **more
             )
 
-    yield "w4 g128", *quantised(4, 128, torch.int32)
-    yield "mxfp4", *quantised(4, 32, torch.int32, table=torch.empty(16), e2m1=True)
-    yield "w8 rows", *quantised(8, 0, torch.uint8)
-    yield "fp8 rows W8A8", *quantised(8, 0, _FP8, w8a8=True)
-    yield "fp8 blocks W8A8", *quantised(8, 128, _FP8, w8a8=True)
+    yield "bf16", mlps(kernels.ExpertMatrix(_EMPTY(count, *shape)) for shape in shapes)
+    yield "w4 g128", mlps(quantised(4, 128, torch.int32))
+    yield "mxfp4", mlps(quantised(4, 32, torch.int32, table=torch.empty(16), e2m1=True))
+    yield "w8 rows", mlps(quantised(8, 0, torch.uint8))
+    yield "fp8 rows W8A8", mlps(quantised(8, 0, _FP8, w8a8=True))
+    yield "fp8 blocks W8A8", mlps(quantised(8, 128, _FP8, w8a8=True))
 
 
 def mixtures() -> Iterator[tuple[str, Matmul]]:
     """Mixtures of experts, routing included: as they are, in deterministic mode, and on one of two ranks."""
     for count, hidden, inner, top_k in EXPERTS:
-        for scheme, up, down in experts(count, hidden, inner):
+        for scheme, mlps in experts(count, hidden, inner):
             for name, deterministic, ranks in (("", False, 1), (", deterministic", True, 1), (", half", False, 2)):
-                route, columns = kernels.RouteOptions(top_k), count * ranks
-                compute = partial(_mixture, up, down, hidden, columns, route, deterministic, "silu", columns)
+                some = replace(mlps, all_experts=count * ranks)
+                compute = partial(_mixture, some, count * ranks, kernels.RouteOptions(top_k), deterministic)
                 yield f"experts {count} x {hidden} x {inner} {scheme}{name}", compute
 
     yield from _other_mixtures()
@@ -151,36 +154,28 @@ def mixtures() -> Iterator[tuple[str, Matmul]]:
 def _other_mixtures() -> Iterator[tuple[str, Matmul]]:
     """Mixtures of other routers and networks, of which a fused kernel takes some."""
     count, hidden, inner, top_k = EXPERTS[0]
-    (_, up, down), *_ = experts(count, hidden, inner)
-    biased = up._replace(bias=_EMPTY(count, 2 * inner)), down._replace(bias=_EMPTY(count, hidden))
-    alone = up._replace(weight=_EMPTY(count, inner, hidden)), down
+    (_, mlps), *_ = experts(count, hidden, inner)
+    up, down = (replace(mlps.gate_up, bias=_EMPTY(count, 2 * inner)), replace(mlps.down, bias=_EMPTY(count, hidden)))
+    ungated = replace(mlps.gate_up, weight=_EMPTY(count, inner, hidden))
     route = kernels.RouteOptions(top_k)
-    for name, (first, second), options, activation in (
-        ("biases", biased, route, "silu"),
-        ("no gate", alone, route, kernels.alone("relu2")),
-        ("sigmoid", (up, down), replace(route, score="sigmoid"), "silu"),
-        ("square norm", (up, down), replace(route, norm=2), "silu"),
-        ("shared", (up, down), replace(route, shared=1), "silu"),
-        ("gated shared", (up, down), replace(route, shared=1, shared_gate=True), "silu"),
-        ("one of many", (up, down), replace(route, top_k=1), "silu"),
+    for name, some, options in (
+        ("biases", replace(mlps, gate_up=up, down=down), route),
+        ("no gate", replace(mlps, gate_up=ungated, activation=kernels.alone("relu2")), route),
+        ("sigmoid", mlps, replace(route, score="sigmoid")),
+        ("square norm", mlps, replace(route, norm=2)),
+        ("shared", mlps, replace(route, shared=1)),
+        ("gated shared", mlps, replace(route, shared=1, shared_gate=True)),
+        ("one of many", mlps, replace(route, top_k=1)),
     ):
         columns = count - options.shared + options.shared_gate
-        yield f"experts, {name}", partial(_mixture, first, second, hidden, columns, options, False, activation, count)
+        yield f"experts, {name}", partial(_mixture, some, columns, options, False)
 
 
 def _mixture(
-    up: kernels.ExpertMatrix,
-    down: kernels.ExpertMatrix,
-    hidden: int,
-    columns: int,
-    options: kernels.RouteOptions,
-    deterministic: bool,
-    activation: str,
-    count: int,
-    tokens: int,
+    mlps: kernels.ExpertMlps, columns: int, options: kernels.RouteOptions, deterministic: bool, tokens: int
 ) -> None:
-    x, logits = _EMPTY(tokens, hidden), _EMPTY(tokens, columns)
-    kernels.mixture(x, logits, None, options, up, down, activation, deterministic, torch.empty_like(x), count)
+    x, logits = _EMPTY(tokens, mlps.hidden), _EMPTY(tokens, columns)
+    kernels.mixture(x, logits, None, options, mlps, deterministic, torch.empty_like(x))
 
 
 def cases(shapes: Iterable[tuple[int, int]]) -> Iterator[tuple[str, Matmul]]:

@@ -55,12 +55,12 @@ class Chooser:
         """
         if self._speculation is None:
             raise ValueError("windows need speculation")
-        logits = self.logits(hidden, adapters)
-        sampled = self._sample(logits, inputs.rows, whole_rows, SampledWindow(windows.width, inputs.ids))
+        window = SampledWindow(windows.width, inputs.ids)
+        sampled = self._sample(self.logits(hidden, adapters), inputs.rows, whole_rows, window)
         return self._speculation.advance(windows, sampled)
 
     def logits(self, hidden: Tensor, adapters: StepAdapters | None = None) -> Tensor:
-        """The model's logits of `hidden` [N, hidden]."""
+        """The model's logits of `hidden` [N, hidden]. `adapters` has the meaning of `CausalLM.logits`."""
         return self._model.logits(hidden, self._deterministic, adapters)
 
     def _sample(self, logits: Tensor, rows: Tensor, whole_rows: bool, window: SampledWindow) -> SampledTokens:

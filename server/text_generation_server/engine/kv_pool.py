@@ -2,7 +2,9 @@
 
 from dataclasses import dataclass
 
-from ..layers.infer.state import LayerCache, LayerState
+from text_generation_kernels import KvCache
+
+from ..layers.infer.state import LayerState
 from ..models.base import CausalLM
 
 
@@ -11,7 +13,7 @@ class KVPool:
     """What the layers keep of requests. Padding writes to the last slot, number `num_slots`, and to the last row."""
 
     num_slots: int
-    caches: list[LayerCache]
+    caches: list[KvCache]
     """The keys and values of `num_slots + 1` slots, for each layer that has them."""
     states: list[LayerState]
     """The states of `num_rows + 1` rows, for each recurrent layer."""

@@ -3,7 +3,7 @@
 One vector brings all that a step needs from the host to the device; this module declares its layout.
 """
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from itertools import accumulate
 from typing import Any, Generic, TypeVar
 
@@ -11,9 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from text_generation_kernels import WindowInputs, newest_tokens
+from text_generation_kernels import Chunks, Decodes, WindowInputs, newest_tokens
 
-from ..layers.infer import Chunks, Decodes, InferState, MediaInput
+from ..layers.infer import InferState, MediaInput
 from ..layers.weights import StepAdapters
 from .kv_pool import KVPool
 from .media_positions import pool_rows, rope_positions, seen_ends
@@ -197,7 +197,7 @@ class InputBuilder:
         self, inputs: WindowInputs, max_kv_len: int, width: int, adapters: StepAdapters | None
     ) -> tuple[Tensor, InferState]:
         rows, table = inputs.rows, self._table
-        decodes, chunks = Decodes(rows, inputs.kv_lens, max_kv_len, width), None
+        decodes, chunks = Decodes(table.slot_table, rows, inputs.kv_lens, max_kv_len, width), None
         rotary = None if table.rope_delta is None else inputs.positions + table.rope_delta[rows]
         if self._deterministic and not self._alone:
             starts = torch.arange(len(rows) + 1, dtype=torch.int32, device=rows.device)
@@ -215,14 +215,14 @@ class InputBuilder:
         positions = torch.where(newest, table.length[rows] - 1, step.positions).clamp_(min=0)
         starts, kv_lens = step.chunk_starts.to(torch.int32), step.chunk_kv_lens.to(torch.int32)
         ends = step.seen_ends if len(step.seen_ends) else None
-        chunks = Chunks(step.chunk_rows, starts, kv_lens, extents.max_chunk, ends)
+        chunks = Chunks(table.slot_table, step.chunk_rows, starts, kv_lens, extents.max_chunk, ends)
         decodes = None
         if len(step.decode_rows):
             lengths = table.length[step.decode_rows].to(torch.int32)
-            decodes = Decodes(step.decode_rows, lengths, extents.max_kv_len)
+            decodes = Decodes(table.slot_table, step.decode_rows, lengths, extents.max_kv_len)
         if self._deterministic and self._alone:
             lengths = (positions + 1).to(torch.int32)
-            decodes, chunks = Decodes(rows, lengths, table.max_total_tokens), None
+            decodes, chunks = Decodes(table.slot_table, rows, lengths, table.max_total_tokens), None
         elif self._deterministic:
             decodes, chunks = None, self._joined(decodes, chunks)
         slots = table.slot_table[rows, positions].to(torch.int64)
@@ -240,11 +240,12 @@ class InputBuilder:
     def _joined(self, decodes: Decodes | None, chunks: Chunks) -> Chunks:
         """Turns decodes into chunks of one token, before the others; padding becomes empty chunks."""
         if decodes is None:
-            return Chunks(chunks.rows, chunks.starts, chunks.kv_lens, self._table.max_total_tokens)
+            return replace(chunks, max_len=self._table.max_total_tokens, seen_ends=None)
         order = torch.arange(len(decodes.rows), dtype=torch.int32, device=decodes.rows.device)
         # The first chunk begins where the decodes of the plan end.
         ones = self._as_chunks(decodes, torch.minimum(order, chunks.starts[:1]))
         return Chunks(
+            chunks.slot_table,
             torch.cat((ones.rows, chunks.rows)),
             torch.cat((ones.starts, chunks.starts)),
             torch.cat((ones.kv_lens, chunks.kv_lens)),
@@ -253,7 +254,8 @@ class InputBuilder:
 
     def _as_chunks(self, decodes: Decodes, starts: Tensor) -> Chunks:
         # The length chooses tiles, so it is equal for all steps. Padding reads the slot of its row.
-        return Chunks(decodes.rows, starts, decodes.kv_lens.clamp(min=1), self._table.max_total_tokens)
+        kv_lens = decodes.kv_lens.clamp(min=1)
+        return Chunks(decodes.slot_table, decodes.rows, starts, kv_lens, self._table.max_total_tokens)
 
     def _state(
         self,
@@ -272,7 +274,6 @@ class InputBuilder:
             slots=slots,
             decodes=decodes,
             chunks=chunks,
-            slot_table=self._table.slot_table,
             caches=self._pool.caches,
             states=self._pool.states,
             logit_tokens=logit_tokens,

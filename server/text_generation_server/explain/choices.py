@@ -13,7 +13,7 @@ from text_generation_kernels.matmul.weight_only_ladder import WEIGHT_ONLY, Weigh
 from text_generation_kernels.moe.experts_ladder import EXPERTS, ExpertProblem, tile_height
 from text_generation_kernels.moe.mixture_ladder import MIXTURE, MixtureProblem
 
-from ..layers.infer import route_options
+from ..layers.infer import expert_mlps, route_options
 from ..layers.weights import Dense, W8A8Linear
 from .matrices import Experts, Matrix
 
@@ -70,21 +70,19 @@ def _of_w8a8(linear: W8A8Linear, tokens: int, gated: bool, partials: bool) -> Ch
 
 def _of_experts(experts: Experts, tokens: int, dtype: torch.dtype) -> Iterator[Chosen]:
     spec, weights = experts.spec, experts.weights
-    options, up, down = route_options(spec, weights), weights.gate_up, weights.down
-    activation = spec.activation if spec.gated else kernels.alone(spec.activation)
-    count = spec.experts + options.shared
-    inner = up.outputs // (2 if spec.gated else 1)
-    x = torch.empty(tokens, down.outputs, dtype=dtype, device="meta")
+    options, mlps = route_options(spec, weights), expert_mlps(spec, weights)
+    x = torch.empty(tokens, mlps.hidden, dtype=dtype, device="meta")
     refusals: tuple[str, ...] = ()
     if tokens == 1:
         logits = x.new_empty(1, weights.router.outputs, dtype=torch.float32 if spec.route.wide else dtype)
-        problem = MixtureProblem.of(x, logits, weights.correction, options, up, down, activation, count)
+        problem = MixtureProblem.of(x, logits, weights.correction, options, mlps)
         refusals = _refusals(MIXTURE, problem)
         if (choice := MIXTURE.find(problem)) is not None:
             yield Chosen(choice.kernel.name, refusals)
             return
-    height = tile_height(tokens, options.slots, count, down.bits, deterministic=False)
-    for name, matrix, inputs, is_down in (("up", up, down.outputs, False), ("down", down, inner, True)):
+    height = tile_height(tokens, options.slots, mlps.total, mlps.down.bits, deterministic=False)
+    gemms = ("up", mlps.gate_up, mlps.hidden, False), ("down", mlps.down, mlps.inner, True)
+    for name, matrix, inputs, is_down in gemms:
         problem = ExpertProblem.of(matrix, inputs, height, is_down)
         kernel = EXPERTS.pick(problem).kernel.name
         rows = "a tile for each row" if height == 1 else f"tiles of {height} rows"

@@ -17,7 +17,7 @@ from ..layers.infer import (
     PerLayerInputs,
     StateShape,
     SublayerOutput,
-    angles,
+    new_tokens,
 )
 from ..layers.rope import RopeTable
 from ..layers.weights import PrefillCopies, StepAdapters
@@ -87,7 +87,7 @@ class Decoder(CausalLM):
         if state.rope_positions is not None:
             # Kernels before attention read them while the previous kernel may still run, so none may be written there.
             for table in self._ropes:
-                angles(table, state)
+                new_tokens(table, state)
         if state.adapters is not None:
             return self._through_adapted(input_ids, state, state.adapters)
         embedded = self._embedded(self._embedding, input_ids, state)

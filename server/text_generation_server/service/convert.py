@@ -194,6 +194,7 @@ def reply_to_pb(reply: r.StepReply) -> pb.StepReply:
         adapters_ready=reply.adapters_ready,
         counts=reply.counts,
         drafts=reply.drafts,
+        right=reply.right,
     )
 
 

@@ -10,8 +10,9 @@ from triton.backends.compiler import GPUTarget
 from text_generation_kernels.collectives.exchange import Exchange
 from text_generation_kernels.matmul.bf16_gemv import bf16_gemv_kernel
 from text_generation_kernels.matmul.gemv_blocks import gemv_blocks, routing_blocks, sum_blocks
-from text_generation_kernels.moe.experts_gemv import Routing, expert_gemv_kernel, expert_gemv_sum_kernel
+from text_generation_kernels.moe.experts_gemv import FusedRouter, expert_gemv_kernel, expert_gemv_sum_kernel
 from text_generation_kernels.moe.moe_route import RouteOptions
+from text_generation_kernels.moe.routing import Routing
 
 DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
 
@@ -60,7 +61,7 @@ def _experts(
         constants |= dict.fromkeys(names, 0)
     else:
         types |= {"logits_ptr": f"*{dtype}", "shares_ptr": "*fp32"}
-        constants |= Routing(torch.empty(1, 128), options, torch.empty(1, 8)).constants
+        constants |= FusedRouter(torch.empty(1, 128), options, Routing.empty(1, 8)).constants
     return compile_offline(expert_gemv_kernel, types, constants, warps, stages, target)
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from kernel_support.pool import Pool, attention_options, query_starts, strided_q
+from kernel_support.pool import Pool, attention_options, strided_q
 
 import text_generation_kernels as kernels
 
@@ -16,7 +16,7 @@ def test_decode(heads: int, kv_heads: int, head_dim: int, dtype: torch.dtype) ->
     q = strided_q(4, heads, head_dim, dtype)
     out = torch.full((4, heads, head_dim), float("nan"), dtype=dtype)
 
-    kernels.decode_attention(q, pool.k, pool.v, pool.table, pool.b_row, pool.b_kv_len, 64, head_dim**-0.5, out)
+    kernels.decode_attention(q, pool.cache, pool.decodes(), head_dim**-0.5, out)
 
     expected = pool.expected_decode(q, head_dim**-0.5)
     torch.testing.assert_close(out.double(), expected, atol=TOLERANCE[dtype], rtol=TOLERANCE[dtype])
@@ -26,11 +26,10 @@ def test_deterministic_decode_gives_the_same_bits_alone_and_in_a_batch() -> None
     pool = Pool([3, 9, 6], 2, 8, torch.float32)
     q = strided_q(3, 4, 8, torch.float32)
     together = torch.empty(3, 4, 8)
-    caches = (pool.k, pool.v, pool.table)
-    kernels.decode_attention(q, *caches, pool.b_row, pool.b_kv_len, 9, 1.0, together, True)
+    kernels.decode_attention(q, pool.cache, pool.decodes(), 1.0, together, True)
     for one in (slice(0, 1), slice(1, 2), slice(2, 3)):
         alone = torch.empty(1, 4, 8)
-        kernels.decode_attention(q[one], *caches, pool.b_row[one], pool.b_kv_len[one], 9, 1.0, alone, True)
+        kernels.decode_attention(q[one], pool.cache, pool.decodes(some=one), 1.0, alone, True)
         assert torch.equal(alone, together[one])
 
 
@@ -39,9 +38,9 @@ def test_decode_of_a_padded_row_gives_zeros(batch: int) -> None:
     pool = Pool([4] * batch, 2, 8, torch.float32)
     q = strided_q(batch, 4, 8, torch.float32)
     out = torch.full((batch, 4, 8), float("nan"))
-    kv_len = torch.tensor([4] * (batch - 1) + [0], dtype=torch.int32)
+    pool.b_kv_len[-1] = 0
     pool.table[pool.b_row[-1]] = 0
-    kernels.decode_attention(q, pool.k, pool.v, pool.table, pool.b_row, kv_len, 4, 1.0, out)
+    kernels.decode_attention(q, pool.cache, pool.decodes(), 1.0, out)
     assert torch.equal(out[-1], torch.zeros(4, 8))
     assert out.isfinite().all()
 
@@ -55,9 +54,7 @@ def test_prefill(heads: int, kv_heads: int, dtype: torch.dtype) -> None:
     q = strided_q(sum(q_lens), heads, head_dim, dtype)
     out = torch.full((sum(q_lens), heads, head_dim), float("nan"), dtype=dtype)
 
-    kernels.prefill_attention(
-        q, pool.k, pool.v, pool.table, pool.b_row, query_starts(q_lens), pool.b_kv_len, max(q_lens), head_dim**-0.5, out
-    )
+    kernels.prefill_attention(q, pool.cache, pool.chunks(q_lens), head_dim**-0.5, out)
 
     expected = pool.expected_prefill(q, q_lens, head_dim**-0.5)
     torch.testing.assert_close(out.double(), expected, atol=TOLERANCE[dtype], rtol=TOLERANCE[dtype])
@@ -75,9 +72,8 @@ def test_decode_with_options(names: str, deterministic: bool, dtype: torch.dtype
     q = strided_q(6, 4, 8, dtype)
     out = torch.full((6, 4, 8), float("nan"), dtype=dtype)
     options = attention_options(names, 4, window=5)
-    arguments = (q, pool.k, pool.v, pool.table, pool.b_row, pool.b_kv_len, 23, 8**-0.5, out, deterministic, options)
 
-    kernels.decode_attention(*arguments)
+    kernels.decode_attention(q, pool.cache, pool.decodes(), 8**-0.5, out, deterministic, options)
 
     expected = pool.expected_decode(q, 8**-0.5, options)
     torch.testing.assert_close(out.double(), expected, atol=TOLERANCE[dtype], rtol=TOLERANCE[dtype])
@@ -92,9 +88,8 @@ def test_prefill_with_options(names: str, window: int, dtype: torch.dtype) -> No
     q = strided_q(sum(q_lens), 4, 8, dtype)
     out = torch.full((sum(q_lens), 4, 8), float("nan"), dtype=dtype)
     options = attention_options(names, 4, window)
-    batch = (pool.table, pool.b_row, query_starts(q_lens), pool.b_kv_len, max(q_lens))
 
-    kernels.prefill_attention(q, pool.k, pool.v, *batch, 8**-0.5, out, False, options)
+    kernels.prefill_attention(q, pool.cache, pool.chunks(q_lens), 8**-0.5, out, False, options)
 
     expected = pool.expected_prefill(q, q_lens, 8**-0.5, options)
     torch.testing.assert_close(out.double(), expected, atol=TOLERANCE[dtype], rtol=TOLERANCE[dtype])
@@ -104,8 +99,7 @@ def test_long_prompts_with_options() -> None:
     # More queries than are computed at once, their windows across the boundary.
     pool, q = Pool([520], 1, 8, torch.float32), strided_q(500, 2, 8, torch.float32)
     out, options = torch.full((500, 2, 8), float("nan")), attention_options("window softcap", 2, window=40)
-    batch = (pool.table, pool.b_row, query_starts([500]), pool.b_kv_len, 500)
-    kernels.prefill_attention(q, pool.k, pool.v, *batch, 0.3, out, False, options)
+    kernels.prefill_attention(q, pool.cache, pool.chunks([500]), 0.3, out, False, options)
     torch.testing.assert_close(out.double(), pool.expected_prefill(q, [500], 0.3, options), atol=1e-5, rtol=1e-5)
 
 
@@ -114,12 +108,10 @@ def test_values_may_have_another_head_size(names: str) -> None:
     pool, q_lens = Pool([3, 9], 2, 16, torch.float32, v_head_dim=8), [3, 4]
     q, options = strided_q(7, 4, 16, torch.float32), attention_options(names, 4, window=2)
     out = torch.full((7, 4, 8), float("nan"))
-    batch = (pool.table, pool.b_row, query_starts(q_lens), pool.b_kv_len, 4)
-    kernels.prefill_attention(q, pool.k, pool.v, *batch, 0.25, out, False, options)
+    kernels.prefill_attention(q, pool.cache, pool.chunks(q_lens), 0.25, out, False, options)
     torch.testing.assert_close(out.double(), pool.expected_prefill(q, q_lens, 0.25, options), atol=1e-5, rtol=1e-5)
     decoded = torch.full((2, 4, 8), float("nan"))
-    context = (pool.k, pool.v, pool.table, pool.b_row, pool.b_kv_len, 9, 0.25)
-    kernels.decode_attention(q[:2], *context, decoded, False, options)
+    kernels.decode_attention(q[:2], pool.cache, pool.decodes(), 0.25, decoded, False, options)
     torch.testing.assert_close(decoded.double(), pool.expected_decode(q[:2], 0.25, options), atol=1e-5, rtol=1e-5)
 
 

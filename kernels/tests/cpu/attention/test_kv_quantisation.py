@@ -1,8 +1,10 @@
 """Codes of keys and values against the formula, and attention over them against the values that they stand for."""
 
+from dataclasses import replace
+
 import pytest
 import torch
-from kernel_support.pool import Pool, attention_options, query_starts, strided_q
+from kernel_support.pool import Pool, attention_options, strided_q
 from kernel_support.qkv import Case
 from kernel_support.reference import stored_in_8_bits
 
@@ -91,15 +93,13 @@ def test_attention(codes: torch.dtype, names: str) -> None:
     pool = Pool([4, 19, 23, 3], 2, 8, torch.float32, codes=codes)
     q = strided_q(10, 4, 8, torch.float32)
     out = torch.full((10, 4, 8), float("nan"))
-    batch = (pool.table, pool.b_row, query_starts(q_lens), pool.b_kv_len, 5)
-    kernels.prefill_attention(q, *pool.caches, *batch, 0.3, out, False, options, pool.scales)
+    kernels.prefill_attention(q, pool.cache, pool.chunks(q_lens), 0.3, out, False, options)
     expected = pool.expected_prefill(q, q_lens, 0.3, options)
     torch.testing.assert_close(out.double(), expected, atol=1e-4, rtol=1e-4)
 
     for deterministic in (False, True):
         out = torch.full((4, 4, 8), float("nan"))
-        context = (pool.table, pool.b_row, pool.b_kv_len, 23, 0.3)
-        kernels.decode_attention(q[:4], *pool.caches, *context, out, deterministic, options, pool.scales)
+        kernels.decode_attention(q[:4], pool.cache, pool.decodes(), 0.3, out, deterministic, options)
         expected = pool.expected_decode(q[:4], 0.3, options)
         torch.testing.assert_close(out.double(), expected, atol=1e-4, rtol=1e-4)
 
@@ -109,10 +109,10 @@ def test_attention(codes: torch.dtype, names: str) -> None:
 def test_keys_and_values_are_written_as_codes(codes: torch.dtype, given: bool) -> None:
     case = Case(5, 4, 2, 8, torch.float32, True, with_norms=True, codes=codes, given=given)
     expected = case.expected()
-    kernels.qkv_postprocess(*case.arguments())
-    for place, (cache, want) in enumerate(zip((case.k_cache, case.v_cache), expected[1:], strict=True)):
-        scales = case.scales[case.slots][..., place]  # type: ignore[index]
-        read = dequantise(cache.view(torch.uint8)[case.slots].view(codes), scales)
+    kernels.qkv_postprocess(*case.arguments)
+    for place, (cache, want) in enumerate(zip((case.cache.k, case.cache.v), expected[1:], strict=True)):
+        scales = case.cache.scales[case.tokens.slots][..., place]  # type: ignore[index]
+        read = dequantise(cache.view(torch.uint8)[case.tokens.slots].view(codes), scales)
         same = stored_in_8_bits(want.float(), STORED[codes], scales.float() if given else None)
         # One that lies between two codes may become either.
         assert ((read - same).abs() > 1e-6).float().mean() < 0.05
@@ -122,13 +122,15 @@ def test_keys_and_values_are_written_as_codes(codes: torch.dtype, given: bool) -
 
 def test_caches_that_do_not_fit_are_refused() -> None:
     pool = Pool([4], 2, 8, torch.float32, codes=torch.uint8)
-    for caches, scales in (
-        (pool.caches, None),
-        ((pool.k, pool.v), pool.scales),
-        ((pool.caches[0], pool.v), pool.scales),
-        (pool.caches, pool.scales[:, :1]),  # type: ignore[index]
-        (pool.caches, pool.scales.float()),  # type: ignore[union-attr]
-        (tuple(each[..., :6] for each in pool.caches), pool.scales),
+    cache, scales = pool.cache, pool.cache.scales
+    assert scales is not None
+    for other in (
+        replace(cache, scales=None),
+        replace(cache, k=pool.k, v=pool.v),
+        replace(cache, v=pool.v),
+        replace(cache, scales=scales[:, :1]),
+        replace(cache, scales=scales.float()),
+        replace(cache, k=cache.k[..., :6], v=cache.v[..., :6]),
     ):
         with pytest.raises(ValueError, match="attention: "):
-            check_codes("attention", *caches, scales)  # type: ignore[arg-type]
+            check_codes("attention", other)

@@ -47,8 +47,6 @@ def test_what_the_kernels_do_not_read_is_refused() -> None:
     contexts = Contexts.of([1], [4], 2, 12, 4, torch.float32)
     for out in (torch.empty(1, 2, 16), torch.empty(1, 3, 12)):
         with pytest.raises(ValueError, match=r"latent_decode_attention: shapes of q, cache, out do not fit"):
-            latent_decode_attention_triton(*contexts.decode_arguments(out))  # type: ignore[arg-type]
+            latent_decode_attention_triton(*contexts.decode_arguments(out))
     with pytest.raises(ValueError, match=r"latent_prefill_attention: the last dimension"):
-        latent_prefill_attention_triton(
-            *contexts.prefill_arguments(torch.empty(1, 12, 2).transpose(1, 2))  # type: ignore[arg-type]
-        )
+        latent_prefill_attention_triton(*contexts.prefill_arguments(torch.empty(1, 12, 2).transpose(1, 2)))

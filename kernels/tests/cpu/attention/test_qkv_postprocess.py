@@ -29,8 +29,9 @@ def test_heads_are_rotated_and_keys_and_values_reach_their_slots(
         q, k = reference.rms_norm(q, q_norm, EPS), reference.rms_norm(k, k_norm, EPS)
     expected_q, expected_k = (reference.rotate(each, angles[positions]) for each in (q, k))
     caches = [torch.full((12, KV_HEADS, HEAD_DIM), float("nan"), dtype=dtype) for _ in range(2)]
+    prologue, tokens = kernels.QkvPrologue(bias, q_norm, k_norm, EPS), kernels.NewTokens(cos_sin, positions, slots)
 
-    kernels.qkv_postprocess(qkv, bias, q_norm, k_norm, EPS, cos_sin, positions, slots, *caches)
+    kernels.qkv_postprocess(qkv, prologue, tokens, kernels.KvCache(*caches))
 
     tolerance = {"atol": TOLERANCE[dtype], "rtol": TOLERANCE[dtype]}
     q = qkv.view(TOKENS, -1, HEAD_DIM)[:, :HEADS]
@@ -52,6 +53,6 @@ def test_norms_of_heads(
     norms = (True, norm_of_each_head, norm_after_rope, norm_dtype)
     case = Case(TOKENS, HEADS, KV_HEADS, HEAD_DIM, dtype, True, "cpu", *norms)
     expected = case.expected()
-    kernels.qkv_postprocess(*case.arguments())
+    kernels.qkv_postprocess(*case.arguments)
     for got, want in zip(case.results(), expected, strict=True):
         torch.testing.assert_close(got.double(), want, atol=TOLERANCE[dtype], rtol=TOLERANCE[dtype])

@@ -1,8 +1,10 @@
 """Attention across spans against the formula, over a pool in which everything unused is NaN."""
 
+from dataclasses import replace
+
 import pytest
 import torch
-from kernel_support.pool import Pool, query_starts, strided_q
+from kernel_support.pool import Pool, strided_q
 from torch import Tensor
 
 import text_generation_kernels as kernels
@@ -33,9 +35,9 @@ def test_tokens_of_a_span_see_its_end(window: int, dtype: torch.dtype, codes: to
     pool = Pool(KV_LENS, 2, 8, dtype, codes=codes)
     q = strided_q(sum(Q_LENS), 4, 8, dtype)
     out = torch.full((sum(Q_LENS), 4, 8), float("nan"), dtype=dtype)
-    batch = (pool.table, pool.b_row, query_starts(Q_LENS), pool.b_kv_len)
+    batch = replace(pool.chunks(Q_LENS), seen_ends=torch.tensor(ENDS))
 
-    kernels.span_attention(q, *pool.caches, *batch, torch.tensor(ENDS), 8**-0.5, out, window, pool.scales)
+    kernels.span_attention(q, pool.cache, batch, 8**-0.5, out, window)
 
     expected = formula(pool, q, ENDS, window, 8**-0.5)
     torch.testing.assert_close(out.double(), expected, atol=TOLERANCE[dtype], rtol=TOLERANCE[dtype])
@@ -46,9 +48,9 @@ def test_without_spans_it_is_causal(window: int) -> None:
     pool = Pool(KV_LENS, 2, 8, torch.float32)
     q = strided_q(sum(Q_LENS), 4, 8, torch.float32)
     ends = [end for q_len, kv_len in zip(Q_LENS, KV_LENS, strict=True) for end in range(kv_len - q_len + 1, kv_len + 1)]
-    batch = (pool.table, pool.b_row, query_starts(Q_LENS), pool.b_kv_len)
+    batch = replace(pool.chunks(Q_LENS), seen_ends=torch.tensor(ends))
     spans, causal = (torch.empty(sum(Q_LENS), 4, 8) for _ in range(2))
-    kernels.span_attention(q, *pool.caches, *batch, torch.tensor(ends), 0.3, spans, window)
+    kernels.span_attention(q, pool.cache, batch, 0.3, spans, window)
     options = kernels.AttentionOptions(window)
-    kernels.prefill_attention(q, *pool.caches, *batch, max(Q_LENS), 0.3, causal, False, options)
+    kernels.prefill_attention(q, pool.cache, batch, 0.3, causal, False, options)
     torch.testing.assert_close(spans, causal)

@@ -4,7 +4,7 @@ import pytest
 import torch
 from kernel_support.expert_adapters import Mixture
 
-from text_generation_kernels import adapted_experts, moe_experts
+from text_generation_kernels import Routing, adapted_experts, moe_experts
 
 NUMBERS = [2, 0, 1, 3, 4, 2, 0, 1, *[2] * 30]
 
@@ -20,7 +20,7 @@ def test_each_row_gets_what_its_adapter_adds_to_its_expert(activation: str, only
 
 def test_experts_of_other_ranks_add_nothing() -> None:
     mixture = Mixture.of(NUMBERS, torch.float32, held=3)
-    found = mixture.run(adapted_experts, all_experts=5)
+    found = mixture.run(adapted_experts)
     torch.testing.assert_close(found.double(), mixture.expected(), atol=1e-5, rtol=1e-5)
 
 
@@ -28,7 +28,7 @@ def test_experts_of_other_ranks_add_nothing() -> None:
 def test_tokens_without_adapter_have_the_bits_of_the_base(dtype: torch.dtype) -> None:
     mixture = Mixture.of(NUMBERS, dtype)
     found, out = mixture.run(adapted_experts, True), torch.empty_like(mixture.x)
-    moe_experts(mixture.x, mixture.ids, mixture.weights, mixture.gate_up, mixture.down, "silu", True, out)
+    moe_experts(mixture.x, Routing(mixture.ids, mixture.weights), mixture.mlps, True, out)
     for token, number in enumerate(NUMBERS):
         assert torch.equal(found[token], out[token]) == (number in (0, 3))
 

@@ -14,7 +14,7 @@ from transformers.models.phimoe.modeling_phimoe import sparsemixer
 from transformers.models.qwen2_moe.modeling_qwen2_moe import Qwen2MoeTopKRouter
 
 import text_generation_kernels as kernels
-from text_generation_kernels import ExpertMatrix, RouteOptions
+from text_generation_kernels import ExpertMatrix, ExpertMlps, RouteOptions, Routing
 
 
 def _dense(ids: Tensor, weights: Tensor, experts: int) -> Tensor:
@@ -23,10 +23,9 @@ def _dense(ids: Tensor, weights: Tensor, experts: int) -> Tensor:
 
 
 def _routed(logits: Tensor, options: RouteOptions, bias: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    ids = torch.empty(len(logits), options.slots, dtype=torch.int32)
-    weights = torch.empty(len(logits), options.slots)
-    kernels.moe_route(logits, bias, options, ids, weights)
-    return ids, weights
+    routing = Routing.empty(len(logits), options.slots)
+    kernels.moe_route(logits, bias, options, routing)
+    return routing.ids, routing.weights
 
 
 def _router(kind: type, model_type: str, **values: Any) -> torch.nn.Module:
@@ -98,9 +97,8 @@ def test_of_equal_scores_the_lowest_ids_win_and_shared_experts_follow() -> None:
     ],
 )
 def test_what_cannot_be_routed_is_refused(options: dict[str, int], message: str) -> None:
-    shape = (2, options["top_k"])
     with pytest.raises(ValueError, match=message):
-        kernels.moe_route(torch.zeros(2, 8), None, RouteOptions(**options), torch.empty(shape), torch.empty(shape))  # type: ignore[arg-type]
+        kernels.moe_route(torch.zeros(2, 8), None, RouteOptions(**options), Routing.empty(2, options["top_k"]))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("deterministic", [False, True])
@@ -108,24 +106,23 @@ def test_experts_are_their_formula(deterministic: bool) -> None:
     torch.manual_seed(0)
     ids = torch.rand(7, 5).argsort(dim=1)[:, :2].int()
     both = [ExpertMatrix(torch.randn(5, n, k), torch.randn(5, n)) for n, k in ((20, 12), (12, 10))]
-    inputs = (torch.randn(7, 12), ids, torch.rand(7, 2), *both)
+    inputs = (torch.randn(7, 12), Routing(ids, torch.rand(7, 2)), ExpertMlps(*both, "clamped_swiglu"))
     out = torch.full((7, 12), float("nan"))
-    kernels.moe_experts(*inputs, "clamped_swiglu", deterministic, out)
-    expected = reference.moe_experts(*inputs, "clamped_swiglu")
+    kernels.moe_experts(*inputs, deterministic, out)
+    expected = reference.moe_experts(*inputs)
     torch.testing.assert_close(out.double(), expected, atol=1e-4, rtol=1e-4)
 
 
 def test_ranks_with_experts_of_their_own_add_up_to_all_of_them() -> None:
     torch.manual_seed(0)
-    x, logits, weights = torch.randn(7, 12), torch.randn(7, 5), torch.empty(7, 2)
+    x, logits, routing = torch.randn(7, 12), torch.randn(7, 5), Routing.empty(7, 2)
     both = [ExpertMatrix(torch.randn(5, n, k), torch.randn(5, n)) for n, k in ((20, 12), (12, 10))]
     total = torch.zeros(7, 12)
     for own in (slice(0, 2), slice(2, 5)):
-        ids = torch.empty(7, 2, dtype=torch.int32)
-        kernels.moe_route(logits, None, RouteOptions(2, first=own.start), ids, weights)
+        kernels.moe_route(logits, None, RouteOptions(2, first=own.start), routing)
         some = [ExpertMatrix(each.weight[own], None if each.bias is None else each.bias[own]) for each in both]
         out = torch.full((7, 12), float("nan"))
-        kernels.moe_experts(x, ids, weights, *some, "silu", False, out, all_experts=5)
+        kernels.moe_experts(x, routing, ExpertMlps(*some, "silu", all_experts=5), False, out)
         total += out
-    expected = reference.moe_experts(x, *_routed(logits, RouteOptions(2)), *both, "silu")
+    expected = reference.moe_experts(x, Routing(*_routed(logits, RouteOptions(2))), ExpertMlps(*both, "silu"))
     torch.testing.assert_close(total.double(), expected, atol=1e-4, rtol=1e-4)

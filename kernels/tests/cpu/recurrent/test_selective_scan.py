@@ -45,7 +45,7 @@ def test_transformers_computes_the_same() -> None:
     made = scan([Run(20)], 24, 16, torch.float32)
     out, state = made.run(kernels.selective_scan)
     x, dt, b, c, z = (each[2:-3].t()[None] for each in made.inputs)
-    a_log, d, bias = made.weights
+    a_log, d, bias = made.dynamics.a_log, made.dynamics.d, made.dynamics.dt_bias
     prompt = (each[..., :19] for each in (x, dt))
     selected = (b[..., :19], c[..., :19], d, z[..., :19])
     expected, held = mamba_selective_scan(*prompt, -a_log.exp(), *selected, bias, True, return_last_state=True)
@@ -58,19 +58,19 @@ def test_transformers_computes_the_same() -> None:
 def test_what_the_kernel_does_not_read_is_refused() -> None:
     made = scan([Run(3)], 8, 16, torch.float32)
     x, dt, b, c, z = made.inputs
-    a_log, d, bias = made.weights
+    a_log = made.dynamics.a_log
     turned = x.t().contiguous().t()
     other = {
         "do not fit": {"kv_lens": made.kv_lens[:0]},
         "has 257 numbers": {
             "inputs": (x, dt, *x.new_zeros(2, len(x), 257), z),
-            "weights": (torch.zeros(8, 257), d, bias),
+            "dynamics": replace(made.dynamics, a_log=torch.zeros(8, 257)),
             "state": torch.zeros(4, 8, 257),
         },
         "one type and stride 1": {"inputs": (turned, dt, b, c, z)},
         "must have one type": {"inputs": (x.half(), dt, b, c, z)},
         "state must be float32": {"state": made.state.half()},
-        "float32 and contiguous": {"weights": (a_log.t().contiguous().t(), d, bias)},
+        "float32 and contiguous": {"dynamics": replace(made.dynamics, a_log=a_log.t().contiguous().t())},
     }
     for message, tensors in other.items():
         with pytest.raises(ValueError, match=f"selective_scan: .*{message}"):

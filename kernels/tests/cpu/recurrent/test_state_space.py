@@ -51,11 +51,10 @@ def test_transformers_computes_the_same() -> None:
     made = space([Run(70, 1)], 4, 12, 2, 8, torch.float32, low=0.1, high=0.4)
     out, state = made.run(kernels.state_space, False)
     x, dt, b, c = (each[None, 2:-3] for each in made.inputs)
-    a_log, d, bias, low, high = made.weights
-    before, bounds = made.state[made.rows], (low, high)
-    steps = {"dt_bias": bias, "dt_softplus": True, "dt_limit": bounds, "D": d}
+    dynamics, before = made.dynamics, made.state[made.rows]
+    steps = {"dt_bias": dynamics.dt_bias, "dt_softplus": True, "dt_limit": (0.1, 0.4), "D": dynamics.d}
     expected, held = mamba2_chunk_scan(
-        x, dt, -a_log.exp(), b, c, 16, initial_states=before, return_final_states=True, **steps
+        x, dt, -dynamics.a_log.exp(), b, c, 16, initial_states=before, return_final_states=True, **steps
     )
     torch.testing.assert_close(out[2:-3], expected[0], atol=1e-5, rtol=1e-4)
     torch.testing.assert_close(state[made.rows], held, atol=1e-5, rtol=1e-4)
@@ -64,7 +63,6 @@ def test_transformers_computes_the_same() -> None:
 def test_what_the_kernels_do_not_read_is_refused() -> None:
     made = space([Run(3)], 4, 12, 2, 8, torch.float32)
     x, dt, b, c = made.inputs
-    a_log, *others = made.weights
     many = x.new_zeros(len(x), 2, 257)
     other = {
         "do not fit": {"kv_lens": made.kv_lens[:0]},
@@ -72,7 +70,7 @@ def test_what_the_kernels_do_not_read_is_refused() -> None:
         "must be contiguous but": {"inputs": (x.transpose(1, 2).contiguous().transpose(1, 2), dt, b, c)},
         "must have one type": {"inputs": (x, dt.half(), b, c)},
         "state must be float32": {"state": made.state.half()},
-        "float32 and contiguous": {"weights": (a_log.double(), *others)},
+        "float32 and contiguous": {"dynamics": replace(made.dynamics, a_log=made.dynamics.a_log.double())},
     }
     for message, tensors in other.items():
         with pytest.raises(ValueError, match=f"state_space: .*{message}"):

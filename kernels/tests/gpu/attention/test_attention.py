@@ -1,6 +1,7 @@
 """The Triton kernels as they serve: 16-bit types, through the dispatcher, on the device."""
 
 import random
+from dataclasses import replace
 
 import pytest
 import torch
@@ -8,6 +9,7 @@ from kernel_support.pool import Pool, attention_options, query_starts, strided_q
 from torch import Tensor
 
 import text_generation_kernels as kernels
+from text_generation_kernels import NO_PROLOGUE, Chunks, Decodes, NewTokens
 from text_generation_kernels.attention.decode_attention import decode_attention_torch
 from text_generation_kernels.attention.prefill_attention import prefill_attention_torch
 
@@ -24,7 +26,7 @@ def _assert_as_close_as_torch(out: Tensor, torch_out: Tensor, expected: Tensor) 
 
 def _decode(pool: Pool, q: Tensor, max_kv_len: int) -> tuple[Tensor, Tensor]:
     out, torch_out = (torch.full_like(q, float("nan")) for _ in range(2))
-    arguments = (q, pool.k, pool.v, pool.table, pool.b_row, pool.b_kv_len, max_kv_len, q.shape[2] ** -0.5)
+    arguments = q, pool.cache, pool.decodes(max_kv_len), q.shape[2] ** -0.5
     kernels.decode_attention(*arguments, out)
     decode_attention_torch(*arguments, torch_out)
     return out, torch_out
@@ -50,7 +52,7 @@ def test_one_graph_of_decode_serves_every_length() -> None:
     pool = Pool([3000, 700, 0, 40], 8, 128, torch.bfloat16, "cuda")
     q = strided_q(4, 32, 128, torch.bfloat16, "cuda")
     out, kv_len = torch.empty_like(q), torch.ones_like(pool.b_kv_len)
-    arguments = (q, pool.k, pool.v, pool.table, pool.b_row, kv_len, 3000, 128**-0.5, out)
+    arguments = q, pool.cache, Decodes(pool.table, pool.b_row, kv_len, 3000), 128**-0.5, out
     kernels.decode_attention(*arguments)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
@@ -71,22 +73,21 @@ def test_decode_waits_for_the_newest_position(kv_lens: list[int], codes: torch.d
     newest = pool.table[pool.b_row, positions].long()
     qkv = torch.randn(len(kv_lens), 48 * 128, device="cuda").bfloat16()
     cos_sin = torch.rand(max(kv_lens), 128, device="cuda")
-    bytes_of_caches = [cache.view(torch.uint8) for cache in pool.caches]
+    bytes_of_caches, scales = [each.view(torch.uint8) for each in (pool.cache.k, pool.cache.v)], pool.cache.scales
+    tokens = NewTokens(cos_sin, positions, newest)
 
     def step(pause: bool) -> Tensor:
         for cache in bytes_of_caches:
             cache.index_fill_(0, newest, 0xFF)
-        if pool.scales is not None:
-            pool.scales.index_fill_(0, newest, float("nan"))
+        if scales is not None:
+            scales.index_fill_(0, newest, float("nan"))
         made = qkv.clone()
-        before = (None, None, None, 0.0, cos_sin, positions, newest, *pool.caches, False, pool.scales, False)
-        kernels.qkv_postprocess(made, *before)
+        kernels.qkv_postprocess(made, NO_PROLOGUE, tokens, pool.cache)
         if pause:
             torch.cuda.synchronize()
         q = made[:, : 32 * 128].view(-1, 32, 128)
         out = torch.empty_like(q, memory_format=torch.contiguous_format)
-        context = (pool.table, pool.b_row, pool.b_kv_len, max(kv_lens), 128**-0.5)
-        kernels.decode_attention(q, *pool.caches, *context, out, False, attention_options("", 32), pool.scales)
+        kernels.decode_attention(q, pool.cache, pool.decodes(), 128**-0.5, out)
         return out
 
     expected = step(pause=True)
@@ -103,13 +104,12 @@ def test_decode_waits_for_the_newest_position(kv_lens: list[int], codes: torch.d
 def test_deterministic_gives_the_same_bits_alone_and_in_a_batch() -> None:
     pool = Pool([300, 5000, 70], 8, 128, torch.bfloat16, "cuda")
     q = strided_q(3, 32, 128, torch.bfloat16, "cuda")
-    caches, together = (pool.k, pool.v, pool.table), torch.empty_like(q)
-    kernels.decode_attention(q, *caches, pool.b_row, pool.b_kv_len, 5000, 0.1, together, True)
+    together = torch.empty_like(q)
+    kernels.decode_attention(q, pool.cache, pool.decodes(), 0.1, together, True)
     for index in range(3):
         one = slice(index, index + 1)
         alone = torch.empty_like(q[one])
-        arguments = (q[one], *caches, pool.b_row[one], pool.b_kv_len[one], pool.kv_lens[index], 0.1)
-        kernels.decode_attention(*arguments, alone, True)
+        kernels.decode_attention(q[one], pool.cache, pool.decodes(pool.kv_lens[index], one), 0.1, alone, True)
         assert torch.equal(alone, together[one])
 
 
@@ -142,8 +142,7 @@ def test_prefill_in_float32(head_dim: int) -> None:
 def _check_prefill(pool: Pool, q: Tensor, q_lens: list[int]) -> None:
     out, torch_out = (torch.full_like(q, float("nan")) for _ in range(2))
     scale = q.shape[2] ** -0.5
-    starts = query_starts(q_lens, "cuda")
-    arguments = (q, pool.k, pool.v, pool.table, pool.b_row, starts, pool.b_kv_len, max(q_lens), scale)
+    arguments = q, pool.cache, pool.chunks(q_lens), scale
     kernels.prefill_attention(*arguments, out)
     prefill_attention_torch(*arguments, torch_out)
     _assert_as_close_as_torch(out, torch_out, pool.expected_prefill(q, q_lens, scale))
@@ -182,7 +181,8 @@ def _chunks(pool: Pool, prompts: list[Tensor], pieces: list[tuple[int, int, int]
     kv_len = torch.tensor([end for *_, end in pieces], dtype=torch.int32, device="cuda")
     starts = query_starts(lengths, "cuda")
     scale = q.shape[2] ** -0.5
-    kernels.prefill_attention(q, pool.k, pool.v, pool.table, rows, starts, kv_len, max(lengths), scale, out, True)
+    batch = Chunks(pool.table, rows, starts, kv_len, max(lengths))
+    kernels.prefill_attention(q, pool.cache, batch, scale, out, True)
     return out
 
 
@@ -197,11 +197,10 @@ def test_chunks_after_a_long_prefix_split_its_keys(q_len: int) -> None:
 def test_tokens_before_the_first_chunk_are_left_alone() -> None:
     pool = Pool([900, 40], 8, 128, torch.bfloat16, "cuda")
     q = strided_q(64 + 300, 32, 128, torch.bfloat16, "cuda")
-    starts = query_starts([260, 40], "cuda") + 64
+    batch = pool.chunks([260, 40])
     out, alone = torch.full_like(q, 7.0), torch.empty_like(q[64:])
-    rest = (pool.k, pool.v, pool.table, pool.b_row)
-    kernels.prefill_attention(q, *rest, starts, pool.b_kv_len, 260, 0.1, out)
-    kernels.prefill_attention(q[64:], *rest, starts - 64, pool.b_kv_len, 260, 0.1, alone)
+    kernels.prefill_attention(q, pool.cache, replace(batch, starts=batch.starts + 64), 0.1, out)
+    kernels.prefill_attention(q[64:], pool.cache, batch, 0.1, alone)
     assert (out[:64] == 7.0).all()
     torch.testing.assert_close(out[64:], alone)
 
@@ -220,9 +219,8 @@ def test_decode_with_options(window: int, names: str, heads: int, kv_heads: int,
         q = strided_q(len(kv_lens), heads, head_dim, torch.bfloat16, "cuda")
         out, torch_out = (torch.full_like(q, float("nan")) for _ in range(2))
         scale = head_dim**-0.5
-        arguments = (q, pool.k, pool.v, pool.table, pool.b_row, pool.b_kv_len, max(kv_lens), scale)
-        kernels.decode_attention(*arguments, out, False, options)
-        decode_attention_torch(*arguments, torch_out, False, *options.arguments())
+        kernels.decode_attention(q, pool.cache, pool.decodes(), scale, out, False, options)
+        decode_attention_torch(q, pool.cache, pool.decodes(), scale, torch_out, False, options)
         _assert_as_close_as_torch(out, torch_out, pool.expected_decode(q, scale, options))
 
 
@@ -236,9 +234,9 @@ def test_prefill_with_options(window: int, names: str, heads: int, kv_heads: int
         q = strided_q(sum(q_lens), heads, head_dim, torch.bfloat16, "cuda")
         out, torch_out = (torch.full_like(q, float("nan")) for _ in range(2))
         scale = head_dim**-0.5
-        batch = (pool.table, pool.b_row, query_starts(q_lens, "cuda"), pool.b_kv_len, max(q_lens))
-        kernels.prefill_attention(q, pool.k, pool.v, *batch, scale, out, False, options)
-        prefill_attention_torch(q, pool.k, pool.v, *batch, scale, torch_out, False, *options.arguments())
+        batch = pool.chunks(q_lens)
+        kernels.prefill_attention(q, pool.cache, batch, scale, out, False, options)
+        prefill_attention_torch(q, pool.cache, batch, scale, torch_out, False, options)
         _assert_as_close_as_torch(out, torch_out, pool.expected_prefill(q, q_lens, scale, options))
 
 
@@ -253,10 +251,10 @@ def test_decode_over_codes(kv_lens: list[int], heads: int, kv_heads: int, head_d
     q = strided_q(len(kv_lens), heads, head_dim, torch.bfloat16, "cuda")
     out, torch_out = (torch.full_like(q, float("nan")) for _ in range(2))
     scale = head_dim**-0.5
-    arguments = (q, *pool.caches, pool.table, pool.b_row, pool.b_kv_len, max(kv_lens), scale)
+    arguments = q, pool.cache, pool.decodes(), scale
     for options in (attention_options("", heads), attention_options("window sinks", heads, 1000, "cuda")):
-        kernels.decode_attention(*arguments, out, False, options, pool.scales)
-        decode_attention_torch(*arguments, torch_out, False, *options.arguments(), pool.scales)
+        kernels.decode_attention(*arguments, out, False, options)
+        decode_attention_torch(*arguments, torch_out, False, options)
         _assert_as_close_as_torch(out, torch_out, pool.expected_decode(q, scale, options))
 
 
@@ -268,8 +266,7 @@ def test_prefill_over_codes(heads: int, kv_heads: int, head_dim: int, codes: tor
         pool = Pool(kv_lens, kv_heads, head_dim, torch.bfloat16, "cuda", codes=codes)
         q = strided_q(sum(q_lens), heads, head_dim, torch.bfloat16, "cuda")
         out, torch_out = (torch.full_like(q, float("nan")) for _ in range(2))
-        batch = (pool.table, pool.b_row, query_starts(q_lens, "cuda"), pool.b_kv_len, max(q_lens))
-        options = attention_options("", heads)
-        kernels.prefill_attention(q, *pool.caches, *batch, scale, out, False, options, pool.scales)
-        prefill_attention_torch(q, *pool.caches, *batch, scale, torch_out, False, *options.arguments(), pool.scales)
+        batch = pool.chunks(q_lens)
+        kernels.prefill_attention(q, pool.cache, batch, scale, out)
+        prefill_attention_torch(q, pool.cache, batch, scale, torch_out)
         _assert_as_close_as_torch(out, torch_out, pool.expected_prefill(q, q_lens, scale))

@@ -33,7 +33,8 @@ def test_offsets_beyond_32_bits() -> None:
     slots = torch.tensor([2, 0], device="cuda")
     qkv = case.qkv.clone()
 
-    kernels.qkv_postprocess(qkv, None, None, None, 0.0, case.cos_sin, case.positions, slots, k_cache, v_cache)
+    case.change(slots=slots)
+    kernels.qkv_postprocess(qkv, case.prologue, case.tokens, kernels.KvCache(k_cache, v_cache))
 
     assert torch.equal(v_cache[slots, 0], case.qkv[:, -64:])
     assert k_cache[slots].isfinite().all()
@@ -43,15 +44,15 @@ def test_offsets_beyond_32_bits() -> None:
 def test_replays_in_a_graph_with_new_positions_and_slots() -> None:
     case = Case(4, 8, 2, 128, torch.bfloat16, with_bias=False, device="cuda")
     start = case.qkv.clone()
-    kernels.qkv_postprocess(*case.arguments())
+    kernels.qkv_postprocess(*case.arguments)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        kernels.qkv_postprocess(*case.arguments())
+        kernels.qkv_postprocess(*case.arguments)
     case.qkv.copy_(start)
-    case.k_cache.fill_(float("nan"))
-    case.v_cache.fill_(float("nan"))
-    case.positions.copy_(case.positions.flip(0))
-    case.slots.copy_((case.slots + 1) % case.num_slots)
+    case.cache.k.fill_(float("nan"))
+    case.cache.v.fill_(float("nan"))
+    case.tokens.positions.copy_(case.tokens.positions.flip(0))
+    case.tokens.slots.copy_((case.tokens.slots + 1) % case.num_slots)
     case.check(lambda *_: graph.replay(), qkv_postprocess_torch)
 
 
@@ -92,12 +93,12 @@ def test_split_k_partials_are_added_up(with_norms: bool, heads: int, kv_heads: i
     for part in left[1:]:
         total = total + part
     case.qkv = total.bfloat16()
-    before, caches = case.arguments()[1:-3], (case.k_cache.clone(), case.v_cache.clone())
-    kernels.qkv_postprocess(*case.arguments())
+    cache, slots = case.copied_cache(), case.tokens.slots
+    kernels.qkv_postprocess(*case.arguments)
     q = torch.full((50, heads * head_dim), float("nan"), device="cuda", dtype=torch.bfloat16)
 
-    kernels.qkv_postprocess(left, *before, *caches, False, None, False, q)
+    kernels.qkv_postprocess(left, case.prologue, case.tokens, cache, q)
 
     assert torch.equal(q, case.qkv[:, : heads * head_dim])
-    for cache, expected in zip(caches, (case.k_cache, case.v_cache), strict=True):
-        assert torch.equal(cache[case.slots], expected[case.slots])
+    for got, expected in ((cache.k, case.cache.k), (cache.v, case.cache.v)):
+        assert torch.equal(got[slots], expected[slots])

@@ -22,8 +22,8 @@ def test_about_as_close_to_the_formula_as_torch(
     qkv = torch.randn(1, (heads + 2 * kv_heads) * head_dim, device="cuda")
     angles = 6 * torch.rand(kv_len, head_dim // 2, device="cuda")
     norms = [1 + 0.1 * torch.randn(head_dim, device="cuda") for _ in range(2)]
-    place = (torch.tensor([kv_len - 1], device="cuda"), pool.slots(0)[-1:].long().cuda())
-    context = (pool.table, pool.b_row, pool.b_kv_len, 4096, head_dim**-0.5)
+    position, slot = torch.tensor([kv_len - 1], device="cuda"), pool.slots(0)[-1:].long().cuda()
+    tokens = kernels.NewTokens(torch.cat((angles.cos(), angles.sin()), dim=-1), position, slot)
     results: list[torch.Tensor] = []
     for operator, kind in (
         (token_attention_torch, torch.float32),
@@ -32,11 +32,11 @@ def test_about_as_close_to_the_formula_as_torch(
     ):
         k, v = pool.k.to(kind), pool.v.to(kind)
         # What was in the slot before means nothing.
-        k[place[1]] = v[place[1]] = float("nan")
+        k[slot] = v[slot] = float("nan")
         out = torch.full((1, heads, head_dim), float("nan"), device="cuda", dtype=kind)
         weights = [norm.to(dtype).to(kind) for norm in norms]
-        before = (None, *weights, EPS, torch.cat((angles.cos(), angles.sin()), dim=-1))
-        operator(qkv.to(dtype).to(kind), *before, *place, k, v, False, *context, out)
+        prologue, cache = kernels.QkvPrologue(None, *weights, EPS), kernels.KvCache(k, v)
+        operator(qkv.to(dtype).to(kind), prologue, tokens, cache, pool.decodes(4096), head_dim**-0.5, out)
         results.append(out.float())
         # The last slot is nobody's.
         assert not k[:-1].isnan().any()

@@ -28,7 +28,7 @@ def test_each_row_gets_what_its_adapter_adds_to_its_expert(
 
 def test_experts_of_other_ranks_add_nothing() -> None:
     mixture = Mixture.of(NUMBERS, torch.float32, held=3)
-    found = mixture.run(ADAPTED, all_experts=5)
+    found = mixture.run(ADAPTED)
     torch.testing.assert_close(found.double(), mixture.expected(), atol=1e-4, rtol=1e-4)
 
 
@@ -36,7 +36,7 @@ def test_experts_of_other_ranks_add_nothing() -> None:
 def test_tokens_without_adapter_have_the_bits_of_the_base(dtype: torch.dtype) -> None:
     mixture = Mixture.of(NUMBERS, dtype, 256, 96)
     found, out = mixture.run(ADAPTED, True), torch.empty_like(mixture.x)
-    base = mixture.x, mixture.ids, mixture.weights, mixture.gate_up, mixture.down, "silu", True, out
-    on_cuda(kernels.moe_experts)(*base)
+    routing = kernels.Routing(mixture.ids, mixture.weights)
+    on_cuda(kernels.moe_experts)(mixture.x, routing, mixture.mlps, True, out)
     for token, number in enumerate(NUMBERS):
         assert torch.equal(found[token], out[token]) == (number in (0, 3))

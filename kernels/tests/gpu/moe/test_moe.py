@@ -1,13 +1,11 @@
 """The kernels of mixtures of experts as they serve: through the dispatcher, on the device."""
 
-from typing import Any
-
 import pytest
 import torch
 from torch import Tensor
 
 import text_generation_kernels as kernels
-from text_generation_kernels import ExpertMatrix, RouteOptions
+from text_generation_kernels import ExpertMatrix, ExpertMlps, RouteOptions, Routing
 from text_generation_kernels.moe._experts_torch import moe_experts_torch
 from text_generation_kernels.moe.moe_experts import Tiles, run_experts, tiles_of
 
@@ -17,28 +15,30 @@ ALONE = (64, 6, 2688, 1856)
 """Experts, experts of a token, hidden and inner sizes. These have no gate."""
 
 
-def _inputs(tokens: int, shape: tuple[int, ...], dtype: torch.dtype, biased: bool) -> list[Any]:
+Inputs = tuple[Tensor, Routing, ExpertMlps]
+
+
+def _inputs(tokens: int, shape: tuple[int, ...], dtype: torch.dtype, biased: bool = False) -> Inputs:
     experts, top_k, hidden, inner = shape
     torch.manual_seed(tokens)
     options = {"device": "cuda", "dtype": dtype}
     logits = torch.randn(tokens, experts, device="cuda")
-    ids = torch.empty(tokens, top_k, dtype=torch.int32, device="cuda")
-    weights = torch.empty(tokens, top_k, device="cuda")
-    kernels.moe_route(logits, None, RouteOptions(top_k), ids, weights)
+    routing = Routing.empty(tokens, top_k, "cuda")
+    kernels.moe_route(logits, None, RouteOptions(top_k), routing)
     first_outputs = inner if shape == ALONE else 2 * inner
     gate_up = torch.randn(experts, first_outputs, hidden, **options) / hidden**0.5  # type: ignore[arg-type]
     down = torch.randn(experts, hidden, inner, **options) / inner**0.5  # type: ignore[arg-type]
     biases = (torch.randn(experts, 2 * inner, **options), torch.randn(experts, hidden, **options)) if biased else None  # type: ignore[arg-type]
     first, second = biases or (None, None)
-    both = ExpertMatrix(gate_up, first), ExpertMatrix(down, second)
-    return [torch.randn(tokens, hidden, **options), ids, weights, *both]  # type: ignore[arg-type]
+    activation = "clamped_swiglu" if biased else "relu2_alone" if shape == ALONE else "silu"
+    mlps = ExpertMlps(ExpertMatrix(gate_up, first), ExpertMatrix(down, second), activation)
+    return torch.randn(tokens, hidden, **options), routing, mlps  # type: ignore[arg-type]
 
 
-def _torch(inputs: list[Any], activation: str) -> Tensor:
+def _torch(inputs: Inputs) -> Tensor:
     """What torch makes of the same."""
     out = torch.empty_like(inputs[0])
-    x, ids, weights, gate_up, down = inputs
-    moe_experts_torch(x, ids, weights, *gate_up, *down, activation, False, down.experts, out)
+    moe_experts_torch(*inputs, False, out)
     return out
 
 
@@ -46,12 +46,10 @@ def _torch(inputs: list[Any], activation: str) -> Tensor:
 @pytest.mark.parametrize("tokens", [1, 2, 8, 65, 700])
 @pytest.mark.parametrize("shape", [*SHAPES, ALONE], ids=str)
 def test_close_to_torch(shape: tuple[int, ...], tokens: int, dtype: torch.dtype) -> None:
-    biased = shape[0] == 32
-    activation = "clamped_swiglu" if biased else "relu2_alone" if shape == ALONE else "silu"
-    inputs = _inputs(tokens, shape, dtype, biased)
-    out, expected = torch.full_like(inputs[0], float("nan")), _torch(inputs, activation)
+    inputs = _inputs(tokens, shape, dtype, biased=shape[0] == 32)
+    out, expected = torch.full_like(inputs[0], float("nan")), _torch(inputs)
     for deterministic in (False, True):
-        kernels.moe_experts(*inputs, activation, deterministic, out)
+        kernels.moe_experts(*inputs, deterministic, out)
         limit = 1e-4 if dtype == torch.float32 else 1e-2
         assert (out.float() - expected.float()).norm() <= limit * expected.float().norm()
 
@@ -63,22 +61,20 @@ ONES = [(128, 8, 2048, 768), (60, 4, 2048, 1408), (40, 8, 1536, 512), (8, 2, 409
 @pytest.mark.parametrize("norm", [0, 1])
 @pytest.mark.parametrize("shape", [*ONES, ALONE], ids=str)
 def test_fused_routing_of_one_token_is_the_routers(shape: tuple[int, ...], norm: int, dtype: torch.dtype) -> None:
-    x, _, _, gate_up, down = _inputs(1, shape, dtype, biased=False)
+    x, routing, mlps = _inputs(1, shape, dtype)
     options = RouteOptions(shape[1], norm=norm, scale=0.5, shared_gate=shape[0] == 60)
     logits = torch.zeros(1, shape[0] + options.shared_gate, device="cuda", dtype=dtype)
-    activation = "relu2_alone" if shape == ALONE else "silu"
     out = torch.zeros_like(x)
     # Twice in a row: thread blocks of one launch are not to count those of another.
-    kernels.mixture(x, logits, None, options, gate_up, down, activation, False, out)
+    kernels.mixture(x, logits, None, options, mlps, False, out)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         for _ in range(2):
-            kernels.mixture(x, logits, None, options, gate_up, down, activation, False, out, None, True)
+            kernels.mixture(x, logits, None, options, mlps, False, out, True)
     for values in (torch.randn(logits.shape), torch.randn(logits.shape).round(), torch.zeros(logits.shape)):
         logits.copy_(values)
-        ids, weights = torch.empty(1, shape[1], dtype=torch.int32, device="cuda"), torch.empty(1, shape[1]).cuda()
-        kernels.moe_route(logits, None, options, ids, weights)
-        expected = _torch([x, ids, weights, gate_up, down], activation).float()
+        kernels.moe_route(logits, None, options, routing)
+        expected = _torch((x, routing, mlps)).float()
         for _ in range(3):
             out.zero_()
             graph.replay()
@@ -87,20 +83,20 @@ def test_fused_routing_of_one_token_is_the_routers(shape: tuple[int, ...], norm:
 
 @pytest.mark.parametrize("height", [1, 16, 64, 128])
 def test_every_tile_gives_the_same(height: int) -> None:
-    inputs = _inputs(40, SHAPES[0], torch.bfloat16, biased=False)
-    out, expected = torch.empty_like(inputs[0]), _torch(inputs, "silu")
-    tiles: Tiles = tiles_of(height, inputs[3], inputs[4], "silu")
-    run_experts(*inputs, "silu", tiles, out)
+    inputs = _inputs(40, SHAPES[0], torch.bfloat16)
+    out, expected = torch.empty_like(inputs[0]), _torch(inputs)
+    tiles: Tiles = tiles_of(height, inputs[2])
+    run_experts(*inputs, tiles, out)
     assert (out.float() - expected.float()).norm() <= 1e-2 * expected.float().norm()
 
 
 def test_a_token_has_the_same_bits_alone_and_among_others_in_deterministic_mode() -> None:
-    inputs = _inputs(600, SHAPES[0], torch.bfloat16, biased=False)
+    x, routing, mlps = _inputs(600, SHAPES[0], torch.bfloat16)
     results = []
     for tokens in (1, 3, 64, 600):
-        some = [each[:tokens] if index < 3 else each for index, each in enumerate(inputs)]
-        out = torch.empty_like(some[0])
-        kernels.moe_experts(*some, "silu", True, out)
+        some = Routing(routing.ids[:tokens], routing.weights[:tokens])
+        out = torch.empty_like(x[:tokens])
+        kernels.moe_experts(x[:tokens], some, mlps, True, out)
         results.append(out[0])
     assert all(torch.equal(result, results[0]) for result in results)
 
@@ -109,22 +105,22 @@ def test_a_token_has_the_same_bits_alone_and_among_others_in_deterministic_mode(
 @pytest.mark.parametrize("kind", ["dense", "int4", "mxfp4", "float8 rows"])
 def test_ranks_with_experts_of_their_own_in_a_graph(kind: str, tokens: int) -> None:
     """Three ranks of different numbers of experts, one after the other."""
-    inputs = _inputs(tokens, SHAPES[2], torch.bfloat16, biased=kind == "dense")
+    x, routing, mlps = _inputs(tokens, SHAPES[2], torch.bfloat16, biased=True)
     experts, top_k, hidden, inner = SHAPES[2]
-    logits, matrices = torch.randn(tokens, experts, device="cuda"), inputs[3:]
+    logits, matrices = torch.randn(tokens, experts, device="cuda"), (mlps.gate_up, mlps.down)
     for own in (slice(0, 10), slice(10, 21), slice(21, 32)):
-        options, ids, out = RouteOptions(top_k, first=own.start), inputs[1].clone(), torch.empty_like(inputs[0])
+        options, out = RouteOptions(top_k, first=own.start), torch.empty_like(x)
         if kind == "dense":
-            some = [ExpertMatrix(each.weight[own], each.bias[own]) for each in matrices]
+            some = [ExpertMatrix(each.weight[own], None if each.bias is None else each.bias[own]) for each in matrices]
         else:
             torch.manual_seed(own.start)
             count = own.stop - own.start
             some = [_codes(kind, count, 2 * inner, hidden), _codes(kind, count, hidden, inner)]
-        arguments = inputs[0], ids, inputs[2], *some, "clamped_swiglu"
+        mlps = ExpertMlps(*some, "clamped_swiglu", experts)
 
-        def run(options: RouteOptions = options, arguments: Any = arguments, out: Tensor = out) -> None:
-            kernels.moe_route(logits, None, options, arguments[1], arguments[2])
-            kernels.moe_experts(*arguments, False, out, all_experts=experts)
+        def run(options: RouteOptions = options, mlps: ExpertMlps = mlps, out: Tensor = out) -> None:
+            kernels.moe_route(logits, None, options, routing)
+            kernels.moe_experts(x, routing, mlps, False, out)
 
         run()
         graph = torch.cuda.CUDAGraph()
@@ -132,21 +128,19 @@ def test_ranks_with_experts_of_their_own_in_a_graph(kind: str, tokens: int) -> N
             run()
         logits.normal_()
         graph.replay()
-        expected = torch.empty_like(out)
-        x, ids, weights, first, second, activation = arguments
-        moe_experts_torch(x, ids, weights, *first, *second, activation, False, experts, expected)
+        expected = _torch((x, routing, mlps))
         limit = 6e-2 if kind == "float8 rows" else 1.5e-2
         assert (out.float() - expected.float()).norm() <= limit * expected.float().norm()
 
 
 def test_a_graph_replays_other_routings() -> None:
-    inputs = _inputs(30, SHAPES[0], torch.bfloat16, biased=False)
+    inputs = _inputs(30, SHAPES[0], torch.bfloat16)
     logits = torch.empty(30, 128, device="cuda")
     out = torch.empty_like(inputs[0])
 
     def run() -> None:
-        kernels.moe_route(logits, None, RouteOptions(8), inputs[1], inputs[2])
-        kernels.moe_experts(*inputs, "silu", False, out)
+        kernels.moe_route(logits, None, RouteOptions(8), inputs[1])
+        kernels.moe_experts(*inputs, False, out)
 
     logits.normal_()
     run()
@@ -156,7 +150,7 @@ def test_a_graph_replays_other_routings() -> None:
     for spread in (1.0, 0.0, 30.0):
         logits.normal_().mul_(spread)
         graph.replay()
-        expected = _torch(inputs, "silu")
+        expected = _torch(inputs)
         assert (out.float() - expected.float()).norm() <= 1e-2 * expected.float().norm()
 
 
@@ -198,11 +192,12 @@ def _codes(kind: str, experts: int, outputs: int, inputs: int) -> ExpertMatrix:
 @pytest.mark.parametrize("kind", KINDS)
 def test_codes_are_close_to_torch(kind: str, shape: tuple[int, ...], tokens: int) -> None:
     experts, _, hidden, inner = shape
-    inputs = _inputs(tokens, shape, torch.bfloat16, biased=False)
-    inputs[3:] = _codes(kind, experts, 2 * inner, hidden), _codes(kind, experts, hidden, inner)
+    inputs = _inputs(tokens, shape, torch.bfloat16)
+    matrices = _codes(kind, experts, 2 * inner, hidden), _codes(kind, experts, hidden, inner)
+    inputs = (*inputs[:2], ExpertMlps(*matrices, "silu"))
     expected = _torch(inputs, "silu")
     for deterministic in (False, True):
         out = torch.full_like(inputs[0], float("nan"))
-        kernels.moe_experts(*inputs, "silu", deterministic, out)
+        kernels.moe_experts(*inputs, deterministic, out)
         limit = 6e-2 if kind == "float8 rows" else 1.5e-2
         assert (out.float() - expected.float()).norm() <= limit * expected.float().norm()

@@ -60,6 +60,7 @@ def test_offsets_beyond_32_bits() -> None:
     pool = torch.empty(last + 1, 3, 8192, dtype=torch.bfloat16, device="cuda")
     pool[last] = made.state[made.rows[0]]
     out, rows = torch.full_like(expected, float("nan")), torch.full_like(made.rows, last)
-    kernels.causal_conv(made.x, made.weight, made.bias, pool, rows, made.starts, made.kv_lens, out)
+    runs = kernels.Runs(rows, made.starts, made.kv_lens, 20)
+    kernels.causal_conv(made.x, made.weight, made.bias, pool, runs, out)
     torch.testing.assert_close(out, expected, atol=0, rtol=0, equal_nan=True)
     assert torch.equal(pool[last], expected_state[made.rows[0]])

@@ -82,7 +82,7 @@ def test_offsets_beyond_32_bits(tokens: int) -> None:
     pool = torch.empty(last + 1, 32, 128, 128, device="cuda")
     pool[last] = made.state[made.rows[0]]
     out, rows = torch.full_like(expected, UNTOUCHED), torch.full_like(made.rows, last)
-    runs = (rows, made.starts, made.kv_lens, made.max_len)
-    kernels.gated_delta(made.qkv, made.gates, made.rate, made.bias, pool, *runs, out, False)
+    runs = kernels.Runs(rows, made.starts, made.kv_lens, made.max_len)
+    kernels.gated_delta(made.qkv, made.gates, made.rate, made.bias, pool, runs, out, False)
     assert torch.equal(out, expected)
     assert torch.equal(pool[last], expected_state[made.rows[0]])

@@ -44,6 +44,7 @@ def test_offsets_beyond_32_bits() -> None:
     pool = torch.empty(last + 1, 8192, 16, device="cuda")
     pool[last] = made.state[made.rows[0]]
     out, rows = made.out.clone(), torch.full_like(made.rows, last)
-    kernels.selective_scan(*made.inputs, *made.weights, pool, rows, made.starts, made.kv_lens, made.max_len, out)
+    runs = kernels.Runs(rows, made.starts, made.kv_lens, made.max_len)
+    kernels.selective_scan(*made.inputs, made.dynamics, pool, runs, out)
     torch.testing.assert_close(out, expected, atol=0, rtol=0, equal_nan=True)
     assert torch.equal(pool[last], expected_state[made.rows[0]])

@@ -59,7 +59,7 @@ def test_offsets_beyond_32_bits(deterministic: bool) -> None:
     pool = torch.empty(last + 1, 64, 64, 128, device="cuda")
     pool[last] = made.state[made.rows[0]]
     out, rows = made.out.clone(), torch.full_like(made.rows, last)
-    where = pool, rows, made.starts, made.kv_lens, made.max_len, out
-    kernels.state_space(*made.inputs, *made.weights, *where, deterministic)
+    runs = kernels.Runs(rows, made.starts, made.kv_lens, made.max_len)
+    kernels.state_space(*made.inputs, made.dynamics, pool, runs, out, deterministic)
     torch.testing.assert_close(out, expected, atol=0, rtol=0, equal_nan=True)
     assert torch.equal(pool[last], expected_state[made.rows[0]])

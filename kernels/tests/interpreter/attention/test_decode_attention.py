@@ -16,8 +16,8 @@ def _attend(
     pool: Pool, q: Tensor, max_kv_len: int, deterministic: bool = False, options: AttentionOptions = NO_OPTIONS
 ) -> Tensor:
     out = q.new_full((*q.shape[:2], pool.v.shape[2]), float("nan"))
-    arguments = (q, *pool.caches, pool.table, pool.b_row, pool.b_kv_len, max_kv_len, q.shape[2] ** -0.5)
-    decode_attention_triton(*arguments, out, deterministic, *options.arguments(), pool.scales)
+    batch = pool.decodes(max_kv_len)
+    decode_attention_triton(q, pool.cache, batch, q.shape[2] ** -0.5, out, deterministic, options)
     return out
 
 
@@ -37,8 +37,7 @@ def _check(
     q = strided_q(len(kv_lens), heads, head_dim, dtype)
     scale = head_dim**-0.5
     torch_out = q.new_full((*q.shape[:2], pool.v.shape[2]), float("nan"))
-    arguments = (q, *pool.caches, pool.table, pool.b_row, pool.b_kv_len, max(kv_lens), scale)
-    decode_attention_torch(*arguments, torch_out, deterministic, *options.arguments(), pool.scales)
+    decode_attention_torch(q, pool.cache, pool.decodes(), scale, torch_out, deterministic, options)
 
     out = _attend(pool, q, max_kv_len or max(kv_lens), deterministic, options)
 

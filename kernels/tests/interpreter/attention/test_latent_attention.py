@@ -23,13 +23,13 @@ SIZES = [(4, 16, 8, torch.float32), (17, 40, 12, torch.float16)]
 
 def _decode(contexts: Contexts, deterministic: bool = False) -> Tensor:
     out = contexts.out
-    latent_decode_attention_triton(*contexts.decode_arguments(out, deterministic))  # type: ignore[arg-type]
+    latent_decode_attention_triton(*contexts.decode_arguments(out, deterministic))
     return out
 
 
 def _prefill(contexts: Contexts, deterministic: bool = False) -> Tensor:
     out = contexts.out
-    latent_prefill_attention_triton(*contexts.prefill_arguments(out, deterministic))  # type: ignore[arg-type]
+    latent_prefill_attention_triton(*contexts.prefill_arguments(out, deterministic))
     return out
 
 
@@ -39,7 +39,7 @@ def test_decode(heads: int, rank: int, rope: int, dtype: torch.dtype, determinis
     """At edges of tiles and chunks, and a padded row."""
     contexts = Contexts.of([1] * 6, [1, 63, 64, 0, 65, 300], heads, rank, rope, dtype)
     torch_out = contexts.out
-    latent_decode_attention_torch(*contexts.decode_arguments(torch_out))  # type: ignore[arg-type]
+    latent_decode_attention_torch(*contexts.decode_arguments(torch_out))
     contexts.check(_decode(contexts, deterministic), torch_out)
 
 
@@ -49,7 +49,7 @@ def test_prefill(heads: int, rank: int, rope: int, dtype: torch.dtype, determini
     """Chunks after prefixes, one that needs several tiles, and one without tokens. Few tokens split their keys."""
     contexts = Contexts.of([5, 3, 0, 17], [5, 600, 9, 20], heads, rank, rope, dtype)
     torch_out = contexts.out
-    latent_prefill_attention_torch(*contexts.prefill_arguments(torch_out))  # type: ignore[arg-type]
+    latent_prefill_attention_torch(*contexts.prefill_arguments(torch_out))
     contexts.check(_prefill(contexts, deterministic), torch_out)
 
 
@@ -59,10 +59,9 @@ def test_deterministic_decodes_do_not_depend_on_the_batch(monkeypatch: pytest.Mo
     several = Contexts.of([1] * 3, [150, 7, 90], 3, 16, 8, torch.float32)
     together = _decode(several, True)
     for index in range(3):
-        pool, q = several.pool, several.q[index : index + 1]
-        out = q.new_empty(1, 3, 16)
-        of_one = (pool.table, pool.b_row[index : index + 1], pool.b_kv_len[index : index + 1], 150)
-        latent_decode_attention_triton(q, pool.k, *of_one, several.scale, out, True)
+        one, pool = slice(index, index + 1), several.pool
+        out = several.q.new_empty(1, 3, 16)
+        latent_decode_attention_triton(several.q[one], pool.k, pool.decodes(150, one), several.scale, out, True)
         assert torch.equal(out[0], together[index])
 
 
@@ -70,7 +69,7 @@ def test_deterministic_decodes_do_not_depend_on_the_batch(monkeypatch: pytest.Mo
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
 def test_postprocess(heads: int, rank: int, rope: int, key: int, dtype: torch.dtype) -> None:
     made = Postprocess.of(heads, rank, rope, key, dtype)
-    latent_postprocess_triton(*made.arguments)  # type: ignore[arg-type]
+    latent_postprocess_triton(*made.arguments)
     made.check()
 
 
@@ -86,9 +85,9 @@ def test_expand(rank: int, rope: int, key: int, value: int, dtype: torch.dtype) 
 def test_nothing_is_written_for_tokens_of_a_request_of_length_0() -> None:
     contexts = Contexts.of([5, 3, 4], [9, 7, 4], 4, 16, 8, torch.float32)
     out, some = contexts.out, contexts.out
-    latent_prefill_attention_triton(*contexts.prefill_arguments(out))  # type: ignore[arg-type]
+    latent_prefill_attention_triton(*contexts.prefill_arguments(out))
     contexts.pool.b_kv_len[1] = 0
-    latent_prefill_attention_triton(*contexts.prefill_arguments(some))  # type: ignore[arg-type]
+    latent_prefill_attention_triton(*contexts.prefill_arguments(some))
     assert some[5:8].isnan().all()
     assert torch.equal(some[:5], out[:5])
     assert torch.equal(some[8:], out[8:])

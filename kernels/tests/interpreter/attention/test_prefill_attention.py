@@ -1,10 +1,13 @@
 """The Triton kernel in Triton's interpreter: run with TRITON_INTERPRET=1."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 from kernel_support.pool import Pool, attention_options, query_starts, strided_q
 
+from text_generation_kernels import Chunks
 from text_generation_kernels.attention.attention_options import NO_OPTIONS, AttentionOptions
 from text_generation_kernels.attention.kv_quantisation import KV_CODES
 from text_generation_kernels.attention.prefill_attention import prefill_attention_torch, prefill_attention_triton
@@ -26,11 +29,10 @@ def _check(
     q = strided_q(sum(q_lens), heads, head_dim, dtype)
     out, torch_out = (q.new_full((*q.shape[:2], pool.v.shape[2]), float("nan")) for _ in range(2))
     scale = head_dim**-0.5
-    arguments = (q, *pool.caches, pool.table, pool.b_row, query_starts(q_lens), pool.b_kv_len)
 
-    prefill_attention_triton(*arguments, max_q_len or max(q_lens), scale, out, False, *options.arguments(), pool.scales)
+    prefill_attention_triton(q, pool.cache, pool.chunks(q_lens, max_q_len), scale, out, False, options)
 
-    prefill_attention_torch(*arguments, max(q_lens), scale, torch_out, False, *options.arguments(), pool.scales)
+    prefill_attention_torch(q, pool.cache, pool.chunks(q_lens), scale, torch_out, False, options)
     expected = pool.expected_prefill(q, q_lens, scale, options)
     # At most twice as far from the formula as torch in the same type.
     error = (out.double() - expected).abs().max()
@@ -73,11 +75,10 @@ def test_chunks_after_a_long_prefix_split_its_keys(dtype: torch.dtype) -> None:
 def test_tokens_before_the_first_chunk_are_left_alone() -> None:
     pool = Pool([90, 4], 1, 16, torch.float32)
     q = strided_q(9 + 74, 2, 16, torch.float32)
-    starts = query_starts([70, 4])
+    batch = pool.chunks([70, 4])
     out, alone = torch.full_like(q, 7.0), torch.empty_like(q[9:])
-    rest = (pool.k, pool.v, pool.table, pool.b_row)
-    prefill_attention_triton(q, *rest, starts + 9, pool.b_kv_len, 70, 0.1, out)
-    prefill_attention_triton(q[9:], *rest, starts, pool.b_kv_len, 70, 0.1, alone)
+    prefill_attention_triton(q, pool.cache, replace(batch, starts=batch.starts + 9), 0.1, out)
+    prefill_attention_triton(q[9:], pool.cache, batch, 0.1, alone)
     assert (out[:9] == 7.0).all()
     torch.testing.assert_close(out[9:], alone)
 
@@ -116,8 +117,8 @@ def _check_bits_wherever_prompts_are_cut(dtype: torch.dtype, options: AttentionO
         kv_len = torch.tensor([end for *_, end in pieces], dtype=torch.int32)
         out = torch.full_like(q, float("nan"))
         starts = query_starts([end - begin for _, begin, end in pieces])
-        batch = (pool.table, rows, starts, kv_len, 1024)
-        prefill_attention_triton(q, pool.k, pool.v, *batch, 0.25, out, True, *options.arguments(), pool.scales)
+        batch = Chunks(pool.table, rows, starts, kv_len, 1024)
+        prefill_attention_triton(q, pool.cache, batch, 0.25, out, True, options)
         return out
 
     whole = attend([(0, 0, 150), (1, 0, 70)])
@@ -159,19 +160,18 @@ def test_nothing_to_do() -> None:
     for q_lens in ([], [0], [0, 0]):
         pool = Pool([4] * len(q_lens), 1, 16, torch.float32)
         q = strided_q(0, 2, 16, torch.float32)
-        arguments = (q, *pool.caches, pool.table, pool.b_row, query_starts(q_lens), pool.b_kv_len)
-        prefill_attention_triton(*arguments, 0, 1.0, q.clone())
+        prefill_attention_triton(q, pool.cache, pool.chunks(q_lens), 1.0, q.clone())
 
 
 def test_layouts_that_the_kernel_cannot_read_are_refused() -> None:
     pool = Pool([4], 2, 16, torch.float32)
-    rest = (pool.table, pool.b_row, query_starts([4]), pool.b_kv_len, 4, 1.0)
+    batch = pool.chunks([4])
     q = strided_q(4, 3, 16, torch.float32)
     with pytest.raises(ValueError, match="prefill_attention: shapes"):
-        prefill_attention_triton(q, pool.k, pool.v, *rest, q)
+        prefill_attention_triton(q, pool.cache, batch, 1.0, q)
     q = torch.randn(16, 2, 4).transpose(0, 2)
     with pytest.raises(ValueError, match="stride 1"):
-        prefill_attention_triton(q, pool.k, pool.v, *rest, q)
+        prefill_attention_triton(q, pool.cache, batch, 1.0, q)
 
 
 CODES = list(KV_CODES.values())
@@ -209,7 +209,6 @@ def _check_codes(
     pool = Pool(kv_lens, kv_heads, head_dim, torch.float16, codes=codes)
     q = strided_q(sum(q_lens), heads, head_dim, torch.float16)
     out, scale = q.new_full(q.shape, float("nan")), head_dim**-0.5
-    arguments = (q, *pool.caches, pool.table, pool.b_row, query_starts(q_lens), pool.b_kv_len, max(q_lens))
-    prefill_attention_triton(*arguments, scale, out, False, *options.arguments(), pool.scales)
+    prefill_attention_triton(q, pool.cache, pool.chunks(q_lens), scale, out, False, options)
     expected = pool.expected_prefill(q, q_lens, scale, options)
     assert (out.double() - expected).norm() <= 2e-3 * expected.norm()

@@ -50,13 +50,15 @@ def test_every_tensor_has_its_own_strides(layout: str) -> None:
     padded = torch.full((4, case.qkv.shape[1] + 20), float("nan"))
     padded[:, 7:-13] = case.qkv
     case.qkv = padded[:, 7:-13]
-    case.cos_sin = torch.cat((case.cos_sin, torch.full_like(case.cos_sin, float("nan"))), dim=1)[:, :12]
+    cos_sin = case.tokens.cos_sin
+    case.change(cos_sin=torch.cat((cos_sin, torch.full_like(cos_sin, float("nan"))), dim=1)[:, :12])
     if layout == "interleaved":  # K and V of a token side by side
         caches = torch.full((case.num_slots, 2, 2, 12), float("nan"))
-        case.k_cache, case.v_cache = caches[:, 0], caches[:, 1]
+        case.change(k=caches[:, 0], v=caches[:, 1])
     else:
         caches = torch.full((2, 2, case.num_slots, 12), float("nan"))
-        case.k_cache, case.v_cache = caches.transpose(2, 3).permute(0, 3, 1, 2)
+        k, v = caches.transpose(2, 3).permute(0, 3, 1, 2)
+        case.change(k=k, v=v)
     case.check(qkv_postprocess_triton, qkv_postprocess_torch)
     assert padded[:, :7].isnan().all()
     assert padded[:, -13:].isnan().all()
@@ -64,7 +66,7 @@ def test_every_tensor_has_its_own_strides(layout: str) -> None:
 
 def test_one_token_whose_slot_comes_from_a_column() -> None:
     case = Case(1, 4, 2, 8, torch.float32, with_bias=False)
-    case.slots = torch.stack((case.slots, case.slots), dim=1)[:, 1]
+    case.change(slots=torch.stack((case.tokens.slots, case.tokens.slots), dim=1)[:, 1])
     case.check(qkv_postprocess_triton, qkv_postprocess_torch)
 
 
@@ -75,19 +77,18 @@ def test_split_k_partials_are_added_up(codes: torch.dtype | None, with_norms: bo
     case = Case(3, 5, 2, 12, torch.float16, with_bias=True, with_norms=with_norms, codes=codes)
     parts = torch.randn(3, 3, case.qkv.shape[1])
     case.qkv = ((parts[0] + parts[1]) + parts[2]).half()
-    caches = case.k_cache.clone(), case.v_cache.clone()
-    scales = None if case.scales is None else case.scales.clone()
-    before = case.arguments()[1:-3] if codes is None else case.arguments()[1:-5]
-    qkv_postprocess_triton(*case.arguments())
+    cache, slots = case.copied_cache(), case.tokens.slots
+    qkv_postprocess_triton(*case.arguments)
 
     q = torch.full((3, 60), float("nan")).half()
-    qkv_postprocess_triton(parts, *before, *caches, False, scales, False, q)
+    qkv_postprocess_triton(parts, case.prologue, case.tokens, cache, q)
 
     assert torch.equal(q, case.qkv[:, :60])
-    for cache, expected in zip(caches, (case.k_cache, case.v_cache), strict=True):
-        assert torch.equal(cache[case.slots], expected[case.slots])
-    if scales is not None and case.scales is not None:
-        assert torch.equal(scales[case.slots], case.scales[case.slots])
+    written = [(cache.k, case.cache.k), (cache.v, case.cache.v)]
+    if cache.scales is not None and case.cache.scales is not None:
+        written.append((cache.scales, case.cache.scales))
+    for got, expected in written:
+        assert torch.equal(got[slots], expected[slots])
 
 
 def test_split_k_partials_need_q_out() -> None:
@@ -95,20 +96,20 @@ def test_split_k_partials_need_q_out() -> None:
     parts, q = case.qkv.float().unsqueeze(0), torch.empty(2, 32).half()
     for qkv, q_out in ((parts, None), (case.qkv, q), (parts, q[:, :16])):
         with pytest.raises(ValueError, match=r"q_out must be \[2, 32\]"):
-            qkv_postprocess_triton(qkv, *case.arguments()[1:], None, False, q_out)
+            qkv_postprocess_triton(qkv, *case.arguments[1:], q_out)
 
 
 def test_no_tokens() -> None:
     case = Case(0, 4, 2, 8, torch.float32, with_bias=False)
-    qkv_postprocess_triton(*case.arguments())
-    assert case.k_cache.isnan().all()
+    qkv_postprocess_triton(*case.arguments)
+    assert case.cache.k.isnan().all()
 
 
 def test_a_value_that_is_not_finite_stays_in_its_head() -> None:
     case = Case(2, 4, 2, 8, torch.float32, with_bias=False)
     case.qkv[0, -1] = float("inf")  # last element of the last v head
-    qkv_postprocess_triton(*case.arguments())
-    v = case.v_cache[case.slots[0]]
+    qkv_postprocess_triton(*case.arguments)
+    v = case.cache.v[case.tokens.slots[0]]
     assert v[-1, -1] == float("inf")
     assert torch.equal(v.flatten()[:-1], case.qkv[0, -16:-1])
 
@@ -125,7 +126,7 @@ def test_a_value_that_is_not_finite_stays_in_its_head() -> None:
         ("cos_sin", torch.zeros(9, 6)),
         ("positions", torch.zeros(3, dtype=torch.int64)),
         ("slots", torch.zeros(1, dtype=torch.int64)),
-        ("v_cache", torch.zeros(9, 1, 8)),
+        ("v", torch.zeros(9, 1, 8)),
         ("qkv", torch.zeros(2, 60)),
         ("qkv", torch.zeros(2, 32)),
     ],
@@ -133,24 +134,27 @@ def test_a_value_that_is_not_finite_stays_in_its_head() -> None:
 )
 def test_shapes_that_do_not_fit_are_refused(name: str, value: torch.Tensor | None) -> None:
     case = Case(2, 4, 2, 8, torch.float32, with_bias=True, with_norms=True)
-    setattr(case, name, value)
+    if name == "qkv" and value is not None:
+        case.qkv = value
+    else:
+        case.change(**{name: value})
     with pytest.raises(ValueError, match="shapes do not fit"):
-        qkv_postprocess_triton(*case.arguments())
+        qkv_postprocess_triton(*case.arguments)
 
 
 def test_strides_that_the_kernel_cannot_read_are_refused() -> None:
     case = Case(2, 4, 2, 8, torch.float32, with_bias=False)
-    case.k_cache = torch.zeros(case.num_slots, 8, 2).transpose(1, 2)
+    case.change(k=torch.zeros(case.num_slots, 8, 2).transpose(1, 2))
     with pytest.raises(ValueError, match="stride 1"):
-        qkv_postprocess_triton(*case.arguments())
+        qkv_postprocess_triton(*case.arguments)
 
 
 def test_positions_choose_the_angle() -> None:
     """One head whose pairs are (1, 0) becomes the row of the table itself."""
     case = Case(6, 1, 1, 4, torch.float32, with_bias=False)
     case.qkv[:, :4] = torch.tensor([1.0, 1.0, 0.0, 0.0])
-    qkv_postprocess_triton(*case.arguments())
-    assert torch.equal(case.qkv[:, :4], case.cos_sin[case.positions])
+    qkv_postprocess_triton(*case.arguments)
+    assert torch.equal(case.qkv[:, :4], case.tokens.cos_sin[case.tokens.positions])
 
 
 @pytest.mark.parametrize("codes", list(KV_CODES.values()), ids=str)
@@ -160,7 +164,7 @@ def test_codes(heads: int, kv_heads: int, head_dim: int, given: bool, codes: tor
     case = Case(5, heads, kv_heads, head_dim, torch.float32, True, with_norms=True, codes=codes, given=given)
     # Heads of every size, one of zeros.
     case.qkv *= 10 ** (torch.rand(5, 1) * 6 - 3)
-    case.bias = None
+    case.change(bias=None)
     case.qkv[0, -head_dim:] = 0.0
     case.check_codes(qkv_postprocess_triton, qkv_postprocess_torch)
 
@@ -181,8 +185,8 @@ def test_a_value_that_is_not_finite_makes_the_scale_of_its_head_nan(codes: torch
     for bad in (torch.tensor(float("nan")), torch.tensor(float("inf")), *nans):
         case = Case(2, 4, 2, 8, torch.float32, with_bias=False, codes=codes)
         case.qkv[0, -1] = bad
-        qkv_postprocess_triton(*case.arguments())
-        assert case.scales is not None
-        found = case.scales[case.slots]
+        qkv_postprocess_triton(*case.arguments)
+        assert case.cache.scales is not None
+        found = case.cache.scales[case.tokens.slots]
         assert found[0, 1, 1].isnan()
         assert found.isnan().sum() == 1

@@ -5,6 +5,7 @@ import torch
 from kernel_support.pool import Pool, attention_options
 from torch import Tensor
 
+from text_generation_kernels import NO_PROLOGUE, NewTokens, QkvPrologue
 from text_generation_kernels.attention.attention_options import NO_OPTIONS, AttentionOptions
 from text_generation_kernels.attention.qkv_postprocess import qkv_postprocess_torch
 from text_generation_kernels.attention.token_attention import token_attention_torch, token_attention_triton
@@ -30,25 +31,24 @@ def _check(
     size = (heads + 2 * kv_heads) * head_dim
     qkv = torch.randn(1, size).to(dtype)
     bias = torch.randn(size).to(dtype) if with_bias else None
-    q_norm, k_norm = _norms(norms, heads, kv_heads, head_dim, dtype)
-    angles = 6 * torch.rand(kv_len, head_dim // 2)
-    before = (bias, q_norm, k_norm, EPS, torch.cat((angles.cos(), angles.sin()), dim=-1))
-    place = (torch.tensor([kv_len - 1]), pool.slots(0)[-1:].clone())
-    context = (pool.table, pool.b_row, pool.b_kv_len, max_kv_len, head_dim**-0.5)
+    weights = _norms(norms, heads, kv_heads, head_dim, dtype)
+    prologue = QkvPrologue(bias, *weights, EPS, norms.endswith("after"))
+    angles, slot = 6 * torch.rand(kv_len, head_dim // 2), pool.slots(0)[-1:].clone()
+    tokens = NewTokens(torch.cat((angles.cos(), angles.sin()), dim=-1), torch.tensor([kv_len - 1]), slot)
+    batch, scale = pool.decodes(max_kv_len), head_dim**-0.5
     first, second = pool.k.clone(), pool.v.clone()
     results: list[tuple[Tensor, ...]] = []
     for operator in (token_attention_torch, token_attention_triton):
         pool.k.copy_(first)
         pool.v.copy_(second)
         # What was in the slot before means nothing.
-        pool.k[place[1]] = pool.v[place[1]] = float("nan")
+        pool.k[slot] = pool.v[slot] = float("nan")
         out = torch.full((1, heads, head_dim), float("nan"), dtype=dtype)
-        after = norms.endswith("after")
-        operator(qkv.clone(), *before, *place, pool.k, pool.v, after, *context, out, *options.arguments())
+        operator(qkv.clone(), prologue, tokens, pool.cache, batch, scale, out, options)
         results.append((out, pool.k.clone(), pool.v.clone()))
     turned = qkv.clone()
-    qkv_postprocess_torch(turned, *before, *place, pool.k, pool.v, norms.endswith("after"))
-    expected = pool.expected_decode(turned[:, : heads * head_dim].view(1, heads, head_dim), head_dim**-0.5, options)
+    qkv_postprocess_torch(turned, prologue, tokens, pool.cache)
+    expected = pool.expected_decode(turned[:, : heads * head_dim].view(1, heads, head_dim), scale, options)
     (torch_out, *torch_caches), (out, *caches) = results
     assert (out.double() - expected).abs().max() <= 2 * (torch_out.double() - expected).abs().max() + 1e-3
     for cache, torch_cache in zip(caches, torch_caches, strict=True):
@@ -99,13 +99,8 @@ def test_a_padded_row_gets_zeros_and_writes_no_cache() -> None:
     pool = Pool([0, 5], 2, 16, torch.float16)
     k, v = pool.k.clone(), pool.v.clone()
     out = torch.full((1, 4, 16), float("nan")).half()
-    row = (pool.b_row[:1], pool.b_kv_len[:1])
-    place = (torch.tensor([0]), torch.tensor([0]))
-    angles = torch.rand(4, 16)
-    token_attention_triton(
-        torch.randn(1, 128).half(), None, None, None, EPS, angles, *place, pool.k, pool.v, False, pool.table, *row, 64,
-        0.25, out,
-    )  # fmt: skip
+    tokens, batch = NewTokens(torch.rand(4, 16), *[torch.tensor([0])] * 2), pool.decodes(64, slice(1))
+    token_attention_triton(torch.randn(1, 128).half(), NO_PROLOGUE, tokens, pool.cache, batch, 0.25, out)
     assert not out.any()
     assert torch.equal(pool.k.nan_to_num(7.0), k.nan_to_num(7.0))
     assert torch.equal(pool.v.nan_to_num(7.0), v.nan_to_num(7.0))
@@ -113,10 +108,10 @@ def test_a_padded_row_gets_zeros_and_writes_no_cache() -> None:
 
 def test_what_does_not_fit_is_refused() -> None:
     pool = Pool([5], 2, 16, torch.float16)
-    place = (torch.tensor([4, 4]), torch.tensor([0, 0]))
-    context = (pool.table, pool.b_row, pool.b_kv_len, 64, 0.25)
+    tokens = NewTokens(torch.rand(8, 16), torch.tensor([4, 4]), torch.tensor([0, 0]))
+    qkv, rest = torch.randn(2, 128).half(), (pool.decodes(64), 0.25, torch.empty(2, 4, 16).half())
     with pytest.raises(ValueError, match="token_attention: qkv must hold one token"):
-        token_attention_triton(
-            torch.randn(2, 128).half(), None, None, None, EPS, torch.rand(8, 16), *place, pool.k, pool.v, False,
-            *context, torch.empty(2, 4, 16).half(),
-        )  # fmt: skip
+        token_attention_triton(qkv, NO_PROLOGUE, tokens, pool.cache, *rest)
+    codes = Pool([5], 2, 16, torch.float16, codes=torch.uint8).cache
+    with pytest.raises(ValueError, match="token_attention: the cache must hold values"):
+        token_attention_triton(qkv, NO_PROLOGUE, tokens, codes, *rest)

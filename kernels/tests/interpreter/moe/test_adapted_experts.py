@@ -1,6 +1,7 @@
 """Experts with adapters in Triton's interpreter: run with TRITON_INTERPRET=1."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -10,7 +11,7 @@ from kernel_support.expert_adapters import Mixture
 from kernel_support.expert_codes import expert_codes
 from torch import Tensor
 
-from text_generation_kernels import ExpertFactors, ExpertMatrix
+from text_generation_kernels import ExpertFactors, ExpertMlps, Routing
 from text_generation_kernels.moe.adapted_experts import adapter_deltas
 from text_generation_kernels.moe.moe_experts import Tiles, run_experts
 
@@ -21,24 +22,20 @@ TOLERANCE = {torch.float16: 2e-2, torch.float32: 1e-4}
 PLAIN = {"BLOCK_N": 32, "BLOCK_K": 16, "num_warps": 4, "num_stages": 2}
 
 
-def _run(height: int, held: int | None = None, settings: Mapping[str, int] = PLAIN) -> Any:
+def _run(height: int, settings: Mapping[str, int] = PLAIN) -> Any:
     """The kernels with tiles of `height` rows."""
 
     def operator(
         x: Tensor,
-        ids: Tensor,
-        weights: Tensor,
-        gate_up: ExpertMatrix,
-        down: ExpertMatrix,
-        activation: str,
+        routing: Routing,
+        experts: ExpertMlps,
         _deterministic: bool,
         out: Tensor,
         numbers: Tensor,
         *factors: ExpertFactors | None,
     ) -> None:
-        deltas = partial(adapter_deltas, factors, numbers, ids.shape[1], height)
-        tiles = Tiles(height, settings, settings)
-        run_experts(x, ids, weights, gate_up, down, activation, tiles, out, held, False, deltas)
+        deltas = partial(adapter_deltas, factors, numbers, routing.ids.shape[1], height)
+        run_experts(x, routing, experts, Tiles(height, settings, settings), out, False, deltas)
 
     return operator
 
@@ -77,7 +74,7 @@ def test_adapters_beside_quantised_experts(kinds: tuple[str, str]) -> None:
 def test_adapters_beside_experts_that_are_multiplied_in_8_bits() -> None:
     mixture = Mixture.of(NUMBERS, torch.float16)
     for name, outputs, inputs in (("gate_up", 48, 40), ("down", 40, 24)):
-        setattr(mixture, name, expert_codes("float8", 5, outputs, inputs, 0, False)._replace(w8a8=True))
+        setattr(mixture, name, replace(expert_codes("float8", 5, outputs, inputs, 0, False), w8a8=True))
     expected = mixture.expected()
     found = mixture.run(_run(64, settings={"BLOCK_N": 64, "num_warps": 4, "num_stages": 2})).double()
     # Rows of the base's GEMM are rounded to three bits of mantissa.
@@ -86,7 +83,7 @@ def test_adapters_beside_experts_that_are_multiplied_in_8_bits() -> None:
 
 def test_experts_of_other_ranks_add_nothing() -> None:
     mixture = Mixture.of(NUMBERS, torch.float32, held=3)
-    torch.testing.assert_close(mixture.run(_run(16, held=3)).double(), mixture.expected(), atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(mixture.run(_run(16)).double(), mixture.expected(), atol=1e-4, rtol=1e-4)
 
 
 def test_rows_have_the_same_bits_in_any_company() -> None:

@@ -1,8 +1,8 @@
 """The kernels of mixtures of experts in Triton's interpreter: run with TRITON_INTERPRET=1."""
 
 import itertools
-from dataclasses import astuple
-from typing import Any
+from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
@@ -10,8 +10,8 @@ from kernel_support import reference
 from kernel_support.expert_codes import expert_codes
 from torch import Tensor
 
-from text_generation_kernels import ExpertMatrix, moe_experts
-from text_generation_kernels.moe.experts_gemv import Routing
+from text_generation_kernels import ExpertMatrix, ExpertMlps, Routing, moe_experts
+from text_generation_kernels.moe.experts_gemv import FusedRouter
 from text_generation_kernels.moe.mixture import launch_routed
 from text_generation_kernels.moe.mixture_ladder import MIXTURE, MixtureProblem
 from text_generation_kernels.moe.moe_align import moe_align_triton
@@ -65,11 +65,17 @@ def test_ids_are_valid_whatever_the_logits_are() -> None:
         assert (ids + options.first < own.shape[1] + options.shared).all()
 
 
-def _routed(route: object, logits: Tensor, bias: Tensor | None, options: RouteOptions) -> tuple[Tensor, Tensor]:
-    shape = (len(logits), options.slots)
-    ids, weights = torch.full(shape, -1, dtype=torch.int32), torch.full(shape, float("nan"))
-    route(logits, bias, ids, weights, *astuple(options))  # type: ignore[operator]
-    return ids, weights
+def _unrouted(tokens: int, options: RouteOptions) -> Routing:
+    shape = tokens, options.slots
+    return Routing(torch.full(shape, -99, dtype=torch.int32), torch.full(shape, float("nan")))
+
+
+def _routed(
+    route: Callable[..., None], logits: Tensor, bias: Tensor | None, options: RouteOptions
+) -> tuple[Tensor, Tensor]:
+    routing = _unrouted(len(logits), options)
+    route(logits, bias, options, routing)
+    return routing.ids, routing.weights
 
 
 @pytest.mark.parametrize(("tokens", "experts"), [(1, 5), (40, 5), (40, 33), (1100, 3)])
@@ -95,8 +101,11 @@ def test_as_many_tiles_as_can_be_fit_the_buffers() -> None:
             assert tiles <= tile_capacity(sum(counts), 3, 16)
 
 
-def _inputs(tokens: int, hidden: int, inner: int, dtype: torch.dtype, biased: bool, gated: bool = True) -> list[Any]:
-    """Arguments of the operator up to both matrices, for 5 experts of which the last one is never chosen."""
+def _inputs(
+    tokens: int, hidden: int, inner: int, dtype: torch.dtype, activation: str = "silu"
+) -> tuple[Tensor, Routing, ExpertMlps]:
+    """First arguments of the operator, for 5 experts of which the last one is never chosen."""
+    biased, gated = activation == "clamped_swiglu", activation != "relu2_alone"
     torch.manual_seed(tokens)
     ids = torch.rand(tokens, 4).argsort(dim=1)[:, :2].int()
     first = 2 * inner if gated else inner
@@ -104,7 +113,7 @@ def _inputs(tokens: int, hidden: int, inner: int, dtype: torch.dtype, biased: bo
     biases = [torch.randn(5, first).to(dtype), torch.randn(5, hidden).to(dtype)] if biased else [None, None]
     scaled = [(each / each.shape[-1] ** 0.5).to(dtype) for each in (gate_up, down)]
     matrices = (ExpertMatrix(each, bias) for each, bias in zip(scaled, biases, strict=True))
-    return [x.to(dtype), ids, torch.rand(tokens, 2), *matrices]
+    return x.to(dtype), Routing(ids, torch.rand(tokens, 2)), ExpertMlps(*matrices, activation)
 
 
 def _config(block_n: int) -> dict[str, int]:
@@ -127,10 +136,10 @@ def _config(block_n: int) -> dict[str, int]:
 def test_experts_at_tile_boundaries(
     tokens: int, hidden: int, inner: int, dtype: torch.dtype, activation: str, height: int
 ) -> None:
-    inputs = _inputs(tokens, hidden, inner, dtype, activation == "clamped_swiglu", activation != "relu2_alone")
+    inputs = _inputs(tokens, hidden, inner, dtype, activation)
     out = torch.full((tokens, hidden), float("nan"), dtype=dtype)
-    run_experts(*inputs, activation, Tiles(height, _config(32), _config(16)), out)
-    expected = reference.moe_experts(*inputs, activation)
+    run_experts(*inputs, Tiles(height, _config(32), _config(16)), out)
+    expected = reference.moe_experts(*inputs)
     torch.testing.assert_close(out.double(), expected, atol=2e-2 if dtype == torch.float16 else 1e-4, rtol=1e-3)
 
 
@@ -154,19 +163,20 @@ def test_fused_routing_is_that_of_the_router(options: RouteOptions, ties: str, a
     if ties != "none":
         logits = {"some": (2 * logits).round() / 2, "all": logits * 0 - 3}.get(ties, logits * 0)
         logits[:, ::3] *= -1 if ties.startswith("zeros") else 1
-    gate_up, down = (
+    matrices = (
         ExpertMatrix((torch.randn(held, n, k) / 6).half())
         for n, k in ((20, 40), (40, 10 if activation == "silu" else 20))
     )
+    mlps = ExpertMlps(*matrices, activation, all_experts=12)
     x, out = torch.randn(1, 40).half(), torch.full((1, 40), float("nan")).half()
-    ids, shares = torch.full((1, options.slots), -99, dtype=torch.int32), torch.full((1, options.slots), float("nan"))
-    choice = MIXTURE.pick(MixtureProblem.of(x, logits, None, options, gate_up, down, activation, 12))
-    launch_routed(choice, x, Routing(logits, options, shares), ids, gate_up, down, activation, out, 12, False)
-    expected = _routed(moe_route_torch, logits, None, options)
-    assert torch.equal(ids, expected[0])
-    torch.testing.assert_close(shares, expected[1], atol=1e-6, rtol=1e-5)
+    routing, expected = _unrouted(1, options), _unrouted(1, options)
+    choice = MIXTURE.pick(MixtureProblem.of(x, logits, None, options, mlps))
+    launch_routed(choice, x, FusedRouter(logits, options, routing), mlps, out, False)
+    moe_route_torch(logits, None, options, expected)
+    assert torch.equal(routing.ids, expected.ids)
+    torch.testing.assert_close(routing.weights, expected.weights, atol=1e-6, rtol=1e-5)
     total = torch.empty_like(out)
-    moe_experts(x, *expected, gate_up, down, activation, False, total, 12)
+    moe_experts(x, expected, mlps, False, total)
     torch.testing.assert_close(out, total, atol=1e-2, rtol=1e-2)
 
 
@@ -186,8 +196,9 @@ def _check_codes(
     down = expert_codes(kinds[1], 3, hidden, inner, group_size, biased=tokens % 2 == 0)
     x, shares = torch.randn(tokens, hidden).half(), torch.rand(tokens, 2)
     out = torch.full((tokens, hidden), float("nan")).half()
-    run_experts(x, ids, shares, gate_up, down, activation, tiles, out)
-    expected = reference.moe_experts(x, ids, shares, gate_up, down, activation)
+    routing, mlps = Routing(ids, shares), ExpertMlps(gate_up, down, activation)
+    run_experts(x, routing, mlps, tiles, out)
+    expected = reference.moe_experts(x, routing, mlps)
     assert (out.double() - expected).norm() <= 6e-3 * expected.norm()
 
 
@@ -221,25 +232,26 @@ def test_float8_experts_of_many_rows_are_multiplied_in_8_bits(
     torch.manual_seed(0)
     ids = torch.rand(40, 2).argsort(dim=1).int()
     first = 2 * inner if activation == "silu" else inner
-    gate_up = expert_codes("float8", 3, first, hidden, group_size, biased=False)._replace(w8a8=True)
-    down = expert_codes("float8", 3, hidden, inner, group_size, biased=False)._replace(w8a8=True)
+    gate_up = replace(expert_codes("float8", 3, first, hidden, group_size, biased=False), w8a8=True)
+    down = replace(expert_codes("float8", 3, hidden, inner, group_size, biased=False), w8a8=True)
     x, shares = torch.randn(40, hidden).half(), torch.rand(40, 2)
     config = {"BLOCK_N": 64, "num_warps": 4, "num_stages": 2}
     out = torch.full((40, hidden), float("nan")).half()
-    run_experts(x, ids, shares, gate_up, down, activation, Tiles(64, config, config), out)
-    expected = reference.moe_experts(x, ids, shares, gate_up, down, activation)
+    routing, mlps = Routing(ids, shares), ExpertMlps(gate_up, down, activation)
+    run_experts(x, routing, mlps, Tiles(64, config, config), out)
+    expected = reference.moe_experts(x, routing, mlps)
     # Rows are rounded to three bits of mantissa.
     assert 1e-3 * expected.norm() < (out.double() - expected).norm() <= 5e-2 * expected.norm()
 
 
 def test_a_token_has_the_same_bits_alone_and_among_others() -> None:
-    inputs = _inputs(20, 32, 16, torch.float16, biased=False)
+    x, routing, mlps = _inputs(20, 32, 16, torch.float16)
     tiles = Tiles(64, _config(32), _config(16))
     results = []
     for tokens in (1, 20):
-        some = [each[:tokens] if index < 3 else each for index, each in enumerate(inputs)]
+        some = Routing(routing.ids[:tokens], routing.weights[:tokens])
         out = torch.empty(tokens, 32, dtype=torch.float16)
-        run_experts(*some, "silu", tiles, out)
+        run_experts(x[:tokens], some, mlps, tiles, out)
         results.append(out[0])
     assert torch.equal(*results)
 
@@ -248,30 +260,33 @@ def test_a_token_has_the_same_bits_alone_and_among_others() -> None:
 @pytest.mark.parametrize("packed", [False, True])
 def test_experts_of_other_ranks_add_nothing(packed: bool, height: int) -> None:
     """Ids of five experts, of which this rank has the middle three."""
-    inputs = _inputs(7, 32, 16, torch.float16, biased=False)
-    inputs[1] -= 1
+    x, routing, mlps = _inputs(7, 32, 16, torch.float16)
+    ids = routing.ids.sub_(1)
     config = _codes_config(32, 0) if packed else _config(32)
-    both = [expert_codes("float8", 3, *each.weight.shape[1:], 0, biased=False) for each in inputs[3:]]
-    inputs[3:] = both if packed else [each._replace(weight=each.weight[1:4].contiguous()) for each in inputs[3:]]
-    out = torch.full((7, 32), float("nan"), dtype=torch.float16)
-    run_experts(*inputs, "silu", Tiles(height, config, config), out, 3)
-    here = (inputs[1] >= 0) & (inputs[1] < 3)
+    both = [mlps.gate_up, mlps.down]
+    if packed:
+        both = [expert_codes("float8", 3, *each.weight.shape[1:], 0, biased=False) for each in both]
+    else:
+        both = [replace(each, weight=each.weight[1:4].contiguous()) for each in both]
+    mlps, out = ExpertMlps(*both, "silu", all_experts=5), torch.full((7, 32), float("nan"), dtype=torch.float16)
+    run_experts(x, routing, mlps, Tiles(height, config, config), out)
+    here = (ids >= 0) & (ids < 3)
     assert 0 < here.sum() < here.numel()
-    expected = reference.moe_experts(inputs[0], inputs[1].where(here, 0), inputs[2].where(here, 0), *inputs[3:], "silu")
+    expected = reference.moe_experts(x, Routing(ids.where(here, 0), routing.weights.where(here, 0)), mlps)
     torch.testing.assert_close(out.double(), expected, atol=2e-2, rtol=1e-3)
-    order, tiles, num_tiles = moe_align_triton(inputs[1], 3, 16, 3)
+    order, tiles, num_tiles = moe_align_triton(ids, 3, 16, 3)
     assert sum(end - first for _, first, end in tiles[: int(num_tiles)].tolist()) == here.sum()
     assert here.flatten()[order[: int(here.sum())].long()].all()
 
 
 def test_no_tokens_and_what_does_not_fit() -> None:
-    inputs = _inputs(3, 32, 16, torch.float32, biased=False)
-    moe_experts(*_inputs(0, 32, 16, torch.float32, biased=False), "silu", False, torch.empty(0, 32))
+    x, routing, mlps = _inputs(3, 32, 16, torch.float32)
+    moe_experts(*_inputs(0, 32, 16, torch.float32), False, torch.empty(0, 32))
     with pytest.raises(ValueError, match="moe_experts: shapes"):
-        moe_experts(*inputs, "silu", False, torch.empty(3, 31))
+        moe_experts(x, routing, mlps, False, torch.empty(3, 31))
     with pytest.raises(ValueError, match="moe_experts: unknown activation"):
-        moe_experts(*inputs, "tanh", False, torch.empty(3, 32))
-    weight = inputs[3].weight.transpose(0, 1).contiguous().transpose(0, 1)
-    inputs[3] = inputs[3]._replace(weight=weight)
+        moe_experts(x, routing, replace(mlps, activation="tanh"), False, torch.empty(3, 32))
+    weight = mlps.gate_up.weight.transpose(0, 1).contiguous().transpose(0, 1)
+    mlps = replace(mlps, gate_up=replace(mlps.gate_up, weight=weight))
     with pytest.raises(ValueError, match="contiguous"):
-        moe_experts(*inputs, "silu", False, torch.empty(3, 32))
+        moe_experts(x, routing, mlps, False, torch.empty(3, 32))

@@ -6,6 +6,7 @@ import torch
 from kernel_support.convolution import Run
 from kernel_support.delta import CHUNKS, SHORT, UNTOUCHED, Delta, check_cuts
 
+from text_generation_kernels import Runs
 from text_generation_kernels.recurrent.gated_delta import gated_delta_triton
 
 
@@ -56,8 +57,8 @@ def test_blocks_go_on_where_others_ended() -> None:
     out, state = torch.full_like(expected, UNTOUCHED), whole.state.clone()
     for begin, end in ((2, 97), (97, 102)):
         starts = torch.tensor([begin, end], dtype=torch.int32)
-        runs = (whole.rows, starts, torch.tensor([1 + end], dtype=torch.int32), end - begin)
-        gated_delta_triton(whole.qkv, whole.gates, whole.rate, whole.bias, state, *runs, out, False)
+        runs = Runs(whole.rows, starts, torch.tensor([1 + end], dtype=torch.int32), end - begin)
+        gated_delta_triton(whole.qkv, whole.gates, whole.rate, whole.bias, state, runs, out, False)
     torch.testing.assert_close(out, expected, atol=1e-3, rtol=1e-3)
     torch.testing.assert_close(state, expected_state, atol=4e-3, rtol=4e-3)
 

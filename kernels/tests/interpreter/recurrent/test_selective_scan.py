@@ -28,8 +28,8 @@ def test_decodes(channels: int, n: int, dtype: torch.dtype) -> None:
 def test_small_time_steps_are_precise() -> None:
     """softplus(-12) is 6e-6: the logarithm of a float32 sum would keep two digits of it."""
     made = scan([Run(1)], 8, 16, torch.float32)
-    a_log, d, bias = made.weights
-    made = replace(made, weights=(a_log, d, bias - 10))
+    bias = made.dynamics.dt_bias
+    made = replace(made, dynamics=replace(made.dynamics, dt_bias=bias - 10))
     _, state = made.run(selective_scan_triton)
     x, dt, b = (each[2].double() for each in made.inputs[:3])
     expected = torch.outer((dt + bias - 10).exp().log1p() * x, b)

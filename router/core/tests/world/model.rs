@@ -50,6 +50,14 @@ pub fn choose(row: &MockRow) -> u32 {
     next(&row.ids, seed)
 }
 
+/// How many drafts of a row are right, of so many: all for some rows, any number for others.
+pub fn right_drafts(row: &MockRow, drafts: u32) -> u32 {
+    if row.request_id.is_multiple_of(3) {
+        return drafts;
+    }
+    (row.ids.len() as u32 * 31 + row.request_id as u32) % (drafts + 1)
+}
+
 /// Whether a row ends its shards.
 pub fn is_poison(row: &MockRow) -> bool {
     row.input_ids.first() == Some(&POISON)

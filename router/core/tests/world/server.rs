@@ -8,6 +8,7 @@ use text_generation_client::{Deadlines, ShardedClient};
 use text_generation_core::adapters::Adapters;
 use text_generation_core::infer::{Infer, Shards};
 use text_generation_core::policy::cost::StepCost;
+use text_generation_core::policy::windows::Windows;
 use text_generation_core::policy::{BatchLimits, WaitingServedRatio};
 use text_generation_core::tokenize::{TextTokenizer, TokenizerPool};
 use text_generation_core::types::ValidationLimits;
@@ -43,6 +44,8 @@ pub struct Setup {
     pub limits: BatchLimits,
     pub ranks: usize,
     pub permits: usize,
+    /// Of windows of drafted tokens; empty: there is no speculation.
+    pub widths: Vec<u32>,
 }
 
 impl Setup {
@@ -62,6 +65,7 @@ impl Setup {
             },
             ranks: 1,
             permits: 100_000,
+            widths: Vec::new(),
         }
     }
 }
@@ -89,6 +93,8 @@ impl Server {
             tokens: Arc::new(model::choose),
             restart_time: RESTART,
             fatal: Arc::new(model::is_poison),
+            widths: setup.widths.clone(),
+            drafts: Arc::new(model::right_drafts),
             ..MockConfig::default()
         })
         .unwrap();
@@ -98,6 +104,7 @@ impl Server {
             kv_cache_dtype: "float32".to_owned(),
             client: client.unwrap(),
             cost: StepCost::new(&[1, 4096], &[ms(1), ms(4096)], 0.0, 0.0, &[]),
+            windows: Windows::new(&setup.widths, 512),
             eos_token_ids: vec![END],
             // Grammars are followed by threads, which have a clock of their own.
             max_masks: 0,

@@ -11,22 +11,20 @@ from .mamba import Mamba
 from .mamba2 import Mamba2
 from .media import MediaInput
 from .mixer import Mixer
-from .moe import MoeFeedForward, route_options
+from .moe import MoeFeedForward, expert_mlps, route_options
 from .norm import AddNorm, Norm
 from .overlapped_halves import OverlappedHalves
 from .per_layer import LayerInput, PerLayerInputs
-from .rotation import angles
+from .rotation import new_tokens
 from .scaled_layer import ExpertsBeside, ScaledLayer
 from .short_conv import ShortConv
-from .state import CacheShape, Chunks, Decodes, InferState, LayerCache, LayerState, StateShape
+from .state import CacheShape, InferState, LayerState, StateShape
 from .transformer import FeedForwardLayer, Layer, MixerLayer, OutputFusions, ParallelLayer, TransformerLayer
 
 __all__ = [
     "AddNorm",
     "Attention",
     "CacheShape",
-    "Chunks",
-    "Decodes",
     "DenseFeedForward",
     "Embedding",
     "ExpertsBeside",
@@ -37,7 +35,6 @@ __all__ = [
     "InferState",
     "LatentAttention",
     "Layer",
-    "LayerCache",
     "LayerInput",
     "LayerState",
     "Mamba",
@@ -57,6 +54,7 @@ __all__ = [
     "StateShape",
     "SublayerOutput",
     "TransformerLayer",
-    "angles",
+    "expert_mlps",
+    "new_tokens",
     "route_options",
 ]

@@ -1,7 +1,6 @@
 """Attention: each token of a request reads the keys and values of the tokens before it."""
 
 from dataclasses import replace
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,7 +14,7 @@ from ..weights import Activations, ActivationScheme, Adapting, AttentionWeights,
 from .mixer import Mixer
 from .qk_norm import QkNorm
 from .queries import normalise_values, rotate_queries, widened_values
-from .rotation import angles
+from .rotation import new_tokens
 from .state import CacheShape, InferState
 
 
@@ -48,12 +47,15 @@ class Attention(Mixer):
         # `qkv_postprocess` normalises each head by itself.
         is_simple = norm is None or (norm.over != "width" and norm.norm.kind == "rms")
         self._qk_norm = None if norm is None or is_simple else QkNorm(spec, norm, weights, heads, group)
-        self._norms = (weights.q_norm, weights.k_norm) if is_simple else (None, None)
         self._owns_cache = spec.reads_layer is None
         # Where values are smaller than keys, `widened_values` adds it.
         self._bias = None if spec.value_dim else weights.qkv.bias
         self._norm_eps = 0.0 if norm is None else norm.norm.eps
-        self._norm_after_rope = norm is not None and norm.after_rope
+        # What comes between bias and RoPE, and no operator knows.
+        self._is_apart = bool(spec.clip) or spec.value_norm or self._qk_norm is not None
+        norms = (weights.q_norm, weights.k_norm) if is_simple else (None, None)
+        after_rope, bias = norm is not None and norm.after_rope, None if self._is_apart else self._bias
+        self._prologue = kernels.QkvPrologue(bias, *norms, self._norm_eps, after_rope)
         # Clipping, an output gate and other norms need sums, not split-K partials.
         is_plain = is_simple and not spec.value_norm and not spec.value_dim and self._owns_cache
         takes_partials = is_plain and not spec.clip and not spec.output_gate
@@ -120,25 +122,21 @@ class Attention(Mixer):
         q = (qkv[:, : self._q_size] if q_out is None else q_out).view(num_tokens, -1, self._spec.head_dim)
         out = q.new_empty(q.shape)
         if self._is_one(qkv, state) and (d := state.decodes) is not None:
-            context = (state.slot_table, d.rows, d.kv_lens, d.max_kv_len)
-            before = self._before_attention(self._bias, state)
-            kernels.token_attention(qkv, *before, *context, self._spec.scale, out, *self._options.arguments())
+            tokens = new_tokens(self._rope, state)
+            kernels.token_attention(qkv, self._prologue, tokens, cache, d, self._spec.scale, out, self._options)
             return out.view(num_tokens, self._q_size)
         self._prepare(qkv, state, q_out)
-        read, scale = (cache.k, cache.v, state.slot_table), self._spec.scale
-        how = (state.deterministic, self._options, cache.scales)
+        scale, how = self._spec.scale, (state.deterministic, self._options)
         # Padding of the decodes overlaps the tokens of chunks, and decode attention writes zeros there, so it runs
         # first.
         if (d := state.decodes) is not None:
             n = len(d.rows)
-            of_decodes = d.rows, d.kv_lens, d.max_kv_len
-            kernels.decode_attention(q[:n], *read, *of_decodes, scale, out[:n], *how, d.width)
+            kernels.decode_attention(q[:n], cache, d, scale, out[:n], *how)
         if (c := state.chunks) is not None:
-            of_chunks = c.rows, c.starts, c.kv_lens
             if c.seen_ends is None or self._spec.causal_media:
-                kernels.prefill_attention(q, *read, *of_chunks, c.max_len, scale, out, *how)
+                kernels.prefill_attention(q, cache, c, scale, out, *how)
             else:
-                kernels.span_attention(q, *read, *of_chunks, c.seen_ends, scale, out, self._spec.window, cache.scales)
+                kernels.span_attention(q, cache, c, scale, out, self._spec.window)
         return out.view(num_tokens, self._q_size)
 
     def _is_one(self, qkv: Tensor, state: InferState) -> bool:
@@ -147,24 +145,17 @@ class Attention(Mixer):
         plain = own and self._qk_norm is None and not self._spec.clip and self.cache.codes is None
         return plain and qkv.shape[0] == 1 and state.chunks is None and not state.deterministic
 
-    def _before_attention(self, bias: Tensor | None, state: InferState) -> tuple[Any, ...]:
-        """The arguments that tell an operator how to prepare `qkv`: bias, norm, RoPE, and where the cache is."""
-        cache, norms = state.caches[self._index], (*self._norms, self._norm_eps)
-        tokens = (*angles(self._rope, state), state.slots)
-        return (bias, *norms, *tokens, cache.k, cache.v, self._norm_after_rope)
-
     def _prepare(self, qkv: Tensor, state: InferState, q_out: Tensor | None) -> None:
         """Writes rotated queries to `q_out`, or to the first columns of `qkv` without it, and keys and values to the
         cache.
         """
-        cache, spec, bias = state.caches[self._index], self._spec, self._bias
+        spec = self._spec
         if not self._owns_cache:
-            rotate_queries(qkv, bias, self._norms[0], self._norm_eps, self._rope.cos_sin, state)
+            rotate_queries(qkv, self._bias, self._prologue.q_norm, self._norm_eps, self._rope.cos_sin, state)
             return
-        if spec.clip or spec.value_norm or self._qk_norm is not None:
-            if bias is not None:
-                qkv.add_(bias)
-                bias = None
+        if self._is_apart:
+            if self._bias is not None:
+                qkv.add_(self._bias)
             if spec.clip:
                 qkv.clamp_(-spec.clip, spec.clip)
             heads = qkv.view(qkv.shape[0], -1, spec.head_dim)
@@ -173,4 +164,5 @@ class Attention(Mixer):
                 self._qk_norm.apply(q, k, state.linear_block)
             if spec.value_norm:
                 normalise_values(v, self._norm_eps)
-        kernels.qkv_postprocess(qkv, *self._before_attention(bias, state), cache.scales, cache.scales_given, q_out)
+        tokens = new_tokens(self._rope, state)
+        kernels.qkv_postprocess(qkv, self._prologue, tokens, state.caches[self._index], q_out)

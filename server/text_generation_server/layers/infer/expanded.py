@@ -7,16 +7,16 @@ tokens attend to a position so often, on average, that attention wins this back
 (docs/lab/2026-11-latent-attention.md).
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import cast
 
 import torch
 from torch import Tensor
 
-from text_generation_kernels import compiling_only
+from text_generation_kernels import Chunks, compiling_only
 
 from ...config.spec import LatentAttentionSpec
-from .state import Chunks, InferState
+from .state import InferState
 
 LEAST_TOKENS = 512
 """Tokens of the smallest step with expanded contexts. Smaller steps have little to win and would launch more kernels.
@@ -35,16 +35,14 @@ class ExpandedContexts:
 
     room: int
     """Positions that fit into the tensors of expanded keys and values."""
-    table: Tensor
-    """[room + 1, room] int32. Row r holds r, r + 1 and so on: the slots of a context that begins at r."""
     first: Tensor
     """[C] int32, where the context of each chunk begins."""
-    rows: Tensor
-    """[C] int64, the same numbers as rows of `table`."""
-    kv_lens: Tensor
-    """[C] int32, the length of each context that is expanded, and 0 for the others."""
-    other_kv_lens: Tensor
-    """[C] int32, the length of each context that is not expanded, and 0 for the others."""
+    chunks: Chunks
+    """The chunks with expanded contexts; the others have length 0. Their rows are the numbers of `first`: row r of
+    their table, int32 [room + 1, room], holds r, r + 1 and so on, the slots of a context that begins at r.
+    """
+    others: Chunks
+    """The chunks of the step, of which those with expanded contexts have length 0."""
 
 
 def expanded_in(state: InferState, spec: LatentAttentionSpec) -> ExpandedContexts | None:
@@ -59,7 +57,7 @@ def expanded_in(state: InferState, spec: LatentAttentionSpec) -> ExpandedContext
         return None
     least = least_views(spec)
     if (made := state.made.get((ExpandedContexts, least))) is None:
-        room = max(tokens, min(MOST_POSITIONS, state.slot_table.shape[1]))
+        room = max(tokens, min(MOST_POSITIONS, state.chunks.slot_table.shape[1]))
         made = state.made[ExpandedContexts, least] = choose(state.chunks, least, room)
     return cast("ExpandedContexts", made)
 
@@ -78,11 +76,6 @@ def choose(chunks: Chunks, least: float, room: int) -> ExpandedContexts:
     taken = long & (ends <= room)
     table = torch.arange(2 * room, dtype=torch.int32, device=kv_lens.device).as_strided((room + 1, room), (1, 1))
     first = torch.where(taken, ends - kv_lens, 0)
-    return ExpandedContexts(
-        room,
-        table,
-        first,
-        first.to(torch.int64),
-        torch.where(taken, kv_lens, 0),
-        torch.where(taken, 0, kv_lens),
-    )
+    lengths, rows = torch.where(taken, kv_lens, 0), first.to(torch.int64)
+    own = Chunks(table, rows, chunks.starts, lengths, chunks.max_len)
+    return ExpandedContexts(room, first, own, replace(chunks, kv_lens=torch.where(taken, 0, kv_lens)))

@@ -39,9 +39,8 @@ class GatedDelta(LinearMixer):
         heads = inputs.new_empty(len(inputs), self._num_heads, self._spec.value_dim)
         of_state = (weights.rate, weights.bias, kept.state)
         for runs in state.runs:
-            where = (runs.rows, runs.starts, runs.kv_lens)
-            kernels.causal_conv(inputs, weights.conv, None, kept.inputs, *where, qkv)
-            kernels.gated_delta(qkv, scalars, *of_state, *where, runs.max_len, heads, state.deterministic)
+            kernels.causal_conv(inputs, weights.conv, None, kept.inputs, runs, qkv)
+            kernels.gated_delta(qkv, scalars, *of_state, runs, heads, state.deterministic)
         for part, its_gate in each_alone(state.linear_block, heads, gate.view(heads.shape)):
             kernels.gated_norm(part, its_gate, weights.norm, self._spec.norm_eps, False, part)
         return heads.flatten(1)

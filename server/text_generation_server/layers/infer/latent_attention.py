@@ -10,8 +10,8 @@ from ..rope import RopeTable
 from ..weights import Activations, ActivationScheme, HeadSplit, LatentAttentionWeights, in_blocks
 from .expanded import ExpandedContexts, expanded_in
 from .mixer import LinearMixer
-from .rotation import angles
-from .state import CacheShape, Chunks, InferState
+from .rotation import new_tokens
+from .state import CacheShape, InferState
 
 
 class LatentAttention(LinearMixer):
@@ -59,28 +59,26 @@ class LatentAttention(LinearMixer):
         undefined for tokens whose context is expanded.
         """
         out = q.new_empty(*q.shape[:2], self._spec.latent_dim)
-        read, scale, how = (state.caches[self._index].k, state.slot_table), self._spec.scale, state.deterministic
+        cache, scale, how = state.caches[self._index].k, self._spec.scale, state.deterministic
         # Padding of the decodes overlaps the tokens of chunks, and decode attention writes zeros there, so it runs
         # first.
         if (d := state.decodes) is not None:
             n = len(d.rows)
-            kernels.latent_decode_attention(q[:n], *read, d.rows, d.kv_lens, d.max_kv_len, scale, out[:n], how)
+            kernels.latent_decode_attention(q[:n], cache, d, scale, out[:n], how)
         if (c := state.chunks) is not None:
-            kv_lens = c.kv_lens if own is None else own.other_kv_lens
-            kernels.latent_prefill_attention(q, *read, c.rows, c.starts, kv_lens, c.max_len, scale, out, how)
+            kernels.latent_prefill_attention(q, cache, c if own is None else own.others, scale, out, how)
         return out
 
     def _attend_expanded(
-        self, q: Tensor, state: InferState, chunks: Chunks, own: ExpandedContexts, out: Tensor
+        self, q: Tensor, state: InferState, chunks: kernels.Chunks, own: ExpandedContexts, out: Tensor
     ) -> None:
         """Fills `out` [T, heads, value_dim] for chunks with an expanded context from `q` [T, heads, key_dim +
         rope_dim].
         """
         k, v = q.new_empty(own.room, *q.shape[1:]), out.new_empty(own.room, *out.shape[1:])
-        of_context = (state.slot_table, chunks.rows, own.first, own.kv_lens)
+        of_context = (chunks.slot_table, chunks.rows, own.first, own.chunks.kv_lens)
         kernels.latent_expand(state.caches[self._index].k, *of_context, self._weights.keys, self._weights.values, k, v)
-        of_chunks = (chunks.starts, own.kv_lens, chunks.max_len)
-        kernels.prefill_attention(q, k, v, own.table, own.rows, *of_chunks, self._spec.scale, out)
+        kernels.prefill_attention(q, kernels.KvCache(k, v), own.chunks, self._spec.scale, out)
 
     def _queries(self, x: Activations, state: InferState) -> tuple[Tensor, Tensor]:
         """Returns the queries before RoPE, [T, heads, key_dim + rope_dim], and the absorbed queries that read latent
@@ -97,9 +95,8 @@ class LatentAttention(LinearMixer):
             q = q.mul_(scales[state.positions][:, None])
         q = q.unflatten(1, (self._num_heads, -1))
         queries = q.new_empty(*q.shape[:2], self._width)
-        of_cache = (*angles(self._rope, state), state.slots)
-        cache = state.caches[self._index].k
-        kernels.latent_postprocess(latent, weights.latent_norm, spec.norm_eps, *of_cache, q, queries, cache)
+        tokens, cache = new_tokens(self._rope, state), state.caches[self._index].k
+        kernels.latent_postprocess(latent, weights.latent_norm, spec.norm_eps, tokens, q, queries, cache)
         _by_heads(q[..., : spec.key_dim], weights.keys, queries[..., : spec.latent_dim], block)
         return q, queries
 

@@ -20,6 +20,7 @@ class Mamba(LinearMixer):
         self._spec = spec
         self._weights = weights
         self.out = weights.out
+        self._dynamics = kernels.ScanDynamics(weights.rate, weights.skip, weights.bias)
         self._group = group
         self._channels = len(weights.skip)
         self.state = StateShape(spec.kernel, self._channels, (self._channels, spec.state_size))
@@ -36,13 +37,12 @@ class Mamba(LinearMixer):
         inputs, gate = weights.first.apply(x, state.linear_block).split(self._channels, dim=1)
         channels = inputs.new_empty(inputs.shape)
         for runs in state.runs:
-            where = (runs.rows, runs.starts, runs.kv_lens)
-            kernels.causal_conv(inputs, weights.conv, weights.conv_bias, kept.inputs, *where, channels)
+            kernels.causal_conv(inputs, weights.conv, weights.conv_bias, kept.inputs, runs, channels)
         steps, writes, reads = self._select(channels, state.linear_block)
         out = inputs.new_empty(inputs.shape)
-        selected = (channels, steps, writes, reads, gate, weights.rate, weights.skip, weights.bias, kept.state)
+        selected = (channels, steps, writes, reads, gate, self._dynamics, kept.state)
         for runs in state.runs:
-            kernels.selective_scan(*selected, runs.rows, runs.starts, runs.kv_lens, runs.max_len, out)
+            kernels.selective_scan(*selected, runs, out)
         return out
 
     def _select(self, channels: Tensor, block: int | None) -> tuple[Tensor, Tensor, Tensor]:

@@ -23,6 +23,8 @@ class Mamba2(LinearMixer):
         self._spec = spec
         self._weights = weights
         self.out = weights.out
+        of_heads = weights.rate, weights.skip, weights.bias
+        self._dynamics = kernels.SpaceDynamics(*of_heads, spec.least_step, spec.most_step)
         self._group = group
         self._steps, self._groups = heads.num_heads, heads.num_kv_heads
         self._width, self._keys = self._steps * spec.head_dim, self._groups * spec.state_size
@@ -45,12 +47,10 @@ class Mamba2(LinearMixer):
         channels, writes, reads = mixed.split((self._width, self._keys, self._keys), dim=1)
         channels = channels.unflatten(1, heads.shape[1:])
         writes, reads = (each.unflatten(1, (self._groups, spec.state_size)) for each in (writes, reads))
-        of_heads = (weights.rate, weights.skip, weights.bias, spec.least_step, spec.most_step, kept.state)
         for runs in state.runs:
-            where = (runs.rows, runs.starts, runs.kv_lens)
-            kernels.causal_conv(inputs, weights.conv, weights.conv_bias, kept.inputs, *where, mixed)
+            kernels.causal_conv(inputs, weights.conv, weights.conv_bias, kept.inputs, runs, mixed)
             selected = (channels, steps, writes, reads)
-            kernels.state_space(*selected, *of_heads, *where, runs.max_len, heads, state.deterministic)
+            kernels.state_space(*selected, self._dynamics, kept.state, runs, heads, state.deterministic)
         if spec.norm_over == "width" and self._group.world_size > 1:
             return self._whole_norm(heads.flatten(1), gate, state.linear_block)
         out, gate = (each.view(len(inputs), len(weights.norm), -1) for each in (heads, gate))

@@ -30,7 +30,6 @@ class MoeFeedForward(FeedForward):
 
     def __init__(self, spec: MoeSpec, weights: MoeWeights) -> None:
         self._weights = weights
-        self._activation = spec.activation if spec.gated else kernels.alone(spec.activation)
         self._wide = spec.route.wide
         self._gated = spec.shared_gate
         self._weighs_inputs = spec.weighs_inputs
@@ -38,7 +37,7 @@ class MoeFeedForward(FeedForward):
         if weights.shared is not None and spec.shared is not None:
             self._shared = DenseFeedForward(spec.shared, weights.shared)
         self._options = route_options(spec, weights)
-        self._all_experts = spec.experts + self._options.shared
+        self._experts = expert_mlps(spec, weights)
         self._adapters: tuple[CurrentAdapters, ExpertTables] | None = None
 
     @property
@@ -92,18 +91,15 @@ class MoeFeedForward(FeedForward):
 
     def _mix(self, x: Tensor, logits: Tensor, deterministic: bool, out: Tensor, adds: bool) -> None:
         """Writes what the experts make of `x` [N, hidden] to `out`, or adds it."""
-        weights, options = self._weights, self._options
-        how, matrices = (self._activation, deterministic, out), (weights.gate_up, weights.down)
+        router = logits, self._weights.correction, self._options
         if self._adapters is None:
-            choice = logits, weights.correction, options
-            kernels.mixture(x, *choice, *matrices, *how, self._all_experts, adds)
+            kernels.mixture(x, *router, self._experts, deterministic, out, adds)
             return
         current, tables = self._adapters
-        shape = len(x), options.slots
-        ids, shares = x.new_empty(shape, dtype=torch.int32), x.new_empty(shape, dtype=torch.float32)
-        kernels.moe_route(logits, weights.correction, options, ids, shares)
+        routing = kernels.Routing.empty(len(x), self._options.slots, x.device)
+        kernels.moe_route(*router, routing)
         own = current.step.numbers, tables.up, tables.down
-        kernels.adapted_experts(x, ids, shares, *matrices, *how, *own, self._all_experts, adds)
+        kernels.adapted_experts(x, routing, self._experts, deterministic, out, *own, adds)
 
 
 def route_options(spec: MoeSpec, weights: MoeWeights) -> kernels.RouteOptions:
@@ -122,3 +118,10 @@ def route_options(spec: MoeSpec, weights: MoeWeights) -> kernels.RouteOptions:
         shared_gate=spec.shared_gate,
         first=weights.experts.start,
     )
+
+
+def expert_mlps(spec: MoeSpec, weights: MoeWeights) -> kernels.ExpertMlps:
+    """Returns the experts of these weights."""
+    activation = spec.activation if spec.gated else kernels.alone(spec.activation)
+    all_experts = spec.experts + route_options(spec, weights).shared
+    return kernels.ExpertMlps(weights.gate_up, weights.down, activation, all_experts)

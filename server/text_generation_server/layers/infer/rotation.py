@@ -1,25 +1,26 @@
-"""The rotary positions of a step, as operators take them: a table of cosines and sines, and each token's row of it."""
+"""Where the new tokens of a step stand, as operators take it: a table of cosines and sines, and rows and slots."""
 
 from typing import cast
 
 import torch
-from torch import Tensor
+
+import text_generation_kernels as kernels
 
 from ..rope import RopeTable
 from .state import InferState
 
 
-def angles(table: RopeTable, state: InferState) -> tuple[Tensor, Tensor]:
-    """Returns `cos_sin` and `positions` of the operators that rotate.
+def new_tokens(table: RopeTable, state: InferState) -> kernels.NewTokens:
+    """Returns the new tokens of the step with the angles of `table`. The first call of a step makes the record for all
+    layers with the same rotary embedding.
 
-    Where positions count along axes, the first call of a step gathers a table with one row for each new token, which
-    all layers with the same rotary embedding read: no operator knows axes.
+    Where positions count along axes, it gathers a table with one row for each new token: no operator knows axes.
     """
-    along = state.rope_positions
-    if along is None:
-        return table.cos_sin, state.positions
-    if along.dim() == 1:
-        return table.cos_sin, along
-    if table not in state.made:
-        state.made[table] = table.along_axes(along), torch.arange(along.shape[1], device=along.device)
-    return cast("tuple[Tensor, Tensor]", state.made[table])
+    if (made := state.made.get(table)) is None:
+        along = state.rope_positions
+        if along is None or along.dim() == 1:
+            angles = table.cos_sin, state.positions if along is None else along
+        else:
+            angles = table.along_axes(along), torch.arange(along.shape[1], device=along.device)
+        made = state.made[table] = kernels.NewTokens(*angles, state.slots)
+    return cast("kernels.NewTokens", made)

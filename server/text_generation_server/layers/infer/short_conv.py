@@ -34,6 +34,5 @@ class ShortConv(LinearMixer):
         inputs = before * values
         out = inputs.new_empty(inputs.shape)
         for runs in state.runs:
-            where = (runs.rows, runs.starts, runs.kv_lens)
-            kernels.causal_conv(inputs, weights.conv, weights.conv_bias, kept.inputs, *where, out, False)
+            kernels.causal_conv(inputs, weights.conv, weights.conv_bias, kept.inputs, runs, out, False)
         return out.mul_(behind)

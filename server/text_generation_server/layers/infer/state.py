@@ -3,10 +3,12 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from functools import cached_property
 
 import torch
 from torch import Tensor
+
+from text_generation_kernels import Chunks, Decodes, KvCache, Runs
 
 from ..weights import StepAdapters
 from .media import MediaInput
@@ -20,51 +22,6 @@ SCALES_BLOCK = 16
 """The scales of a head take whole blocks of so many slots: for strides that 16 does not divide, Triton compiles another
 specialisation, and the number of slots would decide which. Attention counts the stride in pairs of scales, one for each
 slot."""
-
-
-@dataclass(frozen=True)
-class Decodes:
-    """D tokens of requests in decode: the first D tokens of the step. Padding has length 0."""
-
-    rows: Tensor
-    """[D] int64, the row of `slot_table` of each token's request."""
-    kv_lens: Tensor
-    """[D] int32, the tokens that each attends to, itself included."""
-    max_kv_len: int
-    """An upper bound of `kv_lens`."""
-    width: int = 1
-    """So many successive tokens may be of one request, each of which attends to those before it."""
-
-
-@dataclass(frozen=True)
-class Chunks:
-    """Chunks of prompts of C requests, which follow the decodes. A chunk may be empty."""
-
-    rows: Tensor
-    """[C] int64, the row of `slot_table` of each request."""
-    starts: Tensor
-    """[C + 1] int32, the token of the step at which each chunk begins, and where the last chunk ends."""
-    kv_lens: Tensor
-    """[C] int32, the tokens of each request after this step, cached and new."""
-    max_len: int
-    """About the length of the longest chunk."""
-    seen_ends: Tensor | None = None
-    """[T] int64, the end of the positions that each new token of the step attends to, where some attend to later ones
-    (`text_generation_kernels/attention/span_attention.py`). None: each attends to those before it, and itself.
-    """
-
-
-class Runs(NamedTuple):
-    """New tokens of several requests, concatenated, as recurrent operators read them."""
-
-    rows: Tensor
-    """[R] int64, the row of each request."""
-    starts: Tensor | None
-    """[R + 1] int32, as in `Chunks`. None: run i is token i alone."""
-    kv_lens: Tensor
-    """[R] int32, the tokens of each request after this step; 0 for padding."""
-    max_len: int
-    """About the length of the longest run."""
 
 
 @dataclass(frozen=True)
@@ -93,39 +50,21 @@ class CacheShape:
         scales = 0 if self.given_scales is not None else 2 * self.kv_heads * torch.bfloat16.itemsize
         return elements * self.codes.itemsize + scales
 
-    def allocate(self, slots: int, dtype: torch.dtype, device: torch.device) -> "LayerCache":
+    def allocate(self, slots: int, dtype: torch.dtype, device: torch.device) -> KvCache:
         """Allocates so many positions, all zeros: an attention kernel may multiply a masked slot by 0, and 0 * NaN is
         NaN.
         """
         if self.shared:
             k = torch.zeros((slots, self.kv_heads, self.head_dim), dtype=dtype, device=device)
-            return LayerCache(k, k[..., : self.value_dim])
+            return KvCache(k, k[..., : self.value_dim])
         shape, stored = (slots, self.kv_heads, self.head_dim + self.value_dim), self.codes or dtype
         k, v = torch.zeros(shape, dtype=stored, device=device).split((self.head_dim, self.value_dim), dim=-1)
         if self.codes is None:
-            return LayerCache(k, v)
+            return KvCache(k, v)
         if self.given_scales is not None:
-            return LayerCache(k, v, self.given_scales.expand(slots, -1, -1), True)
+            return KvCache(k, v, self.given_scales.expand(slots, -1, -1), True)
         shape = (self.kv_heads, -(-slots // SCALES_BLOCK) * SCALES_BLOCK, 2)
-        return LayerCache(k, v, torch.zeros(shape, dtype=torch.bfloat16, device=device)[:, :slots].transpose(0, 1))
-
-
-@dataclass(frozen=True)
-class LayerCache:
-    """Keys and values of one layer, by pool slot.
-
-    A thread block of attention reads one head of many slots. A head's key and value lie side by side, so that it reads
-    runs of twice the size. The scales of one head lie in the order of slots, because a sector of memory holds eight.
-    """
-
-    k: Tensor
-    """[slots, kv_heads of this rank, head_dim]"""
-    v: Tensor
-    """[slots, kv_heads of this rank, value_dim]"""
-    scales: Tensor | None = None
-    """[slots, kv_heads of this rank, 2] bfloat16, of keys and of values, where those are quantised."""
-    scales_given: bool = False
-    """Whether the scales are those of the checkpoint: the same for all slots, and never written."""
+        return KvCache(k, v, torch.zeros(shape, dtype=torch.bfloat16, device=device)[:, :slots].transpose(0, 1))
 
 
 @dataclass(frozen=True)
@@ -176,9 +115,7 @@ class InferState:
     """[T] int64, the slot of the KV pool for K and V of each new token."""
     decodes: Decodes | None
     chunks: Chunks | None
-    slot_table: Tensor
-    """[rows, max_total_tokens] int32, the slot of each position; valid below `kv_lens`, new tokens included."""
-    caches: Sequence[LayerCache]
+    caches: Sequence[KvCache]
     """One cache for each layer with keys and values."""
     states: Sequence[LayerState]
     """One state for each recurrent layer."""
@@ -193,7 +130,7 @@ class InferState:
     adapters: StepAdapters | None = None
     """None: all tokens are the base's."""
 
-    @property
+    @cached_property
     def runs(self) -> list[Runs]:
         """The new tokens of all requests of the step: decodes, then chunks."""
         runs: list[Runs] = []

@@ -54,7 +54,7 @@ def load_moe(checkpoint: Checkpoint, layer: int, spec: MoeSpec) -> MoeWeights:
     shard = ExpertShard.of(checkpoint, layer, spec)
     gate_up, down, has_shared = load_experts(shard)
     gate_up_bias, down_bias = _biases(shard)
-    gate_up, down = gate_up._replace(bias=gate_up_bias), down._replace(bias=down_bias)
+    gate_up, down = replace(gate_up, bias=gate_up_bias), replace(down, bias=down_bias)
     shared = None if has_shared or spec.shared is None else _shared(checkpoint, layer, spec.shared)
     latent = _latent(checkpoint, layer, spec.latent) if spec.latent else (None, None)
     stored = ExpertSite(shard if has_shared else replace(shard, spec=replace(shard.spec, shared_inner=0)))

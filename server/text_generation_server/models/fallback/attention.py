@@ -7,7 +7,7 @@ from torch import Tensor
 
 import text_generation_kernels as kernels
 
-from ...layers.infer import CacheShape, InferState, LayerCache
+from ...layers.infer import CacheShape, InferState
 from .dry_run import AttentionCall
 from .interfaces import AttentionLayer
 from .rotation import RotaryCall, Rotation
@@ -18,7 +18,7 @@ class Step:
 
     def __init__(self) -> None:
         self._state: InferState | None = None
-        self._angles: tuple[Tensor, Tensor, Tensor] | None = None
+        self._tokens: tuple[Tensor, kernels.NewTokens] | None = None
 
     @property
     def state(self) -> InferState:
@@ -29,17 +29,18 @@ class Step:
 
     def begin(self, state: InferState) -> None:
         """Begins a step, before the first layer."""
-        self._state, self._angles = state, None
+        self._state, self._tokens = state, None
 
-    def angles(self, rotary: RotaryCall) -> tuple[Tensor, Tensor]:
-        """Returns the table of cosines and sines of the step's tokens, [T, head_dim] float32 with cosines first, and
-        the row of each token. Layers with the same rotary embedding share it.
+    def tokens(self, rotary: RotaryCall) -> kernels.NewTokens:
+        """Returns the step's tokens with the angles of `rotary`, a row for each token. Layers with the same rotary
+        embedding share them.
         """
-        if self._angles is None or self._angles[0] is not rotary.cos:
+        if self._tokens is None or self._tokens[0] is not rotary.cos:
             half = rotary.cos.shape[-1] // 2
             table = torch.cat((rotary.cos[0, :, :half], rotary.sin[0, :, :half]), dim=-1).float()
-            self._angles = (rotary.cos, table, torch.arange(len(table), device=table.device))
-        return self._angles[1], self._angles[2]
+            rows = torch.arange(len(table), device=table.device)
+            self._tokens = rotary.cos, kernels.NewTokens(table, rows, self.state.slots)
+        return self._tokens[1]
 
 
 class ServedAttention(AttentionLayer):
@@ -60,23 +61,21 @@ class ServedAttention(AttentionLayer):
         queries = self._prepare(q, k, v, cache, state)
         out = queries.new_empty(*queries.shape[:2], v.shape[-1])
         how = (state.deterministic, self._with_sinks(options.get("s_aux")))
-        read, scale = (cache.k, cache.v, state.slot_table), self._scale
         # Padding of the decodes overlaps the tokens of chunks, and decode attention writes zeros there, so it runs
         # first.
         if (d := state.decodes) is not None:
             n = len(d.rows)
-            kernels.decode_attention(queries[:n], *read, d.rows, d.kv_lens, d.max_kv_len, scale, out[:n], *how)
+            kernels.decode_attention(queries[:n], cache, d, self._scale, out[:n], *how)
         if (c := state.chunks) is not None:
-            kernels.prefill_attention(queries, *read, c.rows, c.starts, c.kv_lens, c.max_len, scale, out, *how)
+            kernels.prefill_attention(queries, cache, c, self._scale, out, *how)
         return out[None]
 
-    def _prepare(self, q: Tensor, k: Tensor, v: Tensor, cache: LayerCache, state: InferState) -> Tensor:
+    def _prepare(self, q: Tensor, k: Tensor, v: Tensor, cache: kernels.KvCache, state: InferState) -> Tensor:
         """Writes keys and values, and returns queries, [T, heads, head_dim]. It rotates them if the class has not."""
         rotary = self._rotation.take()
         if rotary is not None:
             qkv = _side_by_side(q, k, v)
-            table, tokens = self._step.angles(rotary)
-            kernels.qkv_postprocess(qkv, None, None, None, 0.0, table, tokens, state.slots, cache.k, cache.v)
+            kernels.qkv_postprocess(qkv, kernels.NO_PROLOGUE, self._step.tokens(rotary), cache)
             return qkv[:, : q.shape[1] * q.shape[3]].unflatten(1, (-1, q.shape[3]))
         cache.k.index_copy_(0, state.slots, k[0].transpose(0, 1))
         cache.v.index_copy_(0, state.slots, v[0].transpose(0, 1))

@@ -1,6 +1,7 @@
 """Weights of the experts of a class, as the MoE kernels read them: with 16 bits, or quantised."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from torch import nn
 
@@ -29,7 +30,7 @@ def read_experts(
         ExpertMatrix(checkpoint.read(each)) if None in readers else _quantised(checkpoint, each, reader)
         for each, reader in zip(names, readers, strict=True)
     )
-    return first._replace(bias=biases[0]), second._replace(bias=biases[1] if adds_bias else None)
+    return replace(first, bias=biases[0]), replace(second, bias=biases[1] if adds_bias else None)
 
 
 def _reader(checkpoint: ClassCheckpoint, name: str) -> QuantisedReader | None:

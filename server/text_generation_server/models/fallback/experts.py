@@ -44,16 +44,16 @@ class ServedExperts(ExpertsLayer):
         group: TensorParallelGroup | None,
     ) -> None:
         """`first`: gate rows, then up rows; `group`: who has the other parts."""
-        self._matrices = first, second
-        self._activation = _activation(module) or ""
+        self._experts = kernels.ExpertMlps(first, second, _activation(module) or "")
         self._group = group
 
     def compute(self, x: Tensor, ids: Tensor, weights: Tensor) -> Tensor:
         """See `ExpertsLayer`."""
         flat = x.reshape(-1, x.shape[-1])
         out = torch.empty_like(flat)
-        chosen = ids.reshape(len(flat), -1).int().contiguous(), weights.reshape(len(flat), -1).float().contiguous()
-        kernels.moe_experts(flat, *chosen, *self._matrices, self._activation, False, out)
+        ids, weights = (each.reshape(len(flat), -1) for each in (ids, weights))
+        routing = kernels.Routing(ids.int().contiguous(), weights.float().contiguous())
+        kernels.moe_experts(flat, routing, self._experts, False, out)
         if self._group is not None:
             self._group.all_reduce(out)
         return out.view(x.shape)

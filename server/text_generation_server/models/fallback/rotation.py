@@ -140,7 +140,8 @@ def _rotates_halves(function: Callable[..., tuple[Tensor, ...]] | None) -> bool:
     cache = torch.zeros(2, 5, 1, 8)
     rows = torch.arange(5)
     table = torch.cat((angles.cos(), angles.sin()), -1)
-    kernels.qkv_postprocess(qkv, None, None, None, 0.0, table, rows, rows, cache[0], cache[1])
+    tokens = kernels.NewTokens(table, rows, rows)
+    kernels.qkv_postprocess(qkv, kernels.NO_PROLOGUE, tokens, kernels.KvCache(cache[0], cache[1]))
     try:
         result = function(q, k, cos, sin)
     except (TypeError, RuntimeError, IndexError):

@@ -1,0 +1,44 @@
+"""The requests of an attention call: their new tokens, and where the keys and values of their contexts lie.
+
+The engine owns all tensors. It makes one record of each kind for a step, which all layers read.
+"""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Decodes:
+    """D tokens of requests in decode: the first D tokens of the step. Padding has length 0."""
+
+    slot_table: Tensor
+    """[rows, positions] int32, the slot of each position; valid below `kv_lens`."""
+    rows: Tensor
+    """[D] int64, the row of `slot_table` of each token's request."""
+    kv_lens: Tensor
+    """[D] int32, the tokens that each attends to, itself included."""
+    max_kv_len: int
+    """An upper bound of `kv_lens`, by which the host chooses grids."""
+    width: int = 1
+    """So many successive tokens may be of one request, each of which attends to those before it."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Chunks:
+    """C requests with any number of new tokens each, which are the last of its tokens. A chunk may be empty."""
+
+    slot_table: Tensor
+    """[rows, positions] int32, the slot of each position; valid below `kv_lens`."""
+    rows: Tensor
+    """[C] int64, the row of `slot_table` of each request."""
+    starts: Tensor
+    """[C + 1] int32, the token of the step at which each chunk begins, and where the last chunk ends."""
+    kv_lens: Tensor
+    """[C] int32, the tokens of each request, cached and new. Nothing is read or written for a request of length 0."""
+    max_len: int
+    """About the length of the longest chunk, by which the host chooses tiles."""
+    seen_ends: Tensor | None = None
+    """[T] int64, the end of the positions that each new token of the step attends to, where some attend to later ones
+    (`span_attention.py`). None: each attends to those before it, and itself.
+    """
