@@ -1,5 +1,6 @@
 """Adapters of any rank on one site, steps that use them, and what they add, in float64, token by token."""
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -59,10 +60,15 @@ class Site:
 
         a, b = [normal(parts, rank, inputs) for rank in ranks], [normal(outputs, rank) for rank in ranks]
         scales = torch.rand(len(ranks), parts).to(device) + 0.5
-        nan = float("nan")
-        pool_a = torch.full((total, parts, RANK_UNITS, inputs), nan, dtype=dtype, device=device)
-        pool_b = torch.full((total, outputs, RANK_UNITS), nan, dtype=dtype, device=device)
-        pool_scale = torch.full((total, parts), nan, device=device)
+
+        def pool(*shape: int, dtype: torch.dtype) -> Tensor:
+            """Pages with something between them, as in a server, where other sites have theirs there."""
+            size = math.prod(shape)
+            every = torch.full((total, -(-size // 64) * 64 + 64), float("nan"), dtype=dtype, device=device)
+            return every[:, :size].unflatten(1, shape)
+
+        pool_a = pool(parts, RANK_UNITS, inputs, dtype=dtype)
+        pool_b, pool_scale = pool(outputs, RANK_UNITS, dtype=dtype), pool(parts, dtype=torch.float32)
         for adapter, own in enumerate(scattered):
             for index, page in enumerate(own.tolist()):
                 units = slice(index * RANK_UNITS, min((index + 1) * RANK_UNITS, ranks[adapter]))

@@ -1,5 +1,7 @@
 """Experts of a mixture in torch: the CPU path, and the reference of the kernels."""
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -17,45 +19,60 @@ def moe_experts_torch(
     x: Tensor, routing: Routing, experts: ExpertMlps, deterministic: bool, out: Tensor, adds: bool = False
 ) -> None:
     """Torch implementation: the CPU path and the reference of the tests. Reads on the host which experts are hit."""
-    gate_up, down, activation = experts.gate_up, experts.down, experts.activation
+    gate_up, down, slots = experts.gate_up, experts.down, routing.ids.shape[1]
+
+    def outputs_of(own: Tensor, expert: int) -> Tensor:
+        result = gemm_of_expert(x[own // slots], gate_up, expert, deterministic)
+        activated = activated_rows(result, experts.activation, deterministic and not x.is_cuda).to(x.dtype)
+        return gemm_of_expert(activated, down, expert, deterministic)
+
+    sum_of_slots(x, routing, experts, outputs_of, out, adds)
+
+
+def sum_of_slots(
+    x: Tensor,
+    routing: Routing,
+    experts: ExpertMlps,
+    outputs_of: Callable[[Tensor, int], Tensor],
+    out: Tensor,
+    adds: bool,
+) -> None:
+    """Adds up what `outputs_of` makes of the rows of each expert: int64 [rows] and the expert's number."""
     tokens, slots = routing.ids.shape
-    flat = routing.ids.flatten()
+    flat, here = routing.ids.flatten(), experts.down.experts
     if experts.held is not None:
         # Rows of other ranks' experts come last, and stay zero.
-        flat = flat.where((flat >= 0) & (flat < experts.held), experts.held)
+        flat = flat.where((flat >= 0) & (flat < here), here)
     order = flat.argsort(stable=True)
-    counts = torch.bincount(flat, minlength=down.experts + 1).tolist()
+    counts = torch.bincount(flat, minlength=here + 1).tolist()
     rows = x.new_zeros(tokens * slots, x.shape[1])
-    for expert, own in enumerate(order.split(counts)[: down.experts]):
+    for expert, own in enumerate(order.split(counts)[:here]):
         if len(own):
-            result = _by_expert(x[own // slots], gate_up, expert, deterministic)
-            activated = _activated(result, activation, deterministic and not x.is_cuda).to(x.dtype)
-            output = _by_expert(activated, down, expert, deterministic)
-            rows[own] = (output * routing.weights.flatten()[own, None]).to(x.dtype)
+            rows[own] = (outputs_of(own, expert) * routing.weights.flatten()[own, None]).to(x.dtype)
     total = rows.view(tokens, slots, -1).sum(dim=1, dtype=torch.float32).to(out.dtype)
     out.copy_(out + total if adds else total)
 
 
-def _activated(result: Tensor, activation: str, alone: bool) -> Tensor:
+def activated_rows(result: Tensor, activation: str, alone: bool) -> Tensor:
     """[T, 2 * n], without a gate [T, n], to float32 [T, n]. `alone`: each token by itself, as
     `layers.weights.linear.are_alone` says.
     """
     if alone and len(result) > 1:
-        return torch.cat([_activated(each, activation, alone) for each in result.split(1)])
+        return torch.cat([activated_rows(each, activation, alone) for each in result.split(1)])
     if activation in ALONE:
         return ALONE[activation](result.float())
     gate, up = result.chunk(2, dim=1)
     return GATED[activation](gate.float(), up)
 
 
-def _by_expert(x: Tensor, matrix: ExpertMatrix, expert: int, deterministic: bool) -> Tensor:
+def gemm_of_expert(x: Tensor, matrix: ExpertMatrix, expert: int, deterministic: bool) -> Tensor:
     """The GEMM with one expert's matrix, in the type of its weights."""
     weight = matrix.of(expert, x.shape[1])
     bias = None if matrix.bias is None else matrix.bias[expert].to(weight.dtype)
-    return _gemm(x.to(weight.dtype), weight, bias, deterministic)
+    return gemm_in_blocks(x.to(weight.dtype), weight, bias, deterministic)
 
 
-def _gemm(x: Tensor, weight: Tensor, bias: Tensor | None, deterministic: bool) -> Tensor:
+def gemm_in_blocks(x: Tensor, weight: Tensor, bias: Tensor | None, deterministic: bool) -> Tensor:
     """`x @ weight.T + bias`; with `deterministic` for a fixed number of tokens at a time, because libraries choose
     their algorithm by that number.
     """

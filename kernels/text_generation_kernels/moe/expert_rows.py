@@ -21,3 +21,5 @@ class ExpertRows(NamedTuple):
     """How many experts this rank has, where others have some."""
     adds: bool = False
     """Whether a sum over the experts of a token is added to what is in `out`."""
+    delta: Tensor | None = None
+    """[rows, outputs], what adapters add before the epilogue, in the order of the alignment; not for direct tiles."""

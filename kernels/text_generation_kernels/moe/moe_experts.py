@@ -22,6 +22,7 @@ Lab: docs/lab/2026-11-mixture-of-experts.md.
 """
 
 # pyright: basic, reportArgumentType=false, reportCallIssue=false
+from collections.abc import Callable
 from typing import NamedTuple
 
 from torch import Tensor
@@ -43,6 +44,10 @@ from .moe_align import moe_align_triton
 from .routing import Routing
 
 _COMBINE_BLOCK = 1024
+
+
+Deltas = Callable[[Tensor, tuple[Tensor, Tensor, Tensor], bool], Tensor | None]
+"""Makes what adapters add to a GEMM (`ExpertRows.delta`), of its inputs, the alignment, and whether it is up."""
 
 
 class Tiles(NamedTuple):
@@ -115,17 +120,25 @@ def moe_experts_triton(
 
 
 def run_experts(
-    x: Tensor, routing: Routing, experts: ExpertMlps, tiles: Tiles, out: Tensor, adds: bool = False
+    x: Tensor,
+    routing: Routing,
+    experts: ExpertMlps,
+    tiles: Tiles,
+    out: Tensor,
+    adds: bool = False,
+    deltas: Deltas | None = None,
 ) -> None:
-    """Launches the kernels with these tiles."""
+    """Launches the kernels with these tiles, which are not direct with `deltas`."""
     ids, down, held = routing.ids, experts.down, experts.held
     tokens, slots = ids.shape
     hidden, inner = experts.hidden, experts.inner
     alignment = None if tiles.height == DIRECT else moe_align_triton(ids, down.experts, tiles.height, held)
     activated = x.new_empty(tokens * slots, inner)
-    up_rows = ExpertRows(ids, alignment, None, experts.activation, tiles.height, held)
+    delta = None if deltas is None or alignment is None else deltas(x, alignment, True)
+    up_rows = ExpertRows(ids, alignment, None, experts.activation, tiles.height, held, delta=delta)
     expert_gemm(x, experts.gate_up, up_rows, activated, tiles.up)
-    down_rows = ExpertRows(ids, alignment, routing.weights, None, tiles.height, held, adds)
+    delta = None if deltas is None or alignment is None else deltas(activated, alignment, False)
+    down_rows = ExpertRows(ids, alignment, routing.weights, None, tiles.height, held, adds, delta)
     if kernel_of(down, inner, down_rows) is EXPERT_GEMV_SUM:
         expert_gemm(activated, down, down_rows, out, tiles.down)
         return

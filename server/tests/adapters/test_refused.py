@@ -13,7 +13,7 @@ from support.adapters import AdapterCase, rewrite, write_adapter, write_base
 from support.loading import CPU, load
 from torch import Tensor
 
-from text_generation_server.adapters import BaseModel, ModelTensors, read_adapter
+from text_generation_server.adapters import BaseModel, Delta, ModelTensors, read_adapter
 from text_generation_server.config.implementation import read_model_config
 from text_generation_server.config.model import ModelConfig
 from text_generation_server.errors import AdapterError, ConfigurationError
@@ -242,3 +242,16 @@ def test_the_same_tensors_have_the_same_hash(adapter: Path, base_folder: Callabl
     assert read_adapter(rewrite(adapter, lora_alpha=7), base).digest != first
     rewrite(adapter, lambda all: {name: each + 1e-3 for name, each in all.items()}, lora_alpha=6)
     assert read_adapter(adapter, base).digest != first
+
+
+def test_a_file_that_is_overwritten_while_it_is_used_harms_nobody(
+    base_folder: Callable[[str], Path], adapter: Path
+) -> None:
+    """A mapped file that somebody cuts off would end the process."""
+    base = base_model(base_folder("llama"))
+    read, other = read_adapter(adapter, base), read_adapter(adapter, base)
+    (adapter / "adapter_model.safetensors").write_bytes(b"")
+    assert read.digest == other.digest
+    for name, change in read.changes.items():
+        assert isinstance(change, Delta)
+        assert change.a.isfinite().all(), name

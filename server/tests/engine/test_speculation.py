@@ -1,14 +1,18 @@
 """Steps that compute windows of drafted tokens: the text is the text without them, whoever drafts."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from support.engine_driver import LIMITS, make_engine
+from support.adapters import AdapterCase, write_adapter, write_base
+from support.engine_driver import LIMITS, engine_with, make_engine
 from support.fake_model import FakeModel
+from support.loading import load
 from support.windows import NEW_TOKENS, Reader, request, run
 
 from text_generation_kernels import Drafts, Sequences, Windows
@@ -38,12 +42,18 @@ Drafter = Callable[[list[int], int], list[int]]
 """Turns a text and the number of drafts into drafts."""
 
 
-def text_of(engine: Engine, requests: Sequence[Request], width: int, drafter: Drafter | None = None) -> Reader:
+def text_of(
+    engine: Engine,
+    requests: Sequence[Request],
+    width: int,
+    drafter: Drafter | None = None,
+    adapters: Sequence[Path] = (),
+) -> Reader:
     """Runs requests to their ends, with windows of `width` tokens. `drafter` takes the place of the server's own."""
     with pytest.MonkeyPatch.context() as patch:
         if drafter is not None:
             patch.setattr(speculation, "ngram_draft", partial(draft_by, drafter))
-        return run(engine, requests, width)
+        return run(engine, requests, width, adapters)
 
 
 def draft_by(drafter: Drafter, windows: Windows, sequences: Sequences, drafts: Drafts) -> None:
@@ -88,6 +98,19 @@ def right_of(expected: Reader, requests: Sequence[Request]) -> Drafter:
         return whole[len(text) : len(text) + count]
 
     return draft
+
+
+def test_windows_of_adapters_that_change_the_head(tmp_path: Path) -> None:
+    write_adapter(AdapterCase("biased", {"target_modules": ["embed_tokens", "lm_head"]}), tmp_path / "adapter")
+    base, adapters = write_base("biased", tmp_path / "base"), [tmp_path / "adapter"]
+    requests = [replace(each, adapter=each.row % 2) for each in asked()]
+    plain = engine_with(load(base), LIMITS, adapters, eos_token_ids=[2])
+    drafting = engine_with(load(base), LIMITS, adapters, options=EngineOptions(speculate=3), eos_token_ids=[2])
+    expected = text_of(plain, requests, 1, adapters=adapters)
+    found = text_of(drafting, requests, 4, right_of(expected, requests), adapters)
+    assert found.ids == expected.ids
+    assert found.steps < expected.steps
+    assert text_of(drafting, asked(), 4).ids != expected.ids
 
 
 def test_right_drafts_are_all_accepted(plain: Engine, served: Engine) -> None:

@@ -4,22 +4,23 @@ import gc
 import os
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from text_generation_server.config.adapters import FoundAdapter
 from text_generation_server.config.implementation import ModelImpl, read_model_config
 from text_generation_server.config.server import WatermarkConfig
 from text_generation_server.distributed import TensorParallelGroup
+from text_generation_server.engine.adapter_requests import AdapterSource
 from text_generation_server.engine.engine import Engine
 from text_generation_server.engine.options import EngineOptions
 from text_generation_server.engine.requests import ServingLimits, WarmupLimits
 from text_generation_server.models.encoder import Encoder
 from text_generation_server.models.registry import load_model
 
-from .engine_driver import directly, stream
+from .engine_driver import copy_adapters, directly, stream
 from .fake_model import SingleGroup
 from .router import Router, Stream
 
@@ -41,6 +42,8 @@ def build(
     encoder: Encoder | None = None,
     merge_adapter: Path | None = None,
     adapters: Sequence[Path] = (),
+    pages: int = 0,
+    later: bool = False,
     **options: Any,
 ) -> Engine:
     # An engine that was warmed up is frozen for the garbage collector: the ones before give their memory back only now.
@@ -50,9 +53,8 @@ def build(
     device = torch.device("cuda")
     config = read_model_config(folder, impl)
     with torch.inference_mode():
-        found = [FoundAdapter(each.name, str(each), each) for each in adapters]
         group = TensorParallelGroup(0, 1, device)
-        model = load_model(folder, config, group, dtype, device, "auto", None, merge_adapter, found)
+        model = load_model(folder, config, group, dtype, device, "auto", None, merge_adapter)
     if encoder is not None:
         model.encoder = encoder
     engine = Engine(
@@ -63,12 +65,15 @@ def build(
         WatermarkConfig(),
         EngineOptions(memory_fraction=MEMORY_FRACTION, **options),
     )
-    engine.warmup(limits)
+    loaded = [engine.load_adapter(AdapterSource(each.name, str(each))) for each in adapters]
+    pages = pages or sum(each.pages for each in loaded)
+    engine.warmup(replace(limits, adapter_pages=pages, adapters_later=later))
     return engine
 
 
-def router(engine: Engine, **options: Any) -> Router:
-    engine.clear_cache(None)
+def router(engine: Engine, adapters: Sequence[Path] = (), **options: Any) -> Router:
+    """Drops everything; `adapters` are copied to numbers 1, 2, ..."""
+    copy_adapters(engine, adapters)
     usual = {"eos": EOS, "budget": 200, "recurrent": engine.info.recurrent}
     return Router(directly(engine), SERVING, **{**usual, **options})
 

@@ -1,10 +1,12 @@
 """Requests whose decodes compute windows of several tokens, run to their ends in lockstep."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from support.engine_driver import copy_adapters
 from text_generation_server.engine.engine import Engine
 from text_generation_server.engine.requests import (
     Chunk,
@@ -58,8 +60,8 @@ class Reader:
         assert place == len(reply.ids)
 
 
-def run(engine: Engine, requests: Sequence[Request], width: int) -> Reader:
-    engine.clear_cache(None)
+def run(engine: Engine, requests: Sequence[Request], width: int, adapters: Sequence[Path] = ()) -> Reader:
+    copy_adapters(engine, adapters)
     chunks = [Chunk(each.row, 0, len(each.input_ids)) for each in requests]
     found = Reader()
     found.read(engine.step(StepPlan(0, admit=requests, chunks=chunks)).result())

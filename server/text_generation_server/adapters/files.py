@@ -1,11 +1,13 @@
 """Files of an adapter, which are untrusted: bounds before anything is read, every value finite, one hash of all."""
 
 import hashlib
+import os
 import pickle
+import shutil
 import struct
 from collections.abc import Mapping
 from pathlib import Path
-from typing import cast
+from typing import IO, cast
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -18,11 +20,12 @@ _SAFETENSORS, _PICKLE = "adapter_model.safetensors", "adapter_model.bin"
 MOST_BYTES = 16 << 30
 MOST_HEADER = 16 << 20
 MOST_TENSORS = 100_000
+_COPIED_AT_ONCE = 1 << 20
 _TYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 
 def read_tensors(folder: Path, allow_pickle: bool) -> tuple[Path, dict[str, Tensor]]:
-    """Returns the file of the adapter in `folder`, and its tensors, mapped where the file can be.
+    """Returns the file of the adapter in `folder`, and its tensors.
 
     A pickle is read by torch's weights-only loader, and only with `allow_pickle`. Raises AdapterError.
     """
@@ -52,20 +55,30 @@ def content_hash(tensors: Mapping[str, Tensor], meaning: str) -> str:
 
 
 def _mapped(path: Path) -> dict[str, Tensor]:
+    """Maps a copy in memory: who writes to the file meanwhile, or cuts it off, harms nobody, and the hash is that of
+    what is computed.
+    """
     _check_size(path)
     try:
-        with path.open("rb") as file:
-            header = struct.unpack("<Q", file.read(8).ljust(8, b"\0"))[0]
-        if header > MOST_HEADER:
-            raise AdapterError(f"{path}: its header has {header} bytes, and at most {MOST_HEADER} are read")
-        with safe_open(path, framework="pt") as file:
-            names = list(file.keys())
-            if len(names) > MOST_TENSORS:
-                raise AdapterError(f"{path} has {len(names)} tensors, and at most {MOST_TENSORS} are read")
-            return {name: file.get_tensor(name) for name in names}
+        with os.fdopen(os.memfd_create("adapter"), "w+b") as copied, path.open("rb") as file:
+            shutil.copyfileobj(file, copied, _COPIED_AT_ONCE)
+            copied.flush()
+            return _read(path, copied)
     except (SafetensorError, OSError) as error:
         _refuse_pointer(path)
         raise AdapterError(f"{path} is damaged or not a safetensors file: {error}; fetch it again") from error
+
+
+def _read(path: Path, copied: IO[bytes]) -> dict[str, Tensor]:
+    copied.seek(0)
+    header = struct.unpack("<Q", copied.read(8).ljust(8, b"\0"))[0]
+    if header > MOST_HEADER:
+        raise AdapterError(f"{path}: its header has {header} bytes, and at most {MOST_HEADER} are read")
+    with safe_open(f"/proc/self/fd/{copied.fileno()}", framework="pt") as file:
+        names = list(file.keys())
+        if len(names) > MOST_TENSORS:
+            raise AdapterError(f"{path} has {len(names)} tensors, and at most {MOST_TENSORS} are read")
+        return {name: file.get_tensor(name) for name in names}
 
 
 def _unpickled(path: Path, allowed: bool) -> dict[str, Tensor]:

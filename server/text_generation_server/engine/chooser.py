@@ -4,6 +4,7 @@ from torch import Tensor
 
 from text_generation_kernels import SampledTokens, WindowInputs, Windows, advance_state
 
+from ..layers.weights import StepAdapters
 from ..models.base import CausalLM
 from .rows import RowTable
 from .sampling import SINGLE, SampledWindow, Sampler
@@ -30,30 +31,38 @@ class Chooser:
         self._deterministic = deterministic
         self._speculation = speculation
 
-    def of_rows(self, hidden: Tensor, rows: Tensor, whole_rows: bool) -> Chosen:
+    def of_rows(self, hidden: Tensor, rows: Tensor, whole_rows: bool, adapters: StepAdapters | None) -> Chosen:
         """Chooses one token for each of `rows` int64 [N], from `hidden` [N, hidden]. `whole_rows` has the meaning of
-        `Sampler`.
+        `Sampler`, and `adapters` that of `CausalLM.logits`.
         """
-        sampled = self._sample(hidden, rows, whole_rows, SINGLE)
+        sampled = self._sample(self.logits(hidden, adapters), rows, whole_rows, SINGLE)
         if self._speculation is not None:
             return self._speculation.advance(self._speculation.single(rows), sampled)
         table = self._table
         advance_state(sampled.tokens, rows, table.last_token, table.length, table.generated, self._columns)
         return Chosen(sampled)
 
-    def of_windows(self, hidden: Tensor, windows: Windows, inputs: WindowInputs, whole_rows: bool) -> Chosen:
+    def of_windows(
+        self,
+        hidden: Tensor,
+        windows: Windows,
+        inputs: WindowInputs,
+        whole_rows: bool,
+        adapters: StepAdapters | None = None,
+    ) -> Chosen:
         """Chooses tokens for windows, from the hidden states of their entries. Raises ValueError where there is
         no speculation.
         """
         if self._speculation is None:
             raise ValueError("windows need speculation")
-        sampled = self._sample(hidden, inputs.rows, whole_rows, SampledWindow(windows.width, inputs.ids))
+        window = SampledWindow(windows.width, inputs.ids)
+        sampled = self._sample(self.logits(hidden, adapters), inputs.rows, whole_rows, window)
         return self._speculation.advance(windows, sampled)
 
-    def logits(self, hidden: Tensor) -> Tensor:
-        """The model's logits of `hidden` [N, hidden]."""
-        return self._model.logits(hidden, self._deterministic)
+    def logits(self, hidden: Tensor, adapters: StepAdapters | None = None) -> Tensor:
+        """The model's logits of `hidden` [N, hidden]. `adapters` has the meaning of `CausalLM.logits`."""
+        return self._model.logits(hidden, self._deterministic, adapters)
 
-    def _sample(self, hidden: Tensor, rows: Tensor, whole_rows: bool, window: SampledWindow) -> SampledTokens:
+    def _sample(self, logits: Tensor, rows: Tensor, whole_rows: bool, window: SampledWindow) -> SampledTokens:
         table = self._table
-        return self._sampler(self.logits(hidden), rows, table.last_token, table.generated, whole_rows, window)
+        return self._sampler(logits, rows, table.last_token, table.generated, whole_rows, window)

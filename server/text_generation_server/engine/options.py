@@ -1,8 +1,9 @@
 """Options of the engine: what the operator chose, and what the device implies."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ..config.copies import DequantisedCopies
+from ..config.server import HubConfig
 
 
 @dataclass(frozen=True)
@@ -19,3 +20,5 @@ class EngineOptions:
     """The most drafts of a row in one step; 0: there is no speculation."""
     dequantised_copies: DequantisedCopies = "auto"
     """Whether to keep 16-bit copies of weight-only quantised matrices; never where `deterministic`."""
+    hub: HubConfig = field(default_factory=HubConfig)
+    """Where adapters are that the hub's names name."""

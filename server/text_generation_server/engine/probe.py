@@ -12,6 +12,8 @@ from ..config.server import WatermarkConfig
 from ..distributed import TensorParallelGroup
 from ..errors import EngineFailed
 from ..models.base import CausalLM
+from .adapter_probe import AdapterProbe
+from .adapter_store import AdapterStore
 from .budget import MemoryBudget
 from .dummy_steps import run_step
 from .graphs import GraphSizes, chunk_sizes, decode_sizes, forward_sizes
@@ -66,8 +68,10 @@ class Probe:
         options: EngineOptions,
         alone: bool,
         media: MediaInfo | None = None,
+        adapters: AdapterProbe | None = None,
     ) -> None:
         self._media = MediaProbe.of(model, media, asked)
+        self._adapters = adapters or AdapterProbe(AdapterStore())
         self._model = model
         self._group = group
         self._memory = memory
@@ -95,7 +99,7 @@ class Probe:
         most = asked.max_batch_prefill_tokens + asked.max_batch_size
         tokens = chunk_sizes(most, self._model.dense_macs)
         sizes = GraphSizes(decodes, forward_sizes(decodes), tokens)
-        if self._model.adapters is not None:
+        if self._adapters.pool is not None:
             sizes = sizes.with_adapters()
         return replace(sizes, windows={width: window_sizes(width, decodes) for width in self._widths})
 
@@ -103,19 +107,13 @@ class Probe:
     def _widths(self) -> tuple[int, ...]:
         return window_widths(self._options.speculate)
 
-    @property
-    def _adapters(self) -> list[int]:
-        """The adapters whose steps reach every kernel: none, and one, if there is one."""
-        return [0] if self._model.adapters is None else [0, 1]
-
     def build_runner(self, limits: ServingLimits) -> StepRunner:
         """Builds a runner of the model with rows, pool and sampler of the given sizes."""
         model, num_rows, num_slots = self._model, limits.max_batch_size, limits.max_batch_total_tokens
         model.reserve_positions(limits.max_total_tokens)
         recurrent = bool(model.states)
         at_once, media = self._asked.max_batch_prefill_tokens, self._media
-        adapters = 0 if model.adapters is None else len(model.adapters.infos)
-        widths = WidthChecker(self._widths)
+        adapters, widths = self._adapters.checker(), WidthChecker(self._widths)
         checker = PlanChecker(limits, at_once, model.vocab_size, recurrent, media.checker(), adapters, widths)
         table = RowTable(num_rows, limits.max_total_tokens, num_slots, model.device, media.axes)
         sampling = SamplingState(num_rows + 1, model.vocab_size, model.device, self._eos_token_ids)
@@ -125,7 +123,8 @@ class Probe:
         parts = (table, pool, sampling, masks, sampler)
         drafts = self._options.speculate
         speculation = Speculation(table, drafts, sampling.columns) if drafts else None
-        return StepRunner(model, self._group, checker, *parts, self._runner_options, media.pool(), speculation)
+        others = media.pool(), speculation, self._adapters.of_runner(adapters)
+        return StepRunner(model, self._group, checker, *parts, self._runner_options, *others)
 
     def fitting_slots(self, copies: int = 0) -> int:
         """Returns the slots that fit on this rank besides everything else. `copies` are the bytes of 16-bit copies that
@@ -171,13 +170,13 @@ class Probe:
         rows = limits.max_batch_size
         padding = torch.full((rows,), runner.table.padding_row, dtype=torch.int64, device=self._model.device)
         for size in (1, *((1 << power) + 1 for power in range(rows.bit_length()) if 1 << power < rows)):
-            for adapter in self._adapters:
+            for adapter in self._adapters.numbers:
                 runner.decode_rows(padding[:size], limits.max_total_tokens, adapter)
             for width in self._widths:
                 if size * width <= MAX_WINDOW_TOKENS:
                     runner.decode_windows(padding[:size], width, limits.max_total_tokens)
         self._media.encode_samples()
-        for adapter in self._adapters:
+        for adapter in self._adapters.numbers:
             self._run_chunks(runner, adapter)
         torch.cuda.synchronize(self._model.device)
 
@@ -240,14 +239,17 @@ class Probe:
         memory = self._memory
         self._model.reserve_positions(0)
         memory.release()
-        weights = memory.held()
+        adapters = self._adapters.num_bytes
+        weights = memory.held() - adapters
         encoding = self._media.encode_largest(memory)
         step, others, graphs = self._run_largest_steps()
         self._model.reserve_positions(0)
         memory.release()
         fraction = self._options.memory_fraction
         parts = (others, weights, step, graphs, self._state_bytes)
-        return MemoryBudget(memory.name, memory.total(), fraction, *parts, media=self._media.num_bytes + encoding)
+        return MemoryBudget(
+            memory.name, memory.total(), fraction, *parts, media=self._media.num_bytes + encoding, adapters=adapters
+        )
 
     def _run_largest_steps(self) -> tuple[int, int, int]:
         """Runs a step with as many prompt tokens as a step may have, with log-probabilities of every token, and decodes
@@ -262,11 +264,11 @@ class Probe:
         memory.release()
         memory.begin_peak()
         held = memory.held()
-        run_step(runner, lengths, asked.max_batch_size - len(lengths), scored=True, adapter=self._adapters[-1])
+        run_step(runner, lengths, asked.max_batch_size - len(lengths), scored=True, adapter=self._adapters.numbers[-1])
         padding = torch.full(
             (asked.max_batch_size,), runner.table.padding_row, dtype=torch.int64, device=self._model.device
         )
-        runner.decode_rows(padding, limits.max_total_tokens, self._adapters[-1])
+        runner.decode_rows(padding, limits.max_total_tokens, self._adapters.numbers[-1])
         if self._widths:
             width = self._widths[-1]
             runner.decode_windows(padding[: MAX_WINDOW_TOKENS // width], width, limits.max_total_tokens)

@@ -19,7 +19,8 @@ TILES = {16: 128, 64: 64}
 
 def _shrink(dtype: str, parts: int, tile_tokens: int, target: GPUTarget = SM_90) -> Compiled:
     types = TABLES | {"x_ptr": f"*{dtype}", "a_ptr": f"*{dtype}", "scale_ptr": "*fp32"}
-    types |= dict.fromkeys(("inputs", "inputs_of_split", "stride_x_token", "stride_a_page"), "i32")
+    types |= dict.fromkeys(("inputs", "inputs_of_split", "stride_x_token"), "i32")
+    types |= dict.fromkeys(("stride_a_page", "stride_scale_page"), "i32")
     constants = {"SPLITS": 8, "PARTS": parts, "UNITS": 16, "MASK_K": False, "BLOCK_M": tile_tokens}
     constants |= {"BLOCK_N": triton.next_power_of_2(parts * 16), "BLOCK_K": 32 if dtype == "fp32" else 128}
     return compile_offline(lora_shrink_kernel, types, constants, 2, 3, target)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ...config.spec import DenseSpec
 from ...distributed import TensorParallelGroup
-from ..weights import Activations, ActivationScheme, DenseWeights, Wrap, activate, activated, each_alone
+from ..weights import Activations, ActivationScheme, Adapting, DenseWeights, activate, activated, each_alone
 from .fusion import OutputFusion, SublayerOutput
 from .state import InferState
 
@@ -30,7 +30,7 @@ class FeedForward(Protocol):
         """Computes `forward` with its last GEMM fused as `fusion` allows."""
         ...
 
-    def adapted(self, wrap: Wrap) -> "FeedForward":
+    def adapted(self, adapting: Adapting) -> "FeedForward":
         """Returns a network for tokens with adapters; see `Mixer.adapted`."""
         ...
 
@@ -68,10 +68,11 @@ class DenseFeedForward(FeedForward):
             first /= self._weights.act_scales
         return Activations(first)
 
-    def adapted(self, wrap: Wrap) -> "DenseFeedForward":
+    def adapted(self, adapting: Adapting) -> "DenseFeedForward":
         """See `FeedForward`."""
         made = copy.copy(self)
-        made._weights = replace(self._weights, first=wrap(self._weights.first), down=wrap(self._weights.down))
+        first, down = adapting.linear(self._weights.first), adapting.linear(self._weights.down)
+        made._weights = replace(self._weights, first=first, down=down)
         return made
 
 

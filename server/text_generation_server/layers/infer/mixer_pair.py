@@ -5,7 +5,7 @@ their outputs are added.
 import torch
 from torch import Tensor
 
-from ..weights import Activations, ActivationScheme, Wrap
+from ..weights import Activations, ActivationScheme, Adapting
 from .fusion import OutputFusion
 from .mixer import Mixer
 from .state import InferState
@@ -40,7 +40,7 @@ class MixerPair(Mixer):
         """See `Mixer`: no GEMM alone has the sum."""
         return self.project(heads, state)
 
-    def adapted(self, wrap: Wrap) -> "MixerPair":
+    def adapted(self, adapting: Adapting) -> "MixerPair":
         """See `Mixer`."""
         first, second = self._mixers
-        return MixerPair((first.adapted(wrap), second.adapted(wrap)), self._width, self._factors)
+        return MixerPair((first.adapted(adapting), second.adapted(adapting)), self._width, self._factors)

@@ -8,7 +8,16 @@ from torch import Tensor
 import text_generation_kernels as kernels
 
 from ...config.spec import MoeSpec
-from ..weights import Activations, ActivationScheme, Linear, MoeWeights, Wrap, shared_experts, wrapped
+from ..weights import (
+    Activations,
+    ActivationScheme,
+    Adapting,
+    CurrentAdapters,
+    ExpertTables,
+    MoeWeights,
+    shared_experts,
+    wrapped,
+)
 from .feed_forward import DenseFeedForward, FeedForward
 from .fusion import OutputFusion, SublayerOutput
 from .state import InferState
@@ -29,6 +38,7 @@ class MoeFeedForward(FeedForward):
             self._shared = DenseFeedForward(spec.shared, weights.shared)
         self._options = route_options(spec, weights)
         self._experts = expert_mlps(spec, weights)
+        self._adapters: tuple[CurrentAdapters, ExpertTables] | None = None
 
     @property
     def wants(self) -> ActivationScheme | None:
@@ -47,15 +57,13 @@ class MoeFeedForward(FeedForward):
         """Does the same where the router reads `routed` [N, hidden]."""
         return self._forward(x, state, None, routed)
 
-    def adapted(self, wrap: Wrap) -> "MoeFeedForward":
-        """See `FeedForward`. Experts have no adapters, nor has a router that reads 32 bits."""
-
-        def unless_wide(linear: Linear) -> Linear:
-            return linear if self._wide and linear is self._weights.router else wrap(linear)
-
+    def adapted(self, adapting: Adapting) -> "MoeFeedForward":
+        """See `FeedForward`. A router that reads 32 bits has no adapters."""
         made = copy.copy(self)
-        made._weights = wrapped(self._weights, unless_wide)
-        made._shared = None if self._shared is None else self._shared.adapted(wrap)
+        made._weights = wrapped(self._weights, adapting, but=("router",) if self._wide else ())
+        made._shared = None if self._shared is None else self._shared.adapted(adapting)
+        tables = None if self._weights.stored is None else adapting.experts(self._weights.stored)
+        made._adapters = None if tables is None else (adapting.current, tables)
         return made
 
     def _forward(
@@ -71,8 +79,7 @@ class MoeFeedForward(FeedForward):
             read = read * kernels.sigmoid(logits.amax(-1, keepdim=True).float()).to(read.dtype)
         adds = residual is not None and self._shared is None and weights.latent_out is None
         out = residual if adds and residual is not None else torch.empty_like(read)
-        router = logits, weights.correction, self._options
-        kernels.mixture(read, *router, self._experts, state.deterministic, out, out is residual)
+        self._mix(read, logits, state.deterministic, out, out is residual)
         if weights.latent_out is not None:
             out = weights.latent_out.apply(Activations(out), block)
         if self._shared is not None:
@@ -81,6 +88,18 @@ class MoeFeedForward(FeedForward):
                 shared *= kernels.sigmoid(logits[:, -1:].float())
             out += shared
         return out
+
+    def _mix(self, x: Tensor, logits: Tensor, deterministic: bool, out: Tensor, adds: bool) -> None:
+        """Writes what the experts make of `x` [N, hidden] to `out`, or adds it."""
+        router = logits, self._weights.correction, self._options
+        if self._adapters is None:
+            kernels.mixture(x, *router, self._experts, deterministic, out, adds)
+            return
+        current, tables = self._adapters
+        routing = kernels.Routing.empty(len(x), self._options.slots, x.device)
+        kernels.moe_route(*router, routing)
+        own = current.step.numbers, tables.up, tables.down
+        kernels.adapted_experts(x, routing, self._experts, deterministic, out, *own, adds)
 
 
 def route_options(spec: MoeSpec, weights: MoeWeights) -> kernels.RouteOptions:

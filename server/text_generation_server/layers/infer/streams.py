@@ -21,7 +21,7 @@ import text_generation_kernels as kernels
 
 from ...config.spec import StreamsSpec
 from ...distributed import TensorParallelGroup
-from ..weights import Activations, Linear, StreamEndWeights, StreamWeights, Wrap, each_alone, in_blocks
+from ..weights import Activations, Adapting, Linear, StreamEndWeights, StreamWeights, each_alone, in_blocks
 from .feed_forward import FeedForward
 from .fusion import SublayerOutput
 from .mixer import Mixer
@@ -173,7 +173,9 @@ class StreamLayer:
         norm.apply(x, x)
         return x
 
-    def adapted(self, wrap: Wrap) -> "StreamLayer":
+    def adapted(self, adapting: Adapting) -> "StreamLayer":
         """See `TransformerLayer.adapted`."""
-        parts = self._streams, self.mixer.adapted(wrap), self._ffn.adapted(wrap)
-        return StreamLayer(self._group, *parts, self._norms, self._own_input, self._first, self._last)
+        parts = self._streams, self.mixer.adapted(adapting), self._ffn.adapted(adapting)
+        first, second, third, fourth = (norm.adapted(adapting) for norm in self._norms)
+        norms = first, second, third, fourth
+        return StreamLayer(self._group, *parts, norms, self._own_input, self._first, self._last)
