@@ -74,6 +74,10 @@ pub struct ModelArgs {
     /// (docs/adapters.md)
     #[arg(long, env, value_name = "ADAPTERS")]
     pub lora_adapters: Option<String>,
+    /// Pages of the device for adapters, of 16 rank units each: one of rank 16 takes one. Default: what those of
+    /// `--lora-adapters` need, and 32 more where others can come later
+    #[arg(long, env, value_name = "PAGES", value_parser = value_parser!(u32).range(1..=65_536))]
+    pub adapter_pages: Option<u32>,
     /// Convert `.bin` weights to safetensors, with a loader that runs no code from the file
     #[arg(long, env)]
     pub auto_convert: bool,

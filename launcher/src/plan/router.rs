@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::flags::Flags;
+use super::server::lora_adapters;
 use super::{ProcessSpec, ShardGroup, cluster_flags, socket_path};
 use crate::args::{Args, BatchingArgs, LimitArgs, ModelArgs, ServerArgs, TokenLimit};
 use crate::checks::max_input_tokens;
@@ -79,6 +80,8 @@ fn model_flags(model: &ModelArgs, flags: &mut Flags) {
     flags.optional("--reasoning-parser", model.reasoning_parser.as_ref());
     flags.optional("--generation-config", model.generation_config.as_ref());
     flags.switch("--disable-grammar-support", model.disable_grammar_support);
+    flags.optional("--lora-adapters", lora_adapters(model));
+    flags.optional("--adapter-pages", model.adapter_pages);
 }
 
 fn limit_flags(limits: &LimitArgs, flags: &mut Flags) {

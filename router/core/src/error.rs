@@ -156,6 +156,8 @@ pub enum ValidationError {
     NoAdapters,
     #[error("`adapter_id` names no adapter of this server, which has {known}. Given: {given:?}")]
     AdapterId { given: String, known: String },
+    #[error("`adapter_id` names an adapter that cannot be served: {0}")]
+    Adapter(AdapterError),
     #[error("tokenizer error {0}")]
     Tokenizer(String),
     /// `path` is where the image stands in the request.
@@ -201,7 +203,7 @@ impl ValidationError {
             Self::BestOfSampling => Some("best_of"),
             Self::Generations { .. } | Self::TenantTokens { .. } => Some("inputs"),
             Self::GrammarSupport | Self::Grammar(_) => Some("grammar"),
-            Self::NoAdapters | Self::AdapterId { .. } => Some("adapter_id"),
+            Self::NoAdapters | Self::AdapterId { .. } | Self::Adapter(_) => Some("adapter_id"),
             _ => None,
         }
     }
@@ -272,6 +274,48 @@ pub enum Overload {
     Chats,
     #[error("other requests hold the memory that there is for images")]
     Images,
+    #[error("too many adapters wait to be loaded")]
+    AdapterLoads,
+    #[error(
+        "other requests hold the {most} MiB of host memory for adapters (`--adapter-host-mib`)"
+    )]
+    AdapterMemory { most: u64 },
+}
+
+/// Why an adapter is not served.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum AdapterError {
+    #[error("the adapter `{name}` cannot be loaded: {message}")]
+    Invalid { name: String, message: String },
+    #[error("there is no folder of the adapter `{name}`")]
+    NotFound { name: String },
+    #[error("the adapter `{name}` is loaded already")]
+    Exists { name: String },
+    #[error(
+        "the adapter `{name}` takes {needed} pages on the device, of {most} (`--adapter-pages`): start the server with more"
+    )]
+    Pages {
+        name: String,
+        needed: u32,
+        most: u32,
+    },
+    #[error("all {most} MiB of host memory for adapters are in use (`--adapter-host-mib`)")]
+    HostMemory { most: u64 },
+    #[error("a server has at most {most} adapters: unload one")]
+    Names { most: usize },
+    #[error("too many adapters wait to be loaded")]
+    Busy,
+    /// Shards that have started again have read other files, or none.
+    #[error(
+        "the files of the adapter have changed since it was loaded, or are gone: load it again"
+    )]
+    Changed,
+    #[error("`--lora-dir {path}` cannot be used: {error}")]
+    Folder { path: String, error: String },
+    #[error("the shards did not load the adapter: {0}")]
+    Shards(String),
+    #[error("{0} has panicked")]
+    Panicked(String),
 }
 
 /// Rounded up, and at least one.
@@ -299,9 +343,9 @@ pub enum InferError {
         "Request failed during generation: the shards were lost twice while they computed this request (shard_lost)"
     )]
     ShardLost,
-    /// The shards have started again, and read other files of this adapter than before.
+    /// The shards have started again, and could not read the files of this adapter as they were.
     #[error(
-        "Request failed during generation: the files of its adapter have changed since the server started, and its shards have started again (adapter_changed): restart the server to serve the new files"
+        "Request failed during generation: the files of its adapter have changed since it was loaded, or are gone, and the shards have started again (adapter_changed): load it again, or restart the server, to serve the new files"
     )]
     AdapterChanged,
     /// The grammar of this request cannot be followed any further.
@@ -360,7 +404,22 @@ impl From<ValidationError> for InferError {
             }
             ValidationError::Grammar(GrammarError::Stuck) => Self::GrammarsStuck,
             ValidationError::ImageMemory => Self::Overloaded(Overload::Images),
+            ValidationError::Adapter(error) => error.into(),
             error => Self::Validation(error),
+        }
+    }
+}
+
+impl From<AdapterError> for InferError {
+    fn from(error: AdapterError) -> Self {
+        match error {
+            AdapterError::Changed => Self::AdapterChanged,
+            AdapterError::Busy => Self::Overloaded(Overload::AdapterLoads),
+            AdapterError::HostMemory { most } => Self::Overloaded(Overload::AdapterMemory { most }),
+            AdapterError::Shards(_) | AdapterError::Panicked(_) => {
+                Self::Generation(error.to_string())
+            }
+            error => Self::Validation(ValidationError::Adapter(error)),
         }
     }
 }

@@ -4,6 +4,7 @@
 
 mod adapters;
 mod names;
+mod pages;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -14,6 +15,7 @@ use tokio::time::Instant;
 
 pub(crate) use self::adapters::{AdapterLoad, AdapterMetrics};
 pub use self::names::*;
+pub(crate) use self::pages::PageMetrics;
 use crate::error::InferError;
 use crate::types::RequestInstants;
 

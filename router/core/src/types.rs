@@ -9,13 +9,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde::Serialize;
-use text_generation_client::types::AdapterInfo;
 use tokio::time::Instant;
 use utoipa::ToSchema;
 
 pub use self::grammar::tgi_grammar;
 pub use self::image::{GivenImage, ImageFile};
 pub use self::parameters::{GenerateParameters, logit_bias};
+use crate::adapters::Adapter;
 
 /// A prompt.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -237,7 +237,7 @@ pub struct GeneratedText {
     /// The name of the tenant whose request it was, for logs.
     pub tenant: Option<Arc<str>>,
     /// Whose weights were added to the base's, for logs.
-    pub adapter: Option<Arc<AdapterInfo>>,
+    pub adapter: Option<Arc<Adapter>>,
 }
 
 /// The instants of a request's life that headers and metrics report.

@@ -1,5 +1,6 @@
 //! Flags of the router, with environment names and defaults. Names and defaults are those of TGI.
 
+mod adapters;
 mod config;
 
 use std::path::PathBuf;
@@ -13,6 +14,7 @@ use text_generation_core::policy::WaitingServedRatio;
 use text_generation_formats::Format;
 use text_generation_process::amounts::{mebibytes, tokens};
 
+pub use self::adapters::AdapterFlags;
 use crate::aliases::MetricsAliases;
 use crate::api_keys::KeyLines;
 use crate::generation_config::GenerationConfig;
@@ -195,6 +197,8 @@ pub struct Config {
     /// hundreds to thousands. Default: 16384, or as many as the largest image takes.
     #[arg(long, env, value_name = "ROWS", value_parser = value_parser!(u32).range(1..))]
     pub media_rows: Option<u32>,
+    #[command(flatten)]
+    pub adapters: AdapterFlags,
     /// Allow requests for log-probabilities of the prompt, which need more memory.
     #[arg(long, env)]
     pub enable_prefill_logprobs: bool,

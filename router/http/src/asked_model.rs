@@ -7,7 +7,7 @@ use crate::error::{ApiError, refused};
 use crate::state::AppState;
 
 /// What TGI's clients call any model.
-const TGI: &str = "tgi";
+pub const TGI: &str = "tgi";
 
 /// What `model` names.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -42,7 +42,7 @@ impl AskedModel {
                 adapter: Some(adapter),
             });
         }
-        if adapters.is_empty() || names.contains(&given) {
+        if adapters.is_none() || names.contains(&given) {
             return Ok(Self::base(given));
         }
         Err(ApiError::unknown_model(served, adapters))
@@ -66,11 +66,11 @@ pub fn adapter_id(given: String, state: &AppState) -> Option<String> {
 
 /// The adapter of this name, or of `base:name`. Names may hold colons themselves.
 pub fn adapter_named(given: &str, base: &[String], adapters: &Adapters) -> Option<String> {
-    let whole = adapters.find(given);
+    let known = |name: &str| adapters.knows(name).then(|| name.to_owned());
     let behind_base = || {
         let bases = base.iter().map(String::as_str).chain([TGI]);
         let rest = |name| given.strip_prefix(name)?.strip_prefix(':');
-        bases.filter_map(rest).find_map(|name| adapters.find(name))
+        bases.filter_map(rest).find_map(known)
     };
-    whole.or_else(behind_base).map(|found| found.name.clone())
+    known(given).or_else(behind_base)
 }

@@ -14,7 +14,6 @@ use std::time::Duration;
 
 use anyhow::Context;
 use text_generation_client::ClusterTls;
-use text_generation_core::adapters::Adapters;
 use text_generation_core::infer::{Infer, KvEventFeed, Shards};
 use text_generation_core::policy::cost::StepCost;
 use text_generation_core::tokenize::{TextTokenizer, TokenizerPool};
@@ -73,7 +72,6 @@ pub async fn start(
         config,
         model.tokenizer.clone(),
         &shards,
-        &model_names,
         kv_events,
         stepping,
     )?;
@@ -161,7 +159,6 @@ fn infer(
     config: &Config,
     tokenizer: TextTokenizer,
     shards: &WarmShards,
-    model_names: &[String],
     kv_events: Option<KvEventFeed>,
     stepping: &Handle,
 ) -> anyhow::Result<Infer> {
@@ -171,6 +168,7 @@ fn infer(
         limits,
         warmed,
         sight,
+        adapters,
     } = shards;
     let cost = StepCost::from(&warmed.cost);
     let vision = sight.as_ref();
@@ -178,15 +176,6 @@ fn infer(
         vision.map(|sight| sight.vision(config, &tokenizer, info, limits.max_batch_prefill_tokens));
     let vision = vision.transpose()?;
     let pool = TokenizerPool::new(tokenizer, config.validation_workers as usize)?;
-    let adapters = Adapters::new(info.adapters.clone());
-    if let Some(taken) = model_names
-        .iter()
-        .find(|name| adapters.find(name).is_some())
-    {
-        anyhow::bail!(
-            "`--lora-adapters` has an adapter with the name of the model, `{taken}`: give it another one, as name=folder"
-        );
-    }
     let mut validator = Validator::new(pool, validation_limits(config, info, limits))
         .with_adapters(adapters.clone());
     if let Some(vision) = vision {
@@ -202,7 +191,7 @@ fn infer(
         step_timeout: Duration::from_secs(config.step_timeout.into()),
         kv_events,
         media: sight.as_ref().and_then(|sight| sight.media(info, warmed)),
-        adapters,
+        adapters: adapters.clone(),
     };
     let _entered = stepping.enter();
     Ok(Infer::new(

@@ -6,22 +6,25 @@ mod common;
 
 use std::sync::Arc;
 
-use common::{Server, adapter, answer, log};
+use common::{Server, adapters, answer, log, lora_adapters};
 use serde_json::{Value, json};
 use text_generation_mock_shard::MockConfig;
+
+const NAMES: [&str; 2] = ["pirate", "ft:org:sums/2"];
 
 /// The answer to every prompt: `a` of the base, `b` of the first adapter, `c` of the second.
 fn model() -> MockConfig {
     MockConfig {
-        adapters: Arc::new(move |_| vec![adapter(1, "pirate"), adapter(2, "ft:org:sums/2")]),
-        tokens: Arc::new(|row| common::BYTES + u32::from(b'a') + row.adapter),
+        adapters: adapters(&NAMES),
+        tokens: Arc::new(|row| common::BYTES + u32::from(b'a') + row.adapter as u32),
         ..common::alphabet()
     }
 }
 
 async fn server() -> Server {
     let template = "{% for m in messages %}{{ m.content }}{% endfor %}";
-    Server::with_template(template, model(), &["--served-model-name=org/base"]).await
+    let flags = ["--served-model-name=org/base", &lora_adapters(&NAMES)];
+    Server::with_template(template, model(), &flags).await
 }
 
 /// Every API that generates, with a body that names a model, and where its text is.
@@ -187,18 +190,14 @@ async fn lists_have_the_adapters() {
     let (_, info) = answer(server.get("/info").send().await.expect("sent")).await;
     assert_eq!(
         info["adapters"][0],
-        json!({"name": "pirate", "rank": 16, "source": "/srv/pirate"})
+        json!({"name": "pirate", "rank": 16, "source": "/srv/pirate", "state": "device"})
     );
 }
 
 #[tokio::test]
 async fn without_adapters_every_model_is_the_base() {
     let template = "{% for m in messages %}{{ m.content }}{% endfor %}";
-    let plain = MockConfig {
-        adapters: common::alphabet().adapters,
-        ..model()
-    };
-    let server = Server::with_template(template, plain, &[]).await;
+    let server = Server::with_template(template, model(), &[]).await;
     for (path, body, pointer) in apis("whatever") {
         assert_eq!(text(&server, path, &body, pointer).await, "a");
     }

@@ -10,6 +10,7 @@
 //! The batcher passes ids on and does a small constant amount of work for a token: no text, no log line, no lock but
 //! the send and the count of a tenant whose tokens are limited.
 
+mod adapters;
 mod candidates;
 mod charge;
 mod handle;
@@ -34,6 +35,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep_until};
 
+use self::adapters::AdapterStage;
 pub(crate) use self::handle::{BatcherHandle, Status, Submitted};
 use self::handle::{Mailbox, Submission};
 pub use self::handle::{MediaShards, Shards};
@@ -45,7 +47,6 @@ use self::media::arrival;
 pub(crate) use self::recovery::FoundLost;
 use self::recovery::{Recovery, Terms};
 use self::running::RunningEntry;
-use crate::adapters::Adapters;
 use crate::error::InferError;
 use crate::grammar::Workers;
 use crate::grammar::mask_pool::{self, MaskPool};
@@ -67,9 +68,7 @@ struct Batcher {
     limits: BatchLimits,
     metrics: BatchMetrics,
     submissions: UnboundedReceiver<Submission>,
-    adapters: Adapters,
-    /// Generations of those that shards which have started again do not have any more.
-    changed_adapters: Vec<u64>,
+    adapters: AdapterStage,
     found_lost: mpsc::Receiver<FoundLost>,
     status: watch::Sender<Status>,
     queue: Queue,
@@ -139,6 +138,7 @@ impl Batcher {
         if let Some(feed) = &shards.kv_events {
             pool = pool.noting_events(&feed.model, shards.adapters.clone());
         }
+        let ranks = shards.client.world_size();
         Self {
             client: shards.client,
             cost: shards.cost,
@@ -147,8 +147,7 @@ impl Batcher {
             metrics: BatchMetrics::new(limits.max_batch_total_tokens, shards.kv_cache_dtype),
             submissions: mailbox.submissions,
             queue: Queue::new(AdapterMetrics::new(&shards.adapters)),
-            adapters: shards.adapters,
-            changed_adapters: Vec::new(),
+            adapters: AdapterStage::new(shards.adapters, ranks),
             found_lost: mailbox.found_lost,
             status: mailbox.status,
             pool,
@@ -191,6 +190,7 @@ impl Batcher {
             }
             if self.matching.is_none() && self.recovery.is_none() {
                 self.prepare_images();
+                self.prepare_adapters();
                 self.send_plans();
             }
             self.publish();
@@ -263,6 +263,7 @@ impl Batcher {
         if let Some(media) = &self.media {
             media.publish();
         }
+        self.adapters.publish();
         self.status.send_replace(status);
     }
 
@@ -288,8 +289,12 @@ impl Batcher {
 
     /// Queues what a client has sent.
     fn enqueue(&mut self, submission: Submission) {
+        let adapter = submission.request.adapter.clone();
         self.queue.push(submission.request, submission.samples);
-        self.end_changed();
+        // The shards may have started again while it was on its way.
+        if adapter.is_some_and(|adapter| adapter.weights.is_lost()) {
+            self.end_changed();
+        }
     }
 
     /// Ends a running request with an error. Nothing that it computed is trusted.

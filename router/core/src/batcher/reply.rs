@@ -50,6 +50,7 @@ impl Batcher {
         let replied = Instant::now();
         self.record(in_flight, &reply, replied);
         self.step_failed = false;
+        let adapters_ready = reply.adapters_ready;
         for scores in reply.prompt_scores {
             if let Some(running) = self.owner(scores.row, in_flight.number) {
                 running.score(scores);
@@ -83,6 +84,7 @@ impl Batcher {
         }
         self.match_tokens(arrivals);
         self.method(in_flight).filter.record(replied.elapsed());
+        self.adapters_ready(in_flight, &adapters_ready);
     }
 
     /// Gives a token to the owner of a row. What comes back goes to the owner's grammar first.

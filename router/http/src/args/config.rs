@@ -17,7 +17,8 @@ impl Config {
     /// # Errors
     /// One line that names the flags.
     pub fn validate(&self) -> anyhow::Result<()> {
-        Ok(self.token_limits().check()?)
+        self.token_limits().check()?;
+        self.adapters.named().map(drop)
     }
 
     /// The folder with the tokenizer.

@@ -7,7 +7,7 @@ use axum::extract::State;
 use serde_json::{Map, Value};
 
 use crate::openapi::KeyErrors;
-use crate::schema::{Info, TokenizerInfo, Version};
+use crate::schema::{AdapterSummary, Info, TokenizerInfo, Version};
 use crate::state::AppState;
 
 /// The model and the limits of this server.
@@ -19,8 +19,10 @@ use crate::state::AppState;
     security((), ("bearer" = []), ("api_key" = []))
 )]
 pub async fn info(State(state): State<Arc<AppState>>) -> Json<Info> {
+    let adapters = state.infer.adapters().list();
     Json(Info {
         waiting_served_ratio: state.infer.waiting_served_ratio(),
+        adapters: adapters.iter().map(AdapterSummary::of).collect(),
         ..state.info.clone()
     })
 }
