@@ -189,6 +189,7 @@ fn server_process(
     let env_remove = vec![
         "LOG_LEVEL",
         "API_KEY",
+        "ADMIN_API_KEY",
         "RANK",
         "WORLD_SIZE",
         "LOCAL_RANK",

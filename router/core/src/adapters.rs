@@ -28,6 +28,7 @@ pub(crate) use self::pool::PagePool;
 pub(crate) use self::weights::Weights;
 pub use self::weights::{Adapter, Place};
 use crate::error::AdapterError;
+use crate::tenant::Tenant;
 
 /// Pages beside those of the start's adapters, where others can come later and the operator names no number.
 const PAGES_FOR_OTHERS: u32 = 32;
@@ -178,9 +179,9 @@ impl Adapters {
         self.0.folder.as_ref().map(Folder::path)
     }
 
-    /// Whether this is the whole name of an adapter, also of one that was not read yet.
-    pub fn knows(&self, name: &str) -> bool {
-        self.0.catalog().has(name) || self.0.in_folder(name).is_some()
+    /// Whether this is the whole name of an adapter that a tenant may use, also of one that was not read yet.
+    pub fn knows(&self, name: &str, tenant: &Tenant) -> bool {
+        tenant.may_use(name) && (self.0.catalog().has(name) || self.0.in_folder(name).is_some())
     }
 
     /// Whether no name can be that of an adapter.
@@ -193,9 +194,16 @@ impl Adapters {
         self.0.catalog().list()
     }
 
-    /// What a message may say of them.
-    pub fn names(&self) -> String {
-        let all = self.list();
+    /// Those that a tenant may use.
+    pub fn list_for(&self, tenant: &Tenant) -> Vec<Listed> {
+        let mut all = self.list();
+        all.retain(|listed| tenant.may_use(&listed.name));
+        all
+    }
+
+    /// What a message may say of them to a tenant.
+    pub fn names(&self, tenant: &Tenant) -> String {
+        let all = self.list_for(tenant);
         let more = all.len().saturating_sub(MOST_SHOWN);
         let names = all.iter().take(MOST_SHOWN);
         let mut names: Vec<String> = names.map(|each| format!("`{}`", each.name)).collect();
@@ -205,11 +213,18 @@ impl Adapters {
         names.join(", ")
     }
 
-    /// What a request of this name gets, once it is in host memory. `None`: nobody has such a name.
+    /// What a request of this name gets, once it is in host memory. `None`: there is none that its tenant may use.
     ///
     /// # Errors
     /// When its files cannot be served, or there is no room for it.
-    pub async fn resolve(&self, name: &str) -> Result<Option<Arc<Adapter>>, AdapterError> {
+    pub async fn resolve(
+        &self,
+        name: &str,
+        tenant: &Tenant,
+    ) -> Result<Option<Arc<Adapter>>, AdapterError> {
+        if !tenant.may_use(name) {
+            return Ok(None);
+        }
         let found = self.0.catalog().find(name);
         let order = match found {
             Found::Here(adapter) => return Ok(Some(adapter)),

@@ -98,6 +98,7 @@ pub async fn start(
         remembered: (config.response_memory as usize).saturating_mul(MEBIBYTE),
         sse_keep_alive: Duration::from_secs(config.sse_keep_alive.into()),
         metrics_aliases: config.metrics_aliases,
+        loads_adapters: config.adapters.allow_adapter_loading,
     };
     let eos = shard.eos_token_ids.first().map(|&id| infer.token(id));
     let given = config.tokenizer_config_path.as_deref();
@@ -113,8 +114,14 @@ pub async fn start(
 
 /// What flags and the files that they name say, as far as it shows before anything is opened.
 struct Settings {
-    api_keys: ApiKeys,
+    api_keys: Keys,
     tls: Option<ClusterTls>,
+}
+
+/// Who may call, and who may change the server.
+struct Keys {
+    keys: ApiKeys,
+    admin: ApiKeys,
 }
 
 impl Settings {
@@ -129,8 +136,12 @@ impl Settings {
             config.prefix_caching != PrefixCaching::PerKey || !api_keys.is_empty(),
             "`--prefix-caching per-key` needs keys to keep apart: set `--api-key-file` (or API_KEY), or leave it out"
         );
+        let admin = config.admin_key()?;
         Ok(Self {
-            api_keys,
+            api_keys: Keys {
+                keys: api_keys,
+                admin,
+            },
             tls: config.cluster_tls()?,
         })
     }
@@ -206,7 +217,7 @@ const MEBIBYTE: usize = 1 << 20;
 
 fn http_options(
     config: &Config,
-    api_keys: ApiKeys,
+    api_keys: Keys,
     prefix_caching: PrefixCaching,
     tracer: Option<Arc<Tracer>>,
     sees: bool,
@@ -223,7 +234,8 @@ fn http_options(
         },
         memory: MemoryBudget::new(request_memory(payload_limit as usize)),
         access: Access {
-            keys: api_keys,
+            keys: api_keys.keys,
+            admin: api_keys.admin,
             prefix_caching,
             open_metrics: config.open_metrics,
             tenant_header: config.tenant_header.clone(),

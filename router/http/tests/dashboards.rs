@@ -110,6 +110,7 @@ fn lora_requests(page: &str) -> &str {
 
 /// The page is true at every step: load shows at once, under both names, and goes away.
 async fn while_a_request_runs(server: &Server) {
+    server.until_adapters_are_there().await;
     server.mock.hold();
     let body = json!({"inputs": "Hello!", "parameters": {"adapter_id": "pirate"}});
     let running = server.post_json("/generate_stream", &body).await;

@@ -304,3 +304,6 @@ impl Catalog {
         here.collect()
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -202,3 +202,6 @@ impl PagePool {
         overlapping.map(|(first, _)| *first).collect()
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -222,7 +222,9 @@ impl Validator {
         self.check_ids("stop_token_ids", &stop_token_ids)?;
         let bad_words = self.bad_words(parameters.bad_words.take()).await?;
         let grammar = self.compile(parameters.grammar.take()).await?;
-        let adapter = self.adapter(parameters.adapter_id.take()).await?;
+        let adapter = self
+            .adapter(parameters.adapter_id.take(), &parameters.tenant)
+            .await?;
         let mut chooser = rules::chooser(&parameters, dialect);
         if grammar.as_ref().is_some_and(|grammar| grammar.only_ends) {
             // The empty text ends whatever is asked for.
@@ -281,17 +283,18 @@ impl Validator {
     async fn adapter(
         &self,
         given: Option<String>,
+        tenant: &Tenant,
     ) -> Result<Option<Arc<Adapter>>, ValidationError> {
         let Some(given) = given.filter(|name| !name.is_empty()) else {
             return Ok(None);
         };
-        let found = self.adapters.resolve(&given).await;
+        let found = self.adapters.resolve(&given, tenant).await;
         match found.map_err(ValidationError::Adapter)? {
             Some(adapter) => Ok(Some(adapter)),
             None if self.adapters.is_none() => Err(ValidationError::NoAdapters),
             None => Err(ValidationError::AdapterId {
                 given,
-                known: self.adapters.names(),
+                known: self.adapters.names(tenant),
             }),
         }
     }

@@ -1,7 +1,10 @@
 //! Flags of adapters.
 
+use std::path::PathBuf;
+
 use clap::value_parser;
 use text_generation_core::adapters::{AdapterRules, NamedAdapter};
+use text_generation_process::amounts::mebibytes;
 
 use crate::adapter_names::check_name;
 
@@ -17,6 +20,16 @@ pub struct AdapterFlags {
     /// `--lora-adapters` need, and 32 more where others can come later.
     #[arg(long, env, value_name = "PAGES", value_parser = value_parser!(u32).range(1..=65_536))]
     pub adapter_pages: Option<u32>,
+    /// Folder of adapters that requests may name without anybody having loaded them: `name`, or `org/name`, is a folder
+    /// below it. Only safetensors are read there.
+    #[arg(long, env, value_name = "FOLDER")]
+    pub lora_dir: Option<PathBuf>,
+    /// Host memory for adapters that come after the start, of all shards together. The least recently used ones leave it.
+    #[arg(long, env, value_name = "MIB", default_value_t = 8192, value_parser = mebibytes)]
+    pub adapter_host_mib: u32,
+    /// Let whoever has the admin key load and unload adapters while the server runs (`/v1/load_lora_adapter`).
+    #[arg(long, env)]
+    pub allow_adapter_loading: bool,
 }
 
 impl AdapterFlags {
@@ -24,7 +37,9 @@ impl AdapterFlags {
     pub fn rules(&self) -> AdapterRules {
         AdapterRules {
             pages: self.adapter_pages,
-            ..AdapterRules::default()
+            host_bytes: u64::from(self.adapter_host_mib) << 20,
+            folder: self.lora_dir.clone(),
+            loading: self.allow_adapter_loading,
         }
     }
 
@@ -87,6 +102,9 @@ mod tests {
         let flags = AdapterFlags {
             lora_adapters: Some(text.to_owned()),
             adapter_pages: None,
+            lora_dir: None,
+            adapter_host_mib: 1,
+            allow_adapter_loading: false,
         };
         let named = flags.named().map_err(|error| error.to_string())?;
         Ok(named

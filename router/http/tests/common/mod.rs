@@ -221,6 +221,16 @@ impl Server {
         String::from_utf8_lossy(&answer).into_owned()
     }
 
+    /// Waits until all adapters are on the device.
+    pub async fn until_adapters_are_there(&self) {
+        until("adapters are on the device", async || {
+            let (_, info) = answer(self.get("/info").send().await.expect("sent")).await;
+            let adapters = info["adapters"].as_array().expect("a list").clone();
+            adapters.iter().all(|adapter| adapter["state"] == "device")
+        })
+        .await;
+    }
+
     /// Waits until no request runs or waits and the pool is empty.
     pub async fn idle(&self) {
         until("everything is given back", async || {
