@@ -20,8 +20,12 @@ from .collectives.allreduce_add_norm_receive import allreduce_add_norm_receive
 from .collectives.exchange import Exchange
 from .lora.adapter_tiles import TILE_TOKENS, AdapterPages, AdapterTables, TableSizes, adapter_tables
 from .lora.lora_expand import lora_expand
+from .lora.lora_lookup import lora_lookup
 from .lora.lora_shrink import empty_shrunk, lora_shrink, shrink_splits
 from .lora.rank_pages import OUTPUT_BLOCK, RANK_UNITS, part_of_blocks
+from .lora.replace_norm import replace_norm
+from .lora.replace_rows import replace_rows
+from .lora.replaced_logits import replaced_logits
 from .matmul.dequantise import dequantise
 from .matmul.gemv_blocks import LONGEST as LONGEST_NORMALISED
 from .matmul.group_quantisation import pack_codes, pack_scales, unpack_codes
@@ -33,6 +37,8 @@ from .matmul.w8a8_gated import w8a8_gated
 from .matmul.w8a8_linear import w8a8_linear
 from .matmul.w8a8_split_k import w8a8_split_k, w8a8_splits
 from .matmul.weight_only_linear import weight_only_linear
+from .moe.adapted_experts import adapted_experts
+from .moe.expert_factors import ExpertFactors
 from .moe.expert_matrix import ExpertMatrix
 from .moe.mixture import mixture
 from .moe.moe_experts import moe_experts
@@ -81,6 +87,7 @@ __all__ = [
     "AdapterTables",
     "AttentionOptions",
     "Exchange",
+    "ExpertFactors",
     "ExpertMatrix",
     "Flags",
     "Floats",
@@ -95,6 +102,7 @@ __all__ = [
     "TableSizes",
     "act_and_mul",
     "activate",
+    "adapted_experts",
     "adapter_tables",
     "add_layer_norm",
     "add_rms_norm",
@@ -130,6 +138,7 @@ __all__ = [
     "linear_splits",
     "logits_process",
     "lora_expand",
+    "lora_lookup",
     "lora_shrink",
     "mask_words",
     "mixture",
@@ -145,6 +154,9 @@ __all__ = [
     "qkv_postprocess",
     "quantise_rows",
     "reducible",
+    "replace_norm",
+    "replace_rows",
+    "replaced_logits",
     "rms_norm",
     "selective_scan",
     "send_linear",

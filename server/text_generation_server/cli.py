@@ -94,7 +94,6 @@ def serve(
     kv_cache_dtype: KvCache = "auto",
     dequantised_copies: Copies = "auto",
     merge_adapter: MergeAdapter = None,
-    lora_adapters: LoraAdapters = None,
     trust_remote_code: TrustRemoteCode = False,
     uds_path: Annotated[str, typer.Option(help="Rank r of this host listens on <uds-path>-<r>")] = DEFAULT_UDS_PATH,
     socket_dir_owned: Annotated[
@@ -145,7 +144,6 @@ def serve(
             kv_cache_dtype=kv_cache_dtype,
             dequantised_copies=dequantised_copies,
             merge_adapter=merge_adapter,
-            lora_adapters=parse_adapters(lora_adapters),
             quantize=quantize,
             listener=cluster_listener(listen, cluster_cert, cluster_key, cluster_ca, cluster_insecure),
             remote_urls=tuple(remote_url or ()),

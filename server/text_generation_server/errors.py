@@ -104,5 +104,19 @@ class ConfigurationError(EngineError):
 class AdapterError(EngineError):
     """Files of a LoRA adapter are missing, damaged, do not fit the model, or need what is not computed."""
 
+    grpc_status = "INVALID_ARGUMENT"
+    reason = "adapter_invalid"
+
+
+class AdapterNotFound(EngineError):
+    """What a LoRA adapter is to be loaded from is not on this machine."""
+
+    grpc_status = "NOT_FOUND"
+    reason = "adapter_not_found"
+
+
+class AdapterChanged(EngineError):
+    """The files of a LoRA adapter have other contents than the caller asked for."""
+
     grpc_status = "FAILED_PRECONDITION"
-    reason = "adapter"
+    reason = "adapter_changed"

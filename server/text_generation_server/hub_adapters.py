@@ -7,7 +7,7 @@ from pathlib import Path
 
 from .config.adapters import AskedAdapter, FoundAdapter
 from .config.server import HubConfig
-from .errors import ModelFilesError
+from .errors import AdapterNotFound
 from .hub import ModelSource, if_cached, is_hub_name, retried, snapshot
 
 logger = logging.getLogger(__name__)
@@ -15,24 +15,26 @@ logger = logging.getLogger(__name__)
 _FILES = ("adapter_config.json", "adapter_model.safetensors", "adapter_model.bin")
 
 
-def find_adapters(asked: Sequence[AskedAdapter], hub: HubConfig) -> list[FoundAdapter]:
-    """Returns the adapters with their folders on this machine. Raises `ModelFilesError`."""
-    return [FoundAdapter(each.name, each.source, _found(each, hub)) for each in asked]
+def find_adapter(asked: AskedAdapter, hub: HubConfig) -> FoundAdapter:
+    """Returns the adapter with its folder on this machine. Raises `AdapterNotFound`."""
+    return FoundAdapter(asked.name, asked.source, _found(asked, hub))
 
 
 def prepare_adapters(
     asked: Sequence[AskedAdapter], hub: HubConfig, pause: Callable[[float], None] = time.sleep
 ) -> list[FoundAdapter]:
-    """Downloads the adapters that are neither folders nor in the hub's cache. Raises `ModelFilesError`."""
+    """Downloads the adapters that are neither folders nor in the hub's cache. Raises `AdapterNotFound` for a name that
+    neither can be, and `ModelFilesError` where a download fails.
+    """
     return [FoundAdapter(each.name, each.source, _prepared(each, hub, pause)) for each in asked]
 
 
 def _found(asked: AskedAdapter, hub: HubConfig) -> Path:
     folder = _local(asked) or if_cached(lambda: _snapshot(asked, hub, True))
     if folder is None:
-        raise ModelFilesError(
-            f"adapter {asked.source} is neither a folder nor in the hub cache; the launcher downloads it, or run "
-            f"`text-generation-server download-weights` with the same --lora-adapters first"
+        raise AdapterNotFound(
+            f"adapter {asked.source} is neither a folder nor in the hub cache; the launcher downloads those of "
+            "--lora-adapters, as does `text-generation-server download-weights` with the same flag"
         )
     return folder
 
@@ -45,14 +47,14 @@ def _prepared(asked: AskedAdapter, hub: HubConfig, pause: Callable[[float], None
 
 
 def _local(asked: AskedAdapter) -> Path | None:
-    """Returns a folder of this name. Raises `ModelFilesError` for a name that no hub has either."""
+    """Returns a folder of this name. Raises `AdapterNotFound` for a name that no hub has either."""
     folder = Path(asked.source).expanduser()
     if folder.is_dir():
         return folder.resolve()
     if folder.exists() or not is_hub_name(asked.source):
-        raise ModelFilesError(
-            f"adapter {asked.source} is no folder on this machine, and no name on the hub: --lora-adapters must name "
-            "folders that PEFT has saved, or ids such as org/name"
+        raise AdapterNotFound(
+            f"adapter {asked.source} is no folder on this machine, and no name on the hub: name a folder that PEFT has "
+            "saved, or an id such as org/name"
         )
     return None
 

@@ -55,10 +55,24 @@ class TableSizes(NamedTuple):
     tile_tokens: int = TILE_TOKENS
 
     @classmethod
-    def of(cls, tokens: int, adapters: int, most_pages: int, tile_tokens: int = TILE_TOKENS) -> "TableSizes":
-        """What any `tokens` tokens of at most `adapters` adapters with at most `most_pages` pages each can need."""
-        tiles = tile_capacity(tokens, adapters + 1, tile_tokens)
-        return cls(tiles, tiles * most_pages, tile_tokens)
+    def of(
+        cls, tokens: int, adapters: int, most_pages: int, tile_tokens: int = TILE_TOKENS, pages: int | None = None
+    ) -> "TableSizes":
+        """What any `tokens` tokens of at most `adapters` adapters with at most `most_pages` pages each can need, of
+        which all together have at most `pages`.
+        """
+        adapters = min(tokens, adapters)
+        first = adapters * most_pages if pages is None else min(adapters * most_pages, pages)
+        # Every adapter has a first tile, and t tokens have (t - 1) // tile_tokens more.
+        work = first + max(0, tokens - 1) // tile_tokens * most_pages
+        return cls(tile_capacity(tokens, adapters + 1, tile_tokens), work, tile_tokens)
+
+    @classmethod
+    def needed(cls, adapters: NDArray[np.integer], pages: AdapterPages, tile_tokens: int = TILE_TOKENS) -> "TableSizes":
+        """What exactly these tokens need; the arguments are those of `adapter_tables`."""
+        counts = np.bincount(adapters + 1, minlength=len(pages.starts))
+        tiles = -(-counts // tile_tokens)
+        return cls(int(tiles.sum()), int(tiles @ np.diff(pages.starts, prepend=0)), tile_tokens)
 
 
 def adapter_tables(adapters: NDArray[np.integer], pages: AdapterPages, sizes: TableSizes) -> AdapterTables:

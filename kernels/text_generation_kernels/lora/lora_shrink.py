@@ -53,6 +53,7 @@ def lora_shrink_kernel(
     inputs_of_split,  # a multiple of BLOCK_K
     stride_x_token,
     stride_a_page,
+    stride_scale_page,
     items,
     SPLITS: tl.constexpr,
     PARTS: tl.constexpr,
@@ -79,7 +80,7 @@ def lora_shrink_kernel(
     units = tl.arange(0, BLOCK_N)
     there = units < PARTS * UNITS
     a_rows = a_ptr + page * stride_a_page + tl.minimum(units, PARTS * UNITS - 1)[:, None] * inputs
-    scale = tl.load(scale_ptr + page * PARTS + units // UNITS, mask=there, other=0.0)
+    scale = tl.load(scale_ptr + page * stride_scale_page + units // UNITS, mask=there, other=0.0)
     if PDL:
         LINE: tl.constexpr = 1024 // a_ptr.dtype.element_ty.primitive_bitwidth
         lines = tl.arange(0, BLOCK_K // LINE) * LINE
@@ -141,8 +142,8 @@ def _check(x: Tensor, a: Tensor, scale: Tensor, order: Tensor, tiles: Tensor, wo
         raise shapes_error("lora_shrink", x=x, a=a, scale=scale, order=order, v=v)
     if x.dtype != a.dtype:
         raise ValueError(f"lora_shrink: x is {x.dtype} and a is {a.dtype}, but must have one type")
-    if x.stride(1) != 1 or not (a[:1].is_contiguous() and scale.is_contiguous()):
-        raise ValueError("lora_shrink: tokens of x, pages of a, and scale must be contiguous")
+    if x.stride(1) != 1 or not (a[:1].is_contiguous() and scale[:1].is_contiguous()):
+        raise ValueError("lora_shrink: tokens of x, and pages of a and scale must be contiguous")
     check_tables("lora_shrink", order, tiles, work, v, a.shape[1])
 
 
@@ -159,7 +160,7 @@ def lora_shrink_triton(
     _launch(
         (items * splits,),
         (x, a, scale, order, tiles, work, v),
-        (inputs, _steps_of_split(inputs) * _STEP, x.stride(0), a.stride(0)),
+        (inputs, _steps_of_split(inputs) * _STEP, x.stride(0), a.stride(0), scale.stride(0)),
         (items,),
         SPLITS=splits,
         PARTS=parts,

@@ -10,8 +10,8 @@ its own: queries, keys and values; gate and up; otherwise one part. Several rang
 gates of attention are further outputs of the query projection, or where gate and up alternate.
 
 Layouts of a site: `a` `[pages, parts, RANK_UNITS, inputs]` and `b` `[pages, outputs, RANK_UNITS]`, in the model's type,
-contiguous within a page, any stride between pages; `scale` `[pages, parts]` float32, contiguous. B has the outputs in
-the order in which the base stores them, and A the inputs.
+and `scale` `[pages, parts]` float32; each is contiguous within a page, with any stride between pages. B has the outputs
+in the order in which the base stores them, and A the inputs.
 """
 
 from collections.abc import Sequence

@@ -1,5 +1,7 @@
 """Experts of a mixture in torch: the CPU path, and the reference of the kernels."""
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -40,44 +42,62 @@ def moe_experts_torch(
     """Torch implementation: the CPU path and the reference of the tests. Reads on the host which experts are hit."""
     gate_up = ExpertMatrix(up_weight, up_bias, up_scales, up_zeros, up_table, up_group, up_w8a8, up_e2m1)
     down = ExpertMatrix(down_weight, down_bias, down_scales, down_zeros, down_table, down_group, down_w8a8, down_e2m1)
+    slots = ids.shape[1]
+
+    def outputs_of(own: Tensor, expert: int) -> Tensor:
+        result = gemm_of_expert(x[own // slots], gate_up, expert, deterministic)
+        activated = activated_rows(result, activation, deterministic and not x.is_cuda).to(x.dtype)
+        return gemm_of_expert(activated, down, expert, deterministic)
+
+    sum_of_slots(x, ids, weights, down.experts, all_experts, outputs_of, out, adds)
+
+
+def sum_of_slots(
+    x: Tensor,
+    ids: Tensor,
+    weights: Tensor,
+    experts: int,
+    all_experts: int,
+    outputs_of: Callable[[Tensor, int], Tensor],
+    out: Tensor,
+    adds: bool,
+) -> None:
+    """Adds up what `outputs_of` makes of the rows of each expert: int64 [rows] and the expert's number."""
     tokens, slots = ids.shape
     flat = ids.flatten()
-    if all_experts > down.experts:
+    if all_experts > experts:
         # Rows of other ranks' experts come last, and stay zero.
-        flat = flat.where((flat >= 0) & (flat < down.experts), down.experts)
+        flat = flat.where((flat >= 0) & (flat < experts), experts)
     order = flat.argsort(stable=True)
-    counts = torch.bincount(flat, minlength=down.experts + 1).tolist()
+    counts = torch.bincount(flat, minlength=experts + 1).tolist()
     rows = x.new_zeros(tokens * slots, x.shape[1])
-    for expert, own in enumerate(order.split(counts)[: down.experts]):
+    for expert, own in enumerate(order.split(counts)[:experts]):
         if len(own):
-            result = _by_expert(x[own // slots], gate_up, expert, deterministic)
-            activated = _activated(result, activation, deterministic and not x.is_cuda).to(x.dtype)
-            output = _by_expert(activated, down, expert, deterministic)
-            rows[own] = (output * weights.flatten()[own, None]).to(x.dtype)
+            rows[own] = (outputs_of(own, expert) * weights.flatten()[own, None]).to(x.dtype)
     total = rows.view(tokens, slots, -1).sum(dim=1, dtype=torch.float32).to(out.dtype)
     out.copy_(out + total if adds else total)
 
 
-def _activated(result: Tensor, activation: str, alone: bool) -> Tensor:
+def activated_rows(result: Tensor, activation: str, alone: bool) -> Tensor:
     """[T, 2 * n], without a gate [T, n], to float32 [T, n]. `alone`: each token by itself, as
     `layers.weights.linear.are_alone` says.
     """
     if alone and len(result) > 1:
-        return torch.cat([_activated(each, activation, alone) for each in result.split(1)])
+        return torch.cat([activated_rows(each, activation, alone) for each in result.split(1)])
     if activation in ALONE:
         return ALONE[activation](result.float())
     gate, up = result.chunk(2, dim=1)
     return GATED[activation](gate.float(), up)
 
 
-def _by_expert(x: Tensor, matrix: ExpertMatrix, expert: int, deterministic: bool) -> Tensor:
+def gemm_of_expert(x: Tensor, matrix: ExpertMatrix, expert: int, deterministic: bool) -> Tensor:
     """The GEMM with one expert's matrix, in the type of its weights."""
     weight = matrix.of(expert, x.shape[1])
     bias = None if matrix.bias is None else matrix.bias[expert].to(weight.dtype)
-    return _gemm(x.to(weight.dtype), weight, bias, deterministic)
+    return gemm_in_blocks(x.to(weight.dtype), weight, bias, deterministic)
 
 
-def _gemm(x: Tensor, weight: Tensor, bias: Tensor | None, deterministic: bool) -> Tensor:
+def gemm_in_blocks(x: Tensor, weight: Tensor, bias: Tensor | None, deterministic: bool) -> Tensor:
     """`x @ weight.T + bias`; with `deterministic` for a fixed number of tokens at a time, because libraries choose
     their algorithm by that number.
     """

@@ -96,13 +96,17 @@ def store_rows(
     weight_rows,
     bias_ptr,
     row_weights_ptr,
+    delta_ptr,  # [rows, outputs], in the order of the rows, or None
     out_ptr,
     outputs,
     ACTIVATION: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
 ):
-    """Adds the bias, then stores the activation, or the row times its expert's weight."""
+    """Adds what adapters add, and the bias, then stores the activation, or the row times its expert's weight."""
+    if delta_ptr is not None:
+        delta_ptrs = delta_ptr + members.to(tl.int64)[:, None] * outputs + weight_rows[None, :]
+        acc += tl.load(delta_ptrs, mask=here[:, None], other=0.0).to(tl.float32)
     if bias_ptr is not None:
         acc += tl.load(bias_ptr + expert.to(tl.int64) * outputs + weight_rows).to(tl.float32)[None, :]
     if ACTIVATION is None:

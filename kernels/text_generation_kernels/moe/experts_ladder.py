@@ -71,6 +71,8 @@ class ExpertRows(NamedTuple):
     """How many experts this rank has, where others have some."""
     adds: bool = False
     """Whether a sum over the experts of a token is added to what is in `out`."""
+    delta: Tensor | None = None
+    """[rows, outputs], what adapters add before the epilogue, in the order of the alignment; not for direct tiles."""
 
 
 def tile_height(tokens: int, slots: int, experts: int, bits: int, deterministic: bool) -> int:
@@ -145,17 +147,19 @@ def _fp8(x: Tensor, matrix: ExpertMatrix, rows: ExpertRows, out: Tensor, setting
     x8 = torch.empty_like(x, dtype=torch.float8_e4m3fn)
     scale = x.new_empty((len(x), -(-x.shape[1] // FP8_BLOCK)) if by_block else len(x), dtype=torch.float32)
     quantise_rows(x, x8, scale, FP8_BLOCK if by_block else 0)
-    weights, sorting = (matrix.weight, matrix.scales, matrix.bias), (rows.ids, rows.alignment, rows.weights)
+    weights = matrix.weight, matrix.scales, matrix.bias
+    sorting = rows.ids, rows.alignment, rows.weights, rows.delta
     fp8_grouped_gemm(x8, scale, *weights, *sorting, rows.activation, rows.height, settings, out)
 
 
 def _weight_only(x: Tensor, matrix: ExpertMatrix, rows: ExpertRows, out: Tensor, settings: Settings) -> None:
-    sorting, height = (rows.ids, rows.alignment, rows.weights), max(rows.height, _SMALLEST_CODES_TILE)
+    sorting = rows.ids, rows.alignment, rows.weights, rows.delta
+    height = max(rows.height, _SMALLEST_CODES_TILE)
     weight_only_grouped_gemm(x, matrix, *sorting, rows.activation, height, settings, rows.held, out)
 
 
 def _grouped(x: Tensor, matrix: ExpertMatrix, rows: ExpertRows, out: Tensor, settings: Settings) -> None:
-    sorting = rows.ids, rows.alignment, rows.weights
+    sorting = rows.ids, rows.alignment, rows.weights, rows.delta
     grouped_gemm(x, matrix.weight, matrix.bias, *sorting, rows.activation, rows.height, settings, out)
 
 

@@ -34,6 +34,7 @@ def fp8_grouped_gemm_kernel(
     tiles_ptr,  # [capacity, 3] int32
     num_tiles_ptr,  # [1] int32
     row_weights_ptr,  # [rows] float32, None for up
+    delta_ptr,  # [rows, outputs], what adapters add, in the order of the rows, or None
     out_ptr,  # up: [rows, outputs / 2 or outputs], in the order of the rows; down: [rows, outputs]
     inputs,
     outputs,
@@ -89,8 +90,8 @@ def fp8_grouped_gemm_kernel(
         scale = tl.load(scales_ptr + all_rows).to(tl.float32)
         acc *= tl.load(x_scale_ptrs, mask=here, other=0.0)[:, None] * scale[None, :]
     store_rows(
-        acc, expert, block, members, own, here, weight_rows, bias_ptr, row_weights_ptr, out_ptr, outputs,
-        ACTIVATION, BLOCK_M, BLOCK_N,
+        acc, expert, block, members, own, here, weight_rows, bias_ptr, row_weights_ptr, delta_ptr, out_ptr,
+        outputs, ACTIVATION, BLOCK_M, BLOCK_N,
     )  # fmt: skip
 
 
@@ -106,6 +107,7 @@ def fp8_grouped_gemm(
     ids: Tensor,
     alignment: tuple[Tensor, Tensor, Tensor],
     row_weights: Tensor | None,
+    delta: Tensor | None,
     activation: str | None,
     block_m: int,
     config: Mapping[str, int],
@@ -116,7 +118,7 @@ def fp8_grouped_gemm(
     order, tiles, num_tiles = alignment
     _launch(
         (tiles.shape[0] * triton.cdiv(outputs, config["BLOCK_N"]),),
-        (x, x_scale, weight, scales, bias, ids, order, tiles, num_tiles, row_weights, out),
+        (x, x_scale, weight, scales, bias, ids, order, tiles, num_tiles, row_weights, delta, out),
         (inputs, outputs, experts * outputs, x_scale.stride(0)),
         (),
         SLOTS=ids.shape[1],

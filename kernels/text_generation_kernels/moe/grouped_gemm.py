@@ -48,6 +48,7 @@ def grouped_gemm_kernel(
     tiles_ptr,  # [capacity, 3] int32
     num_tiles_ptr,  # [1] int32
     row_weights_ptr,  # [rows] float32, None for up
+    delta_ptr,  # [rows, outputs], what adapters add, in the order of the rows, or None
     out_ptr,  # up: [rows, outputs / 2 or outputs], in the order of the rows; down: [rows, outputs]
     inputs,
     outputs,
@@ -81,8 +82,8 @@ def grouped_gemm_kernel(
     launch_dependents(PDL)
 
     store_rows(
-        acc, expert, block, members, own, here, weight_rows, bias_ptr, row_weights_ptr, out_ptr, outputs,
-        ACTIVATION, BLOCK_M, BLOCK_N,
+        acc, expert, block, members, own, here, weight_rows, bias_ptr, row_weights_ptr, delta_ptr, out_ptr,
+        outputs, ACTIVATION, BLOCK_M, BLOCK_N,
     )  # fmt: skip
 
 
@@ -103,6 +104,7 @@ def grouped_gemm(
     ids: Tensor,
     alignment: tuple[Tensor, Tensor, Tensor],
     row_weights: Tensor | None,
+    delta: Tensor | None,
     activation: str | None,
     block_m: int,
     config: Mapping[str, int],
@@ -114,7 +116,7 @@ def grouped_gemm(
     block_k = tile_columns(config, x.element_size())
     _launch(
         (tiles.shape[0] * triton.cdiv(outputs, config["BLOCK_N"]),),
-        (x, weight, bias, order, tiles, num_tiles, row_weights, out),
+        (x, weight, bias, order, tiles, num_tiles, row_weights, delta, out),
         (inputs, outputs, x.stride(0), weight.stride(0), weight.stride(1)),
         (),
         SLOTS=ids.shape[1],

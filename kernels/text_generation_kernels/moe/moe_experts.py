@@ -26,6 +26,7 @@ Lab: docs/lab/2026-11-mixture-of-experts.md.
 """
 
 # pyright: basic, reportArgumentType=false, reportCallIssue=false
+from collections.abc import Callable
 from typing import NamedTuple
 
 from torch import Tensor
@@ -44,6 +45,10 @@ from .experts_ladder import DIRECT, EXPERT_GEMV_SUM, EXPERTS, ExpertProblem, Exp
 from .moe_align import moe_align_triton
 
 _COMBINE_BLOCK = 1024
+
+
+Deltas = Callable[[Tensor, tuple[Tensor, Tensor, Tensor], bool], Tensor | None]
+"""Makes what adapters add to a GEMM (`ExpertRows.delta`), of its inputs, the alignment, and whether it is up."""
 
 
 class Tiles(NamedTuple):
@@ -170,15 +175,20 @@ def run_experts(
     out: Tensor,
     held: int | None = None,
     adds: bool = False,
+    deltas: Deltas | None = None,
 ) -> None:
-    """Launches the kernels with these tiles. `held`: how many experts this rank has, where others have some."""
+    """Launches the kernels with these tiles. `held`: how many experts this rank has, where others have some. Tiles are
+    not direct with `deltas`.
+    """
     tokens, slots = ids.shape
     hidden, inner = down.outputs, inner_of(gate_up, activation)
     alignment = None if tiles.height == DIRECT else moe_align_triton(ids, down.experts, tiles.height, held)
     activated = x.new_empty(tokens * slots, inner)
-    up_rows = ExpertRows(ids, alignment, None, activation, tiles.height, held)
+    delta = None if deltas is None or alignment is None else deltas(x, alignment, True)
+    up_rows = ExpertRows(ids, alignment, None, activation, tiles.height, held, delta=delta)
     expert_gemm(x, gate_up, up_rows, activated, tiles.up)
-    down_rows = ExpertRows(ids, alignment, weights, None, tiles.height, held, adds)
+    delta = None if deltas is None or alignment is None else deltas(activated, alignment, False)
+    down_rows = ExpertRows(ids, alignment, weights, None, tiles.height, held, adds, delta)
     if kernel_of(down, inner, down_rows) is EXPERT_GEMV_SUM:
         expert_gemm(activated, down, down_rows, out, tiles.down)
         return

@@ -37,6 +37,7 @@ def weight_only_grouped_gemm_kernel(
     tiles_ptr,  # [capacity, 3] int32, None where DIRECT
     num_tiles_ptr,  # [1] int32, None where DIRECT
     row_weights_ptr,  # [rows] float32, None for up
+    delta_ptr,  # [rows, outputs], what adapters add, in the order of the rows, or None
     out_ptr,  # up: [rows, outputs / 2 or outputs], in the order of the rows; down: [rows, outputs]
     inputs,
     outputs,
@@ -159,8 +160,8 @@ def weight_only_grouped_gemm_kernel(
     if GROUPS == 1:
         acc *= tl.load(scales_ptr + all_rows).to(tl.float32)[:, None]
     store_rows(
-        tl.trans(acc), expert, block, members, own, here, weight_rows, bias_ptr, row_weights_ptr, out_ptr, outputs,
-        ACTIVATION, BLOCK_M, BLOCK_N,
+        tl.trans(acc), expert, block, members, own, here, weight_rows, bias_ptr, row_weights_ptr, delta_ptr, out_ptr,
+        outputs, ACTIVATION, BLOCK_M, BLOCK_N,
     )  # fmt: skip
 
 
@@ -173,6 +174,7 @@ def weight_only_grouped_gemm(
     ids: Tensor,
     alignment: tuple[Tensor, Tensor, Tensor] | None,
     row_weights: Tensor | None,
+    delta: Tensor | None,
     activation: str | None,
     block_m: int,
     config: Mapping[str, int],
@@ -201,7 +203,7 @@ def weight_only_grouped_gemm(
                 matrix.table,
                 matrix.bias,
             ),
-            *(ids, order, tiles, num_tiles, row_weights, out),
+            *(ids, order, tiles, num_tiles, row_weights, delta, out),
         ),
         (inputs, outputs, matrix.experts * outputs, x.stride(0), packed.stride(1)),
         (),

@@ -4,14 +4,14 @@ from pathlib import Path
 
 import pytest
 from support.adapted import write_factors
-from support.engine_driver import directly, make_engine, stream
+from support.engine_driver import copy_adapters, directly, engine_with, make_engine, stream
 from support.families import PROMPTS, made, write
 from support.family_cases import CASES
 from support.loading import load
 from support.router import Router, Stream
 
 from text_generation_server.engine.requests import ServingLimits, WarmupLimits
-from text_generation_server.layers.weights import Linear
+from text_generation_server.layers.weights import Adapting, CurrentAdapters, ExpertSite, Linear, NormWeights
 from text_generation_server.models import CausalLM
 from text_generation_server.models.decoder import Decoder
 
@@ -22,31 +22,59 @@ FAMILIES = [
     "gemma2",
     "gemma4 small",
     "gpt neox",
+    "glm4 moe",
+    "hunyuan moe lists",
     "lfm2",
+    "lfm2 moe",
+    "ling 2 shared size",
     "mamba 2",
+    "mistral 4 each",
+    "nemotron 3 large shared",
     "nemotron 3 latent",
+    "olmo2",
     "phi3",
     "qwen2 moe",
     "qwen3 next",
 ]
 
 
-def adapted_linears(model: CausalLM) -> list[Linear]:
-    """The linear layers that serve adapters."""
-    assert isinstance(model, Decoder)
-    found: list[Linear] = []
+class Noted(Adapting):
+    """Notes what adapters can change."""
 
-    def note(linear: Linear) -> Linear:
-        found.append(linear)
+    def __init__(self) -> None:
+        self.current = CurrentAdapters()
+        self.linears: list[Linear] = []
+        self.norms: list[NormWeights] = []
+        self.sites: list[ExpertSite] = []
+
+    def linear(self, linear: Linear) -> Linear:
+        self.linears.append(linear)
         return linear
 
+    def norm(self, weights: NormWeights) -> None:
+        if weights.stored is not None:
+            self.norms.append(weights)
+
+    def experts(self, site: ExpertSite) -> None:
+        self.sites.append(site)
+
+
+def adapted_parts(model: CausalLM) -> Noted:
+    """What adapters can change."""
+    assert isinstance(model, Decoder)
+    noted = Noted()
     for layer in model._layers:
-        layer.adapted(note)
-    return found
+        layer.adapted(noted)
+    model._last.adapted(noted)
+    return noted
 
 
-def answers(model: CausalLM, adapters: list[int], chunk: int) -> list[tuple[list[int], list[float]]]:
-    engine = make_engine(model, LIMITS)
+def answers(
+    model: CausalLM, adapters: list[int], chunk: int, folder: Path | None = None, later: bool = False
+) -> list[tuple[list[int], list[float]]]:
+    engine = make_engine(model, LIMITS) if folder is None else engine_with(model, LIMITS, [folder], 1, later)
+    if folder is not None:
+        copy_adapters(engine, [folder])
     streams: list[Stream] = []
     for number, adapter in enumerate(adapters):
         streams.append(stream(number, PROMPTS[number], 3, prefill_logprobs=True))
@@ -61,10 +89,11 @@ def answers(model: CausalLM, adapters: list[int], chunk: int) -> list[tuple[list
 def test_what_layers_add_is_what_merged_weights_compute(name: str, tmp_path: Path) -> None:
     case, base, adapter = CASES[name], tmp_path / "base", tmp_path / "adapter"
     write(case, made(case), base)
-    assert write_factors(adapter, adapted_linears(load(base))) > 2
+    parts = adapted_parts(load(base))
+    assert write_factors(adapter, parts.linears, parts.norms, parts.sites) > 2
     plain, changed = answers(load(base), [0, 0], 32), answers(load(base, merge_adapter=adapter), [0, 0], 32)
-    for chunk in (32, 2):
-        served = answers(load(base, adapters=[adapter]), [1, 0], chunk)
+    for chunk, later in ((32, False), (2, True)):
+        served = answers(load(base), [1, 0], chunk, adapter, later)
         for found, expected in ((served[0], changed[0]), (served[1], plain[1])):
             assert found[0] == expected[0]
             assert found[1] == pytest.approx(expected[1], abs=2e-3)

@@ -52,6 +52,7 @@ from text_generation_server.layers.weights import (
     MambaWeights,
     NormWeights,
     ShortConvWeights,
+    StepAdapters,
     VocabularyShard,
 )
 from text_generation_server.layers.weights.w8a8 import W8A8Linear
@@ -75,7 +76,7 @@ class Logits(FakeModel):
     def forward(self, input_ids: Tensor, state: InferState) -> Tensor:
         return torch.zeros(len(input_ids if state.logit_tokens is None else state.logit_tokens), 1)
 
-    def logits(self, hidden: Tensor, deterministic: bool = False) -> Tensor:
+    def logits(self, hidden: Tensor, deterministic: bool = False, adapters: StepAdapters | None = None) -> Tensor:
         return torch.zeros(len(hidden), self.vocabulary.width, dtype=self.dtype)
 
 

@@ -1,7 +1,7 @@
 """What graphs do to steps, on a CPU: each replay computes what was captured once more, padded as for a device."""
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,36 +9,20 @@ import pytest
 import torch
 from support.engine_driver import directly, stream
 from support.fake_model import SingleGroup
-from support.loading import CPU, load
+from support.loading import load
+from support.replayed import capture, replays
 from support.router import Router, Stream
 
 from text_generation_server.config.model import ModelConfig
 from text_generation_server.config.server import WatermarkConfig
 from text_generation_server.engine.engine import Engine
-from text_generation_server.engine.graphs import GraphSizes, StepGraphs, chunk_sizes, decode_sizes, forward_sizes
+from text_generation_server.engine.graphs import GraphSizes, chunk_sizes, decode_sizes, forward_sizes
 from text_generation_server.engine.options import EngineOptions
 from text_generation_server.engine.requests import ServingLimits, WarmupLimits
 
 LIMITS = WarmupLimits(max_batch_prefill_tokens=128, max_batch_size=20, max_batch_total_tokens=2048)
 SERVING = ServingLimits(2048, 128, 256, 20)
 DECODES, FORWARDS, TOKENS = [1, 4, 16], [8, 16], [16, 48, 80]
-
-
-class Replayed(StepGraphs[Any]):
-    """Replays by computing again, as a device does with what it has captured."""
-
-    replays: list[int]
-
-    def capture(self, step: Callable[[int], Any], sizes: Sequence[int], memory: Any) -> None:
-        self.sizes = sorted(sizes)
-        self.replays = []
-        self._step = step
-        for size in self.sizes:
-            step(size)
-
-    def replay(self, size: int) -> Any:
-        self.replays.append(size)
-        return self._step(size)
 
 
 def build(folder: Path, graphs: bool, **options: Any) -> Engine:
@@ -56,11 +40,7 @@ def build(folder: Path, graphs: bool, **options: Any) -> Engine:
     runner = engine._runner
     assert runner is not None
     if graphs:
-        for each in (runner._graphs.decodes, runner._graphs.forwards, runner._graphs.chunks):
-            each._graphs = Replayed(CPU)
-        with pytest.MonkeyPatch.context() as patch, torch.inference_mode():
-            patch.setattr(torch.cuda, "graph_pool_handle", lambda: None)
-            runner.capture(GraphSizes(DECODES, FORWARDS, TOKENS))
+        capture(engine, GraphSizes(DECODES, FORWARDS, TOKENS))
         assert runner.graph_tokens == TOKENS
     return engine
 
@@ -102,11 +82,7 @@ def test_padded_steps_give_the_same_tokens(llama_folder: Path, expected: list[li
     for chunk, budget in ((3, 40), (40, 70), (128, 128)):
         got = run(engine, chunk=chunk, budget=budget, depth=2, pause=0.03)
         assert [each.tokens for each in got] == expected
-    decodes, chunks = (each._graphs for each in (runner._graphs.decodes, runner._graphs.chunks))
-    forwards = runner._graphs.forwards._graphs
-    assert set(decodes.replays) == set(DECODES)  # type: ignore[attr-defined]
-    assert set(chunks.replays) == set(TOKENS)  # type: ignore[attr-defined]
-    assert set(forwards.replays) == set(FORWARDS)  # type: ignore[attr-defined]
+    assert replays(runner._graphs) == (set(DECODES), set(FORWARDS), set(TOKENS))
 
 
 def test_steps_as_on_a_device_are_deterministic_to_the_bit_without_padding_too(llama_folder: Path) -> None:

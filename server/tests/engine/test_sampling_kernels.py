@@ -282,7 +282,7 @@ def test_scores_of_prompts_in_parts_equal_log_softmax(scores: Tensor, monkeypatc
     tokens = torch.tensor([0, 5, 256, 3, 9, 100])
     expected = scores.log_softmax(-1)[torch.arange(6), tokens]
     group = TensorParallelGroup(0, 1, scores.device)
-    scorer = Scorer(lambda hidden: hidden.clone(), VocabularyShard.of(VOCAB, 0, 1), group)
+    scorer = Scorer(lambda hidden, _: hidden.clone(), VocabularyShard.of(VOCAB, 0, 1), group)
     for _ in range(2):
         scored = scorer(scores, tokens, num_top=3)
         torch.testing.assert_close(scored.logprobs, expected)

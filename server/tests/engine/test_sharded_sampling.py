@@ -106,7 +106,7 @@ def test_prompts_are_scored_from_parts(vocab: int, world_size: int) -> None:
 
     def score(group: TensorParallelGroup) -> ScoredTokens:
         part = VocabularyShard.of(vocab, group.rank, group.world_size)
-        return Scorer(lambda hidden: part_of(hidden, part), part, group)(logits, targets, num_top=5)
+        return Scorer(lambda hidden, _: part_of(hidden, part), part, group)(logits, targets, num_top=5)
 
     expected = logits.log_softmax(-1)
     for scored in together([lambda group=group: score(group) for group in thread_groups(world_size)]):

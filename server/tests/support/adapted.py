@@ -3,7 +3,7 @@ plain way, to compare others with.
 """
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,11 +21,14 @@ from text_generation_server.layers.weights import (
     Activations,
     ActivationScheme,
     Checkpoint,
+    ExpertShard,
+    ExpertSite,
     Linear,
     LowRankPages,
+    NormWeights,
     Site,
+    changed_of,
     low_rank_pages,
-    unplaced,
 )
 from text_generation_server.layers.weights.linear import activated
 from text_generation_server.models import CausalLM
@@ -97,7 +100,10 @@ def adapt(model: CausalLM, folder: Path, adapter: Path, group: TensorParallelGro
     base = BaseModel(files, ModelTensors.of(config.decoder, config.names, files))
     changes = read_adapter(adapter, base).changes
     found = list(_linears(model))
-    assert unplaced(changes, [linear.site for _, _, linear in found if linear.site is not None]) == []
+    taken: set[str] = set()
+    for _, _, linear in found:
+        taken |= set() if linear.site is None else changed_of(linear.site, changes, linear.bias is not None)
+    assert taken == set(changes)
     made: dict[int, Adapted] = {}
     for owner, name, linear in found:
         if linear.site is None or (pages := low_rank_pages(checkpoint, linear.site, changes, UNITS)) is None:
@@ -108,19 +114,51 @@ def adapt(model: CausalLM, folder: Path, adapter: Path, group: TensorParallelGro
         object.__setattr__(owner, name, made.setdefault(id(linear), Adapted(linear, pages)))
 
 
-def write_factors(folder: Path, linears: Iterable[Linear]) -> int:
-    """Writes an adapter of every matrix of these layers that has a site, with random factors; returns how many."""
+def write_factors(
+    folder: Path, linears: Iterable[Linear], norms: Iterable[NormWeights] = (), experts: Iterable[ExpertSite] = ()
+) -> int:
+    """Writes an adapter of every matrix of these layers that has a site, and of every matrix of these experts, with
+    random factors, and random weights in place of these norms; returns how many.
+    """
     folder.mkdir()
     generator = torch.Generator().manual_seed(3)
     tensors: dict[str, Tensor] = {}
+
+    def add(module: str, outputs: int, inputs: int, rank: int = 3) -> None:
+        name = f"base_model.model.{module}"
+        tensors[f"{name}.lora_A.weight"] = torch.randn(rank, inputs, generator=generator) * 0.1
+        tensors[f"{name}.lora_B.weight"] = torch.randn(outputs, rank, generator=generator) * 0.1
+
     for linear in linears:
         for block in linear.site.blocks if linear.site is not None else ():
-            inputs, name = linear.site.inputs, f"base_model.model.{block.name}"
-            tensors[f"{name}.lora_A.weight"] = torch.randn(3, inputs, generator=generator) * 0.1
-            tensors[f"{name}.lora_B.weight"] = torch.randn(block.size, 3, generator=generator) * 0.1
+            add(block.name, block.size, linear.site.inputs)
+    for site in experts:
+        _add_experts(site.shard, add)
+    for norm in norms:
+        assert norm.stored is not None
+        name = f"base_model.model.{norm.stored.name}"
+        tensors[f"{name}.weight"] = torch.rand(norm.weight.shape, generator=generator) + 0.5
+        if norm.bias is not None:
+            tensors[f"{name}.bias"] = torch.randn(norm.bias.shape, generator=generator) * 0.1
     save_file(tensors, folder / "adapter_model.safetensors")
     (folder / "adapter_config.json").write_text(json.dumps({"peft_type": "LORA", "r": 3, "lora_alpha": 4}))
     return len(tensors) // 2
+
+
+def _add_experts(shard: ExpertShard, add: Callable[[str, int, int, int], None]) -> None:
+    """Adds factors of every expert that has matrices of its own, the routed ones and the shared one; some have three
+    units, others more than a page.
+    """
+    spec, names, hidden = shard.spec, shard.checkpoint.names, shard.hidden
+    networks = [(tuple(shard.name(each) for each in names.shared(spec.gated)), spec.shared_inner)]
+    if names.experts_layout == "each":
+        every = (tuple(shard.name(each, expert) for each in names.experts(spec.gated)) for expert in shard.experts)
+        networks += [(each, spec.inner) for each in every]
+    for number, (network, inner) in enumerate(networks):
+        for module in dict.fromkeys(network[:-1]) if inner else ():
+            add(module, inner * network[:-1].count(module), hidden, 3 if number else 17)
+        if inner:
+            add(network[-1], hidden, inner, 3)
 
 
 def linears_of(model: CausalLM) -> list[Linear]:

@@ -1,10 +1,14 @@
 """A minimal engine: scattered slots and rows, a poisoned pool, greedy choice. Only for tests of models."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
+import numpy as np
 import torch
 
 from text_generation_server.distributed import TensorParallelGroup
+from text_generation_server.engine.adapter_plans import AdapterChecker
+from text_generation_server.engine.adapters import AdapterTables
 from text_generation_server.layers.infer import (
     CacheShape,
     Chunks,
@@ -14,6 +18,7 @@ from text_generation_server.layers.infer import (
     LayerState,
     StateShape,
 )
+from text_generation_server.layers.weights import StepAdapters
 from text_generation_server.models import CausalLM
 
 
@@ -31,9 +36,15 @@ class Driver:
         max_tokens: int = 128,
         seed: int = 0,
         group: TensorParallelGroup | None = None,
+        adapters: Mapping[str, int] | None = None,
+        checker: AdapterChecker | None = None,
     ) -> None:
-        """`group`: of the ranks that share the vocabulary, whose logits are put together."""
+        """`group`: of the ranks that share the vocabulary, whose logits are put together. `adapters`: the adapter of
+        each request that uses one, by its name, of those that `checker` has.
+        """
         self.model = model
+        self._adapters = adapters or {}
+        self._checker = checker
         self._group = group
         model.reserve_positions(max_tokens)
         generator = torch.Generator().manual_seed(seed)
@@ -110,10 +121,19 @@ class Driver:
             states=self._states,
             logit_tokens=None if all_logits or not is_prefill else torch.tensor(starts[1:]) - 1,
         )
-        logits = self.model.logits(self.model.forward(torch.tensor(ids), state))
+        numbers = [self._adapters.get(name, 0) for name, count in parts for _ in range(count)]
+        state = replace(state, adapters=self._tables(numbers))
+        hidden = self.model.forward(torch.tensor(ids), state)
+        wanted = numbers if state.logit_tokens is None else [numbers[token] for token in state.logit_tokens.tolist()]
+        logits = self.model.logits(hidden, False, self._tables(wanted))
         if self._group is None or self.model.vocabulary.is_whole:
             return logits
         return self._group.all_gather(logits).transpose(0, 1).flatten(1)[:, : self.model.vocab_size]
+
+    def _tables(self, numbers: Sequence[int]) -> StepAdapters | None:
+        if self._checker is None or not any(numbers):
+            return None
+        return AdapterTables(self._checker, 1, True, self.model.device).of(np.array(numbers))
 
 
 def _poisoned(shape: CacheShape, cache: LayerCache) -> LayerCache:

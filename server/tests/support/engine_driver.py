@@ -1,6 +1,9 @@
 """Engines over the fake model, and short ways to make what plans hold."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -8,6 +11,7 @@ from support.fake_model import FakeModel, SingleGroup
 from support.router import Allowed, Send, Stream
 from text_generation_server.config.server import WatermarkConfig
 from text_generation_server.distributed import TensorParallelGroup
+from text_generation_server.engine.adapter_requests import AdapterCopy, AdapterSource
 from text_generation_server.engine.engine import Engine
 from text_generation_server.engine.memory import Memory
 from text_generation_server.engine.options import EngineOptions
@@ -16,6 +20,7 @@ from text_generation_server.engine.requests import (
     Request,
     ServingLimits,
     SlotRange,
+    StepPlan,
     WarmupLimits,
 )
 from text_generation_server.engine.worker import EngineWorker
@@ -50,6 +55,35 @@ def make_engine(
     if limits is not None:
         engine.warmup(limits)
     return engine
+
+
+def engine_with(
+    model: CausalLM,
+    limits: WarmupLimits,
+    adapters: Sequence[Path],
+    pages: int | None = None,
+    later: bool = False,
+    **options: Any,
+) -> Engine:
+    """An engine with these adapters in host memory before Warmup, and pages for them, or so many."""
+    engine = make_engine(model, None, **options)
+    loaded = [engine.load_adapter(AdapterSource(each.name, str(each))) for each in adapters]
+    pages = sum(each.pages for each in loaded) if pages is None else pages
+    engine.warmup(replace(limits, adapter_pages=pages, adapters_later=later))
+    return engine
+
+
+def copy_adapters(engine: Engine, adapters: Sequence[Path]) -> None:
+    """Drops everything, and copies adapters to numbers 1, 2, ... and pages next to each other."""
+    engine.clear_cache(None)
+    copies: list[AdapterCopy] = []
+    page = 0
+    for number, each in enumerate(adapters, 1):
+        loaded = engine.load_adapter(AdapterSource(each.name, str(each)))
+        copies.append(AdapterCopy(number, loaded.generation, page))
+        page += loaded.pages
+    reply = engine.step(StepPlan(0, adapter_copies=copies)).result()
+    assert list(reply.adapters_ready) == list(range(1, len(adapters) + 1))
 
 
 def directly(engine: Engine) -> Send:

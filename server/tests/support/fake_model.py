@@ -13,8 +13,8 @@ from torch import Tensor
 from text_generation_server.distributed.group import NEVER_OVERLAPPED
 from text_generation_server.errors import EngineFailed
 from text_generation_server.layers.infer.state import CacheShape, InferState, StateShape
-from text_generation_server.layers.weights import PrefillCopies, VocabularyShard
-from text_generation_server.models.adapters import ServedAdapters
+from text_generation_server.layers.weights import PrefillCopies, StepAdapters, VocabularyShard
+from text_generation_server.models.adapters import ModelAdapters
 from text_generation_server.models.encoder import Encoder
 
 _PRIME = 8191
@@ -29,7 +29,7 @@ class FakeModel:
     """Cosines and sines of two elements in float32, as if it had a table."""
     dense_macs = 0
     encoder: Encoder | None = None
-    adapters: ServedAdapters | None = None
+    adapters: ModelAdapters | None = None
     dtype = torch.float32
     device = torch.device("cpu")
 
@@ -68,7 +68,7 @@ class FakeModel:
     def reserve_positions(self, count: int) -> None:
         """It has no table of them."""
 
-    def logits(self, hidden: Tensor, deterministic: bool = False) -> Tensor:
+    def logits(self, hidden: Tensor, deterministic: bool = False, adapters: StepAdapters | None = None) -> Tensor:
         """The forward pass made them already."""
         return hidden.clone()
 

@@ -1,12 +1,10 @@
 """One call from a folder to a model of ours."""
 
-from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 
 from text_generation_server.config import ParallelConfig
-from text_generation_server.config.adapters import FoundAdapter
 from text_generation_server.config.implementation import ModelImpl, read_model_config
 from text_generation_server.config.kv_cache import QuantisedKvCache
 from text_generation_server.distributed import TensorParallelGroup, init_group
@@ -24,10 +22,8 @@ def load(
     kv_cache: QuantisedKvCache | None = None,
     quantize: str | None = None,
     merge_adapter: Path | None = None,
-    adapters: Sequence[Path] = (),
 ) -> CausalLM:
     group = group or init_group(ParallelConfig(), CPU, timeout_s=1)
     config = read_model_config(folder, impl, quantize)
     load_format = "dummy" if dummy else "safetensors"
-    found = [FoundAdapter(each.name, str(each), each) for each in adapters]
-    return load_model(folder, config, group, dtype, CPU, load_format, kv_cache, merge_adapter, found)
+    return load_model(folder, config, group, dtype, CPU, load_format, kv_cache, merge_adapter)

@@ -33,19 +33,6 @@ class FoundAdapter:
     folder: Path
 
 
-@dataclass(frozen=True)
-class AdapterInfo:
-    """What callers of the shard may know of an adapter."""
-
-    name: str
-    number: int
-    """What a request names, from 1 on."""
-    generation: int
-    """Not 0, 64 bits, the same for the same contents: keys and values of two adapters must not be taken for one."""
-    rank: int
-    source: str
-
-
 def parse_adapters(text: str | None) -> tuple[AskedAdapter, ...]:
     """Reads the flag; its entries have commas between them. An adapter without a name is called by its folder or id.
     Raises ConfigurationError.
@@ -59,16 +46,24 @@ def parse_adapters(text: str | None) -> tuple[AskedAdapter, ...]:
 def _parse(entry: str) -> AskedAdapter:
     name, equals, place = (part.strip() for part in entry.partition("="))
     place = place if equals else name
-    source, at, revision = place.partition("@")
-    if place.startswith(("/", ".", "~")):
-        # A folder has no revisions, and its name may hold an `@`.
-        source, at, revision = place, "", ""
+    source, at, revision = _parts_of(place)
     if not name or not source or (at and not revision):
         raise ConfigurationError(
             f"{_FLAG} cannot be read at `{entry}`: write id, id@revision, name=folder or name=id@revision, with commas "
             "between them"
         )
     return AskedAdapter(name if equals else source, source, revision or None)
+
+
+def parse_source(name: str, place: str) -> AskedAdapter:
+    """Reads what an adapter is loaded from: a folder, an id of the hub, or id@revision."""
+    source, _, revision = _parts_of(place)
+    return AskedAdapter(name, source, revision or None)
+
+
+def _parts_of(place: str) -> tuple[str, str, str]:
+    # A folder has no revisions, and its name may hold an `@`.
+    return (place, "", "") if place.startswith(("/", ".", "~")) else place.partition("@")
 
 
 def _check_names(names: Sequence[str]) -> None:

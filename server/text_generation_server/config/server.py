@@ -127,8 +127,6 @@ class ServerConfig:
     dequantised_copies: DequantisedCopies = "auto"
     merge_adapter: Path | None = None
     """The folder of an adapter that is merged into the weights while they are read."""
-    lora_adapters: tuple[AskedAdapter, ...] = ()
-    """The adapters that requests may name."""
     quantize: str | None = None
     """The format to which 16-bit weights are quantised while they are read; quantised checkpoints need none."""
     listener: ClusterListener | None = None
@@ -254,7 +252,7 @@ def check_copies(deterministic: bool, copies: DequantisedCopies) -> None:
         )
 
 
-def check_merge(load_format: LoadFormat, merge_adapter: Path | None, has_adapters: bool) -> None:
+def check_merge(load_format: LoadFormat, merge_adapter: Path | None, has_adapters: bool = False) -> None:
     """Raises `ConfigurationError` for adapters of random weights, and for one that is merged where others are served:
     those were trained on weights without it.
     """

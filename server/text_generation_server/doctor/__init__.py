@@ -11,9 +11,9 @@ from ..config.kv_cache import KvCacheDtype
 from ..config.server import AskedComputation, Environment, HubConfig
 from ..config.serving import AskedLimits
 from ..config.shards import AskedShards
-from ..errors import AdapterError, ConfigurationError, ModelFilesError
+from ..errors import AdapterError, AdapterNotFound, ConfigurationError
 from ..hub import ModelSource
-from ..hub_adapters import find_adapters
+from ..hub_adapters import find_adapter
 from .devices import Devices, device_findings, memory_of, read_devices
 from .finding import Finding
 from .model import missing_model, model_findings
@@ -84,8 +84,8 @@ def adapter_findings(computation: AskedComputation, hub: HubConfig) -> Iterator[
         yield _adapter_finding(folder, "--merge-adapter", f"merge the adapter in {folder} into the weights")
     for asked in computation.lora_adapters:
         try:
-            (found,) = find_adapters([asked], hub)
-        except ModelFilesError as error:
+            found = find_adapter(asked, hub)
+        except AdapterNotFound as error:
             yield Finding("adapter", "warning", str(error), "a start downloads adapters of the hub")
             continue
         yield _adapter_finding(found.folder, "--lora-adapters", f"serve adapter {found.name} of {found.source}")

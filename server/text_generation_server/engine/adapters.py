@@ -15,7 +15,7 @@ from torch import Tensor
 from text_generation_kernels import TILE_TOKENS, TableSizes, adapter_tables
 
 from ..layers.weights import StepAdapters
-from ..models.adapters import ServedAdapters
+from .adapter_plans import AdapterChecker, Resident
 from .running import Vector
 from .transfer import overwrite, upload
 
@@ -44,44 +44,62 @@ class Layout:
 class AdapterTables:
     """Makes the tables of steps. Only the engine thread uses it."""
 
-    def __init__(self, served: ServedAdapters, device: torch.device) -> None:
-        self._served = served
+    def __init__(self, checker: AdapterChecker, most_pages: int, by_output: bool, device: torch.device) -> None:
+        """Graphs have room for adapters of at most `most_pages`. `by_output` says whether they compute what adapters do
+        to outputs (`StepAdapters`): steps that need it and do not find it there run without a graph.
+        """
+        self._checker = checker
+        self._most_pages = most_pages
+        self._by_output = by_output
         self._device = device
 
     def of(self, numbers: Vector) -> StepAdapters:
         """Queues a copy of the tables of a step whose token t uses adapter `numbers[t]`, 0 for none."""
-        layout = self.layout(len(numbers))
-        return _view(upload(self.packed(numbers, layout), self._device), layout)
+        sizes = TableSizes.needed(numbers - 1, self._checker.pages, _height(len(numbers)))
+        layout = Layout(len(numbers), sizes)
+        by_output = any(each.by_output for each in self._used(numbers))
+        return _view(upload(self.packed(numbers, layout), self._device), layout, by_output)
+
+    def fit_graphs(self, numbers: Vector) -> bool:
+        """Whether graphs compute all that these adapters do, and have room for their pages."""
+        used = self._used(numbers)
+        has_room = all(each.pages <= self._most_pages for each in used)
+        return has_room and (self._by_output or not any(each.by_output for each in used))
+
+    def _used(self, numbers: Vector) -> list[Resident]:
+        residents = self._checker.residents
+        return [residents[number] for number in np.flatnonzero(np.bincount(numbers)).tolist() if number]
 
     def buffer(self, sizes: Sequence[int]) -> "AdapterBuffer":
         """Allocates memory for the tables of steps with these numbers of tokens, for graphs to read. They are zeros:
         tiles without tokens.
         """
         total = max(self.layout(size).total for size in sizes)
-        return AdapterBuffer(self, torch.zeros(total, dtype=torch.int32, device=self._device))
+        vector = torch.zeros(total, dtype=torch.int32, device=self._device)
+        return AdapterBuffer(self, vector, self._by_output)
 
     def layout(self, tokens: int) -> Layout:
-        """Returns where the tables of a step with so many tokens lie."""
-        height = _TALL_TILES if tokens >= _TALL_TILES_FROM else TILE_TOKENS
-        adapters = min(tokens, len(self._served.infos))
-        return Layout(tokens, TableSizes.of(tokens, adapters, self._served.most_pages, height))
+        """Returns where the tables of a graph of so many tokens lie."""
+        pages = self._checker.num_pages
+        return Layout(tokens, TableSizes.of(tokens, pages, self._most_pages, _height(tokens), pages))
 
     def packed(self, numbers: Vector, layout: Layout) -> NDArray[np.int32]:
         """Makes the tables of the tokens that use these adapters."""
-        tables = adapter_tables(numbers - 1, self._served.pages, layout.sizes)
+        tables = adapter_tables(numbers - 1, self._checker.pages, layout.sizes)
         return np.concatenate((*(each.reshape(-1) for each in tables), numbers.astype(np.int32)))
 
 
 class AdapterBuffer:
     """The tables that CUDA graphs read."""
 
-    def __init__(self, tables: AdapterTables, vector: Tensor) -> None:
+    def __init__(self, tables: AdapterTables, vector: Tensor, by_output: bool) -> None:
         self._tables = tables
         self._vector = vector
+        self._by_output = by_output
 
     def view(self, tokens: int) -> StepAdapters:
         """Returns what the graph of so many tokens reads."""
-        return _view(self._vector, self._tables.layout(tokens))
+        return _view(self._vector, self._tables.layout(tokens), self._by_output)
 
     def write(self, numbers: Vector, tokens: int) -> None:
         """Queues the tables of the next replay of that graph. Tokens behind those of `numbers` use no adapter."""
@@ -91,6 +109,10 @@ class AdapterBuffer:
         overwrite(self._vector[: layout.total], self._tables.packed(padded, layout))
 
 
-def _view(vector: Tensor, layout: Layout) -> StepAdapters:
+def _height(tokens: int) -> int:
+    return _TALL_TILES if tokens >= _TALL_TILES_FROM else TILE_TOKENS
+
+
+def _view(vector: Tensor, layout: Layout, by_output: bool) -> StepAdapters:
     order, tiles, work, numbers = vector[: layout.total].split(layout.lengths)
-    return StepAdapters(order, tiles.view(-1, 4), work.view(-1, 2), numbers, layout.sizes.tile_tokens)
+    return StepAdapters(order, tiles.view(-1, 4), work.view(-1, 2), numbers, layout.sizes.tile_tokens, by_output)

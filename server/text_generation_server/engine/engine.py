@@ -17,6 +17,8 @@ from ..config.server import WatermarkConfig
 from ..distributed.group import TensorParallelGroup
 from ..errors import EngineFailed, InvalidRequest, NotReady, OutOfMemory
 from ..models.base import CausalLM
+from .adapter_requests import AdapterLoaded, AdapterSource
+from .adapter_store import AdapterStore
 from .masks import no_masks
 from .media_requests import MediaInfo, MediaPut
 from .memory import Memory, is_out_of_memory, memory_of
@@ -69,6 +71,7 @@ class Engine:
         self._watermark = watermark
         self._options = options
         self._kv_cache_dtype = kv_cache_dtype
+        self._adapters = AdapterStore(model.adapters, options.hub)
         self._runner: StepRunner | None = None
 
     @property
@@ -87,7 +90,6 @@ class Engine:
             version=__version__,
             recurrent=bool(self._model.states),
             media=self._media,
-            adapters=() if self._model.adapters is None else self._model.adapters.infos,
         )
 
     @property
@@ -125,7 +127,9 @@ class Engine:
             self._options,
             alone,
             self._media,
+            self._adapters,
         )
+        self._runner.clear_adapters()
         self._runner.compiled_before = compilations()
         self._group.check()
         # Until now, one rank may have compiled for longer than another.
@@ -185,6 +189,16 @@ class Engine:
             self._memory.release()
             raise OutOfMemory("the device is out of memory for the pixels of this item; lower media_rows") from error
 
+    def load_adapter(self, source: AdapterSource) -> AdapterLoaded:
+        """Brings an adapter into host memory. Threads other than the engine thread call it. Raises what
+        `AdapterStore.load` does.
+        """
+        return self._adapters.load(source)
+
+    def unload_adapter(self, generation: int) -> None:
+        """Drops an adapter from host memory; its pages stay as they are. An unknown generation is no error."""
+        self._adapters.unload(generation)
+
     def filter_batch(self, request_ids: Sequence[int]) -> list[int]:
         """Keeps the listed requests and drops all others. Returns the kept ones, in the order of the list."""
         rows = self._ready().checker.rows
@@ -199,6 +213,8 @@ class Engine:
             return
         rows = self._runner.checker.rows
         rows.drop([row for row, owner in rows.owners.items() if request_id is None or owner.request.id == request_id])
+        if request_id is None:
+            self._runner.clear_adapters()
         if request_id is None and self._runner.media is not None:
             self._runner.media.clear()
             self._runner.checker.media.clear()

@@ -25,7 +25,6 @@ from ..config.shards import AskedShards, check_shards
 from ..config.sizes import bytes_of_rank
 from ..distributed.group import init_group
 from ..errors import ConfigurationError, OutOfMemory
-from ..hub_adapters import find_adapters
 from ..models.base import CausalLM
 from ..models.registry import load_model
 from ..models.sizes import bytes_of_weights
@@ -76,12 +75,11 @@ def build_engine(config: ServerConfig, folder: Path) -> Engine:
     parallel = replace(environment.parallel, expert_parallel=config.expert_parallel)
     hidden_size = model_config.decoder.hidden_size if isinstance(model_config, ModelConfig) else None
     group = init_group(parallel, device, _GROUP_TIMEOUT_S, hidden_size, config.deterministic)
-    adapters = find_adapters(config.lora_adapters, environment.hub)
     model = load_into(
         device,
         lambda: load_model(
             *(folder, model_config, group, dtype, device, config.load_format, kv_cache),
-            *(config.merge_adapter, adapters),
+            config.merge_adapter,
         ),
     )
     stored = kv_cache or str(dtype).removeprefix("torch.")
@@ -103,6 +101,7 @@ def build_engine(config: ServerConfig, folder: Path) -> Engine:
             cuda_graphs=config.cuda_graphs if attention == "triton" else (),
             deterministic=config.deterministic,
             dequantised_copies=config.dequantised_copies,
+            hub=environment.hub,
         ),
     )
 

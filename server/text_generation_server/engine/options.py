@@ -1,8 +1,9 @@
 """Options of the engine: what the operator chose, and what the device implies."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ..config.copies import DequantisedCopies
+from ..config.server import HubConfig
 
 
 @dataclass(frozen=True)
@@ -17,3 +18,5 @@ class EngineOptions:
     """Whether results of a request are bitwise equal in every batch and however its prompt is cut."""
     dequantised_copies: DequantisedCopies = "auto"
     """Whether to keep 16-bit copies of weight-only quantised matrices; never where `deterministic`."""
+    hub: HubConfig = field(default_factory=HubConfig)
+    """Where adapters are that the hub's names name."""

@@ -12,6 +12,8 @@ from ..config.server import WatermarkConfig
 from ..distributed import TensorParallelGroup
 from ..errors import EngineFailed
 from ..models.base import CausalLM
+from .adapter_probe import AdapterProbe
+from .adapter_store import AdapterStore
 from .budget import MemoryBudget
 from .dummy_steps import run_step
 from .graphs import GraphSizes, chunk_sizes, decode_sizes, forward_sizes
@@ -63,8 +65,10 @@ class Probe:
         options: EngineOptions,
         alone: bool,
         media: MediaInfo | None = None,
+        adapters: AdapterProbe | None = None,
     ) -> None:
         self._media = MediaProbe.of(model, media, asked)
+        self._adapters = adapters or AdapterProbe(AdapterStore())
         self._model = model
         self._group = group
         self._memory = memory
@@ -92,12 +96,7 @@ class Probe:
         most = asked.max_batch_prefill_tokens + asked.max_batch_size
         tokens = chunk_sizes(most, self._model.dense_macs)
         sizes = GraphSizes(decodes, forward_sizes(decodes), tokens)
-        return sizes if self._model.adapters is None else sizes.with_adapters()
-
-    @property
-    def _adapters(self) -> list[int]:
-        """The adapters whose steps reach every kernel: none, and one, if there is one."""
-        return [0] if self._model.adapters is None else [0, 1]
+        return sizes if self._adapters.pool is None else sizes.with_adapters()
 
     def build_runner(self, limits: ServingLimits) -> StepRunner:
         """Builds a runner of the model with rows, pool and sampler of the given sizes."""
@@ -105,7 +104,7 @@ class Probe:
         model.reserve_positions(limits.max_total_tokens)
         recurrent = bool(model.states)
         at_once, media = self._asked.max_batch_prefill_tokens, self._media
-        adapters = 0 if model.adapters is None else len(model.adapters.infos)
+        adapters = self._adapters.checker()
         checker = PlanChecker(limits, at_once, model.vocab_size, recurrent, media.checker(), adapters)
         table = RowTable(num_rows, limits.max_total_tokens, num_slots, model.device, media.axes)
         sampling = SamplingState(num_rows + 1, model.vocab_size, model.device, self._eos_token_ids)
@@ -113,7 +112,8 @@ class Probe:
         sampler = Sampler(sampling, masks, self._watermark, model.vocabulary, self._group)
         pool = allocate_pool(model, num_slots, num_rows)
         parts = (table, pool, sampling, masks, sampler)
-        return StepRunner(model, self._group, checker, *parts, self._runner_options, media.pool())
+        others = media.pool(), self._adapters.of_runner(adapters)
+        return StepRunner(model, self._group, checker, *parts, self._runner_options, *others)
 
     def fitting_slots(self, copies: int = 0) -> int:
         """Returns the slots that fit on this rank besides everything else. `copies` are the bytes of 16-bit copies that
@@ -159,10 +159,10 @@ class Probe:
         rows = limits.max_batch_size
         padding = torch.full((rows,), runner.table.padding_row, dtype=torch.int64, device=self._model.device)
         for size in (1, *((1 << power) + 1 for power in range(rows.bit_length()) if 1 << power < rows)):
-            for adapter in self._adapters:
+            for adapter in self._adapters.numbers:
                 runner.decode_rows(padding[:size], limits.max_total_tokens, adapter)
         self._media.encode_samples()
-        for adapter in self._adapters:
+        for adapter in self._adapters.numbers:
             self._run_chunks(runner, adapter)
         torch.cuda.synchronize(self._model.device)
 
@@ -245,11 +245,11 @@ class Probe:
         memory.release()
         memory.begin_peak()
         held = memory.held()
-        run_step(runner, lengths, asked.max_batch_size - len(lengths), scored=True, adapter=self._adapters[-1])
+        run_step(runner, lengths, asked.max_batch_size - len(lengths), scored=True, adapter=self._adapters.numbers[-1])
         padding = torch.full(
             (asked.max_batch_size,), runner.table.padding_row, dtype=torch.int64, device=self._model.device
         )
-        runner.decode_rows(padding, limits.max_total_tokens, self._adapters[-1])
+        runner.decode_rows(padding, limits.max_total_tokens, self._adapters.numbers[-1])
         step = memory.peak() - held
         memory.release()
         others = self._used() - memory.held()

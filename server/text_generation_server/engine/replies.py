@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from text_generation_kernels import EXCLUDED, SampledTokens, compilations
 
 from ..errors import NoTokenAllowed, NumericalError
+from .adapter_copies import PendingCopies
 from .clock import StepTime
 from .media_faults import MediaFaults
 from .media_pool import EncodedItem
@@ -45,6 +46,8 @@ class LaunchedStep:
     encoded: Sequence[EncodedItem] = ()
     faults: MediaFaults | None = None
     """None: no media is served."""
+    adapters: PendingCopies | None = None
+    """None: requests have no adapters."""
 
     def result(self) -> StepReply:
         """Waits for the step. The replies thread calls it once for each step, in their order."""
@@ -66,6 +69,7 @@ class LaunchedStep:
             prompt_scores=self._prompt_scores() if self.scores and self.details else [],
             failures=failures,
             timings=self._timings(),
+            adapters_ready=() if self.adapters is None else self.adapters.take_ready(self.number, self.time is None),
         )
 
     def _sound(self, valid: list[int], failures: list[RequestFailure]) -> list[int]:

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from ..config.adapters import AdapterInfo
+from .adapter_requests import AdapterCopy, AdapterLoaded, AdapterSource
 from .media_requests import Encode, MediaCost, MediaInfo, MediaPut, MediaSpan
 
 TokenIds = NDArray[np.int64]
@@ -64,7 +64,7 @@ class Request:
     media: tuple[MediaSpan, ...] = ()
     """Ascending and apart. They name the same positions whenever the request is admitted."""
     adapter: int = 0
-    """The number of its adapter; 0: the base alone. It is the same whenever the request is admitted."""
+    """The number of its adapter; 0: the base alone."""
 
     @property
     def num_prompt(self) -> int:
@@ -108,6 +108,7 @@ class StepPlan:
     """In this order."""
     forget: Sequence[int] = ()
     """Items whose pixels and half-encoded layers are dropped. Unknown numbers are no error."""
+    adapter_copies: Sequence[AdapterCopy] = ()
 
 
 class MaskForm(Enum):
@@ -198,6 +199,8 @@ class StepReply:
     prompt_scores: Sequence[PromptScores] = ()
     failures: Sequence[RequestFailure] = ()
     timings: Timings = field(default_factory=Timings)
+    adapters_ready: Sequence[int] = ()
+    """Numbers whose copies every later plan may use. Ranks may differ in when they say so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,8 +221,6 @@ class ShardInfo:
     """Whether layers keep a state of each row, so that requests are computed from their first position on."""
     media: MediaInfo | None = None
     """None: there is no encoder, or the text is served alone."""
-    adapters: Sequence[AdapterInfo] = ()
-    """Those that requests may name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,6 +241,10 @@ class WarmupLimits:
     """Rows of the media pool; 0: no media is served."""
     max_media_pixels: int = 0
     """Of all views of the largest item that will come."""
+    adapter_pages: int = 0
+    """Pages for adapters on the device, and as many numbers; 0: requests have none."""
+    adapters_later: bool = False
+    """Whether adapters may come that are not loaded by now."""
 
     def longest_prompt(self, max_total_tokens: int) -> int:
         """Returns the tokens of the longest prompt where a request has at most `max_total_tokens`, one of them
@@ -298,7 +303,9 @@ class PendingStep(Protocol):
 
 
 class ShardEngine(Protocol):
-    """The engine that the worker calls. Every method runs on the engine thread and may raise `EngineError`."""
+    """The engine that the worker calls. Every method may raise `EngineError`, and all but `load_adapter` run on the
+    engine thread.
+    """
 
     @property
     def info(self) -> ShardInfo:
@@ -321,6 +328,14 @@ class ShardEngine(Protocol):
 
     def put_media(self, put: MediaPut) -> None:
         """Brings the pixels of an item to the device. An item that it has is no error."""
+        ...
+
+    def load_adapter(self, source: AdapterSource) -> AdapterLoaded:
+        """Brings an adapter into host memory. Threads other than the engine thread call it."""
+        ...
+
+    def unload_adapter(self, generation: int) -> None:
+        """Drops an adapter from host memory. An unknown generation is no error."""
         ...
 
     def filter_batch(self, request_ids: Sequence[int]) -> list[int]:

@@ -16,7 +16,7 @@ from ..distributed import TensorParallelGroup
 from ..layers.infer.state import LINEAR_BLOCK
 from ..layers.weights import StepAdapters
 from ..models.base import CausalLM
-from .adapters import AdapterTables
+from .adapter_probe import RunnerAdapters
 from .clock import Mark, MaskWait, StepTime
 from .graphs import GraphSizes, RunnerGraphs
 from .kv_pool import KVPool
@@ -27,7 +27,7 @@ from .media_pool import EncodedItem, MediaPool
 from .replies import LaunchedStep
 from .requests import MaskSource, StepPlan
 from .rows import RowTable
-from .running import CheckedPlan, PlanChecker
+from .running import CheckedPlan, PlanChecker, Vector
 from .sampling import Sampler
 from .sampling_state import SamplingState
 from .scoring import ScoredTokens, Scorer
@@ -72,8 +72,9 @@ class StepRunner:
         sampler: Sampler,
         options: RunnerOptions,
         media: MediaPool | None = None,
+        adapters: RunnerAdapters | None = None,
     ) -> None:
-        """`media` is None where none is served."""
+        """`media` is None where none is served, and `adapters` where requests have none."""
         self.checker = checker
         self.table = table
         self._model = model
@@ -88,10 +89,10 @@ class StepRunner:
         media_rows = None if media is None else media.rows
         self._input = InputBuilder(table, pool, options.deterministic, options.alone, media_rows)
         self._graphs = RunnerGraphs(table.padding_row, model.device, self._axes)
-        self._adapters, self._adapted_graphs = None, self._graphs
-        if model.adapters is not None:
-            self._adapters = AdapterTables(model.adapters, model.device)
-            self._adapted_graphs = RunnerGraphs(table.padding_row, model.device, self._axes, self._adapters)
+        self._no_graphs = RunnerGraphs(table.padding_row, model.device, self._axes)
+        self._adapters, self._adapted_graphs = adapters, self._no_graphs
+        if adapters is not None:
+            self._adapted_graphs = RunnerGraphs(table.padding_row, model.device, self._axes, adapters.tables)
         self._previous_end: Mark | None = None
         self.compiled_before = 0
         """The number of kernels that were compiled before serving."""
@@ -122,7 +123,9 @@ class StepRunner:
 
         graphs.chunks.capture(forward, sizes.tokens, memory)
         graphs.decodes.capture(
-            lambda rows, adapters: self._choose(forward_rows(rows, adapters), rows, False), sizes.decodes, memory
+            lambda rows, adapters: self._choose(forward_rows(rows, adapters), rows, False, adapters),
+            sizes.decodes,
+            memory,
         )
         graphs.forwards.capture(forward_rows, sizes.forwards, memory)
 
@@ -141,6 +144,7 @@ class StepRunner:
         called = time.perf_counter_ns()
         checked = self.checker.apply(plan)
         self.table.grant(checked.writes)
+        before = self._adapters.copies.before() if self._adapters is not None and checked.copies else None
         step = partial(
             LaunchedStep,
             checked.number,
@@ -151,11 +155,13 @@ class StepRunner:
             details=self._options.details,
             constrained=frozenset(checked.constrained),
             faults=self._faults,
+            adapters=None if self._adapters is None else self._adapters.copies.pending,
         )
         if checked.num_tokens == 0 and not checked.encode:
             self._forget(checked)
             self._admit(checked)
             self._constrain(checked, masks)
+            self._copy_adapters(checked, before)
             return step(time.perf_counter_ns() - called)
         compute = self._one_graph(checked) or self._forward_then_sample(checked, masks)
         begin = Mark(self._model.device)
@@ -164,9 +170,21 @@ class StepRunner:
         end = Mark(self._model.device)
         step_time = StepTime(begin, end, self._previous_end if plan.number else None, outcome.wait, encoder_end)
         self._previous_end = end
+        self._copy_adapters(checked, before)
         record = None if outcome.sampled is None else Readback(outcome.sampled.record[: len(checked.owners)])
         scores = None if outcome.scored is None else Readback(outcome.scored.record)
         return step(begin.host_ns - called, time=step_time, record=record, scores=scores, encoded=encoded)
+
+    def clear_adapters(self) -> None:
+        """Forgets which adapter each number is."""
+        self.checker.adapters.clear()
+        if self._adapters is not None:
+            self._adapters.copies.clear()
+
+    def _copy_adapters(self, plan: CheckedPlan, before: torch.cuda.Event | None) -> None:
+        """Queues the plan's copies of adapters, after all steps up to `before` and beside its own."""
+        if self._adapters is not None and plan.copies:
+            self._adapters.copies.launch(plan.number, plan.copies, self.checker.adapters.residents, before)
 
     def _forget(self, plan: CheckedPlan) -> None:
         if self.media is not None:
@@ -185,8 +203,8 @@ class StepRunner:
         int64 [D] may hold the padding row; no row is longer than `max_kv_len`. All use adapter `adapter`.
         """
         numbers = np.full(len(rows), adapter, dtype=np.int64)
-        adapters = self._adapters.of(numbers) if self._adapters is not None and adapter else None
-        return self._choose(self._forward_rows(rows, max_kv_len, adapters), rows, False)
+        adapters = self._adapters.tables.of(numbers) if self._adapters is not None and adapter else None
+        return self._choose(self._forward_rows(rows, max_kv_len, adapters), rows, False, adapters)
 
     def _one_graph(self, plan: CheckedPlan) -> Callable[[], Outcome] | None:
         """Returns a function that replays the whole step as one CUDA graph; None where no such graph fits."""
@@ -262,7 +280,8 @@ class StepRunner:
         if forward is None:
             forward = partial(self._forward_rows, rows, plan.longest_decode, self._adapters_of(plan))
         whole_rows = self._needs_whole_rows(plan)
-        return forward, lambda hidden: (self._choose(hidden[: len(rows)], rows, whole_rows), None)
+        adapters = self._adapters_of_logits(plan.adapters)
+        return forward, lambda hidden: (self._choose(hidden[: len(rows)], rows, whole_rows, adapters), None)
 
     def _prepare_chunks(self, plan: CheckedPlan) -> tuple[Callable[[], Tensor], Choice]:
         # Attention across spans has no kernel that a graph could replay.
@@ -278,13 +297,15 @@ class StepRunner:
         return forward, partial(self._finish, plan, step)
 
     def _graphs_of(self, plan: CheckedPlan) -> RunnerGraphs:
-        return self._graphs if plan.adapters is None else self._adapted_graphs
+        if self._adapters is None or plan.adapters is None:
+            return self._graphs
+        return self._adapted_graphs if self._adapters.tables.fit_graphs(plan.adapters) else self._no_graphs
 
     def _adapters_of(self, plan: CheckedPlan) -> StepAdapters | None:
         """Queues the tables of a step that runs without a graph; None where no token uses an adapter."""
         if self._adapters is None or plan.adapters is None:
             return None
-        return self._adapters.of(plan.adapters)
+        return self._adapters.tables.of(plan.adapters)
 
     def _forward_rows(self, rows: Tensor, max_kv_len: int, adapters: StepAdapters | None) -> Tensor:
         """Computes the forward pass of a decode-only step: [D, hidden]."""
@@ -300,23 +321,37 @@ class StepRunner:
         """Turns the hidden states of a step with chunks into sampled tokens and scores."""
         sampled = scored = None
         if count := len(plan.owners):
-            sampled = self._choose(hidden[:count], step.sample_rows[:count], self._needs_whole_rows(plan))
+            rows, adapters = step.sample_rows[:count], self._adapters_of_logits(plan.choosing_adapters)
+            sampled = self._choose(hidden[:count], rows, self._needs_whole_rows(plan), adapters)
         if len(step.score_targets):
             num_top = max(each.owner.request.top_n_tokens for each in plan.chunks if each.num_scores)
             rest = hidden[len(step.sample_rows) :]
             num_top = min(num_top, self._model.vocab_size)
             block = LINEAR_BLOCK if self._options.deterministic else None
-            scorer = Scorer(self._logits, self._model.vocabulary, self._group, block)
+            scorer = Scorer(partial(self._scored_logits, plan), self._model.vocabulary, self._group, block)
             scored = scorer(rest, step.score_targets, num_top)
         return sampled, scored
 
-    def _choose(self, hidden: Tensor, rows: Tensor, whole_rows: bool) -> SampledTokens:
-        """Samples from the last hidden states and advances the rows. `whole_rows` has the meaning of `Sampler`."""
+    def _choose(self, hidden: Tensor, rows: Tensor, whole_rows: bool, adapters: StepAdapters | None) -> SampledTokens:
+        """Samples from the last hidden states and advances the rows. `whole_rows` has the meaning of `Sampler`, and
+        `adapters` that of `CausalLM.logits`.
+        """
         table = self.table
-        sampled = self._sampler(self._logits(hidden), rows, table.last_token, table.generated, whole_rows)
+        logits = self._model.logits(hidden, self._options.deterministic, adapters)
+        sampled = self._sampler(logits, rows, table.last_token, table.generated, whole_rows)
         columns = self._sampling.columns
         advance_state(sampled.tokens, rows, table.last_token, table.length, table.generated, columns)
         return sampled
 
-    def _logits(self, hidden: Tensor) -> Tensor:
-        return self._model.logits(hidden, self._options.deterministic)
+    def _scored_logits(self, plan: CheckedPlan, hidden: Tensor, first: int) -> Tensor:
+        """Returns the logits of some scored places of the plan, from place `first` on."""
+        numbers = plan.scored_adapters
+        adapters = self._adapters_of_logits(None if numbers is None else numbers[first : first + len(hidden)])
+        return self._model.logits(hidden, self._options.deterministic, adapters)
+
+    def _adapters_of_logits(self, numbers: Vector | None) -> StepAdapters | None:
+        """Queues the tables for logits of tokens that use these adapters; None where the base's head makes them all."""
+        adapters = self._adapters
+        if adapters is None or not adapters.change_head or numbers is None or not numbers.any():
+            return None
+        return adapters.tables.of(numbers)

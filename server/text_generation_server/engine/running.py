@@ -11,10 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import EngineError, InvalidRequest, OutOfSlots
+from .adapter_plans import AdapterChecker
 from .media_plans import MediaChecker, MediaItems
 from .media_requests import Encode
 from .requests import Chunk, Request, RequestFailure, ServingLimits, SlotRange, StepPlan
-from .validation import check_adapter, check_request, check_slots
+from .validation import check_request, check_slots
 
 Vector = NDArray[np.int64]
 
@@ -90,11 +91,29 @@ class CheckedPlan:
     forget: Sequence[int] = ()
     adapters: Vector | None = None
     """[tokens], the number of each token's adapter, 0 for none: decodes, then chunks. None: no token uses any."""
+    copies: Sequence[int] = ()
+    """The numbers of adapters that are copied to the device."""
 
     @property
     def choosing(self) -> Vector:
         """The rows of `owners`, in their order."""
         return np.concatenate((self.decodes, np.array([c.chunk.row for c in self.chunks if c.is_last], dtype=np.int64)))
+
+    @property
+    def choosing_adapters(self) -> Vector | None:
+        """The numbers of the adapters of `owners`; None: no token of the step uses any."""
+        if self.adapters is None:
+            return None
+        ends = [each.owner.request.adapter for each in self.chunks if each.is_last]
+        return np.concatenate((self.adapters[: len(self.decodes)], np.array(ends, dtype=np.int64)))
+
+    @property
+    def scored_adapters(self) -> Vector | None:
+        """The same of each place that is scored."""
+        if self.adapters is None:
+            return None
+        numbers = np.array([each.owner.request.adapter for each in self.chunks], dtype=np.int64)
+        return np.repeat(numbers, [each.num_scores for each in self.chunks])
 
     @property
     def reads_media(self) -> bool:
@@ -149,6 +168,10 @@ class RunningRows:
             self.owners.pop(row, None)
             self.running[row] = False
 
+    def used_adapters(self) -> frozenset[int]:
+        """Returns the numbers of adapters that requests use."""
+        return frozenset(self.adapter[self.running].tolist())
+
     def check_row(self, row: int, name: str) -> None:
         """Raises `InvalidRequest` for a row that does not exist."""
         if not 0 <= row < self.num_rows:
@@ -159,7 +182,6 @@ class PlanChecker:
     """Checks plans against the rows, and advances the rows. Only the engine thread uses it.
 
     `recurrent` says that layers of the model keep a state of each row, so that no position of a request is cached.
-    Requests may name adapters up to number `adapters`.
     """
 
     def __init__(
@@ -169,14 +191,14 @@ class PlanChecker:
         vocab_size: int,
         recurrent: bool = False,
         media: MediaChecker | None = None,
-        adapters: int = 0,
+        adapters: AdapterChecker | None = None,
     ) -> None:
         self.limits = limits
         self.max_batch_prefill_tokens = max_batch_prefill_tokens
         self._vocab_size = vocab_size
         self._recurrent = recurrent
-        self._adapters = adapters
         self.media = media or MediaChecker()
+        self.adapters = adapters or AdapterChecker()
         self.rows = RunningRows(limits.max_batch_size)
 
     def apply(self, plan: StepPlan) -> CheckedPlan:
@@ -189,15 +211,17 @@ class PlanChecker:
         writes = [SlotWrite(request.row, 0, request.slots) for request in admitted]
         writes += self._grant(rows, plan)
         items = self.media.encode(plan.encode, plan.forget)
+        residents = self.adapters.copy(plan.adapter_copies, rows.used_adapters)
         chunks = self._chunks(rows, items, plan.chunks)
         decodes, longest = self._decodes(rows, plan)
         owners = [rows.owners[row] for row in decodes.tolist()]
         owners += [each.owner for each in chunks if each.is_last]
         self._check_constrained(plan, chunks)
-        self.rows, self.media.items = rows, items
+        self.rows, self.media.items, self.adapters.residents = rows, items, residents
         ordered = plan.constrained, longest, plan.encode, plan.forget
-        adapters = _adapters(rows, decodes, chunks) if self._adapters else None
-        return CheckedPlan(plan.number, admitted, failures, writes, chunks, decodes, owners, *ordered, adapters)
+        adapters = _adapters(rows, decodes, chunks) if self.adapters.num_pages else None
+        others = adapters, [each.number for each in plan.adapter_copies]
+        return CheckedPlan(plan.number, admitted, failures, writes, chunks, decodes, owners, *ordered, *others)
 
     def _admit(self, rows: RunningRows, requests: Sequence[Request]) -> tuple[list[Request], list[RequestFailure]]:
         """Gives requests their rows. A bad request fails alone: it owns its row, and nothing is computed for it."""
@@ -215,7 +239,7 @@ class PlanChecker:
             seen.add(request.id)
             try:
                 check_request(request, self.limits, self._vocab_size, self._recurrent)
-                check_adapter(request, self._adapters)
+                self.adapters.check_request(request)
                 self.media.check_request(request)
                 rows.owners[row] = RunningRequest(request)
                 admitted.append(request)

@@ -48,15 +48,15 @@ class ScoredTokens:
 
 @dataclass(frozen=True)
 class Scorer:
-    """Scores prompts. `logits_of` turns hidden states [P, hidden_size] into a rank's `shard` of the logits, of any
-    type. Where results must not depend on the number of places, `block` places are reduced at a time, the last ones
-    padded.
+    """Scores prompts. `logits_of` turns hidden states [N, hidden_size] of places, and the number of the first, into a
+    rank's `shard` of the logits, of any type. Where results must not depend on the number of places, `block` places are
+    reduced at a time, the last ones padded.
 
     Where ranks share the vocabulary, each reduces its shard to the sum of exponentials, the likeliest tokens, and the
     token's own logit where it has it; the ranks all-gather these alone.
     """
 
-    logits_of: Callable[[Tensor], Tensor]
+    logits_of: Callable[[Tensor, int], Tensor]
     shard: VocabularyShard
     group: TensorParallelGroup
     block: int | None = None
@@ -66,8 +66,10 @@ class Scorer:
         alternatives at each place, at most the vocabulary; the order of ties among them is undefined.
         """
         parts: list[Tensor] = []
-        for h, t in zip(hidden.split(_AT_ONCE), targets.split(_AT_ONCE), strict=True):
-            found, ids = self._everywhere(*self._here(self.logits_of(h), t, num_top))
+        for first, h, t in zip(
+            range(0, len(hidden), _AT_ONCE), hidden.split(_AT_ONCE), targets.split(_AT_ONCE), strict=True
+        ):
+            found, ids = self._everywhere(*self._here(self.logits_of(h, first), t, num_top))
             record = torch.empty(len(t), 1 + 2 * num_top, dtype=torch.int32, device=t.device)
             values = record.view(torch.float32)
             normalizer = found[:, :, 0].logsumexp(dim=1, keepdim=True)

@@ -64,13 +64,6 @@ def _check_input(request: Request, limits: ServingLimits, vocab_size: int) -> No
         )
 
 
-def check_adapter(request: Request, count: int) -> None:
-    """Raises `InvalidRequest` for an adapter that is not among the `count` of this shard."""
-    if not 0 <= request.adapter <= count:
-        known = f"it has adapters 1 to {count}" if count else "it has none (--lora-adapters)"
-        raise InvalidRequest(f"`adapter` {request.adapter} is not on this shard: {known}, and 0 is the base")
-
-
 def check_slots(slots: Sequence[SlotRange], pool_size: int) -> None:
     """Raises `InvalidRequest` for a slot outside the pool."""
     for slot_range in slots:

@@ -14,6 +14,8 @@ from ..distributed.group import NEVER_OVERLAPPED, TensorParallelGroup
 from ..errors import EngineFailed, InvalidRequest, OutOfMemory
 from ..models.base import CausalLM
 from ..telemetry import Progress
+from .adapter_probe import AdapterProbe
+from .adapter_store import AdapterStore
 from .budget import MemoryBudget, gib
 from .copies import fitting_slots
 from .cost import Shape, fit, measure, shapes
@@ -52,20 +54,24 @@ def warm_up(
     watermark: WatermarkConfig,
     options: EngineOptions,
     alone: bool,
-    media: MediaInfo | None = None,
+    media: MediaInfo | None,
+    store: AdapterStore,
 ) -> tuple[WarmupResult, StepRunner]:
     """Derives the limits that are unset, allocates pool and rows, compiles kernels, captures CUDA graphs and measures
-    what steps cost. `alone` has the meaning of `InputBuilder`; `media` is None where none is served.
+    what steps cost. `alone` has the meaning of `InputBuilder`; `media` is None where none is served; `store` has the
+    adapters that are loaded.
 
     All ranks reach the same numbers, or the same error. Raises `InvalidRequest` for limits that contradict each other
     or the model, and `OutOfMemory` for limits that do not fit. Where one rank of several runs out of memory, it raises
     `EngineFailed` instead, because the others wait in a collective.
     """
     check_limits(asked, model.max_context_length)
+    # They are there before the rest is measured, which they leave less room for.
+    adapters = AdapterProbe.of(model, store, asked, group)
     free = memory.free() // (group.local_world_size if memory.shared else 1)
     check_states(asked.max_batch_size, bytes_per_row(model), group.min_int(free))
     max_masks = group.min_int(fitting_masks(model.vocab_size, memory.total() // MASKS_FRACTION))
-    probe = Probe(model, group, memory, asked, max_masks, eos_token_ids, watermark, options, alone, media)
+    probe = Probe(model, group, memory, asked, max_masks, eos_token_ids, watermark, options, alone, media, adapters)
     try:
         limits, (cost, media_cost), runner = _prepare(model, group, memory, asked, probe, options)
     except Exception as error:

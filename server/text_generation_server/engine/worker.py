@@ -18,6 +18,7 @@ from queue import SimpleQueue
 from typing import Any, TypeVar
 
 from ..errors import EngineError, EngineFailed, NotReady, PlanRefused, UnsupportedModel
+from .adapter_requests import AdapterLoaded, AdapterSource
 from .heartbeat import STALL_LIMIT_S, Heartbeat
 from .masks import WAIT_LIMIT_S, MaskInbox, MaskLimits, WaitEnded
 from .plans import PlanOrder
@@ -79,6 +80,8 @@ class EngineWorker:
         """The limit of the plan that was launched last."""
         self._lock = threading.Lock()
         self._closed = False
+        self._engine: ShardEngine | None = None
+        """Once the model is loaded."""
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
         self._replies = threading.Thread(target=self._run_replies, name="replies", daemon=True)
         self.ready: Future[ShardInfo] = Future()
@@ -149,6 +152,25 @@ class EngineWorker:
             self._masks.abandon()
         return future
 
+    def load_adapter(self, source: AdapterSource) -> "Future[AdapterLoaded]":
+        """Loads an adapter on a thread of its own, beside the steps. An error harms nothing else."""
+        future: Future[AdapterLoaded] = Future()
+        future.set_running_or_notify_cancel()
+        engine, error = self._engine, self._refusal()
+        if error is not None or engine is None:
+            future.set_exception(error or NotReady("the model is still loading"))
+            return future
+
+        def load() -> None:
+            try:
+                future.set_result(engine.load_adapter(source))
+            except BaseException as error:
+                future.set_exception(error)
+
+        # Nobody waits for it at the end of the process, however slow its folder is.
+        threading.Thread(target=load, name="adapter", daemon=True).start()
+        return future
+
     def info(self) -> ShardInfo:
         """Returns facts about the loaded model without waiting. Raises `NotReady` while it loads."""
         self.check_health()
@@ -217,6 +239,7 @@ class EngineWorker:
         except BaseException as error:
             self.ready.set_exception(error)
             return
+        self._engine = engine
         self.ready.set_result(info)
         while (item := self._commands.get()) is not None and not self.failed.done():
             self._heartbeat.begin("engine")

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from ..layers.infer import CacheShape, InferState, StateShape
-from ..layers.weights import PrefillCopies, VocabularyShard
-from .adapters import ServedAdapters
+from ..layers.weights import PrefillCopies, StepAdapters, VocabularyShard
+from .adapters import ModelAdapters
 from .encoder import Encoder
 
 
@@ -40,8 +40,8 @@ class CausalLM(Protocol):
     """Multiply-accumulates of this rank for each token, without experts, attention and logits; 0: unknown."""
     encoder: Encoder | None = None
     """Turns images into rows of the media pool; None: the model reads text alone."""
-    adapters: ServedAdapters | None = None
-    """The adapters that requests may name; None: there is the base alone."""
+    adapters: ModelAdapters | None = None
+    """Reads adapters for requests; None: requests of this model can have none."""
 
     def reserve_positions(self, count: int) -> None:
         """Extends the tables to requests of at most `count` tokens. Call it before the first `forward`, and before
@@ -58,8 +58,9 @@ class CausalLM(Protocol):
         """
         ...
 
-    def logits(self, hidden: Tensor, deterministic: bool = False) -> Tensor:
+    def logits(self, hidden: Tensor, deterministic: bool = False, adapters: StepAdapters | None = None) -> Tensor:
         """Turns [N, hidden_size] into [N, vocabulary.width] of the model's type. One rank computes each id, so ranks
-        cannot differ in a last bit.
+        cannot differ in a last bit. `adapters` are those of the N tokens, where `AdapterPool.changes_head`; None: all
+        use the base's head.
         """
         ...

@@ -1,6 +1,5 @@
 """Builds a decoder from its spec. This is the only place that chooses the classes of its layers."""
 
-from collections.abc import Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -75,7 +74,8 @@ from ..layers.weights import (
     load_short_conv,
 )
 from ..weights import WeightSource
-from .adapters import NamedAdapter, place
+from .adapter_parts import Parts
+from .adapters import AdapterReader, ModelAdapters
 from .decoder import Decoder
 from .vision import load_encoder
 
@@ -114,9 +114,9 @@ class DecoderBuilder:
         self.sublayers: list[Sublayer] = []
         """All sublayers, in the order in which they are read, and the head."""
 
-    def build(self, adapters: Sequence[NamedAdapter] = ()) -> Decoder:
-        """Builds the decoder, with adapters that were read for it. Raises ConfigurationError, ModelFilesError, or
-        AdapterError for an adapter that changes what is not served.
+    def build(self, reader: AdapterReader | None = None) -> Decoder:
+        """Builds the decoder; requests can have the adapters that `reader` reads. Raises ConfigurationError or
+        ModelFilesError.
         """
         spec, names, checkpoint = self._config.decoder, self._config.names, self._checkpoint
         weights = load_embedding(checkpoint)
@@ -136,8 +136,9 @@ class DecoderBuilder:
         longest = self._config.max_context_length
         inputs = self._inputs()
         encoder = load_encoder(self._config, checkpoint.source)
-        adapted = place(adapters, layers, checkpoint) if adapters else None
-        others = self._copies, products, inputs, encoder, adapted
+        parts = Parts(embedding, weights, layers, last, head)
+        adapters = None if reader is None else ModelAdapters(reader, parts, self._device)
+        others = self._copies, products, inputs, encoder, adapters
         return Decoder(embedding, layers, halves, last, head, *kept, ropes, longest, *others)
 
     def _layer(self, index: int, spec: LayerSpec) -> Layer:

@@ -21,7 +21,8 @@ from ..layers.infer import (
 )
 from ..layers.rope import RopeTable
 from ..layers.weights import PrefillCopies, StepAdapters
-from .adapters import AdaptedLayers
+from .adapter_pool import AdapterPool
+from .adapters import ModelAdapters
 from .base import CausalLM
 from .encoder import Encoder
 from .encoder_fit import reason_against
@@ -47,7 +48,7 @@ class Decoder(CausalLM):
         dense_macs: int,
         inputs: PerLayerInputs | None = None,
         encoder: Encoder | None = None,
-        adapted: AdaptedLayers | None = None,
+        adapters: ModelAdapters | None = None,
     ) -> None:
         """`last` adds the output of the last layer to the residual stream and applies the final norm. `inputs` makes
         the inputs of all layers, where they have some.
@@ -70,8 +71,7 @@ class Decoder(CausalLM):
         self.copies = copies
         self.dense_macs = dense_macs
         self.encoder = encoder
-        self._adapted = adapted
-        self.adapters = None if adapted is None else adapted.served
+        self.adapters = adapters
         if encoder is not None and (reason := reason_against(encoder, layers, ropes)):
             self.encoder = None
             logger.warning("images are not served: %s", reason)
@@ -88,13 +88,11 @@ class Decoder(CausalLM):
             # Kernels before attention read them while the previous kernel may still run, so none may be written there.
             for table in self._ropes:
                 angles(table, state)
-        embedded = self._embedding.forward(input_ids, state)
-        if self._inputs is not None:
-            self._inputs.make(input_ids, embedded, state)
+        if state.adapters is not None:
+            return self._through_adapted(input_ids, state, state.adapters)
+        embedded = self._embedded(self._embedding, input_ids, state)
         x: SublayerOutput = embedded
         residual: Tensor | None = None
-        if state.adapters is not None:
-            return self._through_adapted(embedded, state, state.adapters)
         if cuts := self._halves.cuts(embedded, state):
             x, residual = self._halves.forward(embedded, state, cuts)
         else:
@@ -108,23 +106,37 @@ class Decoder(CausalLM):
         hidden, _ = self._last.read(x, residual)
         return hidden.x
 
-    def _through_adapted(self, embedded: Tensor, state: InferState, adapters: StepAdapters) -> Tensor:
-        """Computes the layers of a step in which tokens use adapters. The tables of adapters name all its tokens, so
-        the last layer computes those too whose logits nobody wants.
+    def _embedded(self, embedding: Embedding, input_ids: Tensor, state: InferState) -> Tensor:
+        embedded = embedding.forward(input_ids, state)
+        if self._inputs is not None:
+            self._inputs.make(input_ids, embedded, state)
+        return embedded
+
+    def _through_adapted(self, input_ids: Tensor, state: InferState, adapters: StepAdapters) -> Tensor:
+        """Computes a step in which tokens use adapters. The tables of adapters name all its tokens, so the last layer
+        computes those too whose logits nobody wants.
         """
-        if self._adapted is None:
-            raise ValueError("a step names adapters of a model that has none")
-        x: SublayerOutput = embedded
+        pool = self._pool
+        pool.current.begin(adapters)
+        x: SublayerOutput = self._embedded(pool.embedding, input_ids, state)
         residual: Tensor | None = None
-        self._adapted.current.begin(adapters)
-        for index, layer in enumerate(self._adapted.layers):
+        for index, layer in enumerate(pool.layers):
             x, residual = layer.forward(x, residual, state)
             if state.media is not None and index < len(self._layers) - 1:
                 state.media.deepen(index, residual)
-        hidden, _ = self._last.read(x, residual)
+        hidden, _ = pool.last.read(x, residual)
         return hidden.x if state.logit_tokens is None else hidden.x.index_select(0, state.logit_tokens)
 
     @torch.inference_mode()
-    def logits(self, hidden: Tensor, deterministic: bool = False) -> Tensor:
+    def logits(self, hidden: Tensor, deterministic: bool = False, adapters: StepAdapters | None = None) -> Tensor:
         """See `CausalLM`."""
-        return self._head.logits(hidden, deterministic)
+        if adapters is None:
+            return self._head.logits(hidden, deterministic)
+        self._pool.current.begin(adapters)
+        return self._pool.head.logits(hidden, deterministic)
+
+    @property
+    def _pool(self) -> AdapterPool:
+        if self.adapters is None or self.adapters.pool is None:
+            raise ValueError("a step names adapters of a model that has no room for any")
+        return self.adapters.pool

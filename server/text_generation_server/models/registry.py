@@ -1,14 +1,12 @@
 """Loading of a model from its folder."""
 
 import logging
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import torch
 
 from ..adapters import BaseModel, MergedSource, ModelTensors, read_adapter, untied_aliases
-from ..config.adapters import FoundAdapter
 from ..config.fallback import FallbackConfig
 from ..config.families import VISION_PARTS
 from ..config.implementation import AnyModelConfig
@@ -18,9 +16,8 @@ from ..config.names import TensorNames
 from ..config.quantisation import BESIDE
 from ..config.server import LoadFormat, check_merge
 from ..distributed import TensorParallelGroup
-from ..errors import AdapterError
 from ..weights import DummySource, SafetensorsSource, WeightSource
-from .adapters import NamedAdapter
+from .adapters import AdapterReader
 from .base import CausalLM
 from .builder import DecoderBuilder
 from .encoder import Encoder
@@ -38,24 +35,25 @@ def load_model(
     load_format: LoadFormat,
     kv_cache: QuantisedKvCache | None = None,
     merge_adapter: Path | None = None,
-    adapters: Sequence[FoundAdapter] = (),
 ) -> CausalLM:
     """Loads this rank's shard of the model in `folder`. `kv_cache` is the 8-bit type of its KV cache, or None.
-    `merge_adapter` is the folder of an adapter that is merged into its weights while they are read; `adapters` are
-    those that requests may name.
+    `merge_adapter` is the folder of an adapter that is merged into its weights while they are read. Requests cannot
+    have adapters then, nor where weights are random or classes of Transformers compute them.
 
     "auto" means safetensors; "dummy" reads nothing from `folder` and fills the weights with random numbers.
     Raises ConfigurationError, ModelFilesError or AdapterError, and the allocator's own errors where memory runs out.
     """
-    check_merge(load_format, merge_adapter, bool(adapters))
+    check_merge(load_format, merge_adapter)
     if load_format == "dummy":
         return _build(config, group, DummySource(dtype, device), dtype, device, kv_cache)
     files = SafetensorsSource(folder, dtype, device)
     source = files
     if merge_adapter is not None:
         source, config = _with_adapter(config, files, merge_adapter)
-    named = [_named(config, files, each) for each in adapters]
-    model = _build(config, group, source, dtype, device, kv_cache, named)
+    reader = None
+    if isinstance(config, ModelConfig) and merge_adapter is None:
+        reader = AdapterReader(folder, config, group, dtype)
+    model = _build(config, group, source, dtype, device, kv_cache, reader)
     ignored = _unread(config, model, group) if isinstance(config, ModelConfig) else ()
     if isinstance(config, ModelConfig):
         files.warn_unread(ignored)
@@ -86,22 +84,6 @@ def _with_adapter(
     return MergedSource(files, adapter, aliases or {}), config
 
 
-def _named(config: AnyModelConfig, files: SafetensorsSource, found: FoundAdapter) -> NamedAdapter:
-    """Reads an adapter that requests may name. Raises AdapterError."""
-    if not isinstance(config, ModelConfig):
-        raise AdapterError(
-            f"adapter `{found.name}` cannot be served: {config.architecture} runs on code of transformers; use "
-            "--merge-adapter"
-        )
-    base = BaseModel(files, ModelTensors.of(config.decoder, config.names, files))
-    adapter = read_adapter(found.folder, base, allow_pickle=True)
-    logger.info(
-        "adapter is read",
-        extra={"adapter": found.name, "digest": adapter.digest, "tensors": len(adapter.changes)},
-    )
-    return NamedAdapter(found.name, found.source, adapter)
-
-
 def _build(
     config: AnyModelConfig,
     group: TensorParallelGroup,
@@ -109,14 +91,14 @@ def _build(
     dtype: torch.dtype,
     device: torch.device,
     kv_cache: QuantisedKvCache | None,
-    adapters: Sequence[NamedAdapter] = (),
+    reader: AdapterReader | None = None,
 ) -> CausalLM:
     if isinstance(config, FallbackConfig):
         # Imports transformers, which takes seconds that other models need not wait.
         from .fallback import load_fallback
 
         return load_fallback(config, group, source, dtype, device)
-    return DecoderBuilder(config, group, source, device, kv_cache).build(adapters)
+    return DecoderBuilder(config, group, source, device, kv_cache).build(reader)
 
 
 def _unread(config: ModelConfig, model: CausalLM, group: TensorParallelGroup) -> tuple[str, ...]:

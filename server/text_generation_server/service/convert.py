@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from ..engine import adapter_requests as a
 from ..engine import media_requests as m
 from ..engine import requests as r
 from ..pb import generate_pb2 as pb
@@ -23,6 +24,19 @@ def plan_from_pb(message: pb.StepPlan) -> r.StepPlan:
         limit_ms=message.limit_ms,
         encode=[m.Encode(each.item, each.first_layer, each.layers, each.row, each.rows) for each in message.encode],
         forget=list(message.forget),
+        adapter_copies=[
+            a.AdapterCopy(copy.number, copy.generation, copy.first_page) for copy in message.adapter_copies
+        ],
+    )
+
+
+def adapter_source_from_pb(message: pb.LoadAdapterRequest) -> a.AdapterSource:
+    return a.AdapterSource(message.name, message.source, message.untrusted, message.generation)
+
+
+def adapter_loaded_to_pb(loaded: a.AdapterLoaded) -> pb.LoadAdapterResponse:
+    return pb.LoadAdapterResponse(
+        generation=loaded.generation, rank=loaded.rank, pages=loaded.pages, bytes=loaded.num_bytes
     )
 
 
@@ -101,6 +115,8 @@ def warmup_limits_from_pb(message: pb.WarmupRequest) -> r.WarmupLimits:
         overlapped_halves=message.overlapped_halves,
         media_rows=message.media_rows,
         max_media_pixels=message.max_media_pixels,
+        adapter_pages=message.adapter_pages,
+        adapters_later=message.adapters_later,
     )
 
 
@@ -133,12 +149,6 @@ def info_to_pb(info: r.ShardInfo, group: str) -> pb.InfoResponse:
         kv_cache_dtype=info.kv_cache_dtype,
         recurrent=info.recurrent,
         media=None if info.media is None else _media_info_to_pb(info.media),
-        adapters=[
-            pb.AdapterInfo(
-                name=each.name, number=each.number, generation=each.generation, rank=each.rank, source=each.source
-            )
-            for each in info.adapters
-        ],
     )
 
 
@@ -177,6 +187,7 @@ def reply_to_pb(reply: r.StepReply) -> pb.StepReply:
             mask_wait_ns=timings.mask_wait_ns,
             encode_ns=timings.encode_ns,
         ),
+        adapters_ready=reply.adapters_ready,
     )
 
 

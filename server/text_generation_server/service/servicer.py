@@ -84,6 +84,15 @@ class TextGenerationServicer(pb_grpc.TextGenerationServiceServicer):
         await _outcome(self._worker.submit(lambda engine: engine.put_media(put)))
         return pb.PutMediaResponse()
 
+    async def LoadAdapter(self, request: pb.LoadAdapterRequest, context: Any) -> pb.LoadAdapterResponse:
+        source = convert.adapter_source_from_pb(request)
+        return convert.adapter_loaded_to_pb(await _outcome(self._worker.load_adapter(source)))
+
+    async def UnloadAdapter(self, request: pb.UnloadAdapterRequest, context: Any) -> pb.UnloadAdapterResponse:
+        generation = request.generation
+        await _outcome(self._worker.submit(lambda engine: engine.unload_adapter(generation)))
+        return pb.UnloadAdapterResponse()
+
     async def FilterBatch(self, request: pb.FilterBatchRequest, context: Any) -> pb.FilterBatchResponse:
         request_ids = tuple(request.request_ids)
         kept = await _outcome(self._worker.submit(lambda engine: engine.filter_batch(request_ids)))

@@ -41,7 +41,8 @@ def test_any_step_fits_the_capacity_of_its_size(
     """Tokens keep their order within an adapter, base tokens come first, and none is left out."""
     runs = data.draw(some.lists(some.tuples(some.integers(-1, len(pages) - 1), some.integers(1, 40)), max_size=12))
     adapters = np.repeat([each for each, _ in runs], [length for _, length in runs]).astype(np.int64)
-    sizes = TableSizes.of(len(adapters), len(pages), 5, tile_tokens)
+    sizes = TableSizes.of(len(adapters), len(pages), 5, tile_tokens, pages=sum(map(len, pages)))
+    assert sizes.work <= TableSizes.of(len(adapters), len(pages), 5, tile_tokens).work
     tables = adapter_tables(adapters, AdapterPages.of(pages), sizes)
     assert [each.dtype for each in tables] == [np.int32] * 3
     assert (tables.tiles.shape, tables.work.shape) == ((sizes.tiles, 4), (sizes.work, 2))
@@ -50,6 +51,10 @@ def test_any_step_fits_the_capacity_of_its_size(
     full = tables.tiles[:, 1].tolist()
     assert max(full, default=0) <= tile_tokens
     assert sum(full) == len(adapters)
+    needed = TableSizes.needed(adapters, AdapterPages.of(pages), tile_tokens)
+    assert needed == (int((tables.tiles[:, 1] > 0).sum()), int((tables.work[:, 0] >= 0).sum()), tile_tokens)
+    for found, padded in zip(adapter_tables(adapters, AdapterPages.of(pages), needed), tables, strict=True):
+        assert found.tolist() == padded[: len(found)].tolist()
 
 
 def test_full_tiles_come_first_and_a_page_meets_every_tile_of_its_adapter() -> None:

@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 import torch
 from kernel_support import reference
+from kernel_support.expert_codes import expert_codes
 from torch import Tensor
 
-from text_generation_kernels import ExpertMatrix, moe_experts, pack_codes, pack_scales
+from text_generation_kernels import ExpertMatrix, moe_experts
 from text_generation_kernels.moe.experts_gemv import Routing
 from text_generation_kernels.moe.mixture import launch_routed
 from text_generation_kernels.moe.mixture_ladder import MIXTURE, MixtureProblem
@@ -169,19 +170,6 @@ def test_fused_routing_is_that_of_the_router(options: RouteOptions, ties: str, a
     torch.testing.assert_close(out, total, atol=1e-2, rtol=1e-2)
 
 
-def _codes(kind: str, experts: int, outputs: int, inputs: int, group_size: int, biased: bool) -> ExpertMatrix:
-    """Random codes of every expert."""
-    bits = 8 if kind in ("eight", "float8") else 4
-    groups = -(-inputs // (group_size or inputs))
-    codes = torch.randint(0, 2**bits, (experts * outputs, inputs), dtype=torch.uint8)
-    scales, size = pack_scales((torch.rand(len(codes), groups) + 0.5).bfloat16() / 64, inputs, group_size)
-    zeros = pack_scales(torch.randint(0, 16, (len(codes), groups)), inputs, group_size)[0] if kind == "zeros" else None
-    packed = torch.randn(codes.shape).to(torch.float8_e4m3fn) if kind == "float8" else pack_codes(codes, bits)
-    bias = torch.randn(experts, outputs).half() if biased else None
-    table = torch.randn(16) if kind == "table" else None
-    return ExpertMatrix(packed.view(experts, outputs, -1), bias, scales, zeros, table, size)
-
-
 def _check_codes(
     kinds: tuple[str, str],
     tokens: int,
@@ -194,8 +182,8 @@ def _check_codes(
     first = 2 * inner if activation == "silu" else inner
     torch.manual_seed(tokens)
     ids = torch.rand(tokens, 2).argsort(dim=1).int()
-    gate_up = _codes(kinds[0], 3, first, hidden, group_size, biased=tokens % 2 == 0)
-    down = _codes(kinds[1], 3, hidden, inner, group_size, biased=tokens % 2 == 0)
+    gate_up = expert_codes(kinds[0], 3, first, hidden, group_size, biased=tokens % 2 == 0)
+    down = expert_codes(kinds[1], 3, hidden, inner, group_size, biased=tokens % 2 == 0)
     x, shares = torch.randn(tokens, hidden).half(), torch.rand(tokens, 2)
     out = torch.full((tokens, hidden), float("nan")).half()
     run_experts(x, ids, shares, gate_up, down, activation, tiles, out)
@@ -233,8 +221,8 @@ def test_float8_experts_of_many_rows_are_multiplied_in_8_bits(
     torch.manual_seed(0)
     ids = torch.rand(40, 2).argsort(dim=1).int()
     first = 2 * inner if activation == "silu" else inner
-    gate_up = _codes("float8", 3, first, hidden, group_size, biased=False)._replace(w8a8=True)
-    down = _codes("float8", 3, hidden, inner, group_size, biased=False)._replace(w8a8=True)
+    gate_up = expert_codes("float8", 3, first, hidden, group_size, biased=False)._replace(w8a8=True)
+    down = expert_codes("float8", 3, hidden, inner, group_size, biased=False)._replace(w8a8=True)
     x, shares = torch.randn(40, hidden).half(), torch.rand(40, 2)
     config = {"BLOCK_N": 64, "num_warps": 4, "num_stages": 2}
     out = torch.full((40, hidden), float("nan")).half()
@@ -263,7 +251,7 @@ def test_experts_of_other_ranks_add_nothing(packed: bool, height: int) -> None:
     inputs = _inputs(7, 32, 16, torch.float16, biased=False)
     inputs[1] -= 1
     config = _codes_config(32, 0) if packed else _config(32)
-    both = [_codes("float8", 3, *each.weight.shape[1:], 0, biased=False) for each in inputs[3:]]
+    both = [expert_codes("float8", 3, *each.weight.shape[1:], 0, biased=False) for each in inputs[3:]]
     inputs[3:] = both if packed else [each._replace(weight=each.weight[1:4].contiguous()) for each in inputs[3:]]
     out = torch.full((7, 32), float("nan"), dtype=torch.float16)
     run_experts(*inputs, "silu", Tiles(height, config, config), out, 3)

@@ -11,7 +11,7 @@ import text_generation_kernels as kernels
 from ...config.spec import AttentionSpec
 from ...distributed import TensorParallelGroup
 from ..rope import RopeTable
-from ..weights import Activations, ActivationScheme, AttentionWeights, Dense, HeadSplit, Wrap, each_alone
+from ..weights import Activations, ActivationScheme, Adapting, AttentionWeights, Dense, HeadSplit, each_alone
 from .mixer import Mixer
 from .qk_norm import QkNorm
 from .queries import normalise_values, rotate_queries, widened_values
@@ -79,9 +79,9 @@ class Attention(Mixer):
             return self.attend(self._dense.split_k(x), state)
         return self.attend(self.project_qkv(x, state), state)
 
-    def adapted(self, wrap: Wrap) -> "Attention":
+    def adapted(self, adapting: Adapting) -> "Attention":
         """See `Mixer`. Keys and values of all tokens are in one cache."""
-        weights = replace(self._weights, qkv=wrap(self._weights.qkv), out=wrap(self._weights.out))
+        weights = replace(self._weights, qkv=adapting.linear(self._weights.qkv), out=adapting.linear(self._weights.out))
         made = Attention(self._index, self._spec, weights, self._heads, self._rope, self._group)
         made.cache = self.cache
         return made

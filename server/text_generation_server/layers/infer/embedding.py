@@ -1,5 +1,7 @@
 """Token embedding: from token ids to hidden states."""
 
+import copy
+
 from torch import Tensor
 from torch.nn import functional
 
@@ -7,7 +9,7 @@ import text_generation_kernels as kernels
 
 from ...config.spec import EmbeddingSpec
 from ...distributed import TensorParallelGroup
-from ..weights import EmbeddingWeights, rounded
+from ..weights import AdaptedEmbedding, Adapting, EmbeddingWeights, rounded
 from .norm import Norm
 from .state import InferState
 
@@ -28,6 +30,14 @@ class Embedding:
         self._first_position = spec.first_position
         self._weights = weights
         self._norm = norm
+        self._adapted: AdaptedEmbedding | None = None
+
+    def adapted(self, adapting: Adapting, changes: AdaptedEmbedding | None) -> "Embedding":
+        """Returns an embedding for tokens with adapters, which shares everything else with this one."""
+        made = copy.copy(self)
+        made._adapted = changes
+        made._norm = None if self._norm is None else self._norm.adapted(adapting)
+        return made
 
     def forward(self, input_ids: Tensor, state: InferState) -> Tensor:
         """Turns ids [T] int64, which must lie in the vocabulary, into hidden states [T, hidden]. Rows of the media pool
@@ -54,6 +64,10 @@ class Embedding:
         ids = input_ids if first is None else (input_ids - (first - 1)).clamp_(0, len(tokens) - 1)
         x = tokens.new_empty(len(ids), tokens.shape[1])
         kernels.embed(ids, tokens, x)
+        if self._adapted is not None:
+            self._adapted.replace(ids, x)
         if first is not None:
             self._group.all_reduce(x)
+        if self._adapted is not None:
+            self._adapted.add(input_ids, x)
         return x

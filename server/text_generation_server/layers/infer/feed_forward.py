@@ -6,7 +6,7 @@ from typing import Protocol
 from torch import Tensor
 
 from ...config.spec import DenseSpec
-from ..weights import Activations, ActivationScheme, DenseWeights, Wrap, activate
+from ..weights import Activations, ActivationScheme, Adapting, DenseWeights, activate
 from .fusion import OutputFusion, SublayerOutput
 from .state import InferState
 
@@ -27,7 +27,7 @@ class FeedForward(Protocol):
         """Computes `forward` with its last GEMM fused as `fusion` allows."""
         ...
 
-    def adapted(self, wrap: Wrap) -> "FeedForward":
+    def adapted(self, adapting: Adapting) -> "FeedForward":
         """Returns a network for tokens with adapters; see `Mixer.adapted`."""
         ...
 
@@ -65,7 +65,7 @@ class DenseFeedForward(FeedForward):
             first /= self._weights.act_scales
         return Activations(first)
 
-    def adapted(self, wrap: Wrap) -> "DenseFeedForward":
+    def adapted(self, adapting: Adapting) -> "DenseFeedForward":
         """See `FeedForward`."""
-        first, down = wrap(self._weights.first), wrap(self._weights.down)
+        first, down = adapting.linear(self._weights.first), adapting.linear(self._weights.down)
         return DenseFeedForward(self._spec, replace(self._weights, first=first, down=down))

@@ -5,7 +5,7 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
-from ..weights import Activations, ActivationScheme, Linear, Wrap, wrapped
+from ..weights import Activations, ActivationScheme, Adapting, Linear, wrapped
 from .fusion import OutputFusion, SublayerOutput
 from .state import InferState
 
@@ -37,9 +37,9 @@ class Mixer(Protocol):
         """Computes `project` fused as `fusion` allows."""
         return fusion.apply(self.out, Activations(heads), state)
 
-    def adapted(self, wrap: Wrap) -> "Mixer":
-        """Returns a mixer for tokens with adapters, which shares everything else with this one. Its linear layers went
-        through `wrap`.
+    def adapted(self, adapting: Adapting) -> "Mixer":
+        """Returns a mixer for tokens with adapters, which shares everything else with this one. `adapting` makes its
+        linear layers.
         """
         ...
 
@@ -50,9 +50,9 @@ class LinearMixer(Mixer):
     _weights: Any
     """A dataclass, of which `out` is a field."""
 
-    def adapted(self, wrap: Wrap) -> "LinearMixer":
+    def adapted(self, adapting: Adapting) -> "LinearMixer":
         """See `Mixer`."""
         made = copy.copy(self)
-        made._weights = wrapped(self._weights, wrap)
+        made._weights = wrapped(self._weights, adapting)
         made.out = made._weights.out
         return made

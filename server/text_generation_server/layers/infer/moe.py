@@ -8,7 +8,16 @@ from torch import Tensor
 import text_generation_kernels as kernels
 
 from ...config.spec import MoeSpec
-from ..weights import Activations, ActivationScheme, Linear, MoeWeights, Wrap, shared_experts, wrapped
+from ..weights import (
+    Activations,
+    ActivationScheme,
+    Adapting,
+    CurrentAdapters,
+    ExpertTables,
+    MoeWeights,
+    shared_experts,
+    wrapped,
+)
 from .feed_forward import DenseFeedForward, FeedForward
 from .fusion import OutputFusion, SublayerOutput
 from .state import InferState
@@ -30,6 +39,7 @@ class MoeFeedForward(FeedForward):
             self._shared = DenseFeedForward(spec.shared, weights.shared)
         self._options = route_options(spec, weights)
         self._all_experts = spec.experts + self._options.shared
+        self._adapters: tuple[CurrentAdapters, ExpertTables] | None = None
 
     @property
     def wants(self) -> ActivationScheme | None:
@@ -48,15 +58,13 @@ class MoeFeedForward(FeedForward):
         """Does the same where the router reads `routed` [N, hidden]."""
         return self._forward(x, state, None, routed)
 
-    def adapted(self, wrap: Wrap) -> "MoeFeedForward":
-        """See `FeedForward`. Experts have no adapters, nor has a router that reads 32 bits."""
-
-        def unless_wide(linear: Linear) -> Linear:
-            return linear if self._wide and linear is self._weights.router else wrap(linear)
-
+    def adapted(self, adapting: Adapting) -> "MoeFeedForward":
+        """See `FeedForward`. A router that reads 32 bits has no adapters."""
         made = copy.copy(self)
-        made._weights = wrapped(self._weights, unless_wide)
-        made._shared = None if self._shared is None else self._shared.adapted(wrap)
+        made._weights = wrapped(self._weights, adapting, but=("router",) if self._wide else ())
+        made._shared = None if self._shared is None else self._shared.adapted(adapting)
+        tables = None if self._weights.stored is None else adapting.experts(self._weights.stored)
+        made._adapters = None if tables is None else (adapting.current, tables)
         return made
 
     def _forward(
@@ -72,9 +80,7 @@ class MoeFeedForward(FeedForward):
             read = read * kernels.sigmoid(logits.amax(-1, keepdim=True).float()).to(read.dtype)
         adds = residual is not None and self._shared is None and weights.latent_out is None
         out = residual if adds and residual is not None else torch.empty_like(read)
-        choice = logits, weights.correction, self._options
-        how = self._activation, state.deterministic, out, self._all_experts, out is residual
-        kernels.mixture(read, *choice, weights.gate_up, weights.down, *how)
+        self._mix(read, logits, state.deterministic, out, out is residual)
         if weights.latent_out is not None:
             out = weights.latent_out.apply(Activations(out), block)
         if self._shared is not None:
@@ -83,6 +89,21 @@ class MoeFeedForward(FeedForward):
                 shared *= kernels.sigmoid(logits[:, -1:].float())
             out += shared
         return out
+
+    def _mix(self, x: Tensor, logits: Tensor, deterministic: bool, out: Tensor, adds: bool) -> None:
+        """Writes what the experts make of `x` [N, hidden] to `out`, or adds it."""
+        weights, options = self._weights, self._options
+        how, matrices = (self._activation, deterministic, out), (weights.gate_up, weights.down)
+        if self._adapters is None:
+            choice = logits, weights.correction, options
+            kernels.mixture(x, *choice, *matrices, *how, self._all_experts, adds)
+            return
+        current, tables = self._adapters
+        shape = len(x), options.slots
+        ids, shares = x.new_empty(shape, dtype=torch.int32), x.new_empty(shape, dtype=torch.float32)
+        kernels.moe_route(logits, weights.correction, options, ids, shares)
+        own = current.step.numbers, tables.up, tables.down
+        kernels.adapted_experts(x, ids, shares, *matrices, *how, *own, self._all_experts, adds)
 
 
 def route_options(spec: MoeSpec, weights: MoeWeights) -> kernels.RouteOptions:

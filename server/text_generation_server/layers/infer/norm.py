@@ -1,12 +1,14 @@
 """Norms, and the residual add + norm between two sublayers."""
 
+import copy
+
 from torch import Tensor
 
 import text_generation_kernels as kernels
 
 from ...config.spec import NormSpec
 from ...distributed import PendingAllReduce, TensorParallelGroup
-from ..weights import Activations, ActivationScheme, NormWeights, RmsNorm
+from ..weights import Activations, ActivationScheme, Adapting, NormWeights, ReplacedNorm, RmsNorm
 from .fusion import SublayerOutput
 
 
@@ -17,9 +19,35 @@ class Norm:
         self.eps = spec.eps
         self.is_rms = spec.kind == "rms"
         self.weights = weights
+        self._replaced: ReplacedNorm | None = None
+
+    def adapted(self, adapting: Adapting) -> "Norm":
+        """Returns a norm for tokens with adapters, which shares everything else with this one."""
+        made = copy.copy(self)
+        made._replaced = adapting.norm(self.weights)
+        return made
+
+    def of_adapters(self, x: Tensor, made: Activations) -> Activations:
+        """Returns `made`, the norm of `x` [T, hidden] by the base's weights, with those of the tokens' adapters."""
+        if self._replaced is None:
+            return made
+        self._replaced.apply(x, self.eps, self.is_rms, made.x)
+        return Activations(made.x).made_for(made.scheme)
+
+    @property
+    def is_replaced(self) -> bool:
+        """Whether tokens may have weights of their adapters."""
+        return self._replaced is not None
 
     def apply(self, x: Tensor, out: Tensor) -> None:
         """Normalises `x` into `out`, [N, size] each, which may be one tensor."""
+        if self._replaced is not None:
+            given, _ = x.clone() if x is out else x, self._apply(x, out)
+            self._replaced.apply(given, self.eps, self.is_rms, out)
+            return
+        self._apply(x, out)
+
+    def _apply(self, x: Tensor, out: Tensor) -> None:
         if self.is_rms:
             kernels.rms_norm(x, self.weights.weight, self.eps, out)
         else:
@@ -29,8 +57,11 @@ class Norm:
         """Normalises `x` for a matrix that `wants` its input quantised in some way. The RMS norm of one token is left
         to the prologue of the GEMV that reads it.
         """
+        return self.of_adapters(x, self._read(x, out, wants))
+
+    def _read(self, x: Tensor, out: Tensor, wants: ActivationScheme | None) -> Activations:
         if not self.is_rms:
-            self.apply(x, out)
+            self._apply(x, out)
             return Activations(out)
         if wants is None and x.shape[0] == 1:
             return Activations(x, norm=RmsNorm(self.weights.weight, self.eps))
@@ -65,6 +96,13 @@ class AddNorm:
         self._replaces = replaces
         self._is_one = not replaces and input_norm is not None and input_norm.is_rms and _fits(input_norm, output_norm)
 
+    def adapted(self, adapting: Adapting) -> "AddNorm":
+        """Returns one for tokens with adapters, which may replace both norms. It shares all else with this one."""
+        made = copy.copy(self)
+        made._input = None if self._input is None else self._input.adapted(adapting)
+        made._output = None if self._output is None else self._output.adapted(adapting)
+        return made
+
     @property
     def takes_partials(self) -> bool:
         """Whether it adds up split-K partials at no cost."""
@@ -76,6 +114,8 @@ class AddNorm:
         `residual`, or where both are one tensor, `x` is the residual stream already. `x` may also be an all-reduce that
         has begun, or split-K partials, float32 [splits, N, hidden].
         """
+        if residual is not None and x is not residual and self._output is not None and self._output.is_replaced:
+            return self._read_apart(x, residual)
         if isinstance(x, PendingAllReduce):
             return self._first(x.end()) if residual is None else self.read_sum(x, residual)
         if residual is None or x is residual:
@@ -84,14 +124,14 @@ class AddNorm:
             weight, eps = self._input.weights.weight, self._input.eps
             made, room = Activations.to_fill(residual.new_empty(residual.shape), self._wants)
             kernels.add_rms_norm(x, residual, weight, eps, made.x, self._scale, self._x_weight, *room)
-            return made, residual
+            return self._input.of_adapters(residual, made), residual
         if x.dim() == 3:
             x = x.sum(0).to(residual.dtype)
         if self._is_one and self._input is not None:
             weight, eps = self._input.weights.weight, self._input.eps
             made, room = Activations.to_fill(x, self._wants)
             self._group.allreduce_add_norm(x, residual, weight, eps, self._scale, self._x_weight, *room)
-            return made, residual
+            return self._input.of_adapters(residual, made), residual
         self._group.all_reduce(x)
         return self._read_summed(x, residual)
 
@@ -100,8 +140,24 @@ class AddNorm:
         if self._is_one and self._input is not None:
             made, room = Activations.to_fill(x.x, self._wants)
             x.add_norm(residual, self._input.weights.weight, self._input.eps, self._scale, self._x_weight, *room)
-            return made, residual
+            return self._input.of_adapters(residual, made), residual
         return self._read_summed(x.end(), residual)
+
+    def _read_apart(self, x: SublayerOutput, residual: Tensor) -> tuple[Activations, Tensor]:
+        """Does what `read` does where adapters replace the output norm, as no fused operator can."""
+        if isinstance(x, PendingAllReduce):
+            x = x.end()
+        elif x.dim() == 3:
+            x = x.sum(0).to(residual.dtype)
+        else:
+            self._group.all_reduce(x)
+        if not self._is_one or self._input is None or self._output is None:
+            return self._read_summed(x, residual)
+        self._output.apply(x, x)
+        made, room = Activations.to_fill(x, self._wants)
+        weight, eps = self._input.weights.weight, self._input.eps
+        kernels.add_rms_norm(x, residual, weight, eps, made.x, self._scale, None, *room)
+        return self._input.of_adapters(residual, made), residual
 
     def _read_summed(self, x: Tensor, residual: Tensor) -> tuple[Activations, Tensor]:
         if self._output is not None:
@@ -112,7 +168,7 @@ class AddNorm:
             x.mul_(self._scale)
         weights = self._input.weights
         kernels.add_layer_norm(x, residual, weights.weight, weights.bias, self._input.eps, x)
-        return Activations(x), residual
+        return self._input.of_adapters(residual, Activations(x)), residual
 
     @property
     def _x_weight(self) -> Tensor | None:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from ...distributed import TensorParallelGroup
-from ..weights import Activations, Wrap
+from ..weights import Activations, Adapting
 from .feed_forward import FeedForward
 from .fusion import SublayerOutput
 from .mixer import Mixer
@@ -40,6 +40,12 @@ class ExpertsBeside:
         for part, norm in zip(parts, self._output_norms, strict=True):
             norm.apply(part, part)
         return parts[0].add_(parts[1])
+
+    def adapted(self, adapting: Adapting) -> "ExpertsBeside":
+        """See `TransformerLayer.adapted`."""
+        dense, out = (norm.adapted(adapting) for norm in self._output_norms)
+        experts, norm = self._experts.adapted(adapting), self._norm.adapted(adapting)
+        return ExpertsBeside(experts, self._router_norm, norm, (dense, out))
 
 
 class ScaledLayer:
@@ -90,7 +96,10 @@ class ScaledLayer:
         residual.mul_(self._scale)
         return residual, residual
 
-    def adapted(self, wrap: Wrap) -> "ScaledLayer":
+    def adapted(self, adapting: Adapting) -> "ScaledLayer":
         """See `TransformerLayer.adapted`."""
-        parts = (self._before_mixer, self.mixer.adapted(wrap), self._before_ffn, self._ffn.adapted(wrap))
-        return ScaledLayer(self._group, *parts, self._output_norm, self._beside, self._own_input, self._scale)
+        mixer = self._before_mixer.adapted(adapting), self.mixer.adapted(adapting)
+        parts = (*mixer, self._before_ffn.adapted(adapting), self._ffn.adapted(adapting))
+        norm = None if self._output_norm is None else self._output_norm.adapted(adapting)
+        beside = None if self._beside is None else self._beside.adapted(adapting)
+        return ScaledLayer(self._group, *parts, norm, beside, self._own_input, self._scale)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from ...distributed import TensorParallelGroup
-from ..weights import Wrap
+from ..weights import Adapting
 from .feed_forward import FeedForward
 from .fusion import OutputFusion, SublayerOutput
 from .mixer import Mixer
@@ -76,10 +76,11 @@ class TransformerLayer:
         # The `AddNorm` of the next layer takes the same outputs as this one.
         return self.ffn.forward_fused(read, state, self._fusions.of(residual, state, self.before_ffn)), residual
 
-    def adapted(self, wrap: Wrap) -> "TransformerLayer":
+    def adapted(self, adapting: Adapting) -> "TransformerLayer":
         """Returns a layer for tokens with adapters, which shares everything else with this one."""
-        mixer, ffn = self.mixer.adapted(wrap), self.ffn.adapted(wrap)
-        return TransformerLayer(self.before_mixer, mixer, self.before_ffn, ffn, self._fusions)
+        before = self.before_mixer.adapted(adapting), self.before_ffn.adapted(adapting)
+        mixer, ffn = self.mixer.adapted(adapting), self.ffn.adapted(adapting)
+        return TransformerLayer(before[0], mixer, before[1], ffn, self._fusions)
 
 
 class MixerLayer:
@@ -100,9 +101,9 @@ class MixerLayer:
             heads, residual = heads.index_select(0, kept), residual.index_select(0, kept)
         return self._mixer.project_fused(heads, state, self._fusions.of(residual, state, self._before)), residual
 
-    def adapted(self, wrap: Wrap) -> "MixerLayer":
+    def adapted(self, adapting: Adapting) -> "MixerLayer":
         """See `TransformerLayer.adapted`."""
-        return MixerLayer(self._before, self._mixer.adapted(wrap), self._fusions)
+        return MixerLayer(self._before.adapted(adapting), self._mixer.adapted(adapting), self._fusions)
 
 
 class FeedForwardLayer:
@@ -122,9 +123,9 @@ class FeedForwardLayer:
             read, residual = read.select(kept), residual.index_select(0, kept)
         return self._ffn.forward_fused(read, state, self._fusions.of(residual, state, self._before)), residual
 
-    def adapted(self, wrap: Wrap) -> "FeedForwardLayer":
+    def adapted(self, adapting: Adapting) -> "FeedForwardLayer":
         """See `TransformerLayer.adapted`."""
-        return FeedForwardLayer(self._before, self._ffn.adapted(wrap), self._fusions)
+        return FeedForwardLayer(self._before.adapted(adapting), self._ffn.adapted(adapting), self._fusions)
 
 
 class ParallelLayer:
@@ -150,9 +151,11 @@ class ParallelLayer:
         total = self.mixer.project(heads, state)
         return total.add_(self._ffn.forward(read, state)), residual
 
-    def adapted(self, wrap: Wrap) -> "ParallelLayer":
+    def adapted(self, adapting: Adapting) -> "ParallelLayer":
         """See `TransformerLayer.adapted`."""
-        return ParallelLayer(self._before, self.mixer.adapted(wrap), self._ffn_norm, self._ffn.adapted(wrap))
+        before, ffn_norm = self._before.adapted(adapting), self._ffn_norm
+        ffn_norm = None if ffn_norm is None else ffn_norm.adapted(adapting)
+        return ParallelLayer(before, self.mixer.adapted(adapting), ffn_norm, self._ffn.adapted(adapting))
 
 
 Layer = TransformerLayer | ScaledLayer | MixerLayer | FeedForwardLayer | ParallelLayer

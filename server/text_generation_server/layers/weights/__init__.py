@@ -1,24 +1,30 @@
 """Weights of layers, and how the ranks of a group share them."""
 
 from .activations import Activations, ActivationScheme, RmsNorm
-from .adapted import AdaptedLinear, CurrentAdapters, SitePages, StepAdapters, Wrap, wrapped
+from .adapted import AdaptedLinear, Adapting, SitePages, wrapped
+from .adapted_embedding import AdaptedEmbedding, EmbeddingChange
+from .adapted_experts import ExpertChange, ExpertSite, ExpertTables
+from .adapted_norm import NewNorm, ReplacedNorm
+from .adapter_memory import AdapterMemory, AdapterRoom, HostFactors, HostSite
 from .attention import AttentionWeights, load_attention
 from .blocks import RowBlock
 from .checkpoint import Checkpoint, Matrices, NormWeights
 from .copies import PrefillCopies
+from .current_adapters import CurrentAdapters, Room, StepAdapters
 from .ends import EmbeddingWeights, load_embedding, load_head, load_quantised_head, rounded
-from .experts import shared_experts, stack
+from .experts import ExpertShard, shared_experts, stack
 from .feed_forward import DenseWeights, load_dense
 from .gated_delta import GatedDeltaWeights, load_gated_delta
 from .kv_scales import load_kv_scales
 from .latent_attention import LatentAttentionWeights, load_latent_attention
 from .linear import Dense, Linear, Split, activate, each_alone, in_blocks
 from .loading import column_parallel, row_parallel, stacked_rows
-from .low_rank import LowRankPages, low_rank_pages, unplaced
+from .low_rank import LowRankPages, changed_of, low_rank_pages
 from .mamba import Mamba2Weights, MambaWeights, load_mamba, load_mamba2
 from .moe import MoeWeights, load_moe
 from .per_layer import LayerInputWeights, PerLayerWeights, load_layer_input, load_per_layer
 from .readers import Codes, QuantisedReader, reader_of
+from .replaced_rows import NewRows, ReplacedHead, rows_change
 from .short_conv import ShortConvWeights, load_short_conv
 from .sites import Site
 from .split import HeadSplit, VocabularyShard, even_span, padded_rows, vocabulary_shard
@@ -27,16 +33,27 @@ from .w8a8 import W8A8Linear
 __all__ = [
     "ActivationScheme",
     "Activations",
+    "AdaptedEmbedding",
     "AdaptedLinear",
+    "AdapterMemory",
+    "AdapterRoom",
+    "Adapting",
     "AttentionWeights",
     "Checkpoint",
     "Codes",
     "CurrentAdapters",
     "Dense",
     "DenseWeights",
+    "EmbeddingChange",
     "EmbeddingWeights",
+    "ExpertChange",
+    "ExpertShard",
+    "ExpertSite",
+    "ExpertTables",
     "GatedDeltaWeights",
     "HeadSplit",
+    "HostFactors",
+    "HostSite",
     "LatentAttentionWeights",
     "LayerInputWeights",
     "Linear",
@@ -45,11 +62,16 @@ __all__ = [
     "MambaWeights",
     "Matrices",
     "MoeWeights",
+    "NewNorm",
+    "NewRows",
     "NormWeights",
     "PerLayerWeights",
     "PrefillCopies",
     "QuantisedReader",
+    "ReplacedHead",
+    "ReplacedNorm",
     "RmsNorm",
+    "Room",
     "RowBlock",
     "ShortConvWeights",
     "Site",
@@ -58,8 +80,8 @@ __all__ = [
     "StepAdapters",
     "VocabularyShard",
     "W8A8Linear",
-    "Wrap",
     "activate",
+    "changed_of",
     "column_parallel",
     "each_alone",
     "even_span",
@@ -83,10 +105,10 @@ __all__ = [
     "reader_of",
     "rounded",
     "row_parallel",
+    "rows_change",
     "shared_experts",
     "stack",
     "stacked_rows",
-    "unplaced",
     "vocabulary_shard",
     "wrapped",
 ]

@@ -4,56 +4,42 @@ A step whose tokens use adapters runs through layers that have `AdaptedLinear` i
 share everything else with the layers of the base. A step of the base alone never comes here.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
-import torch
 from torch import Tensor
 
 from text_generation_kernels import OUTPUT_BLOCK, empty_shrunk, lora_expand, lora_shrink, part_of_blocks
 
 from .activations import Activations, ActivationScheme
+from .adapted_experts import ExpertSite, ExpertTables
+from .adapted_norm import ReplacedNorm
+from .checkpoint import NormWeights
+from .current_adapters import CurrentAdapters
 from .linear import Linear, activated, total_bytes
-from .low_rank import LowRankPages
 from .sites import Site
 
-Wrap = Callable[[Linear], Linear]
-"""Returns a linear layer with what adapters add to it, or the same one where none changes it."""
 Weights = TypeVar("Weights")
 
 
-@dataclass(frozen=True)
-class StepAdapters:
-    """Which adapter each of the T tokens of a step uses: tables of `text_generation_kernels.lora`, on the device."""
+class Adapting(Protocol):
+    """Makes parts of a model for tokens with adapters: `linear` returns what it is given where none changes it."""
 
-    order: Tensor
-    """[T] int32"""
-    tiles: Tensor
-    """[tiles, 4] int32"""
-    work: Tensor
-    """[items, 2] int32"""
-    numbers: Tensor
-    """[T] int32, the number of each token's adapter; 0: none."""
-    tile_tokens: int
+    current: CurrentAdapters
+    """The tables of the step that runs."""
 
+    def linear(self, linear: Linear) -> Linear:
+        """Returns a linear layer with what adapters add to it."""
+        ...
 
-class CurrentAdapters:
-    """The tables of the step that runs through adapted layers. The engine thread alone sets and reads them."""
+    def norm(self, weights: NormWeights) -> ReplacedNorm | None:
+        """Returns the weights of adapters in place of these; None: no adapter has any."""
+        ...
 
-    def __init__(self) -> None:
-        self._step: StepAdapters | None = None
-
-    @property
-    def step(self) -> StepAdapters:
-        """The tables. Raises ValueError where no step with adapters has begun."""
-        if self._step is None:
-            raise ValueError("a layer with adapters runs in a step without them")
-        return self._step
-
-    def begin(self, step: StepAdapters) -> None:
-        """Sets the tables for all layers of a step."""
-        self._step = step
+    def experts(self, site: ExpertSite) -> ExpertTables | None:
+        """Returns what adapters add to experts; None: nothing."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -66,7 +52,7 @@ class _Piece:
     """[pages, end - first, units]"""
     scale: Tensor
     """[pages, parts] float32"""
-    parts: Tensor | None
+    blocks: Tensor | None
     """[blocks of outputs] int32; None: there is one part."""
     first: int
     end: int
@@ -78,40 +64,29 @@ class SitePages:
     def __init__(
         self,
         site: Site,
-        made: Sequence[LowRankPages | None],
-        pages: Sequence[Sequence[int]],
+        pages: tuple[Tensor, Tensor, Tensor] | None,
+        factors: Tensor | None,
         bias: Tensor | None,
+        unscaled_bias: Tensor | None,
     ) -> None:
-        """`made` has the factors of adapters 1, 2, ..., of which one at least changes the layer; `pages` are theirs.
-        Pages of adapters that do not change it hold zeros. `bias` [outputs] is that of the base's layer.
+        """`pages` are A, B and scales, as those of `LowRankPages`, in the pages of all adapters, with zeros where one
+        does not change the layer; None: adapters change outputs and biases alone.
         """
-        changing = [(number, each) for number, each in enumerate(made) if each is not None]
-        like = changing[0][1]
-        count = sum(map(len, pages))
-        a = like.a.new_zeros(count, *like.a.shape[1:])
-        b = like.b.new_zeros(count, *like.b.shape[1:])
-        scale = like.scales.new_zeros(count, len(like.scales))
-        for number, each in changing:
-            own = slice(pages[number][0], pages[number][0] + len(each.a))
-            a[own], b[own], scale[own] = each.a, each.b, each.scales
-        self.pieces = _pieces(site, a, b, scale)
+        self.pieces = [] if pages is None else _pieces(site, *pages)
         """All outputs, each in one piece."""
-        self.factors = _by_adapter([None if each is None else each.row_factors for each in made], 1.0)
+        self.factors = factors
         """[1 + adapters, outputs] float32, by which DoRA multiplies the outputs; None: no adapter has any."""
-        self.bias = _by_adapter([None if each is None else each.bias for each in made], 0.0)
+        self.bias = bias
         """[1 + adapters, outputs] float32, what is added to the bias of the base; None: nothing."""
-        self.unscaled_bias = self.bias
+        self.unscaled_bias = unscaled_bias
         """The same, where the base's bias was added before outputs are multiplied: `b = c b + (1 - c) b`. So outputs
         of tokens without adapter keep their bits.
         """
-        if self.factors is not None and bias is not None:
-            rest = (1 - self.factors) * bias.float()
-            self.unscaled_bias = rest if self.bias is None else rest + self.bias
 
     @property
     def nbytes(self) -> int:
         """The bytes of all its tensors."""
-        tensors = [tensor for each in self.pieces for tensor in (each.a, each.b, each.scale, each.parts)]
+        tensors = [tensor for each in self.pieces for tensor in (each.a, each.b, each.scale, each.blocks)]
         return total_bytes(*tensors, self.factors, self.bias, self.unscaled_bias)
 
 
@@ -166,7 +141,9 @@ class AdaptedLinear(Linear):
         for each in pages.pieces:
             shrunk = empty_shrunk(x.x, each.a, step.work, step.tile_tokens)
             lora_shrink(x.x, each.a, each.scale, *tables, shrunk)
-            lora_expand(shrunk, each.b, each.parts, *tables, out[:, each.first : each.end], True)
+            lora_expand(shrunk, each.b, each.blocks, *tables, out[:, each.first : each.end], True)
+        if not step.by_output:
+            return out
         if pages.factors is not None:
             out.mul_(pages.factors.index_select(0, step.numbers))
         if bias is not None:
@@ -191,22 +168,15 @@ def _pieces(site: Site, a: Tensor, b: Tensor, scale: Tensor) -> list[_Piece]:
     if all(first % OUTPUT_BLOCK == 0 for first, _, _ in ranges):
         return [_Piece(a, b, scale, part_of_blocks(ranges, outputs, b.device), 0, outputs)]
     return [
-        _Piece(a[:, part : part + 1], b[:, first:end], scale[:, part : part + 1].contiguous(), None, first, end)
+        _Piece(a[:, part : part + 1], b[:, first:end], scale[:, part : part + 1], None, first, end)
         for first, end, part in ranges
     ]
 
 
-def _by_adapter(made: Sequence[Tensor | None], fill: float) -> Tensor | None:
-    """Returns the tensors by adapter number, after a row of `fill` for the base."""
-    like = next((each for each in made if each is not None), None)
-    if like is None:
-        return None
-    plain = torch.full_like(like, fill)
-    return torch.stack([plain, *(plain if each is None else each for each in made)])
-
-
-def wrapped(weights: Weights, wrap: Wrap) -> Weights:
-    """Returns the weights of a layer, a dataclass, with each linear layer among its fields gone through `wrap`."""
-    found = {each.name: getattr(weights, each.name) for each in fields(weights)}  # type: ignore[arg-type]
-    linear = {name: wrap(value) for name, value in found.items() if hasattr(value, "site")}
+def wrapped(weights: Weights, adapting: Adapting, but: Sequence[str] = ()) -> Weights:
+    """Returns the weights of a layer, a dataclass, with each linear layer among its fields for tokens with adapters,
+    `but` for some.
+    """
+    found = {each.name: getattr(weights, each.name) for each in fields(weights) if each.name not in but}  # type: ignore[arg-type]
+    linear = {name: adapting.linear(value) for name, value in found.items() if hasattr(value, "site")}
     return replace(weights, **linear)  # type: ignore[type-var]

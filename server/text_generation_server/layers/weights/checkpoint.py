@@ -92,9 +92,19 @@ class Checkpoint(Matrices):
         if not spec.weight:
             return NormWeights(self.source.empty((size,)).fill_(1.0), None)
         weight = self.source.read(f"{name}.weight", (size,))
-        return NormWeights(
-            fold_norm_weight(weight, spec), self.source.read(f"{name}.bias", (size,)) if spec.bias else None
-        )
+        bias = self.source.read(f"{name}.bias", (size,)) if spec.bias else None
+        return NormWeights(fold_norm_weight(weight, spec), bias, StoredNorm(name, spec, weight.new_empty(0)))
+
+
+@dataclass(frozen=True)
+class StoredNorm:
+    """Where the weights of a norm come from."""
+
+    name: str
+    """Without `.weight` and `.bias`."""
+    spec: NormSpec
+    like: Tensor
+    """Of the type and on the device in which they are read."""
 
 
 @dataclass(frozen=True)
@@ -105,6 +115,8 @@ class NormWeights:
     """[size], float32 where the norm multiplies in float32 (`NormSpec.wide`)."""
     bias: Tensor | None
     """[size]"""
+    stored: StoredNorm | None = None
+    """None: they are not read as they are."""
 
 
 def fold_norm_weight(weight: Tensor, spec: NormSpec) -> Tensor:

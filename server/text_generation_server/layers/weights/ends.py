@@ -31,6 +31,14 @@ class EmbeddingWeights:
     """[rows, hidden], learned positions."""
     first: int | None = None
     """The id of the shard's first row. None: the embedding is whole."""
+    module: str = ""
+    """The module of which the rows of `tokens` are stored so; empty: there is none."""
+
+    @property
+    def span(self) -> tuple[int, int]:
+        """The ids that it has."""
+        first = self.first
+        return (0, len(self.tokens)) if first is None else (first, first + len(self.tokens) - 2)
 
     def rows(self, start: int, stop: int) -> Tensor:
         """Returns the rows of ids from `start` to `stop`, which must be in the shard."""
@@ -47,10 +55,11 @@ def load_embedding(checkpoint: Checkpoint) -> EmbeddingWeights:
     if spec.embedding.width:
         shape = (spec.hidden_size, spec.embedding.width)
         tokens = _product(tokens, source.read(f"{checkpoint.outside(names.project_in)}.weight", shape).t())
+    module = "" if spec.embedding.width else checkpoint.outside(names.embedding)
     if not (rows := spec.embedding.positions):
-        return EmbeddingWeights(tokens, None, first)
+        return EmbeddingWeights(tokens, None, first, module)
     positions = source.read(f"{checkpoint.outside(names.positions)}.weight", (rows, spec.hidden_size))
-    return EmbeddingWeights(tokens, positions, first)
+    return EmbeddingWeights(tokens, positions, first, module)
 
 
 def load_layer_embedding(checkpoint: Checkpoint, rows: int, width: int) -> EmbeddingWeights:

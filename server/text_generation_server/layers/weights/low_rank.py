@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ...adapters import Change, Delta
+from ...adapters import Change, Delta, Replaced
 from ...errors import AdapterError
 from .blocks import RowBlock
 from .checkpoint import Matrices
@@ -25,7 +25,7 @@ class LowRankPages:
     """The factors of one adapter on one layer. Units behind the rank are zeros, as are parts without a change."""
 
     a: Tensor
-    """[pages, parts, units, inputs]"""
+    """[pages, parts, units, inputs]; no pages, where the adapter changes the bias alone."""
     b: Tensor
     """[pages, outputs, units]; which output is of which part, `Site.ranges` says."""
     scales: Tensor
@@ -37,45 +37,54 @@ class LowRankPages:
 
 
 def low_rank_pages(
-    checkpoint: Matrices, site: Site, changes: Mapping[str, Change], units: int, pages: int | None = None
+    checkpoint: Matrices,
+    site: Site,
+    changes: Mapping[str, Change],
+    units: int,
+    pages: int | None = None,
+    base_bias: Tensor | None = None,
 ) -> LowRankPages | None:
     """Returns the factors of a layer in pages of `units` rank units, in the model's type and on its device; None: the
-    adapter changes nothing of it. `pages`: how many at least, where other layers have more. Raises AdapterError for a
-    change that is no pair of factors, and ModelFilesError.
+    adapter changes nothing of it. `pages`: how many at least, where other layers have more. `base_bias` [outputs] is
+    the bias of the layer, if it has one. Raises AdapterError for factors of another size, and ModelFilesError.
     """
     found = {block.name: _delta(changes, block, site.inputs) for block in site.blocks}
     deltas = {name: delta for name, delta in found.items() if delta is not None}
-    if not deltas:
-        return None
-    width = max(-(-max(delta.rank for delta in deltas.values()) // units), pages or 0) * units
     like = checkpoint.source.empty((0,))
-    a = like.new_zeros((len(site.modules), width, site.columns_of(like.new_empty((0, site.inputs))).shape[1]))
+    bias = _bias(site, changes, deltas, base_bias, like.device)
+    if not deltas and bias is None:
+        return None
+    width = 0
+    if deltas:
+        width = max(-(-max(delta.rank for delta in deltas.values()) // units), pages or 0) * units
+    a = like.new_zeros((len(site.modules), width, site.own_inputs))
     for part, name in enumerate(site.modules):
         if (delta := deltas.get(name)) is not None:
             a[part, : delta.rank] = site.columns_of(delta.a.to(like.device).float())
     b = site.rows_of(_padded(deltas.get(block.name), block, width, like) for block in site.blocks)
     scales = [deltas[name].scale if name in deltas else 0.0 for name in site.modules]
     return LowRankPages(
-        a.unflatten(1, (-1, units)).transpose(0, 1).contiguous(),
-        b.unflatten(1, (-1, units)).transpose(0, 1).contiguous(),
+        a.unflatten(1, (width // units, units)).transpose(0, 1).contiguous(),
+        b.unflatten(1, (width // units, units)).transpose(0, 1).contiguous(),
         torch.tensor(scales, device=like.device),
         _row_factors(checkpoint, site, deltas),
-        _bias(site, deltas, like.device),
+        bias,
     )
 
 
-def unplaced(changes: Mapping[str, Change], sites: list[Site]) -> list[str]:
-    """Returns the changed tensors of which no layer among `sites` takes factors."""
-    placed = {f"{name}.weight" for site in sites for name in site.modules}
-    return sorted(name for name, change in changes.items() if name not in placed or not isinstance(change, Delta))
+def changed_of(site: Site, changes: Mapping[str, Change], has_bias: bool) -> set[str]:
+    """Returns the tensors among `changes` that `low_rank_pages` takes. `has_bias`: whether the layer adds a bias on
+    some rank.
+    """
+    weights = {f"{name}.weight" for name in site.modules if isinstance(changes.get(f"{name}.weight"), Delta)}
+    biases = {f"{name}.bias" for name in site.modules if isinstance(changes.get(f"{name}.bias"), Replaced)}
+    return weights | (biases if has_bias else set[str]())
 
 
 def _delta(changes: Mapping[str, Change], block: RowBlock, inputs: int) -> Delta | None:
     change = changes.get(f"{block.name}.weight")
-    if change is None:
+    if not isinstance(change, Delta):
         return None
-    if not isinstance(change, Delta) or change.base is not None:
-        raise AdapterError(f"the adapter replaces `{block.name}.weight`, which is possible with --merge-adapter only")
     found = change.b.shape[0], change.a.shape[1]
     # Of a quantised matrix, the reader of the adapter does not know the shape.
     if found != (block.size, inputs):
@@ -120,14 +129,33 @@ def _factors_of(checkpoint: Matrices, site: Site, name: str, delta: Delta) -> Te
     )
 
 
-def _bias(site: Site, deltas: Mapping[str, Delta], device: torch.device) -> Tensor | None:
-    if not site.adds_bias or all(delta.bias is None for delta in deltas.values()):
+def _bias(
+    site: Site,
+    changes: Mapping[str, Change],
+    deltas: Mapping[str, Delta],
+    base: Tensor | None,
+    device: torch.device,
+) -> Tensor | None:
+    """[outputs] float32, what is added to the bias: s times that of the factors, and the difference to a new bias."""
+    replaced = {block.name: changes.get(f"{block.name}.bias") for block in site.blocks}
+    is_changed = any(isinstance(each, Replaced) for each in replaced.values())
+    if not site.adds_bias or not (is_changed or any(delta.bias is not None for delta in deltas.values())):
         return None
 
     def of(block: RowBlock) -> Tensor:
-        delta = deltas.get(block.name)
-        if delta is None or delta.bias is None:
-            return torch.zeros(block.size, device=device)
-        return delta.bias.to(device).float() * delta.scale
+        new, delta = replaced[block.name], deltas.get(block.name)
+        bias = torch.zeros(block.size, device=device)
+        if isinstance(new, Replaced):
+            bias += new.tensor.to(device)
+        if delta is not None and delta.bias is not None:
+            bias += delta.bias.to(device).float() * delta.scale
+        return bias
 
-    return site.rows_of(of(block) for block in site.blocks)
+    bias = site.rows_of(of(block) for block in site.blocks)
+    if is_changed and base is not None:
+        is_new = [isinstance(replaced[block.name], Replaced) for block in site.blocks]
+        ones = (
+            torch.full((block.size,), float(new), device=device) for block, new in zip(site.blocks, is_new, strict=True)
+        )
+        bias -= site.rows_of(ones) * base.float()
+    return bias

@@ -14,6 +14,7 @@ from torch import Tensor
 from text_generation_kernels import ExpertMatrix
 
 from ...config.spec import DenseSpec, MoeSpec
+from .adapted_experts import ExpertSite
 from .blocks import RowBlock
 from .checkpoint import Checkpoint
 from .experts import ExpertShard, load_experts
@@ -44,6 +45,8 @@ class MoeWeights:
     """From hidden to the state of the experts, whole on every rank, where that is another one."""
     latent_out: Linear | None = None
     """Back, likewise: it multiplies partial sums, which are all-reduced after it."""
+    stored: ExpertSite | None = None
+    """Where the experts come from; None: they are not made of stored matrices."""
 
 
 def load_moe(checkpoint: Checkpoint, layer: int, spec: MoeSpec) -> MoeWeights:
@@ -54,7 +57,8 @@ def load_moe(checkpoint: Checkpoint, layer: int, spec: MoeSpec) -> MoeWeights:
     gate_up, down = gate_up._replace(bias=gate_up_bias), down._replace(bias=down_bias)
     shared = None if has_shared or spec.shared is None else _shared(checkpoint, layer, spec.shared)
     latent = _latent(checkpoint, layer, spec.latent) if spec.latent else (None, None)
-    return MoeWeights(shard.experts, _router(shard), _correction(shard), gate_up, down, shared, *latent)
+    stored = ExpertSite(shard if has_shared else replace(shard, spec=replace(shard.spec, shared_inner=0)))
+    return MoeWeights(shard.experts, _router(shard), _correction(shard), gate_up, down, shared, *latent, stored)
 
 
 def _latent(checkpoint: Checkpoint, layer: int, width: int) -> tuple[Linear, Linear]:

@@ -41,6 +41,13 @@ class Site:
         """Rows of the layer."""
         return sum(block.rows for block in self.blocks) + self.padding
 
+    @property
+    def own_inputs(self) -> int:
+        """Inputs of the layer."""
+        if self.order:
+            return len(self.order)
+        return self.inputs if self.columns is None else self.columns[1] - self.columns[0]
+
     def ranges(self) -> list[tuple[int, int, int]]:
         """Returns which outputs are of which part: first output, end, number of the part in `modules`."""
         numbers, found = {name: number for number, name in enumerate(self.modules)}, list[tuple[int, int, int]]()

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from ...layers.infer import CacheShape, InferState
-from ...layers.weights import PrefillCopies, VocabularyShard
+from ...layers.weights import PrefillCopies, StepAdapters, VocabularyShard
 from ..base import CausalLM
 from .attention import Step
 from .skeleton import Given
@@ -51,7 +51,12 @@ class FallbackModel(CausalLM):
         return hidden if state.logit_tokens is None else hidden.index_select(0, state.logit_tokens)
 
     @torch.inference_mode()
-    def logits(self, hidden: Tensor, deterministic: bool = False) -> Tensor:  # noqa: ARG002 - refused at start-up
+    def logits(
+        self,
+        hidden: Tensor,
+        deterministic: bool = False,  # noqa: ARG002 - refused at start-up
+        adapters: StepAdapters | None = None,  # noqa: ARG002 - refused at start-up
+    ) -> Tensor:
         """See `CausalLM`. It does what the class does after its decoder, scales and bounds included."""
         self._given.hidden = hidden
         logits: Tensor = self._model(inputs_embeds=hidden[None], use_cache=False).logits[0]

@@ -1,0 +1,46 @@
+"""CUDA graphs on a CPU: each replay computes what was captured once more, padded as for a device."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+
+from text_generation_server.engine.engine import Engine
+from text_generation_server.engine.graphs import GraphSizes, RunnerGraphs, StepGraphs
+
+
+class Replayed(StepGraphs[Any]):
+    """Replays by computing again, as a device does with what it has captured."""
+
+    replays: list[int]
+
+    def capture(self, step: Callable[[int], Any], sizes: Sequence[int], memory: Any) -> None:
+        self.sizes = sorted(sizes)
+        self.replays = []
+        self._step = step
+        for size in self.sizes:
+            step(size)
+
+    def replay(self, size: int) -> Any:
+        self.replays.append(size)
+        return self._step(size)
+
+
+def capture(engine: Engine, sizes: GraphSizes) -> None:
+    """Gives an engine that was warmed up graphs of these sizes."""
+    runner = engine._runner
+    assert runner is not None
+    for graphs in (runner._graphs, runner._adapted_graphs):
+        for each in (graphs.decodes, graphs.forwards, graphs.chunks):
+            each._graphs = Replayed(runner._model.device)  # type: ignore[assignment]
+    with pytest.MonkeyPatch.context() as patch, torch.inference_mode():
+        patch.setattr(torch.cuda, "graph_pool_handle", lambda: None)
+        runner.capture(sizes)
+
+
+def replays(graphs: RunnerGraphs) -> tuple[set[int], set[int], set[int]]:
+    """The sizes of decodes, forward passes and steps with chunks that were replayed."""
+    kinds = graphs.decodes, graphs.forwards, graphs.chunks
+    decodes, forwards, chunks = (set(each._graphs.replays) for each in kinds)  # type: ignore[attr-defined]
+    return decodes, forwards, chunks

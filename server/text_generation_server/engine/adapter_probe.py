@@ -1,0 +1,105 @@
+"""The adapter parts of a runner, and the memory that adapters take, for warm-up."""
+
+from dataclasses import dataclass
+
+from ..distributed import TensorParallelGroup
+from ..errors import EngineFailed, InvalidRequest, OutOfMemory
+from ..models.adapter_pool import AdapterPool
+from ..models.adapters import MOST_PAGES, ModelAdapters
+from ..models.base import CausalLM
+from .adapter_copies import AdapterCopies
+from .adapter_plans import AdapterChecker, Resident
+from .adapter_store import AdapterStore
+from .adapters import AdapterTables
+from .budget import gib
+from .memory import is_out_of_memory
+from .requests import WarmupLimits
+
+_MOST_NUMBERS = 2**15 - 2
+"""Adapters that the tables of a step tell apart."""
+
+
+@dataclass(frozen=True)
+class RunnerAdapters:
+    """What a runner has for adapters."""
+
+    tables: AdapterTables
+    copies: AdapterCopies
+    change_head: bool
+    """Whether logits depend on the adapter."""
+
+
+@dataclass(frozen=True)
+class AdapterProbe:
+    """Everything about adapters that depends on the model and on Warmup. Requests have none where `pool` is None."""
+
+    store: AdapterStore
+    pool: AdapterPool | None = None
+    most_pages: int = 0
+    """Of the largest adapter that may come."""
+    by_output: bool = False
+    """Whether an adapter that is here multiplies outputs or changes biases, so that graphs do so."""
+
+    @classmethod
+    def of(
+        cls, model: CausalLM, store: AdapterStore, asked: WarmupLimits, group: TensorParallelGroup
+    ) -> "AdapterProbe":
+        """Allocates the pages. Raises `InvalidRequest` for more than there can be, and `OutOfMemory`, or with several
+        ranks `EngineFailed`, where they do not fit.
+        """
+        if not asked.adapter_pages:
+            return cls(store)
+        if model.adapters is None:
+            raise InvalidRequest("`adapter_pages` must be 0: requests of this model can have no adapters")
+        if asked.adapter_pages > _MOST_NUMBERS:
+            raise InvalidRequest(f"`adapter_pages` must be at most {_MOST_NUMBERS}")
+        adapters, later = store.all(), asked.adapters_later
+        pool = _allocated(model.adapters, store, asked, group)
+        most = MOST_PAGES if later else max((each.pages for each in adapters), default=1)
+        most = min(most, asked.adapter_pages)
+        return cls(store, pool, most, any(each.by_output for each in adapters))
+
+    @property
+    def numbers(self) -> list[int]:
+        """The adapters whose steps reach every kernel: none, and one, if there may be one."""
+        return [0] if self.pool is None else [0, 1]
+
+    def checker(self) -> AdapterChecker:
+        """Makes a checker of plans. Number 1 is nobody's adapter on the most pages, until the checker is cleared."""
+        if (pool := self.pool) is None:
+            return AdapterChecker()
+        room = pool.memory.room
+        checker = AdapterChecker(room.pages, self.store.get, pool.has_room)
+        checker.residents = {1: Resident(0, self.most_pages, bool(room.rows), ready=True)}
+        return checker
+
+    def of_runner(self, checker: AdapterChecker) -> RunnerAdapters | None:
+        """Makes what a runner with this checker has."""
+        if (pool := self.pool) is None:
+            return None
+        device = pool.memory.device
+
+        def put(resident: Resident, number: int) -> None:
+            if resident.adapter is not None:
+                pool.put(resident.adapter, number, resident.first_page)
+
+        tables = AdapterTables(checker, self.most_pages, self.by_output, device)
+        return RunnerAdapters(tables, AdapterCopies(put, device), pool.changes_head)
+
+
+def _allocated(
+    model: ModelAdapters, store: AdapterStore, asked: WarmupLimits, group: TensorParallelGroup
+) -> AdapterPool:
+    adapters = store.all()
+    room = model.room(asked.adapter_pages, adapters, asked.adapters_later)
+    try:
+        return model.allocate(room, adapters)
+    except Exception as error:
+        if not is_out_of_memory(error):
+            raise
+        message = (
+            f"{asked.adapter_pages} pages for adapters take {gib(model.bytes_of(room))}, more than is free: lower "
+            "`adapter_pages` (--adapter-pages)"
+        )
+        # The other ranks wait in a collective.
+        raise (OutOfMemory(message) if group.world_size == 1 else EngineFailed(message)) from error
