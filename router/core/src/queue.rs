@@ -228,7 +228,7 @@ impl Queue {
                 load: request
                     .adapter
                     .as_deref()
-                    .map(|adapter| self.adapters.count(adapter)),
+                    .map(|adapter| self.adapters.count(&adapter.name)),
                 logprobs: logprobs.clone(),
                 media: Vec::new(),
                 constraint: sample.constraint,

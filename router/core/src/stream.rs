@@ -145,7 +145,7 @@ impl GenerateStream {
                 .map(str::to_owned),
             seed: self.seed,
             tenant: self.tenant.name().cloned(),
-            adapter: self.adapter.clone(),
+            adapter: self.adapter.as_deref().map(|one| one.name.as_str().into()),
         };
         self.pending.push_back(StreamEvent::End {
             token,

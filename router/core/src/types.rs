@@ -15,7 +15,6 @@ use utoipa::ToSchema;
 pub use self::grammar::tgi_grammar;
 pub use self::image::{GivenImage, ImageFile};
 pub use self::parameters::{GenerateParameters, logit_bias};
-use crate::adapters::Adapter;
 
 /// A prompt.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -236,8 +235,8 @@ pub struct GeneratedText {
     pub seed: Option<u64>,
     /// The name of the tenant whose request it was, for logs.
     pub tenant: Option<Arc<str>>,
-    /// Whose weights were added to the base's, for logs.
-    pub adapter: Option<Arc<Adapter>>,
+    /// The name of the adapter whose weights were added to the base's, for logs.
+    pub adapter: Option<Arc<str>>,
 }
 
 /// The instants of a request's life that headers and metrics report.

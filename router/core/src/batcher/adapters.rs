@@ -20,6 +20,8 @@ use crate::queue::Entry;
 
 /// Requests whose adapters are brought to the device before their turn.
 const AHEAD: usize = 32;
+/// Requests that are looked at for that, those of the base among them.
+const MOST_LOOKED_AT: usize = 512;
 /// Those that came so much later than a request, in milliseconds, still keep their adapters from making room for its own.
 const BUCKET_MS: i64 = 100;
 /// Who has waited so long for pages gets those of the next adapter that has none running.
@@ -143,13 +145,17 @@ impl Batcher {
     /// Gives adapters of requests that wait, in turn, pages, as far as there are any.
     pub(super) fn prepare_adapters(&mut self) {
         let stage = &mut self.adapters;
+        if stage.adapters.pages() == 0 {
+            return;
+        }
         stage.bring_pinned();
         stage.draining.clear();
         let mut turns = self.queue.in_turn();
         let mut wanting = Vec::new();
-        while wanting.len() < AHEAD
-            && let Some(order) = turns.next(0)
-        {
+        for _ in 0..MOST_LOOKED_AT {
+            let Some(order) = turns.next(0).filter(|_| wanting.len() < AHEAD) else {
+                break;
+            };
             let entry = self.queue.get(order);
             let adapter = entry.and_then(|entry| Some((entry, entry.request.adapter.as_ref()?)));
             if let Some((entry, adapter)) = adapter {

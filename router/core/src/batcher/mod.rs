@@ -139,6 +139,7 @@ impl Batcher {
             pool = pool.noting_events(&feed.model, shards.adapters.clone());
         }
         let ranks = shards.client.world_size();
+        let names = shards.adapters.list().into_iter().map(|one| one.name);
         Self {
             client: shards.client,
             cost: shards.cost,
@@ -146,7 +147,7 @@ impl Batcher {
             limits,
             metrics: BatchMetrics::new(limits.max_batch_total_tokens, shards.kv_cache_dtype),
             submissions: mailbox.submissions,
-            queue: Queue::new(AdapterMetrics::new(&shards.adapters)),
+            queue: Queue::new(AdapterMetrics::new(names)),
             adapters: AdapterStage::new(shards.adapters, ranks),
             found_lost: mailbox.found_lost,
             status: mailbox.status,

@@ -5,7 +5,6 @@ use std::collections::HashMap;
 use metrics::{Gauge, gauge};
 
 use super::{ADAPTER_REQUESTS_RUNNING, ADAPTER_REQUESTS_WAITING};
-use crate::adapters::{Adapter, Adapters};
 
 /// Adapters that are counted under their own names; all others together.
 const MOST_NAMES: usize = 64;
@@ -33,19 +32,19 @@ impl AdapterGauges {
 }
 
 impl AdapterMetrics {
-    pub(crate) fn new(adapters: &Adapters) -> Self {
-        let listed = adapters.list().into_iter().take(MOST_NAMES);
-        let gauges = listed.map(|adapter| {
-            let gauges = AdapterGauges::new(&adapter.name);
-            (adapter.name, gauges)
+    /// Of a server that starts with these.
+    pub(crate) fn new(names: impl Iterator<Item = String>) -> Self {
+        let gauges = names.take(MOST_NAMES).map(|name| {
+            let gauges = AdapterGauges::new(&name);
+            (name, gauges)
         });
         Self(gauges.collect())
     }
 
     /// Counts one generation of this adapter, which waits.
-    pub(crate) fn count(&mut self, adapter: &Adapter) -> AdapterLoad {
-        let name = match self.0.contains_key(&adapter.name) || self.0.len() < MOST_NAMES {
-            true => adapter.name.as_str(),
+    pub(crate) fn count(&mut self, name: &str) -> AdapterLoad {
+        let name = match self.0.contains_key(name) || self.0.len() < MOST_NAMES {
+            true => name,
             false => OTHERS,
         };
         let gauges = self.0.entry(name.to_owned());

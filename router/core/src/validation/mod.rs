@@ -294,7 +294,10 @@ impl Validator {
             None if self.adapters.is_none() => Err(ValidationError::NoAdapters),
             None => Err(ValidationError::AdapterId {
                 given,
-                known: self.adapters.names(tenant),
+                known: match self.adapters.names(tenant) {
+                    names if names.is_empty() => "none yet".to_owned(),
+                    names => names,
+                },
             }),
         }
     }

@@ -43,6 +43,21 @@ impl AdapterFlags {
         }
     }
 
+    /// What can be known to be wrong before anything starts.
+    ///
+    /// # Errors
+    /// One line that names the flag.
+    pub fn check(&self) -> anyhow::Result<()> {
+        if let Some(folder) = &self.lora_dir {
+            anyhow::ensure!(
+                folder.is_dir(),
+                "`--lora-dir {}` is not a folder; give one with the folders of adapters in it",
+                folder.display()
+            );
+        }
+        self.named().map(drop)
+    }
+
     /// The adapters of the start. One without a name is called by its folder or id.
     ///
     /// # Errors

@@ -18,7 +18,7 @@ impl Config {
     /// One line that names the flags.
     pub fn validate(&self) -> anyhow::Result<()> {
         self.token_limits().check()?;
-        self.adapters.named().map(drop)
+        self.adapters.check()
     }
 
     /// The folder with the tokenizer.
