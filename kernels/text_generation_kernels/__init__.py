@@ -72,6 +72,10 @@ from .sampling.newest_tokens import newest_tokens
 from .sampling.survivors import survivors
 from .sampling.top_tokens import top_tokens
 from .sampling.values import SampledTokens, SamplingBatch, SamplingColumns, SamplingRules, SplitStatistics
+from .speculation.accept_tokens import accept_tokens
+from .speculation.ngram_draft import ngram_draft
+from .speculation.values import Drafts, Sequences, WindowInputs, Windows
+from .speculation.window_tokens import window_tokens
 
 __all__ = [
     "EXCLUDED",
@@ -86,6 +90,7 @@ __all__ = [
     "AdapterPages",
     "AdapterTables",
     "AttentionOptions",
+    "Drafts",
     "Exchange",
     "ExpertFactors",
     "ExpertMatrix",
@@ -98,8 +103,12 @@ __all__ = [
     "SamplingBatch",
     "SamplingColumns",
     "SamplingRules",
+    "Sequences",
     "SplitStatistics",
     "TableSizes",
+    "WindowInputs",
+    "Windows",
+    "accept_tokens",
     "act_and_mul",
     "activate",
     "adapted_experts",
@@ -145,6 +154,7 @@ __all__ = [
     "moe_experts",
     "moe_route",
     "newest_tokens",
+    "ngram_draft",
     "num_splits",
     "pack_codes",
     "pack_scales",
@@ -178,4 +188,5 @@ __all__ = [
     "w8a8_split_k",
     "w8a8_splits",
     "weight_only_linear",
+    "window_tokens",
 ]

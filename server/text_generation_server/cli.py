@@ -23,6 +23,7 @@ from .config.parallel import DEFAULT_UDS_PATH
 from .config.server import AskedComputation, Environment, ServerConfig, check_merge, parse_cuda_graphs
 from .config.serving import AskedLimits, check_deterministic, check_servable
 from .config.shards import AskedShards
+from .config.speculation import check_speculation
 from .engine.requests import ShardEngine
 from .engine.worker import EngineWorker
 from .errors import EngineError
@@ -48,6 +49,7 @@ from .flags import (
     NumShard,
     Quantize,
     Revision,
+    Speculate,
     TrustRemoteCode,
 )
 from .hub import ModelSource, find_folder, prepare_folder
@@ -90,6 +92,7 @@ def serve(
     attention: AttentionFlag = None,
     cuda_graphs: CudaGraphs = None,
     deterministic: Deterministic = False,
+    speculate: Speculate = 0,
     enable_expert_parallel: ExpertParallel = False,
     kv_cache_dtype: KvCache = "auto",
     dequantised_copies: Copies = "auto",
@@ -139,6 +142,7 @@ def serve(
             environment=Environment.read(uds_path=uds_path),
             cuda_graphs=parse_cuda_graphs(cuda_graphs),
             deterministic=deterministic,
+            speculate=speculate,
             expert_parallel=enable_expert_parallel,
             model_impl=model_impl,
             kv_cache_dtype=kv_cache_dtype,
@@ -173,6 +177,7 @@ def download_weights(
     attention: AttentionFlag = None,
     cuda_graphs: CudaGraphs = None,
     deterministic: Deterministic = False,
+    speculate: Speculate = 0,
     kv_cache_dtype: KvCache = "auto",
     dequantised_copies: Copies = "auto",
     merge_adapter: MergeAdapter = None,
@@ -199,7 +204,7 @@ def download_weights(
         shards = AskedShards(num_shard, enable_expert_parallel)
         computation = AskedComputation(
             *(attention, cuda_graphs, deterministic, dequantised_copies),
-            *(merge_adapter, parse_adapters(lora_adapters)),
+            *(merge_adapter, parse_adapters(lora_adapters), speculate),
         )
         computation.check(environment, on_cuda=has_cuda_devices() or bool(cuda_memory()))
         check_merge(load_format, merge_adapter, bool(computation.lora_adapters))
@@ -214,6 +219,7 @@ def download_weights(
         def check(folder: Path) -> None:
             config = check_servable(folder, environment, limits, source.needs_weights, model_impl, quantize, shards)
             check_deterministic(deterministic, config)
+            check_speculation(speculate, config)
             if kv_cache_dtype != "auto":
                 quantised_kv_cache(kv_cache_dtype, config)
             if isinstance(config, FallbackConfig):
@@ -242,6 +248,7 @@ def doctor(
     attention: AttentionFlag = None,
     cuda_graphs: CudaGraphs = None,
     deterministic: Deterministic = False,
+    speculate: Speculate = 0,
     kv_cache_dtype: KvCache = "auto",
     dequantised_copies: Copies = "auto",
     merge_adapter: MergeAdapter = None,
@@ -258,7 +265,7 @@ def doctor(
         shards = AskedShards(num_shard, enable_expert_parallel)
         computation = AskedComputation(
             *(attention, cuda_graphs, deterministic, dequantised_copies),
-            *(merge_adapter, parse_adapters(lora_adapters)),
+            *(merge_adapter, parse_adapters(lora_adapters), speculate),
         )
         for finding in examine(source, limits, dtype, shards, computation, model_impl, quantize, kv_cache_dtype):
             typer.echo(json.dumps(asdict(finding)))

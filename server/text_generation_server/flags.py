@@ -10,6 +10,7 @@ from .config.facts import Dtype
 from .config.implementation import ModelImpl
 from .config.kv_cache import KvCacheDtype
 from .config.server import Attention, LoadFormat
+from .config.speculation import MAX_DRAFTS
 
 LogLevel = Literal["TRACE", "DEBUG", "INFO", "WARN", "ERROR"]
 ModelId = Annotated[str, typer.Argument(help="Folder of a model, or its id on the hub")]
@@ -52,6 +53,12 @@ CudaGraphs = Annotated[
 ]
 Deterministic = Annotated[
     bool, typer.Option("--deterministic", help="Results of a request are bitwise the same in every batch; slower")
+]
+Speculate = Annotated[
+    int,
+    typer.Option(
+        min=0, max=MAX_DRAFTS, help="Drafts of the next tokens that a step checks of each request at most; 0: none"
+    ),
 ]
 MaxInputTokens = Annotated[int | None, typer.Option(help="Fail early if the model has fewer positions")]
 MaxTotalTokens = Annotated[int | None, typer.Option(help="Likewise")]

@@ -151,7 +151,7 @@ def _attend_codes(
 
 
 @triton.jit(
-    do_not_specialize=["batch", "target_items", "one_wave", "min_chunk"],
+    do_not_specialize=["batch", "target_items", "one_wave", "min_chunk", "new_tokens"],
     do_not_specialize_on_alignment=["b_row_ptr", "b_kv_len_ptr"],
 )
 def decode_attention_kernel(
@@ -183,6 +183,7 @@ def decode_attention_kernel(
     target_items,
     one_wave,
     min_chunk,
+    new_tokens,
     scale_log2,  # scale times log2(e)
     GROUP: tl.constexpr,  # heads for each KV head
     HEAD_DIM: tl.constexpr,
@@ -206,8 +207,9 @@ def decode_attention_kernel(
     """One thread block attends with all query heads of one KV head over one chunk of one request.
 
     Of a request's thread blocks for a KV head, the last to finish merges the partials of all.
-    Where EARLY, the first tiles are prefetched while the previous kernel, which writes queries and the newest position
-    alone, still runs. A short chunk with that position waits first, so that no prefetched tile contains it.
+    Where EARLY, the first tiles are prefetched while the previous kernel, which writes queries and the newest
+    `new_tokens` positions alone, still runs. A chunk with one of those among its first tiles waits first, so that no
+    prefetched tile contains it.
     """
     launch_dependents(PDL)
     kv_head = tl.program_id(0)
@@ -227,7 +229,8 @@ def decode_attention_kernel(
         wait_for_previous(PDL)
         return
     row, kv_len, num_chunks, begin, end = bounds(request, chunk, lengths, chunks, rows, BLOCK_B, BLOCK_N, WINDOW)
-    if not EARLY or (begin >= end) | ((end == kv_len) & (end - begin <= AHEAD * BLOCK_N)):
+    oldest_new = kv_len - new_tokens
+    if not EARLY or (begin >= end) | ((end > oldest_new) & (begin + AHEAD * BLOCK_N > oldest_new)):
         wait_for_previous(PDL)
 
     slopes = None

@@ -30,6 +30,7 @@ def decode_attention_torch(
     sinks: Tensor | None = None,
     slopes: Tensor | None = None,
     scales: Tensor | None = None,
+    new_tokens: int = 1,  # noqa: ARG001 - what the Triton implementation may not prefetch
 ) -> None:
     """Torch implementation. `max_kv_len` is at least the largest of `b_kv_len`."""
     batch, num_heads, head_dim = q.shape

@@ -10,7 +10,8 @@ Layouts: `q` `[batch, heads, head_dim]`, `out` `[batch, heads, v_head_dim]`. Pos
 `slot_table[b_row[b], c]`; `slot_table` `[rows, positions]` int32, `b_row` `[batch]` int64, `b_kv_len` `[batch]` int32.
 Caches `[slots, kv_heads, head_dim or v_head_dim]`, already holding K and V of the new tokens. Table entries from
 `b_kv_len[b]` on may be stale and are never followed: another request's data must not reach this one, not even times
-zero.
+zero. Up to `new_tokens` entries of the batch may be successive tokens of one row, each of which attends to those before
+it: K and V of so many positions are as new as the entry.
 
 Caches may hold 8-bit codes with `scales` (`kv_quantisation.py`). Heads are then columns of the GEMMs, of which an MMA
 instruction takes 8 where it takes 16 rows. Codes reach tensor cores from registers, scales apply to scores and softmax
@@ -77,6 +78,7 @@ def decode_attention_triton(
     sinks: Tensor | None = None,
     slopes: Tensor | None = None,
     scales: Tensor | None = None,
+    new_tokens: int = 1,
 ) -> None:
     """Triton implementation: split-KV decoding (Flash-Decoding, Dao et al., 2023), planned on the device.
 
@@ -125,7 +127,7 @@ def decode_attention_triton(
             *q.stride()[:2], *k_cache.stride()[:2], *v_cache.stride()[:2], *scale_strides, slot_table.stride(0),
             *out.stride()[:2],
         ),
-        (*chunks.planned, scale * LOG2_E),
+        (*chunks.planned, new_tokens, scale * LOG2_E),
         GROUP=group,
         HEAD_DIM=head_dim,
         BLOCK_D=block_d,
@@ -174,9 +176,10 @@ def decode_attention(
     deterministic: bool = False,
     options: AttentionOptions = NO_OPTIONS,
     scales: Tensor | None = None,
+    new_tokens: int = 1,
 ) -> None:
     """Decode attention by Triton or torch, as `use_triton` says."""
     _operator(
         q, k_cache, v_cache, slot_table, b_row, b_kv_len, max_kv_len, scale, out, deterministic, *options.arguments(),
-        scales,
+        scales, new_tokens,
     )  # fmt: skip

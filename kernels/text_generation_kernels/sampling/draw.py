@@ -77,6 +77,7 @@ def draw_kernel(
     CHUNK: tl.constexpr,
     BLOCK: tl.constexpr,  # divides CHUNK
     BLOCK_S: tl.constexpr,
+    WIDTH: tl.constexpr,  # successive places of one row
     PDL: tl.constexpr,
 ):
     """One thread block draws within one split of one row; greedy rows without a filter need nothing."""
@@ -92,7 +93,7 @@ def draw_kernel(
     best = tl.load(best_ptr + place)
     temperature = tl.load(floats_ptr + row * FLOATS + TEMPERATURE)
     seed = tl.load(seed_ptr + row)
-    step = tl.load(generated_ptr + row)
+    step = tl.load(generated_ptr + row) + batch_index % WIDTH
     largest = tl.full([], _LARGEST, dtype=tl.float32)
     bound_id = tl.full([], 0.0, dtype=tl.float32)
     centre = tl.full([], 0.0, dtype=tl.float32)
@@ -176,6 +177,7 @@ def draw_triton(batch: SamplingBatch, columns: SamplingColumns, statistics: Spli
         CHUNK=chunk,
         BLOCK=min(BLOCK, chunk),
         BLOCK_S=triton.next_power_of_2(splits),
+        WIDTH=batch.width,
         num_warps=NUM_WARPS,
     )
 
@@ -204,7 +206,7 @@ def draw_torch(batch: SamplingBatch, columns: SamplingColumns, statistics: Split
         u[filtered] = u[filtered].masked_fill(~kept.unflatten(1, (-1, size)), torch.inf)
     offered = -u
     if drawn := batch_indices(flags, Flags.SAMPLE):
-        keys = columns.seed[r[drawn]], batch.generated[r[drawn]]
+        keys = columns.seed[r[drawn]], batch.generated[r[drawn]] + batch.offsets[chosen][drawn]
         noise = gumbel_noise(*keys, offered[0].numel(), batch.first_id)
         offered[drawn] += noise.unflatten(1, (-1, size))
     index = offered.argmax(dim=2, keepdim=True)

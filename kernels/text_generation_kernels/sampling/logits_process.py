@@ -20,6 +20,7 @@ for rows that write scores 4 more a token, and 4 for counts. On an H200, 256 pla
 """
 
 # pyright: basic, reportArgumentType=false, reportGeneralTypeIssues=false
+# ruff: noqa: SIM108 - the choice is made by the compiler
 import torch
 from torch import Tensor
 
@@ -95,6 +96,7 @@ def logits_process_kernel(
     logits_ptr,  # [N, width]
     rows_ptr,  # [N]
     last_token_ptr,  # [rows]
+    inputs_ptr,  # [N], or None where WIDTH is 1
     generated_ptr,  # [rows]
     floats_ptr,  # [rows, FLOATS]
     ints_ptr,  # [rows, INTS]
@@ -116,6 +118,7 @@ def logits_process_kernel(
     GREEN: tl.constexpr,
     CHUNK: tl.constexpr,
     BLOCK: tl.constexpr,  # divides CHUNK
+    WIDTH: tl.constexpr,  # successive places of one row
     PDL: tl.constexpr,
 ):
     """One thread block handles one split of one row, in registers."""
@@ -135,8 +138,12 @@ def logits_process_kernel(
     wait_for_previous(PDL)
     x = tl.load(logits_ptr + ids, mask=inside, other=float("-inf")).to(tl.float32)
     if (flags & PROCESSED) != 0:
-        previous = tl.load(last_token_ptr + row)
-        below_minimum = tl.load(generated_ptr + row) < tl.load(ints_ptr + MIN_NEW_TOKENS)
+        in_window = batch_index % WIDTH
+        if WIDTH == 1:
+            previous = tl.load(last_token_ptr + row)
+        else:
+            previous = tl.load(inputs_ptr + batch_index)
+        below_minimum = tl.load(generated_ptr + row) + in_window < tl.load(ints_ptr + MIN_NEW_TOKENS)
         # In small blocks: these rows are few and must not cost the others registers.
         for start in range(first, first + CHUNK, BLOCK):
             block_ids = start + tl.arange(0, BLOCK)
@@ -152,6 +159,11 @@ def logits_process_kernel(
                 y += tl.where(words.to(tl.int64) < GREEN, DELTA, 0.0)
             if (flags & HAS_PENALTIES) != 0:
                 counts = tl.load(counts_ptr + row * vocab + block_ids, mask=stored, other=0)
+                if WIDTH > 1:
+                    for i in range(in_window):
+                        # The tokens of the window before this one, behind the newest, which is counted.
+                        token = tl.load(inputs_ptr + batch_index - i)
+                        counts = tl.where(block_ids == token, (counts | 1) + 2, counts)
                 y = _penalised(y, floats_ptr, counts)
             if below_minimum:
                 for i in range(num_eos):
@@ -205,6 +217,7 @@ def logits_process_triton(
             logits,
             batch.rows,
             batch.last_token,
+            batch.inputs,
             batch.generated,
             columns.floats,
             columns.ints,
@@ -223,6 +236,7 @@ def logits_process_triton(
         GREEN=green_bound(rules.gamma),
         CHUNK=chunk,
         BLOCK=min(BLOCK, chunk),
+        WIDTH=batch.width,
         num_warps=NUM_WARPS,
         maxnreg=MAX_REGISTERS,
     )
@@ -248,14 +262,16 @@ def logits_process_torch(
         ours = (ids >= 0) & (ids < number)
         inside[batch_index].index_add_(0, ids[ours], columns.bias_values[row, :entries][ours])
     if chosen := batch_indices(flags, Flags.WATERMARK):
-        green = green_list(batch.last_token[rows[chosen]], rules.gamma, number, first_id)
+        previous = batch.last_token[rows[chosen]] if batch.inputs is None else batch.inputs[chosen]
+        green = green_list(previous, rules.gamma, number, first_id)
         inside[chosen] += rules.delta * green
     if chosen := batch_indices(flags, Flags.PENALTIES):
-        counted = counts[rows[chosen], first_id:stop]
+        counted = _counted(batch, counts, chosen)[:, first_id:stop]
         inside[chosen] = _penalise(inside[chosen], counted, floats[rows[chosen]])
     if chosen := batch_indices(flags, Flags.MIN_NEW_TOKENS):
         r = rows[chosen]
-        early = torch.tensor(chosen, device=scores.device)[batch.generated[r] < ints[r, Ints.MIN_NEW_TOKENS]]
+        places = torch.tensor(chosen, device=scores.device)
+        early = places[batch.generated[r] + batch.offsets[places] < ints[r, Ints.MIN_NEW_TOKENS]]
         ends = rules.eos_token_ids
         ends = ends[(ends >= first_id) & (ends < stop)] - first_id
         inside[early.unsqueeze(1), ends.unsqueeze(0)] = -torch.inf
@@ -264,6 +280,17 @@ def logits_process_torch(
         inside[chosen] = inside[chosen].masked_fill(~_bits(words, number), -torch.inf)
     temperature = floats[:, Floats.TEMPERATURE].index_select(0, rows)
     _fill(statistics, scores, temperature, first_id, split_size(columns.vocab_size))
+
+
+def _counted(batch: SamplingBatch, counts: Tensor, chosen: list[int]) -> Tensor:
+    """Token counts of these places, [places, vocab], as if the tokens of the window before them had been appended."""
+    counted = counts[batch.rows[chosen]]
+    if batch.inputs is None:
+        return counted
+    for i, place in enumerate(chosen):
+        for token in batch.inputs[place - place % batch.width + 1 : place + 1]:
+            counted[i, token] = (counted[i, token] | 1) + 2
+    return counted
 
 
 def _penalise(scores: Tensor, counts: Tensor, floats: Tensor) -> Tensor:

@@ -8,7 +8,8 @@
     sampled     SampledTokens      sampled tokens
 
 N rows sample a token on R ranks. A tensor "by row" is indexed by the row of a running request: place i of the batch
-uses entry `rows[i]`.
+uses entry `rows[i]`. With speculation a row samples `width` tokens in successive places, each as if those before it had
+been appended already.
 
 `rows`, the statistics and the sampled tokens are views that may begin at any element of a larger tensor. Kernels list
 these pointers in `do_not_specialize_on_alignment`: each combination of alignments would be a variant to compile, of
@@ -40,14 +41,30 @@ class SamplingBatch(NamedTuple):
     generated: Tensor
     """int64 by row: tokens generated so far."""
     first_id: int
+    width: int = 1
+    """Successive places of one row: place i is token `i % width` of its window."""
+    inputs: Tensor | None = None
+    """int64 [N], the token that each place follows: of place 0 of a window the newest. None: `width` is 1."""
 
     @classmethod
     def of(
-        cls, logits: Tensor, rows: Tensor, last_token: Tensor, generated: Tensor, first_id: int = 0
+        cls,
+        logits: Tensor,
+        rows: Tensor,
+        last_token: Tensor,
+        generated: Tensor,
+        first_id: int = 0,
+        width: int = 1,
+        inputs: Tensor | None = None,
     ) -> "SamplingBatch":
         """Allocates scores, which share the memory of float32 logits."""
         scores = logits if logits.dtype == torch.float32 else torch.empty_like(logits, dtype=torch.float32)
-        return cls(logits, scores, rows, last_token, generated, first_id)
+        return cls(logits, scores, rows, last_token, generated, first_id, width, inputs)
+
+    @property
+    def offsets(self) -> Tensor:
+        """int64 [N]: the place of each token within its window."""
+        return torch.arange(len(self.rows), device=self.rows.device) % self.width
 
     @property
     def is_cuda(self) -> bool:

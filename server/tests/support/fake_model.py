@@ -89,9 +89,14 @@ def rows_of_tokens(state: InferState) -> list[int]:
     if state.decodes is not None:
         d = state.decodes
         rows += d.rows.tolist()
-        padding = state.slot_table.shape[0] - 1
-        placed = zip(rows, state.positions[: len(rows)].tolist(), strict=True)
-        assert d.kv_lens.tolist() == [0 if row == padding else position + 1 for row, position in placed]
+        padding, dummy = state.slot_table.shape[0] - 1, len(state.caches[0].k) - 1
+        positions, slots = state.positions[: len(rows)].tolist(), state.slots[: len(rows)].tolist()
+        # What is outside a window lies in the dummy slot, as padding does.
+        attended = [
+            0 if row == padding or slot == dummy else position + 1
+            for row, position, slot in zip(rows, positions, slots, strict=True)
+        ]
+        assert d.kv_lens.tolist() == attended
         assert max(d.kv_lens.tolist(), default=0) <= d.max_kv_len
     if state.chunks is not None:
         starts = state.chunks.starts.tolist()

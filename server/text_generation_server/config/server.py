@@ -95,6 +95,7 @@ class AskedComputation:
     dequantised_copies: DequantisedCopies = "auto"
     merge_adapter: Path | None = None
     lora_adapters: tuple[AskedAdapter, ...] = ()
+    speculate: int = 0
 
     def check(self, environment: Environment, on_cuda: bool) -> None:
         """Raises `ConfigurationError` for flags with which no model can be served."""
@@ -120,6 +121,8 @@ class ServerConfig:
     cuda_graphs: tuple[int, ...] | None = None
     """Batch sizes of decode that get a CUDA graph; empty: none; None: a default set."""
     deterministic: bool = False
+    speculate: int = 0
+    """The most drafts of a request that a step checks; 0: there is no speculation."""
     expert_parallel: bool = False
     """Whether each rank has some of a mixture's experts whole, instead of a shard of each."""
     model_impl: ModelImpl = "auto"

@@ -52,7 +52,6 @@ def examine(
             dtype = "float32"
         memory = memory_of(devices, environment.cuda_memory_fraction, shards.count)
         copies = copies_of(computation, devices)
-        deterministic = computation.deterministic
         yield from model_findings(
             source,
             environment,
@@ -64,7 +63,8 @@ def examine(
             quantize,
             kv_cache_dtype,
             copies,
-            deterministic,
+            computation.deterministic,
+            computation.speculate,
             is_shared=not devices.cards,
         )
 

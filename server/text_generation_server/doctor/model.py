@@ -15,6 +15,7 @@ from ..config.serving import AskedLimits, check_deterministic, check_servable
 from ..config.shards import AskedShards, shares_heads
 from ..config.sizes import ITEM_BYTES, bytes_of_rank
 from ..config.spec import AttentionSpec, LatentAttentionSpec, MixerSpec
+from ..config.speculation import check_speculation
 from ..errors import EngineError
 from ..hub import ModelSource, find_folder, hub_cache, present_folder
 from ..models.sizes import bytes_of_weights
@@ -51,6 +52,7 @@ def model_findings(
     kv_cache_dtype: KvCacheDtype = "auto",
     copies: DequantisedCopies = "auto",
     deterministic: bool = False,
+    speculate: int = 0,
     is_shared: bool = False,
 ) -> Iterator[Finding]:
     """Yields findings about the model, and downloads nothing. Each shard may use `memory` bytes, of one memory for all
@@ -63,6 +65,7 @@ def model_findings(
         folder = find_folder(source, environment.hub)
         config = check_servable(folder, environment, limits, source.needs_weights, model_impl, quantize, shards)
         check_deterministic(deterministic, config)
+        check_speculation(speculate, config)
         kv_cache = quantised_kv_cache(kv_cache_dtype, config)
         if isinstance(config, FallbackConfig):
             from ..models.fallback import check_runnable

@@ -27,6 +27,7 @@ from .replies import LaunchedStep
 from .requests import MaskSource, PendingStep, ShardInfo, StepPlan, StepReply, WarmupLimits, WarmupResult
 from .runner import StepRunner
 from .warmup import warm_up
+from .widths import MAX_WINDOW_TOKENS, window_widths
 
 _PEER_LIMIT_S = 10.0
 """How long kernels of a step wait for another rank. Ranks get a plan, and its masks, at the same time."""
@@ -90,6 +91,8 @@ class Engine:
             version=__version__,
             recurrent=bool(self._model.states),
             media=self._media,
+            widths=window_widths(self._options.speculate),
+            max_window_tokens=MAX_WINDOW_TOKENS if self._options.speculate else 0,
         )
 
     @property

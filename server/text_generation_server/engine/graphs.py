@@ -10,8 +10,8 @@ get no graph, which would take memory from the KV pool.
 
 import gc
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from typing import Any, Generic, TypeVar
 
@@ -19,11 +19,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from text_generation_kernels import SampledTokens
-
 from ..layers.weights import StepAdapters
 from .adapters import AdapterBuffer, AdapterTables
 from .running import CheckedPlan
+from .speculation import Chosen
 from .steps import StepInput, StepSize, pack
 from .transfer import overwrite
 
@@ -81,15 +80,18 @@ class GraphSizes:
     """As `decodes`, of steps in which tokens use adapters."""
     adapted_forwards: Sequence[int] = ()
     adapted_tokens: Sequence[int] = ()
+    windows: Mapping[int, Sequence[int]] = field(default_factory=dict[int, Sequence[int]])
+    """Numbers of windows of whole steps, by the width of windows."""
 
     @property
     def count(self) -> int:
         """The number of all graphs."""
-        return sum(map(len, self._kinds))
+        return sum(map(len, (*self._kinds, *self.windows.values())))
 
     def every(self, number: int) -> "GraphSizes":
         """Returns every `number`-th size of each kind, counted from the largest."""
-        return GraphSizes(*(kind[::-1][::number] for kind in self._kinds))
+        windows = {width: sizes[::-1][::number] for width, sizes in self.windows.items()}
+        return GraphSizes(*(kind[::-1][::number] for kind in self._kinds), windows=windows)
 
     def with_adapters(self) -> "GraphSizes":
         """Adds graphs for steps with adapters: fewer, because each takes time at the start."""
@@ -107,7 +109,7 @@ class GraphSizes:
 
     @property
     def _kinds(self) -> list[Sequence[int]]:
-        return [getattr(self, each.name) for each in fields(self)]
+        return [getattr(self, each.name) for each in fields(self) if each.name != "windows"]
 
 
 class StepGraphs(Generic[Result]):
@@ -257,6 +259,6 @@ class RunnerGraphs:
     def __init__(
         self, padding_row: int, device: torch.device, axes: bool, adapters: AdapterTables | None = None
     ) -> None:
-        self.decodes = DecodeGraphs[SampledTokens](padding_row, device, adapters)
+        self.decodes = DecodeGraphs[Chosen](padding_row, device, adapters)
         self.forwards = DecodeGraphs[Tensor](padding_row, device, adapters)
         self.chunks = ChunkGraphs(padding_row, device, axes, adapters)

@@ -23,6 +23,7 @@ from ..config.server import Attention, ServerConfig, check_attention
 from ..config.serving import check_deterministic, override_rope
 from ..config.shards import AskedShards, check_shards
 from ..config.sizes import bytes_of_rank
+from ..config.speculation import check_speculation
 from ..distributed.group import init_group
 from ..errors import ConfigurationError, OutOfMemory
 from ..models.base import CausalLM
@@ -53,6 +54,7 @@ def build_engine(config: ServerConfig, folder: Path) -> Engine:
     use_triton(attention == "triton")
     model_config = override_rope(read_model_config(folder, config.model_impl, config.quantize), environment)
     check_deterministic(config.deterministic, model_config)
+    check_speculation(config.speculate, model_config)
     if isinstance(model_config, ModelConfig) and (longest := model_config.decoder.longest):
         logger.warning(
             "contexts of %s end at %d tokens: beyond them it attends to some positions alone, which is not implemented",
@@ -100,6 +102,7 @@ def build_engine(config: ServerConfig, folder: Path) -> Engine:
             # The torch operators read lengths on the host, which a graph cannot do.
             cuda_graphs=config.cuda_graphs if attention == "triton" else (),
             deterministic=config.deterministic,
+            speculate=config.speculate,
             dequantised_copies=config.dequantised_copies,
             hub=environment.hub,
         ),

@@ -16,6 +16,8 @@ class EngineOptions:
     """Batch sizes of decode that get a CUDA graph; empty: no graphs at all. None: a default set, on CUDA."""
     deterministic: bool = False
     """Whether results of a request are bitwise equal in every batch and however its prompt is cut."""
+    speculate: int = 0
+    """The most drafts of a row in one step; 0: there is no speculation."""
     dequantised_copies: DequantisedCopies = "auto"
     """Whether to keep 16-bit copies of weight-only quantised matrices; never where `deterministic`."""
     hub: HubConfig = field(default_factory=HubConfig)

@@ -32,6 +32,9 @@ from .runner import RunnerOptions, StepRunner
 from .running import PlanChecker
 from .sampling import Sampler
 from .sampling_state import SamplingState
+from .speculation import Speculation
+from .widths import MAX_WINDOW_TOKENS, WidthChecker, window_widths
+from .window_graphs import window_sizes
 
 CPU_POOL_FRACTION = 0.5
 """Fraction of the host's available memory that the pools of all ranks together take where no flag gives their size."""
@@ -96,7 +99,13 @@ class Probe:
         most = asked.max_batch_prefill_tokens + asked.max_batch_size
         tokens = chunk_sizes(most, self._model.dense_macs)
         sizes = GraphSizes(decodes, forward_sizes(decodes), tokens)
-        return sizes if self._adapters.pool is None else sizes.with_adapters()
+        if self._adapters.pool is not None:
+            sizes = sizes.with_adapters()
+        return replace(sizes, windows={width: window_sizes(width, decodes) for width in self._widths})
+
+    @property
+    def _widths(self) -> tuple[int, ...]:
+        return window_widths(self._options.speculate)
 
     def build_runner(self, limits: ServingLimits) -> StepRunner:
         """Builds a runner of the model with rows, pool and sampler of the given sizes."""
@@ -104,15 +113,17 @@ class Probe:
         model.reserve_positions(limits.max_total_tokens)
         recurrent = bool(model.states)
         at_once, media = self._asked.max_batch_prefill_tokens, self._media
-        adapters = self._adapters.checker()
-        checker = PlanChecker(limits, at_once, model.vocab_size, recurrent, media.checker(), adapters)
+        adapters, widths = self._adapters.checker(), WidthChecker(self._widths)
+        checker = PlanChecker(limits, at_once, model.vocab_size, recurrent, media.checker(), adapters, widths)
         table = RowTable(num_rows, limits.max_total_tokens, num_slots, model.device, media.axes)
         sampling = SamplingState(num_rows + 1, model.vocab_size, model.device, self._eos_token_ids)
         masks = MaskPool(self._max_masks, model.vocab_size, model.device)
         sampler = Sampler(sampling, masks, self._watermark, model.vocabulary, self._group)
         pool = allocate_pool(model, num_slots, num_rows)
         parts = (table, pool, sampling, masks, sampler)
-        others = media.pool(), self._adapters.of_runner(adapters)
+        drafts = self._options.speculate
+        speculation = Speculation(table, drafts, sampling.columns) if drafts else None
+        others = media.pool(), speculation, self._adapters.of_runner(adapters)
         return StepRunner(model, self._group, checker, *parts, self._runner_options, *others)
 
     def fitting_slots(self, copies: int = 0) -> int:
@@ -161,6 +172,9 @@ class Probe:
         for size in (1, *((1 << power) + 1 for power in range(rows.bit_length()) if 1 << power < rows)):
             for adapter in self._adapters.numbers:
                 runner.decode_rows(padding[:size], limits.max_total_tokens, adapter)
+            for width in self._widths:
+                if size * width <= MAX_WINDOW_TOKENS:
+                    runner.decode_windows(padding[:size], width, limits.max_total_tokens)
         self._media.encode_samples()
         for adapter in self._adapters.numbers:
             self._run_chunks(runner, adapter)
@@ -199,6 +213,8 @@ class Probe:
         model, num_rows = self._model, self._asked.max_batch_size
         per_slot = bytes_per_slot(model)
         per_position = RowTable.bytes_per_position(num_rows) + model.bytes_per_position
+        if self._widths:
+            per_position += Speculation.bytes_per_position(num_rows)
         # The pool has one slot more, for padding.
         room -= (num_rows + 1) * SamplingState.bytes_per_row(model.vocab_size) + per_slot
         room -= self._max_masks * mask_bytes(model.vocab_size)
@@ -250,6 +266,9 @@ class Probe:
             (asked.max_batch_size,), runner.table.padding_row, dtype=torch.int64, device=self._model.device
         )
         runner.decode_rows(padding, limits.max_total_tokens, self._adapters.numbers[-1])
+        if self._widths:
+            width = self._widths[-1]
+            runner.decode_windows(padding[: MAX_WINDOW_TOKENS // width], width, limits.max_total_tokens)
         step = memory.peak() - held
         memory.release()
         others = self._used() - memory.held()

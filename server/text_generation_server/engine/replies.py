@@ -43,6 +43,10 @@ class LaunchedStep:
     """The `SampledTokens`; None where no row gets a token."""
     scores: Readback | None = None
     """The `ScoredTokens`; None where no prompt is scored."""
+    outcome: Readback | None = None
+    """The `Chosen.outcome`; None: each row gets one token."""
+    width: int = 1
+    """Entries of the record that belong to each row."""
     encoded: Sequence[EncodedItem] = ()
     faults: MediaFaults | None = None
     """None: no media is served."""
@@ -57,20 +61,33 @@ class LaunchedStep:
         if self.faults is not None:
             failures += self.faults.follow(self.encoded, self.chunks)
         sampled = None if self.record is None else SampledTokens.of(self.record.wait())
-        kept = [] if sampled is None else self._sound(sampled.valid.tolist(), failures)
+        kept = [] if sampled is None else self._sound(sampled.valid[:: self.width].tolist(), failures)
         ids, logprobs = ([], []) if sampled is None else (sampled.tokens.tolist(), sampled.logprobs.tolist())
-        whole = len(kept) == len(self.owners)
+        counts, drafts = self._outcome(kept)
+        places = kept if not counts else _places(kept, counts, self.width)
+        whole = not counts and len(kept) == len(self.owners)
         return StepReply(
             self.number,
             rows=[self.owners[i].request.row for i in kept],
-            ids=ids if whole else [ids[i] for i in kept],
-            logprobs=[] if not self.details else logprobs if whole else [logprobs[i] for i in kept],
-            top_tokens=_top_tokens(sampled, kept) if sampled and self.details else [],
+            ids=ids if whole else [ids[i] for i in places],
+            logprobs=[] if not self.details else logprobs if whole else [logprobs[i] for i in places],
+            top_tokens=_top_tokens(sampled, places) if sampled and self.details else [],
             prompt_scores=self._prompt_scores() if self.scores and self.details else [],
             failures=failures,
             timings=self._timings(),
             adapters_ready=() if self.adapters is None else self.adapters.take_ready(self.number, self.time is None),
+            counts=counts,
+            drafts=drafts,
         )
+
+    def _outcome(self, kept: Sequence[int]) -> tuple[list[int], list[int]]:
+        """Returns how many tokens the kept rows have got, nothing where all have one, and how many drafts they have."""
+        if self.outcome is None:
+            return [], []
+        outcome = self.outcome.wait().tolist()
+        counts = [outcome[i][0] for i in kept]
+        one_each = self.width == 1 and all(count == 1 for count in counts)
+        return [] if one_each else counts, [outcome[i][1] for i in kept]
 
     def _sound(self, valid: list[int], failures: list[RequestFailure]) -> list[int]:
         """Returns the indices of the valid tokens. A request without a valid token fails, once."""
@@ -107,6 +124,11 @@ class LaunchedStep:
         compiled = compilations() - self.compiled_before
         time = self.time
         return Timings(self.host_ns, time.forward_ns, time.idle_ns, compiled, time.mask_wait_ns, time.encode_ns)
+
+
+def _places(kept: Sequence[int], counts: Sequence[int], width: int) -> list[int]:
+    """Returns the entries of the record that the kept rows have got."""
+    return [i * width + j for i, count in zip(kept, counts, strict=True) for j in range(count)]
 
 
 def _top_tokens(sampled: SampledTokens, kept: Sequence[int]) -> list[TopTokens]:

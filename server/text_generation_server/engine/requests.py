@@ -65,6 +65,8 @@ class Request:
     """Ascending and apart. They name the same positions whenever the request is admitted."""
     adapter: int = 0
     """The number of its adapter; 0: the base alone."""
+    max_new_tokens: int = 0
+    """How many tokens it may generate in all; 0: it does not say. Windows compute no position behind the last."""
 
     @property
     def num_prompt(self) -> int:
@@ -109,6 +111,8 @@ class StepPlan:
     forget: Sequence[int] = ()
     """Items whose pixels and half-encoded layers are dropped. Unknown numbers are no error."""
     adapter_copies: Sequence[AdapterCopy] = ()
+    widths: Sequence[int] = ()
+    """The most tokens that each of `decode` gets; empty: one."""
 
 
 class MaskForm(Enum):
@@ -189,11 +193,14 @@ class Timings:
 
 @dataclass(frozen=True, slots=True)
 class StepReply:
-    """What a step computed. `rows`, `ids` and `failures` are equal on all ranks; only rank 0 reports the rest."""
+    """What a step computed. `rows`, `ids`, `counts` and `failures` are equal on all ranks; only rank 0 reports the
+    rest.
+    """
 
     number: int
     rows: Sequence[int] = ()
     ids: Sequence[int] = ()
+    """Those of the first row, then those of the second, and so on."""
     logprobs: Sequence[float] = ()
     top_tokens: Sequence[TopTokens] = ()
     prompt_scores: Sequence[PromptScores] = ()
@@ -201,6 +208,10 @@ class StepReply:
     timings: Timings = field(default_factory=Timings)
     adapters_ready: Sequence[int] = ()
     """Numbers whose copies every later plan may use. Ranks may differ in when they say so."""
+    counts: Sequence[int] = ()
+    """How many tokens each of `rows` has got; empty: one. A row that had ended before the step has got none."""
+    drafts: Sequence[int] = ()
+    """How many drafts each of `rows` has for its next step; empty: there is no speculation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,6 +232,10 @@ class ShardInfo:
     """Whether layers keep a state of each row, so that requests are computed from their first position on."""
     media: MediaInfo | None = None
     """None: there is no encoder, or the text is served alone."""
+    widths: Sequence[int] = ()
+    """What plans may name in `widths` beside 1, ascending, and widths between; empty: there is no speculation."""
+    max_window_tokens: int = 0
+    """Upper bound of the number of decodes times the largest of their widths, where that is above 1."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,6 +40,7 @@ class RowTable:
         self, num_rows: int, max_total_tokens: int, dummy_slot: int, device: torch.device, axes: bool = False
     ) -> None:
         self.num_rows = num_rows
+        self.dummy_slot = dummy_slot
         self.max_total_tokens = max_total_tokens
         self._device = device
         shape = (num_rows + 1, -(-max_total_tokens // _WHOLE) * _WHOLE)

@@ -10,13 +10,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from text_generation_kernels import SampledTokens, advance_state
+from text_generation_kernels import Windows
 
 from ..distributed import TensorParallelGroup
 from ..layers.infer.state import LINEAR_BLOCK
 from ..layers.weights import StepAdapters
 from ..models.base import CausalLM
 from .adapter_probe import RunnerAdapters
+from .chooser import Chooser
 from .clock import Mark, MaskWait, StepTime
 from .graphs import GraphSizes, RunnerGraphs
 from .kv_pool import KVPool
@@ -31,20 +32,22 @@ from .running import CheckedPlan, PlanChecker, Vector
 from .sampling import Sampler
 from .sampling_state import SamplingState
 from .scoring import ScoredTokens, Scorer
+from .speculation import Chosen, Speculation
 from .steps import Extents, InputBuilder, StepInput, StepSize, pack
 from .transfer import Readback, upload
+from .window_graphs import WindowGraphs
 
 
 @dataclass(frozen=True)
 class Outcome:
     """The results of a step on the device: samples and scores, if it has them. `wait` has the meaning of `StepTime`."""
 
-    sampled: SampledTokens | None
+    chosen: Chosen | None
     scored: ScoredTokens | None = None
     wait: MaskWait | None = None
 
 
-Choice = Callable[[Tensor], tuple[SampledTokens | None, ScoredTokens | None]]
+Choice = Callable[[Tensor], tuple[Chosen | None, ScoredTokens | None]]
 """Turns the hidden states of a forward pass into samples and scores."""
 
 
@@ -72,22 +75,30 @@ class StepRunner:
         sampler: Sampler,
         options: RunnerOptions,
         media: MediaPool | None = None,
+        speculation: Speculation | None = None,
         adapters: RunnerAdapters | None = None,
     ) -> None:
-        """`media` is None where none is served, and `adapters` where requests have none."""
+        """`media` is None where none is served, `speculation` where each step gives a row one token, and `adapters`
+        where requests have none.
+        """
         self.checker = checker
         self.table = table
         self._model = model
         self._group = group
         self._sampling = sampling
         self._masks = masks
-        self._sampler = sampler
         self._options = options
+        self._speculation = speculation
+        self._chooser = Chooser(model, table, sampling, sampler, options.deterministic, speculation)
         self.media = media
         self._faults = None if media is None else MediaFaults(len(media.rows))
         self._axes = table.rope_delta is not None
         media_rows = None if media is None else media.rows
         self._input = InputBuilder(table, pool, options.deterministic, options.alone, media_rows)
+        if speculation is not None:
+            self._input.limit(speculation.limits)
+        widths = () if speculation is None else speculation.widths
+        self._window_graphs = {width: WindowGraphs(width, table.padding_row, model.device) for width in widths}
         self._graphs = RunnerGraphs(table.padding_row, model.device, self._axes)
         self._no_graphs = RunnerGraphs(table.padding_row, model.device, self._axes)
         self._adapters, self._adapted_graphs = adapters, self._no_graphs
@@ -109,6 +120,9 @@ class StepRunner:
         # One step runs at a time, so all graphs share one memory pool.
         memory = torch.cuda.graph_pool_handle()
         self._capture(self._graphs, sizes, memory)
+        for width, of_width in sizes.windows.items():
+            step = partial(self._window_step, max_kv_len=self.table.max_total_tokens)
+            self._window_graphs[width].capture(step, of_width, memory)
         if self._adapters is not None:
             self._capture(self._adapted_graphs, sizes.of_adapters, memory)
 
@@ -123,7 +137,7 @@ class StepRunner:
 
         graphs.chunks.capture(forward, sizes.tokens, memory)
         graphs.decodes.capture(
-            lambda rows, adapters: self._choose(forward_rows(rows, adapters), rows, False, adapters),
+            lambda rows, adapters: self._chooser.of_rows(forward_rows(rows, adapters), rows, False, adapters),
             sizes.decodes,
             memory,
         )
@@ -171,7 +185,11 @@ class StepRunner:
         step_time = StepTime(begin, end, self._previous_end if plan.number else None, outcome.wait, encoder_end)
         self._previous_end = end
         self._copy_adapters(checked, before)
-        record = None if outcome.sampled is None else Readback(outcome.sampled.record[: len(checked.owners)])
+        entries = len(checked.owners) * checked.width
+        chosen = outcome.chosen
+        record = None if chosen is None else Readback(chosen.sampled.record[:entries])
+        if chosen is not None and chosen.outcome is not None:
+            step = partial(step, outcome=Readback(chosen.outcome[: len(checked.owners)]), width=checked.width)
         scores = None if outcome.scored is None else Readback(outcome.scored.record)
         return step(begin.host_ns - called, time=step_time, record=record, scores=scores, encoded=encoded)
 
@@ -198,19 +216,34 @@ class StepRunner:
         encoded = self.media.encode(plan.encode)
         return encoded, Mark(self._model.device)
 
-    def decode_rows(self, rows: Tensor, max_kv_len: int, adapter: int = 0) -> SampledTokens:
+    def decode_rows(self, rows: Tensor, max_kv_len: int, adapter: int = 0) -> Chosen:
         """Computes a decode-only step whose rows need no filters where ranks share the vocabulary (`Sampler`). `rows`
         int64 [D] may hold the padding row; no row is longer than `max_kv_len`. All use adapter `adapter`.
         """
         numbers = np.full(len(rows), adapter, dtype=np.int64)
         adapters = self._adapters.tables.of(numbers) if self._adapters is not None and adapter else None
-        return self._choose(self._forward_rows(rows, max_kv_len, adapters), rows, False, adapters)
+        return self._chooser.of_rows(self._forward_rows(rows, max_kv_len, adapters), rows, False, adapters)
+
+    def decode_windows(self, rows: Tensor, width: int, max_kv_len: int) -> Chosen:
+        """Computes a step of windows of `width` tokens for `rows`, as `decode_rows`."""
+        return self._window_step(Windows(rows, torch.full_like(rows, width), width), max_kv_len)
+
+    def _window_step(self, windows: Windows, max_kv_len: int) -> Chosen:
+        """Computes a step of windows: forward pass, choice and acceptance."""
+        if self._speculation is None:
+            raise ValueError("windows need speculation")
+        inputs = self._speculation.inputs(windows)
+        hidden = self._model.forward(*self._input.windows(inputs, max_kv_len, windows.width))
+        return self._chooser.of_windows(hidden, windows, inputs, False)
 
     def _one_graph(self, plan: CheckedPlan) -> Callable[[], Outcome] | None:
         """Returns a function that replays the whole step as one CUDA graph; None where no such graph fits."""
         if plan.chunks or plan.constrained or not plan.num_tokens or self._needs_whole_rows(plan):
             return None
-        replay = self._graphs_of(plan).decodes.prepare(plan)
+        if plan.width == 1:
+            replay = self._graphs_of(plan).decodes.prepare(plan)
+        else:
+            replay = None if plan.adapters is not None else self._window_graphs[plan.width].prepare(plan)
         if replay is None:
             return None
         self._admit(plan)
@@ -236,8 +269,8 @@ class StepRunner:
             finally:
                 # This happens even where no masks came; see `launch`.
                 begun = Mark(self._model.device)
-                sampled, scored = choose(hidden)
-            return Outcome(sampled, scored, MaskWait(computed, begun, was_idle))
+                chosen, scored = choose(hidden)
+            return Outcome(chosen, scored, MaskWait(computed, begun, was_idle))
 
         return compute
 
@@ -253,6 +286,8 @@ class StepRunner:
         """
         self.table.open(plan.admitted)
         self._sampling.admit([request.row for request in plan.admitted], plan.admitted)
+        if self._speculation is not None:
+            self._speculation.open(plan.admitted)
 
     def _constrain(self, plan: CheckedPlan, masks: MaskSource) -> bool:
         """Gives the sampling rows their mask slots: those of `masks`, and 0 to rows that are not constrained. Returns
@@ -274,14 +309,29 @@ class StepRunner:
         """Whether ranks must share the rows of this step's sampling instead of the vocabulary."""
         return not self._model.vocabulary.is_whole and self._sampling.need_whole_rows(plan.choosing)
 
+    def _prepare_windows(self, plan: CheckedPlan, rows: Tensor) -> tuple[Callable[[], Tensor], Choice]:
+        """Prepares a step of windows that no graph computes."""
+        if self._speculation is None or plan.widths is None:
+            raise ValueError("windows need speculation")
+        windows = Windows(rows, upload(plan.widths, self._model.device), plan.width)
+        inputs = self._speculation.inputs(windows)
+        prepared = self._input.windows(inputs, plan.longest_decode, plan.width, self._adapters_of(plan))
+        whole_rows, adapters = self._needs_whole_rows(plan), self._adapters_of_logits(plan.adapters)
+        return (
+            lambda: self._model.forward(*prepared),
+            lambda hidden: (self._chooser.of_windows(hidden, windows, inputs, whole_rows, adapters), None),
+        )
+
     def _prepare_decodes(self, plan: CheckedPlan) -> tuple[Callable[[], Tensor], Choice]:
         rows = upload(plan.decodes, self._model.device)
+        if plan.width > 1:
+            return self._prepare_windows(plan, rows)
         forward = self._graphs_of(plan).forwards.prepare(plan)
         if forward is None:
             forward = partial(self._forward_rows, rows, plan.longest_decode, self._adapters_of(plan))
         whole_rows = self._needs_whole_rows(plan)
         adapters = self._adapters_of_logits(plan.adapters)
-        return forward, lambda hidden: (self._choose(hidden[: len(rows)], rows, whole_rows, adapters), None)
+        return forward, lambda hidden: (self._chooser.of_rows(hidden[: len(rows)], rows, whole_rows, adapters), None)
 
     def _prepare_chunks(self, plan: CheckedPlan) -> tuple[Callable[[], Tensor], Choice]:
         # Attention across spans has no kernel that a graph could replay.
@@ -309,6 +359,9 @@ class StepRunner:
 
     def _forward_rows(self, rows: Tensor, max_kv_len: int, adapters: StepAdapters | None) -> Tensor:
         """Computes the forward pass of a decode-only step: [D, hidden]."""
+        if self._speculation is not None:
+            inputs = self._speculation.inputs(self._speculation.single(rows))
+            return self._model.forward(*self._input.windows(inputs, max_kv_len, 1, adapters))
         return self._model.forward(*self._input.decodes(rows, max_kv_len, adapters))
 
     def _forward(self, step: StepInput[Tensor], extents: Extents, adapters: StepAdapters | None) -> Tensor:
@@ -317,12 +370,12 @@ class StepRunner:
 
     def _finish(
         self, plan: CheckedPlan, step: StepInput[Tensor], hidden: Tensor
-    ) -> tuple[SampledTokens | None, ScoredTokens | None]:
+    ) -> tuple[Chosen | None, ScoredTokens | None]:
         """Turns the hidden states of a step with chunks into sampled tokens and scores."""
-        sampled = scored = None
+        chosen = scored = None
         if count := len(plan.owners):
             rows, adapters = step.sample_rows[:count], self._adapters_of_logits(plan.choosing_adapters)
-            sampled = self._choose(hidden[:count], rows, self._needs_whole_rows(plan), adapters)
+            chosen = self._chooser.of_rows(hidden[:count], rows, self._needs_whole_rows(plan), adapters)
         if len(step.score_targets):
             num_top = max(each.owner.request.top_n_tokens for each in plan.chunks if each.num_scores)
             rest = hidden[len(step.sample_rows) :]
@@ -330,24 +383,13 @@ class StepRunner:
             block = LINEAR_BLOCK if self._options.deterministic else None
             scorer = Scorer(partial(self._scored_logits, plan), self._model.vocabulary, self._group, block)
             scored = scorer(rest, step.score_targets, num_top)
-        return sampled, scored
-
-    def _choose(self, hidden: Tensor, rows: Tensor, whole_rows: bool, adapters: StepAdapters | None) -> SampledTokens:
-        """Samples from the last hidden states and advances the rows. `whole_rows` has the meaning of `Sampler`, and
-        `adapters` that of `CausalLM.logits`.
-        """
-        table = self.table
-        logits = self._model.logits(hidden, self._options.deterministic, adapters)
-        sampled = self._sampler(logits, rows, table.last_token, table.generated, whole_rows)
-        columns = self._sampling.columns
-        advance_state(sampled.tokens, rows, table.last_token, table.length, table.generated, columns)
-        return sampled
+        return chosen, scored
 
     def _scored_logits(self, plan: CheckedPlan, hidden: Tensor, first: int) -> Tensor:
         """Returns the logits of some scored places of the plan, from place `first` on."""
         numbers = plan.scored_adapters
         adapters = self._adapters_of_logits(None if numbers is None else numbers[first : first + len(hidden)])
-        return self._model.logits(hidden, self._options.deterministic, adapters)
+        return self._chooser.logits(hidden, adapters)
 
     def _adapters_of_logits(self, numbers: Vector | None) -> StepAdapters | None:
         """Queues the tables for logits of tokens that use these adapters; None where the base's head makes them all."""

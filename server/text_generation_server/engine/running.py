@@ -16,6 +16,7 @@ from .media_plans import MediaChecker, MediaItems
 from .media_requests import Encode
 from .requests import Chunk, Request, RequestFailure, ServingLimits, SlotRange, StepPlan
 from .validation import check_request, check_slots
+from .widths import WidthChecker, limit_of
 
 Vector = NDArray[np.int64]
 
@@ -93,6 +94,13 @@ class CheckedPlan:
     """[tokens], the number of each token's adapter, 0 for none: decodes, then chunks. None: no token uses any."""
     copies: Sequence[int] = ()
     """The numbers of adapters that are copied to the device."""
+    widths: Vector | None = None
+    """[decodes], the most tokens that each gets; None: one."""
+
+    @property
+    def width(self) -> int:
+        """The largest of `widths`."""
+        return 1 if self.widths is None else int(self.widths.max())
 
     @property
     def choosing(self) -> Vector:
@@ -127,7 +135,7 @@ class CheckedPlan:
     @property
     def num_tokens(self) -> int:
         """The number of positions that the step computes."""
-        return len(self.decodes) + sum(each.chunk.count for each in self.chunks)
+        return len(self.decodes) * self.width + sum(each.chunk.count for each in self.chunks)
 
 
 @dataclass(eq=False)
@@ -141,10 +149,14 @@ class RunningRows:
     num_inputs: Vector = field(init=False)
     """The length of `input_ids`."""
     computed: Vector = field(init=False)
-    """Positions computed by launched steps, or cached. From `num_inputs` on, one less than the request's tokens."""
+    """Positions computed by launched steps, or cached. From `num_inputs` on, one less than the request's tokens; with
+    wider windows, not less than that.
+    """
     num_slots: Vector = field(init=False)
     adapter: Vector = field(init=False)
     """The number of the request's adapter; 0: none."""
+    limit: Vector = field(init=False)
+    """The length at which the request ends, as `limit_of` says."""
 
     def __post_init__(self) -> None:
         self.running = np.zeros(self.num_rows, dtype=np.bool_)
@@ -152,13 +164,14 @@ class RunningRows:
         self.computed = np.zeros(self.num_rows, dtype=np.int64)
         self.num_slots = np.zeros(self.num_rows, dtype=np.int64)
         self.adapter = np.zeros(self.num_rows, dtype=np.int64)
+        self.limit = np.zeros(self.num_rows, dtype=np.int64)
 
     def copy(self) -> "RunningRows":
         """Returns a copy, to be changed on trial."""
         other = RunningRows(self.num_rows, dict(self.owners))
         other.running, other.num_inputs = self.running.copy(), self.num_inputs.copy()
         other.computed, other.num_slots = self.computed.copy(), self.num_slots.copy()
-        other.adapter = self.adapter.copy()
+        other.adapter, other.limit = self.adapter.copy(), self.limit.copy()
         return other
 
     def drop(self, rows: Sequence[int]) -> None:
@@ -192,11 +205,13 @@ class PlanChecker:
         recurrent: bool = False,
         media: MediaChecker | None = None,
         adapters: AdapterChecker | None = None,
+        widths: WidthChecker | None = None,
     ) -> None:
         self.limits = limits
         self.max_batch_prefill_tokens = max_batch_prefill_tokens
         self._vocab_size = vocab_size
         self._recurrent = recurrent
+        self._widths = widths or WidthChecker()
         self.media = media or MediaChecker()
         self.adapters = adapters or AdapterChecker()
         self.rows = RunningRows(limits.max_batch_size)
@@ -213,14 +228,16 @@ class PlanChecker:
         items = self.media.encode(plan.encode, plan.forget)
         residents = self.adapters.copy(plan.adapter_copies, rows.used_adapters)
         chunks = self._chunks(rows, items, plan.chunks)
-        decodes, longest = self._decodes(rows, plan)
+        widths = self._widths.of(plan)
+        decodes, widths, longest = self._decodes(rows, plan, widths)
         owners = [rows.owners[row] for row in decodes.tolist()]
         owners += [each.owner for each in chunks if each.is_last]
         self._check_constrained(plan, chunks)
+        self._widths.check_constrained(plan)
         self.rows, self.media.items, self.adapters.residents = rows, items, residents
         ordered = plan.constrained, longest, plan.encode, plan.forget
-        adapters = _adapters(rows, decodes, chunks) if self.adapters.num_pages else None
-        others = adapters, [each.number for each in plan.adapter_copies]
+        adapters = _adapters(rows, decodes, chunks, widths) if self.adapters.num_pages else None
+        others = adapters, [each.number for each in plan.adapter_copies], widths
         return CheckedPlan(plan.number, admitted, failures, writes, chunks, decodes, owners, *ordered, *others)
 
     def _admit(self, rows: RunningRows, requests: Sequence[Request]) -> tuple[list[Request], list[RequestFailure]]:
@@ -250,6 +267,7 @@ class PlanChecker:
             rows.num_inputs[row] = len(request.input_ids)
             rows.computed[row] = request.cached_length
             rows.adapter[row] = request.adapter
+            rows.limit[row] = limit_of(request)
             rows.num_slots[row] = self._capped(sum(slots.length for slots in request.slots))
         return admitted, failures
 
@@ -288,11 +306,13 @@ class PlanChecker:
             rows.computed[row] = end
         return [Computed(chunk, rows.owners[chunk.row]) for chunk in kept]
 
-    def _decodes(self, rows: RunningRows, plan: StepPlan) -> tuple[Vector, int]:
-        """Returns the rows that get one more token, and the positions that the longest of them attends to."""
+    def _decodes(self, rows: RunningRows, plan: StepPlan, widths: Vector | None) -> tuple[Vector, Vector | None, int]:
+        """Returns the rows that get more tokens, their widths, and the positions that the longest of them attends to,
+        which with `widths` are upper bounds.
+        """
         decodes = np.asarray(plan.decode, dtype=np.int64)
         if len(decodes) == 0:
-            return decodes, 0
+            return decodes, None, 0
         for row in (int(decodes.min()), int(decodes.max())):
             rows.check_row(row, "decode")
         if np.bincount(decodes).max() > 1:
@@ -301,15 +321,24 @@ class PlanChecker:
             raise InvalidRequest("a row is in `chunks` and in `decode`")
         for row in decodes[~rows.running[decodes]].tolist():
             self._check_owned(rows, row, "decode")
-        decodes = decodes[rows.running[decodes]]
+        kept = rows.running[decodes]
+        decodes, widths = decodes[kept], None if widths is None else widths[kept]
+        if widths is not None and len(widths) == 0:
+            widths = None
         computed = rows.computed[decodes]
         if (early := computed < rows.num_inputs[decodes]).any():
             raise InvalidRequest(f"`decode` names row {decodes[early][0]}, whose last position is not computed")
-        if (short := computed >= rows.num_slots[decodes]).any():
+        reached = computed + (1 if widths is None else widths)
+        if self._widths.widths:
+            # A request's last token is never computed.
+            reached = np.minimum(reached, rows.limit[decodes] - 1)
+        if (short := reached > rows.num_slots[decodes]).any():
             row = int(decodes[short][0])
-            raise OutOfSlots(f"position {rows.computed[row]} of row {row} has no slot: it holds {rows.num_slots[row]}")
-        rows.computed[decodes] = computed + 1
-        return decodes, int(computed.max(initial=-1)) + 1
+            raise OutOfSlots(
+                f"position {reached[short][0] - 1} of row {row} has no slot: it holds {rows.num_slots[row]}"
+            )
+        rows.computed[decodes] = reached
+        return decodes, widths, int(reached.max(initial=0))
 
     def _check_constrained(self, plan: StepPlan, chunks: Sequence[Computed]) -> None:
         """Raises `InvalidRequest` for a constrained row that gets no token in this step."""
@@ -341,10 +370,11 @@ def failure(request: Request, error: EngineError) -> RequestFailure:
     return RequestFailure(request.id, request.row, error.reason, str(error))
 
 
-def _adapters(rows: RunningRows, decodes: Vector, chunks: Sequence[Computed]) -> Vector | None:
+def _adapters(rows: RunningRows, decodes: Vector, chunks: Sequence[Computed], widths: Vector | None) -> Vector | None:
     """Returns the adapter of each token of a step, or None where none uses any."""
     numbers = np.concatenate((rows.adapter[decodes], [each.owner.request.adapter for each in chunks])).astype(np.int64)
     if not numbers.any():
         return None
-    counts = [1] * len(decodes) + [each.chunk.count for each in chunks]
+    width = 1 if widths is None else int(widths.max())
+    counts = [width] * len(decodes) + [each.chunk.count for each in chunks]
     return np.repeat(numbers, counts)

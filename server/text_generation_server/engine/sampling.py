@@ -16,6 +16,8 @@ all-to-all brings each rank all columns of its rows, it samples them as one rank
 tokens. A distributed search would send less, but in up to 16 rounds.
 """
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -39,6 +41,18 @@ from .mask_pool import MaskPool
 from .sampling_state import SamplingState
 
 
+class SampledWindow(NamedTuple):
+    """Successive places of each row, as in `SamplingBatch`."""
+
+    width: int = 1
+    inputs: Tensor | None = None
+    """int64 [N]"""
+
+
+SINGLE = SampledWindow()
+"""One place for each row."""
+
+
 class Sampler:
     """Samples the next token of rows. The engine thread owns it; it has no state but its parameters.
 
@@ -59,17 +73,24 @@ class Sampler:
         self._group = group
 
     def __call__(
-        self, logits: Tensor, rows: Tensor, last_token: Tensor, generated: Tensor, whole_rows: bool
+        self,
+        logits: Tensor,
+        rows: Tensor,
+        last_token: Tensor,
+        generated: Tensor,
+        whole_rows: bool,
+        window: SampledWindow = SINGLE,
     ) -> SampledTokens:
         """Samples without waiting for the device. `logits` [N, width of the shard] have the model's type, and are
         overwritten if float32; `rows` int64 [N] may repeat a row that is plain and greedy; `last_token` and `generated`
         are int64 by row. `whole_rows` says whether a row needs all its logits (`SamplingState.need_whole_rows`).
+        With a wider `window`, rows have so many successive places.
         """
         if self._shard.is_whole:
-            return self._sample(logits, rows, last_token, generated)
+            return self._sample(logits, rows, last_token, generated, window)
         if whole_rows:
-            return self._sample_by_rows(logits, rows, last_token, generated)
-        batch = SamplingBatch.of(logits, rows, last_token, generated, self._shard.start)
+            return self._sample_by_rows(logits, rows, last_token, generated, window)
+        batch = SamplingBatch.of(logits, rows, last_token, generated, self._shard.start, *window)
         statistics = self._statistics(batch)
         # Without filters, `draw` reads no bounds.
         draw(batch, self._columns, statistics, batch.scores.new_empty(len(rows), 4))
@@ -77,22 +98,28 @@ class Sampler:
         sampled.num_top.zero_()
         return sampled
 
-    def _sample_by_rows(self, logits: Tensor, rows: Tensor, last_token: Tensor, generated: Tensor) -> SampledTokens:
-        """Samples with ranks that share the rows, each over the whole vocabulary."""
-        ranks, batch = self._group.world_size, len(rows)
-        each = -(-batch // ranks)
+    def _sample_by_rows(
+        self, logits: Tensor, rows: Tensor, last_token: Tensor, generated: Tensor, window: SampledWindow
+    ) -> SampledTokens:
+        """Samples with ranks that share the rows, each over the whole vocabulary. No window is divided."""
+        ranks, batch, (width, inputs) = self._group.world_size, len(rows), window
+        each = -(-batch // (ranks * width)) * width
         if missing := ranks * each - batch:
             logits = functional.pad(logits, (0, 0, 0, missing))
             rows = torch.cat((rows, rows[-1:].expand(missing)))
+            inputs = None if inputs is None else torch.cat((inputs, inputs[-1:].expand(missing)))
         columns = self._group.all_to_all(logits.unflatten(0, (ranks, each)))
         logits = columns.transpose(0, 1).flatten(1)[:, : self._columns.vocab_size]
         mine = slice(self._group.rank * each, (self._group.rank + 1) * each)
-        sampled = self._sample(logits, rows[mine], last_token, generated)
+        of_mine = SampledWindow(width, None if inputs is None else inputs[mine])
+        sampled = self._sample(logits, rows[mine], last_token, generated, of_mine)
         return SampledTokens.of(self._group.all_gather(sampled.record).flatten(0, 1)[:batch])
 
-    def _sample(self, logits: Tensor, rows: Tensor, last_token: Tensor, generated: Tensor) -> SampledTokens:
+    def _sample(
+        self, logits: Tensor, rows: Tensor, last_token: Tensor, generated: Tensor, window: SampledWindow
+    ) -> SampledTokens:
         """Samples from logits of the whole vocabulary."""
-        batch = SamplingBatch.of(logits, rows, last_token, generated)
+        batch = SamplingBatch.of(logits, rows, last_token, generated, 0, *window)
         statistics = self._statistics(batch)
         bounds = batch.scores.new_empty(len(rows), 4)
         survivors(batch, self._columns, statistics, bounds)

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from text_generation_kernels import newest_tokens
+from text_generation_kernels import WindowInputs, newest_tokens
 
 from ..layers.infer import Chunks, Decodes, InferState, MediaInput
 from ..layers.weights import StepAdapters
@@ -169,6 +169,13 @@ class InputBuilder:
         self._media_rows = media_rows
         self._deterministic = deterministic
         self._alone = alone
+        self._limits: Tensor | None = None
+
+    def limit(self, limits: Tensor) -> None:
+        """With speculation, a row may be decoded whose request has ended on the device: it has reached its length of
+        `limits`, int64 by row, and its newest token has no slot.
+        """
+        self._limits = limits
 
     def decodes(self, rows: Tensor, max_kv_len: int, adapters: StepAdapters | None = None) -> tuple[Tensor, InferState]:
         """Returns the state of a decode-only step. `rows` int64 [D] may hold the padding row several times. `adapters`
@@ -178,12 +185,25 @@ class InputBuilder:
         input_ids, positions, slots = (torch.empty_like(rows) for _ in range(3))
         lengths = torch.empty_like(rows, dtype=torch.int32)
         newest_tokens(rows, table.last_token, table.length, table.slot_table, input_ids, positions, slots, lengths)
-        decodes, chunks = Decodes(rows, lengths, max_kv_len), None
-        rotary = None if table.rope_delta is None else positions + table.rope_delta[rows]
+        return self._of_decodes(WindowInputs(rows, input_ids, positions, slots, lengths), max_kv_len, 1, adapters)
+
+    def windows(
+        self, inputs: WindowInputs, max_kv_len: int, width: int, adapters: StepAdapters | None = None
+    ) -> tuple[Tensor, InferState]:
+        """Returns the state of a step that computes windows of `width` tokens."""
+        return self._of_decodes(inputs, max_kv_len, width, adapters)
+
+    def _of_decodes(
+        self, inputs: WindowInputs, max_kv_len: int, width: int, adapters: StepAdapters | None
+    ) -> tuple[Tensor, InferState]:
+        rows, table = inputs.rows, self._table
+        decodes, chunks = Decodes(rows, inputs.kv_lens, max_kv_len, width), None
+        rotary = None if table.rope_delta is None else inputs.positions + table.rope_delta[rows]
         if self._deterministic and not self._alone:
             starts = torch.arange(len(rows) + 1, dtype=torch.int32, device=rows.device)
             decodes, chunks = None, self._as_chunks(decodes, starts)
-        return input_ids, self._state(positions, slots, decodes, chunks, rotary=rotary, adapters=adapters)
+        state = self._state(inputs.positions, inputs.slots, decodes, chunks, rotary=rotary, adapters=adapters)
+        return inputs.ids, state
 
     def mixed(
         self, step: StepInput[Tensor], extents: Extents, adapters: StepAdapters | None = None
@@ -206,6 +226,9 @@ class InputBuilder:
         elif self._deterministic:
             decodes, chunks = None, self._joined(decodes, chunks)
         slots = table.slot_table[rows, positions].to(torch.int64)
+        if self._limits is not None:
+            ended = newest & (table.length[rows] >= self._limits[rows])
+            slots = torch.where(ended, table.dummy_slot, slots)
         rotary = media = None
         if table.rope_delta is not None:
             generated = (positions + table.rope_delta[rows]).expand(3, -1)

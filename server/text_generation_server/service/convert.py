@@ -20,6 +20,7 @@ def plan_from_pb(message: pb.StepPlan) -> r.StepPlan:
         grants=[r.Grant(grant.row, _slots_from_pb(grant.slots)) for grant in message.grants],
         chunks=[r.Chunk(chunk.row, chunk.first, chunk.count) for chunk in message.chunks],
         decode=list(message.decode),
+        widths=list(message.widths),
         constrained=list(message.constrained),
         limit_ms=message.limit_ms,
         encode=[m.Encode(each.item, each.first_layer, each.layers, each.row, each.rows) for each in message.encode],
@@ -93,6 +94,7 @@ def _request_from_pb(message: pb.Request) -> r.Request:
             m.MediaSpan(span.first, span.length, span.row, span.grid_height, span.grid_width) for span in message.media
         ),
         adapter=message.adapter,
+        max_new_tokens=message.max_new_tokens,
     )
 
 
@@ -149,6 +151,8 @@ def info_to_pb(info: r.ShardInfo, group: str) -> pb.InfoResponse:
         kv_cache_dtype=info.kv_cache_dtype,
         recurrent=info.recurrent,
         media=None if info.media is None else _media_info_to_pb(info.media),
+        widths=info.widths,
+        max_window_tokens=info.max_window_tokens,
     )
 
 
@@ -188,6 +192,8 @@ def reply_to_pb(reply: r.StepReply) -> pb.StepReply:
             encode_ns=timings.encode_ns,
         ),
         adapters_ready=reply.adapters_ready,
+        counts=reply.counts,
+        drafts=reply.drafts,
     )
 
 

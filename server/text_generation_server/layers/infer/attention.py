@@ -131,7 +131,8 @@ class Attention(Mixer):
         # first.
         if (d := state.decodes) is not None:
             n = len(d.rows)
-            kernels.decode_attention(q[:n], *read, d.rows, d.kv_lens, d.max_kv_len, scale, out[:n], *how)
+            of_decodes = d.rows, d.kv_lens, d.max_kv_len
+            kernels.decode_attention(q[:n], *read, *of_decodes, scale, out[:n], *how, d.width)
         if (c := state.chunks) is not None:
             of_chunks = c.rows, c.starts, c.kv_lens
             if c.seen_ends is None or self._spec.causal_media:

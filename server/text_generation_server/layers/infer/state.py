@@ -24,14 +24,16 @@ slot."""
 
 @dataclass(frozen=True)
 class Decodes:
-    """D requests in decode, with one new token each: the first D tokens of the step. Padding has length 0."""
+    """D tokens of requests in decode: the first D tokens of the step. Padding has length 0."""
 
     rows: Tensor
-    """[D] int64, the row of `slot_table` of each request."""
+    """[D] int64, the row of `slot_table` of each token's request."""
     kv_lens: Tensor
-    """[D] int32, the tokens of each request after this step."""
+    """[D] int32, the tokens that each attends to, itself included."""
     max_kv_len: int
     """An upper bound of `kv_lens`."""
+    width: int = 1
+    """So many successive tokens may be of one request, each of which attends to those before it."""
 
 
 @dataclass(frozen=True)

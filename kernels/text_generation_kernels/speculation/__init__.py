@@ -1,0 +1,1 @@
+"""Operators of speculative decoding: windows of drafted tokens, their acceptance, and drafts from the text itself."""

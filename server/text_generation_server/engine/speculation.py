@@ -1,0 +1,104 @@
+"""Speculation: a decode computes several tokens of a row, of which all but the first are drafts, and keeps those that
+the model chooses itself.
+
+A draft is accepted only where it is what the row would have chosen, by its own parameters and seed, so text does not
+depend on drafts (`text_generation_kernels.speculation`). True lengths are on the device alone; plans name upper bounds.
+Nothing is undone: the slot of a rejected draft is written again by the step that computes its position.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from text_generation_kernels import (
+    Drafts,
+    SampledTokens,
+    SamplingColumns,
+    Sequences,
+    WindowInputs,
+    Windows,
+    accept_tokens,
+    ngram_draft,
+    window_tokens,
+)
+
+from .requests import Request
+from .rows import RowTable
+from .transfer import upload
+from .widths import MAX_WINDOW_TOKENS, limit_of, window_widths
+
+
+class Chosen(NamedTuple):
+    """What a step has chosen."""
+
+    sampled: SampledTokens
+    """Of each entry: those of one row follow each other."""
+    outcome: Tensor | None = None
+    """int64 [rows, 2]: how many tokens each row has got, and how many drafts it has for its next step. None: there is
+    no speculation, and each row has got one token.
+    """
+
+
+class Speculation:
+    """The drafts of all rows, and the text that they come from. The engine thread owns it."""
+
+    def __init__(self, table: RowTable, most: int, columns: SamplingColumns) -> None:
+        """`most` is the number of drafts that a row has at most."""
+        rows, device = table.num_rows + 1, table.last_token.device
+        self.widths = window_widths(most)
+        self._dummy_slot = table.dummy_slot
+        self._columns = columns
+        self._sequences = Sequences(table.last_token, table.length, table.generated, table.slot_table)
+        self._drafts = Drafts(
+            tokens=torch.zeros(table.slot_table.shape, dtype=torch.int32, device=device),
+            ids=torch.zeros((rows, most), dtype=torch.int64, device=device),
+            counts=torch.zeros(rows, dtype=torch.int64, device=device),
+            limits=torch.zeros(rows, dtype=torch.int64, device=device),
+        )
+        self._ones = torch.ones(max(rows, MAX_WINDOW_TOKENS), dtype=torch.int64, device=device)
+
+    @staticmethod
+    def bytes_per_position(num_rows: int) -> int:
+        """Returns the bytes of one more position of `max_total_tokens`."""
+        return torch.int32.itemsize * (num_rows + 1)
+
+    def open(self, requests: Sequence[Request]) -> None:
+        """Writes the text of new requests, which have no drafts yet."""
+        if not requests:
+            return
+        width = self._drafts.tokens.stride(0)
+        where = [np.arange(len(each.input_ids)) + each.row * width for each in requests]
+        ids = [each.input_ids for each in requests]
+        places, values = upload(np.stack((np.concatenate(where), np.concatenate(ids))), self._ones.device)
+        self._drafts.tokens.view(-1).index_copy_(0, places, values.to(torch.int32))
+        columns = np.array([[each.row, 0, limit_of(each)] for each in requests], dtype=np.int64)
+        rows, counts, limits = upload(np.ascontiguousarray(columns.T), self._ones.device)
+        self._drafts.counts.index_copy_(0, rows, counts)
+        self._drafts.limits.index_copy_(0, rows, limits)
+
+    @property
+    def limits(self) -> Tensor:
+        """The length at which the request of each row ends, int64."""
+        return self._drafts.limits
+
+    def inputs(self, windows: Windows) -> WindowInputs:
+        """Returns the input of a forward pass over these windows."""
+        number, like = len(windows.rows) * windows.width, windows.rows
+        rows, ids, positions, slots = (like.new_empty(number) for _ in range(4))
+        inputs = WindowInputs(rows, ids, positions, slots, like.new_empty(number, dtype=torch.int32))
+        window_tokens(windows, self._sequences, self._drafts, self._dummy_slot, inputs)
+        return inputs
+
+    def single(self, rows: Tensor) -> Windows:
+        """Returns windows of one token each."""
+        return Windows(rows, self._ones[: len(rows)], 1)
+
+    def advance(self, windows: Windows, sampled: SampledTokens) -> Chosen:
+        """Appends what was chosen to the rows, and drafts what may follow."""
+        outcome = windows.rows.new_empty((len(windows.rows), 2))
+        accept_tokens(windows, sampled, self._sequences, self._drafts, self._columns, outcome)
+        ngram_draft(windows, self._sequences, self._drafts, outcome)
+        return Chosen(sampled, outcome)
