@@ -63,6 +63,7 @@ impl From<Request> for v1::Request {
             prefill_logprobs: request.prefill_logprobs,
             media: request.media.into_iter().map(Into::into).collect(),
             adapter: request.adapter,
+            max_new_tokens: 0,
         }
     }
 }
@@ -145,6 +146,7 @@ impl From<StepPlan> for v1::StepPlan {
             encode: plan.encode.into_iter().map(Into::into).collect(),
             forget: plan.forget.into_iter().map(|item| item.0).collect(),
             adapter_copies: plan.adapter_copies.into_iter().map(Into::into).collect(),
+            widths: Vec::new(),
         }
     }
 }

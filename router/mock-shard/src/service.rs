@@ -217,6 +217,8 @@ impl TextGenerationService for Rank {
             recurrent: self.config.recurrent,
             media: self.config.media,
             version: env!("CARGO_PKG_VERSION").to_owned(),
+            widths: Vec::new(),
+            max_window_tokens: 0,
             group: if self.config.named {
                 format!("start {}", self.life)
             } else {
