@@ -15,6 +15,7 @@ the GEMM of the base. Bytes floor: hidden * element size for each row of an adap
 """
 
 # pyright: basic, reportArgumentType=false, reportCallIssue=false
+import torch
 from torch import Tensor
 from torch.nn import functional
 
@@ -22,6 +23,7 @@ from ..runtime.launch import Launcher, launch_dependents, wait_for_previous
 from ..runtime.register import register
 from ..runtime.shapes import shapes_error
 from ..runtime.triton import tl, triton
+from .adapter_tiles import TILE_TOKENS
 
 _BLOCK_N = 64
 _STEP = 128
@@ -159,11 +161,11 @@ def replaced_logits_torch(
     order: Tensor,
     tiles: Tensor,
     numbers: Tensor,
-    tile_tokens: int,
+    tile_tokens: int,  # noqa: ARG001 - the tiles have their own lengths
     most: int,  # noqa: ARG001 - sizes the grid
     out: Tensor,
 ) -> None:
-    """Torch implementation: the CPU path and the reference of the tests. Each GEMM is of one tile."""
+    """Torch implementation: the CPU path and the reference of the tests. Each GEMM has as many tokens."""
     _check(x, rows, ids, spans, bias, order, tiles, numbers, out)
     of_number = spans.tolist()
     for first, count, _, _ in tiles.tolist():
@@ -174,8 +176,8 @@ def replaced_logits_torch(
         if length == 0:
             continue
         columns = ids[start : start + length].long()
-        read = functional.pad(x[tokens], (0, 0, 0, tile_tokens - count))
-        made = functional.linear(read, rows[start : start + length])[:count]
+        read = functional.pad(x[tokens], (0, 0, 0, -count % TILE_TOKENS)).split(TILE_TOKENS)
+        made = torch.cat([functional.linear(part, rows[start : start + length]) for part in read])[:count]
         if bias is not None:
             made = made + bias[columns].to(made.dtype)
         out[tokens[:, None], columns] = made.to(out.dtype)

@@ -20,6 +20,7 @@ from text_generation_server.engine.engine import Engine
 from text_generation_server.engine.options import EngineOptions
 from text_generation_server.engine.requests import ServingLimits, WarmupLimits
 from text_generation_server.errors import AdapterError
+from text_generation_server.layers.weights import CurrentAdapters
 
 ALL = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 EXPERTS = ["mlp.experts.gate_up_proj", "mlp.experts.down_proj"]
@@ -157,6 +158,20 @@ def test_company_changes_no_bit_of_experts(tmp_path: Path) -> None:
         assert run(engine, asked(order), adapters, **company) == want
     plain = run(make_engine(load(base), LIMITS, options=options), asked([0] * 8), chunk=32)
     assert [each == other for each, other in zip(want, plain, strict=True)] == [adapter == 0 for adapter in order]
+
+
+def test_steps_of_the_base_alone_know_no_adapters(
+    served: Engine, adapters: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise AssertionError("a step of the base alone has tables of adapters")
+
+    expected = run(served, asked([0, 0, 0]), chunk=5)
+    for name in ("begin", "step"):
+        monkeypatch.setattr(CurrentAdapters, name, property(refuse) if name == "step" else refuse)
+    assert run(served, asked([0, 0, 0]), chunk=5) == expected
+    with pytest.raises(AssertionError):
+        run(served, asked([0, 8, 0]), adapters)
 
 
 def test_adapters_differ(served: Engine, adapters: list[Path]) -> None:

@@ -13,27 +13,42 @@ from support.router import Stream
 pytestmark = pytest.mark.gpu
 
 ALL = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
-CASES = {
-    "whole": {"target_modules": ALL},
-    "high rank": {"target_modules": ALL, "r": 20, "rank_pattern": {"q_proj": 65}},
-    "dora": {"target_modules": ALL, "use_dora": True},
-    "queries": {"target_modules": ["q_proj"]},
+EXPERTS = ["mlp.experts.gate_up_proj", "mlp.experts.down_proj"]
+CASES: dict[str, list[dict[str, Any]]] = {
+    "biased": [
+        {"target_modules": ALL},
+        {"target_modules": ALL, "r": 20, "rank_pattern": {"q_proj": 65}},
+        {"target_modules": ALL, "use_dora": True},
+        {"target_modules": ["embed_tokens", "lm_head"]},
+        {
+            "target_modules": ["q_proj"],
+            "bias": "all",
+            "modules_to_save": ["lm_head", "embed_tokens", "input_layernorm"],
+        },
+    ],
+    "qwen3 moe": [
+        {"target_modules": ["q_proj"], "target_parameters": EXPERTS},
+        {"target_modules": ["o_proj"], "target_parameters": EXPERTS[1:], "r": 20},
+        {"target_modules": ["gate_proj", "up_proj", "down_proj"]},
+        {"target_modules": ["q_proj"], "trainable_token_indices": {"embed_tokens": [21, 9], "lm_head": [5, 40]}},
+        {"target_modules": ["q_proj"]},
+    ],
 }
 
 
-@pytest.fixture(scope="module")
-def folders(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """The base, and every adapter."""
-    root = tmp_path_factory.mktemp("adapters")
-    for name, options in CASES.items():
-        write_adapter(AdapterCase("biased", options), root / name)
-    return [write_base("biased", root / "base"), *(root / name for name in CASES)]
+@pytest.fixture(scope="module", params=CASES)
+def folders(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """A base, and every adapter of it."""
+    root, base = tmp_path_factory.mktemp("adapters"), request.param
+    for number, options in enumerate(CASES[base]):
+        write_adapter(AdapterCase(base, options), root / str(number))
+    return [write_base(base, root / "base"), *(root / str(number) for number in range(len(CASES[base])))]
 
 
 def asked(count: int = 40) -> list[Stream]:
     streams = [stream(i, [4 + (7 * i + n) % 90 for n in range(1 + (5 * i) % 50)], 12) for i in range(count)]
     for number, each in enumerate(streams):
-        each.adapter = number % 5
+        each.adapter = number % 6
     return streams
 
 
@@ -56,7 +71,7 @@ def test_adapters_give_what_merged_weights_give(folders: list[Path], graphs: tup
         for each in streams:
             each.adapter = 0
         expected = tokens(alone, streams, chunk=200)
-        for place in range(number, 40, 5):
+        for place in range(number, 40, 6):
             for each in found:
                 assert each[place][0] == expected[place][0]
                 assert each[place][1] == pytest.approx(expected[place][1], abs=2e-3)

@@ -64,6 +64,11 @@ class AdapterProbe:
         """The adapters whose steps reach every kernel: none, and one, if there may be one."""
         return [0] if self.pool is None else [0, 1]
 
+    @property
+    def num_bytes(self) -> int:
+        """The bytes of the pages of linear layers."""
+        return 0 if self.pool is None else self.pool.memory.nbytes
+
     def checker(self) -> AdapterChecker:
         """Makes a checker of plans. Number 1 is nobody's adapter on the most pages, until the checker is cleared."""
         if (pool := self.pool) is None:

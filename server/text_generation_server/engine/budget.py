@@ -31,6 +31,8 @@ class MemoryBudget:
     """16-bit copies of weight-only quantised matrices."""
     media: int = 0
     """The media pool, pixels that wait, and what encoding the largest item takes."""
+    adapters: int = 0
+    """Pages for adapters."""
 
     @property
     def reserve(self) -> int:
@@ -41,24 +43,26 @@ class MemoryBudget:
         """Returns the bytes for pool and rows; negative where memory does not suffice even without them. `chosen` says
         that the operator has chosen the size of the pool.
         """
-        taken = self.weights + self.copies + self.states + self.media + self.step + self.graphs + self.others
+        taken = self.weights + self.copies + self.adapters + self.states + self.media
+        taken += self.step + self.graphs + self.others
         room = int(self.total * self.fraction) - taken - self.reserve
         return room if chosen else room - _MARGIN
 
     def fields(self) -> dict[str, float]:
         """Returns the GiB of each part, for the log."""
-        names = ("total", "others", "weights", "copies", "states", "media", "step", "graphs", "reserve")
+        names = ("total", "others", "weights", "copies", "adapters", "states", "media", "step", "graphs", "reserve")
         parts = {name: getattr(self, name) for name in names}
         return {f"{name}_gib": round(size / _GIB, 2) for name, size in parts.items()}
 
     def __str__(self) -> str:
         copies = f", their 16-bit copies {_gib(self.copies)}" if self.copies else ""
+        adapters = f", pages for adapters {_gib(self.adapters)}" if self.adapters else ""
         states = f", states of the rows of --max-batch-size {_gib(self.states)}" if self.states else ""
         media = f", images {_gib(self.media)}" if self.media else ""
         return (
             f"of the {_gib(self.total)} GiB of {self.device} --cuda-memory-fraction {self.fraction:g} allows "
-            f"{_gib(self.total * self.fraction)}; weights take {_gib(self.weights)}{copies}{states}{media}, the "
-            f"largest step {_gib(self.step)}, CUDA graphs {_gib(self.graphs)}, other processes and libraries "
+            f"{_gib(self.total * self.fraction)}; weights take {_gib(self.weights)}{copies}{adapters}{states}{media}, "
+            f"the largest step {_gib(self.step)}, CUDA graphs {_gib(self.graphs)}, other processes and libraries "
             f"{_gib(self.others)}, and {_gib(self.reserve)} stay in reserve"
         )
 

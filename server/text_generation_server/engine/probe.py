@@ -239,14 +239,17 @@ class Probe:
         memory = self._memory
         self._model.reserve_positions(0)
         memory.release()
-        weights = memory.held()
+        adapters = self._adapters.num_bytes
+        weights = memory.held() - adapters
         encoding = self._media.encode_largest(memory)
         step, others, graphs = self._run_largest_steps()
         self._model.reserve_positions(0)
         memory.release()
         fraction = self._options.memory_fraction
         parts = (others, weights, step, graphs, self._state_bytes)
-        return MemoryBudget(memory.name, memory.total(), fraction, *parts, media=self._media.num_bytes + encoding)
+        return MemoryBudget(
+            memory.name, memory.total(), fraction, *parts, media=self._media.num_bytes + encoding, adapters=adapters
+        )
 
     def _run_largest_steps(self) -> tuple[int, int, int]:
         """Runs a step with as many prompt tokens as a step may have, with log-probabilities of every token, and decodes

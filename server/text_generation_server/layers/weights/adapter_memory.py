@@ -168,6 +168,11 @@ class AdapterMemory:
         for (_, kind), view in self._rows.items():
             view.fill_(_PLAIN[kind])
 
+    @property
+    def nbytes(self) -> int:
+        """The bytes of all of it."""
+        return self._pages.nbytes + self._records.nbytes
+
     def of_site(self, number: int) -> SitePages | None:
         """Returns what layers read of a site; None: adapters do not change it."""
         pages = None
