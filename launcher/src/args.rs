@@ -188,8 +188,11 @@ pub struct ServerArgs {
     /// Prefer API_KEY, which process lists do not show. Default: no key needed
     #[arg(long, env, value_name = "KEY", hide_env_values = true)]
     pub api_key: Option<Secret>,
+    /// Key for loading and unloading adapters (`--allow-adapter-loading`), sent as other keys are. Prefer ADMIN_API_KEY
+    #[arg(long, env, value_name = "KEY", hide_env_values = true)]
+    pub admin_api_key: Option<Secret>,
     /// File with further keys, one per line: a key alone, or `name key=... [weight=...] [max_concurrent_requests=...]
-    /// [tokens_per_minute=...]`. Lines that start with `#` are comments
+    /// [tokens_per_minute=...] [adapters=...]`. Lines that start with `#` are comments
     #[arg(long, env, value_name = "FILE")]
     pub api_key_file: Option<PathBuf>,
     /// Header in which a gateway names the tenant of a request, such as `x-gateway-inference-fairness-id`. Only safe where

@@ -150,6 +150,8 @@ async fn warm_up(
         overlapped_halves: false,
         media_rows: 0,
         max_media_pixels: 0,
+        adapter_pages: 0,
+        adapters_later: false,
     };
     match client.warmup(asked).await {
         Ok(warmup) => Ok(Some(warmup.limits)),

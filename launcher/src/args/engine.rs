@@ -74,6 +74,20 @@ pub struct ModelArgs {
     /// (docs/adapters.md)
     #[arg(long, env, value_name = "ADAPTERS")]
     pub lora_adapters: Option<String>,
+    /// Pages of the device for adapters, of 16 rank units each: one of rank 16 takes one. Default: what those of
+    /// `--lora-adapters` need, and 32 more where others can come later
+    #[arg(long, env, value_name = "PAGES", value_parser = value_parser!(u32).range(1..=65_536))]
+    pub adapter_pages: Option<u32>,
+    /// Folder of LoRA adapters that requests may name without anybody having loaded them: `name`, or `org/name`, is a
+    /// folder below it
+    #[arg(long, env, value_name = "FOLDER")]
+    pub lora_dir: Option<PathBuf>,
+    /// Host memory for adapters that come after the start, of all shards together. Default: 8192
+    #[arg(long, env, value_name = "MIB")]
+    pub adapter_host_mib: Option<u32>,
+    /// Let whoever has the admin key load and unload adapters while the server runs (`/v1/load_lora_adapter`)
+    #[arg(long, env)]
+    pub allow_adapter_loading: bool,
     /// Convert `.bin` weights to safetensors, with a loader that runs no code from the file
     #[arg(long, env)]
     pub auto_convert: bool,

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::flags::Flags;
+use super::server::lora_adapters;
 use super::{ProcessSpec, ShardGroup, cluster_flags, socket_path};
 use crate::args::{Args, BatchingArgs, LimitArgs, ModelArgs, ServerArgs, TokenLimit};
 use crate::checks::max_input_tokens;
@@ -79,6 +80,13 @@ fn model_flags(model: &ModelArgs, flags: &mut Flags) {
     flags.optional("--reasoning-parser", model.reasoning_parser.as_ref());
     flags.optional("--generation-config", model.generation_config.as_ref());
     flags.switch("--disable-grammar-support", model.disable_grammar_support);
+    flags.optional("--lora-adapters", lora_adapters(model));
+    flags.optional("--adapter-pages", model.adapter_pages);
+    let folder = model.lora_dir.as_ref();
+    let folder = folder.filter(|path| !path.as_os_str().is_empty());
+    flags.optional("--lora-dir", folder.map(|path| path.display()));
+    flags.optional("--adapter-host-mib", model.adapter_host_mib);
+    flags.switch("--allow-adapter-loading", model.allow_adapter_loading);
 }
 
 fn limit_flags(limits: &LimitArgs, flags: &mut Flags) {
@@ -173,13 +181,19 @@ const LIMITS: [&str; 4] = [
 
 /// Keys go by environment, which no list of processes shows.
 fn router_process(name: &str, args: &Args, flags: Flags) -> ProcessSpec {
-    let key = args.server.api_key.clone();
+    let server = &args.server;
+    let keys = [
+        ("API_KEY", &server.api_key),
+        ("ADMIN_API_KEY", &server.admin_api_key),
+    ];
+    let keys = keys.into_iter();
+    let keys = keys.filter_map(|(name, key)| Some((name, key.clone()?.0)));
     ProcessSpec {
         name: name.to_owned(),
         rank: None,
         program: ROUTER,
         args: flags.0,
-        env: key.map(|key| ("API_KEY", key.0)).into_iter().collect(),
+        env: keys.collect(),
         env_remove: LIMITS.to_vec(),
         inherited: None,
     }

@@ -21,7 +21,7 @@ fn merge_adapter(model: &ModelArgs) -> Option<String> {
 }
 
 /// The adapters that requests may name, likewise.
-fn lora_adapters(model: &ModelArgs) -> Option<&String> {
+pub(super) fn lora_adapters(model: &ModelArgs) -> Option<&String> {
     model
         .lora_adapters
         .as_ref()
@@ -67,6 +67,7 @@ pub fn doctor(args: &Args, surroundings: &Surroundings, shards: usize) -> Proces
 fn asked_flags(args: &Args, shards: usize, flags: &mut Flags) {
     flags.optional("--revision", args.model.revision.as_ref());
     model_flags(args, flags);
+    flags.optional("--lora-adapters", lora_adapters(&args.model));
     flags.switch("--auto-convert", args.model.auto_convert);
     flags.optional("--max-input-tokens", max_input_tokens(&args.limits));
     let total = TokenLimit::tokens(args.limits.max_total_tokens);
@@ -87,7 +88,6 @@ fn model_flags(args: &Args, flags: &mut Flags) {
         name_of(args.model.dequantised_copies),
     );
     flags.optional("--merge-adapter", merge_adapter(&args.model));
-    flags.optional("--lora-adapters", lora_adapters(&args.model));
     flags.optional("--attention", args.shards.attention.map(name_of));
     flags.optional("--cuda-graphs", args.shards.cuda_graphs.clone());
     flags.switch("--deterministic", args.shards.deterministic);
@@ -99,10 +99,12 @@ fn model_flags(args: &Args, flags: &mut Flags) {
     );
 }
 
-/// The same by name, with what shards are told by environment: what must be equal on all nodes.
+/// The same by name, with what shards are told by environment and the adapters that each node must have: what must be
+/// equal on all nodes.
 pub fn model_settings(args: &Args) -> Vec<(String, String)> {
     let mut flags = Flags(Vec::new());
     model_flags(args, &mut flags);
+    flags.optional("--lora-adapters", lora_adapters(&args.model));
     let env = model_env(args).into_iter();
     let mut settings: Vec<_> = env.map(|(name, value)| (name.to_owned(), value)).collect();
     let mut words = flags.0.into_iter().peekable();
@@ -189,6 +191,7 @@ fn server_process(
     let env_remove = vec![
         "LOG_LEVEL",
         "API_KEY",
+        "ADMIN_API_KEY",
         "RANK",
         "WORLD_SIZE",
         "LOCAL_RANK",

@@ -79,7 +79,7 @@ fn the_download_step_gets_the_model() {
     insta::assert_snapshot!(render(&download(&args(""), &surroundings(), 1)), @r"
     text-generation-server download-weights org/model --load-format auto --kv-cache-dtype auto --dequantised-copies auto --num-shard 1 --exit-on-stdin-eof --logger-level INFO --json-output
     with HF_HUB_DISABLE_PROGRESS_BARS=1 CUDA_MEMORY_FRACTION=1 HF_TOKEN=hf_1
-    without LOG_LEVEL API_KEY RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT
+    without LOG_LEVEL API_KEY ADMIN_API_KEY RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT
     ");
     let flags = "--revision r1 --load-format safetensors --model-impl native --quantize fp8 --auto-convert --trust-remote-code \
                  --huggingface-hub-cache /cache --weights-cache-override /weights --api-key secret \
@@ -88,9 +88,9 @@ fn the_download_step_gets_the_model() {
                  --lora-adapters b=org/b@v1,/c \
                  --cuda-memory-fraction 0.5";
     insta::assert_snapshot!(render(&download(&args(flags), &surroundings(), 4)), @r"
-    text-generation-server download-weights org/model --revision r1 --load-format safetensors --model-impl native --quantize fp8 --kv-cache-dtype auto --dequantised-copies off --merge-adapter /adapters/pirate --lora-adapters b=org/b@v1,/c --attention torch --cuda-graphs 1,2 --deterministic --speculate 3 --enable-expert-parallel --auto-convert --max-input-tokens 7 --max-total-tokens 9 --num-shard 4 --trust-remote-code --exit-on-stdin-eof --logger-level INFO --json-output
+    text-generation-server download-weights org/model --revision r1 --load-format safetensors --model-impl native --quantize fp8 --kv-cache-dtype auto --dequantised-copies off --merge-adapter /adapters/pirate --attention torch --cuda-graphs 1,2 --deterministic --speculate 3 --enable-expert-parallel --lora-adapters b=org/b@v1,/c --auto-convert --max-input-tokens 7 --max-total-tokens 9 --num-shard 4 --trust-remote-code --exit-on-stdin-eof --logger-level INFO --json-output
     with HF_HUB_DISABLE_PROGRESS_BARS=1 CUDA_MEMORY_FRACTION=0.5 HF_TOKEN=hf_1 HUGGINGFACE_HUB_CACHE=/cache WEIGHTS_CACHE_OVERRIDE=/weights ROPE_SCALING=linear ROPE_FACTOR=2
-    without LOG_LEVEL API_KEY RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT
+    without LOG_LEVEL API_KEY ADMIN_API_KEY RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT
     ");
 }
 
@@ -101,7 +101,7 @@ fn a_shard_gets_its_place_in_the_group() {
     insta::assert_snapshot!(render(&lone), @r"
     text-generation-server serve /models/m --uds-path /run/tgi-x/shard --socket-dir-owned --exit-on-stdin-eof --load-format auto --kv-cache-dtype auto --dequantised-copies auto --logger-level INFO --json-output
     with HF_HUB_DISABLE_PROGRESS_BARS=1 CUDA_MEMORY_FRACTION=1 HF_TOKEN=hf_1 HF_HUB_OFFLINE=1 RANK=0 WORLD_SIZE=1 LOCAL_RANK=0 LOCAL_WORLD_SIZE=1
-    without LOG_LEVEL API_KEY RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT
+    without LOG_LEVEL API_KEY ADMIN_API_KEY RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT
     ");
     let flags = "--dtype bfloat16 --load-format dummy --model-impl transformers --quantize eetq --kv-cache-dtype triton_int8kv --trust-remote-code \
                  --cuda-memory-fraction 0.5 --rope-factor 2 --watermark-gamma 0.25 --watermark-delta 2 \
@@ -116,7 +116,7 @@ fn a_shard_gets_its_place_in_the_group() {
     insta::assert_snapshot!(render(&second), @r"
     text-generation-server serve /models/m --uds-path /run/tgi-x/shard --exit-on-stdin-eof --sharded --dtype bfloat16 --load-format dummy --model-impl transformers --quantize eetq --kv-cache-dtype int8 --dequantised-copies auto --attention torch --cuda-graphs 1,2 --deterministic --enable-expert-parallel --trust-remote-code --logger-level INFO --json-output
     with HF_HUB_DISABLE_PROGRESS_BARS=1 CUDA_MEMORY_FRACTION=0.5 HF_TOKEN=hf_1 HF_HUB_OFFLINE=1 RANK=1 WORLD_SIZE=2 LOCAL_RANK=1 LOCAL_WORLD_SIZE=2 ROPE_SCALING=linear ROPE_FACTOR=2 WATERMARK_GAMMA=0.25 WATERMARK_DELTA=2 DISABLE_CUSTOM_KERNELS=True
-    without LOG_LEVEL API_KEY RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT
+    without LOG_LEVEL API_KEY ADMIN_API_KEY RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT
     ");
 }
 
@@ -127,13 +127,19 @@ fn what_is_asked_before_a_download_is_what_shards_are_told() {
     );
     let shard = shard(&args, &surroundings(), "/m", &group(1, true), 0);
     let told = "--dtype float16 --load-format auto --kv-cache-dtype int8 --dequantised-copies auto --merge-adapter a \
-                --lora-adapters b,c --attention triton --cuda-graphs x --deterministic";
-    for spec in [
-        shard,
+                --attention triton --cuda-graphs x --deterministic";
+    // The router names adapters to the shards.
+    let adapters = "--lora-adapters b,c";
+    assert!(!render(&shard).contains(adapters), "{}", render(&shard));
+    let before = [
         download(&args, &surroundings(), 1),
         doctor(&args, &surroundings(), 1),
-    ] {
-        assert!(render(&spec).contains(told), "{}", render(&spec));
+    ];
+    for spec in &before {
+        assert!(render(spec).contains(adapters), "{}", render(spec));
+    }
+    for spec in before.iter().chain([&shard]) {
+        assert!(render(spec).contains(told), "{}", render(spec));
         assert!(spec.env.contains(&("CUDA_MEMORY_FRACTION", "1".to_owned())));
     }
 }

@@ -5,10 +5,10 @@ use std::time::Duration;
 use text_generation_proto::v1;
 
 use crate::types::{
-    AdapterInfo, AllowedTokens, Chunk, Drafted, Encode, Grant, MaskWrite, MediaCost, MediaInfo,
-    MediaSpan, MediaView, NextTokenChooser, PromptScores, Request, RequestFailure, RequestId, Row,
-    ServingLimits, ShardInfo, SlotRange, StepCost, StepMasks, StepPlan, StepReply, Timings,
-    TokenId, TopTokens, TraceLink, Warmup, WarmupLimits,
+    AdapterCopy, AllowedTokens, Chunk, Drafted, Encode, Grant, LoadAdapter, LoadedAdapter,
+    MaskWrite, MediaCost, MediaInfo, MediaSpan, MediaView, NextTokenChooser, PromptScores, Request,
+    RequestFailure, RequestId, Row, ServingLimits, ShardInfo, SlotRange, StepCost, StepMasks,
+    StepPlan, StepReply, Timings, TokenId, TopTokens, TraceLink, Warmup, WarmupLimits,
 };
 
 impl From<SlotRange> for v1::SlotRange {
@@ -145,6 +145,7 @@ impl From<StepPlan> for v1::StepPlan {
             trace_links: trace_links(&plan.trace_links),
             encode: plan.encode.into_iter().map(Into::into).collect(),
             forget: plan.forget.into_iter().map(|item| item.0).collect(),
+            adapter_copies: plan.adapter_copies.into_iter().map(Into::into).collect(),
             widths: plan.widths,
         }
     }
@@ -210,6 +211,8 @@ impl From<WarmupLimits> for v1::WarmupRequest {
             overlapped_halves: limits.overlapped_halves,
             media_rows: limits.media_rows,
             max_media_pixels: limits.max_media_pixels,
+            adapter_pages: limits.adapter_pages,
+            adapters_later: limits.adapters_later,
         }
     }
 }
@@ -256,21 +259,40 @@ impl From<v1::InfoResponse> for ShardInfo {
             kv_cache_dtype: reply.kv_cache_dtype,
             recurrent: reply.recurrent,
             media: reply.media.map(Into::into),
-            adapters: reply.adapters.into_iter().map(Into::into).collect(),
             widths: reply.widths,
             max_window_tokens: reply.max_window_tokens,
         }
     }
 }
 
-impl From<v1::AdapterInfo> for AdapterInfo {
-    fn from(adapter: v1::AdapterInfo) -> Self {
+impl From<LoadAdapter> for v1::LoadAdapterRequest {
+    fn from(load: LoadAdapter) -> Self {
         Self {
-            name: adapter.name,
-            number: adapter.number,
-            generation: adapter.generation,
-            rank: adapter.rank,
-            source: adapter.source,
+            name: load.name,
+            source: load.source,
+            untrusted: load.untrusted,
+            generation: load.generation,
+        }
+    }
+}
+
+impl From<v1::LoadAdapterResponse> for LoadedAdapter {
+    fn from(reply: v1::LoadAdapterResponse) -> Self {
+        Self {
+            generation: reply.generation,
+            rank: reply.rank,
+            pages: reply.pages,
+            bytes: reply.bytes,
+        }
+    }
+}
+
+impl From<AdapterCopy> for v1::AdapterCopy {
+    fn from(copy: AdapterCopy) -> Self {
+        Self {
+            number: copy.number,
+            generation: copy.generation,
+            first_page: copy.first_page,
         }
     }
 }
@@ -343,6 +365,7 @@ impl From<v1::StepReply> for StepReply {
             prompt_scores: reply.prompt_scores.into_iter().map(Into::into).collect(),
             failures: reply.failures.into_iter().map(Into::into).collect(),
             timings: reply.timings.map(Into::into).unwrap_or_default(),
+            adapters_ready: reply.adapters_ready,
         }
     }
 }

@@ -7,7 +7,7 @@ use futures::future::join_all;
 use crate::error::ClientError;
 use crate::shard::Shard;
 use crate::sharded::ShardedClient;
-use crate::types::{AdapterInfo, ServingLimits, Warmup, WarmupLimits};
+use crate::types::{LoadAdapter, ServingLimits, Warmup, WarmupLimits};
 
 /// Between two questions whether the group is there again.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -24,8 +24,8 @@ pub struct Regained {
     /// As [`ShardedClient::group`] names it.
     pub group: String,
     pub warmup: Warmup,
-    /// That its requests may name.
-    pub adapters: Vec<AdapterInfo>,
+    /// Generations of adapters that it cannot load again, each with the reason.
+    pub lost_adapters: Vec<(u64, ClientError)>,
 }
 
 impl ShardedClient {
@@ -69,9 +69,15 @@ impl ShardedClient {
     }
 
     /// Ends the group named `lost`, waits until another one has been started on the same sockets, and warms it up with
-    /// limits that it must keep exactly. Goes on until that has succeeded: whoever starts the shards decides when it is
-    /// hopeless, and ends this process then.
-    pub async fn regain(&self, lost: String, reason: String, limits: WarmupLimits) -> Regained {
+    /// limits that it must keep exactly, after it has loaded the `adapters`, each with the contents that it had. Goes on
+    /// until that has succeeded: whoever starts the shards decides when it is hopeless, and ends this process then.
+    pub async fn regain(
+        &self,
+        lost: String,
+        reason: String,
+        limits: WarmupLimits,
+        adapters: impl Fn() -> Vec<LoadAdapter>,
+    ) -> Regained {
         let (mut lost, mut reason) = (lost, reason);
         loop {
             self.abandon(&lost, &reason).await;
@@ -83,18 +89,20 @@ impl ShardedClient {
                 continue;
             }
             tracing::info!(group, "warming up the shards again");
-            match self.warmup(limits).await {
-                Ok(warmup) if keeps(&warmup.limits, &limits) => match self.info().await {
-                    Ok(info) => {
-                        return Regained {
-                            group,
-                            warmup,
-                            adapters: info.adapters,
-                        };
-                    }
-                    Err(error) => reason = error.to_string(),
-                },
-                Ok(warmup) => {
+            let loaded = self.load_again(adapters()).await;
+            let warmed = match loaded {
+                Ok(lost) => self.warmup(limits).await.map(|warmup| (warmup, lost)),
+                Err(error) => Err(error),
+            };
+            match warmed {
+                Ok((warmup, lost_adapters)) if keeps(&warmup.limits, &limits) => {
+                    return Regained {
+                        group,
+                        warmup,
+                        lost_adapters,
+                    };
+                }
+                Ok((warmup, _)) => {
                     reason = format!("they cannot keep their limits, only {}", warmup.limits);
                 }
                 // Also where the group has no name, and the one that was lost refuses to be warmed up twice.

@@ -1,5 +1,6 @@
 //! Typed client of the shards: deadlines, error mapping, join of all ranks. Generated types stay inside.
 
+mod adapters;
 mod cluster;
 mod convert;
 mod encoded;
@@ -10,6 +11,7 @@ mod shard;
 mod sharded;
 pub mod types;
 
+pub use adapters::UnreadAdapter;
 pub use cluster::ClusterTls;
 pub use error::ClientError;
 pub use group::Regained;

@@ -23,12 +23,14 @@ const MAX_MESSAGE_BYTES: usize = i32::MAX as usize;
 /// How long each kind of call may take before the shard counts as lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Deadlines {
-    /// Info, Health, ServiceDiscovery, Constrain, PutMedia, FilterBatch, ClearCache.
+    /// Info, Health, ServiceDiscovery, Constrain, PutMedia, UnloadAdapter, FilterBatch, ClearCache.
     pub control: Duration,
     /// Prefill and Decode, where the plan has no limit of its own.
     pub step: Duration,
     /// Warmup, which may capture graphs.
     pub warmup: Duration,
+    /// LoadAdapter, which reads files.
+    pub load: Duration,
 }
 
 impl Default for Deadlines {
@@ -37,6 +39,7 @@ impl Default for Deadlines {
             control: Duration::from_secs(10),
             step: Duration::from_secs(300),
             warmup: Duration::from_secs(1800),
+            load: Duration::from_secs(600),
         }
     }
 }
@@ -212,6 +215,23 @@ impl Shard {
         let mut stub = self.stub.clone();
         let call = stub.put_media(request);
         self.within("PutMedia", self.deadlines.control, call)
+            .await
+            .map(drop)
+    }
+
+    pub(crate) async fn load_adapter(
+        &self,
+        request: v1::LoadAdapterRequest,
+    ) -> Result<v1::LoadAdapterResponse, ClientError> {
+        let mut stub = self.stub.clone();
+        let call = stub.load_adapter(request);
+        self.within("LoadAdapter", self.deadlines.load, call).await
+    }
+
+    pub(crate) async fn unload_adapter(&self, generation: u64) -> Result<(), ClientError> {
+        let mut stub = self.stub.clone();
+        let call = stub.unload_adapter(v1::UnloadAdapterRequest { generation });
+        self.within("UnloadAdapter", self.deadlines.control, call)
             .await
             .map(drop)
     }

@@ -106,6 +106,11 @@ impl ShardedClient {
         Ok(first.into())
     }
 
+    /// How many ranks there are.
+    pub fn world_size(&self) -> usize {
+        self.shards.len()
+    }
+
     /// Every shard is alive and its engine makes progress.
     pub async fn health(&self) -> Result<(), ClientError> {
         self.on_all(Shard::health).await.map(drop)
@@ -250,6 +255,7 @@ fn join(replies: impl Iterator<Item = StepReply>) -> Result<StepReply, ClientErr
             let number = first.number;
             return Err(ClientError::Disagreement { shard, number });
         }
+        first.adapters_ready.extend(reply.adapters_ready);
         let timings = &mut first.timings;
         timings.host = timings.host.max(reply.timings.host);
         timings.forward = timings.forward.max(reply.timings.forward);
@@ -297,6 +303,13 @@ mod tests {
             },
         ];
         assert_eq!(join([reply(), reply()].into_iter()), Ok(reply()));
+        // When its copies are done is for each rank to say.
+        let ready = StepReply {
+            adapters_ready: vec![3],
+            ..reply()
+        };
+        let joined = join([ready.clone(), ready, reply()].into_iter());
+        assert_eq!(joined.map(|reply| reply.adapters_ready), Ok(vec![3, 3]));
         for change in changes {
             let mut other = reply();
             change(&mut other);

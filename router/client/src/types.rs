@@ -49,26 +49,44 @@ pub struct ShardInfo {
     pub recurrent: bool,
     /// `None` where the model has no encoder of images, or serves its text alone.
     pub media: Option<MediaInfo>,
-    /// That requests may name.
-    pub adapters: Vec<AdapterInfo>,
     /// Widths that the windows of a plan may have beside 1, ascending; empty: there is no speculation.
     pub widths: Vec<u32>,
     /// The most windows times their width, where that is above 1.
     pub max_window_tokens: u32,
 }
 
-/// A LoRA adapter on the shards.
+/// An adapter whose files the shards are to read.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct AdapterInfo {
+pub struct LoadAdapter {
+    /// For messages and the log.
     pub name: String,
-    /// What requests name, from 1 on.
-    pub number: u32,
+    /// A folder, or a hub id that has been downloaded, with or without `@revision`.
+    pub source: String,
+    /// Whoever named it is not the operator: only safetensors are read.
+    pub untrusted: bool,
+    /// The contents that it must have; 0: any.
+    pub generation: u64,
+}
+
+/// An adapter in the host memory of the shards.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LoadedAdapter {
     /// Never 0; equal for equal contents.
     pub generation: u64,
     /// The highest of its matrices.
     pub rank: u32,
-    /// The folder or hub id that it was loaded from.
-    pub source: String,
+    /// That it takes on the device.
+    pub pages: u32,
+    /// Of host memory, of all ranks together.
+    pub bytes: u64,
+}
+
+/// Brings an adapter from host memory to its pages; from then on `number` is this adapter.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AdapterCopy {
+    pub number: u32,
+    pub generation: u64,
+    pub first_page: u32,
 }
 
 /// The encoder of images, as plans have to know it; see `MediaInfo` of the contract.
@@ -103,6 +121,10 @@ pub struct WarmupLimits {
     pub media_rows: u32,
     /// Of all views of the largest item that will come.
     pub max_media_pixels: u32,
+    /// For adapters on the device, and as many numbers; 0: requests have no adapters.
+    pub adapter_pages: u32,
+    /// Adapters may be loaded after warm-up that change other matrices than those which are loaded by then.
+    pub adapters_later: bool,
 }
 
 /// Limits that the shards decided: the minimum over the group.
@@ -222,7 +244,7 @@ pub struct Request {
     pub prefill_logprobs: bool,
     /// Ascending and apart.
     pub media: Vec<MediaSpan>,
-    /// The number of its adapter; 0: the base.
+    /// The number of its adapter, which all ranks have said to be ready; 0: the base.
     pub adapter: u32,
     /// How many tokens it may generate in all.
     pub max_new_tokens: u32,
@@ -330,6 +352,8 @@ pub struct StepPlan {
     pub encode: Vec<Encode>,
     /// Items whose pixels and half-encoded layers are dropped.
     pub forget: Vec<ItemId>,
+    /// After the steps of earlier plans, beside this one and later ones.
+    pub adapter_copies: Vec<AdapterCopy>,
 }
 
 /// Masks for the constrained rows of the plan `number`. Writes come first, then each row is given a slot.
@@ -431,4 +455,6 @@ pub struct StepReply {
     pub prompt_scores: Vec<PromptScores>,
     pub failures: Vec<RequestFailure>,
     pub timings: Timings,
+    /// Numbers whose copies a rank has made, once for each rank.
+    pub adapters_ready: Vec<u32>,
 }

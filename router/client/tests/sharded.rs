@@ -217,6 +217,8 @@ async fn limits_of_warmup_come_from_the_shards() {
         overlapped_halves: false,
         media_rows: 0,
         max_media_pixels: 0,
+        adapter_pages: 0,
+        adapters_later: false,
     };
     let limits = client.warmup(limits).await.unwrap().limits;
     assert_eq!(limits.max_input_tokens, 100);

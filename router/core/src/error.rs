@@ -1,5 +1,6 @@
 //! Errors that a front end maps to a status; the table is `docs/errors.md`.
 
+mod adapter;
 mod given;
 mod overflow;
 
@@ -9,6 +10,7 @@ use text_generation_client::ClientError;
 pub use text_generation_grammar::GrammarError;
 pub use text_generation_images::{DataUrlError, FetchError, ImageError};
 
+pub use self::adapter::AdapterError;
 pub use self::given::Given;
 pub use self::overflow::{Overflow, PromptTokens};
 
@@ -156,6 +158,8 @@ pub enum ValidationError {
     NoAdapters,
     #[error("`adapter_id` names no adapter of this server, which has {known}. Given: {given:?}")]
     AdapterId { given: String, known: String },
+    #[error("`adapter_id` names an adapter that cannot be served: {0}")]
+    Adapter(AdapterError),
     #[error("tokenizer error {0}")]
     Tokenizer(String),
     /// `path` is where the image stands in the request.
@@ -201,7 +205,7 @@ impl ValidationError {
             Self::BestOfSampling => Some("best_of"),
             Self::Generations { .. } | Self::TenantTokens { .. } => Some("inputs"),
             Self::GrammarSupport | Self::Grammar(_) => Some("grammar"),
-            Self::NoAdapters | Self::AdapterId { .. } => Some("adapter_id"),
+            Self::NoAdapters | Self::AdapterId { .. } | Self::Adapter(_) => Some("adapter_id"),
             _ => None,
         }
     }
@@ -272,6 +276,12 @@ pub enum Overload {
     Chats,
     #[error("other requests hold the memory that there is for images")]
     Images,
+    #[error("too many adapters wait to be loaded")]
+    AdapterLoads,
+    #[error(
+        "other requests hold the {most} MiB of host memory for adapters (`--adapter-host-mib`)"
+    )]
+    AdapterMemory { most: u64 },
 }
 
 /// Rounded up, and at least one.
@@ -299,9 +309,9 @@ pub enum InferError {
         "Request failed during generation: the shards were lost twice while they computed this request (shard_lost)"
     )]
     ShardLost,
-    /// The shards have started again, and read other files of this adapter than before.
+    /// The shards have started again, and could not read the files of this adapter as they were.
     #[error(
-        "Request failed during generation: the files of its adapter have changed since the server started, and its shards have started again (adapter_changed): restart the server to serve the new files"
+        "Request failed during generation: the files of its adapter have changed since it was loaded, or are gone, and the shards have started again (adapter_changed): load it again, or restart the server, to serve the new files"
     )]
     AdapterChanged,
     /// The grammar of this request cannot be followed any further.
@@ -360,6 +370,7 @@ impl From<ValidationError> for InferError {
             }
             ValidationError::Grammar(GrammarError::Stuck) => Self::GrammarsStuck,
             ValidationError::ImageMemory => Self::Overloaded(Overload::Images),
+            ValidationError::Adapter(error) => error.into(),
             error => Self::Validation(error),
         }
     }

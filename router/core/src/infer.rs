@@ -344,6 +344,8 @@ fn advertised(requests: &ValidationLimits, batch: &BatchLimits, shards: &Shards)
         overlapped_halves: shards.overlapped_halves,
         media_rows: media.map_or(0, |media| media.rows),
         max_media_pixels: media.map_or(0, |media| media.max_pixels),
+        adapter_pages: shards.adapters.pages(),
+        adapters_later: shards.adapters.later(),
     }
 }
 

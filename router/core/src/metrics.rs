@@ -4,6 +4,7 @@
 
 mod adapters;
 mod names;
+mod pages;
 mod speculation;
 
 use std::sync::Arc;
@@ -15,6 +16,7 @@ use tokio::time::Instant;
 
 pub(crate) use self::adapters::{AdapterLoad, AdapterMetrics};
 pub use self::names::*;
+pub(crate) use self::pages::PageMetrics;
 use self::speculation::SpeculationMetrics;
 use crate::error::InferError;
 use crate::types::RequestInstants;

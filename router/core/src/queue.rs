@@ -206,7 +206,6 @@ impl Queue {
             salt: request.cache_salt.clone(),
         };
         let logprobs = request.prefill_logprobs.then(PromptLogprobs::default);
-        let adapter = request.adapter_number();
         let request = Arc::new(request);
         for (index, sample) in (0..).zip(samples) {
             let order = Order {
@@ -226,7 +225,10 @@ impl Queue {
                 queued,
                 started: false,
                 looks_again: false,
-                load: self.adapters.count(adapter),
+                load: request
+                    .adapter
+                    .as_deref()
+                    .map(|adapter| self.adapters.count(&adapter.name)),
                 logprobs: logprobs.clone(),
                 media: Vec::new(),
                 constraint: sample.constraint,

@@ -9,12 +9,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, ready};
 
 use futures::{Stream, StreamExt};
-use text_generation_client::types::{AdapterInfo, TokenId};
+use text_generation_client::types::TokenId;
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::time::Instant;
 use tokio_util::sync::WaitForCancellationFutureOwned;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
+use crate::adapters::Adapter;
 use crate::assemble::TextAssembler;
 use crate::error::InferError;
 use crate::metrics::{Meter, RequestMetrics};
@@ -63,7 +64,7 @@ pub struct GenerateStream {
     /// As far as is known.
     pub(crate) outcome: Outcome,
     pub(crate) tenant: Tenant,
-    pub(crate) adapter: Option<Arc<AdapterInfo>>,
+    pub(crate) adapter: Option<Arc<Adapter>>,
     pub(crate) observed: Observed,
 }
 
@@ -144,7 +145,7 @@ impl GenerateStream {
                 .map(str::to_owned),
             seed: self.seed,
             tenant: self.tenant.name().cloned(),
-            adapter: self.adapter.clone(),
+            adapter: self.adapter.as_deref().map(|one| one.name.as_str().into()),
         };
         self.pending.push_back(StreamEvent::End {
             token,

@@ -18,7 +18,7 @@ use crate::error::{InferError, Overload, ValidationError};
 pub struct Tenant(Option<Arc<Named>>);
 
 /// What the operator grants to a tenant.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Grant {
     /// Its share of the server where others wait too, at least 1: twice the weight is twice the tokens.
     pub weight: u32,
@@ -26,6 +26,8 @@ pub struct Grant {
     pub max_concurrent_requests: Option<u32>,
     /// Tokens of prompts and answers that it may have in a minute, in the mean.
     pub tokens_per_minute: Option<u32>,
+    /// Adapters that its requests may name; unset, all. Others are as unknown to it.
+    pub adapters: Option<Arc<[String]>>,
 }
 
 impl Default for Grant {
@@ -34,6 +36,7 @@ impl Default for Grant {
             weight: 1,
             max_concurrent_requests: None,
             tokens_per_minute: None,
+            adapters: None,
         }
     }
 }
@@ -51,6 +54,7 @@ struct Quota {
     max_concurrent_requests: Option<u32>,
     places: Option<Arc<Semaphore>>,
     tokens: Option<TokenBucket>,
+    adapters: Option<Arc<[String]>>,
 }
 
 impl Tenant {
@@ -68,6 +72,7 @@ impl Tenant {
                 tokens: grant
                     .tokens_per_minute
                     .map(|per_minute| TokenBucket::new(per_minute, now)),
+                adapters: grant.adapters,
             }),
         })))
     }
@@ -109,6 +114,15 @@ impl Tenant {
     /// Whose cached prefixes it shares; everybody's where there is none.
     pub fn cache_scope(&self) -> Option<&str> {
         self.0.as_ref()?.cache_scope.as_deref()
+    }
+
+    /// Whether its requests may name this adapter.
+    pub fn may_use(&self, adapter: &str) -> bool {
+        let listed = self
+            .0
+            .as_ref()
+            .and_then(|named| named.quota.adapters.as_ref());
+        listed.is_none_or(|names| names.iter().any(|name| name == adapter))
     }
 
     pub(crate) fn weight(&self) -> u32 {

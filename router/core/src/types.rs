@@ -9,7 +9,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde::Serialize;
-use text_generation_client::types::AdapterInfo;
 use tokio::time::Instant;
 use utoipa::ToSchema;
 
@@ -236,8 +235,8 @@ pub struct GeneratedText {
     pub seed: Option<u64>,
     /// The name of the tenant whose request it was, for logs.
     pub tenant: Option<Arc<str>>,
-    /// Whose weights were added to the base's, for logs.
-    pub adapter: Option<Arc<AdapterInfo>>,
+    /// The name of the adapter whose weights were added to the base's, for logs.
+    pub adapter: Option<Arc<str>>,
 }
 
 /// The instants of a request's life that headers and metrics report.

@@ -27,11 +27,21 @@ const OPEN: [&str; 7] = [
     "/ui/{file}",
 ];
 
+/// Routes that change the server.
+const ADMIN: [&str; 4] = [
+    "/v1/load_lora_adapter",
+    "/v1/unload_lora_adapter",
+    "/load_lora_adapter",
+    "/unload_lora_adapter",
+];
+
 /// Who may call, whose requests they are, and who shares what is cached.
 #[derive(Debug, Clone)]
 pub struct Access {
     /// One of them is asked for on every route but the open ones.
     pub keys: ApiKeys,
+    /// Asked for on routes that change the server, in the place of the others.
+    pub admin: ApiKeys,
     pub prefix_caching: PrefixCaching,
     /// Whether `/metrics` asks for none either.
     pub open_metrics: bool,
@@ -103,6 +113,12 @@ pub async fn require_api_key(
         .map(MatchedPath::as_str);
     if is_open(request.method(), route) || (access.open_metrics && route == Some(METRICS)) {
         return Ok(next.run(request).await);
+    }
+    if !access.admin.is_empty() && route.is_some_and(|route| ADMIN.contains(&route)) {
+        return match access.admin.given(request.headers()) {
+            Some(_) => Ok(next.run(request).await),
+            None => Err(ApiError::not_the_admin()),
+        };
     }
     let key = access.keys.given(request.headers());
     if key.is_none() && !access.keys.is_empty() {

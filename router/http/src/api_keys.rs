@@ -66,7 +66,7 @@ impl ApiKeys {
         let own = self.0.iter();
         let own = own.filter(|key| others.0.iter().all(|other| other.digest != key.digest));
         let keys = own.chain(others.0.iter());
-        Self::of(keys.map(|key| (key.digest, key.name.clone(), key.grant)))
+        Self::of(keys.map(|key| (key.digest, key.name.clone(), key.grant.clone())))
     }
 
     /// Gives every key its tenant: keys of one name have one, keys without a name one each.
@@ -78,7 +78,7 @@ impl ApiKeys {
             // No name that an operator may give has a space.
             let shown = || name.clone().unwrap_or_else(|| format!("key {number}"));
             all.push(ApiKey {
-                tenant: tenant.unwrap_or_else(|| Tenant::new(&shown(), grant)),
+                tenant: tenant.unwrap_or_else(|| Tenant::new(&shown(), grant.clone())),
                 digest,
                 name,
                 grant,
@@ -131,7 +131,7 @@ impl PartialEq for ApiKeys {
     fn eq(&self, other: &Self) -> bool {
         let of = |keys: &Self| -> Vec<Owned> {
             let keys = keys.0.iter();
-            keys.map(|key| (key.digest, key.name.clone(), key.grant))
+            keys.map(|key| (key.digest, key.name.clone(), key.grant.clone()))
                 .collect()
         };
         of(self) == of(other)

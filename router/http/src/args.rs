@@ -1,5 +1,6 @@
 //! Flags of the router, with environment names and defaults. Names and defaults are those of TGI.
 
+mod adapters;
 mod config;
 
 use std::path::PathBuf;
@@ -13,6 +14,7 @@ use text_generation_core::policy::WaitingServedRatio;
 use text_generation_formats::Format;
 use text_generation_process::amounts::{mebibytes, tokens};
 
+pub use self::adapters::AdapterFlags;
 use crate::aliases::MetricsAliases;
 use crate::api_keys::KeyLines;
 use crate::generation_config::GenerationConfig;
@@ -195,6 +197,8 @@ pub struct Config {
     /// hundreds to thousands. Default: 16384, or as many as the largest image takes.
     #[arg(long, env, value_name = "ROWS", value_parser = value_parser!(u32).range(1..))]
     pub media_rows: Option<u32>,
+    #[command(flatten)]
+    pub adapters: AdapterFlags,
     /// Allow requests for log-probabilities of the prompt, which need more memory.
     #[arg(long, env)]
     pub enable_prefill_logprobs: bool,
@@ -230,8 +234,11 @@ pub struct Config {
     /// lines. Prefer API_KEY, which process lists do not show. Default: no key needed.
     #[arg(long, env, value_name = "KEY", hide_env_values = true)]
     pub api_key: Option<KeyLines>,
+    /// Key for loading and unloading adapters (`--allow-adapter-loading`), sent as other keys are. Prefer ADMIN_API_KEY.
+    #[arg(long, env, value_name = "KEY", hide_env_values = true)]
+    pub admin_api_key: Option<KeyLines>,
     /// File with further keys, one per line: a key alone, or `name key=... [weight=...] [max_concurrent_requests=...]
-    /// [tokens_per_minute=...]`. Lines that start with `#` are comments.
+    /// [tokens_per_minute=...] [adapters=...]`. Lines that start with `#` are comments.
     #[arg(long, env, value_name = "FILE")]
     pub api_key_file: Option<PathBuf>,
     /// Header in which a gateway names the tenant of a request, such as `x-gateway-inference-fairness-id`. Only safe

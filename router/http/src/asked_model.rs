@@ -1,13 +1,15 @@
 //! The model that a request names: the base, or one of its adapters.
 
 use text_generation_core::adapters::Adapters;
+use text_generation_core::tenant::Tenant;
 
 use crate::bounds::MAX_MODEL_BYTES;
 use crate::error::{ApiError, refused};
 use crate::state::AppState;
+use crate::tenant;
 
 /// What TGI's clients call any model.
-const TGI: &str = "tgi";
+pub const TGI: &str = "tgi";
 
 /// What `model` names.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -36,16 +38,17 @@ impl AskedModel {
         if given.is_empty() || given == TGI {
             return Ok(Self::base(served.clone()));
         }
-        if let Some(adapter) = adapter_named(&given, names, adapters) {
+        let tenant = &tenant::current().tenant;
+        if let Some(adapter) = adapter_named(&given, names, adapters, tenant) {
             return Ok(Self {
                 name: given,
                 adapter: Some(adapter),
             });
         }
-        if adapters.is_empty() || names.contains(&given) {
+        if adapters.is_none() || names.contains(&given) {
             return Ok(Self::base(given));
         }
-        Err(ApiError::unknown_model(served, adapters))
+        Err(ApiError::unknown_model(served, &adapters.names(tenant)))
     }
 
     fn base(name: String) -> Self {
@@ -60,17 +63,23 @@ impl AskedModel {
 /// whoever checks the parameters to refuse it.
 pub fn adapter_id(given: String, state: &AppState) -> Option<String> {
     let names = &state.answers.model_names;
-    let adapter = adapter_named(&given, names, state.infer.adapters());
+    let tenant = &tenant::current().tenant;
+    let adapter = adapter_named(&given, names, state.infer.adapters(), tenant);
     adapter.or_else(|| (given != TGI && !names.contains(&given)).then_some(given))
 }
 
-/// The adapter of this name, or of `base:name`. Names may hold colons themselves.
-pub fn adapter_named(given: &str, base: &[String], adapters: &Adapters) -> Option<String> {
-    let whole = adapters.find(given);
+/// The adapter of this name, or of `base:name`, if the tenant may use it. Names may hold colons themselves.
+pub fn adapter_named(
+    given: &str,
+    base: &[String],
+    adapters: &Adapters,
+    tenant: &Tenant,
+) -> Option<String> {
+    let known = |name: &str| adapters.knows(name, tenant).then(|| name.to_owned());
     let behind_base = || {
         let bases = base.iter().map(String::as_str).chain([TGI]);
         let rest = |name| given.strip_prefix(name)?.strip_prefix(':');
-        bases.filter_map(rest).find_map(|name| adapters.find(name))
+        bases.filter_map(rest).find_map(known)
     };
-    whole.or_else(behind_base).map(|found| found.name.clone())
+    known(given).or_else(behind_base)
 }

@@ -3,6 +3,7 @@
 //! [`run::main_from_args`] is the command; [`connection::serve`] serves an [`state::AppState`] on a listener.
 
 pub mod access;
+mod adapter_names;
 pub mod aliases;
 pub mod api_keys;
 pub mod args;

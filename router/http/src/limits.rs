@@ -170,6 +170,8 @@ mod tests {
             overlapped_halves: false,
             media_rows: 0,
             max_media_pixels: 0,
+            adapter_pages: 0,
+            adapters_later: false,
         }
     }
 

@@ -185,6 +185,7 @@ mod tests {
             },
             memory: MemoryBudget::new(0),
             access: Access {
+                admin: ApiKeys::default(),
                 keys: ApiKeys::default(),
                 prefix_caching: PrefixCaching::On,
                 open_metrics: false,

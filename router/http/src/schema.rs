@@ -3,7 +3,7 @@
 mod tokens;
 
 use serde::{Deserialize, Deserializer, Serialize};
-use text_generation_client::types::AdapterInfo;
+use text_generation_core::adapters::{Listed, Place};
 use text_generation_core::types::{
     FinishReason, GenerateAnswer, GenerateParameters, PrefillToken, SimpleToken, Token,
 };
@@ -319,21 +319,33 @@ pub struct AdapterSummary {
     /// What `adapter_id` or `model` says.
     #[schema(example = "pirate")]
     pub name: String,
-    /// The highest of its matrices.
-    #[schema(example = 16)]
-    pub rank: u32,
+    /// The highest of its matrices; null where it is not in memory.
+    #[schema(nullable = true, example = 16)]
+    pub rank: Option<u32>,
     /// The folder or hub id that it was loaded from.
     #[schema(example = "org/pirate")]
     pub source: String,
+    /// `device`, `copying` to it, `host`, `away` where its memory was needed for others, or `changed` where the shards
+    /// have started again and its files are not what they were.
+    #[schema(example = "device")]
+    pub state: &'static str,
 }
 
 impl AdapterSummary {
-    /// Of what the shards say.
-    pub fn of(adapter: &AdapterInfo) -> Self {
+    /// As it is now.
+    pub fn of(listed: &Listed) -> Self {
+        let adapter = listed.adapter.as_ref();
         Self {
-            name: adapter.name.clone(),
-            rank: adapter.rank,
-            source: adapter.source.clone(),
+            name: listed.name.clone(),
+            rank: adapter.map(|adapter| adapter.rank()),
+            source: listed.source.clone(),
+            state: match adapter.map(|adapter| adapter.place()) {
+                Some(Place::Device) => "device",
+                Some(Place::Copying) => "copying",
+                Some(Place::Host) => "host",
+                None if listed.lost => "changed",
+                None => "away",
+            },
         }
     }
 }

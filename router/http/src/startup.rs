@@ -14,7 +14,6 @@ use std::time::Duration;
 
 use anyhow::Context;
 use text_generation_client::ClusterTls;
-use text_generation_core::adapters::Adapters;
 use text_generation_core::infer::{Infer, KvEventFeed, Shards};
 use text_generation_core::policy::cost::StepCost;
 use text_generation_core::policy::windows::Windows;
@@ -74,7 +73,6 @@ pub async fn start(
         config,
         model.tokenizer.clone(),
         &shards,
-        &model_names,
         kv_events,
         stepping,
     )?;
@@ -101,6 +99,7 @@ pub async fn start(
         remembered: (config.response_memory as usize).saturating_mul(MEBIBYTE),
         sse_keep_alive: Duration::from_secs(config.sse_keep_alive.into()),
         metrics_aliases: config.metrics_aliases,
+        loads_adapters: config.adapters.allow_adapter_loading,
     };
     let eos = shard.eos_token_ids.first().map(|&id| infer.token(id));
     let given = config.tokenizer_config_path.as_deref();
@@ -116,8 +115,14 @@ pub async fn start(
 
 /// What flags and the files that they name say, as far as it shows before anything is opened.
 struct Settings {
-    api_keys: ApiKeys,
+    api_keys: Keys,
     tls: Option<ClusterTls>,
+}
+
+/// Who may call, and who may change the server.
+struct Keys {
+    keys: ApiKeys,
+    admin: ApiKeys,
 }
 
 impl Settings {
@@ -132,8 +137,12 @@ impl Settings {
             config.prefix_caching != PrefixCaching::PerKey || !api_keys.is_empty(),
             "`--prefix-caching per-key` needs keys to keep apart: set `--api-key-file` (or API_KEY), or leave it out"
         );
+        let admin = config.admin_key()?;
         Ok(Self {
-            api_keys,
+            api_keys: Keys {
+                keys: api_keys,
+                admin,
+            },
             tls: config.cluster_tls()?,
         })
     }
@@ -162,7 +171,6 @@ fn infer(
     config: &Config,
     tokenizer: TextTokenizer,
     shards: &WarmShards,
-    model_names: &[String],
     kv_events: Option<KvEventFeed>,
     stepping: &Handle,
 ) -> anyhow::Result<Infer> {
@@ -172,6 +180,7 @@ fn infer(
         limits,
         warmed,
         sight,
+        adapters,
     } = shards;
     let cost = StepCost::from(&warmed.cost);
     let vision = sight.as_ref();
@@ -179,15 +188,6 @@ fn infer(
         vision.map(|sight| sight.vision(config, &tokenizer, info, limits.max_batch_prefill_tokens));
     let vision = vision.transpose()?;
     let pool = TokenizerPool::new(tokenizer, config.validation_workers as usize)?;
-    let adapters = Adapters::new(info.adapters.clone());
-    if let Some(taken) = model_names
-        .iter()
-        .find(|name| adapters.find(name).is_some())
-    {
-        anyhow::bail!(
-            "`--lora-adapters` has an adapter with the name of the model, `{taken}`: give it another one, as name=folder"
-        );
-    }
     let mut validator = Validator::new(pool, validation_limits(config, info, limits))
         .with_adapters(adapters.clone());
     if let Some(vision) = vision {
@@ -204,7 +204,7 @@ fn infer(
         step_timeout: Duration::from_secs(config.step_timeout.into()),
         kv_events,
         media: sight.as_ref().and_then(|sight| sight.media(info, warmed)),
-        adapters,
+        adapters: adapters.clone(),
     };
     let _entered = stepping.enter();
     Ok(Infer::new(
@@ -219,7 +219,7 @@ const MEBIBYTE: usize = 1 << 20;
 
 fn http_options(
     config: &Config,
-    api_keys: ApiKeys,
+    api_keys: Keys,
     prefix_caching: PrefixCaching,
     tracer: Option<Arc<Tracer>>,
     sees: bool,
@@ -236,7 +236,8 @@ fn http_options(
         },
         memory: MemoryBudget::new(request_memory(payload_limit as usize)),
         access: Access {
-            keys: api_keys,
+            keys: api_keys.keys,
+            admin: api_keys.admin,
             prefix_caching,
             open_metrics: config.open_metrics,
             tenant_header: config.tenant_header.clone(),

@@ -62,6 +62,8 @@ pub struct AnswerOptions {
     pub sse_keep_alive: Duration,
     /// Whose names `/metrics` has too.
     pub metrics_aliases: Option<MetricsAliases>,
+    /// Whether an administrator may load and unload adapters.
+    pub loads_adapters: bool,
 }
 
 impl AppState {

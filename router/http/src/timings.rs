@@ -42,7 +42,7 @@ impl Timings {
             finish_reason = generated.finish_reason.as_str(),
             seed = generated.seed,
             tenant = generated.tenant.as_deref(),
-            adapter = generated.adapter.as_deref().map(|adapter| adapter.name.as_str()),
+            adapter = generated.adapter.as_deref(),
             "Success"
         );
     }

@@ -10,9 +10,8 @@
 mod common;
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
 
-use common::{Server, adapter, until};
+use common::{Server, adapters, lora_adapters, until};
 use serde_json::{Value, json};
 use text_generation_http::connection::ServerLimits;
 use text_generation_mock_shard::MockConfig;
@@ -52,7 +51,11 @@ const TGI: [&str; 26] = [
 
 #[tokio::test]
 async fn every_name_that_is_asked_for_is_on_the_page() {
-    let flags = ["--metrics-aliases=vllm", "--served-model-name=m"];
+    let flags = [
+        "--metrics-aliases=vllm",
+        "--served-model-name=m",
+        &lora_adapters(&["pirate", "sums"]),
+    ];
     let server = Server::over(model(), &flags, ServerLimits::default()).await;
     while_a_request_runs(&server).await;
     assert_eq!(
@@ -90,7 +93,7 @@ async fn every_name_that_is_asked_for_is_on_the_page() {
 /// With an adapter that serves, and one that nobody asks for.
 fn model() -> MockConfig {
     MockConfig {
-        adapters: Arc::new(move |_| vec![adapter(1, "pirate"), adapter(2, "sums")]),
+        adapters: adapters(&["pirate", "sums"]),
         ..common::alphabet()
     }
 }
@@ -107,6 +110,7 @@ fn lora_requests(page: &str) -> &str {
 
 /// The page is true at every step: load shows at once, under both names, and goes away.
 async fn while_a_request_runs(server: &Server) {
+    server.until_adapters_are_there().await;
     server.mock.hold();
     let body = json!({"inputs": "Hello!", "parameters": {"adapter_id": "pirate"}});
     let running = server.post_json("/generate_stream", &body).await;

@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use axum::http::StatusCode;
 use text_generation_chat::ChatTemplateError;
-use text_generation_core::adapters::Adapters;
 use text_generation_core::error::{GrammarError, InferError, Overload, ValidationError};
 use text_generation_http::error::ApiError;
 use text_generation_images::FetchError;
@@ -53,11 +52,14 @@ fn every_error() -> Vec<ApiError> {
         ApiError::suffix_not_supported(),
         ApiError::no_instances(),
         ApiError::too_many_prompts(4),
-        ApiError::unknown_model("", &Adapters::default()),
+        ApiError::unknown_model("", ""),
         ApiError::unsupported_media_type(""),
         ApiError::payload_too_large(1),
         ApiError::request_timeout(1),
         ApiError::unauthorized(),
+        ApiError::not_the_admin(),
+        ApiError::adapters_fixed(),
+        ApiError::no_adapter(""),
         ApiError::not_found("/", None),
         ApiError::method_not_allowed("PUT", "/"),
         ApiError::unhealthy(""),

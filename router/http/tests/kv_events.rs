@@ -5,12 +5,11 @@
 mod common;
 
 use std::net::TcpListener;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use common::{LONG, Server, adapter};
+use common::{LONG, Server, adapters, lora_adapters};
 use serde_json::{Value, json};
 use text_generation_http::connection::ServerLimits;
 use text_generation_mock_shard::MockConfig;
@@ -173,10 +172,14 @@ async fn blocks_of_adapters_are_told_from_those_of_the_base() {
     let replay = free_port();
     let events = replaying(replay);
     let model = MockConfig {
-        adapters: Arc::new(move |_| vec![adapter(1, "pirate"), adapter(2, "sums")]),
+        adapters: adapters(&["pirate", "sums"]),
         ..common::alphabet()
     };
-    let flags = ["--kv-events-config", &events.to_string()];
+    let flags = [
+        "--kv-events-config",
+        &events.to_string(),
+        &lora_adapters(&["pirate", "sums"]),
+    ];
     let server = Server::over(model, &flags, ServerLimits::default()).await;
     for adapter in [Value::Null, json!("pirate"), json!("sums")] {
         let parameters = json!({"max_new_tokens": 1, "adapter_id": adapter});

@@ -326,6 +326,7 @@ fn the_documented_routes_are_grouped_by_their_api() {
         for (method, operation) in operations.as_object().expect("operations") {
             let tag = match path.as_str() {
                 "/v1/messages" | "/v1/messages/count_tokens" => "Anthropic",
+                path if path.ends_with("load_lora_adapter") => "Operation",
                 path if path.starts_with("/v1/") => "OpenAI",
                 _ if method == "get" => "Operation",
                 _ => "TGI",

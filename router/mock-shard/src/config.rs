@@ -23,8 +23,8 @@ pub struct MockRow {
     pub parameters: NextTokenChooserParameters,
     /// Follows from all ids and images before this token, and from the adapter.
     pub content: u64,
-    /// The number of its adapter; 0: the base.
-    pub adapter: u32,
+    /// The generation of its adapter; 0: the base.
+    pub adapter: u64,
 }
 
 /// Chooses the next token of a row.
@@ -39,8 +39,18 @@ pub type RowTest = Arc<dyn Fn(&MockRow) -> bool + Send + Sync>;
 /// How many of a row's next drafts are right, of so many.
 pub type DraftsOf = Arc<dyn Fn(&MockRow, u32) -> u32 + Send + Sync>;
 
-/// What a start of a group has.
-pub type AdaptersOf = Arc<dyn Fn(usize) -> Vec<v1::AdapterInfo> + Send + Sync>;
+/// A call of LoadAdapter.
+#[derive(Debug, Clone, PartialEq)]
+pub struct MockLoad {
+    /// The start of the group, from 0 on.
+    pub life: usize,
+    pub rank: usize,
+    pub request: v1::LoadAdapterRequest,
+}
+
+/// What a rank reads of the files that it is asked to load, or the reason and the message of its refusal.
+pub type AdapterSource =
+    Arc<dyn Fn(&MockLoad) -> Result<v1::LoadAdapterResponse, (&'static str, String)> + Send + Sync>;
 
 /// A mock group: limits, delays and token source. Slots and rows are checked as a real shard would.
 #[derive(Clone)]
@@ -50,8 +60,10 @@ pub struct MockConfig {
     pub eos_token_ids: Vec<u32>,
     /// Layers keep a state of each row, as Info says. It breaks the contract that a request has cached positions.
     pub recurrent: bool,
-    /// The adapters that a start of the group has, by its number from 0 on.
-    pub adapters: AdaptersOf,
+    /// The files of adapters.
+    pub adapters: AdapterSource,
+    /// A copy of an adapter is done with the plan that comes so many after its own, or with one that computes nothing.
+    pub copy_plans: u64,
     /// Widths that the windows of a plan may have, ascending; empty: there is no speculation.
     pub widths: Vec<u32>,
     /// How many of a row's next drafts are right, of so many.
@@ -107,7 +119,11 @@ impl Default for MockConfig {
             vocab_size,
             eos_token_ids: vec![2],
             recurrent: false,
-            adapters: Arc::new(|_| Vec::new()),
+            adapters: Arc::new(|load| {
+                let message = format!("{} is not a folder", load.request.source);
+                Err(("adapter_not_found", message))
+            }),
+            copy_plans: 0,
             widths: Vec::new(),
             drafts: Arc::new(|_, drafts| drafts),
             media: None,

@@ -30,7 +30,7 @@ pub(crate) fn row(picture: u64, index: u32) -> u64 {
 }
 
 /// What a slot holds that reads `read` behind one that holds `before`.
-pub(crate) fn slot(before: Option<u64>, read: u64, adapter: u32) -> u64 {
+pub(crate) fn slot(before: Option<u64>, read: u64, adapter: u64) -> u64 {
     hash(&(before, read, adapter))
 }
 

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, watch};
 
 use crate::lock::lock;
 
@@ -32,6 +32,8 @@ pub(crate) struct Faults {
     /// So many of the next calls of ClearCache fail.
     pub failing_clears: Mutex<usize>,
     pub healthy: Mutex<bool>,
+    /// Whether adapters are read; else calls wait.
+    pub loads: watch::Sender<bool>,
 }
 
 impl Default for Faults {
@@ -42,6 +44,7 @@ impl Default for Faults {
             failing_masks: Mutex::default(),
             failing_clears: Mutex::default(),
             healthy: Mutex::new(true),
+            loads: watch::Sender::new(true),
         }
     }
 }

@@ -141,10 +141,7 @@ impl Group {
         };
         for rank in ranks {
             // Tests may speak to the first start without Warmup.
-            let state = Arc::new(Mutex::new(State::of_life(
-                number == 0,
-                (self.config.adapters)(number),
-            )));
+            let state = Arc::new(Mutex::new(State::of_life(number == 0)));
             let service = Rank {
                 rank,
                 urls: urls.clone(),

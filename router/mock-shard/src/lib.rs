@@ -5,6 +5,7 @@
 //! the contract is listed by [`MockShard::violations`]. Steps can be held, delayed and made to fail, and the
 //! group can be lost and start again, so tests wait for conditions, not for time.
 
+mod adapters;
 mod config;
 mod connection;
 mod content;
@@ -28,7 +29,9 @@ use text_generation_proto::v1;
 use tokio::sync::Semaphore;
 use tonic::transport::Channel;
 
-pub use config::{AdaptersOf, DraftsOf, MockConfig, MockRow, RowTest, StepTime, TokenSource};
+pub use config::{
+    AdapterSource, DraftsOf, MockConfig, MockLoad, MockRow, RowTest, StepTime, TokenSource,
+};
 pub use content::{Read, content_after};
 pub use faults::StepFault;
 use group::Group;
@@ -167,6 +170,33 @@ impl MockShard {
             state.media.refuses = true;
             Vec::<()>::new()
         });
+    }
+
+    /// Every call of LoadAdapter that came to rank 0, over all starts.
+    pub fn loads(&self) -> Vec<v1::LoadAdapterRequest> {
+        self.0.collect(1, |state| state.adapters.loads.clone())
+    }
+
+    /// Every copy that a plan asked rank 0 for, over all starts.
+    pub fn copies(&self) -> Vec<v1::AdapterCopy> {
+        self.0.collect(1, |state| state.adapters.copies.clone())
+    }
+
+    /// Generations in the host memory of rank 0, ascending.
+    pub fn adapters(&self) -> Vec<u64> {
+        self.0
+            .now(|state| state.adapters.in_host_memory())
+            .unwrap_or_default()
+    }
+
+    /// From now on a call of LoadAdapter waits for [`MockShard::resume_loads`].
+    pub fn hold_loads(&self) {
+        self.0.faults.loads.send_replace(false);
+    }
+
+    /// Ends a hold of loads.
+    pub fn resume_loads(&self) {
+        self.0.faults.loads.send_replace(true);
     }
 
     /// From now on a step waits for [`MockShard::release`].

@@ -13,7 +13,7 @@ use tokio::time::Instant;
 use tonic::metadata::MetadataValue;
 use tonic::{Code, Request, Response, Status};
 
-use crate::config::MockConfig;
+use crate::config::{MockConfig, MockLoad};
 use crate::faults::{Faults, StepFault};
 use crate::lock::lock;
 use crate::state::State;
@@ -182,6 +182,19 @@ fn not_ready(message: &str) -> Status {
     status
 }
 
+/// A refusal of the files of an adapter.
+fn unreadable(reason: &'static str, message: String) -> Status {
+    let code = match reason {
+        "adapter_not_found" => Code::NotFound,
+        "adapter_changed" => Code::FailedPrecondition,
+        _ => Code::InvalidArgument,
+    };
+    let mut status = Status::new(code, message);
+    let reason = MetadataValue::from_static(reason);
+    status.metadata_mut().insert("error-reason", reason);
+    status
+}
+
 fn refused() -> Status {
     Status::failed_precondition("a plan before this one failed or was cleared")
 }
@@ -203,7 +216,6 @@ impl TextGenerationService for Rank {
             kv_cache_dtype: "float32".to_owned(),
             recurrent: self.config.recurrent,
             media: self.config.media,
-            adapters: (self.config.adapters)(self.life),
             widths: self.config.widths.clone(),
             max_window_tokens: 512,
             version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -318,6 +330,40 @@ impl TextGenerationService for Rank {
         let put = self.state().media.put(&request);
         put.map_err(Status::invalid_argument)?;
         Ok(Response::new(v1::PutMediaResponse {}))
+    }
+
+    async fn load_adapter(
+        &self,
+        request: Request<v1::LoadAdapterRequest>,
+    ) -> Result<Response<v1::LoadAdapterResponse>, Status> {
+        let request = request.into_inner();
+        self.state().adapters.loads.push(request.clone());
+        let mut reads = self.faults.loads.subscribe();
+        // The sender lives as long as this.
+        let _ = reads.wait_for(|reads| *reads).await;
+        let load = MockLoad {
+            life: self.life,
+            rank: self.rank,
+            request,
+        };
+        let refused = |(reason, message)| unreadable(reason, message);
+        let read = (self.config.adapters)(&load).map_err(refused)?;
+        let asked = load.request.generation;
+        if asked != 0 && asked != read.generation {
+            let message = format!("the files of {} have changed", load.request.source);
+            return Err(unreadable("adapter_changed", message));
+        }
+        self.state().adapters.load(&read);
+        Ok(Response::new(read))
+    }
+
+    async fn unload_adapter(
+        &self,
+        request: Request<v1::UnloadAdapterRequest>,
+    ) -> Result<Response<v1::UnloadAdapterResponse>, Status> {
+        let generation = request.into_inner().generation;
+        self.state().adapters.unload(generation);
+        Ok(Response::new(v1::UnloadAdapterResponse {}))
     }
 
     async fn clear_cache(

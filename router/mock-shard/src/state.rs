@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use text_generation_proto::v1;
 use tokio::time::{Duration, Instant};
 
+use crate::adapters::Adapters;
 use crate::config::{MockConfig, MockRow};
 use crate::content::slot;
 use crate::masks::Masks;
@@ -28,6 +29,8 @@ struct Row {
     spans: Vec<v1::MediaSpan>,
     /// The length at which its request ends.
     limit: usize,
+    /// Of its adapter; 0: the base.
+    adapter: u32,
 }
 
 impl Row {
@@ -111,18 +114,16 @@ pub(crate) struct State {
     pub admitted: usize,
     /// It may serve.
     pub warmed: bool,
-    /// That requests may name.
-    adapters: Vec<v1::AdapterInfo>,
+    pub adapters: Adapters,
     pub warmups: Vec<v1::WarmupRequest>,
     /// A row was computed that ends the group.
     pub fatal: bool,
 }
 
 impl State {
-    pub(crate) fn of_life(warmed: bool, adapters: Vec<v1::AdapterInfo>) -> Self {
+    pub(crate) fn of_life(warmed: bool) -> Self {
         Self {
             warmed,
-            adapters,
             ..Self::default()
         }
     }
@@ -175,6 +176,10 @@ impl State {
                 self.violate(format!("row {row} is dropped and nobody owns it"));
             }
         }
+        let pages = self.warmups.last().map(|warmup| warmup.adapter_pages);
+        let used: BTreeSet<u32> = self.rows.values().map(|row| row.adapter).collect();
+        let wrong = self.adapters.copy(&plan, pages, &used);
+        self.violations.extend(wrong);
         let media = config.media.unwrap_or_default();
         let wrong = self.media.execute(&plan, media.layers, config.media_rows);
         self.violations.extend(wrong);
@@ -188,8 +193,10 @@ impl State {
                 None => self.violate(format!("slots for row {}, which nobody owns", grant.row)),
             }
         }
+        let is_idle = plan.chunks.is_empty() && plan.decode.is_empty() && plan.encode.is_empty();
         let mut reply = v1::StepReply {
             number: plan.number,
+            adapters_ready: self.adapters.ready(plan.number, config.copy_plans, is_idle),
             ..v1::StepReply::default()
         };
         let slot = |row: u32| mask_slots.get(&row).copied().unwrap_or(0);
@@ -254,7 +261,7 @@ impl State {
                 seed: parameters.seed,
                 parameters,
                 content: 0,
-                adapter: request.adapter,
+                adapter: self.adapters.generation(request.adapter),
             },
             contents: Vec::new(),
             slots,
@@ -264,6 +271,7 @@ impl State {
             prefill_logprobs: request.prefill_logprobs,
             failed: false,
             spans: request.media,
+            adapter: request.adapter,
             limit: match request.max_new_tokens {
                 0 => usize::MAX,
                 most => prompt + most as usize,
@@ -275,11 +283,10 @@ impl State {
                 "request {id} has {cached} cached positions, whose state nobody keeps"
             ));
         }
-        let number_of = |adapter: &v1::AdapterInfo| adapter.number == row.mock.adapter;
-        if row.mock.adapter > 0 && !self.adapters.iter().any(number_of) {
-            let adapter = row.mock.adapter;
+        if row.adapter > 0 && !self.adapters.is_ready(row.adapter) {
+            let adapter = row.adapter;
             self.violate(format!(
-                "request {id} names adapter {adapter}, which nobody has"
+                "request {id} names adapter {adapter}, which no reply has said to be ready"
             ));
         }
         if row.computed as usize >= row.mock.ids.len() {
@@ -445,6 +452,7 @@ impl State {
         if request.is_none() {
             self.masks.clear();
             self.media.clear();
+            self.adapters.clear();
         }
         self.rows
             .retain(|_, row| request.is_some_and(|id| row.mock.request_id != id));

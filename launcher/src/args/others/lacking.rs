@@ -1,7 +1,7 @@
 //! The flags of other servers that have no counterpart here, and what to do instead.
 
-const ADAPTERS: &str =
-    "LoRA adapters of any number and rank are served side by side (docs/adapters.md): leave it out";
+const ADAPTERS: &str = "LoRA adapters of any number and rank are served side by side; --adapter-pages and --adapter-host-mib say \
+     how much memory they get (docs/adapters.md)";
 const DRAFTS: &str = "set --speculate N: drafts come from the text of each request, and from no other model or head \
                       (docs/speculation.md)";
 const IMAGES: &str = "--max-images-per-request and its like bound the images of a request, and --allowed-image-domains opens \

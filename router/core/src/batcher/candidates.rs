@@ -1,5 +1,6 @@
 //! The queue as the policy sees it: who may start, and who waits for somebody.
 
+use super::adapters::AdapterStage;
 use super::charge::prompt_cost;
 use super::running::RunningEntry;
 use crate::kv_pool::KvPool;
@@ -19,6 +20,7 @@ pub(super) struct Candidates<'a> {
     pool: &'a KvPool,
     rows: &'a [Option<RunningEntry>],
     media: Option<&'a MediaStage>,
+    adapters: &'a AdapterStage,
     /// Requests with grammars that may still start.
     constrained: usize,
     /// A plan that was not answered computes prompts.
@@ -31,6 +33,7 @@ impl<'a> Candidates<'a> {
         pool: &'a KvPool,
         rows: &'a [Option<RunningEntry>],
         media: Option<&'a MediaStage>,
+        adapters: &'a AdapterStage,
         most_constrained: usize,
     ) -> Self {
         let running = rows.iter().flatten();
@@ -43,6 +46,7 @@ impl<'a> Candidates<'a> {
             pool,
             rows,
             media,
+            adapters,
             prompts_run: false,
         }
     }
@@ -141,6 +145,7 @@ impl Waiting for Candidates<'_> {
             left: max_new_tokens.saturating_sub(entry.generated),
             follows: self.lacks_mask(entry, admitted)
                 || self.lacks_images(entry, found.length)
+                || self.adapters.number(entry).is_none()
                 || self.follows(entry, found.length, admitted),
         })
     }

@@ -45,7 +45,8 @@ impl InFlight {
         !self.chunks.is_empty()
     }
 
-    fn computes(&self) -> bool {
+    /// It computes anything.
+    pub(super) fn computes(&self) -> bool {
         self.encodes || !(self.chunks.is_empty() && self.rows.is_empty())
     }
 

@@ -10,6 +10,7 @@
 //! The batcher passes ids on and does a small constant amount of work for a token: no text, no log line, no lock but
 //! the send and the count of a tenant whose tokens are limited.
 
+mod adapters;
 mod candidates;
 mod charge;
 mod handle;
@@ -34,6 +35,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep_until};
 
+use self::adapters::AdapterStage;
 pub(crate) use self::handle::{BatcherHandle, Status, Submitted};
 use self::handle::{Mailbox, Submission};
 pub use self::handle::{MediaShards, Shards};
@@ -45,7 +47,6 @@ use self::media::arrival;
 pub(crate) use self::recovery::FoundLost;
 use self::recovery::{Recovery, Terms};
 use self::running::RunningEntry;
-use crate::adapters::Adapters;
 use crate::error::InferError;
 use crate::grammar::Workers;
 use crate::grammar::mask_pool::{self, MaskPool};
@@ -69,9 +70,7 @@ struct Batcher {
     limits: BatchLimits,
     metrics: BatchMetrics,
     submissions: UnboundedReceiver<Submission>,
-    adapters: Adapters,
-    /// Generations of those that shards which have started again do not have any more.
-    changed_adapters: Vec<u64>,
+    adapters: AdapterStage,
     found_lost: mpsc::Receiver<FoundLost>,
     status: watch::Sender<Status>,
     queue: Queue,
@@ -141,6 +140,8 @@ impl Batcher {
         if let Some(feed) = &shards.kv_events {
             pool = pool.noting_events(&feed.model, shards.adapters.clone());
         }
+        let ranks = shards.client.world_size();
+        let names = shards.adapters.list().into_iter().map(|one| one.name);
         Self {
             client: shards.client,
             cost: shards.cost,
@@ -153,9 +154,8 @@ impl Batcher {
             ),
             windows: shards.windows,
             submissions: mailbox.submissions,
-            queue: Queue::new(AdapterMetrics::new(&shards.adapters)),
-            adapters: shards.adapters,
-            changed_adapters: Vec::new(),
+            queue: Queue::new(AdapterMetrics::new(names)),
+            adapters: AdapterStage::new(shards.adapters, ranks),
             found_lost: mailbox.found_lost,
             status: mailbox.status,
             pool,
@@ -198,6 +198,7 @@ impl Batcher {
             }
             if self.matching.is_none() && self.recovery.is_none() {
                 self.prepare_images();
+                self.prepare_adapters();
                 self.send_plans();
             }
             self.publish();
@@ -270,6 +271,7 @@ impl Batcher {
         if let Some(media) = &self.media {
             media.publish();
         }
+        self.adapters.publish();
         self.status.send_replace(status);
     }
 
@@ -295,8 +297,12 @@ impl Batcher {
 
     /// Queues what a client has sent.
     fn enqueue(&mut self, submission: Submission) {
+        let adapter = submission.request.adapter.clone();
         self.queue.push(submission.request, submission.samples);
-        self.end_changed();
+        // The shards may have started again while it was on its way.
+        if adapter.is_some_and(|adapter| adapter.weights.is_lost()) {
+            self.end_changed();
+        }
     }
 
     /// Ends a running request with an error. Nothing that it computed is trusted.

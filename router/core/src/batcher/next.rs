@@ -86,6 +86,7 @@ impl Batcher {
             &self.pool,
             &self.rows,
             self.media.as_ref(),
+            &self.adapters,
             self.most_constrained,
         );
         candidates.prompts_run = self.in_flight.iter().any(|(plan, _)| plan.is_prefill());
@@ -94,7 +95,7 @@ impl Batcher {
         self.ratio = decision.ratio.unwrap_or(self.ratio);
         let only_drops = decision.is_idle() && encode.is_empty();
         let forgets = self.media.as_ref().is_some_and(MediaStage::has_forgotten);
-        let nothing_to_say = self.dropped.is_empty() && !forgets;
+        let nothing_to_say = self.dropped.is_empty() && !forgets && !self.adapters.must_speak();
         if only_drops && (nothing_to_say || !self.in_flight.is_empty()) {
             self.pause(&decision, &rows);
             return None;
@@ -104,6 +105,7 @@ impl Batcher {
         if let Some(media) = &mut self.media {
             plan.forget = media.take_forgotten();
         }
+        plan.adapter_copies = self.adapters.take_copies();
         in_flight.encodes = !plan.encode.is_empty();
         Some((plan, in_flight))
     }
@@ -279,6 +281,10 @@ impl Batcher {
             self.queue.put_back(entry);
             return;
         };
+        let Some(adapter) = self.adapters.number(&entry) else {
+            self.queue.put_back(entry);
+            return;
+        };
         let mut holding = self.pool.open(&entry.root, entry.cacheable(), u32::MAX);
         if !self.has_images(&entry, holding.cached()) {
             // Others that start with this plan have pushed what it found out of the cache.
@@ -296,6 +302,7 @@ impl Batcher {
             self.queue.put_back(entry);
             return;
         }
+        self.adapters.touch(&entry);
         let first = !std::mem::replace(&mut entry.started, true);
         if std::mem::take(&mut entry.looks_again) || first {
             let started = Started {
@@ -315,7 +322,7 @@ impl Batcher {
                 .increment(u64::from(holding.cached()));
         }
         let running = RunningEntry::new(entry, holding, step.plan.number);
-        step.plan.admit.push(running.as_request(row));
+        step.plan.admit.push(running.as_request(row, adapter));
         self.rows[row.index()] = Some(running);
         self.chunk(row, count, step);
     }

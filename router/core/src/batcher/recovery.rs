@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use text_generation_client::types::{AdapterInfo, WarmupLimits};
+use text_generation_client::types::WarmupLimits;
 use text_generation_client::{ClientError, Regained};
 use tokio::task::JoinError;
 use tokio::time::{Duration, Instant};
@@ -98,7 +98,12 @@ impl Batcher {
         self.forget_rows();
         let (client, limits) = (self.client.clone(), self.terms.limits);
         let (lost, reason) = (self.group.to_string(), error.to_string());
-        let regain = async move { client.regain(lost, reason, limits).await };
+        let adapters = self.adapters.adapters.clone();
+        adapters.shards_lost();
+        let regain = async move {
+            let live = || adapters.live();
+            client.regain(lost, reason, limits, live).await
+        };
         self.recovery = Some(Recovery {
             began: Instant::now(),
             regained: AbortOnDropHandle::new(tokio::spawn(regain)),
@@ -134,6 +139,7 @@ impl Batcher {
         }
         self.pool.reset();
         self.masks.reset();
+        self.adapters.reset();
         if let Some(media) = &mut self.media {
             media.reset();
         }
@@ -150,7 +156,7 @@ impl Batcher {
         let Regained {
             group,
             warmup,
-            adapters,
+            lost_adapters,
         } = match regained {
             Ok(regained) => regained,
             Err(error) => {
@@ -168,7 +174,8 @@ impl Batcher {
         if let Some(media) = &mut self.media {
             media.put_again();
         }
-        self.compare(&adapters);
+        self.adapters.adapters.shards_back(&lost_adapters);
+        self.end_changed();
         self.step_failed = false;
         self.last_reply = None;
         self.restarts += 1;
@@ -179,28 +186,15 @@ impl Batcher {
         tracing::info!(seconds, waiting, "the shards serve again: requests go on");
     }
 
-    /// Ends requests of adapters that the shards do not have any more as they were: other weights would go on with their
-    /// texts.
-    fn compare(&mut self, adapters: &[AdapterInfo]) {
-        let changed = self.adapters.missing_in(adapters);
-        for adapter in &changed {
-            tracing::error!(
-                adapter = adapter.name,
-                "the files of an adapter have changed: its requests are refused until the server is restarted"
-            );
-        }
-        self.changed_adapters = changed.iter().map(|adapter| adapter.generation).collect();
-        self.end_changed();
-    }
-
-    /// Ends those that wait and whose adapter has changed.
+    /// Ends those that wait and whose adapter the shards do not have any more as it was: other weights would go on with
+    /// their texts.
     pub(super) fn end_changed(&mut self) {
-        let changed = &self.changed_adapters;
-        if !changed.is_empty() {
-            let of_changed = |entry: &Entry| changed.contains(&entry.request.adapter_generation());
-            self.queue
-                .fail_where(of_changed, &InferError::AdapterChanged);
-        }
+        let of_changed = |entry: &Entry| {
+            let adapter = entry.request.adapter.as_ref();
+            adapter.is_some_and(|adapter| adapter.weights.is_lost())
+        };
+        self.queue
+            .fail_where(of_changed, &InferError::AdapterChanged);
     }
 
     /// How long a step may take on the device: generous, for what warm-up measured may be far off on a machine that is

@@ -51,6 +51,7 @@ impl Batcher {
         let replied = Instant::now();
         self.record(in_flight, &reply, replied);
         self.step_failed = false;
+        let adapters_ready = reply.adapters_ready;
         for scores in reply.prompt_scores {
             if let Some(running) = self.owner(scores.row, in_flight.number) {
                 running.score(scores);
@@ -100,6 +101,7 @@ impl Batcher {
         }
         self.match_tokens(arrivals);
         self.method(in_flight).filter.record(replied.elapsed());
+        self.adapters_ready(in_flight, &adapters_ready);
     }
 
     /// Gives the tokens of a step to the owner of a row, up to the one that ends its text. What comes back goes to the

@@ -65,8 +65,8 @@ impl RunningEntry {
         }
     }
 
-    /// As the shards get to know it, in the row that it owns.
-    pub(super) fn as_request(&self, row: Row) -> Request {
+    /// As the shards get to know it, in the row that it owns, with the number of its adapter.
+    pub(super) fn as_request(&self, row: Row, adapter: u32) -> Request {
         let request = &self.entry.request;
         let mut chooser = request.chooser.clone();
         chooser.seed = self.entry.seed;
@@ -81,7 +81,7 @@ impl RunningEntry {
             top_n_tokens: request.top_n_tokens,
             prefill_logprobs: self.scored.is_some(),
             media: MediaStage::spans(&request.media, &self.entry.media),
-            adapter: request.adapter_number(),
+            adapter,
             max_new_tokens: request.stopping.max_new_tokens,
         }
     }

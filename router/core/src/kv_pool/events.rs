@@ -5,7 +5,6 @@
 
 use std::sync::Arc;
 
-use text_generation_client::types::AdapterInfo;
 use xxhash_rust::xxh3::{Xxh3, xxh3_64_with_seed};
 
 use super::RootKey;
@@ -35,7 +34,14 @@ pub struct StoredBlocks {
     /// Only requests with the same one find them. Said of blocks that begin the prompt, and of no others.
     pub salt: Option<Arc<str>>,
     /// Only its requests find them; none: those of the base. Of adapters with equal contents the first.
-    pub adapter: Option<Arc<AdapterInfo>>,
+    pub adapter: Option<AdapterLabel>,
+}
+
+/// An adapter as events name it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AdapterLabel {
+    pub id: u32,
+    pub name: String,
 }
 
 /// Notes the changes of one tree, until they are taken.
@@ -76,8 +82,12 @@ impl EventLog {
     }
 
     /// Whose prompts begin at `root`.
-    pub(super) fn adapter(&self, root: &RootKey) -> Option<Arc<AdapterInfo>> {
-        self.adapters.with_generation(root.adapter).cloned()
+    pub(super) fn adapter(&self, root: &RootKey) -> Option<AdapterLabel> {
+        let adapter = self.adapters.with_generation(root.adapter)?;
+        Some(AdapterLabel {
+            id: adapter.id,
+            name: adapter.name.clone(),
+        })
     }
 
     pub(super) fn removed(&mut self, hashes: Vec<u64>) {

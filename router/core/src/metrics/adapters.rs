@@ -5,11 +5,15 @@ use std::collections::HashMap;
 use metrics::{Gauge, gauge};
 
 use super::{ADAPTER_REQUESTS_RUNNING, ADAPTER_REQUESTS_WAITING};
-use crate::adapters::Adapters;
 
-/// Gauges of all adapters, by their numbers. They are there from the start, with 0.
+/// Adapters that are counted under their own names; all others together.
+const MOST_NAMES: usize = 64;
+/// The label of the others. No adapter has this name.
+const OTHERS: &str = "";
+
+/// Gauges of adapters, by name. Those of the start are there from then on, with 0.
 #[derive(Debug)]
-pub(crate) struct AdapterMetrics(HashMap<u32, AdapterGauges>);
+pub(crate) struct AdapterMetrics(HashMap<String, AdapterGauges>);
 
 #[derive(Debug, Clone)]
 struct AdapterGauges {
@@ -17,22 +21,35 @@ struct AdapterGauges {
     waiting: Gauge,
 }
 
+impl AdapterGauges {
+    fn new(name: &str) -> Self {
+        let running = gauge!(ADAPTER_REQUESTS_RUNNING, "adapter" => name.to_owned());
+        let waiting = gauge!(ADAPTER_REQUESTS_WAITING, "adapter" => name.to_owned());
+        running.set(0);
+        waiting.set(0);
+        Self { running, waiting }
+    }
+}
+
 impl AdapterMetrics {
-    pub(crate) fn new(adapters: &Adapters) -> Self {
-        let gauges = adapters.iter().map(|adapter| {
-            let name = &adapter.name;
-            let running = gauge!(ADAPTER_REQUESTS_RUNNING, "adapter" => name.clone());
-            let waiting = gauge!(ADAPTER_REQUESTS_WAITING, "adapter" => name.clone());
-            running.set(0);
-            waiting.set(0);
-            (adapter.number, AdapterGauges { running, waiting })
+    /// Of a server that starts with these.
+    pub(crate) fn new(names: impl Iterator<Item = String>) -> Self {
+        let gauges = names.take(MOST_NAMES).map(|name| {
+            let gauges = AdapterGauges::new(&name);
+            (name, gauges)
         });
         Self(gauges.collect())
     }
 
     /// Counts one generation of this adapter, which waits.
-    pub(crate) fn count(&self, number: u32) -> Option<AdapterLoad> {
-        self.0.get(&number).cloned().map(AdapterLoad::waiting)
+    pub(crate) fn count(&mut self, name: &str) -> AdapterLoad {
+        let name = match self.0.contains_key(name) || self.0.len() < MOST_NAMES {
+            true => name,
+            false => OTHERS,
+        };
+        let gauges = self.0.entry(name.to_owned());
+        let gauges = gauges.or_insert_with(|| AdapterGauges::new(name));
+        AdapterLoad::waiting(gauges.clone())
     }
 }
 

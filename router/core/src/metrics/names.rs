@@ -42,6 +42,16 @@ pub const QUEUE_SIZE: &str = "tgi_queue_size";
 /// Generations of each adapter that run and that wait. Label `adapter`: its name.
 pub const ADAPTER_REQUESTS_RUNNING: &str = "tgi_adapter_requests_running";
 pub const ADAPTER_REQUESTS_WAITING: &str = "tgi_adapter_requests_waiting";
+/// Pages of the device for adapters (`--adapter-pages`), those that adapters have, and how many adapters these are.
+pub const ADAPTER_PAGES_TOTAL: &str = "tgi_adapter_pages_total";
+pub const ADAPTER_PAGES_USED: &str = "tgi_adapter_pages_used";
+pub const ADAPTERS_RESIDENT: &str = "tgi_adapters_resident";
+/// Adapters that went to pages of the device, and those that made room for others.
+pub const ADAPTER_COPIES: &str = "tgi_adapter_copies";
+pub const ADAPTER_EVICTIONS: &str = "tgi_adapter_evictions";
+/// Reading an adapter into host memory, on all ranks, and how often that failed.
+pub const ADAPTER_LOAD_DURATION: &str = "tgi_adapter_load_duration";
+pub const ADAPTER_LOADS_FAILED: &str = "tgi_adapter_loads_failed";
 pub const KV_SLOTS_USED: &str = "tgi_kv_slots_used";
 pub const KV_SLOTS_TOTAL: &str = "tgi_kv_slots_total";
 /// Slots of cached tokens that nobody reads; they count as free.

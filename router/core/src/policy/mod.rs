@@ -112,8 +112,8 @@ pub struct Candidate {
     pub generated: u32,
     /// The most that it may generate yet.
     pub left: u32,
-    /// It waits for another request, and holds nobody back: one that is just computing more of what both begin with,
-    /// which saves that work, or one that gives up what it needs for its grammar.
+    /// It waits for something, and holds nobody back: for a request that is just computing more of what both begin with,
+    /// which saves that work, for one that gives up what it needs for its grammar, for its images or for its adapter.
     pub follows: bool,
 }
 

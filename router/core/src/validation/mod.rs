@@ -6,10 +6,10 @@ mod tests;
 
 use std::sync::Arc;
 
-use text_generation_client::types::{AdapterInfo, NextTokenChooser, TraceLink};
+use text_generation_client::types::{NextTokenChooser, TraceLink};
 use text_generation_grammar::GrammarSource;
 
-use crate::adapters::Adapters;
+use crate::adapters::{Adapter, Adapters};
 use crate::error::ValidationError;
 use crate::grammar::{BadWords, Grammars, ValidGrammar, Workers};
 use crate::media::{Expanded, Media, Vision};
@@ -41,7 +41,7 @@ pub struct ValidRequest {
     /// What the model sees.
     pub media: Media,
     /// Whose weights are added to the base's.
-    pub adapter: Option<Arc<AdapterInfo>>,
+    pub adapter: Option<Arc<Adapter>>,
     /// Lower runs first.
     pub priority: i32,
     /// Only requests with the same one share cached prefixes.
@@ -64,12 +64,7 @@ impl ValidRequest {
     pub(crate) fn adapter_generation(&self) -> u64 {
         self.adapter
             .as_ref()
-            .map_or(0, |adapter| adapter.generation)
-    }
-
-    /// By which the shards know its adapter; 0: the base.
-    pub(crate) fn adapter_number(&self) -> u32 {
-        self.adapter.as_ref().map_or(0, |adapter| adapter.number)
+            .map_or(0, |adapter| adapter.generation())
     }
 
     /// Whether one of its own stop tokens ends it, after so many generated ones.
@@ -227,7 +222,9 @@ impl Validator {
         self.check_ids("stop_token_ids", &stop_token_ids)?;
         let bad_words = self.bad_words(parameters.bad_words.take()).await?;
         let grammar = self.compile(parameters.grammar.take()).await?;
-        let adapter = rules::adapter(&parameters, &self.adapters)?;
+        let adapter = self
+            .adapter(parameters.adapter_id.take(), &parameters.tenant)
+            .await?;
         let mut chooser = rules::chooser(&parameters, dialect);
         if grammar.as_ref().is_some_and(|grammar| grammar.only_ends) {
             // The empty text ends whatever is asked for.
@@ -280,6 +277,29 @@ impl Validator {
             rules::bad_sequences(&ids),
             self.limits.vocab_size,
         ))
+    }
+
+    /// What `adapter_id` names, once it is loaded; an empty name is none.
+    async fn adapter(
+        &self,
+        given: Option<String>,
+        tenant: &Tenant,
+    ) -> Result<Option<Arc<Adapter>>, ValidationError> {
+        let Some(given) = given.filter(|name| !name.is_empty()) else {
+            return Ok(None);
+        };
+        let found = self.adapters.resolve(&given, tenant).await;
+        match found.map_err(ValidationError::Adapter)? {
+            Some(adapter) => Ok(Some(adapter)),
+            None if self.adapters.is_none() => Err(ValidationError::NoAdapters),
+            None => Err(ValidationError::AdapterId {
+                given,
+                known: match self.adapters.names(tenant) {
+                    names if names.is_empty() => "none yet".to_owned(),
+                    names => names,
+                },
+            }),
+        }
     }
 
     async fn compile(

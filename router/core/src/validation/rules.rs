@@ -2,11 +2,9 @@
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
-use std::sync::Arc;
 
-use text_generation_client::types::{AdapterInfo, NextTokenChooser};
+use text_generation_client::types::NextTokenChooser;
 
-use crate::adapters::Adapters;
 use crate::error::ValidationError;
 use crate::types::{
     Dialect, GenerateParameters, Inputs, SpecialTokens, TextContent, ValidationLimits,
@@ -353,28 +351,6 @@ pub(super) fn check_ids(
     match ids.iter().find(|&&id| id >= max) {
         Some(&id) => Err(ValidationError::TokenId { field, id, max }),
         None => Ok(()),
-    }
-}
-
-/// What `adapter_id` names; an empty name is none.
-pub(super) fn adapter(
-    parameters: &GenerateParameters,
-    adapters: &Adapters,
-) -> Result<Option<Arc<AdapterInfo>>, ValidationError> {
-    let Some(name) = parameters
-        .adapter_id
-        .as_deref()
-        .filter(|name| !name.is_empty())
-    else {
-        return Ok(None);
-    };
-    match adapters.find(name) {
-        Some(adapter) => Ok(Some(adapter.clone())),
-        None if adapters.is_empty() => Err(ValidationError::NoAdapters),
-        None => Err(ValidationError::AdapterId {
-            given: name.to_owned(),
-            known: adapters.names(),
-        }),
     }
 }
 

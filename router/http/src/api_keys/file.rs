@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::path::Path;
+use std::sync::Arc;
 
 use anyhow::Context;
 use text_generation_core::tenant::Grant;
@@ -10,8 +11,7 @@ use super::{Owned, digest_of_key};
 
 const MAX_NAME_BYTES: usize = 64;
 const MAX_WEIGHT: u32 = 1000;
-const WORDS: &str =
-    "`key=`, `weight=`, `max_concurrent_requests=` and `tokens_per_minute=` may follow the name";
+const WORDS: &str = "`key=`, `weight=`, `max_concurrent_requests=`, `tokens_per_minute=` and `adapters=` may follow the name";
 
 /// All keys of a file in their order.
 ///
@@ -93,10 +93,11 @@ fn parse(line: &str) -> Result<Vec<Owned>, String> {
         weight: owner.weight.unwrap_or(1),
         max_concurrent_requests: owner.max_concurrent_requests,
         tokens_per_minute: owner.tokens_per_minute,
+        adapters: owner.adapters,
     };
     let keys = owner.keys.into_iter();
     Ok(keys
-        .map(|key| (key, Some(name.to_owned()), grant))
+        .map(|key| (key, Some(name.to_owned()), grant.clone()))
         .collect())
 }
 
@@ -117,6 +118,7 @@ struct Owner {
     weight: Option<u32>,
     max_concurrent_requests: Option<u32>,
     tokens_per_minute: Option<u32>,
+    adapters: Option<Arc<[String]>>,
 }
 
 impl Owner {
@@ -125,6 +127,14 @@ impl Owner {
             "key" => {
                 self.keys.push(digest_of_key(value)?);
                 return Ok(());
+            }
+            "adapters" => {
+                let names = value.split(',').filter(|name| !name.is_empty());
+                let names = names.map(str::to_owned).collect();
+                return match self.adapters.replace(names) {
+                    Some(_) => Err("`adapters` is there twice".to_owned()),
+                    None => Ok(()),
+                };
             }
             "weight" => (&mut self.weight, "weight", MAX_WEIGHT),
             "max_concurrent_requests" => (
@@ -176,18 +186,19 @@ mod tests {
     #[test]
     fn a_line_may_name_an_owner_with_keys_and_limits() {
         let keys = parse_file(
-            "acme key=sk-a=b weight=3 max_concurrent_requests=16 tokens_per_minute=100000\n\
+            "acme key=sk-a=b weight=3 max_concurrent_requests=16 tokens_per_minute=100000 adapters=a,org/b\n\
              beta.dev\tkey=old  key=new\n",
         );
         let acme = Grant {
             weight: 3,
             max_concurrent_requests: Some(16),
             tokens_per_minute: Some(100_000),
+            adapters: Some(["a".to_owned(), "org/b".to_owned()].into()),
         };
         let beta = Grant::default();
         let expected = vec![
             named("sk-a=b", "acme", acme),
-            named("old", "beta.dev", beta),
+            named("old", "beta.dev", beta.clone()),
             named("new", "beta.dev", beta),
         ];
         assert_eq!(keys, Ok(expected));
@@ -227,6 +238,10 @@ mod tests {
             (
                 format!("acme key={secret} weight=1 weight=2"),
                 "`weight` is there twice",
+            ),
+            (
+                format!("acme key={secret} adapters=a adapters=b"),
+                "`adapters` is there twice",
             ),
             ("first key=other".to_owned(), "line 1 has the same name"),
             ("other key=1".to_owned(), "line 1 has the same key"),

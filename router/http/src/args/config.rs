@@ -17,7 +17,8 @@ impl Config {
     /// # Errors
     /// One line that names the flags.
     pub fn validate(&self) -> anyhow::Result<()> {
-        Ok(self.token_limits().check()?)
+        self.token_limits().check()?;
+        self.adapters.check()
     }
 
     /// The folder with the tokenizer.
@@ -59,6 +60,22 @@ impl Config {
         let given =
             given.map_err(|reason| anyhow::anyhow!("`--api-key` (or API_KEY): {reason}"))?;
         Ok(given.unwrap_or_default().and(&file.unwrap_or_default()))
+    }
+
+    /// The key of the administrator; none where there is nothing to administer.
+    ///
+    /// # Errors
+    /// When it cannot be used, or adapters may be loaded and it is missing: everybody could load them then.
+    pub fn admin_key(&self) -> anyhow::Result<ApiKeys> {
+        let given = self.admin_api_key.as_ref().map(KeyLines::keys).transpose();
+        let given = given
+            .map_err(|reason| anyhow::anyhow!("`--admin-api-key` (or ADMIN_API_KEY): {reason}"))?;
+        let given = given.unwrap_or_default();
+        anyhow::ensure!(
+            !self.adapters.allow_adapter_loading || !given.is_empty(),
+            "`--allow-adapter-loading` needs a key for those who may load adapters: set ADMIN_API_KEY (or `--admin-api-key`)"
+        );
+        Ok(given)
     }
 
     /// Whether the log has every detail of this server.

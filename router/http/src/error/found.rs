@@ -1,7 +1,5 @@
 //! The errors that HTTP itself finds, before or beside a generation.
 
-use text_generation_core::adapters::Adapters;
-
 use axum::http::StatusCode;
 
 use super::ApiError;
@@ -67,6 +65,33 @@ impl ApiError {
         )
     }
 
+    /// No or a wrong admin key.
+    pub fn not_the_admin() -> Self {
+        Self::new(
+            StatusCode::UNAUTHORIZED,
+            "unauthorized",
+            "this needs the key of `--admin-api-key` (or ADMIN_API_KEY): send the header `Authorization: Bearer <key>` or `x-api-key: <key>`",
+        )
+    }
+
+    /// Nothing may be loaded or unloaded.
+    pub fn adapters_fixed() -> Self {
+        Self::new(
+            StatusCode::NOT_FOUND,
+            "not_found",
+            "this server loads no adapters while it runs: start it with `--allow-adapter-loading`, or name them with `--lora-adapters`",
+        )
+    }
+
+    /// No adapter has this name, or there is none where it should be. vLLM's words.
+    pub fn no_adapter(name: &str) -> Self {
+        Self::new(
+            StatusCode::NOT_FOUND,
+            "not_found",
+            format!("The lora adapter '{name}' cannot be found."),
+        )
+    }
+
     /// `suffix` of a completion.
     pub fn suffix_not_supported() -> Self {
         Self::new(
@@ -96,10 +121,9 @@ impl ApiError {
         )
     }
 
-    /// Another model than the one that is served.
-    pub fn unknown_model(served: &str, adapters: &Adapters) -> Self {
-        let names = adapters.names();
-        let beside = match names.as_str() {
+    /// Another model than the one that is served, or one of `adapters`.
+    pub fn unknown_model(served: &str, adapters: &str) -> Self {
+        let beside = match adapters {
             "" => String::new(),
             names => format!(" and its adapters {names}"),
         };

@@ -57,7 +57,7 @@ impl Encoder {
     fn adapter(&mut self, stored: &StoredBlocks) {
         self.text("lora_id");
         match &stored.adapter {
-            Some(adapter) => self.number(adapter.number.into()),
+            Some(adapter) => self.number(adapter.id.into()),
             None => self.nil(),
         }
         self.text("lora_name");
@@ -146,7 +146,7 @@ impl Encoder {
 #[cfg(test)]
 mod tests {
     use serde_json::{Value, json};
-    use text_generation_client::types::AdapterInfo;
+    use text_generation_core::kv_pool::events::AdapterLabel;
 
     use super::*;
 
@@ -181,19 +181,16 @@ mod tests {
 
     #[test]
     fn blocks_of_an_adapter_have_its_name() {
-        let adapter = AdapterInfo {
+        let adapter = AdapterLabel {
+            id: 2,
             name: "pirate".to_owned(),
-            number: 2,
-            generation: 7,
-            rank: 8,
-            source: "/adapters/pirate".to_owned(),
         };
         let stored = StoredBlocks {
             hashes: vec![1, 2],
             parent: None,
             ids: (100..132).collect(),
             salt: Some("s".into()),
-            adapter: Some(adapter.into()),
+            adapter: Some(adapter),
         };
         let read: Value =
             rmp_serde::from_slice(&batch(0.0, &[KvEvent::Stored(stored)])).expect("MessagePack");

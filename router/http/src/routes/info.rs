@@ -7,8 +7,9 @@ use axum::extract::State;
 use serde_json::{Map, Value};
 
 use crate::openapi::KeyErrors;
-use crate::schema::{Info, TokenizerInfo, Version};
+use crate::schema::{AdapterSummary, Info, TokenizerInfo, Version};
 use crate::state::AppState;
+use crate::tenant;
 
 /// The model and the limits of this server.
 #[utoipa::path(
@@ -19,8 +20,10 @@ use crate::state::AppState;
     security((), ("bearer" = []), ("api_key" = []))
 )]
 pub async fn info(State(state): State<Arc<AppState>>) -> Json<Info> {
+    let adapters = state.infer.adapters().list_for(&tenant::current().tenant);
     Json(Info {
         waiting_served_ratio: state.infer.waiting_served_ratio(),
+        adapters: adapters.iter().map(AdapterSummary::of).collect(),
         ..state.info.clone()
     })
 }

@@ -1,5 +1,6 @@
 //! One endpoint family a file: parse, call `core`, map.
 
+mod adapters;
 mod docs;
 mod generate;
 mod health;
@@ -72,6 +73,10 @@ fn documented() -> OpenApiRouter<Arc<AppState>> {
         .routes(routes!(health::ready))
         .routes(routes!(health::live))
         .routes(routes!(metrics::metrics))
+        .routes(routes!(adapters::load))
+        .routes(routes!(adapters::unload))
+        .routes(routes!(adapters::load_as_sglang))
+        .routes(routes!(adapters::unload_as_sglang))
 }
 
 /// The OpenAPI document of [`router`].

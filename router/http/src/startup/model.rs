@@ -18,7 +18,6 @@ use crate::generation_config::{GenerationConfig, SamplingDefaults};
 use crate::limits::{Limits, prefix_caching};
 use crate::model_format::ModelFormat;
 use crate::renderer::ChatRenderer;
-use crate::schema::AdapterSummary;
 use crate::schema::Info;
 
 /// Time to compile the templates of a model, and to ask them what they can do.
@@ -180,7 +179,7 @@ pub(super) fn info(
         reasoning_parser: format.reasoning_parser().map(str::to_owned),
         grammar_support: !config.disable_grammar_support,
         images: sight.map(|sight| sight.info(config)),
-        adapters: shard.adapters.iter().map(AdapterSummary::of).collect(),
+        adapters: Vec::new(),
         sampling_defaults: (config.generation_config == GenerationConfig::Auto)
             .then(|| SamplingDefaults::load(folder)),
         served_model_names: model_names.to_vec(),

@@ -5,6 +5,7 @@ use std::path::Path;
 use anyhow::Context;
 use text_generation_client::types::{ShardInfo, Warmup, WarmupLimits};
 use text_generation_client::{ClusterTls, Deadlines, ShardedClient};
+use text_generation_core::adapters::Adapters;
 use tokio::runtime::Handle;
 
 use super::vision::Sight;
@@ -24,6 +25,7 @@ pub(super) struct WarmShards {
     pub warmed: Warmup,
     /// Where images are served.
     pub sight: Option<Sight>,
+    pub adapters: Adapters,
 }
 
 impl WarmShards {
@@ -37,13 +39,15 @@ impl WarmShards {
         let (client, info) = connect(config, tls, stepping).await?;
         explain_caching(config, &info);
         let sight = Sight::find(config, folder, &info);
-        let (limits, warmed) = warm_up(config, &client, sight.as_ref()).await?;
+        let adapters = load_adapters(config, folder, &client).await?;
+        let (limits, warmed) = warm_up(config, &client, sight.as_ref(), &adapters).await?;
         Ok(Self {
             client,
             info,
             limits,
             warmed,
             sight,
+            adapters,
         })
     }
 }
@@ -94,10 +98,28 @@ fn explain_caching(config: &Config, shard: &ShardInfo) {
     }
 }
 
+/// Before warm-up, which makes room for what they change.
+async fn load_adapters(
+    config: &Config,
+    folder: &Path,
+    client: &ShardedClient,
+) -> anyhow::Result<Adapters> {
+    let named = config.adapters.named()?;
+    let names = config.model_names(folder);
+    if let Some(taken) = named.iter().find(|one| names.contains(&one.name)) {
+        anyhow::bail!(
+            "`--lora-adapters` has an adapter with the name of the model, `{}`: give it another one, as name=folder",
+            taken.name
+        );
+    }
+    Ok(Adapters::start(client, &config.adapters.rules(), &named).await?)
+}
+
 async fn warm_up(
     config: &Config,
     client: &ShardedClient,
     sight: Option<&Sight>,
+    adapters: &Adapters,
 ) -> anyhow::Result<(Limits, Warmup)> {
     let wanted = WarmupLimits {
         max_input_tokens: config.max_input_tokens,
@@ -116,6 +138,8 @@ async fn warm_up(
         overlapped_halves: false,
         media_rows: sight.map_or(0, |sight| sight.rows),
         max_media_pixels: sight.map_or(0, |sight| sight.max_pixels),
+        adapter_pages: adapters.pages(),
+        adapters_later: adapters.later(),
     };
     tracing::info!("warming up the shards");
     let warmed = client.warmup(wanted).await.context("warm-up failed")?;

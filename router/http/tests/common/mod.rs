@@ -17,8 +17,8 @@ use text_generation_http::args::Cli;
 use text_generation_http::connection::{ServerLimits, StopOrders, serve};
 use text_generation_http::startup::start;
 use text_generation_http::state::AppState;
-use text_generation_mock_shard::{MockConfig, MockShard};
-use text_generation_proto::v1::AdapterInfo;
+use text_generation_mock_shard::{AdapterSource, MockConfig, MockShard};
+use text_generation_proto::v1::LoadAdapterResponse;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::runtime::Handle;
@@ -31,15 +31,30 @@ pub const LONG: Duration = Duration::from_secs(60);
 /// Ends a text.
 pub const EOS: u32 = 2;
 
-/// An adapter of a mock shard.
-pub fn adapter(number: u32, name: &str) -> AdapterInfo {
-    AdapterInfo {
-        name: name.to_owned(),
-        number,
-        generation: u64::from(number) + 40,
-        rank: 16,
-        source: format!("/srv/{name}"),
-    }
+/// What mock shards find at `/srv/<name>`, for each of these names: adapters with the generations 1, 2 and so on.
+pub fn adapters(names: &'static [&'static str]) -> AdapterSource {
+    Arc::new(|load| {
+        let source = &load.request.source;
+        let place = names
+            .iter()
+            .position(|name| source.strip_prefix("/srv/") == Some(name));
+        let missing = || ("adapter_not_found", format!("{source} is not a folder"));
+        Ok(LoadAdapterResponse {
+            generation: place.ok_or_else(missing)? as u64 + 1,
+            rank: 16,
+            pages: 1,
+            bytes: 1 << 20,
+        })
+    })
+}
+
+/// The flag that names them.
+pub fn lora_adapters(names: &[&str]) -> String {
+    let named: Vec<String> = names
+        .iter()
+        .map(|name| format!("{name}=/srv/{name}"))
+        .collect();
+    format!("--lora-adapters={}", named.join(","))
 }
 
 pub struct Server {
@@ -204,6 +219,16 @@ impl Server {
         let mut answer = Vec::new();
         let _ = stream.read_to_end(&mut answer).await;
         String::from_utf8_lossy(&answer).into_owned()
+    }
+
+    /// Waits until all adapters are on the device.
+    pub async fn until_adapters_are_there(&self) {
+        until("adapters are on the device", async || {
+            let (_, info) = answer(self.get("/info").send().await.expect("sent")).await;
+            let adapters = info["adapters"].as_array().expect("a list").clone();
+            adapters.iter().all(|adapter| adapter["state"] == "device")
+        })
+        .await;
     }
 
     /// Waits until no request runs or waits and the pool is empty.

@@ -4,9 +4,8 @@ use std::sync::{Arc, Mutex};
 
 use serde_json::{Map, Value, json};
 use text_generation_mock_shard::MockConfig;
-use text_generation_proto::v1::AdapterInfo;
 
-use crate::common::{BYTES, EOS, Server, with};
+use crate::common::{BYTES, EOS, Server, adapters, lora_adapters, with};
 use crate::rows::Row;
 
 /// It reads every variable that a field of some API gives.
@@ -74,15 +73,8 @@ type Asked = Arc<Mutex<Vec<String>>>;
 /// It has an adapter. Says a letter after the other, among them a special token, and ends after six tokens.
 fn model(asked: &Asked) -> MockConfig {
     let asked = asked.clone();
-    let adapter = AdapterInfo {
-        name: "other".to_owned(),
-        number: 1,
-        generation: 1,
-        rank: 8,
-        source: "/srv/other".to_owned(),
-    };
     MockConfig {
-        adapters: Arc::new(move |_| vec![adapter.clone()]),
+        adapters: adapters(&["other"]),
         tokens: Arc::new(move |row| {
             if row.generated == 0 {
                 let mut parameters = row.parameters.clone();
@@ -128,7 +120,11 @@ impl Probe {
     pub async fn start() -> Self {
         let asked = Asked::default();
         // Without a cache no answer depends on those before it.
-        let flags = ["--max-best-of=4", "--prefix-caching=false"];
+        let flags = [
+            "--max-best-of=4",
+            "--prefix-caching=false",
+            &lora_adapters(&["other"]),
+        ];
         let server = Server::with_template(TEMPLATE, model(&asked), &flags).await;
         Self { server, asked }
     }

@@ -22,7 +22,7 @@ fn page_of(config: MockConfig, scenario: impl AsyncFnOnce(&Server)) -> String {
 
 /// The scenario may look at the page while it runs.
 fn recorded(
-    config: MockConfig,
+    setup: impl Into<Setup>,
     limits: BatchLimits,
     scenario: impl AsyncFnOnce(&Server, &PrometheusHandle),
 ) -> String {
@@ -33,7 +33,7 @@ fn recorded(
         .unwrap();
     metrics::with_local_recorder(&recorder, || {
         runtime.block_on(async {
-            let server = Server::start(config, limits, 2).await;
+            let server = Server::start(setup, limits, 2).await;
             scenario(&server, &recorder.handle()).await;
             server.assert_clean(2).await;
         });

@@ -23,6 +23,7 @@ use text_generation_grammar::GrammarSource;
 use text_generation_mock_shard::{MockConfig, MockShard, MockStep};
 
 use super::*;
+use crate::adapters::{AdapterRules, NamedAdapter};
 use crate::error::Overload;
 use crate::policy::WaitingServedRatio;
 use crate::policy::cost::StepCost;
@@ -89,6 +90,23 @@ fn sizes(steps: &[MockStep]) -> Vec<(usize, usize)> {
     steps.iter().map(size).collect()
 }
 
+/// Shards, and what the operator says of adapters.
+struct Setup {
+    config: MockConfig,
+    adapters: Vec<NamedAdapter>,
+    rules: AdapterRules,
+}
+
+impl From<MockConfig> for Setup {
+    fn from(config: MockConfig) -> Self {
+        Self {
+            config,
+            adapters: Vec::new(),
+            rules: AdapterRules::default(),
+        }
+    }
+}
+
 struct Server {
     mock: MockShard,
     infer: Infer,
@@ -107,30 +125,35 @@ impl Server {
         streams
     }
 
-    async fn start(config: MockConfig, limits: BatchLimits, permits: usize) -> Self {
+    async fn start(setup: impl Into<Setup>, limits: BatchLimits, permits: usize) -> Self {
         let unknown = StepCost::new(&[], &[], 0.0, 0.0, &[]);
-        Self::costing(unknown, config, limits, permits).await
+        Self::costing(unknown, setup, limits, permits).await
     }
 
     /// Its steps are expected to take what `cost` says.
     async fn costing(
         cost: StepCost,
-        config: MockConfig,
+        setup: impl Into<Setup>,
         limits: BatchLimits,
         permits: usize,
     ) -> Self {
+        let Setup {
+            config,
+            adapters,
+            rules,
+        } = setup.into();
         let config = MockConfig {
             max_batch_total_tokens: limits.max_batch_total_tokens,
             ..config
         };
         let (client_masks, client_halves) = (config.max_masks, config.overlapped_halves);
         let (vocab_size, media) = (config.vocab_size, images::media(&config));
-        let adapters = adapters::of(&config);
         let windows = Windows::new(&config.widths, 512);
         let mock = MockShard::start(config).unwrap();
         let path = mock.path();
         let client = ShardedClient::connect_uds(&path, Deadlines::default());
         let client = client.await.unwrap();
+        let adapters = Adapters::start(&client, &rules, &adapters).await.unwrap();
         let tokenizer = match media {
             Some(_) => byte_level_with_images(),
             None => byte_level(),

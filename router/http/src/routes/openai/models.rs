@@ -8,10 +8,11 @@ use axum::extract::{Path, State};
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use text_generation_client::types::AdapterInfo;
+use text_generation_core::adapters::Listed;
 
 use crate::error::{ApiError, OpenAiErrorResponse};
 use crate::state::AppState;
+use crate::tenant;
 
 /// The models of this server: one, under each of its names, and its adapters.
 #[derive(Debug, Serialize, ToSchema)]
@@ -87,7 +88,7 @@ fn model_named(state: &AppState, name: &str) -> Model {
 }
 
 /// An adapter of it.
-fn adapter(state: &AppState, adapter: &AdapterInfo) -> Model {
+fn adapter(state: &AppState, adapter: &Listed) -> Model {
     Model {
         root: Some(adapter.source.clone()),
         parent: Some(state.info.model_id.clone()),
@@ -136,10 +137,10 @@ fn rfc3339(seconds: u64) -> String {
 )]
 pub async fn models(State(state): State<Arc<AppState>>) -> Json<ModelList> {
     let names = state.answers.model_names.iter();
-    let adapters = state.infer.adapters().iter();
+    let adapters = state.infer.adapters().list_for(&tenant::current().tenant);
     let data: Vec<Model> = names
         .map(|name| model_named(&state, name))
-        .chain(adapters.map(|each| adapter(&state, each)))
+        .chain(adapters.iter().map(|each| adapter(&state, each)))
         .collect();
     let id = |model: Option<&Model>| model.map(|model| model.id.clone());
     Json(ModelList {
@@ -174,10 +175,17 @@ pub async fn model(
         }
         // What is no UTF-8 names no model.
         name => {
-            let adapters = state.infer.adapters();
-            let found = name.ok().and_then(|Path(name)| adapters.find(&name));
-            let found = found.map(|found| Json(adapter(&state, found)));
-            found.ok_or_else(|| ApiError::unknown_model(&state.info.model_id, adapters))
+            let (adapters, tenant) = (state.infer.adapters(), tenant::current().tenant);
+            let named = |Path(name): Path<String>| {
+                let mut all = adapters.list_for(&tenant).into_iter();
+                all.find(|adapter| adapter.name == name)
+            };
+            let found = name.ok().and_then(named);
+            let found = found.map(|found| Json(adapter(&state, &found)));
+            found.ok_or_else(|| {
+                let names = adapters.names(&tenant);
+                ApiError::unknown_model(&state.info.model_id, &names)
+            })
         }
     }
 }
