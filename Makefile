@@ -28,7 +28,7 @@ rust_sources = $(shell find $(1) -name target -prune -o -type f \( -name '*.rs' 
 PYTHON_PROJECTS := kernels server clients/python
 
 .DEFAULT_GOAL := help
-.PHONY: help run install benchmark wheel ui-libraries test lint lint-features audit fmt file-map kernel-table clean bench-router bench-traces bench-client bench-encode bench-parse bench-kv-pool bench-policy
+.PHONY: help run install benchmark wheel ui-libraries test lint lint-features audit fmt file-map kernel-table clean bench-router bench-bodies bench-traces bench-client bench-encode bench-parse bench-kv-pool bench-policy
 .PHONY: test-rust test-server test-kernels test-aot test-router test-client test-benchmark test-integration test-clients test-routers test-agents test-formats test-ui test-chart test-image test-ray
 
 # Lists the targets that have a description behind `##`, under the headings of this file.
@@ -252,6 +252,9 @@ target/ui-packages/.installed: integration-tests/requirements-ui.txt | $(VENV)/b
 # Prints JSON; keep what a page cites in benchmark/results/ with the machine it ran on, through benchmark/compact.py.
 bench-router: ## Time streaming
 	cargo bench --quiet --locked -p text-generation-http --bench streaming
+
+bench-bodies: ## Time bodies with images, and the streams beside them
+	cargo bench --quiet --locked -p text-generation-http --bench bodies
 
 bench-traces: ## Time what traces cost
 	cargo bench --quiet --locked -p text-generation-http --bench traces

@@ -1,4 +1,4 @@
-"""Bars of norms, gated activations, and of RoPE with the writes into the KV cache.
+"""Bars of norms, gated activations, residual streams, and of RoPE with the writes into the KV cache.
 
 Sizes of Llama 3.1 8B and 70B, from one token to a large prefill. Each operator's docstring says which bytes count.
 """
@@ -40,6 +40,16 @@ def act_and_mul(plan: Plan, tokens: int, n: int, activation: str = "silu") -> Pr
     return num_bytes, lambda index: kernels.act_and_mul(gate_up[index], activation, out[index])
 
 
+def mix_streams(plan: Plan, tokens: int, read: int) -> Prepared:
+    """Four streams of Gemma 3n. Reads them and coefficients, writes them; `read` other streams are read besides."""
+    streams, hidden = 4, 64 if plan.dry_run else 2048
+    num_bytes = tokens * ((2 * streams + read) * hidden * plan.dtype.itemsize + 4 * streams * read)
+    buffers = plan.buffers(num_bytes)
+    base, out = plan.normal(2, buffers, tokens, streams, hidden)
+    x, coefs = plan.normal(buffers, tokens, read, hidden), torch.rand(tokens, streams, read, device=plan.device)
+    return num_bytes, lambda index: kernels.mix_streams(base[index], coefs, x[index], out[index])
+
+
 def qkv_postprocess(plan: Plan, tokens: int, heads: int, kv_heads: int, head_dim: int) -> Prepared:
     """Reads q, k and v, writes q and both caches. Slots are scattered over the pool and positions over the table."""
     size = (heads + 2 * kv_heads) * head_dim
@@ -65,6 +75,7 @@ _ACTIVATIONS = (
     + grid(tokens=[4096], n=[14336], activation=["gelu", "gelu_tanh"]),
     grid(tokens=DRY_TOKENS, n=[96], activation=["silu"]) + grid(tokens=[8], n=[96], activation=["gelu", "gelu_tanh"]),
 )
+_STREAMS = (grid(tokens=TOKENS, read=(1, 4)), grid(tokens=DRY_TOKENS, read=(1, 4)))
 # Of the 8B whole, and on one of eight ranks.
 _HEADS = (
     table("heads kv_heads head_dim tokens", *((*heads, n) for heads in ((32, 8, 128), (4, 1, 128)) for n in TOKENS)),
@@ -74,6 +85,7 @@ BARS = {
     "rms_norm": Bar("RMSNorm", beside_copy(Operator(rms_norm, *_HIDDEN))),
     "add_rms_norm": Bar("residual addition and RMSNorm", beside_copy(Operator(add_rms_norm, *_HIDDEN))),
     "act_and_mul": Bar("gated activations", beside_copy(Operator(act_and_mul, *_ACTIVATIONS))),
+    "mix_streams": Bar("residual streams with coefficients", beside_copy(Operator(mix_streams, *_STREAMS))),
     "qkv_postprocess": Bar("RoPE, and writes into the KV cache", beside_copy(Operator(qkv_postprocess, *_HEADS))),
 }
 PREPARE = {each.__name__: each for each in (rms_norm, add_rms_norm, act_and_mul, qkv_postprocess)}

@@ -50,6 +50,7 @@ from .norm.add_layer_norm import add_layer_norm
 from .norm.add_rms_norm import add_rms_norm
 from .norm.gated_norm import gated_norm
 from .norm.layer_norm import layer_norm
+from .norm.mix_streams import mix_streams
 from .norm.quantise_rows import quantise_rows
 from .norm.rms_norm import rms_norm
 from .norm.sigmoid_gate import sigmoid_gate
@@ -159,6 +160,7 @@ __all__ = [
     "lora_expand",
     "lora_shrink",
     "mask_words",
+    "mix_streams",
     "mixture",
     "moe_experts",
     "moe_route",

@@ -270,9 +270,6 @@ pub struct CompatibilityArgs {
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Not supported yet, refused when set")]
 pub struct UnavailableArgs {
-    /// Number of speculative tokens; only 0 is accepted
-    #[arg(long, env, value_name = "TOKENS")]
-    pub speculate: Option<usize>,
     /// Tunnel through ngrok
     #[arg(long, env)]
     pub ngrok: bool,

@@ -96,7 +96,6 @@ fn check_model(args: &Args) -> Result<(), LauncherError> {
 
 fn check_available(args: &Args) -> Result<(), LauncherError> {
     let UnavailableArgs {
-        speculate,
         ngrok,
         ngrok_authtoken,
         ngrok_edge,
@@ -104,11 +103,6 @@ fn check_available(args: &Args) -> Result<(), LauncherError> {
     let given = |value: &Option<String>| value.as_ref().is_some_and(|text| !text.is_empty());
     let no_tunnel = "leave it out, and put a tunnel or proxy of your own in front of --port";
     let features = [
-        (
-            "--speculate",
-            speculate.is_some_and(|tokens| tokens > 0),
-            "leave it out, or set it to 0",
-        ),
         ("--ngrok", *ngrok, no_tunnel),
         ("--ngrok-authtoken", ngrok_authtoken.is_some(), no_tunnel),
         ("--ngrok-edge", given(ngrok_edge), no_tunnel),

@@ -39,6 +39,10 @@ PARAMETERS = {
     "Gemma-4-31B": 30_697_345_280,  # without its vision tower
     "Gemma-4-26B-A4B": 25_233_141_760,  # likewise
     "Gemma-4-E4B": 7_463_013_376,  # without its towers for images and sound
+    "Falcon-H1-7B": 7_585_513_568,
+    "Gemma-3n-E4B": 6_835_235_568,  # likewise
+    "Laguna-XS-33B-A3B": 33_442_617_088,
+    "Olmo-Hybrid-7B": 7_430_870_688,
     "Ministral-3-8B": 8_489_553_920,  # without its vision tower
     "Mistral-Small-4-119B": 118_972_826_624,  # without its vision tower
     "MiMo-7B": 7_622_619_136,  # without its layer that guesses further tokens

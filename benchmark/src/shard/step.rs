@@ -67,6 +67,7 @@ pub fn batch(
             prefill_logprobs: false,
             media: Vec::new(),
             adapter: 0,
+            max_new_tokens: 0,
         })
         .collect()
 }

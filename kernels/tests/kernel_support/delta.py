@@ -23,7 +23,7 @@ SHORT = [Run(3), Run(1, 2), Run(2, padding=True), Run(0, 9), Run(4, 70), Run(0, 
 UNTOUCHED = -77.0
 DECODES = [Run(1), Run(1, 1), Run(1, padding=True), Run(1, 70), Run(1, padding=True)]
 
-Operator = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, Runs, Tensor, bool], None]
+Operator = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, Runs, Tensor, bool, int], None]
 
 
 @dataclass(frozen=True)
@@ -45,6 +45,7 @@ class Delta:
     """[tokens, heads, value_dim] float64"""
     expected_state: Tensor
     """[rows, heads, key_dim, value_dim] float64"""
+    most_beta: int = 1
 
     @classmethod
     def of(
@@ -59,6 +60,7 @@ class Delta:
         decay: float = 1.0,
         corrected: float = 0.0,
         alike: float = 0.0,
+        most_beta: int = 1,
     ) -> "Delta":
         """Chunks, after two tokens of others. `decay` makes g larger or smaller, `corrected` moves beta towards 1, and
         `alike`, up to 1, makes the keys of all tokens the same.
@@ -83,6 +85,7 @@ class Delta:
             max_len=max((run.tokens for run in runs), default=0),
             expected=torch.full((tokens, heads, value_dim), UNTOUCHED, dtype=torch.float64, device=device),
             expected_state=torch.full((rows, heads, key_dim, value_dim), UNTOUCHED).double().to(device),
+            most_beta=most_beta,
         )
         used = torch.zeros(tokens, dtype=torch.bool)
         for run, row, start in zip(runs, made.rows.tolist(), starts, strict=False):
@@ -110,7 +113,7 @@ class Delta:
             q, k, v = self._vectors(self.qkv[token].double())
             b, a = self.gates[token].double().chunk(2)
             decay = (-self.rate.double().exp() * (1 + (a + self.bias.double()).exp()).log()).exp()
-            beta = 1 / (1 + (-b).exp())
+            beta = self.most_beta / (1 + (-b).exp())
             state = decay[:, None, None] * state
             wrong = v - torch.einsum("hk,hkv->hv", k, state)
             state = state + torch.einsum("h,hk,hv->hkv", beta, k, wrong)
@@ -130,7 +133,7 @@ class Delta:
         """The result, and the state after it."""
         out, state = torch.full_like(self.expected, UNTOUCHED, dtype=self.qkv.dtype), self.state.clone()
         runs = Runs(self.rows, self.starts, self.kv_lens, self.max_len if max_len is None else max_len)
-        operator(self.qkv, self.gates, self.rate, self.bias, state, runs, out, deterministic)
+        operator(self.qkv, self.gates, self.rate, self.bias, state, runs, out, deterministic, self.most_beta)
         return out, state
 
     def check(self, operator: Operator, deterministic: bool = False, max_len: int | None = None) -> None:
@@ -166,6 +169,6 @@ def check_cuts(
         starts = torch.tensor([0, end - begin], dtype=torch.int32, device=device) if end - begin > 1 else None
         part = slice(2 + begin, 2 + end)
         of_model = (whole.qkv[part], whole.gates[part], whole.rate, whole.bias)
-        operator(*of_model, state, Runs(row, starts, kv_lens, end - begin), out[part], True)
+        operator(*of_model, state, Runs(row, starts, kv_lens, end - begin), out[part], True, 1)
     assert torch.equal(out[2 : 2 + tokens], expected[2 : 2 + tokens])
     assert torch.equal(state[row], expected_state[row])

@@ -157,6 +157,7 @@ def gated_delta_blocks_kernel(
     WIDTH_K: tl.constexpr,
     WIDTH_V: tl.constexpr,
     BLOCK_B: tl.constexpr,  # power of two, at least runs
+    MOST_BETA: tl.constexpr,
     PDL: tl.constexpr,
 ):
     """One thread block prepares one head of one block. It stores zeros for tokens past the end of the run."""
@@ -182,7 +183,8 @@ def gated_delta_blocks_kernel(
 
     gate_ptrs = gates_ptr + first.to(tl.int64) * stride_gates_token + tokens * stride_gates_token + head
     b = tl.load(gate_ptrs, mask=valid, other=0.0)
-    beta, log_decay = open_gates(b, tl.load(gate_ptrs + HEADS, mask=valid, other=0.0), rate, bias)
+    a = tl.load(gate_ptrs + HEADS, mask=valid, other=0.0)
+    beta, log_decay = open_gates(b, a, rate, bias, MOST_BETA)
     between, before, after, decay = _decays(tl.where(valid, log_decay, 0.0))
     between *= k_scale[None, :]
     place = item.to(tl.int64) * HEADS + head

@@ -13,10 +13,13 @@ _LOG2_E = tl.constexpr(LOG2_E)
 
 
 @triton.jit
-def open_gates(b, a, rate, bias):
+def open_gates(b, a, rate, bias, MOST_BETA: tl.constexpr):
     """Beta and log2 of the state's decay (at most 0) of tokens of one head, float32."""
     log_decay = -tl.exp2(rate * _LOG2_E) * softplus(a.to(tl.float32) + bias)
-    return tl.sigmoid(b.to(tl.float32)), log_decay * _LOG2_E
+    beta = tl.sigmoid(b.to(tl.float32))
+    if MOST_BETA != 1:
+        beta *= MOST_BETA
+    return beta, log_decay * _LOG2_E
 
 
 @triton.jit

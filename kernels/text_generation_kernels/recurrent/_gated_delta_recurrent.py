@@ -38,6 +38,7 @@ def _advance(
     rate,
     bias,
     KEY_DIM: tl.constexpr,
+    MOST_BETA: tl.constexpr,
 ):
     """The state after a token, and the result of the token's query, [BLOCK_V].
 
@@ -45,7 +46,7 @@ def _advance(
     update is a rank-one product.
     """
     q, k = loaded[0].to(tl.float32), loaded[1].to(tl.float32)
-    beta, log_decay = open_gates(loaded[3], loaded[4], rate, bias)
+    beta, log_decay = open_gates(loaded[3], loaded[4], rate, bias, MOST_BETA)
     decay = tl.exp2(log_decay)
     q *= over_length(tl.sum(q * q, axis=0)) * KEY_DIM**-0.5
     k *= over_length(tl.sum(k * k, axis=0))
@@ -79,6 +80,7 @@ def gated_delta_recurrent_kernel(
     BLOCK_K: tl.constexpr,
     VALUE_DIM: tl.constexpr,
     BLOCK_V: tl.constexpr,
+    MOST_BETA: tl.constexpr,
     PDL: tl.constexpr,
 ):
     """One thread block computes BLOCK_V value columns of one head of one run, whose state it holds in registers, and
@@ -113,7 +115,7 @@ def gated_delta_recurrent_kernel(
         gates_ptr += stride_gates_token
         exists = index + 1 < length
         coming = _load_token(qkv_ptr, gates_ptr, exists, head, keys, columns, HEADS, KEY_HEADS, KEY_DIM, VALUE_DIM)
-        state, out = _advance(state, loaded, rate, bias, KEY_DIM)
+        state, out = _advance(state, loaded, rate, bias, KEY_DIM, MOST_BETA)
         tl.store(out_ptrs, out.to(out_ptr.dtype.element_ty), mask=columns < VALUE_DIM)
         out_ptrs += HEADS * VALUE_DIM
         loaded = coming

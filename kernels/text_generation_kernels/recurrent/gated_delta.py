@@ -1,14 +1,16 @@
-"""Gated delta rule (Yang et al., 2024, "Gated Delta Networks"), the recurrence of Qwen3-Next and Qwen3.5.
+"""Gated delta rule (Yang et al., 2024, "Gated Delta Networks"), the recurrence of Qwen3-Next, Qwen3.5 and OLMo
+Hybrid.
 
 For each head, a state S [key_dim, value_dim], and each token of a run after the other:
 
     q, k = q / |q|, k / |k|                    where |x| = sqrt(sum(x ** 2) + 1e-6)
-    beta = sigmoid(b),  g = -exp(rate) * softplus(a + bias)
+    beta = most_beta * sigmoid(b),  g = -exp(rate) * softplus(a + bias)
     S = exp(g) * S
     S = S + outer(k, beta * (v - S^T k))
     out = S^T q / sqrt(key_dim)
 
-Head h reads the query and the key of key head h // (heads / key_heads).
+Head h reads the query and the key of key head h // (heads / key_heads). `most_beta` is 1, or 2 where a token may turn
+what the state holds for its key into the opposite (negative eigenvalues, Grazzi et al., 2024).
 
 Layouts: `qkv` `[tokens, 2 * key_heads * key_dim + heads * value_dim]`: queries of all key heads, then keys, then
 values; `gates` `[tokens, 2 * heads]`: b of all heads, then a; both with unit stride in the last dimension and any
@@ -22,7 +24,8 @@ Two algorithms, both with a float32 state:
   cut, whatever else is in the step, and in a decode as in a chunk.
 - Blocks of 64 tokens by GEMMs: what needs no state for all blocks at once (`_gated_delta_blocks.py`), then the scan
   over blocks (`_gated_delta_states.py`). GEMM operands have the model's 16 bits, so errors are about twice the rounding
-  of `out`. Not for keys of more than 128 elements, for which some cards lack the shared memory.
+  of `out`; where `most_beta` is 2 they do not fade, and grow with the tokens of a run whose keys are all alike and
+  whose beta is all near 2. Not for keys of more than 128 elements, for which some cards lack the shared memory.
 
 Decodes and short runs read rows, lengths and states while the previous kernel may still run. So between two calls for
 the same rows, and between what writes `rows`, `starts` and `kv_lens` and this operator, there must be a kernel that
@@ -112,7 +115,15 @@ def _check(qkv: Tensor, gates: Tensor, rate: Tensor, bias: Tensor, state: Tensor
 
 
 def gated_delta_triton(
-    qkv: Tensor, gates: Tensor, rate: Tensor, bias: Tensor, state: Tensor, runs: Runs, out: Tensor, deterministic: bool
+    qkv: Tensor,
+    gates: Tensor,
+    rate: Tensor,
+    bias: Tensor,
+    state: Tensor,
+    runs: Runs,
+    out: Tensor,
+    deterministic: bool,
+    most_beta: int = 1,
 ) -> None:
     """Triton implementation. Raises ValueError for layouts that the kernels do not read."""
     _check(qkv, gates, rate, bias, state, runs, out)
@@ -122,10 +133,10 @@ def gated_delta_triton(
     long = runs.max_len > _SHORT or compiling_only()
     can = qkv.element_size() == 2 and state.shape[2] <= _LARGEST_BY_BLOCKS
     if runs.starts is not None and long and can and not deterministic:
-        _by_blocks(qkv, gates, rate, bias, state, runs, out)
+        _by_blocks(qkv, gates, rate, bias, state, runs, out, most_beta)
         if not compiling_only():
             return
-    _one_by_one(qkv, gates, rate, bias, state, runs, out)
+    _one_by_one(qkv, gates, rate, bias, state, runs, out, most_beta)
 
 
 def _sizes(qkv: Tensor, state: Tensor) -> dict[str, int]:
@@ -135,7 +146,9 @@ def _sizes(qkv: Tensor, state: Tensor) -> dict[str, int]:
     return {"HEADS": heads, "KEY_HEADS": key_heads, "KEY_DIM": key_dim, "VALUE_DIM": value_dim}
 
 
-def _one_by_one(qkv: Tensor, gates: Tensor, rate: Tensor, bias: Tensor, state: Tensor, runs: Runs, out: Tensor) -> None:
+def _one_by_one(
+    qkv: Tensor, gates: Tensor, rate: Tensor, bias: Tensor, state: Tensor, runs: Runs, out: Tensor, most_beta: int
+) -> None:
     """Launches the token-by-token kernel."""
     rows, starts, kv_lens = runs.rows, runs.starts, runs.kv_lens
     _, heads, key_dim, value_dim = state.shape
@@ -148,6 +161,7 @@ def _one_by_one(qkv: Tensor, gates: Tensor, rate: Tensor, bias: Tensor, state: T
         (int(starts is not None),),
         BLOCK_K=block_k,
         BLOCK_V=block_v,
+        MOST_BETA=most_beta,
         num_warps=1,
         **_sizes(qkv, state),
     )
@@ -158,7 +172,9 @@ def _tile(size: int) -> int:
     return max(_LEAST_TILE, padded_head_dim(size))
 
 
-def _by_blocks(qkv: Tensor, gates: Tensor, rate: Tensor, bias: Tensor, state: Tensor, runs: Runs, out: Tensor) -> None:
+def _by_blocks(
+    qkv: Tensor, gates: Tensor, rate: Tensor, bias: Tensor, state: Tensor, runs: Runs, out: Tensor, most_beta: int
+) -> None:
     """Launches the blocks kernel, then the scan over blocks."""
     rows, starts, kv_lens = runs.rows, runs.starts, runs.kv_lens
     (tokens, heads, value_dim), key_dim, count = out.shape, state.shape[2], rows.shape[0]
@@ -176,6 +192,7 @@ def _by_blocks(qkv: Tensor, gates: Tensor, rate: Tensor, bias: Tensor, state: Te
         (count,),
         WIDTH_K=min(block_k, _WIDTH),
         WIDTH_V=min(block_v, _WIDTH),
+        MOST_BETA=most_beta,
         **settings,
         **_BLOCKS_LAUNCH,
     )
@@ -201,6 +218,7 @@ def gated_delta_torch(
     runs: Runs,
     out: Tensor,
     deterministic: bool,  # noqa: ARG001 - it always is
+    most_beta: int = 1,
 ) -> None:
     """Torch implementation: the CPU path and the reference of the tests. Runs are computed one after the other, token
     by token, so all results are deterministic.
@@ -208,11 +226,13 @@ def gated_delta_torch(
     for row, begin, end, continued in list_runs(runs):
         held = state[row] if continued else torch.zeros_like(state[row])
         for token in range(begin, end):
-            held, out[token] = _advance(held, qkv[token].float(), gates[token].float(), rate, bias)
+            held, out[token] = _advance(held, qkv[token].float(), gates[token].float(), rate, bias, most_beta)
         state[row] = held
 
 
-def _advance(held: Tensor, qkv: Tensor, gates: Tensor, rate: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
+def _advance(
+    held: Tensor, qkv: Tensor, gates: Tensor, rate: Tensor, bias: Tensor, most_beta: int
+) -> tuple[Tensor, Tensor]:
     """The state [heads, key_dim, value_dim] after a token, and its result [heads, value_dim]; all float32."""
     heads, key_dim, value_dim = held.shape
     b, a = gates.chunk(2)
@@ -220,7 +240,7 @@ def _advance(held: Tensor, qkv: Tensor, gates: Tensor, rate: Tensor, bias: Tenso
     q, k, v = qkv.split((keys, keys, heads * value_dim))
     q, k = (_normalised(each.view(-1, key_dim)).repeat_interleave(heads * key_dim // keys, dim=0) for each in (q, k))
     held = held * (-rate.exp() * functional.softplus(a + bias)).exp()[:, None, None]
-    added = sigmoid(b)[:, None] * (v.view(heads, value_dim) - _look_up(held, k))
+    added = most_beta * sigmoid(b)[:, None] * (v.view(heads, value_dim) - _look_up(held, k))
     held = held + k[:, :, None] * added[:, None, :]
     return held, _look_up(held, q * key_dim**-0.5)
 

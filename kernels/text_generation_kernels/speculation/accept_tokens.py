@@ -13,8 +13,9 @@ tokens are appended, and what is appended is what single steps would have append
 
 Rows of length 0 pad batches and stay unchanged, as do rows at their limit: `count` 0.
 
-Layouts: `values.py`; `chosen` int64 and `valid` int32 `[D * width]` with any stride; `outcome` int64 `[D, 2]`, of which
-the first column is written: `count`.
+Layouts: `values.py`; `chosen` int64 and `valid` int32 `[D * width]` with any stride; `outcome` int64 `[D, 3]` is
+written: `count`; the drafts of the window; and how many drafts were right, of those within the window and the one
+behind it, for which there is a choice as well.
 
 Called once a step. Bytes floor: about 100 a token; the launch dominates.
 """
@@ -48,7 +49,7 @@ def accept_tokens_kernel(
     limits_ptr,  # [rows]
     ints_ptr,  # [rows, INTS]
     penalties_ptr,  # [rows, vocab]
-    outcome_ptr,  # [batch, 2]
+    outcome_ptr,  # [batch, 3]
     vocab,
     positions,
     most,
@@ -72,12 +73,16 @@ def accept_tokens_kernel(
     still = exists & (length > 0) & (length < limit)
     active = still
     count = still.to(tl.int64)
-    for j in tl.static_range(WIDTH - 1):
+    right = count * 0
+    for j in tl.static_range(WIDTH):
         chosen = tl.load(chosen_ptr + (place * WIDTH + j) * stride_chosen, mask=still, other=-1)
-        draft = tl.load(drafts_ptr + row * most + j, mask=still & (j < usable), other=-2)
-        sound = tl.load(valid_ptr + (place * WIDTH + j + 1) * stride_valid, mask=still, other=0)
-        still = still & (chosen == draft) & (sound == 1)
-        count += still.to(tl.int64)
+        draft = tl.load(drafts_ptr + row * most + j, mask=still & (j < drafted), other=-2)
+        still = still & (chosen == draft)
+        right += still.to(tl.int64)
+        if j < WIDTH - 1:
+            sound = tl.load(valid_ptr + (place * WIDTH + j + 1) * stride_valid, mask=still, other=0)
+            still = still & (j < usable) & (sound == 1)
+            count += still.to(tl.int64)
     penalised = active & ((tl.load(ints_ptr + row * INTS + FLAGS, mask=active, other=0) & HAS_PENALTIES) != 0)
     token = tl.load(last_token_ptr + row, mask=active, other=0)
     for j in tl.static_range(WIDTH):
@@ -91,7 +96,9 @@ def accept_tokens_kernel(
     generated = tl.load(generated_ptr + row, mask=active, other=0)
     tl.store(length_ptr + row, length + count, mask=active)
     tl.store(generated_ptr + row, generated + count, mask=active)
-    tl.store(outcome_ptr + place * 2, count, mask=exists)
+    tl.store(outcome_ptr + place * 3, count, mask=exists)
+    tl.store(outcome_ptr + place * 3 + 1, tl.where(active, tl.maximum(usable, 0), 0), mask=exists)
+    tl.store(outcome_ptr + place * 3 + 2, right, mask=exists)
 
 
 _launch = Launcher(
@@ -144,10 +151,12 @@ def accept_tokens_torch(
     valid = sampled.valid.view(-1, width).tolist()
     for place, row in enumerate(rows):
         length, limit = int(sequences.length[row]), int(drafts.limits[row])
-        count = 0
+        count = usable = right = 0
         if 0 < length < limit:
-            usable = min(int(drafts.counts[row]), caps[place] - 1, limit - length - 1)
-            count = 1 + _matching(chosen[place], drafts.ids[row, :usable].tolist(), valid[place])
+            drafted = drafts.ids[row, : int(drafts.counts[row])].tolist()
+            usable = max(0, min(len(drafted), caps[place] - 1, limit - length - 1))
+            accepted, right = _matching(chosen[place], drafted[:width], valid[place], usable)
+            count = 1 + accepted
             taken = chosen[place][:count]
             sequences.last_token[row] = taken[-1]
             end = min(length + count, drafts.tokens.shape[1])
@@ -156,14 +165,17 @@ def accept_tokens_torch(
             sequences.generated[row] += count
             for token in taken if penalised[place] else ():
                 columns.counts[row, token] = (columns.counts[row, token] | 1) + 2
-        outcome[place, 0] = count
+        outcome[place] = torch.tensor([count, usable, right])
 
 
-def _matching(chosen: list[int], drafts: list[int], valid: list[int]) -> int:
+def _matching(chosen: list[int], drafts: list[int], valid: list[int], usable: int) -> tuple[int, int]:
+    """Returns how many drafts are accepted, and how many are right."""
     for j, draft in enumerate(drafts):
-        if chosen[j] != draft or valid[j + 1] != 1:
-            return j
-    return len(drafts)
+        if chosen[j] != draft:
+            return j, j
+        if j >= usable or valid[j + 1] != 1:
+            return j, j + 1
+    return len(drafts), len(drafts)
 
 
 accept_tokens = by_device(accept_tokens_torch, accept_tokens_triton)

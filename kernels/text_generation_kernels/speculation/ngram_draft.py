@@ -8,7 +8,7 @@ they reach the end of the text, they go on as if it repeated itself.
 
 Rows at their limit, and padding, get no drafts. Only the row's own tokens are read.
 
-Layouts: `values.py`; the second column of `outcome` int64 `[D, 2]` is written: `counts[r]`.
+Layouts: `values.py`.
 
 Called once a step. Bytes floor: 4 for each token of the text; one thread block reads those of a row.
 """
@@ -37,7 +37,6 @@ def ngram_draft_kernel(
     drafts_ptr,  # [rows, most]
     counts_ptr,  # [rows]
     limits_ptr,  # [rows]
-    outcome_ptr,  # [D, 2]
     positions,
     most,
     BLOCK_M: tl.constexpr,  # power of two, at least most
@@ -72,20 +71,19 @@ def ngram_draft_kernel(
     drafted = tl.load(text_ptr + first + j % period, mask=j < number, other=0)
     tl.store(drafts_ptr + row * most + j, drafted.to(tl.int64), mask=j < number)
     tl.store(counts_ptr + row, number, mask=length > 0)
-    tl.store(outcome_ptr + place * 2 + 1, number)
 
 
-_launch = Launcher(ngram_draft_kernel, writes=("drafts", "counts", "outcome"), dependents="at the end")
+_launch = Launcher(ngram_draft_kernel, writes=("drafts", "counts"), dependents="at the end")
 
 
-def ngram_draft_triton(windows: Windows, sequences: Sequences, drafts: Drafts, outcome: Tensor) -> None:
+def ngram_draft_triton(windows: Windows, sequences: Sequences, drafts: Drafts) -> None:
     """Triton implementation."""
     batch = windows.rows.shape[0]
     if batch == 0:
         return
     _launch(
         (batch,),
-        (windows.rows, sequences.length, drafts.tokens, drafts.ids, drafts.counts, drafts.limits, outcome),
+        (windows.rows, sequences.length, drafts.tokens, drafts.ids, drafts.counts, drafts.limits),
         (drafts.tokens.stride(0), drafts.most),
         BLOCK_M=triton.next_power_of_2(drafts.most),
         BLOCK=_BLOCK,
@@ -93,9 +91,9 @@ def ngram_draft_triton(windows: Windows, sequences: Sequences, drafts: Drafts, o
     )
 
 
-def ngram_draft_torch(windows: Windows, sequences: Sequences, drafts: Drafts, outcome: Tensor) -> None:
+def ngram_draft_torch(windows: Windows, sequences: Sequences, drafts: Drafts) -> None:
     """Torch implementation: the CPU path and the reference of the tests."""
-    for place, row in enumerate(windows.rows.tolist()):
+    for row in windows.rows.tolist():
         length = int(sequences.length[row])
         found = -1
         if 0 < length < int(drafts.limits[row]):
@@ -103,10 +101,8 @@ def ngram_draft_torch(windows: Windows, sequences: Sequences, drafts: Drafts, ou
         if found >= 0:
             behind = torch.arange(drafts.most, device=drafts.ids.device) % (length - 1 - found)
             drafts.ids[row] = drafts.tokens[row, found + 1 + behind].to(torch.int64)
-        count = drafts.most if found >= 0 else 0
         if length > 0:
-            drafts.counts[row] = count
-        outcome[place, 1] = count
+            drafts.counts[row] = drafts.most if found >= 0 else 0
 
 
 def _latest_match(text: Tensor) -> int:

@@ -48,7 +48,9 @@ class Drafts(NamedTuple):
     counts: Tensor
     """int64: how many of `ids` are valid."""
     limits: Tensor
-    """int64: the length at which the request ends. Its last token is never computed, so it needs no slot."""
+    """int64: the most tokens that the row can have: those of its request, and one more than it has slots, because the
+    last token is never computed.
+    """
 
     @property
     def most(self) -> int:

@@ -126,6 +126,10 @@ pub struct ShardArgs {
     /// Make answers bitwise the same whatever else runs at the time; slower
     #[arg(long, env)]
     pub deterministic: bool,
+    /// Draft up to so many tokens of each answer from its own text, and check them in one step: the same answers, in fewer
+    /// steps where they repeat what was written before. 0: no drafts
+    #[arg(long, env, value_name = "TOKENS", default_value_t = 0, value_parser = value_parser!(u8).range(..=15))]
+    pub speculate: u8,
     /// Mixture of experts: give each shard whole experts instead of a slice of every expert
     #[arg(long, env)]
     pub enable_expert_parallel: bool,

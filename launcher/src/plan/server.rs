@@ -91,6 +91,8 @@ fn model_flags(args: &Args, flags: &mut Flags) {
     flags.optional("--attention", args.shards.attention.map(name_of));
     flags.optional("--cuda-graphs", args.shards.cuda_graphs.clone());
     flags.switch("--deterministic", args.shards.deterministic);
+    let drafts = Some(args.shards.speculate).filter(|&drafts| drafts > 0);
+    flags.optional("--speculate", drafts);
     flags.switch(
         "--enable-expert-parallel",
         args.shards.enable_expert_parallel,

@@ -223,12 +223,7 @@ fn a_missing_command_is_named() {
 
 #[test]
 fn arguments_that_cannot_work_start_nothing() {
-    let cases: [(&[&str], Env<'_>, &str); 6] = [
-        (
-            &["--speculate", "2"],
-            &[],
-            "--speculate (or SPECULATE) is not supported yet",
-        ),
+    let cases: [(&[&str], Env<'_>, &str); 5] = [
         (
             &[],
             &[("NGROK_EDGE", "a")],

@@ -5,8 +5,8 @@ use std::time::Duration;
 use text_generation_proto::v1;
 
 use crate::types::{
-    AdapterInfo, AllowedTokens, Chunk, Encode, Grant, MaskWrite, MediaCost, MediaInfo, MediaSpan,
-    MediaView, NextTokenChooser, PromptScores, Request, RequestFailure, RequestId, Row,
+    AdapterInfo, AllowedTokens, Chunk, Drafted, Encode, Grant, MaskWrite, MediaCost, MediaInfo,
+    MediaSpan, MediaView, NextTokenChooser, PromptScores, Request, RequestFailure, RequestId, Row,
     ServingLimits, ShardInfo, SlotRange, StepCost, StepMasks, StepPlan, StepReply, Timings,
     TokenId, TopTokens, TraceLink, Warmup, WarmupLimits,
 };
@@ -63,6 +63,7 @@ impl From<Request> for v1::Request {
             prefill_logprobs: request.prefill_logprobs,
             media: request.media.into_iter().map(Into::into).collect(),
             adapter: request.adapter,
+            max_new_tokens: request.max_new_tokens,
         }
     }
 }
@@ -144,6 +145,7 @@ impl From<StepPlan> for v1::StepPlan {
             trace_links: trace_links(&plan.trace_links),
             encode: plan.encode.into_iter().map(Into::into).collect(),
             forget: plan.forget.into_iter().map(|item| item.0).collect(),
+            widths: plan.widths,
         }
     }
 }
@@ -255,6 +257,8 @@ impl From<v1::InfoResponse> for ShardInfo {
             recurrent: reply.recurrent,
             media: reply.media.map(Into::into),
             adapters: reply.adapters.into_iter().map(Into::into).collect(),
+            widths: reply.widths,
+            max_window_tokens: reply.max_window_tokens,
         }
     }
 }
@@ -327,6 +331,13 @@ impl From<v1::StepReply> for StepReply {
         Self {
             number: reply.number,
             rows: reply.rows.into_iter().map(Row).collect(),
+            counts: reply.counts,
+            drafts: reply
+                .drafts
+                .into_iter()
+                .zip(reply.right)
+                .map(|(checked, right)| Drafted { checked, right })
+                .collect(),
             tokens: tokens(reply.ids, reply.logprobs),
             top_tokens: reply.top_tokens.into_iter().map(Into::into).collect(),
             prompt_scores: reply.prompt_scores.into_iter().map(Into::into).collect(),

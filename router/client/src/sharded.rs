@@ -243,6 +243,7 @@ fn join(replies: impl Iterator<Item = StepReply>) -> Result<StepReply, ClientErr
         };
         if first.number != reply.number
             || first.rows != reply.rows
+            || first.counts != reply.counts
             || chosen(first) != chosen(&reply)
             || first.failures != reply.failures
         {
@@ -280,8 +281,9 @@ mod tests {
     }
 
     #[test]
-    fn ranks_disagree_where_their_steps_rows_tokens_or_failures_differ() {
-        let changes: [fn(&mut StepReply); 4] = [
+    fn ranks_disagree_where_their_steps_rows_counts_tokens_or_failures_differ() {
+        let changes: [fn(&mut StepReply); 5] = [
+            |reply| reply.counts = vec![1],
             |reply| reply.number = 8,
             |reply| reply.rows[0] = Row(2),
             |reply| reply.tokens[0].id = 5,

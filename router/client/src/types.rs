@@ -51,6 +51,10 @@ pub struct ShardInfo {
     pub media: Option<MediaInfo>,
     /// That requests may name.
     pub adapters: Vec<AdapterInfo>,
+    /// Widths that the windows of a plan may have beside 1, ascending; empty: there is no speculation.
+    pub widths: Vec<u32>,
+    /// The most windows times their width, where that is above 1.
+    pub max_window_tokens: u32,
 }
 
 /// A LoRA adapter on the shards.
@@ -220,6 +224,8 @@ pub struct Request {
     pub media: Vec<MediaSpan>,
     /// The number of its adapter; 0: the base.
     pub adapter: u32,
+    /// How many tokens it may generate in all.
+    pub max_new_tokens: u32,
 }
 
 /// Rows and columns of an item's rows, where the encoder has [axes](MediaInfo::axes); else both are 0.
@@ -311,6 +317,8 @@ pub struct StepPlan {
     pub grants: Vec<Grant>,
     pub chunks: Vec<Chunk>,
     pub decode: Vec<Row>,
+    /// The most tokens that each of `decode` gets; empty: one. Slots reach as far as if it got all of them.
+    pub widths: Vec<u32>,
     /// Of the rows that get a token, those whose sampling waits for the [`StepMasks`] of this number.
     pub constrained: Vec<Row>,
     /// So long may the step take on the device, then the shards are not healthy; whoever sends the plan waits no longer
@@ -398,14 +406,27 @@ pub struct Timings {
     pub kernel_compilations: u64,
 }
 
+/// The drafts of a row in one step.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Drafted {
+    /// Those of its window.
+    pub checked: u32,
+    /// How many were right, of those of the window and the one behind it.
+    pub right: u32,
+}
+
 /// What a step computed, by the shards together.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct StepReply {
     pub number: u64,
-    /// Those that got a token: decodes in the plan's order, then chunks. A row may stand several times in a row.
+    /// Those that got tokens: decodes in the plan's order, then chunks.
     pub rows: Vec<Row>,
-    /// One for each of `rows`.
+    /// How many of `tokens` each of `rows` got; empty: one.
+    pub counts: Vec<u32>,
+    /// Those of the first row, then those of the second, and so on.
     pub tokens: Vec<TokenId>,
+    /// What became of the drafts of each of `rows`; empty: there is no speculation.
+    pub drafts: Vec<Drafted>,
     pub top_tokens: Vec<TopTokens>,
     pub prompt_scores: Vec<PromptScores>,
     pub failures: Vec<RequestFailure>,

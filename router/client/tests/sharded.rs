@@ -30,6 +30,7 @@ fn request(id: u32) -> Request {
         prefill_logprobs: true,
         media: Vec::new(),
         adapter: 0,
+        max_new_tokens: 0,
     }
 }
 

@@ -14,6 +14,7 @@ use text_generation_core::policy::arrivals::Arrivals;
 use text_generation_core::policy::cost::StepCost;
 use text_generation_core::policy::expectation::OutputLengths;
 use text_generation_core::policy::peak::Demand;
+use text_generation_core::policy::windows::Windows;
 use text_generation_core::policy::{
     Admission, BatchLimits, Candidate, Order, Running, Situation, Waiting, WaitingServedRatio, plan,
 };
@@ -95,6 +96,7 @@ fn decoding(random: &mut StdRng, row: u32) -> Running {
         decodes: true,
         lacks_slot: row.is_multiple_of(8),
         ahead: 0,
+        drafts: None,
         demand: Demand {
             slots: 500 + generated,
             generated,
@@ -144,6 +146,7 @@ fn measure(
     let mut queue = Queued(queue);
     let mut admitted = 0;
     let times = (0..RUNS).map(|_| {
+        let windows = Windows::default();
         let situation = Situation {
             running,
             rows: ROWS as usize,
@@ -157,6 +160,7 @@ fn measure(
             limits: &limits,
             cost: &cost,
             lengths,
+            windows: &windows,
         };
         let started = Instant::now();
         let plan = plan(&situation, &mut queue);

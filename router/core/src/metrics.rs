@@ -4,6 +4,7 @@
 
 mod adapters;
 mod names;
+mod speculation;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -14,6 +15,7 @@ use tokio::time::Instant;
 
 pub(crate) use self::adapters::{AdapterLoad, AdapterMetrics};
 pub use self::names::*;
+use self::speculation::SpeculationMetrics;
 use crate::error::InferError;
 use crate::types::RequestInstants;
 
@@ -267,10 +269,12 @@ pub(crate) struct BatchMetrics {
     pub(crate) kernel_compilations: Gauge,
     pub(crate) shard_restarts: Counter,
     pub(crate) shard_recovery: Histogram,
+    pub(crate) speculation: SpeculationMetrics,
 }
 
 impl BatchMetrics {
-    pub(crate) fn new(slots: u32, kv_cache_dtype: String) -> Self {
+    /// `widest`: the most tokens of a window.
+    pub(crate) fn new(slots: u32, kv_cache_dtype: String, widest: u32) -> Self {
         gauge!(BATCH_MAX_TOTAL_TOKENS).set(slots);
         gauge!(KV_SLOTS_TOTAL).set(slots);
         let blocks = slots.to_string();
@@ -301,6 +305,7 @@ impl BatchMetrics {
             kernel_compilations: gauge!(ENGINE_KERNEL_COMPILATIONS),
             shard_restarts: counter!(SHARD_RESTARTS),
             shard_recovery: histogram!(SHARD_RECOVERY_DURATION),
+            speculation: SpeculationMetrics::new(widest),
         }
     }
 

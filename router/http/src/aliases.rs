@@ -7,6 +7,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use text_generation_core::metrics::{
     ADAPTER_REQUESTS_RUNNING, ADAPTER_REQUESTS_WAITING, BATCH_CURRENT_SIZE, CACHE_CONFIG_INFO,
     KV_CACHE_USAGE, PREFIX_CACHE_HIT_TOKENS, PREFIX_CACHE_QUERY_TOKENS, QUEUE_SIZE,
+    SPECULATION_ACCEPTED, SPECULATION_ACCEPTED_PER_POSITION, SPECULATION_DRAFTS,
+    SPECULATION_WINDOWS,
 };
 
 /// Whose names `/metrics` has beside ours.
@@ -27,7 +29,7 @@ impl FromStr for MetricsAliases {
 }
 
 /// Our name, vLLM's, and its type. vLLM 0.9 renamed `gpu_cache_usage_perc`; many readers know the old name alone.
-const VLLM: [(&str, &str, &str); 7] = [
+const VLLM: [(&str, &str, &str); 11] = [
     (QUEUE_SIZE, "vllm:num_requests_waiting", "gauge"),
     (BATCH_CURRENT_SIZE, "vllm:num_requests_running", "gauge"),
     (KV_CACHE_USAGE, "vllm:kv_cache_usage_perc", "gauge"),
@@ -43,6 +45,26 @@ const VLLM: [(&str, &str, &str); 7] = [
         "vllm:prefix_cache_hits_total",
         "counter",
     ),
+    (
+        SPECULATION_WINDOWS,
+        "vllm:spec_decode_num_drafts_total",
+        "counter",
+    ),
+    (
+        SPECULATION_DRAFTS,
+        "vllm:spec_decode_num_draft_tokens_total",
+        "counter",
+    ),
+    (
+        SPECULATION_ACCEPTED,
+        "vllm:spec_decode_num_accepted_tokens_total",
+        "counter",
+    ),
+    (
+        SPECULATION_ACCEPTED_PER_POSITION,
+        "vllm:spec_decode_num_accepted_tokens_per_pos_total",
+        "counter",
+    ),
 ];
 
 /// vLLM's gauge of adapters. Its labels list them with commas between, and its value is when they were so.
@@ -56,15 +78,20 @@ impl MetricsAliases {
         let model_name = escaped(model_name);
         let mut added = String::new();
         for (ours, theirs, kind) in VLLM {
-            let Some((labels, value)) = samples(page, ours).next() else {
+            let mut found = samples(page, ours).peekable();
+            if found.peek().is_none() {
                 continue;
-            };
-            let comma = if labels.is_empty() { "" } else { "," };
+            }
             // Writing to a string cannot fail.
-            let _ = write!(
-                added,
-                "# TYPE {theirs} {kind}\n{theirs}{{model_name=\"{model_name}\"{comma}{labels}}} {value}\n\n"
-            );
+            let _ = writeln!(added, "# TYPE {theirs} {kind}");
+            for (labels, value) in found {
+                let comma = if labels.is_empty() { "" } else { "," };
+                let _ = writeln!(
+                    added,
+                    "{theirs}{{model_name=\"{model_name}\"{comma}{labels}}} {value}"
+                );
+            }
+            added.push('\n');
         }
         added.extend(lora_requests(page, &model_name, now));
         page.push_str(&added);

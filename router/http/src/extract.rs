@@ -16,12 +16,14 @@ use serde::de::{DeserializeOwned, IgnoredAny};
 use serde_json::value::RawValue;
 use text_generation_chat::mend_surrogates;
 use text_generation_core::error::InferError;
+use text_generation_core::media::Vision;
 use tokio_util::sync::CancellationToken;
 
 use self::fields::FromObject;
 pub use self::fields::{not_null, nullable_object, object, token_limit};
 pub use self::whole::{Whole, whole};
 pub use self::wrong_value::wrong_field;
+use crate::body_files;
 use crate::bounds::{
     MAX_JSON_DEPTH, MAX_MEMORY_PER_BODY_BYTE, MEMORY_PER_BODY_BYTE, MEMORY_PER_BODY_MARK,
 };
@@ -44,9 +46,11 @@ pub struct Reading {
     pub limits: BodyLimits,
     /// Cancelled when the server stops: no body is waited for any more.
     pub stopping: CancellationToken,
+    /// How the model sees, if it does.
+    pub vision: Option<Vision>,
 }
 
-/// The bytes of a body that is called JSON, read to its end.
+/// The bytes of a body that is called JSON, read to its end; of images it has marks alone ([`body_files`]).
 #[derive(Debug)]
 pub struct JsonBytes(Bytes);
 
@@ -67,24 +71,33 @@ where
 
     async fn from_request(request: Request, state: &S) -> Result<Self, ApiError> {
         check_headers(request.headers())?;
-        let Reading { limits, stopping } = Reading::from_ref(state);
+        let Reading {
+            limits,
+            stopping,
+            vision,
+        } = Reading::from_ref(state);
         let share = request.extensions().get::<MemoryShare>().cloned();
         let share = share.ok_or_else(ApiError::internal)?;
         let read = read(request.into_body(), limits.bytes, &share);
-        tokio::select! {
+        let body = tokio::select! {
             biased;
             read = tokio::time::timeout(limits.time, read) => match read {
-                Ok(body) => body.map(Self),
-                Err(_) => Err(ApiError::request_timeout(limits.time.as_secs())),
+                Ok(body) => body?,
+                Err(_) => return Err(ApiError::request_timeout(limits.time.as_secs())),
             },
-            () = stopping.cancelled() => Err(InferError::ShuttingDown.into()),
-        }
+            () = stopping.cancelled() => return Err(InferError::ShuttingDown.into()),
+        };
+        let body = match &vision {
+            Some(vision) => body_files::take_out(body, vision).await?,
+            None => body,
+        };
+        weighed(body, &share).map(Self)
     }
 }
 
 /// Reads a body to its end. One that is said to be too large is not asked for: a client that waits for `100 Continue`
 /// sends none of it.
-async fn read(mut body: Body, limit: usize, share: &MemoryShare) -> Result<Bytes, ApiError> {
+async fn read(mut body: Body, limit: usize, share: &MemoryShare) -> Result<BytesMut, ApiError> {
     let said = usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX);
     if said > limit {
         return Err(ApiError::payload_too_large(limit));
@@ -103,6 +116,11 @@ async fn read(mut body: Body, limit: usize, share: &MemoryShare) -> Result<Bytes
         share.resize(bytes.len() + data.len())?;
         bytes.extend_from_slice(&data);
     }
+    Ok(bytes)
+}
+
+/// A body that may be read as JSON: `share` holds what it takes.
+fn weighed(mut bytes: BytesMut, share: &MemoryShare) -> Result<Bytes, ApiError> {
     let shape = json_shape(&bytes);
     if shape.depth > MAX_JSON_DEPTH {
         return Err(ApiError::malformed_json(format!(

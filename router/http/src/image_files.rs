@@ -3,30 +3,33 @@
 use text_generation_core::error::{InferError, ValidationError};
 use text_generation_core::media::Vision;
 use text_generation_core::types::{GivenImage, ImageFile};
-use text_generation_images::{Detail, data_url};
+use text_generation_images::{Detail, data_url, decode_base64};
 
+use crate::body_files;
 use crate::state::AppState;
 
-/// The file of an image's URL, or where it is fetched from.
+/// The file of an image's URL, in which a mark of [`body_files`] may stand for base64, or where it is fetched from.
 ///
 /// # Errors
 /// `Validation` where it is neither data nor may be fetched, `Overloaded` where there is no memory for it.
 pub fn file(path: &str, url: &str, vision: &Vision) -> Result<ImageFile, InferError> {
     let path = path.to_owned();
-    match data_url(url, vision.limits().file.max_bytes) {
-        Ok(Some(file)) => Ok(ImageFile::Bytes(vision.hold(file)?)),
-        Ok(None) if vision.fetches() => Ok(ImageFile::Url(url.to_owned())),
-        Ok(None) => Err(ValidationError::ImageLink { path }.into()),
-        Err(error) => Err(ValidationError::ImageUrl { path, error }.into()),
-    }
-}
-
-/// How many bytes of a body an image takes as data.
-pub fn base64(image: &GivenImage) -> usize {
-    match &image.file {
-        ImageFile::Bytes(file) => file.len().div_ceil(3) * 4,
-        ImageFile::Url(_) => 0,
-    }
+    let wrong = |error| ValidationError::ImageUrl {
+        path: path.clone(),
+        error,
+    };
+    let file = match data_url(url).map_err(wrong)? {
+        Some(base64) => match body_files::file(base64) {
+            Some(taken) => taken.map_err(wrong)?,
+            None => {
+                let file = decode_base64(base64, vision.limits().file.max_bytes);
+                vision.hold(file.map_err(wrong)?)?
+            }
+        },
+        None if vision.fetches() => return Ok(ImageFile::Url(url.to_owned())),
+        None => return Err(ValidationError::ImageLink { path }.into()),
+    };
+    Ok(ImageFile::Bytes(file))
 }
 
 /// The prompt of a route of TGI. Where the model sees, Markdown images without a text, `![](data:...)`, are images.

@@ -7,6 +7,7 @@ pub mod aliases;
 pub mod api_keys;
 pub mod args;
 mod asked_model;
+mod body_files;
 mod bounds;
 pub mod connection;
 pub mod conversation;

@@ -11,7 +11,6 @@ use axum::extract::{Request, State};
 use axum::middleware::Next;
 use axum::response::Response;
 
-use crate::bounds::MEMORY_PER_BODY_BYTE;
 use crate::error::ApiError;
 
 /// The unit that is counted, in bytes.
@@ -145,15 +144,6 @@ impl MemoryShare {
         )
     }
 
-    /// Of the texts of the body so many bytes have become something that is counted elsewhere.
-    pub fn forget_texts(&self, bytes: usize) {
-        let memory = bytes.saturating_mul(MEMORY_PER_BODY_BYTE);
-        let left = |texts: usize| Some(texts.saturating_sub(memory));
-        let order = Ordering::Relaxed;
-        // Never fails: there is always a rest.
-        self.0.texts.fetch_update(order, order, left).ok();
-    }
-
     /// The JSON of the body is gone: it is a prompt, and maybe tools that an answer is read with.
     pub fn forget_values(&self) {
         self.shrink(self.0.texts.load(Ordering::Relaxed));
@@ -220,9 +210,8 @@ mod tests {
         assert_eq!(share.hold_body(UNIT, 2 * UNIT), Ok(()));
         assert_eq!(share.hold_more(10 * UNIT, 20 * UNIT), Ok(()));
         assert_eq!(budget.held(), 33 * UNIT);
-        share.forget_texts(UNIT);
         share.forget_values();
-        assert_eq!(budget.held(), 3 * UNIT);
+        assert_eq!(budget.held(), 11 * UNIT);
     }
 
     #[test]

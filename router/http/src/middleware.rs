@@ -19,6 +19,7 @@ use tower_http::request_id::{
 
 use self::unread::announce_close;
 use crate::access::{Access, require_api_key};
+use crate::body_files;
 use crate::error::{Api, ApiError};
 use crate::extract::BodyLimits;
 use crate::headers;
@@ -55,7 +56,8 @@ pub fn apply(router: Router, options: &HttpOptions) -> Router {
             .layer(cors(&options.cors_allow_origin))
             .layer(CatchPanicLayer::custom(answer_panic))
             .layer(from_fn_with_state(options.access.clone(), require_api_key))
-            .layer(from_fn_with_state(options.memory.clone(), memory::meter)),
+            .layer(from_fn_with_state(options.memory.clone(), memory::meter))
+            .layer(from_fn(body_files::scope)),
     )
 }
 

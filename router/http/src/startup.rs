@@ -17,6 +17,7 @@ use text_generation_client::ClusterTls;
 use text_generation_core::adapters::Adapters;
 use text_generation_core::infer::{Infer, KvEventFeed, Shards};
 use text_generation_core::policy::cost::StepCost;
+use text_generation_core::policy::windows::Windows;
 use text_generation_core::tokenize::{TextTokenizer, TokenizerPool};
 use text_generation_core::validation::Validator;
 use tokio::net::{TcpListener, TcpSocket};
@@ -195,6 +196,7 @@ fn infer(
     let of_batcher = Shards {
         client: client.clone(),
         cost: cost.clone(),
+        windows: Windows::new(&info.widths, info.max_window_tokens),
         eos_token_ids: info.eos_token_ids.clone(),
         kv_cache_dtype: info.kv_cache_dtype.clone(),
         max_masks: warmed.max_masks,

@@ -145,6 +145,7 @@ impl FromRef<Arc<AppState>> for Reading {
         Self {
             limits: state.options.body,
             stopping: state.stopping.clone(),
+            vision: state.infer.vision().cloned(),
         }
     }
 }

@@ -15,11 +15,11 @@ const BASE64: GeneralPurpose = GeneralPurpose::new(
         .with_decode_allow_trailing_bits(true),
 );
 
-/// Returns the bytes of a data URL; `None` where `url` is none. The type is not looked at: the bytes say what they are.
+/// Returns the base64 of a data URL; `None` where `url` is none. The type is not looked at: the bytes say what they are.
 ///
 /// # Errors
-/// Where its form or its base64 is wrong, or it holds more than `max_bytes`, which is found before anything is decoded.
-pub fn data_url(url: &str, max_bytes: usize) -> Result<Option<Bytes>, DataUrlError> {
+/// Where its form is wrong.
+pub fn data_url(url: &str) -> Result<Option<&str>, DataUrlError> {
     let is_data = url
         .get(..5)
         .is_some_and(|scheme| scheme.eq_ignore_ascii_case("data:"));
@@ -33,18 +33,29 @@ pub fn data_url(url: &str, max_bytes: usize) -> Result<Option<Bytes>, DataUrlErr
     if !is_base64 {
         return Err(DataUrlError::Form);
     }
-    decode_base64(data.trim(), max_bytes).map(Some)
+    Ok(Some(data.trim()))
 }
 
-/// The same for base64 alone.
-pub(crate) fn decode_base64(data: &str, max_bytes: usize) -> Result<Bytes, DataUrlError> {
-    let len = data.trim_end_matches('=').len() / 4 * 3;
-    if len > max_bytes {
-        let max = max_bytes;
-        return Err(DataUrlError::Bytes { len, max });
-    }
+/// Returns the bytes that base64 stands for.
+///
+/// # Errors
+/// Where it is none, or holds more than `max_bytes`, which is found before anything is decoded.
+pub fn decode_base64(data: &str, max_bytes: usize) -> Result<Bytes, DataUrlError> {
+    check_length(data.trim_end_matches('=').len(), max_bytes)?;
     let decoded = BASE64.decode(data).map_err(|_| DataUrlError::Base64)?;
     Ok(decoded.into())
+}
+
+/// Whether so many characters of base64, those at its end that only fill it aside, hold no more than `max_bytes`.
+///
+/// # Errors
+/// Where they hold more.
+pub fn check_length(characters: usize, max_bytes: usize) -> Result<(), DataUrlError> {
+    let (len, max) = (characters / 4 * 3, max_bytes);
+    match len > max {
+        true => Err(DataUrlError::Bytes { len, max }),
+        false => Ok(()),
+    }
 }
 
 #[cfg(test)]
@@ -59,10 +70,11 @@ mod tests {
             "DATA:;BASE64,aGVsbG8=",
             "data:image/svg+xml;charset=utf-8;base64, aGVsbG8=\n",
         ] {
-            assert_eq!(data_url(url, 100).unwrap().unwrap(), "hello", "{url}");
+            let base64 = data_url(url).unwrap().unwrap();
+            assert_eq!(decode_base64(base64, 100).unwrap(), "hello", "{url}");
         }
-        assert_eq!(data_url("https://example.org/a.png", 100), Ok(None));
-        assert_eq!(data_url("", 100), Ok(None));
+        assert_eq!(data_url("https://example.org/a.png"), Ok(None));
+        assert_eq!(data_url(""), Ok(None));
         for (url, error) in [
             ("data:image/png;base64", DataUrlError::Form),
             ("data:image/png,abc", DataUrlError::Form),
@@ -72,7 +84,8 @@ mod tests {
                 DataUrlError::Bytes { len: 9, max: 8 },
             ),
         ] {
-            assert_eq!(data_url(url, 8), Err(error), "{url}");
+            let read = data_url(url).and_then(|base64| decode_base64(base64.unwrap(), 8));
+            assert_eq!(read, Err(error), "{url}");
         }
     }
 }

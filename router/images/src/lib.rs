@@ -13,7 +13,7 @@ mod pool;
 mod resize;
 mod spec;
 
-pub use self::data_url::data_url;
+pub use self::data_url::{check_length, data_url, decode_base64};
 pub use self::decode::{Rgb, decode};
 pub use self::error::{DataUrlError, ImageError, SpecError};
 pub use self::fetch::{DomainError, Domains, FetchError, FetchOptions, Fetcher, FetcherError};

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use rayon::ThreadPool;
-use tokio::sync::{Semaphore, oneshot};
+use tokio::sync::Semaphore;
+use tokio::task::spawn_blocking;
 
 use crate::decode::{Rgb, decode};
 use crate::error::ImageError;
@@ -23,36 +23,29 @@ pub struct PoolOptions {
     pub memory: u64,
 }
 
-/// Decodes pictures on threads of its own, so that neither HTTP nor tokenisation waits for pixels.
+/// Decodes pictures on few threads at a time, so that neither HTTP nor tokenisation waits for pixels.
 #[derive(Debug)]
 pub struct Pool {
-    threads: ThreadPool,
+    threads: Arc<Semaphore>,
     memory: Arc<Semaphore>,
     units: u32,
 }
 
 impl Pool {
-    /// # Errors
-    /// Where the system gives no threads.
-    pub fn new(options: PoolOptions) -> std::io::Result<Self> {
-        let threads = rayon::ThreadPoolBuilder::new()
-            .num_threads(options.threads)
-            .thread_name(|index| format!("images-{index}"))
-            .build()
-            .map_err(std::io::Error::other)?;
+    pub fn new(options: PoolOptions) -> Self {
         let units = units(options.memory);
-        Ok(Self {
-            threads,
+        Self {
+            threads: Arc::new(Semaphore::new(options.threads)),
             memory: Arc::new(Semaphore::new(units as usize)),
             units,
-        })
+        }
     }
 
     /// Decodes a picture and makes the views of `plan`, one after the other in one buffer. A caller that stops waiting
     /// takes its place back, unless decoding has begun.
     ///
     /// # Errors
-    /// [`ImageError::Damaged`], and [`ImageError::Stopped`] where the pool is gone.
+    /// [`ImageError::Damaged`], and [`ImageError::Stopped`] where the server stops.
     pub async fn prepare(
         &self,
         spec: &ImageSpec,
@@ -65,17 +58,30 @@ impl Pool {
         let permit = memory.acquire_many_owned(wanted).await;
         let permit = permit.map_err(|_| ImageError::Stopped)?;
         let filter = spec.filter();
-        let (answer, answered) = oneshot::channel();
-        self.threads.spawn(move || {
+        self.run(move || {
             let _held = permit;
-            if answer.is_closed() {
-                return;
-            }
-            let views = decode(&file, &header).map(|image| pixels(image, &plan, filter));
-            // The caller may have gone meanwhile.
-            answer.send(views.map(Bytes::from)).ok();
-        });
-        answered.await.map_err(|_| ImageError::Stopped)?
+            let image = decode(&file, &header)?;
+            Ok(pixels(image, &plan, filter).into())
+        })
+        .await?
+    }
+
+    /// Does `work` when a thread is free. It goes on where its caller has stopped waiting.
+    ///
+    /// # Errors
+    /// [`ImageError::Stopped`] where the server stops.
+    pub async fn run<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, ImageError> {
+        let thread = Arc::clone(&self.threads).acquire_owned().await;
+        let thread = thread.map_err(|_| ImageError::Stopped)?;
+        let work = move || {
+            let done = work();
+            drop(thread);
+            done
+        };
+        spawn_blocking(work).await.map_err(|_| ImageError::Stopped)
     }
 }
 

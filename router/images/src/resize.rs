@@ -3,6 +3,9 @@
 //! Processors of models are written for Pillow or for torchvision, which differ by 1 or 2 of 255 in few pixels. Pillow
 //! from 13 on takes the vertical pass first where a picture becomes wider and lower.
 
+mod passes;
+
+use self::passes::{Lines, horizontal, vertical};
 use crate::decode::Rgb;
 
 /// Rows and columns.
@@ -117,12 +120,6 @@ fn truncated(x: f64, max: u32) -> u32 {
     whole.min(max)
 }
 
-fn byte(sum: i32) -> u8 {
-    u8::try_from((sum >> BITS).clamp(0, 255)).unwrap_or(u8::MAX)
-}
-
-const HALF: i32 = 1 << (BITS - 1);
-
 /// Rows or columns of a picture: `count` from `first` on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Part {
@@ -176,9 +173,26 @@ fn on_black(pixels: &[u8], width: u32, at: (u32, u32), size: Size) -> Vec<u8> {
 }
 
 fn resize_part(image: &Rgb, to: Size, down: Part, across: Part, filter: Filter) -> Vec<u8> {
-    let columns = taps(filter, image.width, to.width, across);
+    if down.count == 0 || across.count == 0 {
+        return Vec::new();
+    }
+    let (stride, width) = (image.width as usize * 3, across.count as usize * 3);
     let rows = taps(filter, image.height, to.height, down);
-    let (first, end) = if to.height == image.height {
+    let same = to.height == image.height;
+    if to.width == image.width {
+        let left = across.first as usize * 3;
+        let line = |row| &image.pixels[row * stride + left..];
+        return match same {
+            true => {
+                let rows = down.first as usize..(down.first + down.count) as usize;
+                rows.map(|row| &line(row)[..width])
+                    .collect::<Vec<_>>()
+                    .concat()
+            }
+            false => vertical(line, width, &rows),
+        };
+    }
+    let (first, end) = if same {
         let first = down.first as usize;
         (first, first + down.count as usize)
     } else {
@@ -186,71 +200,18 @@ fn resize_part(image: &Rgb, to: Size, down: Part, across: Part, filter: Filter) 
         let end = rows.iter().map(|row| row.first + row.weights.len());
         (first, end.max().unwrap_or(0))
     };
-    let lines = if to.width == image.width {
-        cut(image, first, end, across)
-    } else {
-        horizontal(image, first, end, &columns)
+    let lines = Lines {
+        pixels: &image.pixels[first * stride..end * stride],
+        width: image.width as usize,
+        left: 0,
+        colour: [0; 3],
+        canvas: image.width as usize,
     };
-    if to.height == image.height {
-        lines
-    } else {
-        vertical(&lines, across.count as usize * 3, first, &rows)
+    let lines = horizontal(&lines, &taps(filter, image.width, to.width, across));
+    if same {
+        return lines;
     }
-}
-
-/// Columns of rows `first .. end`.
-fn cut(image: &Rgb, first: usize, end: usize, columns: Part) -> Vec<u8> {
-    let stride = image.width as usize * 3;
-    let (left, width) = (columns.first as usize * 3, columns.count as usize * 3);
-    let lines = image.pixels.chunks_exact(stride.max(1));
-    lines
-        .skip(first)
-        .take(end - first)
-        .flat_map(|line| line[left..left + width].iter().copied())
-        .collect()
-}
-
-fn horizontal(image: &Rgb, first: usize, end: usize, columns: &[Taps]) -> Vec<u8> {
-    let stride = image.width as usize * 3;
-    let mut out = vec![0; (end - first) * columns.len() * 3];
-    let lines = image.pixels.chunks_exact(stride).skip(first);
-    for (line, to) in lines.zip(out.chunks_exact_mut(columns.len() * 3)) {
-        across(line, columns, to);
-    }
-    out
-}
-
-fn across(line: &[u8], columns: &[Taps], to: &mut [u8]) {
-    for (taps, to) in columns.iter().zip(to.as_chunks_mut::<3>().0) {
-        let from = line[taps.first * 3..].as_chunks::<3>().0;
-        let mut sums = [HALF; 3];
-        for (weight, pixel) in taps.weights.iter().zip(from) {
-            for (sum, value) in sums.iter_mut().zip(pixel) {
-                *sum += weight * i32::from(*value);
-            }
-        }
-        *to = sums.map(byte);
-    }
-}
-
-/// `lines` begin at row `first` of the input and have `width` bytes each.
-fn vertical(lines: &[u8], width: usize, first: usize, rows: &[Taps]) -> Vec<u8> {
-    let mut out = Vec::with_capacity(rows.len() * width);
-    for row in rows {
-        let from = lines[(row.first - first) * width..].chunks_exact(width);
-        down(from, width, row, &mut out);
-    }
-    out
-}
-
-fn down<'a>(lines: impl Iterator<Item = &'a [u8]>, width: usize, row: &Taps, out: &mut Vec<u8>) {
-    let mut sums = vec![HALF; width];
-    for (weight, line) in row.weights.iter().zip(lines) {
-        for (sum, value) in sums.iter_mut().zip(line) {
-            *sum += weight * i32::from(*value);
-        }
-    }
-    out.extend(sums.iter().map(|sum| byte(*sum)));
+    vertical(|row| &lines[(row - first) * width..], width, &rows)
 }
 
 /// Returns the picture at size `to`, as if it had been put into the middle of a square of this colour before, as long as
@@ -258,41 +219,29 @@ fn down<'a>(lines: impl Iterator<Item = &'a [u8]>, width: usize, row: &Taps, out
 pub(crate) fn resize_squared(image: &Rgb, colour: [u8; 3], to: Size, filter: Filter) -> Rgb {
     let side = image.height.max(image.width);
     let (top, left) = ((side - image.height) / 2, (side - image.width) / 2);
+    let lines = Lines {
+        pixels: &image.pixels,
+        width: image.width as usize,
+        left: left as usize,
+        colour,
+        canvas: side as usize,
+    };
+    let nothing = Lines {
+        pixels: &colour,
+        width: 1,
+        ..lines
+    };
     let part = |count| Part { first: 0, count };
     let columns = taps(filter, side, to.width, part(to.width));
     let rows = taps(filter, side, to.height, part(to.height));
-    let mut line = colour.repeat(side as usize);
-    let resized = |line: &[u8]| {
-        let mut resized = vec![0; to.width as usize * 3];
-        if side == to.width {
-            resized.copy_from_slice(line);
-        } else {
-            across(line, &columns, &mut resized);
-        }
-        resized
-    };
-    let beyond = resized(&line);
-    let place = left as usize * 3..(left + image.width) as usize * 3;
-    let lines = image.pixels.chunks_exact(place.len().max(1)).map(|pixels| {
-        line[place.clone()].copy_from_slice(pixels);
-        resized(&line)
-    });
-    let lines: Vec<Vec<u8>> = lines.collect();
+    let (inside, beyond) = (horizontal(&lines, &columns), horizontal(&nothing, &columns));
+    let width = beyond.len();
     let line = |row: usize| {
-        let inside = row.checked_sub(top as usize);
-        inside
-            .and_then(|row| lines.get(row))
+        let row = row.checked_sub(top as usize);
+        row.and_then(|row| inside.get(row * width..).filter(|rest| !rest.is_empty()))
             .unwrap_or(&beyond)
-            .as_slice()
     };
-    let mut pixels = Vec::with_capacity(rows.len() * beyond.len());
-    for (at, row) in rows.iter().enumerate() {
-        if side == to.height {
-            pixels.extend_from_slice(line(at));
-        } else {
-            down((row.first..).map(line), beyond.len(), row, &mut pixels);
-        }
-    }
+    let pixels = vertical(line, width, &rows);
     Rgb {
         height: to.height,
         width: to.width,

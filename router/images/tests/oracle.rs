@@ -117,6 +117,22 @@ fn pictures_are_resized_to_the_pixels_of_pillow() {
     }
 }
 
+#[test]
+fn a_window_beyond_a_picture_is_black() {
+    let image = decoded(&picture("rgb.png")).unwrap();
+    let size = Size {
+        height: 7,
+        width: 50,
+    };
+    let window = Window {
+        top: 9,
+        left: 9,
+        size,
+    };
+    let black = resize(&image, size, window, Filter::Bicubic);
+    assert_eq!(black.pixels, [0; 3 * 7 * 50]);
+}
+
 #[derive(Deserialize)]
 struct Planned {
     config: Value,

@@ -33,7 +33,7 @@ fn picture(name: &str) -> Bytes {
 
 #[tokio::test]
 async fn views_are_prepared_and_damage_is_told_to_its_sender_alone() {
-    let (pool, spec) = (Pool::new(OPTIONS).unwrap(), spec());
+    let (pool, spec) = (Pool::new(OPTIONS), spec());
     let file = picture("420.jpg");
     let header = probe(&file, Limits::default()).unwrap();
     let size = Size {
@@ -54,7 +54,7 @@ async fn views_are_prepared_and_damage_is_told_to_its_sender_alone() {
 
 #[tokio::test]
 async fn pictures_beyond_the_memory_wait_for_each_other_and_all_are_prepared() {
-    let (pool, spec) = (Pool::new(OPTIONS).unwrap(), spec());
+    let (pool, spec) = (Pool::new(OPTIONS), spec());
     let file = picture("rgb.png");
     let header = probe(&file, Limits::default()).unwrap();
     let size = Size {
@@ -83,7 +83,7 @@ struct Prepared {
 
 #[tokio::test]
 async fn views_are_those_of_the_processors_of_transformers() {
-    let pool = Pool::new(OPTIONS).unwrap();
+    let pool = Pool::new(OPTIONS);
     let table = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/oracle/views.json");
     let table: Vec<Prepared> = serde_json::from_slice(&fs::read(table).unwrap()).unwrap();
     for expected in table {

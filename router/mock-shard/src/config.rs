@@ -36,6 +36,9 @@ pub type StepTime = Arc<dyn Fn(&MockStep) -> Duration + Send + Sync>;
 /// Whether something holds for a row.
 pub type RowTest = Arc<dyn Fn(&MockRow) -> bool + Send + Sync>;
 
+/// How many of a row's next drafts are right, of so many.
+pub type DraftsOf = Arc<dyn Fn(&MockRow, u32) -> u32 + Send + Sync>;
+
 /// What a start of a group has.
 pub type AdaptersOf = Arc<dyn Fn(usize) -> Vec<v1::AdapterInfo> + Send + Sync>;
 
@@ -49,6 +52,10 @@ pub struct MockConfig {
     pub recurrent: bool,
     /// The adapters that a start of the group has, by its number from 0 on.
     pub adapters: AdaptersOf,
+    /// Widths that the windows of a plan may have, ascending; empty: there is no speculation.
+    pub widths: Vec<u32>,
+    /// How many of a row's next drafts are right, of so many.
+    pub drafts: DraftsOf,
     /// An encoder of images.
     pub media: Option<v1::MediaInfo>,
     /// Rows of its pool.
@@ -101,6 +108,8 @@ impl Default for MockConfig {
             eos_token_ids: vec![2],
             recurrent: false,
             adapters: Arc::new(|_| Vec::new()),
+            widths: Vec::new(),
+            drafts: Arc::new(|_, drafts| drafts),
             media: None,
             media_rows: 0,
             media_cost: None,

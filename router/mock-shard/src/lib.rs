@@ -7,6 +7,7 @@
 
 mod config;
 mod connection;
+mod content;
 mod faults;
 mod group;
 mod lock;
@@ -27,7 +28,8 @@ use text_generation_proto::v1;
 use tokio::sync::Semaphore;
 use tonic::transport::Channel;
 
-pub use config::{AdaptersOf, MockConfig, MockRow, RowTest, StepTime, TokenSource};
+pub use config::{AdaptersOf, DraftsOf, MockConfig, MockRow, RowTest, StepTime, TokenSource};
+pub use content::{Read, content_after};
 pub use faults::StepFault;
 use group::Group;
 use lock::lock;

@@ -1,9 +1,10 @@
 //! Images of one mock rank: items, layers and rows, with the checks that a real shard makes.
 
 use std::collections::BTreeMap;
-use std::hash::{DefaultHasher, Hash, Hasher};
 
 use text_generation_proto::v1::{self, put_media_request::Source};
+
+use crate::content::{picture, row};
 
 /// An item whose pixels came.
 #[derive(Debug)]
@@ -29,12 +30,6 @@ pub(crate) struct Media {
     pub(crate) encoded: usize,
 }
 
-fn hash(value: &(impl Hash + ?Sized)) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    value.hash(&mut hasher);
-    hasher.finish()
-}
-
 impl Media {
     /// Takes an item. Says what is wrong with it otherwise.
     pub(crate) fn put(&mut self, request: &v1::PutMediaRequest) -> Result<(), String> {
@@ -57,7 +52,7 @@ impl Media {
             Item {
                 rows: request.rows,
                 layers: 0,
-                content: hash(pixels.as_slice()),
+                content: picture(pixels),
             },
         );
         Ok(())
@@ -111,7 +106,7 @@ impl Media {
         let content = item.content;
         self.items.remove(&number);
         self.encoded += 1;
-        let written = (0..encode.rows).map(|index| (encode.row + index, hash(&(content, index))));
+        let written = (0..encode.rows).map(|index| (encode.row + index, row(content, index)));
         self.rows.extend(written);
         Ok(())
     }

@@ -204,6 +204,8 @@ impl TextGenerationService for Rank {
             recurrent: self.config.recurrent,
             media: self.config.media,
             adapters: (self.config.adapters)(self.life),
+            widths: self.config.widths.clone(),
+            max_window_tokens: 512,
             version: env!("CARGO_PKG_VERSION").to_owned(),
             group: if self.config.named {
                 format!("start {}", self.life)

@@ -1,12 +1,12 @@
 //! Rows, slots and steps of one mock rank, with the checks that a real shard relies on.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::hash::{DefaultHasher, Hash, Hasher};
 
 use text_generation_proto::v1;
 use tokio::time::{Duration, Instant};
 
 use crate::config::{MockConfig, MockRow};
+use crate::content::slot;
 use crate::masks::Masks;
 use crate::media::Media;
 use crate::step::MockStep;
@@ -26,6 +26,8 @@ struct Row {
     prefill_logprobs: bool,
     failed: bool,
     spans: Vec<v1::MediaSpan>,
+    /// The length at which its request ends.
+    limit: usize,
 }
 
 impl Row {
@@ -43,9 +45,8 @@ impl Row {
                     .row(row)
                     .ok_or(format!("media row {row} is read and was never written"))?,
             };
-            let mut hasher = DefaultHasher::new();
-            (self.contents.last(), read, self.mock.adapter).hash(&mut hasher);
-            self.contents.push(hasher.finish());
+            let before = self.contents.last().copied();
+            self.contents.push(slot(before, read, self.mock.adapter));
         }
         self.mock.content = self.contents.last().copied().unwrap_or_default();
         Ok(())
@@ -63,7 +64,7 @@ impl Row {
         self.mock.ids.push(token);
         if self.top_n_tokens > 0 {
             reply.top_tokens.push(v1::TopTokens {
-                index: reply.rows.len() as u32,
+                index: reply.ids.len() as u32,
                 ids: (0..self.top_n_tokens)
                     .map(|n| (token + n) % vocab_size)
                     .collect(),
@@ -192,13 +193,26 @@ impl State {
             ..v1::StepReply::default()
         };
         let slot = |row: u32| mask_slots.get(&row).copied().unwrap_or(0);
-        for &row in &plan.decode {
-            self.compute(config, row, None, &mut reply);
-            self.choose(config, row, slot(row), &mut reply);
+        if !plan.widths.is_empty() && plan.widths.len() != plan.decode.len() {
+            self.violate(format!(
+                "{} widths for {} rows",
+                plan.widths.len(),
+                plan.decode.len()
+            ));
+        }
+        for (place, &row) in plan.decode.iter().enumerate() {
+            let width = plan.widths.get(place).copied().unwrap_or(1);
+            self.decode(config, row, width, slot(row), &mut reply);
         }
         for chunk in &plan.chunks {
             self.compute(config, chunk.row, Some(chunk), &mut reply);
             self.choose(config, chunk.row, slot(chunk.row), &mut reply);
+        }
+        if !config.widths.is_empty() {
+            // Those of chunks got one token each, without drafts.
+            reply.counts.resize(reply.rows.len(), 1);
+            reply.drafts.resize(reply.rows.len(), 0);
+            reply.right.resize(reply.rows.len(), 0);
         }
         if rank > 0 {
             reply.logprobs.clear();
@@ -250,6 +264,10 @@ impl State {
             prefill_logprobs: request.prefill_logprobs,
             failed: false,
             spans: request.media,
+            limit: match request.max_new_tokens {
+                0 => usize::MAX,
+                most => prompt + most as usize,
+            },
         };
         if config.recurrent && row.computed > 0 {
             let cached = row.computed;
@@ -273,6 +291,51 @@ impl State {
     }
 
     /// A chunk, or, without one, the newest token of a row.
+    /// A row gets as many tokens as drafts are right, and one more, at most `width`.
+    fn decode(
+        &mut self,
+        config: &MockConfig,
+        number: u32,
+        width: u32,
+        slot: u32,
+        reply: &mut v1::StepReply,
+    ) {
+        let (rows, ids) = (reply.rows.len(), reply.ids.len());
+        let Some(row) = self.rows.get(&number) else {
+            return self.compute(config, number, None, reply);
+        };
+        let left = row.limit.saturating_sub(row.mock.ids.len()) as u32;
+        let reached = (row.mock.ids.len() + width as usize - 1).min(row.limit.saturating_sub(1));
+        let (failed, held) = (row.failed, row.slots.len());
+        if width > 1 && !config.widths.contains(&width) {
+            self.violate(format!("a window of {width} tokens, which nobody offers"));
+        }
+        if width > 1 && (slot > 0 || held < reached) {
+            self.violate(format!(
+                "row {number} has {held} slots and mask {slot} for a window of {width} that reaches {reached}"
+            ));
+        }
+        let right = (config.drafts)(&self.rows[&number].mock, width).min(width);
+        let count = if config.widths.is_empty() {
+            1
+        } else {
+            (1 + right).min(width).min(left)
+        };
+        for _ in 0..count {
+            self.compute(config, number, None, reply);
+            self.choose(config, number, slot, reply);
+        }
+        let got = reply.ids.len() - ids;
+        if config.widths.is_empty() || failed || (got == 0 && count > 0) {
+            return;
+        }
+        reply.rows.truncate(rows);
+        reply.rows.push(number);
+        reply.counts.push(got as u32);
+        reply.drafts.push(width - 1);
+        reply.right.push(right);
+    }
+
     fn compute(
         &mut self,
         config: &MockConfig,

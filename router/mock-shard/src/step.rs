@@ -11,6 +11,10 @@ pub struct MockStep {
     pub decodes: usize,
     /// Rows with a mask.
     pub constrained: usize,
+    /// Of the encoder of images.
+    pub layers: u32,
+    /// The most tokens that a decode may get.
+    pub width: u32,
 }
 
 impl MockStep {
@@ -20,6 +24,8 @@ impl MockStep {
             chunk_tokens: plan.chunks.iter().map(|chunk| chunk.count).sum(),
             decodes: plan.decode.len(),
             constrained: plan.constrained.len(),
+            layers: plan.encode.iter().map(|encode| encode.layers).sum(),
+            width: plan.widths.iter().copied().max().unwrap_or(1),
         }
     }
 }

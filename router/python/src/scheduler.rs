@@ -8,6 +8,7 @@ use text_generation_core::policy::arrivals::Arrivals;
 use text_generation_core::policy::cost;
 use text_generation_core::policy::expectation::OutputLengths;
 use text_generation_core::policy::peak::Demand;
+use text_generation_core::policy::windows::Windows;
 use text_generation_core::policy::{
     self, Admission, BatchLimits, Candidate, Joined, Order, Situation, WaitingServedRatio,
 };
@@ -133,6 +134,7 @@ impl Running {
             decodes,
             lacks_slot: decodes && self.cached.saturating_add(self.slots) <= self.computed,
             ahead: 0,
+            drafts: None,
             demand: Demand {
                 slots: self.slots,
                 generated: self.generated,
@@ -269,6 +271,7 @@ impl Scheduler {
             .zip(&running)
             .map(|(place, request)| request.for_policy(place))
             .collect();
+        let windows = Windows::default();
         let situation = Situation {
             running: &running,
             rows,
@@ -282,6 +285,7 @@ impl Scheduler {
             limits: &self.limits,
             cost: &self.cost,
             lengths: &self.lengths,
+            windows: &windows,
         };
         policy::plan(&situation, &mut queue).into()
     }

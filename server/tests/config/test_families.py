@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from support.fallback_cases import FALLBACK_CASES
 from support.families import UNLISTED
 from support.family_cases import CASES
@@ -53,6 +54,7 @@ def minimal(model_type: str) -> dict[str, Any]:
     values |= {key: SIZES[usual] for key, usual in OTHER_NAMES.items() if key in defaults}
     # Sizes whose defaults follow from those of a published model.
     values |= {key: 1 for key in ("num_kv_heads",) if key in defaults}
+    values |= {key: 1 for key in ("num_kv_shared_layers",) if defaults.get(key)}
     values |= {key: 2 for key in ("num_experts_per_tok",) if defaults.get(key, 0) is None}
     values |= {key: 256 for key in ("word_embed_proj_dim",) if key in defaults}
     values |= {key: 96 for key in ("ffn_hidden_size",) if key in defaults}
@@ -83,6 +85,14 @@ def test_every_family_is_in_the_tests() -> None:
     assert not MISSING.keys() & tested
 
 
+def test_the_first_layers_of_deep_gemma_3n_are_sparse_where_the_file_does_not_say(tmp_path: Path) -> None:
+    """The cutoff is that of the class, which computes it in float32."""
+    values = {"architectures": ["Gemma3nForCausalLM"], **SIZES, "num_hidden_layers": 12, "num_kv_shared_layers": 2}
+    expected = torch.distributions.Normal(0, 1).icdf(torch.tensor(0.95)).item()
+    cutoffs = [layer.ffn.cutoff for layer in parse(tmp_path, values).decoder.layers]  # type: ignore[union-attr]
+    assert cutoffs == [*[pytest.approx(expected, rel=1e-6)] * 10, None, None]
+
+
 def test_the_page_of_models_has_the_table_of_the_tests() -> None:
     assert PAGE.read_text() == page()
 
@@ -96,6 +106,16 @@ def test_the_page_of_models_has_the_table_of_the_tests() -> None:
         ("Gemma2ForCausalLM", {"query_pre_attn_scalar": 0}, "query_pre_attn_scalar"),
         ("Gemma3ForCausalLM", {"rope_local_base_freq": "10000"}, "rope_local_base_freq"),
         ("Gemma3ForCausalLM", {"sliding_window_pattern": 0}, "sliding_window_pattern"),
+        ("Gemma3nForCausalLM", {"activation_sparsity_pattern": [0.95]}, "activation_sparsity_pattern"),
+        (
+            "Gemma3nForCausalLM",
+            {"activation_sparsity_pattern": [0.95, 1.0, 0.0, 0.0], "num_kv_shared_layers": 0},
+            "activation_sparsity_pattern",
+        ),
+        ("Gemma3nForCausalLM", {"altup_num_inputs": 1}, "altup_num_inputs"),
+        ("Gemma3nForCausalLM", {"altup_num_inputs": 10**9}, "altup_num_inputs"),
+        ("Gemma3nForCausalLM", {"altup_active_idx": 4}, "altup_active_idx"),
+        ("Gemma3nForCausalLM", {"num_kv_shared_layers": 4}, "num_kv_shared_layers"),
         ("MistralForCausalLM", {"sliding_window": 0}, "sliding_window"),
         ("SmolLM3ForCausalLM", {"no_rope_layers": [1, 1]}, "no_rope_layers"),
         ("SmolLM3ForCausalLM", {"no_rope_layers": [1, 1, 2, 0]}, "no_rope_layers"),
@@ -125,6 +145,9 @@ def test_the_page_of_models_has_the_table_of_the_tests() -> None:
         ("Ministral3ForCausalLM", {"rope_parameters": GROWING | {"llama_4_scaling_beta": -1}}, "llama_4_scaling_beta"),
         ("MistralForCausalLM", {"llama_4_scaling": {"beta": 0.1}}, "original_max_position_embeddings"),
         ("Mistral4ForCausalLM", {"scoring_func": "sigmoid"}, "scoring_func"),
+        ("LagunaForCausalLM", {"gating": "per-token"}, "gating"),
+        ("LagunaForCausalLM", {"num_attention_heads_per_layer": [32]}, "num_attention_heads_per_layer"),
+        ("LagunaForCausalLM", {"num_attention_heads_per_layer": [32, 32, 30, 32]}, "num_key_value_heads"),
         ("ExaoneMoEForCausalLM", {"mlp_layer_types": ["dense"] * 5}, "mlp_layer_types"),
         ("BailingMoeV2ForCausalLM", {**EXPERTS, "score_function": "relu"}, "score_function"),
         ("BailingMoeV2ForCausalLM", {**EXPERTS, "rotary_dim": 3}, "rotary_dim"),
@@ -159,6 +182,9 @@ def test_a_wrong_value_is_named(architecture: str, values: dict[str, Any], named
         ("AfmoeForCausalLM", {"attention_bias": True}),
         ("AfmoeForCausalLM", {"route_norm": False}),
         ("HYV3ForCausalLM", {"qk_norm": False}),
+        ("LagunaForCausalLM", {"attention_bias": True}),
+        ("LagunaForCausalLM", {"moe_apply_router_weight_on_input": True}),
+        ("LagunaForCausalLM", {"moe_router_logit_softcapping": 30.0}),
         ("HYV3ForCausalLM", {"mlp_bias": True}),
         ("BailingMoeForCausalLM", {"use_bias": True}),
         ("BailingMoeForCausalLM", {"norm_head": True, "tie_word_embeddings": True}),

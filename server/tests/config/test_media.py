@@ -13,7 +13,7 @@ from transformers import CONFIG_MAPPING
 
 from text_generation_server.config import ModelConfig
 from text_generation_server.config.fallback import FallbackConfig
-from text_generation_server.config.implementation import ModelImpl, read_model_config
+from text_generation_server.config.implementation import read_model_config
 from text_generation_server.config.spec import AttentionSpec
 from text_generation_server.errors import ConfigurationError, UnsupportedModel
 
@@ -85,7 +85,7 @@ def test_what_the_whole_says_counts_before_its_part(tmp_path: Path) -> None:
 def test_a_part_of_another_family_is_refused_with_those_that_run(tmp_path: Path) -> None:
     with pytest.raises(
         UnsupportedModel,
-        match=r"LlavaForConditionalGeneration.*'mpt'.*gemma3_text, gemma4_text, .*granite, kimi_k2, llama",
+        match=r"LlavaForConditionalGeneration.*'mpt'.*gemma3_text, gemma3n_text, .*granite, kimi_k2, llama",
     ):
         parse(tmp_path, {"model_type": "mpt"})
     with pytest.raises(ConfigurationError, match=r"`text_config`.*`model_type` is missing"):
@@ -105,14 +105,12 @@ def test_tensors_of_images_are_no_surprise(name: str, tmp_path: Path, caplog: py
     assert [each for each in caplog.messages if not each.startswith("images are refused")] == []
 
 
-@pytest.mark.parametrize("impl", ["auto", "transformers"])
-def test_a_part_without_a_family_of_ours_runs_through_its_class(impl: ModelImpl, tmp_path: Path) -> None:
-    part = {"model_type": "gemma3n_text", **SIZES, "eos_token_id": 7}
+def test_a_part_runs_through_its_class(tmp_path: Path) -> None:
+    part = {"model_type": "gemma3n_text", **SIZES, "num_kv_shared_layers": 0, "eos_token_id": 7}
     values = {"architectures": ["Gemma3nForConditionalGeneration"], "text_config": part, "eos_token_id": [1, 5]}
     (tmp_path / "config.json").write_text(json.dumps({**values, "dtype": "bfloat16"}))
-    config = read_model_config(tmp_path, impl)
+    config = read_model_config(tmp_path, "transformers")
     assert isinstance(config, FallbackConfig)
     assert (config.architecture, config.has_media) == ("Gemma3nForCausalLM", True)
     assert (config.eos_token_ids, config.dtype) == ((1, 5), "bfloat16")
-    with pytest.raises(UnsupportedModel, match=r"'gemma3n_text' is not supported.*through Transformers .*gemma3n_text"):
-        read_model_config(tmp_path, "native")
+    assert isinstance(read_model_config(tmp_path, "auto"), ModelConfig)

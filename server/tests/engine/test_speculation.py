@@ -9,6 +9,7 @@ import pytest
 import torch
 from support.engine_driver import LIMITS, make_engine
 from support.fake_model import FakeModel
+from support.windows import NEW_TOKENS, Reader, request, run
 
 from text_generation_kernels import Drafts, Sequences, Windows
 from text_generation_server.engine import speculation
@@ -16,11 +17,11 @@ from text_generation_server.engine.engine import Engine
 from text_generation_server.engine.options import EngineOptions
 from text_generation_server.engine.requests import (
     Chunk,
+    Grant,
     NextTokenChooserParameters,
     Request,
     SlotRange,
     StepPlan,
-    StepReply,
 )
 from text_generation_server.errors import EngineError, InvalidRequest, OutOfSlots
 
@@ -33,43 +34,8 @@ SETTINGS: list[dict[str, Any]] = [
     {"do_sample": True, "seed": 3, "watermark": True, "frequency_penalty": 0.5},
     {"min_new_tokens": 5, "logit_bias": ((3, 2.0),)},
 ]
-NEW_TOKENS = 12
 Drafter = Callable[[list[int], int], list[int]]
 """Turns a text and the number of drafts into drafts."""
-
-
-def request(row: int, prompt: Sequence[int], max_new_tokens: int = NEW_TOKENS, **settings: Any) -> Request:
-    return Request(
-        id=row,
-        row=row,
-        input_ids=np.array(prompt, dtype=np.int64),
-        parameters=NextTokenChooserParameters(**settings),
-        slots=(SlotRange(24 * row, len(prompt) + max_new_tokens - 1),),
-        top_n_tokens=2,
-        max_new_tokens=max_new_tokens,
-    )
-
-
-class Reader:
-    """What came back of each row."""
-
-    def __init__(self) -> None:
-        self.ids: dict[int, list[int]] = {}
-        self.logprobs: dict[int, list[float]] = {}
-        self.tops: dict[int, list[list[int]]] = {}
-        self.steps = 0
-
-    def read(self, reply: StepReply) -> None:
-        self.steps += 1
-        place = 0
-        tops = {top.index: list(top.ids) for top in reply.top_tokens}
-        for row, count in zip(reply.rows, reply.counts or [1] * len(reply.rows), strict=True):
-            entries = range(place, place + count)
-            self.ids.setdefault(row, []).extend(reply.ids[i] for i in entries)
-            self.logprobs.setdefault(row, []).extend(reply.logprobs[i] for i in entries)
-            self.tops.setdefault(row, []).extend(tops[i] for i in entries)
-            place += count
-        assert place == len(reply.ids)
 
 
 def text_of(engine: Engine, requests: Sequence[Request], width: int, drafter: Drafter | None = None) -> Reader:
@@ -80,24 +46,11 @@ def text_of(engine: Engine, requests: Sequence[Request], width: int, drafter: Dr
         return run(engine, requests, width)
 
 
-def run(engine: Engine, requests: Sequence[Request], width: int) -> Reader:
-    engine.clear_cache(None)
-    chunks = [Chunk(each.row, 0, len(each.input_ids)) for each in requests]
-    found = Reader()
-    found.read(engine.step(StepPlan(0, admit=requests, chunks=chunks)).result())
-    number = 0
-    while rows := [each.row for each in requests if len(found.ids[each.row]) < each.max_new_tokens]:
-        number += 1
-        widths = [width] * len(rows) if width > 1 else []
-        found.read(engine.step(StepPlan(number, decode=rows, widths=widths)).result())
-    return found
-
-
-def draft_by(drafter: Drafter, windows: Windows, sequences: Sequences, drafts: Drafts, outcome: torch.Tensor) -> None:
-    for place, row in enumerate(windows.rows.tolist()):
+def draft_by(drafter: Drafter, windows: Windows, sequences: Sequences, drafts: Drafts) -> None:
+    for row in windows.rows.tolist():
         ids = drafter(drafts.tokens[row, : int(sequences.length[row])].tolist(), drafts.most)
         drafts.ids[row, : len(ids)] = torch.tensor(ids, dtype=torch.int64)
-        drafts.counts[row] = outcome[place, 1] = len(ids)
+        drafts.counts[row] = len(ids)
 
 
 def speculating(drafts: int = 3, **options: Any) -> Engine:
@@ -184,10 +137,36 @@ def test_text_that_repeats_itself_takes_fewer_steps(plain: Engine, served: Engin
 def test_a_request_without_an_end_speculates_within_its_slots(plain: Engine, served: Engine) -> None:
     endless = Request(0, 0, np.array([4, 4, 4]), NextTokenChooserParameters(), (SlotRange(0, 8),))
     served.clear_cache(None)
+    found = Reader()
+    found.read(served.step(StepPlan(0, admit=[endless], chunks=[Chunk(0, 0, 3)])).result())
+    for number in range(1, 6):
+        found.read(served.step(StepPlan(number, decode=[0], widths=[4])).result())
+    # The last token of a text needs no slot.
+    assert len(found.ids[0]) == 6
+    assert found.ids[0] == text_of(plain, [request(0, [4, 4, 4], 12)], 1).ids[0][:6]
+    served.clear_cache(None)
     served.step(StepPlan(0, admit=[endless], chunks=[Chunk(0, 0, 3)])).result()
-    served.step(StepPlan(1, decode=[0], widths=[4])).result()
-    with pytest.raises(OutOfSlots, match="position 10 of row 0 has no slot: it holds 8"):
-        served.step(StepPlan(2, decode=[0], widths=[4]))
+    for number in range(1, 6):
+        served.step(StepPlan(number, decode=[0], widths=[4])).result()
+    with pytest.raises(OutOfSlots, match="position 8 of row 0 has no slot: it holds 8"):
+        served.step(StepPlan(6, decode=[0], widths=[4]))
+
+
+def test_grants_may_come_as_they_are_needed(plain: Engine, served: Engine) -> None:
+    """The slots of wrong drafts serve the tokens that come instead."""
+    expected = text_of(plain, [request(0, PROMPTS[0])], 1).ids[0]
+    served.clear_cache(None)
+    short = Request(0, 0, np.array(PROMPTS[0]), NextTokenChooserParameters(), (SlotRange(0, 9),), max_new_tokens=12)
+    found = Reader()
+    found.read(served.step(StepPlan(0, admit=[short], chunks=[Chunk(0, 0, 5)])).result())
+    number, held = 0, 9
+    while len(found.ids[0]) < NEW_TOKENS:
+        number += 1
+        needed = min(5 + len(found.ids[0]) + 3, 5 + NEW_TOKENS - 1)
+        grants = [Grant(0, (SlotRange(100 + held, needed - held),))] if needed > held else []
+        held = max(held, needed)
+        found.read(served.step(StepPlan(number, grants=grants, decode=[0], widths=[4])).result())
+    assert found.ids[0] == expected
 
 
 @pytest.mark.parametrize(
@@ -218,18 +197,18 @@ def test_a_shard_without_speculation_refuses_widths(plain: Engine) -> None:
 
 def test_a_row_that_has_ended_gets_nothing_and_writes_nothing(plain: Engine, served: Engine) -> None:
     """The router may send a plan for a row before it knows that the one before has ended it."""
-    ending, other = request(0, PROMPTS[0], 2), request(1, PROMPTS[1])
+    ending, other = request(0, [4, 4, 4, 4], 5, logit_bias=((4, 100.0),)), request(1, PROMPTS[1])
     expected = text_of(plain, [other], 1)
     served.clear_cache(None)
     found = Reader()
-    chunks = [Chunk(0, 0, 5), Chunk(1, 0, 3)]
+    chunks = [Chunk(0, 0, 4), Chunk(1, 0, 3)]
     found.read(served.step(StepPlan(0, admit=[ending, other], chunks=chunks)).result())
-    for number in range(1, NEW_TOKENS):
-        reply = served.step(StepPlan(number, decode=[0, 1], widths=[2, 2])).result()
+    for number in range(1, 5):
+        reply = served.step(StepPlan(number, decode=[0, 1], widths=[4, 1])).result()
         found.read(reply)
-        assert number == 1 or reply.counts[0] == 0
-    assert found.ids[1][:NEW_TOKENS] == expected.ids[1]
-    assert len(found.ids[0]) == 2
+        assert reply.counts == [4 if number == 1 else 0, 1]
+    assert found.ids[0] == [4] * 5
+    assert found.ids[1] == expected.ids[1][:5]
 
 
 def test_info_says_what_plans_may_name(plain: Engine, served: Engine) -> None:

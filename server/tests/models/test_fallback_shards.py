@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import torch
 from support.comparing import checkpoints
-from support.fallback_cases import FALLBACK_CASES, FORCED, GEMMA_3N
+from support.fallback_cases import FALLBACK_CASES, FORCED
 from support.families import PROMPTS, SIZES
 from support.family_cases import CASES
-from support.gemma_cases import GEMMA_4_LARGE
+from support.gemma_cases import GEMMA_3N, GEMMA_4_LARGE
 from support.loading import load
 from support.ranks import results
 from support.thread_ranks import thread_groups, together

@@ -75,6 +75,7 @@ NAMES = [
     "glm4v moe",
     "internvl",
     "internvl chat",
+    "internvl chat internlm2",
     "llama4",
     "llava next",
     "llava original",

@@ -3,8 +3,24 @@
 import torch
 
 from support.families import Raw, State
+from support.relayouts import fused_groups, renamed
 
 KIMI_CLASS = "KimiK25ForConditionalGeneration"
+
+
+def internlm2(state: State, raw: Raw) -> tuple[State, Raw]:
+    """The files of InternLM 2."""
+    names = (
+        (r"embed_tokens", "tok_embeddings"),
+        (r"lm_head", "output"),
+        (r"input_layernorm", "attention_norm"),
+        (r"post_attention_layernorm", "ffn_norm"),
+        (r"self_attn\.o_proj", "attention.wo"),
+        (r"mlp\.gate_proj", "feed_forward.w1"),
+        (r"mlp\.up_proj", "feed_forward.w3"),
+        (r"mlp\.down_proj", "feed_forward.w2"),
+    )
+    return renamed("InternLM2ForCausalLM", *names, bias=False)(fused_groups(state, "attention.wqkv"), raw)
 
 
 def internvl_chat(state: State, raw: Raw) -> tuple[State, Raw]:
@@ -55,6 +71,17 @@ def internvl_chat(state: State, raw: Raw) -> tuple[State, Raw]:
         **{key: raw[key] for key in ("downsample_ratio", "eos_token_id", "tie_word_embeddings") if key in raw},
     }
     return {name: each for name, each in out.items() if not name.startswith("vision_model.layernorm.")}, config
+
+
+def internvl_chat_internlm2(state: State, raw: Raw) -> tuple[State, Raw]:
+    """The same beside InternLM 2."""
+    state, raw = internvl_chat(state, raw)
+    part = "language_model."
+    text = {name.removeprefix(part): each for name, each in state.items() if name.startswith(part)}
+    text, config = internlm2(text, raw["llm_config"])
+    images = {name: each for name, each in state.items() if not name.startswith(part)}
+    config = {**config, "model_type": "internlm2"}
+    return {**images, **{part + name: each for name, each in text.items()}}, {**raw, "llm_config": config}
 
 
 def layers(state: State, raw: Raw) -> tuple[State, Raw]:

@@ -2,10 +2,7 @@
 
 from typing import Any
 
-import torch
-
-from support.families import Case, Raw, State
-from support.gemma_cases import GEMMA
+from support.families import Case
 from support.moe_cases import with_corrections
 
 MOE: dict[str, Any] = {"num_experts": 6, "num_experts_per_tok": 2}
@@ -20,26 +17,6 @@ GROUPS: dict[str, Any] = {
     "topk_group": 1,
     "num_key_value_heads": 4,
 }
-
-
-GEMMA_3N: dict[str, Any] = {
-    **GEMMA,
-    "hidden_size_per_layer_input": 8,
-    "num_kv_shared_layers": 2,
-    "activation_sparsity_pattern": [0.95, 0.5, 0.0, 0.95, 0.0],
-    "laurel_rank": 4,
-}
-
-
-def _inside_gemma3n(state: State, raw: Raw) -> tuple[State, Raw]:
-    """The published files, with towers for images and sound, whose classes need further packages."""
-    names = {name: name.replace("model.", "model.language_model.", 1) for name in state}
-    others = {
-        f"model.{name}.weight": torch.zeros(2) for name in ("vision_tower.conv", "audio_tower.conv", "embed_audio")
-    }
-    keys = {key: raw.pop(key) for key in ("eos_token_id", "dtype")}
-    whole = {"architectures": ["Gemma3nForConditionalGeneration"], "model_type": "gemma3n", "text_config": raw}
-    return {**{names[name]: tensor for name, tensor in state.items()}, **others}, {**whole, **keys}
 
 
 FALLBACK_CASES: dict[str, Case] = {
@@ -57,14 +34,6 @@ FALLBACK_CASES: dict[str, Case] = {
         prepare=with_corrections,
     ),
     "flex_olmo": Case("FlexOlmo", "flex_olmo", MOE),
-    "gemma3n": Case("Gemma 3n (text)", "gemma3n_text", GEMMA_3N),
-    "gemma3n images": Case(
-        "Gemma 3n",
-        "gemma3n_text",
-        GEMMA_3N,
-        relayout=_inside_gemma3n,
-        architecture="Gemma3nForConditionalGeneration",
-    ),
     "helium": Case("Helium", "helium", {"head_dim": 8}),
     "nemotron": Case("Nemotron and Minitron", "nemotron"),
     "olmo": Case("OLMo 1", "olmo", {"clip_qkv": 2.0}),
@@ -73,7 +42,7 @@ FALLBACK_CASES: dict[str, Case] = {
 }
 """Tensor names, sizes and prompts are as for the families of our own decoder."""
 
-FORCED = ("qwen3", "gemma2", "mixtral", "gemma4 small", "gemma4 large", "gemma4 experts")
+FORCED = ("qwen3", "gemma2", "mixtral", "gemma3n", "gemma3n images", "gemma4 small", "gemma4 large", "gemma4 experts")
 """Families of our own decoder that are compared with their class inside of our engine."""
 
 WHOLE_HEADS = ("flex_olmo", "olmoe", "persimmon")

@@ -5,30 +5,17 @@ from typing import Any
 
 import torch
 
+from support.author_layouts import internlm2
 from support.families import SIZES, Case, Raw, State
 from support.gemma_cases import GEMMA_CASES
 from support.latent_cases import GROWING, LATENT_CASES
 from support.media_cases import MEDIA_CASES
 from support.moe_cases import MOE_CASES
 from support.recurrent_cases import RECURRENT_CASES
-from support.relayouts import fused_blocks, fused_groups, renamed, without_prefix
+from support.relayouts import fused_blocks, renamed, without_prefix
 
 W = {"sliding_window": 4}
 LONGROPE = {"short_factor": [1.0, 1.5, 2.0, 2.5], "long_factor": [2.0, 4.0, 6.0, 8.0], "rope_type": "longrope"}
-
-
-def _internlm2(state: State, raw: Raw) -> tuple[State, Raw]:
-    names = (
-        (r"embed_tokens", "tok_embeddings"),
-        (r"lm_head", "output"),
-        (r"input_layernorm", "attention_norm"),
-        (r"post_attention_layernorm", "ffn_norm"),
-        (r"self_attn\.o_proj", "attention.wo"),
-        (r"mlp\.gate_proj", "feed_forward.w1"),
-        (r"mlp\.up_proj", "feed_forward.w3"),
-        (r"mlp\.down_proj", "feed_forward.w2"),
-    )
-    return renamed("InternLM2ForCausalLM", *names, bias=False)(fused_groups(state, "attention.wqkv"), raw)
 
 
 def _baichuan(state: State, raw: Raw) -> tuple[State, Raw]:
@@ -302,7 +289,7 @@ CASES: dict[str, Case] = {
         renamed("InternLMForCausalLM", bias=True),
         architecture="InternLMForCausalLM",
     ),
-    "internlm2": Case("InternLM 1, 2, 2.5 and 3", "llama", relayout=_internlm2, architecture="InternLM2ForCausalLM"),
+    "internlm2": Case("InternLM 1, 2, 2.5 and 3", "llama", relayout=internlm2, architecture="InternLM2ForCausalLM"),
     "internlm3": Case(
         "InternLM 1, 2, 2.5 and 3",
         "llama",

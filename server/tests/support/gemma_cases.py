@@ -1,11 +1,11 @@
-"""Gemma 4, as variants that its configurations can have, and what Gemma 3n has of them."""
+"""Gemma 3n and 4, as variants that their configurations can have."""
 
 from typing import Any
 
 import torch
 from transformers import PreTrainedModel
 
-from support.families import SIZES, Case, Raw
+from support.families import SIZES, Case, Raw, State
 from support.media_cases import IMAGES
 
 
@@ -25,6 +25,24 @@ GEMMA: dict[str, Any] = {
     "vocab_size_per_layer_input": 99,
     "pad_token_id": 0,
 }
+GEMMA_3N: dict[str, Any] = {
+    **GEMMA,
+    "hidden_size_per_layer_input": 8,
+    "num_kv_shared_layers": 2,
+    "activation_sparsity_pattern": [0.95, 0.5, 0.0, 0.95, 0.0],
+    "laurel_rank": 4,
+}
+GEMMA_3N_OTHER: dict[str, Any] = {
+    **GEMMA_3N,
+    "intermediate_size": [48, 40, 48, 40, 48],
+    "vocab_size_per_layer_input": 60,
+    "num_kv_shared_layers": 0,
+    "altup_num_inputs": 3,
+    "altup_active_idx": 1,
+    "altup_correct_scale": False,
+    "layer_types": ...,
+}
+"""Ids beyond the table of vectors, and another active stream."""
 GEMMA_4: dict[str, Any] = {**GEMMA, "global_head_dim": 16, "hidden_size_per_layer_input": 0}
 GEMMA_4_SMALL: dict[str, Any] = {
     **GEMMA_4,
@@ -56,7 +74,27 @@ def _of_images(family: str, model_type: str, text: Raw, images: Raw = IMAGES, **
     return Case(family, model_type, values, sizes={}, **options)
 
 
+def _inside_gemma3n(state: State, raw: Raw) -> tuple[State, Raw]:
+    """The published files, with towers for images and sound, whose classes need further packages."""
+    names = {name: name.replace("model.", "model.language_model.", 1) for name in state}
+    others = {
+        f"model.{name}.weight": torch.zeros(2) for name in ("vision_tower.conv", "audio_tower.conv", "embed_audio")
+    }
+    keys = {key: raw.pop(key) for key in ("eos_token_id", "dtype")}
+    whole = {"architectures": ["Gemma3nForConditionalGeneration"], "model_type": "gemma3n", "text_config": raw}
+    return {**{names[name]: tensor for name, tensor in state.items()}, **others}, {**whole, **keys}
+
+
 GEMMA_CASES: dict[str, Case] = {
+    "gemma3n": Case("Gemma 3n (text)", "gemma3n_text", GEMMA_3N),
+    "gemma3n other": Case("Gemma 3n (text)", "gemma3n_text", GEMMA_3N_OTHER),
+    "gemma3n images": Case(
+        "Gemma 3n",
+        "gemma3n_text",
+        GEMMA_3N,
+        relayout=_inside_gemma3n,
+        architecture="Gemma3nForConditionalGeneration",
+    ),
     "gemma4 small": Case("Gemma 4 (text)", "gemma4_text", GEMMA_4_SMALL, prepare=with_scalars),
     "gemma4 large": Case("Gemma 4 (text)", "gemma4_text", GEMMA_4_LARGE, prepare=with_scalars),
     "gemma4 experts": Case("Gemma 4 (text)", "gemma4_text", GEMMA_4_EXPERTS, prepare=with_scalars),

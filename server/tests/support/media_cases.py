@@ -4,7 +4,16 @@ from typing import Any
 
 import torch
 
-from support.author_layouts import KIMI_CLASS, internvl_chat, kimi, kimi_vl, layers, original_llava, original_mistral
+from support.author_layouts import (
+    KIMI_CLASS,
+    internvl_chat,
+    internvl_chat_internlm2,
+    kimi,
+    kimi_vl,
+    layers,
+    original_llava,
+    original_mistral,
+)
 from support.families import SIZES, Case, Raw, State
 from support.latent_cases import EXPERTS as LATENT_EXPERTS
 from support.latent_cases import GROWING
@@ -119,6 +128,14 @@ MEDIA_CASES: dict[str, Case] = {
         {"model_type": "qwen2"},
         {**IMAGES, "image_size": [8, 8], "patch_size": [4, 4]},
         relayout=internvl_chat,
+        architecture="InternVLChatModel",
+    ),
+    "internvl chat internlm2": _case(
+        "InternVL 2.5 to 3.5 (remote code)",
+        "internvl",
+        {"model_type": "llama"},
+        {**IMAGES, "image_size": [8, 8], "patch_size": [4, 4]},
+        relayout=internvl_chat_internlm2,
         architecture="InternVLChatModel",
     ),
     "llava": _case("LLaVA 1.5", "llava", {"model_type": "llama"}, CLIP),

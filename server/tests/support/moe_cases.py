@@ -108,6 +108,19 @@ def _ling(state: State, raw: Raw) -> tuple[State, Raw]:
     return _bailing("BailingMoeForCausalLM", norm_head=True, use_qkv_bias=True, use_bias=False, **gone)(kept, raw)
 
 
+LAGUNA: dict[str, Any] = {
+    "head_dim": 8,
+    "layer_types": ["full_attention", "sliding_attention", "full_attention"],
+    "moe_intermediate_size": 20,
+    "moe_routed_scaling_factor": 1.5,
+    "num_attention_heads_per_layer": [4, 8, 4],
+    "num_experts": 6,
+    "num_experts_per_tok": 2,
+    "shared_expert_intermediate_size": 24,
+    "sliding_window": 4,
+}
+"""Two key heads, which layers with a window read with more query heads."""
+
 LLAMA_4: dict[str, Any] = {
     "head_dim": 8,
     "intermediate_size": 20,
@@ -272,6 +285,13 @@ MOE_CASES: dict[str, Case] = {
             "attention_multiplier": 0.2,
             "logits_scaling": 4.0,
         },
+    ),
+    "laguna": Case("Laguna", "laguna", LAGUNA, prepare=with_corrections),
+    "laguna elements": Case(
+        "Laguna",
+        "laguna",
+        {**LAGUNA, "gating": "per-element", "mlp_layer_types": ["sparse", "dense", "sparse"]},
+        prepare=with_corrections,
     ),
     "phi moe": Case("Phi 3.5 MoE", "phimoe", {**EXPERTS, "attention_bias": True, "lm_head_bias": True}),
     "phi moe longrope": Case("Phi 3.5 MoE", "phimoe", {**EXPERTS, "rope_parameters": LONGROPE}),

@@ -3,6 +3,8 @@
 from typing import Any
 
 import torch
+from transformers import PreTrainedModel
+from transformers.models.falcon_h1.modeling_falcon_h1 import compute_mup_vector
 
 from support.families import Case, Raw, State
 from support.moe_cases import QWEN
@@ -91,6 +93,61 @@ GRANITE_4: dict[str, Any] = {
     "shared_intermediate_size": 20,
 }
 
+FALCON_H1: dict[str, Any] = {
+    **AMONG_OTHERS,
+    "mamba_d_ssm": 64,
+    "mamba_n_groups": 2,
+    "attention_in_multiplier": 0.8,
+    "attention_out_multiplier": 0.7,
+    "embedding_multiplier": 3.0,
+    "key_multiplier": 1.5,
+    "lm_head_multiplier": 0.4,
+    "mlp_multipliers": [1.3, 0.6],
+    "ssm_in_multiplier": 1.25,
+    "ssm_multipliers": [0.9, 0.7, 1.1, 1.4, 0.8],
+    "ssm_out_multiplier": 0.75,
+}
+
+
+def with_multipliers(model: PreTrainedModel) -> None:
+    """What a vector of the class multiplies by, which it makes when it loads a file."""
+    for layer in model.model.layers:
+        layer.mamba.mup_vector.copy_(compute_mup_vector(model.config))
+
+
+OLMO_HYBRID: dict[str, Any] = {**{key: DELTA[key] for key in DELTA if key != "head_dim"}, "pad_token_id": 0}
+
+
+def _published_olmo(state: State, raw: Raw) -> tuple[State, Raw]:
+    """Convolutions as long as queries, keys and values, which transformers cuts into equal parts, and norms of layers
+    with attention under the names of OLMo 3.
+    """
+    made: State = {}
+    for name, tensor in state.items():
+        if name.endswith("q_conv1d.weight"):
+            names = [name.replace("q_conv", f"{part}_conv") for part in "qkv"]
+            parts = torch.cat([state[each] for each in names]).split((16, 16, 48))
+            made |= dict(zip(names, parts, strict=True))
+        elif "_conv1d" not in name:
+            is_full = name.startswith("model.layers.1.")
+            made[name.replace("feedforward_layer_norm", "post_attention_layernorm") if is_full else name] = tensor
+    return made, raw
+
+
+def _names_of_class(state: State, raw: Raw) -> tuple[State, Raw]:
+    """Names of the modules of its class, which has one convolution."""
+    state, raw = _published_olmo(state, raw)
+    made: State = {}
+    for name, tensor in state.items():
+        if name.endswith("q_conv1d.weight"):
+            convs = [state[name.replace("q_conv", f"{part}_conv")] for part in "qkv"]
+            made[name.replace("q_conv", "conv")] = torch.cat(convs)
+        elif "_conv1d" not in name:
+            plain = name.replace("attention_layer_norm", "input_layernorm")
+            made[plain.replace("feedforward_layer_norm", "post_attention_layernorm")] = tensor
+    return made, raw
+
+
 RECURRENT_CASES: dict[str, Case] = {
     "qwen3 next": Case("Qwen 3 Next", "qwen3_next", {**DELTA, **EXPERTS, "mlp_only_layers": [1]}),
     "qwen3.5": Case("Qwen 3.5 and 3.6", "qwen3_5_text", DELTA, _by_interval),
@@ -114,6 +171,19 @@ RECURRENT_CASES: dict[str, Case] = {
         },
     ),
     "bamba": Case("Bamba", "bamba", {**AMONG_OTHERS, "attn_layer_indices": [1]}),
+    "falcon h1": Case("Falcon H1", "falcon_h1", FALCON_H1, prepare=with_multipliers),
+    "falcon h1 of one group": Case(
+        "Falcon H1",
+        "falcon_h1",
+        {**FALCON_H1, "mamba_d_ssm": 48, "mamba_d_head": "auto", "mamba_n_groups": 1, "mamba_rms_norm": True},
+        prepare=with_multipliers,
+    ),
+    "falcon h1 gated first": Case(
+        "Falcon H1",
+        "falcon_h1",
+        {**FALCON_H1, "mamba_rms_norm": True, "mamba_norm_before_gate": False, "tie_word_embeddings": True},
+        prepare=with_multipliers,
+    ),
     "granite 4": Case("Granite 4", "granitemoehybrid", {**GRANITE_4, "mamba_n_groups": 2}),
     "granite 4 of one group": Case("Granite 4", "granitemoehybrid", {**GRANITE_4, "mamba_n_groups": 1}),
     "granite 4 dense": Case(
@@ -135,6 +205,12 @@ RECURRENT_CASES: dict[str, Case] = {
     "nemotron 3 latent": Case("Nemotron-H, Nano 2 and 3", "nemotron_h", {**NEMOTRON_3, "moe_latent_size": 12}),
     "nemotron 3 large shared": Case(
         "Nemotron-H, Nano 2 and 3", "nemotron_h", {**NEMOTRON_3, "moe_shared_expert_intermediate_size": 20}, _pattern
+    ),
+    "olmo hybrid": Case(
+        "OLMo Hybrid", "olmo_hybrid", {**OLMO_HYBRID, "rope_parameters": {"rope_theta": None}}, _published_olmo
+    ),
+    "olmo hybrid with rope": Case(
+        "OLMo Hybrid", "olmo_hybrid", {**OLMO_HYBRID, "linear_allow_neg_eigval": False}, _names_of_class
     ),
     "lfm2": Case("LFM 2", "lfm2", {"layer_types": CONVOLUTIONS, "block_multiple_of": 8}),
     "lfm2 with biases": Case(

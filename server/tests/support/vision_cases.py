@@ -5,7 +5,7 @@ from typing import Any
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from support.author_layouts import internvl_chat, original_llava
+from support.author_layouts import internvl_chat, internvl_chat_internlm2, original_llava
 from support.families import Case
 from support.media_cases import OVIS
 from support.moe_cases import LLAMA_4
@@ -106,6 +106,13 @@ VISION_CASES: dict[str, VisionCase] = {
     ),
     "internvl chat": VisionCase(
         case("internvl", {"model_type": "qwen2"}, TILED, image_token_id=TOKEN, relayout=internvl_chat),
+        ONE,
+        [(8, 8)],
+        same_size,
+        placeholder="<IMG_CONTEXT>",
+    ),
+    "internvl chat internlm2": VisionCase(
+        case("internvl", {"model_type": "llama"}, TILED, image_token_id=TOKEN, relayout=internvl_chat_internlm2),
         ONE,
         [(8, 8)],
         same_size,

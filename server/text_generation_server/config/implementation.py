@@ -7,7 +7,7 @@ from typing import Literal
 from ..errors import UnsupportedModel
 from .facts import architecture_of, config_files
 from .fallback import FallbackConfig, is_candidate, parse_fallback_config
-from .families import FAMILIES, WITH_MEDIA, class_of_part, has_family, refuse_missing
+from .families import FAMILIES, WITH_MEDIA, class_of_part, refuse_missing
 from .model import ModelConfig, parse_model_config, supported
 
 ModelImpl = Literal["auto", "native", "transformers"]
@@ -24,10 +24,8 @@ def read_model_config(folder: Path, impl: ModelImpl = "auto", quantize: str | No
     config, generation = config_files(folder)
     architecture = architecture_of(config)
     refuse_missing(architecture)
-    if has_media := architecture in WITH_MEDIA:
-        ours = has_family(config)
-    else:
-        ours = architecture in FAMILIES or not is_candidate(architecture)
+    has_media = architecture in WITH_MEDIA
+    ours = has_media or architecture in FAMILIES or not is_candidate(architecture)
     if impl == "native" or (impl == "auto" and ours):
         return parse_model_config(config, generation, folder).quantised(quantize)
     if has_media:

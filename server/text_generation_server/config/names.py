@@ -80,7 +80,11 @@ class TensorNames:
     """The fused matrix of queries, keys, values and gates, by key heads, if the checkpoint has one."""
     delta_ba: str | None = None
     """The fused matrix of beta and alpha, if the checkpoint has one."""
+    delta_apart: tuple[str, str, str] | None = None
+    """The matrices of queries, of keys and of values, if the checkpoint has them apart."""
     delta_conv: str = "linear_attn.conv1d"
+    delta_convs: tuple[str, ...] = ()
+    """The convolutions of queries, of keys and of values, which some files have instead of one."""
     delta_rate: str = "linear_attn.A_log"
     """A whole name, as the next one."""
     delta_bias: str = "linear_attn.dt_bias"
@@ -153,6 +157,22 @@ class TensorNames:
     layer_gate: str = "per_layer_input_gate"
     layer_out: str = "per_layer_projection"
     layer_output_norm: str = "post_per_layer_input_norm"
+    stream_router: str = "altup.modality_router"
+    """Several residual streams, as the next ones: mixes of a token, from which coefficients are made."""
+    stream_router_norm: str = "altup.router_norm"
+    stream_prediction: str = "altup.prediction_coefs"
+    stream_correction: str = "altup.correction_coefs"
+    stream_scale: str = "altup.correct_output_scale"
+    """A whole name."""
+    streams_in: str = "altup_projections.{}"
+    """From the embedding to each stream but the first, by its number from 0."""
+    streams_out: str = "altup_unembed_projections.{}"
+    laurel_down: str = "laurel.linear_left"
+    """Low-rank matrices beside attention, as the next two."""
+    laurel_up: str = "laurel.linear_right"
+    laurel_norm: str = "laurel.post_laurel_norm"
+    instead: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Names of norms that other files have, by the fields here; they count where no layer has the first."""
     transposed: bool = False
     """Whether matrices of layers are stored as [inputs, outputs]."""
     ignored: tuple[str, ...] = ("*rotary_emb.inv_freq",)
@@ -163,14 +183,19 @@ class TensorNames:
         return next((each for each in self.prefixes if has(f"{each}{self.embedding}.weight")), self.prefixes[0])
 
     def as_stored(self, layers: int, has: Callable[[str], bool]) -> "TensorNames":
-        """Returns the same names with the layout in which a model of so many layers stores experts. `has` is that of
-        `prefix`.
-        """
+        """Returns the same names as a model of so many layers stores norms and experts. `has` is that of `prefix`."""
+        prefix = self.prefix(has)
+
+        def is_stored(name: str) -> bool:
+            return any(has(f"{prefix}{self.layer.format(index)}{name}") for index in range(layers))
+
+        other = {key: name for key, name in self.instead.items() if not is_stored(f"{getattr(self, key)}.weight")}
+        if other:
+            return replace(self, instead={}, **other)
         if self.experts_stack is None:
             return self
         gate_up, down = self.experts_stack
-        prefix = self.prefix(has)
-        if not any(has(f"{prefix}{self.layer.format(index)}{gate_up}") for index in range(layers)):
+        if not is_stored(gate_up):
             return self
         return replace(self, experts_layout=self.stack_layout, expert_gate=gate_up, expert_down=down)
 

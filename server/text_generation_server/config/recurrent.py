@@ -25,6 +25,9 @@ class GatedDeltaSpec:
     """Tokens that the convolution sees, the newest included."""
     norm_eps: float
     """Epsilon of the gated norm of what a head reads."""
+    most_beta: Literal[1, 2] = 1
+    """Upper bound of how much of a state's value for a key is corrected; with 2, values may change sign (negative
+    eigenvalues, Grazzi et al., 2024)."""
 
     def inputs(self, shards: int) -> int:
         """Returns the inputs of the convolution on one of so many shards."""
@@ -79,6 +82,13 @@ class Mamba2Spec:
     """As of `GatedDeltaSpec`."""
     norm_eps: float
     """Epsilon of the norm of gated results."""
+    norm: Literal["gate first", "norm first"] | None = "gate first"
+    """Whether results are gated and then normalised, or the other way round; None: they are gated alone."""
+    wide_norm: bool = False
+    """Whether the norm multiplies by its weight in float32."""
+    factors: tuple[float, float, float, float, float] | None = None
+    """What gates, channels, B, C and time steps are multiplied by behind the first projection (muP, Yang et al.,
+    2022)."""
     bias: bool = False
     """Whether the first and the last projection have a bias."""
     conv_bias: bool = True
@@ -88,8 +98,10 @@ class Mamba2Spec:
     """Upper bound of time steps."""
 
     @property
-    def norm_over(self) -> Literal["group", "width"]:
+    def norm_over(self) -> Literal["group", "width"] | None:
         """What the normalisation spans: each group by itself, or the only group, of which ranks have parts."""
+        if self.norm is None:
+            return None
         return "width" if self.groups == 1 else "group"
 
     def inputs(self, shards: int) -> int:

@@ -26,7 +26,7 @@ def weight_bytes(config: ModelConfig, itemsize: int, tensors: Container[str] = (
     """
     spec, names, schemes = config.decoder, config.names, config.schemes
     head = 0 if spec.head.tied and not spec.embedding.width else spec.vocab_size * spec.hidden_size
-    total = float((spec.vocab_size * spec.hidden_size + head + _per_layer(spec)) * itemsize)
+    total = float((spec.vocab_size * spec.hidden_size + head + _per_layer(spec) + _streams(spec)) * itemsize)
     prefix = names.prefix(tensors.__contains__)
     for index in range(len(spec.layers)):
         for name, elements in matrices(config, index):
@@ -47,6 +47,11 @@ def _per_layer(spec: DecoderSpec) -> int:
     if (per_layer := spec.per_layer) is None:
         return 0
     return (per_layer.vocab_size + spec.hidden_size) * len(spec.layers) * per_layer.width
+
+
+def _streams(spec: DecoderSpec) -> int:
+    """The elements of the matrices before and after all layers that several residual streams have."""
+    return 0 if spec.streams is None else 2 * (spec.streams.count - 1) * spec.hidden_size**2
 
 
 def dense_macs(config: ModelConfig) -> int:
@@ -99,7 +104,7 @@ def bytes_of_rank(whole: int, config: AnyModelConfig, itemsize: int, ranks: int)
     spec = config.decoder
     tables = 0 if cuts_embedding(spec, itemsize, ranks) else spec.vocab_size * spec.hidden_size * itemsize
     tables += 0 if cuts_table(_per_layer(spec) * itemsize, ranks) else _per_layer(spec) * itemsize
-    tables += _vision_bytes(config, itemsize)
+    tables += _vision_bytes(config, itemsize) + _streams(spec) * itemsize
     tables = min(whole, tables)
     return (whole - tables) // ranks + tables
 
@@ -110,11 +115,15 @@ def matrices(config: ModelConfig, index: int, experts: bool = True) -> Iterator[
     """
     spec, names = config.decoder, config.names
     layer, hidden = spec.layers[index], spec.hidden_size
-    if layer.mixer is not None:
-        yield from _mixer(layer.mixer, names, hidden)
+    for mixer in (layer.mixer, layer.state_space):
+        if mixer is not None:
+            yield from _mixer(mixer, names, hidden)
     if (per_layer := spec.per_layer) is not None:
         yield names.layer_gate, hidden * per_layer.width
         yield names.layer_out, hidden * per_layer.width
+    if (streams := spec.streams) is not None:
+        yield names.laurel_down, hidden * streams.rank
+        yield names.laurel_up, hidden * streams.rank
     if (moe := layer.moe) is not None and experts:
         if moe.latent:
             yield names.latent_in, hidden * moe.latent
@@ -160,7 +169,7 @@ def _attention(spec: AttentionSpec, names: TensorNames, hidden: int) -> Iterator
         size = spec.value_size if name == names.v else spec.head_dim
         yield names.qkv or name, hidden * heads * size
     if spec.output_gate:
-        yield names.attention_gate or names.q, hidden * spec.num_heads * spec.head_dim
+        yield names.attention_gate or names.q, hidden * spec.num_heads * spec.gate_size
     yield names.out, hidden * spec.num_heads * spec.value_size
 
 
@@ -179,7 +188,12 @@ def _latent_attention(spec: LatentAttentionSpec, names: TensorNames, hidden: int
 
 def _gated_delta(spec: GatedDeltaSpec, names: TensorNames, hidden: int) -> Iterator[tuple[str, int]]:
     values = spec.num_heads * spec.value_dim
-    yield names.delta_qkvz or names.delta_qkv, hidden * (2 * spec.num_key_heads * spec.key_dim + values)
+    keys = spec.num_key_heads * spec.key_dim
+    if names.delta_apart is None:
+        yield names.delta_qkvz or names.delta_qkv, hidden * (2 * keys + values)
+    else:
+        for name, outputs in zip(names.delta_apart, (keys, keys, values), strict=True):
+            yield name, hidden * outputs
     yield names.delta_qkvz or names.delta_z, hidden * values
     for name in (names.delta_b, names.delta_a):
         yield names.delta_ba or name, hidden * spec.num_heads

@@ -7,7 +7,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Literal
 
-from .recurrent import RecurrentSpec
+from .recurrent import Mamba2Spec, RecurrentSpec
 
 Activation = Literal["silu", "gelu", "gelu_tanh", "relu", "relu2"]
 """"gelu" is exact, with the error function, "gelu_tanh" is its approximation, "relu2" is the square of relu."""
@@ -117,8 +117,10 @@ class AttentionSpec:
     """ALiBi (Press et al., 2021): by how much the score of each head falls per position of distance."""
     clip: float = 0.0
     """Bound of queries, keys and values; 0 means none."""
-    output_gate: bool = False
-    """Whether a projection of the hidden state, through a sigmoid, gates what each head reads."""
+    output_gate: Literal["sigmoid", "softplus"] | None = None
+    """What a projection of the hidden state passes before it gates what each head reads."""
+    gates_heads: bool = False
+    """Whether each head has one gate; else each of its elements has one."""
     value_dim: int = 0
     """Elements of a value, fewer than of a key; 0: as many."""
     value_scale: float = 1.0
@@ -136,6 +138,13 @@ class AttentionSpec:
     def value_size(self) -> int:
         """Elements of a value."""
         return self.value_dim or self.head_dim
+
+    @property
+    def gate_size(self) -> int:
+        """Gates of a head."""
+        if self.output_gate is None:
+            return 0
+        return 1 if self.gates_heads else self.head_dim
 
 
 @dataclass(frozen=True)
@@ -183,6 +192,13 @@ class DenseSpec:
     gated: bool = True
     in_bias: bool = False
     out_bias: bool = False
+    gate_factor: float = 1.0
+    """What gates are multiplied by before the activation."""
+    out_factor: float = 1.0
+    """What the output is multiplied by."""
+    cutoff: float | None = None
+    """Gates below the mean of their row plus so many standard deviations are 0, and others are lessened by that
+    (Gemma 3n); None: gates are as they are."""
 
 
 @dataclass(frozen=True)
@@ -260,14 +276,25 @@ class LayerSpec:
     """Whether both sublayers read the same residual stream; without `ffn_norm`, both through `attention_norm`."""
     scaled: bool = False
     """Whether a learned number multiplies the residual stream after the layer (Gemma 4)."""
+    streams: bool = False
+    """Whether it has several residual streams, as `DecoderSpec.streams` says."""
     beside: MoeSpec | None = None
     """Experts beside the dense network of a scaled layer. Both read the residual stream, and the router too, each
     through a norm; their outputs pass a norm each, are added, and pass `ffn_output_norm`."""
+    state_space: Mamba2Spec | None = None
+    """A state space beside attention. Both read the same input, and their outputs are added."""
+    mixer_factors: tuple[float, float] = (1.0, 1.0)
+    """What the outputs of attention and of the state space beside it are multiplied by."""
 
     @property
     def moe(self) -> MoeSpec | None:
         """Its mixture of experts, if it has one."""
         return self.ffn if isinstance(self.ffn, MoeSpec) else self.beside
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it adds its last output to the residual stream itself, so that the next layer has nothing to add."""
+        return self.scaled or self.streams
 
     @property
     def is_empty(self) -> bool:
@@ -306,6 +333,22 @@ class PerLayerSpec:
     """Of the vectors that are made of the embedding, and of what a layer adds."""
     media_id: int = 0
     """The token whose vectors positions of images have."""
+    outside_id: int | None = None
+    """The token whose vectors ids beyond the table have; None: there are none."""
+
+
+@dataclass(frozen=True)
+class StreamsSpec:
+    """Several residual streams (AltUp, Baykal et al., 2023; Gemma 3n): each layer predicts all of them from all,
+    computes one, the active one, and corrects the others by how far that one was from its prediction.
+    """
+
+    count: int
+    active: int
+    rank: int
+    """Of the low-rank matrices beside attention (LAuReL, Menghani et al., 2024)."""
+    scaled: bool
+    """Whether a learned vector multiplies the active stream before the input of the layer reads it."""
 
 
 @dataclass(frozen=True)
@@ -335,7 +378,9 @@ class DecoderSpec:
     embedding: EmbeddingSpec = field(default_factory=EmbeddingSpec)
     head: HeadSpec = field(default_factory=HeadSpec)
     per_layer: PerLayerSpec | None = None
-    """The inputs of scaled layers; None: there are none."""
+    """The inputs of layers that are scaled or have several residual streams; None: there are none."""
+    streams: StreamsSpec | None = None
+    """The residual streams, where there are several."""
     residual_scale: float = 1.0
     """Factor of the output of each sublayer before it is added to the residual stream."""
     longest: int = 0
@@ -346,5 +391,5 @@ class DecoderSpec:
 
     @property
     def mixers(self) -> tuple[MixerSpec, ...]:
-        """The mixers of all layers that have one."""
-        return tuple(layer.mixer for layer in self.layers if layer.mixer is not None)
+        """The mixers of all layers, those beside attention too."""
+        return tuple(mixer for layer in self.layers for mixer in (layer.mixer, layer.state_space) if mixer is not None)

@@ -60,7 +60,7 @@ class LaunchedStep:
         sampled = None if self.record is None else SampledTokens.of(self.record.wait())
         kept = [] if sampled is None else self._sound(sampled.valid[:: self.width].tolist(), failures)
         ids, logprobs = ([], []) if sampled is None else (sampled.tokens.tolist(), sampled.logprobs.tolist())
-        counts, drafts = self._outcome(kept)
+        counts, drafts, right = self._outcome(kept)
         places = kept if not counts else _places(kept, counts, self.width)
         whole = not counts and len(kept) == len(self.owners)
         return StepReply(
@@ -74,16 +74,19 @@ class LaunchedStep:
             timings=self._timings(),
             counts=counts,
             drafts=drafts,
+            right=right,
         )
 
-    def _outcome(self, kept: Sequence[int]) -> tuple[list[int], list[int]]:
-        """Returns how many tokens the kept rows have got, nothing where all have one, and how many drafts they have."""
-        if self.outcome is None:
-            return [], []
+    def _outcome(self, kept: Sequence[int]) -> tuple[list[int], list[int], list[int]]:
+        """Returns how many tokens the kept rows have got, nothing where all have one; how many drafts their windows
+        had, and how many were right.
+        """
+        if self.outcome is None or not kept:
+            return [], [], []
         outcome = self.outcome.wait().tolist()
-        counts = [outcome[i][0] for i in kept]
+        counts, drafts, right = (list(column) for column in zip(*(outcome[i] for i in kept), strict=True))
         one_each = self.width == 1 and all(count == 1 for count in counts)
-        return [] if one_each else counts, [outcome[i][1] for i in kept]
+        return [] if one_each else counts, drafts, right
 
     def _sound(self, valid: list[int], failures: list[RequestFailure]) -> list[int]:
         """Returns the indices of the valid tokens. A request without a valid token fails, once."""

@@ -208,7 +208,9 @@ class StepReply:
     counts: Sequence[int] = ()
     """How many tokens each of `rows` has got; empty: one. A row that had ended before the step has got none."""
     drafts: Sequence[int] = ()
-    """How many drafts each of `rows` has for its next step; empty: there is no speculation."""
+    """How many drafts the window of each of `rows` had; empty: there is no speculation."""
+    right: Sequence[int] = ()
+    """How many drafts of each of `rows` were right, of those of its window and the one behind them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -155,6 +155,7 @@ class StepRunner:
         called = time.perf_counter_ns()
         checked = self.checker.apply(plan)
         self.table.grant(checked.writes)
+        self._extend(checked)
         step = partial(
             LaunchedStep,
             checked.number,
@@ -269,7 +270,16 @@ class StepRunner:
         self.table.open(plan.admitted)
         self._sampling.admit([request.row for request in plan.admitted], plan.admitted)
         if self._speculation is not None:
-            self._speculation.open(plan.admitted)
+            reach = self.checker.rows.reach([request.row for request in plan.admitted])
+            self._speculation.open(plan.admitted, reach)
+
+    def _extend(self, plan: CheckedPlan) -> None:
+        """Lets rows that have got slots go on as far as these."""
+        if self._speculation is None:
+            return
+        new = {request.row for request in plan.admitted}
+        rows = sorted({write.row for write in plan.writes} - new)
+        self._speculation.extend(rows, self.checker.rows.reach(rows))
 
     def _constrain(self, plan: CheckedPlan, masks: MaskSource) -> bool:
         """Gives the sampling rows their mask slots: those of `masks`, and 0 to rows that are not constrained. Returns

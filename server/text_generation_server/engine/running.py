@@ -131,13 +131,19 @@ class RunningRows:
     """The length of `input_ids`."""
     computed: Vector = field(init=False)
     """Positions computed by launched steps, or cached. From `num_inputs` on, one less than the request's tokens; with
-    wider windows, not less than that.
+    speculation it may have more.
     """
     num_slots: Vector = field(init=False)
     adapter: Vector = field(init=False)
     """The number of the request's adapter; 0: none."""
     limit: Vector = field(init=False)
     """The length at which the request ends, as `limit_of` says."""
+
+    def reach(self, rows: Sequence[int]) -> Vector:
+        """Returns the lengths that the requests of these rows can have: up to their ends, and one more than they have
+        slots, because the last token needs none.
+        """
+        return np.minimum(self.limit[rows], self.num_slots[rows] + 1)
 
     def __post_init__(self) -> None:
         self.running = np.zeros(self.num_rows, dtype=np.bool_)
@@ -304,17 +310,13 @@ class PlanChecker:
         computed = rows.computed[decodes]
         if (early := computed < rows.num_inputs[decodes]).any():
             raise InvalidRequest(f"`decode` names row {decodes[early][0]}, whose last position is not computed")
-        reached = computed + (1 if widths is None else widths)
-        if self._widths.widths:
-            # A request's last token is never computed.
-            reached = np.minimum(reached, rows.limit[decodes] - 1)
-        if (short := reached > rows.num_slots[decodes]).any():
+        if (short := computed >= rows.num_slots[decodes]).any():
             row = int(decodes[short][0])
-            raise OutOfSlots(
-                f"position {reached[short][0] - 1} of row {row} has no slot: it holds {rows.num_slots[row]}"
-            )
-        rows.computed[decodes] = reached
-        return decodes, widths, int(reached.max(initial=0))
+            raise OutOfSlots(f"position {rows.computed[row]} of row {row} has no slot: it holds {rows.num_slots[row]}")
+        rows.computed[decodes] = computed + 1
+        # How many drafts were right is not known here: a window ends where the row's slots do.
+        longest = computed + 1 if not self._widths.widths else rows.num_slots[decodes]
+        return decodes, widths, int(longest.max(initial=0))
 
     def _check_constrained(self, plan: StepPlan, chunks: Sequence[Computed]) -> None:
         """Raises `InvalidRequest` for a constrained row that gets no token in this step."""

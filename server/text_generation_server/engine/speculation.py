@@ -27,8 +27,9 @@ from text_generation_kernels import (
 
 from .requests import Request
 from .rows import RowTable
+from .running import Vector
 from .transfer import upload
-from .widths import MAX_WINDOW_TOKENS, limit_of, window_widths
+from .widths import MAX_WINDOW_TOKENS, window_widths
 
 
 class Chosen(NamedTuple):
@@ -37,8 +38,8 @@ class Chosen(NamedTuple):
     sampled: SampledTokens
     """Of each entry: those of one row follow each other."""
     outcome: Tensor | None = None
-    """int64 [rows, 2]: how many tokens each row has got, and how many drafts it has for its next step. None: there is
-    no speculation, and each row has got one token.
+    """int64 [rows, 3]: how many tokens each row has got, how many drafts its window had, and how many were right
+    (`accept_tokens`). None: there is no speculation, and each row has got one token.
     """
 
 
@@ -65,8 +66,8 @@ class Speculation:
         """Returns the bytes of one more position of `max_total_tokens`."""
         return torch.int32.itemsize * (num_rows + 1)
 
-    def open(self, requests: Sequence[Request]) -> None:
-        """Writes the text of new requests, which have no drafts yet."""
+    def open(self, requests: Sequence[Request], reach: Vector) -> None:
+        """Writes the text of new requests, which have no drafts yet. `reach` has the meaning of `RunningRows`."""
         if not requests:
             return
         width = self._drafts.tokens.stride(0)
@@ -74,14 +75,20 @@ class Speculation:
         ids = [each.input_ids for each in requests]
         places, values = upload(np.stack((np.concatenate(where), np.concatenate(ids))), self._ones.device)
         self._drafts.tokens.view(-1).index_copy_(0, places, values.to(torch.int32))
-        columns = np.array([[each.row, 0, limit_of(each)] for each in requests], dtype=np.int64)
-        rows, counts, limits = upload(np.ascontiguousarray(columns.T), self._ones.device)
-        self._drafts.counts.index_copy_(0, rows, counts)
+        of_rows = np.array([each.row for each in requests], dtype=np.int64)
+        rows, limits = upload(np.stack((of_rows, reach)), self._ones.device)
+        self._drafts.counts.index_fill_(0, rows, 0)
         self._drafts.limits.index_copy_(0, rows, limits)
+
+    def extend(self, rows: Sequence[int], reach: Vector) -> None:
+        """Lets rows go on as far as their new slots."""
+        if rows:
+            places, limits = upload(np.stack((np.array(rows, dtype=np.int64), reach)), self._ones.device)
+            self._drafts.limits.index_copy_(0, places, limits)
 
     @property
     def limits(self) -> Tensor:
-        """The length at which the request of each row ends, int64."""
+        """The length that each row can have, int64: see `RunningRows.reach`."""
         return self._drafts.limits
 
     def inputs(self, windows: Windows) -> WindowInputs:
@@ -98,7 +105,7 @@ class Speculation:
 
     def advance(self, windows: Windows, sampled: SampledTokens) -> Chosen:
         """Appends what was chosen to the rows, and drafts what may follow."""
-        outcome = windows.rows.new_empty((len(windows.rows), 2))
+        outcome = windows.rows.new_empty((len(windows.rows), 3))
         accept_tokens(windows, sampled, self._sequences, self._drafts, self._columns, outcome)
-        ngram_draft(windows, self._sequences, self._drafts, outcome)
+        ngram_draft(windows, self._sequences, self._drafts)
         return Chosen(sampled, outcome)

@@ -23,6 +23,8 @@ from ..layers.weights import (
     PerLayerWeights,
     ShortConvWeights,
     Split,
+    StreamEndWeights,
+    StreamWeights,
     W8A8Linear,
 )
 from ..layers.weights.weight_only import WeightOnlyLinear
@@ -41,6 +43,8 @@ _SUBLAYERS: dict[type, str] = {
     MoeWeights: "experts",
     PerLayerWeights: "inputs of layers",
     ShortConvWeights: "short convolution",
+    StreamEndWeights: "residual streams",
+    StreamWeights: "beside attention",
 }
 
 
@@ -132,7 +136,8 @@ def _parts(sublayer: Sublayer, name: str | None = None) -> Iterator[Matrix | Exp
 def _is_fused(layer: LayerSpec) -> bool:
     """Whether the outputs of the layer's sublayers may be fused with the norms after them."""
     norms = layer.attention_norm, layer.ffn_norm
-    return not (layer.parallel or layer.scaled) and all(norm is None or norm.kind == "rms" for norm in norms)
+    is_apart = layer.parallel or layer.is_whole or layer.state_space is not None
+    return not is_apart and all(norm is None or norm.kind == "rms" for norm in norms)
 
 
 def _singles(name: str, weights: object, gated: bool = False, before_norm: bool = False) -> Iterator[Matrix]:

@@ -36,19 +36,21 @@ from ..layers.infer import (
     Head,
     LatentAttention,
     Layer,
-    LayerInput,
     Mamba,
     Mamba2,
     Mixer,
     MixerLayer,
+    MixerPair,
     MoeFeedForward,
     Norm,
     OutputFusions,
     OverlappedHalves,
     ParallelLayer,
     PerLayerInputs,
+    ScaledFeedForward,
     ScaledLayer,
     ShortConv,
+    SparseFeedForward,
     StateShape,
     TransformerLayer,
 )
@@ -67,7 +69,6 @@ from ..layers.weights import (
     load_head,
     load_kv_scales,
     load_latent_attention,
-    load_layer_input,
     load_mamba,
     load_mamba2,
     load_moe,
@@ -77,6 +78,7 @@ from ..layers.weights import (
 from ..weights import WeightSource
 from .adapters import NamedAdapter, place
 from .decoder import Decoder
+from .streams import layer_input, stream_layer
 from .vision import load_encoder
 
 
@@ -147,6 +149,9 @@ class DecoderBuilder:
         attention_norm = self._norm(inside(names.attention_norm), spec.attention_norm)
         ffn_norm = self._norm(inside(names.ffn_norm), spec.ffn_norm)
         mixer = None if spec.mixer is None else self._mixer(index, spec.mixer)
+        if mixer is not None and (beside := spec.state_space) is not None:
+            width = beside.num_heads * beside.head_dim // self._checkpoint.group.world_size
+            mixer = MixerPair((mixer, self._mixer(index, beside)), width, spec.mixer_factors)
         ffn = None if spec.ffn is None else self._feed_forward(index, spec.ffn)
         if mixer is None or ffn is None:
             if mixer is not None:
@@ -154,6 +159,8 @@ class DecoderBuilder:
             if ffn is not None:
                 return FeedForwardLayer(before(ffn_norm, wants=ffn.wants), ffn, fusions)
             raise ValueError(f"layer {index} is empty")
+        if spec.streams:
+            return stream_layer(self._checkpoint, self._note, index, spec, mixer, ffn)
         if spec.parallel:
             return ParallelLayer(before(attention_norm, wants=mixer.wants), mixer, ffn_norm, ffn)
         output_norm = self._norm(inside(names.attention_output_norm), spec.attention_output_norm)
@@ -166,11 +173,8 @@ class DecoderBuilder:
         self, index: int, spec: LayerSpec, before: AddNorm, mixer: Mixer, between: AddNorm, ffn: FeedForward
     ) -> ScaledLayer:
         """Builds a layer that leaves its residual stream whole."""
-        checkpoint, inputs, own_input = self._checkpoint, self._checkpoint.spec.per_layer, None
-        if inputs is not None:
-            weights = load_layer_input(checkpoint, index, inputs.width, inputs.norm)
-            self._note(index, inputs, weights)
-            own_input = LayerInput(index, inputs, weights)
+        checkpoint, inputs = self._checkpoint, self._checkpoint.spec.per_layer
+        own_input = None if inputs is None else layer_input(checkpoint, self._note, index, inputs)
         name = checkpoint.inside(index, checkpoint.names.ffn_output_norm)
         output_norm = self._norm(name, spec.ffn_output_norm)
         beside = None if spec.beside is None else self._beside(index, spec, spec.beside)
@@ -272,6 +276,10 @@ class DecoderBuilder:
             return MoeFeedForward(spec, mixture)
         weights = load_dense(self._checkpoint, index, spec)
         self._note(index, spec, weights)
+        if (spec.gate_factor, spec.out_factor) != (1.0, 1.0):
+            return ScaledFeedForward(spec, weights)
+        if spec.cutoff is not None:
+            return SparseFeedForward(spec, weights, self._checkpoint.group, spec.cutoff)
         return DenseFeedForward(spec, weights)
 
     def _note(self, index: int | None, spec: object, weights: object) -> None:
@@ -287,7 +295,7 @@ class DecoderBuilder:
     def _ffn_output_norm(self, index: int) -> Norm | None:
         """Returns the output norm of layer `index`, which the first `AddNorm` of the next layer applies."""
         checkpoint = self._checkpoint
-        if index < 0 or checkpoint.spec.layers[index].scaled:
+        if index < 0 or checkpoint.spec.layers[index].is_whole:
             return None
         name = checkpoint.inside(index, checkpoint.names.ffn_output_norm)
         return self._norm(name, checkpoint.spec.layers[index].ffn_output_norm)

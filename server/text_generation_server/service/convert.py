@@ -183,6 +183,7 @@ def reply_to_pb(reply: r.StepReply) -> pb.StepReply:
         ),
         counts=reply.counts,
         drafts=reply.drafts,
+        right=reply.right,
     )
 
 

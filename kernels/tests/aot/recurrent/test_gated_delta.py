@@ -40,13 +40,13 @@ def _compile(
 
 
 def _recurrent(capability: int, sizes: tuple[int, int], columns: int, dtype: str) -> Compiled:
-    constants = {"BLOCK_K": padded_head_dim(sizes[0]), "BLOCK_V": columns}
+    constants = {"BLOCK_K": padded_head_dim(sizes[0]), "BLOCK_V": columns, "MOST_BETA": 1}
     return _compile(gated_delta_recurrent_kernel, sizes, constants, {"num_warps": 1}, capability, dtype)
 
 
 def _blocks(capability: int, sizes: tuple[int, int], runs: int = 16, dtype: str = "bf16") -> Compiled:
     widths = {f"WIDTH_{name}": min(_tile(size), _WIDTH) for name, size in zip("KV", sizes, strict=True)}
-    constants = {"BLOCK_T": BLOCK_T, "FACTORS": FACTORS, "BLOCK_B": runs, **widths}
+    constants = {"BLOCK_T": BLOCK_T, "FACTORS": FACTORS, "BLOCK_B": runs, "MOST_BETA": 1, **widths}
     registers = _BLOCKS_LAUNCH["maxnreg"]
     return _compile(gated_delta_blocks_kernel, sizes, constants, _BLOCKS_LAUNCH, capability, dtype, registers)
 

@@ -23,6 +23,7 @@ logits_process, draw, choose = (
 LONGS = {
     "rows_ptr",
     "last_token_ptr",
+    "inputs_ptr",
     "generated_ptr",
     "seed_ptr",
     "tokens_ptr",
@@ -63,12 +64,16 @@ def types(kernel: object, logits: str) -> dict[str, str]:
     return {name: type_of(name) for name in kernel.arg_names if not name.isupper()}  # type: ignore[attr-defined]
 
 
-def compile_logits_process(logits: str, target: GPUTarget = SM_90) -> Compiled:
+def compile_logits_process(logits: str, target: GPUTarget = SM_90, width: int = 1) -> Compiled:
     """As it is launched."""
     kernel = logits_process.logits_process_kernel
     warps, registers = logits_process.NUM_WARPS, logits_process.MAX_REGISTERS
-    constants = {"DELTA": 2.0, "GREEN": 1 << 31, "CHUNK": CHUNK, "BLOCK": logits_process.BLOCK}
-    return compile_offline(kernel, types(kernel, logits), constants, warps, target=target, max_registers=registers)
+    constants = {"DELTA": 2.0, "GREEN": 1 << 31, "CHUNK": CHUNK, "BLOCK": logits_process.BLOCK, "WIDTH": width}
+    signature = types(kernel, logits)
+    if width == 1:
+        del signature["inputs_ptr"]
+        constants["inputs_ptr"] = None
+    return compile_offline(kernel, signature, constants, warps, target=target, max_registers=registers)
 
 
 @pytest.mark.parametrize("logits", LOGITS)
@@ -77,6 +82,10 @@ def test_logits_process(logits: str) -> None:
     # Values of the whole thread block: reloading them costs less than fewer resident thread blocks.
     compiled.check(max_spills=32 if logits == "fp32" else 8)
     assert "LDG.E.128" in compiled.sass
+
+
+def test_windows() -> None:
+    compile_logits_process("bf16", width=4).check(max_spills=16)
 
 
 @pytest.mark.parametrize("capability", [80, 86, 89])
@@ -91,7 +100,7 @@ def test_masks_on_other_cards(capability: int) -> None:
 
 @pytest.mark.parametrize("logits", LOGITS)
 def test_draw(logits: str) -> None:
-    constants = {"CHUNK": CHUNK, "BLOCK": draw.BLOCK, "BLOCK_S": 32, "PDL": True}
+    constants = {"CHUNK": CHUNK, "BLOCK": draw.BLOCK, "BLOCK_S": 32, "WIDTH": 4, "PDL": True}
     signature = types(draw.draw_kernel, logits)
     compile_offline(draw.draw_kernel, signature, constants, draw.NUM_WARPS).check()
 

@@ -29,6 +29,11 @@ def test_states_that_hardly_decay_and_states_that_are_gone(decay: float) -> None
     made.check(kernels.gated_delta)
 
 
+def test_negative_eigenvalues() -> None:
+    made = Delta.of([Run(60, 3)], 2, 1, 16, 8, torch.float32, corrected=9.0, alike=0.9, most_beta=2)
+    made.check(kernels.gated_delta)
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_results_do_not_depend_on_where_a_run_is_cut(dtype: torch.dtype) -> None:
     check_cuts(kernels.gated_delta, dtype, (4, 2, 16, 8), 21, [1, 9, 10, 20])

@@ -62,6 +62,14 @@ def test_many_runs() -> None:
 
 
 @pytest.mark.parametrize("deterministic", [False, True])
+def test_negative_eigenvalues(deterministic: bool) -> None:
+    """Sizes of OLMo Hybrid 7B."""
+    runs = [Run(200, 3), Run(3), Run(64)]
+    made = Delta.of(runs, 30, 30, 96, 192, torch.bfloat16, "cuda", most_beta=2)
+    made.check(kernels.gated_delta, deterministic)
+
+
+@pytest.mark.parametrize("deterministic", [False, True])
 def test_a_graph_serves_other_runs(deterministic: bool) -> None:
     """As many tokens and runs, cut elsewhere."""
     sizes = (32, 16, 128, 128)

@@ -50,6 +50,15 @@ def test_blocks_that_hardly_decay_and_blocks_that_are_gone(decay: float, alike: 
     made.check(gated_delta_triton)
 
 
+@pytest.mark.parametrize(
+    ("tokens", "corrected", "dtype"), [(130, 0.0, torch.float16), (9, 0.0, torch.float16), (9, 9.0, torch.float32)]
+)
+def test_negative_eigenvalues(tokens: int, corrected: float, dtype: torch.dtype) -> None:
+    """Keys that are alike, whose values may change sign with each token; by blocks, and token by token."""
+    made = Delta.of([Run(tokens, 3)], 2, 1, 16, 8, dtype, corrected=corrected, alike=0.9, most_beta=2)
+    made.check(gated_delta_triton)
+
+
 def test_blocks_go_on_where_others_ended() -> None:
     """A run in two chunks, the second one token by token."""
     whole = Delta.of([Run(100, 3)], 2, 1, 16, 8, torch.float16)

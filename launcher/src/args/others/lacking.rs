@@ -2,7 +2,8 @@
 
 const ADAPTERS: &str =
     "LoRA adapters of any number and rank are served side by side (docs/adapters.md): leave it out";
-const DRAFTS: &str = "speculative decoding is not supported yet: leave it out";
+const DRAFTS: &str = "set --speculate N: drafts come from the text of each request, and from no other model or head \
+                      (docs/speculation.md)";
 const IMAGES: &str = "--max-images-per-request and its like bound the images of a request, and --allowed-image-domains opens \
      links (docs/images.md): leave it out";
 const LOGS: &str = "set LOG_LEVEL (error, warn, info, debug), and --json-output for logs as JSON";

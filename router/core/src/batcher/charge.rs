@@ -16,6 +16,18 @@ pub(super) fn prompt_cost(entry: &Entry, count: u32) -> u64 {
 }
 
 impl Batcher {
+    /// Charges the owner of a row for the tokens of its window beyond the first, which its plan has charged.
+    pub(super) fn charge_window(&mut self, row: Row, count: u32) {
+        let turns = &mut self.queue.turns;
+        if count < 2 || !turns.is_contended() {
+            return;
+        }
+        if let Some(Some(running)) = self.rows.get(row.index()) {
+            turns.charge(running.entry.tenant(), u64::from(count - 1) * OUTPUT_TOKEN);
+            turns.lift();
+        }
+    }
+
     /// Charges the owners of a plan's `chunks`, and of the rows that get `tokens`. It costs nothing where no tenant waits
     /// for another.
     pub(super) fn charge(&mut self, chunks: &[Chunk], tokens: &[Row]) {

@@ -17,6 +17,7 @@ use crate::grammar::{Constraint, Workers};
 use crate::permit::PermitHalf;
 use crate::policy::BatchLimits;
 use crate::policy::cost::StepCost;
+use crate::policy::windows::Windows;
 use crate::queue::{Event, Sample};
 use crate::validation::ValidRequest;
 
@@ -66,6 +67,8 @@ pub(super) struct Mailbox {
 pub struct Shards {
     pub client: ShardedClient,
     pub cost: StepCost,
+    /// How many tokens of a request a step may compute.
+    pub windows: Windows,
     /// They end a generation.
     pub eos_token_ids: Vec<u32>,
     /// Mask slots, slot 0 among them; where there are fewer than three, grammars are refused.

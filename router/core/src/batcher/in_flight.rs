@@ -22,6 +22,8 @@ pub(super) struct InFlight {
     pub(super) chunks: Vec<Row>,
     /// Rows that get a token, in the plan's order.
     pub(super) rows: Vec<Row>,
+    /// The most tokens that each of `rows` gets.
+    pub(super) width: u32,
     /// It encodes images.
     pub(super) encodes: bool,
     /// Those of `rows` whose sampling waits for masks.

@@ -2,6 +2,7 @@
 //! one, and the masks of that one follow its plan.
 
 use futures::future::try_join;
+use smallvec::smallvec;
 use text_generation_client::types::{AllowedTokens, MaskWrite, Row, StepMasks, StepPlan};
 use text_generation_grammar::{GrammarError, Mask, MaskForm};
 use tokio::sync::oneshot;
@@ -85,7 +86,8 @@ impl Batcher {
         match arrival.outcome {
             Ok(ended) => {
                 running.entry.constraint = Some(arrival.constraint);
-                if running.accept(arrival.token, arrival.top_tokens, ended) {
+                let top_tokens = arrival.top_tokens.into_iter().collect();
+                if running.accept(smallvec![arrival.token], top_tokens, ended) {
                     self.release(arrival.row, ended);
                 }
             }

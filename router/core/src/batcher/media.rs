@@ -74,7 +74,7 @@ impl Batcher {
             decodes.add_decode(request.computed.saturating_add(1));
         }
         let gap = self.limits.max_token_gap.filter(|_| decodes.decodes > 0);
-        let room = gap.map(|gap| gap.saturating_sub(self.cost.predict(&decodes)));
+        let room = gap.map(|gap| self.cost.room_within(&decodes, gap));
         let layers = encode::layers(&pending, room);
         let takes = layers.iter().zip(&pending);
         let takes = takes.map(|(count, item)| item.layer * *count).sum();

@@ -56,6 +56,7 @@ use crate::policy::BatchLimits;
 use crate::policy::arrivals::Arrivals;
 use crate::policy::cost::StepCost;
 use crate::policy::expectation::OutputLengths;
+use crate::policy::windows::Windows;
 use crate::queue::{Event, Queue};
 
 type Answer = JoinHandle<Result<StepReply, ClientError>>;
@@ -63,6 +64,7 @@ type Answer = JoinHandle<Result<StepReply, ClientError>>;
 struct Batcher {
     client: ShardedClient,
     cost: StepCost,
+    windows: Windows,
     eos_token_ids: Vec<u32>,
     limits: BatchLimits,
     metrics: BatchMetrics,
@@ -144,7 +146,12 @@ impl Batcher {
             cost: shards.cost,
             eos_token_ids: shards.eos_token_ids,
             limits,
-            metrics: BatchMetrics::new(limits.max_batch_total_tokens, shards.kv_cache_dtype),
+            metrics: BatchMetrics::new(
+                limits.max_batch_total_tokens,
+                shards.kv_cache_dtype,
+                shards.windows.widest(),
+            ),
+            windows: shards.windows,
             submissions: mailbox.submissions,
             queue: Queue::new(AdapterMetrics::new(&shards.adapters)),
             adapters: shards.adapters,

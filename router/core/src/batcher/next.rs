@@ -79,6 +79,7 @@ impl Batcher {
             limits: &self.limits,
             cost: &self.cost,
             lengths: &self.lengths,
+            windows: &self.windows,
         };
         let mut candidates = Candidates::of(
             &self.queue,
@@ -150,6 +151,7 @@ impl Batcher {
                 ..StepShape::default()
             },
             spare: self.spare(&decision, rows, visited),
+            width: decision.width.max(1),
         };
         self.next_number += 1;
         self.pause(&decision, rows);
@@ -172,7 +174,11 @@ impl Batcher {
         }
         self.count(&decision, &step.plan);
         self.charge(&step.plan.chunks, &step.tokens);
-        let (now, predicted) = (Instant::now(), self.cost.predict(&step.shape));
+        if step.width > 1 {
+            step.plan.widths = vec![step.width; step.plan.decode.len()];
+        }
+        let predicted = self.windows.predict(&self.cost, &step.shape, step.width);
+        let now = Instant::now();
         step.plan.limit = self.limit(predicted);
         step.plan.trace_links = self.trace_links(&step.plan);
         let in_flight = InFlight {
@@ -182,6 +188,7 @@ impl Batcher {
             encodes: false,
             chunks: step.plan.chunks.iter().map(|chunk| chunk.row).collect(),
             rows: step.tokens,
+            width: step.width,
             sent: now,
             turn: now,
             next_from: now + self.head_start(predicted),
@@ -210,11 +217,10 @@ impl Batcher {
     /// Free slots beyond those that the decision needs.
     fn spare(&self, decision: &Plan, rows: &[Row], visited: &[Order]) -> u32 {
         let owners = decision.decode.iter().map(|&index| rows[index].index());
-        let lacking = owners.filter(|&row| {
-            self.rows[row]
-                .as_ref()
-                .is_some_and(RunningEntry::lacks_slot)
-        });
+        let lacking: u32 = owners
+            .filter_map(|row| self.rows[row].as_ref())
+            .map(|running| running.lacking_slots(decision.width))
+            .sum();
         let admitted = decision
             .admit
             .iter()
@@ -223,7 +229,7 @@ impl Batcher {
             .filter_map(|order| self.queue.get(order))
             .map(|entry| entry.ids.len() + 1)
             .sum();
-        let needed = u32::try_from(lacking.count() + starting).unwrap_or(u32::MAX);
+        let needed = u32::try_from(lacking as usize + starting).unwrap_or(u32::MAX);
         self.pool.free().saturating_sub(needed)
     }
 
@@ -231,15 +237,16 @@ impl Batcher {
         let Some(Some(running)) = self.rows.get_mut(row.index()) else {
             return;
         };
-        if running.lacks_slot() {
-            let count = 1 + step.ahead(running.slots_left().saturating_sub(1));
+        let lacking = running.lacking_slots(step.width);
+        if lacking > 0 {
+            let count = lacking + step.ahead(running.slots_left().saturating_sub(lacking));
             // The policy has counted the free slots.
             let Some(slots) = self.pool.grow(&mut running.holding, count) else {
                 return;
             };
             step.plan.grants.push(Grant { row, slots });
         }
-        running.decode();
+        running.decode(step.width);
         step.shape.add_decode(running.computed());
         step.plan.decode.push(row);
         step.add_token(row, &running.entry);
@@ -320,8 +327,7 @@ impl Batcher {
             None => {}
         }
         if plan.admit.is_empty() {
-            let decodes = u32::from(!plan.decode.is_empty());
-            self.decodes_since_joining = self.decodes_since_joining.saturating_add(decodes);
+            self.decodes_since_joining = self.decodes_since_joining.saturating_add(decision.width);
         } else {
             self.decodes_since_joining = 0;
             self.metrics.next_size.record(plan.admit.len() as f64);
@@ -337,6 +343,8 @@ struct Builder {
     shape: StepShape,
     /// Free slots that nobody needs in this step.
     spare: u32,
+    /// The most tokens that each decode gets.
+    width: u32,
 }
 
 impl Builder {

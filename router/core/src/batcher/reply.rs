@@ -1,5 +1,6 @@
 //! Handling of the reply to a plan.
 
+use smallvec::SmallVec;
 use text_generation_client::ClientError;
 use text_generation_client::types::{Row, StepReply, TokenId};
 use tokio::task::JoinError;
@@ -67,15 +68,31 @@ impl Batcher {
         let mut tops = reply.top_tokens.into_iter().peekable();
         let mut expected = in_flight.rows.iter().copied().peekable();
         let mut arrivals = Vec::new();
-        for (index, (&row, token)) in reply.rows.iter().zip(reply.tokens).enumerate() {
-            let top = tops.next_if(|top| top.index == index);
+        let mut tokens = reply.tokens.into_iter().enumerate();
+        for (place, &row) in reply.rows.iter().enumerate() {
             while let Some(missing) = expected.next_if(|&other| other != row) {
                 self.fail_lost(missing, in_flight.number);
             }
             expected.next();
+            let count = reply.counts.get(place).copied().unwrap_or(1);
+            if let Some(running) = self.owner(row, in_flight.number) {
+                let drafts = reply.drafts.get(place).copied();
+                running.landed(in_flight.width, count, drafts);
+                if let Some(drafts) = drafts {
+                    self.metrics.speculation.record(count, drafts);
+                }
+                self.charge_window(row, count);
+                if count == 0 {
+                    self.fail_lost(row, in_flight.number);
+                }
+            }
+            let (mut given, mut alternatives) = (SmallVec::new(), Vec::new());
+            for (index, token) in tokens.by_ref().take(count as usize) {
+                given.push(token);
+                alternatives.extend(tops.next_if(|top| top.index == index).map(|top| top.tokens));
+            }
             if self.owner(row, in_flight.number).is_some() {
-                let top = top.map(|top| top.tokens);
-                arrivals.extend(self.hand_out(row, token, top));
+                arrivals.extend(self.hand_out(row, given, alternatives));
             }
         }
         for missing in expected {
@@ -85,29 +102,38 @@ impl Batcher {
         self.method(in_flight).filter.record(replied.elapsed());
     }
 
-    /// Gives a token to the owner of a row. What comes back goes to the owner's grammar first.
+    /// Gives the tokens of a step to the owner of a row, up to the one that ends its text. What comes back goes to the
+    /// owner's grammar first.
     fn hand_out(
         &mut self,
         row: Row,
-        token: TokenId,
-        top_tokens: Option<Vec<TokenId>>,
+        mut tokens: SmallVec<[TokenId; 1]>,
+        mut top_tokens: Vec<Vec<TokenId>>,
     ) -> Option<Arrival> {
-        let ends = self.eos_token_ids.contains(&token.id);
+        let &first = tokens.first()?;
         let running = self.rows.get_mut(row.index())?.as_mut()?;
         let entry = &mut running.entry;
-        let stops = entry.request.stops_at(token.id, entry.generated);
-        let ends = ends && !entry.request.stopping.ignore_eos_token;
+        let request = entry.request.clone();
+        let ends = |token: &TokenId| {
+            self.eos_token_ids.contains(&token.id) && !request.stopping.ignore_eos_token
+        };
         if let Some(constraint) = entry.constraint.take() {
+            let stops = request.stops_at(first.id, entry.generated);
             // Whether an end-of-sequence token ends it is for the grammar to say.
-            let ends = stops || ends && !constraint.has_grammar();
+            let ends = stops || ends(&first) && !constraint.has_grammar();
             let is_last = running.next_is_last();
-            return Some(Arrival::new(
-                row, token, top_tokens, constraint, ends, is_last,
-            ));
+            let top = top_tokens.into_iter().next();
+            return Some(Arrival::new(row, first, top, constraint, ends, is_last));
         }
-        let ends = ends || stops;
-        if running.accept(token, top_tokens, ends) {
-            self.release(row, ends);
+        let mut numbered = (entry.generated..).zip(&tokens);
+        let last = numbered
+            .position(|(generated, token)| ends(token) || request.stops_at(token.id, generated));
+        if let Some(last) = last {
+            tokens.truncate(last + 1);
+            top_tokens.truncate(last + 1);
+        }
+        if running.accept(tokens, top_tokens, last.is_some()) {
+            self.release(row, last.is_some());
         }
         None
     }
@@ -150,7 +176,11 @@ impl Batcher {
         }
         let compilations = timings.kernel_compilations;
         self.metrics.kernel_compilations.set(compilations as f64);
-        self.cost.observe(in_flight.predicted, timings.forward);
+        let (predicted, forward) = (in_flight.predicted, timings.forward);
+        self.windows.observe(in_flight.width, predicted, forward);
+        if in_flight.width == 1 {
+            self.cost.observe(predicted, forward);
+        }
     }
 
     /// A step failed as a whole, and the shards live: they drop everything. The requests whose prompts it computed fail,

@@ -3,13 +3,14 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use smallvec::smallvec;
-use text_generation_client::types::{Chunk, PromptScores, Request, Row, TokenId};
+use smallvec::SmallVec;
+use text_generation_client::types::{Chunk, Drafted, PromptScores, Request, Row, TokenId};
 
 use crate::kv_pool::{Holding, KvPool};
 use crate::media::MediaStage;
 use crate::policy;
 use crate::policy::peak::Demand;
+use crate::policy::windows::DraftShare;
 use crate::queue::{Entry, Event, Generation, PromptToken};
 use crate::types::FinishReason;
 
@@ -24,8 +25,12 @@ pub(super) struct RunningEntry {
     prompt: u32,
     /// Positions whose K and V are computed by the plans that were sent.
     computed: u32,
-    /// Tokens that plans were sent for and that have not come back.
+    /// Tokens that plans were sent for and that have not come back: one for each plan.
     in_flight: u32,
+    /// What these plans may bring beyond that, where their windows are wider.
+    in_windows: u32,
+    /// How good its drafts are.
+    drafts: DraftShare,
     /// It leaves as soon as nothing of it is in flight.
     pausing: bool,
     /// What has come of the prompt's log-probabilities, where this request computes them.
@@ -47,6 +52,8 @@ impl RunningEntry {
             prompt: length(&entry),
             computed: holding.cached(),
             in_flight: 0,
+            in_windows: 0,
+            drafts: DraftShare::default(),
             pausing: false,
             // Nothing predicts the first token.
             scored: entry
@@ -75,6 +82,7 @@ impl RunningEntry {
             prefill_logprobs: self.scored.is_some(),
             media: MediaStage::spans(&request.media, &self.entry.media),
             adapter: request.adapter_number(),
+            max_new_tokens: request.stopping.max_new_tokens,
         }
     }
 
@@ -143,8 +151,16 @@ impl RunningEntry {
         most.saturating_sub(1).saturating_sub(self.holding.len())
     }
 
-    pub(super) fn lacks_slot(&self) -> bool {
-        self.holding.len() < self.length()
+    /// Slots that it needs beyond those it holds for a window of `width` tokens, however many of those in flight count.
+    pub(super) fn lacking_slots(&self, width: u32) -> u32 {
+        let reached = self
+            .length()
+            .saturating_add(self.in_windows)
+            .saturating_add(width - 1);
+        let most = self.holding.len().saturating_add(self.slots_left());
+        reached
+            .min(most.max(self.length()))
+            .saturating_sub(self.holding.len())
     }
 
     pub(super) fn for_policy(&self) -> policy::Running {
@@ -155,8 +171,9 @@ impl RunningEntry {
             computed: self.computed,
             prompt_left: self.prompt_left(),
             decodes,
-            lacks_slot: decodes && self.lacks_slot(),
+            lacks_slot: decodes && self.lacking_slots(1) > 0,
             ahead: self.ahead(),
+            drafts: self.takes_windows().then_some(self.drafts),
             demand: Demand {
                 slots: self.own_slots().saturating_sub(self.ahead()),
                 generated: self.entry.generated,
@@ -167,7 +184,13 @@ impl RunningEntry {
 
     /// Slots that it holds for tokens that no plan computes yet.
     fn ahead(&self) -> u32 {
-        self.holding.len().saturating_sub(self.length())
+        let reached = self.length().saturating_add(self.in_windows);
+        self.holding.len().saturating_sub(reached)
+    }
+
+    /// It may get several tokens of a step: no mask is made for one token alone, and steps with adapters have no windows.
+    fn takes_windows(&self) -> bool {
+        !self.entry.is_constrained() && self.entry.request.adapter.is_none()
     }
 
     /// It is asked for the log-probabilities of its prompt, and has not handed them out yet.
@@ -206,10 +229,23 @@ impl RunningEntry {
         Chunk { row, first, count }
     }
 
-    /// One more token is computed.
-    pub(super) fn decode(&mut self) {
+    /// One more token is computed, or a window of `width`.
+    pub(super) fn decode(&mut self, width: u32) {
         self.computed += 1;
         self.in_flight += 1;
+        self.in_windows += width - 1;
+    }
+
+    /// A window of `width` tokens came back, and `count` of them are the row's; 0 only where it had ended before. The
+    /// tokens follow by [`RunningEntry::accept`].
+    pub(super) fn landed(&mut self, width: u32, count: u32, drafts: Option<Drafted>) {
+        self.in_windows = self.in_windows.saturating_sub(width - 1);
+        let more = count.saturating_sub(1);
+        self.computed += more;
+        self.in_flight += more;
+        if let Some(drafts) = drafts {
+            self.drafts.observe(width, drafts.right);
+        }
     }
 
     /// What the plans so far compute may be read by others from the next plan on, which runs after them.
@@ -249,34 +285,36 @@ impl RunningEntry {
         }
     }
 
-    /// A token came: it goes to the client. Returns whether it was the last, because it `ends` the text or no more are
-    /// permitted.
+    /// The tokens of a step came: they go to the client. Returns whether the last of them was the last of all, because it
+    /// `ends` the text or no more are permitted. `top_tokens` has a list for each token, or none.
     pub(super) fn accept(
         &mut self,
-        token: TokenId,
-        top_tokens: Option<Vec<TokenId>>,
+        tokens: SmallVec<[TokenId; 1]>,
+        top_tokens: Vec<Vec<TokenId>>,
         ends: bool,
     ) -> bool {
         let entry = &mut self.entry;
-        self.in_flight = self.in_flight.saturating_sub(1);
-        entry.ids.push(token.id);
-        entry.generated += 1;
-        entry.tenant().count_generated(1);
+        let count = u32::try_from(tokens.len()).unwrap_or(u32::MAX);
+        let is_first = entry.generated == 0;
+        self.in_flight = self.in_flight.saturating_sub(count);
+        entry.ids.extend(tokens.iter().map(|token| token.id));
+        entry.generated += count;
+        entry.tenant().count_generated(count);
         let max_new_tokens = entry.request.stopping.max_new_tokens;
         let finish = if ends {
             Some(FinishReason::EosToken)
         } else {
             (entry.generated >= max_new_tokens).then_some(FinishReason::Length)
         };
-        let prompt = if entry.generated == 1 {
+        let prompt = if is_first {
             prompt_logprobs(entry, self.scored.take())
         } else {
             None
         };
         let generation = Generation {
             prompt,
-            tokens: smallvec![token],
-            top_tokens: top_tokens.into_iter().collect(),
+            tokens,
+            top_tokens,
             finish,
         };
         // A closed channel is noticed when the next step is planned.

@@ -143,6 +143,18 @@ impl Vision {
         held.ok_or(ValidationError::ImageMemory)
     }
 
+    /// Does `work` on the threads that decode images.
+    ///
+    /// # Errors
+    /// Where the server stops.
+    pub async fn on_threads<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, ValidationError> {
+        let done = self.0.pool.run(work).await;
+        done.map_err(ValidationError::ImageFile)
+    }
+
     /// Looks at the images of a prompt that has one token for each: fetches those that were sent by URL, reads their
     /// headers, and plans what the model sees of them. Decodes nothing.
     ///

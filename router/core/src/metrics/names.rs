@@ -53,6 +53,12 @@ pub const CACHE_CONFIG_INFO: &str = "tgi_cache_config_info";
 /// Tokens of prompts, and those of them that were found in the prefix tree.
 pub const PREFIX_CACHE_QUERY_TOKENS: &str = "tgi_prefix_cache_query_tokens";
 pub const PREFIX_CACHE_HIT_TOKENS: &str = "tgi_prefix_cache_hit_tokens";
+/// Windows of drafted tokens, the drafts in them, and those that were accepted.
+pub const SPECULATION_WINDOWS: &str = "tgi_speculation_windows";
+pub const SPECULATION_DRAFTS: &str = "tgi_speculation_drafts";
+pub const SPECULATION_ACCEPTED: &str = "tgi_speculation_accepted";
+/// Accepted drafts by their place in the window. Label `position`, from 0 on.
+pub const SPECULATION_ACCEPTED_PER_POSITION: &str = "tgi_speculation_accepted_per_position";
 /// Requests that gave up their slots for a while.
 pub const REQUEST_PAUSED: &str = "tgi_request_paused";
 /// Idle time of the device before a decode step.

@@ -188,6 +188,14 @@ impl StepCost {
         }
     }
 
+    /// What may be encoded beside these decodes so that the step takes no longer than `gap`, in the time that warm-up
+    /// measured for it. The chunk that a step may have in any case fits beside it.
+    pub fn room_within(&self, decodes: &StepShape, gap: Duration) -> Duration {
+        let others = self.predict_ms(&decodes.with_chunk(0, MIN_CHUNK_TOKENS));
+        let room = (gap.as_secs_f64() * 1e3 / FILL - others) / self.correction;
+        Duration::try_from_secs_f64(room / 1e3).unwrap_or_default()
+    }
+
     /// Corrects later predictions: a step took `measured` where [`StepCost::predict`] had said `predicted`.
     ///
     /// Ignored where either is zero: nothing can be learnt from it.

@@ -19,6 +19,7 @@ mod joining;
 pub mod peak;
 mod prompts;
 mod slots;
+pub mod windows;
 
 use std::time::Duration;
 
@@ -27,6 +28,7 @@ use self::cost::StepCost;
 use self::expectation::OutputLengths;
 pub use self::joining::WaitingServedRatio;
 use self::peak::Demand;
+use self::windows::{DraftShare, Windows};
 
 /// Where a request stands in the queue: lower runs first, and is the last to pause.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -58,7 +60,7 @@ pub struct BatchLimits {
 }
 
 /// What the policy must know of a request that owns a row.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Running {
     /// What its tenant was served, where others wait for it.
     pub served: u64,
@@ -75,6 +77,8 @@ pub struct Running {
     pub demand: Demand,
     /// Slots that it holds for tokens to come, beside those of its demand.
     pub ahead: u32,
+    /// How good its drafts are; `None` where it must get its tokens one by one.
+    pub drafts: Option<DraftShare>,
 }
 
 impl Running {
@@ -171,6 +175,8 @@ pub struct Situation<'a> {
     pub limits: &'a BatchLimits,
     pub cost: &'a StepCost,
     pub lengths: &'a OutputLengths,
+    /// How many tokens decodes may compute of each request.
+    pub windows: &'a Windows,
 }
 
 /// A queued request that starts, with a chunk of its prompt.
@@ -194,6 +200,8 @@ pub enum Joined {
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Plan {
     pub decode: Vec<usize>,
+    /// The most tokens that each of `decode` gets; 0 where nobody decodes.
+    pub width: u32,
     /// With the tokens of the chunk.
     pub chunks: Vec<(usize, u32)>,
     pub admit: Vec<Admission>,
@@ -220,6 +228,14 @@ pub fn plan(situation: &Situation<'_>, queue: &mut impl Waiting) -> Plan {
         prompts::add_chunks(situation, queue, free, &mut plan);
     } else {
         prompts::add_whole_prompts(situation, queue, free, &mut plan);
+    }
+    if !plan.decode.is_empty() {
+        let alone = plan.chunks.is_empty() && plan.admit.is_empty() && plan.pause.is_empty();
+        plan.width = if alone {
+            situation.windows.width(situation, &plan, free)
+        } else {
+            1
+        };
     }
     plan
 }

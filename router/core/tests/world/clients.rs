@@ -13,6 +13,7 @@ use text_generation_core::types::{
 use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 
 use super::model::{Task, character};
+use super::pictures::Picture;
 
 /// How a client takes its answer.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -95,7 +96,7 @@ impl Client {
             },
             add_special_tokens: true,
             dialect: Dialect::Tgi,
-            images: Vec::new(),
+            images: task.pictures.iter().map(Picture::given).collect(),
         }
     }
 

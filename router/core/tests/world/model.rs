@@ -1,7 +1,9 @@
 //! What the shards of a world compute: a pure function of ids and seed, so each answer is known beforehand.
 
 use text_generation_core::types::FinishReason;
-use text_generation_mock_shard::MockRow;
+use text_generation_mock_shard::{MockRow, Read, content_after};
+
+use super::pictures::{IMAGE, Picture};
 
 /// Token ids; each is one character of text.
 pub const VOCAB: u32 = 90;
@@ -22,6 +24,8 @@ pub struct Task {
     pub ignore_eos: bool,
     /// Its character ends the text.
     pub stop: Option<u32>,
+    /// One for each [`IMAGE`] of the prompt.
+    pub pictures: Vec<Picture>,
     /// It wants the log-probabilities of its prompt too.
     pub scored: bool,
 }
@@ -47,7 +51,19 @@ pub fn choose(row: &MockRow) -> u32 {
     } else {
         0
     };
-    next(&row.ids, seed)
+    let seen = match row.ids.contains(&IMAGE) {
+        true => row.content,
+        false => 0,
+    };
+    next(&row.ids, seed ^ seen)
+}
+
+/// How many drafts of a row are right, of so many: all for some rows, any number for others.
+pub fn right_drafts(row: &MockRow, drafts: u32) -> u32 {
+    if row.request_id.is_multiple_of(3) {
+        return drafts;
+    }
+    (row.ids.len() as u32 * 31 + row.request_id as u32) % (drafts + 1)
 }
 
 /// Whether a row ends its shards.
@@ -55,13 +71,47 @@ pub fn is_poison(row: &MockRow) -> bool {
     row.input_ids.first() == Some(&POISON)
 }
 
+/// What a row has read.
+#[derive(Default)]
+struct Reader {
+    ids: Vec<u32>,
+    content: Option<u64>,
+}
+
+impl Reader {
+    fn read(&mut self, id: u32, read: Read<'_>) {
+        self.ids.push(id);
+        self.content = Some(content_after(self.content, read));
+    }
+
+    fn see(&mut self, picture: &Picture) {
+        let pixels = &picture.pixels();
+        for index in 0..Picture::ROWS {
+            self.read(IMAGE, Read::Row { pixels, index });
+        }
+    }
+}
+
 /// The tokens that the task gets alone, and why they end.
 pub fn alone(task: &Task) -> (Vec<u32>, FinishReason) {
-    let mut ids = task.prompt.clone();
+    let mut reader = Reader::default();
+    let mut pictures = task.pictures.iter();
+    for &id in &task.prompt {
+        match (id == IMAGE).then(|| pictures.next()).flatten() {
+            Some(picture) => reader.see(picture),
+            None => reader.read(id, Read::Token(id)),
+        }
+    }
+    let prompt = reader.ids.len();
     loop {
-        let token = next(&ids, task.seed.unwrap_or(0));
-        ids.push(token);
-        let generated = &ids[task.prompt.len()..];
+        let seen = if task.pictures.is_empty() {
+            0
+        } else {
+            reader.content.unwrap_or_default()
+        };
+        let token = next(&reader.ids, task.seed.unwrap_or(0) ^ seen);
+        reader.read(token, Read::Token(token));
+        let generated = &reader.ids[prompt..];
         let finish = if token == END && !task.ignore_eos {
             Some(FinishReason::EosToken)
         } else if Some(token) == task.stop {

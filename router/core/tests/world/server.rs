@@ -8,6 +8,7 @@ use text_generation_client::{Deadlines, ShardedClient};
 use text_generation_core::adapters::Adapters;
 use text_generation_core::infer::{Infer, Shards};
 use text_generation_core::policy::cost::StepCost;
+use text_generation_core::policy::windows::Windows;
 use text_generation_core::policy::{BatchLimits, WaitingServedRatio};
 use text_generation_core::tokenize::{TextTokenizer, TokenizerPool};
 use text_generation_core::types::ValidationLimits;
@@ -16,6 +17,7 @@ use text_generation_mock_shard::{MockConfig, MockShard, MockStep};
 use tokio::time::{sleep, timeout};
 
 use super::model::{self, END, VOCAB};
+use super::pictures::Encoder;
 
 /// A step takes so long, and so much more for each of its tokens. Timers count in milliseconds.
 const STEP: Duration = Duration::from_millis(40);
@@ -43,6 +45,10 @@ pub struct Setup {
     pub limits: BatchLimits,
     pub ranks: usize,
     pub permits: usize,
+    /// An encoder of images.
+    pub encoder: Option<Encoder>,
+    /// Of windows of drafted tokens; empty: there is no speculation.
+    pub widths: Vec<u32>,
 }
 
 impl Setup {
@@ -62,6 +68,8 @@ impl Setup {
             },
             ranks: 1,
             permits: 100_000,
+            encoder: None,
+            widths: Vec::new(),
         }
     }
 }
@@ -75,20 +83,27 @@ pub struct Server {
 impl Server {
     /// Starts on the current runtime.
     pub fn start(setup: &Setup) -> Self {
+        let encoder = setup.encoder;
         let mock = MockShard::start_in_process(MockConfig {
             world_size: setup.ranks,
-            vocab_size: VOCAB,
+            vocab_size: VOCAB + 1,
             eos_token_ids: vec![END],
             // Where nothing is cached the layers may keep a state.
             recurrent: !setup.limits.prefix_caching,
             max_batch_total_tokens: setup.limits.max_batch_total_tokens,
-            step_time: Arc::new(|step: &MockStep| {
-                step_time(step.chunk_tokens + step.decodes as u32)
+            step_time: Arc::new(move |step: &MockStep| {
+                let layers = encoder.map_or(Duration::ZERO, |encoder| encoder.layer * step.layers);
+                step_time(step.chunk_tokens + step.decodes as u32) + layers
             }),
+            media: encoder.map(|encoder| encoder.mock()),
+            media_rows: encoder.map_or(0, |encoder| encoder.rows),
+            media_cost: encoder.map(|encoder| encoder.mock_cost()),
             reply_time: REPLY,
             tokens: Arc::new(model::choose),
             restart_time: RESTART,
             fatal: Arc::new(model::is_poison),
+            widths: setup.widths.clone(),
+            drafts: Arc::new(model::right_drafts),
             ..MockConfig::default()
         })
         .unwrap();
@@ -98,17 +113,20 @@ impl Server {
             kv_cache_dtype: "float32".to_owned(),
             client: client.unwrap(),
             cost: StepCost::new(&[1, 4096], &[ms(1), ms(4096)], 0.0, 0.0, &[]),
+            windows: Windows::new(&setup.widths, 512),
             eos_token_ids: vec![END],
             // Grammars are followed by threads, which have a clock of their own.
             max_masks: 0,
             overlapped_halves: false,
             step_timeout: DEADLINE,
             kv_events: None,
-            media: None,
+            media: encoder.map(|encoder| encoder.shards()),
             adapters: Adapters::default(),
         };
+        let tokenizer = tokenizer();
+        let vision = encoder.map(|encoder| encoder.vision(&tokenizer));
         let validator = Validator::new(
-            TokenizerPool::new(tokenizer(), 1).unwrap(),
+            TokenizerPool::new(tokenizer, 1).unwrap(),
             ValidationLimits {
                 max_best_of: 4,
                 max_stop_sequences: 4,
@@ -116,11 +134,15 @@ impl Server {
                 max_logprobs: 20,
                 max_input_tokens: setup.limits.max_batch_total_tokens,
                 max_total_tokens: setup.limits.max_batch_total_tokens,
-                vocab_size: VOCAB,
+                vocab_size: VOCAB + 1,
                 prefill_logprobs: true,
                 grammar_support: false,
             },
         );
+        let validator = match vision {
+            Some(vision) => validator.with_vision(vision),
+            None => validator,
+        };
         Self {
             infer: Infer::new(validator, shards, setup.limits, setup.permits),
             mock,
@@ -151,6 +173,7 @@ impl Server {
             && now.permits_available == self.permits
             && self.mock.rows() == 0
             && self.mock.slots() == 0
+            && self.mock.waiting_images() == 0
     }
 }
 
@@ -158,7 +181,9 @@ fn tokenizer() -> TextTokenizer {
     let character = |id| (model::character(id).to_string(), id);
     let vocab: std::collections::BTreeMap<String, u32> = (0..VOCAB).map(character).collect();
     let tokenizer = json!({
-        "version": "1.0", "truncation": null, "padding": null, "pre_tokenizer": null, "added_tokens": [],
+        "version": "1.0", "truncation": null, "padding": null, "pre_tokenizer": null,
+        "added_tokens": [{"id": VOCAB, "content": "<image>", "special": true, "single_word": false, "lstrip": false,
+            "rstrip": false, "normalized": false}],
         "normalizer": null, "post_processor": null, "decoder": {"type": "Fuse"},
         "model": {"type": "WordLevel", "vocab": vocab, "unk_token": "!"}
     });

@@ -55,6 +55,7 @@ pub fn clients(random: &mut StdRng, count: usize, per_second: f64) -> Vec<Client
                 stop: random
                     .random_bool(0.2)
                     .then(|| random.random_range(1..VOCAB)),
+                pictures: Vec::new(),
                 scored: random.random_bool(0.2),
             },
             samples: [1, 1, 1, 1, 1, 1, 2, 4][random.random_range(0..8)],

@@ -15,6 +15,7 @@ use tokio::runtime::{Builder, Runtime};
 const AS_ROUTER: &str = "as-router";
 const EVENT: &[u8] = b"data:";
 pub const VOCAB_SIZE: u32 = 4096;
+const IMAGE: &str = "<image>";
 
 pub type BenchResult<T> = Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
@@ -88,6 +89,8 @@ impl Api {
 }
 
 /// A byte-level tokenizer with words of two to five letters beside the bytes, as decoding cost depends on its kind.
+///
+/// Behind them comes [`IMAGE`], which stands for images.
 fn write_tokenizer(folder: &Path) -> io::Result<()> {
     let bytes = (0u32..256).map(|byte| {
         let shift = match byte {
@@ -111,8 +114,12 @@ fn write_tokenizer(folder: &Path) -> io::Result<()> {
         .map(|(id, token)| (token, json!(id)))
         .collect();
     let byte_level = json!({ "type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true });
+    let image = json!({
+        "id": VOCAB_SIZE, "content": IMAGE, "special": true,
+        "single_word": false, "lstrip": false, "rstrip": false, "normalized": false,
+    });
     let tokenizer = json!({
-        "version": "1.0", "truncation": null, "padding": null, "added_tokens": [], "normalizer": null,
+        "version": "1.0", "truncation": null, "padding": null, "added_tokens": [image], "normalizer": null,
         "pre_tokenizer": byte_level, "post_processor": null, "decoder": byte_level,
         "model": { "type": "BPE", "vocab": vocab, "merges": [] },
     });
@@ -131,10 +138,20 @@ impl Router {
     pub async fn start(mock: &MockShard, streams: usize, flags: &[&str]) -> BenchResult<Self> {
         let folder = tempfile::tempdir()?;
         write_tokenizer(folder.path())?;
-        std::fs::write(
-            folder.path().join("chat_template.jinja"),
-            "{{ messages[0].content }}",
-        )?;
+        // Of the size of a picture, which shards without an encoder do not look at.
+        for (name, content) in [
+            ("chat_template.jinja", "{{ messages[0].content }}"),
+            (
+                "config.json",
+                r#"{"model_type": "llava", "vision_config": {"patch_size": 2}}"#,
+            ),
+            (
+                "preprocessor_config.json",
+                r#"{"size": {"shortest_edge": 8}, "crop_size": 8}"#,
+            ),
+        ] {
+            std::fs::write(folder.path().join(name), content)?;
+        }
         let port = std::net::TcpListener::bind("127.0.0.1:0")?
             .local_addr()?
             .port();
@@ -177,6 +194,15 @@ impl Router {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
         Ok(())
+    }
+
+    /// Most memory that it had, in bytes.
+    #[allow(dead_code, reason = "not every benchmark asks for it")]
+    pub fn peak_memory(&self) -> BenchResult<u64> {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id()))?;
+        let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+        let peak = peak.and_then(|line| line.trim().strip_suffix(" kB"));
+        Ok(peak.ok_or("no VmHWM")?.parse::<u64>()? << 10)
     }
 
     /// User and system time so far (proc(5), fields 14 and 15, in ticks of 10 ms).

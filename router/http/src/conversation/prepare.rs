@@ -10,7 +10,6 @@ use super::reads::Reads;
 use super::{Conversation, RunningConversation, history, thoughts};
 use crate::error::ApiError;
 use crate::generations::{GenerationPlan, renamed, with_form_of};
-use crate::image_files;
 use crate::memory::MemoryShare;
 use crate::state::AppState;
 
@@ -21,8 +20,6 @@ pub struct Prepared {
     pub reading: Reading,
     /// Whether the prompt tells of tools.
     tools: bool,
-    /// Base64 of its images, in bytes.
-    base64: usize,
 }
 
 impl Conversation {
@@ -60,7 +57,6 @@ impl Conversation {
             reads,
             prompt: readable,
         };
-        let base64 = images.iter().map(image_files::base64).sum();
         // The template has written the special tokens.
         let plan = GenerationPlan::new(vec![prompt.into()], &parameters, false, self.n, names);
         let plan = plan.with_images(images);
@@ -68,7 +64,6 @@ impl Conversation {
             plan,
             reading,
             tools,
-            base64,
         })
     }
 
@@ -139,7 +134,6 @@ async fn render(input: ChatInput, state: &AppState) -> Result<String, ApiError> 
 impl Prepared {
     /// The body is gone: it has become a prompt, and files that count for themselves.
     pub fn forget_body(&self, share: &MemoryShare) {
-        share.forget_texts(self.base64);
         share.forget_values();
     }
 

@@ -16,6 +16,7 @@ use tokio::time::Instant;
 use tower_http::request_id::RequestId;
 
 use crate::asked_model;
+use crate::body_files;
 use crate::error::ApiError;
 use crate::extract::GenerationJson;
 use crate::generations::failure_in_stream;
@@ -117,13 +118,14 @@ impl AnswerFields {
     pub fn new(inputs: &str, parameters: &GenerateParameters) -> Self {
         let full_text = parameters.return_full_text.unwrap_or(false);
         Self {
+            characters: body_files::characters(inputs),
             prefix: if full_text {
-                inputs.to_owned()
+                // With a file that is too large the request is refused.
+                body_files::as_sent(inputs).unwrap_or_default().into_owned()
             } else {
                 String::new()
             },
             details: parameters.details || parameters.decoder_input_details,
-            characters: inputs.chars().count(),
             best_of: parameters.best_of.is_some_and(|best_of| best_of != 1),
         }
     }

@@ -122,7 +122,7 @@ impl Sight {
             threads: config.validation_workers as usize,
             memory: DECODE_MEMORY,
         };
-        let pool = Pool::new(options).context("cannot start the threads that decode images")?;
+        let pool = Pool::new(options);
         let vision = Vision::new(self.spec.clone(), tokenizer, limits, pool, fetcher(config)?);
         let vision = vision.map_err(|token| {
             anyhow::anyhow!(

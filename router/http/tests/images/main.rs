@@ -2,6 +2,7 @@
 
 #![allow(clippy::expect_used, reason = "tests fail by it")]
 
+mod bodies;
 #[path = "../common/mod.rs"]
 mod common;
 mod limits;

@@ -7,8 +7,10 @@ from .decilm import DECILM
 from .deepseek import YOUTU
 from .exaone import EXAONE3, EXAONE4
 from .falcon import FALCON
+from .falcon_h1 import FALCON_H1
 from .family import Family
 from .gemma import GEMMA, GEMMA2, GEMMA3
+from .gemma3n import GEMMA3N
 from .gemma4 import GEMMA4
 from .glm import CHATGLM, GLM, GLM4
 from .gpt2 import GPT2, STARCODER
@@ -27,7 +29,6 @@ from .media import (
     VISION_PARTS,
     WITH_MEDIA,
     class_of_part,
-    has_family,
     text_part,
 )
 from .minicpm3 import MINICPM3
@@ -36,6 +37,7 @@ from .mistral import MINISTRAL, MINISTRAL3, MISTRAL
 from .mixtures import MIXTURES
 from .nemotron_h import NEMOTRON_H
 from .olmo import OLMO2, OLMO3
+from .olmo_hybrid import OLMO_HYBRID
 from .opt import OPT
 from .phi import PHI
 from .phi3 import PHI3
@@ -61,6 +63,7 @@ FAMILIES: dict[str, Family] = {
     "Exaone4ForCausalLM": EXAONE4,
     "ExaoneForCausalLM": EXAONE3,
     "FalconForCausalLM": FALCON,
+    "FalconH1ForCausalLM": FALCON_H1,
     "FalconMambaForCausalLM": FALCON_MAMBA,
     "GPT2LMHeadModel": GPT2,
     "GPTBigCodeForCausalLM": STARCODER,
@@ -68,6 +71,7 @@ FAMILIES: dict[str, Family] = {
     "GPTNeoXForCausalLM": GPT_NEOX,
     "Gemma2ForCausalLM": GEMMA2,
     "Gemma3ForCausalLM": GEMMA3,
+    "Gemma3nForCausalLM": GEMMA3N,
     "Gemma4ForCausalLM": GEMMA4,
     "GemmaForCausalLM": GEMMA,
     "Glm4ForCausalLM": GLM4,
@@ -97,6 +101,7 @@ FAMILIES: dict[str, Family] = {
     "OPTForCausalLM": OPT,
     "Olmo2ForCausalLM": OLMO2,
     "Olmo3ForCausalLM": OLMO3,
+    "OlmoHybridForCausalLM": OLMO_HYBRID,
     "Phi3ForCausalLM": PHI3,
     "PhiForCausalLM": PHI,
     "QWenLMHeadModel": QWEN1,
@@ -124,7 +129,6 @@ __all__ = [
     "WITH_MEDIA",
     "Family",
     "class_of_part",
-    "has_family",
     "refuse_missing",
     "text_part",
 ]

@@ -19,7 +19,7 @@ def _afmoe(config: JsonObject) -> DecoderSpec:
         if config.boolean(key, default=wanted) != wanted:
             raise UnsupportedModel(f"`{key}` in config.json must be {str(wanted).lower()} for this family")
     norm = replace(rms_norm(config), wide=True)
-    mixer = replace(attention(config), qk_norm=QkNormSpec(norm), output_gate=True)
+    mixer = replace(attention(config), qk_norm=QkNormSpec(norm), output_gate="sigmoid")
     sliding = sandwich_layer(replace(mixer, window=window(config)), gated(config), norm)
     full = with_mixer(sliding, rope=None, window=0)
     interval = config.integer("global_attn_every_n_layers", default=4)

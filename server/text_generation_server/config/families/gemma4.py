@@ -21,7 +21,17 @@ from ..spec import (
     QkNormSpec,
     RouteSpec,
 )
-from .common import ACTIVATIONS, MOST_HEADS, decoder, layer_types, optional, pattern, rms_norm, sandwich_layer
+from .common import (
+    ACTIVATIONS,
+    MOST_HEADS,
+    MOST_LAYERS,
+    decoder,
+    layer_types,
+    optional,
+    pattern,
+    rms_norm,
+    sandwich_layer,
+)
 from .experts import MOST_EXPERTS
 from .family import Family
 
@@ -33,8 +43,8 @@ def _gemma4(config: JsonObject) -> DecoderSpec:
     if config.string("use_bidirectional_attention", default="vision") != "vision":
         raise UnsupportedModel("`use_bidirectional_attention` in config.json must be null or 'vision' for this family")
     norm = _norm(config)
-    kinds, own = _kinds(config), _own_caches(config)
-    layers = tuple(_layer(config, norm, kinds, index, own) for index in range(len(kinds)))
+    kinds = _kinds(config)
+    layers = tuple(_layer(config, norm, kinds, index) for index in range(len(kinds)))
     tied = config.boolean("tie_word_embeddings", default=True)
     model = decoder(
         config,
@@ -57,20 +67,27 @@ def _kinds(config: JsonObject) -> tuple[str, ...]:
     return (*kinds[:-1], _FULL)
 
 
-def _own_caches(config: JsonObject) -> int:
+def own_caches(config: JsonObject) -> int:
     """How many layers have keys and values of their own, the first ones."""
-    count = config.integer("num_hidden_layers")
+    count = config.integer("num_hidden_layers", maximum=MOST_LAYERS)
     return count - config.integer("num_kv_shared_layers", default=0, minimum=0, maximum=count - 1)
 
 
-def _layer(config: JsonObject, norm: NormSpec, kinds: tuple[str, ...], index: int, own: int) -> LayerSpec:
+def source_of(config: JsonObject, kinds: tuple[str, ...], index: int) -> int | None:
+    """The layer whose keys and values layer `index` reads: the last own one of its kind. None: it has its own."""
+    if index < (own := own_caches(config)):
+        return None
+    sources = [other for other in range(own) if kinds[other] == kinds[index]]
+    if not sources:
+        raise config.error("num_kv_shared_layers", f"such that a layer of type {kinds[index]} has its own cache")
+    return sources[-1]
+
+
+def _layer(config: JsonObject, norm: NormSpec, kinds: tuple[str, ...], index: int) -> LayerSpec:
     mixer = _attention(config, norm, index, kinds[index])
     doubled = False
-    if index >= own:
-        sources = [other for other in range(own) if kinds[other] == kinds[index]]
-        if not sources:
-            raise config.error("num_kv_shared_layers", f"such that a layer of type {kinds[index]} has its own cache")
-        mixer = replace(mixer, reads_layer=sources[-1], value_norm=False, keys_are_values=False)
+    if (source := source_of(config, kinds, index)) is not None:
+        mixer = replace(mixer, reads_layer=source, value_norm=False, keys_are_values=False)
         doubled = config.boolean("use_double_wide_mlp", default=False)
     inner = config.integer("intermediate_size") * (2 if doubled else 1)
     ffn = DenseSpec(inner, config.choice("hidden_activation", ACTIVATIONS))
@@ -131,8 +148,13 @@ def _per_layer(config: JsonObject, norm: NormSpec) -> PerLayerSpec | None:
     return PerLayerSpec(width, rows, config.choice("hidden_activation", ACTIVATIONS), norm, media_id)
 
 
+def unread_of_shared(config: JsonObject) -> tuple[str, ...]:
+    """Patterns of tensors that published files have, and that layers which read another cache do not need."""
+    shared = range(own_caches(config), config.integer("num_hidden_layers"))
+    return tuple(f"*layers.{index}.self_attn.{each}.*" for index in shared for each in _UNREAD_OF_SHARED)
+
+
 def _names(config: JsonObject) -> TensorNames:
-    shared = range(_own_caches(config), config.integer("num_hidden_layers"))
     return TensorNames(
         ffn_norm="pre_feedforward_layernorm",
         router="router.proj",
@@ -140,8 +162,7 @@ def _names(config: JsonObject) -> TensorNames:
         expert_up="experts.{expert}.up_proj",
         expert_down="experts.{expert}.down_proj",
         experts_stack=("experts.gate_up_proj", "experts.down_proj"),
-        # Published files have what layers that read another cache do not need.
-        ignored=tuple(f"*layers.{index}.self_attn.{each}.*" for index in shared for each in _UNREAD_OF_SHARED),
+        ignored=unread_of_shared(config),
     )
 
 

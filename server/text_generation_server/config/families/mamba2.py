@@ -47,17 +47,19 @@ MAMBA2 = Family(
         "mamba_hidden_act": "hidden_act",
     },
 )
+BAMBA_NAMES = replace(
+    NAMES,
+    final_norm="final_layernorm",
+    ffn_norm="pre_ff_layernorm",
+    gate="feed_forward.gate_proj",
+    up="feed_forward.up_proj",
+    down="feed_forward.down_proj",
+)
+"""Of Falcon H1 too."""
 BAMBA = Family(
     "Bamba",
     _bamba,
-    replace(
-        NAMES,
-        final_norm="final_layernorm",
-        ffn_norm="pre_ff_layernorm",
-        gate="feed_forward.gate_proj",
-        up="feed_forward.up_proj",
-        down="feed_forward.down_proj",
-    ),
+    BAMBA_NAMES,
     {
         "num_key_value_heads": 8,
         "mamba_n_heads": 128,

@@ -4,7 +4,7 @@ Positions of such a model count along several axes (M-RoPE of Qwen) or look ahea
 where there are images. Of text alone they are those of the text model's family.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from ...errors import UnsupportedModel
@@ -16,10 +16,12 @@ from ..spec import AttentionSpec, DecoderSpec, LayerSpec
 from .deepseek import DEEPSEEK_V3, MISTRAL4
 from .family import Family
 from .gemma import GEMMA3
+from .gemma3n import GEMMA3N
 from .gemma4 import GEMMA4
 from .glm import GLM4
 from .glm_moe import GLM4_MOE
 from .granite import GRANITE
+from .internlm import INTERNLM2
 from .llama import LLAMA
 from .llama4 import LLAMA4
 from .mistral import MINISTRAL3, MISTRAL
@@ -80,7 +82,6 @@ TEXT_PREFIXES: Mapping[str, str] = {
 """How names of the part begin in files of the whole, and without it: in newer files of Transformers, in older ones and
 those of most authors, and in those of Idefics and SmolVLM. Others add to a model of text, whose names stay.
 """
-_HEADS = {"language_model.model.": "language_model.lm_head"}
 _PREFIXES = (*(before for before, alone in TEXT_PREFIXES.items() if alone == "model."), "model.")
 VISION_PARTS = ("*vision*", "*visual*", "*projector*", "*connector*", "*image_newline", "*patch_merge_mlp*", "mlp1.*")
 """Patterns of the tensors of an encoder of images."""
@@ -105,7 +106,8 @@ def _part(family: Family, sizes: dict[str, object], **others: object) -> Family:
     def names(config: JsonObject) -> TensorNames:
         alone = family.tensor_names(config)
         ignored = (f"*{each}" for each in alone.ignored)
-        return replace(alone, prefixes=_PREFIXES, heads=_HEADS, ignored=(*ignored, *OTHER_PARTS))
+        heads = {"language_model.model.": f"language_model.{alone.head}"}
+        return replace(alone, prefixes=_PREFIXES, heads=heads, ignored=(*ignored, *OTHER_PARTS))
 
     return replace(family, names=names, defaults={**family.defaults, **sizes, **others})
 
@@ -152,6 +154,7 @@ _DEEPSEEK_V3 = _part(DEEPSEEK_V3, _sizes(129280, 7168, 18432, 61, 128))
 _PARTS: Mapping[str, Family] = {
     "deepseek_v3": _DEEPSEEK_V3,
     "gemma3_text": _part(GEMMA3, _sizes(262208, 2304, 9216, 26, 8)),
+    "gemma3n_text": _part(GEMMA3N, _sizes(262400, 2048, 16384, 35, 8)),
     "gemma4_text": _part(GEMMA4, _sizes(262144, 2304, 9216, 30, 8)),
     "glm4v_moe_text": _part(
         _along_axes(GLM4_MOE, interleaved=False),
@@ -168,6 +171,7 @@ _PARTS: Mapping[str, Family] = {
         max_position_embeddings=32768,
     ),
     "granite": _part(replace(GRANITE, unread=(*GRANITE.unread, "logits_scaling")), _sizes(32000, 4096, 11008, 32, 32)),
+    "internlm2": _part(INTERNLM2, _sizes(103168, 4096, 11008, 32, 32)),
     "kimi_k2": _DEEPSEEK_V3,
     "llama": _part(LLAMA, _sizes(32000, 4096, 11008, 32, 32)),
     "llama4_text": _part(LLAMA4, _sizes(202048, 5120, 8192, 48, 40)),
@@ -231,13 +235,8 @@ def text_part(config: JsonObject) -> tuple[Family, JsonObject]:
     """
     kind = _kind(config)
     if kind not in _PARTS:
-        raise _unknown(config, kind)
+        raise _unknown(config, kind, _PARTS)
     return _PARTS[kind], _alone(config, {})
-
-
-def has_family(config: JsonObject) -> bool:
-    """Whether our decoder runs the model of text in a model of `WITH_MEDIA`. Raises ConfigurationError."""
-    return _kind(config) in _PARTS
 
 
 def class_of_part(config: JsonObject) -> JsonObject:
@@ -247,7 +246,7 @@ def class_of_part(config: JsonObject) -> JsonObject:
     """
     kind = _kind(config)
     if kind not in _CLASSES:
-        raise _unknown(config, kind)
+        raise _unknown(config, kind, _CLASSES)
     return _alone(config, {"architectures": [_CLASSES[kind]]})
 
 
@@ -266,11 +265,11 @@ def _part_of(config: JsonObject) -> JsonObject | None:
     return next((config.child(key) for key in _PARTS_OF_WHOLE if key in config), None)
 
 
-def _unknown(config: JsonObject, kind: str) -> UnsupportedModel:
-    ours, theirs = ", ".join(sorted(_PARTS)), ", ".join(sorted(_CLASSES.keys() - _PARTS.keys()))
+def _unknown(config: JsonObject, kind: str, known: Collection[str]) -> UnsupportedModel:
+    how = " through Transformers" if known is _CLASSES else ""
     return UnsupportedModel(
-        f"{architecture_of(config)} with text of type {kind!r} is not supported; of models for images or sound beside "
-        f"text, those with text of type {ours} run, with text alone, and through Transformers {theirs}"
+        f"{architecture_of(config)} with text of type {kind!r} is not supported{how}; of models for images or sound "
+        f"beside text, those with text of type {', '.join(sorted(known))} run{how}"
     )
 
 

@@ -24,7 +24,6 @@ MISSING: Mapping[str, tuple[str, str]] = {
     "BailingMoeV2_5ForCausalLM": ("Ling and Ring 2.5 and 2.6", "lightning attention with fixed decays"),
     "BailingMoeV3ForCausalLM": ("Ling and Ring 3", _DELTA),
     "DeepseekV4ForCausalLM": ("DeepSeek V4", _COMPRESSED),
-    "FalconH1ForCausalLM": ("Falcon H1", "attention and a state space beside each other in one layer"),
     "Glm5NextForCausalLM": ("GLM 5.3 Flash", f"{_DELTA}, hyper-connections, and an indexer of sparse attention"),
     "Glm5NextForConditionalGeneration": (
         "GLM 5.3 Flash",
@@ -43,7 +42,6 @@ MISSING: Mapping[str, tuple[str, str]] = {
     "MiniMaxM3SparseForCausalLM": ("MiniMax M3", _BLOCKS),
     "MiniMaxM3SparseForConditionalGeneration": ("MiniMax M3", _BLOCKS),
     "MiniMaxM3VLForCausalLM": ("MiniMax M3", _BLOCKS),
-    "OlmoHybridForCausalLM": ("OLMo Hybrid", "a gated delta net with separate projections and negative eigenvalues"),
     "Qwen4ExpForCausalLM": ("Qwen 4 Exp", _STREAMS),
     "Qwen4ExpForConditionalGeneration": ("Qwen 4 Exp", _STREAMS),
     "Step3p5ForCausalLM": ("Step 3.5", _STEP),

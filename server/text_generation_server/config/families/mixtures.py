@@ -12,6 +12,7 @@ from .gpt_oss import GPT_OSS
 from .granite_hybrid import GRANITE_HYBRID
 from .granite_moe import GRANITE_MOE
 from .hunyuan_moe import HUNYUAN_MOE, HY3
+from .laguna import LAGUNA
 from .lfm2 import LFM2_MOE
 from .mimo_v2 import MIMO_V2
 from .mixtral import MINIMAX_M2, MIXTRAL
@@ -37,6 +38,7 @@ MIXTURES: dict[str, Family] = {
     "GraniteMoeHybridForCausalLM": GRANITE_HYBRID,
     "HYV3ForCausalLM": HY3,
     "HunYuanMoEV1ForCausalLM": HUNYUAN_MOE,
+    "LagunaForCausalLM": LAGUNA,
     "Lfm2MoeForCausalLM": LFM2_MOE,
     "MiMoV2FlashForCausalLM": MIMO_V2,
     "MiMoV2ForCausalLM": MIMO_V2,

@@ -60,7 +60,7 @@ def _attention(config: JsonObject) -> AttentionSpec:
     for key, wanted in (("attention_bias", False), ("attn_output_gate", True)):
         if config.boolean(key, default=wanted) != wanted:
             raise UnsupportedModel(f"`{key}` in config.json must be {str(wanted).lower()} for this family")
-    return replace(attention(config), qk_norm=QkNormSpec(_norm(config)), output_gate=True)
+    return replace(attention(config), qk_norm=QkNormSpec(_norm(config)), output_gate="sigmoid")
 
 
 def _gated_delta(config: JsonObject) -> GatedDeltaSpec:

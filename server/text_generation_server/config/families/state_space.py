@@ -32,8 +32,12 @@ KEYS: Mapping[str, str] = {
 """From the keys that `state_space` reads, which are those of Nemotron-H, to theirs."""
 
 
-def state_space(config: JsonObject, eps: float, steps: tuple[float, float] | None = None) -> Mamba2Spec:
-    """One layer's. `steps`: bounds of time steps, where the file does not say them."""
+def state_space(
+    config: JsonObject, eps: float, steps: tuple[float, float] | None = None, head_dim: int | None = None
+) -> Mamba2Spec:
+    """One layer's. `steps`: bounds of time steps, and `head_dim`: channels of a head, where the file does not say
+    them.
+    """
     silu_alone(config, "mamba_hidden_act")
     heads = config.integer("mamba_num_heads", maximum=MOST_HEADS)
     groups = config.integer("n_groups")
@@ -42,7 +46,7 @@ def state_space(config: JsonObject, eps: float, steps: tuple[float, float] | Non
     least, most = steps or _bounds(config)
     return Mamba2Spec(
         heads,
-        _head_dim(config, heads),
+        head_dim or _head_dim(config, heads),
         groups,
         config.integer("ssm_state_size", maximum=MOST_STATE),
         config.integer("conv_kernel", minimum=2, maximum=MOST_KERNEL),

@@ -2,7 +2,7 @@
 
 from .attention import Attention
 from .embedding import Embedding
-from .feed_forward import DenseFeedForward, FeedForward
+from .feed_forward import DenseFeedForward, FeedForward, ScaledFeedForward, SparseFeedForward
 from .fusion import OutputFusion, SublayerOutput
 from .gated_delta import GatedDelta
 from .head import Head
@@ -11,6 +11,7 @@ from .mamba import Mamba
 from .mamba2 import Mamba2
 from .media import MediaInput
 from .mixer import Mixer
+from .mixer_pair import MixerPair
 from .moe import MoeFeedForward, expert_mlps, route_options
 from .norm import AddNorm, Norm
 from .overlapped_halves import OverlappedHalves
@@ -19,6 +20,7 @@ from .rotation import new_tokens
 from .scaled_layer import ExpertsBeside, ScaledLayer
 from .short_conv import ShortConv
 from .state import CacheShape, InferState, LayerState, StateShape
+from .streams import StreamEnd, StreamLayer, Streams
 from .transformer import FeedForwardLayer, Layer, MixerLayer, OutputFusions, ParallelLayer, TransformerLayer
 
 __all__ = [
@@ -42,6 +44,7 @@ __all__ = [
     "MediaInput",
     "Mixer",
     "MixerLayer",
+    "MixerPair",
     "MoeFeedForward",
     "Norm",
     "OutputFusion",
@@ -49,9 +52,14 @@ __all__ = [
     "OverlappedHalves",
     "ParallelLayer",
     "PerLayerInputs",
+    "ScaledFeedForward",
     "ScaledLayer",
     "ShortConv",
+    "SparseFeedForward",
     "StateShape",
+    "StreamEnd",
+    "StreamLayer",
+    "Streams",
     "SublayerOutput",
     "TransformerLayer",
     "expert_mlps",

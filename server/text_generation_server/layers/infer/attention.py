@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 import text_generation_kernels as kernels
 
@@ -107,11 +108,22 @@ class Attention(Mixer):
             return heads[..., : self._spec.value_dim].flatten(1)
         if not self._spec.output_gate:
             return self._attend(qkv, state)
-        qkv, gate = qkv.split((qkv.shape[1] - self._q_size, self._q_size), dim=1)
+        gates = self._heads.num_heads * self._spec.gate_size
+        qkv, gate = qkv.split((qkv.shape[1] - gates, gates), dim=1)
         heads = self._attend(qkv, state)
         for part, its_gate in each_alone(state.linear_block, heads, gate):
-            kernels.sigmoid_gate(part, its_gate, part)
+            if self._spec.output_gate == "sigmoid" and not self._spec.gates_heads:
+                kernels.sigmoid_gate(part, its_gate, part)
+            else:
+                self._open(part, its_gate)
         return heads
+
+    def _open(self, heads: Tensor, gate: Tensor) -> None:
+        """Multiplies what heads read [N, heads * head_dim] by gates [N, heads * gate_size], in place."""
+        wide = gate.float()
+        opening = (functional.softplus(wide) if self._spec.output_gate == "softplus" else wide.sigmoid()).to(gate.dtype)
+        parts = heads.view(len(heads), self._heads.num_heads, -1)
+        parts.mul_(opening.view(len(heads), self._heads.num_heads, -1))
 
     def _attend(self, qkv: Tensor, state: InferState) -> Tensor:
         cache = state.caches[self._index]

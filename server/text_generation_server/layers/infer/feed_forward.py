@@ -1,12 +1,15 @@
 """Dense feed-forward network of a layer."""
 
+import copy
 from dataclasses import replace
 from typing import Protocol
 
+import torch
 from torch import Tensor
 
 from ...config.spec import DenseSpec
-from ..weights import Activations, ActivationScheme, DenseWeights, Wrap, activate
+from ...distributed import TensorParallelGroup
+from ..weights import Activations, ActivationScheme, DenseWeights, Wrap, activate, activated, each_alone
 from .fusion import OutputFusion, SublayerOutput
 from .state import InferState
 
@@ -67,5 +70,45 @@ class DenseFeedForward(FeedForward):
 
     def adapted(self, wrap: Wrap) -> "DenseFeedForward":
         """See `FeedForward`."""
-        first, down = wrap(self._weights.first), wrap(self._weights.down)
-        return DenseFeedForward(self._spec, replace(self._weights, first=first, down=down))
+        made = copy.copy(self)
+        made._weights = replace(self._weights, first=wrap(self._weights.first), down=wrap(self._weights.down))
+        return made
+
+
+class ScaledFeedForward(DenseFeedForward):
+    """A gated network whose gates and outputs are multiplied by numbers (muP, Yang et al., 2022)."""
+
+    def _activated(self, x: Activations, block: int | None) -> Activations:
+        first = self._weights.first.apply(x, block)
+        gates, up = first.chunk(2, dim=1)
+        gates.mul_(self._spec.gate_factor)
+        # The second matrix is linear.
+        up.mul_(self._spec.out_factor)
+        return activated(first, self._activation, self._weights.down.wants, block)
+
+
+class SparseFeedForward(DenseFeedForward):
+    """A gated network most of whose gates are 0: those below a cutoff, which follows from mean and standard deviation
+    of the gates of a token on all ranks together (Gemma 3n).
+    """
+
+    def __init__(self, spec: DenseSpec, weights: DenseWeights, group: TensorParallelGroup, cutoff: float) -> None:
+        """`cutoff` is that of the spec."""
+        super().__init__(spec, weights)
+        self._group = group
+        self._cutoff = cutoff
+
+    def _activated(self, x: Activations, block: int | None) -> Activations:
+        first = self._weights.first.apply(x, block)
+        gates = first[:, : first.shape[1] // 2]
+        mean = self._mean(gates.float(), block)
+        variance = self._mean((gates - mean).square_(), block)
+        gates.copy_((gates - mean - variance.sqrt_() * self._cutoff).relu_())
+        return activated(first, self._activation, self._weights.down.wants, block)
+
+    def _mean(self, gates: Tensor, block: int | None) -> Tensor:
+        """Turns [N, gates of this rank] float32 into the means of all ranks' gates, [N, 1]."""
+        parts = [part.sum(dim=1, keepdim=True) for (part,) in each_alone(block, gates)]
+        total = torch.cat(parts)
+        self._group.all_reduce(total)
+        return total.div_(self._spec.inner)

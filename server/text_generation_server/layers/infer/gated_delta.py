@@ -40,7 +40,7 @@ class GatedDelta(LinearMixer):
         of_state = (weights.rate, weights.bias, kept.state)
         for runs in state.runs:
             kernels.causal_conv(inputs, weights.conv, None, kept.inputs, runs, qkv)
-            kernels.gated_delta(qkv, scalars, *of_state, runs, heads, state.deterministic)
+            kernels.gated_delta(qkv, scalars, *of_state, runs, heads, state.deterministic, self._spec.most_beta)
         for part, its_gate in each_alone(state.linear_block, heads, gate.view(heads.shape)):
             kernels.gated_norm(part, its_gate, weights.norm, self._spec.norm_eps, False, part)
         return heads.flatten(1)

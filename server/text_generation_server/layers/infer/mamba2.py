@@ -1,5 +1,8 @@
 """State space whose heads decay as a whole (Mamba 2, Dao and Gu, 2024)."""
 
+from collections.abc import Sequence
+
+import torch
 from torch import Tensor
 from torch.nn import functional
 
@@ -7,7 +10,7 @@ import text_generation_kernels as kernels
 
 from ...config.recurrent import Mamba2Spec
 from ...distributed import TensorParallelGroup
-from ..weights import Activations, ActivationScheme, HeadSplit, Mamba2Weights, each_alone, in_blocks
+from ..weights import Activations, ActivationScheme, HeadSplit, Mamba2Weights, activated, each_alone, in_blocks
 from .mixer import LinearMixer
 from .state import InferState, StateShape
 
@@ -28,6 +31,8 @@ class Mamba2(LinearMixer):
         self._group = group
         self._steps, self._groups = heads.num_heads, heads.num_kv_heads
         self._width, self._keys = self._steps * spec.head_dim, self._groups * spec.state_size
+        sizes = (self._width, self._width, self._keys, self._keys, self._steps)
+        self._factors = None if spec.factors is None else _vector(spec.factors, sizes, weights.rate.device)
         size = (self._steps, spec.head_dim, spec.state_size)
         self.state = StateShape(spec.kernel, self._width + 2 * self._keys, size)
         """What the layer keeps of each row."""
@@ -41,9 +46,14 @@ class Mamba2(LinearMixer):
         """See `Mixer`."""
         weights, spec, kept = self._weights, self._spec, state.states[self._index]
         first = weights.first.apply(x, state.linear_block)
+        if self._factors is not None:
+            first.mul_(self._factors)
         gate, inputs, steps = first.split((self._width, self._width + 2 * self._keys, self._steps), dim=1)
         mixed = inputs.new_empty(inputs.shape)
-        heads = inputs.new_empty(len(inputs), self._steps, spec.head_dim)
+        # Where results are gated alone, they take the place of what the convolution has read, beside the gates.
+        heads = first[:, self._width : 2 * self._width].unflatten(1, (self._steps, spec.head_dim))
+        if weights.norm is not None:
+            heads = inputs.new_empty(heads.shape)
         channels, writes, reads = mixed.split((self._width, self._keys, self._keys), dim=1)
         channels = channels.unflatten(1, heads.shape[1:])
         writes, reads = (each.unflatten(1, (self._groups, spec.state_size)) for each in (writes, reads))
@@ -51,20 +61,29 @@ class Mamba2(LinearMixer):
             kernels.causal_conv(inputs, weights.conv, weights.conv_bias, kept.inputs, runs, mixed)
             selected = (channels, steps, writes, reads)
             kernels.state_space(*selected, self._dynamics, kept.state, runs, heads, state.deterministic)
+        if weights.norm is None:
+            return activated(first[:, : 2 * self._width], "silu", None, state.linear_block).x
         if spec.norm_over == "width" and self._group.world_size > 1:
-            return self._whole_norm(heads.flatten(1), gate, state.linear_block)
+            return self._whole_norm(heads.flatten(1), gate, weights.norm, state.linear_block)
         out, gate = (each.view(len(inputs), len(weights.norm), -1) for each in (heads, gate))
         for part, its_gate in each_alone(state.linear_block, out, gate):
-            kernels.gated_norm(part, its_gate, weights.norm, spec.norm_eps, True, part)
+            kernels.gated_norm(part, its_gate, weights.norm, spec.norm_eps, spec.norm == "gate first", part)
         return out.flatten(1)
 
-    def _whole_norm(self, x: Tensor, gate: Tensor, block: int | None) -> Tensor:
+    def _whole_norm(self, x: Tensor, gate: Tensor, weight: Tensor, block: int | None) -> Tensor:
         """Computes `gated_norm` over the channels of all ranks together, which all-reduce one number per token."""
-        gated = x.float() * functional.silu(gate.float())
-        squares = in_blocks((gated,), block, _sum_of_squares)
+        is_gated, activation = self._spec.norm == "gate first", functional.silu(gate.float())
+        wide = x.float() * activation if is_gated else x.float()
+        squares = in_blocks((wide,), block, _sum_of_squares)
         self._group.all_reduce(squares)
         scale = (squares / (self._spec.num_heads * self._spec.head_dim) + self._spec.norm_eps).rsqrt_()
-        return (gated * scale[:, None]).to(x.dtype) * self._weights.norm
+        out = (wide * scale[:, None]).to(weight.dtype) * weight
+        return (out if is_gated else out * activation).to(x.dtype)
+
+
+def _vector(factors: Sequence[float], sizes: Sequence[int], device: torch.device) -> Tensor:
+    """Returns each factor as many times as its size says, float32."""
+    return torch.cat([torch.full((size,), each, device=device) for each, size in zip(factors, sizes, strict=True)])
 
 
 def _sum_of_squares(x: Tensor) -> Tensor:

@@ -25,7 +25,7 @@ class PerLayerInputs:
 
     def __init__(self, spec: PerLayerSpec, weights: PerLayerWeights, group: TensorParallelGroup) -> None:
         self._width = spec.width
-        self._media_id = spec.media_id
+        self._spec = spec
         self._projection = weights.projection
         self._norm = Norm(spec.norm, weights.norm)
         scaled = EmbeddingSpec(scale=spec.width**0.5, scale_rounded=True)
@@ -38,7 +38,9 @@ class PerLayerInputs:
         by_layer = x.view(-1, self._width)
         self._norm.apply(by_layer, by_layer)
         if state.media is not None:
-            input_ids = input_ids.masked_fill(state.media.present[:, 0], self._media_id)
+            input_ids = input_ids.masked_fill(state.media.present[:, 0], self._spec.media_id)
+        if self._spec.outside_id is not None:
+            input_ids = input_ids.masked_fill(input_ids >= self._spec.vocab_size, self._spec.outside_id)
         x.add_(self._vectors.look_up(input_ids)).mul_(math.sqrt(0.5))
         state.made[PerLayerInputs] = x.view(len(x), -1, self._width)
 

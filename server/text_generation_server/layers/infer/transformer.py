@@ -16,6 +16,7 @@ from .mixer import Mixer
 from .norm import AddNorm, Norm
 from .scaled_layer import ScaledLayer
 from .state import InferState
+from .streams import StreamLayer
 
 
 @dataclass(frozen=True)
@@ -155,4 +156,4 @@ class ParallelLayer:
         return ParallelLayer(self._before, self.mixer.adapted(wrap), self._ffn_norm, self._ffn.adapted(wrap))
 
 
-Layer = TransformerLayer | ScaledLayer | MixerLayer | FeedForwardLayer | ParallelLayer
+Layer = TransformerLayer | ScaledLayer | StreamLayer | MixerLayer | FeedForwardLayer | ParallelLayer

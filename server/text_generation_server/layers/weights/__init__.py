@@ -12,7 +12,7 @@ from .feed_forward import DenseWeights, load_dense
 from .gated_delta import GatedDeltaWeights, load_gated_delta
 from .kv_scales import load_kv_scales
 from .latent_attention import LatentAttentionWeights, load_latent_attention
-from .linear import Dense, Linear, Split, activate, each_alone, in_blocks
+from .linear import Dense, Linear, Split, activate, activated, each_alone, in_blocks
 from .loading import column_parallel, row_parallel, stacked_rows
 from .low_rank import LowRankPages, low_rank_pages, unplaced
 from .mamba import Mamba2Weights, MambaWeights, load_mamba, load_mamba2
@@ -22,6 +22,7 @@ from .readers import Codes, QuantisedReader, reader_of
 from .short_conv import ShortConvWeights, load_short_conv
 from .sites import Site
 from .split import HeadSplit, VocabularyShard, even_span, padded_rows, vocabulary_shard
+from .streams import StreamEndWeights, StreamWeights, load_stream_end, load_streams
 from .w8a8 import W8A8Linear
 
 __all__ = [
@@ -56,10 +57,13 @@ __all__ = [
     "SitePages",
     "Split",
     "StepAdapters",
+    "StreamEndWeights",
+    "StreamWeights",
     "VocabularyShard",
     "W8A8Linear",
     "Wrap",
     "activate",
+    "activated",
     "column_parallel",
     "each_alone",
     "even_span",
@@ -78,6 +82,8 @@ __all__ = [
     "load_per_layer",
     "load_quantised_head",
     "load_short_conv",
+    "load_stream_end",
+    "load_streams",
     "low_rank_pages",
     "padded_rows",
     "reader_of",

@@ -145,5 +145,5 @@ def _gated_blocks(
         RowBlock(q, step * spec.num_heads * size, ranges(queries, size), order),
         RowBlock(k, spec.num_kv_heads * size, ranges(kv_heads, size), order),
         RowBlock(v, spec.num_kv_heads * size, ranges(kv_heads, size)),
-        RowBlock(gate, step * spec.num_heads * size, ranges(gates, size)),
+        RowBlock(gate, step * spec.num_heads * spec.gate_size, ranges(gates, spec.gate_size)),
     ]

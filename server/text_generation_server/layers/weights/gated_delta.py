@@ -40,14 +40,6 @@ class GatedDeltaWeights:
 def load_gated_delta(checkpoint: Checkpoint, layer: int, spec: GatedDeltaSpec, heads: HeadSplit) -> GatedDeltaWeights:
     """Reads the heads of this rank; those of keys are `kv_heads` of the split. Raises ModelFilesError."""
     names, source, hidden = checkpoint.names, checkpoint.source, checkpoint.spec.hidden_size
-    channels = 2 * spec.num_key_heads * spec.key_dim + spec.num_heads * spec.value_dim
-    conv = read_ranges(
-        source,
-        f"{checkpoint.inside(layer, names.delta_conv)}.weight",
-        (channels, 1, spec.kernel),
-        0,
-        _channels(spec, heads),
-    )
 
     def of_heads(name: str) -> Tensor:
         # They are exponents of sums over whole contexts, for which 16 bits are too few.
@@ -56,7 +48,7 @@ def load_gated_delta(checkpoint: Checkpoint, layer: int, spec: GatedDeltaSpec, h
 
     return GatedDeltaWeights(
         column_parallel(checkpoint, _first_blocks(checkpoint, layer, spec, heads), hidden, False),
-        in_step(conv),
+        in_step(_convolution(checkpoint, layer, spec, heads)),
         of_heads(names.delta_rate),
         of_heads(names.delta_bias),
         source.read(f"{checkpoint.inside(layer, names.delta_norm)}.weight", (spec.value_dim,)),
@@ -68,6 +60,28 @@ def load_gated_delta(checkpoint: Checkpoint, layer: int, spec: GatedDeltaSpec, h
             False,
         ),
     )
+
+
+def _convolution(checkpoint: Checkpoint, layer: int, spec: GatedDeltaSpec, heads: HeadSplit) -> Tensor:
+    """Reads the convolution of this rank's channels, [channels, 1, kernel]."""
+    source, names = checkpoint.source, checkpoint.names
+    sizes = (*[spec.num_key_heads * spec.key_dim] * 2, spec.num_heads * spec.value_dim)
+    one = f"{checkpoint.inside(layer, names.delta_conv)}.weight"
+    if not names.delta_convs or source.has(one):
+        return read_ranges(source, one, (sum(sizes), 1, spec.kernel), 0, _channels(spec, heads))
+    each = zip(names.delta_convs, sizes, _parts(spec, heads), strict=True)
+    return torch.cat(
+        [
+            read_ranges(source, f"{checkpoint.inside(layer, name)}.weight", (size, 1, spec.kernel), 0, rows)
+            for name, size, rows in each
+        ]
+    )
+
+
+def _parts(spec: GatedDeltaSpec, heads: HeadSplit) -> tuple[Ranges, Ranges, Ranges]:
+    """Returns this rank's rows of queries, of keys and of values, each in a tensor of its own."""
+    keys = _stretches(heads.kv_heads, spec.key_dim)
+    return keys, keys, _stretches(range(heads.q_start, heads.q_stop), spec.value_dim)
 
 
 def _channels(spec: GatedDeltaSpec, heads: HeadSplit) -> Ranges:
@@ -90,8 +104,11 @@ def _first_blocks(checkpoint: Checkpoint, layer: int, spec: GatedDeltaSpec, head
             (names.delta_ba, 2 * spec.num_heads, _fused_scalars(spec, heads)),
         )
     else:
+        qkv = ((names.delta_qkv, 2 * keys + values, _channels(spec, heads)),)
+        if names.delta_apart is not None:
+            qkv = tuple(zip(names.delta_apart, (keys, keys, values), _parts(spec, heads), strict=True))
         blocks = (
-            (names.delta_qkv, 2 * keys + values, _channels(spec, heads)),
+            *qkv,
             (names.delta_z, values, _stretches(own, spec.value_dim)),
             (names.delta_b, spec.num_heads, _stretches(own, 1)),
             (names.delta_a, spec.num_heads, _stretches(own, 1)),

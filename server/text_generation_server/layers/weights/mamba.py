@@ -59,8 +59,9 @@ class Mamba2Weights:
     """[heads] float32, the factor by which each input is added to its own result (D)."""
     bias: Tensor
     """[heads] float32, the bias of the time steps."""
-    norm: Tensor
-    """[groups, channels of a group], or, where all channels are normalised together, [1, channels of this rank]."""
+    norm: Tensor | None
+    """[groups, channels of a group], or, where all channels are normalised together, [1, channels of this rank]. None:
+    there is no norm."""
     out: Linear
     """Output projection, row parallel."""
 
@@ -114,14 +115,18 @@ def load_mamba2(checkpoint: Checkpoint, layer: int, spec: Mamba2Spec, split: Hea
         whole = checkpoint.inside(layer, name)
         return checkpoint.source.read(whole, (spec.num_heads,), Slice(0, *heads), torch.float32)
 
-    norm = checkpoint.source.read(f"{checkpoint.inside(layer, names.mamba_norm)}.weight", (width,), Slice(0, *channels))
+    norm = None
+    if spec.norm is not None:
+        name, dtype = f"{checkpoint.inside(layer, names.mamba_norm)}.weight", torch.float32 if spec.wide_norm else None
+        norm = checkpoint.source.read(name, (width,), Slice(0, *channels), dtype)
+        norm = norm.view(1 if spec.norm_over == "width" else split.num_kv_heads, -1)
     return Mamba2Weights(
         column_parallel(checkpoint, [first], hidden, spec.bias),
         *_convolution(checkpoint, layer, spec, inputs, conv),
         of_heads(names.mamba_rate),
         of_heads(names.mamba_skip),
         of_heads(names.mamba_bias),
-        norm.view(1 if spec.norm_over == "width" else split.num_kv_heads, -1),
+        norm,
         _out(checkpoint, layer, spec, width, channels),
     )
 

@@ -40,7 +40,7 @@ def load_per_layer(checkpoint: Checkpoint, spec: PerLayerSpec) -> PerLayerWeight
     width = len(checkpoint.spec.layers) * spec.width
     return PerLayerWeights(
         load_layer_embedding(checkpoint, spec.vocab_size, width),
-        _whole(checkpoint, checkpoint.outside(names.layer_projection), width, hidden),
+        whole(checkpoint, checkpoint.outside(names.layer_projection), width, hidden),
         checkpoint.norm(checkpoint.outside(names.layer_projection_norm), spec.norm, spec.width),
     )
 
@@ -49,11 +49,12 @@ def load_layer_input(checkpoint: Checkpoint, layer: int, width: int, norm: NormS
     """Raises ModelFilesError."""
     names, hidden = checkpoint.names, checkpoint.spec.hidden_size
     return LayerInputWeights(
-        _whole(checkpoint, checkpoint.inside(layer, names.layer_gate), width, hidden),
-        _whole(checkpoint, checkpoint.inside(layer, names.layer_out), hidden, width),
+        whole(checkpoint, checkpoint.inside(layer, names.layer_gate), width, hidden),
+        whole(checkpoint, checkpoint.inside(layer, names.layer_out), hidden, width),
         checkpoint.norm(checkpoint.inside(layer, names.layer_output_norm), norm, hidden),
     )
 
 
-def _whole(checkpoint: Checkpoint, name: str, outputs: int, inputs: int) -> Linear:
+def whole(checkpoint: Checkpoint, name: str, outputs: int, inputs: int) -> Linear:
+    """Reads a matrix that every rank has whole. Raises ModelFilesError."""
     return column_parallel(checkpoint, [RowBlock(name, outputs, ((0, outputs),))], inputs, False)

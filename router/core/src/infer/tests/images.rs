@@ -60,14 +60,7 @@ pub(super) fn vision(tokenizer: &TextTokenizer, rows: u32) -> Vision {
         threads: 1,
         memory: 1 << 24,
     };
-    Vision::new(
-        spec.unwrap(),
-        tokenizer,
-        limits,
-        Pool::new(options).unwrap(),
-        None,
-    )
-    .unwrap()
+    Vision::new(spec.unwrap(), tokenizer, limits, Pool::new(options), None).unwrap()
 }
 
 /// Tokens follow from all that was seen and said before. There is room for so many images.

@@ -12,6 +12,7 @@ mod prefixes;
 mod recovery;
 mod scheduling;
 mod tenants;
+mod windows;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,6 +26,7 @@ use super::*;
 use crate::error::Overload;
 use crate::policy::WaitingServedRatio;
 use crate::policy::cost::StepCost;
+use crate::policy::windows::Windows;
 use crate::test_tokenizers::{byte_level, byte_level_with_images};
 use crate::tokenize::TokenizerPool;
 use crate::types::{Dialect, FinishReason, Inputs, RequestInstants, StreamEvent};
@@ -124,6 +126,7 @@ impl Server {
         let (client_masks, client_halves) = (config.max_masks, config.overlapped_halves);
         let (vocab_size, media) = (config.vocab_size, images::media(&config));
         let adapters = adapters::of(&config);
+        let windows = Windows::new(&config.widths, 512);
         let mock = MockShard::start(config).unwrap();
         let path = mock.path();
         let client = ShardedClient::connect_uds(&path, Deadlines::default());
@@ -155,6 +158,7 @@ impl Server {
             kv_cache_dtype: "float32".to_owned(),
             client,
             cost,
+            windows,
             eos_token_ids: mock_eos(),
             max_masks: client_masks,
             overlapped_halves: client_halves,

@@ -8,6 +8,7 @@ mod loads;
 mod random;
 mod throughput;
 mod whole;
+mod windows;
 mod world;
 
 use std::time::Duration;
@@ -44,6 +45,7 @@ struct Case {
     limits: BatchLimits,
     cost: StepCost,
     lengths: OutputLengths,
+    windows: Windows,
 }
 
 impl Case {
@@ -60,6 +62,7 @@ impl Case {
             limits: limits(),
             cost: StepCost::new(&[], &[], 0.0, 0.0, &[]),
             lengths: OutputLengths::default(),
+            windows: Windows::default(),
         }
     }
 
@@ -84,6 +87,7 @@ impl Case {
             limits: &self.limits,
             cost: &self.cost,
             lengths: &self.lengths,
+            windows: &self.windows,
         };
         plan(&situation, &mut Queued(self.queue.clone()))
     }
@@ -145,6 +149,7 @@ fn decoding(number: u64) -> Running {
         decodes: true,
         lacks_slot: false,
         ahead: 0,
+        drafts: None,
         demand: Demand {
             slots: 20,
             generated: 10,

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use serde_json::{Map, Value, json};
 
 use super::blocks::CALL_ID;
+use crate::body_files;
 use crate::bounds::MAX_MESSAGES;
 use crate::conversation::images;
 use crate::error::ApiError;
@@ -228,7 +229,9 @@ fn readable(field: &str, kind: &str, block: &Value) -> Result<String, ApiError> 
     match kind {
         "text" => text_of(field, block),
         "document" if source("type") == Some("text") => {
-            Ok(source("data").unwrap_or_default().to_owned())
+            let text = body_files::as_sent(source("data").unwrap_or_default());
+            let wrong = |error| refused(format_args!("`{field}.source.data` {error}"));
+            Ok(text.map_err(wrong)?.into_owned())
         }
         "search_result" => inner_text(field, block),
         "tool_reference" => Ok(block

@@ -232,6 +232,7 @@ impl World {
         let free_rows = self.rows.iter().filter(|row| row.is_none()).count();
         let ready = self.queue.len().min(free_rows);
         self.known.ready(ms(self.clock_ms), ready);
+        let windows = Windows::default();
         let situation = Situation {
             running: &running,
             rows: free_rows,
@@ -245,6 +246,7 @@ impl World {
             limits: &self.limits,
             cost: &self.cost,
             lengths: &self.lengths,
+            windows: &windows,
         };
         let mut candidates = Candidates::of(self);
         let decision = plan(&situation, &mut candidates);

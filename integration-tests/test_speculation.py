@@ -1,0 +1,49 @@
+"""A server that drafts: its texts are those of `transformers.generate`, and of a server that does not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from harness import Server, serving
+
+NEW_TOKENS = 64
+
+
+@pytest.fixture(scope="module")
+def drafting(tiny_llama: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with serving(tiny_llama, tmp_path_factory.mktemp("drafting"), "--speculate", "3") as server:
+        yield server
+
+
+def test_greedy_texts_are_those_of_transformers(
+    drafting: Server, reference: Callable[[str, int], list[int]], prompts: list[str]
+) -> None:
+    def ids(prompt: str) -> list[int]:
+        return drafting.ids(prompt, max_new_tokens=NEW_TOKENS)
+
+    with ThreadPoolExecutor(4) as clients:
+        found = list(clients.map(ids, prompts))
+    assert found == [reference(prompt, NEW_TOKENS) for prompt in prompts]
+
+
+def test_seeded_texts_are_those_without_drafts(server: Server, drafting: Server, prompts: list[str]) -> None:
+    def ids(of: Server, prompt: str) -> list[int]:
+        return of.ids(prompt, max_new_tokens=24, do_sample=True, seed=len(prompt), temperature=0.2, top_p=0.9)
+
+    for prompt in prompts[:5]:
+        assert ids(drafting, prompt) == ids(server, prompt)
+
+
+def test_a_text_that_repeats_itself_is_the_one_without_drafts(server: Server, drafting: Server) -> None:
+    """Every draft is right here; how many are checked depends on what steps cost on this machine."""
+
+    def answer(of: Server) -> tuple[str, int]:
+        body = {"model": "tgi", "prompt": "the dog ran", "max_tokens": NEW_TOKENS, "logit_bias": {"9": 100}}
+        reply = of.client.post("/v1/completions", json=body).json()
+        return reply["choices"][0]["text"], reply["usage"]["completion_tokens"]
+
+    assert answer(drafting) == answer(server)
+    assert answer(drafting)[1] == NEW_TOKENS

@@ -1,0 +1,132 @@
+"""The Triton kernels of speculation in Triton's interpreter: run with TRITON_INTERPRET=1."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from text_generation_kernels import (
+    Drafts,
+    Flags,
+    Ints,
+    SampledTokens,
+    SamplingColumns,
+    Sequences,
+    WindowInputs,
+    Windows,
+)
+from text_generation_kernels.speculation.accept_tokens import accept_tokens_torch, accept_tokens_triton
+from text_generation_kernels.speculation.ngram_draft import ngram_draft_torch, ngram_draft_triton
+from text_generation_kernels.speculation.window_tokens import window_tokens_torch, window_tokens_triton
+
+ROWS, POSITIONS, VOCAB = 7, 48, 5
+PADDING = ROWS - 1
+LENGTHS = [1, 2, 9, 30, 47, 12, 0]
+
+
+def sequences() -> Sequences:
+    generator = torch.Generator().manual_seed(5)
+    table = torch.randperm(ROWS * POSITIONS, generator=generator).to(torch.int32).view(ROWS, POSITIONS)
+    last = torch.randint(VOCAB, (ROWS,), generator=generator)
+    return Sequences(last, torch.tensor(LENGTHS), torch.arange(ROWS), table)
+
+
+def drafts(most: int) -> Drafts:
+    generator = torch.Generator().manual_seed(most)
+    return Drafts(
+        tokens=torch.randint(VOCAB, (ROWS, POSITIONS), generator=generator, dtype=torch.int32),
+        ids=torch.randint(VOCAB, (ROWS, most), generator=generator),
+        counts=torch.tensor([most, 0, most, 1, most, most, most]),
+        # Row 4 ends with its next token, and row 5 has ended.
+        limits=torch.tensor([40, 40, 40, 40, 48, 12, 40]),
+    )
+
+
+def windows(width: int) -> Windows:
+    rows = torch.tensor([3, 0, PADDING, 4, 5, 1, 2, PADDING])
+    return Windows(rows, torch.tensor([width, width, 1, width, width, 1, width, 1]), width)
+
+
+def copies(values: tuple[Tensor, ...]) -> list[Tensor]:
+    return [each.clone() for each in values]
+
+
+@pytest.mark.parametrize("width", [1, 2, 4])
+def test_windows_are_those_of_torch(width: int) -> None:
+    found: list[list[Tensor]] = []
+    for operator in (window_tokens_torch, window_tokens_triton):
+        number = 8 * width
+        rows, ids, positions, slots = (torch.full((number,), -7) for _ in range(4))
+        inputs = WindowInputs(rows, ids, positions, slots, torch.full((number,), -7, dtype=torch.int32))
+        operator(windows(width), sequences(), drafts(4), 999, inputs)
+        found.append(list(inputs))
+    for ours, expected in zip(found[1], found[0], strict=True):
+        assert torch.equal(ours, expected)
+    _, _, positions, slots, kv_lens = found[1]
+    # Row 3 has one draft, and row 5 has ended.
+    assert kv_lens[:width].tolist() == [30, 31, 0, 0][:width]
+    assert positions[:width].tolist() == [29, 30, 0, 0][:width]
+    assert (kv_lens[4 * width : 5 * width] == 0).all()
+    assert (slots[4 * width : 5 * width] == 999).all()
+
+
+@pytest.mark.parametrize("width", [1, 2, 4])
+def test_accepted_tokens_are_those_of_torch(width: int) -> None:
+    generator = torch.Generator().manual_seed(width)
+    of_windows = windows(width)
+    chosen = torch.randint(VOCAB, (8, width), generator=generator)
+    # Some choices are those of the drafts.
+    right = drafts(4).ids[of_windows.rows][:, :width]
+    chosen = torch.where(torch.rand((8, width), generator=generator) < 0.7, right, chosen)
+    found: list[list[Tensor]] = []
+    for operator in (accept_tokens_torch, accept_tokens_triton):
+        sampled = SampledTokens.empty(8 * width, torch.device("cpu"))
+        sampled.tokens.copy_(chosen.flatten())
+        sampled.valid.fill_(1)
+        sampled.valid[3] = 0
+        state, of_drafts = Sequences(*copies(sequences())), Drafts(*copies(drafts(4)))
+        ints = torch.zeros(ROWS, int(Ints.WIDTH), dtype=torch.int32)
+        ints[::2, Ints.FLAGS] = int(Flags.PENALTIES)
+        one = torch.zeros(0)
+        columns = SamplingColumns(one, ints, one, one, one, torch.zeros(ROWS, VOCAB, dtype=torch.int32))
+        outcome = torch.full((8, 3), -7)
+        operator(of_windows, sampled, state, of_drafts, columns, outcome)
+        found.append([*state, of_drafts.tokens, columns.counts, outcome])
+    for ours, expected in zip(found[1], found[0], strict=True):
+        assert torch.equal(ours, expected)
+    counts = found[1][-1][:, 0].tolist()
+    # Padding and the row that has ended get nothing, the row at its end one token.
+    assert [counts[i] for i in (2, 3, 4, 7)] == [0, 1, 0, 0]
+    assert max(counts) <= width
+
+
+@pytest.mark.parametrize("most", [1, 3, 15])
+def test_drafts_are_those_of_torch(most: int) -> None:
+    found: list[list[Tensor]] = []
+    for operator in (ngram_draft_torch, ngram_draft_triton):
+        of_drafts = Drafts(*copies(drafts(most)))
+        operator(windows(1), sequences(), of_drafts)
+        found.append([of_drafts.ids, of_drafts.counts])
+    assert torch.equal(found[1][1], found[0][1])
+    drafted = found[0][1] > 0
+    assert drafted.any()
+    assert torch.equal(found[1][0][drafted], found[0][0][drafted])
+
+
+def test_drafts_are_what_followed_the_longest_match_and_of_several_the_latest() -> None:
+    text = [1, 2, 3, 9, 8, 1, 2, 3, 7, 6, 2, 3, 4, 4, 1, 2, 3]
+    tokens = torch.zeros(1, 32, dtype=torch.int32)
+    tokens[0, : len(text)] = torch.tensor(text)
+    of_drafts = Drafts(
+        tokens, torch.zeros(1, 4, dtype=torch.int64), torch.zeros(1, dtype=torch.int64), torch.tensor([32])
+    )
+    length = torch.tensor([len(text)])
+    state = Sequences(length, length, length, tokens)
+    of_one = Windows(torch.tensor([0]), torch.tensor([1]), 1)
+    for operator in (ngram_draft_torch, ngram_draft_triton):
+        operator(of_one, state, of_drafts)
+        assert of_drafts.ids.tolist() == [[7, 6, 2, 3]]
+    # What reaches the end of the text goes on as if it repeated itself.
+    tokens[0, : len(text)] = torch.tensor([5, 6] * 8 + [5])
+    for operator in (ngram_draft_torch, ngram_draft_triton):
+        operator(of_one, state, of_drafts)
+        assert of_drafts.ids.tolist() == [[6, 5, 6, 5]]

@@ -1,0 +1,65 @@
+"""Windows of drafted tokens on a GPU: they change no token, with CUDA graphs and without, and nothing compiles for them
+after warm-up.
+"""
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from support.gpu_engine import build
+from support.windows import Reader, request, run
+
+from text_generation_server.engine.requests import Request
+
+pytestmark = pytest.mark.gpu
+
+SETTINGS: list[dict[str, Any]] = [
+    {},
+    {"do_sample": True, "seed": 5, "temperature": 0.3},
+    {"do_sample": True, "seed": 6, "top_p": 0.9, "top_k": 50},
+    {"repetition_penalty": 1.2, "frequency_penalty": 0.1},
+    {"watermark": True, "min_new_tokens": 5},
+]
+
+
+def asked(count: int) -> list[Request]:
+    """Texts that repeat what they began with, of many lengths."""
+    chance = random.Random(count)
+    requests = []
+    for row in range(count):
+        piece = [chance.randrange(4, 384) for _ in range(chance.randint(2, 20))]
+        prompt = (piece * 60)[: chance.randint(3, 190)]
+        requests.append(request(row, prompt, 40, room=256, **SETTINGS[row % len(SETTINGS)]))
+    return requests
+
+
+@pytest.mark.parametrize("graphs", [None, ()], ids=["graphs", "no graphs"])
+@pytest.mark.parametrize("count", [1, 3, 16])
+def test_deterministic_windows_have_the_bits_of_single_tokens(
+    llama_folder: Path, graphs: tuple[int, ...] | None, count: int
+) -> None:
+    plain = build(llama_folder, torch.bfloat16, deterministic=True, cuda_graphs=graphs)
+    expected = run(plain, asked(count), 1)
+    del plain
+    engine = build(llama_folder, torch.bfloat16, deterministic=True, cuda_graphs=graphs, speculate=7)
+    for width in (1, 2, 4, 8):
+        found = run(engine, asked(count), width)
+        assert (found.ids, found.logprobs) == (expected.ids, expected.logprobs), width
+        assert found.compilations == 0
+        assert width == 1 or found.steps < expected.steps
+
+
+@pytest.mark.parametrize("graphs", [None, ()], ids=["graphs", "no graphs"])
+def test_windows_change_no_token_in_the_default_mode(llama_folder: Path, graphs: tuple[int, ...] | None) -> None:
+    """In float32 nothing hangs on the last bits of this model. For 16 windows of 4 tokens attention prefetches
+    positions while the kernel before it writes the newest ones.
+    """
+    expected: Reader | None = None
+    engine = build(llama_folder, torch.float32, cuda_graphs=graphs, speculate=3)
+    for width in (1, 2, 4):
+        found = run(engine, asked(16), width)
+        expected = expected or found
+        assert found.ids == expected.ids, width
+        assert found.compilations == 0

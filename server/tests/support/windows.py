@@ -1,0 +1,71 @@
+"""Requests whose decodes compute windows of several tokens, run to their ends in lockstep."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from text_generation_server.engine.engine import Engine
+from text_generation_server.engine.requests import (
+    Chunk,
+    NextTokenChooserParameters,
+    Request,
+    SlotRange,
+    StepPlan,
+    StepReply,
+)
+
+NEW_TOKENS = 12
+
+
+def request(
+    row: int, prompt: Sequence[int], max_new_tokens: int = NEW_TOKENS, room: int = 24, **settings: Any
+) -> Request:
+    """The slots of each row begin `room` after those of the one before."""
+    return Request(
+        id=row,
+        row=row,
+        input_ids=np.array(prompt, dtype=np.int64),
+        parameters=NextTokenChooserParameters(**settings),
+        slots=(SlotRange(room * row, len(prompt) + max_new_tokens - 1),),
+        top_n_tokens=2,
+        max_new_tokens=max_new_tokens,
+    )
+
+
+class Reader:
+    """What came back of each row."""
+
+    def __init__(self) -> None:
+        self.ids: dict[int, list[int]] = {}
+        self.logprobs: dict[int, list[float]] = {}
+        self.tops: dict[int, list[list[int]]] = {}
+        self.steps = 0
+        self.compilations = 0
+        """Of kernels, since warm-up."""
+
+    def read(self, reply: StepReply) -> None:
+        self.steps += 1
+        self.compilations = reply.timings.kernel_compilations
+        place = 0
+        tops = {top.index: list(top.ids) for top in reply.top_tokens}
+        for row, count in zip(reply.rows, reply.counts or [1] * len(reply.rows), strict=True):
+            entries = range(place, place + count)
+            self.ids.setdefault(row, []).extend(reply.ids[i] for i in entries)
+            self.logprobs.setdefault(row, []).extend(reply.logprobs[i] for i in entries)
+            self.tops.setdefault(row, []).extend(tops.get(i, []) for i in entries)
+            place += count
+        assert place == len(reply.ids)
+
+
+def run(engine: Engine, requests: Sequence[Request], width: int) -> Reader:
+    engine.clear_cache(None)
+    chunks = [Chunk(each.row, 0, len(each.input_ids)) for each in requests]
+    found = Reader()
+    found.read(engine.step(StepPlan(0, admit=requests, chunks=chunks)).result())
+    number = 0
+    while rows := [each.row for each in requests if len(found.ids[each.row]) < each.max_new_tokens]:
+        number += 1
+        widths = [width] * len(rows) if width > 1 else []
+        found.read(engine.step(StepPlan(number, decode=rows, widths=widths)).result())
+    return found
