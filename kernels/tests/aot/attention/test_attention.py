@@ -59,7 +59,7 @@ GEMMA_2 = NO_OPTIONS | {"WINDOW": 4096, "SOFTCAP": 50.0}
 GPT_OSS: dict[str, int | float | None] = {"WINDOW": 128, "SOFTCAP": 0.0, "slopes_ptr": None}
 BLOOM: dict[str, int | float | None] = {"WINDOW": 0, "SOFTCAP": 0.0, "sinks_ptr": None}
 OPTIONS = {"gemma 2": GEMMA_2, "gpt-oss": GPT_OSS, "bloom": BLOOM}
-PLAN = ("batch", "target_items", "one_wave", "min_chunk", "max_splits")
+PLAN = ("batch", "target_items", "one_wave", "min_chunk", "new_tokens", "max_splits")
 
 
 def _prefill(
