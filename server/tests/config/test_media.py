@@ -85,7 +85,7 @@ def test_what_the_whole_says_counts_before_its_part(tmp_path: Path) -> None:
 def test_a_part_of_another_family_is_refused_with_those_that_run(tmp_path: Path) -> None:
     with pytest.raises(
         UnsupportedModel,
-        match=r"LlavaForConditionalGeneration.*'mpt'.*gemma3_text, gemma3n_text, .*granite, kimi_k2, llama",
+        match=r"LlavaForConditionalGeneration.*'mpt'.*gemma3_text, gemma3n_text, .*granite, internlm2, kimi_k2, llama",
     ):
         parse(tmp_path, {"model_type": "mpt"})
     with pytest.raises(ConfigurationError, match=r"`text_config`.*`model_type` is missing"):

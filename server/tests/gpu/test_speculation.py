@@ -11,7 +11,7 @@ import torch
 from support.gpu_engine import build
 from support.windows import Reader, request, run
 
-from text_generation_server.engine.requests import Request
+from text_generation_server.engine.requests import Request, WarmupLimits
 
 pytestmark = pytest.mark.gpu
 
@@ -22,6 +22,11 @@ SETTINGS: list[dict[str, Any]] = [
     {"repetition_penalty": 1.2, "frequency_penalty": 0.1},
     {"watermark": True, "min_new_tokens": 5},
 ]
+
+
+LIMITS = WarmupLimits(
+    max_batch_prefill_tokens=4096, max_batch_size=16, max_batch_total_tokens=4096, prefill_chunking=True
+)
 
 
 def asked(count: int) -> list[Request]:
@@ -40,10 +45,10 @@ def asked(count: int) -> list[Request]:
 def test_deterministic_windows_have_the_bits_of_single_tokens(
     llama_folder: Path, graphs: tuple[int, ...] | None, count: int
 ) -> None:
-    plain = build(llama_folder, torch.bfloat16, deterministic=True, cuda_graphs=graphs)
+    plain = build(llama_folder, torch.bfloat16, LIMITS, deterministic=True, cuda_graphs=graphs)
     expected = run(plain, asked(count), 1)
     del plain
-    engine = build(llama_folder, torch.bfloat16, deterministic=True, cuda_graphs=graphs, speculate=7)
+    engine = build(llama_folder, torch.bfloat16, LIMITS, deterministic=True, cuda_graphs=graphs, speculate=7)
     for width in (1, 2, 4, 8):
         found = run(engine, asked(count), width)
         assert (found.ids, found.logprobs) == (expected.ids, expected.logprobs), width
@@ -57,7 +62,7 @@ def test_windows_change_no_token_in_the_default_mode(llama_folder: Path, graphs:
     positions while the kernel before it writes the newest ones.
     """
     expected: Reader | None = None
-    engine = build(llama_folder, torch.float32, cuda_graphs=graphs, speculate=3)
+    engine = build(llama_folder, torch.float32, LIMITS, cuda_graphs=graphs, speculate=3)
     for width in (1, 2, 4):
         found = run(engine, asked(16), width)
         expected = expected or found

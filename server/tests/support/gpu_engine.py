@@ -50,7 +50,7 @@ def build(
     gc.unfreeze()
     gc.collect()
     torch.cuda.empty_cache()
-    device = torch.device("cuda")
+    device = torch.device("cuda", torch.cuda.current_device())
     config = read_model_config(folder, impl)
     with torch.inference_mode():
         group = TensorParallelGroup(0, 1, device)
