@@ -53,7 +53,8 @@ def test_deterministic_windows_have_the_bits_of_single_tokens(
         found = run(engine, asked(count), width)
         assert (found.ids, found.logprobs) == (expected.ids, expected.logprobs), width
         assert found.compilations == 0
-        assert width == 1 or found.steps < expected.steps
+        # Of several rows, the slowest decides.
+        assert count > 1 or width == 1 or found.steps < expected.steps
 
 
 @pytest.mark.parametrize("graphs", [None, ()], ids=["graphs", "no graphs"])
