@@ -83,10 +83,12 @@ async fn what_an_empty_body_lacks_is_told_on_every_route() {
         }
         let (status, answer) = server.ask_raw(route, "{}").await;
         let said = message(&answer);
+        if said.contains("this server loads no adapters") {
+            // Nothing that the body may have would help.
+            continue;
+        }
         assert!([400, 422].contains(&status), "{route}: {said}");
-        let told = said.contains("` is missing")
-            || said.contains("the body must have `inputs`")
-            || said.contains("this server loads no adapters");
+        let told = said.contains("` is missing") || said.contains("the body must have `inputs`");
         assert!(told, "{route}: {said}");
     }
 }
