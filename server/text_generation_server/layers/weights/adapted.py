@@ -12,12 +12,12 @@ from torch import Tensor
 
 from text_generation_kernels import OUTPUT_BLOCK, empty_shrunk, lora_expand, lora_shrink, part_of_blocks
 
-from .activations import Activations, ActivationScheme
+from .activations import Activations
 from .adapted_experts import ExpertSite, ExpertTables
 from .adapted_norm import ReplacedNorm
 from .checkpoint import NormWeights
 from .current_adapters import CurrentAdapters
-from .linear import Linear, activated, total_bytes
+from .linear import Linear, LinearOver, total_bytes
 from .sites import Site
 
 Weights = TypeVar("Weights")
@@ -90,33 +90,15 @@ class SitePages:
         return total_bytes(*tensors, self.factors, self.bias, self.unscaled_bias)
 
 
-class AdaptedLinear(Linear):
-    """A linear layer, and what the adapters of a step's tokens add to its outputs."""
+class AdaptedLinear(LinearOver):
+    """A linear layer, and what the adapters of a step's tokens add to its outputs. Biases of adapters are added by
+    `matmul` already.
+    """
 
     def __init__(self, base: Linear, pages: SitePages, current: CurrentAdapters) -> None:
-        self._base = base
+        super().__init__(base)
         self._pages = pages
         self._current = current
-
-    @property
-    def site(self) -> Site | None:
-        """See `Linear`."""
-        return self._base.site
-
-    @property
-    def bias(self) -> Tensor | None:
-        """See `Linear`. Biases of adapters are added by `matmul` already."""
-        return self._base.bias
-
-    @property
-    def wants(self) -> ActivationScheme | None:
-        """See `Linear`."""
-        return self._base.wants
-
-    @property
-    def outputs(self) -> int:
-        """See `Linear`."""
-        return self._base.outputs
 
     @property
     def nbytes(self) -> int:
@@ -149,12 +131,6 @@ class AdaptedLinear(Linear):
         if bias is not None:
             out.add_(bias.index_select(0, step.numbers))
         return out
-
-    def gated(
-        self, x: Activations, activation: str, wants: ActivationScheme | None, block: int | None = None
-    ) -> Activations:
-        """See `Linear`."""
-        return activated(self.apply(x, block), activation, wants, block)
 
 
 def _pieces(site: Site, a: Tensor, b: Tensor, scale: Tensor) -> list[_Piece]:

@@ -63,6 +63,39 @@ class Linear(Protocol):
         ...
 
 
+class LinearOver(Linear):
+    """A linear layer that changes the outputs of another one, `base`, by its own `apply` and `matmul`."""
+
+    def __init__(self, base: Linear) -> None:
+        self._base = base
+
+    @property
+    def site(self) -> Site | None:
+        """See `Linear`."""
+        return self._base.site
+
+    @property
+    def bias(self) -> Tensor | None:
+        """See `Linear`."""
+        return self._base.bias
+
+    @property
+    def wants(self) -> ActivationScheme | None:
+        """See `Linear`."""
+        return self._base.wants
+
+    @property
+    def outputs(self) -> int:
+        """See `Linear`."""
+        return self._base.outputs
+
+    def gated(
+        self, x: Activations, activation: str, wants: ActivationScheme | None, block: int | None = None
+    ) -> Activations:
+        """See `Linear`."""
+        return activated(self.apply(x, block), activation, wants, block)
+
+
 @dataclass(frozen=True)
 class Dense:
     """A weight with 16 or 32 bits."""

@@ -12,10 +12,9 @@ from torch import Tensor
 import text_generation_kernels as kernels
 
 from ...adapters import Change, Replaced, TokenRows
-from .activations import Activations, ActivationScheme
+from .activations import Activations
 from .current_adapters import CurrentAdapters, Room, StepAdapters
-from .linear import Linear, activated, total_bytes
-from .sites import Site
+from .linear import Linear, LinearOver, total_bytes
 
 
 @dataclass(frozen=True)
@@ -98,14 +97,14 @@ class ReplacedEmbedding:
         return total_bytes(self._table.rows, self._table.spans, self._places, *self._of.values())
 
 
-class ReplacedHead(Linear):
+class ReplacedHead(LinearOver):
     """The head, and logits of rows that the adapters of a step's tokens replace."""
 
     def __init__(
         self, base: Linear, made: Mapping[int, NewRows], room: Room, like: Tensor, current: CurrentAdapters
     ) -> None:
         """`made` is by generation; `like` [hidden] has the model's type and device."""
-        self._base = base
+        super().__init__(base)
         self._current = current
         self._table = RowTable(made, room, like)
         places = torch.cat([each.places for each in made.values()])
@@ -120,26 +119,6 @@ class ReplacedHead(Linear):
         self._table.put(number, generation)
 
     @property
-    def site(self) -> Site | None:
-        """See `Linear`."""
-        return self._base.site
-
-    @property
-    def bias(self) -> Tensor | None:
-        """See `Linear`."""
-        return self._base.bias
-
-    @property
-    def wants(self) -> ActivationScheme | None:
-        """See `Linear`."""
-        return self._base.wants
-
-    @property
-    def outputs(self) -> int:
-        """See `Linear`."""
-        return self._base.outputs
-
-    @property
     def nbytes(self) -> int:
         """The bytes of the rows: those of the matrix are the base's."""
         return total_bytes(self._table.rows, self._table.spans, self._ids)
@@ -151,12 +130,6 @@ class ReplacedHead(Linear):
     def matmul(self, x: Activations, block: int | None = None) -> Tensor:
         """See `Linear`."""
         return self._replaced(x, self._base.matmul(x, block), None)
-
-    def gated(
-        self, x: Activations, activation: str, wants: ActivationScheme | None, block: int | None = None
-    ) -> Activations:
-        """See `Linear`."""
-        return activated(self.apply(x, block), activation, wants, block)
 
     def _replaced(self, x: Activations, out: Tensor, bias: Tensor | None) -> Tensor:
         """Replaces logits in `out`. Those of tokens without adapter keep their bits."""
