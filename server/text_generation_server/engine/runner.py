@@ -94,9 +94,8 @@ class StepRunner:
         self._faults = None if media is None else MediaFaults(len(media.rows))
         self._axes = table.rope_delta is not None
         media_rows = None if media is None else media.rows
-        self._input = InputBuilder(table, pool, options.deterministic, options.alone, media_rows)
-        if speculation is not None:
-            self._input.limit(speculation.limits)
+        limits = None if speculation is None else speculation.limits
+        self._input = InputBuilder(table, pool, options.deterministic, options.alone, media_rows, limits)
         widths = () if speculation is None else speculation.widths
         self._window_graphs = {width: WindowGraphs(width, table.padding_row, model.device) for width in widths}
         self._graphs = RunnerGraphs(table.padding_row, model.device, self._axes)

@@ -161,20 +161,23 @@ class InputBuilder:
     """
 
     def __init__(
-        self, table: RowTable, pool: KVPool, deterministic: bool, alone: bool, media_rows: Tensor | None = None
+        self,
+        table: RowTable,
+        pool: KVPool,
+        deterministic: bool,
+        alone: bool,
+        media_rows: Tensor | None = None,
+        limits: Tensor | None = None,
     ) -> None:
-        """`media_rows` is the media pool, where media is served: steps with chunks may read it."""
+        """`media_rows` is the media pool, where media is served: steps with chunks may read it. `limits` int64, by row,
+        is there with speculation: a row may be decoded whose request has ended on the device. It has reached its length
+        of `limits`, and its newest token has no slot.
+        """
         self._table = table
         self._pool = pool
         self._media_rows = media_rows
         self._deterministic = deterministic
         self._alone = alone
-        self._limits: Tensor | None = None
-
-    def limit(self, limits: Tensor) -> None:
-        """With speculation, a row may be decoded whose request has ended on the device: it has reached its length of
-        `limits`, int64 by row, and its newest token has no slot.
-        """
         self._limits = limits
 
     def decodes(self, rows: Tensor, max_kv_len: int, adapters: StepAdapters | None = None) -> tuple[Tensor, InferState]:
@@ -185,17 +188,12 @@ class InputBuilder:
         input_ids, positions, slots = (torch.empty_like(rows) for _ in range(3))
         lengths = torch.empty_like(rows, dtype=torch.int32)
         newest_tokens(rows, table.last_token, table.length, table.slot_table, input_ids, positions, slots, lengths)
-        return self._of_decodes(WindowInputs(rows, input_ids, positions, slots, lengths), max_kv_len, 1, adapters)
+        return self.windows(WindowInputs(rows, input_ids, positions, slots, lengths), max_kv_len, 1, adapters)
 
     def windows(
         self, inputs: WindowInputs, max_kv_len: int, width: int, adapters: StepAdapters | None = None
     ) -> tuple[Tensor, InferState]:
         """Returns the state of a step that computes windows of `width` tokens."""
-        return self._of_decodes(inputs, max_kv_len, width, adapters)
-
-    def _of_decodes(
-        self, inputs: WindowInputs, max_kv_len: int, width: int, adapters: StepAdapters | None
-    ) -> tuple[Tensor, InferState]:
         rows, table = inputs.rows, self._table
         decodes, chunks = Decodes(table.slot_table, rows, inputs.kv_lens, max_kv_len, width), None
         rotary = None if table.rope_delta is None else inputs.positions + table.rope_delta[rows]
