@@ -103,6 +103,9 @@ impl Windows {
 
     /// The width of windows that brings the most tokens for each second, where `free` slots are left.
     pub(super) fn width(&self, situation: &Situation<'_>, plan: &Plan, free: u32) -> u32 {
+        if self.widths.is_empty() {
+            return 1;
+        }
         let rows = plan.decode.iter().map(|&index| &situation.running[index]);
         let Some(shares) = rows
             .clone()
@@ -126,14 +129,14 @@ impl Windows {
             let tokens = width.saturating_mul(u32::try_from(shares.len()).unwrap_or(u32::MAX));
             tokens <= self.max_tokens && missing.fold(0, u32::saturating_add) <= free
         };
-        let possible = self
-            .widths
-            .iter()
-            .map(|(width, _)| *width)
-            .filter(|&width| fits(width));
-        let best = possible.max_by(|&a, &b| speed(a).total_cmp(&speed(b)));
-        best.filter(|&width| speed(width) > WORTH * speed(1))
-            .unwrap_or(1)
+        let possible = self.widths.iter().map(|&(width, _)| width);
+        let timed = possible
+            .filter(|&width| fits(width))
+            .map(|width| (width, speed(width)));
+        timed
+            .max_by(|a, b| a.1.total_cmp(&b.1))
+            .filter(|&(_, best)| best > WORTH * speed(1))
+            .map_or(1, |(width, _)| width)
     }
 }
 
