@@ -1,7 +1,7 @@
 //! The two passes of resizing, with the widest instructions that the processor has.
 //!
 //! Both add up lines of [`LANES`] values, each line with its weight. So that these are neighbours in the horizontal pass
-//! too, [`LINES`] lines are turned into columns first.
+//! too, [`LINES`] lines are transposed into columns first.
 
 use pulp::{Arch, NullaryFnOnce};
 
