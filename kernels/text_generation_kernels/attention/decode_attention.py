@@ -1,24 +1,26 @@
-"""Decode attention over a token-granular KV pool (split-KV): one new token of each request attends to its context.
+"""Decode attention over a token-granular KV pool (split-KV): new tokens of each request attend to its context.
 
-    out[b] = sum over c < kv_lens[b] of softmax(scale * q[b] . k[c]) * v[c]
+    out[t] = sum over c < kv_lens[t] of softmax(scale * q[t] . k[c]) * v[c]
 
-Head h of q reads K and V of head h // (heads / kv_heads). A request of length 0 (a padded row) gets zeros.
+Head h of q reads K and V of head h // (heads / kv_heads). A token of length 0 (a padded row) gets zeros.
 `options` (`AttentionOptions`): window, softcap, sinks and slopes. With a window only visible positions are read and
 divided into chunks; of several chunks the merge counts the sink.
 
-Layouts: `q` `[D, heads, head_dim]`, `out` `[D, heads, v_head_dim]`. Position c of request b (`Decodes`) lies in slot
-`slot_table[rows[b], c]` of the cache (`KvCache`), which already holds K and V of the new tokens. Table entries from
-`kv_lens[b]` on may be stale and are never followed: another request's data must not reach this one, not even times
-zero. Up to `width` successive entries may be tokens of one row, each of which attends to those before it: K and V of so
-many positions are as new as the entry.
+Layouts: `q` `[D, heads, head_dim]`, `out` `[D, heads, v_head_dim]`. Position c of token t (`Decodes`) lies in slot
+`slot_table[rows[t], c]` of the cache (`KvCache`), which already holds K and V of the new tokens. Table entries from
+`kv_lens[t]` on may be stale and are never followed: another request's data must not reach this one, not even times
+zero.
+
+A request has `width` successive tokens (a window of `speculation`), each of which attends to those before it too. Their
+heads are rows of one tile, so that K and V are read once for all of them.
 
 The cache may hold 8-bit codes (`kv_quantisation.py`). Heads are then columns of the GEMMs, of which an MMA
 instruction takes 8 where it takes 16 rows. Codes reach tensor cores from registers, scales apply to scores and softmax
-weights, and queries and weights are float16. `deterministic`: a request's result does not depend, to the bit, on the
-rest of the batch.
+weights, and queries and weights are float16. `deterministic`: a token's result does not depend, to the bit, on the
+rest of the batch, so that each token of a window is computed as a request of its own.
 
-Called once a layer in a decode step. Bytes floor: sum(kv_lens) * kv_heads * head_dim * 2 * element size (each K and V
-once). On an H200 with 8 KV heads, groups of 4 and head size 128 in bfloat16: 98 % of copy bandwidth at 64 x 2,048.
+Called once a layer in a decode step. Bytes floor: sum over requests of their longest kv_len * kv_heads * head_dim * 2 *
+element size (each K and V once). On an H200 with 8 KV heads, groups of 4 and head size 128 in bfloat16: 98 % of copy bandwidth at 64 x 2,048.
 Measurements: docs/lab/2026-11-decode-attention.md; over 8-bit caches docs/lab/2026-11-attention-over-fp8-kv.md.
 """
 
@@ -40,7 +42,7 @@ from ._split_kv import Chunking
 from .attention_options import NO_OPTIONS, AttentionOptions
 from .kv_cache import KvCache
 from .kv_quantisation import as_pairs, as_words, format_of
-from .requests import Decodes
+from .requests import Decodes, tokens_of_a_request
 
 # Least positions of a chunk: the first number for batches of up to _SMALL_BATCH, which would leave most SMs idle.
 _MIN_CHUNKS = (64, 128)
@@ -50,8 +52,9 @@ _SMALL_BATCH = 2
 # prefetched. Heads of more bytes leave no registers for queries that are loaded within the loop.
 _EARLY, _EARLY_BYTES = range(33, 65), 256
 
-# Partials that a merge reads at a time, of one chunk and head each: enough to hide the latency of loads.
-_MERGED_ROWS = 32
+# Partials that a merge reads at a time, of one chunk and head each: enough to hide the latency of loads. Several tokens
+# leave registers for so many elements alone.
+_MERGED_ROWS, _MERGED_ELEMENTS = 32, 4096
 
 # Heads of an MMA instruction: as rows, or as columns where the cache holds codes.
 _ROWS, _COLUMNS = 16, 8
@@ -87,34 +90,37 @@ def decode_attention_triton(
     Partials are allocated here, because their size follows from the plan. They are free again when the call returns; in
     a graph they lie in the graph's pool.
     """
-    slot_table, kv_lens, window = batch.slot_table, batch.kv_lens, options.window
+    slot_table, kv_lens = batch.slot_table, batch.kv_lens
     check_layouts("decode_attention", q, cache, slot_table, out, options)
-    requests, num_heads, head_dim = q.shape
+    tokens, num_heads, head_dim = q.shape
+    width = tokens_of_a_request("decode_attention", batch, tokens, deterministic)
     _, num_kv_heads, v_head_dim = cache.v.shape
-    if requests == 0:
+    if (requests := tokens // width) == 0:
         return
-    max_kv_len = min(batch.max_kv_len, window) if window else batch.max_kv_len
     format = format_of(cache.k)
     if format == E4M3 and q.is_cuda and has_fp8_gemms(q.device):
         format = E4M3_BY_HARDWARE
     k_cache, v_cache = as_words(cache.k), as_words(cache.v)
     block_d, block_v = (padded_head_dim(size, bool(format)) for size in (head_dim, v_head_dim))
-    config = _settings(q, block_d, num_kv_heads, bool(format), deterministic)
-    processors = num_sms(q.device)
-    programs, resident = (config.pop(name) * processors // num_kv_heads for name in ("programs", "resident"))
-    min_chunk = _MIN_CHUNKS[requests > _SMALL_BATCH]
-    chunks = Chunking.of(out, max_kv_len, programs, resident, min_chunk, deterministic, window)
     group = num_heads // num_kv_heads
-    group_heads: int = triton.next_power_of_2(group)  # pyright: ignore[reportAssignmentType]
+    rows: int = triton.next_power_of_2(group * width)  # pyright: ignore[reportAssignmentType]
+    config = _settings(q, block_d, num_kv_heads, requests, rows if width > 1 else 1, bool(format), deterministic)
+    block_g = config.pop("BLOCK_G", max(_COLUMNS if format else _ROWS, rows))
+    row_tiles, block_h = triton.cdiv(group * width, block_g), min(rows, block_g)
+    tiles, processors = num_kv_heads * row_tiles, num_sms(q.device)
+    programs, resident = (config.pop(name) * processors // tiles for name in ("programs", "resident"))
+    min_chunk = _MIN_CHUNKS[requests > _SMALL_BATCH]
+    chunks = Chunking.of(out, batch.max_kv_len, programs, resident, min_chunk, deterministic, options.window, width)
+    merged_rows = _MERGED_ROWS if width == 1 else min(_MERGED_ROWS, _MERGED_ELEMENTS // block_v)
     # A separate kernel merges the heads of a single request in parallel, which is faster, but adds in other steps.
     last_merges = requests > 1 or deterministic
     pairs = as_pairs(cache.scales)
     scale_strides = (0, 0) if pairs is None else pairs.stride()[:2]
     _launch(
-        (num_kv_heads, chunks.items),
+        (tiles, chunks.items),
         (
             q, k_cache, v_cache, pairs, slot_table, batch.rows, kv_lens, options.sinks, options.slopes, out,
-            chunks.partial, chunks.partial_log_sum, arrivals(q.device, requests * num_kv_heads),
+            chunks.partial, chunks.partial_log_sum, arrivals(q.device, requests * tiles),
         ),
         (
             *q.stride()[:2], *k_cache.stride()[:2], *v_cache.stride()[:2], *scale_strides, slot_table.stride(0),
@@ -127,12 +133,12 @@ def decode_attention_triton(
         V_DIM=v_head_dim,
         BLOCK_V=block_v,
         SOFTCAP=options.softcap,
-        BLOCK_G=max(_COLUMNS if format else _ROWS, group_heads),
-        BLOCK_H=group_heads,
-        BLOCK_C=max(1, _MERGED_ROWS // group_heads),
+        BLOCK_G=block_g,
+        BLOCK_H=block_h,
+        BLOCK_C=max(1, merged_rows // block_h),
         LAST_MERGES=last_merges,
         FORMAT=format,
-        EARLY=bool(format) or (requests in _EARLY and block_d * q.element_size() <= _EARLY_BYTES),
+        EARLY=bool(format) or (width == 1 and requests in _EARLY and block_d * q.element_size() <= _EARLY_BYTES),
         AHEAD=config["num_stages"],
         **chunks.constants,
         **config,
@@ -141,15 +147,19 @@ def decode_attention_triton(
         chunks.merge(kv_lens, options.sinks, out, block_v, 16)
 
 
-def _settings(q: Tensor, block_d: int, kv_heads: int, codes: bool, deterministic: bool) -> dict[str, int]:
+def _settings(
+    q: Tensor, block_d: int, kv_heads: int, requests: int, rows: int, codes: bool, deterministic: bool
+) -> dict[str, int]:
     """Tiles and numbers of thread blocks, by the number of requests unless `deterministic`. With few heads and
-    requests, fewer thread blocks with more tiles in flight leave fewer chunks to merge.
+    requests, fewer thread blocks with more tiles in flight leave fewer chunks to merge. More `rows` than those of one
+    MMA instruction have settings of their own, which name the most of a tile.
     """
     sizes = {"shared_kib": shared_kib(q.device), "head_dim": block_d}
-    batch = q.shape[0]
+    if rows > (_COLUMNS if codes else _ROWS):
+        return dict(nearest("decode_attention_rows", **sizes, element_bytes=1 if codes else q.element_size(), rows=rows))
     if codes:
-        return dict(nearest("decode_attention_codes", **sizes, batch=1 if batch == 1 and not deterministic else 16))
-    sizes |= {"element_bytes": q.element_size(), "kv_heads": kv_heads, "batch": 64 if deterministic else batch}
+        return dict(nearest("decode_attention_codes", **sizes, batch=1 if requests == 1 and not deterministic else 16))
+    sizes |= {"element_bytes": q.element_size(), "kv_heads": kv_heads, "batch": 64 if deterministic else requests}
     return dict(nearest("decode_attention", **sizes))
 
 

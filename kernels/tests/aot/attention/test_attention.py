@@ -89,23 +89,30 @@ def _decode(
     options: Mapping[str, int | float | None] = NO_OPTIONS,
     codes: int = 0,
     kv_heads: int = 8,
+    width: int = 1,
+    group: int = 4,
 ) -> Compiled:
     block_d = padded_head_dim(head_dim, bool(codes))
     sizes = {"shared_kib": SHARED_KIB[target.arch], "head_dim": block_d}
-    if codes:
+    least, rows = 8 if codes else 16, triton.next_power_of_2(group * width)
+    table = f"decode_attention{'_codes' if codes else ''}"
+    if width > 1 and rows > least:
+        table, sizes = "decode_attention_rows", sizes | {"element_bytes": 1 if codes else BYTES[dtype], "rows": rows}
+    elif codes:
         sizes["batch"] = 1 if batch == 1 and not deterministic else 16
     else:
         sizes |= {"element_bytes": BYTES[dtype], "kv_heads": kv_heads, "batch": batch}
-    constants = {"BLOCK_B": batch, "DETERMINISTIC": deterministic, "GROUP": 4, **options}
+    constants = {"BLOCK_B": batch, "DETERMINISTIC": deterministic, "GROUP": group, "WIDTH": width, **options}
     constants |= {"FORMAT": codes} if codes else NO_CODES
     constants |= {"HEAD_DIM": head_dim, "BLOCK_D": block_d, "V_DIM": head_dim, "BLOCK_V": block_d}
-    config = nearest(f"decode_attention{'_codes' if codes else ''}", **sizes)
+    config = nearest(table, **sizes)
+    block_g = config.get("BLOCK_G", max(least, rows))
     constants |= {
-        "BLOCK_G": 8 if codes else 16,
-        "BLOCK_H": 4,
-        "BLOCK_C": 8,
+        "BLOCK_G": block_g,
+        "BLOCK_H": min(rows, block_g),
+        "BLOCK_C": max(1, 32 // min(rows, block_g)),
         "LAST_MERGES": batch > 1,
-        "EARLY": bool(codes) or (batch == 64 and block_d * BYTES[dtype] <= 256),
+        "EARLY": bool(codes) or (width == 1 and batch == 64 and block_d * BYTES[dtype] <= 256),
         "AHEAD": config["num_stages"],
     }
     return _compile(decode_attention_kernel, dtype, constants, config, target)
@@ -171,7 +178,7 @@ def test_few_kv_heads_have_more_tiles_in_flight() -> None:
 
 @pytest.mark.parametrize("batch", [1, 256])
 def test_merge(batch: int) -> None:
-    sizes = {"V_DIM": 128, "BLOCK_V": 128, "BLOCK_B": batch, "BLOCK_C": 16, "DETERMINISTIC": False}
+    sizes = {"V_DIM": 128, "BLOCK_V": 128, "BLOCK_B": batch, "BLOCK_C": 16, "DETERMINISTIC": False, "WIDTH": 1}
     _compile(merge_kernel, "bf16", {**sizes, "WINDOW": 0, "sinks_ptr": None}, {"num_warps": 4}).check()
 
 

@@ -44,7 +44,7 @@ def _compile(
 def _decode(capability: int, heads: int, sizes: dict[str, int]) -> Compiled:
     key = {"shared_kib": SHARED_KIB[capability], "element_bytes": 2, "rank": sizes["BLOCK_R"], "heads": heads}
     key |= {"batch": sizes["BLOCK_B"]}
-    constants = {**sizes, "HEADS": heads, "DETERMINISTIC": False, "WINDOW": 0}
+    constants = {**sizes, "HEADS": heads, "DETERMINISTIC": False, "WINDOW": 0, "WIDTH": 1}
     return _compile(
         latent_decode_attention_kernel, constants, dict(nearest("latent_decode_attention", **key)), capability
     )
