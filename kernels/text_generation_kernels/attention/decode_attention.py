@@ -20,7 +20,8 @@ weights, and queries and weights are float16. `deterministic`: a token's result 
 rest of the batch, so that each token of a window is computed as a request of its own.
 
 Called once a layer in a decode step. Bytes floor: sum over requests of their longest kv_len * kv_heads * head_dim * 2 *
-element size (each K and V once). On an H200 with 8 KV heads, groups of 4 and head size 128 in bfloat16: 98 % of copy bandwidth at 64 x 2,048.
+element size (each K and V once). On an H200 with 8 KV heads, groups of 4 and head size 128 in bfloat16: 98 % of copy
+bandwidth at 64 x 2,048.
 Measurements: docs/lab/2026-11-decode-attention.md; over 8-bit caches docs/lab/2026-11-attention-over-fp8-kv.md.
 """
 
@@ -33,12 +34,11 @@ from ..runtime.launch import Launcher, arrivals
 from ..runtime.register import register
 from ..runtime.settings import nearest
 from ..runtime.shapes import padded_head_dim
-from ..runtime.triton import triton
+from ._chunking import Chunking
 from ._decode_kernel import decode_attention_kernel
 from ._decode_torch import decode_attention_torch
 from ._kv_conversion import E4M3, E4M3_BY_HARDWARE
 from ._online_softmax import check_layouts
-from ._split_kv import Chunking
 from .attention_options import NO_OPTIONS, AttentionOptions
 from .kv_cache import KvCache
 from .kv_quantisation import as_pairs, as_words, format_of
@@ -103,15 +103,12 @@ def decode_attention_triton(
     k_cache, v_cache = as_words(cache.k), as_words(cache.v)
     block_d, block_v = (padded_head_dim(size, bool(format)) for size in (head_dim, v_head_dim))
     group = num_heads // num_kv_heads
-    rows: int = triton.next_power_of_2(group * width)  # pyright: ignore[reportAssignmentType]
-    config = _settings(q, block_d, num_kv_heads, requests, rows if width > 1 else 1, bool(format), deterministic)
-    block_g = config.pop("BLOCK_G", max(_COLUMNS if format else _ROWS, rows))
-    row_tiles, block_h = triton.cdiv(group * width, block_g), min(rows, block_g)
+    config = _settings(q, block_d, num_kv_heads, width, bool(format), deterministic)
+    row_tiles, sizes = _row_tiles(config, group, width, block_v, bool(format))
     tiles, processors = num_kv_heads * row_tiles, num_sms(q.device)
     programs, resident = (config.pop(name) * processors // tiles for name in ("programs", "resident"))
     min_chunk = _MIN_CHUNKS[requests > _SMALL_BATCH]
     chunks = Chunking.of(out, batch.max_kv_len, programs, resident, min_chunk, deterministic, options.window, width)
-    merged_rows = _MERGED_ROWS if width == 1 else min(_MERGED_ROWS, _MERGED_ELEMENTS // block_v)
     # A separate kernel merges the heads of a single request in parallel, which is faster, but adds in other steps.
     last_merges = requests > 1 or deterministic
     pairs = as_pairs(cache.scales)
@@ -133,13 +130,11 @@ def decode_attention_triton(
         V_DIM=v_head_dim,
         BLOCK_V=block_v,
         SOFTCAP=options.softcap,
-        BLOCK_G=block_g,
-        BLOCK_H=block_h,
-        BLOCK_C=max(1, merged_rows // block_h),
         LAST_MERGES=last_merges,
         FORMAT=format,
         EARLY=bool(format) or (width == 1 and requests in _EARLY and block_d * q.element_size() <= _EARLY_BYTES),
         AHEAD=config["num_stages"],
+        **sizes,
         **chunks.constants,
         **config,
     )  # fmt: skip
@@ -147,20 +142,37 @@ def decode_attention_triton(
         chunks.merge(kv_lens, options.sinks, out, block_v, 16)
 
 
-def _settings(
-    q: Tensor, block_d: int, kv_heads: int, requests: int, rows: int, codes: bool, deterministic: bool
-) -> dict[str, int]:
+def _settings(q: Tensor, block_d: int, kv_heads: int, width: int, codes: bool, deterministic: bool) -> dict[str, int]:
     """Tiles and numbers of thread blocks, by the number of requests unless `deterministic`. With few heads and
-    requests, fewer thread blocks with more tiles in flight leave fewer chunks to merge. More `rows` than those of one
-    MMA instruction have settings of their own, which name the most of a tile.
+    requests, fewer thread blocks with more tiles in flight leave fewer chunks to merge. Several tokens, of more rows
+    than an MMA instruction takes, have settings of their own.
     """
+    requests, rows = q.shape[0] // width, _padded(q.shape[1] // kv_heads * width)
     sizes = {"shared_kib": shared_kib(q.device), "head_dim": block_d}
-    if rows > (_COLUMNS if codes else _ROWS):
-        return dict(nearest("decode_attention_rows", **sizes, element_bytes=1 if codes else q.element_size(), rows=rows))
+    if width > 1 and rows > (_COLUMNS if codes else _ROWS):
+        sizes |= {"element_bytes": 1 if codes else q.element_size(), "rows": rows}
+        return dict(nearest("decode_attention_rows", **sizes))
     if codes:
         return dict(nearest("decode_attention_codes", **sizes, batch=1 if requests == 1 and not deterministic else 16))
     sizes |= {"element_bytes": q.element_size(), "kv_heads": kv_heads, "batch": 64 if deterministic else requests}
     return dict(nearest("decode_attention", **sizes))
+
+
+def _row_tiles(config: dict[str, int], group: int, width: int, block_v: int, codes: bool) -> tuple[int, dict[str, int]]:
+    """How many tiles the rows of a KV head of one request take, and the sizes of these. Takes the most rows of a tile
+    out of `config`, if it names it.
+    """
+    rows, merged = _padded(group * width), _MERGED_ROWS
+    if width > 1:
+        merged = min(merged, _MERGED_ELEMENTS // block_v)
+    block_g = config.pop("BLOCK_G", max(_COLUMNS if codes else _ROWS, rows))
+    block_h = min(rows, block_g)
+    sizes = {"BLOCK_G": block_g, "BLOCK_H": block_h, "BLOCK_C": max(1, merged // block_h)}
+    return -(-group * width // block_g), sizes
+
+
+def _padded(rows: int) -> int:
+    return 1 << (rows - 1).bit_length()
 
 
 decode_attention = register(decode_attention_torch, mutates=("out",), triton=decode_attention_triton)

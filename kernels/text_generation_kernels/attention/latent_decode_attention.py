@@ -17,8 +17,8 @@ columns than BLOCK_H belong to further thread blocks, which find the vectors in 
 `decode_attention`, and a second kernel merges them.
 
 Called once a layer in a decode step. Bytes floor: sum over requests of their longest kv_len * (rank + rope) * element
-size. Operations: 2 * heads * (2 * rank + rope) for each position and token, compute-bound from about 128 columns on. On an H200 in bfloat16, rank 512
-and RoPE 64, 16 heads: 61.5 us at 64 x 2,048, 58 % of copy bandwidth. Measurements:
+size. Operations: 2 * heads * (2 * rank + rope) for each position and token, compute-bound from about 128 columns on. On
+an H200 in bfloat16, rank 512 and RoPE 64, 16 heads: 61.5 us at 64 x 2,048, 58 % of copy bandwidth. Measurements:
 docs/lab/2026-11-latent-attention.md.
 """
 
@@ -33,9 +33,10 @@ from ..runtime.register import register
 from ..runtime.settings import nearest
 from ..runtime.shapes import padded_head_dim
 from ..runtime.triton import tl, triton
+from ._chunking import Chunking
 from ._latent_layouts import check_latent_layouts
 from ._online_softmax import finite, load_rows, load_slots
-from ._split_kv import Chunking, bounds, fill_padding, find_chunk, row_offsets
+from ._split_kv import bounds, fill_padding, find_chunk, row_offsets
 from .decode_attention import decode_attention_torch
 from .kv_cache import KvCache
 from .requests import Decodes, tokens_of_a_request

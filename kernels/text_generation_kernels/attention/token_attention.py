@@ -24,8 +24,8 @@ from ..runtime.register import register
 from ..runtime.settings import nearest
 from ..runtime.shapes import padded_head_dim
 from ..runtime.triton import triton
+from ._chunking import Chunking
 from ._decode_torch import decode_attention_torch
-from ._split_kv import Chunking
 from ._token_attention_kernel import token_attention_kernel
 from .attention_options import NO_OPTIONS, AttentionOptions
 from .kv_cache import KvCache
