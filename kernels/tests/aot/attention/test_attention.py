@@ -183,7 +183,8 @@ def test_windows(dtype: str, head_dim: int, width: int) -> None:
 
 @pytest.mark.parametrize(("width", "group", "batch"), [(2, 8, 256), (4, 8, 256), (3, 4, 1), (16, 1, 16), (4, 71, 16)])
 def test_windows_of_other_groups_and_batches(width: int, group: int, batch: int) -> None:
-    _decode("bf16", 128, batch, deterministic=False, width=width, group=group).check()
+    # A merge of sixteen rows may spill a few registers.
+    _decode("bf16", 128, batch, deterministic=False, width=width, group=group).check(max_spills=16)
 
 
 @pytest.mark.parametrize(("name", "head_dim"), [("gemma 2", 256), ("gpt-oss", 64), ("bloom", 128)])
