@@ -45,7 +45,7 @@ def _check(
     pool = Pool(kv_lens, kv_heads, head_dim, dtype, codes=codes)
     q, batch = strided_q(len(windows) * width, heads, head_dim, dtype), pool.windows(counts, width, max_kv_len)
     torch_out = q.new_full(q.shape, float("nan"))
-    decode_attention_torch(q, pool.cache, batch, head_dim**-0.5, torch_out, False, options)
+    decode_attention_torch(q, pool.cache, pool.windows(counts, width), head_dim**-0.5, torch_out, False, options)
 
     out = _attend(pool, q, batch, options, deterministic)
 
