@@ -32,7 +32,7 @@ def _check(
     batch, scale = pool.windows(counts, width, max(pool.kv_lens) + room), q.shape[2] ** -0.5
     out, torch_out = (torch.full_like(q, float("nan")) for _ in range(2))
     kernels.decode_attention(q, pool.cache, batch, scale, out, False, options)
-    decode_attention_torch(q, pool.cache, batch, scale, torch_out, False, options)
+    decode_attention_torch(q, pool.cache, pool.windows(counts, width), scale, torch_out, False, options)
     expected = pool.expected_windows(q, counts, width, scale, options)
     # At most twice as far from the formula as torch in the same type. NaN is never close.
     error = (out.double() - expected).abs().max()
