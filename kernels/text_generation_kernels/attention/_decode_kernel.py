@@ -162,10 +162,10 @@ def decode_attention_kernel(
     tl.store(partial_ptr + partial_rows[:, None] * V_DIM + elements[None, :], acc, mask=stored)
     tl.store(partial_log_sum_ptr + partial_rows, row_max + tl.log2(row_sum), mask=exists)
     if LAST_MERGES and is_last(arrived_ptr + request * tl.num_programs(0) + tl.program_id(0), num_chunks):
-        m_heads, m_tokens, are = _members(tile, kv_head, tl.arange(0, BLOCK_H), GROUP, WIDTH, BLOCK_G)
-        merged = are
+        m_heads, m_tokens, in_tile = _members(tile, kv_head, tl.arange(0, BLOCK_H), GROUP, WIDTH, BLOCK_G)
+        merged = in_tile
         if WIDTH > 1:
-            merged &= tl.load(b_kv_len_ptr + request * WIDTH + m_tokens, mask=are, other=0) > 0
+            merged &= tl.load(b_kv_len_ptr + request * WIDTH + m_tokens, mask=in_tile, other=0) > 0
         out = merge_chunks(
             partial_ptr, partial_log_sum_ptr, sinks_ptr, item - chunk, num_chunks, num_heads * WIDTH,
             row_offsets(m_heads, m_tokens, num_heads, 1, WIDTH), m_heads, merged, V_DIM, BLOCK_V, BLOCK_C, BLOCK_H,
@@ -173,5 +173,5 @@ def decode_attention_kernel(
         )  # fmt: skip
         m_offsets = row_offsets(m_heads[:, None], m_tokens[:, None], stride_out_token, stride_out_head, WIDTH)
         merged_tile_ptr = out_request_ptr + m_offsets + elements[None, :]
-        is_merged = are[:, None] & (elements < V_DIM)[None, :]
+        is_merged = in_tile[:, None] & (elements < V_DIM)[None, :]
         tl.store(merged_tile_ptr, out.to(out_ptr.dtype.element_ty), mask=is_merged)

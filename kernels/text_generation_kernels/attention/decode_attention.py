@@ -12,7 +12,8 @@ Layouts: `q` `[D, heads, head_dim]`, `out` `[D, heads, v_head_dim]`. Position c 
 zero.
 
 A request has `width` successive tokens (a window of `speculation`), each of which attends to those before it too. Their
-heads are rows of one tile, so that K and V are read once for all of them.
+heads are rows of one tile, so that K and V are read once for all of them. A weight of zero stands for positions that a
+token does not see: values there that are not finite would reach it, as they do in prefill attention.
 
 The cache may hold 8-bit codes (`kv_quantisation.py`). Heads are then columns of the GEMMs, of which an MMA
 instruction takes 8 where it takes 16 rows. Codes reach tensor cores from registers, scales apply to scores and softmax
@@ -83,7 +84,7 @@ def decode_attention_triton(
     Raises ValueError for layouts that the kernel does not read.
 
     The kernel reads `rows` and `kv_lens` while the previous kernel may still run; where the cache holds codes or the
-    requests are in `_EARLY`, also `slot_table` and positions before the newest. Between the kernel that writes them and
+    requests, of one token each, are in `_EARLY`, also `slot_table` and positions before the newest. Between the kernel that writes them and
     this operator there must be another, which is no operator of this package but `linear`, `linear_split_k` or
     `token_linear`, as in every model.
 

@@ -34,7 +34,7 @@ def tokens_of_a_request(name: str, batch: Decodes, tokens: int, deterministic: b
     depend on those beside it. Raises ValueError for a width that does not fit.
     """
     if not 1 <= batch.width <= MAX_WIDTH or tokens % batch.width:
-        raise ValueError(f"{name}: {tokens} tokens are not requests of {batch.width}, or these are above {MAX_WIDTH}")
+        raise ValueError(f"{name}: {tokens} tokens do not make requests of {batch.width} tokens (1 to {MAX_WIDTH})")
     return 1 if deterministic else batch.width
 
 
