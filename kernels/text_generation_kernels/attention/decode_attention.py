@@ -84,9 +84,9 @@ def decode_attention_triton(
     Raises ValueError for layouts that the kernel does not read.
 
     The kernel reads `rows` and `kv_lens` while the previous kernel may still run; where the cache holds codes or the
-    requests, of one token each, are in `_EARLY`, also `slot_table` and positions before the newest. Between the kernel that writes them and
-    this operator there must be another, which is no operator of this package but `linear`, `linear_split_k` or
-    `token_linear`, as in every model.
+    requests, of one token each, are in `_EARLY`, also `slot_table` and positions before the newest. Between the kernel
+    that writes them and this operator there must be another, which is no operator of this package but `linear`,
+    `linear_split_k` or `token_linear`, as in every model.
 
     Partials are allocated here, because their size follows from the plan. They are free again when the call returns; in
     a graph they lie in the graph's pool.
