@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde::Serialize;
+use text_generation_client::types::Drafted;
 use tokio::time::Instant;
 use utoipa::ToSchema;
 
@@ -222,6 +223,34 @@ impl TokenizedText {
     }
 }
 
+/// Drafts of the steps of a generation.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Speculated {
+    /// Those that its windows had.
+    pub drafted: u32,
+    /// Those that became tokens of it.
+    pub accepted: u32,
+}
+
+impl Speculated {
+    /// A step gave it `count` tokens.
+    pub(crate) fn add(&mut self, count: u32, drafts: Drafted) {
+        if drafts.checked > 0 {
+            self.drafted = self.drafted.saturating_add(drafts.checked);
+            self.accepted = self.accepted.saturating_add(count.saturating_sub(1));
+        }
+    }
+}
+
+/// Tokens of a prediction.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct PredictedTokens {
+    /// Those that the text has.
+    pub accepted: u32,
+    /// Those that it does not have.
+    pub rejected: u32,
+}
+
 /// The whole answer to a request, complete with its last token.
 #[derive(Debug, Clone, PartialEq)]
 pub struct GeneratedText {
@@ -237,6 +266,10 @@ pub struct GeneratedText {
     pub tenant: Option<Arc<str>>,
     /// The name of the adapter whose weights were added to the base's, for logs.
     pub adapter: Option<Arc<str>>,
+    /// For logs.
+    pub speculated: Speculated,
+    /// Set where the request had a prediction and this server drafts from it.
+    pub predicted: Option<PredictedTokens>,
 }
 
 /// The instants of a request's life that headers and metrics report.

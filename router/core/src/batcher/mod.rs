@@ -13,6 +13,7 @@
 mod adapters;
 mod candidates;
 mod charge;
+mod drafting;
 mod handle;
 mod in_flight;
 mod kv_feed;

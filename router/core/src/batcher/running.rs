@@ -4,13 +4,13 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use smallvec::SmallVec;
-use text_generation_client::types::{Chunk, Drafted, PromptScores, Request, Row, TokenId};
+use text_generation_client::types::{Chunk, Drafted, Hint, PromptScores, Request, Row, TokenId};
 
+use super::drafting::Drafting;
 use crate::kv_pool::{Holding, KvPool};
 use crate::media::MediaStage;
 use crate::policy;
 use crate::policy::peak::Demand;
-use crate::policy::windows::DraftShare;
 use crate::queue::{Entry, Event, Generation, PromptToken};
 use crate::types::FinishReason;
 
@@ -29,8 +29,7 @@ pub(super) struct RunningEntry {
     in_flight: u32,
     /// What these plans may bring beyond that, where their windows are wider.
     in_windows: u32,
-    /// How good its drafts are.
-    drafts: DraftShare,
+    drafting: Drafting,
     /// It leaves as soon as nothing of it is in flight.
     pausing: bool,
     /// What has come of the prompt's log-probabilities, where this request computes them.
@@ -53,7 +52,7 @@ impl RunningEntry {
             computed: holding.cached(),
             in_flight: 0,
             in_windows: 0,
-            drafts: DraftShare::default(),
+            drafting: Drafting::new(&entry),
             pausing: false,
             // Nothing predicts the first token.
             scored: entry
@@ -173,13 +172,20 @@ impl RunningEntry {
             decodes,
             lacks_slot: decodes && self.lacking_slots(1) > 0,
             ahead: self.ahead(),
-            drafts: self.takes_windows().then_some(self.drafts),
+            drafts: self.takes_windows().then_some(self.drafting.share()),
             demand: Demand {
                 slots: self.own_slots().saturating_sub(self.ahead()),
                 generated: self.entry.generated,
                 left: self.tokens_left(),
             },
         }
+    }
+
+    /// What the shards must be told of where its text may go on, where windows have at most `widest` tokens.
+    pub(super) fn hint(&mut self, row: Row, widest: u32) -> Option<Hint> {
+        let ids = self.drafting.hint(widest)?;
+        let at = length(&self.entry);
+        Some(Hint { row, at, ids })
     }
 
     /// Slots that it holds for tokens that no plan computes yet.
@@ -244,7 +250,8 @@ impl RunningEntry {
         self.computed += more;
         self.in_flight += more;
         if let Some(drafts) = drafts {
-            self.drafts.observe(width, drafts.right);
+            self.drafting.observe(width, drafts);
+            self.entry.speculated.add(count, drafts);
         }
     }
 
@@ -297,7 +304,9 @@ impl RunningEntry {
         let count = u32::try_from(tokens.len()).unwrap_or(u32::MAX);
         let is_first = entry.generated == 0;
         self.in_flight = self.in_flight.saturating_sub(count);
-        entry.ids.extend(tokens.iter().map(|token| token.id));
+        let ids = tokens.iter().map(|token| token.id);
+        self.drafting.push(ids.clone());
+        entry.ids.extend(ids);
         entry.generated += count;
         entry.tenant().count_generated(count);
         let max_new_tokens = entry.request.stopping.max_new_tokens;
@@ -316,6 +325,7 @@ impl RunningEntry {
             tokens,
             top_tokens,
             finish,
+            speculated: entry.speculated,
         };
         // A closed channel is noticed when the next step is planned.
         let _ = entry.events.send(Event::Step(generation));

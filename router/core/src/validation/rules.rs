@@ -273,6 +273,14 @@ pub(super) fn check_bytes(
     )
 }
 
+/// A prediction has at least `tokens` tokens: as many as a prompt may have.
+pub(super) fn check_prediction(tokens: usize, max: u32) -> Result<(), ValidationError> {
+    refuse(
+        tokens > max as usize,
+        ValidationError::PredictionLength { max, given: tokens },
+    )
+}
+
 pub(super) fn check_truncate(
     truncate: Option<usize>,
     dialect: Dialect,

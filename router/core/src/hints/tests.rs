@@ -1,0 +1,111 @@
+use std::sync::Arc;
+
+use super::*;
+
+/// A prediction of the tokens 100, 101, ...
+fn numbers(count: u32) -> Follower {
+    Follower::new(Arc::new(Prediction::new((100..100 + count).collect())))
+}
+
+fn counts(follower: &Follower) -> (u32, u32) {
+    let counts = follower.counts();
+    (counts.accepted, counts.rejected)
+}
+
+fn hints(count: u32) -> Hints {
+    Hints::new(numbers(count), &[])
+}
+
+#[test]
+fn a_prediction_is_told_piece_by_piece_before_it_is_used_up() {
+    let mut hints = hints(150);
+    assert_eq!(hints.next(16), Some((100..164).collect()));
+    assert_eq!(hints.next(16), None);
+    hints.push(100..148);
+    assert_eq!(hints.next(16), None, "16 are left");
+    hints.push(148..149);
+    assert_eq!(hints.next(16), Some((149..213).collect()));
+    hints.push(149..213);
+    assert_eq!(hints.next(16), Some((213..250).collect()));
+    hints.push(213..240);
+    assert!(hints.fits());
+    assert_eq!(hints.next(16), None, "all is told");
+    hints.push(240..250);
+    assert!(!hints.fits());
+    assert_eq!(hints.next(16), None);
+}
+
+#[test]
+fn another_token_ends_a_hint_and_eight_equal_ones_begin_the_next() {
+    let mut hints = hints(100);
+    assert!(hints.next(16).is_some());
+    hints.push([100, 101, 7].into_iter());
+    assert!(!hints.fits());
+    assert_eq!(hints.next(16), None);
+    hints.push(150..157);
+    assert_eq!(hints.next(16), None, "seven are not enough");
+    hints.push(157..158);
+    assert!(hints.fits());
+    assert_eq!(hints.next(16), Some((158..200).collect()));
+}
+
+#[test]
+fn a_request_that_paused_is_told_from_where_it_stands() {
+    let generated: Vec<u32> = (100..130).collect();
+    let mut hints = Hints::new(numbers(40), &generated);
+    assert_eq!(hints.next(16), Some((130..140).collect()));
+    let mut astray = Hints::new(numbers(40), &[100, 1, 2]);
+    assert_eq!(astray.next(16), None);
+}
+
+#[test]
+fn the_place_is_found_again_in_front_of_where_it_was_lost_before_behind_it() {
+    let run: Vec<u32> = (1..9).collect();
+    let text = [&run[..], &[50, 51], &run, &[60, 61], &run, &[70, 71]].concat();
+    let mut follower = Follower::new(Arc::new(Prediction::new(text)));
+    let after = |follower: &mut Follower, left: &[u32]| {
+        left.iter().chain(&run).for_each(|&id| follower.push(id));
+        follower.rest().to_vec()
+    };
+    // It is lost behind the first run, between the second and the third, and behind all.
+    assert_eq!(after(&mut follower, &[1, 2, 3, 99])[..2], [50, 51]);
+    follower.push(50);
+    assert_eq!(after(&mut follower, &[99])[..2], [60, 61]);
+    follower.push(60);
+    assert_eq!(after(&mut follower, &[99])[..2], [70, 71]);
+    follower.push(70);
+    follower.push(71);
+    assert!(follower.rest().is_empty());
+    assert_eq!(after(&mut follower, &[99])[..2], [70, 71]);
+}
+
+#[test]
+fn tokens_of_a_prediction_that_an_answer_has_are_counted() {
+    let mut follower = numbers(100);
+    (100..110).for_each(|id| follower.push(id));
+    assert_eq!(counts(&follower), (10, 90));
+    // Two tokens were replaced by three.
+    [1, 2, 3].into_iter().for_each(|id| follower.push(id));
+    assert_eq!(counts(&follower), (10, 90));
+    (112..125).for_each(|id| follower.push(id));
+    assert_eq!(counts(&follower), (23, 77));
+    // One was left out: the eight that find the place again have others of before among them.
+    (126..140).for_each(|id| follower.push(id));
+    assert_eq!(counts(&follower), (37, 63));
+}
+
+#[test]
+fn a_prediction_may_be_of_one_token_again_and_again_or_shorter_than_a_match() {
+    let same = Arc::new(Prediction::new(vec![5; 20_000]));
+    let mut follower = Follower::new(same);
+    (0..10_000).for_each(|_| follower.push(5));
+    follower.push(6);
+    (0..8).for_each(|_| follower.push(5));
+    assert!(!follower.rest().is_empty());
+    let mut short = numbers(3);
+    [100, 9, 100, 101, 102]
+        .into_iter()
+        .for_each(|id| short.push(id));
+    assert!(short.rest().is_empty());
+    assert_eq!(counts(&short), (1, 2));
+}
