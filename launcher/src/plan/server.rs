@@ -91,8 +91,12 @@ fn model_flags(args: &Args, flags: &mut Flags) {
     flags.optional("--attention", args.shards.attention.map(name_of));
     flags.optional("--cuda-graphs", args.shards.cuda_graphs.clone());
     flags.switch("--deterministic", args.shards.deterministic);
-    let drafts = Some(args.shards.speculate).filter(|&drafts| drafts > 0);
+    let drafts = Some(args.shards.drafts()).filter(|&drafts| drafts > 0);
     flags.optional("--speculate", drafts);
+    if let Some(config) = &args.shards.speculative_config {
+        flags.optional("--drafter", config.model.as_ref());
+        flags.optional("--drafter-revision", config.revision.as_ref());
+    }
     flags.switch(
         "--enable-expert-parallel",
         args.shards.enable_expert_parallel,

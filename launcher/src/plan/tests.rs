@@ -95,6 +95,24 @@ fn the_download_step_gets_the_model() {
 }
 
 #[test]
+fn every_step_learns_of_the_drafter() {
+    let mut args = args("");
+    args.shards.speculative_config = Some(
+        r#"{"method": "eagle3", "model": "org/head", "revision": "v2", "num_speculative_tokens": 5}"#
+            .parse()
+            .unwrap(),
+    );
+    let flags = "--speculate 5 --drafter org/head --drafter-revision v2";
+    for process in [
+        download(&args, &surroundings(), 1),
+        doctor(&args, &surroundings(), 1),
+        shard(&args, &surroundings(), "/models/m", &group(1, true), 0),
+    ] {
+        assert!(render(&process).contains(flags), "{}", render(&process));
+    }
+}
+
+#[test]
 fn a_shard_gets_its_place_in_the_group() {
     let lone = shard(&args(""), &surroundings(), "/models/m", &group(1, true), 0);
     assert_eq!((lone.name.as_str(), lone.rank), ("shard 0", Some(0)));

@@ -272,6 +272,7 @@ impl From<v1::InfoResponse> for ShardInfo {
             media: reply.media.map(Into::into),
             widths: reply.widths,
             max_window_tokens: reply.max_window_tokens,
+            drafter: reply.drafter,
         }
     }
 }

@@ -53,6 +53,8 @@ pub struct ShardInfo {
     pub widths: Vec<u32>,
     /// The most windows times their width, where that is above 1.
     pub max_window_tokens: u32,
+    /// What drafts come from, beside hints: `ngram`, or the kind of a model. Empty where no width is.
+    pub drafter: String,
 }
 
 /// An adapter whose files the shards are to read.

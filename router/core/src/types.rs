@@ -8,7 +8,7 @@ mod parameters;
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use text_generation_client::types::Drafted;
 use tokio::time::Instant;
 use utoipa::ToSchema;
@@ -17,12 +17,22 @@ pub use self::grammar::tgi_grammar;
 pub use self::image::{GivenImage, ImageFile};
 pub use self::parameters::{GenerateParameters, logit_bias};
 
-/// A prompt.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// A text, or its token ids.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(untagged, expecting = "expected a string or a list of token ids")]
 pub enum Inputs {
     Text(String),
     /// Taken as they are: the tokenizer adds nothing.
     Ids(Vec<u32>),
+}
+
+impl Inputs {
+    pub fn is_empty(&self) -> bool {
+        match self {
+            Self::Text(text) => text.is_empty(),
+            Self::Ids(ids) => ids.is_empty(),
+        }
+    }
 }
 
 impl From<String> for Inputs {
@@ -249,6 +259,19 @@ pub struct PredictedTokens {
     pub accepted: u32,
     /// Those that it does not have.
     pub rejected: u32,
+}
+
+impl PredictedTokens {
+    /// Of several texts together.
+    pub fn sum(one: Option<Self>, other: Option<Self>) -> Option<Self> {
+        let (Some(one), Some(other)) = (one, other) else {
+            return one.or(other);
+        };
+        Some(Self {
+            accepted: one.accepted.saturating_add(other.accepted),
+            rejected: one.rejected.saturating_add(other.rejected),
+        })
+    }
 }
 
 /// The whole answer to a request, complete with its last token.

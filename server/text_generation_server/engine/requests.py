@@ -251,6 +251,8 @@ class ShardInfo:
     """What plans may name in `widths` beside 1, ascending, and widths between; empty: there is no speculation."""
     max_window_tokens: int = 0
     """Upper bound of the number of decodes times the largest of their widths, where that is above 1."""
+    drafter: str = ""
+    """What drafts come from, beside hints; empty: there is no speculation."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -154,6 +154,7 @@ def info_to_pb(info: r.ShardInfo, group: str) -> pb.InfoResponse:
         media=None if info.media is None else _media_info_to_pb(info.media),
         widths=info.widths,
         max_window_tokens=info.max_window_tokens,
+        drafter=info.drafter,
     )
 
 

@@ -276,21 +276,23 @@ impl Validator {
     /// What the text may be. A server that does not draft has no use for it.
     async fn prediction(
         &self,
-        text: Option<String>,
+        given: Option<Inputs>,
     ) -> Result<Option<Arc<Prediction>>, ValidationError> {
-        let Some(text) = text.filter(|text| self.drafts && !text.is_empty()) else {
+        let Some(given) = given.filter(|given| self.drafts && !given.is_empty()) else {
             return Ok(None);
         };
-        let max = self.limits.max_input_tokens;
         let longest = self.tokenizer().longest_token();
-        rules::check_prediction(
-            longest.map_or(0, |most| text.len().div_ceil(most.max(1))),
-            max,
-        )?;
-        let prediction = self.pool.encode_prediction(text).await;
+        rules::check_prediction(rules::least_tokens(&given, longest), &self.limits)?;
+        let prediction = match given {
+            Inputs::Ids(ids) => {
+                self.check_ids("prediction", &ids)?;
+                Ok(Prediction::new(ids))
+            }
+            Inputs::Text(text) => self.pool.encode_prediction(text).await,
+        };
         let prediction =
             prediction.map_err(|error| ValidationError::Tokenizer(error.to_string()))?;
-        rules::check_prediction(prediction.len(), max)?;
+        rules::check_prediction(prediction.len(), &self.limits)?;
         Ok(Some(Arc::new(prediction)))
     }
 

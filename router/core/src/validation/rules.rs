@@ -273,8 +273,21 @@ pub(super) fn check_bytes(
     )
 }
 
-/// A prediction has at least `tokens` tokens: as many as a prompt may have.
-pub(super) fn check_prediction(tokens: usize, max: u32) -> Result<(), ValidationError> {
+/// How many tokens `inputs` have at least.
+pub(super) fn least_tokens(inputs: &Inputs, longest: Option<usize>) -> usize {
+    match (inputs, longest) {
+        (Inputs::Ids(ids), _) => ids.len(),
+        (Inputs::Text(text), Some(longest)) => text.len().div_ceil(longest.max(1)),
+        (Inputs::Text(_), None) => 0,
+    }
+}
+
+/// Whether a prediction of at least so many tokens is no longer than a prompt may be.
+pub(super) fn check_prediction(
+    tokens: usize,
+    limits: &ValidationLimits,
+) -> Result<(), ValidationError> {
+    let max = limits.max_input_tokens;
     refuse(
         tokens > max as usize,
         ValidationError::PredictionLength { max, given: tokens },

@@ -8,6 +8,7 @@ mod groups;
 mod images;
 mod load;
 mod metering;
+mod predictions;
 mod prefixes;
 mod recovery;
 mod scheduling;
