@@ -47,3 +47,30 @@ def test_a_text_that_repeats_itself_is_the_one_without_drafts(server: Server, dr
 
     assert answer(drafting) == answer(server)
     assert answer(drafting)[1] == NEW_TOKENS
+
+
+def test_predictions_right_and_wrong_change_no_text(
+    drafting: Server, reference: Callable[[str, int], list[int]], prompts: list[str]
+) -> None:
+    for prompt in prompts[:5]:
+        answer = reference(prompt, NEW_TOKENS)
+        edited = [*answer[:9], 5, 6, *answer[12:30], *answer[33:]]
+        for prediction in (answer, edited, answer[20:], [7] * 300, "the dog ran after the dog"):
+            found = drafting.ids(prompt, max_new_tokens=NEW_TOKENS, prediction=prediction)
+            assert found == answer, prediction
+
+
+def test_usage_counts_the_tokens_of_a_prediction(server: Server, drafting: Server) -> None:
+    messages = [{"role": "user", "content": "the dog"}]
+
+    def chat(of: Server, prediction: str) -> tuple[str, dict[str, int] | None]:
+        said = {"type": "content", "content": prediction}
+        body = {"messages": messages, "max_tokens": NEW_TOKENS, "temperature": 0, "prediction": said}
+        reply = of.client.post("/v1/chat/completions", json=body).json()
+        return reply["choices"][0]["message"]["content"], reply["usage"].get("completion_tokens_details")
+
+    text, details = chat(server, "anything")
+    assert details is None
+    found, details = chat(drafting, text)
+    assert (found, details is not None) == (text, True)
+    assert details["accepted_prediction_tokens"] > 0

@@ -56,6 +56,8 @@ struct Report {
     starts: usize,
     /// Images, each time that one was encoded.
     encoded: usize,
+    /// That the shards were given.
+    hints: usize,
 }
 
 /// Lets all clients ask and everything go wrong; checks what holds in every world.
@@ -76,6 +78,7 @@ async fn live(setup: &Setup, clients: Vec<Client>, chaos: Chaos) -> Report {
         idle: server.mock.idle(),
         starts: server.mock.starts(),
         encoded: server.mock.images().1,
+        hints: server.mock.steps().iter().map(|step| step.hints).sum(),
     }
 }
 
@@ -115,6 +118,7 @@ fn any_traffic_gets_what_each_request_gets_alone() {
     assert_eq!(all(Report::failed), 0);
     // What is to be tested did happen.
     assert!(all(|report| report.count(|end| *end == End::Left)) > 0);
+    assert!(all(|report| report.hints) > 10);
 }
 
 #[test]
