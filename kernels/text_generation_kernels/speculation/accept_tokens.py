@@ -15,7 +15,7 @@ Rows of length 0 pad batches and stay unchanged, as do rows at their limit: `cou
 
 Layouts: `values.py`; `chosen` int64 and `valid` int32 `[D * width]` with any stride; `outcome` int64 `[D, 4]` is
 written: `count`; the drafts of the window; how many drafts were right, of those within the window and the one behind
-it, for which there is a choice as well; and whether the drafts were those of a hint. These are used up: `hinted[r]` = 0.
+it, for which there is a choice as well; and whether the drafts were those of a hint, which is used up: `hinted[r]` = 0.
 
 Called once a step. Bytes floor: about 100 a token; the launch dominates.
 """

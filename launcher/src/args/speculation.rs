@@ -41,7 +41,7 @@ const LACKING: &[(&[&str], &str)] = &[
             "suffix_decoding_max_spec_factor",
             "suffix_decoding_min_token_prob",
         ],
-        "leave it out: there is no index of earlier answers",
+        "leave it out: --answer-index-mib says how many earlier answers are kept",
     ),
 ];
 const TAKEN: &str =
@@ -52,6 +52,8 @@ const TAKEN: &str =
 pub enum Method {
     /// The text of each request.
     Ngram,
+    /// That, and earlier answers.
+    Suffix,
     /// Layers or heads that were trained for the model.
     Model,
 }
@@ -111,8 +113,8 @@ impl FromStr for SpeculativeConfig {
 impl SpeculativeConfig {
     fn check(&self) -> Result<(), String> {
         match (self.method, &self.model, &self.revision) {
-            (Method::Ngram, Some(_), _) => Err(
-                "`model` has no meaning for the method \"ngram\", which drafts from the text of each request: leave it out"
+            (Method::Ngram | Method::Suffix, Some(_), _) => Err(
+                "`model` has no meaning for the methods \"ngram\" and \"suffix\", which draft from texts: leave it out"
                     .to_owned(),
             ),
             (Method::Model, None, _) => Err(
@@ -130,9 +132,10 @@ fn served(method: Option<&str>, model: Option<&str>) -> Result<Method, String> {
         (Some("ngram" | "[ngram]" | "ngram_gpu"), _) | (None, None | Some("ngram" | "[ngram]")) => {
             Ok(Method::Ngram)
         }
+        (Some("suffix"), _) => Ok(Method::Suffix),
         (Some("eagle3" | "medusa"), _) | (None, Some(_)) => Ok(Method::Model),
         (Some(other), _) => Err(format!(
-            "`method` must be \"ngram\", \"eagle3\" or \"medusa\". Given: {other:?}; with \"ngram\" drafts need no model"
+            "`method` must be \"ngram\", \"suffix\", \"eagle3\" or \"medusa\". Given: {other:?}; with \"ngram\" drafts need no model"
         )),
     }
 }
@@ -203,6 +206,10 @@ mod tests {
             (Some("org/head"), Some("v1"), None)
         );
         assert_eq!(
+            read(r#"{"method": "suffix"}"#).unwrap().method,
+            Method::Suffix
+        );
+        assert_eq!(
             read(r#"{"model": "org/head"}"#).unwrap().method,
             Method::Model
         );
@@ -215,7 +222,7 @@ mod tests {
             ("[3]", "it must be a JSON object"),
             (
                 r#"{"method": "mtp"}"#,
-                r#"`method` must be "ngram", "eagle3" or "medusa". Given: "mtp""#,
+                r#"`method` must be "ngram", "suffix", "eagle3" or "medusa". Given: "mtp""#,
             ),
             (r#"{"method": 3}"#, "`method` must be a text. Given: 3"),
             (r#"{"method": "eagle3"}"#, "`model` is missing"),

@@ -95,6 +95,29 @@ fn the_download_step_gets_the_model() {
 }
 
 #[test]
+fn the_router_keeps_answers_where_they_are_asked_for() {
+    let flag = |flags: &str, method: Option<&str>| {
+        let mut args = args(flags);
+        args.shards.speculative_config = method.map(|method| {
+            format!(r#"{{"method": "{method}", "num_speculative_tokens": 3}}"#)
+                .parse()
+                .unwrap()
+        });
+        let words = router_check(&args, None).args;
+        let place = words.iter().position(|word| word == "--answer-index-mib");
+        place.map(|place| words[place + 1].clone())
+    };
+    assert_eq!(flag("", None), None);
+    assert_eq!(flag("", Some("ngram")), None);
+    assert_eq!(flag("", Some("suffix")), Some("64".to_owned()));
+    assert_eq!(
+        flag("--answer-index-mib 9", Some("suffix")),
+        Some("9".to_owned())
+    );
+    assert_eq!(flag("--answer-index-mib 7", None), Some("7".to_owned()));
+}
+
+#[test]
 fn every_step_learns_of_the_drafter() {
     let mut args = args("");
     args.shards.speculative_config = Some(

@@ -149,7 +149,7 @@ async fn predictions_of_another_form_or_length_are_refused_by_name() {
         ),
         (
             json!({"type": "content", "content": 3}),
-            "expected a string or a list of parts of the type `text`",
+            "`prediction.content` must be a string or a list of parts of the type `text`",
         ),
         (
             json!({"type": "content", "content": [{"type": "text", "text": "a"}, {"type": "image", "text": "b"}]}),

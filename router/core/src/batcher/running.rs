@@ -7,6 +7,7 @@ use smallvec::SmallVec;
 use text_generation_client::types::{Chunk, Drafted, Hint, PromptScores, Request, Row, TokenId};
 
 use super::drafting::Drafting;
+use crate::hints::Answers;
 use crate::kv_pool::{Holding, KvPool};
 use crate::media::MediaStage;
 use crate::policy;
@@ -38,7 +39,7 @@ pub(super) struct RunningEntry {
 
 impl RunningEntry {
     /// `since`: the number of the plan that brings it.
-    pub(super) fn new(mut entry: Entry, holding: Holding, since: u64) -> Self {
+    pub(super) fn new(mut entry: Entry, holding: Holding, since: u64, answers: &Answers) -> Self {
         entry.count_running(true);
         let first = |&id: &u32| PromptToken {
             token: TokenId {
@@ -52,7 +53,7 @@ impl RunningEntry {
             computed: holding.cached(),
             in_flight: 0,
             in_windows: 0,
-            drafting: Drafting::new(&entry),
+            drafting: Drafting::new(&entry, answers.are_kept()),
             pausing: false,
             // Nothing predicts the first token.
             scored: entry
@@ -182,10 +183,24 @@ impl RunningEntry {
     }
 
     /// What the shards must be told of where its text may go on, where windows have at most `widest` tokens.
-    pub(super) fn hint(&mut self, row: Row, widest: u32) -> Option<Hint> {
-        let ids = self.drafting.hint(widest)?;
+    pub(super) fn hint(&mut self, row: Row, widest: u32, answers: &Answers) -> Option<Hint> {
+        if !self.takes_windows() {
+            return None;
+        }
+        let ids = self.drafting.hint(widest, &self.entry.ids, answers)?;
         let at = length(&self.entry);
         Some(Hint { row, at, ids })
+    }
+
+    /// Its text is whole: it may tell how later ones go on.
+    pub(super) fn keep_answer(&self, answers: &mut Answers) {
+        let prompt = self
+            .entry
+            .ids
+            .len()
+            .saturating_sub(self.entry.generated as usize);
+        self.drafting
+            .keep(self.entry.ids.get(prompt..).unwrap_or_default(), answers);
     }
 
     /// Slots that it holds for tokens that no plan computes yet.

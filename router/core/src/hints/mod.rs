@@ -4,17 +4,22 @@
 //! Nothing here waits, sends or looks at a clock. A hint follows the tokens that are known, while the shards are a step
 //! or two further: they see for themselves whether it still fits.
 
+mod answers;
 mod prediction;
+
+use std::sync::Arc;
 
 use text_generation_client::types::MAX_HINT;
 
+pub(crate) use self::answers::{Answers, Scope};
 pub(crate) use self::prediction::Follower;
 pub use self::prediction::Prediction;
 
 /// The hints of a running request.
 #[derive(Debug)]
 pub(crate) struct Hints {
-    prediction: Follower,
+    /// Of the client.
+    prediction: Option<Follower>,
     /// What the shards were told last, while the tokens since agree and do not use it up.
     told: Option<Told>,
 }
@@ -40,8 +45,11 @@ impl Told {
 
 impl Hints {
     /// Of a request that has these tokens, where it starts or goes on after a pause.
-    pub(crate) fn new(mut prediction: Follower, generated: &[u32]) -> Self {
-        generated.iter().for_each(|&id| prediction.push(id));
+    pub(crate) fn new(prediction: Option<Arc<Prediction>>, generated: &[u32]) -> Self {
+        let mut prediction = prediction.map(Follower::new);
+        if let Some(follower) = &mut prediction {
+            generated.iter().for_each(|&id| follower.push(id));
+        }
         Self {
             prediction,
             told: None,
@@ -51,25 +59,43 @@ impl Hints {
     /// Its next tokens came.
     pub(crate) fn push(&mut self, ids: impl Iterator<Item = u32>) {
         for id in ids {
-            self.prediction.push(id);
+            if let Some(prediction) = &mut self.prediction {
+                prediction.push(id);
+            }
             if self.told.as_mut().is_some_and(|told| !told.take(id)) {
                 self.told = None;
             }
         }
     }
 
+    /// What the prediction goes on with; nothing where the answer does not follow it.
+    fn predicted(&self) -> &[u32] {
+        self.prediction.as_ref().map_or(&[], Follower::rest)
+    }
+
     /// Whether the shards draft from a hint as far as is known, or will when they are told.
     pub(crate) fn fits(&self) -> bool {
-        self.told.is_some() || !self.prediction.rest().is_empty()
+        self.told.is_some() || !self.predicted().is_empty()
     }
 
     /// What the shards have to be told with the next plan: ids that may follow those that are known. So many `ahead` may
-    /// come, and be drafted, before another plan can tell them more.
-    pub(crate) fn next(&mut self, ahead: usize) -> Option<Vec<u32>> {
+    /// come, and be drafted, before another plan can tell them more. Where there is no prediction to follow, they are
+    /// what `elsewhere` gives.
+    pub(crate) fn next<'a>(
+        &mut self,
+        ahead: usize,
+        elsewhere: impl FnOnce() -> Option<&'a [u32]>,
+    ) -> Option<Vec<u32>> {
         let left = self.told.as_ref().map_or(0, Told::left);
-        let rest = self.prediction.rest();
+        if left >= ahead {
+            return None;
+        }
+        let rest = match self.predicted() {
+            [] => elsewhere()?,
+            predicted => predicted,
+        };
         let ids = &rest[..rest.len().min(MAX_HINT)];
-        if left >= ahead || ids.len() <= left {
+        if ids.len() <= left {
             return None;
         }
         let ids = ids.to_vec();

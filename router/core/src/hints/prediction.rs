@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::types::PredictedTokens;
 
 /// An answer that has left the prediction goes on in it where so many tokens of both agree.
-const MATCH: usize = 8;
+pub(super) const MATCH: usize = 8;
 /// Places with an equal hash that are looked at.
 const MOST_LOOKS: usize = 4;
 
@@ -56,7 +56,7 @@ impl Prediction {
 }
 
 /// FNV-1a, of tokens.
-fn hash(run: &[u32]) -> u32 {
+pub(super) fn hash(run: &[u32]) -> u32 {
     run.iter().fold(0x811C_9DC5, |hash, id| {
         (hash ^ id).wrapping_mul(0x0100_0193).rotate_left(5)
     })

@@ -2,9 +2,18 @@ use std::sync::Arc;
 
 use super::*;
 
-/// A prediction of the tokens 100, 101, ...
+/// The tokens 100, 101, ...
+fn predicted(count: u32) -> Arc<Prediction> {
+    Arc::new(Prediction::new((100..100 + count).collect()))
+}
+
 fn numbers(count: u32) -> Follower {
-    Follower::new(Arc::new(Prediction::new((100..100 + count).collect())))
+    Follower::new(predicted(count))
+}
+
+/// What is told where there is a prediction alone.
+fn next(hints: &mut Hints, ahead: usize) -> Option<Vec<u32>> {
+    hints.next(ahead, || None)
 }
 
 fn counts(follower: &Follower) -> (u32, u32) {
@@ -13,49 +22,49 @@ fn counts(follower: &Follower) -> (u32, u32) {
 }
 
 fn hints(count: u32) -> Hints {
-    Hints::new(numbers(count), &[])
+    Hints::new(Some(predicted(count)), &[])
 }
 
 #[test]
 fn a_prediction_is_told_piece_by_piece_before_it_is_used_up() {
     let mut hints = hints(150);
-    assert_eq!(hints.next(16), Some((100..164).collect()));
-    assert_eq!(hints.next(16), None);
+    assert_eq!(next(&mut hints, 16), Some((100..164).collect()));
+    assert_eq!(next(&mut hints, 16), None);
     hints.push(100..148);
-    assert_eq!(hints.next(16), None, "16 are left");
+    assert_eq!(next(&mut hints, 16), None, "16 are left");
     hints.push(148..149);
-    assert_eq!(hints.next(16), Some((149..213).collect()));
+    assert_eq!(next(&mut hints, 16), Some((149..213).collect()));
     hints.push(149..213);
-    assert_eq!(hints.next(16), Some((213..250).collect()));
+    assert_eq!(next(&mut hints, 16), Some((213..250).collect()));
     hints.push(213..240);
     assert!(hints.fits());
-    assert_eq!(hints.next(16), None, "all is told");
+    assert_eq!(next(&mut hints, 16), None, "all is told");
     hints.push(240..250);
     assert!(!hints.fits());
-    assert_eq!(hints.next(16), None);
+    assert_eq!(next(&mut hints, 16), None);
 }
 
 #[test]
 fn another_token_ends_a_hint_and_eight_equal_ones_begin_the_next() {
     let mut hints = hints(100);
-    assert!(hints.next(16).is_some());
+    assert!(next(&mut hints, 16).is_some());
     hints.push([100, 101, 7].into_iter());
     assert!(!hints.fits());
-    assert_eq!(hints.next(16), None);
+    assert_eq!(next(&mut hints, 16), None);
     hints.push(150..157);
-    assert_eq!(hints.next(16), None, "seven are not enough");
+    assert_eq!(next(&mut hints, 16), None, "seven are not enough");
     hints.push(157..158);
     assert!(hints.fits());
-    assert_eq!(hints.next(16), Some((158..200).collect()));
+    assert_eq!(next(&mut hints, 16), Some((158..200).collect()));
 }
 
 #[test]
 fn a_request_that_paused_is_told_from_where_it_stands() {
     let generated: Vec<u32> = (100..130).collect();
-    let mut hints = Hints::new(numbers(40), &generated);
-    assert_eq!(hints.next(16), Some((130..140).collect()));
-    let mut astray = Hints::new(numbers(40), &[100, 1, 2]);
-    assert_eq!(astray.next(16), None);
+    let mut hints = Hints::new(Some(predicted(40)), &generated);
+    assert_eq!(next(&mut hints, 16), Some((130..140).collect()));
+    let mut astray = Hints::new(Some(predicted(40)), &[100, 1, 2]);
+    assert_eq!(next(&mut astray, 16), None);
 }
 
 #[test]
@@ -108,4 +117,29 @@ fn a_prediction_may_be_of_one_token_again_and_again_or_shorter_than_a_match() {
         .for_each(|id| short.push(id));
     assert!(short.rest().is_empty());
     assert_eq!(counts(&short), (1, 2));
+}
+
+#[test]
+fn what_is_known_from_elsewhere_is_told_where_no_prediction_is_followed() {
+    let earlier: Vec<u32> = (500..520).collect();
+    let mut hints = Hints::new(None, &[]);
+    assert!(!hints.fits());
+    assert_eq!(hints.next(16, || None), None);
+    assert_eq!(hints.next(16, || Some(&earlier)), Some(earlier.clone()));
+    assert!(hints.fits());
+    hints.push(500..503);
+    assert_eq!(hints.next(16, || panic!("there are enough")), None);
+    hints.push(503..505);
+    assert_eq!(
+        hints.next(16, || Some(&earlier[5..])),
+        None,
+        "it knows no more"
+    );
+    hints.push([9].into_iter());
+    assert!(!hints.fits());
+    let mut both = Hints::new(Some(predicted(40)), &[]);
+    let told = both.next(16, || panic!("the prediction comes first"));
+    assert_eq!(told, Some((100..140).collect()));
+    both.push([1].into_iter());
+    assert_eq!(both.next(16, || Some(&earlier)), Some(earlier.clone()));
 }

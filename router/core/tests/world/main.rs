@@ -103,6 +103,8 @@ fn random_world(seed: u64, count: usize, faults: usize) -> Report {
     // Where nothing is cached the layers may keep a state, of which no draft can be taken back.
     if setup.limits.prefix_caching && seed.is_multiple_of(2) {
         setup.widths = vec![2, 4, 8];
+        // So little that old ones are dropped now and then.
+        setup.answer_bytes = 40_000 * (seed as usize / 2 % 2);
     }
     let per_second = random.random_range(0.5..6.0);
     let clients = traffic::clients(&mut random, count, per_second);
@@ -137,7 +139,7 @@ fn ten_thousand_arrivals_in_one_world() {
     let mut setup = Setup::spacious();
     setup.limits.max_batch_size = 128;
     setup.limits.max_batch_prefill_tokens = 1024;
-    setup.widths = vec![2, 4, 8];
+    (setup.widths, setup.answer_bytes) = (vec![2, 4, 8], 200_000);
     let mut clients = traffic::clients(&mut random, 10_000, 100.0);
     for client in &mut clients {
         client.task.max_new_tokens = 1 + client.task.max_new_tokens % 12;

@@ -2,6 +2,7 @@
 
 use super::windows::{all, drafting, endless, none};
 use super::*;
+use crate::tenant::{Grant, Tenant};
 use crate::types::{GeneratedText, PredictedTokens};
 
 fn predicting(request: GenerateRequest, prediction: &str) -> GenerateRequest {
@@ -146,4 +147,69 @@ async fn samples_share_a_prediction_and_follow_it_alone() {
         assert_eq!(answer.text, text);
         assert_eq!(answer.predicted.unwrap().accepted, 40);
     }
+}
+
+/// Shards whose own drafts are all wrong, before which earlier answers are kept.
+async fn keeping(config: MockConfig) -> Server {
+    let setup = Setup {
+        answer_bytes: 1 << 20,
+        ..Setup::from(MockConfig {
+            widths: vec![2, 4],
+            drafts: Arc::new(none),
+            ..config
+        })
+    };
+    Server::start(setup, batch_limits(), 8).await
+}
+
+/// How many steps each of these takes, one after the other, whose text is `expected`.
+async fn steps_of(
+    server: &Server,
+    requests: impl IntoIterator<Item = GenerateRequest>,
+    expected: &str,
+) -> Vec<usize> {
+    let mut steps = Vec::new();
+    for request in requests {
+        let before = server.mock.steps().len();
+        assert_eq!(generated(server, request).await.text, expected);
+        steps.push(server.mock.steps().len() - before);
+    }
+    steps
+}
+
+#[tokio::test]
+async fn an_answer_that_was_given_before_takes_fewer_steps_of_the_same_tenant() {
+    let text: String = (0..60)
+        .map(|n| char::from(b'!' + (n * n + n / 7) as u8 % 90))
+        .collect();
+    let server = keeping(repeating(&text)).await;
+    let of = |tenant: &str, salt: Option<&str>| {
+        with(endless("once", 60), |p| {
+            p.tenant = Tenant::new(tenant, Grant::default());
+            p.cache_salt = salt.map(str::to_owned);
+        })
+    };
+    let requests = [
+        of("a", None),
+        of("b", None),
+        of("a", Some("s")),
+        of("a", None),
+    ];
+    let steps = steps_of(&server, requests, &text).await;
+    assert!(steps[..3].iter().all(|&steps| steps >= 60), "{steps:?}");
+    assert!(steps[3] < 40, "{steps:?}");
+    // Nobody said what the answer may be.
+    let again = generated(&server, of("a", None)).await;
+    assert_eq!(again.predicted, None);
+    assert!(again.speculated.accepted > 20, "{:?}", again.speculated);
+    server.assert_clean(8).await;
+}
+
+#[tokio::test]
+async fn no_answer_is_kept_unless_it_is_asked_for() {
+    let server = drafting(mock_config(), none).await;
+    for _ in 0..3 {
+        generated(&server, endless("once", 40)).await;
+    }
+    assert_eq!(hints(&server), 0);
 }
