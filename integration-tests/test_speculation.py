@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -14,7 +15,8 @@ NEW_TOKENS = 64
 
 @pytest.fixture(scope="module")
 def drafting(tiny_llama: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with serving(tiny_llama, tmp_path_factory.mktemp("drafting"), "--speculate", "3") as server:
+    config = json.dumps({"method": "suffix", "num_speculative_tokens": 3})
+    with serving(tiny_llama, tmp_path_factory.mktemp("drafting"), "--speculative-config", config) as server:
         yield server
 
 
@@ -60,17 +62,10 @@ def test_predictions_right_and_wrong_change_no_text(
             assert found == answer, prediction
 
 
-def test_usage_counts_the_tokens_of_a_prediction(server: Server, drafting: Server) -> None:
-    messages = [{"role": "user", "content": "the dog"}]
-
-    def chat(of: Server, prediction: str) -> tuple[str, dict[str, int] | None]:
-        said = {"type": "content", "content": prediction}
-        body = {"messages": messages, "max_tokens": NEW_TOKENS, "temperature": 0, "prediction": said}
-        reply = of.client.post("/v1/chat/completions", json=body).json()
-        return reply["choices"][0]["message"]["content"], reply["usage"].get("completion_tokens_details")
-
-    text, details = chat(server, "anything")
-    assert details is None
-    found, details = chat(drafting, text)
-    assert (found, details is not None) == (text, True)
-    assert details["accepted_prediction_tokens"] > 0
+def test_answers_that_were_given_before_are_given_again(server: Server, drafting: Server, prompts: list[str]) -> None:
+    """From the second time on they are drafts."""
+    info = drafting.client.get("/info").json()
+    assert (info["speculate"], info["speculation"]) == (3, {"method": "ngram", "widths": [2, 4]})
+    expected = server.ids(prompts[3], max_new_tokens=NEW_TOKENS)
+    for _ in range(3):
+        assert drafting.ids(prompts[3], max_new_tokens=NEW_TOKENS) == expected
