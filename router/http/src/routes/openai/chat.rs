@@ -15,8 +15,8 @@ use super::answer::{
 };
 use super::chat_body::ChatBody;
 use super::chat_events::{ChatEvent, ChatEvents};
-use super::fields::PredictionBody;
 use super::logprobs::ChatLogprobs;
+use super::prediction::PredictionBody;
 use super::sampling::{TokenIds, check_n};
 use crate::asked_model::AskedModel;
 use crate::conversation::{Answer, Conversation, FinishedChoice, Prepared, RunningConversation};

@@ -9,7 +9,8 @@ use utoipa::ToSchema;
 
 use super::choices_body::choices_body;
 use super::earlier_calls::check_calls;
-use super::fields::{PredictionBody, Seed, Stop, StreamOptions, ThinkingBody};
+use super::fields::{Seed, Stop, StreamOptions, ThinkingBody};
+use super::prediction::PredictionBody;
 use super::sampling::{Sampling, TokenIds, check, refused};
 use super::sampling_body::sampling_body;
 use super::structured::{Forms, ResponseFormat, StructuredOutputs};
