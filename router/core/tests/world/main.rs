@@ -167,16 +167,21 @@ fn surprise(random: &mut StdRng) -> (Vec<Client>, Vec<Client>) {
     (short, longer)
 }
 
+/// Windows and hints, which a pause leaves stale, change nothing of that.
 #[test]
 fn requests_that_pause_get_what_they_get_alone() {
-    let mut random = StdRng::seed_from_u64(50);
-    let mut setup = Setup::spacious();
-    setup.limits.max_batch_total_tokens = 1_500;
-    let (mut clients, mut longer) = surprise(&mut random);
-    clients.append(&mut longer);
-    let report = in_model_time(50, live(&setup, clients, Chaos::new()));
-    assert!(report.admitted > report.outcomes.len());
-    assert_eq!(report.finished(), report.outcomes.len());
+    for widths in [vec![], vec![2, 4, 8]] {
+        let mut random = StdRng::seed_from_u64(50);
+        let mut setup = Setup::spacious();
+        setup.limits.max_batch_total_tokens = 1_500;
+        (setup.widths, setup.answer_bytes) = (widths, 100_000);
+        let (mut clients, mut longer) = surprise(&mut random);
+        clients.append(&mut longer);
+        let report = in_model_time(50, live(&setup, clients, Chaos::new()));
+        assert!(report.admitted > report.outcomes.len());
+        assert_eq!(report.finished(), report.outcomes.len());
+        assert_eq!(report.hints > 0, !setup.widths.is_empty());
+    }
 }
 
 /// What several of them compute of the same, or again for log-probabilities, is there twice meanwhile.
