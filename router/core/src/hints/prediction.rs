@@ -4,8 +4,12 @@ use std::sync::Arc;
 
 use crate::types::PredictedTokens;
 
-/// An answer that has left the prediction goes on in it where so many tokens of both agree.
+/// An answer that has left the prediction goes on in it wherever so many tokens of both agree.
 pub(super) const MATCH: usize = 8;
+/// So many are enough near the place where it left it.
+const NEAR_MATCH: usize = 3;
+/// So far behind where it would be if each token had been replaced by another.
+const NEAR: usize = 32;
 /// Places with an equal hash that are looked at.
 const MOST_LOOKS: usize = 4;
 
@@ -39,6 +43,14 @@ impl Prediction {
         self.ids.is_empty()
     }
 
+    /// The place behind `run` that is nearest to `expected`, from the place `from` on and not far from it.
+    fn near(&self, run: &[u32], from: usize, expected: usize) -> Option<usize> {
+        let most = self.ids.len().min(expected.saturating_add(NEAR));
+        let places =
+            (from.max(run.len())..=most).filter(|&end| self.ids[end - run.len()..end] == *run);
+        places.min_by_key(|place| place.abs_diff(expected))
+    }
+
     /// The place behind `run`: the first from the place `from` on, else the last before it.
     fn behind(&self, run: &[u32], from: usize) -> Option<usize> {
         let wanted = hash(run);
@@ -63,7 +75,7 @@ pub(super) fn hash(run: &[u32]) -> u32 {
 }
 
 /// Where an answer stands in a prediction: at its beginning at first. A token that is not the predicted one loses the
-/// place, and eight tokens in a row that stand in the prediction too find it again.
+/// place. Three tokens in a row that stand in the prediction near it find it again, and eight anywhere.
 #[derive(Debug, Clone)]
 pub struct Follower {
     prediction: Arc<Prediction>,
@@ -105,13 +117,27 @@ impl Follower {
             (self.follows, self.astray) = (false, 0);
         }
         self.astray += 1;
-        if self.tokens < MATCH {
-            return;
-        }
-        if let Some(place) = self.prediction.behind(&self.newest, self.place) {
+        if let Some((place, agree)) = self.found() {
             (self.place, self.follows) = (place, true);
-            self.accepted += self.astray.min(MATCH);
+            self.accepted += self.astray.min(agree);
         }
+    }
+
+    /// Where the newest tokens stand in the prediction, and how many of them do.
+    fn found(&self) -> Option<(usize, usize)> {
+        let last = &self.newest[MATCH - NEAR_MATCH..];
+        let near = || {
+            let expected = self.place.saturating_add(self.astray);
+            let near = self.prediction.near(last, self.place, expected);
+            near.filter(|_| self.tokens >= NEAR_MATCH)
+        };
+        let anywhere = || {
+            let found = self.prediction.behind(&self.newest, self.place);
+            found.filter(|_| self.tokens >= MATCH)
+        };
+        near()
+            .map(|place| (place, NEAR_MATCH))
+            .or_else(|| anywhere().map(|place| (place, MATCH)))
     }
 
     /// What comes next in the prediction; nothing where the answer does not follow it.

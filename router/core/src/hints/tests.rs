@@ -59,6 +59,37 @@ fn another_token_ends_a_hint_and_eight_equal_ones_begin_the_next() {
 }
 
 #[test]
+fn three_tokens_are_enough_near_the_place_that_was_left() {
+    let after = |tokens: &[u32]| {
+        let mut follower = numbers(100);
+        (100..120).for_each(|id| follower.push(id));
+        tokens.iter().for_each(|&id| follower.push(id));
+        follower.rest().first().copied()
+    };
+    // One was replaced by another, by two, by none, and three were new.
+    assert_eq!(after(&[1, 121, 122, 123]), Some(124));
+    assert_eq!(after(&[1, 2, 121, 122, 123]), Some(124));
+    assert_eq!(after(&[121, 122, 123]), Some(124));
+    assert_eq!(after(&[1, 2, 3, 120, 121, 122]), Some(123));
+    assert_eq!(after(&[1, 121, 122]), None, "two are not enough");
+    assert_eq!(after(&[1, 160, 161, 162]), None, "that is far");
+    assert_eq!(after(&[1, 110, 111, 112]), None, "that is in front of it");
+    // Of two places the one that is nearer to where it should be.
+    let text = [
+        &[9; 10][..],
+        &[1, 2, 3, 50],
+        &[8; 10],
+        &[1, 2, 3, 60],
+        &[8; 5],
+    ]
+    .concat();
+    let mut follower = Follower::new(Arc::new(Prediction::new(text)));
+    let answer = [&[9; 9][..], &[7; 12], &[1, 2, 3]].concat();
+    answer.iter().for_each(|&id| follower.push(id));
+    assert_eq!(follower.rest()[0], 60);
+}
+
+#[test]
 fn a_request_that_paused_is_told_from_where_it_stands() {
     let generated: Vec<u32> = (100..130).collect();
     let mut hints = Hints::new(Some(predicted(40)), &generated);
@@ -116,7 +147,7 @@ fn a_prediction_may_be_of_one_token_again_and_again_or_shorter_than_a_match() {
         .into_iter()
         .for_each(|id| short.push(id));
     assert!(short.rest().is_empty());
-    assert_eq!(counts(&short), (1, 2));
+    assert_eq!(counts(&short), (3, 0));
 }
 
 #[test]
