@@ -8,7 +8,7 @@ use crate::types::PredictedTokens;
 pub(super) const MATCH: usize = 8;
 /// So many are enough near the place where it left it.
 const NEAR_MATCH: usize = 3;
-/// So far behind where it would be if each token had been replaced by another.
+/// So far from where it would be if each token had been replaced by another.
 const NEAR: usize = 32;
 /// Places with an equal hash that are looked at.
 const MOST_LOOKS: usize = 4;
@@ -45,9 +45,10 @@ impl Prediction {
 
     /// The place behind `run` that is nearest to `expected`, from the place `from` on and not far from it.
     fn near(&self, run: &[u32], from: usize, expected: usize) -> Option<usize> {
+        let least = from.max(expected.saturating_sub(NEAR)).max(run.len());
         let most = self.ids.len().min(expected.saturating_add(NEAR));
-        let places =
-            (from.max(run.len())..=most).filter(|&end| self.ids[end - run.len()..end] == *run);
+        let fits = |&end: &usize| self.ids.get(end - run.len()..end) == Some(run);
+        let places = (least..=most).filter(fits);
         places.min_by_key(|place| place.abs_diff(expected))
     }
 
