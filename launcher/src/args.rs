@@ -21,6 +21,7 @@ use text_generation_process::settings::Origins;
 
 pub use self::engine::{ModelArgs, NodeArgs, ShardArgs};
 pub use self::given::{Command, read};
+pub use self::speculation::Method;
 use self::spelling::Spelling;
 pub use self::values::{Dtype, RopeScaling, Secret, TokenLimit, UsageStats};
 

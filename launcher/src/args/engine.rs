@@ -145,7 +145,7 @@ pub struct ShardArgs {
     /// steps where they repeat what was written before. 0: no drafts
     #[arg(long, env, value_name = "TOKENS", default_value_t = 0, value_parser = value_parser!(u8).range(..=i64::from(MOST_DRAFTS)))]
     pub speculate: u8,
-    /// The same as JSON, and which drafter takes part, with the fields of vLLM: method (ngram, suffix, eagle3, medusa), model,
+    /// The same as JSON, and which drafter takes part, with the fields of vLLM: method (ngram, suffix, eagle3, medusa, mtp), model,
     /// revision, num_speculative_tokens (docs/speculation.md)
     #[arg(long, env, value_name = "JSON")]
     pub speculative_config: Option<SpeculativeConfig>,

@@ -56,6 +56,8 @@ pub enum Method {
     Suffix,
     /// Layers or heads that were trained for the model.
     Model,
+    /// Those that the model brings itself, for multi-token prediction.
+    Own,
 }
 
 /// What `--speculative-config` says.
@@ -133,9 +135,12 @@ fn served(method: Option<&str>, model: Option<&str>) -> Result<Method, String> {
             Ok(Method::Ngram)
         }
         (Some("suffix"), _) => Ok(Method::Suffix),
+        // vLLM had a name for those of each family before.
+        (Some(mtp), None) if mtp == "mtp" || mtp.ends_with("_mtp") => Ok(Method::Own),
+        (Some("mtp"), _) => Ok(Method::Model),
         (Some("eagle3" | "medusa"), _) | (None, Some(_)) => Ok(Method::Model),
         (Some(other), _) => Err(format!(
-            "`method` must be \"ngram\", \"suffix\", \"eagle3\" or \"medusa\". Given: {other:?}; with \"ngram\" drafts need no model"
+            "`method` must be \"ngram\", \"suffix\", \"eagle3\", \"medusa\" or \"mtp\". Given: {other:?}; with \"ngram\" drafts need no model"
         )),
     }
 }
@@ -216,13 +221,23 @@ mod tests {
     }
 
     #[test]
+    fn a_model_may_draft_for_itself() {
+        for name in ["mtp", "deepseek_mtp"] {
+            let config = read(&format!(r#"{{"method": "{name}"}}"#)).unwrap();
+            assert_eq!((config.method, config.model), (Method::Own, None));
+        }
+        let another = read(r#"{"method": "mtp", "model": "org/head"}"#).unwrap();
+        assert_eq!(another.method, Method::Model);
+    }
+
+    #[test]
     fn what_is_not_served_is_refused_by_name_with_what_to_do() {
         for (json, expected) in [
             ("ngram", "it must be JSON such as"),
             ("[3]", "it must be a JSON object"),
             (
-                r#"{"method": "mtp"}"#,
-                r#"`method` must be "ngram", "suffix", "eagle3" or "medusa". Given: "mtp""#,
+                r#"{"method": "eagle"}"#,
+                r#"`method` must be "ngram", "suffix", "eagle3", "medusa" or "mtp". Given: "eagle""#,
             ),
             (r#"{"method": 3}"#, "`method` must be a text. Given: 3"),
             (r#"{"method": "eagle3"}"#, "`model` is missing"),

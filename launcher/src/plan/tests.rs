@@ -133,6 +133,18 @@ fn every_step_learns_of_the_drafter() {
     ] {
         assert!(render(&process).contains(flags), "{}", render(&process));
     }
+    args.model.revision = Some("r1".to_owned());
+    let own = r#"{"method": "mtp", "num_speculative_tokens": 1}"#;
+    args.shards.speculative_config = Some(own.parse().unwrap());
+    let shard = render(&shard(
+        &args,
+        &surroundings(),
+        "/models/m",
+        &group(1, true),
+        0,
+    ));
+    let flags = "--speculate 1 --drafter org/model --drafter-revision r1";
+    assert!(shard.contains(flags), "{shard}");
 }
 
 #[test]
