@@ -61,9 +61,7 @@ def test_deterministic_windows_have_the_bits_of_single_tokens(
 
 @pytest.mark.parametrize("graphs", [None, ()], ids=["graphs", "no graphs"])
 def test_windows_change_no_token_in_the_default_mode(llama_folder: Path, graphs: tuple[int, ...] | None) -> None:
-    """In float32 nothing hangs on the last bits of this model. For 16 windows of 4 tokens attention prefetches
-    positions while the kernel before it writes the newest ones.
-    """
+    """In float32 nothing hangs on the last bits of this model. Attention reads a context once for a whole window."""
     expected: Reader | None = None
     engine = build(llama_folder, torch.float32, LIMITS, cuda_graphs=graphs, speculate=3)
     for width in (1, 2, 4):
