@@ -86,8 +86,9 @@ from .sampling.survivors import survivors
 from .sampling.top_tokens import top_tokens
 from .sampling.values import SampledTokens, SamplingBatch, SamplingColumns, SamplingRules, SplitStatistics
 from .speculation.accept_tokens import accept_tokens
+from .speculation.hint_draft import hint_draft
 from .speculation.ngram_draft import ngram_draft
-from .speculation.values import Drafts, Sequences, WindowInputs, Windows
+from .speculation.values import Drafts, Hints, Sequences, WindowInputs, Windows
 from .speculation.window_tokens import window_tokens
 
 __all__ = [
@@ -114,6 +115,7 @@ __all__ = [
     "ExpertMlps",
     "Flags",
     "Floats",
+    "Hints",
     "IndexNorms",
     "Ints",
     "KvCache",
@@ -168,6 +170,7 @@ __all__ = [
     "gated_delta",
     "gated_norm",
     "has_fp8_gemms",
+    "hint_draft",
     "index_postprocess",
     "index_scores",
     "latent_decode_attention",

@@ -99,7 +99,8 @@ def _parts(tokens: int, most: int) -> Iterator[slice]:
 
 def _made(state: InferState, choice: Choice) -> SparseStep:
     if (chunks := state.chunks) is None:
-        contexts, dense = cast("Decodes", state.decodes), None
+        # The tokens of a window choose each for itself.
+        contexts, dense = replace(cast("Decodes", state.decodes), width=1), None
     else:
         rows, kv_lens, number = _tokens_of(state, chunks)
         dense = None
