@@ -68,6 +68,7 @@ DETERMINISTIC = [
     "mistral 4",
     "trinity",
     "laguna",
+    "step",
     "gemma3n",
     "gemma4 small",
     "gemma4 experts",
@@ -122,6 +123,7 @@ LAYOUTS += [
     "olmo hybrid",
     "olmo hybrid with rope",
     "ministral 3",
+    "step",
     "trinity",
 ]
 """One of each way in which queries, keys and values are stored and normalised."""

@@ -17,7 +17,7 @@ from support.author_layouts import (
 from support.families import SIZES, Case, Raw, State
 from support.latent_cases import EXPERTS as LATENT_EXPERTS
 from support.latent_cases import GROWING
-from support.moe_cases import LLAMA_4, with_corrections
+from support.moe_cases import LLAMA_4, STEP, STEP_IMAGES, beyond_bounds, with_corrections
 from support.recurrent_cases import DELTA, EXPERTS, stacked_experts
 
 IMAGES: dict[str, Any] = {
@@ -193,6 +193,13 @@ MEDIA_CASES: dict[str, Case] = {
         relayout=kimi_vl,
         prepare=with_corrections,
         architecture="KimiVLForConditionalGeneration",
+    ),
+    "step images": Case(
+        "Step 3.7",
+        "step3p7",
+        {"text_config": STEP, "vision_config": STEP_IMAGES},
+        prepare=beyond_bounds,
+        sizes={},
     ),
     "ministral 3 images": _case(
         "Mistral Small 3.1 to 4, Ministral 3",

@@ -6,13 +6,14 @@ from typing import Literal
 
 from .spec import QkvLayout
 
-ExpertLayout = Literal["each", "stacked", "transposed", "as shaped", "rows", "interleaved"]
+ExpertLayout = Literal["each", "stacked", "transposed", "as shaped", "rows", "interleaved", "apart"]
 """How experts are stored.
 
 - "each": each expert has its own matrices, as a dense network does.
 - "stacked": `[experts, 2 * inner, hidden]`, gate rows first, and `[experts, hidden, inner]`.
 - "transposed": `[experts, hidden, 2 * inner]`, gate columns first, and `[experts, inner, hidden]`.
 - "as shaped": "stacked" or "transposed", as the shapes of the tensors say.
+- "apart": gate and up `[experts, inner, hidden]` each, and `[experts, hidden, inner]`.
 - "rows": gate, up and the transposed down, each `[experts * inner, hidden]`.
 - "interleaved": `[experts, hidden, 2 * inner]`, with gate and up columns interleaved, and `[experts, inner, hidden]`,
   with biases; or MXFP4 blocks and scales of their transposes.

@@ -12,8 +12,10 @@ from .recurrent import Mamba2Spec, RecurrentSpec
 Activation = Literal["silu", "gelu", "gelu_tanh", "relu", "relu2"]
 """"gelu" is exact, with the error function, "gelu_tanh" is its approximation, "relu2" is the square of relu."""
 
-GatedActivation = Literal["silu", "gelu", "gelu_tanh", "relu", "relu2", "clamped_swiglu"]
-"""The last one has a formula of its own (`text_generation_kernels/norm/activations.py`)."""
+GatedActivation = Literal[
+    "silu", "gelu", "gelu_tanh", "relu", "relu2", "clamped_swiglu", "silu_within_7", "silu_within_16"
+]
+"""The last three have formulas of their own (`text_generation_kernels/norm/activations.py`)."""
 
 RopeType = Literal["default", "linear", "dynamic", "llama3", "yarn", "longrope"]
 QkvLayout = Literal["blocks", "groups"]
@@ -240,6 +242,8 @@ class MoeSpec:
     """The inner size of the shared expert, which every token passes; 0: the mixture has none."""
     shared_gate: bool = False
     """Whether the sigmoid of one more logit gates the shared expert."""
+    shared_activation: GatedActivation | None = None
+    """That of the shared expert; None: it has that of the others."""
     gated: bool = True
     """Whether experts are gated."""
     latent: int = 0
@@ -253,7 +257,9 @@ class MoeSpec:
     @property
     def shared(self) -> DenseSpec | None:
         """The shared expert as a dense network."""
-        return DenseSpec(self.shared_inner, self.activation, self.gated) if self.shared_inner else None
+        if not self.shared_inner:
+            return None
+        return DenseSpec(self.shared_inner, self.shared_activation or self.activation, self.gated)
 
 
 FeedForwardSpec = DenseSpec | MoeSpec

@@ -17,7 +17,6 @@ _STREAMS = (
 _BLOCKS = "an indexer that chooses blocks of positions (MiniMax sparse attention)"
 _PER_TOKEN = "low-rank matrices beside every matrix that tokens of images alone pass (partial LoRA)"
 _SHORT = "short convolutions of keys and values, and a bias by distance"
-_STEP = "gates of heads, numbers of heads by type of layer, and bounds of activations by layer"
 
 MISSING: Mapping[str, tuple[str, str]] = {
     "AliceAIForCausalLM": ("Alice AI", f"attention over residuals, and {_DELTA}"),
@@ -44,8 +43,6 @@ MISSING: Mapping[str, tuple[str, str]] = {
     "MiniMaxM3VLForCausalLM": ("MiniMax M3", _BLOCKS),
     "Qwen4ExpForCausalLM": ("Qwen 4 Exp", _STREAMS),
     "Qwen4ExpForConditionalGeneration": ("Qwen 4 Exp", _STREAMS),
-    "Step3p5ForCausalLM": ("Step 3.5", _STEP),
-    "Step3p7ForConditionalGeneration": ("Step 3.7", _STEP),
 }
 """A name for people, and what is missing."""
 

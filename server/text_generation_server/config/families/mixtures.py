@@ -19,6 +19,7 @@ from .mixtral import MINIMAX_M2, MIXTRAL
 from .phi_moe import PHI_MOE
 from .qwen3_next import QWEN3_5_MOE, QWEN3_NEXT
 from .qwen_moe import QWEN2_MOE, QWEN3_MOE
+from .step import STEP
 
 MIXTURES: dict[str, Family] = {
     "AfmoeForCausalLM": AFMOE,
@@ -55,5 +56,6 @@ MIXTURES: dict[str, Family] = {
     "SarvamMLAForCausalLM": SARVAM_MLA,
     "SarvamMoEForCausalLM": SARVAM,
     "SolarOpenForCausalLM": SOLAR_OPEN,
+    "Step3p5ForCausalLM": STEP,
 }
 """By the model class that `architectures` names."""
