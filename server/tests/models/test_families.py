@@ -120,6 +120,7 @@ LAYOUTS += [
     "ling 2",
     "llama4 maverick",
     "mimo v2",
+    "mimo v2.5",
     "olmo hybrid",
     "olmo hybrid with rope",
     "ministral 3",

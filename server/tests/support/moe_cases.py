@@ -142,6 +142,19 @@ MIMO_V2: dict[str, Any] = {
     "topk_group": 1,
     "v_head_dim": 8,
 }
+
+
+def _mimo_fused(state: State, raw: Raw) -> tuple[State, Raw]:
+    """MiMo V2.5: queries, keys and values in one tensor, as two shards wrote it."""
+    fused = dict(state)
+    for name in state:
+        if "q_proj" in name:
+            parts = [fused.pop(name.replace("q_proj", part)).chunk(2) for part in ("q_proj", "k_proj", "v_proj")]
+            each = [part for shard in zip(*parts, strict=True) for part in shard]
+            fused[name.replace("q_proj", "qkv_proj")] = torch.cat(each)
+    return fused, {**raw, "architectures": ["MiMoV2ForCausalLM"], "attention_projection_layout": "fused_qkv"}
+
+
 STEP: dict[str, Any] = {
     **{key: value for key, value in SIZES.items() if key != "pad_token_id"},
     "num_hidden_layers": 4,
@@ -306,6 +319,14 @@ MOE_CASES: dict[str, Case] = {
         {**LLAMA_4, "interleave_moe_layer_step": 2, "use_qk_norm": False},
     ),
     "mimo v2": Case("MiMo V2", "mimo_v2_flash", MIMO_V2, prepare=with_corrections),
+    "mimo v2.5": Case(
+        "MiMo V2",
+        "mimo_v2_flash",
+        MIMO_V2,
+        _mimo_fused,
+        prepare=with_corrections,
+        architecture="MiMoV2ForCausalLM",
+    ),
     "hy3": Case("Hy3", "hy_v3", {**QWEN, "head_dim": 8, "num_shared_experts": 2}, prepare=with_corrections),
     "trinity": Case(
         "Trinity (AFMoE)",

@@ -52,6 +52,8 @@ class TensorNames:
     qkv: str | None = None
     """The fused matrix of all three, if the checkpoint has one."""
     qkv_layout: QkvLayout = "blocks"
+    qkv_shards: int = 1
+    """Shards of that layout. Each is quantised by itself."""
     attention_gate: str | None = None
     """The matrix that gates what heads read, where it is not a part of that of the queries."""
     out: str = "self_attn.o_proj"

@@ -18,9 +18,9 @@ GatedActivation = Literal[
 """The last three have formulas of their own (`text_generation_kernels/norm/activations.py`)."""
 
 RopeType = Literal["default", "linear", "dynamic", "llama3", "yarn", "longrope"]
-QkvLayout = Literal["blocks", "groups"]
+QkvLayout = Literal["blocks", "groups", "shards"]
 """How one stored matrix holds Q, K and V: all of Q, then K, then V; or, for each K and V head, its query heads, then
-k, then v."""
+k, then v; or, for each of as many shards as it was written by, Q, K and V of the shard."""
 
 
 @dataclass(frozen=True)

@@ -163,10 +163,10 @@ def _mixed(config: JsonObject) -> list[bool]:
     if value is None:
         is_mixed = mixed_by_type(config)
         return [is_mixed(index) for index in range(count)]
-    listed = value.split(",") if isinstance(value, str) else cast("list[object]", value)
-    if not isinstance(listed, list) or not all(str(each).strip().isdecimal() for each in listed):
+    listed = value.split(",") if isinstance(value, str) else value
+    if not isinstance(listed, list) or not all(str(each).strip().isdecimal() for each in cast("list[object]", listed)):
         raise config.error(key, "numbers of layers, separated by commas")
-    numbers = {int(str(each)) for each in listed}
+    numbers = {int(str(each)) for each in cast("list[object]", listed)}
     return [index in numbers for index in range(count)]
 
 
