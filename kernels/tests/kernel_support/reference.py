@@ -16,8 +16,8 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     return x.double() / (x.double().square().mean(dim=-1, keepdim=True) + eps).sqrt() * weight.double()
 
 
-def gated_norm(x: Tensor, gate: Tensor, weight: Tensor, eps: float, gate_first: bool) -> Tensor:
-    opening = activate(gate, "silu")
+def gated_norm(x: Tensor, gate: Tensor, weight: Tensor, eps: float, gate_first: bool, opening: str = "silu") -> Tensor:
+    opening = activate(gate, "silu") if opening == "silu" else 1 / (1 + (-gate.double()).exp())
     return rms_norm(x.double() * opening, weight, eps) if gate_first else rms_norm(x, weight, eps) * opening
 
 
