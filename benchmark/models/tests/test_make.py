@@ -41,6 +41,7 @@ PARAMETERS = {
     "Gemma-4-E4B": 7_463_013_376,  # without its towers for images and sound
     "Falcon-H1-7B": 7_585_513_568,
     "Gemma-3n-E4B": 6_835_235_568,  # likewise
+    "Kimi-Linear-48B-A3B": 49_122_675_072,
     "Laguna-XS-33B-A3B": 33_442_617_088,
     "Olmo-Hybrid-7B": 7_430_870_688,
     "Step-3.5-Flash-196B-A11B": 196_956_130_368,

@@ -14,6 +14,7 @@ GEMMs take normalised keys and queries, which are at most 1, in float16.
 """
 
 # pyright: basic, reportArgumentType=false, reportCallIssue=false, reportGeneralTypeIssues=false
+# pyright: reportOperatorIssue=false
 from ..runtime.batches import find_tile
 from ..runtime.launch import launch_dependents, wait_for_previous
 from ..runtime.triton import tl, triton

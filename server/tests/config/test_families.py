@@ -146,6 +146,13 @@ def test_the_page_of_models_has_the_table_of_the_tests() -> None:
         ("MistralForCausalLM", {"llama_4_scaling": {"beta": 0.1}}, "original_max_position_embeddings"),
         ("Mistral4ForCausalLM", {"scoring_func": "sigmoid"}, "scoring_func"),
         ("LagunaForCausalLM", {"gating": "per-token"}, "gating"),
+        (
+            "KimiLinearForCausalLM",
+            {"linear_attn_config": {"full_attn_layers": [2], "kda_layers": [1, 3]}},
+            "kda_layers",
+        ),
+        ("KimiLinearForCausalLM", {"linear_attn_config": {"short_conv_kernel_size": 5}}, "short_conv_kernel_size"),
+        ("KimiLinearForCausalLM", {"linear_head_dim": 512}, "linear_head_dim"),
         ("MiMoV2ForCausalLM", {"attention_projection_layout": "fused"}, "attention_projection_layout"),
         (
             "MiMoV2ForCausalLM",
@@ -196,6 +203,9 @@ def test_a_wrong_value_is_named(architecture: str, values: dict[str, Any], named
         ("AfmoeForCausalLM", {"route_norm": False}),
         ("HYV3ForCausalLM", {"qk_norm": False}),
         ("LagunaForCausalLM", {"attention_bias": True}),
+        ("KimiLinearForCausalLM", {"mla_use_nope": False}),
+        ("KimiLinearForCausalLM", {"moe_layer_freq": 2}),
+        ("KimiLinearForCausalLM", {"moe_router_activation_func": "softmax"}),
         ("MiMoV2ForCausalLM", {"swa_head_dim": 128}),
         ("MiMoV2ForCausalLM", {"swa_num_attention_heads": 16}),
         ("Step3p5ForCausalLM", {"moe_router_activation": "softmax"}),

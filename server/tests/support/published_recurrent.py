@@ -1,7 +1,40 @@
 """`config.json` files of published models with recurrent layers; see `published.py`."""
 
-from support.families import Case
+import dataclasses
+
+from support.families import Case, Raw, State
+from support.family_cases import CASES
 from support.published import LLAMA, TOKENS, own
+from support.recurrent_cases import KIMI_LINEAR, kimi_linear
+
+
+def _kimi_linear(state: State, raw: Raw) -> tuple[State, Raw]:
+    """Layers by number."""
+    state, raw = kimi_linear(state, raw)
+    return state, {
+        "architectures": raw["architectures"],
+        **{key: value for key, value in LLAMA.items() if key not in ("attention_dropout", "max_position_embeddings")},
+        **KIMI_LINEAR,
+        "first_k_dense_replace": 1,
+        "head_dim": 72,
+        "linear_attn_config": KIMI_LINEAR["linear_attn_config"],
+        "mla_use_nope": True,
+        "model_max_length": 1048576,
+        "model_type": "kimi_linear",
+        "moe_layer_freq": 1,
+        "moe_renormalize": True,
+        "moe_router_activation_func": "sigmoid",
+        "num_nextn_predict_layers": 0,
+        "num_shared_experts": 1,
+        "q_lora_rank": None,
+        "rms_norm_eps": 1e-05,
+        "rope_scaling": None,
+        "rope_theta": 10000.0,
+        "routed_scaling_factor": 2.446,
+        "tie_word_embeddings": False,
+        "use_grouped_topk": True,
+    }
+
 
 DELTA = {
     **LLAMA,
@@ -191,6 +224,7 @@ RECURRENT: dict[str, Case] = {
     "Falcon H1 of few keys": own(
         "falcon_h1", LLAMA, mamba_d_head="auto", mamba_d_ssm=64, mamba_d_state=16, mamba_n_heads=8, pad_token_id=0
     ),
+    "Kimi-Linear-48B-A3B": dataclasses.replace(CASES["kimi linear"], relayout=_kimi_linear),
     "Olmo-Hybrid-7B": own(
         "olmo_hybrid",
         LLAMA,

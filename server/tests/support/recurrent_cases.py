@@ -7,7 +7,7 @@ from transformers import PreTrainedModel
 from transformers.models.falcon_h1.modeling_falcon_h1 import compute_mup_vector
 
 from support.families import Case, Raw, State
-from support.moe_cases import QWEN
+from support.moe_cases import QWEN, with_corrections
 
 LAYERS = ["linear_attention", "full_attention", "linear_attention"]
 DELTA: dict[str, Any] = {
@@ -52,6 +52,33 @@ def _without_types(state: State, raw: Raw) -> tuple[State, Raw]:
     """Layers with attention by number, as in the first files."""
     del raw["layer_types"]
     return state, raw
+
+
+KIMI_LINEAR: dict[str, Any] = {
+    "kv_lora_rank": 16,
+    "linear_attn_config": {
+        "full_attn_layers": [2],
+        "head_dim": 8,
+        "kda_layers": [1, 3],
+        "num_heads": 4,
+        "short_conv_kernel_size": 3,
+    },
+    "moe_intermediate_size": 20,
+    "num_expert_group": 2,
+    "num_experts": 8,
+    "num_experts_per_token": 2,
+    "num_key_value_heads": 4,
+    "qk_nope_head_dim": 6,
+    "qk_rope_head_dim": 4,
+    "topk_group": 1,
+    "v_head_dim": 12,
+}
+
+
+def kimi_linear(state: State, raw: Raw) -> tuple[State, Raw]:
+    """The dense network of the first layer under its published name."""
+    wrong = "layers.0.block_sparse_moe."
+    return {name.replace(wrong, "layers.0.mlp."): tensor for name, tensor in state.items()}, raw
 
 
 STATE_SPACE: dict[str, Any] = {
@@ -205,6 +232,20 @@ RECURRENT_CASES: dict[str, Case] = {
     "nemotron 3 latent": Case("Nemotron-H, Nano 2 and 3", "nemotron_h", {**NEMOTRON_3, "moe_latent_size": 12}),
     "nemotron 3 large shared": Case(
         "Nemotron-H, Nano 2 and 3", "nemotron_h", {**NEMOTRON_3, "moe_shared_expert_intermediate_size": 20}, _pattern
+    ),
+    "kimi linear": Case("Kimi Linear", "kimi_linear", KIMI_LINEAR, kimi_linear, prepare=with_corrections),
+    "kimi linear ranks": Case(
+        "Kimi Linear",
+        "kimi_linear",
+        {
+            **{key: value for key, value in KIMI_LINEAR.items() if key != "linear_attn_config"},
+            "layer_types": ["full_attention", "linear_attention", "linear_attention"],
+            "linear_head_dim": 12,
+            "linear_num_heads": 8,
+            "mlp_layer_types": ["sparse", "sparse", "sparse"],
+            "q_lora_rank": 12,
+        },
+        prepare=with_corrections,
     ),
     "olmo hybrid": Case(
         "OLMo Hybrid", "olmo_hybrid", {**OLMO_HYBRID, "rope_parameters": {"rope_theta": None}}, _published_olmo

@@ -91,6 +91,10 @@ class TensorNames:
     delta_rate: str = "linear_attn.A_log"
     """A whole name, as the next one."""
     delta_bias: str = "linear_attn.dt_bias"
+    delta_decay: tuple[str, ...] = ("self_attn.f_a_proj", "self_attn.f_b_proj")
+    """Kimi delta attention: the matrix that makes decays of channels of hidden states, or two of low rank."""
+    delta_gate: tuple[str, ...] = ("self_attn.g_a_proj", "self_attn.g_b_proj")
+    """The same of the gates of the result."""
     delta_norm: str = "linear_attn.norm"
     delta_out: str = "linear_attn.out_proj"
     conv_in: str = "conv.in_proj"

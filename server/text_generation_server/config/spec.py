@@ -165,7 +165,8 @@ class LatentAttentionSpec:
     """Elements of a query, and of a projected key, that are not rotated."""
     value_dim: int
     """Elements of a value."""
-    rope: RopeSpec
+    rope: RopeSpec | None
+    """None: nothing is rotated (NoPE); the key that all heads share is there still."""
     norm_eps: float
     """Epsilon of the norms of the latent vector and of the low-rank query vector."""
     query_dim: int = 0
@@ -176,7 +177,7 @@ class LatentAttentionSpec:
     def scale(self) -> float:
         """The softmax scale. YaRN may sharpen attention here instead of in the RoPE table."""
         scale = (self.key_dim + self.rope_dim) ** -0.5
-        if self.rope.rope_type != "default" and self.rope.mscale_all_dim is not None:
+        if self.rope is not None and self.rope.rope_type != "default" and self.rope.mscale_all_dim is not None:
             scale *= self.rope.temperature(self.rope.mscale_all_dim) ** 2
         return scale
 

@@ -9,7 +9,7 @@ from text_generation_kernels import KV_CODES, LONGEST_NORMALISED
 
 from ..config.kv_cache import QuantisedKvCache
 from ..config.model import ModelConfig
-from ..config.recurrent import Mamba2Spec, MambaSpec, RecurrentSpec, ShortConvSpec
+from ..config.recurrent import KimiDeltaSpec, Mamba2Spec, MambaSpec, RecurrentSpec, ShortConvSpec
 from ..config.sizes import dense_macs
 from ..config.spec import (
     AttentionSpec,
@@ -33,6 +33,7 @@ from ..layers.infer import (
     FeedForwardLayer,
     GatedDelta,
     Head,
+    KimiDelta,
     LatentAttention,
     Layer,
     Mamba,
@@ -66,6 +67,7 @@ from ..layers.weights import (
     load_embedding,
     load_gated_delta,
     load_head,
+    load_kimi_delta,
     load_kv_scales,
     load_latent_attention,
     load_mamba,
@@ -250,7 +252,7 @@ class DecoderBuilder:
         self._note(index, spec, weights)
         return LatentAttention(len(self._caches), spec, weights, heads, self._rope(spec.rope, spec.rope_dim))
 
-    def _recurrent(self, index: int, spec: RecurrentSpec) -> GatedDelta | Mamba | Mamba2 | ShortConv:
+    def _recurrent(self, index: int, spec: RecurrentSpec) -> GatedDelta | KimiDelta | Mamba | Mamba2 | ShortConv:
         checkpoint, place = self._checkpoint, len(self._states)
         if isinstance(spec, MambaSpec):
             weights = load_mamba(checkpoint, index, spec)
@@ -262,6 +264,10 @@ class DecoderBuilder:
         elif isinstance(spec, ShortConvSpec):
             weights = load_short_conv(checkpoint, index, spec)
             mixer = ShortConv(place, spec, weights)
+        elif isinstance(spec, KimiDeltaSpec):
+            heads = HeadSplit.of(spec.num_heads, spec.num_heads, checkpoint.group)
+            weights = load_kimi_delta(checkpoint, index, spec, heads)
+            mixer = KimiDelta(place, spec, weights, heads)
         else:
             heads = HeadSplit.of(spec.num_heads, spec.num_key_heads, checkpoint.group)
             weights = load_gated_delta(checkpoint, index, spec, heads)

@@ -35,7 +35,6 @@ MISSING: Mapping[str, tuple[str, str]] = {
     "InternLMXComposerForCausalLM": ("InternLM-XComposer", "a resampler of images with learned queries (Q-Former)"),
     "KimiK3ForCausalLM": ("Kimi K3", f"attention over residuals, and {_DELTA}"),
     "KimiK3ForConditionalGeneration": ("Kimi K3", f"attention over residuals, and {_DELTA}"),
-    "KimiLinearForCausalLM": ("Kimi Linear", _DELTA),
     "LongcatFlashForCausalLM": ("LongCat Flash", "two attentions in a layer, and experts that change nothing"),
     "MiniMaxM3ForCausalLM": ("MiniMax M3", _BLOCKS),
     "MiniMaxM3SparseForCausalLM": ("MiniMax M3", _BLOCKS),

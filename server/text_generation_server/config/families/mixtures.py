@@ -12,6 +12,7 @@ from .gpt_oss import GPT_OSS
 from .granite_hybrid import GRANITE_HYBRID
 from .granite_moe import GRANITE_MOE
 from .hunyuan_moe import HUNYUAN_MOE, HY3
+from .kimi_linear import KIMI_LINEAR
 from .laguna import LAGUNA
 from .lfm2 import LFM2_MOE
 from .mimo_v2 import MIMO_V2
@@ -39,6 +40,7 @@ MIXTURES: dict[str, Family] = {
     "GraniteMoeHybridForCausalLM": GRANITE_HYBRID,
     "HYV3ForCausalLM": HY3,
     "HunYuanMoEV1ForCausalLM": HUNYUAN_MOE,
+    "KimiLinearForCausalLM": KIMI_LINEAR,
     "LagunaForCausalLM": LAGUNA,
     "Lfm2MoeForCausalLM": LFM2_MOE,
     "MiMoV2FlashForCausalLM": MIMO_V2,

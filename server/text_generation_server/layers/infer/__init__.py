@@ -6,6 +6,7 @@ from .feed_forward import DenseFeedForward, FeedForward, ScaledFeedForward, Spar
 from .fusion import OutputFusion, SublayerOutput
 from .gated_delta import GatedDelta
 from .head import Head
+from .kimi_delta import KimiDelta
 from .latent_attention import LatentAttention
 from .mamba import Mamba
 from .mamba2 import Mamba2
@@ -35,6 +36,7 @@ __all__ = [
     "GatedDelta",
     "Head",
     "InferState",
+    "KimiDelta",
     "LatentAttention",
     "Layer",
     "LayerInput",

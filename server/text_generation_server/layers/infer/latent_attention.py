@@ -10,7 +10,7 @@ from ..rope import RopeTable
 from ..weights import Activations, ActivationScheme, HeadSplit, LatentAttentionWeights, in_blocks
 from .expanded import ExpandedContexts, expanded_in
 from .mixer import LinearMixer
-from .rotation import new_tokens
+from .rotation import new_tokens, unrotated_tokens
 from .state import CacheShape, InferState
 
 
@@ -95,7 +95,8 @@ class LatentAttention(LinearMixer):
             q = q.mul_(scales[state.positions][:, None])
         q = q.unflatten(1, (self._num_heads, -1))
         queries = q.new_empty(*q.shape[:2], self._width)
-        tokens, cache = new_tokens(self._rope, state), state.caches[self._index].k
+        where = new_tokens if spec.rope is not None else unrotated_tokens
+        tokens, cache = where(self._rope, state), state.caches[self._index].k
         kernels.latent_postprocess(latent, weights.latent_norm, spec.norm_eps, tokens, q, queries, cache)
         _by_heads(q[..., : spec.key_dim], weights.keys, queries[..., : spec.latent_dim], block)
         return q, queries

@@ -79,6 +79,8 @@ def _queries(checkpoint: Checkpoint, layer: int, name: str, spec: LatentAttentio
 
 def _rotated_rows(spec: LatentAttentionSpec, before: int) -> tuple[int, ...]:
     """Returns the order of a head's rows, of which RoPE rotates those after the first `before`; empty: as stored."""
+    if spec.rope is None:
+        return ()
     order = rotary_order(spec.rope, spec.rope_dim)
     return (*range(before), *(before + each for each in order)) if order != sorted(order) else ()
 
