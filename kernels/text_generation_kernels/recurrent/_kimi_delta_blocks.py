@@ -62,7 +62,7 @@ def _within(
     do_not_specialize=["runs"], do_not_specialize_on_alignment=["betas_ptr", "gates_ptr", "starts_ptr", "kv_lens_ptr"]
 )
 def kimi_delta_blocks_kernel(
-    qkv_ptr,  # [tokens, HEADS * (2 * KEY_DIM + VALUE_DIM)]
+    qkv_ptr,  # [tokens, queries and keys of all heads, then values]
     betas_ptr,  # [tokens, HEADS]
     gates_ptr,  # [tokens, HEADS * KEY_DIM]
     rate_ptr,  # [HEADS]
@@ -78,7 +78,6 @@ def kimi_delta_blocks_kernel(
     runs,
     HEADS: tl.constexpr,
     KEY_DIM: tl.constexpr,
-    VALUE_DIM: tl.constexpr,
     BLOCK_T: tl.constexpr,
     WIDTH: tl.constexpr,
     BLOCK_B: tl.constexpr,  # power of two, at least runs

@@ -161,7 +161,7 @@ def _by_blocks(
     of_state = qkv.new_empty(blocks, heads, 3, BLOCK_T, key_dim)
     of_block = qkv.new_empty(blocks, heads, 2, BLOCK_T, BLOCK_T)
     made = (of_state, of_block, state.new_empty(blocks, heads, key_dim))
-    settings = {"BLOCK_T": BLOCK_T, "BLOCK_B": padded_batch(count), **_sizes(state)}
+    settings = {"BLOCK_T": BLOCK_T, "BLOCK_B": padded_batch(count), "HEADS": heads, "KEY_DIM": key_dim}
     _launch_blocks(
         (heads, blocks),
         (*inputs, starts, kv_lens, *made),
@@ -179,6 +179,7 @@ def _by_blocks(
         (qkv, state, rows, starts, kv_lens, *made, out),
         (qkv.stride(0),),
         BLOCK_K=block_k,
+        VALUE_DIM=value_dim,
         BLOCK_V=columns,
         **settings,
         **config,

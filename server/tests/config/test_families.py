@@ -40,6 +40,7 @@ OTHER_NAMES: dict[str, str] = {
 GROWING = {"rope_type": "default", "rope_theta": 1e4, "original_max_position_embeddings": 64}
 EXPERTS = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 16}
 NO_OP = {"no_op": True}
+LING_3 = {**EXPERTS, "layer_group_size": 4}
 
 
 def parse(folder: Path, values: dict[str, Any]) -> ModelConfig:
@@ -151,6 +152,13 @@ def test_the_page_of_models_has_the_table_of_the_tests() -> None:
             {"linear_attn_config": {"full_attn_layers": [2], "kda_layers": [1, 3]}},
             "kda_layers",
         ),
+        ("BailingMoeV3ForCausalLM", LING_3 | {"kda_lower_bound": 1}, "kda_lower_bound"),
+        ("BailingMoeV3ForCausalLM", LING_3 | {"layer_group_size": 0}, "layer_group_size"),
+        (
+            "BailingMoeV3ForCausalLM",
+            LING_3 | {"gated_attention_proj_granularity_type": "row_wise"},
+            "gated_attention_proj_granularity_type",
+        ),
         ("KimiLinearForCausalLM", {"linear_attn_config": {"short_conv_kernel_size": 5}}, "short_conv_kernel_size"),
         ("KimiLinearForCausalLM", {"linear_head_dim": 512}, "linear_head_dim"),
         ("MiMoV2ForCausalLM", {"attention_projection_layout": "fused"}, "attention_projection_layout"),
@@ -203,6 +211,10 @@ def test_a_wrong_value_is_named(architecture: str, values: dict[str, Any], named
         ("AfmoeForCausalLM", {"route_norm": False}),
         ("HYV3ForCausalLM", {"qk_norm": False}),
         ("LagunaForCausalLM", {"attention_bias": True}),
+        ("BailingMoeV3ForCausalLM", {"expert_swiglu_limit_list": [0, 0, 7.0, 0]} | LING_3),
+        ("BailingMoeV3ForCausalLM", {"no_kda_lora": False} | LING_3),
+        ("BailingMoeV3ForCausalLM", {"num_kv_heads_for_linear_attn": 2} | LING_3),
+        ("BailingMoeV3ForCausalLM", {"use_mla_nope": True} | LING_3),
         ("KimiLinearForCausalLM", {"mla_use_nope": False}),
         ("KimiLinearForCausalLM", {"moe_layer_freq": 2}),
         ("KimiLinearForCausalLM", {"moe_router_activation_func": "softmax"}),

@@ -4,6 +4,7 @@ import dataclasses
 
 from support.families import Case, Raw, State
 from support.family_cases import CASES
+from support.ling3 import ling3
 from support.published import LLAMA, TOKENS, own
 from support.recurrent_cases import KIMI_LINEAR, kimi_linear
 
@@ -36,6 +37,45 @@ def _kimi_linear(state: State, raw: Raw) -> tuple[State, Raw]:
     }
 
 
+LING_3 = {
+    "expert_swiglu_limit_list": None,
+    "first_k_dense_replace": 1,
+    "gated_attention_proj_granularity_type": "head_wise",
+    "group_norm_size": 1,
+    "hidden_act": "silu",
+    "kda_lower_bound": -5,
+    "kda_safe_gate": True,
+    "linear_silu": True,
+    "moe_router_enable_expert_bias": True,
+    "moe_shared_expert_intermediate_size": 20,
+    "mtp_use_kda": False,
+    "no_kda_lora": True,
+    "norm_topk_prob": True,
+    "num_key_value_heads": 4,
+    "num_kv_heads_for_linear_attn": 0,
+    "num_nextn_predict_layers": 0,
+    "partial_rotary_factor": 0.5,
+    "pregate_inference": False,
+    "qk_head_dim": 10,
+    "rope_interleave": True,
+    "rope_parameters": {"partial_rotary_factor": 0.5, "rope_theta": 10000, "rope_type": "default"},
+    "rotary_dim": 4,
+    "router_dtype": "fp32",
+    "scale_router_input": False,
+    "score_function": "sigmoid",
+    "scoring_func": "sigmoid",
+    "share_expert_swiglu_limit_list": None,
+    "tie_word_embeddings": False,
+    "topk_method": "noaux_tc",
+    "up_proj_norm": False,
+    "use_bias": False,
+    "use_kda_lora": False,
+    "use_mla_nope": False,
+    "use_nGPT": False,
+    "use_qk_norm": True,
+    "use_qkv_bias": False,
+    "value_norm": False,
+}
 DELTA = {
     **LLAMA,
     "attention_bias": False,
@@ -225,6 +265,7 @@ RECURRENT: dict[str, Case] = {
         "falcon_h1", LLAMA, mamba_d_head="auto", mamba_d_ssm=64, mamba_d_state=16, mamba_n_heads=8, pad_token_id=0
     ),
     "Kimi-Linear-48B-A3B": dataclasses.replace(CASES["kimi linear"], relayout=_kimi_linear),
+    "Ling 3 Tiny": dataclasses.replace(CASES["ling 3"], relayout=ling3(**LING_3)),
     "Olmo-Hybrid-7B": own(
         "olmo_hybrid",
         LLAMA,

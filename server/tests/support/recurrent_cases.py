@@ -7,6 +7,7 @@ from transformers import PreTrainedModel
 from transformers.models.falcon_h1.modeling_falcon_h1 import compute_mup_vector
 
 from support.families import Case, Raw, State
+from support.ling3 import as_ling3, ling3
 from support.moe_cases import QWEN, with_corrections
 
 LAYERS = ["linear_attention", "full_attention", "linear_attention"]
@@ -73,6 +74,10 @@ KIMI_LINEAR: dict[str, Any] = {
     "topk_group": 1,
     "v_head_dim": 12,
 }
+
+
+LING_3 = {**KIMI_LINEAR, "linear_attn_config": {**KIMI_LINEAR["linear_attn_config"], "full_attn_layers": [2, 3]}}
+LING_3["linear_attn_config"]["kda_layers"] = [1]
 
 
 def kimi_linear(state: State, raw: Raw) -> tuple[State, Raw]:
@@ -246,6 +251,26 @@ RECURRENT_CASES: dict[str, Case] = {
             "q_lora_rank": 12,
         },
         prepare=with_corrections,
+    ),
+    "ling 3": Case(
+        "Ling and Ring 3 (Bailing MoE 3)",
+        "kimi_linear",
+        LING_3,
+        ling3(
+            first_k_dense_replace=1,
+            gated_attention_proj_granularity_type="head_wise",
+            partial_rotary_factor=0.5,
+        ),
+        prepare=as_ling3(),
+        architecture="BailingMoeV3ForCausalLM",
+    ),
+    "ling 3 elements": Case(
+        "Ling and Ring 3 (Bailing MoE 3)",
+        "kimi_linear",
+        {**LING_3, "mlp_layer_types": ["sparse"] * 3, "q_lora_rank": 12},
+        ling3(gated_attention_proj_granularity_type="element_wise", kda_safe_gate=False),
+        prepare=as_ling3("element_wise", None),
+        architecture="BailingMoeV3ForCausalLM",
     ),
     "olmo hybrid": Case(
         "OLMo Hybrid", "olmo_hybrid", {**OLMO_HYBRID, "rope_parameters": {"rope_theta": None}}, _published_olmo

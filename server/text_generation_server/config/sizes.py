@@ -185,6 +185,8 @@ def _latent_attention(spec: LatentAttentionSpec, names: TensorNames, hidden: int
     yield names.kv_a, hidden * (spec.latent_dim + spec.rope_dim)
     # It is dequantised when it is loaded.
     yield "", spec.latent_dim * spec.num_heads * (spec.key_dim + spec.value_dim)
+    if spec.gates is not None:
+        yield names.attention_gate or "", hidden * spec.num_heads * spec.gate_size
     yield names.out, hidden * spec.num_heads * spec.value_dim
 
 

@@ -172,6 +172,13 @@ class LatentAttentionSpec:
     query_dim: int = 0
     """Elements of the normalised low-rank vector from which queries are projected; 0: they are projected from hidden
     states."""
+    gates: Literal["heads", "elements"] | None = None
+    """Whether a sigmoid of a projection of the hidden state gates what each head reads, or each element of it."""
+
+    @property
+    def gate_size(self) -> int:
+        """Gates of a head."""
+        return {None: 0, "heads": 1, "elements": self.value_dim}[self.gates]
 
     @property
     def scale(self) -> float:

@@ -21,7 +21,6 @@ _SHORT = "short convolutions of keys and values, and a bias by distance"
 MISSING: Mapping[str, tuple[str, str]] = {
     "AliceAIForCausalLM": ("Alice AI", f"attention over residuals, and {_DELTA}"),
     "BailingMoeV2_5ForCausalLM": ("Ling and Ring 2.5 and 2.6", "lightning attention with fixed decays"),
-    "BailingMoeV3ForCausalLM": ("Ling and Ring 3", _DELTA),
     "DeepseekV4ForCausalLM": ("DeepSeek V4", _COMPRESSED),
     "Glm5NextForCausalLM": ("GLM 5.3 Flash", f"{_DELTA}, hyper-connections, and an indexer of sparse attention"),
     "Glm5NextForConditionalGeneration": (

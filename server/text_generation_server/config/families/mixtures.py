@@ -15,6 +15,7 @@ from .hunyuan_moe import HUNYUAN_MOE, HY3
 from .kimi_linear import KIMI_LINEAR
 from .laguna import LAGUNA
 from .lfm2 import LFM2_MOE
+from .ling3 import LING3
 from .mimo_v2 import MIMO_V2
 from .mixtral import MINIMAX_M2, MIXTRAL
 from .phi_moe import PHI_MOE
@@ -26,6 +27,7 @@ MIXTURES: dict[str, Family] = {
     "AfmoeForCausalLM": AFMOE,
     "BailingMoeForCausalLM": BAILING,
     "BailingMoeV2ForCausalLM": BAILING2,
+    "BailingMoeV3ForCausalLM": LING3,
     "DbrxForCausalLM": DBRX,
     "DeepseekV2ForCausalLM": DEEPSEEK_V2,
     "DeepseekV32ForCausalLM": DEEPSEEK_V32,

@@ -9,6 +9,7 @@ from ...config.spec import LatentAttentionSpec
 from ..rope import RopeTable
 from ..weights import Activations, ActivationScheme, HeadSplit, LatentAttentionWeights, in_blocks
 from .expanded import ExpandedContexts, expanded_in
+from .gates import gate_heads
 from .mixer import LinearMixer
 from .rotation import new_tokens, unrotated_tokens
 from .state import CacheShape, InferState
@@ -45,14 +46,20 @@ class LatentAttention(LinearMixer):
 
     def forward(self, x: Activations, state: InferState) -> Tensor:
         """See `Mixer`."""
-        q, queries = self._queries(x, state)
+        first = self._weights.first.apply(x, state.linear_block)
+        gates = self._num_heads * self._spec.gate_size
+        first, gate = first.split((first.shape[1] - gates, gates), dim=1)
+        q, queries = self._queries(first, state)
         values = queries.new_empty(*q.shape[:2], self._spec.value_dim)
         own = expanded_in(state, self._spec)
         _by_heads(self._attend(queries, state, own), self._weights.values, values, state.linear_block)
         if state.chunks is not None and own is not None:
             q[..., self._spec.key_dim :] = queries[..., self._spec.latent_dim :]
             self._attend_expanded(q, state, state.chunks, own, values)
-        return values.flatten(1)
+        heads = values.flatten(1)
+        if gates:
+            gate_heads(heads, gate, self._num_heads, "sigmoid", state.linear_block)
+        return heads
 
     def _attend(self, q: Tensor, state: InferState, own: ExpandedContexts | None) -> Tensor:
         """Attends with `q` [T, heads, latent_dim + rope_dim] and returns [T, heads, latent_dim]. The result is
@@ -80,12 +87,12 @@ class LatentAttention(LinearMixer):
         kernels.latent_expand(state.caches[self._index].k, *of_context, self._weights.keys, self._weights.values, k, v)
         kernels.prefill_attention(q, kernels.KvCache(k, v), own.chunks, self._spec.scale, out)
 
-    def _queries(self, x: Activations, state: InferState) -> tuple[Tensor, Tensor]:
-        """Returns the queries before RoPE, [T, heads, key_dim + rope_dim], and the absorbed queries that read latent
-        vectors, [T, heads, latent_dim + rope_dim], rotated. It writes the latent vectors to the cache.
+    def _queries(self, first: Tensor, state: InferState) -> tuple[Tensor, Tensor]:
+        """Turns what the first matrix makes, but for gates, into the queries before RoPE, [T, heads, key_dim +
+        rope_dim], and the absorbed queries that read latent vectors, [T, heads, latent_dim + rope_dim], rotated. It
+        writes the latent vectors to the cache.
         """
         spec, weights, block = self._spec, self._weights, state.linear_block
-        first = weights.first.apply(x, block)
         q, latent = first.split((first.shape[1] - self._width, self._width), dim=1)
         if weights.queries is not None and weights.query_norm is not None:
             made, room = Activations.to_fill(q.new_empty(q.shape), weights.queries.wants)
