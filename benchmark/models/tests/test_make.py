@@ -44,6 +44,7 @@ PARAMETERS = {
     "Kimi-Linear-48B-A3B": 49_122_675_072,
     "Laguna-XS-33B-A3B": 33_442_617_088,
     "Olmo-Hybrid-7B": 7_430_870_688,
+    "Solar-Pro-22B": 22_140_032_000,
     "Step-3.5-Flash-196B-A11B": 196_956_130_368,
     "Ministral-3-8B": 8_489_553_920,  # without its vision tower
     "Mistral-Small-4-119B": 118_972_826_624,  # without its vision tower
@@ -66,6 +67,7 @@ OF_OTHER_CLASSES = {
     "IQuest-Coder-40B": {"model_type": "llama"},
     "Ling-mini-2.0": GLM | {"n_routed_experts": 256},
     "Sarvam-30B": GLM | {"n_routed_experts": 128},
+    "Solar-Pro-22B": {"model_type": "llama"},
     "Step-3.5-Flash-196B-A11B": {
         "model_type": "laguna",
         "mlp_layer_types": ["dense"] * 3 + ["sparse"] * 42,

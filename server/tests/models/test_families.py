@@ -77,6 +77,7 @@ DETERMINISTIC = [
     "gemma4 experts",
     "nemotron 3 latent",
     "mimo v2",
+    "solar",
 ]
 
 

@@ -274,6 +274,19 @@ FeedForwardSpec = DenseSpec | MoeSpec
 
 
 @dataclass(frozen=True)
+class SkipSpec:
+    """Skips of layers (Solar Pro, 2024): a layer may keep the residual stream that it reads in places with numbers, and
+    may read a mix with what earlier layers kept, once for each of these places.
+    """
+
+    kept: tuple[int, ...] = ()
+    """Where it keeps the stream, before it mixes."""
+    mixed: tuple[int, ...] = ()
+    share: float = 0.5
+    """The weight of what was kept; the stream has the rest."""
+
+
+@dataclass(frozen=True)
 class LayerSpec:
     """One layer: a mixer, a feed-forward network, both, or neither. Each sublayer reads the residual stream through its
     input norm and adds to it through its output norm, where it has these norms.
@@ -299,6 +312,8 @@ class LayerSpec:
     """A state space beside attention. Both read the same input, and their outputs are added."""
     mixer_factors: tuple[float, float] = (1.0, 1.0)
     """What the outputs of attention and of the state space beside it are multiplied by."""
+    skip: SkipSpec | None = None
+    """What it keeps of the residual stream, and mixes into it; None: nothing."""
 
     @property
     def moe(self) -> MoeSpec | None:

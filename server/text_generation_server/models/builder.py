@@ -50,6 +50,7 @@ from ..layers.infer import (
     ScaledFeedForward,
     ScaledLayer,
     ShortConv,
+    SkipLayer,
     SparseFeedForward,
     StateShape,
     TransformerLayer,
@@ -170,7 +171,8 @@ class DecoderBuilder:
         between = self._add_norm(ffn_norm, output_norm, ffn.wants)
         if spec.scaled:
             return self._scaled_layer(index, spec, before(attention_norm, wants=mixer.wants), mixer, between, ffn)
-        return TransformerLayer(before(attention_norm, wants=mixer.wants), mixer, between, ffn, fusions)
+        layer = TransformerLayer(before(attention_norm, wants=mixer.wants), mixer, between, ffn, fusions)
+        return layer if spec.skip is None else SkipLayer(spec.skip, before(None), layer)
 
     def _scaled_layer(
         self, index: int, spec: LayerSpec, before: AddNorm, mixer: Mixer, between: AddNorm, ffn: FeedForward

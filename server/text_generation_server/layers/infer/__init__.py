@@ -22,7 +22,7 @@ from .scaled_layer import ExpertsBeside, ScaledLayer
 from .short_conv import ShortConv
 from .state import CacheShape, InferState, LayerState, StateShape
 from .streams import StreamEnd, StreamLayer, Streams
-from .transformer import FeedForwardLayer, Layer, MixerLayer, OutputFusions, ParallelLayer, TransformerLayer
+from .transformer import FeedForwardLayer, Layer, MixerLayer, OutputFusions, ParallelLayer, SkipLayer, TransformerLayer
 
 __all__ = [
     "AddNorm",
@@ -57,6 +57,7 @@ __all__ = [
     "ScaledFeedForward",
     "ScaledLayer",
     "ShortConv",
+    "SkipLayer",
     "SparseFeedForward",
     "StateShape",
     "StreamEnd",
