@@ -145,14 +145,16 @@ MIMO_V2: dict[str, Any] = {
 
 
 def _mimo_fused(state: State, raw: Raw) -> tuple[State, Raw]:
-    """MiMo V2.5: queries, keys and values in one tensor, as two shards wrote it."""
-    fused = dict(state)
+    """MiMo V2.5: queries, keys and values in one tensor, as two shards wrote it, beside towers."""
+    towers = ("visual.patch_embed.proj", "audio_encoder.projection.mlp.0", "speech_embeddings.0")
+    fused = {**state, **{f"{name}.weight": torch.zeros(2) for name in towers}}
     for name in state:
         if "q_proj" in name:
             parts = [fused.pop(name.replace("q_proj", part)).chunk(2) for part in ("q_proj", "k_proj", "v_proj")]
             each = [part for shard in zip(*parts, strict=True) for part in shard]
             fused[name.replace("q_proj", "qkv_proj")] = torch.cat(each)
-    return fused, {**raw, "architectures": ["MiMoV2ForCausalLM"], "attention_projection_layout": "fused_qkv"}
+    raw |= {"attention_projection_layout": "fused_qkv", "vision_config": {"depth": 1}}
+    return fused, {**raw, "architectures": ["MiMoV2ForCausalLM"]}
 
 
 STEP: dict[str, Any] = {

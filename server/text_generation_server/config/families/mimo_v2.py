@@ -16,6 +16,7 @@ from .experts import mixed_by_type
 from .family import Family
 
 _FULL, _SLIDING = "full_attention", "sliding_attention"
+_TOWER = "vision_config"
 _SAME = {
     "swa_head_dim": "head_dim",
     "swa_num_attention_heads": "num_attention_heads",
@@ -104,7 +105,8 @@ def _is_fused(config: JsonObject) -> bool:
 
 
 def _names(config: JsonObject) -> TensorNames:
-    names = TensorNames(sinks="self_attn.attention_sink_bias", ignored=("model.mtp.*",))
+    of_towers = ("visual.*", "audio_encoder.*", "speech_embeddings.*") if _TOWER in config else ()
+    names = TensorNames(sinks="self_attn.attention_sink_bias", ignored=("model.mtp.*", *of_towers))
     if not _is_fused(config):
         return names
     shards = config.integer("num_key_value_heads")
@@ -132,4 +134,5 @@ MIMO_V2 = Family(
     },
     older={"rms_norm_eps": "layernorm_epsilon"},
     unread=("mlp_bias", "n_shared_experts"),
+    tower=_TOWER,
 )
