@@ -6,14 +6,13 @@ from typing import Literal
 
 from .spec import QkvLayout
 
-ExpertLayout = Literal["each", "stacked", "transposed", "as shaped", "rows", "interleaved", "apart"]
+ExpertLayout = Literal["each", "stacked", "transposed", "as shaped", "rows", "interleaved"]
 """How experts are stored.
 
 - "each": each expert has its own matrices, as a dense network does.
 - "stacked": `[experts, 2 * inner, hidden]`, gate rows first, and `[experts, hidden, inner]`.
 - "transposed": `[experts, hidden, 2 * inner]`, gate columns first, and `[experts, inner, hidden]`.
 - "as shaped": "stacked" or "transposed", as the shapes of the tensors say.
-- "apart": gate and up `[experts, inner, hidden]` each, and `[experts, hidden, inner]`.
 - "rows": gate, up and the transposed down, each `[experts * inner, hidden]`.
 - "interleaved": `[experts, hidden, 2 * inner]`, with gate and up columns interleaved, and `[experts, inner, hidden]`,
   with biases; or MXFP4 blocks and scales of their transposes.
@@ -135,6 +134,9 @@ class TensorNames:
     """
     expert_up: str = "mlp.experts.{expert}.up_proj"
     expert_down: str = "mlp.experts.{expert}.down_proj"
+    experts_apart: bool = False
+    """Whether one tensor has the gate matrices of all experts of a layer, one those for up and one those for down. Its
+    name lacks `.{expert}`, with which those of "each" end."""
     experts_stack: tuple[str, str] | None = None
     """Names of the tensors of layout `stack_layout`, which some files have instead of matrices of each expert."""
     stack_layout: ExpertLayout = "stacked"

@@ -82,17 +82,6 @@ def _stacked(shard: ExpertShard, target: Target) -> None:
     target[2].copy_(source.read(down, shape, columns))
 
 
-def _apart(shard: ExpertShard, target: Target) -> None:
-    """Reads gate and up `[experts, inner, hidden]` each, and `[experts, hidden, inner]`."""
-    source, spec = shard.checkpoint.source, shard.spec
-    for name, each in zip(_names(shard)[:2], target[:2], strict=True):
-        rows = shard.cut(Slice(1, shard.start, shard.stop))
-        each.copy_(source.read(f"{shard.name(name)}.weight", (spec.experts, spec.inner, shard.hidden), rows))
-    columns = shard.cut(Slice(2, shard.start, shard.stop))
-    down = f"{shard.name(_names(shard)[2])}.weight"
-    target[2].copy_(source.read(down, (spec.experts, shard.hidden, spec.inner), columns))
-
-
 def _transposed_stack(shard: ExpertShard, target: Target) -> None:
     """Reads `[experts, hidden, 2 * inner]` and `[experts, inner, hidden]`."""
     source, spec = shard.checkpoint.source, shard.spec
@@ -163,5 +152,4 @@ _READERS: dict[ExpertLayout, Callable[[ExpertShard, Target], None]] = {
     "as shaped": _as_shaped,
     "rows": _rows,
     "interleaved": _interleaved,
-    "apart": _apart,
 }
