@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from support.families import Raw, State
+from support.families import SIZES, Raw, State
 from support.moe_cases import with_corrections
 
 
@@ -100,6 +100,19 @@ def as_ling3(gates: str | None = "head_wise", least: float | None = -5.0) -> Any
     return prepare
 
 
+_WRITTEN = {
+    **SIZES,
+    "linear_conv_kernel_dim": 3,
+    "linear_head_dim": 8,
+    "model_max_length": 64,
+    "num_shared_experts": 1,
+    "q_lora_rank": None,
+    "rms_norm_eps": 1e-5,
+    "routed_scaling_factor": 2.446,
+}
+"""What transformers writes for values that a case leaves out."""
+
+
 def ling3(**keys: Any) -> Any:
     """Names and keys of Ling 3. `keys`: those that transformers does not write."""
     names = (
@@ -115,6 +128,7 @@ def ling3(**keys: Any) -> Any:
     )
 
     def relayout(state: State, raw: Raw) -> tuple[State, Raw]:
+        raw = {**_WRITTEN, **raw}
         for pattern, target in names:
             state = {re.sub(pattern, target, name): tensor for name, tensor in state.items()}
         same = ("eos_token_id", "hidden_size", "intermediate_size", "kv_lora_rank", "moe_intermediate_size")
