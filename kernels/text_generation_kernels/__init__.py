@@ -29,14 +29,14 @@ from .lora.lora_shrink import empty_shrunk, lora_shrink, shrink_splits
 from .lora.rank_pages import OUTPUT_BLOCK, RANK_UNITS, part_of_blocks
 from .lora.replace_norm import replace_norm
 from .lora.replace_rows import replace_rows
-from .lora.replaced_logits import replaced_logits
+from .lora.replaced_logits import ReplacedRows, replaced_logits
 from .matmul.dequantise import dequantise
 from .matmul.gemv_blocks import LONGEST as LONGEST_NORMALISED
-from .matmul.group_quantisation import pack_codes, pack_scales, unpack_codes
+from .matmul.group_quantisation import PackedMatrix, pack_codes, pack_scales, unpack_codes
 from .matmul.ladder import SMALL_BATCH
 from .matmul.linear import linear
 from .matmul.linear_split_k import linear_split_k, linear_splits
-from .matmul.token_linear import send_linear, token_linear
+from .matmul.token_linear import NormPrologue, send_linear, token_linear
 from .matmul.w8a8_gated import w8a8_gated
 from .matmul.w8a8_linear import w8a8_linear
 from .matmul.w8a8_split_k import w8a8_split_k, w8a8_splits
@@ -57,6 +57,7 @@ from .norm.add_rms_norm import add_rms_norm
 from .norm.gated_norm import gated_norm
 from .norm.layer_norm import layer_norm
 from .norm.mix_streams import mix_streams
+from .norm.quantise import NOT_QUANTISED, Quantised
 from .norm.quantise_rows import quantise_rows
 from .norm.rms_norm import rms_norm
 from .norm.sigmoid_gate import sigmoid_gate
@@ -82,8 +83,9 @@ from .sampling.survivors import survivors
 from .sampling.top_tokens import top_tokens
 from .sampling.values import SampledTokens, SamplingBatch, SamplingColumns, SamplingRules, SplitStatistics
 from .speculation.accept_tokens import accept_tokens
+from .speculation.hint_draft import hint_draft
 from .speculation.ngram_draft import ngram_draft
-from .speculation.values import Drafts, Sequences, WindowInputs, Windows
+from .speculation.values import Drafts, Hints, Sequences, WindowInputs, Windows
 from .speculation.window_tokens import window_tokens
 
 __all__ = [
@@ -92,6 +94,7 @@ __all__ = [
     "LONGEST_NORMALISED",
     "MAX_LOGIT_BIAS",
     "MAX_TOP",
+    "NOT_QUANTISED",
     "NO_PROLOGUE",
     "OUTPUT_BLOCK",
     "RANK_UNITS",
@@ -109,11 +112,16 @@ __all__ = [
     "ExpertMlps",
     "Flags",
     "Floats",
+    "Hints",
     "Ints",
     "KvCache",
     "LaunchOrderError",
     "NewTokens",
+    "NormPrologue",
+    "PackedMatrix",
     "QkvPrologue",
+    "Quantised",
+    "ReplacedRows",
     "RouteOptions",
     "Routing",
     "Runs",
@@ -157,6 +165,7 @@ __all__ = [
     "gated_delta",
     "gated_norm",
     "has_fp8_gemms",
+    "hint_draft",
     "kimi_delta",
     "latent_decode_attention",
     "latent_expand",

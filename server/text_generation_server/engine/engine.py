@@ -93,6 +93,7 @@ class Engine:
             media=self._media,
             widths=window_widths(self._options.speculate),
             max_window_tokens=MAX_WINDOW_TOKENS if self._options.speculate else 0,
+            drafter="ngram" if self._options.speculate else "",
         )
 
     @property

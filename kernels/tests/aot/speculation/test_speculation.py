@@ -4,10 +4,11 @@ import pytest
 from kernel_support.aot import compile_offline
 
 from text_generation_kernels.speculation.accept_tokens import accept_tokens_kernel
+from text_generation_kernels.speculation.hint_draft import hint_draft_kernel
 from text_generation_kernels.speculation.ngram_draft import ngram_draft_kernel
 from text_generation_kernels.speculation.window_tokens import window_tokens_kernel
 
-_INTEGERS = {"slot_table_ptr", "kv_lens_ptr", "tokens_ptr", "valid_ptr", "ints_ptr", "penalties_ptr"}
+_INTEGERS = {"slot_table_ptr", "kv_lens_ptr", "tokens_ptr", "valid_ptr", "ints_ptr", "penalties_ptr", "hints_ptr"}
 
 
 def types(kernel: object) -> dict[str, str]:
@@ -30,3 +31,5 @@ def test_windows(width: int) -> None:
 def test_drafts(most: int) -> None:
     constants = {"BLOCK_M": 16 if most > 1 else 1, "BLOCK": 1024, "PDL": True}
     compile_offline(ngram_draft_kernel, types(ngram_draft_kernel), constants, 4).check()
+    constants = {"BLOCK_M": 16 if most > 1 else 1, "BLOCK_H": 64, "PDL": True}
+    compile_offline(hint_draft_kernel, types(hint_draft_kernel), constants, 1).check()
