@@ -67,6 +67,7 @@ from .norm.rms_norm import rms_norm
 from .norm.sigmoid_gate import sigmoid_gate
 from .recurrent.causal_conv import causal_conv
 from .recurrent.gated_delta import gated_delta
+from .recurrent.kimi_delta import kimi_delta
 from .recurrent.runs import Runs
 from .recurrent.selective_scan import ScanDynamics, selective_scan
 from .recurrent.state_space import SpaceDynamics, state_space
@@ -173,6 +174,7 @@ __all__ = [
     "hint_draft",
     "index_postprocess",
     "index_scores",
+    "kimi_delta",
     "latent_decode_attention",
     "latent_expand",
     "latent_postprocess",

@@ -344,7 +344,7 @@ def test_contexts_that_an_indexer_cuts_are_served(folder: Path) -> None:
     ("values", "message"),
     [
         ({"architectures": ["DeepseekV4ForCausalLM"]}, "^DeepSeek V4 .*compressed"),
-        ({"architectures": ["KimiLinearForCausalLM"]}, "^Kimi Linear .*Kimi delta attention"),
+        ({"architectures": ["KimiK3ForCausalLM"]}, "^Kimi K3 .*attention over residuals"),
         ({"architectures": ["InternLMXComposer2ForCausalLM"]}, "^InternLM-XComposer 2 .*partial LoRA"),
         ({"architectures": ["InklingForCausalLM"]}, "^Inkling .*convolutions of keys and values"),
         (

@@ -70,11 +70,16 @@ DETERMINISTIC = [
     "mistral 4",
     "trinity",
     "laguna",
+    "step",
+    "kimi linear",
+    "ling 3",
+    "ling 3 elements",
     "gemma3n",
     "gemma4 small",
     "gemma4 experts",
     "nemotron 3 latent",
     "mimo v2",
+    "solar",
 ]
 
 
@@ -116,14 +121,18 @@ LAYOUTS += [
     "gemma3n other",
     "gemma4 experts",
     "gemma4 small",
+    "kimi linear",
     "laguna elements",
     "ling",
     "ling 2",
+    "ling 3",
     "llama4 maverick",
     "mimo v2",
+    "mimo v2.5",
     "olmo hybrid",
     "olmo hybrid with rope",
     "ministral 3",
+    "step",
     "trinity",
 ]
 """One of each way in which queries, keys and values are stored and normalised."""

@@ -123,6 +123,8 @@ def _lacks_one(model: PreTrainedModel, name: str) -> bool:
         return "linear_attn" not in name
     if model.config.model_type.startswith("minimax_m3"):
         return True
+    if model.config.model_type == "step3p7":
+        return "vision" not in name
     return model.config.model_type.startswith("gemma") and not model.config.model_type.startswith(("gemma3n", "gemma4"))
 
 

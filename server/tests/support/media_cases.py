@@ -17,7 +17,7 @@ from support.author_layouts import (
 from support.families import SIZES, Case, Raw, State
 from support.latent_cases import EXPERTS as LATENT_EXPERTS
 from support.latent_cases import GROWING
-from support.moe_cases import LLAMA_4, MINIMAX_M3, with_corrections
+from support.moe_cases import LLAMA_4, MINIMAX_M3, STEP, STEP_IMAGES, beyond_bounds, with_corrections
 from support.recurrent_cases import DELTA, EXPERTS, stacked_experts
 
 IMAGES: dict[str, Any] = {
@@ -212,6 +212,13 @@ MEDIA_CASES: dict[str, Case] = {
         {**IMAGES, "image_size": 8, "spatial_merge_size": 1},
         relayout=_authors_of_m3,
         prepare=with_corrections,
+    ),
+    "step images": Case(
+        "Step 3.7",
+        "step3p7",
+        {"text_config": STEP, "vision_config": STEP_IMAGES},
+        prepare=beyond_bounds,
+        sizes={},
     ),
     "ministral 3 images": _case(
         "Mistral Small 3.1 to 4, Ministral 3",

@@ -10,7 +10,7 @@ from text_generation_kernels import KV_CODES, LONGEST_NORMALISED
 
 from ..config.kv_cache import QuantisedKvCache
 from ..config.model import ModelConfig
-from ..config.recurrent import Mamba2Spec, MambaSpec, RecurrentSpec, ShortConvSpec
+from ..config.recurrent import KimiDeltaSpec, Mamba2Spec, MambaSpec, RecurrentSpec, ShortConvSpec
 from ..config.sizes import dense_macs
 from ..config.spec import (
     AttentionSpec,
@@ -39,6 +39,7 @@ from ..layers.infer import (
     GatedDelta,
     Head,
     Indexer,
+    KimiDelta,
     LatentAttention,
     Layer,
     Mamba,
@@ -55,6 +56,7 @@ from ..layers.infer import (
     ScaledFeedForward,
     ScaledLayer,
     ShortConv,
+    SkipLayer,
     SparseFeedForward,
     StateShape,
     TransformerLayer,
@@ -73,6 +75,7 @@ from ..layers.weights import (
     load_gated_delta,
     load_head,
     load_indexer,
+    load_kimi_delta,
     load_kv_scales,
     load_latent_attention,
     load_mamba,
@@ -175,7 +178,8 @@ class DecoderBuilder:
         between = self._add_norm(ffn_norm, output_norm, ffn.wants)
         if spec.scaled:
             return self._scaled_layer(index, spec, before(attention_norm, wants=mixer.wants), mixer, between, ffn)
-        return TransformerLayer(before(attention_norm, wants=mixer.wants), mixer, between, ffn, fusions)
+        layer = TransformerLayer(before(attention_norm, wants=mixer.wants), mixer, between, ffn, fusions)
+        return layer if spec.skip is None else SkipLayer(spec.skip, before(None), layer)
 
     def _scaled_layer(
         self, index: int, spec: LayerSpec, before: AddNorm, mixer: Mixer, between: AddNorm, ffn: FeedForward
@@ -276,7 +280,7 @@ class DecoderBuilder:
         self._note(index, spec, weights)
         return Indexer(len(self._caches), spec, Choice(attention.top_k), weights, rope)
 
-    def _recurrent(self, index: int, spec: RecurrentSpec) -> GatedDelta | Mamba | Mamba2 | ShortConv:
+    def _recurrent(self, index: int, spec: RecurrentSpec) -> GatedDelta | KimiDelta | Mamba | Mamba2 | ShortConv:
         checkpoint, place = self._checkpoint, len(self._states)
         if isinstance(spec, MambaSpec):
             weights = load_mamba(checkpoint, index, spec)
@@ -288,6 +292,10 @@ class DecoderBuilder:
         elif isinstance(spec, ShortConvSpec):
             weights = load_short_conv(checkpoint, index, spec)
             mixer = ShortConv(place, spec, weights)
+        elif isinstance(spec, KimiDeltaSpec):
+            heads = HeadSplit.of(spec.num_heads, spec.num_heads, checkpoint.group)
+            weights = load_kimi_delta(checkpoint, index, spec, heads)
+            mixer = KimiDelta(place, spec, weights, heads)
         else:
             heads = HeadSplit.of(spec.num_heads, spec.num_key_heads, checkpoint.group)
             weights = load_gated_delta(checkpoint, index, spec, heads)

@@ -29,6 +29,7 @@ from .mistral import MINISTRAL3, MISTRAL
 from .qwen2 import QWEN2, QWEN3
 from .qwen3_next import QWEN3_5, QWEN3_5_MOE
 from .qwen_moe import QWEN3_MOE
+from .step import STEP
 
 WITH_MEDIA: Mapping[str, str] = {
     "Gemma3ForConditionalGeneration": "Gemma 3 (4B to 27B)",
@@ -59,6 +60,7 @@ WITH_MEDIA: Mapping[str, str] = {
     "Qwen3_5ForConditionalGeneration": "Qwen 3.5 and 3.6",
     "Qwen3_5MoeForConditionalGeneration": "Qwen 3.5 and 3.6 MoE",
     "SmolVLMForConditionalGeneration": "SmolVLM",
+    "Step3p7ForConditionalGeneration": "Step 3.7",
 }
 """By the class that `architectures` names: a title for people."""
 _PARTS_OF_WHOLE = ("text_config", "llm_config")
@@ -205,6 +207,7 @@ _PARTS: Mapping[str, Family] = {
         rope_theta=5e5,
         max_position_embeddings=128000,
     ),
+    "step3p5": _part(STEP, _sizes(128815, 4096, 11264, 45, 64)),
 }
 """By the `model_type` of the part. The head is that of the whole, which knows no `logits_scaling`."""
 

@@ -8,6 +8,7 @@ from .fusion import OutputFusion, SublayerOutput
 from .gated_delta import GatedDelta
 from .head import Head
 from .indexer import Indexer
+from .kimi_delta import KimiDelta
 from .latent_attention import LatentAttention
 from .mamba import Mamba
 from .mamba2 import Mamba2
@@ -24,7 +25,7 @@ from .short_conv import ShortConv
 from .sparse_step import Choice
 from .state import CacheShape, InferState, LayerState, StateShape
 from .streams import StreamEnd, StreamLayer, Streams
-from .transformer import FeedForwardLayer, Layer, MixerLayer, OutputFusions, ParallelLayer, TransformerLayer
+from .transformer import FeedForwardLayer, Layer, MixerLayer, OutputFusions, ParallelLayer, SkipLayer, TransformerLayer
 
 __all__ = [
     "AddNorm",
@@ -41,6 +42,7 @@ __all__ = [
     "Head",
     "Indexer",
     "InferState",
+    "KimiDelta",
     "LatentAttention",
     "Layer",
     "LayerInput",
@@ -61,6 +63,7 @@ __all__ = [
     "ScaledFeedForward",
     "ScaledLayer",
     "ShortConv",
+    "SkipLayer",
     "SparseFeedForward",
     "StateShape",
     "StreamEnd",

@@ -4,14 +4,14 @@ from dataclasses import replace
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 import text_generation_kernels as kernels
 
 from ...config.spec import AttentionSpec
 from ...distributed import TensorParallelGroup
 from ..rope import RopeTable
-from ..weights import Activations, ActivationScheme, Adapting, AttentionWeights, Dense, HeadSplit, each_alone
+from ..weights import Activations, ActivationScheme, Adapting, AttentionWeights, Dense, HeadSplit
+from .gates import gate_heads
 from .mixer import Mixer
 from .qk_norm import QkNorm
 from .queries import normalise_values, rotate_queries, widened_values
@@ -111,19 +111,8 @@ class Attention(Mixer):
         gates = self._heads.num_heads * self._spec.gate_size
         qkv, gate = qkv.split((qkv.shape[1] - gates, gates), dim=1)
         heads = self._attend(qkv, state)
-        for part, its_gate in each_alone(state.linear_block, heads, gate):
-            if self._spec.output_gate == "sigmoid" and not self._spec.gates_heads:
-                kernels.sigmoid_gate(part, its_gate, part)
-            else:
-                self._open(part, its_gate)
+        gate_heads(heads, gate, self._heads.num_heads, self._spec.output_gate, state.linear_block)
         return heads
-
-    def _open(self, heads: Tensor, gate: Tensor) -> None:
-        """Multiplies what heads read [N, heads * head_dim] by gates [N, heads * gate_size], in place."""
-        wide = gate.float()
-        opening = (functional.softplus(wide) if self._spec.output_gate == "softplus" else wide.sigmoid()).to(gate.dtype)
-        parts = heads.view(len(heads), self._heads.num_heads, -1)
-        parts.mul_(opening.view(len(heads), self._heads.num_heads, -1))
 
     def _attend(self, qkv: Tensor, state: InferState) -> Tensor:
         cache = state.caches[self._index]

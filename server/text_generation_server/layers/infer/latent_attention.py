@@ -9,9 +9,10 @@ from ...config.spec import LatentAttentionSpec
 from ..rope import RopeTable
 from ..weights import Activations, ActivationScheme, HeadSplit, LatentAttentionWeights, in_blocks
 from .expanded import ExpandedContexts, expanded_in
+from .gates import gate_heads
 from .indexer import Indexer, attend_to_chosen
 from .mixer import LinearMixer
-from .rotation import new_tokens
+from .rotation import new_tokens, unrotated_tokens
 from .sparse_step import Choice, SparseStep, sparse_step
 from .state import CacheShape, InferState
 
@@ -50,7 +51,10 @@ class LatentAttention(LinearMixer):
 
     def forward(self, x: Activations, state: InferState) -> Tensor:
         """See `Mixer`."""
-        q, queries = self._queries(x, state)
+        first = self._weights.first.apply(x, state.linear_block)
+        gates = self._num_heads * self._spec.gate_size
+        first, gate = first.split((first.shape[1] - gates, gates), dim=1)
+        q, queries = self._queries(x, first, state)
         values = queries.new_empty(*q.shape[:2], self._spec.value_dim)
         sparse = sparse_step(state, Choice(self._spec.top_k)) if self._spec.top_k else None
         chunks = state.chunks if sparse is None else sparse.dense
@@ -60,7 +64,10 @@ class LatentAttention(LinearMixer):
         if chunks is not None and own is not None:
             q[..., self._spec.key_dim :] = queries[..., self._spec.latent_dim :]
             self._attend_expanded(q, state, chunks, own, values)
-        return values.flatten(1)
+        heads = values.flatten(1)
+        if gates:
+            gate_heads(heads, gate, self._num_heads, "sigmoid", state.linear_block)
+        return heads
 
     def _attend(self, q: Tensor, state: InferState, sparse: SparseStep | None, chunks: kernels.Chunks | None) -> Tensor:
         """Attends with `q` [T, heads, latent_dim + rope_dim] and returns [T, heads, latent_dim]. The result is
@@ -90,12 +97,12 @@ class LatentAttention(LinearMixer):
         kernels.latent_expand(state.caches[self._index].k, *of_context, self._weights.keys, self._weights.values, k, v)
         kernels.prefill_attention(q, kernels.KvCache(k, v), own.chunks, self._spec.scale, out)
 
-    def _queries(self, x: Activations, state: InferState) -> tuple[Tensor, Tensor]:
-        """Returns the queries before RoPE, [T, heads, key_dim + rope_dim], and the absorbed queries that read latent
-        vectors, [T, heads, latent_dim + rope_dim], rotated. It writes the latent vectors to the cache.
+    def _queries(self, x: Activations, first: Tensor, state: InferState) -> tuple[Tensor, Tensor]:
+        """Turns what the first matrix makes of `x`, but for gates, into the queries before RoPE, [T, heads, key_dim +
+        rope_dim], and the absorbed queries that read latent vectors, [T, heads, latent_dim + rope_dim], rotated. It
+        writes the latent vectors to the cache.
         """
         spec, weights, block = self._spec, self._weights, state.linear_block
-        first = weights.first.apply(x, block)
         q, latent = first.split((first.shape[1] - self._width, self._width), dim=1)
         made = None
         if weights.queries is not None and weights.query_norm is not None:
@@ -106,7 +113,8 @@ class LatentAttention(LinearMixer):
             q = q.mul_(scales[state.positions][:, None])
         q = q.unflatten(1, (self._num_heads, -1))
         queries = q.new_empty(*q.shape[:2], self._width)
-        tokens, cache = new_tokens(self._rope, state), state.caches[self._index].k
+        where = new_tokens if spec.rope is not None else unrotated_tokens
+        tokens, cache = where(self._rope, state), state.caches[self._index].k
         kernels.latent_postprocess(latent, weights.latent_norm, spec.norm_eps, tokens, q, queries, cache)
         if self._indexer is not None and made is not None:
             self._indexer.choose(x, made, state)

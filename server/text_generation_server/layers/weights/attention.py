@@ -139,6 +139,8 @@ def _qkv_blocks(
             RowBlock(checkpoint.inside(layer, name), count * each, ranges(held, each), rotated)
             for name, count, held, each, rotated in parts
         ]
+    if names.qkv_layout == "shards":
+        return _sharded_blocks(checkpoint, checkpoint.inside(layer, names.qkv), spec, heads, order)
     if names.qkv_layout == "blocks":
         first_v = spec.num_heads + spec.num_kv_heads
         rotated = [*q_heads, *(spec.num_heads + head for head in kv_heads)]
@@ -152,6 +154,26 @@ def _qkv_blocks(
     if not order:
         return [RowBlock(name, total, ranges([*rotated, *values], size))]
     return [RowBlock(name, total, ranges(rotated, size), order), RowBlock(name, total, ranges(values, size))]
+
+
+def _sharded_blocks(
+    checkpoint: Checkpoint, name: str, spec: AttentionSpec, heads: HeadSplit, order: tuple[int, ...]
+) -> list[RowBlock]:
+    """Where each shard that wrote the matrix has the queries of its heads, then its keys, then its values."""
+    shards, size = checkpoint.names.qkv_shards, spec.head_dim
+    queries, keys = spec.num_heads // shards, spec.num_kv_heads // shards
+    part = (queries + keys) * size + keys * spec.value_size
+
+    def rows(held: Sequence[int], each: int, width: int, first: int) -> tuple[tuple[int, int], ...]:
+        starts = (head // each * part + first + head % each * width for head in held)
+        return tuple((start, start + width) for start in starts)
+
+    found = (
+        (rows(range(heads.q_start, heads.q_stop), queries, size, 0), order),
+        (rows(heads.kv_heads, keys, size, queries * size), order),
+        (rows(heads.kv_heads, keys, spec.value_size, (queries + keys) * size), ()),
+    )
+    return [RowBlock(name, shards * part, cuts, rotated, part) for cuts, rotated in found]
 
 
 def _gated_blocks(
