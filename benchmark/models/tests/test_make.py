@@ -35,6 +35,8 @@ PARAMETERS = {
     "gpt-oss-20b": 20_914_757_184,
     "gpt-oss-120b": 116_829_156_672,
     "DeepSeek-V2-Lite": 15_706_484_224,
+    "DeepSeek-V3.2": 671_877_929_216,  # without corrections of routers and its layer for further tokens
+    "GLM-5": 743_911_199_232,  # likewise
     "Kimi-K2.5": 1_026_408_209_408,  # without its vision tower
     "Gemma-4-31B": 30_697_345_280,  # without its vision tower
     "Gemma-4-26B-A4B": 25_233_141_760,  # likewise

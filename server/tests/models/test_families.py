@@ -58,6 +58,8 @@ DETERMINISTIC = [
     "bloom",
     "gpt2",
     "deepseek v3",
+    "deepseek v3.2",
+    "glm 5.2",
     "jamba",
     "nemotron 3",
     "qwen3 next",

@@ -202,6 +202,21 @@ def step_alone(state: State, raw: Raw) -> tuple[State, Raw]:
     return state, {**raw["text_config"], "architectures": ["Step3p5ForCausalLM"]}
 
 
+MINIMAX_M3: dict[str, Any] = {
+    **EXPERTS,
+    "dense_intermediate_size": 24,
+    "shared_intermediate_size": 20,
+    "head_dim": 8,
+    "rotary_dim": 4,
+    "rope_parameters": {"rope_theta": 5e6, "rope_type": "default", "partial_rotary_factor": 0.5},
+    "mlp_layer_types": ["dense", "sparse", "sparse"],
+    "layer_types": ["full_attention", "minimax_m3_sparse", "minimax_m3_sparse"],
+    "index_n_heads": 2,
+    "index_head_dim": 12,
+    "index_block_size": 4,
+    "index_topk_blocks": 2,
+}
+"""Prompts of more than eight tokens attend to some blocks alone."""
 MOE_CASES: dict[str, Case] = {
     "mixtral": Case("Mixtral", "mixtral", {**EXPERTS, "sliding_window": 4}),
     "minimax m2": Case(
@@ -216,6 +231,7 @@ MOE_CASES: dict[str, Case] = {
         },
         prepare=with_corrections,
     ),
+    "minimax m3": Case("MiniMax M3 (text)", "minimax_m3_vl_text", MINIMAX_M3, prepare=with_corrections),
     "qwen2 moe": Case(
         "Qwen 2 MoE",
         "qwen2_moe",

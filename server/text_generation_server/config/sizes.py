@@ -172,6 +172,9 @@ def _attention(spec: AttentionSpec, names: TensorNames, hidden: int) -> Iterator
         yield names.qkv or name, hidden * heads * size
     if spec.output_gate:
         yield names.attention_gate or names.q, hidden * spec.num_heads * spec.gate_size
+    if (indexer := spec.indexer) is not None:
+        yield names.index_q, hidden * spec.num_kv_heads * indexer.head_dim
+        yield names.index_k, hidden * indexer.head_dim
     yield names.out, hidden * spec.num_heads * spec.value_size
 
 
@@ -183,6 +186,10 @@ def _latent_attention(spec: LatentAttentionSpec, names: TensorNames, hidden: int
     else:
         yield names.q, hidden * queries
     yield names.kv_a, hidden * (spec.latent_dim + spec.rope_dim)
+    if (indexer := spec.indexer) is not None:
+        yield names.index_q, spec.query_dim * indexer.num_heads * indexer.head_dim
+        yield names.index_k, hidden * indexer.head_dim
+        yield "", hidden * indexer.num_heads
     # It is dequantised when it is loaded.
     yield "", spec.latent_dim * spec.num_heads * (spec.key_dim + spec.value_dim)
     if spec.gates is not None:

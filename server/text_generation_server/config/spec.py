@@ -96,6 +96,24 @@ class QkNormSpec:
 
 
 @dataclass(frozen=True)
+class BlockIndexerSpec:
+    """What chooses the blocks of positions that a token attends to (MiniMax sparse attention, 2026): the query heads of
+    each KV head to their own. Small queries, one for each KV head, and one key for each position are normalised and
+    rotated like those of the attention; a block counts as much as its best position.
+    """
+
+    head_dim: int
+    """Elements of a query, and of a key. RoPE rotates as many of the first as of a head of the attention."""
+    block: int
+    """Positions of a block."""
+    top_k: int
+    """Blocks that a token attends to."""
+    local: int
+    """The newest blocks, its own one included, which are always among them."""
+    norm: NormSpec
+
+
+@dataclass(frozen=True)
 class AttentionSpec:
     """Attention of one layer."""
 
@@ -135,6 +153,8 @@ class AttentionSpec:
     """The layer before it whose keys and values it reads; None: it has its own."""
     causal_media: bool = False
     """Whether tokens of an image attend to those before them alone, also where they attend to each other elsewhere."""
+    indexer: BlockIndexerSpec | None = None
+    """What chooses the blocks of positions that a token attends to; None: it attends to all before it."""
 
     @property
     def value_size(self) -> int:
@@ -147,6 +167,21 @@ class AttentionSpec:
         if self.output_gate is None:
             return 0
         return 1 if self.gates_heads else self.head_dim
+
+
+@dataclass(frozen=True)
+class IndexerSpec:
+    """What chooses the positions that a token attends to (DeepSeek-V3.2, 2025). Small queries and one key for each
+    position give scores, `sum over heads of weight * relu(query . key)`, and the positions with the highest are read.
+    """
+
+    num_heads: int
+    head_dim: int
+    """Elements of a query, and of a key. RoPE rotates the first of them, as many as the attention itself rotates."""
+    interleaved: bool
+    """Whether neighbours among these are a pair, as in `RopeSpec`."""
+    norm_eps: float
+    """Epsilon of the layer norm of keys."""
 
 
 @dataclass(frozen=True)
@@ -172,6 +207,10 @@ class LatentAttentionSpec:
     query_dim: int = 0
     """Elements of the normalised low-rank vector from which queries are projected; 0: they are projected from hidden
     states."""
+    top_k: int = 0
+    """Positions that a token attends to; 0: all before it."""
+    indexer: IndexerSpec | None = None
+    """What chooses them, from the low-rank vector and hidden states; None: the layer before it that has one."""
     gates: Literal["heads", "elements"] | None = None
     """Whether a sigmoid of a projection of the hidden state gates what each head reads, or each element of it."""
 

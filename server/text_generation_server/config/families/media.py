@@ -24,6 +24,7 @@ from .granite import GRANITE
 from .internlm import INTERNLM2
 from .llama import LLAMA
 from .llama4 import LLAMA4
+from .minimax_m3 import MINIMAX_M3
 from .mistral import MINISTRAL3, MISTRAL
 from .qwen2 import QWEN2, QWEN3
 from .qwen3_next import QWEN3_5, QWEN3_5_MOE
@@ -49,6 +50,7 @@ WITH_MEDIA: Mapping[str, str] = {
     "LlavaMistralForCausalLM": "LLaVA 1.5 and 1.6 (original)",
     "LlavaNextForConditionalGeneration": "LLaVA 1.6, Granite Vision 3",
     "LlavaOnevisionForConditionalGeneration": "LLaVA-OneVision",
+    "MiniMaxM3SparseForConditionalGeneration": "MiniMax M3",
     "Mistral3ForConditionalGeneration": "Mistral Small 3.1 to 4, Ministral 3",
     "Ovis2ForConditionalGeneration": "Ovis 2",
     "Qwen2VLForConditionalGeneration": "Qwen 2 VL",
@@ -177,6 +179,7 @@ _PARTS: Mapping[str, Family] = {
     "kimi_k2": _DEEPSEEK_V3,
     "llama": _part(LLAMA, _sizes(32000, 4096, 11008, 32, 32)),
     "llama4_text": _part(LLAMA4, _sizes(202048, 5120, 8192, 48, 40)),
+    "minimax_m3_vl_text": _part(MINIMAX_M3, _sizes(200064, 6144, 3072, 60, 64)),
     "ministral3": _part(MINISTRAL3, _sizes(131072, 4096, 14336, 34, 32)),
     "mistral": _part(MISTRAL, _sizes(32000, 4096, 14336, 32, 32)),
     "mistral4": _part(MISTRAL4, _sizes(131072, 4096, 12288, 36, 32)),

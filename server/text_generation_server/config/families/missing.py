@@ -14,7 +14,6 @@ _DELTA = "Kimi delta attention (KDA, whose states decay by channel)"
 _STREAMS = (
     "several residual streams with gates, hashed n-grams beside the embedding, and an indexer of sparse attention"
 )
-_BLOCKS = "an indexer that chooses blocks of positions (MiniMax sparse attention)"
 _PER_TOKEN = "low-rank matrices beside every matrix that tokens of images alone pass (partial LoRA)"
 _SHORT = "short convolutions of keys and values, and a bias by distance"
 
@@ -35,10 +34,6 @@ MISSING: Mapping[str, tuple[str, str]] = {
     "KimiK3ForCausalLM": ("Kimi K3", f"attention over residuals, and {_DELTA}"),
     "KimiK3ForConditionalGeneration": ("Kimi K3", f"attention over residuals, and {_DELTA}"),
     "LongcatFlashForCausalLM": ("LongCat Flash", "two attentions in a layer, and experts that change nothing"),
-    "MiniMaxM3ForCausalLM": ("MiniMax M3", _BLOCKS),
-    "MiniMaxM3SparseForCausalLM": ("MiniMax M3", _BLOCKS),
-    "MiniMaxM3SparseForConditionalGeneration": ("MiniMax M3", _BLOCKS),
-    "MiniMaxM3VLForCausalLM": ("MiniMax M3", _BLOCKS),
     "Qwen4ExpForCausalLM": ("Qwen 4 Exp", _STREAMS),
     "Qwen4ExpForConditionalGeneration": ("Qwen 4 Exp", _STREAMS),
 }

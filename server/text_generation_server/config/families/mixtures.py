@@ -17,6 +17,7 @@ from .laguna import LAGUNA
 from .lfm2 import LFM2_MOE
 from .ling3 import LING3
 from .mimo_v2 import MIMO_V2
+from .minimax_m3 import MINIMAX_M3
 from .mixtral import MINIMAX_M2, MIXTRAL
 from .phi_moe import PHI_MOE
 from .qwen3_next import QWEN3_5_MOE, QWEN3_NEXT
@@ -48,6 +49,8 @@ MIXTURES: dict[str, Family] = {
     "MiMoV2FlashForCausalLM": MIMO_V2,
     "MiMoV2ForCausalLM": MIMO_V2,
     "MiniMaxM2ForCausalLM": MINIMAX_M2,
+    "MiniMaxM3SparseForCausalLM": MINIMAX_M3,
+    "MiniMaxM3VLForCausalLM": MINIMAX_M3,
     "Mistral4ForCausalLM": MISTRAL4,
     "MistralLarge3ForCausalLM": MISTRAL4,
     "MixtralForCausalLM": MIXTRAL,

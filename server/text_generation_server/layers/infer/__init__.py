@@ -1,11 +1,13 @@
 """What layers compute, in terms of operators and weights."""
 
 from .attention import Attention
+from .block_sparse import BlockSparseAttention
 from .embedding import Embedding
 from .feed_forward import DenseFeedForward, FeedForward, ScaledFeedForward, SparseFeedForward
 from .fusion import OutputFusion, SublayerOutput
 from .gated_delta import GatedDelta
 from .head import Head
+from .indexer import Indexer
 from .kimi_delta import KimiDelta
 from .latent_attention import LatentAttention
 from .mamba import Mamba
@@ -20,6 +22,7 @@ from .per_layer import LayerInput, PerLayerInputs
 from .rotation import new_tokens
 from .scaled_layer import ExpertsBeside, ScaledLayer
 from .short_conv import ShortConv
+from .sparse_step import Choice
 from .state import CacheShape, InferState, LayerState, StateShape
 from .streams import StreamEnd, StreamLayer, Streams
 from .transformer import FeedForwardLayer, Layer, MixerLayer, OutputFusions, ParallelLayer, SkipLayer, TransformerLayer
@@ -27,7 +30,9 @@ from .transformer import FeedForwardLayer, Layer, MixerLayer, OutputFusions, Par
 __all__ = [
     "AddNorm",
     "Attention",
+    "BlockSparseAttention",
     "CacheShape",
+    "Choice",
     "DenseFeedForward",
     "Embedding",
     "ExpertsBeside",
@@ -35,6 +40,7 @@ __all__ = [
     "FeedForwardLayer",
     "GatedDelta",
     "Head",
+    "Indexer",
     "InferState",
     "KimiDelta",
     "LatentAttention",
