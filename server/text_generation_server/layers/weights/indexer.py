@@ -57,7 +57,7 @@ def load_indexer(
 
 def _order(attention: LatentAttentionSpec, spec: IndexerSpec) -> tuple[int, ...]:
     """Returns the order of the elements of a query and of a key, of which RoPE rotates the first; empty: as stored."""
-    if not spec.interleaved:
+    if not spec.interleaved or attention.rope is None:
         return ()
     rotated = rotary_order(replace(attention.rope, interleaved=True), attention.rope_dim)
     return (*rotated, *range(attention.rope_dim, spec.head_dim))
