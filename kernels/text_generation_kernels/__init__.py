@@ -81,6 +81,7 @@ from .sampling.survivors import survivors
 from .sampling.top_tokens import top_tokens
 from .sampling.values import SampledTokens, SamplingBatch, SamplingColumns, SamplingRules, SplitStatistics
 from .speculation.accept_tokens import accept_tokens
+from .speculation.choose_draft import choose_draft
 from .speculation.ngram_draft import ngram_draft
 from .speculation.values import Drafts, Sequences, WindowInputs, Windows
 from .speculation.window_tokens import window_tokens
@@ -142,6 +143,7 @@ __all__ = [
     "announce",
     "causal_conv",
     "choose",
+    "choose_draft",
     "compilations",
     "compile_only",
     "compiling_only",

@@ -13,12 +13,13 @@ from torch import Tensor
 from text_generation_kernels import Windows
 
 from ..distributed import TensorParallelGroup
-from ..layers.infer.state import LINEAR_BLOCK
+from ..layers.infer.state import LINEAR_BLOCK, InferState
 from ..layers.weights import StepAdapters
 from ..models.base import CausalLM
 from .adapter_probe import RunnerAdapters
 from .chooser import Chooser
 from .clock import Mark, MaskWait, StepTime
+from .drafting import Passed
 from .graphs import GraphSizes, RunnerGraphs
 from .kv_pool import KVPool
 from .mask_pool import MaskPool
@@ -136,7 +137,7 @@ class StepRunner:
 
         graphs.chunks.capture(forward, sizes.tokens, memory)
         graphs.decodes.capture(
-            lambda rows, adapters: self._chooser.of_rows(forward_rows(rows, adapters), rows, False, adapters),
+            lambda rows, adapters: self._single_step(rows, longest, adapters),
             sizes.decodes,
             memory,
         )
@@ -222,7 +223,7 @@ class StepRunner:
         """
         numbers = np.full(len(rows), adapter, dtype=np.int64)
         adapters = self._adapters.tables.of(numbers) if self._adapters is not None and adapter else None
-        return self._chooser.of_rows(self._forward_rows(rows, max_kv_len, adapters), rows, False, adapters)
+        return self._single_step(rows, max_kv_len, adapters)
 
     def decode_windows(self, rows: Tensor, width: int, max_kv_len: int) -> Chosen:
         """Computes a step of windows of `width` tokens for `rows`, as `decode_rows`."""
@@ -233,8 +234,28 @@ class StepRunner:
         if self._speculation is None:
             raise ValueError("windows need speculation")
         inputs = self._speculation.inputs(windows)
-        hidden = self._model.forward(*self._input.windows(inputs, max_kv_len, windows.width))
-        return self._chooser.of_windows(hidden, windows, inputs, False)
+        prepared = self._input.windows(inputs, max_kv_len, windows.width)
+        passed = self._passed(prepared[1], inputs.rows, max_kv_len)
+        return self._chooser.of_windows(self._compute(*prepared), windows, inputs, False, passed=passed)
+
+    def _single_step(self, rows: Tensor, max_kv_len: int, adapters: StepAdapters | None) -> Chosen:
+        """Computes a step of one token for each of `rows`: forward pass and choice."""
+        prepared = self._prepared_rows(rows, max_kv_len, adapters)
+        passed = self._passed(prepared[1], rows, max_kv_len)
+        return self._chooser.of_rows(self._compute(*prepared), rows, False, adapters, passed)
+
+    def _compute(self, input_ids: Tensor, state: InferState) -> Tensor:
+        """Computes a forward pass, of which a drafter keeps what it reads."""
+        hidden = self._model.forward(input_ids, state)
+        if self._speculation is not None:
+            self._speculation.keep(len(input_ids))
+        return hidden
+
+    def _passed(self, state: InferState, rows: Tensor, max_kv_len: int) -> Passed | None:
+        """Returns what a drafter reads; None: there is none."""
+        if self._speculation is None or not self._speculation.reads_passes:
+            return None
+        return Passed(state, rows, max_kv_len)
 
     def _one_graph(self, plan: CheckedPlan) -> Callable[[], Outcome] | None:
         """Returns a function that replays the whole step as one CUDA graph; None where no such graph fits."""
@@ -295,8 +316,9 @@ class StepRunner:
         if self._speculation is None:
             return
         new = {request.row for request in plan.admitted}
-        rows = sorted({write.row for write in plan.writes} - new)
-        self._speculation.extend(rows, self.checker.rows.reach(rows))
+        writes = [write for write in plan.writes if write.row not in new]
+        rows = sorted({write.row for write in writes})
+        self._speculation.extend(writes, rows, self.checker.rows.reach(rows))
 
     def _constrain(self, plan: CheckedPlan, masks: MaskSource) -> bool:
         """Gives the sampling rows their mask slots: those of `masks`, and 0 to rows that are not constrained. Returns
@@ -326,9 +348,10 @@ class StepRunner:
         inputs = self._speculation.inputs(windows)
         prepared = self._input.windows(inputs, plan.longest_decode, plan.width, self._adapters_of(plan))
         whole_rows, adapters = self._needs_whole_rows(plan), self._adapters_of_logits(plan.adapters)
+        passed = self._passed(prepared[1], inputs.rows, plan.longest_decode)
         return (
-            lambda: self._model.forward(*prepared),
-            lambda hidden: (self._chooser.of_windows(hidden, windows, inputs, whole_rows, adapters), None),
+            lambda: self._compute(*prepared),
+            lambda hidden: (self._chooser.of_windows(hidden, windows, inputs, whole_rows, adapters, passed), None),
         )
 
     def _prepare_decodes(self, plan: CheckedPlan) -> tuple[Callable[[], Tensor], Choice]:
@@ -340,7 +363,16 @@ class StepRunner:
             forward = partial(self._forward_rows, rows, plan.longest_decode, self._adapters_of(plan))
         whole_rows = self._needs_whole_rows(plan)
         adapters = self._adapters_of_logits(plan.adapters)
-        return forward, lambda hidden: (self._chooser.of_rows(hidden[: len(rows)], rows, whole_rows, adapters), None)
+
+        def choose(hidden: Tensor) -> tuple[Chosen | None, ScoredTokens | None]:
+            passed = None
+            if self._speculation is not None and self._speculation.reads_passes:
+                # A graph keeps no state.
+                _, state = self._prepared_rows(rows, plan.longest_decode, None)
+                passed = self._passed(state, rows, plan.longest_decode)
+            return self._chooser.of_rows(hidden[: len(rows)], rows, whole_rows, adapters, passed), None
+
+        return forward, choose
 
     def _prepare_chunks(self, plan: CheckedPlan) -> tuple[Callable[[], Tensor], Choice]:
         # Attention across spans has no kernel that a graph could replay.
@@ -350,8 +382,7 @@ class StepRunner:
             size = StepSize.of(plan, self._axes, seen_ends)
             packed = upload(pack(plan, size, self.table.padding_row), self._model.device)
             step = StepInput[Tensor].of(packed, size)
-            extents = Extents(plan.longest_decode, max(each.chunk.count for each in plan.chunks))
-            prepared = step, partial(self._forward, step, extents, self._adapters_of(plan))
+            prepared = step, partial(self._forward, step, _extents(plan), self._adapters_of(plan))
         step, forward = prepared
         return forward, partial(self._finish, plan, step)
 
@@ -368,23 +399,33 @@ class StepRunner:
 
     def _forward_rows(self, rows: Tensor, max_kv_len: int, adapters: StepAdapters | None) -> Tensor:
         """Computes the forward pass of a decode-only step: [D, hidden]."""
+        return self._compute(*self._prepared_rows(rows, max_kv_len, adapters))
+
+    def _prepared_rows(
+        self, rows: Tensor, max_kv_len: int, adapters: StepAdapters | None
+    ) -> tuple[Tensor, InferState]:
+        """Returns ids and state of a decode-only step."""
         if self._speculation is not None:
             inputs = self._speculation.inputs(self._speculation.single(rows))
-            return self._model.forward(*self._input.windows(inputs, max_kv_len, 1, adapters))
-        return self._model.forward(*self._input.decodes(rows, max_kv_len, adapters))
+            return self._input.windows(inputs, max_kv_len, 1, adapters)
+        return self._input.decodes(rows, max_kv_len, adapters)
 
     def _forward(self, step: StepInput[Tensor], extents: Extents, adapters: StepAdapters | None) -> Tensor:
         """Computes the forward pass of a step with chunks: [N, hidden], the tokens whose logits are wanted."""
-        return self._model.forward(*self._input.mixed(step, extents, adapters))
+        return self._compute(*self._input.mixed(step, extents, adapters))
 
     def _finish(
         self, plan: CheckedPlan, step: StepInput[Tensor], hidden: Tensor
     ) -> tuple[Chosen | None, ScoredTokens | None]:
         """Turns the hidden states of a step with chunks into sampled tokens and scores."""
         chosen = scored = None
+        passed = self._passed_chunks(plan, step)
         if count := len(plan.owners):
             rows, adapters = step.sample_rows[:count], self._adapters_of_logits(plan.choosing_adapters)
-            chosen = self._chooser.of_rows(hidden[:count], rows, self._needs_whole_rows(plan), adapters)
+            last, whole_rows = step.logit_tokens[:count], self._needs_whole_rows(plan)
+            chosen = self._chooser.of_rows(hidden[:count], rows, whole_rows, adapters, passed, last)
+        else:
+            self._chooser.of_none(passed)
         if len(step.score_targets):
             num_top = max(each.owner.request.top_n_tokens for each in plan.chunks if each.num_scores)
             rest = hidden[len(step.sample_rows) :]
@@ -393,6 +434,14 @@ class StepRunner:
             scorer = Scorer(partial(self._scored_logits, plan), self._model.vocabulary, self._group, block)
             scored = scorer(rest, step.score_targets, num_top)
         return chosen, scored
+
+    def _passed_chunks(self, plan: CheckedPlan, step: StepInput[Tensor]) -> Passed | None:
+        """Returns what a drafter reads of a step with chunks, whose state no graph has kept."""
+        if self._speculation is None or not self._speculation.reads_passes:
+            return None
+        _, state = self._input.mixed(step, _extents(plan))
+        slots = self.checker.rows.num_slots[plan.choosing]
+        return self._passed(state, step.token_rows, int(slots.max(initial=1)))
 
     def _scored_logits(self, plan: CheckedPlan, hidden: Tensor, first: int) -> Tensor:
         """Returns the logits of some scored places of the plan, from place `first` on."""
@@ -406,3 +455,7 @@ class StepRunner:
         if adapters is None or not adapters.change_head or numbers is None or not numbers.any():
             return None
         return adapters.tables.of(numbers)
+
+
+def _extents(plan: CheckedPlan) -> Extents:
+    return Extents(plan.longest_decode, max(each.chunk.count for each in plan.chunks))

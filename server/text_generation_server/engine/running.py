@@ -211,12 +211,17 @@ class PlanChecker:
         media: MediaChecker | None = None,
         adapters: AdapterChecker | None = None,
         widths: WidthChecker | None = None,
+        drafts: bool = False,
     ) -> None:
+        """With `drafts`, a drafter reads the hidden states of every position, also of the last one that is cached,
+        which is therefore computed again.
+        """
         self.limits = limits
         self.max_batch_prefill_tokens = max_batch_prefill_tokens
         self._vocab_size = vocab_size
         self._recurrent = recurrent
         self._widths = widths or WidthChecker()
+        self._drafts = drafts
         self.media = media or MediaChecker()
         self.adapters = adapters or AdapterChecker()
         self.rows = RunningRows(limits.max_batch_size)
@@ -309,7 +314,19 @@ class PlanChecker:
             if (request := rows.owners[row].request).media:
                 self.media.check_chunk(items, request, chunk)
             rows.computed[row] = end
-        return [Computed(chunk, rows.owners[chunk.row]) for chunk in kept]
+        return [Computed(self._with_hidden(chunk, rows.owners[chunk.row].request), rows.owners[chunk.row]) for chunk in kept]
+
+    def _with_hidden(self, chunk: Chunk, request: Request) -> Chunk:
+        """Adds the last cached position to the first chunk behind it, where a drafter reads its hidden states. What is
+        written there, which others may share, depends on the same ids as what is there.
+        """
+        before = chunk.first - 1
+        if not self._drafts or not 0 <= before == request.cached_length - 1:
+            return chunk
+        if any(span.first <= before < span.end for span in request.media):
+            # Its rows of the media pool may be gone.
+            return chunk
+        return Chunk(chunk.row, before, chunk.count + 1)
 
     def _decodes(self, rows: RunningRows, plan: StepPlan, widths: Vector | None) -> tuple[Vector, Vector | None, int]:
         """Returns the rows that get more tokens, their widths, and the positions that the longest of them attends to,

@@ -7,6 +7,7 @@ import torch
 
 from text_generation_kernels import KV_CODES, LONGEST_NORMALISED
 
+from ..config.drafter import FoundDrafter
 from ..config.kv_cache import QuantisedKvCache
 from ..config.model import ModelConfig
 from ..config.recurrent import Mamba2Spec, MambaSpec, RecurrentSpec, ShortConvSpec
@@ -22,6 +23,7 @@ from ..config.spec import (
     RopeSpec,
 )
 from ..distributed import TensorParallelGroup
+from ..drafters import Drafter, load_drafter
 from ..layers.infer import (
     AddNorm,
     Attention,
@@ -51,12 +53,15 @@ from ..layers.infer import (
     ShortConv,
     SparseFeedForward,
     StateShape,
+    Taps,
     TransformerLayer,
+    add_norm,
 )
 from ..layers.rope import RopeTable
 from ..layers.weights import (
     ActivationScheme,
     Checkpoint,
+    EmbeddingWeights,
     HeadSplit,
     NormWeights,
     PrefillCopies,
@@ -102,8 +107,13 @@ class DecoderBuilder:
         source: WeightSource,
         device: torch.device,
         kv_cache: QuantisedKvCache | None = None,
+        drafter: FoundDrafter | None = None,
     ) -> None:
-        """`kv_cache` is the 8-bit type of the KV cache; None: the model's type."""
+        """`kv_cache` is the 8-bit type of the KV cache; None: the model's type. `drafter` drafts for the model, if
+        there is one.
+        """
+        self._drafter = drafter
+        self._taps = None if drafter is None else Taps(drafter.config.layers)
         self._config = config
         self._checkpoint = Checkpoint.of(source, config.decoder, config.names, group, config.schemes)
         self._device = device
@@ -126,7 +136,7 @@ class DecoderBuilder:
         embedding = Embedding(spec.embedding, weights, embedding_norm, checkpoint.group)
         layers = [self._layer(index, layer) for index, layer in enumerate(spec.layers) if not layer.is_empty]
         final_norm = self._norm(checkpoint.outside(names.final_norm), spec.final_norm)
-        last = self._add_norm(final_norm, self._ffn_output_norm(len(spec.layers) - 1))
+        last = self._add_norm(len(spec.layers), final_norm, self._ffn_output_norm(len(spec.layers) - 1))
         vocabulary = VocabularyShard.of(spec.vocab_size, checkpoint.group.rank, checkpoint.group.world_size)
         head_weights = load_head(checkpoint, weights)
         self.sublayers.append(Sublayer(None, spec.head, head_weights))
@@ -141,11 +151,17 @@ class DecoderBuilder:
         parts = Parts(embedding, weights, layers, last, head)
         adapters = None if reader is None else ModelAdapters(reader, parts, self._device)
         others = self._copies, products, inputs, encoder, adapters
-        return Decoder(embedding, layers, halves, last, head, *kept, ropes, longest, *others)
+        drafter = self._load_drafter(embedding, weights)
+        return Decoder(embedding, layers, halves, last, head, *kept, ropes, longest, *others, self._taps, drafter)
+
+    def _load_drafter(self, embedding: Embedding, weights: EmbeddingWeights) -> Drafter | None:
+        if (found := self._drafter) is None or self._taps is None:
+            return None
+        return load_drafter(found.folder, found.config, self._taps, embedding, weights, self._checkpoint.group)
 
     def _layer(self, index: int, spec: LayerSpec) -> Layer:
         inside, names = partial(self._checkpoint.inside, index), self._checkpoint.names
-        before = partial(self._add_norm, output_norm=self._ffn_output_norm(index - 1))
+        before = partial(self._add_norm, index, output_norm=self._ffn_output_norm(index - 1))
         fusions = OutputFusions(self._checkpoint.group, self._adds_are_plain(spec))
         attention_norm = self._norm(inside(names.attention_norm), spec.attention_norm)
         ffn_norm = self._norm(inside(names.ffn_norm), spec.ffn_norm)
@@ -165,7 +181,7 @@ class DecoderBuilder:
         if spec.parallel:
             return ParallelLayer(before(attention_norm, wants=mixer.wants), mixer, ffn_norm, ffn)
         output_norm = self._norm(inside(names.attention_output_norm), spec.attention_output_norm)
-        between = self._add_norm(ffn_norm, output_norm, ffn.wants)
+        between = self._add_norm(None, ffn_norm, output_norm, ffn.wants)
         if spec.scaled:
             return self._scaled_layer(index, spec, before(attention_norm, wants=mixer.wants), mixer, between, ffn)
         return TransformerLayer(before(attention_norm, wants=mixer.wants), mixer, between, ffn, fusions)
@@ -308,9 +324,14 @@ class DecoderBuilder:
         return Norm(spec, self._checkpoint.norm(name, spec, self._checkpoint.spec.hidden_size))
 
     def _add_norm(
-        self, input_norm: Norm | None, output_norm: Norm | None, wants: ActivationScheme | None = None
+        self,
+        layer: int | None,
+        input_norm: Norm | None,
+        output_norm: Norm | None,
+        wants: ActivationScheme | None = None,
     ) -> AddNorm:
+        """`layer` is the one that the residual stream enters here; None: it is within a layer."""
         group, spec = self._checkpoint.group, self._checkpoint.spec
         if spec.sum_is_normalised and (norm := output_norm or input_norm) is not None:
-            return AddNorm(group, norm, None, spec.residual_scale, wants, replaces=True)
-        return AddNorm(group, input_norm, output_norm, spec.residual_scale, wants)
+            return add_norm(self._taps, layer, group, norm, None, spec.residual_scale, wants, replaces=True)
+        return add_norm(self._taps, layer, group, input_norm, output_norm, spec.residual_scale, wants)

@@ -7,6 +7,7 @@ from pathlib import Path
 import torch
 
 from ..adapters import BaseModel, MergedSource, ModelTensors, read_adapter, untied_aliases
+from ..config.drafter import FoundDrafter
 from ..config.fallback import FallbackConfig
 from ..config.families import VISION_PARTS
 from ..config.implementation import AnyModelConfig
@@ -35,17 +36,18 @@ def load_model(
     load_format: LoadFormat,
     kv_cache: QuantisedKvCache | None = None,
     merge_adapter: Path | None = None,
+    drafter: FoundDrafter | None = None,
 ) -> CausalLM:
     """Loads this rank's shard of the model in `folder`. `kv_cache` is the 8-bit type of its KV cache, or None.
     `merge_adapter` is the folder of an adapter that is merged into its weights while they are read. Requests cannot
-    have adapters then, nor where weights are random or classes of Transformers compute them.
+    have adapters then, nor where weights are random or classes of Transformers compute them. `drafter` drafts for it.
 
     "auto" means safetensors; "dummy" reads nothing from `folder` and fills the weights with random numbers.
     Raises ConfigurationError, ModelFilesError or AdapterError, and the allocator's own errors where memory runs out.
     """
     check_merge(load_format, merge_adapter)
     if load_format == "dummy":
-        return _build(config, group, DummySource(dtype, device), dtype, device, kv_cache)
+        return _build(config, group, DummySource(dtype, device), dtype, device, kv_cache, drafter=drafter)
     files = SafetensorsSource(folder, dtype, device)
     source = files
     if merge_adapter is not None:
@@ -53,7 +55,7 @@ def load_model(
     reader = None
     if isinstance(config, ModelConfig) and merge_adapter is None:
         reader = AdapterReader(folder, config, group, dtype)
-    model = _build(config, group, source, dtype, device, kv_cache, reader)
+    model = _build(config, group, source, dtype, device, kv_cache, reader, drafter)
     ignored = _unread(config, model, group) if isinstance(config, ModelConfig) else ()
     if isinstance(config, ModelConfig):
         files.warn_unread(ignored)
@@ -92,13 +94,14 @@ def _build(
     device: torch.device,
     kv_cache: QuantisedKvCache | None,
     reader: AdapterReader | None = None,
+    drafter: FoundDrafter | None = None,
 ) -> CausalLM:
     if isinstance(config, FallbackConfig):
         # Imports transformers, which takes seconds that other models need not wait.
         from .fallback import load_fallback
 
         return load_fallback(config, group, source, dtype, device)
-    return DecoderBuilder(config, group, source, device, kv_cache).build(reader)
+    return DecoderBuilder(config, group, source, device, kv_cache, drafter).build(reader)
 
 
 def _unread(config: ModelConfig, model: CausalLM, group: TensorParallelGroup) -> tuple[str, ...]:

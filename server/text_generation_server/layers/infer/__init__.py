@@ -21,6 +21,7 @@ from .scaled_layer import ExpertsBeside, ScaledLayer
 from .short_conv import ShortConv
 from .state import CacheShape, InferState, LayerState, StateShape
 from .streams import StreamEnd, StreamLayer, Streams
+from .taps import Taps, add_norm
 from .transformer import FeedForwardLayer, Layer, MixerLayer, OutputFusions, ParallelLayer, TransformerLayer
 
 __all__ = [
@@ -61,7 +62,9 @@ __all__ = [
     "StreamLayer",
     "Streams",
     "SublayerOutput",
+    "Taps",
     "TransformerLayer",
+    "add_norm",
     "expert_mlps",
     "new_tokens",
     "route_options",

@@ -1,0 +1,127 @@
+"""EAGLE-3 heads: one layer that reads hidden states of the model and drafts one token after the other (Li et al., 2025).
+
+A pair is a token and the hidden states of the token before it. With e the embedding, h the hidden states of some layers
+of the model, joined by `fc` where they are not the head's own, and * for norms:
+
+    x = [e*; h*],  r = h + attention(x),  d = r + ffn(r*),  logits = head(d*)
+
+The pair of the token at position p lies in the slot of p, at position p - 1 of the head's own sequence: it depends on
+the ids up to p alone, as keys and values of the model do, so that it may be shared with them. A step computes the pairs
+of all tokens that follow the ones that the model has computed in it. Behind the pair of the newest token each pass computes one more, of a token that it drafted and its own d.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from text_generation_kernels import choose_draft
+
+from ..config.drafter import EagleConfig
+from ..distributed import TensorParallelGroup
+from ..layers.infer import AddNorm, Attention, CacheShape, DenseFeedForward, Embedding, InferState, Norm, Taps
+from ..layers.rope import RopeTable
+from ..layers.weights import Activations, HeadSplit, NormWeights
+from .base import Drafter, DraftStep
+from .eagle_weights import EagleWeights
+from .pairs import one_more, pairs_of
+
+
+class _Made(NamedTuple):
+    """What a pass makes of pairs, [N, hidden] each."""
+
+    normalised: Tensor
+    """What the head reads."""
+    hidden: Tensor
+    """What the next pass reads."""
+
+
+class EagleDrafter(Drafter):
+    """See `Drafter`."""
+
+    def __init__(self, config: EagleConfig, weights: EagleWeights, taps: Taps, embedding: Embedding) -> None:
+        """`taps` have what it reads of the model, of which `embedding` is."""
+        self._config = config
+        self._weights = weights
+        self._taps = taps
+        self._embedding = embedding
+        alone = TensorParallelGroup(0, 1, embedding.device)
+        spec = config.attention
+        heads = HeadSplit.of(spec.num_heads, spec.num_kv_heads, alone)
+        self._rope = RopeTable(spec.rope, spec.head_dim, embedding.device)
+        self._attention = Attention(0, spec, weights.attention, heads, self._rope, alone)
+        self._before_ffn = AddNorm(alone, self._norm(weights.ffn_norm))
+        self._ffn = DenseFeedForward(config.ffn, weights.ffn)
+        self._last = AddNorm(alone, self._norm(weights.norm))
+        self._embedded_norm, self._hidden_norm = (self._norm(x) for x in (weights.embedded_norm, weights.hidden_norm))
+        self.caches: Sequence[CacheShape] = (self._attention.cache,)
+        self.feature_size = config.hidden_size
+
+    @property
+    def bytes_per_position(self) -> int:
+        """See `Drafter`."""
+        return self._rope.bytes_per_position
+
+    def reserve_positions(self, count: int) -> None:
+        """See `Drafter`."""
+        self._rope.resize(count)
+
+    def read(self, features: Tensor) -> None:
+        """See `Drafter`: it joins hidden states of several layers."""
+        hidden, norms = self._taps.hidden, self._weights.feature_norms
+        if norms:
+            parts = hidden.chunk(len(norms), dim=1)
+            normed = [self._normed(self._norm(each), part) for each, part in zip(norms, parts, strict=True)]
+            hidden = torch.cat(normed, dim=1)
+        features.copy_(self._weights.fc.apply(Activations(hidden)))
+
+    def draft(self, step: DraftStep) -> None:
+        """See `Drafter`."""
+        drafts, chosen = step.drafts, step.chosen
+        length, limits = step.sequences.length[chosen], drafts.limits[chosen]
+        made = self._pass(*pairs_of(step), step.features, step.last)
+        count = min(step.width, drafts.most)
+        drafts.counts[chosen] = torch.where(length < limits, count, 0)
+        for number in range(count if len(chosen) else 0):
+            token = self._choose(made.normalised, step, number)
+            if number + 1 < count:
+                made = self._pass(token, one_more(step, length + number, limits), made.hidden, None)
+
+    def _pass(self, ids: Tensor, state: InferState, hidden: Tensor, kept: Tensor | None) -> "_Made":
+        """Computes pairs of `ids` and `hidden` states, and keeps their keys and values. Of these, `kept` are needed
+        afterwards (None: all). It may reuse the memory of `hidden` without `kept`.
+        """
+        embedded, normed = self._normed(self._embedded_norm, self._embed(ids)), self._normed(self._hidden_norm, hidden)
+        residual = normed if self._config.norm_before_residual else hidden
+        heads = self._attention.forward(Activations(torch.cat([embedded, normed], dim=1)), state)
+        if kept is not None:
+            heads, residual = heads.index_select(0, kept), residual.index_select(0, kept)
+        if not len(heads):
+            return _Made(residual, residual)
+        read, residual = self._before_ffn.read(self._attention.project(heads, state), residual)
+        read, residual = self._last.read(self._ffn.forward(read, state), residual)
+        return _Made(read.x, read.x if self._config.norm_output else residual)
+
+    def _choose(self, normalised: Tensor, step: DraftStep, number: int) -> Tensor:
+        """Chooses draft `number` of each row."""
+        logits = self._weights.head.apply(Activations(normalised))
+        tokens = torch.empty_like(step.chosen)
+        generated = step.sequences.generated
+        choose_draft(logits, self._weights.ids, step.chosen, generated, number, step.columns, step.drafts, tokens)
+        return tokens
+
+    def _embed(self, ids: Tensor) -> Tensor:
+        if self._weights.embedding is not None:
+            return functional.embedding(ids, self._weights.embedding)
+        return self._embedding.rows(ids)
+
+    def _norm(self, weights: NormWeights) -> Norm:
+        return Norm(self._config.norm, weights)
+
+    @staticmethod
+    def _normed(norm: Norm, x: Tensor) -> Tensor:
+        out = torch.empty_like(x)
+        norm.apply(x, out)
+        return out
