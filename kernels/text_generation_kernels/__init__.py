@@ -82,7 +82,7 @@ from .sampling.top_tokens import top_tokens
 from .sampling.values import SampledTokens, SamplingBatch, SamplingColumns, SamplingRules, SplitStatistics
 from .speculation.accept_tokens import accept_tokens
 from .speculation.choose_draft import choose_draft
-from .speculation.ngram_draft import ngram_draft
+from .speculation.ngram_draft import MAX_MATCH, ngram_draft
 from .speculation.values import Drafts, Sequences, WindowInputs, Windows
 from .speculation.window_tokens import window_tokens
 
@@ -91,6 +91,7 @@ __all__ = [
     "KV_CODES",
     "LONGEST_NORMALISED",
     "MAX_LOGIT_BIAS",
+    "MAX_MATCH",
     "MAX_TOP",
     "NO_PROLOGUE",
     "OUTPUT_BLOCK",

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from .config.asked_drafter import AskedDrafter
 from .config.drafter import FLAG
 from .config.server import HubConfig
 from .errors import ModelFilesError
@@ -15,27 +16,26 @@ logger = logging.getLogger(__name__)
 _SAFE, _PICKLED = ["config.json", "*.safetensors"], ["config.json", "*.bin"]
 
 
-def find_drafter(name: str, revision: str | None, hub: HubConfig) -> Path:
+def find_drafter(asked: AskedDrafter, hub: HubConfig) -> Path:
     """Returns the folder of the drafter on this machine. Raises `ModelFilesError`."""
-    folder = _local(name) or if_cached(lambda: _complete(ModelSource(name, revision), hub, True))
+    source = ModelSource(asked.source, asked.revision)
+    folder = _local(asked.source) or if_cached(lambda: _complete(source, hub, True))
     if folder is None:
         raise ModelFilesError(
-            f"{FLAG} {name} is neither a folder nor in the hub cache; the launcher downloads it, as does "
+            f"{FLAG} {asked.source} is neither a folder nor in the hub cache; the launcher downloads it, as does "
             "`text-generation-server download-weights` with the same flag"
         )
     return folder
 
 
-def prepare_drafter(
-    name: str, revision: str | None, hub: HubConfig, pause: Callable[[float], None] = time.sleep
-) -> Path:
+def prepare_drafter(asked: AskedDrafter, hub: HubConfig, pause: Callable[[float], None] = time.sleep) -> Path:
     """Downloads a drafter that is neither a folder nor in the hub's cache, and returns its folder. Raises
     `ModelFilesError`.
     """
-    if (folder := _local(name)) is not None:
+    if (folder := _local(asked.source)) is not None:
         return folder
-    source = ModelSource(name, revision)
-    logger.info("looking for a drafter on the hub", extra={"drafter": name, "revision": revision})
+    source = ModelSource(asked.source, asked.revision)
+    logger.info("looking for a drafter on the hub", extra={"drafter": asked.source, "revision": asked.revision})
     return retried(lambda: _complete(source, hub, False), source, hub, pause)
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from support.checkpoints import tiny_llama
 from support.eagle import PlainHead, write_head
-from support.engine_driver import LIMITS, directly, make_engine, stream
+from support.engine_driver import directly, make_engine, stream
 from support.generating import SERVING
 from support.loading import load
 from support.router import Router
@@ -126,6 +126,14 @@ def test_drafts_behind_chunks_pauses_and_prefixes(
     router.run()
     assert any(text[: len(behind.prompt)] == behind.prompt for text, _ in watcher.seen)
     watcher.check(PlainHead(folder, target, LAYERS))
+
+
+def test_what_a_text_copies_from_itself_comes_before_drafts_of_the_head(target: Path, tmp_path: Path) -> None:
+    engine = drafting(target, write_head(tmp_path, target, LAYERS))
+    # The bias makes every choice the same token, which the head does not know.
+    found = run(engine, [request(0, [4] * 9, 12, logit_bias=((4, 100.0),))], 4)
+    assert found.ids[0] == [4] * 12
+    assert found.steps == 4
 
 
 def test_a_drafter_takes_memory_of_the_pool(target: Path, tmp_path: Path) -> None:

@@ -109,9 +109,7 @@ class PlainHead:
         for index, module in enumerate(self._model.model.layers):
             module.register_forward_pre_hook(lambda _m, args, index=index: self._streams.update({index: args[0]}))
         count = len(self._model.model.layers)
-        self._model.model.norm.register_forward_pre_hook(
-            lambda _m, args: self._streams.update({count: args[0]})
-        )
+        self._model.model.norm.register_forward_pre_hook(lambda _m, args: self._streams.update({count: args[0]}))
 
     @torch.no_grad()
     def drafts(self, text: Sequence[int], count: int) -> list[int]:

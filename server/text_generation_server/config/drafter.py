@@ -67,6 +67,12 @@ def read_drafter_config(folder: Path, target: AnyModelConfig) -> EagleConfig:
             f"{FLAG} does not apply to {target.architecture}, which runs through Transformers: leave it out"
         )
     found = _speculators(config) if _KIND in config else _plain(config)
+    verifier = config.child("speculators_config").child("verifier").strings("architectures")
+    if verifier and target.architecture not in verifier:
+        raise ConfigurationError(
+            f"{config.source}: its verifier is a {verifier[0]}, and the model a {target.architecture}: {FLAG} names a "
+            "drafter of another model"
+        )
     head = _eagle(*found, len(target.decoder.layers))
     _check_target(head, target)
     return head
@@ -86,7 +92,9 @@ def _plain(config: JsonObject) -> tuple[JsonObject, JsonObject, _Found]:
     eagle, key = config.child("eagle_config"), "eagle_aux_hidden_state_layer_ids"
     if not eagle.boolean("use_aux_hidden_state", default=True):
         raise eagle.error("use_aux_hidden_state", f"true: {FLAG} reads EAGLE-3 heads, and not those before them")
-    if "draft_vocab_size" not in config and not any("eagle3" in each.lower() for each in config.strings("architectures")):
+    if "draft_vocab_size" not in config and not any(
+        "eagle3" in each.lower() for each in config.strings("architectures")
+    ):
         raise ConfigurationError(
             f"{config.source} has neither `draft_vocab_size` nor `{_KIND}`: {FLAG} must name an EAGLE-3 head, and this "
             "is something else"
@@ -109,7 +117,9 @@ def _speculators(config: JsonObject) -> tuple[JsonObject, JsonObject, _Found]:
 def _eagle(config: JsonObject, layer: JsonObject, found: _Found, num_layers: int) -> EagleConfig:
     for key in ("quantization_config", "compression_config"):
         if key in config or key in layer:
-            raise ConfigurationError(f"{config.source}: `{key}` says that the drafter is quantised: {FLAG} needs 16 bits")
+            raise ConfigurationError(
+                f"{config.source}: `{key}` says that the drafter is quantised: {FLAG} needs 16 bits"
+            )
     for key in _PARALLEL:
         if key in config:
             raise ConfigurationError(

@@ -1,4 +1,4 @@
-"""EAGLE-3 heads: one layer that reads hidden states of the model and drafts one token after the other (Li et al., 2025).
+"""EAGLE-3 heads: one layer that reads hidden states of the model and drafts tokens one by one (Li et al., 2025).
 
 A pair is a token and the hidden states of the token before it. With e the embedding, h the hidden states of some layers
 of the model, joined by `fc` where they are not the head's own, and * for norms:
@@ -7,7 +7,11 @@ of the model, joined by `fc` where they are not the head's own, and * for norms:
 
 The pair of the token at position p lies in the slot of p, at position p - 1 of the head's own sequence: it depends on
 the ids up to p alone, as keys and values of the model do, so that it may be shared with them. A step computes the pairs
-of all tokens that follow the ones that the model has computed in it. Behind the pair of the newest token each pass computes one more, of a token that it drafted and its own d.
+of all tokens that follow the ones that the model has computed in it. Behind the pair of the newest token, each pass
+computes one more, of a token that it drafted and its own d.
+
+Called in every step. A pass reads the weights of the layer and the head, of an 8B some 0.7 GB, or the embedding's rows
+and keys and values of the context, 4 KB a position.
 """
 
 from collections.abc import Sequence
@@ -58,11 +62,7 @@ class EagleDrafter(Drafter):
         self._embedded_norm, self._hidden_norm = (self._norm(x) for x in (weights.embedded_norm, weights.hidden_norm))
         self.caches: Sequence[CacheShape] = (self._attention.cache,)
         self.feature_size = config.hidden_size
-
-    @property
-    def bytes_per_position(self) -> int:
-        """See `Drafter`."""
-        return self._rope.bytes_per_position
+        self.bytes_per_position = self._rope.bytes_per_position
 
     def reserve_positions(self, count: int) -> None:
         """See `Drafter`."""

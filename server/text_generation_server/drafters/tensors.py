@@ -13,6 +13,7 @@ from ..config.pointer import refuse_pointer
 from ..errors import ModelFilesError
 
 _FLOATS = (torch.float32, torch.float16, torch.bfloat16)
+_NO_WEIGHTS = ("training", "optimizer", "scheduler")
 _SHOWN = 5
 
 
@@ -77,15 +78,15 @@ class DrafterTensors:
 
 
 def _files(folder: Path) -> list[Path]:
-    for pattern in ("*.safetensors", "*.bin"):
-        if found := sorted(path for path in folder.glob(pattern) if not path.name.startswith(("training", "optimizer"))):
-            break
-    else:
+    found = sorted(folder.glob("*.safetensors"))
+    if not found:
+        found = [path for path in sorted(folder.glob("*.bin")) if not path.name.startswith(_NO_WEIGHTS)]
+    if not found:
         raise ModelFilesError(f"{folder} has neither *.safetensors nor *.bin: fetch all files of the drafter ({FLAG})")
     for path in found:
         if not path.is_file():
             # Opening a pipe would wait for a writer.
-            raise ModelFilesError(f"{path} is not a regular file: {FLAG} must name a folder with the files of a drafter")
+            raise ModelFilesError(f"{path} is not a regular file: {FLAG} must name a folder with files of a drafter")
     return found
 
 

@@ -401,9 +401,7 @@ class StepRunner:
         """Computes the forward pass of a decode-only step: [D, hidden]."""
         return self._compute(*self._prepared_rows(rows, max_kv_len, adapters))
 
-    def _prepared_rows(
-        self, rows: Tensor, max_kv_len: int, adapters: StepAdapters | None
-    ) -> tuple[Tensor, InferState]:
+    def _prepared_rows(self, rows: Tensor, max_kv_len: int, adapters: StepAdapters | None) -> tuple[Tensor, InferState]:
         """Returns ids and state of a decode-only step."""
         if self._speculation is not None:
             inputs = self._speculation.inputs(self._speculation.single(rows))

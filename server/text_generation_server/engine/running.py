@@ -301,6 +301,7 @@ class PlanChecker:
                 f"`chunks` hold {total} tokens, more than --max-batch-prefill-tokens {self.max_batch_prefill_tokens}"
             )
         kept = [chunk for chunk in chunks if self._check_owned(rows, chunk.row, "chunks")]
+        owners = [rows.owners[chunk.row] for chunk in kept]
         for chunk in kept:
             row, end = chunk.row, chunk.first + chunk.count
             computed, num_inputs = int(rows.computed[row]), int(rows.num_inputs[row])
@@ -314,13 +315,13 @@ class PlanChecker:
             if (request := rows.owners[row].request).media:
                 self.media.check_chunk(items, request, chunk)
             rows.computed[row] = end
-        return [Computed(self._with_hidden(chunk, rows.owners[chunk.row].request), rows.owners[chunk.row]) for chunk in kept]
+        return [Computed(self._with_hidden(*each), each[1]) for each in zip(kept, owners, strict=True)]
 
-    def _with_hidden(self, chunk: Chunk, request: Request) -> Chunk:
+    def _with_hidden(self, chunk: Chunk, owner: RunningRequest) -> Chunk:
         """Adds the last cached position to the first chunk behind it, where a drafter reads its hidden states. What is
         written there, which others may share, depends on the same ids as what is there.
         """
-        before = chunk.first - 1
+        request, before = owner.request, chunk.first - 1
         if not self._drafts or not 0 <= before == request.cached_length - 1:
             return chunk
         if any(span.first <= before < span.end for span in request.media):

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from text_generation_kernels import (
+    MAX_MATCH,
     Drafts,
     SampledTokens,
     SamplingColumns,
@@ -47,9 +48,7 @@ class Chosen(NamedTuple):
 class Speculation:
     """The drafts of all rows, and the text that they come from. The engine thread owns it."""
 
-    def __init__(
-        self, table: RowTable, most: int, columns: SamplingColumns, drafting: Drafting | None = None
-    ) -> None:
+    def __init__(self, table: RowTable, most: int, columns: SamplingColumns, drafting: Drafting | None = None) -> None:
         """`most` is the number of drafts that a row has at most. With `drafting` they come from a drafter."""
         self._drafting = drafting
         rows, device = table.num_rows + 1, table.last_token.device
@@ -135,5 +134,8 @@ class Speculation:
         """Lets the drafter compute what follows a pass, once its tokens are appended to the rows of `windows`, the
         newest behind token `last` [D] int64 of the pass.
         """
-        if self._drafting is not None and passed is not None:
-            self._drafting.draft(passed, windows, last, self._sequences, self._drafts, self._columns)
+        if self._drafting is None or passed is None:
+            return
+        self._drafting.draft(passed, windows, last, self._sequences, self._drafts, self._columns)
+        # What a text copies from itself no drafter knows better.
+        ngram_draft(windows, self._sequences, self._drafts, MAX_MATCH, True)
