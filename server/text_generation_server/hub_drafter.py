@@ -13,7 +13,7 @@ from .hub import ModelSource, if_cached, is_hub_name, retried, snapshot
 
 logger = logging.getLogger(__name__)
 
-_SAFE, _PICKLED = ["config.json", "*.safetensors"], ["config.json", "*.bin"]
+_SAFE, _PICKLED = ["config.json", "*.safetensors"], ["config.json", "*.bin", "medusa_lm_head.pt"]
 
 
 def find_drafter(asked: AskedDrafter, hub: HubConfig) -> Path:
@@ -53,7 +53,7 @@ def _local(name: str) -> Path | None:
         return folder.resolve()
     if folder.exists() or not is_hub_name(name):
         raise ModelFilesError(
-            f"{FLAG} {name} is no folder on this machine, and no name on the hub: name a folder with an EAGLE-3 head, "
-            "or an id such as org/name"
+            f"{FLAG} {name} is no folder on this machine, and no name on the hub: name a folder with an EAGLE-3 head "
+            "or Medusa heads, or an id such as org/name"
         )
     return None

@@ -78,9 +78,9 @@ def test_a_head_of_another_architecture(target: Path, tmp_path: Path) -> None:
 
 
 WRONG_TENSORS: list[tuple[Callable[[dict[str, Tensor]], object], str]] = [
-    (lambda t: t.pop("fc.weight"), "has no tensor `fc.weight`, which the head of --drafter needs"),
+    (lambda t: t.pop("fc.weight"), "has no tensor `fc.weight`, which --drafter needs"),
     (lambda t: t.update({"fc.weight": torch.zeros(64, 64)}), r"shape \[64, 64\], but config.json asks for \[64, 192\]"),
-    (lambda t: t.update(more=torch.zeros(1)), "--drafter reads EAGLE-3 heads, which have no `more`"),
+    (lambda t: t.update(more=torch.zeros(1)), "what --drafter reads has no `more`"),
     (
         lambda t: t.update({"norm.weight": torch.zeros(64, dtype=torch.int8)}),
         "type int8; only float32, float16",

@@ -1,7 +1,8 @@
 """`config.json` of a drafter: which kind it is, and how it computes. Imports no torch.
 
 Read are EAGLE-3 heads of one layer (Li et al., 2025) in three containers: the authors' and SpecForge's, whose
-`config.json` is that of the layer, and that of speculators, whose layer is under `transformer_layer_config`.
+`config.json` is that of the layer, and that of speculators, whose layer is under `transformer_layer_config`; and heads
+of Medusa (`medusa.py`).
 """
 
 from dataclasses import dataclass, replace
@@ -12,6 +13,8 @@ from ..errors import ConfigurationError, ModelFilesError
 from .families.common import attention, gated, rms_norm
 from .implementation import AnyModelConfig
 from .json_object import JsonObject
+from .medusa import KEY as MEDUSA
+from .medusa import MedusaConfig, read_medusa
 from .model import ModelConfig
 from .spec import AttentionSpec, DecoderSpec, DenseSpec, NormSpec, QkNormSpec
 
@@ -54,18 +57,25 @@ class FoundDrafter:
     """What is read for the drafter of a model."""
 
     folder: Path
-    config: EagleConfig
+    config: "DrafterConfig"
 
 
-def read_drafter_config(folder: Path, target: AnyModelConfig) -> EagleConfig:
+DrafterConfig = EagleConfig | MedusaConfig
+
+
+def read_drafter_config(folder: Path, target: AnyModelConfig) -> DrafterConfig:
     """Reads what is in `folder`, as a drafter for `target`. Raises `ConfigurationError` or `ModelFilesError`."""
     if not (folder / "config.json").is_file():
-        raise ModelFilesError(f"{folder} has no config.json: {FLAG} must name a folder with an EAGLE-3 head")
+        raise ModelFilesError(
+            f"{folder} has no config.json: {FLAG} must name a folder with an EAGLE-3 head or Medusa heads"
+        )
     config = JsonObject.from_file(folder / "config.json")
     if not isinstance(target, ModelConfig):
         raise ConfigurationError(
             f"{FLAG} does not apply to {target.architecture}, which runs through Transformers: leave it out"
         )
+    if MEDUSA in config:
+        return read_medusa(config, target.decoder)
     found = _speculators(config) if _KIND in config else _plain(config)
     verifier = config.child("speculators_config").child("verifier").strings("architectures")
     if verifier and target.architecture not in verifier:
@@ -96,8 +106,8 @@ def _plain(config: JsonObject) -> tuple[JsonObject, JsonObject, _Found]:
         "eagle3" in each.lower() for each in config.strings("architectures")
     ):
         raise ConfigurationError(
-            f"{config.source} has neither `draft_vocab_size` nor `{_KIND}`: {FLAG} must name an EAGLE-3 head, and this "
-            "is something else"
+            f"{config.source} has neither `draft_vocab_size` nor `{_KIND}` nor `{MEDUSA}`: {FLAG} must name an EAGLE-3 "
+            "head or Medusa heads, and this is something else"
         )
     source = eagle if key in eagle else config
     read = source.integer_or_list(key, (), -1, 1 << 20)

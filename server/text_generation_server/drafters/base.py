@@ -30,6 +30,10 @@ class DraftStep:
     """[D] int64, the rows that have got tokens, each once but for padding."""
     last: Tensor
     """[D] int64, the token of the step behind which the newest token of the row was chosen."""
+    hidden: Tensor
+    """[N, hidden], the last hidden states of the model, normalised: those of `places` are of the tokens `last`."""
+    places: Tensor | None
+    """[D] int64; None: all, in order."""
     width: int
     """The most tokens that a row could get."""
     sequences: Sequences

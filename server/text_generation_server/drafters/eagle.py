@@ -70,7 +70,7 @@ class EagleDrafter(Drafter):
 
     def read(self, features: Tensor) -> None:
         """See `Drafter`: it joins hidden states of several layers."""
-        hidden, norms = self._taps.hidden, self._weights.feature_norms
+        hidden, norms = self._taps.take(), self._weights.feature_norms
         if norms:
             parts = hidden.chunk(len(norms), dim=1)
             normed = [self._normed(self._norm(each), part) for each, part in zip(norms, parts, strict=True)]

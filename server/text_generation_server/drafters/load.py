@@ -6,14 +6,16 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from ..config.drafter import FLAG, EagleConfig
+from ..config.drafter import FLAG, DrafterConfig, EagleConfig
+from ..config.medusa import MedusaConfig
 from ..distributed import TensorParallelGroup
 from ..errors import ModelFilesError
-from ..layers.infer import Embedding, Taps
+from ..layers.infer import Embedding, Head, Taps
 from ..layers.weights import EmbeddingWeights
 from .base import Drafter
 from .eagle import EagleDrafter
 from .eagle_weights import load_eagle
+from .medusa import MedusaDrafter, load_medusa
 from .tensors import DrafterTensors
 
 logger = logging.getLogger(__name__)
@@ -21,16 +23,35 @@ logger = logging.getLogger(__name__)
 
 def load_drafter(
     folder: Path,
+    config: DrafterConfig,
+    taps: Taps | None,
+    embedding: Embedding,
+    embedded: EmbeddingWeights,
+    head: Head,
+    group: TensorParallelGroup,
+) -> Drafter:
+    """Reads what is in `folder`, whole. `taps` have the hidden states that it reads; `embedding` with its weights, or
+    this rank's shard of them, and `head` are those of the model. Raises ModelFilesError.
+    """
+    tensors = DrafterTensors(folder, embedding.dtype, embedding.device)
+    if isinstance(config, EagleConfig) and taps is not None:
+        return _eagle(folder, config, tensors, taps, embedding, embedded, group)
+    if not isinstance(config, MedusaConfig):
+        raise ValueError("an EAGLE-3 head reads hidden states of layers")
+    logger.info("drafter loaded", extra={"drafter": str(folder), "heads": config.heads})
+    return MedusaDrafter(config, load_medusa(config, tensors), head, group)
+
+
+def _eagle(
+    folder: Path,
     config: EagleConfig,
+    tensors: DrafterTensors,
     taps: Taps,
     embedding: Embedding,
     embedded: EmbeddingWeights,
     group: TensorParallelGroup,
-) -> Drafter:
-    """Reads the head in `folder`, whole. `embedding` and its weights, or this rank's shard of them, are those of the
-    model. Raises ModelFilesError.
-    """
-    weights = load_eagle(config, DrafterTensors(folder, embedding.dtype, embedding.device))
+) -> EagleDrafter:
+    weights = load_eagle(config, tensors)
     if weights.embedding is not None and _is_that_of_model(weights.embedding, embedded, group):
         weights = weights.with_embedding(None)
     if weights.embedding is None and embedded.tokens.shape[1] != config.hidden_size:

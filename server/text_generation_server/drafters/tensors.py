@@ -60,11 +60,11 @@ class DrafterTensors:
         if names := sorted(self._tensors):
             rest = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
             listed = ", ".join(f"`{name}`" for name in names[:_SHOWN])
-            raise ModelFilesError(f"{self._folder}: {FLAG} reads EAGLE-3 heads, which have no {listed}{rest}")
+            raise ModelFilesError(f"{self._folder}: what {FLAG} reads has no {listed}{rest}")
 
     def _take(self, name: str, shape: tuple[int, ...], types: tuple[torch.dtype, ...]) -> Tensor:
         if name not in self._tensors:
-            raise ModelFilesError(f"{self._folder} has no tensor `{name}`, which the head of {FLAG} needs")
+            raise ModelFilesError(f"{self._folder} has no tensor `{name}`, which {FLAG} needs")
         tensor = self._tensors[name]
         if tuple(tensor.shape) != shape:
             raise self._error(name, f"has shape {list(tensor.shape)}, but config.json asks for {list(shape)}")
@@ -78,7 +78,7 @@ class DrafterTensors:
 
 
 def _files(folder: Path) -> list[Path]:
-    found = sorted(folder.glob("*.safetensors"))
+    found = _of_medusa(folder) or sorted(folder.glob("*.safetensors"))
     if not found:
         found = [path for path in sorted(folder.glob("*.bin")) if not path.name.startswith(_NO_WEIGHTS)]
     if not found:
@@ -90,8 +90,14 @@ def _files(folder: Path) -> list[Path]:
     return found
 
 
+def _of_medusa(folder: Path) -> list[Path]:
+    """The file that Medusa's heads have, also where the weights of the whole model lie beside it."""
+    named = (folder / f"medusa_lm_head.{ending}" for ending in ("safetensors", "pt"))
+    return [path for path in named if path.exists()][:1]
+
+
 def _stored(path: Path) -> dict[str, Tensor]:
-    if path.suffix == ".bin":
+    if path.suffix != ".safetensors":
         return _unpickled(path)
     try:
         with safe_open(path, framework="pt") as file:

@@ -50,7 +50,7 @@ class Chooser:
         if self._speculation is not None:
             windows = self._speculation.single(rows)
             chosen = self._speculation.advance(windows, sampled)
-            self._draft(chosen, windows, passed, last)
+            self._draft(chosen, windows, passed, hidden, last)
             return chosen
         table = self._table
         advance_state(sampled.tokens, rows, table.last_token, table.length, table.generated, self._columns)
@@ -73,19 +73,23 @@ class Chooser:
         window = SampledWindow(windows.width, inputs.ids)
         sampled = self._sample(self.logits(hidden, adapters), inputs.rows, whole_rows, window)
         chosen = self._speculation.advance(windows, sampled)
-        self._draft(chosen, windows, passed, None)
+        self._draft(chosen, windows, passed, hidden, None)
         return chosen
 
-    def of_none(self, passed: Passed | None) -> None:
-        """Lets a drafter go on from a pass after which no row gets a token."""
+    def of_none(self, hidden: Tensor, passed: Passed | None) -> None:
+        """Lets a drafter go on from the pass that made `hidden`, after which no row gets a token."""
         if self._speculation is not None and passed is not None:
             none = passed.rows[:0]
-            self._speculation.draft(passed, self._speculation.single(none), none)
+            self._speculation.draft(passed, self._speculation.single(none), none, hidden[:0], None)
 
-    def _draft(self, chosen: Chosen, windows: Windows, passed: Passed | None, last: Tensor | None) -> None:
+    def _draft(
+        self, chosen: Chosen, windows: Windows, passed: Passed | None, hidden: Tensor, last: Tensor | None
+    ) -> None:
         if self._speculation is None or passed is None or chosen.outcome is None:
             return
-        self._speculation.draft(passed, windows, draft_windows(windows, chosen.outcome) if last is None else last)
+        of_windows = draft_windows(windows, chosen.outcome) if last is None else last
+        places = of_windows if windows.width > 1 else None
+        self._speculation.draft(passed, windows, of_windows, hidden, places)
 
     def logits(self, hidden: Tensor, adapters: StepAdapters | None = None) -> Tensor:
         """The model's logits of `hidden` [N, hidden]. `adapters` has the meaning of `CausalLM.logits`."""

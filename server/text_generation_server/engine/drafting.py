@@ -56,7 +56,7 @@ class Drafting:
         """
         index = np.array(rows, dtype=np.int64)
         wanted = np.stack((index, reach - 1, index + self._first_spare))[:, reach <= slot_table.shape[1]]
-        if wanted.size:
+        if wanted.size and self._pool.of_drafter:
             places, positions, slots = upload(np.ascontiguousarray(wanted), slot_table.device)
             slot_table[places, positions] = slots.to(torch.int32)
 
@@ -65,7 +65,7 @@ class Drafting:
         lands there is written again.
         """
         first = [(each.row, each.slots[0].start) for each in writes if each.slots]
-        if not first:
+        if not first or not self._pool.of_drafter:
             return
         rows, slots = upload(np.array(first, dtype=np.int64).T.copy(), self._features.device)
         for cache in self._pool.of_drafter:
@@ -77,11 +77,15 @@ class Drafting:
         passed: Passed,
         windows: Windows,
         last: Tensor,
+        hidden: Tensor,
+        places: Tensor | None,
         sequences: Sequences,
         drafts: Drafts,
         columns: SamplingColumns,
     ) -> None:
-        """Drafts for the rows of `windows`, which have got tokens. `last` has the meaning of `DraftStep`."""
+        """Drafts for the rows of `windows`, which have got tokens. `last`, `hidden` and `places` have the meaning of
+        `DraftStep`.
+        """
         self._drafter.draft(
             DraftStep(
                 passed.state,
@@ -89,6 +93,8 @@ class Drafting:
                 self._features[: len(passed.rows)],
                 windows.rows,
                 last,
+                hidden,
+                places,
                 windows.width,
                 sequences,
                 drafts,

@@ -115,8 +115,8 @@ class Probe:
         recurrent = bool(model.states)
         at_once, media = self._asked.max_batch_prefill_tokens, self._media
         adapters, widths = self._adapters.checker(), WidthChecker(self._widths)
-        drafts = model.drafter is not None and self._options.speculate > 0
-        checker = PlanChecker(limits, at_once, model.vocab_size, recurrent, media.checker(), adapters, widths, drafts)
+        keeps = model.drafter is not None and self._options.speculate > 0 and len(model.drafter.caches) > 0
+        checker = PlanChecker(limits, at_once, model.vocab_size, recurrent, media.checker(), adapters, widths, keeps)
         table = RowTable(num_rows, limits.max_total_tokens, num_slots, model.device, media.axes)
         sampling = SamplingState(num_rows + 1, model.vocab_size, model.device, self._eos_token_ids)
         masks = MaskPool(self._max_masks, model.vocab_size, model.device)

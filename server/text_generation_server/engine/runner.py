@@ -423,7 +423,7 @@ class StepRunner:
             last, whole_rows = step.logit_tokens[:count], self._needs_whole_rows(plan)
             chosen = self._chooser.of_rows(hidden[:count], rows, whole_rows, adapters, passed, last)
         else:
-            self._chooser.of_none(passed)
+            self._chooser.of_none(hidden, passed)
         if len(step.score_targets):
             num_top = max(each.owner.request.top_n_tokens for each in plan.chunks if each.num_scores)
             rest = hidden[len(step.sample_rows) :]

@@ -211,17 +211,17 @@ class PlanChecker:
         media: MediaChecker | None = None,
         adapters: AdapterChecker | None = None,
         widths: WidthChecker | None = None,
-        drafts: bool = False,
+        drafter_keeps: bool = False,
     ) -> None:
-        """With `drafts`, a drafter reads the hidden states of every position, also of the last one that is cached,
-        which is therefore computed again.
+        """With `drafter_keeps`, a drafter keeps what it makes of the hidden states of every position, also of the last
+        one that is cached, which is therefore computed again.
         """
         self.limits = limits
         self.max_batch_prefill_tokens = max_batch_prefill_tokens
         self._vocab_size = vocab_size
         self._recurrent = recurrent
         self._widths = widths or WidthChecker()
-        self._drafts = drafts
+        self._drafter_keeps = drafter_keeps
         self.media = media or MediaChecker()
         self.adapters = adapters or AdapterChecker()
         self.rows = RunningRows(limits.max_batch_size)
@@ -322,7 +322,7 @@ class PlanChecker:
         written there, which others may share, depends on the same ids as what is there.
         """
         request, before = owner.request, chunk.first - 1
-        if not self._drafts or not 0 <= before == request.cached_length - 1:
+        if not self._drafter_keeps or not 0 <= before == request.cached_length - 1:
             return chunk
         if any(span.first <= before < span.end for span in request.media):
             # Its rows of the media pool may be gone.

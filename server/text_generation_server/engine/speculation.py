@@ -130,12 +130,14 @@ class Speculation:
         if self._drafting is not None:
             self._drafting.keep(tokens)
 
-    def draft(self, passed: Passed | None, windows: Windows, last: Tensor) -> None:
-        """Lets the drafter compute what follows a pass, once its tokens are appended to the rows of `windows`, the
-        newest behind token `last` [D] int64 of the pass.
+    def draft(
+        self, passed: Passed | None, windows: Windows, last: Tensor, hidden: Tensor, places: Tensor | None
+    ) -> None:
+        """Lets the drafter compute what follows a pass, once its tokens are appended to the rows of `windows`. `last`,
+        `hidden` and `places` have the meaning of `DraftStep`.
         """
         if self._drafting is None or passed is None:
             return
-        self._drafting.draft(passed, windows, last, self._sequences, self._drafts, self._columns)
+        self._drafting.draft(passed, windows, last, hidden, places, self._sequences, self._drafts, self._columns)
         # What a text copies from itself no drafter knows better.
         ngram_draft(windows, self._sequences, self._drafts, MAX_MATCH, True)

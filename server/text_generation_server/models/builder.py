@@ -113,7 +113,7 @@ class DecoderBuilder:
         there is one.
         """
         self._drafter = drafter
-        self._taps = None if drafter is None else Taps(drafter.config.layers)
+        self._taps = Taps(drafter.config.layers) if drafter is not None and drafter.config.layers else None
         self._config = config
         self._checkpoint = Checkpoint.of(source, config.decoder, config.names, group, config.schemes)
         self._device = device
@@ -151,13 +151,14 @@ class DecoderBuilder:
         parts = Parts(embedding, weights, layers, last, head)
         adapters = None if reader is None else ModelAdapters(reader, parts, self._device)
         others = self._copies, products, inputs, encoder, adapters
-        drafter = self._load_drafter(embedding, weights)
+        drafter = self._load_drafter(embedding, weights, head)
         return Decoder(embedding, layers, halves, last, head, *kept, ropes, longest, *others, self._taps, drafter)
 
-    def _load_drafter(self, embedding: Embedding, weights: EmbeddingWeights) -> Drafter | None:
-        if (found := self._drafter) is None or self._taps is None:
+    def _load_drafter(self, embedding: Embedding, weights: EmbeddingWeights, head: Head) -> Drafter | None:
+        if (found := self._drafter) is None:
             return None
-        return load_drafter(found.folder, found.config, self._taps, embedding, weights, self._checkpoint.group)
+        ends = embedding, weights, head
+        return load_drafter(found.folder, found.config, self._taps, *ends, self._checkpoint.group)
 
     def _layer(self, index: int, spec: LayerSpec) -> Layer:
         inside, names = partial(self._checkpoint.inside, index), self._checkpoint.names

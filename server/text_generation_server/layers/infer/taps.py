@@ -37,10 +37,12 @@ class Taps:
         """Returns the tokens of the pass whose stream was kept there."""
         return self._kept[place]
 
-    @property
-    def hidden(self) -> Tensor:
-        """[T, layers * hidden] of the last pass."""
-        return self._hidden.flatten(1)
+    def take(self) -> Tensor:
+        """Returns what the last pass has left, [T, layers * hidden]. It is no more here then: its memory is that of a
+        step.
+        """
+        hidden, self._hidden = self._hidden.flatten(1), torch.empty(0)
+        return hidden
 
 
 class TappedAddNorm(AddNorm):
