@@ -50,11 +50,10 @@ def measure(outputs: int, inputs: int, until: float) -> Iterator[Row]:
         head["sixteen_bits_microseconds"] = round(sixteen_bits(PLAN, outputs, inputs, tokens) * 1e6, 2)
 
         def with_settings(index: int, config: dict[str, int]) -> None:
-            weight = weights[index]
-            w4a16_large_hopper(x, *weight[:4], None, out, weight[4], config)  # noqa: B023 - called in this round alone
+            w4a16_large_hopper(x, weights[index], None, out, config)  # noqa: B023 - called in this round alone
 
         def whole(index: int) -> None:
-            dequantise_matmul(x, *weights[index][:4], None, out, weights[index][4])  # noqa: B023
+            dequantise_matmul(x, weights[index], None, out)  # noqa: B023
 
         yield head | {"faster": "dequantise_matmul", "microseconds": microseconds(whole, len(weights))}
         for variant, splits in itertools.product(VARIANTS, SPLITS):

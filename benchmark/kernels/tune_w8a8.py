@@ -121,7 +121,7 @@ def measure(plan: object, given: Operands, gemm: Callable[..., object]) -> float
 
     def call(index: int) -> None:
         if len(x) <= max(TOKENS):
-            kernels.quantise_rows(x, x8, x_scale, BLOCK if x_scale.dim() > 1 else 0)
+            kernels.quantise_rows(x, kernels.Quantised(x8, x_scale, BLOCK if x_scale.dim() > 1 else 0))
         gemm(x8, x_scale, weights[index], weight_scale, None, out)
 
     return seconds_per_call(plan, call, len(weights)) * 1e6  # type: ignore[arg-type]

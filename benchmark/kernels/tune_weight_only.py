@@ -27,7 +27,7 @@ from .matmul import sixteen_bits
 from .report import print_rows, read_rows
 from .settings import Times, Variant, best_variants, fastest, least, replace_settings
 from .timing import GPU_PLAN, Row, seconds_per_call
-from .weight_only_linear import Weight, make_weights
+from .weight_only_linear import make_weights
 
 # Outputs and inputs: Llama 3.1 8B on one GPU and on two, 70B on one.
 SHAPES = [
@@ -79,16 +79,16 @@ def candidates(shape: tuple[int, int], tokens: int, variants: list[Variant]) -> 
             yield variant, splits
 
 
-def measure(bits: int, weights: list[Weight], tokens: int, until: float) -> Iterator[Row]:
+def measure(bits: int, weights: list[kernels.PackedMatrix], tokens: int, until: float) -> Iterator[Row]:
     """The times of one matrix."""
-    outputs = len(weights[0][0])
-    inputs = weights[0][0].shape[1] * (8 if bits == 4 else 1)
+    outputs = weights[0].outputs
+    inputs = weights[0].packed.shape[1] * (8 if bits == 4 else 1)
     shape = outputs, inputs
     given = torch.randn(tokens, inputs, dtype=PLAN.dtype, device=PLAN.device)
     ones, x = torch.ones_like(given[0]), torch.empty_like(given)
     out = torch.empty(tokens, outputs, dtype=PLAN.dtype, device=PLAN.device)
 
-    def timed(gemm: Callable[[Weight], object]) -> float:
+    def timed(gemm: Callable[[kernels.PackedMatrix], object]) -> float:
         def run(index: int) -> None:
             if tokens <= FEW:
                 kernels.rms_norm(given, ones, 1e-6, x)
@@ -96,9 +96,9 @@ def measure(bits: int, weights: list[Weight], tokens: int, until: float) -> Iter
 
         return seconds_per_call(PLAN, run, len(weights)) * 1e6
 
-    def with_variant(variant: Variant, splits: int) -> Callable[[Weight], object]:
+    def with_variant(variant: Variant, splits: int) -> Callable[[kernels.PackedMatrix], object]:
         config = settings(variant, splits)
-        return lambda weight: weight_only_gemm(x, *weight[:4], None, out, weight[4], config)
+        return lambda weight: weight_only_gemm(x, weight, None, out, config)
 
     head: Row = {"bits": bits, "outputs": outputs, "inputs": inputs, "tokens": tokens}
     kernels.rms_norm(given, ones, 1e-6, x)
@@ -108,7 +108,7 @@ def measure(bits: int, weights: list[Weight], tokens: int, until: float) -> Iter
     other = sixteen_bits(PLAN, outputs, inputs, tokens) * 1e6
     yield head | {"sixteen_bits_microseconds": other}
     if tokens > FEW:
-        whole = lambda weight: dequantise_matmul(x, *weight[:4], None, out, weight[4])  # noqa: E731
+        whole = lambda weight: dequantise_matmul(x, weight, None, out)  # noqa: E731
         yield head | {"faster": "dequantise_matmul", "microseconds": timed(whole)}
     for variant, splits in candidates(shape, tokens, VARIANTS[bits, tokens]):
         if time.monotonic() > until:

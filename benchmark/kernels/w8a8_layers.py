@@ -45,11 +45,11 @@ class Layers:
             heads = self.residual.new_empty(len(x8), len(qkv[0]))
             kernels.w8a8_linear(x8, scale, *qkv, None, heads)
             attended, attended_scale = torch.empty_like(x8), torch.empty_like(scale)
-            kernels.quantise_rows(heads[:, : x8.shape[1]], attended, attended_scale)
+            kernels.quantise_rows(heads[:, : x8.shape[1]], kernels.Quantised(attended, attended_scale))
             x8, scale = self._add(attended, attended_scale, *out)
             inner = self.residual.new_empty(len(x8), len(gate_up[0]) // 2)
             inner8, inner_scale = torch.empty_like(inner, dtype=x8.dtype), torch.empty_like(scale)
-            kernels.w8a8_gated(x8, scale, *gate_up, None, "silu", inner, inner8, inner_scale, 0, None, 0.0)
+            kernels.w8a8_gated(x8, scale, *gate_up, None, "silu", inner, kernels.Quantised(inner8, inner_scale))
             x8, scale = self._add(inner8, inner_scale, *down)
 
     def _add(self, x8: Tensor, scale: Tensor, weight: Tensor, weight_scale: Tensor) -> tuple[Tensor, Tensor]:
@@ -63,7 +63,9 @@ class Layers:
             kernels.w8a8_linear(x8, scale, weight, weight_scale, None, projected)
         normed, codes = torch.empty_like(self.residual), torch.empty_like(self.residual, dtype=x8.dtype)
         scale = torch.empty_like(scale)
-        kernels.add_rms_norm(projected, self.residual, self.norm, EPSILON, normed, 1.0, None, codes, scale)
+        kernels.add_rms_norm(
+            projected, self.residual, self.norm, EPSILON, normed, quantised=kernels.Quantised(codes, scale)
+        )
         return codes, scale
 
 

@@ -7,7 +7,6 @@ rotate, so none is in the cache. Bytes are those of codes and scales.
 from collections.abc import Iterator
 
 import torch
-from torch import Tensor
 
 import text_generation_kernels as kernels
 
@@ -26,9 +25,6 @@ MOST = {"symmetric": 2048}
 """Tokens that are measured; of other kinds 64."""
 GROUP = 128
 
-Weight = tuple[Tensor, Tensor, Tensor | None, Tensor | None, int]
-"""Packed codes, scales, zeros, table, group size."""
-
 
 def rows(plan: Plan, ceiling: float) -> Iterator[Row]:
     """One row for each matrix, kind of codes and number of tokens."""
@@ -36,7 +32,7 @@ def rows(plan: Plan, ceiling: float) -> Iterator[Row]:
         library: dict[int, float] = {}
         for kind in KINDS:
             weights = make_weights(plan, kind, outputs, inputs)
-            num_bytes = sum(tensor.nbytes for tensor in weights[0][:3] if tensor is not None)
+            num_bytes = weights[0].nbytes
             for tokens in (1, 70) if plan.dry_run else TOKENS:
                 if tokens > MOST.get(kind, 64) and not plan.dry_run:
                     continue
@@ -55,14 +51,14 @@ def rows(plan: Plan, ceiling: float) -> Iterator[Row]:
                 }
 
 
-def make_weights(plan: Plan, kind: str, outputs: int, inputs: int) -> list[Weight]:
+def make_weights(plan: Plan, kind: str, outputs: int, inputs: int) -> list[kernels.PackedMatrix]:
     """As many random matrices as fill the rotation, two at least."""
     bits = KINDS[kind]
     count = min(32, max(2, -(-plan.rotation_bytes * 8 // (outputs * inputs * bits))))
     return [_weight(plan, kind, bits, outputs, inputs) for _ in range(count)]
 
 
-def _weight(plan: Plan, kind: str, bits: int, outputs: int, inputs: int) -> Weight:
+def _weight(plan: Plan, kind: str, bits: int, outputs: int, inputs: int) -> kernels.PackedMatrix:
     codes = torch.randint(0, 2**bits, (outputs, inputs), dtype=torch.uint8, device=plan.device)
     packed = kernels.pack_codes(codes, bits)
     if kind == "float8":
@@ -73,18 +69,18 @@ def _weight(plan: Plan, kind: str, bits: int, outputs: int, inputs: int) -> Weig
     scales, size = kernels.pack_scales(scale, inputs, group)
     points = torch.randint(0, 16, (outputs, groups), device=plan.device)
     zeros = kernels.pack_scales(points, inputs, group)[0] if kind == "zeros" else None
-    return packed, scales, zeros, torch.randn(16, device=plan.device) if kind == "table" else None, size
+    table = torch.randn(16, device=plan.device) if kind == "table" else None
+    return kernels.PackedMatrix(packed, scales, zeros, table, size)
 
 
-def seconds(plan: Plan, weights: list[Weight], tokens: int) -> float:
+def seconds(plan: Plan, weights: list[kernels.PackedMatrix], tokens: int) -> float:
     """Median time of one GEMM."""
-    outputs, inputs = weights[0][1].shape[1], weights[0][0].shape[1]
-    inputs *= 8 if weights[0][0].dtype == torch.int32 else 1
+    outputs, inputs = weights[0].scales.shape[1], weights[0].packed.shape[1]
+    inputs *= 8 if weights[0].bits == 4 else 1
     x, out = plan.normal(tokens, inputs), plan.normal(tokens, outputs)
 
     def gemm(index: int) -> None:
-        packed, scales, zeros, table, size = weights[index]
-        kernels.weight_only_linear(x, packed, scales, zeros, table, None, None, out, size)
+        kernels.weight_only_linear(x, weights[index], None, None, out)
 
     return seconds_per_call(plan, gemm, len(weights))
 

@@ -32,11 +32,11 @@ from .lora.replace_rows import replace_rows
 from .lora.replaced_logits import replaced_logits
 from .matmul.dequantise import dequantise
 from .matmul.gemv_blocks import LONGEST as LONGEST_NORMALISED
-from .matmul.group_quantisation import pack_codes, pack_scales, unpack_codes
+from .matmul.group_quantisation import PackedMatrix, pack_codes, pack_scales, unpack_codes
 from .matmul.ladder import SMALL_BATCH
 from .matmul.linear import linear
 from .matmul.linear_split_k import linear_split_k, linear_splits
-from .matmul.token_linear import send_linear, token_linear
+from .matmul.token_linear import NormPrologue, send_linear, token_linear
 from .matmul.w8a8_gated import w8a8_gated
 from .matmul.w8a8_linear import w8a8_linear
 from .matmul.w8a8_split_k import w8a8_split_k, w8a8_splits
@@ -57,6 +57,7 @@ from .norm.add_rms_norm import add_rms_norm
 from .norm.gated_norm import gated_norm
 from .norm.layer_norm import layer_norm
 from .norm.mix_streams import mix_streams
+from .norm.quantise import NOT_QUANTISED, Quantised
 from .norm.quantise_rows import quantise_rows
 from .norm.rms_norm import rms_norm
 from .norm.sigmoid_gate import sigmoid_gate
@@ -93,6 +94,7 @@ __all__ = [
     "MAX_LOGIT_BIAS",
     "MAX_MATCH",
     "MAX_TOP",
+    "NOT_QUANTISED",
     "NO_PROLOGUE",
     "OUTPUT_BLOCK",
     "RANK_UNITS",
@@ -114,7 +116,10 @@ __all__ = [
     "KvCache",
     "LaunchOrderError",
     "NewTokens",
+    "NormPrologue",
+    "PackedMatrix",
     "QkvPrologue",
+    "Quantised",
     "RouteOptions",
     "Routing",
     "Runs",

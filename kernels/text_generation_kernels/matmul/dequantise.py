@@ -20,7 +20,7 @@ from ..runtime.launch import Launcher, launch_dependents, wait_for_previous
 from ..runtime.register import register
 from ..runtime.triton import tl, triton
 from .code_conversion import eight_bits, load_table, lookups, nibbles, plain_plane
-from .group_quantisation import BLOCK, group_values
+from .group_quantisation import BLOCK, PackedMatrix
 
 _BLOCK_N = 32
 _WARPS = 8
@@ -90,18 +90,17 @@ def dequantise_kernel(
 _launch = Launcher(dequantise_kernel, writes=("out",), dependents="after the wait")
 
 
-def dequantise_triton(
-    packed: Tensor, scales: Tensor, zeros: Tensor | None, table: Tensor | None, out: Tensor, group_size: int
-) -> None:
+def dequantise_triton(weight: PackedMatrix, out: Tensor) -> None:
     """Triton implementation."""
     outputs, inputs = out.shape
-    if out.element_size() != 2 or (group_size and scales.dim() != 3) or outputs == 0:
-        dequantise_torch(packed, scales, zeros, table, out, group_size)
+    if out.element_size() != 2 or weight.groups == 0 or outputs == 0:
+        dequantise_torch(weight, out)
         return
+    packed, scales, zeros = weight.packed, weight.scales, weight.zeros
     float8 = packed.is_floating_point()
     _launch(
         (triton.cdiv(inputs, BLOCK), triton.cdiv(outputs, _BLOCK_N)),
-        (packed.view(torch.uint8) if float8 else packed, scales, zeros, table, out),
+        (packed.view(torch.uint8) if float8 else packed, scales, zeros, weight.table, out),
         (
             inputs,
             packed.stride(0),
@@ -111,18 +110,16 @@ def dequantise_triton(
             outputs,
         ),
         FLOAT8=float8,
-        GROUPS=scales.shape[2] if scales.dim() == 3 else 1,
+        GROUPS=weight.groups,
         PLAIN=not out.is_cuda or torch.version.cuda is None,
         BLOCK_N=_BLOCK_N,
         num_warps=_WARPS,
     )
 
 
-def dequantise_torch(
-    packed: Tensor, scales: Tensor, zeros: Tensor | None, table: Tensor | None, out: Tensor, group_size: int
-) -> None:
+def dequantise_torch(weight: PackedMatrix, out: Tensor) -> None:
     """Torch implementation: the CPU path and the reference of the tests."""
-    out.copy_(group_values(packed, scales, zeros, table, out.shape[1], group_size))
+    out.copy_(weight.values(out.shape[1]))
 
 
 dequantise = register(dequantise_torch, mutates=("out",), triton=dequantise_triton)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from .dequantise import dequantise
+from .group_quantisation import PackedMatrix
 
 _SCRATCH_BYTES = 512 << 20
 """The most bytes of the 16-bit matrix; larger ones are dequantised in chunks of outputs. Chunks that stay in the L2
@@ -20,32 +21,21 @@ cache (16 to 64 MiB) are slower on an H200, because cuBLAS's GEMMs with them are
 
 def dequantise_matmul(
     x: Tensor,
-    packed: Tensor,
-    scales: Tensor,
-    zeros: Tensor | None,
-    table: Tensor | None,
+    weight: PackedMatrix,
     bias: Tensor | None,
     out: Tensor,
-    group_size: int,
     _settings: Mapping[str, int] | None = None,
 ) -> None:
     """Dequantises a chunk of outputs at a time to 16 bits, and calls cuBLAS with it. Arguments as of
     `weight_only_linear`.
     """
-    outputs, inputs = packed.shape[0], x.shape[1]
+    outputs, inputs = weight.outputs, x.shape[1]
     chunk = max(1, _SCRATCH_BYTES // (inputs * x.element_size()))
     matrix = x.new_empty(min(chunk, outputs), inputs)
     for first in range(0, outputs, chunk):
         rows = slice(first, min(first + chunk, outputs))
-        weight = matrix[: rows.stop - first]
-        dequantise(
-            packed[rows],
-            scales[:, rows],
-            None if zeros is None else zeros[:, rows],
-            table,
-            weight,
-            group_size,
-        )
-        torch.mm(x, weight.t(), out=out[:, rows])
+        values = matrix[: rows.stop - first]
+        dequantise(weight.rows(rows), values)
+        torch.mm(x, values.t(), out=out[:, rows])
     if bias is not None:
         out += bias

@@ -12,6 +12,7 @@ them (after Kim et al., "Who Says Elephants Can't Run", 2022). Inputs are padded
 value: x is 0 there.
 """
 
+from dataclasses import dataclass, replace
 from math import gcd
 
 import torch
@@ -92,19 +93,62 @@ def _smallest_exact(values: Tensor) -> Tensor:
     return values
 
 
-def group_values(
-    packed: Tensor, scales: Tensor, zeros: Tensor | None, table: Tensor | None, inputs: int, group_size: int
-) -> Tensor:
-    """The weights, float32 [outputs, inputs]."""
-    if table is not None:
-        values = table.float()[unpack_codes(packed, inputs).int()]
-    elif packed.is_floating_point():
-        values = packed[:, :inputs].float()
-    else:
-        values = unpack_codes(packed, inputs).float()
-        bits = 4 if packed.dtype == torch.int32 else 8
-        values -= 2 ** (bits - 1) if zeros is None else _spread(zeros, inputs, group_size)
-    return values * _spread(scales, inputs, group_size)
+@dataclass(frozen=True, slots=True, eq=False)
+class PackedMatrix:
+    """A group-quantised matrix [outputs, inputs]."""
+
+    packed: Tensor
+    """[outputs, ...]: codes as `pack_codes` makes them, or float8 [outputs, inputs]."""
+    scales: Tensor
+    """As `pack_scales` makes them."""
+    zeros: Tensor | None = None
+    """Likewise. None: 2 ** (bits - 1)."""
+    table: Tensor | None = None
+    """[16] float32: what each 4-bit code stands for."""
+    group_size: int = 0
+    """As `pack_scales` returns it; 0: all inputs are one group."""
+
+    @property
+    def outputs(self) -> int:
+        """Rows of the matrix."""
+        return self.packed.shape[0]
+
+    @property
+    def is_cuda(self) -> bool:
+        """Whether it lies on a GPU."""
+        return self.packed.is_cuda
+
+    @property
+    def bits(self) -> int:
+        """Bits of a stored weight."""
+        return 4 if self.packed.dtype == torch.int32 else 8
+
+    @property
+    def groups(self) -> int:
+        """Groups in 256 inputs; 1: all inputs are one group; 0: of another size than kernels read."""
+        return self.scales.shape[2] if self.scales.dim() == 3 else 0 if self.group_size else 1
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all tensors."""
+        held = (self.packed, self.scales, self.zeros, self.table)
+        return sum(tensor.nbytes for tensor in held if tensor is not None)
+
+    def rows(self, rows: slice) -> "PackedMatrix":
+        """Some of its outputs."""
+        zeros = None if self.zeros is None else self.zeros[:, rows]
+        return replace(self, packed=self.packed[rows], scales=self.scales[:, rows], zeros=zeros)
+
+    def values(self, inputs: int) -> Tensor:
+        """The weights, float32 [outputs, inputs]."""
+        if self.table is not None:
+            values = self.table.float()[unpack_codes(self.packed, inputs).int()]
+        elif self.packed.is_floating_point():
+            values = self.packed[:, :inputs].float()
+        else:
+            values = unpack_codes(self.packed, inputs).float()
+            values -= 2 ** (self.bits - 1) if self.zeros is None else _spread(self.zeros, inputs, self.group_size)
+        return values * _spread(self.scales, inputs, self.group_size)
 
 
 def _spread(values: Tensor, inputs: int, group_size: int) -> Tensor:

@@ -1,17 +1,17 @@
 """GEMV of one token with its neighbours fused: RMSNorm as prologue, activation and residual addition as epilogue.
 
-    y = x, or with `norm`: x / sqrt(mean(x ** 2) + eps) * norm, which is written to `normalised`
+    y = x, or with `norm`: x / sqrt(mean(x ** 2) + eps) * norm.weight, which is written to `norm.normalised`
     out = y @ weight.T + bias
     out = activation(gate) * up, with `activation`, where gate and up are the halves of y @ weight.T + bias
     out = out before + that, with `adds`
 
 A layer of a small model waits for its kernels as long as for its bytes, so fewer kernels make it faster.
 
-Layouts: `x`, `normalised` `[1, inputs]`, `out` `[1, outputs]` or, with `activation`, `[1, outputs / 2]`, `weight`
-`[outputs, inputs]`, unit stride in the last dimension, any stride between rows; `bias` `[outputs]` or None; `norm`
-`[inputs]`, which may be float32 beside 16 bits. One floating type otherwise. `normalised` is what `rms_norm` writes, to
-the bit; the GEMV reads the values before that rounding. The rest is rounded as `linear`, `act_and_mul` and
-`add_rms_norm` round one after the other. Those operators compute what `bf16_gemv.py` does not take (`bf16_ladder.py`).
+Layouts: `x` `[1, inputs]`, `out` `[1, outputs]` or, with `activation`, `[1, outputs / 2]`, `weight`
+`[outputs, inputs]`, unit stride in the last dimension, any stride between rows; `bias` `[outputs]` or None. One
+floating type, but for the weight of a norm. The GEMV reads normalised values before they are rounded. The rest is
+rounded as `linear`, `act_and_mul` and `add_rms_norm` round one after the other. Those operators compute what
+`bf16_gemv.py` does not take (`bf16_ladder.py`).
 
 A layer calls it in a step of one token, where a norm or the residual add is fused.
 Bytes floor: outputs * inputs * element size.
@@ -20,6 +20,7 @@ Lab: docs/lab/2026-11-single-token-decode.md.
 
 # pyright: basic, reportArgumentType=false
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -34,25 +35,46 @@ from .bf16_ladder import BF16, BF16_GEMV, Bf16Problem, cublas_linear
 from .gemv_blocks import LONGEST
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class NormPrologue:
+    """The RMSNorm that the token has yet to pass. `NormPrologue()`: none."""
+
+    weight: Tensor | None = None
+    """[inputs], which may be float32 beside 16 bits."""
+    eps: float = 0.0
+    normalised: Tensor | None = None
+    """[1, inputs], which is written: what `rms_norm` gives, to the bit."""
+
+    def apply(self, x: Tensor, rms_norm: Callable[[Tensor, Tensor, float, Tensor], None]) -> Tensor:
+        """`x`, normalised by an operator of its own."""
+        if self.weight is None or self.normalised is None:
+            return x
+        rms_norm(x, self.weight, self.eps, self.normalised)
+        return self.normalised
+
+
+NO_NORM = NormPrologue()
+
+
 def token_linear_triton(
     x: Tensor,
     weight: Tensor,
     bias: Tensor | None,
     out: Tensor,
     activation: str | None = None,
-    norm: Tensor | None = None,
-    eps: float = 0.0,
-    normalised: Tensor | None = None,
+    norm: NormPrologue = NO_NORM,
     adds: bool = False,
 ) -> None:
     """Triton implementation. What the kernel does not take goes to several operators and cuBLAS."""
     if BF16.pick(Bf16Problem.of(x, weight, out, activation)).kernel is not BF16_GEMV:
-        _unfused(x, weight, bias, out, activation, norm, eps, normalised, adds, rms_norm_triton, act_and_mul_triton)
+        result = torch.empty_like(out) if adds else out
+        cublas_linear(norm.apply(x, rms_norm_triton), weight, bias, result, activation, act_and_mul_triton)
+        if adds:
+            out.add_(result)
         return
-    if norm is not None and normalised is not None and x.shape[1] > LONGEST:
-        rms_norm_triton(x, norm, eps, normalised)
-        x, norm = normalised, None
-    bf16_gemv(x, weight, bias, out, activation, norm=norm, eps=eps, normalised=normalised, adds=adds)
+    if x.shape[1] > LONGEST:
+        x, norm = norm.apply(x, rms_norm_triton), NO_NORM
+    bf16_gemv(x, weight, bias, out, activation, norm.weight, norm.eps, norm.normalised, adds)
 
 
 def send_linear(x: Tensor, weight: Tensor, bias: Tensor | None, exchange: Exchange) -> bool:
@@ -72,36 +94,14 @@ def token_linear_torch(
     bias: Tensor | None,
     out: Tensor,
     activation: str | None = None,
-    norm: Tensor | None = None,
-    eps: float = 0.0,
-    normalised: Tensor | None = None,
+    norm: NormPrologue = NO_NORM,
     adds: bool = False,
 ) -> None:
     """Torch implementation: the CPU path and the reference of the tests."""
-    _unfused(x, weight, bias, out, activation, norm, eps, normalised, adds, rms_norm_torch, act_and_mul_torch)
-
-
-def _unfused(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    out: Tensor,
-    activation: str | None,
-    norm: Tensor | None,
-    eps: float,
-    normalised: Tensor | None,
-    adds: bool,
-    rms_norm: Callable[[Tensor, Tensor, float, Tensor], None],
-    act_and_mul: Callable[[Tensor, str, Tensor], None],
-) -> None:
-    """One operator after another."""
-    if norm is not None and normalised is not None:
-        rms_norm(x, norm, eps, normalised)
-        x = normalised
     result = torch.empty_like(out) if adds else out
-    cublas_linear(x, weight, bias, result, activation, act_and_mul)
+    cublas_linear(norm.apply(x, rms_norm_torch), weight, bias, result, activation, act_and_mul_torch)
     if adds:
         out.add_(result)
 
 
-token_linear = register(token_linear_torch, mutates=("out", "normalised"), triton=token_linear_triton)
+token_linear = register(token_linear_torch, mutates=("out", "norm_normalised"), triton=token_linear_triton)

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from ..runtime.launch import Launcher, launch_dependents, wait_for_previous
 from ..runtime.triton import tl, triton
-from .group_quantisation import BLOCK
+from .group_quantisation import BLOCK, PackedMatrix
 from .rows import store_outputs, weight_rows_of
 
 _WORDS = tl.constexpr(BLOCK // 8)
@@ -242,19 +242,18 @@ def w4a16_blocks(words: int) -> dict[str, int]:
 
 def w4a16_gemv(
     x: Tensor,
-    packed: Tensor,
-    scales: Tensor,
-    zeros: Tensor | None,
+    weight: PackedMatrix,
     bias: Tensor | None,
     out: Tensor,
     activation: str | None,
 ) -> None:
     """Launches the GEMV: shapes as of `weight_only_linear`."""
+    packed = weight.packed
     outputs, words = packed.shape
     config = w4a16_blocks(words)
     _launch(
         (triton.cdiv(outputs, config["BLOCK_N"]),),
-        (x[0].view(torch.int32), packed, scales, zeros, bias, out),
+        (x[0].view(torch.int32), packed, weight.scales, weight.zeros, bias, out),
         (words, outputs, packed.stride(0)),
         ACTIVATION=activation,
         FP16=x.dtype == torch.float16,

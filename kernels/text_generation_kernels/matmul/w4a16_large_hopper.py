@@ -24,6 +24,7 @@ from torch import Tensor
 
 from ..runtime.launch import Launcher, arrivals
 from ..runtime.triton import cuda, gl, gluon, hopper, triton
+from .group_quantisation import PackedMatrix
 
 
 def _pair(plane: int, magic: str) -> str:
@@ -207,22 +208,18 @@ _launch = Launcher(
 
 def w4a16_large_hopper(
     x: Tensor,
-    packed: Tensor,
-    scales: Tensor,
-    points: Tensor | None,
-    _table: Tensor | None,
+    weight: PackedMatrix,
     bias: Tensor | None,
     out: Tensor,
-    _group_size: int,
     config: Mapping[str, int],
 ) -> None:
-    """Launches the kernel: shapes as of `weight_only_linear`, `points` are its zeros.
+    """Launches the kernel: shapes as of `weight_only_linear`.
 
     It runs on one stream at a time, as thread blocks of all calls count their arrivals in one place, and once before a
     capture.
     """
     tokens, inputs = x.shape
-    outputs = packed.shape[0]
+    packed, outputs = weight.packed, weight.outputs
     block_m, block_n, splits = config["BLOCK_M"], config["BLOCK_N"], config["splits"]
     grid = (triton.cdiv(tokens, block_m), triton.cdiv(outputs, block_n), splits)
     tiles = grid[0] * grid[1]
@@ -230,10 +227,10 @@ def w4a16_large_hopper(
     partial = x.new_empty(splits * tiles * block_n * block_m if splits > 1 else 0, dtype=torch.float32)
     _launch(
         grid,
-        (x, packed, scales, points, bias, out, partial, arrived),
+        (x, packed, weight.scales, weight.zeros, bias, out, partial, arrived),
         (inputs, outputs, x.stride(0), packed.stride(0), out.stride(0)),
         (tokens, splits),
-        GROUPS=scales.shape[2],
+        GROUPS=weight.groups,
         BLOCK_M=block_m,
         BLOCK_N=block_n,
         STAGES=config["num_stages"],

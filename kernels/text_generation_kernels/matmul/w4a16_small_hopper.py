@@ -22,6 +22,7 @@ from torch import Tensor
 
 from ..runtime.launch import Launcher
 from ..runtime.triton import cuda, gl, gluon, hopper, triton
+from .group_quantisation import PackedMatrix
 from .w4a16_large_hopper import plane
 
 _GROUPS = gl.constexpr(2)  # of 128 inputs in a block
@@ -197,23 +198,17 @@ _launch = Launcher(
 
 def w4a16_small_hopper(
     x: Tensor,
-    packed: Tensor,
-    scales: Tensor,
-    points: Tensor | None,
-    _table: Tensor | None,
+    weight: PackedMatrix,
     bias: Tensor | None,
     out: Tensor,
-    _group_size: int,
     config: Mapping[str, int],
 ) -> None:
-    """Launches the kernel: shapes as of `weight_only_linear`, `points` are its zeros; settings as of
-    its data file.
-    """
+    """Launches the kernel: shapes as of `weight_only_linear`, settings as of its data file."""
     tokens, inputs = x.shape
-    outputs = packed.shape[0]
+    packed, outputs = weight.packed, weight.outputs
     _launch(
         (triton.cdiv(outputs, config["BLOCK_N"]),),
-        (x, packed, scales, points, bias, out),
+        (x, packed, weight.scales, weight.zeros, bias, out),
         (inputs, outputs, x.stride(0), packed.stride(0), out.stride(0)),
         (tokens,),
         max_blocks_per_sm=config.get("PROGRAMS", 0),

@@ -33,7 +33,7 @@ from torch.nn import functional
 
 from ..norm.act_and_mul import act_and_mul_torch, act_and_mul_triton
 from ..norm.activations import GATED
-from ..norm.quantise import LIMITS, quantise_torch
+from ..norm.quantise import LIMITS, Quantised, quantise_torch
 from ..norm.quantise_rows import quantise_rows_triton
 from ..runtime.device import has_fp8_gemms
 from ..runtime.register import register
@@ -79,13 +79,13 @@ def w8a8_linear_triton(
 
 
 def _codes(
-    x: Tensor, x_scale: Tensor | None, dtype: torch.dtype, bound: float, quantise: Callable[..., None]
+    x: Tensor, x_scale: Tensor | None, dtype: torch.dtype, bound: float, quantise: Callable[[Tensor, Quantised], None]
 ) -> tuple[Tensor, Tensor]:
     """`x` and its scales, quantised by `quantise` where it is not yet."""
     if x.dtype in LIMITS and x_scale is not None:
         return x, x_scale
     x8, scale = x.new_empty(x.shape, dtype=dtype), x.new_empty(len(x), dtype=torch.float32)
-    quantise(x, x8, scale, 0, x_scale, bound)
+    quantise(x, Quantised(x8, scale, 0, x_scale, bound))
     return x8, scale
 
 

@@ -27,7 +27,7 @@ from ..runtime.prefetch import prefetch_l2
 from ..runtime.triton import tl, triton
 from ._weight_only_block import add_block, load_inputs
 from .code_conversion import load_table
-from .group_quantisation import BLOCK
+from .group_quantisation import BLOCK, PackedMatrix
 from .weight_only_tiles import of_outputs, zeros
 
 
@@ -207,39 +207,36 @@ _launch = Launcher(
 
 def weight_only_gemm(
     x: Tensor,
-    packed: Tensor,
-    scales: Tensor,
-    points: Tensor | None,
-    table: Tensor | None,
+    weight: PackedMatrix,
     bias: Tensor | None,
     out: Tensor,
-    _group_size: int,
     config: Mapping[str, int],
 ) -> None:
-    """Launches the kernel: shapes as of `weight_only_linear`, `points` are its zeros.
+    """Launches the kernel: shapes as of `weight_only_linear`.
 
     It runs on one stream at a time, as thread blocks of all calls count their arrivals in one place, and once before a
     capture. `config`: constants of the kernel, options of its launch, and `splits`; without `ROWS` tiles are filled.
     `PROGRAMS` is the most thread blocks on an SM at a time.
     """
     tokens, inputs = x.shape
-    outputs = packed.shape[0]
+    packed, outputs = weight.packed, weight.outputs
     block_m, block_n, splits = config["BLOCK_M"], config["BLOCK_N"], config["splits"]
     swap, fold, num_warps = bool(config["SWAP"]), bool(config["FOLD"]), config["num_warps"]
     rows = config.get("ROWS", block_n)
     grid = (triton.cdiv(tokens, block_m), triton.cdiv(outputs, rows), splits)
     tiles = grid[0] * grid[1]
-    float8, four = packed.is_floating_point(), packed.dtype == torch.int32
+    float8, four = packed.is_floating_point(), weight.bits == 4
+    codes = packed.view(torch.uint8) if float8 else packed
     arrived = arrivals(x.device, tiles if splits > 1 else 0)
     partial = x.new_empty(splits * tiles * block_n * block_m if splits > 1 else 0, dtype=torch.float32)
     _launch(
         grid,
-        (x, packed.view(torch.uint8) if float8 else packed, scales, points, table, bias, out, partial, arrived),
+        (x, codes, weight.scales, weight.zeros, weight.table, bias, out, partial, arrived),
         (inputs, outputs, x.stride(0), packed.stride(0), out.stride(0)),
         (tokens, splits),
         max_blocks_per_sm=config.get("PROGRAMS", 0),
         FLOAT8=float8,
-        GROUPS=scales.shape[2] if scales.dim() == 3 else 1,
+        GROUPS=weight.groups,
         MASK_K=inputs % BLOCK != 0,
         FOLD=fold,
         SWAP=swap,

@@ -2,13 +2,12 @@
 
 from typing import NamedTuple
 
-import torch
 from torch import Tensor
 
 from ..runtime.device import Card, card_of
 from ..runtime.settings import fastest
 from .dequantise_matmul import dequantise_matmul
-from .group_quantisation import BLOCK
+from .group_quantisation import BLOCK, PackedMatrix
 from .ladder import SMALL_BATCH, Ladder, MatmulKernel, Settings, padded_tokens
 from .w4a16_gemv import w4a16_gemv
 from .w4a16_large_hopper import w4a16_large_hopper
@@ -43,24 +42,21 @@ class WeightOnlyProblem(NamedTuple):
     """Whether the token begins at a whole word, and rows of codes at multiples of 16 bytes from the first one."""
 
     @classmethod
-    def of(
-        cls, x: Tensor, packed: Tensor, scales: Tensor, table: Tensor | None, out: Tensor, group_size: int
-    ) -> "WeightOnlyProblem":
+    def of(cls, x: Tensor, weight: PackedMatrix, out: Tensor) -> "WeightOnlyProblem":
         """The problem of these tensors."""
         tokens, inputs = x.shape
-        groups = scales.shape[2] if scales.dim() == 3 else 0 if group_size else 1
-        strides = x.stride(1), out.stride(1), packed.stride(1)
+        strides = x.stride(1), out.stride(1), weight.packed.stride(1)
         return cls(
             card=card_of(x.device),
             tokens=1 if tokens == 1 else padded_tokens(tokens, _SMALLEST_TILE),
-            outputs=len(packed),
+            outputs=weight.outputs,
             inputs=inputs,
-            bits=4 if packed.dtype == torch.int32 else 8,
-            groups=groups,
-            table=table is not None,
+            bits=weight.bits,
+            groups=weight.groups,
+            table=weight.table is not None,
             readable=x.element_size() == 2 and x.dtype == out.dtype and strides == (1, 1, 1),
             aligned=x.data_ptr() % 16 == x.stride(0) % 8 == 0,
-            in_words=packed.stride(0) % 4 == 0 and x.storage_offset() % 2 == 0,
+            in_words=weight.packed.stride(0) % 4 == 0 and x.storage_offset() % 2 == 0,
         )
 
     def of_tokens(self, tokens: int) -> "WeightOnlyProblem":

@@ -5,10 +5,8 @@
 
 Layouts: `x` `[tokens, inputs]`, `out` `[tokens, outputs]`, or `[tokens, outputs / 2]` with `activation`, unit stride in
 the last dimension, one floating type; the activations are those of `act_and_mul`.
-`packed` as `pack_codes` makes it, or float8 `[outputs, inputs]`; `scales` and `zeros` as `pack_scales` makes them, with
-the `group_size` that it returns (0: all inputs are one group); `table` [16] float32, `perm` [inputs] int64, `bias`
-`[outputs]`, each or None. Zeros that are not given are 2 ** (bits - 1). Groups of another size than 32, 64, 128 or a
-multiple of 128 are right, but slow. ValueError for an unknown activation and for shapes that do not fit.
+`perm` [inputs] int64, `bias` `[outputs]`, each or None. Groups of another size than 32, 64, 128 or a multiple of 128
+are right, but slow. ValueError for an unknown activation and for shapes that do not fit.
 
 `weight_only_ladder.py` chooses the kernel, or `dequantise_matmul.py`, which computes more than 512 tokens. Batches that
 are padded to one size give a token the same result to the bit, whichever others are there.
@@ -24,7 +22,7 @@ from torch import Tensor
 from ..norm.act_and_mul import act_and_mul_torch, act_and_mul_triton
 from ..norm.activations import GATED
 from ..runtime.register import register
-from .group_quantisation import BLOCK, group_values
+from .group_quantisation import BLOCK, PackedMatrix
 from .ladder import launches
 from .w4a16_gemv import w4a16_gemv
 from .weight_only_ladder import W4A16_GEMV, WEIGHT_ONLY, WeightOnlyProblem
@@ -32,14 +30,10 @@ from .weight_only_ladder import W4A16_GEMV, WEIGHT_ONLY, WeightOnlyProblem
 
 def weight_only_linear_triton(
     x: Tensor,
-    packed: Tensor,
-    scales: Tensor,
-    zeros: Tensor | None,
-    table: Tensor | None,
+    weight: PackedMatrix,
     perm: Tensor | None,
     bias: Tensor | None,
     out: Tensor,
-    group_size: int,
     activation: str | None = None,
 ) -> None:
     """Triton implementation. Raises ValueError for an unknown activation and for shapes that do not fit.
@@ -47,19 +41,19 @@ def weight_only_linear_triton(
     It runs on one stream at a time, as thread blocks of all calls count their arrivals in one place, and once before a
     capture.
     """
-    _check(x, packed, bias, out, activation)
-    tokens, outputs = len(x), len(packed)
+    _check(x, weight.packed, bias, out, activation)
+    tokens = len(x)
     if tokens == 0:
         return
     if perm is not None:
         x = x.index_select(1, perm)
-    problem = WeightOnlyProblem.of(x, packed, scales, table, out, group_size)
+    problem = WeightOnlyProblem.of(x, weight, out)
     if WEIGHT_ONLY.pick(problem).kernel is W4A16_GEMV:
-        w4a16_gemv(x, packed, scales, zeros, bias, out, activation)
+        w4a16_gemv(x, weight, bias, out, activation)
         return
-    result = out if activation is None else out.new_empty(tokens, outputs)
+    result = out if activation is None else out.new_empty(tokens, weight.outputs)
     for choice in launches(WEIGHT_ONLY, problem):
-        choice.kernel.launch(x, packed, scales, zeros, table, bias, result, group_size, choice.settings)
+        choice.kernel.launch(x, weight, bias, result, choice.settings)
     if activation is not None:
         act_and_mul_triton(result, activation, out)
 
@@ -78,19 +72,15 @@ def _check(x: Tensor, packed: Tensor, bias: Tensor | None, out: Tensor, activati
 
 def weight_only_linear_torch(
     x: Tensor,
-    packed: Tensor,
-    scales: Tensor,
-    zeros: Tensor | None,
-    table: Tensor | None,
+    weight: PackedMatrix,
     perm: Tensor | None,
     bias: Tensor | None,
     out: Tensor,
-    group_size: int,
     activation: str | None = None,
 ) -> None:
     """Torch implementation: the CPU path and the reference of the tests. Computes in float32."""
     x = (x if perm is None else x[:, perm]).float()
-    result = x @ group_values(packed, scales, zeros, table, x.shape[1], group_size).t()
+    result = x @ weight.values(x.shape[1]).t()
     result = result if bias is None else result + bias.float()
     if activation is None:
         out.copy_(result)

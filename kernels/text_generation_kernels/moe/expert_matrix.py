@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..matmul.group_quantisation import group_values
+from ..matmul.group_quantisation import PackedMatrix
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -70,4 +70,5 @@ class ExpertMatrix:
             return self.weight[expert]
         rows = slice(expert * self.outputs, (expert + 1) * self.outputs)
         zeros = None if self.zeros is None else self.zeros[:, rows]
-        return group_values(self.weight[expert], self.scales[:, rows], zeros, self.table, inputs, self.group_size)
+        matrix = PackedMatrix(self.weight[expert], self.scales[:, rows], zeros, self.table, self.group_size)
+        return matrix.values(inputs)

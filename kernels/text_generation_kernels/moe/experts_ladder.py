@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ..matmul.ladder import Fusion, Ladder, MatmulKernel, Settings
+from ..norm.quantise import Quantised
 from ..norm.quantise_rows import quantise_rows
 from ..runtime.device import Card, card_of
 from ..runtime.settings import nearest
@@ -125,7 +126,7 @@ def _fp8(x: Tensor, matrix: ExpertMatrix, rows: ExpertRows, out: Tensor, setting
     by_block = matrix.groups > 1
     x8 = torch.empty_like(x, dtype=torch.float8_e4m3fn)
     scale = x.new_empty((len(x), -(-x.shape[1] // FP8_BLOCK)) if by_block else len(x), dtype=torch.float32)
-    quantise_rows(x, x8, scale, FP8_BLOCK if by_block else 0)
+    quantise_rows(x, Quantised(x8, scale, FP8_BLOCK if by_block else 0))
     fp8_grouped_gemm(x8, scale, matrix, rows, out, settings)
 
 

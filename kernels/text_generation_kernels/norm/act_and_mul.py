@@ -5,9 +5,9 @@
 Activations: "silu", "gelu" (with the error function), "gelu_tanh", "relu", "relu2", and "clamped_swiglu", which has its
 own formula (`activations.py`).
 Layouts: `gate_up` `[tokens, 2 * n]`, gate first; `out` `[tokens, n]`; unit stride in the last dimension, any stride
-between tokens. One floating type for both. Computed in float32, rounded once. Where `out8` and `out_scale` are given,
-`out` is also quantised into them (`quantise.py`); a scale over a whole token takes a thread block that computes the
-whole token, or, for few tokens, a second launch.
+between tokens. One floating type for both. Computed in float32, rounded once. `out` is also quantised where `quantised`
+(`quantise.py`) says so; a scale over a whole token takes a thread block that computes the whole token, or, for few
+tokens, a second launch.
 
 Called once a layer, between the two GEMMs of the MLP. Raises ValueError for an unknown activation or layout.
 Bytes floor: 3 * tokens * n * element size (read gate and up, write out). On an H200 in bfloat16 at 4,096 tokens and n
@@ -23,7 +23,7 @@ from ..runtime.register import register
 from ..runtime.settings import nearest
 from ..runtime.triton import tl, triton
 from .activations import ACTIVATIONS, GATED, gated_activation
-from .quantise import TINY, check_quantised, quantise_torch, store_quantised, strides_of
+from .quantise import NOT_QUANTISED, Quantised, quantise_torch, store_quantised
 from .quantise_rows import quantise_rows_triton
 
 
@@ -74,11 +74,7 @@ def act_and_mul_triton(
     gate_up: Tensor,
     activation: str,
     out: Tensor,
-    out8: Tensor | None = None,
-    out_scale: Tensor | None = None,
-    group: int = 0,
-    static: Tensor | None = None,
-    bound: float = 0.0,
+    quantised: Quantised = NOT_QUANTISED,
 ) -> None:
     """Triton implementation. Raises ValueError for an unknown activation and layouts that the kernel does not read."""
     tokens, n = out.shape
@@ -89,14 +85,14 @@ def act_and_mul_triton(
         raise ValueError(f"act_and_mul: shapes of gate_up, out do not fit: {shapes}")
     if not gate_up.stride(1) == out.stride(1) == 1:
         raise ValueError("act_and_mul: the last dimension of every tensor must have stride 1")
-    check_quantised("act_and_mul", tokens, n, out8, out_scale, group, static)
+    quantised.check("act_and_mul", tokens, n)
     if out.numel() == 0:
         return
-    over_tokens = out8 is not None and out_scale is not None and static is None and group == 0
+    over_tokens = quantised.is_measured_by_token
     # A compile dry run does not meet every number of tokens.
     if over_tokens and (tokens <= _FEW_TOKENS or compiling_only()):
         act_and_mul_triton(gate_up, activation, out)
-        quantise_rows_triton(out, out8, out_scale, group, static, bound)
+        quantise_rows_triton(out, quantised)
         if not compiling_only():
             return
     if over_tokens:
@@ -106,12 +102,10 @@ def act_and_mul_triton(
         config = nearest("act_and_mul", n=n)
     _launch(
         (tokens, triton.cdiv(n, config["BLOCK"])),
-        (gate_up, out, out8, out_scale, static),
-        (n, gate_up.stride(0), out.stride(0), *strides_of(out8, out_scale)),
+        (gate_up, out, *quantised.operands),
+        (n, gate_up.stride(0), out.stride(0), *quantised.strides),
         ACTIVATION=activation,
-        GROUP=group,
-        BOUND=bound,
-        TINIEST=TINY,
+        **quantised.constants,
         **config,
     )
 
@@ -120,11 +114,7 @@ def act_and_mul_torch(
     gate_up: Tensor,
     activation: str,
     out: Tensor,
-    out8: Tensor | None = None,
-    out_scale: Tensor | None = None,
-    group: int = 0,
-    static: Tensor | None = None,
-    bound: float = 0.0,
+    quantised: Quantised = NOT_QUANTISED,
 ) -> None:
     """Torch implementation: the CPU path and the reference of the tests."""
     n = out.shape[-1]
@@ -133,8 +123,9 @@ def act_and_mul_torch(
         torch.mul(ACTIVATIONS[activation](gate), up, out=out)
     else:
         out.copy_(GATED[activation](gate.float(), up))
-    if out8 is not None and out_scale is not None:
-        quantise_torch(out, out8, out_scale, group, static, bound)
+    quantise_torch(out, quantised)
 
 
-act_and_mul = register(act_and_mul_torch, mutates=("out", "out8", "out_scale"), triton=act_and_mul_triton)
+act_and_mul = register(
+    act_and_mul_torch, mutates=("out", "quantised_codes", "quantised_scale"), triton=act_and_mul_triton
+)

@@ -12,8 +12,7 @@ their multiplication, as in `rms_norm` and Transformers.
 
 `x` may also be float32 split-K partials `[partials, tokens, hidden]` (`w8a8_split_k`): they are added up in their order
 and rounded to the type of `residual`, which is then prefetched before the wait for the GEMM. So neither that GEMM nor a
-later kernel may have written `residual`. Where `out8` and `out_scale` are given, `out` is also quantised into them
-(`quantise.py`).
+later kernel may have written `residual`. `out` is also quantised where `quantised` (`quantise.py`) says so.
 
 Called twice a layer and once before the logits. Raises ValueError for layouts that the kernel does not read.
 Bytes floor: 4 * tokens * hidden * element size (read x and residual, write residual and out). On an H200 in bfloat16 at
@@ -28,7 +27,7 @@ from ..runtime.launch import Launcher, launch_dependents, wait_for_previous
 from ..runtime.register import register
 from ..runtime.settings import nearest
 from ..runtime.triton import tl, triton
-from .quantise import TINY, check_quantised, quantise_torch, store_quantised, strides_of
+from .quantise import NOT_QUANTISED, Quantised, quantise_torch, store_quantised
 from .rms_norm import normalise, normalise_row
 
 
@@ -112,11 +111,7 @@ def add_rms_norm_triton(
     out: Tensor,
     x_scale: float = 1.0,
     x_weight: Tensor | None = None,
-    out8: Tensor | None = None,
-    out_scale: Tensor | None = None,
-    group: int = 0,
-    static: Tensor | None = None,
-    bound: float = 0.0,
+    quantised: Quantised = NOT_QUANTISED,
 ) -> None:
     """Triton implementation. Raises ValueError for layouts that the kernel does not read."""
     tokens, hidden = x.shape[-2:]
@@ -131,28 +126,26 @@ def add_rms_norm_triton(
         raise ValueError(f"add_rms_norm: shapes of x, residual, out, weights do not fit: {shapes}")
     if any(tensor.stride(-1) != 1 for tensor in (x, residual, out, *weights)):
         raise ValueError("add_rms_norm: the last dimension of every tensor must have stride 1")
-    check_quantised("add_rms_norm", tokens, hidden, out8, out_scale, group, static)
+    quantised.check("add_rms_norm", tokens, hidden)
     if tokens == 0:
         return
-    block = max(triton.next_power_of_2(hidden), group)
+    block = max(triton.next_power_of_2(hidden), quantised.group)
     _launch(
         (tokens,),
-        (x, residual, weight, x_weight, out, out8, out_scale, static),
+        (x, residual, weight, x_weight, out, *quantised.operands),
         (
             hidden,
             x.stride(0) if has_partials else 0,
             x.stride(-2),
             residual.stride(0),
             out.stride(0),
-            *strides_of(out8, out_scale),
+            *quantised.strides,
         ),
         (eps,),
         PARTIALS=len(x) if has_partials else 0,
         X_SCALE=x_scale,
-        GROUP=group,
-        BOUND=bound,
-        TINIEST=TINY,
         BLOCK=block,
+        **quantised.constants,
         **nearest("add_rms_norm", block=block),
     )
 
@@ -165,11 +158,7 @@ def add_rms_norm_torch(
     out: Tensor,
     x_scale: float = 1.0,
     x_weight: Tensor | None = None,
-    out8: Tensor | None = None,
-    out_scale: Tensor | None = None,
-    group: int = 0,
-    static: Tensor | None = None,
-    bound: float = 0.0,
+    quantised: Quantised = NOT_QUANTISED,
 ) -> None:
     """Torch implementation: the CPU path and the reference of the tests."""
     if x.dim() == 3:
@@ -180,10 +169,9 @@ def add_rms_norm_torch(
         x = normalised
     residual.add_(x, alpha=x_scale)
     normalise(residual, weight, eps, out)
-    if out8 is not None and out_scale is not None:
-        quantise_torch(out, out8, out_scale, group, static, bound)
+    quantise_torch(out, quantised)
 
 
 add_rms_norm = register(
-    add_rms_norm_torch, mutates=("residual", "out", "out8", "out_scale"), triton=add_rms_norm_triton
+    add_rms_norm_torch, mutates=("residual", "out", "quantised_codes", "quantised_scale"), triton=add_rms_norm_triton
 )

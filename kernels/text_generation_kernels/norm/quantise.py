@@ -12,6 +12,7 @@ rounded first.
 
 # pyright: basic, reportAssignmentType=false
 import math
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -25,25 +26,96 @@ TINY = 1e-12
 """Least amax of a scale, so that rows of zeros have one."""
 
 
-def quantise_torch(x: Tensor, out8: Tensor, scale: Tensor, group: int, static: Tensor | None, bound: float) -> None:
-    """The formula above, over `[tokens, inputs]`. `scale` is `[tokens]`, or `[tokens, ceil(inputs / group)]`."""
-    limit = LIMITS[out8.dtype]
-    tokens, inputs = x.shape
-    if x.numel() == 0:
+@dataclass(frozen=True, slots=True, eq=False)
+class Quantised:
+    """Where an operator writes its result in 8 bits, and how it measures scales. `Quantised()`: nowhere."""
+
+    codes: Tensor | None = None
+    """[tokens, inputs] float8_e4m3fn or int8, unit stride in the last dimension."""
+    scale: Tensor | None = None
+    """float32 [tokens], or [tokens, ceil(inputs / group)] with any strides."""
+    group: int = 0
+    """Inputs that share a scale; 0: all of a token."""
+    static: Tensor | None = None
+    """[1] float32, the one scale of all tokens."""
+    bound: float = 0.0
+    """The largest amax of a measured scale; 0: none."""
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether there is anything to write."""
+        return self.codes is not None
+
+    @property
+    def is_measured_by_token(self) -> bool:
+        """Whether a scale needs a whole token."""
+        return self.codes is not None and self.static is None and self.group == 0
+
+    @property
+    def operands(self) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+        """The tensors of a launch."""
+        return self.codes, self.scale, self.static
+
+    @property
+    def strides(self) -> tuple[int, int, int]:
+        """Strides of the codes between tokens, and of the scales between tokens and groups, for a launch."""
+        if self.codes is None or self.scale is None:
+            return 0, 0, 0
+        return self.codes.stride(0), self.scale.stride(0), self.scale.stride(-1)
+
+    @property
+    def constants(self) -> dict[str, float]:
+        """What a kernel that calls `store_quantised` is compiled for."""
+        return {"GROUP": self.group, "BOUND": self.bound, "TINIEST": TINY}
+
+    def check(self, operator: str, tokens: int, inputs: int) -> None:
+        """Raises ValueError where it does not fit the result of an operator."""
+        codes, scale, group, static = self.codes, self.scale, self.group, self.static
+        if codes is None or scale is None:
+            if codes is not scale:
+                raise ValueError(f"{operator}: 8-bit values and their scales must both be given, or neither")
+            return
+        if codes.dtype not in LIMITS or scale.dtype != torch.float32:
+            raise ValueError(
+                f"{operator}: 8-bit values must be float8_e4m3fn or int8 with float32 scales, "
+                f"not {codes.dtype} with {scale.dtype}"
+            )
+        if codes.is_cuda and codes.dtype == torch.float8_e4m3fn and not has_fp8_gemms(codes.device):
+            raise ValueError(f"{operator}: this card has no float8 GEMMs: keep activations in 16 bits")
+        if group and (group & (group - 1) or group < 16):
+            raise ValueError(f"{operator}: a group of {group} inputs is no power of two from 16 on")
+        shape = (tokens, -(-inputs // group)) if group else (tokens,)
+        if codes.shape != (tokens, inputs) or scale.shape != shape or (static is not None and static.numel() != 1):
+            shapes = [tuple(tensor.shape) for tensor in (codes, scale, static) if tensor is not None]
+            raise ValueError(f"{operator}: shapes of the 8-bit values, scales, static do not fit: {shapes}")
+        if codes.stride(1) != 1:
+            raise ValueError(f"{operator}: the last dimension of the 8-bit values must have stride 1")
+
+
+NOT_QUANTISED = Quantised()
+"""For an operator whose result is wanted in 16 or 32 bits alone."""
+
+
+def quantise_torch(x: Tensor, quantised: Quantised) -> None:
+    """Writes `x` [tokens, inputs] by the formula above, where that is wanted."""
+    codes, scale = quantised.codes, quantised.scale
+    if codes is None or scale is None or x.numel() == 0:
         return
-    group = group or inputs
+    limit = LIMITS[codes.dtype]
+    tokens, inputs = x.shape
+    group = quantised.group or inputs
     groups = -(-inputs // group)
     wide = torch.nn.functional.pad(x.float(), (0, groups * group - inputs)).view(tokens, groups, group)
-    if static is None:
-        amax = wide.abs().amax(dim=2).clamp(min=TINY, max=bound or math.inf)
+    if quantised.static is None:
+        amax = wide.abs().amax(dim=2).clamp(min=TINY, max=quantised.bound or math.inf)
         scales = amax * (1.0 / limit)
     else:
-        scales = static.float().view(1, 1).expand(tokens, groups)
+        scales = quantised.static.float().view(1, 1).expand(tokens, groups)
     scale.copy_(scales.view(scale.shape))
     quotient = (wide * scales.reciprocal().unsqueeze(2)).clamp(-limit, limit)
-    if out8.dtype == torch.int8:
+    if codes.dtype == torch.int8:
         quotient = quotient.round()
-    out8.copy_(quotient.view(tokens, -1)[:, :inputs])
+    codes.copy_(quotient.view(tokens, -1)[:, :inputs])
 
 
 @triton.jit
@@ -111,41 +183,3 @@ def store_quantised(
         groups = first + tl.arange(0, BLOCK // GROUP)
         tl.store(scale_ptr + groups * stride_scale_group, scale, mask=groups * GROUP < inputs)
     tl.store(out8_ptr + columns, round_to(quotient, out8_ptr, LIMIT), mask=columns < inputs)
-
-
-def check_quantised(
-    operator: str,
-    tokens: int,
-    inputs: int,
-    out8: Tensor | None,
-    scale: Tensor | None,
-    group: int,
-    static: Tensor | None,
-) -> None:
-    """Raises ValueError where the 8-bit outputs of an operator do not fit its result."""
-    if out8 is None or scale is None:
-        if out8 is not scale:
-            raise ValueError(f"{operator}: 8-bit values and their scales must both be given, or neither")
-        return
-    if out8.dtype not in LIMITS or scale.dtype != torch.float32:
-        raise ValueError(
-            f"{operator}: 8-bit values must be float8_e4m3fn or int8 with float32 scales, "
-            f"not {out8.dtype} with {scale.dtype}"
-        )
-    if out8.is_cuda and out8.dtype == torch.float8_e4m3fn and not has_fp8_gemms(out8.device):
-        raise ValueError(f"{operator}: this card has no float8 GEMMs: keep activations in 16 bits")
-    if group and (group & (group - 1) or group < 16):
-        raise ValueError(f"{operator}: a group of {group} inputs is no power of two from 16 on")
-    shape = (tokens, -(-inputs // group)) if group else (tokens,)
-    if out8.shape != (tokens, inputs) or scale.shape != shape or (static is not None and static.numel() != 1):
-        shapes = [tuple(tensor.shape) for tensor in (out8, scale, static) if tensor is not None]
-        raise ValueError(f"{operator}: shapes of the 8-bit values, scales, static do not fit: {shapes}")
-    if out8.stride(1) != 1:
-        raise ValueError(f"{operator}: the last dimension of the 8-bit values must have stride 1")
-
-
-def strides_of(out8: Tensor | None, scale: Tensor | None) -> tuple[int, int, int]:
-    """Strides of the 8-bit values between tokens, and of the scales between tokens and groups, for a launch."""
-    if out8 is None or scale is None:
-        return 0, 0, 0
-    return out8.stride(0), scale.stride(0), scale.stride(-1)

@@ -1,10 +1,9 @@
 """Activation quantisation as an operator of its own: attention outputs and inputs of a first layer, for W8A8.
 
-The formula is in `quantise.py`. Layouts: `x` `[tokens, inputs]` of 16 or 32 bits, `out8` alike of float8_e4m3fn or
-int8, unit stride in the last dimension, any stride between tokens; `scale` float32 `[tokens]`, or
-`[tokens, ceil(inputs / group)]` with any strides; `static` one float32 or None. `largest`: float32 `[tokens, tiles]`,
-contiguous, or None: the amax of each tile of a token, where the kernel that wrote `x` has measured it. A thread block
-then need not read a whole token for a scale over all of it.
+The formula and the layouts of what it writes are in `quantise.py`. `x` `[tokens, inputs]` of 16 or 32 bits, unit stride
+in the last dimension, any stride between tokens. `largest`: float32 `[tokens, tiles]`, contiguous, or None: the amax of
+each tile of a token, where the kernel that wrote `x` has measured it. A thread block then need not read a whole token
+for a scale over all of it.
 
 Raises ValueError for layouts that the kernel does not read. Bytes floor: tokens * inputs * (element size + 1).
 """
@@ -16,7 +15,7 @@ from ..runtime.launch import Launcher, launch_dependents, wait_for_previous
 from ..runtime.register import register
 from ..runtime.settings import nearest
 from ..runtime.triton import tl, triton
-from .quantise import TINY, check_quantised, quantise_torch, round_to, scale_of, store_quantised
+from .quantise import TINY, Quantised, quantise_torch, round_to, scale_of, store_quantised
 
 
 @triton.jit
@@ -89,45 +88,39 @@ WIDTH = 2048
 
 def quantise_rows_triton(
     x: Tensor,
-    out8: Tensor,
-    scale: Tensor,
-    group: int = 0,
-    static: Tensor | None = None,
-    bound: float = 0.0,
+    quantised: Quantised,
     largest: Tensor | None = None,
 ) -> None:
     """Triton implementation. Raises ValueError for layouts that the kernel does not read."""
     tokens, inputs = x.shape
-    check_quantised("quantise_rows", tokens, inputs, out8, scale, group, static)
+    quantised.check("quantise_rows", tokens, inputs)
     if x.stride(1) != 1:
         raise ValueError("quantise_rows: the last dimension of every tensor must have stride 1")
-    if x.numel() == 0:
+    if x.numel() == 0 or not quantised.is_wanted:
         return
-    if largest is not None and group == 0 and static is None:
-        _by_amax(x, out8, scale, bound, largest)
+    if largest is not None and quantised.is_measured_by_token:
+        _by_amax(x, quantised, largest)
         return
-    block = max(triton.next_power_of_2(inputs), group)
+    block = max(triton.next_power_of_2(inputs), quantised.group)
     _launch(
         (tokens,),
-        (x, out8, scale, static),
-        (inputs, x.stride(0), out8.stride(0), scale.stride(0), scale.stride(-1)),
-        GROUP=group,
-        BOUND=bound,
-        TINIEST=TINY,
+        (x, *quantised.operands),
+        (inputs, x.stride(0), *quantised.strides),
+        **quantised.constants,
         BLOCK=block,
         **nearest("quantise_rows", block=block),
     )
 
 
-def _by_amax(x: Tensor, out8: Tensor, scale: Tensor, bound: float, largest: Tensor) -> None:
+def _by_amax(x: Tensor, quantised: Quantised, largest: Tensor) -> None:
     tokens, inputs = x.shape
     tiles = largest.shape[1]
     _launch_by_amax(
         (tokens, triton.cdiv(inputs, WIDTH)),
-        (x, largest, out8, scale),
-        (inputs, x.stride(0), out8.stride(0), scale.stride(0)),
+        (x, largest, quantised.codes, quantised.scale),
+        (inputs, x.stride(0), *quantised.strides[:2]),
         TILES=tiles,
-        BOUND=bound,
+        BOUND=quantised.bound,
         TINIEST=TINY,
         BLOCK=WIDTH,
         BLOCK_P=triton.next_power_of_2(tiles),
@@ -137,15 +130,13 @@ def _by_amax(x: Tensor, out8: Tensor, scale: Tensor, bound: float, largest: Tens
 
 def quantise_rows_torch(
     x: Tensor,
-    out8: Tensor,
-    scale: Tensor,
-    group: int = 0,
-    static: Tensor | None = None,
-    bound: float = 0.0,
+    quantised: Quantised,
     largest: Tensor | None = None,  # noqa: ARG001 - it is faster only on a device
 ) -> None:
     """Torch implementation: the CPU path and the reference of the tests."""
-    quantise_torch(x, out8, scale, group, static, bound)
+    quantise_torch(x, quantised)
 
 
-quantise_rows = register(quantise_rows_torch, mutates=("out8", "scale"), triton=quantise_rows_triton)
+quantise_rows = register(
+    quantise_rows_torch, mutates=("quantised_codes", "quantised_scale"), triton=quantise_rows_triton
+)

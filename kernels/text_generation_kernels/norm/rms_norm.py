@@ -6,7 +6,7 @@ Layouts: `x`, `out` `[tokens, hidden]`, unit stride in the last dimension, any s
 `[hidden]`. `out` may be `x`. One floating type for all three, but `weight` may be float32 beside 16-bit `x`.
 Statistics are float32; the normalised value is rounded to the type of `weight` before their multiplication, as in
 Transformers: where the weight is 1 + w (Gemma), or multiplies before the rounding (OLMo), it is float32.
-Where `out8` and `out_scale` are given, `out` is also quantised into them (`quantise.py`).
+`out` is also quantised where `quantised` (`quantise.py`) says so.
 
 Called once a forward pass: for the first layer, which has no residual yet. Raises ValueError for layouts that the
 kernel does not read. Bytes floor: 2 * tokens * hidden * element size (read x, write out). On an H200 in bfloat16 at
@@ -23,7 +23,7 @@ from ..runtime.launch import Launcher, launch_dependents, wait_for_previous
 from ..runtime.register import register
 from ..runtime.settings import nearest
 from ..runtime.triton import tl, triton
-from .quantise import TINY, check_quantised, quantise_torch, store_quantised, strides_of
+from .quantise import NOT_QUANTISED, Quantised, quantise_torch, store_quantised
 
 
 @triton.jit
@@ -86,11 +86,7 @@ def rms_norm_triton(
     weight: Tensor,
     eps: float,
     out: Tensor,
-    out8: Tensor | None = None,
-    out_scale: Tensor | None = None,
-    group: int = 0,
-    static: Tensor | None = None,
-    bound: float = 0.0,
+    quantised: Quantised = NOT_QUANTISED,
 ) -> None:
     """Triton implementation. Raises ValueError for layouts that the kernel does not read."""
     tokens, hidden = x.shape
@@ -99,19 +95,17 @@ def rms_norm_triton(
         raise ValueError(f"rms_norm: shapes of x, weight, out do not fit: {shapes}")
     if not x.stride(1) == out.stride(1) == weight.stride(0) == 1:
         raise ValueError("rms_norm: the last dimension of every tensor must have stride 1")
-    check_quantised("rms_norm", tokens, hidden, out8, out_scale, group, static)
+    quantised.check("rms_norm", tokens, hidden)
     if tokens == 0:
         return
-    block = max(triton.next_power_of_2(hidden), group)
+    block = max(triton.next_power_of_2(hidden), quantised.group)
     _launch(
         (tokens,),
-        (x, weight, out, out8, out_scale, static),
-        (hidden, x.stride(0), out.stride(0), *strides_of(out8, out_scale)),
+        (x, weight, out, *quantised.operands),
+        (hidden, x.stride(0), out.stride(0), *quantised.strides),
         (eps,),
-        GROUP=group,
-        BOUND=bound,
-        TINIEST=TINY,
         BLOCK=block,
+        **quantised.constants,
         **nearest("rms_norm", block=block),
     )
 
@@ -138,16 +132,11 @@ def rms_norm_torch(
     weight: Tensor,
     eps: float,
     out: Tensor,
-    out8: Tensor | None = None,
-    out_scale: Tensor | None = None,
-    group: int = 0,
-    static: Tensor | None = None,
-    bound: float = 0.0,
+    quantised: Quantised = NOT_QUANTISED,
 ) -> None:
     """Torch implementation: the CPU path and the reference of the tests."""
     normalise(x, weight, eps, out)
-    if out8 is not None and out_scale is not None:
-        quantise_torch(out, out8, out_scale, group, static, bound)
+    quantise_torch(out, quantised)
 
 
-rms_norm = register(rms_norm_torch, mutates=("out", "out8", "out_scale"), triton=rms_norm_triton)
+rms_norm = register(rms_norm_torch, mutates=("out", "quantised_codes", "quantised_scale"), triton=rms_norm_triton)

@@ -173,6 +173,15 @@ def _least_shared(max_blocks_per_sm: int, shared: int) -> int:
     return max(shared, least if shared > _FREELY else min(least, _FREELY))
 
 
+class _Operands(NamedTuple):
+    """The operands of a launch: see `Launcher.__call__`."""
+
+    tiles: tuple[Any, ...]
+    pointers: tuple[Tensor | None, ...]
+    sizes: tuple[int, ...]
+    values: tuple[float, ...]
+
+
 class _Compiled(NamedTuple):
     """One compiled variant of a kernel, ready to launch."""
 
@@ -247,7 +256,8 @@ class Launcher:
         addresses = [0 if pointer is None else pointer.data_ptr() for pointer in pointers]
         compiled = self._compiled.get(key)
         if compiled is None or _named is not None or self._misaligned(addresses):
-            self._launch_by_triton(key, grid, tiles, pointers, sizes, values, constants, addresses, max_blocks_per_sm)
+            operands = _Operands(tiles, pointers, sizes, values)
+            self._launch_by_triton(key, grid, operands, constants, addresses, max_blocks_per_sm)
             return
         x, y, z = (*grid, 1, 1)[:3]
         stream = torch._C._cuda_getCurrentRawStream(device)
@@ -269,10 +279,7 @@ class Launcher:
         self,
         key: object,
         grid: tuple[int, ...],
-        tiles: tuple[Any, ...],
-        pointers: tuple[Tensor | None, ...],
-        sizes: tuple[int, ...],
-        values: tuple[float, ...],
+        operands: _Operands,
         constants: dict[str, object],
         addresses: list[int],
         max_blocks_per_sm: int,
@@ -282,12 +289,12 @@ class Launcher:
         if "PDL" in self._kernel.arg_names:
             pdl = not self._interpreted and torch.cuda.get_device_capability() >= (9, 0)
             constants |= {"PDL": pdl} | ({"launch_pdl": True} if pdl else {})
+        tiles, pointers, sizes, values = operands
         if _order is not None:
-            operands = zip(
-                map(_operand, self._kernel.arg_names), (*(each.base for each in tiles), *pointers), strict=False
-            )
+            tensors = (*(each.base for each in tiles), *pointers)
+            named = zip(map(_operand, self._kernel.arg_names), tensors, strict=False)
             told = self.pdl if pdl else Pdl(self.pdl.kernel, writes=self.pdl.writes)
-            _order.launched(told, [(name, tensor) for name, tensor in operands if tensor is not None])
+            _order.launched(told, [(name, tensor) for name, tensor in named if tensor is not None])
         arguments = (*tiles, *pointers, *sizes, *values)
         if self._interpreted:
             self._kernel[grid](*arguments, **constants)
@@ -298,9 +305,9 @@ class Launcher:
                     f"{self._kernel.__name__}: name {parameter.name} in do_not_specialize, or it recompiles"
                 )
         if _named is not None:
-            named = (self._kernel, key, *(address % _ALIGNMENT == 0 for address in addresses))
-            if named not in _named:
-                _named[named] = self._kernel.warmup(*arguments, grid=grid, **constants)
+            variant = (self._kernel, key, *(address % _ALIGNMENT == 0 for address in addresses))
+            if variant not in _named:
+                _named[variant] = self._kernel.warmup(*arguments, grid=grid, **constants)
             return
         kernel = self._kernel[grid](*arguments, **constants)
         if not _DIRECT:

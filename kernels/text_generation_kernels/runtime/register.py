@@ -43,7 +43,7 @@ def register(
     """Registers an operator under the name of its torch implementation and returns a function that calls it.
 
     `implementation` runs on CPU, and on CUDA where there is no `triton`. Both have one signature and return nothing.
-    The device of the first argument, a tensor, selects one.
+    The device of the first argument, a tensor or a record with `is_cuda`, selects one.
 
     Arguments may be records: frozen dataclasses of what torch's schemas know, or of further records. A schema knows no
     classes, so the registered operator takes their fields one by one: `cache_scales` is the field `scales` of the

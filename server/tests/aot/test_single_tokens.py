@@ -23,7 +23,7 @@ def _matrix(kind: str, outputs: int, inputs: int) -> Linear:
     if kind == "groups":
         scales, size = kernels.pack_scales(torch.ones(outputs, inputs // 128), inputs, 128)
         codes = kernels.pack_codes(torch.zeros(outputs, inputs, dtype=torch.uint8), 4)
-        return WeightOnlyLinear(inputs, codes, scales, None, None, None, size)
+        return WeightOnlyLinear(inputs, kernels.PackedMatrix(codes, scales, group_size=size))
     dtype = torch.float8_e4m3fn if kind == "fp8" else torch.int8
     return W8A8Linear(torch.zeros(outputs, inputs).to(dtype), torch.ones(outputs), ActivationScheme(dtype))
 

@@ -102,6 +102,9 @@ def test_sizes_end_at_the_largest_step_that_there_is() -> None:
     # Those of Llama 3.1 of 8B, and of 70B on two cards.
     assert chunk_sizes(8192 + 256, 6_979_321_856)[-1] == 2048
     assert chunk_sizes(8192 + 256, 34_225_520_640)[-1] == 640
+    # A quarter of 8B: the host is no faster than the device up to 4,096 tokens.
+    assert chunk_sizes(8192 + 256, 6_979_321_856 // 4)[-1] == 4096
+    assert chunk_sizes(2048 + 256, 6_979_321_856 // 4)[-1] == 2304
     assert chunk_sizes(100) == [16, 32, 48, 64, 96, 100]
 
 

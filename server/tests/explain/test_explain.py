@@ -108,11 +108,12 @@ def test_it_names_the_kernels_that_operators_launch(tokens: int, tmp_path: Path)
     packed = explained(tmp_path, quantised, str(tokens))[f"{first}, W4A16, groups of 128"].split()[1]
     x = torch.empty(tokens, 4096, dtype=torch.bfloat16)
     out = x.new_empty(tokens, 14336)
-    held = x.new_empty(28672, 512, dtype=torch.int32), x.new_empty(16, 28672, 2), None, None, None, None
+    codes, scales = x.new_empty(28672, 512, dtype=torch.int32), x.new_empty(16, 28672, 2)
+    weight = kernels.PackedMatrix(codes, scales, group_size=128)
     with noted_choices(CARDS[0]) as launches:
         (launched,) = launches(lambda: kernels.linear(x, x.new_empty(28672, 4096), None, out, "silu"))
         assert launched.startswith(f"{dense}_kernel(")
-        launched, *_ = launches(lambda: kernels.weight_only_linear(x, *held, out, 128, "silu"))
+        launched, *_ = launches(lambda: kernels.weight_only_linear(x, weight, None, None, out, "silu"))
         assert launched.startswith(f"{packed}_kernel(")
 
 

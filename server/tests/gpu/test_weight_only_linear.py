@@ -5,7 +5,6 @@ import torch
 from torch import Tensor
 
 import text_generation_kernels as kernels
-from text_generation_kernels.matmul.group_quantisation import group_values
 from text_generation_kernels.matmul.w4a16_small_hopper import w4a16_small_hopper
 from text_generation_kernels.runtime.device import is_hopper
 from text_generation_server.layers.weights import Activations
@@ -14,11 +13,9 @@ from text_generation_server.layers.weights.weight_only import WeightOnlyLinear
 pytestmark = pytest.mark.gpu
 KINDS = ["symmetric", "zeros", "table", "eight", "eight zeros", "float8"]
 SHAPES = [(6144, 4096), (4096, 14336), (1000, 2048), (50, 264), (70, 100)]
-Weight = tuple[Tensor, Tensor, Tensor | None, Tensor | None, int]
-"""Packed codes, scales, zeros, table, group size."""
 
 
-def _weight(kind: str, outputs: int, inputs: int, group_size: int) -> Weight:
+def _weight(kind: str, outputs: int, inputs: int, group_size: int) -> kernels.PackedMatrix:
     torch.manual_seed(outputs)
     bits = 8 if kind in ("eight", "eight zeros", "float8") else 4
     groups = -(-inputs // (group_size or inputs))
@@ -30,17 +27,17 @@ def _weight(kind: str, outputs: int, inputs: int, group_size: int) -> Weight:
     scales, size = kernels.pack_scales(values, inputs, group_size)
     points = torch.randint(0, 2**bits, (outputs, groups), device="cuda")
     zeros = kernels.pack_scales(points, inputs, group_size)[0] if "zeros" in kind else None
-    return packed, scales, zeros, torch.randn(16, device="cuda") if kind == "table" else None, size
+    table = torch.randn(16, device="cuda") if kind == "table" else None
+    return kernels.PackedMatrix(packed, scales, zeros, table, size)
 
 
-def _check(weight: Weight, x: Tensor, outputs: int, extra: bool) -> None:
-    packed, scales, zeros, table, size = weight
+def _check(weight: kernels.PackedMatrix, x: Tensor, outputs: int, extra: bool) -> None:
     inputs = x.shape[1]
     bias = torch.randn(outputs, device="cuda").to(x.dtype) if extra else None
     perm = torch.randperm(inputs, device="cuda") if extra else None
     out = torch.full((x.shape[0], outputs), float("nan"), device="cuda", dtype=x.dtype)
-    kernels.weight_only_linear(x, packed, scales, zeros, table, perm, bias, out, size)
-    matrix = group_values(packed, scales, zeros, table, inputs, size).double()
+    kernels.weight_only_linear(x, weight, perm, bias, out)
+    matrix = weight.values(inputs).double()
     expected = (x if perm is None else x[:, perm]).double() @ matrix.t() + (0 if bias is None else bias.double())
     bound = 5e-3 if x.dtype == torch.bfloat16 else 1e-3
     assert (out.double() - expected).norm() <= bound * expected.norm()
@@ -68,13 +65,13 @@ def test_few_tokens_of_many_outputs(kind: str, tokens: int, dtype: torch.dtype) 
 def test_few_tokens_by_the_kernel_of_hopper_cards(outputs: int, inputs: int, tokens: int) -> None:
     if not is_hopper(torch.device("cuda")):
         pytest.skip("the card is no Hopper card")
-    packed, scales, zeros, table, size = _weight("zeros", outputs, inputs, 128)
+    weight = _weight("zeros", outputs, inputs, 128)
     x = torch.randn(tokens, inputs, device="cuda").bfloat16()
     # Rows of other tensors stand in front and behind, and must not count.
     out = torch.full((tokens + 2, outputs + 8), float("nan"), device="cuda", dtype=x.dtype)
     config = {"BLOCK_M": 16, "BLOCK_N": 128, "num_warps": 4, "num_stages": 3}
-    w4a16_small_hopper(x, packed, scales, zeros, None, None, out[1:-1, :outputs], size, config)
-    expected = x.double() @ group_values(packed, scales, zeros, table, inputs, size).double().t()
+    w4a16_small_hopper(x, weight, None, out[1:-1, :outputs], config)
+    expected = x.double() @ weight.values(inputs).double().t()
     assert (out[1:-1, :outputs].double() - expected).norm() <= 5e-3 * expected.norm()
     around = torch.cat((out[0], out[-1], out[:, outputs:].flatten()))
     assert around.isnan().all()
@@ -82,13 +79,13 @@ def test_few_tokens_by_the_kernel_of_hopper_cards(outputs: int, inputs: int, tok
 
 @pytest.mark.parametrize("kind", ["symmetric", "zeros", "float8"])
 def test_the_activation_of_a_single_token(kind: str) -> None:
-    packed, scales, zeros, table, size = _weight(kind, 2048, 4096, 128)
+    weight = _weight(kind, 2048, 4096, 128)
     x = torch.randn(1, 4096, device="cuda").bfloat16()
     product, out = torch.empty(1, 2048, device="cuda").bfloat16(), torch.empty(1, 1024, device="cuda").bfloat16()
     expected = torch.empty_like(out)
-    kernels.weight_only_linear(x, packed, scales, zeros, table, None, None, product, size)
+    kernels.weight_only_linear(x, weight, None, None, product)
     kernels.act_and_mul(product, "silu", expected)
-    kernels.weight_only_linear(x, packed, scales, zeros, table, None, None, out, size, "silu")
+    kernels.weight_only_linear(x, weight, None, None, out, "silu")
     torch.testing.assert_close(out, expected)
 
 
@@ -105,13 +102,13 @@ def test_sizes_of_groups(kind: str, group_size: int) -> None:
 def test_same_bits_for_every_number_of_tokens_of_one_padded_size(
     outputs: int, inputs: int, kind: str, padded: int
 ) -> None:
-    packed, scales, zeros, table, size = _weight(kind, outputs, inputs, 128)
+    weight = _weight(kind, outputs, inputs, 128)
     x = torch.randn(padded, inputs, device="cuda").bfloat16()
     results: list[Tensor] = []
     for tokens in (padded // 2 + 1, padded // 2 + 2, padded - 3, padded):
         out = torch.empty(tokens, outputs, device="cuda", dtype=x.dtype)
         for _ in range(3):
-            kernels.weight_only_linear(x[:tokens], packed, scales, zeros, table, None, None, out, size)
+            kernels.weight_only_linear(x[:tokens], weight, None, None, out)
             results.append(out[0].clone())
     assert all(torch.equal(result, results[0]) for result in results)
 
@@ -119,12 +116,12 @@ def test_same_bits_for_every_number_of_tokens_of_one_padded_size(
 @pytest.mark.parametrize("tokens", [3, 100])
 def test_a_graph_of_products_that_depend_on_each_other(tokens: int) -> None:
     weights = [_weight("symmetric", 4096, 4096, 128) for _ in range(4)]
-    matrices = [group_values(*weight[:4], 4096, weight[4]).double() for weight in weights]
+    matrices = [weight.values(4096).double() for weight in weights]
     states = torch.zeros(5, tokens, 4096, device="cuda", dtype=torch.bfloat16)
 
     def run() -> None:
-        for index, (packed, scales, zeros, table, size) in enumerate(weights):
-            kernels.weight_only_linear(states[index], packed, scales, zeros, table, None, None, states[index + 1], size)
+        for index, weight in enumerate(weights):
+            kernels.weight_only_linear(states[index], weight, None, None, states[index + 1])
 
     run()
     graph = torch.cuda.CUDAGraph()
@@ -143,9 +140,9 @@ def test_a_graph_of_products_that_depend_on_each_other(tokens: int) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_products_with_a_copy_are_those_with_codes(kind: str) -> None:
     inputs, outputs = 4096, 6144
-    packed, scales, zeros, table, size = _weight(kind, outputs, inputs, 128)
+    weight = _weight(kind, outputs, inputs, 128)
     perm, bias = torch.randperm(inputs, device="cuda"), torch.randn(outputs, device="cuda").bfloat16()
-    matrix = WeightOnlyLinear(inputs, packed, scales, zeros, table, perm, size, bias)
+    matrix = WeightOnlyLinear(inputs, weight, perm, bias)
     x = Activations(torch.randn(200, inputs, device="cuda").bfloat16())
     by_codes = matrix.apply(x).double()
     matrix.copy = matrix.dequantised(torch.bfloat16)

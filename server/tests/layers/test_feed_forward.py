@@ -35,11 +35,13 @@ def _matrix(kind: str, weight: Tensor) -> Linear:
     if kind == "groups":
         scales, size = kernels.pack_scales(torch.full((outputs, inputs // 128), 0.01), inputs, 128)
         packed = kernels.pack_codes((weight / 0.01 + 8).byte().clamp(0, 15), 4)
-        return WeightOnlyLinear(inputs, packed, scales, None, None, None, size)
+        return WeightOnlyLinear(inputs, kernels.PackedMatrix(packed, scales, group_size=size))
     scheme = SCHEMES[kind]
-    eight, scale = scheme.room(weight)
-    kernels.quantise_rows(weight, eight, scale, scheme.group)
-    return W8A8Linear(eight, scale, scheme)
+    room = scheme.room(weight)
+    kernels.quantise_rows(weight, room)
+    assert room.codes is not None
+    assert room.scale is not None
+    return W8A8Linear(room.codes, room.scale, scheme)
 
 
 @pytest.mark.parametrize("first", ["16 bits", "split", "groups", *SCHEMES])

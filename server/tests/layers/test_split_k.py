@@ -55,7 +55,7 @@ def test_without_a_kernel_split_k_leaves_no_partials() -> None:
 def test_a_gated_gemm_is_the_gemm_and_its_activation(wants: ActivationScheme | None, block: int | None) -> None:
     x = Activations(torch.randn(5, SIZE))
     expected, room = Activations.to_fill(torch.empty(5, 32), wants)
-    kernels.act_and_mul(_matrix(64).apply(x, block), "silu", expected.x, *room)
+    kernels.act_and_mul(_matrix(64).apply(x, block), "silu", expected.x, room)
     made = _matrix(64).gated(x, "silu", wants, block)
     assert torch.equal(made.x, expected.x)
     if wants is not None:

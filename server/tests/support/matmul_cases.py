@@ -49,7 +49,7 @@ def _weight_only(outputs: int, inputs: int, bits: int, group: int, float8: bool 
     width = -(-inputs // 256) * 32 if bits == 4 else inputs
     codes = torch.empty(outputs, width, dtype=torch.int32 if bits == 4 else _FP8 if float8 else torch.uint8)
     scales = _EMPTY(-(-inputs // 256), outputs, 256 // group) if group else _EMPTY(1, outputs)
-    return WeightOnlyLinear(inputs, codes, scales, None, None, None, group)
+    return WeightOnlyLinear(inputs, kernels.PackedMatrix(codes, scales, group_size=group))
 
 
 def matrices(outputs: int, inputs: int) -> Iterator[tuple[str, Linear]]:

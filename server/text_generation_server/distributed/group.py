@@ -11,7 +11,6 @@ import sys
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -112,16 +111,16 @@ class TensorParallelGroup:
         eps: float,
         scale: float = 1.0,
         x_weight: Tensor | None = None,
-        *eight_bit: Any,
+        quantised: kernels.Quantised = kernels.NOT_QUANTISED,
     ) -> None:
         """`all_reduce(x)`, then `add_rms_norm` of it into `x` and `residual`, fused where that is faster and the output
-        is not quantised. `eight_bit`: the quantisation arguments of `add_rms_norm`, the last ones.
+        is not quantised.
         """
         algorithm = self._algorithms.of(_num_bytes(x))
-        apart = self.world_size == 1 or len(eight_bit) > 0
+        apart = self.world_size == 1 or quantised.is_wanted
         if apart or not self._reduced(algorithm, x, residual, weight, eps, scale, x_weight):
             self.all_reduce(x)
-            kernels.add_rms_norm(x, residual, weight, eps, x, scale, x_weight, *eight_bit)
+            kernels.add_rms_norm(x, residual, weight, eps, x, scale, x_weight, quantised)
 
     def _reduced(
         self,

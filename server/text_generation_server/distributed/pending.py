@@ -3,7 +3,6 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -33,10 +32,10 @@ class PendingAllReduce:
         eps: float,
         scale: float,
         x_weight: Tensor | None,
-        *eight_bit: Any,
+        quantised: kernels.Quantised = kernels.NOT_QUANTISED,
     ) -> None:
         """`end`, then `add_rms_norm` of the result into its own memory and `residual`."""
-        kernels.add_rms_norm(self.end(), residual, weight, eps, self.x, scale, x_weight, *eight_bit)
+        kernels.add_rms_norm(self.end(), residual, weight, eps, self.x, scale, x_weight, quantised)
 
     def _wait(self) -> None:
         if self.done is not None:
@@ -58,11 +57,11 @@ class FinishedInKernel(PendingAllReduce, ABC):
         eps: float,
         scale: float,
         x_weight: Tensor | None,
-        *eight_bit: Any,
+        quantised: kernels.Quantised = kernels.NOT_QUANTISED,
     ) -> None:
         """See `PendingAllReduce`."""
-        if eight_bit:
-            super().add_norm(residual, weight, eps, scale, x_weight, *eight_bit)
+        if quantised.is_wanted:
+            super().add_norm(residual, weight, eps, scale, x_weight, quantised)
         else:
             self._finish(residual, weight, eps, scale, x_weight)
 

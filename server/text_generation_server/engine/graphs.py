@@ -4,8 +4,9 @@ A graph replays the captured kernels with the same addresses and grids; everythi
 smaller step is padded with a row that nobody owns, and with tokens of no request.
 
 A step of few tokens is memory-bound, and launch-bound without a graph: an 8B with 16 tokens keeps an H200 busy for 4.3
-ms, while the host takes 5 to 10 ms to launch its 350 kernels. Steps that keep the device busy for longer than the host
-get no graph, which would take memory from the KV pool.
+ms, while the host takes 5 to 10 ms to launch its 350 kernels, and twice to four times as long while other threads of
+the shard read plans and write replies. Steps that keep the device busy for longer than the host get no graph, which
+would take memory from the KV pool.
 """
 
 import gc
@@ -36,6 +37,10 @@ _TOKENS = (16, 32, 48, *range(64, 257, 32), *range(320, 1537, 64), *range(1664, 
 """Tokens of steps with chunks."""
 _MOST_MACS = 21 << 40
 """Multiply-accumulates of the largest step with chunks that gets a graph. They take an H200 66 ms."""
+_MANY_TOKENS = range(2304, 4097, 256)
+"""As `_TOKENS`, of steps of no more than `_FEW_MACS`: small models, and slices of larger ones on several cards."""
+_FEW_MACS = 11 << 40
+"""They take an H200 35 ms, about as long as a busy host takes to launch them."""
 _CHUNKS = 16
 """Chunks that fit into a graph."""
 
@@ -57,6 +62,8 @@ def chunk_sizes(max_tokens: int, dense_macs: int = 0) -> list[int]:
     `dense_macs` has the meaning of `CausalLM`.
     """
     short = [size for size in _TOKENS if size * dense_macs <= _MOST_MACS]
+    if dense_macs:
+        short += [size for size in _MANY_TOKENS if size * dense_macs <= _FEW_MACS]
     return _up_to(short or _TOKENS[:1], max_tokens)
 
 

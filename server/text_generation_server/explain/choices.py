@@ -48,8 +48,7 @@ def _of_matrix(matrix: Matrix, tokens: int, partials: bool, dtype: torch.dtype) 
         return _of_w8a8(linear, tokens, matrix.gated, partials and not matrix.name.endswith("qkv"))
     x = torch.empty(tokens, linear.inputs, dtype=dtype, device="meta")
     out = x.new_empty(tokens, linear.outputs)
-    held = linear.packed, linear.scales, linear.table
-    picked = _pick(WEIGHT_ONLY, WeightOnlyProblem.of(x, *held, out, linear.group_size))
+    picked = _pick(WEIGHT_ONLY, WeightOnlyProblem.of(x, linear.weight, out))
     copied = f"; {CUBLAS.name} where its 16-bit copy is kept (--dequantised-copies)"
     return picked if tokens <= kernels.SMALL_BATCH else picked._replace(kernel=picked.kernel + copied)
 
@@ -57,7 +56,9 @@ def _of_matrix(matrix: Matrix, tokens: int, partials: bool, dtype: torch.dtype) 
 def _of_w8a8(linear: W8A8Linear, tokens: int, gated: bool, partials: bool) -> Chosen:
     x = torch.empty(tokens, linear.weight.shape[1], dtype=torch.bfloat16, device="meta")
     # A single token is quantised by its GEMV, unless scales are by block.
-    codes, scale = (x, None) if tokens == 1 and not linear.wants.group else linear.wants.room(x)
+    codes, scale, room = x, None, linear.wants.room(x)
+    if room.codes is not None and (tokens > 1 or linear.wants.group):
+        codes, scale = room.codes, room.scale
     operands = codes, scale, linear.weight, linear.scale
     is_small = 1 < tokens <= kernels.SMALL_BATCH
     if is_small and (gated or (partials and linear.bias is None)):

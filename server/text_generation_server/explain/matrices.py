@@ -63,9 +63,9 @@ class Matrix:
     def format(self) -> str:
         """Its shape and number format."""
         if isinstance(self.linear, WeightOnlyLinear):
-            bits = 4 if self.linear.packed.dtype == torch.int32 else 8
-            groups = f"groups of {self.linear.group_size}" if self.linear.group_size else "a scale for each row"
-            return f"{self.linear.outputs} x {self.linear.inputs}, W{bits}A16, {groups}"
+            weight = self.linear.weight
+            groups = f"groups of {weight.group_size}" if weight.group_size else "a scale for each row"
+            return f"{self.linear.outputs} x {self.linear.inputs}, W{weight.bits}A16, {groups}"
         weight = self.linear.weight
         shape = f"{weight.shape[0]} x {weight.shape[1]}"
         if isinstance(self.linear, Dense):

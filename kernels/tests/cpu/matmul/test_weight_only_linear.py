@@ -62,11 +62,12 @@ def test_is_the_affine_map_of_what_codes_stand_for(kind: str, group_size: int, i
     scales = torch.rand(outputs, groups)
     weight = values * spread(scales)
     x, bias, perm = torch.randn(tokens, inputs), torch.randn(outputs), torch.randperm(inputs)
-    packed_scales, _ = kernels.pack_scales(scales, inputs, group_size)
+    packed_scales, size_in_kernel = kernels.pack_scales(scales, inputs, group_size)
+    packed_matrix = kernels.PackedMatrix(packed, packed_scales, zeros, table, size_in_kernel)
 
     out, matrix = torch.full((tokens, outputs), float("nan")), torch.full((outputs, inputs), float("nan"))
-    kernels.weight_only_linear(x, packed, packed_scales, zeros, table, perm, bias, out, group_size)
-    kernels.dequantise(packed, packed_scales, zeros, table, matrix, group_size)
+    kernels.weight_only_linear(x, packed_matrix, perm, bias, out)
+    kernels.dequantise(packed_matrix, matrix)
 
     torch.testing.assert_close(matrix.double(), weight, atol=1e-6, rtol=1e-5)
     torch.testing.assert_close(out.double(), x[:, perm].double() @ weight.t() + bias.double(), atol=1e-4, rtol=1e-4)

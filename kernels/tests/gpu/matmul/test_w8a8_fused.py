@@ -30,7 +30,7 @@ def _operands(tokens: int, outputs: int, inputs: int, dtype: torch.dtype = torch
     for rows in (tokens, outputs):
         values = torch.randn(rows, inputs, device="cuda")
         eight, scale = torch.empty_like(values, dtype=dtype), torch.empty(rows, device="cuda")
-        kernels.quantise_rows(values, eight, scale)
+        kernels.quantise_rows(values, kernels.Quantised(eight, scale))
         quantised += [eight, scale]
     # The matrix is read before the kernel before has ended, because in a server it never changes.
     torch.cuda.synchronize()
@@ -73,13 +73,13 @@ def test_activation_and_codes(outputs: int, inputs: int, tokens: int, with_bias:
     bias = torch.randn(outputs, device="cuda").bfloat16() if with_bias else None
     out = torch.full((tokens, outputs // 2), float("nan"), device="cuda", dtype=torch.bfloat16)
     eight, scale = torch.zeros_like(out, dtype=torch.float8_e4m3fn), torch.empty(tokens, device="cuda")
-    kernels.w8a8_gated(*operands, bias, "silu", out, eight, scale, 0, None, 0.0)
+    kernels.w8a8_gated(*operands, bias, "silu", out, kernels.Quantised(eight, scale))
     linear = _gemm(operands) if bias is None else _gemm(operands) + bias.double()
     expected = torch.empty_like(out)
     act_and_mul_torch(linear.bfloat16(), "silu", expected)
     assert (out.double() - expected.double()).norm() <= 8e-3 * expected.double().norm()
     alone, alone_scale = torch.empty_like(eight), torch.empty_like(scale)
-    kernels.quantise_rows(out, alone, alone_scale)
+    kernels.quantise_rows(out, kernels.Quantised(alone, alone_scale))
     assert torch.equal(eight.view(torch.uint8), alone.view(torch.uint8))
     assert torch.equal(scale, alone_scale)
 
@@ -92,7 +92,7 @@ def test_same_bits_for_every_number_of_tokens_of_one_padded_size(most: int) -> N
         first = x8[:tokens], x_scale[:tokens], matrix[0], matrix[1]
         gated = torch.empty(tokens, 2048, device="cuda", dtype=torch.bfloat16)
         eight, scale = torch.empty_like(gated, dtype=torch.float8_e4m3fn), torch.empty(tokens, device="cuda")
-        kernels.w8a8_gated(*first, None, "gelu", gated, eight, scale, 0, None, 0.0)
+        kernels.w8a8_gated(*first, None, "gelu", gated, kernels.Quantised(eight, scale))
         results.append(torch.cat((_split_k(first).sum(0)[0], gated[0].float(), eight[0].float(), scale[:1])))
     assert all(torch.equal(result, results[0]) for result in results)
 
@@ -108,11 +108,13 @@ def test_a_graph_of_gemms_norms_and_activations_that_depend_on_each_other() -> N
     normed = states[0].clone()
 
     def run() -> None:
-        kernels.rms_norm(states[0], norm, 1e-5, normed, eight, scale)
+        kernels.rms_norm(states[0], norm, 1e-5, normed, kernels.Quantised(eight, scale))
         for index in range(layers):
             states[index + 1].copy_(states[index])
             partials = _split_k((eight, scale, weights[index], weight_scale))
-            kernels.add_rms_norm(partials, states[index + 1], norm, 1e-5, normed, 1.0, None, eight, scale)
+            kernels.add_rms_norm(
+                partials, states[index + 1], norm, 1e-5, normed, quantised=kernels.Quantised(eight, scale)
+            )
 
     run()
     graph = torch.cuda.CUDAGraph()
@@ -141,11 +143,11 @@ def test_norms_read_what_the_norm_before_has_left() -> None:
 
     def run(between: Callable[[], None]) -> None:
         residual.copy_(first)
-        kernels.rms_norm(residual, norm, 1e-5, normed, eight, scale)
+        kernels.rms_norm(residual, norm, 1e-5, normed, kernels.Quantised(eight, scale))
         for index in range(layers):
             partials = _split_k((eight, scale, weights[index], weight_scale))
             between()
-            kernels.add_rms_norm(partials, residual, norm, 1e-5, normed, 1.0, None, eight, scale)
+            kernels.add_rms_norm(partials, residual, norm, 1e-5, normed, quantised=kernels.Quantised(eight, scale))
             between()
 
     run(torch.cuda.synchronize)

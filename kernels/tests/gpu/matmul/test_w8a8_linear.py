@@ -29,7 +29,7 @@ def _operands(tokens: int, outputs: int, inputs: int, dtype: torch.dtype, by_blo
         values = torch.randn(rows, inputs, device="cuda")
         eight = torch.empty_like(values, dtype=dtype)
         scale = torch.empty((rows, blocks) if by_block else (rows,), device="cuda")
-        kernels.quantise_rows(values, eight, scale, BLOCK if by_block else 0)
+        kernels.quantise_rows(values, kernels.Quantised(eight, scale, BLOCK if by_block else 0))
         quantised += [eight, scale]
     if by_block:  # as checkpoints have them
         quantised[3] = torch.rand(-(-outputs // BLOCK), blocks, device="cuda")
@@ -87,7 +87,7 @@ def test_a_token_that_is_not_quantised_yet(
 ) -> None:
     x8, x_scale, weight8, weight_scale = _operands(1, outputs, inputs, dtype, by_block=False)
     x = torch.randn(1, inputs, device="cuda").bfloat16()
-    kernels.quantise_rows(x, x8, x_scale)
+    kernels.quantise_rows(x, kernels.Quantised(x8, x_scale))
     written = outputs if activation is None else outputs // 2
     given, expected = (torch.full((1, written), float("nan"), device="cuda").bfloat16() for _ in range(2))
     kernels.w8a8_linear(x, None, weight8, weight_scale, None, given, activation)
@@ -123,7 +123,7 @@ def test_a_graph_of_norms_and_gemms_that_depend_on_each_other() -> None:
 
     def run() -> None:
         for index in range(layers):
-            kernels.rms_norm(states[index], norm, 1e-5, normed, eight, scale)
+            kernels.rms_norm(states[index], norm, 1e-5, normed, kernels.Quantised(eight, scale))
             kernels.w8a8_linear(eight, scale, weights[index], weight_scale, None, states[index + 1])
 
     run()

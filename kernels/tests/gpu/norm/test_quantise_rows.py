@@ -1,5 +1,7 @@
 """Operators that write 8-bit activations, on the device: alone, and fused into norms and activations."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import Tensor
@@ -17,12 +19,14 @@ def _needs_float8() -> None:
         pytest.skip("the card has no float8")
 
 
-def _check(x: Tensor, eight: Tensor, scale: Tensor, group: int, static: Tensor | None, bound: float) -> None:
+def _check(x: Tensor, made: kernels.Quantised) -> None:
     """Exactly what torch makes of the same 16-bit values."""
-    expected, expected_scale = torch.empty_like(eight), torch.empty_like(scale)
-    quantise_torch(x, expected, expected_scale, group, static, bound)
-    assert torch.equal(scale, expected_scale)
-    assert torch.equal(eight.view(torch.uint8), expected.view(torch.uint8))
+    assert made.codes is not None
+    assert made.scale is not None
+    codes, scale = torch.empty_like(made.codes), torch.empty_like(made.scale)
+    quantise_torch(x, replace(made, codes=codes, scale=scale))
+    assert torch.equal(made.scale, scale)
+    assert torch.equal(made.codes.view(torch.uint8), codes.view(torch.uint8))
 
 
 @pytest.mark.parametrize("eight_type", [torch.float8_e4m3fn, torch.int8])
@@ -42,23 +46,23 @@ def test_all_that_quantise(
     eight = torch.empty(tokens, inputs, device="cuda", dtype=eight_type)
     groups = -(-inputs // group) if group else 0
     scale = torch.full((tokens, groups) if group else (tokens,), float("nan"), device="cuda")
-    quantised = (eight, scale, group, static, bound)
+    quantised = kernels.Quantised(eight, scale, group, static, bound)
 
-    kernels.quantise_rows(x, *quantised)
-    _check(x, *quantised)
-    kernels.rms_norm(x, weight, EPS, out, *quantised)
-    _check(out, *quantised)
-    kernels.add_rms_norm(x, residual, weight, EPS, out, 1.0, None, *quantised)
-    _check(out, *quantised)
-    kernels.act_and_mul(both, "silu", out, *quantised)
-    _check(out, *quantised)
+    kernels.quantise_rows(x, quantised)
+    _check(x, quantised)
+    kernels.rms_norm(x, weight, EPS, out, quantised)
+    _check(out, quantised)
+    kernels.add_rms_norm(x, residual, weight, EPS, out, quantised=quantised)
+    _check(out, quantised)
+    kernels.act_and_mul(both, "silu", out, quantised)
+    _check(out, quantised)
 
 
 def test_not_a_number_is_not_hidden() -> None:
     x = torch.zeros(2, 64, device="cuda", dtype=torch.bfloat16)
     x[1, 5] = float("nan")
     eight, scale = torch.empty(2, 64, device="cuda", dtype=torch.int8), torch.empty(2, device="cuda")
-    kernels.quantise_rows(x, eight, scale)
+    kernels.quantise_rows(x, kernels.Quantised(eight, scale))
     assert scale[0].isfinite()
     assert not eight[0].any()
     assert scale[1].isnan()

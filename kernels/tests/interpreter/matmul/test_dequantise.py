@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from text_generation_kernels import pack_codes, pack_scales
+from text_generation_kernels import PackedMatrix, pack_codes, pack_scales
 from text_generation_kernels.matmul.dequantise import dequantise_torch, dequantise_triton
 
 
@@ -32,8 +32,8 @@ def test_as_torch(kind: str, outputs: int, inputs: int, group_size: int) -> None
     zeros = pack_scales(points, inputs, group_size)[0] if "zeros" in kind else None
     table = torch.randn(16).half().float() if kind == "table" else None
     rows = slice(1, outputs + 1)
-    splits = (packed[rows], scales[:, rows], None if zeros is None else zeros[:, rows], table)
+    weight = PackedMatrix(packed, scales, zeros, table, size).rows(rows)
     out, expected = (torch.full((outputs + 2, inputs + 8), float("nan")).half() for _ in range(2))
-    dequantise_triton(*splits, out[rows, :inputs], size)
-    dequantise_torch(*splits, expected[rows, :inputs], size)
+    dequantise_triton(weight, out[rows, :inputs])
+    dequantise_torch(weight, expected[rows, :inputs])
     assert torch.equal(out.nan_to_num(nan=7e4), expected.nan_to_num(nan=7e4))

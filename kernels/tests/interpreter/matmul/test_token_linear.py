@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from text_generation_kernels.matmul.token_linear import token_linear_torch, token_linear_triton
+from text_generation_kernels.matmul.token_linear import NormPrologue, token_linear_torch, token_linear_triton
 from text_generation_kernels.norm.act_and_mul import act_and_mul_triton
 from text_generation_kernels.norm.rms_norm import rms_norm_triton
 
@@ -48,7 +48,7 @@ def test_fused_residual_add(inputs: int, dtype: torch.dtype) -> None:
     before = torch.randn(1, 9).to(dtype)
     linear, total = torch.empty(1, 9).to(dtype), before.clone()
     token_linear_triton(x, weight, bias, linear)
-    token_linear_triton(x, weight, bias, total, None, None, 0.0, None, True)
+    token_linear_triton(x, weight, bias, total, adds=True)
     assert torch.equal(total, before + linear)
 
 
@@ -65,9 +65,9 @@ def test_norm_before_it(inputs: int, dtype: torch.dtype, wide: bool, activation:
     normalised, expected_row = torch.full((2, 1, inputs), float("nan"), dtype=dtype)
     out, by_torch = torch.full((2, 1, outputs), float("nan"), dtype=dtype)
     rms_norm_triton(x, norm, EPS, expected_row)
-    token_linear_torch(x, weight, bias, by_torch, activation, norm, EPS, torch.empty_like(x))
+    token_linear_torch(x, weight, bias, by_torch, activation, NormPrologue(norm, EPS, torch.empty_like(x)))
 
-    token_linear_triton(x, weight, bias, out, activation, norm, EPS, normalised)
+    token_linear_triton(x, weight, bias, out, activation, NormPrologue(norm, EPS, normalised))
 
     assert torch.equal(normalised, expected_row)
     torch.testing.assert_close(out, by_torch, atol=4e-3, rtol=4e-3)

@@ -10,6 +10,7 @@ from text_generation_kernels.matmul.w8a8_gated import w8a8_gated_torch, w8a8_gat
 from text_generation_kernels.matmul.w8a8_linear import dequantise
 from text_generation_kernels.matmul.w8a8_split_k import w8a8_split_k_triton
 from text_generation_kernels.norm.add_rms_norm import add_rms_norm_torch, add_rms_norm_triton
+from text_generation_kernels.norm.quantise import Quantised
 from text_generation_kernels.norm.quantise_rows import quantise_rows_triton
 
 DTYPES = [torch.float8_e4m3fn, torch.int8]
@@ -60,14 +61,14 @@ def test_activation_and_codes(tokens: int, inner: int, bound: float, dtype: torc
     out, expected = (torch.full((tokens, inner), float("nan")).half() for _ in range(2))
     eight, expected_eight = (torch.zeros(tokens, inner, dtype=dtype) for _ in range(2))
     scale, expected_scale = (torch.full((tokens,), float("nan")) for _ in range(2))
-    w8a8_gated_torch(*operands, bias, "silu", expected, expected_eight, expected_scale, 0, None, bound)
+    w8a8_gated_torch(*operands, bias, "silu", expected, Quantised(expected_eight, expected_scale, bound=bound))
 
-    w8a8_gated_triton(*operands, bias, "silu", out, eight, scale, 0, None, bound)
+    w8a8_gated_triton(*operands, bias, "silu", out, Quantised(eight, scale, bound=bound))
 
     torch.testing.assert_close(out, expected, atol=2e-2, rtol=4e-3)
     torch.testing.assert_close(scale, expected_scale, atol=0, rtol=4e-3)
     alone, alone_scale = torch.zeros_like(eight), torch.zeros_like(scale)
-    quantise_rows_triton(out, alone, alone_scale, 0, None, bound)
+    quantise_rows_triton(out, Quantised(alone, alone_scale, bound=bound))
     assert torch.equal(eight.view(torch.int8), alone.view(torch.int8))
     assert torch.equal(scale, alone_scale)
 
@@ -76,7 +77,7 @@ def test_what_is_not_finite_stays_so() -> None:
     x8, x_scale, weight8, weight_scale = _operands(2, 64, 128, torch.int8)
     x_scale[0] = float("nan")
     out, eight, scale = torch.empty(2, 32).half(), torch.empty(2, 32, dtype=torch.int8), torch.empty(2)
-    w8a8_gated_triton(x8, x_scale, weight8, weight_scale, None, "silu", out, eight, scale)
+    w8a8_gated_triton(x8, x_scale, weight8, weight_scale, None, "silu", out, Quantised(eight, scale))
     assert scale[0].isnan()
     assert scale[1].isfinite()
 

@@ -11,6 +11,7 @@ from torch import Tensor
 from text_generation_kernels.matmul import w8a8_gemv
 from text_generation_kernels.matmul.w8a8_linear import dequantise, w8a8_linear_triton
 from text_generation_kernels.norm.act_and_mul import act_and_mul_torch
+from text_generation_kernels.norm.quantise import Quantised
 from text_generation_kernels.norm.quantise_rows import quantise_rows_triton
 
 DTYPES = [torch.float8_e4m3fn, torch.int8]
@@ -31,7 +32,7 @@ def _matrix(outputs: int, inputs: int, dtype: torch.dtype) -> tuple[Tensor, Tens
 
 def _quantised(x: Tensor, dtype: torch.dtype, static: Tensor | None, bound: float) -> tuple[Tensor, Tensor]:
     x8, scale = torch.empty(x.shape, dtype=dtype), torch.empty(len(x))
-    quantise_rows_triton(x, x8, scale, 0, static, bound)
+    quantise_rows_triton(x, Quantised(x8, scale, 0, static, bound))
     return x8, scale
 
 

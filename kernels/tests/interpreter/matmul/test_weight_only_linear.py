@@ -3,16 +3,11 @@
 import pytest
 import torch
 from kernel_support.choices import measured
-from torch import Tensor
 
-from text_generation_kernels import pack_codes, pack_scales
+from text_generation_kernels import PackedMatrix, pack_codes, pack_scales
 from text_generation_kernels.matmul import weight_only_ladder
-from text_generation_kernels.matmul.group_quantisation import group_values
 from text_generation_kernels.matmul.weight_only_linear import weight_only_linear_triton
 from text_generation_kernels.runtime.launch import arrivals
-
-Weight = tuple[Tensor, Tensor, Tensor | None, Tensor | None, int]
-"""Packed codes, scales, zeros, table, group size."""
 
 
 @pytest.fixture(params=[(1, 0, 0, 1, 32), (2, 1, 0, 0, 32), (5, 0, 1, 2, 24)], ids=str)
@@ -32,7 +27,7 @@ def config(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
     measured(monkeypatch, weight_only_ladder, weight_only_ladder.WEIGHT_ONLY, settings)
 
 
-def _weight(kind: str, outputs: int, inputs: int, group_size: int) -> Weight:
+def _weight(kind: str, outputs: int, inputs: int, group_size: int) -> PackedMatrix:
     bits = 8 if kind in ("eight", "eight zeros", "float8") else 4
     groups = -(-inputs // (group_size or inputs))
     codes = torch.randint(0, 2**bits, (outputs, inputs), dtype=torch.uint8)
@@ -42,19 +37,18 @@ def _weight(kind: str, outputs: int, inputs: int, group_size: int) -> Weight:
     packed = pack_codes(codes, bits)
     if kind == "float8":
         packed = torch.randn(outputs, inputs).to(torch.float8_e4m3fn)
-    return packed, scales, zeros, torch.randn(16) if kind == "table" else None, size
+    return PackedMatrix(packed, scales, zeros, torch.randn(16) if kind == "table" else None, size)
 
 
 def _check(kind: str, shape: tuple[int, int, int], group_size: int, dtype: torch.dtype, extra: bool) -> None:
     tokens, outputs, inputs = shape
     torch.manual_seed(tokens)
-    packed, scales, zeros, table, size = _weight(kind, outputs, inputs, group_size)
+    weight = _weight(kind, outputs, inputs, group_size)
     x = torch.randn(tokens, inputs).to(dtype)
     bias, perm = (torch.randn(outputs).to(dtype), torch.randperm(inputs)) if extra else (None, None)
     out = torch.full((tokens, outputs), float("nan")).to(dtype)
-    weight_only_linear_triton(x, packed, scales, zeros, table, perm, bias, out, size)
-    weight = group_values(packed, scales, zeros, table, inputs, size)
-    expected = (x if perm is None else x[:, perm]).double() @ weight.double().t()
+    weight_only_linear_triton(x, weight, perm, bias, out)
+    expected = (x if perm is None else x[:, perm]).double() @ weight.values(inputs).double().t()
     expected = expected if bias is None else expected + bias.double()
     assert (out.double() - expected).norm() <= 6e-3 * expected.norm()
 
@@ -90,8 +84,8 @@ def test_what_the_kernel_does_not_take_goes_by_a_matrix(tokens: int, group_size:
 
 
 def test_no_tokens_and_wrong_shapes() -> None:
-    packed, scales, _, _, size = _weight("symmetric", 8, 64, 32)
-    weight_only_linear_triton(torch.empty(0, 64), packed, scales, None, None, None, None, torch.empty(0, 8), size)
+    weight = _weight("symmetric", 8, 64, 32)
+    weight_only_linear_triton(torch.empty(0, 64), weight, None, None, torch.empty(0, 8))
     for x, out in (((2, 64), (2, 9)), ((2, 600), (2, 8))):
         with pytest.raises(ValueError, match="weight_only_linear: shapes"):
-            weight_only_linear_triton(torch.empty(x), packed, scales, None, None, None, None, torch.empty(out), size)
+            weight_only_linear_triton(torch.empty(x), weight, None, None, torch.empty(out))

@@ -89,7 +89,7 @@ class LatentAttention(LinearMixer):
         q, latent = first.split((first.shape[1] - self._width, self._width), dim=1)
         if weights.queries is not None and weights.query_norm is not None:
             made, room = Activations.to_fill(q.new_empty(q.shape), weights.queries.wants)
-            kernels.rms_norm(q, weights.query_norm, spec.norm_eps, made.x, *room)
+            kernels.rms_norm(q, weights.query_norm, spec.norm_eps, made.x, room)
             q = weights.queries.apply(made, block)
         if (scales := self._rope.query_scales) is not None:
             q = q.mul_(scales[state.positions][:, None])

@@ -66,7 +66,7 @@ class Norm:
         if wants is None and x.shape[0] == 1:
             return Activations(x, norm=RmsNorm(self.weights.weight, self.eps))
         made, room = Activations.to_fill(out, wants)
-        kernels.rms_norm(x, self.weights.weight, self.eps, out, *room)
+        kernels.rms_norm(x, self.weights.weight, self.eps, out, room)
         return made
 
 
@@ -123,14 +123,14 @@ class AddNorm:
         if x.dim() == 3 and self.takes_partials and self._input is not None:
             weight, eps = self._input.weights.weight, self._input.eps
             made, room = Activations.to_fill(residual.new_empty(residual.shape), self._wants)
-            kernels.add_rms_norm(x, residual, weight, eps, made.x, self._scale, self._x_weight, *room)
+            kernels.add_rms_norm(x, residual, weight, eps, made.x, self._scale, self._x_weight, room)
             return self._input.of_adapters(residual, made), residual
         if x.dim() == 3:
             x = x.sum(0).to(residual.dtype)
         if self._is_one and self._input is not None:
             weight, eps = self._input.weights.weight, self._input.eps
             made, room = Activations.to_fill(x, self._wants)
-            self._group.allreduce_add_norm(x, residual, weight, eps, self._scale, self._x_weight, *room)
+            self._group.allreduce_add_norm(x, residual, weight, eps, self._scale, self._x_weight, room)
             return self._input.of_adapters(residual, made), residual
         self._group.all_reduce(x)
         return self._read_summed(x, residual)
@@ -139,7 +139,7 @@ class AddNorm:
         """Finishes an all-reduce that was begun before, then does what `read` does."""
         if self._is_one and self._input is not None:
             made, room = Activations.to_fill(x.x, self._wants)
-            x.add_norm(residual, self._input.weights.weight, self._input.eps, self._scale, self._x_weight, *room)
+            x.add_norm(residual, self._input.weights.weight, self._input.eps, self._scale, self._x_weight, room)
             return self._input.of_adapters(residual, made), residual
         return self._read_summed(x.end(), residual)
 
@@ -156,7 +156,7 @@ class AddNorm:
         self._output.apply(x, x)
         made, room = Activations.to_fill(x, self._wants)
         weight, eps = self._input.weights.weight, self._input.eps
-        kernels.add_rms_norm(x, residual, weight, eps, made.x, self._scale, None, *room)
+        kernels.add_rms_norm(x, residual, weight, eps, made.x, self._scale, None, room)
         return self._input.of_adapters(residual, made), residual
 
     def _read_summed(self, x: Tensor, residual: Tensor) -> tuple[Activations, Tensor]:

@@ -1,7 +1,6 @@
 """Activations as inputs of GEMMs, quantised as the matrix wants them."""
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -30,10 +29,11 @@ class ActivationScheme:
             return False
         return self.static is other.static
 
-    def room(self, x: Tensor) -> tuple[Tensor, Tensor]:
+    def room(self, x: Tensor) -> kernels.Quantised:
         """Allocates codes and float32 scales of `x` [T, inputs], for an operator to fill."""
         scales = (x.shape[0],) if not self.group else (x.shape[0], -(-x.shape[1] // self.group))
-        return x.new_empty(x.shape, dtype=self.dtype), x.new_empty(scales, dtype=torch.float32)
+        codes = x.new_empty(x.shape, dtype=self.dtype)
+        return kernels.Quantised(codes, x.new_empty(scales, dtype=torch.float32), self.group, self.static, self.bound)
 
 
 @dataclass(frozen=True)
@@ -90,21 +90,21 @@ class Activations:
         return x, norm, self._x
 
     @classmethod
-    def to_fill(cls, x: Tensor, wants: ActivationScheme | None) -> tuple["Activations", tuple[Any, ...]]:
+    def to_fill(cls, x: Tensor, wants: ActivationScheme | None) -> tuple["Activations", kernels.Quantised]:
         """Prepares activations that an operator is about to write to `x`, and quantised where a matrix `wants` that.
-        Returns them, and the last arguments of the operator.
+        Returns them, and where the operator writes the latter.
         """
         if wants is None:
-            return cls(x), ()
-        eight, scale = wants.room(x)
-        return cls(x, eight, scale, wants), (eight, scale, wants.group, wants.static, wants.bound)
+            return cls(x), kernels.NOT_QUANTISED
+        room = wants.room(x)
+        return cls(x, room.codes, room.scale, wants), room
 
     def made_for(self, wants: ActivationScheme | None) -> "Activations":
         """Returns the same activations, quantised as a matrix wants them."""
         if wants is None or (self.eight is not None and wants.equals(self.scheme)):
             return self
         made, room = Activations.to_fill(self.x, wants)
-        kernels.quantise_rows(self.x, *room)
+        kernels.quantise_rows(self.x, room)
         return made
 
     def eight_bit(self, scheme: ActivationScheme) -> tuple[Tensor, Tensor]:

@@ -143,7 +143,7 @@ class Dense:
 
     def add(self, x: Activations, residual: Tensor) -> Tensor:
         """Adds `apply` of one token to `residual` [1, outputs] in place, and returns that."""
-        kernels.token_linear(x.x, self.weight, self.bias, residual, None, None, 0.0, None, True)
+        kernels.token_linear(x.x, self.weight, self.bias, residual, adds=True)
         return residual
 
     def _matmul(self, x: Activations, bias: Tensor | None, block: int | None, activation: str | None = None) -> Tensor:
@@ -151,7 +151,8 @@ class Dense:
             return in_blocks((x.x,), block, lambda x: dense_matmul(x, self.weight, bias, activation))
         read, norm, normalised = x.before_norm()
         out = read.new_empty(1, self.outputs // (1 if activation is None else 2))
-        kernels.token_linear(read, self.weight, bias, out, activation, norm.weight, norm.eps, normalised)
+        prologue = kernels.NormPrologue(norm.weight, norm.eps, normalised)
+        kernels.token_linear(read, self.weight, bias, out, activation, prologue)
         return out
 
 
@@ -244,7 +245,7 @@ def activated(gate_up: Tensor, activation: str, wants: ActivationScheme | None, 
             kernels.act_and_mul(token, activation, place)
         return Activations(out).made_for(wants)
     made, room = Activations.to_fill(out, wants)
-    kernels.act_and_mul(gate_up, activation, made.x, *room)
+    kernels.act_and_mul(gate_up, activation, made.x, room)
     return made
 
 

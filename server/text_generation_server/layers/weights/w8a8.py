@@ -52,7 +52,7 @@ class W8A8Linear:
             return Activations(self._matmul(x, self.bias, None, activation))
         made, room = Activations.to_fill(x.x.new_empty(x.x.shape[0], self.outputs // 2), wants)
         held = self.weight, self.scale, self.bias
-        kernels.w8a8_gated(*x.eight_bit(self.wants), *held, activation, made.x, *room)
+        kernels.w8a8_gated(*x.eight_bit(self.wants), *held, activation, made.x, room)
         return made
 
     def split_k(self, x: Activations) -> Tensor:

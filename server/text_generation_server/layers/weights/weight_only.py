@@ -14,15 +14,12 @@ from .sites import Site
 
 @dataclass
 class WeightOnlyLinear:
-    """See `Linear`. Its tensors have the layouts of `kernels.weight_only_linear`."""
+    """See `Linear`."""
 
     inputs: int
-    packed: Tensor
-    scales: Tensor
-    zeros: Tensor | None
-    table: Tensor | None
-    perm: Tensor | None
-    group_size: int
+    weight: kernels.PackedMatrix
+    perm: Tensor | None = None
+    """int64 [inputs]: the order in which the matrix takes the activations."""
     bias: Tensor | None = None
     wants: ActivationScheme | None = None
     copy: Tensor | None = None
@@ -32,17 +29,17 @@ class WeightOnlyLinear:
     @property
     def outputs(self) -> int:
         """See `Linear`."""
-        return self.packed.shape[0]
+        return self.weight.outputs
 
     @property
     def nbytes(self) -> int:
         """See `Linear`."""
-        return total_bytes(self.packed, self.scales, self.zeros, self.table, self.perm, self.bias, self.copy)
+        return self.weight.nbytes + total_bytes(self.perm, self.bias, self.copy)
 
     def dequantised(self, dtype: torch.dtype) -> Tensor:
         """Dequantises the matrix to [outputs, inputs], with inputs in the order of the activations."""
-        matrix = torch.empty(self.outputs, self.inputs, dtype=dtype, device=self.packed.device)
-        kernels.dequantise(self.packed, self.scales, self.zeros, self.table, matrix, self.group_size)
+        matrix = torch.empty(self.outputs, self.inputs, dtype=dtype, device=self.weight.packed.device)
+        kernels.dequantise(self.weight, matrix)
         return matrix if self.perm is None else matrix.index_select(1, self.perm.argsort())
 
     def apply(self, x: Activations, block: int | None = None) -> Tensor:
@@ -57,7 +54,7 @@ class WeightOnlyLinear:
         self, x: Activations, activation: str, wants: ActivationScheme | None, block: int | None = None
     ) -> Activations:
         """See `Linear`. The GEMV that reads the result of a single token quantises it."""
-        if are_alone(self.packed, block) or (wants is not None and (block is not None or x.x.shape[0] > 1)):
+        if are_alone(self.weight.packed, block) or (wants is not None and (block is not None or x.x.shape[0] > 1)):
             return activated(self.apply(x, block), activation, wants, block)
         return Activations(self._matmul(x, self.bias, block, activation))
 
@@ -66,8 +63,7 @@ class WeightOnlyLinear:
             if self.copy is not None and x.shape[0] > kernels.SMALL_BATCH:
                 return dense_matmul(x, self.copy, bias, activation)
             out = x.new_empty(x.shape[0], self.outputs // (1 if activation is None else 2))
-            held = self.packed, self.scales, self.zeros, self.table, self.perm
-            kernels.weight_only_linear(x, *held, bias, out, self.group_size, activation)
+            kernels.weight_only_linear(x, self.weight, self.perm, bias, out, activation)
             return out
 
         return in_blocks((x.x,), block, matmul)

@@ -30,4 +30,4 @@ class Codes:
         layout = self.inputs, self.group_size, offset
         scales, size = kernels.pack_scales(self.scales, *layout)
         zeros = None if self.zeros is None else kernels.pack_scales(self.zeros, *layout)[0]
-        return WeightOnlyLinear(self.inputs, self.packed, scales, zeros, self.table, perm, size)
+        return WeightOnlyLinear(self.inputs, kernels.PackedMatrix(self.packed, scales, zeros, self.table, size), perm)

@@ -182,10 +182,10 @@ def _quantise_rows(rows: Tensor, codes: Tensor, scale: Tensor) -> None:
     FP8 weights too, and compute in 16 bits.
     """
     if codes.dtype != torch.float8_e4m3fn or kernels.has_fp8_gemms(rows.device):
-        kernels.quantise_rows(rows, codes, scale)
+        kernels.quantise_rows(rows, kernels.Quantised(codes, scale))
         return
-    for part in zip(*(each.split(_ROWS_AT_ONCE) for each in (rows, codes, scale)), strict=True):
-        quantise_rows_torch(*part)
+    for part, *made in zip(*(each.split(_ROWS_AT_ONCE) for each in (rows, codes, scale)), strict=True):
+        quantise_rows_torch(part, kernels.Quantised(*made))
 
 
 def _dtype(scheme: Fp8 | Int8) -> torch.dtype:
