@@ -26,6 +26,7 @@ def write_head(
     bias: bool = False,
     own_embedding: bool = False,
     qk_norm: bool = False,
+    head_dim: int = HEAD_DIM,
     **says: Any,
 ) -> Path:
     """Writes a head that reads the hidden states before `layers` of the model in `target`. `says` goes into its
@@ -35,7 +36,7 @@ def write_head(
     hidden, vocabulary = of_target["hidden_size"], of_target["vocab_size"]
     layer = {
         "model_type": "qwen3" if qk_norm else "llama", "hidden_size": hidden, "intermediate_size": INNER,
-        "num_hidden_layers": 1, "num_attention_heads": HEADS, "num_key_value_heads": KV_HEADS, "head_dim": HEAD_DIM,
+        "num_hidden_layers": 1, "num_attention_heads": HEADS, "num_key_value_heads": KV_HEADS, "head_dim": head_dim,
         "rms_norm_eps": 1e-5, "rope_theta": 5000.0, "max_position_embeddings": 256, "vocab_size": vocabulary,
         "attention_bias": bias, "hidden_act": "silu",
     }  # fmt: skip
@@ -56,7 +57,7 @@ def write_head(
         return spread + 1.0 if len(shape) == 1 else spread
 
     name = "midlayer." if container == "authors" else "layers.0."
-    attention, queries, keys = f"{name}self_attn.", HEADS * HEAD_DIM, KV_HEADS * HEAD_DIM
+    attention, queries, keys = f"{name}self_attn.", HEADS * head_dim, KV_HEADS * head_dim
     tensors = {
         "fc.weight": random(hidden, len(layers) * hidden),
         "norm.weight": random(hidden),
@@ -77,7 +78,7 @@ def write_head(
             tensors[f"{attention}{each}_proj.bias"] = random(rows) - 1.0
     if qk_norm:
         for each in ("q", "k"):
-            tensors[f"{attention}{each}_norm.weight"] = random(HEAD_DIM)
+            tensors[f"{attention}{each}_norm.weight"] = random(head_dim)
     if says.get("norm_before_fc"):
         tensors["input_norm.weight"] = random(len(layers) * hidden)
     if says.get("fc_norm"):
