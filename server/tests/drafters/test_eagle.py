@@ -1,18 +1,20 @@
 """EAGLE-3 heads draft what plain torch says, however a text was computed, and change none."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from support.adapters import AdapterCase, write_adapter, write_base
 from support.checkpoints import tiny_llama
 from support.eagle import PlainHead, write_head
 from support.engine_driver import directly, make_engine, stream
 from support.generating import SERVING
 from support.loading import load
 from support.router import Router
-from support.windows import request, run
+from support.windows import NEW_TOKENS, request, run
 
 from text_generation_server.drafters import DraftStep
 from text_generation_server.drafters.eagle import EagleDrafter
@@ -118,6 +120,8 @@ def test_drafts_behind_chunks_pauses_and_prefixes(
     watcher.seen.clear()
     router = Router(directly(engine), SERVING, chunk=chunk, depth=2, pause=pause, vocab_size=384)
     streams = [stream(row, prompt, 8) for row, prompt in enumerate(PROMPTS)]
+    # Its masks come between forward pass and choice.
+    streams[3].allowed = lambda tokens: range(5 + len(tokens), 300)
     router.start(*streams)
     while streams[2].planned < len(PROMPTS[2]):
         router.step()
@@ -126,6 +130,52 @@ def test_drafts_behind_chunks_pauses_and_prefixes(
     router.run()
     assert any(text[: len(behind.prompt)] == behind.prompt for text, _ in watcher.seen)
     watcher.check(PlainHead(folder, target, LAYERS))
+
+
+LIARS: dict[str, Callable[[list[int], list[int]], list[int]]] = {
+    "right": lambda text, ids: ids,
+    "wrong": lambda text, ids: [(each + 1) % 384 for each in ids],
+    "right at first": lambda text, ids: [*ids[:1], *[7] * len(ids[1:])],
+    "of an end": lambda text, ids: [2] * len(ids),
+}
+
+
+@pytest.mark.parametrize("liar", LIARS)
+def test_drafts_of_any_kind_change_no_text(
+    target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, liar: str
+) -> None:
+    expected = run(make_engine(load(target)), asked(), 1)
+    texts = [[*each.input_ids.tolist(), *expected.ids[each.row]] for each in asked()]
+    original = EagleDrafter.draft
+
+    def draft(drafter: EagleDrafter, step: DraftStep) -> None:
+        original(drafter, step)
+        for row in step.chosen.tolist():
+            text = step.drafts.tokens[row, : int(step.sequences.length[row])].tolist()
+            if following := [each[len(text) :] for each in texts if each[: len(text)] == text]:
+                ids = LIARS[liar](text, following[0][: step.width])
+                step.drafts.ids[row, : len(ids)] = torch.tensor(ids[: step.drafts.most])
+
+    engine = drafting(target, write_head(tmp_path, target, LAYERS))
+    with monkeypatch.context() as patch:
+        patch.setattr(EagleDrafter, "draft", draft)
+        found = run(engine, asked(), 4)
+    assert found.ids == expected.ids
+    if liar == "right":
+        # Of the prompt's step one token was drafted, of each other step three.
+        assert found.steps == 1 + 1 + -(-(NEW_TOKENS - 3) // 4)
+
+
+def test_requests_with_adapters(tmp_path: Path) -> None:
+    base, adapter = write_base("biased", tmp_path / "base"), tmp_path / "adapter"
+    write_adapter(AdapterCase("biased", {"target_modules": ["q_proj", "down_proj", "lm_head"]}), adapter)
+    head = write_head(tmp_path / "head", base, (0, 1, 2), drafted=50)
+    requests = [replace(request(row, PROMPTS[row]), adapter=row % 2) for row in (0, 1, 2, 4)]
+    plain = engine_with(load(base), LIMITS, [adapter])
+    expected = run(plain, requests, 1, [adapter])
+    engine = engine_with(load(base, drafter=head), LIMITS, [adapter], options=EngineOptions(speculate=3))
+    for width in (1, 4):
+        assert run(engine, requests, width, [adapter]).ids == expected.ids
 
 
 def test_what_a_text_copies_from_itself_comes_before_drafts_of_the_head(target: Path, tmp_path: Path) -> None:
