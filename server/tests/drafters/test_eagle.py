@@ -10,7 +10,7 @@ import torch
 from support.adapters import AdapterCase, write_adapter, write_base
 from support.checkpoints import tiny_llama
 from support.eagle import PlainHead, write_head
-from support.engine_driver import directly, make_engine, stream
+from support.engine_driver import LIMITS, directly, engine_with, make_engine, stream
 from support.generating import SERVING
 from support.loading import load
 from support.router import Router

@@ -13,19 +13,19 @@ from torch import Tensor
 from text_generation_kernels import Windows
 
 from ..distributed import TensorParallelGroup
-from ..layers.infer.state import LINEAR_BLOCK, InferState
+from ..layers.infer.state import LINEAR_BLOCK
 from ..layers.weights import StepAdapters
 from ..models.base import CausalLM
 from .adapter_probe import RunnerAdapters
 from .chooser import Chooser
 from .clock import Mark, MaskWait, StepTime
-from .drafting import Passed
 from .graphs import GraphSizes, RunnerGraphs
 from .kv_pool import KVPool
 from .mask_pool import MaskPool
 from .masks import check_rows, no_masks
 from .media_faults import MediaFaults
 from .media_pool import EncodedItem, MediaPool
+from .passes import ForwardPasses
 from .replies import LaunchedStep
 from .requests import MaskSource, StepPlan
 from .rows import RowTable
@@ -97,6 +97,7 @@ class StepRunner:
         media_rows = None if media is None else media.rows
         limits = None if speculation is None else speculation.limits
         self._input = InputBuilder(table, pool, options.deterministic, options.alone, media_rows, limits)
+        self._passes = ForwardPasses(model, self._input, speculation)
         widths = () if speculation is None else speculation.widths
         self._window_graphs = {width: WindowGraphs(width, table.padding_row, model.device) for width in widths}
         self._graphs = RunnerGraphs(table.padding_row, model.device, self._axes)
@@ -130,10 +131,10 @@ class StepRunner:
         longest = self.table.max_total_tokens
 
         def forward(step: StepInput[Tensor], size: int, adapters: StepAdapters | None) -> Tensor:
-            return self._forward(step, Extents(longest, size), adapters)
+            return self._passes.of_chunks(step, Extents(longest, size), adapters)
 
         def forward_rows(rows: Tensor, adapters: StepAdapters | None) -> Tensor:
-            return self._forward_rows(rows, longest, adapters)
+            return self._passes.of_rows(rows, longest, adapters)
 
         graphs.chunks.capture(forward, sizes.tokens, memory)
         graphs.decodes.capture(
@@ -235,27 +236,14 @@ class StepRunner:
             raise ValueError("windows need speculation")
         inputs = self._speculation.inputs(windows)
         prepared = self._input.windows(inputs, max_kv_len, windows.width)
-        passed = self._passed(prepared[1], inputs.rows, max_kv_len)
-        return self._chooser.of_windows(self._compute(*prepared), windows, inputs, False, passed=passed)
+        passed = self._passes.passed(prepared[1], inputs.rows, max_kv_len)
+        return self._chooser.of_windows(self._passes.compute(*prepared), windows, inputs, False, passed=passed)
 
     def _single_step(self, rows: Tensor, max_kv_len: int, adapters: StepAdapters | None) -> Chosen:
         """Computes a step of one token for each of `rows`: forward pass and choice."""
-        prepared = self._prepared_rows(rows, max_kv_len, adapters)
-        passed = self._passed(prepared[1], rows, max_kv_len)
-        return self._chooser.of_rows(self._compute(*prepared), rows, False, adapters, passed)
-
-    def _compute(self, input_ids: Tensor, state: InferState) -> Tensor:
-        """Computes a forward pass, of which a drafter keeps what it reads."""
-        hidden = self._model.forward(input_ids, state)
-        if self._speculation is not None:
-            self._speculation.keep(len(input_ids))
-        return hidden
-
-    def _passed(self, state: InferState, rows: Tensor, max_kv_len: int) -> Passed | None:
-        """Returns what a drafter reads; None: there is none."""
-        if self._speculation is None or not self._speculation.reads_passes:
-            return None
-        return Passed(state, rows, max_kv_len)
+        prepared = self._passes.prepare_rows(rows, max_kv_len, adapters)
+        passed = self._passes.passed(prepared[1], rows, max_kv_len)
+        return self._chooser.of_rows(self._passes.compute(*prepared), rows, False, adapters, passed)
 
     def _one_graph(self, plan: CheckedPlan) -> Callable[[], Outcome] | None:
         """Returns a function that replays the whole step as one CUDA graph; None where no such graph fits."""
@@ -348,9 +336,9 @@ class StepRunner:
         inputs = self._speculation.inputs(windows)
         prepared = self._input.windows(inputs, plan.longest_decode, plan.width, self._adapters_of(plan))
         whole_rows, adapters = self._needs_whole_rows(plan), self._adapters_of_logits(plan.adapters)
-        passed = self._passed(prepared[1], inputs.rows, plan.longest_decode)
+        passed = self._passes.passed(prepared[1], inputs.rows, plan.longest_decode)
         return (
-            lambda: self._compute(*prepared),
+            lambda: self._passes.compute(*prepared),
             lambda hidden: (self._chooser.of_windows(hidden, windows, inputs, whole_rows, adapters, passed), None),
         )
 
@@ -360,16 +348,12 @@ class StepRunner:
             return self._prepare_windows(plan, rows)
         forward = self._graphs_of(plan).forwards.prepare(plan)
         if forward is None:
-            forward = partial(self._forward_rows, rows, plan.longest_decode, self._adapters_of(plan))
+            forward = partial(self._passes.of_rows, rows, plan.longest_decode, self._adapters_of(plan))
         whole_rows = self._needs_whole_rows(plan)
         adapters = self._adapters_of_logits(plan.adapters)
 
         def choose(hidden: Tensor) -> tuple[Chosen | None, ScoredTokens | None]:
-            passed = None
-            if self._speculation is not None and self._speculation.reads_passes:
-                # A graph keeps no state.
-                _, state = self._prepared_rows(rows, plan.longest_decode, None)
-                passed = self._passed(state, rows, plan.longest_decode)
+            passed = self._passes.passed_rows(rows, plan.longest_decode)
             return self._chooser.of_rows(hidden[: len(rows)], rows, whole_rows, adapters, passed), None
 
         return forward, choose
@@ -382,7 +366,7 @@ class StepRunner:
             size = StepSize.of(plan, self._axes, seen_ends)
             packed = upload(pack(plan, size, self.table.padding_row), self._model.device)
             step = StepInput[Tensor].of(packed, size)
-            prepared = step, partial(self._forward, step, _extents(plan), self._adapters_of(plan))
+            prepared = step, partial(self._passes.of_chunks, step, _extents(plan), self._adapters_of(plan))
         step, forward = prepared
         return forward, partial(self._finish, plan, step)
 
@@ -397,27 +381,13 @@ class StepRunner:
             return None
         return self._adapters.tables.of(plan.adapters)
 
-    def _forward_rows(self, rows: Tensor, max_kv_len: int, adapters: StepAdapters | None) -> Tensor:
-        """Computes the forward pass of a decode-only step: [D, hidden]."""
-        return self._compute(*self._prepared_rows(rows, max_kv_len, adapters))
-
-    def _prepared_rows(self, rows: Tensor, max_kv_len: int, adapters: StepAdapters | None) -> tuple[Tensor, InferState]:
-        """Returns ids and state of a decode-only step."""
-        if self._speculation is not None:
-            inputs = self._speculation.inputs(self._speculation.single(rows))
-            return self._input.windows(inputs, max_kv_len, 1, adapters)
-        return self._input.decodes(rows, max_kv_len, adapters)
-
-    def _forward(self, step: StepInput[Tensor], extents: Extents, adapters: StepAdapters | None) -> Tensor:
-        """Computes the forward pass of a step with chunks: [N, hidden], the tokens whose logits are wanted."""
-        return self._compute(*self._input.mixed(step, extents, adapters))
-
     def _finish(
         self, plan: CheckedPlan, step: StepInput[Tensor], hidden: Tensor
     ) -> tuple[Chosen | None, ScoredTokens | None]:
         """Turns the hidden states of a step with chunks into sampled tokens and scores."""
         chosen = scored = None
-        passed = self._passed_chunks(plan, step)
+        slots = self.checker.rows.num_slots[plan.choosing]
+        passed = self._passes.passed_chunks(step, _extents(plan), int(slots.max(initial=1)))
         if count := len(plan.owners):
             rows, adapters = step.sample_rows[:count], self._adapters_of_logits(plan.choosing_adapters)
             last, whole_rows = step.logit_tokens[:count], self._needs_whole_rows(plan)
@@ -432,14 +402,6 @@ class StepRunner:
             scorer = Scorer(partial(self._scored_logits, plan), self._model.vocabulary, self._group, block)
             scored = scorer(rest, step.score_targets, num_top)
         return chosen, scored
-
-    def _passed_chunks(self, plan: CheckedPlan, step: StepInput[Tensor]) -> Passed | None:
-        """Returns what a drafter reads of a step with chunks, whose state no graph has kept."""
-        if self._speculation is None or not self._speculation.reads_passes:
-            return None
-        _, state = self._input.mixed(step, _extents(plan))
-        slots = self.checker.rows.num_slots[plan.choosing]
-        return self._passed(state, step.token_rows, int(slots.max(initial=1)))
 
     def _scored_logits(self, plan: CheckedPlan, hidden: Tensor, first: int) -> Tensor:
         """Returns the logits of some scored places of the plan, from place `first` on."""
