@@ -1,54 +1,37 @@
 """EAGLE-3 heads: one layer that reads hidden states of the model and drafts tokens one by one (Li et al., 2025).
 
-A pair is a token and the hidden states of the token before it. With e the embedding, h the hidden states of some layers
-of the model, joined by `fc` where they are not the head's own, and * for norms:
+With e the embedding of the token of a pair (`chain.py`), h the hidden states of some layers of the model, joined by
+`fc`, where they are not the head's own, and * for norms:
 
     x = [e*; h*],  r = h + attention(x),  d = r + ffn(r*),  logits = head(d*)
-
-The pair of the token at position p lies in the slot of p, at position p - 1 of the head's own sequence: it depends on
-the ids up to p alone, as keys and values of the model do, so that it may be shared with them. A step computes the pairs
-of all tokens that follow the ones that the model has computed in it. Behind the pair of the newest token, each pass
-computes one more, of a token that it drafted and its own d.
 
 Called in every step. A pass reads the weights of the layer and the head, of an 8B some 0.7 GB, or the embedding's rows
 and keys and values of the context, 4 KB a position.
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional
-
-from text_generation_kernels import choose_draft
 
 from ..config.drafter import EagleConfig
 from ..distributed import TensorParallelGroup
 from ..layers.infer import AddNorm, Attention, CacheShape, DenseFeedForward, Embedding, InferState, Norm, Taps
 from ..layers.rope import RopeTable
 from ..layers.weights import Activations, HeadSplit, NormWeights
-from .base import Drafter, DraftStep
+from .chain import ChainDrafter, Made
 from .eagle_weights import EagleWeights
-from .pairs import one_more, pairs_of
 
 
-class _Made(NamedTuple):
-    """What a pass makes of pairs, [N, hidden] each."""
-
-    normalised: Tensor
-    """What the head reads."""
-    hidden: Tensor
-    """What the next pass reads."""
-
-
-class EagleDrafter(Drafter):
+class EagleDrafter(ChainDrafter):
     """See `Drafter`."""
 
     def __init__(self, config: EagleConfig, weights: EagleWeights, taps: Taps, embedding: Embedding) -> None:
         """`taps` have what it reads of the model, of which `embedding` is."""
         self._config = config
         self._weights = weights
+        self._ids = weights.ids
         self._taps = taps
         self._embedding = embedding
         alone = TensorParallelGroup(0, 1, embedding.device)
@@ -77,40 +60,22 @@ class EagleDrafter(Drafter):
             hidden = torch.cat(normed, dim=1)
         features.copy_(self._weights.fc.apply(Activations(hidden)))
 
-    def draft(self, step: DraftStep) -> None:
-        """See `Drafter`."""
-        drafts, chosen = step.drafts, step.chosen
-        length, limits = step.sequences.length[chosen], drafts.limits[chosen]
-        made = self._pass(*pairs_of(step), step.features, step.last)
-        count = min(step.width, drafts.most)
-        drafts.counts[chosen] = torch.where(length < limits, count, 0)
-        for number in range(count if len(chosen) else 0):
-            token = self._choose(made.normalised, step, number)
-            if number + 1 < count:
-                made = self._pass(token, one_more(step, length + number, limits), made.hidden, None)
-
-    def _pass(self, ids: Tensor, state: InferState, hidden: Tensor, kept: Tensor | None) -> "_Made":
-        """Computes pairs of `ids` and `hidden` states, and keeps their keys and values. Of these, `kept` are needed
-        afterwards (None: all). It may reuse the memory of `hidden` without `kept`.
-        """
+    def _pass(self, ids: Tensor, state: InferState, hidden: Tensor, kept: Tensor | None) -> Made:
+        """See `ChainDrafter`."""
         embedded, normed = self._normed(self._embedded_norm, self._embed(ids)), self._normed(self._hidden_norm, hidden)
         residual = normed if self._config.norm_before_residual else hidden
         heads = self._attention.forward(Activations(torch.cat([embedded, normed], dim=1)), state)
         if kept is not None:
             heads, residual = heads.index_select(0, kept), residual.index_select(0, kept)
         if not len(heads):
-            return _Made(residual, residual)
+            return Made(residual, residual)
         read, residual = self._before_ffn.read(self._attention.project(heads, state), residual)
         read, residual = self._last.read(self._ffn.forward(read, state), residual)
-        return _Made(read.x, read.x if self._config.norm_output else residual)
+        return Made(read.x, read.x if self._config.norm_output else residual)
 
-    def _choose(self, normalised: Tensor, step: DraftStep, number: int) -> Tensor:
-        """Chooses draft `number` of each row."""
-        logits = self._weights.head.apply(Activations(normalised))
-        tokens = torch.empty_like(step.chosen)
-        generated = step.sequences.generated
-        choose_draft(logits, self._weights.ids, step.chosen, generated, number, step.columns, step.drafts, tokens)
-        return tokens
+    def _logits(self, normalised: Tensor) -> Tensor:
+        """See `ChainDrafter`."""
+        return self._weights.head.apply(Activations(normalised))
 
     def _embed(self, ids: Tensor) -> Tensor:
         if self._weights.embedding is not None:
