@@ -62,7 +62,7 @@ Speculate = Annotated[
 ]
 Drafter = Annotated[
     str | None,
-    typer.Option(help="Folder, or id on the hub, of an EAGLE-3 head or Medusa heads that draft for --speculate"),
+    typer.Option(help="Folder, or id on the hub, of what drafts for --speculate: an EAGLE-3 head, Medusa heads, or the model itself"),
 ]
 DrafterRevision = Annotated[str | None, typer.Option(help="Branch, tag or commit of --drafter on the hub")]
 MaxInputTokens = Annotated[int | None, typer.Option(help="Fail early if the model has fewer positions")]

@@ -46,17 +46,25 @@ def nothing_is_garbage(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "empty", torch.zeros)
 
 
-def probe_with_drafter(folder: Path, group: TensorParallelGroup, medusa: bool, **options: Any) -> Probe:
-    """Takes the CPU for a device, and a small Llama with random weights for the model."""
+EXPERTS = {
+    "n_routed_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 128, "n_shared_experts": 1,
+    "first_k_dense_replace": 1, "n_group": 1, "topk_group": 1, "num_nextn_predict_layers": 1, "kv_lora_rank": 128,
+    "q_lora_rank": 128, "qk_rope_head_dim": 64, "qk_nope_head_dim": 64, "v_head_dim": 64,
+}  # fmt: skip
+
+
+def probe_with_drafter(folder: Path, group: TensorParallelGroup, kind: str, **options: Any) -> Probe:
+    """Takes the CPU for a device, and a small model with random weights for the model."""
     layer = {
         "hidden_size": 256, "intermediate_size": 512, "num_attention_heads": 4, "num_key_value_heads": 2,
         "head_dim": 64, "vocab_size": 1000, "num_hidden_layers": 4, "max_position_embeddings": 4096,
     }  # fmt: skip
-    (folder / "config.json").write_text(
-        json.dumps({**layer, "architectures": ["LlamaForCausalLM"], "model_type": "llama"})
-    )
-    head = write_head(folder / "head", folder, LAYERS, head_dim=64)
-    if medusa:
+    of_model = {"architectures": ["LlamaForCausalLM"], "model_type": "llama"}
+    if kind == "MTP":
+        of_model = {**EXPERTS, "architectures": ["DeepseekV3ForCausalLM"], "model_type": "deepseek_v3"}
+    (folder / "config.json").write_text(json.dumps({**layer, **of_model}))
+    head = folder if kind == "MTP" else write_head(folder / "head", folder, LAYERS, head_dim=64)
+    if kind == "Medusa":
         (head / "config.json").write_text(json.dumps({"medusa_num_heads": 3}))
         tensors = {f"{i}.0.linear.weight": torch.zeros(256, 256) for i in range(3)}
         torch.save(tensors | {f"{i}.0.linear.bias": torch.zeros(256) for i in range(3)}, head / "medusa_lm_head.pt")
@@ -70,15 +78,15 @@ def probe_with_drafter(folder: Path, group: TensorParallelGroup, medusa: bool, *
     return probe
 
 
-@pytest.mark.parametrize("medusa", [False, True], ids=["EAGLE-3", "Medusa"])
+@pytest.mark.parametrize("kind", ["EAGLE-3", "Medusa", "MTP"])
 @pytest.mark.parametrize("deterministic", [False, True])
 @pytest.mark.parametrize("ranks", [1, 2])
 @torch.inference_mode()
 def test_kernels_come_in_an_order_that_they_allow(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ranks: int, deterministic: bool, medusa: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ranks: int, deterministic: bool, kind: str
 ) -> None:
     group = TensorParallelGroup(0, 1, CPU) if ranks == 1 else OneOfTwo()
-    probe = probe_with_drafter(tmp_path, group, medusa, deterministic=deterministic)
+    probe = probe_with_drafter(tmp_path, group, kind, deterministic=deterministic)
     pretend_card(monkeypatch, CARDS[0])
     pretend_a_device(monkeypatch)
     runner = probe.build_runner(LIMITS)
@@ -92,10 +100,13 @@ def request(row: int, length: int, **settings: Any) -> Request:
     return Request(row, row, np.zeros(length, dtype=np.int64), NextTokenChooserParameters(**settings), slots)
 
 
+@pytest.mark.parametrize("kind", ["EAGLE-3", "MTP"])
 @pytest.mark.usefixtures("nothing_is_garbage")
 @torch.inference_mode()
-def test_serving_needs_no_variant_that_warm_up_did_not_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    probe = probe_with_drafter(tmp_path, TensorParallelGroup(0, 1, CPU), medusa=False)
+def test_serving_needs_no_variant_that_warm_up_did_not_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    probe = probe_with_drafter(tmp_path, TensorParallelGroup(0, 1, CPU), kind)
     pretend_card(monkeypatch, CARDS[0])
     pretend_a_device(monkeypatch)
     runner = probe.build_runner(LIMITS)
@@ -114,5 +125,5 @@ def test_serving_needs_no_variant_that_warm_up_did_not_name(tmp_path: Path, monk
         for count in range(1, LIMITS.max_batch_size + 1):
             for width in (1, 2, 4):
                 runner.decode_windows(rows[:count], width, 1000) if width > 1 else runner.decode_rows(rows[:count], 9)
-    assert {name for name, _ in needed} >= {"choose_draft_kernel", "ngram_draft_kernel", "token_attention_kernel"}
+    assert {name for name, _ in needed} >= {"choose_draft_kernel", "ngram_draft_kernel"}
     assert not needed - named

@@ -1,8 +1,8 @@
 """`config.json` of a drafter: which kind it is, and how it computes. Imports no torch.
 
 Read are EAGLE-3 heads of one layer (Li et al., 2025) in three containers: the authors' and SpecForge's, whose
-`config.json` is that of the layer, and that of speculators, whose layer is under `transformer_layer_config`; and heads
-of Medusa (`medusa.py`).
+`config.json` is that of the layer, and that of speculators, whose layer is under `transformer_layer_config`; heads of
+Medusa (`medusa.py`); and layers of the model's own checkpoint (`mtp.py`), where `--drafter` names the model.
 """
 
 from dataclasses import dataclass, replace
@@ -16,6 +16,7 @@ from .json_object import JsonObject
 from .medusa import KEY as MEDUSA
 from .medusa import MedusaConfig, read_medusa
 from .model import ModelConfig
+from .mtp import MtpConfig, is_mtp, read_mtp
 from .spec import AttentionSpec, DecoderSpec, DenseSpec, NormSpec, QkNormSpec
 
 FLAG = "--drafter"
@@ -60,7 +61,7 @@ class FoundDrafter:
     config: "DrafterConfig"
 
 
-DrafterConfig = EagleConfig | MedusaConfig
+DrafterConfig = EagleConfig | MedusaConfig | MtpConfig
 
 
 def read_drafter_config(folder: Path, target: AnyModelConfig) -> DrafterConfig:
@@ -74,6 +75,8 @@ def read_drafter_config(folder: Path, target: AnyModelConfig) -> DrafterConfig:
         raise ConfigurationError(
             f"{FLAG} does not apply to {target.architecture}, which runs through Transformers: leave it out"
         )
+    if is_mtp(config, target):
+        return read_mtp(config, target)
     if MEDUSA in config:
         return read_medusa(config, target.decoder)
     found = _speculators(config) if _KIND in config else _plain(config)

@@ -2,5 +2,6 @@
 
 from .base import Drafter, DraftStep, draft_windows
 from .load import load_drafter
+from .mtp import ModelEnds, MtpDrafter, MtpLayer
 
-__all__ = ["DraftStep", "Drafter", "draft_windows", "load_drafter"]
+__all__ = ["DraftStep", "Drafter", "ModelEnds", "MtpDrafter", "MtpLayer", "draft_windows", "load_drafter"]

@@ -23,6 +23,7 @@ from ..layers.infer import CacheShape, Head
 from ..layers.weights import Activations, Dense
 from .base import Drafter, DraftStep
 from .tensors import DrafterTensors
+from .whole import whole_logits
 
 
 @dataclass(frozen=True)
@@ -96,7 +97,4 @@ class MedusaDrafter(Drafter):
             x = x + functional.silu(block.apply(Activations(x)))
         if head.out is not None:
             return head.out.apply(Activations(x))
-        logits = self._head.logits(x, False)
-        if self._group.world_size > 1:
-            logits = self._group.all_gather(logits.contiguous()).transpose(0, 1).flatten(1)
-        return logits[:, : len(self._ids)]
+        return whole_logits(self._head, x, self._group)

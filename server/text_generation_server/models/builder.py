@@ -7,7 +7,6 @@ import torch
 
 from text_generation_kernels import KV_CODES, LONGEST_NORMALISED
 
-from ..config.drafter import FoundDrafter
 from ..config.kv_cache import QuantisedKvCache
 from ..config.model import ModelConfig
 from ..config.recurrent import Mamba2Spec, MambaSpec, RecurrentSpec, ShortConvSpec
@@ -23,7 +22,6 @@ from ..config.spec import (
     RopeSpec,
 )
 from ..distributed import TensorParallelGroup
-from ..drafters import Drafter, load_drafter
 from ..layers.infer import (
     AddNorm,
     Attention,
@@ -97,6 +95,25 @@ class Sublayer(NamedTuple):
     """Its record of weights, or the `Linear` of the head."""
 
 
+class Ends(NamedTuple):
+    """What is before and behind the layers."""
+
+    embedding: Embedding
+    embedded: EmbeddingWeights
+    head: Head
+    final_norm: Norm | None
+
+
+class SingleLayer(NamedTuple):
+    """A layer, and what it needs."""
+
+    layer: Layer
+    output_norm: Norm | None
+    """Of its last sublayer, which whoever adds that to the residual stream applies."""
+    caches: list[CacheShape]
+    ropes: tuple[RopeTable, ...]
+
+
 class DecoderBuilder:
     """Reads this rank's shard of a model. It is for one use, because it holds the files."""
 
@@ -107,13 +124,10 @@ class DecoderBuilder:
         source: WeightSource,
         device: torch.device,
         kv_cache: QuantisedKvCache | None = None,
-        drafter: FoundDrafter | None = None,
+        taps: Taps | None = None,
     ) -> None:
-        """`kv_cache` is the 8-bit type of the KV cache; None: the model's type. `drafter` drafts for the model, if
-        there is one.
-        """
-        self._drafter = drafter
-        self._taps = Taps(drafter.config.layers) if drafter is not None and drafter.config.layers else None
+        """`kv_cache` is the 8-bit type of the KV cache; None: the model's type. `taps` get what a drafter reads."""
+        self.taps = taps
         self._config = config
         self._checkpoint = Checkpoint.of(source, config.decoder, config.names, group, config.schemes)
         self._device = device
@@ -125,6 +139,8 @@ class DecoderBuilder:
         self._states: list[StateShape] = []
         self.sublayers: list[Sublayer] = []
         """All sublayers, in the order in which they are read, and the head."""
+        self.ends: Ends | None = None
+        """What is before and behind the layers, once it is built."""
 
     def build(self, reader: AdapterReader | None = None) -> Decoder:
         """Builds the decoder; requests can have the adapters that `reader` reads. Raises ConfigurationError or
@@ -151,14 +167,15 @@ class DecoderBuilder:
         parts = Parts(embedding, weights, layers, last, head)
         adapters = None if reader is None else ModelAdapters(reader, parts, self._device)
         others = self._copies, products, inputs, encoder, adapters
-        drafter = self._load_drafter(embedding, weights, head)
-        return Decoder(embedding, layers, halves, last, head, *kept, ropes, longest, *others, self._taps, drafter)
+        self.ends = Ends(embedding, weights, head, final_norm)
+        return Decoder(embedding, layers, halves, last, head, *kept, ropes, longest, *others, self.taps)
 
-    def _load_drafter(self, embedding: Embedding, weights: EmbeddingWeights, head: Head) -> Drafter | None:
-        if (found := self._drafter) is None:
-            return None
-        ends = embedding, weights, head
-        return load_drafter(found.folder, found.config, self._taps, *ends, self._checkpoint.group)
+    def build_layer(self) -> SingleLayer:
+        """Builds the only layer of the model's spec, without what is before and behind it. Raises ConfigurationError
+        or ModelFilesError.
+        """
+        layer = self._layer(0, self._config.decoder.layers[0])
+        return SingleLayer(layer, self._ffn_output_norm(0), self._caches, tuple(self._ropes.values()))
 
     def _layer(self, index: int, spec: LayerSpec) -> Layer:
         inside, names = partial(self._checkpoint.inside, index), self._checkpoint.names
@@ -334,5 +351,5 @@ class DecoderBuilder:
         """`layer` is the one that the residual stream enters here; None: it is within a layer."""
         group, spec = self._checkpoint.group, self._checkpoint.spec
         if spec.sum_is_normalised and (norm := output_norm or input_norm) is not None:
-            return add_norm(self._taps, layer, group, norm, None, spec.residual_scale, wants, replaces=True)
-        return add_norm(self._taps, layer, group, input_norm, output_norm, spec.residual_scale, wants)
+            return add_norm(self.taps, layer, group, norm, None, spec.residual_scale, wants, replaces=True)
+        return add_norm(self.taps, layer, group, input_norm, output_norm, spec.residual_scale, wants)

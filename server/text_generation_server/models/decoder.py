@@ -52,10 +52,9 @@ class Decoder(CausalLM):
         encoder: Encoder | None = None,
         adapters: ModelAdapters | None = None,
         taps: Taps | None = None,
-        drafter: Drafter | None = None,
     ) -> None:
         """`last` adds the output of the last layer to the residual stream and applies the final norm. `inputs` makes
-        the inputs of all layers, where they have some. `taps` get what `drafter` reads.
+        the inputs of all layers, where they have some. `taps` get what a drafter reads.
         """
         self._taps = taps
         # Its drafter reads what all tokens make of the last layer.
@@ -73,17 +72,21 @@ class Decoder(CausalLM):
         self.vocab_size = head.vocabulary.vocab_size
         self.caches = caches
         self.states = states
-        of_drafter = 0 if drafter is None else drafter.bytes_per_position
-        self.bytes_per_position = sum(table.bytes_per_position for table in ropes) + of_drafter
+        self.bytes_per_position = sum(table.bytes_per_position for table in ropes)
         self.max_context_length = max_context_length
         self.copies = copies
         self.dense_macs = dense_macs
         self.encoder = encoder
         self.adapters = adapters
-        self.drafter = drafter
+        self.drafter: Drafter | None = None
         if encoder is not None and (reason := reason_against(encoder, layers, ropes)):
             self.encoder = None
             logger.warning("images are not served: %s", reason)
+
+    def draft_with(self, drafter: Drafter) -> None:
+        """Lets a drafter read its forward passes. Call it before the first one."""
+        self.drafter = drafter
+        self.bytes_per_position += drafter.bytes_per_position
 
     def reserve_positions(self, count: int) -> None:
         """See `CausalLM`."""

@@ -21,6 +21,7 @@ from ..weights import DummySource, SafetensorsSource, WeightSource
 from .adapters import AdapterReader
 from .base import CausalLM
 from .builder import DecoderBuilder
+from .drafters import build_drafter, taps_of
 from .encoder import Encoder
 from .vision import VisionEncoder
 
@@ -101,7 +102,11 @@ def _build(
         from .fallback import load_fallback
 
         return load_fallback(config, group, source, dtype, device)
-    return DecoderBuilder(config, group, source, device, kv_cache, drafter).build(reader)
+    builder = DecoderBuilder(config, group, source, device, kv_cache, taps_of(drafter))
+    model = builder.build(reader)
+    if drafter is not None:
+        model.draft_with(build_drafter(drafter, config, builder, group, source, device))
+    return model
 
 
 def _unread(config: ModelConfig, model: CausalLM, group: TensorParallelGroup) -> tuple[str, ...]:
