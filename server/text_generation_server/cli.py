@@ -231,7 +231,10 @@ def download_weights(
             check_deterministic(deterministic, config)
             check_speculation(speculate, config)
             if computation.drafter is not None:
-                read_drafter_config(prepare_drafter(computation.drafter, environment.hub), config)
+                of_model = computation.drafter.source == model_id
+                read_drafter_config(
+                    folder if of_model else prepare_drafter(computation.drafter, environment.hub), config
+                )
             if kv_cache_dtype != "auto":
                 quantised_kv_cache(kv_cache_dtype, config)
             if isinstance(config, FallbackConfig):

@@ -62,7 +62,7 @@ Speculate = Annotated[
 ]
 Drafter = Annotated[
     str | None,
-    typer.Option(help="Folder, or id on the hub, of what drafts for --speculate: an EAGLE-3 head, Medusa heads, or the model itself"),
+    typer.Option(help="Folder or hub id of what drafts for --speculate: an EAGLE-3 head, Medusa heads, or the model"),
 ]
 DrafterRevision = Annotated[str | None, typer.Option(help="Branch, tag or commit of --drafter on the hub")]
 MaxInputTokens = Annotated[int | None, typer.Option(help="Fail early if the model has fewer positions")]
