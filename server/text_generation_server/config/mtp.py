@@ -70,7 +70,8 @@ class MtpConfig:
 
 def is_mtp(config: JsonObject, target: Target) -> bool:
     """Whether `config` is that of the model itself, whose checkpoint may have such layers."""
-    return target.architecture in _LAYOUTS and target.architecture in config.strings("architectures")
+    is_model = target.architecture in config.strings("architectures") and "draft_vocab_size" not in config
+    return is_model and target.architecture in _LAYOUTS
 
 
 def read_mtp(config: JsonObject, target: Target) -> MtpConfig:
