@@ -29,7 +29,7 @@ from .lora.lora_shrink import empty_shrunk, lora_shrink, shrink_splits
 from .lora.rank_pages import OUTPUT_BLOCK, RANK_UNITS, part_of_blocks
 from .lora.replace_norm import replace_norm
 from .lora.replace_rows import replace_rows
-from .lora.replaced_logits import replaced_logits
+from .lora.replaced_logits import ReplacedRows, replaced_logits
 from .matmul.dequantise import dequantise
 from .matmul.gemv_blocks import LONGEST as LONGEST_NORMALISED
 from .matmul.group_quantisation import PackedMatrix, pack_codes, pack_scales, unpack_codes
@@ -120,6 +120,7 @@ __all__ = [
     "PackedMatrix",
     "QkvPrologue",
     "Quantised",
+    "ReplacedRows",
     "RouteOptions",
     "Routing",
     "Runs",

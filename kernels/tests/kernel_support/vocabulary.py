@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from text_generation_kernels import RANK_UNITS, lora_expand
+from text_generation_kernels import RANK_UNITS, ReplacedRows, lora_expand
 
 from .adapters import Site
 
@@ -72,5 +72,5 @@ def logits(
         made = rows[first : first + count].double() @ x[token].double()
         expected[token, own] = made if bias is None else made + bias[own].double()
     numbers = torch.tensor(adapters, dtype=torch.int32) + 1
-    operator(x, rows, ids, spans, bias, step.order, step.tiles, numbers, tile_tokens, 90, out)
+    operator(x, ReplacedRows(rows, ids, spans, 90), bias, step.order, step.tiles, numbers, tile_tokens, out)
     return out, expected

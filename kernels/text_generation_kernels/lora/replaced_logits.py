@@ -4,17 +4,17 @@
 
 where `spans[numbers[t]]` is (first, count); elsewhere `out` stays. So a token without adapter keeps its bits.
 
-Layouts: `x` `[tokens, hidden]`, unit stride in the last dimension; `rows` `[any, hidden]`, contiguous, of the type of
-`x`; `ids` `[any]` int32, columns of `out`, of one adapter each once; `spans` `[adapters + 1, 2]` int32; `bias`
-`[columns]` in any type, or None; `order`, `tiles`: `adapter_tiles.py`, with tiles of `tile_tokens`; `numbers`
-`[tokens]` int32; `out` `[tokens, columns]`, unit stride in the last dimension. `most` is at least the largest count.
-ValueError for shapes that do not fit.
+Layouts: `x` `[tokens, hidden]`, unit stride in the last dimension; `bias` `[columns]` in any type, or None; `order`,
+`tiles`: `adapter_tiles.py`, with tiles of `tile_tokens`; `numbers` `[tokens]` int32; `out` `[tokens, columns]`, unit
+stride in the last dimension. ValueError for shapes that do not fit.
 
 Sums are float32, and rounded once. A token has the same bits whichever others are there. A step calls it once, behind
 the GEMM of the base. Bytes floor: hidden * element size for each row of an adapter in use.
 """
 
 # pyright: basic, reportArgumentType=false, reportCallIssue=false
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -30,6 +30,20 @@ _STEP = 128
 """Inputs of a 16-bit type in one step of the loop."""
 _WARPS, _STAGES = 2, 3
 """Two warps: from four on, the compiler would take other matrix instructions for tiles of 64 tokens than for 16."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ReplacedRows:
+    """The rows that adapters have for some columns of the logits. All are contiguous."""
+
+    rows: Tensor
+    """[any, hidden], of the type of the hidden states."""
+    ids: Tensor
+    """[any] int32: the column of each row, of one adapter each once."""
+    spans: Tensor
+    """[adapters + 1, 2] int32: first row and count of each adapter's."""
+    most: int
+    """At least the largest count; it sizes the grid."""
 
 
 @triton.jit(do_not_specialize_on_alignment=["order_ptr", "tiles_ptr", "numbers_ptr"])
@@ -94,15 +108,14 @@ _launch = Launcher(replaced_logits_kernel, writes=("out",), dependents="after th
 
 def _check(
     x: Tensor,
-    rows: Tensor,
-    ids: Tensor,
-    spans: Tensor,
+    replaced: ReplacedRows,
     bias: Tensor | None,
     order: Tensor,
     tiles: Tensor,
     numbers: Tensor,
     out: Tensor,
 ) -> None:
+    rows, ids, spans = replaced.rows, replaced.ids, replaced.spans
     if (
         rows.shape != (len(ids), x.shape[1])
         or spans.shape[1:] != (2,)
@@ -122,26 +135,23 @@ def _check(
 
 def replaced_logits_triton(
     x: Tensor,
-    rows: Tensor,
-    ids: Tensor,
-    spans: Tensor,
+    replaced: ReplacedRows,
     bias: Tensor | None,
     order: Tensor,
     tiles: Tensor,
     numbers: Tensor,
     tile_tokens: int,
-    most: int,
     out: Tensor,
 ) -> None:
     """Triton implementation. Raises ValueError for shapes and layouts that do not fit."""
-    _check(x, rows, ids, spans, bias, order, tiles, numbers, out)
-    hidden, blocks = x.shape[1], triton.cdiv(most, _BLOCK_N)
+    _check(x, replaced, bias, order, tiles, numbers, out)
+    hidden, blocks = x.shape[1], triton.cdiv(replaced.most, _BLOCK_N)
     block_k = _STEP if x.element_size() == 2 else _STEP // 4
-    if len(x) == 0 or most == 0:
+    if len(x) == 0 or replaced.most == 0:
         return
     _launch(
         (len(tiles) * blocks,),
-        (x, rows, ids, spans, bias, order, tiles, numbers, out),
+        (x, replaced.rows, replaced.ids, replaced.spans, bias, order, tiles, numbers, out),
         (hidden, blocks, x.stride(0), out.stride(0)),
         MASK_K=hidden % block_k != 0,
         BLOCK_M=tile_tokens,
@@ -154,20 +164,17 @@ def replaced_logits_triton(
 
 def replaced_logits_torch(
     x: Tensor,
-    rows: Tensor,
-    ids: Tensor,
-    spans: Tensor,
+    replaced: ReplacedRows,
     bias: Tensor | None,
     order: Tensor,
     tiles: Tensor,
     numbers: Tensor,
     tile_tokens: int,  # noqa: ARG001 - the tiles have their own lengths
-    most: int,  # noqa: ARG001 - sizes the grid
     out: Tensor,
 ) -> None:
     """Torch implementation: the CPU path and the reference of the tests. Each GEMM has as many tokens."""
-    _check(x, rows, ids, spans, bias, order, tiles, numbers, out)
-    of_number = spans.tolist()
+    _check(x, replaced, bias, order, tiles, numbers, out)
+    rows, ids, of_number = replaced.rows, replaced.ids, replaced.spans.tolist()
     for first, count, _, _ in tiles.tolist():
         if count == 0:
             continue

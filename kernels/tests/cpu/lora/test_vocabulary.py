@@ -4,7 +4,7 @@ import pytest
 import torch
 from kernel_support.vocabulary import ADAPTERS, logits, looked_up, replaced
 
-from text_generation_kernels import lora_lookup, replace_rows, replaced_logits
+from text_generation_kernels import ReplacedRows, lora_lookup, replace_rows, replaced_logits
 
 
 @pytest.mark.parametrize("tile_tokens", [16, 64])
@@ -39,7 +39,6 @@ def test_shapes_that_do_not_fit_are_named() -> None:
     with pytest.raises(ValueError, match="replace_rows: shapes do not fit"):
         replace_rows(ints.long(), ints, torch.zeros(2, 3, dtype=torch.int32), torch.zeros(1, 4), torch.zeros(2, 5))
     spans = torch.zeros(2, 2, dtype=torch.int32)
+    rows = ReplacedRows(torch.zeros(1, 4), ints, spans, 1)
     with pytest.raises(ValueError, match="replaced_logits: shapes do not fit"):
-        replaced_logits(
-            torch.zeros(2, 4), torch.zeros(1, 4), ints, spans, None, *tables[:2], ints, 16, 1, torch.zeros(2, 5)
-        )
+        replaced_logits(torch.zeros(2, 4), rows, None, *tables[:2], ints, 16, torch.zeros(2, 5))

@@ -135,7 +135,8 @@ class ReplacedHead(LinearOver):
         """Replaces logits in `out`. Those of tokens without adapter keep their bits."""
         table, step = self._table, self._current.step
         tables = step.order, step.tiles, step.numbers, step.tile_tokens
-        kernels.replaced_logits(x.x, table.rows, self._ids, table.spans, bias, *tables, table.most, out)
+        replaced = kernels.ReplacedRows(table.rows, self._ids, table.spans, table.most)
+        kernels.replaced_logits(x.x, replaced, bias, *tables, out)
         return out
 
 
