@@ -2,6 +2,7 @@
 compiles for them after warm-up.
 """
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import torch
 from support.checkpoints import tiny_llama
 from support.eagle import PlainHead, write_head
 from support.gpu_engine import build
+from support.mtp import CASES, MtpCase
 from support.windows import NEW_TOKENS, Reader, request, run
 
 from text_generation_server.drafters import DraftStep
@@ -93,3 +95,19 @@ def test_windows_of_a_single_row(target: Path, head: Path, graphs: tuple[int, ..
     engine = build(target, torch.float32, LIMITS, drafter=head, speculate=3, cuda_graphs=graphs)
     single, window = run(engine, asked(1), 1), run(engine, asked(1), 4)
     assert single.ids == window.ids
+
+
+@pytest.mark.parametrize("graphs", [None, ()], ids=["graphs", "no graphs"])
+@pytest.mark.parametrize("name", CASES)
+def test_layers_of_the_model_change_no_token(tmp_path: Path, name: str, graphs: tuple[int, ...] | None) -> None:
+    folder = MtpCase(name, tmp_path).folder
+    limits = replace(LIMITS, max_total_tokens=128)
+    requests = [request(row, [5 + row, 9, 7 * row % 190 + 5], NEW_TOKENS, room=64) for row in range(9)]
+    plain = build(folder, torch.float32, limits, cuda_graphs=graphs)
+    expected = run(plain, requests, 1)
+    del plain
+    engine = build(folder, torch.float32, limits, drafter=folder, speculate=3, cuda_graphs=graphs)
+    for width in (1, 2, 4):
+        found = run(engine, requests, width)
+        assert found.ids == expected.ids, width
+        assert found.compilations == 0
