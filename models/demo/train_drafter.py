@@ -105,14 +105,14 @@ class Head(nn.Module):
         )
         self.norm = Norm(hidden, eps)
         self.lm_head = nn.Linear(hidden, vocabulary, bias=False)
-        angles = theta ** (-torch.arange(0, HEAD_DIM, 2) / HEAD_DIM)
-        self.register_buffer("angles", angles, persistent=False)
+        self._angles = theta ** (-torch.arange(0, HEAD_DIM, 2) / HEAD_DIM)
 
     def forward(self, embedded: Tensor, hidden: Tensor, seen: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
         """Pass number `len(seen)` over rows: pair t reads the pairs up to t of the first pass, and its own of the later
         ones. Returns hidden states and logits; keys and values are added to `seen`.
         """
-        layer, attention = self.midlayer, self.midlayer["self_attn"]
+        layer: Any = self.midlayer
+        attention: Any = layer["self_attn"]
         x = torch.cat([layer["input_layernorm"](embedded), layer["hidden_norm"](hidden)], dim=-1)
         shape, offset = (*x.shape[:2], -1, HEAD_DIM), len(seen)
         q = self._rotated(attention["q_proj"](x).view(shape), offset)
@@ -135,7 +135,7 @@ class Head(nn.Module):
 
     def _rotated(self, x: Tensor, offset: int) -> Tensor:
         positions = torch.arange(offset, offset + x.shape[1])
-        angles = positions[:, None] * self.angles
+        angles = positions[:, None] * self._angles
         cos, sin = (torch.cat([each, each], dim=-1)[None, :, None] for each in (angles.cos(), angles.sin()))
         first, second = x.chunk(2, dim=-1)
         return x * cos + torch.cat([-second, first], dim=-1) * sin
