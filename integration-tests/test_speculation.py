@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -14,7 +15,8 @@ NEW_TOKENS = 64
 
 @pytest.fixture(scope="module")
 def drafting(tiny_llama: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with serving(tiny_llama, tmp_path_factory.mktemp("drafting"), "--speculate", "3") as server:
+    config = json.dumps({"method": "suffix", "num_speculative_tokens": 3})
+    with serving(tiny_llama, tmp_path_factory.mktemp("drafting"), "--speculative-config", config) as server:
         yield server
 
 
@@ -47,3 +49,23 @@ def test_a_text_that_repeats_itself_is_the_one_without_drafts(server: Server, dr
 
     assert answer(drafting) == answer(server)
     assert answer(drafting)[1] == NEW_TOKENS
+
+
+def test_predictions_right_and_wrong_change_no_text(
+    drafting: Server, reference: Callable[[str, int], list[int]], prompts: list[str]
+) -> None:
+    for prompt in prompts[:5]:
+        answer = reference(prompt, NEW_TOKENS)
+        edited = [*answer[:9], 5, 6, *answer[12:30], *answer[33:]]
+        for prediction in (answer, edited, answer[20:], [7] * 300, "the dog ran after the dog"):
+            found = drafting.ids(prompt, max_new_tokens=NEW_TOKENS, prediction=prediction)
+            assert found == answer, prediction
+
+
+def test_answers_that_were_given_before_are_given_again(server: Server, drafting: Server, prompts: list[str]) -> None:
+    """From the second time on they are drafts."""
+    info = drafting.client.get("/info").json()
+    assert (info["speculate"], info["speculation"]) == (3, {"method": "ngram", "widths": [2, 4]})
+    expected = server.ids(prompts[3], max_new_tokens=NEW_TOKENS)
+    for _ in range(3):
+        assert drafting.ids(prompts[3], max_new_tokens=NEW_TOKENS) == expected

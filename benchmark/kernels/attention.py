@@ -3,6 +3,7 @@
 `decode_attention`: only the bytes of K and V count. The mixed batch has 64 lengths from 16 to 32,768, spread evenly
 over their logarithm. Beside it `prefill_attention` on the same batches as chunks of one token that give the same bits
 whatever the others are.
+`window_attention`: the same operator for the last tokens of each request, whose K and V count once.
 `prefill_attention`: the matrix rate beside a large GEMM of torch. Operations are 4 * heads * head size for each pair
 of a query and a key that it sees.
 """
@@ -13,7 +14,7 @@ import text_generation_kernels as kernels
 
 from .bar import Bar, bandwidth_row
 from .pool import Batches, Context, filled
-from .timing import Call, Plan, Row, gemm_rate, seconds_per_call
+from .timing import Call, Plan, Prepared, Row, gemm_rate, seconds_per_call
 
 HEADS, KV_HEADS, HEAD_DIM = 32, 8, 128
 SCALE = HEAD_DIM**-0.5
@@ -26,6 +27,8 @@ DECODES = {
     "16 x 32768": [32768] * 16,
     "64 x 16..32768": [round(16 * 2048 ** (index / 63)) for index in range(64)],
 }
+WINDOWS = {"1 x 512": [512], "8 x 2048": [2048] * 8, "64 x 2048": [2048] * 64, "64 x 8192": [8192] * 64}
+WIDTHS = (1, 2, 4, 8)
 DRY_DECODES = {"2 x 3..4": [3, 4]}
 CHUNKS: Batches = {
     "1 x 512": ([512], 0),
@@ -70,6 +73,23 @@ def prepare_decodes(plan: Plan, lengths: list[int]) -> tuple[int, Call, Call]:
     return num_bytes, call, call_chunks
 
 
+def windows(plan: Plan, ceiling: float) -> Iterator[Row]:
+    """One row for each batch and number of tokens."""
+    for name, lengths in (DRY_DECODES if plan.dry_run else WINDOWS).items():
+        for width in WIDTHS[:2] if plan.dry_run else WIDTHS:
+            row: Row = {"batch": name, "width": width}
+            yield row | bandwidth_row(plan, *prepare_windows(plan, lengths, width), ceiling)
+
+
+def prepare_windows(plan: Plan, lengths: list[int], width: int) -> Prepared:
+    """Bytes of K and V of all contexts, and the call."""
+    context = Context.of_decodes(plan, lengths)
+    num_bytes = 2 * context.slots * KV_HEADS * HEAD_DIM * plan.dtype.itemsize
+    (q, out), batch = plan.normal(2, len(lengths) * width, HEADS, HEAD_DIM), context.windows(width)
+    caches = [filled(plan, context.slots, KV_HEADS, HEAD_DIM) for _ in range(plan.buffers(num_bytes))]
+    return num_bytes, lambda index: kernels.decode_attention(q, caches[index], batch, SCALE, out)
+
+
 def chunks(plan: Plan, _ceiling: float) -> Iterator[Row]:
     """One row for each batch."""
     matrix_rate = gemm_rate(plan)
@@ -95,5 +115,6 @@ def prepare_chunks(plan: Plan, q_lens: list[int], prefix: int) -> tuple[int, Cal
 
 BARS = {
     "decode_attention": Bar("attention of decodes over scattered slots", decodes),
+    "window_attention": Bar("attention of several tokens of each request, over scattered slots", windows),
     "prefill_attention": Bar("attention of prompts and chunks, beside a large GEMM", chunks),
 }

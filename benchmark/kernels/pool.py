@@ -77,6 +77,12 @@ class Context:
         """As decode operators take it."""
         return Decodes(self.table, self.rows, self.kv_lens, self.kv_len)
 
+    def windows(self, width: int) -> Decodes:
+        """The last `width` tokens of each request, as decode operators take them."""
+        ages = torch.arange(width - 1, -1, -1, dtype=torch.int32, device=self.rows.device)
+        kv_lens = (self.kv_lens[:, None] - ages).flatten()
+        return Decodes(self.table, self.rows.repeat_interleave(width), kv_lens, self.kv_len, width)
+
     @property
     def prefill(self) -> Chunks:
         """As prefill operators take it."""

@@ -86,6 +86,7 @@ async fn prompts_are_computed_in_steps_of_the_tokens_that_are_asked_for() {
         constrained: 0,
         layers: 0,
         width: 1,
+        hints: 0,
     };
     let prompts = [step(2, 16, 0), step(3, 16, 0), step(1, 8, 0)];
     let decodes = [step(0, 0, 4), step(0, 0, 4)];

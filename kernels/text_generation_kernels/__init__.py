@@ -83,8 +83,9 @@ from .sampling.top_tokens import top_tokens
 from .sampling.values import SampledTokens, SamplingBatch, SamplingColumns, SamplingRules, SplitStatistics
 from .speculation.accept_tokens import accept_tokens
 from .speculation.choose_draft import choose_draft
+from .speculation.hint_draft import hint_draft
 from .speculation.ngram_draft import MAX_MATCH, ngram_draft
-from .speculation.values import Drafts, Sequences, WindowInputs, Windows
+from .speculation.values import Drafts, Hints, Sequences, WindowInputs, Windows
 from .speculation.window_tokens import window_tokens
 
 __all__ = [
@@ -112,6 +113,7 @@ __all__ = [
     "ExpertMlps",
     "Flags",
     "Floats",
+    "Hints",
     "Ints",
     "KvCache",
     "LaunchOrderError",
@@ -165,6 +167,7 @@ __all__ = [
     "gated_delta",
     "gated_norm",
     "has_fp8_gemms",
+    "hint_draft",
     "latent_decode_attention",
     "latent_expand",
     "latent_postprocess",

@@ -5,6 +5,7 @@
 mod engine;
 mod given;
 mod others;
+mod speculation;
 mod spelling;
 mod values;
 mod words;
@@ -20,6 +21,7 @@ use text_generation_process::settings::Origins;
 
 pub use self::engine::{ModelArgs, NodeArgs, ShardArgs};
 pub use self::given::{Command, read};
+pub use self::speculation::Method;
 use self::spelling::Spelling;
 pub use self::values::{Dtype, RopeScaling, Secret, TokenLimit, UsageStats};
 

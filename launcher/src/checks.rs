@@ -6,7 +6,7 @@ mod address_space;
 use std::ops::RangeInclusive;
 
 pub use self::address_space::{check_address_space, perhaps_by_its_limit};
-use crate::args::{Args, LimitArgs, NodeArgs, ServerArgs, TokenLimit, UnavailableArgs};
+use crate::args::{Args, LimitArgs, NodeArgs, ServerArgs, ShardArgs, TokenLimit, UnavailableArgs};
 use crate::error::LauncherError;
 
 /// Returns the first reason why these arguments cannot be served.
@@ -23,6 +23,7 @@ pub fn check_flags(args: &Args) -> Result<(), LauncherError> {
     check_numbers(args)?;
     check_ports(&args.server)?;
     check_nodes(&args.nodes)?;
+    check_speculation(&args.shards)?;
     check_limits(&args.limits)
 }
 
@@ -45,6 +46,13 @@ pub fn without_effect(args: &Args) -> Vec<String> {
         (
             args.nodes.master_addr.is_some() && args.nodes.nnodes == 1,
             "--master-addr has no effect with one node, whose shards find each other through a file beside their sockets",
+        ),
+        (
+            args.shards
+                .speculative_config
+                .as_ref()
+                .is_some_and(|config| config.has_lookup),
+            "prompt_lookup_min and prompt_lookup_max of --speculative-config have no effect: drafts follow the longest match of 2 to 8 tokens",
         ),
         (
             args.compatibility.usage_stats.is_some(),
@@ -203,6 +211,23 @@ fn check_nodes(nodes: &NodeArgs) -> Result<(), LauncherError> {
         _ => refuse(
             "--cluster-cert, --cluster-key and --cluster-ca must be given together or not at all",
         ),
+    }
+}
+
+/// How many drafts there are is said once, or twice the same.
+fn check_speculation(shards: &ShardArgs) -> Result<(), LauncherError> {
+    let Some(config) = &shards.speculative_config else {
+        return Ok(());
+    };
+    match (config.drafts, shards.speculate) {
+        (None, 0) => refuse(
+            "--speculative-config does not say how many tokens are drafted: add `num_speculative_tokens`, such as 3",
+        ),
+        (Some(drafts), given) if given != 0 && given != drafts => refuse(format!(
+            "--speculate {given} contradicts --speculative-config, whose `num_speculative_tokens` is {drafts}; leave \
+             one of them out"
+        )),
+        _ => Ok(()),
     }
 }
 

@@ -205,6 +205,14 @@ def test_chat_takes_messages_and_dictionaries(stub: Stub) -> None:
     ]
 
 
+def test_a_chat_says_what_its_answer_may_be(stub: Stub) -> None:
+    client = Client(stub.url)
+    client.chat([Message("user", PROMPT)], prediction="class A:")
+    client.chat([Message("user", PROMPT)])
+    assert stub.requests[0]["prediction"] == {"type": "content", "content": "class A:"}
+    assert "prediction" not in stub.requests[1]
+
+
 def test_chat_stream_ends_with_done_and_carries_usage(stub: Stub) -> None:
     options = {"include_usage": True}
     chunks = list(Client(stub.url).chat([Message("user", PROMPT)], stream=True, stream_options=options))

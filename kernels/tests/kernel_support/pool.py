@@ -74,12 +74,31 @@ class Pool:
         longest = max(q_lens, default=0) if max_len is None else max_len
         return Chunks(self.table, self.b_row, starts, self.b_kv_len, longest)
 
+    def windows(self, counts: list[int], width: int, max_kv_len: int | None = None) -> Decodes:
+        """The last `counts` tokens of each request, and padding up to `width`."""
+        lengths = torch.zeros(len(counts), width, dtype=torch.int32)
+        for request, (kv_len, count) in enumerate(zip(self.kv_lens, counts, strict=True)):
+            lengths[request, :count] = torch.arange(kv_len - count + 1, kv_len + 1)
+        rows = self.b_row.repeat_interleave(width)
+        longest = max(self.kv_lens, default=0) if max_kv_len is None else max_kv_len
+        return Decodes(self.table, rows, lengths.flatten().to(rows.device), longest, width)
+
     def slots(self, request: int) -> Tensor:
         return self.table[self.b_row[request], : self.kv_lens[request]].long()
 
     def expected_decode(self, q: Tensor, scale: float, options: AttentionOptions = NO_OPTIONS) -> Tensor:
         """`q` [batch, heads, head_dim], float64 result."""
         return self.expected_prefill(q, [1] * len(self.kv_lens), scale, options)
+
+    def expected_windows(
+        self, q: Tensor, counts: list[int], width: int, scale: float, options: AttentionOptions = NO_OPTIONS
+    ) -> Tensor:
+        """`q` [requests * width, heads, head_dim], float64 result, zeros for padding."""
+        there = torch.arange(width).repeat(len(counts)) < torch.tensor(counts).repeat_interleave(width)
+        there = there.to(q.device)
+        out = q.new_zeros(*q.shape[:2], self.v.shape[2], dtype=torch.float64)
+        out[there] = self.expected_prefill(q[there], counts, scale, options)
+        return out
 
     def expected_prefill(
         self, q: Tensor, q_lens: list[int], scale: float, options: AttentionOptions = NO_OPTIONS

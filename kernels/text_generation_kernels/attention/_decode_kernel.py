@@ -1,153 +1,32 @@
-"""Split-KV decode attention kernel: one thread block attends with one KV head's query group to one chunk."""
+"""Split-KV decode attention kernel: one thread block attends with one KV head's query group to one chunk.
+
+Rows of its tiles are the heads of the group, of one token after the other where requests have several (WIDTH): keys and
+values are read once for all of them, and each row sees those that its token attends to.
+"""
 
 # pyright: basic, reportArgumentType=false, reportCallIssue=false, reportGeneralTypeIssues=false
 from ..runtime.launch import is_last, launch_dependents, wait_for_previous
 from ..runtime.triton import tl, triton
-from ._kv_conversion import join_words, load_scales, log2_of_scales, to_float16, widen, widen_words
-from ._online_softmax import accumulate, apply_options, load_per_head, load_rows, load_slots
-from ._split_kv import bounds, fill_padding, find_chunk, merge_chunks
+from ._chunking import merge_chunks
+from ._decode_loops import attend, attend_codes
+from ._online_softmax import load_per_head
+from ._split_kv import bounds, fill_padding, find_chunk, row_offsets
 
 
 @triton.jit
-def _load_queries(q_ptrs, exist, PDL: tl.constexpr):
-    """Waits for the previous kernel, which writes the queries, and loads them; zeros where none `exist`.
-
-    Called in the first step of the loop over tiles, the wait comes after the software pipeline has prefetched its first
-    tiles; called before the loop, it comes before all of them.
-    """
-    wait_for_previous(PDL)
-    return tl.load(q_ptrs, mask=exist, other=0.0)
-
-
-@triton.jit
-def _attend(
-    q_ptrs,  # [BLOCK_G, BLOCK_D]
-    exist,  # [BLOCK_G, BLOCK_D], whether there is such a query and element
-    slopes,  # [BLOCK_G] or None
-    table_row_ptr,
-    k_head_ptr,
-    v_head_ptr,
-    begin,
-    end,
-    kv_len,
-    stride_k_slot,
-    stride_v_slot,
-    scale_log2,
-    SOFTCAP: tl.constexpr,
-    HEAD_DIM: tl.constexpr,
-    BLOCK_D: tl.constexpr,
-    V_DIM: tl.constexpr,
-    BLOCK_V: tl.constexpr,
+def _members(
+    tile,
+    kv_head,
+    rows,  # [M], within the tile
+    GROUP: tl.constexpr,
+    WIDTH: tl.constexpr,
     BLOCK_G: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-    EARLY: tl.constexpr,
-    PDL: tl.constexpr,
 ):
-    """Weighted sum of values [BLOCK_G, BLOCK_V], maximum and sum of weights [BLOCK_G] over `begin` to `end`."""
-    q = tl.zeros([BLOCK_G, BLOCK_D], dtype=q_ptrs.dtype.element_ty) if EARLY else _load_queries(q_ptrs, exist, PDL)
-    acc = tl.zeros([BLOCK_G, BLOCK_V], dtype=tl.float32)
-    row_max = tl.full([BLOCK_G], float("-inf"), dtype=tl.float32)
-    row_sum = tl.zeros([BLOCK_G], dtype=tl.float32)
-    for start in range(begin, end, BLOCK_N):
-        positions = start + tl.arange(0, BLOCK_N)
-        valid = positions < end
-        slots = load_slots(table_row_ptr, positions, end, True)
-        k = load_rows(k_head_ptr, slots, stride_k_slot, valid, True, HEAD_DIM, BLOCK_D)
-        if EARLY and start == begin:
-            q = _load_queries(q_ptrs, exist, PDL)
-        scores = tl.dot(q, k.T, input_precision="tf32x3")
-        scores, units = apply_options(scores, scale_log2, (positions - kv_len + 1)[None, :], slopes, SOFTCAP)
-        scores = tl.where(valid[None, :], scores, float("-inf"))
-        v = load_rows(v_head_ptr, slots, stride_v_slot, valid, True, V_DIM, BLOCK_V)
-        acc, row_max, row_sum = accumulate(scores, units, v, acc, row_max, row_sum, False)
-    return acc, row_max, row_sum
-
-
-@triton.jit
-def _load_tile_slots(table_row_ptr, positions, end):
-    """Slots of `positions`. Positions from `end` on get the slot of the last one, so that their loads need no mask."""
-    return tl.load(table_row_ptr + tl.minimum(positions, end - 1)).to(tl.int64)
-
-
-@triton.jit
-def _load_values(v_head_ptr, slots, stride_slot, SIZE: tl.constexpr, BLOCK: tl.constexpr):
-    """int32 words of values [BLOCK, N]: row i holds word i of every position."""
-    elements = tl.arange(0, BLOCK)[:, None]
-    pointers = v_head_ptr + slots[None, :] * stride_slot + elements
-    if SIZE < BLOCK:
-        return tl.load(pointers, mask=elements < SIZE, other=0)
-    return tl.load(pointers)
-
-
-@triton.jit
-def _attend_codes(
-    q_ptrs,  # [BLOCK_G, BLOCK_D]
-    exist,  # [BLOCK_G, BLOCK_D], whether there is such a query and element
-    slopes,  # [BLOCK_G] or None
-    table_row_ptr,
-    k_head_ptr,  # int32 words, as strides are in words
-    v_head_ptr,
-    scales_head_ptr,
-    begin,
-    end,
-    kv_len,
-    stride_k_slot,
-    stride_v_slot,
-    stride_scales_slot,
-    scale_log2,
-    FORMAT: tl.constexpr,
-    SOFTCAP: tl.constexpr,
-    HEAD_DIM: tl.constexpr,
-    BLOCK_D: tl.constexpr,
-    V_DIM: tl.constexpr,
-    BLOCK_V: tl.constexpr,
-    BLOCK_G: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-    PDL: tl.constexpr,
-):
-    """`_attend` over 8-bit codes, with heads as columns of its GEMMs: an MMA instruction takes 8 columns but 16 rows.
-
-    Values are read as words of four codes, and each of the four places within the words has a GEMM of its own. Weights
-    include the scales of values, and `maxima` are those of the scaled weights, so none is above 1 and float16 holds
-    them whatever the scales are. `sums` leave the scales out, in the same units.
-    """
-    WORDS: tl.constexpr = BLOCK_V // 4
-    k_codes_ptr = k_head_ptr.to(tl.pointer_type(tl.uint8))
-    if slopes is not None:
-        slopes = slopes[None, :]
-    q = tl.zeros([BLOCK_D, BLOCK_G], dtype=tl.float16)
-    acc0 = tl.zeros([WORDS, BLOCK_G], dtype=tl.float32)
-    acc1 = tl.zeros([WORDS, BLOCK_G], dtype=tl.float32)
-    acc2 = tl.zeros([WORDS, BLOCK_G], dtype=tl.float32)
-    acc3 = tl.zeros([WORDS, BLOCK_G], dtype=tl.float32)
-    maxima = tl.full([BLOCK_G], float("-inf"), dtype=tl.float32)
-    sums = tl.zeros([BLOCK_G], dtype=tl.float32)
-    for start in range(begin, end, BLOCK_N):
-        positions = start + tl.arange(0, BLOCK_N)
-        valid = positions < end
-        slots = _load_tile_slots(table_row_ptr, positions, end)
-        k = load_rows(k_codes_ptr, slots, stride_k_slot * 4, valid, False, HEAD_DIM, BLOCK_D)
-        k_scales, v_scales = load_scales(scales_head_ptr, slots, stride_scales_slot, valid, FORMAT)
-        if start == begin:
-            q = to_float16(_load_queries(q_ptrs.T, exist.T, PDL))
-        scores = tl.dot(widen(k, FORMAT), q)
-        distances = (positions - kv_len + 1)[:, None]
-        scores, units = apply_options(scores, (k_scales * scale_log2)[:, None], distances, slopes, SOFTCAP)
-        scores = tl.where(valid[:, None], scores * units, float("-inf"))
-        v = _load_values(v_head_ptr, slots, stride_v_slot, V_DIM // 4, WORDS)
-        scaled = scores + log2_of_scales(v_scales)[:, None]
-        new_maxima = tl.maximum(maxima, tl.max(scaled, axis=0))
-        weights = tl.exp2(scaled - new_maxima[None, :]).to(tl.float16)
-        correction = tl.exp2(maxima - new_maxima)
-        maxima = new_maxima
-        sums = sums * correction + tl.sum(tl.exp2(scores - new_maxima[None, :]), axis=0)
-        v0, v1, v2, v3 = widen_words(v, FORMAT)
-        correction = correction[None, :]
-        acc0 = tl.dot(v0, weights, acc0 * correction)
-        acc1 = tl.dot(v1, weights, acc1 * correction)
-        acc2 = tl.dot(v2, weights, acc2 * correction)
-        acc3 = tl.dot(v3, weights, acc3 * correction)
-    return join_words(acc0.T, acc1.T, acc2.T, acc3.T, BLOCK_G, WORDS), maxima, sums
+    """Head and token [M] of each of `rows`, and whether there is such a row."""
+    if WIDTH == 1:
+        return kv_head * GROUP + rows, rows, rows < GROUP
+    rows += tile * BLOCK_G
+    return kv_head * GROUP + rows % GROUP, rows // GROUP, rows < GROUP * WIDTH
 
 
 @triton.jit(
@@ -155,20 +34,20 @@ def _attend_codes(
     do_not_specialize_on_alignment=["b_row_ptr", "b_kv_len_ptr"],
 )
 def decode_attention_kernel(
-    q_ptr,  # [batch, heads, HEAD_DIM]
+    q_ptr,  # [batch * WIDTH, heads, HEAD_DIM]
     k_cache_ptr,  # [slots, kv_heads, HEAD_DIM], or, where FORMAT, int32 words of four codes
     v_cache_ptr,  # [slots, kv_heads, V_DIM], likewise
     scales_ptr,  # [slots, kv_heads] int32, both scales side by side, or None
     slot_table_ptr,  # [rows, positions]
-    b_row_ptr,  # [batch]
-    b_kv_len_ptr,  # [batch]
+    b_row_ptr,  # [batch * WIDTH]
+    b_kv_len_ptr,  # [batch * WIDTH]
     sinks_ptr,  # [heads] float32 or None
     slopes_ptr,  # [heads] float32 or None
-    out_ptr,  # [batch, heads, V_DIM]
-    partial_ptr,  # [items, heads, V_DIM] float32, written for requests of several chunks
-    partial_log_sum_ptr,  # [items, heads] float32, likewise
-    arrived_ptr,  # [batch, kv_heads] int32, zero before and after
-    stride_q_request,
+    out_ptr,  # [batch * WIDTH, heads, V_DIM]
+    partial_ptr,  # [items, WIDTH * heads, V_DIM] float32, written for requests of several chunks
+    partial_log_sum_ptr,  # [items, WIDTH * heads] float32, likewise
+    arrived_ptr,  # [batch, kv_heads, tiles] int32, zero before and after
+    stride_q_token,
     stride_q_head,
     stride_k_slot,
     stride_k_head,
@@ -177,7 +56,7 @@ def decode_attention_kernel(
     stride_scales_slot,
     stride_scales_head,
     stride_table_row,
-    stride_out_request,
+    stride_out_token,
     stride_out_head,
     batch,
     target_items,
@@ -190,69 +69,78 @@ def decode_attention_kernel(
     BLOCK_D: tl.constexpr,  # power of two, at least HEAD_DIM and 16
     V_DIM: tl.constexpr,
     BLOCK_V: tl.constexpr,  # power of two, at least V_DIM and 16
-    BLOCK_G: tl.constexpr,  # power of two, at least GROUP and 16, or 8 where FORMAT
+    BLOCK_G: tl.constexpr,  # rows of a tile, a power of two, at least 16, or 8 where FORMAT
     BLOCK_B: tl.constexpr,  # power of two, at least batch
-    BLOCK_H: tl.constexpr,  # power of two, at least GROUP
+    BLOCK_H: tl.constexpr,  # power of two, at least the rows of a tile that exist
     BLOCK_C: tl.constexpr,  # chunks that are merged at a time
     LAST_MERGES: tl.constexpr,  # or `merge_kernel` does
     BLOCK_N: tl.constexpr,
     DETERMINISTIC: tl.constexpr,
-    WINDOW: tl.constexpr,
+    WINDOW: tl.constexpr,  # positions that the tokens of a request see together, or 0
+    WIDTH: tl.constexpr,  # tokens of a request
     SOFTCAP: tl.constexpr,
     FORMAT: tl.constexpr,  # of `kv_quantisation`, 0 for values
     EARLY: tl.constexpr,  # whether the first tiles are prefetched before the wait
     AHEAD: tl.constexpr,  # tiles that may be prefetched before the first one is used
     PDL: tl.constexpr,
 ):
-    """One thread block attends with all query heads of one KV head over one chunk of one request.
+    """One thread block attends with a tile of rows, as a rule all query heads of one KV head, over one chunk of one
+    request. Tiles of the same chunk are neighbours in the grid, so that all but one find it in L2.
 
-    Of a request's thread blocks for a KV head, the last to finish merges the partials of all.
+    Of a request's thread blocks for a tile, the last to finish merges the partials of all.
     Where EARLY, the first tiles are prefetched while the previous kernel, which writes queries and the newest
     `new_tokens` positions alone, still runs. A chunk with one of those among its first tiles waits first, so that no
     prefetched tile contains it.
     """
     launch_dependents(PDL)
-    kv_head = tl.program_id(0)
+    TILES: tl.constexpr = (GROUP * WIDTH + BLOCK_G - 1) // BLOCK_G
+    kv_head = tl.program_id(0) // TILES
+    tile = tl.program_id(0) % TILES
     item = tl.program_id(1)
-    in_group = tl.arange(0, BLOCK_G)
-    heads = kv_head * GROUP + in_group
-    exists = in_group < GROUP
+    heads, tokens, exists = _members(tile, kv_head, tl.arange(0, BLOCK_G), GROUP, WIDTH, BLOCK_G)
     if fill_padding(
-        out_ptr, b_kv_len_ptr, item, tl.num_programs(1), batch, heads, exists, stride_out_request, stride_out_head,
-        V_DIM, BLOCK_V, BLOCK_B, PDL,
+        out_ptr, b_kv_len_ptr, item, tl.num_programs(1), batch, heads, tokens, exists, stride_out_token,
+        stride_out_head, V_DIM, BLOCK_V, BLOCK_B, WIDTH, PDL,
     ):  # fmt: skip
         return
     request, chunk, lengths, chunks, rows = find_chunk(
-        b_row_ptr, b_kv_len_ptr, item, batch, target_items, one_wave, min_chunk, BLOCK_B, DETERMINISTIC, WINDOW
+        b_row_ptr, b_kv_len_ptr, item, batch, target_items, one_wave, min_chunk, BLOCK_B, DETERMINISTIC, WINDOW, WIDTH
     )
     if request >= batch:
         wait_for_previous(PDL)
         return
     row, kv_len, num_chunks, begin, end = bounds(request, chunk, lengths, chunks, rows, BLOCK_B, BLOCK_N, WINDOW)
     oldest_new = kv_len - new_tokens
+    kv_lens = kv_len
+    if WIDTH > 1:
+        kv_lens = tl.load(b_kv_len_ptr + request * WIDTH + tokens, mask=exists, other=0)
+        # Tokens may be missing, and slots behind the last one are stale.
+        end = tl.minimum(end, tl.max(kv_lens, axis=0))
     if not EARLY or (begin >= end) | ((end > oldest_new) & (begin + AHEAD * BLOCK_N > oldest_new)):
         wait_for_previous(PDL)
 
     slopes = None
     if slopes_ptr is not None:
         slopes = load_per_head(slopes_ptr, heads, exists)
-    q_request_ptr = q_ptr + request.to(tl.int64) * stride_q_request
+    q_request_ptr = q_ptr + (request * WIDTH).to(tl.int64) * stride_q_token
     table_row_ptr = slot_table_ptr + row * stride_table_row
     k_head_ptr = k_cache_ptr + kv_head * stride_k_head
     v_head_ptr = v_cache_ptr + kv_head * stride_v_head
     elements = tl.arange(0, BLOCK_D)[None, :]
-    q_ptrs = q_request_ptr + heads[:, None] * stride_q_head + elements
+    offsets = row_offsets(heads[:, None], tokens[:, None], stride_q_token, stride_q_head, WIDTH)
+    q_ptrs = q_request_ptr + offsets + elements
     exist = exists[:, None] & (elements < HEAD_DIM)
     if FORMAT:
-        acc, row_max, row_sum = _attend_codes(
+        acc, row_max, row_sum = attend_codes(
             q_ptrs, exist, slopes, table_row_ptr, k_head_ptr, v_head_ptr, scales_ptr + kv_head * stride_scales_head,
-            begin, end, kv_len, stride_k_slot, stride_v_slot, stride_scales_slot, scale_log2,
-            FORMAT, SOFTCAP, HEAD_DIM, BLOCK_D, V_DIM, BLOCK_V, BLOCK_G, BLOCK_N, PDL,
+            begin, end, kv_lens, stride_k_slot, stride_v_slot, stride_scales_slot, scale_log2,
+            FORMAT, WINDOW, WIDTH, SOFTCAP, HEAD_DIM, BLOCK_D, V_DIM, BLOCK_V, BLOCK_G, BLOCK_N, PDL,
         )  # fmt: skip
     else:
-        acc, row_max, row_sum = _attend(
-            q_ptrs, exist, slopes, table_row_ptr, k_head_ptr, v_head_ptr, begin, end, kv_len, stride_k_slot,
-            stride_v_slot, scale_log2, SOFTCAP, HEAD_DIM, BLOCK_D, V_DIM, BLOCK_V, BLOCK_G, BLOCK_N, EARLY, PDL,
+        acc, row_max, row_sum = attend(
+            q_ptrs, exist, slopes, table_row_ptr, k_head_ptr, v_head_ptr, begin, end, kv_lens, stride_k_slot,
+            stride_v_slot, scale_log2, WINDOW, WIDTH, SOFTCAP, HEAD_DIM, BLOCK_D, V_DIM, BLOCK_V, BLOCK_G, BLOCK_N,
+            EARLY, PDL,
         )  # fmt: skip
 
     elements = tl.arange(0, BLOCK_V)
@@ -263,22 +151,27 @@ def decode_attention_kernel(
         row_sum += tl.where(num_chunks == 1, tl.exp2(sinks - row_max), 0.0)
     # An empty context (a padded row, or a chunk that rounding left empty) has sum 0 and yields zeros.
     acc = acc / tl.where(row_sum == 0.0, 1.0, row_sum)[:, None]
-    out_request_ptr = out_ptr + request.to(tl.int64) * stride_out_request
+    out_request_ptr = out_ptr + (request * WIDTH).to(tl.int64) * stride_out_token
     if num_chunks == 1:
-        out_tile_ptr = out_request_ptr + heads[:, None] * stride_out_head + elements[None, :]
+        offsets = row_offsets(heads[:, None], tokens[:, None], stride_out_token, stride_out_head, WIDTH)
+        out_tile_ptr = out_request_ptr + offsets + elements[None, :]
         tl.store(out_tile_ptr, acc.to(out_ptr.dtype.element_ty), mask=stored)
         return
-    num_heads = tl.num_programs(0) * GROUP
-    partial_rows = item.to(tl.int64) * num_heads + heads
+    num_heads = tl.num_programs(0) // TILES * GROUP
+    partial_rows = item.to(tl.int64) * (num_heads * WIDTH) + row_offsets(heads, tokens, num_heads, 1, WIDTH)
     tl.store(partial_ptr + partial_rows[:, None] * V_DIM + elements[None, :], acc, mask=stored)
     tl.store(partial_log_sum_ptr + partial_rows, row_max + tl.log2(row_sum), mask=exists)
-    if LAST_MERGES and is_last(arrived_ptr + request * tl.num_programs(0) + kv_head, num_chunks):
-        members = tl.arange(0, BLOCK_H)
-        member_heads = kv_head * GROUP + members
+    if LAST_MERGES and is_last(arrived_ptr + request * tl.num_programs(0) + tl.program_id(0), num_chunks):
+        m_heads, m_tokens, in_tile = _members(tile, kv_head, tl.arange(0, BLOCK_H), GROUP, WIDTH, BLOCK_G)
+        merged = in_tile
+        if WIDTH > 1:
+            merged &= tl.load(b_kv_len_ptr + request * WIDTH + m_tokens, mask=in_tile, other=0) > 0
         out = merge_chunks(
-            partial_ptr, partial_log_sum_ptr, sinks_ptr, item - chunk, num_chunks, num_heads, member_heads,
-            members < GROUP, V_DIM, BLOCK_V, BLOCK_C, BLOCK_H,
+            partial_ptr, partial_log_sum_ptr, sinks_ptr, item - chunk, num_chunks, num_heads * WIDTH,
+            row_offsets(m_heads, m_tokens, num_heads, 1, WIDTH), m_heads, merged, V_DIM, BLOCK_V, BLOCK_C, BLOCK_H,
+            WIDTH,
         )  # fmt: skip
-        merged_tile_ptr = out_request_ptr + member_heads[:, None] * stride_out_head + elements[None, :]
-        is_merged = (members < GROUP)[:, None] & (elements < V_DIM)[None, :]
+        m_offsets = row_offsets(m_heads[:, None], m_tokens[:, None], stride_out_token, stride_out_head, WIDTH)
+        merged_tile_ptr = out_request_ptr + m_offsets + elements[None, :]
+        is_merged = in_tile[:, None] & (elements < V_DIM)[None, :]
         tl.store(merged_tile_ptr, out.to(out_ptr.dtype.element_ty), mask=is_merged)

@@ -1,36 +1,41 @@
-"""Split-KV planning of decode attention: contexts cut into chunks on the device, and the merge of their partials.
+"""Split-KV planning of decode attention: contexts cut into chunks, on the device.
 
-The host knows bounds only: the most chunks that there may be. Thread blocks read the lengths and plan for themselves.
-Measurements: docs/lab/2026-11-decode-attention.md.
+The host knows bounds only: the most chunks that there may be (`_chunking.py`). Thread blocks read the lengths and plan
+for themselves. A request has WIDTH successive tokens (`Decodes`), and the union of their contexts is cut, to be read
+once for all of them. Measurements: docs/lab/2026-11-decode-attention.md.
 """
 
 # pyright: basic, reportArgumentType=false, reportGeneralTypeIssues=false
-from dataclasses import dataclass
-
-import torch
-from torch import Tensor
-
-from ..runtime.batches import locate, padded_batch
-from ..runtime.launch import Launcher, launch_dependents, wait_for_previous
+from ..runtime.batches import locate
+from ..runtime.launch import wait_for_previous
 from ..runtime.triton import tl, triton
-from ._online_softmax import load_per_head
-
-# Up to this many requests are cut into one wave of chunks; more of them into more chunks, which balance lengths that
-# differ.
-_FEW_REQUESTS = 4
-
-# Deterministic chunks depend on the length alone: this many positions, or more where a context would have more than
-# _DETERMINISTIC_CHUNKS of them, which bounds the memory of partials.
-_DETERMINISTIC_CHUNK = 256
-_DETERMINISTIC_CHUNKS = 32
 
 
 @triton.jit
 def in_window(lengths, WINDOW: tl.constexpr):
-    """Positions that a request's newest token sees: the last ones."""
+    """Positions that a request's tokens see: the last ones."""
     if WINDOW:
         return tl.minimum(lengths, WINDOW)
     return lengths
+
+
+@triton.jit
+def lengths_of(b_kv_len_ptr, requests, mask, WIDTH: tl.constexpr):
+    """Length of each of `requests`, 0 where it has no token: that of its first token, and room for the others, of which
+    some may be missing.
+    """
+    lengths = tl.load(b_kv_len_ptr + requests * WIDTH, mask=mask, other=0)
+    if WIDTH > 1:
+        lengths += tl.where(lengths > 0, WIDTH - 1, 0)
+    return lengths
+
+
+@triton.jit
+def row_offsets(heads, tokens, stride_token, stride_head, WIDTH: tl.constexpr):
+    """Offsets of rows of a tile, which are `heads` of `tokens` of one request, from the first token's first head."""
+    if WIDTH == 1:
+        return heads * stride_head
+    return tokens * stride_token + heads * stride_head
 
 
 @triton.jit
@@ -43,6 +48,7 @@ def plan(
     BLOCK_B: tl.constexpr,
     DETERMINISTIC: tl.constexpr,
     WINDOW: tl.constexpr,
+    WIDTH: tl.constexpr,
 ):
     """Length [BLOCK_B] of each request, and the number of chunks of what it sees.
 
@@ -52,7 +58,7 @@ def plan(
     take as long as the first.
     """
     requests = tl.arange(0, BLOCK_B)
-    lengths = tl.load(b_kv_len_ptr + requests, mask=requests < batch, other=0)
+    lengths = lengths_of(b_kv_len_ptr, requests, requests < batch, WIDTH)
     seen = in_window(lengths, WINDOW)
     if DETERMINISTIC:
         chunk = tl.maximum(tl.cdiv(seen, target_items), min_chunk)
@@ -71,22 +77,24 @@ def plan(
 
 @triton.jit
 def fill_padding(
-    out_ptr,  # [batch, heads, SIZE]
+    out_ptr,  # [batch * WIDTH, heads, SIZE]
     b_kv_len_ptr,
     item,
     items,
     batch,
     heads,
+    tokens,
     exists,
-    stride_out_request,
+    stride_out_token,
     stride_out_head,
     SIZE: tl.constexpr,
     BLOCK: tl.constexpr,
     BLOCK_B: tl.constexpr,
+    WIDTH: tl.constexpr,
     PDL: tl.constexpr,
 ):
     """Whether thread block `item` of `items` belongs to a padded row: one with an empty context, as all rows after it.
-    Writes that row's zeros to `heads` where they exist.
+    Writes that row's zeros to `heads` of its `tokens` where they exist.
 
     Row r has thread block `items` - `batch` + r, which the chunks of the rows before it do not reach. Padding skips the
     plan: graphs of steps with prompts have room for the most decodes, and most of it is padding.
@@ -95,13 +103,14 @@ def fill_padding(
     is_padding = row >= 0
     if is_padding:
         requests = tl.arange(0, BLOCK_B)
-        lengths = tl.load(b_kv_len_ptr + requests, mask=(requests >= row) & (requests < batch), other=0)
+        lengths = lengths_of(b_kv_len_ptr, requests, (requests >= row) & (requests < batch), WIDTH)
         is_padding = tl.max(lengths, axis=0) == 0
         if is_padding:
             wait_for_previous(PDL)
             elements = tl.arange(0, BLOCK)
-            out_row_ptr = out_ptr + row.to(tl.int64) * stride_out_request
-            out_tile_ptr = out_row_ptr + heads[:, None] * stride_out_head + elements[None, :]
+            out_row_ptr = out_ptr + (row * WIDTH).to(tl.int64) * stride_out_token
+            offsets = row_offsets(heads[:, None], tokens[:, None], stride_out_token, stride_out_head, WIDTH)
+            out_tile_ptr = out_row_ptr + offsets + elements[None, :]
             tl.store(out_tile_ptr, 0.0, mask=exists[:, None] & (elements < SIZE)[None, :])
     return is_padding
 
@@ -118,12 +127,15 @@ def find_chunk(
     BLOCK_B: tl.constexpr,
     DETERMINISTIC: tl.constexpr,
     WINDOW: tl.constexpr,
+    WIDTH: tl.constexpr,
 ):
     """Returns the request of chunk `item`, which of its chunks it is, and for `bounds` [BLOCK_B]: lengths, numbers of
     chunks and rows of the table of all requests. Past the last chunk the request is not below `batch`.
     """
-    lengths, chunks = plan(b_kv_len_ptr, batch, target_items, one_wave, min_chunk, BLOCK_B, DETERMINISTIC, WINDOW)
-    rows = tl.load(b_row_ptr + tl.arange(0, BLOCK_B), mask=tl.arange(0, BLOCK_B) < batch, other=0)
+    lengths, chunks = plan(
+        b_kv_len_ptr, batch, target_items, one_wave, min_chunk, BLOCK_B, DETERMINISTIC, WINDOW, WIDTH
+    )
+    rows = tl.load(b_row_ptr + tl.arange(0, BLOCK_B) * WIDTH, mask=tl.arange(0, BLOCK_B) < batch, other=0)
     request, chunk = locate(chunks, item)
     return request, chunk, lengths, chunks, rows
 
@@ -144,161 +156,3 @@ def bounds(request, chunk, lengths, chunks, rows, BLOCK_B: tl.constexpr, BLOCK_N
     if WINDOW:
         begin += kv_len - seen
     return row, kv_len, num_chunks, begin, tl.minimum(kv_len, begin + chunk_len)
-
-
-@triton.jit
-def merge_chunks(
-    partial_ptr,  # [items, heads, V_DIM]
-    partial_log_sum_ptr,  # [items, heads]
-    sinks_ptr,  # [heads] or None
-    first_item,
-    num_chunks,
-    num_heads,
-    heads,  # [BLOCK_H]
-    in_group,  # [BLOCK_H], whether there is such a head
-    V_DIM: tl.constexpr,
-    BLOCK_V: tl.constexpr,
-    BLOCK_C: tl.constexpr,
-    BLOCK_H: tl.constexpr,
-):
-    """Merges the partials of all chunks in their order, BLOCK_C at a time, [BLOCK_H, BLOCK_V].
-
-    Partials of other thread blocks are in L2, hence `.cg`.
-    """
-    elements = tl.arange(0, BLOCK_V)
-    acc = tl.zeros([BLOCK_H, BLOCK_V], dtype=tl.float32)
-    weight_sum = tl.zeros([BLOCK_H], dtype=tl.float32)
-    maximum = tl.full([BLOCK_H], float("-inf"), dtype=tl.float32)
-    for start in range(0, num_chunks, BLOCK_C):
-        index = start + tl.arange(0, BLOCK_C)
-        read = (index < num_chunks)[:, None] & in_group[None, :]
-        rows = (first_item + index).to(tl.int64)[:, None] * num_heads + heads[None, :]
-        log_sums = tl.load(partial_log_sum_ptr + rows, mask=read, other=float("-inf"), cache_modifier=".cg")
-        places = rows[:, :, None] * V_DIM + elements[None, None, :]
-        read = read[:, :, None] & (elements < V_DIM)[None, None, :]
-        partial = tl.load(partial_ptr + places, mask=read, other=0.0, cache_modifier=".cg")
-        # The first chunk of a head that exists is finite, so only heads that do not exist stay at -inf here.
-        new_maximum = tl.where(in_group, tl.maximum(maximum, tl.max(log_sums, axis=0)), 0.0)
-        correction = tl.exp2(maximum - new_maximum)
-        weights = tl.exp2(log_sums - new_maximum[None, :])
-        acc = acc * correction[:, None] + tl.sum(partial * weights[:, :, None], axis=0)
-        weight_sum = weight_sum * correction + tl.sum(weights, axis=0)
-        maximum = new_maximum
-    if sinks_ptr is not None:
-        weight_sum += tl.exp2(load_per_head(sinks_ptr, heads, in_group) - maximum)
-    return acc / weight_sum[:, None]
-
-
-@triton.jit(
-    do_not_specialize=["batch", "target_items", "one_wave", "min_chunk"],
-    do_not_specialize_on_alignment=["b_kv_len_ptr"],
-)
-def merge_kernel(
-    b_kv_len_ptr,  # [batch]
-    partial_ptr,  # [items, heads, V_DIM] float32
-    partial_log_sum_ptr,  # [items, heads] float32
-    sinks_ptr,  # [heads] float32 or None
-    out_ptr,  # [batch, heads, V_DIM]
-    stride_out_request,
-    stride_out_head,
-    batch,
-    target_items,
-    one_wave,
-    min_chunk,
-    V_DIM: tl.constexpr,
-    BLOCK_V: tl.constexpr,
-    BLOCK_B: tl.constexpr,
-    BLOCK_C: tl.constexpr,  # chunks at a time
-    DETERMINISTIC: tl.constexpr,
-    WINDOW: tl.constexpr,
-    PDL: tl.constexpr,
-):
-    """One thread block merges the chunks of one head of one request. A single chunk is in `out` already."""
-    launch_dependents(PDL)
-    head = tl.program_id(0) + tl.arange(0, 1)
-    request = tl.program_id(1)
-    _, chunks = plan(b_kv_len_ptr, batch, target_items, one_wave, min_chunk, BLOCK_B, DETERMINISTIC, WINDOW)
-    requests = tl.arange(0, BLOCK_B)
-    num_chunks = tl.sum(tl.where(requests == request, chunks, 0), axis=0)
-    first = tl.sum(tl.where(requests < request, chunks, 0), axis=0)
-    wait_for_previous(PDL)
-    if num_chunks <= 1:
-        return
-    elements = tl.arange(0, BLOCK_V)
-    out = merge_chunks(
-        partial_ptr, partial_log_sum_ptr, sinks_ptr, first, num_chunks, tl.num_programs(0), head, head >= 0,
-        V_DIM, BLOCK_V, BLOCK_C, 1,
-    )  # fmt: skip
-    out_row_ptr = out_ptr + request.to(tl.int64) * stride_out_request + head[:, None] * stride_out_head
-    tl.store(out_row_ptr + elements[None, :], out.to(out_ptr.dtype.element_ty), mask=(elements < V_DIM)[None, :])
-
-
-_launch_merge = Launcher(merge_kernel, writes=("out",), reads_early=("b_kv_len",))
-
-
-@dataclass(frozen=True)
-class Chunking:
-    """Bounds of a launch, and memory for the partials of its chunks."""
-
-    items: int
-    """Most chunks of all requests."""
-    several: bool
-    """Whether a request may have more than one chunk."""
-    partial: Tensor
-    """[items, heads, elements of a result] float32"""
-    partial_log_sum: Tensor
-    """[items, heads] float32"""
-    planned: tuple[int, int, int, int]
-    """Arguments of `plan`: `batch`, `target_items`, `one_wave`, `min_chunk`."""
-    constants: dict[str, int]
-    """Constexprs of `plan`."""
-
-    @classmethod
-    def of(
-        cls,
-        out: Tensor,
-        max_seen: int,
-        programs: int,
-        resident: int,
-        min_chunk: int,
-        deterministic: bool,
-        window: int = 0,
-    ) -> "Chunking":
-        """`out` [batch, heads, elements]. `max_seen`: most positions that a request sees. `resident` chunks run at
-        once, and `programs` chunks balance lengths that differ.
-        """
-        batch, heads, elements = out.shape
-        one_wave = max(1, resident)
-        if deterministic:
-            target_items, min_chunk = _DETERMINISTIC_CHUNKS, _DETERMINISTIC_CHUNK
-        else:
-            target_items = one_wave if batch <= _FEW_REQUESTS else max(one_wave, programs)
-        longest = min(max(1, triton.cdiv(max_seen, min_chunk)), target_items)  # chunks of the longest request
-        items = batch * longest if deterministic else min(batch * longest, target_items + batch)
-        return cls(
-            items,
-            longest > 1,
-            out.new_empty(items, heads, elements, dtype=torch.float32),
-            out.new_empty(items, heads, dtype=torch.float32),
-            (batch, target_items, one_wave, min_chunk),
-            {"BLOCK_B": padded_batch(batch), "DETERMINISTIC": deterministic, "WINDOW": window},
-        )
-
-    def merge(
-        self, b_kv_len: Tensor, sinks: Tensor | None, out: Tensor, block_v: int, block_c: int, warps: int = 4
-    ) -> None:
-        """Launches the merge of each request's chunks, `block_c` of them at a time."""
-        if not self.several:
-            return
-        batch, heads, elements = out.shape
-        _launch_merge(
-            (heads, batch),
-            (b_kv_len, self.partial, self.partial_log_sum, sinks, out),
-            out.stride()[:2],
-            self.planned,
-            V_DIM=elements,
-            BLOCK_V=block_v,
-            BLOCK_C=block_c,
-            num_warps=warps,
-            **self.constants,
-        )

@@ -128,6 +128,7 @@ def token_attention_kernel(
     NORM_AFTER_ROPE: tl.constexpr,
     DETERMINISTIC: tl.constexpr,  # False
     WINDOW: tl.constexpr,
+    WIDTH: tl.constexpr,  # 1
     SOFTCAP: tl.constexpr,
     EARLY: tl.constexpr,  # most thread blocks with which dependents are launched early; 0: any number
     PDL: tl.constexpr,
@@ -140,7 +141,7 @@ def token_attention_kernel(
     kv_heads = tl.num_programs(0)
     item = tl.program_id(1)
     request, chunk, lengths, chunks, rows = find_chunk(
-        b_row_ptr, b_kv_len_ptr, item, batch, target_items, one_wave, min_chunk, BLOCK_B, DETERMINISTIC, WINDOW
+        b_row_ptr, b_kv_len_ptr, item, batch, target_items, one_wave, min_chunk, BLOCK_B, DETERMINISTIC, WINDOW, WIDTH
     )
     members = tl.arange(0, BLOCK_G)
     heads = kv_head * GROUP + members

@@ -1,24 +1,28 @@
-"""Decode attention over a token-granular KV pool (split-KV): one new token of each request attends to its context.
+"""Decode attention over a token-granular KV pool (split-KV): new tokens of each request attend to its context.
 
-    out[b] = sum over c < kv_lens[b] of softmax(scale * q[b] . k[c]) * v[c]
+    out[t] = sum over c < kv_lens[t] of softmax(scale * q[t] . k[c]) * v[c]
 
-Head h of q reads K and V of head h // (heads / kv_heads). A request of length 0 (a padded row) gets zeros.
+Head h of q reads K and V of head h // (heads / kv_heads). A token of length 0 (a padded row) gets zeros.
 `options` (`AttentionOptions`): window, softcap, sinks and slopes. With a window only visible positions are read and
 divided into chunks; of several chunks the merge counts the sink.
 
-Layouts: `q` `[D, heads, head_dim]`, `out` `[D, heads, v_head_dim]`. Position c of request b (`Decodes`) lies in slot
-`slot_table[rows[b], c]` of the cache (`KvCache`), which already holds K and V of the new tokens. Table entries from
-`kv_lens[b]` on may be stale and are never followed: another request's data must not reach this one, not even times
-zero. Up to `width` successive entries may be tokens of one row, each of which attends to those before it: K and V of so
-many positions are as new as the entry.
+Layouts: `q` `[D, heads, head_dim]`, `out` `[D, heads, v_head_dim]`. Position c of token t (`Decodes`) lies in slot
+`slot_table[rows[t], c]` of the cache (`KvCache`), which already holds K and V of the new tokens. Table entries from
+`kv_lens[t]` on may be stale and are never followed: another request's data must not reach this one, not even times
+zero.
+
+A request has `width` successive tokens (a window of `speculation`), each of which attends to those before it too. Their
+heads are rows of one tile, so that K and V are read once for all of them. A weight of zero stands for positions that a
+token does not see: values there that are not finite would reach it, as they do in prefill attention.
 
 The cache may hold 8-bit codes (`kv_quantisation.py`). Heads are then columns of the GEMMs, of which an MMA
 instruction takes 8 where it takes 16 rows. Codes reach tensor cores from registers, scales apply to scores and softmax
-weights, and queries and weights are float16. `deterministic`: a request's result does not depend, to the bit, on the
-rest of the batch.
+weights, and queries and weights are float16. `deterministic`: a token's result does not depend, to the bit, on the
+rest of the batch, so that each token of a window is computed as a request of its own.
 
-Called once a layer in a decode step. Bytes floor: sum(kv_lens) * kv_heads * head_dim * 2 * element size (each K and V
-once). On an H200 with 8 KV heads, groups of 4 and head size 128 in bfloat16: 98 % of copy bandwidth at 64 x 2,048.
+Called once a layer in a decode step. Bytes floor: sum over requests of their longest kv_len * kv_heads * head_dim * 2 *
+element size (each K and V once). On an H200 with 8 KV heads, groups of 4 and head size 128 in bfloat16: 98 % of copy
+bandwidth at 64 x 2,048.
 Measurements: docs/lab/2026-11-decode-attention.md; over 8-bit caches docs/lab/2026-11-attention-over-fp8-kv.md.
 """
 
@@ -31,16 +35,15 @@ from ..runtime.launch import Launcher, arrivals
 from ..runtime.register import register
 from ..runtime.settings import nearest
 from ..runtime.shapes import padded_head_dim
-from ..runtime.triton import triton
+from ._chunking import Chunking
 from ._decode_kernel import decode_attention_kernel
 from ._decode_torch import decode_attention_torch
 from ._kv_conversion import E4M3, E4M3_BY_HARDWARE
 from ._online_softmax import check_layouts
-from ._split_kv import Chunking
 from .attention_options import NO_OPTIONS, AttentionOptions
 from .kv_cache import KvCache
 from .kv_quantisation import as_pairs, as_words, format_of
-from .requests import Decodes
+from .requests import Decodes, tokens_of_a_request
 
 # Least positions of a chunk: the first number for batches of up to _SMALL_BATCH, which would leave most SMs idle.
 _MIN_CHUNKS = (64, 128)
@@ -50,8 +53,9 @@ _SMALL_BATCH = 2
 # prefetched. Heads of more bytes leave no registers for queries that are loaded within the loop.
 _EARLY, _EARLY_BYTES = range(33, 65), 256
 
-# Partials that a merge reads at a time, of one chunk and head each: enough to hide the latency of loads.
-_MERGED_ROWS = 32
+# Partials that a merge reads at a time, of one chunk and head each: enough to hide the latency of loads. Several tokens
+# leave registers for so many elements alone.
+_MERGED_ROWS, _MERGED_ELEMENTS = 32, 4096
 
 # Heads of an MMA instruction: as rows, or as columns where the cache holds codes.
 _ROWS, _COLUMNS = 16, 8
@@ -80,41 +84,41 @@ def decode_attention_triton(
     Raises ValueError for layouts that the kernel does not read.
 
     The kernel reads `rows` and `kv_lens` while the previous kernel may still run; where the cache holds codes or the
-    requests are in `_EARLY`, also `slot_table` and positions before the newest. Between the kernel that writes them and
-    this operator there must be another, which is no operator of this package but `linear`, `linear_split_k` or
-    `token_linear`, as in every model.
+    requests, of one token each, are in `_EARLY`, also `slot_table` and positions before the newest. Between the kernel
+    that writes them and this operator there must be another, which is no operator of this package but `linear`,
+    `linear_split_k` or `token_linear`, as in every model.
 
     Partials are allocated here, because their size follows from the plan. They are free again when the call returns; in
     a graph they lie in the graph's pool.
     """
-    slot_table, kv_lens, window = batch.slot_table, batch.kv_lens, options.window
+    slot_table, kv_lens = batch.slot_table, batch.kv_lens
     check_layouts("decode_attention", q, cache, slot_table, out, options)
-    requests, num_heads, head_dim = q.shape
+    tokens, num_heads, head_dim = q.shape
+    width = tokens_of_a_request("decode_attention", batch, tokens, deterministic)
     _, num_kv_heads, v_head_dim = cache.v.shape
-    if requests == 0:
+    if (requests := tokens // width) == 0:
         return
-    max_kv_len = min(batch.max_kv_len, window) if window else batch.max_kv_len
     format = format_of(cache.k)
     if format == E4M3 and q.is_cuda and has_fp8_gemms(q.device):
         format = E4M3_BY_HARDWARE
     k_cache, v_cache = as_words(cache.k), as_words(cache.v)
     block_d, block_v = (padded_head_dim(size, bool(format)) for size in (head_dim, v_head_dim))
-    config = _settings(q, block_d, num_kv_heads, bool(format), deterministic)
-    processors = num_sms(q.device)
-    programs, resident = (config.pop(name) * processors // num_kv_heads for name in ("programs", "resident"))
-    min_chunk = _MIN_CHUNKS[requests > _SMALL_BATCH]
-    chunks = Chunking.of(out, max_kv_len, programs, resident, min_chunk, deterministic, window)
     group = num_heads // num_kv_heads
-    group_heads: int = triton.next_power_of_2(group)  # pyright: ignore[reportAssignmentType]
+    config = _settings(q, block_d, num_kv_heads, width, bool(format), deterministic)
+    row_tiles, sizes = _row_tiles(config, group, width, block_v, bool(format))
+    tiles, processors = num_kv_heads * row_tiles, num_sms(q.device)
+    programs, resident = (config.pop(name) * processors // tiles for name in ("programs", "resident"))
+    min_chunk = _MIN_CHUNKS[requests > _SMALL_BATCH]
+    chunks = Chunking.of(out, batch.max_kv_len, programs, resident, min_chunk, deterministic, options.window, width)
     # A separate kernel merges the heads of a single request in parallel, which is faster, but adds in other steps.
     last_merges = requests > 1 or deterministic
     pairs = as_pairs(cache.scales)
     scale_strides = (0, 0) if pairs is None else pairs.stride()[:2]
     _launch(
-        (num_kv_heads, chunks.items),
+        (tiles, chunks.items),
         (
             q, k_cache, v_cache, pairs, slot_table, batch.rows, kv_lens, options.sinks, options.slopes, out,
-            chunks.partial, chunks.partial_log_sum, arrivals(q.device, requests * num_kv_heads),
+            chunks.partial, chunks.partial_log_sum, arrivals(q.device, requests * tiles),
         ),
         (
             *q.stride()[:2], *k_cache.stride()[:2], *v_cache.stride()[:2], *scale_strides, slot_table.stride(0),
@@ -127,13 +131,11 @@ def decode_attention_triton(
         V_DIM=v_head_dim,
         BLOCK_V=block_v,
         SOFTCAP=options.softcap,
-        BLOCK_G=max(_COLUMNS if format else _ROWS, group_heads),
-        BLOCK_H=group_heads,
-        BLOCK_C=max(1, _MERGED_ROWS // group_heads),
         LAST_MERGES=last_merges,
         FORMAT=format,
-        EARLY=bool(format) or (requests in _EARLY and block_d * q.element_size() <= _EARLY_BYTES),
+        EARLY=bool(format) or (width == 1 and requests in _EARLY and block_d * q.element_size() <= _EARLY_BYTES),
         AHEAD=config["num_stages"],
+        **sizes,
         **chunks.constants,
         **config,
     )  # fmt: skip
@@ -141,16 +143,37 @@ def decode_attention_triton(
         chunks.merge(kv_lens, options.sinks, out, block_v, 16)
 
 
-def _settings(q: Tensor, block_d: int, kv_heads: int, codes: bool, deterministic: bool) -> dict[str, int]:
+def _settings(q: Tensor, block_d: int, kv_heads: int, width: int, codes: bool, deterministic: bool) -> dict[str, int]:
     """Tiles and numbers of thread blocks, by the number of requests unless `deterministic`. With few heads and
-    requests, fewer thread blocks with more tiles in flight leave fewer chunks to merge.
+    requests, fewer thread blocks with more tiles in flight leave fewer chunks to merge. Several tokens, of more rows
+    than an MMA instruction takes, have settings of their own.
     """
+    requests, rows = q.shape[0] // width, _padded(q.shape[1] // kv_heads * width)
     sizes = {"shared_kib": shared_kib(q.device), "head_dim": block_d}
-    batch = q.shape[0]
+    if width > 1 and rows > (_COLUMNS if codes else _ROWS):
+        sizes |= {"element_bytes": 1 if codes else q.element_size(), "rows": rows}
+        return dict(nearest("decode_attention_rows", **sizes))
     if codes:
-        return dict(nearest("decode_attention_codes", **sizes, batch=1 if batch == 1 and not deterministic else 16))
-    sizes |= {"element_bytes": q.element_size(), "kv_heads": kv_heads, "batch": 64 if deterministic else batch}
+        return dict(nearest("decode_attention_codes", **sizes, batch=1 if requests == 1 and not deterministic else 16))
+    sizes |= {"element_bytes": q.element_size(), "kv_heads": kv_heads, "batch": 64 if deterministic else requests}
     return dict(nearest("decode_attention", **sizes))
+
+
+def _row_tiles(config: dict[str, int], group: int, width: int, block_v: int, codes: bool) -> tuple[int, dict[str, int]]:
+    """How many tiles the rows of a KV head of one request take, and the sizes of these. Takes the most rows of a tile
+    out of `config`, if it names it.
+    """
+    rows, merged = _padded(group * width), _MERGED_ROWS
+    if width > 1:
+        merged = min(merged, _MERGED_ELEMENTS // block_v)
+    block_g = config.pop("BLOCK_G", max(_COLUMNS if codes else _ROWS, rows))
+    block_h = min(rows, block_g)
+    sizes = {"BLOCK_G": block_g, "BLOCK_H": block_h, "BLOCK_C": max(1, merged // block_h)}
+    return -(-group * width // block_g), sizes
+
+
+def _padded(rows: int) -> int:
+    return 1 << (rows - 1).bit_length()
 
 
 decode_attention = register(decode_attention_torch, mutates=("out",), triton=decode_attention_triton)

@@ -7,10 +7,13 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+MAX_WIDTH = 32
+"""The most tokens of a request of `Decodes`: fewer than positions of a chunk of decode attention."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Decodes:
-    """D tokens of requests in decode: the first D tokens of the step. Padding has length 0."""
+    """D tokens of requests in decode: the first D tokens of the step, `width` of each request. Padding has length 0."""
 
     slot_table: Tensor
     """[rows, positions] int32, the slot of each position; valid below `kv_lens`."""
@@ -21,7 +24,18 @@ class Decodes:
     max_kv_len: int
     """An upper bound of `kv_lens`, by which the host chooses grids."""
     width: int = 1
-    """So many successive tokens may be of one request, each of which attends to those before it."""
+    """Successive tokens of one request: its row is the same for all, and the first few attend to one position more each
+    than the token before. The others of them are padding.
+    """
+
+
+def tokens_of_a_request(name: str, batch: Decodes, tokens: int, deterministic: bool) -> int:
+    """Tokens of a request that a kernel computes together: one where `deterministic`, because the bits of a token would
+    depend on those beside it. Raises ValueError for a width that does not fit.
+    """
+    if not 1 <= batch.width <= MAX_WIDTH or tokens % batch.width:
+        raise ValueError(f"{name}: {tokens} tokens do not make requests of {batch.width} tokens (1 to {MAX_WIDTH})")
+    return 1 if deterministic else batch.width
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -24,8 +24,8 @@ from ..runtime.register import register
 from ..runtime.settings import nearest
 from ..runtime.shapes import padded_head_dim
 from ..runtime.triton import triton
+from ._chunking import Chunking
 from ._decode_torch import decode_attention_torch
-from ._split_kv import Chunking
 from ._token_attention_kernel import token_attention_kernel
 from .attention_options import NO_OPTIONS, AttentionOptions
 from .kv_cache import KvCache
@@ -75,13 +75,12 @@ def token_attention_triton(
     heads, window = out.shape[1], options.window
     if len(qkv) != 1 or not out.is_contiguous() or slot_table.stride(1) != 1:
         raise ValueError("token_attention: qkv must hold one token, and out and rows of the slot table be contiguous")
-    max_kv_len = min(batch.max_kv_len, window) if window else batch.max_kv_len
     block_d = padded_head_dim(head_dim)
     sizes = {"head_dim": block_d, "element_bytes": qkv.element_size()}
     config = dict(nearest("token_attention", shared_kib=shared_kib(qkv.device), **sizes))
     merge_warps = config.pop("merge_warps")
     resident = config.pop("resident") * num_sms(qkv.device) // kv_heads
-    chunks = Chunking.of(out, max_kv_len, resident, resident, config.pop("min_chunk"), False, window)
+    chunks = Chunking.of(out, batch.max_kv_len, resident, resident, config.pop("min_chunk"), False, window)
     group = heads // kv_heads
     _launch(
         (kv_heads, chunks.items),

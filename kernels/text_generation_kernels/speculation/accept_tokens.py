@@ -13,9 +13,9 @@ tokens are appended, and what is appended is what single steps would have append
 
 Rows of length 0 pad batches and stay unchanged, as do rows at their limit: `count` 0.
 
-Layouts: `values.py`; `chosen` int64 and `valid` int32 `[D * width]` with any stride; `outcome` int64 `[D, 3]` is
-written: `count`; the drafts of the window; and how many drafts were right, of those within the window and the one
-behind it, for which there is a choice as well.
+Layouts: `values.py`; `chosen` int64 and `valid` int32 `[D * width]` with any stride; `outcome` int64 `[D, 4]` is
+written: `count`; the drafts of the window; how many drafts were right, of those within the window and the one behind
+it, for which there is a choice as well; and whether the drafts were those of a hint, which is used up: `hinted[r]` = 0.
 
 Called once a step. Bytes floor: about 100 a token; the launch dominates.
 """
@@ -47,9 +47,10 @@ def accept_tokens_kernel(
     drafts_ptr,  # [rows, most]
     counts_ptr,  # [rows]
     limits_ptr,  # [rows]
+    hinted_ptr,  # [rows]
     ints_ptr,  # [rows, INTS]
     penalties_ptr,  # [rows, vocab]
-    outcome_ptr,  # [batch, 3]
+    outcome_ptr,  # [batch, 4]
     vocab,
     positions,
     most,
@@ -96,14 +97,17 @@ def accept_tokens_kernel(
     generated = tl.load(generated_ptr + row, mask=active, other=0)
     tl.store(length_ptr + row, length + count, mask=active)
     tl.store(generated_ptr + row, generated + count, mask=active)
-    tl.store(outcome_ptr + place * 3, count, mask=exists)
-    tl.store(outcome_ptr + place * 3 + 1, tl.where(active, tl.maximum(usable, 0), 0), mask=exists)
-    tl.store(outcome_ptr + place * 3 + 2, right, mask=exists)
+    hinted = tl.load(hinted_ptr + row, mask=active, other=0)
+    tl.store(hinted_ptr + row, 0, mask=active)
+    tl.store(outcome_ptr + place * 4, count, mask=exists)
+    tl.store(outcome_ptr + place * 4 + 1, tl.where(active, tl.maximum(usable, 0), 0), mask=exists)
+    tl.store(outcome_ptr + place * 4 + 2, right, mask=exists)
+    tl.store(outcome_ptr + place * 4 + 3, hinted, mask=exists)
 
 
 _launch = Launcher(
     accept_tokens_kernel,
-    writes=("last_token", "length", "generated", "tokens", "penalties", "outcome"),
+    writes=("last_token", "length", "generated", "tokens", "hinted", "penalties", "outcome"),
     dependents="at the end",
 )
 
@@ -124,8 +128,8 @@ def accept_tokens_triton(
         (triton.cdiv(batch, _BLOCK),),
         (
             sampled.tokens, sampled.valid, windows.rows, windows.caps, sequences.last_token, sequences.length,
-            sequences.generated, drafts.tokens, drafts.ids, drafts.counts, drafts.limits, columns.ints, columns.counts,
-            outcome,
+            sequences.generated, drafts.tokens, drafts.ids, drafts.counts, drafts.limits, drafts.hinted, columns.ints,
+            columns.counts, outcome,
         ),
         (columns.vocab_size, drafts.tokens.stride(0), drafts.most, sampled.tokens.stride(0), sampled.valid.stride(0)),
         (batch,),
@@ -151,12 +155,13 @@ def accept_tokens_torch(
     valid = sampled.valid.view(-1, width).tolist()
     for place, row in enumerate(rows):
         length, limit = int(sequences.length[row]), int(drafts.limits[row])
-        count = usable = right = 0
+        count = usable = right = hinted = 0
         if 0 < length < limit:
             drafted = drafts.ids[row, : int(drafts.counts[row])].tolist()
             usable = max(0, min(len(drafted), caps[place] - 1, limit - length - 1))
             accepted, right = _matching(chosen[place], drafted[:width], valid[place], usable)
-            count = 1 + accepted
+            count, hinted = 1 + accepted, int(drafts.hinted[row])
+            drafts.hinted[row] = 0
             taken = chosen[place][:count]
             sequences.last_token[row] = taken[-1]
             end = min(length + count, drafts.tokens.shape[1])
@@ -165,7 +170,7 @@ def accept_tokens_torch(
             sequences.generated[row] += count
             for token in taken if penalised[place] else ():
                 columns.counts[row, token] = (columns.counts[row, token] | 1) + 2
-        outcome[place] = torch.tensor([count, usable, right])
+        outcome[place] = torch.tensor([count, usable, right, hinted])
 
 
 def _matching(chosen: list[int], drafts: list[int], valid: list[int], usable: int) -> tuple[int, int]:

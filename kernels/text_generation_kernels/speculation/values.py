@@ -51,10 +51,28 @@ class Drafts(NamedTuple):
     """int64: the most tokens that the row can have: those of its request, and one more than it has slots, because the
     last token is never computed.
     """
+    hinted: Tensor
+    """int64: 1 where `ids` are those of a hint (`hint_draft`), which the acceptance of these drafts sets back to 0."""
 
     @property
     def most(self) -> int:
         """The most drafts of a row."""
+        return self.ids.shape[1]
+
+
+class Hints(NamedTuple):
+    """What callers expect of each row, by row."""
+
+    ids: Tensor
+    """int32 [rows, most], a power of two"""
+    first: Tensor
+    """int64: the position of the row's text that `ids` begin at."""
+    counts: Tensor
+    """int64: how many of `ids` are valid; 0: there is no hint."""
+
+    @property
+    def most(self) -> int:
+        """The most ids of a hint."""
         return self.ids.shape[1]
 
 

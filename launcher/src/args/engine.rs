@@ -8,6 +8,7 @@ use clap::{ArgAction, value_parser};
 use text_generation_process::address::ip_address;
 
 use super::MOST_SECONDS;
+use super::speculation::{MOST_DRAFTS, Method, SpeculativeConfig};
 use super::values::{
     Attention, DequantisedCopies, Dtype, KvCacheDtype, LoadFormat, ModelImpl, RopeScaling,
     fraction, quantize,
@@ -142,8 +143,16 @@ pub struct ShardArgs {
     pub deterministic: bool,
     /// Draft up to so many tokens of each answer from its own text, and check them in one step: the same answers, in fewer
     /// steps where they repeat what was written before. 0: no drafts
-    #[arg(long, env, value_name = "TOKENS", default_value_t = 0, value_parser = value_parser!(u8).range(..=15))]
+    #[arg(long, env, value_name = "TOKENS", default_value_t = 0, value_parser = value_parser!(u8).range(..=i64::from(MOST_DRAFTS)))]
     pub speculate: u8,
+    /// The same as JSON, and which drafter takes part, with the fields of vLLM: method (ngram, suffix, eagle3, medusa, mtp), model,
+    /// revision, num_speculative_tokens (docs/speculation.md)
+    #[arg(long, env, value_name = "JSON")]
+    pub speculative_config: Option<SpeculativeConfig>,
+    /// Host memory for earlier answers, of which new ones that say the same are drafted too. Default: 0, or 64 with the
+    /// method `suffix` of `--speculative-config`
+    #[arg(long, env, value_name = "MIB")]
+    pub answer_index_mib: Option<u32>,
     /// Mixture of experts: give each shard whole experts instead of a slice of every expert
     #[arg(long, env)]
     pub enable_expert_parallel: bool,
@@ -164,6 +173,26 @@ pub struct ShardArgs {
     /// earlier. Each takes a few hundred MiB of host memory
     #[arg(long, env, value_name = "BOOL", default_value_t = true, action = ArgAction::Set, value_parser = BoolishValueParser::new())]
     pub standby_shards: bool,
+}
+
+/// Of earlier answers, where `--speculative-config` asks for them.
+const ANSWER_INDEX_MIB: u32 = 64;
+
+impl ShardArgs {
+    /// The most drafts of a request that a step checks, by either flag; 0: there are none.
+    pub fn drafts(&self) -> u8 {
+        let config = self.speculative_config.as_ref();
+        config
+            .and_then(|config| config.drafts)
+            .unwrap_or(self.speculate)
+    }
+
+    /// Host memory for earlier answers, where it is not the router's default.
+    pub fn answer_index_mib(&self) -> Option<u32> {
+        let config = self.speculative_config.as_ref();
+        let asked = config.filter(|config| config.method == Method::Suffix);
+        self.answer_index_mib.or(asked.map(|_| ANSWER_INDEX_MIB))
+    }
 }
 
 #[derive(Debug, clap::Args)]

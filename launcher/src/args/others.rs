@@ -77,6 +77,7 @@ const TAKEN: &[(&[&str], Answer)] = &[
         &["--gpu-memory-utilization"],
         Alias("--cuda-memory-fraction"),
     ),
+    (&["-sc"], Alias("--speculative-config")),
     (&["--quantization", "-q"], Alias("--quantize")),
     (&["--download-dir"], Alias("--huggingface-hub-cache")),
     (&["--otlp-traces-endpoint"], Alias("--otlp-endpoint")),

@@ -35,6 +35,29 @@ fn flags_of_missing_features_are_refused_by_name() {
 }
 
 #[test]
+fn how_many_tokens_are_drafted_is_said_once_or_twice_the_same() {
+    let ngram = r#"--speculative-config={"method": "ngram", "num_speculative_tokens": 3}"#;
+    let no_number = r#"--speculative-config={"method": "ngram"}"#;
+    for flags in [
+        &[ngram][..],
+        &[ngram, "--speculate=3"],
+        &[no_number, "--speculate=4"],
+    ] {
+        assert_eq!(verdict(flags), Ok(()), "{flags:?}");
+    }
+    let message = verdict(&[ngram, "--speculate=4"]).unwrap_err();
+    assert!(
+        message.starts_with("--speculate 4 contradicts --speculative-config"),
+        "{message}"
+    );
+    let message = verdict(&[no_number]).unwrap_err();
+    assert!(
+        message.contains("add `num_speculative_tokens`, such as 3"),
+        "{message}"
+    );
+}
+
+#[test]
 fn nodes_need_an_address_a_rank_and_certificates_or_none_by_name() {
     let verdict = |flags: &str| verdict(&flags.split(' ').collect::<Vec<_>>());
     let two = "--nnodes=2 --node-rank=1 --master-addr=a";

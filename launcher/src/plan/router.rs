@@ -57,6 +57,7 @@ fn serving_flags(args: &Args, folder: Option<&str>, flags: &mut Flags) {
     }
     flags.optional("--tokenizer-name", folder);
     model_flags(&args.model, flags);
+    flags.optional("--answer-index-mib", args.shards.answer_index_mib());
     limit_flags(&args.limits, flags);
     batching_flags(&args.batching, flags);
     server_flags(&args.server, flags);

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use super::flags::{Flags, name_of};
 use super::{NodeGroup, ProcessSpec, ShardGroup, Surroundings, cluster_flags};
-use crate::args::{Args, Dtype, ModelArgs, NodeArgs, RopeScaling, TokenLimit};
+use crate::args::{Args, Dtype, Method, ModelArgs, NodeArgs, RopeScaling, TokenLimit};
 use crate::checks::max_input_tokens;
 
 const SERVER: &str = "text-generation-server";
@@ -91,12 +91,26 @@ fn model_flags(args: &Args, flags: &mut Flags) {
     flags.optional("--attention", args.shards.attention.map(name_of));
     flags.optional("--cuda-graphs", args.shards.cuda_graphs.clone());
     flags.switch("--deterministic", args.shards.deterministic);
-    let drafts = Some(args.shards.speculate).filter(|&drafts| drafts > 0);
+    let drafts = Some(args.shards.drafts()).filter(|&drafts| drafts > 0);
     flags.optional("--speculate", drafts);
+    drafter_flags(args, flags);
     flags.switch(
         "--enable-expert-parallel",
         args.shards.enable_expert_parallel,
     );
+}
+
+/// Which model drafts, if any does: the one that is named, or the served one itself.
+fn drafter_flags(args: &Args, flags: &mut Flags) {
+    let Some(config) = &args.shards.speculative_config else {
+        return;
+    };
+    let (model, revision) = match config.method {
+        Method::Own => (args.model.model_id.as_ref(), args.model.revision.as_ref()),
+        _ => (config.model.as_ref(), config.revision.as_ref()),
+    };
+    flags.optional("--drafter", model);
+    flags.optional("--drafter-revision", revision);
 }
 
 /// The same by name, with what shards are told by environment and the adapters that each node must have: what must be

@@ -95,6 +95,59 @@ fn the_download_step_gets_the_model() {
 }
 
 #[test]
+fn the_router_keeps_answers_where_they_are_asked_for() {
+    let flag = |flags: &str, method: Option<&str>| {
+        let mut args = args(flags);
+        args.shards.speculative_config = method.map(|method| {
+            format!(r#"{{"method": "{method}", "num_speculative_tokens": 3}}"#)
+                .parse()
+                .unwrap()
+        });
+        let words = router_check(&args, None).args;
+        let place = words.iter().position(|word| word == "--answer-index-mib");
+        place.map(|place| words[place + 1].clone())
+    };
+    assert_eq!(flag("", None), None);
+    assert_eq!(flag("", Some("ngram")), None);
+    assert_eq!(flag("", Some("suffix")), Some("64".to_owned()));
+    assert_eq!(
+        flag("--answer-index-mib 9", Some("suffix")),
+        Some("9".to_owned())
+    );
+    assert_eq!(flag("--answer-index-mib 7", None), Some("7".to_owned()));
+}
+
+#[test]
+fn every_step_learns_of_the_drafter() {
+    let mut args = args("");
+    args.shards.speculative_config = Some(
+        r#"{"method": "eagle3", "model": "org/head", "revision": "v2", "num_speculative_tokens": 5}"#
+            .parse()
+            .unwrap(),
+    );
+    let flags = "--speculate 5 --drafter org/head --drafter-revision v2";
+    for process in [
+        download(&args, &surroundings(), 1),
+        doctor(&args, &surroundings(), 1),
+        shard(&args, &surroundings(), "/models/m", &group(1, true), 0),
+    ] {
+        assert!(render(&process).contains(flags), "{}", render(&process));
+    }
+    args.model.revision = Some("r1".to_owned());
+    let own = r#"{"method": "mtp", "num_speculative_tokens": 1}"#;
+    args.shards.speculative_config = Some(own.parse().unwrap());
+    let shard = render(&shard(
+        &args,
+        &surroundings(),
+        "/models/m",
+        &group(1, true),
+        0,
+    ));
+    let flags = "--speculate 1 --drafter org/model --drafter-revision r1";
+    assert!(shard.contains(flags), "{shard}");
+}
+
+#[test]
 fn a_shard_gets_its_place_in_the_group() {
     let lone = shard(&args(""), &surroundings(), "/models/m", &group(1, true), 0);
     assert_eq!((lone.name.as_str(), lone.rank), ("shard 0", Some(0)));

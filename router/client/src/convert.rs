@@ -5,7 +5,7 @@ use std::time::Duration;
 use text_generation_proto::v1;
 
 use crate::types::{
-    AdapterCopy, AllowedTokens, Chunk, Drafted, Encode, Grant, LoadAdapter, LoadedAdapter,
+    AdapterCopy, AllowedTokens, Chunk, Drafted, Encode, Grant, Hint, LoadAdapter, LoadedAdapter,
     MaskWrite, MediaCost, MediaInfo, MediaSpan, MediaView, NextTokenChooser, PromptScores, Request,
     RequestFailure, RequestId, Row, ServingLimits, ShardInfo, SlotRange, StepCost, StepMasks,
     StepPlan, StepReply, Timings, TokenId, TopTokens, TraceLink, Warmup, WarmupLimits,
@@ -131,6 +131,16 @@ impl From<Grant> for v1::Grant {
     }
 }
 
+impl From<Hint> for v1::Hint {
+    fn from(hint: Hint) -> Self {
+        Self {
+            row: hint.row.0,
+            at: hint.at,
+            ids: hint.ids,
+        }
+    }
+}
+
 impl From<StepPlan> for v1::StepPlan {
     fn from(plan: StepPlan) -> Self {
         Self {
@@ -147,6 +157,7 @@ impl From<StepPlan> for v1::StepPlan {
             forget: plan.forget.into_iter().map(|item| item.0).collect(),
             adapter_copies: plan.adapter_copies.into_iter().map(Into::into).collect(),
             widths: plan.widths,
+            hints: plan.hints.into_iter().map(Into::into).collect(),
         }
     }
 }
@@ -261,6 +272,7 @@ impl From<v1::InfoResponse> for ShardInfo {
             media: reply.media.map(Into::into),
             widths: reply.widths,
             max_window_tokens: reply.max_window_tokens,
+            drafter: reply.drafter,
         }
     }
 }
@@ -348,18 +360,26 @@ impl From<v1::Timings> for Timings {
     }
 }
 
+/// What became of the drafts of each row.
+fn drafted(reply: &v1::StepReply) -> Vec<Drafted> {
+    let numbers = reply.drafts.iter().zip(&reply.right);
+    let drafted = numbers
+        .zip(&reply.rows)
+        .map(|((&checked, &right), row)| Drafted {
+            checked,
+            right,
+            hinted: reply.hinted.contains(row),
+        });
+    drafted.collect()
+}
+
 impl From<v1::StepReply> for StepReply {
     fn from(reply: v1::StepReply) -> Self {
         Self {
             number: reply.number,
+            drafts: drafted(&reply),
             rows: reply.rows.into_iter().map(Row).collect(),
             counts: reply.counts,
-            drafts: reply
-                .drafts
-                .into_iter()
-                .zip(reply.right)
-                .map(|(checked, right)| Drafted { checked, right })
-                .collect(),
             tokens: tokens(reply.ids, reply.logprobs),
             top_tokens: reply.top_tokens.into_iter().map(Into::into).collect(),
             prompt_scores: reply.prompt_scores.into_iter().map(Into::into).collect(),

@@ -53,6 +53,8 @@ pub struct ShardInfo {
     pub widths: Vec<u32>,
     /// The most windows times their width, where that is above 1.
     pub max_window_tokens: u32,
+    /// What drafts come from, beside hints: `ngram`, or the kind of a model. Empty where no width is.
+    pub drafter: String,
 }
 
 /// An adapter whose files the shards are to read.
@@ -354,7 +356,22 @@ pub struct StepPlan {
     pub forget: Vec<ItemId>,
     /// After the steps of earlier plans, beside this one and later ones.
     pub adapter_copies: Vec<AdapterCopy>,
+    /// Each in place of the row's earlier one.
+    pub hints: Vec<Hint>,
 }
+
+/// What the text of the request in `row` may be from position `at` on, where its ids begin at 0. Shards that draft do so
+/// from it while the tokens since agree. It changes no token and is never an error.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Hint {
+    pub row: Row,
+    pub at: u32,
+    /// Of more than [`MAX_HINT`] the first are used.
+    pub ids: Vec<u32>,
+}
+
+/// The most ids of a [`Hint`] that are used.
+pub const MAX_HINT: usize = 64;
 
 /// Masks for the constrained rows of the plan `number`. Writes come first, then each row is given a slot.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -437,6 +454,8 @@ pub struct Drafted {
     pub checked: u32,
     /// How many were right, of those of the window and the one behind it.
     pub right: u32,
+    /// They were ids of a hint.
+    pub hinted: bool,
 }
 
 /// What a step computed, by the shards together.

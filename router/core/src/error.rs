@@ -126,6 +126,10 @@ pub enum ValidationError {
         least: usize,
         total: u32,
     },
+    #[error(
+        "`prediction` must have at most {max} tokens, as a prompt. Given: at least {given}; shorten it or leave it out, the answer is the same"
+    )]
+    PredictionLength { max: u32, given: usize },
     #[error("`inputs` cannot be empty")]
     EmptyInput,
     #[error("`stop` supports up to {max} stop sequences. Given: {given}")]

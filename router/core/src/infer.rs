@@ -101,6 +101,7 @@ impl Infer {
             0 => validator,
             _ => validator.with_grammars(&shards.eos_token_ids),
         };
+        let validator = validator.with_drafts(shards.windows.widest() > 1);
         Self(Arc::new(Inner {
             client: shards.client.clone(),
             eos_token_ids: shards.eos_token_ids.as_slice().into(),

@@ -6,6 +6,7 @@ mod batcher;
 pub mod detokenize;
 pub mod error;
 pub mod grammar;
+pub mod hints;
 pub mod infer;
 pub mod kv_pool;
 pub mod media;

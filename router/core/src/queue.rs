@@ -23,7 +23,7 @@ use crate::permit::PermitHalf;
 use crate::policy::Order;
 use crate::standing::Standing;
 use crate::tenant::Tenant;
-use crate::types::FinishReason;
+use crate::types::{FinishReason, Speculated};
 use crate::validation::ValidRequest;
 
 /// One step of priority is worth as much as so many milliseconds of waiting, so nobody waits for ever.
@@ -60,6 +60,8 @@ pub(crate) struct Generation {
     pub(crate) top_tokens: Vec<Vec<TokenId>>,
     /// Set with the last token.
     pub(crate) finish: Option<FinishReason>,
+    /// Of all its steps so far.
+    pub(crate) speculated: Speculated,
 }
 
 /// A token of the prompt, with the most likely ones in its place where they were asked for.
@@ -114,6 +116,8 @@ pub(crate) struct Entry {
     pub(crate) constraint: Option<Constraint>,
     /// Since the shards were lost last.
     pub(crate) standing: Standing,
+    /// Of all its steps so far.
+    pub(crate) speculated: Speculated,
 }
 
 impl Entry {
@@ -233,6 +237,7 @@ impl Queue {
                 media: Vec::new(),
                 constraint: sample.constraint,
                 standing: Standing::default(),
+                speculated: Speculated::default(),
                 request: request.clone(),
             };
             self.next_id += 1;

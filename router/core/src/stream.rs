@@ -18,12 +18,15 @@ use tokio_util::task::task_tracker::TaskTrackerToken;
 use crate::adapters::Adapter;
 use crate::assemble::TextAssembler;
 use crate::error::InferError;
+use crate::hints::Follower;
 use crate::metrics::{Meter, RequestMetrics};
 use crate::permit::PermitHalf;
 use crate::queue::{Event, Generation};
 use crate::tenant::Tenant;
 use crate::types::observer::{GenerationRecord, Observed, Outcome};
-use crate::types::{FinishReason, GenerateAnswer, GeneratedText, RequestInstants, StreamEvent};
+use crate::types::{
+    FinishReason, GenerateAnswer, GeneratedText, RequestInstants, Speculated, StreamEvent,
+};
 
 /// Events of one generation, ended by [`StreamEvent::End`] or an error. Dropping it cancels the request.
 ///
@@ -66,6 +69,8 @@ pub struct GenerateStream {
     pub(crate) tenant: Tenant,
     pub(crate) adapter: Option<Arc<Adapter>>,
     pub(crate) observed: Observed,
+    /// Where its text stands in a prediction.
+    pub(crate) follower: Option<Follower>,
 }
 
 /// What a request holds as long as its stream exists.
@@ -88,6 +93,7 @@ impl GenerateStream {
             tokens,
             top_tokens,
             finish,
+            speculated,
         } = generation;
         let now = Instant::now();
         match self.last_step.replace(now) {
@@ -106,7 +112,10 @@ impl GenerateStream {
         let mut top_tokens = top_tokens.into_iter();
         for (index, token) in tokens.into_iter().enumerate() {
             let finish = finish.filter(|_| index == last);
-            self.assemble_token(token, top_tokens.next(), finish, now);
+            if let Some(follower) = &mut self.follower {
+                follower.push(token.id);
+            }
+            self.assemble_token(token, top_tokens.next(), finish, speculated, now);
             if self.ended {
                 return;
             }
@@ -118,6 +127,7 @@ impl GenerateStream {
         token: TokenId,
         top_tokens: Option<Vec<TokenId>>,
         finish: Option<FinishReason>,
+        speculated: Speculated,
         now: Instant,
     ) {
         self.generated_tokens += 1;
@@ -146,6 +156,8 @@ impl GenerateStream {
             seed: self.seed,
             tenant: self.tenant.name().cloned(),
             adapter: self.adapter.as_deref().map(|one| one.name.as_str().into()),
+            speculated,
+            predicted: self.follower.as_ref().map(Follower::counts),
         };
         self.pending.push_back(StreamEvent::End {
             token,

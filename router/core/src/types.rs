@@ -8,7 +8,8 @@ mod parameters;
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
+use text_generation_client::types::Drafted;
 use tokio::time::Instant;
 use utoipa::ToSchema;
 
@@ -16,12 +17,22 @@ pub use self::grammar::tgi_grammar;
 pub use self::image::{GivenImage, ImageFile};
 pub use self::parameters::{GenerateParameters, logit_bias};
 
-/// A prompt.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// A text, or its token ids.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(untagged, expecting = "expected a string or a list of token ids")]
 pub enum Inputs {
     Text(String),
     /// Taken as they are: the tokenizer adds nothing.
     Ids(Vec<u32>),
+}
+
+impl Inputs {
+    pub fn is_empty(&self) -> bool {
+        match self {
+            Self::Text(text) => text.is_empty(),
+            Self::Ids(ids) => ids.is_empty(),
+        }
+    }
 }
 
 impl From<String> for Inputs {
@@ -222,6 +233,47 @@ impl TokenizedText {
     }
 }
 
+/// Drafts of the steps of a generation.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Speculated {
+    /// Those that its windows had.
+    pub drafted: u32,
+    /// Those that became tokens of it.
+    pub accepted: u32,
+}
+
+impl Speculated {
+    /// A step gave it `count` tokens.
+    pub(crate) fn add(&mut self, count: u32, drafts: Drafted) {
+        if drafts.checked > 0 {
+            self.drafted = self.drafted.saturating_add(drafts.checked);
+            self.accepted = self.accepted.saturating_add(count.saturating_sub(1));
+        }
+    }
+}
+
+/// Tokens of a prediction.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct PredictedTokens {
+    /// Those that the text has.
+    pub accepted: u32,
+    /// Those that it does not have.
+    pub rejected: u32,
+}
+
+impl PredictedTokens {
+    /// Of several texts together.
+    pub fn sum(one: Option<Self>, other: Option<Self>) -> Option<Self> {
+        let (Some(one), Some(other)) = (one, other) else {
+            return one.or(other);
+        };
+        Some(Self {
+            accepted: one.accepted.saturating_add(other.accepted),
+            rejected: one.rejected.saturating_add(other.rejected),
+        })
+    }
+}
+
 /// The whole answer to a request, complete with its last token.
 #[derive(Debug, Clone, PartialEq)]
 pub struct GeneratedText {
@@ -237,6 +289,10 @@ pub struct GeneratedText {
     pub tenant: Option<Arc<str>>,
     /// The name of the adapter whose weights were added to the base's, for logs.
     pub adapter: Option<Arc<str>>,
+    /// For logs.
+    pub speculated: Speculated,
+    /// Set where the request had a prediction and this server drafts from it.
+    pub predicted: Option<PredictedTokens>,
 }
 
 /// The instants of a request's life that headers and metrics report.

@@ -197,6 +197,10 @@ pub struct Config {
     /// hundreds to thousands. Default: 16384, or as many as the largest image takes.
     #[arg(long, env, value_name = "ROWS", value_parser = value_parser!(u32).range(1..))]
     pub media_rows: Option<u32>,
+    /// Host memory for earlier answers: where a new one says the same as one of them, its drafts follow that one. Needs
+    /// shards that draft (`--speculate`). 0: none are kept.
+    #[arg(long, env, value_name = "MIB", default_value_t = 0, value_parser = mebibytes)]
+    pub answer_index_mib: u32,
     #[command(flatten)]
     pub adapters: AdapterFlags,
     /// Allow requests for log-probabilities of the prompt, which need more memory.

@@ -4,6 +4,8 @@ use std::fmt::Display;
 
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Response, header};
 
+use text_generation_core::types::PredictedTokens;
+
 use crate::bounds::MAX_REQUEST_ID_BYTES;
 use crate::timings::Timings;
 
@@ -72,6 +74,8 @@ pub struct Sizes {
     /// Of the prompt's, those that were found in the prefix tree.
     pub cached_tokens: u32,
     pub generated_tokens: u32,
+    /// Of predictions, where there were any.
+    pub predicted: Option<PredictedTokens>,
 }
 
 /// Headers of a finished, not streamed generation. Times are whole milliseconds, but `x-compute-time` is in seconds.

@@ -228,6 +228,17 @@ pub struct ImageInfo {
     pub media_rows: u32,
 }
 
+/// How drafts of the tokens that follow are made and checked.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+pub struct SpeculationInfo {
+    /// `ngram`, or the kind of a drafting model. A request's `prediction` comes first.
+    #[schema(example = "ngram")]
+    pub method: String,
+    /// How many tokens of a request a step may compute, beside 1.
+    #[schema(example = json!([2, 4]))]
+    pub widths: Vec<u32>,
+}
+
 /// Answer of `/info`: the model and the limits of this server.
 #[derive(Debug, Clone, Serialize, ToSchema)]
 pub struct Info {
@@ -285,6 +296,12 @@ pub struct Info {
     /// Whether answers can be held to a form (`--disable-grammar-support`).
     #[schema(example = true)]
     pub grammar_support: bool,
+    /// The most drafts of a request that a step checks (`--speculate`); 0: a step brings one token.
+    #[schema(example = 3)]
+    pub speculate: u32,
+    /// Null where a step brings one token.
+    #[schema(nullable = true)]
+    pub speculation: Option<SpeculationInfo>,
     /// Null where the model reads text alone.
     #[schema(nullable = true)]
     pub images: Option<ImageInfo>,

@@ -197,6 +197,7 @@ fn infer(
         client: client.clone(),
         cost: cost.clone(),
         windows: Windows::new(&info.widths, info.max_window_tokens),
+        answer_bytes: (config.answer_index_mib as usize).saturating_mul(MEBIBYTE),
         eos_token_ids: info.eos_token_ids.clone(),
         kv_cache_dtype: info.kv_cache_dtype.clone(),
         max_masks: warmed.max_masks,

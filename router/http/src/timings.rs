@@ -30,6 +30,7 @@ impl Timings {
 
     /// The one log line of a finished request. It holds no text of the request.
     pub fn log(&self, id: &RequestId, prompt_tokens: u32, generated: &GeneratedText) {
+        let speculated = Some(generated.speculated).filter(|speculated| speculated.drafted > 0);
         tracing::info!(
             request_id = request_id(id),
             total_time = ?self.total,
@@ -43,6 +44,8 @@ impl Timings {
             seed = generated.seed,
             tenant = generated.tenant.as_deref(),
             adapter = generated.adapter.as_deref(),
+            drafted_tokens = speculated.map(|speculated| speculated.drafted),
+            accepted_draft_tokens = speculated.map(|speculated| speculated.accepted),
             "Success"
         );
     }

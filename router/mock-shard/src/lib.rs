@@ -11,6 +11,7 @@ mod connection;
 mod content;
 mod faults;
 mod group;
+mod hints;
 mod lock;
 mod masks;
 mod media;

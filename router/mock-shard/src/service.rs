@@ -218,6 +218,10 @@ impl TextGenerationService for Rank {
             media: self.config.media,
             widths: self.config.widths.clone(),
             max_window_tokens: 512,
+            drafter: match self.config.widths.as_slice() {
+                [] => String::new(),
+                _ => "ngram".to_owned(),
+            },
             version: env!("CARGO_PKG_VERSION").to_owned(),
             group: if self.config.named {
                 format!("start {}", self.life)

@@ -8,6 +8,7 @@ use tokio::time::{Duration, Instant};
 use crate::adapters::Adapters;
 use crate::config::{MockConfig, MockRow};
 use crate::content::slot;
+use crate::hints::Hints;
 use crate::masks::Masks;
 use crate::media::Media;
 use crate::step::MockStep;
@@ -115,6 +116,7 @@ pub(crate) struct State {
     /// It may serve.
     pub warmed: bool,
     pub adapters: Adapters,
+    hints: Hints,
     pub warmups: Vec<v1::WarmupRequest>,
     /// A row was computed that ends the group.
     pub fatal: bool,
@@ -169,6 +171,7 @@ impl State {
         if !plan.trace_links.is_empty() {
             self.trace_links.push(plan.trace_links.clone());
         }
+        self.hints.apply(&plan);
         let (mask_slots, wrong) = self.masks.apply(&plan);
         self.violations.extend(wrong);
         for row in &plan.drop {
@@ -297,8 +300,8 @@ impl State {
         }
     }
 
-    /// A chunk, or, without one, the newest token of a row.
-    /// A row gets as many tokens as drafts are right, and one more, at most `width`.
+    /// A row gets as many tokens as drafts are right, and one more, at most `width`. Drafts are those of its hint, where
+    /// that fits, else the configuration says how many are right.
     fn decode(
         &mut self,
         config: &MockConfig,
@@ -322,19 +325,35 @@ impl State {
                 "row {number} has {held} slots and mask {slot} for a window of {width} that reaches {reached}"
             ));
         }
-        let right = (config.drafts)(&self.rows[&number].mock, width).min(width);
-        let count = if config.widths.is_empty() {
+        let mock = &self.rows[&number].mock;
+        let drafts = self.hints.drafts(number, &mock.ids);
+        let drafts = drafts.filter(|_| !config.widths.is_empty());
+        let mut right = (config.drafts)(mock, width).min(width);
+        let mut count = if config.widths.is_empty() {
             1
         } else {
             (1 + right).min(width).min(left)
         };
-        for _ in 0..count {
+        if drafts.is_some() {
+            (right, count) = (0, width.min(left));
+        }
+        for place in 0..count as usize {
             self.compute(config, number, None, reply);
             self.choose(config, number, slot, reply);
+            if let Some(drafts) = &drafts {
+                let draft = drafts.get(place);
+                if draft.is_none() || draft != reply.ids.get(ids + place) {
+                    break;
+                }
+                right += 1;
+            }
         }
         let got = reply.ids.len() - ids;
         if config.widths.is_empty() || failed || (got == 0 && count > 0) {
             return;
+        }
+        if drafts.is_some() && got > 0 {
+            reply.hinted.push(number);
         }
         reply.rows.truncate(rows);
         reply.rows.push(number);
@@ -343,6 +362,7 @@ impl State {
         reply.right.push(right);
     }
 
+    /// A chunk, or, without one, the newest token of a row.
     fn compute(
         &mut self,
         config: &MockConfig,

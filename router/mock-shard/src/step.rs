@@ -15,6 +15,8 @@ pub struct MockStep {
     pub layers: u32,
     /// The most tokens that a decode may get.
     pub width: u32,
+    /// Rows that got a hint.
+    pub hints: usize,
 }
 
 impl MockStep {
@@ -26,6 +28,7 @@ impl MockStep {
             constrained: plan.constrained.len(),
             layers: plan.encode.iter().map(|encode| encode.layers).sum(),
             width: plan.widths.iter().copied().max().unwrap_or(1),
+            hints: plan.hints.len(),
         }
     }
 }

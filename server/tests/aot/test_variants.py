@@ -30,6 +30,7 @@ from text_generation_server.engine.requests import (
     WarmupLimits,
 )
 from text_generation_server.engine.runner import StepRunner
+from text_generation_server.engine.widths import window_widths
 from text_generation_server.layers.infer import (
     AddNorm,
     DenseFeedForward,
@@ -189,10 +190,12 @@ class OneOfSeveral(TensorParallelGroup):
         return torch.zeros_like(tensor)
 
 
-def warmed_up(model: Any, group: TensorParallelGroup, limits: ServingLimits) -> tuple[StepRunner, Variants]:
+def warmed_up(
+    model: Any, group: TensorParallelGroup, limits: ServingLimits, speculate: int = 0
+) -> tuple[StepRunner, Variants]:
     """What serves, and the variants that warm-up has named."""
     asked = WarmupLimits(limits.max_input_tokens, limits.max_batch_size)
-    options = EngineOptions()
+    options = EngineOptions(speculate=speculate)
     probe = Probe(model, group, memory_of(model.device), asked, 2, [1], WatermarkConfig(), options, alone=False)
     probe._is_cuda = True
     runner = probe.build_runner(limits)
@@ -262,6 +265,26 @@ def test_attention_needs_no_variant_that_warm_up_did_not_name(kv_heads: int, mon
         "decode_attention_kernel",
         "token_attention_kernel",
     }
+    assert not needed - named
+
+
+@pytest.mark.parametrize("kv_heads", [1, 8])
+@pytest.mark.parametrize("drafts", [2, 7])
+@torch.inference_mode()
+def test_windows_need_no_variant_that_warm_up_did_not_name(
+    drafts: int, kv_heads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Any number of windows of every width that plans may name."""
+    pretend_a_device(monkeypatch)
+    group, most = TensorParallelGroup(0, 1, FakeModel.device), 64
+    model, limits = Attending(kv_heads, group), ServingLimits(8192, 256, 8192, most)
+    runner, named = warmed_up(model, group, limits, drafts)
+    rows = torch.full((most,), runner.table.padding_row, dtype=torch.int64)
+    with launched_variants() as needed:
+        for width in window_widths(drafts):
+            for count in range(1, most + 1):
+                runner.decode_windows(rows[:count], width, limits.max_total_tokens)
+    assert "decode_attention_kernel" in {name for name, _ in needed}
     assert not needed - named
 
 

@@ -94,6 +94,7 @@ def test_drafts_are_those_of_plain_torch(target: Path, tmp_path: Path, head: dic
     engine = drafting(target, folder)
     watcher.seen.clear()
     run(engine, asked([{}] * 5), 4)
+    assert engine.info.drafter == "eagle3"
     assert max(len(ids) for _, ids in watcher.seen) == 3
     watcher.check(PlainHead(folder, target, LAYERS))
 

@@ -236,6 +236,7 @@ def test_a_row_that_has_ended_gets_nothing_and_writes_nothing(plain: Engine, ser
 
 def test_info_says_what_plans_may_name(plain: Engine, served: Engine) -> None:
     assert (served.info.widths, plain.info.widths) == ((2, 4), ())
+    assert (served.info.drafter, plain.info.drafter) == ("ngram", "")
     assert speculating(4).info.widths == (2, 4, 5)
 
 

@@ -3,15 +3,17 @@ after warm-up.
 """
 
 import random
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from support.gpu_engine import build
 from support.windows import Reader, request, run
 
-from text_generation_server.engine.requests import Request, WarmupLimits
+from text_generation_server.engine.requests import Hint, Request, WarmupLimits
 
 pytestmark = pytest.mark.gpu
 
@@ -59,9 +61,7 @@ def test_deterministic_windows_have_the_bits_of_single_tokens(
 
 @pytest.mark.parametrize("graphs", [None, ()], ids=["graphs", "no graphs"])
 def test_windows_change_no_token_in_the_default_mode(llama_folder: Path, graphs: tuple[int, ...] | None) -> None:
-    """In float32 nothing hangs on the last bits of this model. For 16 windows of 4 tokens attention prefetches
-    positions while the kernel before it writes the newest ones.
-    """
+    """In float32 nothing hangs on the last bits of this model. Attention reads a context once for a whole window."""
     expected: Reader | None = None
     engine = build(llama_folder, torch.float32, LIMITS, cuda_graphs=graphs, speculate=3)
     for width in (1, 2, 4):
@@ -69,3 +69,30 @@ def test_windows_change_no_token_in_the_default_mode(llama_folder: Path, graphs:
         expected = expected or found
         assert found.ids == expected.ids, width
         assert found.compilations == 0
+
+
+@pytest.mark.parametrize("graphs", [None, ()], ids=["graphs", "no graphs"])
+def test_hints_change_no_bit_and_right_ones_are_all_accepted(
+    llama_folder: Path, graphs: tuple[int, ...] | None
+) -> None:
+    plain = build(llama_folder, torch.bfloat16, LIMITS, deterministic=True, cuda_graphs=graphs)
+    requests = asked(5)
+    expected = run(plain, requests, 1)
+    del plain
+    engine = build(llama_folder, torch.bfloat16, LIMITS, deterministic=True, cuda_graphs=graphs, speculate=7)
+
+    def right(row: int, ids: Sequence[int]) -> list[Hint]:
+        at = len(requests[row].input_ids) + len(ids)
+        return [Hint(row, at, np.array(expected.ids[row][len(ids) :], dtype=np.int64))]
+
+    def wrong(row: int, ids: Sequence[int]) -> list[Hint]:
+        at = len(requests[row].input_ids) + len(ids)
+        later = [*expected.ids[row][len(ids) : len(ids) + 2], 5, 2**32 - 1, *[6] * 99]
+        return [Hint(row, at - len(ids) % 3, np.array(later, dtype=np.int64))]
+
+    for width in (1, 2, 4, 8):
+        for hinter in (right, wrong):
+            found = run(engine, requests, width, hinter=hinter)
+            assert (found.ids, found.logprobs) == (expected.ids, expected.logprobs), (width, hinter)
+            assert found.compilations == 0
+        assert run(engine, requests, width, hinter=right).steps == 1 + -(-39 // width)

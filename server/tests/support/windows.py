@@ -1,6 +1,6 @@
 """Requests whose decodes compute windows of several tokens, run to their ends in lockstep."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,7 @@ from support.engine_driver import copy_adapters
 from text_generation_server.engine.engine import Engine
 from text_generation_server.engine.requests import (
     Chunk,
+    Hint,
     NextTokenChooserParameters,
     Request,
     SlotRange,
@@ -43,11 +44,14 @@ class Reader:
         self.logprobs: dict[int, list[float]] = {}
         self.tops: dict[int, list[list[int]]] = {}
         self.steps = 0
+        self.hinted = 0
+        """How often a row had drafts of a hint."""
         self.compilations = 0
         """Of kernels, since warm-up."""
 
     def read(self, reply: StepReply) -> None:
         self.steps += 1
+        self.hinted += len(reply.hinted)
         self.compilations = reply.timings.kernel_compilations
         place = 0
         tops = {top.index: list(top.ids) for top in reply.top_tokens}
@@ -60,14 +64,26 @@ class Reader:
         assert place == len(reply.ids)
 
 
-def run(engine: Engine, requests: Sequence[Request], width: int, adapters: Sequence[Path] = ()) -> Reader:
+Hinter = Callable[[int, Sequence[int]], list[Hint]]
+"""Gives hints of a row, whose tokens so far are those of the second argument, for the next plan."""
+
+
+def run(
+    engine: Engine,
+    requests: Sequence[Request],
+    width: int,
+    adapters: Sequence[Path] = (),
+    hinter: Hinter = lambda row, ids: [],
+) -> Reader:
     copy_adapters(engine, adapters)
     chunks = [Chunk(each.row, 0, len(each.input_ids)) for each in requests]
     found = Reader()
-    found.read(engine.step(StepPlan(0, admit=requests, chunks=chunks)).result())
+    hints = [hint for each in requests for hint in hinter(each.row, [])]
+    found.read(engine.step(StepPlan(0, admit=requests, chunks=chunks, hints=hints)).result())
     number = 0
     while rows := [each.row for each in requests if len(found.ids[each.row]) < each.max_new_tokens]:
         number += 1
         widths = [width] * len(rows) if width > 1 else []
-        found.read(engine.step(StepPlan(number, decode=rows, widths=widths)).result())
+        hints = [hint for row in rows for hint in hinter(row, found.ids[row])]
+        found.read(engine.step(StepPlan(number, decode=rows, widths=widths, hints=hints)).result())
     return found

@@ -50,6 +50,8 @@ class DraftStep:
 class Drafter(Protocol):
     """Drafts tokens that may follow. The engine thread owns it."""
 
+    kind: str
+    """Its name as a method of speculation."""
     caches: Sequence[CacheShape]
     """What it keeps of each position."""
     feature_size: int

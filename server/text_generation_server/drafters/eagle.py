@@ -27,6 +27,8 @@ from .eagle_weights import EagleWeights
 class EagleDrafter(ChainDrafter):
     """See `Drafter`."""
 
+    kind = "eagle3"
+
     def __init__(self, config: EagleConfig, weights: EagleWeights, taps: Taps, embedding: Embedding) -> None:
         """`taps` have what it reads of the model, of which `embedding` is."""
         self._config = config

@@ -58,6 +58,7 @@ def load_medusa(config: MedusaConfig, tensors: DrafterTensors) -> list[MedusaHea
 class MedusaDrafter(Drafter):
     """See `Drafter`."""
 
+    kind = "medusa"
     caches: Sequence[CacheShape] = ()
     feature_size = 0
     bytes_per_position = 0

@@ -52,6 +52,8 @@ class ModelEnds:
 class MtpDrafter(ChainDrafter):
     """See `Drafter`."""
 
+    kind = "mtp"
+
     def __init__(self, config: MtpConfig, own: MtpLayer, ends: ModelEnds, group: TensorParallelGroup) -> None:
         """Each rank of `group` has a shard of the vocabulary."""
         self._config = config

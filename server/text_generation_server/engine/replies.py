@@ -63,12 +63,13 @@ class LaunchedStep:
         sampled = None if self.record is None else SampledTokens.of(self.record.wait())
         kept = [] if sampled is None else self._sound(sampled.valid[:: self.width].tolist(), failures)
         ids, logprobs = ([], []) if sampled is None else (sampled.tokens.tolist(), sampled.logprobs.tolist())
-        counts, drafts, right = self._outcome(kept)
+        counts, drafts, right, hinted = self._outcome(kept)
+        rows = [self.owners[i].request.row for i in kept]
         places = kept if not counts else _places(kept, counts, self.width)
         whole = not counts and len(kept) == len(self.owners)
         return StepReply(
             self.number,
-            rows=[self.owners[i].request.row for i in kept],
+            rows=rows,
             ids=ids if whole else [ids[i] for i in places],
             logprobs=[] if not self.details else logprobs if whole else [logprobs[i] for i in places],
             top_tokens=_top_tokens(sampled, places) if sampled and self.details else [],
@@ -79,18 +80,19 @@ class LaunchedStep:
             counts=counts,
             drafts=drafts,
             right=right,
+            hinted=[row for row, is_hinted in zip(rows, hinted, strict=bool(hinted)) if is_hinted],
         )
 
-    def _outcome(self, kept: Sequence[int]) -> tuple[list[int], list[int], list[int]]:
+    def _outcome(self, kept: Sequence[int]) -> tuple[list[int], list[int], list[int], list[int]]:
         """Returns how many tokens the kept rows have got, nothing where all have one; how many drafts their windows
-        had, and how many were right.
+        had, how many were right, and whether they were those of a hint.
         """
         if self.outcome is None or not kept:
-            return [], [], []
+            return [], [], [], []
         outcome = self.outcome.wait().tolist()
-        counts, drafts, right = (list(column) for column in zip(*(outcome[i] for i in kept), strict=True))
+        counts, drafts, right, hinted = (list(column) for column in zip(*(outcome[i] for i in kept), strict=True))
         one_each = self.width == 1 and all(count == 1 for count in counts)
-        return [] if one_each else counts, drafts, right
+        return [] if one_each else counts, drafts, right, hinted
 
     def _sound(self, valid: list[int], failures: list[RequestFailure]) -> list[int]:
         """Returns the indices of the valid tokens. A request without a valid token fails, once."""

@@ -92,6 +92,15 @@ class Grant:
 
 
 @dataclass(frozen=True, slots=True)
+class Hint:
+    """What the text of the request in `row` may be from position `at` on."""
+
+    row: int
+    at: int
+    ids: NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
 class StepPlan:
     """One step: the engine drops rows, then admits requests, then grants slots, then forgets and encodes items of
     media, then computes tokens.
@@ -113,6 +122,8 @@ class StepPlan:
     adapter_copies: Sequence[AdapterCopy] = ()
     widths: Sequence[int] = ()
     """The most tokens that each of `decode` gets; empty: one."""
+    hints: Sequence[Hint] = ()
+    """Each takes the place of the row's earlier one. None is an error."""
 
 
 class MaskForm(Enum):
@@ -214,6 +225,8 @@ class StepReply:
     """How many drafts the window of each of `rows` had; empty: there is no speculation."""
     right: Sequence[int] = ()
     """How many drafts of each of `rows` were right, of those of its window and the one behind them."""
+    hinted: Sequence[int] = ()
+    """Of `rows`: those whose drafts were ids of a hint."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,6 +251,8 @@ class ShardInfo:
     """What plans may name in `widths` beside 1, ascending, and widths between; empty: there is no speculation."""
     max_window_tokens: int = 0
     """Upper bound of the number of decodes times the largest of their widths, where that is above 1."""
+    drafter: str = ""
+    """What drafts come from, beside hints; empty: there is no speculation."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -296,17 +296,21 @@ class StepRunner:
         self.table.open(plan.admitted)
         self._sampling.admit([request.row for request in plan.admitted], plan.admitted)
         if self._speculation is not None:
-            reach = self.checker.rows.reach([request.row for request in plan.admitted])
-            self._speculation.open(plan.admitted, reach)
+            new = [request.row for request in plan.admitted]
+            self._speculation.open(plan.admitted, self.checker.rows.reach(new))
+            self._speculation.hint([each for each in plan.hints if each.row in new])
 
     def _extend(self, plan: CheckedPlan) -> None:
-        """Lets rows that have got slots go on as far as these."""
+        """Lets rows that have got slots go on as far as these, and gives those with hints these, which the step's own
+        windows may draft from.
+        """
         if self._speculation is None:
             return
         new = {request.row for request in plan.admitted}
         writes = [write for write in plan.writes if write.row not in new]
         rows = sorted({write.row for write in writes})
         self._speculation.extend(writes, rows, self.checker.rows.reach(rows))
+        self._speculation.hint([each for each in plan.hints if each.row not in new])
 
     def _constrain(self, plan: CheckedPlan, masks: MaskSource) -> bool:
         """Gives the sampling rows their mask slots: those of `masks`, and 0 to rows that are not constrained. Returns

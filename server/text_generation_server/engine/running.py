@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 
 from ..errors import EngineError, InvalidRequest, OutOfSlots
 from .adapter_plans import AdapterChecker
+from .hints import usable_hints
 from .media_plans import MediaChecker, MediaItems
 from .media_requests import Encode
-from .requests import Chunk, Request, RequestFailure, ServingLimits, SlotRange, StepPlan
+from .requests import Chunk, Hint, Request, RequestFailure, ServingLimits, SlotRange, StepPlan
 from .validation import check_request, check_slots
 from .widths import WidthChecker, limit_of
 
@@ -96,6 +97,8 @@ class CheckedPlan:
     """The numbers of adapters that are copied to the device."""
     widths: Vector | None = None
     """[decodes], the most tokens that each gets; None: one."""
+    hints: Sequence[Hint] = ()
+    """Of rows that run, at most one each, and only what may be used of them; none without speculation."""
 
     @property
     def width(self) -> int:
@@ -247,7 +250,8 @@ class PlanChecker:
         self.rows, self.media.items, self.adapters.residents = rows, items, residents
         ordered = plan.constrained, longest, plan.encode, plan.forget
         adapters = _adapters(rows, decodes, chunks, widths) if self.adapters.num_pages else None
-        others = adapters, [each.number for each in plan.adapter_copies], widths
+        hints = usable_hints(plan.hints, rows.running, self._vocab_size) if self._widths.widths else ()
+        others = adapters, [each.number for each in plan.adapter_copies], widths, hints
         return CheckedPlan(plan.number, admitted, failures, writes, chunks, decodes, owners, *ordered, *others)
 
     def _admit(self, rows: RunningRows, requests: Sequence[Request]) -> tuple[list[Request], list[RequestFailure]]:

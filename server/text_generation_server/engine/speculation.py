@@ -27,7 +27,8 @@ from text_generation_kernels import (
 )
 
 from .drafting import Drafting, Passed
-from .requests import Request
+from .hint_table import HintTable
+from .requests import Hint, Request
 from .rows import RowTable
 from .running import SlotWrite, Vector
 from .transfer import upload
@@ -40,8 +41,8 @@ class Chosen(NamedTuple):
     sampled: SampledTokens
     """Of each entry: those of one row follow each other."""
     outcome: Tensor | None = None
-    """int64 [rows, 3]: how many tokens each row has got, how many drafts its window had, and how many were right
-    (`accept_tokens`). None: there is no speculation, and each row has got one token.
+    """int64 [rows, 4]: how many tokens each row has got, how many drafts its window had, how many were right, and
+    whether they were those of a hint (`accept_tokens`). None: there is no speculation, and each row has got one token.
     """
 
 
@@ -61,7 +62,9 @@ class Speculation:
             ids=torch.zeros((rows, most), dtype=torch.int64, device=device),
             counts=torch.zeros(rows, dtype=torch.int64, device=device),
             limits=torch.zeros(rows, dtype=torch.int64, device=device),
+            hinted=torch.zeros(rows, dtype=torch.int64, device=device),
         )
+        self._hints = HintTable(rows, device)
         self._ones = torch.ones(max(rows, MAX_WINDOW_TOKENS), dtype=torch.int64, device=device)
 
     @staticmethod
@@ -70,7 +73,9 @@ class Speculation:
         return torch.int32.itemsize * (num_rows + 1)
 
     def open(self, requests: Sequence[Request], reach: Vector) -> None:
-        """Writes the text of new requests, which have no drafts yet. `reach` has the meaning of `RunningRows`."""
+        """Writes the text of new requests, which have no drafts and hints yet. `reach` has the meaning of
+        `RunningRows`.
+        """
         if not requests:
             return
         width = self._drafts.tokens.stride(0)
@@ -81,6 +86,8 @@ class Speculation:
         of_rows = np.array([each.row for each in requests], dtype=np.int64)
         rows, limits = upload(np.stack((of_rows, reach)), self._ones.device)
         self._drafts.counts.index_fill_(0, rows, 0)
+        self._drafts.hinted.index_fill_(0, rows, 0)
+        self._hints.clear(rows)
         self._drafts.limits.index_copy_(0, rows, limits)
         if self._drafting is not None:
             self._drafting.spare(self._sequences.slot_table, of_rows.tolist(), reach)
@@ -95,13 +102,18 @@ class Speculation:
             self._drafting.grant(writes)
             self._drafting.spare(self._sequences.slot_table, rows, reach)
 
+    def hint(self, hints: Sequence[Hint]) -> None:
+        """Gives rows hints, at most one each, from which later windows draft first."""
+        self._hints.write(hints)
+
     @property
     def limits(self) -> Tensor:
         """The length that each row can have, int64: see `RunningRows.reach`."""
         return self._drafts.limits
 
     def inputs(self, windows: Windows) -> WindowInputs:
-        """Returns the input of a forward pass over these windows."""
+        """Returns the input of a forward pass over these windows, whose drafts are those of a hint where one fits."""
+        self._hints.draft(windows, self._sequences, self._drafts)
         number, like = len(windows.rows) * windows.width, windows.rows
         rows, ids, positions, slots = (like.new_empty(number) for _ in range(4))
         inputs = WindowInputs(rows, ids, positions, slots, like.new_empty(number, dtype=torch.int32))
@@ -114,7 +126,7 @@ class Speculation:
 
     def advance(self, windows: Windows, sampled: SampledTokens) -> Chosen:
         """Appends what was chosen to the rows, and drafts what may follow."""
-        outcome = windows.rows.new_empty((len(windows.rows), 3))
+        outcome = windows.rows.new_empty((len(windows.rows), 4))
         accept_tokens(windows, sampled, self._sequences, self._drafts, self._columns, outcome)
         if self._drafting is None:
             ngram_draft(windows, self._sequences, self._drafts)

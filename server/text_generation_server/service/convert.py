@@ -21,6 +21,7 @@ def plan_from_pb(message: pb.StepPlan) -> r.StepPlan:
         chunks=[r.Chunk(chunk.row, chunk.first, chunk.count) for chunk in message.chunks],
         decode=list(message.decode),
         widths=list(message.widths),
+        hints=[r.Hint(hint.row, hint.at, np.array(hint.ids, dtype=np.int64)) for hint in message.hints],
         constrained=list(message.constrained),
         limit_ms=message.limit_ms,
         encode=[m.Encode(each.item, each.first_layer, each.layers, each.row, each.rows) for each in message.encode],
@@ -153,6 +154,7 @@ def info_to_pb(info: r.ShardInfo, group: str) -> pb.InfoResponse:
         media=None if info.media is None else _media_info_to_pb(info.media),
         widths=info.widths,
         max_window_tokens=info.max_window_tokens,
+        drafter=info.drafter,
     )
 
 
@@ -195,6 +197,7 @@ def reply_to_pb(reply: r.StepReply) -> pb.StepReply:
         counts=reply.counts,
         drafts=reply.drafts,
         right=reply.right,
+        hinted=reply.hinted,
     )
 
 

@@ -45,7 +45,8 @@ class Completion:
     """Answer of `completion`; one choice for each prompt.
 
     `usage` has the keys `prompt_tokens`, `completion_tokens`, `total_tokens` and `prompt_tokens_details`, of which
-    `cached_tokens` were computed for an earlier request.
+    `cached_tokens` were computed for an earlier request. Of a chat with a `prediction`, a server that drafts from it
+    adds `completion_tokens_details` with `accepted_prediction_tokens` and `rejected_prediction_tokens`.
     """
 
     id: str
@@ -159,6 +160,7 @@ class ChatRequest:
     response_format: Grammar | dict[str, Any] | None = None
     stream_options: dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None
+    prediction: dict[str, Any] | None = None
 
 
 @dataclass

@@ -7,11 +7,11 @@ import triton
 from kernel_support.aot import SHARED_KIB, SM_90, Compiled, compile_offline
 from triton.backends.compiler import GPUTarget
 
+from text_generation_kernels.attention._chunking import merge_kernel
 from text_generation_kernels.attention._decode_kernel import decode_attention_kernel
 from text_generation_kernels.attention._kv_conversion import E4M3, E4M3_BY_HARDWARE, E5M2, INT8
 from text_generation_kernels.attention._prefill_hopper_kernel import prefill_attention_hopper_kernel
 from text_generation_kernels.attention._prefill_kernel import prefill_attention_kernel
-from text_generation_kernels.attention._split_kv import merge_kernel
 from text_generation_kernels.runtime.settings import nearest
 from text_generation_kernels.runtime.shapes import padded_head_dim
 
@@ -89,23 +89,30 @@ def _decode(
     options: Mapping[str, int | float | None] = NO_OPTIONS,
     codes: int = 0,
     kv_heads: int = 8,
+    width: int = 1,
+    group: int = 4,
 ) -> Compiled:
     block_d = padded_head_dim(head_dim, bool(codes))
     sizes = {"shared_kib": SHARED_KIB[target.arch], "head_dim": block_d}
-    if codes:
+    least, rows = 8 if codes else 16, triton.next_power_of_2(group * width)
+    table = f"decode_attention{'_codes' if codes else ''}"
+    if width > 1 and rows > least:
+        table, sizes = "decode_attention_rows", sizes | {"element_bytes": 1 if codes else BYTES[dtype], "rows": rows}
+    elif codes:
         sizes["batch"] = 1 if batch == 1 and not deterministic else 16
     else:
         sizes |= {"element_bytes": BYTES[dtype], "kv_heads": kv_heads, "batch": batch}
-    constants = {"BLOCK_B": batch, "DETERMINISTIC": deterministic, "GROUP": 4, **options}
+    constants = {"BLOCK_B": batch, "DETERMINISTIC": deterministic, "GROUP": group, "WIDTH": width, **options}
     constants |= {"FORMAT": codes} if codes else NO_CODES
     constants |= {"HEAD_DIM": head_dim, "BLOCK_D": block_d, "V_DIM": head_dim, "BLOCK_V": block_d}
-    config = nearest(f"decode_attention{'_codes' if codes else ''}", **sizes)
+    config = nearest(table, **sizes)
+    block_g = config.get("BLOCK_G", max(least, rows))
     constants |= {
-        "BLOCK_G": 8 if codes else 16,
-        "BLOCK_H": 4,
-        "BLOCK_C": 8,
+        "BLOCK_G": block_g,
+        "BLOCK_H": min(rows, block_g),
+        "BLOCK_C": max(1, (32 if width == 1 else min(32, 4096 // block_d)) // min(rows, block_g)),
         "LAST_MERGES": batch > 1,
-        "EARLY": bool(codes) or (batch == 64 and block_d * BYTES[dtype] <= 256),
+        "EARLY": bool(codes) or (width == 1 and batch == 64 and block_d * BYTES[dtype] <= 256),
         "AHEAD": config["num_stages"],
     }
     return _compile(decode_attention_kernel, dtype, constants, config, target)
@@ -161,6 +168,54 @@ def test_first_tiles_are_asked_for_before_the_wait_for_the_operator_in_front(bat
     assert sass.index("LDGSTS.E.BYPASS.128") < sass.rindex("ACQBULK")
 
 
+@pytest.mark.parametrize("width", [2, 4, 8, 16])
+@pytest.mark.parametrize(
+    ("dtype", "head_dim"), [("bf16", 64), ("bf16", 96), ("bf16", 128), ("fp16", 128), ("bf16", 256)]
+)
+def test_windows(dtype: str, head_dim: int, width: int) -> None:
+    """K and V are loaded once for all tokens of a window."""
+    compiled = _decode(dtype, head_dim, 16, deterministic=False, width=width)
+    compiled.check()
+    # Rows of 64 and more are those of a warp-group MMA.
+    assert "HGMMA" in compiled.sass if width == 16 else compiled.count("HMMA")
+    assert "LDGSTS.E.BYPASS.128" in compiled.sass
+
+
+@pytest.mark.parametrize(("width", "group", "batch"), [(2, 8, 256), (4, 8, 256), (3, 4, 1), (16, 1, 16), (4, 71, 16)])
+def test_windows_of_other_groups_and_batches(width: int, group: int, batch: int) -> None:
+    # A merge of sixteen rows may spill a few registers.
+    _decode("bf16", 128, batch, deterministic=False, width=width, group=group).check(max_spills=16)
+
+
+@pytest.mark.parametrize(("name", "head_dim"), [("gemma 2", 256), ("gpt-oss", 64), ("bloom", 128)])
+def test_windows_with_options(name: str, head_dim: int) -> None:
+    for width in (4, 8):
+        _decode("bf16", head_dim, 256, deterministic=False, options=OPTIONS[name], width=width).check()
+
+
+@pytest.mark.parametrize("codes", [E4M3_BY_HARDWARE, E5M2, INT8])
+@pytest.mark.parametrize("head_dim", [64, 128, 256])
+def test_windows_over_codes(head_dim: int, codes: int) -> None:
+    for width in (2, 4, 8, 16):
+        compiled = _decode("bf16", head_dim, 16, deterministic=False, codes=codes, width=width)
+        compiled.check()
+        assert compiled.count("HMMA") or "HGMMA" in compiled.sass
+        assert not compiled.count("F2F")
+
+
+@pytest.mark.parametrize(
+    ("dtype", "head_dim"), [("bf16", 128), ("bf16", 256), ("bf16", 512), ("fp32", 128), ("fp32", 512)]
+)
+@pytest.mark.parametrize("capability", [80, 86, 90])
+def test_windows_fit_into_shared_memory_of_every_card(capability: int, dtype: str, head_dim: int) -> None:
+    target = GPUTarget("cuda", capability, 32)
+    for width in (4, 16):
+        _decode(dtype, head_dim, 16, deterministic=False, target=target, width=width).check_shared()
+    if dtype == "bf16":
+        codes = INT8 if capability < 90 else E4M3_BY_HARDWARE
+        _decode(dtype, head_dim, 16, deterministic=False, target=target, codes=codes, width=16).check_shared()
+
+
 def test_few_kv_heads_have_more_tiles_in_flight() -> None:
     compiled = _decode("bf16", 128, 64, deterministic=False, kv_heads=4)
     compiled.check()
@@ -172,7 +227,9 @@ def test_few_kv_heads_have_more_tiles_in_flight() -> None:
 @pytest.mark.parametrize("batch", [1, 256])
 def test_merge(batch: int) -> None:
     sizes = {"V_DIM": 128, "BLOCK_V": 128, "BLOCK_B": batch, "BLOCK_C": 16, "DETERMINISTIC": False}
-    _compile(merge_kernel, "bf16", {**sizes, "WINDOW": 0, "sinks_ptr": None}, {"num_warps": 4}).check()
+    for width in (1, 4):
+        constants = {**sizes, "WINDOW": 0, "WIDTH": width, "sinks_ptr": None}
+        _compile(merge_kernel, "bf16", constants, {"num_warps": 4}).check()
 
 
 @pytest.mark.parametrize(("capability", "dtype", "head_dim"), [(80, "bf16", 128), (89, "bf16", 128), (86, "fp16", 256)])

@@ -41,10 +41,10 @@ def _compile(
     return compile_offline(kernel, types, constants, **launch, target=GPUTarget("cuda", capability, 32))
 
 
-def _decode(capability: int, heads: int, sizes: dict[str, int]) -> Compiled:
-    key = {"shared_kib": SHARED_KIB[capability], "element_bytes": 2, "rank": sizes["BLOCK_R"], "heads": heads}
+def _decode(capability: int, heads: int, sizes: dict[str, int], width: int = 1) -> Compiled:
+    key = {"shared_kib": SHARED_KIB[capability], "element_bytes": 2, "rank": sizes["BLOCK_R"], "heads": heads * width}
     key |= {"batch": sizes["BLOCK_B"]}
-    constants = {**sizes, "HEADS": heads, "DETERMINISTIC": False, "WINDOW": 0}
+    constants = {**sizes, "HEADS": heads, "DETERMINISTIC": False, "WINDOW": 0, "WIDTH": width}
     return _compile(
         latent_decode_attention_kernel, constants, dict(nearest("latent_decode_attention", **key)), capability
     )
@@ -63,6 +63,14 @@ def test_decode(capability: int) -> None:
     compiled = _decode(capability, 16, DEEPSEEK)
     compiled.check()
     assert compiled.count("HMMA") or "HGMMA" in compiled.sass
+
+
+@pytest.mark.parametrize(("capability", "width"), [(80, 4), (86, 4), (90, 2), (90, 4), (90, 16)])
+def test_windows(capability: int, width: int) -> None:
+    for batch in (16, 256):
+        compiled = _decode(capability, 16, DEEPSEEK | {"BLOCK_B": batch}, width)
+        compiled.check_shared()
+        assert compiled.count("HMMA") or "HGMMA" in compiled.sass
 
 
 def test_decode_with_many_heads_and_with_smaller_vectors() -> None:

@@ -44,7 +44,7 @@ def _compile(
     constants: dict[str, int | float | None] = dict.fromkeys(absent)
     constants |= {"GROUP": group, "HEAD_DIM": head_dim, "BLOCK_D": block_d, "BLOCK_G": 16, "BLOCK_B": 1}
     constants |= {"BLOCK_N": config["BLOCK_N"], "NORM_OF_EACH_HEAD": False, "NORM_AFTER_ROPE": False}
-    constants |= {"DETERMINISTIC": False, "WINDOW": window, "SOFTCAP": 0.0, "EARLY": config["EARLY"]}
+    constants |= {"DETERMINISTIC": False, "WINDOW": window, "WIDTH": 1, "SOFTCAP": 0.0, "EARLY": config["EARLY"]}
     return compile_offline(token_attention_kernel, types, constants, config["num_warps"], config["num_stages"], target)
 
 

@@ -5,10 +5,11 @@ from kernel_support.aot import compile_offline
 
 from text_generation_kernels.speculation.accept_tokens import accept_tokens_kernel
 from text_generation_kernels.speculation.choose_draft import choose_draft_kernel
+from text_generation_kernels.speculation.hint_draft import hint_draft_kernel
 from text_generation_kernels.speculation.ngram_draft import ngram_draft_kernel
 from text_generation_kernels.speculation.window_tokens import window_tokens_kernel
 
-_INTEGERS = {"slot_table_ptr", "kv_lens_ptr", "tokens_ptr", "valid_ptr", "ints_ptr", "penalties_ptr"}
+_INTEGERS = {"slot_table_ptr", "kv_lens_ptr", "tokens_ptr", "valid_ptr", "ints_ptr", "penalties_ptr", "hints_ptr"}
 
 
 def types(kernel: object) -> dict[str, str]:
@@ -33,6 +34,8 @@ def test_drafts(most: int, keeps: bool) -> None:
     least = 8 if keeps else 2
     constants = {"BLOCK_M": 16 if most > 1 else 1, "BLOCK": 1024, "LEAST": least, "KEEPS": keeps, "PDL": True}
     compile_offline(ngram_draft_kernel, types(ngram_draft_kernel), constants, 4).check()
+    constants = {"BLOCK_M": 16 if most > 1 else 1, "BLOCK_H": 64, "PDL": True}
+    compile_offline(hint_draft_kernel, types(hint_draft_kernel), constants, 1).check()
 
 
 @pytest.mark.parametrize("logits", ["bf16", "fp16", "fp32"])

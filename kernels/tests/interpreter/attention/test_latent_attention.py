@@ -54,7 +54,7 @@ def test_prefill(heads: int, rank: int, rope: int, dtype: torch.dtype, determini
 
 
 def test_deterministic_decodes_do_not_depend_on_the_batch(monkeypatch: pytest.MonkeyPatch) -> None:
-    module = importlib.import_module("text_generation_kernels.attention._split_kv")
+    module = importlib.import_module("text_generation_kernels.attention._chunking")
     monkeypatch.setattr(module, "_DETERMINISTIC_CHUNK", 64)
     several = Contexts.of([1] * 3, [150, 7, 90], 3, 16, 8, torch.float32)
     together = _decode(several, True)

@@ -8,6 +8,7 @@ from text_generation_kernels import (
     Drafts,
     Flags,
     Floats,
+    Hints,
     Ints,
     SampledTokens,
     SamplingColumns,
@@ -18,10 +19,11 @@ from text_generation_kernels import (
 from text_generation_kernels.sampling.gumbel import gumbel_noise
 from text_generation_kernels.speculation.accept_tokens import accept_tokens_torch, accept_tokens_triton
 from text_generation_kernels.speculation.choose_draft import choose_draft_torch, choose_draft_triton
+from text_generation_kernels.speculation.hint_draft import hint_draft_torch, hint_draft_triton
 from text_generation_kernels.speculation.ngram_draft import ngram_draft_torch, ngram_draft_triton
 from text_generation_kernels.speculation.window_tokens import window_tokens_torch, window_tokens_triton
 
-ROWS, POSITIONS, VOCAB = 7, 48, 5
+ROWS, POSITIONS, VOCAB, MAX_HINT = 7, 48, 5, 64
 PADDING = ROWS - 1
 LENGTHS = [1, 2, 9, 30, 47, 12, 0]
 
@@ -41,7 +43,21 @@ def drafts(most: int) -> Drafts:
         counts=torch.tensor([most, 0, most, 1, most, most, most]),
         # Row 4 ends with its next token, and row 5 has ended.
         limits=torch.tensor([40, 40, 40, 40, 48, 12, 40]),
+        hinted=torch.tensor([0, 1, 1, 0, 1, 1, 0]),
     )
+
+
+def hints(of_drafts: Drafts) -> Hints:
+    """Of row 0 one that begins with its next token, of row 1 none, of row 2 one that fits after 4 tokens, of row 3 one
+    with another token since, of row 4 one that fits and has no more tokens, of row 5, which has ended, one that fits,
+    and of row 6, the padding, anything.
+    """
+    firsts, counts = [1, 0, 5, 20, 40, 8, 0], [7, 0, MAX_HINT, 30, 7, 30, 3]
+    ids = torch.randint(VOCAB, (ROWS, MAX_HINT), generator=torch.Generator().manual_seed(1), dtype=torch.int32)
+    for row, (first, length) in enumerate(zip(firsts, LENGTHS, strict=True)):
+        ids[row, : max(0, length - first)] = of_drafts.tokens[row, first:length]
+    ids[3, 4] = (ids[3, 4] + 1) % VOCAB
+    return Hints(ids, torch.tensor(firsts), torch.tensor(counts))
 
 
 def windows(width: int) -> Windows:
@@ -91,15 +107,38 @@ def test_accepted_tokens_are_those_of_torch(width: int) -> None:
         ints[::2, Ints.FLAGS] = int(Flags.PENALTIES)
         one = torch.zeros(0)
         columns = SamplingColumns(one, ints, one, one, one, torch.zeros(ROWS, VOCAB, dtype=torch.int32))
-        outcome = torch.full((8, 3), -7)
+        outcome = torch.full((8, 4), -7)
         operator(of_windows, sampled, state, of_drafts, columns, outcome)
-        found.append([*state, of_drafts.tokens, columns.counts, outcome])
+        found.append([*state, of_drafts.tokens, of_drafts.hinted, columns.counts, outcome])
     for ours, expected in zip(found[1], found[0], strict=True):
         assert torch.equal(ours, expected)
     counts = found[1][-1][:, 0].tolist()
     # Padding and the row that has ended get nothing, the row at its end one token.
     assert [counts[i] for i in (2, 3, 4, 7)] == [0, 1, 0, 0]
     assert max(counts) <= width
+    # Of rows 4, 1 and 2 hints were used, and are used up.
+    assert found[1][-1][:, 3].tolist() == [0, 0, 0, 1, 0, 1, 1, 0]
+    assert found[1][-3].tolist() == [0, 0, 0, 0, 0, 1, 0]
+
+
+@pytest.mark.parametrize("most", [1, 3, 15])
+def test_hints_are_those_of_torch(most: int) -> None:
+    before, found = drafts(most), list[Drafts]()
+    before.hinted.zero_()
+    for operator in (hint_draft_torch, hint_draft_triton):
+        of_drafts = Drafts(*copies(before))
+        operator(windows(1), sequences(), hints(before), of_drafts)
+        found.append(of_drafts)
+    for ours, expected in zip(found[1], found[0], strict=True):
+        assert torch.equal(ours, expected)
+    # Others keep the drafts that they have.
+    assert found[1].hinted.tolist() == [1, 0, 1, 0, 0, 0, 0]
+    assert found[1].counts.tolist() == [min(most, 7), 0, most, 1, most, most, most]
+    ids = hints(before).ids
+    assert found[1].ids[0, : min(most, 7)].tolist() == ids[0, : min(most, 7)].tolist()
+    assert found[1].ids[2].tolist() == ids[2, 4 : 4 + most].tolist()
+    others = [1, 3, 4, 5, 6]
+    assert torch.equal(found[1].ids[others], before.ids[others])
 
 
 @pytest.mark.parametrize(("least", "keeps"), [(2, False), (3, True)])
@@ -121,7 +160,11 @@ def test_drafts_are_what_followed_the_longest_match_and_of_several_the_latest() 
     tokens = torch.zeros(1, 32, dtype=torch.int32)
     tokens[0, : len(text)] = torch.tensor(text)
     of_drafts = Drafts(
-        tokens, torch.zeros(1, 4, dtype=torch.int64), torch.zeros(1, dtype=torch.int64), torch.tensor([32])
+        tokens,
+        torch.zeros(1, 4, dtype=torch.int64),
+        torch.zeros(1, dtype=torch.int64),
+        torch.tensor([32]),
+        torch.zeros(1, dtype=torch.int64),
     )
     length = torch.tensor([len(text)])
     state = Sequences(length, length, length, tokens)

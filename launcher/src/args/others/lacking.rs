@@ -2,7 +2,8 @@
 
 const ADAPTERS: &str = "LoRA adapters of any number and rank are served side by side; --adapter-pages and --adapter-host-mib say \
      how much memory they get (docs/adapters.md)";
-const DRAFTS: &str = "set --speculate N: drafts come from the text of each request, and from no other model or head \
+const DRAFTS: &str = "set --speculate N, which drafts from the text of each request, or say more in --speculative-config, \
+                      such as '{\"method\": \"eagle3\", \"model\": \"...\", \"num_speculative_tokens\": 3}' \
                       (docs/speculation.md)";
 const IMAGES: &str = "--max-images-per-request and its like bound the images of a request, and --allowed-image-domains opens \
      links (docs/images.md): leave it out";
@@ -154,12 +155,10 @@ pub const LACKING: &[(&[&str], &str)] = &[
     ),
     (
         &[
-            "--speculative-config",
             "--speculative-model",
             "--num-speculative-tokens",
             "--speculative-algorithm",
             "--speculative-draft-model-path",
-            "-sc",
         ],
         DRAFTS,
     ),

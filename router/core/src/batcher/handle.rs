@@ -69,6 +69,8 @@ pub struct Shards {
     pub cost: StepCost,
     /// How many tokens of a request a step may compute.
     pub windows: Windows,
+    /// Bytes of earlier answers that later ones are drafted from; 0: none are kept.
+    pub answer_bytes: usize,
     /// They end a generation.
     pub eos_token_ids: Vec<u32>,
     /// Mask slots, slot 0 among them; where there are fewer than three, grammars are refused.

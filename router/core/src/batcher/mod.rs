@@ -13,6 +13,7 @@
 mod adapters;
 mod candidates;
 mod charge;
+mod drafting;
 mod handle;
 mod in_flight;
 mod kv_feed;
@@ -50,6 +51,7 @@ use self::running::RunningEntry;
 use crate::error::InferError;
 use crate::grammar::Workers;
 use crate::grammar::mask_pool::{self, MaskPool};
+use crate::hints::Answers;
 use crate::kv_pool::KvPool;
 use crate::media::MediaStage;
 use crate::metrics::{AdapterMetrics, BatchMetrics};
@@ -77,6 +79,8 @@ struct Batcher {
     pool: KvPool,
     kv_feed: KvFeed,
     lengths: OutputLengths,
+    /// From which later ones are drafted.
+    answers: Answers,
     /// Who owns which row.
     rows: Vec<Option<RunningEntry>>,
     /// Rows whose owners have left, which the next plan tells the shards.
@@ -141,6 +145,7 @@ impl Batcher {
             pool = pool.noting_events(&feed.model, shards.adapters.clone());
         }
         let ranks = shards.client.world_size();
+        let drafts = shards.windows.widest() > 1;
         let names = shards.adapters.list().into_iter().map(|one| one.name);
         Self {
             client: shards.client,
@@ -161,6 +166,8 @@ impl Batcher {
             pool,
             kv_feed: KvFeed::new(shards.kv_events),
             lengths: OutputLengths::default(),
+            // Without drafts they are of no use.
+            answers: Answers::new(if drafts { shards.answer_bytes } else { 0 }),
             rows: (0..limits.max_batch_size).map(|_| None).collect(),
             dropped: Vec::new(),
             workers,
@@ -286,6 +293,7 @@ impl Batcher {
     /// so that its length says how long outputs get.
     fn release(&mut self, row: Row, ended: bool) {
         if let Some(running) = self.vacate(row) {
+            running.keep_answer(&mut self.answers);
             let entry = running.leave(&mut self.pool);
             if ended {
                 self.lengths.observe(entry.generated);

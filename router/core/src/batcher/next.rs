@@ -249,6 +249,9 @@ impl Batcher {
             step.plan.grants.push(Grant { row, slots });
         }
         running.decode(step.width);
+        step.plan
+            .hints
+            .extend(running.hint(row, self.windows.widest(), &self.answers));
         step.shape.add_decode(running.computed());
         step.plan.decode.push(row);
         step.add_token(row, &running.entry);
@@ -321,8 +324,11 @@ impl Batcher {
                 .prefix_hit_tokens
                 .increment(u64::from(holding.cached()));
         }
-        let running = RunningEntry::new(entry, holding, step.plan.number);
+        let mut running = RunningEntry::new(entry, holding, step.plan.number, &self.answers);
         step.plan.admit.push(running.as_request(row, adapter));
+        step.plan
+            .hints
+            .extend(running.hint(row, self.windows.widest(), &self.answers));
         self.rows[row.index()] = Some(running);
         self.chunk(row, count, step);
     }

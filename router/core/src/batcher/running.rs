@@ -4,13 +4,14 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use smallvec::SmallVec;
-use text_generation_client::types::{Chunk, Drafted, PromptScores, Request, Row, TokenId};
+use text_generation_client::types::{Chunk, Drafted, Hint, PromptScores, Request, Row, TokenId};
 
+use super::drafting::Drafting;
+use crate::hints::Answers;
 use crate::kv_pool::{Holding, KvPool};
 use crate::media::MediaStage;
 use crate::policy;
 use crate::policy::peak::Demand;
-use crate::policy::windows::DraftShare;
 use crate::queue::{Entry, Event, Generation, PromptToken};
 use crate::types::FinishReason;
 
@@ -29,8 +30,7 @@ pub(super) struct RunningEntry {
     in_flight: u32,
     /// What these plans may bring beyond that, where their windows are wider.
     in_windows: u32,
-    /// How good its drafts are.
-    drafts: DraftShare,
+    drafting: Drafting,
     /// It leaves as soon as nothing of it is in flight.
     pausing: bool,
     /// What has come of the prompt's log-probabilities, where this request computes them.
@@ -39,7 +39,7 @@ pub(super) struct RunningEntry {
 
 impl RunningEntry {
     /// `since`: the number of the plan that brings it.
-    pub(super) fn new(mut entry: Entry, holding: Holding, since: u64) -> Self {
+    pub(super) fn new(mut entry: Entry, holding: Holding, since: u64, answers: &Answers) -> Self {
         entry.count_running(true);
         let first = |&id: &u32| PromptToken {
             token: TokenId {
@@ -53,7 +53,7 @@ impl RunningEntry {
             computed: holding.cached(),
             in_flight: 0,
             in_windows: 0,
-            drafts: DraftShare::default(),
+            drafting: Drafting::new(&entry, answers.are_kept()),
             pausing: false,
             // Nothing predicts the first token.
             scored: entry
@@ -173,13 +173,34 @@ impl RunningEntry {
             decodes,
             lacks_slot: decodes && self.lacking_slots(1) > 0,
             ahead: self.ahead(),
-            drafts: self.takes_windows().then_some(self.drafts),
+            drafts: self.takes_windows().then_some(self.drafting.share()),
             demand: Demand {
                 slots: self.own_slots().saturating_sub(self.ahead()),
                 generated: self.entry.generated,
                 left: self.tokens_left(),
             },
         }
+    }
+
+    /// What the shards must be told of where its text may go on, where windows have at most `widest` tokens.
+    pub(super) fn hint(&mut self, row: Row, widest: u32, answers: &Answers) -> Option<Hint> {
+        if !self.takes_windows() {
+            return None;
+        }
+        let ids = self.drafting.hint(widest, &self.entry.ids, answers)?;
+        let at = length(&self.entry);
+        Some(Hint { row, at, ids })
+    }
+
+    /// Its text is whole: it may tell how later ones go on.
+    pub(super) fn keep_answer(&self, answers: &mut Answers) {
+        let prompt = self
+            .entry
+            .ids
+            .len()
+            .saturating_sub(self.entry.generated as usize);
+        self.drafting
+            .keep(self.entry.ids.get(prompt..).unwrap_or_default(), answers);
     }
 
     /// Slots that it holds for tokens that no plan computes yet.
@@ -244,7 +265,8 @@ impl RunningEntry {
         self.computed += more;
         self.in_flight += more;
         if let Some(drafts) = drafts {
-            self.drafts.observe(width, drafts.right);
+            self.drafting.observe(width, drafts);
+            self.entry.speculated.add(count, drafts);
         }
     }
 
@@ -297,7 +319,9 @@ impl RunningEntry {
         let count = u32::try_from(tokens.len()).unwrap_or(u32::MAX);
         let is_first = entry.generated == 0;
         self.in_flight = self.in_flight.saturating_sub(count);
-        entry.ids.extend(tokens.iter().map(|token| token.id));
+        let ids = tokens.iter().map(|token| token.id);
+        self.drafting.push(ids.clone());
+        entry.ids.extend(ids);
         entry.generated += count;
         entry.tenant().count_generated(count);
         let max_new_tokens = entry.request.stopping.max_new_tokens;
@@ -316,6 +340,7 @@ impl RunningEntry {
             tokens,
             top_tokens,
             finish,
+            speculated: entry.speculated,
         };
         // A closed channel is noticed when the next step is planned.
         let _ = entry.events.send(Event::Step(generation));

@@ -142,6 +142,7 @@ impl Infer {
             prefill_logprobs: false,
             grammar: None,
             adapter: None,
+            prediction: None,
             media: Media::default(),
             priority: 0,
             cache_salt: None,

@@ -10,6 +10,7 @@ use super::{GenerateStream, Group, Infer};
 use crate::assemble::TextAssembler;
 use crate::batcher::Submitted;
 use crate::error::{InferError, Overload, ValidationError};
+use crate::hints::Follower;
 use crate::metrics::Meter;
 use crate::permit::{Permit, PermitHalf};
 use crate::stream::StreamGuard;
@@ -123,6 +124,7 @@ impl Infer {
         let observed = std::mem::take(&mut valid.observed);
         let samples = valid.chooser.do_sample;
         let assembler = self.assembler(&stop, &valid);
+        let follower = valid.prediction.clone().map(Follower::new);
         let prompt_ids = valid.input_ids.clone();
         let grammar = valid.grammar.as_ref().map(|valid| &valid.grammar);
         let not_enforced: Arc<[String]> = grammar
@@ -164,6 +166,7 @@ impl Infer {
                 tenant: tenant.clone(),
                 adapter: adapter.clone(),
                 observed: observed.clone(),
+                follower: follower.clone(),
             }
         };
         let parts = seeds.into_iter().zip(guards.into_iter().zip(submitted));

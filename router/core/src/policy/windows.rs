@@ -16,6 +16,8 @@ const WORTH: f64 = 1.03;
 const SHARE_WEIGHT: f32 = 0.125;
 /// Before anything is known of a request.
 const FIRST_SHARE: f32 = 0.3;
+/// The same of hints, which somebody had reason to give.
+const FIRST_SHARE_OF_HINTS: f32 = 0.8;
 /// How much of a measured deviation enters the correction of a width.
 const WEIGHT: f64 = 0.125;
 /// The correction stays within this factor.
@@ -34,6 +36,11 @@ impl Default for DraftShare {
 }
 
 impl DraftShare {
+    /// Of drafts from hints, before anything is known of them.
+    pub fn of_hints() -> Self {
+        Self(FIRST_SHARE_OF_HINTS)
+    }
+
     /// In a step that computed `width` tokens, so many drafts were `right`, one after the other. Where fewer than `width`
     /// were, the next one was wrong, or there was none.
     pub fn observe(&mut self, width: u32, right: u32) {

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::{Semaphore, mpsc, oneshot};
 
 use super::{TextTokenizer, TokenizerError};
+use crate::hints::Prediction;
 use crate::types::TokenizedText;
 
 type Job = Box<dyn FnOnce(&TextTokenizer) + Send>;
@@ -65,6 +66,17 @@ impl TokenizerPool {
         self.run(bytes, move |tokenizer| {
             let texts = texts.iter();
             texts.map(|text| tokenizer.encode(text, false)).collect()
+        })
+        .await
+    }
+
+    /// What a text may be, encoded and indexed on a worker thread.
+    pub(crate) async fn encode_prediction(
+        &self,
+        text: String,
+    ) -> Result<Prediction, TokenizerError> {
+        self.run(text.len(), move |tokenizer| {
+            tokenizer.encode(&text, false).map(Prediction::new)
         })
         .await
     }

@@ -7,6 +7,7 @@ use serde::{Deserialize, Deserializer};
 use text_generation_grammar::GrammarSource;
 use utoipa::ToSchema;
 
+use super::Inputs;
 use super::grammar::tgi_grammar;
 use super::observer::Observed;
 use crate::tenant::Tenant;
@@ -123,6 +124,10 @@ pub struct GenerateParameters {
     /// otherwise. Not in TGI.
     #[schema(nullable = true, example = json!(null))]
     pub include_stop_str_in_output: Option<bool>,
+    /// What the text may be, such as a file that the answer is an edit of: a text or token ids. It changes nothing of the
+    /// answer: a server that drafts (`--speculate`) gets there sooner where both agree. Not in TGI.
+    #[schema(nullable = true, example = json!(null))]
+    pub prediction: Option<Inputs>,
     /// Keep as many tokens at the end of the prompt as the context has room for. Not a key of any route.
     #[serde(skip)]
     #[schema(ignore)]

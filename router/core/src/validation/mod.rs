@@ -12,6 +12,7 @@ use text_generation_grammar::GrammarSource;
 use crate::adapters::{Adapter, Adapters};
 use crate::error::ValidationError;
 use crate::grammar::{BadWords, Grammars, ValidGrammar, Workers};
+use crate::hints::Prediction;
 use crate::media::{Expanded, Media, Vision};
 use crate::tenant::Tenant;
 use crate::tokenize::{TextTokenizer, TokenizerPool};
@@ -34,6 +35,8 @@ pub struct ValidRequest {
     pub top_n_tokens: u32,
     /// Asked for, and enabled in this server.
     pub prefill_logprobs: bool,
+    /// What its outputs may be, where the shards draft from it.
+    pub prediction: Option<Arc<Prediction>>,
     /// What its outputs follow.
     pub grammar: Option<ValidGrammar>,
     /// What they never contain.
@@ -83,6 +86,8 @@ pub struct Validator {
     /// Set where requests may have images.
     vision: Option<Vision>,
     adapters: Adapters,
+    /// The shards draft from predictions.
+    drafts: bool,
 }
 
 impl Validator {
@@ -94,7 +99,14 @@ impl Validator {
             grammars: None,
             vision: None,
             adapters: Adapters::default(),
+            drafts: false,
         }
+    }
+
+    /// Encodes predictions, because the shards draft from them. Without this they are ignored.
+    pub(crate) fn with_drafts(mut self, drafts: bool) -> Self {
+        self.drafts = drafts;
+        self
     }
 
     /// Compiles grammars, where the limits allow any, of a model whose texts end with one of `eos_token_ids`. Needs a
@@ -222,6 +234,9 @@ impl Validator {
         self.check_ids("stop_token_ids", &stop_token_ids)?;
         let bad_words = self.bad_words(parameters.bad_words.take()).await?;
         let grammar = self.compile(parameters.grammar.take()).await?;
+        let constrained = grammar.is_some() || bad_words.is_some();
+        let prediction = parameters.prediction.take().filter(|_| !constrained);
+        let prediction = self.prediction(prediction).await?;
         let adapter = self
             .adapter(parameters.adapter_id.take(), &parameters.tenant)
             .await?;
@@ -244,6 +259,7 @@ impl Validator {
             prefill_logprobs: parameters.decoder_input_details
                 && (self.limits.prefill_logprobs || dialect == Dialect::OpenAi),
             media,
+            prediction,
             adapter,
             priority: parameters.priority.unwrap_or(0),
             cache_salt: salt.map(Into::into),
@@ -255,6 +271,29 @@ impl Validator {
             grammar,
             bad_words,
         })
+    }
+
+    /// What the text may be. A server that does not draft has no use for it.
+    async fn prediction(
+        &self,
+        given: Option<Inputs>,
+    ) -> Result<Option<Arc<Prediction>>, ValidationError> {
+        let Some(given) = given.filter(|given| self.drafts && !given.is_empty()) else {
+            return Ok(None);
+        };
+        let longest = self.tokenizer().longest_token();
+        rules::check_prediction(rules::least_tokens(&given, longest), &self.limits)?;
+        let prediction = match given {
+            Inputs::Ids(ids) => {
+                self.check_ids("prediction", &ids)?;
+                Ok(Prediction::new(ids))
+            }
+            Inputs::Text(text) => self.pool.encode_prediction(text).await,
+        };
+        let prediction =
+            prediction.map_err(|error| ValidationError::Tokenizer(error.to_string()))?;
+        rules::check_prediction(prediction.len(), &self.limits)?;
+        Ok(Some(Arc::new(prediction)))
     }
 
     /// The tokens of bad words, at the beginning of a word and within one.

@@ -273,6 +273,27 @@ pub(super) fn check_bytes(
     )
 }
 
+/// How many tokens `inputs` have at least.
+pub(super) fn least_tokens(inputs: &Inputs, longest: Option<usize>) -> usize {
+    match (inputs, longest) {
+        (Inputs::Ids(ids), _) => ids.len(),
+        (Inputs::Text(text), Some(longest)) => text.len().div_ceil(longest.max(1)),
+        (Inputs::Text(_), None) => 0,
+    }
+}
+
+/// Whether a prediction of at least so many tokens is no longer than a prompt may be.
+pub(super) fn check_prediction(
+    tokens: usize,
+    limits: &ValidationLimits,
+) -> Result<(), ValidationError> {
+    let max = limits.max_input_tokens;
+    refuse(
+        tokens > max as usize,
+        ValidationError::PredictionLength { max, given: tokens },
+    )
+}
+
 pub(super) fn check_truncate(
     truncate: Option<usize>,
     dialect: Dialect,

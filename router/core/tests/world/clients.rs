@@ -12,7 +12,7 @@ use text_generation_core::types::{
 };
 use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 
-use super::model::{Task, character};
+use super::model::{self, Task, character};
 use super::pictures::Picture;
 
 /// How a client takes its answer.
@@ -92,6 +92,7 @@ impl Client {
                     .collect(),
                 priority: Some(self.priority),
                 decoder_input_details: task.scored,
+                prediction: model::prediction(task).map(Inputs::Ids),
                 ..GenerateParameters::default()
             },
             add_special_tokens: true,

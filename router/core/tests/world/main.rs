@@ -56,6 +56,8 @@ struct Report {
     starts: usize,
     /// Images, each time that one was encoded.
     encoded: usize,
+    /// That the shards were given.
+    hints: usize,
 }
 
 /// Lets all clients ask and everything go wrong; checks what holds in every world.
@@ -76,6 +78,7 @@ async fn live(setup: &Setup, clients: Vec<Client>, chaos: Chaos) -> Report {
         idle: server.mock.idle(),
         starts: server.mock.starts(),
         encoded: server.mock.images().1,
+        hints: server.mock.steps().iter().map(|step| step.hints).sum(),
     }
 }
 
@@ -100,6 +103,8 @@ fn random_world(seed: u64, count: usize, faults: usize) -> Report {
     // Where nothing is cached the layers may keep a state, of which no draft can be taken back.
     if setup.limits.prefix_caching && seed.is_multiple_of(2) {
         setup.widths = vec![2, 4, 8];
+        // So little that old ones are dropped now and then.
+        setup.answer_bytes = 40_000 * (seed as usize / 2 % 2);
     }
     let per_second = random.random_range(0.5..6.0);
     let clients = traffic::clients(&mut random, count, per_second);
@@ -115,6 +120,7 @@ fn any_traffic_gets_what_each_request_gets_alone() {
     assert_eq!(all(Report::failed), 0);
     // What is to be tested did happen.
     assert!(all(|report| report.count(|end| *end == End::Left)) > 0);
+    assert!(all(|report| report.hints) > 10);
 }
 
 #[test]
@@ -133,7 +139,7 @@ fn ten_thousand_arrivals_in_one_world() {
     let mut setup = Setup::spacious();
     setup.limits.max_batch_size = 128;
     setup.limits.max_batch_prefill_tokens = 1024;
-    setup.widths = vec![2, 4, 8];
+    (setup.widths, setup.answer_bytes) = (vec![2, 4, 8], 200_000);
     let mut clients = traffic::clients(&mut random, 10_000, 100.0);
     for client in &mut clients {
         client.task.max_new_tokens = 1 + client.task.max_new_tokens % 12;
@@ -161,16 +167,21 @@ fn surprise(random: &mut StdRng) -> (Vec<Client>, Vec<Client>) {
     (short, longer)
 }
 
+/// Windows and hints, which a pause leaves stale, change nothing of that.
 #[test]
 fn requests_that_pause_get_what_they_get_alone() {
-    let mut random = StdRng::seed_from_u64(50);
-    let mut setup = Setup::spacious();
-    setup.limits.max_batch_total_tokens = 1_500;
-    let (mut clients, mut longer) = surprise(&mut random);
-    clients.append(&mut longer);
-    let report = in_model_time(50, live(&setup, clients, Chaos::new()));
-    assert!(report.admitted > report.outcomes.len());
-    assert_eq!(report.finished(), report.outcomes.len());
+    for widths in [vec![], vec![2, 4, 8]] {
+        let mut random = StdRng::seed_from_u64(50);
+        let mut setup = Setup::spacious();
+        setup.limits.max_batch_total_tokens = 1_500;
+        (setup.widths, setup.answer_bytes) = (widths, 100_000);
+        let (mut clients, mut longer) = surprise(&mut random);
+        clients.append(&mut longer);
+        let report = in_model_time(50, live(&setup, clients, Chaos::new()));
+        assert!(report.admitted > report.outcomes.len());
+        assert_eq!(report.finished(), report.outcomes.len());
+        assert_eq!(report.hints > 0, !setup.widths.is_empty());
+    }
 }
 
 /// What several of them compute of the same, or again for log-probabilities, is there twice meanwhile.

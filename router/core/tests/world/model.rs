@@ -66,6 +66,29 @@ pub fn right_drafts(row: &MockRow, drafts: u32) -> u32 {
     (row.ids.len() as u32 * 31 + row.request_id as u32) % (drafts + 1)
 }
 
+/// What a client says that the answer may be: nothing, the answer itself, one that leaves it now and then, or any other
+/// text.
+pub fn prediction(task: &Task) -> Option<Vec<u32>> {
+    let mut answer = alone(task).0;
+    let salt = task.prompt.len() as u32 + task.max_new_tokens;
+    match salt % 4 {
+        0 => return None,
+        1 => {}
+        2 => {
+            let places = (salt as usize % 7..answer.len()).step_by(13);
+            for place in places.collect::<Vec<_>>().into_iter().rev() {
+                match place % 3 {
+                    0 => answer[place] = 1 + (answer[place] + 1) % (VOCAB - 1),
+                    1 => drop(answer.remove(place)),
+                    _ => answer.insert(place, 1 + salt % (VOCAB - 1)),
+                }
+            }
+        }
+        _ => answer = task.prompt.iter().cycle().take(80).copied().collect(),
+    }
+    Some(answer)
+}
+
 /// Whether a row ends its shards.
 pub fn is_poison(row: &MockRow) -> bool {
     row.input_ids.first() == Some(&POISON)

@@ -49,6 +49,8 @@ pub struct Setup {
     pub encoder: Option<Encoder>,
     /// Of windows of drafted tokens; empty: there is no speculation.
     pub widths: Vec<u32>,
+    /// Of earlier answers, from which later ones are drafted.
+    pub answer_bytes: usize,
 }
 
 impl Setup {
@@ -70,6 +72,7 @@ impl Setup {
             permits: 100_000,
             encoder: None,
             widths: Vec::new(),
+            answer_bytes: 0,
         }
     }
 }
@@ -114,6 +117,7 @@ impl Server {
             client: client.unwrap(),
             cost: StepCost::new(&[1, 4096], &[ms(1), ms(4096)], 0.0, 0.0, &[]),
             windows: Windows::new(&setup.widths, 512),
+            answer_bytes: setup.answer_bytes,
             eos_token_ids: vec![END],
             // Grammars are followed by threads, which have a clock of their own.
             max_masks: 0,

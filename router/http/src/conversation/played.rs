@@ -111,6 +111,7 @@ impl Played {
                 prompt_tokens: 7,
                 cached_tokens: 3,
                 generated_tokens,
+                predicted: None,
             }),
         }
     }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::http::HeaderMap;
-use text_generation_core::types::{FinishReason, GenerateAnswer};
+use text_generation_core::types::{FinishReason, GenerateAnswer, PredictedTokens};
 use tower_http::request_id::RequestId;
 
 use super::tally::CachedTokens;
@@ -37,6 +37,11 @@ impl Finished {
             prompt_tokens: self.prompt_tokens,
             cached_tokens: cached.sum(),
             generated_tokens: generated.sum(),
+            predicted: self
+                .answers
+                .iter()
+                .map(|answer| answer.generated.predicted)
+                .fold(None, PredictedTokens::sum),
         }
     }
 

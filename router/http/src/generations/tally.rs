@@ -1,6 +1,6 @@
 //! Tally of what the generations of a request count together.
 
-use text_generation_core::types::StreamEvent;
+use text_generation_core::types::{PredictedTokens, StreamEvent};
 use tokio::time::Instant;
 use tower_http::request_id::RequestId;
 
@@ -49,6 +49,7 @@ pub struct Tally {
     prompt_tokens: u32,
     cached_tokens: CachedTokens,
     generated_tokens: u32,
+    predicted: Option<PredictedTokens>,
 }
 
 impl Tally {
@@ -60,6 +61,7 @@ impl Tally {
             prompt_tokens: generations.prompt_tokens,
             cached_tokens: CachedTokens::new(generations.samples),
             generated_tokens: 0,
+            predicted: None,
         }
     }
 
@@ -78,11 +80,13 @@ impl Tally {
         timings.log(&self.id, self.prompt_tokens, generated);
         self.cached_tokens.add(index, *cached_tokens);
         self.generated_tokens += generated.generated_tokens;
+        self.predicted = PredictedTokens::sum(self.predicted, generated.predicted);
         self.running = self.running.saturating_sub(1);
         (self.running == 0).then(|| Sizes {
             prompt_tokens: self.prompt_tokens,
             cached_tokens: self.cached_tokens.sum(),
             generated_tokens: self.generated_tokens,
+            predicted: self.predicted,
         })
     }
 }

@@ -156,6 +156,7 @@ impl AnswerFields {
                     .map(|other| other.cached_tokens)
                     .fold(best.cached_tokens, u32::min),
                 generated_tokens: generated.generated_tokens,
+                predicted: generated.predicted,
             },
         );
         let others = self.best_of.then_some(others);

@@ -18,7 +18,7 @@ use crate::generation_config::{GenerationConfig, SamplingDefaults};
 use crate::limits::{Limits, prefix_caching};
 use crate::model_format::ModelFormat;
 use crate::renderer::ChatRenderer;
-use crate::schema::Info;
+use crate::schema::{Info, SpeculationInfo};
 
 /// Time to compile the templates of a model, and to ask them what they can do.
 const TEMPLATE_TIME: Duration = Duration::from_secs(30);
@@ -178,6 +178,11 @@ pub(super) fn info(
         tool_call_parser: format.tool_call_parser().map(str::to_owned),
         reasoning_parser: format.reasoning_parser().map(str::to_owned),
         grammar_support: !config.disable_grammar_support,
+        speculate: shard.widths.last().map_or(0, |widest| widest - 1),
+        speculation: shard.widths.last().map(|_| SpeculationInfo {
+            method: shard.drafter.clone(),
+            widths: shard.widths.clone(),
+        }),
         images: sight.map(|sight| sight.info(config)),
         adapters: Vec::new(),
         sampling_defaults: (config.generation_config == GenerationConfig::Auto)

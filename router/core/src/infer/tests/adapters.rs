@@ -76,6 +76,7 @@ pub(super) fn config(changed: bool) -> Setup {
         config: MockConfig { adapters, ..config },
         adapters: ["pirate", "sums"].map(named).into(),
         rules: AdapterRules::default(),
+        answer_bytes: 0,
     }
 }
 
@@ -98,6 +99,7 @@ fn in_folder(root: &Path, generations: &[u64], pages: u32) -> (Files, Setup) {
             folder: Some(root),
             loading: true,
         },
+        answer_bytes: 0,
     };
     (files, setup)
 }

@@ -8,6 +8,7 @@ mod groups;
 mod images;
 mod load;
 mod metering;
+mod predictions;
 mod prefixes;
 mod recovery;
 mod scheduling;
@@ -95,6 +96,8 @@ struct Setup {
     config: MockConfig,
     adapters: Vec<NamedAdapter>,
     rules: AdapterRules,
+    /// Of earlier answers that are kept.
+    answer_bytes: usize,
 }
 
 impl From<MockConfig> for Setup {
@@ -103,6 +106,7 @@ impl From<MockConfig> for Setup {
             config,
             adapters: Vec::new(),
             rules: AdapterRules::default(),
+            answer_bytes: 0,
         }
     }
 }
@@ -141,6 +145,7 @@ impl Server {
             config,
             adapters,
             rules,
+            answer_bytes,
         } = setup.into();
         let config = MockConfig {
             max_batch_total_tokens: limits.max_batch_total_tokens,
@@ -182,6 +187,7 @@ impl Server {
             client,
             cost,
             windows,
+            answer_bytes,
             eos_token_ids: mock_eos(),
             max_masks: client_masks,
             overlapped_halves: client_halves,

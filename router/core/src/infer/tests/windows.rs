@@ -5,7 +5,7 @@ use text_generation_mock_shard::MockRow;
 use super::*;
 
 /// A server whose shards draft, of which `right` says how many are right.
-async fn drafting(config: MockConfig, right: fn(&MockRow, u32) -> u32) -> Server {
+pub(super) async fn drafting(config: MockConfig, right: fn(&MockRow, u32) -> u32) -> Server {
     let config = MockConfig {
         widths: vec![2, 4],
         drafts: Arc::new(right),
@@ -14,11 +14,11 @@ async fn drafting(config: MockConfig, right: fn(&MockRow, u32) -> u32) -> Server
     Server::start(config, batch_limits(), 8).await
 }
 
-fn all(_: &MockRow, drafts: u32) -> u32 {
+pub(super) fn all(_: &MockRow, drafts: u32) -> u32 {
     drafts
 }
 
-fn none(_: &MockRow, _: u32) -> u32 {
+pub(super) fn none(_: &MockRow, _: u32) -> u32 {
     0
 }
 
@@ -28,7 +28,7 @@ fn some(row: &MockRow, drafts: u32) -> u32 {
 }
 
 /// Ends at its length alone.
-fn endless(text: &str, max_new_tokens: u32) -> GenerateRequest {
+pub(super) fn endless(text: &str, max_new_tokens: u32) -> GenerateRequest {
     with(request(text, max_new_tokens), |p| p.ignore_eos = true)
 }
 

@@ -34,6 +34,25 @@ fn right_drafts_make_wide_windows_and_wrong_ones_none() {
 }
 
 #[test]
+fn hints_make_wide_windows_before_anything_is_known_of_them() {
+    let with = |share| {
+        let running = vec![Running {
+            drafts: Some(share),
+            ahead: 64,
+            ..decoding(0)
+        }];
+        let slower = StepCost::new(&[1, 8], &[4.0, 7.0], 0.0, 0.0, &[]);
+        Case {
+            cost: slower,
+            ..case(running)
+        }
+        .plan()
+        .width
+    };
+    assert!(with(DraftShare::of_hints()) > with(DraftShare::default()));
+}
+
+#[test]
 fn without_speculation_every_step_computes_one_token() {
     let case = Case {
         windows: Windows::default(),

@@ -1,7 +1,7 @@
 //! Bodies of answers and of the events of a stream. Keys are in TGI's order.
 
 use serde::Serialize;
-use text_generation_core::types::FinishReason;
+use text_generation_core::types::{FinishReason, PredictedTokens};
 use utoipa::ToSchema;
 use uuid::Uuid;
 
@@ -45,6 +45,9 @@ pub struct Usage {
     #[schema(example = 44)]
     pub total_tokens: u32,
     pub prompt_tokens_details: PromptTokensDetails,
+    /// Where the request had a `prediction` that this server drafts from.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub completion_tokens_details: Option<CompletionTokensDetails>,
 }
 
 /// What is known of the tokens of prompts.
@@ -53,6 +56,26 @@ pub struct PromptTokensDetails {
     /// Those that were computed for an earlier request.
     #[schema(example = 0)]
     pub cached_tokens: u32,
+}
+
+/// What is known of the tokens of a prediction.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, ToSchema)]
+pub struct CompletionTokensDetails {
+    /// Those that the answer has.
+    #[schema(example = 18)]
+    pub accepted_prediction_tokens: u32,
+    /// Those that it does not have. They are not in `completion_tokens`.
+    #[schema(example = 10)]
+    pub rejected_prediction_tokens: u32,
+}
+
+impl From<PredictedTokens> for CompletionTokensDetails {
+    fn from(tokens: PredictedTokens) -> Self {
+        Self {
+            accepted_prediction_tokens: tokens.accepted,
+            rejected_prediction_tokens: tokens.rejected,
+        }
+    }
 }
 
 impl From<Sizes> for Usage {
@@ -64,6 +87,7 @@ impl From<Sizes> for Usage {
             prompt_tokens_details: PromptTokensDetails {
                 cached_tokens: sizes.cached_tokens,
             },
+            completion_tokens_details: sizes.predicted.map(Into::into),
         }
     }
 }

@@ -6,7 +6,7 @@ use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
-use text_generation_core::types::GenerateParameters;
+use text_generation_core::types::{GenerateParameters, Inputs};
 use text_generation_formats::Delta;
 use tower_http::request_id::RequestId;
 
@@ -16,6 +16,7 @@ use super::answer::{
 use super::chat_body::ChatBody;
 use super::chat_events::{ChatEvent, ChatEvents};
 use super::logprobs::ChatLogprobs;
+use super::prediction::PredictionBody;
 use super::sampling::{TokenIds, check_n};
 use crate::asked_model::AskedModel;
 use crate::conversation::{Answer, Conversation, FinishedChoice, Prepared, RunningConversation};
@@ -111,9 +112,11 @@ pub fn conversation(state: &AppState, mut body: ChatBody) -> Result<Conversation
     let sampling = body.take_sampling().or(&state.sampling_defaults);
     let sampling = sampling.parameters(max_tokens)?;
     let (grammar, names) = body.take_forms().grammar(names)?;
+    let prediction = body.prediction.take().map(PredictionBody::into_text);
     let parameters = GenerateParameters {
         top_n_tokens: top_logprobs,
         grammar,
+        prediction: prediction.transpose()?.map(Inputs::Text),
         ..sampling
     };
     let tools = body.take_tools()?;

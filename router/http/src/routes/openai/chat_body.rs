@@ -10,6 +10,7 @@ use utoipa::ToSchema;
 use super::choices_body::choices_body;
 use super::earlier_calls::check_calls;
 use super::fields::{Seed, Stop, StreamOptions, ThinkingBody};
+use super::prediction::PredictionBody;
 use super::sampling::{Sampling, TokenIds, check, refused};
 use super::sampling_body::sampling_body;
 use super::structured::{Forms, ResponseFormat, StructuredOutputs};
@@ -37,6 +38,11 @@ choices_body! {
         #[serde(default, deserialize_with = "crate::extract::token_limit")]
         #[schema(nullable = true, minimum = 1)]
         pub max_completion_tokens: Option<u32>,
+        /// What the answer may be, such as the file that it is an edit of. It changes nothing of the answer: a server that
+        /// drafts (`speculate` of `/info`) gets there sooner where both agree.
+        #[serde(default, deserialize_with = "nullable_object")]
+        #[schema(nullable = true)]
+        pub prediction: Option<PredictionBody>,
         /// Return the log-probabilities of the answer's tokens.
         #[schema(nullable = true)]
         pub logprobs: Option<bool>,

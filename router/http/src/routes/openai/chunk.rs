@@ -251,6 +251,7 @@ mod tests {
             prompt_tokens: 1,
             cached_tokens: 0,
             generated_tokens: 2,
+            predicted: None,
         }
         .into()
     }

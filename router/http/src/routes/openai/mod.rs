@@ -13,6 +13,7 @@ mod earlier_calls;
 pub mod fields;
 mod logprobs;
 pub mod models;
+mod prediction;
 pub mod render;
 pub mod sampling;
 pub(super) mod sampling_body;

@@ -1,0 +1,83 @@
+//! The drafts of a request that owns a row: how good they are by where they come from, and what its text may go on with.
+
+use text_generation_client::types::{Drafted, MAX_HINT};
+
+use crate::PLANS_IN_FLIGHT;
+use crate::hints::{Answers, Hints, Scope};
+use crate::policy::windows::DraftShare;
+use crate::queue::Entry;
+
+#[derive(Debug)]
+pub(super) struct Drafting {
+    /// Drafts that the shards find themselves.
+    own: DraftShare,
+    /// Drafts from hints.
+    hinted: DraftShare,
+    /// Where its text may go on.
+    hints: Option<Hints>,
+    /// Whose earlier answers may tell it, where they are kept.
+    scope: Option<Scope>,
+}
+
+impl Drafting {
+    /// Of a request that starts, or goes on after a pause, where earlier answers are kept or not.
+    pub(super) fn new(entry: &Entry, answers_are_kept: bool) -> Self {
+        let prediction = entry.request.prediction.clone();
+        let scope = answers_are_kept.then(|| Scope {
+            tenant: entry.tenant().name().cloned(),
+            root: entry.root.clone(),
+        });
+        let prompt = entry.ids.len().saturating_sub(entry.generated as usize);
+        let generated = entry.ids.get(prompt..).unwrap_or_default();
+        let hints =
+            (prediction.is_some() || scope.is_some()).then(|| Hints::new(prediction, generated));
+        Self {
+            own: DraftShare::default(),
+            hinted: DraftShare::of_hints(),
+            hints,
+            scope,
+        }
+    }
+
+    /// How good the drafts of its next step are, as far as is known.
+    pub(super) fn share(&self) -> DraftShare {
+        match &self.hints {
+            Some(hints) if hints.fits() => self.hinted,
+            _ => self.own,
+        }
+    }
+
+    /// What the shards must be told with the next plan, of a text of these `ids`, where windows have at most `widest`
+    /// tokens.
+    pub(super) fn hint(&mut self, widest: u32, ids: &[u32], answers: &Answers) -> Option<Vec<u32>> {
+        // The plans that are on their way may bring as many tokens, and the last of them has drafts behind it.
+        let ahead = (PLANS_IN_FLIGHT + 1).saturating_mul(widest as usize);
+        let scope = self.scope.as_ref();
+        let hints = self.hints.as_mut()?;
+        hints.next(ahead.min(MAX_HINT), || answers.after(scope?, ids))
+    }
+
+    /// The answer has ended: it may tell how later ones go on.
+    pub(super) fn keep(&self, answer: &[u32], answers: &mut Answers) {
+        if let Some(scope) = &self.scope {
+            answers.add(scope, answer);
+        }
+    }
+
+    /// What became of the drafts of a step with windows of `width` tokens.
+    pub(super) fn observe(&mut self, width: u32, drafts: Drafted) {
+        let share = if drafts.hinted {
+            &mut self.hinted
+        } else {
+            &mut self.own
+        };
+        share.observe(width, drafts.right);
+    }
+
+    /// Its next tokens came.
+    pub(super) fn push(&mut self, ids: impl Iterator<Item = u32>) {
+        if let Some(hints) = &mut self.hints {
+            hints.push(ids);
+        }
+    }
+}
