@@ -14,6 +14,7 @@ import torch
 from . import (
     attention,
     attention_options,
+    indexer,
     kv_cache,
     latent_attention,
     linear_layers,
@@ -30,7 +31,7 @@ from .report import of_plan, print_rows
 from .timing import DRY_PLAN, GPU_PLAN, Row, copy_bandwidth
 
 MODULES = (
-    *(norms, attention, kv_cache, latent_attention, attention_options, recurrent, sampling),
+    *(norms, attention, kv_cache, latent_attention, indexer, attention_options, recurrent, sampling),
     *(skinny_linear, weight_only_linear, w8a8_linear, linear_layers, w8a8_layers, lora),
 )
 BARS = {name: bar for module in MODULES for name, bar in module.BARS.items()}

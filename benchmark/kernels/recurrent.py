@@ -5,6 +5,8 @@
 decodes, more are chunks.
 `gated_delta`: sizes of Qwen3-Next: 32 heads of 128 keys by 128 values, and 16 key heads. `one by one`: token by token,
 as decodes are computed, and prompts in deterministic mode; `by blocks`: as prompts are computed otherwise.
+`kimi_delta`: sizes of Kimi Linear: 32 heads of 128 by 128, whose channels decay by themselves; otherwise as
+`gated_delta`.
 `mamba`: Mamba 1 with 8,192 channels of 16 numbers, and Nemotron-H 8B: 128 heads of 64 times 128 numbers, 8 groups.
 Decodes of several rows, and prompts that begin their requests. `deterministic` goes token after token.
 """
@@ -89,6 +91,29 @@ def gated_delta(plan: Plan, runs: int, tokens_each: int, way: str) -> Prepared:
     return num_bytes, call
 
 
+def kimi_delta(plan: Plan, runs: int, tokens_each: int, way: str) -> Prepared:
+    """As `gated_delta`, and reads the gates of each channel."""
+    heads, size = (2, 8) if plan.dry_run else (32, 128)
+    tokens, width = runs * tokens_each, heads * size
+    num_bytes = 8 * runs * width * size + tokens * 5 * width * plan.dtype.itemsize
+    buffers = plan.buffers(num_bytes)
+    qkv, betas = plan.normal(buffers, tokens, 3 * width), plan.normal(tokens, heads)
+    gates = plan.normal(buffers, tokens, width)
+    out = torch.empty((buffers, tokens, heads, size), dtype=plan.dtype, device=plan.device)
+    states = torch.zeros(buffers, runs, heads, size, size, device=plan.device)
+    rate, bias = torch.zeros(heads, device=plan.device), torch.full((heads, size), -3.0, device=plan.device)
+    starts = None if tokens_each == 1 else starts_of(plan, runs, tokens_each)
+    kv_lens = torch.full((runs,), 10 + tokens_each, dtype=torch.int32, device=plan.device)
+    max_len = 1 << 20 if way == "by blocks" else tokens_each
+    where = kernels.Runs(torch.randperm(runs, device=plan.device), starts, kv_lens, max_len)
+
+    def call(index: int) -> None:
+        of_model = (qkv[index], betas, gates[index], rate, bias)
+        kernels.kimi_delta(*of_model, states[index], where, out[index], way == "one by one")
+
+    return num_bytes, call
+
+
 def runs_of(plan: Plan, tokens: int, runs: int) -> kernels.Runs:
     """Decodes, as many as tokens, or one prompt."""
     rows = torch.randperm(runs, device=plan.device)
@@ -144,6 +169,11 @@ def state_space(plan: Plan, tokens: int, runs: int, deterministic: bool = False)
 _TOKENS = (grid(tokens=(1, 64, 256, 8192)), grid(tokens=(1, 8)))
 _DELTA = [(1, 64), (1, 512), (1, 2048), (1, 8192), (4, 2048), (64, 16)]
 _WAYS = ("one by one", "by blocks")
+_DELTA_STEPS = (
+    grid(runs=(1, 8, 64, 256), tokens_each=[1], way=_WAYS[:1])
+    + table("runs tokens_each way", *((*size, way) for size in _DELTA for way in _WAYS)),
+    grid(runs=(1, 2), tokens_each=[1], way=_WAYS[:1]) + grid(runs=[1], tokens_each=[3], way=_WAYS),
+)
 _PROMPTS = (grid(tokens=(512, 2048, 8192), runs=[1]), grid(tokens=[20], runs=[1]))
 _STEPS = (
     table("tokens runs", (1, 1), (64, 64), (256, 256)) + _PROMPTS[0],
@@ -166,14 +196,11 @@ BARS = {
     ),
     "gated_delta": Bar(
         "the gated delta rule of decodes and prompts",
-        beside_floor(
-            Operator(
-                gated_delta,
-                grid(runs=(1, 8, 64, 256), tokens_each=[1], way=_WAYS[:1])
-                + table("runs tokens_each way", *((*size, way) for size in _DELTA for way in _WAYS)),
-                grid(runs=(1, 2), tokens_each=[1], way=_WAYS[:1]) + grid(runs=[1], tokens_each=[3], way=_WAYS),
-            )
-        ),
+        beside_floor(Operator(gated_delta, *_DELTA_STEPS)),
+    ),
+    "kimi_delta": Bar(
+        "Kimi delta attention of decodes and prompts",
+        beside_floor(Operator(kimi_delta, *_DELTA_STEPS)),
     ),
     "mamba": Bar(
         "the recurrences of Mamba 1 and 2",

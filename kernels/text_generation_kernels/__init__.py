@@ -4,7 +4,10 @@ Operators write into tensors that the caller passes, so that a captured graph re
 """
 
 from .attention.attention_options import AttentionOptions
+from .attention.block_scores import block_scores
 from .attention.decode_attention import decode_attention
+from .attention.index_postprocess import IndexNorms, index_postprocess
+from .attention.index_scores import index_scores
 from .attention.kv_cache import KvCache
 from .attention.kv_quantisation import KV_CODES
 from .attention.latent_decode_attention import latent_decode_attention
@@ -18,6 +21,7 @@ from .attention.qkv_prologue import NO_PROLOGUE, QkvPrologue
 from .attention.requests import Chunks, Decodes
 from .attention.span_attention import span_attention
 from .attention.token_attention import token_attention
+from .attention.top_slots import top_slots
 from .collectives.allreduce_add_norm import allreduce_add_norm, fits_one_shot, fits_two_shots, reducible
 from .collectives.allreduce_add_norm_peer import allreduce_add_norm_peer, announce
 from .collectives.allreduce_add_norm_receive import allreduce_add_norm_receive
@@ -63,6 +67,7 @@ from .norm.rms_norm import rms_norm
 from .norm.sigmoid_gate import sigmoid_gate
 from .recurrent.causal_conv import causal_conv
 from .recurrent.gated_delta import gated_delta
+from .recurrent.kimi_delta import kimi_delta
 from .recurrent.runs import Runs
 from .recurrent.selective_scan import ScanDynamics, selective_scan
 from .recurrent.state_space import SpaceDynamics, state_space
@@ -114,6 +119,7 @@ __all__ = [
     "Flags",
     "Floats",
     "Hints",
+    "IndexNorms",
     "Ints",
     "KvCache",
     "LaunchOrderError",
@@ -150,6 +156,7 @@ __all__ = [
     "allreduce_add_norm_receive",
     "alone",
     "announce",
+    "block_scores",
     "causal_conv",
     "choose",
     "choose_draft",
@@ -168,6 +175,9 @@ __all__ = [
     "gated_norm",
     "has_fp8_gemms",
     "hint_draft",
+    "index_postprocess",
+    "index_scores",
+    "kimi_delta",
     "latent_decode_attention",
     "latent_expand",
     "latent_postprocess",
@@ -211,6 +221,7 @@ __all__ = [
     "survivors",
     "token_attention",
     "token_linear",
+    "top_slots",
     "top_tokens",
     "triton_enabled",
     "unpack_codes",

@@ -35,14 +35,19 @@ PARAMETERS = {
     "gpt-oss-20b": 20_914_757_184,
     "gpt-oss-120b": 116_829_156_672,
     "DeepSeek-V2-Lite": 15_706_484_224,
+    "DeepSeek-V3.2": 671_877_929_216,  # without corrections of routers and its layer for further tokens
+    "GLM-5": 743_911_199_232,  # likewise
     "Kimi-K2.5": 1_026_408_209_408,  # without its vision tower
     "Gemma-4-31B": 30_697_345_280,  # without its vision tower
     "Gemma-4-26B-A4B": 25_233_141_760,  # likewise
     "Gemma-4-E4B": 7_463_013_376,  # without its towers for images and sound
     "Falcon-H1-7B": 7_585_513_568,
     "Gemma-3n-E4B": 6_835_235_568,  # likewise
+    "Kimi-Linear-48B-A3B": 49_122_675_072,
     "Laguna-XS-33B-A3B": 33_442_617_088,
     "Olmo-Hybrid-7B": 7_430_870_688,
+    "Solar-Pro-22B": 22_140_032_000,
+    "Step-3.5-Flash-196B-A11B": 196_956_130_368,
     "Ministral-3-8B": 8_489_553_920,  # without its vision tower
     "Mistral-Small-4-119B": 118_972_826_624,  # without its vision tower
     "MiMo-7B": 7_622_619_136,  # without its layer that guesses further tokens
@@ -57,12 +62,25 @@ PARAMETERS = {
     "Ling-mini-2.0": 16_255_638_528,
     "Sarvam-30B": 32_152_648_064,
 }
+ROPE = {"rope_type": "default", "rope_theta": 10000.0}
 GLM = {"model_type": "glm4_moe", "n_shared_experts": 1, "num_nextn_predict_layers": 0}
 OF_OTHER_CLASSES = {
     "MiMo-7B": {"model_type": "qwen2"},
     "IQuest-Coder-40B": {"model_type": "llama"},
     "Ling-mini-2.0": GLM | {"n_routed_experts": 256},
     "Sarvam-30B": GLM | {"n_routed_experts": 128},
+    "Solar-Pro-22B": {"model_type": "llama"},
+    "Step-3.5-Flash-196B-A11B": {
+        "model_type": "laguna",
+        "mlp_layer_types": ["dense"] * 3 + ["sparse"] * 42,
+        "num_attention_heads_per_layer": ([64, 96, 96, 96] * 12)[:45],
+        "num_experts": 288,
+        "num_experts_per_tok": 8,
+        "num_key_value_heads": 8,
+        "rope_scaling": dict.fromkeys(("full_attention", "sliding_attention"), ROPE),
+        "rope_theta": 10000.0,
+        "shared_expert_intermediate_size": 1280,
+    },
 }
 """Of models whose class transformers lacks: one with the same parameters, and its keys."""
 

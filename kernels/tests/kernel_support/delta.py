@@ -143,11 +143,11 @@ class Delta:
         out, state = self.run(operator, deterministic, max_len)
         eps = torch.finfo(out.dtype).eps
         in_blocks = eps > 1e-6 and not deterministic and self.starts is not None and (max_len or self.max_len) > 16
-        _check(out, self.expected, 3 * eps if in_blocks else eps)
-        _check(state, self.expected_state, 3 * eps if in_blocks else 0.0)
+        check_close(out, self.expected, 3 * eps if in_blocks else eps)
+        check_close(state, self.expected_state, 3 * eps if in_blocks else 0.0)
 
 
-def _check(got: Tensor, expected: Tensor, limit: float) -> None:
+def check_close(got: Tensor, expected: Tensor, limit: float) -> None:
     """`limit`: of errors, relative to the largest number. NaN is never close."""
     untouched = expected == UNTOUCHED
     assert got[untouched].eq(UNTOUCHED).all()

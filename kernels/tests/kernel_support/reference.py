@@ -16,8 +16,8 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     return x.double() / (x.double().square().mean(dim=-1, keepdim=True) + eps).sqrt() * weight.double()
 
 
-def gated_norm(x: Tensor, gate: Tensor, weight: Tensor, eps: float, gate_first: bool) -> Tensor:
-    opening = activate(gate, "silu")
+def gated_norm(x: Tensor, gate: Tensor, weight: Tensor, eps: float, gate_first: bool, opening: str = "silu") -> Tensor:
+    opening = activate(gate, "silu") if opening == "silu" else 1 / (1 + (-gate.double()).exp())
     return rms_norm(x.double() * opening, weight, eps) if gate_first else rms_norm(x, weight, eps) * opening
 
 
@@ -34,8 +34,11 @@ def activate(x: Tensor, activation: str) -> Tensor:
 
 
 def act_and_mul(gate_up: Tensor, activation: str) -> Tensor:
-    """`gate_up` [tokens, 2 * n]; "clamped_swiglu" as in the model file of gpt-oss."""
+    """`gate_up` [tokens, 2 * n]; "clamped_swiglu" as in the model file of gpt-oss, "silu_within_7" of Step 3.5."""
     gate, up = gate_up.double().chunk(2, dim=-1)
+    if activation.startswith("silu_within_"):
+        bound = float(activation.split("_")[-1])
+        return activate(gate, "silu").clamp(max=bound) * up.clamp(min=-bound, max=bound)
     if activation != "clamped_swiglu":
         return activate(gate, activation) * up
     gate, up = gate.clamp(max=7.0), up.clamp(min=-7.0, max=7.0)

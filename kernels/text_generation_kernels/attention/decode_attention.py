@@ -53,6 +53,10 @@ _SMALL_BATCH = 2
 # prefetched. Heads of more bytes leave no registers for queries that are loaded within the loop.
 _EARLY, _EARLY_BYTES = range(33, 65), 256
 
+# Up to so many requests of three and more tokens a separate kernel merges: a request has several chunks then, and one
+# thread block would merge the rows of all tokens of them.
+_FEW_WINDOWS = 32
+
 # Partials that a merge reads at a time, of one chunk and head each: enough to hide the latency of loads. Several tokens
 # leave registers for so many elements alone.
 _MERGED_ROWS, _MERGED_ELEMENTS = 32, 4096
@@ -110,8 +114,8 @@ def decode_attention_triton(
     programs, resident = (config.pop(name) * processors // tiles for name in ("programs", "resident"))
     min_chunk = _MIN_CHUNKS[requests > _SMALL_BATCH]
     chunks = Chunking.of(out, batch.max_kv_len, programs, resident, min_chunk, deterministic, options.window, width)
-    # A separate kernel merges the heads of a single request in parallel, which is faster, but adds in other steps.
-    last_merges = requests > 1 or deterministic
+    # A separate kernel merges the heads of few requests in parallel, which is faster, but adds in other steps.
+    last_merges = deterministic or requests > (_FEW_WINDOWS if width > 2 else 1)
     pairs = as_pairs(cache.scales)
     scale_strides = (0, 0) if pairs is None else pairs.stride()[:2]
     _launch(

@@ -33,7 +33,7 @@ _HEADS = 16
 
 
 @triton.jit
-def _rotate(
+def rotate(
     source_ptr,  # [M, 1], the first element of each
     target_ptr,  # [M, 1]
     cos_sin_row_ptr,
@@ -97,12 +97,12 @@ def latent_postprocess_kernel(
         normalised = (x * scale).to(weight.dtype).to(tl.float32) * weight.to(tl.float32)
         tl.store(slot_ptr + elements, normalised.to(cache_ptr.dtype.element_ty), mask=inside)
         one = tl.zeros([1, 1], dtype=tl.int32)
-        _rotate(latent_row_ptr + RANK + one, slot_ptr + RANK + one, cos_sin_row_ptr, one == 0, ROPE, BLOCK_P)
+        rotate(latent_row_ptr + RANK + one, slot_ptr + RANK + one, cos_sin_row_ptr, one == 0, ROPE, BLOCK_P)
         return
     heads = (block - 1) * BLOCK_H + tl.arange(0, BLOCK_H)[:, None]
     source_ptr = q_ptr + token * stride_q_token + heads * stride_q_head + (Q_DIM - ROPE)
     target_ptr = queries_ptr + token * stride_queries_token + heads * stride_queries_head + RANK
-    _rotate(source_ptr, target_ptr, cos_sin_row_ptr, heads < HEADS, ROPE, BLOCK_P)
+    rotate(source_ptr, target_ptr, cos_sin_row_ptr, heads < HEADS, ROPE, BLOCK_P)
 
 
 _launch = Launcher(latent_postprocess_kernel, writes=("queries", "cache:newest"))
@@ -146,11 +146,11 @@ def latent_postprocess_torch(
     normalised = torch.empty_like(latent[:, :rank])
     normalise(latent[:, :rank], weight, eps, normalised)
     cache[slots, 0, :rank] = normalised
-    cache[slots, 0, rank:] = _rotated(latent[:, None, rank:], rows)[:, 0]
-    queries[..., rank:] = _rotated(q[..., -rows.shape[1] :], rows)
+    cache[slots, 0, rank:] = rotated(latent[:, None, rank:], rows)[:, 0]
+    queries[..., rank:] = rotated(q[..., -rows.shape[1] :], rows)
 
 
-def _rotated(x: Tensor, rows: Tensor) -> Tensor:
+def rotated(x: Tensor, rows: Tensor) -> Tensor:
     """RoPE of `x` [tokens, heads, rope] with `rows` [tokens, rope] of `cos_sin`."""
     first, second = x.float().chunk(2, dim=-1)
     cos, sin = rows[:, None].chunk(2, dim=-1)

@@ -6,6 +6,7 @@ Gated: activation(gate) * up for each of them (Shazeer, 2020), and "clamped_swig
 
     gate = min(gate, 7),  up = clamp(up, -7, 7),  (up + 1) * gate * sigmoid(1.702 * gate)
 
+Bounded, of Step 3.5, for each of `BOUNDS` ("silu_within_7"): min(silu(gate), bound) * clamp(up, -bound, bound).
 Ungated activations of experts have names that end in "_alone".
 """
 
@@ -43,9 +44,17 @@ def _gated_by(activation: Callable[[Tensor], Tensor]) -> Callable[[Tensor, Tenso
     return lambda gate, up: activation(gate) * up
 
 
+def _bounded_by(bound: float) -> Callable[[Tensor, Tensor], Tensor]:
+    return lambda gate, up: functional.silu(gate).clamp(max=bound) * up.clamp(-bound, bound)
+
+
+BOUNDS = (7, 16)
+"""Of bounded activations."""
+_WITHIN = "silu_within_"
 GATED: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     **{name: _gated_by(activation) for name, activation in ACTIVATIONS.items()},
     "clamped_swiglu": _clamped_swiglu,
+    **{f"{_WITHIN}{bound}": _bounded_by(bound) for bound in BOUNDS},
 }
 _ALONE = "_alone"
 
@@ -68,6 +77,12 @@ def is_gated(name):
 def plain_name(name):
     """The key in `ACTIVATIONS` of one of `ALONE`."""
     return name.removesuffix("_alone")
+
+
+@triton.constexpr_function
+def bound_of(name):
+    """The bound of a bounded activation; 0 for others."""
+    return float(name.removeprefix("silu_within_")) if name.startswith("silu_within_") else 0.0
 
 
 @triton.jit
@@ -104,5 +119,9 @@ def gated_activation(
         gate = tl.minimum(gate, 7.0, propagate_nan=tl.PropagateNan.ALL)
         up = tl.clamp(up, -7.0, 7.0, propagate_nan=tl.PropagateNan.ALL)
         return (up + 1.0) * gate * tl.sigmoid(1.702 * gate)
+    elif bound_of(ACTIVATION) > 0:
+        BOUND: tl.constexpr = bound_of(ACTIVATION)
+        gate = tl.minimum(activation(gate, "silu"), BOUND, propagate_nan=tl.PropagateNan.ALL)
+        return gate * tl.clamp(up, -BOUND, BOUND, propagate_nan=tl.PropagateNan.ALL)
     else:
         return activation(gate, ACTIVATION) * up

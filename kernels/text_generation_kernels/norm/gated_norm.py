@@ -3,6 +3,8 @@
     gate first:  y = x * silu(gate),  out = y / sqrt(mean(y ** 2) + eps) * weight    (Mamba 2, Dao and Gu, 2024)
     norm first:  out = x / sqrt(mean(x ** 2) + eps) * weight * silu(gate)            (Gated DeltaNet, Yang et al., 2024)
 
+With `opening` "sigmoid" the sigmoid takes the place of silu (Kimi Linear, Kimi Team, 2025).
+
 Means are taken over each group: a head, some of the channels, or all of them.
 
 Layouts: `x`, `gate`, `out` `[tokens, groups, size]`, unit stride in the last dimension, `size` between groups, any
@@ -46,6 +48,7 @@ def gated_norm_kernel(
     SIZE: tl.constexpr,
     OF_EACH_GROUP: tl.constexpr,  # whether groups have weights of their own
     GATE_FIRST: tl.constexpr,
+    OPENING: tl.constexpr,  # "silu" or "sigmoid"
     BLOCK_M: tl.constexpr,
     BLOCK: tl.constexpr,  # power of two, at least SIZE
     PDL: tl.constexpr,
@@ -65,7 +68,7 @@ def gated_norm_kernel(
     wait_for_previous(PDL)
     value = tl.load(x_ptr + token * stride_x_token + places, mask=valid, other=0.0).to(tl.float32)
     gate = tl.load(gate_ptr + token * stride_gate_token + places, mask=valid, other=0.0).to(tl.float32)
-    gate = activation(gate, "silu")
+    gate = tl.sigmoid(gate) if OPENING == "sigmoid" else activation(gate, OPENING)
     if GATE_FIRST:
         value = value * gate
     scale = tl.rsqrt(tl.sum(value * value, axis=1, keep_dims=True) / SIZE + eps)
@@ -79,8 +82,10 @@ def gated_norm_kernel(
 _launch = Launcher(gated_norm_kernel, writes=("out",), reads_early=("weight",))
 
 
-def _check(x: Tensor, gate: Tensor, weight: Tensor, out: Tensor) -> None:
+def _check(x: Tensor, gate: Tensor, weight: Tensor, out: Tensor, opening: str) -> None:
     """Raises ValueError for what the kernel does not read."""
+    if opening not in ("silu", "sigmoid"):
+        raise ValueError(f"gated_norm: unknown opening {opening!r}, use silu or sigmoid")
     _, groups, size = x.shape
     if not x.shape == gate.shape == out.shape or weight.shape not in ((size,), (groups, size)):
         shapes = [tuple(tensor.shape) for tensor in (x, gate, weight, out)]
@@ -91,9 +96,11 @@ def _check(x: Tensor, gate: Tensor, weight: Tensor, out: Tensor) -> None:
         raise ValueError("gated_norm: weight must be contiguous")
 
 
-def gated_norm_triton(x: Tensor, gate: Tensor, weight: Tensor, eps: float, gate_first: bool, out: Tensor) -> None:
+def gated_norm_triton(
+    x: Tensor, gate: Tensor, weight: Tensor, eps: float, gate_first: bool, out: Tensor, opening: str = "silu"
+) -> None:
     """Triton implementation. Raises ValueError for layouts that the kernel does not read."""
-    _check(x, gate, weight, out)
+    _check(x, gate, weight, out, opening)
     tokens, groups, size = x.shape
     if tokens == 0:
         return
@@ -107,6 +114,7 @@ def gated_norm_triton(x: Tensor, gate: Tensor, weight: Tensor, eps: float, gate_
         SIZE=size,
         OF_EACH_GROUP=weight.dim() == 2,
         GATE_FIRST=gate_first,
+        OPENING=opening,
         **blocks,
     )
 
@@ -118,10 +126,12 @@ def _blocks_of(size: int) -> dict[str, int]:
     return {"BLOCK_M": block_m, "BLOCK": block, "num_warps": min(block_m * block // _WARP_ELEMENTS, _MOST_WARPS)}
 
 
-def gated_norm_torch(x: Tensor, gate: Tensor, weight: Tensor, eps: float, gate_first: bool, out: Tensor) -> None:
+def gated_norm_torch(
+    x: Tensor, gate: Tensor, weight: Tensor, eps: float, gate_first: bool, out: Tensor, opening: str = "silu"
+) -> None:
     """Torch implementation: the CPU path and the reference of the tests."""
     wide = gate.float()
-    activated = sigmoid(wide).mul_(wide)
+    activated = sigmoid(wide) if opening == "sigmoid" else sigmoid(wide).mul_(wide)
     if gate_first:
         normalise(x.float() * activated, weight, eps, out)
         return

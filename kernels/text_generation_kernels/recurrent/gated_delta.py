@@ -50,25 +50,15 @@ from ..runtime.device import shared_kib
 from ..runtime.launch import Launcher, compiling_only
 from ..runtime.register import register
 from ..runtime.settings import nearest
-from ..runtime.shapes import padded_head_dim, shapes_error
+from ..runtime.shapes import shapes_error
 from ..runtime.triton import triton
+from ._delta_rule import LARGEST, LARGEST_BY_BLOCKS, SHORT, look_up, normalised, tile, warp_sizes
 from ._gated_delta_blocks import BLOCK_T, FACTORS, gated_delta_blocks_kernel
-from ._gated_delta_gates import EPS
 from ._gated_delta_recurrent import gated_delta_recurrent_kernel
 from ._gated_delta_states import gated_delta_states_kernel
 from ._recurrence import list_runs
 from .runs import Runs
 
-_LARGEST = 256
-"""Largest head dimension: a warp holds a state of this many keys, and of 8 values, in registers."""
-_LARGEST_BY_BLOCKS, _LEAST_TILE = 128, 32
-"""Most elements of a key that blocks take, and least elements of keys and values in a tile."""
-_SHORT = 16
-"""Length of the longest run up to which token by token is no slower than blocks."""
-_WARP_ELEMENTS, _MOST_COLUMNS = 2048, 32
-"""Most elements of a state in a warp, and most columns that they belong to. A thread block is one warp: none waits for
-another, and a run has many thread blocks.
-"""
 _WIDTH = 64
 """Elements of keys and values that the blocks kernel loads at a time."""
 _BLOCKS_LAUNCH = {"num_warps": 4, "num_stages": 3, "maxnreg": 168}
@@ -104,8 +94,8 @@ def _check(qkv: Tensor, gates: Tensor, rate: Tensor, bias: Tensor, state: Tensor
     ):
         of_runs = {"state": state, "rows": rows, "starts": starts, "kv_lens": kv_lens}
         raise shapes_error("gated_delta", qkv=qkv, gates=gates, rate=rate, bias=bias, **of_runs, out=out)
-    if max(key_dim, value_dim) > _LARGEST:
-        raise ValueError(f"gated_delta: heads have {key_dim} by {value_dim} elements; {_LARGEST} are the most")
+    if max(key_dim, value_dim) > LARGEST:
+        raise ValueError(f"gated_delta: heads have {key_dim} by {value_dim} elements; {LARGEST} are the most")
     if not qkv.dtype == gates.dtype == out.dtype or not rate.dtype == bias.dtype == state.dtype == torch.float32:
         raise ValueError("gated_delta: qkv, gates and out must have one type, and rate, bias and state be float32")
     if not qkv.stride(1) == gates.stride(1) == 1:
@@ -130,8 +120,8 @@ def gated_delta_triton(
     if out.shape[0] == 0 or runs.rows.shape[0] == 0:
         return
     # A compile dry run does not meet every length.
-    long = runs.max_len > _SHORT or compiling_only()
-    can = qkv.element_size() == 2 and state.shape[2] <= _LARGEST_BY_BLOCKS
+    long = runs.max_len > SHORT or compiling_only()
+    can = qkv.element_size() == 2 and state.shape[2] <= LARGEST_BY_BLOCKS
     if runs.starts is not None and long and can and not deterministic:
         _by_blocks(qkv, gates, rate, bias, state, runs, out, most_beta)
         if not compiling_only():
@@ -152,24 +142,17 @@ def _one_by_one(
     """Launches the token-by-token kernel."""
     rows, starts, kv_lens = runs.rows, runs.starts, runs.kv_lens
     _, heads, key_dim, value_dim = state.shape
-    block_k = padded_head_dim(key_dim)
-    block_v = min(padded_head_dim(value_dim), _WARP_ELEMENTS // block_k, _MOST_COLUMNS)
+    sizes = warp_sizes(key_dim, value_dim)
     _launch_recurrent(
-        (triton.cdiv(value_dim, block_v) * heads, rows.shape[0]),
+        (triton.cdiv(value_dim, sizes["BLOCK_V"]) * heads, rows.shape[0]),
         (qkv, gates, rate, bias, state, rows, kv_lens if starts is None else starts, kv_lens, out),
         (qkv.stride(0), gates.stride(0)),
         (int(starts is not None),),
-        BLOCK_K=block_k,
-        BLOCK_V=block_v,
         MOST_BETA=most_beta,
         num_warps=1,
+        **sizes,
         **_sizes(qkv, state),
     )
-
-
-def _tile(size: int) -> int:
-    """Elements of keys or values in a tile of the scan over blocks."""
-    return max(_LEAST_TILE, padded_head_dim(size))
 
 
 def _by_blocks(
@@ -178,7 +161,7 @@ def _by_blocks(
     """Launches the blocks kernel, then the scan over blocks."""
     rows, starts, kv_lens = runs.rows, runs.starts, runs.kv_lens
     (tokens, heads, value_dim), key_dim, count = out.shape, state.shape[2], rows.shape[0]
-    block_k, block_v = _tile(key_dim), _tile(value_dim)
+    block_k, block_v = tile(key_dim), tile(value_dim)
     # Each run adds less than one block that is not full.
     blocks = triton.cdiv(tokens, BLOCK_T) + count
     w, u, scores = (qkv.new_empty(blocks, heads, BLOCK_T, size) for size in (key_dim, value_dim, BLOCK_T))
@@ -238,20 +221,11 @@ def _advance(
     b, a = gates.chunk(2)
     keys = (len(qkv) - heads * value_dim) // 2
     q, k, v = qkv.split((keys, keys, heads * value_dim))
-    q, k = (_normalised(each.view(-1, key_dim)).repeat_interleave(heads * key_dim // keys, dim=0) for each in (q, k))
+    q, k = (normalised(each.view(-1, key_dim)).repeat_interleave(heads * key_dim // keys, dim=0) for each in (q, k))
     held = held * (-rate.exp() * functional.softplus(a + bias)).exp()[:, None, None]
-    added = most_beta * sigmoid(b)[:, None] * (v.view(heads, value_dim) - _look_up(held, k))
+    added = most_beta * sigmoid(b)[:, None] * (v.view(heads, value_dim) - look_up(held, k))
     held = held + k[:, :, None] * added[:, None, :]
-    return held, _look_up(held, q * key_dim**-0.5)
-
-
-def _normalised(x: Tensor) -> Tensor:
-    return x * (x.square().sum(dim=1, keepdim=True) + EPS).rsqrt()
-
-
-def _look_up(held: Tensor, keys: Tensor) -> Tensor:
-    """Readings of the states by keys [heads, key_dim]: [heads, value_dim]."""
-    return torch.bmm(keys[:, None], held)[:, 0]
+    return held, look_up(held, q * key_dim**-0.5)
 
 
 gated_delta = register(gated_delta_torch, mutates=("state", "out"), triton=gated_delta_triton)

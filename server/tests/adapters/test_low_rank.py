@@ -49,6 +49,7 @@ CASES: dict[str, AdapterCase] = {
 FAMILIES = [
     "bloom",
     "deepseek v3",
+    "deepseek v3.2",
     "falcon 40b",
     "gemma2",
     "gemma4 small",
@@ -59,6 +60,7 @@ FAMILIES = [
     "lfm2",
     "mamba 2",
     "mimo v2",
+    "minimax m3",
     "nemotron 3 latent",
     "phi3",
     "qwen2 moe",

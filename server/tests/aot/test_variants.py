@@ -13,7 +13,7 @@ from torch import Tensor
 
 import text_generation_kernels as kernels
 from text_generation_kernels.collectives.exchange import Exchange, control_block
-from text_generation_server.config.recurrent import GatedDeltaSpec, Mamba2Spec, MambaSpec, ShortConvSpec
+from text_generation_server.config.recurrent import GatedDeltaSpec, KimiDeltaSpec, Mamba2Spec, MambaSpec, ShortConvSpec
 from text_generation_server.config.server import WatermarkConfig
 from text_generation_server.config.spec import DenseSpec, NormSpec
 from text_generation_server.distributed import TensorParallelGroup
@@ -35,6 +35,7 @@ from text_generation_server.layers.infer import (
     AddNorm,
     DenseFeedForward,
     GatedDelta,
+    KimiDelta,
     Mamba,
     Mamba2,
     Norm,
@@ -49,6 +50,7 @@ from text_generation_server.layers.weights import (
     DenseWeights,
     GatedDeltaWeights,
     HeadSplit,
+    KimiDeltaWeights,
     Mamba2Weights,
     MambaWeights,
     NormWeights,
@@ -140,6 +142,15 @@ class Recurrent(Logits):
                 group,
             ),
             ShortConv(3, ShortConvSpec(512, 3), ShortConvWeights(Made(1536), rows(512, 3), None, Made(64))),
+            KimiDelta(
+                4,
+                KimiDeltaSpec(4, 128, 128, 4, 1e-6, rank=128),
+                KimiDeltaWeights(
+                    Made(1796), Made(512), Made(512), rows(1536, 4), torch.zeros(4), torch.zeros(4, 128),
+                    torch.zeros(128), Made(64),
+                ),
+                HeadSplit(0, 4, (0, 1, 2, 3)),
+            ),
         ]  # fmt: skip
         self.states = [mixer.state for mixer in self.mixers]
 

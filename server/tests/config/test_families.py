@@ -40,6 +40,7 @@ OTHER_NAMES: dict[str, str] = {
 GROWING = {"rope_type": "default", "rope_theta": 1e4, "original_max_position_embeddings": 64}
 EXPERTS = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 16}
 NO_OP = {"no_op": True}
+LING_3 = {**EXPERTS, "layer_group_size": 4}
 
 
 def parse(folder: Path, values: dict[str, Any]) -> ModelConfig:
@@ -146,6 +147,37 @@ def test_the_page_of_models_has_the_table_of_the_tests() -> None:
         ("MistralForCausalLM", {"llama_4_scaling": {"beta": 0.1}}, "original_max_position_embeddings"),
         ("Mistral4ForCausalLM", {"scoring_func": "sigmoid"}, "scoring_func"),
         ("LagunaForCausalLM", {"gating": "per-token"}, "gating"),
+        (
+            "KimiLinearForCausalLM",
+            {"linear_attn_config": {"full_attn_layers": [2], "kda_layers": [1, 3]}},
+            "kda_layers",
+        ),
+        ("BailingMoeV3ForCausalLM", LING_3 | {"kda_lower_bound": 1}, "kda_lower_bound"),
+        ("BailingMoeV3ForCausalLM", LING_3 | {"layer_group_size": 0}, "layer_group_size"),
+        (
+            "BailingMoeV3ForCausalLM",
+            LING_3 | {"gated_attention_proj_granularity_type": "row_wise"},
+            "gated_attention_proj_granularity_type",
+        ),
+        ("SolarForCausalLM", {"bskcn_1": [1], "bskcn_3": [0]}, "bskcn_3"),
+        ("SolarForCausalLM", {"bskcn_2": [-1]}, "bskcn_2"),
+        ("SolarForCausalLM", {"bskcn_tv": [0.9]}, "bskcn_tv"),
+        ("SolarForCausalLM", {"bskcn_tv": [0.9, 1.5]}, "bskcn_tv"),
+        ("KimiLinearForCausalLM", {"linear_attn_config": {"short_conv_kernel_size": 5}}, "short_conv_kernel_size"),
+        ("KimiLinearForCausalLM", {"linear_head_dim": 512}, "linear_head_dim"),
+        ("MiMoV2ForCausalLM", {"attention_projection_layout": "fused"}, "attention_projection_layout"),
+        (
+            "MiMoV2ForCausalLM",
+            {"attention_projection_layout": "fused_qkv", "swa_num_key_value_heads": 2},
+            "swa_num_key_value_heads",
+        ),
+        ("MiMoV2ForCausalLM", {"moe_layer_freq": [0, 1]}, "moe_layer_freq"),
+        ("Step3p5ForCausalLM", {"layer_types": ["full_attention"] * 3}, "layer_types"),
+        ("Step3p5ForCausalLM", {"layer_types": ["full_attention"] * 3 + ["chunked"]}, "layer_types"),
+        ("Step3p5ForCausalLM", {"moe_layers_enum": "1;2"}, "moe_layers_enum"),
+        ("Step3p5ForCausalLM", {"num_key_value_heads": 3}, "num_key_value_heads"),
+        ("Step3p5ForCausalLM", {"partial_rotary_factors": [0.5]}, "partial_rotary_factors"),
+        ("Step3p5ForCausalLM", {"rope_theta": [1e4, 0, 1e4, 1e4]}, "rope_theta"),
         ("LagunaForCausalLM", {"num_attention_heads_per_layer": [32]}, "num_attention_heads_per_layer"),
         ("LagunaForCausalLM", {"num_attention_heads_per_layer": [32, 32, 30, 32]}, "num_key_value_heads"),
         ("ExaoneMoEForCausalLM", {"mlp_layer_types": ["dense"] * 5}, "mlp_layer_types"),
@@ -183,6 +215,20 @@ def test_a_wrong_value_is_named(architecture: str, values: dict[str, Any], named
         ("AfmoeForCausalLM", {"route_norm": False}),
         ("HYV3ForCausalLM", {"qk_norm": False}),
         ("LagunaForCausalLM", {"attention_bias": True}),
+        ("BailingMoeV3ForCausalLM", {"expert_swiglu_limit_list": [0, 0, 7.0, 0]} | LING_3),
+        ("BailingMoeV3ForCausalLM", {"no_kda_lora": False} | LING_3),
+        ("BailingMoeV3ForCausalLM", {"num_kv_heads_for_linear_attn": 2} | LING_3),
+        ("BailingMoeV3ForCausalLM", {"use_mla_nope": True} | LING_3),
+        ("KimiLinearForCausalLM", {"mla_use_nope": False}),
+        ("KimiLinearForCausalLM", {"moe_layer_freq": 2}),
+        ("KimiLinearForCausalLM", {"moe_router_activation_func": "softmax"}),
+        ("MiMoV2ForCausalLM", {"swa_head_dim": 128}),
+        ("MiMoV2ForCausalLM", {"swa_num_attention_heads": 16}),
+        ("Step3p5ForCausalLM", {"moe_router_activation": "softmax"}),
+        ("Step3p5ForCausalLM", {"yarn_only_types": ["sliding_attention"]}),
+        ("Step3p5ForCausalLM", {"swiglu_limits": [0, 10, 0, 0]}),
+        ("Step3p5ForCausalLM", {"use_rope_layers": [True, False, True, True]}),
+        ("Step3p5ForCausalLM", {"zero_centered": False}),
         ("LagunaForCausalLM", {"moe_apply_router_weight_on_input": True}),
         ("LagunaForCausalLM", {"moe_router_logit_softcapping": 30.0}),
         ("HYV3ForCausalLM", {"mlp_bias": True}),

@@ -1,13 +1,17 @@
 """A rank's part of matrices with 8 bits is that part of what the checkpoint stands for, wherever it begins."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from support.checkpoints import tiny_llama
-from support.eight_bit import FORMATS, quantise_folder
+from support.compressed import set_quantisation
+from support.eight_bit import FORMATS, block_scales, quantise_folder
+from support.families import made, write
+from support.family_cases import CASES
 from support.loading import CPU
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -17,6 +21,7 @@ from text_generation_server.config.model import ModelConfig
 from text_generation_server.config.quantisation import Fp8, Int8
 from text_generation_server.distributed import TensorParallelGroup
 from text_generation_server.errors import ModelFilesError
+from text_generation_server.layers.rope import rotary_order
 from text_generation_server.layers.weights import Checkpoint, HeadSplit, Linear, load_attention, load_dense
 from text_generation_server.layers.weights.activations import Activations
 from text_generation_server.layers.weights.readers.w8 import quantised
@@ -72,6 +77,44 @@ def test_parts_of_ranks_are_parts_of_the_whole(plain: Path, tmp_path: Path, name
     torch.testing.assert_close(torch.cat([up for _, up in firsts]), whole["up_proj"], atol=1e-5, rtol=1e-4)
     torch.testing.assert_close(torch.cat(downs, 1), whole["down_proj"], atol=1e-5, rtol=1e-4)
     assert sum(part.shape[1] for part in downs) == inner
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 4])
+def test_blocks_begin_anew_in_each_shard_that_wrote_the_matrix(tmp_path: Path, world_size: int) -> None:
+    """MiMo V2.5, whose shards have rows that are no multiple of 128."""
+    case = CASES["mimo v2.5"]
+    values = {**case.values, "hidden_size": 160, "head_dim": 48, "v_head_dim": 32, "num_attention_heads": 8}
+    case = replace(case, values=values)
+    write(case, made(case), tmp_path)
+    state, whole = load_file(tmp_path / "model.safetensors"), {}
+    for layer, keys in ((0, 1), (1, 2)):
+        name = f"model.layers.{layer}.self_attn.qkv_proj"
+        shards = state[f"{name}.weight"].chunk(2)
+        stored, stands_for = zip(*map(block_scales, shards), strict=True)
+        for kind in ("weight", "weight_scale_inv"):
+            state[f"{name}.{kind}"] = torch.cat([each[kind].view(torch.uint8) for each in stored]).view(
+                stored[0][kind].dtype
+            )
+        parts = (each.split((4 * 48, keys * 48, keys * 32)) for each in stands_for)
+        whole[layer] = [torch.cat(each) for each in zip(*parts, strict=True)]
+    save_file(state, tmp_path / "model.safetensors")
+    alone = [f"model.layers.{layer}.self_attn.o_proj" for layer in range(3)]
+    config = {"quant_method": "fp8", "weight_block_size": [128, 128], "modules_to_not_convert": alone}
+    set_quantisation(tmp_path, config)
+    for rank in range(world_size):
+        part = checkpoint(tmp_path, rank, world_size)
+        for layer, (q, k, v) in whole.items():
+            mixer = part.spec.layers[layer].mixer
+            heads = HeadSplit.of(mixer.num_heads, mixer.num_kv_heads, part.group)
+            order = rotary_order(mixer.rope, 48)
+            q, k = (each.view(-1, 48, 160)[:, order].flatten(0, 1) for each in (q, k))
+            expected = (
+                q[heads.q_start * 48 : heads.q_stop * 48],
+                *(k[head * 48 : (head + 1) * 48] for head in heads.kv_heads),
+                *(v[head * 32 : (head + 1) * 32] for head in heads.kv_heads),
+            )
+            got = weight_of(load_attention(part, layer, mixer, heads).qkv, 160)
+            torch.testing.assert_close(got, torch.cat(expected), atol=1e-5, rtol=1e-4)
 
 
 @pytest.mark.parametrize("scheme", [Fp8(), Fp8("block"), Fp8("group", "none"), Int8()])

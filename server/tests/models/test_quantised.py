@@ -1,5 +1,6 @@
 """Models with 8-bit weights: beside what compressed-tensors says that they compute, and beside those with 16 bits."""
 
+import shutil
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +11,7 @@ from compressed_tensors.quantization import QuantizationScheme
 from safetensors.torch import load_file, save_file
 from support.checkpoints import tiny_llama
 from support.compressed import compress_folder, preset, reference, set_quantisation
-from support.eight_bit import quantise_folder
+from support.eight_bit import block_scales, quantise_folder
 from support.families import made, model_of, write
 from support.family_cases import CASES
 from support.generating import generations, warm_engine
@@ -178,3 +179,26 @@ def test_the_text_part_of_a_model_for_images_may_have_8_bits(tmp_path: Path) -> 
     made = compress_folder(tmp_path / "plain", tmp_path / "made", schemes, left)
     expected, computed = log_probabilities(load(tmp_path / "plain")), log_probabilities(load(made))
     assert 0 < (computed - expected).norm() < 0.3 * (expected - expected.mean()).norm()
+
+
+def test_experts_that_one_tensor_holds_may_have_8_bits(tmp_path: Path) -> None:
+    """Of Step 3.5, as published: blocks of each expert."""
+    case = "step"
+    write(CASES[case], model_of(case), tmp_path / "plain")
+    state = load_file(tmp_path / "plain" / "model.safetensors")
+    stored, plain = dict(state), dict(state)
+    for name in [name for name in state if ".moe." in name and "_proj" in name]:
+        made = [block_scales(expert) for expert in state[name]]
+        stored[name] = torch.stack([codes["weight"].view(torch.uint8) for codes, _ in made]).view(torch.float8_e4m3fn)
+        stored[f"{name}_scale_inv"] = torch.stack([codes["weight_scale_inv"] for codes, _ in made])
+        plain[name] = torch.stack([stands_for for _, stands_for in made])
+    shutil.copytree(tmp_path / "plain", tmp_path / "made")
+    save_file(plain, tmp_path / "plain" / "model.safetensors")
+    save_file(stored, tmp_path / "made" / "model.safetensors")
+    others = [f"model.layers.{layer}.{name}" for layer in range(4) for name in ("self_attn", "share_expert", "mlp")]
+    config = {"quant_method": "fp8", "weight_block_size": [128, 128], "modules_to_not_convert": [*others, "lm_head"]}
+    set_quantisation(tmp_path / "made", config)
+    expected = log_probabilities(load(tmp_path / "plain"))
+    torch.testing.assert_close(log_probabilities(load(tmp_path / "made")), expected)
+    for each in of_groups(tmp_path / "made", thread_groups(2)):
+        torch.testing.assert_close(each, expected, atol=1e-4, rtol=1e-4)

@@ -121,6 +121,10 @@ def _lacks_one(model: PreTrainedModel, name: str) -> bool:
     """Whether the class adds 1 to the weight of this norm."""
     if model.config.model_type.startswith(("qwen3_next", "qwen3_5")):
         return "linear_attn" not in name
+    if model.config.model_type.startswith("minimax_m3"):
+        return True
+    if model.config.model_type == "step3p7":
+        return "vision" not in name
     return model.config.model_type.startswith("gemma") and not model.config.model_type.startswith(("gemma3n", "gemma4"))
 
 

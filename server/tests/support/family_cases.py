@@ -143,6 +143,30 @@ def _mpt_with_positions(state: State, raw: Raw) -> tuple[State, Raw]:
     return renamed("MPTForCausalLM", *names, **keys, **options, **gone)(state, raw)
 
 
+SKIPS: dict[str, Any] = {
+    "bskcn_1": [1, 3],
+    "bskcn_2": [2],
+    "bskcn_3": [2, 4],
+    "bskcn_4": [3, 4],
+    "bskcn_tv": [0.9, 0.6],
+}
+
+
+def _skipping(model: torch.nn.Module) -> None:
+    """Makes layers of Llama read mixes, as those of Solar Pro do."""
+    kept: dict[int, torch.Tensor] = {}
+
+    def read(index: int, x: torch.Tensor) -> torch.Tensor:
+        kept.update({place: x.clone() for place in (1, 2) if index in SKIPS[f"bskcn_{place}"]})
+        for place in (1, 2):
+            if index in SKIPS[f"bskcn_{place + 2}"]:
+                x = kept[place] * 0.6 + x * 0.4
+        return x
+
+    for index, layer in enumerate(model.model.layers):  # type: ignore[arg-type, union-attr]
+        layer.register_forward_pre_hook(lambda _, given, index=index: (read(index, given[0]), *given[1:]))
+
+
 def _mimo(state: State, raw: Raw) -> tuple[State, Raw]:
     """With a layer that guesses further tokens."""
     state, raw = renamed("MiMoForCausalLM", num_nextn_predict_layers=1)(state, raw)
@@ -217,6 +241,14 @@ CASES: dict[str, Case] = {
     **MEDIA_CASES,
     "llama": Case("Llama 1 to 3, Yi", "llama"),
     "yi": Case("Llama 1 to 3, Yi", "llama", relayout=renamed("YiForCausalLM"), architecture="YiForCausalLM"),
+    "solar": Case(
+        "Solar Pro 22B",
+        "llama",
+        {"num_hidden_layers": 5},
+        renamed("SolarForCausalLM", **SKIPS, sliding_window=2047),
+        prepare=_skipping,
+        architecture="SolarForCausalLM",
+    ),
     "telechat3": Case(
         "TeleChat 3", "llama", relayout=renamed("TeleChat3ForCausalLM"), architecture="TeleChat3ForCausalLM"
     ),

@@ -23,8 +23,8 @@ EXPERTS: dict[str, Any] = {
     "routed_scaling_factor": 1.5,
     "first_k_dense_replace": 1,
 }
-INDEXER: dict[str, Any] = {"index_topk": 64, "index_head_dim": 16, "index_n_heads": 4}
-"""All positions of a prompt are chosen."""
+INDEXER: dict[str, Any] = {"index_topk": 5, "index_head_dim": 16, "index_n_heads": 8}
+"""Longer prompts attend to some positions alone. Few heads would often have scores of 0, which are equal."""
 # Transformers 5 refuses a rope without its base.
 YARN = {
     "rope_type": "yarn",
@@ -138,6 +138,12 @@ LATENT_CASES: dict[str, Case] = {
         prepare=with_corrections,
     ),
     "glm 5": Case("GLM 5", "glm_moe_dsa", {**EXPERTS, **INDEXER, "rms_norm_eps": 1e-3}, prepare=with_corrections),
+    "glm 5.2": Case(
+        "GLM 5",
+        "glm_moe_dsa",
+        {**EXPERTS, **INDEXER, "index_topk_pattern": "FSF"},
+        prepare=with_corrections,
+    ),
     "glm4 moe lite": Case(
         "GLM 4.7 Flash", "glm4_moe_lite", {**EXPERTS, "num_nextn_predict_layers": 0}, prepare=with_corrections
     ),

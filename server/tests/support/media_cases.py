@@ -17,7 +17,7 @@ from support.author_layouts import (
 from support.families import SIZES, Case, Raw, State
 from support.latent_cases import EXPERTS as LATENT_EXPERTS
 from support.latent_cases import GROWING
-from support.moe_cases import LLAMA_4, with_corrections
+from support.moe_cases import LLAMA_4, MINIMAX_M3, STEP, STEP_IMAGES, beyond_bounds, with_corrections
 from support.recurrent_cases import DELTA, EXPERTS, stacked_experts
 
 IMAGES: dict[str, Any] = {
@@ -48,6 +48,17 @@ def _flat(state: State, raw: Raw) -> tuple[State, Raw]:
     rope = text.pop("rope_parameters")
     scaling = {"type": "mrope", "mrope_section": rope["mrope_section"]}
     return state, {**text, "rope_theta": rope["rope_theta"], "rope_scaling": scaling, **raw}
+
+
+def _authors_of_m3(state: State, raw: Raw) -> tuple[State, Raw]:
+    """The keys of the published files of MiniMax M3."""
+    text = {**raw["text_config"], "hidden_act": "swigluoai"}
+    text["moe_layer_freq"] = [int(kind == "sparse") for kind in text.pop("mlp_layer_types")]
+    names = {"index_n_heads": "num_index_heads", "index_head_dim": "index_dim", "index_block_size": "block_size"}
+    names |= {"index_topk_blocks": "topk_blocks", "index_local_blocks": "local_block"}
+    sparse = {f"sparse_{name}": text.pop(key) for key, name in names.items()}
+    sparse["sparse_attention_freq"] = [int(kind != "full_attention") for kind in text.pop("layer_types")]
+    return state, {**raw, "text_config": {**text, "sparse_attention_config": sparse}}
 
 
 def _newer(state: State, raw: Raw) -> tuple[State, Raw]:
@@ -193,6 +204,21 @@ MEDIA_CASES: dict[str, Case] = {
         relayout=kimi_vl,
         prepare=with_corrections,
         architecture="KimiVLForConditionalGeneration",
+    ),
+    "minimax m3 images": _case(
+        "MiniMax M3",
+        "minimax_m3_vl",
+        {**MINIMAX_M3, "model_type": "minimax_m3_vl_text"},
+        {**IMAGES, "image_size": 8, "spatial_merge_size": 1},
+        relayout=_authors_of_m3,
+        prepare=with_corrections,
+    ),
+    "step images": Case(
+        "Step 3.7",
+        "step3p7",
+        {"text_config": STEP, "vision_config": STEP_IMAGES},
+        prepare=beyond_bounds,
+        sizes={},
     ),
     "ministral 3 images": _case(
         "Mistral Small 3.1 to 4, Ministral 3",

@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 
-from support.families import Case, Raw, Relayout, State
+from support.families import SIZES, Case, Raw, Relayout, State
 from support.relayouts import fused_blocks, renamed
 
 EXPERTS: dict[str, Any] = {"num_local_experts": 6, "num_experts_per_tok": 2, "intermediate_size": 20}
@@ -142,6 +142,81 @@ MIMO_V2: dict[str, Any] = {
     "topk_group": 1,
     "v_head_dim": 8,
 }
+MINIMAX_M3: dict[str, Any] = {
+    **EXPERTS,
+    "dense_intermediate_size": 24,
+    "shared_intermediate_size": 20,
+    "head_dim": 8,
+    "rotary_dim": 4,
+    "rope_parameters": {"rope_theta": 5e6, "rope_type": "default", "partial_rotary_factor": 0.5},
+    "mlp_layer_types": ["dense", "sparse", "sparse"],
+    "layer_types": ["full_attention", "minimax_m3_sparse", "minimax_m3_sparse"],
+    "index_n_heads": 2,
+    "index_head_dim": 12,
+    "index_block_size": 4,
+    "index_topk_blocks": 2,
+}
+"""Prompts of more than eight tokens attend to some blocks alone."""
+
+
+def _mimo_fused(state: State, raw: Raw) -> tuple[State, Raw]:
+    """MiMo V2.5: queries, keys and values in one tensor, as two shards wrote it, beside towers."""
+    towers = ("visual.patch_embed.proj", "audio_encoder.projection.mlp.0", "speech_embeddings.0")
+    fused = {**state, **{f"{name}.weight": torch.zeros(2) for name in towers}}
+    for name in state:
+        if "q_proj" in name:
+            parts = [fused.pop(name.replace("q_proj", part)).chunk(2) for part in ("q_proj", "k_proj", "v_proj")]
+            each = [part for shard in zip(*parts, strict=True) for part in shard]
+            fused[name.replace("q_proj", "qkv_proj")] = torch.cat(each)
+    raw |= {"attention_projection_layout": "fused_qkv", "vision_config": {"depth": 1}}
+    return fused, {**raw, "architectures": ["MiMoV2ForCausalLM"]}
+
+
+STEP: dict[str, Any] = {
+    **{key: value for key, value in SIZES.items() if key != "pad_token_id"},
+    "num_hidden_layers": 4,
+    "pad_token_id": 0,
+    "head_dim": 8,
+    "layer_types": ["full_attention", "sliding_attention", "sliding_attention", "full_attention"],
+    "mlp_layer_types": ["dense", "sparse", "sparse", "sparse"],
+    "moe_intermediate_size": 20,
+    "moe_router_scaling_factor": 3.0,
+    "n_routed_experts": 6,
+    "num_experts_per_tok": 2,
+    "num_sliding_attention_heads": 8,
+    "partial_rotary_factors": [0.5, 1.0, 1.0, 0.5],
+    "rope_scaling": {
+        "rope_type": "llama3",
+        "factor": 2.0,
+        "original_max_position_embeddings": 32,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 32.0,
+    },
+    "rope_theta": [5e6, 1e4, 1e4, 5e6],
+    "share_expert_dim": 24,
+    "sliding_window": 4,
+    "swiglu_limits": [0.0, 7.0, 0.0, 7.0],
+    "swiglu_limits_shared": [16.0, 0.0, 16.0, 7.0],
+}
+"""Two key heads. The last layer alone has the same bound for all experts."""
+STEP_IMAGES = {"width": 16, "layers": 1, "heads": 2, "image_size": 28, "patch_size": 14}
+
+
+def beyond_bounds(model: torch.nn.Module) -> None:
+    """Makes gates so large that bounds of activations count."""
+    with_corrections(model)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if name.endswith(("gate_proj.weight", "up_proj.weight", "gate_up_proj")):
+                parameter.mul_(6)
+
+
+def step_alone(state: State, raw: Raw) -> tuple[State, Raw]:
+    """The text of Step 3.7, which is Step 3.5."""
+    state = {name: tensor for name, tensor in state.items() if not name.startswith("vi")}
+    return state, {**raw["text_config"], "architectures": ["Step3p5ForCausalLM"]}
+
+
 MOE_CASES: dict[str, Case] = {
     "mixtral": Case("Mixtral", "mixtral", {**EXPERTS, "sliding_window": 4}),
     "minimax m2": Case(
@@ -156,6 +231,7 @@ MOE_CASES: dict[str, Case] = {
         },
         prepare=with_corrections,
     ),
+    "minimax m3": Case("MiniMax M3 (text)", "minimax_m3_vl_text", MINIMAX_M3, prepare=with_corrections),
     "qwen2 moe": Case(
         "Qwen 2 MoE",
         "qwen2_moe",
@@ -261,6 +337,14 @@ MOE_CASES: dict[str, Case] = {
         {**LLAMA_4, "interleave_moe_layer_step": 2, "use_qk_norm": False},
     ),
     "mimo v2": Case("MiMo V2", "mimo_v2_flash", MIMO_V2, prepare=with_corrections),
+    "mimo v2.5": Case(
+        "MiMo V2",
+        "mimo_v2_flash",
+        MIMO_V2,
+        _mimo_fused,
+        prepare=with_corrections,
+        architecture="MiMoV2ForCausalLM",
+    ),
     "hy3": Case("Hy3", "hy_v3", {**QWEN, "head_dim": 8, "num_shared_experts": 2}, prepare=with_corrections),
     "trinity": Case(
         "Trinity (AFMoE)",
@@ -292,6 +376,15 @@ MOE_CASES: dict[str, Case] = {
         "laguna",
         {**LAGUNA, "gating": "per-element", "mlp_layer_types": ["sparse", "dense", "sparse"]},
         prepare=with_corrections,
+    ),
+    "step": Case(
+        "Step 3.5",
+        "step3p7",
+        {"text_config": STEP, "vision_config": STEP_IMAGES},
+        step_alone,
+        prepare=beyond_bounds,
+        architecture="Step3p5ForCausalLM",
+        sizes={},
     ),
     "phi moe": Case("Phi 3.5 MoE", "phimoe", {**EXPERTS, "attention_bias": True, "lm_head_bias": True}),
     "phi moe longrope": Case("Phi 3.5 MoE", "phimoe", {**EXPERTS, "rope_parameters": LONGROPE}),

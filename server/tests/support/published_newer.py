@@ -2,8 +2,11 @@
 
 import dataclasses
 
-from support.families import Case
+import torch
+
+from support.families import Case, Raw, State
 from support.family_cases import CASES
+from support.moe_cases import STEP, step_alone
 from support.published import LATENT, LLAMA, LLAMA3, LOCAL, OF_DEEPSEEK, file, own
 
 MIXTURE = {**LLAMA, "head_dim": 8, "num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 20}
@@ -71,7 +74,55 @@ def of(name: str, **values: object) -> Case:
     return file(case, {**LLAMA, "architectures": [case.architecture], **values})
 
 
+def _step(state: State, raw: Raw) -> tuple[State, Raw]:
+    """With a layer that guesses further tokens, of which lists by layer have values."""
+    state, raw = step_alone(state, raw)
+    values = {
+        **{key: raw[key] for key in ("architectures", "head_dim", "max_position_embeddings", "moe_intermediate_size")},
+        **{key: raw[key] for key in ("share_expert_dim", "sliding_window", "intermediate_size", "vocab_size")},
+        **{key: raw[key] for key in ("hidden_size", "num_attention_heads", "num_hidden_layers")},
+        **{key: [*raw[key], raw[key][1]] for key in ("layer_types", "swiglu_limits", "swiglu_limits_shared")},
+        "att_impl_type": "GQA",
+        "attention_other_setting": {
+            "attention_type": "sliding_attention",
+            "head_dim": 8,
+            "num_attention_groups": 2,
+            "num_attention_heads": 8,
+            "true_head_dim": 8,
+        },
+        "bos_token_id": 0,
+        "eos_token_id": [1, 2],
+        "max_seq_len": 64,
+        "model_type": "step3p5",
+        "moe_every_n_layer": 1,
+        "moe_layer_offset": 0,
+        "moe_layers_enum": "1,2,3",
+        "moe_num_experts": 6,
+        "moe_router_activation": "sigmoid",
+        "moe_router_scaling_factor": 3.0,
+        "moe_top_k": 2,
+        "need_fp32_gate": True,
+        "norm_expert_weight": True,
+        "num_attention_groups": 2,
+        "num_nextn_predict_layers": 1,
+        "partial_rotary_factors": [0.5, 1.0, 1.0, 0.5, 1.0],
+        "rope_scaling": STEP["rope_scaling"],
+        "rope_theta": [5e6, 1e4, 1e4, 5e6, 1e4],
+        "sink": False,
+        "use_head_wise_attn_gate": True,
+        "use_mfa": False,
+        "use_moe": True,
+        "use_moe_router_bias": True,
+        "use_qk_norm": True,
+        "use_rope_layers": [],
+        "yarn_only_types": [FULL],
+        "zero_centered": True,
+    }
+    return {**state, "model.layers.4.eh_proj.weight": torch.ones(32, 64)}, values
+
+
 NEWER: dict[str, Case] = {
+    "Step 3.5 Flash": dataclasses.replace(CASES["step"], relayout=_step),
     "Ministral 3 8B": own("ministral3", LLAMA, head_dim=8, rope_parameters=GROWING, sliding_window=None),
     "Ministral 3 without keys of rope": own("ministral3", LLAMA, head_dim=8),
     "Mistral Small 4": own(

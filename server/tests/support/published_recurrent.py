@@ -1,8 +1,81 @@
 """`config.json` files of published models with recurrent layers; see `published.py`."""
 
-from support.families import Case
-from support.published import LLAMA, TOKENS, own
+import dataclasses
 
+from support.families import Case, Raw, State
+from support.family_cases import CASES
+from support.ling3 import ling3
+from support.published import LLAMA, TOKENS, own
+from support.recurrent_cases import KIMI_LINEAR, kimi_linear
+
+
+def _kimi_linear(state: State, raw: Raw) -> tuple[State, Raw]:
+    """Layers by number."""
+    state, raw = kimi_linear(state, raw)
+    return state, {
+        "architectures": raw["architectures"],
+        **{key: value for key, value in LLAMA.items() if key not in ("attention_dropout", "max_position_embeddings")},
+        **KIMI_LINEAR,
+        "first_k_dense_replace": 1,
+        "head_dim": 72,
+        "linear_attn_config": KIMI_LINEAR["linear_attn_config"],
+        "mla_use_nope": True,
+        "model_max_length": 1048576,
+        "model_type": "kimi_linear",
+        "moe_layer_freq": 1,
+        "moe_renormalize": True,
+        "moe_router_activation_func": "sigmoid",
+        "num_nextn_predict_layers": 0,
+        "num_shared_experts": 1,
+        "q_lora_rank": None,
+        "rms_norm_eps": 1e-05,
+        "rope_scaling": None,
+        "rope_theta": 10000.0,
+        "routed_scaling_factor": 2.446,
+        "tie_word_embeddings": False,
+        "use_grouped_topk": True,
+    }
+
+
+LING_3 = {
+    "expert_swiglu_limit_list": None,
+    "first_k_dense_replace": 1,
+    "gated_attention_proj_granularity_type": "head_wise",
+    "group_norm_size": 1,
+    "hidden_act": "silu",
+    "kda_lower_bound": -5,
+    "kda_safe_gate": True,
+    "linear_silu": True,
+    "moe_router_enable_expert_bias": True,
+    "moe_shared_expert_intermediate_size": 20,
+    "mtp_use_kda": False,
+    "no_kda_lora": True,
+    "norm_topk_prob": True,
+    "num_key_value_heads": 4,
+    "num_kv_heads_for_linear_attn": 0,
+    "num_nextn_predict_layers": 0,
+    "partial_rotary_factor": 0.5,
+    "pregate_inference": False,
+    "qk_head_dim": 10,
+    "rope_interleave": True,
+    "rope_parameters": {"partial_rotary_factor": 0.5, "rope_theta": 10000, "rope_type": "default"},
+    "rotary_dim": 4,
+    "router_dtype": "fp32",
+    "scale_router_input": False,
+    "score_function": "sigmoid",
+    "scoring_func": "sigmoid",
+    "share_expert_swiglu_limit_list": None,
+    "tie_word_embeddings": False,
+    "topk_method": "noaux_tc",
+    "up_proj_norm": False,
+    "use_bias": False,
+    "use_kda_lora": False,
+    "use_mla_nope": False,
+    "use_nGPT": False,
+    "use_qk_norm": True,
+    "use_qkv_bias": False,
+    "value_norm": False,
+}
 DELTA = {
     **LLAMA,
     "attention_bias": False,
@@ -191,6 +264,8 @@ RECURRENT: dict[str, Case] = {
     "Falcon H1 of few keys": own(
         "falcon_h1", LLAMA, mamba_d_head="auto", mamba_d_ssm=64, mamba_d_state=16, mamba_n_heads=8, pad_token_id=0
     ),
+    "Kimi-Linear-48B-A3B": dataclasses.replace(CASES["kimi linear"], relayout=_kimi_linear),
+    "Ling 3 Tiny": dataclasses.replace(CASES["ling 3"], relayout=ling3(**LING_3)),
     "Olmo-Hybrid-7B": own(
         "olmo_hybrid",
         LLAMA,

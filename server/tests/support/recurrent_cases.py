@@ -7,7 +7,8 @@ from transformers import PreTrainedModel
 from transformers.models.falcon_h1.modeling_falcon_h1 import compute_mup_vector
 
 from support.families import Case, Raw, State
-from support.moe_cases import QWEN
+from support.ling3 import as_ling3, ling3
+from support.moe_cases import QWEN, with_corrections
 
 LAYERS = ["linear_attention", "full_attention", "linear_attention"]
 DELTA: dict[str, Any] = {
@@ -52,6 +53,37 @@ def _without_types(state: State, raw: Raw) -> tuple[State, Raw]:
     """Layers with attention by number, as in the first files."""
     del raw["layer_types"]
     return state, raw
+
+
+KIMI_LINEAR: dict[str, Any] = {
+    "kv_lora_rank": 16,
+    "linear_attn_config": {
+        "full_attn_layers": [2],
+        "head_dim": 8,
+        "kda_layers": [1, 3],
+        "num_heads": 4,
+        "short_conv_kernel_size": 3,
+    },
+    "moe_intermediate_size": 20,
+    "num_expert_group": 2,
+    "num_experts": 8,
+    "num_experts_per_token": 2,
+    "num_key_value_heads": 4,
+    "qk_nope_head_dim": 6,
+    "qk_rope_head_dim": 4,
+    "topk_group": 1,
+    "v_head_dim": 12,
+}
+
+
+LING_3 = {**KIMI_LINEAR, "linear_attn_config": {**KIMI_LINEAR["linear_attn_config"], "full_attn_layers": [2, 3]}}
+LING_3["linear_attn_config"]["kda_layers"] = [1]
+
+
+def kimi_linear(state: State, raw: Raw) -> tuple[State, Raw]:
+    """The dense network of the first layer under its published name."""
+    wrong = "layers.0.block_sparse_moe."
+    return {name.replace(wrong, "layers.0.mlp."): tensor for name, tensor in state.items()}, raw
 
 
 STATE_SPACE: dict[str, Any] = {
@@ -205,6 +237,40 @@ RECURRENT_CASES: dict[str, Case] = {
     "nemotron 3 latent": Case("Nemotron-H, Nano 2 and 3", "nemotron_h", {**NEMOTRON_3, "moe_latent_size": 12}),
     "nemotron 3 large shared": Case(
         "Nemotron-H, Nano 2 and 3", "nemotron_h", {**NEMOTRON_3, "moe_shared_expert_intermediate_size": 20}, _pattern
+    ),
+    "kimi linear": Case("Kimi Linear", "kimi_linear", KIMI_LINEAR, kimi_linear, prepare=with_corrections),
+    "kimi linear ranks": Case(
+        "Kimi Linear",
+        "kimi_linear",
+        {
+            **{key: value for key, value in KIMI_LINEAR.items() if key != "linear_attn_config"},
+            "layer_types": ["full_attention", "linear_attention", "linear_attention"],
+            "linear_head_dim": 12,
+            "linear_num_heads": 8,
+            "mlp_layer_types": ["sparse", "sparse", "sparse"],
+            "q_lora_rank": 12,
+        },
+        prepare=with_corrections,
+    ),
+    "ling 3": Case(
+        "Ling and Ring 3 (Bailing MoE 3)",
+        "kimi_linear",
+        LING_3,
+        ling3(
+            first_k_dense_replace=1,
+            gated_attention_proj_granularity_type="head_wise",
+            partial_rotary_factor=0.5,
+        ),
+        prepare=as_ling3(),
+        architecture="BailingMoeV3ForCausalLM",
+    ),
+    "ling 3 elements": Case(
+        "Ling and Ring 3 (Bailing MoE 3)",
+        "kimi_linear",
+        {**LING_3, "mlp_layer_types": ["sparse"] * 3, "q_lora_rank": 12},
+        ling3(gated_attention_proj_granularity_type="element_wise", kda_safe_gate=False),
+        prepare=as_ling3("element_wise", None),
+        architecture="BailingMoeV3ForCausalLM",
     ),
     "olmo hybrid": Case(
         "OLMo Hybrid", "olmo_hybrid", {**OLMO_HYBRID, "rope_parameters": {"rope_theta": None}}, _published_olmo

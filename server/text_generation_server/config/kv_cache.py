@@ -45,6 +45,8 @@ def _obstacle(model: ModelConfig) -> str | None:
     mixers = model.decoder.mixers
     if any(isinstance(each, LatentAttentionSpec) for each in mixers):
         return f"is not there for {model.architecture}, whose cache holds latent vectors in the model's type"
+    if any(isinstance(each, AttentionSpec) and each.indexer is not None for each in mixers):
+        return f"is not there for {model.architecture}, whose heads attend to blocks of positions of their own"
     sizes = sorted({each.head_dim for each in mixers if isinstance(each, AttentionSpec)})
     if any(size % _MULTIPLE for size in sizes):
         found = ", ".join(map(str, sizes))

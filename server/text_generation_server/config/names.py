@@ -51,6 +51,8 @@ class TensorNames:
     qkv: str | None = None
     """The fused matrix of all three, if the checkpoint has one."""
     qkv_layout: QkvLayout = "blocks"
+    qkv_shards: int = 1
+    """Shards of that layout. Each is quantised by itself."""
     attention_gate: str | None = None
     """The matrix that gates what heads read, where it is not a part of that of the queries."""
     out: str = "self_attn.o_proj"
@@ -66,6 +68,13 @@ class TensorNames:
     kv_a_norm: str = "self_attn.kv_a_layernorm"
     kv_b: str = "self_attn.kv_b_proj"
     """The projection from the latent vector to key and value of each head."""
+    index_q: str = "self_attn.indexer.wq_b"
+    """Indexer, as the next ones: the projection to its queries, from the low-rank query vector or hidden states."""
+    index_k: str = "self_attn.indexer.wk"
+    index_q_norm: str = "self_attn.indexer.q_norm"
+    index_k_norm: str = "self_attn.indexer.k_norm"
+    index_weights: str = "self_attn.indexer.weights_proj"
+    """From hidden states to the weight of each of its heads."""
     sinks: str = "self_attn.sinks"
     """A whole name, as it has no `.weight`."""
     delta_qkv: str = "linear_attn.in_proj_qkv"
@@ -88,6 +97,10 @@ class TensorNames:
     delta_rate: str = "linear_attn.A_log"
     """A whole name, as the next one."""
     delta_bias: str = "linear_attn.dt_bias"
+    delta_decay: tuple[str, ...] = ("self_attn.f_a_proj", "self_attn.f_b_proj")
+    """Kimi delta attention: the matrix that makes decays of channels of hidden states, or two of low rank."""
+    delta_gate: tuple[str, ...] = ("self_attn.g_a_proj", "self_attn.g_b_proj")
+    """The same of the gates of the result."""
     delta_norm: str = "linear_attn.norm"
     delta_out: str = "linear_attn.out_proj"
     conv_in: str = "conv.in_proj"
@@ -128,6 +141,9 @@ class TensorNames:
     """
     expert_up: str = "mlp.experts.{expert}.up_proj"
     expert_down: str = "mlp.experts.{expert}.down_proj"
+    experts_apart: bool = False
+    """Whether one tensor has the gate matrices of all experts of a layer, one those for up and one those for down. Its
+    name lacks `.{expert}`, with which those of "each" end."""
     experts_stack: tuple[str, str] | None = None
     """Names of the tensors of layout `stack_layout`, which some files have instead of matrices of each expert."""
     stack_layout: ExpertLayout = "stacked"

@@ -40,6 +40,34 @@ class GatedDeltaSpec:
 
 
 @dataclass(frozen=True)
+class KimiDeltaSpec:
+    """Kimi delta attention of one layer (KDA, Kimi Team, 2025): a gated delta net whose states decay by channel of a
+    key, with as many heads of keys as of values.
+    """
+
+    num_heads: int
+    key_dim: int
+    value_dim: int
+    kernel: int
+    """As of `GatedDeltaSpec`, as the next one."""
+    norm_eps: float
+    rank: int = 0
+    """Elements of the low-rank vectors from which decays and gates of the result are made; 0: they are made of hidden
+    states."""
+    least: float = 0.0
+    """Lower bound of log decays, below 0, which the sigmoid then approaches; 0: there is none, and they are a softplus.
+    """
+
+    def inputs(self, shards: int) -> int:
+        """As of `GatedDeltaSpec`."""
+        return self.num_heads // shards * (2 * self.key_dim + self.value_dim)
+
+    def state(self, shards: int) -> int:
+        """As of `GatedDeltaSpec`."""
+        return self.num_heads // shards * self.key_dim * self.value_dim
+
+
+@dataclass(frozen=True)
 class MambaSpec:
     """Selective state space of one layer (Mamba, Gu and Dao, 2023): each channel has a state of its own."""
 
@@ -133,4 +161,4 @@ class ShortConvSpec:
         return 0
 
 
-RecurrentSpec = GatedDeltaSpec | MambaSpec | Mamba2Spec | ShortConvSpec
+RecurrentSpec = GatedDeltaSpec | KimiDeltaSpec | MambaSpec | Mamba2Spec | ShortConvSpec

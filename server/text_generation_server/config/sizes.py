@@ -8,7 +8,7 @@ from .files import stored_bytes, tensor_files
 from .implementation import AnyModelConfig
 from .model import ModelConfig
 from .names import TensorNames
-from .recurrent import GatedDeltaSpec, Mamba2Spec, MambaSpec, ShortConvSpec
+from .recurrent import GatedDeltaSpec, KimiDeltaSpec, Mamba2Spec, MambaSpec, ShortConvSpec
 from .spec import AttentionSpec, DecoderSpec, DenseSpec, LatentAttentionSpec, MixerSpec
 
 ITEM_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
@@ -154,6 +154,8 @@ def _mixer(spec: MixerSpec, names: TensorNames, hidden: int) -> Iterator[tuple[s
         return _latent_attention(spec, names, hidden)
     if isinstance(spec, GatedDeltaSpec):
         return _gated_delta(spec, names, hidden)
+    if isinstance(spec, KimiDeltaSpec):
+        return _kimi_delta(spec, names, hidden)
     if isinstance(spec, MambaSpec | Mamba2Spec):
         return _mamba(spec, names, hidden)
     if isinstance(spec, ShortConvSpec):
@@ -170,6 +172,9 @@ def _attention(spec: AttentionSpec, names: TensorNames, hidden: int) -> Iterator
         yield names.qkv or name, hidden * heads * size
     if spec.output_gate:
         yield names.attention_gate or names.q, hidden * spec.num_heads * spec.gate_size
+    if (indexer := spec.indexer) is not None:
+        yield names.index_q, hidden * spec.num_kv_heads * indexer.head_dim
+        yield names.index_k, hidden * indexer.head_dim
     yield names.out, hidden * spec.num_heads * spec.value_size
 
 
@@ -181,8 +186,14 @@ def _latent_attention(spec: LatentAttentionSpec, names: TensorNames, hidden: int
     else:
         yield names.q, hidden * queries
     yield names.kv_a, hidden * (spec.latent_dim + spec.rope_dim)
+    if (indexer := spec.indexer) is not None:
+        yield names.index_q, spec.query_dim * indexer.num_heads * indexer.head_dim
+        yield names.index_k, hidden * indexer.head_dim
+        yield "", hidden * indexer.num_heads
     # It is dequantised when it is loaded.
     yield "", spec.latent_dim * spec.num_heads * (spec.key_dim + spec.value_dim)
+    if spec.gates is not None:
+        yield names.attention_gate or "", hidden * spec.num_heads * spec.gate_size
     yield names.out, hidden * spec.num_heads * spec.value_dim
 
 
@@ -197,6 +208,19 @@ def _gated_delta(spec: GatedDeltaSpec, names: TensorNames, hidden: int) -> Itera
     yield names.delta_qkvz or names.delta_z, hidden * values
     for name in (names.delta_b, names.delta_a):
         yield names.delta_ba or name, hidden * spec.num_heads
+    yield names.delta_out, hidden * values
+
+
+def _kimi_delta(spec: KimiDeltaSpec, names: TensorNames, hidden: int) -> Iterator[tuple[str, int]]:
+    keys, values = spec.num_heads * spec.key_dim, spec.num_heads * spec.value_dim
+    if names.delta_apart is not None:
+        for name, outputs in zip(names.delta_apart, (keys, keys, values), strict=True):
+            yield name, hidden * outputs
+    for stored, outputs in ((names.delta_decay, keys), (names.delta_gate, values)):
+        if spec.rank:
+            yield stored[0], hidden * spec.rank
+        yield stored[-1], (spec.rank or hidden) * outputs
+    yield names.delta_b, hidden * spec.num_heads
     yield names.delta_out, hidden * values
 
 

@@ -12,13 +12,15 @@ from .recurrent import Mamba2Spec, RecurrentSpec
 Activation = Literal["silu", "gelu", "gelu_tanh", "relu", "relu2"]
 """"gelu" is exact, with the error function, "gelu_tanh" is its approximation, "relu2" is the square of relu."""
 
-GatedActivation = Literal["silu", "gelu", "gelu_tanh", "relu", "relu2", "clamped_swiglu"]
-"""The last one has a formula of its own (`text_generation_kernels/norm/activations.py`)."""
+GatedActivation = Literal[
+    "silu", "gelu", "gelu_tanh", "relu", "relu2", "clamped_swiglu", "silu_within_7", "silu_within_16"
+]
+"""The last three have formulas of their own (`text_generation_kernels/norm/activations.py`)."""
 
 RopeType = Literal["default", "linear", "dynamic", "llama3", "yarn", "longrope"]
-QkvLayout = Literal["blocks", "groups"]
+QkvLayout = Literal["blocks", "groups", "shards"]
 """How one stored matrix holds Q, K and V: all of Q, then K, then V; or, for each K and V head, its query heads, then
-k, then v."""
+k, then v; or, for each of as many shards as it was written by, Q, K and V of the shard."""
 
 
 @dataclass(frozen=True)
@@ -94,6 +96,24 @@ class QkNormSpec:
 
 
 @dataclass(frozen=True)
+class BlockIndexerSpec:
+    """What chooses the blocks of positions that a token attends to (MiniMax sparse attention, 2026): the query heads of
+    each KV head to their own. Small queries, one for each KV head, and one key for each position are normalised and
+    rotated like those of the attention; a block counts as much as its best position.
+    """
+
+    head_dim: int
+    """Elements of a query, and of a key. RoPE rotates as many of the first as of a head of the attention."""
+    block: int
+    """Positions of a block."""
+    top_k: int
+    """Blocks that a token attends to."""
+    local: int
+    """The newest blocks, its own one included, which are always among them."""
+    norm: NormSpec
+
+
+@dataclass(frozen=True)
 class AttentionSpec:
     """Attention of one layer."""
 
@@ -133,6 +153,8 @@ class AttentionSpec:
     """The layer before it whose keys and values it reads; None: it has its own."""
     causal_media: bool = False
     """Whether tokens of an image attend to those before them alone, also where they attend to each other elsewhere."""
+    indexer: BlockIndexerSpec | None = None
+    """What chooses the blocks of positions that a token attends to; None: it attends to all before it."""
 
     @property
     def value_size(self) -> int:
@@ -145,6 +167,21 @@ class AttentionSpec:
         if self.output_gate is None:
             return 0
         return 1 if self.gates_heads else self.head_dim
+
+
+@dataclass(frozen=True)
+class IndexerSpec:
+    """What chooses the positions that a token attends to (DeepSeek-V3.2, 2025). Small queries and one key for each
+    position give scores, `sum over heads of weight * relu(query . key)`, and the positions with the highest are read.
+    """
+
+    num_heads: int
+    head_dim: int
+    """Elements of a query, and of a key. RoPE rotates the first of them, as many as the attention itself rotates."""
+    interleaved: bool
+    """Whether neighbours among these are a pair, as in `RopeSpec`."""
+    norm_eps: float
+    """Epsilon of the layer norm of keys."""
 
 
 @dataclass(frozen=True)
@@ -163,18 +200,30 @@ class LatentAttentionSpec:
     """Elements of a query, and of a projected key, that are not rotated."""
     value_dim: int
     """Elements of a value."""
-    rope: RopeSpec
+    rope: RopeSpec | None
+    """None: nothing is rotated (NoPE); the key that all heads share is there still."""
     norm_eps: float
     """Epsilon of the norms of the latent vector and of the low-rank query vector."""
     query_dim: int = 0
     """Elements of the normalised low-rank vector from which queries are projected; 0: they are projected from hidden
     states."""
+    top_k: int = 0
+    """Positions that a token attends to; 0: all before it."""
+    indexer: IndexerSpec | None = None
+    """What chooses them, from the low-rank vector and hidden states; None: the layer before it that has one."""
+    gates: Literal["heads", "elements"] | None = None
+    """Whether a sigmoid of a projection of the hidden state gates what each head reads, or each element of it."""
+
+    @property
+    def gate_size(self) -> int:
+        """Gates of a head."""
+        return {None: 0, "heads": 1, "elements": self.value_dim}[self.gates]
 
     @property
     def scale(self) -> float:
         """The softmax scale. YaRN may sharpen attention here instead of in the RoPE table."""
         scale = (self.key_dim + self.rope_dim) ** -0.5
-        if self.rope.rope_type != "default" and self.rope.mscale_all_dim is not None:
+        if self.rope is not None and self.rope.rope_type != "default" and self.rope.mscale_all_dim is not None:
             scale *= self.rope.temperature(self.rope.mscale_all_dim) ** 2
         return scale
 
@@ -240,6 +289,8 @@ class MoeSpec:
     """The inner size of the shared expert, which every token passes; 0: the mixture has none."""
     shared_gate: bool = False
     """Whether the sigmoid of one more logit gates the shared expert."""
+    shared_activation: GatedActivation | None = None
+    """That of the shared expert; None: it has that of the others."""
     gated: bool = True
     """Whether experts are gated."""
     latent: int = 0
@@ -253,10 +304,25 @@ class MoeSpec:
     @property
     def shared(self) -> DenseSpec | None:
         """The shared expert as a dense network."""
-        return DenseSpec(self.shared_inner, self.activation, self.gated) if self.shared_inner else None
+        if not self.shared_inner:
+            return None
+        return DenseSpec(self.shared_inner, self.shared_activation or self.activation, self.gated)
 
 
 FeedForwardSpec = DenseSpec | MoeSpec
+
+
+@dataclass(frozen=True)
+class SkipSpec:
+    """Skips of layers (Solar Pro, 2024): a layer may keep the residual stream that it reads in places with numbers, and
+    may read a mix with what earlier layers kept, once for each of these places.
+    """
+
+    kept: tuple[int, ...] = ()
+    """Where it keeps the stream, before it mixes."""
+    mixed: tuple[int, ...] = ()
+    share: float = 0.5
+    """The weight of what was kept; the stream has the rest."""
 
 
 @dataclass(frozen=True)
@@ -285,6 +351,8 @@ class LayerSpec:
     """A state space beside attention. Both read the same input, and their outputs are added."""
     mixer_factors: tuple[float, float] = (1.0, 1.0)
     """What the outputs of attention and of the state space beside it are multiplied by."""
+    skip: SkipSpec | None = None
+    """What it keeps of the residual stream, and mixes into it; None: nothing."""
 
     @property
     def moe(self) -> MoeSpec | None:

@@ -202,9 +202,14 @@ def state_bytes_per_row(config: ModelConfig, shards: int, itemsize: int) -> int:
 
 
 def _cached(mixer: MixerSpec, shards: int) -> tuple[int, int]:
-    """Returns the number of vectors that a layer caches of a token on one shard, and their size."""
-    if isinstance(mixer, AttentionSpec):
-        own = kv_heads_of_rank(mixer.num_heads, mixer.num_kv_heads, shards) if mixer.reads_layer is None else 0
-        return 2 * own, mixer.head_dim
+    """Returns the number of vectors that a layer caches of a token on one shard, and their size. Caches that an indexer
+    belongs to have one vector.
+    """
     # States of recurrent layers do not depend on the number of tokens.
-    return (1, mixer.latent_dim + mixer.rope_dim) if isinstance(mixer, LatentAttentionSpec) else (0, 0)
+    if not isinstance(mixer, AttentionSpec | LatentAttentionSpec):
+        return 0, 0
+    index = 0 if mixer.indexer is None else mixer.indexer.head_dim
+    if isinstance(mixer, LatentAttentionSpec):
+        return 1, mixer.latent_dim + mixer.rope_dim + index
+    own = kv_heads_of_rank(mixer.num_heads, mixer.num_kv_heads, shards) if mixer.reads_layer is None else 0
+    return (1, 2 * own * mixer.head_dim + index) if index else (2 * own, mixer.head_dim)

@@ -1,5 +1,6 @@
 """Builds a decoder from its spec. This is the only place that chooses the classes of its layers."""
 
+from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
@@ -9,11 +10,13 @@ from text_generation_kernels import KV_CODES, LONGEST_NORMALISED
 
 from ..config.kv_cache import QuantisedKvCache
 from ..config.model import ModelConfig
-from ..config.recurrent import Mamba2Spec, MambaSpec, RecurrentSpec, ShortConvSpec
+from ..config.recurrent import KimiDeltaSpec, Mamba2Spec, MambaSpec, RecurrentSpec, ShortConvSpec
 from ..config.sizes import dense_macs
 from ..config.spec import (
     AttentionSpec,
+    BlockIndexerSpec,
     FeedForwardSpec,
+    IndexerSpec,
     LatentAttentionSpec,
     LayerSpec,
     MixerSpec,
@@ -25,7 +28,9 @@ from ..distributed import TensorParallelGroup
 from ..layers.infer import (
     AddNorm,
     Attention,
+    BlockSparseAttention,
     CacheShape,
+    Choice,
     DenseFeedForward,
     Embedding,
     ExpertsBeside,
@@ -33,6 +38,8 @@ from ..layers.infer import (
     FeedForwardLayer,
     GatedDelta,
     Head,
+    Indexer,
+    KimiDelta,
     LatentAttention,
     Layer,
     Mamba,
@@ -49,6 +56,7 @@ from ..layers.infer import (
     ScaledFeedForward,
     ScaledLayer,
     ShortConv,
+    SkipLayer,
     SparseFeedForward,
     StateShape,
     Taps,
@@ -69,6 +77,8 @@ from ..layers.weights import (
     load_embedding,
     load_gated_delta,
     load_head,
+    load_indexer,
+    load_kimi_delta,
     load_kv_scales,
     load_latent_attention,
     load_mamba,
@@ -202,6 +212,10 @@ class DecoderBuilder:
         between = self._add_norm(None, ffn_norm, output_norm, ffn.wants)
         if spec.scaled:
             return self._scaled_layer(index, spec, before(attention_norm, wants=mixer.wants), mixer, between, ffn)
+        if spec.skip is not None:
+            # The stream enters where it is mixed.
+            inner = self._add_norm(None, attention_norm, None, mixer.wants)
+            return SkipLayer(spec.skip, before(None), TransformerLayer(inner, mixer, between, ffn, fusions))
         return TransformerLayer(before(attention_norm, wants=mixer.wants), mixer, between, ffn, fusions)
 
     def _scaled_layer(
@@ -270,6 +284,11 @@ class DecoderBuilder:
         rope = self._rope(spec.rope, spec.head_dim)
         weights = load_attention(self._checkpoint, index, spec, heads)
         self._note(index, spec, weights)
+        if spec.indexer is not None:
+            index_rope = self._index_rope(spec, spec.indexer)
+            made = BlockSparseAttention(place, spec, weights, heads, rope, group, spec.indexer, index_rope)
+            self._caches.append(made.index_cache)
+            return made
         if self._kv_cache is None:
             return Attention(place, spec, weights, heads, rope, group)
         scales = None
@@ -278,13 +297,27 @@ class DecoderBuilder:
             scales = load_kv_scales(self._checkpoint, index, spec.num_kv_heads, heads)
         return Attention(place, spec, weights, heads, rope, group, KV_CODES[self._kv_cache], scales)
 
+    def _index_rope(self, spec: AttentionSpec, indexer: BlockIndexerSpec) -> RopeTable:
+        """Returns the table of what RoPE rotates of an index key: as many elements as of a head."""
+        rotated = spec.head_dim if spec.rope is None else spec.rope.rotary_dim or spec.head_dim
+        return self._rope(spec.rope and replace(spec.rope, rotary_dim=0), min(rotated, indexer.head_dim))
+
     def _latent_attention(self, index: int, spec: LatentAttentionSpec) -> LatentAttention:
         heads = HeadSplit.of(spec.num_heads, spec.num_heads, self._checkpoint.group)
         weights = load_latent_attention(self._checkpoint, index, spec, heads)
         self._note(index, spec, weights)
-        return LatentAttention(len(self._caches), spec, weights, heads, self._rope(spec.rope, spec.rope_dim))
+        rope, indexer = self._rope(spec.rope, spec.rope_dim), None
+        if spec.indexer is not None:
+            indexer = self._indexer(index, spec, spec.indexer, rope)
+            self._caches.append(indexer.cache)
+        return LatentAttention(len(self._caches), spec, weights, heads, rope, indexer)
 
-    def _recurrent(self, index: int, spec: RecurrentSpec) -> GatedDelta | Mamba | Mamba2 | ShortConv:
+    def _indexer(self, index: int, attention: LatentAttentionSpec, spec: IndexerSpec, rope: RopeTable) -> Indexer:
+        weights = load_indexer(self._checkpoint, index, attention, spec)
+        self._note(index, spec, weights)
+        return Indexer(len(self._caches), spec, Choice(attention.top_k), weights, rope)
+
+    def _recurrent(self, index: int, spec: RecurrentSpec) -> GatedDelta | KimiDelta | Mamba | Mamba2 | ShortConv:
         checkpoint, place = self._checkpoint, len(self._states)
         if isinstance(spec, MambaSpec):
             weights = load_mamba(checkpoint, index, spec)
@@ -296,6 +329,10 @@ class DecoderBuilder:
         elif isinstance(spec, ShortConvSpec):
             weights = load_short_conv(checkpoint, index, spec)
             mixer = ShortConv(place, spec, weights)
+        elif isinstance(spec, KimiDeltaSpec):
+            heads = HeadSplit.of(spec.num_heads, spec.num_heads, checkpoint.group)
+            weights = load_kimi_delta(checkpoint, index, spec, heads)
+            mixer = KimiDelta(place, spec, weights, heads)
         else:
             heads = HeadSplit.of(spec.num_heads, spec.num_key_heads, checkpoint.group)
             weights = load_gated_delta(checkpoint, index, spec, heads)

@@ -4,5 +4,6 @@ from .dummy import DummySource
 from .safetensors import SafetensorsSource
 from .shapes import ShapeSource
 from .source import Slice, WeightSource
+from .stacked import StackedSource
 
-__all__ = ["DummySource", "SafetensorsSource", "ShapeSource", "Slice", "WeightSource"]
+__all__ = ["DummySource", "SafetensorsSource", "ShapeSource", "Slice", "StackedSource", "WeightSource"]

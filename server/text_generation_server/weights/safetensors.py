@@ -129,9 +129,11 @@ class SafetensorsSource(WeightSource):
             stored = file.get_slice(name)
             found = tuple(stored.get_shape())
             _check(path, name, found, found if shape is None else shape, stored.get_dtype(), allowed)
-            region = [slice(None)] * len(found)
-            if part is not None:
-                region[part.dim] = slice(part.start, part.stop)
+            region: list[slice | int] = [slice(None)] * len(found)
+            if part is not None and part.entry is not None:
+                region[0] = part.entry
+            if part is not None and len(found) > (before := int(part.entry is not None)):
+                region[before + part.dim] = slice(part.start, part.stop)
             # A scalar has no dimensions to slice.
             tensor: Tensor = stored[tuple(region)] if found else file.get_tensor(name)
         except SafetensorError as error:

@@ -15,6 +15,8 @@ class Slice:
     dim: int
     start: int
     stop: int
+    entry: int | None = None
+    """The one entry of the first dimension that is read; dimensions count without it."""
 
 
 class WeightSource(Protocol):

@@ -27,10 +27,11 @@ def test_no_spills_and_wide_memory_accesses(activation: str, n: int, dtype: str)
     assert "STG.E.128" in compiled.sass
 
 
-def test_clamped_swiglu() -> None:
+@pytest.mark.parametrize("activation", ["clamped_swiglu", "silu_within_7"])
+def test_bounded_activations(activation: str) -> None:
     types = dict.fromkeys(("gate_up_ptr", "out_ptr"), "*bf16")
     types |= dict.fromkeys(("n", "stride_gate_up_token", "stride_out_token"), "i32")
     config = nearest("act_and_mul", n=2880)
     more_types, more = no_eight()
-    constants = {"ACTIVATION": "clamped_swiglu", "BLOCK": config["BLOCK"], **more}
+    constants = {"ACTIVATION": activation, "BLOCK": config["BLOCK"], **more}
     compile_offline(act_and_mul_kernel, types | more_types, constants, config["num_warps"]).check()

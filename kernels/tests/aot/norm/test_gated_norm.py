@@ -8,17 +8,23 @@ from text_generation_kernels.norm.gated_norm import _blocks_of, gated_norm_kerne
 
 
 @pytest.mark.parametrize(
-    ("groups", "size", "own_weights", "gate_first"),
-    [(32, 128, False, False), (1, 8192, False, True), (8, 1024, True, True), (1, 12288, False, True)],
+    ("groups", "size", "own_weights", "gate_first", "opening"),
+    [
+        (32, 128, False, False, "silu"),
+        (32, 128, False, False, "sigmoid"),
+        (1, 8192, False, True, "silu"),
+        (8, 1024, True, True, "silu"),
+        (1, 12288, False, True, "silu"),
+    ],
 )
 @pytest.mark.parametrize(
     ("capability", "dtype"), [(80, "bf16"), (86, "bf16"), (89, "fp16"), (90, "bf16"), (90, "fp32")]
 )
 def test_no_spills_and_wide_memory_accesses(
-    capability: int, dtype: str, groups: int, size: int, own_weights: bool, gate_first: bool
+    capability: int, dtype: str, groups: int, size: int, own_weights: bool, gate_first: bool, opening: str
 ) -> None:
     constants = {"GROUPS": groups, "SIZE": size, "OF_EACH_GROUP": own_weights, "GATE_FIRST": gate_first}
-    constants |= {"stride_gate_token": 3352} | _blocks_of(size)
+    constants |= {"OPENING": opening, "stride_gate_token": 3352} | _blocks_of(size)
     warps = constants.pop("num_warps")
     types = dict.fromkeys(("x_ptr", "gate_ptr", "weight_ptr", "out_ptr"), f"*{dtype}") | {"eps": "fp32"}
     types |= dict.fromkeys(("stride_x_token", "stride_out_token", "tokens"), "i32")

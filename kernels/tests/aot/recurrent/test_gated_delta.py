@@ -10,10 +10,11 @@ from kernel_support.variants import dry_run_variants, launched_variants, pretend
 from triton.backends.compiler import GPUTarget
 
 import text_generation_kernels as kernels
+from text_generation_kernels.recurrent._delta_rule import tile
 from text_generation_kernels.recurrent._gated_delta_blocks import BLOCK_T, FACTORS, gated_delta_blocks_kernel
 from text_generation_kernels.recurrent._gated_delta_recurrent import gated_delta_recurrent_kernel
 from text_generation_kernels.recurrent._gated_delta_states import gated_delta_states_kernel
-from text_generation_kernels.recurrent.gated_delta import _BLOCKS_LAUNCH, _WIDTH, _tile
+from text_generation_kernels.recurrent.gated_delta import _BLOCKS_LAUNCH, _WIDTH
 from text_generation_kernels.runtime.settings import nearest
 from text_generation_kernels.runtime.shapes import padded_head_dim
 
@@ -45,14 +46,14 @@ def _recurrent(capability: int, sizes: tuple[int, int], columns: int, dtype: str
 
 
 def _blocks(capability: int, sizes: tuple[int, int], runs: int = 16, dtype: str = "bf16") -> Compiled:
-    widths = {f"WIDTH_{name}": min(_tile(size), _WIDTH) for name, size in zip("KV", sizes, strict=True)}
+    widths = {f"WIDTH_{name}": min(tile(size), _WIDTH) for name, size in zip("KV", sizes, strict=True)}
     constants = {"BLOCK_T": BLOCK_T, "FACTORS": FACTORS, "BLOCK_B": runs, "MOST_BETA": 1, **widths}
     registers = _BLOCKS_LAUNCH["maxnreg"]
     return _compile(gated_delta_blocks_kernel, sizes, constants, _BLOCKS_LAUNCH, capability, dtype, registers)
 
 
 def _states(capability: int, sizes: tuple[int, int], runs: int = 16, dtype: str = "bf16") -> Compiled:
-    block_k, block_v = map(_tile, sizes)
+    block_k, block_v = map(tile, sizes)
     config = nearest("gated_delta", shared_kib=SHARED_KIB[capability])
     constants = {"BLOCK_K": block_k, "BLOCK_V": min(config["BLOCK_V"], block_v), "BLOCK_B": runs}
     constants |= {"BLOCK_T": BLOCK_T, "FACTORS": FACTORS, "STAGES": config["STAGES"]}

@@ -5,6 +5,8 @@ import torch
 from transformers.activations import ACT2FN
 from transformers.models.gpt_oss.configuration_gpt_oss import GptOssConfig
 from transformers.models.gpt_oss.modeling_gpt_oss import GptOssExperts
+from transformers.models.step3p7.configuration_step3p7 import Step3p7TextConfig
+from transformers.models.step3p7.modeling_step3p7 import Step3p7Experts
 
 import text_generation_kernels as kernels
 
@@ -23,6 +25,18 @@ def test_gate_is_activated_and_up_is_not(name: str, oracle: str, dtype: torch.dt
     kernels.act_and_mul(gate_up, name, out)
 
     torch.testing.assert_close(out.double(), expected, atol=TOLERANCE[dtype], rtol=TOLERANCE[dtype])
+
+
+@pytest.mark.parametrize("bound", [7, 16])
+def test_bounded_activations_are_those_of_step(bound: int) -> None:
+    torch.manual_seed(0)
+    gate_up = 12 * torch.randn(5, 2 * 24)  # beyond both bounds
+    experts = Step3p7Experts(Step3p7TextConfig(hidden_size=8, n_routed_experts=1), swiglu_limit=bound)
+    out = torch.full((5, 24), float("nan"))
+
+    kernels.act_and_mul(gate_up, f"silu_within_{bound}", out)
+
+    torch.testing.assert_close(out, experts._apply_gate(gate_up))
 
 
 @pytest.mark.parametrize("dtype", list(TOLERANCE))

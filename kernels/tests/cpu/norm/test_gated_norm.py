@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from transformers.models.falcon_h1.modeling_falcon_h1 import FalconH1RMSNormGated
+from transformers.models.kimi_linear.modeling_kimi_linear import KimiLinearRMSNormGated
 from transformers.models.mamba2.modeling_mamba2 import MambaRMSNormGated
 from transformers.models.qwen3_next.modeling_qwen3_next import Qwen3NextRMSNormGated
 from transformers.models.zamba2.modeling_zamba2 import Zamba2RMSNormGated
@@ -61,8 +62,22 @@ def test_a_float32_weight_leaves_one_rounding(gate_first: bool) -> None:
     _check(oracle, x, gate, torch.rand(4, 24), gate_first, flat=True)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_opened_by_the_sigmoid(dtype: torch.dtype) -> None:
+    """The weight is never rounded there, so it has 32 bits here."""
+    (x, gate), weight = _inputs(4, 48, dtype), torch.rand(48)
+    oracle = KimiLinearRMSNormGated(48, EPS)
+    with torch.no_grad():
+        oracle.weight.copy_(weight)
+        expected = oracle(x, gate)
+    kernels.gated_norm(x, gate, weight, EPS, False, x, "sigmoid")
+    torch.testing.assert_close(x, expected, atol=TOLERANCE[dtype], rtol=TOLERANCE[dtype])
+
+
 def test_what_the_kernel_does_not_read_is_refused() -> None:
     x, weight = torch.randn(5, 4, 8), torch.ones(8)
+    with pytest.raises(ValueError, match="gated_norm: unknown opening 'tanh'"):
+        gated_norm_triton(x, x, weight, EPS, True, x, "tanh")
     with pytest.raises(ValueError, match="gated_norm: shapes of x, gate, weight, out do not fit"):
         gated_norm_triton(x, x, torch.ones(4), EPS, True, x)
     with pytest.raises(ValueError, match="gated_norm: the groups of a token must be contiguous"):

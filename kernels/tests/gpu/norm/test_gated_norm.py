@@ -47,6 +47,15 @@ def test_float32_weight_beside_16_bits(gate_first: bool) -> None:
     _check(x, gate, torch.rand(128, device="cuda"), gate_first)
 
 
+def test_opened_by_the_sigmoid() -> None:
+    torch.manual_seed(0)
+    x, gate = torch.randn(2, 70, 32, 128, device="cuda").bfloat16()
+    weight = torch.rand(128, device="cuda")
+    expected = reference.gated_norm(x, gate, weight, EPS, False, "sigmoid")
+    kernels.gated_norm(x, gate, weight, EPS, False, x, "sigmoid")
+    torch.testing.assert_close(x.double(), expected, atol=1e-4, rtol=2**-8)
+
+
 def test_the_bits_of_a_token_do_not_depend_on_its_place() -> None:
     x, gate = torch.randn(2, 50, 5, 128, device="cuda").bfloat16()
     weight, out, alone = torch.rand(128, device="cuda").bfloat16(), torch.empty_like(x), torch.empty_like(x)

@@ -62,7 +62,9 @@ def _ragged(width: int) -> list[tuple[int, int]]:
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-def test_windows_of_any_width(width: int) -> None:
+@pytest.mark.parametrize("few", [0, 32], ids=["merged by the last thread block", "merged by a kernel"])
+def test_windows_of_any_width(few: int, width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(decode_attention_triton.__globals__, "_FEW_WINDOWS", few)
     _check(_ragged(width), width, dtype=torch.float16 if width == 4 else torch.float32)
 
 

@@ -32,10 +32,10 @@ def test_tile_boundaries(activation: str, n: int, dtype: torch.dtype) -> None:
     _check(gate_up, activation, torch.full((3, n), float("nan"), dtype=dtype))
 
 
-@pytest.mark.parametrize("activation", ["relu", "relu2", "clamped_swiglu"])
+@pytest.mark.parametrize("activation", ["relu", "relu2", "clamped_swiglu", "silu_within_7", "silu_within_16"])
 def test_other_activations(activation: str) -> None:
     torch.manual_seed(0)
-    _check((5 * torch.randn(3, 70)).half(), activation, torch.full((3, 35), float("nan"), dtype=torch.float16))
+    _check((9 * torch.randn(3, 70)).half(), activation, torch.full((3, 35), float("nan"), dtype=torch.float16))
 
 
 @pytest.mark.parametrize("activation", ACTIVATIONS)
@@ -63,7 +63,9 @@ def test_nothing_to_do(tokens: int, n: int) -> None:
 
 def test_what_the_kernel_cannot_do_is_refused() -> None:
     gate_up, out = torch.randn(4, 16), torch.empty(4, 8)
-    with pytest.raises(ValueError, match="use one of silu, gelu, gelu_tanh, relu, relu2, clamped_swiglu"):
+    with pytest.raises(
+        ValueError, match="use one of silu, gelu, gelu_tanh, relu, relu2, clamped_swiglu, silu_within_7, silu_within_16"
+    ):
         act_and_mul_triton(gate_up, "tanh", out)
     with pytest.raises(ValueError, match="do not fit"):
         act_and_mul_triton(gate_up, "silu", torch.empty(4, 9))

@@ -45,6 +45,14 @@ def test_float32_weight_beside_16_bits(gate_first: bool) -> None:
     torch.testing.assert_close(x.double(), expected, atol=1e-4, rtol=2**-11)
 
 
+def test_opened_by_the_sigmoid() -> None:
+    torch.manual_seed(0)
+    x, gate, weight = torch.randn(3, 2, 40), torch.randn(3, 2, 40), torch.rand(40)
+    expected = reference.gated_norm(x, gate, weight, EPS, False, "sigmoid")
+    gated_norm_triton(x, gate, weight, EPS, False, x, "sigmoid")
+    torch.testing.assert_close(x.double(), expected, atol=1e-5, rtol=1e-5)
+
+
 def test_nothing_else_is_written() -> None:
     storage, x = torch.full((5, 100), float("nan")), torch.randn(5, 2, 32)
     out = storage[:, 20:84].view(5, 2, 32)

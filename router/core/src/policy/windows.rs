@@ -147,11 +147,10 @@ impl Windows {
     }
 }
 
-/// The step with windows of `width` tokens in place of single ones. Each token of a window reads the whole context.
+/// The step with windows of `width` tokens in place of single ones. The tokens of a window read the context together.
 fn widened(step: &StepShape, width: u32) -> StepShape {
     StepShape {
         decodes: step.decodes.saturating_mul(width),
-        context: step.context.saturating_mul(u64::from(width)),
         ..*step
     }
 }

@@ -46,6 +46,7 @@ from .qwen2 import MIMO, QWEN2, QWEN3
 from .qwen3_next import QWEN3_5
 from .seed_oss import SEED_OSS
 from .smollm3 import SMOLLM3
+from .solar import SOLAR
 from .stablelm import STABLELM
 from .starcoder2 import STARCODER2
 
@@ -111,6 +112,7 @@ FAMILIES: dict[str, Family] = {
     "RWForCausalLM": FALCON,
     "SeedOssForCausalLM": SEED_OSS,
     "SmolLM3ForCausalLM": SMOLLM3,
+    "SolarForCausalLM": SOLAR,
     "StableLMEpochForCausalLM": STABLELM,
     "StableLmForCausalLM": STABLELM,
     "Starcoder2ForCausalLM": STARCODER2,

@@ -85,7 +85,8 @@ def _mistral(config: JsonObject) -> DecoderSpec:
     if config.string("scoring_func", default="softmax") != "softmax":
         raise config.error("scoring_func", "'softmax'")
     mixer = latent_attention(config, config.boolean("rope_interleave", default=True))
-    mixer = replace(mixer, rope=with_query_scale(config, mixer.rope))
+    if mixer.rope is not None:
+        mixer = replace(mixer, rope=with_query_scale(config, mixer.rope))
     experts = shared_and_routed(config, norm=divided(config, default=True))
     return _decoder(config, mixer, grouped(config, experts))
 

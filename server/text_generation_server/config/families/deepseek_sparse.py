@@ -1,29 +1,68 @@
-"""DeepSeek V3.2 and GLM 5: DeepSeek V3 whose tokens attend to the `index_topk` positions that an indexer chooses. Up to
-so many positions it chooses all of them, so contexts of that length are those of V3; longer ones are not served.
+"""DeepSeek V3.2 and GLM 5: DeepSeek V3 whose tokens attend to the `index_topk` positions that an indexer chooses. In
+GLM 5.2 some layers attend to those of the layer before them.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 from ..json_object import JsonObject
-from ..names import TensorNames
-from ..spec import DecoderSpec
-from .common import decoder, gated, pre_norm_layer
+from ..spec import DecoderSpec, IndexerSpec, LatentAttentionSpec, LayerSpec
+from .common import MOST_HEADS, decoder, gated, pre_norm_layer
 from .deepseek import SIZES, sigmoid_routed
 from .experts import by_number, mixed_by_type, shared_expert_names
 from .family import Family
 from .latent import latent_attention
 
+_MOST_INDEX = 256
+"""Largest index key of the kernels."""
+_NORM_EPS = 1e-6
+"""Of the layer norm of index keys, whatever `rms_norm_eps` is."""
+_SHARED = {"full": False, "shared": True}
+_LETTERS = {"F": False, "S": True}
 
-def _sparse(config: JsonObject) -> DecoderSpec:
-    dense = pre_norm_layer(config, latent_attention(config, interleaved=True), gated(config))
+
+def _sparse(config: JsonObject, interleaved: bool) -> DecoderSpec:
+    """`interleaved`: whether neighbours of an index key are a pair, unless the file says so."""
+    config.integer("q_lora_rank")
+    mixer = latent_attention(config, interleaved=True)
+    mixer = replace(mixer, top_k=config.integer("index_topk"), indexer=_indexer(config, interleaved))
+    dense = pre_norm_layer(config, mixer, gated(config))
     mixed = replace(dense, ffn=sigmoid_routed(config))
-    model = decoder(config, by_number(config, dense, mixed, mixed_by_type(config)))
-    return replace(model, longest=config.integer("index_topk"))
+    layers = by_number(config, dense, mixed, mixed_by_type(config))
+    return decoder(config, _sharing(layers, _shared(config, len(layers))))
 
 
-def _names(config: JsonObject) -> TensorNames:
-    names = shared_expert_names(1)(config)
-    return replace(names, ignored=(*names.ignored, "*.self_attn.indexer.*"))
+def _indexer(config: JsonObject, interleaved: bool) -> IndexerSpec:
+    size = config.integer("index_head_dim", maximum=_MOST_INDEX)
+    if size < config.integer("qk_rope_head_dim"):
+        raise config.error("index_head_dim", "at least `qk_rope_head_dim`")
+    heads = config.integer("index_n_heads", maximum=MOST_HEADS)
+    return IndexerSpec(heads, size, config.boolean("indexer_rope_interleave", default=interleaved), _NORM_EPS)
+
+
+def _shared(config: JsonObject, layers: int) -> Sequence[bool]:
+    """Returns which layers attend to the positions of the layer before them."""
+    for key in ("indexer_types", "index_topk_pattern"):
+        if key not in config:
+            continue
+        values = config.plain()[key]
+        known = _LETTERS if isinstance(values, str) else _SHARED
+        given = list(values) if isinstance(values, str) else config.strings(key)
+        if len(given) < layers or any(each not in known for each in given) or known[given[0]]:
+            raise config.error(key, f"of {layers} layers, 'full' or 'shared' each, of which the first is 'full'")
+        return [known[each] for each in given]
+    every = config.integer("index_topk_freq", default=1)
+    first = config.integer("index_skip_topk_offset", default=2)
+    return [max(index - first + 1, 0) % every != 0 for index in range(layers)]
+
+
+def _sharing(layers: Sequence[LayerSpec], shared: Sequence[bool]) -> tuple[LayerSpec, ...]:
+    def without(layer: LayerSpec) -> LayerSpec:
+        mixer = layer.mixer
+        return replace(layer, mixer=replace(mixer, indexer=None)) if isinstance(mixer, LatentAttentionSpec) else layer
+
+    return tuple(without(layer) if is_shared else layer for layer, is_shared in zip(layers, shared, strict=False))
 
 
 _DEFAULTS = {
@@ -33,23 +72,26 @@ _DEFAULTS = {
     "routed_scaling_factor": 2.5,
     "first_k_dense_replace": 3,
     "index_topk": 2048,
+    "index_head_dim": 128,
 }
 _UNREAD = ("mlp_bias", "partial_rotary_factor")
+_V32 = {**SIZES, **_DEFAULTS, "index_n_heads": 64, "n_group": 8, "topk_group": 4, "max_position_embeddings": 163840}
 DEEPSEEK_V32 = Family(
     "DeepSeek V3.2",
-    _sparse,
-    _names,
-    {**SIZES, **_DEFAULTS, "n_group": 8, "topk_group": 4, "max_position_embeddings": 163840},
+    partial(_sparse, interleaved=False),
+    shared_expert_names(1),
+    _V32,
     older={"n_routed_experts": "num_experts"},
-    unread=_UNREAD,
+    unread=(*_UNREAD, "indexer_types", "index_topk_pattern", "index_topk_freq", "index_skip_topk_offset"),
 )
 GLM5 = Family(
     "GLM 5",
-    _sparse,
-    _names,
+    partial(_sparse, interleaved=True),
+    shared_expert_names(1),
     {
         **{**SIZES, "q_lora_rank": 2048, "qk_nope_head_dim": 192, "v_head_dim": 256},
         **_DEFAULTS,
+        "index_n_heads": 32,
         "rms_norm_eps": 1e-5,
         "max_position_embeddings": 202752,
     },

@@ -12,8 +12,8 @@ _NORM_EPS = 1e-6
 """Of the normalisations within attention, whatever `rms_norm_eps` is."""
 
 
-def latent_attention(config: JsonObject, interleaved: bool) -> LatentAttentionSpec:
-    """Under DeepSeek's keys. `interleaved`: neighbours are one pair."""
+def latent_attention(config: JsonObject, interleaved: bool, rotates: bool = True) -> LatentAttentionSpec:
+    """Under DeepSeek's keys. `interleaved`: neighbours are one pair; `rotates`: whether there is RoPE."""
     if config.boolean("attention_bias", default=False):
         raise UnsupportedModel("`attention_bias` in config.json is not implemented for latent attention")
     heads = config.integer("num_attention_heads", maximum=MOST_HEADS)
@@ -26,7 +26,7 @@ def latent_attention(config: JsonObject, interleaved: bool) -> LatentAttentionSp
         rope_dim=rope_dim,
         key_dim=config.integer("qk_nope_head_dim"),
         value_dim=config.integer("v_head_dim", default=max(1, config.integer("hidden_size") // heads)),
-        rope=parse_rope(config, rope_dim, interleaved),
+        rope=parse_rope(config, rope_dim, interleaved) if rotates else None,
         norm_eps=_NORM_EPS,
         # `null` stands for none.
         query_dim=config.integer("q_lora_rank") if "q_lora_rank" in config else 0,

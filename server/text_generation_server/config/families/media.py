@@ -24,10 +24,12 @@ from .granite import GRANITE
 from .internlm import INTERNLM2
 from .llama import LLAMA
 from .llama4 import LLAMA4
+from .minimax_m3 import MINIMAX_M3
 from .mistral import MINISTRAL3, MISTRAL
 from .qwen2 import QWEN2, QWEN3
 from .qwen3_next import QWEN3_5, QWEN3_5_MOE
 from .qwen_moe import QWEN3_MOE
+from .step import STEP
 
 WITH_MEDIA: Mapping[str, str] = {
     "Gemma3ForConditionalGeneration": "Gemma 3 (4B to 27B)",
@@ -48,6 +50,7 @@ WITH_MEDIA: Mapping[str, str] = {
     "LlavaMistralForCausalLM": "LLaVA 1.5 and 1.6 (original)",
     "LlavaNextForConditionalGeneration": "LLaVA 1.6, Granite Vision 3",
     "LlavaOnevisionForConditionalGeneration": "LLaVA-OneVision",
+    "MiniMaxM3SparseForConditionalGeneration": "MiniMax M3",
     "Mistral3ForConditionalGeneration": "Mistral Small 3.1 to 4, Ministral 3",
     "Ovis2ForConditionalGeneration": "Ovis 2",
     "Qwen2VLForConditionalGeneration": "Qwen 2 VL",
@@ -57,6 +60,7 @@ WITH_MEDIA: Mapping[str, str] = {
     "Qwen3_5ForConditionalGeneration": "Qwen 3.5 and 3.6",
     "Qwen3_5MoeForConditionalGeneration": "Qwen 3.5 and 3.6 MoE",
     "SmolVLMForConditionalGeneration": "SmolVLM",
+    "Step3p7ForConditionalGeneration": "Step 3.7",
 }
 """By the class that `architectures` names: a title for people."""
 _PARTS_OF_WHOLE = ("text_config", "llm_config")
@@ -175,6 +179,7 @@ _PARTS: Mapping[str, Family] = {
     "kimi_k2": _DEEPSEEK_V3,
     "llama": _part(LLAMA, _sizes(32000, 4096, 11008, 32, 32)),
     "llama4_text": _part(LLAMA4, _sizes(202048, 5120, 8192, 48, 40)),
+    "minimax_m3_vl_text": _part(MINIMAX_M3, _sizes(200064, 6144, 3072, 60, 64)),
     "ministral3": _part(MINISTRAL3, _sizes(131072, 4096, 14336, 34, 32)),
     "mistral": _part(MISTRAL, _sizes(32000, 4096, 14336, 32, 32)),
     "mistral4": _part(MISTRAL4, _sizes(131072, 4096, 12288, 36, 32)),
@@ -202,6 +207,7 @@ _PARTS: Mapping[str, Family] = {
         rope_theta=5e5,
         max_position_embeddings=128000,
     ),
+    "step3p5": _part(STEP, _sizes(128815, 4096, 11264, 45, 64)),
 }
 """By the `model_type` of the part. The head is that of the whole, which knows no `logits_scaling`."""
 

@@ -2,6 +2,7 @@
 the experts of DeepSeek V3 without a shared one.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from ...errors import UnsupportedModel
@@ -15,21 +16,35 @@ from .experts import mixed_by_type
 from .family import Family
 
 _FULL, _SLIDING = "full_attention", "sliding_attention"
+_TOWER = "vision_config"
+_SAME = {
+    "swa_head_dim": "head_dim",
+    "swa_num_attention_heads": "num_attention_heads",
+    "swa_v_head_dim": "v_head_dim",
+}
+"""Sizes that layers with and without a window have alike."""
 
 
 def _mimo_v2(config: JsonObject) -> DecoderSpec:
-    if config.string("attention_projection_layout", default="split") != "split":
-        raise UnsupportedModel(
-            "`attention_projection_layout` in config.json must be 'split': queries, keys and values in one tensor, cut "
-            "by shards, are not implemented (MiMo V2.5)"
-        )
+    for key, wanted in _SAME.items():
+        if key in config and config.integer(key) != config.integer(wanted):
+            raise UnsupportedModel(f"`{key}` in config.json must be `{wanted}` ({config.integer(wanted)})")
     experts = replace(sigmoid_routed(config), shared_inner=0)
-    kinds, is_mixed = _kinds(config), mixed_by_type(config)
+    kinds, is_mixed = _kinds(config), _mixed(config)
     layers = tuple(
         pre_norm_layer(config, _attention(config, kind), experts if is_mixed(index) else gated(config))
         for index, kind in enumerate(kinds)
     )
     return decoder(config, layers)
+
+
+def _mixed(config: JsonObject) -> Callable[[int], bool]:
+    """Whether layers have experts."""
+    key = "moe_layer_freq"
+    if key not in config or "mlp_layer_types" in config:
+        return mixed_by_type(config)
+    listed = config.integers(key, config.integer("num_hidden_layers"), 1)
+    return lambda index: listed[index] == 1
 
 
 def _kinds(config: JsonObject) -> tuple[str, ...]:
@@ -50,6 +65,8 @@ def _attention(config: JsonObject, kind: str) -> AttentionSpec:
     kv = own if kind == _FULL else config.integer("swa_num_key_value_heads", default=2 * own)
     if heads % kv:
         raise config.error("num_key_value_heads", f"such that {kv} heads of layers of type {kind} divide {heads}")
+    if _is_fused(config) and kv % own:
+        raise config.error("swa_num_key_value_heads", f"a multiple of `num_key_value_heads` ({own})")
     size, values = config.integer("head_dim"), config.integer("v_head_dim")
     if values > size:
         raise config.error("v_head_dim", f"at most `head_dim` ({size})")
@@ -82,10 +99,24 @@ def _rope(config: JsonObject, size: int, kind: str) -> RopeSpec:
     return parse_rope(config, size, layer_type=kind, theta_key=key)
 
 
+def _is_fused(config: JsonObject) -> bool:
+    """Whether one matrix has queries, keys and values, as so many shards wrote it as full attention has key heads."""
+    return config.choice("attention_projection_layout", {"split": False, "fused_qkv": True}, default="split")
+
+
+def _names(config: JsonObject) -> TensorNames:
+    of_towers = ("visual.*", "audio_encoder.*", "speech_embeddings.*") if _TOWER in config else ()
+    names = TensorNames(sinks="self_attn.attention_sink_bias", ignored=("model.mtp.*", *of_towers))
+    if not _is_fused(config):
+        return names
+    shards = config.integer("num_key_value_heads")
+    return replace(names, qkv="self_attn.qkv_proj", qkv_layout="shards", qkv_shards=shards)
+
+
 MIMO_V2 = Family(
     "MiMo V2",
     _mimo_v2,
-    TensorNames(sinks="self_attn.attention_sink_bias", ignored=("model.mtp.*",)),
+    _names,
     {
         "rms_norm_eps": 1e-5,
         "head_dim": 192,
@@ -103,4 +134,5 @@ MIMO_V2 = Family(
     },
     older={"rms_norm_eps": "layernorm_epsilon"},
     unread=("mlp_bias", "n_shared_experts"),
+    tower=_TOWER,
 )

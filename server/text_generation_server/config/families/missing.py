@@ -14,15 +14,12 @@ _DELTA = "Kimi delta attention (KDA, whose states decay by channel)"
 _STREAMS = (
     "several residual streams with gates, hashed n-grams beside the embedding, and an indexer of sparse attention"
 )
-_BLOCKS = "an indexer that chooses blocks of positions (MiniMax sparse attention)"
 _PER_TOKEN = "low-rank matrices beside every matrix that tokens of images alone pass (partial LoRA)"
 _SHORT = "short convolutions of keys and values, and a bias by distance"
-_STEP = "gates of heads, numbers of heads by type of layer, and bounds of activations by layer"
 
 MISSING: Mapping[str, tuple[str, str]] = {
     "AliceAIForCausalLM": ("Alice AI", f"attention over residuals, and {_DELTA}"),
     "BailingMoeV2_5ForCausalLM": ("Ling and Ring 2.5 and 2.6", "lightning attention with fixed decays"),
-    "BailingMoeV3ForCausalLM": ("Ling and Ring 3", _DELTA),
     "DeepseekV4ForCausalLM": ("DeepSeek V4", _COMPRESSED),
     "Glm5NextForCausalLM": ("GLM 5.3 Flash", f"{_DELTA}, hyper-connections, and an indexer of sparse attention"),
     "Glm5NextForConditionalGeneration": (
@@ -36,16 +33,9 @@ MISSING: Mapping[str, tuple[str, str]] = {
     "InternLMXComposerForCausalLM": ("InternLM-XComposer", "a resampler of images with learned queries (Q-Former)"),
     "KimiK3ForCausalLM": ("Kimi K3", f"attention over residuals, and {_DELTA}"),
     "KimiK3ForConditionalGeneration": ("Kimi K3", f"attention over residuals, and {_DELTA}"),
-    "KimiLinearForCausalLM": ("Kimi Linear", _DELTA),
     "LongcatFlashForCausalLM": ("LongCat Flash", "two attentions in a layer, and experts that change nothing"),
-    "MiniMaxM3ForCausalLM": ("MiniMax M3", _BLOCKS),
-    "MiniMaxM3SparseForCausalLM": ("MiniMax M3", _BLOCKS),
-    "MiniMaxM3SparseForConditionalGeneration": ("MiniMax M3", _BLOCKS),
-    "MiniMaxM3VLForCausalLM": ("MiniMax M3", _BLOCKS),
     "Qwen4ExpForCausalLM": ("Qwen 4 Exp", _STREAMS),
     "Qwen4ExpForConditionalGeneration": ("Qwen 4 Exp", _STREAMS),
-    "Step3p5ForCausalLM": ("Step 3.5", _STEP),
-    "Step3p7ForConditionalGeneration": ("Step 3.7", _STEP),
 }
 """A name for people, and what is missing."""
 

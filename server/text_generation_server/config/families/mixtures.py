@@ -12,18 +12,23 @@ from .gpt_oss import GPT_OSS
 from .granite_hybrid import GRANITE_HYBRID
 from .granite_moe import GRANITE_MOE
 from .hunyuan_moe import HUNYUAN_MOE, HY3
+from .kimi_linear import KIMI_LINEAR
 from .laguna import LAGUNA
 from .lfm2 import LFM2_MOE
+from .ling3 import LING3
 from .mimo_v2 import MIMO_V2
+from .minimax_m3 import MINIMAX_M3
 from .mixtral import MINIMAX_M2, MIXTRAL
 from .phi_moe import PHI_MOE
 from .qwen3_next import QWEN3_5_MOE, QWEN3_NEXT
 from .qwen_moe import QWEN2_MOE, QWEN3_MOE
+from .step import STEP
 
 MIXTURES: dict[str, Family] = {
     "AfmoeForCausalLM": AFMOE,
     "BailingMoeForCausalLM": BAILING,
     "BailingMoeV2ForCausalLM": BAILING2,
+    "BailingMoeV3ForCausalLM": LING3,
     "DbrxForCausalLM": DBRX,
     "DeepseekV2ForCausalLM": DEEPSEEK_V2,
     "DeepseekV32ForCausalLM": DEEPSEEK_V32,
@@ -38,11 +43,14 @@ MIXTURES: dict[str, Family] = {
     "GraniteMoeHybridForCausalLM": GRANITE_HYBRID,
     "HYV3ForCausalLM": HY3,
     "HunYuanMoEV1ForCausalLM": HUNYUAN_MOE,
+    "KimiLinearForCausalLM": KIMI_LINEAR,
     "LagunaForCausalLM": LAGUNA,
     "Lfm2MoeForCausalLM": LFM2_MOE,
     "MiMoV2FlashForCausalLM": MIMO_V2,
     "MiMoV2ForCausalLM": MIMO_V2,
     "MiniMaxM2ForCausalLM": MINIMAX_M2,
+    "MiniMaxM3SparseForCausalLM": MINIMAX_M3,
+    "MiniMaxM3VLForCausalLM": MINIMAX_M3,
     "Mistral4ForCausalLM": MISTRAL4,
     "MistralLarge3ForCausalLM": MISTRAL4,
     "MixtralForCausalLM": MIXTRAL,
@@ -55,5 +63,6 @@ MIXTURES: dict[str, Family] = {
     "SarvamMLAForCausalLM": SARVAM_MLA,
     "SarvamMoEForCausalLM": SARVAM,
     "SolarOpenForCausalLM": SOLAR_OPEN,
+    "Step3p5ForCausalLM": STEP,
 }
 """By the model class that `architectures` names."""

@@ -1,11 +1,14 @@
 """What layers compute, in terms of operators and weights."""
 
 from .attention import Attention
+from .block_sparse import BlockSparseAttention
 from .embedding import Embedding
 from .feed_forward import DenseFeedForward, FeedForward, ScaledFeedForward, SparseFeedForward
 from .fusion import OutputFusion, SublayerOutput
 from .gated_delta import GatedDelta
 from .head import Head
+from .indexer import Indexer
+from .kimi_delta import KimiDelta
 from .latent_attention import LatentAttention
 from .mamba import Mamba
 from .mamba2 import Mamba2
@@ -19,15 +22,18 @@ from .per_layer import LayerInput, PerLayerInputs
 from .rotation import new_tokens
 from .scaled_layer import ExpertsBeside, ScaledLayer
 from .short_conv import ShortConv
+from .sparse_step import Choice
 from .state import CacheShape, InferState, LayerState, StateShape
 from .streams import StreamEnd, StreamLayer, Streams
 from .taps import Taps, add_norm
-from .transformer import FeedForwardLayer, Layer, MixerLayer, OutputFusions, ParallelLayer, TransformerLayer
+from .transformer import FeedForwardLayer, Layer, MixerLayer, OutputFusions, ParallelLayer, SkipLayer, TransformerLayer
 
 __all__ = [
     "AddNorm",
     "Attention",
+    "BlockSparseAttention",
     "CacheShape",
+    "Choice",
     "DenseFeedForward",
     "Embedding",
     "ExpertsBeside",
@@ -35,7 +41,9 @@ __all__ = [
     "FeedForwardLayer",
     "GatedDelta",
     "Head",
+    "Indexer",
     "InferState",
+    "KimiDelta",
     "LatentAttention",
     "Layer",
     "LayerInput",
@@ -56,6 +64,7 @@ __all__ = [
     "ScaledFeedForward",
     "ScaledLayer",
     "ShortConv",
+    "SkipLayer",
     "SparseFeedForward",
     "StateShape",
     "StreamEnd",

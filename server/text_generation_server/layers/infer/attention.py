@@ -4,14 +4,14 @@ from dataclasses import replace
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 import text_generation_kernels as kernels
 
 from ...config.spec import AttentionSpec
 from ...distributed import TensorParallelGroup
 from ..rope import RopeTable
-from ..weights import Activations, ActivationScheme, Adapting, AttentionWeights, Dense, HeadSplit, each_alone
+from ..weights import Activations, ActivationScheme, Adapting, AttentionWeights, Dense, HeadSplit
+from .gates import gate_heads
 from .mixer import Mixer
 from .qk_norm import QkNorm
 from .queries import normalise_values, rotate_queries, widened_values
@@ -57,9 +57,9 @@ class Attention(Mixer):
         norms = (weights.q_norm, weights.k_norm) if is_simple else (None, None)
         after_rope, bias = norm is not None and norm.after_rope, None if self._is_apart else self._bias
         self._prologue = kernels.QkvPrologue(bias, *norms, self._norm_eps, after_rope)
-        # Clipping, an output gate and other norms need sums, not split-K partials.
+        # Clipping, an output gate, an indexer and other norms need sums, not split-K partials.
         is_plain = is_simple and not spec.value_norm and not spec.value_dim and self._owns_cache
-        takes_partials = is_plain and not spec.clip and not spec.output_gate
+        takes_partials = is_plain and not spec.clip and not spec.output_gate and spec.indexer is None
         self._dense = weights.qkv if takes_partials and isinstance(weights.qkv, Dense) else None
         self._options = kernels.AttentionOptions(spec.window, spec.softcap, weights.sinks, weights.slopes)
         self.cache = CacheShape(heads.num_kv_heads, spec.head_dim, spec.head_dim, codes, kv_scales)
@@ -111,19 +111,8 @@ class Attention(Mixer):
         gates = self._heads.num_heads * self._spec.gate_size
         qkv, gate = qkv.split((qkv.shape[1] - gates, gates), dim=1)
         heads = self._attend(qkv, state)
-        for part, its_gate in each_alone(state.linear_block, heads, gate):
-            if self._spec.output_gate == "sigmoid" and not self._spec.gates_heads:
-                kernels.sigmoid_gate(part, its_gate, part)
-            else:
-                self._open(part, its_gate)
+        gate_heads(heads, gate, self._heads.num_heads, self._spec.output_gate, state.linear_block)
         return heads
-
-    def _open(self, heads: Tensor, gate: Tensor) -> None:
-        """Multiplies what heads read [N, heads * head_dim] by gates [N, heads * gate_size], in place."""
-        wide = gate.float()
-        opening = (functional.softplus(wide) if self._spec.output_gate == "softplus" else wide.sigmoid()).to(gate.dtype)
-        parts = heads.view(len(heads), self._heads.num_heads, -1)
-        parts.mul_(opening.view(len(heads), self._heads.num_heads, -1))
 
     def _attend(self, qkv: Tensor, state: InferState) -> Tensor:
         cache = state.caches[self._index]
@@ -138,6 +127,11 @@ class Attention(Mixer):
             kernels.token_attention(qkv, self._prologue, tokens, cache, d, self._spec.scale, out, self._options)
             return out.view(num_tokens, self._q_size)
         self._prepare(qkv, state, q_out)
+        self._read(q, cache, state, out)
+        return out.view(num_tokens, self._q_size)
+
+    def _read(self, q: Tensor, cache: kernels.KvCache, state: InferState, out: Tensor) -> None:
+        """Attends with rotated queries `q` [T, heads, head_dim] and writes `out`, of the same shape."""
         scale, how = self._spec.scale, (state.deterministic, self._options)
         # Padding of the decodes overlaps the tokens of chunks, and decode attention writes zeros there, so it runs
         # first.
@@ -149,11 +143,10 @@ class Attention(Mixer):
                 kernels.prefill_attention(q, cache, c, scale, out, *how)
             else:
                 kernels.span_attention(q, cache, c, scale, out, self._spec.window)
-        return out.view(num_tokens, self._q_size)
 
     def _is_one(self, qkv: Tensor, state: InferState) -> bool:
         """Whether `token_attention` does everything that is left, because the step is one decode."""
-        own = self._owns_cache and not self._spec.value_norm
+        own = self._owns_cache and not self._spec.value_norm and self._spec.indexer is None
         plain = own and self._qk_norm is None and not self._spec.clip and self.cache.codes is None
         return plain and qkv.shape[0] == 1 and state.chunks is None and not state.deterministic
 

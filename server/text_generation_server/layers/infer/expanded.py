@@ -45,20 +45,21 @@ class ExpandedContexts:
     """The chunks of the step, of which those with expanded contexts have length 0."""
 
 
-def expanded_in(state: InferState, spec: LatentAttentionSpec) -> ExpandedContexts | None:
-    """Returns the expanded contexts of a step, or None for a step of few tokens. Deterministic mode has none: whether a
-    chunk's context is expanded depends on where its prompt is cut.
+def expanded_in(state: InferState, chunks: Chunks | None, spec: LatentAttentionSpec) -> ExpandedContexts | None:
+    """Returns the expanded contexts of a step, of those of `chunks`, or None for a step of few tokens. Deterministic
+    mode has none: whether a chunk's context is expanded depends on where its prompt is cut.
     """
     tokens = len(state.positions)
-    if state.chunks is None or state.deterministic:
+    if chunks is None or state.deterministic:
         return None
     # The compile dry run of many requests has few tokens, and must reach these kernels for their variants of many.
     if tokens < LEAST_TOKENS and not compiling_only():
         return None
     least = least_views(spec)
-    if (made := state.made.get((ExpandedContexts, least))) is None:
-        room = max(tokens, min(MOST_POSITIONS, state.chunks.slot_table.shape[1]))
-        made = state.made[ExpandedContexts, least] = choose(state.chunks, least, room)
+    key = ExpandedContexts, least, spec.top_k
+    if (made := state.made.get(key)) is None:
+        room = max(tokens, min(MOST_POSITIONS, chunks.slot_table.shape[1]))
+        made = state.made[key] = choose(chunks, least, room)
     return cast("ExpandedContexts", made)
 
 

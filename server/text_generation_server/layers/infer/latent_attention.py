@@ -9,15 +9,19 @@ from ...config.spec import LatentAttentionSpec
 from ..rope import RopeTable
 from ..weights import Activations, ActivationScheme, HeadSplit, LatentAttentionWeights, in_blocks
 from .expanded import ExpandedContexts, expanded_in
+from .gates import gate_heads
+from .indexer import Indexer, attend_to_chosen
 from .mixer import LinearMixer
-from .rotation import new_tokens
+from .rotation import new_tokens, unrotated_tokens
+from .sparse_step import Choice, SparseStep, sparse_step
 from .state import CacheShape, InferState
 
 
 class LatentAttention(LinearMixer):
     """The heads of this rank in layer `index`, in the absorbed form: the key projection is applied to the queries and
     the value projection to the result, so that all heads read the latent vectors themselves. For long chunks, the
-    latent vectors of the context are expanded into keys and values (`expanded.py`).
+    latent vectors of the context are expanded into keys and values (`expanded.py`). Where the model is sparse, tokens
+    with long contexts attend to the positions that an indexer has chosen (`indexer.py`).
     """
 
     def __init__(
@@ -27,6 +31,7 @@ class LatentAttention(LinearMixer):
         weights: LatentAttentionWeights,
         heads: HeadSplit,
         rope: RopeTable,
+        indexer: Indexer | None = None,
     ) -> None:
         self._index = index
         self._spec = spec
@@ -34,6 +39,7 @@ class LatentAttention(LinearMixer):
         self.out = weights.out
         self._num_heads = heads.num_heads
         self._rope = rope
+        self._indexer = indexer
         self._width = spec.latent_dim + spec.rope_dim
         self.cache = CacheShape(1, self._width, spec.latent_dim, shared=True)
         """What the layer keeps of each position, the same on every rank."""
@@ -45,28 +51,39 @@ class LatentAttention(LinearMixer):
 
     def forward(self, x: Activations, state: InferState) -> Tensor:
         """See `Mixer`."""
-        q, queries = self._queries(x, state)
+        first = self._weights.first.apply(x, state.linear_block)
+        gates = self._num_heads * self._spec.gate_size
+        first, gate = first.split((first.shape[1] - gates, gates), dim=1)
+        q, queries = self._queries(x, first, state)
         values = queries.new_empty(*q.shape[:2], self._spec.value_dim)
-        own = expanded_in(state, self._spec)
-        _by_heads(self._attend(queries, state, own), self._weights.values, values, state.linear_block)
-        if state.chunks is not None and own is not None:
+        sparse = sparse_step(state, Choice(self._spec.top_k)) if self._spec.top_k else None
+        chunks = state.chunks if sparse is None else sparse.dense
+        own = expanded_in(state, chunks, self._spec)
+        attended = self._attend(queries, state, sparse, chunks if own is None else own.others)
+        _by_heads(attended, self._weights.values, values, state.linear_block)
+        if chunks is not None and own is not None:
             q[..., self._spec.key_dim :] = queries[..., self._spec.latent_dim :]
-            self._attend_expanded(q, state, state.chunks, own, values)
-        return values.flatten(1)
+            self._attend_expanded(q, state, chunks, own, values)
+        heads = values.flatten(1)
+        if gates:
+            gate_heads(heads, gate, self._num_heads, "sigmoid", state.linear_block)
+        return heads
 
-    def _attend(self, q: Tensor, state: InferState, own: ExpandedContexts | None) -> Tensor:
+    def _attend(self, q: Tensor, state: InferState, sparse: SparseStep | None, chunks: kernels.Chunks | None) -> Tensor:
         """Attends with `q` [T, heads, latent_dim + rope_dim] and returns [T, heads, latent_dim]. The result is
         undefined for tokens whose context is expanded.
         """
         out = q.new_empty(*q.shape[:2], self._spec.latent_dim)
         cache, scale, how = state.caches[self._index].k, self._spec.scale, state.deterministic
         # Padding of the decodes overlaps the tokens of chunks, and decode attention writes zeros there, so it runs
-        # first.
-        if (d := state.decodes) is not None:
+        # first. The same holds for tokens that attend to chosen positions alone.
+        if sparse is not None:
+            attend_to_chosen(q, cache, sparse, scale, out, how)
+        elif (d := state.decodes) is not None:
             n = len(d.rows)
             kernels.latent_decode_attention(q[:n], cache, d, scale, out[:n], how)
-        if (c := state.chunks) is not None:
-            kernels.latent_prefill_attention(q, cache, c if own is None else own.others, scale, out, how)
+        if chunks is not None:
+            kernels.latent_prefill_attention(q, cache, chunks, scale, out, how)
         return out
 
     def _attend_expanded(
@@ -80,13 +97,14 @@ class LatentAttention(LinearMixer):
         kernels.latent_expand(state.caches[self._index].k, *of_context, self._weights.keys, self._weights.values, k, v)
         kernels.prefill_attention(q, kernels.KvCache(k, v), own.chunks, self._spec.scale, out)
 
-    def _queries(self, x: Activations, state: InferState) -> tuple[Tensor, Tensor]:
-        """Returns the queries before RoPE, [T, heads, key_dim + rope_dim], and the absorbed queries that read latent
-        vectors, [T, heads, latent_dim + rope_dim], rotated. It writes the latent vectors to the cache.
+    def _queries(self, x: Activations, first: Tensor, state: InferState) -> tuple[Tensor, Tensor]:
+        """Turns what the first matrix makes of `x`, but for gates, into the queries before RoPE, [T, heads, key_dim +
+        rope_dim], and the absorbed queries that read latent vectors, [T, heads, latent_dim + rope_dim], rotated. It
+        writes the latent vectors to the cache.
         """
         spec, weights, block = self._spec, self._weights, state.linear_block
-        first = weights.first.apply(x, block)
         q, latent = first.split((first.shape[1] - self._width, self._width), dim=1)
+        made = None
         if weights.queries is not None and weights.query_norm is not None:
             made, room = Activations.to_fill(q.new_empty(q.shape), weights.queries.wants)
             kernels.rms_norm(q, weights.query_norm, spec.norm_eps, made.x, room)
@@ -95,8 +113,11 @@ class LatentAttention(LinearMixer):
             q = q.mul_(scales[state.positions][:, None])
         q = q.unflatten(1, (self._num_heads, -1))
         queries = q.new_empty(*q.shape[:2], self._width)
-        tokens, cache = new_tokens(self._rope, state), state.caches[self._index].k
+        where = new_tokens if spec.rope is not None else unrotated_tokens
+        tokens, cache = where(self._rope, state), state.caches[self._index].k
         kernels.latent_postprocess(latent, weights.latent_norm, spec.norm_eps, tokens, q, queries, cache)
+        if self._indexer is not None and made is not None:
+            self._indexer.choose(x, made, state)
         _by_heads(q[..., : spec.key_dim], weights.keys, queries[..., : spec.latent_dim], block)
         return q, queries
 

@@ -10,6 +10,16 @@ from ..rope import RopeTable
 from .state import InferState
 
 
+def unrotated_tokens(table: RopeTable, state: InferState) -> kernels.NewTokens:
+    """Returns the same where nothing is rotated, with one row of angles: for operators that read rows one after the
+    other, and which a table of the longest context would cost much room.
+    """
+    key = (table, "unrotated")
+    if (made := state.made.get(key)) is None:
+        made = state.made[key] = kernels.NewTokens(table.cos_sin[:1], torch.zeros_like(state.positions), state.slots)
+    return cast("kernels.NewTokens", made)
+
+
 def new_tokens(table: RopeTable, state: InferState) -> kernels.NewTokens:
     """Returns the new tokens of the step with the angles of `table`. The first call of a step makes the record for all
     layers with the same rotary embedding.

@@ -5,9 +5,11 @@ residual add and norm. The ranks hold partial sums of a sublayer's output, which
 """
 
 from dataclasses import dataclass
+from typing import cast
 
 from torch import Tensor
 
+from ...config.spec import SkipSpec
 from ...distributed import TensorParallelGroup
 from ..weights import Adapting
 from .feed_forward import FeedForward
@@ -82,6 +84,34 @@ class TransformerLayer:
         before = self.before_mixer.adapted(adapting), self.before_ffn.adapted(adapting)
         mixer, ffn = self.mixer.adapted(adapting), self.ffn.adapted(adapting)
         return TransformerLayer(before[0], mixer, before[1], ffn, self._fusions)
+
+
+class SkipLayer:
+    """A layer that reads a mix of the residual stream with what earlier layers read (Solar Pro)."""
+
+    def __init__(self, spec: SkipSpec, join: AddNorm, layer: TransformerLayer) -> None:
+        """`join` adds the output of the previous layer to the residual stream, and normalises nothing after it."""
+        self._spec = spec
+        self._join = join
+        self._layer = layer
+        self.mixer = layer.mixer
+
+    def forward(
+        self, x: SublayerOutput, residual: Tensor | None, state: InferState, kept: Tensor | None = None
+    ) -> tuple[SublayerOutput, Tensor]:
+        """See `TransformerLayer.forward`."""
+        _, stream = self._join.read(x, residual)
+        for place in self._spec.kept:
+            # Layers reuse the memory of the stream.
+            state.made["skip", place] = stream.clone()
+        for place in self._spec.mixed:
+            held = cast("Tensor", state.made["skip", place])
+            stream.mul_(1.0 - self._spec.share).add_(held, alpha=self._spec.share)
+        return self._layer.forward(stream, None, state, kept)
+
+    def adapted(self, adapting: Adapting) -> "SkipLayer":
+        """See `TransformerLayer.adapted`."""
+        return SkipLayer(self._spec, self._join.adapted(adapting), self._layer.adapted(adapting))
 
 
 class MixerLayer:
@@ -159,4 +189,4 @@ class ParallelLayer:
         return ParallelLayer(before, self.mixer.adapted(adapting), ffn_norm, self._ffn.adapted(adapting))
 
 
-Layer = TransformerLayer | ScaledLayer | StreamLayer | MixerLayer | FeedForwardLayer | ParallelLayer
+Layer = TransformerLayer | SkipLayer | ScaledLayer | StreamLayer | MixerLayer | FeedForwardLayer | ParallelLayer

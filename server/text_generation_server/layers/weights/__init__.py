@@ -15,6 +15,8 @@ from .ends import EmbeddingWeights, load_embedding, load_head, load_quantised_he
 from .experts import ExpertShard, shared_experts, stack
 from .feed_forward import DenseWeights, load_dense
 from .gated_delta import GatedDeltaWeights, load_gated_delta
+from .indexer import IndexerWeights, load_indexer
+from .kimi_delta import KimiDeltaWeights, load_kimi_delta
 from .kv_scales import load_kv_scales
 from .latent_attention import LatentAttentionWeights, load_latent_attention
 from .linear import Dense, Linear, Split, activate, activated, each_alone, in_blocks
@@ -55,6 +57,8 @@ __all__ = [
     "HeadSplit",
     "HostFactors",
     "HostSite",
+    "IndexerWeights",
+    "KimiDeltaWeights",
     "LatentAttentionWeights",
     "LayerInputWeights",
     "Linear",
@@ -95,6 +99,8 @@ __all__ = [
     "load_embedding",
     "load_gated_delta",
     "load_head",
+    "load_indexer",
+    "load_kimi_delta",
     "load_kv_scales",
     "load_latent_attention",
     "load_layer_input",

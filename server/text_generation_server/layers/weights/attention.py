@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ...config.spec import AttentionSpec
+from ...config.spec import AttentionSpec, BlockIndexerSpec
 from ...weights import Slice
 from ..rope import rotary_order
 from .blocks import RowBlock, ranges, read_ranges
@@ -21,8 +21,8 @@ class AttentionWeights:
     """The weights of one layer. Elements of query and key heads are in the order of `rotary_order`."""
 
     qkv: Linear
-    """Column parallel: query, key and value heads of this rank, in this order, then gates of the query heads. Query
-    heads alone, where the layer reads keys and values of another one."""
+    """Column parallel: query, key and value heads of this rank, in this order, then gates of the query heads, or the
+    queries and the key of an indexer. Query heads alone, where the layer reads keys and values of another one."""
     out: Linear
     """Output projection, row parallel."""
     q_norm: Tensor | None = None
@@ -33,6 +33,9 @@ class AttentionWeights:
     """[heads of this rank] float32, logits of attention sinks."""
     slopes: Tensor | None = None
     """[heads of this rank] float32, slopes of ALiBi."""
+    index_q_norm: Tensor | None = None
+    """[head_dim of the indexer], as the next one."""
+    index_k_norm: Tensor | None = None
 
 
 def load_attention(checkpoint: Checkpoint, layer: int, spec: AttentionSpec, heads: HeadSplit) -> AttentionWeights:
@@ -40,6 +43,8 @@ def load_attention(checkpoint: Checkpoint, layer: int, spec: AttentionSpec, head
     names, hidden = checkpoint.names, checkpoint.spec.hidden_size
     order = list(range(spec.head_dim)) if spec.rope is None else rotary_order(spec.rope, spec.head_dim)
     blocks = _qkv_blocks(checkpoint, layer, spec, heads, tuple(order) if order != sorted(order) else ())
+    if spec.indexer is not None:
+        blocks += _index_blocks(checkpoint, layer, spec, spec.indexer, heads)
     qkv = column_parallel(checkpoint, blocks, hidden, spec.qkv_bias)
     out = row_parallel(
         checkpoint,
@@ -52,9 +57,27 @@ def load_attention(checkpoint: Checkpoint, layer: int, spec: AttentionSpec, head
     if spec.slopes:
         device = checkpoint.source.empty((0,)).device
         slopes = torch.tensor(spec.slopes[heads.q_start : heads.q_stop], device=device)
-    return AttentionWeights(
-        qkv, out, *_norms(checkpoint, layer, spec, heads, order), _sinks(checkpoint, layer, spec, heads), slopes
-    )
+    norms, sinks = _norms(checkpoint, layer, spec, heads, order), _sinks(checkpoint, layer, spec, heads)
+    return AttentionWeights(qkv, out, *norms, sinks, slopes, *_index_norms(checkpoint, layer, spec.indexer))
+
+
+def _index_blocks(
+    checkpoint: Checkpoint, layer: int, spec: AttentionSpec, indexer: BlockIndexerSpec, heads: HeadSplit
+) -> list[RowBlock]:
+    """Returns where the queries of this rank's KV heads are stored, and the key, which is whole on every rank."""
+    names, size = checkpoint.names, indexer.head_dim
+    q_name, k_name = (checkpoint.inside(layer, name) for name in (names.index_q, names.index_k))
+    queries = RowBlock(q_name, spec.num_kv_heads * size, ranges(heads.kv_heads, size))
+    return [queries, RowBlock(k_name, size, ((0, size),))]
+
+
+def _index_norms(checkpoint: Checkpoint, layer: int, indexer: BlockIndexerSpec | None) -> tuple[Tensor | None, ...]:
+    """Reads the weights of the norms of index queries and keys, if there is an indexer."""
+    if indexer is None:
+        return None, None
+    names = (checkpoint.names.index_q_norm, checkpoint.names.index_k_norm)
+    whole = (f"{checkpoint.inside(layer, name)}.weight" for name in names)
+    return tuple(fold_norm_weight(checkpoint.source.read(name, (indexer.head_dim,)), indexer.norm) for name in whole)
 
 
 def _norms(
@@ -116,6 +139,8 @@ def _qkv_blocks(
             RowBlock(checkpoint.inside(layer, name), count * each, ranges(held, each), rotated)
             for name, count, held, each, rotated in parts
         ]
+    if names.qkv_layout == "shards":
+        return _sharded_blocks(checkpoint, checkpoint.inside(layer, names.qkv), spec, heads, order)
     if names.qkv_layout == "blocks":
         first_v = spec.num_heads + spec.num_kv_heads
         rotated = [*q_heads, *(spec.num_heads + head for head in kv_heads)]
@@ -129,6 +154,26 @@ def _qkv_blocks(
     if not order:
         return [RowBlock(name, total, ranges([*rotated, *values], size))]
     return [RowBlock(name, total, ranges(rotated, size), order), RowBlock(name, total, ranges(values, size))]
+
+
+def _sharded_blocks(
+    checkpoint: Checkpoint, name: str, spec: AttentionSpec, heads: HeadSplit, order: tuple[int, ...]
+) -> list[RowBlock]:
+    """Where each shard that wrote the matrix has the queries of its heads, then its keys, then its values."""
+    shards, size = checkpoint.names.qkv_shards, spec.head_dim
+    queries, keys = spec.num_heads // shards, spec.num_kv_heads // shards
+    part = (queries + keys) * size + keys * spec.value_size
+
+    def rows(held: Sequence[int], each: int, width: int, first: int) -> tuple[tuple[int, int], ...]:
+        starts = (head // each * part + first + head % each * width for head in held)
+        return tuple((start, start + width) for start in starts)
+
+    found = (
+        (rows(range(heads.q_start, heads.q_stop), queries, size, 0), order),
+        (rows(heads.kv_heads, keys, size, queries * size), order),
+        (rows(heads.kv_heads, keys, spec.value_size, (queries + keys) * size), ()),
+    )
+    return [RowBlock(name, shards * part, cuts, rotated, part) for cuts, rotated in found]
 
 
 def _gated_blocks(

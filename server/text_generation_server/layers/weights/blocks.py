@@ -20,6 +20,8 @@ class RowBlock:
     order: tuple[int, ...] = ()
     """Order of the rows in each run of `len(order)` rows: which row comes first, second, and so on. Empty: as stored.
     """
+    part: int = 0
+    """Rows after which the blocks in which the matrix is quantised begin anew; 0: they begin once."""
 
     @property
     def rows(self) -> int:

@@ -9,7 +9,7 @@ from ...config.names import TensorNames
 from ...config.quantisation import UNQUANTISED, Schemes
 from ...config.spec import DecoderSpec, NormSpec
 from ...distributed import TensorParallelGroup
-from ...weights import DummySource, WeightSource
+from ...weights import DummySource, StackedSource, WeightSource
 
 
 @dataclass(frozen=True)
@@ -62,6 +62,10 @@ class Checkpoint(Matrices):
     ) -> "Checkpoint":
         """With the first prefix under which there is an embedding, and the layout of experts that is stored."""
         names = names.as_stored(len(spec.layers), source.has)
+        experts = max((layer.moe.experts for layer in spec.layers if layer.moe is not None), default=0)
+        # Random weights are there under any name.
+        if names.experts_apart and not isinstance(source, DummySource):
+            source = StackedSource(source, names.experts(gated=True), experts)
         return cls(source, spec, names, group, names.prefix(source.has), schemes=schemes)
 
     @property

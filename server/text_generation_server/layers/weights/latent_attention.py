@@ -20,7 +20,7 @@ class LatentAttentionWeights:
 
     first: Linear
     """Makes, of hidden states, the low-rank query vector or the queries of this rank, then the latent vector and the
-    rotated key that all heads share.
+    rotated key that all heads share, then the gates of this rank's heads, where they have some.
     """
     queries: Linear | None
     """[heads of this rank * (key_dim + rope_dim), query_dim], where the layer has a low-rank query vector."""
@@ -53,6 +53,11 @@ def load_latent_attention(
     width = spec.latent_dim + spec.rope_dim
     latent = RowBlock(checkpoint.inside(layer, names.kv_a), width, ((0, width),), _rotated_rows(spec, spec.latent_dim))
     keys, values = _of_latent(checkpoint, layer, spec, heads)
+    blocks = [first, latent]
+    if spec.gates is not None and names.attention_gate is not None:
+        size = spec.gate_size
+        cuts = ((heads.q_start * size, heads.q_stop * size),)
+        blocks.append(RowBlock(checkpoint.inside(layer, names.attention_gate), spec.num_heads * size, cuts))
     out = row_parallel(
         checkpoint,
         checkpoint.inside(layer, names.out),
@@ -61,7 +66,7 @@ def load_latent_attention(
         False,
     )
     return LatentAttentionWeights(
-        column_parallel(checkpoint, [first, latent], hidden, False),
+        column_parallel(checkpoint, blocks, hidden, False),
         queries,
         q_norm,
         source.read(f"{checkpoint.inside(layer, names.kv_a_norm)}.weight", (spec.latent_dim,)),
@@ -79,6 +84,8 @@ def _queries(checkpoint: Checkpoint, layer: int, name: str, spec: LatentAttentio
 
 def _rotated_rows(spec: LatentAttentionSpec, before: int) -> tuple[int, ...]:
     """Returns the order of a head's rows, of which RoPE rotates those after the first `before`; empty: as stored."""
+    if spec.rope is None:
+        return ()
     order = rotary_order(spec.rope, spec.rope_dim)
     return (*range(before), *(before + each for each in order)) if order != sorted(order) else ()
 

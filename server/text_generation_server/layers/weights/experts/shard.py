@@ -46,8 +46,8 @@ class ExpertShard:
         group = checkpoint.group
         world_size = group.world_size
         check_experts(spec, AskedShards(world_size, group.expert_parallel))
-        if spec.latent or spec.weighs_inputs:
-            # The shared expert reads something else.
+        if spec.latent or spec.weighs_inputs or spec.shared_activation not in (None, spec.activation):
+            # The shared expert reads something else, or computes something else.
             spec = replace(spec, shared_inner=0)
         whole = cls(checkpoint, layer, spec, range(spec.experts), 0, spec.inner)
         if group.expert_parallel:

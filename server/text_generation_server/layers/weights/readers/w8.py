@@ -228,12 +228,14 @@ def _row_scales(source: WeightSource, block: RowBlock) -> Tensor:
 def _block_scales(source: WeightSource, block: RowBlock, inputs: int, whole: bool) -> Tensor:
     """Reads float32 [blocks or rows, ceil(inputs / 128)]. `whole` says that ranges begin and end on edges of blocks."""
     name = _scale_name(source, block.name)
-    stored = source.raw(name, shape=(-(-block.size // BLOCK), -(-inputs // BLOCK)), dtypes=_FLOATS)
+    part = block.part or block.size
+    down = -(-part // BLOCK)
+    stored = source.raw(name, shape=(block.size // part * down, -(-inputs // BLOCK)), dtypes=_FLOATS)
     scale = _positive(stored, name)
     if whole:
         return torch.cat([scale[start // BLOCK : -(-stop // BLOCK)] for start, stop in block.ranges])
     rows = torch.cat([torch.arange(start, stop, device=scale.device) for start, stop in block.ranges])
-    return scale[rows // BLOCK]
+    return scale[rows // part * down + rows % part // BLOCK]
 
 
 def _group_scales(source: WeightSource, block: RowBlock, inputs: int, size: int) -> Tensor:
@@ -246,6 +248,8 @@ def _group_scales(source: WeightSource, block: RowBlock, inputs: int, size: int)
 
 def _on_edges(blocks: Sequence[RowBlock]) -> bool:
     """Whether the blocks of 128 rows of the stacked matrix are blocks of the stored ones."""
+    if any(block.part % BLOCK for block in blocks):
+        return False
     ranges = [each for block in blocks for each in block.ranges]
     starts = all(start % BLOCK == 0 for start, _ in ranges)
     return starts and all((stop - start) % BLOCK == 0 for start, stop in ranges[:-1])

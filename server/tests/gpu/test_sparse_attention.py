@@ -1,0 +1,51 @@
+"""Attention to the positions that an indexer chooses as it serves: in graphs, beside short chunks, on the device."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from support.families import model_of, write
+from support.family_cases import CASES
+from support.gpu_engine import alone, build, check, schedule
+
+from text_generation_server.layers.infer import expanded
+
+pytestmark = pytest.mark.gpu
+
+
+@pytest.fixture(scope="module", params=["deepseek v3.2", "glm 5.2", "minimax m3"])
+def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A vocabulary of 99 lacks ids that the schedules have: they need a larger one."""
+    model = model_of(request.param)
+    model.resize_token_embeddings(384)
+    with torch.no_grad():
+        generator = torch.Generator().manual_seed(5)
+        for parameter in (model.get_input_embeddings().weight, model.get_output_embeddings().weight):
+            parameter.normal_(std=0.3, generator=generator)
+    path = tmp_path_factory.mktemp("sparse")
+    model.config.max_position_embeddings = 512
+    write(CASES[request.param], model, path)
+    return path
+
+
+@pytest.mark.parametrize("graphs", [None, ()], ids=["graphs", "no graphs"])
+def test_schedules_change_no_token(folder: Path, graphs: tuple[int, ...] | None) -> None:
+    """In deterministic mode: chunks beside decodes, prefixes that are computed, pauses."""
+    engine = build(folder, torch.bfloat16, deterministic=True, cuda_graphs=graphs)
+    expected = alone(engine, 20)
+    assert len({tuple(tokens) for tokens in expected}) > 15
+    for seed in range(30):
+        check(schedule(engine, seed, numbers=20, count=4, pause=0.03), expected, seed)
+
+
+def test_graphs_and_expanded_contexts_change_no_token_in_the_default_mode(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In float32 few choices hang on the last bits."""
+    monkeypatch.setattr(expanded, "LEAST_TOKENS", 1 << 20)
+    expected = alone(build(folder, torch.float32, cuda_graphs=()), 20)
+    monkeypatch.setattr(expanded, "WORTH", 0.1)
+    monkeypatch.setattr(expanded, "LEAST_TOKENS", 16)
+    engine = build(folder, torch.float32)
+    for seed in range(3):
+        assert check(schedule(engine, seed, numbers=20, count=15, pause=0.02), expected, seed) > 8

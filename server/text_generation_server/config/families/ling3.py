@@ -1,0 +1,140 @@
+"""Ling and Ring 3 of Ant (Bailing MoE 3): Kimi delta attention whose decays have a lower bound, every few layers latent
+attention with gates, and the experts of DeepSeek V3.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from ...errors import UnsupportedModel
+from ..json_object import JsonObject
+from ..names import TensorNames
+from ..recurrent import KimiDeltaSpec
+from ..spec import DecoderSpec, LatentAttentionSpec, MoeSpec
+from .common import MOST_HEADS, MOST_KERNEL, MOST_LAYERS, MOST_STATE, decoder, gated, pre_norm_layer, silu_alone
+from .deepseek import SIZES, sigmoid_routed
+from .experts import mixed_by_type, shared_expert_names
+from .family import Family
+from .latent import latent_attention
+
+_WANTED: Mapping[str, object] = {
+    "moe_router_enable_expert_bias": True,
+    "no_kda_lora": True,
+    "norm_topk_prob": True,
+    "pregate_inference": False,
+    "scale_router_input": False,
+    "score_function": "sigmoid",
+    "up_proj_norm": False,
+    "use_bias": False,
+    "use_kda_lora": False,
+    "use_mla_nope": False,
+    "use_nGPT": False,
+    "use_qkv_bias": False,
+    "value_norm": False,
+}
+"""Keys that published files have with these values alone."""
+_LIMITS = ("expert_swiglu_limit_list", "share_expert_swiglu_limit_list")
+_GATES = {"head_wise": "heads", "element_wise": "elements"}
+_GATES_KEY = "gated_attention_proj_granularity_type"
+
+
+def _ling3(config: JsonObject) -> DecoderSpec:
+    _refuse_others(config)
+    count, group = config.integer("num_hidden_layers", maximum=MOST_LAYERS), config.integer("layer_group_size")
+    full, linear, dense, experts = _latent(config), _kimi_delta(config), gated(config), _experts(config)
+    is_mixed = mixed_by_type(config)
+    # Layers after the last whole group have no states.
+    is_full = [(index + 1) % group == 0 or index >= count // group * group for index in range(count)]
+    layers = (
+        pre_norm_layer(config, full if each else linear, experts if is_mixed(index) else dense)
+        for index, each in enumerate(is_full)
+    )
+    return decoder(config, tuple(layers))
+
+
+def _refuse_others(config: JsonObject) -> None:
+    values = config.plain()
+    for key, wanted in _WANTED.items():
+        if values.get(key, wanted) not in (wanted, None):
+            raise UnsupportedModel(f"`{key}` in config.json must be {str(wanted).lower()} for this family")
+    for key in _LIMITS:
+        if any(values.get(key) or ()):  # type: ignore[arg-type]
+            raise UnsupportedModel(f"`{key}` in config.json is not implemented: bounds of activations change results")
+
+
+def _latent(config: JsonObject) -> LatentAttentionSpec:
+    mixer = latent_attention(config, config.boolean("rope_interleave", default=True))
+    if mixer.rope is not None and mixer.rope.rope_type != "default":
+        raise UnsupportedModel("`rope_scaling` in config.json is not implemented for this family")
+    gates = config.choice(_GATES_KEY, _GATES) if _GATES_KEY in config else None
+    return replace(mixer, norm_eps=config.number("rms_norm_eps", default=1e-6), gates=gates)
+
+
+def _kimi_delta(config: JsonObject) -> KimiDeltaSpec:
+    silu_alone(config, "hidden_act")
+    heads, others = config.integer("num_attention_heads", maximum=MOST_HEADS), "num_kv_heads_for_linear_attn"
+    if config.plain().get(others) not in (None, 0, heads):
+        raise UnsupportedModel(f"`{others}` in config.json must be 0 or `num_attention_heads` ({heads})")
+    size, least = config.integer("head_dim", maximum=MOST_STATE), "kda_lower_bound"
+    bound = config.number(least, default=-5.0, above=-1e9)
+    if bound >= 0:
+        raise config.error(least, "a number below 0")
+    return KimiDeltaSpec(
+        heads,
+        size,
+        size,
+        config.integer("short_conv_kernel_size", minimum=2, maximum=MOST_KERNEL),
+        config.number("rms_norm_eps", default=1e-6),
+        least=bound if config.boolean("kda_safe_gate", default=True) else 0.0,
+    )
+
+
+def _experts(config: JsonObject) -> MoeSpec:
+    experts, key = sigmoid_routed(config), "moe_shared_expert_intermediate_size"
+    if key not in config:
+        return experts
+    return replace(experts, shared_inner=experts.shared_inner // experts.inner * config.integer(key))
+
+
+def _names(config: JsonObject) -> TensorNames:
+    inside, names = "attention", shared_expert_names(0)(config)
+    return replace(
+        names,
+        embedding="word_embeddings",
+        out=f"{inside}.dense",
+        q=f"{inside}.q_proj",
+        q_a=f"{inside}.q_a_proj",
+        q_a_norm=f"{inside}.q_a_layernorm",
+        q_b=f"{inside}.q_b_proj",
+        kv_a=f"{inside}.kv_a_proj_with_mqa",
+        kv_a_norm=f"{inside}.kv_a_layernorm",
+        kv_b=f"{inside}.kv_b_proj",
+        attention_gate=f"{inside}.g_proj",
+        delta_apart=(f"{inside}.q_proj", f"{inside}.k_proj", f"{inside}.v_proj"),
+        delta_convs=(f"{inside}.q_conv1d", f"{inside}.k_conv1d", f"{inside}.v_conv1d"),
+        delta_decay=(f"{inside}.f_proj",),
+        delta_gate=(f"{inside}.g_proj",),
+        delta_b=f"{inside}.b_proj",
+        delta_rate=f"{inside}.A_log",
+        delta_bias=f"{inside}.dt_bias",
+        delta_norm=f"{inside}.o_norm",
+        delta_out=f"{inside}.o_proj",
+        router_correction="mlp.gate.expert_bias",
+        ignored=(*names.ignored, "model.mtp*"),
+    )
+
+
+LING3 = Family(
+    "Bailing MoE 3",
+    _ling3,
+    _names,
+    {
+        **SIZES,
+        "q_lora_rank": None,
+        "head_dim": 128,
+        "short_conv_kernel_size": 4,
+        "first_k_dense_replace": 0,
+        "routed_scaling_factor": 1.0,
+    },
+    older={"n_routed_experts": "num_experts", "n_shared_experts": "num_shared_experts"},
+    unread=("attention_bias", "mlp_bias", "partial_rotary_factor"),
+)
