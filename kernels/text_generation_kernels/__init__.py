@@ -87,8 +87,9 @@ from .sampling.survivors import survivors
 from .sampling.top_tokens import top_tokens
 from .sampling.values import SampledTokens, SamplingBatch, SamplingColumns, SamplingRules, SplitStatistics
 from .speculation.accept_tokens import accept_tokens
+from .speculation.choose_draft import choose_draft
 from .speculation.hint_draft import hint_draft
-from .speculation.ngram_draft import ngram_draft
+from .speculation.ngram_draft import MAX_MATCH, ngram_draft
 from .speculation.values import Drafts, Hints, Sequences, WindowInputs, Windows
 from .speculation.window_tokens import window_tokens
 
@@ -97,6 +98,7 @@ __all__ = [
     "KV_CODES",
     "LONGEST_NORMALISED",
     "MAX_LOGIT_BIAS",
+    "MAX_MATCH",
     "MAX_TOP",
     "NOT_QUANTISED",
     "NO_PROLOGUE",
@@ -157,6 +159,7 @@ __all__ = [
     "block_scores",
     "causal_conv",
     "choose",
+    "choose_draft",
     "compilations",
     "compile_only",
     "compiling_only",

@@ -15,7 +15,9 @@ import typer
 
 from . import __version__
 from .config.adapters import parse_adapters
+from .config.asked_drafter import asked_drafter
 from .config.cluster import cluster_listener
+from .config.drafter import read_drafter_config
 from .config.fallback import FallbackConfig
 from .config.kv_cache import quantised_kv_cache
 from .config.memory import cuda_memory, has_cuda_devices
@@ -33,6 +35,8 @@ from .flags import (
     Copies,
     CudaGraphs,
     Deterministic,
+    Drafter,
+    DrafterRevision,
     DtypeFlag,
     ExitOnEof,
     ExpertParallel,
@@ -54,6 +58,7 @@ from .flags import (
 )
 from .hub import ModelSource, find_folder, prepare_folder
 from .hub_adapters import prepare_adapters
+from .hub_drafter import find_drafter, prepare_drafter
 from .service.parent import start_is_due, watch_parent
 from .service.server import ServiceSettings, TraceSettings
 from .service.server import serve as serve_shard
@@ -93,6 +98,8 @@ def serve(
     cuda_graphs: CudaGraphs = None,
     deterministic: Deterministic = False,
     speculate: Speculate = 0,
+    drafter: Drafter = None,
+    drafter_revision: DrafterRevision = None,
     enable_expert_parallel: ExpertParallel = False,
     kv_cache_dtype: KvCache = "auto",
     dequantised_copies: Copies = "auto",
@@ -143,6 +150,7 @@ def serve(
             cuda_graphs=parse_cuda_graphs(cuda_graphs),
             deterministic=deterministic,
             speculate=speculate,
+            drafter=asked_drafter(drafter, drafter_revision),
             expert_parallel=enable_expert_parallel,
             model_impl=model_impl,
             kv_cache_dtype=kv_cache_dtype,
@@ -178,6 +186,8 @@ def download_weights(
     cuda_graphs: CudaGraphs = None,
     deterministic: Deterministic = False,
     speculate: Speculate = 0,
+    drafter: Drafter = None,
+    drafter_revision: DrafterRevision = None,
     kv_cache_dtype: KvCache = "auto",
     dequantised_copies: Copies = "auto",
     merge_adapter: MergeAdapter = None,
@@ -204,7 +214,7 @@ def download_weights(
         shards = AskedShards(num_shard, enable_expert_parallel)
         computation = AskedComputation(
             *(attention, cuda_graphs, deterministic, dequantised_copies),
-            *(merge_adapter, parse_adapters(lora_adapters), speculate),
+            *(merge_adapter, parse_adapters(lora_adapters), speculate, asked_drafter(drafter, drafter_revision)),
         )
         computation.check(environment, on_cuda=has_cuda_devices() or bool(cuda_memory()))
         check_merge(load_format, merge_adapter, bool(computation.lora_adapters))
@@ -220,6 +230,11 @@ def download_weights(
             config = check_servable(folder, environment, limits, source.needs_weights, model_impl, quantize, shards)
             check_deterministic(deterministic, config)
             check_speculation(speculate, config)
+            if computation.drafter is not None:
+                of_model = computation.drafter.source == model_id
+                read_drafter_config(
+                    folder if of_model else prepare_drafter(computation.drafter, environment.hub), config
+                )
             if kv_cache_dtype != "auto":
                 quantised_kv_cache(kv_cache_dtype, config)
             if isinstance(config, FallbackConfig):
@@ -249,6 +264,8 @@ def doctor(
     cuda_graphs: CudaGraphs = None,
     deterministic: Deterministic = False,
     speculate: Speculate = 0,
+    drafter: Drafter = None,
+    drafter_revision: DrafterRevision = None,
     kv_cache_dtype: KvCache = "auto",
     dequantised_copies: Copies = "auto",
     merge_adapter: MergeAdapter = None,
@@ -265,7 +282,7 @@ def doctor(
         shards = AskedShards(num_shard, enable_expert_parallel)
         computation = AskedComputation(
             *(attention, cuda_graphs, deterministic, dequantised_copies),
-            *(merge_adapter, parse_adapters(lora_adapters), speculate),
+            *(merge_adapter, parse_adapters(lora_adapters), speculate, asked_drafter(drafter, drafter_revision)),
         )
         for finding in examine(source, limits, dtype, shards, computation, model_impl, quantize, kv_cache_dtype):
             typer.echo(json.dumps(asdict(finding)))
@@ -301,6 +318,7 @@ def _note_remote_code(trusted: bool) -> None:
 
 def _serve(config: ServerConfig, traces: TraceSettings | None, standby: bool) -> None:
     folder = find_folder(ModelSource(config.model_id, config.revision, config.load_format), config.environment.hub)
+    drafter = None if config.drafter is None else find_drafter(config.drafter, config.environment.hub)
     if standby:
         _engine_builder()
         from text_generation_kernels import fingerprint_compiler
@@ -313,7 +331,7 @@ def _serve(config: ServerConfig, traces: TraceSettings | None, standby: bool) ->
 
     def build() -> ShardEngine:
         # Imported on the engine thread: the socket is up while torch loads.
-        return _engine_builder()(config, folder)
+        return _engine_builder()(config, folder, drafter)
 
     worker = EngineWorker(build)
     settings = ServiceSettings(
@@ -333,7 +351,7 @@ def _serve(config: ServerConfig, traces: TraceSettings | None, standby: bool) ->
     os._exit(0)
 
 
-def _engine_builder() -> Callable[[ServerConfig, Path], ShardEngine]:
+def _engine_builder() -> Callable[[ServerConfig, Path, Path | None], ShardEngine]:
     """Imports torch and the engine, which takes seconds the first time, and touches no device."""
     # Torch's CPU threads spin while they wait for each other; OpenMP reads this once, when torch loads. On cores that
     # router and clients use too, a spinning thread keeps the one it waits for from running, and steps take 10 times as

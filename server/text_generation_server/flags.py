@@ -60,6 +60,11 @@ Speculate = Annotated[
         min=0, max=MAX_DRAFTS, help="Drafts of the next tokens that a step checks of each request at most; 0: none"
     ),
 ]
+Drafter = Annotated[
+    str | None,
+    typer.Option(help="Folder or hub id of what drafts for --speculate: an EAGLE-3 head, Medusa heads, or the model"),
+]
+DrafterRevision = Annotated[str | None, typer.Option(help="Branch, tag or commit of --drafter on the hub")]
 MaxInputTokens = Annotated[int | None, typer.Option(help="Fail early if the model has fewer positions")]
 MaxTotalTokens = Annotated[int | None, typer.Option(help="Likewise")]
 AutoConvert = Annotated[bool, typer.Option(help="Convert .bin weights, running no code from them")]

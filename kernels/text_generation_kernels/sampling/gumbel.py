@@ -25,7 +25,11 @@ def gumbel_noise(seed: Tensor, step: Tensor, number: int, first_id: int = 0) -> 
     """Noise float32 [N, number], finite, of `number` ids from `first_id` (a multiple of 4) on. `seed` int64 [N] (bits
     of the 64-bit seed), `step` int64 [N].
     """
-    bits = vocabulary_bits(seed, step, DOMAIN_GUMBEL, number, first_id)
+    return gumbel(vocabulary_bits(seed, step, DOMAIN_GUMBEL, number, first_id))
+
+
+def gumbel(bits: Tensor) -> Tensor:
+    """The noise of random bits, int64 below 2**32: float32 of the same shape, finite."""
     uniform = bits.to(torch.float32).add_(0.5).mul_(2.0**-32).clamp_(max=_LARGEST_BELOW_ONE)
     return uniform.neg_().log1p_().neg_().log_().neg_()
 

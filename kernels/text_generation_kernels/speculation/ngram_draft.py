@@ -1,12 +1,13 @@
 """Drafts from the row's own text: what followed the last time that its newest tokens stood there.
 
 Of all earlier positions, that with the longest match of at most `MAX_MATCH` tokens with the end of the text, at least
-`MIN_MATCH`, and of several the latest (prompt lookup decoding, Saxena, 2023). Drafts are the tokens behind it; where
-they reach the end of the text, they go on as if it repeated itself.
+`least`, and of several the latest (prompt lookup decoding, Saxena, 2023). Drafts are the tokens behind it; where they
+reach the end of the text, they go on as if it repeated itself.
 
-    ids[r, j] = tokens[r, p + 1 + j mod (L - 1 - p)],  counts[r] = most;   without a match counts[r] = 0
+    ids[r, j] = tokens[r, p + 1 + j mod (L - 1 - p)],  counts[r] = most
 
-Rows at their limit, and padding, get no drafts. Only the row's own tokens are read.
+Rows without a match, rows at their limit and padding get no drafts: counts[r] = 0, or, with `keeps`, those that they
+have. Only the row's own tokens are read.
 
 Layouts: `values.py`.
 
@@ -25,7 +26,7 @@ from .values import Drafts, Sequences, Windows
 MIN_MATCH = 2
 MAX_MATCH = 8
 
-_LEAST, _MOST = tl.constexpr(MIN_MATCH), tl.constexpr(MAX_MATCH)
+_MOST = tl.constexpr(MAX_MATCH)
 _BLOCK = 1024
 
 
@@ -41,6 +42,8 @@ def ngram_draft_kernel(
     most,
     BLOCK_M: tl.constexpr,  # power of two, at least most
     BLOCK: tl.constexpr,
+    LEAST: tl.constexpr,
+    KEEPS: tl.constexpr,
     PDL: tl.constexpr,
 ):
     """One thread block searches the text of one row."""
@@ -62,7 +65,7 @@ def ngram_draft_kernel(
             found = tl.load(text_ptr + p - k, mask=alive & (p >= k), other=-2)
             alive = alive & (found == wanted)
             matched += alive.to(tl.int64)
-        best = tl.maximum(best, tl.where(matched >= _LEAST, matched * 4294967296 + p, -1))
+        best = tl.maximum(best, tl.where(matched >= LEAST, matched * 4294967296 + p, -1))
     found = tl.max(best, axis=0)
     number = tl.where(found >= 0, most, 0).to(tl.int64)
     first = (found % 4294967296) + 1
@@ -70,13 +73,15 @@ def ngram_draft_kernel(
     j = tl.arange(0, BLOCK_M)
     drafted = tl.load(text_ptr + first + j % period, mask=j < number, other=0)
     tl.store(drafts_ptr + row * most + j, drafted.to(tl.int64), mask=j < number)
-    tl.store(counts_ptr + row, number, mask=length > 0)
+    tl.store(counts_ptr + row, number, mask=(number > 0) if KEEPS else (length > 0))
 
 
 _launch = Launcher(ngram_draft_kernel, writes=("drafts", "counts"), dependents="at the end")
 
 
-def ngram_draft_triton(windows: Windows, sequences: Sequences, drafts: Drafts) -> None:
+def ngram_draft_triton(
+    windows: Windows, sequences: Sequences, drafts: Drafts, least: int = MIN_MATCH, keeps: bool = False
+) -> None:
     """Triton implementation."""
     batch = windows.rows.shape[0]
     if batch == 0:
@@ -87,26 +92,30 @@ def ngram_draft_triton(windows: Windows, sequences: Sequences, drafts: Drafts) -
         (drafts.tokens.stride(0), drafts.most),
         BLOCK_M=triton.next_power_of_2(drafts.most),
         BLOCK=_BLOCK,
+        LEAST=least,
+        KEEPS=keeps,
         num_warps=4,
     )
 
 
-def ngram_draft_torch(windows: Windows, sequences: Sequences, drafts: Drafts) -> None:
+def ngram_draft_torch(
+    windows: Windows, sequences: Sequences, drafts: Drafts, least: int = MIN_MATCH, keeps: bool = False
+) -> None:
     """Torch implementation: the CPU path and the reference of the tests."""
     for row in windows.rows.tolist():
         length = int(sequences.length[row])
         found = -1
         if 0 < length < int(drafts.limits[row]):
-            found = _latest_match(drafts.tokens[row, :length])
+            found = _latest_match(drafts.tokens[row, :length], least)
         if found >= 0:
             behind = torch.arange(drafts.most, device=drafts.ids.device) % (length - 1 - found)
             drafts.ids[row] = drafts.tokens[row, found + 1 + behind].to(torch.int64)
-        if length > 0:
+        if found >= 0 or (length > 0 and not keeps):
             drafts.counts[row] = drafts.most if found >= 0 else 0
 
 
-def _latest_match(text: Tensor) -> int:
-    """Returns the position at which the longest match ends, the latest of several; -1 without one."""
+def _latest_match(text: Tensor, least: int) -> int:
+    """Returns the position at which the longest match ends, the latest of several; -1 without one of `least` tokens."""
     length = len(text)
     matched = torch.zeros(length - 1, dtype=torch.int64, device=text.device)
     alive = torch.ones(length - 1, dtype=torch.bool, device=text.device)
@@ -114,7 +123,7 @@ def _latest_match(text: Tensor) -> int:
         alive[:k] = False
         alive[k:] &= text[: length - 1 - k] == text[length - 1 - k]
         matched += alive
-    if length < 2 or int(matched.max()) < MIN_MATCH:
+    if length < 2 or int(matched.max()) < least:
         return -1
     longest = (matched == matched.max()).nonzero()
     return int(longest[-1])

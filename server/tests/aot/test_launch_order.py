@@ -4,12 +4,12 @@
 import dataclasses
 import json
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
 from kernel_support.choices import CARDS, pretend_card
 from kernel_support.variants import dry_run_variants, pretend_a_device
+from support.dry_ranks import OneOfTwo
 from support.fake_model import FakeModel
 from support.published import PUBLISHED
 from support.published_newer import NEWER
@@ -19,11 +19,9 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 from triton import knobs
 
 import text_generation_kernels as kernels
-from text_generation_kernels.collectives.exchange import Exchange, control_block
 from text_generation_server.config.implementation import read_model_config
 from text_generation_server.config.server import WatermarkConfig
 from text_generation_server.distributed import TensorParallelGroup
-from text_generation_server.distributed.algorithms import Algorithm, AlgorithmTable
 from text_generation_server.engine.memory import memory_of
 from text_generation_server.engine.options import EngineOptions
 from text_generation_server.engine.probe import Probe
@@ -40,22 +38,6 @@ CASES = {
     # The file of Ling is made of that of transformers.
     if case.model_type in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES and name != "Ling mini 2.0"
 }
-
-
-class OneOfTwo(TensorParallelGroup):
-    """A rank that reduces over peer memory which is not there."""
-
-    def __init__(self) -> None:
-        super().__init__(0, 2, CPU)
-        exchange = Exchange(0, 2, control_block([0, 0], 0, CPU), set_bytes=1 << 24)
-        self._peers = SimpleNamespace(exchange=exchange, copies=SimpleNamespace(fits=lambda _: False))
-        self._algorithms = AlgorithmTable((1 << 30,), (Algorithm.ONE_SHOT,))
-
-    def all_gather(self, tensor: Tensor) -> Tensor:
-        return tensor.new_zeros(self.world_size, *tensor.shape)
-
-    def all_to_all(self, tensor: Tensor) -> Tensor:
-        return torch.zeros_like(tensor)
 
 
 def probe_of(model: CausalLM, group: TensorParallelGroup) -> Probe:

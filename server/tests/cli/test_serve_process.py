@@ -27,6 +27,23 @@ def test_the_longest_path_of_a_socket_works(llama_folder: Path, tmp_path: Path) 
         wait_until_serving(process)
 
 
+def test_a_shard_with_a_drafter(tmp_path: Path) -> None:
+    demo = Path(__file__).parents[3] / "models" / "demo"
+    drafter = ("--speculate", "3", "--drafter", str(demo / "drafter"))
+    with started(*serve_arguments(demo, tmp_path, *drafter)) as process:
+        wait_until_serving(process)
+
+
+@pytest.mark.parametrize("command", ["serve", "download-weights"])
+def test_a_drafter_of_another_model_ends_the_start(llama_folder: Path, command: str) -> None:
+    demo = Path(__file__).parents[3] / "models" / "demo" / "drafter"
+    arguments = (str(llama_folder), "--speculate", "3", "--drafter", str(demo))
+    with started(command, *arguments) as process:
+        _, errors = process.communicate(timeout=WAIT_S)
+        assert process.returncode == 1
+        assert "--drafter names a drafter of another model" in errors.splitlines()[-1]
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_the_shard_in_order(llama_folder: Path, tmp_path: Path, number: signal.Signals) -> None:
     """Its folder stays, for a shard that is started again."""

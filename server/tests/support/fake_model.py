@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from text_generation_server.distributed.group import NEVER_OVERLAPPED
+from text_generation_server.drafters import Drafter
 from text_generation_server.errors import EngineFailed
 from text_generation_server.layers.infer.state import CacheShape, InferState, StateShape
 from text_generation_server.layers.weights import PrefillCopies, StepAdapters, VocabularyShard
@@ -30,6 +31,7 @@ class FakeModel:
     dense_macs = 0
     encoder: Encoder | None = None
     adapters: ModelAdapters | None = None
+    drafter: Drafter | None = None
     dtype = torch.float32
     device = torch.device("cpu")
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from text_generation_server.config.drafter import FoundDrafter, read_drafter_config
 from text_generation_server.config.implementation import ModelImpl, read_model_config
 from text_generation_server.config.server import WatermarkConfig
 from text_generation_server.distributed import TensorParallelGroup
@@ -44,6 +45,7 @@ def build(
     adapters: Sequence[Path] = (),
     pages: int = 0,
     later: bool = False,
+    drafter: Path | None = None,
     **options: Any,
 ) -> Engine:
     # An engine that was warmed up is frozen for the garbage collector: the ones before give their memory back only now.
@@ -54,7 +56,8 @@ def build(
     config = read_model_config(folder, impl)
     with torch.inference_mode():
         group = TensorParallelGroup(0, 1, device)
-        model = load_model(folder, config, group, dtype, device, "auto", None, merge_adapter)
+        found = None if drafter is None else FoundDrafter(drafter, read_drafter_config(drafter, config))
+        model = load_model(folder, config, group, dtype, device, "auto", None, merge_adapter, found)
     if encoder is not None:
         model.encoder = encoder
     engine = Engine(

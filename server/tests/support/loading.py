@@ -5,6 +5,7 @@ from pathlib import Path
 import torch
 
 from text_generation_server.config import ParallelConfig
+from text_generation_server.config.drafter import FoundDrafter, read_drafter_config
 from text_generation_server.config.implementation import ModelImpl, read_model_config
 from text_generation_server.config.kv_cache import QuantisedKvCache
 from text_generation_server.distributed import TensorParallelGroup, init_group
@@ -22,8 +23,10 @@ def load(
     kv_cache: QuantisedKvCache | None = None,
     quantize: str | None = None,
     merge_adapter: Path | None = None,
+    drafter: Path | None = None,
 ) -> CausalLM:
     group = group or init_group(ParallelConfig(), CPU, timeout_s=1)
     config = read_model_config(folder, impl, quantize)
     load_format = "dummy" if dummy else "safetensors"
-    return load_model(folder, config, group, dtype, CPU, load_format, kv_cache, merge_adapter)
+    found = None if drafter is None else FoundDrafter(drafter, read_drafter_config(drafter, config))
+    return load_model(folder, config, group, dtype, CPU, load_format, kv_cache, merge_adapter, found)

@@ -12,6 +12,7 @@ from typing import Literal, TypeVar, cast, get_args
 
 from ..errors import ConfigurationError
 from .adapters import AskedAdapter
+from .asked_drafter import AskedDrafter, check_drafter
 from .cluster import ClusterListener
 from .copies import DequantisedCopies
 from .facts import Dtype
@@ -96,12 +97,14 @@ class AskedComputation:
     merge_adapter: Path | None = None
     lora_adapters: tuple[AskedAdapter, ...] = ()
     speculate: int = 0
+    drafter: AskedDrafter | None = None
 
     def check(self, environment: Environment, on_cuda: bool) -> None:
         """Raises `ConfigurationError` for flags with which no model can be served."""
         parse_cuda_graphs(self.cuda_graphs)
         check_copies(self.deterministic, self.dequantised_copies)
         check_attention(self.attention, on_cuda, environment)
+        check_drafter(self.drafter, self.speculate)
 
 
 @dataclass(frozen=True)
@@ -123,6 +126,8 @@ class ServerConfig:
     deterministic: bool = False
     speculate: int = 0
     """The most drafts of a request that a step checks; 0: there is no speculation."""
+    drafter: AskedDrafter | None = None
+    """The model that drafts; None: drafts come from the text alone."""
     expert_parallel: bool = False
     """Whether each rank has some of a mixture's experts whole, instead of a shard of each."""
     model_impl: ModelImpl = "auto"
@@ -146,6 +151,7 @@ class ServerConfig:
         if not self.sharded and world_size > 1:
             raise ConfigurationError(f"WORLD_SIZE is {world_size} but --sharded is not given; pass --sharded")
         check_copies(self.deterministic, self.dequantised_copies)
+        check_drafter(self.drafter, self.speculate)
 
     @property
     def socket_path(self) -> Path:

@@ -11,9 +11,10 @@ from ..config.kv_cache import KvCacheDtype
 from ..config.server import AskedComputation, Environment, HubConfig
 from ..config.serving import AskedLimits
 from ..config.shards import AskedShards
-from ..errors import AdapterError, AdapterNotFound, ConfigurationError
+from ..errors import AdapterError, AdapterNotFound, ConfigurationError, ModelFilesError
 from ..hub import ModelSource
 from ..hub_adapters import find_adapter
+from ..hub_drafter import find_drafter
 from .devices import Devices, device_findings, memory_of, read_devices
 from .finding import Finding
 from .model import missing_model, model_findings
@@ -46,6 +47,7 @@ def examine(
         return
     yield from flag_findings(computation, environment, devices)
     yield from adapter_findings(computation, environment.hub)
+    yield from drafter_findings(computation, environment.hub)
     yield from storage_findings(environment.hub, missing_model(source, environment.hub), bool(devices.cards))
     if source is not None:
         if dtype is None and not devices.cards:
@@ -89,6 +91,17 @@ def adapter_findings(computation: AskedComputation, hub: HubConfig) -> Iterator[
             yield Finding("adapter", "warning", str(error), "a start downloads adapters of the hub")
             continue
         yield _adapter_finding(found.folder, "--lora-adapters", f"serve adapter {found.name} of {found.source}")
+
+
+def drafter_findings(computation: AskedComputation, hub: HubConfig) -> Iterator[Finding]:
+    """Yields whether a drafter is here; a start checks that it fits the model."""
+    if computation.drafter is None:
+        return
+    try:
+        folder = find_drafter(computation.drafter, hub)
+        yield Finding("drafter", "plan", f"draft with what is in {folder}")
+    except ModelFilesError as error:
+        yield Finding("drafter", "warning", str(error), "a start downloads a drafter of the hub")
 
 
 def _adapter_finding(folder: Path, flag: str, plan: str) -> Finding:

@@ -4,8 +4,10 @@ from torch import Tensor
 
 from text_generation_kernels import SampledTokens, WindowInputs, Windows, advance_state
 
+from ..drafters import draft_windows
 from ..layers.weights import StepAdapters
 from ..models.base import CausalLM
+from .drafting import Passed
 from .rows import RowTable
 from .sampling import SINGLE, SampledWindow, Sampler
 from .sampling_state import SamplingState
@@ -31,13 +33,25 @@ class Chooser:
         self._deterministic = deterministic
         self._speculation = speculation
 
-    def of_rows(self, hidden: Tensor, rows: Tensor, whole_rows: bool, adapters: StepAdapters | None) -> Chosen:
+    def of_rows(
+        self,
+        hidden: Tensor,
+        rows: Tensor,
+        whole_rows: bool,
+        adapters: StepAdapters | None,
+        passed: Passed | None = None,
+        last: Tensor | None = None,
+    ) -> Chosen:
         """Chooses one token for each of `rows` int64 [N], from `hidden` [N, hidden]. `whole_rows` has the meaning of
-        `Sampler`, and `adapters` that of `CausalLM.logits`.
+        `Sampler`, and `adapters` that of `CausalLM.logits`. A drafter goes on from the pass that made `hidden`, of its
+        tokens `last` [N] (None: one for each row).
         """
         sampled = self._sample(self.logits(hidden, adapters), rows, whole_rows, SINGLE)
         if self._speculation is not None:
-            return self._speculation.advance(self._speculation.single(rows), sampled)
+            windows = self._speculation.single(rows)
+            chosen = self._speculation.advance(windows, sampled)
+            self._draft(chosen, windows, passed, hidden, last)
+            return chosen
         table = self._table
         advance_state(sampled.tokens, rows, table.last_token, table.length, table.generated, self._columns)
         return Chosen(sampled)
@@ -49,15 +63,33 @@ class Chooser:
         inputs: WindowInputs,
         whole_rows: bool,
         adapters: StepAdapters | None = None,
+        passed: Passed | None = None,
     ) -> Chosen:
-        """Chooses tokens for windows, from the hidden states of their entries. Raises ValueError where there is
-        no speculation.
+        """Chooses tokens for windows, from the hidden states of their entries, which are those of `passed`. Raises
+        ValueError where there is no speculation.
         """
         if self._speculation is None:
             raise ValueError("windows need speculation")
         window = SampledWindow(windows.width, inputs.ids)
         sampled = self._sample(self.logits(hidden, adapters), inputs.rows, whole_rows, window)
-        return self._speculation.advance(windows, sampled)
+        chosen = self._speculation.advance(windows, sampled)
+        self._draft(chosen, windows, passed, hidden, None)
+        return chosen
+
+    def of_none(self, hidden: Tensor, passed: Passed | None) -> None:
+        """Lets a drafter go on from the pass that made `hidden`, after which no row gets a token."""
+        if self._speculation is not None and passed is not None:
+            none = passed.rows[:0]
+            self._speculation.draft(passed, self._speculation.single(none), none, hidden[:0], None)
+
+    def _draft(
+        self, chosen: Chosen, windows: Windows, passed: Passed | None, hidden: Tensor, last: Tensor | None
+    ) -> None:
+        if self._speculation is None or passed is None or chosen.outcome is None:
+            return
+        of_windows = draft_windows(windows, chosen.outcome) if last is None else last
+        places = of_windows if windows.width > 1 else None
+        self._speculation.draft(passed, windows, of_windows, hidden, places)
 
     def logits(self, hidden: Tensor, adapters: StepAdapters | None = None) -> Tensor:
         """The model's logits of `hidden` [N, hidden]. `adapters` has the meaning of `CausalLM.logits`."""

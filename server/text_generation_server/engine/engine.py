@@ -93,8 +93,16 @@ class Engine:
             media=self._media,
             widths=window_widths(self._options.speculate),
             max_window_tokens=MAX_WINDOW_TOKENS if self._options.speculate else 0,
-            drafter="ngram" if self._options.speculate else "",
+            drafter=self._drafter,
         )
+
+    @property
+    def _drafter(self) -> str:
+        """What drafts, in the words of `--speculative-config`; empty where nothing does."""
+        drafter = self._model.drafter
+        if not self._options.speculate:
+            return ""
+        return "ngram" if drafter is None else drafter.kind
 
     @property
     def _media(self) -> MediaInfo | None:

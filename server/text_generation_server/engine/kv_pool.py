@@ -1,10 +1,11 @@
 """Tensors and sizes of the KV pool. The router decides which request holds which slot and which row."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from text_generation_kernels import KvCache
 
-from ..layers.infer.state import LayerState
+from ..layers.infer.state import CacheShape, LayerState
 from ..models.base import CausalLM
 
 
@@ -17,11 +18,15 @@ class KVPool:
     """The keys and values of `num_slots + 1` slots, for each layer that has them."""
     states: list[LayerState]
     """The states of `num_rows + 1` rows, for each recurrent layer."""
+    of_drafter: list[KvCache]
+    """What the drafter keeps of the same slots, and after them `num_rows + 1` spare slots (`drafting.py`)."""
 
 
 def bytes_per_slot(model: CausalLM) -> int:
-    """Returns the bytes of one slot on this rank: K and V of one token in every layer that has them."""
-    return sum(cache.bytes_per_slot(model.dtype) for cache in model.caches)
+    """Returns the bytes of one slot on this rank: K and V of one token in every layer that has them, and what the
+    drafter keeps.
+    """
+    return sum(cache.bytes_per_slot(model.dtype) for cache in (*model.caches, *_of_drafter(model)))
 
 
 def bytes_per_row(model: CausalLM) -> int:
@@ -33,4 +38,10 @@ def allocate_pool(model: CausalLM, num_slots: int, num_rows: int) -> KVPool:
     """Allocates the pool, filled with zeros."""
     how = model.dtype, model.device
     caches = [cache.allocate(num_slots + 1, *how) for cache in model.caches]
-    return KVPool(num_slots, caches, [state.allocate(num_rows + 1, *how) for state in model.states])
+    states = [state.allocate(num_rows + 1, *how) for state in model.states]
+    of_drafter = [cache.allocate(num_slots + num_rows + 2, *how) for cache in _of_drafter(model)]
+    return KVPool(num_slots, caches, states, of_drafter)
+
+
+def _of_drafter(model: CausalLM) -> Sequence[CacheShape]:
+    return () if model.drafter is None else model.drafter.caches

@@ -11,6 +11,7 @@ import torch
 
 from text_generation_kernels import use_triton
 
+from ..config.drafter import FoundDrafter, read_drafter_config
 from ..config.facts import Dtype
 from ..config.host_memory import available_host_memory
 from ..config.implementation import AnyModelConfig, read_model_config
@@ -42,8 +43,9 @@ and threads take some 0.05 ms to wake."""
 _GROUP_TIMEOUT_S = 120.0
 
 
-def build_engine(config: ServerConfig, folder: Path) -> Engine:
-    """Loads the model of `folder`. It runs on the engine thread, which owns everything made here.
+def build_engine(config: ServerConfig, folder: Path, drafter: Path | None = None) -> Engine:
+    """Loads the model of `folder`, and its drafter of the folder `drafter`. It runs on the engine thread, which owns
+    everything made here.
 
     Raises `ConfigurationError`, `UnsupportedModel`, `ModelFilesError`, `AdapterError` or `OutOfMemory`.
     """
@@ -55,6 +57,7 @@ def build_engine(config: ServerConfig, folder: Path) -> Engine:
     model_config = override_rope(read_model_config(folder, config.model_impl, config.quantize), environment)
     check_deterministic(config.deterministic, model_config)
     check_speculation(config.speculate, model_config)
+    found = None if drafter is None else FoundDrafter(drafter, read_drafter_config(drafter, model_config))
     if isinstance(model_config, ModelConfig) and (longest := model_config.decoder.longest):
         logger.warning(
             "contexts of %s end at %d tokens: beyond them it attends to some positions alone, which is not implemented",
@@ -82,6 +85,7 @@ def build_engine(config: ServerConfig, folder: Path) -> Engine:
         lambda: load_model(
             *(folder, model_config, group, dtype, device, config.load_format, kv_cache),
             config.merge_adapter,
+            found,
         ),
     )
     stored = kv_cache or str(dtype).removeprefix("torch.")

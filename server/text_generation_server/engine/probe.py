@@ -15,6 +15,7 @@ from ..models.base import CausalLM
 from .adapter_probe import AdapterProbe
 from .adapter_store import AdapterStore
 from .budget import MemoryBudget
+from .drafting import Drafting
 from .dummy_steps import run_step
 from .graphs import GraphSizes, chunk_sizes, decode_sizes, forward_sizes
 from .kv_pool import allocate_pool, bytes_per_row, bytes_per_slot
@@ -114,15 +115,19 @@ class Probe:
         recurrent = bool(model.states)
         at_once, media = self._asked.max_batch_prefill_tokens, self._media
         adapters, widths = self._adapters.checker(), WidthChecker(self._widths)
-        checker = PlanChecker(limits, at_once, model.vocab_size, recurrent, media.checker(), adapters, widths)
+        keeps = model.drafter is not None and self._options.speculate > 0 and len(model.drafter.caches) > 0
+        checker = PlanChecker(limits, at_once, model.vocab_size, recurrent, media.checker(), adapters, widths, keeps)
         table = RowTable(num_rows, limits.max_total_tokens, num_slots, model.device, media.axes)
         sampling = SamplingState(num_rows + 1, model.vocab_size, model.device, self._eos_token_ids)
         masks = MaskPool(self._max_masks, model.vocab_size, model.device)
         sampler = Sampler(sampling, masks, self._watermark, model.vocabulary, self._group)
         pool = allocate_pool(model, num_slots, num_rows)
         parts = (table, pool, sampling, masks, sampler)
-        drafts = self._options.speculate
-        speculation = Speculation(table, drafts, sampling.columns) if drafts else None
+        speculation, most = None, self._options.speculate
+        if most:
+            drafter = model.drafter
+            drafting = None if drafter is None else Drafting(drafter, model, pool, self._most_tokens)
+            speculation = Speculation(table, most, sampling.columns, drafting)
         others = media.pool(), speculation, self._adapters.of_runner(adapters)
         return StepRunner(model, self._group, checker, *parts, self._runner_options, *others)
 
@@ -202,6 +207,11 @@ class Probe:
         run_step(runner, [1], constrained=True, adapter=adapter)
 
     @property
+    def _most_tokens(self) -> int:
+        """The most tokens of a step: where a drafter reads them, each request may compute one more."""
+        return max(MAX_WINDOW_TOKENS, self._asked.max_batch_prefill_tokens + 2 * self._asked.max_batch_size)
+
+    @property
     def _state_bytes(self) -> int:
         """Bytes of all rows in recurrent layers, the padding row included."""
         return (self._asked.max_batch_size + 1) * bytes_per_row(self._model)
@@ -218,6 +228,7 @@ class Probe:
         # The pool has one slot more, for padding.
         room -= (num_rows + 1) * SamplingState.bytes_per_row(model.vocab_size) + per_slot
         room -= self._max_masks * mask_bytes(model.vocab_size)
+        room -= Drafting.num_bytes(model, self._most_tokens, num_rows)
         positions = self._asked.max_total_tokens or model.max_context_length
         if not per_slot:
             # Only the table of slots takes memory, so every row gets all its positions.

@@ -25,6 +25,7 @@ from .mask_pool import MaskPool
 from .masks import check_rows, no_masks
 from .media_faults import MediaFaults
 from .media_pool import EncodedItem, MediaPool
+from .passes import ForwardPasses
 from .replies import LaunchedStep
 from .requests import MaskSource, StepPlan
 from .rows import RowTable
@@ -96,6 +97,7 @@ class StepRunner:
         media_rows = None if media is None else media.rows
         limits = None if speculation is None else speculation.limits
         self._input = InputBuilder(table, pool, options.deterministic, options.alone, media_rows, limits)
+        self._passes = ForwardPasses(model, self._input, speculation)
         widths = () if speculation is None else speculation.widths
         self._window_graphs = {width: WindowGraphs(width, table.padding_row, model.device) for width in widths}
         self._graphs = RunnerGraphs(table.padding_row, model.device, self._axes)
@@ -129,14 +131,14 @@ class StepRunner:
         longest = self.table.max_total_tokens
 
         def forward(step: StepInput[Tensor], size: int, adapters: StepAdapters | None) -> Tensor:
-            return self._forward(step, Extents(longest, size), adapters)
+            return self._passes.of_chunks(step, Extents(longest, size), adapters)
 
         def forward_rows(rows: Tensor, adapters: StepAdapters | None) -> Tensor:
-            return self._forward_rows(rows, longest, adapters)
+            return self._passes.of_rows(rows, longest, adapters)
 
         graphs.chunks.capture(forward, sizes.tokens, memory)
         graphs.decodes.capture(
-            lambda rows, adapters: self._chooser.of_rows(forward_rows(rows, adapters), rows, False, adapters),
+            lambda rows, adapters: self._single_step(rows, longest, adapters),
             sizes.decodes,
             memory,
         )
@@ -222,7 +224,7 @@ class StepRunner:
         """
         numbers = np.full(len(rows), adapter, dtype=np.int64)
         adapters = self._adapters.tables.of(numbers) if self._adapters is not None and adapter else None
-        return self._chooser.of_rows(self._forward_rows(rows, max_kv_len, adapters), rows, False, adapters)
+        return self._single_step(rows, max_kv_len, adapters)
 
     def decode_windows(self, rows: Tensor, width: int, max_kv_len: int) -> Chosen:
         """Computes a step of windows of `width` tokens for `rows`, as `decode_rows`."""
@@ -233,8 +235,15 @@ class StepRunner:
         if self._speculation is None:
             raise ValueError("windows need speculation")
         inputs = self._speculation.inputs(windows)
-        hidden = self._model.forward(*self._input.windows(inputs, max_kv_len, windows.width))
-        return self._chooser.of_windows(hidden, windows, inputs, False)
+        prepared = self._input.windows(inputs, max_kv_len, windows.width)
+        passed = self._passes.passed(prepared[1], inputs.rows, max_kv_len)
+        return self._chooser.of_windows(self._passes.compute(*prepared), windows, inputs, False, passed=passed)
+
+    def _single_step(self, rows: Tensor, max_kv_len: int, adapters: StepAdapters | None) -> Chosen:
+        """Computes a step of one token for each of `rows`: forward pass and choice."""
+        prepared = self._passes.prepare_rows(rows, max_kv_len, adapters)
+        passed = self._passes.passed(prepared[1], rows, max_kv_len)
+        return self._chooser.of_rows(self._passes.compute(*prepared), rows, False, adapters, passed)
 
     def _one_graph(self, plan: CheckedPlan) -> Callable[[], Outcome] | None:
         """Returns a function that replays the whole step as one CUDA graph; None where no such graph fits."""
@@ -298,8 +307,9 @@ class StepRunner:
         if self._speculation is None:
             return
         new = {request.row for request in plan.admitted}
-        rows = sorted({write.row for write in plan.writes} - new)
-        self._speculation.extend(rows, self.checker.rows.reach(rows))
+        writes = [write for write in plan.writes if write.row not in new]
+        rows = sorted({write.row for write in writes})
+        self._speculation.extend(writes, rows, self.checker.rows.reach(rows))
         self._speculation.hint([each for each in plan.hints if each.row not in new])
 
     def _constrain(self, plan: CheckedPlan, masks: MaskSource) -> bool:
@@ -330,9 +340,10 @@ class StepRunner:
         inputs = self._speculation.inputs(windows)
         prepared = self._input.windows(inputs, plan.longest_decode, plan.width, self._adapters_of(plan))
         whole_rows, adapters = self._needs_whole_rows(plan), self._adapters_of_logits(plan.adapters)
+        passed = self._passes.passed(prepared[1], inputs.rows, plan.longest_decode)
         return (
-            lambda: self._model.forward(*prepared),
-            lambda hidden: (self._chooser.of_windows(hidden, windows, inputs, whole_rows, adapters), None),
+            lambda: self._passes.compute(*prepared),
+            lambda hidden: (self._chooser.of_windows(hidden, windows, inputs, whole_rows, adapters, passed), None),
         )
 
     def _prepare_decodes(self, plan: CheckedPlan) -> tuple[Callable[[], Tensor], Choice]:
@@ -341,10 +352,15 @@ class StepRunner:
             return self._prepare_windows(plan, rows)
         forward = self._graphs_of(plan).forwards.prepare(plan)
         if forward is None:
-            forward = partial(self._forward_rows, rows, plan.longest_decode, self._adapters_of(plan))
+            forward = partial(self._passes.of_rows, rows, plan.longest_decode, self._adapters_of(plan))
         whole_rows = self._needs_whole_rows(plan)
         adapters = self._adapters_of_logits(plan.adapters)
-        return forward, lambda hidden: (self._chooser.of_rows(hidden[: len(rows)], rows, whole_rows, adapters), None)
+
+        def choose(hidden: Tensor) -> tuple[Chosen | None, ScoredTokens | None]:
+            passed = self._passes.passed_rows(rows, plan.longest_decode)
+            return self._chooser.of_rows(hidden[: len(rows)], rows, whole_rows, adapters, passed), None
+
+        return forward, choose
 
     def _prepare_chunks(self, plan: CheckedPlan) -> tuple[Callable[[], Tensor], Choice]:
         # Attention across spans has no kernel that a graph could replay.
@@ -354,8 +370,7 @@ class StepRunner:
             size = StepSize.of(plan, self._axes, seen_ends)
             packed = upload(pack(plan, size, self.table.padding_row), self._model.device)
             step = StepInput[Tensor].of(packed, size)
-            extents = Extents(plan.longest_decode, max(each.chunk.count for each in plan.chunks))
-            prepared = step, partial(self._forward, step, extents, self._adapters_of(plan))
+            prepared = step, partial(self._passes.of_chunks, step, _extents(plan), self._adapters_of(plan))
         step, forward = prepared
         return forward, partial(self._finish, plan, step)
 
@@ -370,25 +385,19 @@ class StepRunner:
             return None
         return self._adapters.tables.of(plan.adapters)
 
-    def _forward_rows(self, rows: Tensor, max_kv_len: int, adapters: StepAdapters | None) -> Tensor:
-        """Computes the forward pass of a decode-only step: [D, hidden]."""
-        if self._speculation is not None:
-            inputs = self._speculation.inputs(self._speculation.single(rows))
-            return self._model.forward(*self._input.windows(inputs, max_kv_len, 1, adapters))
-        return self._model.forward(*self._input.decodes(rows, max_kv_len, adapters))
-
-    def _forward(self, step: StepInput[Tensor], extents: Extents, adapters: StepAdapters | None) -> Tensor:
-        """Computes the forward pass of a step with chunks: [N, hidden], the tokens whose logits are wanted."""
-        return self._model.forward(*self._input.mixed(step, extents, adapters))
-
     def _finish(
         self, plan: CheckedPlan, step: StepInput[Tensor], hidden: Tensor
     ) -> tuple[Chosen | None, ScoredTokens | None]:
         """Turns the hidden states of a step with chunks into sampled tokens and scores."""
         chosen = scored = None
+        slots = self.checker.rows.num_slots[plan.choosing]
+        passed = self._passes.passed_chunks(step, _extents(plan), int(slots.max(initial=1)))
         if count := len(plan.owners):
             rows, adapters = step.sample_rows[:count], self._adapters_of_logits(plan.choosing_adapters)
-            chosen = self._chooser.of_rows(hidden[:count], rows, self._needs_whole_rows(plan), adapters)
+            last, whole_rows = step.logit_tokens[:count], self._needs_whole_rows(plan)
+            chosen = self._chooser.of_rows(hidden[:count], rows, whole_rows, adapters, passed, last)
+        else:
+            self._chooser.of_none(hidden, passed)
         if len(step.score_targets):
             num_top = max(each.owner.request.top_n_tokens for each in plan.chunks if each.num_scores)
             rest = hidden[len(step.sample_rows) :]
@@ -410,3 +419,7 @@ class StepRunner:
         if adapters is None or not adapters.change_head or numbers is None or not numbers.any():
             return None
         return adapters.tables.of(numbers)
+
+
+def _extents(plan: CheckedPlan) -> Extents:
+    return Extents(plan.longest_decode, max(each.chunk.count for each in plan.chunks))

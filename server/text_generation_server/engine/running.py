@@ -214,12 +214,17 @@ class PlanChecker:
         media: MediaChecker | None = None,
         adapters: AdapterChecker | None = None,
         widths: WidthChecker | None = None,
+        drafter_keeps: bool = False,
     ) -> None:
+        """With `drafter_keeps`, a drafter keeps what it makes of the hidden states of every position, also of the last
+        one that is cached, which is therefore computed again.
+        """
         self.limits = limits
         self.max_batch_prefill_tokens = max_batch_prefill_tokens
         self._vocab_size = vocab_size
         self._recurrent = recurrent
         self._widths = widths or WidthChecker()
+        self._drafter_keeps = drafter_keeps
         self.media = media or MediaChecker()
         self.adapters = adapters or AdapterChecker()
         self.rows = RunningRows(limits.max_batch_size)
@@ -300,6 +305,7 @@ class PlanChecker:
                 f"`chunks` hold {total} tokens, more than --max-batch-prefill-tokens {self.max_batch_prefill_tokens}"
             )
         kept = [chunk for chunk in chunks if self._check_owned(rows, chunk.row, "chunks")]
+        owners = [rows.owners[chunk.row] for chunk in kept]
         for chunk in kept:
             row, end = chunk.row, chunk.first + chunk.count
             computed, num_inputs = int(rows.computed[row]), int(rows.num_inputs[row])
@@ -313,7 +319,19 @@ class PlanChecker:
             if (request := rows.owners[row].request).media:
                 self.media.check_chunk(items, request, chunk)
             rows.computed[row] = end
-        return [Computed(chunk, rows.owners[chunk.row]) for chunk in kept]
+        return [Computed(self._with_hidden(*each), each[1]) for each in zip(kept, owners, strict=True)]
+
+    def _with_hidden(self, chunk: Chunk, owner: RunningRequest) -> Chunk:
+        """Adds the last cached position to the first chunk behind it, where a drafter reads its hidden states. What is
+        written there, which others may share, depends on the same ids as what is there.
+        """
+        request, before = owner.request, chunk.first - 1
+        if not self._drafter_keeps or not 0 <= before == request.cached_length - 1:
+            return chunk
+        if any(span.first <= before < span.end for span in request.media):
+            # Its rows of the media pool may be gone.
+            return chunk
+        return Chunk(chunk.row, before, chunk.count + 1)
 
     def _decodes(self, rows: RunningRows, plan: StepPlan, widths: Vector | None) -> tuple[Vector, Vector | None, int]:
         """Returns the rows that get more tokens, their widths, and the positions that the longest of them attends to,

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from text_generation_kernels import (
+    MAX_MATCH,
     Drafts,
     SampledTokens,
     SamplingColumns,
@@ -25,10 +26,11 @@ from text_generation_kernels import (
     window_tokens,
 )
 
+from .drafting import Drafting, Passed
 from .hint_table import HintTable
 from .requests import Hint, Request
 from .rows import RowTable
-from .running import Vector
+from .running import SlotWrite, Vector
 from .transfer import upload
 from .widths import MAX_WINDOW_TOKENS, window_widths
 
@@ -47,8 +49,9 @@ class Chosen(NamedTuple):
 class Speculation:
     """The drafts of all rows, and the text that they come from. The engine thread owns it."""
 
-    def __init__(self, table: RowTable, most: int, columns: SamplingColumns) -> None:
-        """`most` is the number of drafts that a row has at most."""
+    def __init__(self, table: RowTable, most: int, columns: SamplingColumns, drafting: Drafting | None = None) -> None:
+        """`most` is the number of drafts that a row has at most. With `drafting` they come from a drafter."""
+        self._drafting = drafting
         rows, device = table.num_rows + 1, table.last_token.device
         self.widths = window_widths(most)
         self._dummy_slot = table.dummy_slot
@@ -86,12 +89,18 @@ class Speculation:
         self._drafts.hinted.index_fill_(0, rows, 0)
         self._hints.clear(rows)
         self._drafts.limits.index_copy_(0, rows, limits)
+        if self._drafting is not None:
+            self._drafting.spare(self._sequences.slot_table, of_rows.tolist(), reach)
 
-    def extend(self, rows: Sequence[int], reach: Vector) -> None:
-        """Lets rows go on as far as their new slots."""
-        if rows:
-            places, limits = upload(np.stack((np.array(rows, dtype=np.int64), reach)), self._ones.device)
-            self._drafts.limits.index_copy_(0, places, limits)
+    def extend(self, writes: Sequence[SlotWrite], rows: Sequence[int], reach: Vector) -> None:
+        """Lets `rows` go on as far as their new slots, those of `writes`."""
+        if not rows:
+            return
+        places, limits = upload(np.stack((np.array(rows, dtype=np.int64), reach)), self._ones.device)
+        self._drafts.limits.index_copy_(0, places, limits)
+        if self._drafting is not None:
+            self._drafting.grant(writes)
+            self._drafting.spare(self._sequences.slot_table, rows, reach)
 
     def hint(self, hints: Sequence[Hint]) -> None:
         """Gives rows hints, at most one each, from which later windows draft first."""
@@ -119,5 +128,28 @@ class Speculation:
         """Appends what was chosen to the rows, and drafts what may follow."""
         outcome = windows.rows.new_empty((len(windows.rows), 4))
         accept_tokens(windows, sampled, self._sequences, self._drafts, self._columns, outcome)
-        ngram_draft(windows, self._sequences, self._drafts)
+        if self._drafting is None:
+            ngram_draft(windows, self._sequences, self._drafts)
         return Chosen(sampled, outcome)
+
+    @property
+    def reads_passes(self) -> bool:
+        """Whether drafts come from a drafter, which reads forward passes of the model."""
+        return self._drafting is not None
+
+    def keep(self, tokens: int) -> None:
+        """Keeps what a drafter reads of the forward pass that was just computed, over so many tokens."""
+        if self._drafting is not None:
+            self._drafting.keep(tokens)
+
+    def draft(
+        self, passed: Passed | None, windows: Windows, last: Tensor, hidden: Tensor, places: Tensor | None
+    ) -> None:
+        """Lets the drafter compute what follows a pass, once its tokens are appended to the rows of `windows`. `last`,
+        `hidden` and `places` have the meaning of `DraftStep`.
+        """
+        if self._drafting is None or passed is None:
+            return
+        self._drafting.draft(passed, windows, last, hidden, places, self._sequences, self._drafts, self._columns)
+        # What a text copies from itself no drafter knows better.
+        ngram_draft(windows, self._sequences, self._drafts, MAX_MATCH, True)

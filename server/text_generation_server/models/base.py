@@ -6,6 +6,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from ..drafters import Drafter
 from ..layers.infer import CacheShape, InferState, StateShape
 from ..layers.weights import PrefillCopies, StepAdapters, VocabularyShard
 from .adapters import ModelAdapters
@@ -42,6 +43,8 @@ class CausalLM(Protocol):
     """Turns images into rows of the media pool; None: the model reads text alone."""
     adapters: ModelAdapters | None = None
     """Reads adapters for requests; None: requests of this model can have none."""
+    drafter: Drafter | None = None
+    """Drafts tokens for speculation; None: there is none."""
 
     def reserve_positions(self, count: int) -> None:
         """Extends the tables to requests of at most `count` tokens. Call it before the first `forward`, and before

@@ -59,12 +59,15 @@ from ..layers.infer import (
     SkipLayer,
     SparseFeedForward,
     StateShape,
+    Taps,
     TransformerLayer,
+    add_norm,
 )
 from ..layers.rope import RopeTable
 from ..layers.weights import (
     ActivationScheme,
     Checkpoint,
+    EmbeddingWeights,
     HeadSplit,
     NormWeights,
     PrefillCopies,
@@ -102,6 +105,25 @@ class Sublayer(NamedTuple):
     """Its record of weights, or the `Linear` of the head."""
 
 
+class Ends(NamedTuple):
+    """What is before and behind the layers."""
+
+    embedding: Embedding
+    embedded: EmbeddingWeights
+    head: Head
+    final_norm: Norm | None
+
+
+class SingleLayer(NamedTuple):
+    """A layer, and what it needs."""
+
+    layer: Layer
+    output_norm: Norm | None
+    """Of its last sublayer, which whoever adds that to the residual stream applies."""
+    caches: list[CacheShape]
+    ropes: tuple[RopeTable, ...]
+
+
 class DecoderBuilder:
     """Reads this rank's shard of a model. It is for one use, because it holds the files."""
 
@@ -112,8 +134,10 @@ class DecoderBuilder:
         source: WeightSource,
         device: torch.device,
         kv_cache: QuantisedKvCache | None = None,
+        taps: Taps | None = None,
     ) -> None:
-        """`kv_cache` is the 8-bit type of the KV cache; None: the model's type."""
+        """`kv_cache` is the 8-bit type of the KV cache; None: the model's type. `taps` get what a drafter reads."""
+        self.taps = taps
         self._config = config
         self._checkpoint = Checkpoint.of(source, config.decoder, config.names, group, config.schemes)
         self._device = device
@@ -125,6 +149,8 @@ class DecoderBuilder:
         self._states: list[StateShape] = []
         self.sublayers: list[Sublayer] = []
         """All sublayers, in the order in which they are read, and the head."""
+        self.ends: Ends | None = None
+        """What is before and behind the layers, once it is built."""
 
     def build(self, reader: AdapterReader | None = None) -> Decoder:
         """Builds the decoder; requests can have the adapters that `reader` reads. Raises ConfigurationError or
@@ -136,7 +162,7 @@ class DecoderBuilder:
         embedding = Embedding(spec.embedding, weights, embedding_norm, checkpoint.group)
         layers = [self._layer(index, layer) for index, layer in enumerate(spec.layers) if not layer.is_empty]
         final_norm = self._norm(checkpoint.outside(names.final_norm), spec.final_norm)
-        last = self._add_norm(final_norm, self._ffn_output_norm(len(spec.layers) - 1))
+        last = self._add_norm(len(spec.layers), final_norm, self._ffn_output_norm(len(spec.layers) - 1))
         vocabulary = VocabularyShard.of(spec.vocab_size, checkpoint.group.rank, checkpoint.group.world_size)
         head_weights = load_head(checkpoint, weights)
         self.sublayers.append(Sublayer(None, spec.head, head_weights))
@@ -151,11 +177,19 @@ class DecoderBuilder:
         parts = Parts(embedding, weights, layers, last, head)
         adapters = None if reader is None else ModelAdapters(reader, parts, self._device)
         others = self._copies, products, inputs, encoder, adapters
-        return Decoder(embedding, layers, halves, last, head, *kept, ropes, longest, *others)
+        self.ends = Ends(embedding, weights, head, final_norm)
+        return Decoder(embedding, layers, halves, last, head, *kept, ropes, longest, *others, self.taps)
+
+    def build_layer(self) -> SingleLayer:
+        """Builds the only layer of the model's spec, without what is before and behind it. Raises ConfigurationError
+        or ModelFilesError.
+        """
+        layer = self._layer(0, self._config.decoder.layers[0])
+        return SingleLayer(layer, self._ffn_output_norm(0), self._caches, tuple(self._ropes.values()))
 
     def _layer(self, index: int, spec: LayerSpec) -> Layer:
         inside, names = partial(self._checkpoint.inside, index), self._checkpoint.names
-        before = partial(self._add_norm, output_norm=self._ffn_output_norm(index - 1))
+        before = partial(self._add_norm, index, output_norm=self._ffn_output_norm(index - 1))
         fusions = OutputFusions(self._checkpoint.group, self._adds_are_plain(spec))
         attention_norm = self._norm(inside(names.attention_norm), spec.attention_norm)
         ffn_norm = self._norm(inside(names.ffn_norm), spec.ffn_norm)
@@ -175,11 +209,14 @@ class DecoderBuilder:
         if spec.parallel:
             return ParallelLayer(before(attention_norm, wants=mixer.wants), mixer, ffn_norm, ffn)
         output_norm = self._norm(inside(names.attention_output_norm), spec.attention_output_norm)
-        between = self._add_norm(ffn_norm, output_norm, ffn.wants)
+        between = self._add_norm(None, ffn_norm, output_norm, ffn.wants)
         if spec.scaled:
             return self._scaled_layer(index, spec, before(attention_norm, wants=mixer.wants), mixer, between, ffn)
-        layer = TransformerLayer(before(attention_norm, wants=mixer.wants), mixer, between, ffn, fusions)
-        return layer if spec.skip is None else SkipLayer(spec.skip, before(None), layer)
+        if spec.skip is not None:
+            # The stream enters where it is mixed.
+            inner = self._add_norm(None, attention_norm, None, mixer.wants)
+            return SkipLayer(spec.skip, before(None), TransformerLayer(inner, mixer, between, ffn, fusions))
+        return TransformerLayer(before(attention_norm, wants=mixer.wants), mixer, between, ffn, fusions)
 
     def _scaled_layer(
         self, index: int, spec: LayerSpec, before: AddNorm, mixer: Mixer, between: AddNorm, ffn: FeedForward
@@ -342,9 +379,14 @@ class DecoderBuilder:
         return Norm(spec, self._checkpoint.norm(name, spec, self._checkpoint.spec.hidden_size))
 
     def _add_norm(
-        self, input_norm: Norm | None, output_norm: Norm | None, wants: ActivationScheme | None = None
+        self,
+        layer: int | None,
+        input_norm: Norm | None,
+        output_norm: Norm | None,
+        wants: ActivationScheme | None = None,
     ) -> AddNorm:
+        """`layer` is the one that the residual stream enters here; None: it is within a layer."""
         group, spec = self._checkpoint.group, self._checkpoint.spec
         if spec.sum_is_normalised and (norm := output_norm or input_norm) is not None:
-            return AddNorm(group, norm, None, spec.residual_scale, wants, replaces=True)
-        return AddNorm(group, input_norm, output_norm, spec.residual_scale, wants)
+            return add_norm(self.taps, layer, group, norm, None, spec.residual_scale, wants, replaces=True)
+        return add_norm(self.taps, layer, group, input_norm, output_norm, spec.residual_scale, wants)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from ..drafters import Drafter
 from ..layers.infer import (
     AddNorm,
     CacheShape,
@@ -17,6 +18,7 @@ from ..layers.infer import (
     PerLayerInputs,
     StateShape,
     SublayerOutput,
+    Taps,
     new_tokens,
 )
 from ..layers.rope import RopeTable
@@ -49,10 +51,14 @@ class Decoder(CausalLM):
         inputs: PerLayerInputs | None = None,
         encoder: Encoder | None = None,
         adapters: ModelAdapters | None = None,
+        taps: Taps | None = None,
     ) -> None:
         """`last` adds the output of the last layer to the residual stream and applies the final norm. `inputs` makes
-        the inputs of all layers, where they have some.
+        the inputs of all layers, where they have some. `taps` get what a drafter reads.
         """
+        self._taps = taps
+        # Its drafter reads what all tokens make of the last layer.
+        self._taps_end = taps is not None and any(each >= len(layers) for each in taps.layers)
         self._inputs = inputs
         self._embedding = embedding
         self._layers = layers
@@ -72,14 +78,22 @@ class Decoder(CausalLM):
         self.dense_macs = dense_macs
         self.encoder = encoder
         self.adapters = adapters
+        self.drafter: Drafter | None = None
         if encoder is not None and (reason := reason_against(encoder, layers, ropes)):
             self.encoder = None
             logger.warning("images are not served: %s", reason)
+
+    def draft_with(self, drafter: Drafter) -> None:
+        """Lets a drafter read its forward passes. Call it before the first one."""
+        self.drafter = drafter
+        self.bytes_per_position += drafter.bytes_per_position
 
     def reserve_positions(self, count: int) -> None:
         """See `CausalLM`."""
         for table in self._ropes:
             table.resize(count)
+        if self.drafter is not None:
+            self.drafter.reserve_positions(count)
 
     @torch.inference_mode()
     def forward(self, input_ids: Tensor, state: InferState) -> Tensor:
@@ -93,21 +107,24 @@ class Decoder(CausalLM):
         embedded = self._embedded(self._embedding, input_ids, state)
         x: SublayerOutput = embedded
         residual: Tensor | None = None
+        # After the last attention, tokens whose logits nobody wants need no further layer.
+        kept = None if self._taps_end else state.logit_tokens
         if cuts := self._halves.cuts(embedded, state):
-            x, residual = self._halves.forward(embedded, state, cuts)
+            x, residual = self._halves.forward(embedded, state, cuts, kept)
         else:
             for index, layer in enumerate(self._layers[:-1]):
                 x, residual = layer.forward(x, residual, state)
                 if state.media is not None:
                     state.media.deepen(index, residual)
-            # After the last attention, tokens whose logits nobody wants need no further layer.
             for layer in self._layers[-1:]:
-                x, residual = layer.forward(x, residual, state, state.logit_tokens)
+                x, residual = layer.forward(x, residual, state, kept)
         hidden, _ = self._last.read(x, residual)
-        return hidden.x
+        return hidden.x if kept is state.logit_tokens else _of(state.logit_tokens, hidden.x)
 
     def _embedded(self, embedding: Embedding, input_ids: Tensor, state: InferState) -> Tensor:
         embedded = embedding.forward(input_ids, state)
+        if self._taps is not None:
+            self._taps.begin(embedded)
         if self._inputs is not None:
             self._inputs.make(input_ids, embedded, state)
         return embedded
@@ -125,7 +142,7 @@ class Decoder(CausalLM):
             if state.media is not None and index < len(self._layers) - 1:
                 state.media.deepen(index, residual)
         hidden, _ = pool.last.read(x, residual)
-        return hidden.x if state.logit_tokens is None else hidden.x.index_select(0, state.logit_tokens)
+        return _of(state.logit_tokens, hidden.x)
 
     @torch.inference_mode()
     def logits(self, hidden: Tensor, deterministic: bool = False, adapters: StepAdapters | None = None) -> Tensor:
@@ -140,3 +157,7 @@ class Decoder(CausalLM):
         if self.adapters is None or self.adapters.pool is None:
             raise ValueError("a step names adapters of a model that has no room for any")
         return self.adapters.pool
+
+
+def _of(tokens: Tensor | None, hidden: Tensor) -> Tensor:
+    return hidden if tokens is None else hidden.index_select(0, tokens)

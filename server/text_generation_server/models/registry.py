@@ -7,6 +7,7 @@ from pathlib import Path
 import torch
 
 from ..adapters import BaseModel, MergedSource, ModelTensors, read_adapter, untied_aliases
+from ..config.drafter import FoundDrafter
 from ..config.fallback import FallbackConfig
 from ..config.families import VISION_PARTS
 from ..config.implementation import AnyModelConfig
@@ -20,6 +21,7 @@ from ..weights import DummySource, SafetensorsSource, WeightSource
 from .adapters import AdapterReader
 from .base import CausalLM
 from .builder import DecoderBuilder
+from .drafters import build_drafter, taps_of
 from .encoder import Encoder
 from .vision import VisionEncoder
 
@@ -35,17 +37,18 @@ def load_model(
     load_format: LoadFormat,
     kv_cache: QuantisedKvCache | None = None,
     merge_adapter: Path | None = None,
+    drafter: FoundDrafter | None = None,
 ) -> CausalLM:
     """Loads this rank's shard of the model in `folder`. `kv_cache` is the 8-bit type of its KV cache, or None.
     `merge_adapter` is the folder of an adapter that is merged into its weights while they are read. Requests cannot
-    have adapters then, nor where weights are random or classes of Transformers compute them.
+    have adapters then, nor where weights are random or classes of Transformers compute them. `drafter` drafts for it.
 
     "auto" means safetensors; "dummy" reads nothing from `folder` and fills the weights with random numbers.
     Raises ConfigurationError, ModelFilesError or AdapterError, and the allocator's own errors where memory runs out.
     """
     check_merge(load_format, merge_adapter)
     if load_format == "dummy":
-        return _build(config, group, DummySource(dtype, device), dtype, device, kv_cache)
+        return _build(config, group, DummySource(dtype, device), dtype, device, kv_cache, drafter=drafter)
     files = SafetensorsSource(folder, dtype, device)
     source = files
     if merge_adapter is not None:
@@ -53,7 +56,7 @@ def load_model(
     reader = None
     if isinstance(config, ModelConfig) and merge_adapter is None:
         reader = AdapterReader(folder, config, group, dtype)
-    model = _build(config, group, source, dtype, device, kv_cache, reader)
+    model = _build(config, group, source, dtype, device, kv_cache, reader, drafter)
     ignored = _unread(config, model, group) if isinstance(config, ModelConfig) else ()
     if isinstance(config, ModelConfig):
         files.warn_unread(ignored)
@@ -92,13 +95,18 @@ def _build(
     device: torch.device,
     kv_cache: QuantisedKvCache | None,
     reader: AdapterReader | None = None,
+    drafter: FoundDrafter | None = None,
 ) -> CausalLM:
     if isinstance(config, FallbackConfig):
         # Imports transformers, which takes seconds that other models need not wait.
         from .fallback import load_fallback
 
         return load_fallback(config, group, source, dtype, device)
-    return DecoderBuilder(config, group, source, device, kv_cache).build(reader)
+    builder = DecoderBuilder(config, group, source, device, kv_cache, taps_of(drafter))
+    model = builder.build(reader)
+    if drafter is not None:
+        model.draft_with(build_drafter(drafter, config, builder, group, source, device))
+    return model
 
 
 def _unread(config: ModelConfig, model: CausalLM, group: TensorParallelGroup) -> tuple[str, ...]:

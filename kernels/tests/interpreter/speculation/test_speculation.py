@@ -7,6 +7,7 @@ from torch import Tensor
 from text_generation_kernels import (
     Drafts,
     Flags,
+    Floats,
     Hints,
     Ints,
     SampledTokens,
@@ -15,7 +16,9 @@ from text_generation_kernels import (
     WindowInputs,
     Windows,
 )
+from text_generation_kernels.sampling.gumbel import gumbel_noise
 from text_generation_kernels.speculation.accept_tokens import accept_tokens_torch, accept_tokens_triton
+from text_generation_kernels.speculation.choose_draft import choose_draft_torch, choose_draft_triton
 from text_generation_kernels.speculation.hint_draft import hint_draft_torch, hint_draft_triton
 from text_generation_kernels.speculation.ngram_draft import ngram_draft_torch, ngram_draft_triton
 from text_generation_kernels.speculation.window_tokens import window_tokens_torch, window_tokens_triton
@@ -138,12 +141,13 @@ def test_hints_are_those_of_torch(most: int) -> None:
     assert torch.equal(found[1].ids[others], before.ids[others])
 
 
+@pytest.mark.parametrize(("least", "keeps"), [(2, False), (3, True)])
 @pytest.mark.parametrize("most", [1, 3, 15])
-def test_drafts_are_those_of_torch(most: int) -> None:
+def test_drafts_are_those_of_torch(most: int, least: int, keeps: bool) -> None:
     found: list[list[Tensor]] = []
     for operator in (ngram_draft_torch, ngram_draft_triton):
         of_drafts = Drafts(*copies(drafts(most)))
-        operator(windows(1), sequences(), of_drafts)
+        operator(windows(1), sequences(), of_drafts, least, keeps)
         found.append([of_drafts.ids, of_drafts.counts])
     assert torch.equal(found[1][1], found[0][1])
     drafted = found[0][1] > 0
@@ -168,8 +172,63 @@ def test_drafts_are_what_followed_the_longest_match_and_of_several_the_latest() 
     for operator in (ngram_draft_torch, ngram_draft_triton):
         operator(of_one, state, of_drafts)
         assert of_drafts.ids.tolist() == [[7, 6, 2, 3]]
+    # A longer match than there is leaves drafts as they are.
+    for operator in (ngram_draft_torch, ngram_draft_triton):
+        of_drafts.ids.fill_(9)
+        operator(of_one, state, of_drafts, 4, True)
+        assert of_drafts.ids.tolist() == [[9, 9, 9, 9]]
+        assert of_drafts.counts.tolist() == [4]
     # What reaches the end of the text goes on as if it repeated itself.
     tokens[0, : len(text)] = torch.tensor([5, 6] * 8 + [5])
     for operator in (ngram_draft_torch, ngram_draft_triton):
         operator(of_one, state, of_drafts)
         assert of_drafts.ids.tolist() == [[6, 5, 6, 5]]
+
+
+def sampling_columns() -> SamplingColumns:
+    """Every other row samples, each at a temperature of its own."""
+    floats, ints = torch.zeros(ROWS, int(Floats.WIDTH)), torch.zeros(ROWS, int(Ints.WIDTH), dtype=torch.int32)
+    floats[:, Floats.TEMPERATURE] = torch.linspace(0.3, 1.7, ROWS)
+    ints[::2, Ints.FLAGS] = int(Flags.SAMPLE)
+    seed = torch.arange(ROWS) * 123_456_789_123 - 2**40
+    one = torch.zeros(0)
+    return SamplingColumns(floats, ints, seed, one, one, torch.zeros(ROWS, 4096, dtype=torch.int32))
+
+
+@pytest.mark.parametrize("number", [3, 1024, 1500])
+@pytest.mark.parametrize("offset", [0, 2])
+def test_choices_of_a_drafter_are_those_of_torch(number: int, offset: int) -> None:
+    generator = torch.Generator().manual_seed(number)
+    rows = torch.tensor([3, 0, PADDING, 4, 5, 2])
+    logits = torch.randn(len(rows), number, generator=generator).bfloat16()
+    # Of equal scores the first counts.
+    logits[3, number // 2 :] = logits[3].max()
+    ids = torch.randperm(4096, generator=generator)[:number].sort().values
+    columns, generated = sampling_columns(), torch.arange(ROWS) * 11
+    found: list[list[Tensor]] = []
+    for operator in (choose_draft_torch, choose_draft_triton):
+        of_drafts, tokens = Drafts(*copies(drafts(4))), torch.full((len(rows),), -7)
+        operator(logits, ids, rows, generated, offset, columns, of_drafts, tokens)
+        found.append([tokens, of_drafts.ids])
+    assert torch.equal(found[1][0], found[0][0])
+    assert torch.equal(found[1][1], found[0][1])
+    assert torch.equal(found[0][1][rows, offset], found[0][0])
+
+
+def test_a_drafter_with_the_logits_of_its_model_makes_the_same_choices() -> None:
+    rows = torch.tensor([0, 2, 4, 1])
+    logits = torch.randn(4, 4096, generator=torch.Generator().manual_seed(1))
+    columns, generated, offset = sampling_columns(), torch.arange(ROWS) * 11, 3
+    noise = gumbel_noise(columns.seed[rows], generated[rows] + offset, 4096)
+    scores = torch.where(
+        (columns.ints[rows, Ints.FLAGS] != 0)[:, None],
+        logits / columns.floats[rows, Floats.TEMPERATURE][:, None] + noise,
+        logits,
+    )
+    tokens = torch.zeros(4, dtype=torch.int64)
+    choose_draft_triton(logits, torch.arange(4096), rows, generated, offset, columns, drafts(4), tokens)
+    assert torch.equal(tokens, scores.argmax(dim=1))
+    # Ids of a smaller vocabulary have the noise that they have in the model.
+    ids = torch.arange(1, 4096, 3)
+    choose_draft_triton(logits[:, ids], ids, rows, generated, offset, columns, drafts(4), tokens)
+    assert torch.equal(tokens, ids[scores[:, ids].argmax(dim=1)])

@@ -25,6 +25,7 @@ from .short_conv import ShortConv
 from .sparse_step import Choice
 from .state import CacheShape, InferState, LayerState, StateShape
 from .streams import StreamEnd, StreamLayer, Streams
+from .taps import Taps, add_norm
 from .transformer import FeedForwardLayer, Layer, MixerLayer, OutputFusions, ParallelLayer, SkipLayer, TransformerLayer
 
 __all__ = [
@@ -70,7 +71,9 @@ __all__ = [
     "StreamLayer",
     "Streams",
     "SublayerOutput",
+    "Taps",
     "TransformerLayer",
+    "add_norm",
     "expert_mlps",
     "new_tokens",
     "route_options",

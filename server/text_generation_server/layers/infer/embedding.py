@@ -54,12 +54,13 @@ class Embedding:
 
     def look_up(self, input_ids: Tensor) -> Tensor:
         """Returns the scaled rows [T, hidden] of ids [T] int64, whatever stands in the media pool."""
-        x = self._rows(input_ids)
+        x = self.rows(input_ids)
         if self._scale != 1.0:
             x.mul_(self._scale)
         return x
 
-    def _rows(self, input_ids: Tensor) -> Tensor:
+    def rows(self, input_ids: Tensor) -> Tensor:
+        """Returns the rows [T, hidden] of ids [T] int64 as they are stored."""
         tokens, first = self._weights.tokens, self._weights.first
         ids = input_ids if first is None else (input_ids - (first - 1)).clamp_(0, len(tokens) - 1)
         x = tokens.new_empty(len(ids), tokens.shape[1])

@@ -48,8 +48,10 @@ class OverlappedHalves:
             return ()
         return slice(0, middle), slice(middle, tokens)
 
-    def forward(self, x: Tensor, state: InferState, cuts: Sequence[slice]) -> tuple[SublayerOutput, Tensor]:
-        """Computes all layers, the last one for `state.logit_tokens` alone."""
+    def forward(
+        self, x: Tensor, state: InferState, cuts: Sequence[slice], kept: Tensor | None
+    ) -> tuple[SublayerOutput, Tensor]:
+        """Computes all layers, the last one as `kept` says (`TransformerLayer.forward`)."""
         first, attention = self._layers[0]
         read, residual = first.before_mixer.read(x, None)
         qkv = attention.project_qkv(read, state)
@@ -70,4 +72,4 @@ class OverlappedHalves:
                 products.append(next_attention.project_qkv(read, state))
             qkv = torch.cat(products)
         last, attention = self._layers[-1]
-        return last.after_mixer(attention.attend(qkv, state), residual, state, state.logit_tokens)
+        return last.after_mixer(attention.attend(qkv, state), residual, state, kept)

@@ -1,0 +1,194 @@
+"""`config.json` of a drafter: which kind it is, and how it computes. Imports no torch.
+
+Read are EAGLE-3 heads of one layer (Li et al., 2025) in three containers: the authors' and SpecForge's, whose
+`config.json` is that of the layer, and that of speculators, whose layer is under `transformer_layer_config`; heads of
+Medusa (`medusa.py`); and layers of the model's own checkpoint (`mtp.py`), where `--drafter` names the model.
+"""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+from ..errors import ConfigurationError, ModelFilesError
+from .families.common import attention, gated, rms_norm
+from .implementation import AnyModelConfig
+from .json_object import JsonObject
+from .medusa import KEY as MEDUSA
+from .medusa import MedusaConfig, read_medusa
+from .model import ModelConfig
+from .mtp import MtpConfig, is_mtp, read_mtp
+from .spec import AttentionSpec, DecoderSpec, DenseSpec, NormSpec, QkNormSpec
+
+FLAG = "--drafter"
+_KIND = "speculators_model_type"
+_PARALLEL = ("mask_token_id", "ptd_token_id", "pard_token")
+"""Keys of heads that draft several tokens in one pass."""
+
+FeatureNorm = Literal["none", "whole", "each"]
+"""Whether the hidden states of the model pass a norm before they are joined: not, all of them one, or each its own."""
+
+
+@dataclass(frozen=True)
+class EagleConfig:
+    """An EAGLE-3 head."""
+
+    source: str
+    """The file that says so."""
+    layers: tuple[int, ...]
+    """The layers of the model before which its hidden states are read; their number stands for the end of the last."""
+    hidden_size: int
+    target_hidden_size: int
+    vocab_size: int
+    """Ids of the model."""
+    draft_vocab_size: int
+    """Ids that it may draft."""
+    attention: AttentionSpec
+    ffn: DenseSpec
+    norm: NormSpec
+    """All of its norms."""
+    norm_before_residual: bool
+    """Whether the residual stream begins behind the norm of hidden states."""
+    norm_output: bool
+    """Whether the next pass reads hidden states behind the last norm."""
+    feature_norm: FeatureNorm
+
+
+@dataclass(frozen=True)
+class FoundDrafter:
+    """What is read for the drafter of a model."""
+
+    folder: Path
+    config: "DrafterConfig"
+
+
+DrafterConfig = EagleConfig | MedusaConfig | MtpConfig
+
+
+def read_drafter_config(folder: Path, target: AnyModelConfig) -> DrafterConfig:
+    """Reads what is in `folder`, as a drafter for `target`. Raises `ConfigurationError` or `ModelFilesError`."""
+    if not (folder / "config.json").is_file():
+        raise ModelFilesError(
+            f"{folder} has no config.json: {FLAG} must name a folder with an EAGLE-3 head or Medusa heads"
+        )
+    config = JsonObject.from_file(folder / "config.json")
+    if not isinstance(target, ModelConfig):
+        raise ConfigurationError(
+            f"{FLAG} does not apply to {target.architecture}, which runs through Transformers: leave it out"
+        )
+    if is_mtp(config, target):
+        return read_mtp(config, target)
+    if MEDUSA in config:
+        return read_medusa(config, target.decoder)
+    found = _speculators(config) if _KIND in config else _plain(config)
+    verifier = config.child("speculators_config").child("verifier").strings("architectures")
+    if verifier and target.architecture not in verifier:
+        raise ConfigurationError(
+            f"{config.source}: its verifier is a {verifier[0]}, and the model a {target.architecture}: {FLAG} names a "
+            "drafter of another model"
+        )
+    head = _eagle(*found, len(target.decoder.layers))
+    _check_target(head, target)
+    return head
+
+
+@dataclass(frozen=True)
+class _Found:
+    """What is said beside the layer."""
+
+    norm_before_residual: bool
+    layers: tuple[int, ...] | None
+    """None: the usual ones."""
+
+
+def _plain(config: JsonObject) -> tuple[JsonObject, JsonObject, _Found]:
+    """The authors' container, which SpecForge and others write too. It numbers layers by what comes out of them."""
+    eagle, key = config.child("eagle_config"), "eagle_aux_hidden_state_layer_ids"
+    if not eagle.boolean("use_aux_hidden_state", default=True):
+        raise eagle.error("use_aux_hidden_state", f"true: {FLAG} reads EAGLE-3 heads, and not those before them")
+    if "draft_vocab_size" not in config and not any(
+        "eagle3" in each.lower() for each in config.strings("architectures")
+    ):
+        raise ConfigurationError(
+            f"{config.source} has neither `draft_vocab_size` nor `{_KIND}` nor `{MEDUSA}`: {FLAG} must name an EAGLE-3 "
+            "head or Medusa heads, and this is something else"
+        )
+    source = eagle if key in eagle else config
+    read = source.integer_or_list(key, (), -1, 1 << 20)
+    before = config.boolean("norm_before_residual", default=False)
+    return config, config, _Found(before, tuple(each + 1 for each in read) or None)
+
+
+def _speculators(config: JsonObject) -> tuple[JsonObject, JsonObject, _Found]:
+    """That of speculators, which numbers layers by what goes into them."""
+    if config.string(_KIND) != "eagle3":
+        raise config.error(_KIND, f"'eagle3', the kind that {FLAG} reads")
+    read = config.integer_or_list("eagle_aux_hidden_state_layer_ids", (), 0, 1 << 20)
+    before = config.boolean("norm_before_residual", default=True)
+    return config, config.child("transformer_layer_config"), _Found(before, read or None)
+
+
+def _eagle(config: JsonObject, layer: JsonObject, found: _Found, num_layers: int) -> EagleConfig:
+    for key in ("quantization_config", "compression_config"):
+        if key in config or key in layer:
+            raise ConfigurationError(
+                f"{config.source}: `{key}` says that the drafter is quantised: {FLAG} needs 16 bits"
+            )
+    for key in _PARALLEL:
+        if key in config:
+            raise ConfigurationError(
+                f"{config.source}: `{key}` says that it drafts all tokens at once: {FLAG} reads heads that draft one "
+                "after the other"
+            )
+    if layer.integer("num_hidden_layers", default=1) != 1:
+        raise layer.error("num_hidden_layers", f"1: {FLAG} reads heads of one layer")
+    if "sliding_attention" in layer.strings("layer_types"):
+        raise layer.error("layer_types", "['full_attention']")
+    hidden, norm, mixer = layer.integer("hidden_size"), rms_norm(layer), attention(layer)
+    if layer.string("model_type", default="llama") == "qwen3":
+        mixer = replace(mixer, qk_norm=QkNormSpec(norm))
+    vocab_size = layer.integer("vocab_size")
+    whole, each = (config.boolean(key, default=False) for key in ("norm_before_fc", "fc_norm"))
+    if whole and each:
+        raise config.error("fc_norm", "false where `norm_before_fc` is true")
+    return EagleConfig(
+        config.source,
+        found.layers or (2, num_layers // 2, num_layers - 3),
+        hidden,
+        config.integer("target_hidden_size", default=hidden),
+        vocab_size,
+        config.integer("draft_vocab_size", default=vocab_size, maximum=vocab_size),
+        mixer,
+        gated(layer),
+        norm,
+        found.norm_before_residual,
+        config.boolean("norm_output", default=False),
+        "whole" if whole else "each" if each else "none",
+    )
+
+
+def _check_target(head: EagleConfig, target: ModelConfig) -> None:
+    """Raises `ConfigurationError` for a head of another model."""
+    decoder, other = target.decoder, f"{FLAG} names a drafter of another model"
+    if head.target_hidden_size != decoder.hidden_size:
+        raise ConfigurationError(
+            f"{head.source}: its hidden states have {head.target_hidden_size} elements, and those of "
+            f"{target.architecture} {decoder.hidden_size}: {other}"
+        )
+    if head.vocab_size != decoder.vocab_size:
+        raise ConfigurationError(
+            f"{head.source}: `vocab_size` is {head.vocab_size}, and {target.architecture} has {decoder.vocab_size} "
+            f"ids: {other}"
+        )
+    if decoder.streams is not None:
+        raise ConfigurationError(f"{FLAG} does not apply to {target.architecture}, which has several residual streams")
+    if wrong := [each for each in head.layers if not _exists(decoder, each)]:
+        raise ConfigurationError(
+            f"{head.source}: it reads hidden states before layer {wrong[0]}, and {target.architecture} has "
+            f"{len(decoder.layers)} layers: {other}"
+        )
+    if len(set(head.layers)) < len(head.layers):
+        raise ConfigurationError(f"{head.source}: it reads the hidden states before a layer twice: {other}")
+
+
+def _exists(decoder: DecoderSpec, layer: int) -> bool:
+    return 0 <= layer <= len(decoder.layers) and (layer == len(decoder.layers) or not decoder.layers[layer].is_empty)

@@ -1,0 +1,7 @@
+"""Models that draft tokens for speculation: what `--drafter` names."""
+
+from .base import Drafter, DraftStep, draft_windows
+from .load import load_drafter
+from .mtp import ModelEnds, MtpDrafter, MtpLayer
+
+__all__ = ["DraftStep", "Drafter", "ModelEnds", "MtpDrafter", "MtpLayer", "draft_windows", "load_drafter"]

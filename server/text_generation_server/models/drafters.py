@@ -1,0 +1,73 @@
+"""Drafters beside a decoder: those of folders of their own, and layers of the model's checkpoint."""
+
+from dataclasses import replace
+
+import torch
+
+from ..config.drafter import FoundDrafter
+from ..config.model import ModelConfig
+from ..config.mtp import MtpConfig
+from ..config.spec import NormSpec
+from ..distributed import TensorParallelGroup
+from ..drafters import Drafter, ModelEnds, MtpDrafter, MtpLayer, load_drafter
+from ..layers.infer import AddNorm, Norm, Taps
+from ..layers.weights import Checkpoint, Dense
+from ..weights import WeightSource
+from .builder import DecoderBuilder, Ends
+
+
+def taps_of(found: FoundDrafter | None) -> Taps | None:
+    """Returns what the decoder writes for a drafter that reads hidden states between layers."""
+    return Taps(found.config.layers) if found is not None and found.config.layers else None
+
+
+def build_drafter(
+    found: FoundDrafter,
+    config: ModelConfig,
+    builder: DecoderBuilder,
+    group: TensorParallelGroup,
+    source: WeightSource,
+    device: torch.device,
+) -> Drafter:
+    """Reads the drafter of the model that `builder` has built; layers of the model's own checkpoint come from `source`.
+    Raises ConfigurationError or ModelFilesError.
+    """
+    if (ends := builder.ends) is None:
+        raise ValueError("the model is built first")
+    if not isinstance(found.config, MtpConfig):
+        return load_drafter(found.folder, found.config, builder.taps, *ends[:3], group)
+    return _mtp(found.config, config, (ends, builder.taps), group, source, device)
+
+
+def _mtp(
+    mtp: MtpConfig,
+    config: ModelConfig,
+    of_model: tuple[Ends, Taps | None],
+    group: TensorParallelGroup,
+    source: WeightSource,
+    device: torch.device,
+) -> MtpDrafter:
+    (ends, taps), decoder, names = of_model, config.decoder, mtp.names
+    like, norm = decoder.layers[-1], decoder.final_norm
+    if taps is None or norm is None or ends.final_norm is None:
+        raise ValueError("the model has no final norm, or nothing keeps its hidden states")
+    alone = replace(decoder, layers=(like,))
+    # Its tensors have the names of those of other layers.
+    sub = replace(config, decoder=alone, names=replace(config.names, layer=mtp.layer))
+    checkpoint = Checkpoint.of(source, alone, sub.names, group, config.schemes)
+    single = DecoderBuilder(sub, group, source, device).build_layer()
+
+    def own_norm(name: str, spec: NormSpec = norm) -> Norm:
+        return Norm(spec, checkpoint.norm(checkpoint.inside(0, name), spec, decoder.hidden_size))
+
+    hidden = decoder.hidden_size
+    own = MtpLayer(
+        own_norm(names.embedded_norm),
+        own_norm(names.hidden_norm),
+        Dense(source.read(f"{checkpoint.inside(0, names.joined)}.weight", (hidden, 2 * hidden))),
+        single.layer,
+        AddNorm(group, own_norm(names.last_norm), single.output_norm, decoder.residual_scale),
+        single.caches,
+        single.ropes,
+    )
+    return MtpDrafter(mtp, own, ModelEnds(taps, ends.final_norm, ends.embedding, ends.head), group)
