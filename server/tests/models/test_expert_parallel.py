@@ -32,6 +32,8 @@ from text_generation_server.errors import ConfigurationError
         "nemotron 3 latent",
         "gemma4 experts",
         "llama4",
+        "kimi linear",
+        "step",
     ],
 )
 def test_four_ranks_equal_one(case: str, tmp_path: Path) -> None:

@@ -10,7 +10,8 @@ _COMPRESSED = (
     "attention over compressed positions, hyper-connections between several residual streams, and experts chosen by "
     "token id"
 )
-_DELTA = "Kimi delta attention (KDA, whose states decay by channel)"
+_RESIDUALS = "attention over residuals"
+_HYPER = "hyper-connections between several residual streams"
 _STREAMS = (
     "several residual streams with gates, hashed n-grams beside the embedding, and an indexer of sparse attention"
 )
@@ -18,21 +19,18 @@ _PER_TOKEN = "low-rank matrices beside every matrix that tokens of images alone 
 _SHORT = "short convolutions of keys and values, and a bias by distance"
 
 MISSING: Mapping[str, tuple[str, str]] = {
-    "AliceAIForCausalLM": ("Alice AI", f"attention over residuals, and {_DELTA}"),
+    "AliceAIForCausalLM": ("Alice AI", _RESIDUALS),
     "BailingMoeV2_5ForCausalLM": ("Ling and Ring 2.5 and 2.6", "lightning attention with fixed decays"),
     "DeepseekV4ForCausalLM": ("DeepSeek V4", _COMPRESSED),
-    "Glm5NextForCausalLM": ("GLM 5.3 Flash", f"{_DELTA}, hyper-connections, and an indexer of sparse attention"),
-    "Glm5NextForConditionalGeneration": (
-        "GLM 5.3 Flash",
-        f"{_DELTA}, hyper-connections, and an indexer of sparse attention",
-    ),
+    "Glm5NextForCausalLM": ("GLM 5.3 Flash", _HYPER),
+    "Glm5NextForConditionalGeneration": ("GLM 5.3 Flash", _HYPER),
     "HYV4ForCausalLM": ("Hy4", "hyper-connections, and an indexer of sparse attention with sinks"),
     "InklingForCausalLM": ("Inkling", _SHORT),
     "InklingForConditionalGeneration": ("Inkling", _SHORT),
     "InternLMXComposer2ForCausalLM": ("InternLM-XComposer 2", _PER_TOKEN),
     "InternLMXComposerForCausalLM": ("InternLM-XComposer", "a resampler of images with learned queries (Q-Former)"),
-    "KimiK3ForCausalLM": ("Kimi K3", f"attention over residuals, and {_DELTA}"),
-    "KimiK3ForConditionalGeneration": ("Kimi K3", f"attention over residuals, and {_DELTA}"),
+    "KimiK3ForCausalLM": ("Kimi K3", _RESIDUALS),
+    "KimiK3ForConditionalGeneration": ("Kimi K3", _RESIDUALS),
     "LongcatFlashForCausalLM": ("LongCat Flash", "two attentions in a layer, and experts that change nothing"),
     "Qwen4ExpForCausalLM": ("Qwen 4 Exp", _STREAMS),
     "Qwen4ExpForConditionalGeneration": ("Qwen 4 Exp", _STREAMS),
