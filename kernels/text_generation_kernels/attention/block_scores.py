@@ -92,6 +92,7 @@ def block_scores_triton(
     q: Tensor, cache: Tensor, batch: Decodes, block: int, top_k: int, local: int, scores: Tensor
 ) -> None:
     """Triton implementation. Raises ValueError for layouts that the kernel does not read."""
+    batch.check("block_scores")
     (tokens, heads, size), slot_table = q.shape, batch.slot_table
     if cache.shape[1:] != (1, size) or scores.shape[:2] != (tokens, heads):
         raise shapes_error("block_scores", q=q, cache=cache, scores=scores)

@@ -93,6 +93,7 @@ _launch = Launcher(index_scores_kernel, writes=("scores",))
 
 def index_scores_triton(q: Tensor, weights: Tensor, cache: Tensor, batch: Decodes, top_k: int, scores: Tensor) -> None:
     """Triton implementation. Raises ValueError for layouts that the kernel does not read."""
+    batch.check("index_scores")
     (tokens, heads, size), slot_table = q.shape, batch.slot_table
     if weights.shape != (tokens, heads) or cache.shape[1:] != (1, size) or scores.shape[0] != tokens:
         raise shapes_error("index_scores", q=q, weights=weights, cache=cache, scores=scores)

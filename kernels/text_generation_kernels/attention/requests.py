@@ -20,7 +20,7 @@ class Decodes:
     rows: Tensor
     """[D] int64, the row of `slot_table` of each token's request."""
     kv_lens: Tensor
-    """[D] int32, the tokens that each attends to, itself included."""
+    """[D] int32, the tokens that each attends to, itself included. Contiguous, as `rows` are."""
     max_kv_len: int
     """An upper bound of `kv_lens`, by which the host chooses grids."""
     width: int = 1
@@ -28,11 +28,17 @@ class Decodes:
     than the token before. The others of them are padding.
     """
 
+    def check(self, name: str) -> None:
+        """Raises ValueError for rows and lengths that kernels cannot read."""
+        if not self.rows.is_contiguous() or not self.kv_lens.is_contiguous():
+            raise ValueError(f"{name}: rows and kv_lens must be contiguous")
+
 
 def tokens_of_a_request(name: str, batch: Decodes, tokens: int, deterministic: bool) -> int:
     """Tokens of a request that a kernel computes together: one where `deterministic`, because the bits of a token would
-    depend on those beside it. Raises ValueError for a width that does not fit.
+    depend on those beside it. Raises ValueError for a width that does not fit, and for rows that kernels cannot read.
     """
+    batch.check(name)
     if not 1 <= batch.width <= MAX_WIDTH or tokens % batch.width:
         raise ValueError(f"{name}: {tokens} tokens do not make requests of {batch.width} tokens (1 to {MAX_WIDTH})")
     return 1 if deterministic else batch.width

@@ -172,6 +172,7 @@ _launch = Launcher(top_slots_kernel, writes=("slots",))
 
 def top_slots_triton(scores: Tensor, batch: Decodes, slots: Tensor) -> None:
     """Triton implementation. Raises ValueError for layouts that the kernel does not read."""
+    batch.check("top_slots")
     tokens, table = scores.shape[0], batch.slot_table
     if slots.shape[0] != tokens or batch.rows.shape != (tokens,):
         raise shapes_error("top_slots", scores=scores, rows=batch.rows, slots=slots)

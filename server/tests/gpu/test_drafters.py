@@ -22,7 +22,7 @@ pytestmark = pytest.mark.gpu
 
 LAYERS = (1, 2, 4)
 LIMITS = WarmupLimits(
-    max_batch_prefill_tokens=1024, max_batch_size=16, max_batch_total_tokens=4096, prefill_chunking=True
+    max_batch_prefill_tokens=2048, max_batch_size=16, max_batch_total_tokens=4096, prefill_chunking=True
 )
 SETTINGS: list[dict[str, Any]] = [
     {},

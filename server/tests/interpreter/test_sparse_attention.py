@@ -19,7 +19,7 @@ PROMPTS = {"short": [7, 21, 60], "long": [(17 * i) % 90 + 4 for i in range(11)]}
 
 @pytest.mark.parametrize("name", ["deepseek v3.2", "minimax m3"])
 def test_logits_are_those_of_transformers(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A chunk whose context is whole beside one that is not, then decodes."""
+    """A chunk whose context is whole beside one that is not, then decodes, together and alone."""
     for operator in OPERATORS:
         module = importlib.import_module(f"text_generation_kernels.attention.{operator}")
         monkeypatch.setattr(kernels, operator, getattr(module, f"{operator}_triton"))
@@ -32,3 +32,7 @@ def test_logits_are_those_of_transformers(name: str, tmp_path: Path, monkeypatch
     driver.append(names, expected[[2, -1]])
     expected = torch.stack([logits_of(case, reference, driver.ids[each])[-1] for each in names])
     torch.testing.assert_close(driver.decode(names), expected, atol=2e-4, rtol=2e-4)
+    driver.append(names, expected)
+    for each in names:
+        expected = logits_of(case, reference, driver.ids[each])[-1:]
+        torch.testing.assert_close(driver.decode([each]), expected, atol=2e-4, rtol=2e-4)

@@ -89,8 +89,8 @@ def some(decodes: Decodes, part: slice, heads: int = 1) -> Decodes:
 
 
 def for_each_head(of_tokens: Tensor, heads: int) -> Tensor:
-    """Repeats what there is of each token [T] for each of its heads, [T * heads]."""
-    return of_tokens[:, None].expand(-1, heads).flatten()
+    """Repeats what there is of each token [T] for each of its heads, [T * heads], contiguous."""
+    return of_tokens.repeat_interleave(heads)
 
 
 def _parts(tokens: int, most: int) -> Iterator[slice]:
