@@ -22,7 +22,7 @@ DRY = {"2 x 9..12": [9, 12]}
 
 
 def rows(plan: Plan, _: float) -> Iterator[Row]:
-    """One row for each batch, microseconds."""
+    """One row for each batch."""
     for name, lengths in (DRY if plan.dry_run else DECODES).items():
         yield {"decodes": name, **_timed(plan, lengths, 4 if plan.dry_run else TOP_K)}
 
@@ -57,7 +57,7 @@ def _timed(plan: Plan, lengths: list[int], top_k: int) -> Row:
         attend(index)
 
     calls = {"dense": dense, "score": score, "choose": choose, "attend": attend, "sparse": sparse}
-    return {name: seconds_per_call(plan, call, buffers) * 1e6 for name, call in calls.items()}
+    return {f"{name}_microseconds": seconds_per_call(plan, call, buffers) * 1e6 for name, call in calls.items()}
 
 
 BARS = {"indexer": Bar("sparse attention of decodes: scores, choice, and attention to 2,048 positions", rows)}
