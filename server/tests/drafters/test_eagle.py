@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from support.adapters import AdapterCase, write_adapter, write_base
@@ -20,7 +21,7 @@ from text_generation_server.drafters import DraftStep
 from text_generation_server.drafters.eagle import EagleDrafter
 from text_generation_server.engine.engine import Engine
 from text_generation_server.engine.options import EngineOptions
-from text_generation_server.engine.requests import Request
+from text_generation_server.engine.requests import Chunk, Hint, Request, StepPlan
 
 LAYERS = (0, 2, 4)
 PROMPTS = [[5, 6, 7, 5, 6], [1, 2, 3], [9, 8, 7, 6, 9, 8, 7, 6], [60] * 7, [11]]
@@ -192,3 +193,20 @@ def test_a_drafter_takes_memory_of_the_pool(target: Path, tmp_path: Path) -> Non
     assert with_drafter.drafter is not None
     assert with_drafter.bytes_per_position > without.bytes_per_position
     assert torch.equal(with_drafter.logits(torch.ones(1, 64)), without.logits(torch.ones(1, 64)))
+
+
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_a_request_that_has_ended_reads_nothing_beside_a_prompt(
+    deterministic: bool, target: Path, tmp_path: Path
+) -> None:
+    """Its last window ended it, while the plan after that was on its way; its table ends with its spare slot."""
+    head = write_head(tmp_path, target, LAYERS)
+    engine = drafting(target, head, deterministic=deterministic)
+    first, second = request(0, PROMPTS[0], max_new_tokens=3), request(1, PROMPTS[1])
+    ids = run(drafting(target, head, deterministic=deterministic), [first], 1).ids[0]
+    alone = engine.step(StepPlan(0, admit=[first], chunks=[Chunk(0, 0, len(PROMPTS[0]))])).result()
+    hint = Hint(0, len(PROMPTS[0]) + 1, np.array(ids[1:]))
+    window = engine.step(StepPlan(1, decode=[0], widths=[2], hints=[hint])).result()
+    assert [*alone.ids, *window.ids] == ids
+    late = engine.step(StepPlan(2, admit=[second], chunks=[Chunk(1, 0, len(PROMPTS[1]))], decode=[0])).result()
+    assert dict(zip(late.rows, late.counts, strict=True)) == {0: 0, 1: 1}

@@ -171,7 +171,7 @@ class InputBuilder:
     ) -> None:
         """`media_rows` is the media pool, where media is served: steps with chunks may read it. `limits` int64, by row,
         is there with speculation: a row may be decoded whose request has ended on the device. It has reached its length
-        of `limits`, and its newest token has no slot.
+        of `limits`, and its newest token has no slot: it attends to nothing.
         """
         self._table = table
         self._pool = pool
@@ -211,21 +211,23 @@ class InputBuilder:
         newest = step.positions == NEWEST
         input_ids = torch.where(newest, table.last_token[rows], step.token_ids)
         positions = torch.where(newest, table.length[rows] - 1, step.positions).clamp_(min=0)
+        ended = None if self._limits is None else newest & (table.length[rows] >= self._limits[rows])
         starts, kv_lens = step.chunk_starts.to(torch.int32), step.chunk_kv_lens.to(torch.int32)
         ends = step.seen_ends if len(step.seen_ends) else None
         chunks = Chunks(table.slot_table, step.chunk_rows, starts, kv_lens, extents.max_chunk, ends)
         decodes = None
         if len(step.decode_rows):
-            lengths = table.length[step.decode_rows].to(torch.int32)
-            decodes = Decodes(table.slot_table, step.decode_rows, lengths, extents.max_kv_len)
+            lengths = table.length[step.decode_rows]
+            if self._limits is not None:
+                lengths = torch.where(lengths < self._limits[step.decode_rows], lengths, 0)
+            decodes = Decodes(table.slot_table, step.decode_rows, lengths.to(torch.int32), extents.max_kv_len)
         if self._deterministic and self._alone:
-            lengths = (positions + 1).to(torch.int32)
-            decodes, chunks = Decodes(table.slot_table, rows, lengths, table.max_total_tokens), None
+            lengths = positions + 1 if ended is None else torch.where(ended, 0, positions + 1)
+            decodes, chunks = Decodes(table.slot_table, rows, lengths.to(torch.int32), table.max_total_tokens), None
         elif self._deterministic:
             decodes, chunks = None, self._joined(decodes, chunks)
         slots = table.slot_table[rows, positions].to(torch.int64)
-        if self._limits is not None:
-            ended = newest & (table.length[rows] >= self._limits[rows])
+        if ended is not None:
             slots = torch.where(ended, table.dummy_slot, slots)
         rotary = media = None
         if table.rope_delta is not None:

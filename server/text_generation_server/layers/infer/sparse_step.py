@@ -130,9 +130,12 @@ def _tokens_of(state: InferState, chunks: Chunks) -> tuple[Tensor, Tensor, Tenso
     tokens = torch.arange(len(state.positions), dtype=torch.int32, device=state.positions.device)
     number = torch.searchsorted(chunks.starts[1:].contiguous(), tokens, right=True).clamp(max=len(chunks.rows) - 1)
     rows = chunks.rows[number]
+    lengths = torch.minimum((state.positions + 1).to(torch.int32), chunks.kv_lens[number])
     if (d := state.decodes) is not None:
         is_decode = tokens < chunks.starts[0]
         number = torch.where(is_decode, -1, number)
         first = min(len(d.rows), len(tokens))
         rows[:first] = torch.where(is_decode[:first], d.rows[:first], rows[:first])
-    return rows, (state.positions + 1).to(torch.int32), number
+        # A row whose request has ended attends to nothing.
+        lengths[:first] = torch.where(is_decode[:first], d.kv_lens[:first], lengths[:first])
+    return rows, lengths, number
