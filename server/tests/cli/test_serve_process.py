@@ -41,7 +41,7 @@ def test_a_drafter_of_another_model_ends_the_start(llama_folder: Path, command: 
     with started(command, *arguments) as process:
         _, errors = process.communicate(timeout=WAIT_S)
         assert process.returncode == 1
-        assert "--drafter names a drafter of another model" in errors.splitlines()[-1]
+        assert "`model` of --speculative-config names a drafter of another model" in errors.splitlines()[-1]
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

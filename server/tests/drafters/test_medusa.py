@@ -137,10 +137,12 @@ def test_heads_that_are_refused(target: Path, tmp_path: Path) -> None:
     folder = write_heads(tmp_path, own=True)
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**config, "medusa_num_heads": 2}))
-    with pytest.raises(ModelFilesError, match=r"what --drafter reads has no `2\.0\.linear\.bias`, "):
+    with pytest.raises(
+        ModelFilesError, match=r"what `model` of --speculative-config reads has no `2\.0\.linear\.bias`, "
+    ):
         load(target, drafter=folder)
     (folder / "config.json").write_text(json.dumps({**config, "medusa_num_heads": 4}))
-    with pytest.raises(ModelFilesError, match=r"no tensor `3\.0\.linear\.weight`, which --drafter needs"):
+    with pytest.raises(ModelFilesError, match=r"no tensor `3\.0\.linear\.weight`, which `model` of"):
         load(target, drafter=folder)
     (folder / "config.json").write_text(json.dumps({**config, "medusa_num_heads": "many"}))
     with pytest.raises(ConfigurationError, match="`medusa_num_heads` must be an integer"):

@@ -42,18 +42,36 @@ def alter(folder: Path, with_tensors: Callable[[dict[str, Tensor]], object]) -> 
 
 
 WRONG_CONFIG: list[tuple[dict[str, Any], str]] = [
-    ({"hidden_size": 32}, "have 32 elements, and those of LlamaForCausalLM 64: --drafter names a drafter of another"),
-    ({"vocab_size": 400}, "`vocab_size` is 400, and LlamaForCausalLM has 384 ids: --drafter names"),
+    (
+        {"hidden_size": 32},
+        "have 32 elements, and those of LlamaForCausalLM 64: `model` of --speculative-config names a drafter",
+    ),
+    (
+        {"vocab_size": 400},
+        "`vocab_size` is 400, and LlamaForCausalLM has 384 ids: `model` of --speculative-config names",
+    ),
     ({"draft_vocab_size": 400}, "`draft_vocab_size` must be an integer of at most 384"),
-    ({"draft_vocab_size": None, "architectures": ["LlamaForCausalLM"]}, "--drafter must name an EAGLE-3 head"),
-    ({"eagle_config": {"use_aux_hidden_state": False}}, "`use_aux_hidden_state` must be true: --drafter reads EAGLE-3"),
+    (
+        {"draft_vocab_size": None, "architectures": ["LlamaForCausalLM"]},
+        "`model` of --speculative-config must name an EAGLE-3 head",
+    ),
+    (
+        {"eagle_config": {"use_aux_hidden_state": False}},
+        "`use_aux_hidden_state` must be true: `model` of --speculative-config reads EAGLE-3",
+    ),
     ({"eagle_config": {"eagle_aux_hidden_state_layer_ids": [0, 1, 4]}}, "before layer 5, and LlamaForCausalLM has 4"),
     ({"eagle_config": {"eagle_aux_hidden_state_layer_ids": [0, 1, 1]}}, "the hidden states before a layer twice"),
     ({"eagle_config": None}, "the hidden states before a layer twice"),
-    ({"num_hidden_layers": 2}, "`num_hidden_layers` must be 1: --drafter reads heads of one layer"),
+    (
+        {"num_hidden_layers": 2},
+        "`num_hidden_layers` must be 1: `model` of --speculative-config reads heads of one layer",
+    ),
     ({"mask_token_id": 7}, "`mask_token_id` says that it drafts all tokens at once"),
-    ({"quantization_config": {}}, "the drafter is quantised: --drafter needs 16 bits"),
-    ({"speculators_model_type": "dflash"}, "`speculators_model_type` must be 'eagle3', the kind that --drafter reads"),
+    ({"quantization_config": {}}, "the drafter is quantised: `model` of --speculative-config needs 16 bits"),
+    (
+        {"speculators_model_type": "dflash"},
+        "`speculators_model_type` must be 'eagle3', the kind that `model` of --speculative-config reads",
+    ),
     ({"hidden_act": "tanh"}, "`hidden_act` must be one of silu"),
     ({"norm_before_fc": True, "fc_norm": True}, "`fc_norm` must be false where `norm_before_fc` is true"),
     ({"layer_types": ["sliding_attention"]}, "`layer_types` must be"),
@@ -78,14 +96,14 @@ def test_a_head_of_another_architecture(target: Path, tmp_path: Path) -> None:
 
 
 WRONG_TENSORS: list[tuple[Callable[[dict[str, Tensor]], object], str]] = [
-    (lambda t: t.pop("fc.weight"), "has no tensor `fc.weight`, which --drafter needs"),
+    (lambda t: t.pop("fc.weight"), "has no tensor `fc.weight`, which `model` of --speculative-config needs"),
     (lambda t: t.update({"fc.weight": torch.zeros(64, 64)}), r"shape \[64, 64\], but config.json asks for \[64, 192\]"),
-    (lambda t: t.update(more=torch.zeros(1)), "what --drafter reads has no `more`"),
+    (lambda t: t.update(more=torch.zeros(1)), "what `model` of --speculative-config reads has no `more`"),
     (
         lambda t: t.update({"norm.weight": torch.zeros(64, dtype=torch.int8)}),
         "type int8; only float32, float16",
     ),
-    (lambda t: t["norm.weight"].fill_(torch.nan), "tensor `norm.weight` of --drafter holds NaN"),
+    (lambda t: t["norm.weight"].fill_(torch.nan), "tensor `norm.weight` of `model` of --speculative-config holds NaN"),
     (lambda t: t.pop("d2t"), "no tensor `d2t`, which says which ids these are"),
     (lambda t: t["d2t"].fill_(300), "tensor `d2t` names ids beyond the 384"),
     (lambda t: t["t2d"].fill_(1), "`d2t` and `t2d` name different ids"),
@@ -103,14 +121,17 @@ def test_tensors(
 
 
 def test_folders_without_a_head(target: Path, tmp_path: Path) -> None:
-    with pytest.raises(ModelFilesError, match=r"no config\.json: --drafter must name a folder with an EAGLE-3 head"):
+    with pytest.raises(
+        ModelFilesError,
+        match=r"no config\.json: `model` of --speculative-config must name a folder with an EAGLE-3 head",
+    ):
         load(target, drafter=tmp_path)
     head = write_head(tmp_path, target, LAYERS)
     (head / "model.safetensors").unlink()
     with pytest.raises(ModelFilesError, match=r"neither \*.safetensors nor \*.bin: fetch all files of the drafter"):
         load(target, drafter=head)
     (head / "model.safetensors").mkdir()
-    with pytest.raises(ModelFilesError, match="is not a regular file: --drafter must name"):
+    with pytest.raises(ModelFilesError, match="is not a regular file: `model` of --speculative-config must name"):
         load(target, drafter=head)
     (head / "model.safetensors").rmdir()
     torch.save({"fc.weight": print}, head / "pytorch_model.bin")
@@ -142,9 +163,14 @@ def test_names_that_are_no_drafter(tmp_path: Path) -> None:
         for find in (find_drafter, prepare_drafter):
             asked = asked_drafter(name, None)
             assert asked is not None
-            with pytest.raises(EngineError, match=f"--drafter {name} is no folder on this machine, and no name on"):
+            with pytest.raises(
+                EngineError,
+                match=f"`model` of --speculative-config {name} is no folder on this machine, and no name on",
+            ):
                 find(asked, HubConfig())
     asked = asked_drafter("nobody/nothing", None)
     assert asked is not None
-    with pytest.raises(ModelFilesError, match="--drafter nobody/nothing is neither a folder nor in the hub cache"):
+    with pytest.raises(
+        ModelFilesError, match="`model` of --speculative-config nobody/nothing is neither a folder nor in the hub cache"
+    ):
         find_drafter(asked, HubConfig(cache_dir=tmp_path))

@@ -19,7 +19,8 @@ from .model import ModelConfig
 from .mtp import MtpConfig, is_mtp, read_mtp
 from .spec import AttentionSpec, DecoderSpec, DenseSpec, NormSpec, QkNormSpec
 
-FLAG = "--drafter"
+FLAG = "`model` of --speculative-config"
+"""What names a drafter; a shard has it as `--drafter`."""
 _KIND = "speculators_model_type"
 _PARALLEL = ("mask_token_id", "ptd_token_id", "pard_token")
 """Keys of heads that draft several tokens in one pass."""
@@ -110,7 +111,7 @@ def _plain(config: JsonObject) -> tuple[JsonObject, JsonObject, _Found]:
     ):
         raise ConfigurationError(
             f"{config.source} has neither `draft_vocab_size` nor `{_KIND}` nor `{MEDUSA}`: {FLAG} must name an EAGLE-3 "
-            "head or Medusa heads, and this is something else"
+            "head, Medusa heads, or a model with layers for multi-token prediction, and this is something else"
         )
     source = eagle if key in eagle else config
     read = source.integer_or_list(key, (), -1, 1 << 20)
