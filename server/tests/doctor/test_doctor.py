@@ -10,12 +10,13 @@ from pathlib import Path
 import pytest
 
 from text_generation_server.config.adapters import AskedAdapter
+from text_generation_server.config.asked_drafter import AskedDrafter
 from text_generation_server.config.copies import DequantisedCopies
 from text_generation_server.config.kv_cache import KvCacheDtype
 from text_generation_server.config.server import AskedComputation, Environment, HubConfig, LoadFormat
 from text_generation_server.config.serving import AskedLimits
 from text_generation_server.config.shards import ONE_SHARD, AskedShards
-from text_generation_server.doctor import adapter_findings, flag_findings
+from text_generation_server.doctor import adapter_findings, drafter_findings, flag_findings
 from text_generation_server.doctor.devices import Card, Devices, device_findings, memory_of
 from text_generation_server.doctor.finding import Finding
 from text_generation_server.doctor.model import missing_model, model_findings
@@ -174,6 +175,16 @@ def test_adapters_that_are_merged_or_served(tmp_path: Path) -> None:
     assert "--merge-adapter" in (error.remedy or "")
     (tmp_path / "adapter_config.json").write_text("{}")
     assert [each.status for each in adapter_findings(asked, HubConfig())] == ["plan", "plan"]
+
+
+def test_a_drafter_that_a_start_refuses_is_an_error() -> None:
+    source, hub = ModelSource(str(DEMO)), HubConfig()
+    findings = {
+        name: next(drafter_findings(AskedComputation(speculate=2, drafter=AskedDrafter(name)), source, hub))
+        for name in (str(DEMO / "drafter"), str(DEMO), "nobody/nothing")
+    }
+    assert [each.status for each in findings.values()] == ["plan", "error", "warning"]
+    assert "layers for multi-token prediction, and this is something else" in findings[str(DEMO)].text
 
 
 def of_model(

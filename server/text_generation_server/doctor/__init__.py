@@ -6,13 +6,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ..config.copies import DequantisedCopies
-from ..config.implementation import ModelImpl
+from ..config.drafter import read_drafter_config
+from ..config.implementation import AnyModelConfig, ModelImpl, read_model_config
 from ..config.kv_cache import KvCacheDtype
 from ..config.server import AskedComputation, Environment, HubConfig
 from ..config.serving import AskedLimits
 from ..config.shards import AskedShards
-from ..errors import AdapterError, AdapterNotFound, ConfigurationError, ModelFilesError
-from ..hub import ModelSource
+from ..errors import AdapterError, AdapterNotFound, ConfigurationError, EngineError, ModelFilesError
+from ..hub import ModelSource, present_folder
 from ..hub_adapters import find_adapter
 from ..hub_drafter import find_drafter
 from .devices import Devices, device_findings, memory_of, read_devices
@@ -47,7 +48,7 @@ def examine(
         return
     yield from flag_findings(computation, environment, devices)
     yield from adapter_findings(computation, environment.hub)
-    yield from drafter_findings(computation, environment.hub)
+    yield from drafter_findings(computation, source, environment.hub)
     yield from storage_findings(environment.hub, missing_model(source, environment.hub), bool(devices.cards))
     if source is not None:
         if dtype is None and not devices.cards:
@@ -93,15 +94,32 @@ def adapter_findings(computation: AskedComputation, hub: HubConfig) -> Iterator[
         yield _adapter_finding(found.folder, "--lora-adapters", f"serve adapter {found.name} of {found.source}")
 
 
-def drafter_findings(computation: AskedComputation, hub: HubConfig) -> Iterator[Finding]:
-    """Yields whether a drafter is here; a start checks that it fits the model."""
+def drafter_findings(computation: AskedComputation, source: ModelSource | None, hub: HubConfig) -> Iterator[Finding]:
+    """Yields whether a drafter is here and, where the model is, whether its configuration fits; a start checks its
+    tensors too.
+    """
     if computation.drafter is None:
         return
     try:
         folder = find_drafter(computation.drafter, hub)
-        yield Finding("drafter", "plan", f"draft with what is in {folder}")
     except ModelFilesError as error:
         yield Finding("drafter", "warning", str(error), "a start downloads a drafter of the hub")
+        return
+    try:
+        if (model := _config_of(source, hub)) is not None:
+            read_drafter_config(folder, model)
+        yield Finding("drafter", "plan", f"draft with what is in {folder}")
+    except EngineError as error:
+        yield Finding("drafter", "error", str(error), "correct what the message names")
+
+
+def _config_of(source: ModelSource | None, hub: HubConfig) -> AnyModelConfig | None:
+    """Returns the configuration of a model that is here; None also for a wrong one, which is a finding of the model."""
+    try:
+        folder = None if source is None else present_folder(source, hub)
+        return None if folder is None else read_model_config(folder)
+    except EngineError:
+        return None
 
 
 def _adapter_finding(folder: Path, flag: str, plan: str) -> Finding:
