@@ -42,8 +42,8 @@ def _advance(
 ):
     """The state after a token, and the result of the token's query, [BLOCK_V].
 
-    Key and query both read the state before the token, so their reductions do not wait for each other; the token's
-    update is a rank-one product.
+    Key and query both read the state before the token, so their reductions do not wait for each other; the token
+    makes a rank-one update.
     """
     q, k = loaded[0].to(tl.float32), loaded[1].to(tl.float32)
     beta, log_decay = open_gates(loaded[3], loaded[4], rate, bias, MOST_BETA)

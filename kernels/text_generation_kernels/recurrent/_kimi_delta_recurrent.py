@@ -43,8 +43,8 @@ def _advance(
 ):
     """The state after a token, and the result of the token's query, [BLOCK_V].
 
-    Key and query both read the state before the token, so their reductions do not wait for each other; the token's
-    update is a rank-one product.
+    Key and query both read the state before the token, so their reductions do not wait for each other; the token
+    makes a rank-one update.
     """
     q, k = loaded[0].to(tl.float32), loaded[1].to(tl.float32)
     decay = tl.exp2(decay_of_channels(loaded[3], rate, bias, LEAST))

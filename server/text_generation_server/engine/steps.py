@@ -210,20 +210,21 @@ class InputBuilder:
         table, rows = self._table, step.token_rows
         newest = step.positions == NEWEST
         input_ids = torch.where(newest, table.last_token[rows], step.token_ids)
-        positions = torch.where(newest, table.length[rows] - 1, step.positions).clamp_(min=0)
-        ended = None if self._limits is None else newest & (table.length[rows] >= self._limits[rows])
+        lengths = table.length[rows]
+        positions = torch.where(newest, lengths - 1, step.positions).clamp_(min=0)
+        ended = None if self._limits is None else newest & (lengths >= self._limits[rows])
         starts, kv_lens = step.chunk_starts.to(torch.int32), step.chunk_kv_lens.to(torch.int32)
         ends = step.seen_ends if len(step.seen_ends) else None
         chunks = Chunks(table.slot_table, step.chunk_rows, starts, kv_lens, extents.max_chunk, ends)
         decodes = None
         if len(step.decode_rows):
-            lengths = table.length[step.decode_rows]
+            of_decodes = table.length[step.decode_rows]
             if self._limits is not None:
-                lengths = torch.where(lengths < self._limits[step.decode_rows], lengths, 0)
-            decodes = Decodes(table.slot_table, step.decode_rows, lengths.to(torch.int32), extents.max_kv_len)
+                of_decodes = torch.where(of_decodes < self._limits[step.decode_rows], of_decodes, 0)
+            decodes = Decodes(table.slot_table, step.decode_rows, of_decodes.to(torch.int32), extents.max_kv_len)
         if self._deterministic and self._alone:
-            lengths = positions + 1 if ended is None else torch.where(ended, 0, positions + 1)
-            decodes, chunks = Decodes(table.slot_table, rows, lengths.to(torch.int32), table.max_total_tokens), None
+            seen = positions + 1 if ended is None else torch.where(ended, 0, positions + 1)
+            decodes, chunks = Decodes(table.slot_table, rows, seen.to(torch.int32), table.max_total_tokens), None
         elif self._deterministic:
             decodes, chunks = None, self._joined(decodes, chunks)
         slots = table.slot_table[rows, positions].to(torch.int64)

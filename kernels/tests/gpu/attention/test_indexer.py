@@ -26,7 +26,7 @@ def test_scores(kv_lens: list[int], heads: int, size: int, dtype: torch.dtype) -
     contexts = Contexts.of(kv_lens, heads, size, dtype, "cuda")
     scores = contexts.scores
     kernels.index_scores(*contexts.arguments(scores, 2048))
-    # Sums over 64 heads of products of 128 elements.
+    # Dot products of 128 elements, added up over 64 heads.
     expected = contexts.expected(2048)
     close = 1e-3 if dtype == torch.float32 else 0.05
     torch.testing.assert_close(scores.double(), expected, atol=close, rtol=close, equal_nan=True)
