@@ -1,6 +1,6 @@
 """Weights of an EAGLE-3 head, whole on every rank."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -35,10 +35,6 @@ class EagleWeights:
     """[ids that it may draft] int64, their numbers in the vocabulary of the model."""
     embedding: Tensor | None
     """[vocabulary, hidden]; None: it reads that of the model."""
-
-    def with_embedding(self, embedding: Tensor | None) -> "EagleWeights":
-        """Returns the same with another embedding."""
-        return replace(self, embedding=embedding)
 
 
 def load_eagle(config: EagleConfig, tensors: DrafterTensors) -> EagleWeights:

@@ -1,6 +1,7 @@
 """Loading of a drafter from its folder."""
 
 import logging
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -53,7 +54,7 @@ def _eagle(
 ) -> EagleDrafter:
     weights = load_eagle(config, tensors)
     if weights.embedding is not None and _is_that_of_model(weights.embedding, embedded, group):
-        weights = weights.with_embedding(None)
+        weights = replace(weights, embedding=None)
     if weights.embedding is None and embedded.tokens.shape[1] != config.hidden_size:
         raise ModelFilesError(
             f"{folder} has no tensor `embed_tokens.weight`, and rows of the model's embedding have "
