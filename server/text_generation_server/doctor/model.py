@@ -70,7 +70,7 @@ def model_findings(
         if isinstance(config, FallbackConfig):
             from ..models.fallback import check_runnable
 
-            check_runnable(config, shards.count)
+            check_runnable(config, shards.count, kv_cache)
     except EngineError as error:
         yield Finding(_SUBJECT, "error", str(error), "correct the flag, variable or file that the message names")
         return
