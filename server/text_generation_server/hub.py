@@ -1,12 +1,10 @@
 """Finds the folder of a model: a local folder, one in the hub's cache, or a download.
 
-Weights are safetensors. `.bin` files are pickles; they are converted only when asked, by torch's weights-only loader,
-which runs no code from the file. Offline mode, endpoint and token are huggingface_hub's own settings.
+Weights are safetensors; `.bin` files are converted only when asked. Offline mode, endpoint and token are settings of
+huggingface_hub.
 """
 
-import json
 import logging
-import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,6 +15,7 @@ from .config.files import PARAMS, TRANSFORMERS, Layout, indexed_files, is_duplic
 from .config.pointer import refuse_pointer
 from .config.server import HubConfig, LoadFormat
 from .errors import ModelFilesError
+from .hub_pickles import convert
 from .telemetry import Progress
 
 logger = logging.getLogger(__name__)
@@ -87,7 +86,7 @@ def prepare_folder(
         _check_not_only_gguf(folder, source)
         check(folder)
     if source.needs_weights and source.auto_convert and not stored_weights(folder, source.extension):
-        _convert(folder)
+        convert(folder, stored_weights(folder, ".bin"))
     _check_folder(folder, source)
     return folder
 
@@ -291,48 +290,3 @@ def retried(call: Callable[[], Path], source: ModelSource, hub: HubConfig, pause
             logger.warning("download failed, trying again", extra={"attempt": attempt, "error": type(error).__name__})
             attempt += 1
             pause(_BACK_OFF_S)
-
-
-def _convert(folder: Path) -> None:
-    """Writes `model*.safetensors` beside `pytorch_model*.bin`, and an index where there is more than one file.
-
-    A tensor with two names is written under both, because `config.json` decides which of them the model reads. The
-    files get their names when all of them are complete, so an interrupted conversion starts again.
-    """
-    files = {
-        path: path.name.replace("pytorch_model", "model").replace(".bin", ".safetensors")
-        for path in stored_weights(folder, ".bin")
-    }
-    if not os.access(folder, os.W_OK):
-        raise ModelFilesError(f"cannot convert the .bin weights: {folder} is not writable")
-    weight_map: dict[str, str] = {}
-    for path, name in files.items():
-        logger.info("converting", extra={"file": path.name})
-        weight_map.update(dict.fromkeys(_convert_file(path, _partial(folder / name)), name))
-    if len(files) > 1:
-        index = {"metadata": {}, "weight_map": weight_map}
-        (folder / "model.safetensors.index.json").write_text(json.dumps(index, indent=2))
-    for name in files.values():
-        _partial(folder / name).replace(folder / name)
-
-
-def _partial(path: Path) -> Path:
-    return path.with_suffix(".partial")
-
-
-def _convert_file(source: Path, target: Path) -> list[str]:
-    """Converts one file and returns the names of its tensors."""
-    import torch
-    from safetensors.torch import save_file
-
-    try:
-        loaded = torch.load(source, map_location="cpu", weights_only=True)
-    except Exception as error:  # a damaged file makes the reader fail in any way there is
-        refuse_pointer(source)
-        raise ModelFilesError(f"{source} is damaged, or holds more than tensors, and is not loaded") from error
-    if not isinstance(loaded, dict) or not all(isinstance(value, torch.Tensor) for value in loaded.values()):
-        raise ModelFilesError(f"{source} must hold a flat dictionary of tensors")
-    # safetensors allows neither views of larger tensors nor shared memory, so each tensor is copied.
-    tensors = {name: tensor.contiguous().clone() for name, tensor in loaded.items()}
-    save_file(tensors, target, metadata={"format": "pt"})
-    return list(tensors)
