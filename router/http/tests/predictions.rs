@@ -158,7 +158,17 @@ async fn info_says_how_drafts_are_made() {
     assert_eq!(info.1["speculate"], 3);
     assert_eq!(
         info.1["speculation"],
-        json!({"method": "ngram", "widths": [2, 4]})
+        json!({"method": "ngram", "widths": [2, 4], "answer_index_mib": 0})
+    );
+    let model = MockConfig {
+        widths: vec![2, 4],
+        ..saying(ANSWER)
+    };
+    let server = Server::with_template(TEMPLATE, model, &["--answer-index-mib", "3"]).await;
+    let info = common::answer(server.get("/info").send().await.expect("an answer")).await;
+    assert_eq!(
+        info.1["speculation"],
+        json!({"method": "suffix", "widths": [2, 4], "answer_index_mib": 3})
     );
 }
 
