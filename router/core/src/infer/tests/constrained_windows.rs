@@ -166,3 +166,27 @@ async fn a_constrained_stream_leaves_the_windows_of_others_alone() {
     assert!(both > 5, "{both}");
     server.assert_clean(8).await;
 }
+
+#[tokio::test]
+async fn few_mask_slots_and_pauses_change_no_text() {
+    let plain = Server::start(random(), batch_limits(), 64).await;
+    let expected = texts(&plain, mixture()).await;
+    let config = MockConfig {
+        widths: vec![2, 4],
+        drafts: Arc::new(all),
+        max_masks: 8,
+        ..random()
+    };
+    let limits = BatchLimits {
+        max_batch_total_tokens: 200,
+        ..batch_limits()
+    };
+    let server = Server::start(config, limits, 64).await;
+    assert_eq!(texts(&server, mixture()).await, expected);
+    let wide = server.mock.steps().into_iter();
+    let wide = wide.filter(|step| step.width > 1 && step.constrained > 0);
+    assert!(wide.count() > 0);
+    let admitted = server.mock.admitted();
+    assert!(admitted > mixture().len(), "{admitted}: nobody paused");
+    server.assert_clean(64).await;
+}
