@@ -22,6 +22,8 @@ BLOCK = 256
 """Inputs of one block of packed 4-bit codes."""
 KERNEL_GROUPS = (128, 64, 32)
 """Sizes of groups that the GEMM kernels take, where not all inputs are one group."""
+EXPERT_GROUPS = (*KERNEL_GROUPS, 16)
+"""Those that the kernels of experts take."""
 _PLANES, _PAIRS = 8, 16
 
 
@@ -59,25 +61,31 @@ def unpack_codes(packed: Tensor, inputs: int) -> Tensor:
     return codes.view(outputs, -1)[:, :inputs]
 
 
-def pack_scales(values: Tensor, inputs: int, group_size: int, group_offset: int = 0) -> tuple[Tensor, int]:
+def pack_scales(
+    values: Tensor,
+    inputs: int,
+    group_size: int,
+    group_offset: int = 0,
+    sizes: tuple[int, ...] = KERNEL_GROUPS,
+) -> tuple[Tensor, int]:
     """Scales or zeros, [outputs, groups] of any floating type, as the kernels read them, and the number of inputs of
     each group then, of which the last may be shorter (0: all inputs are one group).
 
     The first group lacks its first `group_offset` inputs, which belong to another rank. Where that is not 0, groups
     are divided into equal ones, so that each but the last is whole; and so are groups of more than 128.
-    [1, outputs] where all inputs are one group; [blocks of 256 inputs, outputs, groups of a block] where a block holds
-    2, 4 or 8 groups, so that a row's values of one block lie together; [groups, outputs] for other sizes, which only
-    `dequantise` reads. The type is the first of bfloat16, float16 and float32 that holds all values exactly.
+    [1, outputs] where all inputs are one group; [blocks of 256 inputs, outputs, groups of a block] for groups of
+    `sizes`, so that a row's values of one block lie together; [groups, outputs] for others, which only `dequantise`
+    reads. The type is the first of bfloat16, float16 and float32 that holds all values exactly.
     """
     values = _smallest_exact(values.float())
     offset = group_offset % group_size if group_size else 0
     if (group_size in (0, inputs) and not offset) or values.shape[1] == 1:
         return values.t().contiguous(), 0
     size_in_kernel = gcd(group_size, offset)
-    size_in_kernel = next((size for size in KERNEL_GROUPS if size_in_kernel % size == 0), size_in_kernel)
+    size_in_kernel = next((size for size in sizes if size_in_kernel % size == 0), size_in_kernel)
     first = torch.arange(0, inputs, size_in_kernel, device=values.device)
     values = values[:, (first + offset) // group_size].t()
-    if size_in_kernel in KERNEL_GROUPS:
+    if size_in_kernel in sizes:
         of_block = BLOCK // size_in_kernel
         padded = values.new_zeros(-(-len(values) // of_block) * of_block, values.shape[1])
         padded[: len(values)] = values

@@ -45,3 +45,25 @@ def columns_of(values, COUNT: tl.constexpr):
         even = columns_of(even, 4)
         odd = columns_of(odd, 4)
         return even[0], odd[0], even[1], odd[1], even[2], odd[2], even[3], odd[3]
+
+
+@triton.jit
+def pairs_of_columns(values):
+    """[rows, 16] to its eight pairs of neighbours, [rows, 2] each."""
+    rows: tl.constexpr = values.shape[0]
+    pairs = tl.permute(tl.reshape(values, [rows, 8, 2]), (0, 2, 1))
+    even, odd = tl.split(tl.reshape(pairs, [rows, 2, 4, 2]))
+    a, c = tl.split(tl.reshape(even, [rows, 2, 2, 2]))
+    b, d = tl.split(tl.reshape(odd, [rows, 2, 2, 2]))
+    a, e = tl.split(a)
+    b, f = tl.split(b)
+    c, g = tl.split(c)
+    d, h = tl.split(d)
+    return a, b, c, d, e, f, g, h
+
+
+@triton.jit
+def spread_pair(pair, SIZE: tl.constexpr):
+    """[rows, 2] to [rows, 2 * SIZE], each column SIZE times."""
+    rows: tl.constexpr = pair.shape[0]
+    return tl.reshape(tl.broadcast_to(pair[:, :, None], [rows, 2, SIZE]), [rows, 2 * SIZE])
