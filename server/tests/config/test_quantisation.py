@@ -397,15 +397,3 @@ def test_the_first_rule_that_matches_counts() -> None:
     rules = (Rule(None, "exact", "a"), Rule(eight, "text", "a"), Rule(four, "exact", "ba"), Rule(four, "exact", "c"))
     schemes = Schemes("some", (*rules, Rule(eight, "exact", "c")))
     assert [schemes.of(name) for name in ("a", "ba", "c", "d")] == [None, eight, four, None]
-
-
-def test_mixtures_with_experts_in_nvfp4_are_refused_before_a_download(tmp_path: Path) -> None:
-    quantised = {"quant_method": "modelopt", "quant_algo": "NVFP4"}
-    config = {**LLAMA, "architectures": ["MixtralForCausalLM"], "num_key_value_heads": 2}
-    config |= {"num_local_experts": 4, "num_experts_per_tok": 2}
-    (tmp_path / "config.json").write_text(json.dumps({**config, "quantization_config": quantised}))
-    with pytest.raises(UnsupportedModel, match=r"experts in NVFP4 are not supported, .* FP8, MXFP4 or INT4"):
-        read_model_config(tmp_path)
-    excepted = {**quantised, "exclude_modules": ["*.experts.*"]}
-    (tmp_path / "config.json").write_text(json.dumps({**config, "quantization_config": excepted}))
-    read_model_config(tmp_path)

@@ -1,11 +1,12 @@
 """Quantised weights in the layout of the kernels that multiply them by 16-bit activations."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch import Tensor
 
 import text_generation_kernels as kernels
 
+from ..formats import FactoredScales
 from ..weight_only import WeightOnlyLinear
 
 
@@ -24,6 +25,15 @@ class Codes:
     """0: all inputs are one group."""
     w8a8: bool = False
     """See `ExpertMatrix`."""
+    factored: FactoredScales | None = None
+    """What `scales` were made of, if of such."""
+
+    def scaled(self, factor: Tensor) -> "Codes":
+        """Returns those of the matrix times a number."""
+        factored = self.factored
+        if factored is not None:
+            factored = replace(factored, factors=factored.factors * factor)
+        return replace(self, scales=self.scales * factor, factored=factored)
 
     def linear(self, offset: int = 0, perm: Tensor | None = None) -> WeightOnlyLinear:
         """Returns the `Linear` of these codes. `offset` and `perm` have the meaning of `Groups`."""
