@@ -39,6 +39,8 @@ NVFP4_GROUP = 16
 BESIDE = (
     "*.input_scale_ub",
     "*.input_scale",
+    "*_input_scale",
+    "*_activation_scale",
     "*.input_global_scale",
     "*_zero_point",
     "*.k_scale",
