@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from support.compressed import set_quantisation
 from support.eight_bit import block_scales, row_scales
 from support.families import PROMPTS, made, write
 from support.family_cases import CASES
@@ -201,6 +202,46 @@ def test_stacks_compute_what_matrices_of_each_expert_do(tmp_path: Path, name: st
         assert (found[0] - expected).norm() < 0.3 * (expected - expected.mean()).norm()
     else:
         torch.testing.assert_close(found[0], expected, atol=1e-4, rtol=1e-4)
+
+
+GRANITE_LEFT = ["lm_head", "re:.*block_sparse_moe.router", "re:.*mamba.*", "re:.*shared_mlp.*", "re:.*self_attn.*"]
+ROWS = {"num_bits": 8, "type": "float", "symmetric": True, "strategy": "channel", "dynamic": False}
+
+
+@pytest.mark.parametrize(
+    ("form", "weights", "pack"),
+    [
+        ("float-quantized", ROWS, lambda _, weight: row_scales(weight)),
+        ("pack-quantized", INT4, compressed_pack(4, 32, True)),
+    ],
+)
+@pytest.mark.parametrize("name", ["granite moe", "granite 4"])
+def test_stacks_of_granite_compute_what_their_codes_stand_for(
+    tmp_path: Path, name: str, form: str, weights: dict[str, Any], pack: Pack
+) -> None:
+    """No tool writes matrices of each of its experts."""
+    case = CASES[name]
+    state_space = {"mamba_d_head": 16} if name == "granite 4" else {}
+    case = replace(case, values={**case.values, **state_space, "hidden_size": 64, "intermediate_size": 64})
+    write(case, made(case), tmp_path / "plain")
+    shutil.copytree(tmp_path / "plain", tmp_path / "stacked")
+    meant = load_file(tmp_path / "plain" / "model.safetensors")
+    state = dict(meant)
+    for each in [each for each in meant if each.endswith(("moe.input_linear.weight", "moe.output_linear.weight"))]:
+        module = each.removesuffix(".weight")
+        packed = [pack(module, weight) for weight in state.pop(each)]
+        made_of = [tensors for tensors in packed if tensors is not None]
+        meant[each] = torch.stack([weight for _, weight in made_of])
+        for suffix in made_of[0][0]:
+            state[f"{module}.{suffix}"] = torch.stack([tensors[suffix] for tensors, _ in made_of])
+    save_file(state, tmp_path / "stacked" / "model.safetensors")
+    groups = {"group_0": {"targets": ["Linear", "GraniteMoeHybridParallelExpertsLinear"], "weights": weights}}
+    config = {"quant_method": "compressed-tensors", "format": form, "config_groups": groups, "ignore": GRANITE_LEFT}
+    set_quantisation(tmp_path / "stacked", config)
+    write_meant(tmp_path / "plain", tmp_path / "meant", meant)
+    expected = log_probabilities(load(tmp_path / "meant"), prompts=PROMPTS)
+    for found in computed(tmp_path / "stacked"):
+        torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
 
 
 def test_a_stack_of_other_sizes_is_refused_by_name(tmp_path: Path) -> None:

@@ -190,7 +190,7 @@ def check_schemes(schemes: Schemes, decoder: DecoderSpec, names: TensorNames) ->
         raise UnsupportedModel("`quantization_config` in config.json: mxfp4 is read of the experts of gpt-oss only")
     if not schemes.used or schemes.online or schemes.method == "mxfp4":
         return
-    if has_experts and names.experts_layout != "each":
+    if has_experts and names.experts_layout not in ("each", "stacked"):
         raise UnsupportedModel(
             f"checkpoints of this family quantised by {schemes.method!r} are not supported, since their experts lie in "
             "one tensor; use the 16-bit checkpoint, with --quantize fp8 or eetq"

@@ -78,7 +78,7 @@ class ExpertStacksSource(WeightSource):
     def _place(self, entry: _Entry) -> _Place | None:
         """None: it is a number. Raises ModelFilesError."""
         stored = self._source.shape(entry.stack)
-        one = stored[1:]
+        one = stored[1:] if len(stored) != 2 or stored[1] <= 2 else (stored[1], 1)
         if prod(stored) == 1 or (stored[0] == self._stacks.experts and one in ((), (1,), (1, 1), (2,))):
             return None
         # Scales of rows may stand the other way than the matrices.
@@ -98,7 +98,7 @@ class ExpertStacksSource(WeightSource):
         cut = part is not None and part.dim == 0
         start, stop = (part.start, part.stop) if part is not None and cut else (0, place.shape[0])
         tensor = read(entry.stack, Slice(place.rows, place.first + start, place.first + stop, entry.number))
-        tensor = tensor.t().contiguous() if place.rows else tensor
+        tensor = tensor.t().contiguous() if place.rows else tensor.view(stop - start, -1)
         return tensor if part is None or cut else tensor[:, part.start : part.stop].contiguous()
 
     def _number(self, entry: _Entry, read: Callable[[str, Slice | None], Tensor]) -> Tensor:
@@ -153,8 +153,10 @@ class ExpertStacksSource(WeightSource):
 
     def has(self, name: str) -> bool:
         """See `WeightSource`."""
-        entry = self._entry(name)
-        return self._source.has(name if entry is None else entry.stack)
+        if (entry := self._entry(name)) is None:
+            return self._source.has(name)
+        # compressed-tensors has the shape of a matrix beside it; that of a stack is of no matrix.
+        return not name.endswith(".weight_shape") and self._source.has(entry.stack)
 
     def names(self) -> Sequence[str]:
         """See `WeightSource`."""

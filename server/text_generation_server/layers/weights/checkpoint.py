@@ -62,7 +62,7 @@ class Checkpoint(Matrices):
     ) -> "Checkpoint":
         """With the first prefix under which there is an embedding, and the layout of experts that is stored."""
         if not isinstance(source, DummySource) and (stacks := _quantised_stacks(source, spec, names)) is not None:
-            source, names = ExpertStacksSource(source, stacks), replace(names, experts_stack=None)
+            source, names = ExpertStacksSource(source, stacks), _as_each(names, stacks)
         names = names.as_stored(len(spec.layers), source.has)
         experts = max((layer.moe.experts for layer in spec.layers if layer.moe is not None), default=0)
         # Random weights are there under any name.
@@ -105,17 +105,26 @@ class Checkpoint(Matrices):
 def _quantised_stacks(source: WeightSource, spec: DecoderSpec, names: TensorNames) -> ExpertStacks | None:
     """Those of a model that stores all experts of a layer in one tensor, quantised; None: it does not."""
     moe, layers = next((layer.moe for layer in spec.layers if layer.moe is not None), None), len(spec.layers)
-    if names.experts_stack is None or moe is None:
+    if moe is None or (names.experts_stack is None and names.experts_layout != "stacked"):
         return None
-    gate_up, down = names.experts_stack
+    matrices = names.expert_gate, names.expert_up, names.expert_down
+    gate_up, down = names.experts_stack or (names.expert_gate, names.expert_down)
+    if names.experts_stack is None:
+        matrices = f"{gate_up}.{{expert}}.gate", f"{gate_up}.{{expert}}.up", f"{down}.{{expert}}"
     if not any(names.in_a_layer(f"{gate_up}{each}", layers, source.has) for each in STACK_SCALES):
         return None
-    is_transposed = names.stack_layout == "transposed"
-    if names.stack_layout == "as shaped":
+    layout = names.stack_layout if names.experts_stack else names.experts_layout
+    is_transposed = layout == "transposed"
+    if layout == "as shaped":
         sizes = {gate_up: 2 * moe.inner, down: moe.latent or spec.hidden_size}
         is_transposed = not all(_outputs_first(source, names, layers, *each) for each in sizes.items())
-    matrices = names.expert_gate, names.expert_up, names.expert_down
     return ExpertStacks(*matrices, gate_up, down, moe.experts, is_transposed)
+
+
+def _as_each(names: TensorNames, stacks: ExpertStacks) -> TensorNames:
+    """The names of the matrices of each expert instead of those of the stacks."""
+    matrices = {"expert_gate": stacks.gate, "expert_up": stacks.up, "expert_down": stacks.down}
+    return replace(names, experts_layout="each", experts_stack=None, **matrices)
 
 
 def _outputs_first(source: WeightSource, names: TensorNames, layers: int, stack: str, outputs: int) -> bool:
