@@ -159,7 +159,7 @@ def matrix(plan: Plan, kind: str, experts: int, outputs: int, inputs: int, biase
         return ExpertMatrix(normal(plan, experts, outputs, inputs), bias)
     rows, group = experts * outputs, KINDS[kind]
     values = torch.randint(1, 3, (rows, -(-inputs // group)), device=plan.device).float() / 256
-    scales, size = kernels.pack_scales(values, inputs, group, sizes=kernels.EXPERT_GROUPS)
+    scales, size = kernels.pack_scales(values, inputs, group)
     if kind == "fp8":
         codes = normal(plan, experts, outputs, inputs).mul_(128).to(torch.float8_e4m3fn)
         return ExpertMatrix(codes, bias, scales, None, None, size)

@@ -2,7 +2,7 @@
 
 import torch
 
-from text_generation_kernels import EXPERT_GROUPS, ExpertMatrix, pack_codes, pack_scales
+from text_generation_kernels import ExpertMatrix, pack_codes, pack_scales
 
 E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 """Values of 4-bit floats whose sign bit is not set."""
@@ -13,7 +13,7 @@ def nvfp4_scales(rows: int, inputs: int, device: str = "cpu") -> tuple[torch.Ten
     values = torch.rand(rows, -(-inputs // 16), device=device).mul_(20).exp2_().div_(2**11).clamp_(max=448)
     values = values.to(torch.float8_e4m3fn).float()
     factors = (torch.rand(rows, device=device) + 0.5) / 6 / values.amax(1).clamp_(min=2**-9)
-    return pack_scales(values, inputs, 16, sizes=EXPERT_GROUPS)[0].to(torch.float8_e4m3fn), factors
+    return pack_scales(values, inputs, 16)[0].to(torch.float8_e4m3fn), factors
 
 
 def expert_codes(kind: str, experts: int, outputs: int, inputs: int, group_size: int, biased: bool) -> ExpertMatrix:
@@ -22,9 +22,9 @@ def expert_codes(kind: str, experts: int, outputs: int, inputs: int, group_size:
     groups = -(-inputs // (group_size or inputs))
     codes = torch.randint(0, 2**bits, (experts * outputs, inputs), dtype=torch.uint8)
     layout, stored = (inputs, group_size), (torch.rand(len(codes), groups) + 0.5).bfloat16() / 64
-    scales, size = pack_scales(stored, *layout, sizes=EXPERT_GROUPS)
+    scales, size = pack_scales(stored, *layout)
     zeros = torch.randint(0, 16, stored.shape) if kind == "zeros" else None
-    zeros = None if zeros is None else pack_scales(zeros, *layout, sizes=EXPERT_GROUPS)[0]
+    zeros = None if zeros is None else pack_scales(zeros, *layout)[0]
     packed = torch.randn(codes.shape).to(torch.float8_e4m3fn) if kind == "float8" else pack_codes(codes, bits)
     bias = torch.randn(experts, outputs).half() if biased else None
     table, factors = torch.randn(16) if kind == "table" else None, None

@@ -2,6 +2,7 @@
 
 # pyright: basic, reportArgumentType=false, reportCallIssue=false
 from ..runtime.triton import tl, triton
+from .code_conversion import float8_scales
 
 
 @triton.jit
@@ -67,3 +68,25 @@ def spread_pair(pair, SIZE: tl.constexpr):
     """[rows, 2] to [rows, 2 * SIZE], each column SIZE times."""
     rows: tl.constexpr = pair.shape[0]
     return tl.reshape(tl.broadcast_to(pair[:, :, None], [rows, 2, SIZE]), [rows, 2 * SIZE])
+
+
+@triton.jit
+def scales_of_groups(values, COUNT: tl.constexpr, POWER: tl.constexpr, dtype: tl.constexpr):
+    """Scales or zeros [rows, COUNT] of a block to what `of_plane` takes: columns, or with more than 8 groups pairs of
+    columns. int8 are float8, which become 16 bits times 2 ** POWER.
+    """
+    if values.dtype == tl.int8:
+        return pairs_of_columns(float8_scales(values, POWER, dtype))
+    elif COUNT > 8:
+        return pairs_of_columns(values)
+    else:
+        return columns_of(values, COUNT)
+
+
+@triton.jit
+def of_plane(values, plane: tl.constexpr, HALVES: tl.constexpr, FACTOR: tl.constexpr, dtype: tl.constexpr):
+    """Scales or zeros of a plane, times FACTOR unless it is None, to what its weights take. With HALVES two groups have
+    16 of its inputs each.
+    """
+    own = values[plane] if FACTOR is None else values[plane] * FACTOR
+    return spread_pair(own.to(dtype), 16) if HALVES else own.to(dtype)[:, None]

@@ -72,6 +72,6 @@ class ExpertMatrix:
             return self.weight[expert]
         rows = slice(expert * self.outputs, (expert + 1) * self.outputs)
         zeros = None if self.zeros is None else self.zeros[:, rows]
-        matrix = PackedMatrix(self.weight[expert], self.scales[:, rows], zeros, self.table, self.group_size)
-        values = matrix.values(inputs)
-        return values if self.factors is None else values * self.factors[rows, None]
+        factors = None if self.factors is None else self.factors[rows]
+        matrix = PackedMatrix(self.weight[expert], self.scales[:, rows], zeros, self.table, self.group_size, factors)
+        return matrix.values(inputs)

@@ -16,10 +16,10 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from ..matmul.code_conversion import eight_bits, float4, float8_scales, load_table, lookups, nibbles, plain_plane
-from ..matmul.group_quantisation import BLOCK
+from ..matmul.code_conversion import eight_bits, float4, load_table, lookups, nibbles, plain_plane
+from ..matmul.group_quantisation import BLOCK, PLANES
 from ..matmul.rows import weight_rows_of
-from ..matmul.weight_only_tiles import columns_of, pairs_of_columns, spread_pair
+from ..matmul.weight_only_tiles import of_plane, scales_of_groups
 from ..runtime.launch import Launcher, launch_dependents, wait_for_previous
 from ..runtime.triton import tl, triton
 from ._grouped_gemm_tiles import GROUP, has_pairs, rows_of_tile, store_rows, tile_of_program
@@ -28,19 +28,8 @@ from .expert_rows import ExpertRows
 
 _SMALLEST_TILE = 8
 """The fewest rows of a matrix instruction's right operand."""
-_PLANES = 8
-"""Planes of a block of packed codes: where it has more groups, each has two."""
 _LESS = tl.constexpr(8)
 """By how many powers of two scales of float8 are too large for `float4`, which wants them times 2 ** 126."""
-
-
-@triton.jit
-def _of_plane(values, plane: tl.constexpr, HALVES: tl.constexpr, FACTOR: tl.constexpr, DTYPE: tl.constexpr):
-    """Scales or zeros of a plane, times FACTOR unless it is None, to what its weights take. With HALVES two groups have
-    16 of its inputs each.
-    """
-    own = values[plane] if FACTOR is None else values[plane] * FACTOR
-    return spread_pair(own.to(DTYPE), 16) if HALVES else own.to(DTYPE)[:, None]
 
 
 @triton.jit
@@ -132,13 +121,10 @@ def weight_only_grouped_gemm_kernel(
             # Scales of the next block, because Triton does not pipeline these loads.
             row_places += tl.where(k_block + 1 < num_blocks, all_outputs * COUNT, 0)
             following_scales = tl.load(scales_ptr + row_places)
-            if factors_ptr is not None:
-                scales = pairs_of_columns(float8_scales(next_scales, 126 - _LESS if FLOAT4 else 0, DTYPE))
-            else:
-                scales = pairs_of_columns(next_scales) if HALVES else columns_of(next_scales, COUNT)
+            scales = scales_of_groups(next_scales, COUNT, 126 - _LESS if FLOAT4 else 0, DTYPE)
             if zeros_ptr is not None:
                 following_zeros = tl.load(zeros_ptr + row_places)
-                zeros = pairs_of_columns(next_zeros) if HALVES else columns_of(next_zeros, COUNT)
+                zeros = scales_of_groups(next_zeros, COUNT, 0, DTYPE)
         for group in tl.static_range(PARTS):
             partial = tl.zeros([BLOCK_N, BLOCK_M], dtype=tl.float32) if GROUPS > 1 and not FOLD else acc
             for dot in tl.static_range(GROUP_K // DEPTH):
@@ -163,13 +149,13 @@ def weight_only_grouped_gemm_kernel(
                     if zeros_ptr is None:
                         weight -= BASE + 8
                     elif HALVES:
-                        weight -= _of_plane(zeros, group, True, None, DTYPE) + BASE
+                        weight -= of_plane(zeros, group, True, None, DTYPE) + BASE
                     elif GROUPS > 1:
                         weight -= (zeros[group] + BASE).to(DTYPE)[:, None]
                     else:
                         weight -= whole_zero.to(DTYPE)[:, None]
                 if FLOAT4 or (FOLD and GROUPS > 1):
-                    weight *= _of_plane(scales, group, HALVES, FACTOR, DTYPE)
+                    weight *= of_plane(scales, group, HALVES, FACTOR, DTYPE)
                 partial = tl.dot(weight, x.T, partial)
             if GROUPS > 1 and not FOLD:
                 acc += partial * scales[group][:, None]
@@ -227,7 +213,7 @@ def weight_only_grouped_gemm(
         FLOAT4=is_float4,
         GROUPS=matrix.groups,
         MASK_K=inputs % BLOCK != 0,
-        FOLD=bool(config["FOLD"]) or is_float4 or matrix.groups > _PLANES,
+        FOLD=bool(config["FOLD"]) or is_float4 or matrix.groups > PLANES,
         PLAIN=plain,
         BLOCK_M=max(rows.height, _SMALLEST_TILE),
         BLOCK_N=config["BLOCK_N"],

@@ -8,7 +8,6 @@ from .files import stored_bytes, tensor_files
 from .implementation import AnyModelConfig
 from .model import ModelConfig
 from .names import TensorNames
-from .quantisation import NVFP4_GROUP, Packed, Scheme
 from .recurrent import GatedDeltaSpec, KimiDeltaSpec, Mamba2Spec, MambaSpec, ShortConvSpec
 from .spec import AttentionSpec, DecoderSpec, DenseSpec, LatentAttentionSpec, MixerSpec
 
@@ -30,20 +29,12 @@ def weight_bytes(config: ModelConfig, itemsize: int, tensors: Container[str] = (
     total = float((spec.vocab_size * spec.hidden_size + head + _per_layer(spec) + _streams(spec)) * itemsize)
     prefix = names.prefix(tensors.__contains__)
     for index in range(len(spec.layers)):
-        moe = spec.layers[index].moe
-        experts = set() if moe is None else {name.format(expert=0) for name in names.experts(moe.gated)}
         for name, elements in matrices(config, index):
             whole = f"{prefix}{names.layer.format(index)}{name}"
             scheme = schemes.among(whole, tensors.__contains__)
             # A matrix without a name is kept with 16 bits.
-            total += elements * (itemsize if scheme is None or not name else _per_weight(scheme, name in experts))
+            total += elements * (itemsize if scheme is None or not name else scheme.bytes_per_weight)
     return int(total) + _vision_bytes(config, itemsize)
-
-
-def _per_weight(scheme: Scheme, is_expert: bool) -> float:
-    """Returns the bytes of a quantised weight: scales of experts in NVFP4 are kept as they are stored."""
-    is_fp4 = isinstance(scheme, Packed) and scheme.format == "nvfp4"
-    return 0.5 + 1 / NVFP4_GROUP if is_expert and is_fp4 else scheme.bytes_per_weight
 
 
 def _vision_bytes(config: ModelConfig, itemsize: int) -> int:

@@ -175,13 +175,13 @@ def _codes(kind: str, experts: int, outputs: int, inputs: int) -> ExpertMatrix:
     groups = -(-inputs // (group or inputs))
     codes = torch.randint(2**bits, (rows, inputs), dtype=torch.uint8, device="cuda")
     values = torch.rand(rows, groups, device="cuda") + 0.5
-    layout, sizes = (inputs, group), kernels.EXPERT_GROUPS
+    layout = inputs, group
     values = values.bfloat16() / (4 if bits == 4 else 64) / inputs**0.5
-    scales, size = kernels.pack_scales(values, *layout, sizes=sizes)
+    scales, size = kernels.pack_scales(values, *layout)
     zeros, factors = None, None
     if kind.startswith("zeros"):
         zeros = torch.randint(16, (rows, groups), device="cuda")
-        zeros = kernels.pack_scales(zeros, *layout, sizes=sizes)[0]
+        zeros = kernels.pack_scales(zeros, *layout)[0]
     if kind == "nvfp4":
         scales, factors = nvfp4_scales(rows, inputs, "cuda")
     packed = kernels.pack_codes(codes, bits)

@@ -139,8 +139,8 @@ class Packed:
     @property
     def bytes_per_weight(self) -> float:
         """In the memory of the device, about."""
-        # Powers of two have 16 bits.
-        scale = 2.0 if self.format == "mxfp4" else 4.0
+        # Powers of two have 16 bits, scales that are stored as float8 stay so.
+        scale = {"mxfp4": 2.0, "nvfp4": 1.0}.get(self.format, 4.0)
         scales = scale / self.group_size if self.group_size else 0.0
         return (0.5 if self.bits <= 4 else 1.0) + scales
 

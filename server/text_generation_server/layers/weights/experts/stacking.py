@@ -10,8 +10,7 @@ import text_generation_kernels as kernels
 from text_generation_kernels import ExpertMatrix
 
 from .. import mxfp4
-from ..formats import FactoredScales
-from ..readers import Codes
+from ..readers import Codes, packed_scales
 
 _LARGEST_SCALE = 2.0
 """Largest scale with which the kernels convert e2m1 codes without a table: times 2 ** 126 it is still a bfloat16."""
@@ -33,28 +32,13 @@ def stack(experts: int, matrices: Iterable[Sequence[Codes]]) -> ExpertMatrix:
     if weight is None:
         raise ValueError("there are no experts")
     first = stored[0]
-    table, packed_zeros = first.table, None
-    packed_scales, size, factors = _scales(stored)
+    table, zeros = first.table, None
+    scales, size, factors = packed_scales(stored)
     if any(each.zeros is not None for each in stored):
         middle = float(2 ** (3 if weight.dtype == torch.int32 else 7))
-        zeros = [torch.full_like(each.scales, middle) if each.zeros is None else each.zeros for each in stored]
-        packed_zeros = _packed(torch.cat(zeros), first)[0]
-    is_e2m1 = _is_e2m1(table, packed_scales)
-    return ExpertMatrix(weight, None, packed_scales, packed_zeros, table, size, first.w8a8, is_e2m1, factors)
-
-
-def _scales(stored: Sequence[Codes]) -> tuple[Tensor, int, Tensor | None]:
-    """Scales and the size of their groups as the kernels read them, and what float8 scales are multiplied by."""
-    first, factored = stored[0], [each.factored for each in stored if each.factored is not None]
-    if len(factored) < len(stored) or first.group_size != min(kernels.EXPERT_GROUPS):
-        return *_packed(torch.cat([each.scales for each in stored]), first), None
-    whole = FactoredScales.cat(factored)
-    scales, size = _packed(whole.scales.float(), first)
-    return scales.to(whole.scales.dtype), size, whole.factors
-
-
-def _packed(values: Tensor, layout: Codes) -> tuple[Tensor, int]:
-    return kernels.pack_scales(values, layout.inputs, layout.group_size, sizes=kernels.EXPERT_GROUPS)
+        points = [torch.full_like(each.scales, middle) if each.zeros is None else each.zeros for each in stored]
+        zeros = kernels.pack_scales(torch.cat(points), first.inputs, first.group_size)[0]
+    return ExpertMatrix(weight, None, scales, zeros, table, size, first.w8a8, _is_e2m1(table, scales), factors)
 
 
 def _is_e2m1(table: Tensor | None, scales: Tensor) -> bool:

@@ -24,7 +24,7 @@ _MADE: dict[str, OnlineKind] = {
     "mxfp4": "mxfp4",
     "nvfp4": "nvfp4",
 }
-_GROUP_UNIT = min(kernels.EXPERT_GROUPS)
+_GROUP_UNIT = min(kernels.KERNEL_GROUPS)
 """The MoE kernels read groups of multiples of this."""
 
 
