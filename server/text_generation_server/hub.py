@@ -36,6 +36,9 @@ class ModelSource:
     load_format: LoadFormat = "auto"
     auto_convert: bool = False
     extension: str = ".safetensors"
+    flag: str = "--model-id"
+    """What names it, and its revision, in messages."""
+    revision_flag: str = "--revision"
 
     @property
     def needs_weights(self) -> bool:
@@ -286,13 +289,13 @@ def retried(call: Callable[[], Path], source: ModelSource, hub: HubConfig, pause
         try:
             return call()
         except _faults(is_object) as error:
-            reason = lasting_reason(error, source.model_id, name, hub_cache(hub))
+            reason = lasting_reason(error, source, name, hub_cache(hub))
             if reason is None and is_object:
                 reason = lasting_object_reason(error, source.model_id)
             if reason is None and attempt > 1 and is_unknown_to_all(error):
                 reason = (
                     f"there is no folder {source.model_id} in {Path.cwd()}, and the hub, which may have a model of "
-                    "this name, cannot be reached; check --model-id, the current directory and the network"
+                    f"this name, cannot be reached; check {source.flag}, the current directory and the network"
                 )
             if reason is None and attempt == _DOWNLOAD_ATTEMPTS:
                 exhausted = exhausted_object_reason if is_object else exhausted_reason

@@ -19,7 +19,7 @@ _SAFE, _PICKLED = ["config.json", "*.safetensors"], ["config.json", "*.bin", "me
 
 def find_drafter(asked: AskedDrafter, hub: HubConfig) -> Path:
     """Returns the folder of the drafter on this machine. Raises `ModelFilesError`."""
-    source = ModelSource(asked.source, asked.revision)
+    source = _source(asked)
     folder = _local(asked.source) or if_cached(lambda: _complete(source, hub, True))
     if folder is None:
         raise ModelFilesError(
@@ -35,9 +35,13 @@ def prepare_drafter(asked: AskedDrafter, hub: HubConfig, pause: Callable[[float]
     """
     if (folder := _local(asked.source)) is not None:
         return folder
-    source = ModelSource(asked.source, asked.revision)
+    source = _source(asked)
     logger.info("looking for a drafter on the hub", extra={"drafter": asked.source, "revision": asked.revision})
     return retried(lambda: _complete(source, hub, False), source, hub, pause)
+
+
+def _source(asked: AskedDrafter) -> ModelSource:
+    return ModelSource(asked.source, asked.revision, flag=FLAG, revision_flag="`revision` of --speculative-config")
 
 
 def _complete(source: ModelSource, hub: HubConfig, local_only: bool) -> Path:

@@ -202,10 +202,9 @@ class TensorNames:
 
     def as_stored(self, layers: int, has: Callable[[str], bool]) -> "TensorNames":
         """Returns the same names as a model of so many layers stores norms and experts. `has` is that of `prefix`."""
-        prefix = self.prefix(has)
 
         def is_stored(name: str) -> bool:
-            return any(has(f"{prefix}{self.layer.format(index)}{name}") for index in range(layers))
+            return self.in_a_layer(name, layers, has)
 
         other = {key: name for key, name in self.instead.items() if not is_stored(f"{getattr(self, key)}.weight")}
         if other:
@@ -216,6 +215,11 @@ class TensorNames:
         if not is_stored(gate_up):
             return self
         return replace(self, experts_layout=self.stack_layout, expert_gate=gate_up, expert_down=down)
+
+    def in_a_layer(self, name: str, layers: int, has: Callable[[str], bool]) -> bool:
+        """Whether one of so many layers has a tensor of this name. `has` is that of `prefix`."""
+        prefix = self.prefix(has)
+        return any(has(f"{prefix}{self.layer.format(index)}{name}") for index in range(layers))
 
     def experts(self, gated: bool) -> tuple[str, ...]:
         """Returns the names of the matrices of an expert: gate, if it is gated, up and down."""
