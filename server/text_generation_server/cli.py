@@ -242,13 +242,12 @@ def download_weights(
                 asked = computation.drafter
                 of_model = asked.source == model_id
                 read_drafter_config(folder if of_model else prepare_drafter(asked, environment.hub), config, asked.kind)
-            if kv_cache_dtype != "auto":
-                quantised_kv_cache(kv_cache_dtype, config)
+            kv_cache = None if kv_cache_dtype == "auto" else quantised_kv_cache(kv_cache_dtype, config)
             if isinstance(config, FallbackConfig):
                 # Loads torch and transformers, which other models need not wait for.
                 from .models.fallback import check_runnable
 
-                check_runnable(config, shards.count)
+                check_runnable(config, shards.count, kv_cache)
 
         folder = prepare_folder(source, environment.hub, check)
         logger.info("model is ready", extra={"model_path": str(folder)})

@@ -1,4 +1,4 @@
-"""Finds the folder of a drafter: a local one, one in the hub's cache, or a download."""
+"""Finds the folder of a drafter: a local one, one in the cache, or a download from the hub or an object store."""
 
 import logging
 import time
@@ -10,6 +10,7 @@ from .config.drafter import FLAG
 from .config.server import HubConfig
 from .errors import ModelFilesError
 from .hub import ModelSource, if_cached, is_hub_name, retried, snapshot
+from .object_store import ObjectPlace, is_object_url
 
 logger = logging.getLogger(__name__)
 
@@ -55,6 +56,9 @@ def _local(name: str) -> Path | None:
     folder = Path(name).expanduser()
     if folder.is_dir():
         return folder.resolve()
+    if is_object_url(name):
+        ObjectPlace.of(name)
+        return None
     if folder.exists() or not is_hub_name(name):
         raise ModelFilesError(
             f"{FLAG} {name} is no folder on this machine, and no name on the hub: name a folder with an EAGLE-3 head "

@@ -17,7 +17,8 @@ use super::values::{
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Model")]
 pub struct ModelArgs {
-    /// Model to serve: its name on the Hugging Face hub, such as `HuggingFaceTB/SmolLM2-135M-Instruct`, or a local folder.
+    /// Model to serve: its name on the Hugging Face hub, such as `HuggingFaceTB/SmolLM2-135M-Instruct`, a local folder,
+    /// or `s3://bucket/prefix` in an object store.
     /// Required
     #[arg(long, env, value_name = "MODEL")]
     pub model_id: Option<String>,
