@@ -26,7 +26,10 @@ from .collectives.allreduce_add_norm import allreduce_add_norm, fits_one_shot, f
 from .collectives.allreduce_add_norm_peer import allreduce_add_norm_peer, announce
 from .collectives.allreduce_add_norm_receive import allreduce_add_norm_receive
 from .collectives.exchange import Exchange
+from .lora.adapted_gemv import adapted_gemv, adapted_gemv_takes
+from .lora.adapted_linear import adapted_linear
 from .lora.adapter_tiles import TILE_TOKENS, AdapterPages, AdapterTables, TableSizes, adapter_tables
+from .lora.lora_delta import delta_splits, lora_delta, lora_delta_takes
 from .lora.lora_expand import lora_expand
 from .lora.lora_lookup import lora_lookup
 from .lora.lora_shrink import empty_shrunk, lora_shrink, shrink_splits
@@ -34,12 +37,14 @@ from .lora.rank_pages import OUTPUT_BLOCK, RANK_UNITS, part_of_blocks
 from .lora.replace_norm import replace_norm
 from .lora.replace_rows import replace_rows
 from .lora.replaced_logits import ReplacedRows, replaced_logits
+from .lora.shrunk_words import LAST_TURN, MOST_LAUNCHES
+from .lora.site_adapters import SiteAdapters
 from .matmul.dequantise import dequantise
 from .matmul.gemv_blocks import LONGEST as LONGEST_NORMALISED
 from .matmul.group_quantisation import PackedMatrix, pack_codes, pack_scales, unpack_codes
 from .matmul.ladder import SMALL_BATCH
 from .matmul.linear import linear
-from .matmul.linear_split_k import linear_split_k, linear_splits
+from .matmul.linear_split_k import leaves_partials, linear_split_k, linear_splits
 from .matmul.token_linear import NormPrologue, send_linear, token_linear
 from .matmul.w8a8_gated import w8a8_gated
 from .matmul.w8a8_linear import w8a8_linear
@@ -96,10 +101,12 @@ from .speculation.window_tokens import window_tokens
 __all__ = [
     "EXCLUDED",
     "KV_CODES",
+    "LAST_TURN",
     "LONGEST_NORMALISED",
     "MAX_LOGIT_BIAS",
     "MAX_MATCH",
     "MAX_TOP",
+    "MOST_LAUNCHES",
     "NOT_QUANTISED",
     "NO_PROLOGUE",
     "OUTPUT_BLOCK",
@@ -138,6 +145,7 @@ __all__ = [
     "SamplingRules",
     "ScanDynamics",
     "Sequences",
+    "SiteAdapters",
     "SpaceDynamics",
     "SplitStatistics",
     "TableSizes",
@@ -147,6 +155,9 @@ __all__ = [
     "act_and_mul",
     "activate",
     "adapted_experts",
+    "adapted_gemv",
+    "adapted_gemv_takes",
+    "adapted_linear",
     "adapter_tables",
     "add_layer_norm",
     "add_rms_norm",
@@ -164,6 +175,7 @@ __all__ = [
     "compile_only",
     "compiling_only",
     "decode_attention",
+    "delta_splits",
     "dequantise",
     "draw",
     "embed",
@@ -183,10 +195,13 @@ __all__ = [
     "latent_postprocess",
     "latent_prefill_attention",
     "layer_norm",
+    "leaves_partials",
     "linear",
     "linear_split_k",
     "linear_splits",
     "logits_process",
+    "lora_delta",
+    "lora_delta_takes",
     "lora_expand",
     "lora_lookup",
     "lora_shrink",

@@ -33,8 +33,8 @@ from ..runtime.launch import Launcher, launch_dependents, wait_for_previous
 from ..runtime.register import register, triton_enabled
 from ..runtime.triton import tl, triton
 from .rank_pages import OUTPUT_BLOCK, RANK_UNITS
-from .site_adapters import SiteAdapters
 from .shrunk_words import turn_of, values_of, words_of
+from .site_adapters import SiteAdapters
 
 _SHRINK_ROWS = 2
 """Rows of A of a thread block: few, because all others wait for these."""
@@ -87,7 +87,7 @@ def _shrink(
 
 
 @triton.jit(
-    do_not_specialize=["shrink_blocks", "site"],
+    do_not_specialize=["shrink_blocks", "launch"],
     do_not_specialize_on_alignment=["tiles_ptr", "work_ptr", "counts_ptr"],
 )
 def adapted_gemv_kernel(
@@ -113,7 +113,7 @@ def adapted_gemv_kernel(
     stride_scale_page,
     eps,
     shrink_blocks,  # thread blocks for rows of A
-    site,
+    launch,
     ADDS: tl.constexpr,  # whether outputs are added to what is in `out`
     ACTIVATION: tl.constexpr,  # key of GATED, or None
     PARTS: tl.constexpr,
@@ -127,7 +127,7 @@ def adapted_gemv_kernel(
     PDL: tl.constexpr,
 ):
     """One thread block computes SHRINK_ROWS rank units, the others BLOCK_N outputs each."""
-    turn = turn_of(counts_ptr, site)
+    turn = turn_of(counts_ptr, launch)
     if tl.program_id(0) < shrink_blocks:
         _shrink(
             tl.program_id(0), x_ptr, norm_ptr, a_ptr, scale_ptr, tiles_ptr, work_ptr, turn, words_ptr,
@@ -164,7 +164,7 @@ def adapted_gemv_kernel(
     # Most thread blocks find the words here, while they wait for their rows.
     words = tl.load(word_ptrs, mask=here & (pages > 0), other=0, volatile=True)
     x = tl.load(x_ptr + columns, mask=columns < inputs, other=0.0).to(tl.float32)
-    if norm_ptr is not None:
+    if norm_ptr is not None:  # noqa: SIM102 - Triton evaluates this, and compiles the inner condition
         if block == 0:
             normalised = normalise_row(x, norm_weight, inputs, eps, norm_ptr.dtype.element_ty)
             tl.store(normalised_ptr + columns, normalised.to(x_ptr.dtype.element_ty), mask=columns < inputs)
@@ -199,11 +199,12 @@ _launch = Launcher(
 )
 
 
-def adapted_gemv_takes(x: Tensor, weight: Tensor, a: Tensor) -> bool:
-    """Whether `adapted_gemv` computes this, on this device."""
-    if not (x.is_cuda and triton_enabled()) or len(x) != 1 or a.dtype != x.dtype:
+def adapted_gemv_takes(weight: Tensor, a: Tensor) -> bool:
+    """Whether `adapted_gemv` computes the GEMV of a token of the type of this weight, on this device."""
+    if not (weight.is_cuda and triton_enabled()) or a.dtype != weight.dtype:
         return False
-    return BF16.pick(Bf16Problem.of(x, weight, x)).kernel is BF16_GEMV
+    like = weight[:1]
+    return BF16.pick(Bf16Problem.of(like, weight, like)).kernel is BF16_GEMV
 
 
 def adapted_gemv_triton(
@@ -234,7 +235,7 @@ def adapted_gemv_triton(
             *(adapters.tiles, adapters.work, adapters.counts, adapters.words),
         ),
         (inputs, outputs, weight.stride(0), a.stride(0), b.stride(0), scale.stride(0)),
-        (norm.eps, shrink_blocks, adapters.site),
+        (norm.eps, shrink_blocks, adapters.launch),
         ADDS=adds,
         ACTIVATION=activation,
         PARTS=parts,

@@ -3,8 +3,8 @@
     out = x @ weight.T + delta + bias
     out = activation(gate) * up, with `activation`, where gate and up are the halves of x @ weight.T + delta + bias
 
-`delta` `[tokens, outputs]` float32, contiguous; all else as of `linear`, by the same kernels. Sums are rounded once, and
-once more after the activation. Where a library computes the GEMM, its result is rounded before delta is added.
+`delta` `[tokens, outputs]` float32, contiguous; all else as of `linear`, by the same kernels. Sums are rounded once,
+and once more after the activation. Where a library computes the GEMM, its result is rounded before delta is added.
 
 A site whose outputs nobody adds up, as gate and up, calls it after `lora_delta`.
 Bytes floor: outputs * inputs * element size + 4 * tokens * outputs.

@@ -96,7 +96,10 @@ def _shrunk(word_ptrs, here, turn):
 
 
 @triton.jit
-def _rows_of_b(b_ptr, tiles_ptr, work_ptr, unit, blocks, outputs, stride_b_page, is_used, UNITS: tl.constexpr, BLOCK_N: tl.constexpr):  # fmt: skip
+def _rows_of_b(
+    b_ptr, tiles_ptr, work_ptr, unit, blocks, outputs, stride_b_page, is_used,
+    UNITS: tl.constexpr, BLOCK_N: tl.constexpr,
+):  # fmt: skip
     """Pointers to the rows of B of a unit, [BLOCK_N, UNITS], in the first page of its tile, and which of them exist."""
     tile = unit // blocks
     pages = tl.load(tiles_ptr + tile * 4 + 3, mask=is_used, other=0)
@@ -108,7 +111,7 @@ def _rows_of_b(b_ptr, tiles_ptr, work_ptr, unit, blocks, outputs, stride_b_page,
 
 
 @triton.jit(
-    do_not_specialize=["items", "shrink_blocks", "site"],
+    do_not_specialize=["items", "shrink_blocks", "launch"],
     do_not_specialize_on_alignment=["order_ptr", "tiles_ptr", "work_ptr", "counts_ptr"],
 )
 def lora_delta_kernel(
@@ -133,7 +136,7 @@ def lora_delta_kernel(
     stride_out_token,
     items,
     shrink_blocks,
-    site,
+    launch,
     SPLITS: tl.constexpr,
     BLOCK_S: tl.constexpr,  # power of two, at least SPLITS
     PARTS: tl.constexpr,
@@ -149,10 +152,10 @@ def lora_delta_kernel(
     # The next kernel is the GEMM of the base, which reads nothing early but its weight.
     launch_dependents(PDL)
     program = tl.program_id(0)
-    turn = turn_of(counts_ptr, site)
+    turn = turn_of(counts_ptr, launch)
     if program < shrink_blocks:
         shrinks = tl.load(counts_ptr + 2) * (SPLITS * PARTS)
-        if PDL:
+        if PDL:  # noqa: SIM102 - Triton evaluates this, and compiles the inner condition
             if program < shrinks:
                 LINE: tl.constexpr = 1024 // a_ptr.dtype.element_ty.primitive_bitwidth
                 item = program // (SPLITS * PARTS)
@@ -259,11 +262,15 @@ def lora_delta_triton(x: Tensor, adapters: SiteAdapters, out: Tensor) -> None:
     shrink_blocks = min(shrinks, _SHRINK_BLOCKS)
     _launch(
         (shrink_blocks + min(units, _BLOCKS_PER_SM * sms),),
-        (x, each.a, each.b, each.scale, each.part_of_block, each.order, each.tiles, each.work)
-        + (each.counts, each.words, out),
-        (inputs, outputs, _steps_of_split(inputs) * _STEP, x.stride(0), each.a.stride(0), each.b.stride(0))
-        + (each.scale.stride(0), out.stride(0)),
-        (len(each.work), shrink_blocks, each.site),
+        (
+            *(x, each.a, each.b, each.scale, each.part_of_block),
+            *(each.order, each.tiles, each.work, each.counts, each.words, out),
+        ),
+        (
+            *(inputs, outputs, _steps_of_split(inputs) * _STEP),
+            *(x.stride(0), each.a.stride(0), each.b.stride(0), each.scale.stride(0), out.stride(0)),
+        ),
+        (len(each.work), shrink_blocks, each.launch),
         SPLITS=splits,
         BLOCK_S=triton.next_power_of_2(splits),
         PARTS=each.parts,

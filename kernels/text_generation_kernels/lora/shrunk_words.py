@@ -6,26 +6,26 @@ A word is stored and loaded at once, so a reader that finds the turn of this lau
 fences or barriers, and nobody clears words. Thread blocks that write words come before all that read them and wait for
 nobody but previous kernels, so a reader waits for blocks that run already.
 
-Every launch has a turn of its own. The host counts steps and brings `turn` to the device with the tables of each
-(`adapter_tiles.py`), `site` is the number of the launch within a step, below MOST_SITES. All launches of a stream share
-the words, because a kernel writes them when all kernels before it are finished. Before the count starts again, the host
-sets all words to zeros, which no turn is.
+Every launch has a turn of its own: the host counts steps, brings the number of each to the device with its tables
+(`adapter_tiles.py`), and counts the launches of a step. All launches of a stream share the words, because a kernel
+writes them when all kernels before it are finished. Before the count starts again, the host sets all words to zeros,
+which no turn is.
 """
 
 # pyright: basic, reportArgumentType=false
 from ..runtime.triton import tl, triton
 
-MOST_SITES = 1 << 12
-"""Launches of a step."""
-LAST_TURN = (1 << 31) // MOST_SITES - 1
+MOST_LAUNCHES = 1 << 12
+"""Of a step."""
+LAST_TURN = (1 << 31) // MOST_LAUNCHES - 1
 """Steps that are counted before the count starts again, from 1."""
-_SITES = tl.constexpr(MOST_SITES)
+_LAUNCHES = tl.constexpr(MOST_LAUNCHES)
 
 
 @triton.jit
-def turn_of(counts_ptr, site):
+def turn_of(counts_ptr, launch):
     """The number of this launch, int32."""
-    return tl.load(counts_ptr) * _SITES + site
+    return tl.load(counts_ptr) * _LAUNCHES + launch
 
 
 @triton.jit

@@ -34,8 +34,8 @@ class SiteAdapters:
     """[3] int32: the number of the step, 1 to LAST_TURN; tiles and items of work that are not empty."""
     words: Tensor
     """[most] int64, zeros at first, for what thread blocks pass to each other (`shrunk_words.py`)."""
-    site: int
-    """The number of the site, below MOST_SITES."""
+    launch: int
+    """The number of the launch within the step, below MOST_LAUNCHES."""
 
     @property
     def parts(self) -> int:

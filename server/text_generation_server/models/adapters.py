@@ -40,9 +40,6 @@ from ..weights import SafetensorsSource
 from .adapter_parts import AdaptableParts, Parts
 from .adapter_pool import AdapterPool, HostAdapter
 
-MOST_PAGES = 16
-"""Pages of an adapter of the highest rank."""
-
 
 @dataclass(frozen=True)
 class UnpackedAdapter:

@@ -84,6 +84,11 @@ class SitePages:
         """
 
     @property
+    def changes_outputs(self) -> bool:
+        """Whether an adapter may multiply outputs, or change biases."""
+        return any(each is not None for each in (self.factors, self.bias, self.unscaled_bias))
+
+    @property
     def nbytes(self) -> int:
         """The bytes of all its tensors."""
         tensors = [tensor for each in self.pieces for tensor in (each.a, each.b, each.scale, each.blocks)]
