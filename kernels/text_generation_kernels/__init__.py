@@ -33,7 +33,7 @@ from .lora.lora_delta import delta_splits, lora_delta, lora_delta_takes
 from .lora.lora_expand import lora_expand
 from .lora.lora_lookup import lora_lookup
 from .lora.lora_shrink import empty_shrunk, lora_shrink, shrink_splits
-from .lora.rank_pages import OUTPUT_BLOCK, RANK_UNITS, part_of_blocks
+from .lora.rank_pages import LONGEST_RUN, OUTPUT_BLOCK, RANK_UNITS, part_of_blocks, run_of
 from .lora.replace_norm import replace_norm
 from .lora.replace_rows import replace_rows
 from .lora.replaced_logits import ReplacedRows, replaced_logits
@@ -103,6 +103,7 @@ __all__ = [
     "KV_CODES",
     "LAST_TURN",
     "LONGEST_NORMALISED",
+    "LONGEST_RUN",
     "MAX_LOGIT_BIAS",
     "MAX_MATCH",
     "MAX_TOP",
@@ -225,6 +226,7 @@ __all__ = [
     "replace_rows",
     "replaced_logits",
     "rms_norm",
+    "run_of",
     "selective_scan",
     "send_linear",
     "shrink_splits",

@@ -6,13 +6,12 @@
 Formula, layouts, types and rounding are those of `token_linear`; `a`, `b`, `scale`, `part_of_block` those of a site
 (`rank_pages.py`), of one type with `weight`; `tiles`, `work`: `adapter_tiles.py`, of a step of one token.
 
-The first thread blocks have rows of A in place of rows of the weight, and pass their dot products to all others
-(`shrunk_words.py`), which add B times these to their own. They prefetch their rows of B with those of the weight, and
-the products are there when most of them have read their rows. So an adapter is no kernel more: at one token a launch
-costs more than the bytes of an adapter of rank 16.
+The first thread blocks have a row of A each in place of rows of the weight, and pass their dot products to all others
+(`shrunk_words.py`), which add B times these to their own. The products are there when most of these have read their
+rows. So an adapter is no kernel more: at one token a launch costs more than the bytes of an adapter of rank 16.
 
-A layer calls it in a step of one token that has an adapter. `weight`, `a`, `b`, `scale` and the tables are read before
-the previous kernel has finished, so no kernel of the step may write them.
+A layer calls it in a step of one token that has an adapter. `weight`, `a`, `scale` and the tables are read before the
+previous kernel has finished, so no kernel of the step may write them.
 Bytes floor: (outputs * inputs + pages * RANK_UNITS * (parts * inputs + outputs)) * element size.
 Lab: docs/lab/2026-11-adapters-on-a-card.md.
 """
@@ -36,9 +35,6 @@ from .rank_pages import OUTPUT_BLOCK, RANK_UNITS
 from .shrunk_words import turn_of, values_of, words_of
 from .site_adapters import SiteAdapters
 
-_SHRINK_ROWS = 2
-"""Rows of A of a thread block: few, because all others wait for these."""
-
 
 @triton.jit
 def _weighted(x, norm_ptr, norm_weight, inputs, eps):
@@ -60,30 +56,27 @@ def _norm_weight(norm_ptr, columns, inputs):
 
 @triton.jit
 def _shrink(
-    block, x_ptr, norm_ptr, a_ptr, scale_ptr, tiles_ptr, work_ptr, turn, words_ptr,
-    inputs, stride_a_page, stride_scale_page, eps,
-    PARTS: tl.constexpr, UNITS: tl.constexpr, ROWS: tl.constexpr,
-    BLOCK_K: tl.constexpr, WHOLE: tl.constexpr, MASK: tl.constexpr, PDL: tl.constexpr,
+    row, x_ptr, norm_ptr, a_ptr, scale_ptr, tiles_ptr, work_ptr, counts_ptr, words_ptr,
+    inputs, stride_a_page, stride_scale_page, eps, launch,
+    PARTS: tl.constexpr, UNITS: tl.constexpr, BLOCK_A: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """One thread block computes ROWS rows of A of one page."""
-    item = block * ROWS // (PARTS * UNITS)
-    rows = block * ROWS % (PARTS * UNITS) + tl.arange(0, ROWS)
-    is_used = item < tl.load(tiles_ptr + 3)
-    page = tl.load(work_ptr + item * 2, mask=is_used, other=0).to(tl.int64)
-    columns = tl.arange(0, BLOCK_K)
-    a_ptrs = a_ptr + page * stride_a_page + rows[:, None] * inputs + columns[None, :]
-    a = read_weights(a_ptrs, (columns < inputs)[None, :], MASK)
-    scale = tl.load(scale_ptr + page * stride_scale_page + rows // UNITS)
+    """One thread block computes the dot product with one row of A of one page, all inputs at once."""
+    item = row // (PARTS * UNITS)
+    unit = row % (PARTS * UNITS)
+    pages = tl.load(tiles_ptr + 3)
+    page = tl.maximum(tl.load(work_ptr + item * 2), 0).to(tl.int64)
+    turn = turn_of(counts_ptr, launch)
+    columns = tl.arange(0, BLOCK_A)
+    inside = columns < inputs
+    a = tl.load(a_ptr + page * stride_a_page + unit * inputs + columns, mask=inside, other=0.0)
+    scale = tl.load(scale_ptr + page * stride_scale_page + unit // UNITS)
     norm_weight = _norm_weight(norm_ptr, columns, inputs)
     wait_for_previous(PDL)
     launch_dependents(PDL)
-    x = tl.load(x_ptr + columns, mask=columns < inputs, other=0.0).to(tl.float32)
+    x = tl.load(x_ptr + columns, mask=inside, other=0.0).to(tl.float32)
     x, norm = _weighted(x, norm_ptr, norm_weight, inputs, eps)
-    sums = tl.sum(a.to(tl.float32) * x[None, :], axis=1) * norm
-    if not WHOLE:
-        sums = add_rest_of_rows(sums, a_ptrs, x_ptr + columns, columns, inputs, BLOCK_K, MASK)
-    words = words_of(sums * scale, turn)
-    tl.store(words_ptr + item * (PARTS * UNITS) + rows, words, mask=is_used)
+    value = tl.sum(a.to(tl.float32) * x, axis=0) * norm * scale
+    tl.store(words_ptr + row, words_of(value, turn), mask=item < pages)
 
 
 @triton.jit(
@@ -119,37 +112,31 @@ def adapted_gemv_kernel(
     PARTS: tl.constexpr,
     UNITS: tl.constexpr,
     OUTPUT_BLOCK: tl.constexpr,
-    SHRINK_ROWS: tl.constexpr,
+    BLOCK_A: tl.constexpr,  # power of two, at least `inputs`
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
     WHOLE: tl.constexpr,  # whether BLOCK_K is at least `inputs`
     MASK: tl.constexpr,  # whether BLOCK_K does not divide `inputs`
     PDL: tl.constexpr,
 ):
-    """One thread block computes SHRINK_ROWS rank units, the others BLOCK_N outputs each."""
-    turn = turn_of(counts_ptr, launch)
+    """One thread block computes one rank unit, the others BLOCK_N outputs each."""
     if tl.program_id(0) < shrink_blocks:
         _shrink(
-            tl.program_id(0), x_ptr, norm_ptr, a_ptr, scale_ptr, tiles_ptr, work_ptr, turn, words_ptr,
-            inputs, stride_a_page, stride_scale_page, eps,
-            PARTS, UNITS, SHRINK_ROWS, BLOCK_K, WHOLE, MASK, PDL,
+            tl.program_id(0), x_ptr, norm_ptr, a_ptr, scale_ptr, tiles_ptr, work_ptr, counts_ptr, words_ptr,
+            inputs, stride_a_page, stride_scale_page, eps, launch, PARTS, UNITS, BLOCK_A, PDL,
         )  # fmt: skip
         return
     block = tl.program_id(0) - shrink_blocks
-    pages = tl.load(tiles_ptr + 3)
     weight_rows = weight_rows_of(block, outputs, BLOCK_N, ACTIVATION is not None)
+    # Nothing here waits for these before the rows are on their way.
+    turn = turn_of(counts_ptr, launch)
+    pages = tl.load(tiles_ptr + 3)
+    page = tl.load(work_ptr)
+    if PARTS > 1:
+        parts = tl.load(part_of_block_ptr + weight_rows // OUTPUT_BLOCK)
     columns = tl.arange(0, BLOCK_K)
     weight_ptrs = weight_ptr + weight_rows.to(tl.int64)[:, None] * stride_weight_output + columns[None, :]
     weight = read_weights(weight_ptrs, (columns < inputs)[None, :], MASK)
-    units = tl.arange(0, UNITS)[None, :]
-    here = tl.full([BLOCK_N, UNITS], 1, tl.int1)
-    b_ptrs = b_ptr + weight_rows[:, None] * UNITS + units
-    page = tl.load(work_ptr, mask=pages > 0, other=0).to(tl.int64)
-    b = tl.load(b_ptrs + page * stride_b_page, mask=here & (pages > 0), other=0.0)
-    word_ptrs = words_ptr + tl.zeros([BLOCK_N, 1], tl.int32) + units
-    if PARTS > 1:
-        parts = tl.load(part_of_block_ptr + weight_rows // OUTPUT_BLOCK)
-        word_ptrs += parts[:, None] * UNITS
     norm_weight = _norm_weight(norm_ptr, columns, inputs)
     wait_for_previous(PDL)
     # Not earlier: the next kernel relies on all kernels before this one being finished.
@@ -161,9 +148,16 @@ def adapted_gemv_kernel(
         places = block * (BLOCK_N // 2) + tl.arange(0, BLOCK_N // 2)
         end = outputs // 2
     before = load_residual(out_ptr + places, places < end, ADDS)
-    # Most thread blocks find the words here, while they wait for their rows.
-    words = tl.load(word_ptrs, mask=here & (pages > 0), other=0, volatile=True)
     x = tl.load(x_ptr + columns, mask=columns < inputs, other=0.0).to(tl.float32)
+    units = tl.arange(0, UNITS)[None, :]
+    here = tl.full([BLOCK_N, UNITS], 1, tl.int1)
+    word_ptrs = words_ptr + tl.zeros([BLOCK_N, 1], tl.int32) + units
+    if PARTS > 1:
+        word_ptrs += parts[:, None] * UNITS
+    # Most thread blocks find the words here, while they wait for their rows.
+    words = tl.load(word_ptrs, volatile=True)
+    b_ptrs = b_ptr + weight_rows[:, None] * UNITS + units
+    b = tl.load(b_ptrs + tl.maximum(page, 0).to(tl.int64) * stride_b_page)
     if norm_ptr is not None:  # noqa: SIM102 - Triton evaluates this, and compiles the inner condition
         if block == 0:
             normalised = normalise_row(x, norm_weight, inputs, eps, norm_ptr.dtype.element_ty)
@@ -178,8 +172,8 @@ def adapted_gemv_kernel(
         word_ptrs += PARTS * UNITS
         more = here & (item + 1 < pages)
         words = tl.load(word_ptrs, mask=more, other=0, volatile=True)
-        page = tl.load(work_ptr + (item + 1) * 2, mask=item + 1 < pages, other=0).to(tl.int64)
-        b = tl.load(b_ptrs + page * stride_b_page, mask=more, other=0.0)
+        page = tl.load(work_ptr + (item + 1) * 2, mask=item + 1 < pages, other=0)
+        b = tl.load(b_ptrs + page.to(tl.int64) * stride_b_page, mask=more, other=0.0)
     if bias_ptr is not None:
         acc += tl.load(bias_ptr + weight_rows).to(tl.float32)
     if ACTIVATION is None:
@@ -194,7 +188,7 @@ def adapted_gemv_kernel(
 _launch = Launcher(
     adapted_gemv_kernel,
     writes=("out", "normalised", "words"),
-    reads_early=("weight", "norm", "a", "b", "scale", "part_of_block", "tiles", "work", "counts"),
+    reads_early=("weight", "norm", "a", "scale", "part_of_block", "tiles", "work", "counts"),
     dependents="after the wait",
 )
 
@@ -227,7 +221,7 @@ def adapted_gemv_triton(
         x, norm = norm.apply(x, rms_norm_triton), NO_NORM
     config = gemv_blocks(weight, norm.weight is not None, activation is not None, adds)
     a, b, scale, parts = adapters.a, adapters.b, adapters.scale, adapters.parts
-    shrink_blocks = len(adapters.work) * parts * RANK_UNITS // _SHRINK_ROWS
+    shrink_blocks = len(adapters.work) * parts * RANK_UNITS
     _launch(
         (shrink_blocks + triton.cdiv(outputs, config["BLOCK_N"]),),
         (
@@ -241,7 +235,7 @@ def adapted_gemv_triton(
         PARTS=parts,
         UNITS=RANK_UNITS,
         OUTPUT_BLOCK=OUTPUT_BLOCK,
-        SHRINK_ROWS=_SHRINK_ROWS,
+        BLOCK_A=triton.next_power_of_2(inputs),
         MASK=inputs % config["BLOCK_K"] != 0,
         **config,
     )

@@ -7,14 +7,16 @@ outputs]` that the next kernel adds up; both with unit stride in the last dimens
 pages of a site and the tables of a step, with tiles of TILE_TOKENS tokens: `site_adapters.py`. `x`, `a` and `b` have
 one 16-bit type; sums are float32. ValueError for shapes that do not fit.
 
-The first thread blocks shrink and pass the results to the others (`shrunk_words.py`), which expand some blocks of
-outputs each. Their number does not depend on that of adapters: a graph has tables for as many adapters as tokens, and
-thread blocks for all of them would take longer to start than those of one adapter to compute. Rows of B are loaded a
-block of outputs ahead.
+The first thread blocks shrink and pass the results to the others (`shrunk_words.py`), which expand some outputs of one
+tile at a time. Their number does not depend on that of adapters: a graph has tables for as many adapters as tokens, and
+thread blocks for all of them would take longer to start than those of one adapter to compute. What shrink made is two
+numbers of 16 bits for expand, whose products with B are exact, where the type is bfloat16; else three TF32 numbers.
 
-A site calls it in a step of few tokens, before the GEMM of the base, which dependents of this kernel launch early: it
-prefetches its weight meanwhile. `a`, `b`, `part_of_block` and the tables are read before the previous kernel has
-finished, so no kernel of the step may write them.
+A site calls it in a step of few tokens: `beside` the GEMM of the base, after it, or before a GEMM whose epilogue adds
+the result. Beside it, `x` is read and everything computed while the GEMM runs, which therefore must launch dependents
+after its wait and not write `x`; only the end waits for it. Little shared memory is used, so that thread blocks of both
+fit into an SM. The pages and the tables are read before the previous kernel has finished in either case, so no kernel
+of the step may write them.
 Bytes floor: for each page in use RANK_UNITS * (parts * inputs + outputs) * element size, and for each token its inputs
 and 4 * outputs. Lab: docs/lab/2026-11-adapters-on-a-card.md.
 """
@@ -25,7 +27,6 @@ from torch import Tensor
 
 from ..runtime.device import num_sms
 from ..runtime.launch import Launcher, launch_dependents, wait_for_previous
-from ..runtime.prefetch import prefetch_l2
 from ..runtime.register import register, triton_enabled
 from ..runtime.triton import tl, triton
 from .adapter_tiles import TILE_TOKENS
@@ -35,20 +36,34 @@ from .site_adapters import SiteAdapters
 
 MOST_TOKENS = 64
 """Of a step: with more, the GEMM of the base takes so long that launches count for little."""
-_STEP = 256
+_STEP = 128
 """Inputs in one step of shrink's loop."""
 _STEPS_OF_SPLIT, _MOST_SPLITS = 4, 8
 """Of a split, so that few steps follow each other; of a layer, because expand reads the sums of each."""
-_BLOCK_N = 128
-"""Outputs of a thread block at a time."""
-_BLOCKS_PER_SM, _SHRINK_BLOCKS = 2, 96
+_OUTPUTS, _BLOCK_N = 512, 128
+"""Outputs of a thread block with one tile, and those of a step of its loop."""
+_BLOCKS_PER_SM, _SHRINK_BLOCKS = 2, 192
 """The most thread blocks that expand, by SM, and the most that shrink."""
 _WARPS, _STAGES = 4, 3
 
 
 @triton.jit
+def _place_of(
+    unit, order_ptr, tiles_ptr, work_ptr, shrinks, members,
+    SPLITS: tl.constexpr, PARTS: tl.constexpr,
+):  # fmt: skip
+    """Page of a unit of shrink, tokens of its tile, and which of these exist."""
+    item = unit // (SPLITS * PARTS)
+    page = tl.load(work_ptr + item * 2, mask=unit < shrinks, other=0).to(tl.int64)
+    tile = tl.load(work_ptr + item * 2 + 1, mask=unit < shrinks, other=0)
+    here = (members < tl.load(tiles_ptr + tile * 4 + 1)) & (unit < shrinks)
+    tokens = tl.load(order_ptr + tl.load(tiles_ptr + tile * 4) + members, mask=here, other=0).to(tl.int64)
+    return page, tokens, here
+
+
+@triton.jit
 def _shrink(
-    unit, x_ptr, a_ptr, scale_ptr, order_ptr, tiles_ptr, work_ptr, words_ptr, turn,
+    unit, page, tokens, here, members, x_ptr, a_ptr, scale_ptr, words_ptr, turn,
     inputs, inputs_of_split, stride_x_token, stride_a_page, stride_scale_page, items,
     SPLITS: tl.constexpr, PARTS: tl.constexpr, UNITS: tl.constexpr,
     MASK_K: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr,
@@ -57,17 +72,13 @@ def _shrink(
     split = unit % SPLITS
     part = unit // SPLITS % PARTS
     item = unit // (SPLITS * PARTS)
-    page = tl.load(work_ptr + item * 2).to(tl.int64)
-    tile = tl.load(work_ptr + item * 2 + 1)
-    members = tl.arange(0, BLOCK_M)
-    here = members < tl.load(tiles_ptr + tile * 4 + 1)
-    tokens = tl.load(order_ptr + tl.load(tiles_ptr + tile * 4) + members, mask=here, other=0).to(tl.int64)
     units = tl.arange(0, UNITS)
     columns = tl.arange(0, BLOCK_K)
     begin = split * inputs_of_split
     end = tl.minimum(begin + inputs_of_split, inputs)
     x_ptrs = x_ptr + tokens[:, None] * stride_x_token + columns[None, :]
     a_ptrs = a_ptr + page * stride_a_page + (part * UNITS + units)[:, None] * inputs + columns[None, :]
+    scale = tl.load(scale_ptr + page * stride_scale_page + part)
     acc = tl.zeros([BLOCK_M, UNITS], dtype=tl.float32)
     for start in range(begin, end, BLOCK_K):
         if MASK_K:
@@ -78,10 +89,9 @@ def _shrink(
             x = tl.load(x_ptrs + start, mask=here[:, None], other=0.0)
             a = tl.load(a_ptrs + start)
         acc = tl.dot(x, a.T, acc)
-    acc *= tl.load(scale_ptr + page * stride_scale_page + part)
     first = ((split * items + item) * PARTS + part) * (BLOCK_M * UNITS)
     places = first + members[:, None] * UNITS + units[None, :]
-    tl.store(words_ptr + places, words_of(acc, turn), mask=here[:, None])
+    tl.store(words_ptr + places, words_of(acc * scale, turn), mask=here[:, None])
 
 
 @triton.jit
@@ -96,18 +106,14 @@ def _shrunk(word_ptrs, here, turn):
 
 
 @triton.jit
-def _rows_of_b(
-    b_ptr, tiles_ptr, work_ptr, unit, blocks, outputs, stride_b_page, is_used,
-    UNITS: tl.constexpr, BLOCK_N: tl.constexpr,
-):  # fmt: skip
-    """Pointers to the rows of B of a unit, [BLOCK_N, UNITS], in the first page of its tile, and which of them exist."""
-    tile = unit // blocks
-    pages = tl.load(tiles_ptr + tile * 4 + 3, mask=is_used, other=0)
-    item = tl.load(tiles_ptr + tile * 4 + 2, mask=is_used, other=0)
-    page = tl.load(work_ptr + item * 2, mask=pages > 0, other=0).to(tl.int64)
-    rows = unit % blocks * BLOCK_N + tl.arange(0, BLOCK_N)
-    ptrs = b_ptr + page * stride_b_page + rows[:, None] * UNITS + tl.arange(0, UNITS)[None, :]
-    return ptrs, (rows < outputs)[:, None] & (pages > 0)
+def _times_b(v, b, acc):
+    """`acc` + v @ b.T, with the 16 leading bits of v at least."""
+    if b.dtype == tl.bfloat16:
+        high = v.to(tl.bfloat16)
+        low = (v - high.to(tl.float32)).to(tl.bfloat16)
+        return tl.dot(high, b.T, tl.dot(low, b.T, acc))
+    else:
+        return tl.dot(v, b.to(tl.float32).T, acc, input_precision="tf32x3")
 
 
 @triton.jit(
@@ -137,6 +143,7 @@ def lora_delta_kernel(
     items,
     shrink_blocks,
     launch,
+    BESIDE: tl.constexpr,  # whether the previous kernel is the GEMM of the base
     SPLITS: tl.constexpr,
     BLOCK_S: tl.constexpr,  # power of two, at least SPLITS
     PARTS: tl.constexpr,
@@ -145,88 +152,77 @@ def lora_delta_kernel(
     MASK_K: tl.constexpr,  # whether BLOCK_K does not divide `inputs`
     BLOCK_M: tl.constexpr,  # tokens of a tile
     BLOCK_K: tl.constexpr,
-    BLOCK_N: tl.constexpr,
+    OUTPUTS: tl.constexpr,  # of a thread block with one tile, all of one part
+    BLOCK_N: tl.constexpr,  # those in a step of the loop
     PDL: tl.constexpr,
 ):
-    """Thread blocks below `shrink_blocks` shrink; each of the others expands its share of all outputs of all tiles."""
-    # The next kernel is the GEMM of the base, which reads nothing early but its weight.
+    """Thread blocks below `shrink_blocks` shrink; the others expand."""
+    # The next kernel waits for this one, which ends after the previous one.
     launch_dependents(PDL)
     program = tl.program_id(0)
     turn = turn_of(counts_ptr, launch)
+    members = tl.arange(0, BLOCK_M)
     if program < shrink_blocks:
         shrinks = tl.load(counts_ptr + 2) * (SPLITS * PARTS)
-        if PDL:  # noqa: SIM102 - Triton evaluates this, and compiles the inner condition
-            if program < shrinks:
-                LINE: tl.constexpr = 1024 // a_ptr.dtype.element_ty.primitive_bitwidth
-                item = program // (SPLITS * PARTS)
-                a_ptrs = a_ptr + tl.load(work_ptr + item * 2).to(tl.int64) * stride_a_page
-                rows = program // SPLITS % PARTS * UNITS + tl.arange(0, UNITS)[:, None]
-                lines = tl.arange(0, BLOCK_K // LINE)[None, :] * LINE
-                first = program % SPLITS * inputs_of_split
-                for start in range(first, tl.minimum(first + inputs_of_split, inputs), BLOCK_K):
-                    prefetch_l2(a_ptrs + rows * inputs + tl.minimum(start + lines, inputs - 1))
-        wait_for_previous(PDL)
+        page, tokens, here = _place_of(program, order_ptr, tiles_ptr, work_ptr, shrinks, members, SPLITS, PARTS)
+        if not BESIDE:
+            wait_for_previous(PDL)
         for unit in range(program, shrinks, shrink_blocks):
             _shrink(
-                unit, x_ptr, a_ptr, scale_ptr, order_ptr, tiles_ptr, work_ptr, words_ptr, turn,
+                unit, page, tokens, here, members, x_ptr, a_ptr, scale_ptr, words_ptr, turn,
                 inputs, inputs_of_split, stride_x_token, stride_a_page, stride_scale_page, items,
                 SPLITS, PARTS, UNITS, MASK_K, BLOCK_M, BLOCK_K,
             )  # fmt: skip
+            page, tokens, here = _place_of(
+                unit + shrink_blocks, order_ptr, tiles_ptr, work_ptr, shrinks, members, SPLITS, PARTS
+            )
+        if BESIDE:
+            wait_for_previous(PDL)
         return
-    blocks = tl.cdiv(outputs, BLOCK_N)
-    units_of_all = tl.load(counts_ptr + 1) * blocks
-    share = tl.cdiv(units_of_all, tl.num_programs(0) - shrink_blocks)
-    begin = (program - shrink_blocks) * share
-    end = tl.minimum(begin + share, units_of_all)
-    b_ptrs, exist = _rows_of_b(
-        b_ptr, tiles_ptr, work_ptr, begin, blocks, outputs, stride_b_page, begin < end, UNITS, BLOCK_N
-    )
-    b = tl.load(b_ptrs, mask=exist, other=0.0)
-    wait_for_previous(PDL)
-    members = tl.arange(0, BLOCK_M)
+    runs = tl.cdiv(outputs, OUTPUTS)
+    expands = tl.load(counts_ptr + 1) * runs
     units = tl.arange(0, UNITS)
     splits = tl.arange(0, BLOCK_S)
-    size = PARTS * BLOCK_M * UNITS
-    members_ptrs = words_ptr + (splits.to(tl.int64) * items * size)[:, None, None] + members[None, :, None] * UNITS
-    word_ptrs = members_ptrs + units[None, None, :]
-    for unit in range(begin, end):
-        next_ptrs, exist = _rows_of_b(
-            b_ptr, tiles_ptr, work_ptr, unit + 1, blocks, outputs, stride_b_page, unit + 1 < end, UNITS, BLOCK_N
-        )
-        next_b = tl.load(next_ptrs, mask=exist, other=0.0)
-        tile = unit // blocks
-        first = tl.load(tiles_ptr + tile * 4)
+    columns = tl.arange(0, BLOCK_N)
+    of_splits = (splits.to(tl.int64) * items * (PARTS * BLOCK_M * UNITS))[:, None, None]
+    word_ptrs = words_ptr + of_splits + members[None, :, None] * UNITS + units[None, None, :]
+    if not BESIDE:
+        wait_for_previous(PDL)
+    for unit in range(program - shrink_blocks, expands, tl.num_programs(0) - shrink_blocks):
+        tile = unit // runs
+        first = unit % runs * OUTPUTS
         here = members < tl.load(tiles_ptr + tile * 4 + 1)
         item = tl.load(tiles_ptr + tile * 4 + 2)
         pages = tl.load(tiles_ptr + tile * 4 + 3)
-        tokens = tl.load(order_ptr + first + members, mask=here, other=0).to(tl.int64)
-        rows = unit % blocks * BLOCK_N + tl.arange(0, BLOCK_N)
-        there = rows < outputs
-        first_part, last_part = 0, 0
+        tokens = tl.load(order_ptr + tl.load(tiles_ptr + tile * 4) + members, mask=here, other=0).to(tl.int64)
+        part = 0
         if PARTS > 1:
-            parts = tl.load(part_of_block_ptr + tl.minimum(rows, outputs - 1) // OUTPUT_BLOCK)
-            first_part, last_part = tl.min(parts, axis=0), tl.max(parts, axis=0)
-        acc = tl.zeros([BLOCK_M, BLOCK_N], dtype=tl.float32)
+            part = tl.load(part_of_block_ptr + first // OUTPUT_BLOCK)
+        out_ptrs = out_ptr + tokens[:, None] * stride_out_token + columns[None, :]
+        if pages == 0:
+            for start in range(first, tl.minimum(first + OUTPUTS, outputs), BLOCK_N):
+                stored = here[:, None] & (columns < outputs - start)[None, :]
+                tl.store(out_ptrs + start, tl.zeros([BLOCK_M, BLOCK_N], tl.float32), mask=stored)
         for index in range(pages):
-            wide = b.to(tl.float32)
-            for part in range(first_part, last_part + 1):
-                ptrs = word_ptrs + ((item + index) * PARTS + part) * (BLOCK_M * UNITS)
-                v = _shrunk(ptrs, here[None, :, None] & (splits < SPLITS)[:, None, None], turn)
-                sums = tl.dot(v, wide.T, acc, input_precision="tf32x3")
-                acc = tl.where((parts == part)[None, :], sums, acc) if PARTS > 1 else sums
-            page = tl.load(work_ptr + (item + index + 1) * 2, mask=index + 1 < pages, other=0).to(tl.int64)
-            more = b_ptr + page * stride_b_page + rows[:, None] * UNITS + units[None, :]
-            b = tl.load(more, mask=there[:, None] & (index + 1 < pages), other=0.0)
-        out_ptrs = out_ptr + tokens[:, None] * stride_out_token + rows[None, :]
-        tl.store(out_ptrs, acc, mask=here[:, None] & there[None, :])
-        b = next_b
+            page = tl.load(work_ptr + (item + index) * 2).to(tl.int64)
+            b_ptrs = b_ptr + page * stride_b_page + columns[:, None] * UNITS + units[None, :]
+            ptrs = word_ptrs + ((item + index) * PARTS + part) * (BLOCK_M * UNITS)
+            v = _shrunk(ptrs, here[None, :, None] & (splits < SPLITS)[:, None, None], turn)
+            for start in range(first, tl.minimum(first + OUTPUTS, outputs), BLOCK_N):
+                there = columns < outputs - start
+                b = tl.load(b_ptrs + start * UNITS, mask=there[:, None], other=0.0)
+                stored = here[:, None] & there[None, :]
+                # What the pages before have added: a thread reads what it has written.
+                acc = tl.load(out_ptrs + start, mask=stored & (index > 0), other=0.0, volatile=True)
+                tl.store(out_ptrs + start, _times_b(v, b, acc), mask=stored)
+    if BESIDE:
+        wait_for_previous(PDL)
 
 
-_launch = Launcher(
-    lora_delta_kernel,
-    writes=("out", "words"),
-    reads_early=("a", "b", "part_of_block", "order", "tiles", "work", "counts"),
-    dependents="before the wait",
+_PAGES = ("a", "b", "scale", "part_of_block", "order", "tiles", "work", "counts")
+_launch = Launcher(lora_delta_kernel, writes=("out", "words"), reads_early=_PAGES)
+_launch_beside = Launcher(
+    lora_delta_kernel, writes=("out", "words"), reads_early=("x", *_PAGES), name="lora_delta_beside"
 )
 
 
@@ -246,22 +242,22 @@ def lora_delta_takes(x: Tensor, a: Tensor) -> bool:
     return x.is_cuda and triton_enabled() and len(x) <= MOST_TOKENS and x.dtype == a.dtype and x.element_size() == 2
 
 
-def lora_delta_triton(x: Tensor, adapters: SiteAdapters, out: Tensor) -> None:
+def lora_delta_triton(x: Tensor, adapters: SiteAdapters, out: Tensor, beside: bool = False) -> None:
     """Triton implementation. Raises ValueError for shapes and layouts that do not fit.
 
     It runs on one stream at a time, as all calls share the words.
     """
     outputs, inputs = out.shape[1], x.shape[1]
     splits = delta_splits(inputs)
-    adapters.check("lora_delta", x, outputs, splits)
+    each = adapters
+    each.check("lora_delta", x, outputs, splits)
     if x.stride(1) != 1 or out.stride(1) != 1 or out.dtype != torch.float32 or len(out) != len(x):
         raise ValueError("lora_delta: out must be float32, and tokens of x and out contiguous")
-    each = adapters
-    units, sms = len(each.tiles) * triton.cdiv(outputs, _BLOCK_N), num_sms(x.device)
-    shrinks = len(each.work) * splits * each.parts
+    own = min(each.run, _OUTPUTS)
+    units, shrinks = len(each.tiles) * triton.cdiv(outputs, own), len(each.work) * splits * each.parts
     shrink_blocks = min(shrinks, _SHRINK_BLOCKS)
-    _launch(
-        (shrink_blocks + min(units, _BLOCKS_PER_SM * sms),),
+    (_launch_beside if beside else _launch)(
+        (shrink_blocks + min(units, _BLOCKS_PER_SM * num_sms(x.device)),),
         (
             *(x, each.a, each.b, each.scale, each.part_of_block),
             *(each.order, each.tiles, each.work, each.counts, each.words, out),
@@ -271,6 +267,7 @@ def lora_delta_triton(x: Tensor, adapters: SiteAdapters, out: Tensor) -> None:
             *(x.stride(0), each.a.stride(0), each.b.stride(0), each.scale.stride(0), out.stride(0)),
         ),
         (len(each.work), shrink_blocks, each.launch),
+        BESIDE=beside,
         SPLITS=splits,
         BLOCK_S=triton.next_power_of_2(splits),
         PARTS=each.parts,
@@ -279,14 +276,16 @@ def lora_delta_triton(x: Tensor, adapters: SiteAdapters, out: Tensor) -> None:
         MASK_K=inputs % _STEP != 0,
         BLOCK_M=TILE_TOKENS,
         BLOCK_K=_STEP,
-        BLOCK_N=_BLOCK_N,
+        OUTPUTS=own,
+        BLOCK_N=min(own, _BLOCK_N),
         num_warps=_WARPS,
         num_stages=_STAGES,
     )
 
 
-def lora_delta_torch(x: Tensor, adapters: SiteAdapters, out: Tensor) -> None:
-    """Torch implementation: the reference of the tests."""
+def lora_delta_torch(x: Tensor, adapters: SiteAdapters, out: Tensor, beside: bool = False) -> None:
+    """Torch implementation: the reference of the tests. `beside` changes nothing."""
+    del beside
     adapters.check("lora_delta", x, out.shape[1], 1)
     out.copy_(adapters.delta(x))
 

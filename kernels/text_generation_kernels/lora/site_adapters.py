@@ -24,6 +24,8 @@ class SiteAdapters:
     """[pages, parts] float32"""
     part_of_block: Tensor | None
     """[blocks of outputs] int32; None: there is one part."""
+    run: int
+    """Of so many outputs from each multiple of this number on, all belong to one part: a power of two."""
     order: Tensor
     """[tokens] int32"""
     tiles: Tensor

@@ -1,10 +1,9 @@
 """16-bit matrices with adapters beside them, whose GEMMs have neighbours fused in steps of few tokens, as those of
 `Dense` have.
 
-One token: the adapter is computed within the GEMV. A few tokens: one kernel makes what adapters add, as one more
-split-K partial, or for the epilogue of the GEMM, which prefetches its weight meanwhile. More tokens, deterministic
-steps, adapters that multiply outputs or change biases, and layers whose parts do not begin at blocks of outputs are
-left to `AdaptedLinear`.
+One token: the adapter is computed within the GEMV. A few tokens: one kernel makes what adapters add, beside the GEMM as
+one more split-K partial, or before it for its epilogue. More tokens, deterministic steps, adapters that multiply
+outputs or change biases, and layers whose parts do not begin at blocks of outputs are left to `AdaptedLinear`.
 """
 
 import torch
@@ -52,9 +51,8 @@ class AdaptedDense(AdaptedLinear):
             return self.matmul(x)
         splits = kernels.linear_splits(x.x, self.weight)
         out = x.x.new_empty(splits + 1, len(x.x), self.outputs, dtype=torch.float32)
-        # Before the GEMM, which begins with its weight while this runs.
-        kernels.lora_delta(x.x, self._adapters(), out[splits])
         kernels.linear_split_k(x.x, self.weight, out[:splits])
+        kernels.lora_delta(x.x, self._adapters(), out[splits], beside=True)
         return out
 
     def add(self, x: Activations, residual: Tensor) -> Tensor:
@@ -101,7 +99,7 @@ class AdaptedDense(AdaptedLinear):
         step, piece = self._current.step, self._piece
         if piece is None:
             raise ValueError("the parts of this layer do not begin at blocks of outputs")
-        pages = piece.a, piece.b, piece.scale, piece.blocks
+        pages = piece.a, piece.b, piece.scale, piece.blocks, piece.run
         tables = step.order, step.tiles, step.work, step.counts, step.words
         return kernels.SiteAdapters(*pages, *tables, self._current.next_launch())
 
