@@ -222,7 +222,7 @@ def lora_delta_kernel(
 _PAGES = ("a", "b", "scale", "part_of_block", "order", "tiles", "work", "counts")
 _launch = Launcher(lora_delta_kernel, writes=("out", "words"), reads_early=_PAGES)
 _launch_beside = Launcher(
-    lora_delta_kernel, writes=("out", "words"), reads_early=("x", *_PAGES), name="lora_delta_beside"
+    lora_delta_kernel, writes=("out", "words"), reads_early=("x", "words", "out", *_PAGES), name="lora_delta_beside"
 )
 
 
