@@ -26,8 +26,6 @@ from .collectives.allreduce_add_norm import allreduce_add_norm, fits_one_shot, f
 from .collectives.allreduce_add_norm_peer import allreduce_add_norm_peer, announce
 from .collectives.allreduce_add_norm_receive import allreduce_add_norm_receive
 from .collectives.exchange import Exchange
-from .lora.adapted_gemv import adapted_gemv, adapted_gemv_takes
-from .lora.adapted_linear import adapted_linear
 from .lora.adapter_tiles import TILE_TOKENS, AdapterPages, AdapterTables, TableSizes, adapter_tables
 from .lora.lora_delta import delta_splits, lora_delta, lora_delta_takes
 from .lora.lora_expand import lora_expand
@@ -39,6 +37,8 @@ from .lora.replace_rows import replace_rows
 from .lora.replaced_logits import ReplacedRows, replaced_logits
 from .lora.shrunk_words import LAST_TURN, MOST_LAUNCHES
 from .lora.site_adapters import SiteAdapters
+from .matmul.adapted_gemv import adapted_gemv, adapted_gemv_takes
+from .matmul.adapted_linear import adapted_linear
 from .matmul.dequantise import dequantise
 from .matmul.gemv_blocks import LONGEST as LONGEST_NORMALISED
 from .matmul.group_quantisation import PackedMatrix, pack_codes, pack_scales, unpack_codes

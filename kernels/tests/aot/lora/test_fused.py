@@ -9,8 +9,8 @@ from kernel_support.variants import dry_run_variants, launched_variants, pretend
 from triton.backends.compiler import GPUTarget
 
 from text_generation_kernels import NormPrologue
-from text_generation_kernels.lora.adapted_gemv import adapted_gemv_kernel, adapted_gemv_triton
 from text_generation_kernels.lora.lora_delta import delta_splits, lora_delta_kernel, lora_delta_triton
+from text_generation_kernels.matmul.adapted_gemv import adapted_gemv_kernel, adapted_gemv_triton
 from text_generation_kernels.matmul.gemv_blocks import gemv_blocks
 
 TABLES = dict.fromkeys(("order_ptr", "tiles_ptr", "work_ptr", "counts_ptr"), "*i32") | {"words_ptr": "*i64"}

@@ -6,8 +6,8 @@ from kernel_support.adapters import Range, Site
 from torch import Tensor
 
 from text_generation_kernels import NormPrologue, SiteAdapters
-from text_generation_kernels.lora.adapted_gemv import adapted_gemv_torch, adapted_gemv_triton
 from text_generation_kernels.lora.lora_delta import lora_delta_triton
+from text_generation_kernels.matmul.adapted_gemv import adapted_gemv_torch, adapted_gemv_triton
 
 RANKS = (16, 8, 40, 1)
 QKV: list[Range] = [(0, 64, 0), (64, 80, 1), (80, 96, 2)]

@@ -14,10 +14,10 @@ Bytes floor: outputs * inputs * element size + 4 * tokens * outputs.
 import torch
 from torch import Tensor
 
-from ..matmul.bf16_ladder import BF16, BF16_SMALL_HOPPER, SKINNY_GEMM, Bf16Problem
 from ..norm.act_and_mul import act_and_mul_torch, act_and_mul_triton
 from ..runtime.register import register
 from ..runtime.shapes import shapes_error
+from .bf16_ladder import BF16, BF16_SMALL_HOPPER, SKINNY_GEMM, Bf16Problem
 
 
 def _check(x: Tensor, weight: Tensor, bias: Tensor | None, delta: Tensor, out: Tensor, activation: str | None) -> None:

@@ -20,20 +20,20 @@ Lab: docs/lab/2026-11-adapters-on-a-card.md.
 import torch
 from torch import Tensor
 
-from ..matmul.bf16_gemv import add_rest_of_rows, load_residual, read_weights, store_with_residual
-from ..matmul.bf16_ladder import BF16, BF16_GEMV, Bf16Problem
-from ..matmul.gemv_blocks import LONGEST, gemv_blocks
-from ..matmul.rows import weight_rows_of
-from ..matmul.token_linear import NO_NORM, NormPrologue
+from ..lora.rank_pages import OUTPUT_BLOCK, RANK_UNITS
+from ..lora.shrunk_words import turn_of, values_of, words_of
+from ..lora.site_adapters import SiteAdapters
 from ..norm.act_and_mul import act_and_mul_torch
 from ..norm.activations import gated_activation
 from ..norm.rms_norm import normalise_row, rms_norm_torch, rms_norm_triton
 from ..runtime.launch import Launcher, launch_dependents, wait_for_previous
 from ..runtime.register import register, triton_enabled
 from ..runtime.triton import tl, triton
-from .rank_pages import OUTPUT_BLOCK, RANK_UNITS
-from .shrunk_words import turn_of, values_of, words_of
-from .site_adapters import SiteAdapters
+from .bf16_gemv import add_rest_of_rows, load_residual, read_weights, store_with_residual
+from .bf16_ladder import BF16, BF16_GEMV, Bf16Problem
+from .gemv_blocks import LONGEST, gemv_blocks
+from .rows import weight_rows_of
+from .token_linear import NO_NORM, NormPrologue
 
 
 @triton.jit
