@@ -41,7 +41,7 @@ from .matmul.adapted_gemv import adapted_gemv, adapted_gemv_takes
 from .matmul.adapted_linear import adapted_linear
 from .matmul.dequantise import dequantise
 from .matmul.gemv_blocks import LONGEST as LONGEST_NORMALISED
-from .matmul.group_quantisation import PackedMatrix, pack_codes, pack_scales, unpack_codes
+from .matmul.group_quantisation import KERNEL_GROUPS, PackedMatrix, pack_codes, pack_scales, unpack_codes
 from .matmul.ladder import SMALL_BATCH
 from .matmul.linear import linear
 from .matmul.linear_split_k import leaves_partials, linear_split_k, linear_splits
@@ -100,6 +100,7 @@ from .speculation.window_tokens import window_tokens
 
 __all__ = [
     "EXCLUDED",
+    "KERNEL_GROUPS",
     "KV_CODES",
     "LAST_TURN",
     "LONGEST_NORMALISED",
