@@ -42,7 +42,7 @@ _STEPS_OF_SPLIT, _MOST_SPLITS = 4, 8
 """Of a split, so that few steps follow each other; of a layer, because expand reads the sums of each."""
 _OUTPUTS, _BLOCK_N = 512, 128
 """Outputs of a thread block with one tile, and those of a step of its loop."""
-_BLOCKS_PER_SM, _SHRINK_BLOCKS = 2, 192
+_BLOCKS_PER_SM, _SHRINK_BLOCKS = 3, 192
 """The most thread blocks that expand, by SM, and the most that shrink."""
 _WARPS, _STAGES = 4, 3
 
