@@ -40,9 +40,6 @@ from ..weights import SafetensorsSource
 from .adapter_parts import AdaptableParts, Parts
 from .adapter_pool import AdapterPool, HostAdapter
 
-MOST_PAGES = 16
-"""Pages of an adapter of the highest rank."""
-
 
 @dataclass(frozen=True)
 class UnpackedAdapter:
@@ -215,7 +212,7 @@ def _is_by_output(name: str, change: Change) -> bool:
 
 
 def _check_finite(path: Path, module: str, made: LowRankPages) -> None:
-    if not (bool(made.a.isfinite().all()) and bool(made.b.isfinite().all())):
+    if not all(bool(torch.stack(torch.aminmax(each)).isfinite().all()) for each in (made.a, made.b) if each.numel()):
         dtype = str(made.a.dtype).removeprefix("torch.")
         raise AdapterError(
             f"{path}: the factors of `{module}` are beyond the range of {dtype}, in which they are computed"

@@ -2,6 +2,7 @@
 
 from .activations import Activations, ActivationScheme, RmsNorm
 from .adapted import AdaptedLinear, Adapting, SitePages, wrapped
+from .adapted_dense import AdaptedDense
 from .adapted_embedding import AdaptedEmbedding, EmbeddingChange
 from .adapted_experts import ExpertChange, ExpertSite, ExpertTables
 from .adapted_norm import NewNorm, ReplacedNorm
@@ -36,6 +37,7 @@ from .w8a8 import W8A8Linear
 __all__ = [
     "ActivationScheme",
     "Activations",
+    "AdaptedDense",
     "AdaptedEmbedding",
     "AdaptedLinear",
     "AdapterMemory",
