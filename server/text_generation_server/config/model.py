@@ -22,6 +22,9 @@ MAX_CONTEXT_LENGTH = 2**31 - 1
 """Positions that the shard contract can name."""
 _OTHER_MEDIA = ("vision_config", "audio_config", "text_config")
 """Keys of multimodal models, which have a text model as a part."""
+_OF_OUTPUTS = ("bitsandbytes", "gptq")
+"""Methods whose tools turn a matrix that is stored transposed before they quantise it, so that it has a usual layout.
+"""
 
 
 @dataclass(frozen=True)
@@ -195,7 +198,7 @@ def check_schemes(schemes: Schemes, decoder: DecoderSpec, names: TensorNames) ->
             f"checkpoints of this family quantised by {schemes.method!r} are not supported, since their experts lie in "
             "one tensor; use the 16-bit checkpoint, with --quantize fp8 or eetq"
         )
-    if names.transposed:
+    if names.transposed and schemes.method not in _OF_OUTPUTS:
         raise UnsupportedModel(
             f"checkpoints of this family quantised by {schemes.method!r} are not supported, since their matrices are "
             "transposed; use the 16-bit checkpoint, with --quantize fp8 or eetq"

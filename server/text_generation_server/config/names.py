@@ -53,6 +53,8 @@ class TensorNames:
     qkv_layout: QkvLayout = "blocks"
     qkv_shards: int = 1
     """Shards of that layout. Each is quantised by itself."""
+    qkv_values_first: bool = False
+    """Whether a shard of it has values before keys."""
     attention_gate: str | None = None
     """The matrix that gates what heads read, where it is not a part of that of the queries."""
     out: str = "self_attn.o_proj"

@@ -56,10 +56,10 @@ def test_scores_of_blocks(capability: int) -> None:
 
 @pytest.mark.parametrize("capability", [80, 86, 90])
 def test_slots(capability: int) -> None:
-    sizes = {"K": 2048, "BLOCK": 1024, "PARTS": 32, "DIGITS": 256}
+    sizes = {"K": 2048, "BLOCK": 1024, "TILE": 8, "DIGITS": 256}
     for step in (0, 3):
-        _compile(top_slots_count_kernel, capability, 8, **sizes, STEP=step).check(max_spills=2)
-    _compile(top_slots_kernel, capability, 8, **sizes).check(max_spills=2)
+        _compile(top_slots_count_kernel, capability, 4, **sizes, STEP=step).check()
+    _compile(top_slots_kernel, capability, 4, **sizes).check()
 
 
 @pytest.mark.parametrize("queries", [False, True])
