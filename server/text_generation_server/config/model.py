@@ -15,7 +15,8 @@ from .json_object import JsonObject
 from .names import TensorNames
 from .quantisation import UNQUANTISED, Schemes, online_schemes, read_schemes
 from .rope import refuse_unknown
-from .spec import AttentionSpec, DecoderSpec, LatentAttentionSpec, LayerSpec, RopeSpec, RopeType
+from .rotary import RopeSpec, RopeType
+from .spec import AttentionSpec, DecoderSpec, LatentAttentionSpec, LayerSpec
 from .vision import VisionSpec
 
 MAX_CONTEXT_LENGTH = 2**31 - 1

@@ -11,6 +11,7 @@ from text_generation_kernels import KV_CODES, LONGEST_NORMALISED
 from ..config.kv_cache import QuantisedKvCache
 from ..config.model import ModelConfig
 from ..config.recurrent import KimiDeltaSpec, Mamba2Spec, MambaSpec, RecurrentSpec, ShortConvSpec
+from ..config.rotary import RopeSpec
 from ..config.sizes import dense_macs
 from ..config.spec import (
     AttentionSpec,
@@ -22,7 +23,6 @@ from ..config.spec import (
     MixerSpec,
     MoeSpec,
     NormSpec,
-    RopeSpec,
 )
 from ..distributed import TensorParallelGroup
 from ..layers.infer import (
