@@ -92,6 +92,8 @@ def test_shards_that_cannot_share_it_are_refused(root: Path) -> None:
         ("falcon h1", 3, "4 attention heads"),
         ("falcon h1 gated first", 4, "2 groups of heads of a state space"),
         ("lfm2", 5, "32 channels of a convolution"),
+        ("ling 2.5", 4, "2 groups of heads of linear attention"),
+        ("ling 2.5 whole norm", 3, "4 attention heads"),
     ):
         with pytest.raises(ConfigurationError, match=f"{count} shards cannot share {what} evenly"):
             check_shards(ModelConfig.from_folder(written(name, root)), AskedShards(count))

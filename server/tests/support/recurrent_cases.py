@@ -8,6 +8,7 @@ from transformers.models.falcon_h1.modeling_falcon_h1 import compute_mup_vector
 
 from support.families import Case, Raw, State
 from support.ling3 import as_ling3, ling3
+from support.ling25 import as_ling25
 from support.moe_cases import QWEN, with_corrections
 
 LAYERS = ["linear_attention", "full_attention", "linear_attention"]
@@ -78,6 +79,17 @@ KIMI_LINEAR: dict[str, Any] = {
 
 LING_3 = {**KIMI_LINEAR, "linear_attn_config": {**KIMI_LINEAR["linear_attn_config"], "full_attn_layers": [2, 3]}}
 LING_3["linear_attn_config"]["kda_layers"] = [1]
+
+
+LING_25 = {**KIMI_LINEAR, "linear_attn_config": {**KIMI_LINEAR["linear_attn_config"], "full_attn_layers": [3]}}
+LING_25["linear_attn_config"]["kda_layers"] = [1, 2]
+LING_25_KEYS: dict[str, Any] = {
+    "architectures": ["BailingMoeV2_5ForCausalLM"],
+    "first_k_dense_replace": 1,
+    "group_norm_size": 2,
+    "layer_group_size": 3,
+    "partial_rotary_factor": 0.5,
+}
 
 
 def kimi_linear(state: State, raw: Raw) -> tuple[State, Raw]:
@@ -271,6 +283,22 @@ RECURRENT_CASES: dict[str, Case] = {
         ling3(gated_attention_proj_granularity_type="element_wise", kda_safe_gate=False),
         prepare=as_ling3("element_wise", None),
         architecture="BailingMoeV3ForCausalLM",
+    ),
+    "ling 2.5": Case(
+        "Ling and Ring 2.5 and 2.6 (Bailing MoE 2.5)",
+        "kimi_linear",
+        {**LING_25, "q_lora_rank": 12},
+        ling3(**LING_25_KEYS),
+        prepare=as_ling25(2),
+        architecture="BailingMoeV2_5ForCausalLM",
+    ),
+    "ling 2.5 whole norm": Case(
+        "Ling and Ring 2.5 and 2.6 (Bailing MoE 2.5)",
+        "kimi_linear",
+        LING_3,
+        ling3(**{**LING_25_KEYS, "group_norm_size": 1, "layer_group_size": 2}),
+        prepare=as_ling25(1),
+        architecture="BailingMoeV2_5ForCausalLM",
     ),
     "olmo hybrid": Case(
         "OLMo Hybrid", "olmo_hybrid", {**OLMO_HYBRID, "rope_parameters": {"rope_theta": None}}, _published_olmo

@@ -14,6 +14,7 @@ from .families.vision import read_vision
 from .json_object import JsonObject
 from .names import TensorNames
 from .quantisation import UNQUANTISED, Schemes, online_schemes, read_schemes
+from .recurrent import LightningSpec
 from .rope import refuse_unknown
 from .rotary import RopeSpec, RopeType
 from .spec import AttentionSpec, DecoderSpec, LatentAttentionSpec, LayerSpec
@@ -23,6 +24,8 @@ MAX_CONTEXT_LENGTH = 2**31 - 1
 """Positions that the shard contract can name."""
 _OTHER_MEDIA = ("vision_config", "audio_config", "text_config")
 """Keys of multimodal models, which have a text model as a part."""
+_Rotating = AttentionSpec | LatentAttentionSpec | LightningSpec
+"""Mixers that may have rotary embedding."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +53,7 @@ class ModelConfig:
     @property
     def ropes(self) -> tuple[RopeSpec, ...]:
         """The distinct rotary embeddings of its layers."""
-        attentions = (each for each in self.decoder.mixers if isinstance(each, AttentionSpec | LatentAttentionSpec))
+        attentions = (each for each in self.decoder.mixers if isinstance(each, _Rotating))
         return tuple(dict.fromkeys(each.rope for each in attentions if each.rope is not None))
 
     @property
@@ -88,7 +91,7 @@ class ModelConfig:
 
         def stretched(layer: LayerSpec) -> LayerSpec:
             mixer = layer.mixer
-            if not isinstance(mixer, AttentionSpec | LatentAttentionSpec) or (rope := mixer.rope) is None:
+            if not isinstance(mixer, _Rotating) or (rope := mixer.rope) is None:
                 return layer
             rope = RopeSpec(
                 rope_type,

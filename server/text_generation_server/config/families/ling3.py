@@ -38,22 +38,26 @@ _GATES_KEY = "gated_attention_proj_granularity_type"
 
 
 def _ling3(config: JsonObject) -> DecoderSpec:
-    _refuse_others(config)
-    count, group = config.integer("num_hidden_layers", maximum=MOST_LAYERS), config.integer("layer_group_size")
-    full, linear, dense, experts = _latent(config), _kimi_delta(config), gated(config), _experts(config)
+    refuse_others(config, _WANTED)
+    full, linear, dense, experts = _latent(config), _kimi_delta(config), gated(config), with_shared_size(config)
     is_mixed = mixed_by_type(config)
-    # Layers after the last whole group have no states.
-    is_full = [(index + 1) % group == 0 or index >= count // group * group for index in range(count)]
     layers = (
         pre_norm_layer(config, full if each else linear, experts if is_mixed(index) else dense)
-        for index, each in enumerate(is_full)
+        for index, each in enumerate(is_full(config))
     )
     return decoder(config, tuple(layers))
 
 
-def _refuse_others(config: JsonObject) -> None:
+def is_full(config: JsonObject) -> list[bool]:
+    """Whether each layer has attention. Those after the last whole group have no states."""
+    count, group = config.integer("num_hidden_layers", maximum=MOST_LAYERS), config.integer("layer_group_size")
+    return [(index + 1) % group == 0 or index >= count // group * group for index in range(count)]
+
+
+def refuse_others(config: JsonObject, only: Mapping[str, object]) -> None:
+    """Raises UnsupportedModel for other values than `only` these, or for bounds of activations."""
     values = config.plain()
-    for key, wanted in _WANTED.items():
+    for key, wanted in only.items():
         if values.get(key, wanted) not in (wanted, None):
             raise UnsupportedModel(f"`{key}` in config.json must be {str(wanted).lower()} for this family")
     for key in _LIMITS:
@@ -88,14 +92,16 @@ def _kimi_delta(config: JsonObject) -> KimiDeltaSpec:
     )
 
 
-def _experts(config: JsonObject) -> MoeSpec:
+def with_shared_size(config: JsonObject) -> MoeSpec:
+    """The experts of V3 and a shared one, which may have a size of its own."""
     experts, key = sigmoid_routed(config), "moe_shared_expert_intermediate_size"
     if key not in config:
         return experts
     return replace(experts, shared_inner=experts.shared_inner // experts.inner * config.integer(key))
 
 
-def _names(config: JsonObject) -> TensorNames:
+def ling_names(config: JsonObject) -> TensorNames:
+    """Names of what all layers have, and of latent attention."""
     inside, names = "attention", shared_expert_names(0)(config)
     return replace(
         names,
@@ -108,6 +114,15 @@ def _names(config: JsonObject) -> TensorNames:
         kv_a=f"{inside}.kv_a_proj_with_mqa",
         kv_a_norm=f"{inside}.kv_a_layernorm",
         kv_b=f"{inside}.kv_b_proj",
+        router_correction="mlp.gate.expert_bias",
+        ignored=(*names.ignored, "model.mtp*"),
+    )
+
+
+def _names(config: JsonObject) -> TensorNames:
+    inside = "attention"
+    return replace(
+        ling_names(config),
         attention_gate=f"{inside}.g_proj",
         delta_apart=(f"{inside}.q_proj", f"{inside}.k_proj", f"{inside}.v_proj"),
         delta_convs=(f"{inside}.q_conv1d", f"{inside}.k_conv1d", f"{inside}.v_conv1d"),
@@ -118,8 +133,6 @@ def _names(config: JsonObject) -> TensorNames:
         delta_bias=f"{inside}.dt_bias",
         delta_norm=f"{inside}.o_norm",
         delta_out=f"{inside}.o_proj",
-        router_correction="mlp.gate.expert_bias",
-        ignored=(*names.ignored, "model.mtp*"),
     )
 
 

@@ -20,7 +20,6 @@ _SHORT = "short convolutions of keys and values, and a bias by distance"
 
 MISSING: Mapping[str, tuple[str, str]] = {
     "AliceAIForCausalLM": ("Alice AI", _RESIDUALS),
-    "BailingMoeV2_5ForCausalLM": ("Ling and Ring 2.5 and 2.6", "lightning attention with fixed decays"),
     "DeepseekV4ForCausalLM": ("DeepSeek V4", _COMPRESSED),
     "Glm5NextForCausalLM": ("GLM 5.3 Flash", _HYPER),
     "Glm5NextForConditionalGeneration": ("GLM 5.3 Flash", _HYPER),

@@ -16,6 +16,7 @@ from .kimi_linear import KIMI_LINEAR
 from .laguna import LAGUNA
 from .lfm2 import LFM2_MOE
 from .ling3 import LING3
+from .ling25 import LING25
 from .mimo_v2 import MIMO_V2
 from .minimax_m3 import MINIMAX_M3
 from .mixtral import MINIMAX_M2, MIXTRAL
@@ -28,6 +29,7 @@ MIXTURES: dict[str, Family] = {
     "AfmoeForCausalLM": AFMOE,
     "BailingMoeForCausalLM": BAILING,
     "BailingMoeV2ForCausalLM": BAILING2,
+    "BailingMoeV2_5ForCausalLM": LING25,
     "BailingMoeV3ForCausalLM": LING3,
     "DbrxForCausalLM": DBRX,
     "DeepseekV2ForCausalLM": DEEPSEEK_V2,

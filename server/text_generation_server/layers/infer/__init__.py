@@ -10,6 +10,7 @@ from .head import Head
 from .indexer import Indexer
 from .kimi_delta import KimiDelta
 from .latent_attention import LatentAttention
+from .lightning import Lightning
 from .mamba import Mamba
 from .mamba2 import Mamba2
 from .media import MediaInput
@@ -48,6 +49,7 @@ __all__ = [
     "Layer",
     "LayerInput",
     "LayerState",
+    "Lightning",
     "Mamba",
     "Mamba2",
     "MediaInput",
