@@ -92,6 +92,40 @@ LING_25_KEYS: dict[str, Any] = {
 }
 
 
+MINIMAX_01: dict[str, Any] = {
+    **{f"{part}_alpha_factor": 3.5 for part in ("full_attn", "linear_attn", "mlp")},
+    **{f"{part}_beta_factor": 1.25 for part in ("full_attn", "linear_attn", "mlp")},
+    "block_size": 4,
+    "head_dim": 8,
+    "layer_types": LAYERS,
+    "num_local_experts": 6,
+}
+
+
+def _rotates_half(model: PreTrainedModel) -> None:
+    """Rotates as many elements of a head as the authors' files say; they lie apart in transformers' order."""
+    frequencies = model.model.rotary_emb.inv_freq
+    half = len(frequencies) // 2
+    frequencies[:half] = 10_000 ** (-torch.arange(half) / half)
+    frequencies[half:] = 0
+
+
+def _minimax_01(state: State, raw: Raw) -> tuple[State, Raw]:
+    """The authors' keys, and their order of the elements of queries and keys."""
+    order = torch.tensor([0, 1, 4, 5, 2, 3, 6, 7])
+    for name, tensor in state.items():
+        if "q_proj" in name or "k_proj" in name:
+            state[name] = tensor.unflatten(0, (-1, 8))[:, order].flatten(0, 1)
+    older = {"full_attn": "layernorm_full_attention", "linear_attn": "layernorm_linear_attention"}
+    for part, name in (*older.items(), ("mlp", "layernorm_mlp")):
+        for factor in ("alpha", "beta"):
+            raw[f"{name}_{factor}"] = raw.pop(f"{part}_{factor}_factor")
+    raw["attn_type_list"] = [int(each == "full_attention") for each in raw.pop("layer_types")]
+    raw["rope_theta"] = raw.pop("rope_parameters")["rope_theta"]
+    own = {"architectures": ["MiniMaxText01ForCausalLM"], "postnorm": True, "rotary_dim": 4}
+    return state, {**raw, **own, "shared_intermediate_size": 0, "shared_moe_mode": "sigmoid"}
+
+
 def kimi_linear(state: State, raw: Raw) -> tuple[State, Raw]:
     """The dense network of the first layer under its published name."""
     wrong = "layers.0.block_sparse_moe."
@@ -299,6 +333,15 @@ RECURRENT_CASES: dict[str, Case] = {
         ling3(**{**LING_25_KEYS, "group_norm_size": 1, "layer_group_size": 2}),
         prepare=as_ling25(1),
         architecture="BailingMoeV2_5ForCausalLM",
+    ),
+    "minimax 01": Case("MiniMax-Text-01, MiniMax-M1", "minimax", MINIMAX_01),
+    "minimax text 01": Case(
+        "MiniMax-Text-01, MiniMax-M1",
+        "minimax",
+        {**MINIMAX_01, "rope_parameters": {"rope_type": "default", "rope_theta": 10_000}},
+        _minimax_01,
+        prepare=_rotates_half,
+        architecture="MiniMaxText01ForCausalLM",
     ),
     "olmo hybrid": Case(
         "OLMo Hybrid", "olmo_hybrid", {**OLMO_HYBRID, "rope_parameters": {"rope_theta": None}}, _published_olmo

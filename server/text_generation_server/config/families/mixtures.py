@@ -18,6 +18,7 @@ from .lfm2 import LFM2_MOE
 from .ling3 import LING3
 from .ling25 import LING25
 from .mimo_v2 import MIMO_V2
+from .minimax01 import MINIMAX_01
 from .minimax_m3 import MINIMAX_M3
 from .mixtral import MINIMAX_M2, MIXTRAL
 from .phi_moe import PHI_MOE
@@ -50,9 +51,12 @@ MIXTURES: dict[str, Family] = {
     "Lfm2MoeForCausalLM": LFM2_MOE,
     "MiMoV2FlashForCausalLM": MIMO_V2,
     "MiMoV2ForCausalLM": MIMO_V2,
+    "MiniMaxForCausalLM": MINIMAX_01,
+    "MiniMaxM1ForCausalLM": MINIMAX_01,
     "MiniMaxM2ForCausalLM": MINIMAX_M2,
     "MiniMaxM3SparseForCausalLM": MINIMAX_M3,
     "MiniMaxM3VLForCausalLM": MINIMAX_M3,
+    "MiniMaxText01ForCausalLM": MINIMAX_01,
     "Mistral4ForCausalLM": MISTRAL4,
     "MistralLarge3ForCausalLM": MISTRAL4,
     "MixtralForCausalLM": MIXTRAL,

@@ -77,7 +77,7 @@ class Lightning(LinearMixer):
         if spec.rope is None and spec.qk_norm_eps is None:
             return q, k, v
         # The kernel of attention writes keys and values to slots, which here are one for each new token.
-        cache = kernels.KvCache(*(qkv.new_empty(q.shape) for _ in range(2)))
+        cache = kernels.KvCache(qkv.new_empty(q.shape), qkv.new_empty(q.shape))
         prologue = kernels.QkvPrologue(None, weights.q_norm, weights.k_norm, spec.qk_norm_eps or 0.0)
         kernels.qkv_postprocess(qkv, prologue, _in_order(self._rope, state), cache)
         return q, cache.k, cache.v
