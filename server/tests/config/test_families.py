@@ -33,6 +33,7 @@ OTHER_NAMES: dict[str, str] = {
     "d_model": "hidden_size",
     "n_heads": "num_attention_heads",
     "n_layers": "num_hidden_layers",
+    "num_layers": "num_hidden_layers",
     "ffn_dim": "intermediate_size",
 }
 
@@ -41,6 +42,7 @@ GROWING = {"rope_type": "default", "rope_theta": 1e4, "original_max_position_emb
 EXPERTS = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 16}
 NO_OP = {"no_op": True}
 LING_3 = {**EXPERTS, "layer_group_size": 4}
+LONGCAT = {"num_layers": 2, "ffn_hidden_size": 48}
 
 
 def parse(folder: Path, values: dict[str, Any]) -> ModelConfig:
@@ -153,6 +155,8 @@ def test_the_page_of_models_has_the_table_of_the_tests() -> None:
             "kda_layers",
         ),
         ("MiniMaxText01ForCausalLM", {"attn_type_list": [0, 1]}, "attn_type_list"),
+        ("LongcatFlashForCausalLM", LONGCAT | {"q_lora_rank": None}, "q_lora_rank"),
+        ("LongcatFlashForCausalLM", LONGCAT | {"zero_expert_num": -1}, "zero_expert_num"),
         ("BailingMoeV2_5ForCausalLM", LING_3 | {"group_norm_size": 3}, "group_norm_size"),
         ("BailingMoeV2_5ForCausalLM", LING_3 | {"rotary_dim": 6}, "rotary_dim"),
         ("BailingMoeV2_5ForCausalLM", LING_3 | {"num_hidden_layers": 1}, "num_hidden_layers"),
@@ -220,6 +224,9 @@ def test_a_wrong_value_is_named(architecture: str, values: dict[str, Any], named
         ("HYV3ForCausalLM", {"qk_norm": False}),
         ("LagunaForCausalLM", {"attention_bias": True}),
         ("MiniMaxText01ForCausalLM", {"postnorm": False}),
+        ("LongcatFlashForCausalLM", {"zero_expert_type": "zero"} | LONGCAT),
+        ("LongcatFlashForCausalLM", {"router_bias": True} | LONGCAT),
+        ("LongcatFlashForCausalLM", {"mla_scale_q_lora": False} | LONGCAT),
         ("MiniMaxText01ForCausalLM", {"shared_intermediate_size": 64}),
         ("MiniMaxText01ForCausalLM", {"layernorm_mlp_alpha": 2.0}),
         ("BailingMoeV2_5ForCausalLM", {"linear_silu": True} | LING_3),

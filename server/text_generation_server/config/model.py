@@ -81,7 +81,7 @@ class ModelConfig:
     @property
     def largest_matrix(self) -> int:
         """The elements of the largest matrix of a layer."""
-        networks = (each for layer in self.decoder.layers for each in (layer.ffn, layer.beside))
+        networks = (each for layer in self.decoder.layers for each in (layer.ffn, layer.moe))
         inner = (each.inner for each in networks if each is not None)
         return self.decoder.hidden_size * max(inner, default=self.decoder.hidden_size)
 
@@ -207,8 +207,8 @@ def check_schemes(schemes: Schemes, decoder: DecoderSpec, names: TensorNames) ->
     # Before anything is downloaded; which prefix there is only tensors tell, but for families with one.
     for index, layer in enumerate(decoder.layers if len(names.prefixes) == 1 else ()):
         if layer.moe is not None:
-            first = f"{names.prefixes[0]}{names.layer.format(index)}"
-            schemes.check_experts(f"{first}{name.format(expert=0)}" for name in names.experts(layer.moe.gated))
+            own = (names.inside(index, name).format(expert=0) for name in names.experts(layer.moe.gated))
+            schemes.check_experts(f"{names.prefixes[0]}{name}" for name in own)
 
 
 def supported() -> str:

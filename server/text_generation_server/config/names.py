@@ -41,6 +41,8 @@ class TensorNames:
     """Projection from the hidden size to the columns of the head."""
 
     layer: str = "layers.{}."
+    parts: int = 1
+    """Layers here that each stored layer has; `{part}` in a name is the number of one of these."""
     attention_norm: str = "input_layernorm"
     attention_output_norm: str = "post_attention_layernorm"
     ffn_norm: str = "post_attention_layernorm"
@@ -204,12 +206,17 @@ class TensorNames:
         """Returns the first prefix with an embedding. `has` says whether a tensor exists."""
         return next((each for each in self.prefixes if has(f"{each}{self.embedding}.weight")), self.prefixes[0])
 
+    def inside(self, layer: int, name: str) -> str:
+        """Returns the name of a tensor of a layer, without the prefix."""
+        stored, part = divmod(layer, self.parts)
+        return f"{self.layer.format(stored)}{name.replace('{part}', str(part))}"
+
     def as_stored(self, layers: int, has: Callable[[str], bool]) -> "TensorNames":
         """Returns the same names as a model of so many layers stores norms and experts. `has` is that of `prefix`."""
         prefix = self.prefix(has)
 
         def is_stored(name: str) -> bool:
-            return any(has(f"{prefix}{self.layer.format(index)}{name}") for index in range(layers))
+            return any(has(f"{prefix}{self.inside(index, name)}") for index in range(layers))
 
         other = {key: name for key, name in self.instead.items() if not is_stored(f"{getattr(self, key)}.weight")}
         if other:

@@ -30,7 +30,7 @@ def weight_bytes(config: ModelConfig, itemsize: int, tensors: Container[str] = (
     prefix = names.prefix(tensors.__contains__)
     for index in range(len(spec.layers)):
         for name, elements in matrices(config, index):
-            whole = f"{prefix}{names.layer.format(index)}{name}"
+            whole = f"{prefix}{names.inside(index, name)}"
             scheme = schemes.among(whole, tensors.__contains__)
             # A matrix without a name is kept with 16 bits.
             total += elements * (itemsize if scheme is None or not name else scheme.bytes_per_weight)

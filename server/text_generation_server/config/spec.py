@@ -166,6 +166,10 @@ class LatentAttentionSpec:
     """Positions that a token attends to; 0: all before it."""
     indexer: IndexerSpec | None = None
     """What chooses them, from the low-rank vector and hidden states; None: the layer before it that has one."""
+    query_scale: float = 1.0
+    """What the low-rank vector is multiplied by after its norm."""
+    latent_scale: float = 1.0
+    """The same of the latent vector."""
     gates: Literal["heads", "elements"] | None = None
     """Whether a sigmoid of a projection of the hidden state gates what each head reads, or each element of it."""
 
@@ -253,6 +257,8 @@ class MoeSpec:
     The shared expert reads hidden states in any case."""
     weighs_inputs: bool = False
     """Whether the sigmoid of its logit multiplies the input of the one expert that computes a token, not its output."""
+    identity: int = 0
+    """Further experts to choose from, which change nothing: their output is their input."""
     expert_scales: bool = False
     """Whether the output of each expert is multiplied by a learned number."""
 
@@ -302,6 +308,9 @@ class LayerSpec:
     beside: MoeSpec | None = None
     """Experts beside the dense network of a scaled layer. Both read the residual stream, and the router too, each
     through a norm; their outputs pass a norm each, are added, and pass `ffn_output_norm`."""
+    ahead: MoeSpec | None = None
+    """Experts that read what the dense network reads, and whose output is added behind that of the next layer
+    (shortcut-connected mixture, Cai et al., 2024)."""
     state_space: Mamba2Spec | None = None
     """A state space beside attention. Both read the same input, and their outputs are added."""
     mixer_factors: tuple[float, float] = (1.0, 1.0)
@@ -312,7 +321,7 @@ class LayerSpec:
     @property
     def moe(self) -> MoeSpec | None:
         """Its mixture of experts, if it has one."""
-        return self.ffn if isinstance(self.ffn, MoeSpec) else self.beside
+        return self.ffn if isinstance(self.ffn, MoeSpec) else self.beside or self.ahead
 
     @property
     def is_whole(self) -> bool:

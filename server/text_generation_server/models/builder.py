@@ -57,6 +57,8 @@ from ..layers.infer import (
     ScaledFeedForward,
     ScaledLayer,
     ShortConv,
+    ShortcutEnd,
+    ShortcutStart,
     SkipLayer,
     SparseFeedForward,
     StateShape,
@@ -218,7 +220,11 @@ class DecoderBuilder:
             # The stream enters where it is mixed.
             inner = self._add_norm(None, attention_norm, None, mixer.wants)
             return SkipLayer(spec.skip, before(None), TransformerLayer(inner, mixer, between, ffn, fusions))
-        return TransformerLayer(before(attention_norm, wants=mixer.wants), mixer, between, ffn, fusions)
+        parts = before(attention_norm, wants=mixer.wants), mixer, between, ffn, fusions
+        if spec.ahead is not None:
+            return ShortcutStart(*parts, self._feed_forward(index, spec.ahead))
+        is_end = index > 0 and self._checkpoint.spec.layers[index - 1].ahead is not None
+        return ShortcutEnd(*parts) if is_end else TransformerLayer(*parts)
 
     def _scaled_layer(
         self, index: int, spec: LayerSpec, before: AddNorm, mixer: Mixer, between: AddNorm, ffn: FeedForward

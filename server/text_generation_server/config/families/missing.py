@@ -30,7 +30,7 @@ MISSING: Mapping[str, tuple[str, str]] = {
     "InternLMXComposerForCausalLM": ("InternLM-XComposer", "a resampler of images with learned queries (Q-Former)"),
     "KimiK3ForCausalLM": ("Kimi K3", _RESIDUALS),
     "KimiK3ForConditionalGeneration": ("Kimi K3", _RESIDUALS),
-    "LongcatFlashForCausalLM": ("LongCat Flash", "two attentions in a layer, and experts that change nothing"),
+    "LongcatFlashNgramForCausalLM": ("LongCat Flash Lite", "hashed n-grams beside the embedding"),
     "Qwen4ExpForCausalLM": ("Qwen 4 Exp", _STREAMS),
     "Qwen4ExpForConditionalGeneration": ("Qwen 4 Exp", _STREAMS),
 }

@@ -17,6 +17,7 @@ from .laguna import LAGUNA
 from .lfm2 import LFM2_MOE
 from .ling3 import LING3
 from .ling25 import LING25
+from .longcat import LONGCAT_FLASH
 from .mimo_v2 import MIMO_V2
 from .minimax01 import MINIMAX_01
 from .minimax_m3 import MINIMAX_M3
@@ -49,6 +50,7 @@ MIXTURES: dict[str, Family] = {
     "KimiLinearForCausalLM": KIMI_LINEAR,
     "LagunaForCausalLM": LAGUNA,
     "Lfm2MoeForCausalLM": LFM2_MOE,
+    "LongcatFlashForCausalLM": LONGCAT_FLASH,
     "MiMoV2FlashForCausalLM": MIMO_V2,
     "MiMoV2ForCausalLM": MIMO_V2,
     "MiniMaxForCausalLM": MINIMAX_01,

@@ -23,6 +23,7 @@ from .per_layer import LayerInput, PerLayerInputs
 from .rotation import new_tokens
 from .scaled_layer import ExpertsBeside, ScaledLayer
 from .short_conv import ShortConv
+from .shortcut import ShortcutEnd, ShortcutStart
 from .sparse_step import Choice
 from .state import CacheShape, InferState, LayerState, StateShape
 from .streams import StreamEnd, StreamLayer, Streams
@@ -66,6 +67,8 @@ __all__ = [
     "ScaledFeedForward",
     "ScaledLayer",
     "ShortConv",
+    "ShortcutEnd",
+    "ShortcutStart",
     "SkipLayer",
     "SparseFeedForward",
     "StateShape",

@@ -89,7 +89,7 @@ class Checkpoint(Matrices):
 
     def inside(self, layer: int, name: str) -> str:
         """Returns the whole name of a tensor of a layer."""
-        return f"{self.prefix}{self.names.layer.format(layer)}{name}"
+        return f"{self.prefix}{self.names.inside(layer, name)}"
 
     def norm(self, name: str, spec: NormSpec, size: int) -> "NormWeights":
         """Reads the weight, and the bias if it has one, of a norm over `size` elements, whole."""
