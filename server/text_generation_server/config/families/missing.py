@@ -11,7 +11,10 @@ _COMPRESSED = (
     "token id"
 )
 _RESIDUALS = "attention over residuals"
-_HYPER = "hyper-connections between several residual streams"
+_HYPER = (
+    "hyper-connections between several residual streams, an indexer of pools of positions, and gates that are bounded "
+    "by 10"
+)
 _STREAMS = (
     "several residual streams with gates, hashed n-grams beside the embedding, and an indexer of sparse attention"
 )
