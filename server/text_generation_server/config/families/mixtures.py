@@ -15,7 +15,7 @@ from .hunyuan_moe import HUNYUAN_MOE, HY3
 from .kimi_linear import KIMI_LINEAR
 from .laguna import LAGUNA
 from .lfm2 import LFM2_MOE
-from .ling3 import LING3
+from .ling3 import BAILING_HYBRID, LING3
 from .ling25 import LING25
 from .longcat import LONGCAT_FLASH
 from .mimo_v2 import MIMO_V2
@@ -29,6 +29,7 @@ from .step import STEP
 
 MIXTURES: dict[str, Family] = {
     "AfmoeForCausalLM": AFMOE,
+    "BailingHybridForCausalLM": BAILING_HYBRID,
     "BailingMoeForCausalLM": BAILING,
     "BailingMoeV2ForCausalLM": BAILING2,
     "BailingMoeV2_5ForCausalLM": LING25,
