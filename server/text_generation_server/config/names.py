@@ -19,6 +19,10 @@ ExpertLayout = Literal["each", "stacked", "transposed", "as shaped", "rows", "in
 """
 
 
+_WEIGHTS = ("weight", "qweight", "weight_packed")
+"""What the weight of a module may be called, quantised or not."""
+
+
 @dataclass(frozen=True)
 class TensorNames:
     """Names without `.weight` and `.bias`; the defaults are those of Llama.
@@ -196,7 +200,7 @@ class TensorNames:
     laurel_up: str = "laurel.linear_right"
     laurel_norm: str = "laurel.post_laurel_norm"
     instead: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Names of norms that other files have, by the fields here; they count where no layer has the first."""
+    """Names of modules that other files have, by the fields here; they count where no layer has the first."""
     transposed: bool = False
     """Whether matrices of layers are stored as [inputs, outputs]."""
     ignored: tuple[str, ...] = ("*rotary_emb.inv_freq",)
@@ -218,7 +222,10 @@ class TensorNames:
         def is_stored(name: str) -> bool:
             return any(has(f"{prefix}{self.inside(index, name)}") for index in range(layers))
 
-        other = {key: name for key, name in self.instead.items() if not is_stored(f"{getattr(self, key)}.weight")}
+        def has_module(name: str) -> bool:
+            return any(is_stored(f"{name}.{each}") for each in _WEIGHTS)
+
+        other = {key: name for key, name in self.instead.items() if not has_module(getattr(self, key))}
         if other:
             return replace(self, instead={}, **other)
         if self.experts_stack is None:
