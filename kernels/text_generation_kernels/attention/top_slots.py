@@ -13,7 +13,8 @@ requests as in `Decodes`.
 Kernels find the k-th highest score eight bits at a time (radix select): four times, each thread block makes a histogram
 of the digits of its part of a token's scores, of those that begin as the k-th does. The last kernel writes the slots; a
 thread block reads from the histograms how many are chosen before its part. Called once in a layer with an indexer.
-Bytes floor: sum(kv_lens) * 4 + tokens * k * 4; what is read again is in L2.
+Bytes floor: sum(kv_lens) * 4 + tokens * k * 4; what is read again is in L2. On an H200 one token with 32,768 positions
+takes 26 us: docs/lab/2026-11-sparse-attention.md.
 """
 
 # pyright: basic, reportArgumentType=false, reportCallIssue=false, reportGeneralTypeIssues=false

@@ -227,6 +227,8 @@ def test_a_wrong_value_is_named(architecture: str, values: dict[str, Any], named
         ("HunYuanDenseV1ForCausalLM", {"use_cla": True}),
         ("HunYuanMoEV1ForCausalLM", {"use_mla": True}),
         ("ChatGLMModel", {"position_encoding_2d": True, "inner_hidden_size": 16384, "num_layers": 2}),
+        ("ChatGLMModel", {"apply_residual_connection_post_layernorm": True}),
+        ("ChatGLMModel", {"rope_ratio": 50, "num_layers": 2, "padded_vocab_size": 65024}),
         ("PhiForCausalLM", {"qk_layernorm": True}),
         ("XGLMForCausalLM", {"add_cross_attention": True}),
         ("CodeGenForCausalLM", {"auto_map": {"AutoModelForCausalLM": "modeling_codegen.CodeGenForCausalLM"}}),
