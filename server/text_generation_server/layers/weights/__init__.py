@@ -20,6 +20,7 @@ from .indexer import IndexerWeights, load_indexer
 from .kimi_delta import KimiDeltaWeights, load_kimi_delta
 from .kv_scales import load_kv_scales
 from .latent_attention import LatentAttentionWeights, load_latent_attention
+from .lightning import LightningWeights, load_lightning
 from .linear import Dense, Linear, Split, activate, activated, each_alone, in_blocks
 from .loading import column_parallel, row_parallel, stacked_rows
 from .low_rank import LowRankPages, changed_of, low_rank_pages
@@ -63,6 +64,7 @@ __all__ = [
     "KimiDeltaWeights",
     "LatentAttentionWeights",
     "LayerInputWeights",
+    "LightningWeights",
     "Linear",
     "LowRankPages",
     "Mamba2Weights",
@@ -106,6 +108,7 @@ __all__ = [
     "load_kv_scales",
     "load_latent_attention",
     "load_layer_input",
+    "load_lightning",
     "load_mamba",
     "load_mamba2",
     "load_moe",
