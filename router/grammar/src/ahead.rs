@@ -8,7 +8,7 @@ use llguidance::{TokenParser, panic_utils};
 
 use crate::Mask;
 use crate::clock::Watch;
-use crate::matcher::{advance, forced};
+use crate::parser::{advance, forced};
 
 /// A copy of a sample at its place. Nothing that it does moves the sample on or uses up what the sample may cost; it ends
 /// where a step of it takes too long or fails.

@@ -16,6 +16,7 @@ mod limits;
 mod lower;
 mod mask;
 mod matcher;
+mod parser;
 mod places;
 mod source;
 mod text;

@@ -6,10 +6,10 @@ use std::sync::Arc;
 
 use llguidance::api::StopReason;
 use llguidance::{TokenParser, panic_utils};
-use toktrie::{Recognizer, TokenId};
 
 use crate::budget::{Budget, thread_time};
 use crate::clock::{Clock, Watch};
+use crate::parser::advance;
 use crate::text::first_line;
 use crate::{Ahead, GrammarError, Mask};
 
@@ -196,39 +196,4 @@ impl fmt::Debug for Matcher {
             .field("failed", &self.failed)
             .finish_non_exhaustive()
     }
-}
-
-/// Whether the text can only end here.
-pub(crate) fn advance(parser: &mut TokenParser) -> Result<bool, String> {
-    if parser.check_stop().map_err(|error| error.to_string())? {
-        return Ok(true);
-    }
-    // A lexeme that could be longer as far as the library knows, but for which no byte is left.
-    Ok(parser.is_accepting()
-        && !parser
-            .parser
-            .with_recognizer(|recognizer| any_byte(recognizer)))
-}
-
-/// Whether any byte, the mark of special tokens among them, may come next.
-fn any_byte(recognizer: &mut impl Recognizer) -> bool {
-    recognizer.trie_started("any_byte");
-    let any = (0..=u8::MAX).any(|byte| recognizer.byte_allowed(byte));
-    recognizer.trie_finished();
-    any
-}
-
-pub(crate) fn forced(parser: &mut TokenParser) -> Vec<TokenId> {
-    let bytes = parser.force_bytes();
-    if bytes.is_empty() {
-        return Vec::new();
-    }
-    let env = parser.token_env.clone();
-    let (mut tokens, fixed) = env.tokenize_bytes_marker(&bytes);
-    // Without those at the end that could be the beginning of a longer token.
-    let (open, _) = parser
-        .parser
-        .with_recognizer(|recognizer| env.tok_trie().chop_tokens(recognizer, &tokens[fixed..]));
-    tokens.truncate(tokens.len() - open);
-    tokens
 }

@@ -69,7 +69,7 @@ def test_graphs_serve_adapters_that_came_later(folders: list[Path]) -> None:
     assert tokens(graphs, adapters[::-1], many) == tokens(plain, adapters[::-1], many)
     runner = graphs._runner
     assert runner is not None
-    assert replays(runner._adapted_graphs) == (set(DECODES), set(FORWARDS), set(TOKENS))
+    assert replays(runner._captured.adapted) == (set(DECODES), set(FORWARDS), set(TOKENS))
 
 
 @pytest.mark.parametrize("from_the_start", [False, True])
@@ -81,7 +81,7 @@ def test_dora_has_graphs_where_it_was_there_at_the_start(from_the_start: bool, f
     runner = graphs._runner
     assert runner is not None
     for numbers, replayed in (([2, 1, 0, 2], from_the_start), ([1, 0, 1, 1], True)):
-        for each in (runner._adapted_graphs.decodes, runner._adapted_graphs.chunks):
+        for each in (runner._captured.adapted.decodes, runner._adapted_graphs.chunks):
             each._graphs.replays.clear()  # type: ignore[attr-defined]
         assert tokens(graphs, [first, dora], numbers) == tokens(plain, [first, dora], numbers)
-        assert bool(replays(runner._adapted_graphs)[2]) == replayed
+        assert bool(replays(runner._captured.adapted)[2]) == replayed

@@ -29,9 +29,10 @@ class CapturedSteps:
         self.base = RunnerGraphs(*place, steps.has_axes)
         """Those of steps in which no token uses an adapter."""
         self._none = RunnerGraphs(*place, steps.has_axes)
-        self._adapted = self._none
+        self.adapted = self._none
+        """Those of steps in which some do."""
         if steps.adapters is not None:
-            self._adapted = RunnerGraphs(*place, steps.has_axes, steps.adapters.tables)
+            self.adapted = RunnerGraphs(*place, steps.has_axes, steps.adapters.tables)
 
     def capture(self, sizes: GraphSizes) -> None:
         """Captures a graph for each of `sizes`. No request may be running."""
@@ -47,7 +48,7 @@ class CapturedSteps:
             forward = partial(self._steps.forward_windows, max_kv_len=longest)
             self._forward_windows[width].capture(forward, of_width, memory)
         if self._steps.adapters is not None:
-            self._capture(self._adapted, sizes.of_adapters, memory)
+            self._capture(self.adapted, sizes.of_adapters, memory)
 
     def _capture(self, graphs: RunnerGraphs, sizes: GraphSizes, memory: Any) -> None:
         longest = self._steps.table.max_total_tokens
@@ -90,4 +91,4 @@ class CapturedSteps:
         adapters = self._steps.adapters
         if adapters is None or plan.adapters is None:
             return self.base
-        return self._adapted if adapters.tables.fit_graphs(plan.adapters) else self._none
+        return self.adapted if adapters.tables.fit_graphs(plan.adapters) else self._none
