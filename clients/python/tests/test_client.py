@@ -182,6 +182,15 @@ def test_completion(stub: Stub) -> None:
     assert stub.requests == [{"path": "/v1/completions", **body}]
 
 
+def test_token_healing_is_asked_for_where_it_is_wanted(stub: Stub) -> None:
+    client = Client(stub.url)
+    client.generate(PROMPT, token_healing=True)
+    list(client.generate_stream(PROMPT, token_healing=True))
+    client.completion(PROMPT, token_healing=True)
+    sent = [request.get("parameters", request) for request in stub.requests]
+    assert [parameters["token_healing"] for parameters in sent] == [True, True, True]
+
+
 def test_completion_stream(stub: Stub) -> None:
     async def main() -> list[Any]:
         async with AsyncClient(stub.url) as client:

@@ -152,6 +152,8 @@ pub enum ValidationError {
     BadWordLength { max: usize, given: usize },
     #[error("`bad_words` needs grammars, which this server does not support")]
     BadWordsSupport,
+    #[error("`token_healing` needs grammars, which this server does not support")]
+    HealingSupport,
     #[error("grammar is not supported")]
     GrammarSupport,
     #[error("`grammar` is not valid: {0}")]

@@ -45,6 +45,7 @@ class CompletionOptions(TypedDict, total=False):
     temperature: float | None
     top_p: float | None
     stop: str | Sequence[str] | None
+    token_healing: bool
 
 
 class RunOptions(TypedDict, total=False):
@@ -87,11 +88,13 @@ def completion(
     temperature: float | None = None,
     top_p: float | None = None,
     stop: str | Sequence[str] | None = None,
+    token_healing: bool = False,
 ) -> Answer[Completion] | Stream[CompletionComplete]:
     """Complete one prompt or several, by the OpenAI API.
 
-    With `stream` it returns an iterator of pieces; the `index` of a piece tells its prompt. `AsyncClient` has
-    the same method as a coroutine, which with `stream` gives an asynchronous iterator.
+    With `stream` it returns an iterator of pieces; the `index` of a piece tells its prompt. With
+    `token_healing` the end of a prompt need not be the end of a token. `AsyncClient` has the same method as a
+    coroutine, which with `stream` gives an asynchronous iterator.
 
     >>> client.completion("The capital of France is", max_tokens=2).choices[0].text
     ' Paris.'
@@ -110,6 +113,7 @@ def completion(
         temperature=temperature,
         top_p=top_p,
         stop=texts(stop),
+        token_healing=token_healing or None,
     )
     return Call("/v1/completions", encode(request), stream, _pieces if stream else _completion)
 

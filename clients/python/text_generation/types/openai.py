@@ -28,6 +28,7 @@ class CompletionRequest:
     temperature: float | None = None
     top_p: float | None = None
     stop: list[str] | None = None
+    token_healing: bool | None = None
 
 
 @dataclass

@@ -85,7 +85,7 @@ impl Batcher {
         };
         match arrival.outcome {
             Ok(ended) => {
-                running.entry.constraint = Some(arrival.constraint);
+                running.entry.follow(arrival.constraint);
                 let top_tokens = arrival.top_tokens.into_iter().collect();
                 if running.accept(smallvec![arrival.token], top_tokens, ended) {
                     self.release(arrival.row, ended);

@@ -120,7 +120,8 @@ impl Batcher {
             self.eos_token_ids.contains(&token.id) && !request.stopping.ignore_eos_token
         };
         if let Some(constraint) = entry.constraint.take() {
-            let stops = request.stops_at(first.id, entry.generated);
+            let stops =
+                request.stops_at(first.id, entry.generated) && !constraint.rewrites(first.id);
             // Whether an end-of-sequence token ends it is for the grammar to say.
             let ends = stops || ends(&first) && !constraint.has_grammar();
             let is_last = running.next_is_last();

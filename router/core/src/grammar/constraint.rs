@@ -1,16 +1,19 @@
-//! Constraint of one generation: its grammar and its bad words.
+//! Constraint of one generation: the end of its prompt that it writes again, its grammar and its bad words.
 
 use text_generation_client::types::{Row, TokenId};
 use text_generation_grammar::{GrammarError, Mask, Matcher};
 
 use super::ValidGrammar;
 use super::bad_words::{BadWordWatch, BadWords};
+use super::healing::Healing;
 
-/// Where one generation stands in its grammar and its bad words. It belongs to the request, not to its row, so it
+/// Where one generation stands in what it has to write, in its grammar and its bad words. It belongs to the request, not to its row, so it
 /// survives pauses and failed steps: it has accepted all generated ids, and no others.
 #[derive(Debug)]
 pub(crate) struct Constraint {
+    /// Where there is a healed prompt too, its end is a part of the grammar.
     matcher: Option<Matcher>,
+    healing: Option<Healing>,
     bad_words: Option<BadWordWatch>,
     /// Of the next token.
     mask: Mask,
@@ -20,16 +23,20 @@ impl Constraint {
     /// At the beginning; nothing where any text is allowed.
     pub(crate) fn new(
         grammar: Option<&ValidGrammar>,
+        healing: Option<&Healing>,
         bad_words: Option<&BadWords>,
     ) -> Option<Self> {
-        if grammar.is_none() && bad_words.is_none() {
-            return None;
-        }
-        let first = grammar.map_or_else(Mask::all, |grammar| grammar.first.clone());
+        let first = grammar.map(|grammar| &grammar.first);
+        let first = first.or_else(|| healing.map(Healing::first));
+        let first = match (first, bad_words) {
+            (None, None) => return None,
+            (first, _) => first.cloned().unwrap_or_else(Mask::all),
+        };
         let bad_words = bad_words.map(BadWords::watch);
         Some(Self {
             matcher: grammar.map(|grammar| grammar.grammar.matcher()),
-            mask: narrowed(bad_words.as_ref(), first),
+            mask: narrowed(bad_words.as_ref(), healing, first),
+            healing: healing.cloned(),
             bad_words,
         })
     }
@@ -43,9 +50,25 @@ impl Constraint {
         self.matcher.is_some()
     }
 
+    /// Whether a token only writes a part of the prompt again. Such a token ends no text, and is in no word.
+    pub(crate) fn rewrites(&self, id: u32) -> bool {
+        let healing = self.healing.as_ref();
+        healing.is_some_and(|healing| healing.covers(id))
+    }
+
+    /// Whether any token may come from now on.
+    pub(crate) fn is_spent(&self) -> bool {
+        let healed = self.healing.as_ref().is_none_or(Healing::is_written);
+        healed && self.matcher.is_none() && self.bad_words.is_none()
+    }
+
     /// Takes the next token; whether the grammar ends with it.
     fn accept(&mut self, id: u32) -> Result<bool, GrammarError> {
-        if let Some(bad_words) = &mut self.bad_words {
+        let rewrites = self.rewrites(id);
+        if let Some(healing) = &mut self.healing {
+            healing.accept(id);
+        }
+        if let Some(bad_words) = self.bad_words.as_mut().filter(|_| !rewrites) {
             bad_words.accept(id);
         }
         let Some(matcher) = &mut self.matcher else {
@@ -57,18 +80,21 @@ impl Constraint {
 
     /// Finds the mask of the next token.
     fn look_ahead(&mut self) -> Result<(), GrammarError> {
-        let allowed = match &mut self.matcher {
-            Some(matcher) => matcher.mask()?,
-            None => Mask::all(),
+        let allowed = match (&mut self.matcher, &self.healing) {
+            (Some(matcher), _) => matcher.mask()?,
+            (None, Some(healing)) => healing.mask(),
+            (None, None) => Mask::all(),
         };
-        self.mask = narrowed(self.bad_words.as_ref(), allowed);
+        self.mask = narrowed(self.bad_words.as_ref(), self.healing.as_ref(), allowed);
         Ok(())
     }
 }
 
-fn narrowed(bad_words: Option<&BadWordWatch>, allowed: Mask) -> Mask {
+/// Without bad words; what only writes the prompt again is none of the text.
+fn narrowed(bad_words: Option<&BadWordWatch>, healing: Option<&Healing>, allowed: Mask) -> Mask {
+    let spared = |id| healing.is_some_and(|healing| healing.covers(id));
     match bad_words {
-        Some(bad_words) => bad_words.narrow(allowed),
+        Some(bad_words) => bad_words.narrow(allowed, spared),
         None => allowed,
     }
 }

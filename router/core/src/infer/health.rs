@@ -138,6 +138,7 @@ impl Infer {
                 special_tokens: SpecialTokens::Hidden,
             },
             bad_words: None,
+            healing: None,
             top_n_tokens: 0,
             prefill_logprobs: false,
             grammar: None,

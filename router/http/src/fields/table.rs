@@ -49,6 +49,7 @@ static KNOWN: &[Known] = &[
     known(&["continue_final_message"], Nothing, &[]).on(CHAT),
     known(&["add_generation_prompt"], True, &[]).on(CHAT),
     known(&["add_special_tokens"], Null, &[]),
+    known(&["token_healing"], Nothing, &["parameters"]),
     one_field(&["truncate", "truncate_prompt_tokens"], Null, TRUNCATIONS),
     known(&["truncation"], Text(&["disabled"]), TRUNCATIONS),
     known(&["truncation_side"], Text(&["left"]), &[]),

@@ -14,11 +14,13 @@ const TEMPLATE: &str = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% e
     {% if enable_thinking %}thinking{% endif %}{% if add_generation_prompt %}<answer>{% endif %}";
 
 /// Fields whose effect is not in one answer of a mock: other tests see it.
-const UNSEEN: [&str; 7] = [
+const UNSEEN: [&str; 8] = [
     "priority",
     "cache_salt",
     // It changes how fast an answer comes.
     "prediction",
+    // The prompt ends with a whole token.
+    "token_healing",
     "parallel_tool_calls",
     "separate_reasoning",
     "include_reasoning",

@@ -12,6 +12,7 @@ mod common;
 mod caching;
 mod chat;
 mod completions;
+mod healing;
 mod models;
 mod refused;
 mod sampling;

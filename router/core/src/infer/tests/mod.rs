@@ -5,6 +5,7 @@ mod ends;
 mod faults;
 mod grammars;
 mod groups;
+mod healing;
 mod images;
 mod load;
 mod metering;
