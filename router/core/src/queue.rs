@@ -157,12 +157,13 @@ impl Entry {
     }
 
     /// Those of its ids that it need not compute where they are in the prefix tree: all but the last, because its
-    /// successor is wanted, and none where the log-probabilities of the prompt are.
+    /// successor is wanted, and none from the one on that predicts the first whose log-probability is.
     pub(crate) fn cacheable(&self) -> Keys<'_> {
-        match self.ids.split_last() {
-            Some((_, before)) if !self.computes_logprobs() => self.keys(before.len()),
-            _ => self.keys(0),
-        }
+        let before = self.ids.len().saturating_sub(1);
+        self.keys(match self.computes_logprobs() {
+            true => before.min(self.request.logprobs_from.saturating_sub(1)),
+            false => before,
+        })
     }
 
     /// Of its first `count` ids, as the prefix tree compares them.

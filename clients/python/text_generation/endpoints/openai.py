@@ -19,6 +19,8 @@ from text_generation.types import (
     Grammar,
     Message,
     ModelList,
+    ScoreRequest,
+    Scores,
     Tool,
 )
 
@@ -190,6 +192,24 @@ def chat(
     return Call("/v1/chat/completions", encode(request), stream, _chunks if stream else _chat)
 
 
+def score(
+    _client: object,
+    prompt: str | Sequence[int],
+    choices: Sequence[str] | Sequence[Sequence[int]],
+) -> Answer[Scores]:
+    """How likely each of `choices` is to follow `prompt`: texts, or token ids, as the prompt is.
+
+    >>> [score.score for score in client.score("Water is", [" wet", " dry"]).data]
+    [-0.5, -1.5]
+
+    Raises:
+        TextGenerationError: The server refused or failed, or cannot be reached; see `errors`.
+    """
+    sent: list[Any] = [choice if isinstance(choice, str) else list(choice) for choice in choices]
+    request = ScoreRequest(model=MODEL, prompt=prompt if isinstance(prompt, str) else list(prompt), choices=sent)
+    return Call("/v1/score", encode(request), False, _scores)
+
+
 def models(_client: object) -> Answer[list[str]]:
     """The names of the models that the server has, by the OpenAI API; a server of this project has one.
 
@@ -209,6 +229,10 @@ def _definition(function: Callable[..., Any]) -> Tool:
 
 def _completion(payload: Any) -> Completion:
     return decode(Completion, payload)
+
+
+def _scores(payload: Any) -> Scores:
+    return decode(Scores, payload)
 
 
 def _pieces(payload: Any) -> list[CompletionComplete]:

@@ -32,6 +32,36 @@ class CompletionRequest:
 
 
 @dataclass
+class ScoreRequest:
+    """Body of `POST /v1/score`; see `Client.score`."""
+
+    model: str
+    prompt: str | list[int]
+    choices: list[str] | list[list[int]]
+
+
+@dataclass
+class Score:
+    """How likely one choice is: the natural logarithm of its probability, and its mean over `tokens`."""
+
+    index: int
+    score: float
+    mean_logprob: float
+    tokens: int
+
+
+@dataclass
+class Scores:
+    """Answer of `score`; `data` is in the order of the choices."""
+
+    id: str
+    created: int
+    model: str
+    data: list[Score] = field(default_factory=list[Score])
+    usage: dict[str, Any] | None = None
+
+
+@dataclass
 class CompletionComplete:
     """A completion, or the next piece of one in a stream; only the last piece has a `finish_reason`."""
 

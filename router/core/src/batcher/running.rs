@@ -48,6 +48,7 @@ impl RunningEntry {
             },
             top_tokens: Vec::new(),
         };
+        let request = entry.request.clone();
         Self {
             prompt: length(&entry),
             computed: holding.cached(),
@@ -56,9 +57,10 @@ impl RunningEntry {
             drafting: Drafting::new(&entry, answers.are_kept()),
             pausing: false,
             // Nothing predicts the first token.
-            scored: entry
-                .computes_logprobs()
-                .then(|| entry.ids.first().map(first).into_iter().collect()),
+            scored: entry.computes_logprobs().then(|| {
+                let wanted = entry.ids.first().filter(|_| request.logprobs_from == 0);
+                wanted.map(first).into_iter().collect()
+            }),
             entry,
             holding,
             since,
@@ -296,10 +298,14 @@ impl RunningEntry {
         };
         let mut tops = scores.top_tokens.into_iter().peekable();
         for (index, logprob) in scores.logprobs.into_iter().enumerate() {
-            let Some(&id) = self.entry.ids.get(scores.first as usize + 1 + index) else {
+            let place = scores.first as usize + 1 + index;
+            let Some(&id) = self.entry.ids.get(place) else {
                 return;
             };
             let top = tops.next_if(|top| top.index == index);
+            if place < self.entry.request.logprobs_from {
+                continue;
+            }
             scored.push(PromptToken {
                 token: TokenId { id, logprob },
                 top_tokens: top.map_or(Vec::new(), |top| top.tokens),

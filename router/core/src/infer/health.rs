@@ -141,6 +141,7 @@ impl Infer {
             healing: None,
             top_n_tokens: 0,
             prefill_logprobs: false,
+            logprobs_from: 0,
             grammar: None,
             adapter: None,
             prediction: None,

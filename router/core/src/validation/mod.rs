@@ -35,6 +35,8 @@ pub struct ValidRequest {
     pub top_n_tokens: u32,
     /// Asked for, and enabled in this server.
     pub prefill_logprobs: bool,
+    /// The first token of the prompt whose log-probability is wanted.
+    pub logprobs_from: usize,
     /// What its outputs may be, where the shards draft from it.
     pub prediction: Option<Arc<Prediction>>,
     /// What its outputs follow.
@@ -275,6 +277,7 @@ impl Validator {
             // TGI needs a flag for it; a client of OpenAI's API who asks is the only one who pays.
             prefill_logprobs: parameters.decoder_input_details
                 && (self.limits.prefill_logprobs || dialect == Dialect::OpenAi),
+            logprobs_from: parameters.logprobs_from,
             media,
             prediction,
             adapter,
@@ -412,6 +415,17 @@ impl Validator {
         let expanded = vision.expand(looked, salt).await?;
         vision.check(&expanded).await?;
         Ok(expanded)
+    }
+
+    /// The ids of a prompt that is no longer than a prompt may be.
+    pub(crate) async fn encode_prompt(
+        &self,
+        inputs: Inputs,
+        add_special_tokens: bool,
+    ) -> Result<Vec<u32>, ValidationError> {
+        rules::check_inputs(&inputs)?;
+        rules::check_bytes(&inputs, self.tokenizer().longest_token(), &self.limits)?;
+        self.encode(inputs, add_special_tokens).await
     }
 
     async fn encode(

@@ -48,6 +48,18 @@ static KNOWN: &[Known] = &[
     known(&["documents", "chat_template_kwargs"], Nothing, &[]).on(CHAT),
     known(&["continue_final_message"], Nothing, &[]).on(CHAT),
     known(&["add_generation_prompt"], True, &[]).on(CHAT),
+    known(
+        &[
+            "choices",
+            "text_1",
+            "text_2",
+            "query",
+            "items",
+            "label_token_ids",
+        ],
+        Nothing,
+        &["choices"],
+    ),
     known(&["add_special_tokens"], Null, &[]),
     known(&["token_healing"], Nothing, &["parameters"]),
     one_field(&["truncate", "truncate_prompt_tokens"], Null, TRUNCATIONS),

@@ -34,6 +34,7 @@ fn base(route: &str) -> Value {
     match route {
         "/v1/chat/completions" => json!({"messages": messages, "max_tokens": 8, "seed": 1}),
         "/v1/completions" => json!({"prompt": "Hi, you", "max_tokens": 8, "seed": 1}),
+        "/v1/score" => json!({"prompt": "Hi, you", "choices": ["a", "bc"]}),
         "/v1/responses" => json!({"input": "Hi, you", "max_output_tokens": 8, "seed": 1}),
         "/v1/messages" => json!({"messages": messages, "max_tokens": 8}),
         "/generate" => json!({"max_new_tokens": 8}),

@@ -16,6 +16,7 @@ mod healing;
 mod models;
 mod refused;
 mod sampling;
+mod score;
 mod stream;
 mod structured;
 mod tokens;

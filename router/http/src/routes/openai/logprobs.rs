@@ -9,7 +9,7 @@ use text_generation_core::types::{PrefillToken, Token};
 use utoipa::ToSchema;
 
 /// What OpenAI writes where a log-probability is not a finite number.
-const NEVER: f32 = -9999.0;
+pub const NEVER: f32 = -9999.0;
 
 /// What a token adds to a text.
 pub trait TokenBytes {
