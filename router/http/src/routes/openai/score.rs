@@ -89,9 +89,8 @@ impl Choices {
         check(fits, || {
             "`choices` must be texts where `prompt` is a text, and lists of token ids where it is one".to_owned()
         })?;
-        match choices.iter().position(Inputs::is_empty) {
-            Some(index) => check(false, || format!("`choices[{index}]` must not be empty"))?,
-            None => {}
+        if let Some(index) = choices.iter().position(Inputs::is_empty) {
+            check(false, || format!("`choices[{index}]` must not be empty"))?;
         }
         Ok(choices)
     }
