@@ -19,7 +19,7 @@ use text_generation_grammar::{
 use tokio::sync::OnceCell;
 
 pub(crate) use self::bad_words::BadWords;
-pub(crate) use self::constraint::{Arrival, Constraint};
+pub(crate) use self::constraint::{Arrival, Constraint, Look};
 pub(crate) use self::healing::Healing;
 use self::healing::TextTokens;
 pub(crate) use self::workers::Workers;
@@ -32,6 +32,8 @@ pub struct ValidGrammar {
     pub grammar: Arc<Grammar>,
     /// Of the first token.
     pub(crate) first: Mask,
+    /// The tokens that must come first.
+    pub(crate) forced: Arc<[u32]>,
     /// Its only text is the empty one.
     pub(crate) only_ends: bool,
 }
@@ -87,7 +89,7 @@ impl Grammars {
         let compiler = self.shared.compiler().await?;
         let began = Instant::now();
         let grammar = compiler.compile(source).await?;
-        let first = self.workers.first_mask(grammar.clone()).await?;
+        let (first, forced) = self.workers.first_mask(grammar.clone()).await?;
         self.shared.metrics.compile.record(began.elapsed());
         let ends = &self.shared.eos_token_ids;
         let only_ends = match first.form() {
@@ -97,6 +99,7 @@ impl Grammars {
         Ok(ValidGrammar {
             grammar,
             first,
+            forced,
             only_ends,
         })
     }

@@ -253,9 +253,7 @@ impl Validator {
         let input_ids = &input_ids[..input_ids.len() - again];
         let source = parameters.grammar.take();
         let grammar = self.compile(source, healing.as_ref()).await?;
-        let constrained = grammar.is_some() || bad_words.is_some();
-        let prediction = parameters.prediction.take().filter(|_| !constrained);
-        let prediction = self.prediction(prediction).await?;
+        let prediction = self.prediction(parameters.prediction.take()).await?;
         let adapter = self
             .adapter(parameters.adapter_id.take(), &parameters.tenant)
             .await?;
