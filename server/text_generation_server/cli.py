@@ -128,7 +128,10 @@ def serve(
         bool, typer.Option("--standby", help="Load the code, then wait for a byte on standard input before the rest")
     ] = False,
     otlp_endpoint: Annotated[
-        str | None, typer.Option(help="Collector of traces, as OTLP over gRPC; gets steps where the level is DEBUG")
+        str | None,
+        typer.Option(
+            help="Collector of traces, as OTLP over gRPC; rank 0 traces steps, all do where the level is DEBUG"
+        ),
     ] = None,
     otlp_service_name: Annotated[str | None, typer.Option(help="Name of this shard in traces")] = None,
     logger_level: Level = "INFO",
@@ -164,9 +167,10 @@ def serve(
         )
         _note_remote_code(trust_remote_code)
         traces = None
-        # A span for each step is as detailed as its log records.
-        if otlp_endpoint and LEVELS[logger_level] <= LEVELS["DEBUG"]:
-            traces = TraceSettings(otlp_endpoint, otlp_service_name, config.environment.parallel.rank)
+        rank = config.environment.parallel.rank
+        # The ranks compute the same steps: where the log has no details, one of them tells of them.
+        if otlp_endpoint and (rank == 0 or LEVELS[logger_level] <= LEVELS["DEBUG"]):
+            traces = TraceSettings(otlp_endpoint, otlp_service_name, rank)
         _serve(config, traces, standby)
 
 

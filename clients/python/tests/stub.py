@@ -42,6 +42,19 @@ def completion(prompts: int = 1) -> dict[str, Any]:
     return {"object": "text_completion", **HEAD, "choices": choices, "usage": USAGE}
 
 
+def scores(choices: int) -> dict[str, Any]:
+    def score(index: int) -> dict[str, Any]:
+        return {
+            "index": index,
+            "object": "score",
+            "score": -0.5 - index,
+            "mean_logprob": -0.25 - index / 2,
+            "tokens": 2,
+        }
+
+    return {"object": "list", **HEAD, "data": [score(index) for index in range(choices)], "usage": USAGE}
+
+
 def completion_events() -> list[Any]:
     choices = [{"index": 0, "text": text, "logprobs": None, "finish_reason": ""} for text in TOKENS]
     choices[-1]["finish_reason"] = "length"
@@ -145,6 +158,8 @@ class Stub:
         if path == "/v1/completions":
             prompts = 1 if isinstance(body["prompt"], str) else len(body["prompt"])
             return 200, completion_events() if stream else completion(prompts)
+        if path == "/v1/score":
+            return 200, scores(len(body["choices"]))
         if path == "/v1/chat/completions":
             if '"response_format": {"type": "json_schema"' in json.dumps(body) and not stream:
                 return 200, message_answer("stop", content=CAPITAL)

@@ -182,6 +182,29 @@ def test_completion(stub: Stub) -> None:
     assert stub.requests == [{"path": "/v1/completions", **body}]
 
 
+def test_token_healing_is_asked_for_where_it_is_wanted(stub: Stub) -> None:
+    client = Client(stub.url)
+    client.generate(PROMPT, token_healing=True)
+    list(client.generate_stream(PROMPT, token_healing=True))
+    client.completion(PROMPT, token_healing=True)
+    sent = [request.get("parameters", request) for request in stub.requests]
+    assert [parameters["token_healing"] for parameters in sent] == [True, True, True]
+
+
+def test_scores_are_in_the_order_of_the_choices(stub: Stub) -> None:
+    client = Client(stub.url)
+    scores = client.score(PROMPT, [" Paris", " Rome"])
+    assert [(each.index, each.score, each.mean_logprob, each.tokens) for each in scores.data] == [
+        (0, -0.5, -0.25, 2),
+        (1, -1.5, -0.75, 2),
+    ]
+    client.score((1, 2), [(3, 4)])
+    assert [(sent["path"], sent["prompt"], sent["choices"]) for sent in stub.requests] == [
+        ("/v1/score", PROMPT, [" Paris", " Rome"]),
+        ("/v1/score", [1, 2], [[3, 4]]),
+    ]
+
+
 def test_completion_stream(stub: Stub) -> None:
     async def main() -> list[Any]:
         async with AsyncClient(stub.url) as client:

@@ -329,6 +329,8 @@ pub struct Grant {
 pub struct TraceLink {
     pub trace_id: [u8; 16],
     pub span_id: [u8; 8],
+    /// All of its steps are traced, and not some of its decodes.
+    pub every_step: bool,
 }
 
 /// One step: rows are dropped, then given to new requests, then slots are granted, then tokens are computed.

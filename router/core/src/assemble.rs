@@ -120,6 +120,12 @@ impl TextAssembler {
         self
     }
 
+    /// The text is without its first `bytes` bytes: the tokens begin within the prompt.
+    pub fn skipping(mut self, bytes: usize) -> Self {
+        self.detokenizer = self.detokenizer.skipping(bytes);
+        self
+    }
+
     fn is_hidden(&self, id: u32) -> bool {
         match &self.hidden {
             Hidden::Special => self.tokenizer.is_special(id),

@@ -14,6 +14,8 @@ pub struct Detokenizer {
     tokenizer: TextTokenizer,
     /// Start of a character, at most three bytes.
     pending: Vec<u8>,
+    /// Bytes that are not shown, because the text before has them.
+    skipped: usize,
 }
 
 impl Detokenizer {
@@ -21,12 +23,22 @@ impl Detokenizer {
         Self {
             tokenizer,
             pending: Vec::new(),
+            skipped: 0,
         }
+    }
+
+    /// The same without the first `bytes` bytes, which end with a character.
+    #[must_use]
+    pub fn skipping(mut self, bytes: usize) -> Self {
+        self.skipped = bytes;
+        self
     }
 
     /// The text that `id` completes; empty when its character is not complete.
     pub fn push(&mut self, id: u32) -> String {
         let bytes = self.tokenizer.bytes(id);
+        let (skipped, bytes) = bytes.split_at(self.skipped.min(bytes.len()));
+        self.skipped -= skipped.len();
         if self.pending.is_empty()
             && let Ok(text) = std::str::from_utf8(bytes)
         {

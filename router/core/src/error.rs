@@ -152,6 +152,15 @@ pub enum ValidationError {
     BadWordLength { max: usize, given: usize },
     #[error("`bad_words` needs grammars, which this server does not support")]
     BadWordsSupport,
+    #[error("`token_healing` needs grammars, which this server does not support")]
+    HealingSupport,
+    #[error("`choices[{index}]` adds no token to the prompt")]
+    EmptyChoice { index: usize },
+    #[error(
+        "`prompt` must have a token that all `choices` leave as it is: nothing predicts the first token of a text. Send a \
+         longer prompt, or one with a BOS token (`add_special_tokens`)"
+    )]
+    NothingPredicts,
     #[error("grammar is not supported")]
     GrammarSupport,
     #[error("`grammar` is not valid: {0}")]

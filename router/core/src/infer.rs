@@ -1,5 +1,6 @@
 //! The handle that front ends use: permits, submission, streams, health, shutdown.
 
+mod continued;
 mod health;
 mod start;
 #[cfg(test)]
@@ -15,6 +16,7 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+pub use self::continued::Continued;
 pub use self::health::Health;
 use self::health::HealthCheck;
 use crate::adapters::Adapters;

@@ -114,6 +114,8 @@ pub(crate) struct Entry {
     pub(crate) media: Vec<MediaLock>,
     /// Where it stands in its grammar, if it has one; not here while worker threads take a token to it.
     pub(crate) constraint: Option<Constraint>,
+    /// It had something to write, which is written: any token may come.
+    pub(crate) spent: bool,
     /// Since the shards were lost last.
     pub(crate) standing: Standing,
     /// Of all its steps so far.
@@ -138,7 +140,13 @@ impl Entry {
 
     /// Whether its tokens are chosen by masks.
     pub(crate) fn is_constrained(&self) -> bool {
-        self.request.grammar.is_some() || self.request.bad_words.is_some()
+        self.request.is_constrained() && !self.spent
+    }
+
+    /// Where it stands in what it follows, after another token; nothing is kept where any token may come.
+    pub(crate) fn follow(&mut self, constraint: Constraint) {
+        self.spent = constraint.is_spent();
+        self.constraint = Some(constraint).filter(|_| !self.spent);
     }
 
     /// It runs from now on, or waits, in the gauges of its adapter.
@@ -154,12 +162,13 @@ impl Entry {
     }
 
     /// Those of its ids that it need not compute where they are in the prefix tree: all but the last, because its
-    /// successor is wanted, and none where the log-probabilities of the prompt are.
+    /// successor is wanted, and none from the one on that predicts the first whose log-probability is.
     pub(crate) fn cacheable(&self) -> Keys<'_> {
-        match self.ids.split_last() {
-            Some((_, before)) if !self.computes_logprobs() => self.keys(before.len()),
-            _ => self.keys(0),
-        }
+        let before = self.ids.len().saturating_sub(1);
+        self.keys(match self.computes_logprobs() {
+            true => before.min(self.request.logprobs_from.saturating_sub(1)),
+            false => before,
+        })
     }
 
     /// Of its first `count` ids, as the prefix tree compares them.
@@ -241,6 +250,7 @@ impl Queue {
                 logprobs: logprobs.clone(),
                 media: Vec::new(),
                 constraint: sample.constraint,
+                spent: false,
                 standing: Standing::default(),
                 speculated: Speculated::default(),
                 request: request.clone(),

@@ -38,6 +38,9 @@ pub struct GenerateStream {
     pub input_length: u32,
     /// The same tokens.
     pub prompt_ids: Arc<[u32]>,
+    /// The end of the prompt's text that no token of the prompt has: the generated ones begin with it. Empty without
+    /// `token_healing`.
+    pub healed: Arc<str>,
     /// Parts of its grammar that its text need not follow.
     pub not_enforced: Arc<[String]>,
     pub(crate) events: UnboundedReceiver<Event>,
@@ -217,6 +220,7 @@ impl GenerateStream {
                     generated,
                     input_length: self.input_length,
                     prompt_ids: self.prompt_ids.clone(),
+                    healed: self.healed.clone(),
                     instants,
                     finished: Instant::now(),
                     cached_tokens,

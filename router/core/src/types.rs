@@ -368,6 +368,8 @@ pub struct GenerateAnswer {
     pub input_length: u32,
     /// The prompt, as truncated.
     pub prompt_ids: Arc<[u32]>,
+    /// The end of the prompt's text that the generated tokens begin with.
+    pub healed: Arc<str>,
     pub instants: RequestInstants,
     /// When the last token arrived.
     pub finished: Instant,

@@ -68,6 +68,15 @@ impl Mask {
         Self::of(Form::All)
     }
 
+    /// These tokens, of a vocabulary with `vocab_size` ids.
+    pub fn only(ids: impl IntoIterator<Item = u32>, vocab_size: u32) -> Self {
+        let mut tokens = SimpleVob::alloc(vocab_size as usize);
+        for id in ids.into_iter().filter(|&id| id < vocab_size) {
+            tokens.allow_token(id);
+        }
+        Self::new(&tokens)
+    }
+
     /// The same without `ids`, of a vocabulary with `vocab_size` ids.
     #[must_use]
     pub fn without(&self, ids: &[u32], vocab_size: u32) -> Self {

@@ -5,6 +5,7 @@ use std::hash::{Hash, Hasher};
 use serde_json::{Map, Value};
 
 use crate::GrammarError;
+use crate::text::literal;
 
 /// The rule that an output follows, as clients send it.
 #[derive(Debug, Clone)]
@@ -49,6 +50,16 @@ impl GrammarSource {
                 part: "the JSON schema",
                 reason: "it must be an object".to_owned(),
             }),
+        }
+    }
+
+    /// The same behind `text`, which comes first.
+    #[must_use]
+    pub fn after(self, text: &str) -> Self {
+        Self::Around {
+            lark: format!("start: {} @answer\n", literal(text)),
+            name: "answer",
+            inner: Box::new(self),
         }
     }
 

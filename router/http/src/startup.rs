@@ -259,7 +259,7 @@ fn tracer(config: &Config, model_names: &[String]) -> anyhow::Result<Option<Arc<
         endpoint,
         service_name: service_name.filter(|name| !name.is_empty()),
         model: model_names.first().map_or("", String::as_str),
-        trace_steps: config.logs_details(),
+        every_step: config.logs_details(),
     })?;
     tracing::info!("traces go to {endpoint}");
     Ok(Some(Arc::new(tracer)))

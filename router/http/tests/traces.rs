@@ -156,8 +156,24 @@ async fn refusals_and_failures_say_what_they_are() {
         (status.code(), status.message.as_str()),
         (StatusCode::Error, "generation")
     );
-    // Without details in the log no step is traced.
-    assert!(server.mock.trace_links().is_empty());
+}
+
+#[tokio::test]
+async fn prompts_and_some_of_the_decodes_are_traced_without_details_in_the_log() {
+    let (_collector, endpoint) = collecting().await;
+    let server = Server::with_flags(&[&endpoint]).await;
+    let asked = json!({"inputs": "hey", "parameters": {"max_new_tokens": 200}});
+    server.good("/generate", &asked).await;
+    let traced = server.mock.trace_links();
+    let steps = server.mock.steps().len();
+    assert!(steps >= 200, "{steps}");
+    // The prompt's, and one of 64.
+    assert!((4..=5).contains(&traced.len()), "{}", traced.len());
+    assert!(
+        traced
+            .iter()
+            .all(|links| *links == traced[0] && links.len() == 24)
+    );
 }
 
 #[tokio::test]

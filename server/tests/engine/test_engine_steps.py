@@ -125,6 +125,15 @@ def test_prompt_scores_are_those_of_the_raw_logits(engine: Engine) -> None:
     assert reply.ids[1] == greedy(PROMPTS[2], 1)[0]
 
 
+def test_the_scores_of_a_cached_prompt_begin_behind_what_is_cached(engine: Engine) -> None:
+    whole_prompt = make_request(1, PROMPTS[2], prefill_logprobs=True)
+    (want,) = prefill(engine, whole_prompt).prompt_scores
+    again = make_request(2, PROMPTS[2], cached_length=5, slots=whole_prompt.slots, prefill_logprobs=True)
+    (scores,) = run(engine, drop=[1], admit=[again], chunks=[whole(again)]).prompt_scores
+    assert (scores.row, scores.first) == (2, 5)
+    assert scores.logprobs == pytest.approx(want.logprobs[5:], abs=1e-6)
+
+
 def test_tokens_that_were_generated_are_not_scored(engine: Engine) -> None:
     request = make_request(1, PROMPTS[2], num_generated=4, prefill_logprobs=True)
     run(engine, admit=[request], chunks=[Chunk(1, 0, 2)])
@@ -163,7 +172,6 @@ BAD_REQUESTS = {
     "all generated": (make_request(1, num_generated=3), "`num_generated` 3"),
     "all cached": (make_request(1, cached_length=3), "`cached_length` 3"),
     "cached without slots": (make_request(1, cached_length=2, slots=[SlotRange(0, 1)]), "`slots` covers 1 positions"),
-    "scores of a cached prompt": (make_request(1, cached_length=2, prefill_logprobs=True), "`prefill_logprobs`"),
     "temperature": (make_request(1, temperature=0.0), "`temperature`"),
     "temperature nan": (make_request(1, temperature=math.nan), "`temperature`"),
     "repetition": (make_request(1, repetition_penalty=math.inf), "`repetition_penalty`"),

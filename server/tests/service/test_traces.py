@@ -32,6 +32,8 @@ def test_steps_link_to_the_requests_that_they_compute(tmp_path: Path) -> None:
     assert set(spans) == {f"{SERVICE}/Prefill", f"{SERVICE}/Decode"}
     prefill, decode = spans[f"{SERVICE}/Prefill"], spans[f"{SERVICE}/Decode"]
     assert [link.trace_id + link.span_id for link in prefill.links] == [LINK, LINK]
+    # It is in the trace of the first.
+    assert prefill.trace_id + prefill.parent_span_id == LINK
     said = attributes(prefill)
     assert (said["tgi.rank"].int_value, said["tgi.step.chunk_tokens"].int_value) == (3, 2)
     assert said["tgi.step.host"].double_value > 0

@@ -33,8 +33,6 @@ def check_request(request: Request, limits: ServingLimits, vocab_size: int, recu
         raise InvalidRequest(
             f"`slots` covers {num_slots} positions, fewer than `cached_length` {request.cached_length}"
         )
-    if request.prefill_logprobs and request.cached_length:
-        raise InvalidRequest("`prefill_logprobs` needs the whole prompt to be computed: `cached_length` must be 0")
     if not 0 <= request.top_n_tokens <= MAX_TOP_N_TOKENS:
         raise InvalidRequest(f"`top_n_tokens` must be at most {MAX_TOP_N_TOKENS}, not {request.top_n_tokens}")
     _check_parameters(request.parameters)

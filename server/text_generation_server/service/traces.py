@@ -1,5 +1,5 @@
-"""Traces of steps for an OpenTelemetry collector, as OTLP over gRPC. A step serves many requests, so its span is in no
-request's trace: it links to the spans of the requests that it computes.
+"""Traces of steps for an OpenTelemetry collector, as OTLP over gRPC. A step serves many requests: its span is in the
+trace of the first that its plan names, and links to the spans of all of them.
 
 The shard imports this module only with traces, because the library takes half a second to load.
 """
@@ -13,7 +13,17 @@ from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExport
 from opentelemetry.sdk.resources import SERVICE_NAME, Resource
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter
-from opentelemetry.trace import Link, Span, SpanContext, SpanKind, Status, StatusCode, TraceFlags
+from opentelemetry.trace import (
+    Link,
+    NonRecordingSpan,
+    Span,
+    SpanContext,
+    SpanKind,
+    Status,
+    StatusCode,
+    TraceFlags,
+    set_span_in_context,
+)
 
 from ..errors import EngineError
 from ..pb import generate_pb2 as pb
@@ -47,10 +57,12 @@ class StepTraces:
     def step(self, plan: pb.StepPlan) -> Generator[Callable[[pb.StepReply], None]]:
         """Opens the span of a step: from its plan to its reply, which the caller hands over, or to its failure."""
         method = "Prefill" if plan.chunks else "Decode"
+        links = _links(plan.trace_links)
         with self._tracer.start_as_current_span(
             f"{_SERVICE}/{method}",
+            context=set_span_in_context(NonRecordingSpan(links[0].context)) if links else None,
             kind=SpanKind.SERVER,
-            links=_links(plan.trace_links),
+            links=links,
             attributes={
                 "rpc.system.name": "grpc",
                 "rpc.method": f"{_SERVICE}/{method}",

@@ -16,6 +16,7 @@ from text_generation.endpoints.openai import (
     chat,
     completion,
     models,
+    score,
 )
 
 __all__ = [
@@ -31,4 +32,5 @@ __all__ = [
     "generate_stream",
     "image_limits",
     "models",
+    "score",
 ]

@@ -38,6 +38,7 @@ def generate(
     decoder_input_details: bool = False,
     top_n_tokens: int | None = None,
     grammar: GrammarLike | None = None,
+    token_healing: bool = False,
 ) -> Answer[Response]:
     """Generate the text that follows `prompt`.
 
@@ -73,6 +74,7 @@ def generate(
         decoder_input_details=decoder_input_details,
         top_n_tokens=top_n_tokens,
         grammar=_grammar(grammar),
+        token_healing=token_healing or None,
     )
     return Call("", encode(Request(prompt, parameters)), False, _response)
 
@@ -95,6 +97,7 @@ def generate_stream(
     watermark: bool = False,
     top_n_tokens: int | None = None,
     grammar: GrammarLike | None = None,
+    token_healing: bool = False,
 ) -> Stream[StreamResponse]:
     """Generate the text that follows `prompt`, token by token.
 
@@ -127,6 +130,7 @@ def generate_stream(
         details=True,
         top_n_tokens=top_n_tokens,
         grammar=_grammar(grammar),
+        token_healing=token_healing or None,
     )
     return Call("", encode(Request(prompt, parameters, stream=True)), True, _token)
 

@@ -19,6 +19,8 @@ from text_generation.types import (
     Grammar,
     Message,
     ModelList,
+    ScoreRequest,
+    Scores,
     Tool,
 )
 
@@ -45,6 +47,7 @@ class CompletionOptions(TypedDict, total=False):
     temperature: float | None
     top_p: float | None
     stop: str | Sequence[str] | None
+    token_healing: bool
 
 
 class RunOptions(TypedDict, total=False):
@@ -87,11 +90,13 @@ def completion(
     temperature: float | None = None,
     top_p: float | None = None,
     stop: str | Sequence[str] | None = None,
+    token_healing: bool = False,
 ) -> Answer[Completion] | Stream[CompletionComplete]:
     """Complete one prompt or several, by the OpenAI API.
 
-    With `stream` it returns an iterator of pieces; the `index` of a piece tells its prompt. `AsyncClient` has
-    the same method as a coroutine, which with `stream` gives an asynchronous iterator.
+    With `stream` it returns an iterator of pieces; the `index` of a piece tells its prompt. With
+    `token_healing` the end of a prompt need not be the end of a token. `AsyncClient` has the same method as a
+    coroutine, which with `stream` gives an asynchronous iterator.
 
     >>> client.completion("The capital of France is", max_tokens=2).choices[0].text
     ' Paris.'
@@ -110,6 +115,7 @@ def completion(
         temperature=temperature,
         top_p=top_p,
         stop=texts(stop),
+        token_healing=token_healing or None,
     )
     return Call("/v1/completions", encode(request), stream, _pieces if stream else _completion)
 
@@ -186,6 +192,24 @@ def chat(
     return Call("/v1/chat/completions", encode(request), stream, _chunks if stream else _chat)
 
 
+def score(
+    _client: object,
+    prompt: str | Sequence[int],
+    choices: Sequence[str] | Sequence[Sequence[int]],
+) -> Answer[Scores]:
+    """How likely each of `choices` is to follow `prompt`: texts, or token ids, as the prompt is.
+
+    >>> [score.score for score in client.score("Water is", [" wet", " dry"]).data]
+    [-0.5, -1.5]
+
+    Raises:
+        TextGenerationError: The server refused or failed, or cannot be reached; see `errors`.
+    """
+    sent: list[Any] = [choice if isinstance(choice, str) else list(choice) for choice in choices]
+    request = ScoreRequest(model=MODEL, prompt=prompt if isinstance(prompt, str) else list(prompt), choices=sent)
+    return Call("/v1/score", encode(request), False, _scores)
+
+
 def models(_client: object) -> Answer[list[str]]:
     """The names of the models that the server has, by the OpenAI API; a server of this project has one.
 
@@ -205,6 +229,10 @@ def _definition(function: Callable[..., Any]) -> Tool:
 
 def _completion(payload: Any) -> Completion:
     return decode(Completion, payload)
+
+
+def _scores(payload: Any) -> Scores:
+    return decode(Scores, payload)
 
 
 def _pieces(payload: Any) -> list[CompletionComplete]:

@@ -85,6 +85,7 @@ class Parameters:
         decoder_input_details: Return the tokens of the prompt with their log-probabilities.
         top_n_tokens: Return the n most likely tokens of each step.
         grammar: Constrain the text.
+        token_healing: Generate the end of the prompt again, so that it need not be the end of a token.
     """
 
     do_sample: bool = False
@@ -105,6 +106,7 @@ class Parameters:
     decoder_input_details: bool = False
     top_n_tokens: int | None = None
     grammar: Grammar | None = None
+    token_healing: bool | None = None
 
     def __post_init__(self) -> None:
         """Check what needs no knowledge of the server's limits; raises `ValidationError`."""

@@ -28,6 +28,37 @@ class CompletionRequest:
     temperature: float | None = None
     top_p: float | None = None
     stop: list[str] | None = None
+    token_healing: bool | None = None
+
+
+@dataclass
+class ScoreRequest:
+    """Body of `POST /v1/score`; see `Client.score`."""
+
+    model: str
+    prompt: str | list[int]
+    choices: list[str] | list[list[int]]
+
+
+@dataclass
+class Score:
+    """How likely one choice is: the natural logarithm of its probability, and its mean over `tokens`."""
+
+    index: int
+    score: float
+    mean_logprob: float
+    tokens: int
+
+
+@dataclass
+class Scores:
+    """Answer of `score`; `data` is in the order of the choices."""
+
+    id: str
+    created: int
+    model: str
+    data: list[Score] = field(default_factory=list[Score])
+    usage: dict[str, Any] | None = None
 
 
 @dataclass

@@ -105,21 +105,32 @@ impl<'a> Candidates<'a> {
         if !self.pool.is_caching() {
             return false;
         }
-        // Who needs the log-probabilities of its prompt gets them from another sample, or computes all of it.
+        // Who needs the log-probabilities of its prompt gets them from another sample, or computes them.
         let scores = entry.computes_logprobs();
+        let wanted = match scores {
+            true => entry.cacheable(),
+            false => entry.keys(usize::MAX),
+        };
         let computing = self.rows.iter().flatten();
+        let computing = computing.filter(|running| !running.is_pausing());
+        if scores {
+            let mut scoring = computing
+                .clone()
+                .filter(|running| running.scores_prompt())
+                .map(|running| &running.entry)
+                .chain(self.joining(admitted));
+            if scoring.any(|other| entry.shares_logprobs(other)) {
+                return true;
+            }
+        }
         let computing = computing
-            .filter(|running| !running.is_pausing())
-            .filter(|running| running.prompt_left() > 0 || (scores && running.scores_prompt()))
+            .filter(|running| running.prompt_left() > 0)
             .map(|running| &running.entry);
         computing.chain(self.joining(admitted)).any(|other| {
-            if scores {
-                return entry.shares_logprobs(other);
-            }
             other.root == entry.root
                 && other
                     .keys(usize::MAX)
-                    .share(&entry.keys(usize::MAX), cached as usize + WORTH_WAITING)
+                    .share(&wanted, cached as usize + WORTH_WAITING)
         })
     }
 }

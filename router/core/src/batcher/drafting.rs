@@ -47,6 +47,13 @@ impl Drafting {
         }
     }
 
+    /// No mask chooses its tokens any more.
+    pub(super) fn set_free(&mut self) {
+        if std::mem::take(&mut self.is_constrained) {
+            self.own = DraftShare::default();
+        }
+    }
+
     /// How good the drafts of its next step are, as far as is known, where `coming` tokens are on their way.
     pub(super) fn share(&self, coming: u32, forced: &[u32]) -> DraftShare {
         match &self.hints {

@@ -164,7 +164,11 @@ impl BatcherHandle {
                 events: sender,
                 stopped: stopped.clone(),
                 permit,
-                constraint: Constraint::new(request.grammar.as_ref(), request.bad_words.as_ref()),
+                constraint: Constraint::new(
+                    request.grammar.as_ref(),
+                    request.healing.as_ref(),
+                    request.bad_words.as_ref(),
+                ),
             };
             (sample, Submitted { events, stopped })
         };

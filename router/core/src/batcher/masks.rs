@@ -84,7 +84,7 @@ impl Batcher {
         };
         match arrival.outcome {
             Ok(ended) => {
-                running.entry.constraint = Some(arrival.constraint);
+                running.follow(arrival.constraint);
                 if running.accept(arrival.tokens, arrival.top_tokens, ended) {
                     self.release(arrival.row, ended);
                 }

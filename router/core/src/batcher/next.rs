@@ -17,6 +17,8 @@ use crate::queue::{Entry, Event, Started};
 const RUN: u32 = 64;
 /// As many links as a span has by default (OpenTelemetry: `OTEL_SPAN_LINK_COUNT_LIMIT`).
 const MOST_TRACE_LINKS: usize = 128;
+/// Of so many steps one is traced for the requests that decode in it, where not every step is.
+const STEPS_PER_TRACE: u64 = 64;
 
 impl Batcher {
     /// Sends plans as far as there is something to compute and a place for them.
@@ -200,20 +202,25 @@ impl Batcher {
         (step.plan, in_flight)
     }
 
-    /// The requests that a plan computes, as far as their steps are traced.
+    /// The requests that a plan computes, as far as their steps are traced: those whose prompts it computes, then those
+    /// that decode, whose first changes from step to step. The step is in the trace of the first of all.
     fn trace_links(&self, plan: &StepPlan) -> Vec<TraceLink> {
-        let chunks = plan.chunks.iter().map(|chunk| chunk.row);
-        let rows = chunks.chain(plan.decode.iter().copied());
-        rows.filter_map(|row| {
-            self.rows
-                .get(row.index())?
-                .as_ref()?
-                .entry
-                .request
-                .trace_link
-        })
-        .take(MOST_TRACE_LINKS)
-        .collect()
+        let link = |row: Row| {
+            let running = self.rows.get(row.index())?.as_ref()?;
+            running.entry.request.trace_link
+        };
+        let is_sample = plan.number.is_multiple_of(STEPS_PER_TRACE);
+        let chunks = plan.chunks.iter().filter_map(|chunk| link(chunk.row));
+        let decodes = plan.decode.iter().filter_map(|&row| link(row));
+        let mut decodes: Vec<TraceLink> = decodes
+            .filter(|link| link.every_step || is_sample)
+            .collect();
+        if !decodes.is_empty() {
+            let turn = plan.number / STEPS_PER_TRACE;
+            let first = (turn % decodes.len() as u64) as usize;
+            decodes.rotate_left(first);
+        }
+        chunks.chain(decodes).take(MOST_TRACE_LINKS).collect()
     }
 
     /// Free slots beyond those that the decision needs.

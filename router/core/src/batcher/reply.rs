@@ -123,13 +123,17 @@ impl Batcher {
         let ends = |token: &TokenId| {
             self.eos_token_ids.contains(&token.id) && !request.stopping.ignore_eos_token
         };
-        // Whether an end-of-sequence token ends it is for the grammar to say, where there is one.
-        let by_grammar = entry.constraint.as_ref();
-        let by_grammar = by_grammar.is_some_and(Constraint::has_grammar);
-        let mut numbered = (entry.generated..).zip(&tokens);
+        // What only writes the prompt again ends no text. Else an end-of-sequence token does, where there is no grammar
+        // to say so.
+        let constraint = entry.constraint.as_ref();
+        let by_grammar = constraint.is_some_and(Constraint::has_grammar);
+        let ids = tokens.iter().map(|token| token.id);
+        let rewriting = constraint.map_or(0, |constraint| constraint.rewriting(ids));
+        let mut numbered = (entry.generated..).zip(&tokens).skip(rewriting);
         let last = numbered.position(|(generated, token)| {
             !by_grammar && ends(token) || request.stops_at(token.id, generated)
         });
+        let last = last.map(|place| place + rewriting);
         if let Some(constraint) = entry.constraint.take() {
             let look = Look {
                 drafts: running.drafts_behind(&tokens).to_vec(),

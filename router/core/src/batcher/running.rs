@@ -7,6 +7,7 @@ use smallvec::SmallVec;
 use text_generation_client::types::{Chunk, Drafted, Hint, PromptScores, Request, Row, TokenId};
 
 use super::drafting::Drafting;
+use crate::grammar::Constraint;
 use crate::hints::Answers;
 use crate::kv_pool::{Holding, KvPool};
 use crate::media::MediaStage;
@@ -48,6 +49,7 @@ impl RunningEntry {
             },
             top_tokens: Vec::new(),
         };
+        let request = entry.request.clone();
         Self {
             prompt: length(&entry),
             computed: holding.cached(),
@@ -56,9 +58,10 @@ impl RunningEntry {
             drafting: Drafting::new(&entry, answers.are_kept()),
             pausing: false,
             // Nothing predicts the first token.
-            scored: entry
-                .computes_logprobs()
-                .then(|| entry.ids.first().map(first).into_iter().collect()),
+            scored: entry.computes_logprobs().then(|| {
+                let wanted = entry.ids.first().filter(|_| request.logprobs_from == 0);
+                wanted.map(first).into_iter().collect()
+            }),
             entry,
             holding,
             since,
@@ -119,6 +122,14 @@ impl RunningEntry {
     pub(super) fn drafts_behind(&self, tokens: &[TokenId]) -> &[u32] {
         self.drafting
             .drafts_behind(tokens.iter().map(|token| token.id))
+    }
+
+    /// Its tokens have come to what chooses them, which may be nothing from now on.
+    pub(super) fn follow(&mut self, constraint: Constraint) {
+        self.entry.follow(constraint);
+        if !self.entry.is_constrained() {
+            self.drafting.set_free();
+        }
     }
 
     /// Its ids and the tokens in flight.
@@ -306,10 +317,14 @@ impl RunningEntry {
         };
         let mut tops = scores.top_tokens.into_iter().peekable();
         for (index, logprob) in scores.logprobs.into_iter().enumerate() {
-            let Some(&id) = self.entry.ids.get(scores.first as usize + 1 + index) else {
+            let place = scores.first as usize + 1 + index;
+            let Some(&id) = self.entry.ids.get(place) else {
                 return;
             };
             let top = tops.next_if(|top| top.index == index);
+            if place < self.entry.request.logprobs_from {
+                continue;
+            }
             scored.push(PromptToken {
                 token: TokenId { id, logprob },
                 top_tokens: top.map_or(Vec::new(), |top| top.tokens),

@@ -52,13 +52,14 @@ impl BadWordWatch {
         }
     }
 
-    /// `allowed` without the tokens that would end a sequence here.
-    pub(crate) fn narrow(&self, allowed: Mask) -> Mask {
+    /// `allowed` without the tokens that would end a sequence here, but for those to be spared.
+    pub(crate) fn narrow(&self, allowed: Mask, spared: impl Fn(u32) -> bool) -> Mask {
         let ends = |ids: &Vec<u32>| match ids.split_last() {
             Some((&last, before)) if self.recent.ends_with(before) => Some(last),
             _ => None,
         };
-        let ends: Vec<u32> = self.words.sequences.iter().filter_map(ends).collect();
+        let ends = self.words.sequences.iter().filter_map(ends);
+        let ends: Vec<u32> = ends.filter(|&id| !spared(id)).collect();
         if ends.is_empty() {
             return allowed;
         }
@@ -76,7 +77,7 @@ mod tests {
         let words = BadWords::new(words, 10).unwrap();
         let mut watch = words.watch();
         let forbidden = |watch: &BadWordWatch| -> Vec<u32> {
-            let mask = watch.narrow(Mask::all());
+            let mask = watch.narrow(Mask::all(), |_| false);
             (0..10).filter(|&id| !mask.allows(id)).collect()
         };
         assert_eq!(forbidden(&watch), [5]);

@@ -1,4 +1,4 @@
-//! Constraint of one generation: its grammar and its bad words.
+//! Constraint of one generation: the end of its prompt that it writes again, its grammar and its bad words.
 
 use std::iter::once;
 use std::sync::Arc;
@@ -9,12 +9,15 @@ use text_generation_grammar::{GrammarError, Mask, MaskForm, Matcher};
 
 use super::ValidGrammar;
 use super::bad_words::{BadWordWatch, BadWords};
+use super::healing::Healing;
 
-/// Where one generation stands in its grammar and its bad words. It belongs to the request, not to its row, so it
-/// survives pauses and failed steps: it has accepted all generated ids, and no others.
+/// Where one generation stands in what it has to write, in its grammar and its bad words. It belongs to the request, not
+/// to its row, so it survives pauses and failed steps: it has accepted all generated ids, and no others.
 #[derive(Debug)]
 pub(crate) struct Constraint {
+    /// Where there is a healed prompt too, its end is a part of the grammar.
     matcher: Option<Matcher>,
+    healing: Option<Healing>,
     bad_words: Option<BadWordWatch>,
     /// Of the next token.
     mask: Mask,
@@ -28,16 +31,20 @@ impl Constraint {
     /// At the beginning; nothing where any text is allowed.
     pub(crate) fn new(
         grammar: Option<&ValidGrammar>,
+        healing: Option<&Healing>,
         bad_words: Option<&BadWords>,
     ) -> Option<Self> {
-        if grammar.is_none() && bad_words.is_none() {
-            return None;
-        }
-        let first = grammar.map_or_else(Mask::all, |grammar| grammar.first.clone());
+        let first = grammar.map(|grammar| &grammar.first);
+        let first = first.or_else(|| healing.map(Healing::first));
+        let first = match (first, bad_words) {
+            (None, None) => return None,
+            (first, _) => first.cloned().unwrap_or_else(Mask::all),
+        };
         let bad_words = bad_words.map(BadWords::watch);
         Some(Self {
             matcher: grammar.map(|grammar| grammar.grammar.matcher()),
-            mask: narrowed(bad_words.as_ref(), first),
+            mask: narrowed(bad_words.as_ref(), healing, first),
+            healing: healing.cloned(),
             forced: grammar.map_or_else(Arc::default, |grammar| grammar.forced.clone()),
             ahead: Vec::new(),
             bad_words,
@@ -61,10 +68,34 @@ impl Constraint {
         self.matcher.is_some()
     }
 
+    /// How many of these tokens, which come next, only write a part of the prompt again. They end no text, and are in
+    /// no word.
+    pub(crate) fn rewriting(&self, ids: impl IntoIterator<Item = u32>) -> usize {
+        let Some(mut healing) = self.healing.clone() else {
+            return 0;
+        };
+        let rewrites = |&id: &u32| {
+            let covered = healing.covers(id);
+            healing.accept(id);
+            covered
+        };
+        ids.into_iter().take_while(rewrites).count()
+    }
+
+    /// Whether any token may come from now on.
+    pub(crate) fn is_spent(&self) -> bool {
+        let healed = self.healing.as_ref().is_none_or(Healing::is_written);
+        healed && self.matcher.is_none() && self.bad_words.is_none()
+    }
+
     /// Takes the next token; whether the grammar ends with it.
     fn accept(&mut self, id: u32) -> Result<bool, GrammarError> {
         (self.forced, self.ahead) = (Arc::default(), Vec::new());
-        if let Some(bad_words) = &mut self.bad_words {
+        let rewrites = self.rewriting([id]) > 0;
+        if let Some(healing) = &mut self.healing {
+            healing.accept(id);
+        }
+        if let Some(bad_words) = self.bad_words.as_mut().filter(|_| !rewrites) {
             bad_words.accept(id);
         }
         let Some(matcher) = &mut self.matcher else {
@@ -76,9 +107,10 @@ impl Constraint {
 
     /// Finds the mask of the next token, and what `look` asks for.
     fn look_ahead(&mut self, look: &Look) -> Result<(), GrammarError> {
-        let allowed = match &mut self.matcher {
-            Some(matcher) => matcher.mask()?,
-            None => Mask::all(),
+        let allowed = match (&mut self.matcher, &self.healing) {
+            (Some(matcher), _) => matcher.mask()?,
+            (None, Some(healing)) => healing.mask(),
+            (None, None) => Mask::all(),
         };
         if look.speculates
             && let Some(matcher) = &self.matcher
@@ -94,37 +126,49 @@ impl Constraint {
         };
         let drafts = &drafts[..drafts.len().min(look.width.saturating_sub(1) as usize)];
         self.ahead = self.masks_behind(&allowed, drafts);
-        self.mask = narrowed(self.bad_words.as_ref(), allowed);
+        self.mask = narrowed(self.bad_words.as_ref(), self.healing.as_ref(), allowed);
         Ok(())
     }
 
     /// These drafts, each with the mask of the place behind it, as far as each is allowed.
     fn masks_behind(&self, first: &Mask, drafts: &[u32]) -> Vec<(u32, Mask)> {
         let by_grammar = match &self.matcher {
-            _ if drafts.is_empty() => Vec::new(),
-            Some(matcher) => matcher.ahead().masks(first, drafts),
-            None => vec![Mask::all(); drafts.len()],
+            Some(matcher) if !drafts.is_empty() => Some(matcher.ahead().masks(first, drafts)),
+            _ => None,
         };
-        let mut bad_words = self.bad_words.clone();
-        let mut masks = Vec::with_capacity(by_grammar.len());
-        let mut before = narrowed(bad_words.as_ref(), first.clone());
-        for (&draft, allowed) in drafts.iter().zip(by_grammar) {
+        let (mut bad_words, mut healing) = (self.bad_words.clone(), self.healing.clone());
+        let mut masks = Vec::with_capacity(drafts.len());
+        let mut before = narrowed(bad_words.as_ref(), healing.as_ref(), first.clone());
+        for (place, &draft) in drafts.iter().enumerate() {
             if !before.allows(draft) {
                 break;
             }
-            if let Some(bad_words) = &mut bad_words {
+            let rewrites = healing
+                .as_ref()
+                .is_some_and(|healing| healing.covers(draft));
+            if let Some(healing) = &mut healing {
+                healing.accept(draft);
+            }
+            if let Some(bad_words) = bad_words.as_mut().filter(|_| !rewrites) {
                 bad_words.accept(draft);
             }
-            before = narrowed(bad_words.as_ref(), allowed);
+            let allowed = match &by_grammar {
+                Some(masks) => masks.get(place).cloned(),
+                None => Some(healing.as_ref().map_or_else(Mask::all, Healing::mask)),
+            };
+            let Some(allowed) = allowed else { break };
+            before = narrowed(bad_words.as_ref(), healing.as_ref(), allowed);
             masks.push((draft, before.clone()));
         }
         masks
     }
 }
 
-fn narrowed(bad_words: Option<&BadWordWatch>, allowed: Mask) -> Mask {
+/// Without bad words; what only writes the prompt again is none of the text.
+fn narrowed(bad_words: Option<&BadWordWatch>, healing: Option<&Healing>, allowed: Mask) -> Mask {
+    let spared = |id| healing.is_some_and(|healing| healing.covers(id));
     match bad_words {
-        Some(bad_words) => bad_words.narrow(allowed),
+        Some(bad_words) => bad_words.narrow(allowed, spared),
         None => allowed,
     }
 }

@@ -5,6 +5,7 @@
 
 mod bad_words;
 mod constraint;
+mod healing;
 pub(crate) mod mask_pool;
 mod workers;
 
@@ -19,6 +20,8 @@ use tokio::sync::OnceCell;
 
 pub(crate) use self::bad_words::BadWords;
 pub(crate) use self::constraint::{Arrival, Constraint, Look};
+pub(crate) use self::healing::Healing;
+use self::healing::TextTokens;
 pub(crate) use self::workers::Workers;
 use crate::metrics::GrammarMetrics;
 use crate::tokenize::TextTokenizer;
@@ -49,6 +52,8 @@ struct Shared {
     eos_token_ids: Vec<u32>,
     /// Made from the vocabulary, which takes up to a second.
     compiler: OnceCell<Result<Compiler, GrammarError>>,
+    /// Made for the first prompt that is healed.
+    text_tokens: OnceCell<TextTokens>,
     metrics: GrammarMetrics,
 }
 
@@ -64,6 +69,7 @@ impl Grammars {
                 vocab_size,
                 eos_token_ids: eos_token_ids.to_vec(),
                 compiler: OnceCell::new(),
+                text_tokens: OnceCell::new(),
                 metrics,
             }),
         };
@@ -96,6 +102,31 @@ impl Grammars {
             forced,
             only_ends,
         })
+    }
+
+    /// What is generated again of a prompt whose tokens from `first` on may be; nothing where no token goes on beyond
+    /// its end.
+    ///
+    /// # Errors
+    /// `Internal`, where a thread failed.
+    pub(crate) async fn heal(
+        &self,
+        prompt: &[u32],
+        first: usize,
+    ) -> Result<Option<Healing>, GrammarError> {
+        let shared = self.shared.clone();
+        let make = || async {
+            let make = move || {
+                let tokenizer = shared.tokenizer.clone();
+                TextTokens::new(tokenizer, shared.vocab_size, &shared.eos_token_ids)
+            };
+            tokio::task::spawn_blocking(make).await.map_err(|error| {
+                let reason = error.to_string();
+                GrammarError::Internal { reason }
+            })
+        };
+        let tokens = self.shared.text_tokens.get_or_try_init(make).await?;
+        Ok(tokens.heal(prompt, first))
     }
 }
 

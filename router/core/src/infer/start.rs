@@ -126,6 +126,8 @@ impl Infer {
         let assembler = self.assembler(&stop, &valid);
         let follower = valid.prediction.clone().map(Follower::new);
         let prompt_ids = valid.input_ids.clone();
+        let healing = valid.healing.as_ref();
+        let healed: Arc<str> = healing.map_or_else(|| "".into(), |healing| healing.text().clone());
         let grammar = valid.grammar.as_ref().map(|valid| &valid.grammar);
         let not_enforced: Arc<[String]> = grammar
             .map_or(&[][..], |grammar| grammar.not_enforced())
@@ -142,6 +144,7 @@ impl Infer {
                 index,
                 input_length,
                 prompt_ids: prompt_ids.clone(),
+                healed: healed.clone(),
                 not_enforced: not_enforced.clone(),
                 cached_tokens: 0,
                 assembler: assembler.clone(),
@@ -178,6 +181,9 @@ impl Infer {
         let text = &valid.text;
         let mut assembler =
             TextAssembler::new(tokenizer, stop, valid.dialect).after(valid.chooser.min_new_tokens);
+        if let Some(healing) = &valid.healing {
+            assembler = assembler.skipping(healing.text().len());
+        }
         if text.includes_stop != valid.dialect.includes_stop() {
             assembler = assembler.including_stop(stop, text.includes_stop);
         }

@@ -15,7 +15,7 @@ pub trait Observer: fmt::Debug + Send + Sync {
     /// A generation of the request has ended, or its client has gone.
     fn ended(&self, generation: GenerationRecord);
 
-    /// Names the request to the shards; `None` where their steps are not traced.
+    /// Names the request to the shards; `None` where nobody traces it.
     fn trace_link(&self) -> Option<TraceLink>;
 }
 

@@ -128,6 +128,15 @@ pub struct GenerateParameters {
     /// answer: a server that drafts (`--speculate`) gets there sooner where both agree. Not in TGI.
     #[schema(nullable = true, example = json!(null))]
     pub prediction: Option<Inputs>,
+    /// Generate the end of the prompt again, up to three tokens, so that it need not be the end of a token: their bytes
+    /// are all that may come first. The text is what follows the prompt, as without it. Not in TGI.
+    #[schema(example = false)]
+    pub token_healing: bool,
+    /// Of the prompt's log-probabilities those of this token, and of those behind it, are all that is wanted: what is
+    /// before it may be cached. Not a key of any route.
+    #[serde(skip)]
+    #[schema(ignore)]
+    pub logprobs_from: usize,
     /// Keep as many tokens at the end of the prompt as the context has room for. Not a key of any route.
     #[serde(skip)]
     #[schema(ignore)]

@@ -11,7 +11,7 @@ use text_generation_grammar::GrammarSource;
 
 use crate::adapters::{Adapter, Adapters};
 use crate::error::ValidationError;
-use crate::grammar::{BadWords, Grammars, ValidGrammar, Workers};
+use crate::grammar::{BadWords, Grammars, Healing, ValidGrammar, Workers};
 use crate::hints::Prediction;
 use crate::media::{Expanded, Media, Vision};
 use crate::tenant::Tenant;
@@ -25,7 +25,7 @@ use crate::types::{
 /// A request that fits the limits.
 #[derive(Debug, Clone)]
 pub struct ValidRequest {
-    /// The prompt, truncated as asked; at least one id.
+    /// The prompt, truncated as asked, without what is generated again; at least one id.
     pub input_ids: Arc<[u32]>,
     pub chooser: NextTokenChooser,
     pub stopping: StoppingCriteria,
@@ -35,10 +35,14 @@ pub struct ValidRequest {
     pub top_n_tokens: u32,
     /// Asked for, and enabled in this server.
     pub prefill_logprobs: bool,
+    /// The first token of the prompt whose log-probability is wanted.
+    pub logprobs_from: usize,
     /// What its outputs may be, where the shards draft from it.
     pub prediction: Option<Arc<Prediction>>,
     /// What its outputs follow.
     pub grammar: Option<ValidGrammar>,
+    /// The end of the prompt, where they begin with it.
+    pub(crate) healing: Option<Healing>,
     /// What they never contain.
     pub(crate) bad_words: Option<BadWords>,
     /// What the model sees.
@@ -68,6 +72,11 @@ impl ValidRequest {
         self.adapter
             .as_ref()
             .map_or(0, |adapter| adapter.generation())
+    }
+
+    /// Whether its tokens are chosen by masks, at least at first.
+    pub(crate) fn is_constrained(&self) -> bool {
+        self.grammar.is_some() || self.healing.is_some() || self.bad_words.is_some()
     }
 
     /// Whether one of its own stop tokens ends it, after so many generated ones.
@@ -233,7 +242,17 @@ impl Validator {
         let stop_token_ids = parameters.stop_token_ids.take().unwrap_or_default();
         self.check_ids("stop_token_ids", &stop_token_ids)?;
         let bad_words = self.bad_words(parameters.bad_words.take()).await?;
-        let grammar = self.compile(parameters.grammar.take()).await?;
+        let healing = if parameters.token_healing {
+            let spans = media.spans.last();
+            let first = spans.map_or(0, |span| (span.first + span.length) as usize);
+            self.heal(input_ids, first).await?
+        } else {
+            None
+        };
+        let again = healing.as_ref().map_or(0, Healing::count);
+        let input_ids = &input_ids[..input_ids.len() - again];
+        let source = parameters.grammar.take();
+        let grammar = self.compile(source, healing.as_ref()).await?;
         let prediction = self.prediction(parameters.prediction.take()).await?;
         let adapter = self
             .adapter(parameters.adapter_id.take(), &parameters.tenant)
@@ -256,6 +275,7 @@ impl Validator {
             // TGI needs a flag for it; a client of OpenAI's API who asks is the only one who pays.
             prefill_logprobs: parameters.decoder_input_details
                 && (self.limits.prefill_logprobs || dialect == Dialect::OpenAi),
+            logprobs_from: parameters.logprobs_from,
             media,
             prediction,
             adapter,
@@ -267,6 +287,7 @@ impl Validator {
             stop_sequences: parameters.stop,
             dialect,
             grammar,
+            healing,
             bad_words,
         })
     }
@@ -339,15 +360,29 @@ impl Validator {
         }
     }
 
+    /// What is generated again of a prompt whose tokens from `first` on may be.
+    async fn heal(&self, prompt: &[u32], first: usize) -> Result<Option<Healing>, ValidationError> {
+        let grammars = self.grammars.as_ref();
+        let grammars = grammars.ok_or(ValidationError::HealingSupport)?;
+        let healing = grammars.heal(prompt, first).await;
+        healing.map_err(ValidationError::Grammar)
+    }
+
+    /// The grammar of a text that begins with what is generated again.
     async fn compile(
         &self,
         source: Option<GrammarSource>,
+        healing: Option<&Healing>,
     ) -> Result<Option<ValidGrammar>, ValidationError> {
         let Some(source) = source else {
             return Ok(None);
         };
         let grammars = self.grammars.as_ref();
         let grammars = grammars.ok_or(ValidationError::GrammarSupport)?;
+        let source = match healing {
+            Some(healing) => source.after(healing.text()),
+            None => source,
+        };
         let grammar = grammars.compile(source).await;
         grammar.map(Some).map_err(ValidationError::Grammar)
     }
@@ -378,6 +413,17 @@ impl Validator {
         let expanded = vision.expand(looked, salt).await?;
         vision.check(&expanded).await?;
         Ok(expanded)
+    }
+
+    /// The ids of a prompt that is no longer than a prompt may be.
+    pub(crate) async fn encode_prompt(
+        &self,
+        inputs: Inputs,
+        add_special_tokens: bool,
+    ) -> Result<Vec<u32>, ValidationError> {
+        rules::check_inputs(&inputs)?;
+        rules::check_bytes(&inputs, self.tokenizer().longest_token(), &self.limits)?;
+        self.encode(inputs, add_special_tokens).await
     }
 
     async fn encode(

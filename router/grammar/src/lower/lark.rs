@@ -7,6 +7,7 @@ use serde_json::Value;
 
 use super::json::{self, Relaxed};
 use super::{Lowered, invalid};
+use crate::text::literal;
 use crate::{CompilerLimits, GrammarError, Vocabulary};
 
 /// How deep brackets may be nested: they are read by recursion.
@@ -36,11 +37,6 @@ pub(super) fn choice(choices: &[String]) -> Result<String, GrammarError> {
     let texts: Vec<String> = choices.iter().map(|text| literal(text)).collect();
     // One terminal, so that a choice may begin with another one.
     Ok(format!("start: CHOICE\nCHOICE: {}\n", texts.join(" | ")))
-}
-
-/// A text as a string of Lark, which are those of JSON but without the character 127.
-pub(super) fn literal(text: &str) -> String {
-    Value::from(text).to_string().replace('\x7f', "\\u007f")
 }
 
 /// A grammar in Lark, which refers to no other; `part` names where it came from.

@@ -52,6 +52,7 @@ fn documented() -> OpenApiRouter<Arc<AppState>> {
         .routes(routes!(vertex::vertex))
         .routes(routes!(openai::chat::chat_completions))
         .routes(routes!(openai::completions::completions))
+        .routes(routes!(openai::score::score))
         .routes(routes!(openai::render::render_chat))
         .routes(routes!(openai::render::render_completion))
         .routes(routes!(responses::responses))

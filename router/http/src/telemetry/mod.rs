@@ -39,8 +39,8 @@ pub struct Settings<'a> {
     pub service_name: Option<&'a str>,
     /// The name of the model in spans.
     pub model: &'a str,
-    /// The shards trace their steps, and are told which requests a step computes.
-    pub trace_steps: bool,
+    /// The shards trace every step of a request, and not some of its decodes.
+    pub every_step: bool,
 }
 
 /// Says whether `endpoint` can be that of a collector. Needs a tokio runtime.
@@ -62,7 +62,7 @@ pub struct Tracer {
     tracer: SdkTracer,
     propagator: TraceContextPropagator,
     model: Arc<str>,
-    trace_steps: bool,
+    every_step: bool,
 }
 
 impl Tracer {
@@ -84,7 +84,7 @@ impl Tracer {
             traces,
             propagator: TraceContextPropagator::new(),
             model: settings.model.into(),
-            trace_steps: settings.trace_steps,
+            every_step: settings.every_step,
         })
     }
 

@@ -158,9 +158,10 @@ impl Observer for RequestSpan {
     fn trace_link(&self) -> Option<TraceLink> {
         let span = self.context.span();
         let context = span.span_context();
-        self.tracer.trace_steps.then(|| TraceLink {
+        context.is_sampled().then(|| TraceLink {
             trace_id: context.trace_id().to_bytes(),
             span_id: context.span_id().to_bytes(),
+            every_step: self.tracer.every_step,
         })
     }
 }

@@ -50,6 +50,7 @@ fn the_tables_have_every_field_that_is_described() {
     for (route, schema) in [
         ("/v1/chat/completions", "ChatBody"),
         ("/v1/completions", "CompletionBody"),
+        ("/v1/score", "ScoreBody"),
         ("/v1/responses", "ResponsesBody"),
         ("/v1/messages", "MessagesBody"),
         ("/generate", "GenerateParameters"),

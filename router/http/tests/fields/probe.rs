@@ -14,11 +14,13 @@ const TEMPLATE: &str = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% e
     {% if enable_thinking %}thinking{% endif %}{% if add_generation_prompt %}<answer>{% endif %}";
 
 /// Fields whose effect is not in one answer of a mock: other tests see it.
-const UNSEEN: [&str; 7] = [
+const UNSEEN: [&str; 8] = [
     "priority",
     "cache_salt",
     // It changes how fast an answer comes.
     "prediction",
+    // The prompt ends with a whole token.
+    "token_healing",
     "parallel_tool_calls",
     "separate_reasoning",
     "include_reasoning",
@@ -32,6 +34,7 @@ fn base(route: &str) -> Value {
     match route {
         "/v1/chat/completions" => json!({"messages": messages, "max_tokens": 8, "seed": 1}),
         "/v1/completions" => json!({"prompt": "Hi, you", "max_tokens": 8, "seed": 1}),
+        "/v1/score" => json!({"prompt": "Hi, you", "choices": ["a", "bc"]}),
         "/v1/responses" => json!({"input": "Hi, you", "max_output_tokens": 8, "seed": 1}),
         "/v1/messages" => json!({"messages": messages, "max_tokens": 8}),
         "/generate" => json!({"max_new_tokens": 8}),

@@ -2,10 +2,12 @@
 
 mod adapters;
 mod constrained_windows;
+mod continued;
 mod ends;
 mod faults;
 mod grammars;
 mod groups;
+mod healing;
 mod images;
 mod load;
 mod metering;

@@ -7,7 +7,7 @@
 use std::collections::{HashMap, HashSet};
 
 use super::Node;
-use crate::lower::lark::literal;
+use crate::text::literal;
 
 pub(super) fn write(rules: &[(String, Node)]) -> Result<String, String> {
     let numbers: HashMap<&str, usize> = rules

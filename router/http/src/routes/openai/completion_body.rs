@@ -40,6 +40,10 @@ choices_body! {
         /// With `false` the tokenizer adds no special tokens (BOS) to a text. Not in OpenAI's API.
         #[schema(nullable = true, example = json!(null))]
         pub add_special_tokens: Option<bool>,
+        /// Generate the end of the prompt again, up to three tokens, so that it need not be the end of a token: their
+        /// bytes are all that may come first. The text is what follows the prompt, as without it. Not in OpenAI's API.
+        #[schema(nullable = true, example = false)]
+        pub token_healing: Option<bool>,
     }
 }
 

@@ -108,6 +108,8 @@ impl CompletionAnswer {
             decoder_input_details: echo && top_logprobs.is_some(),
             grammar,
             adapter_id: model.adapter,
+            // Nothing follows a prompt that is only scored.
+            token_healing: body.token_healing.unwrap_or(false) && !scores_only,
             ..sampling
         };
         let add_special_tokens = body.add_special_tokens.unwrap_or(true);
@@ -153,6 +155,16 @@ impl CompletionAnswer {
     fn echo(&self, index: usize) -> Option<&String> {
         self.echo.get(index / self.n.max(1))
     }
+
+    /// The tokens of a choice, the first of which may begin within the prompt, whose end `healed` is.
+    fn tokens(&self, healed: &str) -> CompletionTokens {
+        let top = self.top_logprobs.is_some_and(|top| top > 0);
+        let before = match self.echo.is_empty() {
+            true => healed.chars().count(),
+            false => 0,
+        };
+        CompletionTokens::new(top, self.tokens.as_names).beginning_before(before)
+    }
 }
 
 fn characters(prompt: &Inputs) -> usize {
@@ -166,10 +178,11 @@ fn characters(prompt: &Inputs) -> usize {
 async fn kept(state: &AppState, generations: &Generations) -> Result<Vec<String>, ApiError> {
     let prompts = generations.streams.chunks(generations.samples.max(1));
     let prompts = prompts.filter_map(|samples| samples.first());
-    let inputs: Vec<Inputs> = prompts
-        .map(|stream| Inputs::Ids(stream.prompt_ids.to_vec()))
-        .collect();
-    try_join_all(inputs.iter().map(|ids| text(state, ids))).await
+    let texts = prompts.map(|stream| async {
+        let ids = Inputs::Ids(stream.prompt_ids.to_vec());
+        Ok(text(state, &ids).await? + &stream.healed)
+    });
+    try_join_all(texts).await
 }
 
 async fn text(state: &AppState, prompt: &Inputs) -> Result<String, ApiError> {
@@ -210,8 +223,8 @@ pub async fn complete(
             index,
             token_ids: tokens.returned.then(|| ids.collect()),
             prompt_token_ids: tokens.returned.then(|| answer.prompt_ids.to_vec()),
-            logprobs: top.map(|top| {
-                let list = CompletionTokens::new(top > 0, tokens.as_names);
+            logprobs: top.map(|_| {
+                let list = completions.tokens(&answer.healed);
                 logprobs(state, &answer, list)
             }),
             finish_reason: finish_reason(answer.generated.finish_reason),
@@ -255,10 +268,8 @@ async fn stream(
         .and_then(|options| options.include_usage);
     let (generations, completions) = CompletionAnswer::start(state, body).await?;
     let count = generations.streams.len();
-    let top = completions.top_logprobs.is_some_and(|top| top > 0);
-    let as_names = completions.tokens.as_names;
     let choice = |(index, stream): (usize, &GenerateStream)| {
-        let tokens = CompletionTokens::new(top, as_names);
+        let tokens = completions.tokens(&stream.healed);
         let choice =
             completion_events::CompletionChoice::new(completions.echo(index).cloned(), tokens);
         if completions.tokens.returned {

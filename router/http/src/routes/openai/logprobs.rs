@@ -9,7 +9,7 @@ use text_generation_core::types::{PrefillToken, Token};
 use utoipa::ToSchema;
 
 /// What OpenAI writes where a log-probability is not a finite number.
-const NEVER: f32 = -9999.0;
+pub const NEVER: f32 = -9999.0;
 
 /// What a token adds to a text.
 pub trait TokenBytes {
@@ -96,7 +96,7 @@ pub struct CompletionLogprobs {
     /// the others are written as `token_id:1234`. Null where `logprobs` is 0, and for the first token of a prompt.
     #[schema(nullable = true, value_type = Option<Vec<Option<Object>>>)]
     pub top_logprobs: Option<Vec<Option<TopLogprobs>>>,
-    /// Where each token begins, in characters of the text.
+    /// Where each token begins, in characters of the text; 0 for one that begins before it (`token_healing`).
     #[schema(example = json!([0]))]
     pub text_offset: Vec<usize>,
 }
@@ -143,6 +143,8 @@ impl Serialize for TopLogprobs {
 pub struct CompletionTokens {
     /// Characters before the next token.
     offset: usize,
+    /// Those of them that the text does not have.
+    before: usize,
     /// Whether alternatives were asked for.
     top: bool,
     /// Tokens are named by their ids.
@@ -154,9 +156,17 @@ impl CompletionTokens {
     pub fn new(top: bool, as_ids: bool) -> Self {
         Self {
             offset: 0,
+            before: 0,
             top,
             as_ids,
         }
+    }
+
+    /// The first token begins so many characters before the text.
+    #[must_use]
+    pub fn beginning_before(mut self, characters: usize) -> Self {
+        self.before = characters;
+        self
     }
 
     /// An empty list to add to.
@@ -222,7 +232,8 @@ impl CompletionTokens {
         list.tokens.push(name(id, self.as_ids, bytes));
         let bytes = bytes.token_bytes(id);
         list.token_logprobs.push(logprob);
-        list.text_offset.push(self.offset);
+        list.text_offset
+            .push(self.offset.saturating_sub(self.before));
         // Special tokens are not in the text. A character is counted with its first byte.
         if !special {
             self.offset += bytes.iter().filter(|&&byte| byte & 0xc0 != 0x80).count();

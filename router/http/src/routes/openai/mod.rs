@@ -17,6 +17,7 @@ mod prediction;
 pub mod render;
 pub mod sampling;
 pub(super) mod sampling_body;
+pub mod score;
 pub mod structured;
 mod tools;
 
