@@ -111,6 +111,13 @@ def next_as_clip(model: PreTrainedModel, views: Sequence[Tensor], item: Item) ->
     return with_tiles(model, _by_clip(views), item)
 
 
+def whole_last(_: PreTrainedModel, views: Sequence[Tensor], __: Item) -> Inputs:
+    """The tiles of Step 3.7, and the whole image behind them."""
+    *tiles, whole = views
+    local = {"pixel_values_local": torch.stack(tiles)} if tiles else {}
+    return {"pixel_values": whole[None], "num_local_patches": torch.tensor([len(tiles)]), **local}
+
+
 def cut_into_tiles(_: PreTrainedModel, views: Sequence[Tensor], __: Item) -> Inputs:
     """The first view, and the tiles of the second one."""
     side = views[0].shape[1]

@@ -116,7 +116,7 @@ class VisionEncoder(Encoder):
             return self._tiles.sample(pixels)
         tower, step = self._spec, self._spec.patch * self._spec.merge
         side = tower.image
-        if not side and tower.drops_rest and tower.positions is not None:
+        if not side and tower.positions is not None and tower.positions.kind in ("buckets", "bilinear corners"):
             side = tower.positions.side * tower.patch // step * step
         if side:
             return [(side, side)] * max(1, pixels // side**2)
