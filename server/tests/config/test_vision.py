@@ -174,6 +174,40 @@ PUBLISHED: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         },
         {"blocks": 34, "hidden": 1408, "image": 336, "merge": 2, "outputs": 5120, "token": 200092},
     ),
+    "minimax m3": (
+        {
+            "architecture": "MiniMaxM3SparseForConditionalGeneration",
+            "model_type": "minimax_m3_vl",
+            "image_token_index": 200025,
+            "projector_hidden_size": 6144,
+            "text_config": {"model_type": "minimax_m3_vl_text"},
+            "vision_config": {
+                "hidden_size": 1280,
+                "image_size": 2016,
+                "num_hidden_layers": 32,
+                "rope_theta": 10000.0,
+            },
+        },
+        {"blocks": 32, "hidden": 1280, "image": 0, "merge": 2, "outputs": 6144, "token": 200025},
+    ),
+    "step 3.7": (
+        {
+            "architecture": "Step3p7ForConditionalGeneration",
+            "model_type": "step3p7",
+            "image_token_id": 128001,
+            "text_config": {"model_type": "step3p5", "hidden_size": 4096},
+            "vision_config": {
+                "heads": 16,
+                "image_size": 728,
+                "layers": 47,
+                "ls_init_value": 0.1,
+                "mlp_ratio": 8960 / 1536,
+                "patch_size": 14,
+                "width": 1536,
+            },
+        },
+        {"blocks": 47, "hidden": 1536, "image": 0, "merge": 4, "outputs": 4096, "token": 128001},
+    ),
     "internvl 3": (
         {
             "architecture": "InternVLChatModel",

@@ -9,6 +9,7 @@ mod pinpoints;
 mod smart;
 mod splits;
 mod tiles;
+mod windows;
 
 pub(super) use self::chunks::Chunks;
 pub(super) use self::covered::Covered;
@@ -17,6 +18,7 @@ pub(super) use self::pinpoints::{Pinpoints, Square};
 pub(super) use self::smart::{Budget, Padded, Smart};
 pub(super) use self::splits::{MOST_SPLITS, Splits};
 pub(super) use self::tiles::Tiles;
+pub(super) use self::windows::Windows;
 use super::{Plan, Segment, View};
 use crate::error::ImageError;
 use crate::resize::Size;
@@ -63,6 +65,7 @@ pub(super) enum Geometry {
     Splits(Splits),
     Chunks(Chunks),
     Covered(Covered),
+    Windows(Windows),
 }
 
 impl Geometry {
@@ -96,6 +99,7 @@ impl Geometry {
             Self::Splits(splits) => Ok(splits.plan(size)),
             Self::Chunks(chunks) => Ok(chunks.plan(size)),
             Self::Covered(covered) => Ok(covered.plan(size)),
+            Self::Windows(windows) => windows.plan(size),
         }
     }
 
@@ -104,6 +108,7 @@ impl Geometry {
             Self::Longest { row_end, end, .. } => vec![row_end, end],
             Self::Splits(splits) => splits.tokens(),
             Self::Chunks(_) => Chunks::tokens(),
+            Self::Windows(_) => Windows::tokens(),
             _ => Vec::new(),
         }
     }
@@ -133,6 +138,7 @@ impl Geometry {
             Self::Splits(splits) => splits.largest(),
             Self::Chunks(chunks) => chunks.largest(),
             Self::Covered(covered) => covered.largest(),
+            Self::Windows(windows) => windows.largest(),
         }
     }
 }

@@ -111,6 +111,17 @@ impl Files<'_> {
         })
     }
 
+    pub(super) fn minimax(&self) -> Result<ImageSpec, SpecError> {
+        Ok(ImageSpec {
+            placeholder: "]<]image[>[",
+            marker: "]<]image[>[",
+            before: "]<]start of image[>[",
+            after: "]<]end of image[>[",
+            around: ("", ""),
+            ..self.qwen(14, (4 * 28 * 28, 28 * 28 * 576))?
+        })
+    }
+
     pub(super) fn glm(&self) -> Result<ImageSpec, SpecError> {
         self.check_switches(&["do_resize", "do_rescale", "do_normalize"])?;
         let factor = self.row(("patch_size", 14), ("merge_size", 2))?;
