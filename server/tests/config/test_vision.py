@@ -174,6 +174,17 @@ PUBLISHED: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         },
         {"blocks": 34, "hidden": 1408, "image": 336, "merge": 2, "outputs": 5120, "token": 200092},
     ),
+    "aria": (
+        {
+            "architecture": "AriaForConditionalGeneration",
+            "model_type": "aria",
+            "image_token_index": 9,
+            "projector_patch_to_query_dict": {"1225": 128, "4900": 256},
+            "text_config": {"model_type": "aria_text", "hidden_size": 2560, "num_attention_heads": 20},
+            "vision_config": {**SIGLIP, "image_size": 980, "model_type": "idefics3_vision", "patch_size": 14},
+        },
+        {"blocks": 27, "hidden": 1152, "image": 0, "merge": 1, "outputs": 2560, "token": 9},
+    ),
     "minimax m3": (
         {
             "architecture": "MiniMaxM3SparseForConditionalGeneration",
@@ -315,6 +326,24 @@ def test_angles_of_gemma_4_have_their_own_base(tmp_path: Path) -> None:
 )
 def test_wrong_values_leave_text_alone_and_are_named(change: dict[str, Any], reason: str, tmp_path: Path) -> None:
     config, _ = PUBLISHED["llava 1.5"]
+    parsed = read(tmp_path, **{**config, **change})
+    assert parsed.vision is None
+    assert reason in parsed.text_alone
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "reason"),
+    [
+        ("aria", {"projector_patch_to_query_dict": {"1226": 128}}, "numbers of patches, which are squares"),
+        ("aria", {"projector_patch_to_query_dict": {}}, "numbers of patches, which are squares"),
+        ("aria", {"projector_patch_to_query_dict": {"1225": 0}}, "`1225` must be an integer of at least 1"),
+        ("aria", {"vision_feature_layer": [1, 2]}, "`vision_feature_layer` must be the number of one block"),
+        ("minimax m3", {"vision_config": {"num_attention_heads": 320}}, "heads of at least 6 elements"),
+        ("step 3.7", {"vision_config": {"image_size": 50}}, "`image_size` must be at least 56"),
+    ],
+)
+def test_wrong_values_of_other_towers_are_named(name: str, change: dict[str, Any], reason: str, tmp_path: Path) -> None:
+    config, _ = PUBLISHED[name]
     parsed = read(tmp_path, **{**config, **change})
     assert parsed.vision is None
     assert reason in parsed.text_alone

@@ -88,6 +88,7 @@ NAMES = [
     "kimi vl",
     "minimax m3",
     "step3.7",
+    "aria",
 ]
 
 

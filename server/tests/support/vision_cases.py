@@ -8,7 +8,7 @@ from transformers import PreTrainedModel
 from support.author_layouts import internvl_chat, internvl_chat_internlm2, original_llava
 from support.families import Case
 from support.media_cases import OVIS
-from support.moe_cases import LLAMA_4, STEP, beyond_bounds
+from support.moe_cases import ARIA, LLAMA_4, STEP, beyond_bounds
 from support.vision_case import (
     ANY,
     CLIP,
@@ -34,6 +34,7 @@ from support.vision_inputs import (
     as_clip,
     coarse,
     cut_into_tiles,
+    filled_up,
     next_as_clip,
     same_size,
     tiles,
@@ -211,6 +212,18 @@ VISION_CASES: dict[str, VisionCase] = {
         items([(27, 27)], [(26, 25)] * 2),
         [(16, 18)],
         tiles,
+    ),
+    "aria": VisionCase(
+        case(
+            "aria",
+            ARIA,
+            {**TOWER, "image_size": 24},
+            image_token_index=TOKEN,
+            projector_patch_to_query_dict={"16": 3, "36": 5},
+        ),
+        items([(16, 16)], [(12, 24)], [(24, 20), (24, 24)]),
+        [(20, 20), (16, 2)],
+        filled_up,
     ),
     "step3.7": VisionCase(
         Case(

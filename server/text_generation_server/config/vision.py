@@ -4,6 +4,7 @@ A family (`families/vision/`) turns a `config.json` into a `VisionSpec`. The rou
 sends: a part of an image, or all of it, of a size that the encoder reads.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -153,6 +154,20 @@ class LinearSpec:
 
 
 @dataclass(frozen=True)
+class QuerySpec:
+    """Learned queries, each of which attends to all patches of a view and becomes a position (Aria, 2024).
+
+    Patches are normalised and make keys and values. What comes out goes through a matrix.
+    """
+
+    heads: int
+    counts: Mapping[int, int]
+    """How many of the queries there are, by the patches along the longer side of a view."""
+    norm: NormSpec
+    """Of queries, and of patches."""
+
+
+@dataclass(frozen=True)
 class LevelSpec:
     """A projector: from hidden states of the tower to one level of the encoder's output."""
 
@@ -169,6 +184,8 @@ class LevelSpec:
     """In place of joining: convolutions of 3 x 3, with a bias, each of which halves height and width and doubles the
     channels. Their names, behind the tower's prefix.
     """
+    queries: QuerySpec | None = None
+    """In place of joining."""
     join: Join = "patches"
     factor: float = 1.0
     """Factor of what is joined."""
@@ -306,7 +323,8 @@ class VisionSpec:
 
     def _projector_elements(self, level: LevelSpec) -> int:
         before = self.tower.hidden * len(level.reads)
-        total = sum(9 * before**2 * 2 * 4**index for index in range(len(level.halvings)))
+        total = 0 if level.queries is None else 3 * before**2
+        total += sum(9 * before**2 * 2 * 4**index for index in range(len(level.halvings)))
         for inputs, linears in ((before, level.of_patches), (level.inputs(self.tower), level.linears)):
             for linear in linears:
                 total += inputs * linear.outputs * (2 if linear.gate else 1)

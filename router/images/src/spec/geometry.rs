@@ -4,6 +4,7 @@
 
 mod chunks;
 mod covered;
+mod filled;
 mod numbers;
 mod pinpoints;
 mod smart;
@@ -13,6 +14,7 @@ mod windows;
 
 pub(super) use self::chunks::Chunks;
 pub(super) use self::covered::Covered;
+pub(super) use self::filled::Filled;
 use self::numbers::{area, middle, shortest_side, whole, within};
 pub(super) use self::pinpoints::{Pinpoints, Square};
 pub(super) use self::smart::{Budget, Padded, Smart};
@@ -65,6 +67,7 @@ pub(super) enum Geometry {
     Splits(Splits),
     Chunks(Chunks),
     Covered(Covered),
+    Filled(Filled),
     Windows(Windows),
 }
 
@@ -99,6 +102,7 @@ impl Geometry {
             Self::Splits(splits) => Ok(splits.plan(size)),
             Self::Chunks(chunks) => Ok(chunks.plan(size)),
             Self::Covered(covered) => Ok(covered.plan(size)),
+            Self::Filled(filled) => Ok(filled.plan(size)),
             Self::Windows(windows) => windows.plan(size),
         }
     }
@@ -138,6 +142,7 @@ impl Geometry {
             Self::Splits(splits) => splits.largest(),
             Self::Chunks(chunks) => chunks.largest(),
             Self::Covered(covered) => covered.largest(),
+            Self::Filled(filled) => filled.largest(),
             Self::Windows(windows) => windows.largest(),
         }
     }

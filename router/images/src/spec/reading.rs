@@ -74,6 +74,7 @@ impl<'a> Files<'a> {
             "llava_onevision" => self.onevision().map(Some),
             "internvl" => self.tiles().map(Some),
             "internvl_chat" => self.chat_tiles().map(Some),
+            "aria" => self.filled().map(Some),
             "minimax_m3_vl" => self.minimax().map(Some),
             "step3p7" => self.windows().map(Some),
             "ovis2" => self.covered().map(Some),

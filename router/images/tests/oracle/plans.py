@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from transformers.image_processing_utils import get_patch_output_size, select_best_resolution
 from transformers.image_utils import SizeDict
+from transformers.models.aria.image_processing_aria import AriaImageProcessor
 from transformers.models.gemma4.image_processing_gemma4 import get_aspect_ratio_preserving_size
 from transformers.models.glm4v.image_processing_glm4v import smart_resize as glm_resize
 from transformers.models.got_ocr2.image_processing_got_ocr2 import get_optimal_tiled_canvas
@@ -202,6 +203,26 @@ def splits(longest: int, tile: int, rows: int) -> Line:
     return of
 
 
+class _Filled(AriaImageProcessor):
+    """Resizes nothing, and remembers to which size."""
+
+    def resize(self, image, size, *_):
+        self.resized = (size.height, size.width)
+        return torch.empty((*image.shape[:-2], size.height, size.width), device="meta")
+
+
+def filled(longest: int, rows: int) -> Line:
+    processor = _Filled(max_image_size=longest)
+    processor.rescale_and_normalize = lambda images, *_: images
+
+    def of(height: int, width: int) -> str:
+        image = torch.empty((3, height, width), device="meta")
+        processor._preprocess([image], *[None] * 6, None, max_image_size=longest)
+        return line([[processor.resized]], rows)
+
+    return of
+
+
 def windows(whole: int, part: int, longest: int) -> Line:
     processor = Step3p7ImageProcessor(size={"height": whole, "width": whole}, patch_size=part, max_image_size=longest)
     words = object.__new__(Step3p7Processor)
@@ -245,6 +266,8 @@ def plans() -> Iterator[dict[str, object]]:
     preprocessor = {"in_token_limit": 4096, "patch_size": 14, "merge_kernel_size": [2, 2], "pad_input": True}
     # The authors' code refuses sides of 512 patches and more.
     yield plan({"model_type": "kimi_vl"}, preprocessor, kimi(4096, 510))
+    preprocessor = {"max_image_size": 980, "min_image_size": 336, "split_image": False}
+    yield plan({"model_type": "aria", "vision_config": {"patch_size": 14}}, preprocessor, filled(980, 256))
     # The size of published files is not what they were trained with.
     preprocessor = {"size": [672, 672], "patch_size": 14, "merge_size": 2}
     yield plan({"model_type": "minimax_m3_vl"}, preprocessor, qwen(28, 4 * 28 * 28, 451_584))

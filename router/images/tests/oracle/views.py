@@ -10,6 +10,7 @@ import torch
 from PIL import Image
 from transformers.image_processing_utils import select_best_resolution
 from transformers.image_utils import SizeDict
+from transformers.models.aria.image_processing_pil_aria import AriaImageProcessorPil
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 from transformers.models.gemma3.image_processing_pil_gemma3 import Gemma3ImageProcessorPil
 from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import GotOcr2ImageProcessorPil
@@ -54,6 +55,13 @@ def step(image: Image.Image, files: dict[str, object]) -> Views:
     return last([*out.get("pixel_values_local", []), *out["pixel_values"]])
 
 
+def aria(image: Image.Image, files: dict[str, object]) -> Views:
+    """Without the filling that masks leave out, but for what completes patches of 14 pixels."""
+    out = AriaImageProcessorPil(**files, **PLAIN)(image, return_tensors="np")
+    height, width = (-(-int(out["pixel_mask"][0].any(axis).sum()) // 14) * 14 for axis in (1, 0))
+    return [view[:height, :width] for view in last(out["pixel_values"])]
+
+
 def views(image: Image.Image) -> Iterator[dict[str, object]]:
     size = {"shortest_edge": 28}
     files = {"size": size, "crop_size": {"height": 28, "width": 28}, "resample": 3}
@@ -82,6 +90,8 @@ def views(image: Image.Image) -> Iterator[dict[str, object]]:
         files = {"size": {"longest_edge": longest}, "max_image_size": {"longest_edge": 28}, "resample": 1}
         ((pixels,),) = (Idefics3ImageProcessorPil(**files, **PLAIN)(image)["pixel_values"],)
         yield row({"model_type": "idefics3", "vision_config": {"patch_size": 7}}, files, last(pixels))
+    files = {"max_image_size": 490, "min_image_size": 336, "split_image": False, "resample": 3}
+    yield row({"model_type": "aria", "vision_config": {"patch_size": 14}}, files, aria(image, files))
     for whole, part, longest in ((112, 56, 600), (56, 56, 90), (56, 112, 600)):
         files = {"size": {"height": whole, "width": whole}, "patch_size": part, "max_image_size": longest}
         yield row({"model_type": "step3p7", "vision_config": {"patch_size": 14}}, files, step(image, files))

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from ...config.spec import NormSpec
-from ...config.vision import BlockSpec, LevelSpec, LinearSpec, MarkSpec, TowerSpec, VisionNames, VisionSpec
+from ...config.vision import BlockSpec, LevelSpec, LinearSpec, MarkSpec, QuerySpec, TowerSpec, VisionNames, VisionSpec
 from ...weights import WeightSource
 from .checkpoint import NormWeights, fold_norm_weight
 
@@ -78,6 +79,19 @@ class LinearWeights:
 
 
 @dataclass(frozen=True)
+class QueryWeights:
+    """Learned queries. Linear layers that follow each other are one matrix here."""
+
+    queries: Tensor
+    """[queries, width]: as they attend."""
+    norm: NormWeights
+    """Of patches."""
+    kv: Affine
+    """Keys above values."""
+    out: Affine
+
+
+@dataclass(frozen=True)
 class LevelWeights:
     """The weights of one projector."""
 
@@ -86,6 +100,7 @@ class LevelWeights:
     of_patches: tuple[LinearWeights, ...]
     halvings: tuple[Affine, ...]
     """[2 * channels, channels, 3, 3] each."""
+    queries: QueryWeights | None
     joined_norm: NormWeights | None
     linears: tuple[LinearWeights, ...]
     standard: tuple[Tensor, Tensor] | None
@@ -221,6 +236,7 @@ class _Reader:
             norm=self._norm(norm_name, level.norm, width),
             of_patches=self._linears(level.of_patches, width),
             halvings=tuple(self._halving(name, width * 2**index) for index, name in enumerate(level.halvings)),
+            queries=None if level.queries is None else self._queries(level.queries, width),
             joined_norm=self._norm(norm_name, level.joined_norm, joined),
             linears=self._linears(level.linears, joined),
             standard=self._standard(tower.hidden) if level.standardised else None,
@@ -241,6 +257,29 @@ class _Reader:
     def _linears(self, specs: Sequence[LinearSpec], inputs: int) -> tuple[LinearWeights, ...]:
         widths = [inputs, *(each.outputs for each in specs)]
         return tuple(self._linear(each, width) for each, width in zip(specs, widths, strict=False))
+
+    def _queries(self, spec: QuerySpec, width: int) -> QueryWeights:
+        """Reads queries with the names of Aria."""
+        prefix, attention = f"{self.projector}cross_attn.", f"{self.projector}cross_attn.multihead_attn."
+
+        def read(name: str, *shape: int) -> Tensor:
+            return self.source.read(name, shape).float()
+
+        before = torch.stack([read(f"{prefix}{each}_proj.weight", width, width) for each in "qkv"])
+        inside = read(f"{attention}in_proj_weight", 3 * width, width).unflatten(0, (3, width)) @ before
+        bias = read(f"{attention}in_proj_bias", 3 * width)
+        last, last_bias = read(f"{prefix}linear.weight", width, width), read(f"{prefix}linear.bias", width)
+        out, out_bias = read(f"{attention}out_proj.weight", width, width), read(f"{attention}out_proj.bias", width)
+        stored = self.source.read(f"{self.projector}query", (max(spec.counts.values()), width))
+        norm = read(f"{prefix}layer_norm.weight", width), read(f"{prefix}layer_norm.bias", width)
+        queries = functional.layer_norm(stored.float(), (width,), *norm, spec.norm.eps) @ inside[0].t() + bias[:width]
+        dtype = stored.dtype
+        return QueryWeights(
+            queries=queries.to(dtype),
+            norm=self._present(f"{prefix}layer_norm_kv", spec.norm, width),
+            kv=Affine(inside[1:].flatten(0, 1).to(dtype), bias[width:].to(dtype)),
+            out=Affine((last @ out).to(dtype), (last @ out_bias + last_bias).to(dtype)),
+        )
 
     def _halving(self, name: str, channels: int) -> Affine:
         weight = self.source.read(f"{self.prefix}{name}.weight", (2 * channels, channels, 3, 3))

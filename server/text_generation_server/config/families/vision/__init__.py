@@ -7,6 +7,7 @@ from ....errors import UnsupportedModel
 from ...json_object import JsonObject
 from ...pixels import read_pixels
 from ...vision import VisionSpec
+from .aria import ARIA_VISION
 from .family import VisionFamily, Whole
 from .gemma import GEMMA3_VISION
 from .gemma4 import GEMMA4_VISION
@@ -24,6 +25,7 @@ from .shuffled import IDEFICS3, INTERNVL, INTERNVL_CHAT
 from .step import STEP3P7_VISION
 
 TOWERS: Mapping[str, VisionFamily] = {
+    "AriaForConditionalGeneration": ARIA_VISION,
     "Gemma3ForConditionalGeneration": GEMMA3_VISION,
     "Gemma4ForConditionalGeneration": GEMMA4_VISION,
     "Glm46VForConditionalGeneration": GLM4V,

@@ -44,7 +44,9 @@ def _projector(tower: TowerSpec, inner: int, outputs: int) -> LevelSpec:
     """Two networks: of patches, and of those that become one position."""
     first, second = "multi_modal_projector.linear_{}", "patch_merge_mlp.linear_{}"
     of_patches = linear(first.format(1), inner, then="gelu"), linear(first.format(2), outputs)
-    level = LevelSpec((tower.blocks,), (linear(second.format(1), inner, then="gelu"), linear(second.format(2), outputs)))
+    level = LevelSpec(
+        (tower.blocks,), (linear(second.format(1), inner, then="gelu"), linear(second.format(2), outputs))
+    )
     return replace(level, of_patches=of_patches)
 
 

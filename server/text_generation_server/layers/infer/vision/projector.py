@@ -10,6 +10,7 @@ from ....config.vision import LevelSpec, LinearSpec, TowerSpec
 from ...weights.vision import LevelWeights, LinearWeights
 from .functions import activated, affine, normalised
 from .order import ViewOrder
+from .queries import Queries
 
 
 class Projector:
@@ -39,8 +40,11 @@ class Projector:
         return torch.cat([part[1:] for part in x.split([view.count + 1 for view in views])])
 
     def _joined(self, x: Tensor, views: Sequence[ViewOrder]) -> Tensor:
+        parts = x.split([view.count for view in views])
+        if self._spec.queries is not None and self._weights.queries is not None:
+            asked = Queries(self._spec.queries, self._weights.queries)
+            return torch.cat([asked.forward(part, view) for part, view in zip(parts, views, strict=True)])
         if self._weights.halvings:
-            parts = x.split([view.count for view in views])
             return torch.cat([self._halved(part, view) for part, view in zip(parts, views, strict=True)])
         patches = self._tower.merge**2
         if patches == 1:
