@@ -1,6 +1,6 @@
 """A projector: from hidden states of a vision tower to hidden states of the decoder."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -40,12 +40,9 @@ class Projector:
         return torch.cat([part[1:] for part in x.split([view.count + 1 for view in views])])
 
     def _joined(self, x: Tensor, views: Sequence[ViewOrder]) -> Tensor:
-        parts = x.split([view.count for view in views])
-        if self._spec.queries is not None and self._weights.queries is not None:
-            asked = Queries(self._spec.queries, self._weights.queries)
-            return torch.cat([asked.forward(part, view) for part, view in zip(parts, views, strict=True)])
-        if self._weights.halvings:
-            return torch.cat([self._halved(part, view) for part, view in zip(parts, views, strict=True)])
+        if (by_view := self._by_view()) is not None:
+            parts = zip(x.split([view.count for view in views]), views, strict=True)
+            return torch.cat([by_view(part, view) for part, view in parts])
         patches = self._tower.merge**2
         if patches == 1:
             return x
@@ -53,6 +50,12 @@ class Projector:
         if self._spec.join == "mean":
             return blocks.mean(1)
         return (blocks.transpose(1, 2) if self._spec.join == "channels" else blocks).flatten(1)
+
+    def _by_view(self) -> Callable[[Tensor, ViewOrder], Tensor] | None:
+        """What makes positions of the patches of a view; None where patches are joined."""
+        if self._spec.queries is not None and self._weights.queries is not None:
+            return Queries(self._spec.queries, self._weights.queries).forward
+        return self._halved if self._weights.halvings else None
 
     def _halved(self, x: Tensor, view: ViewOrder) -> Tensor:
         """Turns the patches of a view into its positions by convolutions."""
