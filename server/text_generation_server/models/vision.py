@@ -149,10 +149,10 @@ class VisionEncoder(Encoder):
         orders = [order_of(*size, tower.merge, tower.window) for size in sizes]
         x = torch.cat([self._patches.forward(view, order) for view, order in zip(views, orders, strict=True)])
         before = 1 if tower.class_token else 0
-        whole = Segments([order.count + before for order in orders], x.device)
+        whole = Segments([order.count + before for order in orders])
         windows = None
         if tower.window:
-            windows = Segments([length for order in orders for length in order.windows], x.device)
+            windows = Segments([length for order in orders for length in order.windows])
         state = VisionState(orders, x, whole, windows, self._rope(orders, x.device), cut, grid)
         self._keep(state, 0)
         return state
