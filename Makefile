@@ -130,11 +130,8 @@ lint: lint-features $(VENV)/.dev-dependencies $(VENV)/.python ## Check formattin
 	$(BIN)/python tools/versions.py
 	cd kernels && ../$(BIN)/lint-imports --no-cache
 	cd server && ../$(BIN)/lint-imports --no-cache
-	$(BIN)/pyright --pythonpath $(BIN)/python -p kernels
-	$(BIN)/pyright --pythonpath $(BIN)/python -p server
-	$(BIN)/pyright --pythonpath $(BIN)/python -p router/python
-	$(BIN)/pyright --pythonpath $(BIN)/python -p clients/python
-	$(BIN)/pyright --pythonpath $(BIN)/python -p models/demo
+	printf '%s\n' server kernels router/python clients/python models/demo | \
+	    xargs -P 2 -I '{}' $(BIN)/pyright --pythonpath $(BIN)/python -p '{}'
 	cargo clippy --quiet --locked --workspace --all-targets -- -D warnings
 
 # Known vulnerabilities, from the advisory databases: it needs a network, cargo-deny and pip-audit.
@@ -182,8 +179,9 @@ test-kernels: $(VENV)/.dev-dependencies $(VENV)/.python ## Test kernels in Trito
 test-aot: $(VENV)/.dev-dependencies $(VENV)/.python ## Compile kernels for the cards
 	cd server && ../$(BIN)/python -m pytest -q $(SIDE_BY_SIDE) -c pyproject.toml tests/aot ../kernels/tests/aot
 
+# Servers start on one core and answer on little: two files at a time.
 test-integration: install $(VENV)/.dev-dependencies ## Test whole servers with the demo model
-	$(BIN)/python -m pytest -q integration-tests
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile integration-tests
 
 # Clients of others: test-integration has the most used, this has all, and requests made up from the OpenAPI document.
 test-clients: install $(VENV)/.dev-dependencies ## Test every client; see docs/clients.md

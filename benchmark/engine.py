@@ -320,7 +320,7 @@ def main() -> None:
     parser.add_argument("--dequantised-copies", choices=get_args(DequantisedCopies), default="auto")
     parser.add_argument("--ranks", type=int, default=1, help="processes, one a device")
     parser.add_argument("--expert-parallel", action="store_true", help="ranks have whole experts")
-    parser.add_argument("--nccl", action="store_true", help="sums over the ranks through NCCL alone")
+    parser.add_argument("--nccl", action="store_true", help="all-reduce through NCCL alone")
     arguments = parser.parse_args()
     if arguments.ranks == 1:
         run(0, arguments, "")

@@ -265,7 +265,7 @@ def main() -> None:
     parser.add_argument("--max-total-tokens", type=int, default=4096)
     parser.add_argument("--ranks", type=int, default=1, help="processes, one a device")
     parser.add_argument("--overlap", type=int, help="messages of so many KiB and more run beside GEMMs")
-    parser.add_argument("--nccl", action="store_true", help="sums over the ranks through NCCL alone")
+    parser.add_argument("--nccl", action="store_true", help="all-reduce through NCCL alone")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as meeting:
         if arguments.ranks == 1:

@@ -165,7 +165,7 @@ class Server:
 
 
 def start(
-    model: Path,
+    model: Path | str,
     directory: Path,
     *arguments: str,
     environment: dict[str, str] | None = None,
@@ -200,7 +200,7 @@ def start(
 
 @contextlib.contextmanager
 def serving(
-    model: Path, directory: Path, *arguments: str, environment: dict[str, str] | None = None
+    model: Path | str, directory: Path, *arguments: str, environment: dict[str, str] | None = None
 ) -> Iterator[Server]:
     """A ready server that is stopped at the end, whatever happened to it."""
     server = start(model, directory, *arguments, environment=environment)

@@ -65,7 +65,49 @@ def test_predictions_right_and_wrong_change_no_text(
 def test_answers_that_were_given_before_are_given_again(server: Server, drafting: Server, prompts: list[str]) -> None:
     """From the second time on they are drafts."""
     info = drafting.client.get("/info").json()
-    assert (info["speculate"], info["speculation"]) == (3, {"method": "ngram", "widths": [2, 4]})
+    how = {"method": "suffix", "widths": [2, 4], "answer_index_mib": 64}
+    assert (info["speculate"], info["speculation"]) == (3, how)
     expected = server.ids(prompts[3], max_new_tokens=NEW_TOKENS)
     for _ in range(3):
         assert drafting.ids(prompts[3], max_new_tokens=NEW_TOKENS) == expected
+
+
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "first_name": {"type": "string", "pattern": "^[a-z]{2,4}$"},
+        "favourite_colour": {"enum": ["yellow", "violet"]},
+        "number_of_children": {"type": "integer", "minimum": 0, "maximum": 9},
+    },
+    "required": ["first_name", "favourite_colour", "number_of_children"],
+    "additionalProperties": False,
+}
+
+
+def test_answers_under_grammars_are_those_without_drafts(server: Server, drafting: Server, prompts: list[str]) -> None:
+    """What the schema forces comes several tokens a step, also under penalties and beside those that are free."""
+    json_schema, regex = {"type": "json", "value": SCHEMA}, {"type": "regex", "value": "(the dog ran )+and slept"}
+    settings = [
+        {"grammar": json_schema},
+        {"grammar": json_schema, "do_sample": True, "seed": 3, "temperature": 1.2, "top_p": 0.9},
+        {"grammar": json_schema, "repetition_penalty": 1.3, "frequency_penalty": 0.5},
+        {"grammar": regex, "do_sample": True, "seed": 4},
+        {"do_sample": True, "seed": 5, "temperature": 0.2},
+    ]
+
+    def answers(of: Server) -> list[list[int]]:
+        def ids(number: int) -> list[int]:
+            return of.ids(prompts[number], max_new_tokens=100, **settings[number])
+
+        with ThreadPoolExecutor(5) as clients:
+            return list(clients.map(ids, range(5)))
+
+    def accepted() -> float:
+        lines = drafting.client.get("/metrics").text.splitlines()
+        return sum(float(line.split()[1]) for line in lines if line.startswith("tgi_speculation_accepted "))
+
+    expected, before = answers(server), accepted()
+    assert answers(drafting) == expected
+    assert accepted() > before
+    # Earlier answers are drafts by now.
+    assert answers(drafting) == expected

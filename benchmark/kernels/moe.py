@@ -5,7 +5,7 @@
 Results are checked against torch first. The floor is the larger of the time to read the weights of the experts that are
 hit, as fast as a copy in the same run, and that of their arithmetic, as fast as a large 16-bit GEMM in
 the same run. Kinds are how weights are stored: `dense` (16 bits), `fp8` (a scale for each 128 x 128 block), `int4`
-(groups of 128), `mxfp4`.
+(groups of 128), `mxfp4`, `nvfp4`.
 Experts are chosen at random and differ between the calls of a graph, so no weight is in the cache.
 `--candidates` times up and down with other tiles instead, the best first; the first two of each size that are worth
 it belong into `kernels/text_generation_kernels/tuned/grouped_gemm.json` or `weight_only_grouped_gemm.json`, and
@@ -29,6 +29,7 @@ from text_generation_kernels.moe.expert_rows import ExpertRows
 from text_generation_kernels.moe.experts_ladder import tile_height
 from text_generation_kernels.moe.moe_align import moe_align_triton
 from text_generation_kernels.moe.moe_experts import expert_gemm, tiles_of
+from text_generation_kernels.norm.activations import is_gated
 
 from .report import of_plan, print_rows
 from .timing import DRY_PLAN, GPU_PLAN, Call, Plan, Row, copy_bandwidth, gemm_rate, seconds_per_call
@@ -45,12 +46,18 @@ class Shape:
     activation: str = "silu"
     biased: bool = False
 
+    @property
+    def matrices(self) -> int:
+        """Of an expert."""
+        return 3 if is_gated(self.activation) else 2
+
 
 MODELS = {
     "qwen3-30b-a3b": Shape(128, 8, 2048, 768),
     "mixtral-8x7b": Shape(8, 2, 4096, 14336),
     "mixtral-8x7b-half": Shape(8, 2, 4096, 7168),  # of one of two ranks
     "gpt-oss-120b": Shape(128, 4, 2880, 2880, "clamped_swiglu", True),
+    "nemotron-3-super": Shape(512, 22, 1024, 2688, "relu2_alone"),  # of a latent state
 }
 DRY_MODELS = {"dry": Shape(6, 2, 32, 48, "clamped_swiglu", True)}
 TOKENS = (1, 8, 64, 512, 4096)
@@ -74,7 +81,7 @@ CANDIDATES_OF_CODES = {
     128: [(64, 1, 4, 2), (128, 1, 8, 2), (128, 1, 8, 3)],
 }
 """Likewise (1: not sorted): BLOCK_N, FOLD, num_warps, num_stages."""
-KINDS = {"dense": 0, "fp8": 128, "int4": 128, "mxfp4": 32}
+KINDS = {"dense": 0, "fp8": 128, "int4": 128, "mxfp4": 32, "nvfp4": 16}
 """Inputs that share a scale."""
 _FP4 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 
@@ -133,7 +140,8 @@ class Weights:
 
     def __init__(self, plan: Plan, shape: Shape, kind: str, all_experts: int | None = None) -> None:
         self.router = normal(plan, shape.experts, shape.hidden)
-        gate_up = matrix(plan, kind, shape.experts, 2 * shape.inner, shape.hidden, shape.biased)
+        first = (shape.matrices - 1) * shape.inner
+        gate_up = matrix(plan, kind, shape.experts, first, shape.hidden, shape.biased)
         down = matrix(plan, kind, shape.experts, shape.hidden, shape.inner, shape.biased)
         self.mlps = ExpertMlps(gate_up, down, shape.activation, all_experts)
         self.expert_bytes = (gate_up.nbytes + down.nbytes) / shape.experts
@@ -156,8 +164,14 @@ def matrix(plan: Plan, kind: str, experts: int, outputs: int, inputs: int, biase
         codes = normal(plan, experts, outputs, inputs).mul_(128).to(torch.float8_e4m3fn)
         return ExpertMatrix(codes, bias, scales, None, None, size)
     words = torch.randint(-(2**31), 2**31 - 1, (experts, outputs, -(-inputs // 256) * 32), device=plan.device)
-    table = torch.tensor([*_FP4, *(-each for each in _FP4)], device=plan.device) if kind == "mxfp4" else None
-    return ExpertMatrix(words.int(), bias, scales, None, table, size, e2m1=kind == "mxfp4")
+    if kind == "int4":
+        return ExpertMatrix(words.int(), bias, scales, None, None, size)
+    table = torch.tensor([*_FP4, *(-each for each in _FP4)], device=plan.device)
+    if kind == "mxfp4":
+        return ExpertMatrix(words.int(), bias, scales, None, table, size, e2m1=True)
+    factors = torch.full((rows,), 1 / 128, device=plan.device)
+    scales = (scales.float() * 128).to(torch.float8_e4m3fn)
+    return ExpertMatrix(words.int(), bias, scales, None, table, size, e2m1=True, factors=factors)
 
 
 def expert_gemms(
@@ -209,7 +223,7 @@ def floor_seconds(mixture: Mixture, bandwidth: float, flops: float, part: float 
     """The least time that `part` of the GEMMs can take."""
     hit = sum(routing.ids.unique().numel() for routing in mixture.routings) / len(mixture.routings)
     expert_bytes, shape = mixture.weights[0].expert_bytes, mixture.shape
-    arithmetic = 2 * mixture.tokens * shape.top_k * 3 * shape.hidden * shape.inner
+    arithmetic = 2 * mixture.tokens * shape.top_k * shape.matrices * shape.hidden * shape.inner
     return part * max(hit * expert_bytes / bandwidth, arithmetic / flops)
 
 
@@ -256,7 +270,8 @@ def configs(mixture: Mixture, height: int) -> list[dict[str, int]]:
 
 def candidates(mixture: Mixture, bandwidth: float, flops: float) -> Iterator[Row]:
     """Up and down with each candidate, the best first."""
-    for part, share in (("up", 2 / 3), ("down", 1 / 3)):
+    down = 1 / mixture.shape.matrices
+    for part, share in (("up", 1 - down), ("down", down)):
         floor = floor_seconds(mixture, bandwidth, flops, share) * 1e6
         rows: list[Row] = []
         for height, variants in ((height, configs(mixture, height)) for height in heights(mixture)):

@@ -1,6 +1,7 @@
 """Bar of `weight_only_linear` (W4A16, W8A16): weight bandwidth, beside 16-bit GEMMs of the same matrices and a copy.
 
-Matrices of Llama 3.1 8B and 70B on one GPU, with groups of 128 inputs or, in 8 bits, a scale for each output. Matrices
+Matrices of Llama 3.1 8B and 70B on one GPU, with groups of 128 inputs, of 16 in NVFP4, or, in 8 bits, a scale for each
+output. Matrices
 rotate, so none is in the cache. Bytes are those of codes and scales.
 """
 
@@ -20,7 +21,7 @@ SHAPES: Shapes = {
 }
 DRY_SHAPES: Shapes = {"dry": (48, 256)}
 TOKENS = (1, 4, 16, 32, 64, 128, 256, 512, 2048)
-KINDS = {"symmetric": 4, "zeros": 4, "table": 4, "int8": 8, "float8": 8}
+KINDS = {"symmetric": 4, "zeros": 4, "table": 4, "nvfp4": 4, "int8": 8, "float8": 8}
 MOST = {"symmetric": 2048}
 """Tokens that are measured; of other kinds 64."""
 GROUP = 128
@@ -63,14 +64,16 @@ def _weight(plan: Plan, kind: str, bits: int, outputs: int, inputs: int) -> kern
     packed = kernels.pack_codes(codes, bits)
     if kind == "float8":
         packed = torch.randn(outputs, inputs, device=plan.device).to(torch.float8_e4m3fn)
-    group = GROUP if bits == 4 else 0
+    group = 16 if kind == "nvfp4" else GROUP if bits == 4 else 0
     groups = inputs // group if group else 1
     scale = (torch.rand(outputs, groups, device=plan.device) + 0.5).bfloat16() / 64
     scales, size = kernels.pack_scales(scale, inputs, group)
     points = torch.randint(0, 16, (outputs, groups), device=plan.device)
     zeros = kernels.pack_scales(points, inputs, group)[0] if kind == "zeros" else None
-    table = torch.randn(16, device=plan.device) if kind == "table" else None
-    return kernels.PackedMatrix(packed, scales, zeros, table, size)
+    table = torch.randn(16, device=plan.device) if kind in ("table", "nvfp4") else None
+    factors = torch.full((outputs,), 1 / 64, device=plan.device) if kind == "nvfp4" else None
+    scales = scales if factors is None else (64 * scales).to(torch.float8_e4m3fn)
+    return kernels.PackedMatrix(packed, scales, zeros, table, size, factors)
 
 
 def seconds(plan: Plan, weights: list[kernels.PackedMatrix], tokens: int) -> float:

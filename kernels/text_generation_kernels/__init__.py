@@ -36,7 +36,7 @@ from .lora.replace_rows import replace_rows
 from .lora.replaced_logits import ReplacedRows, replaced_logits
 from .matmul.dequantise import dequantise
 from .matmul.gemv_blocks import LONGEST as LONGEST_NORMALISED
-from .matmul.group_quantisation import PackedMatrix, pack_codes, pack_scales, unpack_codes
+from .matmul.group_quantisation import KERNEL_GROUPS, PackedMatrix, pack_codes, pack_scales, unpack_codes
 from .matmul.ladder import SMALL_BATCH
 from .matmul.linear import linear
 from .matmul.linear_split_k import linear_split_k, linear_splits
@@ -95,6 +95,7 @@ from .speculation.window_tokens import window_tokens
 
 __all__ = [
     "EXCLUDED",
+    "KERNEL_GROUPS",
     "KV_CODES",
     "LONGEST_NORMALISED",
     "MAX_LOGIT_BIAS",

@@ -6,7 +6,9 @@ mod address_space;
 use std::ops::RangeInclusive;
 
 pub use self::address_space::{check_address_space, perhaps_by_its_limit};
-use crate::args::{Args, LimitArgs, NodeArgs, ServerArgs, ShardArgs, TokenLimit, UnavailableArgs};
+use crate::args::{
+    Args, LimitArgs, Method, NodeArgs, ServerArgs, ShardArgs, TokenLimit, UnavailableArgs,
+};
 use crate::error::LauncherError;
 
 /// Returns the first reason why these arguments cannot be served.
@@ -214,18 +216,36 @@ fn check_nodes(nodes: &NodeArgs) -> Result<(), LauncherError> {
     }
 }
 
-/// How many drafts there are is said once, or twice the same.
+/// How many drafts there are is said once, or twice the same; so is whether earlier answers are kept.
 fn check_speculation(shards: &ShardArgs) -> Result<(), LauncherError> {
-    let Some(config) = &shards.speculative_config else {
-        return Ok(());
-    };
-    match (config.drafts, shards.speculate) {
-        (None, 0) => refuse(
-            "--speculative-config does not say how many tokens are drafted: add `num_speculative_tokens`, such as 3",
+    let config = shards.speculative_config.as_ref();
+    match (config.map(|config| config.drafts), shards.speculate) {
+        (Some(None), None) => {
+            return refuse(
+                "--speculative-config does not say how many tokens are drafted: add `num_speculative_tokens`, such as 3",
+            );
+        }
+        (Some(None), Some(0)) => {
+            return refuse(
+                "--speculate 0 contradicts --speculative-config, which asks for drafts; leave one of them out",
+            );
+        }
+        (Some(Some(drafts)), Some(given)) if given != drafts => {
+            return refuse(format!(
+                "--speculate {given} contradicts --speculative-config, whose `num_speculative_tokens` is {drafts}; \
+                 leave one of them out"
+            ));
+        }
+        _ => {}
+    }
+    match shards.answer_index_mib {
+        Some(0) if config.is_some_and(|config| config.method == Method::Suffix) => refuse(
+            "--answer-index-mib 0 contradicts the method \"suffix\" of --speculative-config, which drafts from earlier \
+             answers; leave --answer-index-mib out, or set `method` to \"ngram\"",
         ),
-        (Some(drafts), given) if given != 0 && given != drafts => refuse(format!(
-            "--speculate {given} contradicts --speculative-config, whose `num_speculative_tokens` is {drafts}; leave \
-             one of them out"
+        Some(given) if given > 0 && shards.drafts() == 0 => refuse(format!(
+            "--answer-index-mib {given} keeps earlier answers to draft from, and nothing is drafted; add --speculate N, \
+             such as --speculate 3, or leave it out"
         )),
         _ => Ok(()),
     }

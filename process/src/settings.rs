@@ -45,6 +45,7 @@ impl Settings {
                 warnings,
             }),
             Err(error) => {
+                let error = with_short_value(error);
                 let error = without_dashes_tip(about_variable(error, command, &words));
                 Err(in_plain_words(error))
             }
@@ -218,6 +219,20 @@ fn without_dashes_tip(mut error: Error) -> Error {
     error
 }
 
+/// Characters of a wrong value that an error repeats.
+const SHOWN_CHARACTERS: usize = 200;
+
+/// The error with the beginning of a value that is long, as a file's contents in place of its path are.
+fn with_short_value(mut error: Error) -> Error {
+    if let Some(ContextValue::String(value)) = error.get(ContextKind::InvalidValue)
+        && let Some((end, _)) = value.char_indices().nth(SHOWN_CHARACTERS)
+    {
+        let short = format!("{}...", &value[..end]);
+        error.insert(ContextKind::InvalidValue, ContextValue::String(short));
+    }
+    error
+}
+
 fn without_variables(command: Command) -> Command {
     let mut command = command.mut_args(|arg| arg.env(Resettable::Reset));
     let names: Vec<String> = command
@@ -282,6 +297,8 @@ mod tests {
             );
             assert!(said.starts_with(&expected), "{said}");
         }
+        let said = refused(&["c", "--tries", &"x".repeat(100_000)]);
+        assert!(said.len() < 400, "{said}");
         let said = refused(&["c", "--tires", "1"]);
         assert!(said.contains("'--tries'"), "{said}");
         let said = refused(&["c", "--bogus"]);

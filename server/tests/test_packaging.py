@@ -2,6 +2,7 @@
 
 import ast
 import importlib.metadata
+import itertools
 import sys
 from pathlib import Path
 
@@ -22,9 +23,11 @@ SHARED_NAMESPACES = {
 
 
 def declared(project: str) -> dict[str, Requirement]:
-    """Requirements of a project by name."""
+    """Requirements of a project by name, optional ones too where it is one of `PROJECTS`."""
     table = tomllib.loads((ROOT / project / "pyproject.toml").read_text())["project"]
-    return {requirement.name: requirement for requirement in map(Requirement, table["dependencies"])}
+    extras = table.get("optional-dependencies", {}).values() if project in PROJECTS else ()
+    lines = [*table["dependencies"], *itertools.chain(*extras)]
+    return {requirement.name: requirement for requirement in map(Requirement, lines)}
 
 
 def imported_modules(folder: Path) -> set[str]:

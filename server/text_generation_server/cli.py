@@ -36,6 +36,7 @@ from .flags import (
     CudaGraphs,
     Deterministic,
     Drafter,
+    DrafterMethod,
     DrafterRevision,
     DtypeFlag,
     ExitOnEof,
@@ -100,6 +101,7 @@ def serve(
     speculate: Speculate = 0,
     drafter: Drafter = None,
     drafter_revision: DrafterRevision = None,
+    drafter_method: DrafterMethod = None,
     enable_expert_parallel: ExpertParallel = False,
     kv_cache_dtype: KvCache = "auto",
     dequantised_copies: Copies = "auto",
@@ -150,7 +152,7 @@ def serve(
             cuda_graphs=parse_cuda_graphs(cuda_graphs),
             deterministic=deterministic,
             speculate=speculate,
-            drafter=asked_drafter(drafter, drafter_revision),
+            drafter=asked_drafter(drafter, drafter_revision, drafter_method),
             expert_parallel=enable_expert_parallel,
             model_impl=model_impl,
             kv_cache_dtype=kv_cache_dtype,
@@ -188,6 +190,7 @@ def download_weights(
     speculate: Speculate = 0,
     drafter: Drafter = None,
     drafter_revision: DrafterRevision = None,
+    drafter_method: DrafterMethod = None,
     kv_cache_dtype: KvCache = "auto",
     dequantised_copies: Copies = "auto",
     merge_adapter: MergeAdapter = None,
@@ -214,7 +217,12 @@ def download_weights(
         shards = AskedShards(num_shard, enable_expert_parallel)
         computation = AskedComputation(
             *(attention, cuda_graphs, deterministic, dequantised_copies),
-            *(merge_adapter, parse_adapters(lora_adapters), speculate, asked_drafter(drafter, drafter_revision)),
+            *(
+                merge_adapter,
+                parse_adapters(lora_adapters),
+                speculate,
+                asked_drafter(drafter, drafter_revision, drafter_method),
+            ),
         )
         computation.check(environment, on_cuda=has_cuda_devices() or bool(cuda_memory()))
         check_merge(load_format, merge_adapter, bool(computation.lora_adapters))
@@ -231,17 +239,15 @@ def download_weights(
             check_deterministic(deterministic, config)
             check_speculation(speculate, config)
             if computation.drafter is not None:
-                of_model = computation.drafter.source == model_id
-                read_drafter_config(
-                    folder if of_model else prepare_drafter(computation.drafter, environment.hub), config
-                )
-            if kv_cache_dtype != "auto":
-                quantised_kv_cache(kv_cache_dtype, config)
+                asked = computation.drafter
+                of_model = asked.source == model_id
+                read_drafter_config(folder if of_model else prepare_drafter(asked, environment.hub), config, asked.kind)
+            kv_cache = None if kv_cache_dtype == "auto" else quantised_kv_cache(kv_cache_dtype, config)
             if isinstance(config, FallbackConfig):
                 # Loads torch and transformers, which other models need not wait for.
                 from .models.fallback import check_runnable
 
-                check_runnable(config, shards.count)
+                check_runnable(config, shards.count, kv_cache)
 
         folder = prepare_folder(source, environment.hub, check)
         logger.info("model is ready", extra={"model_path": str(folder)})
@@ -266,6 +272,7 @@ def doctor(
     speculate: Speculate = 0,
     drafter: Drafter = None,
     drafter_revision: DrafterRevision = None,
+    drafter_method: DrafterMethod = None,
     kv_cache_dtype: KvCache = "auto",
     dequantised_copies: Copies = "auto",
     merge_adapter: MergeAdapter = None,
@@ -282,7 +289,12 @@ def doctor(
         shards = AskedShards(num_shard, enable_expert_parallel)
         computation = AskedComputation(
             *(attention, cuda_graphs, deterministic, dequantised_copies),
-            *(merge_adapter, parse_adapters(lora_adapters), speculate, asked_drafter(drafter, drafter_revision)),
+            *(
+                merge_adapter,
+                parse_adapters(lora_adapters),
+                speculate,
+                asked_drafter(drafter, drafter_revision, drafter_method),
+            ),
         )
         for finding in examine(source, limits, dtype, shards, computation, model_impl, quantize, kv_cache_dtype):
             typer.echo(json.dumps(asdict(finding)))

@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from .config.asked_drafter import DrafterKind
 from .config.copies import DequantisedCopies
 from .config.facts import Dtype
 from .config.implementation import ModelImpl
@@ -65,6 +66,10 @@ Drafter = Annotated[
     typer.Option(help="Folder or hub id of what drafts for --speculate: an EAGLE-3 head, Medusa heads, or the model"),
 ]
 DrafterRevision = Annotated[str | None, typer.Option(help="Branch, tag or commit of --drafter on the hub")]
+DrafterMethod = Annotated[
+    DrafterKind | None,
+    typer.Option(help="What --drafter must be: `eagle3`, `medusa` or `mtp`; default: whatever it is"),
+]
 MaxInputTokens = Annotated[int | None, typer.Option(help="Fail early if the model has fewer positions")]
 MaxTotalTokens = Annotated[int | None, typer.Option(help="Likewise")]
 AutoConvert = Annotated[bool, typer.Option(help="Convert .bin weights, running no code from them")]

@@ -1,12 +1,10 @@
-"""Finds the folder of a model: a local folder, one in the hub's cache, or a download.
+"""Finds the folder of a model: a local folder, one in the hub's cache, or a download from the hub or an object store.
 
-Weights are safetensors. `.bin` files are pickles; they are converted only when asked, by torch's weights-only loader,
-which runs no code from the file. Offline mode, endpoint and token are huggingface_hub's own settings.
+Weights are safetensors; `.bin` files are converted only when asked. Offline mode, endpoint and token are settings of
+huggingface_hub.
 """
 
-import json
 import logging
-import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,6 +15,8 @@ from .config.files import PARAMS, TRANSFORMERS, Layout, indexed_files, is_duplic
 from .config.pointer import refuse_pointer
 from .config.server import HubConfig, LoadFormat
 from .errors import ModelFilesError
+from .hub_pickles import convert
+from .object_store import ObjectPlace, import_boto3, is_object_url, object_snapshot
 from .telemetry import Progress
 
 logger = logging.getLogger(__name__)
@@ -36,6 +36,9 @@ class ModelSource:
     load_format: LoadFormat = "auto"
     auto_convert: bool = False
     extension: str = ".safetensors"
+    flag: str = "--model-id"
+    """What names it, and its revision, in messages."""
+    revision_flag: str = "--revision"
 
     @property
     def needs_weights(self) -> bool:
@@ -87,7 +90,7 @@ def prepare_folder(
         _check_not_only_gguf(folder, source)
         check(folder)
     if source.needs_weights and source.auto_convert and not stored_weights(folder, source.extension):
-        _convert(folder)
+        convert(folder, stored_weights(folder, ".bin"))
     _check_folder(folder, source)
     return folder
 
@@ -121,6 +124,11 @@ def _local_folder(source: ModelSource, hub: HubConfig) -> Path | None:
         if not hub.override_dir.is_dir():
             raise ModelFilesError(f"WEIGHTS_CACHE_OVERRIDE is no folder: {hub.override_dir}")
         return hub.override_dir.resolve()
+    if is_object_url(source.model_id):
+        ObjectPlace.of(source.model_id)
+        if source.revision is not None:
+            raise ModelFilesError(f"{source.model_id} has no revisions: leave --revision out")
+        return None
     folder = Path(source.model_id).expanduser()
     try:
         is_dir, exists = folder.is_dir(), folder.exists()
@@ -138,7 +146,7 @@ def _local_folder(source: ModelSource, hub: HubConfig) -> Path | None:
         meant = "" if absolute == source.model_id else f", that is {absolute}"
         raise ModelFilesError(
             f"no such folder here: {source.model_id}{meant}; --model-id must name an existing "
-            "folder, or a model of the hub as `organisation/name`"
+            "folder, a model of the hub as `organisation/name`, or one of an object store as `s3://bucket/prefix`"
         )
     return None
 
@@ -198,8 +206,10 @@ def _snapshot(
 
 def snapshot(source: ModelSource, hub: HubConfig, patterns: list[str], ignored: list[str], local_only: bool) -> Path:
     """Returns the folder of a repository in the hub's cache, with the files that `patterns` name and `ignored` do not.
-    It downloads what is not there, unless `local_only`. Raises errors of huggingface_hub and of the network.
+    It downloads what is not there, unless `local_only`. Raises errors of huggingface_hub, or boto3, and of the network.
     """
+    if is_object_url(source.model_id):
+        return object_snapshot(source.model_id, hub_cache(hub), patterns, ignored, local_only)
     from huggingface_hub import snapshot_download
 
     return Path(
@@ -254,7 +264,8 @@ def _download(
     source: ModelSource, hub: HubConfig, check: Callable[[Path], None], pause: Callable[[float], None]
 ) -> Path:
     """Downloads small files first, then safetensors, or `.bin` files if only these exist and may be converted."""
-    logger.info("looking for the model on the hub", extra={"model_id": source.model_id, "revision": source.revision})
+    place = "in the object store" if is_object_url(source.model_id) else "on the hub"
+    logger.info("looking for the model %s", place, extra={"model_id": source.model_id, "revision": source.revision})
     folder = retried(lambda: _snapshot(source, hub, None), source, hub, pause)
     check(folder)
     if not source.needs_weights:
@@ -268,24 +279,27 @@ def _download(
 
 def retried(call: Callable[[], Path], source: ModelSource, hub: HubConfig, pause: Callable[[float], None]) -> Path:
     """Runs a download, tries again after faults of the network or the hub, and names the cause of a lasting failure."""
-    import httpx2
-
     from .hub_faults import exhausted_reason, is_unknown_to_all, lasting_reason
+    from .object_faults import exhausted_object_reason, lasting_object_reason
 
+    is_object = is_object_url(source.model_id)
     name = source.model_id if source.revision is None else f"{source.model_id} at revision {source.revision}"
     attempt = 1
     while True:
         try:
             return call()
-        except (OSError, httpx2.HTTPError) as error:
-            reason = lasting_reason(error, source.model_id, name, hub_cache(hub))
+        except _faults(is_object) as error:
+            reason = lasting_reason(error, source, name, hub_cache(hub))
+            if reason is None and is_object:
+                reason = lasting_object_reason(error, source.model_id)
             if reason is None and attempt > 1 and is_unknown_to_all(error):
                 reason = (
                     f"there is no folder {source.model_id} in {Path.cwd()}, and the hub, which may have a model of "
-                    "this name, cannot be reached; check --model-id, the current directory and the network"
+                    f"this name, cannot be reached; check {source.flag}, the current directory and the network"
                 )
             if reason is None and attempt == _DOWNLOAD_ATTEMPTS:
-                reason = exhausted_reason(error, name, attempt)
+                exhausted = exhausted_object_reason if is_object else exhausted_reason
+                reason = exhausted(error, name, attempt)
             if reason is not None:
                 raise ModelFilesError(reason) from error
             logger.warning("download failed, trying again", extra={"attempt": attempt, "error": type(error).__name__})
@@ -293,46 +307,13 @@ def retried(call: Callable[[], Path], source: ModelSource, hub: HubConfig, pause
             pause(_BACK_OFF_S)
 
 
-def _convert(folder: Path) -> None:
-    """Writes `model*.safetensors` beside `pytorch_model*.bin`, and an index where there is more than one file.
+def _faults(is_object: bool) -> tuple[type[Exception], ...]:
+    """What a download may fail with."""
+    if is_object:
+        import_boto3()
+        from botocore.exceptions import BotoCoreError, ClientError
 
-    A tensor with two names is written under both, because `config.json` decides which of them the model reads. The
-    files get their names when all of them are complete, so an interrupted conversion starts again.
-    """
-    files = {
-        path: path.name.replace("pytorch_model", "model").replace(".bin", ".safetensors")
-        for path in stored_weights(folder, ".bin")
-    }
-    if not os.access(folder, os.W_OK):
-        raise ModelFilesError(f"cannot convert the .bin weights: {folder} is not writable")
-    weight_map: dict[str, str] = {}
-    for path, name in files.items():
-        logger.info("converting", extra={"file": path.name})
-        weight_map.update(dict.fromkeys(_convert_file(path, _partial(folder / name)), name))
-    if len(files) > 1:
-        index = {"metadata": {}, "weight_map": weight_map}
-        (folder / "model.safetensors.index.json").write_text(json.dumps(index, indent=2))
-    for name in files.values():
-        _partial(folder / name).replace(folder / name)
+        return OSError, BotoCoreError, ClientError
+    import httpx2
 
-
-def _partial(path: Path) -> Path:
-    return path.with_suffix(".partial")
-
-
-def _convert_file(source: Path, target: Path) -> list[str]:
-    """Converts one file and returns the names of its tensors."""
-    import torch
-    from safetensors.torch import save_file
-
-    try:
-        loaded = torch.load(source, map_location="cpu", weights_only=True)
-    except Exception as error:  # a damaged file makes the reader fail in any way there is
-        refuse_pointer(source)
-        raise ModelFilesError(f"{source} is damaged, or holds more than tensors, and is not loaded") from error
-    if not isinstance(loaded, dict) or not all(isinstance(value, torch.Tensor) for value in loaded.values()):
-        raise ModelFilesError(f"{source} must hold a flat dictionary of tensors")
-    # safetensors allows neither views of larger tensors nor shared memory, so each tensor is copied.
-    tensors = {name: tensor.contiguous().clone() for name, tensor in loaded.items()}
-    save_file(tensors, target, metadata={"format": "pt"})
-    return list(tensors)
+    return OSError, httpx2.HTTPError

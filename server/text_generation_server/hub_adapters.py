@@ -64,4 +64,4 @@ def _snapshot(asked: AskedAdapter, hub: HubConfig, local_only: bool) -> Path:
 
 
 def _source(asked: AskedAdapter) -> ModelSource:
-    return ModelSource(asked.source, asked.revision)
+    return ModelSource(asked.source, asked.revision, flag="--lora-adapters", revision_flag="--lora-adapters")

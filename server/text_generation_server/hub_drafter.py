@@ -1,4 +1,4 @@
-"""Finds the folder of a drafter: a local one, one in the hub's cache, or a download."""
+"""Finds the folder of a drafter: a local one, one in the cache, or a download from the hub or an object store."""
 
 import logging
 import time
@@ -10,6 +10,7 @@ from .config.drafter import FLAG
 from .config.server import HubConfig
 from .errors import ModelFilesError
 from .hub import ModelSource, if_cached, is_hub_name, retried, snapshot
+from .object_store import ObjectPlace, is_object_url
 
 logger = logging.getLogger(__name__)
 
@@ -18,7 +19,7 @@ _SAFE, _PICKLED = ["config.json", "*.safetensors"], ["config.json", "*.bin", "me
 
 def find_drafter(asked: AskedDrafter, hub: HubConfig) -> Path:
     """Returns the folder of the drafter on this machine. Raises `ModelFilesError`."""
-    source = ModelSource(asked.source, asked.revision)
+    source = _source(asked)
     folder = _local(asked.source) or if_cached(lambda: _complete(source, hub, True))
     if folder is None:
         raise ModelFilesError(
@@ -34,9 +35,13 @@ def prepare_drafter(asked: AskedDrafter, hub: HubConfig, pause: Callable[[float]
     """
     if (folder := _local(asked.source)) is not None:
         return folder
-    source = ModelSource(asked.source, asked.revision)
+    source = _source(asked)
     logger.info("looking for a drafter on the hub", extra={"drafter": asked.source, "revision": asked.revision})
     return retried(lambda: _complete(source, hub, False), source, hub, pause)
+
+
+def _source(asked: AskedDrafter) -> ModelSource:
+    return ModelSource(asked.source, asked.revision, flag=FLAG, revision_flag="`revision` of --speculative-config")
 
 
 def _complete(source: ModelSource, hub: HubConfig, local_only: bool) -> Path:
@@ -51,6 +56,9 @@ def _local(name: str) -> Path | None:
     folder = Path(name).expanduser()
     if folder.is_dir():
         return folder.resolve()
+    if is_object_url(name):
+        ObjectPlace.of(name)
+        return None
     if folder.exists() or not is_hub_name(name):
         raise ModelFilesError(
             f"{FLAG} {name} is no folder on this machine, and no name on the hub: name a folder with an EAGLE-3 head "

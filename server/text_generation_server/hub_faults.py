@@ -3,8 +3,12 @@
 import errno
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from huggingface_hub import constants, errors
+
+if TYPE_CHECKING:
+    from .hub import ModelSource
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS)
@@ -12,14 +16,14 @@ _TOO_MANY_REQUESTS = 429
 _ANOTHER_FOLDER = "name another folder with --huggingface-hub-cache (HUGGINGFACE_HUB_CACHE)"
 
 
-def lasting_reason(error: Exception, model_id: str, name: str, cache: Path) -> str | None:
+def lasting_reason(error: Exception, source: "ModelSource", name: str, cache: Path) -> str | None:
     """Returns the message for a fault that another attempt cannot mend; None for other faults.
 
     `name` is the model with its revision; `cache` is the folder of downloads.
     """
     answer = hub_answer(error)
     if answer is not None:
-        return _refusal(answer, model_id, name)
+        return _refusal(answer, source, name)
     if isinstance(error, OSError) and error.errno in _FULL:
         return f"the disk is full: {name} does not fit into the hub cache; free space there, or {_ANOTHER_FOLDER}"
     if isinstance(error, OSError) and error.errno in _FORBIDDEN:
@@ -63,16 +67,16 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
         error = error.__cause__
 
 
-def _refusal(answer: errors.HfHubHTTPError, model_id: str, name: str) -> str | None:
+def _refusal(answer: errors.HfHubHTTPError, source: "ModelSource", name: str) -> str | None:
     """Returns the message for an answer of the hub; None where a later answer may differ."""
     if isinstance(answer, errors.GatedRepoError):
         return f"{name} is gated: accept its terms on the hub and set HF_TOKEN"
     if isinstance(answer, errors.RevisionNotFoundError):
-        return f"the hub has no {name}; check --revision"
+        return f"the hub has no {name}; check {source.revision_flag}"
     if isinstance(answer, errors.RepositoryNotFoundError):
         return (
-            f"{model_id} is neither a local folder nor a model of the hub; check --model-id, and HF_TOKEN if it is "
-            "private"
+            f"{source.model_id} is neither a local folder nor a model of the hub; check {source.flag}, and HF_TOKEN if "
+            "it is private"
         )
     status = answer.response.status_code
     if status in (401, 403):
@@ -82,7 +86,7 @@ def _refusal(answer: errors.HfHubHTTPError, model_id: str, name: str) -> str | N
         )
     if status == _TOO_MANY_REQUESTS or status >= 500:
         return None
-    return f"the hub refuses {name}: {_said(answer)}; check --model-id and HF_ENDPOINT"
+    return f"the hub refuses {name}: {_said(answer)}; check {source.flag} and HF_ENDPOINT"
 
 
 def _said(answer: errors.HfHubHTTPError) -> str:

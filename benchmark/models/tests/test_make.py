@@ -106,6 +106,7 @@ def test_quantised_models_have_the_shape_of_their_name() -> None:
             "gptq",
             "awq",
             "mxfp4",
+            "modelopt",
         )
         assert config == config_of(shape)
 

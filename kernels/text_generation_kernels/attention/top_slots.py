@@ -10,10 +10,11 @@ over the whole context where that has at most k positions. What follows in a row
 Layouts: `scores` `[T, positions]` float32, unit stride in the last dimension; `slots` `[T, k]` int32, contiguous;
 requests as in `Decodes`.
 
-Kernels find the k-th highest score eight bits at a time (radix select): four times, thread blocks count the digits of
-their parts of a token's scores, among those that begin as the k-th does. The last kernel writes the slots; a thread
-block counts anew what is chosen before its part. Called once in a layer with an indexer. Bytes floor: sum(kv_lens) * 4
-+ tokens * k * 4; what is read again is in L2. Not measured on a device yet.
+Kernels find the k-th highest score eight bits at a time (radix select): four times, each thread block makes a histogram
+of the digits of its part of a token's scores, of those that begin as the k-th does. The last kernel writes the slots; a
+thread block reads from the histograms how many are chosen before its part. Called once in a layer with an indexer.
+Bytes floor: sum(kv_lens) * 4 + tokens * k * 4; what is read again is in L2. On an H200 one token with 32,768 positions
+takes 26 us: docs/lab/2026-11-sparse-attention.md.
 """
 
 # pyright: basic, reportArgumentType=false, reportCallIssue=false, reportGeneralTypeIssues=false
@@ -31,8 +32,10 @@ _BLOCK = 1024
 """Positions at a time."""
 _WAVES = 4
 """Thread blocks of a launch, for each SM."""
-_PARTS = 64
-"""The most parts of a context: the last one counts what all before it have chosen."""
+_PARTS = 32
+"""The most parts of a context: each thread block adds up the histograms of all of them."""
+_TILE = 8
+"""Histograms at a time."""
 _DIGITS = 256
 
 
@@ -45,26 +48,45 @@ def _load_ordered(scores_row_ptr, positions, valid):
 
 
 @triton.jit
-def _begin_of_kth(counts_ptr, K: tl.constexpr, DIGITS: tl.constexpr, STEPS: tl.constexpr):
-    """The first STEPS digits of the K-th highest score, and how many scores that begin so are among the K highest."""
-    digits = tl.arange(0, DIGITS)
-    found = tl.zeros([], dtype=tl.uint32)
-    wanted = tl.full([], K, dtype=tl.int32)
-    for step in tl.static_range(STEPS):
-        counts = tl.load(counts_ptr + step * DIGITS + digits)
-        higher = tl.sum(counts, axis=0) - tl.cumsum(counts, axis=0)
-        is_it = (higher < wanted) & (higher + counts >= wanted)
-        wanted -= tl.sum(tl.where(is_it, higher, 0), axis=0)
-        found = (found << 8) | tl.sum(tl.where(is_it, digits, 0), axis=0).to(tl.uint32)
-    return found, wanted
+def _part(kv_len, BLOCK: tl.constexpr):
+    """Where the part of this thread block begins and ends, and the parts of the context: whole blocks, as many for
+    each.
+    """
+    size = tl.cdiv(tl.cdiv(kv_len, BLOCK), tl.num_programs(0)) * BLOCK
+    begin = tl.program_id(0) * size
+    return begin, tl.minimum(begin + size, kv_len), tl.cdiv(kv_len, tl.maximum(size, 1))
 
 
 @triton.jit
-def _part(kv_len, BLOCK: tl.constexpr):
-    """Where the part of this thread block begins and ends: whole blocks, as many for each."""
-    size = tl.cdiv(tl.cdiv(kv_len, BLOCK), tl.num_programs(0)) * BLOCK
-    begin = tl.program_id(0) * size
-    return begin, tl.minimum(begin + size, kv_len)
+def _sum_histograms(counts_ptr, parts, TILE: tl.constexpr, DIGITS: tl.constexpr):
+    """[DIGITS] int32: the sum of the histograms of the first `parts` parts, of one step."""
+    digits = tl.arange(0, DIGITS)[None, :]
+    counts = tl.zeros([TILE, DIGITS], dtype=tl.int32)
+    for begin in range(0, parts, TILE):
+        part = begin + tl.arange(0, TILE)[:, None]
+        counts += tl.load(counts_ptr + part * DIGITS + digits, mask=part < parts, other=0)
+    return tl.sum(counts, axis=0)
+
+
+@triton.jit
+def _begin_of_kth(
+    begins_ptr, counts_ptr, parts, K: tl.constexpr, TILE: tl.constexpr, DIGITS: tl.constexpr, STEP: tl.constexpr
+):
+    """The first STEP digits of the K-th highest score, and how many scores that begin so are among the K highest. From
+    what STEP - 1 digits gave, in `begins`, and the histograms of the step before, at `counts`.
+    """
+    found = tl.zeros([], dtype=tl.uint32)
+    wanted = tl.full([], K, dtype=tl.int32)
+    if STEP > 1:
+        found = tl.load(begins_ptr + 2 * (STEP - 1)).to(tl.uint32, bitcast=True)
+        wanted = tl.load(begins_ptr + 2 * (STEP - 1) + 1)
+    if STEP > 0:
+        counts = _sum_histograms(counts_ptr, parts, TILE, DIGITS)
+        higher = tl.sum(counts, axis=0) - tl.cumsum(counts, axis=0)
+        is_it = (higher < wanted) & (higher + counts >= wanted)
+        wanted -= tl.sum(tl.where(is_it, higher, 0), axis=0)
+        found = (found << 8) | tl.sum(tl.where(is_it, tl.arange(0, DIGITS), 0), axis=0).to(tl.uint32)
+    return found, wanted
 
 
 @triton.jit(
@@ -74,10 +96,12 @@ def _part(kv_len, BLOCK: tl.constexpr):
 def top_slots_count_kernel(
     scores_ptr,  # [tokens, positions] float32
     b_kv_len_ptr,  # [tokens]
-    counts_ptr,  # [tokens, 4, DIGITS] int32, zero for this step
+    begins_ptr,  # [tokens, 4, 2] int32
+    counts_ptr,  # [4, tokens, parts, DIGITS] int32
     stride_scores,
     K: tl.constexpr,
     BLOCK: tl.constexpr,
+    TILE: tl.constexpr,
     DIGITS: tl.constexpr,
     STEP: tl.constexpr,
     PDL: tl.constexpr,
@@ -87,12 +111,18 @@ def top_slots_count_kernel(
     wait_for_previous(PDL)
     token = tl.program_id(1).to(tl.int64)
     kv_len = tl.load(b_kv_len_ptr + token)
-    begin, end = _part(kv_len, BLOCK)
+    begin, end, parts = _part(kv_len, BLOCK)
     if (kv_len <= K) | (begin >= end):
         return
     scores_row_ptr = scores_ptr + token * stride_scores
-    counts_row_ptr = counts_ptr + token * 4 * DIGITS
-    found, _ = _begin_of_kth(counts_row_ptr, K, DIGITS, STEP)
+    begins_row_ptr = begins_ptr + token * 8
+    step_size = tl.num_programs(0) * DIGITS
+    counts_row_ptr = counts_ptr + (STEP * tl.num_programs(1) + token) * step_size
+    before_ptr = counts_row_ptr - tl.num_programs(1) * step_size
+    found, wanted = _begin_of_kth(begins_row_ptr, before_ptr, parts, K, TILE, DIGITS, STEP)
+    if begin == 0:
+        tl.store(begins_row_ptr + 2 * STEP, found.to(tl.int32, bitcast=True))
+        tl.store(begins_row_ptr + 2 * STEP + 1, wanted)
     counts = tl.zeros([DIGITS], dtype=tl.int32)
     for start in range(begin, end, BLOCK):
         positions = start + tl.arange(0, BLOCK)
@@ -102,7 +132,7 @@ def top_slots_count_kernel(
             counted = counted & (ordered >> (32 - 8 * STEP) == found)
         digit = (ordered >> (24 - 8 * STEP)) & 255
         counts += tl.histogram(digit.to(tl.int32), DIGITS, mask=counted)
-    tl.atomic_add(counts_row_ptr + STEP * DIGITS + tl.arange(0, DIGITS), counts, mask=counts > 0, sem="relaxed")
+    tl.store(counts_row_ptr + tl.program_id(0) * DIGITS + tl.arange(0, DIGITS), counts)
 
 
 @triton.jit(
@@ -111,7 +141,8 @@ def top_slots_count_kernel(
 )
 def top_slots_kernel(
     scores_ptr,  # [tokens, positions] float32
-    counts_ptr,  # [tokens, 4, DIGITS] int32
+    begins_ptr,  # [tokens, 4, 2] int32
+    counts_ptr,  # [4, tokens, parts, DIGITS] int32
     slot_table_ptr,  # [rows, positions]
     b_row_ptr,  # [tokens]
     b_kv_len_ptr,  # [tokens]
@@ -120,7 +151,7 @@ def top_slots_kernel(
     stride_scores,
     K: tl.constexpr,
     BLOCK: tl.constexpr,
-    WIDE: tl.constexpr,  # positions at a time while it counts
+    TILE: tl.constexpr,
     DIGITS: tl.constexpr,
     PDL: tl.constexpr,
 ):
@@ -129,7 +160,7 @@ def top_slots_kernel(
     wait_for_previous(PDL)
     token = tl.program_id(1).to(tl.int64)
     kv_len = tl.load(b_kv_len_ptr + token)
-    begin, end = _part(kv_len, BLOCK)
+    begin, end, parts = _part(kv_len, BLOCK)
     table_row_ptr = slot_table_ptr + tl.load(b_row_ptr + token).to(tl.int64) * stride_table_row
     chosen_ptr = slots_ptr + token * K
     if kv_len <= K:
@@ -141,17 +172,21 @@ def top_slots_kernel(
     if begin >= end:
         return
     scores_row_ptr = scores_ptr + token * stride_scores
-    kth, wanted = _begin_of_kth(counts_ptr + token * 4 * DIGITS, K, DIGITS, 4)
-    higher_before = tl.zeros([WIDE], dtype=tl.int32)
-    equal_before = tl.zeros([WIDE], dtype=tl.int32)
-    for start in range(0, begin, WIDE):
-        positions = start + tl.arange(0, WIDE)
-        valid = positions < begin
-        ordered = _load_ordered(scores_row_ptr, positions, valid)
-        higher_before += (valid & (ordered > kth)).to(tl.int32)
-        equal_before += (valid & (ordered == kth)).to(tl.int32)
-    equal_seen = tl.sum(equal_before, axis=0)
-    chosen = tl.sum(higher_before, axis=0) + tl.minimum(equal_seen, wanted)
+    step_size = tl.num_programs(0) * DIGITS
+    counts_row_ptr = counts_ptr + token * step_size
+    last_ptr = counts_row_ptr + 3 * tl.num_programs(1) * step_size
+    kth, wanted = _begin_of_kth(begins_ptr + token * 8, last_ptr, parts, K, TILE, DIGITS, 4)
+    chosen = tl.zeros([], dtype=tl.int32)
+    equal_seen = tl.zeros([], dtype=tl.int32)
+    for step in tl.static_range(4):
+        step_ptr = counts_row_ptr + step * tl.num_programs(1) * step_size
+        counts = _sum_histograms(step_ptr, tl.program_id(0), TILE, DIGITS)
+        digits = tl.arange(0, DIGITS).to(tl.uint32)
+        digit = (kth >> (24 - 8 * step)) & 255
+        chosen += tl.sum(tl.where(digits > digit, counts, 0), axis=0)
+        if step == 3:
+            equal_seen = tl.sum(tl.where(digits == digit, counts, 0), axis=0)
+    chosen += tl.minimum(equal_seen, wanted)
     for start in range(begin, end, BLOCK):
         positions = start + tl.arange(0, BLOCK)
         valid = positions < end
@@ -166,7 +201,7 @@ def top_slots_kernel(
         equal_seen += tl.sum(is_equal, axis=0)
 
 
-_launch_count = Launcher(top_slots_count_kernel, writes=("counts",))
+_launch_count = Launcher(top_slots_count_kernel, writes=("begins", "counts"))
 _launch = Launcher(top_slots_kernel, writes=("slots",))
 
 
@@ -181,13 +216,14 @@ def top_slots_triton(scores: Tensor, batch: Decodes, slots: Tensor) -> None:
     if tokens == 0:
         return
     k, blocks = slots.shape[1], max(1, triton.cdiv(min(scores.shape[1], batch.max_kv_len), _BLOCK))
-    grid = min(blocks, _PARTS, triton.cdiv(_WAVES * num_sms(scores.device), tokens)), tokens
-    counts = scores.new_zeros(tokens, 4, _DIGITS, dtype=torch.int32)
-    sizes = {"K": k, "BLOCK": _BLOCK, "DIGITS": _DIGITS, "num_warps": 4}
+    parts = min(blocks, _PARTS, triton.cdiv(_WAVES * num_sms(scores.device), tokens))
+    begins = scores.new_empty(tokens, 4, 2, dtype=torch.int32)
+    counts = scores.new_empty(4, tokens, parts, _DIGITS, dtype=torch.int32)
+    grid, sizes = (parts, tokens), {"K": k, "BLOCK": _BLOCK, "TILE": _TILE, "DIGITS": _DIGITS, "num_warps": 4}
     for step in range(4):
-        _launch_count(grid, (scores, batch.kv_lens, counts), (), (scores.stride(0),), STEP=step, **sizes)
-    tensors = (scores, counts, table, batch.rows, batch.kv_lens, slots)
-    _launch(grid, tensors, (table.stride(0),), (scores.stride(0),), WIDE=4 * _BLOCK, **sizes)
+        _launch_count(grid, (scores, batch.kv_lens, begins, counts), (), (scores.stride(0),), STEP=step, **sizes)
+    tensors = (scores, begins, counts, table, batch.rows, batch.kv_lens, slots)
+    _launch(grid, tensors, (table.stride(0),), (scores.stride(0),), **sizes)
 
 
 def top_slots_torch(scores: Tensor, batch: Decodes, slots: Tensor) -> None:

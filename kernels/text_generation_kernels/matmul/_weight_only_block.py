@@ -7,7 +7,7 @@ Codes become 16-bit weights in registers, one tile of a matrix instruction at a 
 # pyright: reportGeneralTypeIssues=false, reportOptionalSubscript=false, reportAssignmentType=false
 from ..runtime.triton import tl, triton
 from .code_conversion import eight_bits, lookups, nibbles, plain_plane
-from .weight_only_tiles import add_dot, columns_of, of_outputs, zeros
+from .weight_only_tiles import add_dot, of_outputs, of_plane, scales_of_groups, zeros
 
 
 @triton.jit
@@ -36,7 +36,7 @@ def add_block(
     words,  # [BLOCK_N, 32] int32, or None: codes are loaded here
     block_ptrs,  # [BLOCK_N, 1], codes of this block
     left,  # inputs from this block on
-    scales,  # [BLOCK_N, GROUPS]
+    scales,  # [BLOCK_N, GROUPS]; int8 are float8
     points,  # zeros, as `scales`; [BLOCK_N] where all inputs are one group; or None
     table_ptr,
     table,
@@ -56,17 +56,19 @@ def add_block(
     BLOCK_M: tl.constexpr = x[0].shape[0]
     DEPTH: tl.constexpr = x[0].shape[1]
     COUNT: tl.constexpr = GROUPS if GROUPS > 1 else 2
-    GROUP: tl.constexpr = 256 // COUNT
+    HALVES: tl.constexpr = COUNT > 8
+    PARTS: tl.constexpr = COUNT // 2 if HALVES else COUNT
+    GROUP: tl.constexpr = 256 // PARTS
     OF_GROUP: tl.constexpr = GROUPS > 1 and not FOLD
     columns = tl.arange(0, DEPTH)[None, :]
     planes = None
     if words is not None:
         planes = nibbles(words, FP16) if table_ptr is None else lookups(words, table, FP16)
     if GROUPS > 1:
-        scales = columns_of(scales, COUNT)
+        scales = scales_of_groups(scales, COUNT, 0, DTYPE)
         if points is not None:
-            points = columns_of(points, COUNT)
-    for group in tl.static_range(COUNT):
+            points = scales_of_groups(points, COUNT, 0, DTYPE)
+    for group in tl.static_range(PARTS):
         partial = zeros(BLOCK_N, BLOCK_M, SWAP) if OF_GROUP else acc
         for dot in tl.static_range(GROUP // DEPTH):
             first = group * GROUP + dot * DEPTH
@@ -83,12 +85,14 @@ def add_block(
             if points is not None or (FOUR and table_ptr is None):
                 if points is None:
                     weight -= BASE + 8
+                elif HALVES:
+                    weight -= of_plane(points, group, True, None, DTYPE) + BASE
                 elif GROUPS > 1:
                     weight -= (points[group] + BASE).to(DTYPE)[:, None]
                 else:
                     weight -= points.to(DTYPE)[:, None]
             if FOLD and GROUPS > 1:
-                weight *= scales[group].to(DTYPE)[:, None]
+                weight *= of_plane(scales, group, HALVES, None, DTYPE)
             partial = add_dot(weight, x[group * (GROUP // DEPTH) + dot], partial, SWAP)
         if OF_GROUP:
             acc += partial * of_outputs(scales[group], SWAP)

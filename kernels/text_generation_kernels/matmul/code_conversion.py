@@ -202,6 +202,19 @@ def plain_plane(block_ptrs, table_ptr, PLANE: tl.constexpr, dtype: tl.constexpr)
 
 
 @triton.jit
+def float8_scales(codes, POWER: tl.constexpr, dtype: tl.constexpr):
+    """int8, the bytes of float8, to 16 bits times 2 ** POWER, which are exact. No inline PTX, so that the compiler may
+    choose where a thread has them.
+    """
+    # Sign, exponent and mantissa in their places, times 2 to the difference of the biases.
+    if dtype == tl.bfloat16:
+        values = ((codes.to(tl.int16) << 4) & -0x7810).to(tl.bfloat16, bitcast=True) * 2.0**120
+    else:
+        values = (((codes.to(tl.int16) << 7) & -0x4080).to(tl.float16, bitcast=True) * 2.0**8).to(dtype)
+    return values if POWER == 0 else values * 2.0**POWER
+
+
+@triton.jit
 def eight_bits(codes, FLOAT8: tl.constexpr, dtype: tl.constexpr, PLAIN: tl.constexpr):
     """uint8 to 16 bits: the code less 128, or the value of the float8 of that byte."""
     if PLAIN:

@@ -19,7 +19,7 @@ from torch import Tensor
 from ..runtime.launch import Launcher, launch_dependents, wait_for_previous
 from ..runtime.register import register
 from ..runtime.triton import tl, triton
-from .code_conversion import eight_bits, load_table, lookups, nibbles, plain_plane
+from .code_conversion import eight_bits, float8_scales, load_table, lookups, nibbles, plain_plane
 from .group_quantisation import BLOCK, PackedMatrix
 
 _BLOCK_N = 32
@@ -29,9 +29,10 @@ _WARPS = 8
 @triton.jit
 def dequantise_kernel(
     packed_ptr,  # int32 [outputs, blocks * 32], or uint8 [outputs, inputs]
-    scales_ptr,  # [blocks, outputs, GROUPS], or [1, outputs] where GROUPS is 1
+    scales_ptr,  # [blocks, outputs, GROUPS], or [1, outputs] where GROUPS is 1; int8 are float8
     zeros_ptr,  # as scales_ptr, or None
     table_ptr,  # [16] float32 or None
+    factors_ptr,  # [outputs] float32, with scales of float8, or None
     out_ptr,  # [outputs, inputs]
     inputs,
     stride_packed_output,
@@ -73,16 +74,23 @@ def dequantise_kernel(
             codes = tl.load(row_ptrs + first + columns, mask=inside, other=0)
             weight = eight_bits(codes, FLOAT8, DTYPE, PLAIN)
         weight = weight.to(tl.float32)
-        group = rows * GROUPS + plane * GROUPS // 8
+        if GROUPS > 8:
+            group = rows[:, None] * GROUPS + 2 * plane + columns // 16
+        else:
+            group = rows * GROUPS + plane * GROUPS // 8
         scale_block = block * (GROUPS > 1)
         if SHIFTED:
             if zeros_ptr is None:
                 weight -= BASE + 8
             else:
                 zero = tl.load(zeros_ptr + scale_block.to(tl.int64) * stride_zeros_block + group)
-                weight -= zero.to(tl.float32)[:, None] + BASE
+                zero = zero.to(tl.float32)
+                weight -= (zero if GROUPS > 8 else zero[:, None]) + BASE
         scale = tl.load(scales_ptr + scale_block.to(tl.int64) * stride_scales_block + group)
-        weight *= scale.to(tl.float32)[:, None]
+        scale = scale.to(tl.float32) if factors_ptr is None else float8_scales(scale, 0, tl.float32)
+        weight *= scale if GROUPS > 8 else scale[:, None]
+        if factors_ptr is not None:
+            weight *= tl.load(factors_ptr + rows)[:, None]
         tl.store(out_ptrs + first, weight.to(DTYPE), mask=inside)
     launch_dependents(PDL)
 
@@ -96,11 +104,11 @@ def dequantise_triton(weight: PackedMatrix, out: Tensor) -> None:
     if out.element_size() != 2 or weight.groups == 0 or outputs == 0:
         dequantise_torch(weight, out)
         return
-    packed, scales, zeros = weight.packed, weight.scales, weight.zeros
+    packed, scales, zeros = weight.packed, weight.stored_scales, weight.zeros
     float8 = packed.is_floating_point()
     _launch(
         (triton.cdiv(inputs, BLOCK), triton.cdiv(outputs, _BLOCK_N)),
-        (packed.view(torch.uint8) if float8 else packed, scales, zeros, weight.table, out),
+        (packed.view(torch.uint8) if float8 else packed, scales, zeros, weight.table, weight.factors, out),
         (
             inputs,
             packed.stride(0),

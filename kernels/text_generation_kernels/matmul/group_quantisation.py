@@ -20,9 +20,11 @@ from torch import Tensor
 
 BLOCK = 256
 """Inputs of one block of packed 4-bit codes."""
-KERNEL_GROUPS = (128, 64, 32)
+KERNEL_GROUPS = (128, 64, 32, 16)
 """Sizes of groups that the GEMM kernels take, where not all inputs are one group."""
-_PLANES, _PAIRS = 8, 16
+PLANES = 8
+"""Planes of a block: where it has more groups, each has two."""
+_PAIRS = 16
 
 
 def pack_codes(codes: Tensor, bits: int) -> Tensor:
@@ -38,9 +40,9 @@ def pack_codes(codes: Tensor, bits: int) -> Tensor:
     padded = codes.new_zeros(outputs, blocks * BLOCK)
     padded[:, :inputs] = codes
     # Of planes 0 to 3 and of planes 4 to 7: plane, pair, member of the pair.
-    planes = padded.view(outputs, blocks, 2, _PLANES // 2, _PAIRS, 2)
+    planes = padded.view(outputs, blocks, 2, PLANES // 2, _PAIRS, 2)
     words = torch.zeros(outputs, blocks, _PAIRS, 2, dtype=torch.int32, device=codes.device)
-    for plane in range(_PLANES // 2):
+    for plane in range(PLANES // 2):
         for member in range(2):
             words |= planes[:, :, :, plane, :, member].transpose(2, 3).int() << (4 * plane + 16 * member)
     return words.view(outputs, -1)
@@ -52,8 +54,8 @@ def unpack_codes(packed: Tensor, inputs: int) -> Tensor:
         return packed[:, :inputs]
     outputs = packed.shape[0]
     words = packed.view(outputs, -1, _PAIRS, 2).transpose(2, 3)
-    codes = packed.new_empty(outputs, words.shape[1], 2, _PLANES // 2, _PAIRS, 2, dtype=torch.uint8)
-    for plane in range(_PLANES // 2):
+    codes = packed.new_empty(outputs, words.shape[1], 2, PLANES // 2, _PAIRS, 2, dtype=torch.uint8)
+    for plane in range(PLANES // 2):
         for member in range(2):
             codes[:, :, :, plane, :, member] = words >> (4 * plane + 16 * member) & 15
     return codes.view(outputs, -1)[:, :inputs]
@@ -66,8 +68,8 @@ def pack_scales(values: Tensor, inputs: int, group_size: int, group_offset: int 
     The first group lacks its first `group_offset` inputs, which belong to another rank. Where that is not 0, groups
     are divided into equal ones, so that each but the last is whole; and so are groups of more than 128.
     [1, outputs] where all inputs are one group; [blocks of 256 inputs, outputs, groups of a block] where a block holds
-    2, 4 or 8 groups, so that a row's values of one block lie together; [groups, outputs] for other sizes, which only
-    `dequantise` reads. The type is the first of bfloat16, float16 and float32 that holds all values exactly.
+    2, 4, 8 or 16 groups, so that a row's values of one block lie together; [groups, outputs] for other sizes, which
+    only `dequantise` reads. The type is the first of bfloat16, float16 and float32 that holds all values exactly.
     """
     values = _smallest_exact(values.float())
     offset = group_offset % group_size if group_size else 0
@@ -107,6 +109,8 @@ class PackedMatrix:
     """[16] float32: what each 4-bit code stands for."""
     group_size: int = 0
     """As `pack_scales` returns it; 0: all inputs are one group."""
+    factors: Tensor | None = None
+    """[outputs] float32: what multiplies the scales of an output, which then are float8 (NVFP4), in groups of 16."""
 
     @property
     def outputs(self) -> int:
@@ -131,13 +135,19 @@ class PackedMatrix:
     @property
     def nbytes(self) -> int:
         """Bytes of all tensors."""
-        held = (self.packed, self.scales, self.zeros, self.table)
+        held = (self.packed, self.scales, self.zeros, self.table, self.factors)
         return sum(tensor.nbytes for tensor in held if tensor is not None)
 
     def rows(self, rows: slice) -> "PackedMatrix":
         """Some of its outputs."""
         zeros = None if self.zeros is None else self.zeros[:, rows]
-        return replace(self, packed=self.packed[rows], scales=self.scales[:, rows], zeros=zeros)
+        factors = None if self.factors is None else self.factors[rows]
+        return replace(self, packed=self.packed[rows], scales=self.scales[:, rows], zeros=zeros, factors=factors)
+
+    @property
+    def stored_scales(self) -> Tensor:
+        """Scales as the kernels take them: float8 as bytes."""
+        return self.scales if self.factors is None else self.scales.view(torch.int8)
 
     def values(self, inputs: int) -> Tensor:
         """The weights, float32 [outputs, inputs]."""
@@ -148,7 +158,8 @@ class PackedMatrix:
         else:
             values = unpack_codes(self.packed, inputs).float()
             values -= 2 ** (self.bits - 1) if self.zeros is None else _spread(self.zeros, inputs, self.group_size)
-        return values * _spread(self.scales, inputs, self.group_size)
+        values *= _spread(self.scales, inputs, self.group_size)
+        return values if self.factors is None else values * self.factors[:, None]
 
 
 def _spread(values: Tensor, inputs: int, group_size: int) -> Tensor:

@@ -2,7 +2,8 @@
 
 The formula and layouts are those of `weight_only_linear`, which calls it. Codes become 16-bit weights in registers
 (`_weight_only_block.py`, `code_conversion.py`), for matrix instructions. A group's scale multiplies its sums, or its
-weights (`FOLD`) where tokens are many. Zeros are subtracted from weights.
+weights (`FOLD`) where tokens are many and where groups have 16 inputs. Zeros are subtracted from weights. Products of
+e2m1 and float8 scales (NVFP4) are exact; sums are multiplied by the float32 of the output.
 
 As in `w8a8_gemm.py` the inputs may be split. With `AHEAD` the first codes are loaded before `griddepcontrol.wait`, and
 dependents launch as soon as the kernel has waited itself. With `LATER` codes of a later block are prefetched into the
@@ -27,7 +28,7 @@ from ..runtime.prefetch import prefetch_l2
 from ..runtime.triton import tl, triton
 from ._weight_only_block import add_block, load_inputs
 from .code_conversion import load_table
-from .group_quantisation import BLOCK, PackedMatrix
+from .group_quantisation import BLOCK, PLANES, PackedMatrix
 from .weight_only_tiles import of_outputs, zeros
 
 
@@ -35,10 +36,11 @@ from .weight_only_tiles import of_outputs, zeros
 def weight_only_gemm_kernel(
     x_ptr,  # [tokens, inputs]
     packed_ptr,  # int32 [outputs, blocks * 32], or uint8 [outputs, inputs]
-    scales_ptr,  # [blocks, outputs, GROUPS], or [1, outputs] where GROUPS is 1
+    scales_ptr,  # [blocks, outputs, GROUPS], or [1, outputs] where GROUPS is 1; int8 are float8
     zeros_ptr,  # as scales_ptr, or None
     table_ptr,  # [16] float32 or None
     bias_ptr,  # [outputs] or None
+    factors_ptr,  # [outputs] float32, with scales of float8, or None
     out_ptr,  # [tokens, outputs]
     partial_ptr,  # [splits, tiles, BLOCK_N * BLOCK_M] float32, used where splits > 1
     arrived_ptr,  # [tiles] int32, zero before and after
@@ -72,7 +74,7 @@ def weight_only_gemm_kernel(
     FP16: tl.constexpr = tl.float16 == DTYPE
     BLOCK_K: tl.constexpr = 256
     COUNT: tl.constexpr = GROUPS if GROUPS > 1 else 2
-    DEPTH: tl.constexpr = 32 if FOUR else BLOCK_K // COUNT
+    DEPTH: tl.constexpr = 32 if FOUR or COUNT > 8 else BLOCK_K // COUNT
     # What a code in registers is above its value where zeros are not given.
     BASE: tl.constexpr = (0 if table_ptr is not None else 1024 if FP16 else 128) if FOUR else -128
     tile = tl.program_id(1) * tl.num_programs(0) + tl.program_id(0)
@@ -173,6 +175,8 @@ def weight_only_gemm_kernel(
 
     if GROUPS == 1:
         acc *= of_outputs(tl.load(scales_ptr + weight_rows).to(tl.float32), SWAP)
+    if factors_ptr is not None:
+        acc *= of_outputs(tl.load(factors_ptr + weight_rows), SWAP)
     output_places = of_outputs(tl.arange(0, BLOCK_N), SWAP)
     token_places = tl.arange(0, BLOCK_M)
     token_places = token_places[:, None] if SWAP else token_places[None, :]
@@ -222,6 +226,7 @@ def weight_only_gemm(
     packed, outputs = weight.packed, weight.outputs
     block_m, block_n, splits = config["BLOCK_M"], config["BLOCK_N"], config["splits"]
     swap, fold, num_warps = bool(config["SWAP"]), bool(config["FOLD"]), config["num_warps"]
+    fold = fold or weight.groups > PLANES
     rows = config.get("ROWS", block_n)
     grid = (triton.cdiv(tokens, block_m), triton.cdiv(outputs, rows), splits)
     tiles = grid[0] * grid[1]
@@ -231,7 +236,7 @@ def weight_only_gemm(
     partial = x.new_empty(splits * tiles * block_n * block_m if splits > 1 else 0, dtype=torch.float32)
     _launch(
         grid,
-        (x, codes, weight.scales, weight.zeros, weight.table, bias, out, partial, arrived),
+        (x, codes, weight.stored_scales, weight.zeros, weight.table, bias, weight.factors, out, partial, arrived),
         (inputs, outputs, x.stride(0), packed.stride(0), out.stride(0)),
         (tokens, splits),
         max_blocks_per_sm=config.get("PROGRAMS", 0),

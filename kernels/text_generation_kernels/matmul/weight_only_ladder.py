@@ -7,7 +7,7 @@ from torch import Tensor
 from ..runtime.device import Card, card_of
 from ..runtime.settings import fastest
 from .dequantise_matmul import dequantise_matmul
-from .group_quantisation import BLOCK, PackedMatrix
+from .group_quantisation import BLOCK, PLANES, PackedMatrix
 from .ladder import SMALL_BATCH, Ladder, MatmulKernel, Settings, padded_tokens
 from .w4a16_gemv import w4a16_gemv
 from .w4a16_large_hopper import w4a16_large_hopper
@@ -67,7 +67,7 @@ class WeightOnlyProblem(NamedTuple):
 def _unreadable(problem: WeightOnlyProblem) -> str | None:
     if not problem.readable:
         return "it takes activations of 16 bits, and tensors with unit stride"
-    return None if problem.groups else "it takes groups of 32, 64 or 128 inputs, or one group"
+    return None if problem.groups else "it takes groups of 16, 32, 64 or 128 inputs, or one group"
 
 
 def _four_bits(problem: WeightOnlyProblem) -> str | None:
@@ -95,7 +95,7 @@ def _hopper(problem: WeightOnlyProblem) -> str | None:
         return "it is for compute capability 9.0"
     if reason := _four_bits(problem):
         return reason
-    if problem.groups == 1:
+    if not 1 < problem.groups <= PLANES:
         return "it takes groups of 32, 64 or 128"
     return None if problem.aligned else "tokens do not begin at multiples of 16 bytes"
 

@@ -5,8 +5,8 @@
 
 Layouts: `x` `[tokens, inputs]`, `out` `[tokens, outputs]`, or `[tokens, outputs / 2]` with `activation`, unit stride in
 the last dimension, one floating type; the activations are those of `act_and_mul`.
-`perm` [inputs] int64, `bias` `[outputs]`, each or None. Groups of another size than 32, 64, 128 or a multiple of 128
-are right, but slow. ValueError for an unknown activation and for shapes that do not fit.
+`perm` [inputs] int64, `bias` `[outputs]`, each or None. Groups of another size than 16, 32, 64, 128 or a multiple of
+128 are right, but slow. ValueError for an unknown activation and for shapes that do not fit.
 
 `weight_only_ladder.py` chooses the kernel, or `dequantise_matmul.py`, which computes more than 512 tokens. Batches that
 are padded to one size give a token the same result to the bit, whichever others are there.

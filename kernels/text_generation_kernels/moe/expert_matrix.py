@@ -29,9 +29,11 @@ class ExpertMatrix:
     w8a8: bool = False
     """With float8: whether activations may be quantised too (W8A8)."""
     e2m1: bool = False
-    """Whether codes are the bits of 4-bit floats (OCP Microscaling Formats, 2023), as the table has them too, and no
-    scale is above 2.
+    """Whether codes are the bits of 4-bit floats (OCP Microscaling Formats, 2023), as the table has them too, and
+    scales are float8 or none is above 2.
     """
+    factors: Tensor | None = None
+    """[experts * outputs] float32: what multiplies the scales of an output, which then are float8 (NVFP4)."""
 
     @property
     def experts(self) -> int:
@@ -46,7 +48,7 @@ class ExpertMatrix:
     @property
     def nbytes(self) -> int:
         """Bytes of all tensors."""
-        held = (self.weight, self.bias, self.scales, self.zeros, self.table)
+        held = (self.weight, self.bias, self.scales, self.zeros, self.table, self.factors)
         return sum(tensor.nbytes for tensor in held if tensor is not None)
 
     @property
@@ -70,5 +72,6 @@ class ExpertMatrix:
             return self.weight[expert]
         rows = slice(expert * self.outputs, (expert + 1) * self.outputs)
         zeros = None if self.zeros is None else self.zeros[:, rows]
-        matrix = PackedMatrix(self.weight[expert], self.scales[:, rows], zeros, self.table, self.group_size)
+        factors = None if self.factors is None else self.factors[rows]
+        matrix = PackedMatrix(self.weight[expert], self.scales[:, rows], zeros, self.table, self.group_size, factors)
         return matrix.values(inputs)

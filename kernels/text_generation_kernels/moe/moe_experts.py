@@ -184,6 +184,8 @@ def check_experts(x: Tensor, routing: Routing, experts: ExpertMlps, out: Tensor)
         (gate_up.bias, (down.experts, outputs)),
         (down.weight, (down.experts, hidden, _width(down, inner))),
         (down.bias, (down.experts, hidden)),
+        (gate_up.factors, (down.experts * outputs,)),
+        (down.factors, (down.experts * hidden,)),
     ]
     if any(tensor is not None and tensor.shape != shape for tensor, shape in expected):
         shapes = [tuple(tensor.shape) for tensor, _ in expected if tensor is not None]

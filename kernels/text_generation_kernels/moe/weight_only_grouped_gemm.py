@@ -2,7 +2,9 @@
 
 As in `weight_only_linear` the weight is the left operand, whose codes are dequantised in registers, so that rows are
 the short side of a matrix instruction. Sums of a group are multiplied by its scales, or, where many rows share a
-weight, the weights are, rounded to 16 bits (`FOLD`).
+weight, the weights are, rounded to 16 bits (`FOLD`). So they are with groups of 16, of which an instruction's inputs
+have several. A product of e2m1 and a float8 scale (NVFP4) is exact in 16 bits; sums are multiplied by the float32 of
+the output.
 
 Rows, outputs and epilogue are those of `_grouped_gemm_tiles.py`. `moe_experts` calls it.
 Lab: docs/lab/2026-11-mixture-of-experts.md.
@@ -15,9 +17,9 @@ import torch
 from torch import Tensor
 
 from ..matmul.code_conversion import eight_bits, float4, load_table, lookups, nibbles, plain_plane
-from ..matmul.group_quantisation import BLOCK
+from ..matmul.group_quantisation import BLOCK, PLANES
 from ..matmul.rows import weight_rows_of
-from ..matmul.weight_only_tiles import columns_of
+from ..matmul.weight_only_tiles import of_plane, scales_of_groups
 from ..runtime.launch import Launcher, launch_dependents, wait_for_previous
 from ..runtime.triton import tl, triton
 from ._grouped_gemm_tiles import GROUP, has_pairs, rows_of_tile, store_rows, tile_of_program
@@ -26,16 +28,19 @@ from .expert_rows import ExpertRows
 
 _SMALLEST_TILE = 8
 """The fewest rows of a matrix instruction's right operand."""
+_LESS = tl.constexpr(8)
+"""By how many powers of two scales of float8 are too large for `float4`, which wants them times 2 ** 126."""
 
 
 @triton.jit
 def weight_only_grouped_gemm_kernel(
     x_ptr,  # up: [tokens, inputs]; down: [rows, inputs], in the order of the rows
     packed_ptr,  # int32 [experts, outputs, blocks * 32], or uint8 [experts, outputs, inputs]
-    scales_ptr,  # [blocks, experts * outputs, GROUPS], or [1, experts * outputs] where GROUPS is 1
+    scales_ptr,  # [blocks, experts * outputs, GROUPS], or [1, experts * outputs] where GROUPS is 1; int8 are float8
     zeros_ptr,  # as scales_ptr, or None
     table_ptr,  # [16] float32 or None
     bias_ptr,  # [experts, outputs] or None
+    factors_ptr,  # [experts * outputs] float32, with scales of float8, or None
     ids_ptr,  # [rows] int32
     order_ptr,  # [rows] int32, None where DIRECT
     tiles_ptr,  # [capacity, 3] int32, None where DIRECT
@@ -69,8 +74,11 @@ def weight_only_grouped_gemm_kernel(
     FP16: tl.constexpr = tl.float16 == DTYPE
     BLOCK_K: tl.constexpr = 256
     COUNT: tl.constexpr = GROUPS if GROUPS > 1 else 2
-    GROUP_K: tl.constexpr = BLOCK_K // COUNT
+    HALVES: tl.constexpr = COUNT > 8
+    PARTS: tl.constexpr = COUNT // 2 if HALVES else COUNT
+    GROUP_K: tl.constexpr = BLOCK_K // PARTS
     DEPTH: tl.constexpr = 32 if FOUR else GROUP_K
+    FACTOR: tl.constexpr = 2.0**126 if FLOAT4 and factors_ptr is None else None
     # What a code in registers is above its value where zeros are not given.
     BASE: tl.constexpr = (0 if table_ptr is not None else 1024 if FP16 else 128) if FOUR else -128
     SHIFTED: tl.constexpr = zeros_ptr is not None or (FOUR and table_ptr is None)
@@ -113,11 +121,11 @@ def weight_only_grouped_gemm_kernel(
             # Scales of the next block, because Triton does not pipeline these loads.
             row_places += tl.where(k_block + 1 < num_blocks, all_outputs * COUNT, 0)
             following_scales = tl.load(scales_ptr + row_places)
-            scales = columns_of(next_scales, COUNT)
+            scales = scales_of_groups(next_scales, COUNT, 126 - _LESS if FLOAT4 else 0, DTYPE)
             if zeros_ptr is not None:
                 following_zeros = tl.load(zeros_ptr + row_places)
-                zeros = columns_of(next_zeros, COUNT)
-        for group in tl.static_range(COUNT):
+                zeros = scales_of_groups(next_zeros, COUNT, 0, DTYPE)
+        for group in tl.static_range(PARTS):
             partial = tl.zeros([BLOCK_N, BLOCK_M], dtype=tl.float32) if GROUPS > 1 and not FOLD else acc
             for dot in tl.static_range(GROUP_K // DEPTH):
                 first = group * GROUP_K + dot * DEPTH
@@ -140,14 +148,14 @@ def weight_only_grouped_gemm_kernel(
                 if SHIFTED:
                     if zeros_ptr is None:
                         weight -= BASE + 8
+                    elif HALVES:
+                        weight -= of_plane(zeros, group, True, None, DTYPE) + BASE
                     elif GROUPS > 1:
                         weight -= (zeros[group] + BASE).to(DTYPE)[:, None]
                     else:
                         weight -= whole_zero.to(DTYPE)[:, None]
-                if FLOAT4:
-                    weight *= (scales[group] * 2.0**126).to(DTYPE)[:, None]
-                elif FOLD and GROUPS > 1:
-                    weight *= scales[group].to(DTYPE)[:, None]
+                if FLOAT4 or (FOLD and GROUPS > 1):
+                    weight *= of_plane(scales, group, HALVES, FACTOR, DTYPE)
                 partial = tl.dot(weight, x.T, partial)
             if GROUPS > 1 and not FOLD:
                 acc += partial * scales[group][:, None]
@@ -163,6 +171,9 @@ def weight_only_grouped_gemm_kernel(
 
     if GROUPS == 1:
         acc *= tl.load(scales_ptr + all_rows).to(tl.float32)[:, None]
+    if factors_ptr is not None:
+        factors = tl.load(factors_ptr + all_rows)
+        acc *= (factors * 2.0**_LESS if FLOAT4 else factors)[:, None]
     store_rows(
         tl.trans(acc), expert, block, members, own, here, weight_rows, bias_ptr, row_weights_ptr, delta_ptr, out_ptr,
         outputs, ACTIVATION, BLOCK_M, BLOCK_N,
@@ -184,17 +195,12 @@ def weight_only_grouped_gemm(
     plain = not x.is_cuda or torch.version.cuda is None
     # In float16 a code's copies would overlap: the table looks it up.
     is_float4 = matrix.e2m1 and x.dtype == torch.bfloat16 and not plain
+    scales = matrix.scales if matrix.factors is None or matrix.scales is None else matrix.scales.view(torch.int8)
     _launch(
         (num * triton.cdiv(outputs, config["BLOCK_N"]),),
         (
-            *(
-                x,
-                packed.view(torch.uint8) if float8 else packed,
-                matrix.scales,
-                matrix.zeros,
-                matrix.table,
-                matrix.bias,
-            ),
+            *(x, packed.view(torch.uint8) if float8 else packed, scales, matrix.zeros),
+            *(matrix.table, matrix.bias, matrix.factors),
             *(rows.ids, order, tiles, num_tiles, rows.weights, rows.delta, out),
         ),
         (inputs, outputs, matrix.experts * outputs, x.stride(0), packed.stride(1)),
@@ -207,7 +213,7 @@ def weight_only_grouped_gemm(
         FLOAT4=is_float4,
         GROUPS=matrix.groups,
         MASK_K=inputs % BLOCK != 0,
-        FOLD=bool(config["FOLD"]) or is_float4,
+        FOLD=bool(config["FOLD"]) or is_float4 or matrix.groups > PLANES,
         PLAIN=plain,
         BLOCK_M=max(rows.height, _SMALLEST_TILE),
         BLOCK_N=config["BLOCK_N"],

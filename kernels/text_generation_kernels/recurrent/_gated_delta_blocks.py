@@ -83,17 +83,23 @@ def _dot_products(
     BLOCK_T: tl.constexpr,
     WIDTH: tl.constexpr,
 ):
-    """K K^T and Q K^T [BLOCK_T, BLOCK_T], and squared lengths of keys and queries [BLOCK_T]."""
+    """K K^T and Q K^T [BLOCK_T, BLOCK_T], and squared lengths of keys and queries [BLOCK_T].
+
+    Queries are loaded a second time for their lengths: Triton 3.6 overwrites what asynchronous GEMMs still read where
+    another instruction of the loop reads the same tile.
+    """
     of_keys = tl.zeros([BLOCK_T, BLOCK_T], dtype=tl.float32)
     of_queries = tl.zeros([BLOCK_T, BLOCK_T], dtype=tl.float32)
-    q_square = tl.zeros([BLOCK_T], dtype=tl.float32)
     for begin in range(0, KEY_DIM, WIDTH):
         columns = begin + tl.arange(0, WIDTH)[None, :]
         k = tl.load(key_ptrs + columns, mask=valid & (columns < KEY_DIM), other=0.0)
         q = tl.load(query_ptrs + columns, mask=valid & (columns < KEY_DIM), other=0.0)
         of_keys = tl.dot(k, k.T, of_keys)
         of_queries = tl.dot(q, k.T, of_queries)
-        q = q.to(tl.float32)
+    q_square = tl.zeros([BLOCK_T], dtype=tl.float32)
+    for begin in range(0, KEY_DIM, WIDTH):
+        columns = begin + tl.arange(0, WIDTH)[None, :]
+        q = tl.load(query_ptrs + columns, mask=valid & (columns < KEY_DIM), other=0.0).to(tl.float32)
         q_square += tl.sum(q * q, axis=1)
     diagonal = tl.arange(0, BLOCK_T)[:, None] == tl.arange(0, BLOCK_T)[None, :]
     return of_keys, of_queries, tl.sum(tl.where(diagonal, of_keys, 0.0), axis=1), q_square

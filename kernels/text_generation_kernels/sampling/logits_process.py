@@ -8,7 +8,8 @@ In this order, each where the row's flags say so:
     frequency      x <- x - f * (times v was counted)          (OpenAI's API)
     presence       x <- x - p where v was counted at all       (OpenAI's API)
     minimum        x <- -inf for end-of-sequence ids while fewer than `min_new_tokens` were generated
-    mask           x <- -inf where the mask of the row's slot has no bit for v (tokens that a grammar forbids)
+    mask           x <- -inf where the mask of the row's slot has no bit for v (tokens that a grammar forbids); each
+                   place of a window has a slot of its own
 
 Layouts: `values.py`. A row of `scores` is written only where the row's flags hold `Flags.SCORES`: plain greedy rows
 cost one read of their logits. The vocabulary is cut into splits (`split_size`), and each reports `best`, `best_id` and
@@ -105,6 +106,7 @@ def logits_process_kernel(
     counts_ptr,  # [rows, vocab]
     eos_token_ids_ptr,  # [num_eos]
     masks_ptr,  # [max_masks, mask_words(vocab)]
+    window_masks_ptr,  # [rows, WIDEST]
     scores_ptr,  # [N, width]
     best_ptr,  # [N, splits]
     best_id_ptr,  # [N, splits]
@@ -119,6 +121,7 @@ def logits_process_kernel(
     CHUNK: tl.constexpr,
     BLOCK: tl.constexpr,  # divides CHUNK
     WIDTH: tl.constexpr,  # successive places of one row
+    WIDEST: tl.constexpr,  # the most of them in any step
     PDL: tl.constexpr,
 ):
     """One thread block handles one split of one row, in registers."""
@@ -169,7 +172,10 @@ def logits_process_kernel(
                 for i in range(num_eos):
                     y = tl.where(block_ids == tl.load(eos_token_ids_ptr + i), float("-inf"), y)
             if (flags & HAS_MASK) != 0:
-                slot = tl.load(ints_ptr + MASK_SLOT).to(tl.int64)
+                if WIDTH == 1:
+                    slot = tl.load(ints_ptr + MASK_SLOT).to(tl.int64)
+                else:
+                    slot = tl.load(window_masks_ptr + row * WIDEST + in_window).to(tl.int64)
                 words = tl.load(masks_ptr + slot * tl.cdiv(vocab, 32) + block_ids // 32, mask=stored, other=0)
                 y = tl.where(((words >> (block_ids % 32)) & 1) != 0, y, float("-inf"))
             tl.store(scores_ptr + block_ids, y, mask=stored)
@@ -200,6 +206,10 @@ def logits_process_triton(
     (number, width), vocab = logits.shape, columns.vocab_size
     chunk = split_size(vocab)
     splits = triton.cdiv(width, chunk)
+    if batch.width > rules.window_masks.shape[1]:
+        raise ValueError(
+            f"logits_process: windows of {batch.width} places have masks for {rules.window_masks.shape[1]}"
+        )
     if not statistics.best.shape == statistics.best_id.shape == statistics.total.shape == (number, splits):
         found = statistics.best.shape[1]
         raise ValueError(f"logits_process: statistics of {width} ids have {splits} splits, not {found}")
@@ -226,6 +236,7 @@ def logits_process_triton(
             columns.counts,
             rules.eos_token_ids,
             rules.masks,
+            rules.window_masks,
             scores,
             statistics.best,
             statistics.best_id,
@@ -237,6 +248,7 @@ def logits_process_triton(
         CHUNK=chunk,
         BLOCK=min(BLOCK, chunk),
         WIDTH=batch.width,
+        WIDEST=rules.window_masks.shape[1],
         num_warps=NUM_WARPS,
         maxnreg=MAX_REGISTERS,
     )
@@ -276,7 +288,11 @@ def logits_process_torch(
         ends = ends[(ends >= first_id) & (ends < stop)] - first_id
         inside[early.unsqueeze(1), ends.unsqueeze(0)] = -torch.inf
     if chosen := batch_indices(flags, Flags.MASK):
-        words = rules.masks[ints[rows[chosen], Ints.MASK_SLOT], first_id // 32 :]
+        slots = ints[rows[chosen], Ints.MASK_SLOT]
+        if batch.width > 1:
+            places = torch.tensor(chosen, device=scores.device)
+            slots = rules.window_masks[rows[chosen], batch.offsets[places]]
+        words = rules.masks[slots, first_id // 32 :]
         inside[chosen] = inside[chosen].masked_fill(~_bits(words, number), -torch.inf)
     temperature = floats[:, Floats.TEMPERATURE].index_select(0, rows)
     _fill(statistics, scores, temperature, first_id, split_size(columns.vocab_size))

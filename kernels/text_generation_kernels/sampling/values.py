@@ -105,6 +105,8 @@ class SamplingRules(NamedTuple):
     """int32 [max_masks, mask_words]: a row reads the one that its column `MASK_SLOT` names; slot 0 allows everything,
     and a row that has it (no `Flags.MASK`) reads no mask.
     """
+    window_masks: Tensor
+    """int32 [rows, widest]: the same for each place of a row's window, where windows are wider than one token."""
     gamma: float
     """Share of the vocabulary that is on a green list of the watermark."""
     delta: float

@@ -17,7 +17,8 @@ use super::values::{
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Model")]
 pub struct ModelArgs {
-    /// Model to serve: its name on the Hugging Face hub, such as `HuggingFaceTB/SmolLM2-135M-Instruct`, or a local folder.
+    /// Model to serve: its name on the Hugging Face hub, such as `HuggingFaceTB/SmolLM2-135M-Instruct`, a local folder,
+    /// or `s3://bucket/prefix` in an object store.
     /// Required
     #[arg(long, env, value_name = "MODEL")]
     pub model_id: Option<String>,
@@ -142,9 +143,9 @@ pub struct ShardArgs {
     #[arg(long, env)]
     pub deterministic: bool,
     /// Draft up to so many tokens of each answer from its own text, and check them in one step: the same answers, in fewer
-    /// steps where they repeat what was written before. 0: no drafts
-    #[arg(long, env, value_name = "TOKENS", default_value_t = 0, value_parser = value_parser!(u8).range(..=i64::from(MOST_DRAFTS)))]
-    pub speculate: u8,
+    /// steps where they repeat what was written before. Default: 0, which means no drafts
+    #[arg(long, env, value_name = "TOKENS", value_parser = value_parser!(u8).range(..=i64::from(MOST_DRAFTS)))]
+    pub speculate: Option<u8>,
     /// The same as JSON, and which drafter takes part, with the fields of vLLM: method (ngram, suffix, eagle3, medusa, mtp), model,
     /// revision, num_speculative_tokens (docs/speculation.md)
     #[arg(long, env, value_name = "JSON")]
@@ -184,7 +185,8 @@ impl ShardArgs {
         let config = self.speculative_config.as_ref();
         config
             .and_then(|config| config.drafts)
-            .unwrap_or(self.speculate)
+            .or(self.speculate)
+            .unwrap_or(0)
     }
 
     /// Host memory for earlier answers, where it is not the router's default.

@@ -1,9 +1,10 @@
 //! `--speculative-config`, in the words of vLLM.
 
-use std::ops::RangeInclusive;
+mod fields;
+
 use std::str::FromStr;
 
-use serde_json::{Map, Value};
+use self::fields::{Fields, number, shown, text};
 
 /// The most drafts of a request that a step checks.
 pub const MOST_DRAFTS: u8 = 15;
@@ -54,17 +55,32 @@ pub enum Method {
     Ngram,
     /// That, and earlier answers.
     Suffix,
-    /// Layers or heads that were trained for the model.
+    /// Heads that were trained for the model.
+    Eagle3,
+    Medusa,
+    /// Layers that a model brings itself, for multi-token prediction.
+    Mtp,
+    /// Whatever `model` holds.
     Model,
-    /// Those that the model brings itself, for multi-token prediction.
-    Own,
+}
+
+impl Method {
+    /// What a drafter of this method must be, as shards call it; None: nothing is said of one.
+    pub fn of_drafter(self) -> Option<&'static str> {
+        match self {
+            Self::Ngram | Self::Suffix | Self::Model => None,
+            Self::Eagle3 => Some("eagle3"),
+            Self::Medusa => Some("medusa"),
+            Self::Mtp => Some("mtp"),
+        }
+    }
 }
 
 /// What `--speculative-config` says.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SpeculativeConfig {
     pub method: Method,
-    /// Of [`Method::Model`]: a name on the hub or a folder.
+    /// The drafter, a name on the hub or a folder; None with [`Method::Mtp`]: the served model.
     pub model: Option<String>,
     pub revision: Option<String>,
     pub drafts: Option<u8>,
@@ -77,14 +93,14 @@ impl FromStr for SpeculativeConfig {
 
     /// Reads a JSON object; the error names the field and says what to do.
     fn from_str(json: &str) -> Result<Self, String> {
-        let value: Value = serde_json::from_str(json).map_err(|error| {
+        let Fields(mut fields) = serde_json::from_str(json).map_err(|error| {
+            if error.is_data() {
+                return error.to_string();
+            }
             format!(
                 "it must be JSON such as {{\"method\": \"ngram\", \"num_speculative_tokens\": 3}}: {error}"
             )
         })?;
-        let Value::Object(mut fields) = value else {
-            return Err("it must be a JSON object".to_owned());
-        };
         fields.retain(|_, value| !value.is_null());
         let method = text(&mut fields, "method")?;
         let model = text(&mut fields, "model")?;
@@ -119,7 +135,7 @@ impl SpeculativeConfig {
                 "`model` has no meaning for the methods \"ngram\" and \"suffix\", which draft from texts: leave it out"
                     .to_owned(),
             ),
-            (Method::Model, None, _) => Err(
+            (Method::Eagle3 | Method::Medusa | Method::Model, None, _) => Err(
                 "`model` is missing: name the folder of the drafter, or its name on the hub".to_owned(),
             ),
             (_, None, Some(_)) => Err("`revision` needs `model`".to_owned()),
@@ -136,40 +152,14 @@ fn served(method: Option<&str>, model: Option<&str>) -> Result<Method, String> {
         }
         (Some("suffix"), _) => Ok(Method::Suffix),
         // vLLM had a name for those of each family before.
-        (Some(mtp), None) if mtp == "mtp" || mtp.ends_with("_mtp") => Ok(Method::Own),
-        (Some("mtp"), _) => Ok(Method::Model),
-        (Some("eagle3" | "medusa"), _) | (None, Some(_)) => Ok(Method::Model),
+        (Some(mtp), None) if mtp.ends_with("_mtp") => Ok(Method::Mtp),
+        (Some("mtp"), _) => Ok(Method::Mtp),
+        (Some("eagle3"), _) => Ok(Method::Eagle3),
+        (Some("medusa"), _) => Ok(Method::Medusa),
+        (None, Some(_)) => Ok(Method::Model),
         (Some(other), _) => Err(format!(
-            "`method` must be \"ngram\", \"suffix\", \"eagle3\", \"medusa\" or \"mtp\". Given: {other:?}; with \"ngram\" drafts need no model"
-        )),
-    }
-}
-
-fn text(fields: &mut Map<String, Value>, name: &str) -> Result<Option<String>, String> {
-    match fields.remove(name) {
-        None => Ok(None),
-        Some(Value::String(text)) if !text.is_empty() => Ok(Some(text)),
-        Some(other) => Err(format!("`{name}` must be a text. Given: {other}")),
-    }
-}
-
-fn number(
-    fields: &mut Map<String, Value>,
-    name: &str,
-    range: RangeInclusive<u64>,
-) -> Result<Option<u64>, String> {
-    let Some(given) = fields.remove(name) else {
-        return Ok(None);
-    };
-    match given.as_u64().filter(|number| range.contains(number)) {
-        Some(number) => Ok(Some(number)),
-        None if *range.end() == u64::MAX => Err(format!(
-            "`{name}` must be a whole number from 1 on. Given: {given}"
-        )),
-        None => Err(format!(
-            "`{name}` must be a whole number from {} to {}. Given: {given}",
-            range.start(),
-            range.end()
+            "`method` must be \"ngram\", \"suffix\", \"eagle3\", \"medusa\" or \"mtp\". Given: {}; with \"ngram\" drafts need no model",
+            shown(format!("{other:?}"))
         )),
     }
 }
@@ -178,7 +168,7 @@ fn lacking(field: &str) -> String {
     let known = LACKING.iter().find(|(names, _)| names.contains(&field));
     match known {
         Some((_, remedy)) => format!("`{field}` is not supported: {remedy}"),
-        None => format!("`{field}` is no field of it: there are {TAKEN}"),
+        None => format!("`{}` is no field of it: there are {TAKEN}", shown(field)),
     }
 }
 
@@ -201,7 +191,7 @@ mod tests {
             r#"{"method": "eagle3", "model": "org/head", "revision": "v1", "quantization": null}"#,
         );
         let eagle = eagle.unwrap();
-        assert_eq!(eagle.method, Method::Model);
+        assert_eq!(eagle.method, Method::Eagle3);
         assert_eq!(
             (
                 eagle.model.as_deref(),
@@ -224,17 +214,21 @@ mod tests {
     fn a_model_may_draft_for_itself() {
         for name in ["mtp", "deepseek_mtp"] {
             let config = read(&format!(r#"{{"method": "{name}"}}"#)).unwrap();
-            assert_eq!((config.method, config.model), (Method::Own, None));
+            assert_eq!((config.method, config.model), (Method::Mtp, None));
         }
         let another = read(r#"{"method": "mtp", "model": "org/head"}"#).unwrap();
-        assert_eq!(another.method, Method::Model);
+        assert_eq!(another.method.of_drafter(), Some("mtp"));
     }
 
     #[test]
     fn what_is_not_served_is_refused_by_name_with_what_to_do() {
         for (json, expected) in [
             ("ngram", "it must be JSON such as"),
-            ("[3]", "it must be a JSON object"),
+            ("[3]", "expected a JSON object"),
+            (
+                r#"{"method": "suffix", "model": null, "method": "ngram"}"#,
+                "`method` is there twice: give it once",
+            ),
             (
                 r#"{"method": "eagle"}"#,
                 r#"`method` must be "ngram", "suffix", "eagle3", "medusa" or "mtp". Given: "eagle""#,
@@ -273,6 +267,22 @@ mod tests {
         ] {
             let error = read(json).unwrap_err();
             assert!(error.contains(expected), "{json}: {error}");
+        }
+    }
+
+    #[test]
+    fn messages_repeat_the_beginning_of_what_is_long() {
+        let long = "x".repeat(100_000);
+        for json in [
+            long.clone(),
+            format!(r#"{{"method": "{long}"}}"#),
+            format!(r#"{{"model": ["{long}"]}}"#),
+            format!(r#"{{"num_speculative_tokens": "{long}"}}"#),
+            format!(r#"{{"{long}": 1}}"#),
+            format!(r#"{{"{long}": 1, "{long}": 1}}"#),
+        ] {
+            let error = read(&json).unwrap_err();
+            assert!(error.len() < 300, "{error}");
         }
     }
 }

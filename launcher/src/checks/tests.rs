@@ -50,11 +50,48 @@ fn how_many_tokens_are_drafted_is_said_once_or_twice_the_same() {
         message.starts_with("--speculate 4 contradicts --speculative-config"),
         "{message}"
     );
+    for config in [ngram, no_number] {
+        let message = verdict(&[config, "--speculate=0"]).unwrap_err();
+        assert!(
+            message.starts_with("--speculate 0 contradicts --speculative-config"),
+            "{message}"
+        );
+    }
     let message = verdict(&[no_number]).unwrap_err();
     assert!(
         message.contains("add `num_speculative_tokens`, such as 3"),
         "{message}"
     );
+}
+
+#[test]
+fn answers_are_kept_where_they_are_drafted_from() {
+    let suffix = r#"--speculative-config={"method": "suffix", "num_speculative_tokens": 3}"#;
+    for flags in [
+        &["--answer-index-mib=0"][..],
+        &["--answer-index-mib=9", "--speculate=3"],
+        &["--answer-index-mib=0", "--speculate=3"],
+        &["--answer-index-mib=9", suffix],
+    ] {
+        assert_eq!(verdict(flags), Ok(()), "{flags:?}");
+    }
+    for (flags, said) in [
+        (
+            &["--answer-index-mib=0", suffix][..],
+            "--answer-index-mib 0 contradicts the method \"suffix\" of --speculative-config",
+        ),
+        (
+            &["--answer-index-mib=9"],
+            "--answer-index-mib 9 keeps earlier answers to draft from, and nothing is drafted; add --speculate N",
+        ),
+        (
+            &["--answer-index-mib=9", "--speculate=0"],
+            "--answer-index-mib 9 keeps earlier answers",
+        ),
+    ] {
+        let message = verdict(flags).unwrap_err();
+        assert!(message.starts_with(said), "{message}");
+    }
 }
 
 #[test]

@@ -105,12 +105,13 @@ fn drafter_flags(args: &Args, flags: &mut Flags) {
     let Some(config) = &args.shards.speculative_config else {
         return;
     };
-    let (model, revision) = match config.method {
-        Method::Own => (args.model.model_id.as_ref(), args.model.revision.as_ref()),
-        _ => (config.model.as_ref(), config.revision.as_ref()),
+    let (model, revision) = match (config.method, &config.model) {
+        (Method::Mtp, None) => (args.model.model_id.as_ref(), args.model.revision.as_ref()),
+        (_, model) => (model.as_ref(), config.revision.as_ref()),
     };
     flags.optional("--drafter", model);
     flags.optional("--drafter-revision", revision);
+    flags.optional("--drafter-method", config.method.of_drafter());
 }
 
 /// The same by name, with what shards are told by environment and the adapters that each node must have: what must be

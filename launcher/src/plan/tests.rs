@@ -125,7 +125,7 @@ fn every_step_learns_of_the_drafter() {
             .parse()
             .unwrap(),
     );
-    let flags = "--speculate 5 --drafter org/head --drafter-revision v2";
+    let flags = "--speculate 5 --drafter org/head --drafter-revision v2 --drafter-method eagle3";
     for process in [
         download(&args, &surroundings(), 1),
         doctor(&args, &surroundings(), 1),
@@ -143,7 +143,7 @@ fn every_step_learns_of_the_drafter() {
         &group(1, true),
         0,
     ));
-    let flags = "--speculate 1 --drafter org/model --drafter-revision r1";
+    let flags = "--speculate 1 --drafter org/model --drafter-revision r1 --drafter-method mtp";
     assert!(shard.contains(flags), "{shard}");
 }
 

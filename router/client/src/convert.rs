@@ -195,16 +195,18 @@ impl From<MaskWrite> for v1::MaskWrite {
 
 impl From<StepMasks> for v1::StepMasks {
     fn from(masks: StepMasks) -> Self {
-        let (rows, slots) = masks
-            .rows
-            .into_iter()
-            .map(|(row, slot)| (row.0, slot))
-            .unzip();
+        let several = masks.rows.iter().any(|(_, slots)| slots.len() != 1);
+        let counts = masks.rows.iter().map(|(_, slots)| slots.len() as u32);
         Self {
             number: masks.number,
+            counts: counts.filter(|_| several).collect(),
             writes: masks.writes.into_iter().map(Into::into).collect(),
-            rows,
-            slots,
+            rows: masks.rows.iter().map(|(row, _)| row.0).collect(),
+            slots: masks
+                .rows
+                .into_iter()
+                .flat_map(|(_, slots)| slots)
+                .collect(),
         }
     }
 }

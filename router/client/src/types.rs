@@ -378,8 +378,9 @@ pub const MAX_HINT: usize = 64;
 pub struct StepMasks {
     pub number: u64,
     pub writes: Vec<MaskWrite>,
-    /// Those of the plan, each with its slot.
-    pub rows: Vec<(Row, u32)>,
+    /// Those of the plan, each with its slots: for its next token, and for those behind it as long as its drafts, those of
+    /// its hint, are right. It gets at most so many tokens.
+    pub rows: Vec<(Row, Vec<u32>)>,
 }
 
 /// What a mask slot holds from this step on.

@@ -255,7 +255,7 @@ async fn a_constrained_step_waits_for_its_masks_and_chooses_what_they_allow() {
                 tokens: AllowedTokens::Bits(bits),
             },
         ],
-        rows: vec![(Row(0), 1), (Row(2), 5)],
+        rows: vec![(Row(0), vec![1]), (Row(2), vec![5])],
     };
     client.constrain(masks).await.unwrap();
     let reply = waiting.await.unwrap().unwrap();
@@ -268,7 +268,7 @@ async fn a_constrained_step_waits_for_its_masks_and_chooses_what_they_allow() {
             slot: 1,
             tokens: AllowedTokens::Except(vec![16, 17]),
         }],
-        rows: vec![(Row(1), 1), (Row(2), 5), (Row(0), 0)],
+        rows: vec![(Row(1), vec![1]), (Row(2), vec![5]), (Row(0), vec![0])],
     };
     client.constrain(masks).await.unwrap();
     let plan = constrained(decode(1, &[0, 1, 2]), &[0, 1, 2]);
@@ -289,7 +289,10 @@ async fn a_mock_finds_masks_that_break_the_contract() {
                 tokens: AllowedTokens::Only(vec![7]),
             })
             .collect(),
-        rows: rows.iter().map(|&(row, slot)| (Row(row), slot)).collect(),
+        rows: rows
+            .iter()
+            .map(|&(row, slot)| (Row(row), vec![slot]))
+            .collect(),
     };
     client
         .constrain(masks(0, &[1, 64], &[(0, 1)]))

@@ -131,6 +131,11 @@ impl Entry {
         matches!(self.standing(), Standing::Suspect { .. })
     }
 
+    /// The tokens that must come next, as far as its grammar says it.
+    pub(crate) fn forced(&self) -> &[u32] {
+        self.constraint.as_ref().map_or(&[], Constraint::forced)
+    }
+
     /// Whether its tokens are chosen by masks.
     pub(crate) fn is_constrained(&self) -> bool {
         self.request.grammar.is_some() || self.request.bad_words.is_some()

@@ -5,10 +5,13 @@ mod image;
 pub mod observer;
 mod parameters;
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
+use serde::de::value::SeqAccessDeserializer;
+use serde::de::{Error, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
 use text_generation_client::types::Drafted;
 use tokio::time::Instant;
 use utoipa::ToSchema;
@@ -18,8 +21,8 @@ pub use self::image::{GivenImage, ImageFile};
 pub use self::parameters::{GenerateParameters, logit_bias};
 
 /// A text, or its token ids.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(untagged, expecting = "expected a string or a list of token ids")]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
+#[serde(untagged)]
 pub enum Inputs {
     Text(String),
     /// Taken as they are: the tokenizer adds nothing.
@@ -32,6 +35,36 @@ impl Inputs {
             Self::Text(text) => text.is_empty(),
             Self::Ids(ids) => ids.is_empty(),
         }
+    }
+}
+
+impl<'de> Deserialize<'de> for Inputs {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(EitherForm)
+    }
+}
+
+/// Reads [`Inputs`] straight from the body: from a copy, as serde reads an untagged enum, errors would not know which of
+/// the ids is wrong.
+struct EitherForm;
+
+impl<'de> Visitor<'de> for EitherForm {
+    type Value = Inputs;
+
+    fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        f.write_str("a string or a list of token ids")
+    }
+
+    fn visit_str<E: Error>(self, text: &str) -> Result<Inputs, E> {
+        Ok(text.into())
+    }
+
+    fn visit_string<E: Error>(self, text: String) -> Result<Inputs, E> {
+        Ok(text.into())
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, ids: A) -> Result<Inputs, A::Error> {
+        Deserialize::deserialize(SeqAccessDeserializer::new(ids)).map(Inputs::Ids)
     }
 }
 

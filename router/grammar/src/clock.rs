@@ -61,17 +61,7 @@ impl Clock {
 
     /// Watches the steps of the matcher whose engine `engine` ends.
     pub fn watch(&self, engine: CancellationHandle) -> Arc<Watch> {
-        let watch = Arc::new(Watch {
-            shared: self.shared.clone(),
-            began: AtomicU64::new(IDLE),
-            engine,
-        });
-        let mut state = self.shared.state();
-        if state.watches.is_empty() {
-            self.shared.changed.notify_one();
-        }
-        state.watches.push(Arc::downgrade(&watch));
-        watch
+        self.shared.watch(engine)
     }
 }
 
@@ -83,6 +73,20 @@ impl Drop for Clock {
 }
 
 impl Shared {
+    fn watch(self: &Arc<Self>, engine: CancellationHandle) -> Arc<Watch> {
+        let watch = Arc::new(Watch {
+            shared: self.clone(),
+            began: AtomicU64::new(IDLE),
+            engine,
+        });
+        let mut state = self.state();
+        if state.watches.is_empty() {
+            self.changed.notify_one();
+        }
+        state.watches.push(Arc::downgrade(&watch));
+        watch
+    }
+
     fn run(&self) {
         let mut state = self.state();
         while !state.closed {
@@ -117,6 +121,11 @@ impl Shared {
 }
 
 impl Watch {
+    /// Watches a copy of the matcher, whose engine `engine` ends.
+    pub fn of_copy(&self, engine: CancellationHandle) -> Arc<Self> {
+        self.shared.watch(engine)
+    }
+
     /// Runs one step of the matcher. The limit, where the step was ended because it took longer: what it returned is
     /// worth nothing then.
     pub fn time<T>(&self, step: impl FnOnce() -> T) -> Result<T, Duration> {

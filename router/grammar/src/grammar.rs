@@ -21,6 +21,8 @@ pub struct Grammar {
     start: Mutex<TokenParser>,
     /// The mask of the first token, once it was asked for.
     first: OnceLock<Mask>,
+    /// Likewise, the tokens that must come first.
+    forced: OnceLock<Vec<u32>>,
     sample_items: usize,
     sample_time: Duration,
     token_time: Duration,
@@ -56,6 +58,7 @@ impl Grammar {
         Ok(Self {
             start: Mutex::new(parser),
             first: OnceLock::new(),
+            forced: OnceLock::new(),
             sample_items: limits.sample_items,
             sample_time: limits.sample_time,
             token_time,
@@ -89,6 +92,11 @@ impl Grammar {
         }
         let first = self.matcher().mask()?;
         Ok(self.first.get_or_init(|| first).clone())
+    }
+
+    /// The tokens that must come first ([`Ahead::forced`](crate::Ahead::forced)). They are found once for all samples.
+    pub fn first_forced(&self) -> &[u32] {
+        self.forced.get_or_init(|| self.matcher().ahead().forced())
     }
 
     /// What the source asks for and masks do not ensure: keywords of the schema with their places.

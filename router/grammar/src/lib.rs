@@ -4,6 +4,7 @@
 //! [`Matcher`] of its own: `mask` says which tokens may come, `accept` takes the one that came. The engine below is
 //! llguidance (Earley's parser over derivatives of regular expressions); nothing of it is visible outside this crate.
 
+mod ahead;
 mod budget;
 mod cache;
 mod clock;
@@ -21,6 +22,7 @@ mod text;
 mod vocabulary;
 mod workers;
 
+pub use ahead::Ahead;
 pub use compiler::Compiler;
 pub use error::GrammarError;
 pub use grammar::Grammar;

@@ -102,10 +102,15 @@ async fn a_replayed_sample_has_the_same_masks() {
         };
         let grammar = compiler.compile(source).await.unwrap();
         let steps = generate(&grammar, &mut random);
-        // This one is asked for forced tokens too, and for masks only in its second half.
+        // This one looks ahead too, and is asked for masks only in its second half.
         let mut replayed = grammar.matcher();
         for (index, (id, mask)) in steps.iter().enumerate() {
-            replayed.forced();
+            replayed.ahead().forced();
+            let rest: Vec<u32> = steps[index..].iter().map(|(id, _)| *id).collect();
+            for mut wrong in [rest.clone(), rest] {
+                wrong[0] = steps[index / 2].0;
+                replayed.ahead().masks(mask, &wrong);
+            }
             if index >= steps.len() / 2 {
                 assert_eq!(replayed.mask().unwrap(), *mask);
             }
@@ -115,11 +120,44 @@ async fn a_replayed_sample_has_the_same_masks() {
 }
 
 #[tokio::test]
+async fn masks_ahead_are_those_that_come() {
+    let compiler = compiler();
+    let mut random = StdRng::seed_from_u64(9);
+    for schema in schemas() {
+        let source = GrammarSource::JsonSchema {
+            schema,
+            strict: true,
+        };
+        let grammar = compiler.compile(source).await.unwrap();
+        let steps = generate(&grammar, &mut random);
+        let mut matcher = grammar.matcher();
+        for (index, (id, mask)) in steps.iter().enumerate() {
+            let next = &steps[index..steps.len().min(index + 4)];
+            let ids: Vec<u32> = next.iter().map(|(id, _)| *id).collect();
+            let ahead = matcher.ahead().masks(mask, &ids);
+            let expected: Vec<Mask> = steps[index + 1..]
+                .iter()
+                .take(ids.len())
+                .map(|(_, mask)| mask.clone())
+                .collect();
+            // Behind the last token of the text there may be one more.
+            assert!(ahead.starts_with(&expected), "{index} of {}", steps.len());
+            // Behind a token that is not allowed nothing is.
+            if let Some(forbidden) = (0..256).find(|&id| !mask.allows(id)) {
+                assert_eq!(matcher.ahead().masks(mask, &[forbidden, ids[0]]), []);
+            }
+            matcher.accept(*id).unwrap();
+        }
+    }
+}
+
+#[tokio::test]
 async fn forced_tokens_are_allowed_one_after_the_other() {
     let source = GrammarSource::Lark("start: \"{\\\"name\\\": \" /[0-9]/ <|call|>".into());
     let grammar = compiler().compile(source).await.unwrap();
     let mut matcher = grammar.matcher();
-    let forced = matcher.forced();
+    let forced = matcher.ahead().forced();
+    assert_eq!(forced, grammar.first_forced());
     assert!(forced.len() > 1, "{forced:?}");
     for id in forced {
         assert!(matcher.mask().unwrap().allows(id));

@@ -231,12 +231,16 @@ pub struct ImageInfo {
 /// How drafts of the tokens that follow are made and checked.
 #[derive(Debug, Clone, Serialize, ToSchema)]
 pub struct SpeculationInfo {
-    /// `ngram`, or the kind of a drafting model. A request's `prediction` comes first.
+    /// `ngram`, `suffix` where earlier answers are drafted from too, or the kind of a drafting model. A request's
+    /// `prediction` comes first.
     #[schema(example = "ngram")]
     pub method: String,
     /// How many tokens of a request a step may compute, beside 1.
     #[schema(example = json!([2, 4]))]
     pub widths: Vec<u32>,
+    /// Host memory for earlier answers (`--answer-index-mib`); 0: none are kept.
+    #[schema(example = 0)]
+    pub answer_index_mib: u32,
 }
 
 /// Answer of `/info`: the model and the limits of this server.

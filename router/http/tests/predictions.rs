@@ -104,10 +104,35 @@ async fn tgis_route_takes_a_text_or_token_ids() {
     let (plain, steps) = ask(Value::Null).await;
     let ids = plain["details"]["tokens"].as_array().expect("tokens");
     let ids: Vec<&Value> = ids.iter().map(|token| &token["id"]).collect();
-    for prediction in [json!(ANSWER), json!(ids)] {
+    let floats = ids.iter().map(|id| id.as_f64()).collect::<Vec<_>>();
+    for prediction in [json!(ANSWER), json!(ids), json!(floats)] {
         let (answer, fewer) = ask(prediction).await;
         assert_eq!(answer["generated_text"], plain["generated_text"]);
         assert!(fewer < steps, "{fewer} and {steps}");
+    }
+}
+
+#[tokio::test]
+async fn tgis_route_refuses_what_is_neither_by_name() {
+    let server = drafting().await;
+    for (body, expected) in [
+        (
+            json!({"inputs": "Hi", "parameters": {"prediction": [1, 1.5]}}),
+            "`parameters.prediction[1]` must be a whole number from 0 to 4294967295 (given: 1.5)",
+        ),
+        (
+            json!({"inputs": "Hi", "parameters": {"prediction": 3}}),
+            "`parameters.prediction` must be a string or a list of token ids (given: 3)",
+        ),
+        (
+            json!({"inputs": "Hi", "prediction": "abc", "parameters": {}}),
+            "`prediction`: it belongs inside `parameters`",
+        ),
+    ] {
+        let (status, answer) = server.ask("/generate", &body).await;
+        assert_eq!(status, 422, "{answer}");
+        let message = answer["error"].as_str().expect("a message");
+        assert!(message.contains(expected), "{message}");
     }
 }
 
@@ -133,7 +158,17 @@ async fn info_says_how_drafts_are_made() {
     assert_eq!(info.1["speculate"], 3);
     assert_eq!(
         info.1["speculation"],
-        json!({"method": "ngram", "widths": [2, 4]})
+        json!({"method": "ngram", "widths": [2, 4], "answer_index_mib": 0})
+    );
+    let model = MockConfig {
+        widths: vec![2, 4],
+        ..saying(ANSWER)
+    };
+    let server = Server::with_template(TEMPLATE, model, &["--answer-index-mib", "3"]).await;
+    let info = common::answer(server.get("/info").send().await.expect("an answer")).await;
+    assert_eq!(
+        info.1["speculation"],
+        json!({"method": "suffix", "widths": [2, 4], "answer_index_mib": 3})
     );
 }
 

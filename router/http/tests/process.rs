@@ -447,6 +447,10 @@ async fn what_prevents_a_start_is_one_line_and_code_one() {
             argv(&mock, folder, &["--tokenizer-config-path=x"]),
             "`--tokenizer-config-path x`: x: does not exist",
         ),
+        (
+            argv(&mock, folder, &["--answer-index-mib=9"]),
+            "`--answer-index-mib 9` keeps earlier answers to draft from, and the shards do not draft",
+        ),
     ] {
         let (code, errors) = fails(&argv).await;
         assert_eq!(code, Some(1), "{argv:?}: {errors}");

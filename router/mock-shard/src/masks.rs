@@ -26,7 +26,12 @@ impl Masks {
         if self.last.replace(number).is_some_and(|last| last >= number) {
             wrong.push(format!("the masks of step {number} come again, or late"));
         }
-        if masks.rows.len() != masks.slots.len() {
+        let counted = match masks.counts.as_slice() {
+            [] => masks.rows.len(),
+            counts => counts.iter().map(|&count| count as usize).sum(),
+        };
+        let uncounted = !masks.counts.is_empty() && masks.counts.len() != masks.rows.len();
+        if uncounted || counted != masks.slots.len() || masks.counts.contains(&0) {
             wrong.push(format!("step {number} has rows without a mask slot"));
         }
         let read: BTreeSet<u32> = self
@@ -61,8 +66,8 @@ impl Masks {
         }
     }
 
-    /// Writes the slots for a step. Returns the slot of each row, and what is wrong.
-    pub(crate) fn apply(&mut self, plan: &v1::StepPlan) -> (BTreeMap<u32, u32>, Vec<String>) {
+    /// Writes the slots for a step. Returns those of each row, and what is wrong.
+    pub(crate) fn apply(&mut self, plan: &v1::StepPlan) -> (BTreeMap<u32, Vec<u32>>, Vec<String>) {
         let number = plan.number;
         let masks = self.waiting.remove(&number).unwrap_or_default();
         let mut wrong = Vec::new();
@@ -88,7 +93,13 @@ impl Masks {
                 wrong.push(format!("mask slot {slot} is read and was never written"));
             }
         }
-        (masks.rows.into_iter().zip(masks.slots).collect(), wrong)
+        let mut slots = masks.slots.into_iter();
+        let counts = masks.counts.into_iter().chain(std::iter::repeat(1));
+        let each = |(row, count): (u32, u32)| (row, slots.by_ref().take(count as usize).collect());
+        (
+            masks.rows.into_iter().zip(counts).map(each).collect(),
+            wrong,
+        )
     }
 
     /// Whether a slot allows a token.

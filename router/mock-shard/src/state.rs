@@ -202,7 +202,7 @@ impl State {
             adapters_ready: self.adapters.ready(plan.number, config.copy_plans, is_idle),
             ..v1::StepReply::default()
         };
-        let slot = |row: u32| mask_slots.get(&row).copied().unwrap_or(0);
+        let slots = |row: u32| mask_slots.get(&row).map(Vec::as_slice);
         if !plan.widths.is_empty() && plan.widths.len() != plan.decode.len() {
             self.violate(format!(
                 "{} widths for {} rows",
@@ -212,11 +212,12 @@ impl State {
         }
         for (place, &row) in plan.decode.iter().enumerate() {
             let width = plan.widths.get(place).copied().unwrap_or(1);
-            self.decode(config, row, width, slot(row), &mut reply);
+            self.decode(config, row, width, slots(row), &mut reply);
         }
         for chunk in &plan.chunks {
             self.compute(config, chunk.row, Some(chunk), &mut reply);
-            self.choose(config, chunk.row, slot(chunk.row), &mut reply);
+            let slot = slots(chunk.row).and_then(<[u32]>::first);
+            self.choose(config, chunk.row, slot.copied().unwrap_or(0), &mut reply);
         }
         if !config.widths.is_empty() {
             // Those of chunks got one token each, without drafts.
@@ -301,13 +302,13 @@ impl State {
     }
 
     /// A row gets as many tokens as drafts are right, and one more, at most `width`. Drafts are those of its hint, where
-    /// that fits, else the configuration says how many are right.
+    /// that fits, else the configuration says how many are right. With masks it gets no more tokens than it has `slots`.
     fn decode(
         &mut self,
         config: &MockConfig,
         number: u32,
         width: u32,
-        slot: u32,
+        slots: Option<&[u32]>,
         reply: &mut v1::StepReply,
     ) {
         let (rows, ids) = (reply.rows.len(), reply.ids.len());
@@ -320,9 +321,15 @@ impl State {
         if width > 1 && !config.widths.contains(&width) {
             self.violate(format!("a window of {width} tokens, which nobody offers"));
         }
-        if width > 1 && (slot > 0 || held < reached) {
+        if width > 1 && held < reached {
             self.violate(format!(
-                "row {number} has {held} slots and mask {slot} for a window of {width} that reaches {reached}"
+                "row {number} has {held} slots for a window of {width} that reaches {reached}"
+            ));
+        }
+        let masks = slots.map_or(width, |slots| slots.len() as u32);
+        if masks > width {
+            self.violate(format!(
+                "row {number} has {masks} masks for a window of {width}"
             ));
         }
         let mock = &self.rows[&number].mock;
@@ -337,9 +344,17 @@ impl State {
         if drafts.is_some() {
             (right, count) = (0, width.min(left));
         }
+        count = count.min(masks);
+        let known = drafts.as_ref().map_or(0, Vec::len);
+        if slots.is_some() && masks as usize > known + 1 {
+            self.violate(format!(
+                "row {number} has {masks} masks, and a hint of {known} ids"
+            ));
+        }
         for place in 0..count as usize {
             self.compute(config, number, None, reply);
-            self.choose(config, number, slot, reply);
+            let slot = slots.and_then(|slots| slots.get(place)).copied();
+            self.choose(config, number, slot.unwrap_or(0), reply);
             if let Some(drafts) = &drafts {
                 let draft = drafts.get(place);
                 if draft.is_none() || draft != reply.ids.get(ids + place) {

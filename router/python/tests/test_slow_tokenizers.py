@@ -112,6 +112,59 @@ def test_that_of_qwen_1(tmp_path: Path) -> None:
     assert Tokenizer.from_str(converted).token_to_id("<|endoftext|>") == len(ranks)
 
 
+GLM_PATTERN = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
+    r"|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+GLM_TOKENS = ("<|endoftext|>", "[MASK]", "[gMASK]", "[sMASK]", "<sop>", "<eop>", "<|system|>", "<|user|>", "<|other|>")
+
+
+@pytest.mark.parametrize("listed", [False, True])
+def test_that_of_glm_4(tmp_path: Path, listed: bool) -> None:
+    ranks = byte_pairs(tmp_path, "tokenizer.model")
+    added = {str(len(ranks) + index): {"content": token} for index, token in enumerate(GLM_TOKENS)}
+    settings(tmp_path, "ChatGLM4Tokenizer", **({"added_tokens_decoder": added} if listed else {}))
+    converted = Tokenizer.from_str(convert(str(tmp_path)))
+    original = tiktoken.Encoding("glm", pat_str=GLM_PATTERN, mergeable_ranks=ranks, special_tokens={})
+    begins = [len(ranks) + 2, len(ranks) + 4]
+    for text in TEXTS:
+        assert converted.encode(text).ids == [*begins, *original.encode(text)]
+        assert converted.decode(original.encode(text)) == text
+    written = converted.encode("[gMASK]<sop><|user|>\nfox", add_special_tokens=False).ids
+    assert written == [*begins, len(ranks) + 7, *original.encode("\nfox")]
+    assert (converted.token_to_id("<|other|>") == len(ranks) + 8) == listed
+
+
+def test_that_of_glm_4_with_ids_left_out_is_refused(tmp_path: Path) -> None:
+    ranks = byte_pairs(tmp_path, "tokenizer.model")
+    added = {str(len(ranks) + index): {"content": f"<{index}>"} for index in (0, 2)}
+    settings(tmp_path, "ChatGLM4Tokenizer", added_tokens_decoder=added)
+    with pytest.raises(ValueError, match=r"`added_tokens_decoder` in .* lacks ids: put a tokenizer\.json into"):
+        convert(str(tmp_path))
+
+
+def test_that_of_chatglm_2_and_3(tmp_path: Path) -> None:
+    original = sentencepiece_model(tmp_path, begins=True, collapses=False)
+    pieces = original.get_piece_size()
+    # As published, those that chats are made of.
+    added = {str(pieces + index): {"content": token} for index, token in ((1, "[gMASK]"), (3, "sop"), (6, "<|user|>"))}
+    settings(tmp_path, "ChatGLMTokenizer", tokenizer_class="ChatGLMTokenizer", added_tokens_decoder=added)
+    converted = Tokenizer.from_str(convert(str(tmp_path)))
+    begins = [pieces + 1, pieces + 3]
+    for text in [*TEXTS, "philosophy of people"]:
+        assert converted.encode(text).ids == [*begins, *original.encode(text)]
+        assert converted.decode(original.encode(text)) == original.decode(original.encode(text))
+    written = converted.encode("[gMASK]sop<|user|>\n the fox<|assistant|>", add_special_tokens=False).ids
+    assert written == [*begins, pieces + 6, *original.encode("\n the fox"), pieces + 7]
+    assert converted.decode(written) == "\n the fox"
+
+
+def test_that_of_chatglm_1_is_refused(tmp_path: Path) -> None:
+    settings(tmp_path, "ChatGLMTokenizer")
+    with pytest.raises(ValueError, match=r"no tokenizer\.model, which ChatGLM 2 and 3 have"):
+        convert(str(tmp_path))
+
+
 def test_that_of_llama_3_in_the_layout_of_tiktoken(tmp_path: Path) -> None:
     ranks = byte_pairs(tmp_path, "tokenizer.model")
     settings(tmp_path, tokenizer_class="PreTrainedTokenizerFast")

@@ -34,12 +34,15 @@ OTHER_NAMES: dict[str, str] = {
     "n_heads": "num_attention_heads",
     "n_layers": "num_hidden_layers",
     "ffn_dim": "intermediate_size",
+    "attention_heads": "num_attention_heads",
+    "num_layers": "num_hidden_layers",
 }
 
 
 GROWING = {"rope_type": "default", "rope_theta": 1e4, "original_max_position_embeddings": 64}
 EXPERTS = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 16}
 NO_OP = {"no_op": True}
+GPT_NEO = {"num_heads": 4, "num_layers": 2, "attention_types": [[["global", "local"], 1]]}
 LING_3 = {**EXPERTS, "layer_group_size": 4}
 
 
@@ -59,6 +62,7 @@ def minimal(model_type: str) -> dict[str, Any]:
     values |= {key: 2 for key in ("num_experts_per_tok",) if defaults.get(key, 0) is None}
     values |= {key: 256 for key in ("word_embed_proj_dim",) if key in defaults}
     values |= {key: 96 for key in ("ffn_hidden_size",) if key in defaults}
+    values |= GPT_NEO if model_type == "gpt_neo" else {}
     # 128 heads of these are twice the hidden size.
     values |= {key: 4 for key in ("head_dim",) if model_type == "mamba2"}
     values |= {key: ["linear_attention", "mlp"] for key in ("layers_block_type",) if key in defaults}
@@ -134,6 +138,13 @@ def test_the_page_of_models_has_the_table_of_the_tests() -> None:
         ("GPTJForCausalLM", {"n_embd": 256, "n_head": 32, "n_layer": 2, "rotary_dim": 512}, "rotary_dim"),
         ("GPT2LMHeadModel", {"n_embd": 256, "n_head": 0, "n_layer": 2}, "n_head"),
         ("GPT2LMHeadModel", {"n_embd": 256, "n_head": 4, "n_layer": 10**9}, "n_layer"),
+        ("CodeGenForCausalLM", {"n_embd": 96, "n_head": 6, "n_layer": 2}, "n_head"),
+        ("GPTNeoForCausalLM", {**GPT_NEO, "attention_types": [[["global", "local"], 2]]}, "attention_types"),
+        ("GPTNeoForCausalLM", {**GPT_NEO, "attention_types": [[["global"], 10**9]]}, "attention_types"),
+        ("GPTNeoForCausalLM", {**GPT_NEO, "attention_types": [["global", 2]]}, "attention_types"),
+        ("GPTNeoForCausalLM", {**GPT_NEO, "attention_types": "global"}, "attention_types"),
+        ("GPTNeoForCausalLM", {**GPT_NEO, "attention_layers": ["global", "wide"]}, "attention_layers"),
+        ("XGLMForCausalLM", {"d_model": 2, "attention_heads": 1, "num_layers": 1}, "d_model"),
         ("FalconForCausalLM", {"new_decoder_architecture": True, "num_kv_heads": 5}, "num_kv_heads"),
         ("FalconForCausalLM", {"num_ln_in_parallel_attn": 3}, "num_ln_in_parallel_attn"),
         ("OPTForCausalLM", {"ffn_dim": 96, "word_embed_proj_dim": 0}, "word_embed_proj_dim"),
@@ -209,7 +220,11 @@ def test_a_wrong_value_is_named(architecture: str, values: dict[str, Any], named
         ("HunYuanDenseV1ForCausalLM", {"use_cla": True}),
         ("HunYuanMoEV1ForCausalLM", {"use_mla": True}),
         ("ChatGLMModel", {"position_encoding_2d": True, "inner_hidden_size": 16384, "num_layers": 2}),
+        ("ChatGLMModel", {"apply_residual_connection_post_layernorm": True}),
+        ("ChatGLMModel", {"rope_ratio": 50, "num_layers": 2, "padded_vocab_size": 65024}),
         ("PhiForCausalLM", {"qk_layernorm": True}),
+        ("XGLMForCausalLM", {"add_cross_attention": True}),
+        ("CodeGenForCausalLM", {"auto_map": {"AutoModelForCausalLM": "modeling_codegen.CodeGenForCausalLM"}}),
         ("ChatGLMModel", {"rmsnorm": False, "num_layers": 2, "padded_vocab_size": 10}),
         ("AfmoeForCausalLM", {"attention_bias": True}),
         ("AfmoeForCausalLM", {"route_norm": False}),

@@ -358,11 +358,11 @@ def test_names_that_cannot_work_are_refused(asked: str, method: str, error: type
 def test_families_whose_tensors_are_not_read_in_a_format_are_refused(tmp_path: Path) -> None:
     experts = {"num_local_experts": 4, "num_experts_per_tok": 2, "num_key_value_heads": 2}
     stored = {"quantization_config": {"quant_method": "fp8"}}
-    granite = {**LLAMA, "architectures": ["GraniteMoeForCausalLM"], **experts}
-    (tmp_path / "config.json").write_text(json.dumps({**granite, **stored}))
+    interleaved = {**LLAMA, "architectures": ["GptOssForCausalLM"], **experts}
+    (tmp_path / "config.json").write_text(json.dumps({**interleaved, **stored}))
     with pytest.raises(UnsupportedModel, match="their experts lie in one tensor; use the 16-bit checkpoint"):
         read_model_config(tmp_path)
-    (tmp_path / "config.json").write_text(json.dumps(granite))
+    (tmp_path / "config.json").write_text(json.dumps(interleaved))
     assert read_model_config(tmp_path, quantize="fp8") is not None
     (tmp_path / "config.json").write_text(json.dumps({**LLAMA, "quantization_config": {"quant_method": "mxfp4"}}))
     with pytest.raises(UnsupportedModel, match="mxfp4 is read of the experts of gpt-oss only"):
@@ -397,15 +397,3 @@ def test_the_first_rule_that_matches_counts() -> None:
     rules = (Rule(None, "exact", "a"), Rule(eight, "text", "a"), Rule(four, "exact", "ba"), Rule(four, "exact", "c"))
     schemes = Schemes("some", (*rules, Rule(eight, "exact", "c")))
     assert [schemes.of(name) for name in ("a", "ba", "c", "d")] == [None, eight, four, None]
-
-
-def test_mixtures_with_experts_in_nvfp4_are_refused_before_a_download(tmp_path: Path) -> None:
-    quantised = {"quant_method": "modelopt", "quant_algo": "NVFP4"}
-    config = {**LLAMA, "architectures": ["MixtralForCausalLM"], "num_key_value_heads": 2}
-    config |= {"num_local_experts": 4, "num_experts_per_tok": 2}
-    (tmp_path / "config.json").write_text(json.dumps({**config, "quantization_config": quantised}))
-    with pytest.raises(UnsupportedModel, match=r"experts in NVFP4 are not supported, .* FP8, MXFP4 or INT4"):
-        read_model_config(tmp_path)
-    excepted = {**quantised, "exclude_modules": ["*.experts.*"]}
-    (tmp_path / "config.json").write_text(json.dumps({**config, "quantization_config": excepted}))
-    read_model_config(tmp_path)

@@ -249,6 +249,9 @@ def test_memory_of_a_class_of_transformers_follows_how_it_is_quantised(
     assert served_bytes(tmp_path, model, 2) == expected
 
 
+MODELOPT_FP4 = {"quant_method": "modelopt", "quant_algo": "NVFP4", "ignore": ["*self_attn*"]}
+
+
 @pytest.mark.parametrize(
     ("architecture", "keys", "asked", "each"),
     [
@@ -256,6 +259,7 @@ def test_memory_of_a_class_of_transformers_follows_how_it_is_quantised(
         ("MixtralForCausalLM", {}, "fp8", 1.0),
         ("GraniteMoeForCausalLM", {}, "triton_w4a16", 0.5 + 4 / 128),
         ("GptOssForCausalLM", {"quantization_config": {"quant_method": "mxfp4"}}, None, 0.5 + 2 / 32),
+        ("MixtralForCausalLM", {"quantization_config": MODELOPT_FP4}, None, 0.5 + 1 / 16),
     ],
 )
 def test_memory_of_experts_follows_how_they_are_quantised(

@@ -40,6 +40,14 @@ def test_a_text_ends_where_the_tokenizer_says(tmp_path: Path, files: dict[str, A
     assert ends(tmp_path, files, architecture) == (2, 7)
 
 
+def test_a_turn_of_chatglm_3_ends_with_the_next_role(tmp_path: Path) -> None:
+    roles = {"5": {"content": "<|user|>"}, "6": {"content": "<|assistant|>"}, "7": {"content": "<|observation|>"}}
+    settings = {"eos_token": "</s>", "added_tokens_decoder": roles}
+    files = {"tokenizer_config.json": {**settings, "tokenizer_class": "ChatGLMTokenizer"}}
+    assert ends(tmp_path, files) == (2, 5, 7)
+    assert ends(tmp_path, {"tokenizer_config.json": settings}) == (2,)
+
+
 def test_a_list_of_the_model_has_the_last_word(tmp_path: Path) -> None:
     files = {**NAMED, "added_tokens.json": {END: 7}}
     assert ends(tmp_path, files, eos=[2, 5]) == (2, 5)

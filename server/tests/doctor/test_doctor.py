@@ -178,11 +178,13 @@ def test_adapters_that_are_merged_or_served(tmp_path: Path) -> None:
 
 
 def test_a_drafter_that_a_start_refuses_is_an_error() -> None:
-    source, hub = ModelSource(str(DEMO)), HubConfig()
-    findings = {
-        name: next(drafter_findings(AskedComputation(speculate=2, drafter=AskedDrafter(name)), source, hub))
-        for name in (str(DEMO / "drafter"), str(DEMO), "nobody/nothing")
-    }
+    def finding(drafter: AskedDrafter) -> Finding:
+        computation = AskedComputation(speculate=2, drafter=drafter)
+        return next(drafter_findings(computation, ModelSource(str(DEMO)), HubConfig()))
+
+    findings = {name: finding(AskedDrafter(name)) for name in (str(DEMO / "drafter"), str(DEMO), "nobody/nothing")}
+    of_another_kind = finding(AskedDrafter(str(DEMO / "drafter"), kind="medusa"))
+    assert (of_another_kind.status, "set `method` to eagle3" in of_another_kind.text) == ("error", True)
     assert [each.status for each in findings.values()] == ["plan", "error", "warning"]
     assert "layers for multi-token prediction, and this is something else" in findings[str(DEMO)].text
 

@@ -14,6 +14,9 @@ from support.eagle import PlainHead, write_head
 from support.engine_driver import LIMITS, directly, engine_with, make_engine, stream
 from support.generating import SERVING
 from support.loading import load
+from support.masked_windows import FREE, Guess, nothing
+from support.masked_windows import PROMPTS as MASKED
+from support.masked_windows import run as run_masked
 from support.router import Router
 from support.windows import NEW_TOKENS, request, run
 
@@ -166,6 +169,25 @@ def test_drafts_of_any_kind_change_no_text(
     if liar == "right":
         # Of the prompt's step one token was drafted, of each other step three.
         assert found.steps == 1 + 1 + -(-(NEW_TOKENS - 3) // 4)
+
+
+def test_texts_under_masks_are_those_without_a_drafter(target: Path, tmp_path: Path, watcher: Watcher) -> None:
+    """Its drafts are none of rows with masks, whose hints alone bring tokens, but it goes on from every pass."""
+    folder = write_head(tmp_path, target, LAYERS)
+    expected = run_masked(make_engine(load(target)), 1)
+    engine = drafting(target, folder)
+
+    def right(row: int, ids: Sequence[int]) -> Sequence[int]:
+        return expected.ids[row][len(ids) :]
+
+    guesses: list[Guess] = [right, nothing, lambda row, ids: [*right(row, ids)[:1], 1, 1]]
+    for guess in guesses:
+        found = run_masked(engine, 4, guess)
+        assert found.ids == expected.ids
+    assert run_masked(engine, 4, right).masked_steps == -(-(NEW_TOKENS - 1) // 4)
+    # Of the greedy rows, one with masks and one without.
+    watcher.seen = [each for each in watcher.seen if each[0][:3] in (MASKED[0][:3], MASKED[FREE][:3])]
+    watcher.check(PlainHead(folder, target, LAYERS))
 
 
 def test_requests_with_adapters(tmp_path: Path) -> None:

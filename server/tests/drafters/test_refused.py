@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from huggingface_hub.errors import LocalEntryNotFoundError
 from safetensors.torch import load_file, save_file
 from support.checkpoints import tiny_llama
 from support.eagle import write_head
@@ -16,6 +17,8 @@ from support.windows import request, run
 from torch import Tensor
 
 from text_generation_server.config.asked_drafter import asked_drafter, check_drafter
+from text_generation_server.config.drafter import read_drafter_config
+from text_generation_server.config.implementation import read_model_config
 from text_generation_server.config.server import HubConfig
 from text_generation_server.engine.options import EngineOptions
 from text_generation_server.errors import ConfigurationError, EngineError, ModelFilesError
@@ -61,7 +64,20 @@ WRONG_CONFIG: list[tuple[dict[str, Any], str]] = [
     ),
     ({"eagle_config": {"eagle_aux_hidden_state_layer_ids": [0, 1, 4]}}, "before layer 5, and LlamaForCausalLM has 4"),
     ({"eagle_config": {"eagle_aux_hidden_state_layer_ids": [0, 1, 1]}}, "the hidden states before a layer twice"),
-    ({"eagle_config": None}, "the hidden states before a layer twice"),
+    (
+        {"eagle_config": None},
+        "has no `eagle_aux_hidden_state_layer_ids`, and the usual ones .* do not fit: it reads the hidden states "
+        "before a layer twice; add those with which it was trained, or let `model` of --speculative",
+    ),
+    (
+        {"eagle_config": {"eagle_aux_hidden_state_layer_ids": []}},
+        r"`eagle_aux_hidden_state_layer_ids` must be the numbers of the layers that the head reads; .* not \[\]",
+    ),
+    (
+        {"rope_scaling": {"rope_type": "odd", "factor": 2.0}},
+        r"config.json: `rope_scaling` in config.json asks for 'odd'; .*: `model` of --speculative-config names a "
+        "head with another rotary embedding; name another drafter",
+    ),
     (
         {"num_hidden_layers": 2},
         "`num_hidden_layers` must be 1: `model` of --speculative-config reads heads of one layer",
@@ -86,6 +102,17 @@ def test_configurations(target: Path, tmp_path: Path, says: dict[str, Any], mess
         load(target, drafter=head)
 
 
+def test_the_method_is_that_of_what_the_folder_holds(target: Path, tmp_path: Path) -> None:
+    head, model = write_head(tmp_path, target, LAYERS), read_model_config(target)
+    assert read_drafter_config(head, model, "eagle3") == read_drafter_config(head, model)
+    with pytest.raises(
+        ConfigurationError,
+        match=r"config.json: `method` of --speculative-config is medusa, and `model` of --speculative-config names an "
+        "EAGLE-3 head: set `method` to eagle3, or leave it out, or let `model` name Medusa heads",
+    ):
+        read_drafter_config(head, model, "medusa")
+
+
 def test_a_head_of_another_architecture(target: Path, tmp_path: Path) -> None:
     head = write_head(tmp_path, target, LAYERS, "speculators")
     change(head, speculators_config={"verifier": {"architectures": ["Qwen3ForCausalLM"]}})
@@ -98,7 +125,10 @@ def test_a_head_of_another_architecture(target: Path, tmp_path: Path) -> None:
 WRONG_TENSORS: list[tuple[Callable[[dict[str, Tensor]], object], str]] = [
     (lambda t: t.pop("fc.weight"), "has no tensor `fc.weight`, which `model` of --speculative-config needs"),
     (lambda t: t.update({"fc.weight": torch.zeros(64, 64)}), r"shape \[64, 64\], but config.json asks for \[64, 192\]"),
-    (lambda t: t.update(more=torch.zeros(1)), "what `model` of --speculative-config reads has no `more`"),
+    (
+        lambda t: t.update(more=torch.zeros(1)),
+        "what `model` of --speculative-config reads has no `more`: name a drafter in one",
+    ),
     (
         lambda t: t.update({"norm.weight": torch.zeros(64, dtype=torch.int8)}),
         "type int8; only float32, float16",
@@ -155,6 +185,8 @@ def test_flags() -> None:
         check_drafter(asked_drafter("head", None), 0)
     with pytest.raises(ConfigurationError, match="--drafter-revision names a revision of --drafter, which is not"):
         asked_drafter(None, "main")
+    with pytest.raises(ConfigurationError, match="--drafter-method says what --drafter is, which is not given"):
+        asked_drafter(None, None, "mtp")
     assert asked_drafter(None, None) is None
 
 
@@ -174,3 +206,15 @@ def test_names_that_are_no_drafter(tmp_path: Path) -> None:
         ModelFilesError, match="`model` of --speculative-config nobody/nothing is neither a folder nor in the hub cache"
     ):
         find_drafter(asked, HubConfig(cache_dir=tmp_path))
+
+
+def test_a_drafter_of_the_hub_that_cannot_be_reached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = asked_drafter("nobody/nothing", None)
+    assert asked is not None
+
+    def unreachable(*_: object, **__: object) -> str:
+        raise LocalEntryNotFoundError("no network")
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", unreachable)
+    with pytest.raises(ModelFilesError, match="cannot be reached; check `model` of --speculative-config, the current"):
+        prepare_drafter(asked, HubConfig(cache_dir=tmp_path), pause=lambda _: None)

@@ -198,10 +198,6 @@ def test_grants_may_come_as_they_are_needed(plain: Engine, served: Engine) -> No
         ({"decode": [0], "widths": [5]}, "`widths` must be from 1 to 4 on this shard"),
         ({"decode": [0], "widths": [3]}, "the largest of `widths` must be 1 or one of 2, 4, not 3"),
         ({"decode": [0], "widths": [2, 2]}, "`widths` names 2 widths, but `decode` 1 rows"),
-        (
-            {"decode": [0], "widths": [2], "constrained": [0]},
-            "`widths` of row 0 must be 1, because it is `constrained`",
-        ),
     ],
 )
 def test_widths_that_plans_must_not_have(served: Engine, plan: dict[str, Any], message: str) -> None:

@@ -11,7 +11,9 @@ import numpy as np
 import pytest
 import torch
 from support.gpu_engine import build
-from support.windows import Reader, request, run
+from support.masked_windows import Guess, nothing
+from support.masked_windows import run as run_masked
+from support.windows import NEW_TOKENS, Reader, request, run
 
 from text_generation_server.engine.requests import Hint, Request, WarmupLimits
 
@@ -96,3 +98,22 @@ def test_hints_change_no_bit_and_right_ones_are_all_accepted(
             assert (found.ids, found.logprobs) == (expected.ids, expected.logprobs), (width, hinter)
             assert found.compilations == 0
         assert run(engine, requests, width, hinter=right).steps == 1 + -(-39 // width)
+
+
+@pytest.mark.parametrize("graphs", [None, ()], ids=["graphs", "no graphs"])
+def test_masks_of_windows_change_no_bit(llama_folder: Path, graphs: tuple[int, ...] | None) -> None:
+    plain = build(llama_folder, torch.bfloat16, LIMITS, deterministic=True, cuda_graphs=graphs)
+    expected = run_masked(plain, 1)
+    del plain
+    engine = build(llama_folder, torch.bfloat16, LIMITS, deterministic=True, cuda_graphs=graphs, speculate=7)
+
+    def right(row: int, ids: Sequence[int]) -> Sequence[int]:
+        return expected.ids[row][len(ids) :]
+
+    guesses: list[Guess] = [right, nothing, lambda row, ids: [*right(row, ids)[:1], 1, 2, 3]]
+    for width in (1, 2, 4, 8):
+        for guess in guesses:
+            found = run_masked(engine, width, guess)
+            assert (found.ids, found.logprobs) == (expected.ids, expected.logprobs), width
+            assert found.compilations == 0
+        assert run_masked(engine, width, right).masked_steps == -(-(NEW_TOKENS - 1) // width)

@@ -1,5 +1,7 @@
 """The Triton kernels as they serve: through the dispatcher, on the device."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import Tensor
@@ -89,7 +91,18 @@ def test_the_activation_of_a_single_token(kind: str) -> None:
     torch.testing.assert_close(out, expected)
 
 
-@pytest.mark.parametrize("group_size", [32, 64, 0, 48, 256])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(("outputs", "inputs"), SHAPES)
+def test_float8_scales_of_groups_of_16(outputs: int, inputs: int, dtype: torch.dtype) -> None:
+    """NVFP4."""
+    weight = _weight("table", outputs, inputs, 16)
+    scales, factors = (64 * weight.scales).to(torch.float8_e4m3fn), torch.rand(outputs, device="cuda") / 64
+    weight = replace(weight, scales=scales, factors=factors)
+    for tokens in (1, 9, 33, 150, 600):
+        _check(weight, torch.randn(tokens, inputs, device="cuda").to(dtype), outputs, extra=tokens == 9)
+
+
+@pytest.mark.parametrize("group_size", [16, 32, 64, 0, 48, 256])
 @pytest.mark.parametrize("kind", KINDS)
 def test_sizes_of_groups(kind: str, group_size: int) -> None:
     weight = _weight(kind, 1000, 2048, group_size)

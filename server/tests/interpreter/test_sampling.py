@@ -3,6 +3,7 @@ TRITON_INTERPRET=1."""
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from support.sampling import (
@@ -18,11 +19,16 @@ from support.sampling import (
     triton_operators,
 )
 
+from text_generation_kernels import SamplingBatch, SamplingRules, SplitStatistics
 from text_generation_kernels.sampling import _narrow
 from text_generation_kernels.sampling._search import CANDIDATES, TILE
 from text_generation_kernels.sampling.advance_state import advance_state_torch, advance_state_triton
 from text_generation_kernels.sampling.columns import EXCLUDED, split_size
+from text_generation_kernels.sampling.logits_process import logits_process_torch, logits_process_triton
 from text_generation_kernels.sampling.philox import vocabulary_bits
+from text_generation_server.engine.mask_pool import MaskPool
+from text_generation_server.engine.requests import MaskForm, MaskWrite
+from text_generation_server.engine.sampling_state import SamplingState
 
 VOCAB = 1025
 """Of splits of 128 ids, but for the last, which has one."""
@@ -64,6 +70,41 @@ def test_masks(vocab: int) -> None:
     assert_alike(torch_run, triton_run)
     assert triton_run.sampled.valid[2] == EXCLUDED
     assert triton_run.sampled.tokens[4] == vocab - 1
+
+
+@pytest.mark.parametrize("vocab", [33, VOCAB])
+def test_places_of_windows_have_masks_of_their_own(vocab: int) -> None:
+    """Row 1 has no masks; place 2 of row 0 may have any token."""
+    width, widest = 3, 4
+    requests = [asking(do_sample=True, seed=3), asking(), asking((5, 7), repetition_penalty=1.7, min_new_tokens=9)]
+    number = width * len(requests)
+    logits = 3 * torch.randn(number, vocab, generator=torch.Generator().manual_seed(vocab))
+    inputs = torch.arange(number) % vocab
+    scores = []
+    for process in (logits_process_torch, logits_process_triton):
+        state = SamplingState(len(requests), vocab, torch.device("cpu"), [2], widest)
+        state.admit(range(len(requests)), requests)
+        masks = MaskPool(4, vocab, torch.device("cpu"))
+        masks.write(
+            [MaskWrite(slot, MaskForm.ONLY, np.arange(slot, vocab, slot, dtype=np.int64)) for slot in range(1, 4)]
+        )
+        state.use_window_masks([2, 0, 1], np.array([[3, 2, 1], [1, 3, 0], [0, 0, 0]]))
+        rules = SamplingRules(state.eos_token_ids, masks.bits, state.window_masks, 0.25, 2.0)
+        rows = torch.arange(number) // width
+        batch = SamplingBatch.of(logits.clone(), rows, torch.zeros(3).long(), torch.ones(3).long(), 0, width, inputs)
+        statistics = SplitStatistics.empty(batch, vocab)
+        process(batch, state.columns, rules, statistics)
+        scores.append(batch.scores)
+        excluded = torch.isneginf(batch.scores)
+        for place, slot in enumerate((1, 3, 0, 0, 0, 0, 3, 2, 1)):
+            expected = torch.zeros(vocab, dtype=torch.bool)
+            if slot:
+                expected = torch.ones(vocab, dtype=torch.bool)
+                expected[slot::slot] = False
+            expected[2] |= place >= 2 * width
+            assert torch.equal(excluded[place], expected), place
+    masked = [place for place in range(number) if place // width != 1]
+    assert torch.equal(scores[0][masked], scores[1][masked])
 
 
 @pytest.mark.parametrize("shape", ["flat", "peaked", "ties", "many excluded", "steep"])

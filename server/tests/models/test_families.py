@@ -113,9 +113,10 @@ def test_two_ranks_compute_what_one_does(
     assert ids == other_ids == expected_ids
 
 
-LAYOUTS = ["chatglm", "cohere plus", "dbrx", "deepseek v3", "falcon 40b", "falcon 7b", "internlm2", "minimax m2"]
+LAYOUTS = ["chatglm", "codegen", "cohere plus", "dbrx", "deepseek v3", "falcon 40b", "falcon 7b", "internlm2"]
 LAYOUTS += ["olmo2 one kv head", "phi3", "qwen2 moe", "qwen3 next", "qwen3.5", "stablelm 12b", "starcoder"]
 LAYOUTS += [
+    "minimax m2",
     "decilm",
     "falcon h1",
     "gemma3n other",

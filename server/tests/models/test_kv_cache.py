@@ -6,7 +6,6 @@ from typing import Any, get_args
 
 import pytest
 import torch
-from kernel_support.reference import stored_in_8_bits
 from safetensors.torch import load_file, save_file
 from support.checkpoints import tiny_llama
 from support.driver import Driver, greedy_by_turns
@@ -14,11 +13,11 @@ from support.families import model_of, write
 from support.family_cases import CASES
 from support.loading import load
 from support.oracle import oracle
+from support.stored_cache import TYPES, StoredCache, said
 from support.thread_ranks import thread_groups, together
 from torch import Tensor
-from transformers import DynamicCache, LlamaForCausalLM
+from transformers import LlamaForCausalLM
 
-from text_generation_server.config.fallback import FallbackConfig
 from text_generation_server.config.kv_cache import QuantisedKvCache, quantised_kv_cache
 from text_generation_server.config.model import ModelConfig
 from text_generation_server.doctor.model import kv_bytes_per_token
@@ -26,39 +25,11 @@ from text_generation_server.engine.kv_pool import allocate_pool, bytes_per_slot
 from text_generation_server.errors import ConfigurationError, ModelFilesError
 from text_generation_server.models import CausalLM
 
-TYPES: dict[QuantisedKvCache, torch.dtype] = {
-    "fp8_e4m3fn": torch.float8_e4m3fn,
-    "fp8_e5m2": torch.float8_e5m2,
-    "int8": torch.int8,
-}
 PROMPTS = [list(range(5, 25)), [7], [99, 3, 64, 12, 81], list(range(40, 110)), [11, 11, 11]]
 # A number may be rounded the other way where ours and theirs differ in the last bit.
 LIMIT = {"fp8_e4m3fn": 2e-3, "fp8_e5m2": 4e-3, "int8": 5e-4}
 # How far 8 bits are from 32: mean difference of log-probabilities.
 CLOSE = {"fp8_e4m3fn": 0.05, "fp8_e5m2": 0.1, "int8": 0.02}
-
-
-class StoredCache(DynamicCache):
-    """Gives keys and values back as they would be stored: a token's own too."""
-
-    def __init__(self, dtype: torch.dtype, scales: tuple[Tensor, Tensor] | None = None) -> None:
-        super().__init__()
-        self._dtype = dtype
-        self._scales = scales
-
-    def update(self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any) -> Any:
-        """[batch, kv_heads, tokens, head_dim]"""
-        stored = []
-        for place, heads in enumerate((key_states, value_states)):
-            scale = None if self._scales is None else self._scales[place][layer_idx].view(1, -1, 1)
-            stored.append(stored_in_8_bits(heads, self._dtype, scale))
-        return super().update(*stored, layer_idx, *args, **kwargs)
-
-
-@torch.inference_mode()
-def said(model: LlamaForCausalLM, cache: StoredCache, ids: list[int]) -> Tensor:
-    """Log-probabilities at all positions."""
-    return model(torch.tensor([ids]), past_key_values=cache, use_cache=True).logits[0].log_softmax(-1)
 
 
 def greedy(model: LlamaForCausalLM, dtype: torch.dtype, prompt: list[int], steps: int) -> list[int]:
@@ -191,14 +162,6 @@ def test_heads_that_are_no_whole_words_are_refused(tmp_path_factory: pytest.Temp
     folder = tiny_llama(tmp_path_factory, head_dim=6)
     with pytest.raises(ConfigurationError, match=r"--kv-cache-dtype int8 needs heads .* multiple of 4"):
         quantised_kv_cache("int8", ModelConfig.from_folder(folder))
-
-
-def test_models_through_transformers_are_refused() -> None:
-    model = FallbackConfig.__new__(FallbackConfig)
-    object.__setattr__(model, "architecture", "ApertusForCausalLM")
-    with pytest.raises(ConfigurationError, match="int8 is not there for ApertusForCausalLM"):
-        quantised_kv_cache("int8", model)
-    assert quantised_kv_cache("auto", model) is None
 
 
 @pytest.mark.parametrize("codes", [None, "fp8_e4m3fn"])

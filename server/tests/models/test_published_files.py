@@ -8,10 +8,11 @@ from support.families import made, write
 from support.loading import load
 from support.published import PUBLISHED
 from support.published_newer import NEWER
+from support.published_older import OLDER
 from support.published_recurrent import RECURRENT
 from support.published_remote import OF_REMOTE_CODE
 
-CASES = {**PUBLISHED, **NEWER, **OF_REMOTE_CODE, **RECURRENT}
+CASES = {**PUBLISHED, **NEWER, **OLDER, **OF_REMOTE_CODE, **RECURRENT}
 
 
 @pytest.mark.parametrize("name", list(CASES))

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from support.compressed_matrices import NVFP4, compressed_matrix
 from support.eight_bit import row_scales
 from support.families import PROMPTS, made, write
 from support.family_cases import CASES
@@ -17,6 +18,7 @@ from support.packed_files import (
     awq_pack,
     compressed_pack,
     gptq_pack,
+    modelopt_fp4,
     without_head,
     write_meant,
     write_packed,
@@ -25,7 +27,17 @@ from support.probabilities import log_probabilities, of_groups
 from support.published_packs import bfloat16_blocks, half_scales
 from support.thread_ranks import thread_groups
 
-SIZES = {"hidden_size": 64, "intermediate_size": 128, "moe_intermediate_size": 64}
+SIZES = {"hidden_size": 64, "intermediate_size": 128}
+SIZES_OF_SOME = {"moe_intermediate_size": 64, "moe_latent_size": 32, "moe_shared_expert_intermediate_size": 128}
+FP4 = {
+    "dynamic": False,
+    "group_size": 16,
+    "num_bits": 4,
+    "strategy": "tensor_group",
+    "symmetric": True,
+    "type": "float",
+}
+EXPERT = {"moe_intermediate_size": 64}
 INT4 = {"actorder": None, "group_size": 32, "num_bits": 4, "strategy": "group", "symmetric": True, "type": "int"}
 FLOATS = {"num_bits": 8, "type": "float", "symmetric": True}
 CHANNELS = {**FLOATS, "dynamic": False, "strategy": "channel"}
@@ -60,6 +72,32 @@ KIMI: dict[str, Any] = {
     "quant_method": "compressed-tensors",
     "quantization_status": "compressed",
 }
+LLM_COMPRESSOR_FP4: dict[str, Any] = {
+    "config_groups": {
+        "group_0": {
+            **group(FP4, {**FP4, "dynamic": "local"}, "Linear"),
+            "format": "nvfp4-pack-quantized",
+        }
+    },
+    "format": "nvfp4-pack-quantized",
+    "ignore": ["lm_head", "re:.*self_attn.*", "re:.*mlp.gate$"],
+    "quant_method": "compressed-tensors",
+    "quantization_status": "compressed",
+}
+MODELOPT_FP4: dict[str, Any] = {
+    "config_groups": {
+        "group_0": {
+            "input_activations": {"dynamic": False, "group_size": 16, "num_bits": 4, "type": "float"},
+            "targets": ["Linear"],
+            "weights": {"dynamic": False, "group_size": 16, "num_bits": 4, "type": "float"},
+        }
+    },
+    "ignore": ["lm_head", "*self_attn*", "*mlp.gate", "*mixer.gate"],
+    "producer": {"name": "modelopt", "version": "0.41.0"},
+    "quant_algo": "NVFP4",
+    "quant_method": "modelopt",
+}
+MXFP8: dict[str, Any] = {"quant_method": "mxfp8", "weight_block_size": [1, 32]}
 MIXTRAL_AWQ: dict[str, Any] = {
     "bits": 4,
     "group_size": 32,
@@ -90,12 +128,57 @@ MIXED: dict[str, Any] = {
     "quant_method": "compressed-tensors",
     "quantization_status": "compressed",
 }
+ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj", "_a_proj", "_b_proj", "_with_mqa")
+
+
+NEMOTRON: dict[str, Any] = {
+    "quant_algo": "MIXED_PRECISION",
+    "quant_method": "modelopt",
+    "quantized_layers": {
+        f"backbone.layers.{layer}.mixer.{name}.{way}_proj": algorithm
+        for layer in (1, 3)
+        for way in ("up", "down")
+        for name, algorithm in (
+            *((f"experts.{expert}", {"quant_algo": "NVFP4", "group_size": 16}) for expert in range(8)),
+            ("shared_experts", {"quant_algo": "MXFP8"}),
+        )
+    },
+}
+
+
+def _nemotron(module: str, weight: torch.Tensor) -> tuple[dict[str, torch.Tensor], torch.Tensor] | None:
+    """Its experts as floats of 4 bits, its shared networks of 8."""
+    if ".experts." in module:
+        return modelopt_fp4(module, weight)
+    if ".shared_experts." not in module:
+        return None
+    matrix = compressed_matrix(weight, 8, 32, symmetric=True, form="mxfp8-quantized")
+    return matrix.tensors, matrix.weight
+
+
 EXACT: dict[str, tuple[str, dict[str, Any], Pack]] = {
     "Kimi-K2 int4": ("kimi k2", KIMI, experts_alone(compressed_pack(4, 32, True))),
     # Its shared network has a gate.
     "Qwen2 MoE int4": ("qwen2 moe", KIMI, experts_alone(compressed_pack(4, 32, True))),
     # Its experts have no gate.
     "Nemotron 3 int4": ("nemotron 3", KIMI, experts_alone(compressed_pack(4, 32, True))),
+    "groups of 16": (
+        "deepseek v3",
+        {**KIMI, "config_groups": {"group_0": group({**INT4, "group_size": 16}, None, "Linear")}},
+        experts_alone(compressed_pack(4, 16, True)),
+    ),
+    "groups of 16 with zeros": (
+        "qwen3 moe",
+        {**KIMI, "config_groups": {"group_0": group({**INT4, "group_size": 16, "symmetric": False}, None, "Linear")}},
+        experts_alone(compressed_pack(4, 16, False)),
+    ),
+    "Qwen3 MoE NVFP4": ("qwen3 moe", MODELOPT_FP4, experts_alone(modelopt_fp4)),
+    "DeepSeek-V3 NVFP4": ("deepseek v3", MODELOPT_FP4, without_head(modelopt_fp4, *ATTENTION)),
+    "GLM 4.5 NVFP4": ("glm4 moe", LLM_COMPRESSOR_FP4, without_head(compressed_pack(4, 16, True, NVFP4), *ATTENTION)),
+    "GLM 5 NVFP4": ("glm 5", MODELOPT_FP4, experts_alone(modelopt_fp4)),
+    # Its experts have no gate, and read a latent state.
+    "Nemotron 3 Super NVFP4": ("nemotron 3 latent", NEMOTRON, _nemotron),
+    "MiniMax MXFP8": ("minimax m2", MXFP8, without_head(compressed_pack(8, 32, True, "mxfp8-quantized"))),
     "Mixtral AWQ": ("mixtral", MIXTRAL_AWQ, without_head(awq_pack(32))),
     # Every gate_proj has `gate` in its name.
     "Qwen3 MoE AWQ": ("qwen3 moe", MIXTRAL_AWQ, without_head(awq_pack(32))),
@@ -125,8 +208,8 @@ def computed(folder: Path) -> list[torch.Tensor]:
 def meant_and_made(case: str, config: dict[str, Any], pack: Pack, path: Path) -> tuple[torch.Tensor, Path]:
     """What the weights of a quantised checkpoint compute with 16 bits, and its folder."""
     of_case = CASES[case]
-    sizes = {key: size for key, size in SIZES.items() if key in of_case.values or key != "moe_intermediate_size"}
-    sized = dataclasses.replace(of_case, values={**of_case.values, **sizes})
+    own = {key: size for key, size in SIZES_OF_SOME.items() if key in of_case.values}
+    sized = dataclasses.replace(of_case, values={**of_case.values, **SIZES, **own})
     write(sized, made(sized), path / "plain")
     meant = write_packed(path / "plain", path / "made", PackedCase(config, pack))
     write_meant(path / "plain", path / "meant", meant)
@@ -142,7 +225,9 @@ def test_experts_of_few_bits(tmp_path: Path, name: str) -> None:
 
 def test_kimi_k2_5_says_in_its_text_part_that_experts_are_codes(tmp_path: Path) -> None:
     case = CASES["kimi k2.5"]
-    sized = dataclasses.replace(case, values={**case.values, "text_config": {**case.values["text_config"], **SIZES}})
+    sized = dataclasses.replace(
+        case, values={**case.values, "text_config": {**case.values["text_config"], **SIZES, **EXPERT}}
+    )
     write(sized, made(sized), tmp_path / "plain")
     packed = PackedCase(KIMI, experts_alone(compressed_pack(4, 32, True)))
     meant = write_packed(tmp_path / "plain", tmp_path / "made", packed)

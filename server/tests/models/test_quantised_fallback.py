@@ -120,20 +120,21 @@ def test_codes_in_groups_compute_what_they_stand_for(
     assert_is_the_class(name, tmp_path / "packed", meant, tmp_path, monkeypatch)
 
 
-@pytest.mark.parametrize("kind", ["compressed-tensors, nvfp4", "modelopt, nvfp4", "modelopt, mixed"])
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("helium", "compressed-tensors, nvfp4"),
+        ("helium", "modelopt, nvfp4"),
+        ("helium", "modelopt, mixed"),
+        ("olmoe", "modelopt, nvfp4"),
+        ("ernie4_5 moe", "compressed-tensors, nvfp4"),
+    ],
+)
 def test_floats_of_4_bits_compute_what_they_stand_for(
-    folder_of: Callable[[str], Path], kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    folder_of: Callable[[str], Path], name: str, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    meant = write_packed(folder_of("helium"), tmp_path / "packed", CASES[kind])
-    assert_is_the_class("helium", tmp_path / "packed", meant, tmp_path, monkeypatch)
-
-
-def test_experts_in_floats_of_4_bits_are_refused_with_a_remedy(
-    folder_of: Callable[[str], Path], tmp_path: Path
-) -> None:
-    write_packed(folder_of("olmoe"), tmp_path / "packed", CASES["modelopt, nvfp4"])
-    with pytest.raises(UnsupportedModel, match=r"experts in NVFP4 .* use a checkpoint whose experts have FP8"):
-        load(tmp_path / "packed")
+    meant = write_packed(folder_of(name), tmp_path / "packed", CASES[kind])
+    assert_is_the_class(name, tmp_path / "packed", meant, tmp_path, monkeypatch)
 
 
 @pytest.mark.parametrize("strategy", EIGHT_BIT)

@@ -27,7 +27,7 @@ def compressed_matrix(
 ) -> CompressedMatrix:
     """`weight` [outputs, inputs] float32 as the library rounds it. A group size of 0: one scale for each row."""
     if form == NVFP4:
-        return _nvfp4_matrix(weight)
+        return nvfp4_matrix(weight)
     kind = "float" if form.startswith("mx") else "int"
     args = QuantizationArgs(
         num_bits=bits,
@@ -51,10 +51,12 @@ def compressed_matrix(
     return CompressedMatrix(dict(tensors), compressor.decompress(dict(tensors), scheme)["weight"].float())
 
 
-def _nvfp4_matrix(weight: Tensor) -> CompressedMatrix:
-    """The library reads its own numbers in bfloat16: of it are the codes, and the rest is the specification's."""
+def nvfp4_matrix(weight: Tensor, divisor: Tensor | None = None) -> CompressedMatrix:
+    """The library reads its own numbers in bfloat16: of it are the codes, and the rest is the specification's.
+    `divisor`: of the scales; None: the one with which the largest of them is the largest float8.
+    """
     scheme, grouped = preset_name_to_scheme("NVFP4A16", ["Linear"]), weight.unflatten(1, (-1, 16))
-    divisor = _FP8_MOST * _FP4_MOST / weight.abs().max()
+    divisor = _FP8_MOST * _FP4_MOST / weight.abs().max() if divisor is None else divisor
     scale = (grouped.abs().amax(-1) / _FP4_MOST * divisor).to(torch.float8_e4m3fn).float()
     state = {"weight": weight, "weight_scale": scale, "weight_global_scale": divisor.view(1)}
     tensors = dict(BaseCompressor.get_value_from_registry(NVFP4).compress(state, scheme))

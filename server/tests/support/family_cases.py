@@ -231,6 +231,24 @@ NO_SIZES = dict.fromkeys(
 BLOOM = {**NO_SIZES, "hidden_size": 32, "n_head": 4, "n_layer": 3}
 FALCON = {"num_key_value_heads": ..., "intermediate_size": ..., "ffn_hidden_size": 48}
 MPT = {**NO_SIZES, "d_model": 48, "n_heads": 6, "n_layers": 3, "max_seq_len": 64}
+GPT_NEO = {
+    **NO_SIZES,
+    "hidden_size": 32,
+    "num_heads": 4,
+    "num_layers": 3,
+    "max_position_embeddings": 64,
+    "window_size": 4,
+    "attention_types": [[["local", "global"], 1], [["local"], 1]],
+}
+XGLM = {
+    **NO_SIZES,
+    "d_model": 32,
+    "attention_heads": 4,
+    "num_layers": 3,
+    "ffn_dim": 48,
+    "max_position_embeddings": 64,
+    "pad_token_id": 1,
+}
 GEMMA_TYPES = ["sliding_attention", "full_attention", "sliding_attention"]
 
 CASES: dict[str, Case] = {
@@ -439,6 +457,14 @@ CASES: dict[str, Case] = {
         "GPT-NeoX and Pythia", "gpt_neox", {"num_key_value_heads": ..., "use_parallel_residual": False}
     ),
     "gptj": Case("GPT-J", "gptj", {**NO_SIZES, **GPT, "rotary_dim": 4}),
+    "codegen": Case("CodeGen", "codegen", {**NO_SIZES, **GPT, "rotary_dim": 4}),
+    "codegen of 8 heads": Case("CodeGen", "codegen", {**NO_SIZES, **GPT, "n_head": 8, "rotary_dim": 2}),
+    "gpt neo": Case("GPT-Neo", "gpt_neo", GPT_NEO),
+    "gpt neo global": Case(
+        "GPT-Neo", "gpt_neo", {**GPT_NEO, "attention_types": [[["global"], 3]]}, without_prefix("transformer.")
+    ),
+    "xglm": Case("XGLM", "xglm", XGLM),
+    "xglm unscaled": Case("XGLM", "xglm", {**XGLM, "scale_embedding": False, "activation_function": "relu"}),
     "gpt2": Case("GPT-2", "gpt2", {**NO_SIZES, **GPT}),
     "gpt2 without prefix": Case(
         "GPT-2", "gpt2", {**NO_SIZES, **GPT, "scale_attn_by_inverse_layer_idx": True}, without_prefix("transformer.")

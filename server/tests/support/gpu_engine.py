@@ -12,6 +12,7 @@ import torch
 
 from text_generation_server.config.drafter import FoundDrafter, read_drafter_config
 from text_generation_server.config.implementation import ModelImpl, read_model_config
+from text_generation_server.config.kv_cache import QuantisedKvCache
 from text_generation_server.config.server import WatermarkConfig
 from text_generation_server.distributed import TensorParallelGroup
 from text_generation_server.engine.adapter_requests import AdapterSource
@@ -46,6 +47,7 @@ def build(
     pages: int = 0,
     later: bool = False,
     drafter: Path | None = None,
+    kv_cache: QuantisedKvCache | None = None,
     **options: Any,
 ) -> Engine:
     # An engine that was warmed up is frozen for the garbage collector: the ones before give their memory back only now.
@@ -57,7 +59,7 @@ def build(
     with torch.inference_mode():
         group = TensorParallelGroup(0, 1, device)
         found = None if drafter is None else FoundDrafter(drafter, read_drafter_config(drafter, config))
-        model = load_model(folder, config, group, dtype, device, "auto", None, merge_adapter, found)
+        model = load_model(folder, config, group, dtype, device, "auto", kv_cache, merge_adapter, found)
     if encoder is not None:
         model.encoder = encoder
     engine = Engine(

@@ -15,7 +15,7 @@ from bitsandbytes.functional import dequantize_4bit, int8_vectorwise_quant, quan
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from support.compressed_matrices import NVFP4, compressed_matrix, fp4_weight
+from support.compressed_matrices import NVFP4, compressed_matrix, fp4_weight, nvfp4_matrix
 from support.gptq_files import gptq_matrix, packed_rows
 
 State = dict[str, Tensor]
@@ -146,9 +146,12 @@ def compressed_case(bits: int, group_size: int, symmetric: bool, form: str = "pa
     return PackedCase(config, without_head(compressed_pack(bits, group_size, symmetric, form)))
 
 
-def modelopt_fp4(module: str, weight: Tensor) -> tuple[State, Tensor]:
-    """The same numbers as those of compressed-tensors under modelopt's names, with a scale for inputs beside."""
-    matrix = compressed_matrix(weight, 4, 16, symmetric=True, form=NVFP4)
+def modelopt_fp4(module: str, weight: Tensor, divisor: Tensor | None = None) -> tuple[State, Tensor]:
+    """The same numbers as those of compressed-tensors under modelopt's names, with a scale for inputs beside.
+
+    `divisor` replaces that of the matrix.
+    """
+    matrix = nvfp4_matrix(weight, divisor)
     packed, scale, divisor = (matrix.tensors[f"weight_{name}"] for name in ("packed", "scale", "global_scale"))
     factor = 1 / divisor.view(())
     tensors = {"weight": packed, "weight_scale": scale, "weight_scale_2": factor, "input_scale": torch.tensor(0.01)}

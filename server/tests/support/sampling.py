@@ -109,7 +109,7 @@ class Run:
             generated=torch.full((batch,), self.generated, device=device),
             first_id=0,
         )
-        self.rules = SamplingRules(self.state.eos_token_ids, self.masks.bits, GAMMA, DELTA)
+        self.rules = SamplingRules(self.state.eos_token_ids, self.masks.bits, self.state.window_masks, GAMMA, DELTA)
         self.statistics = SplitStatistics.of(poisoned(5, batch, num_splits(vocab)).view(torch.int32))
         self.statistics.best_id.fill_(-1)
         self.bounds = poisoned(batch, 4)

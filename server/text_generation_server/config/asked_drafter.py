@@ -1,8 +1,11 @@
 """The drafter that the command line names. Imports no torch."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 from ..errors import ConfigurationError
+
+DrafterKind = Literal["eagle3", "medusa", "mtp"]
 
 
 @dataclass(frozen=True)
@@ -11,15 +14,19 @@ class AskedDrafter:
 
     source: str
     revision: str | None = None
+    kind: DrafterKind | None = None
+    """What it must be; None: whatever it is."""
 
 
-def asked_drafter(source: str | None, revision: str | None) -> AskedDrafter | None:
-    """Returns what `--drafter` and `--drafter-revision` ask for. Raises `ConfigurationError`."""
+def asked_drafter(source: str | None, revision: str | None, kind: DrafterKind | None = None) -> AskedDrafter | None:
+    """Returns what `--drafter`, `--drafter-revision` and `--drafter-method` ask for. Raises `ConfigurationError`."""
     if source is None:
         if revision is not None:
             raise ConfigurationError("--drafter-revision names a revision of --drafter, which is not given")
+        if kind is not None:
+            raise ConfigurationError("--drafter-method says what --drafter is, which is not given")
         return None
-    return AskedDrafter(source, revision)
+    return AskedDrafter(source, revision, kind)
 
 
 def check_drafter(drafter: AskedDrafter | None, speculate: int) -> None:

@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from ..errors import ConfigurationError, ModelFilesError
+from ..errors import ConfigurationError, ModelFilesError, UnsupportedModel
+from .asked_drafter import DrafterKind
 from .families.common import attention, gated, rms_norm
 from .implementation import AnyModelConfig
 from .json_object import JsonObject
@@ -22,6 +23,9 @@ from .spec import AttentionSpec, DecoderSpec, DenseSpec, NormSpec, QkNormSpec
 FLAG = "`model` of --speculative-config"
 """What names a drafter; a shard has it as `--drafter`."""
 _KIND = "speculators_model_type"
+_METHOD = "`method` of --speculative-config"
+"""What says which kind it is; a shard has it as `--drafter-method`."""
+_IDS = "eagle_aux_hidden_state_layer_ids"
 _PARALLEL = ("mask_token_id", "ptd_token_id", "pard_token")
 """Keys of heads that draft several tokens in one pass."""
 
@@ -65,8 +69,38 @@ class FoundDrafter:
 DrafterConfig = EagleConfig | MedusaConfig | MtpConfig
 
 
-def read_drafter_config(folder: Path, target: AnyModelConfig) -> DrafterConfig:
-    """Reads what is in `folder`, as a drafter for `target`. Raises `ConfigurationError` or `ModelFilesError`."""
+def read_drafter_config(folder: Path, target: AnyModelConfig, kind: DrafterKind | None = None) -> DrafterConfig:
+    """Reads what is in `folder`, as a drafter for `target`, of this kind where one is named. Raises
+    `ConfigurationError` or `ModelFilesError`.
+    """
+    config = _read(folder, target)
+    found = _kind(config)
+    if kind not in (None, found):
+        raise ConfigurationError(
+            f"{config.source}: {_METHOD} is {kind}, and {FLAG} names {_KINDS[found]}: set `method` to {found}, or "
+            f"leave it out, or let `model` name {_KINDS[kind]}"
+        )
+    return config
+
+
+_KINDS: dict[DrafterKind, str] = {
+    "eagle3": "an EAGLE-3 head",
+    "medusa": "Medusa heads",
+    "mtp": "a model with layers for multi-token prediction",
+}
+
+
+def _kind(config: DrafterConfig) -> DrafterKind:
+    match config:
+        case EagleConfig():
+            return "eagle3"
+        case MedusaConfig():
+            return "medusa"
+        case MtpConfig():
+            return "mtp"
+
+
+def _read(folder: Path, target: AnyModelConfig) -> DrafterConfig:
     if not (folder / "config.json").is_file():
         raise ModelFilesError(
             f"{folder} has no config.json: {FLAG} must name a folder with an EAGLE-3 head or Medusa heads"
@@ -85,10 +119,11 @@ def read_drafter_config(folder: Path, target: AnyModelConfig) -> DrafterConfig:
     if verifier and target.architecture not in verifier:
         raise ConfigurationError(
             f"{config.source}: its verifier is a {verifier[0]}, and the model a {target.architecture}: {FLAG} names a "
-            "drafter of another model"
+            f"drafter of another model: name one for {target.architecture}"
         )
     head = _eagle(*found, len(target.decoder.layers))
     _check_target(head, target)
+    _check_layers(head, target, are_named=found[2].layers is not None)
     return head
 
 
@@ -103,7 +138,7 @@ class _Found:
 
 def _plain(config: JsonObject) -> tuple[JsonObject, JsonObject, _Found]:
     """The authors' container, which SpecForge and others write too. It numbers layers by what comes out of them."""
-    eagle, key = config.child("eagle_config"), "eagle_aux_hidden_state_layer_ids"
+    eagle = config.child("eagle_config")
     if not eagle.boolean("use_aux_hidden_state", default=True):
         raise eagle.error("use_aux_hidden_state", f"true: {FLAG} reads EAGLE-3 heads, and not those before them")
     if "draft_vocab_size" not in config and not any(
@@ -113,19 +148,29 @@ def _plain(config: JsonObject) -> tuple[JsonObject, JsonObject, _Found]:
             f"{config.source} has neither `draft_vocab_size` nor `{_KIND}` nor `{MEDUSA}`: {FLAG} must name an EAGLE-3 "
             "head, Medusa heads, or a model with layers for multi-token prediction, and this is something else"
         )
-    source = eagle if key in eagle else config
-    read = source.integer_or_list(key, (), -1, 1 << 20)
+    read = _layers(eagle if _IDS in eagle else config, -1)
     before = config.boolean("norm_before_residual", default=False)
-    return config, config, _Found(before, tuple(each + 1 for each in read) or None)
+    return config, config, _Found(before, read and tuple(each + 1 for each in read))
 
 
 def _speculators(config: JsonObject) -> tuple[JsonObject, JsonObject, _Found]:
     """That of speculators, which numbers layers by what goes into them."""
     if config.string(_KIND) != "eagle3":
         raise config.error(_KIND, f"'eagle3', the kind that {FLAG} reads")
-    read = config.integer_or_list("eagle_aux_hidden_state_layer_ids", (), 0, 1 << 20)
+    read = _layers(config, 0)
     before = config.boolean("norm_before_residual", default=True)
-    return config, config.child("transformer_layer_config"), _Found(before, read or None)
+    return config, config.child("transformer_layer_config"), _Found(before, read)
+
+
+def _layers(config: JsonObject, first: int) -> tuple[int, ...] | None:
+    """The numbers of layers whose hidden states are read, from `first` on; None where the file has none."""
+    if _IDS not in config:
+        return None
+    if not (read := config.integer_or_list(_IDS, (), first, 1 << 20)):
+        raise config.error(
+            _IDS, "the numbers of the layers that the head reads; without the key it reads the usual three"
+        )
+    return read
 
 
 def _eagle(config: JsonObject, layer: JsonObject, found: _Found, num_layers: int) -> EagleConfig:
@@ -144,7 +189,7 @@ def _eagle(config: JsonObject, layer: JsonObject, found: _Found, num_layers: int
         raise layer.error("num_hidden_layers", f"1: {FLAG} reads heads of one layer")
     if "sliding_attention" in layer.strings("layer_types"):
         raise layer.error("layer_types", "['full_attention']")
-    hidden, norm, mixer = layer.integer("hidden_size"), rms_norm(layer), attention(layer)
+    hidden, norm, mixer = layer.integer("hidden_size"), rms_norm(layer), _attention(layer)
     if layer.string("model_type", default="llama") == "qwen3":
         mixer = replace(mixer, qk_norm=QkNormSpec(norm))
     vocab_size = layer.integer("vocab_size")
@@ -169,7 +214,7 @@ def _eagle(config: JsonObject, layer: JsonObject, found: _Found, num_layers: int
 
 def _check_target(head: EagleConfig, target: ModelConfig) -> None:
     """Raises `ConfigurationError` for a head of another model."""
-    decoder, other = target.decoder, f"{FLAG} names a drafter of another model"
+    decoder, other = target.decoder, _of_another(target)
     if head.target_hidden_size != decoder.hidden_size:
         raise ConfigurationError(
             f"{head.source}: its hidden states have {head.target_hidden_size} elements, and those of "
@@ -182,13 +227,37 @@ def _check_target(head: EagleConfig, target: ModelConfig) -> None:
         )
     if decoder.streams is not None:
         raise ConfigurationError(f"{FLAG} does not apply to {target.architecture}, which has several residual streams")
-    if wrong := [each for each in head.layers if not _exists(decoder, each)]:
+
+
+def _check_layers(head: EagleConfig, target: ModelConfig, are_named: bool) -> None:
+    """Raises `ConfigurationError` for layers that the model does not have, or that are read twice."""
+    count = len(target.decoder.layers)
+    if wrong := [each for each in head.layers if not _exists(target.decoder, each)]:
+        fault = f"it reads hidden states before layer {wrong[0]}, and {target.architecture} has {count} layers"
+    elif len(set(head.layers)) < len(head.layers):
+        fault = "it reads the hidden states before a layer twice"
+    else:
+        return
+    if are_named:
+        raise ConfigurationError(f"{head.source}: {fault}: {_of_another(target)}")
+    raise ConfigurationError(
+        f"{head.source} has no `{_IDS}`, and the usual ones (2, half and all but 3 of the layers) do not fit: {fault}; "
+        f"add those with which it was trained, or let {FLAG} name another drafter"
+    )
+
+
+def _attention(layer: JsonObject) -> AttentionSpec:
+    """Its attention. Refusals of the rotary embedding speak of a model's file, and do not say which."""
+    try:
+        return attention(layer)
+    except UnsupportedModel as error:
         raise ConfigurationError(
-            f"{head.source}: it reads hidden states before layer {wrong[0]}, and {target.architecture} has "
-            f"{len(decoder.layers)} layers: {other}"
-        )
-    if len(set(head.layers)) < len(head.layers):
-        raise ConfigurationError(f"{head.source}: it reads the hidden states before a layer twice: {other}")
+            f"{layer.source}: {error}: {FLAG} names a head with another rotary embedding; name another drafter"
+        ) from error
+
+
+def _of_another(target: ModelConfig) -> str:
+    return f"{FLAG} names a drafter of another model: name one for {target.architecture}"
 
 
 def _exists(decoder: DecoderSpec, layer: int) -> bool:

@@ -7,7 +7,7 @@ from ..errors import ModelFilesError
 from .files import PARAMS, layout_of
 from .json_object import JsonObject
 from .params import config_of_params
-from .tokenizer import eos_token_id
+from .tokenizer import eos_tokens
 
 Dtype = Literal["float32", "float16", "bfloat16"]
 
@@ -50,7 +50,7 @@ def stored_dtype(config: JsonObject) -> Dtype | None:
 def eos_token_ids(
     config: JsonObject, generation: JsonObject | None, vocab_size: int, folder: Path | None = None
 ) -> tuple[int, ...]:
-    """Returns the ids that end a text, ascending: those of both files, and that of the tokenizer in `folder` unless
+    """Returns the ids that end a text, ascending: those of both files, and those of the tokenizer in `folder` unless
     `generation_config.json` has a list. Fine-tuned models often have a new token in the tokenizer alone. Raises
     ModelFilesError or ConfigurationError.
     """
@@ -58,7 +58,7 @@ def eos_token_ids(
     if generation is not None:
         ids.update(generation.token_ids("eos_token_id"))
     is_listed = generation is not None and isinstance(generation.plain().get("eos_token_id"), list)
-    if folder is not None and not is_listed and (of_tokenizer := eos_token_id(folder)) is not None:
-        ids.add(of_tokenizer)
+    if folder is not None and not is_listed:
+        ids.update(eos_tokens(folder))
     # An id outside the vocabulary can never be sampled.
     return tuple(sorted(token_id for token_id in ids if token_id < vocab_size))

@@ -158,6 +158,13 @@ class JsonObject:
             raise self.error(key, "a list of strings")
         return names
 
+    def array(self, key: str) -> list[object]:
+        """Reads a list of anything; it is required without a default."""
+        value = self._value(key, None)
+        if not isinstance(value, list):
+            raise self.error(key, "a list")
+        return cast("list[object]", value)
+
     def numbers(self, key: str, length: int, zero: bool = False) -> tuple[float, ...]:
         """Reads a list of `length` finite numbers above 0, or of at least 0 with `zero`."""
         value = self._value(key, None)

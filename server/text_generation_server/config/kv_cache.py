@@ -16,20 +16,20 @@ QuantisedKvCache = Literal["fp8_e4m3fn", "fp8_e5m2", "int8"]
 
 logger = logging.getLogger(__name__)
 
-_MULTIPLE = 4
+KV_MULTIPLE = 4
 """Kernels read so many quantised values as one word."""
 
 
 def quantised_kv_cache(asked: KvCacheDtype, model: AnyModelConfig) -> QuantisedKvCache | None:
     """Returns the 8-bit type of this model's KV cache; None for the model's own type.
 
-    Raises `ConfigurationError` for a model that cannot have the type that the operator chose. A type that only the
-    checkpoint wants is ignored with a warning.
+    Raises `ConfigurationError` for a model that cannot have the type that the operator chose; of a class of
+    Transformers `check_kv_cache` finds that out. A type that only the checkpoint wants is ignored with a warning where
+    the model cannot have it, and where it is one of these classes.
     """
     if isinstance(model, FallbackConfig):
-        obstacle = f"is not there for {model.architecture}, which runs through Transformers"
-    else:
-        obstacle = _obstacle(model)
+        return _of_class(asked, model)
+    obstacle = _obstacle(model)
     if asked == "auto":
         dtype = model.schemes.kv_cache
         if dtype is not None and obstacle is not None:
@@ -40,6 +40,19 @@ def quantised_kv_cache(asked: KvCacheDtype, model: AnyModelConfig) -> QuantisedK
     return asked
 
 
+def _of_class(asked: KvCacheDtype, model: FallbackConfig) -> QuantisedKvCache | None:
+    """Scales that a checkpoint was calibrated with are not read; those of each token are measured."""
+    if asked != "auto":
+        return asked
+    if (dtype := model.schemes.kv_cache) is not None:
+        logger.warning(
+            "keys and values keep the model's type, as calibrated scales are not read of models that run through "
+            "Transformers; with --kv-cache-dtype %s they have 8 bits and scales that are measured",
+            dtype,
+        )
+    return None
+
+
 def _obstacle(model: ModelConfig) -> str | None:
     """Returns why this model cannot have an 8-bit KV cache, or None."""
     mixers = model.decoder.mixers
@@ -48,7 +61,7 @@ def _obstacle(model: ModelConfig) -> str | None:
     if any(isinstance(each, AttentionSpec) and each.indexer is not None for each in mixers):
         return f"is not there for {model.architecture}, whose heads attend to blocks of positions of their own"
     sizes = sorted({each.head_dim for each in mixers if isinstance(each, AttentionSpec)})
-    if any(size % _MULTIPLE for size in sizes):
+    if any(size % KV_MULTIPLE for size in sizes):
         found = ", ".join(map(str, sizes))
-        return f"needs heads whose size is a multiple of {_MULTIPLE}, and those of this model have {found}"
+        return f"needs heads whose size is a multiple of {KV_MULTIPLE}, and those of this model have {found}"
     return None

@@ -22,6 +22,9 @@ MAX_CONTEXT_LENGTH = 2**31 - 1
 """Positions that the shard contract can name."""
 _OTHER_MEDIA = ("vision_config", "audio_config", "text_config")
 """Keys of multimodal models, which have a text model as a part."""
+_OF_OUTPUTS = ("bitsandbytes", "gptq")
+"""Methods whose tools turn a matrix that is stored transposed before they quantise it, so that it has a usual layout.
+"""
 
 
 @dataclass(frozen=True)
@@ -190,21 +193,16 @@ def check_schemes(schemes: Schemes, decoder: DecoderSpec, names: TensorNames) ->
         raise UnsupportedModel("`quantization_config` in config.json: mxfp4 is read of the experts of gpt-oss only")
     if not schemes.used or schemes.online or schemes.method == "mxfp4":
         return
-    if has_experts and names.experts_layout != "each":
+    if has_experts and names.experts_layout not in ("each", "stacked"):
         raise UnsupportedModel(
             f"checkpoints of this family quantised by {schemes.method!r} are not supported, since their experts lie in "
             "one tensor; use the 16-bit checkpoint, with --quantize fp8 or eetq"
         )
-    if names.transposed:
+    if names.transposed and schemes.method not in _OF_OUTPUTS:
         raise UnsupportedModel(
             f"checkpoints of this family quantised by {schemes.method!r} are not supported, since their matrices are "
             "transposed; use the 16-bit checkpoint, with --quantize fp8 or eetq"
         )
-    # Before anything is downloaded; which prefix there is only tensors tell, but for families with one.
-    for index, layer in enumerate(decoder.layers if len(names.prefixes) == 1 else ()):
-        if layer.moe is not None:
-            first = f"{names.prefixes[0]}{names.layer.format(index)}"
-            schemes.check_experts(f"{first}{name.format(expert=0)}" for name in names.experts(layer.moe.gated))
 
 
 def supported() -> str:

@@ -78,8 +78,8 @@ def read_mtp(config: JsonObject, target: Target) -> MtpConfig:
     """Reads which layers the checkpoint of the model has; of several the first counts. Raises `ConfigurationError`."""
     if not config.integer(KEY, default=0, minimum=0):
         raise ConfigurationError(
-            f"{config.source}: `{KEY}` is 0 or missing, so the model has no layers that guess further tokens: leave "
-            "--drafter out, or name another drafter"
+            f"{config.source}: `{KEY}` is 0 or missing, so the model has no layers that guess further tokens: let "
+            "`model` of --speculative-config name a drafter, or take the method ngram, which needs none"
         )
     count, names = len(target.decoder.layers), _LAYOUTS[target.architecture]
     return MtpConfig(config.source, names, names.layer.format(count), (count,))

@@ -53,6 +53,8 @@ class TensorNames:
     qkv_layout: QkvLayout = "blocks"
     qkv_shards: int = 1
     """Shards of that layout. Each is quantised by itself."""
+    qkv_values_first: bool = False
+    """Whether a shard of it has values before keys."""
     attention_gate: str | None = None
     """The matrix that gates what heads read, where it is not a part of that of the queries."""
     out: str = "self_attn.o_proj"
@@ -200,10 +202,9 @@ class TensorNames:
 
     def as_stored(self, layers: int, has: Callable[[str], bool]) -> "TensorNames":
         """Returns the same names as a model of so many layers stores norms and experts. `has` is that of `prefix`."""
-        prefix = self.prefix(has)
 
         def is_stored(name: str) -> bool:
-            return any(has(f"{prefix}{self.layer.format(index)}{name}") for index in range(layers))
+            return self.in_a_layer(name, layers, has)
 
         other = {key: name for key, name in self.instead.items() if not is_stored(f"{getattr(self, key)}.weight")}
         if other:
@@ -214,6 +215,11 @@ class TensorNames:
         if not is_stored(gate_up):
             return self
         return replace(self, experts_layout=self.stack_layout, expert_gate=gate_up, expert_down=down)
+
+    def in_a_layer(self, name: str, layers: int, has: Callable[[str], bool]) -> bool:
+        """Whether one of so many layers has a tensor of this name. `has` is that of `prefix`."""
+        prefix = self.prefix(has)
+        return any(has(f"{prefix}{self.layer.format(index)}{name}") for index in range(layers))
 
     def experts(self, gated: bool) -> tuple[str, ...]:
         """Returns the names of the matrices of an expert: gate, if it is gated, up and down."""

@@ -378,9 +378,11 @@ class EmbeddingSpec:
     scale_rounded: bool = False
     """Whether `scale` is rounded to the type of the weights before it multiplies, as Gemma does."""
     positions: int = 0
-    """Rows of the table of learned positions; 0: the model has none."""
+    """Rows of the table of positions, which are learned or sinusoidal; 0: the model has none."""
     first_position: int = 0
     """The row of position 0."""
+    sinusoidal: bool = False
+    """Whether positions are sines, then cosines, of falling frequencies, which are computed and not stored."""
     norm: NormSpec | None = None
     width: int = 0
     """Columns of the embedding, which one matrix projects to the hidden size; another one projects hidden states to the

@@ -12,6 +12,8 @@ from .json_object import JsonObject
 _FILES = ("tokenizer.json", "tekken.json", "*.model", "*.tiktoken", "vocab.json", "vocab.txt")
 _READ = (
     "BaichuanTokenizer",
+    "ChatGLM4Tokenizer",
+    "ChatGLMTokenizer",
     "InternLM2Tokenizer",
     "InternLM3Tokenizer",
     "InternLMTokenizer",
@@ -19,6 +21,8 @@ _READ = (
     "YiTokenizer",
 )
 """Classes of models' own code that are known to the router (`published_tokenizers.py`)."""
+_ENDS_OF_TURNS = ("<|user|>", "<|observation|>")
+"""ChatGLM 3 ends its turn with the role of the next one; only code of the model says so."""
 
 
 def check_tokenizer(folder: Path) -> None:
@@ -40,18 +44,20 @@ def check_tokenizer(folder: Path) -> None:
         )
 
 
-def eos_token_id(folder: Path) -> int | None:
-    """Of the token that ends a text by the tokenizer's own files; None where they name none, or do not tell its id.
+def eos_tokens(folder: Path) -> set[int]:
+    """Ids of the tokens that end a text by the tokenizer's own files; none where they name none, or do not tell its id.
     Raises ModelFilesError for a `tokenizer_config.json` or `tokenizer.json` that cannot be read; of other files such a
     one tells nothing.
     """
     settings = _read(folder / "tokenizer_config.json")
-    token = _eos_token(folder, settings)
-    return None if token is None else token_id(folder, token)
+    ends = _ENDS_OF_TURNS if settings.get("tokenizer_class") == "ChatGLMTokenizer" else ()
+    tokens = (_eos_token(folder, settings), *ends)
+    ids = (token_id(folder, token) for token in tokens if token is not None)
+    return {found for found in ids if found is not None}
 
 
 def token_id(folder: Path, token: str) -> int | None:
-    """The id of a token by the tokenizer's own files; None where they do not tell it. Raises as `eos_token_id`."""
+    """The id of a token by the tokenizer's own files; None where they do not tell it. Raises as `eos_tokens`."""
     settings = _read(folder / "tokenizer_config.json")
     ids = (found for found in _ids(folder, settings, token) if isinstance(found, int) and not isinstance(found, bool))
     return next((found for found in ids if found >= 0), None)

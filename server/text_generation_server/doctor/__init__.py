@@ -107,7 +107,7 @@ def drafter_findings(computation: AskedComputation, source: ModelSource | None, 
         return
     try:
         if (model := _config_of(source, hub)) is not None:
-            read_drafter_config(folder, model)
+            read_drafter_config(folder, model, computation.drafter.kind)
         yield Finding("drafter", "plan", f"draft with what is in {folder}")
     except EngineError as error:
         yield Finding("drafter", "error", str(error), "correct what the message names")

@@ -19,6 +19,7 @@ from ..config.speculation import check_speculation
 from ..errors import EngineError
 from ..hub import ModelSource, find_folder, hub_cache, present_folder
 from ..models.sizes import bytes_of_weights
+from ..object_store import import_boto3, is_object_url
 from .finding import Finding
 
 _SUBJECT = "model"
@@ -70,7 +71,7 @@ def model_findings(
         if isinstance(config, FallbackConfig):
             from ..models.fallback import check_runnable
 
-            check_runnable(config, shards.count)
+            check_runnable(config, shards.count, kv_cache)
     except EngineError as error:
         yield Finding(_SUBJECT, "error", str(error), "correct the flag, variable or file that the message names")
         return
@@ -99,6 +100,10 @@ def _to_download(source: ModelSource, environment: Environment) -> Iterator[Find
             f"{source.model_id} is not on this machine, and HF_HUB_OFFLINE forbids a download",
             "unset HF_HUB_OFFLINE, or name the folder of a model",
         )
+        return
+    if is_object_url(source.model_id):
+        import_boto3()
+        yield Finding(_SUBJECT, "plan", f"download {source.model_id} to {hub_cache(environment.hub)}")
         return
     yield Finding(
         _SUBJECT, "plan", f"download {source.model_id} from {constants.ENDPOINT} to {hub_cache(environment.hub)}"

@@ -59,7 +59,7 @@ def _eagle(
         raise ModelFilesError(
             f"{folder} has no tensor `embed_tokens.weight`, and rows of the model's embedding have "
             f"{embedded.tokens.shape[1]} elements instead of {config.hidden_size}: {FLAG} names a drafter of another "
-            "model"
+            "model: name one for this model"
         )
     logger.info(
         "drafter loaded",

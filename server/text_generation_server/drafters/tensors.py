@@ -60,11 +60,17 @@ class DrafterTensors:
         if names := sorted(self._tensors):
             rest = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
             listed = ", ".join(f"`{name}`" for name in names[:_SHOWN])
-            raise ModelFilesError(f"{self._folder}: what {FLAG} reads has no {listed}{rest}")
+            raise ModelFilesError(
+                f"{self._folder}: what {FLAG} reads has no {listed}{rest}: name a drafter in one of the layouts that "
+                "docs/speculation.md lists"
+            )
 
     def _take(self, name: str, shape: tuple[int, ...], types: tuple[torch.dtype, ...]) -> Tensor:
         if name not in self._tensors:
-            raise ModelFilesError(f"{self._folder} has no tensor `{name}`, which {FLAG} needs")
+            raise ModelFilesError(
+                f"{self._folder} has no tensor `{name}`, which {FLAG} needs: fetch all files of the drafter, or name "
+                "one in another layout that docs/speculation.md lists"
+            )
         tensor = self._tensors[name]
         if tuple(tensor.shape) != shape:
             raise self._error(name, f"has shape {list(tensor.shape)}, but config.json asks for {list(shape)}")

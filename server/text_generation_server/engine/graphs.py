@@ -89,16 +89,20 @@ class GraphSizes:
     adapted_tokens: Sequence[int] = ()
     windows: Mapping[int, Sequence[int]] = field(default_factory=dict[int, Sequence[int]])
     """Numbers of windows of whole steps, by the width of windows."""
+    forward_windows: Mapping[int, Sequence[int]] = field(default_factory=dict[int, Sequence[int]])
+    """Numbers of windows of forward passes, by the width of windows."""
 
     @property
     def count(self) -> int:
         """The number of all graphs."""
-        return sum(map(len, (*self._kinds, *self.windows.values())))
+        return sum(map(len, (*self._kinds, *self.windows.values(), *self.forward_windows.values())))
 
     def every(self, number: int) -> "GraphSizes":
         """Returns every `number`-th size of each kind, counted from the largest."""
-        windows = {width: sizes[::-1][::number] for width, sizes in self.windows.items()}
-        return GraphSizes(*(kind[::-1][::number] for kind in self._kinds), windows=windows)
+        kinds = (kind[::-1][::number] for kind in self._kinds)
+        return GraphSizes(
+            *kinds, windows=_every(self.windows, number), forward_windows=_every(self.forward_windows, number)
+        )
 
     def with_adapters(self) -> "GraphSizes":
         """Adds graphs for steps with adapters: fewer, because each takes time at the start."""
@@ -116,7 +120,11 @@ class GraphSizes:
 
     @property
     def _kinds(self) -> list[Sequence[int]]:
-        return [getattr(self, each.name) for each in fields(self) if each.name != "windows"]
+        return [getattr(self, each.name) for each in fields(self) if "windows" not in each.name]
+
+
+def _every(windows: Mapping[int, Sequence[int]], number: int) -> dict[int, Sequence[int]]:
+    return {width: sizes[::-1][::number] for width, sizes in windows.items()}
 
 
 class StepGraphs(Generic[Result]):

@@ -6,7 +6,7 @@ the step is launched, and waits until they come, or until they never will. This 
 """
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ..errors import EngineError, InvalidRequest, MasksMissing, NotReady, PlanRefused
@@ -139,8 +139,11 @@ class MaskInbox:
 
 def check_masks(masks: StepMasks, limits: MaskLimits) -> None:
     """Checks masks as far as that is possible without their plan. Raises `InvalidRequest` naming the field."""
-    if len(masks.rows) != len(masks.slots):
-        raise InvalidRequest(f"`slots` must hold one slot for each of `rows`: {len(masks.slots)} for {len(masks.rows)}")
+    if masks.counts and (len(masks.counts) != len(masks.rows) or min(masks.counts) < 1):
+        raise InvalidRequest(f"`counts` must hold a number from 1 on for each of {len(masks.rows)} rows, or none")
+    if (expected := sum(masks.counts) or len(masks.rows)) != len(masks.slots):
+        each = "as many slots as `counts` says" if masks.counts else "one slot for each of `rows`"
+        raise InvalidRequest(f"`slots` must hold {each}: {len(masks.slots)} for {expected}")
     if (highest := max(masks.slots, default=0)) >= limits.max_masks:
         raise InvalidRequest(f"`slots` names mask slot {highest}; there are {limits.max_masks}")
     if len({write.slot for write in masks.writes}) != len(masks.writes):
@@ -171,14 +174,22 @@ def _check_write(write: MaskWrite, limits: MaskLimits) -> None:
         )
 
 
-def check_rows(masks: StepMasks, constrained: Sequence[int]) -> None:
-    """Raises `InvalidRequest` unless the masks are for exactly the constrained rows of their plan."""
+def check_rows(masks: StepMasks, constrained: Sequence[int], widths: Mapping[int, int]) -> None:
+    """Raises `InvalidRequest` unless the masks are for exactly the constrained rows of their plan, and for no more
+    tokens than the windows of rows have in `widths`, which are 1 where it names none.
+    """
     if len(set(masks.rows)) != len(masks.rows):
         raise InvalidRequest("`rows` names a row twice")
     if other := set(masks.rows).symmetric_difference(constrained):
         row = min(other)
         where = "`rows` of Constrain but not `constrained`" if row in masks.rows else "`constrained` but has no mask"
         raise InvalidRequest(f"plan {masks.number}: row {row} is in {where}")
+    for row, count in masks.counts_of_rows.items():
+        if count > (width := widths.get(row, 1)):
+            raise InvalidRequest(
+                f"plan {masks.number}: `counts` of row {row} must be at most {width}, the width of its window, not "
+                f"{count}"
+            )
 
 
 def no_masks(number: int) -> StepMasks:

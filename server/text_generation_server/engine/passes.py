@@ -2,6 +2,8 @@
 
 from torch import Tensor
 
+from text_generation_kernels import WindowInputs
+
 from ..layers.infer import InferState
 from ..layers.weights import StepAdapters
 from ..models.base import CausalLM
@@ -56,6 +58,12 @@ class ForwardPasses:
         if not self.are_read:
             return None
         return self.passed(self.prepare_rows(rows, max_kv_len, None)[1], rows, max_kv_len)
+
+    def passed_windows(self, inputs: WindowInputs, max_kv_len: int, width: int) -> Passed | None:
+        """The same of a pass over windows. A graph has kept its inputs, and pads them."""
+        if not self.are_read:
+            return None
+        return self.passed(self._inputs.windows(inputs, max_kv_len, width)[1], inputs.rows, max_kv_len)
 
     def passed_chunks(self, step: StepInput[Tensor], extents: Extents, max_kv_len: int) -> Passed | None:
         """The same of a step with chunks."""

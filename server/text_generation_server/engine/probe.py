@@ -35,7 +35,7 @@ from .sampling import Sampler
 from .sampling_state import SamplingState
 from .speculation import Speculation
 from .widths import MAX_WINDOW_TOKENS, WidthChecker, window_widths
-from .window_graphs import window_sizes
+from .window_graphs import forward_window_sizes, window_sizes
 
 CPU_POOL_FRACTION = 0.5
 """Fraction of the host's available memory that the pools of all ranks together take where no flag gives their size."""
@@ -102,7 +102,9 @@ class Probe:
         sizes = GraphSizes(decodes, forward_sizes(decodes), tokens)
         if self._adapters.pool is not None:
             sizes = sizes.with_adapters()
-        return replace(sizes, windows={width: window_sizes(width, decodes) for width in self._widths})
+        windows = {width: window_sizes(width, decodes) for width in self._widths}
+        forward = {width: forward_window_sizes(width, decodes) for width in self._widths}
+        return replace(sizes, windows=windows, forward_windows=forward)
 
     @property
     def _widths(self) -> tuple[int, ...]:
@@ -118,7 +120,9 @@ class Probe:
         keeps = model.drafter is not None and self._options.speculate > 0 and len(model.drafter.caches) > 0
         checker = PlanChecker(limits, at_once, model.vocab_size, recurrent, media.checker(), adapters, widths, keeps)
         table = RowTable(num_rows, limits.max_total_tokens, num_slots, model.device, media.axes)
-        sampling = SamplingState(num_rows + 1, model.vocab_size, model.device, self._eos_token_ids)
+        sampling = SamplingState(
+            *(num_rows + 1, model.vocab_size, model.device, self._eos_token_ids), max(self._widths, default=1)
+        )
         masks = MaskPool(self._max_masks, model.vocab_size, model.device)
         sampler = Sampler(sampling, masks, self._watermark, model.vocabulary, self._group)
         pool = allocate_pool(model, num_slots, num_rows)

@@ -147,14 +147,24 @@ class MaskWrite:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StepMasks:
-    """Masks for one step: the engine executes the writes, then gives each of `rows` its mask slot of `slots`."""
+    """Masks for one step: the engine executes the writes, then gives each of `rows` its mask slots of `slots`."""
 
     number: int
     writes: Sequence[MaskWrite] = ()
     rows: Sequence[int] = ()
     slots: Sequence[int] = ()
+    """Those of the first row, then those of the second, and so on."""
+    counts: Sequence[int] = ()
+    """How many of `slots` each of `rows` has, for its next token and those behind it; it gets at most so many. Empty:
+    one each.
+    """
     late: bool = False
     """Whether they came after their step had asked for them."""
+
+    @property
+    def counts_of_rows(self) -> dict[int, int]:
+        """`counts` by row; none where each is 1."""
+        return dict(zip(self.rows, self.counts, strict=bool(self.counts)))
 
 
 MaskSource = Callable[[int], StepMasks]

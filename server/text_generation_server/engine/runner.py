@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import torch
@@ -27,7 +27,7 @@ from .media_faults import MediaFaults
 from .media_pool import EncodedItem, MediaPool
 from .passes import ForwardPasses
 from .replies import LaunchedStep
-from .requests import MaskSource, StepPlan
+from .requests import MaskSource, StepMasks, StepPlan
 from .rows import RowTable
 from .running import CheckedPlan, PlanChecker, Vector
 from .sampling import Sampler
@@ -35,8 +35,8 @@ from .sampling_state import SamplingState
 from .scoring import ScoredTokens, Scorer
 from .speculation import Chosen, Speculation
 from .steps import Extents, InputBuilder, StepInput, StepSize, pack
-from .transfer import Readback, upload
-from .window_graphs import WindowGraphs
+from .transfer import Readback, overwrite, upload
+from .window_graphs import ForwardedWindows, WindowGraphs
 
 
 @dataclass(frozen=True)
@@ -48,8 +48,19 @@ class Outcome:
     wait: MaskWait | None = None
 
 
-Choice = Callable[[Tensor], tuple[Chosen | None, ScoredTokens | None]]
-"""Turns the hidden states of a forward pass into samples and scores."""
+Forwarded = TypeVar("Forwarded")
+Choice = Callable[[Forwarded], tuple[Chosen | None, ScoredTokens | None]]
+"""Turns what a forward pass has computed into samples and scores."""
+
+
+@dataclass(frozen=True)
+class Prepared(Generic[Forwarded]):
+    """The two parts of a step, between which masks may come."""
+
+    forward: Callable[[], Forwarded]
+    choose: Choice[Forwarded]
+    caps: Tensor | None = None
+    """int64 [decodes]: the most tokens of each window. None: one."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +110,9 @@ class StepRunner:
         self._input = InputBuilder(table, pool, options.deterministic, options.alone, media_rows, limits)
         self._passes = ForwardPasses(model, self._input, speculation)
         widths = () if speculation is None else speculation.widths
-        self._window_graphs = {width: WindowGraphs(width, table.padding_row, model.device) for width in widths}
+        place = table.padding_row, model.device
+        self._window_graphs = {width: WindowGraphs[Chosen](width, *place) for width in widths}
+        self._forward_windows = {width: WindowGraphs[ForwardedWindows](width, *place) for width in widths}
         self._graphs = RunnerGraphs(table.padding_row, model.device, self._axes)
         self._no_graphs = RunnerGraphs(table.padding_row, model.device, self._axes)
         self._adapters, self._adapted_graphs = adapters, self._no_graphs
@@ -124,6 +137,9 @@ class StepRunner:
         for width, of_width in sizes.windows.items():
             step = partial(self._window_step, max_kv_len=self.table.max_total_tokens)
             self._window_graphs[width].capture(step, of_width, memory)
+        for width, of_width in sizes.forward_windows.items():
+            forward = partial(self._forward_of_windows, max_kv_len=self.table.max_total_tokens)
+            self._forward_windows[width].capture(forward, of_width, memory)
         if self._adapters is not None:
             self._capture(self._adapted_graphs, sizes.of_adapters, memory)
 
@@ -252,7 +268,8 @@ class StepRunner:
         if plan.width == 1:
             replay = self._graphs_of(plan).decodes.prepare(plan)
         else:
-            replay = None if plan.adapters is not None else self._window_graphs[plan.width].prepare(plan)
+            found = None if plan.adapters is not None else self._window_graphs[plan.width].prepare(plan)
+            replay = None if found is None else found[1]
         if replay is None:
             return None
         self._admit(plan)
@@ -263,25 +280,28 @@ class StepRunner:
         """Returns a function that computes the forward pass, with a CUDA graph where one fits, and then samples."""
         if plan.num_tokens == 0:
             return partial(self._only_encode, plan, masks)
-        forward, choose = self._prepare_chunks(plan) if plan.chunks else self._prepare_decodes(plan)
+        if plan.chunks:
+            return partial(self._in_two, plan, masks, self._prepare_chunks(plan))
+        if plan.width > 1:
+            return partial(self._in_two, plan, masks, self._prepare_windows(plan))
+        return partial(self._in_two, plan, masks, self._prepare_decodes(plan))
 
-        def compute() -> Outcome:
-            hidden = forward()
-            self._admit(plan)
-            if not plan.constrained:
-                self._constrain(plan, no_masks)
-                return Outcome(*choose(hidden))
-            computed = Mark(self._model.device)
-            try:
-                late = self._constrain(plan, masks)
-                was_idle = late and computed.has_passed()
-            finally:
-                # This happens even where no masks came; see `launch`.
-                begun = Mark(self._model.device)
-                chosen, scored = choose(hidden)
-            return Outcome(chosen, scored, MaskWait(computed, begun, was_idle))
-
-        return compute
+    def _in_two(self, plan: CheckedPlan, masks: MaskSource, step: Prepared[Any]) -> Outcome:
+        """Computes the forward pass, waits for masks where there are some, and samples."""
+        forwarded = step.forward()
+        self._admit(plan)
+        if not plan.constrained:
+            self._constrain(plan, no_masks)
+            return Outcome(*step.choose(forwarded))
+        computed = Mark(self._model.device)
+        try:
+            late = self._constrain(plan, masks, step.caps)
+            was_idle = late and computed.has_passed()
+        finally:
+            # This happens even where no masks came; see `launch`.
+            begun = Mark(self._model.device)
+            chosen, scored = step.choose(forwarded)
+        return Outcome(chosen, scored, MaskWait(computed, begun, was_idle))
 
     def _only_encode(self, plan: CheckedPlan, masks: MaskSource) -> Outcome:
         """Does the host's part of a plan that computes no token."""
@@ -312,44 +332,67 @@ class StepRunner:
         self._speculation.extend(writes, rows, self.checker.rows.reach(rows))
         self._speculation.hint([each for each in plan.hints if each.row not in new])
 
-    def _constrain(self, plan: CheckedPlan, masks: MaskSource) -> bool:
-        """Gives the sampling rows their mask slots: those of `masks`, and 0 to rows that are not constrained. Returns
-        whether the masks were late.
+    def _constrain(self, plan: CheckedPlan, masks: MaskSource, caps: Tensor | None = None) -> bool:
+        """Gives the sampling rows their mask slots: those of `masks`, and 0 to rows that are not constrained. Windows
+        get no more tokens than there are masks, which lowers their `caps`. Returns whether the masks were late.
         """
-        by_row = np.zeros(self.table.num_rows, dtype=np.int64)
-        late = False
+        found = StepMasks(plan.number)
         if plan.constrained:
             found = masks(plan.number)
-            late = found.late
-            check_rows(found, plan.constrained)
+            check_rows(found, plan.constrained, plan.widths_of_rows)
             self._masks.write(found.writes)
-            by_row[list(found.rows)] = found.slots
-        rows = plan.choosing
-        self._sampling.use_masks(rows, by_row[rows])
-        return late
+        rows, width = plan.choosing, plan.width
+        slots = np.zeros((self.table.num_rows, width), dtype=np.int64)
+        counts = found.counts_of_rows or dict.fromkeys(found.rows, 1)
+        first = 0
+        for row, count in counts.items():
+            slots[row, :count] = found.slots[first : first + count]
+            first += count
+        if width == 1:
+            self._sampling.use_masks(rows, slots[rows, 0])
+            return found.late
+        self._sampling.use_window_masks(rows, slots[rows])
+        if caps is not None and plan.widths is not None and counts:
+            most = np.array([counts.get(row, width) for row in rows.tolist()], dtype=np.int64)
+            overwrite(caps, np.minimum(plan.widths, most))
+        return found.late
 
     def _needs_whole_rows(self, plan: CheckedPlan) -> bool:
         """Whether ranks must share the rows of this step's sampling instead of the vocabulary."""
         return not self._model.vocabulary.is_whole and self._sampling.need_whole_rows(plan.choosing)
 
-    def _prepare_windows(self, plan: CheckedPlan, rows: Tensor) -> tuple[Callable[[], Tensor], Choice]:
-        """Prepares a step of windows that no graph computes."""
+    def _prepare_windows(self, plan: CheckedPlan) -> Prepared[ForwardedWindows]:
+        """Prepares a step of windows that is no whole graph."""
         if self._speculation is None or plan.widths is None:
             raise ValueError("windows need speculation")
-        windows = Windows(rows, upload(plan.widths, self._model.device), plan.width)
-        inputs = self._speculation.inputs(windows)
-        prepared = self._input.windows(inputs, plan.longest_decode, plan.width, self._adapters_of(plan))
-        whole_rows, adapters = self._needs_whole_rows(plan), self._adapters_of_logits(plan.adapters)
-        passed = self._passes.passed(prepared[1], inputs.rows, plan.longest_decode)
-        return (
-            lambda: self._passes.compute(*prepared),
-            lambda hidden: (self._chooser.of_windows(hidden, windows, inputs, whole_rows, adapters, passed), None),
-        )
+        longest, adapters = plan.longest_decode, self._adapters_of(plan)
+        found = None if plan.adapters is not None else self._forward_windows[plan.width].prepare(plan)
+        if found is None:
+            rows, caps = (upload(each.copy(), self._model.device) for each in (plan.decodes, plan.widths))
+            windows = Windows(rows, caps, plan.width)
+            found = windows, partial(self._forward_of_windows, windows, longest, adapters)
+        windows, forward = found
+        whole_rows, of_logits = self._needs_whole_rows(plan), self._adapters_of_logits(plan.adapters)
 
-    def _prepare_decodes(self, plan: CheckedPlan) -> tuple[Callable[[], Tensor], Choice]:
+        def choose(forwarded: ForwardedWindows) -> tuple[Chosen | None, ScoredTokens | None]:
+            hidden, inputs = forwarded.first(len(windows.rows) * windows.width)
+            passed = self._passes.passed_windows(inputs, longest, windows.width)
+            return self._chooser.of_windows(hidden, windows, inputs, whole_rows, of_logits, passed), None
+
+        return Prepared(forward, choose, windows.caps)
+
+    def _forward_of_windows(
+        self, windows: Windows, max_kv_len: int, adapters: StepAdapters | None = None
+    ) -> ForwardedWindows:
+        """Computes the forward pass of windows."""
+        if self._speculation is None:
+            raise ValueError("windows need speculation")
+        inputs = self._speculation.inputs(windows)
+        prepared = self._input.windows(inputs, max_kv_len, windows.width, adapters)
+        return ForwardedWindows(self._passes.compute(*prepared), inputs)
+
+    def _prepare_decodes(self, plan: CheckedPlan) -> Prepared[Tensor]:
         rows = upload(plan.decodes, self._model.device)
-        if plan.width > 1:
-            return self._prepare_windows(plan, rows)
         forward = self._graphs_of(plan).forwards.prepare(plan)
         if forward is None:
             forward = partial(self._passes.of_rows, rows, plan.longest_decode, self._adapters_of(plan))
@@ -360,9 +403,9 @@ class StepRunner:
             passed = self._passes.passed_rows(rows, plan.longest_decode)
             return self._chooser.of_rows(hidden[: len(rows)], rows, whole_rows, adapters, passed), None
 
-        return forward, choose
+        return Prepared(forward, choose)
 
-    def _prepare_chunks(self, plan: CheckedPlan) -> tuple[Callable[[], Tensor], Choice]:
+    def _prepare_chunks(self, plan: CheckedPlan) -> Prepared[Tensor]:
         # Attention across spans has no kernel that a graph could replay.
         seen_ends = self.checker.media.has_whole_spans and plan.reads_media
         prepared = None if seen_ends else self._graphs_of(plan).chunks.prepare(plan)
@@ -372,7 +415,7 @@ class StepRunner:
             step = StepInput[Tensor].of(packed, size)
             prepared = step, partial(self._passes.of_chunks, step, _extents(plan), self._adapters_of(plan))
         step, forward = prepared
-        return forward, partial(self._finish, plan, step)
+        return Prepared(forward, partial(self._finish, plan, step))
 
     def _graphs_of(self, plan: CheckedPlan) -> RunnerGraphs:
         if self._adapters is None or plan.adapters is None:

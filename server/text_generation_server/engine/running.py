@@ -106,6 +106,11 @@ class CheckedPlan:
         return 1 if self.widths is None else int(self.widths.max())
 
     @property
+    def widths_of_rows(self) -> dict[int, int]:
+        """The same by row; none where each is 1."""
+        return {} if self.widths is None else dict(zip(self.decodes.tolist(), self.widths.tolist(), strict=True))
+
+    @property
     def choosing(self) -> Vector:
         """The rows of `owners`, in their order."""
         return np.concatenate((self.decodes, np.array([c.chunk.row for c in self.chunks if c.is_last], dtype=np.int64)))
@@ -246,7 +251,6 @@ class PlanChecker:
         owners = [rows.owners[row] for row in decodes.tolist()]
         owners += [each.owner for each in chunks if each.is_last]
         self._check_constrained(plan, chunks)
-        self._widths.check_constrained(plan)
         self.rows, self.media.items, self.adapters.residents = rows, items, residents
         ordered = plan.constrained, longest, plan.encode, plan.forget
         adapters = _adapters(rows, decodes, chunks, widths) if self.adapters.num_pages else None

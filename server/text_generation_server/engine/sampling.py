@@ -68,7 +68,9 @@ class Sampler:
         group: TensorParallelGroup,
     ) -> None:
         self._columns = state.columns
-        self._rules = SamplingRules(state.eos_token_ids, masks.bits, watermark.gamma, watermark.delta)
+        self._rules = SamplingRules(
+            state.eos_token_ids, masks.bits, state.window_masks, watermark.gamma, watermark.delta
+        )
         self._shard = shard
         self._group = group
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from text_generation_kernels import MAX_LOGIT_BIAS, Flags, Floats, Ints, SamplingColumns
@@ -24,7 +24,11 @@ class SamplingState:
     The host has a copy of flags and mask slots, and writes both together.
     """
 
-    def __init__(self, num_rows: int, vocab_size: int, device: torch.device, eos_token_ids: Sequence[int]) -> None:
+    def __init__(
+        self, num_rows: int, vocab_size: int, device: torch.device, eos_token_ids: Sequence[int], widest: int = 1
+    ) -> None:
+        """`widest` is the most tokens that a step computes of a row."""
+
         def column(dtype: torch.dtype, *shape: int) -> Tensor:
             return torch.zeros((num_rows, *shape), dtype=dtype, device=device)
 
@@ -42,6 +46,8 @@ class SamplingState:
         self.columns.floats[:] = torch.tensor(_floats(NextTokenChooserParameters()))
         self._flags = np.zeros(num_rows, dtype=np.int32)
         self._mask_slots = np.zeros(num_rows, dtype=np.int32)
+        self.window_masks = column(torch.int32, widest)
+        """The mask slots of the places of windows (`SamplingRules`)."""
         known = sorted(token for token in set(eos_token_ids) if token < vocab_size)
         self.eos_token_ids = torch.tensor(known, dtype=torch.int32, device=device)
 
@@ -86,6 +92,18 @@ class SamplingState:
         # The two columns are adjacent.
         columns = self.columns.ints[:, Ints.FLAGS : Ints.MASK_SLOT + 1]
         columns.index_copy_(0, packed[:, 0].to(torch.int64), packed[:, 1:])
+
+    def use_window_masks(self, rows: ArrayLike, slots: NDArray[np.int64]) -> None:
+        """Sets the mask slots of the places of windows, `slots` [rows, width], of admitted rows, which occur once. Rows
+        with slot 0 alone read no masks.
+        """
+        index, width = np.asarray(rows, dtype=np.int64), slots.shape[1]
+        # What single places read is not known any more: the flag must be right alone.
+        self.use_masks(index, slots.max(axis=1, initial=0))
+        masked = slots.any(axis=1)
+        if masked.any():
+            packed = upload(np.column_stack((index, slots))[masked], self.device)
+            self.window_masks[:, :width].index_copy_(0, packed[:, 0].contiguous(), packed[:, 1:].to(torch.int32))
 
     def need_whole_rows(self, rows: ArrayLike) -> bool:
         """Whether one of these rows has a filter or reports alternatives. The host knows it, equally on all ranks."""

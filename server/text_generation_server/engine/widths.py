@@ -55,9 +55,3 @@ class WidthChecker:
                 f"{MAX_WINDOW_TOKENS}"
             )
         return widths
-
-    def check_constrained(self, plan: StepPlan) -> None:
-        """Raises `InvalidRequest` for a constrained row of more than one token: its mask is that of the next one."""
-        wide = {row for row, width in zip(plan.decode, plan.widths, strict=bool(plan.widths)) if width > 1}
-        if wrong := wide.intersection(plan.constrained):
-            raise InvalidRequest(f"`widths` of row {min(wrong)} must be 1, because it is `constrained`")

@@ -2,49 +2,77 @@
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 import torch
+from torch import Tensor
 
-from text_generation_kernels import Windows
+from text_generation_kernels import WindowInputs, Windows
 
 from .graphs import StepGraphs
 from .running import CheckedPlan
-from .speculation import Chosen
 from .transfer import overwrite
 from .widths import MAX_WINDOW_TOKENS
 
+Result = TypeVar("Result")
+
 _WINDOWS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256)
 """Numbers of windows of steps that get a graph."""
+_FORWARDS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+"""The same of steps whose sampling waits for masks; there are fewer, to keep a start short."""
 
 
 def window_sizes(width: int, decodes: Sequence[int]) -> list[int]:
     """Returns the numbers of windows of this width that get a graph. `decodes` are the sizes of graphs of one token."""
+    return _up_to_most(_WINDOWS, width, decodes)
+
+
+def forward_window_sizes(width: int, decodes: Sequence[int]) -> list[int]:
+    """Returns the same of steps whose forward pass gets a graph of its own."""
+    return _up_to_most(_FORWARDS, width, decodes)
+
+
+def _up_to_most(sizes: Sequence[int], width: int, decodes: Sequence[int]) -> list[int]:
     most = min(max(decodes, default=0), MAX_WINDOW_TOKENS // width)
-    return sorted({size for size in _WINDOWS if size < most} | {most}) if most else []
+    return sorted({size for size in sizes if size < most} | {most}) if most else []
 
 
-class WindowGraphs:
-    """Graphs of whole steps with windows of one width. Only the engine thread uses them."""
+class ForwardedWindows(NamedTuple):
+    """Windows that a forward pass has computed, and that have no tokens yet."""
+
+    hidden: Tensor
+    """[entries, hidden]"""
+    inputs: WindowInputs
+
+    def first(self, entries: int) -> "ForwardedWindows":
+        """Returns the same without what pads it."""
+        inputs = WindowInputs(*(each[:entries] for each in self.inputs))
+        return ForwardedWindows(self.hidden[:entries], inputs)
+
+
+class WindowGraphs(Generic[Result]):
+    """Graphs of steps with windows of one width: whole ones, or up to the last hidden states. Only the engine thread
+    uses them.
+    """
 
     def __init__(self, width: int, padding_row: int, device: torch.device) -> None:
         self._width = width
         self._padding_row = padding_row
         self._device = device
-        self._graphs = StepGraphs[Chosen](device)
+        self._graphs = StepGraphs[Result](device)
         self._packed = torch.empty(0, dtype=torch.int64)
 
-    def capture(self, step: Callable[[Windows], Chosen], sizes: Sequence[int], memory: Any) -> None:
+    def capture(self, step: Callable[[Windows], Result], sizes: Sequence[int], memory: Any) -> None:
         """Captures a graph for each number of windows."""
         self._packed = torch.full(
             (2 * max(sizes, default=0),), self._padding_row, dtype=torch.int64, device=self._device
         )
         self._graphs.capture(lambda size: step(self._windows(size)), sizes, memory)
 
-    def prepare(self, plan: CheckedPlan) -> Callable[[], Chosen] | None:
-        """Writes the windows of a plan to where the fitting graph reads them, and returns a function that replays it;
-        None where no graph fits. The result begins with the plan's; the next replay overwrites it.
+    def prepare(self, plan: CheckedPlan) -> tuple[Windows, Callable[[], Result]] | None:
+        """Writes the windows of a plan to where the fitting graph reads them, and returns them and a function that
+        replays it; None where no graph fits. The result begins with the plan's; the next replay overwrites it.
         """
         count = len(plan.decodes)
         size = self._graphs.fitting(count)
@@ -53,7 +81,8 @@ class WindowGraphs:
         packed = np.full(2 * size, self._padding_row, dtype=np.int64)
         packed[:count], packed[size : size + count] = plan.decodes, plan.widths
         overwrite(self._packed[: 2 * size], packed)
-        return partial(self._graphs.replay, size)
+        windows = Windows(self._packed[:count], self._packed[size : size + count], self._width)
+        return windows, partial(self._graphs.replay, size)
 
     def _windows(self, size: int) -> Windows:
         return Windows(self._packed[:size], self._packed[size : 2 * size], self._width)

@@ -101,7 +101,7 @@ def _build(
         # Imports transformers, which takes seconds that other models need not wait.
         from .fallback import load_fallback
 
-        return load_fallback(config, group, source, dtype, device)
+        return load_fallback(config, group, source, dtype, device, kv_cache)
     builder = DecoderBuilder(config, group, source, device, kv_cache, taps_of(drafter))
     model = builder.build(reader)
     if drafter is not None:

@@ -53,7 +53,8 @@ def views_from_pb(message: pb.PutMediaRequest) -> tuple[tuple[int, int], ...]:
 
 def masks_from_pb(message: pb.StepMasks) -> r.StepMasks:
     writes = [_mask_write_from_pb(write) for write in message.writes]
-    return r.StepMasks(message.number, writes, rows=list(message.rows), slots=list(message.slots))
+    rows, slots, counts = list(message.rows), list(message.slots), list(message.counts)
+    return r.StepMasks(message.number, writes, rows=rows, slots=slots, counts=counts)
 
 
 def _mask_write_from_pb(message: pb.MaskWrite) -> r.MaskWrite:

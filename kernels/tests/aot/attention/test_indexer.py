@@ -15,6 +15,7 @@ SPECIAL = {
     "b_row_ptr": "*i64",
     "b_kv_len_ptr": "*i32",
     "scores_ptr": "*fp32",
+    "begins_ptr": "*i32",
     "counts_ptr": "*i32",
     "cos_sin_ptr": "*fp32",
     "positions_ptr": "*i64",
@@ -55,10 +56,10 @@ def test_scores_of_blocks(capability: int) -> None:
 
 @pytest.mark.parametrize("capability", [80, 86, 90])
 def test_slots(capability: int) -> None:
-    sizes = {"K": 2048, "BLOCK": 1024, "DIGITS": 256}
+    sizes = {"K": 2048, "BLOCK": 1024, "TILE": 8, "DIGITS": 256}
     for step in (0, 3):
         _compile(top_slots_count_kernel, capability, 4, **sizes, STEP=step).check()
-    _compile(top_slots_kernel, capability, 4, **sizes, WIDE=4096).check()
+    _compile(top_slots_kernel, capability, 4, **sizes).check()
 
 
 @pytest.mark.parametrize("queries", [False, True])

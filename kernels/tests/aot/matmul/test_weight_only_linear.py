@@ -35,6 +35,7 @@ KINDS = {
     "symmetric": {"packed_ptr": "*i32"},
     "zeros": {"packed_ptr": "*i32", "zeros_ptr": "*bf16"},
     "table": {"packed_ptr": "*i32", "table_ptr": "*fp32"},
+    "nvfp4": {"packed_ptr": "*i32", "table_ptr": "*fp32", "scales_ptr": "*i8", "factors_ptr": "*fp32"},
     "eight": {"packed_ptr": "*u8"},
     "float8": {"packed_ptr": "*u8"},
 }
@@ -59,10 +60,10 @@ def _compile(variant: Variant, kind: str, dtype: str = "bf16", groups: int = 2, 
     names = ("inputs", "outputs", "stride_x_token", "stride_packed_output", "stride_out_token", "tokens", "splits")
     types = dict.fromkeys(("x_ptr", "out_ptr", "bias_ptr"), f"*{dtype}") | dict.fromkeys(names, "i32")
     types |= {"scales_ptr": "*bf16", "partial_ptr": "*fp32", "arrived_ptr": "*i32", **KINDS[kind]}
-    constants = {name: None for name in ("zeros_ptr", "table_ptr") if name not in types}
+    constants = {name: None for name in ("zeros_ptr", "table_ptr", "factors_ptr") if name not in types}
     constants |= {"FLOAT8": kind == "float8", "GROUPS": groups, "MASK_K": False, "PLAIN": False}
     constants |= {
-        "FOLD": bool(fold),
+        "FOLD": bool(fold) or groups > 8,
         "SWAP": bool(swap),
         "BLOCK_M": block_m,
         "BLOCK_N": block_n,
@@ -86,7 +87,15 @@ def test_few_instructions_a_weight_no_spills_and_wide_copies(variant: Variant) -
 
 @pytest.mark.parametrize(
     ("kind", "dtype", "groups"),
-    [("zeros", "bf16", 2), ("zeros", "fp16", 1), ("table", "bf16", 4), ("symmetric", "fp16", 8)],
+    [
+        ("zeros", "bf16", 2),
+        ("zeros", "fp16", 1),
+        ("zeros", "fp16", 16),
+        ("table", "bf16", 4),
+        ("symmetric", "fp16", 8),
+        ("nvfp4", "bf16", 16),
+        ("nvfp4", "fp16", 16),
+    ],
 )
 def test_kinds_of_four_bits(kind: str, dtype: str, groups: int) -> None:
     variant = max(_variants(227, 4)) if dtype == "fp16" else min(_variants(227, 4))
@@ -127,8 +136,9 @@ def test_cards_with_less_shared_memory(capability: int, variant: Variant, kind: 
 def test_dequantise(kind: str, capability: int) -> None:
     names = ("inputs", "stride_packed_output", "stride_scales_block", "stride_zeros_block", "stride_out_output")
     types = dict.fromkeys((*names, "outputs"), "i32") | {"scales_ptr": "*bf16", "out_ptr": "*bf16", **KINDS[kind]}
-    constants = {name: None for name in ("zeros_ptr", "table_ptr") if name not in types}
-    constants |= {"FLOAT8": kind == "float8", "GROUPS": 2, "PLAIN": False, "BLOCK_N": 32}
+    constants = {name: None for name in ("zeros_ptr", "table_ptr", "factors_ptr") if name not in types}
+    groups = 16 if kind == "nvfp4" else 2
+    constants |= {"FLOAT8": kind == "float8", "GROUPS": groups, "PLAIN": False, "BLOCK_N": 32}
     compile_offline(dequantise_kernel, types, constants, 4, target=GPUTarget("cuda", capability, 32)).check()
 
 

@@ -100,7 +100,14 @@ def test_cards_with_less_shared_memory(capability: int, variant: Variant) -> Non
     _gemm(variant, "bf16", up=True, masked=True, target=target).check_shared()
 
 
-KINDS = {"nf4": ("i32", 4), "mxfp4": ("i32", 8), "fp8 blocks": ("u8", 2), "fp8 rows": ("u8", 1)}
+KINDS = {
+    "nf4": ("i32", 4),
+    "mxfp4": ("i32", 8),
+    "nvfp4": ("i32", 16),
+    "int4 of 16": ("i32", 16),
+    "fp8 blocks": ("u8", 2),
+    "fp8 rows": ("u8", 1),
+}
 """Type of the codes, and groups in 256 inputs."""
 
 
@@ -113,16 +120,17 @@ def _codes_variants(*wanted: int) -> list[Variant]:
 
 def _codes_gemm(variant: Variant, kind: str, up: bool, target: GPUTarget = SM_90) -> Compiled:
     height, block_n, fold, num_warps, num_stages = variant
-    stored, groups = KINDS[kind]
+    (stored, groups), is_float4 = KINDS[kind], kind in ("mxfp4", "nvfp4")
     types = {"x_ptr": "*bf16", "packed_ptr": f"*{stored}", "scales_ptr": "*bf16", "ids_ptr": "*i32", "out_ptr": "*bf16"}
+    types |= {"scales_ptr": "*i8", "factors_ptr": "*fp32"} if kind == "nvfp4" else {}
     types |= dict.fromkeys(("inputs", "outputs", "all_outputs", "stride_x_row", "stride_packed_output"), "i32")
     constants: dict[str, Any] = {"SLOTS": 8, "ACTIVATION": "silu" if up else None, "DIRECT": height == 1, "GROUP": 8}
     constants |= {
         "FLOAT8": stored == "u8",
-        "FLOAT4": kind == "mxfp4",
+        "FLOAT4": is_float4,
         "GROUPS": groups,
         "MASK_K": not up,
-        "FOLD": bool(fold) or kind == "mxfp4",
+        "FOLD": bool(fold) or is_float4 or groups > 8,
         "PLAIN": False,
     }
     constants |= {"BLOCK_M": max(8, height), "BLOCK_N": block_n, "zeros_ptr": None, "HELD": None if up else 16}
@@ -132,7 +140,8 @@ def _codes_gemm(variant: Variant, kind: str, up: bool, target: GPUTarget = SM_90
         "row_weights_ptr": None if up else "*fp32",
         "bias_ptr": "*bf16" if kind == "mxfp4" else None,
     }
-    optional |= {"table_ptr": "*fp32" if stored == "i32" else None}
+    optional |= {"table_ptr": "*fp32" if stored == "i32" and kind != "int4 of 16" else None}
+    optional |= {} if "factors_ptr" in types else {"factors_ptr": None}
     types |= {name: type_ for name, type_ in optional.items() if type_}
     constants |= {name: None for name, type_ in optional.items() if not type_}
     return compile_offline(weight_only_grouped_gemm_kernel, types, constants, num_warps, num_stages, target)
@@ -140,8 +149,10 @@ def _codes_gemm(variant: Variant, kind: str, up: bool, target: GPUTarget = SM_90
 
 def _both(shared_kib: int) -> list[tuple[Variant, str]]:
     """Every variant with the codes of its bits and groups that need most registers."""
-    kinds = {(4, 2): "nf4", (4, 8): "mxfp4", (8, 1): "fp8 blocks", (8, 2): "fp8 blocks"}
-    return sorted({(variant, kind) for sizes, kind in kinds.items() for variant in _codes_variants(shared_kib, *sizes)})
+    # Groups of 16 have the variants of the nearest size.
+    four = {"nf4": (4, 2), "mxfp4": (4, 8), "nvfp4": (4, 8)}
+    kinds = [*four.items(), ("fp8 blocks", (8, 1)), ("fp8 blocks", (8, 2))]
+    return sorted({(variant, kind) for kind, sizes in kinds for variant in _codes_variants(shared_kib, *sizes)})
 
 
 @pytest.mark.parametrize(("variant", "kind"), _both(227), ids=str)
@@ -158,6 +169,10 @@ def test_weight_only_grouped_gemms_hardly_spill_and_copy_wide(variant: Variant, 
     [
         (90, _codes_variants(227, 4, 8)[-1], "mxfp4"),
         (80, _codes_variants(227, 4, 8)[-1], "mxfp4"),
+        (80, _codes_variants(227, 4, 8)[-1], "nvfp4"),
+        (90, _codes_variants(227, 4, 8)[0], "int4 of 16"),
+        (86, _codes_variants(99, 4, 8)[-1], "int4 of 16"),
+        (89, _codes_variants(99, 4, 8)[0], "nvfp4"),
         (86, _codes_variants(99, 8, 1)[-1], "fp8 rows"),
         (89, _codes_variants(99, 4, 2)[-1], "nf4"),
     ],

@@ -37,6 +37,7 @@ INTEGERS = {
     "counts_ptr",
     "eos_token_ids_ptr",
     "masks_ptr",
+    "window_masks_ptr",
     "best_id_ptr",
     "counter_ptr",
     "valid_ptr",
@@ -68,7 +69,14 @@ def compile_logits_process(logits: str, target: GPUTarget = SM_90, width: int = 
     """As it is launched."""
     kernel = logits_process.logits_process_kernel
     warps, registers = logits_process.NUM_WARPS, logits_process.MAX_REGISTERS
-    constants = {"DELTA": 2.0, "GREEN": 1 << 31, "CHUNK": CHUNK, "BLOCK": logits_process.BLOCK, "WIDTH": width}
+    constants = {
+        "DELTA": 2.0,
+        "GREEN": 1 << 31,
+        "CHUNK": CHUNK,
+        "BLOCK": logits_process.BLOCK,
+        "WIDTH": width,
+        "WIDEST": 4,
+    }
     signature = types(kernel, logits)
     if width == 1:
         del signature["inputs_ptr"]

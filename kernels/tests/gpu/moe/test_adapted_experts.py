@@ -9,7 +9,8 @@ import text_generation_kernels as kernels
 
 pytestmark = pytest.mark.gpu
 NUMBERS = [2, 0, 1, 3, 4, 2, 0, 1, *[2] * 30]
-TOLERANCE = {torch.bfloat16: 1e-1, torch.float16: 2e-2, torch.float32: 1e-4}
+TOLERANCE = {torch.bfloat16: 1e-2, torch.float16: 2e-3, torch.float32: 1e-5}
+"""Of the norm of errors, relative to that of the results."""
 ADAPTED = on_cuda(kernels.adapted_experts)
 
 
@@ -23,7 +24,7 @@ def test_each_row_gets_what_its_adapter_adds_to_its_expert(
     expected = mixture.expected()
     for deterministic in (False, True):
         found = mixture.run(ADAPTED, deterministic).double()
-        torch.testing.assert_close(found, expected, atol=TOLERANCE[dtype], rtol=2e-2)
+        assert (found - expected).norm() <= TOLERANCE[dtype] * expected.norm()
 
 
 def test_experts_of_other_ranks_add_nothing() -> None:

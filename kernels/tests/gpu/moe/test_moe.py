@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from kernel_support.expert_codes import E2M1, nvfp4_scales
 from torch import Tensor
 
 import text_generation_kernels as kernels
@@ -102,7 +103,7 @@ def test_a_token_has_the_same_bits_alone_and_among_others_in_deterministic_mode(
 
 
 @pytest.mark.parametrize("tokens", [1, 8, 65, 700])
-@pytest.mark.parametrize("kind", ["dense", "int4", "mxfp4", "float8 rows"])
+@pytest.mark.parametrize("kind", ["dense", "int4", "mxfp4", "nvfp4", "float8 rows"])
 def test_ranks_with_experts_of_their_own_in_a_graph(kind: str, tokens: int) -> None:
     """Three ranks of different numbers of experts, one after the other."""
     x, routing, mlps = _inputs(tokens, SHAPES[2], torch.bfloat16, biased=True)
@@ -158,7 +159,10 @@ KINDS = {
     "int4": (4, 128),
     "table": (4, 32),
     "mxfp4": (4, 32),
+    "nvfp4": (4, 16),
+    "int4 of 16": (4, 16),
     "zeros": (4, 64),
+    "zeros of 16": (4, 16),
     "int8": (8, 0),
     "float8": (8, 128),
     "float8 rows": (8, 128),
@@ -171,31 +175,36 @@ def _codes(kind: str, experts: int, outputs: int, inputs: int) -> ExpertMatrix:
     groups = -(-inputs // (group or inputs))
     codes = torch.randint(2**bits, (rows, inputs), dtype=torch.uint8, device="cuda")
     values = torch.rand(rows, groups, device="cuda") + 0.5
-    scales, size = kernels.pack_scales(values.bfloat16() / (4 if bits == 4 else 64) / inputs**0.5, inputs, group)
-    zeros = None
-    if kind == "zeros":
-        zeros = kernels.pack_scales(torch.randint(16, (rows, groups), device="cuda"), inputs, group)[0]
+    layout = inputs, group
+    values = values.bfloat16() / (4 if bits == 4 else 64) / inputs**0.5
+    scales, size = kernels.pack_scales(values, *layout)
+    zeros, factors = None, None
+    if kind.startswith("zeros"):
+        zeros = torch.randint(16, (rows, groups), device="cuda")
+        zeros = kernels.pack_scales(zeros, *layout)[0]
+    if kind == "nvfp4":
+        scales, factors = nvfp4_scales(rows, inputs, "cuda")
     packed = kernels.pack_codes(codes, bits)
     if kind.startswith("float8"):
         packed = (8 * torch.randn(rows, inputs, device="cuda")).to(torch.float8_e4m3fn)
     table = torch.randn(16, device="cuda").mul_(4) if kind == "table" else None
-    if kind == "mxfp4":
-        positive = torch.tensor([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0], device="cuda")
-        table = torch.cat([positive, -positive])
+    if is_float4 := kind in ("mxfp4", "nvfp4"):
+        table = torch.tensor([*E2M1, *(-each for each in E2M1)], device="cuda")
     bias = torch.randn(experts, outputs, device="cuda").bfloat16() if kind == "table" else None
-    kinds = kind == "float8 rows", kind == "mxfp4"
+    kinds = kind == "float8 rows", is_float4, factors
     return ExpertMatrix(packed.view(experts, outputs, -1), bias, scales, zeros, table, size, *kinds)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("tokens", [1, 8, 65, 700])
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("kind", KINDS)
-def test_codes_are_close_to_torch(kind: str, shape: tuple[int, ...], tokens: int) -> None:
+def test_codes_are_close_to_torch(kind: str, shape: tuple[int, ...], tokens: int, dtype: torch.dtype) -> None:
     experts, _, hidden, inner = shape
-    inputs = _inputs(tokens, shape, torch.bfloat16)
+    inputs = _inputs(tokens, shape, dtype)
     matrices = _codes(kind, experts, 2 * inner, hidden), _codes(kind, experts, hidden, inner)
     inputs = (*inputs[:2], ExpertMlps(*matrices, "silu"))
-    expected = _torch(inputs, "silu")
+    expected = _torch(inputs)
     for deterministic in (False, True):
         out = torch.full_like(inputs[0], float("nan"))
         kernels.moe_experts(*inputs, deterministic, out)

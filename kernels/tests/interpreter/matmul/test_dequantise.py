@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from kernel_support.expert_codes import nvfp4_scales
 
 from text_generation_kernels import PackedMatrix, pack_codes, pack_scales
 from text_generation_kernels.matmul.dequantise import dequantise_torch, dequantise_triton
@@ -18,6 +19,9 @@ from text_generation_kernels.matmul.dequantise import dequantise_torch, dequanti
         ("eight zeros", 7, 40, 0),
         ("float8", 3, 300, 0),
         ("symmetric", 3, 100, 48),
+        ("zeros", 7, 300, 16),
+        ("eight zeros", 7, 40, 16),
+        ("nvfp4 table", 9, 600, 16),
     ],
 )
 def test_as_torch(kind: str, outputs: int, inputs: int, group_size: int) -> None:
@@ -30,9 +34,10 @@ def test_as_torch(kind: str, outputs: int, inputs: int, group_size: int) -> None
     scales, size = pack_scales((torch.rand(outputs + 2, groups) + 0.5).half(), inputs, group_size)
     points = torch.randint(0, 2**bits, (outputs + 2, groups))
     zeros = pack_scales(points, inputs, group_size)[0] if "zeros" in kind else None
-    table = torch.randn(16).half().float() if kind == "table" else None
+    table = torch.randn(16).half().float() if "table" in kind else None
+    scales, factors = nvfp4_scales(outputs + 2, inputs) if "nvfp4" in kind else (scales, None)
     rows = slice(1, outputs + 1)
-    weight = PackedMatrix(packed, scales, zeros, table, size).rows(rows)
+    weight = PackedMatrix(packed, scales, zeros, table, size, factors).rows(rows)
     out, expected = (torch.full((outputs + 2, inputs + 8), float("nan")).half() for _ in range(2))
     dequantise_triton(weight, out[rows, :inputs])
     dequantise_torch(weight, expected[rows, :inputs])

@@ -3,6 +3,7 @@
 import pytest
 import torch
 from kernel_support.choices import measured
+from kernel_support.expert_codes import E2M1, nvfp4_scales
 
 from text_generation_kernels import PackedMatrix, pack_codes, pack_scales
 from text_generation_kernels.matmul import weight_only_ladder
@@ -37,6 +38,9 @@ def _weight(kind: str, outputs: int, inputs: int, group_size: int) -> PackedMatr
     packed = pack_codes(codes, bits)
     if kind == "float8":
         packed = torch.randn(outputs, inputs).to(torch.float8_e4m3fn)
+    if kind == "nvfp4":
+        scales, factors = nvfp4_scales(outputs, inputs)
+        return PackedMatrix(packed, scales, None, torch.tensor([*E2M1, *(-each for each in E2M1)]), size, factors)
     return PackedMatrix(packed, scales, zeros, torch.randn(16) if kind == "table" else None, size)
 
 
@@ -54,7 +58,7 @@ def _check(kind: str, shape: tuple[int, int, int], group_size: int, dtype: torch
 
 
 @pytest.mark.parametrize("config", [(2, 1, 0, 0, 32)], indirect=True)
-@pytest.mark.parametrize("group_size", [32, 64, 128, 0])
+@pytest.mark.parametrize("group_size", [16, 32, 64, 128, 0])
 @pytest.mark.parametrize("kind", ["symmetric", "zeros", "table", "eight", "eight zeros", "float8"])
 @pytest.mark.usefixtures("config")
 def test_every_kind_of_codes_and_size_of_groups(kind: str, group_size: int) -> None:
@@ -69,6 +73,12 @@ def test_every_kind_of_codes_and_size_of_groups(kind: str, group_size: int) -> N
 )
 def test_tile_boundaries(kind: str, tokens: int, outputs: int, inputs: int) -> None:
     _check(kind, (tokens, outputs, inputs), 128, torch.float16, extra=False)
+
+
+@pytest.mark.usefixtures("config")
+@pytest.mark.parametrize(("tokens", "outputs", "inputs"), [(1, 31, 256), (8, 32, 264), (17, 33, 600)])
+def test_float8_scales_of_groups_of_16(tokens: int, outputs: int, inputs: int) -> None:
+    _check("nvfp4", (tokens, outputs, inputs), 16, torch.float16, extra=True)
 
 
 @pytest.mark.usefixtures("config")

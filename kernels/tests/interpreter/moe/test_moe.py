@@ -209,7 +209,15 @@ def _codes_config(block_n: int, fold: int) -> dict[str, int]:
 
 @pytest.mark.parametrize("fold", [0, 1])
 @pytest.mark.parametrize(
-    "kinds", [(("symmetric", "zeros"), 128), (("table", "symmetric"), 32), (("eight", "float8"), 0)]
+    "kinds",
+    [
+        (("symmetric", "zeros"), 128),
+        (("table", "symmetric"), 32),
+        (("eight", "float8"), 0),
+        (("nvfp4", "nvfp4"), 16),
+        (("symmetric", "zeros"), 16),
+        (("table", "eight"), 16),
+    ],
 )
 def test_experts_of_every_kind_of_codes(kinds: tuple[tuple[str, str], int], fold: int) -> None:
     _check_codes(kinds[0], 2, (40, 24), kinds[1], Tiles(16, _codes_config(64, fold), _codes_config(64, fold)))
@@ -221,6 +229,7 @@ def test_experts_of_codes_at_tile_boundaries(tokens: int, hidden: int, inner: in
     tiles = Tiles(height, _codes_config(32, 0), _codes_config(32, 0))
     for activation in ("silu", "relu2_alone"):
         _check_codes(("table", "float8"), tokens, (hidden, inner), 32, tiles, activation)
+        _check_codes(("nvfp4", "nvfp4"), tokens, (hidden, inner + 8), 16, tiles, activation)
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,8 @@ pub(super) struct Drafting {
     own: DraftShare,
     /// Drafts from hints.
     hinted: DraftShare,
+    /// Its tokens are chosen by masks, so only hints may draft it.
+    is_constrained: bool,
     /// Where its text may go on.
     hints: Option<Hints>,
     /// Whose earlier answers may tell it, where they are kept.
@@ -22,6 +24,7 @@ pub(super) struct Drafting {
 impl Drafting {
     /// Of a request that starts, or goes on after a pause, where earlier answers are kept or not.
     pub(super) fn new(entry: &Entry, answers_are_kept: bool) -> Self {
+        let is_constrained = entry.is_constrained();
         let prediction = entry.request.prediction.clone();
         let scope = answers_are_kept.then(|| Scope {
             tenant: entry.tenant().name().cloned(),
@@ -29,32 +32,50 @@ impl Drafting {
         });
         let prompt = entry.ids.len().saturating_sub(entry.generated as usize);
         let generated = entry.ids.get(prompt..).unwrap_or_default();
-        let hints =
-            (prediction.is_some() || scope.is_some()).then(|| Hints::new(prediction, generated));
+        let has_hints = prediction.is_some() || scope.is_some() || is_constrained;
+        let hints = has_hints.then(|| Hints::new(prediction, generated));
         Self {
-            own: DraftShare::default(),
+            // Of these nobody here knows, so there are no masks for what they lead to.
+            own: match is_constrained {
+                true => DraftShare::none(),
+                false => DraftShare::default(),
+            },
+            is_constrained,
             hinted: DraftShare::of_hints(),
             hints,
             scope,
         }
     }
 
-    /// How good the drafts of its next step are, as far as is known.
-    pub(super) fn share(&self) -> DraftShare {
+    /// How good the drafts of its next step are, as far as is known, where `coming` tokens are on their way.
+    pub(super) fn share(&self, coming: u32, forced: &[u32]) -> DraftShare {
         match &self.hints {
-            Some(hints) if hints.fits() => self.hinted,
+            Some(hints) if hints.fits(coming, forced) => self.hinted,
             _ => self.own,
         }
     }
 
-    /// What the shards must be told with the next plan, of a text of these `ids`, where windows have at most `widest`
-    /// tokens.
-    pub(super) fn hint(&mut self, widest: u32, ids: &[u32], answers: &Answers) -> Option<Vec<u32>> {
+    /// What the shards must be told with the next plan, of the text of `entry`, where windows have at most `widest` tokens
+    /// and `coming` tokens are on their way.
+    pub(super) fn hint(
+        &mut self,
+        widest: u32,
+        coming: u32,
+        entry: &Entry,
+        answers: &Answers,
+    ) -> Option<Vec<u32>> {
         // The plans that are on their way may bring as many tokens, and the last of them has drafts behind it.
         let ahead = (PLANS_IN_FLIGHT + 1).saturating_mul(widest as usize);
         let scope = self.scope.as_ref();
         let hints = self.hints.as_mut()?;
-        hints.next(ahead.min(MAX_HINT), || answers.after(scope?, ids))
+        let wanted = (ahead.min(MAX_HINT), coming as usize);
+        hints.next(wanted, entry.forced(), || answers.after(scope?, &entry.ids))
+    }
+
+    /// What the shards draft behind these tokens, as far as they were told; of what they find themselves nobody knows.
+    pub(super) fn drafts_behind(&self, ids: impl Iterator<Item = u32>) -> &[u32] {
+        let hints = self.hints.as_ref();
+        hints.map_or(&[], |hints| hints.drafts_behind(ids))
     }
 
     /// The answer has ended: it may tell how later ones go on.
@@ -68,6 +89,8 @@ impl Drafting {
     pub(super) fn observe(&mut self, width: u32, drafts: Drafted) {
         let share = if drafts.hinted {
             &mut self.hinted
+        } else if self.is_constrained {
+            return;
         } else {
             &mut self.own
         };

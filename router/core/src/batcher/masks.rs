@@ -2,7 +2,6 @@
 //! one, and the masks of that one follow its plan.
 
 use futures::future::try_join;
-use smallvec::smallvec;
 use text_generation_client::types::{AllowedTokens, MaskWrite, Row, StepMasks, StepPlan};
 use text_generation_grammar::{GrammarError, Mask, MaskForm};
 use tokio::sync::oneshot;
@@ -10,7 +9,7 @@ use tokio::sync::oneshot;
 use super::in_flight::InFlight;
 use super::{Answer, Batcher};
 use crate::error::InferError;
-use crate::grammar::{Arrival, Constraint};
+use crate::grammar::Arrival;
 use crate::queue::Event;
 
 /// The constrained tokens of one step, on their way through the worker threads.
@@ -86,12 +85,16 @@ impl Batcher {
         match arrival.outcome {
             Ok(ended) => {
                 running.entry.constraint = Some(arrival.constraint);
-                let top_tokens = arrival.top_tokens.into_iter().collect();
-                if running.accept(smallvec![arrival.token], top_tokens, ended) {
+                if running.accept(arrival.tokens, arrival.top_tokens, ended) {
                     self.release(arrival.row, ended);
                 }
             }
-            Err(error) => self.cannot_follow(arrival.row, error),
+            Err(error) => {
+                if !arrival.tokens.is_empty() {
+                    running.accept(arrival.tokens, arrival.top_tokens, false);
+                }
+                self.cannot_follow(arrival.row, error);
+            }
         }
     }
 
@@ -135,33 +138,68 @@ impl Batcher {
         let before = self.in_flight.front().map(|(before, _)| before.number);
         let oldest = before.unwrap_or(plan.number).min(plan.number);
         let mut masks = plan.free_masks();
-        for (row, slot) in &mut masks.rows {
-            let running = self.rows.get(row.index()).and_then(Option::as_ref);
-            let owner = running.filter(|running| running.since <= plan.number);
-            let constraint = owner.and_then(|owner| owner.entry.constraint.as_ref());
-            let Some(mask) = constraint.map(Constraint::mask) else {
+        let mut behind = Vec::new();
+        for (index, (row, slots)) in masks.rows.iter_mut().enumerate() {
+            let mut wanted = self.masks_of(*row, plan).into_iter();
+            let Some(mask) = wanted.next() else {
                 continue;
             };
-            if mask.form() == MaskForm::All {
-                continue;
-            }
             // There are slots for all rows that may run; without one the grammar would refuse the sampled token.
-            let Some(place) = self.masks.place(mask, plan.number, oldest) else {
+            let Some(slot) = self.slot(&mask, (plan.number, oldest), &mut masks.writes) else {
                 tracing::error!(step = plan.number, "every mask slot is in use");
                 continue;
             };
-            *slot = place.slot;
-            if place.write {
-                masks.writes.push(MaskWrite {
-                    slot: place.slot,
-                    tokens: allowed(mask),
-                });
-            }
+            *slots = vec![slot];
+            behind.extend(wanted.map(|mask| (index, mask)));
+        }
+        // The other half is for the next plan.
+        let spare = self.most_constrained.saturating_sub(masks.rows.len());
+        for (index, mask) in behind.into_iter().take(spare) {
+            let Some(slot) = self.slot(&mask, (plan.number, oldest), &mut masks.writes) else {
+                break;
+            };
+            masks.rows[index].1.push(slot);
         }
         self.metrics.masks_sent.record(plan.sent.elapsed());
         plan.may_run();
         // A step that has failed takes none.
         let _ = sender.send(masks);
+    }
+}
+
+impl Batcher {
+    /// Of the next tokens of a row, as far as they are known and the plan computes them; none where its owner has left.
+    fn masks_of(&self, row: Row, plan: &InFlight) -> Vec<Mask> {
+        let running = self.rows.get(row.index()).and_then(Option::as_ref);
+        let owner = running.filter(|running| running.since <= plan.number);
+        let Some((owner, constraint)) =
+            owner.and_then(|owner| Some((owner, owner.entry.constraint.as_ref()?)))
+        else {
+            return Vec::new();
+        };
+        let masks = constraint.masks(owner.drafts_behind(&[]));
+        masks.take(plan.width as usize).cloned().collect()
+    }
+
+    /// Where the step of the first number finds a mask; the second is that of the oldest in flight.
+    fn slot(
+        &mut self,
+        mask: &Mask,
+        (number, oldest): (u64, u64),
+        writes: &mut Vec<MaskWrite>,
+    ) -> Option<u32> {
+        if mask.form() == MaskForm::All {
+            return Some(0);
+        }
+        let place = self.masks.place(mask, number, oldest)?;
+        if place.write {
+            let tokens = allowed(mask);
+            writes.push(MaskWrite {
+                slot: place.slot,
+                tokens,
+            });
+        }
+        Some(place.slot)
     }
 }
 
@@ -171,7 +209,7 @@ impl InFlight {
         StepMasks {
             number: self.number,
             writes: Vec::new(),
-            rows: self.constrained.iter().map(|&row| (row, 0)).collect(),
+            rows: self.constrained.iter().map(|&row| (row, vec![0])).collect(),
         }
     }
 

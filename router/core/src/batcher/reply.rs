@@ -10,7 +10,7 @@ use super::Batcher;
 use super::in_flight::InFlight;
 use super::running::RunningEntry;
 use crate::error::InferError;
-use crate::grammar::Arrival;
+use crate::grammar::{Arrival, Constraint, Look};
 use crate::metrics::MethodMetrics;
 
 impl Batcher {
@@ -112,24 +112,41 @@ impl Batcher {
         mut tokens: SmallVec<[TokenId; 1]>,
         mut top_tokens: Vec<Vec<TokenId>>,
     ) -> Option<Arrival> {
-        let &first = tokens.first()?;
+        tokens.first()?;
+        let widest = self.windows.widest();
+        // The next plan may be sent already, or come after the grammars.
+        let next = self.in_flight.back();
+        let width = next.map_or(widest, |(plan, _)| plan.width);
         let running = self.rows.get_mut(row.index())?.as_mut()?;
         let entry = &mut running.entry;
         let request = entry.request.clone();
         let ends = |token: &TokenId| {
             self.eos_token_ids.contains(&token.id) && !request.stopping.ignore_eos_token
         };
-        if let Some(constraint) = entry.constraint.take() {
-            let stops = request.stops_at(first.id, entry.generated);
-            // Whether an end-of-sequence token ends it is for the grammar to say.
-            let ends = stops || ends(&first) && !constraint.has_grammar();
-            let is_last = running.next_is_last();
-            let top = top_tokens.into_iter().next();
-            return Some(Arrival::new(row, first, top, constraint, ends, is_last));
-        }
+        // Whether an end-of-sequence token ends it is for the grammar to say, where there is one.
+        let by_grammar = entry.constraint.as_ref();
+        let by_grammar = by_grammar.is_some_and(Constraint::has_grammar);
         let mut numbered = (entry.generated..).zip(&tokens);
-        let last = numbered
-            .position(|(generated, token)| ends(token) || request.stops_at(token.id, generated));
+        let last = numbered.position(|(generated, token)| {
+            !by_grammar && ends(token) || request.stops_at(token.id, generated)
+        });
+        if let Some(constraint) = entry.constraint.take() {
+            let look = Look {
+                drafts: running.drafts_behind(&tokens).to_vec(),
+                width,
+                speculates: widest > 1,
+            };
+            return Some(Arrival {
+                is_last: running.are_last(tokens.len() as u32),
+                row,
+                tokens,
+                top_tokens,
+                constraint,
+                last,
+                look,
+                outcome: Ok(false),
+            });
+        }
         if let Some(last) = last {
             tokens.truncate(last + 1);
             top_tokens.truncate(last + 1);

@@ -110,9 +110,15 @@ impl RunningEntry {
         self.in_flight == 1
     }
 
-    /// No token may follow the next one.
-    pub(super) fn next_is_last(&self) -> bool {
-        self.entry.generated + 1 >= self.entry.request.stopping.max_new_tokens
+    /// No token may follow the next `count`.
+    pub(super) fn are_last(&self, count: u32) -> bool {
+        self.entry.generated.saturating_add(count) >= self.entry.request.stopping.max_new_tokens
+    }
+
+    /// What the shards draft behind these tokens, which have come and are not accepted yet.
+    pub(super) fn drafts_behind(&self, tokens: &[TokenId]) -> &[u32] {
+        self.drafting
+            .drafts_behind(tokens.iter().map(|token| token.id))
     }
 
     /// Its ids and the tokens in flight.
@@ -173,7 +179,9 @@ impl RunningEntry {
             decodes,
             lacks_slot: decodes && self.lacking_slots(1) > 0,
             ahead: self.ahead(),
-            drafts: self.takes_windows().then_some(self.drafting.share()),
+            drafts: self
+                .takes_windows()
+                .then(|| self.drafting.share(self.in_flight, self.entry.forced())),
             demand: Demand {
                 slots: self.own_slots().saturating_sub(self.ahead()),
                 generated: self.entry.generated,
@@ -182,12 +190,14 @@ impl RunningEntry {
         }
     }
 
-    /// What the shards must be told of where its text may go on, where windows have at most `widest` tokens.
+    /// What the shards must be told, with a plan that brings it a token, of where its text may go on, where windows have at
+    /// most `widest` tokens.
     pub(super) fn hint(&mut self, row: Row, widest: u32, answers: &Answers) -> Option<Hint> {
-        if !self.takes_windows() {
+        if !self.takes_windows() || widest == 1 {
             return None;
         }
-        let ids = self.drafting.hint(widest, &self.entry.ids, answers)?;
+        let coming = self.in_flight.saturating_sub(1);
+        let ids = self.drafting.hint(widest, coming, &self.entry, answers)?;
         let at = length(&self.entry);
         Some(Hint { row, at, ids })
     }
@@ -209,9 +219,9 @@ impl RunningEntry {
         self.holding.len().saturating_sub(reached)
     }
 
-    /// It may get several tokens of a step: no mask is made for one token alone, and steps with adapters have no windows.
+    /// It may get several tokens of a step: steps with adapters have no windows.
     fn takes_windows(&self) -> bool {
-        !self.entry.is_constrained() && self.entry.request.adapter.is_none()
+        self.entry.request.adapter.is_none()
     }
 
     /// It is asked for the log-probabilities of its prompt, and has not handed them out yet.

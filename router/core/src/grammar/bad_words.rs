@@ -36,7 +36,7 @@ impl BadWords {
 }
 
 /// Follows one text. It depends on the accepted ids alone.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct BadWordWatch {
     words: BadWords,
     /// The last tokens, as many as a sequence has before its last.

@@ -1,7 +1,11 @@
 //! Constraint of one generation: its grammar and its bad words.
 
+use std::iter::once;
+use std::sync::Arc;
+
+use smallvec::SmallVec;
 use text_generation_client::types::{Row, TokenId};
-use text_generation_grammar::{GrammarError, Mask, Matcher};
+use text_generation_grammar::{GrammarError, Mask, MaskForm, Matcher};
 
 use super::ValidGrammar;
 use super::bad_words::{BadWordWatch, BadWords};
@@ -14,6 +18,10 @@ pub(crate) struct Constraint {
     bad_words: Option<BadWordWatch>,
     /// Of the next token.
     mask: Mask,
+    /// The tokens that must come next, where somebody asked for them.
+    forced: Arc<[u32]>,
+    /// Tokens that may come next, each with the mask of the place behind it.
+    ahead: Vec<(u32, Mask)>,
 }
 
 impl Constraint {
@@ -30,12 +38,22 @@ impl Constraint {
         Some(Self {
             matcher: grammar.map(|grammar| grammar.grammar.matcher()),
             mask: narrowed(bad_words.as_ref(), first),
+            forced: grammar.map_or_else(Arc::default, |grammar| grammar.forced.clone()),
+            ahead: Vec::new(),
             bad_words,
         })
     }
 
-    pub(crate) fn mask(&self) -> &Mask {
-        &self.mask
+    /// Of the next token, and of those behind it if these tokens come, as far as that is known.
+    pub(crate) fn masks(&self, drafts: &[u32]) -> impl Iterator<Item = &Mask> {
+        let known = self.ahead.iter().zip(drafts);
+        let known = known.take_while(|((id, _), draft)| id == *draft);
+        once(&self.mask).chain(known.map(|((_, mask), _)| mask))
+    }
+
+    /// The tokens that must come next, as the tokenizer writes them; none where they are not known.
+    pub(crate) fn forced(&self) -> &[u32] {
+        &self.forced
     }
 
     /// Whether a grammar says when the text ends.
@@ -45,6 +63,7 @@ impl Constraint {
 
     /// Takes the next token; whether the grammar ends with it.
     fn accept(&mut self, id: u32) -> Result<bool, GrammarError> {
+        (self.forced, self.ahead) = (Arc::default(), Vec::new());
         if let Some(bad_words) = &mut self.bad_words {
             bad_words.accept(id);
         }
@@ -55,14 +74,51 @@ impl Constraint {
         Ok(matcher.is_finished())
     }
 
-    /// Finds the mask of the next token.
-    fn look_ahead(&mut self) -> Result<(), GrammarError> {
+    /// Finds the mask of the next token, and what `look` asks for.
+    fn look_ahead(&mut self, look: &Look) -> Result<(), GrammarError> {
         let allowed = match &mut self.matcher {
             Some(matcher) => matcher.mask()?,
             None => Mask::all(),
         };
+        if look.speculates
+            && let Some(matcher) = &self.matcher
+            // Where bytes are forced, few tokens write them.
+            && matches!(allowed.form(), MaskForm::Only(_))
+        {
+            self.forced = matcher.ahead().forced().into();
+        }
+        let drafts = if look.drafts.is_empty() {
+            &self.forced
+        } else {
+            &look.drafts[..]
+        };
+        let drafts = &drafts[..drafts.len().min(look.width.saturating_sub(1) as usize)];
+        self.ahead = self.masks_behind(&allowed, drafts);
         self.mask = narrowed(self.bad_words.as_ref(), allowed);
         Ok(())
+    }
+
+    /// These drafts, each with the mask of the place behind it, as far as each is allowed.
+    fn masks_behind(&self, first: &Mask, drafts: &[u32]) -> Vec<(u32, Mask)> {
+        let by_grammar = match &self.matcher {
+            _ if drafts.is_empty() => Vec::new(),
+            Some(matcher) => matcher.ahead().masks(first, drafts),
+            None => vec![Mask::all(); drafts.len()],
+        };
+        let mut bad_words = self.bad_words.clone();
+        let mut masks = Vec::with_capacity(by_grammar.len());
+        let mut before = narrowed(bad_words.as_ref(), first.clone());
+        for (&draft, allowed) in drafts.iter().zip(by_grammar) {
+            if !before.allows(draft) {
+                break;
+            }
+            if let Some(bad_words) = &mut bad_words {
+                bad_words.accept(draft);
+            }
+            before = narrowed(bad_words.as_ref(), allowed);
+            masks.push((draft, before.clone()));
+        }
+        masks
     }
 }
 
@@ -73,51 +129,64 @@ fn narrowed(bad_words: Option<&BadWordWatch>, allowed: Mask) -> Mask {
     }
 }
 
-/// A token of a constrained generation, on its way through the worker threads.
+/// How far masks are wanted ahead of a text.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Look {
+    /// So many masks at most, of the next token and those behind it.
+    pub(crate) width: u32,
+    /// Somebody drafts the tokens that must come.
+    pub(crate) speculates: bool,
+    /// What the shards draft next; empty: nothing, or what a grammar forces.
+    pub(crate) drafts: Vec<u32>,
+}
+
+/// Tokens of a constrained generation, of one step, on their way through the worker threads.
 #[derive(Debug)]
 pub(crate) struct Arrival {
     pub(crate) row: Row,
-    pub(crate) token: TokenId,
-    pub(crate) top_tokens: Option<Vec<TokenId>>,
+    /// At the end those that count.
+    pub(crate) tokens: SmallVec<[TokenId; 1]>,
+    /// A list for each token, or none.
+    pub(crate) top_tokens: Vec<Vec<TokenId>>,
     pub(crate) constraint: Constraint,
-    /// The token ends the text, whatever the grammar says.
-    pub(crate) ends: bool,
+    /// The one of `tokens` that ends the text, whatever the grammar says.
+    pub(crate) last: Option<usize>,
     /// No token may follow.
     pub(crate) is_last: bool,
-    /// Whether the text ends with this token. An error ends the generation.
+    pub(crate) look: Look,
+    /// Whether the text ends with the last token. An error ends the generation, behind the tokens that are left.
     pub(crate) outcome: Result<bool, GrammarError>,
 }
 
 impl Arrival {
-    pub(crate) fn new(
-        row: Row,
-        token: TokenId,
-        top_tokens: Option<Vec<TokenId>>,
-        constraint: Constraint,
-        ends: bool,
-        is_last: bool,
-    ) -> Self {
-        Self {
-            row,
-            token,
-            top_tokens,
-            constraint,
-            ends,
-            is_last,
-            outcome: Ok(false),
-        }
-    }
-
-    /// Takes the token and computes the mask of the next, which may take milliseconds.
+    /// Takes the tokens and computes the mask of the next, which may take milliseconds.
     pub(super) fn advance(&mut self) {
         self.outcome = self.next();
     }
 
     fn next(&mut self) -> Result<bool, GrammarError> {
-        let ended = self.constraint.accept(self.token.id)? || self.ends;
-        if !ended && !self.is_last {
-            self.constraint.look_ahead()?;
+        for place in 0..self.tokens.len() {
+            let accepted = self.constraint.accept(self.tokens[place].id);
+            if accepted.is_err() {
+                self.keep(place);
+            }
+            if accepted? || self.last == Some(place) {
+                self.keep(place + 1);
+                return Ok(true);
+            }
         }
-        Ok(ended)
+        if !self.is_last
+            && let Err(error) = self.constraint.look_ahead(&self.look)
+        {
+            // Behind the token that leads nowhere nobody has looked.
+            self.keep(self.tokens.len().saturating_sub(1));
+            return Err(error);
+        }
+        Ok(false)
+    }
+
+    fn keep(&mut self, count: usize) {
+        self.tokens.truncate(count);
+        self.top_tokens.truncate(count);
     }
 }

@@ -18,7 +18,7 @@ use text_generation_grammar::{
 use tokio::sync::OnceCell;
 
 pub(crate) use self::bad_words::BadWords;
-pub(crate) use self::constraint::{Arrival, Constraint};
+pub(crate) use self::constraint::{Arrival, Constraint, Look};
 pub(crate) use self::workers::Workers;
 use crate::metrics::GrammarMetrics;
 use crate::tokenize::TextTokenizer;
@@ -29,6 +29,8 @@ pub struct ValidGrammar {
     pub grammar: Arc<Grammar>,
     /// Of the first token.
     pub(crate) first: Mask,
+    /// The tokens that must come first.
+    pub(crate) forced: Arc<[u32]>,
     /// Its only text is the empty one.
     pub(crate) only_ends: bool,
 }
@@ -81,7 +83,7 @@ impl Grammars {
         let compiler = self.shared.compiler().await?;
         let began = Instant::now();
         let grammar = compiler.compile(source).await?;
-        let first = self.workers.first_mask(grammar.clone()).await?;
+        let (first, forced) = self.workers.first_mask(grammar.clone()).await?;
         self.shared.metrics.compile.record(began.elapsed());
         let ends = &self.shared.eos_token_ids;
         let only_ends = match first.form() {
@@ -91,6 +93,7 @@ impl Grammars {
         Ok(ValidGrammar {
             grammar,
             first,
+            forced,
             only_ends,
         })
     }

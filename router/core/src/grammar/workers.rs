@@ -56,10 +56,13 @@ impl Workers {
         })
     }
 
-    /// The mask of the first token.
-    pub(super) async fn first_mask(&self, grammar: Arc<Grammar>) -> Result<Mask, GrammarError> {
-        let mask = self.run(move || grammar.first_mask()).await;
-        mask.unwrap_or_else(|_| {
+    /// The mask of the first token, and the tokens that must come first.
+    pub(super) async fn first_mask(
+        &self,
+        grammar: Arc<Grammar>,
+    ) -> Result<(Mask, Arc<[u32]>), GrammarError> {
+        let first = self.run(move || Ok((grammar.first_mask()?, grammar.first_forced().into())));
+        first.await.unwrap_or_else(|_| {
             Err(GrammarError::Internal {
                 reason: "the thread that computes masks failed".to_owned(),
             })

@@ -38,8 +38,8 @@ impl Told {
         self.ids.get(self.come - 1) == Some(&id) && self.come < self.ids.len()
     }
 
-    fn left(&self) -> usize {
-        self.ids.len().saturating_sub(self.come)
+    fn rest(&self) -> &[u32] {
+        self.ids.get(self.come..).unwrap_or_default()
     }
 }
 
@@ -73,29 +73,47 @@ impl Hints {
         self.prediction.as_ref().map_or(&[], Follower::rest)
     }
 
-    /// Whether the shards draft from a hint as far as is known, or will when they are told.
-    pub(crate) fn fits(&self) -> bool {
-        self.told.is_some() || !self.predicted().is_empty()
+    /// Whether the shards draft from a hint as far as is known, or will when they are told, where `coming` tokens are on
+    /// their way. `forced` are the tokens that must come next, as far as a grammar says it.
+    pub(crate) fn fits(&self, coming: u32, forced: &[u32]) -> bool {
+        let told = self.told.as_ref().map_or(0, |told| told.rest().len());
+        let known = told.max(self.predicted().len()).max(forced.len());
+        known > coming as usize
+    }
+
+    /// What the shards draft behind these tokens, which have come and are not pushed yet, from what they were told.
+    pub(crate) fn drafts_behind(&self, ids: impl Iterator<Item = u32>) -> &[u32] {
+        let mut rest = self.told.as_ref().map_or(&[][..], Told::rest);
+        for id in ids {
+            match rest.split_first() {
+                Some((expected, behind)) if *expected == id => rest = behind,
+                _ => return &[],
+            }
+        }
+        rest
     }
 
     /// What the shards have to be told with the next plan: ids that may follow those that are known. So many `ahead` may
-    /// come, and be drafted, before another plan can tell them more. Where there is no prediction to follow, they are
-    /// what `elsewhere` gives.
+    /// come, and be drafted, before another plan can tell them more, and so many are `coming` in any case. They are those
+    /// that are `forced`, or a prediction that says the same and more. Where there is neither, they are what `elsewhere`
+    /// gives.
     pub(crate) fn next<'a>(
         &mut self,
-        ahead: usize,
+        (ahead, coming): (usize, usize),
+        forced: &[u32],
         elsewhere: impl FnOnce() -> Option<&'a [u32]>,
     ) -> Option<Vec<u32>> {
-        let left = self.told.as_ref().map_or(0, Told::left);
+        let left = self.told.as_ref().map_or(0, |told| told.rest().len());
         if left >= ahead {
             return None;
         }
-        let rest = match self.predicted() {
-            [] => elsewhere()?,
-            predicted => predicted,
+        let rest = match (self.predicted(), forced) {
+            ([], []) => elsewhere()?,
+            (predicted, forced) if predicted.starts_with(forced) => predicted,
+            (_, forced) => forced,
         };
         let ids = &rest[..rest.len().min(MAX_HINT)];
-        if ids.len() <= left {
+        if ids.len() <= left.max(coming) {
             return None;
         }
         let ids = ids.to_vec();

@@ -13,7 +13,7 @@ fn numbers(count: u32) -> Follower {
 
 /// What is told where there is a prediction alone.
 fn next(hints: &mut Hints, ahead: usize) -> Option<Vec<u32>> {
-    hints.next(ahead, || None)
+    hints.next((ahead, 0), &[], || None)
 }
 
 fn counts(follower: &Follower) -> (u32, u32) {
@@ -37,10 +37,10 @@ fn a_prediction_is_told_piece_by_piece_before_it_is_used_up() {
     hints.push(149..213);
     assert_eq!(next(&mut hints, 16), Some((213..250).collect()));
     hints.push(213..240);
-    assert!(hints.fits());
+    assert!(hints.fits(0, &[]));
     assert_eq!(next(&mut hints, 16), None, "all is told");
     hints.push(240..250);
-    assert!(!hints.fits());
+    assert!(!hints.fits(0, &[]));
     assert_eq!(next(&mut hints, 16), None);
 }
 
@@ -49,12 +49,12 @@ fn another_token_ends_a_hint_and_eight_equal_ones_begin_the_next() {
     let mut hints = hints(100);
     assert!(next(&mut hints, 16).is_some());
     hints.push([100, 101, 7].into_iter());
-    assert!(!hints.fits());
+    assert!(!hints.fits(0, &[]));
     assert_eq!(next(&mut hints, 16), None);
     hints.push(150..157);
     assert_eq!(next(&mut hints, 16), None, "seven are not enough");
     hints.push(157..158);
-    assert!(hints.fits());
+    assert!(hints.fits(0, &[]));
     assert_eq!(next(&mut hints, 16), Some((158..200).collect()));
 }
 
@@ -154,23 +154,71 @@ fn a_prediction_may_be_of_one_token_again_and_again_or_shorter_than_a_match() {
 fn what_is_known_from_elsewhere_is_told_where_no_prediction_is_followed() {
     let earlier: Vec<u32> = (500..520).collect();
     let mut hints = Hints::new(None, &[]);
-    assert!(!hints.fits());
-    assert_eq!(hints.next(16, || None), None);
-    assert_eq!(hints.next(16, || Some(&earlier)), Some(earlier.clone()));
-    assert!(hints.fits());
+    assert!(!hints.fits(0, &[]));
+    assert_eq!(hints.next((16, 0), &[], || None), None);
+    assert_eq!(
+        hints.next((16, 0), &[], || Some(&earlier)),
+        Some(earlier.clone())
+    );
+    assert!(hints.fits(0, &[]));
     hints.push(500..503);
-    assert_eq!(hints.next(16, || panic!("there are enough")), None);
+    assert_eq!(
+        hints.next((16, 0), &[], || panic!("there are enough")),
+        None
+    );
     hints.push(503..505);
     assert_eq!(
-        hints.next(16, || Some(&earlier[5..])),
+        hints.next((16, 0), &[], || Some(&earlier[5..])),
         None,
         "it knows no more"
     );
     hints.push([9].into_iter());
-    assert!(!hints.fits());
+    assert!(!hints.fits(0, &[]));
     let mut both = Hints::new(Some(predicted(40)), &[]);
-    let told = both.next(16, || panic!("the prediction comes first"));
+    let told = both.next((16, 0), &[], || panic!("the prediction comes first"));
     assert_eq!(told, Some((100..140).collect()));
     both.push([1].into_iter());
-    assert_eq!(both.next(16, || Some(&earlier)), Some(earlier.clone()));
+    assert_eq!(
+        both.next((16, 0), &[], || Some(&earlier)),
+        Some(earlier.clone())
+    );
+}
+
+#[test]
+fn what_is_forced_comes_first_but_a_prediction_that_says_the_same_goes_on() {
+    let mut hints = hints(40);
+    let forced = [100, 101, 102];
+    assert!(hints.fits(39, &forced) && !hints.fits(40, &forced));
+    let told = hints.next((16, 0), &forced, || panic!("there is a prediction"));
+    assert_eq!(told, Some((100..140).collect()));
+    // It says something else here.
+    let mut other = self::hints(40);
+    let forced = [7, 8, 9];
+    assert_eq!(other.next((16, 0), &forced, || None), Some(forced.to_vec()));
+    let mut alone = Hints::new(None, &[]);
+    assert!(!alone.fits(0, &[]) && alone.fits(2, &forced) && !alone.fits(3, &forced));
+    assert_eq!(
+        alone.next((16, 3), &forced, || None),
+        None,
+        "they come anyway"
+    );
+    assert_eq!(alone.next((16, 2), &forced, || None), Some(forced.to_vec()));
+}
+
+#[test]
+fn what_the_shards_draft_follows_from_what_they_were_told() {
+    let mut hints = hints(40);
+    let behind = |hints: &Hints, ids: &[u32]| {
+        let rest = hints.drafts_behind(ids.iter().copied());
+        (rest.len(), rest.first().copied())
+    };
+    assert_eq!(behind(&hints, &[]), (0, None), "nobody has told them");
+    next(&mut hints, 16);
+    assert_eq!(behind(&hints, &[]), (40, Some(100)));
+    assert_eq!(behind(&hints, &[100, 101]), (38, Some(102)));
+    assert_eq!(behind(&hints, &[100, 1]), (0, None));
+    hints.push(100..130);
+    assert_eq!(behind(&hints, &[130]), (9, Some(131)));
+    assert_eq!(behind(&hints, &(130..140).collect::<Vec<_>>()), (0, None));
+    assert_eq!(behind(&hints, &(130..141).collect::<Vec<_>>()), (0, None));
 }

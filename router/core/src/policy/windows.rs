@@ -41,6 +41,11 @@ impl DraftShare {
         Self(FIRST_SHARE_OF_HINTS)
     }
 
+    /// Of a request without drafts.
+    pub fn none() -> Self {
+        Self(0.0)
+    }
+
     /// In a step that computed `width` tokens, so many drafts were `right`, one after the other. Where fewer than `width`
     /// were, the next one was wrong, or there was none.
     pub fn observe(&mut self, width: u32, right: u32) {

@@ -234,9 +234,7 @@ impl Validator {
         self.check_ids("stop_token_ids", &stop_token_ids)?;
         let bad_words = self.bad_words(parameters.bad_words.take()).await?;
         let grammar = self.compile(parameters.grammar.take()).await?;
-        let constrained = grammar.is_some() || bad_words.is_some();
-        let prediction = parameters.prediction.take().filter(|_| !constrained);
-        let prediction = self.prediction(prediction).await?;
+        let prediction = self.prediction(parameters.prediction.take()).await?;
         let adapter = self
             .adapter(parameters.adapter_id.take(), &parameters.tenant)
             .await?;

@@ -107,6 +107,7 @@ static KNOWN: &[Known] = &[
         Null,
         &["parameters"],
     ),
+    known(&["prediction"], Anything, &["parameters"]),
     known(&["do_sample"], True, &["temperature", "parameters"]),
     known(
         &["watermark", "watermarking"],
@@ -241,7 +242,6 @@ static KNOWN: &[Known] = &[
             "metadata",
             "service_tier",
             "safety_identifier",
-            "prediction",
             "prompt_cache_key",
             "prompt_cache_options",
             "prompt_cache_retention",

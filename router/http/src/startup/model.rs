@@ -180,8 +180,12 @@ pub(super) fn info(
         grammar_support: !config.disable_grammar_support,
         speculate: shard.widths.last().map_or(0, |widest| widest - 1),
         speculation: shard.widths.last().map(|_| SpeculationInfo {
-            method: shard.drafter.clone(),
+            method: match (shard.drafter.as_str(), config.answer_index_mib) {
+                ("ngram", 1..) => "suffix".to_owned(),
+                (drafter, _) => drafter.to_owned(),
+            },
             widths: shard.widths.clone(),
+            answer_index_mib: config.answer_index_mib,
         }),
         images: sight.map(|sight| sight.info(config)),
         adapters: Vec::new(),

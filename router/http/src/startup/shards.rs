@@ -37,6 +37,7 @@ impl WarmShards {
         stepping: &Handle,
     ) -> anyhow::Result<Self> {
         let (client, info) = connect(config, tls, stepping).await?;
+        check_answers(config, &info)?;
         explain_caching(config, &info);
         let sight = Sight::find(config, folder, &info);
         let adapters = load_adapters(config, folder, &client).await?;
@@ -50,6 +51,17 @@ impl WarmShards {
             adapters,
         })
     }
+}
+
+/// Answers are kept for shards that draft from them.
+fn check_answers(config: &Config, info: &ShardInfo) -> anyhow::Result<()> {
+    anyhow::ensure!(
+        config.answer_index_mib == 0 || !info.widths.is_empty(),
+        "`--answer-index-mib {}` keeps earlier answers to draft from, and the shards do not draft; start them with \
+         --speculate N, or leave it out",
+        config.answer_index_mib
+    );
+    Ok(())
 }
 
 /// A router that died may have left batches behind.

@@ -139,6 +139,7 @@ async fn a_refusal_says_what_to_send_instead() {
         ),
         ("/", json!({"max_tokens": 5}), "parameters.max_new_tokens"),
         ("/", json!({"do_sample": true}), "inside `parameters`"),
+        ("/", json!({"prediction": "abc"}), "inside `parameters`"),
     ] {
         let (status, answer, _) = probe.send(route, keys.clone()).await;
         let expected = if [RESPONSES, MESSAGES].contains(&route) {

@@ -14,7 +14,8 @@ from .gemma3n import GEMMA3N
 from .gemma4 import GEMMA4
 from .glm import CHATGLM, GLM, GLM4
 from .gpt2 import GPT2, STARCODER
-from .gpt_neox import GPT_NEOX, GPTJ
+from .gpt_neo import GPT_NEO
+from .gpt_neox import CODEGEN, GPT_NEOX, GPTJ
 from .granite import GRANITE, MINICPM
 from .hunyuan import HUNYUAN
 from .internlm import INTERNLM, INTERNLM2, INTERNLM3
@@ -49,6 +50,7 @@ from .smollm3 import SMOLLM3
 from .solar import SOLAR
 from .stablelm import STABLELM
 from .starcoder2 import STARCODER2
+from .xglm import XGLM
 
 FAMILIES: dict[str, Family] = {
     **MIXTURES,
@@ -58,6 +60,7 @@ FAMILIES: dict[str, Family] = {
     "BloomForCausalLM": BLOOM,
     "ChatGLMForConditionalGeneration": CHATGLM,
     "ChatGLMModel": CHATGLM,
+    "CodeGenForCausalLM": CODEGEN,
     "Cohere2ForCausalLM": COHERE2,
     "CohereForCausalLM": COHERE,
     "DeciLMForCausalLM": DECILM,
@@ -69,6 +72,7 @@ FAMILIES: dict[str, Family] = {
     "GPT2LMHeadModel": GPT2,
     "GPTBigCodeForCausalLM": STARCODER,
     "GPTJForCausalLM": GPTJ,
+    "GPTNeoForCausalLM": GPT_NEO,
     "GPTNeoXForCausalLM": GPT_NEOX,
     "Gemma2ForCausalLM": GEMMA2,
     "Gemma3ForCausalLM": GEMMA3,
@@ -117,6 +121,7 @@ FAMILIES: dict[str, Family] = {
     "StableLmForCausalLM": STABLELM,
     "Starcoder2ForCausalLM": STARCODER2,
     "TeleChat3ForCausalLM": TELECHAT3,
+    "XGLMForCausalLM": XGLM,
     "YiForCausalLM": LLAMA,
     "YoutuForCausalLM": YOUTU,
 }

@@ -6,7 +6,7 @@ from ...errors import UnsupportedModel
 from ..json_object import JsonObject
 from ..names import TensorNames
 from ..rope import parse_rope
-from ..spec import AttentionSpec, DecoderSpec, DenseSpec
+from ..spec import AttentionSpec, DecoderSpec, DenseSpec, RopeSpec
 from .common import Heads, attention, decoder, gated, pre_norm_layer, rms_norm, sandwich_layer
 from .family import Family
 
@@ -31,6 +31,13 @@ _CHATGLM_NAMES = TensorNames(
     down="mlp.dense_4h_to_h",
     ignored=("*rotary_pos_emb.inv_freq",),
 )
+_CHATGLM_IS = (
+    ("rmsnorm", True),
+    ("post_layer_norm", True),
+    ("multi_query_attention", True),
+    ("apply_residual_connection_post_layernorm", False),
+)
+_VOCABULARY_OF_2_AND_3 = 65024
 _CHATGLM_KEYS = {
     "vocab_size": "padded_vocab_size",
     "intermediate_size": "ffn_hidden_size",
@@ -58,17 +65,32 @@ def _glm4(config: JsonObject) -> DecoderSpec:
 def _chatglm(config: JsonObject) -> DecoderSpec:
     if "position_encoding_2d" in config:
         raise UnsupportedModel("`position_encoding_2d` in config.json: ChatGLM 1 is not supported, ChatGLM 2 and 3 are")
-    for key, needed in (("rmsnorm", True), ("post_layer_norm", True), ("multi_query_attention", True)):
+    for key, needed in _CHATGLM_IS:
         if config.boolean(key, default=needed) != needed:
             raise UnsupportedModel(f"`{key}` in config.json must be {str(needed).lower()} for this family")
     mixer = _mixer(config)
     bias = config.boolean("add_bias_linear", default=False)
-    rope = parse_rope(config, mixer.head_dim, interleaved=True)
-    rope = replace(rope, theta=rope.theta * config.number("rope_ratio", default=1.0))
+    rope = _stretched(config, parse_rope(config, mixer.head_dim, interleaved=True))
     qkv_bias = bias or config.boolean("add_qkv_bias", default=True)
     mixer = replace(mixer, rope=rope, qkv_bias=qkv_bias, out_bias=bias)
     ffn = DenseSpec(config.integer("intermediate_size"), "silu", in_bias=bias, out_bias=bias)
     return decoder(config, pre_norm_layer(config, mixer, ffn))
+
+
+def _stretched(config: JsonObject, rope: RopeSpec) -> RopeSpec:
+    """`rope_ratio` divides positions in ChatGLM 2, and multiplies the base in ChatGLM 3 and GLM-4."""
+    ratio, name = config.number("rope_ratio", default=1.0), config.string("_name_or_path", default="").lower()
+    if ratio == 1.0:
+        return rope
+    if "chatglm2" in name:
+        original = max(1, int(config.integer("max_position_embeddings") / ratio))
+        return replace(rope, rope_type="linear", factor=ratio, original_max_position_embeddings=original)
+    if "chatglm3" not in name and config.integer("vocab_size") == _VOCABULARY_OF_2_AND_3:
+        raise UnsupportedModel(
+            "`rope_ratio` in config.json: ChatGLM 2 and 3 mean different things by it; let `_name_or_path` there name "
+            "the model that this one comes from, such as THUDM/chatglm3-6b-32k"
+        )
+    return replace(rope, theta=rope.theta * ratio)
 
 
 _FUSED = TensorNames(gate_up="mlp.gate_up_proj")

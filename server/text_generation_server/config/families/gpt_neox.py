@@ -1,7 +1,8 @@
-"""GPT-NeoX and Pythia, and GPT-J: attention and feed-forward network in parallel, part of each head is rotated."""
+"""GPT-NeoX and Pythia, GPT-J and CodeGen: attention beside the feed-forward network, part of each head is rotated."""
 
 from dataclasses import replace
 
+from ...errors import UnsupportedModel
 from ..json_object import JsonObject
 from ..names import TensorNames
 from ..rope import parse_rope
@@ -35,6 +36,16 @@ _GPTJ_NAMES = TensorNames(
     down="mlp.fc_out",
     ignored=("*.attn.bias", "*.attn.masked_bias"),
 )
+_CODEGEN_SHARDS = 4
+"""By which the published models were trained."""
+_CODEGEN_NAMES = replace(
+    _GPTJ_NAMES,
+    qkv="attn.qkv_proj",
+    qkv_layout="shards",
+    qkv_shards=_CODEGEN_SHARDS,
+    qkv_values_first=True,
+    ignored=(*_GPTJ_NAMES.ignored, "*.attn.causal_mask"),
+)
 
 
 def _neox(config: JsonObject) -> DecoderSpec:
@@ -56,6 +67,18 @@ def _gptj(config: JsonObject) -> DecoderSpec:
     return decoder(config, layer, norm, head=head)
 
 
+def _codegen(config: JsonObject) -> DecoderSpec:
+    """GPT-J, whose queries, keys and values lie in one matrix. CodeGen 2 brings code, and lays it out otherwise."""
+    if "AutoModelForCausalLM" in config.child("auto_map"):
+        raise UnsupportedModel(
+            "`AutoModelForCausalLM` in `auto_map` of config.json: CodeGen 2 has code of its own and is not supported; "
+            "CodeGen 1 and 2.5 are"
+        )
+    if config.integer("num_attention_heads") % _CODEGEN_SHARDS:
+        raise config.error("num_attention_heads", f"a multiple of {_CODEGEN_SHARDS}")
+    return _gptj(config)
+
+
 GPT_NEOX = Family(
     "GPT-NeoX and Pythia",
     _neox,
@@ -64,17 +87,27 @@ GPT_NEOX = Family(
     aliases={"partial_rotary_factor": "rotary_pct", "rope_theta": "rotary_emb_base"},
     unread=("head_dim", "num_key_value_heads"),
 )
+_GPTJ_DEFAULTS = {
+    "rotary_dim": 64,
+    "activation_function": "gelu_new",
+    "layer_norm_epsilon": 1e-5,
+    "n_positions": 2048,
+    "tie_word_embeddings": False,
+}
+_GPTJ_UNREAD = ("head_dim", "layer_norm_eps", "num_key_value_heads", "rope_parameters", "rope_scaling", "rope_theta")
 GPTJ = Family(
     "GPT-J",
     _gptj,
     _GPTJ_NAMES,
-    {
-        "rotary_dim": 64,
-        "activation_function": "gelu_new",
-        "layer_norm_epsilon": 1e-5,
-        "n_positions": 2048,
-        "tie_word_embeddings": False,
-    },
+    _GPTJ_DEFAULTS,
     aliases=GPT_KEYS,
-    unread=("head_dim", "layer_norm_eps", "num_key_value_heads", "rope_parameters", "rope_scaling", "rope_theta"),
+    unread=_GPTJ_UNREAD,
+)
+CODEGEN = Family(
+    "CodeGen",
+    _codegen,
+    _CODEGEN_NAMES,
+    _GPTJ_DEFAULTS,
+    aliases=GPT_KEYS,
+    unread=_GPTJ_UNREAD,
 )

@@ -8,7 +8,7 @@ from functools import cached_property
 from math import lcm
 from typing import Literal
 
-from ...errors import ConfigurationError, UnsupportedModel
+from ...errors import ConfigurationError
 
 WeightScale = Literal["tensor", "channel", "block", "group"]
 """What shares a scale: the whole matrix, a row, a block of 128 x 128, or 32 inputs of a row (MXFP8)."""
@@ -39,6 +39,8 @@ NVFP4_GROUP = 16
 BESIDE = (
     "*.input_scale_ub",
     "*.input_scale",
+    "*_input_scale",
+    "*_activation_scale",
     "*.input_global_scale",
     "*_zero_point",
     "*.k_scale",
@@ -137,8 +139,8 @@ class Packed:
     @property
     def bytes_per_weight(self) -> float:
         """In the memory of the device, about."""
-        # Powers of two have 16 bits.
-        scale = 2.0 if self.format == "mxfp4" else 4.0
+        # Powers of two have 16 bits, scales that are stored as float8 stay so.
+        scale = {"mxfp4": 2.0, "nvfp4": 1.0}.get(self.format, 4.0)
         scales = scale / self.group_size if self.group_size else 0.0
         return (0.5 if self.bits <= 4 else 1.0) + scales
 
@@ -238,14 +240,6 @@ class Schemes:
     def _patterns(self) -> tuple[int, ...]:
         """Places of all other rules."""
         return tuple(place for place, rule in enumerate(self.rules) if rule.how != "exact")
-
-    def check_experts(self, modules: Iterable[str]) -> None:
-        """Raises UnsupportedModel where one of these experts has a scheme that no kernel for experts reads."""
-        if any(self.of(module) == NVFP4 for module in modules):
-            raise UnsupportedModel(
-                "`quantization_config` in config.json: experts in NVFP4 are not supported, since no kernel for experts "
-                "reads groups of 16 inputs; use a checkpoint whose experts have FP8, MXFP4 or INT4"
-            )
 
     def among(self, module: str, has: Callable[[str], bool]) -> Scheme | None:
         """That of a module which is stored. `has`: whether there is a tensor of a name.

@@ -159,10 +159,12 @@ def _qkv_blocks(
 def _sharded_blocks(
     checkpoint: Checkpoint, name: str, spec: AttentionSpec, heads: HeadSplit, order: tuple[int, ...]
 ) -> list[RowBlock]:
-    """Where each shard that wrote the matrix has the queries of its heads, then its keys, then its values."""
-    shards, size = checkpoint.names.qkv_shards, spec.head_dim
+    """Where each shard that wrote the matrix has the queries of its heads, then its keys and its values."""
+    names, shards, size = checkpoint.names, checkpoint.names.qkv_shards, spec.head_dim
     queries, keys = spec.num_heads // shards, spec.num_kv_heads // shards
     part = (queries + keys) * size + keys * spec.value_size
+    first_key = queries * size + (keys * spec.value_size if names.qkv_values_first else 0)
+    first_value = (queries if names.qkv_values_first else queries + keys) * size
 
     def rows(held: Sequence[int], each: int, width: int, first: int) -> tuple[tuple[int, int], ...]:
         starts = (head // each * part + first + head % each * width for head in held)
@@ -170,8 +172,8 @@ def _sharded_blocks(
 
     found = (
         (rows(range(heads.q_start, heads.q_stop), queries, size, 0), order),
-        (rows(heads.kv_heads, keys, size, queries * size), order),
-        (rows(heads.kv_heads, keys, spec.value_size, (queries + keys) * size), ()),
+        (rows(heads.kv_heads, keys, size, first_key), order),
+        (rows(heads.kv_heads, keys, spec.value_size, first_value), ()),
     )
     return [RowBlock(name, shards * part, cuts, rotated, part) for cuts, rotated in found]
 

@@ -1,6 +1,6 @@
 """The checkpoint of a model, as one rank reads it."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -9,7 +9,7 @@ from ...config.names import TensorNames
 from ...config.quantisation import UNQUANTISED, Schemes
 from ...config.spec import DecoderSpec, NormSpec
 from ...distributed import TensorParallelGroup
-from ...weights import DummySource, StackedSource, WeightSource
+from ...weights import STACK_SCALES, DummySource, ExpertStacks, ExpertStacksSource, StackedSource, WeightSource
 
 
 @dataclass(frozen=True)
@@ -61,6 +61,8 @@ class Checkpoint(Matrices):
         schemes: Schemes = UNQUANTISED,
     ) -> "Checkpoint":
         """With the first prefix under which there is an embedding, and the layout of experts that is stored."""
+        if not isinstance(source, DummySource) and (stacks := _quantised_stacks(source, spec, names)) is not None:
+            source, names = ExpertStacksSource(source, stacks), _as_each(names, stacks)
         names = names.as_stored(len(spec.layers), source.has)
         experts = max((layer.moe.experts for layer in spec.layers if layer.moe is not None), default=0)
         # Random weights are there under any name.
@@ -98,6 +100,39 @@ class Checkpoint(Matrices):
         weight = self.source.read(f"{name}.weight", (size,))
         bias = self.source.read(f"{name}.bias", (size,)) if spec.bias else None
         return NormWeights(fold_norm_weight(weight, spec), bias, StoredNorm(name, spec, weight.new_empty(0)))
+
+
+def _quantised_stacks(source: WeightSource, spec: DecoderSpec, names: TensorNames) -> ExpertStacks | None:
+    """Those of a model that stores all experts of a layer in one tensor, quantised; None: it does not."""
+    moe, layers = next((layer.moe for layer in spec.layers if layer.moe is not None), None), len(spec.layers)
+    if moe is None or (names.experts_stack is None and names.experts_layout != "stacked"):
+        return None
+    matrices = names.expert_gate, names.expert_up, names.expert_down
+    gate_up, down = names.experts_stack or (names.expert_gate, names.expert_down)
+    if names.experts_stack is None:
+        matrices = f"{gate_up}.{{expert}}.gate", f"{gate_up}.{{expert}}.up", f"{down}.{{expert}}"
+    if not any(names.in_a_layer(f"{gate_up}{each}", layers, source.has) for each in STACK_SCALES):
+        return None
+    layout = names.stack_layout if names.experts_stack else names.experts_layout
+    is_transposed = layout == "transposed"
+    if layout == "as shaped":
+        sizes = {gate_up: 2 * moe.inner, down: moe.latent or spec.hidden_size}
+        is_transposed = not all(_outputs_first(source, names, layers, *each) for each in sizes.items())
+    return ExpertStacks(*matrices, gate_up, down, moe.experts, is_transposed)
+
+
+def _as_each(names: TensorNames, stacks: ExpertStacks) -> TensorNames:
+    """The names of the matrices of each expert instead of those of the stacks."""
+    matrices = {"expert_gate": stacks.gate, "expert_up": stacks.up, "expert_down": stacks.down}
+    return replace(names, experts_layout="each", experts_stack=None, **matrices)
+
+
+def _outputs_first(source: WeightSource, names: TensorNames, layers: int, stack: str, outputs: int) -> bool:
+    """Whether the second dimension of a stack, as the first layer that has it stores it, is that of the outputs."""
+    prefix = names.prefix(source.has)
+    wholes = (f"{prefix}{names.layer.format(index)}{stack}" for index in range(layers))
+    stored = (each for whole in wholes for each in (whole, f"{whole}.weight", f"{whole}.weight_packed"))
+    return source.shape(next(filter(source.has, stored), stack))[1:2] == (outputs,)
 
 
 @dataclass(frozen=True)

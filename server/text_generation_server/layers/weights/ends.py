@@ -1,5 +1,6 @@
 """Input embedding and LM head, before and after the layers."""
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -28,7 +29,7 @@ class EmbeddingWeights:
     tokens: Tensor
     """[vocabulary, hidden]; of a shard, its rows between two rows of zeros."""
     positions: Tensor | None = None
-    """[rows, hidden], learned positions."""
+    """[rows, hidden], learned or sinusoidal."""
     first: int | None = None
     """The id of the shard's first row. None: the embedding is whole."""
     module: str = ""
@@ -58,8 +59,21 @@ def load_embedding(checkpoint: Checkpoint) -> EmbeddingWeights:
     module = "" if spec.embedding.width else checkpoint.outside(names.embedding)
     if not (rows := spec.embedding.positions):
         return EmbeddingWeights(tokens, None, first, module)
-    positions = source.read(f"{checkpoint.outside(names.positions)}.weight", (rows, spec.hidden_size))
+    if spec.embedding.sinusoidal:
+        positions = source.empty((rows, spec.hidden_size)).copy_(_sinusoids(rows, spec.hidden_size))
+    else:
+        positions = source.read(f"{checkpoint.outside(names.positions)}.weight", (rows, spec.hidden_size))
     return EmbeddingWeights(tokens, positions, first, module)
+
+
+def _sinusoids(rows: int, width: int) -> Tensor:
+    """[rows, width] float32: sines of a position times frequencies that fall from 1 to 1 / 10,000, then their cosines
+    (Vaswani et al., 2017, as in tensor2tensor).
+    """
+    half = width // 2
+    frequencies = torch.exp(torch.arange(half).float() * -(math.log(10_000) / (half - 1)))
+    angles = torch.arange(rows).float()[:, None] * frequencies
+    return torch.cat((angles.sin(), angles.cos()), dim=1)
 
 
 def load_layer_embedding(checkpoint: Checkpoint, rows: int, width: int) -> EmbeddingWeights:

@@ -42,17 +42,26 @@ class Step:
             self._tokens = rotary.cos, kernels.NewTokens(table, rows, self.state.slots)
         return self._tokens[1]
 
+    def unrotated(self, head_dim: int) -> kernels.NewTokens:
+        """Returns the step's tokens with angles of 0, for heads of this size."""
+        slots = self.state.slots
+        angles = torch.arange(head_dim, device=slots.device) < head_dim // 2
+        return kernels.NewTokens(angles.float()[None], torch.zeros_like(slots), slots)
+
 
 class ServedAttention(AttentionLayer):
     """The attention heads of this rank in layer `index`."""
 
-    def __init__(self, index: int, call: AttentionCall, step: Step, rotation: Rotation) -> None:
+    def __init__(
+        self, index: int, call: AttentionCall, step: Step, rotation: Rotation, codes: torch.dtype | None = None
+    ) -> None:
+        """`codes` is the 8-bit type of keys and values, or None."""
         self._index = index
         self._scale = call.scale
         self._step = step
         self._rotation = rotation
         self._options = kernels.AttentionOptions(call.window, call.softcap)
-        self.cache = CacheShape(call.kv_heads, call.head_dim, call.value_dim)
+        self.cache = CacheShape(call.kv_heads, call.head_dim, call.value_dim, codes)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: object, options: dict[str, Any]) -> Tensor:  # noqa: ARG002
         """See `AttentionLayer`."""
@@ -77,6 +86,11 @@ class ServedAttention(AttentionLayer):
             qkv = _side_by_side(q, k, v)
             kernels.qkv_postprocess(qkv, kernels.NO_PROLOGUE, self._step.tokens(rotary), cache)
             return qkv[:, : q.shape[1] * q.shape[3]].unflatten(1, (-1, q.shape[3]))
+        if cache.scales is not None:
+            # A copy: the class may read keys and values again, whose place the operator uses up.
+            qkv = torch.cat([each[0].transpose(0, 1).flatten(1) for each in (q, k, v)], dim=1)
+            kernels.qkv_postprocess(qkv, kernels.NO_PROLOGUE, self._step.unrotated(q.shape[3]), cache)
+            return q[0].transpose(0, 1)
         cache.k.index_copy_(0, state.slots, k[0].transpose(0, 1))
         cache.v.index_copy_(0, state.slots, v[0].transpose(0, 1))
         return q[0].transpose(0, 1)

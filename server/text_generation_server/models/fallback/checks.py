@@ -6,6 +6,7 @@ import torch
 from transformers import PreTrainedModel
 
 from ...config.fallback import FallbackConfig, unsupported
+from ...config.kv_cache import KV_MULTIPLE, QuantisedKvCache
 from ...distributed import TensorParallelGroup
 from ...errors import ConfigurationError, UnsupportedModel
 from .dry_run import DryRun, dry_run
@@ -14,10 +15,26 @@ from .parallel import Sharding, say_what_is_whole, shard, unshared
 from .skeleton import build_skeleton
 
 
-def check_runnable(config: FallbackConfig, shards: int = 1) -> None:
-    """Raises UnsupportedModel or ConfigurationError, with the reason, for a class that cannot be served."""
+def check_runnable(config: FallbackConfig, shards: int = 1, kv_cache: QuantisedKvCache | None = None) -> None:
+    """Raises UnsupportedModel or ConfigurationError, with the reason, for a class that cannot be served, or not with
+    this type of keys and values.
+    """
     # The last rank does not log how matrices are sharded, which a load will do.
-    try_out(config, TensorParallelGroup(shards - 1, shards, torch.device("cpu")), torch.float32)
+    _, _, seen = try_out(config, TensorParallelGroup(shards - 1, shards, torch.device("cpu")), torch.float32)
+    check_kv_cache(config, kv_cache, seen)
+
+
+def check_kv_cache(config: FallbackConfig, kv_cache: QuantisedKvCache | None, seen: DryRun) -> None:
+    """Raises ConfigurationError for heads whose keys and values our operators do not quantise."""
+    if kv_cache is None:
+        return
+    for call in seen.calls:
+        if call.head_dim % KV_MULTIPLE or call.value_dim != call.head_dim:
+            raise ConfigurationError(
+                f"--kv-cache-dtype {kv_cache} needs heads whose size is a multiple of {KV_MULTIPLE}, and values as "
+                f"large as keys; {config.architecture} has keys of {call.head_dim} and values of {call.value_dim}: "
+                "leave --kv-cache-dtype out"
+            )
 
 
 def try_out(

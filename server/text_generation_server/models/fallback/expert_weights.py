@@ -17,7 +17,7 @@ def read_experts(
     checkpoint: ClassCheckpoint, module: nn.Module, name: str, adds_bias: bool
 ) -> tuple[ExpertMatrix, ExpertMatrix]:
     """Both matrices of all experts of the module `name`, or this rank's part of them. `adds_bias`: whether this rank
-    adds that of the second. Raises ModelFilesError or UnsupportedModel.
+    adds that of the second. Raises ModelFilesError.
     """
     biases = [
         checkpoint.read(f"{name}.{each}_bias") if getattr(module, f"{each}_bias", None) is not None else None
@@ -35,10 +35,9 @@ def read_experts(
 
 def _reader(checkpoint: ClassCheckpoint, name: str) -> QuantisedReader | None:
     """That of all matrices of a stack. None: they have 16 bits, their schemes differ, or the MoE kernels do not read
-    this rank's part of them. Raises UnsupportedModel.
+    this rank's part of them.
     """
     modules = {module_of(each) for part in checkpoint.stored(name).parts for each in part}
-    checkpoint.matrices.schemes.check_experts(modules)
     if not checkpoint.matrices.experts_take_codes:
         return None
     start, (_, outputs, inputs) = _first_input(checkpoint, name), _whole(checkpoint, name)

@@ -11,7 +11,10 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from text_generation_kernels import KV_CODES
+
 from ...config.fallback import FallbackConfig, unsupported
+from ...config.kv_cache import QuantisedKvCache
 from ...config.spec import HeadSpec
 from ...distributed import TensorParallelGroup
 from ...layers.infer import CacheShape, Head
@@ -31,7 +34,7 @@ from ...layers.weights import (
 from ...weights import WeightSource
 from .attention import ServedAttention, Step
 from .checkpoint import ClassCheckpoint
-from .checks import try_out
+from .checks import check_kv_cache, try_out
 from .dry_run import DryRun
 from .expert_weights import read_experts
 from .experts import ServedExperts
@@ -45,13 +48,20 @@ from .skeleton import decoder_name
 
 
 def load_fallback(
-    config: FallbackConfig, group: TensorParallelGroup, source: WeightSource, dtype: torch.dtype, device: torch.device
+    config: FallbackConfig,
+    group: TensorParallelGroup,
+    source: WeightSource,
+    dtype: torch.dtype,
+    device: torch.device,
+    kv_cache: QuantisedKvCache | None = None,
 ) -> FallbackModel:
-    """Reads this rank's shard of the model. Raises UnsupportedModel, ConfigurationError or ModelFilesError, before it
-    reads a tensor where that is possible.
+    """Reads this rank's shard of the model. `kv_cache` is the 8-bit type of its KV cache, or None. Raises
+    UnsupportedModel, ConfigurationError or ModelFilesError, before it reads a tensor where that is possible.
     """
     model, sharding, seen = try_out(config, group, dtype)
-    builder = _Builder(model, config, group, source, sharding, seen, device, PrefillCopies(dtype))
+    check_kv_cache(config, kv_cache, seen)
+    codes = None if kv_cache is None else KV_CODES[kv_cache]
+    builder = _Builder(model, config, group, source, sharding, seen, device, PrefillCopies(dtype), codes)
     return builder.build(decoder_name(model))
 
 
@@ -68,8 +78,10 @@ class _Builder:
         seen: DryRun,
         device: torch.device,
         copies: PrefillCopies,
+        codes: torch.dtype | None,
     ) -> None:
         self._model = model
+        self._codes = codes
         self._group = group
         self._sharding = sharding
         self._seen = seen
@@ -101,7 +113,8 @@ class _Builder:
         caches: list[CacheShape] = []
         rotation = Rotation()
         for index, call in enumerate(self._seen.calls):
-            attention, module = ServedAttention(index, call, step, rotation), self._model.get_submodule(call.module)
+            attention = ServedAttention(index, call, step, rotation, self._codes)
+            module = self._model.get_submodule(call.module)
             module.served_by = attention  # type: ignore[assignment]
             if self._seen.rotated_by_attention:
                 redirect(module, rotation)

@@ -1,6 +1,7 @@
 //! `Infer` and the batcher against a mock shard over a real Unix socket.
 
 mod adapters;
+mod constrained_windows;
 mod ends;
 mod faults;
 mod grammars;

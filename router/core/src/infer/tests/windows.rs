@@ -109,24 +109,3 @@ async fn alternatives_come_with_each_token_of_a_window() {
         assert_eq!(token.id, tops[0].id);
     }
 }
-
-#[tokio::test]
-async fn constrained_requests_get_their_tokens_one_by_one() {
-    let server = drafting(mock_config(), all).await;
-    let constrained = with(request("once", 8), |p| {
-        p.grammar = Some(GrammarSource::Regex("[a-c]{4}".to_owned()));
-    });
-    let (constrained, plain) = tokio::join!(
-        server.infer.generate(constrained),
-        server.infer.generate(endless("twice", 40))
-    );
-    assert_eq!(constrained.unwrap().generated.text.len(), 4);
-    assert_eq!(plain.unwrap().generated.generated_tokens, 40);
-    let steps = server.mock.steps();
-    assert!(
-        steps
-            .iter()
-            .all(|step| step.width == 1 || step.constrained == 0)
-    );
-    server.assert_clean(8).await;
-}

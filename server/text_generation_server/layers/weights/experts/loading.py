@@ -37,14 +37,12 @@ class Experts(NamedTuple):
 
 def load_experts(shard: ExpertShard) -> Experts:
     """The shared network is left out where routed experts are quantised and it is not stored as they are: checkpoints
-    often keep it with 16 bits, which all of them would have to have to be one matrix. Raises ModelFilesError, and
-    UnsupportedModel for experts in a scheme that no kernel reads.
+    often keep it with 16 bits, which all of them would have to have to be one matrix. Raises ModelFilesError.
     """
     checkpoint = shard.checkpoint
     is_each = checkpoint.names.experts_layout == "each"
     if not is_each and _has_blocks(shard):
         return Experts(*_blocks(shard), has_shared=False)
-    checkpoint.schemes.check_experts(name for names, _, _ in _routed(shard) for name in names)
     readers = _readers(shard, _routed(shard)) if is_each or checkpoint.makes_quantised else None
     # Ranks that differ in where their shards begin must agree about this.
     if readers is not None and not _shares(shard, readers):
@@ -125,7 +123,7 @@ def _each(shard: ExpertShard, first: QuantisedReader, second: QuantisedReader) -
     )
     scales = shard.scales()
     if scales is not None:
-        down = (replace(each, scales=each.scales * scale) for each, scale in zip(down, scales, strict=True))
+        down = (each.scaled(scale) for each, scale in zip(down, scales, strict=True))
     return stack(len(networks), gate_up), stack(len(networks), ([each] for each in down))
 
 

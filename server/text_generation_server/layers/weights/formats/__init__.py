@@ -2,12 +2,13 @@
 here knows the engine.
 """
 
-from .groups import Groups, stacked
+from .groups import FactoredScales, Groups, stacked
 from .online import OnlineKind, quantise_groups
 from .reading import input_order, read_groups
 from .shard import MatrixShard
 
 __all__ = [
+    "FactoredScales",
     "Groups",
     "MatrixShard",
     "OnlineKind",

@@ -9,6 +9,26 @@ from torch import Tensor
 
 
 @dataclass(frozen=True)
+class FactoredScales:
+    """Scales as they are stored where each is a float8 times a float32 of its output."""
+
+    scales: Tensor
+    """[N, groups] float8_e4m3fn"""
+    factors: Tensor
+    """[N] float32"""
+
+    @classmethod
+    def cat(cls, parts: Sequence["FactoredScales"]) -> "FactoredScales":
+        """Those of several matrices, one below the other."""
+        scales = torch.cat([part.scales.view(torch.uint8) for part in parts]).view(parts[0].scales.dtype)
+        return cls(scales, torch.cat([part.factors for part in parts]))
+
+    def rows(self, index: Tensor) -> "FactoredScales":
+        """Those of the outputs `index`."""
+        return FactoredScales(self.scales.view(torch.uint8)[index].view(self.scales.dtype), self.factors[index])
+
+
+@dataclass(frozen=True)
 class Groups:
     """A matrix [N outputs, K inputs], or a rank's shard of it.
 
@@ -31,6 +51,8 @@ class Groups:
     """[K] int64, which input each column of codes multiplies (act-order). None: columns are in the order of inputs."""
     table: Tensor | None = None
     """[2 ** bits] float32"""
+    factored: FactoredScales | None = None
+    """What `scales` were made of, if of such."""
 
     @cached_property
     def columns_to_groups(self) -> Tensor:
@@ -41,7 +63,8 @@ class Groups:
     def rows(self, index: Tensor) -> "Groups":
         """Selects the outputs `index` [n] int64, in that order."""
         zeros = None if self.zeros is None else self.zeros[index]
-        return replace(self, codes=self.codes[index], scales=self.scales[index], zeros=zeros)
+        factored = None if self.factored is None else self.factored.rows(index)
+        return replace(self, codes=self.codes[index], scales=self.scales[index], zeros=zeros, factored=factored)
 
     def stored(self) -> Tensor:
         """Dequantises to [N, K] float32, with columns in the order of the codes."""
@@ -76,7 +99,9 @@ def stacked(parts: Sequence[Groups]) -> Groups:
         each = (torch.full_like(part.scales, middle) if part.zeros is None else part.zeros for part in parts)
         zeros = torch.cat(list(each))
     codes, scales = torch.cat([part.codes for part in parts]), torch.cat([part.scales for part in parts])
-    return replace(first, codes=codes, scales=scales, zeros=zeros)
+    all_factored = [part.factored for part in parts if part.factored is not None]
+    factored = FactoredScales.cat(all_factored) if len(all_factored) == len(parts) else None
+    return replace(first, codes=codes, scales=scales, zeros=zeros, factored=factored)
 
 
 def centred(codes: Tensor, zeros: Tensor | None, bits: int) -> tuple[Tensor, Tensor | None, int]:

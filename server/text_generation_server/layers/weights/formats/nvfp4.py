@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ....config.quantisation import NVFP4_GROUP
 from ..mxfp4 import table
-from .groups import Groups
+from .groups import FactoredScales, Groups
 from .packing import halves
 from .shard import MatrixShard, Span
 
@@ -26,23 +26,27 @@ def read(shard: MatrixShard) -> Groups:
     packed = shard.read(suffix, (outputs, -(-inputs // 2)), (torch.uint8,), shard.rows, cut)
     codes = halves(packed)[:, start % 2 :][:, : stop - start].contiguous()
     types = (torch.float8_e4m3fn,)
-    scales = shard.read("weight_scale", (outputs, span.count), types, shard.rows, span.cut).float()
+    stored = shard.read("weight_scale", (outputs, span.count), types, shard.rows, span.cut).contiguous()
+    value, divides = _of_matrix(shard)
+    scales = shard.finite("weight_scale", stored.float() / value if divides else stored.float() * value)
+    factors = (1 / value if divides else value).expand(len(stored)).contiguous()
     return Groups(
         codes,
-        shard.finite("weight_scale", _whole_scales(shard, scales)),
+        scales,
         None,
         4,
         span.size,
         span.offset,
         table=table(codes.device),
+        factored=FactoredScales(stored, factors),
     )
 
 
-def _whole_scales(shard: MatrixShard, scales: Tensor) -> Tensor:
-    """Scales of groups with that of the matrix in them."""
+def _of_matrix(shard: MatrixShard) -> tuple[Tensor, bool]:
+    """The float32 of the matrix, and whether scales are divided by it."""
     suffix = _DIVISOR if shard.has(_DIVISOR) else _FACTOR
     shape = shard.stored_shape(suffix)
     value = shard.read_scales(suffix, shape if shape == () else (1,)).view(())
     if not bool(value > 0):
         raise shard.error(suffix, f"is {float(value)}, and a scale must be above 0")
-    return scales / value if suffix == _DIVISOR else scales * value
+    return value, suffix == _DIVISOR

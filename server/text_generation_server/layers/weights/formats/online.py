@@ -1,7 +1,8 @@
 """Online quantisation: weights are rounded to nearest while they are loaded, without calibration.
 
 nf4 and fp4 are those of bitsandbytes (QLoRA, Dettmers et al., 2023). int4 has groups of 128; int8 has one scale per
-row, as EETQ does; mxfp4 has the powers of two of the specification (OCP Microscaling Formats, 2023, 6.3).
+row, as EETQ does; mxfp4 has the powers of two of the specification (OCP Microscaling Formats, 2023, 6.3). nvfp4 is for
+random weights.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,9 +13,9 @@ import torch
 from torch import Tensor
 
 from .. import mxfp4
-from .groups import Groups
+from .groups import FactoredScales, Groups
 
-OnlineKind = Literal["nf4", "fp4", "int4", "int8", "mxfp4"]
+OnlineKind = Literal["nf4", "fp4", "int4", "int8", "mxfp4", "nvfp4"]
 
 _NF4 = (
     *(-1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453, -0.28444138169288635),
@@ -24,6 +25,8 @@ _NF4 = (
 """Quantiles of the normal distribution, from the appendix of the paper."""
 _FP4 = (0.0, 0.0625, 8.0, 12.0, 4.0, 6.0, 2.0, 3.0)
 """The values of exponent and mantissa, three bits, as bitsandbytes reads them, times 12; the fourth bit is the sign."""
+_LARGEST_CODE, _LARGEST_SCALE = 6.0, 448.0
+"""Of nvfp4."""
 _LARGEST_PIECE = 1 << 24
 """Weights that are quantised at a time, because intermediate values are wider than the codes."""
 
@@ -35,7 +38,8 @@ def quantise_groups(weight: Tensor, kind: OnlineKind, group_size: int | None = N
     rows = max(1, _LARGEST_PIECE // max(1, weight.shape[1]))
     pieces = [_KINDS[kind](piece.float(), size) for piece in weight.split(rows)]
     codes, scales = (torch.cat(each) for each in zip(*((piece.codes, piece.scales) for piece in pieces), strict=True))
-    return replace(pieces[0], codes=codes, scales=scales)
+    factored = [piece.factored for piece in pieces if piece.factored is not None]
+    return replace(pieces[0], codes=codes, scales=scales, factored=FactoredScales.cat(factored) if factored else None)
 
 
 def _nf4(weight: Tensor, group_size: int) -> Groups:
@@ -54,6 +58,16 @@ def _mxfp4(weight: Tensor, group_size: int) -> Groups:
     largest = grouped.abs().amax(dim=-1)
     scales = torch.ldexp(torch.ones_like(largest), torch.frexp(largest).exponent - 3)
     return _by_table(grouped, scales, mxfp4.table(weight.device), weight.shape[1])
+
+
+def _nvfp4(weight: Tensor, group_size: int) -> Groups:
+    """An output with a factor of its own."""
+    grouped = _grouped(weight, group_size)
+    largest = grouped.abs().amax(dim=-1)
+    factors = (largest.amax(dim=1) / (_LARGEST_CODE * _LARGEST_SCALE)).clamp_(min=torch.finfo(torch.float32).tiny)
+    stored = (largest / _LARGEST_CODE / factors[:, None]).clamp_(max=_LARGEST_SCALE).to(torch.float8_e4m3fn)
+    groups = _by_table(grouped, stored.float() * factors[:, None], mxfp4.table(weight.device), weight.shape[1])
+    return replace(groups, factored=FactoredScales(stored, factors))
 
 
 def _by_largest(weight: Tensor, values: Sequence[float], group_size: int) -> Groups:
@@ -106,5 +120,6 @@ _KINDS: dict[OnlineKind, Callable[[Tensor, int], Groups]] = {
     "int4": _int4,
     "int8": _int8,
     "mxfp4": _mxfp4,
+    "nvfp4": _nvfp4,
 }
-_GROUPS: dict[OnlineKind, int] = {"nf4": 64, "fp4": 64, "int4": 128, "int8": 0, "mxfp4": mxfp4.BLOCK}
+_GROUPS: dict[OnlineKind, int] = {"nf4": 64, "fp4": 64, "int4": 128, "int8": 0, "mxfp4": mxfp4.BLOCK, "nvfp4": 16}

@@ -22,9 +22,9 @@ _MADE: dict[str, OnlineKind] = {
     "bnb-nf4": "nf4",
     "bnb-fp4": "fp4",
     "mxfp4": "mxfp4",
-    "nvfp4": "mxfp4",
+    "nvfp4": "nvfp4",
 }
-_GROUP_UNIT = 32
+_GROUP_UNIT = min(kernels.KERNEL_GROUPS)
 """The MoE kernels read groups of multiples of this."""
 
 
@@ -43,7 +43,8 @@ class PackedMatrix:
         groups = self.groups
         size = groups.group_size if groups.scales.shape[1] > 1 else 0
         packed = kernels.pack_codes(groups.codes, groups.bits)
-        return Codes(packed, groups.codes.shape[1], groups.scales, groups.zeros, groups.table, size)
+        scales = groups.scales, groups.zeros, groups.table, size
+        return Codes(packed, groups.codes.shape[1], *scales, factored=groups.factored)
 
     def dequantised(self) -> Tensor:
         """See `Quantised`."""

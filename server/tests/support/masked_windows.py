@@ -1,0 +1,85 @@
+"""Requests that choose under masks and get windows of several tokens, run to their ends in lockstep."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from support.router import mask_write
+from support.windows import NEW_TOKENS, Reader, request
+from text_generation_server.engine.engine import Engine
+from text_generation_server.engine.requests import Chunk, Hint, MaskForm, Request, StepMasks, StepPlan
+
+VOCAB = 64
+PROMPTS = [[5, 6, 7, 8, 1], [1, 2, 3], [9, 8, 7, 6, 3, 4], [60, 1, 33], [7, 7, 7, 7, 7, 7]]
+SETTINGS: list[dict[str, Any]] = [
+    {},
+    {"do_sample": True, "seed": 7, "temperature": 0.7},
+    {"do_sample": True, "seed": 11, "temperature": 1.5, "top_p": 0.9, "top_k": 20},
+    {"repetition_penalty": 1.3, "frequency_penalty": 0.7, "presence_penalty": 0.4},
+    {},
+]
+FREE = 4
+"""The row without masks."""
+Guess = Callable[[int, Sequence[int]], Sequence[int]]
+"""What may follow the tokens of a row."""
+
+
+def allowed(tokens: Sequence[int]) -> list[int]:
+    """Every third token is forced; others have a remainder that their place says."""
+    place = len(tokens)
+    return [(7 * place) % VOCAB] if place % 3 == 0 else [token for token in range(VOCAB) if token % 5 == place % 5]
+
+
+def nothing(row: int, tokens: Sequence[int]) -> Sequence[int]:
+    return []
+
+
+def asked() -> list[Request]:
+    return [request(row, PROMPTS[row], **settings) for row, settings in enumerate(SETTINGS)]
+
+
+def masks_of(number: int, rows: Sequence[int], texts: dict[int, list[int]], drafts: dict[int, list[int]]) -> StepMasks:
+    """Masks of the next token of rows, and of those behind each draft that is allowed where it stands."""
+    writes, slots, counts = [], [], []
+    for row in rows:
+        text, first = list(texts[row]), len(slots)
+        for draft in [*drafts.get(row, []), None]:
+            slots.append(1 + len(writes))
+            writes.append(mask_write(slots[-1], allowed(text), MaskForm.ONLY))
+            if draft is None or draft not in allowed(text):
+                break
+            text.append(draft)
+        counts.append(len(slots) - first)
+    return StepMasks(number, writes, rows, slots, counts)
+
+
+class MaskedReader(Reader):
+    """It knows how many steps of decodes had masks."""
+
+    masked_steps = 0
+
+
+def run(engine: Engine, width: int, guess: Guess = nothing) -> MaskedReader:
+    engine.clear_cache(None)
+    requests = asked()
+    rows = [each.row for each in requests if each.row != FREE]
+    found = MaskedReader()
+    found.ids = {each.row: [] for each in requests}
+    first = masks_of(0, rows, found.ids, {})
+    chunks = [Chunk(each.row, 0, len(each.input_ids)) for each in requests]
+    found.read(engine.step(StepPlan(0, admit=requests, chunks=chunks, constrained=rows), lambda _: first).result())
+    number = 0
+    while left := [each.row for each in requests if len(found.ids[each.row]) < NEW_TOKENS]:
+        number += 1
+        masked = [row for row in left if row != FREE]
+        found.masked_steps += bool(masked)
+        drafts = {row: list(guess(row, found.ids[row]))[: width - 1] for row in masked}
+        hints = [
+            Hint(row, len(PROMPTS[row]) + len(found.ids[row]), np.array(ids)) for row, ids in drafts.items() if ids
+        ]
+        masks = masks_of(number, masked, found.ids, drafts)
+        widths = [width] * len(left) if width > 1 else []
+        plan = StepPlan(number, decode=left, widths=widths, constrained=masked, hints=hints)
+        found.read(engine.step(plan, lambda _, masks=masks: masks).result())
+    return found
