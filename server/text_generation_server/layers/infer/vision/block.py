@@ -34,7 +34,8 @@ class VisionBlock:
         qkv = affine(x, weights.qkv).unflatten(-1, (3 * spec.heads, spec.head_dim))
         qk, v = qkv.split([2 * spec.heads, spec.heads], dim=1)
         if weights.qk_norms is not None:
-            qk = torch.cat(self._normalised(*qk.chunk(2, dim=1), weights.qk_norms), dim=1)
+            q, k = qk.chunk(2, dim=1)
+            qk = torch.cat(self._normalised(q, k, weights.qk_norms), dim=1)
         if spec.value_norm:
             v = normalised(v, spec.qk_norm, None)
         if rope is not None:

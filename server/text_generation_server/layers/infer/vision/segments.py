@@ -25,9 +25,10 @@ class Segments:
         """Turns [S, heads, head_dim] into the same; without `scale` the softmax scale is 1 / sqrt(head_dim)."""
         if len(self._runs) == 1:
             return _attend(q, k, v, self._runs[0][0], scale)
-        parts = zip(*(each.split([total for _, total in self._runs]) for each in (q, k, v)), strict=True)
-        runs = zip(self._runs, parts, strict=True)
-        return torch.cat([_attend(*part, length, scale) for (length, _), part in runs])
+        qs, ks, vs = (each.split([total for _, total in self._runs]) for each in (q, k, v))
+        lengths = [length for length, _ in self._runs]
+        runs = zip(qs, ks, vs, lengths, strict=True)
+        return torch.cat([_attend(*run, scale) for run in runs])
 
 
 def _attend(q: Tensor, k: Tensor, v: Tensor, length: int, scale: float | None) -> Tensor:
