@@ -9,9 +9,12 @@ as decodes are computed, and prompts in deterministic mode; `by blocks`: as prom
 `gated_delta`.
 `mamba`: Mamba 1 with 8,192 channels of 16 numbers, and Nemotron-H 8B: 128 heads of 64 times 128 numbers, 8 groups.
 Decodes of several rows, and prompts that begin their requests. `deterministic` goes token after token.
+`lightning`: the same kernels with the sizes of Ling 2.6 Flash: 32 heads of 128 times 128 numbers, each with queries and
+keys of its own, and one time step that all tokens have.
 """
 
 import functools
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -147,17 +150,23 @@ def selective_scan(plan: Plan, tokens: int, runs: int) -> Prepared:
     return num_bytes, call
 
 
-def state_space(plan: Plan, tokens: int, runs: int, deterministic: bool = False) -> Prepared:
-    """As `selective_scan`, without z."""
+def state_space(plan: Plan, tokens: int, runs: int, deterministic: bool = False, lightning: bool = False) -> Prepared:
+    """As `selective_scan`, without z. With `lightning` no time step is read either."""
     heads, p, groups, n = (4, 6, 2, 4) if plan.dry_run else (128, 64, 8, 128)
+    if lightning:
+        heads, p, groups, n = (2, 8, 2, 8) if plan.dry_run else (32, 128, 32, 128)
     state_bytes = runs * heads * p * n * 4 * (2 if runs == tokens else 1)
-    num_bytes = tokens * (2 * heads * p + 2 * groups * n + heads) * plan.dtype.itemsize + state_bytes
+    steps = 0 if lightning else heads
+    num_bytes = tokens * (2 * heads * p + 2 * groups * n + steps) * plan.dtype.itemsize + state_bytes
     buffers, where = plan.buffers(num_bytes), runs_of(plan, tokens, runs)
     x, out = plan.normal(2, buffers, tokens, heads, p)
     b, c = plan.normal(2, buffers, tokens, groups, n)
     dt = plan.normal(buffers, tokens, heads)
     states = plan.normal(buffers, runs, heads, p, n, dtype=torch.float32)
     dynamics = kernels.SpaceDynamics(*mamba_weights(plan, heads))
+    if lightning:
+        dt = plan.normal(heads).as_strided((buffers, tokens, heads), (0, 0, 1))
+        dynamics = replace(dynamics, low=n**-0.5, high=n**-0.5)
 
     def call(index: int) -> None:
         inputs = (x[index], dt[index], b[index], c[index])
@@ -209,5 +218,9 @@ BARS = {
             Operator(state_space, *_STEPS, "state_space"),
             Operator(functools.partial(state_space, deterministic=True), *_PROMPTS, "state_space, deterministic"),
         ),
+    ),
+    "lightning": Bar(
+        "lightning attention of decodes and prompts",
+        beside_floor(Operator(functools.partial(state_space, lightning=True), *_STEPS)),
     ),
 }

@@ -27,19 +27,24 @@ from .collectives.allreduce_add_norm_peer import allreduce_add_norm_peer, announ
 from .collectives.allreduce_add_norm_receive import allreduce_add_norm_receive
 from .collectives.exchange import Exchange
 from .lora.adapter_tiles import TILE_TOKENS, AdapterPages, AdapterTables, TableSizes, adapter_tables
+from .lora.lora_delta import delta_splits, lora_delta, lora_delta_takes
 from .lora.lora_expand import lora_expand
 from .lora.lora_lookup import lora_lookup
 from .lora.lora_shrink import empty_shrunk, lora_shrink, shrink_splits
-from .lora.rank_pages import OUTPUT_BLOCK, RANK_UNITS, part_of_blocks
+from .lora.rank_pages import LONGEST_RUN, OUTPUT_BLOCK, RANK_UNITS, part_of_blocks, run_of
 from .lora.replace_norm import replace_norm
 from .lora.replace_rows import replace_rows
 from .lora.replaced_logits import ReplacedRows, replaced_logits
+from .lora.shrunk_words import LAST_TURN, MOST_LAUNCHES
+from .lora.site_adapters import SiteAdapters
+from .matmul.adapted_gemv import adapted_gemv, adapted_gemv_takes
+from .matmul.adapted_linear import adapted_linear
 from .matmul.dequantise import dequantise
 from .matmul.gemv_blocks import LONGEST as LONGEST_NORMALISED
 from .matmul.group_quantisation import KERNEL_GROUPS, PackedMatrix, pack_codes, pack_scales, unpack_codes
 from .matmul.ladder import SMALL_BATCH
 from .matmul.linear import linear
-from .matmul.linear_split_k import linear_split_k, linear_splits
+from .matmul.linear_split_k import leaves_partials, linear_split_k, linear_splits
 from .matmul.token_linear import NormPrologue, send_linear, token_linear
 from .matmul.w8a8_gated import w8a8_gated
 from .matmul.w8a8_linear import w8a8_linear
@@ -97,10 +102,13 @@ __all__ = [
     "EXCLUDED",
     "KERNEL_GROUPS",
     "KV_CODES",
+    "LAST_TURN",
     "LONGEST_NORMALISED",
+    "LONGEST_RUN",
     "MAX_LOGIT_BIAS",
     "MAX_MATCH",
     "MAX_TOP",
+    "MOST_LAUNCHES",
     "NOT_QUANTISED",
     "NO_PROLOGUE",
     "OUTPUT_BLOCK",
@@ -139,6 +147,7 @@ __all__ = [
     "SamplingRules",
     "ScanDynamics",
     "Sequences",
+    "SiteAdapters",
     "SpaceDynamics",
     "SplitStatistics",
     "TableSizes",
@@ -148,6 +157,9 @@ __all__ = [
     "act_and_mul",
     "activate",
     "adapted_experts",
+    "adapted_gemv",
+    "adapted_gemv_takes",
+    "adapted_linear",
     "adapter_tables",
     "add_layer_norm",
     "add_rms_norm",
@@ -165,6 +177,7 @@ __all__ = [
     "compile_only",
     "compiling_only",
     "decode_attention",
+    "delta_splits",
     "dequantise",
     "draw",
     "embed",
@@ -184,10 +197,13 @@ __all__ = [
     "latent_postprocess",
     "latent_prefill_attention",
     "layer_norm",
+    "leaves_partials",
     "linear",
     "linear_split_k",
     "linear_splits",
     "logits_process",
+    "lora_delta",
+    "lora_delta_takes",
     "lora_expand",
     "lora_lookup",
     "lora_shrink",
@@ -211,6 +227,7 @@ __all__ = [
     "replace_rows",
     "replaced_logits",
     "rms_norm",
+    "run_of",
     "selective_scan",
     "send_linear",
     "shrink_splits",

@@ -14,12 +14,14 @@ from text_generation_kernels import (
     RANK_UNITS,
     TILE_TOKENS,
     AdapterPages,
+    SiteAdapters,
     TableSizes,
     adapter_tables,
     empty_shrunk,
     lora_expand,
     lora_shrink,
     part_of_blocks,
+    run_of,
 )
 
 Range = tuple[int, int, int]
@@ -108,6 +110,15 @@ class Step:
     tiles: Tensor
     work: Tensor
     tile_tokens: int
+
+    def adapters(self, turn: int, words: Tensor, launch: int = 3) -> SiteAdapters:
+        """What fused operators read of it, in a step of this number."""
+        site, device = self.site, self.order.device
+        used = int((self.tiles[:, 1] > 0).sum()), int((self.work[:, 1] >= 0).sum())
+        counts = torch.tensor([turn, *used], dtype=torch.int32, device=device)
+        pages = site.pool_a, site.pool_b, site.pool_scale, site.blocks if site.pool_a.shape[1] > 1 else None
+        tables = self.order, self.tiles, self.work
+        return SiteAdapters(*pages, run_of(site.ranges), *tables, counts, words, launch)
 
     def run(
         self,

@@ -69,6 +69,14 @@ class Recurrence:
         out, expected = self.out[BEFORE:], self.expected[BEFORE:]
         return replace(self, inputs=inputs, starts=None, max_len=1, out=out, expected=expected)
 
+    def with_one_step(self) -> "Recurrence":
+        """The same of `state_space` where one row of zeros is that of time steps of all tokens. It needs bounds of time
+        steps that leave no choice.
+        """
+        x, dt, *others = self.inputs
+        row = dt.new_zeros(dt.shape[1]).as_strided(dt.shape, (0, 1))
+        return replace(self, inputs=(x, row, *others))
+
 
 class _Step:
     """Where runs lie, and random tensors for them."""

@@ -17,7 +17,7 @@ A site calls it once, behind `lora_shrink`. With `add` it must run after the GEM
 the tables are read before the previous kernel has finished, so no kernel of the step may write them. The grid follows
 from the capacity of `tiles`; thread blocks of empty tiles end at once.
 Bytes floor: for each page in use outputs * RANK_UNITS * element size, once, and for each token its outputs, written, or
-with `add` read and written. Not measured on a GPU yet.
+with `add` read and written. Lab: docs/lab/2026-11-adapters-on-a-card.md.
 """
 
 # pyright: basic, reportArgumentType=false, reportCallIssue=false, reportGeneralTypeIssues=false

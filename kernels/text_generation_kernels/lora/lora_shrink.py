@@ -17,7 +17,7 @@ A site calls it once, beside the GEMM of the base. `a`, `scale` and the tables a
 finished, so no kernel of the step may write them. The grid follows from the capacity of `work`; thread blocks of empty
 items end at once, so one captured graph serves any number of adapters.
 Bytes floor: for each page in use parts * RANK_UNITS * inputs * element size, once, and for each token its inputs.
-Not measured on a GPU yet.
+Lab: docs/lab/2026-11-adapters-on-a-card.md.
 """
 
 # pyright: basic, reportArgumentType=false, reportCallIssue=false

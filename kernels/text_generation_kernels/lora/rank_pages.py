@@ -25,6 +25,8 @@ RANK_UNITS = 16
 """Rank units of a page: what one matrix instruction takes."""
 OUTPUT_BLOCK = 16
 """Neighbouring outputs that belong to one part."""
+LONGEST_RUN = 1024
+"""See `run_of`."""
 
 
 def part_of_blocks(ranges: Sequence[tuple[int, int, int]], outputs: int, device: torch.device) -> Tensor:
@@ -49,6 +51,15 @@ def part_of_blocks(ranges: Sequence[tuple[int, int, int]], outputs: int, device:
     if -1 in parts:
         raise ValueError(f"part_of_blocks: no range has output {parts.index(-1) * OUTPUT_BLOCK} of {outputs}")
     return torch.tensor(parts, dtype=torch.int32, device=device)
+
+
+def run_of(ranges: Sequence[tuple[int, int, int]]) -> int:
+    """The outputs, at most LONGEST_RUN, that belong to one part from each multiple of this number on."""
+    run = LONGEST_RUN
+    for first, _, _ in ranges:
+        while first % run:
+            run //= 2
+    return run
 
 
 def check_tables(name: str, order: Tensor, tiles: Tensor, work: Tensor, v: Tensor, parts: int) -> None:

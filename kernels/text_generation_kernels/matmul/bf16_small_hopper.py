@@ -92,7 +92,7 @@ def _wait(sums):
 
 
 @gluon.jit
-def _store(gate, up, bias_ptr, out_ptr, stride_token, first, size, tokens, ACTIVATION: gl.constexpr):
+def _store(gate, up, bias_ptr, delta_ptr, out_ptr, stride_token, first, size, tokens, ACTIVATION: gl.constexpr):
     """Outputs of a tile from `first` on. Without an activation `up` is unused."""
     TYPE: gl.constexpr = out_ptr.dtype.element_ty
     layout: gl.constexpr = gate.type.layout
@@ -101,8 +101,14 @@ def _store(gate, up, bias_ptr, out_ptr, stride_token, first, size, tokens, ACTIV
     exists = rows < size
     if bias_ptr is not None:
         gate += gl.load(bias_ptr + rows, mask=exists, other=0.0).to(gl.float32)[None, :]
+    if delta_ptr is not None:
+        HALVES: gl.constexpr = 1 if ACTIVATION is None else 2
+        delta_ptrs = delta_ptr + (members.to(gl.int64) * (HALVES * size))[:, None] + rows[None, :]
+        gate += gl.load(delta_ptrs, mask=(members < tokens)[:, None] & exists[None, :], other=0.0)
     out = gate.to(TYPE)
     if ACTIVATION is not None:
+        if delta_ptr is not None:
+            up += gl.load(delta_ptrs + size, mask=(members < tokens)[:, None] & exists[None, :], other=0.0)
         if bias_ptr is not None:
             up += gl.load(bias_ptr + size + rows, mask=exists, other=0.0).to(gl.float32)[None, :]
         out = gated_activation(out.to(gl.float32), up.to(TYPE).to(gl.float32), ACTIVATION).to(TYPE)
@@ -117,6 +123,7 @@ def bf16_small_hopper_kernel(
     weight_rest_tiles,  # of TILE_ROWS[1] x BLOCK_K of it, if there are two
     out_ptr,  # [tokens, outputs], with an activation [tokens, outputs / 2], or [splits, tokens, outputs] float32
     bias_ptr,  # [outputs] or None
+    delta_ptr,  # [tokens, outputs] float32, which is added, or None
     inputs,
     outputs,
     stride_out_partial,
@@ -196,7 +203,7 @@ def bf16_small_hopper_kernel(
     out_ptr += split.to(gl.int64) * stride_out_partial
     for index in gl.static_range(len(TILE_ROWS)):
         up = sums[len(sums) - len(TILE_ROWS) + index]
-        _store(sums[index], up, bias_ptr, out_ptr, stride_out_token, rows[index], size, tokens, ACTIVATION)
+        _store(sums[index], up, bias_ptr, delta_ptr, out_ptr, stride_out_token, rows[index], size, tokens, ACTIVATION)
 
 
 _launch = Launcher(
@@ -211,8 +218,11 @@ def bf16_small_hopper(
     out: Tensor,
     activation: str | None,
     settings: Mapping[str, int],
+    delta: Tensor | None = None,
 ) -> None:
-    """Launches the kernel: arguments as of `linear`, or an `out` for each of `splits` splits of the inputs."""
+    """Launches the kernel: arguments as of `linear`, or an `out` for each of `splits` splits of the inputs. `delta`
+    float32 [tokens, outputs], contiguous, is added before the activation.
+    """
     tokens, inputs = x.shape
     outputs = weight.shape[0]
     config = dict(settings)
@@ -221,7 +231,7 @@ def bf16_small_hopper(
     tiles = [_tiles(weight, rows, block_k) for rows in tile_rows]
     _launch(
         (triton.cdiv(out.shape[-1], sum(tile_rows)), splits),
-        (out, bias),
+        (out, bias, delta),
         (inputs, outputs, out.stride(0) if out.dim() == 3 else 0, out.stride(-2)),
         (tokens, splits),
         (_tiles(x, _BLOCK_M, block_k), tiles[0], tiles[-1]),

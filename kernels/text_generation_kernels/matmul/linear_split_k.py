@@ -30,6 +30,13 @@ def linear_splits(x: Tensor, weight: Tensor) -> int:
     return BF16.pick(Bf16Problem.of(x, weight, x, partials=True)).settings.get("splits", 1)
 
 
+def leaves_partials(x: Tensor, weight: Tensor) -> bool:
+    """Whether `linear_split_k` computes this GEMM, in one split if not in more."""
+    if not (x.is_cuda and triton_enabled()):
+        return False
+    return "split-K partials" in BF16.pick(Bf16Problem.of(x, weight, x, partials=True)).kernel.fuses
+
+
 def linear_split_k_triton(x: Tensor, weight: Tensor, out: Tensor) -> None:
     """Triton implementation. Raises ValueError for another number of splits than `linear_splits` says."""
     choice = BF16.pick(Bf16Problem.of(x, weight, x, partials=True))

@@ -24,6 +24,7 @@ def skinny_linear_kernel(
     x_ptr,  # [tokens, inputs]
     weight_ptr,  # [outputs, inputs]
     bias_ptr,  # [outputs] or None
+    delta_ptr,  # [tokens, outputs] float32, which is added, or None
     out_ptr,  # [tokens, outputs], or [splits, tokens, outputs] float32
     partial_ptr,  # [splits, tiles, BLOCK_N, BLOCK_M] float32, used where splits > 1
     arrived_ptr,  # [tiles] int32, zero before and after
@@ -94,6 +95,9 @@ def skinny_linear_kernel(
             acc += tl.load(tile_ptr + index * stride_split, cache_modifier=".cg")
     if bias_ptr is not None:
         acc += tl.load(bias_ptr + weight_rows).to(tl.float32)[:, None]
+    if delta_ptr is not None:
+        delta_ptrs = delta_ptr + members.to(tl.int64)[None, :] * outputs + weight_rows[:, None]
+        acc += tl.load(delta_ptrs, mask=(members < tokens)[None, :], other=0.0)
     out = acc.to(out_ptr.dtype.element_ty)
     if ACTIVATION is None:
         rows = tile * BLOCK_N + local_rows
@@ -118,9 +122,11 @@ def skinny_gemm(
     out: Tensor,
     activation: str | None,
     settings: Mapping[str, int],
+    delta: Tensor | None = None,
 ) -> None:
     """Launches the kernel: arguments as of `linear`. `settings`: the tile of a thread block, and `splits` of the
-    inputs, none of them empty. It reduces their partials unless `out` has room for each.
+    inputs, none of them empty. It reduces their partials unless `out` has room for each. `delta` float32 [tokens,
+    outputs], contiguous, is added before the activation; not to partials that it leaves.
 
     It runs on one stream at a time, as thread blocks of all calls count their arrivals in one place, and once before a
     capture.
@@ -135,7 +141,7 @@ def skinny_gemm(
     num_partials = splits * tiles * tile["BLOCK_N"] * block_m if splits > 1 and not keeps_partials else 0
     _launch(
         (tiles, splits),
-        (x, weight, bias, out, x.new_empty(num_partials, dtype=torch.float32), arrivals(x.device, tiles)),
+        (x, weight, bias, delta, out, x.new_empty(num_partials, dtype=torch.float32), arrivals(x.device, tiles)),
         (inputs, outputs, x.stride(0), weight.stride(0), out.stride(0) if keeps_partials else 0, out.stride(-2)),
         (tokens, splits),
         ACTIVATION=activation,

@@ -213,14 +213,17 @@ class Launcher:
         writes: tuple[str, ...],
         reads_early: tuple[str, ...] = (),
         dependents: Dependents = "before the wait",
+        name: str = "",
     ) -> None:
-        """The last three have the meaning of `Pdl`. Raises TypeError for operands that are no parameters."""
+        """`writes`, `reads_early` and `dependents` have the meaning of `Pdl`. `name` is that of the kernel, unless it
+        has several launchers. Raises TypeError for operands that are no parameters.
+        """
         operands = [_operand(name) for name in kernel.arg_names] if INSTALLED else []
         if INSTALLED and (
             unknown := [each for each in (*writes, *reads_early) if each.partition(":")[0] not in operands]
         ):
             raise TypeError(f"{kernel.__name__} has no parameters {', '.join(unknown)}")
-        self.pdl = Pdl(kernel.__name__.removesuffix("_kernel"), reads_early, writes, dependents)
+        self.pdl = Pdl(name or kernel.__name__.removesuffix("_kernel"), reads_early, writes, dependents)
         """What the kernel says about programmatic dependent launch."""
         LAUNCHERS[self.pdl.kernel] = self
         self._kernel = kernel

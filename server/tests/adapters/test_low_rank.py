@@ -58,14 +58,18 @@ FAMILIES = [
     "internlm2",
     "kimi k2.5",
     "lfm2",
+    "ling 2.5",
+    "longcat",
     "mamba 2",
     "mimo v2",
     "minimax m3",
+    "minimax text 01",
     "nemotron 3 latent",
     "phi3",
     "qwen2 moe",
     "qwen3 next",
     "starcoder",
+    "step",
 ]
 """Of each kind of layout some; all other families pass too."""
 

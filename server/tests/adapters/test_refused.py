@@ -111,7 +111,7 @@ FILES: dict[str, tuple[Callable[[Tensors], Tensors], str]] = {
     "ranks differ": (_put(f"{Q}.lora_A.weight", torch.ones(3, 32)), r"factors \[3, 32\] and \[32, 4\], which do not"),
     "other sizes": (_put(f"{Q}.lora_A.weight", torch.ones(4, 30)), r"`.*q_proj\.weight` of the model is \[32, 32\]"),
     "NaN": (_put(f"{Q}.lora_A.weight", torch.full((4, 32), float("nan"))), r"holds NaN or infinite numbers"),
-    "integers": (_put(f"{Q}.lora_A.weight", torch.ones(4, 32, dtype=torch.int32)), r"has type torch\.int32"),
+    "integers": (_put(f"{Q}.lora_A.weight", torch.ones(4, 32, dtype=torch.int32)), r"has type I32"),
     "empty": (_put(f"{Q}.lora_A.weight", torch.ones(0, 32)), r"is empty: its training has saved a shard"),
     "vector": (_put(f"{Q}.lora_A.weight", torch.ones(32)), r"which do not multiply"),
     "high rank": (

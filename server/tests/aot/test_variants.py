@@ -13,7 +13,14 @@ from torch import Tensor
 
 import text_generation_kernels as kernels
 from text_generation_kernels.collectives.exchange import Exchange, control_block
-from text_generation_server.config.recurrent import GatedDeltaSpec, KimiDeltaSpec, Mamba2Spec, MambaSpec, ShortConvSpec
+from text_generation_server.config.recurrent import (
+    GatedDeltaSpec,
+    KimiDeltaSpec,
+    LightningSpec,
+    Mamba2Spec,
+    MambaSpec,
+    ShortConvSpec,
+)
 from text_generation_server.config.server import WatermarkConfig
 from text_generation_server.config.spec import DenseSpec, NormSpec
 from text_generation_server.distributed import TensorParallelGroup
@@ -36,6 +43,7 @@ from text_generation_server.layers.infer import (
     DenseFeedForward,
     GatedDelta,
     KimiDelta,
+    Lightning,
     Mamba,
     Mamba2,
     Norm,
@@ -43,6 +51,7 @@ from text_generation_server.layers.infer import (
     ShortConv,
 )
 from text_generation_server.layers.infer.state import CacheShape, InferState
+from text_generation_server.layers.rope import RopeTable
 from text_generation_server.layers.weights import (
     Activations,
     ActivationScheme,
@@ -51,6 +60,7 @@ from text_generation_server.layers.weights import (
     GatedDeltaWeights,
     HeadSplit,
     KimiDeltaWeights,
+    LightningWeights,
     Mamba2Weights,
     MambaWeights,
     NormWeights,
@@ -113,6 +123,8 @@ class Recurrent(Logits):
     def __init__(self, group: TensorParallelGroup) -> None:
         super().__init__(64, group, torch.bfloat16)
         rows = partial(torch.zeros, dtype=self.dtype)
+        unrotated = RopeTable(None, 128, FakeModel.device)
+        unrotated.resize(8192)
         self.mixers = [
             GatedDelta(
                 0,
@@ -150,6 +162,17 @@ class Recurrent(Logits):
                     torch.zeros(128), Made(64),
                 ),
                 HeadSplit(0, 4, (0, 1, 2, 3)),
+            ),
+            Lightning(
+                5,
+                LightningSpec((0.1,) * 4, 128, 0.1, 1e-6, 2, qk_norm_eps=1e-6),
+                LightningWeights(
+                    Made(2048), kernels.SpaceDynamics(*torch.zeros(3, 4), 0.1, 0.1), rows(128), rows(128),
+                    rows(2, 256), Made(64),
+                ),
+                HeadSplit(0, 4, (0, 1, 2, 3)),
+                unrotated,
+                group,
             ),
         ]  # fmt: skip
         self.states = [mixer.state for mixer in self.mixers]

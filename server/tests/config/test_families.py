@@ -33,9 +33,9 @@ OTHER_NAMES: dict[str, str] = {
     "d_model": "hidden_size",
     "n_heads": "num_attention_heads",
     "n_layers": "num_hidden_layers",
+    "num_layers": "num_hidden_layers",
     "ffn_dim": "intermediate_size",
     "attention_heads": "num_attention_heads",
-    "num_layers": "num_hidden_layers",
 }
 
 
@@ -44,6 +44,7 @@ EXPERTS = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 
 NO_OP = {"no_op": True}
 GPT_NEO = {"num_heads": 4, "num_layers": 2, "attention_types": [[["global", "local"], 1]]}
 LING_3 = {**EXPERTS, "layer_group_size": 4}
+LONGCAT = {"num_layers": 2, "ffn_hidden_size": 48}
 
 
 def parse(folder: Path, values: dict[str, Any]) -> ModelConfig:
@@ -163,6 +164,12 @@ def test_the_page_of_models_has_the_table_of_the_tests() -> None:
             {"linear_attn_config": {"full_attn_layers": [2], "kda_layers": [1, 3]}},
             "kda_layers",
         ),
+        ("MiniMaxText01ForCausalLM", {"attn_type_list": [0, 1]}, "attn_type_list"),
+        ("LongcatFlashForCausalLM", LONGCAT | {"q_lora_rank": None}, "q_lora_rank"),
+        ("LongcatFlashForCausalLM", LONGCAT | {"zero_expert_num": -1}, "zero_expert_num"),
+        ("BailingMoeV2_5ForCausalLM", LING_3 | {"group_norm_size": 3}, "group_norm_size"),
+        ("BailingMoeV2_5ForCausalLM", LING_3 | {"rotary_dim": 6}, "rotary_dim"),
+        ("BailingMoeV2_5ForCausalLM", LING_3 | {"num_hidden_layers": 1}, "num_hidden_layers"),
         ("BailingMoeV3ForCausalLM", LING_3 | {"kda_lower_bound": 1}, "kda_lower_bound"),
         ("BailingMoeV3ForCausalLM", LING_3 | {"layer_group_size": 0}, "layer_group_size"),
         (
@@ -230,6 +237,15 @@ def test_a_wrong_value_is_named(architecture: str, values: dict[str, Any], named
         ("AfmoeForCausalLM", {"route_norm": False}),
         ("HYV3ForCausalLM", {"qk_norm": False}),
         ("LagunaForCausalLM", {"attention_bias": True}),
+        ("MiniMaxText01ForCausalLM", {"postnorm": False}),
+        ("LongcatFlashForCausalLM", {"zero_expert_type": "zero"} | LONGCAT),
+        ("LongcatFlashForCausalLM", {"router_bias": True} | LONGCAT),
+        ("LongcatFlashForCausalLM", {"mla_scale_q_lora": False} | LONGCAT),
+        ("MiniMaxText01ForCausalLM", {"shared_intermediate_size": 64}),
+        ("MiniMaxText01ForCausalLM", {"layernorm_mlp_alpha": 2.0}),
+        ("BailingMoeV2_5ForCausalLM", {"linear_silu": True} | LING_3),
+        ("BailingMoeV2_5ForCausalLM", {"num_kv_heads_for_linear_attn": 2} | LING_3),
+        ("BailingMoeV2_5ForCausalLM", {"use_qkv_bias": True} | LING_3),
         ("BailingMoeV3ForCausalLM", {"expert_swiglu_limit_list": [0, 0, 7.0, 0]} | LING_3),
         ("BailingMoeV3ForCausalLM", {"no_kda_lora": False} | LING_3),
         ("BailingMoeV3ForCausalLM", {"num_kv_heads_for_linear_attn": 2} | LING_3),

@@ -82,7 +82,7 @@ def test_padded_steps_give_the_same_tokens(llama_folder: Path, expected: list[li
     for chunk, budget in ((3, 40), (40, 70), (128, 128)):
         got = run(engine, chunk=chunk, budget=budget, depth=2, pause=0.03)
         assert [each.tokens for each in got] == expected
-    assert replays(runner._graphs) == (set(DECODES), set(FORWARDS), set(TOKENS))
+    assert replays(runner._captured.base) == (set(DECODES), set(FORWARDS), set(TOKENS))
 
 
 def test_steps_as_on_a_device_are_deterministic_to_the_bit_without_padding_too(llama_folder: Path) -> None:
@@ -113,7 +113,7 @@ def test_a_step_has_padding_of_nobody(llama_folder: Path) -> None:
     engine = build(llama_folder, graphs=True)
     runner = engine._runner
     assert runner is not None
-    pool = runner._input._pool
+    pool = runner._steps.inputs._pool
     with torch.inference_mode():
         for cache in (tensor for each in pool.caches for tensor in (each.k, each.v)):
             cache.fill_(torch.nan)

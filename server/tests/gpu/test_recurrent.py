@@ -22,7 +22,9 @@ def written(name: str, folder: Path) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("name", ["qwen3 next", "kimi linear", "jamba", "nemotron h", "granite 4", "lfm2 moe"])
+@pytest.mark.parametrize(
+    "name", ["qwen3 next", "kimi linear", "ling 2.5", "minimax text 01", "jamba", "nemotron h", "granite 4", "lfm2 moe"]
+)
 def test_schedules_change_no_token(name: str, tmp_path: Path) -> None:
     """In deterministic mode, to the bit: chunks beside decodes, rows that change their owner, pauses."""
     engine = build(written(name, tmp_path), torch.bfloat16, deterministic=True)
@@ -32,7 +34,9 @@ def test_schedules_change_no_token(name: str, tmp_path: Path) -> None:
         check(schedule(engine, seed, NUMBERS, count=6, pause=0.03), expected, seed)
 
 
-@pytest.mark.parametrize("name", ["qwen3.5", "kimi linear", "mamba", "nemotron h letters", "nemotron 3", "bamba"])
+@pytest.mark.parametrize(
+    "name", ["qwen3.5", "kimi linear", "ling 2.5", "mamba", "nemotron h letters", "nemotron 3", "bamba"]
+)
 def test_graphs_change_no_token_in_the_default_mode(name: str, tmp_path: Path) -> None:
     """In float32 nothing hangs on the last bits of these models."""
     engine = build(written(name, tmp_path), torch.float32)
@@ -42,7 +46,7 @@ def test_graphs_change_no_token_in_the_default_mode(name: str, tmp_path: Path) -
         check(schedule(engine, seed, NUMBERS, count=6, pause=0.03), expected, seed)
 
 
-@pytest.mark.parametrize("name", ["qwen3 next", "kimi linear", "nemotron h"])
+@pytest.mark.parametrize("name", ["qwen3 next", "kimi linear", "ling 2.5", "nemotron h"])
 def test_prompts_in_blocks_have_the_probabilities_of_those_token_after_token(name: str, tmp_path: Path) -> None:
     """Of 180 tokens in chunks of 100, which only the deterministic mode computes one by one. Operands of 16 bits make a
     difference of 0.12 to float32 in this model, on a CPU.

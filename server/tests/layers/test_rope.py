@@ -10,7 +10,7 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from text_generation_server.config import ModelConfig
 from text_generation_server.config.json_object import JsonObject
 from text_generation_server.config.model import parse_model_config
-from text_generation_server.config.spec import RopeSpec
+from text_generation_server.config.rotary import RopeSpec
 from text_generation_server.layers.rope import cos_sin_table
 
 SCALINGS: list[dict[str, Any]] = [

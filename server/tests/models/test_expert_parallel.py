@@ -33,6 +33,7 @@ from text_generation_server.errors import ConfigurationError
         "gemma4 experts",
         "llama4",
         "kimi linear",
+        "longcat",
         "step",
     ],
 )

@@ -16,6 +16,7 @@ from support.router import Router
 from support.thread_ranks import thread_groups, together
 
 from text_generation_server.config.model import ModelConfig
+from text_generation_server.config.names import TensorNames
 from text_generation_server.config.shards import AskedShards, check_shards
 from text_generation_server.doctor.model import kv_bytes_per_token, state_bytes_per_row
 from text_generation_server.engine.kv_pool import allocate_pool, bytes_per_row, bytes_per_slot
@@ -92,6 +93,8 @@ def test_shards_that_cannot_share_it_are_refused(root: Path) -> None:
         ("falcon h1", 3, "4 attention heads"),
         ("falcon h1 gated first", 4, "2 groups of heads of a state space"),
         ("lfm2", 5, "32 channels of a convolution"),
+        ("ling 2.5", 4, "2 groups of heads of linear attention"),
+        ("ling 2.5 whole norm", 3, "4 attention heads"),
     ):
         with pytest.raises(ConfigurationError, match=f"{count} shards cannot share {what} evenly"):
             check_shards(ModelConfig.from_folder(written(name, root)), AskedShards(count))
@@ -141,3 +144,11 @@ def test_forms_that_are_not_there_are_refused_by_the_name_of_their_key(
     (tmp_path / "config.json").write_text(json.dumps({**config, **values}))
     with pytest.raises(error, match=message):
         ModelConfig.from_folder(tmp_path)
+
+
+@pytest.mark.parametrize("suffix", ["weight", "qweight", "weight_packed"])
+def test_other_names_count_where_no_layer_has_the_first(suffix: str) -> None:
+    """Whether its matrices are quantised or not."""
+    names = TensorNames(delta_out="own", instead={"delta_out": "other"})
+    for stored in ("own", "other"):
+        assert names.as_stored(2, {f"model.layers.1.{stored}.{suffix}"}.__contains__).delta_out == stored

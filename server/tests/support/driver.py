@@ -42,7 +42,9 @@ class Driver:
         """
         self.model = model
         self._adapters = adapters or {}
-        self._checker = checker
+        self._tables_of = None
+        if checker is not None and model.adapters is not None and model.adapters.pool is not None:
+            self._tables_of = AdapterTables(checker, 1, True, model.adapters.pool.words)
         self._group = group
         model.reserve_positions(max_tokens)
         generator = torch.Generator().manual_seed(seed)
@@ -129,9 +131,9 @@ class Driver:
         return self._group.all_gather(logits).transpose(0, 1).flatten(1)[:, : self.model.vocab_size]
 
     def _tables(self, numbers: Sequence[int]) -> StepAdapters | None:
-        if self._checker is None or not any(numbers):
+        if self._tables_of is None or not any(numbers):
             return None
-        return AdapterTables(self._checker, 1, True, self.model.device).of(np.array(numbers))
+        return self._tables_of.of(np.array(numbers))
 
 
 def _poisoned(shape: CacheShape, cache: KvCache) -> KvCache:

@@ -49,6 +49,30 @@ LONGROPE = {
 }
 
 
+LONGCAT: dict[str, Any] = {
+    **LATENT,
+    "expert_ffn_hidden_size": 16,
+    "ffn_hidden_size": 48,
+    "head_dim": 4,
+    "intermediate_size": ...,
+    "kv_lora_rank": 12,
+    "moe_topk": 3,
+    "n_routed_experts": 5,
+    "num_hidden_layers": ...,
+    "num_layers": 2,
+    "zero_expert_num": 4,
+}
+
+
+def _longcat(state: State, raw: Raw) -> tuple[State, Raw]:
+    """Without matrices of experts that change nothing, and with the authors' keys."""
+    first = raw["n_routed_experts"]
+    extra = tuple(f".mlp.experts.{first + index}." for index in range(raw["zero_expert_num"]))
+    kept = {name: tensor for name, tensor in state.items() if not any(each in name for each in extra)}
+    own = {"attention_method": "MLA", "mla_scale_kv_lora": True, "mla_scale_q_lora": True}
+    return kept, {**raw, **own, "zero_expert_type": "identity"}
+
+
 def _large3(state: State, raw: Raw) -> tuple[State, Raw]:
     """Matrices of each expert, and the keys of files made from `params.json`."""
     gate_up, down = "mlp.experts.gate_up_proj", "mlp.experts.down_proj"
@@ -142,6 +166,18 @@ LATENT_CASES: dict[str, Case] = {
         "GLM 5",
         "glm_moe_dsa",
         {**EXPERTS, **INDEXER, "index_topk_pattern": "FSF"},
+        prepare=with_corrections,
+    ),
+    "longcat": Case("LongCat Flash", "longcat_flash", LONGCAT, _longcat, prepare=with_corrections),
+    "longcat without zero experts": Case(
+        "LongCat Flash",
+        "longcat_flash",
+        {
+            **LONGCAT,
+            "routed_scaling_factor": 2.0,
+            "zero_expert_num": 0,
+            "rope_parameters": YARN_OF_V3,
+        },
         prepare=with_corrections,
     ),
     "glm4 moe lite": Case(

@@ -42,10 +42,10 @@ class Latent(nn.Module):
             self.q_proj = nn.Linear(hidden, queries, bias=False)
         else:
             self.q_a_proj = nn.Linear(hidden, config.q_lora_rank, bias=False)
-            self.q_a_layernorm = nn.RMSNorm(config.q_lora_rank, config.rms_norm_eps)
+            self.q_a_layernorm = nn.RMSNorm(config.q_lora_rank, 1e-6)
             self.q_b_proj = nn.Linear(config.q_lora_rank, queries, bias=False)
         self.kv_a_proj_with_mqa = nn.Linear(hidden, config.kv_lora_rank + config.qk_rope_head_dim, bias=False)
-        self.kv_a_layernorm = nn.RMSNorm(config.kv_lora_rank, config.rms_norm_eps)
+        self.kv_a_layernorm = nn.RMSNorm(config.kv_lora_rank, 1e-6)
         self.kv_b_proj = nn.Linear(config.kv_lora_rank, heads * keys, bias=False)
         if gates is not None:
             self.g_proj = nn.Linear(hidden, heads * (1 if gates == "head_wise" else config.v_head_dim), bias=False)

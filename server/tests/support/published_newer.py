@@ -26,6 +26,8 @@ GROWING = {
 
 
 FULL = "full_attention"
+HF_NAMES = ("intermediate_size", "num_hidden_layers", "num_key_value_heads")
+"""Keys that LongCat Flash has under other names, or not."""
 GEMMA_4 = {
     "attention_bias": False,
     "final_logit_softcapping": 30.0,
@@ -443,6 +445,33 @@ NEWER: dict[str, Case] = {
             ],
             "rope_scaling": LLAMA3,
             "rope_theta": 500000.0,
+        },
+    ),
+    "LongCat-Flash-Chat": file(
+        CASES["longcat"],
+        {
+            **{key: value for key, value in LLAMA.items() if key not in HF_NAMES},
+            "attention_bias": False,
+            "attention_method": "MLA",
+            "expert_ffn_hidden_size": 16,
+            "ffn_hidden_size": 48,
+            "kv_lora_rank": 12,
+            "max_position_embeddings": 131072,
+            "mla_scale_kv_lora": True,
+            "mla_scale_q_lora": True,
+            "model_type": "longcat_flash",
+            "moe_topk": 3,
+            "n_routed_experts": 5,
+            "num_layers": 2,
+            "q_lora_rank": 10,
+            "qk_nope_head_dim": 6,
+            "qk_rope_head_dim": 4,
+            "rms_norm_eps": 1e-05,
+            "rope_theta": 10000000.0,
+            "routed_scaling_factor": 6.0,
+            "v_head_dim": 8,
+            "zero_expert_num": 4,
+            "zero_expert_type": "identity",
         },
     ),
     "Ling mini 2.0": file(

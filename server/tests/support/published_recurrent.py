@@ -5,8 +5,8 @@ import dataclasses
 from support.families import Case, Raw, State
 from support.family_cases import CASES
 from support.ling3 import ling3
-from support.published import LLAMA, TOKENS, own
-from support.recurrent_cases import KIMI_LINEAR, kimi_linear
+from support.published import LLAMA, TOKENS, file, own
+from support.recurrent_cases import KIMI_LINEAR, LING_25_KEYS, kimi_linear
 
 
 def _kimi_linear(state: State, raw: Raw) -> tuple[State, Raw]:
@@ -75,6 +75,35 @@ LING_3 = {
     "use_qk_norm": True,
     "use_qkv_bias": False,
     "value_norm": False,
+}
+LING_26 = {
+    **LING_25_KEYS,
+    "attention_dropout": 0.0,
+    "embedding_dropout": 0.0,
+    "hidden_act": "silu",
+    "linear_silu": False,
+    "max_window_layers": 20,
+    "moe_router_enable_expert_bias": True,
+    "moe_shared_expert_intermediate_size": 20,
+    "mtp_loss_scaling_factor": 0,
+    "norm_topk_prob": True,
+    "num_key_value_heads": 4,
+    "num_kv_heads_for_linear_attn": 4,
+    "num_nextn_predict_layers": 0,
+    "qk_head_dim": 10,
+    "rope_interleave": True,
+    "rope_scaling": None,
+    "rotary_dim": 4,
+    "router_dtype": "fp32",
+    "score_function": "sigmoid",
+    "scoring_func": "sigmoid",
+    "seq_aux": True,
+    "tie_word_embeddings": False,
+    "topk_method": "noaux_tc",
+    "use_bias": False,
+    "use_qk_norm": True,
+    "use_qkv_bias": False,
+    "use_rmsnorm": True,
 }
 DELTA = {
     **LLAMA,
@@ -266,6 +295,32 @@ RECURRENT: dict[str, Case] = {
     ),
     "Kimi-Linear-48B-A3B": dataclasses.replace(CASES["kimi linear"], relayout=_kimi_linear),
     "Ling 3 Tiny": dataclasses.replace(CASES["ling 3"], relayout=ling3(**LING_3)),
+    "Ling 2.6 Flash": dataclasses.replace(CASES["ling 2.5"], relayout=ling3(**LING_26)),
+    "MiniMax-Text-01": file(
+        CASES["minimax text 01"],
+        {
+            **LLAMA,
+            **{f"layernorm_{part}_alpha": 3.5 for part in ("full_attention", "linear_attention", "mlp")},
+            **{f"layernorm_{part}_beta": 1.25 for part in ("full_attention", "linear_attention", "mlp")},
+            "attn_type_list": [0, 1, 0],
+            "head_dim": 8,
+            "max_position_embeddings": 10240000,
+            "model_type": "minimax_text_01",
+            "num_experts_per_tok": 2,
+            "num_local_experts": 6,
+            "output_router_logits": False,
+            "postnorm": True,
+            "rms_norm_eps": 1e-05,
+            "rope_theta": 10_000,
+            "rotary_dim": 4,
+            "router_aux_loss_coef": 0.001,
+            "router_jitter_noise": 0.0,
+            "shared_intermediate_size": 0,
+            "shared_moe_mode": "sigmoid",
+            "sliding_window": None,
+            "tie_word_embeddings": False,
+        },
+    ),
     "Olmo-Hybrid-7B": own(
         "olmo_hybrid",
         LLAMA,

@@ -8,6 +8,7 @@ from transformers.models.falcon_h1.modeling_falcon_h1 import compute_mup_vector
 
 from support.families import Case, Raw, State
 from support.ling3 import as_ling3, ling3
+from support.ling25 import as_ling25
 from support.moe_cases import QWEN, with_corrections
 
 LAYERS = ["linear_attention", "full_attention", "linear_attention"]
@@ -78,6 +79,51 @@ KIMI_LINEAR: dict[str, Any] = {
 
 LING_3 = {**KIMI_LINEAR, "linear_attn_config": {**KIMI_LINEAR["linear_attn_config"], "full_attn_layers": [2, 3]}}
 LING_3["linear_attn_config"]["kda_layers"] = [1]
+
+
+LING_25 = {**KIMI_LINEAR, "linear_attn_config": {**KIMI_LINEAR["linear_attn_config"], "full_attn_layers": [3]}}
+LING_25["linear_attn_config"]["kda_layers"] = [1, 2]
+LING_25_KEYS: dict[str, Any] = {
+    "architectures": ["BailingMoeV2_5ForCausalLM"],
+    "first_k_dense_replace": 1,
+    "group_norm_size": 2,
+    "layer_group_size": 3,
+    "partial_rotary_factor": 0.5,
+}
+
+
+MINIMAX_01: dict[str, Any] = {
+    **{f"{part}_alpha_factor": 3.5 for part in ("full_attn", "linear_attn", "mlp")},
+    **{f"{part}_beta_factor": 1.25 for part in ("full_attn", "linear_attn", "mlp")},
+    "block_size": 4,
+    "head_dim": 8,
+    "layer_types": LAYERS,
+    "num_local_experts": 6,
+}
+
+
+def _rotates_half(model: PreTrainedModel) -> None:
+    """Rotates as many elements of a head as the authors' files say; they lie apart in transformers' order."""
+    frequencies = model.model.rotary_emb.inv_freq
+    half = len(frequencies) // 2
+    frequencies[:half] = 10_000 ** (-torch.arange(half) / half)
+    frequencies[half:] = 0
+
+
+def _minimax_01(state: State, raw: Raw) -> tuple[State, Raw]:
+    """The authors' keys, and their order of the elements of queries and keys."""
+    order = torch.tensor([0, 1, 4, 5, 2, 3, 6, 7])
+    for name, tensor in state.items():
+        if "q_proj" in name or "k_proj" in name:
+            state[name] = tensor.unflatten(0, (-1, 8))[:, order].flatten(0, 1)
+    older = {"full_attn": "layernorm_full_attention", "linear_attn": "layernorm_linear_attention"}
+    for part, name in (*older.items(), ("mlp", "layernorm_mlp")):
+        for factor in ("alpha", "beta"):
+            raw[f"{name}_{factor}"] = raw.pop(f"{part}_{factor}_factor")
+    raw["attn_type_list"] = [int(each == "full_attention") for each in raw.pop("layer_types")]
+    raw["rope_theta"] = raw.pop("rope_parameters")["rope_theta"]
+    own = {"architectures": ["MiniMaxText01ForCausalLM"], "postnorm": True, "rotary_dim": 4}
+    return state, {**raw, **own, "shared_intermediate_size": 0, "shared_moe_mode": "sigmoid"}
 
 
 def kimi_linear(state: State, raw: Raw) -> tuple[State, Raw]:
@@ -252,6 +298,24 @@ RECURRENT_CASES: dict[str, Case] = {
         },
         prepare=with_corrections,
     ),
+    "ling 3 of transformers": Case(
+        "Ling and Ring 3 (Bailing MoE 3)",
+        "bailing_hybrid",
+        {
+            **{key: KIMI_LINEAR[key] for key in ("kv_lora_rank", "moe_intermediate_size", "num_key_value_heads")},
+            **{key: KIMI_LINEAR[key] for key in ("qk_nope_head_dim", "qk_rope_head_dim", "topk_group", "v_head_dim")},
+            "first_k_dense_replace": 1,
+            "head_dim": 8,
+            "layer_group_size": 2,
+            "n_group": 2,
+            "num_experts_per_tok": 2,
+            "num_local_experts": 8,
+            "num_mtp_layers": 0,
+            "rms_norm_eps": 1e-3,
+            "short_conv_kernel_size": 3,
+        },
+        prepare=with_corrections,
+    ),
     "ling 3": Case(
         "Ling and Ring 3 (Bailing MoE 3)",
         "kimi_linear",
@@ -271,6 +335,31 @@ RECURRENT_CASES: dict[str, Case] = {
         ling3(gated_attention_proj_granularity_type="element_wise", kda_safe_gate=False),
         prepare=as_ling3("element_wise", None),
         architecture="BailingMoeV3ForCausalLM",
+    ),
+    "ling 2.5": Case(
+        "Ling and Ring 2.5 and 2.6 (Bailing MoE 2.5)",
+        "kimi_linear",
+        {**LING_25, "q_lora_rank": 12},
+        ling3(**LING_25_KEYS),
+        prepare=as_ling25(2),
+        architecture="BailingMoeV2_5ForCausalLM",
+    ),
+    "ling 2.5 whole norm": Case(
+        "Ling and Ring 2.5 and 2.6 (Bailing MoE 2.5)",
+        "kimi_linear",
+        LING_3,
+        ling3(**{**LING_25_KEYS, "group_norm_size": 1, "layer_group_size": 2}),
+        prepare=as_ling25(1),
+        architecture="BailingMoeV2_5ForCausalLM",
+    ),
+    "minimax 01": Case("MiniMax-Text-01, MiniMax-M1", "minimax", MINIMAX_01),
+    "minimax text 01": Case(
+        "MiniMax-Text-01, MiniMax-M1",
+        "minimax",
+        {**MINIMAX_01, "rope_parameters": {"rope_type": "default", "rope_theta": 10_000}},
+        _minimax_01,
+        prepare=_rotates_half,
+        architecture="MiniMaxText01ForCausalLM",
     ),
     "olmo hybrid": Case(
         "OLMo Hybrid", "olmo_hybrid", {**OLMO_HYBRID, "rope_parameters": {"rope_theta": None}}, _published_olmo

@@ -31,9 +31,9 @@ def capture(engine: Engine, sizes: GraphSizes) -> None:
     """Gives an engine that was warmed up graphs of these sizes."""
     runner = engine._runner
     assert runner is not None
-    for graphs in (runner._graphs, runner._adapted_graphs):
+    for graphs in (runner._captured.base, runner._captured._adapted):
         for each in (graphs.decodes, graphs.forwards, graphs.chunks):
-            each._graphs = Replayed(runner._model.device)  # type: ignore[assignment]
+            each._graphs = Replayed(runner._steps.model.device)  # type: ignore[assignment]
     with pytest.MonkeyPatch.context() as patch, torch.inference_mode():
         patch.setattr(torch.cuda, "graph_pool_handle", lambda: None)
         runner.capture(sizes)

@@ -41,10 +41,13 @@ class ModelTensors:
         return f"{self.prefix}{self.names.embedding}"
 
     def layer_of(self, module: str) -> int | None:
-        """Returns the number of the layer that a module belongs to, if it is in one."""
+        """Returns the number of the layer that a module belongs to, if it is in one; of those that one stored layer
+        has, the first.
+        """
         pattern = re.escape(f"{self.prefix}{self.names.layer}").replace(r"\{\}", r"(\d+)")
         found = re.match(pattern, module)
-        return int(found[1]) if found and int(found[1]) < len(self.spec.layers) else None
+        layer = int(found[1]) * self.names.parts if found else None
+        return layer if layer is not None and layer < len(self.spec.layers) else None
 
     def experts_of(self, module: str) -> tuple[int, MoeSpec] | None:
         """Returns the number and the mixture of the layer that `module` belongs to, if it has one."""
@@ -54,7 +57,7 @@ class ModelTensors:
 
     def inside(self, layer: int, name: str) -> str:
         """Returns the whole name of a tensor of a layer."""
-        return f"{self.prefix}{self.names.layer.format(layer)}{name}"
+        return f"{self.prefix}{self.names.inside(layer, name)}"
 
 
 @dataclass(frozen=True)

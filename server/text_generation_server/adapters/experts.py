@@ -47,6 +47,28 @@ def expert_changes(
     return _stacked(base, decoder, layer, factors, is_down)
 
 
+def stacked_changes(
+    base: BaseModel, config: AdapterConfig, site: Site, module: str, a: Tensor, b: Tensor
+) -> ExpertDeltas | None:
+    """Returns the change of the weight of `module`, where that has one of the matrices of all experts of a layer, as in
+    files of Step 3.5; None: it is another module. Raises AdapterError.
+    """
+    decoder, shape = base.decoder, base.shape(f"{module}.weight")
+    if decoder is None or not decoder.names.experts_apart or shape is None or len(shape) != 3:
+        return None
+    experts, outputs, inputs = shape
+    rank, rest = divmod(a.shape[0], experts)
+    if rest or not rank or (*a.shape, *b.shape) != (rank * experts, inputs, outputs, rank * experts):
+        raise AdapterError(
+            f"{config.path}: `{site.module}` has factors {list(a.shape)} and {list(b.shape)}, which do not fit "
+            f"{experts} experts of [{outputs}, {inputs}]: the adapter is of another model"
+        )
+    scale = config.scale(config.parameter_of(site.module), rank)
+    by_expert = b.reshape(outputs, rank, experts).permute(2, 0, 1)
+    factors = _Factors(a.reshape(experts, rank, -1), by_expert, scale)
+    return ExpertDeltas(tuple(factors.delta(expert) for expert in range(experts)))
+
+
 def _factors(
     decoder: ModelTensors, config: AdapterConfig, site: Site, moe: MoeSpec, a: Tensor, b: Tensor
 ) -> tuple[_Factors, bool]:

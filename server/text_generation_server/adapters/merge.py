@@ -50,7 +50,10 @@ class MergedSource(WeightSource):
         if isinstance(change, Delta):
             change.merge_(weight, cut, lambda start, stop: self._rows(name, change, start, stop))
         elif isinstance(change, ExpertDeltas):
-            _merge_experts(change, weight, cut)
+            if part is not None and part.entry is not None:
+                change.experts[part.entry].merge_(weight, cut)
+            else:
+                _merge_experts(change, weight, cut)
         elif isinstance(change, TokenRows):
             change.write_(weight, cut)
         if bias is not None:

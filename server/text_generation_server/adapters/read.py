@@ -11,7 +11,7 @@ from ..errors import AdapterError
 from .base import BaseModel
 from .config import AdapterConfig, read_config
 from .delta import Change, Delta, EmbeddingDelta, Replaced, TokenRows, highest_rank
-from .experts import expert_changes
+from .experts import expert_changes, stacked_changes
 from .files import content_hash, read_tensors
 from .keys import Part, Site, sites
 from .resolve import listed, resolve
@@ -120,9 +120,14 @@ class _Reading:
         name = f"{module}.weight"
         if self.base.shape(name) is None and self._is_group(module):
             if magnitude is not None or bias is not None or whole is not None:
-                raise self._error(f"`{site.module}`: experts have neither DoRA nor biases, in PEFT or here")
+                raise self._error(_NO_OPTIONS.format(site.module))
             for tensor, change in expert_changes(self.base, self.config, site, module, a, b).items():
                 self._put(tensor, change)
+            return
+        if (stacked := stacked_changes(self.base, self.config, site, module, a, b)) is not None:
+            if magnitude is not None or bias is not None or whole is not None:
+                raise self._error(_NO_OPTIONS.format(site.module))
+            self._put(name, stacked)
             return
         self._check_options(site, magnitude, bias, len(b))
         delta = Delta(
@@ -230,4 +235,5 @@ class _Reading:
         return AdapterError(f"{self.path}: {text}")
 
 
+_NO_OPTIONS = "`{}`: experts have neither DoRA nor biases, in PEFT or here"
 _NEW_TOKENS = "tokens that the adapter adds need a model with as many rows: merge both with PEFT"

@@ -14,14 +14,18 @@ from .families.vision import read_vision
 from .json_object import JsonObject
 from .names import TensorNames
 from .quantisation import UNQUANTISED, Schemes, online_schemes, read_schemes
+from .recurrent import LightningSpec
 from .rope import refuse_unknown
-from .spec import AttentionSpec, DecoderSpec, LatentAttentionSpec, LayerSpec, RopeSpec, RopeType
+from .rotary import RopeSpec, RopeType
+from .spec import AttentionSpec, DecoderSpec, LatentAttentionSpec, LayerSpec
 from .vision import VisionSpec
 
 MAX_CONTEXT_LENGTH = 2**31 - 1
 """Positions that the shard contract can name."""
 _OTHER_MEDIA = ("vision_config", "audio_config", "text_config")
 """Keys of multimodal models, which have a text model as a part."""
+_Rotating = AttentionSpec | LatentAttentionSpec | LightningSpec
+"""Mixers that may have rotary embedding."""
 _OF_OUTPUTS = ("bitsandbytes", "gptq")
 """Methods whose tools turn a matrix that is stored transposed before they quantise it, so that it has a usual layout.
 """
@@ -52,7 +56,7 @@ class ModelConfig:
     @property
     def ropes(self) -> tuple[RopeSpec, ...]:
         """The distinct rotary embeddings of its layers."""
-        attentions = (each for each in self.decoder.mixers if isinstance(each, AttentionSpec | LatentAttentionSpec))
+        attentions = (each for each in self.decoder.mixers if isinstance(each, _Rotating))
         return tuple(dict.fromkeys(each.rope for each in attentions if each.rope is not None))
 
     @property
@@ -80,7 +84,7 @@ class ModelConfig:
     @property
     def largest_matrix(self) -> int:
         """The elements of the largest matrix of a layer."""
-        networks = (each for layer in self.decoder.layers for each in (layer.ffn, layer.beside))
+        networks = (each for layer in self.decoder.layers for each in (layer.ffn, layer.moe))
         inner = (each.inner for each in networks if each is not None)
         return self.decoder.hidden_size * max(inner, default=self.decoder.hidden_size)
 
@@ -90,7 +94,7 @@ class ModelConfig:
 
         def stretched(layer: LayerSpec) -> LayerSpec:
             mixer = layer.mixer
-            if not isinstance(mixer, AttentionSpec | LatentAttentionSpec) or (rope := mixer.rope) is None:
+            if not isinstance(mixer, _Rotating) or (rope := mixer.rope) is None:
                 return layer
             rope = RopeSpec(
                 rope_type,

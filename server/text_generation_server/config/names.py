@@ -19,6 +19,10 @@ ExpertLayout = Literal["each", "stacked", "transposed", "as shaped", "rows", "in
 """
 
 
+_WEIGHTS = ("weight", "qweight", "weight_packed")
+"""What the weight of a module may be called, quantised or not."""
+
+
 @dataclass(frozen=True)
 class TensorNames:
     """Names without `.weight` and `.bias`; the defaults are those of Llama.
@@ -41,6 +45,8 @@ class TensorNames:
     """Projection from the hidden size to the columns of the head."""
 
     layer: str = "layers.{}."
+    parts: int = 1
+    """Layers here that each stored layer has; `{part}` in a name is the number of one of these."""
     attention_norm: str = "input_layernorm"
     attention_output_norm: str = "post_attention_layernorm"
     ffn_norm: str = "post_attention_layernorm"
@@ -105,6 +111,12 @@ class TensorNames:
     """The same of the gates of the result."""
     delta_norm: str = "linear_attn.norm"
     delta_out: str = "linear_attn.out_proj"
+    lightning_qkv: str = "self_attn.qkv_proj"
+    """Lightning attention, as the next ones: queries, keys and values."""
+    lightning_layout: QkvLayout = "groups"
+    lightning_gate: str = "self_attn.output_gate"
+    lightning_norm: str = "self_attn.norm"
+    lightning_out: str = "self_attn.out_proj"
     conv_in: str = "conv.in_proj"
     """Short convolution, as the next two: both gates and the input of the convolution."""
     conv: str = "conv.conv"
@@ -190,7 +202,7 @@ class TensorNames:
     laurel_up: str = "laurel.linear_right"
     laurel_norm: str = "laurel.post_laurel_norm"
     instead: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Names of norms that other files have, by the fields here; they count where no layer has the first."""
+    """Names of modules that other files have, by the fields here; they count where no layer has the first."""
     transposed: bool = False
     """Whether matrices of layers are stored as [inputs, outputs]."""
     ignored: tuple[str, ...] = ("*rotary_emb.inv_freq",)
@@ -200,13 +212,21 @@ class TensorNames:
         """Returns the first prefix with an embedding. `has` says whether a tensor exists."""
         return next((each for each in self.prefixes if has(f"{each}{self.embedding}.weight")), self.prefixes[0])
 
+    def inside(self, layer: int, name: str) -> str:
+        """Returns the name of a tensor of a layer, without the prefix."""
+        stored, part = divmod(layer, self.parts)
+        return f"{self.layer.format(stored)}{name.replace('{part}', str(part))}"
+
     def as_stored(self, layers: int, has: Callable[[str], bool]) -> "TensorNames":
         """Returns the same names as a model of so many layers stores norms and experts. `has` is that of `prefix`."""
 
         def is_stored(name: str) -> bool:
             return self.in_a_layer(name, layers, has)
 
-        other = {key: name for key, name in self.instead.items() if not is_stored(f"{getattr(self, key)}.weight")}
+        def has_module(name: str) -> bool:
+            return any(is_stored(f"{name}.{each}") for each in _WEIGHTS)
+
+        other = {key: name for key, name in self.instead.items() if not has_module(getattr(self, key))}
         if other:
             return replace(self, instead={}, **other)
         if self.experts_stack is None:
@@ -219,7 +239,7 @@ class TensorNames:
     def in_a_layer(self, name: str, layers: int, has: Callable[[str], bool]) -> bool:
         """Whether one of so many layers has a tensor of this name. `has` is that of `prefix`."""
         prefix = self.prefix(has)
-        return any(has(f"{prefix}{self.layer.format(index)}{name}") for index in range(layers))
+        return any(has(f"{prefix}{self.inside(index, name)}") for index in range(layers))
 
     def experts(self, gated: bool) -> tuple[str, ...]:
         """Returns the names of the matrices of an expert: gate, if it is gated, up and down."""

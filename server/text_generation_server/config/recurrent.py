@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from .parallel import kv_heads_of_rank
+from .rotary import RopeSpec
 
 
 @dataclass(frozen=True)
@@ -161,4 +162,42 @@ class ShortConvSpec:
         return 0
 
 
-RecurrentSpec = GatedDeltaSpec | KimiDeltaSpec | MambaSpec | Mamba2Spec | ShortConvSpec
+@dataclass(frozen=True)
+class LightningSpec:
+    """Lightning attention of one layer (Qin et al., 2024): linear attention whose states decay by a constant of each
+    head.
+    """
+
+    decays: tuple[float, ...]
+    """By how much the logarithm of what each head's state holds falls with each token, above 0."""
+    head_dim: int
+    """Elements of a query, a key and a value, which have equally many heads."""
+    scale: float
+    """What queries are multiplied by."""
+    norm_eps: float
+    """Epsilon of the norm of what heads read, which sigmoids then gate."""
+    norm_groups: int
+    """Groups of heads, each of which this norm spans."""
+    rope: RopeSpec | None = None
+    qk_norm_eps: float | None = None
+    """Epsilon of the RMS norm of each query and key; None: there is none."""
+    activated: bool = False
+    """Whether queries, keys and values pass silu."""
+    kernel: int = 1
+    """As of `GatedDeltaSpec`: it has no convolution."""
+
+    @property
+    def num_heads(self) -> int:
+        """Heads, each with a state."""
+        return len(self.decays)
+
+    def inputs(self, shards: int) -> int:  # noqa: ARG002 - the others need it
+        """As of `GatedDeltaSpec`: there are none."""
+        return 0
+
+    def state(self, shards: int) -> int:
+        """As of `GatedDeltaSpec`."""
+        return self.num_heads // shards * self.head_dim**2
+
+
+RecurrentSpec = GatedDeltaSpec | KimiDeltaSpec | LightningSpec | MambaSpec | Mamba2Spec | ShortConvSpec

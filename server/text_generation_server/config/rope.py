@@ -5,7 +5,7 @@ from typing import cast, get_args
 
 from ..errors import UnsupportedModel
 from .json_object import JsonObject
-from .spec import RopeSpec, RopeType
+from .rotary import RopeSpec, RopeType
 
 _LAYER_TYPES = ("full_attention", "sliding_attention")
 _KEYS = {

@@ -6,7 +6,7 @@ from ..errors import ConfigurationError
 from .fallback import FallbackConfig
 from .implementation import AnyModelConfig
 from .model import ModelConfig
-from .recurrent import Mamba2Spec, MambaSpec, ShortConvSpec
+from .recurrent import LightningSpec, Mamba2Spec, MambaSpec, ShortConvSpec
 from .spec import MixerSpec, MoeSpec
 
 
@@ -47,6 +47,8 @@ def _divided(mixer: MixerSpec) -> tuple[int, str]:
         return mixer.channels, "channels of a state space"
     if isinstance(mixer, ShortConvSpec):
         return mixer.channels, "channels of a convolution"
+    if isinstance(mixer, LightningSpec) and mixer.norm_groups > 1:
+        return mixer.norm_groups, "groups of heads of linear attention"
     if isinstance(mixer, Mamba2Spec):
         if mixer.norm_over == "group":
             return mixer.groups, "groups of heads of a state space"

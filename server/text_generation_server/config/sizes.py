@@ -8,7 +8,7 @@ from .files import stored_bytes, tensor_files
 from .implementation import AnyModelConfig
 from .model import ModelConfig
 from .names import TensorNames
-from .recurrent import GatedDeltaSpec, KimiDeltaSpec, Mamba2Spec, MambaSpec, ShortConvSpec
+from .recurrent import GatedDeltaSpec, KimiDeltaSpec, LightningSpec, Mamba2Spec, MambaSpec, ShortConvSpec
 from .spec import AttentionSpec, DecoderSpec, DenseSpec, LatentAttentionSpec, MixerSpec
 
 ITEM_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
@@ -30,7 +30,7 @@ def weight_bytes(config: ModelConfig, itemsize: int, tensors: Container[str] = (
     prefix = names.prefix(tensors.__contains__)
     for index in range(len(spec.layers)):
         for name, elements in matrices(config, index):
-            whole = f"{prefix}{names.layer.format(index)}{name}"
+            whole = f"{prefix}{names.inside(index, name)}"
             scheme = schemes.among(whole, tensors.__contains__)
             # A matrix without a name is kept with 16 bits.
             total += elements * (itemsize if scheme is None or not name else scheme.bytes_per_weight)
@@ -156,6 +156,9 @@ def _mixer(spec: MixerSpec, names: TensorNames, hidden: int) -> Iterator[tuple[s
         return _gated_delta(spec, names, hidden)
     if isinstance(spec, KimiDeltaSpec):
         return _kimi_delta(spec, names, hidden)
+    if isinstance(spec, LightningSpec):
+        stored = ((names.lightning_qkv, 3), (names.lightning_gate, 1), (names.lightning_out, 1))
+        return ((name, each * hidden * spec.num_heads * spec.head_dim) for name, each in stored)
     if isinstance(spec, MambaSpec | Mamba2Spec):
         return _mamba(spec, names, hidden)
     if isinstance(spec, ShortConvSpec):

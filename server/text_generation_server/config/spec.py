@@ -3,11 +3,11 @@
 A family (`families/`) turns a `config.json` into a `DecoderSpec`. Counts are those of the whole model, not of a rank.
 """
 
-import math
 from dataclasses import dataclass, field
 from typing import Literal
 
 from .recurrent import Mamba2Spec, RecurrentSpec
+from .rotary import RopeSpec
 
 Activation = Literal["silu", "gelu", "gelu_tanh", "relu", "relu2"]
 """"gelu" is exact, with the error function, "gelu_tanh" is its approximation, "relu2" is the square of relu."""
@@ -17,54 +17,9 @@ GatedActivation = Literal[
 ]
 """The last three have formulas of their own (`text_generation_kernels/norm/activations.py`)."""
 
-RopeType = Literal["default", "linear", "dynamic", "llama3", "yarn", "longrope"]
 QkvLayout = Literal["blocks", "groups", "shards"]
 """How one stored matrix holds Q, K and V: all of Q, then K, then V; or, for each K and V head, its query heads, then
 k, then v; or, for each of as many shards as it was written by, Q, K and V of the shard."""
-
-
-@dataclass(frozen=True)
-class RopeSpec:
-    """Rotary position embedding: the base and how it is stretched (`layers/rope.py` holds the formulas).
-
-    `original_max_position_embeddings` is the context length of pre-training. Fields that a type does not use keep
-    their defaults.
-    """
-
-    rope_type: RopeType = "default"
-    theta: float = 10_000.0
-    factor: float = 1.0
-    original_max_position_embeddings: int = 2048
-    low_freq_factor: float = 1.0
-    high_freq_factor: float = 4.0
-    attention_factor: float | None = None
-    beta_fast: float = 32.0
-    beta_slow: float = 1.0
-    mscale: float | None = None
-    mscale_all_dim: float | None = None
-    truncate: bool = True
-    short_factors: tuple[float, ...] = ()
-    """longrope: the divisor of each frequency in contexts up to the original length."""
-    long_factors: tuple[float, ...] = ()
-    """longrope: the divisor of each frequency in longer contexts."""
-    rotary_dim: int = 0
-    """The number of first elements of a head that are rotated; 0 means all."""
-    still_pairs: int = 0
-    """The last pairs of a head whose frequency is 0, so that nothing rotates them (Gemma 4); they are of no type that
-    has factors of its own."""
-    interleaved: bool = False
-    """Elements 2i and 2i + 1 of a stored head are a pair; else i and i + rotary_dim / 2."""
-    query_growth: float = 0.0
-    """Queries at position p are multiplied by `1 + query_growth * ln(1 + floor(p / query_length))` (Llama 4); 0: they
-    are not. For attention without biases and normalisation of queries."""
-    query_length: int = 1
-    axes: tuple[int, ...] = ()
-    """M-RoPE: the axis along which the positions of each rotated pair count: 0 time, 1 height, 2 width. In text all
-    three are the same. Empty: there is one axis."""
-
-    def temperature(self, weight: float) -> float:
-        """Returns the factor by which YaRN sharpens attention over stretched positions (Peng et al., 2023)."""
-        return 0.1 * weight * math.log(self.factor) + 1.0 if self.factor > 1 else 1.0
 
 
 @dataclass(frozen=True)
@@ -211,6 +166,10 @@ class LatentAttentionSpec:
     """Positions that a token attends to; 0: all before it."""
     indexer: IndexerSpec | None = None
     """What chooses them, from the low-rank vector and hidden states; None: the layer before it that has one."""
+    query_scale: float = 1.0
+    """What the low-rank vector is multiplied by after its norm."""
+    latent_scale: float = 1.0
+    """The same of the latent vector."""
     gates: Literal["heads", "elements"] | None = None
     """Whether a sigmoid of a projection of the hidden state gates what each head reads, or each element of it."""
 
@@ -298,6 +257,8 @@ class MoeSpec:
     The shared expert reads hidden states in any case."""
     weighs_inputs: bool = False
     """Whether the sigmoid of its logit multiplies the input of the one expert that computes a token, not its output."""
+    identity: int = 0
+    """Further experts to choose from, which change nothing: their output is their input."""
     expert_scales: bool = False
     """Whether the output of each expert is multiplied by a learned number."""
 
@@ -347,6 +308,9 @@ class LayerSpec:
     beside: MoeSpec | None = None
     """Experts beside the dense network of a scaled layer. Both read the residual stream, and the router too, each
     through a norm; their outputs pass a norm each, are added, and pass `ffn_output_norm`."""
+    ahead: MoeSpec | None = None
+    """Experts that read what the dense network reads, and whose output is added behind that of the next layer
+    (shortcut-connected mixture, Cai et al., 2024)."""
     state_space: Mamba2Spec | None = None
     """A state space beside attention. Both read the same input, and their outputs are added."""
     mixer_factors: tuple[float, float] = (1.0, 1.0)
@@ -357,7 +321,7 @@ class LayerSpec:
     @property
     def moe(self) -> MoeSpec | None:
         """Its mixture of experts, if it has one."""
-        return self.ffn if isinstance(self.ffn, MoeSpec) else self.beside
+        return self.ffn if isinstance(self.ffn, MoeSpec) else self.beside or self.ahead
 
     @property
     def is_whole(self) -> bool:

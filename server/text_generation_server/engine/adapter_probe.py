@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 from ..distributed import TensorParallelGroup
 from ..errors import EngineFailed, InvalidRequest, OutOfMemory
-from ..models.adapter_pool import AdapterPool
-from ..models.adapters import MOST_PAGES, ModelAdapters
+from ..models.adapter_pool import MOST_PAGES, AdapterPool
+from ..models.adapters import ModelAdapters
 from ..models.base import CausalLM
 from .adapter_copies import AdapterCopies
 from .adapter_plans import AdapterChecker, Resident
@@ -82,14 +82,13 @@ class AdapterProbe:
         """Makes what a runner with this checker has."""
         if (pool := self.pool) is None:
             return None
-        device = pool.memory.device
 
         def put(resident: Resident, number: int) -> None:
             if resident.adapter is not None:
                 pool.put(resident.adapter, number, resident.first_page)
 
-        tables = AdapterTables(checker, self.most_pages, self.by_output, device)
-        return RunnerAdapters(tables, AdapterCopies(put, device), pool.changes_head)
+        tables = AdapterTables(checker, self.most_pages, self.by_output, pool.words)
+        return RunnerAdapters(tables, AdapterCopies(put, pool.memory.device), pool.changes_head)
 
 
 def _allocated(

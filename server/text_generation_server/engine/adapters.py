@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from text_generation_kernels import TILE_TOKENS, TableSizes, adapter_tables
+from text_generation_kernels import LAST_TURN, TILE_TOKENS, TableSizes, adapter_tables
 
 from ..layers.weights import StepAdapters
 from .adapter_plans import AdapterChecker, Resident
@@ -31,9 +31,9 @@ class Layout:
     sizes: TableSizes
 
     @property
-    def lengths(self) -> tuple[int, int, int, int]:
-        """The lengths of `order`, `tiles`, `work` and `numbers`."""
-        return self.tokens, 4 * self.sizes.tiles, 2 * self.sizes.work, self.tokens
+    def lengths(self) -> tuple[int, int, int, int, int]:
+        """The lengths of `order`, `tiles`, `work`, `numbers` and `counts`."""
+        return self.tokens, 4 * self.sizes.tiles, 2 * self.sizes.work, self.tokens, 3
 
     @property
     def total(self) -> int:
@@ -44,21 +44,30 @@ class Layout:
 class AdapterTables:
     """Makes the tables of steps. Only the engine thread uses it."""
 
-    def __init__(self, checker: AdapterChecker, most_pages: int, by_output: bool, device: torch.device) -> None:
+    def __init__(self, checker: AdapterChecker, most_pages: int, by_output: bool, words: Tensor) -> None:
         """Graphs have room for adapters of at most `most_pages`. `by_output` says whether they compute what adapters do
-        to outputs (`StepAdapters`): steps that need it and do not find it there run without a graph.
+        to outputs (`StepAdapters`): steps that need it and do not find it there run without a graph. `words`, on the
+        device, are those of the pool, which nobody else hands out.
         """
         self._checker = checker
         self._most_pages = most_pages
         self._by_output = by_output
-        self._device = device
+        self._words = words
+        self._device = words.device
+        self._step = 0
 
     def of(self, numbers: Vector) -> StepAdapters:
         """Queues a copy of the tables of a step whose token t uses adapter `numbers[t]`, 0 for none."""
         sizes = TableSizes.needed(numbers - 1, self._checker.pages, _height(len(numbers)))
         layout = Layout(len(numbers), sizes)
         by_output = any(each.by_output for each in self._used(numbers))
-        return _view(upload(self.packed(numbers, layout), self._device), layout, by_output)
+        return self.view(upload(self.packed(numbers, layout), self._device), layout, by_output)
+
+    def view(self, vector: Tensor, layout: Layout, by_output: bool) -> StepAdapters:
+        """Returns what kernels read of a vector with this layout."""
+        order, tiles, work, numbers, counts = vector[: layout.total].split(layout.lengths)
+        tables = order, tiles.view(-1, 4), work.view(-1, 2), numbers, counts, self._words
+        return StepAdapters(*tables, layout.sizes.tile_tokens, by_output)
 
     def fit_graphs(self, numbers: Vector) -> bool:
         """Whether graphs compute all that these adapters do, and have room for their pages."""
@@ -86,7 +95,17 @@ class AdapterTables:
     def packed(self, numbers: Vector, layout: Layout) -> NDArray[np.int32]:
         """Makes the tables of the tokens that use these adapters."""
         tables = adapter_tables(numbers - 1, self._checker.pages, layout.sizes)
-        return np.concatenate((*(each.reshape(-1) for each in tables), numbers.astype(np.int32)))
+        used = np.count_nonzero(tables.tiles[:, 1]), np.count_nonzero(tables.work[:, 1] >= 0)
+        counts = np.array([self._next_step(), *used], dtype=np.int32)
+        return np.concatenate((*(each.reshape(-1) for each in tables), numbers.astype(np.int32), counts))
+
+    def _next_step(self) -> int:
+        """Returns the number of the next step that runs with tables made here."""
+        if self._step == LAST_TURN:
+            self._step = 0
+            self._words.zero_()
+        self._step += 1
+        return self._step
 
 
 class AdapterBuffer:
@@ -99,7 +118,7 @@ class AdapterBuffer:
 
     def view(self, tokens: int) -> StepAdapters:
         """Returns what the graph of so many tokens reads."""
-        return _view(self._vector, self._tables.layout(tokens), self._by_output)
+        return self._tables.view(self._vector, self._tables.layout(tokens), self._by_output)
 
     def write(self, numbers: Vector, tokens: int) -> None:
         """Queues the tables of the next replay of that graph. Tokens behind those of `numbers` use no adapter."""
@@ -111,8 +130,3 @@ class AdapterBuffer:
 
 def _height(tokens: int) -> int:
     return _TALL_TILES if tokens >= _TALL_TILES_FROM else TILE_TOKENS
-
-
-def _view(vector: Tensor, layout: Layout, by_output: bool) -> StepAdapters:
-    order, tiles, work, numbers = vector[: layout.total].split(layout.lengths)
-    return StepAdapters(order, tiles.view(-1, 4), work.view(-1, 2), numbers, layout.sizes.tile_tokens, by_output)

@@ -13,30 +13,28 @@ from torch import Tensor
 from text_generation_kernels import Windows
 
 from ..distributed import TensorParallelGroup
-from ..layers.infer.state import LINEAR_BLOCK
-from ..layers.weights import StepAdapters
 from ..models.base import CausalLM
 from .adapter_probe import RunnerAdapters
-from .chooser import Chooser
+from .captured_steps import CapturedSteps
 from .clock import Mark, MaskWait, StepTime
-from .graphs import GraphSizes, RunnerGraphs
+from .device_steps import Choice, DeviceSteps
+from .graphs import GraphSizes
 from .kv_pool import KVPool
 from .mask_pool import MaskPool
 from .masks import check_rows, no_masks
 from .media_faults import MediaFaults
 from .media_pool import EncodedItem, MediaPool
-from .passes import ForwardPasses
 from .replies import LaunchedStep
 from .requests import MaskSource, StepMasks, StepPlan
 from .rows import RowTable
-from .running import CheckedPlan, PlanChecker, Vector
+from .running import CheckedPlan, PlanChecker
 from .sampling import Sampler
 from .sampling_state import SamplingState
-from .scoring import ScoredTokens, Scorer
+from .scoring import ScoredTokens
 from .speculation import Chosen, Speculation
-from .steps import Extents, InputBuilder, StepInput, StepSize, pack
-from .transfer import Readback, overwrite, upload
-from .window_graphs import ForwardedWindows, WindowGraphs
+from .steps import InputBuilder
+from .transfer import Readback, overwrite
+from .window_graphs import ForwardedWindows
 
 
 @dataclass(frozen=True)
@@ -49,8 +47,6 @@ class Outcome:
 
 
 Forwarded = TypeVar("Forwarded")
-Choice = Callable[[Forwarded], tuple[Chosen | None, ScoredTokens | None]]
-"""Turns what a forward pass has computed into samples and scores."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +54,7 @@ class Prepared(Generic[Forwarded]):
     """The two parts of a step, between which masks may come."""
 
     forward: Callable[[], Forwarded]
-    choose: Choice[Forwarded]
+    choose: Callable[[Forwarded], Choice]
     caps: Tensor | None = None
     """int64 [decodes]: the most tokens of each window. None: one."""
 
@@ -95,29 +91,20 @@ class StepRunner:
         """
         self.checker = checker
         self.table = table
-        self._model = model
-        self._group = group
+        self.media = media
+        self._device = model.device
         self._sampling = sampling
         self._masks = masks
         self._options = options
         self._speculation = speculation
-        self._chooser = Chooser(model, table, sampling, sampler, options.deterministic, speculation)
-        self.media = media
+        self._adapters = adapters
         self._faults = None if media is None else MediaFaults(len(media.rows))
-        self._axes = table.rope_delta is not None
+        deterministic = options.deterministic
         media_rows = None if media is None else media.rows
         limits = None if speculation is None else speculation.limits
-        self._input = InputBuilder(table, pool, options.deterministic, options.alone, media_rows, limits)
-        self._passes = ForwardPasses(model, self._input, speculation)
-        widths = () if speculation is None else speculation.widths
-        place = table.padding_row, model.device
-        self._window_graphs = {width: WindowGraphs[Chosen](width, *place) for width in widths}
-        self._forward_windows = {width: WindowGraphs[ForwardedWindows](width, *place) for width in widths}
-        self._graphs = RunnerGraphs(table.padding_row, model.device, self._axes)
-        self._no_graphs = RunnerGraphs(table.padding_row, model.device, self._axes)
-        self._adapters, self._adapted_graphs = adapters, self._no_graphs
-        if adapters is not None:
-            self._adapted_graphs = RunnerGraphs(table.padding_row, model.device, self._axes, adapters.tables)
+        inputs = InputBuilder(table, pool, deterministic, options.alone, media_rows, limits)
+        self._steps = DeviceSteps(model, group, table, inputs, sampling, sampler, deterministic, speculation, adapters)
+        self._captured = CapturedSteps(self._steps)
         self._previous_end: Mark | None = None
         self.compiled_before = 0
         """The number of kernels that were compiled before serving."""
@@ -125,45 +112,16 @@ class StepRunner:
     @property
     def graph_tokens(self) -> list[int]:
         """The sizes of the graphs of steps with chunks, ascending."""
-        return self._graphs.chunks.sizes
+        return self._captured.base.chunks.sizes
 
     def capture(self, sizes: GraphSizes) -> None:
         """Captures a CUDA graph for each of `sizes`; other steps run without one. No request may be running."""
-        if not sizes.count:
-            return
-        # One step runs at a time, so all graphs share one memory pool.
-        memory = torch.cuda.graph_pool_handle()
-        self._capture(self._graphs, sizes, memory)
-        for width, of_width in sizes.windows.items():
-            step = partial(self._window_step, max_kv_len=self.table.max_total_tokens)
-            self._window_graphs[width].capture(step, of_width, memory)
-        for width, of_width in sizes.forward_windows.items():
-            forward = partial(self._forward_of_windows, max_kv_len=self.table.max_total_tokens)
-            self._forward_windows[width].capture(forward, of_width, memory)
-        if self._adapters is not None:
-            self._capture(self._adapted_graphs, sizes.of_adapters, memory)
-
-    def _capture(self, graphs: RunnerGraphs, sizes: GraphSizes, memory: Any) -> None:
-        longest = self.table.max_total_tokens
-
-        def forward(step: StepInput[Tensor], size: int, adapters: StepAdapters | None) -> Tensor:
-            return self._passes.of_chunks(step, Extents(longest, size), adapters)
-
-        def forward_rows(rows: Tensor, adapters: StepAdapters | None) -> Tensor:
-            return self._passes.of_rows(rows, longest, adapters)
-
-        graphs.chunks.capture(forward, sizes.tokens, memory)
-        graphs.decodes.capture(
-            lambda rows, adapters: self._single_step(rows, longest, adapters),
-            sizes.decodes,
-            memory,
-        )
-        graphs.forwards.capture(forward_rows, sizes.forwards, memory)
+        self._captured.capture(sizes)
 
     @property
     def vocab_size(self) -> int:
         """The size of the vocabulary; ids of requests are below it."""
-        return self._model.vocab_size
+        return self._steps.model.vocab_size
 
     def launch(self, plan: StepPlan, masks: MaskSource = no_masks) -> LaunchedStep:
         """Executes a plan. Raises `InvalidRequest` or `OutOfSlots` for a wrong plan, which changes nothing.
@@ -196,10 +154,10 @@ class StepRunner:
             self._copy_adapters(checked, before)
             return step(time.perf_counter_ns() - called)
         compute = self._one_graph(checked) or self._forward_then_sample(checked, masks)
-        begin = Mark(self._model.device)
+        begin = Mark(self._device)
         encoded, encoder_end = self._encode(checked)
         outcome = compute()
-        end = Mark(self._model.device)
+        end = Mark(self._device)
         step_time = StepTime(begin, end, self._previous_end if plan.number else None, outcome.wait, encoder_end)
         self._previous_end = end
         self._copy_adapters(checked, before)
@@ -232,44 +190,21 @@ class StepRunner:
         if self.media is None or not plan.encode:
             return [], None
         encoded = self.media.encode(plan.encode)
-        return encoded, Mark(self._model.device)
+        return encoded, Mark(self._device)
 
     def decode_rows(self, rows: Tensor, max_kv_len: int, adapter: int = 0) -> Chosen:
         """Computes a decode-only step whose rows need no filters where ranks share the vocabulary (`Sampler`). `rows`
         int64 [D] may hold the padding row; no row is longer than `max_kv_len`. All use adapter `adapter`.
         """
-        numbers = np.full(len(rows), adapter, dtype=np.int64)
-        adapters = self._adapters.tables.of(numbers) if self._adapters is not None and adapter else None
-        return self._single_step(rows, max_kv_len, adapters)
+        return self._steps.of_rows(rows, max_kv_len, self._steps.adapters_of_all(adapter, len(rows)))
 
     def decode_windows(self, rows: Tensor, width: int, max_kv_len: int) -> Chosen:
         """Computes a step of windows of `width` tokens for `rows`, as `decode_rows`."""
-        return self._window_step(Windows(rows, torch.full_like(rows, width), width), max_kv_len)
-
-    def _window_step(self, windows: Windows, max_kv_len: int) -> Chosen:
-        """Computes a step of windows: forward pass, choice and acceptance."""
-        if self._speculation is None:
-            raise ValueError("windows need speculation")
-        inputs = self._speculation.inputs(windows)
-        prepared = self._input.windows(inputs, max_kv_len, windows.width)
-        passed = self._passes.passed(prepared[1], inputs.rows, max_kv_len)
-        return self._chooser.of_windows(self._passes.compute(*prepared), windows, inputs, False, passed=passed)
-
-    def _single_step(self, rows: Tensor, max_kv_len: int, adapters: StepAdapters | None) -> Chosen:
-        """Computes a step of one token for each of `rows`: forward pass and choice."""
-        prepared = self._passes.prepare_rows(rows, max_kv_len, adapters)
-        passed = self._passes.passed(prepared[1], rows, max_kv_len)
-        return self._chooser.of_rows(self._passes.compute(*prepared), rows, False, adapters, passed)
+        return self._steps.of_windows(Windows(rows, torch.full_like(rows, width), width), max_kv_len)
 
     def _one_graph(self, plan: CheckedPlan) -> Callable[[], Outcome] | None:
         """Returns a function that replays the whole step as one CUDA graph; None where no such graph fits."""
-        if plan.chunks or plan.constrained or not plan.num_tokens or self._needs_whole_rows(plan):
-            return None
-        if plan.width == 1:
-            replay = self._graphs_of(plan).decodes.prepare(plan)
-        else:
-            found = None if plan.adapters is not None else self._window_graphs[plan.width].prepare(plan)
-            replay = None if found is None else found[1]
+        replay = self._captured.whole(plan)
         if replay is None:
             return None
         self._admit(plan)
@@ -293,13 +228,13 @@ class StepRunner:
         if not plan.constrained:
             self._constrain(plan, no_masks)
             return Outcome(*step.choose(forwarded))
-        computed = Mark(self._model.device)
+        computed = Mark(self._device)
         try:
             late = self._constrain(plan, masks, step.caps)
             was_idle = late and computed.has_passed()
         finally:
             # This happens even where no masks came; see `launch`.
-            begun = Mark(self._model.device)
+            begun = Mark(self._device)
             chosen, scored = step.choose(forwarded)
         return Outcome(chosen, scored, MaskWait(computed, begun, was_idle))
 
@@ -357,112 +292,23 @@ class StepRunner:
             overwrite(caps, np.minimum(plan.widths, most))
         return found.late
 
-    def _needs_whole_rows(self, plan: CheckedPlan) -> bool:
-        """Whether ranks must share the rows of this step's sampling instead of the vocabulary."""
-        return not self._model.vocabulary.is_whole and self._sampling.need_whole_rows(plan.choosing)
-
     def _prepare_windows(self, plan: CheckedPlan) -> Prepared[ForwardedWindows]:
         """Prepares a step of windows that is no whole graph."""
-        if self._speculation is None or plan.widths is None:
-            raise ValueError("windows need speculation")
-        longest, adapters = plan.longest_decode, self._adapters_of(plan)
-        found = None if plan.adapters is not None else self._forward_windows[plan.width].prepare(plan)
-        if found is None:
-            rows, caps = (upload(each.copy(), self._model.device) for each in (plan.decodes, plan.widths))
-            windows = Windows(rows, caps, plan.width)
-            found = windows, partial(self._forward_of_windows, windows, longest, adapters)
-        windows, forward = found
-        whole_rows, of_logits = self._needs_whole_rows(plan), self._adapters_of_logits(plan.adapters)
-
-        def choose(forwarded: ForwardedWindows) -> tuple[Chosen | None, ScoredTokens | None]:
-            hidden, inputs = forwarded.first(len(windows.rows) * windows.width)
-            passed = self._passes.passed_windows(inputs, longest, windows.width)
-            return self._chooser.of_windows(hidden, windows, inputs, whole_rows, of_logits, passed), None
-
-        return Prepared(forward, choose, windows.caps)
-
-    def _forward_of_windows(
-        self, windows: Windows, max_kv_len: int, adapters: StepAdapters | None = None
-    ) -> ForwardedWindows:
-        """Computes the forward pass of windows."""
-        if self._speculation is None:
-            raise ValueError("windows need speculation")
-        inputs = self._speculation.inputs(windows)
-        prepared = self._input.windows(inputs, max_kv_len, windows.width, adapters)
-        return ForwardedWindows(self._passes.compute(*prepared), inputs)
+        if plan.widths is None:
+            raise ValueError("windows need widths")
+        windows, forward = self._captured.windows(plan) or self._steps.windows_of(plan, plan.widths)
+        return Prepared(forward, partial(self._steps.choose_windows, plan, windows), windows.caps)
 
     def _prepare_decodes(self, plan: CheckedPlan) -> Prepared[Tensor]:
-        rows = upload(plan.decodes, self._model.device)
-        forward = self._graphs_of(plan).forwards.prepare(plan)
-        if forward is None:
-            forward = partial(self._passes.of_rows, rows, plan.longest_decode, self._adapters_of(plan))
-        whole_rows = self._needs_whole_rows(plan)
-        adapters = self._adapters_of_logits(plan.adapters)
-
-        def choose(hidden: Tensor) -> tuple[Chosen | None, ScoredTokens | None]:
-            passed = self._passes.passed_rows(rows, plan.longest_decode)
-            return self._chooser.of_rows(hidden[: len(rows)], rows, whole_rows, adapters, passed), None
-
-        return Prepared(forward, choose)
+        """Prepares a step of one token for each row that is no whole graph."""
+        rows, forward = self._steps.rows_of(plan)
+        return Prepared(self._captured.rows(plan) or forward, partial(self._steps.choose_rows, plan, rows))
 
     def _prepare_chunks(self, plan: CheckedPlan) -> Prepared[Tensor]:
+        """Prepares a step with chunks."""
         # Attention across spans has no kernel that a graph could replay.
         seen_ends = self.checker.media.has_whole_spans and plan.reads_media
-        prepared = None if seen_ends else self._graphs_of(plan).chunks.prepare(plan)
-        if prepared is None:
-            size = StepSize.of(plan, self._axes, seen_ends)
-            packed = upload(pack(plan, size, self.table.padding_row), self._model.device)
-            step = StepInput[Tensor].of(packed, size)
-            prepared = step, partial(self._passes.of_chunks, step, _extents(plan), self._adapters_of(plan))
-        step, forward = prepared
-        return Prepared(forward, partial(self._finish, plan, step))
-
-    def _graphs_of(self, plan: CheckedPlan) -> RunnerGraphs:
-        if self._adapters is None or plan.adapters is None:
-            return self._graphs
-        return self._adapted_graphs if self._adapters.tables.fit_graphs(plan.adapters) else self._no_graphs
-
-    def _adapters_of(self, plan: CheckedPlan) -> StepAdapters | None:
-        """Queues the tables of a step that runs without a graph; None where no token uses an adapter."""
-        if self._adapters is None or plan.adapters is None:
-            return None
-        return self._adapters.tables.of(plan.adapters)
-
-    def _finish(
-        self, plan: CheckedPlan, step: StepInput[Tensor], hidden: Tensor
-    ) -> tuple[Chosen | None, ScoredTokens | None]:
-        """Turns the hidden states of a step with chunks into sampled tokens and scores."""
-        chosen = scored = None
+        captured = None if seen_ends else self._captured.chunks(plan)
+        step, forward = captured or self._steps.chunks_of(plan, seen_ends)
         slots = self.checker.rows.num_slots[plan.choosing]
-        passed = self._passes.passed_chunks(step, _extents(plan), int(slots.max(initial=1)))
-        if count := len(plan.owners):
-            rows, adapters = step.sample_rows[:count], self._adapters_of_logits(plan.choosing_adapters)
-            last, whole_rows = step.logit_tokens[:count], self._needs_whole_rows(plan)
-            chosen = self._chooser.of_rows(hidden[:count], rows, whole_rows, adapters, passed, last)
-        else:
-            self._chooser.of_none(hidden, passed)
-        if len(step.score_targets):
-            num_top = max(each.owner.request.top_n_tokens for each in plan.chunks if each.num_scores)
-            rest = hidden[len(step.sample_rows) :]
-            num_top = min(num_top, self._model.vocab_size)
-            block = LINEAR_BLOCK if self._options.deterministic else None
-            scorer = Scorer(partial(self._scored_logits, plan), self._model.vocabulary, self._group, block)
-            scored = scorer(rest, step.score_targets, num_top)
-        return chosen, scored
-
-    def _scored_logits(self, plan: CheckedPlan, hidden: Tensor, first: int) -> Tensor:
-        """Returns the logits of some scored places of the plan, from place `first` on."""
-        numbers = plan.scored_adapters
-        adapters = self._adapters_of_logits(None if numbers is None else numbers[first : first + len(hidden)])
-        return self._chooser.logits(hidden, adapters)
-
-    def _adapters_of_logits(self, numbers: Vector | None) -> StepAdapters | None:
-        """Queues the tables for logits of tokens that use these adapters; None where the base's head makes them all."""
-        adapters = self._adapters
-        if adapters is None or not adapters.change_head or numbers is None or not numbers.any():
-            return None
-        return adapters.tables.of(numbers)
-
-
-def _extents(plan: CheckedPlan) -> Extents:
-    return Extents(plan.longest_decode, max(each.chunk.count for each in plan.chunks))
+        return Prepared(forward, partial(self._steps.choose_chunks, plan, int(slots.max(initial=1)), step))

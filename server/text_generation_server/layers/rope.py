@@ -15,7 +15,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from ..config.spec import RopeSpec
+from ..config.rotary import RopeSpec
 
 _AT_ONCE = 1024
 

@@ -5,14 +5,18 @@ from dataclasses import dataclass
 
 import torch
 
+import text_generation_kernels as kernels
+
 from ..layers.infer import Embedding, Head
 from ..layers.weights import (
+    AdaptedDense,
     AdaptedEmbedding,
     AdaptedLinear,
     AdapterMemory,
     AdapterRoom,
     Adapting,
     CurrentAdapters,
+    Dense,
     EmbeddingChange,
     ExpertChange,
     ExpertSite,
@@ -25,8 +29,12 @@ from ..layers.weights import (
     ReplacedHead,
     ReplacedNorm,
     Room,
+    SitePages,
 )
 from .adapter_parts import AdaptableParts
+
+MOST_PAGES = 16
+"""Pages of an adapter of the highest rank."""
 
 
 @dataclass(frozen=True)
@@ -86,6 +94,8 @@ class AdapterPool(Adapting):
         """Allocates room for linear layers as `room` says, and for all else that `adapters` change."""
         self.current = CurrentAdapters()
         self.memory = AdapterMemory(parts.sites, room, dtype, device)
+        self.words = torch.zeros(_words(parts, room.pages), dtype=torch.int64, device=device)
+        """What kernels pass to each other (`kernels.SiteAdapters`)."""
         self._parts = parts
         self._adapters = {each.generation: each for each in adapters}
         self._room = Room(room.pages, room.pages)
@@ -105,7 +115,7 @@ class AdapterPool(Adapting):
         """See `Adapting`."""
         number = self._parts.number_of(linear)
         pages = None if number is None else self.memory.of_site(number)
-        return linear if pages is None else AdaptedLinear(linear, pages, self.current)
+        return linear if pages is None else _adapted(linear, pages, self.current)
 
     def norm(self, weights: NormWeights) -> ReplacedNorm | None:
         """See `Adapting`."""
@@ -167,5 +177,24 @@ class AdapterPool(Adapting):
             changed = self._head = ReplacedHead(base, made, self._room, like, self.current)
         number = self._parts.number_of(base)
         if number is not None and (pages := self.memory.of_site(number)) is not None:
-            changed = AdaptedLinear(changed, pages, self.current)
+            changed = _adapted(changed, pages, self.current)
         return head if changed is base else head.adapted(changed)
+
+
+def _adapted(linear: Linear, pages: SitePages, current: CurrentAdapters) -> AdaptedLinear:
+    if isinstance(linear, Dense):
+        return AdaptedDense(linear, pages, current)
+    return AdaptedLinear(linear, pages, current)
+
+
+def _words(parts: AdaptableParts, pages: int) -> int:
+    """The words that kernels of few tokens need, in a layer of the most parts with the most splits."""
+    items = kernels.TableSizes.of(kernels.SMALL_BATCH, pages, MOST_PAGES, pages=pages).work
+    sites = [each.site for each in parts.sites]
+    return max(
+        (
+            kernels.SiteAdapters.words_of(items, len(each.modules), kernels.delta_splits(each.own_inputs))
+            for each in sites
+        ),
+        default=0,
+    )

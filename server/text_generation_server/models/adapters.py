@@ -13,6 +13,7 @@ from ..adapters import (
     BaseModel,
     Change,
     Delta,
+    ExpertDeltas,
     ModelTensors,
     Replaced,
     TokenRows,
@@ -39,9 +40,6 @@ from ..layers.weights import (
 from ..weights import SafetensorsSource
 from .adapter_parts import AdaptableParts, Parts
 from .adapter_pool import AdapterPool, HostAdapter
-
-MOST_PAGES = 16
-"""Pages of an adapter of the highest rank."""
 
 
 @dataclass(frozen=True)
@@ -180,11 +178,16 @@ class ModelAdapters:
 
 def _served(changes: Mapping[str, Change], checkpoint: Checkpoint) -> dict[str, Change]:
     """Returns changes as parts of the model take them: a change of a matrix that the adapter has trained whole is a new
-    matrix, and new rows of an embedding that is the head too are rows of both.
+    matrix, new rows of an embedding that is the head too are rows of both, and experts whose matrices of one kind lie
+    in one tensor have changes of their own.
     """
     found = dict(changes)
     for name, change in changes.items():
-        if isinstance(change, Delta) and change.base is not None:
+        if checkpoint.names.experts_apart and isinstance(change, ExpertDeltas):
+            del found[name]
+            module = name.removesuffix(".weight")
+            found |= {f"{module}.{number}.weight": each for number, each in enumerate(change.experts)}
+        elif isinstance(change, Delta) and change.base is not None:
             found[name] = Replaced(change.merged(change.base.float()))
     head, embedding = checkpoint.head, checkpoint.outside(checkpoint.names.embedding)
     rows = found.get(f"{embedding}.weight")
@@ -215,7 +218,7 @@ def _is_by_output(name: str, change: Change) -> bool:
 
 
 def _check_finite(path: Path, module: str, made: LowRankPages) -> None:
-    if not (bool(made.a.isfinite().all()) and bool(made.b.isfinite().all())):
+    if not all(bool(torch.stack(torch.aminmax(each)).isfinite().all()) for each in (made.a, made.b) if each.numel()):
         dtype = str(made.a.dtype).removeprefix("torch.")
         raise AdapterError(
             f"{path}: the factors of `{module}` are beyond the range of {dtype}, in which they are computed"

@@ -10,7 +10,8 @@ from text_generation_kernels import KV_CODES, LONGEST_NORMALISED
 
 from ..config.kv_cache import QuantisedKvCache
 from ..config.model import ModelConfig
-from ..config.recurrent import KimiDeltaSpec, Mamba2Spec, MambaSpec, RecurrentSpec, ShortConvSpec
+from ..config.recurrent import KimiDeltaSpec, LightningSpec, Mamba2Spec, MambaSpec, RecurrentSpec, ShortConvSpec
+from ..config.rotary import RopeSpec
 from ..config.sizes import dense_macs
 from ..config.spec import (
     AttentionSpec,
@@ -22,7 +23,6 @@ from ..config.spec import (
     MixerSpec,
     MoeSpec,
     NormSpec,
-    RopeSpec,
 )
 from ..distributed import TensorParallelGroup
 from ..layers.infer import (
@@ -42,6 +42,7 @@ from ..layers.infer import (
     KimiDelta,
     LatentAttention,
     Layer,
+    Lightning,
     Mamba,
     Mamba2,
     Mixer,
@@ -56,6 +57,8 @@ from ..layers.infer import (
     ScaledFeedForward,
     ScaledLayer,
     ShortConv,
+    ShortcutEnd,
+    ShortcutStart,
     SkipLayer,
     SparseFeedForward,
     StateShape,
@@ -81,6 +84,7 @@ from ..layers.weights import (
     load_kimi_delta,
     load_kv_scales,
     load_latent_attention,
+    load_lightning,
     load_mamba,
     load_mamba2,
     load_moe,
@@ -216,7 +220,11 @@ class DecoderBuilder:
             # The stream enters where it is mixed.
             inner = self._add_norm(None, attention_norm, None, mixer.wants)
             return SkipLayer(spec.skip, before(None), TransformerLayer(inner, mixer, between, ffn, fusions))
-        return TransformerLayer(before(attention_norm, wants=mixer.wants), mixer, between, ffn, fusions)
+        parts = before(attention_norm, wants=mixer.wants), mixer, between, ffn, fusions
+        if spec.ahead is not None:
+            return ShortcutStart(*parts, self._feed_forward(index, spec.ahead))
+        is_end = index > 0 and self._checkpoint.spec.layers[index - 1].ahead is not None
+        return ShortcutEnd(*parts) if is_end else TransformerLayer(*parts)
 
     def _scaled_layer(
         self, index: int, spec: LayerSpec, before: AddNorm, mixer: Mixer, between: AddNorm, ffn: FeedForward
@@ -317,7 +325,9 @@ class DecoderBuilder:
         self._note(index, spec, weights)
         return Indexer(len(self._caches), spec, Choice(attention.top_k), weights, rope)
 
-    def _recurrent(self, index: int, spec: RecurrentSpec) -> GatedDelta | KimiDelta | Mamba | Mamba2 | ShortConv:
+    def _recurrent(
+        self, index: int, spec: RecurrentSpec
+    ) -> GatedDelta | KimiDelta | Lightning | Mamba | Mamba2 | ShortConv:
         checkpoint, place = self._checkpoint, len(self._states)
         if isinstance(spec, MambaSpec):
             weights = load_mamba(checkpoint, index, spec)
@@ -333,6 +343,10 @@ class DecoderBuilder:
             heads = HeadSplit.of(spec.num_heads, spec.num_heads, checkpoint.group)
             weights = load_kimi_delta(checkpoint, index, spec, heads)
             mixer = KimiDelta(place, spec, weights, heads)
+        elif isinstance(spec, LightningSpec):
+            heads = HeadSplit.of(spec.num_heads, spec.num_heads, checkpoint.group)
+            weights = load_lightning(checkpoint, index, spec, heads)
+            mixer = Lightning(place, spec, weights, heads, self._rope(spec.rope, spec.head_dim), checkpoint.group)
         else:
             heads = HeadSplit.of(spec.num_heads, spec.num_key_heads, checkpoint.group)
             weights = load_gated_delta(checkpoint, index, spec, heads)

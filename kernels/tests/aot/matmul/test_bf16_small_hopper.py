@@ -30,7 +30,7 @@ def _variants() -> list[Variant]:
     return sorted({Variant(key["gated"], key["splits"] > 1, *config.values()) for key, config in entries})
 
 
-def _compiled(variant: Variant, dtype: str, with_bias: bool) -> Compiled:
+def _compiled(variant: Variant, dtype: str, with_bias: bool, with_delta: bool = False) -> Compiled:
     tile_rows = tile_rows_of(variant.rows)
     types = dict.fromkeys(("inputs", "outputs", "stride_out_partial", "stride_out_token", "tokens", "splits"), "i32")
     for name, rows in (("x", 64), ("weight", tile_rows[0]), ("weight_rest", tile_rows[-1])):
@@ -41,7 +41,9 @@ def _compiled(variant: Variant, dtype: str, with_bias: bool) -> Compiled:
     )
     constants = {"ACTIVATION": "silu" if variant.gated else None, "BLOCK_M": 64, "TILE_ROWS": tile_rows}
     constants |= {"BLOCK_K": variant.block_k, "STAGES": variant.stages, "X_STAGES": variant.x_stages}
-    return compile_offline(bf16_small_hopper_kernel, types, constants | ({} if with_bias else {"bias_ptr": None}), 4)
+    constants |= ({} if with_bias else {"bias_ptr": None}) | ({} if with_delta else {"delta_ptr": None})
+    types |= {"delta_ptr": "*fp32"} if with_delta else {}
+    return compile_offline(bf16_small_hopper_kernel, types, constants, 4)
 
 
 @pytest.mark.parametrize(
@@ -63,3 +65,10 @@ def test_tiles_are_prefetched_before_the_wait_and_nothing_spills(variant: Varian
     assert after.count("UTMALDG") > variant.x_stages
     # Dependents launch once all kernels before this one have finished.
     assert after.index("PREEXIT") < after.index("HGMMA")
+
+
+@pytest.mark.parametrize("variant", [each for each in _variants() if each.gated], ids=str)
+def test_what_adapters_add_needs_no_spills(variant: Variant) -> None:
+    compiled = _compiled(variant, "bf16", with_bias=False, with_delta=True)
+    compiled.check(max_spills=40)
+    assert not _compiled(variant, "bf16", with_bias=False).count("STL")

@@ -49,7 +49,7 @@ def _compile(
     types |= {"out_ptr": "*fp32"} if keeps_partials else {}
     constants = {"BLOCK_M": tokens, "BLOCK_N": block_n, "BLOCK_K": block_k, "ACTIVATION": activation}
     constants["SPLIT_K_PARTIALS"] = keeps_partials
-    constants |= {} if with_bias else {"bias_ptr": None}
+    constants |= {"delta_ptr": None} | ({} if with_bias else {"bias_ptr": None})
     return compile_offline(skinny_linear_kernel, types, constants, num_warps, num_stages, target)
 
 

@@ -64,7 +64,7 @@ def test_state_space_token_after_token(capability: int, dtype: str, decodes: boo
     assert "STG.E.128" in compiled.sass
 
 
-@pytest.mark.parametrize(("p", "n"), [(12, 8), (128, 64), (64, 256)])
+@pytest.mark.parametrize(("p", "n"), [(12, 8), (128, 64), (64, 256), (128, 128)])
 def test_state_space_token_after_token_of_other_sizes(p: int, n: int) -> None:
     for decodes in (False, True):
         form = token_settings(n, p, 2, decodes)
@@ -80,7 +80,7 @@ def test_state_space_in_blocks(capability: int, dtype: str) -> None:
 
 
 @pytest.mark.parametrize("capability", [86, 90])
-@pytest.mark.parametrize(("p", "n"), [(12, 8), (128, 64), (64, 256)])
+@pytest.mark.parametrize(("p", "n"), [(12, 8), (128, 64), (64, 256), (128, 128)])
 def test_state_space_in_blocks_of_other_sizes(p: int, n: int, capability: int) -> None:
     form = block_settings(n, p, SHARED_KIB[capability])
     _compile(state_space_blocks_kernel, form, _sizes(p, n), capability, "bf16", False).check(max_spills=8)

@@ -9,7 +9,7 @@ import text_generation_kernels as kernels
 pytestmark = pytest.mark.gpu
 HALVES = [torch.bfloat16, torch.float16]
 DTYPES = [*HALVES, torch.float32]
-SIZES = [(16, 64, 2, 128), (8, 64, 1, 64), (4, 12, 2, 8), (3, 80, 1, 20), (4, 64, 1, 256)]
+SIZES = [(16, 64, 2, 128), (8, 64, 1, 64), (4, 12, 2, 8), (3, 80, 1, 20), (4, 64, 1, 256), (4, 128, 4, 128)]
 NAMES = ("heads", "p", "groups", "n")
 
 
@@ -40,6 +40,15 @@ def test_deterministic_results_do_not_depend_on_where_a_run_is_cut(
     heads: int, p: int, groups: int, n: int, dtype: torch.dtype
 ) -> None:
     check_cuts(kernels.state_space, space([Run(113)], heads, p, groups, n, dtype, "cuda"), True)
+
+
+@pytest.mark.parametrize("deterministic", [False, True])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_step_that_all_tokens_have(dtype: torch.dtype, deterministic: bool) -> None:
+    """As of lightning attention: each token has the same row."""
+    made = space(runs_of(LENGTHS), 8, 128, 8, 128, dtype, "cuda", 0.1, 0.1)
+    in_blocks = dtype != torch.float32 and not deterministic
+    made.with_one_step().check(kernels.state_space, deterministic, rounded=in_blocks)
 
 
 @pytest.mark.parametrize("deterministic", [False, True])

@@ -5,7 +5,9 @@ import torch
 from kernel_support.expert_codes import nvfp4_scales
 
 from text_generation_kernels import PackedMatrix, pack_codes, pack_scales
+from text_generation_kernels.matmul.code_conversion import float8_scales
 from text_generation_kernels.matmul.dequantise import dequantise_torch, dequantise_triton
+from text_generation_kernels.runtime.triton import tl, triton
 
 
 @pytest.mark.parametrize(
@@ -42,3 +44,18 @@ def test_as_torch(kind: str, outputs: int, inputs: int, group_size: int) -> None
     dequantise_triton(weight, out[rows, :inputs])
     dequantise_torch(weight, expected[rows, :inputs])
     assert torch.equal(out.nan_to_num(nan=7e4), expected.nan_to_num(nan=7e4))
+
+
+@triton.jit
+def _every_scale_kernel(bytes_ptr, out_ptr, POWER: tl.constexpr):
+    places = tl.arange(0, 256)
+    tl.store(out_ptr + places, float8_scales(tl.load(bytes_ptr + places), POWER, out_ptr.dtype.element_ty))
+
+
+def test_every_float8_scale_is_exact() -> None:
+    """In float16: the interpreter has no constants of bfloat16."""
+    stored, out = torch.arange(256, dtype=torch.uint8), torch.empty(256, dtype=torch.float16)
+    _every_scale_kernel[(1,)](stored.view(torch.int8), out, 0)
+    expected = stored.view(torch.float8_e4m3fn).double()
+    is_number = expected.isfinite()
+    assert torch.equal(out.double()[is_number], expected[is_number])

@@ -33,6 +33,13 @@ def test_decodes(heads: int, p: int, groups: int, n: int, dtype: torch.dtype) ->
     space(ALONE, heads, p, groups, n, dtype).decodes.check(state_space_triton, False)
 
 
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_a_step_that_all_tokens_have(deterministic: bool) -> None:
+    """As of lightning attention: each token has the same row."""
+    made = space(runs_of([1, 20, 3]), 3, 20, 3, 20, torch.float16, low=0.3, high=0.3)
+    made.with_one_step().check(state_space_triton, deterministic, rounded=not deterministic)
+
+
 def test_results_do_not_depend_on_where_a_run_is_cut() -> None:
     check_cuts(state_space_triton, space([Run(113)], 1, 12, 1, 16, torch.float16), True)
 

@@ -9,7 +9,8 @@ from ...errors import UnsupportedModel
 from ..json_object import JsonObject
 from ..names import TensorNames
 from ..rope import parse_rope
-from ..spec import AttentionSpec, DecoderSpec, RopeSpec
+from ..rotary import RopeSpec
+from ..spec import AttentionSpec, DecoderSpec
 from .common import MOST_HEADS, decoder, gated, layer_types, pre_norm_layer
 from .deepseek import sigmoid_routed
 from .experts import mixed_by_type

@@ -11,7 +11,10 @@ _COMPRESSED = (
     "token id"
 )
 _RESIDUALS = "attention over residuals"
-_HYPER = "hyper-connections between several residual streams"
+_HYPER = (
+    "hyper-connections between several residual streams, an indexer of pools of positions, and gates that are bounded "
+    "by 10"
+)
 _STREAMS = (
     "several residual streams with gates, hashed n-grams beside the embedding, and an indexer of sparse attention"
 )
@@ -20,7 +23,6 @@ _SHORT = "short convolutions of keys and values, and a bias by distance"
 
 MISSING: Mapping[str, tuple[str, str]] = {
     "AliceAIForCausalLM": ("Alice AI", _RESIDUALS),
-    "BailingMoeV2_5ForCausalLM": ("Ling and Ring 2.5 and 2.6", "lightning attention with fixed decays"),
     "DeepseekV4ForCausalLM": ("DeepSeek V4", _COMPRESSED),
     "Glm5NextForCausalLM": ("GLM 5.3 Flash", _HYPER),
     "Glm5NextForConditionalGeneration": ("GLM 5.3 Flash", _HYPER),
@@ -31,7 +33,7 @@ MISSING: Mapping[str, tuple[str, str]] = {
     "InternLMXComposerForCausalLM": ("InternLM-XComposer", "a resampler of images with learned queries (Q-Former)"),
     "KimiK3ForCausalLM": ("Kimi K3", _RESIDUALS),
     "KimiK3ForConditionalGeneration": ("Kimi K3", _RESIDUALS),
-    "LongcatFlashForCausalLM": ("LongCat Flash", "two attentions in a layer, and experts that change nothing"),
+    "LongcatFlashNgramForCausalLM": ("LongCat Flash Lite", "hashed n-grams beside the embedding"),
     "Qwen4ExpForCausalLM": ("Qwen 4 Exp", _STREAMS),
     "Qwen4ExpForConditionalGeneration": ("Qwen 4 Exp", _STREAMS),
 }

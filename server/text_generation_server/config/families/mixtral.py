@@ -9,7 +9,7 @@ from .common import attention, decoder, pre_norm_layer, rms_norm, window, with_r
 from .experts import mixture
 from .family import Family
 
-_NAMES = TensorNames(
+BLOCK_SPARSE_NAMES = TensorNames(
     router="block_sparse_moe.gate",
     router_correction="block_sparse_moe.e_score_correction_bias",
     expert_gate="block_sparse_moe.experts.{expert}.w1",
@@ -37,7 +37,7 @@ def _minimax_attention(config: JsonObject) -> AttentionSpec:
 MIXTRAL = Family(
     "Mixtral",
     _mixtral,
-    _NAMES,
+    BLOCK_SPARSE_NAMES,
     {
         "rms_norm_eps": 1e-5,
         "rope_theta": 1e6,
@@ -51,7 +51,7 @@ MIXTRAL = Family(
 MINIMAX_M2 = Family(
     "MiniMax-M2",
     _minimax,
-    _NAMES,
+    BLOCK_SPARSE_NAMES,
     {
         "rope_theta": 5e6,
         "head_dim": 128,

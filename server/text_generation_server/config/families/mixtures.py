@@ -15,8 +15,11 @@ from .hunyuan_moe import HUNYUAN_MOE, HY3
 from .kimi_linear import KIMI_LINEAR
 from .laguna import LAGUNA
 from .lfm2 import LFM2_MOE
-from .ling3 import LING3
+from .ling3 import BAILING_HYBRID, LING3
+from .ling25 import LING25
+from .longcat import LONGCAT_FLASH
 from .mimo_v2 import MIMO_V2
+from .minimax01 import MINIMAX_01
 from .minimax_m3 import MINIMAX_M3
 from .mixtral import MINIMAX_M2, MIXTRAL
 from .phi_moe import PHI_MOE
@@ -26,8 +29,10 @@ from .step import STEP
 
 MIXTURES: dict[str, Family] = {
     "AfmoeForCausalLM": AFMOE,
+    "BailingHybridForCausalLM": BAILING_HYBRID,
     "BailingMoeForCausalLM": BAILING,
     "BailingMoeV2ForCausalLM": BAILING2,
+    "BailingMoeV2_5ForCausalLM": LING25,
     "BailingMoeV3ForCausalLM": LING3,
     "DbrxForCausalLM": DBRX,
     "DeepseekV2ForCausalLM": DEEPSEEK_V2,
@@ -46,11 +51,15 @@ MIXTURES: dict[str, Family] = {
     "KimiLinearForCausalLM": KIMI_LINEAR,
     "LagunaForCausalLM": LAGUNA,
     "Lfm2MoeForCausalLM": LFM2_MOE,
+    "LongcatFlashForCausalLM": LONGCAT_FLASH,
     "MiMoV2FlashForCausalLM": MIMO_V2,
     "MiMoV2ForCausalLM": MIMO_V2,
+    "MiniMaxForCausalLM": MINIMAX_01,
+    "MiniMaxM1ForCausalLM": MINIMAX_01,
     "MiniMaxM2ForCausalLM": MINIMAX_M2,
     "MiniMaxM3SparseForCausalLM": MINIMAX_M3,
     "MiniMaxM3VLForCausalLM": MINIMAX_M3,
+    "MiniMaxText01ForCausalLM": MINIMAX_01,
     "Mistral4ForCausalLM": MISTRAL4,
     "MistralLarge3ForCausalLM": MISTRAL4,
     "MixtralForCausalLM": MIXTRAL,

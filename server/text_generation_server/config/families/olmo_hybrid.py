@@ -8,7 +8,8 @@ from ..json_object import JsonObject
 from ..names import TensorNames
 from ..recurrent import GatedDeltaSpec
 from ..rope import parse_rope
-from ..spec import AttentionSpec, DecoderSpec, DenseSpec, LayerSpec, NormSpec, QkNormSpec, RopeSpec
+from ..rotary import RopeSpec
+from ..spec import AttentionSpec, DecoderSpec, DenseSpec, LayerSpec, NormSpec, QkNormSpec
 from .common import (
     MOST_HEADS,
     MOST_KERNEL,

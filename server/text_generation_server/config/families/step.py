@@ -10,7 +10,8 @@ from ...errors import UnsupportedModel
 from ..json_object import JsonObject
 from ..names import TensorNames
 from ..rope import parse_rope
-from ..spec import AttentionSpec, DecoderSpec, GatedActivation, LayerSpec, MoeSpec, NormSpec, QkNormSpec, RopeSpec
+from ..rotary import RopeSpec
+from ..spec import AttentionSpec, DecoderSpec, GatedActivation, LayerSpec, MoeSpec, NormSpec, QkNormSpec
 from .common import MOST_HEADS, MOST_LAYERS, decoder, gated
 from .experts import mixed_by_type, mixture
 from .family import Family

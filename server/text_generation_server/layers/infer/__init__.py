@@ -10,6 +10,7 @@ from .head import Head
 from .indexer import Indexer
 from .kimi_delta import KimiDelta
 from .latent_attention import LatentAttention
+from .lightning import Lightning
 from .mamba import Mamba
 from .mamba2 import Mamba2
 from .media import MediaInput
@@ -22,6 +23,7 @@ from .per_layer import LayerInput, PerLayerInputs
 from .rotation import new_tokens
 from .scaled_layer import ExpertsBeside, ScaledLayer
 from .short_conv import ShortConv
+from .shortcut import ShortcutEnd, ShortcutStart
 from .sparse_step import Choice
 from .state import CacheShape, InferState, LayerState, StateShape
 from .streams import StreamEnd, StreamLayer, Streams
@@ -48,6 +50,7 @@ __all__ = [
     "Layer",
     "LayerInput",
     "LayerState",
+    "Lightning",
     "Mamba",
     "Mamba2",
     "MediaInput",
@@ -64,6 +67,8 @@ __all__ = [
     "ScaledFeedForward",
     "ScaledLayer",
     "ShortConv",
+    "ShortcutEnd",
+    "ShortcutStart",
     "SkipLayer",
     "SparseFeedForward",
     "StateShape",

@@ -10,7 +10,7 @@ import text_generation_kernels as kernels
 from ...config.spec import AttentionSpec
 from ...distributed import TensorParallelGroup
 from ..rope import RopeTable
-from ..weights import Activations, ActivationScheme, Adapting, AttentionWeights, Dense, HeadSplit
+from ..weights import Activations, ActivationScheme, AdaptedDense, Adapting, AttentionWeights, Dense, HeadSplit
 from .gates import gate_heads
 from .mixer import Mixer
 from .qk_norm import QkNorm
@@ -60,7 +60,7 @@ class Attention(Mixer):
         # Clipping, an output gate, an indexer and other norms need sums, not split-K partials.
         is_plain = is_simple and not spec.value_norm and not spec.value_dim and self._owns_cache
         takes_partials = is_plain and not spec.clip and not spec.output_gate and spec.indexer is None
-        self._dense = weights.qkv if takes_partials and isinstance(weights.qkv, Dense) else None
+        self._dense = weights.qkv if takes_partials and isinstance(weights.qkv, Dense | AdaptedDense) else None
         self._options = kernels.AttentionOptions(spec.window, spec.softcap, weights.sinks, weights.slopes)
         self.cache = CacheShape(heads.num_kv_heads, spec.head_dim, spec.head_dim, codes, kv_scales)
         """What the layer keeps of each position; nothing, where it reads the cache of another one."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from ...distributed import PendingAllReduce, TensorParallelGroup
-from ..weights import Activations, Dense, Linear, W8A8Linear
+from ..weights import Activations, AdaptedDense, Dense, Linear, W8A8Linear
 from .state import InferState
 
 SublayerOutput = Tensor | PendingAllReduce
@@ -35,11 +35,12 @@ class OutputFusion:
             return matrix.apply(x, state.linear_block)
         if isinstance(matrix, W8A8Linear) and self.takes_partials:
             return matrix.split_k(x)
-        if isinstance(matrix, Dense):
+        if isinstance(matrix, Dense | AdaptedDense):
             if self.residual is not None:
                 return matrix.add(x, self.residual)
             if self.takes_partials and matrix.bias is None:
                 return matrix.split_k(x)
-            if (begun := self.group.begin_gemv_all_reduce(x.x, matrix.weight, matrix.bias)) is not None:
-                return begun
-        return matrix.apply(x)
+        if not isinstance(matrix, Dense):
+            return matrix.apply(x)
+        begun = self.group.begin_gemv_all_reduce(x.x, matrix.weight, matrix.bias)
+        return matrix.apply(x) if begun is None else begun

@@ -4,15 +4,15 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 import text_generation_kernels as kernels
 
 from ...config.recurrent import Mamba2Spec
 from ...distributed import TensorParallelGroup
-from ..weights import Activations, ActivationScheme, HeadSplit, Mamba2Weights, activated, each_alone, in_blocks
+from ..weights import Activations, ActivationScheme, HeadSplit, Mamba2Weights, activated, each_alone
 from .mixer import LinearMixer
 from .state import InferState, StateShape
+from .whole_norm import whole_norm
 
 
 class Mamba2(LinearMixer):
@@ -64,28 +64,15 @@ class Mamba2(LinearMixer):
         if weights.norm is None:
             return activated(first[:, : 2 * self._width], "silu", None, state.linear_block).x
         if spec.norm_over == "width" and self._group.world_size > 1:
-            return self._whole_norm(heads.flatten(1), gate, weights.norm, state.linear_block)
+            norm = weights.norm, spec.norm_eps, spec.num_heads * spec.head_dim
+            is_first = spec.norm == "gate first"
+            return whole_norm(heads.flatten(1), gate, norm, self._group, state.linear_block, is_first, "silu")
         out, gate = (each.view(len(inputs), len(weights.norm), -1) for each in (heads, gate))
         for part, its_gate in each_alone(state.linear_block, out, gate):
             kernels.gated_norm(part, its_gate, weights.norm, spec.norm_eps, spec.norm == "gate first", part)
         return out.flatten(1)
 
-    def _whole_norm(self, x: Tensor, gate: Tensor, weight: Tensor, block: int | None) -> Tensor:
-        """Computes `gated_norm` over the channels of all ranks together, which all-reduce one number per token."""
-        is_gated, activation = self._spec.norm == "gate first", functional.silu(gate.float())
-        wide = x.float() * activation if is_gated else x.float()
-        squares = in_blocks((wide,), block, _sum_of_squares)
-        self._group.all_reduce(squares)
-        scale = (squares / (self._spec.num_heads * self._spec.head_dim) + self._spec.norm_eps).rsqrt_()
-        out = (wide * scale[:, None]).to(weight.dtype) * weight
-        return (out if is_gated else out * activation).to(x.dtype)
-
 
 def _vector(factors: Sequence[float], sizes: Sequence[int], device: torch.device) -> Tensor:
     """Returns each factor as many times as its size says, float32."""
     return torch.cat([torch.full((size,), each, device=device) for each, size in zip(factors, sizes, strict=True)])
-
-
-def _sum_of_squares(x: Tensor) -> Tensor:
-    """[T, channels] to [T]"""
-    return x.square().sum(1)

@@ -33,6 +33,8 @@ class MoeFeedForward(FeedForward):
         self._wide = spec.route.wide
         self._gated = spec.shared_gate
         self._weighs_inputs = spec.weighs_inputs
+        self._adds_input = weights.adds_input
+        self._all_experts = spec.experts
         self._shared = None
         if weights.shared is not None and spec.shared is not None:
             self._shared = DenseFeedForward(spec.shared, weights.shared)
@@ -92,14 +94,21 @@ class MoeFeedForward(FeedForward):
     def _mix(self, x: Tensor, logits: Tensor, deterministic: bool, out: Tensor, adds: bool) -> None:
         """Writes what the experts make of `x` [N, hidden] to `out`, or adds it."""
         router = logits, self._weights.correction, self._options
-        if self._adapters is None:
+        if self._adapters is None and not self._adds_input:
             kernels.mixture(x, *router, self._experts, deterministic, out, adds)
             return
-        current, tables = self._adapters
         routing = kernels.Routing.empty(len(x), self._options.slots, x.device)
         kernels.moe_route(*router, routing)
-        own = current.step.numbers, tables.up, tables.down
-        kernels.adapted_experts(x, routing, self._experts, deterministic, out, *own, adds)
+        if self._adapters is None:
+            kernels.moe_experts(x, routing, self._experts, deterministic, out, adds)
+        else:
+            current, tables = self._adapters
+            own = current.step.numbers, tables.up, tables.down
+            kernels.adapted_experts(x, routing, self._experts, deterministic, out, *own, adds)
+        if self._adds_input:
+            # Experts that change nothing have the last numbers; the first rank counts from 0.
+            share = routing.weights.masked_fill(routing.ids < self._all_experts, 0.0).sum(1, keepdim=True)
+            out.add_((x.float() * share).to(out.dtype))
 
 
 def route_options(spec: MoeSpec, weights: MoeWeights) -> kernels.RouteOptions:
@@ -123,5 +132,5 @@ def route_options(spec: MoeSpec, weights: MoeWeights) -> kernels.RouteOptions:
 def expert_mlps(spec: MoeSpec, weights: MoeWeights) -> kernels.ExpertMlps:
     """Returns the experts of these weights."""
     activation = spec.activation if spec.gated else kernels.alone(spec.activation)
-    all_experts = spec.experts + route_options(spec, weights).shared
+    all_experts = spec.experts + spec.identity + route_options(spec, weights).shared
     return kernels.ExpertMlps(weights.gate_up, weights.down, activation, all_experts)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ...config.spec import SkipSpec
 from ...distributed import TensorParallelGroup
-from ..weights import Adapting
+from ..weights import Activations, Adapting
 from .feed_forward import FeedForward
 from .fusion import OutputFusion, SublayerOutput
 from .mixer import Mixer
@@ -76,14 +76,26 @@ class TransformerLayer:
             heads, residual = heads.index_select(0, kept), residual.index_select(0, kept)
         x = self.mixer.project_fused(heads, state, self._fusions.of(residual, state, self.before_ffn))
         read, residual = self.before_ffn.read(x, residual)
+        return self._network(read, residual, state, kept), residual
+
+    def _network(
+        self,
+        read: Activations,
+        residual: Tensor,
+        state: InferState,
+        kept: Tensor | None,  # noqa: ARG002 - for other layers
+    ) -> SublayerOutput:
         # The `AddNorm` of the next layer takes the same outputs as this one.
-        return self.ffn.forward_fused(read, state, self._fusions.of(residual, state, self.before_ffn)), residual
+        return self.ffn.forward_fused(read, state, self._fusions.of(residual, state, self.before_ffn))
 
     def adapted(self, adapting: Adapting) -> "TransformerLayer":
         """Returns a layer for tokens with adapters, which shares everything else with this one."""
+        return TransformerLayer(*self._adapted_parts(adapting), self._fusions)
+
+    def _adapted_parts(self, adapting: Adapting) -> tuple[AddNorm, Mixer, AddNorm, FeedForward]:
         before = self.before_mixer.adapted(adapting), self.before_ffn.adapted(adapting)
         mixer, ffn = self.mixer.adapted(adapting), self.ffn.adapted(adapting)
-        return TransformerLayer(before[0], mixer, before[1], ffn, self._fusions)
+        return before[0], mixer, before[1], ffn
 
 
 class SkipLayer:

@@ -2,6 +2,7 @@
 
 from .activations import Activations, ActivationScheme, RmsNorm
 from .adapted import AdaptedLinear, Adapting, SitePages, wrapped
+from .adapted_dense import AdaptedDense
 from .adapted_embedding import AdaptedEmbedding, EmbeddingChange
 from .adapted_experts import ExpertChange, ExpertSite, ExpertTables
 from .adapted_norm import NewNorm, ReplacedNorm
@@ -19,6 +20,7 @@ from .indexer import IndexerWeights, load_indexer
 from .kimi_delta import KimiDeltaWeights, load_kimi_delta
 from .kv_scales import load_kv_scales
 from .latent_attention import LatentAttentionWeights, load_latent_attention
+from .lightning import LightningWeights, load_lightning
 from .linear import Dense, Linear, Split, activate, activated, each_alone, in_blocks
 from .loading import column_parallel, row_parallel, stacked_rows
 from .low_rank import LowRankPages, changed_of, low_rank_pages
@@ -36,6 +38,7 @@ from .w8a8 import W8A8Linear
 __all__ = [
     "ActivationScheme",
     "Activations",
+    "AdaptedDense",
     "AdaptedEmbedding",
     "AdaptedLinear",
     "AdapterMemory",
@@ -61,6 +64,7 @@ __all__ = [
     "KimiDeltaWeights",
     "LatentAttentionWeights",
     "LayerInputWeights",
+    "LightningWeights",
     "Linear",
     "LowRankPages",
     "Mamba2Weights",
@@ -104,6 +108,7 @@ __all__ = [
     "load_kv_scales",
     "load_latent_attention",
     "load_layer_input",
+    "load_lightning",
     "load_mamba",
     "load_mamba2",
     "load_moe",

@@ -10,7 +10,15 @@ from typing import Protocol, TypeVar
 
 from torch import Tensor
 
-from text_generation_kernels import OUTPUT_BLOCK, empty_shrunk, lora_expand, lora_shrink, part_of_blocks
+from text_generation_kernels import (
+    LONGEST_RUN,
+    OUTPUT_BLOCK,
+    empty_shrunk,
+    lora_expand,
+    lora_shrink,
+    part_of_blocks,
+    run_of,
+)
 
 from .activations import Activations
 from .adapted_experts import ExpertSite, ExpertTables
@@ -56,6 +64,8 @@ class _Piece:
     """[blocks of outputs] int32; None: there is one part."""
     first: int
     end: int
+    run: int = LONGEST_RUN
+    """See `run_of`."""
 
 
 class SitePages:
@@ -82,6 +92,11 @@ class SitePages:
         """The same, where the base's bias was added before outputs are multiplied: `b = c b + (1 - c) b`. So outputs
         of tokens without adapter keep their bits.
         """
+
+    @property
+    def changes_outputs(self) -> bool:
+        """Whether an adapter may multiply outputs, or change biases."""
+        return any(each is not None for each in (self.factors, self.bias, self.unscaled_bias))
 
     @property
     def nbytes(self) -> int:
@@ -142,7 +157,7 @@ def _pieces(site: Site, a: Tensor, b: Tensor, scale: Tensor) -> list[_Piece]:
         # Padding belongs to the last part, whose B is zero there.
         ranges[-1] = (ranges[-1][0], outputs, ranges[-1][2])
     if all(first % OUTPUT_BLOCK == 0 for first, _, _ in ranges):
-        return [_Piece(a, b, scale, part_of_blocks(ranges, outputs, b.device), 0, outputs)]
+        return [_Piece(a, b, scale, part_of_blocks(ranges, outputs, b.device), 0, outputs, run_of(ranges))]
     return [
         _Piece(a[:, part : part + 1], b[:, first:end], scale[:, part : part + 1], None, first, end)
         for first, end, part in ranges

@@ -213,17 +213,20 @@ def _runs(changed: Iterable[int]) -> list[list[int]]:
 def _blocks(
     sites: Sequence[HostSite], changed: Mapping[int, LowRankPages], run: list[int], pages: int, device: torch.device
 ) -> Iterator[_Block]:
-    """Packs sites that are neighbours in every page."""
+    """Packs sites that are neighbours in every page, some fields in each block."""
     dtype = changed[run[0]].a.dtype
     layout = RecordLayout([each for site in run for each in sites[site].page_fields(dtype)])
-    records = torch.zeros(pages, layout.nbytes, dtype=torch.uint8)
-    for place, site in enumerate(run):
-        own = changed[site]
-        for index, values in enumerate((own.a, own.b, own.scales.expand(len(own.a), -1))):
-            layout.view(records, 3 * place + index)[: len(values)] = values
-    for page, record in enumerate(records):
-        for offset in range(0, layout.nbytes, _BLOCK_BYTES):
-            yield _Block(run[0], page, offset, pinned(record[offset : offset + _BLOCK_BYTES].clone(), device))
+    for fields in layout.cuts(_BLOCK_BYTES):
+        start, stop = layout.starts[fields.start], layout.end_of(fields.stop - 1)
+        for page in range(pages):
+            # Where the device copies from, at once: memory that is new costs more than the copy.
+            data = torch.empty(stop - start, dtype=torch.uint8, pin_memory=device.type == "cuda")
+            for index in fields:
+                view = layout.view(data[None], index, start)[0]
+                own = changed[run[index // 3]]
+                values = (own.a, own.b, own.scales.expand(len(own.a), -1))[index % 3]
+                view.copy_(values[page]) if page < len(values) else view.zero_()
+            yield _Block(run[0], page, start, data)
 
 
 def _row_values(own: LowRankPages, base_bias: Tensor | None) -> Iterator[tuple[RowKind, Tensor]]:

@@ -91,7 +91,7 @@ class Checkpoint(Matrices):
 
     def inside(self, layer: int, name: str) -> str:
         """Returns the whole name of a tensor of a layer."""
-        return f"{self.prefix}{self.names.layer.format(layer)}{name}"
+        return f"{self.prefix}{self.names.inside(layer, name)}"
 
     def norm(self, name: str, spec: NormSpec, size: int) -> "NormWeights":
         """Reads the weight, and the bias if it has one, of a norm over `size` elements, whole."""
@@ -130,7 +130,7 @@ def _as_each(names: TensorNames, stacks: ExpertStacks) -> TensorNames:
 def _outputs_first(source: WeightSource, names: TensorNames, layers: int, stack: str, outputs: int) -> bool:
     """Whether the second dimension of a stack, as the first layer that has it stores it, is that of the outputs."""
     prefix = names.prefix(source.has)
-    wholes = (f"{prefix}{names.layer.format(index)}{stack}" for index in range(layers))
+    wholes = (f"{prefix}{names.inside(index, stack)}" for index in range(layers))
     stored = (each for whole in wholes for each in (whole, f"{whole}.weight", f"{whole}.weight_packed"))
     return source.shape(next(filter(source.has, stored), stack))[1:2] == (outputs,)
 

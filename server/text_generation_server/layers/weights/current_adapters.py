@@ -5,6 +5,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from text_generation_kernels import MOST_LAUNCHES
+
 
 @dataclass(frozen=True)
 class StepAdapters:
@@ -18,6 +20,10 @@ class StepAdapters:
     """[items, 2] int32"""
     numbers: Tensor
     """[T] int32, the number of each token's adapter; 0: none."""
+    counts: Tensor
+    """[3] int32: the number of the step, tiles and items of work that are not empty."""
+    words: Tensor
+    """What kernels of these tables pass to each other (`kernels.SiteAdapters`)."""
     tile_tokens: int
     by_output: bool = True
     """Whether one of them multiplies outputs of linear layers (DoRA) or changes their biases."""
@@ -28,6 +34,7 @@ class CurrentAdapters:
 
     def __init__(self) -> None:
         self._step: StepAdapters | None = None
+        self._launches = 0
 
     @property
     def step(self) -> StepAdapters:
@@ -37,8 +44,19 @@ class CurrentAdapters:
         return self._step
 
     def begin(self, step: StepAdapters) -> None:
-        """Sets the tables for all layers of a step."""
-        self._step = step
+        """Sets the tables for all layers of a step, or goes on with those that are set."""
+        if step is not self._step:
+            self._step, self._launches = step, 0
+
+    @property
+    def has_launches(self) -> bool:
+        """Whether the step has numbers left for kernels that need one."""
+        return self._launches < MOST_LAUNCHES
+
+    def next_launch(self) -> int:
+        """Returns the number of the next kernel of the step that needs one."""
+        self._launches += 1
+        return self._launches - 1
 
 
 @dataclass(frozen=True)

@@ -40,14 +40,14 @@ def load_latent_attention(
     checkpoint: Checkpoint, layer: int, spec: LatentAttentionSpec, heads: HeadSplit
 ) -> LatentAttentionWeights:
     """Reads the heads of this rank. Raises ModelFilesError."""
-    names, source, hidden = checkpoint.names, checkpoint.source, checkpoint.spec.hidden_size
+    names, hidden = checkpoint.names, checkpoint.spec.hidden_size
     queries, q_norm = None, None
     if spec.query_dim:
         first = RowBlock(checkpoint.inside(layer, names.q_a), spec.query_dim, ((0, spec.query_dim),))
         queries = column_parallel(
             checkpoint, [_queries(checkpoint, layer, names.q_b, spec, heads)], spec.query_dim, False
         )
-        q_norm = source.read(f"{checkpoint.inside(layer, names.q_a_norm)}.weight", (spec.query_dim,))
+        q_norm = _norm(checkpoint, layer, names.q_a_norm, spec.query_dim, spec.query_scale)
     else:
         first = _queries(checkpoint, layer, names.q, spec, heads)
     width = spec.latent_dim + spec.rope_dim
@@ -69,11 +69,17 @@ def load_latent_attention(
         column_parallel(checkpoint, blocks, hidden, False),
         queries,
         q_norm,
-        source.read(f"{checkpoint.inside(layer, names.kv_a_norm)}.weight", (spec.latent_dim,)),
+        _norm(checkpoint, layer, names.kv_a_norm, spec.latent_dim, spec.latent_scale),
         keys,
         values,
         out,
     )
+
+
+def _norm(checkpoint: Checkpoint, layer: int, name: str, size: int, scale: float) -> Tensor:
+    """Reads the weight of a norm whose output is multiplied by `scale`."""
+    weight = checkpoint.source.read(f"{checkpoint.inside(layer, name)}.weight", (size,))
+    return weight if scale == 1.0 else (weight.float() * scale).to(weight.dtype)
 
 
 def _queries(checkpoint: Checkpoint, layer: int, name: str, spec: LatentAttentionSpec, heads: HeadSplit) -> RowBlock:

@@ -60,7 +60,7 @@ def low_rank_pages(
     a = like.new_zeros((len(site.modules), width, site.own_inputs))
     for part, name in enumerate(site.modules):
         if (delta := deltas.get(name)) is not None:
-            a[part, : delta.rank] = site.columns_of(delta.a.to(like.device).float())
+            a[part, : delta.rank] = site.columns_of(delta.a.to(like.device))
     b = site.rows_of(_padded(deltas.get(block.name), block, width, like) for block in site.blocks)
     scales = [deltas[name].scale if name in deltas else 0.0 for name in site.modules]
     return LowRankPages(

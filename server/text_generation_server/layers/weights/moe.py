@@ -1,9 +1,9 @@
 """Weights of a mixture of experts: a rank's shard of the experts (`experts/shard.py`), and the router whole.
 
 A shared expert, which every token passes, becomes further routed experts of the same inner size, the last one padded
-with zeros: so one operator computes all of them. In three cases it stays a dense network, of which each rank has a
-shard: where the routed experts are quantised and it is stored otherwise, where they read a latent state, and with
-expert parallelism, where it would keep one rank busy while the others wait.
+with zeros: so one operator computes all of them. In four cases it stays a dense network, of which each rank has a
+shard: where the routed experts are quantised and it is stored otherwise, where they read a latent state, where some
+change nothing, and with expert parallelism, where it would keep one rank busy while the others wait.
 """
 
 from dataclasses import dataclass, replace
@@ -47,6 +47,8 @@ class MoeWeights:
     """Back, likewise: it multiplies partial sums, which are all-reduced after it."""
     stored: ExpertSite | None = None
     """Where the experts come from; None: they are not made of stored matrices."""
+    adds_input: bool = False
+    """Whether this rank adds what experts that change nothing put out, because outputs are all-reduced."""
 
 
 def load_moe(checkpoint: Checkpoint, layer: int, spec: MoeSpec) -> MoeWeights:
@@ -58,7 +60,9 @@ def load_moe(checkpoint: Checkpoint, layer: int, spec: MoeSpec) -> MoeWeights:
     shared = None if has_shared or spec.shared is None else _shared(checkpoint, layer, spec.shared)
     latent = _latent(checkpoint, layer, spec.latent) if spec.latent else (None, None)
     stored = ExpertSite(shard if has_shared else replace(shard, spec=replace(shard.spec, shared_inner=0)))
-    return MoeWeights(shard.experts, _router(shard), _correction(shard), gate_up, down, shared, *latent, stored)
+    of_router = _router(shard), _correction(shard)
+    adds = bool(spec.identity) and checkpoint.is_first
+    return MoeWeights(shard.experts, *of_router, gate_up, down, shared, *latent, stored, adds_input=adds)
 
 
 def _latent(checkpoint: Checkpoint, layer: int, width: int) -> tuple[Linear, Linear]:
@@ -79,13 +83,14 @@ def _router(shard: ExpertShard) -> Linear:
     source, names, spec = shard.checkpoint.source, shard.checkpoint.names, shard.spec
     hidden = shard.checkpoint.spec.hidden_size
     dtype = torch.float32 if spec.route.wide else None
-    weight = source.read(f"{shard.name(names.router)}.weight", (spec.experts, hidden), dtype=dtype)
-    blocks = [RowBlock(shard.name(names.router), spec.experts, ((0, spec.experts),))]
+    choices = spec.experts + spec.identity
+    weight = source.read(f"{shard.name(names.router)}.weight", (choices, hidden), dtype=dtype)
+    blocks = [RowBlock(shard.name(names.router), choices, ((0, choices),))]
     if spec.shared_gate:
         blocks.append(RowBlock(shard.name(names.shared_weight), 1, ((0, 1),)))
         gate = source.read(f"{shard.name(names.shared_weight)}.weight", (1, hidden), dtype=dtype)
         weight = torch.cat((weight, gate))
-    bias = source.read(f"{shard.name(names.router)}.bias", (spec.experts,), dtype=dtype) if spec.route.bias else None
+    bias = source.read(f"{shard.name(names.router)}.bias", (choices,), dtype=dtype) if spec.route.bias else None
     return Dense(weight, bias, site=Site(tuple(blocks), hidden))
 
 
@@ -94,7 +99,7 @@ def _correction(shard: ExpertShard) -> Tensor | None:
         return None
     name = shard.name(shard.checkpoint.names.router_correction)
     # In a narrower type, top-k could not tell experts whose numbers differ little.
-    return shard.checkpoint.source.read(name, (shard.spec.experts,), dtype=torch.float32)
+    return shard.checkpoint.source.read(name, (shard.spec.experts + shard.spec.identity,), dtype=torch.float32)
 
 
 def _biases(shard: ExpertShard) -> tuple[Tensor | None, Tensor | None]:

@@ -1,7 +1,7 @@
 """Tensors side by side in records of bytes, so that one copy moves all that one record holds of them."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -37,7 +37,23 @@ class RecordLayout:
             self.starts.append(self.nbytes)
             self.nbytes += -(-each.nbytes // _ALIGNMENT) * _ALIGNMENT
 
-    def view(self, records: Tensor, index: int) -> Tensor:
-        """Returns field `index` of records uint8 [n, nbytes]: [n, *shape], contiguous in each record."""
-        field, start = self._fields[index], self.starts[index]
-        return records[:, start : start + field.nbytes].view(field.dtype).unflatten(1, field.shape)
+    def end_of(self, index: int) -> int:
+        """Returns where the values of field `index` end."""
+        return self.starts[index] + self._fields[index].nbytes
+
+    def cuts(self, most: int) -> Iterator[range]:
+        """Yields the fields in groups of neighbours, of at most so many bytes each unless a single field has more."""
+        first = 0
+        for index in range(len(self._fields)):
+            if index > first and self.end_of(index) - self.starts[first] > most:
+                yield range(first, index)
+                first = index
+        if self._fields:
+            yield range(first, len(self._fields))
+
+    def view(self, records: Tensor, index: int, start: int = 0) -> Tensor:
+        """Returns field `index` of records uint8 [n, nbytes], from byte `start` of a record on: [n, *shape], contiguous
+        in each record.
+        """
+        field, first = self._fields[index], self.starts[index] - start
+        return records[:, first : first + field.nbytes].view(field.dtype).unflatten(1, field.shape)

@@ -82,4 +82,4 @@ class Site:
             columns = stored[:, list(self.order)]
         else:
             columns = stored if self.columns is None else stored[:, slice(*self.columns)]
-        return columns if self.input_scales is None else columns * self.input_scales.to(columns.device)
+        return columns if self.input_scales is None else columns.float() * self.input_scales.to(columns.device)

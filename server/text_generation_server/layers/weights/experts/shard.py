@@ -46,7 +46,7 @@ class ExpertShard:
         group = checkpoint.group
         world_size = group.world_size
         check_experts(spec, AskedShards(world_size, group.expert_parallel))
-        if spec.latent or spec.weighs_inputs or spec.shared_activation not in (None, spec.activation):
+        if spec.latent or spec.weighs_inputs or spec.identity or spec.shared_activation not in (None, spec.activation):
             # The shared expert reads something else, or computes something else.
             spec = replace(spec, shared_inner=0)
         whole = cls(checkpoint, layer, spec, range(spec.experts), 0, spec.inner)
