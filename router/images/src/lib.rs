@@ -20,5 +20,5 @@ pub use self::fetch::{DomainError, Domains, FetchError, FetchOptions, Fetcher, F
 pub use self::header::{Format, Header, Limits, probe};
 pub use self::key::{ItemKey, KeySecret};
 pub use self::pool::{Pool, PoolOptions};
-pub use self::resize::{Filter, Size, Window, resize};
+pub use self::resize::{Filter, Size, Squared, Window, resize};
 pub use self::spec::{Detail, ImageSpec, Plan, Segment, View};

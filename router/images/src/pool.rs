@@ -9,8 +9,8 @@ use tokio::task::spawn_blocking;
 use crate::decode::{Rgb, decode};
 use crate::error::ImageError;
 use crate::header::Header;
-use crate::resize::{Filter, Size, Window, resize, resize_squared};
-use crate::spec::{ImageSpec, Plan};
+use crate::resize::{Filter, Size, Squared, Window, resize, resize_squared};
+use crate::spec::{ImageSpec, Plan, View};
 
 /// The budget is counted in units of so many bytes.
 const UNIT: u64 = 1 << 10;
@@ -90,16 +90,12 @@ fn pixels(image: Rgb, plan: &Plan, filter: Filter) -> Vec<u8> {
     let mut all = Vec::new();
     let mut steps = Steps {
         image,
+        squared: None,
         done: Vec::new(),
         filter,
     };
     for view in &plan.views {
-        let image = steps.after(&view.before);
-        let part = match view.squared {
-            Some(colour) => resize_squared(image, colour, view.resized, filter),
-            None => resize(image, view.resized, view.window, filter),
-        };
-        all.extend_from_slice(&part.pixels);
+        all.extend_from_slice(&steps.view(view).pixels);
     }
     all
 }
@@ -107,18 +103,44 @@ fn pixels(image: Rgb, plan: &Plan, filter: Filter) -> Vec<u8> {
 /// A picture at the sizes that views begin with. Those of views that follow each other are the same, or begin so.
 struct Steps {
     image: Rgb,
+    /// How what is done began.
+    squared: Option<Squared>,
     done: Vec<(Size, Rgb)>,
     filter: Filter,
 }
 
 impl Steps {
-    fn after(&mut self, sizes: &[Size]) -> &Rgb {
+    fn view(&mut self, view: &View) -> Rgb {
+        let filter = self.filter;
+        let image = match view.squared {
+            Some(squared) if view.before.is_empty() => {
+                &resize_squared(&self.image, squared, view.resized, filter)
+            }
+            squared => self.after(&view.before, squared),
+        };
+        let part = resize(image, view.resized, view.window, filter);
+        match view.last {
+            Some(last) if last != view.window.size => {
+                resize(&part, last, Window::whole(last), filter)
+            }
+            _ => part,
+        }
+    }
+
+    fn after(&mut self, sizes: &[Size], squared: Option<Squared>) -> &Rgb {
+        if self.squared != squared {
+            self.done.clear();
+            self.squared = squared;
+        }
         let same = self.done.iter().zip(sizes);
         let same = same.take_while(|((done, _), size)| done == *size).count();
         self.done.truncate(same);
         for size in &sizes[same..] {
-            let from = self.done.last().map_or(&self.image, |(_, image)| image);
-            let image = resize(from, *size, Window::whole(*size), self.filter);
+            let image = match (self.done.last(), squared) {
+                (Some((_, from)), _) => resize(from, *size, Window::whole(*size), self.filter),
+                (None, Some(squared)) => resize_squared(&self.image, squared, *size, self.filter),
+                (None, None) => resize(&self.image, *size, Window::whole(*size), self.filter),
+            };
             self.done.push((*size, image));
         }
         self.done.last().map_or(&self.image, |(_, image)| image)

@@ -214,11 +214,23 @@ fn resize_part(image: &Rgb, to: Size, down: Part, across: Part, filter: Filter) 
     vertical(|row| &lines[(row - first) * width..], width, &rows)
 }
 
-/// Returns the picture at size `to`, as if it had been put into the middle of a square of this colour before, as long as
-/// its longer side. That square may be far larger than the picture, so there is never one.
-pub(crate) fn resize_squared(image: &Rgb, colour: [u8; 3], to: Size, filter: Filter) -> Rgb {
+/// Where a picture stands in a square that is as long as its longer side.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Squared {
+    /// In the middle, with this colour around it.
+    Middle([u8; 3]),
+    /// At the top and left of a black one.
+    Corner,
+}
+
+/// Returns the picture at size `to`, as if it had been put into a square before. That square may be far larger than the
+/// picture, so there is never one.
+pub(crate) fn resize_squared(image: &Rgb, squared: Squared, to: Size, filter: Filter) -> Rgb {
     let side = image.height.max(image.width);
-    let (top, left) = ((side - image.height) / 2, (side - image.width) / 2);
+    let (top, left, colour) = match squared {
+        Squared::Middle(colour) => ((side - image.height) / 2, (side - image.width) / 2, colour),
+        Squared::Corner => (0, 0, [0; 3]),
+    };
     let lines = Lines {
         pixels: &image.pixels,
         width: image.width as usize,

@@ -8,7 +8,7 @@ use serde_json::Value;
 pub use self::geometry::Detail;
 use self::geometry::Geometry;
 use crate::error::{ImageError, SpecError};
-use crate::resize::{Filter, Size, Window};
+use crate::resize::{Filter, Size, Squared, Window};
 
 /// A part of a picture that the encoder gets.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -19,8 +19,10 @@ pub struct View {
     pub resized: Size,
     /// What of it is the view. Beyond the picture it is black.
     pub window: Window,
-    /// The colour around the picture that makes it square before it is resized, where it is made so: then it is whole.
-    pub squared: Option<[u8; 3]>,
+    /// The size that the window is resized to at last, where that is another one.
+    pub last: Option<Size>,
+    /// How the picture becomes square before it is resized for the first time, where it is made so.
+    pub squared: Option<Squared>,
 }
 
 impl View {
@@ -30,6 +32,7 @@ impl View {
             before: Vec::new(),
             resized,
             window,
+            last: None,
             squared: None,
         }
     }
@@ -37,6 +40,11 @@ impl View {
     /// The whole picture at size `resized`.
     fn whole(resized: Size) -> Self {
         Self::part(resized, Window::whole(resized))
+    }
+
+    /// What the encoder gets.
+    pub fn size(&self) -> Size {
+        self.last.unwrap_or(self.window.size)
     }
 }
 
@@ -76,7 +84,7 @@ impl Plan {
         let pixels = self
             .views
             .iter()
-            .map(|view| u64::from(view.window.size.height) * u64::from(view.window.size.width));
+            .map(|view| u64::from(view.size().height) * u64::from(view.size().width));
         pixels.sum()
     }
 }

@@ -77,6 +77,18 @@ fn files() -> Vec<(Value, Value)> {
             json!({"size": {"height": 448, "width": 448}, "max_patches": 9, "crop_to_patches": true}),
         ),
         (
+            json!({"model_type": "aria", "vision_config": {"patch_size": 14}, "projector_patch_to_query_dict": {"4900": 256}}),
+            json!({"max_image_size": 980, "min_image_size": 336, "split_image": false}),
+        ),
+        (
+            json!({"model_type": "minimax_m3_vl"}),
+            json!({"size": [672, 672], "patch_size": 14, "merge_size": 2}),
+        ),
+        (
+            json!({"model_type": "step3p7", "vision_config": {"patch_size": 14}}),
+            json!({"size": {"height": 728, "width": 728}, "patch_size": 504, "max_image_size": 3024}),
+        ),
+        (
             json!({"model_type": "idefics3", "vision_config": {"patch_size": 14}, "scale_factor": 2}),
             json!({"size": {"longest_edge": 1456}, "max_image_size": {"longest_edge": 364}}),
         ),

@@ -9,8 +9,8 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 use text_generation_images::{
-    Detail, Filter, ImageError, ImageSpec, Limits, Pool, PoolOptions, Size, Window, decode, probe,
-    resize,
+    Detail, Filter, ImageError, ImageSpec, Limits, Pool, PoolOptions, Size, View, Window, decode,
+    probe, resize,
 };
 
 const OPTIONS: PoolOptions = PoolOptions {
@@ -101,7 +101,7 @@ async fn views_are_those_of_the_processors_of_transformers() {
             width: header.width,
         };
         let plan = spec.plan(size, Detail::High).unwrap();
-        let sizes = plan.views.iter().map(|view| view.window.size);
+        let sizes = plan.views.iter().map(View::size);
         let sizes: Vec<_> = sizes.map(|size| (size.height, size.width)).collect();
         assert_eq!(sizes, expected.sizes, "{} {config}", expected.name);
         let pixels = pool.prepare(&spec, file, header, plan).await.unwrap();

@@ -174,6 +174,51 @@ PUBLISHED: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         },
         {"blocks": 34, "hidden": 1408, "image": 336, "merge": 2, "outputs": 5120, "token": 200092},
     ),
+    "aria": (
+        {
+            "architecture": "AriaForConditionalGeneration",
+            "model_type": "aria",
+            "image_token_index": 9,
+            "projector_patch_to_query_dict": {"1225": 128, "4900": 256},
+            "text_config": {"model_type": "aria_text", "hidden_size": 2560, "num_attention_heads": 20},
+            "vision_config": {**SIGLIP, "image_size": 980, "model_type": "idefics3_vision", "patch_size": 14},
+        },
+        {"blocks": 27, "hidden": 1152, "image": 0, "merge": 1, "outputs": 2560, "token": 9},
+    ),
+    "minimax m3": (
+        {
+            "architecture": "MiniMaxM3SparseForConditionalGeneration",
+            "model_type": "minimax_m3_vl",
+            "image_token_index": 200025,
+            "projector_hidden_size": 6144,
+            "text_config": {"model_type": "minimax_m3_vl_text"},
+            "vision_config": {
+                "hidden_size": 1280,
+                "image_size": 2016,
+                "num_hidden_layers": 32,
+                "rope_theta": 10000.0,
+            },
+        },
+        {"blocks": 32, "hidden": 1280, "image": 0, "merge": 2, "outputs": 6144, "token": 200025},
+    ),
+    "step 3.7": (
+        {
+            "architecture": "Step3p7ForConditionalGeneration",
+            "model_type": "step3p7",
+            "image_token_id": 128001,
+            "text_config": {"model_type": "step3p5", "hidden_size": 4096},
+            "vision_config": {
+                "heads": 16,
+                "image_size": 728,
+                "layers": 47,
+                "ls_init_value": 0.1,
+                "mlp_ratio": 8960 / 1536,
+                "patch_size": 14,
+                "width": 1536,
+            },
+        },
+        {"blocks": 47, "hidden": 1536, "image": 0, "merge": 4, "outputs": 4096, "token": 128001},
+    ),
     "internvl 3": (
         {
             "architecture": "InternVLChatModel",
@@ -281,6 +326,24 @@ def test_angles_of_gemma_4_have_their_own_base(tmp_path: Path) -> None:
 )
 def test_wrong_values_leave_text_alone_and_are_named(change: dict[str, Any], reason: str, tmp_path: Path) -> None:
     config, _ = PUBLISHED["llava 1.5"]
+    parsed = read(tmp_path, **{**config, **change})
+    assert parsed.vision is None
+    assert reason in parsed.text_alone
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "reason"),
+    [
+        ("aria", {"projector_patch_to_query_dict": {"1226": 128}}, "numbers of patches, which are squares"),
+        ("aria", {"projector_patch_to_query_dict": {}}, "numbers of patches, which are squares"),
+        ("aria", {"projector_patch_to_query_dict": {"1225": 0}}, "`1225` must be an integer of at least 1"),
+        ("aria", {"vision_feature_layer": [1, 2]}, "`vision_feature_layer` must be the number of one block"),
+        ("minimax m3", {"vision_config": {"num_attention_heads": 320}}, "heads of at least 6 elements"),
+        ("step 3.7", {"vision_config": {"image_size": 50}}, "`image_size` must be at least 56"),
+    ],
+)
+def test_wrong_values_of_other_towers_are_named(name: str, change: dict[str, Any], reason: str, tmp_path: Path) -> None:
+    config, _ = PUBLISHED[name]
     parsed = read(tmp_path, **{**config, **change})
     assert parsed.vision is None
     assert reason in parsed.text_alone

@@ -86,6 +86,9 @@ NAMES = [
     "ovis2",
     "kimi k2.5",
     "kimi vl",
+    "minimax m3",
+    "step3.7",
+    "aria",
 ]
 
 

@@ -17,7 +17,7 @@ from support.author_layouts import (
 from support.families import SIZES, Case, Raw, State
 from support.latent_cases import EXPERTS as LATENT_EXPERTS
 from support.latent_cases import GROWING
-from support.moe_cases import LLAMA_4, MINIMAX_M3, STEP, STEP_IMAGES, beyond_bounds, with_corrections
+from support.moe_cases import ARIA, LLAMA_4, MINIMAX_M3, STEP, STEP_IMAGES, beyond_bounds, with_corrections
 from support.recurrent_cases import DELTA, EXPERTS, stacked_experts
 
 IMAGES: dict[str, Any] = {
@@ -149,6 +149,7 @@ MEDIA_CASES: dict[str, Case] = {
         relayout=internvl_chat_internlm2,
         architecture="InternVLChatModel",
     ),
+    "aria": _case("Aria", "aria", ARIA, {**IMAGES, "model_type": "idefics3_vision"}),
     "llava": _case("LLaVA 1.5", "llava", {"model_type": "llama"}, CLIP),
     "llava original": _case(
         "LLaVA 1.5 and 1.6 (original)",

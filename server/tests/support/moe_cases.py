@@ -159,6 +159,10 @@ MINIMAX_M3: dict[str, Any] = {
 """Prompts of more than eight tokens attend to some blocks alone."""
 
 
+ARIA = {"model_type": "aria_text", "intermediate_size": 20, "moe_num_experts": 6, "moe_topk": 2}
+"""Two shared experts."""
+
+
 def _mimo_fused(state: State, raw: Raw) -> tuple[State, Raw]:
     """MiMo V2.5: queries, keys and values in one tensor, as two shards wrote it, beside towers."""
     towers = ("visual.patch_embed.proj", "audio_encoder.projection.mlp.0", "speech_embeddings.0")

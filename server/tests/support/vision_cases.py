@@ -8,7 +8,7 @@ from transformers import PreTrainedModel
 from support.author_layouts import internvl_chat, internvl_chat_internlm2, original_llava
 from support.families import Case
 from support.media_cases import OVIS
-from support.moe_cases import LLAMA_4
+from support.moe_cases import ARIA, LLAMA_4, STEP, beyond_bounds
 from support.vision_case import (
     ANY,
     CLIP,
@@ -34,9 +34,11 @@ from support.vision_inputs import (
     as_clip,
     coarse,
     cut_into_tiles,
+    filled_up,
     next_as_clip,
     same_size,
     tiles,
+    whole_last,
     with_marks,
     with_sizes,
     with_tiles,
@@ -59,6 +61,7 @@ LLAMA4_TOWER = {
     "projector_output_dim": 24,
     "vision_output_dim": 24,
 }
+STEP_TOWER = {"width": 16, "layers": 3, "heads": 2, "image_size": 24, "patch_size": 4}
 TILED = {**TOWER, "image_size": [16, 16], "patch_size": [4, 4]}
 
 VISION_CASES: dict[str, VisionCase] = {
@@ -209,6 +212,30 @@ VISION_CASES: dict[str, VisionCase] = {
         items([(27, 27)], [(26, 25)] * 2),
         [(16, 18)],
         tiles,
+    ),
+    "aria": VisionCase(
+        case(
+            "aria",
+            ARIA,
+            {**TOWER, "image_size": 24},
+            image_token_index=TOKEN,
+            projector_patch_to_query_dict={"16": 3, "36": 5},
+        ),
+        items([(16, 16)], [(12, 24)], [(24, 20), (24, 24)]),
+        [(20, 20), (16, 2)],
+        filled_up,
+    ),
+    "step3.7": VisionCase(
+        Case(
+            "",
+            "step3p7",
+            {"text_config": STEP, "vision_config": STEP_TOWER, "image_token_id": TOKEN},
+            prepare=beyond_bounds,
+            sizes={},
+        ),
+        items([(16, 16)], [(16, 16), (32, 48)], [*[(32, 32)] * 2, (48, 48)]),
+        [(16, 20), (0, 16)],
+        whole_last,
     ),
     "smolvlm": VisionCase(
         case("smolvlm", LLAMA, {**TOWER, "image_size": 52}, scale_factor=2, image_token_id=TOKEN),

@@ -1,4 +1,4 @@
-"""The same for those that look at an image as a whole, in any size: Qwen, GLM, Gemma and Kimi."""
+"""The same for those that look at an image as a whole, in any size: Qwen, GLM, Gemma, MiniMax and Kimi."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from support.author_layouts import KIMI_CLASS, kimi, kimi_vl
 from support.families import SIZES, Case, Raw, State
 from support.gemma_cases import GEMMA_4_EXPERTS, GEMMA_4_SMALL, with_scalars
 from support.media_cases import GLM_EXPERTS, GLM_ROPE, KIMI, QWEN_EXPERTS
-from support.moe_cases import with_corrections
+from support.moe_cases import MINIMAX_M3, with_corrections
 from support.recurrent_cases import DELTA, EXPERTS
 from support.vision_case import OF_GEMMA4, OF_QWEN, ONE, SIGLIP, TOWER, VisionCase, case
 from support.vision_inputs import TOKEN, gemma4_patches, kimi_patches, qwen, same_size
@@ -198,6 +198,23 @@ WHOLE_CASES: dict[str, VisionCase] = {
         qwen,
         {"axes": True},
         token_types="mm_token_type_ids",
+    ),
+    "minimax m3": VisionCase(
+        Case(
+            "",
+            "minimax_m3_vl",
+            {
+                "text_config": {**SIZES, **MINIMAX_M3, "model_type": "minimax_m3_vl_text"},
+                "vision_config": TOWER,
+                "projector_hidden_size": 20,
+                "image_token_index": TOKEN,
+            },
+            prepare=with_corrections,
+            sizes={},
+        ),
+        OF_QWEN,
+        [(16, 20)],
+        qwen,
     ),
     "kimi k2.5": VisionCase(
         Case(

@@ -111,6 +111,23 @@ def next_as_clip(model: PreTrainedModel, views: Sequence[Tensor], item: Item) ->
     return with_tiles(model, _by_clip(views), item)
 
 
+def filled_up(model: PreTrainedModel, views: Sequence[Tensor], _: Item) -> Inputs:
+    """As the processor of Aria fills views up to squares, with a mask of what is no filling."""
+    side = max(views[0].shape[1:])
+    pixels, mask = torch.zeros(len(views), 3, side, side), torch.zeros(len(views), side, side, dtype=torch.bool)
+    for index, view in enumerate(views):
+        pixels[index, :, : view.shape[1], : view.shape[2]] = view
+        mask[index, : view.shape[1], : view.shape[2]] = True
+    return {"pixel_values": pixels, "pixel_mask": mask}
+
+
+def whole_last(_: PreTrainedModel, views: Sequence[Tensor], __: Item) -> Inputs:
+    """The tiles of Step 3.7, and the whole image behind them."""
+    *tiles, whole = views
+    local = {"pixel_values_local": torch.stack(tiles)} if tiles else {}
+    return {"pixel_values": whole[None], "num_local_patches": torch.tensor([len(tiles)]), **local}
+
+
 def cut_into_tiles(_: PreTrainedModel, views: Sequence[Tensor], __: Item) -> Inputs:
     """The first view, and the tiles of the second one."""
     side = views[0].shape[1]

@@ -4,6 +4,7 @@ A family (`families/vision/`) turns a `config.json` into a `VisionSpec`. The rou
 sends: a part of an image, or all of it, of a size that the encoder reads.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -22,6 +23,7 @@ class PositionSpec:
 
     - "table": a view has exactly so many patches (`TowerSpec.image`).
     - "bilinear": the table is stretched to the view, so that centres of patches at the corners meet.
+    - "bilinear corners": the same, so that the corners meet. A view is about as large as the table.
     - "bicubic": the table is stretched to the view, so that the corners meet.
     - "buckets": a patch takes the row in which its corner falls when the view has the size of the table.
     - "axes": there are two tables of `side` rows, of columns and of rows, and a patch has the sum of its two. A view
@@ -29,7 +31,7 @@ class PositionSpec:
     """
 
     side: int
-    kind: Literal["table", "bilinear", "bicubic", "buckets", "axes"] = "table"
+    kind: Literal["table", "bilinear", "bilinear corners", "bicubic", "buckets", "axes"] = "table"
 
     @property
     def rows(self) -> int:
@@ -39,10 +41,10 @@ class PositionSpec:
 
 @dataclass(frozen=True)
 class VisionRopeSpec:
-    """Rotary embedding of row and column, with half of the pairs of a head each."""
+    """Rotary embedding of row and column, which share the pairs of a head."""
 
     theta: float
-    order: Literal["halves", "alternating", "neighbours", "neighbours by half", "quarters"]
+    order: Literal["halves", "alternating", "neighbours", "neighbours by half", "quarters", "thirds"]
     """How pairs of a head are shared.
 
     - "halves": elements i and i + head_dim / 2 are a pair. Rows have the first half of the pairs, columns the second,
@@ -53,9 +55,17 @@ class VisionRopeSpec:
     - "neighbours by half": the same pairs, but columns have the first half of them, rows the second.
     - "quarters": stored elements i and i + head_dim / 4 of each half of a head are a pair. Columns have the first half,
       rows the second, both with the frequencies of half a head.
+    - "thirds": of 6 n elements, as many as a head has, i and i + 3 n are a pair. Time has the first n pairs, rows the
+      next, columns the last, with the frequencies of 2 n elements. An image is at time 0, and the rest of a head is not
+      rotated.
     """
     first: int = 0
     """The number of the first row and column."""
+
+    @staticmethod
+    def third(head_dim: int) -> int:
+        """The pairs of each axis where three share a head."""
+        return head_dim // 6
 
 
 @dataclass(frozen=True)
@@ -144,6 +154,20 @@ class LinearSpec:
 
 
 @dataclass(frozen=True)
+class QuerySpec:
+    """Learned queries, each of which attends to all patches of a view and becomes a position (Aria, 2024).
+
+    Patches are normalised and make keys and values. What comes out goes through a matrix.
+    """
+
+    heads: int
+    counts: Mapping[int, int]
+    """How many of the queries there are, by the patches along the longer side of a view."""
+    norm: NormSpec
+    """Of queries, and of patches."""
+
+
+@dataclass(frozen=True)
 class LevelSpec:
     """A projector: from hidden states of the tower to one level of the encoder's output."""
 
@@ -154,6 +178,14 @@ class LevelSpec:
     """The norm of the tower's last hidden states."""
     norm: NormSpec | None = None
     """The norm of patches, before they are joined."""
+    of_patches: tuple[LinearSpec, ...] = ()
+    """Linear layers of patches, behind that norm."""
+    halvings: tuple[str, ...] = ()
+    """In place of joining: convolutions of 3 x 3, with a bias, each of which halves height and width and doubles the
+    channels. Their names, behind the tower's prefix.
+    """
+    queries: QuerySpec | None = None
+    """In place of joining."""
     join: Join = "patches"
     factor: float = 1.0
     """Factor of what is joined."""
@@ -169,8 +201,10 @@ class LevelSpec:
     """Whether the class token takes a position of the prompt."""
 
     def inputs(self, tower: TowerSpec) -> int:
-        """Returns the inputs of the first linear layer."""
-        width = tower.hidden * len(self.reads)
+        """Returns the inputs of the first linear layer behind the join."""
+        width = self.of_patches[-1].outputs if self.of_patches else tower.hidden * len(self.reads)
+        if self.halvings:
+            return width * 2 ** len(self.halvings)
         return width if self.join == "mean" else width * tower.merge**2
 
 
@@ -202,7 +236,9 @@ class MarkSpec:
 
 @dataclass(frozen=True)
 class VisionNames:
-    """Names of the tower's tensors; those that say so are whole names, the others lack `.weight` and `.bias`."""
+    """Names of the tower's tensors; those that say so are whole names, the others lack `.weight` and `.bias`, or, where
+    they end with `_`, `weight` and `bias`.
+    """
 
     prefixes: tuple[tuple[str, str], ...]
     """Prefixes of tower and projector that a checkpoint may use; the first pair with a matrix of patches counts."""
@@ -286,9 +322,11 @@ class VisionSpec:
         return first + tower.blocks * each + sum(self._projector_elements(level) for level in self.levels)
 
     def _projector_elements(self, level: LevelSpec) -> int:
-        inputs = level.inputs(self.tower)
-        total = 0
-        for linear in level.linears:
-            total += inputs * linear.outputs * (2 if linear.gate else 1)
-            inputs = linear.outputs
+        before = self.tower.hidden * len(level.reads)
+        total = 0 if level.queries is None else 3 * before**2
+        total += sum(9 * before**2 * 2 * 4**index for index in range(len(level.halvings)))
+        for inputs, linears in ((before, level.of_patches), (level.inputs(self.tower), level.linears)):
+            for linear in linears:
+                total += inputs * linear.outputs * (2 if linear.gate else 1)
+                inputs = linear.outputs
         return total

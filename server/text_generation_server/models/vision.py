@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from ..config.model import ModelConfig
-from ..config.vision import VisionSpec
+from ..config.vision import QuerySpec, VisionSpec
 from ..errors import InvalidRequest, ModelFilesError
 from ..layers.infer.vision import (
     MarkedTiles,
@@ -65,6 +65,7 @@ class VisionEncoder(Encoder):
         self.axes = spec.axes
         self._spec = spec.tower
         self._scale = spec.scale
+        self._queries = spec.levels[0].queries
         self._keeps_class = spec.levels[0].keeps_class
         self._read = {number for level in spec.levels for number in level.reads}
         self._patches = Patches(spec.tower, spec.pixels, weights.patches)
@@ -85,6 +86,8 @@ class VisionEncoder(Encoder):
         if self._tiles is not None:
             return self._tiles.rows(views, grid)
         step = self._spec.patch * self._spec.merge
+        if self._queries is not None:
+            return sum(self._asked(self._queries, index, *view) for index, view in enumerate(views))
         total = sum(self._rows(index, *view) for index, view in enumerate(views))
         if self.axes and grid != (0, 0) and [grid] != [(height // step, width // step) for height, width in views]:
             raise InvalidRequest(
@@ -110,13 +113,23 @@ class VisionEncoder(Encoder):
                 raise InvalidRequest(f"`views[{index}]` is {height} x {width}, and a side has at most {most} pixels")
         return sides[0] // step * (sides[1] // step) + keeps_class
 
+    def _asked(self, queries: QuerySpec, index: int, height: int, width: int) -> int:
+        sides = height // self._spec.patch, width // self._spec.patch
+        if min(sides) < 1 or max(sides) not in queries.counts:
+            known = " or ".join(str(self._spec.patch * side) for side in sorted(queries.counts))
+            raise InvalidRequest(f"`views[{index}]` is {height} x {width}: the longer side must have {known} pixels")
+        return queries.counts[max(sides)]
+
     def sample(self, pixels: int) -> Sequence[tuple[int, int]]:
         """See `Encoder`."""
         if self._tiles is not None:
             return self._tiles.sample(pixels)
         tower, step = self._spec, self._spec.patch * self._spec.merge
         side = tower.image
-        if not side and tower.drops_rest and tower.positions is not None:
+        if self._queries is not None:
+            known = sorted(tower.patch * each for each in self._queries.counts)
+            side = next((each for each in reversed(known) if each**2 <= pixels), known[0])
+        if not side and tower.positions is not None and tower.positions.kind in ("buckets", "bilinear corners"):
             side = tower.positions.side * tower.patch // step * step
         if side:
             return [(side, side)] * max(1, pixels // side**2)
@@ -136,10 +149,10 @@ class VisionEncoder(Encoder):
         orders = [order_of(*size, tower.merge, tower.window) for size in sizes]
         x = torch.cat([self._patches.forward(view, order) for view, order in zip(views, orders, strict=True)])
         before = 1 if tower.class_token else 0
-        whole = Segments([order.count + before for order in orders], x.device)
+        whole = Segments([order.count + before for order in orders])
         windows = None
         if tower.window:
-            windows = Segments([length for order in orders for length in order.windows], x.device)
+            windows = Segments([length for order in orders for length in order.windows])
         state = VisionState(orders, x, whole, windows, self._rope(orders, x.device), cut, grid)
         self._keep(state, 0)
         return state

@@ -4,19 +4,23 @@
 
 mod chunks;
 mod covered;
+mod filled;
 mod numbers;
 mod pinpoints;
 mod smart;
 mod splits;
 mod tiles;
+mod windows;
 
 pub(super) use self::chunks::Chunks;
 pub(super) use self::covered::Covered;
+pub(super) use self::filled::Filled;
 use self::numbers::{area, middle, shortest_side, whole, within};
 pub(super) use self::pinpoints::{Pinpoints, Square};
 pub(super) use self::smart::{Budget, Padded, Smart};
 pub(super) use self::splits::{MOST_SPLITS, Splits};
 pub(super) use self::tiles::Tiles;
+pub(super) use self::windows::Windows;
 use super::{Plan, Segment, View};
 use crate::error::ImageError;
 use crate::resize::Size;
@@ -63,6 +67,8 @@ pub(super) enum Geometry {
     Splits(Splits),
     Chunks(Chunks),
     Covered(Covered),
+    Filled(Filled),
+    Windows(Windows),
 }
 
 impl Geometry {
@@ -96,6 +102,8 @@ impl Geometry {
             Self::Splits(splits) => Ok(splits.plan(size)),
             Self::Chunks(chunks) => Ok(chunks.plan(size)),
             Self::Covered(covered) => Ok(covered.plan(size)),
+            Self::Filled(filled) => Ok(filled.plan(size)),
+            Self::Windows(windows) => windows.plan(size),
         }
     }
 
@@ -104,6 +112,7 @@ impl Geometry {
             Self::Longest { row_end, end, .. } => vec![row_end, end],
             Self::Splits(splits) => splits.tokens(),
             Self::Chunks(_) => Chunks::tokens(),
+            Self::Windows(_) => Windows::tokens(),
             _ => Vec::new(),
         }
     }
@@ -133,6 +142,8 @@ impl Geometry {
             Self::Splits(splits) => splits.largest(),
             Self::Chunks(chunks) => chunks.largest(),
             Self::Covered(covered) => covered.largest(),
+            Self::Filled(filled) => filled.largest(),
+            Self::Windows(windows) => windows.largest(),
         }
     }
 }

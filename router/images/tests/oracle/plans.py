@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from transformers.image_processing_utils import get_patch_output_size, select_best_resolution
 from transformers.image_utils import SizeDict
+from transformers.models.aria.image_processing_aria import AriaImageProcessor
 from transformers.models.gemma4.image_processing_gemma4 import get_aspect_ratio_preserving_size
 from transformers.models.glm4v.image_processing_glm4v import smart_resize as glm_resize
 from transformers.models.got_ocr2.image_processing_got_ocr2 import get_optimal_tiled_canvas
@@ -26,6 +27,8 @@ from transformers.models.ovis2.image_processing_ovis2 import get_min_tile_coveri
 from transformers.models.ovis2.processing_ovis2 import Ovis2Processor
 from transformers.models.pixtral.image_processing_pixtral import get_resize_output_image_size as pixtral_size
 from transformers.models.qwen2_vl.image_processing_qwen2_vl import smart_resize
+from transformers.models.step3p7.image_processing_step3p7 import Step3p7ImageProcessor
+from transformers.models.step3p7.processing_step3p7 import Step3p7Processor
 
 Line = Callable[[int, int], str]
 """Of a picture of one height and width: the sizes that it is resized to for a view, one after the other, of each view
@@ -200,6 +203,48 @@ def splits(longest: int, tile: int, rows: int) -> Line:
     return of
 
 
+class _Filled(AriaImageProcessor):
+    """Resizes nothing, and remembers to which size."""
+
+    def resize(self, image, size, *_):
+        self.resized = (size.height, size.width)
+        return torch.empty((*image.shape[:-2], size.height, size.width), device="meta")
+
+
+def filled(longest: int, rows: int) -> Line:
+    processor = _Filled(max_image_size=longest)
+    processor.rescale_and_normalize = lambda images, *_: images
+
+    def of(height: int, width: int) -> str:
+        image = torch.empty((3, height, width), device="meta")
+        processor._preprocess([image], *[None] * 6, None, max_image_size=longest)
+        return line([[processor.resized]], rows)
+
+    return of
+
+
+def windows(whole: int, part: int, longest: int) -> Line:
+    processor = Step3p7ImageProcessor(size={"height": whole, "width": whole}, patch_size=part, max_image_size=longest)
+    words = object.__new__(Step3p7Processor)
+    words.image_feature_placeholder = "<im_patch>" * (whole // 56) ** 2
+    words.patch_feature_placeholder = "<im_patch>" * (part // 56) ** 2
+
+    def of(height: int, width: int) -> str:
+        if max(height, width) > 35 * min(height, width) and min(height, width) >= 32:
+            # The processor has no limit, and dozens of windows for them.
+            return "refused"
+        (w, h), (crop_w, crop_h), _, across, down, squared = processor._plan_patches(width, height, whole, part)
+        given = (max(height, width),) * 2 if squared else (height, width)
+        count = across * down
+        newlines = [[column == across - 1 and row < down - 1 for row in range(down) for column in range(across)]]
+        prompt = words.replace_image_token({"num_local_patches": [count], "patch_newline_masks": newlines}, 0)
+        views = [[(crop_h, crop_w)] * 2] if count else []
+        views.append([*([(h, w)] if (h, w) != given else []), (whole, whole)])
+        return line(views, prompt.count("<"))
+
+    return of
+
+
 def plans() -> Iterator[dict[str, object]]:
     preprocessor = {"size": {"longest_edge": 1540}, "patch_size": 14}
     yield plan({"model_type": "mistral3", "spatial_merge_size": 2}, preprocessor, pixtral(1540, 28))
@@ -221,6 +266,11 @@ def plans() -> Iterator[dict[str, object]]:
     preprocessor = {"in_token_limit": 4096, "patch_size": 14, "merge_kernel_size": [2, 2], "pad_input": True}
     # The authors' code refuses sides of 512 patches and more.
     yield plan({"model_type": "kimi_vl"}, preprocessor, kimi(4096, 510))
+    preprocessor = {"max_image_size": 980, "min_image_size": 336, "split_image": False}
+    yield plan({"model_type": "aria", "vision_config": {"patch_size": 14}}, preprocessor, filled(980, 256))
+    # The size of published files is not what they were trained with.
+    preprocessor = {"size": [672, 672], "patch_size": 14, "merge_size": 2}
+    yield plan({"model_type": "minimax_m3_vl"}, preprocessor, qwen(28, 4 * 28 * 28, 451_584))
     yield from tiled_plans()
 
 
@@ -253,6 +303,9 @@ def tiled_plans() -> Iterator[dict[str, object]]:
     config = {"model_type": "ovis2", "vision_config": {"patch_size": 14, "hidden_stride": 2}}
     preprocessor = {"size": {"height": 448, "width": 448}, "crop_to_patches": True, "max_patches": 9}
     yield plan(config, preprocessor, covered(448, 9, 256))
+    config = {"model_type": "step3p7", "vision_config": {"patch_size": 14}}
+    preprocessor = {"size": {"height": 728, "width": 728}, "patch_size": 504, "max_image_size": 3024}
+    yield plan(config, preprocessor, windows(728, 504, 3024))
     config = {"model_type": "llama4", "vision_config": {"patch_size": 14, "pixel_shuffle_ratio": 0.5}}
     for fills in (False, True):
         preprocessor = {"size": {"height": 336, "width": 336}, "max_patches": 16, "resize_to_max_canvas": fills}

@@ -6,8 +6,11 @@ import hashlib
 from collections.abc import Iterator
 
 import numpy as np
+import torch
 from PIL import Image
 from transformers.image_processing_utils import select_best_resolution
+from transformers.image_utils import SizeDict
+from transformers.models.aria.image_processing_pil_aria import AriaImageProcessorPil
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 from transformers.models.gemma3.image_processing_pil_gemma3 import Gemma3ImageProcessorPil
 from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import GotOcr2ImageProcessorPil
@@ -15,6 +18,7 @@ from transformers.models.idefics3.image_processing_pil_idefics3 import Idefics3I
 from transformers.models.llava.image_processing_pil_llava import LlavaImageProcessorPil
 from transformers.models.llava_next.image_processing_pil_llava_next import LlavaNextImageProcessorPil
 from transformers.models.llava_onevision.image_processing_pil_llava_onevision import LlavaOnevisionImageProcessorPil
+from transformers.models.step3p7.image_processing_step3p7 import Step3p7ImageProcessor
 
 CLIP_MEAN = [0.48145466, 0.4578275, 0.40821073]
 PLAIN = {"do_rescale": False, "do_normalize": False}
@@ -32,6 +36,30 @@ def canvas(views: Views, across: int) -> Views:
     base, *tiles = views
     rows = [np.concatenate(tiles[at : at + across], axis=1) for at in range(0, len(tiles), across)]
     return [base, np.concatenate(rows, axis=0)]
+
+
+class _StepOfPillow(Step3p7ImageProcessor):
+    """The processor of Step 3.7, which resizes as torchvision does, resizing as Pillow does."""
+
+    def resize(self, image: torch.Tensor, size: SizeDict, **_: object) -> torch.Tensor:
+        pixels = [Image.fromarray(each.permute(1, 2, 0).numpy()) for each in image]
+        # One axis at a time, the horizontal one first.
+        first = [each.resize((size.width, each.height), Image.Resampling.BILINEAR) for each in pixels]
+        both = [each.resize((size.width, size.height), Image.Resampling.BILINEAR) for each in first]
+        return torch.stack([torch.from_numpy(np.array(each)).permute(2, 0, 1) for each in both])
+
+
+def step(image: Image.Image, files: dict[str, object]) -> Views:
+    """The windows, then the whole."""
+    out = _StepOfPillow(**files, **PLAIN)(image, return_tensors="pt")
+    return last([*out.get("pixel_values_local", []), *out["pixel_values"]])
+
+
+def aria(image: Image.Image, files: dict[str, object]) -> Views:
+    """Without the filling that masks leave out, but for what completes patches of 14 pixels."""
+    out = AriaImageProcessorPil(**files, **PLAIN)(image, return_tensors="np")
+    height, width = (-(-int(out["pixel_mask"][0].any(axis).sum()) // 14) * 14 for axis in (1, 0))
+    return [view[:height, :width] for view in last(out["pixel_values"])]
 
 
 def views(image: Image.Image) -> Iterator[dict[str, object]]:
@@ -62,6 +90,11 @@ def views(image: Image.Image) -> Iterator[dict[str, object]]:
         files = {"size": {"longest_edge": longest}, "max_image_size": {"longest_edge": 28}, "resample": 1}
         ((pixels,),) = (Idefics3ImageProcessorPil(**files, **PLAIN)(image)["pixel_values"],)
         yield row({"model_type": "idefics3", "vision_config": {"patch_size": 7}}, files, last(pixels))
+    files = {"max_image_size": 490, "min_image_size": 336, "split_image": False, "resample": 3}
+    yield row({"model_type": "aria", "vision_config": {"patch_size": 14}}, files, aria(image, files))
+    for whole, part, longest in ((112, 56, 600), (56, 56, 90), (56, 112, 600)):
+        files = {"size": {"height": whole, "width": whole}, "patch_size": part, "max_image_size": longest}
+        yield row({"model_type": "step3p7", "vision_config": {"patch_size": 14}}, files, step(image, files))
     files = {"size": {"height": 28, "width": 42}, "resample": 2}
     pixels = Gemma3ImageProcessorPil(**files, **PLAIN)(image)["pixel_values"]
     yield row({"model_type": "gemma3", "mm_tokens_per_image": 6}, files, last(pixels))

@@ -13,6 +13,7 @@ from ..json_object import JsonObject
 from ..names import TensorNames
 from ..rope import with_axes
 from ..spec import AttentionSpec, DecoderSpec, LayerSpec
+from .aria import ARIA
 from .deepseek import DEEPSEEK_V3, MISTRAL4
 from .family import Family
 from .gemma import GEMMA3
@@ -32,6 +33,7 @@ from .qwen_moe import QWEN3_MOE
 from .step import STEP
 
 WITH_MEDIA: Mapping[str, str] = {
+    "AriaForConditionalGeneration": "Aria",
     "Gemma3ForConditionalGeneration": "Gemma 3 (4B to 27B)",
     "Gemma3nForConditionalGeneration": "Gemma 3n",
     "Gemma4ForConditionalGeneration": "Gemma 4",
@@ -156,6 +158,7 @@ _QWEN_VL = _part(
 )
 _DEEPSEEK_V3 = _part(DEEPSEEK_V3, _sizes(129280, 7168, 18432, 61, 128))
 _PARTS: Mapping[str, Family] = {
+    "aria_text": _part(ARIA, _sizes(32000, 4096, 4096, 32, 32)),
     "deepseek_v3": _DEEPSEEK_V3,
     "gemma3_text": _part(GEMMA3, _sizes(262208, 2304, 9216, 26, 8)),
     "gemma3n_text": _part(GEMMA3N, _sizes(262400, 2048, 16384, 35, 8)),

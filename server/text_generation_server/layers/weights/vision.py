@@ -8,9 +8,10 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from ...config.spec import NormSpec
-from ...config.vision import BlockSpec, LevelSpec, LinearSpec, MarkSpec, TowerSpec, VisionNames, VisionSpec
+from ...config.vision import BlockSpec, LevelSpec, LinearSpec, MarkSpec, QuerySpec, TowerSpec, VisionNames, VisionSpec
 from ...weights import WeightSource
 from .checkpoint import NormWeights, fold_norm_weight
 
@@ -78,11 +79,28 @@ class LinearWeights:
 
 
 @dataclass(frozen=True)
+class QueryWeights:
+    """Learned queries. Linear layers that follow each other are one matrix here."""
+
+    queries: Tensor
+    """[queries, width]: as they attend."""
+    norm: NormWeights
+    """Of patches."""
+    kv: Affine
+    """Keys above values."""
+    out: Affine
+
+
+@dataclass(frozen=True)
 class LevelWeights:
     """The weights of one projector."""
 
     last_norm: NormWeights | None
     norm: NormWeights | None
+    of_patches: tuple[LinearWeights, ...]
+    halvings: tuple[Affine, ...]
+    """[2 * channels, channels, 3, 3] each."""
+    queries: QueryWeights | None
     joined_norm: NormWeights | None
     linears: tuple[LinearWeights, ...]
     standard: tuple[Tensor, Tensor] | None
@@ -212,17 +230,15 @@ class _Reader:
     def level(self, level: LevelSpec, tower: TowerSpec) -> LevelWeights:
         """Reads one projector."""
         width, joined = tower.hidden * len(level.reads), level.inputs(tower)
-        linears: list[LinearWeights] = []
-        inputs = joined
-        for each in level.linears:
-            linears.append(self._linear(each, inputs))
-            inputs = each.outputs
         norm_name = f"{self.projector}{level.norm_name}"
         return LevelWeights(
             last_norm=self._norm(f"{self.prefix}{self.names.last_norm}", level.last_norm, tower.hidden),
             norm=self._norm(norm_name, level.norm, width),
+            of_patches=self._linears(level.of_patches, width),
+            halvings=tuple(self._halving(name, width * 2**index) for index, name in enumerate(level.halvings)),
+            queries=None if level.queries is None else self._queries(level.queries, width),
             joined_norm=self._norm(norm_name, level.joined_norm, joined),
-            linears=tuple(linears),
+            linears=self._linears(level.linears, joined),
             standard=self._standard(tower.hidden) if level.standardised else None,
         )
 
@@ -237,6 +253,37 @@ class _Reader:
     def marks(self, spec: MarkSpec, hidden: int) -> Tensor:
         """Reads what stands around and between tiles."""
         return self.source.read(f"{self.projector}{spec.weight}", (spec.rows, hidden))[-MARKS:]
+
+    def _linears(self, specs: Sequence[LinearSpec], inputs: int) -> tuple[LinearWeights, ...]:
+        widths = [inputs, *(each.outputs for each in specs)]
+        return tuple(self._linear(each, width) for each, width in zip(specs, widths, strict=False))
+
+    def _queries(self, spec: QuerySpec, width: int) -> QueryWeights:
+        """Reads queries with the names of Aria."""
+        prefix, attention = f"{self.projector}cross_attn.", f"{self.projector}cross_attn.multihead_attn."
+
+        def read(name: str, *shape: int) -> Tensor:
+            return self.source.read(name, shape).float()
+
+        before = torch.stack([read(f"{prefix}{each}_proj.weight", width, width) for each in "qkv"])
+        inside = read(f"{attention}in_proj_weight", 3 * width, width).unflatten(0, (3, width)) @ before
+        bias = read(f"{attention}in_proj_bias", 3 * width)
+        last, last_bias = read(f"{prefix}linear.weight", width, width), read(f"{prefix}linear.bias", width)
+        out, out_bias = read(f"{attention}out_proj.weight", width, width), read(f"{attention}out_proj.bias", width)
+        stored = self.source.read(f"{self.projector}query", (max(spec.counts.values()), width))
+        norm = read(f"{prefix}layer_norm.weight", width), read(f"{prefix}layer_norm.bias", width)
+        queries = functional.layer_norm(stored.float(), (width,), *norm, spec.norm.eps) @ inside[0].t() + bias[:width]
+        dtype = stored.dtype
+        return QueryWeights(
+            queries=queries.to(dtype),
+            norm=self._present(f"{prefix}layer_norm_kv", spec.norm, width),
+            kv=Affine(inside[1:].flatten(0, 1).to(dtype), bias[width:].to(dtype)),
+            out=Affine((last @ out).to(dtype), (last @ out_bias + last_bias).to(dtype)),
+        )
+
+    def _halving(self, name: str, channels: int) -> Affine:
+        weight = self.source.read(f"{self.prefix}{name}.weight", (2 * channels, channels, 3, 3))
+        return Affine(weight, self.source.read(f"{self.prefix}{name}.bias", (2 * channels,)))
 
     def _linear(self, spec: LinearSpec, inputs: int) -> LinearWeights:
         norm = self._norm(f"{self.projector}{spec.norm_name}", spec.norm, spec.outputs)
@@ -262,8 +309,8 @@ class _Reader:
     def _stacked(self, names: Sequence[str], outputs: int, inputs: int, bias: bool, clipped: bool = False) -> Affine:
         """Reads matrices of as many outputs each, one below the other."""
         each = outputs // len(names)
-        weights = [self.source.read(f"{name}.weight", (each, inputs)) for name in names]
-        biases = [self.source.read(f"{name}.bias", (each,)) for name in names] if bias else []
+        weights = [self.source.read(_tensor(name, "weight"), (each, inputs)) for name in names]
+        biases = [self.source.read(_tensor(name, "bias"), (each,)) for name in names] if bias else []
         bounds = tuple(self._bounds(name.removesuffix(self.names.clipped)) for name in names) if clipped else ()
         return Affine(_joined(weights), _joined(biases) if biases else None, bounds)
 
@@ -289,7 +336,14 @@ def _halves_apart(tower: TowerSpec) -> Tensor | None:
         return each.view(-1, 2).t().flatten()
     if tower.rope is not None and tower.rope.order == "quarters":
         return each.view(2, 2, -1).transpose(0, 1).flatten()
+    if tower.rope is not None and tower.rope.order == "thirds":
+        rotated, rest = each.split([6 * tower.rope.third(len(each)), len(each) % 6])
+        return torch.cat([half for both in zip(rotated.chunk(2), rest.chunk(2), strict=True) for half in both])
     return None
+
+
+def _tensor(name: str, kind: str) -> str:
+    return f"{name}{kind}" if name.endswith("_") else f"{name}.{kind}"
 
 
 def _joined(parts: Sequence[Tensor]) -> Tensor:

@@ -58,8 +58,8 @@ impl Vision {
 
     fn item(&self, image: &Seen, key: ItemKey) -> MediaItem {
         let views = image.plan.views.iter().map(|view| MediaView {
-            height: view.window.size.height,
-            width: view.window.size.width,
+            height: view.size().height,
+            width: view.size().width,
         });
         let grid = image.plan.grid.map(|grid| Grid {
             height: grid.height,

@@ -4,7 +4,7 @@
 use super::numbers::{area, float, narrowed, square, whole};
 use super::{Plan, Segment, View, one};
 use crate::error::ImageError;
-use crate::resize::{Size, Window};
+use crate::resize::{Size, Squared, Window};
 
 /// Above this ratio OneVision makes the grid smaller.
 const SMALLEST_RATIO: f64 = 1.1;
@@ -120,7 +120,7 @@ pub(in crate::spec) struct Square {
 impl Square {
     pub(super) fn plan(&self) -> Plan {
         let view = View {
-            squared: Some(self.colour),
+            squared: Some(Squared::Middle(self.colour)),
             ..View::whole(square(self.tile))
         };
         one(view, self.rows)

@@ -1,4 +1,4 @@
-//! Families whose tiles become rows of several patches each: InternVL, Llama 4 and Ovis 2.
+//! Families whose tiles become rows of several patches each: InternVL, Llama 4, Ovis 2 and Step 3.7.
 
 use serde_json::Value;
 
@@ -6,7 +6,7 @@ use super::tiled::MOST_TILES;
 use super::{CONFIG, Files, ImageSpec, MOST_SIDE};
 use crate::error::SpecError;
 use crate::resize::{Filter, Size};
-use crate::spec::geometry::{Chunks, Covered, Geometry, Tiles};
+use crate::spec::geometry::{Chunks, Covered, Geometry, Tiles, Windows};
 
 impl Files<'_> {
     /// Llama 4.
@@ -38,6 +38,50 @@ impl Files<'_> {
                 rows: side * side,
                 max_tiles,
                 fills: self.preprocessor["resize_to_max_canvas"] == Value::Bool(true),
+            }),
+            several: None,
+        })
+    }
+
+    /// Step 3.7, whose processor knows by itself that 4 x 4 patches become a row.
+    pub(super) fn windows(&self) -> Result<ImageSpec, SpecError> {
+        const MERGED: u32 = 4;
+        self.check_switches(&["do_resize", "do_rescale", "do_normalize"])?;
+        let step = self.of_vision("patch_size").unwrap_or(14);
+        let step = step.saturating_mul(MERGED);
+        let size = match &self.preprocessor["size"] {
+            Value::Null => Size {
+                height: 728,
+                width: 728,
+            },
+            size => self.size(size, "size")?,
+        };
+        let whole = self.side_of(size, step)?;
+        let key = "patch_size";
+        let part = self.number(key, 504)?;
+        if !part.is_multiple_of(step) || part > MOST_SIDE {
+            return Err(self.refused(key, part));
+        }
+        let key = "max_image_size";
+        let longest = self.number(key, 3024)?;
+        let along = longest / part + 1;
+        if longest > MOST_SIDE || along * along > MOST_TILES {
+            return Err(self.refused(key, longest));
+        }
+        let rows = |side: u32| u64::from(side) * u64::from(side);
+        self.check_rows(rows(whole), 1, "size")?;
+        self.check_rows(rows(part / step), MOST_TILES, "patch_size")?;
+        Ok(ImageSpec {
+            placeholder: "<im_patch>",
+            marker: "<im_patch>",
+            before: "",
+            after: "",
+            around: ("", ""),
+            filter: self.filter(Filter::Bilinear)?,
+            geometry: Geometry::Windows(Windows {
+                whole: (size.height, whole * whole),
+                part: (part, (part / step) * (part / step)),
+                longest,
             }),
             several: None,
         })

@@ -5,7 +5,7 @@ use serde_json::Value;
 use super::{CONFIG, Files, ImageSpec, MOST_SIDE};
 use crate::error::SpecError;
 use crate::resize::Filter;
-use crate::spec::geometry::{Budget, Geometry, Padded, Smart};
+use crate::spec::geometry::{Budget, Filled, Geometry, Padded, Smart};
 
 impl Files<'_> {
     pub(super) fn llava(&self) -> Result<ImageSpec, SpecError> {
@@ -108,6 +108,60 @@ impl Files<'_> {
                 enlarges: false,
             }),
             several: None,
+        })
+    }
+
+    /// Aria, whose `config.json` says how many rows a square of so many patches makes.
+    pub(super) fn filled(&self) -> Result<ImageSpec, SpecError> {
+        self.check_switches(&["do_rescale", "do_normalize"])?;
+        let key = "split_image";
+        if self.preprocessor[key] == Value::Bool(true) {
+            return Err(self.refused(key, "true"));
+        }
+        let longest = self.number("max_image_size", 980)?;
+        let shortest = self.number("min_image_size", 336)?;
+        let patch = self.vision_number("patch_size")?;
+        if longest > MOST_SIDE || !longest.is_multiple_of(patch) {
+            return Err(self.refused("max_image_size", longest));
+        }
+        if shortest > longest {
+            return Err(self.refused("min_image_size", shortest));
+        }
+        let (file, key) = (CONFIG, "projector_patch_to_query_dict");
+        let patches = (longest / patch) * (longest / patch);
+        let rows = match (&self.config[key], patches) {
+            (Value::Null, 1225) => Some(128),
+            (Value::Null, 4900) => Some(256),
+            (counts, _) => counts[patches.to_string().as_str()].as_u64(),
+        };
+        let rows = rows.and_then(|rows| u32::try_from(rows).ok());
+        let rows = rows.ok_or(SpecError::Key { file, key })?;
+        self.check_rows(rows.into(), 1, key)?;
+        Ok(ImageSpec {
+            placeholder: "<|img|>",
+            marker: "<|img|>",
+            before: "",
+            after: "",
+            around: ("<fim_prefix>", "<fim_suffix>"),
+            filter: self.filter(Filter::Bicubic)?,
+            geometry: Geometry::Filled(Filled {
+                longest,
+                shortest,
+                patch,
+                rows,
+            }),
+            several: None,
+        })
+    }
+
+    pub(super) fn minimax(&self) -> Result<ImageSpec, SpecError> {
+        Ok(ImageSpec {
+            placeholder: "]<]image[>[",
+            marker: "]<]image[>[",
+            before: "]<]start of image[>[",
+            after: "]<]end of image[>[",
+            around: ("", ""),
+            ..self.qwen(14, (4 * 28 * 28, 28 * 28 * 576))?
         })
     }
 

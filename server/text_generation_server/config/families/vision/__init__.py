@@ -7,6 +7,7 @@ from ....errors import UnsupportedModel
 from ...json_object import JsonObject
 from ...pixels import read_pixels
 from ...vision import VisionSpec
+from .aria import ARIA_VISION
 from .family import VisionFamily, Whole
 from .gemma import GEMMA3_VISION
 from .gemma4 import GEMMA4_VISION
@@ -16,12 +17,15 @@ from .llama4 import LLAMA4_VISION
 from .llava import LLAVA
 from .llava_next import LLAVA_NEXT, LLAVA_ONEVISION
 from .llava_original import LLAVA_ORIGINAL
+from .minimax_m3 import MINIMAX_M3_VISION
 from .ovis import OVIS2
 from .pixtral import MISTRAL3
 from .qwen import QWEN2_5_VL, QWEN2_VL, QWEN3_5_VISION, QWEN3_VL
 from .shuffled import IDEFICS3, INTERNVL, INTERNVL_CHAT
+from .step import STEP3P7_VISION
 
 TOWERS: Mapping[str, VisionFamily] = {
+    "AriaForConditionalGeneration": ARIA_VISION,
     "Gemma3ForConditionalGeneration": GEMMA3_VISION,
     "Gemma4ForConditionalGeneration": GEMMA4_VISION,
     "Glm46VForConditionalGeneration": GLM4V,
@@ -39,6 +43,7 @@ TOWERS: Mapping[str, VisionFamily] = {
     "LlavaMistralForCausalLM": LLAVA_ORIGINAL,
     "LlavaNextForConditionalGeneration": LLAVA_NEXT,
     "LlavaOnevisionForConditionalGeneration": LLAVA_ONEVISION,
+    "MiniMaxM3SparseForConditionalGeneration": MINIMAX_M3_VISION,
     "Mistral3ForConditionalGeneration": MISTRAL3,
     "Ovis2ForConditionalGeneration": OVIS2,
     "Qwen2VLForConditionalGeneration": QWEN2_VL,
@@ -48,6 +53,7 @@ TOWERS: Mapping[str, VisionFamily] = {
     "Qwen3_5ForConditionalGeneration": QWEN3_5_VISION,
     "Qwen3_5MoeForConditionalGeneration": QWEN3_5_VISION,
     "SmolVLMForConditionalGeneration": IDEFICS3,
+    "Step3p7ForConditionalGeneration": STEP3P7_VISION,
 }
 """By the class that `architectures` names. Other models of images are served with text alone."""
 

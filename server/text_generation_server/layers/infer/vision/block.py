@@ -1,8 +1,10 @@
 """A block of a vision tower."""
 
+import torch
 from torch import Tensor
 
 from ....config.vision import BlockSpec
+from ...weights.checkpoint import NormWeights
 from ...weights.vision import BlockWeights
 from .functions import activated, affine, normalised
 from .positions import rotate
@@ -29,23 +31,23 @@ class VisionBlock:
 
     def _attention(self, x: Tensor, segments: Segments, rope: tuple[Tensor, Tensor] | None) -> Tensor:
         spec, weights = self._spec, self._weights
-        q, k, v = affine(x, weights.qkv).chunk(3, dim=-1)
-        if not spec.qk_norm_by_head:
-            q, k = self._normalised(q, k)
-        q, k, v = (each.unflatten(-1, (spec.heads, spec.head_dim)) for each in (q, k, v))
-        if spec.qk_norm_by_head:
-            q, k = self._normalised(q, k)
+        qkv = affine(x, weights.qkv).unflatten(-1, (3 * spec.heads, spec.head_dim))
+        qk, v = qkv.split([2 * spec.heads, spec.heads], dim=1)
+        if weights.qk_norms is not None:
+            q, k = qk.chunk(2, dim=1)
+            qk = torch.cat(self._normalised(q, k, weights.qk_norms), dim=1)
         if spec.value_norm:
             v = normalised(v, spec.qk_norm, None)
         if rope is not None:
-            q, k = rotate(q, *rope), rotate(k, *rope)
+            qk = rotate(qk, *rope)
+        q, k = qk.chunk(2, dim=1)
         return affine(segments.attend(q, k, v, spec.softmax_scale).flatten(1), weights.out)
 
-    def _normalised(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
-        norms = self._weights.qk_norms
-        if norms is None:
-            return q, k
-        return normalised(q, self._spec.qk_norm, norms[0]), normalised(k, self._spec.qk_norm, norms[1])
+    def _normalised(self, q: Tensor, k: Tensor, norms: tuple[NormWeights, NormWeights]) -> list[Tensor]:
+        both = zip((q, k), norms, strict=True)
+        if self._spec.qk_norm_by_head:
+            return [normalised(each, self._spec.qk_norm, norm) for each, norm in both]
+        return [normalised(each.flatten(1), self._spec.qk_norm, norm).view_as(each) for each, norm in both]
 
     def _feed_forward(self, x: Tensor) -> Tensor:
         spec, weights = self._spec, self._weights

@@ -1,7 +1,8 @@
 """The order of patches in the hidden states of a vision tower.
 
 Patches that become one position stand side by side, row by row within it. Positions go row by row over a view, or
-window by window, so that a window is a range.
+window by window, so that a window is a range. Windows of one size follow each other: whole ones, and those at the right
+and lower edges.
 """
 
 from dataclasses import dataclass
@@ -49,6 +50,7 @@ def order_of(height: int, width: int, merge: int, window: int) -> ViewOrder:
         return ViewOrder(height, width, blocks.flatten(), None, [height * width])
     row, column = torch.arange(down)[:, None] // window, torch.arange(across)[None] // window
     number = (row * -(-across // window) + column).flatten()
-    positions = torch.argsort(number, stable=True)
-    windows = (torch.bincount(number) * merge * merge).tolist()
+    sizes, by_size = torch.bincount(number).sort(descending=True, stable=True)
+    positions = torch.argsort(by_size.argsort()[number], stable=True)
+    windows = (sizes * merge * merge).tolist()
     return ViewOrder(height, width, blocks[positions].flatten(), positions, windows)

@@ -1,5 +1,7 @@
 """Where a patch stands in its view: learned positions, and the angles of rotary embedding."""
 
+from collections.abc import Callable, Mapping
+
 import torch
 from torch import Tensor
 
@@ -13,8 +15,7 @@ _SHARPNESS = -0.75
 
 def learned_positions(spec: PositionSpec, table: Tensor, view: ViewOrder) -> Tensor:
     """Returns [P, hidden] for the patches of a view. `table` is [rows of the spec, hidden]."""
-    if spec.kind in ("bilinear", "bicubic"):
-        taps = _cubic if spec.kind == "bicubic" else _linear
+    if (taps := _TAPS.get(spec.kind)) is not None:
         return _stretched(table, spec.side, view, taps(spec.side, view.height), taps(spec.side, view.width))
     rows, columns = view.rows, view.columns
     if spec.kind == "axes":
@@ -38,7 +39,14 @@ _Taps = tuple[Tensor, Tensor]
 
 
 def _linear(side: int, count: int) -> _Taps:
-    at = torch.arange(count, dtype=torch.float32) * (side - 1) / max(count - 1, 1)
+    return _between(torch.arange(count, dtype=torch.float32) * (side - 1) / max(count - 1, 1), side)
+
+
+def _linear_corners(side: int, count: int) -> _Taps:
+    return _between(((torch.arange(count, dtype=torch.float32) + 0.5) * side / count - 0.5).clamp(min=0), side)
+
+
+def _between(at: Tensor, side: int) -> _Taps:
     first = torch.floor(at)
     rows = (first.long()[:, None] + torch.arange(2)).clamp(0, side - 1)
     return rows, torch.stack([1 - (at - first), at - first], dim=1)
@@ -52,6 +60,13 @@ def _cubic(side: int, count: int) -> _Taps:
     far = ((a * away - 5 * a) * away + 8 * a) * away - 4 * a
     rows = (first.long()[:, None] + offsets).clamp(0, side - 1)
     return rows, torch.where(away <= 1, near, far)
+
+
+_TAPS: Mapping[str, Callable[[int, int], _Taps]] = {
+    "bilinear": _linear,
+    "bilinear corners": _linear_corners,
+    "bicubic": _cubic,
+}
 
 
 def _stretched(table: Tensor, side: int, view: ViewOrder, down: _Taps, across: _Taps) -> Tensor:
@@ -68,6 +83,8 @@ def _stretched(table: Tensor, side: int, view: ViewOrder, down: _Taps, across: _
 
 def angles(spec: VisionRopeSpec, head_dim: int, view: ViewOrder) -> Tensor:
     """Returns the angle of each pair of a head, float32 [P, head_dim / 2]."""
+    if spec.order == "thirds":
+        return _of_thirds(spec, head_dim, view)
     if spec.order == "alternating":
         inverse = 1.0 / spec.theta ** (torch.arange(0, head_dim, 2, dtype=torch.float32) / head_dim)
         of_rows, of_columns = inverse[0::2], inverse[1::2]
@@ -78,6 +95,14 @@ def angles(spec: VisionRopeSpec, head_dim: int, view: ViewOrder) -> Tensor:
     if spec.order == "neighbours":
         return torch.stack([across, down], dim=-1).flatten(1)
     return torch.cat([across, down] if spec.order in _COLUMNS_FIRST else [down, across], dim=1)
+
+
+def _of_thirds(spec: VisionRopeSpec, head_dim: int, view: ViewOrder) -> Tensor:
+    third = spec.third(head_dim)
+    inverse = 1.0 / spec.theta ** (torch.arange(0, 2 * third, 2, dtype=torch.float32) / (2 * third))
+    of_pairs = torch.zeros(view.count, head_dim // 2)
+    of_pairs[:, third : 3 * third] = torch.cat([view.rows[:, None] * inverse, view.columns[:, None] * inverse], dim=1)
+    return of_pairs
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:

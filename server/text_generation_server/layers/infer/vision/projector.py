@@ -1,14 +1,16 @@
 """A projector: from hidden states of a vision tower to hidden states of the decoder."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from ....config.vision import LevelSpec, LinearSpec, TowerSpec
 from ...weights.vision import LevelWeights, LinearWeights
 from .functions import activated, affine, normalised
 from .order import ViewOrder
+from .queries import Queries
 
 
 class Projector:
@@ -26,9 +28,9 @@ class Projector:
         spec, weights = self._spec, self._weights
         read = torch.cat([self._of_patches(states[number], views) for number in spec.reads], dim=-1)
         x = normalised(normalised(read, spec.last_norm, weights.last_norm), spec.norm, weights.norm)
-        x = normalised(self._standardised(self._joined(x)), spec.joined_norm, weights.joined_norm)
-        for layer, its_weights in zip(spec.linears, weights.linears, strict=True):
-            x = _projected(x, layer, its_weights)
+        x = self._joined(_through(x, spec.of_patches, weights.of_patches), views)
+        x = normalised(self._standardised(x), spec.joined_norm, weights.joined_norm)
+        x = _through(x, spec.linears, weights.linears)
         return self._row_by_row(x, views)
 
     def _of_patches(self, x: Tensor, views: Sequence[ViewOrder]) -> Tensor:
@@ -37,7 +39,10 @@ class Projector:
             return x
         return torch.cat([part[1:] for part in x.split([view.count + 1 for view in views])])
 
-    def _joined(self, x: Tensor) -> Tensor:
+    def _joined(self, x: Tensor, views: Sequence[ViewOrder]) -> Tensor:
+        if (by_view := self._by_view()) is not None:
+            parts = zip(x.split([view.count for view in views]), views, strict=True)
+            return torch.cat([by_view(part, view) for part, view in parts])
         patches = self._tower.merge**2
         if patches == 1:
             return x
@@ -45,6 +50,19 @@ class Projector:
         if self._spec.join == "mean":
             return blocks.mean(1)
         return (blocks.transpose(1, 2) if self._spec.join == "channels" else blocks).flatten(1)
+
+    def _by_view(self) -> Callable[[Tensor, ViewOrder], Tensor] | None:
+        """What makes positions of the patches of a view; None where patches are joined."""
+        if self._spec.queries is not None and self._weights.queries is not None:
+            return Queries(self._spec.queries, self._weights.queries).forward
+        return self._halved if self._weights.halvings else None
+
+    def _halved(self, x: Tensor, view: ViewOrder) -> Tensor:
+        """Turns the patches of a view into its positions by convolutions."""
+        grid = x[view.patches.argsort().to(x.device)].t().unflatten(1, (view.height, view.width))[None]
+        for each in self._weights.halvings:
+            grid = functional.conv2d(grid, each.weight, each.bias, stride=2, padding=1)
+        return grid[0].flatten(1).t()
 
     def _standardised(self, x: Tensor) -> Tensor:
         if self._spec.factor == 1.0 and self._weights.standard is None:
@@ -66,6 +84,12 @@ class Projector:
                 out[first + view.positions.to(x.device)] = x[first : first + count]
                 first += count
         return out
+
+
+def _through(x: Tensor, specs: Sequence[LinearSpec], weights: Sequence[LinearWeights]) -> Tensor:
+    for spec, its_weights in zip(specs, weights, strict=True):
+        x = _projected(x, spec, its_weights)
+    return x
 
 
 def _projected(x: Tensor, spec: LinearSpec, weights: LinearWeights) -> Tensor:
