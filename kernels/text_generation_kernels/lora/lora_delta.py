@@ -96,7 +96,9 @@ def _shrink(
 
 @triton.jit
 def _shrunk(word_ptrs, here, turn):
-    """[BLOCK_M, UNITS] float32, the sum of words [SPLITS, BLOCK_M, UNITS] once all have arrived."""
+    """[BLOCK_M, UNITS] float32, the sum of words [SPLITS, BLOCK_M, UNITS] once all have arrived. There are at least two
+    words a thread, so that no word lies in several threads (compare `values_of`).
+    """
     words = tl.load(word_ptrs, mask=here, other=0, volatile=True)
     missing = tl.max((here & ((words >> 32) != turn)).to(tl.int32))
     while missing != 0:

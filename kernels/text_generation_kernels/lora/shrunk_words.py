@@ -37,9 +37,15 @@ def words_of(values, turn):
 
 @triton.jit
 def values_of(word_ptrs, words, here, turn):
-    """The values of words, float32, once all have arrived: `words` were loaded before. 0 where not `here`."""
+    """The values of words, float32, once all have arrived: `words` were loaded before. 0 where not `here`.
+
+    A tile that is smaller than the thread block lies in several threads, each of which has loaded it at another time,
+    and only one of them is asked whether a word is missing. So all load the words again when none is.
+    """
     missing = tl.max((here & ((words >> 32) != turn)).to(tl.int32))
     while missing != 0:
         words = tl.load(word_ptrs, mask=here, other=0, volatile=True)
         missing = tl.max((here & ((words >> 32) != turn)).to(tl.int32))
+    tl.debug_barrier()
+    words = tl.load(word_ptrs, mask=here, other=0, volatile=True)
     return words.to(tl.int32).to(tl.float32, bitcast=True)

