@@ -7,7 +7,7 @@ Formula, layouts, types and rounding are those of `token_linear`; `a`, `b`, `sca
 (`rank_pages.py`), of one type with `weight`; `tiles`, `work`: `adapter_tiles.py`, of a step of one token.
 
 The first thread blocks have a row of A each in place of rows of the weight, and pass their dot products to all others
-(`shrunk_words.py`), which add B times these to their own. The products are there when most of these have read their
+(`shrunk_words.py`), which add B times these to their own. They are there when most of these have read their
 rows. So an adapter is no kernel more: at one token a launch costs more than the bytes of an adapter of rank 16.
 
 A layer calls it in a step of one token that has an adapter. `weight`, `a`, `scale` and the tables are read before the
