@@ -54,7 +54,7 @@ def test_scores_do_not_depend_on_the_other_tokens() -> None:
 @pytest.mark.parametrize("sms", [1, 10])
 @pytest.mark.parametrize("k", [1, 5, 64])
 def test_slots(k: int, sms: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Contexts of several blocks, at their edges, and of several parts, of which later ones count wide blocks."""
+    """Contexts of several blocks, at their edges, and of several parts, whose histograms are added up."""
     module = importlib.import_module("text_generation_kernels.attention.top_slots")
     monkeypatch.setattr(module, "_BLOCK", 16)
     monkeypatch.setattr(module, "num_sms", lambda _: sms)
