@@ -218,3 +218,8 @@ def test_a_drafter_of_the_hub_that_cannot_be_reached(tmp_path: Path, monkeypatch
     monkeypatch.setattr("huggingface_hub.snapshot_download", unreachable)
     with pytest.raises(ModelFilesError, match="cannot be reached; check `model` of --speculative-config, the current"):
         prepare_drafter(asked, HubConfig(cache_dir=tmp_path), pause=lambda _: None)
+
+
+def test_a_model_without_such_layers_is_refused_by_its_method(target: Path) -> None:
+    with pytest.raises(ConfigurationError, match="says nothing of layers for multi-token prediction, which `method`"):
+        read_drafter_config(target, read_model_config(target), "mtp")

@@ -73,7 +73,7 @@ def read_drafter_config(folder: Path, target: AnyModelConfig, kind: DrafterKind 
     """Reads what is in `folder`, as a drafter for `target`, of this kind where one is named. Raises
     `ConfigurationError` or `ModelFilesError`.
     """
-    config = _read(folder, target)
+    config = _read(folder, target, kind)
     found = _kind(config)
     if kind not in (None, found):
         raise ConfigurationError(
@@ -100,7 +100,7 @@ def _kind(config: DrafterConfig) -> DrafterKind:
             return "mtp"
 
 
-def _read(folder: Path, target: AnyModelConfig) -> DrafterConfig:
+def _read(folder: Path, target: AnyModelConfig, kind: DrafterKind | None) -> DrafterConfig:
     if not (folder / "config.json").is_file():
         raise ModelFilesError(
             f"{folder} has no config.json: {FLAG} must name a folder with an EAGLE-3 head or Medusa heads"
@@ -114,6 +114,11 @@ def _read(folder: Path, target: AnyModelConfig) -> DrafterConfig:
         return read_mtp(config, target)
     if MEDUSA in config:
         return read_medusa(config, target.decoder)
+    if kind == "mtp" and _KIND not in config and not _is_head(config):
+        raise ConfigurationError(
+            f"{config.source} says nothing of layers for multi-token prediction, which {_METHOD} mtp needs: let it be "
+            "another method"
+        )
     found = _speculators(config) if _KIND in config else _plain(config)
     verifier = config.child("speculators_config").child("verifier").strings("architectures")
     if verifier and target.architecture not in verifier:
@@ -136,14 +141,17 @@ class _Found:
     """None: the usual ones."""
 
 
+def _is_head(config: JsonObject) -> bool:
+    """Whether it is of an EAGLE-3 head in the authors' container."""
+    return "draft_vocab_size" in config or any("eagle3" in each.lower() for each in config.strings("architectures"))
+
+
 def _plain(config: JsonObject) -> tuple[JsonObject, JsonObject, _Found]:
     """The authors' container, which SpecForge and others write too. It numbers layers by what comes out of them."""
     eagle = config.child("eagle_config")
     if not eagle.boolean("use_aux_hidden_state", default=True):
         raise eagle.error("use_aux_hidden_state", f"true: {FLAG} reads EAGLE-3 heads, and not those before them")
-    if "draft_vocab_size" not in config and not any(
-        "eagle3" in each.lower() for each in config.strings("architectures")
-    ):
+    if not _is_head(config):
         raise ConfigurationError(
             f"{config.source} has neither `draft_vocab_size` nor `{_KIND}` nor `{MEDUSA}`: {FLAG} must name an EAGLE-3 "
             "head, Medusa heads, or a model with layers for multi-token prediction, and this is something else"

@@ -179,14 +179,14 @@ fn check_tokens(parameters: &GenerateParameters) -> Result<(), ValidationError> 
     refuse(given > max, ValidationError::BadWordLength { max, given })
 }
 
-/// The token sequences that may not be generated, of pairs of a word and the same after a space. As in vLLM the second
-/// counts where the space is part of its first token; else that token would forbid too much.
+/// The token sequences that may not be generated, of pairs of a word and the same after a space. The second says nothing
+/// new where it is the first after other tokens.
 pub(super) fn bad_sequences(pairs: &[Vec<u32>]) -> Vec<Vec<u32>> {
     let mut sequences = Vec::new();
     for pair in pairs.chunks(2) {
         let [plain, spaced] = pair else { continue };
         sequences.push(plain.clone());
-        if spaced.len() == plain.len() && spaced.first() != plain.first() {
+        if !spaced.ends_with(plain) {
             sequences.push(spaced.clone());
         }
     }

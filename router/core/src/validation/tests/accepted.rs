@@ -165,3 +165,15 @@ async fn prompt_logprobs_need_request_and_server() {
     assert!(!asked(false).await);
     assert!(!valid(|_| ()).await.prefill_logprobs);
 }
+
+#[test]
+fn bad_words_after_a_space_are_forbidden_with_however_many_tokens() {
+    let pairs =
+        |plain: &[u32], spaced: &[u32]| rules::bad_sequences(&[plain.into(), spaced.into()]);
+    // One token with the space, and two without it.
+    assert_eq!(pairs(&[7, 8], &[9]), [vec![7, 8], vec![9]]);
+    assert_eq!(pairs(&[7], &[9]), [vec![7], vec![9]]);
+    // A space of its own, which changes nothing.
+    assert_eq!(pairs(&[7, 8], &[3, 7, 8]), [vec![7, 8]]);
+    assert_eq!(pairs(&[7], &[7]), [vec![7]]);
+}
