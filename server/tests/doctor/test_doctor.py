@@ -166,6 +166,14 @@ def test_flags_that_no_model_can_be_served_with(asked: AskedComputation, found: 
     assert all((said or "") in finding.text for finding in findings)
 
 
+def test_a_path_that_is_not_there_is_an_error_and_a_name_of_the_hub_a_warning(tmp_path: Path) -> None:
+    hub = HubConfig(cache_dir=tmp_path / "hub")
+    for source, status in (("/nonexistent", "error"), ("./nope", "error"), ("org/name", "warning")):
+        asked = AskedComputation(lora_adapters=(AskedAdapter("a", source),), drafter=AskedDrafter(source), speculate=2)
+        findings = [*adapter_findings(asked, hub), *drafter_findings(asked, None, hub)]
+        assert [each.status for each in findings] == [status, status]
+
+
 def test_adapters_that_are_merged_or_served(tmp_path: Path) -> None:
     asked = AskedComputation(merge_adapter=tmp_path, lora_adapters=(AskedAdapter("pirate", str(tmp_path)),))
     error, served = adapter_findings(asked, HubConfig())

@@ -13,9 +13,10 @@ from ..config.server import AskedComputation, Environment, HubConfig
 from ..config.serving import AskedLimits
 from ..config.shards import AskedShards
 from ..errors import AdapterError, AdapterNotFound, ConfigurationError, EngineError, ModelFilesError
-from ..hub import ModelSource, present_folder
+from ..hub import ModelSource, is_hub_name, present_folder
 from ..hub_adapters import find_adapter
 from ..hub_drafter import find_drafter
+from ..object_store import is_object_url
 from .devices import Devices, device_findings, memory_of, read_devices
 from .finding import Finding
 from .model import missing_model, model_findings
@@ -89,7 +90,7 @@ def adapter_findings(computation: AskedComputation, hub: HubConfig) -> Iterator[
         try:
             found = find_adapter(asked, hub)
         except AdapterNotFound as error:
-            yield Finding("adapter", "warning", str(error), "a start downloads adapters of the hub")
+            yield _absent("adapter", is_hub_name(asked.source), error)
             continue
         yield _adapter_finding(found.folder, "--lora-adapters", f"serve adapter {found.name} of {found.source}")
 
@@ -100,10 +101,11 @@ def drafter_findings(computation: AskedComputation, source: ModelSource | None, 
     """
     if computation.drafter is None:
         return
+    name = computation.drafter.source
     try:
         folder = find_drafter(computation.drafter, hub)
     except ModelFilesError as error:
-        yield Finding("drafter", "warning", str(error), "a start downloads a drafter of the hub")
+        yield _absent("drafter", is_hub_name(name) or is_object_url(name), error)
         return
     try:
         if (model := _config_of(source, hub)) is not None:
@@ -111,6 +113,13 @@ def drafter_findings(computation: AskedComputation, source: ModelSource | None, 
         yield Finding("drafter", "plan", f"draft with what is in {folder}")
     except EngineError as error:
         yield Finding("drafter", "error", str(error), "correct what the message names")
+
+
+def _absent(subject: str, can_come: bool, error: EngineError) -> Finding:
+    """Finds what is not here: an error where a start cannot download it either."""
+    if can_come:
+        return Finding(subject, "warning", str(error), "a start downloads it")
+    return Finding(subject, "error", str(error), "correct the name")
 
 
 def _config_of(source: ModelSource | None, hub: HubConfig) -> AnyModelConfig | None:
