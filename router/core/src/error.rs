@@ -157,6 +157,15 @@ pub enum ValidationError {
     #[error("`choices[{index}]` adds no token to the prompt")]
     EmptyChoice { index: usize },
     #[error(
+        "`choices[{index}]` behind the prompt makes {tokens} tokens, and at most {most} are scored. Send a shorter one, or \
+         a shorter prompt"
+    )]
+    LongChoice {
+        index: usize,
+        tokens: usize,
+        most: usize,
+    },
+    #[error(
         "`prompt` must have a token that all `choices` leave as it is: nothing predicts the first token of a text. Send a \
          longer prompt, or one with a BOS token (`add_special_tokens`)"
     )]

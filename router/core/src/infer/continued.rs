@@ -19,7 +19,7 @@ impl Infer {
     /// because its tokens need not end where the prompt does.
     ///
     /// # Errors
-    /// `Validation` when a text cannot be encoded or is too long, a choice adds nothing, or nothing is shared.
+    /// `Validation` when a text cannot be encoded or is too long, an id is unknown, a choice adds nothing, or nothing is shared.
     pub async fn continued(
         &self,
         prompt: &Inputs,
@@ -32,8 +32,22 @@ impl Infer {
         validator.check_length(alone.len())?;
         // One after the other: each holds its text, and only the ids stay.
         let mut ids = Vec::with_capacity(choices.len());
-        for choice in choices {
-            ids.push(encode(behind(prompt, choice)).await?);
+        let most = validator.longest_prompt();
+        for (index, choice) in choices.into_iter().enumerate() {
+            if let Inputs::Ids(own) = &choice {
+                validator.check_ids("choices", own)?;
+            }
+            let whole = encode(behind(prompt, choice)).await?;
+            let tokens = whole.len();
+            if tokens > most {
+                return Err(ValidationError::LongChoice {
+                    index,
+                    tokens,
+                    most,
+                }
+                .into());
+            }
+            ids.push(whole);
         }
         let same = |ids: &Vec<u32>| alone.iter().zip(ids).take_while(|(a, b)| a == b).count();
         let shared = ids.iter().map(same).min().unwrap_or(alone.len());

@@ -191,6 +191,12 @@ impl Validator {
         rules::check_lengths(tokens, &parameters, &self.limits).map(drop)
     }
 
+    /// The most tokens of a prompt behind which one more can come.
+    pub fn longest_prompt(&self) -> usize {
+        let before_one = self.limits.max_total_tokens.saturating_sub(1);
+        self.limits.max_input_tokens.min(before_one) as usize
+    }
+
     /// How many tokens of a prompt are kept, at its end.
     pub fn kept(&self, tokens: usize, parameters: &GenerateParameters) -> usize {
         rules::kept(tokens, parameters, &self.limits)

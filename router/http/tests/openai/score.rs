@@ -76,7 +76,12 @@ async fn what_cannot_be_scored_is_refused_by_name() {
         (json!({"prompt": "Hi", "choices": ["a", ""]}), "choices[1]"),
         (json!({"prompt": "Hi", "choices": [[100]]}), "choices"),
         (json!({"prompt": [100], "choices": ["a"]}), "choices"),
-        (json!({"prompt": [100], "choices": [[99_999]]}), "prompt"),
+        (json!({"prompt": [100], "choices": [[99_999]]}), "choices"),
+        (json!({"prompt": [99_999], "choices": [[100]]}), "prompt"),
+        (
+            json!({"prompt": "Hi", "choices": ["a", "x".repeat(1500)]}),
+            "choices[1]",
+        ),
         (json!({"prompt": "", "choices": ["a"]}), "prompt"),
         (
             json!({"prompt": "x".repeat(2000), "choices": ["a"]}),
