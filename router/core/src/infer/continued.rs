@@ -19,7 +19,8 @@ impl Infer {
     /// because its tokens need not end where the prompt does.
     ///
     /// # Errors
-    /// `Validation` when a text cannot be encoded or is too long, an id is unknown, a choice adds nothing, or nothing is shared.
+    /// `Validation` when a text cannot be encoded or is too long, an id is unknown, a choice adds nothing, or nothing is
+    /// shared.
     pub async fn continued(
         &self,
         prompt: &Inputs,
