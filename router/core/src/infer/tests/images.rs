@@ -34,6 +34,7 @@ pub(super) fn media(config: &MockConfig) -> Option<MediaShards> {
             layers: info.layers,
             whole_spans: info.whole_spans,
             axes: info.axes,
+            packs: info.packs,
         },
         cost: MediaCost {
             pixels: cost.pixels,
@@ -73,6 +74,7 @@ fn config(images: u32) -> MockConfig {
             layers: LAYERS,
             whole_spans: false,
             axes: false,
+            packs: false,
         }),
         media_rows: images * ROWS,
         tokens: Arc::new(|row: &MockRow| 40 + (row.content % 250) as u32),
