@@ -14,6 +14,7 @@ use tokio::time::timeout;
 use super::SlowTokenizer;
 use super::vision::Sight;
 use crate::args::Config;
+use crate::classifier::Classifier;
 use crate::generation_config::{GenerationConfig, SamplingDefaults};
 use crate::limits::{Limits, prefix_caching};
 use crate::model_format::ModelFormat;
@@ -160,7 +161,7 @@ pub(super) fn info(
         model_dtype: shard.dtype.clone(),
         model_device_type: shard.device_type.clone(),
         kv_cache_dtype: shard.kv_cache_dtype.clone(),
-        model_pipeline_tag: None,
+        model_pipeline_tag: (shard.classes > 0).then(|| "text-classification".to_owned()),
         max_concurrent_requests: config.max_concurrent_requests,
         max_best_of: config.max_best_of,
         max_stop_sequences: config.max_stop_sequences,
@@ -188,6 +189,7 @@ pub(super) fn info(
             answer_index_mib: config.answer_index_mib,
         }),
         images: sight.map(|sight| sight.info(config)),
+        classifier: (shard.classes > 0).then(|| Classifier::load(folder, shard.classes as usize)),
         adapters: Vec::new(),
         sampling_defaults: (config.generation_config == GenerationConfig::Auto)
             .then(|| SamplingDefaults::load(folder)),
