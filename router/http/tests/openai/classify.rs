@@ -23,7 +23,7 @@ fn probs(answer: &Value) -> Vec<Vec<f64>> {
 }
 
 /// Of texts that end with `a`, and of the id 100.
-const LOGITS: [f64; 3] = [4.0, 2.0, 4.0_f32 as f64 / 3.0];
+const LOGITS: [f64; 3] = [4.0, 2.0, (4.0_f32 / 3.0) as f64];
 
 fn softmax() -> Vec<f64> {
     let powers = LOGITS.map(f64::exp);

@@ -143,10 +143,10 @@ pub async fn classify(
     Extension(id): Extension<RequestId>,
     body: Result<ApiJson<ClassifyBody>, ApiError>,
 ) -> Result<(HeaderMap, Json<Classes>), ApiError> {
+    let ApiJson(body) = body.inspect_err(ApiError::count)?;
     let classifier = state.info.classifier.as_ref();
     let none = || ApiError::from(InferError::from(ValidationError::NoClasses));
     let classifier = classifier.ok_or_else(none).inspect_err(ApiError::count)?;
-    let ApiJson(body) = body.inspect_err(ApiError::count)?;
     let uses_activation = body.use_activation.or(body.activation).unwrap_or(true);
     let prepared = prepare(&state, body).await;
     let (plan, model, characters) = prepared.inspect_err(ApiError::count)?;
