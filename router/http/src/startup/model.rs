@@ -102,7 +102,13 @@ async fn chat_template(
     };
     let template = loaded.and_then(|template| template.ok_or(ChatTemplateError::Missing));
     match (&template, given) {
-        (Ok(_), _) => {}
+        (Ok(template), _) => {
+            if let Some(family) = template.builtin() {
+                tracing::info!(
+                    "the model has no chat template: chats use the built-in one of {family}"
+                );
+            }
+        }
         (Err(ChatTemplateError::Missing), _) => {
             tracing::info!("the model has no chat template: chats are refused");
         }
