@@ -64,8 +64,8 @@ class CausalLM(Protocol):
         ...
 
     def logits(self, hidden: Tensor, deterministic: bool = False, adapters: StepAdapters | None = None) -> Tensor:
-        """Turns [N, hidden_size] into [N, vocabulary.width] of the model's type, or into [N, classes]. One rank computes
-        each id, so ranks cannot differ in a last bit. `adapters` are those of the N tokens, where
+        """Turns [N, hidden_size] into [N, vocabulary.width] of the model's type, or into [N, classes]. One rank
+        computes each id, so ranks cannot differ in a last bit. `adapters` are those of the N tokens, where
         `AdapterPool.changes_head`; None: all use the base's head.
         """
         ...
