@@ -23,7 +23,7 @@ TEXTS = ["The quick brown fox", "  two  spaces \n", "naïve café, 12345", "x = 
 CORPUS = ["the quick brown fox jumps over the lazy dog", "naïve café", "你好世界", "for i in range(10): print(i)"] * 9
 
 
-def sentencepiece_model(folder: Path, *, begins: bool, collapses: bool, **options: object) -> Any:
+def sentencepiece_model(folder: Path, *, begins: bool, collapses: bool, **options: Any) -> Any:
     written = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(CORPUS),
