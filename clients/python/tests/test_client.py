@@ -205,6 +205,23 @@ def test_scores_are_in_the_order_of_the_choices(stub: Stub) -> None:
     ]
 
 
+def test_classes_are_in_the_order_of_the_texts(stub: Stub) -> None:
+    client = Client(stub.url)
+    classes = client.classify(["What a day!", "Never again."])
+    assert [(each.index, each.label, each.probs, each.num_classes) for each in classes.data] == [
+        (0, "positive", [0.25, 0.75], 2),
+        (1, "negative", [0.25, 0.75], 2),
+    ]
+    messages = [{"role": "user", "content": "Hi"}]
+    client.classify(messages=messages, use_activation=False, truncate_prompt_tokens=-1)
+    first, second = stub.requests
+    assert (first["path"], first["input"]) == ("/v1/classify", ["What a day!", "Never again."])
+    assert "messages" not in first
+    assert "use_activation" not in first
+    assert (second["messages"], second["use_activation"], second["truncate_prompt_tokens"]) == (messages, False, -1)
+    assert "input" not in second
+
+
 def test_completion_stream(stub: Stub) -> None:
     async def main() -> list[Any]:
         async with AsyncClient(stub.url) as client:

@@ -170,6 +170,17 @@ pub enum ValidationError {
          longer prompt, or one with a BOS token (`add_special_tokens`)"
     )]
     NothingPredicts,
+    /// The routes that generate, of a classifier.
+    #[error(
+        "the model is a classifier and generates no text: send texts to /v1/classify, or serve a model that generates"
+    )]
+    Classifies,
+    /// The route of classifiers, of a model that generates.
+    #[error(
+        "the model generates text and has no classes: /v1/classify needs a model of a class called \
+         ...ForSequenceClassification; /v1/score says how likely texts are to follow a prompt"
+    )]
+    NoClasses,
     #[error("grammar is not supported")]
     GrammarSupport,
     #[error("`grammar` is not valid: {0}")]

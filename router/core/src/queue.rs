@@ -54,6 +54,8 @@ pub(crate) struct Started {
 pub(crate) struct Generation {
     /// The prompt with its log-probabilities, once, before the first token.
     pub(crate) prompt: Option<Arc<[PromptToken]>>,
+    /// What a classifier made of the prompt; empty: the model generates.
+    pub(crate) class_logits: Box<[f32]>,
     /// In place: nearly always one, which goes from one thread to another without an allocation.
     pub(crate) tokens: SmallVec<[TokenId; 1]>,
     /// One list for each token of `tokens`, or empty.

@@ -59,6 +59,8 @@ pub struct GenerateStream {
     /// Assembled and not yet taken.
     pub(crate) pending: VecDeque<StreamEvent>,
     pub(crate) generated_tokens: u32,
+    /// What a classifier made of the prompt.
+    pub(crate) class_logits: Box<[f32]>,
     /// The longest that it may get.
     pub(crate) max_new_tokens: u32,
     /// When the first tokens arrived.
@@ -93,6 +95,7 @@ impl GenerateStream {
     fn assemble(&mut self, generation: Generation) {
         let Generation {
             prompt,
+            class_logits,
             tokens,
             top_tokens,
             finish,
@@ -107,6 +110,7 @@ impl GenerateStream {
                 self.metrics.first_step(tokens.len(), since_received);
             }
         }
+        self.class_logits = class_logits;
         if let Some(prompt) = prompt {
             let prompt = self.assembler.prefill(&prompt);
             self.pending.push_back(StreamEvent::Prefill(prompt));
@@ -224,6 +228,7 @@ impl GenerateStream {
                     instants,
                     finished: Instant::now(),
                     cached_tokens,
+                    class_logits: std::mem::take(&mut self.class_logits),
                 });
             }
         }

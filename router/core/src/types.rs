@@ -375,6 +375,8 @@ pub struct GenerateAnswer {
     pub finished: Instant,
     /// Tokens of the prompt that were found in the prefix tree.
     pub cached_tokens: u32,
+    /// What a classifier made of the prompt: a logit for each class.
+    pub class_logits: Box<[f32]>,
 }
 
 impl GenerateAnswer {

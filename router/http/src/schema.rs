@@ -13,6 +13,7 @@ pub use self::tokens::{
     CountedTokens, DetokenizeAnswer, DetokenizeBody, DetokenizedPrompt, DetokenizedText, IdsBody,
     PromptTokensBody, TokenOptions, TokenizeAnswer, TokenizerInfo, TokensBody,
 };
+use crate::classifier::Classifier;
 use crate::error::ErrorResponse;
 use crate::extract::object;
 use crate::fields::{Own, own_fields};
@@ -258,8 +259,8 @@ pub struct Info {
     /// Number type of stored keys and values (`--kv-cache-dtype`).
     #[schema(example = "fp8_e4m3fn")]
     pub kv_cache_dtype: String,
-    /// Null: a model folder does not say.
-    #[schema(nullable = true, example = "text-generation")]
+    /// `text-classification` for a classifier; else null: a model folder does not say.
+    #[schema(nullable = true, example = "text-classification")]
     pub model_pipeline_tag: Option<String>,
     #[schema(example = 128)]
     pub max_concurrent_requests: u32,
@@ -309,6 +310,9 @@ pub struct Info {
     /// Null where the model reads text alone.
     #[schema(nullable = true)]
     pub images: Option<ImageInfo>,
+    /// What a classifier scores (`/v1/classify`); null where the model generates text.
+    #[schema(nullable = true)]
+    pub classifier: Option<Classifier>,
     /// The adapters that requests may name; empty where there is the base alone.
     pub adapters: Vec<AdapterSummary>,
     /// The model's own defaults for requests below `/v1`; null where they are not used (`--generation-config none`).

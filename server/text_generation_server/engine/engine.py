@@ -94,6 +94,7 @@ class Engine:
             widths=window_widths(self._options.speculate),
             max_window_tokens=MAX_WINDOW_TOKENS if self._options.speculate else 0,
             drafter=self._drafter,
+            classes=self._model.classes,
         )
 
     @property

@@ -156,6 +156,7 @@ def info_to_pb(info: r.ShardInfo, group: str) -> pb.InfoResponse:
         widths=info.widths,
         max_window_tokens=info.max_window_tokens,
         drafter=info.drafter,
+        classes=info.classes,
     )
 
 
@@ -200,6 +201,7 @@ def reply_to_pb(reply: r.StepReply) -> pb.StepReply:
         drafts=reply.drafts,
         right=reply.right,
         hinted=reply.hinted,
+        class_logits=reply.class_logits,
     )
 
 

@@ -13,6 +13,8 @@ from text_generation.types import (
     ChatComplete,
     ChatCompletionChunk,
     ChatRequest,
+    Classes,
+    ClassifyRequest,
     Completion,
     CompletionComplete,
     CompletionRequest,
@@ -210,6 +212,39 @@ def score(
     return Call("/v1/score", encode(request), False, _scores)
 
 
+def classify(
+    _client: object,
+    texts: Prompts | None = None,
+    *,
+    messages: Messages | None = None,
+    use_activation: bool | None = None,
+    truncate_prompt_tokens: int | None = None,
+) -> Answer[Classes]:
+    """The classes of `texts`, one or several, or of a conversation, of a server whose model is a classifier or a reward
+    model.
+
+    Args:
+        texts: What is classified; leave it out where `messages` is given.
+        messages: A conversation, of which the model's chat template makes the text.
+        use_activation: With False, `probs` are the logits.
+        truncate_prompt_tokens: Keeps so many tokens at the end of each text; -1 as many as the model can read.
+
+    >>> [each.label for each in client.classify(["What a day!", "Never again."]).data]
+    ['positive', 'negative']
+
+    Raises:
+        TextGenerationError: The server refused or failed, or cannot be reached; see `errors`.
+    """
+    request = ClassifyRequest(
+        model=MODEL,
+        input=texts if texts is None or isinstance(texts, str) else list(texts),
+        messages=None if messages is None else list(messages),
+        use_activation=use_activation,
+        truncate_prompt_tokens=truncate_prompt_tokens,
+    )
+    return Call("/v1/classify", encode(request), False, _classes)
+
+
 def models(_client: object) -> Answer[list[str]]:
     """The names of the models that the server has, by the OpenAI API; a server of this project has one.
 
@@ -229,6 +264,10 @@ def _definition(function: Callable[..., Any]) -> Tool:
 
 def _completion(payload: Any) -> Completion:
     return decode(Completion, payload)
+
+
+def _classes(payload: Any) -> Classes:
+    return decode(Classes, payload)
 
 
 def _scores(payload: Any) -> Scores:

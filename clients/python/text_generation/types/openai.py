@@ -62,6 +62,38 @@ class Scores:
 
 
 @dataclass
+class ClassifyRequest:
+    """Body of `POST /v1/classify`; see `Client.classify`."""
+
+    model: str
+    input: str | list[str] | None = None
+    messages: list[Message | dict[str, Any]] | None = None
+    use_activation: bool | None = None
+    truncate_prompt_tokens: int | None = None
+
+
+@dataclass
+class Classified:
+    """The classes of one text: `label` names the likeliest, `probs` are in the order of the classes."""
+
+    index: int
+    label: str
+    probs: list[float]
+    num_classes: int
+
+
+@dataclass
+class Classes:
+    """Answer of `classify`; `data` is in the order of the texts."""
+
+    id: str
+    created: int
+    model: str
+    data: list[Classified] = field(default_factory=list[Classified])
+    usage: dict[str, Any] | None = None
+
+
+@dataclass
 class CompletionComplete:
     """A completion, or the next piece of one in a stream; only the last piece has a `finish_reason`."""
 

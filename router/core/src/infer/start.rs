@@ -161,6 +161,7 @@ impl Infer {
                 guard,
                 pending: VecDeque::new(),
                 generated_tokens: 0,
+                class_logits: Box::default(),
                 max_new_tokens,
                 first_step: None,
                 last_step: None,

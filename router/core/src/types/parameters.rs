@@ -137,6 +137,10 @@ pub struct GenerateParameters {
     #[serde(skip)]
     #[schema(ignore)]
     pub logprobs_from: usize,
+    /// The logits of classes are wanted, and no text. Not a key of any route.
+    #[serde(skip)]
+    #[schema(ignore)]
+    pub classify: bool,
     /// Keep as many tokens at the end of the prompt as the context has room for. Not a key of any route.
     #[serde(skip)]
     #[schema(ignore)]

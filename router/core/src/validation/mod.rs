@@ -97,6 +97,8 @@ pub struct Validator {
     adapters: Adapters,
     /// The shards draft from predictions.
     drafts: bool,
+    /// The model is a classifier.
+    classifies: bool,
 }
 
 impl Validator {
@@ -109,6 +111,7 @@ impl Validator {
             vision: None,
             adapters: Adapters::default(),
             drafts: false,
+            classifies: false,
         }
     }
 
@@ -116,6 +119,22 @@ impl Validator {
     pub(crate) fn with_drafts(mut self, drafts: bool) -> Self {
         self.drafts = drafts;
         self
+    }
+
+    /// Of a model that is a classifier, or none.
+    #[must_use]
+    pub fn with_classes(mut self, classifies: bool) -> Self {
+        self.classifies = classifies;
+        self
+    }
+
+    /// Whether the model does what a request asks for.
+    fn check_task(&self, classify: bool) -> Result<(), ValidationError> {
+        match (self.classifies, classify) {
+            (true, false) => Err(ValidationError::Classifies),
+            (false, true) => Err(ValidationError::NoClasses),
+            _ => Ok(()),
+        }
     }
 
     /// Compiles grammars, where the limits allow any, of a model whose texts end with one of `eos_token_ids`. Needs a
@@ -227,6 +246,7 @@ impl Validator {
             dialect,
             images,
         } = request;
+        self.check_task(parameters.classify)?;
         rules::check(&parameters, dialect, &self.limits)?;
         rules::check_inputs(&inputs)?;
         rules::check_truncate(parameters.truncate, dialect, &self.limits)?;

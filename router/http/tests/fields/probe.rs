@@ -28,12 +28,16 @@ const UNSEEN: [&str; 8] = [
     "add_special_tokens",
 ];
 
+/// The route of classifiers.
+const CLASSIFY: &str = "/v1/classify";
+
 /// What every request of a route has.
 fn base(route: &str) -> Value {
     let messages = json!([{"role": "user", "content": "Hi, you"}]);
     match route {
         "/v1/chat/completions" => json!({"messages": messages, "max_tokens": 8, "seed": 1}),
         "/v1/completions" => json!({"prompt": "Hi, you", "max_tokens": 8, "seed": 1}),
+        CLASSIFY => json!({"input": "Hi, you"}),
         "/v1/score" => json!({"prompt": "Hi, you", "choices": ["a", "bc"]}),
         "/v1/responses" => json!({"input": "Hi, you", "max_output_tokens": 8, "seed": 1}),
         "/v1/messages" => json!({"messages": messages, "max_tokens": 8}),
@@ -61,6 +65,9 @@ fn companions(route: &str, field: &str) -> Value {
         ("/v1/responses", "tool_choice") => json!({"tools": [{"type": "function", "name": "f"}]}),
         (_, "tool_choice" | "tool_prompt") => {
             json!({"tools": [{"type": "function", "function": {"name": "f"}}]})
+        }
+        (CLASSIFY, "add_generation_prompt" | "chat_template_kwargs") => {
+            json!({"messages": [{"role": "user", "content": "Hi, you"}]})
         }
         (_, "stream_options") => json!({"stream": true}),
         ("/generate", "include_stop_str_in_output") => json!({"stop": ["c"]}),
@@ -118,6 +125,8 @@ fn redact(value: &mut Value) {
 
 pub struct Probe {
     server: Server,
+    /// The same of a model that classifies.
+    classifier: Server,
     asked: Asked,
 }
 
@@ -131,7 +140,16 @@ impl Probe {
             &lora_adapters(&["other"]),
         ];
         let server = Server::with_template(TEMPLATE, model(&asked), &flags).await;
-        Self { server, asked }
+        let classes = MockConfig {
+            classes: 2,
+            ..model(&asked)
+        };
+        let classifier = Server::with_template(TEMPLATE, classes, &flags).await;
+        Self {
+            server,
+            classifier,
+            asked,
+        }
     }
 
     /// What is untrue of the rows.
@@ -151,11 +169,18 @@ impl Probe {
             let base = base.as_object_mut().expect("an object");
             base.retain(|name, _| !LIMITS.contains(&name.as_str()));
         }
+        if route == CLASSIFY && keys.get("messages").is_some() {
+            base = json!({});
+        }
         let mut body = with(base, keys);
         if route == "/generate" {
             body = json!({"inputs": "Hi, you", "parameters": body});
         }
-        let response = self.server.post_json(route, &body).await;
+        let server = match route {
+            CLASSIFY => &self.classifier,
+            _ => &self.server,
+        };
+        let response = server.post_json(route, &body).await;
         let status = response.status().as_u16();
         let text = response.text().await.expect("a body");
         let mut answer = match serde_json::from_str(&text) {

@@ -11,6 +11,7 @@ mod common;
 
 mod caching;
 mod chat;
+mod classify;
 mod completions;
 mod healing;
 mod models;

@@ -129,7 +129,7 @@ fn fraction(field: &str, value: Option<f32>) -> Result<Option<f32>, ApiError> {
 }
 
 /// How many tokens at the end of the prompt are kept, if it is cut; `Some(None)`: as many as there is room for.
-fn truncate(given: Option<i64>, side: Option<&str>) -> Result<Option<Option<usize>>, ApiError> {
+pub fn truncate(given: Option<i64>, side: Option<&str>) -> Result<Option<Option<usize>>, ApiError> {
     check(side.is_none_or(|side| side == "left"), || {
         "`truncation_side` other than \"left\" is not supported".to_owned()
     })?;
