@@ -9,6 +9,7 @@ use tokio::time::Instant;
 use super::{GenerateStream, Group, Infer};
 use crate::assemble::TextAssembler;
 use crate::batcher::Submitted;
+use crate::beams::{self, BeamSearch};
 use crate::error::{InferError, Overload, ValidationError};
 use crate::hints::Follower;
 use crate::metrics::Meter;
@@ -16,17 +17,22 @@ use crate::permit::{Permit, PermitHalf};
 use crate::stream::StreamGuard;
 use crate::tenant::Tenant;
 use crate::types::observer::Outcome;
-use crate::types::{RequestInstants, SpecialTokens};
+use crate::types::{Beams, RequestInstants, SpecialTokens, StoppingCriteria};
 use crate::validation::ValidRequest;
 
 /// What a generation holds: the first for its stream, the second for the batcher.
 pub(super) type Entered = (StreamGuard, PermitHalf);
+
+/// As many of the most likely tokens as a shard returns.
+const MOST_ALTERNATIVES: u32 = 20;
 
 /// A group that can be queued.
 struct Ready {
     valid: ValidRequest,
     input_length: u32,
     samples: u32,
+    /// Of [`Group::generations`].
+    generations: u32,
 }
 
 impl Infer {
@@ -68,7 +74,7 @@ impl Infer {
             .collect())
     }
 
-    /// Validates groups and queues a generation for each of `entered`, which has one for each sample. Nothing is queued
+    /// Validates groups and queues its generations with `entered`, which has one for each. Nothing is queued
     /// before all are valid, so a group that is refused leaves none of its siblings running.
     pub(super) async fn start(
         &self,
@@ -86,23 +92,58 @@ impl Infer {
         ready
             .into_iter()
             .map(|group| {
-                let samples = group.samples as usize;
-                self.submit(group, entered.by_ref().take(samples).collect(), meter)
+                let generations = group.generations as usize;
+                self.submit(group, entered.by_ref().take(generations).collect(), meter)
             })
             .collect()
     }
 
     async fn prepare(&self, group: Group) -> Result<Ready, InferError> {
+        let generations = group.generations();
         let Group { request, samples } = group;
         let valid = self.0.validator.validate(request).await?;
         // The input was validated against a limit of 32 bits.
         let input_length = u32::try_from(valid.input_ids.len()).unwrap_or(u32::MAX);
         self.check_fits(input_length, valid.stopping.max_new_tokens)?;
+        if let Some(beams) = &valid.beams {
+            self.check_beams(beams, &valid.stopping)?;
+        }
         Ok(Ready {
             valid,
             input_length,
             samples,
+            generations,
         })
+    }
+
+    /// Whether the server can search with so many beams.
+    fn check_beams(
+        &self,
+        beams: &Beams,
+        stopping: &StoppingCriteria,
+    ) -> Result<(), ValidationError> {
+        if !self.0.limits.prefix_caching {
+            return Err(ValidationError::BeamsUncached);
+        }
+        let ends = self.eos(stopping).len() + stopping.stop_token_ids.len();
+        let given = beams.width;
+        if beams::wanted(given, ends) > MOST_ALTERNATIVES {
+            let most = MOST_ALTERNATIVES.saturating_sub(beams::wanted(0, ends));
+            return Err(ValidationError::BeamEnds {
+                max: most,
+                ends,
+                given,
+            });
+        }
+        Ok(())
+    }
+
+    /// End-of-sequence tokens that end a text.
+    fn eos(&self, stopping: &StoppingCriteria) -> Arc<[u32]> {
+        match stopping.ignore_eos_token {
+            true => Arc::default(),
+            false => self.0.eos_token_ids.clone(),
+        }
     }
 
     fn submit(
@@ -114,6 +155,7 @@ impl Infer {
         let Ready {
             mut valid,
             input_length,
+            samples: count,
             ..
         } = group;
         let max_new_tokens = valid.stopping.max_new_tokens;
@@ -132,12 +174,20 @@ impl Infer {
         let not_enforced: Arc<[String]> = grammar
             .map_or(&[][..], |grammar| grammar.not_enforced())
             .into();
-        let (guards, permits): (Vec<StreamGuard>, Vec<PermitHalf>) = entered.into_iter().unzip();
+        let (mut guards, permits): (Vec<StreamGuard>, Vec<PermitHalf>) =
+            entered.into_iter().unzip();
+        let of_beams = guards.split_off(guards.len().min(count as usize));
         let seeds: Vec<u64> = (0..).take(guards.len()).map(|n| valid.seed(n)).collect();
-        let submitted = self
-            .0
-            .batcher
-            .submit(valid, permits.into_iter().map(Some).collect())?;
+        let batcher = &self.0.batcher;
+        let submitted = match valid.beams {
+            None => batcher.submit(valid, permits.into_iter().map(Some).collect())?,
+            Some(beams) => {
+                let eos = self.eos(&valid.stopping);
+                let stops = (!stop.is_empty()).then(|| assembler.clone());
+                let held = (of_beams, permits);
+                BeamSearch::new(batcher.clone(), valid, beams, eos, stops, held).start(guards.len())
+            }
+        };
         meter.accepted(input_length, max_new_tokens);
         let stream = |(index, (seed, (guard, sample))): (u32, (u64, (StreamGuard, Submitted)))| {
             GenerateStream {
@@ -149,6 +199,7 @@ impl Infer {
                 cached_tokens: 0,
                 assembler: assembler.clone(),
                 seed: samples.then_some(seed),
+                beam_score: None,
                 instants: RequestInstants {
                     received: guard.received,
                     queued,
@@ -206,11 +257,16 @@ impl Infer {
         eos.chain(stop_token_ids).copied().collect()
     }
 
-    /// More samples than permits could never start.
+    /// More samples, or beams, than permits could never start.
     pub(super) fn check_samples(&self, group: &Group) -> Result<(), ValidationError> {
-        let (field, given) = match group.request.parameters.best_of {
-            None => ("n", group.samples),
-            Some(best_of) => {
+        let parameters = &group.request.parameters;
+        let (field, given) = match (parameters.beam_width, parameters.best_of) {
+            (None, None) => ("n", group.samples),
+            (Some(width), _) => {
+                self.0.validator.beam_width(width)?;
+                ("beam_width", width)
+            }
+            (None, Some(best_of)) => {
                 self.0.validator.best_of(best_of)?;
                 ("best_of", group.samples)
             }

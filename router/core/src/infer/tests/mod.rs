@@ -172,6 +172,7 @@ impl Server {
         let pool = TokenizerPool::new(tokenizer, 1).unwrap();
         let validation = ValidationLimits {
             max_best_of: 4,
+            max_beam_width: 8,
             max_stop_sequences: 4,
             max_top_n_tokens: 5,
             max_logprobs: 20,
