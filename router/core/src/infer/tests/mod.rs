@@ -1,6 +1,7 @@
 //! `Infer` and the batcher against a mock shard over a real Unix socket.
 
 mod adapters;
+mod beams;
 mod constrained_windows;
 mod continued;
 mod ends;
