@@ -6,12 +6,13 @@ import json
 import shutil
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 import torch
-from harness import Server, serving
+from harness import Server, serving, wait_for
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 NEW_TOKENS = 16
@@ -26,7 +27,6 @@ class Search:
     length_penalty: float = 1.0
     early_stopping: bool | str = False
     min_new_tokens: int = 0
-    stop: tuple[str, ...] = ()
     stop_token_ids: tuple[int, ...] = ()
 
 
@@ -47,11 +47,9 @@ class Oracle:
         inputs = self._tokenizer(prompt, return_tensors="pt")
         eos = self._model.generation_config.eos_token_id
         eos = [eos] if isinstance(eos, int) else eos
-        stop = {"stop_strings": list(search.stop), "tokenizer": self._tokenizer} if search.stop else {}
         with torch.inference_mode():
             answer = self._model.generate(
                 **inputs,
-                **stop,
                 num_beams=search.beam_width,
                 num_return_sequences=search.beam_width,
                 length_penalty=search.length_penalty,
@@ -83,7 +81,6 @@ def searched(server: Server, prompt: str, search: Search) -> list[Found]:
         length_penalty=search.length_penalty,
         early_stopping=search.early_stopping,
         min_new_tokens=search.min_new_tokens,
-        stop=list(search.stop),
         stop_token_ids=list(search.stop_token_ids),
     )["details"]
     texts = [details, *details.get("best_of_sequences", [])]
@@ -140,3 +137,38 @@ def test_texts_that_end(terse: tuple[Server, Oracle], prompts: list[str], search
         agree(found, oracle(prompt, search), prompt)
         ended += sum(len(text.ids) < NEW_TOKENS for text in found)
     assert ended
+
+
+def test_tokens_that_a_request_ends_with(server: Server, oracle: Oracle, prompts: list[str]) -> None:
+    for prompt in prompts[::5]:
+        plain = oracle(prompt, Search(3))
+        search = Search(3, length_penalty=0.5, stop_token_ids=tuple({text.ids[4] for text in plain}))
+        found = searched(server, prompt, search)
+        agree(found, oracle(prompt, search), prompt)
+        assert any(text.ids[-1] in search.stop_token_ids for text in found)
+
+
+def test_completions_have_the_same_texts(server: Server, prompts: list[str]) -> None:
+    for prompt in prompts[::7]:
+        body = {
+            "prompt": prompt,
+            "max_tokens": NEW_TOKENS,
+            "use_beam_search": True,
+            "n": 2,
+            "best_of": 4,
+            "return_token_ids": True,
+        }
+        reply = server.client.post("/v1/completions", json=body)
+        assert reply.status_code == 200, reply.text
+        choices = reply.json()["choices"]
+        found = [Found(choice["token_ids"], choice["beam_score"]) for choice in choices]
+        assert found == searched(server, prompt, Search(4))[:2]
+
+
+def test_searches_side_by_side(server: Server, oracle: Oracle, prompts: list[str]) -> None:
+    search = Search(4, early_stopping="never")
+    with ThreadPoolExecutor(8) as pool:
+        answers = pool.map(lambda prompt: searched(server, prompt, search), prompts[:8])
+        for prompt, found in zip(prompts, answers, strict=False):
+            agree(found, oracle(prompt, search), prompt)
+    wait_for(lambda: server.metric("tgi_kv_slots_used") == 0, "all slots free again")

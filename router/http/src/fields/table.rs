@@ -129,7 +129,12 @@ static KNOWN: &[Known] = &[
     ),
     known(&["adapter_id"], Nothing, &["parameters", "model"]),
     known(&["allowed_token_ids", "logits_processors"], Nothing, &[]),
-    known(&["use_beam_search"], Nothing, &["parameters.beam_width"]).on(CHAT),
+    known(
+        &["use_beam_search"],
+        Nothing,
+        &["beam_width", "parameters.beam_width"],
+    )
+    .on(CHAT),
     known(&["beam_width"], Nothing, &["use_beam_search", "parameters"])
         .on_as(CHAT, "use_beam_search"),
     known(&["length_penalty"], Number(1.0), &["parameters"]).on(CHAT),
