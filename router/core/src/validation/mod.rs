@@ -235,8 +235,8 @@ impl Validator {
             dialect,
             images,
         } = request;
-        rules::check(&parameters, dialect, &self.limits)?;
         let beams = beams::check(&parameters, &self.limits)?;
+        rules::check(&parameters, dialect, &self.limits)?;
         rules::check_inputs(&inputs)?;
         rules::check_truncate(parameters.truncate, dialect, &self.limits)?;
         if parameters.truncate.is_none() && !parameters.truncate_to_fit {

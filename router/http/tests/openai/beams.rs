@@ -83,7 +83,10 @@ async fn what_a_search_does_not_do_is_named() {
         ("presence_penalty", json!({"presence_penalty": 0.1})),
         ("logit_bias", json!({"logit_bias": {"5": 1}})),
         ("bad_words", json!({"bad_words": ["a"]})),
-        ("structured_outputs", json!({"structured_outputs": regex})),
+        (
+            "structured_outputs.regex",
+            json!({"structured_outputs": regex}),
+        ),
         (
             "response_format",
             json!({"response_format": {"type": "json_object"}}),
