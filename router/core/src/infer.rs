@@ -1,5 +1,6 @@
 //! The handle that front ends use: permits, submission, streams, health, shutdown.
 
+mod beams;
 mod continued;
 mod health;
 mod start;

@@ -44,7 +44,7 @@ pub(crate) struct BeamSearch {
 }
 
 impl BeamSearch {
-    /// `eos` end a text unless it goes on after them; `assembler` finds the stop strings, where there are any.
+    /// `eos` end a text; `assembler` finds the stop strings, where there are any.
     pub(crate) fn new(
         batcher: BatcherHandle,
         request: ValidRequest,
@@ -159,9 +159,14 @@ impl BeamSearch {
 
     /// Hands out the texts, or why there are none.
     fn tell(&self, searched: Result<(), InferError>) {
-        let found = searched.map(|()| self.search.found(self.listeners.len()));
-        let mut texts = found.clone().unwrap_or_default().into_iter();
-        let error = found.err().unwrap_or(InferError::IncompleteGeneration);
+        let (texts, error) = match searched {
+            Ok(()) => {
+                let texts = self.search.found(self.listeners.len());
+                (texts, InferError::IncompleteGeneration)
+            }
+            Err(error) => (Vec::new(), error),
+        };
+        let mut texts = texts.into_iter();
         for listener in &self.listeners {
             let _ = match texts.next() {
                 Some(found) => listener.send(Event::Step(self.whole(found))),

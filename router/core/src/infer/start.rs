@@ -9,7 +9,6 @@ use tokio::time::Instant;
 use super::{GenerateStream, Group, Infer};
 use crate::assemble::TextAssembler;
 use crate::batcher::Submitted;
-use crate::beams::{self, BeamSearch};
 use crate::error::{InferError, Overload, ValidationError};
 use crate::hints::Follower;
 use crate::metrics::Meter;
@@ -17,14 +16,11 @@ use crate::permit::{Permit, PermitHalf};
 use crate::stream::StreamGuard;
 use crate::tenant::Tenant;
 use crate::types::observer::Outcome;
-use crate::types::{Beams, RequestInstants, SpecialTokens, StoppingCriteria};
+use crate::types::{RequestInstants, SpecialTokens};
 use crate::validation::ValidRequest;
 
 /// What a generation holds: the first for its stream, the second for the batcher.
 pub(super) type Entered = (StreamGuard, PermitHalf);
-
-/// As many of the most likely tokens as a shard returns.
-const MOST_ALTERNATIVES: u32 = 20;
 
 /// A group that can be queued.
 struct Ready {
@@ -116,36 +112,6 @@ impl Infer {
         })
     }
 
-    /// Whether the server can search with so many beams.
-    fn check_beams(
-        &self,
-        beams: &Beams,
-        stopping: &StoppingCriteria,
-    ) -> Result<(), ValidationError> {
-        if !self.0.limits.prefix_caching {
-            return Err(ValidationError::BeamsUncached);
-        }
-        let ends = self.eos(stopping).len() + stopping.stop_token_ids.len();
-        let given = beams.width;
-        if beams::wanted(given, ends) > MOST_ALTERNATIVES {
-            let most = MOST_ALTERNATIVES.saturating_sub(beams::wanted(0, ends));
-            return Err(ValidationError::BeamEnds {
-                max: most,
-                ends,
-                given,
-            });
-        }
-        Ok(())
-    }
-
-    /// End-of-sequence tokens that end a text.
-    fn eos(&self, stopping: &StoppingCriteria) -> Arc<[u32]> {
-        match stopping.ignore_eos_token {
-            true => Arc::default(),
-            false => self.0.eos_token_ids.clone(),
-        }
-    }
-
     fn submit(
         &self,
         group: Ready,
@@ -178,14 +144,15 @@ impl Infer {
             entered.into_iter().unzip();
         let of_beams = guards.split_off(guards.len().min(count as usize));
         let seeds: Vec<u64> = (0..).take(guards.len()).map(|n| valid.seed(n)).collect();
-        let batcher = &self.0.batcher;
         let submitted = match valid.beams {
-            None => batcher.submit(valid, permits.into_iter().map(Some).collect())?,
+            None => {
+                let permits = permits.into_iter().map(Some).collect();
+                self.0.batcher.submit(valid, permits)?
+            }
             Some(beams) => {
-                let eos = self.eos(&valid.stopping);
                 let stops = (!stop.is_empty()).then(|| assembler.clone());
-                let held = (of_beams, permits);
-                BeamSearch::new(batcher.clone(), valid, beams, eos, stops, held).start(guards.len())
+                let search = self.search(valid, beams, stops, (of_beams, permits));
+                search.start(guards.len())
             }
         };
         meter.accepted(input_length, max_new_tokens);
