@@ -136,7 +136,8 @@ def test_texts_that_end(terse: tuple[Server, Oracle], prompts: list[str], search
         found = searched(server, prompt, search)
         agree(found, oracle(prompt, search), prompt)
         ended += sum(len(text.ids) < NEW_TOKENS for text in found)
-    assert ended
+    # Of long texts the longest score best.
+    assert ended or search.length_penalty > 1
 
 
 def test_tokens_that_a_request_ends_with(server: Server, oracle: Oracle, prompts: list[str]) -> None:
@@ -162,7 +163,7 @@ def test_completions_have_the_same_texts(server: Server, prompts: list[str]) -> 
         assert reply.status_code == 200, reply.text
         choices = reply.json()["choices"]
         found = [Found(choice["token_ids"], choice["beam_score"]) for choice in choices]
-        assert found == searched(server, prompt, Search(4))[:2]
+        agree(found, searched(server, prompt, Search(4))[:2], prompt)
 
 
 def test_searches_side_by_side(server: Server, oracle: Oracle, prompts: list[str]) -> None:
