@@ -107,6 +107,20 @@ async fn alone(asked: GenerateRequest) -> Vec<u32> {
 }
 
 #[tokio::test]
+async fn all_steps_of_a_search_see_what_was_encoded_once() {
+    let server = Server::start(config(8), batch_limits(), 8).await;
+    let greedy = alone(asked(&[0, 1], "tell")).await;
+    let searched = with(asked(&[0, 1], "tell"), |p| p.beam_width = Some(3));
+    let streams = server.infer.generate_group(group(searched, 3)).await;
+    let answers = join_all(streams.unwrap().into_iter().map(GenerateStream::gather)).await;
+    // The likeliest token is that of the best beam in every step.
+    assert_eq!(ids(answers[0].as_ref().unwrap()), greedy);
+    assert!(answers.iter().all(Result::is_ok));
+    assert_eq!(server.mock.images(), (2, 2));
+    server.assert_clean(8).await;
+}
+
+#[tokio::test]
 async fn answers_follow_from_what_is_seen_and_its_order() {
     let server = Server::start(config(8), batch_limits(), 8).await;
     let mut seen = Vec::new();
