@@ -117,7 +117,7 @@ class Probe:
         recurrent = bool(model.states)
         at_once, media = self._asked.max_batch_prefill_tokens, self._media
         adapters, widths = self._adapters.checker(), WidthChecker(self._widths)
-        keeps = model.drafter is not None and self._options.speculate > 0 and len(model.drafter.caches) > 0
+        keeps = model.drafter is not None and self._options.speculate > 0 and model.drafter.keeps_pairs
         checker = PlanChecker(limits, at_once, model.vocab_size, recurrent, media.checker(), adapters, widths, keeps)
         table = RowTable(num_rows, limits.max_total_tokens, num_slots, model.device, media.axes)
         sampling = SamplingState(
