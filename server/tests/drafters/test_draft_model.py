@@ -1,6 +1,6 @@
 """A whole model of the same vocabulary drafts what Transformers says that it would say, and changes no text."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -72,7 +72,7 @@ class Seen:
 
 
 @pytest.fixture
-def seen(monkeypatch: pytest.MonkeyPatch) -> Iterator[Seen]:
+def seen(monkeypatch: pytest.MonkeyPatch) -> Seen:
     found, original = Seen(), DraftModel.draft
 
     def draft(drafter: DraftModel, step: DraftStep) -> None:
@@ -84,7 +84,7 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> Iterator[Seen]:
             found.drafts.append((row, text, ids))
 
     monkeypatch.setattr(DraftModel, "draft", draft)
-    yield found
+    return found
 
 
 def continued(folder: Path, text: Sequence[int], count: int) -> list[int]:

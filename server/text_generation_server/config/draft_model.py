@@ -54,8 +54,6 @@ def _reason_against(config: ModelConfig, target: ModelConfig) -> str:
     attentions = (mixer for mixer in decoder.mixers if isinstance(mixer, AttentionSpec | LatentAttentionSpec))
     if any(mixer.indexer is not None for mixer in attentions):
         return "its attention chooses positions by keys of their own"
-    if decoder.streams is not None:
-        return "it has several residual streams"
     if decoder.embedding.positions and config.max_context_length < target.max_context_length:
         return (
             f"its table of positions ends at {config.max_context_length} tokens, and contexts of the model at "

@@ -129,7 +129,7 @@ def _read(folder: Path, target: AnyModelConfig, kind: DrafterKind | None, of: Pa
             f"{config.source} says nothing of layers for multi-token prediction, which {_METHOD} mtp needs: let it be "
             "another method"
         )
-    if kind is None and _is_whole(config):
+    if _is_whole(config):
         return read_draft_model(folder, target, of, FLAG)
     found = _speculators(config) if _KIND in config else _plain(config)
     verifier = config.child("speculators_config").child("verifier").strings("architectures")
