@@ -14,7 +14,9 @@ from text_generation_server.engine.graphs import GraphSizes, StepGraphs
 class Replayed(StepGraphs[Any]):
     """Replays by computing again, as a device does with what it has captured."""
 
-    replays: list[int]
+    def __init__(self, device: torch.device) -> None:
+        super().__init__(device)
+        self.replays: list[int] = []
 
     def capture(self, step: Callable[[int], Any], sizes: Sequence[int], memory: Any) -> None:
         self.sizes = sorted(sizes)

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from functools import partial
 
 import numpy as np
+import torch
 from torch import Tensor
 from torch.nn import functional
 
@@ -139,7 +140,7 @@ class DeviceSteps:
             if (inputs := self._passes.windows_in(step, extents)) is None:
                 chosen = self._chooser.of_rows(hidden[:count], rows, whole_rows, adapters, passed, last)
             else:
-                windows, inputs = _with_ends(rows, step.caps[: len(plan.decodes)], inputs, plan.width)
+                windows, inputs = self._with_ends(rows, step.caps[: len(plan.decodes)], inputs, plan.width)
                 chosen = self._chooser.of_windows(hidden[:count], windows, inputs, whole_rows, adapters, passed, last)
         else:
             self._chooser.of_none(hidden, passed)
@@ -159,6 +160,16 @@ class DeviceSteps:
         if self._speculation is None:
             raise ValueError("windows need speculation")
         return self._speculation.inputs(windows)
+
+    def _with_ends(self, rows: Tensor, caps: Tensor, inputs: WindowInputs, width: int) -> tuple[Windows, WindowInputs]:
+        """Returns the windows of `rows`, of which the first are those of `inputs`, with their `caps`, and the others
+        end a prompt and get one token. Of the inputs, rows and ids alone are those of these windows.
+        """
+        count = len(caps)
+        windows = Windows(rows, functional.pad(caps, (0, len(rows) - count), value=1), width)
+        ends = self.table.last_token[rows[count:]].repeat_interleave(width)
+        ids = torch.cat((inputs.ids[: count * width], ends))
+        return windows, inputs._replace(rows=rows.repeat_interleave(width), ids=ids)
 
     def _scored(self, plan: CheckedPlan, step: StepInput[Tensor], hidden: Tensor) -> ScoredTokens | None:
         """Scores prompt tokens of the plan; None where none are wanted."""
@@ -193,13 +204,3 @@ class DeviceSteps:
 
 def _extents(plan: CheckedPlan) -> Extents:
     return Extents(plan.longest_decode, max(each.chunk.count for each in plan.chunks), plan.width)
-
-
-def _with_ends(rows: Tensor, caps: Tensor, inputs: WindowInputs, width: int) -> tuple[Windows, WindowInputs]:
-    """Returns the windows of `rows`, of which the first are those of `inputs`, with their `caps`, and the others end a
-    prompt and get one token. Of the inputs, rows and ids alone are those of these windows.
-    """
-    count = len(caps)
-    windows = Windows(rows, functional.pad(caps, (0, len(rows) - count), value=1), width)
-    ids = functional.pad(inputs.ids[: count * width], (0, (len(rows) - count) * width))
-    return windows, inputs._replace(rows=rows.repeat_interleave(width), ids=ids)

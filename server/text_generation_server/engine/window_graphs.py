@@ -41,7 +41,7 @@ def window_token_sizes(width: int, tokens: Sequence[int]) -> list[int]:
     """Returns the numbers of tokens of steps with chunks and windows of this width that get a graph. `tokens` are the
     sizes of graphs of steps with chunks; there are fewer, to keep a start short.
     """
-    return sorted(tokens[::-1][::2]) if width <= _WIDEST_BESIDE_CHUNKS else []
+    return sorted(size for size in tokens[::-1][::2] if size >= width) if width <= _WIDEST_BESIDE_CHUNKS else []
 
 
 def _up_to_most(sizes: Sequence[int], width: int, decodes: Sequence[int]) -> list[int]:

@@ -78,7 +78,7 @@ impl Batcher {
             let count = reply.counts.get(place).copied().unwrap_or(1);
             if let Some(running) = self.owner(row, in_flight.number) {
                 let drafts = reply.drafts.get(place).copied();
-                running.landed(in_flight.width, count, drafts);
+                running.landed(in_flight.width_of(row), count, drafts);
                 if let Some(drafts) = drafts {
                     self.metrics.speculation.record(count, drafts);
                 }
@@ -200,7 +200,9 @@ impl Batcher {
         let compilations = timings.kernel_compilations;
         self.metrics.kernel_compilations.set(compilations as f64);
         let (predicted, forward) = (in_flight.predicted, timings.forward);
-        self.windows.observe(in_flight.width, predicted, forward);
+        let (width, has_prompts) = (in_flight.width, in_flight.is_prefill());
+        self.windows
+            .observe(width, has_prompts, predicted, forward);
         if in_flight.width == 1 {
             self.cost.observe(predicted, forward);
         }
