@@ -98,9 +98,10 @@ def run_arriving(
     adapters: Sequence[Path] = (),
     hinter: Hinter = lambda row, ids: [],
     seed: int = 0,
+    together: int = 1,
 ) -> Reader:
-    """Runs requests to their ends that come one after the other, with prompts in chunks of at most `chunk` tokens,
-    beside which the others decode in windows of up to `width` tokens, some narrower by chance.
+    """Runs requests to their ends that come one after the other, or so many `together`, with prompts in chunks of at
+    most `chunk` tokens, beside which the others decode in windows of up to `width` tokens, some narrower by chance.
     """
     copy_adapters(engine, adapters)
     found, chance, number = Reader(), random.Random(seed), 0
@@ -109,7 +110,8 @@ def run_arriving(
     left = {each.row: each.max_new_tokens for each in requests}
     while waiting or any(len(found.ids.get(row, [])) < left[row] for row in computed):
         rows = [row for row in computed if computed[row] == lengths[row] and len(found.ids[row]) < left[row]]
-        admit = [waiting.pop(0)] if waiting and (number % 3 == 0 or not rows) else []
+        admit = waiting[:together] if number % 3 == 0 or not rows else []
+        del waiting[: len(admit)]
         computed |= {each.row: 0 for each in admit}
         counts = {row: min(chunk, lengths[row] - first) for row, first in computed.items() if first < lengths[row]}
         chunks = [Chunk(row, computed[row], count) for row, count in counts.items()]
