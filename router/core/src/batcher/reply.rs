@@ -201,8 +201,7 @@ impl Batcher {
         self.metrics.kernel_compilations.set(compilations as f64);
         let (predicted, forward) = (in_flight.predicted, timings.forward);
         let (width, has_prompts) = (in_flight.width, in_flight.is_prefill());
-        self.windows
-            .observe(width, has_prompts, predicted, forward);
+        self.windows.observe(width, has_prompts, predicted, forward);
         if in_flight.width == 1 {
             self.cost.observe(predicted, forward);
         }

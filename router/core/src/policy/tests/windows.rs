@@ -115,7 +115,10 @@ fn windows_beside_prompts_keep_the_gap_and_leave_slots_to_those_that_join() {
     kept.limits.max_token_gap = Some(ms(8.0));
     let plan = joined(kept.clone(), 90);
     let takes = |width| 4.0 + 60.0 * f64::from(2 * width + plan.admit[0].count - 64) / 960.0;
-    assert!(plan.admit[0].count > 64 && takes(plan.width) <= 8.0, "{plan:?}");
+    assert!(
+        plan.admit[0].count > 64 && takes(plan.width) <= 8.0,
+        "{plan:?}"
+    );
     let mut short = case(drafting_many(2, true));
     short.running.iter_mut().for_each(|each| each.ahead = 0);
     short.free = 21 + 2 * 3;
