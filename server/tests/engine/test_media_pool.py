@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 import torch
-
 from support.media import PATCH, FakeEncoder
+
 from text_generation_server.engine.media_plans import MediaLimits
 from text_generation_server.engine.media_pool import MediaPool
 from text_generation_server.engine.media_requests import Encode, MediaPut
