@@ -27,84 +27,162 @@ from torch import Tensor
 
 from ..runtime.device import num_sms
 from ..runtime.launch import Launcher, launch_dependents, wait_for_previous
+from ..runtime.prefetch import prefetch_l2
 from ..runtime.register import register, triton_enabled
 from ..runtime.triton import tl, triton
 from .adapter_tiles import TILE_TOKENS
 from .rank_pages import OUTPUT_BLOCK, RANK_UNITS
-from .shrunk_words import turn_of, words_of
+from .shrunk_words import turn_of, values_of, wait_for_some, words_of
 from .site_adapters import SiteAdapters
 
 MOST_TOKENS = 64
 """Of a step: with more, the GEMM of the base takes so long that launches count for little."""
-_STEP = 128
-"""Inputs in one step of shrink's loop."""
-_STEPS_OF_SPLIT, _MOST_SPLITS = 4, 8
-"""Of a split, so that few steps follow each other; of a layer, because expand reads the sums of each."""
-_OUTPUTS, _BLOCK_N = 512, 128
-"""Outputs of a thread block with one tile, and those of a step of its loop."""
-_BLOCKS_PER_SM, _SHRINK_BLOCKS = 3, 192
-"""The most thread blocks that expand, by SM, and the most that shrink."""
-_WARPS, _STAGES = 4, 3
+_STEP, _STEPS_AT_ONCE = 64, 8
+"""Inputs that a thread block shrinks in one step, and the steps whose loads are in flight together."""
+_MOST_SPLITS = 8
+"""Of the inputs of a layer, because expand reads the sums of each."""
+_OUTPUTS, _BLOCK_N = 256, 64
+"""Outputs of a thread block at a time, and those of a tile."""
+_SHRINK_BLOCKS, _EXPAND_BLOCKS = 2, 3
+"""The most thread blocks that shrink and that expand, by SM."""
+_SHRINK_BLOCKS_AHEAD, _EXPAND_BLOCKS_AHEAD = 1, 1
+"""The same before a GEMM, whose thread blocks are to find room beside these."""
+_WARPS, _REGISTERS = 4, 168
+"""Two thread blocks of so many registers, and of so little shared memory, fit beside one of the GEMM."""
+_THREADS = tl.constexpr(32 * _WARPS)
 
 
 @triton.jit
-def _place_of(
-    unit, order_ptr, tiles_ptr, work_ptr, shrinks, members,
-    SPLITS: tl.constexpr, PARTS: tl.constexpr,
-):  # fmt: skip
-    """Page of a unit of shrink, tokens of its tile, and which of these exist."""
-    item = unit // (SPLITS * PARTS)
-    page = tl.load(work_ptr + item * 2, mask=unit < shrinks, other=0).to(tl.int64)
-    tile = tl.load(work_ptr + item * 2 + 1, mask=unit < shrinks, other=0)
-    here = (members < tl.load(tiles_ptr + tile * 4 + 1)) & (unit < shrinks)
+def _load_item(item, exists, order_ptr, tiles_ptr, work_ptr, members):
+    """Page of a work item, its tokens, and which of these exist; without a page none does."""
+    page = tl.load(work_ptr + item * 2, mask=exists, other=-1).to(tl.int64)
+    tile = tl.load(work_ptr + item * 2 + 1, mask=page >= 0, other=0)
+    here = (members < tl.load(tiles_ptr + tile * 4 + 1)) & (page >= 0)
     tokens = tl.load(order_ptr + tl.load(tiles_ptr + tile * 4) + members, mask=here, other=0).to(tl.int64)
     return page, tokens, here
 
 
 @triton.jit
-def _shrink(
-    unit, page, tokens, here, members, x_ptr, a_ptr, scale_ptr, words_ptr, turn,
-    inputs, inputs_of_split, stride_x_token, stride_a_page, stride_scale_page, items,
-    SPLITS: tl.constexpr, PARTS: tl.constexpr, UNITS: tl.constexpr,
-    MASK_K: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr,
-):  # fmt: skip
-    """One split of a part of a work item."""
-    split = unit % SPLITS
-    part = unit // SPLITS % PARTS
-    item = unit // (SPLITS * PARTS)
-    units = tl.arange(0, UNITS)
-    columns = tl.arange(0, BLOCK_K)
-    begin = split * inputs_of_split
-    end = tl.minimum(begin + inputs_of_split, inputs)
-    x_ptrs = x_ptr + tokens[:, None] * stride_x_token + columns[None, :]
-    a_ptrs = a_ptr + page * stride_a_page + (part * UNITS + units)[:, None] * inputs + columns[None, :]
-    scale = tl.load(scale_ptr + page * stride_scale_page + part)
-    acc = tl.zeros([BLOCK_M, UNITS], dtype=tl.float32)
-    for start in range(begin, end, BLOCK_K):
-        if MASK_K:
-            inside = (columns < inputs - start)[None, :]
-            x = tl.load(x_ptrs + start, mask=here[:, None] & inside, other=0.0)
-            a = tl.load(a_ptrs + start, mask=inside, other=0.0)
-        else:
-            x = tl.load(x_ptrs + start, mask=here[:, None], other=0.0)
-            a = tl.load(a_ptrs + start)
-        acc = tl.dot(x, a.T, acc)
-    first = ((split * items + item) * PARTS + part) * (BLOCK_M * UNITS)
-    places = first + members[:, None] * UNITS + units[None, :]
-    tl.store(words_ptr + places, words_of(acc * scale, turn), mask=here[:, None])
+def _all_if(condition, SIZE: tl.constexpr):
+    """[SIZE] times whether `condition` holds."""
+    return tl.full([SIZE], 1, tl.int1) & condition
 
 
 @triton.jit
-def _shrunk(word_ptrs, here, turn):
-    """[BLOCK_M, UNITS] float32, the sum of words [SPLITS, BLOCK_M, UNITS] once all have arrived. There are at least two
-    words a thread, so that no word lies in several threads (compare `values_of`).
+def _load_rows(
+    row_ptrs, here, begin, end, inputs, MASK_K: tl.constexpr, STEPS: tl.constexpr, BLOCK_K: tl.constexpr
+):  # fmt: skip
+    """Rows that are `here`, from input `begin` on, a tile for each step; zeros from `end` on."""
+    columns = tl.arange(0, BLOCK_K)
+    ptrs = (row_ptrs + begin)[:, None] + columns[None, :]
+    tiles = ()
+    for step in tl.static_range(STEPS):
+        first = begin + step * BLOCK_K
+        inside = tl.broadcast_to(here[:, None] & (first < end), ptrs.shape)
+        if MASK_K:
+            inside = inside & (columns < inputs - first)[None, :]
+        tiles += (tl.load(ptrs + step * BLOCK_K, mask=inside, other=0.0),)
+    return tiles
+
+
+@triton.jit
+def _shrink(
+    program, x_ptr, a_ptr, scale_ptr, order_ptr, tiles_ptr, work_ptr, counts_ptr, words_ptr, turn,
+    inputs, inputs_of_split, stride_x_token, stride_a_page, stride_scale_page, items, shrink_blocks,
+    BESIDE: tl.constexpr, SPLITS: tl.constexpr, PARTS: tl.constexpr, UNITS: tl.constexpr,
+    MASK_K: tl.constexpr, BLOCK_M: tl.constexpr, STEPS: tl.constexpr, BLOCK_K: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
+    """One split of a part of a work item after the other, `STEPS` tiles of inputs at a time. What the next dot products
+    take is loaded as soon as registers are free: A, which comes from memory, first.
     """
-    words = tl.load(word_ptrs, mask=here, other=0, volatile=True)
-    missing = tl.max((here & ((words >> 32) != turn)).to(tl.int32))
-    while missing != 0:
-        words = tl.load(word_ptrs, mask=here, other=0, volatile=True)
-        missing = tl.max((here & ((words >> 32) != turn)).to(tl.int32))
-    return tl.sum(words.to(tl.int32).to(tl.float32, bitcast=True), axis=0)
+    members = tl.arange(0, BLOCK_M)
+    units = tl.arange(0, UNITS)
+    of_item = SPLITS * PARTS
+    page, tokens, here = _load_item(program // of_item, True, order_ptr, tiles_ptr, work_ptr, members)
+    begin = program % SPLITS * inputs_of_split
+    end = tl.minimum(begin + inputs_of_split, inputs)
+    rows = program // SPLITS % PARTS * UNITS + units
+    a_ptrs = a_ptr + page * stride_a_page + rows * inputs
+    a = _load_rows(a_ptrs, _all_if(page >= 0, UNITS), begin, end, inputs, MASK_K, STEPS, BLOCK_K)
+    shrinks = tl.load(counts_ptr + 2) * of_item
+    if not BESIDE:
+        wait_for_previous(PDL)
+        launch_dependents(PDL)
+    x = _load_rows(x_ptr + tokens * stride_x_token, here, begin, end, inputs, MASK_K, STEPS, BLOCK_K)
+    for unit in range(program, shrinks, shrink_blocks):
+        part = unit // SPLITS % PARTS
+        scale = tl.load(scale_ptr + page * stride_scale_page + part)
+        after = unit + shrink_blocks
+        page_after, tokens_after, here_after = _load_item(
+            after // of_item, after < shrinks, order_ptr, tiles_ptr, work_ptr, members
+        )
+        begin_after = after % SPLITS * inputs_of_split
+        acc = tl.zeros([BLOCK_M, UNITS], dtype=tl.float32)
+        for start in range(begin, end, STEPS * BLOCK_K):
+            for step in tl.static_range(STEPS):
+                acc = tl.dot(x[step], a[step].T, acc)
+            first = start + STEPS * BLOCK_K
+            more = first < end
+            first = tl.where(more, first, begin_after)
+            last = tl.where(more, end, tl.minimum(begin_after + inputs_of_split, inputs))
+            rows = tl.where(more, unit, after) // SPLITS % PARTS * UNITS + units
+            a_page = tl.where(more, page, page_after)
+            a_ptrs = a_ptr + a_page * stride_a_page + rows * inputs
+            a = _load_rows(a_ptrs, _all_if(a_page >= 0, UNITS), first, last, inputs, MASK_K, STEPS, BLOCK_K)
+            x_ptrs = x_ptr + tl.where(more, tokens, tokens_after) * stride_x_token
+            x = _load_rows(x_ptrs, tl.where(more, here, here_after), first, last, inputs, MASK_K, STEPS, BLOCK_K)
+        places = ((unit % SPLITS * items + unit // of_item) * PARTS + part) * (BLOCK_M * UNITS)
+        ptrs = words_ptr + places + members[:, None] * UNITS + units[None, :]
+        tl.store(ptrs, words_of(acc * scale, turn), mask=here[:, None])
+        page, tokens, here, begin = page_after, tokens_after, here_after, begin_after
+        end = tl.minimum(begin + inputs_of_split, inputs)
+
+
+@triton.jit
+def _load_tile(
+    unit, expands, runs, tiles_ptr, work_ptr, part_of_block_ptr,
+    PARTS: tl.constexpr, OUTPUTS: tl.constexpr, OUTPUT_BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Of a unit of expand: its first output, their part, the tile's row of the table, and its first page or -1."""
+    exists = unit < expands
+    first = unit % runs * OUTPUTS
+    row_ptr = tiles_ptr + unit // runs * 4
+    place = tl.load(row_ptr, mask=exists, other=0)
+    count = tl.load(row_ptr + 1, mask=exists, other=0)
+    item = tl.load(row_ptr + 2, mask=exists, other=0)
+    pages = tl.load(row_ptr + 3, mask=exists, other=0)
+    part = 0
+    if PARTS > 1:
+        part = tl.load(part_of_block_ptr + first // OUTPUT_BLOCK)
+    page = tl.load(work_ptr + item * 2, mask=pages > 0, other=-1)
+    return first, part, place, count, item, pages, page
+
+
+@triton.jit
+def _prefetch_b(
+    page, first, b_ptr, outputs, stride_b_page, UNITS: tl.constexpr, OUTPUTS: tl.constexpr, PDL: tl.constexpr
+):  # fmt: skip
+    """Prefetches B of a page, of the outputs from `first` on, if there is a page."""
+    if PDL:
+        if page >= 0:
+            LINE: tl.constexpr = 1024 // b_ptr.dtype.element_ty.primitive_bitwidth
+            lines = first * UNITS + tl.arange(0, OUTPUTS * UNITS // LINE) * LINE
+            prefetch_l2(b_ptr + page.to(tl.int64) * stride_b_page + tl.minimum(lines, outputs * UNITS - 1))
+
+
+@triton.jit
+def _load_b(
+    page, first, b_ptr, outputs, stride_b_page, UNITS: tl.constexpr, OUTPUTS: tl.constexpr, BLOCK_N: tl.constexpr
+):  # fmt: skip
+    """B of a page, of the outputs from `first` on, in tiles of BLOCK_N; zeros where there is none."""
+    rows = first + tl.arange(0, BLOCK_N)
+    ptrs = b_ptr + tl.maximum(page, 0).to(tl.int64) * stride_b_page + rows[:, None] * UNITS
+    ptrs += tl.arange(0, UNITS)[None, :]
+    tiles = ()
+    for start in tl.static_range(0, OUTPUTS, BLOCK_N):
+        inside = tl.broadcast_to(((rows + start < outputs) & (page >= 0))[:, None], ptrs.shape)
+        tiles += (tl.load(ptrs + start * UNITS, mask=inside, other=0.0),)
+    return tiles
 
 
 @triton.jit
@@ -116,6 +194,69 @@ def _times_b(v, b, acc):
         return tl.dot(high, b.T, tl.dot(low, b.T, acc))
     else:
         return tl.dot(v, b.to(tl.float32).T, acc, input_precision="tf32x3")
+
+
+@triton.jit
+def _expand(
+    program, programs, b_ptr, part_of_block_ptr, order_ptr, tiles_ptr, work_ptr, counts_ptr, words_ptr, turn, out_ptr,
+    outputs, stride_b_page, stride_out_token, items,
+    BESIDE: tl.constexpr, SPLITS: tl.constexpr, BLOCK_S: tl.constexpr, PARTS: tl.constexpr, UNITS: tl.constexpr,
+    OUTPUT_BLOCK: tl.constexpr, BLOCK_M: tl.constexpr, OUTPUTS: tl.constexpr, BLOCK_N: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
+    """OUTPUTS outputs of a tile, then those of another. B of the next page, of this tile or the next, is prefetched while
+    the results of shrink for this one are waited for.
+    """
+    runs = tl.cdiv(outputs, OUTPUTS)
+    expands = tl.load(counts_ptr + 1) * runs
+    first, part, place, count, item, pages, page = _load_tile(
+        program, expands, runs, tiles_ptr, work_ptr, part_of_block_ptr, PARTS, OUTPUTS, OUTPUT_BLOCK
+    )
+    _prefetch_b(page, first, b_ptr, outputs, stride_b_page, UNITS, OUTPUTS, PDL)
+    members = tl.arange(0, BLOCK_M)
+    splits = tl.arange(0, BLOCK_S)
+    of_split = splits.to(tl.int64) * items * (PARTS * BLOCK_M * UNITS)
+    in_tile = members[None, :, None] * UNITS + tl.arange(0, UNITS)[None, None, :]
+    columns = tl.arange(0, BLOCK_N)
+    if not BESIDE:
+        wait_for_previous(PDL)
+        launch_dependents(PDL)
+    for unit in range(program, expands, programs):
+        here = members < count
+        tokens = tl.load(order_ptr + place + members, mask=here, other=0).to(tl.int64)
+        after = _load_tile(
+            unit + programs, expands, runs, tiles_ptr, work_ptr, part_of_block_ptr, PARTS, OUTPUTS, OUTPUT_BLOCK
+        )
+        acc = ()
+        for _ in tl.static_range(OUTPUTS // BLOCK_N):
+            acc += (tl.zeros([BLOCK_M, BLOCK_N], tl.float32),)
+        # Without pages once, for the zeros.
+        for index in range(tl.maximum(pages, 1)):
+            awaited = here[None, :, None] & (splits < SPLITS)[:, None, None] & (index < pages)
+            ptrs = words_ptr + of_split[:, None, None] + ((item + index) * PARTS + part) * (BLOCK_M * UNITS) + in_tile
+            words = tl.load(ptrs, mask=awaited, other=0, volatile=True)
+            b = _load_b(page, first, b_ptr, outputs, stride_b_page, UNITS, OUTPUTS, BLOCK_N)
+            more = index + 1 < pages
+            page = tl.load(work_ptr + (item + index + 1) * 2, mask=more, other=-1)
+            page = tl.where(more, page, after[6])
+            first_after = tl.where(more, first, after[0])
+            _prefetch_b(page, first_after, b_ptr, outputs, stride_b_page, UNITS, OUTPUTS, PDL)
+            if BLOCK_S * UNITS >= _THREADS:
+                if tl.max((awaited & ((words >> 32) != turn)).to(tl.int32)) != 0:
+                    # Those of the first token, of which there are as many as threads.
+                    firsts = words_ptr + of_split[:, None] + ((item + index) * PARTS + part) * (BLOCK_M * UNITS)
+                    first_here = tl.broadcast_to((splits < SPLITS)[:, None], [BLOCK_S, UNITS])
+                    wait_for_some(firsts + tl.arange(0, UNITS)[None, :], first_here, turn)
+            v = tl.sum(values_of(ptrs, words, awaited, turn), axis=0)
+            sums = ()
+            for index_n in tl.static_range(OUTPUTS // BLOCK_N):
+                sums += (_times_b(v, b[index_n], acc[index_n]),)
+            acc = sums
+        out_ptrs = out_ptr + tokens[:, None] * stride_out_token + (first + columns)[None, :]
+        for index_n in tl.static_range(OUTPUTS // BLOCK_N):
+            begin = index_n * BLOCK_N
+            stored = here[:, None] & (columns < outputs - first - begin)[None, :]
+            tl.store(out_ptrs + begin, acc[index_n], mask=stored)
+        first, part, place, count, item, pages, page = after
 
 
 @triton.jit(
@@ -153,76 +294,36 @@ def lora_delta_kernel(
     OUTPUT_BLOCK: tl.constexpr,
     MASK_K: tl.constexpr,  # whether BLOCK_K does not divide `inputs`
     BLOCK_M: tl.constexpr,  # tokens of a tile
+    STEPS: tl.constexpr,  # of BLOCK_K inputs, whose loads are in flight together
     BLOCK_K: tl.constexpr,
-    OUTPUTS: tl.constexpr,  # of a thread block with one tile, all of one part
-    BLOCK_N: tl.constexpr,  # those in a step of the loop
+    OUTPUTS: tl.constexpr,  # of a thread block at a time, all of one part
+    BLOCK_N: tl.constexpr,  # those of a tile
     PDL: tl.constexpr,
 ):
     """Thread blocks below `shrink_blocks` shrink; the others expand."""
-    # The next kernel waits for this one, which ends after the previous one.
-    launch_dependents(PDL)
-    program = tl.program_id(0)
+    if BESIDE:
+        # The next kernel waits for this one, which ends after the previous one.
+        launch_dependents(PDL)
     turn = turn_of(counts_ptr, launch)
-    members = tl.arange(0, BLOCK_M)
-    if program < shrink_blocks:
-        shrinks = tl.load(counts_ptr + 2) * (SPLITS * PARTS)
-        page, tokens, here = _place_of(program, order_ptr, tiles_ptr, work_ptr, shrinks, members, SPLITS, PARTS)
-        if not BESIDE:
-            wait_for_previous(PDL)
-        for unit in range(program, shrinks, shrink_blocks):
-            _shrink(
-                unit, page, tokens, here, members, x_ptr, a_ptr, scale_ptr, words_ptr, turn,
-                inputs, inputs_of_split, stride_x_token, stride_a_page, stride_scale_page, items,
-                SPLITS, PARTS, UNITS, MASK_K, BLOCK_M, BLOCK_K,
-            )  # fmt: skip
-            page, tokens, here = _place_of(
-                unit + shrink_blocks, order_ptr, tiles_ptr, work_ptr, shrinks, members, SPLITS, PARTS
-            )
-        if BESIDE:
-            wait_for_previous(PDL)
-        return
-    runs = tl.cdiv(outputs, OUTPUTS)
-    expands = tl.load(counts_ptr + 1) * runs
-    units = tl.arange(0, UNITS)
-    splits = tl.arange(0, BLOCK_S)
-    columns = tl.arange(0, BLOCK_N)
-    of_splits = (splits.to(tl.int64) * items * (PARTS * BLOCK_M * UNITS))[:, None, None]
-    word_ptrs = words_ptr + of_splits + members[None, :, None] * UNITS + units[None, None, :]
-    if not BESIDE:
-        wait_for_previous(PDL)
-    for unit in range(program - shrink_blocks, expands, tl.num_programs(0) - shrink_blocks):
-        tile = unit // runs
-        first = unit % runs * OUTPUTS
-        here = members < tl.load(tiles_ptr + tile * 4 + 1)
-        item = tl.load(tiles_ptr + tile * 4 + 2)
-        pages = tl.load(tiles_ptr + tile * 4 + 3)
-        tokens = tl.load(order_ptr + tl.load(tiles_ptr + tile * 4) + members, mask=here, other=0).to(tl.int64)
-        part = 0
-        if PARTS > 1:
-            part = tl.load(part_of_block_ptr + first // OUTPUT_BLOCK)
-        out_ptrs = out_ptr + tokens[:, None] * stride_out_token + columns[None, :]
-        if pages == 0:
-            for start in range(first, tl.minimum(first + OUTPUTS, outputs), BLOCK_N):
-                stored = here[:, None] & (columns < outputs - start)[None, :]
-                tl.store(out_ptrs + start, tl.zeros([BLOCK_M, BLOCK_N], tl.float32), mask=stored)
-        for index in range(pages):
-            page = tl.load(work_ptr + (item + index) * 2).to(tl.int64)
-            b_ptrs = b_ptr + page * stride_b_page + columns[:, None] * UNITS + units[None, :]
-            ptrs = word_ptrs + ((item + index) * PARTS + part) * (BLOCK_M * UNITS)
-            v = _shrunk(ptrs, here[None, :, None] & (splits < SPLITS)[:, None, None], turn)
-            for start in range(first, tl.minimum(first + OUTPUTS, outputs), BLOCK_N):
-                there = columns < outputs - start
-                b = tl.load(b_ptrs + start * UNITS, mask=there[:, None], other=0.0)
-                stored = here[:, None] & there[None, :]
-                # What the pages before have added: a thread reads what it has written.
-                acc = tl.load(out_ptrs + start, mask=stored & (index > 0), other=0.0, volatile=True)
-                tl.store(out_ptrs + start, _times_b(v, b, acc), mask=stored)
+    if tl.program_id(0) < shrink_blocks:
+        _shrink(
+            tl.program_id(0), x_ptr, a_ptr, scale_ptr, order_ptr, tiles_ptr, work_ptr, counts_ptr, words_ptr, turn,
+            inputs, inputs_of_split, stride_x_token, stride_a_page, stride_scale_page, items, shrink_blocks,
+            BESIDE, SPLITS, PARTS, UNITS, MASK_K, BLOCK_M, STEPS, BLOCK_K, PDL,
+        )  # fmt: skip
+    else:
+        _expand(
+            tl.program_id(0) - shrink_blocks, tl.num_programs(0) - shrink_blocks,
+            b_ptr, part_of_block_ptr, order_ptr, tiles_ptr, work_ptr, counts_ptr, words_ptr, turn, out_ptr,
+            outputs, stride_b_page, stride_out_token, items,
+            BESIDE, SPLITS, BLOCK_S, PARTS, UNITS, OUTPUT_BLOCK, BLOCK_M, OUTPUTS, BLOCK_N, PDL,
+        )  # fmt: skip
     if BESIDE:
         wait_for_previous(PDL)
 
 
 _PAGES = ("a", "b", "scale", "part_of_block", "order", "tiles", "work", "counts")
-_launch = Launcher(lora_delta_kernel, writes=("out", "words"), reads_early=_PAGES)
+_launch = Launcher(lora_delta_kernel, writes=("out", "words"), reads_early=_PAGES, dependents="after the wait")
 _launch_beside = Launcher(
     lora_delta_kernel, writes=("out", "words"), reads_early=("x", "words", "out", *_PAGES), name="lora_delta_beside"
 )
@@ -236,7 +337,7 @@ def delta_splits(inputs: int) -> int:
 
 def _steps_of_split(inputs: int) -> int:
     steps = -(-inputs // _STEP)
-    return max(_STEPS_OF_SPLIT, -(-steps // _MOST_SPLITS))
+    return max(_STEPS_AT_ONCE, -(-steps // _MOST_SPLITS))
 
 
 def lora_delta_takes(x: Tensor, a: Tensor) -> bool:
@@ -256,10 +357,12 @@ def lora_delta_triton(x: Tensor, adapters: SiteAdapters, out: Tensor, beside: bo
     if x.stride(1) != 1 or out.stride(1) != 1 or out.dtype != torch.float32 or len(out) != len(x):
         raise ValueError("lora_delta: out must be float32, and tokens of x and out contiguous")
     own = min(each.run, _OUTPUTS)
-    units, shrinks = len(each.tiles) * triton.cdiv(outputs, own), len(each.work) * splits * each.parts
-    shrink_blocks = min(shrinks, _SHRINK_BLOCKS)
+    expands, shrinks = len(each.tiles) * triton.cdiv(outputs, own), len(each.work) * splits * each.parts
+    to_shrink, to_expand = (_SHRINK_BLOCKS, _EXPAND_BLOCKS) if beside else (_SHRINK_BLOCKS_AHEAD, _EXPAND_BLOCKS_AHEAD)
+    sms = num_sms(x.device)
+    shrink_blocks = min(shrinks, to_shrink * sms)
     (_launch_beside if beside else _launch)(
-        (shrink_blocks + min(units, _BLOCKS_PER_SM * num_sms(x.device)),),
+        (shrink_blocks + min(expands, to_expand * sms),),
         (
             *(x, each.a, each.b, each.scale, each.part_of_block),
             *(each.order, each.tiles, each.work, each.counts, each.words, out),
@@ -277,11 +380,13 @@ def lora_delta_triton(x: Tensor, adapters: SiteAdapters, out: Tensor, beside: bo
         OUTPUT_BLOCK=OUTPUT_BLOCK,
         MASK_K=inputs % _STEP != 0,
         BLOCK_M=TILE_TOKENS,
+        STEPS=_STEPS_AT_ONCE,
         BLOCK_K=_STEP,
         OUTPUTS=own,
         BLOCK_N=min(own, _BLOCK_N),
         num_warps=_WARPS,
-        num_stages=_STAGES,
+        num_stages=1,
+        maxnreg=_REGISTERS,
     )
 
 
