@@ -94,7 +94,8 @@ def _check_tiles(ttgir: str) -> None:
 def _check_words(ttgir: str) -> None:
     """Each word that a thread block waits for is loaded by one thread alone (`lora/shrunk_words.py`)."""
     layouts = dict(re.findall(r"^(#\w+) = #ttg.blocked<\{(.*?)\}>$", ttgir, re.MULTILINE))
-    for shape, layout in re.findall(r"tt\.load .*isVolatile = true.* tensor<([\dx]+)x!tt\.ptr<i(?:32|64)>, (#\w+)>", ttgir):
+    waits = r"tt\.load .*isVolatile = true.* tensor<([\dx]+)x!tt\.ptr<i(?:32|64)>, (#\w+)>"
+    for shape, layout in re.findall(waits, ttgir):
         threads = re.findall(r"(?:threadsPerWarp|warpsPerCTA) = \[([\d, ]+)\]", layouts[layout])
         of_threads = math.prod(int(each) for sizes in threads for each in sizes.split(", "))
         if math.prod(map(int, shape.split("x"))) < of_threads:

@@ -31,7 +31,7 @@ def _some(tokens: int) -> list[int]:
 @pytest.mark.parametrize("name", SITES)
 @pytest.mark.parametrize("tokens", [2, 7, 64])
 def test_delta_beside_the_gemm(tokens: int, name: str) -> None:
-    """In a graph of norm, GEMM and delta, or norm, delta and a GEMM that adds it; the words of earlier steps are there."""
+    """In graphs of norm, GEMM and delta, or norm, delta and a GEMM that adds it, with the words of earlier steps."""
     torch.manual_seed(tokens)
     site, adapters, words = _site(name), _some(tokens), _words()
     step, (outputs, inputs) = site.step(adapters, room=4), (len(site.b[0]), SITES[name][1])
