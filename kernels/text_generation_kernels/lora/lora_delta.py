@@ -7,16 +7,21 @@ outputs]` that the next kernel adds up; both with unit stride in the last dimens
 pages of a site and the tables of a step, with tiles of TILE_TOKENS tokens: `site_adapters.py`. `x`, `a` and `b` have
 one 16-bit type; sums are float32. ValueError for shapes that do not fit.
 
-The first thread blocks shrink and pass the results to the others (`shrunk_words.py`), which expand some outputs of one
-tile at a time. Their number does not depend on that of adapters: a graph has tables for as many adapters as tokens, and
-thread blocks for all of them would take longer to start than those of one adapter to compute. What shrink made is two
-numbers of 16 bits for expand, whose products with B are exact, where the type is bfloat16; else three TF32 numbers.
+The first thread blocks shrink (`delta_shrink.py`) and pass the results to the others (`shrunk_words.py`), which expand
+some outputs of one tile at a time (`delta_expand.py`). Their number does not depend on that of adapters: a graph has
+tables for as many adapters as tokens, and thread blocks for all of them would take longer to start than those of one
+adapter to compute. What shrink made is two numbers of 16 bits for expand, whose products with B are exact, where the
+type is bfloat16; else three TF32 numbers.
 
-A site calls it in a step of few tokens: `beside` the GEMM of the base, after it, or before a GEMM whose epilogue adds
-the result. Beside it, `x` is read and everything computed while the GEMM runs, which therefore must launch dependents
-after its wait and not write `x`; only the end waits for it. Little shared memory is used, so that thread blocks of both
-fit into an SM. The pages and the tables are read before the previous kernel has finished in either case, so no kernel
-of the step may write them.
+A site calls it in a step of few tokens, in one of two ways:
+
+- `beside`: after the GEMM of the base, as one more split-K partial. `x` is read and everything computed while the GEMM
+  runs, which therefore must launch dependents after its wait and not write `x`; only the end waits for it.
+- before a GEMM whose epilogue adds the result (`adapted_linear`). It launches dependents once it has waited, when `x`
+  is finished, so that the GEMM runs while this computes, and waits at its own end.
+
+Either way thread blocks of both must fit into an SM, which shared memory and registers are measured for. The pages and
+the tables are read before the previous kernel has finished, so no kernel of the step may write them.
 Bytes floor: for each page in use RANK_UNITS * (parts * inputs + outputs) * element size, and for each token its inputs
 and 4 * outputs. Lab: docs/lab/2026-11-adapters-on-a-card.md.
 """
