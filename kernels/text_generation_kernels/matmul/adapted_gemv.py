@@ -17,7 +17,7 @@ Bytes floor: (outputs * inputs + pages * RANK_UNITS * (parts * inputs + outputs)
 Lab: docs/lab/2026-11-adapters-on-a-card.md.
 """
 
-# pyright: basic, reportArgumentType=false, reportCallIssue=false
+# pyright: basic, reportArgumentType=false, reportCallIssue=false, reportGeneralTypeIssues=false
 import torch
 from torch import Tensor
 
