@@ -4,7 +4,7 @@
 from ..runtime.launch import launch_dependents, wait_for_previous
 from ..runtime.prefetch import prefetch_l2
 from ..runtime.triton import tl, triton
-from .shrunk_words import values_of
+from .shrunk_words import values_of, wait_for_some
 
 
 @triton.jit
@@ -66,58 +66,27 @@ def _times_b(v, b, acc):
 
 
 @triton.jit
-def _load_words(word_ptrs, here, stride_split, SPLITS: tl.constexpr):
-    """The words of each split, perhaps not all there yet."""
-    words = ()
-    for split in tl.static_range(SPLITS):
-        words += (tl.load(word_ptrs + split * stride_split, mask=here, other=0, volatile=True),)
-    return words
-
-
-@triton.jit
-def _are_missing(words, here, turn, SPLITS: tl.constexpr):
-    """Whether one of them is not there yet."""
-    missing = (words[0] >> 32) != turn
-    for split in tl.static_range(1, SPLITS):
-        missing = missing | ((words[split] >> 32) != turn)
-    return tl.max((here & missing).to(tl.int32)) != 0
-
-
-@triton.jit
-def _sums_of(words, word_ptrs, here, turn, stride_split, SPLITS: tl.constexpr):
-    """The sums of all splits in their order, once all words have arrived; `words` were loaded before."""
-    while _are_missing(words, here, turn, SPLITS):
-        # If thread blocks asked for all words again and again, little else would come through the L2 cache.
-        last_ptrs = word_ptrs + (SPLITS - 1) * stride_split
-        values_of(last_ptrs, tl.load(last_ptrs, mask=here, other=0, volatile=True), here, turn)
-        words = _load_words(word_ptrs, here, stride_split, SPLITS)
-    sums = words[0].to(tl.int32).to(tl.float32, bitcast=True)
-    for split in tl.static_range(1, SPLITS):
-        sums += words[split].to(tl.int32).to(tl.float32, bitcast=True)
-    return sums
-
-
-@triton.jit
 def expand(
     program, programs, b_ptr, part_of_block_ptr, order_ptr, tiles_ptr, work_ptr, counts_ptr, words_ptr, turn, out_ptr,
     outputs, stride_b_page, stride_out_token, items,
-    BESIDE: tl.constexpr, SPLITS: tl.constexpr, PARTS: tl.constexpr, UNITS: tl.constexpr, OUTPUT_BLOCK: tl.constexpr,
-    BLOCK_M: tl.constexpr, OUTPUTS: tl.constexpr, BLOCK_N: tl.constexpr, PDL: tl.constexpr,
+    BESIDE: tl.constexpr, SPLITS: tl.constexpr, BLOCK_S: tl.constexpr, PARTS: tl.constexpr, UNITS: tl.constexpr,
+    OUTPUT_BLOCK: tl.constexpr, BLOCK_M: tl.constexpr, OUTPUTS: tl.constexpr, BLOCK_N: tl.constexpr,
+    THREADS: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """OUTPUTS outputs of a tile, then those of another. B of the page that comes next, of this tile or the other, is
     prefetched while the results of shrink for this one are waited for.
     """
-    TILE: tl.constexpr = BLOCK_M * UNITS
     runs = tl.cdiv(outputs, OUTPUTS)
     expands = tl.load(counts_ptr + 1) * runs
     first, part, place, count, item, pages, page = _load_tile(
         program, expands, runs, tiles_ptr, work_ptr, part_of_block_ptr, PARTS, OUTPUTS, OUTPUT_BLOCK
     )
-    b = _load_b(page, first, b_ptr, outputs, stride_b_page, UNITS, OUTPUTS, BLOCK_N)
+    _prefetch_b(page, first, b_ptr, outputs, stride_b_page, UNITS, OUTPUTS, PDL)
     members = tl.arange(0, BLOCK_M)
+    splits = tl.arange(0, BLOCK_S)
+    of_split = splits.to(tl.int64) * items * (PARTS * BLOCK_M * UNITS)
+    in_tile = members[None, :, None] * UNITS + tl.arange(0, UNITS)[None, None, :]
     columns = tl.arange(0, BLOCK_N)
-    in_tile = members[:, None] * UNITS + tl.arange(0, UNITS)[None, :]
-    stride_split = items.to(tl.int64) * (PARTS * TILE)
     if not BESIDE:
         wait_for_previous(PDL)
         launch_dependents(PDL)
@@ -132,20 +101,25 @@ def expand(
             acc += (tl.zeros([BLOCK_M, BLOCK_N], tl.float32),)
         # Without pages once, for the zeros.
         for index in range(tl.maximum(pages, 1)):
-            awaited = tl.broadcast_to((here & (index < pages))[:, None], [BLOCK_M, UNITS])
-            word_ptrs = words_ptr + ((item + index) * PARTS + part) * TILE + in_tile
-            words = _load_words(word_ptrs, awaited, stride_split, SPLITS)
+            awaited = here[None, :, None] & (splits < SPLITS)[:, None, None] & (index < pages)
+            ptrs = words_ptr + of_split[:, None, None] + ((item + index) * PARTS + part) * (BLOCK_M * UNITS) + in_tile
+            words = tl.load(ptrs, mask=awaited, other=0, volatile=True)
+            b = _load_b(page, first, b_ptr, outputs, stride_b_page, UNITS, OUTPUTS, BLOCK_N)
             more = index + 1 < pages
             page = tl.load(work_ptr + (item + index + 1) * 2, mask=more, other=-1)
             page = tl.where(more, page, page_after)
-            following = tl.where(more, first, first_after)
-            _prefetch_b(page, following, b_ptr, outputs, stride_b_page, UNITS, OUTPUTS, PDL)
-            v = _sums_of(words, word_ptrs, awaited, turn, stride_split, SPLITS)
+            _prefetch_b(page, tl.where(more, first, first_after), b_ptr, outputs, stride_b_page, UNITS, OUTPUTS, PDL)
+            if BLOCK_S * UNITS >= THREADS:  # noqa: SIM102 - Triton evaluates this, and compiles the inner condition
+                if tl.max((awaited & ((words >> 32) != turn)).to(tl.int32)) != 0:
+                    # Those of the first token, of which there are as many as threads.
+                    firsts = words_ptr + of_split[:, None] + ((item + index) * PARTS + part) * (BLOCK_M * UNITS)
+                    first_here = tl.broadcast_to((splits < SPLITS)[:, None], [BLOCK_S, UNITS])
+                    wait_for_some(firsts + tl.arange(0, UNITS)[None, :], first_here, turn)
+            v = tl.sum(values_of(ptrs, words, awaited, turn), axis=0)
             sums = ()
             for tile in tl.static_range(OUTPUTS // BLOCK_N):
                 sums += (_times_b(v, b[tile], acc[tile]),)
             acc = sums
-            b = _load_b(page, following, b_ptr, outputs, stride_b_page, UNITS, OUTPUTS, BLOCK_N)
         out_ptrs = out_ptr + tokens[:, None] * stride_out_token + (first + columns)[None, :]
         for tile in tl.static_range(OUTPUTS // BLOCK_N):
             begin = tile * BLOCK_N

@@ -2,25 +2,18 @@
 
 # pyright: basic, reportArgumentType=false, reportCallIssue=false, reportGeneralTypeIssues=false
 from ..runtime.launch import launch_dependents, wait_for_previous
-from ..runtime.prefetch import prefetch_l2
 from ..runtime.triton import tl, triton
 from .shrunk_words import words_of
 
 
 @triton.jit
-def _load_item(item, exists, work_ptr):
-    """Page and tile of a work item; -1 where there is none."""
+def _load_item(item, exists, order_ptr, tiles_ptr, work_ptr, members):
+    """Page of a work item, its tokens, and which of these exist; without a page none does."""
     page = tl.load(work_ptr + item * 2, mask=exists, other=-1).to(tl.int64)
-    return page, tl.load(work_ptr + item * 2 + 1, mask=exists, other=-1)
-
-
-@triton.jit
-def _load_tokens(tile, order_ptr, tiles_ptr, members):
-    """The tokens of a tile, and which of these exist."""
-    row_ptr = tiles_ptr + tile * 4
-    place = tl.load(row_ptr, mask=tile >= 0, other=0)
-    here = members < tl.load(row_ptr + 1, mask=tile >= 0, other=0)
-    return tl.load(order_ptr + place + members, mask=here, other=0).to(tl.int64), here
+    tile = tl.load(work_ptr + item * 2 + 1, mask=page >= 0, other=0)
+    here = (members < tl.load(tiles_ptr + tile * 4 + 1)) & (page >= 0)
+    tokens = tl.load(order_ptr + tl.load(tiles_ptr + tile * 4) + members, mask=here, other=0).to(tl.int64)
+    return page, tokens, here
 
 
 @triton.jit
@@ -59,19 +52,12 @@ def shrink(
     members = tl.arange(0, BLOCK_M)
     units = tl.arange(0, UNITS)
     of_item = SPLITS * PARTS
-    page, tile = _load_item(program // of_item, True, work_ptr)
+    page, tokens, here = _load_item(program // of_item, True, order_ptr, tiles_ptr, work_ptr, members)
     begin = program % SPLITS * inputs_of_split
     end = tl.minimum(begin + inputs_of_split, inputs)
     rows = program // SPLITS % PARTS * UNITS + units
     a_ptrs = a_ptr + page * stride_a_page + rows * inputs
-    if PDL:  # noqa: SIM102 - Triton evaluates this, and compiles the inner condition
-        if page >= 0:
-            # The compiler loads A when it knows the tokens.
-            LINE: tl.constexpr = 1024 // a_ptr.dtype.element_ty.primitive_bitwidth
-            lines = begin + tl.arange(0, STEPS * BLOCK_K // LINE) * LINE
-            prefetch_l2(a_ptrs[:, None] + tl.minimum(lines, end - 1)[None, :])
     a = _load_rows(a_ptrs, _all_if(page >= 0, UNITS), begin, end, inputs, MASK_K, STEPS, BLOCK_K)
-    tokens, here = _load_tokens(tile, order_ptr, tiles_ptr, members)
     shrinks = tl.load(counts_ptr + 2) * of_item
     if not BESIDE:
         wait_for_previous(PDL)
@@ -81,8 +67,9 @@ def shrink(
         part = unit // SPLITS % PARTS
         scale = tl.load(scale_ptr + page * stride_scale_page + part)
         after = unit + shrink_blocks
-        page_after, tile = _load_item(after // of_item, after < shrinks, work_ptr)
-        tokens_after, here_after = _load_tokens(tile, order_ptr, tiles_ptr, members)
+        page_after, tokens_after, here_after = _load_item(
+            after // of_item, after < shrinks, order_ptr, tiles_ptr, work_ptr, members
+        )
         begin_after = after % SPLITS * inputs_of_split
         acc = tl.zeros([BLOCK_M, UNITS], dtype=tl.float32)
         for start in range(begin, end, STEPS * BLOCK_K):

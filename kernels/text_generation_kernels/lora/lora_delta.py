@@ -51,7 +51,7 @@ _OUTPUTS, _BLOCK_N = 256, 64
 """Outputs of a thread block at a time, and those of a tile."""
 _SHRINK_BLOCKS, _EXPAND_BLOCKS = 2, 3
 """The most thread blocks that shrink and that expand, by SM."""
-_SHRINK_BLOCKS_AHEAD, _EXPAND_BLOCKS_AHEAD = 1, 1
+_SHRINK_BLOCKS_AHEAD, _EXPAND_BLOCKS_AHEAD = 2, 3
 """The same before a GEMM, whose thread blocks are to find room beside these."""
 _WARPS, _REGISTERS = 4, 168
 """Two thread blocks of so many registers, and of so little shared memory, fit beside one of the GEMM."""
@@ -86,6 +86,7 @@ def lora_delta_kernel(
     launch,
     BESIDE: tl.constexpr,  # whether the previous kernel is the GEMM of the base
     SPLITS: tl.constexpr,
+    BLOCK_S: tl.constexpr,  # power of two, at least SPLITS
     PARTS: tl.constexpr,
     UNITS: tl.constexpr,
     OUTPUT_BLOCK: tl.constexpr,
@@ -95,6 +96,7 @@ def lora_delta_kernel(
     BLOCK_K: tl.constexpr,
     OUTPUTS: tl.constexpr,  # of a thread block at a time, all of one part
     BLOCK_N: tl.constexpr,  # those of a tile
+    THREADS: tl.constexpr,  # of a thread block
     PDL: tl.constexpr,
 ):
     """Thread blocks below `shrink_blocks` shrink; the others expand."""
@@ -113,7 +115,7 @@ def lora_delta_kernel(
             tl.program_id(0) - shrink_blocks, tl.num_programs(0) - shrink_blocks,
             b_ptr, part_of_block_ptr, order_ptr, tiles_ptr, work_ptr, counts_ptr, words_ptr, turn, out_ptr,
             outputs, stride_b_page, stride_out_token, items,
-            BESIDE, SPLITS, PARTS, UNITS, OUTPUT_BLOCK, BLOCK_M, OUTPUTS, BLOCK_N, PDL,
+            BESIDE, SPLITS, BLOCK_S, PARTS, UNITS, OUTPUT_BLOCK, BLOCK_M, OUTPUTS, BLOCK_N, THREADS, PDL,
         )  # fmt: skip
     if BESIDE:
         wait_for_previous(PDL)
@@ -171,6 +173,7 @@ def lora_delta_triton(x: Tensor, adapters: SiteAdapters, out: Tensor, beside: bo
         (len(each.work), shrink_blocks, each.launch),
         BESIDE=beside,
         SPLITS=splits,
+        BLOCK_S=triton.next_power_of_2(splits),
         PARTS=each.parts,
         UNITS=RANK_UNITS,
         OUTPUT_BLOCK=OUTPUT_BLOCK,
@@ -180,6 +183,7 @@ def lora_delta_triton(x: Tensor, adapters: SiteAdapters, out: Tensor, beside: bo
         BLOCK_K=_STEP,
         OUTPUTS=own,
         BLOCK_N=min(own, _BLOCK_N),
+        THREADS=32 * _WARPS,
         num_warps=_WARPS,
         num_stages=1,
         maxnreg=_REGISTERS,

@@ -56,9 +56,9 @@ def _delta(dtype: str, inputs: int, parts: int, beside: bool, target: GPUTarget 
     types |= dict.fromkeys(("order_ptr", "tiles_ptr"), "*i32")
     types |= dict.fromkeys(("x_ptr", "a_ptr", "b_ptr"), f"*{dtype}") | dict.fromkeys(("scale_ptr", "out_ptr"), "*fp32")
     splits = delta_splits(inputs)
-    constants = {"SPLITS": splits, "PARTS": parts, "UNITS": 16}
+    constants = {"SPLITS": splits, "BLOCK_S": triton.next_power_of_2(splits), "PARTS": parts, "UNITS": 16}
     constants |= {"BESIDE": beside, "OUTPUT_BLOCK": 16, "MASK_K": False, "BLOCK_M": 16, "BLOCK_K": 64}
-    constants |= {"STEPS": 8, "OUTPUTS": 256, "BLOCK_N": 64}
+    constants |= {"STEPS": 8, "OUTPUTS": 256, "BLOCK_N": 64, "THREADS": 128}
     types |= {"part_of_block_ptr": "*i32"} if parts > 1 else {}
     constants |= {} if parts > 1 else {"part_of_block_ptr": None}
     return compile_offline(lora_delta_kernel, types, constants, 4, 1, target, max_registers=168)
