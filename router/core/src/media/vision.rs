@@ -48,6 +48,8 @@ struct Inner {
     tokens: HashMap<&'static str, u32>,
     /// Of [`Segment::Text`].
     texts: HashMap<&'static str, Vec<u32>>,
+    /// Encodes [`Segment::Number`].
+    tokenizer: TextTokenizer,
     limits: VisionLimits,
     secret: KeySecret,
     pool: Pool,
@@ -83,13 +85,15 @@ impl Vision {
         let placeholder = find(spec.placeholder)?;
         let names = spec.tokens();
         let tokens = names.map(|name| find(name).map(|id| (name, id)));
+        let beside = spec.tokens().next();
         let texts = spec.texts().map(|text| {
-            let ids = tokenizer.encode(text, false);
-            ids.map(|ids| (text, ids)).map_err(|_| text)
+            let ids = between(tokenizer, beside, text);
+            ids.map(|ids| (text, ids)).ok_or(text)
         });
         Ok(Self(Arc::new(Inner {
             tokens: tokens.collect::<Result<_, _>>()?,
             texts: texts.collect::<Result<_, _>>()?,
+            tokenizer: tokenizer.clone(),
             placeholder,
             several: spec.of_several(),
             spec,
@@ -181,7 +185,8 @@ impl Vision {
         // There may be thousands.
         aside(move || {
             let spec = vision.spec_of(images.len());
-            let seen = images.into_iter().map(|given| vision.see(given, spec));
+            let seen = images.into_iter().enumerate();
+            let seen = seen.map(|(number, given)| vision.see(number, given, spec));
             let images = seen.collect::<Result<_, _>>()?;
             Ok(Looked { ids, images })
         })
@@ -221,7 +226,13 @@ impl Vision {
         }
     }
 
-    fn see(&self, given: GivenImage, spec: &ImageSpec) -> Result<Seen, ValidationError> {
+    /// `number`: of images before this one.
+    fn see(
+        &self,
+        number: usize,
+        given: GivenImage,
+        spec: &ImageSpec,
+    ) -> Result<Seen, ValidationError> {
         let path = given.path;
         let ImageFile::Bytes(file) = given.file else {
             return Err(ValidationError::ImageLink { path });
@@ -236,10 +247,16 @@ impl Vision {
             width: header.width,
         };
         let plan = spec.plan(size, given.detail).map_err(fails)?;
+        let has_number = plan.segments.contains(&Segment::Number);
+        let number = has_number
+            .then(|| between(&self.0.tokenizer, spec.tokens().next(), &number.to_string()))
+            .flatten()
+            .unwrap_or_default();
         let lengths = plan.segments.iter().map(|segment| match segment {
             Segment::Rows(count) => *count as usize,
             Segment::Token(_) => 1,
             Segment::Text(text) => self.0.texts.get(text).map_or(0, Vec::len),
+            Segment::Number => number.len(),
         });
         Ok(Seen {
             tokens: lengths.sum(),
@@ -248,6 +265,7 @@ impl Vision {
             detail: given.detail,
             header,
             plan,
+            number,
         })
     }
 
@@ -295,6 +313,17 @@ impl Vision {
     fn known(&self) -> MutexGuard<'_, Known> {
         self.0.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// The ids of `text` where it stands between special tokens, as `beside` is one.
+fn between(tokenizer: &TextTokenizer, beside: Option<&str>, text: &str) -> Option<Vec<u32>> {
+    let beside = beside.unwrap_or_default();
+    let ids = tokenizer.encode(&[beside, text, beside].concat(), false);
+    let mut ids = ids.ok()?;
+    if let Some(id) = tokenizer.token_id(beside) {
+        ids.retain(|each| *each != id);
+    }
+    Some(ids)
 }
 
 /// Does what may take long on a thread that may block.

@@ -35,7 +35,7 @@ class LinearSpec:
 
 @dataclass(frozen=True)
 class QuerySpec:
-    """Learned queries, each of which attends to all patches of a view and becomes a position (Aria, 2024).
+    """Learned queries, each of which attends to all patches of a view and becomes a position (Aria, 2024; MiniCPM-V).
 
     Patches are normalised and make keys and values. What comes out goes through a matrix.
     """
@@ -45,6 +45,16 @@ class QuerySpec:
     """How many of the queries there are, by the patches along the longer side of a view."""
     norm: NormSpec
     """Of queries, and of patches."""
+    of_any_size: bool = False
+    """Whether views of every size have as many; `counts` has one entry then, an ordinary view."""
+    placed: Literal["keys", "values"] | None = None
+    """What is made of patches to which sines and cosines of their columns and rows are added."""
+    names: Literal["aria", "minicpm"] = "aria"
+    """Whose names and matrices files have."""
+
+    def count(self, longer: int) -> int | None:
+        """Returns the queries of a view with so many patches along its longer side; None: there is no such view."""
+        return max(self.counts.values()) if self.of_any_size else self.counts.get(longer)
 
 
 @dataclass(frozen=True)

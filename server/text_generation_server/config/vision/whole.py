@@ -75,7 +75,7 @@ class VisionSpec:
 
     def _projector_elements(self, level: LevelSpec) -> int:
         before = self.tower.hidden * len(level.reads)
-        total = 0 if level.queries is None else 3 * before**2
+        total = 0 if level.queries is None else 4 * level.inputs(self.tower) ** 2
         total += sum(9 * before**2 * 2 * 4**index for index in range(len(level.halvings)))
         for inputs, linears in ((before, level.of_patches), (level.inputs(self.tower), level.linears)):
             for linear in linears:

@@ -12,6 +12,8 @@ pub(super) struct Seen {
     pub detail: Detail,
     pub header: Header,
     pub plan: Plan,
+    /// The ids of [`Segment::Number`](text_generation_images::Segment::Number), where the plan has it.
+    pub number: Vec<u32>,
     /// In the prompt.
     pub tokens: usize,
 }

@@ -28,7 +28,7 @@ class ProjectorReader(Reader):
             norm=self.norm(norm_name, level.norm, width),
             of_patches=self._linears(level.of_patches, width),
             halvings=tuple(self._halving(name, width * 2**index) for index, name in enumerate(level.halvings)),
-            queries=None if level.queries is None else self._queries(level.queries, width),
+            queries=None if level.queries is None else self._queries(level.queries, inputs),
             joined_norm=self.norm(norm_name, level.joined_norm, inputs),
             linears=self._linears(level.linears, inputs),
             standard=self._standard(tower.hidden) if level.standardised else None,
@@ -51,7 +51,31 @@ class ProjectorReader(Reader):
         return tuple(self._linear(each, width) for each, width in zip(specs, widths, strict=False))
 
     def _queries(self, spec: QuerySpec, width: int) -> QueryWeights:
-        """Reads queries with the names of Aria."""
+        return self._queries_of_aria(spec, width) if spec.names == "aria" else self._queries_of_minicpm(spec, width)
+
+    def _queries_of_minicpm(self, spec: QuerySpec, width: int) -> QueryWeights:
+        names = ("query", "attn.in_proj_weight", "attn.in_proj_bias")
+        shapes = ((max(spec.counts.values()), width), (3 * width, width), (3 * width,))
+        pairs = zip(names, shapes, strict=True)
+        stored, weight, bias = (self.source.read(f"{self.projector}{name}", shape) for name, shape in pairs)
+        norm = self.present(f"{self.projector}ln_q", spec.norm, width)
+        asked = functional.layer_norm(
+            stored.float(),
+            (width,),
+            norm.weight.float(),
+            None if norm.bias is None else norm.bias.float(),
+            spec.norm.eps,
+        )
+        (q, k, v), (q_bias, k_bias, v_bias) = weight.chunk(3), bias.chunk(3)
+        return QueryWeights(
+            queries=(asked @ q.float().t() + q_bias.float()).to(stored.dtype),
+            norm=self.present(f"{self.projector}ln_kv", spec.norm, width),
+            k=Affine(k, k_bias),
+            v=Affine(v, v_bias),
+            out=self.stacked([f"{self.projector}attn.out_proj"], width, width, bias=True),
+        )
+
+    def _queries_of_aria(self, spec: QuerySpec, width: int) -> QueryWeights:
         prefix, attention = f"{self.projector}cross_attn.", f"{self.projector}cross_attn.multihead_attn."
 
         def read(name: str, *shape: int) -> Tensor:
@@ -69,7 +93,8 @@ class ProjectorReader(Reader):
         return QueryWeights(
             queries=queries.to(dtype),
             norm=self.present(f"{prefix}layer_norm_kv", spec.norm, width),
-            kv=Affine(inside[1:].flatten(0, 1).to(dtype), bias[width:].to(dtype)),
+            k=Affine(inside[1].to(dtype), bias[width : 2 * width].to(dtype)),
+            v=Affine(inside[2].to(dtype), bias[2 * width :].to(dtype)),
             out=Affine((last @ out).to(dtype), (last @ out_bias + last_bias).to(dtype)),
         )
 

@@ -74,8 +74,8 @@ class QueryWeights:
     """[queries, width]: as they attend."""
     norm: NormWeights
     """Of patches."""
-    kv: Affine
-    """Keys above values."""
+    k: Affine
+    v: Affine
     out: Affine
 
 
