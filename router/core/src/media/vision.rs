@@ -10,14 +10,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use futures::future::try_join_all;
-use text_generation_images::{
-    Fetcher, ImageError, ImageSpec, KeySecret, Limits, Pool, Segment, Size, probe,
-};
+use text_generation_images::{Fetcher, ImageError, ImageSpec, KeySecret, Limits, Pool};
 
 use self::decoder::Known;
 pub use self::expanded::Expanded;
 pub use self::looked::Looked;
-use self::looked::Seen;
+use self::looked::between;
 use super::room::Room;
 use crate::error::ValidationError;
 use crate::tokenize::TextTokenizer;
@@ -44,11 +42,11 @@ struct Inner {
     /// For each of several images of a prompt, where that is another one.
     several: Option<ImageSpec>,
     placeholder: u32,
-    /// Of [`Segment::Token`], by name.
+    /// Of [`Segment::Token`](text_generation_images::Segment::Token), by name.
     tokens: HashMap<&'static str, u32>,
-    /// Of [`Segment::Text`].
+    /// Of [`Segment::Text`](text_generation_images::Segment::Text).
     texts: HashMap<&'static str, Vec<u32>>,
-    /// Encodes [`Segment::Number`].
+    /// Encodes [`Segment::Number`](text_generation_images::Segment::Number).
     tokenizer: TextTokenizer,
     limits: VisionLimits,
     secret: KeySecret,
@@ -88,7 +86,7 @@ impl Vision {
         let beside = spec.tokens().next();
         let texts = spec.texts().map(|text| {
             let ids = between(tokenizer, beside, text);
-            ids.map(|ids| (text, ids)).ok_or(text)
+            ids.map(|ids| (text, ids)).map_err(|_| text)
         });
         Ok(Self(Arc::new(Inner {
             tokens: tokens.collect::<Result<_, _>>()?,
@@ -226,49 +224,6 @@ impl Vision {
         }
     }
 
-    /// `number`: of images before this one.
-    fn see(
-        &self,
-        number: usize,
-        given: GivenImage,
-        spec: &ImageSpec,
-    ) -> Result<Seen, ValidationError> {
-        let path = given.path;
-        let ImageFile::Bytes(file) = given.file else {
-            return Err(ValidationError::ImageLink { path });
-        };
-        let fails = |error| ValidationError::Image {
-            path: path.clone(),
-            error,
-        };
-        let header = probe(&file, self.0.limits.file).map_err(fails)?;
-        let size = Size {
-            height: header.height,
-            width: header.width,
-        };
-        let plan = spec.plan(size, given.detail).map_err(fails)?;
-        let has_number = plan.segments.contains(&Segment::Number);
-        let number = has_number
-            .then(|| between(&self.0.tokenizer, spec.tokens().next(), &number.to_string()))
-            .flatten()
-            .unwrap_or_default();
-        let lengths = plan.segments.iter().map(|segment| match segment {
-            Segment::Rows(count) => *count as usize,
-            Segment::Token(_) => 1,
-            Segment::Text(text) => self.0.texts.get(text).map_or(0, Vec::len),
-            Segment::Number => number.len(),
-        });
-        Ok(Seen {
-            tokens: lengths.sum(),
-            path,
-            file,
-            detail: given.detail,
-            header,
-            plan,
-            number,
-        })
-    }
-
     /// Puts into the prompt, in the place of the one token of each image, all that stand for it: as many as
     /// [`Looked::tokens`] says, which the caller has found to be few enough.
     ///
@@ -313,17 +268,6 @@ impl Vision {
     fn known(&self) -> MutexGuard<'_, Known> {
         self.0.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-/// The ids of `text` where it stands between special tokens, as `beside` is one.
-fn between(tokenizer: &TextTokenizer, beside: Option<&str>, text: &str) -> Option<Vec<u32>> {
-    let beside = beside.unwrap_or_default();
-    let ids = tokenizer.encode(&[beside, text, beside].concat(), false);
-    let mut ids = ids.ok()?;
-    if let Some(id) = tokenizer.token_id(beside) {
-        ids.retain(|each| *each != id);
-    }
-    Some(ids)
 }
 
 /// Does what may take long on a thread that may block.
