@@ -387,7 +387,7 @@ def test_wrong_values_leave_text_alone_and_are_named(change: dict[str, Any], rea
         ("minicpm-v 2.6", {"added": {}}, "tells the id of <unk>"),
         ("minicpm-v 2.6", {"query_num": 0}, "`query_num` must be an integer of at least 1"),
         ("minicpm-v 2.6", {"hidden_size": 3640}, "`hidden_size` must be a multiple of 128"),
-        ("minicpm-v 2.6", {"processor": {"norm_mean": [0.5] * 3}}, "`norm_std` must be a list of 3 numbers"),
+        ("minicpm-v 2.6", {"processor": {"norm_mean": [0.5] * 3}}, "`norm_std` is missing"),
         ("minimax m3", {"vision_config": {"num_attention_heads": 320}}, "heads of at least 6 elements"),
         ("step 3.7", {"vision_config": {"image_size": 50}}, "`image_size` must be at least 56"),
     ],
