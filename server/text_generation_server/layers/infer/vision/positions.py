@@ -81,13 +81,13 @@ def _stretched(table: Tensor, side: int, view: ViewOrder, down: _Taps, across: _
     return total.to(table.dtype)
 
 
-def sinusoids(width: int, view: ViewOrder) -> Tensor:
+def sinusoids(width: int, view: ViewOrder, device: torch.device) -> Tensor:
     """Returns sines and cosines of columns, then of rows, with falling frequencies (Vaswani et al., 2017), float32
     [P, width]. `width` is a multiple of 4.
     """
     quarter = width // 4
-    frequencies = 1.0 / 10000 ** (torch.arange(quarter, dtype=torch.float32) / quarter)
-    across, down = (places[:, None] * frequencies for places in (view.columns, view.rows))
+    frequencies = 1.0 / 10000 ** (torch.arange(quarter, dtype=torch.float32, device=device) / quarter)
+    across, down = (places.to(device)[:, None] * frequencies for places in (view.columns, view.rows))
     return torch.cat([across.sin(), across.cos(), down.sin(), down.cos()], dim=1)
 
 

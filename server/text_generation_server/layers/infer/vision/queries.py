@@ -23,7 +23,7 @@ class Queries:
         """Turns the patches of a view, [P, width], into [queries, width]."""
         spec, weights = self.spec, self.weights
         x = normalised(x, spec.norm, weights.norm)
-        placed = x + sinusoids(x.shape[-1], view).to(x) if spec.placed is not None else x
+        placed = x + sinusoids(x.shape[-1], view, x.device).to(x.dtype) if spec.placed is not None else x
         k = affine(placed if spec.placed == "keys" else x, weights.k)
         v = affine(placed if spec.placed == "values" else x, weights.v)
         asked = weights.queries[: spec.count(max(view.height, view.width))]
