@@ -1,7 +1,7 @@
 """Trains the demo model for images: a LLaVA of random weights, with the tokenizer of the demo model, on drawn pictures.
 
 First the tower alone learns to name what each patch of a picture shows, which says far more a picture than answers do;
-then all of it learns to answer. One core takes half an hour. `README.md` has the commands of the weights in this folder:
+then all of it learns to answer. One core takes half an hour. `README.md` has the commands of the weights here:
 
     python train.py --output <folder>
 """
