@@ -83,6 +83,8 @@ struct CompletionAnswer {
     tokens: TokenIds,
     /// Nothing but the prompt is returned.
     scores_only: bool,
+    /// Special tokens are in the texts.
+    shows_special: bool,
 }
 
 impl CompletionAnswer {
@@ -127,6 +129,7 @@ impl CompletionAnswer {
             top_logprobs,
             tokens,
             scores_only,
+            shows_special: parameters.skip_special_tokens == Some(false),
             identity: Identity::new("cmpl", model.name),
         };
         let plan = GenerationPlan::new(prompts, &parameters, add_special_tokens, samples, names);
@@ -163,7 +166,9 @@ impl CompletionAnswer {
             true => healed.chars().count(),
             false => 0,
         };
-        CompletionTokens::new(top, self.tokens.as_names).beginning_before(before)
+        CompletionTokens::new(top, self.tokens.as_names)
+            .beginning_before(before)
+            .showing_special(self.shows_special)
     }
 }
 
@@ -225,7 +230,8 @@ pub async fn complete(
             prompt_token_ids: tokens.returned.then(|| answer.prompt_ids.to_vec()),
             logprobs: top.map(|_| {
                 let list = completions.tokens(&answer.healed);
-                logprobs(state, &answer, list)
+                let prompt = echo.map_or("", String::as_str);
+                logprobs(state, &answer, prompt, list)
             }),
             finish_reason: finish_reason(answer.generated.finish_reason),
             text: echo.cloned().unwrap_or_default() + &answer.generated.text,
@@ -248,9 +254,10 @@ pub async fn complete(
 fn logprobs(
     state: &AppState,
     answer: &GenerateAnswer,
+    prompt: &str,
     mut tokens: CompletionTokens,
 ) -> CompletionLogprobs {
-    let mut list = tokens.prompt(&answer.prefill, &state.infer);
+    let mut list = tokens.prompt(&answer.prefill, prompt, &state.infer);
     for (index, token) in answer.tokens.iter().enumerate() {
         let top = answer.top_tokens.get(index).map_or(&[][..], Vec::as_slice);
         tokens.push(&mut list, token, top, &state.infer);
@@ -288,10 +295,5 @@ async fn stream(
         logprobs: completions.top_logprobs.map(|_| state.infer.clone()),
     };
     let headers = generations.headers(state, completions.characters);
-    Ok(sse::response(
-        &state.answers,
-        headers,
-        Ok(generations.merge()),
-        encoder,
-    ))
+    sse::begun(&state.answers, headers, generations.merge(), encoder).await
 }
