@@ -1,4 +1,4 @@
-"""Models and adapters in an object store with the protocol of S3: `s3://bucket/prefix` becomes a folder below the hub's cache.
+"""Models and adapters in an object store with the protocol of S3: `s3://bucket/prefix` becomes a folder of the cache.
 
     s3--BUCKET--PREFIX/blobs/ID              contents of an object, by its key, entity tag and size
     s3--BUCKET--PREFIX/snapshots/ID/NAME     links to them, by the list of all objects directly below the prefix

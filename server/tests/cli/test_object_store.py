@@ -193,7 +193,10 @@ def test_a_busy_store_is_asked_again(store: ObjectServer, hub: HubConfig) -> Non
         (ModelSource("s3://"), "names no bucket: write s3://bucket/prefix"),
         (ModelSource("s3://Models!/x"), "cannot be asked for"),
         (ModelSource(URL, revision="v2"), "has no revisions: leave --revision out"),
-        (ModelSource("s3://models/nothing/here"), "no object directly below s3://models/nothing/here: check its bucket"),
+        (
+            ModelSource("s3://models/nothing/here"),
+            "no object directly below s3://models/nothing/here: check its bucket",
+        ),
         (ModelSource("s3://models/team/tiny model/original"), r"no \*\.safetensors weights"),
     ],
 )
@@ -293,11 +296,11 @@ def test_a_prefix_without_a_model_is_told_by_its_name(store: ObjectServer, hub: 
 def test_an_object_that_is_listed_and_not_there_is_asked_for_twice(store: ObjectServer, hub: HubConfig) -> None:
     store.lacks = "tokenizer.json"
     pauses: list[float] = []
-    with pytest.raises(ModelFilesError, match="does not have what it lists for s3://models.*NoSuchKey"):
+    with pytest.raises(ModelFilesError, match=r"does not have what it lists for s3://models.*NoSuchKey"):
         prepare_folder(ModelSource(URL), hub, pause=pauses.append)
     assert len(pauses) == 1
     store.refuses = (404, "NoSuchKey")
-    with pytest.raises(ModelFilesError, match="NoSuchKey.*check bucket and prefix, AWS_ENDPOINT_URL"):
+    with pytest.raises(ModelFilesError, match=r"NoSuchKey.*check bucket and prefix, AWS_ENDPOINT_URL"):
         prepare_folder(ModelSource(URL), hub, pause=never)
 
 

@@ -63,7 +63,10 @@ def test_the_log_says_once_that_spans_are_lost_and_once_that_they_come_again(cap
     with caplog.at_level(logging.INFO):
         for _ in takes:
             exporter.export([])
-    lost, again = "traces are dropped: the collector of `--otlp-endpoint` takes none", "the collector takes traces again"
+    lost, again = (
+        "traces are dropped: the collector of `--otlp-endpoint` takes none",
+        "the collector takes traces again",
+    )
     assert [record.message for record in caplog.records] == [lost, again, lost]
 
 
