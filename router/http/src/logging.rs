@@ -28,9 +28,6 @@ const OURS: [&str; 5] = [
     "text_generation_traces",
 ];
 
-/// Crates that are not heard.
-const SILENT: &str = "opentelemetry=off";
-
 /// Starts logging. A second call in one process changes nothing. When the guard is dropped, the records that wait are
 /// written, for at most a second.
 ///
@@ -76,19 +73,17 @@ fn queued(output: impl Write + Send + 'static, records: usize) -> (NonBlocking, 
         .finish(output)
 }
 
-/// A level word is for our crates; the others only warn, as their details are rarely what one looks for. What the
-/// library of traces says of each attempt at a collector that is away, ours says once.
+/// A level word is for our crates; the others only warn, as their details are rarely what one looks for.
 fn directives(level: &str) -> String {
     let word = level.trim().to_ascii_lowercase();
     match word.as_str() {
         "" => directives("info"),
-        "error" => format!("{word},{SILENT}"),
-        "off" => word,
-        "trace" | "debug" | "info" | "warn" => OURS
-            .iter()
-            .fold(format!("warn,{SILENT}"), |filter, target| {
+        "error" | "off" => word,
+        "trace" | "debug" | "info" | "warn" => {
+            OURS.iter().fold("warn".to_owned(), |filter, target| {
                 format!("{filter},{target}={word}")
-            }),
+            })
+        }
         _ => level.to_owned(),
     }
 }
@@ -131,12 +126,11 @@ mod tests {
     #[test]
     fn a_level_is_for_our_crates() {
         let debug = directives("DEBUG");
-        assert!(debug.starts_with("warn,opentelemetry=off,text_generation_client=debug,"));
+        assert!(debug.starts_with("warn,text_generation_client=debug,"));
         // It says when a collector takes traces again.
         assert!(debug.contains(",text_generation_traces=debug"), "{debug}");
         assert_eq!(directives(""), directives("info"));
-        assert_eq!(directives("error"), "error,opentelemetry=off");
-        assert_eq!(directives("off"), "off");
+        assert_eq!(directives("error"), "error");
         assert_eq!(directives("hyper=trace,info"), "hyper=trace,info");
     }
 }
