@@ -254,7 +254,8 @@ def download_weights(
             if computation.drafter is not None:
                 asked = computation.drafter
                 of_model = asked.source == model_id
-                read_drafter_config(folder if of_model else prepare_drafter(asked, environment.hub), config, asked.kind)
+                drafting = folder if of_model else prepare_drafter(asked, environment.hub)
+                read_drafter_config(drafting, config, asked.kind, folder)
             kv_cache = None if kv_cache_dtype == "auto" else quantised_kv_cache(kv_cache_dtype, config)
             if isinstance(config, FallbackConfig):
                 # Loads torch and transformers, which other models need not wait for.

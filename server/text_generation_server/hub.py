@@ -21,7 +21,8 @@ from .telemetry import Progress
 
 logger = logging.getLogger(__name__)
 
-_SMALL_FILES = ("*.json", "*.jinja", "*.model", "*.txt", "*.tiktoken")
+SMALL_FILES = ("*.json", "*.jinja", "*.model", "*.txt", "*.tiktoken")
+"""What serving reads of a repository beside its weights."""
 _NO_WEIGHTS = ("training", "optimizer", "scheduler", "args", "arguments")
 _DOWNLOAD_ATTEMPTS = 5
 _BACK_OFF_S = 5.0
@@ -211,7 +212,7 @@ def _snapshot(
 ) -> Path:
     """Files at the top of the repository that serving reads, and no others."""
     duplicates = [] if layout is PARAMS else ["consolidated*"]
-    patterns = [*_SMALL_FILES, *([f"*{weights}"] if weights else [])]
+    patterns = [*SMALL_FILES, *([f"*{weights}"] if weights else [])]
     return snapshot(source, hub, patterns, ["*/*", *duplicates], local_only)
 
 

@@ -108,8 +108,8 @@ def drafter_findings(computation: AskedComputation, source: ModelSource | None, 
         yield _absent("drafter", name, error)
         return
     try:
-        if (model := _config_of(source, hub)) is not None:
-            read_drafter_config(folder, model, computation.drafter.kind)
+        if (model := _model_of(source, hub)) is not None:
+            read_drafter_config(folder, model[1], computation.drafter.kind, model[0])
         yield Finding("drafter", "plan", f"draft with what is in {folder}")
     except EngineError as error:
         yield Finding("drafter", "error", str(error), "correct what the message names")
@@ -128,11 +128,13 @@ def _absent(subject: str, name: str, error: EngineError) -> Finding:
     return Finding(subject, "warning", str(error), "a start downloads it")
 
 
-def _config_of(source: ModelSource | None, hub: HubConfig) -> AnyModelConfig | None:
-    """Returns the configuration of a model that is here; None also for a wrong one, which is a finding of the model."""
+def _model_of(source: ModelSource | None, hub: HubConfig) -> tuple[Path, AnyModelConfig] | None:
+    """Returns the folder and the configuration of a model that is here; None also for a wrong one, which is a finding
+    of the model.
+    """
     try:
         folder = None if source is None else present_folder(source, hub)
-        return None if folder is None else read_model_config(folder)
+        return None if folder is None else (folder, read_model_config(folder))
     except EngineError:
         return None
 

@@ -61,7 +61,7 @@ def build_engine(config: ServerConfig, folder: Path, drafter: Path | None = None
     asked = {"--speculate": config.speculate > 0, "--merge-adapter": config.merge_adapter is not None}
     check_classifier(model_config.classes, asked)
     kind = None if config.drafter is None else config.drafter.kind
-    found = None if drafter is None else FoundDrafter(drafter, read_drafter_config(drafter, model_config, kind))
+    found = None if drafter is None else FoundDrafter(drafter, read_drafter_config(drafter, model_config, kind, folder))
     if isinstance(model_config, ModelConfig) and (longest := model_config.decoder.longest):
         logger.warning(
             "contexts of %s end at %d tokens: beyond them it attends to some positions alone, which is not implemented",

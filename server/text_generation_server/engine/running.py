@@ -117,10 +117,10 @@ class CheckedPlan:
 
     @property
     def choosing_adapters(self) -> Vector | None:
-        """The numbers of the adapters of `owners`; None: no token of the step uses any."""
+        """The numbers of the adapters of `owners`, each for all places of its window; None: no token uses any."""
         if self.adapters is None:
             return None
-        return np.array([each.request.adapter for each in self.owners], dtype=np.int64)
+        return np.repeat(np.array([each.request.adapter for each in self.owners], dtype=np.int64), self.width)
 
     @property
     def scored_adapters(self) -> Vector | None:

@@ -82,7 +82,7 @@ impl Batcher {
             if let Some(running) = self.owner(row, in_flight.number) {
                 running.classify(class_logits);
                 let drafts = reply.drafts.get(place).copied();
-                running.landed(in_flight.width, count, drafts);
+                running.landed(in_flight.width_of(row), count, drafts);
                 if let Some(drafts) = drafts {
                     self.metrics.speculation.record(count, drafts);
                 }
@@ -204,7 +204,8 @@ impl Batcher {
         let compilations = timings.kernel_compilations;
         self.metrics.kernel_compilations.set(compilations as f64);
         let (predicted, forward) = (in_flight.predicted, timings.forward);
-        self.windows.observe(in_flight.width, predicted, forward);
+        let (width, has_prompts) = (in_flight.width, in_flight.is_prefill());
+        self.windows.observe(width, has_prompts, predicted, forward);
         if in_flight.width == 1 {
             self.cost.observe(predicted, forward);
         }

@@ -193,9 +193,7 @@ impl RunningEntry {
             decodes,
             lacks_slot: decodes && self.lacking_slots(1) > 0,
             ahead: self.ahead(),
-            drafts: self
-                .takes_windows()
-                .then(|| self.drafting.share(self.in_flight, self.entry.forced())),
+            drafts: self.drafting.share(self.in_flight, self.entry.forced()),
             demand: Demand {
                 slots: self.own_slots().saturating_sub(self.ahead()),
                 generated: self.entry.generated,
@@ -207,7 +205,7 @@ impl RunningEntry {
     /// What the shards must be told, with a plan that brings it a token, of where its text may go on, where windows have at
     /// most `widest` tokens.
     pub(super) fn hint(&mut self, row: Row, widest: u32, answers: &Answers) -> Option<Hint> {
-        if !self.takes_windows() || widest == 1 {
+        if widest == 1 {
             return None;
         }
         let coming = self.in_flight.saturating_sub(1);
@@ -231,12 +229,6 @@ impl RunningEntry {
     fn ahead(&self) -> u32 {
         let reached = self.length().saturating_add(self.in_windows);
         self.holding.len().saturating_sub(reached)
-    }
-
-    /// It may get several tokens of a step: steps with adapters have no windows, and a beam gets one token.
-    fn takes_windows(&self) -> bool {
-        let request = &self.entry.request;
-        request.adapter.is_none() && request.beams.is_none()
     }
 
     /// It is asked for the log-probabilities of its prompt, and has not handed them out yet.
