@@ -173,6 +173,10 @@ pub enum ValidationError {
     BadWordLength { max: usize, given: usize },
     #[error("`bad_words` needs grammars, which this server does not support")]
     BadWordsSupport,
+    #[error(
+        "`bad_words` forbids every token with which the text could begin: take words out of it, or let `grammar` write others"
+    )]
+    BadWordsForbidAll,
     #[error("`token_healing` needs grammars, which this server does not support")]
     HealingSupport,
     #[error("`choices[{index}]` adds no token to the prompt")]

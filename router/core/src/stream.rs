@@ -142,12 +142,13 @@ impl GenerateStream {
         now: Instant,
     ) {
         self.generated_tokens += 1;
+        // What a prompt's end has of them is known before the token itself has written it.
+        let top_tokens = top_tokens.map_or(Vec::new(), |top| self.assembler.top(&top));
         let assembled = match finish {
             Some(FinishReason::EosToken) => self.assembler.push_end(token),
             _ => self.assembler.push(token),
         };
         let mut token = assembled.token;
-        let top_tokens = top_tokens.map_or(Vec::new(), |top| self.assembler.top(&top));
         let reason = finish_reason(finish, assembled.stopped);
         let Some(finish_reason) = reason else {
             self.pending

@@ -68,6 +68,7 @@ FAMILIES = [
     "phi3",
     "qwen2 moe",
     "qwen3 next",
+    "recurrent gemma",
     "starcoder",
     "step",
 ]

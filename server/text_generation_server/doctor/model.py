@@ -20,7 +20,7 @@ from ..config.speculation import check_speculation
 from ..errors import EngineError
 from ..hub import ModelSource, find_folder, hub_cache, present_folder
 from ..models.sizes import bytes_of_weights
-from ..object_store import import_boto3, is_object_url
+from ..object_store import is_object_url, store_client
 from .finding import Finding
 
 _SUBJECT = "model"
@@ -106,8 +106,9 @@ def _to_download(source: ModelSource, environment: Environment) -> Iterator[Find
         )
         return
     if is_object_url(source.model_id):
-        import_boto3()
-        yield Finding(_SUBJECT, "plan", f"download {source.model_id} to {hub_cache(environment.hub)}")
+        endpoint = store_client().meta.endpoint_url
+        place = hub_cache(environment.hub)
+        yield Finding(_SUBJECT, "plan", f"download {source.model_id} from {endpoint} to {place}")
         return
     yield Finding(
         _SUBJECT, "plan", f"download {source.model_id} from {constants.ENDPOINT} to {hub_cache(environment.hub)}"

@@ -20,7 +20,8 @@ from .transfer import Readback
 
 _NOT_FINITE = NumericalError("the model's logits hold NaN or infinite values")
 _NO_TOKEN_ALLOWED = NoTokenAllowed(
-    "no token is left: what the mask allows is excluded by `min_new_tokens`, or it allows nothing"
+    "no token is left: the mask allows none but tokens that end the text, too early for the least number of tokens "
+    "(`min_new_tokens`, `min_tokens`): ask for fewer, or let the grammar write others"
 )
 
 

@@ -10,7 +10,15 @@ from text_generation_kernels import KV_CODES, LONGEST_NORMALISED
 
 from ..config.kv_cache import QuantisedKvCache
 from ..config.model import ModelConfig
-from ..config.recurrent import KimiDeltaSpec, LightningSpec, Mamba2Spec, MambaSpec, RecurrentSpec, ShortConvSpec
+from ..config.recurrent import (
+    GatedLruSpec,
+    KimiDeltaSpec,
+    LightningSpec,
+    Mamba2Spec,
+    MambaSpec,
+    RecurrentSpec,
+    ShortConvSpec,
+)
 from ..config.rotary import RopeSpec
 from ..config.sizes import dense_macs
 from ..config.spec import (
@@ -37,6 +45,7 @@ from ..layers.infer import (
     FeedForward,
     FeedForwardLayer,
     GatedDelta,
+    GatedLru,
     Head,
     Indexer,
     KimiDelta,
@@ -80,6 +89,7 @@ from ..layers.weights import (
     load_dense,
     load_embedding,
     load_gated_delta,
+    load_gated_lru,
     load_head,
     load_indexer,
     load_kimi_delta,
@@ -335,7 +345,7 @@ class DecoderBuilder:
 
     def _recurrent(
         self, index: int, spec: RecurrentSpec
-    ) -> GatedDelta | KimiDelta | Lightning | Mamba | Mamba2 | ShortConv:
+    ) -> GatedDelta | GatedLru | KimiDelta | Lightning | Mamba | Mamba2 | ShortConv:
         checkpoint, place = self._checkpoint, len(self._states)
         if isinstance(spec, MambaSpec):
             weights = load_mamba(checkpoint, index, spec)
@@ -344,6 +354,9 @@ class DecoderBuilder:
             heads = HeadSplit.of(spec.num_heads, spec.groups, checkpoint.group)
             weights = load_mamba2(checkpoint, index, spec, heads)
             mixer = Mamba2(place, spec, weights, heads, checkpoint.group)
+        elif isinstance(spec, GatedLruSpec):
+            weights = load_gated_lru(checkpoint, index, spec)
+            mixer = GatedLru(place, spec, weights)
         elif isinstance(spec, ShortConvSpec):
             weights = load_short_conv(checkpoint, index, spec)
             mixer = ShortConv(place, spec, weights)

@@ -201,7 +201,7 @@ impl Infer {
         let mut assembler =
             TextAssembler::new(tokenizer, stop, valid.dialect).after(valid.chooser.min_new_tokens);
         if let Some(healing) = &valid.healing {
-            assembler = assembler.skipping(healing.text().len());
+            assembler = assembler.skipping(healing.text());
         }
         if text.includes_stop != valid.dialect.includes_stop() {
             assembler = assembler.including_stop(stop, text.includes_stop);

@@ -12,7 +12,7 @@ use text_generation_grammar::GrammarSource;
 
 use crate::adapters::{Adapter, Adapters};
 use crate::error::ValidationError;
-use crate::grammar::{BadWords, Grammars, Healing, ValidGrammar, Workers};
+use crate::grammar::{BadWords, Constraint, Grammars, Healing, ValidGrammar, Workers};
 use crate::hints::Prediction;
 use crate::media::{Expanded, Media, Vision};
 use crate::tenant::Tenant;
@@ -288,6 +288,12 @@ impl Validator {
         let input_ids = &input_ids[..input_ids.len() - again];
         let source = parameters.grammar.take();
         let grammar = self.compile(source, healing.as_ref()).await?;
+        if bad_words.is_some() {
+            let start = Constraint::new(grammar.as_ref(), healing.as_ref(), bad_words.as_ref());
+            if start.is_some_and(|start| start.is_stuck()) {
+                return Err(ValidationError::BadWordsForbidAll);
+            }
+        }
         let prediction = self.prediction(parameters.prediction.take()).await?;
         let adapter = self
             .adapter(parameters.adapter_id.take(), &parameters.tenant)

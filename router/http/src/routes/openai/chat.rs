@@ -76,7 +76,7 @@ pub async fn chat_completions(
     prepared.forget_body(&share);
     let running = prepared.start(&state).await?;
     if streams {
-        return Ok(answer.stream(&state, id, running, include_usage));
+        return answer.stream(&state, id, running, include_usage).await;
     }
     let (headers, answer) = answer.gather(&state, &id, running).await?;
     Ok((headers, Json(answer)).into_response())
@@ -203,20 +203,20 @@ impl ChatAnswer {
         answer.into()
     }
 
-    fn stream(
+    async fn stream(
         self,
         state: &AppState,
         id: RequestId,
         running: RunningConversation,
         include_usage: bool,
-    ) -> Response {
+    ) -> Result<Response, ApiError> {
         let headers = running.headers(state);
         let logprobs = self.top_logprobs.map(|_| state.infer.clone());
         let choices = running.choices();
         let encoder = ChatEvents::new(&self.identity, choices, id.clone(), logprobs, include_usage)
             .naming_tokens(self.tokens, running.prompt_ids())
             .without_reasoning(self.without_reasoning);
-        sse::response(&state.answers, headers, Ok(running.events(id)), encoder)
+        sse::begun(&state.answers, headers, running.events(id), encoder).await
     }
 }
 

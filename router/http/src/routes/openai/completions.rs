@@ -84,6 +84,8 @@ struct CompletionAnswer {
     tokens: TokenIds,
     /// Nothing but the prompt is returned.
     scores_only: bool,
+    /// Special tokens are in the texts.
+    shows_special: bool,
 }
 
 impl CompletionAnswer {
@@ -131,6 +133,7 @@ impl CompletionAnswer {
             top_logprobs,
             tokens,
             scores_only,
+            shows_special: parameters.skip_special_tokens == Some(false),
             identity: Identity::new("cmpl", model.name),
         };
         let plan = GenerationPlan::new(prompts, &parameters, add_special_tokens, samples, names);
@@ -167,7 +170,9 @@ impl CompletionAnswer {
             true => healed.chars().count(),
             false => 0,
         };
-        CompletionTokens::new(top, self.tokens.as_names).beginning_before(before)
+        CompletionTokens::new(top, self.tokens.as_names)
+            .beginning_before(before)
+            .showing_special(self.shows_special)
     }
 }
 
@@ -229,7 +234,8 @@ pub async fn complete(
             prompt_token_ids: tokens.returned.then(|| answer.prompt_ids.to_vec()),
             logprobs: top.map(|_| {
                 let list = completions.tokens(&answer.healed);
-                logprobs(state, &answer, list)
+                let prompt = echo.map_or("", String::as_str);
+                logprobs(state, &answer, prompt, list)
             }),
             finish_reason: finish_reason(answer.generated.finish_reason),
             beam_score: answer.generated.beam_score,
@@ -253,9 +259,10 @@ pub async fn complete(
 fn logprobs(
     state: &AppState,
     answer: &GenerateAnswer,
+    prompt: &str,
     mut tokens: CompletionTokens,
 ) -> CompletionLogprobs {
-    let mut list = tokens.prompt(&answer.prefill, &state.infer);
+    let mut list = tokens.prompt(&answer.prefill, prompt, &state.infer);
     for (index, token) in answer.tokens.iter().enumerate() {
         let top = answer.top_tokens.get(index).map_or(&[][..], Vec::as_slice);
         tokens.push(&mut list, token, top, &state.infer);
@@ -293,10 +300,5 @@ async fn stream(
         logprobs: completions.top_logprobs.map(|_| state.infer.clone()),
     };
     let headers = generations.headers(state, completions.characters);
-    Ok(sse::response(
-        &state.answers,
-        headers,
-        Ok(generations.merge()),
-        encoder,
-    ))
+    sse::begun(&state.answers, headers, generations.merge(), encoder).await
 }
