@@ -157,12 +157,16 @@ def _settings(
     """
     requests, rows, codes = q.shape[0] // width, _padded(q.shape[1] // kv_heads * width), format > 0
     sizes = {"shared_kib": shared_kib(q.device), "head_dim": block_d}
+    if format == INT4:
+        batch = 1 if requests == 1 and not deterministic else 16
+        config = dict(nearest("decode_attention_int4", **sizes, rows=max(_COLUMNS, rows), batch=batch))
+        # The heads of single tokens are one tile.
+        return config if width > 1 else {name: value for name, value in config.items() if name != "BLOCK_G"}
     if width > 1 and rows > (_COLUMNS if codes else _ROWS):
         sizes |= {"element_bytes": 1 if codes else q.element_size(), "rows": rows}
         return dict(nearest("decode_attention_rows", **sizes))
     if codes:
-        table = "decode_attention_int4" if format == INT4 else "decode_attention_codes"
-        return dict(nearest(table, **sizes, batch=1 if requests == 1 and not deterministic else 16))
+        return dict(nearest("decode_attention_codes", **sizes, batch=1 if requests == 1 and not deterministic else 16))
     sizes |= {"element_bytes": q.element_size(), "kv_heads": kv_heads, "batch": 64 if deterministic else requests}
     return dict(nearest("decode_attention", **sizes))
 

@@ -1,13 +1,19 @@
 """The demo model of the repository: our greedy ids are those of transformers, and its snapshots are true."""
 
 import json
+import math
 from pathlib import Path
 
 import pytest
+import torch
 from support.driver import Driver
 from support.loading import load
 from support.oracle import oracle
+from torch.nn import functional
 from transformers import AutoTokenizer
+
+from text_generation_server.config.kv_cache import QuantisedKvCache
+from text_generation_server.models import CausalLM
 
 FOLDER = Path(__file__).parents[3] / "models" / "demo"
 SNAPSHOTS = json.loads((FOLDER / "snapshots.json").read_text())
@@ -41,6 +47,26 @@ def test_our_ids_are_those_of_transformers(answers: list[tuple[list[int], list[i
         driver.append(names, driver.decode(names))
     for name, (prompt, answer) in zip(names, answers, strict=True):
         assert driver.ids[name][len(prompt) :][: len(answer)] == answer
+
+
+@pytest.mark.parametrize(("kv_cache", "most"), [("int8", 1.001), ("int4", 1.01)])
+def test_quantised_keys_and_values_cost_little_perplexity(
+    answers: list[tuple[list[int], list[int]]], kv_cache: QuantisedKvCache, most: float
+) -> None:
+    plain, quantised = (perplexity(load(FOLDER, kv_cache=each), answers) for each in (None, kv_cache))
+    assert plain < 2
+    assert abs(math.log(quantised / plain)) < math.log(most)
+
+
+def perplexity(model: CausalLM, answers: list[tuple[list[int], list[int]]]) -> float:
+    """Of the answers to these prompts."""
+    texts = {str(number): prompt + answer for number, (prompt, answer) in enumerate(answers)}
+    logits = Driver(model, num_rows=len(texts), max_tokens=512).prefill(texts, all_logits=True)
+    losses = [
+        functional.cross_entropy(rows[-len(answer) - 1 : -1], torch.tensor(answer), reduction="sum").item()
+        for rows, (_, answer) in zip(logits.split([len(ids) for ids in texts.values()]), answers, strict=True)
+    ]
+    return math.exp(sum(losses) / sum(len(answer) for _, answer in answers))
 
 
 def test_chat_prompts_are_rendered_by_the_template() -> None:

@@ -95,8 +95,11 @@ def _decode(
     block_d = padded_head_dim(head_dim, 8 if codes == INT4 else 4 if codes else 1)
     sizes = {"shared_kib": SHARED_KIB[target.arch], "head_dim": block_d}
     least, rows = 8 if codes else 16, triton.next_power_of_2(group * width)
-    table = "decode_attention_int4" if codes == INT4 else f"decode_attention{'_codes' if codes else ''}"
-    if width > 1 and rows > least:
+    table = f"decode_attention{'_codes' if codes else ''}"
+    if codes == INT4:
+        table, sizes["rows"] = "decode_attention_int4", max(least, rows)
+        sizes["batch"] = 1 if batch == 1 and not deterministic else 16
+    elif width > 1 and rows > least:
         table, sizes = "decode_attention_rows", sizes | {"element_bytes": 1 if codes else BYTES[dtype], "rows": rows}
     elif codes:
         sizes["batch"] = 1 if batch == 1 and not deterministic else 16
@@ -106,6 +109,8 @@ def _decode(
     constants |= {"FORMAT": codes} if codes else NO_CODES
     constants |= {"HEAD_DIM": head_dim, "BLOCK_D": block_d, "V_DIM": head_dim, "BLOCK_V": block_d}
     config = nearest(table, **sizes)
+    if width == 1:
+        config = {name: value for name, value in config.items() if name != "BLOCK_G"}
     block_g = config.get("BLOCK_G", max(least, rows))
     constants |= {
         "BLOCK_G": block_g,
