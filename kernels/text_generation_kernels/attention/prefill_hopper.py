@@ -9,7 +9,7 @@ from ..runtime.constants import LOG2_E
 from ..runtime.device import is_hopper, num_sms
 from ..runtime.launch import Launcher
 from ..runtime.settings import nearest
-from ._kv_conversion import E4M3, E4M3_BY_HARDWARE, INT4
+from ._kv_conversion import E4M3, E4M3_BY_HARDWARE
 from ._prefill_hopper_kernel import prefill_attention_hopper_kernel
 from .attention_options import AttentionOptions
 from .kv_cache import KvCache
@@ -29,7 +29,7 @@ def hopper_takes(q: Tensor, cache: KvCache) -> bool:
     return (
         is_hopper(q.device)
         and q.dtype in (torch.bfloat16, torch.float16)
-        and (cache.k.dtype == q.dtype or format_of(cache.k) not in (0, INT4))
+        and (cache.k.dtype == q.dtype or format_of(cache.k) > 0)
         and q.shape[2] == head_dim_of(cache.v)
         and q.shape[2] in _HEAD_DIMS
         and not any(tensor.data_ptr() % 16 for tensor in tensors)

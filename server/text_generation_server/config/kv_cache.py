@@ -63,7 +63,7 @@ def _of_class(asked: KvCacheDtype, model: FallbackConfig) -> QuantisedKvCache | 
     if (dtype := model.schemes.kv_cache) is not None:
         logger.warning(
             "keys and values keep the model's type, as calibrated scales are not read of models that run through "
-            "Transformers; with --kv-cache-dtype %s they have 8 bits and scales that are measured",
+            "Transformers; with --kv-cache-dtype %s they have scales that are measured",
             dtype,
         )
     return None
