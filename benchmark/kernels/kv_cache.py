@@ -19,7 +19,7 @@ from .timing import Call, Plan, Prepared, Row, seconds_per_call
 KV_HEADS, HEAD_DIM = 8, 128
 SCALE = HEAD_DIM**-0.5
 TYPES: dict[str, torch.dtype | None] = {"bfloat16": None, **kernels.KV_CODES}
-DECODES = ((64, 2048), (16, 8192), (1, 8192), (256, 1024))
+DECODES = ((64, 2048), (64, 8192), (16, 8192), (1, 8192), (256, 1024))
 PREFILLS = ((1, 2048, 0), (1, 8192, 0), (1, 448, 8192), (64, 16, 512), (1, 16, 8192))
 """Requests, new tokens of each, and tokens before them."""
 WRITES = (1, 64, 4096)

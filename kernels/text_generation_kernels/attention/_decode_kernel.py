@@ -159,8 +159,8 @@ def decode_attention_kernel(
     stored = exists[:, None] & (elements < V_DIM)[None, :]
     places = elements
     if FORMAT == _INT4:
-        places, inside = code_elements(V_DIM, BLOCK_V, BLOCK_V)
-        stored = exists[:, None] & inside[None, :]
+        places = code_elements(V_DIM, BLOCK_V, BLOCK_V)
+        stored = exists[:, None] & (places < V_DIM)[None, :]
     if sinks_ptr is not None:
         # Of several chunks none counts the sink: the merge does.
         sinks = load_per_head(sinks_ptr, heads, exists)

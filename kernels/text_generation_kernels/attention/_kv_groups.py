@@ -29,14 +29,14 @@ def group_count(head_dim):
 
 @triton.jit
 def code_elements(SIZE: tl.constexpr, BLOCK: tl.constexpr, COLUMNS: tl.constexpr):
-    """Element of each of the first COLUMNS of BLOCK columns of a tile, and whether there is one."""
+    """Element of each of the first COLUMNS of BLOCK columns of a tile, SIZE where there is none."""
     WORDS: tl.constexpr = BLOCK // 8
     columns = tl.arange(0, COLUMNS)
     if SIZE == BLOCK:
-        return columns, columns < SIZE
+        return columns
     else:
         words = columns % WORDS
-        return columns // WORDS * (SIZE // 8) + words, words < SIZE // 8
+        return tl.where(words < SIZE // 8, columns // WORDS * (SIZE // 8) + words, SIZE)
 
 
 @triton.jit

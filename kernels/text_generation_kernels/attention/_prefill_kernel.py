@@ -51,14 +51,12 @@ def _attend(
         next_slots = load_slots(table_row_ptr, keys + BLOCK_N, seen_end, True)
         if FORMAT == _INT4:
             k_pairs = scales_head_ptr + slots * stride_scales_slot
-            k = load_values(
-                k_head_ptr, k_pairs, slots, stride_k_slot, keys < end, MASKED, HEAD_DIM, BLOCK_D, BLOCK_N
-            )
+            k = load_values(k_head_ptr, k_pairs, slots, stride_k_slot, keys < end, MASKED, HEAD_DIM, BLOCK_D, BLOCK_N)
         else:
             k = load_rows(k_head_ptr, slots, stride_k_slot, keys < end, MASKED, HEAD_DIM, BLOCK_D)
-        if FORMAT and FORMAT != _INT4:
-            k_scales, v_scales = load_scales(scales_head_ptr, slots, stride_scales_slot, keys < end, FORMAT)
-            k = widen(k, FORMAT) * k_scales.to(tl.float16)[:, None]
+            if FORMAT:
+                k_scales, v_scales = load_scales(scales_head_ptr, slots, stride_scales_slot, keys < end, FORMAT)
+                k = widen(k, FORMAT) * k_scales.to(tl.float16)[:, None]
         scores = tl.dot(q, k.T, input_precision="tf32x3")
         distances = keys[None, :] - positions[:, None]
         scores, units = apply_options(scores, scale_log2, distances, slopes, SOFTCAP)
@@ -72,8 +70,8 @@ def _attend(
             v = load_values(v_head_ptr, v_pairs, slots, stride_v_slot, keys < end, MASKED, V_DIM, BLOCK_V, BLOCK_N)
         else:
             v = load_rows(v_head_ptr, slots, stride_v_slot, keys < end, MASKED, V_DIM, BLOCK_V)
-        if FORMAT and FORMAT != _INT4:
-            v = widen(v, FORMAT) * v_scales.to(tl.float16)[:, None]
+            if FORMAT:
+                v = widen(v, FORMAT) * v_scales.to(tl.float16)[:, None]
         acc, row_max, row_sum = accumulate(scores, units, v, acc, row_max, row_sum, WINDOW > 0 and MASKED)
         slots = next_slots
     return acc, row_max, row_sum, slots
@@ -168,11 +166,9 @@ def prefill_attention_kernel(
     tokens = (q_start + rows // GROUP).to(tl.int64)
     heads = kv_head * GROUP + rows % GROUP
     if FORMAT == _INT4:
-        elements, inside = code_elements(HEAD_DIM, BLOCK_D, BLOCK_D)
-    else:
-        inside = elements < HEAD_DIM
+        elements = code_elements(HEAD_DIM, BLOCK_D, BLOCK_D)
     q_tile_ptr = q_ptr + (tokens * stride_q_token + heads * stride_q_head)[:, None] + elements[None, :]
-    q = tl.load(q_tile_ptr, mask=exists[:, None] & inside[None, :], other=0.0)
+    q = tl.load(q_tile_ptr, mask=exists[:, None] & (elements < HEAD_DIM)[None, :], other=0.0)
     slopes, sinks = None, None
     if slopes_ptr is not None:
         slopes = load_per_head(slopes_ptr, heads, exists)
@@ -231,9 +227,7 @@ def prefill_attention_kernel(
             return
         acc = merge_partials(partial_tile_ptr, log_sum_tile_ptr, sinks, splits, count, BLOCK_V, BLOCK_M, WINDOW > 0)
     if FORMAT == _INT4:
-        elements, inside = code_elements(V_DIM, BLOCK_V, BLOCK_V)
-    else:
-        inside = elements < V_DIM
-    stored = exists[:, None] & inside[None, :]
+        elements = code_elements(V_DIM, BLOCK_V, BLOCK_V)
+    stored = exists[:, None] & (elements < V_DIM)[None, :]
     out_tile_ptr = out_ptr + (tokens * stride_out_token + heads * stride_out_head)[:, None] + elements[None, :]
     tl.store(out_tile_ptr, acc.to(out_ptr.dtype.element_ty), mask=stored)

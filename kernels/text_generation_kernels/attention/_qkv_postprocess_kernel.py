@@ -133,10 +133,9 @@ def qkv_postprocess_kernel(
     slot = tl.load(slots_ptr + token).to(tl.int64)
     heads = tl.program_id(1) * BLOCK_HEADS + tl.arange(0, BLOCK_HEADS)[:, None]
     pairs = tl.arange(0, BLOCK_HALF)[None, :]
+    if FORMAT == _INT4:
+        pairs = code_elements(HEAD_DIM, 2 * BLOCK_HALF, BLOCK_HALF)[None, :]
     exists = pairs < HALF
-    if FORMAT == _INT4 and HALF < BLOCK_HALF:
-        columns, inside = code_elements(HEAD_DIM, 2 * BLOCK_HALF, BLOCK_HALF)
-        pairs, exists = columns[None, :], inside[None, :]
     valid = (heads < HEADS + 2 * KV_HEADS) & exists
     angles = cos_sin_ptr + position * stride_cos_sin_position + pairs
     cos = tl.load(angles, mask=exists, other=0.0)

@@ -148,9 +148,7 @@ def decode_attention_triton(
         chunks.merge(kv_lens, options.sinks, out, block_v, 16)
 
 
-def _settings(
-    q: Tensor, block_d: int, kv_heads: int, width: int, format: int, deterministic: bool
-) -> dict[str, int]:
+def _settings(q: Tensor, block_d: int, kv_heads: int, width: int, format: int, deterministic: bool) -> dict[str, int]:
     """Tiles and numbers of thread blocks, by the number of requests unless `deterministic`. With few heads and
     requests, fewer thread blocks with more tiles in flight leave fewer chunks to merge. Several tokens, of more rows
     than an MMA instruction takes, have settings of their own.

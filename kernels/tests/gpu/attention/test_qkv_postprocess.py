@@ -105,7 +105,9 @@ def test_split_k_partials_are_added_up(with_norms: bool, heads: int, kv_heads: i
         assert torch.equal(got[slots], expected[slots])
 
 
-@pytest.mark.parametrize(("heads", "kv_heads", "head_dim"), [(32, 8, 128), (8, 8, 64), (4, 2, 96), (6, 2, 80), (4, 2, 256)])
+@pytest.mark.parametrize(
+    ("heads", "kv_heads", "head_dim"), [(32, 8, 128), (8, 8, 64), (4, 2, 96), (6, 2, 80), (4, 2, 256)]
+)
 def test_int4(heads: int, kv_heads: int, head_dim: int) -> None:
     case = Case(70, heads, kv_heads, head_dim, torch.bfloat16, False, "cuda", with_norms=True, codes=INT4)
     case.check_int4(kernels.qkv_postprocess, qkv_postprocess_torch)
