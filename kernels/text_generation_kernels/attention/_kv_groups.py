@@ -208,7 +208,7 @@ def pack_heads(
     ROWS: tl.constexpr,
     BLOCK_HALF: tl.constexpr,
 ):
-    """int32 words [ROWS, BLOCK_HALF / 4] of heads, as by `quantise` of `kv_quantisation.py`. Stores scales and zeros."""
+    """int32 words [ROWS, BLOCK_HALF / 4] of heads, as `quantise` of `kv_quantisation.py` makes them. Stores scales."""
     GROUPS: tl.constexpr = group_count(HEAD_DIM)
     OF_HALF: tl.constexpr = max(1, GROUPS // 2)
     shape: tl.constexpr = [ROWS, OF_HALF, BLOCK_HALF // OF_HALF]

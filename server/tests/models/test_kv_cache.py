@@ -1,4 +1,4 @@
-"""Keys and values of 8 and of 4 bits: what Transformers computes where its cache gives them back as they would be stored."""
+"""Keys and values of 8 and 4 bits: what Transformers computes where its cache gives them back as they are stored."""
 
 import json
 from pathlib import Path

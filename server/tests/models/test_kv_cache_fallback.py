@@ -1,5 +1,5 @@
-"""Keys and values of 8 and of 4 bits in models that run through their class: what that class computes where its cache gives them
-back as they would be stored.
+"""Keys and values of 8 and 4 bits in models that run through their class: what that class computes where its cache
+gives them back as they would be stored.
 """
 
 import json
