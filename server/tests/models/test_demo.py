@@ -49,24 +49,31 @@ def test_our_ids_are_those_of_transformers(answers: list[tuple[list[int], list[i
         assert driver.ids[name][len(prompt) :][: len(answer)] == answer
 
 
-@pytest.mark.parametrize(("kv_cache", "most"), [("int8", 1.001), ("int4", 1.01)])
-def test_quantised_keys_and_values_cost_little_perplexity(
-    answers: list[tuple[list[int], list[int]]], kv_cache: QuantisedKvCache, most: float
-) -> None:
-    plain, quantised = (perplexity(load(FOLDER, kv_cache=each), answers) for each in (None, kv_cache))
-    assert plain < 2
-    assert abs(math.log(quantised / plain)) < math.log(most)
-
-
 def perplexity(model: CausalLM, answers: list[tuple[list[int], list[int]]]) -> float:
-    """Of the answers to these prompts."""
+    """Of prompts and answers."""
     texts = {str(number): prompt + answer for number, (prompt, answer) in enumerate(answers)}
     logits = Driver(model, num_rows=len(texts), max_tokens=512).prefill(texts, all_logits=True)
     losses = [
-        functional.cross_entropy(rows[-len(answer) - 1 : -1], torch.tensor(answer), reduction="sum").item()
-        for rows, (_, answer) in zip(logits.split([len(ids) for ids in texts.values()]), answers, strict=True)
+        functional.cross_entropy(rows[:-1], torch.tensor(ids[1:]), reduction="sum").item()
+        for rows, ids in zip(logits.split([len(ids) for ids in texts.values()]), texts.values(), strict=True)
     ]
-    return math.exp(sum(losses) / sum(len(answer) for _, answer in answers))
+    return math.exp(sum(losses) / sum(len(ids) - 1 for ids in texts.values()))
+
+
+@pytest.mark.parametrize("quantize", ["fp8", "w8a8", "eetq"])
+def test_8_bits_cost_less_than_a_hundredth_of_the_perplexity(
+    quantize: str, answers: list[tuple[list[int], list[int]]]
+) -> None:
+    exact, rounded = (perplexity(load(FOLDER, quantize=each), answers) for each in (None, quantize))
+    assert abs(rounded / exact - 1) < 0.01
+
+
+@pytest.mark.parametrize(("kv_cache", "most"), [("int8", 0.005), ("int4", 0.01)])
+def test_quantised_keys_and_values_cost_less_than_a_hundredth(
+    kv_cache: QuantisedKvCache, most: float, answers: list[tuple[list[int], list[int]]]
+) -> None:
+    exact, rounded = (perplexity(load(FOLDER, kv_cache=each), answers) for each in (None, kv_cache))
+    assert abs(rounded / exact - 1) < most
 
 
 def test_chat_prompts_are_rendered_by_the_template() -> None:

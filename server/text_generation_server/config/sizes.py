@@ -25,7 +25,8 @@ def weight_bytes(config: ModelConfig, itemsize: int, tensors: Container[str] = (
     quantised.
     """
     spec, names, schemes = config.decoder, config.names, config.schemes
-    head = 0 if spec.head.tied and not spec.embedding.width else spec.vocab_size * spec.hidden_size
+    rows = spec.head.classes or spec.vocab_size
+    head = 0 if spec.head.tied and not spec.embedding.width else rows * spec.hidden_size
     total = float((spec.vocab_size * spec.hidden_size + head + _per_layer(spec) + _streams(spec)) * itemsize)
     prefix = names.prefix(tensors.__contains__)
     for index in range(len(spec.layers)):

@@ -76,6 +76,7 @@ from ..layers.weights import (
     PrefillCopies,
     VocabularyShard,
     load_attention,
+    load_class_head,
     load_dense,
     load_embedding,
     load_gated_delta,
@@ -167,10 +168,7 @@ class DecoderBuilder:
         layers = [self._layer(index, layer) for index, layer in enumerate(spec.layers) if not layer.is_empty]
         final_norm = self._norm(checkpoint.outside(names.final_norm), spec.final_norm)
         last = self._add_norm(len(spec.layers), final_norm, self._ffn_output_norm(len(spec.layers) - 1))
-        vocabulary = VocabularyShard.of(spec.vocab_size, checkpoint.group.rank, checkpoint.group.world_size)
-        head_weights = load_head(checkpoint, weights)
-        self.sublayers.append(Sublayer(None, spec.head, head_weights))
-        head = Head(spec.head, head_weights, vocabulary)
+        head = self._head(weights)
         ropes = tuple(self._ropes.values())
         halves = OverlappedHalves(checkpoint.group, layers)
         products = dense_macs(self._config) // checkpoint.group.world_size
@@ -183,6 +181,16 @@ class DecoderBuilder:
         others = self._copies, products, inputs, encoder, adapters
         self.ends = Ends(embedding, weights, head, final_norm)
         return Decoder(embedding, layers, halves, last, head, *kept, ropes, longest, *others, self.taps)
+
+    def _head(self, embedding: EmbeddingWeights) -> Head:
+        """Builds the LM head, or that of a classifier, whose logits no other rank has a part of."""
+        checkpoint, spec = self._checkpoint, self._checkpoint.spec
+        if spec.head.classes:
+            weights, place = load_class_head(checkpoint), (0, 1)
+        else:
+            weights, place = load_head(checkpoint, embedding), (checkpoint.group.rank, checkpoint.group.world_size)
+        self.sublayers.append(Sublayer(None, spec.head, weights))
+        return Head(spec.head, weights, VocabularyShard.of(spec.vocab_size, *place))
 
     def build_layer(self) -> SingleLayer:
         """Builds the only layer of the model's spec, without what is before and behind it. Raises ConfigurationError

@@ -36,6 +36,8 @@ pub(super) struct RunningEntry {
     pausing: bool,
     /// What has come of the prompt's log-probabilities, where this request computes them.
     scored: Option<Vec<PromptToken>>,
+    /// What a classifier made of it; empty: nothing.
+    class_logits: Box<[f32]>,
 }
 
 impl RunningEntry {
@@ -62,6 +64,7 @@ impl RunningEntry {
                 let wanted = entry.ids.first().filter(|_| request.logprobs_from == 0);
                 wanted.map(first).into_iter().collect()
             }),
+            class_logits: Box::default(),
             entry,
             holding,
             since,
@@ -230,9 +233,10 @@ impl RunningEntry {
         self.holding.len().saturating_sub(reached)
     }
 
-    /// It may get several tokens of a step: steps with adapters have no windows.
+    /// It may get several tokens of a step: steps with adapters have no windows, and a beam gets one token.
     fn takes_windows(&self) -> bool {
-        self.entry.request.adapter.is_none()
+        let request = &self.entry.request;
+        request.adapter.is_none() && request.beams.is_none()
     }
 
     /// It is asked for the log-probabilities of its prompt, and has not handed them out yet.
@@ -332,6 +336,11 @@ impl RunningEntry {
         }
     }
 
+    /// Logits of classes came, or none.
+    pub(super) fn classify(&mut self, logits: &[f32]) {
+        self.class_logits = logits.into();
+    }
+
     /// The tokens of a step came: they go to the client. Returns whether the last of them was the last of all, because it
     /// `ends` the text or no more are permitted. `top_tokens` has a list for each token, or none.
     pub(super) fn accept(
@@ -362,10 +371,12 @@ impl RunningEntry {
         };
         let generation = Generation {
             prompt,
+            class_logits: std::mem::take(&mut self.class_logits),
             tokens,
             top_tokens,
             finish,
             speculated: entry.speculated,
+            beam_score: None,
         };
         // A closed channel is noticed when the next step is planned.
         let _ = entry.events.send(Event::Step(generation));

@@ -12,7 +12,7 @@ from .blocks import RowBlock
 from .checkpoint import Checkpoint, Matrices, NormWeights
 from .copies import PrefillCopies
 from .current_adapters import CurrentAdapters, Room, StepAdapters
-from .ends import EmbeddingWeights, load_embedding, load_head, load_quantised_head, rounded
+from .ends import EmbeddingWeights, load_class_head, load_embedding, load_head, load_quantised_head, rounded
 from .experts import ExpertShard, shared_experts, stack
 from .feed_forward import DenseWeights, load_dense
 from .gated_delta import GatedDeltaWeights, load_gated_delta
@@ -99,6 +99,7 @@ __all__ = [
     "even_span",
     "in_blocks",
     "load_attention",
+    "load_class_head",
     "load_dense",
     "load_embedding",
     "load_gated_delta",
