@@ -11,7 +11,7 @@ Tiles have as many columns for a place as the power of two above the words of a 
 place j of word w. For heads whose words are no power of two, some columns are of no element.
 """
 
-# pyright: basic, reportArgumentType=false, reportCallIssue=false
+# pyright: basic, reportArgumentType=false, reportCallIssue=false, reportGeneralTypeIssues=false
 from ..runtime.triton import knobs, tl, triton
 from ._kv_conversion import round_up
 from ._online_softmax import load_rows
@@ -211,9 +211,9 @@ def pack_heads(
     """int32 words [ROWS, BLOCK_HALF / 4] of heads, as `quantise` of `kv_quantisation.py` makes them. Stores scales."""
     GROUPS: tl.constexpr = group_count(HEAD_DIM)
     OF_HALF: tl.constexpr = max(1, GROUPS // 2)
-    shape: tl.constexpr = [ROWS, OF_HALF, BLOCK_HALF // OF_HALF]
-    inside = tl.reshape(tl.broadcast_to(exists, [ROWS, BLOCK_HALF]), shape)
-    first, second = tl.reshape(first, shape), tl.reshape(second, shape)
+    OF_GROUP: tl.constexpr = BLOCK_HALF // OF_HALF
+    inside = tl.reshape(tl.broadcast_to(exists, [ROWS, BLOCK_HALF]), [ROWS, OF_HALF, OF_GROUP])
+    first, second = (tl.reshape(first, [ROWS, OF_HALF, OF_GROUP]), tl.reshape(second, [ROWS, OF_HALF, OF_GROUP]))
     least1 = tl.min(tl.where(inside, first, float("inf")), axis=2, keep_dims=True)
     least2 = tl.min(tl.where(inside, second, float("inf")), axis=2, keep_dims=True)
     most1 = tl.max(tl.where(inside, first, float("-inf")), axis=2, keep_dims=True)

@@ -1,6 +1,7 @@
 """Producer warp group of Hopper prefill attention over 4-bit codes: see `_prefill_hopper_copy.py`."""
 
 # pyright: basic, reportArgumentType=false, reportAssignmentType=false, reportCallIssue=false
+# pyright: reportGeneralTypeIssues=false
 from ..runtime.rings import advance
 from ..runtime.triton import gl, gluon, hopper
 from ._kv_groups import group_count
