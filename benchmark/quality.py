@@ -82,7 +82,7 @@ def log_likelihood(model: CausalLM, ids: list[int]) -> float:
 
 
 def perplexity(folder: Path, encoded: list[list[int]], name: str | None, kv_cache: QuantisedKvCache | None) -> float:
-    """Of the model in `folder` over texts, with weights quantised as `name` says and 8-bit keys and values."""
+    """Of the model in `folder` over texts, with weights quantised as `name` says and keys and values in that type."""
     config = read_model_config(folder, quantize=name)
     device = torch.device("cpu")
     group = init_group(ParallelConfig(), device, 1.0)

@@ -1,4 +1,4 @@
-"""Bar of attention over an 8-bit KV cache, and the operator that writes it, beside the 16-bit cache.
+"""Bar of attention over a KV cache of 8 or 4 bits, and the operator that writes it, beside the 16-bit cache.
 
 One layer of Llama 3.1 8B (32 heads) and of the 70B (64 heads): 8 KV heads, head size 128. Decode: bytes are codes and
 scales, or elements, of K and V; slots in order or at random. Prefill: one prompt, or a chunk after a prefix.
@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import torch
 
 import text_generation_kernels as kernels
+from text_generation_server.layers.infer.state import CacheShape
 
 from .bar import Bar
 from .pool import Context, filled
@@ -18,7 +19,7 @@ from .timing import Call, Plan, Prepared, Row, seconds_per_call
 KV_HEADS, HEAD_DIM = 8, 128
 SCALE = HEAD_DIM**-0.5
 TYPES: dict[str, torch.dtype | None] = {"bfloat16": None, **kernels.KV_CODES}
-DECODES = ((64, 2048), (16, 8192), (1, 8192), (256, 1024))
+DECODES = ((64, 2048), (64, 8192), (16, 8192), (1, 8192), (256, 1024))
 PREFILLS = ((1, 2048, 0), (1, 8192, 0), (1, 448, 8192), (64, 16, 512), (1, 16, 8192))
 """Requests, new tokens of each, and tokens before them."""
 WRITES = (1, 64, 4096)
@@ -65,8 +66,7 @@ def caches(plan: Plan, codes: torch.dtype | None, buffers: int, slots: int) -> l
 def decode(plan: Plan, codes: torch.dtype | None, heads: int, batch: int, length: int, scattered: bool) -> Prepared:
     """Bytes of K and V of all contexts, and the call."""
     context = Context.of_decodes(plan, [length] * batch, scattered)
-    per_head = HEAD_DIM * plan.dtype.itemsize if codes is None else HEAD_DIM + torch.bfloat16.itemsize
-    num_bytes = 2 * context.slots * KV_HEADS * per_head
+    num_bytes = context.slots * CacheShape(KV_HEADS, HEAD_DIM, HEAD_DIM, codes).bytes_per_slot(plan.dtype)
     stored = caches(plan, codes, plan.buffers(num_bytes), context.slots)
     (q, out), requests = plan.normal(2, batch, heads, HEAD_DIM), context.decode
 
@@ -103,4 +103,4 @@ def write(plan: Plan, codes: torch.dtype | None, tokens: int) -> Call:
     return call
 
 
-BARS = {"kv_cache": Bar("attention over 8-bit keys and values, and what writes them", rows)}
+BARS = {"kv_cache": Bar("attention over keys and values of 8 and 4 bits, and what writes them", rows)}

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from text_generation_kernels import Chunks, Decodes, KvCache
-from text_generation_kernels.attention.kv_quantisation import quantise
+from text_generation_kernels.attention.kv_quantisation import quantise, split_scales
 from text_generation_server.layers.infer.state import CacheShape
 
 from .timing import Plan
@@ -20,12 +20,13 @@ def filled(plan: Plan, slots: int, kv_heads: int, head_dim: int, codes: torch.dt
     """One layer full of random numbers, or of `codes` that stand for some."""
     cache = CacheShape(kv_heads, head_dim, head_dim, codes).allocate(slots, plan.dtype, plan.device)
     for place, each in enumerate((cache.k, cache.v)):
-        numbers = torch.randn(each.shape, dtype=plan.dtype, device=plan.device)
+        numbers = torch.randn(slots, kv_heads, head_dim, dtype=plan.dtype, device=plan.device)
         if codes is None or cache.scales is None:
             each.copy_(numbers)
             continue
-        coded, cache.scales[..., place] = quantise(numbers, codes)
+        coded, scales = quantise(numbers, codes)
         each.view(torch.uint8).copy_(coded.view(torch.uint8))
+        split_scales(cache, cache.scales)[place].copy_(scales)
     return cache
 
 

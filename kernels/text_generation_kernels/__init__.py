@@ -9,7 +9,7 @@ from .attention.decode_attention import decode_attention
 from .attention.index_postprocess import IndexNorms, index_postprocess
 from .attention.index_scores import index_scores
 from .attention.kv_cache import KvCache
-from .attention.kv_quantisation import KV_CODES
+from .attention.kv_quantisation import KV_CODES, bytes_of_head, scales_of_head
 from .attention.latent_decode_attention import latent_decode_attention
 from .attention.latent_expand import latent_expand
 from .attention.latent_postprocess import latent_postprocess
@@ -173,6 +173,7 @@ __all__ = [
     "alone",
     "announce",
     "block_scores",
+    "bytes_of_head",
     "causal_conv",
     "choose",
     "choose_draft",
@@ -233,6 +234,7 @@ __all__ = [
     "replaced_logits",
     "rms_norm",
     "run_of",
+    "scales_of_head",
     "selective_scan",
     "send_linear",
     "shrink_splits",

@@ -54,14 +54,16 @@ class Pool:
         self.k *= 1 + torch.rand(slots, heads, 1).to(device)
         self.v *= (10 ** (4 * torch.rand(slots, heads, 1) - 2)).to(device)
         self.k[0, 0] = self.v[0, 0] = 0.0
-        (k_codes, k_scales), (v_codes, v_scales) = (quantise(each, codes) for each in (k, v))
         kv_heads = self.k.shape[1]
-        scales = torch.stack((k_scales[:, 1 : kv_heads + 1], v_scales[:, :kv_heads]), dim=-1)
+        inside = slice(1, kv_heads + 1), slice(0, kv_heads)
+        quantised = [
+            [each[:, some] for each in quantise(heads, codes)] for heads, some in zip((k, v), inside, strict=True)
+        ]
+        scales = torch.cat([each if each.dim() == 3 else each[..., None] for _, each in quantised], dim=-1)
         # Those of a head lie in the order of slots.
         scales = scales.transpose(0, 1).contiguous().transpose(0, 1)
-        codes_of_both = k_codes[:, 1 : kv_heads + 1], v_codes[:, :kv_heads]
-        self.cache = KvCache(*codes_of_both, scales)
-        self.k, self.v = (dequantise(each, scales[..., place]).double() for place, each in enumerate(codes_of_both))
+        self.cache = KvCache(quantised[0][0], quantised[1][0], scales)
+        self.k, self.v = (dequantise(*each).double() for each in quantised)
 
     def decodes(self, max_kv_len: int | None = None, some: slice = slice(None)) -> Decodes:
         """A decode of each request, or of some."""

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from text_generation_kernels import KvCache, NewTokens, QkvPrologue
+from text_generation_kernels.attention.kv_quantisation import bytes_of_head, scales_of_head, split_scales
 
 from . import reference
 
@@ -36,7 +37,7 @@ class Case:
         codes: torch.dtype | None = None,
         given: bool = False,
     ) -> None:
-        """`codes`: type of a quantised cache, whose scales are `given` or measured."""
+        """`codes`: type of a quantised cache, whose scales are `given` or, of 4 bits always, measured."""
         torch.manual_seed(head_dim)
         self.kv_heads, self.head_dim, self.num_slots = kv_heads, head_dim, 2 * tokens + 3
         size = (heads + 2 * kv_heads) * head_dim
@@ -58,11 +59,13 @@ class Case:
         shape = (self.num_slots, self.kv_heads, self.head_dim)
         if codes is None:
             return KvCache(*(torch.full(shape, float("nan"), dtype=dtype, device=device) for _ in range(2)))
+        shape = (*shape[:2], bytes_of_head(codes, self.head_dim))
         k, v = (torch.full(shape, _UNUSED, dtype=torch.uint8, device=device).view(codes) for _ in range(2))
         if given:
             scales = (0.01 + 0.02 * torch.rand(self.kv_heads, 2)).bfloat16()
             return KvCache(k, v, scales.to(device).expand(self.num_slots, -1, -1), True)
-        return KvCache(k, v, torch.full((*shape[:2], 2), float("nan"), dtype=torch.bfloat16, device=device))
+        shape = (*shape[:2], 2 * scales_of_head(codes, self.head_dim))
+        return KvCache(k, v, torch.full(shape, float("nan"), dtype=torch.bfloat16, device=device))
 
     @property
     def arguments(self) -> tuple[Tensor, QkvPrologue, NewTokens, KvCache]:
@@ -128,6 +131,27 @@ class Case:
             if apart.max() > steps or (apart > 0).float().mean() > 0.05:
                 raise AssertionError(f"{(apart > 0).float().mean():.2%} of codes differ, by up to {apart.max()}")
         torch.testing.assert_close(self.cache.scales, cache.scales, rtol=steps * 2**-7, atol=0, equal_nan=True)
+
+    def check_int4(self, operator: Operator, torch_operator: Operator) -> None:
+        """`check_codes` of 4 bits, whose zeros may be apart by a step of theirs too."""
+        qkv, cache, slots = self.qkv.clone(), self.copied_cache(), self.tokens.slots
+        operator(*self.arguments)
+        self.check_unused()
+        torch_operator(qkv, self.prologue, self.tokens, cache)
+        for got, by_torch in ((self.cache.k, cache.k), (self.cache.v, cache.v)):
+            both = (each.view(torch.uint8)[slots].int() for each in (got, by_torch))
+            codes = [torch.stack((each & 15, each >> 4)) for each in both]
+            apart = (codes[0] - codes[1]).abs()
+            if apart.max() > 1 or (apart > 0).float().mean() > 0.05:
+                raise AssertionError(f"{(apart > 0).float().mean():.2%} of codes differ, by up to {apart.max()}")
+        found = [split_scales(each, each.scales[slots]) for each in (self.cache, cache) if each.scales is not None]
+        for got, by_torch in zip(*found, strict=True):
+            (scales, zeros), (torch_scales, torch_zeros) = (
+                each.float().unflatten(-1, (-1, 2)).unbind(-1) for each in (got, by_torch)
+            )
+            torch.testing.assert_close(scales, torch_scales, rtol=2**-6, atol=0)
+            if ((zeros - torch_zeros).abs() > 2**-6 * torch_zeros.abs() + torch_scales / 2).any():
+                raise AssertionError("zeros differ")
 
     def check_same_codes(self, operator: Operator, torch_operator: Operator) -> None:
         """Runs `operator` and torch on heads that are not rotated, so that both quantise the same values: codes and

@@ -122,3 +122,18 @@ def stored_in_8_bits(heads: Tensor, dtype: torch.dtype, scale: Tensor | None = N
     codes = codes.clamp(-most, most)
     codes = codes.round() if dtype == torch.int8 else codes.to(dtype).float()
     return (codes * scale[..., None]).to(heads.dtype)
+
+
+def stored_in_4_bits(heads: Tensor) -> Tensor:
+    """`heads` [..., head_dim] as a cache of 4 bits gives them back: 16 steps from the smallest to the largest of each
+    group, of which a head has 1, 2, 4 or 8, as few as let none have more than 64 elements.
+    """
+    groups = next(each for each in (1, 2, 4, 8) if heads.shape[-1] <= 64 * each)
+    wide = heads.float().unflatten(-1, (groups, -1))
+    least, most = wide.amin(-1, keepdim=True), wide.amax(-1, keepdim=True)
+    exact = (most - least).clamp(min=1e-6) / 15
+    near = exact.bfloat16()
+    scale = torch.where(near.float() < exact, torch.nextafter(near, torch.full_like(near, torch.inf)), near).float()
+    zero = (least + 8 * scale).bfloat16().float()
+    codes = ((wide - zero) / scale).round().clamp(-8, 7)
+    return (codes * scale + zero).flatten(-2).to(heads.dtype)

@@ -8,9 +8,14 @@ values are read once for all of them, and each row sees those that its token att
 from ..runtime.launch import is_last, launch_dependents, wait_for_previous
 from ..runtime.triton import tl, triton
 from ._chunking import merge_chunks
+from ._decode_int4 import attend_int4
 from ._decode_loops import attend, attend_codes
+from ._kv_conversion import INT4
+from ._kv_groups import code_elements
 from ._online_softmax import load_per_head
 from ._split_kv import bounds, fill_padding, find_chunk, row_offsets
+
+_INT4 = tl.constexpr(INT4)
 
 
 @triton.jit
@@ -35,9 +40,9 @@ def _members(
 )
 def decode_attention_kernel(
     q_ptr,  # [batch * WIDTH, heads, HEAD_DIM]
-    k_cache_ptr,  # [slots, kv_heads, HEAD_DIM], or, where FORMAT, int32 words of four codes
+    k_cache_ptr,  # [slots, kv_heads, HEAD_DIM], or, where FORMAT, int32 words of four codes, or of eight 4-bit ones
     v_cache_ptr,  # [slots, kv_heads, V_DIM], likewise
-    scales_ptr,  # [slots, kv_heads] int32, both scales side by side, or None
+    scales_ptr,  # [slots, kv_heads] int32, both scales side by side, or scale and zero of each group, or None
     slot_table_ptr,  # [rows, positions]
     b_row_ptr,  # [batch * WIDTH]
     b_kv_len_ptr,  # [batch * WIDTH]
@@ -66,9 +71,9 @@ def decode_attention_kernel(
     scale_log2,  # scale times log2(e)
     GROUP: tl.constexpr,  # heads for each KV head
     HEAD_DIM: tl.constexpr,
-    BLOCK_D: tl.constexpr,  # power of two, at least HEAD_DIM and 16
+    BLOCK_D: tl.constexpr,  # power of two, at least HEAD_DIM and 16, of 4-bit codes at least 128
     V_DIM: tl.constexpr,
-    BLOCK_V: tl.constexpr,  # power of two, at least V_DIM and 16
+    BLOCK_V: tl.constexpr,  # power of two, at least V_DIM and 16, likewise
     BLOCK_G: tl.constexpr,  # rows of a tile, a power of two, at least 16, or 8 where FORMAT
     BLOCK_B: tl.constexpr,  # power of two, at least batch
     BLOCK_H: tl.constexpr,  # power of two, at least the rows of a tile that exist
@@ -130,7 +135,14 @@ def decode_attention_kernel(
     offsets = row_offsets(heads[:, None], tokens[:, None], stride_q_token, stride_q_head, WIDTH)
     q_ptrs = q_request_ptr + offsets + elements
     exist = exists[:, None] & (elements < HEAD_DIM)
-    if FORMAT:
+    if FORMAT == _INT4:
+        acc, row_max, row_sum = attend_int4(
+            q_request_ptr + row_offsets(heads, tokens, stride_q_token, stride_q_head, WIDTH), exists, slopes,
+            table_row_ptr, k_head_ptr, v_head_ptr, scales_ptr + kv_head * stride_scales_head, begin, end, kv_lens,
+            stride_k_slot, stride_v_slot, stride_scales_slot, scale_log2,
+            WINDOW, WIDTH, SOFTCAP, HEAD_DIM, BLOCK_D, V_DIM, BLOCK_V, BLOCK_G, BLOCK_N, PDL,
+        )  # fmt: skip
+    elif FORMAT:
         acc, row_max, row_sum = attend_codes(
             q_ptrs, exist, slopes, table_row_ptr, k_head_ptr, v_head_ptr, scales_ptr + kv_head * stride_scales_head,
             begin, end, kv_lens, stride_k_slot, stride_v_slot, stride_scales_slot, scale_log2,
@@ -145,6 +157,10 @@ def decode_attention_kernel(
 
     elements = tl.arange(0, BLOCK_V)
     stored = exists[:, None] & (elements < V_DIM)[None, :]
+    places = elements
+    if FORMAT == _INT4:
+        places = code_elements(V_DIM, BLOCK_V, BLOCK_V)
+        stored = exists[:, None] & (places < V_DIM)[None, :]
     if sinks_ptr is not None:
         # Of several chunks none counts the sink: the merge does.
         sinks = load_per_head(sinks_ptr, heads, exists)
@@ -154,12 +170,12 @@ def decode_attention_kernel(
     out_request_ptr = out_ptr + (request * WIDTH).to(tl.int64) * stride_out_token
     if num_chunks == 1:
         offsets = row_offsets(heads[:, None], tokens[:, None], stride_out_token, stride_out_head, WIDTH)
-        out_tile_ptr = out_request_ptr + offsets + elements[None, :]
+        out_tile_ptr = out_request_ptr + offsets + places[None, :]
         tl.store(out_tile_ptr, acc.to(out_ptr.dtype.element_ty), mask=stored)
         return
     num_heads = tl.num_programs(0) // TILES * GROUP
     partial_rows = item.to(tl.int64) * (num_heads * WIDTH) + row_offsets(heads, tokens, num_heads, 1, WIDTH)
-    tl.store(partial_ptr + partial_rows[:, None] * V_DIM + elements[None, :], acc, mask=stored)
+    tl.store(partial_ptr + partial_rows[:, None] * V_DIM + places[None, :], acc, mask=stored)
     tl.store(partial_log_sum_ptr + partial_rows, row_max + tl.log2(row_sum), mask=exists)
     if LAST_MERGES and is_last(arrived_ptr + request * tl.num_programs(0) + tl.program_id(0), num_chunks):
         m_heads, m_tokens, in_tile = _members(tile, kv_head, tl.arange(0, BLOCK_H), GROUP, WIDTH, BLOCK_G)

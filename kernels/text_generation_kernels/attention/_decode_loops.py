@@ -19,7 +19,7 @@ def _load_queries(q_ptrs, exist, PDL: tl.constexpr):
 
 
 @triton.jit
-def _sees(distances, WINDOW: tl.constexpr, WIDTH: tl.constexpr):
+def sees(distances, WINDOW: tl.constexpr, WIDTH: tl.constexpr):
     """Whether queries see keys, by k - q. WINDOW is that of all tokens of a request together."""
     seen = distances <= 0
     if WINDOW:
@@ -73,20 +73,20 @@ def attend(
         else:
             distances = positions[None, :] - kv_lens[:, None] + 1
             scores, units = apply_options(scores, scale_log2, distances, slopes, SOFTCAP)
-            scores = tl.where(_sees(distances, WINDOW, WIDTH), scores, float("-inf"))
+            scores = tl.where(sees(distances, WINDOW, WIDTH), scores, float("-inf"))
         v = load_rows(v_head_ptr, slots, stride_v_slot, valid, True, V_DIM, BLOCK_V)
         acc, row_max, row_sum = accumulate(scores, units, v, acc, row_max, row_sum, WIDTH > 1)
     return acc, row_max, row_sum
 
 
 @triton.jit
-def _load_tile_slots(table_row_ptr, positions, end):
+def load_tile_slots(table_row_ptr, positions, end):
     """Slots of `positions`. Positions from `end` on get the slot of the last one, so that their loads need no mask."""
     return tl.load(table_row_ptr + tl.minimum(positions, end - 1)).to(tl.int64)
 
 
 @triton.jit
-def _load_values(v_head_ptr, slots, stride_slot, SIZE: tl.constexpr, BLOCK: tl.constexpr):
+def load_words(v_head_ptr, slots, stride_slot, SIZE: tl.constexpr, BLOCK: tl.constexpr):
     """int32 words of values [BLOCK, N]: row i holds word i of every position."""
     elements = tl.arange(0, BLOCK)[:, None]
     pointers = v_head_ptr + slots[None, :] * stride_slot + elements
@@ -143,7 +143,7 @@ def attend_codes(
     for start in range(begin, end, BLOCK_N):
         positions = start + tl.arange(0, BLOCK_N)
         valid = positions < end
-        slots = _load_tile_slots(table_row_ptr, positions, end)
+        slots = load_tile_slots(table_row_ptr, positions, end)
         k = load_rows(k_codes_ptr, slots, stride_k_slot * 4, valid, False, HEAD_DIM, BLOCK_D)
         k_scales, v_scales = load_scales(scales_head_ptr, slots, stride_scales_slot, valid, FORMAT)
         if start == begin:
@@ -154,10 +154,10 @@ def attend_codes(
             seen = valid[:, None]
         else:
             distances = positions[:, None] - kv_lens[None, :] + 1
-            seen = _sees(distances, WINDOW, WIDTH)
+            seen = sees(distances, WINDOW, WIDTH)
         scores, units = apply_options(scores, (k_scales * scale_log2)[:, None], distances, slopes, SOFTCAP)
         scores = tl.where(seen, scores * units, float("-inf"))
-        v = _load_values(v_head_ptr, slots, stride_v_slot, V_DIM // 4, WORDS)
+        v = load_words(v_head_ptr, slots, stride_v_slot, V_DIM // 4, WORDS)
         scaled = scores + log2_of_scales(v_scales)[:, None]
         new_maxima = tl.maximum(maxima, tl.max(scaled, axis=0))
         base = finite(new_maxima) if WIDTH > 1 else new_maxima

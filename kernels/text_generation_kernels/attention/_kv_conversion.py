@@ -12,7 +12,8 @@ assembly, so plain operations compute the same bits there.
 # pyright: basic
 from ..runtime.triton import knobs, tl, triton
 
-E4M3, E5M2, INT8, E4M3_BY_HARDWARE = 1, 2, 3, 4
+E4M3, E5M2, INT8, E4M3_BY_HARDWARE, INT4 = 1, 2, 3, 4, 5
+"""Formats of codes. Those of 4 bits are converted in `_kv_groups.py`."""
 _E4M3, _E5M2, _INT8, _E4M3_BY_HARDWARE = (tl.constexpr(each) for each in (E4M3, E5M2, INT8, E4M3_BY_HARDWARE))
 _INTERPRETED = tl.constexpr(bool(knobs.runtime.interpret))
 

@@ -10,7 +10,7 @@ from ..runtime.constants import LOG2_E
 from ..runtime.triton import tl, triton
 from .attention_options import AttentionOptions
 from .kv_cache import KvCache
-from .kv_quantisation import check_codes
+from .kv_quantisation import check_codes, head_dim_of
 
 _LOG2_E = tl.constexpr(LOG2_E)
 
@@ -99,10 +99,11 @@ def check_layouts(
 ) -> None:
     """Raises ValueError for what the kernels do not read."""
     tokens, heads, head_dim = q.shape
-    slots, kv_heads, v_head_dim = cache.v.shape
+    slots, kv_heads, _ = cache.v.shape
     if (
-        out.shape != (tokens, heads, v_head_dim)
-        or cache.k.shape != (slots, kv_heads, head_dim)
+        out.shape != (tokens, heads, head_dim_of(cache.v))
+        or cache.k.shape[:2] != (slots, kv_heads)
+        or head_dim_of(cache.k) != head_dim
         or heads % kv_heads
         or any(each is not None and each.shape != (heads,) for each in (options.sinks, options.slopes))
     ):

@@ -11,8 +11,11 @@ Gluon, because Triton has no warp specialisation by hand. Triton's interpreter c
 # pyright: reportGeneralTypeIssues=false
 from ..runtime.rings import advance
 from ..runtime.triton import gl, gluon, hopper
+from ._kv_conversion import INT4
 from ._prefill_hopper_copy import copy_codes, copy_values
+from ._prefill_hopper_int4 import copy_int4
 
+_INT4 = gl.constexpr(INT4)
 _LOG2_E = gl.constexpr(1.4426950408889634)
 _ROWS = gl.constexpr(64)  # query rows of each consumer warp group
 
@@ -211,9 +214,9 @@ def _attend(
 )
 def prefill_attention_hopper_kernel(
     q_ptr,  # [tokens, heads, HEAD_DIM]
-    k_cache_ptr,  # [slots, kv_heads, HEAD_DIM], or, where FORMAT, int32 words of four codes
+    k_cache_ptr,  # [slots, kv_heads, HEAD_DIM], or, where FORMAT, int32 words of four codes, or of eight 4-bit ones
     v_cache_ptr,  # [slots, kv_heads, HEAD_DIM], likewise
-    scales_ptr,  # [slots, kv_heads] int32, both scales side by side, or None
+    scales_ptr,  # [slots, kv_heads] int32, both scales side by side, or scale and zero of each group, or None
     slot_table_ptr,  # [rows, positions]
     b_row_ptr,  # [batch]
     b_q_start_ptr,  # [batch + 1]
@@ -300,7 +303,27 @@ def prefill_attention_hopper_kernel(
     shared = (q_tiles, tiles, barriers, turns)
     tile_of = (q_start, q_len * GROUP, first, prefix)
     bounds = (begin, full, seen_by_all, end)
-    if FORMAT:
+    if FORMAT == _INT4:
+        pairs_head_ptr = scales_ptr + kv_head * stride_scales_head
+        gl.warp_specialize(
+            [
+                (_attend, (
+                    tensors, shared, kv_head, tile_of, bounds, scale_log2,
+                    0, GROUP, WINDOW, SOFTCAP, HEAD_DIM, BLOCK_N, STAGES,
+                )),
+                (_attend, (
+                    tensors, shared, kv_head, tile_of, bounds, scale_log2,
+                    1, GROUP, WINDOW, SOFTCAP, HEAD_DIM, BLOCK_N, STAGES,
+                )),
+                (copy_int4, (
+                    slot_row_ptr, k_head_ptr, v_head_ptr, pairs_head_ptr, begin, end, tiles, barriers,
+                    stride_k_slot, stride_v_slot, stride_scales_slot, HEAD_DIM, BLOCK_N, STAGES,
+                )),
+            ],
+            [4, 4],
+            [ATTEND_REGISTERS, COPY_REGISTERS],
+        )  # fmt: skip
+    elif FORMAT:
         scales_head_ptr = scales_ptr + kv_head * stride_scales_head
         gl.warp_specialize(
             [

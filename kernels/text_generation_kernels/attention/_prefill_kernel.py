@@ -4,9 +4,12 @@
 from ..runtime.batches import find_tile
 from ..runtime.launch import is_last, launch_dependents, wait_for_previous
 from ..runtime.triton import tl, triton
-from ._kv_conversion import load_scales, to_float16, widen
+from ._kv_conversion import INT4, load_scales, to_float16, widen
+from ._kv_groups import code_elements, group_count, load_values
 from ._online_softmax import accumulate, apply_options, load_per_head, load_rows, load_slots
 from ._prefill_tiles import merge_partials, plan_splits, seen_by, store_partial
+
+_INT4 = tl.constexpr(INT4)
 
 
 @triton.jit
@@ -46,10 +49,14 @@ def _attend(
     for start in range(begin, end, BLOCK_N):
         keys = start + tl.arange(0, BLOCK_N)
         next_slots = load_slots(table_row_ptr, keys + BLOCK_N, seen_end, True)
-        k = load_rows(k_head_ptr, slots, stride_k_slot, keys < end, MASKED, HEAD_DIM, BLOCK_D)
-        if FORMAT:
-            k_scales, v_scales = load_scales(scales_head_ptr, slots, stride_scales_slot, keys < end, FORMAT)
-            k = widen(k, FORMAT) * k_scales.to(tl.float16)[:, None]
+        if FORMAT == _INT4:
+            k_pairs = scales_head_ptr + slots * stride_scales_slot
+            k = load_values(k_head_ptr, k_pairs, slots, stride_k_slot, keys < end, MASKED, HEAD_DIM, BLOCK_D, BLOCK_N)
+        else:
+            k = load_rows(k_head_ptr, slots, stride_k_slot, keys < end, MASKED, HEAD_DIM, BLOCK_D)
+            if FORMAT:
+                k_scales, v_scales = load_scales(scales_head_ptr, slots, stride_scales_slot, keys < end, FORMAT)
+                k = widen(k, FORMAT) * k_scales.to(tl.float16)[:, None]
         scores = tl.dot(q, k.T, input_precision="tf32x3")
         distances = keys[None, :] - positions[:, None]
         scores, units = apply_options(scores, scale_log2, distances, slopes, SOFTCAP)
@@ -58,9 +65,13 @@ def _attend(
             if WINDOW:
                 seen &= distances > -WINDOW
             scores = tl.where(seen, scores, float("-inf"))
-        v = load_rows(v_head_ptr, slots, stride_v_slot, keys < end, MASKED, V_DIM, BLOCK_V)
-        if FORMAT:
-            v = widen(v, FORMAT) * v_scales.to(tl.float16)[:, None]
+        if FORMAT == _INT4:
+            v_pairs = scales_head_ptr + slots * stride_scales_slot + group_count(HEAD_DIM)
+            v = load_values(v_head_ptr, v_pairs, slots, stride_v_slot, keys < end, MASKED, V_DIM, BLOCK_V, BLOCK_N)
+        else:
+            v = load_rows(v_head_ptr, slots, stride_v_slot, keys < end, MASKED, V_DIM, BLOCK_V)
+            if FORMAT:
+                v = widen(v, FORMAT) * v_scales.to(tl.float16)[:, None]
         acc, row_max, row_sum = accumulate(scores, units, v, acc, row_max, row_sum, WINDOW > 0 and MASKED)
         slots = next_slots
     return acc, row_max, row_sum, slots
@@ -72,9 +83,9 @@ def _attend(
 )
 def prefill_attention_kernel(
     q_ptr,  # [tokens, heads, HEAD_DIM]
-    k_cache_ptr,  # [slots, kv_heads, HEAD_DIM], where FORMAT uint8
+    k_cache_ptr,  # [slots, kv_heads, HEAD_DIM], where FORMAT uint8, or int32 words of eight 4-bit codes
     v_cache_ptr,  # [slots, kv_heads, V_DIM], likewise
-    scales_ptr,  # [slots, kv_heads] int32, both scales side by side, or None
+    scales_ptr,  # [slots, kv_heads] int32, both scales side by side, or scale and zero of each group, or None
     slot_table_ptr,  # [rows, positions]
     b_row_ptr,  # [batch]
     b_q_start_ptr,  # [batch + 1]
@@ -154,6 +165,8 @@ def prefill_attention_kernel(
     exists = rows < q_len * GROUP
     tokens = (q_start + rows // GROUP).to(tl.int64)
     heads = kv_head * GROUP + rows % GROUP
+    if FORMAT == _INT4:
+        elements = code_elements(HEAD_DIM, BLOCK_D, BLOCK_D)
     q_tile_ptr = q_ptr + (tokens * stride_q_token + heads * stride_q_head)[:, None] + elements[None, :]
     q = tl.load(q_tile_ptr, mask=exists[:, None] & (elements < HEAD_DIM)[None, :], other=0.0)
     slopes, sinks = None, None
@@ -213,6 +226,8 @@ def prefill_attention_kernel(
         if not is_last(arrived_ptr + tile_index, splits):
             return
         acc = merge_partials(partial_tile_ptr, log_sum_tile_ptr, sinks, splits, count, BLOCK_V, BLOCK_M, WINDOW > 0)
+    if FORMAT == _INT4:
+        elements = code_elements(V_DIM, BLOCK_V, BLOCK_V)
     stored = exists[:, None] & (elements < V_DIM)[None, :]
     out_tile_ptr = out_ptr + (tokens * stride_out_token + heads * stride_out_head)[:, None] + elements[None, :]
     tl.store(out_tile_ptr, acc.to(out_ptr.dtype.element_ty), mask=stored)

@@ -3,9 +3,11 @@
 # pyright: basic, reportArgumentType=false
 from ..runtime.launch import launch_dependents, wait_for_previous
 from ..runtime.triton import tl, triton
-from ._kv_conversion import code_of_amax, encode, round_up
+from ._kv_conversion import INT4, code_of_amax, encode, round_up
+from ._kv_groups import code_elements, group_count, pack_heads
 from .kv_quantisation import SMALLEST_AMAX
 
+_INT4 = tl.constexpr(INT4)
 _SMALLEST_AMAX = tl.constexpr(SMALLEST_AMAX)
 
 
@@ -97,9 +99,9 @@ def qkv_postprocess_kernel(
     cos_sin_ptr,  # [positions, HEAD_DIM] float32
     positions_ptr,  # [tokens] int64
     slots_ptr,  # [tokens] int64
-    k_cache_ptr,  # [slots, KV_HEADS, HEAD_DIM], where FORMAT uint8
+    k_cache_ptr,  # [slots, KV_HEADS, HEAD_DIM], where FORMAT uint8, or int32 words of eight 4-bit codes
     v_cache_ptr,  # [slots, KV_HEADS, HEAD_DIM], likewise
-    scales_ptr,  # [slots, KV_HEADS, 2] bfloat16 or None
+    scales_ptr,  # [slots, KV_HEADS, 2] bfloat16, of 4-bit codes scale and zero of each group, or None
     stride_qkv_partial,
     stride_qkv_token,
     stride_q_token,
@@ -131,6 +133,8 @@ def qkv_postprocess_kernel(
     slot = tl.load(slots_ptr + token).to(tl.int64)
     heads = tl.program_id(1) * BLOCK_HEADS + tl.arange(0, BLOCK_HEADS)[:, None]
     pairs = tl.arange(0, BLOCK_HALF)[None, :]
+    if FORMAT == _INT4:
+        pairs = code_elements(HEAD_DIM, 2 * BLOCK_HALF, BLOCK_HALF)[None, :]
     exists = pairs < HALF
     valid = (heads < HEADS + 2 * KV_HEADS) & exists
     angles = cos_sin_ptr + position * stride_cos_sin_position + pairs
@@ -178,6 +182,21 @@ def qkv_postprocess_kernel(
     tl.store(q, rotated_first, mask=is_q)
     tl.store(q + HALF, rotated_second, mask=is_q)
     kv_heads = tl.where(is_rotated, heads - HEADS, heads - HEADS - KV_HEADS)
+    if FORMAT == _INT4:
+        is_kv = (heads >= HEADS) & (heads < HEADS + 2 * KV_HEADS)
+        of_values = tl.where(is_rotated, 0, 2 * group_count(HEAD_DIM))
+        scales = scales_ptr + slot * stride_scales_slot + kv_heads * stride_scales_head + of_values
+        words = pack_heads(
+            rotated_first.to(tl.float32), rotated_second.to(tl.float32), exists, scales, is_kv, HEAD_DIM,
+            BLOCK_HEADS, BLOCK_HALF,
+        )  # fmt: skip
+        columns = tl.arange(0, BLOCK_HALF // 4)[None, :]
+        is_word = columns < HEAD_DIM // 8
+        k = k_cache_ptr + slot * stride_k_cache_slot + kv_heads * stride_k_cache_head + columns
+        tl.store(k, words, mask=is_kv & is_rotated & is_word)
+        v = v_cache_ptr + slot * stride_v_cache_slot + kv_heads * stride_v_cache_head + columns
+        tl.store(v, words, mask=is_kv & (heads >= HEADS + KV_HEADS) & is_word)
+        return
     if FORMAT:
         is_kv = (heads >= HEADS) & (heads < HEADS + 2 * KV_HEADS)
         scales = scales_ptr + slot * stride_scales_slot + kv_heads * stride_scales_head + tl.where(is_rotated, 0, 1)

@@ -15,10 +15,11 @@ A request has `width` successive tokens (a window of `speculation`), each of whi
 heads are rows of one tile, so that K and V are read once for all of them. A weight of zero stands for positions that a
 token does not see: values there that are not finite would reach it, as they do in prefill attention.
 
-The cache may hold 8-bit codes (`kv_quantisation.py`). Heads are then columns of the GEMMs, of which an MMA
+The cache may hold codes of 8 or 4 bits (`kv_quantisation.py`). Heads are then columns of the GEMMs, of which an MMA
 instruction takes 8 where it takes 16 rows. Codes reach tensor cores from registers, scales apply to scores and softmax
-weights, and queries and weights are float16. `deterministic`: a token's result does not depend, to the bit, on the
-rest of the batch, so that each token of a window is computed as a request of its own.
+weights, and queries and weights are float16. Of 4-bit codes each of the eight places within a word has GEMMs of its
+own. `deterministic`: a token's result does not depend, to the bit, on the rest of the batch, so that each token of a
+window is computed as a request of its own.
 
 Called once a layer in a decode step. Bytes floor: sum over requests of their longest kv_len * kv_heads * head_dim * 2 *
 element size (each K and V once). On an H200 with 8 KV heads, groups of 4 and head size 128 in bfloat16: 98 % of copy
@@ -38,11 +39,11 @@ from ..runtime.shapes import padded_head_dim
 from ._chunking import Chunking
 from ._decode_kernel import decode_attention_kernel
 from ._decode_torch import decode_attention_torch
-from ._kv_conversion import E4M3, E4M3_BY_HARDWARE
+from ._kv_conversion import E4M3, E4M3_BY_HARDWARE, INT4
 from ._online_softmax import check_layouts
 from .attention_options import NO_OPTIONS, AttentionOptions
 from .kv_cache import KvCache
-from .kv_quantisation import as_pairs, as_words, format_of
+from .kv_quantisation import as_pairs, as_words, codes_of_word, format_of, head_dim_of
 from .requests import Decodes, tokens_of_a_request
 
 # Least positions of a chunk: the first number for batches of up to _SMALL_BATCH, which would leave most SMs idle.
@@ -99,16 +100,16 @@ def decode_attention_triton(
     check_layouts("decode_attention", q, cache, slot_table, out, options)
     tokens, num_heads, head_dim = q.shape
     width = tokens_of_a_request("decode_attention", batch, tokens, deterministic)
-    _, num_kv_heads, v_head_dim = cache.v.shape
+    num_kv_heads, v_head_dim = cache.v.shape[1], head_dim_of(cache.v)
     if (requests := tokens // width) == 0:
         return
     format = format_of(cache.k)
     if format == E4M3 and q.is_cuda and has_fp8_gemms(q.device):
         format = E4M3_BY_HARDWARE
     k_cache, v_cache = as_words(cache.k), as_words(cache.v)
-    block_d, block_v = (padded_head_dim(size, bool(format)) for size in (head_dim, v_head_dim))
+    block_d, block_v = (padded_head_dim(size, codes_of_word(cache.k)) for size in (head_dim, v_head_dim))
     group = num_heads // num_kv_heads
-    config = _settings(q, block_d, num_kv_heads, width, bool(format), deterministic)
+    config = _settings(q, block_d, num_kv_heads, width, format, deterministic)
     row_tiles, sizes = _row_tiles(config, group, width, block_v, bool(format))
     tiles, processors = num_kv_heads * row_tiles, num_sms(q.device)
     programs, resident = (config.pop(name) * processors // tiles for name in ("programs", "resident"))
@@ -147,13 +148,18 @@ def decode_attention_triton(
         chunks.merge(kv_lens, options.sinks, out, block_v, 16)
 
 
-def _settings(q: Tensor, block_d: int, kv_heads: int, width: int, codes: bool, deterministic: bool) -> dict[str, int]:
+def _settings(q: Tensor, block_d: int, kv_heads: int, width: int, format: int, deterministic: bool) -> dict[str, int]:
     """Tiles and numbers of thread blocks, by the number of requests unless `deterministic`. With few heads and
     requests, fewer thread blocks with more tiles in flight leave fewer chunks to merge. Several tokens, of more rows
     than an MMA instruction takes, have settings of their own.
     """
-    requests, rows = q.shape[0] // width, _padded(q.shape[1] // kv_heads * width)
+    requests, rows, codes = q.shape[0] // width, _padded(q.shape[1] // kv_heads * width), format > 0
     sizes = {"shared_kib": shared_kib(q.device), "head_dim": block_d}
+    if format == INT4:
+        batch = 1 if requests == 1 and not deterministic else 16
+        config = dict(nearest("decode_attention_int4", **sizes, rows=max(_COLUMNS, rows), batch=batch))
+        # The heads of single tokens are one tile.
+        return config if width > 1 else {name: value for name, value in config.items() if name != "BLOCK_G"}
     if width > 1 and rows > (_COLUMNS if codes else _ROWS):
         sizes |= {"element_bytes": 1 if codes else q.element_size(), "rows": rows}
         return dict(nearest("decode_attention_rows", **sizes))

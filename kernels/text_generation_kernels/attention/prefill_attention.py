@@ -12,7 +12,7 @@ in chunks or continue a cached prefix. Position c of request b lies in slot `slo
 (`KvCache`), which already holds K and V of the new tokens. A request may have no new tokens; nothing is written for
 tokens of one of length 0. Accumulation is float32 on CUDA and CPU.
 
-The cache may hold 8-bit codes (`kv_quantisation.py`): a tile is dequantised to float16 once for all queries
+The cache may hold codes of 8 or 4 bits (`kv_quantisation.py`): a tile is dequantised to float16 once for all queries
 of a thread block. Queries and softmax weights are float16 then.
 
 Two kernels. That for any card splits the keys of a tile among thread blocks where tiles are too few for the card. Long
@@ -38,13 +38,14 @@ from ..runtime.launch import Launcher, compiling_only
 from ..runtime.register import register
 from ..runtime.settings import nearest
 from ..runtime.shapes import padded_head_dim
+from ._kv_conversion import INT4
 from ._online_softmax import check_layouts
 from ._prefill_kernel import prefill_attention_kernel
 from ._prefill_tiles import Tiling
 from ._prefill_torch import prefill_attention_torch
 from .attention_options import NO_OPTIONS, AttentionOptions
 from .kv_cache import KvCache
-from .kv_quantisation import as_bytes, as_pairs, format_of
+from .kv_quantisation import as_bytes, as_pairs, as_words, format_of, head_dim_of
 from .prefill_hopper import fills_hopper, hopper_takes, launch_on_hopper
 from .requests import Chunks
 
@@ -67,7 +68,7 @@ def prefill_attention_triton(
     slot_table, window = batch.slot_table, options.window
     check_layouts("prefill_attention", q, cache, slot_table, out, options)
     num_tokens, num_heads, head_dim = q.shape
-    _, num_kv_heads, v_head_dim = cache.v.shape
+    num_kv_heads, v_head_dim = cache.v.shape[1], head_dim_of(cache.v)
     requests = batch.rows.shape[0]
     if num_tokens == 0:
         return
@@ -79,7 +80,8 @@ def prefill_attention_triton(
         if not compiling_only():
             return
     block_d, block_v = padded_head_dim(head_dim), padded_head_dim(v_head_dim)
-    k_cache, v_cache, pairs = as_bytes(cache.k), as_bytes(cache.v), as_pairs(cache.scales)
+    k_cache, v_cache = (as_words(each) if format == INT4 else as_bytes(each) for each in (cache.k, cache.v))
+    pairs = as_pairs(cache.scales)
     scale_strides = (0, 0) if pairs is None else pairs.stride()[:2]
     sizes = {"head_dim": block_d, "element_bytes": 1 if format else q.element_size(), "q_len": max(1, batch.max_len)}
     config = dict(nearest("prefill_attention", shared_kib=shared_kib(q.device), **sizes))

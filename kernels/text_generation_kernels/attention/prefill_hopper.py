@@ -13,7 +13,7 @@ from ._kv_conversion import E4M3, E4M3_BY_HARDWARE
 from ._prefill_hopper_kernel import prefill_attention_hopper_kernel
 from .attention_options import AttentionOptions
 from .kv_cache import KvCache
-from .kv_quantisation import as_pairs, as_words, format_of
+from .kv_quantisation import as_pairs, as_words, format_of, head_dim_of
 from .requests import Chunks
 
 _HEAD_DIMS = (128, 256)
@@ -30,7 +30,7 @@ def hopper_takes(q: Tensor, cache: KvCache) -> bool:
         is_hopper(q.device)
         and q.dtype in (torch.bfloat16, torch.float16)
         and (cache.k.dtype == q.dtype or format_of(cache.k) > 0)
-        and q.shape[2] == cache.v.shape[2]
+        and q.shape[2] == head_dim_of(cache.v)
         and q.shape[2] in _HEAD_DIMS
         and not any(tensor.data_ptr() % 16 for tensor in tensors)
         and not any(stride * tensor.element_size() % 16 for tensor in tensors for stride in tensor.stride()[:2])

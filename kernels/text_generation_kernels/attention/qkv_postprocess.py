@@ -17,7 +17,7 @@ rounded to the type of `q_out` `[tokens, heads * head_dim]`, which then receives
 
 Bias and norms are those of the layer (`QkvPrologue`), norms rounded as in `rms_norm`. Rows of checkpoints that pair
 neighbours are permuted when they are loaded. Angles and slots are those of the step (`NewTokens`). Keys and values have
-one head size; of 8-bit codes (`kv_quantisation.py`) scales are written too, or, where given, read. One floating type
+one head size; of codes (`kv_quantisation.py`) scales are written too, or, where given, read. One floating type
 for `qkv`, bias, norms and caches of values. RoPE is computed in float32.
 
 Called once a layer. Bytes floor: tokens * element size * 2 * (heads + 2 * kv_heads) * head_dim. On an H200 in bfloat16
@@ -35,9 +35,10 @@ from ..runtime.register import register
 from ..runtime.settings import nearest
 from ..runtime.shapes import shapes_error
 from ..runtime.triton import triton
+from ._kv_conversion import INT4
 from ._qkv_postprocess_kernel import qkv_postprocess_kernel
 from .kv_cache import KvCache
-from .kv_quantisation import as_bytes, check_codes, format_of, quantise
+from .kv_quantisation import as_bytes, as_words, check_codes, format_of, head_dim_of, quantise, split_scales
 from .new_tokens import NewTokens
 from .qkv_prologue import QkvPrologue
 
@@ -55,7 +56,7 @@ def check_qkv(
     bias, q_norm, k_norm = prologue.bias, prologue.q_norm, prologue.k_norm
     cos_sin, positions, slots = tokens.cos_sin, tokens.positions, tokens.slots
     count, size = qkv.shape[-2:]
-    _, kv_heads, head_dim = cache.k.shape
+    kv_heads, head_dim = cache.k.shape[1], head_dim_of(cache.k)
     heads = size // head_dim - 2 * kv_heads
     if (
         head_dim % 2
@@ -106,9 +107,9 @@ def qkv_postprocess_triton(
     if count == 0:
         return
     heads = check_qkv(qkv, prologue, tokens, cache, q_out)
-    _, kv_heads, head_dim = cache.k.shape
+    kv_heads, head_dim, format = cache.k.shape[1], head_dim_of(cache.k), format_of(cache.k)
     cos_sin, scales, q_norm = tokens.cos_sin, cache.scales, prologue.q_norm
-    k_cache, v_cache = as_bytes(cache.k), as_bytes(cache.v)
+    k_cache, v_cache = (as_words(each) if format == INT4 else as_bytes(each) for each in (cache.k, cache.v))
     block_half = triton.next_power_of_2(head_dim // 2)
     config = nearest("qkv_postprocess", half=block_half)
     scale_strides = (0, 0) if scales is None else scales.stride()[:2]
@@ -137,7 +138,7 @@ def qkv_postprocess_triton(
         BLOCK_HALF=block_half,
         NORM_OF_EACH_HEAD=q_norm is not None and q_norm.dim() == 2,
         NORM_AFTER_ROPE=prologue.norm_after_rope,
-        FORMAT=format_of(cache.k),
+        FORMAT=format,
         SCALES_GIVEN=cache.scales_given,
         **config,
     )  # fmt: skip
@@ -147,7 +148,7 @@ def qkv_postprocess_torch(
     qkv: Tensor, prologue: QkvPrologue, tokens: NewTokens, cache: KvCache, q_out: Tensor | None = None
 ) -> None:
     """Torch implementation: the CPU path and the reference of the tests."""
-    _, num_kv_heads, head_dim = cache.k.shape
+    num_kv_heads, head_dim = cache.k.shape[1], head_dim_of(cache.k)
     if q_out is not None:
         qkv = qkv.sum(0).to(q_out.dtype)
     if prologue.bias is not None:
@@ -173,12 +174,13 @@ def _store(k: Tensor, v: Tensor, slots: Tensor, cache: KvCache) -> None:
         cache.k.index_copy_(0, slots, k)
         cache.v.index_copy_(0, slots, v)
         return
-    given = scales.index_select(0, slots) if cache.scales_given else None
-    for place, (heads, stored) in enumerate(((k, cache.k), (v, cache.v))):
-        codes, measured = quantise(heads, stored.dtype, None if given is None else given[..., place])
+    given = split_scales(cache, scales.index_select(0, slots)) if cache.scales_given else (None, None)
+    of_all = split_scales(cache, scales)
+    for heads, stored, known, of_stored in zip((k, v), (cache.k, cache.v), given, of_all, strict=True):
+        codes, measured = quantise(heads, stored.dtype, known)
         as_bytes(stored).index_copy_(0, slots, as_bytes(codes))
-        if given is None:
-            scales[..., place].index_copy_(0, slots, measured)
+        if known is None:
+            of_stored.index_copy_(0, slots, measured)
 
 
 def _rotate(q_and_k: Tensor, tokens: NewTokens) -> None:

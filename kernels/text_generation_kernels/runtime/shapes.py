@@ -9,6 +9,8 @@ def shapes_error(operator: str, **tensors: Tensor | None) -> ValueError:
     return ValueError(f"{operator}: shapes do not fit: {shapes}")
 
 
-def padded_head_dim(head_dim: int, in_words: bool = False) -> int:
-    """Columns of a tile: a power of two, at least what an MMA instruction takes; `in_words`: of four codes each."""
-    return max(64 if in_words else 16, 1 << (head_dim - 1).bit_length())
+def padded_head_dim(head_dim: int, in_word: int = 1) -> int:
+    """Columns of a tile: a power of two, at least what an MMA instruction takes, which are so many words of `in_word`
+    codes where those have GEMMs of their own.
+    """
+    return max(16 * in_word, 1 << (head_dim - 1).bit_length())

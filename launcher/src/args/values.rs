@@ -106,6 +106,8 @@ pub enum KvCacheDtype {
     Fp8E5m2,
     #[value(name = "int8", aliases = ["triton_int8kv", "ppl_int8kv"])]
     Int8,
+    #[value(name = "int4", aliases = ["ppl_int4kv"])]
+    Int4,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]

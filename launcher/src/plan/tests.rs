@@ -176,10 +176,10 @@ fn a_shard_gets_its_place_in_the_group() {
 #[test]
 fn what_is_asked_before_a_download_is_what_shards_are_told() {
     let args = args(
-        "--dtype float16 --kv-cache-dtype int8 --merge-adapter a --lora-adapters b,c --attention triton --cuda-graphs x --deterministic",
+        "--dtype float16 --kv-cache-dtype ppl_int4kv --merge-adapter a --lora-adapters b,c --attention triton --cuda-graphs x --deterministic",
     );
     let shard = shard(&args, &surroundings(), "/m", &group(1, true), 0);
-    let told = "--dtype float16 --load-format auto --kv-cache-dtype int8 --dequantised-copies auto --merge-adapter a \
+    let told = "--dtype float16 --load-format auto --kv-cache-dtype int4 --dequantised-copies auto --merge-adapter a \
                 --attention triton --cuda-graphs x --deterministic";
     // The router names adapters to the shards.
     let adapters = "--lora-adapters b,c";

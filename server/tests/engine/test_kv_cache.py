@@ -1,4 +1,4 @@
-"""Requests over keys and values of 8 bits get what they get alone: in chunks, batches and pauses, from prefixes."""
+"""Requests over keys and values of 8 and 4 bits get what they get alone, in chunks, batches, pauses, from prefixes."""
 
 from pathlib import Path
 from typing import Any, get_args

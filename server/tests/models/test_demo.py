@@ -9,7 +9,11 @@ import torch
 from support.driver import Driver
 from support.loading import load
 from support.oracle import oracle
+from torch.nn import functional
 from transformers import AutoTokenizer
+
+from text_generation_server.config.kv_cache import QuantisedKvCache
+from text_generation_server.models import CausalLM
 
 FOLDER = Path(__file__).parents[3] / "models" / "demo"
 SNAPSHOTS = json.loads((FOLDER / "snapshots.json").read_text())
@@ -45,21 +49,31 @@ def test_our_ids_are_those_of_transformers(answers: list[tuple[list[int], list[i
         assert driver.ids[name][len(prompt) :][: len(answer)] == answer
 
 
+def perplexity(model: CausalLM, answers: list[tuple[list[int], list[int]]]) -> float:
+    """Of prompts and answers."""
+    texts = {str(number): prompt + answer for number, (prompt, answer) in enumerate(answers)}
+    logits = Driver(model, num_rows=len(texts), max_tokens=512).prefill(texts, all_logits=True)
+    losses = [
+        functional.cross_entropy(rows[:-1], torch.tensor(ids[1:]), reduction="sum").item()
+        for rows, ids in zip(logits.split([len(ids) for ids in texts.values()]), texts.values(), strict=True)
+    ]
+    return math.exp(sum(losses) / sum(len(ids) - 1 for ids in texts.values()))
+
+
 @pytest.mark.parametrize("quantize", ["fp8", "w8a8", "eetq"])
 def test_8_bits_cost_less_than_a_hundredth_of_the_perplexity(
     quantize: str, answers: list[tuple[list[int], list[int]]]
 ) -> None:
-    def perplexity(quantize: str | None) -> float:
-        driver = Driver(load(FOLDER, quantize=quantize), num_rows=len(answers), max_tokens=512)
-        logs: list[torch.Tensor] = []
-        for number, (prompt, answer) in enumerate(answers):
-            ids = [*prompt, *answer]
-            found = driver.prefill({str(number): ids}, all_logits=True).log_softmax(-1)
-            logs.append(found[:-1].gather(1, torch.tensor(ids[1:])[:, None]))
-        return math.exp(-torch.cat(logs).mean().item())
-
-    exact, rounded = perplexity(None), perplexity(quantize)
+    exact, rounded = (perplexity(load(FOLDER, quantize=each), answers) for each in (None, quantize))
     assert abs(rounded / exact - 1) < 0.01
+
+
+@pytest.mark.parametrize(("kv_cache", "most"), [("int8", 0.005), ("int4", 0.01)])
+def test_quantised_keys_and_values_cost_less_than_a_hundredth(
+    kv_cache: QuantisedKvCache, most: float, answers: list[tuple[list[int], list[int]]]
+) -> None:
+    exact, rounded = (perplexity(load(FOLDER, kv_cache=each), answers) for each in (None, kv_cache))
+    assert abs(rounded / exact - 1) < most
 
 
 def test_chat_prompts_are_rendered_by_the_template() -> None:

@@ -1,4 +1,4 @@
-"""Keys and values of 8 bits: what Transformers computes where its cache gives them back as they would be stored."""
+"""Keys and values of 8 and 4 bits: what Transformers computes where its cache gives them back as they are stored."""
 
 import json
 from pathlib import Path
@@ -18,18 +18,20 @@ from support.thread_ranks import thread_groups, together
 from torch import Tensor
 from transformers import LlamaForCausalLM
 
-from text_generation_server.config.kv_cache import QuantisedKvCache, quantised_kv_cache
+from text_generation_kernels import KV_CODES
+from text_generation_server.config.kv_cache import QuantisedKvCache, kv_cache_bytes, quantised_kv_cache
 from text_generation_server.config.model import ModelConfig
 from text_generation_server.doctor.model import kv_bytes_per_token
 from text_generation_server.engine.kv_pool import allocate_pool, bytes_per_slot
 from text_generation_server.errors import ConfigurationError, ModelFilesError
+from text_generation_server.layers.infer import CacheShape
 from text_generation_server.models import CausalLM
 
 PROMPTS = [list(range(5, 25)), [7], [99, 3, 64, 12, 81], list(range(40, 110)), [11, 11, 11]]
 # A number may be rounded the other way where ours and theirs differ in the last bit.
-LIMIT = {"fp8_e4m3fn": 2e-3, "fp8_e5m2": 4e-3, "int8": 5e-4}
-# How far 8 bits are from 32: mean difference of log-probabilities.
-CLOSE = {"fp8_e4m3fn": 0.05, "fp8_e5m2": 0.1, "int8": 0.02}
+LIMIT = {"fp8_e4m3fn": 2e-3, "fp8_e5m2": 4e-3, "int8": 5e-4, "int4": 1e-2}
+# How far 8 and 4 bits are from 32: mean difference of log-probabilities.
+CLOSE = {"fp8_e4m3fn": 0.05, "fp8_e5m2": 0.1, "int8": 0.02, "int4": 0.3}
 
 
 def greedy(model: LlamaForCausalLM, dtype: torch.dtype, prompt: list[int], steps: int) -> list[int]:
@@ -131,7 +133,8 @@ def test_scales_of_the_checkpoint_are_used(folder: Path, tmp_path: Path, k: list
         assert torch.equal(part.caches[0].given_scales, stacked[rank : rank + 1])  # type: ignore[arg-type]
     assert bytes_per_slot(ranks[0]) == layers * 2 * ranks[0].caches[0].head_dim
     # They say nothing about another type.
-    assert load(made, kv_cache="int8").caches[0].given_scales is None
+    for other in ("int8", "int4"):
+        assert load(made, kv_cache=other).caches[0].given_scales is None
 
 
 def test_checkpoints_without_scales_and_with_wrong_ones(folder: Path, tmp_path: Path) -> None:
@@ -147,30 +150,45 @@ def test_checkpoints_without_scales_and_with_wrong_ones(folder: Path, tmp_path: 
         load(made, kv_cache="fp8_e4m3fn")
 
 
-def test_slots_take_half_the_room_and_their_scales(folder: Path) -> None:
-    plain, model = load(folder, torch.bfloat16), load(folder, torch.bfloat16, kv_cache="int8")
+@pytest.mark.parametrize(("name", "parts", "scales"), [("int8", 2, 2), ("int4", 4, 4)])
+def test_slots_take_half_or_a_quarter_of_the_room_and_their_scales(
+    folder: Path, name: QuantisedKvCache, parts: int, scales: int
+) -> None:
+    plain, model = load(folder, torch.bfloat16), load(folder, torch.bfloat16, kv_cache=name)
     shape = model.caches[0]
-    assert bytes_per_slot(model) == bytes_per_slot(plain) // 2 + len(model.caches) * shape.kv_heads * 2 * 2
-    assert kv_bytes_per_token(ModelConfig.from_folder(folder), 1, None) == bytes_per_slot(model)
+    assert bytes_per_slot(model) == bytes_per_slot(plain) // parts + len(model.caches) * shape.kv_heads * 2 * scales
+    assert kv_bytes_per_token(ModelConfig.from_folder(folder), 1, name) == bytes_per_slot(model)
     pool = allocate_pool(model, 5, 1)
     caches = [each for cache in pool.caches for each in (cache.k, cache.v, cache.scales) if each is not None]
     assert sum(each.nbytes for each in caches) == 6 * bytes_per_slot(model)
     assert not any(each.any() for each in caches)
 
 
+@pytest.mark.parametrize("head_dim", [64, 80, 96, 128, 192, 256, 512])
+def test_int4_has_more_than_three_times_the_slots_of_16_bits(head_dim: int) -> None:
+    size = CacheShape(1, head_dim, head_dim, KV_CODES["int4"]).bytes_per_slot(torch.bfloat16)
+    assert size == 2 * kv_cache_bytes("int4", head_dim)
+    factor = 4 * head_dim / size
+    assert factor > 3.3
+    assert factor >= 3.55 or head_dim not in (64, 128, 256, 512)
+
+
 def test_heads_that_are_no_whole_words_are_refused(tmp_path_factory: pytest.TempPathFactory) -> None:
     folder = tiny_llama(tmp_path_factory, head_dim=6)
     with pytest.raises(ConfigurationError, match=r"--kv-cache-dtype int8 needs heads .* multiple of 4"):
         quantised_kv_cache("int8", ModelConfig.from_folder(folder))
+    folder = tiny_llama(tmp_path_factory, head_dim=12)
+    with pytest.raises(ConfigurationError, match=r"int4 needs heads .* multiple of 8.* have 12: .* int8"):
+        quantised_kv_cache("int4", ModelConfig.from_folder(folder))
+    assert quantised_kv_cache("int8", ModelConfig.from_folder(folder)) == "int8"
 
 
-@pytest.mark.parametrize("codes", [None, "fp8_e4m3fn"])
+@pytest.mark.parametrize("codes", [None, "fp8_e4m3fn", "int4"])
 def test_layers_that_read_the_cache_of_others_take_no_slots(codes: QuantisedKvCache | None, tmp_path: Path) -> None:
     """Of five layers of Gemma 4 the last two; one of the others has heads of twice the size."""
     write(CASES["gemma4 small"], model_of("gemma4 small"), tmp_path)
     model = load(tmp_path, kv_cache=codes)
     assert [cache.head_dim for cache in model.caches] == [8, 16, 8]
     config = ModelConfig.from_folder(tmp_path)
-    itemsize = None if codes else 4
-    assert bytes_per_slot(model) == kv_bytes_per_token(config, 1, itemsize)
+    assert bytes_per_slot(model) == kv_bytes_per_token(config, 1, codes or 4)
     assert len(greedy_by_turns(Driver(model), [[5, 6, 7, 8, 9, 10], [11]], 3)) == 2

@@ -1,5 +1,5 @@
-"""Keys and values of 8 bits in models that run through their class: what that class computes where its cache gives them
-back as they would be stored.
+"""Keys and values of 8 and 4 bits in models that run through their class: what that class computes where its cache
+gives them back as they would be stored.
 """
 
 import json
@@ -28,7 +28,7 @@ from text_generation_server.models.fallback.model import FallbackModel
 # Attention rotates, the class does, and the class does in part of each head. A number may be rounded the other way
 # where ours and theirs differ in the last bit.
 NAMES = ["apertus", "helium", "persimmon", "olmoe"]
-LIMIT = {"fp8_e4m3fn": 5e-3, "fp8_e5m2": 1e-2, "int8": 1e-3}
+LIMIT = {"fp8_e4m3fn": 5e-3, "fp8_e5m2": 1e-2, "int8": 1e-3, "int4": 2e-2}
 
 
 @pytest.mark.parametrize("dtype", get_args(QuantisedKvCache))
@@ -89,6 +89,8 @@ def test_heads_that_are_no_whole_words_are_refused(tmp_path: Path) -> None:
         check_runnable(config, kv_cache="int8")
     with pytest.raises(ConfigurationError, match=r"--kv-cache-dtype int8 needs heads .* multiple of 4"):
         load(tmp_path, kv_cache="int8")
+    with pytest.raises(ConfigurationError, match=r"int4 needs heads .* multiple of 8.*: set --kv-cache-dtype int8"):
+        load(tmp_path, kv_cache="int4")
 
 
 def test_what_the_checkpoint_wants_is_left_with_a_remedy(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

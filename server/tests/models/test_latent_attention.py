@@ -59,7 +59,7 @@ def test_weights_take_what_is_counted_before_they_are_read(folder: Path) -> None
     assert weight_bytes(config.quantised("fp8"), 2) == sum(matrices.values()) + kept
 
 
-@pytest.mark.parametrize("dtype", ["fp8_e4m3fn", "fp8_e5m2", "int8"])
+@pytest.mark.parametrize("dtype", ["fp8_e4m3fn", "fp8_e5m2", "int8", "int4"])
 def test_codes_of_8_bits_in_the_cache_are_refused(folder: Path, dtype: str) -> None:
     config = ModelConfig.from_folder(folder)
     assert quantised_kv_cache("auto", config) is None

@@ -1,13 +1,18 @@
-"""Transformers with keys and values that are stored with 8 bits."""
+"""Transformers with keys and values that are stored with 8 bits, or with 4."""
 
 from typing import Any
 
 import torch
-from kernel_support.reference import stored_in_8_bits
+from kernel_support.reference import stored_in_4_bits, stored_in_8_bits
 from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 
-TYPES = {"fp8_e4m3fn": torch.float8_e4m3fn, "fp8_e5m2": torch.float8_e5m2, "int8": torch.int8}
+TYPES = {
+    "fp8_e4m3fn": torch.float8_e4m3fn,
+    "fp8_e5m2": torch.float8_e5m2,
+    "int8": torch.int8,
+    "int4": torch.uint4,
+}
 """By the name of the flag."""
 
 
@@ -23,6 +28,9 @@ class StoredCache(DynamicCache):
         """[batch, kv_heads, tokens, head_dim]"""
         stored = []
         for place, heads in enumerate((key_states, value_states)):
+            if self._dtype == torch.uint4:
+                stored.append(stored_in_4_bits(heads))
+                continue
             scale = None if self._scales is None else self._scales[place][layer_idx].view(1, -1, 1)
             stored.append(stored_in_8_bits(heads, self._dtype, scale))
         return super().update(*stored, layer_idx, *args, **kwargs)

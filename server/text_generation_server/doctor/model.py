@@ -7,7 +7,7 @@ from ..config.classifier import check_classifier
 from ..config.copies import DequantisedCopies, are_affordable, copied_bytes
 from ..config.fallback import FallbackConfig
 from ..config.implementation import AnyModelConfig, ModelImpl
-from ..config.kv_cache import KvCacheDtype, quantised_kv_cache
+from ..config.kv_cache import KvCacheDtype, QuantisedKvCache, kv_cache_bytes, quantised_kv_cache
 from ..config.model import ModelConfig
 from ..config.parallel import kv_heads_of_rank
 from ..config.recurrent import RecurrentSpec
@@ -82,7 +82,7 @@ def model_findings(
     if config.classes:
         how += f", a classifier with {config.classes} class{'es' * (config.classes > 1)}"
     yield Finding(_SUBJECT, "plan", f"serve {config.architecture} from {folder}{how}")
-    yield from _memory(folder, config, source, dtype, kv_cache is not None, copies, shards.count, memory, is_shared)
+    yield from _memory(folder, config, source, dtype, kv_cache, copies, shards.count, memory, is_shared)
 
 
 def _without_images(config: AnyModelConfig) -> str:
@@ -127,7 +127,7 @@ def _memory(
     config: AnyModelConfig,
     source: ModelSource,
     dtype: str | None,
-    has_kv_codes: bool,
+    kv_cache: QuantisedKvCache | None,
     copies: DequantisedCopies,
     shards: int,
     memory: int,
@@ -153,7 +153,7 @@ def _memory(
     if isinstance(config, FallbackConfig):
         yield Finding("memory", "ok", text)
         return
-    per_token = kv_bytes_per_token(config, shards, None if has_kv_codes else itemsize)
+    per_token = kv_bytes_per_token(config, shards, kv_cache or itemsize)
     if per_row := state_bytes_per_row(config, shards, itemsize):
         text = f"{text}; {per_row / _MIB:.1f} MiB of states for each request that may run (--max-batch-size)"
         left -= _ROWS * per_row
@@ -196,13 +196,15 @@ def _fitting_count(config: AnyModelConfig, whole: int, itemsize: int, memory: in
     return next((count for count in counts if bytes_of_rank(whole, config, itemsize, count) < memory), None)
 
 
-def kv_bytes_per_token(config: ModelConfig, shards: int, element: int | None) -> int:
+def kv_bytes_per_token(config: ModelConfig, shards: int, element: int | QuantisedKvCache) -> int:
     """Returns the bytes of K and V of a token on one shard, in all layers, copies of shared heads included.
 
-    `element` is the bytes of a number; None means an 8-bit KV cache, with a scale of 2 bytes for each head.
+    `element` is the bytes of a number, or the type of a quantised KV cache, with the scales of each head.
     """
     heads = (_cached(mixer, shards) for mixer in config.decoder.mixers)
-    return sum(count * (size + 2 if element is None else size * element) for count, size in heads)
+    if isinstance(element, int):
+        return sum(count * size * element for count, size in heads)
+    return sum(count * kv_cache_bytes(element, size) for count, size in heads)
 
 
 def state_bytes_per_row(config: ModelConfig, shards: int, itemsize: int) -> int:

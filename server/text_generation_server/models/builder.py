@@ -151,7 +151,7 @@ class DecoderBuilder:
         kv_cache: QuantisedKvCache | None = None,
         taps: Taps | None = None,
     ) -> None:
-        """`kv_cache` is the 8-bit type of the KV cache; None: the model's type. `taps` get what a drafter reads."""
+        """`kv_cache` is the type of a quantised KV cache; None: the model's type. `taps` get what a drafter reads."""
         self.taps = taps
         self._config = config
         self._checkpoint = Checkpoint.of(source, config.decoder, config.names, group, config.schemes)

@@ -35,7 +35,7 @@ def load_model(
     merge_adapter: Path | None = None,
     drafter: FoundDrafter | None = None,
 ) -> CausalLM:
-    """Loads this rank's shard of the model in `folder`. `kv_cache` is the 8-bit type of its KV cache, or None.
+    """Loads this rank's shard of the model in `folder`. `kv_cache` is the type of its quantised KV cache, or None.
     `merge_adapter` is the folder of an adapter that is merged into its weights while they are read. Requests cannot
     have adapters then, nor where weights are random or classes of Transformers compute them. `drafter` drafts for it.
 

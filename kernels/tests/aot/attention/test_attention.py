@@ -9,7 +9,7 @@ from triton.backends.compiler import GPUTarget
 
 from text_generation_kernels.attention._chunking import merge_kernel
 from text_generation_kernels.attention._decode_kernel import decode_attention_kernel
-from text_generation_kernels.attention._kv_conversion import E4M3, E4M3_BY_HARDWARE, E5M2, INT8
+from text_generation_kernels.attention._kv_conversion import E4M3, E4M3_BY_HARDWARE, E5M2, INT4, INT8
 from text_generation_kernels.attention._prefill_hopper_kernel import prefill_attention_hopper_kernel
 from text_generation_kernels.attention._prefill_kernel import prefill_attention_kernel
 from text_generation_kernels.runtime.settings import nearest
@@ -25,7 +25,7 @@ def _compile(
     config: Mapping[str, int],
     target: GPUTarget = SM_90,
 ) -> Compiled:
-    codes = "*u8" if kernel is prefill_attention_kernel else "*i32"
+    codes = "*u8" if kernel is prefill_attention_kernel and constants.get("FORMAT") != INT4 else "*i32"
     special = {
         **(dict.fromkeys(("k_cache_ptr", "v_cache_ptr"), codes) if constants.get("FORMAT") else {}),
         "scales_ptr": "*i32",
@@ -92,11 +92,14 @@ def _decode(
     width: int = 1,
     group: int = 4,
 ) -> Compiled:
-    block_d = padded_head_dim(head_dim, bool(codes))
+    block_d = padded_head_dim(head_dim, 8 if codes == INT4 else 4 if codes else 1)
     sizes = {"shared_kib": SHARED_KIB[target.arch], "head_dim": block_d}
     least, rows = 8 if codes else 16, triton.next_power_of_2(group * width)
     table = f"decode_attention{'_codes' if codes else ''}"
-    if width > 1 and rows > least:
+    if codes == INT4:
+        table, sizes["rows"] = "decode_attention_int4", max(least, rows)
+        sizes["batch"] = 1 if batch == 1 and not deterministic else 16
+    elif width > 1 and rows > least:
         table, sizes = "decode_attention_rows", sizes | {"element_bytes": 1 if codes else BYTES[dtype], "rows": rows}
     elif codes:
         sizes["batch"] = 1 if batch == 1 and not deterministic else 16
@@ -106,6 +109,8 @@ def _decode(
     constants |= {"FORMAT": codes} if codes else NO_CODES
     constants |= {"HEAD_DIM": head_dim, "BLOCK_D": block_d, "V_DIM": head_dim, "BLOCK_V": block_d}
     config = nearest(table, **sizes)
+    if width == 1:
+        config = {name: value for name, value in config.items() if name != "BLOCK_G"}
     block_g = config.get("BLOCK_G", max(least, rows))
     constants |= {
         "BLOCK_G": block_g,
@@ -138,10 +143,10 @@ def test_prefill_in_float32_with_large_heads_fits_in_shared_memory() -> None:
         _prefill("fp32", head_dim, 16, split=True).check_shared()
 
 
-@pytest.mark.parametrize("codes", [0, E4M3_BY_HARDWARE])
-def test_prefill_of_long_chunks_on_hopper(codes: int) -> None:
-    config = nearest("prefill_attention_hopper", head_dim=128, element_bytes=1 if codes else 2)
-    constants = {"GROUP": 4, "BLOCK_B": 16, "HEAD_DIM": 128, **NO_OPTIONS, **config}
+@pytest.mark.parametrize(("codes", "head_dim"), [(0, 128), (E4M3_BY_HARDWARE, 128), (INT4, 128), (INT4, 256)])
+def test_prefill_of_long_chunks_on_hopper(codes: int, head_dim: int) -> None:
+    config = nearest("prefill_attention_hopper", head_dim=head_dim, element_bytes=1 if codes else 2)
+    constants = {"GROUP": 4, "BLOCK_B": 16, "HEAD_DIM": head_dim, **NO_OPTIONS, **config}
     constants |= {"FORMAT": codes} if codes else NO_CODES
     compiled = _compile(prefill_attention_hopper_kernel, "bf16", constants, {"num_warps": 4})
     compiled.check_shared()
@@ -295,3 +300,36 @@ def test_hardware_converts_codes_where_it_can() -> None:
     compiled = _decode("bf16", 128, 16, deterministic=False, codes=E4M3_BY_HARDWARE)
     compiled.check_shared()
     assert "F2FP.F16.E4M3.UNPACK_B" in compiled.sass
+
+
+@pytest.mark.parametrize("head_dim", [64, 80, 128, 256])
+def test_int4(head_dim: int) -> None:
+    for batch in (1, 16, 256):
+        decode = _decode("bf16", head_dim, batch, deterministic=False, codes=INT4)
+        # Heads that fill no power of two spill a few registers.
+        decode.check(max_spills=16)
+        assert decode.count("HMMA")
+        # Words of heads of 80 are no whole vectors.
+        assert ("LDGSTS.E" if head_dim == 80 else "LDGSTS.E.BYPASS.128") in decode.sass
+        # Bits of codes are the numbers that GEMMs take: nothing converts them.
+        assert not decode.count("F2F")
+    prefill = _prefill("bf16", head_dim, 8192, split=False, codes=INT4)
+    prefill.check_shared()
+    assert prefill.count("HGMMA")
+    _prefill("bf16", head_dim, 16, split=True, codes=INT4).check_shared()
+
+
+@pytest.mark.parametrize("head_dim", [64, 128, 256])
+def test_windows_over_int4(head_dim: int) -> None:
+    for width in (2, 4, 8, 16):
+        compiled = _decode("bf16", head_dim, 16, deterministic=False, codes=INT4, width=width)
+        compiled.check_shared()
+        assert compiled.count("HMMA") or "HGMMA" in compiled.sass
+
+
+@pytest.mark.parametrize("capability", [80, 86, 89])
+def test_int4_on_other_cards(capability: int) -> None:
+    target = GPUTarget("cuda", capability, 32)
+    _prefill("bf16", 128, 512, split=True, target=target, codes=INT4).check_shared()
+    _decode("bf16", 128, 16, deterministic=False, target=target, codes=INT4).check_shared()
+    _decode("bf16", 256, 16, deterministic=False, target=target, codes=INT4, width=8).check_shared()

@@ -4,9 +4,10 @@ from dataclasses import replace
 
 import pytest
 import torch
+from kernel_support.codes import INT4, OF_8_BITS
 from kernel_support.pool import Pool, attention_options, strided_q
 from kernel_support.qkv import Case
-from kernel_support.reference import stored_in_8_bits
+from kernel_support.reference import stored_in_4_bits, stored_in_8_bits
 
 import text_generation_kernels as kernels
 from text_generation_kernels.attention.kv_quantisation import (
@@ -16,11 +17,11 @@ from text_generation_kernels.attention.kv_quantisation import (
     check_codes,
     dequantise,
     quantise,
+    read_slots,
     round_up,
 )
 
-CODES = list(KV_CODES.values())
-STORED = dict(zip(CODES, (torch.float8_e4m3fn, torch.float8_e5m2, torch.int8), strict=True))
+STORED = dict(zip(OF_8_BITS, (torch.float8_e4m3fn, torch.float8_e5m2, torch.int8), strict=True))
 
 
 def heads() -> torch.Tensor:
@@ -31,7 +32,7 @@ def heads() -> torch.Tensor:
     return values
 
 
-@pytest.mark.parametrize("codes", CODES, ids=str)
+@pytest.mark.parametrize("codes", OF_8_BITS, ids=str)
 def test_measured_scales(codes: torch.dtype) -> None:
     values = heads()
     stored, scales = quantise(values, codes)
@@ -40,7 +41,7 @@ def test_measured_scales(codes: torch.dtype) -> None:
     assert not dequantise(stored, scales)[0, 0].any()
 
 
-@pytest.mark.parametrize("codes", CODES, ids=str)
+@pytest.mark.parametrize("codes", OF_8_BITS, ids=str)
 def test_measured_scales_have_16_bits_and_nothing_saturates(codes: torch.dtype) -> None:
     values = heads()
     largest = values.abs().amax(-1)
@@ -66,7 +67,7 @@ def test_scales_are_rounded_up_to_16_bits_and_nan_stays() -> None:
     assert round_up(nans).isnan().all()
 
 
-@pytest.mark.parametrize("codes", CODES, ids=str)
+@pytest.mark.parametrize("codes", OF_8_BITS, ids=str)
 def test_given_scales_and_what_is_too_large_for_them(codes: torch.dtype) -> None:
     values, scales = heads(), torch.tensor([1.0, 0.02, 3e-4]).bfloat16()
     stored, same = quantise(values, codes, scales)
@@ -77,7 +78,7 @@ def test_given_scales_and_what_is_too_large_for_them(codes: torch.dtype) -> None
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf")])
-@pytest.mark.parametrize("codes", CODES, ids=str)
+@pytest.mark.parametrize("codes", OF_8_BITS, ids=str)
 def test_a_value_that_is_not_finite_stays_in_its_head_and_is_not_hidden(codes: torch.dtype, bad: float) -> None:
     values = heads()
     values[3, 1, 5] = bad
@@ -87,7 +88,7 @@ def test_a_value_that_is_not_finite_stays_in_its_head_and_is_not_hidden(codes: t
 
 
 @pytest.mark.parametrize("names", ["", "window", "softcap sinks slopes"])
-@pytest.mark.parametrize("codes", CODES, ids=str)
+@pytest.mark.parametrize("codes", list(KV_CODES.values()), ids=str)
 def test_attention(codes: torch.dtype, names: str) -> None:
     q_lens, options = [4, 5, 1, 0], attention_options(names, 4, window=5)
     pool = Pool([4, 19, 23, 3], 2, 8, torch.float32, codes=codes)
@@ -105,7 +106,7 @@ def test_attention(codes: torch.dtype, names: str) -> None:
 
 
 @pytest.mark.parametrize("given", [False, True])
-@pytest.mark.parametrize("codes", CODES, ids=str)
+@pytest.mark.parametrize("codes", OF_8_BITS, ids=str)
 def test_keys_and_values_are_written_as_codes(codes: torch.dtype, given: bool) -> None:
     case = Case(5, 4, 2, 8, torch.float32, True, with_norms=True, codes=codes, given=given)
     expected = case.expected()
@@ -120,7 +121,60 @@ def test_keys_and_values_are_written_as_codes(codes: torch.dtype, given: bool) -
     case.check_unused()
 
 
+@pytest.mark.parametrize("head_dim", [8, 64, 80, 128, 256, 512])
+def test_int4(head_dim: int) -> None:
+    """Groups of every size and offset, one of them of one number."""
+    torch.manual_seed(0)
+    values = torch.randn(50, 3, head_dim) * 10 ** (torch.rand(50, 3, 1) * 8 - 4) + torch.randn(50, 3, 1)
+    values[0, 0] = 0.25
+    codes, scales = quantise(values, INT4)
+    assert codes.shape == (50, 3, head_dim // 2)
+    read = dequantise(codes, scales)
+    # One that lies between two codes may become either.
+    assert ((read - stored_in_4_bits(values)).abs() > 1e-5 * read.abs() + 1e-7).float().mean() < 1e-3
+    assert torch.equal(read[0, 0], values[0, 0])
+    # Half a step, and what rounding a zero to 16 bits costs a group that is far from 0.
+    groups = scales.float().unflatten(-1, (-1, 2))
+    steps, zeros = (each.repeat_interleave(head_dim // groups.shape[-2], dim=-1) for each in groups.unbind(-1))
+    assert ((read - values).abs() <= steps * 0.5001 + zeros.abs() * 2**-8).all()
+
+
+def test_int4_finds_one_value_among_many_in_its_place() -> None:
+    """Whatever the order of codes is, each element comes back where it was."""
+    values = torch.eye(128)[:, None]
+    read = dequantise(*quantise(values, INT4))
+    torch.testing.assert_close(read, values, rtol=0, atol=0.01)
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf")])
+def test_a_value_of_4_bits_that_is_not_finite_stays_in_its_group(bad: float) -> None:
+    values = torch.randn(5, 3, 128)
+    values[3, 1, 70] = bad
+    read = dequantise(*quantise(values, INT4))
+    assert read[3, 1, 64:].isnan().all()
+    assert read.isnan().sum() == 64
+
+
+@pytest.mark.parametrize("head_dim", [8, 80, 128])
+def test_keys_and_values_are_written_as_int4(head_dim: int) -> None:
+    case = Case(5, 4, 2, head_dim, torch.float32, True, with_norms=True, codes=INT4)
+    expected = case.expected()
+    kernels.qkv_postprocess(*case.arguments)
+    found = read_slots(case.cache, case.tokens.slots, torch.float32)
+    for read, want in zip(found, expected[1:], strict=True):
+        same = stored_in_4_bits(want.float())
+        # One that lies between two codes may become either.
+        assert ((read - same).abs() > 1e-5).float().mean() < 0.05
+        assert (read - same).abs().max() <= 0.3 * want.abs().max()
+    case.check_unused()
+
+
 def test_caches_that_do_not_fit_are_refused() -> None:
+    four = Pool([4], 2, 16, torch.float32, codes=INT4).cache
+    assert four.scales is not None
+    for other in (replace(four, scales=four.scales[..., :2]), replace(four, k=four.k[..., :6], v=four.v[..., :6])):
+        with pytest.raises(ValueError, match="attention: "):
+            check_codes("attention", other)
     pool = Pool([4], 2, 8, torch.float32, codes=torch.uint8)
     cache, scales = pool.cache, pool.cache.scales
     assert scales is not None

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from kernel_support.codes import INT4, OF_8_BITS
 from kernel_support.qkv import Case
 
 import text_generation_kernels as kernels
@@ -66,7 +67,7 @@ def test_norms_of_heads(head_dim: int, norm_after_rope: bool, norm_of_each_head:
     case.check(kernels.qkv_postprocess, qkv_postprocess_torch)
 
 
-@pytest.mark.parametrize("codes", list(kernels.KV_CODES.values()), ids=str)
+@pytest.mark.parametrize("codes", OF_8_BITS, ids=str)
 @pytest.mark.parametrize("given", [False, True])
 @pytest.mark.parametrize(("heads", "kv_heads", "head_dim"), [(32, 8, 128), (8, 1, 96), (4, 2, 256)])
 def test_codes(heads: int, kv_heads: int, head_dim: int, given: bool, codes: torch.dtype) -> None:
@@ -74,7 +75,7 @@ def test_codes(heads: int, kv_heads: int, head_dim: int, given: bool, codes: tor
     case.check_codes(kernels.qkv_postprocess, qkv_postprocess_torch)
 
 
-@pytest.mark.parametrize("codes", list(kernels.KV_CODES.values()), ids=str)
+@pytest.mark.parametrize("codes", OF_8_BITS, ids=str)
 @pytest.mark.parametrize("given", [False, True])
 def test_codes_and_scales_of_the_same_values_are_those_of_torch(given: bool, codes: torch.dtype) -> None:
     case = Case(300, 32, 8, 128, torch.bfloat16, False, "cuda", codes=codes, given=given)
@@ -102,3 +103,18 @@ def test_split_k_partials_are_added_up(with_norms: bool, heads: int, kv_heads: i
     assert torch.equal(q, case.qkv[:, : heads * head_dim])
     for got, expected in ((cache.k, case.cache.k), (cache.v, case.cache.v)):
         assert torch.equal(got[slots], expected[slots])
+
+
+@pytest.mark.parametrize(
+    ("heads", "kv_heads", "head_dim"), [(32, 8, 128), (8, 8, 64), (4, 2, 96), (6, 2, 80), (4, 2, 256)]
+)
+def test_int4(heads: int, kv_heads: int, head_dim: int) -> None:
+    case = Case(70, heads, kv_heads, head_dim, torch.bfloat16, False, "cuda", with_norms=True, codes=INT4)
+    case.check_int4(kernels.qkv_postprocess, qkv_postprocess_torch)
+
+
+@pytest.mark.parametrize("head_dim", [64, 80, 128])
+def test_int4_of_the_same_values_is_that_of_torch(head_dim: int) -> None:
+    case = Case(300, 32, 8, head_dim, torch.bfloat16, False, "cuda", codes=INT4)
+    case.qkv *= (10 ** (torch.rand(300, 1) * 6 - 3)).to(case.qkv)
+    case.check_same_codes(kernels.qkv_postprocess, qkv_postprocess_torch)

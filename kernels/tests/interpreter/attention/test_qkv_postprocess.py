@@ -3,9 +3,10 @@ the interpreter's rounding to it differs from the hardware's."""
 
 import pytest
 import torch
+from kernel_support.codes import INT4, OF_8_BITS
 from kernel_support.qkv import Case
 
-from text_generation_kernels.attention.kv_quantisation import KV_CODES
+from text_generation_kernels.attention.kv_quantisation import split_scales
 from text_generation_kernels.attention.qkv_postprocess import qkv_postprocess_torch, qkv_postprocess_triton
 from text_generation_kernels.runtime.settings import nearest
 
@@ -157,7 +158,7 @@ def test_positions_choose_the_angle() -> None:
     assert torch.equal(case.qkv[:, :4], case.tokens.cos_sin[case.tokens.positions])
 
 
-@pytest.mark.parametrize("codes", list(KV_CODES.values()), ids=str)
+@pytest.mark.parametrize("codes", OF_8_BITS, ids=str)
 @pytest.mark.parametrize("given", [False, True])
 @pytest.mark.parametrize(("heads", "kv_heads", "head_dim"), [(BLOCK - 3, 2, 20), (3, 3, 36), (32, 8, 128)])
 def test_codes(heads: int, kv_heads: int, head_dim: int, given: bool, codes: torch.dtype) -> None:
@@ -169,7 +170,7 @@ def test_codes(heads: int, kv_heads: int, head_dim: int, given: bool, codes: tor
     case.check_codes(qkv_postprocess_triton, qkv_postprocess_torch)
 
 
-@pytest.mark.parametrize("codes", list(KV_CODES.values()), ids=str)
+@pytest.mark.parametrize("codes", OF_8_BITS, ids=str)
 @pytest.mark.parametrize("given", [False, True])
 def test_codes_and_scales_of_the_same_values_are_those_of_torch(given: bool, codes: torch.dtype) -> None:
     case = Case(40, 3, 2, 20, torch.float32, with_bias=False, codes=codes, given=given)
@@ -178,7 +179,7 @@ def test_codes_and_scales_of_the_same_values_are_those_of_torch(given: bool, cod
     case.check_same_codes(qkv_postprocess_triton, qkv_postprocess_torch)
 
 
-@pytest.mark.parametrize("codes", list(KV_CODES.values()), ids=str)
+@pytest.mark.parametrize("codes", OF_8_BITS, ids=str)
 def test_a_value_that_is_not_finite_makes_the_scale_of_its_head_nan(codes: torch.dtype) -> None:
     # NaN as NVIDIA cards make it, and with all bits set: a scale that is rounded up must not carry them to 0.
     nans = torch.tensor([0x7FFFFFFF, -1], dtype=torch.int32).view(torch.float32)
@@ -190,3 +191,35 @@ def test_a_value_that_is_not_finite_makes_the_scale_of_its_head_nan(codes: torch
         found = case.cache.scales[case.tokens.slots]
         assert found[0, 1, 1].isnan()
         assert found.isnan().sum() == 1
+
+
+@pytest.mark.parametrize(
+    ("heads", "kv_heads", "head_dim"),
+    [(BLOCK - 3, 2, 16), (3, 3, 40), (5, 1, 80), (4, 2, 96), (32, 8, 128), (2, 1, 192), (2, 1, 256), (1, 1, 512)],
+)
+def test_int4(heads: int, kv_heads: int, head_dim: int) -> None:
+    case = Case(5, heads, kv_heads, head_dim, torch.float32, True, with_norms=True, codes=INT4)
+    # Heads of every size, one of zeros.
+    case.qkv *= 10 ** (torch.rand(5, 1) * 6 - 3)
+    case.change(bias=None)
+    case.qkv[0, -head_dim:] = 0.0
+    case.check_int4(qkv_postprocess_triton, qkv_postprocess_torch)
+
+
+@pytest.mark.parametrize("head_dim", [8, 32, 40, 128])
+def test_int4_of_the_same_values_is_that_of_torch(head_dim: int) -> None:
+    case = Case(40, 3, 2, head_dim, torch.float32, with_bias=False, codes=INT4)
+    case.qkv = (case.qkv * 10 ** (torch.rand(40, 1) * 6 - 3) + torch.randn(40, 1)).bfloat16().float()
+    case.check_same_codes(qkv_postprocess_triton, qkv_postprocess_torch)
+
+
+def test_int4_of_a_value_that_is_not_finite_makes_the_scale_of_its_group_nan() -> None:
+    for bad in (float("nan"), float("inf"), float("-inf")):
+        case = Case(2, 4, 2, 128, torch.float32, with_bias=False, codes=INT4)
+        case.qkv[0, -1] = bad  # last element of the last v head, of its second group
+        qkv_postprocess_triton(*case.arguments)
+        assert case.cache.scales is not None
+        of_keys, of_values = split_scales(case.cache, case.cache.scales[case.tokens.slots])
+        assert not of_keys.isnan().any()
+        assert of_values[0, 1, 2].isnan()
+        assert not of_values[..., ::2].flatten()[[0, 1, 2, 4, 5, 6, 7]].isnan().any()

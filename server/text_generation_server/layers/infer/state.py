@@ -8,7 +8,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from text_generation_kernels import Chunks, Decodes, KvCache, Runs
+from text_generation_kernels import Chunks, Decodes, KvCache, Runs, bytes_of_head, scales_of_head
 
 from ..weights import StepAdapters
 from .media import MediaInput
@@ -34,7 +34,7 @@ class CacheShape:
     value_dim: int
     """Elements of a value."""
     codes: torch.dtype | None = None
-    """The 8-bit type of quantised keys and values (`text_generation_kernels/attention/kv_quantisation.py`); None: they
+    """The type of keys and values of 8 or 4 bits (`text_generation_kernels/attention/kv_quantisation.py`); None: they
     have the model's type.
     """
     given_scales: Tensor | None = None
@@ -44,11 +44,18 @@ class CacheShape:
 
     def bytes_per_slot(self, dtype: torch.dtype) -> int:
         """Returns the bytes of one position in a model of type `dtype`, with the scales that belong to it alone."""
-        elements = self.kv_heads * (self.head_dim + (0 if self.shared else self.value_dim))
         if self.codes is None:
-            return elements * dtype.itemsize
-        scales = 0 if self.given_scales is not None else 2 * self.kv_heads * torch.bfloat16.itemsize
-        return elements * self.codes.itemsize + scales
+            return self.kv_heads * (self.head_dim + (0 if self.shared else self.value_dim)) * dtype.itemsize
+        scales = 0 if self.given_scales is not None else self._scales(self.codes) * torch.bfloat16.itemsize
+        return self.kv_heads * (sum(self._bytes(self.codes)) + scales)
+
+    def _bytes(self, codes: torch.dtype) -> tuple[int, int]:
+        """The bytes of the codes of a key and of a value."""
+        return bytes_of_head(codes, self.head_dim), bytes_of_head(codes, self.value_dim)
+
+    def _scales(self, codes: torch.dtype) -> int:
+        """The numbers that each head has beside the codes of a key and a value."""
+        return scales_of_head(codes, self.head_dim) + scales_of_head(codes, self.value_dim)
 
     def allocate(self, slots: int, dtype: torch.dtype, device: torch.device) -> KvCache:
         """Allocates so many positions, all zeros: an attention kernel may multiply a masked slot by 0, and 0 * NaN is
@@ -57,13 +64,14 @@ class CacheShape:
         if self.shared:
             k = torch.zeros((slots, self.kv_heads, self.head_dim), dtype=dtype, device=device)
             return KvCache(k, k[..., : self.value_dim])
-        shape, stored = (slots, self.kv_heads, self.head_dim + self.value_dim), self.codes or dtype
-        k, v = torch.zeros(shape, dtype=stored, device=device).split((self.head_dim, self.value_dim), dim=-1)
+        sizes = (self.head_dim, self.value_dim) if self.codes is None else self._bytes(self.codes)
+        shape, stored = (slots, self.kv_heads, sum(sizes)), self.codes or dtype
+        k, v = torch.zeros(shape, dtype=stored, device=device).split(sizes, dim=-1)
         if self.codes is None:
             return KvCache(k, v)
         if self.given_scales is not None:
             return KvCache(k, v, self.given_scales.expand(slots, -1, -1), True)
-        shape = (self.kv_heads, -(-slots // SCALES_BLOCK) * SCALES_BLOCK, 2)
+        shape = (self.kv_heads, -(-slots // SCALES_BLOCK) * SCALES_BLOCK, self._scales(self.codes))
         return KvCache(k, v, torch.zeros(shape, dtype=torch.bfloat16, device=device)[:, :slots].transpose(0, 1))
 
 

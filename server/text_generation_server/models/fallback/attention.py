@@ -55,7 +55,7 @@ class ServedAttention(AttentionLayer):
     def __init__(
         self, index: int, call: AttentionCall, step: Step, rotation: Rotation, codes: torch.dtype | None = None
     ) -> None:
-        """`codes` is the 8-bit type of keys and values, or None."""
+        """`codes` is the type of quantised keys and values, or None."""
         self._index = index
         self._scale = call.scale
         self._step = step

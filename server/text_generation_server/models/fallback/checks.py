@@ -6,7 +6,7 @@ import torch
 from transformers import PreTrainedModel
 
 from ...config.fallback import FallbackConfig, unsupported
-from ...config.kv_cache import KV_MULTIPLE, QuantisedKvCache
+from ...config.kv_cache import QuantisedKvCache, kv_multiple, other_kv_caches
 from ...distributed import TensorParallelGroup
 from ...errors import ConfigurationError, UnsupportedModel
 from .dry_run import DryRun, dry_run
@@ -29,11 +29,12 @@ def check_kv_cache(config: FallbackConfig, kv_cache: QuantisedKvCache | None, se
     if kv_cache is None:
         return
     for call in seen.calls:
-        if call.head_dim % KV_MULTIPLE or call.value_dim != call.head_dim:
+        if call.head_dim % (multiple := kv_multiple(kv_cache)) or call.value_dim != call.head_dim:
+            alike = call.value_dim == call.head_dim
             raise ConfigurationError(
-                f"--kv-cache-dtype {kv_cache} needs heads whose size is a multiple of {KV_MULTIPLE}, and values as "
+                f"--kv-cache-dtype {kv_cache} needs heads whose size is a multiple of {multiple}, and values as "
                 f"large as keys; {config.architecture} has keys of {call.head_dim} and values of {call.value_dim}: "
-                "leave --kv-cache-dtype out"
+                f"{other_kv_caches(kv_cache) if alike else 'leave --kv-cache-dtype out'}"
             )
 
 

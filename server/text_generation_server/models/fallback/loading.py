@@ -55,7 +55,7 @@ def load_fallback(
     device: torch.device,
     kv_cache: QuantisedKvCache | None = None,
 ) -> FallbackModel:
-    """Reads this rank's shard of the model. `kv_cache` is the 8-bit type of its KV cache, or None. Raises
+    """Reads this rank's shard of the model. `kv_cache` is the type of its quantised KV cache, or None. Raises
     UnsupportedModel, ConfigurationError or ModelFilesError, before it reads a tensor where that is possible.
     """
     model, sharding, seen = try_out(config, group, dtype)
