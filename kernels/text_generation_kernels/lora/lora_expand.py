@@ -22,7 +22,7 @@ Bytes floor: for each page in use outputs * RANK_UNITS * element size, once, and
 with `add` read and written. Lab: docs/lab/2026-11-adapters-on-a-card.md.
 """
 
-# pyright: basic, reportArgumentType=false
+# pyright: basic, reportArgumentType=false, reportGeneralTypeIssues=false
 import torch
 from torch import Tensor
 
