@@ -130,7 +130,7 @@ class Step:
         expand: Callable[..., Any] = lora_expand,
     ) -> Tensor:
         """Runs both operators, and returns `out`."""
-        expand(*self._shrunk(x, shrink), out, add)
+        expand(*self._shrunk(x, shrink), out, add, run_of(self.site.ranges))
         return out
 
     def run_gated(
@@ -143,7 +143,7 @@ class Step:
     ) -> Tensor:
         """Runs both operators of a gated MLP, and returns what they make of the sums of the base."""
         out = base.new_full((len(base), base.shape[1] // 2), float("nan"))
-        expand(*self._shrunk(x, shrink), base, activation, out)
+        expand(*self._shrunk(x, shrink), base, activation, out, run_of(self.site.ranges))
         return out
 
     def _shrunk(self, x: Tensor, shrink: Callable[..., Any]) -> tuple[Any, ...]:

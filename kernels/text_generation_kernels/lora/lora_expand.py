@@ -6,11 +6,12 @@ where w is the work item of the tile and the page, m the token's place in the ti
 part to which it belongs. Tokens without adapter get zeros, or, with `add`, nothing.
 
 Layouts: `v` as `lora_shrink` makes it; `b` `[pages, outputs, RANK_UNITS]` (`rank_pages.py`); `part_of_block` as
-`part_of_blocks` makes it, None where there is one part; `order`, `tiles`, `work`: `adapter_tiles.py`; `out` `[tokens,
+`part_of_blocks` makes it, None where there is one part; from each multiple of `run` on so many outputs are of one part
+(`run_of`), which large thread blocks make use of; `order`, `tiles`, `work`: `adapter_tiles.py`; `out` `[tokens,
 outputs]`, unit stride in the last dimension, any stride between tokens: float32, as one of the partials `[n, tokens,
 outputs]` that the next kernel adds up, or of the model's type, rounded once. ValueError for shapes that do not fit.
 
-Splits, then pages are added up in order. `v` is never rounded to 16 bits: matrix instructions take it as three TF32
+Splits, where shrink has left them, then pages are added up in order. `v` is never rounded to 16 bits: matrix instructions take it as three TF32
 numbers (3xTF32, Ootomo and Yokota, 2022). A token has the same bits whichever others are there, in a batch of any size.
 
 A site calls it once, behind `lora_shrink`. With `add` it must run after the GEMM of the base. `b`, `part_of_block` and
@@ -29,6 +30,7 @@ from ..runtime.prefetch import prefetch_l2
 from ..runtime.register import register
 from ..runtime.shapes import shapes_error
 from ..runtime.triton import tl, triton
+from .adapter_tiles import TILE_TOKENS
 from .rank_pages import OUTPUT_BLOCK, RANK_UNITS, check_tables
 
 _MOST_TOKENS = 32
@@ -64,20 +66,26 @@ def _prefetch(
 
 
 @triton.jit
-def _parts_of(rows, outputs, part_of_block_ptr, OUTPUT_BLOCK: tl.constexpr, PARTS: tl.constexpr):
-    """The part of each row, the first and the last of them; 0 where there is one."""
-    if PARTS > 1:
+def _parts_of(
+    first_row, rows, outputs, part_of_block_ptr,
+    OUTPUT_BLOCK: tl.constexpr, PARTS: tl.constexpr, ONE_PART: tl.constexpr,
+):  # fmt: skip
+    """The part of each row, where they have several, the first and the last of them."""
+    if PARTS == 1:
+        return 0, 0, 0
+    elif ONE_PART:
+        part = tl.load(part_of_block_ptr + first_row // OUTPUT_BLOCK)
+        return part, part, part
+    else:
         parts = tl.load(part_of_block_ptr + tl.minimum(rows, outputs - 1) // OUTPUT_BLOCK)
         return parts, tl.min(parts, axis=0), tl.max(parts, axis=0)
-    else:
-        return tl.zeros_like(rows), 0, 0
 
 
 @triton.jit
 def _delta(
     rows, there, parts, first_part, last_part, v_ptrs, here, b_ptr, work_ptr,
     stride_b_page, stride_split, first_item, end_item,
-    SPLITS: tl.constexpr, PARTS: tl.constexpr, UNITS: tl.constexpr, BLOCK_M: tl.constexpr,
+    SPLITS: tl.constexpr, PARTS: tl.constexpr, UNITS: tl.constexpr, BLOCK_M: tl.constexpr, ONE_PART: tl.constexpr,
 ):  # fmt: skip
     """[tokens, rows]: what the pages add to these outputs."""
     b_offsets = rows[:, None] * UNITS + tl.arange(0, UNITS)[None, :]
@@ -85,10 +93,14 @@ def _delta(
     for item in range(first_item, end_item):
         page = tl.load(work_ptr + item * 2).to(tl.int64)
         b = tl.load(b_ptr + page * stride_b_page + b_offsets, mask=there[:, None], other=0.0).to(tl.float32)
-        for part in range(first_part, last_part + 1):
-            v = _sum_of_splits(v_ptrs + (item * PARTS + part) * (BLOCK_M * UNITS), here, stride_split, SPLITS)
-            sums = tl.dot(v, b.T, acc, input_precision="tf32x3")
-            acc = tl.where((parts == part)[None, :], sums, acc) if PARTS > 1 else sums
+        if ONE_PART:
+            v = _sum_of_splits(v_ptrs + (item * PARTS + first_part) * (BLOCK_M * UNITS), here, stride_split, SPLITS)
+            acc = tl.dot(v, b.T, acc, input_precision="tf32x3")
+        else:
+            for part in range(first_part, last_part + 1):
+                v = _sum_of_splits(v_ptrs + (item * PARTS + part) * (BLOCK_M * UNITS), here, stride_split, SPLITS)
+                sums = tl.dot(v, b.T, acc, input_precision="tf32x3")
+                acc = tl.where((parts == part)[None, :], sums, acc)
     return acc
 
 
@@ -119,6 +131,7 @@ def lora_expand_kernel(
     BLOCK_M: tl.constexpr,  # tokens of a tile
     TOKENS: tl.constexpr,  # of a thread block, which divide those of a tile
     BLOCK_N: tl.constexpr,
+    ONE_PART: tl.constexpr,  # whether the outputs of every thread block are of one part
     PDL: tl.constexpr,
 ):
     """One thread block computes BLOCK_N outputs of TOKENS tokens of one tile."""
@@ -140,12 +153,16 @@ def lora_expand_kernel(
     tokens = tl.load(order_ptr + first + members, mask=members < count, other=0).to(tl.int64)
     rows = first_row + tl.arange(0, BLOCK_N)
     there = rows < width
-    parts, first_part, last_part = _parts_of(rows, outputs, part_of_block_ptr, OUTPUT_BLOCK, PARTS)
+    parts, first_part, last_part = _parts_of(
+        first_row, rows, outputs, part_of_block_ptr, OUTPUT_BLOCK, PARTS, ONE_PART
+    )
     of_pages = b_ptr, work_ptr, stride_b_page
     if PDL:
         _prefetch(first_row, outputs, *of_pages, first_item, end_item, UNITS, BLOCK_N)
     if ACTIVATION is not None:
-        up_parts, first_up, last_up = _parts_of(rows + width, outputs, part_of_block_ptr, OUTPUT_BLOCK, PARTS)
+        up_parts, first_up, last_up = _parts_of(
+            first_row + width, rows + width, outputs, part_of_block_ptr, OUTPUT_BLOCK, PARTS, ONE_PART
+        )
         if PDL:
             _prefetch(first_row + width, outputs, *of_pages, first_item, end_item, UNITS, BLOCK_N)
     wait_for_previous(PDL)
@@ -162,14 +179,14 @@ def lora_expand_kernel(
     stride_split = items * (PARTS * BLOCK_M * UNITS)
     acc = _delta(
         rows, there, parts, first_part, last_part, v_ptrs, here, *of_pages, stride_split, first_item, end_item,
-        SPLITS, PARTS, UNITS, BLOCK_M,
+        SPLITS, PARTS, UNITS, BLOCK_M, ONE_PART,
     )  # fmt: skip
     if base_ptr is not None:
         acc += out.to(tl.float32)
     if ACTIVATION is not None:
         up_acc = up.to(tl.float32) + _delta(
             rows + width, there, up_parts, first_up, last_up, v_ptrs, here, *of_pages, stride_split, first_item,
-            end_item, SPLITS, PARTS, UNITS, BLOCK_M,
+            end_item, SPLITS, PARTS, UNITS, BLOCK_M, ONE_PART,
         )  # fmt: skip
         of_type = base_ptr.dtype.element_ty
         acc = gated_activation(acc.to(of_type).to(tl.float32), up_acc.to(of_type).to(tl.float32), ACTIVATION)
@@ -206,7 +223,7 @@ def check_expand(
 
 def launch_expand(
     v: Tensor, b: Tensor, part_of_block: Tensor | None, order: Tensor, tiles: Tensor, work: Tensor,
-    base: Tensor | None, activation: str | None, out: Tensor,
+    base: Tensor | None, activation: str | None, out: Tensor, run: int,
 ) -> None:  # fmt: skip
     """Launches the kernel: deltas into `out`, beside `base`, where there is one, and through an activation."""
     splits, items, parts, tile_tokens, _ = v.shape
@@ -220,13 +237,14 @@ def launch_expand(
         (items,),
         ACTIVATION=activation,
         IN_PLACE=base is out,
-        SPLITS=splits,
+        SPLITS=splits if tile_tokens == TILE_TOKENS else 1,
         PARTS=parts,
         UNITS=RANK_UNITS,
         OUTPUT_BLOCK=OUTPUT_BLOCK,
         BLOCK_M=tile_tokens,
         TOKENS=tokens,
         BLOCK_N=block_n,
+        ONE_PART=parts == 1 or run % block_n == 0,
         num_warps=warps,
         num_stages=_STAGES,
     )
@@ -241,10 +259,11 @@ def lora_expand_triton(
     work: Tensor,
     out: Tensor,
     add: bool = False,
+    run: int = OUTPUT_BLOCK,
 ) -> None:
     """Triton implementation. Raises ValueError for shapes and layouts that do not fit."""
     check_expand("lora_expand", v, b, part_of_block, order, tiles, work, out)
-    launch_expand(v, b, part_of_block, order, tiles, work, out if add else None, None, out)
+    launch_expand(v, b, part_of_block, order, tiles, work, out if add else None, None, out, run)
 
 
 def lora_expand_torch(
@@ -256,6 +275,7 @@ def lora_expand_torch(
     work: Tensor,
     out: Tensor,
     add: bool = False,
+    run: int = OUTPUT_BLOCK,
 ) -> None:
     """Torch implementation: the CPU path and the reference of the tests."""
     check_expand("lora_expand", v, b, part_of_block, order, tiles, work, out)

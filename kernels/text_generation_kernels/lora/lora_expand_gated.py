@@ -18,6 +18,7 @@ from ..norm.activations import GATED
 from ..runtime.register import register
 from ..runtime.shapes import shapes_error
 from .lora_expand import check_expand, launch_expand, lora_expand_torch
+from .rank_pages import OUTPUT_BLOCK
 
 
 def _check(base: Tensor, activation: str, out: Tensor) -> None:
@@ -37,11 +38,12 @@ def lora_expand_gated_triton(
     base: Tensor,
     activation: str,
     out: Tensor,
+    run: int = OUTPUT_BLOCK,
 ) -> None:
     """Triton implementation. Raises ValueError for an unknown activation, shapes and layouts that do not fit."""
     check_expand("lora_expand_gated", v, b, part_of_block, order, tiles, work, base)
     _check(base, activation, out)
-    launch_expand(v, b, part_of_block, order, tiles, work, base, activation, out)
+    launch_expand(v, b, part_of_block, order, tiles, work, base, activation, out, run)
 
 
 def lora_expand_gated_torch(
@@ -54,6 +56,7 @@ def lora_expand_gated_torch(
     base: Tensor,
     activation: str,
     out: Tensor,
+    run: int = OUTPUT_BLOCK,
 ) -> None:
     """Torch implementation: the CPU path and the reference of the tests."""
     check_expand("lora_expand_gated", v, b, part_of_block, order, tiles, work, base)

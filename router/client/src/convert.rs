@@ -108,6 +108,7 @@ impl From<v1::MediaInfo> for MediaInfo {
             layers: info.layers,
             whole_spans: info.whole_spans,
             axes: info.axes,
+            packs: info.packs,
         }
     }
 }

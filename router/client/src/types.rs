@@ -104,6 +104,8 @@ pub struct MediaInfo {
     pub whole_spans: bool,
     /// Positions count along axes (M-RoPE): spans are grids.
     pub axes: bool,
+    /// Whole items that follow each other in a plan are encoded together.
+    pub packs: bool,
 }
 
 /// Limits that the operator asked for; `None` is left to the shards.

@@ -49,6 +49,8 @@ pub struct GenerateStream {
     pub(crate) assembler: TextAssembler,
     /// Set when the request samples.
     pub(crate) seed: Option<u64>,
+    /// Set where it is the text of a beam, which comes as a whole.
+    pub(crate) beam_score: Option<f32>,
     pub(crate) instants: RequestInstants,
     /// Tokens of the prompt that were found in the prefix tree.
     pub(crate) cached_tokens: u32,
@@ -100,8 +102,10 @@ impl GenerateStream {
             top_tokens,
             finish,
             speculated,
+            beam_score,
         } = generation;
         let now = Instant::now();
+        self.beam_score = beam_score;
         match self.last_step.replace(now) {
             Some(last) => self.metrics.step(tokens.len(), now - last),
             None => {
@@ -164,6 +168,7 @@ impl GenerateStream {
             tenant: self.tenant.name().cloned(),
             adapter: self.adapter.as_deref().map(|one| one.name.as_str().into()),
             speculated,
+            beam_score: self.beam_score,
             predicted: self.follower.as_ref().map(Follower::counts),
         };
         self.pending.push_back(StreamEvent::End {

@@ -85,9 +85,12 @@ pub struct Details {
     /// The seed that was used; null when nothing was sampled.
     #[schema(nullable = true, format = "uint64", example = 42)]
     pub seed: Option<u64>,
+    /// With `beam_width`: the sum of the log-probabilities, divided by the length to the power of `length_penalty`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub beam_score: Option<f32>,
     pub prefill: Vec<PrefillToken>,
     pub tokens: Vec<Token>,
-    /// The other generations, when `best_of` is above 1.
+    /// The other generations, when `best_of` is above 1, or the other beams.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub best_of_sequences: Option<Vec<BestOfSequence>>,
     /// The most likely tokens of every step.
@@ -104,6 +107,9 @@ pub struct BestOfSequence {
     pub generated_tokens: u32,
     #[schema(nullable = true, format = "uint64", example = 42)]
     pub seed: Option<u64>,
+    /// With `beam_width`: the sum of the log-probabilities, divided by the length to the power of `length_penalty`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub beam_score: Option<f32>,
     pub prefill: Vec<PrefillToken>,
     pub tokens: Vec<Token>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -111,7 +117,7 @@ pub struct BestOfSequence {
 }
 
 impl GenerateResponse {
-    /// `prefix` is the prompt when the full text was asked for; `others` are the losers of `best_of`.
+    /// `prefix` is the prompt when the full text was asked for; `others` are the losers of `best_of`, or the other beams.
     pub fn new(
         answer: GenerateAnswer,
         others: Option<Vec<GenerateAnswer>>,
@@ -123,6 +129,7 @@ impl GenerateResponse {
             finish_reason: answer.generated.finish_reason,
             generated_tokens: answer.generated.generated_tokens,
             seed: answer.generated.seed,
+            beam_score: answer.generated.beam_score,
             prefill: answer.prefill,
             tokens: answer.tokens,
             best_of_sequences: others.map(|others| {
@@ -145,6 +152,7 @@ impl BestOfSequence {
             finish_reason: answer.generated.finish_reason,
             generated_tokens: answer.generated.generated_tokens,
             seed: answer.generated.seed,
+            beam_score: answer.generated.beam_score,
             prefill: answer.prefill,
             tokens: answer.tokens,
             top_tokens: answer.top_tokens,
@@ -188,6 +196,9 @@ pub struct StreamDetails {
     pub generated_tokens: u32,
     #[schema(nullable = true, format = "uint64", example = 42)]
     pub seed: Option<u64>,
+    /// With `beam_width`: the sum of the log-probabilities, divided by the length to the power of `length_penalty`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub beam_score: Option<f32>,
     #[schema(example = 1)]
     pub input_length: u32,
 }

@@ -167,6 +167,7 @@ impl MockConfig {
             layers: 2,
             whole_spans: false,
             axes: false,
+            packs: false,
         };
         Self {
             media: Some(media),

@@ -113,7 +113,8 @@ class Engine:
         encoder = self._model.encoder
         if encoder is None or (encoder.whole_spans and self._options.deterministic):
             return None
-        return MediaInfo(encoder.token_id, encoder.layers, encoder.whole_spans, encoder.axes)
+        packs = encoder.packs and not self._options.deterministic
+        return MediaInfo(encoder.token_id, encoder.layers, encoder.whole_spans, encoder.axes, packs)
 
     @torch.inference_mode()
     def warmup(self, limits: WarmupLimits) -> WarmupResult:

@@ -63,6 +63,7 @@ class VisionEncoder(Encoder):
         self.token_id = spec.token_id
         self.whole_spans = spec.whole_spans
         self.axes = spec.axes
+        self.packs = spec.tiles is None and weights.marks is None
         self._spec = spec.tower
         self._scale = spec.scale
         self._queries = spec.levels[0].queries

@@ -161,7 +161,8 @@ def info_to_pb(info: r.ShardInfo, group: str) -> pb.InfoResponse:
 
 
 def _media_info_to_pb(info: m.MediaInfo) -> pb.MediaInfo:
-    return pb.MediaInfo(token_id=info.token_id, layers=info.layers, whole_spans=info.whole_spans, axes=info.axes)
+    spans = {"whole_spans": info.whole_spans, "axes": info.axes}
+    return pb.MediaInfo(token_id=info.token_id, layers=info.layers, packs=info.packs, **spans)
 
 
 def reply_to_pb(reply: r.StepReply) -> pb.StepReply:

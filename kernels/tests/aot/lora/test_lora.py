@@ -35,8 +35,10 @@ def _expand(
     types |= dict.fromkeys(("outputs", "stride_b_page", "stride_base_token", "stride_out_token"), "i32")
     types |= {"part_of_block_ptr": "*i32"} if parts > 1 else {}
     types |= {"base_ptr": f"*{dtype}"} if add else {}
-    constants = {"ACTIVATION": activation, "IN_PLACE": add and activation is None, "SPLITS": 8, "PARTS": parts}
+    splits = 8 if tile_tokens == 16 else 1
+    constants = {"ACTIVATION": activation, "IN_PLACE": add and activation is None, "SPLITS": splits, "PARTS": parts}
     constants |= {"UNITS": 16, "OUTPUT_BLOCK": 16, "BLOCK_M": tile_tokens, "TOKENS": tokens, "BLOCK_N": 128}
+    constants |= {"ONE_PART": parts < 3}
     constants |= {} if parts > 1 else {"part_of_block_ptr": None}
     constants |= {} if add else {"base_ptr": None}
     return compile_offline(lora_expand_kernel, types, constants, warps, 1, target)

@@ -233,9 +233,10 @@ impl RunningEntry {
         self.holding.len().saturating_sub(reached)
     }
 
-    /// It may get several tokens of a step: steps with adapters have no windows.
+    /// It may get several tokens of a step: steps with adapters have no windows, and a beam gets one token.
     fn takes_windows(&self) -> bool {
-        self.entry.request.adapter.is_none()
+        let request = &self.entry.request;
+        request.adapter.is_none() && request.beams.is_none()
     }
 
     /// It is asked for the log-probabilities of its prompt, and has not handed them out yet.
@@ -375,6 +376,7 @@ impl RunningEntry {
             top_tokens,
             finish,
             speculated: entry.speculated,
+            beam_score: None,
         };
         // A closed channel is noticed when the next step is planned.
         let _ = entry.events.send(Event::Step(generation));

@@ -1,5 +1,6 @@
 //! Validation of an API request: it becomes one that can be queued, or an error that names the field.
 
+mod beams;
 mod rules;
 #[cfg(test)]
 mod tests;
@@ -18,7 +19,7 @@ use crate::tenant::Tenant;
 use crate::tokenize::{TextTokenizer, TokenizerPool};
 use crate::types::observer::Observed;
 use crate::types::{
-    Dialect, GenerateParameters, GenerateRequest, GivenImage, Inputs, StoppingCriteria,
+    Beams, Dialect, GenerateParameters, GenerateRequest, GivenImage, Inputs, StoppingCriteria,
     TextContent, ValidationLimits,
 };
 
@@ -33,6 +34,8 @@ pub struct ValidRequest {
     pub dialect: Dialect,
     pub text: TextContent,
     pub top_n_tokens: u32,
+    /// How its texts are searched for; set too in the requests that a search queues, of one token for each beam.
+    pub beams: Option<Beams>,
     /// Asked for, and enabled in this server.
     pub prefill_logprobs: bool,
     /// The first token of the prompt whose log-probability is wanted.
@@ -199,6 +202,11 @@ impl Validator {
         }
     }
 
+    /// Whether a search may have so many beams. Comes before [`validate`](Self::validate), as each has a permit.
+    pub fn beam_width(&self, given: u32) -> Result<(), ValidationError> {
+        beams::check_width(given, &self.limits)
+    }
+
     /// Whether the model knows all of `ids`; `field` is where they came from.
     pub fn check_ids(&self, field: &'static str, ids: &[u32]) -> Result<(), ValidationError> {
         rules::check_ids(field, ids, self.limits.vocab_size)
@@ -247,6 +255,7 @@ impl Validator {
             images,
         } = request;
         self.check_task(parameters.classify)?;
+        let beams = beams::check(&parameters, &self.limits)?;
         rules::check(&parameters, dialect, &self.limits)?;
         rules::check_inputs(&inputs)?;
         rules::check_truncate(parameters.truncate, dialect, &self.limits)?;
@@ -298,6 +307,7 @@ impl Validator {
             },
             text: rules::text_content(&parameters, dialect),
             top_n_tokens: parameters.top_n_tokens.unwrap_or(0),
+            beams,
             // TGI needs a flag for it; a client of OpenAI's API who asks is the only one who pays.
             prefill_logprobs: parameters.decoder_input_details
                 && (self.limits.prefill_logprobs || dialect == Dialect::OpenAi),

@@ -9,6 +9,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod beams;
 mod caching;
 mod chat;
 mod classify;

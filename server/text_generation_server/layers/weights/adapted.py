@@ -139,7 +139,7 @@ class AdaptedLinear(LinearOver):
         sums, piece = self._base.apply(x, block), pages.pieces[0]
         out = sums.new_empty(len(sums), self.outputs // 2)
         shrunk, tables = self._shrunk(x, piece)
-        lora_expand_gated(shrunk, piece.b, piece.blocks, *tables, sums, activation, out)
+        lora_expand_gated(shrunk, piece.b, piece.blocks, *tables, sums, activation, out, piece.run)
         return Activations(out)
 
     def _shrunk(self, x: Activations, piece: _Piece) -> tuple[Tensor, tuple[Tensor, Tensor, Tensor]]:
@@ -158,7 +158,7 @@ class AdaptedLinear(LinearOver):
         step, pages = self._current.step, self._pages
         for each in pages.pieces:
             shrunk, tables = self._shrunk(x, each)
-            lora_expand(shrunk, each.b, each.blocks, *tables, out[:, each.first : each.end], True)
+            lora_expand(shrunk, each.b, each.blocks, *tables, out[:, each.first : each.end], True, each.run)
         if not step.by_output:
             return out
         if pages.factors is not None:

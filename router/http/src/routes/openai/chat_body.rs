@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 use text_generation_chat::ChatInput;
+use text_generation_core::types::EarlyStopping;
 use utoipa::ToSchema;
 
 use super::choices_body::choices_body;

@@ -20,7 +20,7 @@ use super::sampling::{TokenIds, check_n};
 use crate::asked_model::AskedModel;
 use crate::error::ApiError;
 use crate::extract::GenerationJson;
-use crate::generations::{Finished, GenerationPlan, Generations, Names, Tally, renamed};
+use crate::generations::{Finished, GenerationPlan, Generations, Names, Tally, renamed, with_name};
 use crate::memory::MemoryShare;
 use crate::openapi::OpenAiErrors;
 use crate::sse;
@@ -35,6 +35,7 @@ pub const NAMES: &Names = &[
     ("truncate", "truncate_prompt_tokens"),
     ("top_n_tokens", "logprobs"),
     ("grammar", "response_format"),
+    ("beam_width", "n"),
 ];
 
 /// The texts that follow prompts.
@@ -100,13 +101,16 @@ impl CompletionAnswer {
         let sampling = sampling.parameters(max_tokens)?;
         let n = check_n(body.n, body.prompt.count())?;
         let samples = body.samples(n, &state.infer)?;
+        let (width_name, beam_width) = body.beams(n).unzip();
         let model = AskedModel::read(body.model.take(), state)?;
         let echo = body.echo.unwrap_or(false);
         let (grammar, names) = body.take_forms().grammar(NAMES)?;
+        let names = with_name(&names, "beam_width", width_name.unwrap_or("n"));
         let parameters = GenerateParameters {
             top_n_tokens: top_logprobs,
             decoder_input_details: echo && top_logprobs.is_some(),
             grammar,
+            beam_width,
             adapter_id: model.adapter,
             // Nothing follows a prompt that is only scored.
             token_healing: body.token_healing.unwrap_or(false) && !scores_only,
@@ -228,6 +232,7 @@ pub async fn complete(
                 logprobs(state, &answer, list)
             }),
             finish_reason: finish_reason(answer.generated.finish_reason),
+            beam_score: answer.generated.beam_score,
             text: echo.cloned().unwrap_or_default() + &answer.generated.text,
         }
     };
