@@ -179,6 +179,7 @@ impl BeamSearch {
     fn whole(&self, found: Found) -> Generation {
         Generation {
             prompt: self.prompt.clone(),
+            class_logits: Box::default(),
             tokens: found.tokens.into(),
             top_tokens: found.top_tokens,
             finish: found.finish,
