@@ -38,7 +38,8 @@ def test_what_can_be_served_passes(folder: Path) -> None:
 
 def test_an_architecture_that_is_not_there(folder: Path) -> None:
     (folder / "config.json").write_text(json.dumps({"architectures": ["BertModel"], "n_embd": 8}))
-    with pytest.raises(UnsupportedModel, match=r"'BertModel' is not supported; .*Llama.*docs/models\.md"):
+    says = r"'BertModel' is not supported: it makes embeddings, .*Llama.*docs/models\.md"
+    with pytest.raises(UnsupportedModel, match=says):
         check(folder)
 
 
