@@ -180,7 +180,6 @@ impl BeamSearch {
         Generation {
             class_logits: Box::default(),
             prompt: self.prompt.clone(),
-            class_logits: Box::default(),
             tokens: found.tokens.into(),
             top_tokens: found.top_tokens,
             finish: found.finish,
