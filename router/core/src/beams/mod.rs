@@ -184,6 +184,7 @@ impl BeamSearch {
             finish: found.finish,
             speculated: Speculated::default(),
             beam_score: Some(found.score),
+            class_logits: Box::default(),
         }
     }
 }
