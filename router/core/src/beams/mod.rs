@@ -185,6 +185,7 @@ impl BeamSearch {
             finish: found.finish,
             speculated: Speculated::default(),
             beam_score: Some(found.score),
+            class_logits: Box::default(),
         }
     }
 }
