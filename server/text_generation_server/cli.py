@@ -16,6 +16,7 @@ import typer
 from . import __version__
 from .config.adapters import parse_adapters
 from .config.asked_drafter import asked_drafter
+from .config.classifier import check_classifier
 from .config.cluster import cluster_listener
 from .config.drafter import read_drafter_config
 from .config.fallback import FallbackConfig
@@ -242,6 +243,14 @@ def download_weights(
             config = check_servable(folder, environment, limits, source.needs_weights, model_impl, quantize, shards)
             check_deterministic(deterministic, config)
             check_speculation(speculate, config)
+            check_classifier(
+                config.classes,
+                {
+                    "--speculate": speculate > 0,
+                    "--merge-adapter": merge_adapter is not None,
+                    "--lora-adapters": bool(computation.lora_adapters),
+                },
+            )
             if computation.drafter is not None:
                 asked = computation.drafter
                 of_model = asked.source == model_id

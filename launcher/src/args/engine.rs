@@ -72,8 +72,8 @@ pub struct ModelArgs {
     /// LoRA adapter to merge into 16-bit weights while they load: a folder that PEFT has saved (docs/adapters.md)
     #[arg(long, env, value_name = "FOLDER")]
     pub merge_adapter: Option<PathBuf>,
-    /// LoRA adapters that requests may name, with commas between them: id, id@revision, name=folder or name=id@revision
-    /// (docs/adapters.md)
+    /// LoRA adapters that requests may name, with commas between them: id, id@revision, name=folder, name=id@revision
+    /// or name=s3://bucket/prefix (docs/adapters.md)
     #[arg(long, env, value_name = "ADAPTERS")]
     pub lora_adapters: Option<String>,
     /// Pages of the device for adapters, of 16 rank units each: one of rank 16 takes one. Default: what those of

@@ -228,6 +228,7 @@ impl TextGenerationService for Rank {
                 [] => String::new(),
                 _ => "ngram".to_owned(),
             },
+            classes: self.config.classes,
             version: env!("CARGO_PKG_VERSION").to_owned(),
             group: if self.config.named {
                 format!("start {}", self.life)

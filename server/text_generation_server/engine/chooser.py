@@ -7,6 +7,7 @@ from text_generation_kernels import SampledTokens, WindowInputs, Windows, advanc
 from ..drafters import draft_windows
 from ..layers.weights import StepAdapters
 from ..models.base import CausalLM
+from .classes import token_of_class
 from .drafting import Passed
 from .rows import RowTable
 from .sampling import SINGLE, SampledWindow, Sampler
@@ -46,15 +47,27 @@ class Chooser:
         `Sampler`, and `adapters` that of `CausalLM.logits`. A drafter goes on from the pass that made `hidden`, of its
         tokens `last` [N] (None: one for each row).
         """
-        sampled = self._sample(self.logits(hidden, adapters), rows, whole_rows, SINGLE)
+        logits = self.logits(hidden, adapters)
+        if self._model.classes:
+            return self._classified(logits.float(), rows)
+        sampled = self._sample(logits, rows, whole_rows, SINGLE)
         if self._speculation is not None:
             windows = self._speculation.single(rows)
             chosen = self._speculation.advance(windows, sampled)
             self._draft(chosen, windows, passed, hidden, last)
             return chosen
+        self._advance(sampled, rows)
+        return Chosen(sampled)
+
+    def _classified(self, logits: Tensor, rows: Tensor) -> Chosen:
+        """Keeps the logits of classes [N, classes]."""
+        sampled = token_of_class(logits)
+        self._advance(sampled, rows)
+        return Chosen(sampled, classes=logits)
+
+    def _advance(self, sampled: SampledTokens, rows: Tensor) -> None:
         table = self._table
         advance_state(sampled.tokens, rows, table.last_token, table.length, table.generated, self._columns)
-        return Chosen(sampled)
 
     def of_windows(
         self,

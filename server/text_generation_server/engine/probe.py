@@ -99,6 +99,9 @@ class Probe:
             return GraphSizes()
         most = asked.max_batch_prefill_tokens + asked.max_batch_size
         tokens = chunk_sizes(most, self._model.dense_macs)
+        if self._model.classes:
+            # Nothing decodes.
+            return GraphSizes(tokens=tokens)
         sizes = GraphSizes(
             decodes,
             forward_sizes(decodes),
@@ -122,6 +125,7 @@ class Probe:
         adapters, widths = self._adapters.checker(), WidthChecker(self._widths)
         keeps = model.drafter is not None and self._options.speculate > 0 and model.drafter.keeps_pairs
         checker = PlanChecker(limits, at_once, model.vocab_size, recurrent, media.checker(), adapters, widths, keeps)
+        checker.classifies = model.classes > 0
         table = RowTable(num_rows, limits.max_total_tokens, num_slots, model.device, media.axes)
         sampling = SamplingState(
             *(num_rows + 1, model.vocab_size, model.device, self._eos_token_ids), max(self._widths, default=1)

@@ -166,6 +166,8 @@ class StepRunner:
         record = None if chosen is None else Readback(chosen.sampled.record[:entries])
         if chosen is not None and chosen.outcome is not None:
             step = partial(step, outcome=Readback(chosen.outcome[: len(checked.owners)]), width=checked.width)
+        if chosen is not None and chosen.classes is not None:
+            step = partial(step, classes=Readback(chosen.classes[: len(checked.owners)]))
         scores = None if outcome.scored is None else Readback(outcome.scored.record)
         return step(begin.host_ns - called, time=step_time, record=record, scores=scores, encoded=encoded)
 

@@ -50,7 +50,7 @@ def load_model(
     if merge_adapter is not None:
         source, config = _with_adapter(config, files, merge_adapter)
     reader = None
-    if isinstance(config, ModelConfig) and merge_adapter is None:
+    if isinstance(config, ModelConfig) and merge_adapter is None and not config.classes:
         reader = AdapterReader(folder, config, group, dtype)
     model = _build(config, group, source, dtype, device, kv_cache, reader, drafter)
     ignored = unread(config, model, group) if isinstance(config, ModelConfig) else ()

@@ -67,6 +67,8 @@ impl Batcher {
             }
         }
         let mut tops = reply.top_tokens.into_iter().peekable();
+        let classes = reply.class_logits.len() / reply.rows.len().max(1);
+        let mut class_logits = reply.class_logits.chunks(classes.max(1));
         let mut expected = in_flight.rows.iter().copied().peekable();
         let mut arrivals = Vec::new();
         let mut tokens = reply.tokens.into_iter().enumerate();
@@ -76,7 +78,9 @@ impl Batcher {
             }
             expected.next();
             let count = reply.counts.get(place).copied().unwrap_or(1);
+            let class_logits = class_logits.next().unwrap_or_default();
             if let Some(running) = self.owner(row, in_flight.number) {
+                running.classify(class_logits);
                 let drafts = reply.drafts.get(place).copied();
                 running.landed(in_flight.width_of(row), count, drafts);
                 if let Some(drafts) = drafts {

@@ -36,6 +36,8 @@ pub(super) struct RunningEntry {
     pausing: bool,
     /// What has come of the prompt's log-probabilities, where this request computes them.
     scored: Option<Vec<PromptToken>>,
+    /// What a classifier made of it; empty: nothing.
+    class_logits: Box<[f32]>,
 }
 
 impl RunningEntry {
@@ -62,6 +64,7 @@ impl RunningEntry {
                 let wanted = entry.ids.first().filter(|_| request.logprobs_from == 0);
                 wanted.map(first).into_iter().collect()
             }),
+            class_logits: Box::default(),
             entry,
             holding,
             since,
@@ -325,6 +328,11 @@ impl RunningEntry {
         }
     }
 
+    /// Logits of classes came, or none.
+    pub(super) fn classify(&mut self, logits: &[f32]) {
+        self.class_logits = logits.into();
+    }
+
     /// The tokens of a step came: they go to the client. Returns whether the last of them was the last of all, because it
     /// `ends` the text or no more are permitted. `top_tokens` has a list for each token, or none.
     pub(super) fn accept(
@@ -355,10 +363,12 @@ impl RunningEntry {
         };
         let generation = Generation {
             prompt,
+            class_logits: std::mem::take(&mut self.class_logits),
             tokens,
             top_tokens,
             finish,
             speculated: entry.speculated,
+            beam_score: None,
         };
         // A closed channel is noticed when the next step is planned.
         let _ = entry.events.send(Event::Step(generation));
