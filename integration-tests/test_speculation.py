@@ -72,6 +72,21 @@ def test_answers_that_were_given_before_are_given_again(server: Server, drafting
         assert drafting.ids(prompts[3], max_new_tokens=NEW_TOKENS) == expected
 
 
+def test_a_whole_model_drafts(
+    tiny_llama: Path,
+    tmp_path: Path,
+    reference: Callable[[str, int], list[int]],
+    prompts: list[str],
+) -> None:
+    """The model itself is one of the same vocabulary, and all its drafts are right."""
+    config = json.dumps({"model": str(tiny_llama), "num_speculative_tokens": 3})
+    with serving(tiny_llama, tmp_path, "--speculative-config", config) as server:
+        assert server.client.get("/info").json()["speculation"]["method"] == "draft_model"
+        with ThreadPoolExecutor(4) as clients:
+            found = list(clients.map(lambda prompt: server.ids(prompt, max_new_tokens=NEW_TOKENS), prompts))
+    assert found == [reference(prompt, NEW_TOKENS) for prompt in prompts]
+
+
 SCHEMA = {
     "type": "object",
     "properties": {
