@@ -64,18 +64,19 @@ class Contexts:
     def in_shares(
         self,
         ranks: int,
-        own_slots: Callable[[Decodes, int, int, Tensor, Tensor], None],
+        own_slots: Callable[[Decodes, Tensor, int, int, Tensor, Tensor], None],
         attend: Callable[[Tensor, Tensor, Decodes, float, Tensor, bool, Tensor], None],
         merge_shares: Callable[[Shares, Tensor], None],
     ) -> Tensor:
         """What decodes attend to where slot s of the pool is row s // ranks of rank s % ranks."""
         batch, (tokens, heads, _) = self.pool.decodes(), self.q.shape
         shares = Shares.empty(self.q, ranks, tokens, heads, self.rank)
+        rows = torch.arange(tokens, device=self.q.device)
         for rank in range(ranks):
             own = torch.full((tokens, batch.max_kv_len), 1 << 20, dtype=torch.int32, device=self.q.device)
             own_lens = torch.full_like(batch.kv_lens, -1)
-            own_slots(batch, rank, ranks, own, own_lens)
-            of_rank = Decodes(own, torch.arange(tokens, device=self.q.device), own_lens, batch.max_kv_len)
+            own_slots(batch, rows, rank, ranks, own, own_lens)
+            of_rank = Decodes(own, rows, own_lens, batch.max_kv_len)
             out, log_sum = self.out, self.q.new_empty(tokens, heads, dtype=torch.float32)
             attend(self.q, self.pool.k[rank::ranks], of_rank, self.scale, out, False, log_sum)
             shares.results(self.rank)[rank], shares.log_sums[rank] = out, log_sum

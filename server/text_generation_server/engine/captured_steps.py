@@ -26,13 +26,14 @@ class CapturedSteps:
         place = steps.table.padding_row, steps.model.device
         self._windows = {width: WindowGraphs[Chosen](width, *place) for width in steps.widths}
         self._forward_windows = {width: WindowGraphs[ForwardedWindows](width, *place) for width in steps.widths}
-        self.base = RunnerGraphs(*place, steps.has_axes)
+        shares = steps.shared_heads > 0
+        self.base = RunnerGraphs(*place, steps.has_axes, shares)
         """Those of steps in which no token uses an adapter."""
-        self._none = RunnerGraphs(*place, steps.has_axes)
+        self._none = RunnerGraphs(*place, steps.has_axes, shares)
         self.adapted = self._none
         """Those of steps in which some do."""
         if steps.adapters is not None:
-            self.adapted = RunnerGraphs(*place, steps.has_axes, steps.adapters.tables)
+            self.adapted = RunnerGraphs(*place, steps.has_axes, shares, steps.adapters.tables)
 
     def capture(self, sizes: GraphSizes) -> None:
         """Captures a graph for each of `sizes`. No request may be running."""
@@ -60,7 +61,7 @@ class CapturedSteps:
             return self._steps.forward_rows(rows, longest, adapters)
 
         def forward_chunks(step: StepInput[Tensor], size: int, adapters: StepAdapters | None) -> Tensor:
-            return self._steps.forward_chunks(step, Extents(longest, size), adapters)
+            return self._steps.forward_chunks(step, Extents(longest, size, graphs.chunks.contexts(size)), adapters)
 
         graphs.chunks.capture(forward_chunks, sizes.tokens, memory)
         graphs.decodes.capture(of_rows, sizes.decodes, memory)

@@ -22,6 +22,7 @@ from torch import Tensor
 
 from ..layers.weights import StepAdapters
 from .adapters import AdapterBuffer, AdapterTables
+from .context_plan import ContextPlan
 from .running import CheckedPlan
 from .speculation import Chosen
 from .steps import StepInput, StepSize, pack
@@ -43,6 +44,8 @@ _FEW_MACS = 11 << 40
 """They take an H200 35 ms, about as long as a busy host takes to launch them."""
 _CHUNKS = 16
 """Chunks that fit into a graph."""
+_SHARED_DECODES = 64
+"""Decodes that fit into it besides, where the queries of all of them, there or not, go to every rank."""
 
 
 def decode_sizes(max_batch_size: int) -> list[int]:
@@ -210,14 +213,22 @@ class ChunkGraphs:
     """Graphs of forward passes with chunks. Only the engine thread uses them."""
 
     def __init__(
-        self, padding_row: int, device: torch.device, axes: bool = False, adapters: AdapterTables | None = None
+        self,
+        padding_row: int,
+        device: torch.device,
+        axes: bool = False,
+        shares_contexts: bool = False,
+        adapters: AdapterTables | None = None,
     ) -> None:
-        """`axes` has the meaning of `StepSize`; `adapters` is None for steps in which no token uses any."""
+        """`axes` has the meaning of `StepSize`, `shares_contexts` says that it has `contexts`; `adapters` is None for
+        steps in which no token uses any.
+        """
         self._adapters = adapters
         self._buffer: AdapterBuffer | None = None
         self._padding_row = padding_row
         self._device = device
         self._axes = axes
+        self._shares_contexts = shares_contexts
         self._graphs = StepGraphs[Tensor](device)
         self._packed = torch.empty(0, dtype=torch.int64)
 
@@ -250,15 +261,24 @@ class ChunkGraphs:
         size = self._graphs.fitting(plan.num_tokens)
         if size is None or len(plan.chunks) > _CHUNKS or any(each.num_scores for each in plan.chunks):
             return None
-        packed = pack(plan, self._room(size), self._padding_row)
+        room = self._room(size)
+        if room.contexts is not None and (not room.contexts.fits(plan) or len(plan.decodes) > room.decodes):
+            return None
+        packed = pack(plan, room, self._padding_row)
         overwrite(self._packed[: len(packed)], packed)
         if self._buffer is not None and plan.adapters is not None:
             self._buffer.write(plan.adapters, size)
         return self._input(size), partial(self._graphs.replay, size)
 
+    def contexts(self, size: int) -> ContextPlan | None:
+        """Returns what the graph of so many tokens has room for, where ranks have some positions of a cache each."""
+        return ContextPlan.of_graph(size, _CHUNKS) if self._shares_contexts else None
+
     def _room(self, size: int) -> StepSize:
-        decodes = min(size, self._padding_row)
-        return StepSize(size, _CHUNKS, decodes, min(size, decodes + _CHUNKS), axes=self._axes)
+        decodes, contexts = min(size, self._padding_row), self.contexts(size)
+        if contexts is not None:
+            decodes = min(decodes, _SHARED_DECODES)
+        return StepSize(size, _CHUNKS, decodes, min(size, decodes + _CHUNKS), axes=self._axes, contexts=contexts)
 
     def _input(self, size: int) -> StepInput[Tensor]:
         return StepInput[Tensor].of(self._packed, self._room(size))
@@ -272,8 +292,14 @@ class RunnerGraphs:
     """The graphs of steps in which no token uses an adapter, or, with `adapters`, of those in which some do."""
 
     def __init__(
-        self, padding_row: int, device: torch.device, axes: bool, adapters: AdapterTables | None = None
+        self,
+        padding_row: int,
+        device: torch.device,
+        axes: bool,
+        shares_contexts: bool,
+        adapters: AdapterTables | None = None,
     ) -> None:
+        """See `ChunkGraphs`."""
         self.decodes = DecodeGraphs[Chosen](padding_row, device, adapters)
         self.forwards = DecodeGraphs[Tensor](padding_row, device, adapters)
-        self.chunks = ChunkGraphs(padding_row, device, axes, adapters)
+        self.chunks = ChunkGraphs(padding_row, device, axes, shares_contexts, adapters)

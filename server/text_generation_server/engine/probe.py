@@ -18,6 +18,7 @@ from .budget import MemoryBudget
 from .drafting import Drafting
 from .dummy_steps import run_step
 from .graphs import GraphSizes, chunk_sizes, decode_sizes, forward_sizes
+from .context_plan import context_bytes
 from .kv_pool import allocate_pool, bytes_per_row, bytes_per_slot
 from .mask_pool import MaskPool, mask_bytes
 from .media_probe import MediaProbe
@@ -233,6 +234,7 @@ class Probe:
         room -= (num_rows + 1) * SamplingState.bytes_per_row(model.vocab_size) + per_slot
         room -= self._max_masks * mask_bytes(model.vocab_size)
         room -= Drafting.num_bytes(model, self._most_tokens, num_rows)
+        room -= context_bytes(model, self._asked.max_batch_prefill_tokens)
         positions = self._asked.max_total_tokens or model.max_context_length
         if not per_slot:
             # Only the table of slots takes memory, so every row gets all its positions.

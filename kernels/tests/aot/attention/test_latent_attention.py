@@ -23,6 +23,7 @@ SPECIAL = {
     "partial_log_sum_ptr": "*fp32",
     "log_sum_ptr": "*fp32",
     "own_ptr": "*i32",
+    "own_row_ptr": "*i64",
     "own_len_ptr": "*i32",
     "arrived_ptr": "*i32",
     "cos_sin_ptr": "*fp32",

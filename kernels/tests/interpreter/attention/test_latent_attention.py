@@ -58,14 +58,14 @@ def test_shares_of_contexts(heads: int, rank: int, rope: int, dtype: torch.dtype
     )
 
 
-def test_slots_of_a_rank_in_long_contexts_and_windows() -> None:
+def test_slots_of_a_rank_in_long_contexts() -> None:
     torch.manual_seed(0)
     table = torch.randint(1 << 20, (3, 5000), dtype=torch.int32)
     rows, kv_lens = torch.tensor([2, 2, 0, 0]), torch.tensor([4999, 5000, 2048, 0], dtype=torch.int32)
-    batch = Decodes(table, rows, kv_lens, 5000, 2)
+    batch, own_rows = Decodes(table, rows, kv_lens, 5000), torch.tensor([0, 0, 1, 1])
     made = [(torch.zeros(2, 5000, dtype=torch.int32), torch.empty_like(kv_lens)) for _ in range(2)]
-    own_slots_triton(batch, 3, 4, *made[0])
-    own_slots_torch(batch, 3, 4, *made[1])
+    own_slots_triton(batch, own_rows, 3, 4, *made[0])
+    own_slots_torch(batch, own_rows, 3, 4, *made[1])
     for own, expected in zip(*made, strict=True):
         assert torch.equal(own, expected)
 
