@@ -7,8 +7,11 @@ from functools import cache, partial
 from pathlib import Path
 
 import pytest
+import torch
 from support.checkpoints import tiny_llama
 from support.engine_driver import stream
+from support.families import model_of, write
+from support.family_cases import CASES
 from support.generating import LIMITS, SERVING
 from support.loading import load
 from support.router import Router, Stream
@@ -16,9 +19,11 @@ from support.thread_ranks import ThreadGroup, thread_groups, together
 
 from text_generation_server.config.server import WatermarkConfig
 from text_generation_server.engine import warmup
+from text_generation_server.engine.context_plan import ContextPlan
 from text_generation_server.engine.engine import Engine
 from text_generation_server.engine.options import EngineOptions
 from text_generation_server.engine.requests import MaskSource, StepCost, StepPlan, StepReply
+from text_generation_server.engine.running import CheckedPlan
 
 VOCAB = 131
 SIZES = {"num_attention_heads": 12, "num_key_value_heads": 3, "hidden_size": 96, "vocab_size": VOCAB}
@@ -72,6 +77,20 @@ def generated(folder: Path, groups: list[ThreadGroup]) -> list[Stream]:
     return [*streams, behind]
 
 
+@pytest.fixture(scope="module")
+def latent_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """With the ids of the streams."""
+    model = model_of("deepseek v3")
+    model.resize_token_embeddings(VOCAB)
+    with torch.no_grad():
+        generator = torch.Generator().manual_seed(5)
+        for parameter in (model.get_input_embeddings().weight, model.get_output_embeddings().weight):
+            parameter.normal_(std=0.3, generator=generator)
+    path = tmp_path_factory.mktemp("latent")
+    write(CASES["deepseek v3"], model, path)
+    return path
+
+
 @cache
 def alone(folder: Path) -> list[Stream]:
     return generated(folder, thread_groups(1))
@@ -80,7 +99,33 @@ def alone(folder: Path) -> list[Stream]:
 @pytest.mark.parametrize("world_size", [2, 3, 4])
 def test_several_ranks_generate_what_one_does(folder: Path, world_size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(warmup, "measured_cost", lambda *_: StepCost())
-    for found, expected in zip(generated(folder, thread_groups(world_size)), alone(folder), strict=True):
+    _check(generated(folder, thread_groups(world_size)), alone(folder))
+
+
+@pytest.mark.parametrize("world_size", [2, 4])
+def test_ranks_that_have_some_positions_each_generate_what_one_does(
+    latent_folder: Path, world_size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some chunks are so short behind their contexts that their queries go to every rank, others not."""
+    monkeypatch.setattr(warmup, "measured_cost", lambda *_: StepCost())
+    queried: list[tuple[int, ...]] = []
+    of = ContextPlan.of
+
+    def watched(plan: CheckedPlan, heads: int) -> ContextPlan:
+        made = of(plan, heads)
+        queried.append((made.queried, sum(made.gathered)))
+        return made
+
+    monkeypatch.setattr(ContextPlan, "of", watched)
+    expected = alone(latent_folder)
+    assert not queried
+    _check(generated(latent_folder, thread_groups(world_size, context_parallel=True)), expected)
+    assert any(tokens for tokens, _ in queried)
+    assert any(contexts for _, contexts in queried)
+
+
+def _check(streams: list[Stream], of_one: list[Stream]) -> None:
+    for found, expected in zip(streams, of_one, strict=True):
         assert expected.tokens
         assert found.tokens == expected.tokens
         assert found.logprobs == pytest.approx(expected.logprobs, abs=1e-4)

@@ -12,6 +12,8 @@ from support.loading import load
 from support.ranks import results, single_rank
 from support.thread_ranks import thread_groups, together
 
+from text_generation_server.config.model import ModelConfig
+from text_generation_server.doctor.model import kv_bytes_per_token
 from text_generation_server.engine.kv_pool import bytes_per_slot
 from text_generation_server.layers.infer import expanded
 
@@ -30,7 +32,10 @@ def test_ranks_equal_one(case: str, world_size: int, tmp_path: Path) -> None:
     for logits, ids in together(works):
         torch.testing.assert_close(logits, expected_logits, atol=2e-4, rtol=2e-4)
         assert ids == expected_ids
-    assert all(bytes_per_slot(model) < bytes_per_slot(load(tmp_path)) for model in models)
+    config = ModelConfig.from_folder(tmp_path)
+    expected_bytes = kv_bytes_per_token(config, world_size, 4, context_parallel=True)
+    assert {bytes_per_slot(model) for model in models} == {expected_bytes}
+    assert expected_bytes < kv_bytes_per_token(config, world_size, 4)
 
 
 @pytest.mark.parametrize("long", [False, True], ids=["absorbed", "expanded"])
