@@ -209,8 +209,8 @@ class Chunking:
         warps: int = 4,
         log_sum: Tensor | None = None,
     ) -> None:
-        """Launches the merge of each request's chunks, `block_c` of them at a time. `log_sum`, for requests of one token
-        without sinks: as `latent_decode_attention` has it.
+        """Launches the merge of each request's chunks, `block_c` of them at a time. `log_sum` has the meaning of
+        `latent_decode_attention`: for requests of one token, without sinks.
         """
         if not self.several:
             return

@@ -8,10 +8,12 @@ gets zeros.
 
 Layouts: `q` `[D, heads, rank + rope]`, `out` `[D, heads, rank]`; position c of token t (`Decodes`) lies in slot
 `slot_table[rows[t], c]`. `cache` `[slots, 1, rank + rope]`, already holding the new tokens. Table entries from
-`kv_lens[t]` on may be stale and are never followed. `log_sum`, where it is given, `[D, heads]` float32, contiguous, of
-requests of one token each: the logarithm to base 2 of the sum of exp(scale * q[t] . cache[c]), -inf for length 0, by which
-results over parts of a context are merged (`merge_shares`). `deterministic`: a token's result does not depend, to the bit, on
+`kv_lens[t]` on may be stale and are never followed. `deterministic`: a token's result does not depend, to the bit, on
 the rest of the batch.
+
+`log_sum`, where it is given, is `[D, heads]` float32, contiguous, of requests of one token each: the logarithm to base
+2 of the sum of exp(scale * q[t] . cache[c]), -inf for length 0. By it, results over parts of a context are merged
+(`merge_shares`).
 
 GEMMs are transposed: positions are rows of the MMA instructions and heads their columns, because 16 heads fill the
 columns of an instruction that wants 64 rows. Heads of all tokens of a request are columns (`decode_attention`). More

@@ -27,7 +27,8 @@ _ALIGNMENT = 16
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Shares:
-    """Results of attention over the positions of each of several ranks, with the logarithms of their sums, in one message.
+    """Results of attention over the positions of each of several ranks, and the logarithms of their sums, as one
+    message.
     """
 
     rows: Tensor

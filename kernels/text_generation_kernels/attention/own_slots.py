@@ -1,15 +1,15 @@
 """The slots that a rank has of each context, where ranks share a cache by slots (context parallelism).
 
-    own[own_rows[t]] = slot_table[rows[t], c] // ranks, for the c < kv_lens[t] whose slot s has s % ranks == rank, in order
+    own[own_rows[t]] = s // ranks for s = slot_table[rows[t], c], c < kv_lens[t], where s % ranks == rank, in order
     own_lens[t]      = how many these are
 
-So attention over `own` is attention over a table of slots like any other, and each rank reads 1 / ranks of the bytes. What
-follows in a row of `own` is undefined.
+So attention over `own` is attention over a table of slots like any other, and each rank reads 1 / ranks of the bytes.
+What follows in a row of `own` is undefined.
 
 Layouts: requests as in `Decodes`; `own_rows` `[T]` int64, equal for tokens of one request, which write the same numbers
 where they overlap; `own` `[requests, positions]` int32, unit stride in the last dimension; `own_lens` `[T]` int32.
 
-Called once a step with decodes. Bytes floor: sum(kv_lens) * (4 + 4 / ranks); a token of DeepSeek-V3 reads 1,152 bytes in
+Called once a step. Bytes floor: sum(kv_lens) * (4 + 4 / ranks), where attention of DeepSeek-V3 reads 1,152 / ranks in
 each of 61 layers.
 """
 

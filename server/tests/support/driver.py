@@ -40,8 +40,9 @@ class Driver:
         checker: AdapterChecker | None = None,
         queried: Collection[str] = (),
     ) -> None:
-        """`queried`: requests whose queries go to every rank, where ranks share contexts. `group`: of the ranks that share the vocabulary, whose logits are put together. `adapters`: the adapter of
-        each request that uses one, by its name, of those that `checker` has.
+        """`queried`: requests whose queries go to every rank, where ranks have some positions each. `group`: of the
+        ranks that share the vocabulary, whose logits are put together. `adapters`: the adapter of each request that
+        uses one, by its name, of those that `checker` has.
         """
         self.model = model
         self._adapters = adapters or {}

@@ -85,8 +85,8 @@ def check_deterministic(asked: bool, config: AnyModelConfig, shards: AskedShards
     """Raises `ConfigurationError` for a model whose results may differ with the batch, so shared."""
     if asked and shards.context_parallel:
         raise ConfigurationError(
-            "--deterministic does not go with --enable-context-parallel, by which the slots that a request gets decide in "
-            "which order its positions are added up: leave one of them out"
+            "--deterministic does not go with --enable-context-parallel, by which the slots of a request decide how "
+            "its positions are added up: leave one of them out"
         )
     if asked and isinstance(config, FallbackConfig):
         raise ConfigurationError(

@@ -102,6 +102,6 @@ def _check_context_parallel(config: AnyModelConfig) -> None:
         )
     if any(each.indexer is not None or each.top_k for each in latent):
         raise ConfigurationError(
-            f"--enable-context-parallel is not there for {config.architecture}, whose heads attend to positions that an "
-            "indexer chooses: leave it out"
+            f"--enable-context-parallel is not there for {config.architecture}, whose heads attend to positions that "
+            "an indexer chooses: leave it out"
         )

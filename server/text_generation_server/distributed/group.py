@@ -162,8 +162,8 @@ class TensorParallelGroup:
         return gathered.unflatten(0, (self.world_size, -1))
 
     def gather_heads(self, x: Tensor) -> Tensor:
-        """All-gathers `x` [T, heads of a rank, elements] to [T, heads of all ranks, elements], contiguous. Messages that
-        one shot reduces fastest are all-reduced, each rank's beside zeros: that has the bits of an all-gather.
+        """All-gathers `x` [T, heads of a rank, elements] to [T, heads of all ranks, elements], contiguous. Messages
+        that one shot reduces fastest are all-reduced, each rank's beside zeros, which changes no bit.
         """
         heads = x.shape[1]
         if self._algorithms.of(_num_bytes(x) * self.world_size) is Algorithm.ONE_SHOT:

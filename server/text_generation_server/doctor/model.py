@@ -191,11 +191,9 @@ def _fitting_count(config: AnyModelConfig, whole: int, itemsize: int, memory: in
     return next((count for count in counts if bytes_of_rank(whole, config, itemsize, count) < memory), None)
 
 
-def kv_bytes_per_token(
-    config: ModelConfig, shards: int, element: int | None, context_parallel: bool = False
-) -> int:
-    """Returns the bytes of K and V of a token on one shard, in all layers, copies of shared heads included; where shards
-    have some positions of latent attention each, the share of one.
+def kv_bytes_per_token(config: ModelConfig, shards: int, element: int | None, context_parallel: bool = False) -> int:
+    """Returns the bytes of K and V of a token on one shard, in all layers, copies of shared heads included. Of latent
+    attention that is the share of one of the shards, where these have some positions each.
 
     `element` is the bytes of a number; None means an 8-bit KV cache, with a scale of 2 bytes for each head.
     """

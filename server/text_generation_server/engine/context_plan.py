@@ -1,8 +1,8 @@
 """How a step with chunks attends where ranks have some positions of a cache each (`layers/infer/context_parallel.py`).
 
 The context of a chunk comes to every rank, or the chunk's queries go to every rank, whichever are fewer bytes. An
-all-reduce sends a latent vector twice; a token has a query and a result for each head, about as large as that. So the
-context comes unless it has more positions than the chunk has tokens times heads. This bounds the memory of contexts too.
+all-reduce sends a latent vector twice; a token has a query and a result for each head, each about as large as that. So
+the context comes unless it has more positions than the chunk has tokens times heads, which bounds its memory too.
 """
 
 from dataclasses import dataclass
@@ -17,7 +17,9 @@ MOST_RATIO = 64
 _WHOLE = 256
 """Contexts take a multiple of so many positions: the allocator and all-reduce kernels meet few sizes."""
 _LEAST_IN_GRAPH = 4096
-"""Least positions of contexts in a graph of a step with chunks. They are all-reduced whether there are as many or not."""
+"""Least positions of contexts in a graph of a step with chunks, which all-reduces as many whether they are there or
+not.
+"""
 
 
 @dataclass(frozen=True)

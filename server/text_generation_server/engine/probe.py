@@ -15,10 +15,10 @@ from ..models.base import CausalLM
 from .adapter_probe import AdapterProbe
 from .adapter_store import AdapterStore
 from .budget import MemoryBudget
+from .context_plan import context_bytes
 from .drafting import Drafting
 from .dummy_steps import run_step
 from .graphs import GraphSizes, chunk_sizes, decode_sizes, forward_sizes
-from .context_plan import context_bytes
 from .kv_pool import allocate_pool, bytes_per_row, bytes_per_slot
 from .mask_pool import MaskPool, mask_bytes
 from .media_probe import MediaProbe

@@ -38,7 +38,11 @@ MINICPM = {"RANK": 256, "BLOCK_R": 256, "ROPE": 32, "BLOCK_E": 32, "BLOCK_B": 16
 
 
 def _compile(
-    kernel: triton.JITFunction, constants: dict[str, int | None], config: dict[str, int], capability: int, dtype: str = "bf16"
+    kernel: triton.JITFunction,
+    constants: dict[str, int | None],
+    config: dict[str, int],
+    capability: int,
+    dtype: str = "bf16",
 ) -> Compiled:
     launch = {name: config[name] for name in ("num_warps", "num_stages") if name in config}
     constants = constants | {name: value for name, value in config.items() if name.startswith("BLOCK")}

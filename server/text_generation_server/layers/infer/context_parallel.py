@@ -1,13 +1,14 @@
 """Context parallelism of latent attention: each rank keeps some positions of every context.
 
-All heads read the same latent vector of a position, so tensor-parallel ranks would all keep the same cache. With context
-parallelism slot s of the pool is row s // ranks of rank s % ranks, and the pool has `ranks` times as many slots.
+All heads read the same latent vector of a position, so tensor-parallel ranks would all keep the same cache. With
+context parallelism slot s of the pool is row s // ranks of rank s % ranks, and the pool has `ranks` times as many
+slots.
 
-Where the queries are few (decodes), they go to every rank: all-gather of the queries of all heads, attention of each rank
-over its positions, all-to-all of the results with the logarithms of their sums, and a merge. Where they are many (chunks
-of prompts), the context comes to every rank: an all-reduce of its latent vectors, in which each rank has its own beside
-zeros; then each rank attends with its own heads as without context parallelism. A short chunk behind a long context is
-treated as decodes (`SharedChunks`).
+Where the queries are few (decodes), they go to every rank: all-gather of the queries of all heads, attention of each
+rank over its positions, all-to-all of the results with the logarithms of their sums, and a merge. Where they are many
+(chunks of prompts), the context comes to every rank: an all-reduce of its latent vectors, in which each rank has its
+own beside zeros; then each rank attends with its own heads as without context parallelism. A short chunk behind a
+long context is treated as decodes (`SharedChunks`).
 
 The bytes of each way, and why positions are divided by slots: docs/lab/2026-11-latent-attention-over-cards.md.
 """
@@ -37,7 +38,7 @@ class _Gathering:
     """The contexts that come to every rank, one after the other."""
 
     rows: Tensor
-    """[positions] int64, the row of the cache for each position that this rank has, another for those of other ranks."""
+    """[positions] int64, the row of the cache of each position that this rank has; the last row for the others."""
     others: Tensor
     """[positions, 1, 1] bool, whether another rank has the position, or there is none."""
     chunks: Chunks
@@ -71,9 +72,7 @@ class ContextParallel:
 
         return _once(state, (ContextParallel, tokens), made)
 
-    def attend(
-        self, q: Tensor, cache: Tensor, batch: Decodes, scale: float, out: Tensor, state: InferState
-    ) -> None:
+    def attend(self, q: Tensor, cache: Tensor, batch: Decodes, scale: float, out: Tensor, state: InferState) -> None:
         """`latent_decode_attention` with the queries `q` of this rank's heads over the positions of all ranks."""
         own = _once(state, (ContextParallel, batch), lambda: self._own_of_decodes(batch))
         self._attend(q, cache, own, scale, out)

@@ -42,8 +42,8 @@ class CacheShape:
     shared: bool = False
     """Whether values are the first elements of keys and take no room of their own. Such a cache is never quantised."""
     ranks: int = 1
-    """Ranks that have some of the positions each (`context_parallel.py`): slot s is row s // ranks of rank s % ranks. Only
-    for a `shared` cache.
+    """Ranks that have some of the positions each (`context_parallel.py`): slot s is row s // ranks of rank s % ranks.
+    Only for a `shared` cache.
     """
     readers: int = 0
     """Heads of all these ranks."""
