@@ -7,10 +7,9 @@ from functools import cache, partial
 from pathlib import Path
 
 import pytest
-import torch
 from support.checkpoints import tiny_llama
 from support.engine_driver import stream
-from support.families import model_of, write
+from support.families import larger, write
 from support.family_cases import CASES
 from support.generating import LIMITS, SERVING
 from support.loading import load
@@ -80,14 +79,8 @@ def generated(folder: Path, groups: list[ThreadGroup]) -> list[Stream]:
 @pytest.fixture(scope="module")
 def latent_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """With the ids of the streams."""
-    model = model_of("deepseek v3")
-    model.resize_token_embeddings(VOCAB)
-    with torch.no_grad():
-        generator = torch.Generator().manual_seed(5)
-        for parameter in (model.get_input_embeddings().weight, model.get_output_embeddings().weight):
-            parameter.normal_(std=0.3, generator=generator)
     path = tmp_path_factory.mktemp("latent")
-    write(CASES["deepseek v3"], model, path)
+    write(CASES["deepseek v3"], larger("deepseek v3", VOCAB), path)
     return path
 
 
