@@ -87,8 +87,8 @@ def own_slots_triton(batch: Decodes, own_rows: Tensor, rank: int, ranks: int, ow
 
 def own_slots_torch(batch: Decodes, own_rows: Tensor, rank: int, ranks: int, own: Tensor, own_lens: Tensor) -> None:
     """Torch implementation: the CPU path and the reference of the tests."""
-    positions = torch.arange(own.shape[1], device=own.device)
-    slots = batch.slot_table[batch.rows, : own.shape[1]]
+    positions = torch.arange(batch.max_kv_len, device=own.device)
+    slots = batch.slot_table[batch.rows, : batch.max_kv_len]
     is_own = (positions < batch.kv_lens[:, None]) & (slots % ranks == rank)
     torch.sum(is_own, dim=1, dtype=torch.int32, out=own_lens)
     tokens, found = is_own.nonzero(as_tuple=True)

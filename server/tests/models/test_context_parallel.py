@@ -6,15 +6,19 @@ from pathlib import Path
 import pytest
 import torch
 from support.driver import Driver
-from support.families import PROMPTS, model_of, write
+from support.engine_driver import make_engine
+from support.families import PROMPTS, larger, model_of, write
 from support.family_cases import CASES
 from support.loading import load
+from support.memory import MIB, ReadHost
 from support.ranks import results, single_rank
 from support.thread_ranks import thread_groups, together
 
 from text_generation_server.config.model import ModelConfig
+from text_generation_server.distributed import TensorParallelGroup
 from text_generation_server.doctor.model import kv_bytes_per_token
 from text_generation_server.engine.kv_pool import bytes_per_slot
+from text_generation_server.engine.requests import WarmupLimits
 from text_generation_server.layers.infer import expanded
 
 
@@ -36,6 +40,24 @@ def test_ranks_equal_one(case: str, world_size: int, tmp_path: Path) -> None:
     expected_bytes = kv_bytes_per_token(config, world_size, 4, context_parallel=True)
     assert {bytes_per_slot(model) for model in models} == {expected_bytes}
     assert expected_bytes < kv_bytes_per_token(config, world_size, 4)
+
+
+def test_the_pool_grows_with_the_ranks(tmp_path: Path) -> None:
+    """Each rank has the same memory, of which tables and masks take their part."""
+    write(CASES["deepseek v3"], larger("deepseek v3", 384), tmp_path)
+    asked = WarmupLimits(max_batch_prefill_tokens=32, max_batch_size=256, max_total_tokens=400)
+
+    def slots(group: TensorParallelGroup) -> int:
+        engine = make_engine(load(tmp_path, group=group), None, group=group, memory=ReadHost(world_size * 16 * MIB))
+        return engine.warmup(asked).limits.max_batch_total_tokens
+
+    for world_size in (2, 4):
+        whole, shared = (
+            set(together([partial(slots, group) for group in thread_groups(world_size, context_parallel=shares)]))
+            for shares in (False, True)
+        )
+        assert len(whole) == len(shared) == 1
+        assert 0.7 * world_size < shared.pop() / whole.pop() <= world_size
 
 
 @pytest.mark.parametrize("long", [False, True], ids=["absorbed", "expanded"])

@@ -20,7 +20,7 @@ import text_generation_kernels as kernels
 
 from ..config.parallel import ParallelConfig
 from ..errors import EngineFailed
-from .algorithms import USUAL_HIDDEN_SIZE, Algorithm, AlgorithmTable, measure
+from .algorithms import SIZES, USUAL_HIDDEN_SIZE, Algorithm, AlgorithmTable, measure
 from .peer_copies import PLACES
 from .peer_memory import PeerMemory, can_map, peer_memory
 from .pending import PendingAllReduce, SentAllReduce, count_wrong
@@ -81,6 +81,14 @@ class TensorParallelGroup:
         for other in others:
             total += other
         tensor.copy_(total)
+
+    def reduce_every_size(self, length: int, dtype: torch.dtype) -> None:
+        """All-reduces rows of `length` elements in messages of all sizes by which algorithms are chosen: for a compile
+        dry run, where messages of any size may come later.
+        """
+        for size in SIZES:
+            rows = max(1, size // (length * dtype.itemsize))
+            self.all_reduce(torch.zeros(rows, length, dtype=dtype, device=self._device))
 
     def begin_all_reduce(self, x: Tensor, place: int) -> PendingAllReduce:
         """Begins to all-reduce `x` [N, hidden], in place, beside the kernels that follow on this stream; nothing may

@@ -19,7 +19,7 @@ from .context_plan import context_bytes
 from .drafting import Drafting
 from .dummy_steps import run_step
 from .graphs import GraphSizes, chunk_sizes, decode_sizes, forward_sizes
-from .kv_pool import allocate_pool, bytes_per_row, bytes_per_slot
+from .kv_pool import allocate_pool, bytes_per_row, bytes_per_slot, shared_heads
 from .mask_pool import MaskPool, mask_bytes
 from .media_probe import MediaProbe
 from .media_requests import MediaInfo
@@ -228,6 +228,9 @@ class Probe:
         model, num_rows = self._model, self._asked.max_batch_size
         per_slot = bytes_per_slot(model)
         per_position = RowTable.bytes_per_position(num_rows) + model.bytes_per_position
+        if shared_heads(model):
+            # The slots of this rank, of a step and of graphs.
+            per_position += 2 * RowTable.bytes_per_position(num_rows)
         if self._widths:
             per_position += Speculation.bytes_per_position(num_rows)
         # The pool has one slot more, for padding.

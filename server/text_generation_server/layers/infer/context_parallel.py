@@ -126,6 +126,7 @@ class ContextParallel:
             requests = torch.zeros(tokens, dtype=torch.int64, device=q.device)
             batch = Decodes(chunks.slot_table, requests, requests.to(torch.int32), chunks.slot_table.shape[1])
             self._attend(q[:tokens], cache, self._own_slots(batch, requests, 1), scale, out[:tokens])
+        self._group.reduce_every_size(cache.shape[-1], cache.dtype)
 
     def _own(self, slots: Tensor) -> tuple[Tensor, Tensor]:
         """Returns whether this rank has each slot, and its row."""
@@ -145,7 +146,9 @@ class ContextParallel:
         """Returns each token of `batch` as a request of its own over the positions of this rank; those of one request
         have the same row. Their lengths need not grow one by one, as those of a window do.
         """
-        own = torch.empty(count, batch.max_kv_len, dtype=torch.int32, device=requests.device)
+        # Triton specialises kernels for strides that 16 divides.
+        width = -(-batch.max_kv_len // 16) * 16
+        own = torch.empty(count, width, dtype=torch.int32, device=requests.device)
         kv_lens = torch.zeros_like(batch.kv_lens)
         kernels.own_slots(batch, requests, self._group.rank, self.ranks, own, kv_lens)
         return Decodes(own, requests, kv_lens, batch.max_kv_len)
