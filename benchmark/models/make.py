@@ -11,11 +11,14 @@ import argparse
 import itertools
 import json
 import string
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from newer import NEWER_SHAPES
+from seeing import CHAT_TEMPLATE as CHAT_TEMPLATE_OF_IMAGES
+from seeing import PREPROCESSORS, SEEING_SHAPES, marks
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors
 
 LLAMA_31: dict[str, Any] = {
@@ -460,6 +463,7 @@ SHAPES: dict[str, dict[str, Any]] = {
         "vocab_size": 102400,
     },
     **NEWER_SHAPES,
+    **SEEING_SHAPES,
 }
 
 
@@ -545,12 +549,15 @@ def words() -> Iterator[str]:
         yield from map("".join, itertools.product(string.ascii_lowercase, repeat=length))
 
 
-def make_tokenizer(vocab_size: int, bos_id: int, eos_id: int, *, adds_bos: bool) -> Tokenizer:
+def make_tokenizer(
+    vocab_size: int, bos_id: int, eos_id: int, *, adds_bos: bool, others: Mapping[int, str] = MappingProxyType({})
+) -> Tokenizer:
     """Byte-level: the bytes, which any other text is made of, then words with a space before them.
 
-    `ignore_merges` finds a word without the merges that would build it; ids of special tokens are left as configured.
+    `ignore_merges` finds a word without the merges that would build it; ids of special tokens are left as configured,
+    `others` among them.
     """
-    special = {bos_id: BOS, eos_id: EOS}
+    special = {bos_id: BOS, eos_id: EOS, **others}
     # GPT-2's printable names of the bytes; a space is U+0120.
     texts = itertools.chain(sorted(pre_tokenizers.ByteLevel.alphabet()), ("\u0120" + word for word in words()))
     vocabulary = {special.get(token_id) or next(texts): token_id for token_id in range(vocab_size)}
@@ -575,24 +582,26 @@ def config_of(name: str) -> dict[str, Any]:
 def make_folder(shape: str, folder: Path) -> None:
     """Write the folder of one shape; files of the same names are replaced."""
     config = config_of(shape)
-    bos_id, eos_id = config["bos_token_id"], config["eos_token_id"]
+    text = config.get("text_config", config) if shape in SEEING_SHAPES else config
+    bos_id, eos_id = text["bos_token_id"], text["eos_token_id"]
     # Qwen has one token for both ends and puts none before a text.
     adds_bos = bos_id != eos_id
-    tokenizer = make_tokenizer(config["vocab_size"], bos_id, eos_id, adds_bos=adds_bos)
+    tokenizer = make_tokenizer(text["vocab_size"], bos_id, eos_id, adds_bos=adds_bos, others=marks(config))
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer.save(str(folder / "tokenizer.json"))
     tokenizer_config = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "bos_token": BOS if adds_bos else None,
         "eos_token": EOS,
-        "model_max_length": config.get("max_position_embeddings", 131072),
-        "chat_template": CHAT_TEMPLATE,
+        "model_max_length": text.get("max_position_embeddings", 131072),
+        "chat_template": CHAT_TEMPLATE_OF_IMAGES if shape in SEEING_SHAPES else CHAT_TEMPLATE,
     }
     generation_config = {"bos_token_id": bos_id, "eos_token_id": eos_id}
     for name, content in [
         ("config.json", config),
         ("generation_config.json", generation_config),
         ("tokenizer_config.json", tokenizer_config),
+        *([("preprocessor_config.json", PREPROCESSORS[config["model_type"]])] if shape in SEEING_SHAPES else []),
     ]:
         (folder / name).write_text(json.dumps(content, indent=2) + "\n")
 

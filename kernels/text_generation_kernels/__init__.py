@@ -31,6 +31,7 @@ from .collectives.exchange import Exchange
 from .lora.adapter_tiles import TILE_TOKENS, AdapterPages, AdapterTables, TableSizes, adapter_tables
 from .lora.lora_delta import delta_splits, lora_delta, lora_delta_takes
 from .lora.lora_expand import lora_expand
+from .lora.lora_expand_gated import lora_expand_gated
 from .lora.lora_lookup import lora_lookup
 from .lora.lora_shrink import empty_shrunk, lora_shrink, shrink_splits
 from .lora.rank_pages import LONGEST_RUN, OUTPUT_BLOCK, RANK_UNITS, part_of_blocks, run_of
@@ -208,6 +209,7 @@ __all__ = [
     "lora_delta",
     "lora_delta_takes",
     "lora_expand",
+    "lora_expand_gated",
     "lora_lookup",
     "lora_shrink",
     "mask_words",

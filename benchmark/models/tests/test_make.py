@@ -1,12 +1,21 @@
 """The folders have the sizes of the published models, as transformers counts them."""
 
+import json
 from pathlib import Path
 
 import pytest
 import torch
 from make import COMMON, QUANTISED_NAMES, SHAPES, config_of, make_folder
 from tokenizers import Tokenizer
-from transformers import AutoConfig, AutoModelForCausalLM, Mistral4Config, Mistral4ForCausalLM
+from seeing import SEEING_SHAPES
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForImageTextToText,
+    AutoTokenizer,
+    Mistral4Config,
+    Mistral4ForCausalLM,
+)
 
 # Transformers has the class, and lists its model of images beside text alone.
 AutoModelForCausalLM.register(Mistral4Config, Mistral4ForCausalLM, exist_ok=True)
@@ -14,6 +23,8 @@ AutoModelForCausalLM.register(Mistral4Config, Mistral4ForCausalLM, exist_ok=True
 PARAMETERS = {
     "Llama-3.1-8B": 8_030_261_248,
     "Llama-3.1-70B": 70_553_706_496,
+    "Qwen2.5-VL-7B": 8_292_166_656,
+    "Qwen3-VL-2B": 2_127_532_032,
     "Qwen2.5-0.5B": 494_032_768,
     "Qwen2.5-7B": 7_615_616_512,
     "Qwen2.5-72B": 72_706_203_648,
@@ -106,7 +117,8 @@ def test_every_shape_has_a_published_size() -> None:
 def test_the_model_has_the_published_number_of_parameters(shape: str) -> None:
     config = AutoConfig.for_model(**(COMMON | SHAPES[shape] | OF_OTHER_CLASSES.get(shape, {})))
     with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(config)
+        kind = AutoModelForImageTextToText if shape in SEEING_SHAPES else AutoModelForCausalLM
+        model = kind.from_config(config)
     counted = sum(parameter.numel() for parameter in model.parameters())
     assert counted + BESIDE.get(shape, 0) == PARAMETERS[shape]
 
@@ -135,3 +147,15 @@ def test_every_id_has_a_text_and_a_word_is_a_token(shape: str, tmp_path: Path) -
     for ids in ([300, 5000, 100_000], list(range(1000, 1200))):
         assert tokenizer.encode(tokenizer.decode(ids), add_special_tokens=False).ids == ids
     assert tokenizer.decode(tokenizer.encode("héllo, wörld", add_special_tokens=False).ids) == "héllo, wörld"
+
+
+@pytest.mark.parametrize("shape", SEEING_SHAPES)
+def test_marks_of_images_are_tokens_and_the_template_writes_them(shape: str, tmp_path: Path) -> None:
+    make_folder(shape, tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path)
+    content = [{"type": "image"}, {"type": "text", "text": " ab"}]
+    ids = tokenizer.apply_chat_template([{"role": "user", "content": content}], tokenize=True, return_dict=False)
+    around = [config[key] for key in ("vision_start_token_id", "image_token_id", "vision_end_token_id")]
+    first = ids.index(around[0])
+    assert ids[first : first + 3] == around

@@ -19,6 +19,7 @@ from text_generation_kernels import (
     adapter_tables,
     empty_shrunk,
     lora_expand,
+    lora_expand_gated,
     lora_shrink,
     part_of_blocks,
     run_of,
@@ -129,11 +130,26 @@ class Step:
         expand: Callable[..., Any] = lora_expand,
     ) -> Tensor:
         """Runs both operators, and returns `out`."""
+        expand(*self._shrunk(x, shrink), out, add, run_of(self.site.ranges))
+        return out
+
+    def run_gated(
+        self,
+        x: Tensor,
+        base: Tensor,
+        activation: str,
+        shrink: Callable[..., Any] = lora_shrink,
+        expand: Callable[..., Any] = lora_expand_gated,
+    ) -> Tensor:
+        """Runs both operators of a gated MLP, and returns what they make of the sums of the base."""
+        out = base.new_full((len(base), base.shape[1] // 2), float("nan"))
+        expand(*self._shrunk(x, shrink), base, activation, out, run_of(self.site.ranges))
+        return out
+
+    def _shrunk(self, x: Tensor, shrink: Callable[..., Any]) -> tuple[Any, ...]:
+        """Returns all that expand reads, up to the tables."""
         site = self.site
-        parts = site.pool_a.shape[1]
         v = empty_shrunk(x, site.pool_a, self.work, self.tile_tokens).fill_(float("nan"))
-        blocks = site.blocks if parts > 1 else None
         tables = (self.order, self.tiles, self.work)
         shrink(x, site.pool_a, site.pool_scale, *tables, v)
-        expand(v, site.pool_b, blocks, *tables, out, add)
-        return out
+        return v, site.pool_b, site.blocks if site.pool_a.shape[1] > 1 else None, *tables

@@ -2,14 +2,15 @@
 
     sum of v[:, w, part, m] over its first dimension = x[token] @ a[page, part].T * scale[page, part]
 
-where work item w has a page and a tile, whose m-th token it is.
+where work item w has a page and a tile, whose m-th token it is. With tiles of 64 tokens, the sum is v[0].
 
 Layouts: `x` `[tokens, inputs]`, unit stride in the last dimension, any stride between tokens; `a`, `scale`: a site of
 `rank_pages.py`; `order`, `tiles`, `work`: `adapter_tiles.py`; `v` `[splits, items of work, parts, tokens of a tile,
 RANK_UNITS]` float32, contiguous, as `empty_shrunk` makes it. Rows of `v` that no token has are unspecified. `x` and `a`
 have one floating type; sums are float32. ValueError for shapes that do not fit.
 
-Inputs are split where their number says, and `lora_expand` adds the splits up in order: no atomics. A thread block has
+Inputs are split where their number says, and `lora_expand` adds the splits up in order: no atomics. In a prompt, each
+of many thread blocks would add them up again, so a second kernel does it here, in the same order. A thread block has
 matrix instructions for 16 tokens, in tiles of any size. So a token has the same bits whichever others are there, in a
 batch of any size.
 
@@ -38,6 +39,9 @@ _FEWEST_STEPS, _MOST_SPLITS = 4, 8
 """Of a split, so that the loop has something to prefetch; of a layer, because expand reads the sums of each."""
 _WARPS, _STAGES = 2, 3
 """Two warps: from four on, the compiler would take other matrix instructions for tiles of 64 tokens than for 16."""
+
+_NUMBERS_OF_SUM = 512
+"""Numbers of a thread block that adds up splits."""
 
 
 @triton.jit(do_not_specialize=["items"], do_not_specialize_on_alignment=["order_ptr", "tiles_ptr", "work_ptr"])
@@ -108,9 +112,33 @@ def lora_shrink_kernel(
     tl.store(v_ptrs, acc * scale[None, :], mask=here[:, None] & there[None, :])
 
 
-_launch = Launcher(
-    lora_shrink_kernel, writes=("v",), reads_early=("a", "scale", "order", "tiles", "work"), dependents="after the wait"
-)
+@triton.jit(do_not_specialize=["items"], do_not_specialize_on_alignment=["work_ptr"])
+def sum_splits_kernel(
+    v_ptr,  # [SPLITS, items, NUMBERS] float32
+    work_ptr,  # [items, 2] int32
+    items,
+    SPLITS: tl.constexpr,
+    NUMBERS: tl.constexpr,
+    BLOCK: tl.constexpr,  # divides NUMBERS
+    PDL: tl.constexpr,
+):
+    """One thread block adds up BLOCK numbers of a work item, into those of the first split."""
+    item = tl.program_id(0) // (NUMBERS // BLOCK)
+    unused = tl.load(work_ptr + item * 2 + 1) < 0
+    wait_for_previous(PDL)
+    launch_dependents(PDL)
+    if unused:
+        return
+    v_ptrs = v_ptr + tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    sums = tl.load(v_ptrs)
+    for split in tl.static_range(1, SPLITS):
+        sums += tl.load(v_ptrs + split * items.to(tl.int64) * NUMBERS)
+    tl.store(v_ptrs, sums)
+
+
+_EARLY = ("a", "scale", "order", "tiles", "work")
+_launch = Launcher(lora_shrink_kernel, writes=("v",), reads_early=_EARLY, dependents="after the wait")
+_launch_sum = Launcher(sum_splits_kernel, writes=("v",), reads_early=("work",), dependents="after the wait")
 
 
 def shrink_splits(inputs: int) -> int:
@@ -172,6 +200,11 @@ def lora_shrink_triton(
         num_warps=_WARPS,
         num_stages=_STAGES,
     )
+    if tile_tokens > TILE_TOKENS and splits > 1:
+        numbers = parts * tile_tokens * RANK_UNITS
+        grid = (items * (numbers // _NUMBERS_OF_SUM),)
+        constants = {"SPLITS": splits, "NUMBERS": numbers, "BLOCK": _NUMBERS_OF_SUM}
+        _launch_sum(grid, (v, work), (), (items,), **constants, num_warps=_WARPS)
 
 
 def lora_shrink_torch(

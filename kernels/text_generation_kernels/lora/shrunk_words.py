@@ -39,13 +39,12 @@ def words_of(values, turn):
 def values_of(word_ptrs, words, here, turn):
     """The values of words, float32, once all have arrived: `words` were loaded before. 0 where not `here`.
 
-    A tile that is smaller than the thread block lies in several threads, each of which has loaded it at another time,
-    and only one of them is asked whether a word is missing. So all load the words again when none is.
+    There must be at least as many words as threads. Of fewer, several threads would have copies of one word, each
+    loaded at its own time, while only one is asked whether it is missing; and the compiler would take their load for
+    cheap, and repeat it in other threads. Ahead-of-time compilations for Hopper fail on such a tile.
     """
     missing = tl.max((here & ((words >> 32) != turn)).to(tl.int32))
     while missing != 0:
         words = tl.load(word_ptrs, mask=here, other=0, volatile=True)
         missing = tl.max((here & ((words >> 32) != turn)).to(tl.int32))
-    tl.debug_barrier()
-    words = tl.load(word_ptrs, mask=here, other=0, volatile=True)
     return words.to(tl.int32).to(tl.float32, bitcast=True)

@@ -35,53 +35,97 @@ from .gemv_blocks import LONGEST, gemv_blocks
 from .rows import weight_rows_of
 from .token_linear import NO_NORM, NormPrologue
 
+_SHRUNK_AT_ONCE = 4
+"""Pages whose rows have thread blocks of their own. A graph has room for adapters of many pages, which few have."""
+_WARP_THREADS = 32
+
 
 @triton.jit
 def _weighted(x, norm_ptr, norm_weight, inputs, eps):
     """The token times the weight of the norm, where there is one, and what multiplies dot products with that."""
     if norm_ptr is not None:
-        return x * norm_weight, tl.rsqrt(tl.sum(x * x, axis=0) / inputs + eps)
+        return x * norm_weight.to(tl.float32), tl.rsqrt(tl.sum(x * x, axis=0) / inputs + eps)
     else:
         return x, 1.0
 
 
 @triton.jit
 def _norm_weight(norm_ptr, columns, inputs):
-    """The weight of the norm, float32; 0 where there is none."""
+    """The weight of the norm; 0 where there is none."""
     if norm_ptr is not None:
-        return tl.load(norm_ptr + columns, mask=columns < inputs, other=0.0).to(tl.float32)
+        return tl.load(norm_ptr + columns, mask=columns < inputs, other=0.0)
     else:
         return 0.0
 
 
 @triton.jit
-def _shrink(
-    row, x_ptr, norm_ptr, a_ptr, scale_ptr, tiles_ptr, work_ptr, counts_ptr, words_ptr,
-    inputs, stride_a_page, stride_scale_page, eps, launch,
-    PARTS: tl.constexpr, UNITS: tl.constexpr, BLOCK_A: tl.constexpr, PDL: tl.constexpr,
+def _row_of_a(
+    row, a_ptr, scale_ptr, work_ptr, columns, inputs, stride_a_page, stride_scale_page, items,
+    PARTS: tl.constexpr, UNITS: tl.constexpr, STEPS_A: tl.constexpr,
 ):  # fmt: skip
-    """One thread block computes the dot product with one row of A of one page, all inputs at once."""
+    """A row of A, as many inputs at a time as `columns` has, its scale, and whether there is one."""
     item = row // (PARTS * UNITS)
     unit = row % (PARTS * UNITS)
-    pages = tl.load(tiles_ptr + 3)
-    page = tl.maximum(tl.load(work_ptr + item * 2), 0).to(tl.int64)
-    turn = turn_of(counts_ptr, launch)
+    page = tl.load(work_ptr + item * 2, mask=item < items, other=-1).to(tl.int64)
+    here = page >= 0
+    row_ptr = a_ptr + page * stride_a_page + unit * inputs
+    a = ()
+    for step in tl.static_range(STEPS_A):
+        begin = step * columns.shape[0]
+        a += (tl.load(row_ptr + begin + columns, mask=(columns < inputs - begin) & here, other=0.0),)
+    return a, tl.load(scale_ptr + page * stride_scale_page + unit // UNITS, mask=here, other=0.0), here
+
+
+@triton.jit
+def _shrink(
+    row, x_ptr, norm_ptr, a_ptr, scale_ptr, work_ptr, counts_ptr, words_ptr,
+    inputs, stride_a_page, stride_scale_page, eps, shrink_blocks, items, launch,
+    PARTS: tl.constexpr, UNITS: tl.constexpr, STEPS_A: tl.constexpr, BLOCK_A: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
+    """One thread block computes the dot product with one row of A of one page, all inputs at once; with very many
+    pages, several, one after the other.
+    """
     columns = tl.arange(0, BLOCK_A)
-    inside = columns < inputs
-    a = tl.load(a_ptr + page * stride_a_page + unit * inputs + columns, mask=inside, other=0.0)
-    scale = tl.load(scale_ptr + page * stride_scale_page + unit // UNITS)
+    a, scale, here = _row_of_a(
+        row, a_ptr, scale_ptr, work_ptr, columns, inputs, stride_a_page, stride_scale_page, items, PARTS, UNITS, STEPS_A
+    )
+    turn = turn_of(counts_ptr, launch)
     norm_weight = _norm_weight(norm_ptr, columns, inputs)
     wait_for_previous(PDL)
     launch_dependents(PDL)
-    x = tl.load(x_ptr + columns, mask=inside, other=0.0).to(tl.float32)
-    x, norm = _weighted(x, norm_ptr, norm_weight, inputs, eps)
-    value = tl.sum(a.to(tl.float32) * x, axis=0) * norm * scale
-    tl.store(words_ptr + row, words_of(value, turn), mask=item < pages)
+    while here:
+        value = 0.0
+        for step in tl.static_range(STEPS_A):
+            begin = step * BLOCK_A
+            x = tl.load(x_ptr + begin + columns, mask=columns < inputs - begin, other=0.0).to(tl.float32)
+            x, norm = _weighted(x, norm_ptr, norm_weight, inputs, eps)
+            value += tl.sum(a[step].to(tl.float32) * x, axis=0) * norm
+        tl.store(words_ptr + row, words_of(value * scale, turn))
+        row += shrink_blocks
+        a, scale, here = _row_of_a(
+            row, a_ptr, scale_ptr, work_ptr, columns, inputs, stride_a_page, stride_scale_page, items,
+            PARTS, UNITS, STEPS_A,
+        )  # fmt: skip
+
+
+@triton.jit
+def _pages_of(of_column, work_ptr, items):
+    """The page of each column, whose item of work is `of_column`; -1 where there is none."""
+    return tl.load(work_ptr + of_column * 2, mask=of_column < items, other=-1)
+
+
+@triton.jit
+def _load_words_and_b(word_ptrs, b_ptrs, pages, stride_b_page):
+    """The words of some pages, perhaps not all there yet, their B, and which of these columns have a page."""
+    here = tl.broadcast_to((pages >= 0)[None, :], b_ptrs.shape)
+    words = tl.load(word_ptrs, mask=here, other=0, volatile=True)
+    b = tl.load(b_ptrs + pages.to(tl.int64)[None, :] * stride_b_page, mask=here, other=0.0)
+    return words, b, here
 
 
 @triton.jit(
-    do_not_specialize=["shrink_blocks", "launch"],
-    do_not_specialize_on_alignment=["tiles_ptr", "work_ptr", "counts_ptr"],
+    do_not_specialize=["shrink_blocks", "items", "launch"],
+    do_not_specialize_on_alignment=["work_ptr", "counts_ptr"],
 )
 def adapted_gemv_kernel(
     x_ptr,  # [inputs]
@@ -94,8 +138,7 @@ def adapted_gemv_kernel(
     b_ptr,  # [pages, outputs, UNITS]
     scale_ptr,  # [pages, PARTS] float32
     part_of_block_ptr,  # [blocks] int32, None where PARTS is 1
-    tiles_ptr,  # [tiles, 4] int32, the first is that of the token
-    work_ptr,  # [items, 2] int32
+    work_ptr,  # [items, 2] int32, those of the token before empty ones
     counts_ptr,  # [3] int32: the step, tiles, items
     words_ptr,  # [items, PARTS, UNITS] int64
     inputs,
@@ -106,15 +149,18 @@ def adapted_gemv_kernel(
     stride_scale_page,
     eps,
     shrink_blocks,  # thread blocks for rows of A
+    items,
     launch,
     ADDS: tl.constexpr,  # whether outputs are added to what is in `out`
     ACTIVATION: tl.constexpr,  # key of GATED, or None
     PARTS: tl.constexpr,
     UNITS: tl.constexpr,
     OUTPUT_BLOCK: tl.constexpr,
-    BLOCK_A: tl.constexpr,  # power of two, at least `inputs`
+    STEPS_A: tl.constexpr,  # of BLOCK_A inputs, which a row of A has; 1 with a norm
+    BLOCK_A: tl.constexpr,  # power of two
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
+    AT_ONCE: tl.constexpr,  # pages: with fewer words than threads, several threads would load the same ones
     WHOLE: tl.constexpr,  # whether BLOCK_K is at least `inputs`
     MASK: tl.constexpr,  # whether BLOCK_K does not divide `inputs`
     PDL: tl.constexpr,
@@ -122,18 +168,21 @@ def adapted_gemv_kernel(
     """One thread block computes one rank unit, the others BLOCK_N outputs each."""
     if tl.program_id(0) < shrink_blocks:
         _shrink(
-            tl.program_id(0), x_ptr, norm_ptr, a_ptr, scale_ptr, tiles_ptr, work_ptr, counts_ptr, words_ptr,
-            inputs, stride_a_page, stride_scale_page, eps, launch, PARTS, UNITS, BLOCK_A, PDL,
+            tl.program_id(0), x_ptr, norm_ptr, a_ptr, scale_ptr, work_ptr, counts_ptr, words_ptr,
+            inputs, stride_a_page, stride_scale_page, eps, shrink_blocks, items, launch,
+            PARTS, UNITS, STEPS_A, BLOCK_A, PDL,
         )  # fmt: skip
         return
     block = tl.program_id(0) - shrink_blocks
     weight_rows = weight_rows_of(block, outputs, BLOCK_N, ACTIVATION is not None)
     # Nothing here waits for these before the rows are on their way.
     turn = turn_of(counts_ptr, launch)
-    pages = tl.load(tiles_ptr + 3)
-    page = tl.load(work_ptr)
+    all_pages = tl.load(counts_ptr + 2)
     if PARTS > 1:
         parts = tl.load(part_of_block_ptr + weight_rows // OUTPUT_BLOCK)
+    # Columns of B: the rank units of pages.
+    units = tl.arange(0, AT_ONCE * UNITS)
+    pages = _pages_of(units // UNITS, work_ptr, items)
     columns = tl.arange(0, BLOCK_K)
     weight_ptrs = weight_ptr + weight_rows.to(tl.int64)[:, None] * stride_weight_output + columns[None, :]
     weight = read_weights(weight_ptrs, (columns < inputs)[None, :], MASK)
@@ -149,31 +198,28 @@ def adapted_gemv_kernel(
         end = outputs // 2
     before = load_residual(out_ptr + places, places < end, ADDS)
     x = tl.load(x_ptr + columns, mask=columns < inputs, other=0.0).to(tl.float32)
-    units = tl.arange(0, UNITS)[None, :]
-    here = tl.full([BLOCK_N, UNITS], 1, tl.int1)
-    word_ptrs = words_ptr + tl.zeros([BLOCK_N, 1], tl.int32) + units
+    word_ptrs = words_ptr + (units // UNITS * (PARTS * UNITS) + units % UNITS)[None, :]
     if PARTS > 1:
         word_ptrs += parts[:, None] * UNITS
+    else:
+        word_ptrs = tl.broadcast_to(word_ptrs, [BLOCK_N, AT_ONCE * UNITS])
+    b_ptrs = b_ptr + weight_rows[:, None] * UNITS + (units % UNITS)[None, :]
     # Most thread blocks find the words here, while they wait for their rows.
-    words = tl.load(word_ptrs, volatile=True)
-    b_ptrs = b_ptr + weight_rows[:, None] * UNITS + units
-    b = tl.load(b_ptrs + tl.maximum(page, 0).to(tl.int64) * stride_b_page)
+    words, b, here = _load_words_and_b(word_ptrs, b_ptrs, pages, stride_b_page)
     if norm_ptr is not None:  # noqa: SIM102 - Triton evaluates this, and compiles the inner condition
         if block == 0:
-            normalised = normalise_row(x, norm_weight, inputs, eps, norm_ptr.dtype.element_ty)
+            normalised = normalise_row(x, norm_weight.to(tl.float32), inputs, eps, norm_ptr.dtype.element_ty)
             tl.store(normalised_ptr + columns, normalised.to(x_ptr.dtype.element_ty), mask=columns < inputs)
     x, norm = _weighted(x, norm_ptr, norm_weight, inputs, eps)
     acc = tl.sum(weight.to(tl.float32) * x[None, :], axis=1) * norm
     if not WHOLE:
         acc = add_rest_of_rows(acc, weight_ptrs, x_ptr + columns, columns, inputs, BLOCK_K, MASK)
 
-    for item in range(pages):
+    for first in range(0, all_pages, AT_ONCE):
         acc += tl.sum(values_of(word_ptrs, words, here, turn) * b.to(tl.float32), axis=1)
-        word_ptrs += PARTS * UNITS
-        more = here & (item + 1 < pages)
-        words = tl.load(word_ptrs, mask=more, other=0, volatile=True)
-        page = tl.load(work_ptr + (item + 1) * 2, mask=item + 1 < pages, other=0)
-        b = tl.load(b_ptrs + page.to(tl.int64) * stride_b_page, mask=more, other=0.0)
+        word_ptrs += AT_ONCE * PARTS * UNITS
+        pages = _pages_of(first + AT_ONCE + units // UNITS, work_ptr, items)
+        words, b, here = _load_words_and_b(word_ptrs, b_ptrs, pages, stride_b_page)
     if bias_ptr is not None:
         acc += tl.load(bias_ptr + weight_rows).to(tl.float32)
     if ACTIVATION is None:
@@ -188,7 +234,7 @@ def adapted_gemv_kernel(
 _launch = Launcher(
     adapted_gemv_kernel,
     writes=("out", "normalised", "words"),
-    reads_early=("weight", "norm", "a", "scale", "part_of_block", "tiles", "work", "counts"),
+    reads_early=("weight", "norm", "a", "scale", "part_of_block", "work", "counts"),
     dependents="after the wait",
 )
 
@@ -221,21 +267,25 @@ def adapted_gemv_triton(
         x, norm = norm.apply(x, rms_norm_triton), NO_NORM
     config = gemv_blocks(weight, norm.weight is not None, activation is not None, adds)
     a, b, scale, parts = adapters.a, adapters.b, adapters.scale, adapters.parts
-    shrink_blocks = len(adapters.work) * parts * RANK_UNITS
+    items = len(adapters.work)
+    shrink_blocks = min(items, _SHRUNK_AT_ONCE) * parts * RANK_UNITS
+    words_of_page = config["BLOCK_N"] * RANK_UNITS
     _launch(
         (shrink_blocks + triton.cdiv(outputs, config["BLOCK_N"]),),
         (
             *(x, weight, bias, norm.weight, norm.normalised, out, a, b, scale, adapters.part_of_block),
-            *(adapters.tiles, adapters.work, adapters.counts, adapters.words),
+            *(adapters.work, adapters.counts, adapters.words),
         ),
         (inputs, outputs, weight.stride(0), a.stride(0), b.stride(0), scale.stride(0)),
-        (norm.eps, shrink_blocks, adapters.launch),
+        (norm.eps, shrink_blocks, items, adapters.launch),
         ADDS=adds,
         ACTIVATION=activation,
         PARTS=parts,
         UNITS=RANK_UNITS,
         OUTPUT_BLOCK=OUTPUT_BLOCK,
-        BLOCK_A=triton.next_power_of_2(inputs),
+        STEPS_A=triton.cdiv(inputs, LONGEST),
+        BLOCK_A=min(LONGEST, triton.next_power_of_2(inputs)),
+        AT_ONCE=max(1, config["num_warps"] * _WARP_THREADS // words_of_page),
         MASK=inputs % config["BLOCK_K"] != 0,
         **config,
     )

@@ -13,7 +13,7 @@ from text_generation_kernels.lora.lora_delta import delta_splits, lora_delta_ker
 from text_generation_kernels.matmul.adapted_gemv import adapted_gemv_kernel, adapted_gemv_triton
 from text_generation_kernels.matmul.gemv_blocks import gemv_blocks
 
-TABLES = dict.fromkeys(("order_ptr", "tiles_ptr", "work_ptr", "counts_ptr"), "*i32") | {"words_ptr": "*i64"}
+TABLES = dict.fromkeys(("work_ptr", "counts_ptr"), "*i32") | {"words_ptr": "*i64"}
 STRIDES = ("stride_a_page", "stride_b_page", "stride_scale_page")
 QKV: list[Range] = [(0, 64, 0), (64, 80, 1), (80, 96, 2)]
 CARDS = [GPUTarget("cuda", capability, 32) for capability in (80, 86, 89)]
@@ -30,12 +30,14 @@ def _gemv(
     adds, weight = not norm, torch.empty((outputs, inputs), dtype=torch.bfloat16, device="meta")
     config = gemv_blocks(weight, norm, activation is not None, adds)
     warps, stages = config.pop("num_warps"), config.pop("num_stages")
-    sizes = ("inputs", "outputs", "stride_weight_output", *STRIDES, "shrink_blocks", "launch")
+    sizes = ("inputs", "outputs", "stride_weight_output", *STRIDES, "shrink_blocks", "items", "launch")
     types = TABLES | dict.fromkeys(sizes, "i32") | {"scale_ptr": "*fp32", "eps": "fp32"}
     types |= dict.fromkeys(("x_ptr", "weight_ptr", "out_ptr", "a_ptr", "b_ptr"), "*bf16")
-    del types["order_ptr"]
+    at_once = max(1, warps * 32 // (16 * config["BLOCK_N"]))
     constants = {"ACTIVATION": activation, "ADDS": adds, "PARTS": parts, "UNITS": 16, "OUTPUT_BLOCK": 16, **config}
-    constants |= {"BLOCK_A": triton.next_power_of_2(inputs), "MASK": inputs % config["BLOCK_K"] != 0, "bias_ptr": None}
+    constants |= {"AT_ONCE": at_once}
+    steps = {"STEPS_A": triton.cdiv(inputs, 4096), "BLOCK_A": min(4096, triton.next_power_of_2(inputs))}
+    constants |= {**steps, "MASK": inputs % config["BLOCK_K"] != 0, "bias_ptr": None}
     if norm:
         types |= dict.fromkeys(("norm_ptr", "normalised_ptr"), "*bf16")
     else:
@@ -48,6 +50,7 @@ def _gemv(
 def _delta(dtype: str, inputs: int, parts: int, beside: bool, target: GPUTarget = SM_90) -> Compiled:
     sizes = ("inputs", "outputs", "inputs_of_split", "stride_x_token", *STRIDES, "stride_out_token")
     types = TABLES | dict.fromkeys((*sizes, "items", "shrink_blocks", "launch"), "i32")
+    types |= dict.fromkeys(("order_ptr", "tiles_ptr"), "*i32")
     types |= dict.fromkeys(("x_ptr", "a_ptr", "b_ptr"), f"*{dtype}") | dict.fromkeys(("scale_ptr", "out_ptr"), "*fp32")
     splits = delta_splits(inputs)
     constants = {"SPLITS": splits, "BLOCK_S": triton.next_power_of_2(splits), "PARTS": parts, "UNITS": 16}

@@ -89,5 +89,10 @@ def test_shapes_that_do_not_fit_are_named() -> None:
         kernels.lora_shrink(torch.randn(32, 2).t(), site.pool_a, site.pool_scale, *tables, v)
     with pytest.raises(ValueError, match=r"lora_expand: shapes do not fit: .*part_of_block"):
         kernels.lora_expand(v, site.pool_b, torch.zeros(4, dtype=torch.int32), *tables, torch.empty(2, 50))
-    with pytest.raises(ValueError, match="lora_expand: pages of b and tokens of out"):
+    with pytest.raises(ValueError, match="lora_expand: pages of b and tokens of the outputs"):
         kernels.lora_expand(v, site.pool_b, None, *tables, torch.empty(50, 2).t())
+    sums, half = torch.empty(2, 50), torch.empty(2, 25)
+    with pytest.raises(ValueError, match="lora_expand_gated: unknown activation 'tanh'"):
+        kernels.lora_expand_gated(v, site.pool_b, None, *tables, sums, "tanh", half)
+    with pytest.raises(ValueError, match="lora_expand_gated: shapes do not fit: .*base"):
+        kernels.lora_expand_gated(v, site.pool_b, None, *tables, sums, "silu", sums)

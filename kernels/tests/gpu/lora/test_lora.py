@@ -56,6 +56,18 @@ def test_outputs_are_rounded_once(dtype: torch.dtype) -> None:
     assert torch.equal(found, (base.float() + delta).to(dtype))
 
 
+@pytest.mark.parametrize("tokens", [5, 300])
+@pytest.mark.parametrize("tile_tokens", [16, 64])
+def test_a_gated_mlp_has_the_bits_of_both_kernels(tile_tokens: int, tokens: int) -> None:
+    torch.manual_seed(0)
+    site, adapters = Site.of(RANKS, GATE_UP, 4096, torch.bfloat16, "cuda"), _adapters(tokens)
+    x, base = (torch.randn(tokens, size, device="cuda").bfloat16() for size in (4096, 3584))
+    found = _step(site, adapters, tile_tokens).run_gated(x, base, "silu")
+    expected = torch.empty_like(found)
+    kernels.act_and_mul(_step(site, adapters, tile_tokens).run(x, base.clone(), add=True), "silu", expected)
+    assert torch.equal(found, expected)
+
+
 @pytest.mark.parametrize(("ranges", "inputs"), SITES)
 def test_a_token_has_the_same_bits_in_any_batch_and_tile(ranges: list[Range], inputs: int) -> None:
     torch.manual_seed(0)

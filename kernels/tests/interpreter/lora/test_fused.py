@@ -9,7 +9,7 @@ from text_generation_kernels import NormPrologue, SiteAdapters
 from text_generation_kernels.lora.lora_delta import lora_delta_triton
 from text_generation_kernels.matmul.adapted_gemv import adapted_gemv_torch, adapted_gemv_triton
 
-RANKS = (16, 8, 40, 1)
+RANKS = (16, 8, 100, 1)
 QKV: list[Range] = [(0, 64, 0), (64, 80, 1), (80, 96, 2)]
 GATE_UP: list[Range] = [(0, 32, 0), (32, 64, 1)]
 ONE: list[Range] = [(0, 40, 0)]

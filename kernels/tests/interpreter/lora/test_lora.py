@@ -6,7 +6,9 @@ from kernel_support.adapters import Range, Site
 from torch import Tensor
 
 from text_generation_kernels.lora.lora_expand import lora_expand_triton
+from text_generation_kernels.lora.lora_expand_gated import lora_expand_gated_triton
 from text_generation_kernels.lora.lora_shrink import lora_shrink_triton
+from text_generation_kernels.norm.act_and_mul import act_and_mul_triton
 
 RANKS = (16, 8, 40, 1)
 QKV: list[Range] = [(0, 96, 0), (96, 144, 1), (144, 192, 2)]
@@ -48,6 +50,21 @@ def test_outputs_are_rounded_once(dtype: torch.dtype) -> None:
     found = _run(site, MIXED, x, base.clone(), add=True)
     assert torch.equal(found, (base.float() + delta).to(dtype))
     assert torch.equal(found[1], base[1])
+
+
+@pytest.mark.parametrize("activation", ["silu", "clamped_swiglu"])
+@pytest.mark.parametrize("tile_tokens", [16, 64])
+@pytest.mark.parametrize("ranges", [[(0, 96, 0), (96, 192, 1)], [(0, 192, 0)]], ids=["two", "one"])
+def test_a_gated_mlp_is_what_two_kernels_make(ranges: list[Range], tile_tokens: int, activation: str) -> None:
+    """On a card, bit for bit; here numpy's `exp` differs by one rounding with the shape."""
+    torch.manual_seed(0)
+    site = Site.of(RANKS, ranges, 96, torch.float16, "cpu")
+    x, base = torch.randn(len(MIXED), 96).half(), torch.randn(len(MIXED), 200).half()[:, 8:]
+    step = site.step(MIXED, tile_tokens, room=3)
+    found = step.run_gated(x, base, activation, lora_shrink_triton, lora_expand_gated_triton)
+    expected = torch.empty_like(found)
+    act_and_mul_triton(_run(site, MIXED, x, base.clone(), tile_tokens, add=True), activation, expected)
+    torch.testing.assert_close(found, expected, atol=1e-6, rtol=1e-3)
 
 
 def test_a_token_has_the_same_bits_in_any_batch() -> None:

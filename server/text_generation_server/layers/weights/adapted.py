@@ -15,12 +15,13 @@ from text_generation_kernels import (
     OUTPUT_BLOCK,
     empty_shrunk,
     lora_expand,
+    lora_expand_gated,
     lora_shrink,
     part_of_blocks,
     run_of,
 )
 
-from .activations import Activations
+from .activations import Activations, ActivationScheme
 from .adapted_experts import ExpertSite, ExpertTables
 from .adapted_norm import ReplacedNorm
 from .checkpoint import NormWeights
@@ -128,17 +129,36 @@ class AdaptedLinear(LinearOver):
         """See `Linear`."""
         return self._changed(self._base.matmul(x, block), x, self._pages.bias)
 
+    def gated(
+        self, x: Activations, activation: str, wants: ActivationScheme | None, block: int | None = None
+    ) -> Activations:
+        """See `Linear`."""
+        pages, by_output = self._pages, self._current.step.by_output and self._pages.changes_outputs
+        if wants is not None or by_output or len(pages.pieces) != 1 or pages.pieces[0].end < self.outputs:
+            return super().gated(x, activation, wants, block)
+        sums, piece = self._base.apply(x, block), pages.pieces[0]
+        out = sums.new_empty(len(sums), self.outputs // 2)
+        shrunk, tables = self._shrunk(x, piece)
+        lora_expand_gated(shrunk, piece.b, piece.blocks, *tables, sums, activation, out, piece.run)
+        return Activations(out)
+
+    def _shrunk(self, x: Activations, piece: _Piece) -> tuple[Tensor, tuple[Tensor, Tensor, Tensor]]:
+        """Computes A of the adapters times the inputs, and returns it with the tables that say whose it is."""
+        # The GEMV of one token has normalised `x` by now, and 8-bit inputs are kept in 16 bits beside the codes.
+        step = self._current.step
+        tables = step.order, step.tiles, step.work
+        shrunk = empty_shrunk(x.x, piece.a, step.work, step.tile_tokens)
+        lora_shrink(x.x, piece.a, piece.scale, *tables, shrunk)
+        return shrunk, tables
+
     def _changed(self, out: Tensor, x: Activations, bias: Tensor | None) -> Tensor:
         """Adds to the base's outputs, in place, what the adapters do. For a token that depends on nothing else in the
         step, so it has no blocks; outputs of tokens without adapter keep their bits.
         """
         step, pages = self._current.step, self._pages
-        # The GEMV of one token has normalised `x` by now, and 8-bit inputs are kept in 16 bits beside the codes.
-        tables = step.order, step.tiles, step.work
         for each in pages.pieces:
-            shrunk = empty_shrunk(x.x, each.a, step.work, step.tile_tokens)
-            lora_shrink(x.x, each.a, each.scale, *tables, shrunk)
-            lora_expand(shrunk, each.b, each.blocks, *tables, out[:, each.first : each.end], True)
+            shrunk, tables = self._shrunk(x, each)
+            lora_expand(shrunk, each.b, each.blocks, *tables, out[:, each.first : each.end], True, each.run)
         if not step.by_output:
             return out
         if pages.factors is not None:
