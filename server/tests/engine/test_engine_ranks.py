@@ -13,13 +13,15 @@ from support.families import larger, write
 from support.family_cases import CASES
 from support.generating import LIMITS, SERVING
 from support.loading import load
+from support.replayed import capture, replays
 from support.router import Router, Stream
 from support.thread_ranks import ThreadGroup, thread_groups, together
 
 from text_generation_server.config.server import WatermarkConfig
-from text_generation_server.engine import warmup
+from text_generation_server.engine import context_plan, warmup
 from text_generation_server.engine.context_plan import ContextPlan
 from text_generation_server.engine.engine import Engine
+from text_generation_server.engine.graphs import GraphSizes
 from text_generation_server.engine.options import EngineOptions
 from text_generation_server.engine.requests import MaskSource, StepCost, StepPlan, StepReply
 from text_generation_server.engine.running import CheckedPlan
@@ -48,12 +50,14 @@ def asked() -> list[Stream]:
     ]
 
 
-def generated(folder: Path, groups: list[ThreadGroup]) -> list[Stream]:
+def generated(folder: Path, groups: list[ThreadGroup], graphs: GraphSizes | None = None) -> list[Stream]:
     """All engines get each plan at the same time, as they do from the router."""
 
     def warm(group: ThreadGroup) -> Engine:
         engine = Engine(load(folder, group=group), group, (), "torch", WatermarkConfig(), EngineOptions())
         engine.warmup(LIMITS)
+        if graphs is not None:
+            capture(engine, graphs)
         return engine
 
     engines = together([partial(warm, group) for group in groups])
@@ -73,6 +77,12 @@ def generated(folder: Path, groups: list[ThreadGroup]) -> list[Stream]:
     behind = stream(9, [*PROMPT, 17, 18], 6)
     router.start(behind, prefix_of=streams[0], cached=len(PROMPT))
     router.run()
+    if graphs is not None:
+        runner = engines[0]._runner
+        assert runner is not None
+        _, forwards, chunks = replays(runner._captured.base)
+        assert forwards
+        assert chunks
     return [*streams, behind]
 
 
@@ -95,11 +105,14 @@ def test_several_ranks_generate_what_one_does(folder: Path, world_size: int, mon
     _check(generated(folder, thread_groups(world_size)), alone(folder))
 
 
+@pytest.mark.parametrize("graphs", [None, GraphSizes([1, 4, 8], [2, 8], [4, 16])], ids=["no graphs", "graphs"])
 @pytest.mark.parametrize("world_size", [2, 4])
 def test_ranks_that_have_some_positions_each_generate_what_one_does(
-    latent_folder: Path, world_size: int, monkeypatch: pytest.MonkeyPatch
+    latent_folder: Path, world_size: int, graphs: GraphSizes | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Some chunks are so short behind their contexts that their queries go to every rank, others not."""
+    """Some chunks are so short behind their contexts that their queries go to every rank, others not. In graphs all
+    contexts come that there is room for.
+    """
     monkeypatch.setattr(warmup, "measured_cost", lambda *_: StepCost())
     queried: list[tuple[int, ...]] = []
     of = ContextPlan.of
@@ -112,7 +125,9 @@ def test_ranks_that_have_some_positions_each_generate_what_one_does(
     monkeypatch.setattr(ContextPlan, "of", watched)
     expected = alone(latent_folder)
     assert not queried
-    _check(generated(latent_folder, thread_groups(world_size, context_parallel=True)), expected)
+    # No graph has room for more than the shortest prompts.
+    monkeypatch.setattr(context_plan, "_LEAST_IN_GRAPH", 8)
+    _check(generated(latent_folder, thread_groups(world_size, context_parallel=True), graphs), expected)
     assert any(tokens for tokens, _ in queried)
     assert any(contexts for _, contexts in queried)
 
