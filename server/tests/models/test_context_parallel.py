@@ -16,6 +16,7 @@ from support.thread_ranks import thread_groups, together
 
 from text_generation_server.config.model import ModelConfig
 from text_generation_server.distributed import TensorParallelGroup
+from text_generation_server.distributed.algorithms import Algorithm, AlgorithmTable
 from text_generation_server.doctor.model import kv_bytes_per_token
 from text_generation_server.engine.kv_pool import bytes_per_slot
 from text_generation_server.engine.requests import WarmupLimits
@@ -40,6 +41,19 @@ def test_ranks_equal_one(case: str, world_size: int, tmp_path: Path) -> None:
     expected_bytes = kv_bytes_per_token(config, world_size, 4, context_parallel=True)
     assert {bytes_per_slot(model) for model in models} == {expected_bytes}
     assert expected_bytes < kv_bytes_per_token(config, world_size, 4)
+
+
+def test_heads_are_gathered_alike_by_an_all_reduce() -> None:
+    """As small messages are, where our one-shot kernel is the fastest."""
+    torch.manual_seed(0)
+    heads = torch.randn(2, 3, 4, 5)
+    expected = heads.transpose(0, 1).flatten(1, 2)
+    for algorithms in (AlgorithmTable(), AlgorithmTable((1 << 20,), (Algorithm.ONE_SHOT,))):
+        groups = thread_groups(2)
+        for group in groups:
+            group._algorithms = algorithms
+        for found in together([partial(group.gather_heads, heads[group.rank]) for group in groups]):
+            assert torch.equal(found, expected)
 
 
 def test_the_pool_grows_with_the_ranks(tmp_path: Path) -> None:
