@@ -7,7 +7,7 @@ ARGS ?=
 # The image of test-image.
 IMAGE ?= localhost/text-generation
 export IMAGE
-# A folder or a hub id; the demo model of this repository needs neither network nor GPU.
+# A folder or a hub id; the demo models of this repository (models/demo-vision sees) need neither network nor GPU.
 MODEL_ID ?= models/demo
 # How cargo builds the two programs; see Cargo.toml. Tests run those of `dev`, which share what is compiled with the
 # tests of Rust.
@@ -130,7 +130,7 @@ lint: lint-features $(VENV)/.dev-dependencies $(VENV)/.python ## Check formattin
 	$(BIN)/python tools/versions.py
 	cd kernels && ../$(BIN)/lint-imports --no-cache
 	cd server && ../$(BIN)/lint-imports --no-cache
-	printf '%s\n' server kernels router/python clients/python models/demo | \
+	printf '%s\n' server kernels router/python clients/python models/demo models/demo-vision | \
 	    xargs -P 2 -I '{}' $(BIN)/pyright --pythonpath $(BIN)/python -p '{}'
 	cargo clippy --quiet --locked --workspace --all-targets -- -D warnings
 

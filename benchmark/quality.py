@@ -33,7 +33,7 @@ from text_generation_server.layers.infer import InferState
 from text_generation_server.models import CausalLM, load_model
 
 FOLDER = Path(__file__).parent.parent / "models" / "demo"
-NAMES = (None, "fp8", "vllm-fp8w8a8-b128", "eetq", "triton_w4a16", "bitsandbytes-nf4", "bitsandbytes-fp4")
+NAMES = (None, "fp8", "w8a8", "vllm-fp8w8a8-b128", "eetq", "triton_w4a16", "bitsandbytes-nf4", "bitsandbytes-fp4")
 KV_NAMES = get_args(QuantisedKvCache)
 GROUP = 128
 """Inputs with one scale, where a checkpoint has codes in groups."""

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from harness import Server, serving
 from support.vision_cases import PROCESSOR, TOKEN, VISION_CASES, Item, expected_logits, views_of
+from support.vision_inputs import MEAN, STD
 from tokenizers import AddedToken, Regex, Tokenizer, models, pre_tokenizers
 from torch import Tensor
 from transformers import PreTrainedModel
@@ -62,6 +63,20 @@ KINDS = {
         "<|image|>",
         {"size": {"height": 16, "width": 16}, "max_patches": 4},
         others=("<|image|>", "<|image_start|>", "<|image_end|>", "<|tile_x_separator|>", "<|tile_y_separator|>"),
+    ),
+    "minicpm-v 2.6": Kind(
+        "<unk>",
+        "(<image>./</image>)",
+        {
+            "scale_resolution": 16,
+            "max_slice_nums": 3,
+            "patch_size": 4,
+            "image_feature_size": 6,
+            "use_image_id": True,
+            "norm_mean": MEAN,
+            "norm_std": STD,
+        },
+        others=("<image>", "</image>", "<slice>", "</slice>", "<image_id>", "</image_id>"),
     ),
     "llava original": Kind("<unk>", "<image>", {}),
 }

@@ -150,6 +150,25 @@ def selective_scan(plan: Plan, tokens: int, runs: int) -> Prepared:
     return num_bytes, call
 
 
+def gated_lru(plan: Plan, tokens: int, runs: int) -> Prepared:
+    """Of RecurrentGemma 2B: reads x, both gates and z, writes out, and the states as `selective_scan`."""
+    blocks, width = (2, 8) if plan.dry_run else (10, 256)
+    channels = blocks * width
+    state_bytes = runs * channels * 4 * (2 if runs == tokens else 1)
+    num_bytes = tokens * 5 * channels * plan.dtype.itemsize + state_bytes
+    buffers, where = plan.buffers(num_bytes), runs_of(plan, tokens, runs)
+    x, z, out = plan.normal(3, buffers, tokens, channels)
+    gates = plan.normal(buffers, tokens, 2 * channels)
+    states = plan.normal(buffers, runs, channels, dtype=torch.float32)
+    rate, bias = plan.normal(channels, dtype=torch.float32).abs_().neg_(), plan.normal(2, channels, dtype=torch.float32)
+    dynamics = kernels.LruDynamics(rate, bias, width)
+
+    def call(index: int) -> None:
+        kernels.gated_lru(x[index], gates[index], z[index], dynamics, states[index], where, out[index])
+
+    return num_bytes, call
+
+
 def state_space(plan: Plan, tokens: int, runs: int, deterministic: bool = False, lightning: bool = False) -> Prepared:
     """As `selective_scan`, without z. With `lightning` no time step is read either."""
     heads, p, groups, n = (4, 6, 2, 4) if plan.dry_run else (128, 64, 8, 128)
@@ -219,6 +238,7 @@ BARS = {
             Operator(functools.partial(state_space, deterministic=True), *_PROMPTS, "state_space, deterministic"),
         ),
     ),
+    "gated_lru": Bar("the gated linear recurrent units of RecurrentGemma", beside_floor(Operator(gated_lru, *_STEPS))),
     "lightning": Bar(
         "lightning attention of decodes and prompts",
         beside_floor(Operator(functools.partial(state_space, lightning=True), *_STEPS)),

@@ -75,6 +75,7 @@ from .norm.rms_norm import rms_norm
 from .norm.sigmoid_gate import sigmoid_gate
 from .recurrent.causal_conv import causal_conv
 from .recurrent.gated_delta import gated_delta
+from .recurrent.gated_lru import LruDynamics, gated_lru
 from .recurrent.kimi_delta import kimi_delta
 from .recurrent.runs import Runs
 from .recurrent.selective_scan import ScanDynamics, selective_scan
@@ -135,6 +136,7 @@ __all__ = [
     "Ints",
     "KvCache",
     "LaunchOrderError",
+    "LruDynamics",
     "NewTokens",
     "NormPrologue",
     "PackedMatrix",
@@ -190,6 +192,7 @@ __all__ = [
     "fits_one_shot",
     "fits_two_shots",
     "gated_delta",
+    "gated_lru",
     "gated_norm",
     "has_fp8_gemms",
     "hint_draft",

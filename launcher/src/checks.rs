@@ -195,13 +195,20 @@ fn check_nodes(nodes: &NodeArgs) -> Result<(), LauncherError> {
             nodes.node_rank, nodes.nnodes
         ));
     }
+    let files = [&nodes.cluster_cert, &nodes.cluster_key, &nodes.cluster_ca];
     if nodes.nnodes == 1 {
-        return Ok(());
+        // An address may stay: Kubernetes sets it for every group.
+        return match files.iter().any(|file| file.is_some()) || nodes.cluster_insecure {
+            true => refuse(
+                "--cluster-cert, --cluster-key, --cluster-ca and --cluster-insecure are for several nodes; add --nnodes, \
+                 or leave them out",
+            ),
+            false => Ok(()),
+        };
     }
     if nodes.master_addr.as_deref().is_none_or(str::is_empty) {
         return refuse("--nnodes above 1 needs --master-addr, the name or IP address of node 0");
     }
-    let files = [&nodes.cluster_cert, &nodes.cluster_key, &nodes.cluster_ca];
     match files.iter().filter(|file| file.is_some()).count() {
         0 if nodes.cluster_insecure => Ok(()),
         3 if !nodes.cluster_insecure => Ok(()),

@@ -16,6 +16,7 @@ import typer
 from . import __version__
 from .config.adapters import parse_adapters
 from .config.asked_drafter import asked_drafter
+from .config.classifier import check_classifier
 from .config.cluster import cluster_listener
 from .config.drafter import read_drafter_config
 from .config.fallback import FallbackConfig
@@ -246,10 +247,19 @@ def download_weights(
             config = check_servable(folder, environment, limits, source.needs_weights, model_impl, quantize, shards)
             check_deterministic(deterministic, config, shards)
             check_speculation(speculate, config)
+            check_classifier(
+                config.classes,
+                {
+                    "--speculate": speculate > 0,
+                    "--merge-adapter": merge_adapter is not None,
+                    "--lora-adapters": bool(computation.lora_adapters),
+                },
+            )
             if computation.drafter is not None:
                 asked = computation.drafter
                 of_model = asked.source == model_id
-                read_drafter_config(folder if of_model else prepare_drafter(asked, environment.hub), config, asked.kind)
+                drafting = folder if of_model else prepare_drafter(asked, environment.hub)
+                read_drafter_config(drafting, config, asked.kind, folder)
             kv_cache = None if kv_cache_dtype == "auto" else quantised_kv_cache(kv_cache_dtype, config)
             if isinstance(config, FallbackConfig):
                 # Loads torch and transformers, which other models need not wait for.

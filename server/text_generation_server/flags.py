@@ -63,12 +63,15 @@ Speculate = Annotated[
 ]
 Drafter = Annotated[
     str | None,
-    typer.Option(help="Folder or hub id of what drafts for --speculate: an EAGLE-3 head, Medusa heads, or the model"),
+    typer.Option(
+        help="Folder or hub id of what drafts for --speculate: an EAGLE-3 head, Medusa heads, a smaller model, or the "
+        "model itself, for its layers of multi-token prediction"
+    ),
 ]
 DrafterRevision = Annotated[str | None, typer.Option(help="Branch, tag or commit of --drafter on the hub")]
 DrafterMethod = Annotated[
     DrafterKind | None,
-    typer.Option(help="What --drafter must be: `eagle3`, `medusa` or `mtp`; default: whatever it is"),
+    typer.Option(help="What --drafter must be: `eagle3`, `medusa`, `mtp` or `draft_model`; default: whatever it is"),
 ]
 MaxInputTokens = Annotated[int | None, typer.Option(help="Fail early if the model has fewer positions")]
 MaxTotalTokens = Annotated[int | None, typer.Option(help="Likewise")]

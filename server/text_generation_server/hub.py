@@ -21,7 +21,8 @@ from .telemetry import Progress
 
 logger = logging.getLogger(__name__)
 
-_SMALL_FILES = ("*.json", "*.jinja", "*.model", "*.txt", "*.tiktoken")
+SMALL_FILES = ("*.json", "*.jinja", "*.model", "*.txt", "*.tiktoken")
+"""What serving reads of a repository beside its weights."""
 _NO_WEIGHTS = ("training", "optimizer", "scheduler", "args", "arguments")
 _DOWNLOAD_ATTEMPTS = 5
 _BACK_OFF_S = 5.0
@@ -174,8 +175,7 @@ def _check_not_only_gguf(folder: Path, source: ModelSource) -> None:
 
 def _check_folder(folder: Path, source: ModelSource) -> None:
     layout = layout_of(folder)
-    if not (folder / layout.config).is_file():
-        raise ModelFilesError(f"{folder} has no config.json: --model-id must name a folder with a Transformers model")
+    _check_config(folder, source)
     if not source.needs_weights:
         return
     if source.extension == ".safetensors" and (folder / layout.index).is_file():
@@ -185,14 +185,26 @@ def _check_folder(folder: Path, source: ModelSource) -> None:
         for path in weights:
             refuse_pointer(path)
         return
+    name = _name_of(folder, source)
     if stored_weights(folder, ".bin"):
         raise ModelFilesError(
-            f"{folder} has its weights as .bin files only; pass --auto-convert to convert them to safetensors"
+            f"{name} has its weights as .bin files only; pass --auto-convert to convert them to safetensors"
         )
     raise ModelFilesError(
-        f"{folder} has no *{source.extension} weights; pass --auto-convert if the model has .bin weights, or "
+        f"{name} has no *{source.extension} weights; pass --auto-convert if the model has .bin weights, or "
         "--load-format dummy for random ones"
     )
+
+
+def _check_config(folder: Path, source: ModelSource) -> None:
+    if not (folder / layout_of(folder).config).is_file():
+        name = _name_of(folder, source)
+        raise ModelFilesError(f"{name} has no config.json: --model-id must name a folder with a Transformers model")
+
+
+def _name_of(folder: Path, source: ModelSource) -> str:
+    """What the user knows it by: nobody looks for objects of a store in the cache."""
+    return source.model_id if is_object_url(source.model_id) else str(folder)
 
 
 def _snapshot(
@@ -200,7 +212,7 @@ def _snapshot(
 ) -> Path:
     """Files at the top of the repository that serving reads, and no others."""
     duplicates = [] if layout is PARAMS else ["consolidated*"]
-    patterns = [*_SMALL_FILES, *([f"*{weights}"] if weights else [])]
+    patterns = [*SMALL_FILES, *([f"*{weights}"] if weights else [])]
     return snapshot(source, hub, patterns, ["*/*", *duplicates], local_only)
 
 
@@ -267,6 +279,8 @@ def _download(
     place = "in the object store" if is_object_url(source.model_id) else "on the hub"
     logger.info("looking for the model %s", place, extra={"model_id": source.model_id, "revision": source.revision})
     folder = retried(lambda: _snapshot(source, hub, None), source, hub, pause)
+    if is_object_url(source.model_id):
+        _check_config(folder, source)
     check(folder)
     if not source.needs_weights:
         return folder
@@ -291,7 +305,7 @@ def retried(call: Callable[[], Path], source: ModelSource, hub: HubConfig, pause
         except _faults(is_object) as error:
             reason = lasting_reason(error, source, name, hub_cache(hub))
             if reason is None and is_object:
-                reason = lasting_object_reason(error, source.model_id)
+                reason = lasting_object_reason(error, source.model_id, attempt)
             if reason is None and attempt > 1 and is_unknown_to_all(error):
                 reason = (
                     f"there is no folder {source.model_id} in {Path.cwd()}, and the hub, which may have a model of "

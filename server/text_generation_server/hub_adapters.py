@@ -1,4 +1,4 @@
-"""Finds the folders of adapters: local ones, those in the hub's cache, or downloads."""
+"""Finds the folders of adapters: local ones, those in the cache, or downloads from the hub or an object store."""
 
 import logging
 import time
@@ -7,8 +7,9 @@ from pathlib import Path
 
 from .config.adapters import AskedAdapter, FoundAdapter
 from .config.server import HubConfig
-from .errors import AdapterNotFound
+from .errors import AdapterNotFound, ModelFilesError
 from .hub import ModelSource, if_cached, is_hub_name, retried, snapshot
+from .object_store import ObjectPlace, is_object_url
 
 logger = logging.getLogger(__name__)
 
@@ -42,19 +43,26 @@ def _found(asked: AskedAdapter, hub: HubConfig) -> Path:
 def _prepared(asked: AskedAdapter, hub: HubConfig, pause: Callable[[float], None]) -> Path:
     if (folder := _local(asked)) is not None:
         return folder
-    logger.info("looking for an adapter on the hub", extra={"adapter": asked.source, "revision": asked.revision})
+    place = "in the object store" if is_object_url(asked.source) else "on the hub"
+    logger.info("looking for an adapter %s", place, extra={"adapter": asked.source, "revision": asked.revision})
     return retried(lambda: _snapshot(asked, hub, False), _source(asked), hub, pause)
 
 
 def _local(asked: AskedAdapter) -> Path | None:
-    """Returns a folder of this name. Raises `AdapterNotFound` for a name that no hub has either."""
+    """Returns a folder of this name. Raises `AdapterNotFound` for a name that neither the hub nor a store has."""
+    if is_object_url(asked.source):
+        try:
+            ObjectPlace.of(asked.source)
+        except ModelFilesError as error:
+            raise AdapterNotFound(f"adapter {error}") from error
+        return None
     folder = Path(asked.source).expanduser()
     if folder.is_dir():
         return folder.resolve()
     if folder.exists() or not is_hub_name(asked.source):
         raise AdapterNotFound(
             f"adapter {asked.source} is no folder on this machine, and no name on the hub: name a folder that PEFT has "
-            "saved, or an id such as org/name"
+            "saved, an id such as org/name, or s3://bucket/prefix"
         )
     return None
 

@@ -9,12 +9,12 @@ from .config.asked_drafter import AskedDrafter
 from .config.drafter import FLAG
 from .config.server import HubConfig
 from .errors import ModelFilesError
-from .hub import ModelSource, if_cached, is_hub_name, retried, snapshot
+from .hub import SMALL_FILES, ModelSource, if_cached, is_hub_name, retried, snapshot
 from .object_store import ObjectPlace, is_object_url
 
 logger = logging.getLogger(__name__)
 
-_SAFE, _PICKLED = ["config.json", "*.safetensors"], ["config.json", "*.bin", "medusa_lm_head.pt"]
+_SAFE, _PICKLED = [*SMALL_FILES, "*.safetensors"], ["config.json", "*.bin", "medusa_lm_head.pt"]
 
 
 def find_drafter(asked: AskedDrafter, hub: HubConfig) -> Path:
@@ -46,7 +46,7 @@ def _source(asked: AskedDrafter) -> ModelSource:
 
 def _complete(source: ModelSource, hub: HubConfig, local_only: bool) -> Path:
     """Pickles are fetched where there is nothing else."""
-    folder = snapshot(source, hub, _SAFE, ["*/*"], local_only)
+    folder = snapshot(source, hub, _SAFE, ["*/*", "consolidated*"], local_only)
     if any(folder.glob("*.safetensors")):
         return folder
     return snapshot(source, hub, _PICKLED, ["*/*"], local_only)
@@ -61,7 +61,7 @@ def _local(name: str) -> Path | None:
         return None
     if folder.exists() or not is_hub_name(name):
         raise ModelFilesError(
-            f"{FLAG} {name} is no folder on this machine, and no name on the hub: name a folder with an EAGLE-3 head "
-            "or Medusa heads, or an id such as org/name"
+            f"{FLAG} {name} is no folder on this machine, and no name on the hub: name a folder with an EAGLE-3 head, "
+            "Medusa heads or a whole model, or an id such as org/name"
         )
     return None

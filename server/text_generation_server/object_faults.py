@@ -6,17 +6,17 @@ _CREDENTIALS = (
     "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (and AWS_SESSION_TOKEN of temporary ones) to credentials that may "
     "list and read it"
 )
-_PLACE = "check --model-id, AWS_ENDPOINT_URL and AWS_DEFAULT_REGION"
+_PLACE = "check bucket and prefix, AWS_ENDPOINT_URL and AWS_DEFAULT_REGION"
 _REPEATED = (404, 408, 409, 412, 429)
 """Objects that have gone or changed since they were listed are listed again; others are faults that pass."""
 
 
-def lasting_object_reason(error: Exception, url: str) -> str | None:
-    """Returns the message for a fault that another attempt cannot mend; None for other faults."""
+def lasting_object_reason(error: Exception, url: str, attempt: int) -> str | None:
+    """Returns the message for a fault of this attempt, from 1, that another cannot mend; None for other faults."""
     from botocore import exceptions
 
     if isinstance(error, exceptions.ClientError):
-        return _refusal(error, url)
+        return _refusal(error, url, attempt)
     if isinstance(error, exceptions.NoCredentialsError | exceptions.PartialCredentialsError):
         return f"the credentials for {url} are missing or incomplete ({error}): {_CREDENTIALS}"
     if isinstance(error, exceptions.ParamValidationError):
@@ -40,11 +40,14 @@ def exhausted_object_reason(error: Exception, url: str, attempts: int) -> str:
     return f"downloading {url} failed {attempts} times ({_said(error)}); {_PLACE}, and the network"
 
 
-def _refusal(error: Any, url: str) -> str | None:
+def _refusal(error: Any, url: str, attempt: int) -> str | None:
     answer = cast("dict[str, dict[str, Any]]", error.response)
     status, code = answer.get("ResponseMetadata", {}).get("HTTPStatusCode", 0), answer.get("Error", {}).get("Code", "")
     if code == "NoSuchBucket":
         return f"there is no bucket of {url}: {_PLACE}"
+    if code == "NoSuchKey" and (error.operation_name != "GetObject" or attempt > 1):
+        # An object that has gone meanwhile is not listed again.
+        return f"the object store does not have what it lists for {url}: {_said(error)}; {_PLACE}"
     if status in _REPEATED or status >= 500:
         return None
     if status in (401, 403):

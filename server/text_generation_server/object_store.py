@@ -1,4 +1,4 @@
-"""Models in an object store with the protocol of S3: `s3://bucket/prefix` becomes a folder below the hub's cache.
+"""Models and adapters in an object store with the protocol of S3: `s3://bucket/prefix` becomes a folder of the cache.
 
     s3--BUCKET--PREFIX/blobs/ID              contents of an object, by its key, entity tag and size
     s3--BUCKET--PREFIX/snapshots/ID/NAME     links to them, by the list of all objects directly below the prefix
@@ -47,7 +47,7 @@ class StoredObject:
 
 @dataclass(frozen=True)
 class ObjectPlace:
-    """Where the objects of a model are."""
+    """Where the objects of a model or an adapter are."""
 
     bucket: str
     prefix: str
@@ -58,7 +58,7 @@ class ObjectPlace:
         """Raises ModelFilesError for a URL without a bucket."""
         bucket, _, prefix = url.removeprefix(_SCHEME).partition("/")
         if not bucket:
-            raise ModelFilesError(f"{url} names no bucket: write --model-id s3://bucket/prefix")
+            raise ModelFilesError(f"{url} names no bucket: write s3://bucket/prefix")
         return cls(bucket, f"{prefix.strip('/')}/" if prefix.strip("/") else "")
 
     def root(self, cache: Path) -> Path:
@@ -89,22 +89,23 @@ def object_snapshot(url: str, cache: Path, patterns: list[str], ignored: list[st
 
     from .object_faults import is_of_network
 
+    client = store_client()
+    try:
+        found = list(_listed(client, place))
+    except BotoCoreError as error:
+        try:
+            folder = _present(root, patterns, ignored) if is_of_network(error) else None
+        except LocalEntryNotFoundError:
+            folder = None
+        if folder is None:
+            raise
+        logger.warning("the object store cannot be reached; what was fetched before is served: %s", folder)
+        return folder
+    if not found:
+        raise ModelFilesError(f"there is no object directly below {url}: check its bucket and prefix")
+    # Nothing is made for what the store does not have.
     root.mkdir(parents=True, exist_ok=True)
     with WeakFileLock(root / ".lock"):
-        client = _client()
-        try:
-            found = list(_listed(client, place))
-        except BotoCoreError as error:
-            try:
-                folder = _present(root, patterns, ignored) if is_of_network(error) else None
-            except LocalEntryNotFoundError:
-                folder = None
-            if folder is None:
-                raise
-            logger.warning("the object store cannot be reached; what was fetched before is served: %s", folder)
-            return folder
-        if not found:
-            raise ModelFilesError(f"there is no object directly below {url}: check bucket and prefix of --model-id")
         return _complete(client, place, root, found, _chosen(found, patterns, ignored))
 
 
@@ -119,8 +120,10 @@ def import_boto3() -> Any:
     return boto3
 
 
-def _client() -> Any:
-    """Raises ModelFilesError for settings that are no client's."""
+def store_client() -> Any:
+    """Returns a client with the credentials, region and endpoint of the environment; it asks no store yet. Raises
+    ModelFilesError for settings that are no client's.
+    """
     from botocore import UNSIGNED
     from botocore.config import Config
     from botocore.exceptions import BotoCoreError

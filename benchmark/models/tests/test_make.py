@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 from make import COMMON, QUANTISED_NAMES, SHAPES, config_of, make_folder
-from tokenizers import Tokenizer
 from seeing import SEEING_SHAPES
+from tokenizers import Tokenizer
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,

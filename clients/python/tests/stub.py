@@ -55,6 +55,14 @@ def scores(choices: int) -> dict[str, Any]:
     return {"object": "list", **HEAD, "data": [score(index) for index in range(choices)], "usage": USAGE}
 
 
+def classes(texts: int) -> dict[str, Any]:
+    def classified(index: int) -> dict[str, Any]:
+        label = ("positive", "negative")[index % 2]
+        return {"index": index, "label": label, "probs": [0.25, 0.75], "num_classes": 2}
+
+    return {"object": "list", **HEAD, "data": [classified(index) for index in range(texts)], "usage": USAGE}
+
+
 def completion_events() -> list[Any]:
     choices = [{"index": 0, "text": text, "logprobs": None, "finish_reason": ""} for text in TOKENS]
     choices[-1]["finish_reason"] = "length"
@@ -158,6 +166,8 @@ class Stub:
         if path == "/v1/completions":
             prompts = 1 if isinstance(body["prompt"], str) else len(body["prompt"])
             return 200, completion_events() if stream else completion(prompts)
+        if path == "/v1/classify":
+            return 200, classes(len(body["input"]) if isinstance(body.get("input"), list) else 1)
         if path == "/v1/score":
             return 200, scores(len(body["choices"]))
         if path == "/v1/chat/completions":

@@ -191,6 +191,20 @@ def test_token_healing_is_asked_for_where_it_is_wanted(stub: Stub) -> None:
     assert [parameters["token_healing"] for parameters in sent] == [True, True, True]
 
 
+def test_a_search_is_asked_for_in_the_words_of_each_api(stub: Stub) -> None:
+    client = Client(stub.url)
+    client.generate(PROMPT, beam_width=3, length_penalty=0.5, early_stopping="never")
+    client.completion(PROMPT, n=2, best_of=3, use_beam_search=True, early_stopping=True)
+    client.chat([Message("user", PROMPT)], n=2, use_beam_search=True, length_penalty=2.0)
+    client.generate(PROMPT)
+    generate, completion, chat, plain = (request.get("parameters", request) for request in stub.requests)
+    assert (generate["beam_width"], generate["length_penalty"], generate["early_stopping"]) == (3, 0.5, "never")
+    assert (completion["n"], completion["best_of"], completion["use_beam_search"]) == (2, 3, True)
+    assert completion["early_stopping"] is True
+    assert (chat["n"], chat["use_beam_search"], chat["length_penalty"]) == (2, True, 2.0)
+    assert not {"beam_width", "length_penalty", "early_stopping"} & set(plain)
+
+
 def test_scores_are_in_the_order_of_the_choices(stub: Stub) -> None:
     client = Client(stub.url)
     scores = client.score(PROMPT, [" Paris", " Rome"])
@@ -203,6 +217,23 @@ def test_scores_are_in_the_order_of_the_choices(stub: Stub) -> None:
         ("/v1/score", PROMPT, [" Paris", " Rome"]),
         ("/v1/score", [1, 2], [[3, 4]]),
     ]
+
+
+def test_classes_are_in_the_order_of_the_texts(stub: Stub) -> None:
+    client = Client(stub.url)
+    classes = client.classify(["What a day!", "Never again."])
+    assert [(each.index, each.label, each.probs, each.num_classes) for each in classes.data] == [
+        (0, "positive", [0.25, 0.75], 2),
+        (1, "negative", [0.25, 0.75], 2),
+    ]
+    messages = [{"role": "user", "content": "Hi"}]
+    client.classify(messages=messages, use_activation=False, truncate_prompt_tokens=-1)
+    first, second = stub.requests
+    assert (first["path"], first["input"]) == ("/v1/classify", ["What a day!", "Never again."])
+    assert "messages" not in first
+    assert "use_activation" not in first
+    assert (second["messages"], second["use_activation"], second["truncate_prompt_tokens"]) == (messages, False, -1)
+    assert "input" not in second
 
 
 def test_completion_stream(stub: Stub) -> None:

@@ -42,6 +42,7 @@ NAN = float("nan")
         ("typical_p", [0.01, 0.99], [0, 1, -1, 2, NAN]),
         ("truncate", [1], [0, -1]),
         ("top_n_tokens", [1, 5], [0, -1]),
+        ("beam_width", [1, 8], [0, -1]),
     ],
 )
 def test_bounds_of_parameters(name: str, good: list[Any], bad: list[Any]) -> None:

@@ -152,6 +152,7 @@ class AsyncClient:
     generate = _coroutine_method(endpoints.generate, _run)
     generate_stream = _generator_method(endpoints.generate_stream, _events)
     models = _coroutine_method(endpoints.models, _run)
+    classify = _coroutine_method(endpoints.classify, _run)
     score = _coroutine_method(endpoints.score, _run)
     image_limits = _coroutine_method(endpoints.image_limits, _run)
 

@@ -130,6 +130,7 @@ class Client:
     generate = _method(endpoints.generate, _run)
     generate_stream = _method(endpoints.generate_stream, _run)
     models = _method(endpoints.models, _run)
+    classify = _method(endpoints.classify, _run)
     score = _method(endpoints.score, _run)
     image_limits = _method(endpoints.image_limits, _run)
 

@@ -36,6 +36,7 @@ MATRIX: dict[str, list[dict[str, Any]]] = {
             "model": {"id": "org/model", "revision": "main", "servedNames": ["a", "b"], "tokenSecret": "hub"},
             "env": [{"name": "MAX_BATCH_SIZE", "value": "64"}],
             "args": ["--max-total-tokens", "8192"],
+            "adapters": {"start": ["a=org/a"], "existingClaim": "adapters", "adminKeySecret": "admin", "pages": 8},
         },
     ],
     "cache": [{"cache": {"sizeLimit": "100Gi"}}, {"cache": {"existingClaim": "models"}}],
@@ -101,6 +102,7 @@ def test_lint() -> None:
         ({"gpus": -1}, "/gpus"),
         ({"drainDelay": "5s"}, "/drainDelay"),
         ({"service": {"type": "External"}}, "/service/type"),
+        ({"adapters": {"start": ["a=org/a,b=org/b"]}}, "/adapters/start/0"),
         ({"autoscaling": {"kind": "vpa"}}, "/autoscaling/kind"),
         ({"autoscaling": {"kind": "hpa", "minReplicas": 5, "maxReplicas": 2}}, "minReplicas"),
         ({"inferencePool": {"enabled": True}}, "inferencePool.endpointPicker.name"),
@@ -139,6 +141,23 @@ def test_an_endpoint_picker_reads_metrics_without_a_key(picked: bool, secret: st
     pool = {"enabled": picked, "endpointPicker": {"name": "picker", "port": 9002}}
     flags = container(rendered(apiKeySecret=secret, inferencePool=pool))["args"]
     assert ("--open-metrics" in flags) == (picked and bool(secret))
+
+
+def test_adapters_have_flags_a_folder_and_a_key() -> None:
+    assert "lora" not in shlex.join(container(rendered())["args"])
+    values = {"start": ["a=org/a", "org/b@v2"], "existingClaim": "claim", "adminKeySecret": "admin", "hostMib": 1024}
+    objects = rendered(adapters=values)
+    server = container(objects)
+    flags = shlex.join(server["args"])
+    (mount,) = [each for each in server["volumeMounts"] if each["name"] == "adapters"]
+    assert mount["readOnly"]
+    assert f"--lora-adapters a=org/a,org/b@v2 --lora-dir {mount['mountPath']} --allow-adapter-loading" in flags
+    assert "--adapter-host-mib 1024" in flags
+    assert "--adapter-pages" not in flags
+    key = {"secretKeyRef": {"name": "admin", "key": "admin-api-key"}}
+    assert {"name": "ADMIN_API_KEY", "valueFrom": key} in server["env"]
+    volumes = objects["Deployment"]["spec"]["template"]["spec"]["volumes"]
+    assert {"claimName": "claim", "readOnly": True} in [each.get("persistentVolumeClaim") for each in volumes]
 
 
 def test_devices_are_as_many_as_shards() -> None:

@@ -1,5 +1,6 @@
 """Compiles kernels for a GPU that is not there, and reads what came out."""
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -75,6 +76,7 @@ def compile_offline(
     options = {"num_warps": num_warps, "num_stages": num_stages, "maxnreg": max_registers}
     compiled = triton.compile(source, target=target, options=options)
     _check_tiles(compiled.asm["ttgir"])
+    _check_words(compiled.asm["ttgir"])
     limit = SHARED_KIB[target.arch] * 1024
     return Compiled(compiled.metadata.shared, limit, compiled.asm["cubin"])
 
@@ -87,3 +89,14 @@ def _check_tiles(ttgir: str) -> None:
     gemms = re.findall(r"ttng\.warp_group_dot (%\w+), (%\w+),.*isAsync = true", ttgir)
     if shared := loaded.intersection(name for operands in gemms for name in operands):
         raise AssertionError(f"asynchronous GEMMs and loads share the tiles {', '.join(sorted(shared))}")
+
+
+def _check_words(ttgir: str) -> None:
+    """Each word that a thread block waits for is loaded by one thread alone (`lora/shrunk_words.py`)."""
+    layouts = dict(re.findall(r"^(#\w+) = #ttg.blocked<\{(.*?)\}>$", ttgir, re.MULTILINE))
+    waits = r"tt\.load .*isVolatile = true.* tensor<([\dx]+)x!tt\.ptr<i(?:32|64)>, (#\w+)>"
+    for shape, layout in re.findall(waits, ttgir):
+        threads = re.findall(r"(?:threadsPerWarp|warpsPerCTA) = \[([\d, ]+)\]", layouts[layout])
+        of_threads = math.prod(int(each) for sizes in threads for each in sizes.split(", "))
+        if math.prod(map(int, shape.split("x"))) < of_threads:
+            raise AssertionError(f"{of_threads} threads wait for {shape} words, and would have copies of some")

@@ -1,4 +1,4 @@
-"""Inputs of the recurrences of Mamba 1 and 2, and what their formulas make of them in float64."""
+"""Inputs of the recurrences of Mamba 1 and 2 and of RG-LRU, and what their formulas make of them in float64."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -9,7 +9,7 @@ from torch import Tensor
 
 from kernel_support.convolution import Run
 from kernel_support.graphs import run_in_graph
-from text_generation_kernels import Runs, ScanDynamics, SpaceDynamics
+from text_generation_kernels import LruDynamics, Runs, ScanDynamics, SpaceDynamics
 
 LENGTHS = [1, 2, 63, 64, 65, 130]
 ALONE = [Run(1), Run(1, 1), Run(1, padding=True), Run(1, 1), Run(1), Run(1, padding=True)]
@@ -34,7 +34,7 @@ class Recurrence:
 
     inputs: tuple[Tensor, ...]
     """By token."""
-    dynamics: ScanDynamics | SpaceDynamics
+    dynamics: LruDynamics | ScanDynamics | SpaceDynamics
     state: Tensor
     rows: Tensor
     starts: Tensor | None
@@ -116,7 +116,7 @@ class _Step:
     def finish(
         self,
         inputs: tuple[Tensor, ...],
-        dynamics: ScanDynamics | SpaceDynamics,
+        dynamics: LruDynamics | ScanDynamics | SpaceDynamics,
         state: Tensor,
         advance: Callable[[Tensor, int], tuple[Tensor, Tensor]],
     ) -> Recurrence:
@@ -192,6 +192,27 @@ def space(
         return state, torch.einsum("hpn,hn->hp", state, c) + d[:, None] * x
 
     return step.finish((x, dt, b, c), SpaceDynamics(a_log, d, bias, low, high), step.states(heads, p, n), advance)
+
+
+def lru(runs: Sequence[Run], blocks: int, width: int, dtype: torch.dtype, device: str = "cpu") -> Recurrence:
+    """Of `gated_lru`. x and z are slices of one tensor."""
+    step, channels = _Step(runs, dtype, device), blocks * width
+    rate, bias = -step.weight(channels).abs(), step.weight(2, channels)
+    z, x = step.tokens(2 * channels).split(channels, dim=1)
+    gates, begins = step.tokens(2 * channels), {first for first, _, _, continued in step.bounds if not continued}
+    wide = [each.double() for each in (x, gates, z)]
+    rates, biases = rate.double(), bias.double()
+
+    def advance(state: Tensor, token: int) -> tuple[Tensor, Tensor]:
+        x, gates, z = (each[token] for each in wide)
+        opened = (gates.view(blocks, 2, width).transpose(0, 1).flatten(1) + biases).sigmoid()
+        decay = (rates * opened[0]).exp()
+        kept = 1.0 if token in begins else (1 - decay**2).sqrt()
+        state = decay * state + kept * opened[1] * x
+        return state, state * torch.nn.functional.gelu(z, approximate="tanh")
+
+    inputs = (x, gates, z)
+    return step.finish(inputs, LruDynamics(rate, bias, width), step.states(channels), advance)
 
 
 def check_cuts(operator: Callable[..., None], whole: Recurrence, *arguments: bool) -> None:

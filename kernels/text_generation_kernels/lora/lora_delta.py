@@ -7,16 +7,21 @@ outputs]` that the next kernel adds up; both with unit stride in the last dimens
 pages of a site and the tables of a step, with tiles of TILE_TOKENS tokens: `site_adapters.py`. `x`, `a` and `b` have
 one 16-bit type; sums are float32. ValueError for shapes that do not fit.
 
-The first thread blocks shrink and pass the results to the others (`shrunk_words.py`), which expand some outputs of one
-tile at a time. Their number does not depend on that of adapters: a graph has tables for as many adapters as tokens, and
-thread blocks for all of them would take longer to start than those of one adapter to compute. What shrink made is two
-numbers of 16 bits for expand, whose products with B are exact, where the type is bfloat16; else three TF32 numbers.
+The first thread blocks shrink (`delta_shrink.py`) and pass the results to the others (`shrunk_words.py`), which expand
+some outputs of one tile at a time (`delta_expand.py`). Their number does not depend on that of adapters: a graph has
+tables for as many adapters as tokens, and thread blocks for all of them would take longer to start than those of one
+adapter to compute. What shrink made is two numbers of 16 bits for expand, whose products with B are exact, where the
+type is bfloat16; else three TF32 numbers.
 
-A site calls it in a step of few tokens: `beside` the GEMM of the base, after it, or before a GEMM whose epilogue adds
-the result. Beside it, `x` is read and everything computed while the GEMM runs, which therefore must launch dependents
-after its wait and not write `x`; only the end waits for it. Little shared memory is used, so that thread blocks of both
-fit into an SM. The pages and the tables are read before the previous kernel has finished in either case, so no kernel
-of the step may write them.
+A site calls it in a step of few tokens, in one of two ways:
+
+- `beside`: after the GEMM of the base, as one more split-K partial. `x` is read and everything computed while the GEMM
+  runs, which therefore must launch dependents after its wait and not write `x`; only the end waits for it.
+- before a GEMM whose epilogue adds the result (`adapted_linear`). It launches dependents once it has waited, when `x`
+  is finished, so that the GEMM runs while this computes, and waits at its own end.
+
+Either way thread blocks of both must fit into an SM, which shared memory and registers are measured for. The pages and
+the tables are read before the previous kernel has finished, so no kernel of the step may write them.
 Bytes floor: for each page in use RANK_UNITS * (parts * inputs + outputs) * element size, and for each token its inputs
 and 4 * outputs. Lab: docs/lab/2026-11-adapters-on-a-card.md.
 """
@@ -30,92 +35,26 @@ from ..runtime.launch import Launcher, launch_dependents, wait_for_previous
 from ..runtime.register import register, triton_enabled
 from ..runtime.triton import tl, triton
 from .adapter_tiles import TILE_TOKENS
+from .delta_expand import expand
+from .delta_shrink import shrink
 from .rank_pages import OUTPUT_BLOCK, RANK_UNITS
-from .shrunk_words import turn_of, words_of
+from .shrunk_words import turn_of
 from .site_adapters import SiteAdapters
 
 MOST_TOKENS = 64
 """Of a step: with more, the GEMM of the base takes so long that launches count for little."""
-_STEP = 128
-"""Inputs in one step of shrink's loop."""
-_STEPS_OF_SPLIT, _MOST_SPLITS = 4, 8
-"""Of a split, so that few steps follow each other; of a layer, because expand reads the sums of each."""
-_OUTPUTS, _BLOCK_N = 512, 128
-"""Outputs of a thread block with one tile, and those of a step of its loop."""
-_BLOCKS_PER_SM, _SHRINK_BLOCKS = 3, 192
-"""The most thread blocks that expand, by SM, and the most that shrink."""
-_WARPS, _STAGES = 4, 3
-
-
-@triton.jit
-def _place_of(
-    unit, order_ptr, tiles_ptr, work_ptr, shrinks, members,
-    SPLITS: tl.constexpr, PARTS: tl.constexpr,
-):  # fmt: skip
-    """Page of a unit of shrink, tokens of its tile, and which of these exist."""
-    item = unit // (SPLITS * PARTS)
-    page = tl.load(work_ptr + item * 2, mask=unit < shrinks, other=0).to(tl.int64)
-    tile = tl.load(work_ptr + item * 2 + 1, mask=unit < shrinks, other=0)
-    here = (members < tl.load(tiles_ptr + tile * 4 + 1)) & (unit < shrinks)
-    tokens = tl.load(order_ptr + tl.load(tiles_ptr + tile * 4) + members, mask=here, other=0).to(tl.int64)
-    return page, tokens, here
-
-
-@triton.jit
-def _shrink(
-    unit, page, tokens, here, members, x_ptr, a_ptr, scale_ptr, words_ptr, turn,
-    inputs, inputs_of_split, stride_x_token, stride_a_page, stride_scale_page, items,
-    SPLITS: tl.constexpr, PARTS: tl.constexpr, UNITS: tl.constexpr,
-    MASK_K: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr,
-):  # fmt: skip
-    """One split of a part of a work item."""
-    split = unit % SPLITS
-    part = unit // SPLITS % PARTS
-    item = unit // (SPLITS * PARTS)
-    units = tl.arange(0, UNITS)
-    columns = tl.arange(0, BLOCK_K)
-    begin = split * inputs_of_split
-    end = tl.minimum(begin + inputs_of_split, inputs)
-    x_ptrs = x_ptr + tokens[:, None] * stride_x_token + columns[None, :]
-    a_ptrs = a_ptr + page * stride_a_page + (part * UNITS + units)[:, None] * inputs + columns[None, :]
-    scale = tl.load(scale_ptr + page * stride_scale_page + part)
-    acc = tl.zeros([BLOCK_M, UNITS], dtype=tl.float32)
-    for start in range(begin, end, BLOCK_K):
-        if MASK_K:
-            inside = (columns < inputs - start)[None, :]
-            x = tl.load(x_ptrs + start, mask=here[:, None] & inside, other=0.0)
-            a = tl.load(a_ptrs + start, mask=inside, other=0.0)
-        else:
-            x = tl.load(x_ptrs + start, mask=here[:, None], other=0.0)
-            a = tl.load(a_ptrs + start)
-        acc = tl.dot(x, a.T, acc)
-    first = ((split * items + item) * PARTS + part) * (BLOCK_M * UNITS)
-    places = first + members[:, None] * UNITS + units[None, :]
-    tl.store(words_ptr + places, words_of(acc * scale, turn), mask=here[:, None])
-
-
-@triton.jit
-def _shrunk(word_ptrs, here, turn):
-    """[BLOCK_M, UNITS] float32, the sum of words [SPLITS, BLOCK_M, UNITS] once all have arrived. There are at least two
-    words a thread, so that no word lies in several threads (compare `values_of`).
-    """
-    words = tl.load(word_ptrs, mask=here, other=0, volatile=True)
-    missing = tl.max((here & ((words >> 32) != turn)).to(tl.int32))
-    while missing != 0:
-        words = tl.load(word_ptrs, mask=here, other=0, volatile=True)
-        missing = tl.max((here & ((words >> 32) != turn)).to(tl.int32))
-    return tl.sum(words.to(tl.int32).to(tl.float32, bitcast=True), axis=0)
-
-
-@triton.jit
-def _times_b(v, b, acc):
-    """`acc` + v @ b.T, with the 16 leading bits of v at least."""
-    if b.dtype == tl.bfloat16:
-        high = v.to(tl.bfloat16)
-        low = (v - high.to(tl.float32)).to(tl.bfloat16)
-        return tl.dot(high, b.T, tl.dot(low, b.T, acc))
-    else:
-        return tl.dot(v, b.to(tl.float32).T, acc, input_precision="tf32x3")
+_STEP, _STEPS_AT_ONCE = 64, 8
+"""Inputs that a thread block shrinks in one step, and the steps whose loads are in flight together."""
+_MOST_SPLITS = 8
+"""Of the inputs of a layer, because expand reads the sums of each."""
+_OUTPUTS, _BLOCK_N = 256, 64
+"""Outputs of a thread block at a time, and those of a tile."""
+_SHRINK_BLOCKS, _EXPAND_BLOCKS = 2, 3
+"""The most thread blocks that shrink and that expand, by SM."""
+_SHRINK_BLOCKS_AHEAD, _EXPAND_BLOCKS_AHEAD = 2, 3
+"""The same before a GEMM, whose thread blocks are to find room beside these."""
+_WARPS, _REGISTERS = 4, 168
+"""Two thread blocks of so many registers, and of so little shared memory, fit beside one of the GEMM."""
 
 
 @triton.jit(
@@ -153,76 +92,37 @@ def lora_delta_kernel(
     OUTPUT_BLOCK: tl.constexpr,
     MASK_K: tl.constexpr,  # whether BLOCK_K does not divide `inputs`
     BLOCK_M: tl.constexpr,  # tokens of a tile
+    STEPS: tl.constexpr,  # of BLOCK_K inputs, whose loads are in flight together
     BLOCK_K: tl.constexpr,
-    OUTPUTS: tl.constexpr,  # of a thread block with one tile, all of one part
-    BLOCK_N: tl.constexpr,  # those in a step of the loop
+    OUTPUTS: tl.constexpr,  # of a thread block at a time, all of one part
+    BLOCK_N: tl.constexpr,  # those of a tile
+    THREADS: tl.constexpr,  # of a thread block
     PDL: tl.constexpr,
 ):
     """Thread blocks below `shrink_blocks` shrink; the others expand."""
-    # The next kernel waits for this one, which ends after the previous one.
-    launch_dependents(PDL)
-    program = tl.program_id(0)
+    if BESIDE:
+        # The next kernel waits for this one, which ends after the previous one.
+        launch_dependents(PDL)
     turn = turn_of(counts_ptr, launch)
-    members = tl.arange(0, BLOCK_M)
-    if program < shrink_blocks:
-        shrinks = tl.load(counts_ptr + 2) * (SPLITS * PARTS)
-        page, tokens, here = _place_of(program, order_ptr, tiles_ptr, work_ptr, shrinks, members, SPLITS, PARTS)
-        if not BESIDE:
-            wait_for_previous(PDL)
-        for unit in range(program, shrinks, shrink_blocks):
-            _shrink(
-                unit, page, tokens, here, members, x_ptr, a_ptr, scale_ptr, words_ptr, turn,
-                inputs, inputs_of_split, stride_x_token, stride_a_page, stride_scale_page, items,
-                SPLITS, PARTS, UNITS, MASK_K, BLOCK_M, BLOCK_K,
-            )  # fmt: skip
-            page, tokens, here = _place_of(
-                unit + shrink_blocks, order_ptr, tiles_ptr, work_ptr, shrinks, members, SPLITS, PARTS
-            )
-        if BESIDE:
-            wait_for_previous(PDL)
-        return
-    runs = tl.cdiv(outputs, OUTPUTS)
-    expands = tl.load(counts_ptr + 1) * runs
-    units = tl.arange(0, UNITS)
-    splits = tl.arange(0, BLOCK_S)
-    columns = tl.arange(0, BLOCK_N)
-    of_splits = (splits.to(tl.int64) * items * (PARTS * BLOCK_M * UNITS))[:, None, None]
-    word_ptrs = words_ptr + of_splits + members[None, :, None] * UNITS + units[None, None, :]
-    if not BESIDE:
-        wait_for_previous(PDL)
-    for unit in range(program - shrink_blocks, expands, tl.num_programs(0) - shrink_blocks):
-        tile = unit // runs
-        first = unit % runs * OUTPUTS
-        here = members < tl.load(tiles_ptr + tile * 4 + 1)
-        item = tl.load(tiles_ptr + tile * 4 + 2)
-        pages = tl.load(tiles_ptr + tile * 4 + 3)
-        tokens = tl.load(order_ptr + tl.load(tiles_ptr + tile * 4) + members, mask=here, other=0).to(tl.int64)
-        part = 0
-        if PARTS > 1:
-            part = tl.load(part_of_block_ptr + first // OUTPUT_BLOCK)
-        out_ptrs = out_ptr + tokens[:, None] * stride_out_token + columns[None, :]
-        if pages == 0:
-            for start in range(first, tl.minimum(first + OUTPUTS, outputs), BLOCK_N):
-                stored = here[:, None] & (columns < outputs - start)[None, :]
-                tl.store(out_ptrs + start, tl.zeros([BLOCK_M, BLOCK_N], tl.float32), mask=stored)
-        for index in range(pages):
-            page = tl.load(work_ptr + (item + index) * 2).to(tl.int64)
-            b_ptrs = b_ptr + page * stride_b_page + columns[:, None] * UNITS + units[None, :]
-            ptrs = word_ptrs + ((item + index) * PARTS + part) * (BLOCK_M * UNITS)
-            v = _shrunk(ptrs, here[None, :, None] & (splits < SPLITS)[:, None, None], turn)
-            for start in range(first, tl.minimum(first + OUTPUTS, outputs), BLOCK_N):
-                there = columns < outputs - start
-                b = tl.load(b_ptrs + start * UNITS, mask=there[:, None], other=0.0)
-                stored = here[:, None] & there[None, :]
-                # What the pages before have added: a thread reads what it has written.
-                acc = tl.load(out_ptrs + start, mask=stored & (index > 0), other=0.0, volatile=True)
-                tl.store(out_ptrs + start, _times_b(v, b, acc), mask=stored)
+    if tl.program_id(0) < shrink_blocks:
+        shrink(
+            tl.program_id(0), x_ptr, a_ptr, scale_ptr, order_ptr, tiles_ptr, work_ptr, counts_ptr, words_ptr, turn,
+            inputs, inputs_of_split, stride_x_token, stride_a_page, stride_scale_page, items, shrink_blocks,
+            BESIDE, SPLITS, PARTS, UNITS, MASK_K, BLOCK_M, STEPS, BLOCK_K, PDL,
+        )  # fmt: skip
+    else:
+        expand(
+            tl.program_id(0) - shrink_blocks, tl.num_programs(0) - shrink_blocks,
+            b_ptr, part_of_block_ptr, order_ptr, tiles_ptr, work_ptr, counts_ptr, words_ptr, turn, out_ptr,
+            outputs, stride_b_page, stride_out_token, items,
+            BESIDE, SPLITS, BLOCK_S, PARTS, UNITS, OUTPUT_BLOCK, BLOCK_M, OUTPUTS, BLOCK_N, THREADS, PDL,
+        )  # fmt: skip
     if BESIDE:
         wait_for_previous(PDL)
 
 
 _PAGES = ("a", "b", "scale", "part_of_block", "order", "tiles", "work", "counts")
-_launch = Launcher(lora_delta_kernel, writes=("out", "words"), reads_early=_PAGES)
+_launch = Launcher(lora_delta_kernel, writes=("out", "words"), reads_early=_PAGES, dependents="after the wait")
 _launch_beside = Launcher(
     lora_delta_kernel, writes=("out", "words"), reads_early=("x", "words", "out", *_PAGES), name="lora_delta_beside"
 )
@@ -236,7 +136,7 @@ def delta_splits(inputs: int) -> int:
 
 def _steps_of_split(inputs: int) -> int:
     steps = -(-inputs // _STEP)
-    return max(_STEPS_OF_SPLIT, -(-steps // _MOST_SPLITS))
+    return max(_STEPS_AT_ONCE, -(-steps // _MOST_SPLITS))
 
 
 def lora_delta_takes(x: Tensor, a: Tensor) -> bool:
@@ -256,10 +156,12 @@ def lora_delta_triton(x: Tensor, adapters: SiteAdapters, out: Tensor, beside: bo
     if x.stride(1) != 1 or out.stride(1) != 1 or out.dtype != torch.float32 or len(out) != len(x):
         raise ValueError("lora_delta: out must be float32, and tokens of x and out contiguous")
     own = min(each.run, _OUTPUTS)
-    units, shrinks = len(each.tiles) * triton.cdiv(outputs, own), len(each.work) * splits * each.parts
-    shrink_blocks = min(shrinks, _SHRINK_BLOCKS)
+    expands, shrinks = len(each.tiles) * triton.cdiv(outputs, own), len(each.work) * splits * each.parts
+    to_shrink, to_expand = (_SHRINK_BLOCKS, _EXPAND_BLOCKS) if beside else (_SHRINK_BLOCKS_AHEAD, _EXPAND_BLOCKS_AHEAD)
+    sms = num_sms(x.device)
+    shrink_blocks = min(shrinks, to_shrink * sms)
     (_launch_beside if beside else _launch)(
-        (shrink_blocks + min(units, _BLOCKS_PER_SM * num_sms(x.device)),),
+        (shrink_blocks + min(expands, to_expand * sms),),
         (
             *(x, each.a, each.b, each.scale, each.part_of_block),
             *(each.order, each.tiles, each.work, each.counts, each.words, out),
@@ -277,11 +179,14 @@ def lora_delta_triton(x: Tensor, adapters: SiteAdapters, out: Tensor, beside: bo
         OUTPUT_BLOCK=OUTPUT_BLOCK,
         MASK_K=inputs % _STEP != 0,
         BLOCK_M=TILE_TOKENS,
+        STEPS=_STEPS_AT_ONCE,
         BLOCK_K=_STEP,
         OUTPUTS=own,
         BLOCK_N=min(own, _BLOCK_N),
+        THREADS=32 * _WARPS,
         num_warps=_WARPS,
-        num_stages=_STAGES,
+        num_stages=1,
+        maxnreg=_REGISTERS,
     )
 
 

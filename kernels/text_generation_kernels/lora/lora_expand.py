@@ -11,11 +11,13 @@ Layouts: `v` as `lora_shrink` makes it; `b` `[pages, outputs, RANK_UNITS]` (`ran
 outputs]`, unit stride in the last dimension, any stride between tokens: float32, as one of the partials `[n, tokens,
 outputs]` that the next kernel adds up, or of the model's type, rounded once. ValueError for shapes that do not fit.
 
-Splits, where shrink has left them, then pages are added up in order. `v` is never rounded to 16 bits: matrix instructions take it as three TF32
-numbers (3xTF32, Ootomo and Yokota, 2022). A token has the same bits whichever others are there, in a batch of any size.
+Splits, where shrink has left them, then pages are added up in order. `v` is never rounded to 16 bits: matrix
+instructions take it as three TF32 numbers (3xTF32, Ootomo and Yokota, 2022). A token has the same bits whichever others
+are there, in a batch of any size.
 
 A site calls it once, behind `lora_shrink`. With `add` it must run after the GEMM of the base. `b`, `part_of_block` and
-the tables are read before the previous kernel has finished, so no kernel of the step may write them. The grid follows from the capacity of `tiles`; thread blocks of empty tiles end at once.
+the tables are read before the previous kernel has finished, so no kernel of the step may write them. The grid follows
+from the capacity of `tiles`; thread blocks of empty tiles end at once.
 Bytes floor: for each page in use outputs * RANK_UNITS * element size, once, and for each token its outputs, written, or
 with `add` read and written. Lab: docs/lab/2026-11-adapters-on-a-card.md.
 """
@@ -37,7 +39,7 @@ _MOST_TOKENS = 32
 """Tokens of a thread block: from 64 on, the compiler would take other matrix instructions for tall tiles than for
 others.
 """
-_SETTINGS = {16: (128, 2), 64: (128, 4)}
+_SETTINGS = {16: (128, 2), 64: (64, 4)}
 """Outputs of a thread block, and its warps, by tokens of a tile."""
 _STAGES = 1
 """Most adapters have one page, so there is nothing to prefetch while another is computed."""
@@ -153,9 +155,7 @@ def lora_expand_kernel(
     tokens = tl.load(order_ptr + first + members, mask=members < count, other=0).to(tl.int64)
     rows = first_row + tl.arange(0, BLOCK_N)
     there = rows < width
-    parts, first_part, last_part = _parts_of(
-        first_row, rows, outputs, part_of_block_ptr, OUTPUT_BLOCK, PARTS, ONE_PART
-    )
+    parts, first_part, last_part = _parts_of(first_row, rows, outputs, part_of_block_ptr, OUTPUT_BLOCK, PARTS, ONE_PART)
     of_pages = b_ptr, work_ptr, stride_b_page
     if PDL:
         _prefetch(first_row, outputs, *of_pages, first_item, end_item, UNITS, BLOCK_N)
@@ -204,7 +204,7 @@ _launch = Launcher(
 
 def check_expand(
     name: str, v: Tensor, b: Tensor, part_of_block: Tensor | None, order: Tensor, tiles: Tensor, work: Tensor,
-    sums: Tensor,
+    sums: Tensor, run: int,
 ) -> None:  # fmt: skip
     """Raises ValueError where these do not fit; `sums` are as wide as the layer."""
     outputs, parts = sums.shape[1], v.shape[2] if v.dim() == 5 else 0
@@ -218,6 +218,8 @@ def check_expand(
         raise shapes_error(name, v=v, b=b, part_of_block=part_of_block, order=order, sums=sums)
     if sums.stride(1) != 1 or not b[:1].is_contiguous():
         raise ValueError(f"{name}: pages of b and tokens of the outputs must be contiguous")
+    if run < OUTPUT_BLOCK or run % OUTPUT_BLOCK:
+        raise ValueError(f"{name}: run must be a multiple of {OUTPUT_BLOCK}, not {run}")
     check_tables(name, order, tiles, work, v, parts)
 
 
@@ -262,7 +264,7 @@ def lora_expand_triton(
     run: int = OUTPUT_BLOCK,
 ) -> None:
     """Triton implementation. Raises ValueError for shapes and layouts that do not fit."""
-    check_expand("lora_expand", v, b, part_of_block, order, tiles, work, out)
+    check_expand("lora_expand", v, b, part_of_block, order, tiles, work, out, run)
     launch_expand(v, b, part_of_block, order, tiles, work, out if add else None, None, out, run)
 
 
@@ -278,7 +280,7 @@ def lora_expand_torch(
     run: int = OUTPUT_BLOCK,
 ) -> None:
     """Torch implementation: the CPU path and the reference of the tests."""
-    check_expand("lora_expand", v, b, part_of_block, order, tiles, work, out)
+    check_expand("lora_expand", v, b, part_of_block, order, tiles, work, out, run)
     parts, tile_tokens = v.shape[2:4]
     tokens, outputs = out.shape
     page, tile = work.long().unbind(1)

@@ -41,7 +41,7 @@ def lora_expand_gated_triton(
     run: int = OUTPUT_BLOCK,
 ) -> None:
     """Triton implementation. Raises ValueError for an unknown activation, shapes and layouts that do not fit."""
-    check_expand("lora_expand_gated", v, b, part_of_block, order, tiles, work, base)
+    check_expand("lora_expand_gated", v, b, part_of_block, order, tiles, work, base, run)
     _check(base, activation, out)
     launch_expand(v, b, part_of_block, order, tiles, work, base, activation, out, run)
 
@@ -59,7 +59,7 @@ def lora_expand_gated_torch(
     run: int = OUTPUT_BLOCK,
 ) -> None:
     """Torch implementation: the CPU path and the reference of the tests."""
-    check_expand("lora_expand_gated", v, b, part_of_block, order, tiles, work, base)
+    check_expand("lora_expand_gated", v, b, part_of_block, order, tiles, work, base, run)
     _check(base, activation, out)
     sums = base.clone()
     lora_expand_torch(v, b, part_of_block, order, tiles, work, sums, True)

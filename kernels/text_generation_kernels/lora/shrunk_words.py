@@ -36,6 +36,17 @@ def words_of(values, turn):
 
 
 @triton.jit
+def wait_for_some(word_ptrs, here, turn):
+    """Waits until some words have arrived, for whoever will read many more: if thread blocks asked again and again for
+    all of theirs, little else would come through the L2 cache. There must be at least as many as threads.
+    """
+    turn_ptrs = word_ptrs.to(tl.pointer_type(tl.int32)) + 1
+    missing = tl.max((here & (tl.load(turn_ptrs, mask=here, other=0, volatile=True) != turn)).to(tl.int32))
+    while missing != 0:
+        missing = tl.max((here & (tl.load(turn_ptrs, mask=here, other=0, volatile=True) != turn)).to(tl.int32))
+
+
+@triton.jit
 def values_of(word_ptrs, words, here, turn):
     """The values of words, float32, once all have arrived: `words` were loaded before. 0 where not `here`.
 

@@ -4,11 +4,12 @@
     delta = sum over the pages of the adapter of (scale * norm(x) @ a.T) @ b.T
 
 Formula, layouts, types and rounding are those of `token_linear`; `a`, `b`, `scale`, `part_of_block` those of a site
-(`rank_pages.py`), of one type with `weight`; `tiles`, `work`: `adapter_tiles.py`, of a step of one token.
+(`rank_pages.py`), of one type with `weight`; `work`: `adapter_tiles.py`, of a step of one token.
 
 The first thread blocks have a row of A each in place of rows of the weight, and pass their dot products to all others
 (`shrunk_words.py`), which add B times these to their own. They are there when most of these have read their
 rows. So an adapter is no kernel more: at one token a launch costs more than the bytes of an adapter of rank 16.
+A thread block has as many registers as one of `bf16_gemv`, so that no fewer of them are on an SM.
 
 A layer calls it in a step of one token that has an adapter. `weight`, `a`, `scale` and the tables are read before the
 previous kernel has finished, so no kernel of the step may write them.
@@ -16,7 +17,7 @@ Bytes floor: (outputs * inputs + pages * RANK_UNITS * (parts * inputs + outputs)
 Lab: docs/lab/2026-11-adapters-on-a-card.md.
 """
 
-# pyright: basic, reportArgumentType=false, reportCallIssue=false
+# pyright: basic, reportArgumentType=false, reportCallIssue=false, reportGeneralTypeIssues=false
 import torch
 from torch import Tensor
 
@@ -160,7 +161,7 @@ def adapted_gemv_kernel(
     BLOCK_A: tl.constexpr,  # power of two
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
-    AT_ONCE: tl.constexpr,  # pages: with fewer words than threads, several threads would load the same ones
+    AT_ONCE: tl.constexpr,  # pages, so that there are as many words as threads (`values_of`)
     WHOLE: tl.constexpr,  # whether BLOCK_K is at least `inputs`
     MASK: tl.constexpr,  # whether BLOCK_K does not divide `inputs`
     PDL: tl.constexpr,

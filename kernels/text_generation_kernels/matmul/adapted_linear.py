@@ -6,7 +6,8 @@
 `delta` `[tokens, outputs]` float32, contiguous; all else as of `linear`, by the same kernels. Sums are rounded once,
 and once more after the activation. Where a library computes the GEMM, its result is rounded before delta is added.
 
-A site whose outputs nobody adds up, as gate and up, calls it after `lora_delta`.
+A site whose outputs nobody adds up, as gate and up, calls it right after `lora_delta`, which made `delta`: its kernels
+read `x` while that runs, and wait for it at their end.
 Bytes floor: outputs * inputs * element size + 4 * tokens * outputs.
 """
 

@@ -169,7 +169,8 @@ def bf16_small_hopper_kernel(
 
     for step in gl.static_range(STAGES):
         _copy(tiles, rows, (begin + step) * BLOCK_K, rings, step, full, step < steps, BYTES)
-    if PDL:
+    # The kernel that makes `delta` launches dependents once all before it are finished, so that x is there.
+    if PDL and delta_ptr is None:
         cuda.gdc_wait()
         # Not earlier: the next kernel relies on all kernels before this one being finished.
         cuda.gdc_launch_dependents()
@@ -199,6 +200,9 @@ def bf16_small_hopper_kernel(
         stage, phase = advance(stage, phase, STAGES)
         x_stage, x_phase = advance(x_stage, x_phase, X_STAGES)
     sums = _wait(sums)
+    if PDL and delta_ptr is not None:
+        cuda.gdc_wait()
+        cuda.gdc_launch_dependents()
 
     out_ptr += split.to(gl.int64) * stride_out_partial
     for index in gl.static_range(len(TILE_ROWS)):
@@ -208,6 +212,13 @@ def bf16_small_hopper_kernel(
 
 _launch = Launcher(
     bf16_small_hopper_kernel, writes=("out",), reads_early=("weight", "weight_rest"), dependents="after the wait"
+)
+_launch_after_delta = Launcher(
+    bf16_small_hopper_kernel,
+    writes=("out",),
+    reads_early=("x", "weight", "weight_rest"),
+    dependents="after the wait",
+    name="bf16_small_hopper_after_delta",
 )
 
 
@@ -221,7 +232,8 @@ def bf16_small_hopper(
     delta: Tensor | None = None,
 ) -> None:
     """Launches the kernel: arguments as of `linear`, or an `out` for each of `splits` splits of the inputs. `delta`
-    float32 [tokens, outputs], contiguous, is added before the activation.
+    float32 [tokens, outputs], contiguous, is added before the activation. It is waited for at the end: the previous
+    kernel, as `lora_delta`, must launch dependents after it has waited, and not write `x`.
     """
     tokens, inputs = x.shape
     outputs = weight.shape[0]
@@ -229,7 +241,7 @@ def bf16_small_hopper(
     splits = config.pop("splits")
     block_k, tile_rows = config["BLOCK_K"], tile_rows_of(config.pop("ROWS"))
     tiles = [_tiles(weight, rows, block_k) for rows in tile_rows]
-    _launch(
+    (_launch if delta is None else _launch_after_delta)(
         (triton.cdiv(out.shape[-1], sum(tile_rows)), splits),
         (out, bias, delta),
         (inputs, outputs, out.stride(0) if out.dim() == 3 else 0, out.stride(-2)),

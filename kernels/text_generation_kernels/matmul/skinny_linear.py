@@ -68,16 +68,21 @@ def skinny_linear_kernel(
     weight_tile_ptr = weight_ptr + weight_rows.to(tl.int64)[:, None] * stride_weight_output + columns
     x_tile_ptr = x_ptr + members.to(tl.int64)[:, None] * stride_x_token + columns
 
-    wait_for_previous(PDL)
+    # The kernel that makes `delta` launches dependents once all before it are finished, so that x is there.
+    if delta_ptr is None:
+        wait_for_previous(PDL)
     # Without this the compiler may wait after every matrix instruction.
     tl.assume(begin < end)
     acc = tl.zeros([BLOCK_N, BLOCK_M], dtype=tl.float32)
     for _ in range(begin, end, BLOCK_K):
         weight = tl.load(weight_tile_ptr, eviction_policy="evict_first")
-        x = tl.load(x_tile_ptr, mask=here, other=0.0)
+        # L1 may hold what was there before x.
+        x = tl.load(x_tile_ptr, mask=here, other=0.0, cache_modifier="" if delta_ptr is None else ".cg")
         acc = tl.dot(weight, x.T, acc)
         weight_tile_ptr += BLOCK_K
         x_tile_ptr += BLOCK_K
+    if delta_ptr is not None:
+        wait_for_previous(PDL)
     # Not earlier: the next kernel relies on all kernels before this one being finished.
     launch_dependents(PDL)
 
@@ -112,7 +117,15 @@ def skinny_linear_kernel(
     tl.store(out_tile_ptr, out, mask=stored)
 
 
-_launch = Launcher(skinny_linear_kernel, writes=("out", "partial", "arrived"), dependents="after the wait")
+_WRITES = ("out", "partial", "arrived")
+_launch = Launcher(skinny_linear_kernel, writes=_WRITES, dependents="after the wait")
+_launch_after_delta = Launcher(
+    skinny_linear_kernel,
+    writes=_WRITES,
+    reads_early=("x", "weight"),
+    dependents="after the wait",
+    name="skinny_linear_after_delta",
+)
 
 
 def skinny_gemm(
@@ -126,7 +139,8 @@ def skinny_gemm(
 ) -> None:
     """Launches the kernel: arguments as of `linear`. `settings`: the tile of a thread block, and `splits` of the
     inputs, none of them empty. It reduces their partials unless `out` has room for each. `delta` float32 [tokens,
-    outputs], contiguous, is added before the activation; not to partials that it leaves.
+    outputs], contiguous, is added before the activation; not to partials that it leaves. It is waited for at the end:
+    the previous kernel, as `lora_delta`, must launch dependents after it has waited, and not write `x`.
 
     It runs on one stream at a time, as thread blocks of all calls count their arrivals in one place, and once before a
     capture.
@@ -139,7 +153,7 @@ def skinny_gemm(
     tiles = triton.cdiv(outputs, tile["BLOCK_N"])
     keeps_partials = out.dim() == 3
     num_partials = splits * tiles * tile["BLOCK_N"] * block_m if splits > 1 and not keeps_partials else 0
-    _launch(
+    (_launch if delta is None else _launch_after_delta)(
         (tiles, splits),
         (x, weight, bias, delta, out, x.new_empty(num_partials, dtype=torch.float32), arrivals(x.device, tiles)),
         (inputs, outputs, x.stride(0), weight.stride(0), out.stride(0) if keeps_partials else 0, out.stride(-2)),

@@ -72,8 +72,8 @@ pub struct ModelArgs {
     /// LoRA adapter to merge into 16-bit weights while they load: a folder that PEFT has saved (docs/adapters.md)
     #[arg(long, env, value_name = "FOLDER")]
     pub merge_adapter: Option<PathBuf>,
-    /// LoRA adapters that requests may name, with commas between them: id, id@revision, name=folder or name=id@revision
-    /// (docs/adapters.md)
+    /// LoRA adapters that requests may name, with commas between them: id, id@revision, name=folder, name=id@revision
+    /// or name=s3://bucket/prefix (docs/adapters.md)
     #[arg(long, env, value_name = "ADAPTERS")]
     pub lora_adapters: Option<String>,
     /// Pages of the device for adapters, of 16 rank units each: one of rank 16 takes one. Default: what those of
@@ -146,8 +146,8 @@ pub struct ShardArgs {
     /// steps where they repeat what was written before. Default: 0, which means no drafts
     #[arg(long, env, value_name = "TOKENS", value_parser = value_parser!(u8).range(..=i64::from(MOST_DRAFTS)))]
     pub speculate: Option<u8>,
-    /// The same as JSON, and which drafter takes part, with the fields of vLLM: method (ngram, suffix, eagle3, medusa, mtp), model,
-    /// revision, num_speculative_tokens (docs/speculation.md)
+    /// The same as JSON, and which drafter takes part, with the fields of vLLM: method (ngram, suffix, eagle3, medusa, mtp,
+    /// draft_model), model, revision, num_speculative_tokens (docs/speculation.md)
     #[arg(long, env, value_name = "JSON")]
     pub speculative_config: Option<SpeculativeConfig>,
     /// Host memory for earlier answers, of which new ones that say the same are drafted too. Default: 0, or 64 with the

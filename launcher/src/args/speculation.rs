@@ -60,6 +60,8 @@ pub enum Method {
     Medusa,
     /// Layers that a model brings itself, for multi-token prediction.
     Mtp,
+    /// A whole model of the same vocabulary.
+    DraftModel,
     /// Whatever `model` holds.
     Model,
 }
@@ -72,6 +74,7 @@ impl Method {
             Self::Eagle3 => Some("eagle3"),
             Self::Medusa => Some("medusa"),
             Self::Mtp => Some("mtp"),
+            Self::DraftModel => Some("draft_model"),
         }
     }
 }
@@ -135,7 +138,7 @@ impl SpeculativeConfig {
                 "`model` has no meaning for the methods \"ngram\" and \"suffix\", which draft from texts: leave it out"
                     .to_owned(),
             ),
-            (Method::Eagle3 | Method::Medusa | Method::Model, None, _) => Err(
+            (Method::Eagle3 | Method::Medusa | Method::DraftModel | Method::Model, None, _) => Err(
                 "`model` is missing: name the folder of the drafter, or its name on the hub".to_owned(),
             ),
             (_, None, Some(_)) => Err("`revision` needs `model`".to_owned()),
@@ -156,9 +159,10 @@ fn served(method: Option<&str>, model: Option<&str>) -> Result<Method, String> {
         (Some("mtp"), _) => Ok(Method::Mtp),
         (Some("eagle3"), _) => Ok(Method::Eagle3),
         (Some("medusa"), _) => Ok(Method::Medusa),
+        (Some("draft_model"), _) => Ok(Method::DraftModel),
         (None, Some(_)) => Ok(Method::Model),
         (Some(other), _) => Err(format!(
-            "`method` must be \"ngram\", \"suffix\", \"eagle3\", \"medusa\" or \"mtp\". Given: {}; with \"ngram\" drafts need no model",
+            "`method` must be \"ngram\", \"suffix\", \"eagle3\", \"medusa\", \"mtp\" or \"draft_model\". Given: {}; with \"ngram\" drafts need no model",
             shown(format!("{other:?}"))
         )),
     }
@@ -218,6 +222,8 @@ mod tests {
         }
         let another = read(r#"{"method": "mtp", "model": "org/head"}"#).unwrap();
         assert_eq!(another.method.of_drafter(), Some("mtp"));
+        let smaller = read(r#"{"method": "draft_model", "model": "org/smaller"}"#).unwrap();
+        assert_eq!(smaller.method.of_drafter(), Some("draft_model"));
     }
 
     #[test]
@@ -231,10 +237,11 @@ mod tests {
             ),
             (
                 r#"{"method": "eagle"}"#,
-                r#"`method` must be "ngram", "suffix", "eagle3", "medusa" or "mtp". Given: "eagle""#,
+                r#"`method` must be "ngram", "suffix", "eagle3", "medusa", "mtp" or "draft_model". Given: "eagle""#,
             ),
             (r#"{"method": 3}"#, "`method` must be a text. Given: 3"),
             (r#"{"method": "eagle3"}"#, "`model` is missing"),
+            (r#"{"method": "draft_model"}"#, "`model` is missing"),
             (
                 r#"{"method": "ngram", "model": "a"}"#,
                 "`model` has no meaning",

@@ -20,7 +20,7 @@ pub enum Dtype {
 }
 
 /// Values of `--quantize` that work with some checkpoint, as the shards know them (`config/quantisation/online.py`).
-const QUANTIZE: [&str; 25] = [
+const QUANTIZE: [&str; 30] = [
     "awq",
     "compressed-tensors",
     "gptq",
@@ -29,7 +29,12 @@ const QUANTIZE: [&str; 25] = [
     "bitsandbytes",
     "bitsandbytes-nf4",
     "bitsandbytes-fp4",
+    "w8a8",
     "eetq",
+    "triton_w8a8",
+    "ppl_w8a8",
+    "ao-w8a8",
+    "vllm-w8a8",
     "triton_w8a16",
     "triton_int8weight",
     "triton_w4a16",
@@ -49,12 +54,8 @@ const QUANTIZE: [&str; 25] = [
     "",
 ];
 /// Those of other servers that the shards refuse, each with what to use instead.
-const QUANTIZE_REFUSED: [&str; 8] = [
+const QUANTIZE_REFUSED: [&str; 4] = [
     "exl2",
-    "triton_w8a8",
-    "ppl_w8a8",
-    "ao-w8a8",
-    "vllm-w8a8",
     "ao-fp8w8a16",
     "ao-fp6w6a16",
     "flash_llm_w6a16",

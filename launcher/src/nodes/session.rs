@@ -9,7 +9,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, MissedTickBehavior, interval_at, timeout};
 
-use super::wire::{Link, Message};
+use super::wire::{CLOSE_LIMIT, Link, Message};
 use super::{Ending, Status, node_name};
 
 const TICK: Duration = Duration::from_millis(250);
@@ -18,8 +18,6 @@ const BEAT_TICKS: u32 = 4;
 /// For so long another node may be silent before it counts as lost.
 const SILENCE_LIMIT: Duration = Duration::from_secs(5);
 const CLOSED: &str = "its launcher closed the connection unexpectedly";
-/// How long the last words may take.
-const CLOSE_LIMIT: Duration = Duration::from_secs(1);
 
 /// A session with one node. What that says goes to the status of all.
 #[derive(Debug)]

@@ -1,16 +1,20 @@
 //! Messages between nodes: one JSON object a line.
 
 use std::io;
+use std::time::Duration;
 
 use futures::{SinkExt, StreamExt};
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::time::timeout;
 use tokio_util::codec::{Framed, LinesCodec, LinesCodecError};
 
 use super::agreement::Agreement;
 
 /// Bytes of a line; more is nobody of ours.
 const LONGEST_LINE: usize = 64 * 1024;
+/// How long the last words may take.
+pub const CLOSE_LIMIT: Duration = Duration::from_secs(1);
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(tag = "say", rename_all = "snake_case")]
@@ -64,10 +68,15 @@ impl Link {
         self.0.send(line).await.map_err(io_error)
     }
 
-    /// The other side reads everything that was said, then the end.
+    /// The other side reads everything that was said, then the end. What it says meanwhile is read until its own end:
+    /// TCP resets a connection that is closed before that, and the last words would be lost.
     pub async fn close(&mut self) {
-        // It may be gone already.
-        let _ = SinkExt::<String>::close(&mut self.0).await;
+        let last_words = async {
+            // It may be gone already.
+            let _ = SinkExt::<String>::close(&mut self.0).await;
+            while let Some(Ok(_)) = self.0.next().await {}
+        };
+        let _ = timeout(CLOSE_LIMIT, last_words).await;
     }
 }
 
@@ -75,5 +84,33 @@ fn io_error(error: LinesCodecError) -> io::Error {
     match error {
         LinesCodecError::Io(error) => error,
         LinesCodecError::MaxLineLengthExceeded => io::Error::other(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::net::{TcpListener, TcpStream};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn last_words_arrive_though_the_other_side_speaks_too() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let mut ours = Link::over(Box::new(TcpStream::connect(address).await.unwrap()));
+        let mut theirs = Link::over(Box::new(listener.accept().await.unwrap().0));
+        theirs.say(&Message::Beat).await.unwrap();
+        let closing = tokio::spawn(async move {
+            let reason = "enough".to_owned();
+            ours.say(&Message::Stop { reason }).await.unwrap();
+            ours.close().await;
+        });
+        tokio::task::yield_now().await;
+        theirs.say(&Message::Beat).await.unwrap();
+        let last = theirs.next().await.unwrap();
+        assert!(matches!(last, Some(Message::Stop { .. })), "{last:?}");
+        assert!(theirs.next().await.unwrap().is_none());
+        drop(theirs);
+        closing.await.unwrap();
     }
 }

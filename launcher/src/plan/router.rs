@@ -93,6 +93,7 @@ fn model_flags(model: &ModelArgs, flags: &mut Flags) {
 fn limit_flags(limits: &LimitArgs, flags: &mut Flags) {
     flags.value("--max-concurrent-requests", limits.max_concurrent_requests);
     flags.value("--max-best-of", limits.max_best_of);
+    flags.value("--max-beam-width", limits.max_beam_width);
     flags.value("--max-stop-sequences", limits.max_stop_sequences);
     flags.value("--max-top-n-tokens", limits.max_top_n_tokens);
     flags.value("--max-logprobs", limits.max_logprobs);

@@ -226,7 +226,7 @@ fn the_router_gets_limits_and_address() {
         "i1",
     );
     insta::assert_snapshot!(render(&plain), @r"
-    text-generation-router --master-shard-uds-path /run/tgi-x/shard-0 --tokenizer-name /models/m --model-id org/model --max-concurrent-requests 128 --max-best-of 2 --max-stop-sequences 4 --max-top-n-tokens 5 --max-logprobs 20 --max-client-batch-size 32 --waiting-served-ratio auto --prefill-chunking true --prefix-caching true --max-waiting-tokens 20 --step-timeout 60 --hostname 0.0.0.0 --port 3000 --validation-workers 2 --max-connections 4096 --client-timeout 60 --sse-keep-alive 15 --drain-delay 0 --graceful-termination-timeout 90 --json-output --exit-on-stdin-eof
+    text-generation-router --master-shard-uds-path /run/tgi-x/shard-0 --tokenizer-name /models/m --model-id org/model --max-concurrent-requests 128 --max-best-of 2 --max-beam-width 8 --max-stop-sequences 4 --max-top-n-tokens 5 --max-logprobs 20 --max-client-batch-size 32 --waiting-served-ratio auto --prefill-chunking true --prefix-caching true --max-waiting-tokens 20 --step-timeout 60 --hostname 0.0.0.0 --port 3000 --validation-workers 2 --max-connections 4096 --client-timeout 60 --sse-keep-alive 15 --drain-delay 0 --graceful-termination-timeout 90 --json-output --exit-on-stdin-eof
     with ROUTER_INSTANCE=i1 COMPUTE_TYPE=1-cpu
     without MAX_INPUT_TOKENS MAX_TOTAL_TOKENS MAX_BATCH_PREFILL_TOKENS MAX_BATCH_TOTAL_TOKENS
     ");

@@ -146,7 +146,7 @@ fn tokens(object: &Map<String, Value>) -> Map<String, Value> {
 }
 
 /// A JSON object in a file; None where there is no such file.
-fn json(path: &Path) -> Result<Option<Map<String, Value>>, ChatTemplateError> {
+pub(super) fn json(path: &Path) -> Result<Option<Map<String, Value>>, ChatTemplateError> {
     let Some(text) = text(path)? else {
         return Ok(None);
     };

@@ -6,6 +6,7 @@
 
 mod arguments;
 mod bounded;
+mod builtin;
 mod checks;
 mod compiled;
 mod engine;
@@ -87,10 +88,13 @@ struct Loaded {
     /// A template that cannot be compiled is an error of the requests that need it.
     templates: BTreeMap<String, Result<Compiled, ChatTemplateError>>,
     special_tokens: Map<String, Value>,
+    /// The family whose template it is, where the model has none.
+    builtin: Option<&'static str>,
 }
 
 impl ChatTemplate {
-    /// Reads the chat template of the model in `folder`; None when the model has none.
+    /// Reads the chat template of the model in `folder`. Where it has none, there is one for some families that are
+    /// published so, else None.
     ///
     /// The first of these that has a template counts: the file `tokenizer_config_path`, `chat_template.jinja` (with
     /// `additional_chat_templates/`), `chat_template.json`, `tokenizer_config.json`. Special tokens are those of
@@ -103,7 +107,27 @@ impl ChatTemplate {
         folder: &Path,
         tokenizer_config_path: Option<&Path>,
     ) -> Result<Option<Self>, ChatTemplateError> {
-        Self::of(files::read(Some(folder), tokenizer_config_path)?)
+        let files = files::read(Some(folder), tokenizer_config_path)?;
+        if !files.templates.is_empty() {
+            return Self::of(files);
+        }
+        let Some(builtin) = builtin::of_folder(folder)? else {
+            return Ok(None);
+        };
+        let templates = [(DEFAULT.to_owned(), builtin.source.to_owned())].into();
+        let limits = Limits::default();
+        Self::build(
+            templates,
+            files.special_tokens,
+            limits,
+            Some(builtin.family),
+        )
+        .map(Some)
+    }
+
+    /// The family whose template this is, where the model has none of its own.
+    pub fn builtin(&self) -> Option<&'static str> {
+        self.loaded.builtin
     }
 
     /// The same of a file for `tokenizer_config_path` alone, to know whether it can be used before its model is there.
@@ -130,6 +154,15 @@ impl ChatTemplate {
         special_tokens: Map<String, Value>,
         limits: Limits,
     ) -> Result<Self, ChatTemplateError> {
+        Self::build(templates, special_tokens, limits, None)
+    }
+
+    fn build(
+        templates: BTreeMap<String, String>,
+        special_tokens: Map<String, Value>,
+        limits: Limits,
+        builtin: Option<&'static str>,
+    ) -> Result<Self, ChatTemplateError> {
         let environment = engine::environment(&limits);
         let templates: BTreeMap<_, _> = templates
             .into_iter()
@@ -147,6 +180,7 @@ impl ChatTemplate {
                 environment,
                 templates,
                 special_tokens,
+                builtin,
             }),
             limits,
         })

@@ -108,6 +108,7 @@ impl From<v1::MediaInfo> for MediaInfo {
             layers: info.layers,
             whole_spans: info.whole_spans,
             axes: info.axes,
+            packs: info.packs,
         }
     }
 }
@@ -275,6 +276,7 @@ impl From<v1::InfoResponse> for ShardInfo {
             widths: reply.widths,
             max_window_tokens: reply.max_window_tokens,
             drafter: reply.drafter,
+            classes: reply.classes,
         }
     }
 }
@@ -385,6 +387,7 @@ impl From<v1::StepReply> for StepReply {
             tokens: tokens(reply.ids, reply.logprobs),
             top_tokens: reply.top_tokens.into_iter().map(Into::into).collect(),
             prompt_scores: reply.prompt_scores.into_iter().map(Into::into).collect(),
+            class_logits: reply.class_logits,
             failures: reply.failures.into_iter().map(Into::into).collect(),
             timings: reply.timings.map(Into::into).unwrap_or_default(),
             adapters_ready: reply.adapters_ready,

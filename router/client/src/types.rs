@@ -55,6 +55,8 @@ pub struct ShardInfo {
     pub max_window_tokens: u32,
     /// What drafts come from, beside hints: `ngram`, or the kind of a model. Empty where no width is.
     pub drafter: String,
+    /// That a classifier scores in place of generating text; 0: the model generates.
+    pub classes: u32,
 }
 
 /// An adapter whose files the shards are to read.
@@ -102,6 +104,8 @@ pub struct MediaInfo {
     pub whole_spans: bool,
     /// Positions count along axes (M-RoPE): spans are grids.
     pub axes: bool,
+    /// Whole items that follow each other in a plan are encoded together.
+    pub packs: bool,
 }
 
 /// Limits that the operator asked for; `None` is left to the shards.
@@ -475,6 +479,8 @@ pub struct StepReply {
     pub drafts: Vec<Drafted>,
     pub top_tokens: Vec<TopTokens>,
     pub prompt_scores: Vec<PromptScores>,
+    /// Of a classifier: those of all classes for the first row, then for the second, and so on.
+    pub class_logits: Vec<f32>,
     pub failures: Vec<RequestFailure>,
     pub timings: Timings,
     /// Numbers whose copies a rank has made, once for each rank.

@@ -14,7 +14,7 @@ use text_generation_core::policy::arrivals::Arrivals;
 use text_generation_core::policy::cost::StepCost;
 use text_generation_core::policy::expectation::OutputLengths;
 use text_generation_core::policy::peak::Demand;
-use text_generation_core::policy::windows::Windows;
+use text_generation_core::policy::windows::{DraftShare, Windows};
 use text_generation_core::policy::{
     Admission, BatchLimits, Candidate, Order, Running, Situation, Waiting, WaitingServedRatio, plan,
 };
@@ -96,7 +96,7 @@ fn decoding(random: &mut StdRng, row: u32) -> Running {
         decodes: true,
         lacks_slot: row.is_multiple_of(8),
         ahead: 0,
-        drafts: None,
+        drafts: DraftShare::default(),
         demand: Demand {
             slots: 500 + generated,
             generated,

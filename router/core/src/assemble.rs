@@ -120,9 +120,9 @@ impl TextAssembler {
         self
     }
 
-    /// The text is without its first `bytes` bytes: the tokens begin within the prompt.
-    pub fn skipping(mut self, bytes: usize) -> Self {
-        self.detokenizer = self.detokenizer.skipping(bytes);
+    /// The text is without its beginning `text`: the tokens begin within the prompt.
+    pub fn skipping(mut self, text: &str) -> Self {
+        self.detokenizer = self.detokenizer.skipping(text);
         self
     }
 
@@ -231,27 +231,32 @@ impl TextAssembler {
         std::mem::take(&mut self.text)
     }
 
-    /// Alternatives for a token, each with the text that it has after other text; bytes that are no whole character
-    /// show as U+FFFD.
+    /// Alternatives for the next token, each with the text that it would have in its place; bytes that are no whole
+    /// character show as U+FFFD.
     pub fn top(&self, tokens: &[TokenId]) -> Vec<Token> {
+        self.named(tokens, |id| self.detokenizer.alternative(id))
+    }
+
+    /// The tokens of the prompt, with the texts that they have after other text.
+    pub(crate) fn prefill(&self, prompt: &[PromptToken]) -> Vec<PrefillToken> {
+        let text = |id| self.tokenizer.token_text(id);
+        let token = |PromptToken { token, top_tokens }: &PromptToken| PrefillToken {
+            id: token.id,
+            text: text(token.id),
+            logprob: finite(token.logprob),
+            top_tokens: self.named(top_tokens, text),
+        };
+        prompt.iter().map(token).collect()
+    }
+
+    fn named(&self, tokens: &[TokenId], text: impl Fn(u32) -> String) -> Vec<Token> {
         let token = |token: &TokenId| Token {
             id: token.id,
-            text: self.tokenizer.token_text(token.id),
+            text: text(token.id),
             logprob: finite(token.logprob),
             special: self.tokenizer.is_special(token.id),
         };
         tokens.iter().map(token).collect()
-    }
-
-    /// The tokens of the prompt, with texts as in [`top`](Self::top).
-    pub(crate) fn prefill(&self, prompt: &[PromptToken]) -> Vec<PrefillToken> {
-        let token = |PromptToken { token, top_tokens }: &PromptToken| PrefillToken {
-            id: token.id,
-            text: self.tokenizer.token_text(token.id),
-            logprob: finite(token.logprob),
-            top_tokens: self.top(top_tokens),
-        };
-        prompt.iter().map(token).collect()
     }
 }
 

@@ -14,8 +14,8 @@ pub struct Detokenizer {
     tokenizer: TextTokenizer,
     /// Start of a character, at most three bytes.
     pending: Vec<u8>,
-    /// Bytes that are not shown, because the text before has them.
-    skipped: usize,
+    /// What is not shown of the tokens to come, because the text before has it.
+    skipped: Vec<u8>,
 }
 
 impl Detokenizer {
@@ -23,22 +23,33 @@ impl Detokenizer {
         Self {
             tokenizer,
             pending: Vec::new(),
-            skipped: 0,
+            skipped: Vec::new(),
         }
     }
 
-    /// The same without the first `bytes` bytes, which end with a character.
+    /// The same without `text`, with which the tokens begin.
     #[must_use]
-    pub fn skipping(mut self, bytes: usize) -> Self {
-        self.skipped = bytes;
+    pub fn skipping(mut self, text: &str) -> Self {
+        self.skipped = text.into();
         self
+    }
+
+    /// The text of `id` as the next token, without what the text before has of it; bytes that are no whole character
+    /// show as U+FFFD. A token that does not go on with what is to be skipped is shown whole.
+    pub fn alternative(&self, id: u32) -> String {
+        let bytes = self.tokenizer.bytes(id);
+        match bytes.strip_prefix(self.skipped.as_slice()) {
+            Some(rest) if !self.skipped.is_empty() => String::from_utf8_lossy(rest).into_owned(),
+            None if self.skipped.starts_with(bytes) => String::new(),
+            _ => self.tokenizer.token_text(id),
+        }
     }
 
     /// The text that `id` completes; empty when its character is not complete.
     pub fn push(&mut self, id: u32) -> String {
         let bytes = self.tokenizer.bytes(id);
-        let (skipped, bytes) = bytes.split_at(self.skipped.min(bytes.len()));
-        self.skipped -= skipped.len();
+        let (skipped, bytes) = bytes.split_at(self.skipped.len().min(bytes.len()));
+        self.skipped.drain(..skipped.len());
         if self.pending.is_empty()
             && let Ok(text) = std::str::from_utf8(bytes)
         {

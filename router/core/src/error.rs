@@ -49,6 +49,27 @@ pub enum ValidationError {
     BestOfSeed,
     #[error("`best_of` != 1 is not supported when streaming tokens")]
     BestOfStream,
+    #[error("`beam_width` must be >= 1 and <= {max} (`--max-beam-width`). Given: {given}")]
+    BeamWidth { max: u32, given: u32 },
+    #[error("beam search is switched off on this server (`--max-beam-width` 0)")]
+    BeamsDisabled,
+    #[error(
+        "beam search needs the prefix cache, in which beams share what they begin with, and this server has none: `--prefix-caching` is false, or layers of its model keep a state"
+    )]
+    BeamsUncached,
+    /// A search knows no more alternatives to a token than a shard returns, and each token that ends a text may be one.
+    #[error(
+        "`beam_width` must be <= {max} in a model and a request with {ends} end-of-sequence and stop tokens. Given: {given}; search with fewer beams, or send fewer `stop_token_ids`"
+    )]
+    BeamEnds { max: u32, ends: usize, given: u32 },
+    #[error("`{field}` is for beam search alone: send `beam_width` too, or leave it out")]
+    NoBeams { field: &'static str },
+    #[error(
+        "`{field}` cannot be combined with beam search, which looks for the most probable texts; leave it out"
+    )]
+    NotWithBeams { field: &'static str },
+    #[error("`length_penalty` must be >= -{max} and <= {max}")]
+    LengthPenalty { max: f32 },
     #[error("`top_n_tokens` must be >= 0 and <= {max}. Given: {given}")]
     TopNTokens { max: u32, given: u32 },
     /// The same on the routes of OpenAI, which have a limit of their own.
@@ -152,6 +173,10 @@ pub enum ValidationError {
     BadWordLength { max: usize, given: usize },
     #[error("`bad_words` needs grammars, which this server does not support")]
     BadWordsSupport,
+    #[error(
+        "`bad_words` forbids every token with which the text could begin: take words out of it, or let `grammar` write others"
+    )]
+    BadWordsForbidAll,
     #[error("`token_healing` needs grammars, which this server does not support")]
     HealingSupport,
     #[error("`choices[{index}]` adds no token to the prompt")]
@@ -170,6 +195,17 @@ pub enum ValidationError {
          longer prompt, or one with a BOS token (`add_special_tokens`)"
     )]
     NothingPredicts,
+    /// The routes that generate, of a classifier.
+    #[error(
+        "the model is a classifier and generates no text: send texts to /v1/classify, or serve a model that generates"
+    )]
+    Classifies,
+    /// The route of classifiers, of a model that generates.
+    #[error(
+        "the model generates text and has no classes: /v1/classify needs a model of a class called \
+         ...ForSequenceClassification; /v1/score says how likely texts are to follow a prompt"
+    )]
+    NoClasses,
     #[error("grammar is not supported")]
     GrammarSupport,
     #[error("`grammar` is not valid: {0}")]
@@ -225,6 +261,7 @@ impl ValidationError {
             Self::MaxTotalTokens { max, inputs, .. } if inputs >= max => Some("inputs"),
             Self::MaxTotalTokens { .. } => Some("max_new_tokens"),
             Self::BestOfSampling => Some("best_of"),
+            Self::BeamsDisabled | Self::BeamsUncached => Some("use_beam_search"),
             Self::Generations { .. } | Self::TenantTokens { .. } => Some("inputs"),
             Self::GrammarSupport | Self::Grammar(_) => Some("grammar"),
             Self::NoAdapters | Self::AdapterId { .. } | Self::Adapter(_) => Some("adapter_id"),

@@ -1,5 +1,6 @@
 //! The handle that front ends use: permits, submission, streams, health, shutdown.
 
+mod beams;
 mod continued;
 mod health;
 mod start;
@@ -46,7 +47,7 @@ pub struct Gauges {
 }
 
 /// A prompt and how many samples of it are wanted. The prompt is computed once; the seeds of the samples count up from
-/// that of the request, or from a random one.
+/// that of the request, or from a random one. Of a beam search these are the best of its texts.
 #[derive(Debug, Clone)]
 pub struct Group {
     pub request: GenerateRequest,
@@ -54,10 +55,16 @@ pub struct Group {
 }
 
 impl Group {
-    /// As many samples as the request's `best_of` says, else one.
+    /// As many samples as the request's `best_of` says, or as it has beams, else one.
     pub fn one_or_best_of(request: GenerateRequest) -> Self {
-        let samples = request.parameters.best_of.unwrap_or(1);
+        let parameters = &request.parameters;
+        let samples = parameters.beam_width.or(parameters.best_of).unwrap_or(1);
         Self { request, samples }
+    }
+
+    /// Generations that run for it at once.
+    fn generations(&self) -> u32 {
+        self.request.parameters.beam_width.unwrap_or(self.samples)
     }
 
     /// One sample, whatever `best_of` says.
@@ -135,9 +142,13 @@ impl Infer {
     ) -> Result<GenerateStream, InferError> {
         let meter = self.meter(1);
         let start = async {
-            let held = self.enter(&request.parameters.tenant, 1)?;
-            self.0.validator.stream(&request.parameters)?;
-            self.start(vec![Group::one(request)], held, &meter).await
+            let group = Group::one(request);
+            if group.request.parameters.beam_width.is_some() {
+                self.check_samples(&group)?;
+            }
+            let held = self.enter(&group.request.parameters.tenant, group.generations())?;
+            self.0.validator.stream(&group.request.parameters)?;
+            self.start(vec![group], held, &meter).await
         };
         only(only(meter.on_failure(start.await)?)?)
     }
@@ -154,16 +165,17 @@ impl Infer {
         &self,
         groups: Vec<Group>,
     ) -> Result<Vec<Vec<GenerateStream>>, InferError> {
-        let samples = groups.iter().map(|group| group.samples);
-        let samples = samples.fold(0, u32::saturating_add);
+        let all = |count: fn(&Group) -> u32| groups.iter().map(count).fold(0, u32::saturating_add);
+        let samples = all(|group| group.samples);
+        let generations = all(Group::generations);
         let meter = self.meter(samples);
         let start = async {
             groups
                 .iter()
                 .try_for_each(|group| self.check_samples(group))?;
             let tenant = start::tenant(&groups);
-            self.check_generations(&tenant, samples)?;
-            let held = self.enter(&tenant, samples)?;
+            self.check_generations(&tenant, generations)?;
+            let held = self.enter(&tenant, generations)?;
             self.start(groups, held, &meter).await
         };
         meter.on_failure(start.await)
@@ -357,8 +369,8 @@ fn only<T>(mut list: Vec<T>) -> Result<T, InferError> {
     list.pop().ok_or(InferError::IncompleteGeneration)
 }
 
-/// Runs the samples of a request to their end; returns the one with the highest mean log-probability, and the others.
-/// When one fails, all end.
+/// Runs the samples of a request to their end; returns the one with the highest mean log-probability, or of beams the one
+/// with the highest score, and the others. When one fails, all end.
 ///
 /// # Errors
 /// What may end a stream.
@@ -366,13 +378,16 @@ pub async fn gather_best(
     streams: Vec<GenerateStream>,
 ) -> Result<(GenerateAnswer, Vec<GenerateAnswer>), InferError> {
     let mut answers = try_join_all(streams.into_iter().map(GenerateStream::gather)).await?;
+    let merit = |answer: &GenerateAnswer| {
+        let score = answer.generated.beam_score;
+        score.unwrap_or_else(|| answer.mean_logprob())
+    };
+    // Of equals the first, as beams are in the order of their scores.
     let best = (0..answers.len())
-        .max_by(|&a, &b| {
-            let (a, b) = (answers[a].mean_logprob(), answers[b].mean_logprob());
-            a.total_cmp(&b)
-        })
+        .rev()
+        .max_by(|&a, &b| merit(&answers[a]).total_cmp(&merit(&answers[b])))
         .ok_or(InferError::IncompleteGeneration)?;
-    Ok((answers.swap_remove(best), answers))
+    Ok((answers.remove(best), answers))
 }
 
 impl fmt::Debug for Infer {

@@ -3,6 +3,7 @@
 pub mod adapters;
 pub mod assemble;
 mod batcher;
+mod beams;
 pub mod detokenize;
 pub mod error;
 pub mod grammar;

@@ -54,6 +54,8 @@ pub(crate) struct Started {
 pub(crate) struct Generation {
     /// The prompt with its log-probabilities, once, before the first token.
     pub(crate) prompt: Option<Arc<[PromptToken]>>,
+    /// What a classifier made of the prompt; empty: the model generates.
+    pub(crate) class_logits: Box<[f32]>,
     /// In place: nearly always one, which goes from one thread to another without an allocation.
     pub(crate) tokens: SmallVec<[TokenId; 1]>,
     /// One list for each token of `tokens`, or empty.
@@ -62,6 +64,8 @@ pub(crate) struct Generation {
     pub(crate) finish: Option<FinishReason>,
     /// Of all its steps so far.
     pub(crate) speculated: Speculated,
+    /// Set where it is the whole text of a beam.
+    pub(crate) beam_score: Option<f32>,
 }
 
 /// A token of the prompt, with the most likely ones in its place where they were asked for.
@@ -81,6 +85,8 @@ pub(crate) struct Sample {
     /// Set before `events` is closed where a stop string ended the text, and not for another reason.
     pub(crate) stopped: Arc<AtomicBool>,
     pub(crate) permit: Option<PermitHalf>,
+    /// Tokens that it has already: those of a beam.
+    pub(crate) written: Vec<u32>,
     pub(crate) constraint: Option<Constraint>,
 }
 
@@ -214,9 +220,15 @@ impl Queue {
         }
     }
 
-    /// One generation for each of `samples`, with the seeds that [`ValidRequest::seed`] gives them.
-    pub(crate) fn push(&mut self, request: ValidRequest, samples: Vec<Sample>) {
-        let queued = Instant::now();
+    /// One generation for each of `samples`, with the seeds that [`ValidRequest::seed`] gives them. They have waited since
+    /// `since`, or begin to.
+    pub(crate) fn push(
+        &mut self,
+        request: ValidRequest,
+        samples: Vec<Sample>,
+        since: Option<Instant>,
+    ) {
+        let queued = since.unwrap_or_else(Instant::now);
         let arrival = i64::try_from((queued - self.epoch).as_millis()).unwrap_or(i64::MAX);
         let priority = i64::from(request.priority).saturating_mul(PRIORITY_STEP_MS);
         let root = RootKey {
@@ -230,18 +242,21 @@ impl Queue {
                 due: arrival.saturating_add(priority),
                 sequence: self.next_id,
             };
+            let mut ids = request.input_ids.to_vec();
+            ids.extend(&sample.written);
+            let generated = u32::try_from(sample.written.len()).unwrap_or(u32::MAX);
             let entry = Entry {
                 id: RequestId(self.next_id),
                 order,
                 root: root.clone(),
                 seed: request.seed(index),
-                ids: request.input_ids.to_vec(),
-                generated: 0,
+                ids,
+                generated,
                 events: sample.events,
                 stopped: sample.stopped,
                 _permit: sample.permit,
                 queued,
-                started: false,
+                started: generated > 0,
                 looks_again: false,
                 load: request
                     .adapter

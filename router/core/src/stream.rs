@@ -49,6 +49,8 @@ pub struct GenerateStream {
     pub(crate) assembler: TextAssembler,
     /// Set when the request samples.
     pub(crate) seed: Option<u64>,
+    /// Set where it is the text of a beam, which comes as a whole.
+    pub(crate) beam_score: Option<f32>,
     pub(crate) instants: RequestInstants,
     /// Tokens of the prompt that were found in the prefix tree.
     pub(crate) cached_tokens: u32,
@@ -59,6 +61,8 @@ pub struct GenerateStream {
     /// Assembled and not yet taken.
     pub(crate) pending: VecDeque<StreamEvent>,
     pub(crate) generated_tokens: u32,
+    /// What a classifier made of the prompt.
+    pub(crate) class_logits: Box<[f32]>,
     /// The longest that it may get.
     pub(crate) max_new_tokens: u32,
     /// When the first tokens arrived.
@@ -93,12 +97,15 @@ impl GenerateStream {
     fn assemble(&mut self, generation: Generation) {
         let Generation {
             prompt,
+            class_logits,
             tokens,
             top_tokens,
             finish,
             speculated,
+            beam_score,
         } = generation;
         let now = Instant::now();
+        self.beam_score = beam_score;
         match self.last_step.replace(now) {
             Some(last) => self.metrics.step(tokens.len(), now - last),
             None => {
@@ -107,6 +114,7 @@ impl GenerateStream {
                 self.metrics.first_step(tokens.len(), since_received);
             }
         }
+        self.class_logits = class_logits;
         if let Some(prompt) = prompt {
             let prompt = self.assembler.prefill(&prompt);
             self.pending.push_back(StreamEvent::Prefill(prompt));
@@ -134,12 +142,13 @@ impl GenerateStream {
         now: Instant,
     ) {
         self.generated_tokens += 1;
+        // What a prompt's end has of them is known before the token itself has written it.
+        let top_tokens = top_tokens.map_or(Vec::new(), |top| self.assembler.top(&top));
         let assembled = match finish {
             Some(FinishReason::EosToken) => self.assembler.push_end(token),
             _ => self.assembler.push(token),
         };
         let mut token = assembled.token;
-        let top_tokens = top_tokens.map_or(Vec::new(), |top| self.assembler.top(&top));
         let reason = finish_reason(finish, assembled.stopped);
         let Some(finish_reason) = reason else {
             self.pending
@@ -160,6 +169,7 @@ impl GenerateStream {
             tenant: self.tenant.name().cloned(),
             adapter: self.adapter.as_deref().map(|one| one.name.as_str().into()),
             speculated,
+            beam_score: self.beam_score,
             predicted: self.follower.as_ref().map(Follower::counts),
         };
         self.pending.push_back(StreamEvent::End {
@@ -224,6 +234,7 @@ impl GenerateStream {
                     instants,
                     finished: Instant::now(),
                     cached_tokens,
+                    class_logits: std::mem::take(&mut self.class_logits),
                 });
             }
         }

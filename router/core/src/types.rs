@@ -1,5 +1,6 @@
 //! Requests and answers as the front ends see them: text in, text out.
 
+mod beams;
 mod grammar;
 mod image;
 pub mod observer;
@@ -16,6 +17,7 @@ use text_generation_client::types::Drafted;
 use tokio::time::Instant;
 use utoipa::ToSchema;
 
+pub use self::beams::{Beams, EarlyStopping};
 pub use self::grammar::tgi_grammar;
 pub use self::image::{GivenImage, ImageFile};
 pub use self::parameters::{GenerateParameters, logit_bias};
@@ -324,6 +326,8 @@ pub struct GeneratedText {
     pub adapter: Option<Arc<str>>,
     /// For logs.
     pub speculated: Speculated,
+    /// Its score, where it is the text of a beam.
+    pub beam_score: Option<f32>,
     /// Set where the request had a prediction and this server drafts from it.
     pub predicted: Option<PredictedTokens>,
 }
@@ -375,6 +379,8 @@ pub struct GenerateAnswer {
     pub finished: Instant,
     /// Tokens of the prompt that were found in the prefix tree.
     pub cached_tokens: u32,
+    /// What a classifier made of the prompt: a logit for each class.
+    pub class_logits: Box<[f32]>,
 }
 
 impl GenerateAnswer {
@@ -394,6 +400,8 @@ impl GenerateAnswer {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ValidationLimits {
     pub max_best_of: u32,
+    /// Largest `beam_width`; 0: no beam search.
+    pub max_beam_width: u32,
     pub max_stop_sequences: usize,
     /// Largest `top_n_tokens` with [`Dialect::Tgi`].
     pub max_top_n_tokens: u32,

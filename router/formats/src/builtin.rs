@@ -34,6 +34,9 @@ static REASONING: LazyLock<Vec<(&[&str], Reasoning)>> = LazyLock::new(|| {
                 "holo2",
                 "hunyuan_a13b",
                 "olmo3",
+                "ling3",
+                "poolside_v1",
+                "step3",
             ],
             think(),
         ),
@@ -47,6 +50,14 @@ static REASONING: LazyLock<Vec<(&[&str], Reasoning)>> = LazyLock::new(|| {
         ),
         (&["gemma4"], reasoning("<|channel>thought", "<channel|>")),
         (&["seed_oss"], reasoning("<seed:think>", "</seed:think>")),
+        (
+            &["longcat"],
+            reasoning("<longcat_think>", "</longcat_think>"),
+        ),
+        (
+            &["apertus"],
+            reasoning("<|inner_prefix|>", "<|inner_suffix|>"),
+        ),
         (
             &["hy_v3"],
             reasoning("<think:opensource>", "</think:opensource>"),
@@ -69,6 +80,12 @@ fn object_formats() -> Vec<Format> {
             one(&[section("<tool_call>\n", "\n</tool_call>")], arguments()),
         )
         .thinks(think()),
+        format("longcat", &["longcat_flash"], {
+            let calls = [section("<longcat_tool_call>\n", "\n</longcat_tool_call>")];
+            one(&calls, arguments())
+        })
+        .thinks(reasoning("<longcat_think>", "</longcat_think>"))
+        .special(),
         format("llama3_json", &["llama", "llama3", "llama4_json"], {
             list(
                 &[bare("", ""), section("<|python_tag|>", "")],
@@ -99,6 +116,17 @@ fn object_formats() -> Vec<Format> {
             list(&calls, ", ", arguments())
         })
         .thinks(think())
+        .special(),
+        format("hunyuan_a13b", &["jamba"], {
+            let calls = [section("<tool_calls>[", "]</tool_calls>")];
+            list(&calls, ", ", arguments())
+        })
+        .thinks(think())
+        .special(),
+        format("gigachat3", &["gigachat35"], {
+            let older = section("<|message_sep|>\n\nfunction call<|role_sep|>\n", "");
+            one(&[section("<|function_call|>", ""), older], arguments())
+        })
         .special(),
         format(
             "phi4_mini_json",
@@ -167,31 +195,42 @@ fn header_formats() -> Vec<Format> {
         })
         .ids(Ids::Numbered)
         .special(),
+        format("apertus", &[], {
+            let call = named("{\"", "\": ", Arguments::Json, "}");
+            let calls = [section("<|tools_prefix|>[", "]<|tools_suffix|>")];
+            list(&calls, ", ", call)
+        })
+        .thinks(reasoning("<|inner_prefix|>", "<|inner_suffix|>"))
+        .special(),
         format("openai", &["gpt_oss", "harmony"], Layout::Channels).special(),
     ]
 }
 
 /// Calls with one element for each argument.
 fn element_formats() -> Vec<Format> {
-    let dsml = |section_open, section_close| {
+    let dsml = |calls: Section, [open, parameter, parameter_close, close]: [&'static str; 4]| {
         let arguments = Arguments::Parameters(Parameters {
             attribute_end: Some("\">"),
-            ..parameters(
-                "<｜DSML｜parameter name=\"",
-                "\" string=\"",
-                "</｜DSML｜parameter>",
-                "",
-            )
+            ..parameters(parameter, "\" string=\"", parameter_close, "")
         });
-        let call = named(
-            "<｜DSML｜invoke name=\"",
-            "\">\n",
-            arguments,
-            "\n</｜DSML｜invoke>",
+        list(
+            &[calls],
+            "\n",
+            named(open, "\">\n", arguments, close).spaced("\n"),
         )
-        .spaced("\n");
-        list(&[section(section_open, section_close)], "\n", call)
     };
+    let unspaced = [
+        "<｜DSML｜invoke name=\"",
+        "<｜DSML｜parameter name=\"",
+        "</｜DSML｜parameter>",
+        "\n</｜DSML｜invoke>",
+    ];
+    let spaced = [
+        "<｜DSML｜ invoke name=\"",
+        "<｜DSML｜ parameter name=\"",
+        "</｜DSML｜ parameter>",
+        "\n</｜DSML｜ invoke>",
+    ];
     let element =
         |parameters, open, end, close| named(open, end, Arguments::Parameters(parameters), close);
     vec![
@@ -208,6 +247,59 @@ fn element_formats() -> Vec<Format> {
             one(&[section("<tool_call>\n", "\n</tool_call>")], call)
         })
         .thinks(think()),
+        format("seed_oss", &[], {
+            let arguments = parameters("<parameter=", ">", "</parameter>", "");
+            let call = element(arguments, "<function=", ">\n", "\n</function>").spaced("\n");
+            one(
+                &[section("<seed:tool_call>\n", "\n</seed:tool_call>")],
+                call,
+            )
+        })
+        .thinks(reasoning("<seed:think>", "</seed:think>"))
+        .special(),
+        format("longcat_elements", &["longcat_2"], {
+            let arguments = parameters(
+                "<longcat_arg_key>",
+                "</longcat_arg_key>\n<longcat_arg_value>",
+                "</longcat_arg_value>",
+                "",
+            );
+            one(
+                &[section("<longcat_tool_call>", "")],
+                element(arguments, "", "\n", "\n</longcat_tool_call>").spaced("\n"),
+            )
+        })
+        .thinks(reasoning("<longcat_think>", "</longcat_think>"))
+        .special(),
+        format("step3", &[], {
+            let arguments = parameters(
+                "<steptml:parameter name=\"",
+                "\">",
+                "</steptml:parameter>",
+                "",
+            );
+            let call = element(
+                arguments,
+                "<｜tool_call_begin｜>function<｜tool_sep｜><steptml:invoke name=\"",
+                "\">",
+                "</steptml:invoke><｜tool_call_end｜>",
+            );
+            let calls = [section(
+                "<｜tool_calls_begin｜>\n",
+                "\n<｜tool_calls_end｜>",
+            )];
+            list(&calls, "\n", call)
+        })
+        .thinks(think())
+        .special(),
+        format("dots", &["dots1"], {
+            let arguments = parameters("<parameter name=\"", "\">", "</parameter>", "");
+            let call = element(arguments, "<invoke name=\"", "\">\n", "\n</invoke>");
+            let calls = [section("<dots_function_call>\n", "\n</dots_function_call>")];
+            list(&calls, "\n", call.spaced("\n"))
+        })
+        .thinks(think())
+        .special(),
         format("hy_v3", &["hunyuan_v3"], {
             let arguments = parameters(
                 "<arg_key:opensource>",
@@ -237,7 +329,7 @@ fn element_formats() -> Vec<Format> {
         })
         .thinks(think())
         .special(),
-        format("glm45", &["glm4_moe"], {
+        format("glm45", &["glm4_moe", "ling3", "poolside_v1"], {
             let arguments = parameters("<arg_key>", "</arg_key>\n<arg_value>", "</arg_value>", "");
             one(
                 &[section("<tool_call>", "")],
@@ -253,18 +345,22 @@ fn element_formats() -> Vec<Format> {
             )
         })
         .thinks(think()),
-        format(
-            "deepseek_v32",
-            &[],
-            dsml("<｜DSML｜function_calls>\n", "\n</｜DSML｜function_calls>"),
-        )
+        format("deepseek_v32", &[], {
+            let calls = section("<｜DSML｜function_calls>\n", "\n</｜DSML｜function_calls>");
+            dsml(calls, unspaced)
+        })
         .thinks(think())
         .special(),
-        format(
-            "deepseek_v4",
-            &[],
-            dsml("<｜DSML｜tool_calls>\n", "\n</｜DSML｜tool_calls>"),
-        )
+        format("deepseek_v4", &[], {
+            let calls = section("<｜DSML｜tool_calls>\n", "\n</｜DSML｜tool_calls>");
+            dsml(calls, unspaced)
+        })
+        .thinks(think())
+        .special(),
+        format("deepseek_v41", &[], {
+            let calls = section("<｜DSML｜ calls>\n", "\n</｜DSML｜ calls>");
+            dsml(calls, spaced)
+        })
         .thinks(think())
         .special(),
         format("minimax_m2", &["minimax-m2"], {
@@ -293,6 +389,12 @@ fn literal_formats() -> Vec<Format> {
                 ", ",
                 python(),
             )
+        })
+        .thinks(think())
+        .special(),
+        format("olmo3", &[], {
+            let calls = [section("<function_calls>", "</function_calls>")];
+            list(&calls, "\n", python())
         })
         .thinks(think())
         .special(),

@@ -188,6 +188,16 @@ fn names_are_those_of_other_servers() {
         "hy_v3",
         "mimo",
         "nemotron_json",
+        "longcat",
+        "ling3",
+        "poolside_v1",
+        "seed_oss",
+        "step3",
+        "hunyuan_a13b",
+        "jamba",
+        "apertus",
+        "olmo3",
+        "gigachat3",
     ] {
         assert!(Format::named(name).is_some(), "{name}");
     }
@@ -201,6 +211,9 @@ fn names_are_those_of_other_servers() {
         "glm45",
         "minimax_m2",
         "hy_v3",
+        "longcat",
+        "apertus",
+        "seed_oss",
     ] {
         let format = Format::plain().with_reasoning(name);
         assert!(

@@ -55,6 +55,11 @@ pub enum GrammarError {
         "the grammar allows no token of this model here: check that it can be written with the model's characters"
     )]
     DeadEnd,
+    /// What the grammar allows next is forbidden beside it.
+    #[error(
+        "`bad_words` forbids every token that may come next: take words out of it, or let the grammar write others"
+    )]
+    AllForbidden,
     /// A token was accepted that the mask does not have.
     #[error("token {id} is not allowed by the grammar here")]
     Rejected { id: u32 },

@@ -63,6 +63,16 @@ impl Mask {
         }
     }
 
+    /// Whether no token of a vocabulary of `vocab_size` may come.
+    pub fn is_empty(&self, vocab_size: u32) -> bool {
+        match &self.inner.form {
+            Form::All => vocab_size == 0,
+            Form::Bits(bits) => bits.iter().all(|&byte| byte == 0),
+            Form::Only(ids) => ids.is_empty(),
+            Form::Except(ids) => ids.len() >= vocab_size as usize,
+        }
+    }
+
     /// Every token.
     pub fn all() -> Self {
         Self::of(Form::All)

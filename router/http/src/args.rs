@@ -59,6 +59,9 @@ pub struct Config {
     /// Maximum `best_of` of a request.
     #[arg(long, env, value_name = "N", default_value_t = 2, value_parser = value_parser!(u32).range(1..))]
     pub max_best_of: u32,
+    /// Maximum number of beams of a request that asks for a beam search, at most 19; 0: no beam search.
+    #[arg(long, env, value_name = "N", default_value_t = 8, value_parser = value_parser!(u32).range(..=19))]
+    pub max_beam_width: u32,
     /// Maximum number of stop sequences per request.
     #[arg(long, env, value_name = "N", default_value_t = 4)]
     pub max_stop_sequences: u32,

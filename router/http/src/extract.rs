@@ -15,7 +15,7 @@ use hyper::body::Body as _;
 use serde::de::{DeserializeOwned, IgnoredAny};
 use serde_json::value::RawValue;
 use text_generation_chat::mend_surrogates;
-use text_generation_core::error::InferError;
+use text_generation_core::error::{InferError, ValidationError};
 use text_generation_core::media::Vision;
 use tokio_util::sync::CancellationToken;
 
@@ -48,6 +48,8 @@ pub struct Reading {
     pub stopping: CancellationToken,
     /// How the model sees, if it does.
     pub vision: Option<Vision>,
+    /// The model is a classifier: no route generates.
+    pub classifies: bool,
 }
 
 /// The bytes of a body that is called JSON, read to its end; of images it has marks alone ([`body_files`]).
@@ -75,6 +77,7 @@ where
             limits,
             stopping,
             vision,
+            ..
         } = Reading::from_ref(state);
         let share = request.extensions().get::<MemoryShare>().cloned();
         let share = share.ok_or_else(ApiError::internal)?;
@@ -172,7 +175,11 @@ where
     type Rejection = ApiError;
 
     async fn from_request(request: Request, state: &S) -> Result<Self, ApiError> {
-        let read = ApiJson::from_request(request, state).await;
+        // Nothing of the body is right then, whatever is wrong with it.
+        let read = match Reading::from_ref(state).classifies {
+            true => Err(InferError::from(ValidationError::Classifies).into()),
+            false => ApiJson::from_request(request, state).await,
+        };
         read.map(|ApiJson(body)| Self(body))
             .inspect_err(ApiError::count)
     }

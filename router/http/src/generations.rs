@@ -154,7 +154,12 @@ pub fn failure_in_stream(error: &InferError, id: &RequestId) -> ApiError {
 
 /// `names` where the form of an answer comes from `field`.
 pub fn with_form_of(names: Cow<'static, Names>, field: &'static str) -> Cow<'static, Names> {
-    let named = |&(ours, theirs)| (ours, if ours == "grammar" { field } else { theirs });
+    with_name(&names, "grammar", field)
+}
+
+/// `names` where `core`'s field `ours` is called `theirs`.
+pub fn with_name(names: &Names, ours: &str, theirs: &'static str) -> Cow<'static, Names> {
+    let named = |&(field, name)| (field, if field == ours { theirs } else { name });
     names.iter().map(named).collect()
 }
 

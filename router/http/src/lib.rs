@@ -10,6 +10,7 @@ pub mod args;
 mod asked_model;
 mod body_files;
 mod bounds;
+mod classifier;
 pub mod connection;
 pub mod conversation;
 pub mod error;

@@ -80,6 +80,7 @@ pub fn settle(
 pub fn validation_limits(config: &Config, shard: &ShardInfo, limits: &Limits) -> ValidationLimits {
     ValidationLimits {
         max_best_of: config.max_best_of,
+        max_beam_width: config.max_beam_width,
         max_stop_sequences: config.max_stop_sequences as usize,
         max_top_n_tokens: config.max_top_n_tokens,
         max_logprobs: config.max_logprobs,

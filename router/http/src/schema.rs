@@ -13,6 +13,7 @@ pub use self::tokens::{
     CountedTokens, DetokenizeAnswer, DetokenizeBody, DetokenizedPrompt, DetokenizedText, IdsBody,
     PromptTokensBody, TokenOptions, TokenizeAnswer, TokenizerInfo, TokensBody,
 };
+use crate::classifier::Classifier;
 use crate::error::ErrorResponse;
 use crate::extract::object;
 use crate::fields::{Own, own_fields};
@@ -84,9 +85,12 @@ pub struct Details {
     /// The seed that was used; null when nothing was sampled.
     #[schema(nullable = true, format = "uint64", example = 42)]
     pub seed: Option<u64>,
+    /// With `beam_width`: the sum of the log-probabilities, divided by the length to the power of `length_penalty`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub beam_score: Option<f32>,
     pub prefill: Vec<PrefillToken>,
     pub tokens: Vec<Token>,
-    /// The other generations, when `best_of` is above 1.
+    /// The other generations, when `best_of` is above 1, or the other beams.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub best_of_sequences: Option<Vec<BestOfSequence>>,
     /// The most likely tokens of every step.
@@ -103,6 +107,9 @@ pub struct BestOfSequence {
     pub generated_tokens: u32,
     #[schema(nullable = true, format = "uint64", example = 42)]
     pub seed: Option<u64>,
+    /// With `beam_width`: the sum of the log-probabilities, divided by the length to the power of `length_penalty`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub beam_score: Option<f32>,
     pub prefill: Vec<PrefillToken>,
     pub tokens: Vec<Token>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -110,7 +117,7 @@ pub struct BestOfSequence {
 }
 
 impl GenerateResponse {
-    /// `prefix` is the prompt when the full text was asked for; `others` are the losers of `best_of`.
+    /// `prefix` is the prompt when the full text was asked for; `others` are the losers of `best_of`, or the other beams.
     pub fn new(
         answer: GenerateAnswer,
         others: Option<Vec<GenerateAnswer>>,
@@ -122,6 +129,7 @@ impl GenerateResponse {
             finish_reason: answer.generated.finish_reason,
             generated_tokens: answer.generated.generated_tokens,
             seed: answer.generated.seed,
+            beam_score: answer.generated.beam_score,
             prefill: answer.prefill,
             tokens: answer.tokens,
             best_of_sequences: others.map(|others| {
@@ -144,6 +152,7 @@ impl BestOfSequence {
             finish_reason: answer.generated.finish_reason,
             generated_tokens: answer.generated.generated_tokens,
             seed: answer.generated.seed,
+            beam_score: answer.generated.beam_score,
             prefill: answer.prefill,
             tokens: answer.tokens,
             top_tokens: answer.top_tokens,
@@ -187,6 +196,9 @@ pub struct StreamDetails {
     pub generated_tokens: u32,
     #[schema(nullable = true, format = "uint64", example = 42)]
     pub seed: Option<u64>,
+    /// With `beam_width`: the sum of the log-probabilities, divided by the length to the power of `length_penalty`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub beam_score: Option<f32>,
     #[schema(example = 1)]
     pub input_length: u32,
 }
@@ -258,8 +270,8 @@ pub struct Info {
     /// Number type of stored keys and values (`--kv-cache-dtype`).
     #[schema(example = "fp8_e4m3fn")]
     pub kv_cache_dtype: String,
-    /// Null: a model folder does not say.
-    #[schema(nullable = true, example = "text-generation")]
+    /// `text-classification` for a classifier; else null: a model folder does not say.
+    #[schema(nullable = true, example = "text-classification")]
     pub model_pipeline_tag: Option<String>,
     #[schema(example = 128)]
     pub max_concurrent_requests: u32,
@@ -309,6 +321,9 @@ pub struct Info {
     /// Null where the model reads text alone.
     #[schema(nullable = true)]
     pub images: Option<ImageInfo>,
+    /// What a classifier scores (`/v1/classify`); null where the model generates text.
+    #[schema(nullable = true)]
+    pub classifier: Option<Classifier>,
     /// The adapters that requests may name; empty where there is the base alone.
     pub adapters: Vec<AdapterSummary>,
     /// The model's own defaults for requests below `/v1`; null where they are not used (`--generation-config none`).

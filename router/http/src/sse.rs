@@ -20,9 +20,10 @@ use futures::{Stream, StreamExt};
 use hyper::body::Frame;
 use serde::Serialize;
 use text_generation_core::error::InferError;
-use tokio::time::{Instant, Sleep, sleep_until};
+use tokio::time::{Instant, Sleep, sleep_until, timeout};
 
 use crate::bounds::EVENT_CHUNK_BYTES;
+use crate::error::ApiError;
 use crate::state::AnswerOptions;
 
 /// What keeps an idle connection open: an empty line, which ends an event that has nothing in it, so that nobody is told
@@ -121,6 +122,29 @@ where
 {
     let body = EventBody::new(generation, encoder, options.sse_keep_alive);
     (headers, Body::new(body)).into_response()
+}
+
+/// As [`response`], once `generation` has an event: what fails before is an answer of its own, with its status. A client
+/// that would hear nothing for longer than a stream may be silent gets its headers then, and a failure as an event.
+///
+/// # Errors
+/// What ends the generation before its first event.
+pub async fn begun<S, E>(
+    options: &AnswerOptions,
+    headers: HeaderMap,
+    generation: S,
+    encoder: E,
+) -> Result<Response, ApiError>
+where
+    S: Stream<Item = Result<E::Event, InferError>> + Send + Unpin + 'static,
+    E: Encoder<Event: Send>,
+{
+    let mut generation = generation.peekable();
+    match timeout(options.sse_keep_alive, Pin::new(&mut generation).peek()).await {
+        Ok(Some(Err(error))) => Err(error.clone().into()),
+        Ok(None) => Err(InferError::IncompleteGenerationStream.into()),
+        Ok(Some(Ok(_))) | Err(_) => Ok(response(options, headers, Ok(generation), encoder)),
+    }
 }
 
 /// Dropping it, which hyper does when the client goes, drops and so cancels the generation.

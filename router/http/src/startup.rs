@@ -189,7 +189,8 @@ fn infer(
     let vision = vision.transpose()?;
     let pool = TokenizerPool::new(tokenizer, config.validation_workers as usize)?;
     let mut validator = Validator::new(pool, validation_limits(config, info, limits))
-        .with_adapters(adapters.clone());
+        .with_adapters(adapters.clone())
+        .with_classes(info.classes > 0);
     if let Some(vision) = vision {
         validator = validator.with_vision(vision);
     }

@@ -7,10 +7,12 @@ use axum::extract::FromRef;
 use axum::http::HeaderValue;
 use metrics_exporter_prometheus::PrometheusHandle;
 use serde_json::{Map, Value};
+use text_generation_core::error::{InferError, ValidationError};
 use text_generation_core::infer::Infer;
 use tokio_util::sync::CancellationToken;
 
 use crate::aliases::MetricsAliases;
+use crate::error::ApiError;
 use crate::extract::Reading;
 use crate::generation_config::SamplingDefaults;
 use crate::item_memory::ItemMemory;
@@ -110,6 +112,17 @@ impl AppState {
         }
     }
 
+    /// Whether the model generates text.
+    ///
+    /// # Errors
+    /// 422 of a classifier.
+    pub fn check_generates(&self) -> Result<(), ApiError> {
+        match self.info.classifier {
+            Some(_) => Err(InferError::from(ValidationError::Classifies).into()),
+            None => Ok(()),
+        }
+    }
+
     /// From now on the readiness probe gets 503; requests are taken as before.
     pub fn leave(&self) {
         self.leaving.cancel();
@@ -148,6 +161,7 @@ impl FromRef<Arc<AppState>> for Reading {
             limits: state.options.body,
             stopping: state.stopping.clone(),
             vision: state.infer.vision().cloned(),
+            classifies: state.info.classifier.is_some(),
         }
     }
 }

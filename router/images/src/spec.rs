@@ -55,8 +55,10 @@ pub enum Segment {
     Rows(u32),
     /// A special token, by its name.
     Token(&'static str),
-    /// Text that is tokenised alone: the tokens around it are special, so that it merges with nothing.
+    /// Text between special tokens, so that it merges with nothing.
     Text(&'static str),
+    /// How many pictures the prompt has before this one, likewise.
+    Number,
 }
 
 /// What becomes of a picture of one size.
@@ -74,7 +76,7 @@ impl Plan {
     pub fn rows(&self) -> u32 {
         let rows = self.segments.iter().map(|segment| match segment {
             Segment::Rows(count) => *count,
-            Segment::Token(_) | Segment::Text(_) => 0,
+            Segment::Token(_) | Segment::Text(_) | Segment::Number => 0,
         });
         rows.sum()
     }

@@ -85,6 +85,10 @@ fn files() -> Vec<(Value, Value)> {
             json!({"size": [672, 672], "patch_size": 14, "merge_size": 2}),
         ),
         (
+            json!({"model_type": "minicpmv", "query_num": 64}),
+            json!({"max_slice_nums": 9, "scale_resolution": 448, "patch_size": 14, "image_feature_size": 64, "use_image_id": true, "slice_mode": true}),
+        ),
+        (
             json!({"model_type": "step3p7", "vision_config": {"patch_size": 14}}),
             json!({"size": {"height": 728, "width": 728}, "patch_size": 504, "max_image_size": 3024}),
         ),
@@ -162,7 +166,7 @@ fn try_all(spec: &ImageSpec) {
             assert!(plan.rows() > 0 && !plan.views.is_empty(), "{spec:?}");
             for segment in &plan.segments {
                 match segment {
-                    Segment::Rows(_) => {}
+                    Segment::Rows(_) | Segment::Number => {}
                     Segment::Token(name) => assert!(spec.tokens().any(|known| known == *name)),
                     Segment::Text(text) => assert!(spec.texts().any(|known| known == *text)),
                 }

@@ -168,7 +168,7 @@ fn line(plan: &Plan) -> String {
     words.dedup();
     let tokens = plan.segments.iter().map(|segment| match segment {
         Segment::Rows(count) => *count,
-        Segment::Token(_) | Segment::Text(_) => 1,
+        Segment::Token(_) | Segment::Text(_) | Segment::Number => 1,
     });
     words.push(tokens.sum::<u32>().to_string());
     words.join(" ")

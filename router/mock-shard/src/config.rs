@@ -68,6 +68,9 @@ pub struct MockConfig {
     pub widths: Vec<u32>,
     /// How many of a row's next drafts are right, of so many.
     pub drafts: DraftsOf,
+    /// It is a classifier of so many classes: their logits are the last id of the prompt modulo 8, divided by 1, by 2, and so
+    /// on. 0: it generates.
+    pub classes: u32,
     /// An encoder of images.
     pub media: Option<v1::MediaInfo>,
     /// Rows of its pool.
@@ -126,6 +129,7 @@ impl Default for MockConfig {
             copy_plans: 0,
             widths: Vec::new(),
             drafts: Arc::new(|_, drafts| drafts),
+            classes: 0,
             media: None,
             media_rows: 0,
             media_cost: None,
@@ -163,6 +167,7 @@ impl MockConfig {
             layers: 2,
             whole_spans: false,
             axes: false,
+            packs: false,
         };
         Self {
             media: Some(media),

@@ -163,15 +163,21 @@ impl Rank {
     }
 }
 
+/// Takes a row out of the reply, with all its tokens.
 fn lose_first_row(reply: &mut v1::StepReply) {
-    if !reply.rows.is_empty() {
-        reply.rows.remove(0);
-        reply.ids.remove(0);
-        reply.logprobs.drain(..1.min(reply.logprobs.len()));
-        reply.top_tokens.retain(|top| top.index > 0);
-        for top in &mut reply.top_tokens {
-            top.index -= 1;
-        }
+    if reply.rows.is_empty() {
+        return;
+    }
+    reply.rows.remove(0);
+    let count = reply.counts.first().copied().unwrap_or(1) as usize;
+    for of_rows in [&mut reply.counts, &mut reply.drafts, &mut reply.right] {
+        of_rows.drain(..1.min(of_rows.len()));
+    }
+    reply.ids.drain(..count);
+    reply.logprobs.drain(..count.min(reply.logprobs.len()));
+    reply.top_tokens.retain(|top| top.index as usize >= count);
+    for top in &mut reply.top_tokens {
+        top.index -= count as u32;
     }
 }
 
@@ -222,6 +228,7 @@ impl TextGenerationService for Rank {
                 [] => String::new(),
                 _ => "ngram".to_owned(),
             },
+            classes: self.config.classes,
             version: env!("CARGO_PKG_VERSION").to_owned(),
             group: if self.config.named {
                 format!("start {}", self.life)

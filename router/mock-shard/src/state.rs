@@ -229,6 +229,7 @@ impl State {
             reply.logprobs.clear();
             reply.top_tokens.clear();
             reply.prompt_scores.clear();
+            reply.class_logits.clear();
         }
         reply
     }
@@ -464,6 +465,13 @@ impl State {
             Some(id) if id == row.mock.request_id => 0,
             _ => slot,
         };
+        if config.classes > 0 {
+            let last = row.mock.ids.last().copied().unwrap_or_default();
+            let logits = (1..=config.classes).map(|place| (last % 8) as f32 / place as f32);
+            reply.class_logits.extend(logits);
+            row.take(number, 0, config.vocab_size, reply);
+            return;
+        }
         let wanted = (config.tokens)(&row.mock);
         let may_end = row.mock.generated >= row.mock.parameters.min_new_tokens;
         let may_come = |&token: &u32| {

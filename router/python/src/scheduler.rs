@@ -8,7 +8,7 @@ use text_generation_core::policy::arrivals::Arrivals;
 use text_generation_core::policy::cost;
 use text_generation_core::policy::expectation::OutputLengths;
 use text_generation_core::policy::peak::Demand;
-use text_generation_core::policy::windows::Windows;
+use text_generation_core::policy::windows::{DraftShare, Windows};
 use text_generation_core::policy::{
     self, Admission, BatchLimits, Candidate, Joined, Order, Situation, WaitingServedRatio,
 };
@@ -134,7 +134,7 @@ impl Running {
             decodes,
             lacks_slot: decodes && self.cached.saturating_add(self.slots) <= self.computed,
             ahead: 0,
-            drafts: None,
+            drafts: DraftShare::default(),
             demand: Demand {
                 slots: self.slots,
                 generated: self.generated,

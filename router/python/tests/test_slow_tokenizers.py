@@ -23,7 +23,7 @@ TEXTS = ["The quick brown fox", "  two  spaces \n", "naïve café, 12345", "x = 
 CORPUS = ["the quick brown fox jumps over the lazy dog", "naïve café", "你好世界", "for i in range(10): print(i)"] * 9
 
 
-def sentencepiece_model(folder: Path, *, begins: bool, collapses: bool) -> Any:
+def sentencepiece_model(folder: Path, *, begins: bool, collapses: bool, **options: Any) -> Any:
     written = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(CORPUS),
@@ -35,6 +35,7 @@ def sentencepiece_model(folder: Path, *, begins: bool, collapses: bool) -> Any:
         add_dummy_prefix=begins,
         remove_extra_whitespaces=collapses,
         minloglevel=2,
+        **options,
     )
     (folder / "tokenizer.model").write_bytes(written.getvalue())
     return sentencepiece.SentencePieceProcessor(model_proto=written.getvalue())
@@ -83,6 +84,18 @@ def test_a_sentencepiece_model_that_code_of_the_model_reads(
         assert ids(converted, text) == original.encode(text)
         assert Tokenizer.from_str(converted).decode(original.encode(text)) == original.decode(original.encode(text))
     assert Tokenizer.from_str(converted).encode("fox").ids == [1, *original.encode("fox")]
+
+
+@pytest.mark.parametrize("begins", [False, True])
+def test_tokens_of_chats_that_are_pieces_are_found_in_prompts(tmp_path: Path, *, begins: bool) -> None:
+    """As in those of Baichuan, which its chat template writes."""
+    marks = ["<reserved_106>", "<reserved_107>"]
+    original = sentencepiece_model(tmp_path, begins=begins, collapses=False, user_defined_symbols=marks)
+    settings(tmp_path, "BaichuanTokenizer", tokenizer_class="BaichuanTokenizer")
+    user, assistant = map(original.piece_to_id, marks)
+    prompt = "<reserved_106>the fox<reserved_107>the dog</s><reserved_106>"
+    expected = [user, *original.encode("the fox"), assistant, *original.encode("the dog"), 2, user]
+    assert ids(convert(str(tmp_path)), prompt) == expected
 
 
 def test_one_that_would_give_other_ids_is_refused(tmp_path: Path) -> None:

@@ -68,6 +68,7 @@ FAMILIES = [
     "phi3",
     "qwen2 moe",
     "qwen3 next",
+    "recurrent gemma",
     "starcoder",
     "step",
 ]
@@ -87,9 +88,9 @@ def merged(base: Path, adapter: Path) -> torch.Tensor:
     return driver.prefill({str(i): prompt for i, prompt in enumerate(PROMPTS)})
 
 
-def beside(base: Path, adapter: Path, group: ThreadGroup) -> torch.Tensor:
+def beside(base: Path, adapter: Path, group: ThreadGroup, quantize: str | None = None) -> torch.Tensor:
     """The same where layers add the factors."""
-    model = load(base, group=group)
+    model = load(base, group=group, quantize=quantize)
     adapt(model, base, adapter, group)
     driver = Driver(model, max_tokens=32, group=group)
     return driver.prefill({str(i): prompt for i, prompt in enumerate(PROMPTS)})
@@ -107,6 +108,19 @@ def test_factors_beside_weights_are_merged_weights(
     # Four ranks have two heads of keys: each twice.
     for each in together([partial(beside, base, tmp_path, group) for group in thread_groups(ranks)]):
         torch.testing.assert_close(each, expected, atol=2e-5 * float(expected.abs().max()), rtol=1e-5)
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_factors_beside_weights_and_activations_of_8_bits(
+    ranks: int, base_folder: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """What they add is read from activations before these are rounded."""
+    write_adapter(CASES["llama"], tmp_path)
+    base = base_folder("llama")
+    expected = merged(base, tmp_path)
+    added = (expected - Driver(load(base), max_tokens=32).prefill(dict(zip("abcdefgh", PROMPTS, strict=False)))).norm()
+    for each in together([partial(beside, base, tmp_path, group, "w8a8") for group in thread_groups(ranks)]):
+        assert 0 < (each - expected).norm() < 0.2 * added
 
 
 @pytest.mark.parametrize("ranks", [1, 2])

@@ -212,6 +212,20 @@ def test_experts_of_another_number(base_folder: Callable[[str], Path], tmp_path:
         read_adapter(tmp_path, base_model(base_folder("qwen3 moe")))
 
 
+def test_dora_of_experts(base_folder: Callable[[str], Path], tmp_path: Path) -> None:
+    case = AdapterCase("qwen3 moe", {"target_modules": [], "target_parameters": ["mlp.experts.down_proj"]})
+    write_adapter(case, tmp_path)
+    rewrite(
+        tmp_path,
+        lambda all: (
+            all
+            | {name.replace("lora_A.weight", "lora_magnitude_vector"): torch.ones(32) for name in all if "_A" in name}
+        ),
+    )
+    with pytest.raises(AdapterError, match=r"`\S+\.mlp\.experts`: experts have neither DoRA nor biases"):
+        read_adapter(tmp_path, base_model(base_folder("qwen3 moe")))
+
+
 def test_weights_that_are_not_plain(adapter: Path, base_folder: Callable[[str], Path], tmp_path: Path) -> None:
     """A checkpoint with one matrix in 8 bits stands for all quantised ones: what counts is how a tensor is stored."""
     folder = tmp_path / "fp8"

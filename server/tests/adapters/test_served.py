@@ -35,6 +35,7 @@ FAMILIES = [
     "phi3",
     "qwen2 moe",
     "qwen3 next",
+    "recurrent gemma",
 ]
 
 

@@ -14,6 +14,7 @@ from kernel_support.choices import CARDS, pretend_card
 from kernel_support.variants import dry_run_variants, launched_variants, pretend_a_device
 from support.dry_ranks import OneOfTwo
 from support.eagle import write_head
+from transformers import LlamaConfig, LlamaForCausalLM
 
 from text_generation_server.config.drafter import FoundDrafter, read_drafter_config
 from text_generation_server.config.implementation import read_model_config
@@ -68,6 +69,9 @@ def probe_with_drafter(folder: Path, group: TensorParallelGroup, kind: str, **op
         (head / "config.json").write_text(json.dumps({"medusa_num_heads": 3}))
         tensors = {f"{i}.0.linear.weight": torch.zeros(256, 256) for i in range(3)}
         torch.save(tensors | {f"{i}.0.linear.bias": torch.zeros(256) for i in range(3)}, head / "medusa_lm_head.pt")
+    if kind == "draft model":
+        head = folder / "smaller"
+        LlamaForCausalLM(LlamaConfig(**{**layer, "num_hidden_layers": 2})).save_pretrained(head)
     config = read_model_config(folder, "native")
     found = FoundDrafter(head, read_drafter_config(head, config))
     model = load_model(folder, config, group, torch.bfloat16, CPU, "dummy", drafter=found)
@@ -78,7 +82,7 @@ def probe_with_drafter(folder: Path, group: TensorParallelGroup, kind: str, **op
     return probe
 
 
-@pytest.mark.parametrize("kind", ["EAGLE-3", "Medusa", "MTP"])
+@pytest.mark.parametrize("kind", ["EAGLE-3", "Medusa", "MTP", "draft model"])
 @pytest.mark.parametrize("deterministic", [False, True])
 @pytest.mark.parametrize("ranks", [1, 2])
 @torch.inference_mode()
@@ -96,11 +100,11 @@ def test_kernels_come_in_an_order_that_they_allow(
 
 
 def request(row: int, length: int, **settings: Any) -> Request:
-    slots = (SlotRange(row * 200, length + 1),)
+    slots = (SlotRange(row * 200, length + 3),)
     return Request(row, row, np.zeros(length, dtype=np.int64), NextTokenChooserParameters(**settings), slots)
 
 
-@pytest.mark.parametrize("kind", ["EAGLE-3", "MTP"])
+@pytest.mark.parametrize("kind", ["EAGLE-3", "MTP", "draft model"])
 @pytest.mark.usefixtures("nothing_is_garbage")
 @torch.inference_mode()
 def test_serving_needs_no_variant_that_warm_up_did_not_name(
@@ -122,6 +126,16 @@ def test_serving_needs_no_variant_that_warm_up_did_not_name(
                 chunks = [Chunk(row, 0, each) for row, each in enumerate(lengths)]
                 runner.launch(StepPlan(0, admit=admit, chunks=chunks))
                 runner.launch(StepPlan(1, drop=range(len(lengths))))
+        for others in (1, 6, 14):
+            for width in (1, 2, 4):
+                admit = [request(row, 1 if row else 300) for row in range(others + 1)]
+                decodes = list(range(1, others + 1))
+                runner.launch(StepPlan(0, admit=admit[1:], chunks=[Chunk(row, 0, 1) for row in decodes]))
+                beside = {"decode": decodes, "widths": [width] * others}
+                for first, count in ((0, 20), (20, 280)):
+                    chunks = [Chunk(0, first, count)]
+                    runner.launch(StepPlan(1, admit=[] if first else admit[:1], chunks=chunks, **beside))
+                runner.launch(StepPlan(2, drop=range(others + 1)))
         for count in range(1, LIMITS.max_batch_size + 1):
             for width in (1, 2, 4):
                 runner.decode_windows(rows[:count], width, 1000) if width > 1 else runner.decode_rows(rows[:count], 9)

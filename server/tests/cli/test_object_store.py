@@ -8,13 +8,16 @@ from typing import Any
 import pytest
 from support.object_server import ObjectServer, object_server
 
+from text_generation_server.config.adapters import AskedAdapter
 from text_generation_server.config.asked_drafter import AskedDrafter
-from text_generation_server.config.server import Environment, HubConfig
+from text_generation_server.config.server import AskedComputation, Environment, HubConfig
 from text_generation_server.config.serving import AskedLimits
 from text_generation_server.config.shards import AskedShards
+from text_generation_server.doctor import adapter_findings
 from text_generation_server.doctor.model import model_findings
-from text_generation_server.errors import ModelFilesError
+from text_generation_server.errors import AdapterNotFound, ModelFilesError
 from text_generation_server.hub import ModelSource, find_folder, prepare_folder, present_folder, stored_weights
+from text_generation_server.hub_adapters import find_adapter, prepare_adapters
 from text_generation_server.hub_drafter import find_drafter, prepare_drafter
 
 URL = "s3://models/team/tiny model"
@@ -160,7 +163,7 @@ def test_public_buckets_need_no_credentials(
         ((400, "AuthorizationHeaderMalformed"), "AuthorizationHeaderMalformed.*AWS_DEFAULT_REGION"),
         (
             (404, "NoSuchBucket"),
-            "there is no bucket of s3://models/team/tiny model: check --model-id, AWS_EN",
+            "there is no bucket of s3://models/team/tiny model: check bucket and prefix, AWS_EN",
         ),
     ],
 )
@@ -187,10 +190,13 @@ def test_a_busy_store_is_asked_again(store: ObjectServer, hub: HubConfig) -> Non
 @pytest.mark.parametrize(
     ("source", "message"),
     [
-        (ModelSource("s3://"), "names no bucket: write --model-id s3://bucket/prefix"),
+        (ModelSource("s3://"), "names no bucket: write s3://bucket/prefix"),
         (ModelSource("s3://Models!/x"), "cannot be asked for"),
         (ModelSource(URL, revision="v2"), "has no revisions: leave --revision out"),
-        (ModelSource("s3://models/nothing/here"), "no object directly below s3://models/nothing/here: check bucket"),
+        (
+            ModelSource("s3://models/nothing/here"),
+            "no object directly below s3://models/nothing/here: check its bucket",
+        ),
         (ModelSource("s3://models/team/tiny model/original"), r"no \*\.safetensors weights"),
     ],
 )
@@ -223,14 +229,79 @@ def test_a_drafter_may_lie_there_too(store: ObjectServer, hub: HubConfig) -> Non
         find_drafter(AskedDrafter("s3://", None), hub)
 
 
+ADAPTER = AskedAdapter("mine", "s3://models/adapters/mine")
+
+
+def test_adapters_may_lie_there_too(store: ObjectServer, hub: HubConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = {"adapter_config.json": b"{}", "adapter_model.safetensors": b"weights", "README.md": b"words"}
+    store.buckets["models"] = {f"adapters/mine/{name}": content for name, content in files.items()}
+    with pytest.raises(AdapterNotFound, match="neither a folder nor in the hub cache"):
+        find_adapter(ADAPTER, hub)
+    (prepared,) = prepare_adapters([ADAPTER], hub, never)
+    assert {path.name for path in prepared.folder.iterdir()} == set(files) - {"README.md"}
+    # A shard asks nobody.
+    store.requests.clear()
+    assert find_adapter(ADAPTER, hub) == prepared
+    assert store.requests == []
+    for source, message in (("s3://", "names no bucket"), ("s3://models/none", "no object directly below")):
+        with pytest.raises((AdapterNotFound, ModelFilesError), match=message):
+            prepare_adapters([AskedAdapter("mine", source)], hub, never)
+
+
 def test_the_doctor_fetches_nothing(store: ObjectServer, tmp_path: Path) -> None:
     environment = Environment.read({"HUGGINGFACE_HUB_CACHE": str(tmp_path)})
     asked = (environment, AskedLimits(None, None), None, AskedShards(1), 2**30)
     (plan,) = model_findings(ModelSource(URL), *asked)
-    assert (plan.status, plan.text) == ("plan", f"download {URL} to {tmp_path}")
+    assert (plan.status, plan.text) == ("plan", f"download {URL} from {store.address} to {tmp_path}")
     assert store.requests == []
     (wrong,) = model_findings(ModelSource("s3://"), *asked)
     assert (wrong.status, "names no bucket" in wrong.text) == ("error", True)
+    adapters = AskedComputation(lora_adapters=(ADAPTER, AskedAdapter("other", "s3://")))
+    assert [(each.status, each.remedy) for each in adapter_findings(adapters, environment.hub)] == [
+        ("warning", "a start downloads it"),
+        ("error", "correct what the message names"),
+    ]
+
+
+@pytest.mark.parametrize(("name", "value"), [("AWS_PROFILE", "nobody"), ("AWS_ENDPOINT_URL", "no address")])
+def test_the_doctor_finds_settings_that_name_no_store(
+    store: ObjectServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, value: str
+) -> None:
+    environment = Environment.read({"HUGGINGFACE_HUB_CACHE": str(tmp_path)})
+    monkeypatch.setenv(name, value)
+    (finding,) = model_findings(ModelSource(URL), environment, AskedLimits(None, None), None, AskedShards(1), 2**30)
+    assert finding.status == "error"
+    assert value in finding.text
+    assert "AWS_" in finding.text
+    (finding,) = adapter_findings(AskedComputation(lora_adapters=(ADAPTER,)), environment.hub)
+    assert (finding.status, value in finding.text) == ("error", True)
+
+
+def test_what_the_store_does_not_have_leaves_nothing_in_the_cache(store: ObjectServer, hub: HubConfig) -> None:
+    for source in ("s3://models/nothing", "s3://nobody/here"):
+        with pytest.raises(ModelFilesError):
+            prepare_folder(ModelSource(source), hub, pause=never)
+    assert not hub.cache_dir or not hub.cache_dir.exists()
+
+
+def test_a_prefix_without_a_model_is_told_by_its_name(store: ObjectServer, hub: HubConfig) -> None:
+    store.buckets["models"] = {"words/README.md": b"words", "words/tokenizer.json": b"{}"}
+    with pytest.raises(ModelFilesError, match=r"^s3://models/words has no config.json: --model-id must name a"):
+        prepare_folder(ModelSource("s3://models/words"), hub, lambda _: pytest.fail("it was judged"), never)
+    store.buckets["models"] = {"words/config.json": b"{}"}
+    with pytest.raises(ModelFilesError, match=r"^s3://models/words has no \*.safetensors weights"):
+        prepare_folder(ModelSource("s3://models/words"), hub, pause=never)
+
+
+def test_an_object_that_is_listed_and_not_there_is_asked_for_twice(store: ObjectServer, hub: HubConfig) -> None:
+    store.lacks = "tokenizer.json"
+    pauses: list[float] = []
+    with pytest.raises(ModelFilesError, match=r"does not have what it lists for s3://models.*NoSuchKey"):
+        prepare_folder(ModelSource(URL), hub, pause=pauses.append)
+    assert len(pauses) == 1
+    store.refuses = (404, "NoSuchKey")
+    with pytest.raises(ModelFilesError, match=r"NoSuchKey.*check bucket and prefix, AWS_ENDPOINT_URL"):
+        prepare_folder(ModelSource(URL), hub, pause=never)
 
 
 def test_settings_that_name_no_store(store: ObjectServer, hub: HubConfig, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,6 +15,8 @@ from text_generation_server.errors import ConfigurationError
         ("org/a@v2, b=/srv/x@y", [AskedAdapter("org/a", "org/a", "v2"), AskedAdapter("b", "/srv/x@y")]),
         ("b=org/a@refs/pr/1,", [AskedAdapter("b", "org/a", "refs/pr/1")]),
         ("./pirate", [AskedAdapter("./pirate", "./pirate")]),
+        ("c=s3://models/c@1", [AskedAdapter("c", "s3://models/c@1")]),
+        ("s3://models/c=1", [AskedAdapter("s3://models/c=1", "s3://models/c=1")]),
         ("my pirate = /srv/x", [AskedAdapter("my pirate", "/srv/x")]),
     ],
 )

@@ -315,6 +315,8 @@ def test_checkpoints_of_mlx_are_refused_by_name(repeated: bool) -> None:
     [
         ("fp8", Fp8(online=True)),
         ("eetq", Packed("online-int8", 8, 0)),
+        ("w8a8", Int8()),
+        ("ppl_w8a8", Int8()),
         ("bitsandbytes", Packed("online-int8", 8, 0)),
         ("bitsandbytes-nf4", Packed("online-nf4", 4, 64)),
         ("bitsandbytes-fp4", Packed("online-fp4", 4, 64)),
@@ -343,7 +345,7 @@ def test_a_name_may_ask_for_what_the_checkpoint_is(asked: str, method: str) -> N
     ("asked", "method", "error", "said"),
     [
         ("exl2", "", UnsupportedModel, "ExLlamaV2"),
-        ("ppl_w8a8", "", UnsupportedModel, "use fp8 or eetq"),
+        ("ao-fp8w8a16", "", UnsupportedModel, "use fp8"),
         ("ao-fp6w6a16", "", UnsupportedModel, "no 6-bit weights"),
         ("int3", "", ConfigurationError, "--quantize must be one of"),
         ("gptq", "", ConfigurationError, "needs a checkpoint that is quantised so"),

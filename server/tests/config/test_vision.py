@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from text_generation_server.config import ModelConfig
+from text_generation_server.errors import UnsupportedModel
 
 PROCESSOR = {"image_mean": [0.5, 0.5, 0.5], "image_std": [0.5, 0.5, 0.5]}
 SIGLIP = {"hidden_size": 1152, "intermediate_size": 4304, "num_attention_heads": 16, "num_hidden_layers": 27}
@@ -25,6 +26,17 @@ def read(
     (folder / "preprocessor_config.json").write_text(json.dumps(processor or PROCESSOR))
     return ModelConfig.from_folder(folder)
 
+
+MINICPM_V: dict[str, Any] = {
+    "architecture": "MiniCPMV",
+    "model_type": "minicpmv",
+    "added": {"<unk>": 128244},
+    "image_size": 448,
+    "processor": {"norm_mean": [0.5, 0.5, 0.5], "norm_std": [0.5, 0.5, 0.5], "scale_resolution": 448},
+    "query_num": 64,
+    "rms_norm_eps": 1e-6,
+    "vision_config": {**SIGLIP, "image_size": 980, "model_type": "siglip", "patch_size": 14},
+}
 
 PUBLISHED: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "llava 1.5": (
@@ -185,6 +197,23 @@ PUBLISHED: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         },
         {"blocks": 27, "hidden": 1152, "image": 0, "merge": 1, "outputs": 2560, "token": 9},
     ),
+    "minicpm-v 2.6": (
+        {
+            **MINICPM_V,
+            **{"version": 2.6, "hidden_size": 3584, "intermediate_size": 18944, "num_hidden_layers": 28},
+            **{"num_attention_heads": 28, "num_key_value_heads": 4, "vocab_size": 151666},
+        },
+        {"blocks": 27, "hidden": 1152, "image": 0, "merge": 1, "outputs": 3584, "token": 128244},
+    ),
+    "minicpm-v 4": (
+        {
+            **MINICPM_V,
+            **{"version": 4.0, "hidden_size": 2560, "intermediate_size": 10240, "num_hidden_layers": 32},
+            **{"num_attention_heads": 32, "num_key_value_heads": 2, "head_dim": 128, "vocab_size": 73448},
+            "drop_vision_last_layer": True,
+        },
+        {"blocks": 26, "hidden": 1152, "image": 0, "merge": 1, "outputs": 2560, "token": 128244},
+    ),
     "minimax m3": (
         {
             "architecture": "MiniMaxM3SparseForConditionalGeneration",
@@ -298,6 +327,23 @@ def test_the_original_llava_sees_as_the_clip_that_it_names(tmp_path: Path) -> No
         assert reason in read(tmp_path, **{**config, **change}).text_alone
 
 
+@pytest.mark.parametrize(("version", "placed"), [(2.6, "keys"), (4.5, "values")])
+def test_queries_of_minicpm_v_are_told_places_by_its_version(version: float, placed: str, tmp_path: Path) -> None:
+    config, _ = PUBLISHED["minicpm-v 2.6"]
+    vision = read(tmp_path, **{**config, "version": version}).vision
+    assert vision is not None
+    queries = vision.levels[0].queries
+    assert queries is not None
+    assert (queries.placed, queries.heads, queries.count(7), queries.count(70)) == (placed, 28, 64, 64)
+
+
+@pytest.mark.parametrize("version", [2.5, None])
+def test_other_versions_of_minicpm_v_are_refused(version: float | None, tmp_path: Path) -> None:
+    config, _ = PUBLISHED["minicpm-v 2.6"]
+    with pytest.raises(UnsupportedModel, match=f"`version` {version} is not supported; known are 2.6, 4.0, 4.5"):
+        read(tmp_path, **{**config, "version": version})
+
+
 def test_angles_of_gemma_4_have_their_own_base(tmp_path: Path) -> None:
     config, _ = PUBLISHED["gemma 4"]
     vision = read(tmp_path, **config).vision
@@ -338,6 +384,10 @@ def test_wrong_values_leave_text_alone_and_are_named(change: dict[str, Any], rea
         ("aria", {"projector_patch_to_query_dict": {}}, "numbers of patches, which are squares"),
         ("aria", {"projector_patch_to_query_dict": {"1225": 0}}, "`1225` must be an integer of at least 1"),
         ("aria", {"vision_feature_layer": [1, 2]}, "`vision_feature_layer` must be the number of one block"),
+        ("minicpm-v 2.6", {"added": {}}, "tells the id of <unk>"),
+        ("minicpm-v 2.6", {"query_num": 0}, "`query_num` must be an integer of at least 1"),
+        ("minicpm-v 2.6", {"hidden_size": 3640}, "`hidden_size` must be a multiple of 128"),
+        ("minicpm-v 2.6", {"processor": {"norm_mean": [0.5] * 3}}, "`norm_std` is missing"),
         ("minimax m3", {"vision_config": {"num_attention_heads": 320}}, "heads of at least 6 elements"),
         ("step 3.7", {"vision_config": {"image_size": 50}}, "`image_size` must be at least 56"),
     ],

@@ -185,16 +185,24 @@ def test_adapters_that_are_merged_or_served(tmp_path: Path) -> None:
     assert [each.status for each in adapter_findings(asked, HubConfig())] == ["plan", "plan"]
 
 
-def test_a_drafter_that_a_start_refuses_is_an_error() -> None:
+def test_a_drafter_that_a_start_refuses_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+
     def finding(drafter: AskedDrafter) -> Finding:
         computation = AskedComputation(speculate=2, drafter=drafter)
         return next(drafter_findings(computation, ModelSource(str(DEMO)), HubConfig()))
 
-    findings = {name: finding(AskedDrafter(name)) for name in (str(DEMO / "drafter"), str(DEMO), "nobody/nothing")}
+    named = (str(DEMO / "drafter"), str(DEMO), str(tmp_path), "nobody/nothing")
+    findings = {name: finding(AskedDrafter(name)) for name in named}
     of_another_kind = finding(AskedDrafter(str(DEMO / "drafter"), kind="medusa"))
     assert (of_another_kind.status, "set `method` to eagle3" in of_another_kind.text) == ("error", True)
-    assert [each.status for each in findings.values()] == ["plan", "error", "warning"]
-    assert "layers for multi-token prediction, and this is something else" in findings[str(DEMO)].text
+    assert [each.status for each in findings.values()] == ["plan", "plan", "error", "warning"]
+    assert "layers for multi-token prediction, and this is something else" in findings[str(tmp_path)].text
+    changed = json.loads((DEMO / "tokenizer.json").read_text())
+    changed["model"]["vocab"]["never seen"] = changed["model"]["vocab"].pop("a")
+    (tmp_path / "tokenizer.json").write_text(json.dumps(changed))
+    (tmp_path / "config.json").write_text((DEMO / "config.json").read_text())
+    assert "names a model with another vocabulary" in finding(AskedDrafter(str(tmp_path))).text
 
 
 def of_model(

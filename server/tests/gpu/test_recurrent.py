@@ -23,7 +23,18 @@ def written(name: str, folder: Path) -> Path:
 
 
 @pytest.mark.parametrize(
-    "name", ["qwen3 next", "kimi linear", "ling 2.5", "minimax text 01", "jamba", "nemotron h", "granite 4", "lfm2 moe"]
+    "name",
+    [
+        "qwen3 next",
+        "kimi linear",
+        "ling 2.5",
+        "minimax text 01",
+        "jamba",
+        "nemotron h",
+        "granite 4",
+        "lfm2 moe",
+        "recurrent gemma",
+    ],
 )
 def test_schedules_change_no_token(name: str, tmp_path: Path) -> None:
     """In deterministic mode, to the bit: chunks beside decodes, rows that change their owner, pauses."""

@@ -159,7 +159,7 @@ def test_mxfp4_of_gpt_oss(tmp_path: Path, ranks: int, whole: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "bits", "apart"), [("fp8", 8, 0.04), ("eetq", 8, 0.01), ("bitsandbytes-nf4", 4, 0.12)]
+    ("asked", "bits", "apart"), [("fp8", 8, 0.04), ("w8a8", 8, 0.01), ("eetq", 8, 0.01), ("bitsandbytes-nf4", 4, 0.12)]
 )
 @pytest.mark.parametrize("case", ["mixtral", "granite moe", "dbrx", "gpt-oss"])
 def test_16_bits_of_every_layout_are_quantised_while_they_are_read(

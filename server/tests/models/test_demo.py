@@ -1,9 +1,11 @@
 """The demo model of the repository: our greedy ids are those of transformers, and its snapshots are true."""
 
 import json
+import math
 from pathlib import Path
 
 import pytest
+import torch
 from support.driver import Driver
 from support.loading import load
 from support.oracle import oracle
@@ -41,6 +43,23 @@ def test_our_ids_are_those_of_transformers(answers: list[tuple[list[int], list[i
         driver.append(names, driver.decode(names))
     for name, (prompt, answer) in zip(names, answers, strict=True):
         assert driver.ids[name][len(prompt) :][: len(answer)] == answer
+
+
+@pytest.mark.parametrize("quantize", ["fp8", "w8a8", "eetq"])
+def test_8_bits_cost_less_than_a_hundredth_of_the_perplexity(
+    quantize: str, answers: list[tuple[list[int], list[int]]]
+) -> None:
+    def perplexity(quantize: str | None) -> float:
+        driver = Driver(load(FOLDER, quantize=quantize), num_rows=len(answers), max_tokens=512)
+        logs: list[torch.Tensor] = []
+        for number, (prompt, answer) in enumerate(answers):
+            ids = [*prompt, *answer]
+            found = driver.prefill({str(number): ids}, all_logits=True).log_softmax(-1)
+            logs.append(found[:-1].gather(1, torch.tensor(ids[1:])[:, None]))
+        return math.exp(-torch.cat(logs).mean().item())
+
+    exact, rounded = perplexity(None), perplexity(quantize)
+    assert abs(rounded / exact - 1) < 0.01
 
 
 def test_chat_prompts_are_rendered_by_the_template() -> None:

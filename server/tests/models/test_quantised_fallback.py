@@ -170,11 +170,11 @@ def test_inputs_of_8_bits_are_rounded_as_the_library_rounds_them(plain: Path, ki
     assert (first - expected).norm() < 0.15 * (expected - expected.mean()).norm()
 
 
-@pytest.mark.parametrize("asked", ["fp8", "eetq", "bitsandbytes-nf4"])
+@pytest.mark.parametrize("asked", ["fp8", "w8a8", "eetq", "bitsandbytes-nf4"])
 def test_16_bits_are_quantised_while_they_are_read(name: str, plain: Path, asked: str) -> None:
     expected = log_probabilities(load(plain), prompts=PROMPTS)
     deviation = (expected - expected.mean()).norm()
-    apart = {"fp8": 0.3, "eetq": 0.1, "bitsandbytes-nf4": 0.6}[asked]
+    apart = {"fp8": 0.3, "w8a8": 0.2, "eetq": 0.1, "bitsandbytes-nf4": 0.6}[asked]
     for computed in (
         log_probabilities(load(plain, quantize=asked), prompts=PROMPTS),
         *of_two_shards(plain, quantize=asked),
@@ -182,7 +182,7 @@ def test_16_bits_are_quantised_while_they_are_read(name: str, plain: Path, asked
         assert 0 < (computed - expected).norm() < apart * deviation
 
 
-@pytest.mark.parametrize("asked", ["eetq", "bitsandbytes-nf4"])
+@pytest.mark.parametrize("asked", ["w8a8", "eetq", "bitsandbytes-nf4"])
 @pytest.mark.parametrize("family", ["qwen3", "gemma2", "mixtral", "qwen2 moe"])
 def test_a_known_family_is_quantised_alike_through_its_class(tmp_path: Path, family: str, asked: str) -> None:
     """The same matrices to the same codes: experts too, and neither what chooses among them nor the head."""

@@ -93,6 +93,7 @@ def test_shards_that_cannot_share_it_are_refused(root: Path) -> None:
         ("falcon h1", 3, "4 attention heads"),
         ("falcon h1 gated first", 4, "2 groups of heads of a state space"),
         ("lfm2", 5, "32 channels of a convolution"),
+        ("recurrent gemma", 3, "4 blocks of a recurrent unit"),
         ("ling 2.5", 4, "2 groups of heads of linear attention"),
         ("ling 2.5 whole norm", 3, "4 attention heads"),
     ):
@@ -135,6 +136,9 @@ def test_shards_that_cannot_share_it_are_refused(root: Path) -> None:
         ("lfm2", {"conv_L_cache": 9}, ConfigurationError, "`conv_L_cache`"),
         ("lfm2", {"layer_types": ["conv"]}, ConfigurationError, "`layer_types` must be a list of 3"),
         ("mamba", {"state_size": 1000}, ConfigurationError, "`state_size`"),
+        ("recurrent gemma", {"block_types": []}, ConfigurationError, "`block_types` must be a list of names"),
+        ("recurrent gemma", {"lru_width": 30}, ConfigurationError, "`num_attention_heads` must be a divisor"),
+        ("recurrent gemma", {"hidden_activation": "silu"}, UnsupportedModel, "`hidden_activation`"),
     ],
 )
 def test_forms_that_are_not_there_are_refused_by_the_name_of_their_key(

@@ -89,6 +89,9 @@ NAMES = [
     "minimax m3",
     "step3.7",
     "aria",
+    "minicpm-v 2.6",
+    "minicpm-v 4",
+    "minicpm-v 4.5",
 ]
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from text_generation_server.config.asked_drafter import DrafterKind
 from text_generation_server.config.drafter import FoundDrafter, read_drafter_config
 from text_generation_server.config.implementation import ModelImpl, read_model_config
 from text_generation_server.config.kv_cache import QuantisedKvCache
@@ -47,6 +48,7 @@ def build(
     pages: int = 0,
     later: bool = False,
     drafter: Path | None = None,
+    kind: DrafterKind | None = None,
     kv_cache: QuantisedKvCache | None = None,
     **options: Any,
 ) -> Engine:
@@ -58,7 +60,7 @@ def build(
     config = read_model_config(folder, impl)
     with torch.inference_mode():
         group = TensorParallelGroup(0, 1, device)
-        found = None if drafter is None else FoundDrafter(drafter, read_drafter_config(drafter, config))
+        found = None if drafter is None else FoundDrafter(drafter, read_drafter_config(drafter, config, kind))
         model = load_model(folder, config, group, dtype, device, "auto", kv_cache, merge_adapter, found)
     if encoder is not None:
         model.encoder = encoder

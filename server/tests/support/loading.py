@@ -5,6 +5,7 @@ from pathlib import Path
 import torch
 
 from text_generation_server.config import ParallelConfig
+from text_generation_server.config.asked_drafter import DrafterKind
 from text_generation_server.config.drafter import FoundDrafter, read_drafter_config
 from text_generation_server.config.implementation import ModelImpl, read_model_config
 from text_generation_server.config.kv_cache import QuantisedKvCache
@@ -24,9 +25,10 @@ def load(
     quantize: str | None = None,
     merge_adapter: Path | None = None,
     drafter: Path | None = None,
+    kind: DrafterKind | None = None,
 ) -> CausalLM:
     group = group or init_group(ParallelConfig(), CPU, timeout_s=1)
     config = read_model_config(folder, impl, quantize)
     load_format = "dummy" if dummy else "safetensors"
-    found = None if drafter is None else FoundDrafter(drafter, read_drafter_config(drafter, config))
+    found = None if drafter is None else FoundDrafter(drafter, read_drafter_config(drafter, config, kind))
     return load_model(folder, config, group, dtype, CPU, load_format, kv_cache, merge_adapter, found)

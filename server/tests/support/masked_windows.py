@@ -60,26 +60,27 @@ class MaskedReader(Reader):
     masked_steps = 0
 
 
-def run(engine: Engine, width: int, guess: Guess = nothing) -> MaskedReader:
+def run(engine: Engine, width: int, guess: Guess = nothing, beside_prompts: bool = False) -> MaskedReader:
+    """With `beside_prompts`, the requests come one after the other, each in a step of its own."""
     engine.clear_cache(None)
-    requests = asked()
-    rows = [each.row for each in requests if each.row != FREE]
-    found = MaskedReader()
-    found.ids = {each.row: [] for each in requests}
-    first = masks_of(0, rows, found.ids, {})
-    chunks = [Chunk(each.row, 0, len(each.input_ids)) for each in requests]
-    found.read(engine.step(StepPlan(0, admit=requests, chunks=chunks, constrained=rows), lambda _: first).result())
-    number = 0
-    while left := [each.row for each in requests if len(found.ids[each.row]) < NEW_TOKENS]:
-        number += 1
-        masked = [row for row in left if row != FREE]
-        found.masked_steps += bool(masked)
-        drafts = {row: list(guess(row, found.ids[row]))[: width - 1] for row in masked}
+    waiting, found, number = asked(), MaskedReader(), 0
+    started: list[int] = []
+    while waiting or any(len(found.ids[row]) < NEW_TOKENS for row in started):
+        left = [row for row in started if len(found.ids[row]) < NEW_TOKENS]
+        admit = waiting[: 1 if beside_prompts else None]
+        del waiting[: len(admit)]
+        started += [each.row for each in admit]
+        found.ids |= {each.row: [] for each in admit}
+        masked = [row for row in [*left, *(each.row for each in admit)] if row != FREE]
+        found.masked_steps += any(row != FREE for row in left)
+        drafts = {row: list(guess(row, found.ids[row]))[: width - 1] for row in left if row != FREE}
         hints = [
             Hint(row, len(PROMPTS[row]) + len(found.ids[row]), np.array(ids)) for row, ids in drafts.items() if ids
         ]
         masks = masks_of(number, masked, found.ids, drafts)
         widths = [width] * len(left) if width > 1 else []
-        plan = StepPlan(number, decode=left, widths=widths, constrained=masked, hints=hints)
+        chunks = [Chunk(each.row, 0, len(each.input_ids)) for each in admit]
+        plan = StepPlan(number, admit=admit, chunks=chunks, decode=left, widths=widths, constrained=masked, hints=hints)
         found.read(engine.step(plan, lambda _, masks=masks: masks).result())
+        number += 1
     return found

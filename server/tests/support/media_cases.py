@@ -17,6 +17,7 @@ from support.author_layouts import (
 from support.families import SIZES, Case, Raw, State
 from support.latent_cases import EXPERTS as LATENT_EXPERTS
 from support.latent_cases import GROWING
+from support.minicpm_v import inside
 from support.moe_cases import ARIA, LLAMA_4, MINIMAX_M3, STEP, STEP_IMAGES, beyond_bounds, with_corrections
 from support.recurrent_cases import DELTA, EXPERTS, stacked_experts
 
@@ -88,6 +89,7 @@ def _inside_llama4(state: State, raw: Raw) -> tuple[State, Raw]:
     return {**inside, **others}, {**whole, "architectures": [LLAMA4_CLASS], "model_type": "llama4", "text_config": raw}
 
 
+MINICPM_V = "MiniCPM-V 2.6, 4 and 4.5"
 LLAMA4_CLASS = "Llama4ForConditionalGeneration"
 KIMI = {**LATENT_EXPERTS, "model_type": "deepseek_v3", "n_group": 1, "topk_group": 1, "num_nextn_predict_layers": 0}
 KIMI_IMAGES = {key: IMAGES[key] for key in ("hidden_size", "intermediate_size", "num_hidden_layers", "patch_size")}
@@ -221,6 +223,9 @@ MEDIA_CASES: dict[str, Case] = {
         prepare=beyond_bounds,
         sizes={},
     ),
+    "minicpm-v 2.6": Case(MINICPM_V, "qwen2", relayout=inside(2.6), architecture="MiniCPMV"),
+    "minicpm-v 4": Case(MINICPM_V, "llama", {"head_dim": 12}, inside(4.0), architecture="MiniCPMV"),
+    "minicpm-v 4.5": Case(MINICPM_V, "qwen3", {"head_dim": 12}, inside(4.5), architecture="MiniCPMV"),
     "ministral 3 images": _case(
         "Mistral Small 3.1 to 4, Ministral 3",
         "mistral3",

@@ -25,6 +25,8 @@ class ObjectServer:
     """Bytes of the next large object after which the connection ends, once."""
     refuses: tuple[int, str] | None = None
     """Status and code of every answer."""
+    lacks: str | None = None
+    """The name of objects that are listed and not there."""
     knows_ranges: bool = True
     address: str = ""
 
@@ -54,7 +56,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._fail(404, "NoSuchBucket")
         elif "list-type" in parts.query:
             self._list(store.buckets[bucket], {name: each[0] for name, each in parse_qs(parts.query).items()})
-        elif key not in store.buckets[bucket]:
+        elif key not in store.buckets[bucket] or key.rpartition("/")[2] == store.lacks:
             self._fail(404, "NoSuchKey")
         else:
             self._send_object(store.buckets[bucket][key])

@@ -392,4 +392,15 @@ RECURRENT_CASES: dict[str, Case] = {
             "routed_scaling_factor": 1.5,
         },
     ),
+    "recurrent gemma": Case(
+        "RecurrentGemma",
+        "recurrent_gemma",
+        {
+            "attention_window_size": 6,
+            "block_types": ["recurrent", "attention"],
+            "intermediate_size": 96,
+            "lru_width": 48,
+            "partial_rotary_factor": 0.5,
+        },
+    ),
 }

@@ -6,14 +6,17 @@ from typing import Any
 import pytest
 import torch
 
+from text_generation_server.engine.captured_steps import RunnerGraphs
 from text_generation_server.engine.engine import Engine
-from text_generation_server.engine.graphs import GraphSizes, RunnerGraphs, StepGraphs
+from text_generation_server.engine.graphs import GraphSizes, StepGraphs
 
 
 class Replayed(StepGraphs[Any]):
     """Replays by computing again, as a device does with what it has captured."""
 
-    replays: list[int]
+    def __init__(self, device: torch.device) -> None:
+        super().__init__(device)
+        self.replays: list[int] = []
 
     def capture(self, step: Callable[[int], Any], sizes: Sequence[int], memory: Any) -> None:
         self.sizes = sorted(sizes)
@@ -32,15 +35,18 @@ def capture(engine: Engine, sizes: GraphSizes) -> None:
     runner = engine._runner
     assert runner is not None
     for graphs in (runner._captured.base, runner._captured.adapted):
-        for each in (graphs.decodes, graphs.forwards, graphs.chunks):
+        by_width = graphs.chunks, graphs.windows, graphs.forward_windows
+        for each in (graphs.decodes, graphs.forwards, *(each for kind in by_width for each in kind.values())):
             each._graphs = Replayed(runner._steps.model.device)  # type: ignore[assignment]
     with pytest.MonkeyPatch.context() as patch, torch.inference_mode():
         patch.setattr(torch.cuda, "graph_pool_handle", lambda: None)
         runner.capture(sizes)
 
 
-def replays(graphs: RunnerGraphs) -> tuple[set[int], set[int], set[int]]:
-    """The sizes of decodes, forward passes and steps with chunks that were replayed."""
-    kinds = graphs.decodes, graphs.forwards, graphs.chunks
+def replays(graphs: RunnerGraphs, width: int = 1) -> tuple[set[int], set[int], set[int]]:
+    """The sizes of decodes, forward passes and steps with chunks that were replayed, with windows of this width."""
+    kinds = graphs.decodes, graphs.forwards, graphs.chunks[1]
+    if width > 1:
+        kinds = graphs.windows[width], graphs.forward_windows[width], graphs.chunks[width]
     decodes, forwards, chunks = (set(each._graphs.replays) for each in kinds)  # type: ignore[attr-defined]
     return decodes, forwards, chunks

@@ -6,8 +6,9 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from support.author_layouts import internvl_chat, internvl_chat_internlm2, original_llava
-from support.families import Case
+from support.families import SIZES, Case
 from support.media_cases import OVIS
+from support.minicpm_v import published
 from support.moe_cases import ARIA, LLAMA_4, STEP, beyond_bounds
 from support.vision_case import (
     ANY,
@@ -32,6 +33,7 @@ from support.vision_inputs import (
     TOKEN,
     Item,
     as_clip,
+    as_list,
     coarse,
     cut_into_tiles,
     filled_up,
@@ -47,6 +49,27 @@ from support.vision_inputs import (
 
 def _flat_features(model: PreTrainedModel, features: Tensor) -> Tensor:
     return model.multi_modal_projector(features.flatten(0, 1))[None]
+
+
+def _calm(model: PreTrainedModel) -> None:
+    """Hidden states are wide: with larger weights nothing but the largest scores would count."""
+    for name, parameter in model.named_parameters():
+        if parameter.dim() > 1 and not name.startswith("llm."):
+            parameter.data *= 0.3
+
+
+def _minicpm_v(version: float, kind: str, drops_last: bool = False, **vision: Any) -> Case:
+    """Heads of its queries have 128 elements."""
+    values = {
+        "text_config": {**SIZES, "model_type": kind, "hidden_size": 256},
+        "vision_config": {**TOWER, "image_size": 40, **vision},
+        "version": version,
+        "query_num": 6,
+        "image_size": 16,
+        "image_token": TOKEN,
+        "drop_vision_last_layer": drops_last,
+    }
+    return Case("", "minicpmv", values, published, prepare=_calm, sizes={})
 
 
 def _llava(vision: dict[str, Any], **whole: Any) -> Case:
@@ -224,6 +247,20 @@ VISION_CASES: dict[str, VisionCase] = {
         items([(16, 16)], [(12, 24)], [(24, 20), (24, 24)]),
         [(20, 20), (16, 2)],
         filled_up,
+    ),
+    "minicpm-v 2.6": VisionCase(
+        _minicpm_v(2.6, "qwen2"), ANY, [(16, 18), (2, 16)], as_list, {"hidden": 256}, placeholder="<unk>"
+    ),
+    "minicpm-v 4": VisionCase(
+        _minicpm_v(4.0, "llama", drops_last=True, hidden_size=256),
+        ANY,
+        [(16, 18)],
+        as_list,
+        {"hidden": 256},
+        placeholder="<unk>",
+    ),
+    "minicpm-v 4.5": VisionCase(
+        _minicpm_v(4.5, "qwen3"), ANY, [(16, 18)], as_list, {"hidden": 256}, placeholder="<unk>"
     ),
     "step3.7": VisionCase(
         Case(

@@ -22,7 +22,7 @@ class Item:
     original: View = (0, 0)
 
 
-Inputs = dict[str, Tensor]
+Inputs = dict[str, Any]
 MakeInputs = Callable[[PreTrainedModel, Sequence[Tensor], Item], Inputs]
 """From the model and the normalised views [3, height, width] of an item to what transformers' class takes."""
 
@@ -33,6 +33,10 @@ TOKEN = 90
 
 def same_size(_: PreTrainedModel, views: Sequence[Tensor], __: Item) -> Inputs:
     return {"pixel_values": torch.stack(list(views))}
+
+
+def as_list(_: PreTrainedModel, views: Sequence[Tensor], __: Item) -> Inputs:
+    return {"pixel_values": list(views)}
 
 
 def with_sizes(_: PreTrainedModel, views: Sequence[Tensor], __: Item) -> Inputs:

@@ -1,5 +1,6 @@
 """Requests whose decodes compute windows of several tokens, run to their ends in lockstep."""
 
+import random
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -86,4 +87,41 @@ def run(
         widths = [width] * len(rows) if width > 1 else []
         hints = [hint for row in rows for hint in hinter(row, found.ids[row])]
         found.read(engine.step(StepPlan(number, decode=rows, widths=widths, hints=hints)).result())
+    return found
+
+
+def run_arriving(
+    engine: Engine,
+    requests: Sequence[Request],
+    width: int,
+    chunk: int,
+    adapters: Sequence[Path] = (),
+    hinter: Hinter = lambda row, ids: [],
+    seed: int = 0,
+    together: int = 1,
+) -> Reader:
+    """Runs requests to their ends that come one after the other, or so many `together`, with prompts in chunks of at
+    most `chunk` tokens, beside which the others decode in windows of up to `width` tokens, some narrower by chance.
+    """
+    copy_adapters(engine, adapters)
+    found, chance, number = Reader(), random.Random(seed), 0
+    waiting, computed = list(requests), dict[int, int]()
+    lengths = {each.row: len(each.input_ids) for each in requests}
+    left = {each.row: each.max_new_tokens for each in requests}
+    while waiting or any(len(found.ids.get(row, [])) < left[row] for row in computed):
+        rows = [row for row in computed if computed[row] == lengths[row] and len(found.ids[row]) < left[row]]
+        admit = waiting[:together] if number % 3 == 0 or not rows else []
+        del waiting[: len(admit)]
+        computed |= {each.row: 0 for each in admit}
+        counts = {row: min(chunk, lengths[row] - first) for row, first in computed.items() if first < lengths[row]}
+        chunks = [Chunk(row, computed[row], count) for row, count in counts.items()]
+        for row, count in counts.items():
+            computed[row] += count
+        widths = [chance.randint(1, width) for _ in rows]
+        if widths:
+            widths[chance.randrange(len(widths))] = width
+        hints = [hint for row in rows for hint in hinter(row, found.ids[row])]
+        plan = StepPlan(number, admit=admit, chunks=chunks, decode=rows, widths=widths, hints=hints)
+        found.read(engine.step(plan).result())
+        number += 1
     return found

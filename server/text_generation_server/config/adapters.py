@@ -7,6 +7,7 @@ from pathlib import Path
 from ..errors import ConfigurationError
 
 _FLAG = "--lora-adapters"
+_STORE = "s3://"
 _BASE = "tgi"
 """What clients of TGI call any model."""
 _LONGEST_NAME = 256
@@ -20,7 +21,7 @@ class AskedAdapter:
     name: str
     """What requests call it."""
     source: str
-    """A folder, or an id of the hub."""
+    """A folder, an id of the hub, or a URL of an object store."""
     revision: str | None = None
 
 
@@ -45,25 +46,28 @@ def parse_adapters(text: str | None) -> tuple[AskedAdapter, ...]:
 
 def _parse(entry: str) -> AskedAdapter:
     name, equals, place = (part.strip() for part in entry.partition("="))
+    if entry.startswith(_STORE):
+        # A prefix may hold any sign.
+        name, equals = entry, ""
     place = place if equals else name
     source, at, revision = _parts_of(place)
     if not name or not source or (at and not revision):
         raise ConfigurationError(
-            f"{_FLAG} cannot be read at `{entry}`: write id, id@revision, name=folder or name=id@revision, with commas "
-            "between them"
+            f"{_FLAG} cannot be read at `{entry}`: write id, id@revision, name=folder, name=id@revision or "
+            "name=s3://bucket/prefix, with commas between them"
         )
     return AskedAdapter(name if equals else source, source, revision or None)
 
 
 def parse_source(name: str, place: str) -> AskedAdapter:
-    """Reads what an adapter is loaded from: a folder, an id of the hub, or id@revision."""
+    """Reads what an adapter is loaded from: a folder, an id of the hub, id@revision, or a URL of an object store."""
     source, _, revision = _parts_of(place)
     return AskedAdapter(name, source, revision or None)
 
 
 def _parts_of(place: str) -> tuple[str, str, str]:
-    # A folder has no revisions, and its name may hold an `@`.
-    return (place, "", "") if place.startswith(("/", ".", "~")) else place.partition("@")
+    # Folders and object stores have no revisions, and their names may hold an `@`.
+    return (place, "", "") if place.startswith(("/", ".", "~", _STORE)) else place.partition("@")
 
 
 def _check_names(names: Sequence[str]) -> None:

@@ -5,7 +5,7 @@ from typing import Literal
 
 from ..errors import ConfigurationError
 
-DrafterKind = Literal["eagle3", "medusa", "mtp"]
+DrafterKind = Literal["eagle3", "medusa", "mtp", "draft_model"]
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,8 @@
 
 Read are EAGLE-3 heads of one layer (Li et al., 2025) in three containers: the authors' and SpecForge's, whose
 `config.json` is that of the layer, and that of speculators, whose layer is under `transformer_layer_config`; heads of
-Medusa (`medusa.py`); and layers of the model's own checkpoint (`mtp.py`), where `--drafter` names the model.
+Medusa (`medusa.py`); layers of the model's own checkpoint (`mtp.py`), where `--drafter` names the model; and whole
+models (`draft_model.py`).
 """
 
 from dataclasses import dataclass, replace
@@ -11,6 +12,7 @@ from typing import Literal
 
 from ..errors import ConfigurationError, ModelFilesError, UnsupportedModel
 from .asked_drafter import DrafterKind
+from .draft_model import DraftModelConfig, may_draft, read_draft_model
 from .families.common import attention, gated, rms_norm
 from .implementation import AnyModelConfig
 from .json_object import JsonObject
@@ -66,14 +68,16 @@ class FoundDrafter:
     config: "DrafterConfig"
 
 
-DrafterConfig = EagleConfig | MedusaConfig | MtpConfig
+DrafterConfig = EagleConfig | MedusaConfig | MtpConfig | DraftModelConfig
 
 
-def read_drafter_config(folder: Path, target: AnyModelConfig, kind: DrafterKind | None = None) -> DrafterConfig:
-    """Reads what is in `folder`, as a drafter for `target`, of this kind where one is named. Raises
-    `ConfigurationError` or `ModelFilesError`.
+def read_drafter_config(
+    folder: Path, target: AnyModelConfig, kind: DrafterKind | None = None, of: Path | None = None
+) -> DrafterConfig:
+    """Reads what is in `folder`, as a drafter for `target`, of this kind where one is named. `of` is the folder of
+    `target`, with whose vocabulary that of a whole model is compared. Raises `ConfigurationError` or `ModelFilesError`.
     """
-    config = _read(folder, target, kind)
+    config = _read(folder, target, kind, of)
     found = _kind(config)
     if kind not in (None, found):
         raise ConfigurationError(
@@ -87,6 +91,7 @@ _KINDS: dict[DrafterKind, str] = {
     "eagle3": "an EAGLE-3 head",
     "medusa": "Medusa heads",
     "mtp": "a model with layers for multi-token prediction",
+    "draft_model": "a whole model",
 }
 
 
@@ -98,18 +103,23 @@ def _kind(config: DrafterConfig) -> DrafterKind:
             return "medusa"
         case MtpConfig():
             return "mtp"
+        case DraftModelConfig():
+            return "draft_model"
 
 
-def _read(folder: Path, target: AnyModelConfig, kind: DrafterKind | None) -> DrafterConfig:
+def _read(folder: Path, target: AnyModelConfig, kind: DrafterKind | None, of: Path | None) -> DrafterConfig:
     if not (folder / "config.json").is_file():
         raise ModelFilesError(
-            f"{folder} has no config.json: {FLAG} must name a folder with an EAGLE-3 head or Medusa heads"
+            f"{folder} has no config.json: {FLAG} must name a folder with an EAGLE-3 head, Medusa heads or a whole "
+            "model"
         )
     config = JsonObject.from_file(folder / "config.json")
     if not isinstance(target, ModelConfig):
         raise ConfigurationError(
             f"{FLAG} does not apply to {target.architecture}, which runs through Transformers: leave it out"
         )
+    if kind == "draft_model" and _is_whole(config):
+        return read_draft_model(folder, target, of, FLAG)
     if is_mtp(config, target):
         return read_mtp(config, target)
     if MEDUSA in config:
@@ -119,6 +129,8 @@ def _read(folder: Path, target: AnyModelConfig, kind: DrafterKind | None) -> Dra
             f"{config.source} says nothing of layers for multi-token prediction, which {_METHOD} mtp needs: let it be "
             "another method"
         )
+    if _is_whole(config):
+        return read_draft_model(folder, target, of, FLAG)
     found = _speculators(config) if _KIND in config else _plain(config)
     verifier = config.child("speculators_config").child("verifier").strings("architectures")
     if verifier and target.architecture not in verifier:
@@ -146,6 +158,11 @@ def _is_head(config: JsonObject) -> bool:
     return "draft_vocab_size" in config or any("eagle3" in each.lower() for each in config.strings("architectures"))
 
 
+def _is_whole(config: JsonObject) -> bool:
+    """Whether it is of a whole model."""
+    return may_draft(config) and _KIND not in config and MEDUSA not in config and not _is_head(config)
+
+
 def _plain(config: JsonObject) -> tuple[JsonObject, JsonObject, _Found]:
     """The authors' container, which SpecForge and others write too. It numbers layers by what comes out of them."""
     eagle = config.child("eagle_config")
@@ -154,7 +171,8 @@ def _plain(config: JsonObject) -> tuple[JsonObject, JsonObject, _Found]:
     if not _is_head(config):
         raise ConfigurationError(
             f"{config.source} has neither `draft_vocab_size` nor `{_KIND}` nor `{MEDUSA}`: {FLAG} must name an EAGLE-3 "
-            "head, Medusa heads, or a model with layers for multi-token prediction, and this is something else"
+            "head, Medusa heads, a whole model, or one with layers for multi-token prediction, and this is something "
+            "else"
         )
     read = _layers(eagle if _IDS in eagle else config, -1)
     before = config.boolean("norm_before_residual", default=False)

@@ -40,6 +40,8 @@ class FallbackConfig:
     """As of `ModelConfig`."""
     schemes: Schemes = UNQUANTISED
     """How its matrices are quantised."""
+    classes: int = 0
+    """As of `ModelConfig`: classes of Transformers generate text."""
 
     def quantised(self, asked: str | None) -> "FallbackConfig":
         """The same served with `--quantize asked`. Raises ConfigurationError or UnsupportedModel."""

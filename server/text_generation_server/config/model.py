@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import ConfigurationError, ModelFilesError, UnsupportedModel
+from .classifier import as_classifier, generating_class, is_classifier
 from .facts import Dtype, architecture_of, config_files, eos_token_ids, stored_dtype
-from .families import FAMILIES, WITH_MEDIA, text_part
+from .families import FAMILIES, WITH_MEDIA, Family, text_part
 from .families.vision import read_vision
 from .json_object import JsonObject
 from .names import TensorNames
@@ -24,6 +25,8 @@ MAX_CONTEXT_LENGTH = 2**31 - 1
 """Positions that the shard contract can name."""
 _OTHER_MEDIA = ("vision_config", "audio_config", "text_config")
 """Keys of multimodal models, which have a text model as a part."""
+_EMBEDDING = ("Model", "ForMaskedLM")
+"""Ends of names of classes without a head, and of encoders."""
 _Rotating = AttentionSpec | LatentAttentionSpec | LightningSpec
 """Mixers that may have rotary embedding."""
 _OF_OUTPUTS = ("bitsandbytes", "gptq")
@@ -75,6 +78,11 @@ class ModelConfig:
             stretched = rope.factor * rope.original_max_position_embeddings
             return max(self.max_position_embeddings, int(min(stretched, MAX_CONTEXT_LENGTH)))
         return self.max_position_embeddings
+
+    @property
+    def classes(self) -> int:
+        """The classes that it scores; 0: it generates text."""
+        return self.decoder.head.classes
 
     @property
     def is_less_than_files(self) -> bool:
@@ -137,13 +145,14 @@ def parse_model_config(config: JsonObject, generation: JsonObject | None, folder
     # The architecture comes first, because others have other keys.
     architecture = _known_architecture(config)
     whole = config
-    family, config = text_part(config) if architecture in WITH_MEDIA else (FAMILIES[architecture], config)
+    family, config = _family(architecture, config)
     has_media = architecture in WITH_MEDIA or family.tower in config
     config = config.for_family(family.defaults, family.aliases, family.older, family.unread)
     decoder = family.decoder(config)
     refuse_unknown(config)
     bos_token_ids = config.token_ids("bos_token_id")
-    names, schemes = family.tensor_names(config), read_schemes(config, folder)
+    decoder, names = as_classifier(architecture, config, decoder, family.tensor_names(config))
+    schemes = read_schemes(config, folder)
     check_schemes(schemes, decoder, names)
     vision, text_alone = _vision(architecture, whole, config, folder) if has_media else (None, "")
     return ModelConfig(
@@ -173,9 +182,15 @@ def _vision(
         return None, str(error)
 
 
+def _family(architecture: str, config: JsonObject) -> tuple[Family, JsonObject]:
+    """Returns the family of a known class, and the configuration of its model of text."""
+    return text_part(config) if architecture in WITH_MEDIA else (FAMILIES[generating_class(architecture)], config)
+
+
 def _known_architecture(config: JsonObject) -> str:
     name = architecture_of(config)
-    if name not in FAMILIES and name not in WITH_MEDIA:
+    sees = is_classifier(name) and any(key in config for key in _OTHER_MEDIA)
+    if sees or (generating_class(name) not in FAMILIES and name not in WITH_MEDIA):
         raise UnsupportedModel(f"architecture {name!r} is not supported{_cause(config)}; {supported()}")
     return name
 
@@ -187,6 +202,14 @@ def _cause(config: JsonObject) -> str:
         return f": it is for images or sound beside text, and of such models only {titles} run, with text alone"
     if config.boolean("is_encoder_decoder", default=False):
         return ": it has an encoder, and only decoders of text run"
+    name = architecture_of(config)
+    if is_classifier(name):
+        return (
+            ": of classifiers those run whose decoder does; encoders that classify or rerank (BERT) are served by Text "
+            "Embeddings Inference"
+        )
+    if name.endswith(_EMBEDDING):
+        return ": it makes embeddings, which Text Embeddings Inference serves"
     return ""
 
 

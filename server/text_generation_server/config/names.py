@@ -121,6 +121,14 @@ class TensorNames:
     """Short convolution, as the next two: both gates and the input of the convolution."""
     conv: str = "conv.conv"
     conv_out: str = "conv.out_proj"
+    lru_in: tuple[str, str] = ("temporal_block.linear_x", "temporal_block.linear_y")
+    """Gated linear recurrent unit, as the next ones: inputs of the convolution, and gates of the results."""
+    lru_conv: str = "temporal_block.conv_1d"
+    lru_gates: tuple[str, str] = ("temporal_block.rg_lru.recurrent_gate", "temporal_block.rg_lru.input_gate")
+    """Gates of decays and of inputs; `_weight` and `_bias` follow."""
+    lru_rate: str = "temporal_block.rg_lru.recurrent_param"
+    """A whole name."""
+    lru_out: str = "temporal_block.linear_out"
     mamba_in: str = "mixer.in_proj"
     """State space (Mamba 1 and 2), as the next ones: the projection of hidden states."""
     mamba_conv: str = "mixer.conv1d"

@@ -24,7 +24,8 @@ class PixelSpec:
 
 
 def read_pixels(folder: Path | None) -> PixelSpec:
-    """Reads the file of a model folder; newer versions of Transformers write the same into another file.
+    """Reads the file of a model folder; newer versions of Transformers write the same into another file. That of
+    MiniCPM-V has names of its own.
 
     Raises UnsupportedModel where neither is there, ModelFilesError or ConfigurationError for wrong ones.
     """
@@ -32,8 +33,9 @@ def read_pixels(folder: Path | None) -> PixelSpec:
     scale = config.number("rescale_factor", default=_BYTE) if config.boolean("do_rescale", default=True) else 1.0
     if not config.boolean("do_normalize", default=True):
         return PixelSpec(scale)
-    mean = config.numbers("image_mean", 3, zero=True)
-    return PixelSpec(scale, mean, config.numbers("image_std", 3))
+    before = "norm" if "norm_mean" in config else "image"
+    mean = config.numbers(f"{before}_mean", 3, zero=True)
+    return PixelSpec(scale, mean, config.numbers(f"{before}_std", 3))
 
 
 def _processor(folder: Path | None) -> JsonObject:

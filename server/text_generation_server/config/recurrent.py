@@ -163,6 +163,32 @@ class ShortConvSpec:
 
 
 @dataclass(frozen=True)
+class GatedLruSpec:
+    """Gated linear recurrent unit of one layer (RG-LRU, De et al., 2024), behind a convolution: each channel has a
+    state of one number, and gates of all channels of its block.
+    """
+
+    channels: int
+    blocks: int
+    """Blocks of channels, as many in each."""
+    kernel: int
+    """As of `GatedDeltaSpec`."""
+
+    @property
+    def width(self) -> int:
+        """Channels of a block."""
+        return self.channels // self.blocks
+
+    def inputs(self, shards: int) -> int:
+        """As of `GatedDeltaSpec`."""
+        return self.channels // shards
+
+    def state(self, shards: int) -> int:
+        """As of `GatedDeltaSpec`."""
+        return self.channels // shards
+
+
+@dataclass(frozen=True)
 class LightningSpec:
     """Lightning attention of one layer (Qin et al., 2024): linear attention whose states decay by a constant of each
     head.
@@ -200,4 +226,4 @@ class LightningSpec:
         return self.num_heads // shards * self.head_dim**2
 
 
-RecurrentSpec = GatedDeltaSpec | KimiDeltaSpec | LightningSpec | MambaSpec | Mamba2Spec | ShortConvSpec
+RecurrentSpec = GatedDeltaSpec | GatedLruSpec | KimiDeltaSpec | LightningSpec | MambaSpec | Mamba2Spec | ShortConvSpec

@@ -6,7 +6,7 @@ from ..errors import ConfigurationError
 from .fallback import FallbackConfig
 from .implementation import AnyModelConfig
 from .model import ModelConfig
-from .recurrent import LightningSpec, Mamba2Spec, MambaSpec, ShortConvSpec
+from .recurrent import GatedLruSpec, LightningSpec, Mamba2Spec, MambaSpec, ShortConvSpec
 from .spec import LatentAttentionSpec, MixerSpec, MoeSpec
 
 
@@ -48,6 +48,8 @@ def _divided(mixer: MixerSpec) -> tuple[int, str]:
     """Returns the number of units of which each shard gets equally many, and their name."""
     if isinstance(mixer, MambaSpec):
         return mixer.channels, "channels of a state space"
+    if isinstance(mixer, GatedLruSpec):
+        return mixer.blocks, "blocks of a recurrent unit"
     if isinstance(mixer, ShortConvSpec):
         return mixer.channels, "channels of a convolution"
     if isinstance(mixer, LightningSpec) and mixer.norm_groups > 1:

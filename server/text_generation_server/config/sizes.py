@@ -8,7 +8,7 @@ from .files import stored_bytes, tensor_files
 from .implementation import AnyModelConfig
 from .model import ModelConfig
 from .names import TensorNames
-from .recurrent import GatedDeltaSpec, KimiDeltaSpec, LightningSpec, Mamba2Spec, MambaSpec, ShortConvSpec
+from .recurrent import GatedDeltaSpec, GatedLruSpec, KimiDeltaSpec, LightningSpec, Mamba2Spec, MambaSpec, ShortConvSpec
 from .spec import AttentionSpec, DecoderSpec, DenseSpec, LatentAttentionSpec, MixerSpec
 
 ITEM_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
@@ -25,7 +25,8 @@ def weight_bytes(config: ModelConfig, itemsize: int, tensors: Container[str] = (
     quantised.
     """
     spec, names, schemes = config.decoder, config.names, config.schemes
-    head = 0 if spec.head.tied and not spec.embedding.width else spec.vocab_size * spec.hidden_size
+    rows = spec.head.classes or spec.vocab_size
+    head = 0 if spec.head.tied and not spec.embedding.width else rows * spec.hidden_size
     total = float((spec.vocab_size * spec.hidden_size + head + _per_layer(spec) + _streams(spec)) * itemsize)
     prefix = names.prefix(tensors.__contains__)
     for index in range(len(spec.layers)):
@@ -161,6 +162,9 @@ def _mixer(spec: MixerSpec, names: TensorNames, hidden: int) -> Iterator[tuple[s
         return ((name, each * hidden * spec.num_heads * spec.head_dim) for name, each in stored)
     if isinstance(spec, MambaSpec | Mamba2Spec):
         return _mamba(spec, names, hidden)
+    if isinstance(spec, GatedLruSpec):
+        stored = (*names.lru_in, names.lru_out)
+        return iter((*((name, hidden * spec.channels) for name in stored), ("", 2 * spec.channels * spec.width)))
     if isinstance(spec, ShortConvSpec):
         return iter(((names.conv_in, 3 * hidden * spec.channels), (names.conv_out, hidden * spec.channels)))
     return _attention(spec, names, hidden)

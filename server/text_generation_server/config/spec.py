@@ -387,8 +387,10 @@ class StreamsSpec:
 
 @dataclass(frozen=True)
 class HeadSpec:
-    """The LM head, from hidden states to logits: `cap * tanh(scale * (W h + b) / cap)`."""
+    """The LM head, from hidden states to logits: `cap * tanh(scale * (W h + b) / cap)`; or the head of a classifier."""
 
+    classes: int = 0
+    """Rows of W where it scores classes in place of token ids: then it is on every rank, and without what follows."""
     tied: bool = False
     """Whether W is the embedding."""
     bias: bool = False

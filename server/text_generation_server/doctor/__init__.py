@@ -16,7 +16,7 @@ from ..errors import AdapterError, AdapterNotFound, ConfigurationError, EngineEr
 from ..hub import ModelSource, is_hub_name, present_folder
 from ..hub_adapters import find_adapter
 from ..hub_drafter import find_drafter
-from ..object_store import is_object_url
+from ..object_store import ObjectPlace, is_object_url, store_client
 from .devices import Devices, device_findings, memory_of, read_devices
 from .finding import Finding
 from .model import missing_model, model_findings
@@ -90,7 +90,7 @@ def adapter_findings(computation: AskedComputation, hub: HubConfig) -> Iterator[
         try:
             found = find_adapter(asked, hub)
         except AdapterNotFound as error:
-            yield _absent("adapter", is_hub_name(asked.source), error)
+            yield _absent("adapter", asked.source, error)
             continue
         yield _adapter_finding(found.folder, "--lora-adapters", f"serve adapter {found.name} of {found.source}")
 
@@ -105,28 +105,36 @@ def drafter_findings(computation: AskedComputation, source: ModelSource | None, 
     try:
         folder = find_drafter(computation.drafter, hub)
     except ModelFilesError as error:
-        yield _absent("drafter", is_hub_name(name) or is_object_url(name), error)
+        yield _absent("drafter", name, error)
         return
     try:
-        if (model := _config_of(source, hub)) is not None:
-            read_drafter_config(folder, model, computation.drafter.kind)
+        if (model := _model_of(source, hub)) is not None:
+            read_drafter_config(folder, model[1], computation.drafter.kind, model[0])
         yield Finding("drafter", "plan", f"draft with what is in {folder}")
     except EngineError as error:
         yield Finding("drafter", "error", str(error), "correct what the message names")
 
 
-def _absent(subject: str, can_come: bool, error: EngineError) -> Finding:
+def _absent(subject: str, name: str, error: EngineError) -> Finding:
     """Finds what is not here: an error where a start cannot download it either."""
-    if can_come:
-        return Finding(subject, "warning", str(error), "a start downloads it")
-    return Finding(subject, "error", str(error), "correct the name")
+    if is_object_url(name):
+        try:
+            ObjectPlace.of(name)
+            store_client()
+        except ModelFilesError as wrong:
+            return Finding(subject, "error", str(wrong), "correct what the message names")
+    elif not is_hub_name(name):
+        return Finding(subject, "error", str(error), "correct the name")
+    return Finding(subject, "warning", str(error), "a start downloads it")
 
 
-def _config_of(source: ModelSource | None, hub: HubConfig) -> AnyModelConfig | None:
-    """Returns the configuration of a model that is here; None also for a wrong one, which is a finding of the model."""
+def _model_of(source: ModelSource | None, hub: HubConfig) -> tuple[Path, AnyModelConfig] | None:
+    """Returns the folder and the configuration of a model that is here; None also for a wrong one, which is a finding
+    of the model.
+    """
     try:
         folder = None if source is None else present_folder(source, hub)
-        return None if folder is None else read_model_config(folder)
+        return None if folder is None else (folder, read_model_config(folder))
     except EngineError:
         return None
 

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from pathlib import Path
 
+from ..config.classifier import check_classifier
 from ..config.copies import DequantisedCopies, are_affordable, copied_bytes
 from ..config.fallback import FallbackConfig
 from ..config.implementation import AnyModelConfig, ModelImpl
@@ -19,7 +20,7 @@ from ..config.speculation import check_speculation
 from ..errors import EngineError
 from ..hub import ModelSource, find_folder, hub_cache, present_folder
 from ..models.sizes import bytes_of_weights
-from ..object_store import import_boto3, is_object_url
+from ..object_store import is_object_url, store_client
 from .finding import Finding
 
 _SUBJECT = "model"
@@ -67,6 +68,7 @@ def model_findings(
         config = check_servable(folder, environment, limits, source.needs_weights, model_impl, quantize, shards)
         check_deterministic(deterministic, config, shards)
         check_speculation(speculate, config)
+        check_classifier(config.classes, {"--speculate": speculate > 0})
         kv_cache = quantised_kv_cache(kv_cache_dtype, config)
         if isinstance(config, FallbackConfig):
             from ..models.fallback import check_runnable
@@ -77,6 +79,8 @@ def model_findings(
         return
     how = ", through its class of Transformers" if isinstance(config, FallbackConfig) else ""
     how += _without_images(config)
+    if config.classes:
+        how += f", a classifier with {config.classes} class{'es' * (config.classes > 1)}"
     yield Finding(_SUBJECT, "plan", f"serve {config.architecture} from {folder}{how}")
     yield from _memory(folder, config, source, dtype, kv_cache is not None, copies, shards, memory, is_shared)
 
@@ -102,8 +106,9 @@ def _to_download(source: ModelSource, environment: Environment) -> Iterator[Find
         )
         return
     if is_object_url(source.model_id):
-        import_boto3()
-        yield Finding(_SUBJECT, "plan", f"download {source.model_id} to {hub_cache(environment.hub)}")
+        endpoint = store_client().meta.endpoint_url
+        place = hub_cache(environment.hub)
+        yield Finding(_SUBJECT, "plan", f"download {source.model_id} from {endpoint} to {place}")
         return
     yield Finding(
         _SUBJECT, "plan", f"download {source.model_id} from {constants.ENDPOINT} to {hub_cache(environment.hub)}"

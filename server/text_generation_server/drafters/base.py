@@ -1,7 +1,7 @@
 """Interface between the engine and a model that drafts tokens.
 
-A drafter computes within the steps of its model, whose hidden states it reads, on every rank whole: each rank has the
-same hidden states behind an all-reduce, and so drafts the same tokens. What it drafts cannot change the text.
+A drafter computes within the steps of its model, whose hidden states or tokens it reads, on every rank whole: each rank
+has the same hidden states behind an all-reduce, and so drafts the same tokens. What it drafts cannot change the text.
 """
 
 from collections.abc import Sequence
@@ -54,6 +54,10 @@ class Drafter(Protocol):
     """Its name as a method of speculation."""
     caches: Sequence[CacheShape]
     """What it keeps of each position."""
+    keeps_pairs: bool = False
+    """Whether what it keeps of a position depends on hidden states of the model at the one before, so that the last
+    cached position of a request is computed again.
+    """
     feature_size: int
     """Elements that it keeps of each token of a forward pass until tokens are chosen."""
     bytes_per_position: int

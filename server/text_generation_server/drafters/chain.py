@@ -15,7 +15,7 @@ from text_generation_kernels import choose_draft
 
 from ..layers.infer import InferState
 from .base import Drafter, DraftStep
-from .pairs import one_more, pairs_of
+from .pairs import followers_of, one_more
 
 
 class Made(NamedTuple):
@@ -30,6 +30,7 @@ class Made(NamedTuple):
 class ChainDrafter(Drafter):
     """See `Drafter`."""
 
+    keeps_pairs = True
     _ids: Tensor
     """[ids that it may draft] int64, their numbers in the vocabulary of the model."""
 
@@ -37,7 +38,7 @@ class ChainDrafter(Drafter):
         """See `Drafter`."""
         drafts, chosen = step.drafts, step.chosen
         length, limits = step.sequences.length[chosen], drafts.limits[chosen]
-        made = self._pass(*pairs_of(step), step.features, step.last)
+        made = self._begin(step, length, limits)
         count = min(step.width, drafts.most)
         drafts.counts[chosen] = torch.where(length < limits, count, 0)
         tokens, generated = torch.empty_like(chosen), step.sequences.generated
@@ -45,7 +46,18 @@ class ChainDrafter(Drafter):
             logits = self._logits(made.normalised)
             choose_draft(logits, self._ids, chosen, generated, number, step.columns, drafts, tokens)
             if number + 1 < count:
-                made = self._pass(tokens, one_more(step, length + number, limits), made.hidden, None)
+                made = self._pass(tokens, self._one_more(step, length + number, limits), made.hidden, None)
+
+    def _begin(self, step: DraftStep, length: Tensor, limits: Tensor) -> Made:
+        """Computes what has become known in a step, and returns what it makes of the newest token of each row that has
+        got one, whose `length` and `limits` are [D] int64.
+        """
+        del length, limits
+        return self._pass(*followers_of(step, 1), step.features, step.last)
+
+    def _one_more(self, step: DraftStep, position: Tensor, limits: Tensor) -> InferState:
+        """Returns the state of a pass over one token of each of these rows, at `position`."""
+        return one_more(step, position, limits, int(self.keeps_pairs))
 
     def _pass(self, ids: Tensor, state: InferState, hidden: Tensor, kept: Tensor | None) -> Made:
         """Computes pairs of `ids` and `hidden` states, and keeps their keys and values. Of these, `kept` are needed

@@ -39,7 +39,8 @@ class AdapterStore:
         if self._model is None:
             raise AdapterError(
                 f"adapter `{source.name}` cannot be served beside this model: its weights are random (--load-format "
-                "dummy), have an adapter merged into them (--merge-adapter), or are computed by code of transformers"
+                "dummy), have an adapter merged into them (--merge-adapter), or are computed by code of transformers, "
+                "or it is a classifier"
             )
         try:
             with torch.inference_mode():

@@ -1,6 +1,6 @@
 """The CUDA graphs of a runner's steps, and which of them a plan fits."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -10,12 +10,35 @@ from torch import Tensor
 from text_generation_kernels import Windows
 
 from ..layers.weights import StepAdapters
+from .adapters import AdapterTables
 from .device_steps import DeviceSteps
-from .graphs import GraphSizes, RunnerGraphs
+from .graphs import ChunkGraphs, DecodeGraphs, GraphSizes
 from .running import CheckedPlan
 from .speculation import Chosen
 from .steps import Extents, StepInput
 from .window_graphs import ForwardedWindows, WindowGraphs
+
+
+class RunnerGraphs:
+    """The graphs of steps in which no token uses an adapter, or, with `adapters`, of those in which some do."""
+
+    def __init__(
+        self,
+        padding_row: int,
+        device: torch.device,
+        axes: bool,
+        widths: Sequence[int],
+        shares_contexts: bool,
+        adapters: AdapterTables | None = None,
+    ) -> None:
+        """`widths` are those of windows; `shares_contexts` has the meaning of `ChunkGraphs`."""
+        place = padding_row, device
+        self.decodes = DecodeGraphs[Chosen](*place, adapters)
+        self.forwards = DecodeGraphs[Tensor](*place, adapters)
+        self.chunks = {width: ChunkGraphs(*place, axes, adapters, width, shares_contexts) for width in (1, *widths)}
+        """By the width of windows beside the chunks."""
+        self.windows = {width: WindowGraphs[Chosen](width, *place, adapters) for width in widths}
+        self.forward_windows = {width: WindowGraphs[ForwardedWindows](width, *place, adapters) for width in widths}
 
 
 class CapturedSteps:
@@ -23,17 +46,14 @@ class CapturedSteps:
 
     def __init__(self, steps: DeviceSteps) -> None:
         self._steps = steps
-        place = steps.table.padding_row, steps.model.device
-        self._windows = {width: WindowGraphs[Chosen](width, *place) for width in steps.widths}
-        self._forward_windows = {width: WindowGraphs[ForwardedWindows](width, *place) for width in steps.widths}
-        shares = steps.shared_heads > 0
-        self.base = RunnerGraphs(*place, steps.has_axes, shares)
+        place = steps.table.padding_row, steps.model.device, steps.has_axes, steps.widths, steps.shared_heads > 0
+        self.base = RunnerGraphs(*place)
         """Those of steps in which no token uses an adapter."""
-        self._none = RunnerGraphs(*place, steps.has_axes, shares)
+        self._none = RunnerGraphs(*place)
         self.adapted = self._none
         """Those of steps in which some do."""
         if steps.adapters is not None:
-            self.adapted = RunnerGraphs(*place, steps.has_axes, shares, steps.adapters.tables)
+            self.adapted = RunnerGraphs(*place, steps.adapters.tables)
 
     def capture(self, sizes: GraphSizes) -> None:
         """Captures a graph for each of `sizes`. No request may be running."""
@@ -41,31 +61,32 @@ class CapturedSteps:
             return
         # One step runs at a time, so all graphs share one memory pool.
         memory = torch.cuda.graph_pool_handle()
-        longest = self._steps.table.max_total_tokens
         self._capture(self.base, sizes, memory)
-        for width, of_width in sizes.windows.items():
-            self._windows[width].capture(partial(self._steps.of_windows, max_kv_len=longest), of_width, memory)
-        for width, of_width in sizes.forward_windows.items():
-            forward = partial(self._steps.forward_windows, max_kv_len=longest)
-            self._forward_windows[width].capture(forward, of_width, memory)
         if self._steps.adapters is not None:
             self._capture(self.adapted, sizes.of_adapters, memory)
 
     def _capture(self, graphs: RunnerGraphs, sizes: GraphSizes, memory: Any) -> None:
-        longest = self._steps.table.max_total_tokens
+        steps, longest = self._steps, self._steps.table.max_total_tokens
 
         def of_rows(rows: Tensor, adapters: StepAdapters | None) -> Chosen:
-            return self._steps.of_rows(rows, longest, adapters)
+            return steps.of_rows(rows, longest, adapters)
 
         def forward_rows(rows: Tensor, adapters: StepAdapters | None) -> Tensor:
-            return self._steps.forward_rows(rows, longest, adapters)
+            return steps.forward_rows(rows, longest, adapters)
 
-        def forward_chunks(step: StepInput[Tensor], size: int, adapters: StepAdapters | None) -> Tensor:
-            return self._steps.forward_chunks(step, Extents(longest, size, graphs.chunks.contexts(size)), adapters)
+        def forward_chunks(width: int, step: StepInput[Tensor], size: int, adapters: StepAdapters | None) -> Tensor:
+            extents = Extents(longest, size, width, graphs.chunks[width].contexts(size))
+            return steps.forward_chunks(step, extents, adapters)
 
-        graphs.chunks.capture(forward_chunks, sizes.tokens, memory)
+        graphs.chunks[1].capture(partial(forward_chunks, 1), sizes.tokens, memory)
         graphs.decodes.capture(of_rows, sizes.decodes, memory)
         graphs.forwards.capture(forward_rows, sizes.forwards, memory)
+        for width, of_width in sizes.windows.items():
+            graphs.windows[width].capture(partial(steps.of_windows, max_kv_len=longest), of_width, memory)
+        for width, of_width in sizes.forward_windows.items():
+            graphs.forward_windows[width].capture(partial(steps.forward_windows, max_kv_len=longest), of_width, memory)
+        for width, of_width in sizes.window_tokens.items():
+            graphs.chunks[width].capture(partial(forward_chunks, width), of_width, memory)
 
     def whole(self, plan: CheckedPlan) -> Callable[[], Chosen] | None:
         """Returns what replays the whole step as one graph; None where no such graph fits."""
@@ -73,7 +94,7 @@ class CapturedSteps:
             return None
         if plan.width == 1:
             return self._of(plan).decodes.prepare(plan)
-        found = None if plan.adapters is not None else self._windows[plan.width].prepare(plan)
+        found = self._of(plan).windows[plan.width].prepare(plan)
         return None if found is None else found[1]
 
     def rows(self, plan: CheckedPlan) -> Callable[[], Tensor] | None:
@@ -82,11 +103,11 @@ class CapturedSteps:
 
     def windows(self, plan: CheckedPlan) -> tuple[Windows, Callable[[], ForwardedWindows]] | None:
         """The same of windows, with what the graph reads them from."""
-        return None if plan.adapters is not None else self._forward_windows[plan.width].prepare(plan)
+        return self._of(plan).forward_windows[plan.width].prepare(plan)
 
     def chunks(self, plan: CheckedPlan) -> tuple[StepInput[Tensor], Callable[[], Tensor]] | None:
         """The same of a plan with chunks."""
-        return self._of(plan).chunks.prepare(plan)
+        return self._of(plan).chunks[plan.width].prepare(plan)
 
     def _of(self, plan: CheckedPlan) -> RunnerGraphs:
         adapters = self._steps.adapters

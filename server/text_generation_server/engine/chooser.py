@@ -7,6 +7,7 @@ from text_generation_kernels import SampledTokens, WindowInputs, Windows, advanc
 from ..drafters import draft_windows
 from ..layers.weights import StepAdapters
 from ..models.base import CausalLM
+from .classes import token_of_class
 from .drafting import Passed
 from .rows import RowTable
 from .sampling import SINGLE, SampledWindow, Sampler
@@ -46,15 +47,27 @@ class Chooser:
         `Sampler`, and `adapters` that of `CausalLM.logits`. A drafter goes on from the pass that made `hidden`, of its
         tokens `last` [N] (None: one for each row).
         """
-        sampled = self._sample(self.logits(hidden, adapters), rows, whole_rows, SINGLE)
+        logits = self.logits(hidden, adapters)
+        if self._model.classes:
+            return self._classified(logits.float(), rows)
+        sampled = self._sample(logits, rows, whole_rows, SINGLE)
         if self._speculation is not None:
             windows = self._speculation.single(rows)
             chosen = self._speculation.advance(windows, sampled)
             self._draft(chosen, windows, passed, hidden, last)
             return chosen
+        self._advance(sampled, rows)
+        return Chosen(sampled)
+
+    def _classified(self, logits: Tensor, rows: Tensor) -> Chosen:
+        """Keeps the logits of classes [N, classes]."""
+        sampled = token_of_class(logits)
+        self._advance(sampled, rows)
+        return Chosen(sampled, classes=logits)
+
+    def _advance(self, sampled: SampledTokens, rows: Tensor) -> None:
         table = self._table
         advance_state(sampled.tokens, rows, table.last_token, table.length, table.generated, self._columns)
-        return Chosen(sampled)
 
     def of_windows(
         self,
@@ -64,16 +77,17 @@ class Chooser:
         whole_rows: bool,
         adapters: StepAdapters | None = None,
         passed: Passed | None = None,
+        tokens: Tensor | None = None,
     ) -> Chosen:
-        """Chooses tokens for windows, from the hidden states of their entries, which are those of `passed`. Raises
-        ValueError where there is no speculation.
+        """Chooses tokens for windows, from the hidden states of their entries, which are those of `passed`, or of its
+        `tokens`, int64 [entries]. Raises ValueError where there is no speculation.
         """
         if self._speculation is None:
             raise ValueError("windows need speculation")
         window = SampledWindow(windows.width, inputs.ids)
         sampled = self._sample(self.logits(hidden, adapters), inputs.rows, whole_rows, window)
         chosen = self._speculation.advance(windows, sampled)
-        self._draft(chosen, windows, passed, hidden, None)
+        self._draft(chosen, windows, passed, hidden, None, tokens)
         return chosen
 
     def of_none(self, hidden: Tensor, passed: Passed | None) -> None:
@@ -83,13 +97,20 @@ class Chooser:
             self._speculation.draft(passed, self._speculation.single(none), none, hidden[:0], None)
 
     def _draft(
-        self, chosen: Chosen, windows: Windows, passed: Passed | None, hidden: Tensor, last: Tensor | None
+        self,
+        chosen: Chosen,
+        windows: Windows,
+        passed: Passed | None,
+        hidden: Tensor,
+        last: Tensor | None,
+        tokens: Tensor | None = None,
     ) -> None:
         if self._speculation is None or passed is None or chosen.outcome is None:
             return
         of_windows = draft_windows(windows, chosen.outcome) if last is None else last
         places = of_windows if windows.width > 1 else None
-        self._speculation.draft(passed, windows, of_windows, hidden, places)
+        last = of_windows if tokens is None else tokens[of_windows]
+        self._speculation.draft(passed, windows, last, hidden, places)
 
     def logits(self, hidden: Tensor, adapters: StepAdapters | None = None) -> Tensor:
         """The model's logits of `hidden` [N, hidden]. `adapters` has the meaning of `CausalLM.logits`."""

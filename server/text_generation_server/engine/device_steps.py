@@ -4,7 +4,9 @@ from collections.abc import Callable
 from functools import partial
 
 import numpy as np
+import torch
 from torch import Tensor
+from torch.nn import functional
 
 from text_generation_kernels import WindowInputs, Windows
 
@@ -78,20 +80,18 @@ class DeviceSteps:
         passed = self._passes.passed(prepared[1], rows, max_kv_len)
         return self._chooser.of_rows(self._passes.compute(*prepared), rows, False, adapters, passed)
 
-    def of_windows(self, windows: Windows, max_kv_len: int) -> Chosen:
+    def of_windows(self, windows: Windows, adapters: StepAdapters | None, max_kv_len: int) -> Chosen:
         """Computes a step of windows, as `of_rows`: forward pass, choice and acceptance."""
         inputs = self._inputs_of(windows)
-        prepared = self.inputs.windows(inputs, max_kv_len, windows.width)
+        prepared = self.inputs.windows(inputs, max_kv_len, windows.width, adapters)
         passed = self._passes.passed(prepared[1], inputs.rows, max_kv_len)
-        return self._chooser.of_windows(self._passes.compute(*prepared), windows, inputs, False, passed=passed)
+        return self._chooser.of_windows(self._passes.compute(*prepared), windows, inputs, False, adapters, passed)
 
     def forward_rows(self, rows: Tensor, max_kv_len: int, adapters: StepAdapters | None) -> Tensor:
         """Computes the forward pass of the newest tokens of `rows`: [D, hidden]."""
         return self._passes.of_rows(rows, max_kv_len, adapters)
 
-    def forward_windows(
-        self, windows: Windows, max_kv_len: int, adapters: StepAdapters | None = None
-    ) -> ForwardedWindows:
+    def forward_windows(self, windows: Windows, adapters: StepAdapters | None, max_kv_len: int) -> ForwardedWindows:
         """Computes the forward pass of windows."""
         inputs = self._inputs_of(windows)
         prepared = self.inputs.windows(inputs, max_kv_len, windows.width, adapters)
@@ -110,7 +110,7 @@ class DeviceSteps:
         """Queues the windows of a plan, int64 [decodes], as `rows_of`."""
         rows, caps = (upload(each.copy(), self.model.device) for each in (plan.decodes, widths))
         windows = Windows(rows, caps, plan.width)
-        return windows, partial(self.forward_windows, windows, plan.longest_decode, self._adapters_of(plan))
+        return windows, partial(self.forward_windows, windows, self._adapters_of(plan), plan.longest_decode)
 
     def chunks_of(self, plan: CheckedPlan, seen_ends: bool) -> tuple[StepInput[Tensor], Callable[[], Tensor]]:
         """Queues a plan with chunks, as `rows_of`. `seen_ends`: tokens of spans see each other."""
@@ -137,12 +137,16 @@ class DeviceSteps:
         """Turns the hidden states of a step with chunks into sampled tokens and scores. No row that gets a token has
         more than `most_slots` slots.
         """
-        chosen = None
-        passed = self._passes.passed_chunks(step, _extents(plan), most_slots)
-        if count := len(plan.owners):
-            rows, adapters = step.sample_rows[:count], self._adapters_of_logits(plan.choosing_adapters)
+        chosen, extents = None, _extents(plan)
+        passed = self._passes.passed_chunks(step, extents, most_slots)
+        if count := len(plan.owners) * plan.width:
+            rows, adapters = step.sample_rows[: len(plan.owners)], self._adapters_of_logits(plan.choosing_adapters)
             last, whole_rows = step.logit_tokens[:count], self.needs_whole_rows(plan)
-            chosen = self._chooser.of_rows(hidden[:count], rows, whole_rows, adapters, passed, last)
+            if (inputs := self._passes.windows_in(step, extents)) is None:
+                chosen = self._chooser.of_rows(hidden[:count], rows, whole_rows, adapters, passed, last)
+            else:
+                windows, inputs = self._with_ends(rows, step.caps[: len(plan.decodes)], inputs, plan.width)
+                chosen = self._chooser.of_windows(hidden[:count], windows, inputs, whole_rows, adapters, passed, last)
         else:
             self._chooser.of_none(hidden, passed)
         return chosen, self._scored(plan, step, hidden)
@@ -161,6 +165,16 @@ class DeviceSteps:
         if self._speculation is None:
             raise ValueError("windows need speculation")
         return self._speculation.inputs(windows)
+
+    def _with_ends(self, rows: Tensor, caps: Tensor, inputs: WindowInputs, width: int) -> tuple[Windows, WindowInputs]:
+        """Returns the windows of `rows`, of which the first are those of `inputs`, with their `caps`, and the others
+        end a prompt and get one token. Of the inputs, rows and ids alone are those of these windows.
+        """
+        count = len(caps)
+        windows = Windows(rows, functional.pad(caps, (0, len(rows) - count), value=1), width)
+        ends = self.table.last_token[rows[count:]].repeat_interleave(width)
+        ids = torch.cat((inputs.ids[: count * width], ends))
+        return windows, inputs._replace(rows=rows.repeat_interleave(width), ids=ids)
 
     def _scored(self, plan: CheckedPlan, step: StepInput[Tensor], hidden: Tensor) -> ScoredTokens | None:
         """Scores prompt tokens of the plan; None where none are wanted."""
@@ -194,4 +208,4 @@ class DeviceSteps:
 
 
 def _extents(plan: CheckedPlan, contexts: ContextPlan | None = None) -> Extents:
-    return Extents(plan.longest_decode, max(each.chunk.count for each in plan.chunks), contexts)
+    return Extents(plan.longest_decode, max(each.chunk.count for each in plan.chunks), plan.width, contexts)

@@ -39,10 +39,11 @@ def run_step(
     scored: bool = False,
     constrained: bool = False,
     adapter: int = 0,
+    width: int = 1,
 ) -> LaunchedStep:
     """Runs one step with a chunk of each of these lengths, whole prompts of requests that use every option, and so many
-    decodes, and frees their rows. With `scored`, requests ask for log-probabilities of their prompts; with
-    `constrained`, all sample under a mask. All use `adapter`.
+    decodes, whose windows have `width` tokens, and frees their rows. With `scored`, requests ask for log-probabilities
+    of their prompts; with `constrained`, all sample under a mask. All use `adapter`.
     """
     rows = list(range(len(lengths), len(lengths) + decodes))
     slot = sum(lengths)
@@ -59,7 +60,7 @@ def run_step(
     choosing = [*rows, *range(len(lengths))] if constrained else []
     mask = MaskWrite(1, MaskForm.ONLY, np.zeros(1, dtype=np.int64))
     step = runner.launch(
-        StepPlan(0, admit=admit, chunks=chunks, decode=rows, constrained=choosing),
+        StepPlan(0, admit=admit, chunks=chunks, decode=rows, constrained=choosing, widths=[width] * len(rows)),
         lambda number: StepMasks(number, [mask], choosing, [1] * len(choosing)),
     )
     runner.launch(StepPlan(0, drop=range(len(lengths) + decodes)))

@@ -94,6 +94,7 @@ class Engine:
             widths=window_widths(self._options.speculate),
             max_window_tokens=MAX_WINDOW_TOKENS if self._options.speculate else 0,
             drafter=self._drafter,
+            classes=self._model.classes,
         )
 
     @property
@@ -112,7 +113,8 @@ class Engine:
         encoder = self._model.encoder
         if encoder is None or (encoder.whole_spans and self._options.deterministic):
             return None
-        return MediaInfo(encoder.token_id, encoder.layers, encoder.whole_spans, encoder.axes)
+        packs = encoder.packs and not self._options.deterministic
+        return MediaInfo(encoder.token_id, encoder.layers, encoder.whole_spans, encoder.axes, packs)
 
     @torch.inference_mode()
     def warmup(self, limits: WarmupLimits) -> WarmupResult:

@@ -24,9 +24,9 @@ from ..layers.weights import StepAdapters
 from .adapters import AdapterBuffer, AdapterTables
 from .context_plan import ContextPlan
 from .running import CheckedPlan
-from .speculation import Chosen
 from .steps import StepInput, StepSize, pack
 from .transfer import overwrite
+from .widths import MAX_WINDOW_TOKENS
 
 Result = TypeVar("Result")
 
@@ -94,18 +94,23 @@ class GraphSizes:
     """Numbers of windows of whole steps, by the width of windows."""
     forward_windows: Mapping[int, Sequence[int]] = field(default_factory=dict[int, Sequence[int]])
     """Numbers of windows of forward passes, by the width of windows."""
+    window_tokens: Mapping[int, Sequence[int]] = field(default_factory=dict[int, Sequence[int]])
+    """Numbers of tokens of forward passes with chunks and windows, by the width of windows."""
+    adapted_windows: Mapping[int, Sequence[int]] = field(default_factory=dict[int, Sequence[int]])
+    """As `windows`, of steps in which tokens use adapters."""
+    adapted_forward_windows: Mapping[int, Sequence[int]] = field(default_factory=dict[int, Sequence[int]])
+    adapted_window_tokens: Mapping[int, Sequence[int]] = field(default_factory=dict[int, Sequence[int]])
 
     @property
     def count(self) -> int:
         """The number of all graphs."""
-        return sum(map(len, (*self._kinds, *self.windows.values(), *self.forward_windows.values())))
+        by_width = (sizes for name in self._by_width for sizes in getattr(self, name).values())
+        return sum(map(len, (*(getattr(self, name) for name in self._kinds), *by_width)))
 
     def every(self, number: int) -> "GraphSizes":
         """Returns every `number`-th size of each kind, counted from the largest."""
-        kinds = (kind[::-1][::number] for kind in self._kinds)
-        return GraphSizes(
-            *kinds, windows=_every(self.windows, number), forward_windows=_every(self.forward_windows, number)
-        )
+        kinds = {name: getattr(self, name)[::-1][::number] for name in self._kinds}
+        return replace(self, **kinds, **{name: _every(getattr(self, name), number) for name in self._by_width})
 
     def with_adapters(self) -> "GraphSizes":
         """Adds graphs for steps with adapters: fewer, because each takes time at the start."""
@@ -114,16 +119,30 @@ class GraphSizes:
             adapted_decodes=self.forwards,
             adapted_forwards=self.forwards,
             adapted_tokens=sorted(self.tokens[::-1][::2]),
+            adapted_windows=self.forward_windows,
+            adapted_forward_windows=self.forward_windows,
+            adapted_window_tokens=_every(self.window_tokens, 2),
         )
 
     @property
     def of_adapters(self) -> "GraphSizes":
         """The sizes of steps in which tokens use adapters, as those of a family of graphs."""
-        return GraphSizes(self.adapted_decodes, self.adapted_forwards, self.adapted_tokens)
+        return GraphSizes(
+            self.adapted_decodes,
+            self.adapted_forwards,
+            self.adapted_tokens,
+            windows=self.adapted_windows,
+            forward_windows=self.adapted_forward_windows,
+            window_tokens=self.adapted_window_tokens,
+        )
 
     @property
-    def _kinds(self) -> list[Sequence[int]]:
-        return [getattr(self, each.name) for each in fields(self) if "windows" not in each.name]
+    def _kinds(self) -> list[str]:
+        return [each.name for each in fields(self) if "window" not in each.name]
+
+    @property
+    def _by_width(self) -> list[str]:
+        return [each.name for each in fields(self) if "window" in each.name]
 
 
 def _every(windows: Mapping[int, Sequence[int]], number: int) -> dict[int, Sequence[int]]:
@@ -188,7 +207,7 @@ class DecodeGraphs(Generic[Result]):
         self._held.clear()
         largest = max(sizes, default=0)
         self._rows = torch.full((largest,), self._padding_row, dtype=torch.int64, device=self._device)
-        self._buffer = buffer = _buffer(self._adapters, sizes)
+        self._buffer = buffer = adapter_buffer(self._adapters, sizes)
         self._graphs.capture(
             lambda size: step(self._rows[:size], None if buffer is None else buffer.view(size)), sizes, memory
         )
@@ -217,12 +236,14 @@ class ChunkGraphs:
         padding_row: int,
         device: torch.device,
         axes: bool = False,
-        shares_contexts: bool = False,
         adapters: AdapterTables | None = None,
+        width: int = 1,
+        shares_contexts: bool = False,
     ) -> None:
-        """`axes` has the meaning of `StepSize`, `shares_contexts` says that it has `contexts`; `adapters` is None for
-        steps in which no token uses any.
+        """`axes` has the meaning of `StepSize`; `adapters` is None for steps in which no token uses any. `width` is
+        that of windows; `shares_contexts` says that the steps have `contexts`.
         """
+        self._width = width
         self._adapters = adapters
         self._buffer: AdapterBuffer | None = None
         self._padding_row = padding_row
@@ -246,7 +267,7 @@ class ChunkGraphs:
         """Captures a graph for each number of tokens. `forward` turns the input, the number of tokens and their
         adapters into the hidden states whose logits are wanted.
         """
-        self._buffer = buffer = _buffer(self._adapters, sizes)
+        self._buffer = buffer = adapter_buffer(self._adapters, sizes)
         # Zeros are tokens of no request, at the first slot of row 0.
         total = max((self._room(size).total for size in sizes), default=0)
         self._packed = torch.zeros(total, dtype=torch.int64, device=self._device)
@@ -275,31 +296,19 @@ class ChunkGraphs:
         return ContextPlan.of_graph(size, _CHUNKS) if self._shares_contexts else None
 
     def _room(self, size: int) -> StepSize:
-        decodes, contexts = min(size, self._padding_row), self.contexts(size)
+        width, contexts = self._width, self.contexts(size)
+        decodes = min(size // width, self._padding_row)
+        if width > 1:
+            decodes = min(decodes, MAX_WINDOW_TOKENS // width)
         if contexts is not None:
-            decodes = min(decodes, _SHARED_DECODES)
-        return StepSize(size, _CHUNKS, decodes, min(size, decodes + _CHUNKS), axes=self._axes, contexts=contexts)
+            decodes = min(decodes, max(1, _SHARED_DECODES // width))
+        samples = min(size, decodes + _CHUNKS) * width
+        return StepSize(size, _CHUNKS, decodes, samples, axes=self._axes, width=width, contexts=contexts)
 
     def _input(self, size: int) -> StepInput[Tensor]:
         return StepInput[Tensor].of(self._packed, self._room(size))
 
 
-def _buffer(adapters: AdapterTables | None, sizes: Sequence[int]) -> AdapterBuffer | None:
+def adapter_buffer(adapters: AdapterTables | None, sizes: Sequence[int]) -> AdapterBuffer | None:
+    """Allocates what graphs of these numbers of tokens read of adapters; None: no token of theirs uses any."""
     return None if adapters is None or not sizes else adapters.buffer(sizes)
-
-
-class RunnerGraphs:
-    """The graphs of steps in which no token uses an adapter, or, with `adapters`, of those in which some do."""
-
-    def __init__(
-        self,
-        padding_row: int,
-        device: torch.device,
-        axes: bool,
-        shares_contexts: bool,
-        adapters: AdapterTables | None = None,
-    ) -> None:
-        """See `ChunkGraphs`."""
-        self.decodes = DecodeGraphs[Chosen](padding_row, device, adapters)
-        self.forwards = DecodeGraphs[Tensor](padding_row, device, adapters)
-        self.chunks = ChunkGraphs(padding_row, device, axes, shares_contexts, adapters)

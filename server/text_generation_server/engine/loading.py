@@ -11,6 +11,7 @@ import torch
 
 from text_generation_kernels import use_triton
 
+from ..config.classifier import check_classifier
 from ..config.drafter import FoundDrafter, read_drafter_config
 from ..config.facts import Dtype
 from ..config.host_memory import available_host_memory
@@ -58,8 +59,10 @@ def build_engine(config: ServerConfig, folder: Path, drafter: Path | None = None
     shards = AskedShards(environment.parallel.world_size, config.expert_parallel, config.context_parallel)
     check_deterministic(config.deterministic, model_config, shards)
     check_speculation(config.speculate, model_config)
+    asked = {"--speculate": config.speculate > 0, "--merge-adapter": config.merge_adapter is not None}
+    check_classifier(model_config.classes, asked)
     kind = None if config.drafter is None else config.drafter.kind
-    found = None if drafter is None else FoundDrafter(drafter, read_drafter_config(drafter, model_config, kind))
+    found = None if drafter is None else FoundDrafter(drafter, read_drafter_config(drafter, model_config, kind, folder))
     if isinstance(model_config, ModelConfig) and (longest := model_config.decoder.longest):
         logger.warning(
             "contexts of %s end at %d tokens: beyond them it attends to some positions alone, which is not implemented",

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..models.encoder import Encoder, EncoderState
 from .media_plans import MediaLimits
-from .media_requests import Encode, MediaPut
+from .media_requests import Encode, MediaPut, pixels_of
 from .transfer import Readback
 
 _CHANNELS = 3
@@ -35,6 +35,11 @@ class _Pixels:
     copied: torch.cuda.Event | None
     """None: on a CPU."""
 
+    @property
+    def count(self) -> int:
+        """Of all views."""
+        return pixels_of(self.views)
+
     def split(self) -> list[Tensor]:
         """Returns the views, [height, width, 3] each, once they are on the device."""
         if self.copied is not None:
@@ -49,8 +54,12 @@ class _Pixels:
 class MediaPool:
     """`rows` [media_rows, levels, hidden] of the model's type, and all that leads there."""
 
-    def __init__(self, encoder: Encoder, limits: MediaLimits, dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(
+        self, encoder: Encoder, limits: MediaLimits, dtype: torch.dtype, device: torch.device, packs: bool = False
+    ) -> None:
+        """`packs` says whether whole items of one plan are encoded together."""
         self._encoder = encoder
+        self._most_pixels = limits.max_pixels if packs else 0
         self._device = device
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
         self._pixels: dict[int, _Pixels] = {}
@@ -88,20 +97,40 @@ class MediaPool:
 
     def encode(self, encodes: Sequence[Encode]) -> list[EncodedItem]:
         """Launches layers of the encoder. Returns the items that are done."""
-        return [done for each in encodes if (done := self._encode(each)) is not None]
+        return [done for each in self._packed(encodes) for done in self._encode(each)]
 
-    def _encode(self, encode: Encode) -> EncodedItem | None:
-        if encode.first_layer == 0:
+    def _packed(self, encodes: Sequence[Encode]) -> list[list[Encode]]:
+        """Cuts them into those that are computed together: small whole items, or one that is not."""
+        packs, pixels = list[list[Encode]](), 0
+        for each in encodes:
+            waiting = self._pixels.get(each.item)
+            is_whole = waiting is not None and each.layers == self._encoder.layers
+            own = waiting.count if is_whole and waiting is not None else self._most_pixels
+            if not packs or pixels + own > self._most_pixels:
+                packs.append([])
+                pixels = 0
+            packs[-1].append(each)
+            pixels += own
+        return packs
+
+    def _encode(self, encodes: Sequence[Encode]) -> list[EncodedItem]:
+        first = encodes[0]
+        if first.first_layer == 0:
             # The encoder keeps no pixels, so their memory is free for others.
-            waiting = self._pixels.pop(encode.item)
-            self._under_way = encode.item, self._encoder.begin(waiting.split(), waiting.grid)
+            waiting = [self._pixels.pop(each.item) for each in encodes]
+            views = [view for each in waiting for view in each.split()]
+            grid = waiting[0].grid if len(waiting) == 1 else (0, 0)
+            self._under_way = first.item, self._encoder.begin(views, grid)
         if self._under_way is None:
-            raise ValueError(f"item {encode.item} has not begun")
+            raise ValueError(f"item {first.item} has not begun")
         state = self._under_way[1]
-        self._encoder.run(state, encode.first_layer, encode.layers)
-        if encode.first_layer + encode.layers < self._encoder.layers:
-            return None
+        self._encoder.run(state, first.first_layer, first.layers)
+        if first.first_layer + first.layers < self._encoder.layers:
+            return []
         self._under_way = None
-        made = self._encoder.finish(state)
+        made = self._encoder.finish(state).split([each.rows for each in encodes])
+        return [self._keep(encode, rows) for encode, rows in zip(encodes, made, strict=True)]
+
+    def _keep(self, encode: Encode, made: Tensor) -> EncodedItem:
         self.rows[encode.row : encode.row + encode.rows].copy_(made)
         return EncodedItem(encode.row, encode.rows, Readback(made.isfinite().all()))

@@ -49,8 +49,10 @@ class MediaProbe:
 
     def pool(self) -> MediaPool | None:
         """Allocates the media pool."""
-        encoder = self.encoder
-        return None if encoder is None else MediaPool(encoder, self.limits, self.model.dtype, self.model.device)
+        encoder, model = self.encoder, self.model
+        if encoder is None or self.info is None:
+            return None
+        return MediaPool(encoder, self.limits, model.dtype, model.device, self.info.packs)
 
     def encode_samples(self) -> None:
         """Runs every kernel of the encoder."""

@@ -68,6 +68,7 @@ class MediaInfo:
     layers: int
     whole_spans: bool = False
     axes: bool = False
+    packs: bool = False
 
 
 @dataclass(frozen=True, slots=True)

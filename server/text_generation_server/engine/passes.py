@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from text_generation_kernels import WindowInputs
+from text_generation_kernels import WindowInputs, Windows
 
 from ..layers.infer import InferState
 from ..layers.weights import StepAdapters
@@ -26,7 +26,13 @@ class ForwardPasses:
 
     def of_chunks(self, step: StepInput[Tensor], extents: Extents, adapters: StepAdapters | None) -> Tensor:
         """Computes a step with chunks: [N, hidden], the tokens whose logits are wanted."""
-        return self.compute(*self._inputs.mixed(step, extents, adapters))
+        return self.compute(*self._inputs.mixed(step, extents, adapters, self.windows_in(step, extents)))
+
+    def windows_in(self, step: StepInput[Tensor], extents: Extents) -> WindowInputs | None:
+        """Returns the windows of a step with chunks; None: it has none that are wider than 1."""
+        if self._speculation is None or extents.width == 1:
+            return None
+        return self._speculation.inputs(Windows(step.decode_rows, step.caps, extents.width))
 
     def compute(self, input_ids: Tensor, state: InferState) -> Tensor:
         """Computes what was prepared, and keeps what a drafter reads of it."""
@@ -69,4 +75,5 @@ class ForwardPasses:
         """The same of a step with chunks."""
         if not self.are_read:
             return None
-        return self.passed(self._inputs.mixed(step, extents)[1], step.token_rows, max_kv_len)
+        windows = self.windows_in(step, extents)
+        return self.passed(self._inputs.mixed(step, extents, windows=windows)[1], step.token_rows, max_kv_len)

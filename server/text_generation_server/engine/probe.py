@@ -36,7 +36,7 @@ from .sampling import Sampler
 from .sampling_state import SamplingState
 from .speculation import Speculation
 from .widths import MAX_WINDOW_TOKENS, WidthChecker, window_widths
-from .window_graphs import forward_window_sizes, window_sizes
+from .window_graphs import forward_window_sizes, window_sizes, window_token_sizes
 
 CPU_POOL_FRACTION = 0.5
 """Fraction of the host's available memory that the pools of all ranks together take where no flag gives their size."""
@@ -100,12 +100,18 @@ class Probe:
             return GraphSizes()
         most = asked.max_batch_prefill_tokens + asked.max_batch_size
         tokens = chunk_sizes(most, self._model.dense_macs)
-        sizes = GraphSizes(decodes, forward_sizes(decodes), tokens)
-        if self._adapters.pool is not None:
-            sizes = sizes.with_adapters()
-        windows = {width: window_sizes(width, decodes) for width in self._widths}
-        forward = {width: forward_window_sizes(width, decodes) for width in self._widths}
-        return replace(sizes, windows=windows, forward_windows=forward)
+        if self._model.classes:
+            # Nothing decodes.
+            return GraphSizes(tokens=tokens)
+        sizes = GraphSizes(
+            decodes,
+            forward_sizes(decodes),
+            tokens,
+            windows={width: window_sizes(width, decodes) for width in self._widths},
+            forward_windows={width: forward_window_sizes(width, decodes) for width in self._widths},
+            window_tokens={width: window_token_sizes(width, tokens) for width in self._widths},
+        )
+        return sizes if self._adapters.pool is None else sizes.with_adapters()
 
     @property
     def _widths(self) -> tuple[int, ...]:
@@ -118,8 +124,9 @@ class Probe:
         recurrent = bool(model.states)
         at_once, media = self._asked.max_batch_prefill_tokens, self._media
         adapters, widths = self._adapters.checker(), WidthChecker(self._widths)
-        keeps = model.drafter is not None and self._options.speculate > 0 and len(model.drafter.caches) > 0
+        keeps = model.drafter is not None and self._options.speculate > 0 and model.drafter.keeps_pairs
         checker = PlanChecker(limits, at_once, model.vocab_size, recurrent, media.checker(), adapters, widths, keeps)
+        checker.classifies = model.classes > 0
         table = RowTable(num_rows, limits.max_total_tokens, num_slots, model.device, media.axes)
         sampling = SamplingState(
             *(num_rows + 1, model.vocab_size, model.device, self._eos_token_ids), max(self._widths, default=1)
@@ -184,7 +191,8 @@ class Probe:
                 runner.decode_rows(padding[:size], limits.max_total_tokens, adapter)
             for width in self._widths:
                 if size * width <= MAX_WINDOW_TOKENS:
-                    runner.decode_windows(padding[:size], width, limits.max_total_tokens)
+                    for adapter in self._adapters.numbers:
+                        runner.decode_windows(padding[:size], width, limits.max_total_tokens, adapter)
         self._media.encode_samples()
         for adapter in self._adapters.numbers:
             self._run_chunks(runner, adapter)
@@ -208,13 +216,15 @@ class Probe:
             # This is the smallest number with other kernel variants.
             requests = padded_batch(requests) + 1
         if rows > 1 and tokens > 1:
-            run_step(runner, [min(16, tokens // 2)], decodes=1, adapter=adapter)
+            for width in (1, *self._widths):
+                run_step(runner, [min(16, tokens // 2)], decodes=1, adapter=adapter, width=width)
         run_step(runner, [1], constrained=True, adapter=adapter)
 
     @property
     def _most_tokens(self) -> int:
-        """The most tokens of a step: where a drafter reads them, each request may compute one more."""
-        return max(MAX_WINDOW_TOKENS, self._asked.max_batch_prefill_tokens + 2 * self._asked.max_batch_size)
+        """The most tokens of a step: where a drafter reads them, each chunk may have one more."""
+        decodes = max(self._asked.max_batch_size, MAX_WINDOW_TOKENS if self._widths else 0)
+        return self._asked.max_batch_prefill_tokens + self._asked.max_batch_size + decodes
 
     @property
     def _state_bytes(self) -> int:
@@ -284,14 +294,18 @@ class Probe:
         memory.release()
         memory.begin_peak()
         held = memory.held()
-        run_step(runner, lengths, asked.max_batch_size - len(lengths), scored=True, adapter=self._adapters.numbers[-1])
+        adapter, decodes = self._adapters.numbers[-1], asked.max_batch_size - len(lengths)
+        run_step(runner, lengths, decodes, scored=True, adapter=adapter)
+        for width in self._widths[-1:]:
+            beside = min(decodes, MAX_WINDOW_TOKENS // width - len(lengths))
+            if beside > 0:
+                run_step(runner, lengths, beside, scored=True, adapter=adapter, width=width)
         padding = torch.full(
             (asked.max_batch_size,), runner.table.padding_row, dtype=torch.int64, device=self._model.device
         )
-        runner.decode_rows(padding, limits.max_total_tokens, self._adapters.numbers[-1])
-        if self._widths:
-            width = self._widths[-1]
-            runner.decode_windows(padding[: MAX_WINDOW_TOKENS // width], width, limits.max_total_tokens)
+        runner.decode_rows(padding, limits.max_total_tokens, adapter)
+        for width in self._widths[-1:]:
+            runner.decode_windows(padding[: MAX_WINDOW_TOKENS // width], width, limits.max_total_tokens, adapter)
         step = memory.peak() - held
         memory.release()
         others = self._used() - memory.held()

@@ -20,7 +20,8 @@ from .transfer import Readback
 
 _NOT_FINITE = NumericalError("the model's logits hold NaN or infinite values")
 _NO_TOKEN_ALLOWED = NoTokenAllowed(
-    "no token is left: what the mask allows is excluded by `min_new_tokens`, or it allows nothing"
+    "no token is left: the mask allows none but tokens that end the text, too early for the least number of tokens "
+    "(`min_new_tokens`, `min_tokens`): ask for fewer, or let the grammar write others"
 )
 
 
@@ -47,6 +48,8 @@ class LaunchedStep:
     """The `Chosen.outcome`; None: each row gets one token."""
     width: int = 1
     """Entries of the record that belong to each row."""
+    classes: Readback | None = None
+    """The `Chosen.classes`; None: the model generates text."""
     encoded: Sequence[EncodedItem] = ()
     faults: MediaFaults | None = None
     """None: no media is served."""
@@ -73,6 +76,7 @@ class LaunchedStep:
             ids=ids if whole else [ids[i] for i in places],
             logprobs=[] if not self.details else logprobs if whole else [logprobs[i] for i in places],
             top_tokens=_top_tokens(sampled, places) if sampled and self.details else [],
+            class_logits=self._class_logits(kept),
             prompt_scores=self._prompt_scores() if self.scores and self.details else [],
             failures=failures,
             timings=self._timings(),
@@ -107,6 +111,12 @@ class LaunchedStep:
                 masked = sound == EXCLUDED and owner.request.row in self.constrained
                 failures.append(failure(owner.request, _NO_TOKEN_ALLOWED if masked else _NOT_FINITE))
         return kept
+
+    def _class_logits(self, kept: Sequence[int]) -> list[float]:
+        """Returns the logits of the kept rows, one row after the other."""
+        if self.classes is None or not self.details or not kept:
+            return []
+        return self.classes.wait()[list(kept)].flatten().tolist()
 
     def _prompt_scores(self) -> list[PromptScores]:
         if self.scores is None:

@@ -237,6 +237,8 @@ class StepReply:
     """How many drafts of each of `rows` were right, of those of its window and the one behind them."""
     hinted: Sequence[int] = ()
     """Of `rows`: those whose drafts were ids of a hint."""
+    class_logits: Sequence[float] = ()
+    """Of a classifier: those of all classes for the first row, then for the second, and so on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,6 +265,8 @@ class ShardInfo:
     """Upper bound of the number of decodes times the largest of their widths, where that is above 1."""
     drafter: str = ""
     """What drafts come from, beside hints; empty: there is no speculation."""
+    classes: int = 0
+    """The classes that a classifier scores; 0: the model generates text."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -112,7 +112,7 @@ class StepRunner:
     @property
     def graph_tokens(self) -> list[int]:
         """The sizes of the graphs of steps with chunks, ascending."""
-        return self._captured.base.chunks.sizes
+        return self._captured.base.chunks[1].sizes
 
     def capture(self, sizes: GraphSizes) -> None:
         """Captures a CUDA graph for each of `sizes`; other steps run without one. No request may be running."""
@@ -166,6 +166,8 @@ class StepRunner:
         record = None if chosen is None else Readback(chosen.sampled.record[:entries])
         if chosen is not None and chosen.outcome is not None:
             step = partial(step, outcome=Readback(chosen.outcome[: len(checked.owners)]), width=checked.width)
+        if chosen is not None and chosen.classes is not None:
+            step = partial(step, classes=Readback(chosen.classes[: len(checked.owners)]))
         scores = None if outcome.scored is None else Readback(outcome.scored.record)
         return step(begin.host_ns - called, time=step_time, record=record, scores=scores, encoded=encoded)
 
@@ -198,9 +200,10 @@ class StepRunner:
         """
         return self._steps.of_rows(rows, max_kv_len, self._steps.adapters_of_all(adapter, len(rows)))
 
-    def decode_windows(self, rows: Tensor, width: int, max_kv_len: int) -> Chosen:
+    def decode_windows(self, rows: Tensor, width: int, max_kv_len: int, adapter: int = 0) -> Chosen:
         """Computes a step of windows of `width` tokens for `rows`, as `decode_rows`."""
-        return self._steps.of_windows(Windows(rows, torch.full_like(rows, width), width), max_kv_len)
+        adapters = self._steps.adapters_of_all(adapter, len(rows) * width)
+        return self._steps.of_windows(Windows(rows, torch.full_like(rows, width), width), adapters, max_kv_len)
 
     def _one_graph(self, plan: CheckedPlan) -> Callable[[], Outcome] | None:
         """Returns a function that replays the whole step as one CUDA graph; None where no such graph fits."""
@@ -288,7 +291,7 @@ class StepRunner:
             return found.late
         self._sampling.use_window_masks(rows, slots[rows])
         if caps is not None and plan.widths is not None and counts:
-            most = np.array([counts.get(row, width) for row in rows.tolist()], dtype=np.int64)
+            most = np.array([counts.get(row, width) for row in plan.decodes.tolist()], dtype=np.int64)
             overwrite(caps, np.minimum(plan.widths, most))
         return found.late
 
@@ -311,4 +314,5 @@ class StepRunner:
         captured = None if seen_ends else self._captured.chunks(plan)
         step, forward = captured or self._steps.chunks_of(plan, seen_ends)
         slots = self.checker.rows.num_slots[plan.choosing]
-        return Prepared(forward, partial(self._steps.choose_chunks, plan, int(slots.max(initial=1)), step))
+        caps = step.caps[: len(plan.decodes)] if plan.width > 1 else None
+        return Prepared(forward, partial(self._steps.choose_chunks, plan, int(slots.max(initial=1)), step), caps)

@@ -117,10 +117,10 @@ class CheckedPlan:
 
     @property
     def choosing_adapters(self) -> Vector | None:
-        """The numbers of the adapters of `owners`; None: no token of the step uses any."""
+        """The numbers of the adapters of `owners`, each for all places of its window; None: no token uses any."""
         if self.adapters is None:
             return None
-        return np.array([each.request.adapter for each in self.owners], dtype=np.int64)
+        return np.repeat(np.array([each.request.adapter for each in self.owners], dtype=np.int64), self.width)
 
     @property
     def scored_adapters(self) -> Vector | None:
@@ -230,6 +230,8 @@ class PlanChecker:
         self._recurrent = recurrent
         self._widths = widths or WidthChecker()
         self._drafter_keeps = drafter_keeps
+        self.classifies = False
+        """Whether the model is a classifier, which predicts no token."""
         self.media = media or MediaChecker()
         self.adapters = adapters or AdapterChecker()
         self.rows = RunningRows(limits.max_batch_size)
@@ -274,6 +276,8 @@ class PlanChecker:
             seen.add(request.id)
             try:
                 check_request(request, self.limits, self._vocab_size, self._recurrent)
+                if self.classifies and request.prefill_logprobs:
+                    raise InvalidRequest("`prefill_logprobs` must be false: a classifier predicts no tokens")
                 self.adapters.check_request(request)
                 self.media.check_request(request)
                 rows.owners[row] = RunningRequest(request)

@@ -44,6 +44,8 @@ class Chosen(NamedTuple):
     """int64 [rows, 4]: how many tokens each row has got, how many drafts its window had, how many were right, and
     whether they were those of a hint (`accept_tokens`). None: there is no speculation, and each row has got one token.
     """
+    classes: Tensor | None = None
+    """float32 [rows, classes]: the logits of a classifier. None: the model generates text."""
 
 
 class Speculation:

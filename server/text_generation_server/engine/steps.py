@@ -5,11 +5,12 @@ One vector brings all that a step needs from the host to the device; this module
 
 from dataclasses import dataclass, fields, replace
 from itertools import accumulate
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from text_generation_kernels import Chunks, Decodes, WindowInputs, newest_tokens
 
@@ -40,6 +41,8 @@ class StepSize:
     """Whether rotary positions count along axes."""
     seen_ends: bool = False
     """Whether some tokens attend to later ones."""
+    width: int = 1
+    """Tokens of each decode, those of its window, and places of each sample."""
     contexts: ContextPlan | None = None
     """None: no cache has positions of one rank alone."""
 
@@ -50,8 +53,9 @@ class StepSize:
         """Returns the exact size of a plan."""
         scores = sum(each.num_scores for each in plan.chunks)
         # At least one, because operators do not take 0 tokens.
-        samples = max(1, len(plan.owners))
-        return cls(plan.num_tokens, len(plan.chunks), len(plan.decodes), samples, scores, axes, seen_ends, contexts)
+        samples = max(1, len(plan.owners)) * plan.width
+        sizes = plan.num_tokens, len(plan.chunks), len(plan.decodes), samples, scores
+        return cls(*sizes, axes, seen_ends, plan.width, contexts)
 
     @property
     def lengths(self) -> tuple[int, ...]:
@@ -60,7 +64,7 @@ class StepSize:
             *(self.tokens, self.tokens, self.tokens),
             *(self.chunks, self.chunks + 1, self.chunks),
             *(self.decodes, self.samples + self.scores, self.samples, self.scores),
-            *(3 * self.tokens * self.axes, self.tokens * self.seen_ends),
+            *(3 * self.tokens * self.axes, self.tokens * self.seen_ends, self.decodes * (self.width > 1)),
             *((0, 0) if self.contexts is None else (self.chunks, self.contexts.queried)),
         )
 
@@ -79,7 +83,7 @@ class StepInput(Generic[V]):
     token_ids: V
     """[tokens]; `-1 - r` stands for row r of the media pool."""
     positions: V
-    """[tokens], `NEWEST` for decodes."""
+    """[tokens], `NEWEST` for decodes, also for drafts of their windows."""
     chunk_rows: V
     """[chunks]"""
     chunk_starts: V
@@ -89,9 +93,11 @@ class StepInput(Generic[V]):
     decode_rows: V
     """[decodes]"""
     logit_tokens: V
-    """[samples + scores], the tokens whose logits are wanted: of samples first, then of scores."""
+    """[samples + scores], the tokens whose logits are wanted: of samples first, then of scores. In a step with windows
+    each row that gets tokens has as many samples as a window has tokens; of the end of a chunk, they are the same.
+    """
     sample_rows: V
-    """[samples], the rows that get a token."""
+    """[samples], the rows that get a token, each once."""
     score_targets: V
     """[scores], the prompt tokens whose log-probability is wanted."""
     rope_positions: V
@@ -100,6 +106,8 @@ class StepInput(Generic[V]):
     """
     seen_ends: V
     """[tokens], where it is needed: see `Chunks`."""
+    caps: V
+    """[decodes], where windows are wider than 1: the most tokens of each."""
     gathered_kv_lens: V
     """[chunks], where ranks have some positions of a cache each: `chunk_kv_lens` of those whose contexts come to every
     rank, 0 for the others.
@@ -121,15 +129,18 @@ def pack(plan: CheckedPlan, size: StepSize, padding_row: int) -> Vector:
     """
     vector = np.zeros(size.total, dtype=np.int64)
     step = StepInput[Vector].of(vector, size)
-    num_decodes = len(plan.decodes)
+    count, width = len(plan.decodes), size.width
+    num_decodes = count * width
     for rows in (step.token_rows, step.chunk_rows, step.decode_rows, step.sample_rows):
         rows[:] = padding_row
-    step.token_rows[:num_decodes] = step.decode_rows[:num_decodes] = step.sample_rows[:num_decodes] = plan.decodes
+    step.token_rows[:num_decodes] = np.repeat(plan.decodes, width)
+    step.decode_rows[:count] = step.sample_rows[:count] = plan.decodes
+    if width > 1 and plan.widths is not None:
+        step.caps[:count] = plan.widths
     step.positions[:num_decodes] = NEWEST
     step.logit_tokens[:num_decodes] = np.arange(num_decodes)
     along = step.rope_positions.reshape(3, -1)
-    token = sample = num_decodes
-    score = queried = 0
+    token, owner, score, queried = num_decodes, count, 0, 0
     for index, each in enumerate(plan.chunks):
         first, end, scores = each.chunk.first, token + each.chunk.count, each.num_scores
         step.token_rows[token:end] = step.chunk_rows[index] = each.chunk.row
@@ -152,9 +163,9 @@ def pack(plan: CheckedPlan, size: StepSize, padding_row: int) -> Vector:
         step.logit_tokens[size.samples + score : size.samples + score + scores] = np.arange(token, token + scores)
         step.score_targets[score : score + scores] = each.score_targets
         if each.is_last:
-            step.logit_tokens[sample] = end - 1
-            step.sample_rows[sample] = each.chunk.row
-            sample += 1
+            step.logit_tokens[owner * width : (owner + 1) * width] = end - 1
+            step.sample_rows[owner] = each.chunk.row
+            owner += 1
         token, score = end, score + scores
     step.chunk_starts[len(plan.chunks) :] = token
     return vector
@@ -167,8 +178,20 @@ class Extents:
     max_kv_len: int
     """Tokens that a decode attends to."""
     max_chunk: int
+    width: int = 1
+    """Of the windows: it is exact."""
     contexts: ContextPlan | None = None
     """That of the step's size."""
+
+
+class _Newest(NamedTuple):
+    """What decodes compute beside chunks, each [T] and valid for their tokens alone."""
+
+    ids: Tensor
+    positions: Tensor
+    unused: Tensor | None
+    """The tokens that attend to nothing, as their request has ended or they are outside their window; None: none."""
+    decodes: Decodes | None
 
 
 class InputBuilder:
@@ -223,32 +246,32 @@ class InputBuilder:
         return inputs.ids, state
 
     def mixed(
-        self, step: StepInput[Tensor], extents: Extents, adapters: StepAdapters | None = None
+        self,
+        step: StepInput[Tensor],
+        extents: Extents,
+        adapters: StepAdapters | None = None,
+        windows: WindowInputs | None = None,
     ) -> tuple[Tensor, InferState]:
-        """Returns the state of a step with chunks, and decodes if it has them."""
+        """Returns the state of a step with chunks, and decodes if it has them: one token of each, or, with `windows`,
+        so many.
+        """
         table, rows = self._table, step.token_rows
         newest = step.positions == NEWEST
-        input_ids = torch.where(newest, table.last_token[rows], step.token_ids)
-        lengths = table.length[rows]
-        positions = torch.where(newest, lengths - 1, step.positions).clamp_(min=0)
-        ended = None if self._limits is None else newest & (lengths >= self._limits[rows])
+        of_decodes = self._single(step, extents) if windows is None else self._among(windows, extents, rows)
+        input_ids = torch.where(newest, of_decodes.ids, step.token_ids)
+        positions = torch.where(newest, of_decodes.positions, step.positions).clamp_(min=0)
         starts, kv_lens = step.chunk_starts.to(torch.int32), step.chunk_kv_lens.to(torch.int32)
         ends = step.seen_ends if len(step.seen_ends) else None
         chunks = Chunks(table.slot_table, step.chunk_rows, starts, kv_lens, extents.max_chunk, ends)
-        decodes = None
-        if len(step.decode_rows):
-            of_decodes = table.length[step.decode_rows]
-            if self._limits is not None:
-                of_decodes = torch.where(of_decodes < self._limits[step.decode_rows], of_decodes, 0)
-            decodes = Decodes(table.slot_table, step.decode_rows, of_decodes.to(torch.int32), extents.max_kv_len)
+        decodes, unused = of_decodes.decodes, of_decodes.unused
         if self._deterministic and self._alone:
-            seen = positions + 1 if ended is None else torch.where(ended, 0, positions + 1)
+            seen = positions + 1 if unused is None else torch.where(newest & unused, 0, positions + 1)
             decodes, chunks = Decodes(table.slot_table, rows, seen.to(torch.int32), table.max_total_tokens), None
         elif self._deterministic:
             decodes, chunks = None, self._joined(decodes, chunks)
         slots = table.slot_table[rows, positions].to(torch.int64)
-        if ended is not None:
-            slots = torch.where(ended, table.dummy_slot, slots)
+        if unused is not None:
+            slots = torch.where(newest & unused, table.dummy_slot, slots)
         rotary = media = None
         if table.rope_delta is not None:
             generated = (positions + table.rope_delta[rows]).expand(3, -1)
@@ -261,6 +284,27 @@ class InputBuilder:
             shared = SharedChunks(contexts.positions, gathered, step.queried_tokens, contexts.longest)
         state = self._state(positions, slots, decodes, chunks, step.logit_tokens, rotary, media, adapters)
         return input_ids, replace(state, shared=shared)
+
+    def _single(self, step: StepInput[Tensor], extents: Extents) -> _Newest:
+        """Returns the newest tokens of decodes beside chunks."""
+        table, rows, decodes = self._table, step.token_rows, None
+        lengths = table.length[rows]
+        ended = None if self._limits is None else lengths >= self._limits[rows]
+        if len(step.decode_rows):
+            of_decodes = table.length[step.decode_rows]
+            if self._limits is not None:
+                of_decodes = torch.where(of_decodes < self._limits[step.decode_rows], of_decodes, 0)
+            decodes = Decodes(table.slot_table, step.decode_rows, of_decodes.to(torch.int32), extents.max_kv_len)
+        return _Newest(table.last_token[rows], lengths - 1, ended, decodes)
+
+    def _among(self, windows: WindowInputs, extents: Extents, rows: Tensor) -> _Newest:
+        """Returns the tokens of windows beside chunks, which have the first places of the step."""
+        decodes = Decodes(self._table.slot_table, windows.rows, windows.kv_lens, extents.max_kv_len, extents.width)
+        padding = (0, len(rows) - len(windows.rows))
+        ids, positions, lengths = (
+            functional.pad(each, padding) for each in (windows.ids, windows.positions, windows.kv_lens)
+        )
+        return _Newest(ids, positions, lengths == 0, decodes)
 
     def _joined(self, decodes: Decodes | None, chunks: Chunks) -> Chunks:
         """Turns decodes into chunks of one token, before the others; padding becomes empty chunks."""

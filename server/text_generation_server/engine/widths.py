@@ -47,11 +47,10 @@ class WidthChecker:
         if largest not in self.widths:
             known = ", ".join(map(str, self.widths))
             raise InvalidRequest(f"the largest of `widths` must be 1 or one of {known}, not {largest}")
-        if plan.chunks:
-            raise InvalidRequest("`widths` must be 1 in a step with `chunks`")
-        if largest * len(widths) > MAX_WINDOW_TOKENS:
+        # A prompt that ends may get as many places as a window has.
+        if largest * (rows := len(widths) + len(plan.chunks)) > MAX_WINDOW_TOKENS:
             raise InvalidRequest(
-                f"`decode` names {len(widths)} rows of up to {largest} tokens; a step with `widths` computes at most "
-                f"{MAX_WINDOW_TOKENS}"
+                f"`decode` and `chunks` name {rows} rows of up to {largest} tokens; a step with `widths` computes at "
+                f"most {MAX_WINDOW_TOKENS}"
             )
         return widths

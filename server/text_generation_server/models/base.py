@@ -25,6 +25,8 @@ class CausalLM(Protocol):
     vocab_size: int
     vocabulary: VocabularyShard
     """The ids whose logits this rank computes."""
+    classes: int = 0
+    """The classes that a classifier scores; 0: the model generates text."""
     max_context_length: int
     """Tokens of prompt and answer together for which positions exist."""
     caches: Sequence[CacheShape]
@@ -62,8 +64,8 @@ class CausalLM(Protocol):
         ...
 
     def logits(self, hidden: Tensor, deterministic: bool = False, adapters: StepAdapters | None = None) -> Tensor:
-        """Turns [N, hidden_size] into [N, vocabulary.width] of the model's type. One rank computes each id, so ranks
-        cannot differ in a last bit. `adapters` are those of the N tokens, where `AdapterPool.changes_head`; None: all
-        use the base's head.
+        """Turns [N, hidden_size] into [N, vocabulary.width] of the model's type, or into [N, classes]. One rank
+        computes each id, so ranks cannot differ in a last bit. `adapters` are those of the N tokens, where
+        `AdapterPool.changes_head`; None: all use the base's head.
         """
         ...

@@ -10,7 +10,15 @@ from text_generation_kernels import KV_CODES, LONGEST_NORMALISED
 
 from ..config.kv_cache import QuantisedKvCache
 from ..config.model import ModelConfig
-from ..config.recurrent import KimiDeltaSpec, LightningSpec, Mamba2Spec, MambaSpec, RecurrentSpec, ShortConvSpec
+from ..config.recurrent import (
+    GatedLruSpec,
+    KimiDeltaSpec,
+    LightningSpec,
+    Mamba2Spec,
+    MambaSpec,
+    RecurrentSpec,
+    ShortConvSpec,
+)
 from ..config.rotary import RopeSpec
 from ..config.sizes import dense_macs
 from ..config.spec import (
@@ -38,6 +46,7 @@ from ..layers.infer import (
     FeedForward,
     FeedForwardLayer,
     GatedDelta,
+    GatedLru,
     Head,
     Indexer,
     KimiDelta,
@@ -77,9 +86,11 @@ from ..layers.weights import (
     PrefillCopies,
     VocabularyShard,
     load_attention,
+    load_class_head,
     load_dense,
     load_embedding,
     load_gated_delta,
+    load_gated_lru,
     load_head,
     load_indexer,
     load_kimi_delta,
@@ -171,10 +182,7 @@ class DecoderBuilder:
         layers = [self._layer(index, layer) for index, layer in enumerate(spec.layers) if not layer.is_empty]
         final_norm = self._norm(checkpoint.outside(names.final_norm), spec.final_norm)
         last = self._add_norm(len(spec.layers), final_norm, self._ffn_output_norm(len(spec.layers) - 1))
-        vocabulary = VocabularyShard.of(spec.vocab_size, checkpoint.group.rank, checkpoint.group.world_size)
-        head_weights = load_head(checkpoint, weights)
-        self.sublayers.append(Sublayer(None, spec.head, head_weights))
-        head = Head(spec.head, head_weights, vocabulary)
+        head = self._head(weights)
         ropes = tuple(self._ropes.values())
         halves = OverlappedHalves(checkpoint.group, layers)
         products = dense_macs(self._config) // checkpoint.group.world_size
@@ -187,6 +195,16 @@ class DecoderBuilder:
         others = self._copies, products, inputs, encoder, adapters
         self.ends = Ends(embedding, weights, head, final_norm)
         return Decoder(embedding, layers, halves, last, head, *kept, ropes, longest, *others, self.taps)
+
+    def _head(self, embedding: EmbeddingWeights) -> Head:
+        """Builds the LM head, or that of a classifier, whose logits no other rank has a part of."""
+        checkpoint, spec = self._checkpoint, self._checkpoint.spec
+        if spec.head.classes:
+            weights, place = load_class_head(checkpoint), (0, 1)
+        else:
+            weights, place = load_head(checkpoint, embedding), (checkpoint.group.rank, checkpoint.group.world_size)
+        self.sublayers.append(Sublayer(None, spec.head, weights))
+        return Head(spec.head, weights, VocabularyShard.of(spec.vocab_size, *place))
 
     def build_layer(self) -> SingleLayer:
         """Builds the only layer of the model's spec, without what is before and behind it. Raises ConfigurationError
@@ -331,7 +349,7 @@ class DecoderBuilder:
 
     def _recurrent(
         self, index: int, spec: RecurrentSpec
-    ) -> GatedDelta | KimiDelta | Lightning | Mamba | Mamba2 | ShortConv:
+    ) -> GatedDelta | GatedLru | KimiDelta | Lightning | Mamba | Mamba2 | ShortConv:
         checkpoint, place = self._checkpoint, len(self._states)
         if isinstance(spec, MambaSpec):
             weights = load_mamba(checkpoint, index, spec)
@@ -340,6 +358,9 @@ class DecoderBuilder:
             heads = HeadSplit.of(spec.num_heads, spec.groups, checkpoint.group)
             weights = load_mamba2(checkpoint, index, spec, heads)
             mixer = Mamba2(place, spec, weights, heads, checkpoint.group)
+        elif isinstance(spec, GatedLruSpec):
+            weights = load_gated_lru(checkpoint, index, spec)
+            mixer = GatedLru(place, spec, weights)
         elif isinstance(spec, ShortConvSpec):
             weights = load_short_conv(checkpoint, index, spec)
             mixer = ShortConv(place, spec, weights)

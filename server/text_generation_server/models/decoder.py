@@ -70,6 +70,7 @@ class Decoder(CausalLM):
         self.device = embedding.device
         self.vocabulary = head.vocabulary
         self.vocab_size = head.vocabulary.vocab_size
+        self.classes = head.classes
         self.caches = caches
         self.states = states
         self.bytes_per_position = sum(table.bytes_per_position for table in ropes)

@@ -1,19 +1,24 @@
-"""Drafters beside a decoder: those of folders of their own, and layers of the model's checkpoint."""
+"""Drafters beside a decoder: those of folders of their own, layers of the model's checkpoint, and whole models."""
 
+import logging
 from dataclasses import replace
 
 import torch
 
+from ..config.draft_model import DraftModelConfig
 from ..config.drafter import FoundDrafter
 from ..config.model import ModelConfig
 from ..config.mtp import MtpConfig
 from ..config.spec import NormSpec
 from ..distributed import TensorParallelGroup
-from ..drafters import Drafter, ModelEnds, MtpDrafter, MtpLayer, load_drafter
+from ..drafters import Drafter, DraftModel, ModelEnds, MtpDrafter, MtpLayer, load_drafter
 from ..layers.infer import AddNorm, Norm, Taps
 from ..layers.weights import Checkpoint, Dense
-from ..weights import WeightSource
+from ..weights import SafetensorsSource, WeightSource
 from .builder import DecoderBuilder, Ends
+from .unread import unread
+
+logger = logging.getLogger(__name__)
 
 
 def taps_of(found: FoundDrafter | None) -> Taps | None:
@@ -34,9 +39,24 @@ def build_drafter(
     """
     if (ends := builder.ends) is None:
         raise ValueError("the model is built first")
+    if isinstance(found.config, DraftModelConfig):
+        return _whole(found, found.config.model, config.decoder.vocab_size, ends.embedding.dtype, device)
     if not isinstance(found.config, MtpConfig):
         return load_drafter(found.folder, found.config, builder.taps, *ends[:3], group)
     return _mtp(found.config, config, (ends, builder.taps), group, source, device)
+
+
+def _whole(
+    found: FoundDrafter, config: ModelConfig, vocab_size: int, dtype: torch.dtype, device: torch.device
+) -> DraftModel:
+    """Reads a whole model, which each rank has whole."""
+    alone, files = TensorParallelGroup(0, 1, device), SafetensorsSource(found.folder, dtype, device)
+    model = DecoderBuilder(config, alone, files, device).build()
+    files.warn_unread(unread(config, model, alone))
+    files.warn_not_finite()
+    layers = len(config.decoder.layers)
+    logger.info("drafter loaded", extra={"drafter": str(found.folder), "model": config.architecture, "layers": layers})
+    return DraftModel(model, vocab_size)
 
 
 def _mtp(

@@ -12,8 +12,8 @@ EncoderState = object
 class Encoder(Protocol):
     """The encoder of a model, immutable once it is built. The engine thread owns it.
 
-    Every rank has all of it and computes the same bits, so it needs no collective. Nothing in it depends on other
-    items, so an item's rows do not depend on when it is encoded, or in how many ranges of layers.
+    Every rank has all of it and computes the same bits, so it needs no collective. An item's rows do not depend on when
+    it is encoded, or in how many ranges of layers; with others in one GEMM, they may be rounded otherwise.
     """
 
     layers: int
@@ -30,6 +30,8 @@ class Encoder(Protocol):
     """Whether tokens of a span attend to each other in both directions."""
     axes: bool
     """Whether positions count along axes (M-RoPE)."""
+    packs: bool
+    """Whether views of several items may be begun together, as those of one: their rows follow each other."""
 
     def rows(self, views: Sequence[tuple[int, int]], grid: tuple[int, int] = (0, 0)) -> int:
         """Returns how many positions an item with views of these heights and widths takes. `grid` is its own, where

@@ -9,12 +9,9 @@ import torch
 from ..adapters import BaseModel, MergedSource, ModelTensors, read_adapter, untied_aliases
 from ..config.drafter import FoundDrafter
 from ..config.fallback import FallbackConfig
-from ..config.families import VISION_PARTS
 from ..config.implementation import AnyModelConfig
 from ..config.kv_cache import QuantisedKvCache
 from ..config.model import ModelConfig
-from ..config.names import TensorNames
-from ..config.quantisation import BESIDE
 from ..config.server import LoadFormat, check_merge
 from ..distributed import TensorParallelGroup
 from ..weights import DummySource, SafetensorsSource, WeightSource
@@ -22,8 +19,7 @@ from .adapters import AdapterReader
 from .base import CausalLM
 from .builder import DecoderBuilder
 from .drafters import build_drafter, taps_of
-from .encoder import Encoder
-from .vision import VisionEncoder
+from .unread import unread
 
 logger = logging.getLogger(__name__)
 
@@ -54,10 +50,10 @@ def load_model(
     if merge_adapter is not None:
         source, config = _with_adapter(config, files, merge_adapter)
     reader = None
-    if isinstance(config, ModelConfig) and merge_adapter is None:
+    if isinstance(config, ModelConfig) and merge_adapter is None and not config.classes:
         reader = AdapterReader(folder, config, group, dtype)
     model = _build(config, group, source, dtype, device, kv_cache, reader, drafter)
-    ignored = _unread(config, model, group) if isinstance(config, ModelConfig) else ()
+    ignored = unread(config, model, group) if isinstance(config, ModelConfig) else ()
     if isinstance(config, ModelConfig):
         files.warn_unread(ignored)
     # Of a class of Transformers, other ranks leave tensors out that no pattern names.
@@ -107,32 +103,3 @@ def _build(
     if drafter is not None:
         model.draft_with(build_drafter(drafter, config, builder, group, source, device))
     return model
-
-
-def _unread(config: ModelConfig, model: CausalLM, group: TensorParallelGroup) -> tuple[str, ...]:
-    """Returns patterns of the tensors that this rank need not read."""
-    # Where the head is the embedding, some files hold it twice, and Transformers reads the embedding too.
-    tied = tuple(f"{head}.weight" for head in config.names.all_heads) if config.decoder.head.tied else ()
-    beside = BESIDE if config.schemes.method else ()
-    return (*_ignored(config, model.encoder), *tied, *beside, *_of_other_ranks(config.names, group))
-
-
-def _ignored(config: ModelConfig, encoder: Encoder | None) -> tuple[str, ...]:
-    """Returns patterns of the tensors that nobody needs: of an encoder that is read, a few; else all that it has."""
-    if not isinstance(encoder, VisionEncoder):
-        return config.names.ignored
-    return (*(each for each in config.names.ignored if each not in VISION_PARTS), *encoder.ignored)
-
-
-def _of_other_ranks(names: TensorNames, group: TensorParallelGroup) -> tuple[str, ...]:
-    """Returns patterns of the tensors that other ranks read, and this one need not."""
-    if group.world_size == 1:
-        return ()
-    others = [f"*{name.replace('{head}', '*')}.*" for name in (names.q_norm, names.k_norm) if "{head}" in name]
-    if group.expert_parallel:
-        others += [f"*{name.replace('{expert}', '*')}.*" for name in names.experts(gated=True)]
-    if group.rank:
-        # The first rank adds the biases of all-reduced outputs; the last ranks may have an empty vocabulary shard.
-        biased = names.out, names.down, names.shared_down
-        others += [f"*{name}.bias" for name in biased] + [f"{head}.*" for head in names.all_heads]
-    return tuple(others)

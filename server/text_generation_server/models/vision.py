@@ -63,6 +63,7 @@ class VisionEncoder(Encoder):
         self.token_id = spec.token_id
         self.whole_spans = spec.whole_spans
         self.axes = spec.axes
+        self.packs = spec.tiles is None and weights.marks is None
         self._spec = spec.tower
         self._scale = spec.scale
         self._queries = spec.levels[0].queries
@@ -114,11 +115,17 @@ class VisionEncoder(Encoder):
         return sides[0] // step * (sides[1] // step) + keeps_class
 
     def _asked(self, queries: QuerySpec, index: int, height: int, width: int) -> int:
-        sides = height // self._spec.patch, width // self._spec.patch
-        if min(sides) < 1 or max(sides) not in queries.counts:
-            known = " or ".join(str(self._spec.patch * side) for side in sorted(queries.counts))
+        patch = self._spec.patch
+        if queries.of_any_size and (min(height, width) < patch or height % patch or width % patch):
+            raise InvalidRequest(
+                f"`views[{index}]` is {height} x {width}: height and width must be multiples of {patch}, the side of a "
+                "patch"
+            )
+        sides = height // patch, width // patch
+        if min(sides) < 1 or (count := queries.count(max(sides))) is None:
+            known = " or ".join(str(patch * side) for side in sorted(queries.counts))
             raise InvalidRequest(f"`views[{index}]` is {height} x {width}: the longer side must have {known} pixels")
-        return queries.counts[max(sides)]
+        return count
 
     def sample(self, pixels: int) -> Sequence[tuple[int, int]]:
         """See `Encoder`."""

@@ -156,11 +156,13 @@ def info_to_pb(info: r.ShardInfo, group: str) -> pb.InfoResponse:
         widths=info.widths,
         max_window_tokens=info.max_window_tokens,
         drafter=info.drafter,
+        classes=info.classes,
     )
 
 
 def _media_info_to_pb(info: m.MediaInfo) -> pb.MediaInfo:
-    return pb.MediaInfo(token_id=info.token_id, layers=info.layers, whole_spans=info.whole_spans, axes=info.axes)
+    spans = {"whole_spans": info.whole_spans, "axes": info.axes}
+    return pb.MediaInfo(token_id=info.token_id, layers=info.layers, packs=info.packs, **spans)
 
 
 def reply_to_pb(reply: r.StepReply) -> pb.StepReply:
@@ -199,6 +201,7 @@ def reply_to_pb(reply: r.StepReply) -> pb.StepReply:
         drafts=reply.drafts,
         right=reply.right,
         hinted=reply.hinted,
+        class_logits=reply.class_logits,
     )
 
 

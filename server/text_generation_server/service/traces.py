@@ -11,8 +11,8 @@ from collections.abc import Callable, Generator, Sequence
 
 from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.resources import SERVICE_NAME, Resource
-from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
 from opentelemetry.trace import (
     Link,
     NonRecordingSpan,
@@ -29,6 +29,8 @@ from ..errors import EngineError
 from ..pb import generate_pb2 as pb
 
 logger = logging.getLogger(__name__)
+# It reports each attempt at a collector that is away; `ToldOnce` says it once.
+logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)
 
 _SERVICE = pb.DESCRIPTOR.services_by_name["TextGenerationService"].full_name
 _DEFAULT_SERVICE_NAME = "text-generation-inference.server"
@@ -45,7 +47,7 @@ class StepTraces:
         """`service_name` None means that of the environment (`OTEL_SERVICE_NAME`), or else TGI's."""
         self._rank = rank
         self._provider = TracerProvider(resource=_resource(service_name), shutdown_on_exit=False)
-        self._provider.add_span_processor(BatchSpanProcessor(exporter))
+        self._provider.add_span_processor(BatchSpanProcessor(ToldOnce(exporter)))
         self._tracer = self._provider.get_tracer("text-generation-server")
 
     @classmethod
@@ -91,6 +93,33 @@ class StepTraces:
         sending.join(limit_s)
         if sending.is_alive():
             logger.warning("the last traces did not reach the collector in time")
+
+
+class ToldOnce(SpanExporter):
+    """Says once that the collector takes no spans, and once that it does again. A thread of the library calls it."""
+
+    def __init__(self, exporter: SpanExporter) -> None:
+        self._exporter = exporter
+        self._is_failing = False
+
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        """Sends a batch."""
+        result = self._exporter.export(spans)
+        fails = result is not SpanExportResult.SUCCESS
+        if fails and not self._is_failing:
+            logger.warning("traces are dropped: the collector of `--otlp-endpoint` takes none")
+        elif self._is_failing and not fails:
+            logger.info("the collector takes traces again")
+        self._is_failing = fails
+        return result
+
+    def shutdown(self) -> None:
+        """Ends the connection."""
+        self._exporter.shutdown()
+
+    def force_flush(self, timeout_millis: int = 30000) -> bool:
+        """Waits for what is being sent."""
+        return self._exporter.force_flush(timeout_millis)
 
 
 def _note_timings(span: Span, reply: pb.StepReply) -> None:

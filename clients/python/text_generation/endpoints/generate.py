@@ -9,7 +9,7 @@ from text_generation import structured
 from text_generation.codec import decode, encode
 from text_generation.endpoints.call import Answer, Call, Stream, texts
 from text_generation.errors import UnknownError, ValidationError
-from text_generation.types import Grammar, GrammarType, Parameters, Request, Response, StreamResponse
+from text_generation.types import EarlyStopping, Grammar, GrammarType, Parameters, Request, Response, StreamResponse
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -39,6 +39,9 @@ def generate(
     top_n_tokens: int | None = None,
     grammar: GrammarLike | None = None,
     token_healing: bool = False,
+    beam_width: int | None = None,
+    length_penalty: float | None = None,
+    early_stopping: EarlyStopping | None = None,
 ) -> Answer[Response]:
     """Generate the text that follows `prompt`.
 
@@ -75,6 +78,9 @@ def generate(
         top_n_tokens=top_n_tokens,
         grammar=_grammar(grammar),
         token_healing=token_healing or None,
+        beam_width=beam_width,
+        length_penalty=length_penalty,
+        early_stopping=early_stopping,
     )
     return Call("", encode(Request(prompt, parameters)), False, _response)
 
@@ -98,11 +104,15 @@ def generate_stream(
     top_n_tokens: int | None = None,
     grammar: GrammarLike | None = None,
     token_healing: bool = False,
+    beam_width: int | None = None,
+    length_penalty: float | None = None,
+    early_stopping: EarlyStopping | None = None,
 ) -> Stream[StreamResponse]:
     """Generate the text that follows `prompt`, token by token.
 
-    The parameters are those of `generate`. The request is sent when the first token is asked for. Closing the
-    iterator (`close`, `aclose`) cancels the generation. `AsyncClient` returns an asynchronous iterator.
+    The parameters are those of `generate`; with `beam_width` all tokens come at the end. The request is sent when the
+    first token is asked for. Closing the iterator (`close`, `aclose`) cancels the generation. `AsyncClient` returns an
+    asynchronous iterator.
 
     >>> for answer in client.generate_stream("The capital of France is", max_new_tokens=2):
     ...     print(answer.token.text)
@@ -131,6 +141,9 @@ def generate_stream(
         top_n_tokens=top_n_tokens,
         grammar=_grammar(grammar),
         token_healing=token_healing or None,
+        beam_width=beam_width,
+        length_penalty=length_penalty,
+        early_stopping=early_stopping,
     )
     return Call("", encode(Request(prompt, parameters, stream=True)), True, _token)
 

@@ -13,9 +13,12 @@ from text_generation.types import (
     ChatComplete,
     ChatCompletionChunk,
     ChatRequest,
+    Classes,
+    ClassifyRequest,
     Completion,
     CompletionComplete,
     CompletionRequest,
+    EarlyStopping,
     Grammar,
     Message,
     ModelList,
@@ -48,6 +51,11 @@ class CompletionOptions(TypedDict, total=False):
     top_p: float | None
     stop: str | Sequence[str] | None
     token_healing: bool
+    n: int | None
+    best_of: int | None
+    use_beam_search: bool
+    length_penalty: float | None
+    early_stopping: EarlyStopping | None
 
 
 class RunOptions(TypedDict, total=False):
@@ -77,6 +85,9 @@ class ChatOptions(RunOptions, total=False):
     tools: Tools | None
     stream_options: dict[str, Any] | None
     prediction: str | None
+    use_beam_search: bool
+    length_penalty: float | None
+    early_stopping: EarlyStopping | None
 
 
 def completion(
@@ -91,12 +102,18 @@ def completion(
     top_p: float | None = None,
     stop: str | Sequence[str] | None = None,
     token_healing: bool = False,
+    n: int | None = None,
+    best_of: int | None = None,
+    use_beam_search: bool = False,
+    length_penalty: float | None = None,
+    early_stopping: EarlyStopping | None = None,
 ) -> Answer[Completion] | Stream[CompletionComplete]:
     """Complete one prompt or several, by the OpenAI API.
 
     With `stream` it returns an iterator of pieces; the `index` of a piece tells its prompt. With
-    `token_healing` the end of a prompt need not be the end of a token. `AsyncClient` has the same method as a
-    coroutine, which with `stream` gives an asynchronous iterator.
+    `token_healing` the end of a prompt need not be the end of a token. With `use_beam_search` the `n` most probable
+    texts come back, found with `best_of` beams, or `n`, in the order of their `beam_score`. `AsyncClient` has the same
+    method as a coroutine, which with `stream` gives an asynchronous iterator.
 
     >>> client.completion("The capital of France is", max_tokens=2).choices[0].text
     ' Paris.'
@@ -116,6 +133,11 @@ def completion(
         top_p=top_p,
         stop=texts(stop),
         token_healing=token_healing or None,
+        n=n,
+        best_of=best_of,
+        use_beam_search=use_beam_search or None,
+        length_penalty=length_penalty,
+        early_stopping=early_stopping,
     )
     return Call("/v1/completions", encode(request), stream, _pieces if stream else _completion)
 
@@ -144,6 +166,9 @@ def chat(
     stream_options: dict[str, Any] | None = None,
     parallel_tool_calls: bool | None = None,
     prediction: str | None = None,
+    use_beam_search: bool = False,
+    length_penalty: float | None = None,
+    early_stopping: EarlyStopping | None = None,
 ) -> Answer[ChatComplete] | Stream[ChatCompletionChunk]:
     """Let the model answer a chat, by the OpenAI API.
 
@@ -155,7 +180,8 @@ def chat(
     A pydantic model as `response_format` stands for its strict JSON schema; `ChatComplete.parse` reads the answer into
     it. A Python function among `tools` stands for its definition (`tools.FunctionTool`); `run_tools` calls functions.
     `images.Image` makes a part of a message of an image. A `prediction` is a text that the answer may resemble, such as
-    the file that it edits: the answer is the same, and comes sooner from a server that drafts.
+    the file that it edits: the answer is the same, and comes sooner from a server that drafts. With `use_beam_search`
+    the choices are the `n` most probable answers, found with as many beams, in the order of their `beam_score`.
 
     >>> messages = [{"role": "user", "content": "What is the capital of France?"}]
     >>> client.chat(messages, max_tokens=2).choices[0].message.content
@@ -188,6 +214,9 @@ def chat(
         stream_options=stream_options,
         parallel_tool_calls=parallel_tool_calls,
         prediction=None if prediction is None else {"type": "content", "content": prediction},
+        use_beam_search=use_beam_search or None,
+        length_penalty=length_penalty,
+        early_stopping=early_stopping,
     )
     return Call("/v1/chat/completions", encode(request), stream, _chunks if stream else _chat)
 
@@ -210,6 +239,39 @@ def score(
     return Call("/v1/score", encode(request), False, _scores)
 
 
+def classify(
+    _client: object,
+    texts: Prompts | None = None,
+    *,
+    messages: Messages | None = None,
+    use_activation: bool | None = None,
+    truncate_prompt_tokens: int | None = None,
+) -> Answer[Classes]:
+    """The classes of `texts`, one or several, or of a conversation, of a server whose model is a classifier or a reward
+    model.
+
+    Args:
+        texts: What is classified; leave it out where `messages` is given.
+        messages: A conversation, of which the model's chat template makes the text.
+        use_activation: With False, `probs` are the logits.
+        truncate_prompt_tokens: Keeps so many tokens at the end of each text; -1 as many as the model can read.
+
+    >>> [each.label for each in client.classify(["What a day!", "Never again."]).data]
+    ['positive', 'negative']
+
+    Raises:
+        TextGenerationError: The server refused or failed, or cannot be reached; see `errors`.
+    """
+    request = ClassifyRequest(
+        model=MODEL,
+        input=texts if texts is None or isinstance(texts, str) else list(texts),
+        messages=None if messages is None else list(messages),
+        use_activation=use_activation,
+        truncate_prompt_tokens=truncate_prompt_tokens,
+    )
+    return Call("/v1/classify", encode(request), False, _classes)
+
+
 def models(_client: object) -> Answer[list[str]]:
     """The names of the models that the server has, by the OpenAI API; a server of this project has one.
 
@@ -229,6 +291,10 @@ def _definition(function: Callable[..., Any]) -> Tool:
 
 def _completion(payload: Any) -> Completion:
     return decode(Completion, payload)
+
+
+def _classes(payload: Any) -> Classes:
+    return decode(Classes, payload)
 
 
 def _scores(payload: Any) -> Scores:

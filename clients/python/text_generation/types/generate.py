@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from text_generation import structured
 from text_generation.errors import ValidationError
 
 if TYPE_CHECKING:
     from text_generation.structured import Model
+
+
+EarlyStopping: TypeAlias = bool | Literal["never"]
+"""When a beam search ends: True once as many texts have ended as there are beams; False when no other is likely to
+score higher; "never" when none can."""
 
 
 class GrammarType(str, Enum):
@@ -86,6 +91,9 @@ class Parameters:
         top_n_tokens: Return the n most likely tokens of each step.
         grammar: Constrain the text.
         token_healing: Generate the end of the prompt again, so that it need not be the end of a token.
+        beam_width: Search for the most probable text with so many beams.
+        length_penalty: The score of a beam is divided by its length to this power; 1 unless set.
+        early_stopping: When a search ends: True, False or "never", as in transformers.
     """
 
     do_sample: bool = False
@@ -107,10 +115,21 @@ class Parameters:
     top_n_tokens: int | None = None
     grammar: Grammar | None = None
     token_healing: bool | None = None
+    beam_width: int | None = None
+    length_penalty: float | None = None
+    early_stopping: EarlyStopping | None = None
 
     def __post_init__(self) -> None:
         """Check what needs no knowledge of the server's limits; raises `ValidationError`."""
-        for name in ("best_of", "repetition_penalty", "temperature", "top_k", "truncate", "top_n_tokens"):
+        for name in (
+            "best_of",
+            "repetition_penalty",
+            "temperature",
+            "top_k",
+            "truncate",
+            "top_n_tokens",
+            "beam_width",
+        ):
             _check(name, getattr(self, name), 0, float("inf"), "must be strictly positive")
         for name in ("top_p", "typical_p"):
             _check(name, getattr(self, name), 0, 1, "must be > 0.0 and < 1.0")
@@ -172,7 +191,7 @@ class Token:
 
 @dataclass
 class BestOfSequence:
-    """One of the other generations of a `best_of` request; see `Details`."""
+    """One of the other generations of a `best_of` request, or another beam; see `Details`."""
 
     generated_text: str
     finish_reason: FinishReason
@@ -181,6 +200,7 @@ class BestOfSequence:
     prefill: list[InputToken] = field(default_factory=list[InputToken])
     tokens: list[Token] = field(default_factory=list[Token])
     top_tokens: list[list[Token]] | None = None
+    beam_score: float | None = None
 
 
 @dataclass
@@ -194,7 +214,8 @@ class Details:
         prefill: Tokens of the prompt; empty unless `decoder_input_details` was set and the server allows it.
         tokens: Generated tokens.
         top_tokens: Most likely tokens, a list for each generated token; needs `top_n_tokens`.
-        best_of_sequences: The other generations; needs `best_of`.
+        best_of_sequences: The other generations; needs `best_of`, or `beam_width` for the other beams.
+        beam_score: Score of the text; needs `beam_width`.
     """
 
     finish_reason: FinishReason
@@ -204,6 +225,7 @@ class Details:
     tokens: list[Token] = field(default_factory=list[Token])
     top_tokens: list[list[Token]] | None = None
     best_of_sequences: list[BestOfSequence] | None = None
+    beam_score: float | None = None
 
 
 @dataclass
@@ -231,6 +253,7 @@ class StreamDetails:
     generated_tokens: int
     seed: int | None = None
     input_length: int | None = None
+    beam_score: float | None = None
 
 
 @dataclass

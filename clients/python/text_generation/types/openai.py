@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from text_generation import structured
 from text_generation.errors import UnknownError
-from text_generation.types.generate import Grammar
+from text_generation.types.generate import EarlyStopping, Grammar
 
 if TYPE_CHECKING:
     from text_generation.structured import Model
@@ -29,6 +29,11 @@ class CompletionRequest:
     top_p: float | None = None
     stop: list[str] | None = None
     token_healing: bool | None = None
+    n: int | None = None
+    best_of: int | None = None
+    use_beam_search: bool | None = None
+    length_penalty: float | None = None
+    early_stopping: EarlyStopping | None = None
 
 
 @dataclass
@@ -62,13 +67,49 @@ class Scores:
 
 
 @dataclass
+class ClassifyRequest:
+    """Body of `POST /v1/classify`; see `Client.classify`."""
+
+    model: str
+    input: str | list[str] | None = None
+    messages: list[Message | dict[str, Any]] | None = None
+    use_activation: bool | None = None
+    truncate_prompt_tokens: int | None = None
+
+
+@dataclass
+class Classified:
+    """The classes of one text: `label` names the likeliest, `probs` are in the order of the classes."""
+
+    index: int
+    label: str
+    probs: list[float]
+    num_classes: int
+
+
+@dataclass
+class Classes:
+    """Answer of `classify`; `data` is in the order of the texts."""
+
+    id: str
+    created: int
+    model: str
+    data: list[Classified] = field(default_factory=list[Classified])
+    usage: dict[str, Any] | None = None
+
+
+@dataclass
 class CompletionComplete:
-    """A completion, or the next piece of one in a stream; only the last piece has a `finish_reason`."""
+    """A completion, or the next piece of one in a stream; only the last piece has a `finish_reason`.
+
+    `beam_score` is set where the text was searched for (`use_beam_search`), and not in streams.
+    """
 
     index: int
     text: str
     logprobs: Any = None
     finish_reason: str | None = None
+    beam_score: float | None = None
 
 
 @dataclass
@@ -192,17 +233,24 @@ class ChatRequest:
     stream_options: dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None
     prediction: dict[str, Any] | None = None
+    use_beam_search: bool | None = None
+    length_penalty: float | None = None
+    early_stopping: EarlyStopping | None = None
 
 
 @dataclass
 class ChatCompletionComplete:
-    """One answer of the model; `finish_reason` is "stop", "length" or "tool_calls"."""
+    """One answer of the model; `finish_reason` is "stop", "length" or "tool_calls".
+
+    `beam_score` is set where the answer was searched for (`use_beam_search`).
+    """
 
     index: int
     message: Message
     logprobs: Any = None
     finish_reason: str | None = None
     usage: dict[str, Any] | None = None
+    beam_score: float | None = None
 
 
 @dataclass

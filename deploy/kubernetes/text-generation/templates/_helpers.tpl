@@ -96,6 +96,25 @@ labels:
 - --api-key-file
 - /etc/text-generation/api-keys
 {{- end }}
+{{- with .Values.adapters.start }}
+- --lora-adapters
+- {{ join "," . | quote }}
+{{- end }}
+{{- if .Values.adapters.existingClaim }}
+- --lora-dir
+- /adapters
+{{- end }}
+{{- if .Values.adapters.adminKeySecret }}
+- --allow-adapter-loading
+{{- end }}
+{{- with int .Values.adapters.pages }}
+- --adapter-pages
+- {{ . | quote }}
+{{- end }}
+{{- with int .Values.adapters.hostMib }}
+- --adapter-host-mib
+- {{ . | quote }}
+{{- end }}
 {{- if .Values.inferencePool.enabled }}
 - --metrics-aliases
 - vllm

@@ -36,7 +36,7 @@ spec:
       imagePullPolicy: {{ .Values.image.pullPolicy }}
       args:
         {{- include "text-generation.args" . | nindent 8 }}
-      {{- if or .Values.env .Values.model.tokenSecret (gt (int .Values.nodes) 1) }}
+      {{- if or .Values.env .Values.model.tokenSecret .Values.adapters.adminKeySecret (gt (int .Values.nodes) 1) }}
       env:
         {{- if gt (int .Values.nodes) 1 }}
         - name: LOCAL_ADDR
@@ -50,6 +50,13 @@ spec:
             secretKeyRef:
               name: {{ . }}
               key: HF_TOKEN
+        {{- end }}
+        {{- with .Values.adapters.adminKeySecret }}
+        - name: ADMIN_API_KEY
+          valueFrom:
+            secretKeyRef:
+              name: {{ . }}
+              key: admin-api-key
         {{- end }}
         {{- with .Values.env }}
         {{- toYaml . | nindent 8 }}
@@ -105,6 +112,11 @@ spec:
           mountPath: /etc/text-generation
           readOnly: true
         {{- end }}
+        {{- if .Values.adapters.existingClaim }}
+        - name: adapters
+          mountPath: /adapters
+          readOnly: true
+        {{- end }}
         {{- if and (gt (int .Values.nodes) 1) .Values.nodesSecret }}
         - name: nodes
           mountPath: /etc/text-generation-nodes
@@ -132,6 +144,12 @@ spec:
         items:
           - key: api-keys
             path: api-keys
+    {{- end }}
+    {{- with .Values.adapters.existingClaim }}
+    - name: adapters
+      persistentVolumeClaim:
+        claimName: {{ . }}
+        readOnly: true
     {{- end }}
     {{- if and (gt (int .Values.nodes) 1) .Values.nodesSecret }}
     - name: nodes

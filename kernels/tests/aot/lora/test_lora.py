@@ -14,8 +14,8 @@ from text_generation_kernels.lora.lora_shrink import lora_shrink_kernel, lora_sh
 TABLES = {"order_ptr": "*i32", "tiles_ptr": "*i32", "work_ptr": "*i32", "v_ptr": "*fp32", "items": "i32"}
 QKV: list[Range] = [(0, 64, 0), (64, 80, 1), (80, 96, 2)]
 CARDS = [GPUTarget("cuda", capability, 32) for capability in (80, 86, 89)]
-TILES = {16: (16, 2), 64: (32, 4)}
-"""Tokens and warps of a thread block of expand, by tokens of a tile."""
+TILES = {16: (16, 128, 2), 64: (32, 64, 4)}
+"""Tokens, outputs and warps of a thread block of expand, by tokens of a tile."""
 
 
 def _shrink(dtype: str, parts: int, tile_tokens: int, target: GPUTarget = SM_90) -> Compiled:
@@ -28,16 +28,21 @@ def _shrink(dtype: str, parts: int, tile_tokens: int, target: GPUTarget = SM_90)
 
 
 def _expand(
-    dtype: str, parts: int, tile_tokens: int, add: bool = False, activation: str | None = None, target: GPUTarget = SM_90
+    dtype: str,
+    parts: int,
+    tile_tokens: int,
+    add: bool = False,
+    activation: str | None = None,
+    target: GPUTarget = SM_90,
 ) -> Compiled:
-    tokens, warps = TILES[tile_tokens]
+    tokens, outputs, warps = TILES[tile_tokens]
     types = TABLES | {"b_ptr": f"*{dtype}", "out_ptr": f"*{dtype}" if add else "*fp32"}
     types |= dict.fromkeys(("outputs", "stride_b_page", "stride_base_token", "stride_out_token"), "i32")
     types |= {"part_of_block_ptr": "*i32"} if parts > 1 else {}
     types |= {"base_ptr": f"*{dtype}"} if add else {}
     splits = 8 if tile_tokens == 16 else 1
     constants = {"ACTIVATION": activation, "IN_PLACE": add and activation is None, "SPLITS": splits, "PARTS": parts}
-    constants |= {"UNITS": 16, "OUTPUT_BLOCK": 16, "BLOCK_M": tile_tokens, "TOKENS": tokens, "BLOCK_N": 128}
+    constants |= {"UNITS": 16, "OUTPUT_BLOCK": 16, "BLOCK_M": tile_tokens, "TOKENS": tokens, "BLOCK_N": outputs}
     constants |= {"ONE_PART": parts < 3}
     constants |= {} if parts > 1 else {"part_of_block_ptr": None}
     constants |= {} if add else {"base_ptr": None}

@@ -68,7 +68,11 @@ def test_tiles_are_prefetched_before_the_wait_and_nothing_spills(variant: Varian
 
 
 @pytest.mark.parametrize("variant", [each for each in _variants() if each.gated], ids=str)
-def test_what_adapters_add_needs_no_spills(variant: Variant) -> None:
+def test_what_adapters_add_is_waited_for_at_the_end(variant: Variant) -> None:
     compiled = _compiled(variant, "bf16", with_bias=False, with_delta=True)
     compiled.check(max_spills=40)
+    before, _, after = compiled.sass.partition("ACQBULK")
+    assert "HGMMA" in before
+    assert "HGMMA" not in after
+    assert "PREEXIT" in after
     assert not _compiled(variant, "bf16", with_bias=False).count("STL")

@@ -40,6 +40,7 @@ def _compile(
     target: GPUTarget = SM_90,
     activation: str | None = None,
     keeps_partials: bool = False,
+    with_delta: bool = False,
 ) -> Compiled:
     tokens, block_n, block_k, num_warps, num_stages = variant
     sizes = ("inputs", "outputs", "tokens", "splits")
@@ -49,7 +50,8 @@ def _compile(
     types |= {"out_ptr": "*fp32"} if keeps_partials else {}
     constants = {"BLOCK_M": tokens, "BLOCK_N": block_n, "BLOCK_K": block_k, "ACTIVATION": activation}
     constants["SPLIT_K_PARTIALS"] = keeps_partials
-    constants |= {"delta_ptr": None} | ({} if with_bias else {"bias_ptr": None})
+    constants |= ({} if with_delta else {"delta_ptr": None}) | ({} if with_bias else {"bias_ptr": None})
+    types |= {"delta_ptr": "*fp32"} if with_delta else {}
     return compile_offline(skinny_linear_kernel, types, constants, num_warps, num_stages, target)
 
 
@@ -68,6 +70,16 @@ def test_no_spills_and_wide_copies(variant: Variant, activation: str | None, wit
     compiled.check()
     assert compiled.count("HGMMA")
     assert "LDGSTS.E.BYPASS" in compiled.sass
+
+
+@pytest.mark.parametrize("variant", VARIANTS, ids=str)
+def test_what_adapters_add_is_waited_for_at_the_end(variant: Variant) -> None:
+    compiled = _compile(variant, "bf16", with_bias=False, activation="silu", with_delta=True)
+    compiled.check()
+    before, _, after = compiled.sass.partition("ACQBULK")
+    assert "LDGSTS.E.BYPASS" in before
+    assert "HGMMA" in before
+    assert "LDGSTS" not in after
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "fp16"])

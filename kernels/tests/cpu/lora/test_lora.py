@@ -94,5 +94,7 @@ def test_shapes_that_do_not_fit_are_named() -> None:
     sums, half = torch.empty(2, 50), torch.empty(2, 25)
     with pytest.raises(ValueError, match="lora_expand_gated: unknown activation 'tanh'"):
         kernels.lora_expand_gated(v, site.pool_b, None, *tables, sums, "tanh", half)
-    with pytest.raises(ValueError, match="lora_expand_gated: shapes do not fit: .*base"):
+    with pytest.raises(ValueError, match=r"lora_expand_gated: shapes do not fit: .*base"):
         kernels.lora_expand_gated(v, site.pool_b, None, *tables, sums, "silu", sums)
+    with pytest.raises(ValueError, match="lora_expand: run must be a multiple of 16, not 8"):
+        kernels.lora_expand(v, site.pool_b, None, *tables, sums, run=8)

@@ -29,9 +29,9 @@ def _some(tokens: int) -> list[int]:
 
 
 @pytest.mark.parametrize("name", SITES)
-@pytest.mark.parametrize("tokens", [1, 7, 64])
+@pytest.mark.parametrize("tokens", [2, 7, 64])
 def test_delta_beside_the_gemm(tokens: int, name: str) -> None:
-    """Norm, GEMM, delta, and who adds partials, in a graph; the words of earlier steps are there."""
+    """In graphs of norm, GEMM and delta, or norm, delta and a GEMM that adds it, with the words of earlier steps."""
     torch.manual_seed(tokens)
     site, adapters, words = _site(name), _some(tokens), _words()
     step, (outputs, inputs) = site.step(adapters, room=4), (len(site.b[0]), SITES[name][1])
@@ -41,14 +41,15 @@ def test_delta_beside_the_gemm(tokens: int, name: str) -> None:
     given = step.adapters(1, words)
     splits = kernels.linear_splits(start, weight)
     partials = torch.empty(splits, tokens, outputs, device="cuda")
+    out = torch.empty(tokens, outputs, device="cuda").bfloat16()
 
     def run(beside: bool) -> None:
         kernels.rms_norm(start, norm, 1e-5, x)
         if not beside:
             kernels.lora_delta(x, given, delta)
-        if kernels.leaves_partials(x, weight):
+            kernels.adapted_linear(x, weight, None, delta, out)
+        else:
             kernels.linear_split_k(x, weight, partials)
-        if beside:
             kernels.lora_delta(x, given, delta, True)
 
     for beside in (False, True):
@@ -63,6 +64,9 @@ def test_delta_beside_the_gemm(tokens: int, name: str) -> None:
             graph.replay()
             expected = site.delta(x, adapters)
             assert (delta.double() - expected).norm() <= 2e-5 * expected.norm()
+            if not beside:
+                expected += x.double() @ weight.double().t()
+                assert (out.double() - expected).norm() <= 1e-2 * expected.norm()
 
 
 @pytest.mark.parametrize("activation", [None, "silu"])

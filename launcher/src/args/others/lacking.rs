@@ -33,7 +33,7 @@ const SCHEDULER: &str =
 const EXECUTOR: &str = "the launcher starts the shards itself: leave it out. With Ray: docs/ray.md";
 const GRAMMARS: &str =
     "structured output has one backend (docs/structured-output.md): leave it out";
-const TASK: &str = "only text generation is served: leave it out";
+const TASK: &str = "the checkpoint says whether it generates or classifies, and nothing makes embeddings: leave it out";
 const OVERRIDES: &str = "leave it out, and change config.json or generation_config.json in a copy of the model's folder";
 const NAMES: &str = "paths, pages and headers are fixed: leave it out";
 

@@ -9,6 +9,7 @@ use text_generation_client::types::{MediaCost, MediaInfo, WarmupLimits};
 use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
+use tokio::time::Instant;
 
 use super::{Batcher, FoundLost, KvEventFeed};
 use crate::adapters::Adapters;
@@ -47,11 +48,22 @@ pub(crate) struct Submitted {
     pub(crate) stopped: Arc<AtomicBool>,
 }
 
+impl Submitted {
+    /// With the end that sends.
+    pub(crate) fn channel() -> (UnboundedSender<Event>, Self) {
+        let (sender, events) = mpsc::unbounded_channel();
+        let stopped = Arc::default();
+        (sender, Self { events, stopped })
+    }
+}
+
 /// One prompt with its samples, on its way to the queue.
 #[derive(Debug)]
 pub(super) struct Submission {
     pub(super) request: ValidRequest,
     pub(super) samples: Vec<Sample>,
+    /// When its client's request came, where that was before.
+    pub(super) since: Option<Instant>,
 }
 
 /// The batcher's ends of the channels.
@@ -158,25 +170,60 @@ impl BatcherHandle {
         permits: Vec<Option<PermitHalf>>,
     ) -> Result<Vec<Submitted>, InferError> {
         let sample = |permit| {
-            let (sender, events) = mpsc::unbounded_channel();
-            let stopped = Arc::<AtomicBool>::default();
+            let (sender, submitted) = Submitted::channel();
             let sample = Sample {
                 events: sender,
-                stopped: stopped.clone(),
+                stopped: submitted.stopped.clone(),
                 permit,
+                written: Vec::new(),
                 constraint: Constraint::new(
                     request.grammar.as_ref(),
                     request.healing.as_ref(),
                     request.bad_words.as_ref(),
                 ),
             };
-            (sample, Submitted { events, stopped })
+            (sample, submitted)
         };
         let (samples, submitted) = permits.into_iter().map(sample).unzip();
-        self.submissions
-            .send(Submission { request, samples })
-            .map_err(|_| InferError::Generation("the batching task has stopped".to_owned()))?;
+        self.send(Submission {
+            request,
+            samples,
+            since: None,
+        })?;
         Ok(submitted)
+    }
+
+    /// Queues a step of a beam search: one generation for each of `texts`, which is what it has of its text already. They
+    /// stand in the queue where one that came at `since` does.
+    pub(crate) fn submit_steps(
+        &self,
+        request: ValidRequest,
+        texts: Vec<Vec<u32>>,
+        since: Instant,
+    ) -> Result<Vec<Submitted>, InferError> {
+        let sample = |written| {
+            let (sender, submitted) = Submitted::channel();
+            let sample = Sample {
+                events: sender,
+                stopped: submitted.stopped.clone(),
+                permit: None,
+                written,
+                constraint: None,
+            };
+            (sample, submitted)
+        };
+        let (samples, submitted) = texts.into_iter().map(sample).unzip();
+        self.send(Submission {
+            request,
+            samples,
+            since: Some(since),
+        })?;
+        Ok(submitted)
+    }
+
+    fn send(&self, submission: Submission) -> Result<(), InferError> {
+        let sent = self.submissions.send(submission);
+        sent.map_err(|_| InferError::Generation("the batching task has stopped".to_owned()))
     }
 
     pub(crate) fn is_alive(&self) -> bool {

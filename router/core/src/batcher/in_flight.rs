@@ -22,7 +22,7 @@ pub(super) struct InFlight {
     pub(super) chunks: Vec<Row>,
     /// Rows that get a token, in the plan's order.
     pub(super) rows: Vec<Row>,
-    /// The most tokens that each of `rows` gets.
+    /// The most tokens that each of `rows` gets whose prompt was computed before.
     pub(super) width: u32,
     /// It encodes images.
     pub(super) encodes: bool,
@@ -43,6 +43,15 @@ pub(super) struct InFlight {
 impl InFlight {
     pub(super) fn is_prefill(&self) -> bool {
         !self.chunks.is_empty()
+    }
+
+    /// The most tokens that this one of `rows` gets.
+    pub(super) fn width_of(&self, row: Row) -> u32 {
+        if self.width > 1 && self.chunks.contains(&row) {
+            1
+        } else {
+            self.width
+        }
     }
 
     /// It computes anything.

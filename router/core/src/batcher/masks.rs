@@ -178,7 +178,7 @@ impl Batcher {
             return Vec::new();
         };
         let masks = constraint.masks(owner.drafts_behind(&[]));
-        masks.take(plan.width as usize).cloned().collect()
+        masks.take(plan.width_of(row) as usize).cloned().collect()
     }
 
     /// Where the step of the first number finds a mask; the second is that of the oldest in flight.

@@ -293,8 +293,15 @@ impl Batcher {
     /// so that its length says how long outputs get.
     fn release(&mut self, row: Row, ended: bool) {
         if let Some(running) = self.vacate(row) {
-            running.keep_answer(&mut self.answers);
+            // A step of a beam search is no answer, and tells nothing of how long they get.
+            let is_step = running.entry.request.beams.is_some();
+            if !is_step {
+                running.keep_answer(&mut self.answers);
+            }
             let entry = running.leave(&mut self.pool);
+            if is_step {
+                return;
+            }
             if ended {
                 self.lengths.observe(entry.generated);
             } else {
@@ -306,7 +313,12 @@ impl Batcher {
     /// Queues what a client has sent.
     fn enqueue(&mut self, submission: Submission) {
         let adapter = submission.request.adapter.clone();
-        self.queue.push(submission.request, submission.samples);
+        let Submission {
+            request,
+            samples,
+            since,
+        } = submission;
+        self.queue.push(request, samples, since);
         // The shards may have started again while it was on its way.
         if adapter.is_some_and(|adapter| adapter.weights.is_lost()) {
             self.end_changed();

@@ -67,6 +67,8 @@ impl Batcher {
             }
         }
         let mut tops = reply.top_tokens.into_iter().peekable();
+        let classes = reply.class_logits.len() / reply.rows.len().max(1);
+        let mut class_logits = reply.class_logits.chunks(classes.max(1));
         let mut expected = in_flight.rows.iter().copied().peekable();
         let mut arrivals = Vec::new();
         let mut tokens = reply.tokens.into_iter().enumerate();
@@ -76,9 +78,11 @@ impl Batcher {
             }
             expected.next();
             let count = reply.counts.get(place).copied().unwrap_or(1);
+            let class_logits = class_logits.next().unwrap_or_default();
             if let Some(running) = self.owner(row, in_flight.number) {
+                running.classify(class_logits);
                 let drafts = reply.drafts.get(place).copied();
-                running.landed(in_flight.width, count, drafts);
+                running.landed(in_flight.width_of(row), count, drafts);
                 if let Some(drafts) = drafts {
                     self.metrics.speculation.record(count, drafts);
                 }
@@ -200,7 +204,8 @@ impl Batcher {
         let compilations = timings.kernel_compilations;
         self.metrics.kernel_compilations.set(compilations as f64);
         let (predicted, forward) = (in_flight.predicted, timings.forward);
-        self.windows.observe(in_flight.width, predicted, forward);
+        let (width, has_prompts) = (in_flight.width, in_flight.is_prefill());
+        self.windows.observe(width, has_prompts, predicted, forward);
         if in_flight.width == 1 {
             self.cost.observe(predicted, forward);
         }

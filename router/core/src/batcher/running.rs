@@ -36,6 +36,8 @@ pub(super) struct RunningEntry {
     pausing: bool,
     /// What has come of the prompt's log-probabilities, where this request computes them.
     scored: Option<Vec<PromptToken>>,
+    /// What a classifier made of it; empty: nothing.
+    class_logits: Box<[f32]>,
 }
 
 impl RunningEntry {
@@ -62,6 +64,7 @@ impl RunningEntry {
                 let wanted = entry.ids.first().filter(|_| request.logprobs_from == 0);
                 wanted.map(first).into_iter().collect()
             }),
+            class_logits: Box::default(),
             entry,
             holding,
             since,
@@ -190,9 +193,7 @@ impl RunningEntry {
             decodes,
             lacks_slot: decodes && self.lacking_slots(1) > 0,
             ahead: self.ahead(),
-            drafts: self
-                .takes_windows()
-                .then(|| self.drafting.share(self.in_flight, self.entry.forced())),
+            drafts: self.drafting.share(self.in_flight, self.entry.forced()),
             demand: Demand {
                 slots: self.own_slots().saturating_sub(self.ahead()),
                 generated: self.entry.generated,
@@ -204,7 +205,7 @@ impl RunningEntry {
     /// What the shards must be told, with a plan that brings it a token, of where its text may go on, where windows have at
     /// most `widest` tokens.
     pub(super) fn hint(&mut self, row: Row, widest: u32, answers: &Answers) -> Option<Hint> {
-        if !self.takes_windows() || widest == 1 {
+        if widest == 1 {
             return None;
         }
         let coming = self.in_flight.saturating_sub(1);
@@ -228,11 +229,6 @@ impl RunningEntry {
     fn ahead(&self) -> u32 {
         let reached = self.length().saturating_add(self.in_windows);
         self.holding.len().saturating_sub(reached)
-    }
-
-    /// It may get several tokens of a step: steps with adapters have no windows.
-    fn takes_windows(&self) -> bool {
-        self.entry.request.adapter.is_none()
     }
 
     /// It is asked for the log-probabilities of its prompt, and has not handed them out yet.
@@ -332,6 +328,11 @@ impl RunningEntry {
         }
     }
 
+    /// Logits of classes came, or none.
+    pub(super) fn classify(&mut self, logits: &[f32]) {
+        self.class_logits = logits.into();
+    }
+
     /// The tokens of a step came: they go to the client. Returns whether the last of them was the last of all, because it
     /// `ends` the text or no more are permitted. `top_tokens` has a list for each token, or none.
     pub(super) fn accept(
@@ -362,10 +363,12 @@ impl RunningEntry {
         };
         let generation = Generation {
             prompt,
+            class_logits: std::mem::take(&mut self.class_logits),
             tokens,
             top_tokens,
             finish,
             speculated: entry.speculated,
+            beam_score: None,
         };
         // A closed channel is noticed when the next step is planned.
         let _ = entry.events.send(Event::Step(generation));

@@ -65,6 +65,11 @@ impl BadWordWatch {
         }
         allowed.without(&ends, self.words.vocab_size)
     }
+
+    /// Whether nothing is left of a mask that was narrowed.
+    pub(crate) fn forbids_all_of(&self, narrowed: &Mask) -> bool {
+        narrowed.is_empty(self.words.vocab_size)
+    }
 }
 
 #[cfg(test)]

@@ -127,7 +127,16 @@ impl Constraint {
         let drafts = &drafts[..drafts.len().min(look.width.saturating_sub(1) as usize)];
         self.ahead = self.masks_behind(&allowed, drafts);
         self.mask = narrowed(self.bad_words.as_ref(), self.healing.as_ref(), allowed);
-        Ok(())
+        match self.is_stuck() {
+            true => Err(GrammarError::AllForbidden),
+            false => Ok(()),
+        }
+    }
+
+    /// Whether bad words leave no token that may come next.
+    pub(crate) fn is_stuck(&self) -> bool {
+        let bad_words = self.bad_words.as_ref();
+        bad_words.is_some_and(|bad_words| bad_words.forbids_all_of(&self.mask))
     }
 
     /// These drafts, each with the mask of the place behind it, as far as each is allowed.

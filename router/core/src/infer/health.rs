@@ -140,6 +140,7 @@ impl Infer {
             bad_words: None,
             healing: None,
             top_n_tokens: 0,
+            beams: None,
             prefill_logprobs: false,
             logprobs_from: 0,
             grammar: None,

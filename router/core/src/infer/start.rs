@@ -27,6 +27,8 @@ struct Ready {
     valid: ValidRequest,
     input_length: u32,
     samples: u32,
+    /// Of [`Group::generations`].
+    generations: u32,
 }
 
 impl Infer {
@@ -68,7 +70,7 @@ impl Infer {
             .collect())
     }
 
-    /// Validates groups and queues a generation for each of `entered`, which has one for each sample. Nothing is queued
+    /// Validates groups and queues its generations with `entered`, which has one for each. Nothing is queued
     /// before all are valid, so a group that is refused leaves none of its siblings running.
     pub(super) async fn start(
         &self,
@@ -86,22 +88,27 @@ impl Infer {
         ready
             .into_iter()
             .map(|group| {
-                let samples = group.samples as usize;
-                self.submit(group, entered.by_ref().take(samples).collect(), meter)
+                let generations = group.generations as usize;
+                self.submit(group, entered.by_ref().take(generations).collect(), meter)
             })
             .collect()
     }
 
     async fn prepare(&self, group: Group) -> Result<Ready, InferError> {
+        let generations = group.generations();
         let Group { request, samples } = group;
         let valid = self.0.validator.validate(request).await?;
         // The input was validated against a limit of 32 bits.
         let input_length = u32::try_from(valid.input_ids.len()).unwrap_or(u32::MAX);
         self.check_fits(input_length, valid.stopping.max_new_tokens)?;
+        if let Some(beams) = &valid.beams {
+            self.check_beams(beams, &valid.stopping)?;
+        }
         Ok(Ready {
             valid,
             input_length,
             samples,
+            generations,
         })
     }
 
@@ -114,6 +121,7 @@ impl Infer {
         let Ready {
             mut valid,
             input_length,
+            samples: count,
             ..
         } = group;
         let max_new_tokens = valid.stopping.max_new_tokens;
@@ -132,12 +140,21 @@ impl Infer {
         let not_enforced: Arc<[String]> = grammar
             .map_or(&[][..], |grammar| grammar.not_enforced())
             .into();
-        let (guards, permits): (Vec<StreamGuard>, Vec<PermitHalf>) = entered.into_iter().unzip();
+        let (mut guards, permits): (Vec<StreamGuard>, Vec<PermitHalf>) =
+            entered.into_iter().unzip();
+        let of_beams = guards.split_off(guards.len().min(count as usize));
         let seeds: Vec<u64> = (0..).take(guards.len()).map(|n| valid.seed(n)).collect();
-        let submitted = self
-            .0
-            .batcher
-            .submit(valid, permits.into_iter().map(Some).collect())?;
+        let submitted = match valid.beams {
+            None => {
+                let permits = permits.into_iter().map(Some).collect();
+                self.0.batcher.submit(valid, permits)?
+            }
+            Some(beams) => {
+                let stops = (!stop.is_empty()).then(|| assembler.clone());
+                let search = self.search(valid, beams, stops, (of_beams, permits));
+                search.start(guards.len())
+            }
+        };
         meter.accepted(input_length, max_new_tokens);
         let stream = |(index, (seed, (guard, sample))): (u32, (u64, (StreamGuard, Submitted)))| {
             GenerateStream {
@@ -149,6 +166,7 @@ impl Infer {
                 cached_tokens: 0,
                 assembler: assembler.clone(),
                 seed: samples.then_some(seed),
+                beam_score: None,
                 instants: RequestInstants {
                     received: guard.received,
                     queued,
@@ -161,6 +179,7 @@ impl Infer {
                 guard,
                 pending: VecDeque::new(),
                 generated_tokens: 0,
+                class_logits: Box::default(),
                 max_new_tokens,
                 first_step: None,
                 last_step: None,
@@ -182,7 +201,7 @@ impl Infer {
         let mut assembler =
             TextAssembler::new(tokenizer, stop, valid.dialect).after(valid.chooser.min_new_tokens);
         if let Some(healing) = &valid.healing {
-            assembler = assembler.skipping(healing.text().len());
+            assembler = assembler.skipping(healing.text());
         }
         if text.includes_stop != valid.dialect.includes_stop() {
             assembler = assembler.including_stop(stop, text.includes_stop);
@@ -206,11 +225,16 @@ impl Infer {
         eos.chain(stop_token_ids).copied().collect()
     }
 
-    /// More samples than permits could never start.
+    /// More samples, or beams, than permits could never start.
     pub(super) fn check_samples(&self, group: &Group) -> Result<(), ValidationError> {
-        let (field, given) = match group.request.parameters.best_of {
-            None => ("n", group.samples),
-            Some(best_of) => {
+        let parameters = &group.request.parameters;
+        let (field, given) = match (parameters.beam_width, parameters.best_of) {
+            (None, None) => ("n", group.samples),
+            (Some(width), _) => {
+                self.0.validator.beam_width(width)?;
+                ("beam_width", width)
+            }
+            (None, Some(best_of)) => {
                 self.0.validator.best_of(best_of)?;
                 ("best_of", group.samples)
             }

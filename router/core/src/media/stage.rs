@@ -11,7 +11,7 @@ use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
 
 use super::metrics::MediaMetrics;
 use super::pool::{Kept, MediaLock, Pool, Progress};
-use super::{Media, MediaItem};
+use super::Media;
 use crate::policy::encode::Item;
 
 /// Pixels that may wait on the shards to be encoded; the shards take twice as many. Those of one request always may.
@@ -187,14 +187,34 @@ impl MediaStage {
             }
             None => false,
         });
+        let layers = self.info.layers;
+        let (time, most) = (
+            |pixels| layer_time(&self.cost, layers, pixels),
+            self.cost.pixels.last().copied().map_or(0, u64::from),
+        );
         let mut pending = Vec::with_capacity(self.to_encode.len());
+        // Pixels of the whole items with which the next one is encoded.
+        let mut together = 0;
         for id in &self.to_encode {
             let Some(kept) = self.pool.by_id(*id) else {
                 continue;
             };
+            let (done, pixels) = (done(kept), kept.item.bytes() / 3);
+            let packed =
+                self.info.packs && done == 0 && together > 0 && together + pixels <= most;
+            let layer = if packed {
+                time(together + pixels).saturating_sub(time(together))
+            } else {
+                together = 0;
+                time(pixels)
+            };
+            if done == 0 {
+                together += pixels;
+            }
             pending.push(Item {
-                layers: self.info.layers - done(kept),
-                layer: layer_time(&self.cost, self.info.layers, &kept.item),
+                layers: layers - done,
+                layer,
+                packed,
             });
         }
         pending
@@ -273,8 +293,7 @@ impl MediaStage {
 }
 
 /// Straight lines between what warm-up measured; as the largest beyond it.
-fn layer_time(cost: &MediaCost, layers: u32, item: &MediaItem) -> Duration {
-    let pixels = item.bytes() / 3;
+fn layer_time(cost: &MediaCost, layers: u32, pixels: u64) -> Duration {
     let points = cost.pixels.iter().zip(&cost.times_ms);
     let mut before = (0.0, 0.0);
     let mut time = 0.0;
@@ -320,4 +339,22 @@ fn put(client: &ShardedClient, sender: &UnboundedSender<Arrived>, kept: &Kept) {
         // The batcher may have gone.
         let _ = sender.send(Arrived { id, key, result });
     });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_time_of_a_layer_follows_the_points() {
+        let cost = MediaCost {
+            pixels: vec![100, 300],
+            times_ms: vec![10.0, 20.0],
+        };
+        let micros = |pixels| layer_time(&cost, 10, pixels).as_micros();
+        assert_eq!(micros(50), 500);
+        assert_eq!(micros(100), 1000);
+        assert_eq!(micros(200), 1500);
+        assert_eq!(micros(500), 3000);
+    }
 }

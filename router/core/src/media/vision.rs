@@ -10,14 +10,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use futures::future::try_join_all;
-use text_generation_images::{
-    Fetcher, ImageError, ImageSpec, KeySecret, Limits, Pool, Segment, Size, probe,
-};
+use text_generation_images::{Fetcher, ImageError, ImageSpec, KeySecret, Limits, Pool};
 
 use self::decoder::Known;
 pub use self::expanded::Expanded;
 pub use self::looked::Looked;
-use self::looked::Seen;
+use self::looked::between;
 use super::room::Room;
 use crate::error::ValidationError;
 use crate::tokenize::TextTokenizer;
@@ -44,10 +42,12 @@ struct Inner {
     /// For each of several images of a prompt, where that is another one.
     several: Option<ImageSpec>,
     placeholder: u32,
-    /// Of [`Segment::Token`], by name.
+    /// Of [`Segment::Token`](text_generation_images::Segment::Token), by name.
     tokens: HashMap<&'static str, u32>,
-    /// Of [`Segment::Text`].
+    /// Of [`Segment::Text`](text_generation_images::Segment::Text).
     texts: HashMap<&'static str, Vec<u32>>,
+    /// Encodes [`Segment::Number`](text_generation_images::Segment::Number).
+    tokenizer: TextTokenizer,
     limits: VisionLimits,
     secret: KeySecret,
     pool: Pool,
@@ -83,13 +83,15 @@ impl Vision {
         let placeholder = find(spec.placeholder)?;
         let names = spec.tokens();
         let tokens = names.map(|name| find(name).map(|id| (name, id)));
+        let beside = spec.tokens().next();
         let texts = spec.texts().map(|text| {
-            let ids = tokenizer.encode(text, false);
+            let ids = between(tokenizer, beside, text);
             ids.map(|ids| (text, ids)).map_err(|_| text)
         });
         Ok(Self(Arc::new(Inner {
             tokens: tokens.collect::<Result<_, _>>()?,
             texts: texts.collect::<Result<_, _>>()?,
+            tokenizer: tokenizer.clone(),
             placeholder,
             several: spec.of_several(),
             spec,
@@ -181,7 +183,8 @@ impl Vision {
         // There may be thousands.
         aside(move || {
             let spec = vision.spec_of(images.len());
-            let seen = images.into_iter().map(|given| vision.see(given, spec));
+            let seen = images.into_iter().enumerate();
+            let seen = seen.map(|(number, given)| vision.see(number, given, spec));
             let images = seen.collect::<Result<_, _>>()?;
             Ok(Looked { ids, images })
         })
@@ -219,36 +222,6 @@ impl Vision {
             Some(spec) if images > 1 => spec,
             _ => &self.0.spec,
         }
-    }
-
-    fn see(&self, given: GivenImage, spec: &ImageSpec) -> Result<Seen, ValidationError> {
-        let path = given.path;
-        let ImageFile::Bytes(file) = given.file else {
-            return Err(ValidationError::ImageLink { path });
-        };
-        let fails = |error| ValidationError::Image {
-            path: path.clone(),
-            error,
-        };
-        let header = probe(&file, self.0.limits.file).map_err(fails)?;
-        let size = Size {
-            height: header.height,
-            width: header.width,
-        };
-        let plan = spec.plan(size, given.detail).map_err(fails)?;
-        let lengths = plan.segments.iter().map(|segment| match segment {
-            Segment::Rows(count) => *count as usize,
-            Segment::Token(_) => 1,
-            Segment::Text(text) => self.0.texts.get(text).map_or(0, Vec::len),
-        });
-        Ok(Seen {
-            tokens: lengths.sum(),
-            path,
-            file,
-            detail: given.detail,
-            header,
-            plan,
-        })
     }
 
     /// Puts into the prompt, in the place of the one token of each image, all that stand for it: as many as

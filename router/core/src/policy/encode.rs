@@ -11,8 +11,10 @@ const ALONE: Duration = Duration::from_millis(50);
 pub struct Item {
     /// That are left to compute.
     pub layers: u32,
-    /// How long one of them takes.
+    /// How long one of them takes, beside those of the items before it.
     pub layer: Duration,
+    /// It is encoded together with the items before it, and so in this step whole or not at all.
+    pub packed: bool,
 }
 
 /// How many layers of each item the step computes, from the first item on: whole items, and of the last perhaps a part.
@@ -33,6 +35,7 @@ pub fn layers(items: &[Item], room: Option<Duration>) -> Vec<u32> {
             // Cut nowhere: nobody waits for the end of the step.
             None if is_first || fit >= item.layers => item.layers,
             None => 0,
+            Some(_) if item.packed && fit < item.layers => 0,
             Some(_) => fit.max(u32::from(is_first)).min(item.layers),
         };
         if count == 0 {
@@ -55,6 +58,7 @@ mod tests {
         Item {
             layers,
             layer: Duration::from_micros(micros),
+            packed: false,
         }
     }
 
@@ -69,6 +73,17 @@ mod tests {
         assert_eq!(layers(&items, room(0)), [1]);
         assert_eq!(layers(&[], room(100)), [0; 0]);
         assert_eq!(layers(&[item(7, 0)], room(0)), [7]);
+    }
+
+    #[test]
+    fn an_item_that_is_packed_is_not_cut() {
+        let packed = Item {
+            packed: true,
+            ..item(10, 200)
+        };
+        let room = |micros| Some(Duration::from_micros(micros));
+        assert_eq!(layers(&[item(10, 1000), packed], room(11_900)), [10]);
+        assert_eq!(layers(&[item(10, 1000), packed], room(12_000)), [10, 10]);
     }
 
     #[test]

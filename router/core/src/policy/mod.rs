@@ -77,8 +77,8 @@ pub struct Running {
     pub demand: Demand,
     /// Slots that it holds for tokens to come, beside those of its demand.
     pub ahead: u32,
-    /// How good its drafts are; `None` where it must get its tokens one by one.
-    pub drafts: Option<DraftShare>,
+    /// How good its drafts are, where the shards draft.
+    pub drafts: DraftShare,
 }
 
 impl Running {
@@ -224,18 +224,13 @@ impl Plan {
 pub fn plan(situation: &Situation<'_>, queue: &mut impl Waiting) -> Plan {
     let mut plan = Plan::default();
     let free = slots::decide_decodes(situation, &mut plan);
-    if situation.limits.prefill_chunking {
-        prompts::add_chunks(situation, queue, free, &mut plan);
+    let room = if situation.limits.prefill_chunking {
+        prompts::add_chunks(situation, queue, free, &mut plan)
     } else {
-        prompts::add_whole_prompts(situation, queue, free, &mut plan);
-    }
+        prompts::add_whole_prompts(situation, queue, free, &mut plan)
+    };
     if !plan.decode.is_empty() {
-        let alone = plan.chunks.is_empty() && plan.admit.is_empty() && plan.pause.is_empty();
-        plan.width = if alone {
-            situation.windows.width(situation, &plan, free)
-        } else {
-            1
-        };
+        plan.width = situation.windows.width(situation, &plan, &room);
     }
     plan
 }

@@ -5,22 +5,24 @@ use std::time::Duration;
 use super::cost::{StepCost, StepShape};
 use super::joining::{Room, joins};
 use super::peak::{Demand, Forecast};
+use super::windows::Beside;
 use super::{Admission, Candidate, Joined, Plan, Situation, Waiting, WaitingServedRatio};
 
 /// Queued requests that are looked at in one step. More than a step ever admits; it bounds those that follow others.
 const MOST_CANDIDATES: usize = 512;
 
-/// Chunks beside the decodes of `plan`: of the prompts that were begun, then of those that wait.
+/// Chunks beside the decodes of `plan`: of the prompts that were begun, then of those that wait. Returns what windows of
+/// the decodes find.
 pub(super) fn add_chunks(
     situation: &Situation<'_>,
     queue: &mut impl Waiting,
-    free: u32,
+    mut free: u32,
     plan: &mut Plan,
-) {
+) -> Beside {
     let mut step = Step::beside_decodes(situation, plan);
     step.continue_prompts(situation, plan);
     if queue.is_empty() {
-        return;
+        return step.beside(free);
     }
     let decodes = plan.decode.len();
     let joined = decide(situation, &step, decodes, queue.len(), plan);
@@ -28,11 +30,12 @@ pub(super) fn add_chunks(
     let is_auto = situation.limits.waiting_served_ratio == WaitingServedRatio::Auto;
     let interrupts_nobody = decodes == 0 || (is_auto && !plan.chunks.is_empty());
     if interrupts_nobody || joined.is_some() {
-        admit(situation, queue, free, &mut step, plan);
+        admit(situation, queue, &mut free, &mut step, plan);
         if decodes > 0 && !plan.admit.is_empty() {
             plan.joined = joined.or(Some(Joined::Backpressure));
         }
     }
+    step.beside(free)
 }
 
 /// Whether so many that wait may join those that decode. Leaves the ratio in `plan`.
@@ -63,9 +66,9 @@ fn decide(
 pub(super) fn add_whole_prompts(
     situation: &Situation<'_>,
     queue: &mut impl Waiting,
-    free: u32,
+    mut free: u32,
     plan: &mut Plan,
-) {
+) -> Beside {
     let mut prompts = Plan {
         pause: plan.pause.clone(),
         ..Plan::default()
@@ -79,13 +82,14 @@ pub(super) fn add_whole_prompts(
         // A prefill is always followed by a decode of those that it interrupted.
         let joined = joined.filter(|_| situation.decodes_since_joining > 0);
         if decodes == 0 || joined.is_some() {
-            admit(situation, queue, free, &mut step, &mut prompts);
+            admit(situation, queue, &mut free, &mut step, &mut prompts);
             prompts.joined = joined.filter(|_| decodes > 0);
         }
     }
     if !prompts.is_idle() {
         *plan = prompts;
     }
+    step.beside(free)
 }
 
 /// A step as it fills up.
@@ -136,6 +140,19 @@ impl<'a> Step<'a> {
         }
     }
 
+    fn beside(&self, free: u32) -> Beside {
+        let chunks = StepShape {
+            decodes: 0,
+            context: 0,
+            ..self.shape
+        };
+        Beside {
+            chunks,
+            free,
+            gap: self.gap,
+        }
+    }
+
     fn room(&self) -> Room {
         Room {
             shape: self.shape,
@@ -180,7 +197,7 @@ impl<'a> Step<'a> {
 fn admit(
     situation: &Situation<'_>,
     queue: &mut impl Waiting,
-    mut free: u32,
+    free: &mut u32,
     step: &mut Step<'_>,
     plan: &mut Plan,
 ) {
@@ -201,7 +218,7 @@ fn admit(
             continue;
         }
         // Alone it runs whatever is expected.
-        if candidate.takes() > free || !(nobody || expected.fits(&candidate)) {
+        if candidate.takes() > *free || !(nobody || expected.fits(&candidate)) {
             break;
         }
         let count = step.add(candidate.cached, candidate.prompt());
@@ -209,7 +226,7 @@ fn admit(
             break;
         }
         nobody = false;
-        free -= candidate.takes();
+        *free -= candidate.takes();
         expected.add(&candidate);
         plan.admit.push(Admission { index, count });
     }

@@ -3,7 +3,8 @@
 //!
 //! With a share `a` of its drafts right, a window of `w` tokens brings `1 + a + ... + a^(w - 1)` tokens, and a step takes
 //! longer the more tokens it computes. The width is the one with the most tokens for each second, by the cost model of
-//! steps and one correction for each width, which steps of that width teach. Text does not depend on it.
+//! steps and a correction for each width, which steps of that width teach. Beside prompts, whose time is the same at any
+//! width, windows are as wide as their tokens are worth the time that they add. Text does not depend on it.
 
 use std::time::Duration;
 
@@ -65,11 +66,30 @@ impl DraftShare {
     }
 }
 
+/// What windows find in their step, beside the decodes.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Beside {
+    /// The prompts of the step, without decodes.
+    pub(super) chunks: StepShape,
+    /// Free slots that nobody takes.
+    pub(super) free: u32,
+    /// How long the step may take, where prompts are cut to keep it.
+    pub(super) gap: Option<Duration>,
+}
+
+/// A width of windows above 1, with the factors by which steps take longer than the cost model says: those of decodes
+/// alone, and those that compute prompts too.
+#[derive(Debug, Clone, PartialEq)]
+struct Width {
+    tokens: u32,
+    factors: [f64; 2],
+}
+
 /// What the shards can compute, and what it has shown to cost.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Windows {
-    /// Ascending, each above 1, with the factor by which steps of this width take longer than the cost model says.
-    widths: Vec<(u32, f64)>,
+    /// Ascending.
+    widths: Vec<Width>,
     /// The most windows times their width.
     max_tokens: u32,
 }
@@ -77,77 +97,103 @@ pub struct Windows {
 impl Windows {
     /// As the shards say; no widths: there is no speculation.
     pub fn new(widths: &[u32], max_tokens: u32) -> Self {
-        let widths = widths.iter().map(|&width| (width, 1.0)).collect();
+        let of = |&tokens: &u32| Width {
+            tokens,
+            factors: [1.0; 2],
+        };
+        let widths = widths.iter().map(of).collect();
         Self { widths, max_tokens }
     }
 
     /// The most tokens of a window.
     pub fn widest(&self) -> u32 {
-        self.widths.last().map_or(1, |(width, _)| *width)
+        self.widths.last().map_or(1, |width| width.tokens)
     }
 
     /// How long a step of windows takes.
     pub fn predict(&self, cost: &StepCost, step: &StepShape, width: u32) -> Duration {
         let predicted = cost.predict(&widened(step, width));
-        predicted.mul_f64(self.factor(width))
+        predicted.mul_f64(self.factor(width, step.chunk_tokens > 0))
     }
 
-    /// Corrects later predictions: a step of this width took `measured` where [`Windows::predict`] had said `predicted`.
-    /// Ignored where either is zero.
-    pub fn observe(&mut self, width: u32, predicted: Duration, measured: Duration) {
+    /// Corrects later predictions: a step of this width, with prompts or without, took `measured` where
+    /// [`Windows::predict`] had said `predicted`. Ignored where either is zero.
+    pub fn observe(
+        &mut self,
+        width: u32,
+        has_prompts: bool,
+        predicted: Duration,
+        measured: Duration,
+    ) {
         if predicted.is_zero() || measured.is_zero() {
             return;
         }
-        for (own, factor) in &mut self.widths {
-            if *own == width {
+        for own in &mut self.widths {
+            if own.tokens == width {
                 let deviation = measured.as_secs_f64() / predicted.as_secs_f64();
+                let factor = &mut own.factors[usize::from(has_prompts)];
                 *factor = (*factor * deviation.powf(WEIGHT)).clamp(1.0 / MOST, MOST);
             } else if width == 1 {
-                *factor = factor.powf(1.0 - FORGOTTEN);
+                for factor in &mut own.factors {
+                    *factor = factor.powf(1.0 - FORGOTTEN);
+                }
             }
         }
     }
 
-    fn factor(&self, width: u32) -> f64 {
-        let found = self.widths.iter().find(|(own, _)| *own == width);
-        found.map_or(1.0, |(_, factor)| *factor)
+    fn factor(&self, width: u32, has_prompts: bool) -> f64 {
+        let found = self.widths.iter().find(|own| own.tokens == width);
+        found.map_or(1.0, |own| own.factors[usize::from(has_prompts)])
     }
 
-    /// The width of windows that brings the most tokens for each second, where `free` slots are left.
-    pub(super) fn width(&self, situation: &Situation<'_>, plan: &Plan, free: u32) -> u32 {
-        if self.widths.is_empty() {
+    /// The width of windows that pays most in this step.
+    pub(super) fn width(&self, situation: &Situation<'_>, plan: &Plan, beside: &Beside) -> u32 {
+        if self.widths.is_empty() || !plan.pause.is_empty() {
             return 1;
         }
-        let rows = plan.decode.iter().map(|&index| &situation.running[index]);
-        let Some(shares) = rows
-            .clone()
-            .map(|row| row.drafts)
-            .collect::<Option<Vec<_>>>()
-        else {
-            return 1;
+        let rows = || plan.decode.iter().map(|&index| &situation.running[index]);
+        let mut alone = StepShape::default();
+        rows().for_each(|row| alone.add_decode(row.computed));
+        let tokens = |width: u32| rows().map(|row| row.drafts.tokens(width)).sum::<f64>();
+        let takes = |step: &StepShape, width| {
+            let predicted = self.predict(situation.cost, step, width);
+            predicted.as_secs_f64()
         };
-        let mut step = StepShape::default();
-        rows.clone().for_each(|row| step.add_decode(row.computed));
-        let speed = |width: u32| {
-            let tokens: f64 = shares.iter().map(|share| share.tokens(width)).sum();
-            let takes = self.predict(situation.cost, &step, width).as_secs_f64();
-            // Where nothing was measured, more tokens take no longer.
-            tokens / if takes > 0.0 { takes } else { 1.0 }
+        // Where nothing was measured, more tokens take no longer.
+        let speed = |width| {
+            let seconds = takes(&alone, width);
+            tokens(width) / if seconds > 0.0 { seconds } else { 1.0 }
         };
+        let places = plan.decode.len() + plan.chunks.len() + plan.admit.len();
+        let places = u32::try_from(places).unwrap_or(u32::MAX);
         let fits = |width: u32| {
-            let missing = rows
-                .clone()
-                .map(|row| (width - 1).saturating_sub(row.ahead));
-            let tokens = width.saturating_mul(u32::try_from(shares.len()).unwrap_or(u32::MAX));
-            tokens <= self.max_tokens && missing.fold(0, u32::saturating_add) <= free
+            let missing = rows().map(|row| (width - 1).saturating_sub(row.ahead));
+            width.saturating_mul(places) <= self.max_tokens
+                && missing.fold(0, u32::saturating_add) <= beside.free
         };
-        let possible = self.widths.iter().map(|&(width, _)| width);
-        let timed = possible
-            .filter(|&width| fits(width))
-            .map(|width| (width, speed(width)));
-        timed
+        let widths = self.widths.iter().map(|own| own.tokens);
+        let possible = widths.filter(|&width| fits(width));
+        if places as usize == plan.decode.len() {
+            return possible
+                .map(|width| (width, speed(width)))
+                .max_by(|a, b| a.1.total_cmp(&b.1))
+                .filter(|&(_, best)| best > WORTH * speed(1))
+                .map_or(1, |(width, _)| width);
+        }
+        // Time that windows take from prompts would bring decodes alone so many tokens.
+        let step = StepShape {
+            decodes: alone.decodes,
+            context: alone.context,
+            ..beside.chunks
+        };
+        let fastest = possible.clone().map(speed).fold(speed(1), f64::max);
+        let gain = |width| tokens(width) - fastest * takes(&step, width);
+        let longest = beside.gap.map_or(f64::INFINITY, |gap| gap.as_secs_f64());
+        possible
+            .filter(|&width| takes(&step, width) <= longest)
+            .map(|width| (width, gain(width)))
             .max_by(|a, b| a.1.total_cmp(&b.1))
-            .filter(|&(_, best)| best > WORTH * speed(1))
+            .filter(|&(_, best)| best > gain(1) + (WORTH - 1.0) * tokens(1))
             .map_or(1, |(width, _)| width)
     }
 }

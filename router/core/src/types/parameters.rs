@@ -7,9 +7,9 @@ use serde::{Deserialize, Deserializer};
 use text_generation_grammar::GrammarSource;
 use utoipa::ToSchema;
 
-use super::Inputs;
 use super::grammar::tgi_grammar;
 use super::observer::Observed;
+use super::{EarlyStopping, Inputs};
 use crate::tenant::Tenant;
 
 /// How much of a wrong key a message repeats.
@@ -132,11 +132,29 @@ pub struct GenerateParameters {
     /// are all that may come first. The text is what follows the prompt, as without it. Not in TGI.
     #[schema(example = false)]
     pub token_healing: bool,
+    /// Search for the most probable texts with so many beams, up to `--max-beam-width`, instead of choosing one token
+    /// after the other. `details` have the score of the best one, which is the answer, and the others as
+    /// `best_of_sequences`. Not in TGI.
+    #[schema(nullable = true, minimum = 1, example = json!(null))]
+    pub beam_width: Option<u32>,
+    /// The score of a beam is the sum of its log-probabilities divided by its length to this power, 1 unless set: longer
+    /// texts score higher with more. Not in TGI.
+    #[schema(nullable = true, minimum = -10.0, maximum = 10.0, example = json!(null))]
+    pub length_penalty: Option<f32>,
+    /// When a beam search ends: `true` as soon as as many texts have ended as there are beams; `false`, as is the default,
+    /// when none that goes on scores higher, as long as it is, than the worst of these; `"never"` when none could at any
+    /// length. Not in TGI.
+    #[schema(nullable = true, example = json!(null))]
+    pub early_stopping: Option<EarlyStopping>,
     /// Of the prompt's log-probabilities those of this token, and of those behind it, are all that is wanted: what is
     /// before it may be cached. Not a key of any route.
     #[serde(skip)]
     #[schema(ignore)]
     pub logprobs_from: usize,
+    /// The logits of classes are wanted, and no text. Not a key of any route.
+    #[serde(skip)]
+    #[schema(ignore)]
+    pub classify: bool,
     /// Keep as many tokens at the end of the prompt as the context has room for. Not a key of any route.
     #[serde(skip)]
     #[schema(ignore)]

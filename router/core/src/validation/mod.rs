@@ -1,5 +1,6 @@
 //! Validation of an API request: it becomes one that can be queued, or an error that names the field.
 
+mod beams;
 mod rules;
 #[cfg(test)]
 mod tests;
@@ -11,14 +12,14 @@ use text_generation_grammar::GrammarSource;
 
 use crate::adapters::{Adapter, Adapters};
 use crate::error::ValidationError;
-use crate::grammar::{BadWords, Grammars, Healing, ValidGrammar, Workers};
+use crate::grammar::{BadWords, Constraint, Grammars, Healing, ValidGrammar, Workers};
 use crate::hints::Prediction;
 use crate::media::{Expanded, Media, Vision};
 use crate::tenant::Tenant;
 use crate::tokenize::{TextTokenizer, TokenizerPool};
 use crate::types::observer::Observed;
 use crate::types::{
-    Dialect, GenerateParameters, GenerateRequest, GivenImage, Inputs, StoppingCriteria,
+    Beams, Dialect, GenerateParameters, GenerateRequest, GivenImage, Inputs, StoppingCriteria,
     TextContent, ValidationLimits,
 };
 
@@ -33,6 +34,8 @@ pub struct ValidRequest {
     pub dialect: Dialect,
     pub text: TextContent,
     pub top_n_tokens: u32,
+    /// How its texts are searched for; set too in the requests that a search queues, of one token for each beam.
+    pub beams: Option<Beams>,
     /// Asked for, and enabled in this server.
     pub prefill_logprobs: bool,
     /// The first token of the prompt whose log-probability is wanted.
@@ -97,6 +100,8 @@ pub struct Validator {
     adapters: Adapters,
     /// The shards draft from predictions.
     drafts: bool,
+    /// The model is a classifier.
+    classifies: bool,
 }
 
 impl Validator {
@@ -109,6 +114,7 @@ impl Validator {
             vision: None,
             adapters: Adapters::default(),
             drafts: false,
+            classifies: false,
         }
     }
 
@@ -116,6 +122,22 @@ impl Validator {
     pub(crate) fn with_drafts(mut self, drafts: bool) -> Self {
         self.drafts = drafts;
         self
+    }
+
+    /// Of a model that is a classifier, or none.
+    #[must_use]
+    pub fn with_classes(mut self, classifies: bool) -> Self {
+        self.classifies = classifies;
+        self
+    }
+
+    /// Whether the model does what a request asks for.
+    fn check_task(&self, classify: bool) -> Result<(), ValidationError> {
+        match (self.classifies, classify) {
+            (true, false) => Err(ValidationError::Classifies),
+            (false, true) => Err(ValidationError::NoClasses),
+            _ => Ok(()),
+        }
     }
 
     /// Compiles grammars, where the limits allow any, of a model whose texts end with one of `eos_token_ids`. Needs a
@@ -180,6 +202,11 @@ impl Validator {
         }
     }
 
+    /// Whether a search may have so many beams. Comes before [`validate`](Self::validate), as each has a permit.
+    pub fn beam_width(&self, given: u32) -> Result<(), ValidationError> {
+        beams::check_width(given, &self.limits)
+    }
+
     /// Whether the model knows all of `ids`; `field` is where they came from.
     pub fn check_ids(&self, field: &'static str, ids: &[u32]) -> Result<(), ValidationError> {
         rules::check_ids(field, ids, self.limits.vocab_size)
@@ -227,6 +254,8 @@ impl Validator {
             dialect,
             images,
         } = request;
+        self.check_task(parameters.classify)?;
+        let beams = beams::check(&parameters, &self.limits)?;
         rules::check(&parameters, dialect, &self.limits)?;
         rules::check_inputs(&inputs)?;
         rules::check_truncate(parameters.truncate, dialect, &self.limits)?;
@@ -259,6 +288,12 @@ impl Validator {
         let input_ids = &input_ids[..input_ids.len() - again];
         let source = parameters.grammar.take();
         let grammar = self.compile(source, healing.as_ref()).await?;
+        if bad_words.is_some() {
+            let start = Constraint::new(grammar.as_ref(), healing.as_ref(), bad_words.as_ref());
+            if start.is_some_and(|start| start.is_stuck()) {
+                return Err(ValidationError::BadWordsForbidAll);
+            }
+        }
         let prediction = self.prediction(parameters.prediction.take()).await?;
         let adapter = self
             .adapter(parameters.adapter_id.take(), &parameters.tenant)
@@ -278,6 +313,7 @@ impl Validator {
             },
             text: rules::text_content(&parameters, dialect),
             top_n_tokens: parameters.top_n_tokens.unwrap_or(0),
+            beams,
             // TGI needs a flag for it; a client of OpenAI's API who asks is the only one who pays.
             prefill_logprobs: parameters.decoder_input_details
                 && (self.limits.prefill_logprobs || dialect == Dialect::OpenAi),

@@ -324,6 +324,8 @@ pub(super) fn check_lengths(
     let new = match asked {
         Some(new) if parameters.clamp_max_new_tokens => new.min(room),
         Some(new) => new,
+        // A shard gives a token with the logits of classes.
+        None if parameters.classify => room.min(1),
         None => room,
     };
     if parameters.truncate_to_fit {

@@ -81,6 +81,7 @@ impl Encoder {
             layers: self.layers,
             whole_spans: self.whole_spans,
             axes: false,
+            packs: true,
         }
     }
 
@@ -103,6 +104,7 @@ impl Encoder {
                 layers: self.layers,
                 whole_spans: self.whole_spans,
                 axes: false,
+                packs: true,
             },
             cost: self.cost(),
             rows: self.rows,

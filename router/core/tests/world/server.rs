@@ -133,6 +133,7 @@ impl Server {
             TokenizerPool::new(tokenizer, 1).unwrap(),
             ValidationLimits {
                 max_best_of: 4,
+                max_beam_width: 8,
                 max_stop_sequences: 4,
                 max_top_n_tokens: 5,
                 max_logprobs: 20,

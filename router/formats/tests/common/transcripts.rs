@@ -153,4 +153,56 @@ pub const TWO: &[(&str, &str)] = &[
         "lfm2",
         "<|tool_call_start|>[get_weather(city='Zürich \"x\"\\n', days=3, exact=True, note=None, limits={'low': -1.5}, tags=['a', 'b']), ping()]<|tool_call_end|>",
     ),
+    (
+        "longcat",
+        "<longcat_tool_call>\n{\"name\": \"get_weather\", \"arguments\": {\"city\": \"Zürich \\\"x\\\"\\n\", \"days\": 3, \"exact\": true, \"note\": null, \"limits\": {\"low\": -1.5}, \"tags\": [\"a\", \"b\"]}}\n</longcat_tool_call><longcat_tool_call>\n{\"name\": \"ping\", \"arguments\": {}}\n</longcat_tool_call>",
+    ),
+    (
+        "longcat_elements",
+        "<longcat_tool_call>get_weather\n<longcat_arg_key>city</longcat_arg_key>\n<longcat_arg_value>Zürich \"x\"\n</longcat_arg_value>\n<longcat_arg_key>days</longcat_arg_key>\n<longcat_arg_value>3</longcat_arg_value>\n<longcat_arg_key>exact</longcat_arg_key>\n<longcat_arg_value>true</longcat_arg_value>\n<longcat_arg_key>note</longcat_arg_key>\n<longcat_arg_value>null</longcat_arg_value>\n<longcat_arg_key>limits</longcat_arg_key>\n<longcat_arg_value>{\"low\": -1.5}</longcat_arg_value>\n<longcat_arg_key>tags</longcat_arg_key>\n<longcat_arg_value>[\"a\", \"b\"]</longcat_arg_value>\n</longcat_tool_call>\n<longcat_tool_call>ping\n</longcat_tool_call>",
+    ),
+    (
+        "ling3",
+        "<tool_call>get_weather\n<arg_key>city</arg_key>\n<arg_value>Zürich \"x\"\n</arg_value>\n<arg_key>days</arg_key>\n<arg_value>3</arg_value>\n<arg_key>exact</arg_key>\n<arg_value>true</arg_value>\n<arg_key>note</arg_key>\n<arg_value>null</arg_value>\n<arg_key>limits</arg_key>\n<arg_value>{\"low\": -1.5}</arg_value>\n<arg_key>tags</arg_key>\n<arg_value>[\"a\", \"b\"]</arg_value>\n</tool_call>\n<tool_call>ping</tool_call>",
+    ),
+    (
+        "ling3",
+        "<tool_call>get_weather<arg_key>city</arg_key><arg_value>Zürich \"x\"\n</arg_value><arg_key>days</arg_key><arg_value>3</arg_value><arg_key>exact</arg_key><arg_value>true</arg_value><arg_key>note</arg_key><arg_value>null</arg_value><arg_key>limits</arg_key><arg_value>{\"low\": -1.5}</arg_value><arg_key>tags</arg_key><arg_value>[\"a\", \"b\"]</arg_value></tool_call><tool_call>ping\n</tool_call>",
+    ),
+    (
+        "hunyuan_a13b",
+        "<tool_calls>[{\"name\": \"get_weather\", \"arguments\": {\"city\": \"Zürich \\\"x\\\"\\n\", \"days\": 3, \"exact\": true, \"note\": null, \"limits\": {\"low\": -1.5}, \"tags\": [\"a\", \"b\"]}}, {\"name\": \"ping\", \"arguments\": {}}]</tool_calls>",
+    ),
+    (
+        "apertus",
+        "<|tools_prefix|>[{\"get_weather\": {\"city\": \"Zürich \\\"x\\\"\\n\", \"days\": 3, \"exact\": true, \"note\": null, \"limits\": {\"low\": -1.5}, \"tags\": [\"a\", \"b\"]}}, {\"ping\": {}}]<|tools_suffix|>",
+    ),
+    (
+        "seed_oss",
+        "<seed:tool_call>\n<function=get_weather>\n<parameter=city>Zürich \"x\"\n</parameter>\n<parameter=days>3</parameter>\n<parameter=exact>true</parameter>\n<parameter=note>null</parameter>\n<parameter=limits>{\"low\": -1.5}</parameter>\n<parameter=tags>[\"a\", \"b\"]</parameter>\n</function>\n</seed:tool_call>\n<seed:tool_call>\n<function=ping>\n</function>\n</seed:tool_call>",
+    ),
+    (
+        "step3",
+        "<｜tool_calls_begin｜>\n<｜tool_call_begin｜>function<｜tool_sep｜><steptml:invoke name=\"get_weather\"><steptml:parameter name=\"city\">Zürich \"x\"\n</steptml:parameter><steptml:parameter name=\"days\">3</steptml:parameter><steptml:parameter name=\"exact\">true</steptml:parameter><steptml:parameter name=\"note\">null</steptml:parameter><steptml:parameter name=\"limits\">{\"low\": -1.5}</steptml:parameter><steptml:parameter name=\"tags\">[\"a\", \"b\"]</steptml:parameter></steptml:invoke><｜tool_call_end｜>\n<｜tool_call_begin｜>function<｜tool_sep｜><steptml:invoke name=\"ping\"></steptml:invoke><｜tool_call_end｜>\n<｜tool_calls_end｜>",
+    ),
+    (
+        "dots",
+        "<dots_function_call>\n<invoke name=\"get_weather\">\n<parameter name=\"city\">Zürich \"x\"\n</parameter>\n<parameter name=\"days\">3</parameter>\n<parameter name=\"exact\">true</parameter>\n<parameter name=\"note\">null</parameter>\n<parameter name=\"limits\">{\"low\": -1.5}</parameter>\n<parameter name=\"tags\">[\"a\", \"b\"]</parameter>\n</invoke>\n<invoke name=\"ping\">\n</invoke>\n</dots_function_call>",
+    ),
+    (
+        "deepseek_v41",
+        "<｜DSML｜ calls>\n<｜DSML｜ invoke name=\"get_weather\">\n<｜DSML｜ parameter name=\"city\" string=\"true\">Zürich \"x\"\n</｜DSML｜ parameter>\n<｜DSML｜ parameter name=\"days\" string=\"false\">3</｜DSML｜ parameter>\n<｜DSML｜ parameter name=\"exact\" string=\"false\">true</｜DSML｜ parameter>\n<｜DSML｜ parameter name=\"note\" string=\"false\">null</｜DSML｜ parameter>\n<｜DSML｜ parameter name=\"limits\" string=\"false\">{\"low\": -1.5}</｜DSML｜ parameter>\n<｜DSML｜ parameter name=\"tags\" string=\"false\">[\"a\", \"b\"]</｜DSML｜ parameter>\n</｜DSML｜ invoke>\n<｜DSML｜ invoke name=\"ping\">\n</｜DSML｜ invoke>\n</｜DSML｜ calls>",
+    ),
+    (
+        "olmo3",
+        "<function_calls>get_weather(city='Zürich \"x\"\\n', days=3, exact=true, note=null, limits={'low': -1.5}, tags=['a', 'b'])\nping()</function_calls>",
+    ),
+    (
+        "gigachat3",
+        "<|function_call|>{\"name\": \"get_weather\", \"arguments\": {\"city\": \"Zürich \\\"x\\\"\\n\", \"days\": 3, \"exact\": true, \"note\": null, \"limits\": {\"low\": -1.5}, \"tags\": [\"a\", \"b\"]}}<|function_call|>{\"name\": \"ping\", \"arguments\": {}}",
+    ),
+    (
+        "gigachat3",
+        "<|message_sep|>\n\nfunction call<|role_sep|>\n{\"name\": \"get_weather\", \"arguments\": {\"city\": \"Zürich \\\"x\\\"\\n\", \"days\": 3, \"exact\": true, \"note\": null, \"limits\": {\"low\": -1.5}, \"tags\": [\"a\", \"b\"]}}<|message_sep|>\n\nfunction call<|role_sep|>\n{\"name\": \"ping\", \"arguments\": {}}",
+    ),
 ];

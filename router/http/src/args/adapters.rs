@@ -9,11 +9,13 @@ use text_generation_process::amounts::mebibytes;
 use crate::adapter_names::check_name;
 
 const FLAG: &str = "--lora-adapters";
+const STORE: &str = "s3://";
 
 /// The adapters that requests may name, and room for them.
 #[derive(Debug, Clone, clap::Args)]
 pub struct AdapterFlags {
-    /// LoRA adapters that requests may name, with commas between them: id, id@revision, name=folder or name=id@revision.
+    /// LoRA adapters that requests may name, with commas between them: id, id@revision, name=folder, name=id@revision or
+    /// name=s3://bucket/prefix.
     #[arg(long, env, value_name = "ADAPTERS")]
     pub lora_adapters: Option<String>,
     /// Pages of the device for adapters, of 16 rank units each: one of rank 16 takes one. Default: what those of
@@ -88,20 +90,22 @@ impl AdapterFlags {
 }
 
 fn named(entry: &str) -> anyhow::Result<NamedAdapter> {
-    let (name, source) = match entry.split_once('=') {
+    // A prefix may hold any sign.
+    let pair = entry.split_once('=').filter(|_| !entry.starts_with(STORE));
+    let (name, source) = match pair {
         Some((name, source)) => (Some(name.trim()), source.trim()),
         None => (None, entry),
     };
-    // A folder has no revisions, and its name may hold an `@`.
-    let is_folder = source.starts_with(['/', '.', '~']);
-    let (id, revision) = match source.split_once('@').filter(|_| !is_folder) {
+    // Folders and object stores have no revisions, and their names may hold an `@`.
+    let has_none = source.starts_with(['/', '.', '~']) || source.starts_with(STORE);
+    let (id, revision) = match source.split_once('@').filter(|_| !has_none) {
         Some((id, revision)) => (id, Some(revision)),
         None => (source, None),
     };
     let name = name.unwrap_or(id);
     anyhow::ensure!(
         !name.is_empty() && !id.is_empty() && revision != Some(""),
-        "`{FLAG}` cannot be read at `{entry}`: write id, id@revision, name=folder or name=id@revision, with commas between them"
+        "`{FLAG}` cannot be read at `{entry}`: write id, id@revision, name=folder, name=id@revision or name=s3://bucket/prefix, with commas between them"
     );
     Ok(NamedAdapter {
         name: name.to_owned(),
@@ -133,13 +137,17 @@ mod tests {
         let pair = |name: &str, source: &str| (name.to_owned(), source.to_owned());
         assert_eq!(read(""), Ok(Vec::new()));
         assert_eq!(
-            read(" org/a , org/b@v1,c=/srv/c@2, d = org/d@main ,./e@f,"),
+            read(
+                " org/a , org/b@v1,c=/srv/c@2, d = org/d@main ,./e@f,f=s3://models/f@1,s3://g/x=1"
+            ),
             Ok(vec![
                 pair("org/a", "org/a"),
                 pair("org/b", "org/b@v1"),
                 pair("c", "/srv/c@2"),
                 pair("d", "org/d@main"),
                 pair("./e@f", "./e@f"),
+                pair("f", "s3://models/f@1"),
+                pair("s3://g/x=1", "s3://g/x=1"),
             ])
         );
     }

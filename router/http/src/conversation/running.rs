@@ -82,6 +82,8 @@ pub struct FinishedChoice {
     pub tokens: Vec<Token>,
     /// One list for each token, or empty.
     pub top_tokens: Vec<Vec<Token>>,
+    /// Set where it is the text of a beam.
+    pub beam_score: Option<f32>,
     pub end: End,
 }
 
@@ -187,6 +189,7 @@ impl FinishedChoice {
             end: End::new(&reader, &answer.generated, Some(request)),
             tokens: answer.tokens,
             top_tokens: answer.top_tokens,
+            beam_score: answer.generated.beam_score,
         }
     }
 }

@@ -46,6 +46,7 @@ static KNOWN: &[Known] = &[
         &[],
     ),
     known(&["documents", "chat_template_kwargs"], Nothing, &[]).on(CHAT),
+    known(&["use_activation", "activation"], True, &[]),
     known(&["continue_final_message"], Nothing, &[]).on(CHAT),
     known(&["add_generation_prompt"], True, &[]).on(CHAT),
     known(
@@ -128,17 +129,17 @@ static KNOWN: &[Known] = &[
         &["watermark", "parameters.watermark"],
     ),
     known(&["adapter_id"], Nothing, &["parameters", "model"]),
+    known(&["allowed_token_ids", "logits_processors"], Nothing, &[]),
     known(
-        &[
-            "allowed_token_ids",
-            "logits_processors",
-            "use_beam_search",
-            "early_stopping",
-        ],
+        &["use_beam_search"],
         Nothing,
-        &[],
-    ),
-    known(&["length_penalty"], Number(1.0), &[]),
+        &["beam_width", "parameters.beam_width"],
+    )
+    .on(CHAT),
+    known(&["beam_width"], Nothing, &["use_beam_search", "parameters"])
+        .on_as(CHAT, "use_beam_search"),
+    known(&["length_penalty"], Number(1.0), &["parameters"]).on(CHAT),
+    known(&["early_stopping"], Nothing, &["parameters"]).on(CHAT),
     // The form of the answer.
     known(
         &["response_format", "text", "output_config", "output_format"],

@@ -126,7 +126,9 @@ impl AnswerFields {
                 String::new()
             },
             details: parameters.details || parameters.decoder_input_details,
-            best_of: parameters.best_of.is_some_and(|best_of| best_of != 1),
+            best_of: [parameters.best_of, parameters.beam_width]
+                .iter()
+                .any(|count| count.is_some_and(|count| count != 1)),
         }
     }
 
@@ -247,6 +249,7 @@ impl TokenEvents {
             finish_reason: generated.finish_reason,
             generated_tokens: generated.generated_tokens,
             seed: generated.seed,
+            beam_score: generated.beam_score,
             input_length: self.input_length,
         });
         let text = if self.answer.prefix.is_empty() {

@@ -51,7 +51,8 @@ pub async fn invocations(
     share: Extension<MemoryShare>,
     body: Result<JsonBytes, ApiError>,
 ) -> Result<Response, ApiError> {
-    let read = body.and_then(|body| Invocation::read(&body));
+    let read = state.check_generates();
+    let read = read.and(body).and_then(|body| Invocation::read(&body));
     match read.inspect_err(ApiError::count)? {
         Invocation::Generate(body) => compat_generate(state, id, GenerationJson(*body)).await,
         Invocation::Chat(body) => chat_completions(state, id, share, GenerationJson(*body)).await,

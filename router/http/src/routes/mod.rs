@@ -53,6 +53,7 @@ fn documented() -> OpenApiRouter<Arc<AppState>> {
         .routes(routes!(openai::chat::chat_completions))
         .routes(routes!(openai::completions::completions))
         .routes(routes!(openai::score::score))
+        .routes(routes!(openai::classify::classify))
         .routes(routes!(openai::render::render_chat))
         .routes(routes!(openai::render::render_completion))
         .routes(routes!(responses::responses))

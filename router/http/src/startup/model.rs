@@ -14,6 +14,7 @@ use tokio::time::timeout;
 use super::SlowTokenizer;
 use super::vision::Sight;
 use crate::args::Config;
+use crate::classifier::Classifier;
 use crate::generation_config::{GenerationConfig, SamplingDefaults};
 use crate::limits::{Limits, prefix_caching};
 use crate::model_format::ModelFormat;
@@ -101,7 +102,13 @@ async fn chat_template(
     };
     let template = loaded.and_then(|template| template.ok_or(ChatTemplateError::Missing));
     match (&template, given) {
-        (Ok(_), _) => {}
+        (Ok(template), _) => {
+            if let Some(family) = template.builtin() {
+                tracing::info!(
+                    "the model has no chat template: chats use the built-in one of {family}"
+                );
+            }
+        }
         (Err(ChatTemplateError::Missing), _) => {
             tracing::info!("the model has no chat template: chats are refused");
         }
@@ -160,7 +167,7 @@ pub(super) fn info(
         model_dtype: shard.dtype.clone(),
         model_device_type: shard.device_type.clone(),
         kv_cache_dtype: shard.kv_cache_dtype.clone(),
-        model_pipeline_tag: None,
+        model_pipeline_tag: (shard.classes > 0).then(|| "text-classification".to_owned()),
         max_concurrent_requests: config.max_concurrent_requests,
         max_best_of: config.max_best_of,
         max_stop_sequences: config.max_stop_sequences,
@@ -188,6 +195,7 @@ pub(super) fn info(
             answer_index_mib: config.answer_index_mib,
         }),
         images: sight.map(|sight| sight.info(config)),
+        classifier: (shard.classes > 0).then(|| Classifier::load(folder, shard.classes as usize)),
         adapters: Vec::new(),
         sampling_defaults: (config.generation_config == GenerationConfig::Auto)
             .then(|| SamplingDefaults::load(folder)),

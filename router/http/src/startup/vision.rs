@@ -69,8 +69,11 @@ impl Sight {
     }
 
     /// Tokens that stand for images, which are text where clients write them.
-    pub(super) fn tokens(&self) -> [&'static str; 2] {
-        [self.spec.placeholder, self.spec.marker]
+    pub(super) fn tokens(&self) -> Vec<&'static str> {
+        let around = self.spec.tokens();
+        around
+            .chain([self.spec.placeholder, self.spec.marker])
+            .collect()
     }
 
     /// What clients are told.

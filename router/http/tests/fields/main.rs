@@ -51,6 +51,7 @@ fn the_tables_have_every_field_that_is_described() {
         ("/v1/chat/completions", "ChatBody"),
         ("/v1/completions", "CompletionBody"),
         ("/v1/score", "ScoreBody"),
+        ("/v1/classify", "ClassifyBody"),
         ("/v1/responses", "ResponsesBody"),
         ("/v1/messages", "MessagesBody"),
         ("/generate", "GenerateParameters"),

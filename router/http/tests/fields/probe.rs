@@ -1,5 +1,6 @@
 //! A server that is asked what becomes of a field.
 
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
 use serde_json::{Map, Value, json};
@@ -14,11 +15,13 @@ const TEMPLATE: &str = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% e
     {% if enable_thinking %}thinking{% endif %}{% if add_generation_prompt %}<answer>{% endif %}";
 
 /// Fields whose effect is not in one answer of a mock: other tests see it.
-const UNSEEN: [&str; 8] = [
+const UNSEEN: [&str; 9] = [
     "priority",
     "cache_salt",
     // It changes how fast an answer comes.
     "prediction",
+    // It changes how long a search goes on.
+    "early_stopping",
     // The prompt ends with a whole token.
     "token_healing",
     "parallel_tool_calls",
@@ -28,12 +31,16 @@ const UNSEEN: [&str; 8] = [
     "add_special_tokens",
 ];
 
+/// The route of classifiers.
+const CLASSIFY: &str = "/v1/classify";
+
 /// What every request of a route has.
 fn base(route: &str) -> Value {
     let messages = json!([{"role": "user", "content": "Hi, you"}]);
     match route {
         "/v1/chat/completions" => json!({"messages": messages, "max_tokens": 8, "seed": 1}),
         "/v1/completions" => json!({"prompt": "Hi, you", "max_tokens": 8, "seed": 1}),
+        CLASSIFY => json!({"input": "Hi, you"}),
         "/v1/score" => json!({"prompt": "Hi, you", "choices": ["a", "bc"]}),
         "/v1/responses" => json!({"input": "Hi, you", "max_output_tokens": 8, "seed": 1}),
         "/v1/messages" => json!({"messages": messages, "max_tokens": 8}),
@@ -62,10 +69,22 @@ fn companions(route: &str, field: &str) -> Value {
         (_, "tool_choice" | "tool_prompt") => {
             json!({"tools": [{"type": "function", "function": {"name": "f"}}]})
         }
+        (CLASSIFY, "add_generation_prompt" | "chat_template_kwargs") => {
+            json!({"messages": [{"role": "user", "content": "Hi, you"}]})
+        }
         (_, "stream_options") => json!({"stream": true}),
         ("/generate", "include_stop_str_in_output") => json!({"stop": ["c"]}),
         ("/v1/messages", "include_stop_str_in_output") => json!({"stop_sequences": ["c"]}),
         (_, "include_stop_str_in_output") => json!({"stop": "c"}),
+        ("/generate", "beam_width") => json!({"details": true}),
+        ("/generate", "length_penalty" | "early_stopping") => {
+            json!({"beam_width": 2, "details": true})
+        }
+        // A search takes no seed.
+        (_, "use_beam_search") => json!({"n": 2, "seed": null}),
+        (_, "length_penalty" | "early_stopping") => {
+            json!({"use_beam_search": true, "n": 2, "seed": null})
+        }
         ("/generate", "best_of" | "seed") => json!({"do_sample": true}),
         ("/generate", "top_n_tokens") => json!({"details": true}),
         _ => json!({}),
@@ -118,20 +137,38 @@ fn redact(value: &mut Value) {
 
 pub struct Probe {
     server: Server,
+    /// The same of a model that classifies.
+    classifier: Server,
+    /// The same with a prefix cache, for searches.
+    searching: Server,
+    searched: AtomicU32,
     asked: Asked,
 }
 
 impl Probe {
     pub async fn start() -> Self {
         let asked = Asked::default();
+        let server = async |model, prefix_caching| {
+            let flags = [
+                "--max-best-of=4",
+                prefix_caching,
+                &lora_adapters(&["other"]),
+            ];
+            Server::with_template(TEMPLATE, model, &flags).await
+        };
         // Without a cache no answer depends on those before it.
-        let flags = [
-            "--max-best-of=4",
-            "--prefix-caching=false",
-            &lora_adapters(&["other"]),
-        ];
-        let server = Server::with_template(TEMPLATE, model(&asked), &flags).await;
-        Self { server, asked }
+        let alone = "--prefix-caching=false";
+        let classes = MockConfig {
+            classes: 2,
+            ..model(&asked)
+        };
+        Self {
+            server: server(model(&asked), alone).await,
+            classifier: server(classes, alone).await,
+            searching: server(model(&asked), "--prefix-caching=true").await,
+            searched: AtomicU32::new(0),
+            asked,
+        }
     }
 
     /// What is untrue of the rows.
@@ -151,11 +188,25 @@ impl Probe {
             let base = base.as_object_mut().expect("an object");
             base.retain(|name, _| !LIMITS.contains(&name.as_str()));
         }
+        if route == CLASSIFY && keys.get("messages").is_some() {
+            base = json!({});
+        }
         let mut body = with(base, keys);
+        let searches =
+            body.get("beam_width").is_some() || body["use_beam_search"] == Value::Bool(true);
+        if searches {
+            let salt = self.searched.fetch_add(1, Ordering::Relaxed).to_string();
+            body = with(body, json!({"cache_salt": salt}));
+        }
         if route == "/generate" {
             body = json!({"inputs": "Hi, you", "parameters": body});
         }
-        let response = self.server.post_json(route, &body).await;
+        let server = match route {
+            CLASSIFY => &self.classifier,
+            _ if searches => &self.searching,
+            _ => &self.server,
+        };
+        let response = server.post_json(route, &body).await;
         let status = response.status().as_u16();
         let text = response.text().await.expect("a body");
         let mut answer = match serde_json::from_str(&text) {

@@ -103,3 +103,59 @@ async fn what_a_template_would_write_around_an_image_is_written_where_none_does(
         assert!(told[first + 1..last].iter().all(|text| text == tokens[0]));
     }
 }
+
+/// Before each image of MiniCPM-V stands its number, and between lines of slices a new line.
+#[tokio::test]
+async fn slices_of_an_image_stand_in_lines_behind_its_number() {
+    let config = json!({"model_type": "minicpmv", "query_num": 4});
+    let preprocessor = json!({
+        "scale_resolution": 16, "patch_size": 4, "image_feature_size": 4, "use_image_id": true,
+    });
+    let files = [
+        ("config.json", &config),
+        ("preprocessor_config.json", &preprocessor),
+    ];
+    // The tokenizer has `<unk>`.
+    let tokens = [
+        "<image>",
+        "</image>",
+        "<slice>",
+        "</slice>",
+        "<image_id>",
+        "</image_id>",
+    ];
+    let model = MockConfig {
+        vocab_size: TOKEN + 6,
+        ..seeing()
+    };
+    let model = model.with_encoder(0, 256);
+    let flags = ["--media-rows", "256"];
+    let server = Server::that_sees(model, TEXTS, &files, &tokens, &flags).await;
+    let content = json!([
+        image_url(PNG),
+        image_url(PNG),
+        text("(<image>./</image>) 2?")
+    ]);
+    let body = with(chat(content), json!({"return_token_strs": true}));
+    let told = server.good("/tokenize", &body).await["token_strs"].clone();
+    let told: Vec<&str> = told
+        .as_array()
+        .expect("tokens")
+        .iter()
+        .filter_map(Value::as_str)
+        .collect();
+    let rows = "<unk>".repeat(4);
+    let slice = format!("<slice>{rows}</slice>");
+    // The picture has more pixels than nine views, and 3 x 3 have the form nearest to its own.
+    let slices = [slice.repeat(3), slice.repeat(3), slice.repeat(3)].join("Ċ");
+    let image = |number| format!("<image_id>{number}</image_id><image>{rows}</image>{slices}Ċ");
+    let expected = format!(
+        "<user>{}{}(<image>./</image>)Ġ2?<answer>",
+        image(0),
+        image(1)
+    );
+    assert_eq!(told.concat(), expected);
+    assert_eq!(told.iter().filter(|text| **text == "<image>").count(), 2);
+    server.good("/v1/chat/completions", &body).await;
+    server.idle().await;
+}

@@ -9,8 +9,10 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod beams;
 mod caching;
 mod chat;
+mod classify;
 mod completions;
 mod healing;
 mod models;

@@ -191,6 +191,7 @@ async fn a_failure_in_a_stream_is_an_event_before_the_end() {
         .post("/v1/chat/completions")
         .header("x-request-id", "mine")
         .json(&body);
+    server.mock.release(1);
     let response = response.send().await.expect("an answer");
     assert_eq!(response.status(), 200);
     server.mock.fail_next_step("out of memory");
@@ -220,10 +221,56 @@ async fn a_failure_in_a_stream_is_an_event_before_the_end() {
 async fn a_client_that_goes_cancels_all_choices() {
     let server = server().await;
     server.mock.hold();
+    server.mock.release(1);
     let body = chat("Hi", json!({"stream": true, "n": 4}));
     let response = server.post_json("/v1/chat/completions", &body).await;
     assert_eq!(response.status(), 200);
     drop(response);
     server.mock.resume();
+    server.idle().await;
+}
+
+#[tokio::test]
+async fn a_failure_before_the_first_token_has_its_status() {
+    let server = server().await;
+    let messages = json!([{"role": "user", "content": "Hi"}]);
+    for (path, body) in [
+        ("/v1/completions", completion("Hi", json!({}))),
+        ("/v1/chat/completions", chat("Hi", json!({}))),
+        ("/v1/responses", json!({"input": "Hi"})),
+        (
+            "/v1/messages",
+            json!({"messages": messages, "max_tokens": 5}),
+        ),
+    ] {
+        server.mock.fail_next_step("out of memory");
+        let body = with(body, json!({"stream": true}));
+        let (status, answer) = server.ask(path, &body).await;
+        assert_eq!(status, 424, "{path}: {answer}");
+        let message = answer["error"]["message"].as_str().expect("a message");
+        assert!(message.contains("out of memory"), "{path}: {answer}");
+    }
+    server.idle().await;
+}
+
+#[tokio::test]
+async fn bad_words_that_leave_nothing_are_named() {
+    let server = server().await;
+    let only = |text: &str| json!({"type": "regex", "value": text});
+    for stream in [false, true] {
+        let keys = json!({"stream": stream, "bad_words": ["a"], "response_format": only("a")});
+        let (status, answer) = server.ask("/v1/chat/completions", &chat("Hi", keys)).await;
+        assert_eq!(
+            (status, &answer["error"]["param"]),
+            (422, &json!("bad_words"))
+        );
+        let message = answer["error"]["message"].as_str().expect("a message");
+        assert!(message.contains("`response_format`"), "{message}");
+        let keys = json!({"bad_words": ["b"], "response_format": only("ab")});
+        let (status, answer) = server.ask("/v1/chat/completions", &chat("Hi", keys)).await;
+        assert_eq!((status, &answer["error_type"]), (422, &json!("grammar")));
+        let message = answer["error"]["message"].as_str().expect("a message");
+        assert!(message.contains("`bad_words`"), "{message}");
+    }
     server.idle().await;
 }

@@ -7,6 +7,7 @@ mod covered;
 mod filled;
 mod numbers;
 mod pinpoints;
+mod slices;
 mod smart;
 mod splits;
 mod tiles;
@@ -17,6 +18,7 @@ pub(super) use self::covered::Covered;
 pub(super) use self::filled::Filled;
 use self::numbers::{area, middle, shortest_side, whole, within};
 pub(super) use self::pinpoints::{Pinpoints, Square};
+pub(super) use self::slices::Slices;
 pub(super) use self::smart::{Budget, Padded, Smart};
 pub(super) use self::splits::{MOST_SPLITS, Splits};
 pub(super) use self::tiles::Tiles;
@@ -69,6 +71,7 @@ pub(super) enum Geometry {
     Covered(Covered),
     Filled(Filled),
     Windows(Windows),
+    Slices(Slices),
 }
 
 impl Geometry {
@@ -104,6 +107,7 @@ impl Geometry {
             Self::Covered(covered) => Ok(covered.plan(size)),
             Self::Filled(filled) => Ok(filled.plan(size)),
             Self::Windows(windows) => windows.plan(size),
+            Self::Slices(slices) => slices.plan(size),
         }
     }
 
@@ -113,6 +117,7 @@ impl Geometry {
             Self::Splits(splits) => splits.tokens(),
             Self::Chunks(_) => Chunks::tokens(),
             Self::Windows(_) => Windows::tokens(),
+            Self::Slices(slices) => slices.tokens(),
             _ => Vec::new(),
         }
     }
@@ -120,6 +125,7 @@ impl Geometry {
     pub(super) fn texts(&self) -> Vec<&'static str> {
         match self {
             Self::Splits(splits) => splits.texts(),
+            Self::Slices(slices) => slices.texts(),
             _ => Vec::new(),
         }
     }
@@ -144,6 +150,7 @@ impl Geometry {
             Self::Covered(covered) => covered.largest(),
             Self::Filled(filled) => filled.largest(),
             Self::Windows(windows) => windows.largest(),
+            Self::Slices(slices) => slices.largest(),
         }
     }
 }

@@ -75,6 +75,7 @@ impl<'a> Files<'a> {
             "internvl" => self.tiles().map(Some),
             "internvl_chat" => self.chat_tiles().map(Some),
             "aria" => self.filled().map(Some),
+            "minicpmv" => self.slices().map(Some),
             "minimax_m3_vl" => self.minimax().map(Some),
             "step3p7" => self.windows().map(Some),
             "ovis2" => self.covered().map(Some),

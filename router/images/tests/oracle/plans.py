@@ -23,6 +23,7 @@ from transformers.models.llama4.image_processing_llama4 import (
 from transformers.models.llama4.processing_llama4 import Llama4Processor
 from transformers.models.llava_next.processing_llava_next import LlavaNextProcessor
 from transformers.models.llava_onevision.processing_llava_onevision import LlavaOnevisionProcessor
+from transformers.models.minicpmv4_6.image_processing_minicpmv4_6 import MiniCPMV4_6ImageProcessor
 from transformers.models.ovis2.image_processing_ovis2 import get_min_tile_covering_grid
 from transformers.models.ovis2.processing_ovis2 import Ovis2Processor
 from transformers.models.pixtral.image_processing_pixtral import get_resize_output_image_size as pixtral_size
@@ -245,6 +246,27 @@ def windows(whole: int, part: int, longest: int) -> Line:
     return of
 
 
+def slices(side: int, patch: int, most: int, rows: int, is_numbered: bool) -> Line:
+    processor = MiniCPMV4_6ImageProcessor()
+    # That of version 4.6 makes sides multiples of 4 patches; this one, as its predecessors, of one.
+    quarter, mode = patch / 4, "16x"
+
+    def of(height: int, width: int) -> str:
+        if max(height, width) > 200 * min(height, width):
+            # The processor makes views of thousands of patches in a row.
+            return "refused"
+        grid = processor.get_sliced_grid((height, width), most, side)
+        whole = processor.find_best_resize((height, width), side, quarter, mode, allow_upscale=grid is None)
+        views, tokens = [[tuple(map(int, whole))]], rows + 2 + 3 * is_numbered
+        if grid is not None:
+            resized = processor.get_refine_size((height, width), grid, side, quarter, mode, allow_upscale=True)
+            views.append([tuple(map(int, resized))])
+            tokens += grid[0] * grid[1] * (rows + 2) + grid[0] - 1
+        return line(views, tokens)
+
+    return of
+
+
 def plans() -> Iterator[dict[str, object]]:
     preprocessor = {"size": {"longest_edge": 1540}, "patch_size": 14}
     yield plan({"model_type": "mistral3", "spatial_merge_size": 2}, preprocessor, pixtral(1540, 28))
@@ -303,6 +325,10 @@ def tiled_plans() -> Iterator[dict[str, object]]:
     config = {"model_type": "ovis2", "vision_config": {"patch_size": 14, "hidden_stride": 2}}
     preprocessor = {"size": {"height": 448, "width": 448}, "crop_to_patches": True, "max_patches": 9}
     yield plan(config, preprocessor, covered(448, 9, 256))
+    preprocessor = {"max_slice_nums": 9, "scale_resolution": 448, "patch_size": 14, "use_image_id": True}
+    config = {"model_type": "minicpmv", "query_num": 64}
+    yield plan(config, {**preprocessor, "image_feature_size": 64, "slice_mode": True}, slices(448, 14, 9, 64, True))
+    yield plan(config, {**preprocessor, "use_image_id": False, "slice_mode": False}, slices(448, 14, 1, 64, False))
     config = {"model_type": "step3p7", "vision_config": {"patch_size": 14}}
     preprocessor = {"size": {"height": 728, "width": 728}, "patch_size": 504, "max_image_size": 3024}
     yield plan(config, preprocessor, windows(728, 504, 3024))

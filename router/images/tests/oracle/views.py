@@ -18,6 +18,7 @@ from transformers.models.idefics3.image_processing_pil_idefics3 import Idefics3I
 from transformers.models.llava.image_processing_pil_llava import LlavaImageProcessorPil
 from transformers.models.llava_next.image_processing_pil_llava_next import LlavaNextImageProcessorPil
 from transformers.models.llava_onevision.image_processing_pil_llava_onevision import LlavaOnevisionImageProcessorPil
+from transformers.models.minicpmv4_6.image_processing_pil_minicpmv4_6 import MiniCPMV4_6ImageProcessorPil
 from transformers.models.step3p7.image_processing_step3p7 import Step3p7ImageProcessor
 
 CLIP_MEAN = [0.48145466, 0.4578275, 0.40821073]
@@ -62,6 +63,28 @@ def aria(image: Image.Image, files: dict[str, object]) -> Views:
     return [view[:height, :width] for view in last(out["pixel_values"])]
 
 
+class _WholePatches(MiniCPMV4_6ImageProcessorPil):
+    """The processor of MiniCPM-V 4.6, which makes sides multiples of 4 patches, making them multiples of one as its
+    predecessors do. It keeps views before it lays them out patch by patch.
+    """
+
+    def find_best_resize(self, image_size, scale_resolution, patch_size, downsample_mode, allow_upscale=False):
+        size = super().find_best_resize(image_size, scale_resolution, patch_size / 4, downsample_mode, allow_upscale)
+        return int(size[0]), int(size[1])
+
+    def reshape_by_patch(self, image: np.ndarray, patch_size: int) -> np.ndarray:
+        self.kept.append(image)
+        return super().reshape_by_patch(image, patch_size)
+
+
+def slices(image: Image.Image, files: dict[str, object]) -> Views:
+    """The whole picture, then its slices."""
+    processor = _WholePatches(**files, **PLAIN)
+    processor.kept = []
+    processor(image)
+    return last(processor.kept)
+
+
 def views(image: Image.Image) -> Iterator[dict[str, object]]:
     size = {"shortest_edge": 28}
     files = {"size": size, "crop_size": {"height": 28, "width": 28}, "resample": 3}
@@ -92,6 +115,8 @@ def views(image: Image.Image) -> Iterator[dict[str, object]]:
         yield row({"model_type": "idefics3", "vision_config": {"patch_size": 7}}, files, last(pixels))
     files = {"max_image_size": 490, "min_image_size": 336, "split_image": False, "resample": 3}
     yield row({"model_type": "aria", "vision_config": {"patch_size": 14}}, files, aria(image, files))
+    files = {"max_slice_nums": 5, "scale_resolution": 56, "patch_size": 14}
+    yield row({"model_type": "minicpmv", "query_num": 64}, files, slices(image, files))
     for whole, part, longest in ((112, 56, 600), (56, 56, 90), (56, 112, 600)):
         files = {"size": {"height": whole, "width": whole}, "patch_size": part, "max_image_size": longest}
         yield row({"model_type": "step3p7", "vision_config": {"patch_size": 14}}, files, step(image, files))

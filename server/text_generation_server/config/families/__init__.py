@@ -45,6 +45,7 @@ from .phi3 import PHI3
 from .qwen1 import QWEN1
 from .qwen2 import MIMO, QWEN2, QWEN3
 from .qwen3_next import QWEN3_5
+from .recurrent_gemma import RECURRENT_GEMMA
 from .seed_oss import SEED_OSS
 from .smollm3 import SMOLLM3
 from .solar import SOLAR
@@ -114,6 +115,7 @@ FAMILIES: dict[str, Family] = {
     "Qwen3ForCausalLM": QWEN3,
     "Qwen3_5ForCausalLM": QWEN3_5,
     "RWForCausalLM": FALCON,
+    "RecurrentGemmaForCausalLM": RECURRENT_GEMMA,
     "SeedOssForCausalLM": SEED_OSS,
     "SmolLM3ForCausalLM": SMOLLM3,
     "SolarForCausalLM": SOLAR,

@@ -52,6 +52,7 @@ WITH_MEDIA: Mapping[str, str] = {
     "LlavaMistralForCausalLM": "LLaVA 1.5 and 1.6 (original)",
     "LlavaNextForConditionalGeneration": "LLaVA 1.6, Granite Vision 3",
     "LlavaOnevisionForConditionalGeneration": "LLaVA-OneVision",
+    "MiniCPMV": "MiniCPM-V 2.6, 4 and 4.5",
     "MiniMaxM3SparseForConditionalGeneration": "MiniMax M3",
     "Mistral3ForConditionalGeneration": "Mistral Small 3.1 to 4, Ministral 3",
     "Ovis2ForConditionalGeneration": "Ovis 2",
@@ -84,12 +85,25 @@ TEXT_PREFIXES: Mapping[str, str] = {
     "language_model.model.": "model.",
     "language_model.lm_head.": "lm_head.",
     "model.text_model.": "model.",
+    "llm.model.": "model.",
+    "llm.lm_head.": "lm_head.",
 }
 """How names of the part begin in files of the whole, and without it: in newer files of Transformers, in older ones and
-those of most authors, and in those of Idefics and SmolVLM. Others add to a model of text, whose names stay.
+those of most authors, in those of Idefics and SmolVLM, and of MiniCPM-V. Others add to a model of text, whose names
+stay.
 """
 _PREFIXES = (*(before for before, alone in TEXT_PREFIXES.items() if alone == "model."), "model.")
-VISION_PARTS = ("*vision*", "*visual*", "*projector*", "*connector*", "*image_newline", "*patch_merge_mlp*", "mlp1.*")
+VISION_PARTS = (
+    "*vision*",
+    "*visual*",
+    "*projector*",
+    "*connector*",
+    "*image_newline",
+    "*patch_merge_mlp*",
+    "mlp1.*",
+    "vpm.*",
+    "resampler.*",
+)
 """Patterns of the tensors of an encoder of images."""
 OTHER_PARTS = (*VISION_PARTS, "*audio*")
 """Patterns of all tensors of the whole that are no part of the model of text."""
@@ -112,7 +126,7 @@ def _part(family: Family, sizes: dict[str, object], **others: object) -> Family:
     def names(config: JsonObject) -> TensorNames:
         alone = family.tensor_names(config)
         ignored = (f"*{each}" for each in alone.ignored)
-        heads = {"language_model.model.": f"language_model.{alone.head}"}
+        heads = {f"{whole}.model.": f"{whole}.{alone.head}" for whole in ("language_model", "llm")}
         return replace(alone, prefixes=_PREFIXES, heads=heads, ignored=(*ignored, *OTHER_PARTS))
 
     return replace(family, names=names, defaults={**family.defaults, **sizes, **others})
@@ -231,6 +245,8 @@ _CLASSES: Mapping[str, str] = {
 
 _FLAT_CLASSES = {"LlavaLlamaForCausalLM": "llama", "LlavaMistralForCausalLM": "mistral"}
 """The same by the class, where types are not told apart."""
+_VERSIONS = {2.6: "qwen2", 4.0: "llama", 4.5: "qwen3"}
+"""Types by the `version` of MiniCPM-V, whose files have the keys of the part among those of the whole."""
 _UNNAMED = {"kimi_vl": "deepseek_v3"}
 """Types of models whose files may leave out the type of their part."""
 _FLAT = {"qwen2_vl": "qwen2_vl_text", "qwen2_5_vl": "qwen2_5_vl_text"}
@@ -265,8 +281,18 @@ def _kind(config: JsonObject) -> str:
         return part.string("model_type", default=_UNNAMED.get(config.string("model_type", default="")))
     if (kind := _FLAT_CLASSES.get(architecture_of(config))) is not None:
         return kind
+    if architecture_of(config) == "MiniCPMV":
+        return _of_version(config)
     kind = config.string("model_type")
     return _FLAT.get(kind, kind)
+
+
+def _of_version(config: JsonObject) -> str:
+    version = config.optional_number("version")
+    if version not in _VERSIONS:
+        known = ", ".join(str(each) for each in _VERSIONS)
+        raise UnsupportedModel(f"MiniCPM-V with `version` {version} is not supported; known are {known}")
+    return _VERSIONS[version]
 
 
 def _part_of(config: JsonObject) -> JsonObject | None:

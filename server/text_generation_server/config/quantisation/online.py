@@ -1,15 +1,17 @@
 """Meaning of `--quantize` for a 16-bit checkpoint, and for one that is quantised already."""
 
 from ...errors import ConfigurationError, UnsupportedModel
-from .schemes import Fp8, Packed, Rule, Scheme, Schemes
+from .schemes import Fp8, Int8, Packed, Rule, Scheme, Schemes
 
 _ONLINE: dict[str, Scheme] = {
     "fp8": Fp8(online=True),
+    "w8a8": Int8(),
     "eetq": Packed("online-int8", 8, 0),
     "bitsandbytes": Packed("online-int8", 8, 0),
     "bitsandbytes-nf4": Packed("online-nf4", 4, 64),
     "bitsandbytes-fp4": Packed("online-fp4", 4, 64),
     # LightLLM's names of modes.
+    **dict.fromkeys(("triton_w8a8", "ppl_w8a8", "ao-w8a8", "vllm-w8a8"), Int8()),
     "triton_w8a16": Packed("online-int8", 8, 0),
     "triton_int8weight": Packed("online-int8", 8, 0),
     "triton_w4a16": Packed("online-int4", 4, 128),
@@ -40,10 +42,6 @@ _STORED: dict[str, tuple[str, ...]] = {
 
 _REFUSED = {
     "exl2": "ExLlamaV2 checkpoints are not read; use a GPTQ or AWQ checkpoint of the model",
-    "triton_w8a8": "8-bit integer inputs without calibration lose too much; use fp8 or eetq",
-    "ppl_w8a8": "8-bit integer inputs without calibration lose too much; use fp8 or eetq",
-    "ao-w8a8": "8-bit integer inputs without calibration lose too much; use fp8 or eetq",
-    "vllm-w8a8": "8-bit integer inputs without calibration lose too much; use fp8 or eetq",
     "ao-fp8w8a16": "fp8 weights have fp8 inputs where the card can; use fp8",
     "ao-fp6w6a16": "there are no 6-bit weights; use fp8, eetq or bitsandbytes-nf4",
     "flash_llm_w6a16": "there are no 6-bit weights; use fp8, eetq or bitsandbytes-nf4",

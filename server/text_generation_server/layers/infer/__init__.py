@@ -7,6 +7,7 @@ from .embedding import Embedding
 from .feed_forward import DenseFeedForward, FeedForward, ScaledFeedForward, SparseFeedForward
 from .fusion import OutputFusion, SublayerOutput
 from .gated_delta import GatedDelta
+from .gated_lru import GatedLru
 from .head import Head
 from .indexer import Indexer
 from .kimi_delta import KimiDelta
@@ -44,6 +45,7 @@ __all__ = [
     "FeedForward",
     "FeedForwardLayer",
     "GatedDelta",
+    "GatedLru",
     "Head",
     "Indexer",
     "InferState",

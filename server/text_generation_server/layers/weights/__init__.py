@@ -12,10 +12,11 @@ from .blocks import RowBlock
 from .checkpoint import Checkpoint, Matrices, NormWeights
 from .copies import PrefillCopies
 from .current_adapters import CurrentAdapters, Room, StepAdapters
-from .ends import EmbeddingWeights, load_embedding, load_head, load_quantised_head, rounded
+from .ends import EmbeddingWeights, load_class_head, load_embedding, load_head, load_quantised_head, rounded
 from .experts import ExpertShard, shared_experts, stack
 from .feed_forward import DenseWeights, load_dense
 from .gated_delta import GatedDeltaWeights, load_gated_delta
+from .gated_lru import GatedLruWeights, load_gated_lru
 from .indexer import IndexerWeights, load_indexer
 from .kimi_delta import KimiDeltaWeights, load_kimi_delta
 from .kv_scales import load_kv_scales
@@ -57,6 +58,7 @@ __all__ = [
     "ExpertSite",
     "ExpertTables",
     "GatedDeltaWeights",
+    "GatedLruWeights",
     "HeadSplit",
     "HostFactors",
     "HostSite",
@@ -99,9 +101,11 @@ __all__ = [
     "even_span",
     "in_blocks",
     "load_attention",
+    "load_class_head",
     "load_dense",
     "load_embedding",
     "load_gated_delta",
+    "load_gated_lru",
     "load_head",
     "load_indexer",
     "load_kimi_delta",

@@ -133,6 +133,18 @@ def load_head(checkpoint: Checkpoint, embedding: EmbeddingWeights) -> Linear:
     return Dense(padded_rows(weight, padding), bias, site=site if is_stored else None)
 
 
+def load_class_head(checkpoint: Checkpoint) -> Linear:
+    """Reads the rows of all classes, which every rank has: they are few. Raises ModelFilesError."""
+    classes, hidden = checkpoint.spec.head.classes, checkpoint.spec.hidden_size
+    reader, name = reader_of(checkpoint, checkpoint.head), checkpoint.head
+    if reader.has_codes(name):
+        weight = reader.dense_rows(RowBlock(name, classes, ((0, classes),)), hidden)
+    else:
+        weight = checkpoint.source.read(f"{name}.weight", (classes, hidden))
+    _, _, padding = vocabulary_shard(classes, 0, 1)
+    return Dense(padded_rows(weight, padding))
+
+
 def _rows(checkpoint: Checkpoint, name: str, start: int, stop: int) -> Tensor:
     """Rows of the output matrix, dequantised."""
     spec, reader = checkpoint.spec, reader_of(checkpoint, name)

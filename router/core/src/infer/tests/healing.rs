@@ -5,6 +5,7 @@ use text_generation_mock_shard::MockRow;
 
 use super::windows::{all, drafting};
 use super::*;
+use crate::detokenize::Detokenizer;
 
 fn id(text: &str) -> u32 {
     let tokenizer = byte_level();
@@ -69,6 +70,24 @@ async fn the_end_may_be_written_with_several_tokens() {
     }
     server.assert_clean(8).await;
     other.assert_clean(8).await;
+}
+
+#[tokio::test]
+async fn alternatives_are_without_the_end_of_the_prompt_too() {
+    let server = Server::start(saying(&["Hello", " there"]), batch_limits(), 8).await;
+    let asked = with(healed(2), |p| p.top_n_tokens = Some(2));
+    let answer = server.infer.generate(asked).await.unwrap();
+    for (token, top) in answer.tokens.iter().zip(&answer.top_tokens) {
+        let own = top.iter().find(|other| other.id == token.id).unwrap();
+        assert_eq!(own.text, token.text);
+    }
+    assert_eq!(answer.tokens[0].text, "lo");
+    let mut assembler = Detokenizer::new(byte_level()).skipping("Hel");
+    let alternatives = ["Hello", "He", " there"].map(|text| assembler.alternative(id(text)));
+    assert_eq!(alternatives, ["lo", "", " there"]);
+    assembler.push(id("He"));
+    assert_eq!(assembler.alternative(id("l")), "");
+    server.assert_clean(8).await;
 }
 
 #[tokio::test]

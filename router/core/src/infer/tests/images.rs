@@ -34,6 +34,7 @@ pub(super) fn media(config: &MockConfig) -> Option<MediaShards> {
             layers: info.layers,
             whole_spans: info.whole_spans,
             axes: info.axes,
+            packs: info.packs,
         },
         cost: MediaCost {
             pixels: cost.pixels,
@@ -73,6 +74,7 @@ fn config(images: u32) -> MockConfig {
             layers: LAYERS,
             whole_spans: false,
             axes: false,
+            packs: false,
         }),
         media_rows: images * ROWS,
         tokens: Arc::new(|row: &MockRow| 40 + (row.content % 250) as u32),
@@ -102,6 +104,20 @@ fn ids(answer: &GenerateAnswer) -> Vec<u32> {
 async fn alone(asked: GenerateRequest) -> Vec<u32> {
     let server = Server::start(config(8), batch_limits(), 8).await;
     ids(&server.infer.generate(asked).await.unwrap())
+}
+
+#[tokio::test]
+async fn all_steps_of_a_search_see_what_was_encoded_once() {
+    let server = Server::start(config(8), batch_limits(), 8).await;
+    let greedy = alone(asked(&[0, 1], "tell")).await;
+    let searched = with(asked(&[0, 1], "tell"), |p| p.beam_width = Some(3));
+    let streams = server.infer.generate_group(group(searched, 3)).await;
+    let answers = join_all(streams.unwrap().into_iter().map(GenerateStream::gather)).await;
+    // The likeliest token is that of the best beam in every step.
+    assert_eq!(ids(answers[0].as_ref().unwrap()), greedy);
+    assert!(answers.iter().all(Result::is_ok));
+    assert_eq!(server.mock.images(), (2, 2));
+    server.assert_clean(8).await;
 }
 
 #[tokio::test]

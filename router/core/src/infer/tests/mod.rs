@@ -1,6 +1,7 @@
 //! `Infer` and the batcher against a mock shard over a real Unix socket.
 
 mod adapters;
+mod beams;
 mod constrained_windows;
 mod continued;
 mod ends;
@@ -172,6 +173,7 @@ impl Server {
         let pool = TokenizerPool::new(tokenizer, 1).unwrap();
         let validation = ValidationLimits {
             max_best_of: 4,
+            max_beam_width: 8,
             max_stop_sequences: 4,
             max_top_n_tokens: 5,
             max_logprobs: 20,

@@ -94,6 +94,7 @@ impl Vision {
                 // All names were looked up at the start.
                 Segment::Token(name) => to.ids.extend(self.0.tokens.get(name)),
                 Segment::Text(text) => to.ids.extend(self.0.texts.get(text).into_iter().flatten()),
+                Segment::Number => to.ids.extend(&image.number),
             }
         }
     }

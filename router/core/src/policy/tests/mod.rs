@@ -149,7 +149,7 @@ fn decoding(number: u64) -> Running {
         decodes: true,
         lacks_slot: false,
         ahead: 0,
-        drafts: None,
+        drafts: DraftShare::default(),
         demand: Demand {
             slots: 20,
             generated: 10,

@@ -8,7 +8,7 @@ fn drafting(number: u64, right: bool) -> Running {
     let mut share = DraftShare::default();
     (0..100).for_each(|_| share.observe(4, if right { 4 } else { 0 }));
     Running {
-        drafts: Some(share),
+        drafts: share,
         ahead: 64,
         ..decoding(number)
     }
@@ -37,7 +37,7 @@ fn right_drafts_make_wide_windows_and_wrong_ones_none() {
 fn hints_make_wide_windows_before_anything_is_known_of_them() {
     let with = |share| {
         let running = vec![Running {
-            drafts: Some(share),
+            drafts: share,
             ahead: 64,
             ..decoding(0)
         }];
@@ -72,13 +72,6 @@ fn windows_get_narrower_where_their_tokens_cost_more() {
 }
 
 #[test]
-fn one_that_takes_no_windows_keeps_all_from_them() {
-    let mut running = drafting_many(3, true);
-    running.push(decoding(3));
-    assert_eq!(case(running).plan().width, 1);
-}
-
-#[test]
 fn windows_end_where_slots_do() {
     let mut running = drafting_many(4, true);
     running.iter_mut().for_each(|each| each.ahead = 1);
@@ -92,12 +85,54 @@ fn windows_end_where_slots_do() {
     );
 }
 
-#[test]
-fn a_step_with_prompts_has_no_windows() {
-    let mut case = case(drafting_many(2, true));
-    case.queue = vec![prompt(20)];
+/// With a prompt that joins those that decode.
+fn joined(mut case: Case, length: u32) -> Plan {
+    case.queue = vec![prompt(length)];
     let plan = case.plan();
-    assert_eq!((plan.admit.len(), plan.width), (1, 1));
+    assert_eq!(plan.admit.len(), 1);
+    plan
+}
+
+#[test]
+fn windows_beside_prompts_are_as_wide_as_their_tokens_are_worth() {
+    // Of a few tokens, any step takes as long.
+    assert_eq!(joined(case(drafting_many(2, true)), 20).width, 8);
+    assert_eq!(joined(case(drafting_many(2, false)), 20).width, 1);
+    // Each token takes a sixteenth of a millisecond beside a long prompt, and alone eight take as long as one.
+    let wide = joined(case(drafting_many(2, true)), 90).width;
+    assert_eq!(wide, 8);
+    // Where decodes alone would get as many tokens of that time, nothing is won.
+    let slow = Case {
+        cost: StepCost::new(&[1, 1000], &[1.0, 1000.0], 0.0, 0.0, &[]),
+        ..case(drafting_many(2, true))
+    };
+    assert_eq!(joined(slow, 90).width, 1);
+}
+
+#[test]
+fn windows_beside_prompts_keep_the_gap_and_leave_slots_to_those_that_join() {
+    let mut kept = case(drafting_many(2, true));
+    kept.limits.max_token_gap = Some(ms(8.0));
+    let plan = joined(kept.clone(), 90);
+    let takes = |width| 4.0 + 60.0 * f64::from(2 * width + plan.admit[0].count - 64) / 960.0;
+    assert!(
+        plan.admit[0].count > 64 && takes(plan.width) <= 8.0,
+        "{plan:?}"
+    );
+    let mut short = case(drafting_many(2, true));
+    short.running.iter_mut().for_each(|each| each.ahead = 0);
+    short.free = 21 + 2 * 3;
+    assert_eq!(joined(short.clone(), 20).width, 4);
+    short.free = 21 + 1;
+    assert_eq!(joined(short, 20).width, 1);
+}
+
+#[test]
+fn steps_with_prompts_teach_their_own_factor() {
+    let mut case = case(drafting_many(2, true));
+    (0..100).for_each(|_| case.windows.observe(8, true, ms(4.0), ms(40.0)));
+    assert_eq!(case.plan().width, 8);
+    assert_eq!(joined(case, 20).width, 4);
 }
 
 #[test]
@@ -105,15 +140,15 @@ fn steps_that_take_longer_than_expected_make_windows_narrower_and_time_forgets()
     let mut case = case(drafting_many(2, true));
     assert_eq!(case.plan().width, 8);
     for width in [2, 4, 8] {
-        (0..100).for_each(|_| case.windows.observe(width, ms(4.0), ms(40.0)));
+        (0..100).for_each(|_| case.windows.observe(width, false, ms(4.0), ms(40.0)));
     }
     // Eight tokens take four times as long as expected at most.
     assert_eq!(case.plan().width, 8);
     let mut half = Windows::new(&[2], 512);
-    (0..100).for_each(|_| half.observe(2, ms(4.0), ms(40.0)));
+    (0..100).for_each(|_| half.observe(2, false, ms(4.0), ms(40.0)));
     case.windows = half;
     assert_eq!(case.plan().width, 1);
-    (0..2000).for_each(|_| case.windows.observe(1, ms(4.0), ms(4.0)));
+    (0..2000).for_each(|_| case.windows.observe(1, false, ms(4.0), ms(4.0)));
     assert_eq!(case.plan().width, 2);
 }
 
@@ -122,7 +157,7 @@ fn a_share_follows_what_was_right() {
     let mut share = DraftShare::default();
     let wide = |share: DraftShare| {
         let running = vec![Running {
-            drafts: Some(share),
+            drafts: share,
             ahead: 64,
             ..decoding(0)
         }];

@@ -6,6 +6,7 @@ use crate::test_tokenizers::byte_level;
 
 const LIMITS: ValidationLimits = ValidationLimits {
     max_best_of: 2,
+    max_beam_width: 8,
     max_stop_sequences: 4,
     max_top_n_tokens: 5,
     max_logprobs: 20,

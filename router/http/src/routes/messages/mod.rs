@@ -55,8 +55,7 @@ pub async fn messages(
     if stream {
         let headers = running.headers(&state);
         let encoder = MessageEvents::new(head, id.clone());
-        let events = Ok(running.events(id));
-        return Ok(sse::response(&state.answers, headers, events, encoder));
+        return sse::begun(&state.answers, headers, running.events(id), encoder).await;
     }
     let Finished {
         choices, headers, ..

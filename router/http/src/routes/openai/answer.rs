@@ -139,6 +139,9 @@ pub struct ChatChoice {
     /// `stop`, `length` or `tool_calls`.
     #[schema(example = "stop")]
     pub finish_reason: &'static str,
+    /// With `use_beam_search`: the sum of the log-probabilities, divided by the length to the power of `length_penalty`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub beam_score: Option<f32>,
     /// With `return_token_ids`: the tokens that were generated.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub token_ids: Option<Vec<u32>>,
@@ -230,6 +233,9 @@ pub struct CompletionChoice {
     /// `stop` or `length`.
     #[schema(example = "length")]
     pub finish_reason: &'static str,
+    /// With `use_beam_search`: the sum of the log-probabilities, divided by the length to the power of `length_penalty`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub beam_score: Option<f32>,
     /// With `return_token_ids`: the tokens of the prompt.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub prompt_token_ids: Option<Vec<u32>>,

@@ -29,7 +29,7 @@ use crate::sse;
 use crate::state::AppState;
 
 /// What the fields of `core` are called here, with one of the two names of the limit.
-const fn names(max_tokens: &'static str) -> [(&'static str, &'static str); 8] {
+const fn names(max_tokens: &'static str) -> [(&'static str, &'static str); 9] {
     [
         ("inputs", "messages"),
         ("max_new_tokens", max_tokens),
@@ -37,6 +37,7 @@ const fn names(max_tokens: &'static str) -> [(&'static str, &'static str); 8] {
         ("truncate", "truncate_prompt_tokens"),
         ("top_n_tokens", "top_logprobs"),
         ("grammar", "response_format"),
+        ("beam_width", "n"),
         ("chat_template_kwargs.reasoning_effort", "reasoning_effort"),
         ("chat_template_kwargs.documents", "documents"),
     ]
@@ -75,7 +76,7 @@ pub async fn chat_completions(
     prepared.forget_body(&share);
     let running = prepared.start(&state).await?;
     if streams {
-        return Ok(answer.stream(&state, id, running, include_usage));
+        return answer.stream(&state, id, running, include_usage).await;
     }
     let (headers, answer) = answer.gather(&state, &id, running).await?;
     Ok((headers, Json(answer)).into_response())
@@ -110,12 +111,14 @@ pub fn conversation(state: &AppState, mut body: ChatBody) -> Result<Conversation
     let top_logprobs = body.top_logprobs()?;
     let max_tokens = body.max_tokens()?;
     let sampling = body.take_sampling().or(&state.sampling_defaults);
+    let beam_width = sampling.use_beam_search.then_some(n);
     let sampling = sampling.parameters(max_tokens)?;
     let (grammar, names) = body.take_forms().grammar(names)?;
     let prediction = body.prediction.take().map(PredictionBody::into_text);
     let parameters = GenerateParameters {
         top_n_tokens: top_logprobs,
         grammar,
+        beam_width,
         prediction: prediction.transpose()?.map(Inputs::Text),
         ..sampling
     };
@@ -174,6 +177,7 @@ impl ChatAnswer {
                     .top_logprobs
                     .map(|_| logprobs(state, &choice, tokens.as_names)),
                 finish_reason: end_reason(choice.end.reason),
+                beam_score: choice.beam_score,
                 message: self.message(choice.deltas),
             }
         };
@@ -199,20 +203,20 @@ impl ChatAnswer {
         answer.into()
     }
 
-    fn stream(
+    async fn stream(
         self,
         state: &AppState,
         id: RequestId,
         running: RunningConversation,
         include_usage: bool,
-    ) -> Response {
+    ) -> Result<Response, ApiError> {
         let headers = running.headers(state);
         let logprobs = self.top_logprobs.map(|_| state.infer.clone());
         let choices = running.choices();
         let encoder = ChatEvents::new(&self.identity, choices, id.clone(), logprobs, include_usage)
             .naming_tokens(self.tokens, running.prompt_ids())
             .without_reasoning(self.without_reasoning);
-        sse::response(&state.answers, headers, Ok(running.events(id)), encoder)
+        sse::begun(&state.answers, headers, running.events(id), encoder).await
     }
 }
 

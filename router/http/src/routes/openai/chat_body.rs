@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 use text_generation_chat::ChatInput;
+use text_generation_core::types::EarlyStopping;
 use utoipa::ToSchema;
 
 use super::choices_body::choices_body;
@@ -214,25 +215,7 @@ impl ChatBody {
     /// # Errors
     /// 422 that names the field that is wrong.
     pub fn take_input(&mut self) -> Result<ChatInput, ApiError> {
-        let mut messages = std::mem::take(&mut self.messages);
-        check((1..=MAX_MESSAGES).contains(&messages.len()), || {
-            format!(
-                "`messages` must hold 1 to {MAX_MESSAGES} messages. Given: {}",
-                messages.len()
-            )
-        })?;
-        for (index, message) in messages.iter().enumerate() {
-            check_message(message).map_err(|(key, problem)| {
-                refused(format!("`messages[{index}].{key}` {problem}"))
-            })?;
-        }
-        // Some clients write a list in every message; templates take any for calls.
-        for message in &mut messages {
-            let calls = message.get("tool_calls").and_then(Value::as_array);
-            if calls.is_some_and(Vec::is_empty) {
-                message.shift_remove("tool_calls");
-            }
-        }
+        let messages = read_messages(std::mem::take(&mut self.messages))?;
         // As in TGI, a last message of the assistant is gone on with, if it has a text.
         let text_of_assistant = |message: &Map<String, Value>| {
             let has = |key: &str| message.get(key).is_some_and(|value| !value.is_null());
@@ -249,13 +232,12 @@ impl ChatBody {
         check(!(continue_final_message && add_generation_prompt), || {
             "`continue_final_message` and `add_generation_prompt` exclude each other".to_owned()
         })?;
-        messages.iter_mut().for_each(complete);
         let mut kwargs = self.chat_template_kwargs.take().unwrap_or_default();
         if let Some(documents) = self.documents.take().filter(|list| !list.is_empty()) {
             kwargs.entry("documents").or_insert(documents.into());
         }
         Ok(ChatInput {
-            messages: messages.into_iter().map(Value::Object).collect(),
+            messages: completed(messages),
             tools: None,
             add_generation_prompt,
             continue_final_message,
@@ -263,6 +245,42 @@ impl ChatBody {
             ..ChatInput::default()
         })
     }
+}
+
+/// The messages of a conversation that nothing goes on with, as templates get them.
+///
+/// # Errors
+/// 422 that names what is wrong.
+pub fn checked_messages(messages: Vec<Map<String, Value>>) -> Result<Vec<Value>, ApiError> {
+    read_messages(messages).map(completed)
+}
+
+fn read_messages(
+    mut messages: Vec<Map<String, Value>>,
+) -> Result<Vec<Map<String, Value>>, ApiError> {
+    check((1..=MAX_MESSAGES).contains(&messages.len()), || {
+        format!(
+            "`messages` must hold 1 to {MAX_MESSAGES} messages. Given: {}",
+            messages.len()
+        )
+    })?;
+    for (index, message) in messages.iter().enumerate() {
+        check_message(message)
+            .map_err(|(key, problem)| refused(format!("`messages[{index}].{key}` {problem}")))?;
+    }
+    // Some clients write a list in every message; templates take any for calls.
+    for message in &mut messages {
+        let calls = message.get("tool_calls").and_then(Value::as_array);
+        if calls.is_some_and(Vec::is_empty) {
+            message.shift_remove("tool_calls");
+        }
+    }
+    Ok(messages)
+}
+
+fn completed(mut messages: Vec<Map<String, Value>>) -> Vec<Value> {
+    messages.iter_mut().for_each(complete);
+    messages.into_iter().map(Value::Object).collect()
 }
 
 /// The key that is wrong, and why.

@@ -13,6 +13,20 @@ macro_rules! choices_body {
                 /// Choices for each prompt.
                 #[schema(nullable = true, minimum = 1, maximum = 128, example = 1)]
                 pub n: Option<u32>,
+                /// Search for the most probable texts with as many beams as `best_of` says, or `n`, up to
+                /// `--max-beam-width`, instead of choosing one token after the other. The choices are the best of them,
+                /// the best first. Not in OpenAI's API.
+                #[schema(nullable = true, example = json!(null))]
+                pub use_beam_search: Option<bool>,
+                /// With `use_beam_search`: the score of a text is the sum of its log-probabilities divided by its length
+                /// to this power, 1 unless set. Not in OpenAI's API.
+                #[schema(nullable = true, minimum = -10.0, maximum = 10.0, example = json!(null))]
+                pub length_penalty: Option<f32>,
+                /// With `use_beam_search`, when the search ends: `true` as soon as as many texts have ended as there are
+                /// beams; `false`, as is the default, when none that goes on scores higher, as long as it is, than the
+                /// worst of these; `"never"` when none could at any length. Not in OpenAI's API.
+                #[schema(nullable = true, example = json!(null))]
+                pub early_stopping: Option<EarlyStopping>,
                 /// Most tokens to generate; unset, up to the total token limit.
                 #[serde(default, deserialize_with = "crate::extract::token_limit")]
         #[schema(nullable = true, minimum = 1, example = 32)]
@@ -74,6 +88,9 @@ macro_rules! choices_body {
             pub fn take_sampling(&mut self) -> Sampling {
                 Sampling {
                     stop: self.stop.take(),
+                    use_beam_search: self.use_beam_search.unwrap_or(false),
+                    length_penalty: self.length_penalty,
+                    early_stopping: self.early_stopping,
                     ..self.take_shared()
                 }
             }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 use serde_json::Value;
 use text_generation_core::infer::Infer;
-use text_generation_core::types::Inputs;
+use text_generation_core::types::{EarlyStopping, Inputs};
 use utoipa::ToSchema;
 
 use super::choices_body::choices_body;
@@ -31,7 +31,8 @@ choices_body! {
         /// `--max-logprobs`. With `echo` those of the prompt too.
         #[schema(nullable = true, minimum = 0, example = 1)]
         pub logprobs: Option<u32>,
-        /// Generate so many texts for each prompt and return the `n` with the highest mean log-probability.
+        /// Generate so many texts for each prompt and return the `n` with the highest mean log-probability; with
+        /// `use_beam_search` the number of beams.
         #[schema(nullable = true, minimum = 1, maximum = 128)]
         pub best_of: Option<u32>,
         /// Not supported: refused when it is not empty.
@@ -118,6 +119,15 @@ impl CompletionBody {
         self.max_tokens == Some(0) && self.echo.unwrap_or(false) && !self.stream.unwrap_or(false)
     }
 
+    /// How many beams there are for each prompt, where there are any, and what says so.
+    pub fn beams(&self, n: u32) -> Option<(&'static str, u32)> {
+        let beams = match self.best_of {
+            Some(best_of) => ("best_of", best_of),
+            None => ("n", n),
+        };
+        self.use_beam_search.unwrap_or(false).then_some(beams)
+    }
+
     /// How many texts to generate for each prompt, of which `n` are returned.
     ///
     /// # Errors
@@ -127,6 +137,10 @@ impl CompletionBody {
         check(best_of >= n, || {
             format!("`best_of` must be >= `n`, which is {n}. Given: {best_of}")
         })?;
+        if self.use_beam_search == Some(true) {
+            // Of the beams that many come back, in a stream too: all of it comes at the end.
+            return Ok(n);
+        }
         if best_of > n {
             infer.check_best_of(best_of)?;
         }

@@ -110,7 +110,7 @@ impl Encoder for CompletionEvents {
                     if let Some(ids) = choice.prompt.take() {
                         self.chunks.tell_prompt_of_choice(&ids);
                     }
-                    let list = choice.tokens.prompt(prompt, infer);
+                    let list = choice.tokens.prompt(prompt, &text, infer);
                     self.chunks.text(index, &text, Some(&list), None, out);
                 }
             }

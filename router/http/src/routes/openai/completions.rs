@@ -20,7 +20,7 @@ use super::sampling::{TokenIds, check_n};
 use crate::asked_model::AskedModel;
 use crate::error::ApiError;
 use crate::extract::GenerationJson;
-use crate::generations::{Finished, GenerationPlan, Generations, Names, Tally, renamed};
+use crate::generations::{Finished, GenerationPlan, Generations, Names, Tally, renamed, with_name};
 use crate::memory::MemoryShare;
 use crate::openapi::OpenAiErrors;
 use crate::sse;
@@ -35,6 +35,7 @@ pub const NAMES: &Names = &[
     ("truncate", "truncate_prompt_tokens"),
     ("top_n_tokens", "logprobs"),
     ("grammar", "response_format"),
+    ("beam_width", "n"),
 ];
 
 /// The texts that follow prompts.
@@ -83,6 +84,8 @@ struct CompletionAnswer {
     tokens: TokenIds,
     /// Nothing but the prompt is returned.
     scores_only: bool,
+    /// Special tokens are in the texts.
+    shows_special: bool,
 }
 
 impl CompletionAnswer {
@@ -100,13 +103,16 @@ impl CompletionAnswer {
         let sampling = sampling.parameters(max_tokens)?;
         let n = check_n(body.n, body.prompt.count())?;
         let samples = body.samples(n, &state.infer)?;
+        let (width_name, beam_width) = body.beams(n).unzip();
         let model = AskedModel::read(body.model.take(), state)?;
         let echo = body.echo.unwrap_or(false);
         let (grammar, names) = body.take_forms().grammar(NAMES)?;
+        let names = with_name(&names, "beam_width", width_name.unwrap_or("n"));
         let parameters = GenerateParameters {
             top_n_tokens: top_logprobs,
             decoder_input_details: echo && top_logprobs.is_some(),
             grammar,
+            beam_width,
             adapter_id: model.adapter,
             // Nothing follows a prompt that is only scored.
             token_healing: body.token_healing.unwrap_or(false) && !scores_only,
@@ -127,6 +133,7 @@ impl CompletionAnswer {
             top_logprobs,
             tokens,
             scores_only,
+            shows_special: parameters.skip_special_tokens == Some(false),
             identity: Identity::new("cmpl", model.name),
         };
         let plan = GenerationPlan::new(prompts, &parameters, add_special_tokens, samples, names);
@@ -163,7 +170,9 @@ impl CompletionAnswer {
             true => healed.chars().count(),
             false => 0,
         };
-        CompletionTokens::new(top, self.tokens.as_names).beginning_before(before)
+        CompletionTokens::new(top, self.tokens.as_names)
+            .beginning_before(before)
+            .showing_special(self.shows_special)
     }
 }
 
@@ -225,9 +234,11 @@ pub async fn complete(
             prompt_token_ids: tokens.returned.then(|| answer.prompt_ids.to_vec()),
             logprobs: top.map(|_| {
                 let list = completions.tokens(&answer.healed);
-                logprobs(state, &answer, list)
+                let prompt = echo.map_or("", String::as_str);
+                logprobs(state, &answer, prompt, list)
             }),
             finish_reason: finish_reason(answer.generated.finish_reason),
+            beam_score: answer.generated.beam_score,
             text: echo.cloned().unwrap_or_default() + &answer.generated.text,
         }
     };
@@ -248,9 +259,10 @@ pub async fn complete(
 fn logprobs(
     state: &AppState,
     answer: &GenerateAnswer,
+    prompt: &str,
     mut tokens: CompletionTokens,
 ) -> CompletionLogprobs {
-    let mut list = tokens.prompt(&answer.prefill, &state.infer);
+    let mut list = tokens.prompt(&answer.prefill, prompt, &state.infer);
     for (index, token) in answer.tokens.iter().enumerate() {
         let top = answer.top_tokens.get(index).map_or(&[][..], Vec::as_slice);
         tokens.push(&mut list, token, top, &state.infer);
@@ -288,10 +300,5 @@ async fn stream(
         logprobs: completions.top_logprobs.map(|_| state.infer.clone()),
     };
     let headers = generations.headers(state, completions.characters);
-    Ok(sse::response(
-        &state.answers,
-        headers,
-        Ok(generations.merge()),
-        encoder,
-    ))
+    sse::begun(&state.answers, headers, generations.merge(), encoder).await
 }

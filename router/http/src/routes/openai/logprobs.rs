@@ -1,6 +1,6 @@
 //! Log-probabilities of tokens in the two shapes of OpenAI.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use serde::Serialize as DeriveSerialize;
 use serde::ser::{Serialize, Serializer};
@@ -149,6 +149,8 @@ pub struct CompletionTokens {
     top: bool,
     /// Tokens are named by their ids.
     as_ids: bool,
+    /// Special tokens that are generated are in the text.
+    shows_special: bool,
 }
 
 impl CompletionTokens {
@@ -159,7 +161,15 @@ impl CompletionTokens {
             before: 0,
             top,
             as_ids,
+            shows_special: false,
         }
+    }
+
+    /// Special tokens that are generated are in the text, or they are not.
+    #[must_use]
+    pub fn showing_special(mut self, shown: bool) -> Self {
+        self.shows_special = shown;
+        self
     }
 
     /// The first token begins so many characters before the text.
@@ -186,23 +196,27 @@ impl CompletionTokens {
         bytes: &impl TokenBytes,
     ) {
         let logprob = token.logprob.unwrap_or(NEVER);
-        self.add(list, token.id, Some(logprob), token.special, bytes);
+        let hidden = token.special && !self.shows_special;
+        self.add(list, token.id, Some(logprob), hidden, bytes);
         if let Some(tops) = &mut list.top_logprobs {
             let top = TopLogprobs::new(top, token.id, logprob, self.as_ids, bytes);
             tops.push(Some(top));
         }
     }
 
-    /// The tokens of a prompt.
+    /// The tokens of a prompt, of which `text` is what is returned.
     pub fn prompt(
         &mut self,
         prompt: &[PrefillToken],
+        text: &str,
         bytes: &impl TokenBytes,
     ) -> CompletionLogprobs {
         let mut list = self.list();
+        let mut added = added_tokens(prompt, text, bytes);
         for token in prompt {
-            let special = bytes.is_special(token.id);
-            self.add(&mut list, token.id, token.logprob, special, bytes);
+            let added = added.get_mut(&token.id).filter(|count| **count > 0);
+            let hidden = added.map(|count| *count -= 1).is_some();
+            self.add(&mut list, token.id, token.logprob, hidden, bytes);
         }
         if let Some(tops) = &mut list.top_logprobs {
             let top = |token: &PrefillToken| {
@@ -226,7 +240,7 @@ impl CompletionTokens {
         list: &mut CompletionLogprobs,
         id: u32,
         logprob: Option<f32>,
-        special: bool,
+        hidden: bool,
         bytes: &impl TokenBytes,
     ) {
         list.tokens.push(name(id, self.as_ids, bytes));
@@ -234,11 +248,31 @@ impl CompletionTokens {
         list.token_logprobs.push(logprob);
         list.text_offset
             .push(self.offset.saturating_sub(self.before));
-        // Special tokens are not in the text. A character is counted with its first byte.
-        if !special {
+        // A character is counted with its first byte.
+        if !hidden {
             self.offset += bytes.iter().filter(|&&byte| byte & 0xc0 != 0x80).count();
         }
     }
+}
+
+/// How many of each special token of a prompt its `text` does not have: a BOS token that the tokenizer has put before
+/// it, or all of a prompt of ids. The first ones are these.
+fn added_tokens(
+    prompt: &[PrefillToken],
+    text: &str,
+    bytes: &impl TokenBytes,
+) -> HashMap<u32, usize> {
+    let mut added: HashMap<u32, usize> = HashMap::new();
+    for token in prompt.iter().filter(|token| bytes.is_special(token.id)) {
+        *added.entry(token.id).or_default() += 1;
+    }
+    for (&id, count) in &mut added {
+        if let Ok(name) = std::str::from_utf8(bytes.token_bytes(id)) {
+            let written = text.matches(name).count();
+            *count -= written.min(*count);
+        }
+    }
+    added
 }
 
 /// How a completion names a token: as its text, or as its bytes where they are no whole characters.

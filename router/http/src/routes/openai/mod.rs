@@ -6,6 +6,7 @@ mod chat_body;
 mod chat_events;
 mod choices_body;
 mod chunk;
+pub mod classify;
 mod completion_body;
 mod completion_events;
 pub mod completions;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use text_generation_core::error::{Given, ValidationError};
-use text_generation_core::types::GenerateParameters;
+use text_generation_core::types::{EarlyStopping, GenerateParameters};
 
 use super::fields::{Seed, Stop};
 use crate::bounds::MAX_CHOICES;
@@ -35,6 +35,10 @@ pub struct Sampling {
     pub truncation_side: Option<String>,
     pub priority: Option<i32>,
     pub cache_salt: Option<String>,
+    /// The most probable texts are searched for, and nothing is drawn.
+    pub use_beam_search: bool,
+    pub length_penalty: Option<f32>,
+    pub early_stopping: Option<EarlyStopping>,
 }
 
 /// Where an answer holds ids of tokens.
@@ -47,8 +51,11 @@ pub struct TokenIds {
 }
 
 impl Sampling {
-    /// Fills what the request leaves open with the model's defaults.
+    /// Fills what the request leaves open with the model's defaults, which are of no use to a beam search.
     pub fn or(self, defaults: &SamplingDefaults) -> Self {
+        if self.use_beam_search {
+            return self;
+        }
         Self {
             temperature: self.temperature.or(defaults.temperature),
             top_p: self.top_p.or(defaults.top_p),
@@ -59,8 +66,9 @@ impl Sampling {
         }
     }
 
-    /// Samples at temperature 1 unless told otherwise, as OpenAI does. Ranges that `core` checks in the same words are
-    /// left to it; values that mean "off" there but are refused by it are taken out here.
+    /// Samples at temperature 1 unless told otherwise, as OpenAI does, or a search is asked for, whose width is for the
+    /// caller to say. Ranges that `core` checks in the same words are left to it; values that mean "off" there but are
+    /// refused by it are taken out here.
     ///
     /// # Errors
     /// 422 that names the field.
@@ -81,6 +89,7 @@ impl Sampling {
         let typical_p = fraction("typical_p", self.typical_p)?;
         // Of its own meaning at 1, and checked also where nothing is drawn.
         fraction("min_p", self.min_p)?;
+        self.check_beams()?;
         // Nothing but the most likely token is left of a probability mass of 0.
         let greedy = temperature == 0.0 || top_p == Some(0.0);
         let shared = GenerateParameters {
@@ -101,13 +110,16 @@ impl Sampling {
             truncate_to_fit: truncate == Some(None),
             priority: self.priority,
             cache_salt: self.cache_salt,
+            length_penalty: self.length_penalty,
+            early_stopping: self.early_stopping,
             ..GenerateParameters::default()
         };
         if greedy {
             return Ok(shared);
         }
         Ok(GenerateParameters {
-            do_sample: true,
+            // A search refuses what is given beside it, by its name.
+            do_sample: !self.use_beam_search,
             temperature: Some(temperature),
             top_p,
             typical_p,
@@ -115,6 +127,18 @@ impl Sampling {
             min_p: self.min_p,
             ..shared
         })
+    }
+
+    /// What is said of a search, where there is none.
+    fn check_beams(&self) -> Result<(), ApiError> {
+        let penalty = self.length_penalty.is_some_and(|given| given != 1.0);
+        let stopping = self.early_stopping.unwrap_or_default() != EarlyStopping::default();
+        for (field, given) in [("length_penalty", penalty), ("early_stopping", stopping)] {
+            check(self.use_beam_search || !given, || {
+                format!("`{field}` needs `use_beam_search` to be true")
+            })?;
+        }
+        Ok(())
     }
 }
 
@@ -129,7 +153,7 @@ fn fraction(field: &str, value: Option<f32>) -> Result<Option<f32>, ApiError> {
 }
 
 /// How many tokens at the end of the prompt are kept, if it is cut; `Some(None)`: as many as there is room for.
-fn truncate(given: Option<i64>, side: Option<&str>) -> Result<Option<Option<usize>>, ApiError> {
+pub fn truncate(given: Option<i64>, side: Option<&str>) -> Result<Option<Option<usize>>, ApiError> {
     check(side.is_none_or(|side| side == "left"), || {
         "`truncation_side` other than \"left\" is not supported".to_owned()
     })?;

@@ -104,6 +104,9 @@ macro_rules! sampling_body {
                     priority: self.priority,
                     cache_salt: self.cache_salt.take(),
                     stop: None,
+                    use_beam_search: false,
+                    length_penalty: None,
+                    early_stopping: None,
                 }
             }
         }

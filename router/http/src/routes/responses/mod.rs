@@ -76,8 +76,7 @@ pub async fn responses(
     if stream {
         let headers = running.headers(&state);
         let encoder = ResponseEvents::new(head, output, id.clone());
-        let events = Ok(running.events(id));
-        return Ok(sse::response(&state.answers, headers, events, encoder));
+        return sse::begun(&state.answers, headers, running.events(id), encoder).await;
     }
     let Finished {
         choices, headers, ..

@@ -5,7 +5,7 @@ use serde_json::Value;
 use super::{CONFIG, Files, ImageSpec, MOST_SIDE};
 use crate::error::SpecError;
 use crate::resize::{Filter, Size};
-use crate::spec::geometry::{Geometry, MOST_SPLITS, Pinpoints, Splits, Square};
+use crate::spec::geometry::{Geometry, MOST_SPLITS, Pinpoints, Slices, Splits, Square};
 
 /// Of one picture. Lists of so many are made.
 pub(super) const MOST_TILES: u32 = 256;
@@ -178,6 +178,42 @@ impl Files<'_> {
                 tile,
                 rows,
                 is_split: files["do_image_splitting"] != Value::Bool(false),
+            }),
+            several: None,
+        })
+    }
+
+    /// MiniCPM-V, whose `config.json` says how many rows a view makes.
+    pub(super) fn slices(&self) -> Result<ImageSpec, SpecError> {
+        let side = self.number("scale_resolution", 448)?;
+        let patch = self.number("patch_size", 14)?;
+        if side > MOST_SIDE || patch > side {
+            return Err(self.refused("scale_resolution", side));
+        }
+        let sliced = self.preprocessor["slice_mode"] != Value::Bool(false);
+        let most = self.number("max_slice_nums", 9)?;
+        if most > MOST_TILES {
+            return Err(self.refused("max_slice_nums", most));
+        }
+        let rows = self.number("image_feature_size", 64)?;
+        let made = &self.config["query_num"];
+        if made.as_u64().is_some_and(|made| made != u64::from(rows)) {
+            return Err(self.refused("image_feature_size", rows));
+        }
+        self.check_rows(rows.into(), most + 1, "image_feature_size")?;
+        Ok(ImageSpec {
+            placeholder: "<unk>",
+            marker: "(<image>./</image>)",
+            before: "",
+            after: "",
+            around: ("", ""),
+            filter: self.filter(Filter::Bicubic)?,
+            geometry: Geometry::Slices(Slices {
+                side,
+                patch,
+                most: if sliced { most } else { 1 },
+                rows,
+                is_numbered: self.preprocessor["use_image_id"] == Value::Bool(true),
             }),
             several: None,
         })

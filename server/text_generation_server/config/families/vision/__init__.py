@@ -17,6 +17,7 @@ from .llama4 import LLAMA4_VISION
 from .llava import LLAVA
 from .llava_next import LLAVA_NEXT, LLAVA_ONEVISION
 from .llava_original import LLAVA_ORIGINAL
+from .minicpm import MINICPM_V
 from .minimax_m3 import MINIMAX_M3_VISION
 from .ovis import OVIS2
 from .pixtral import MISTRAL3
@@ -43,6 +44,7 @@ TOWERS: Mapping[str, VisionFamily] = {
     "LlavaMistralForCausalLM": LLAVA_ORIGINAL,
     "LlavaNextForConditionalGeneration": LLAVA_NEXT,
     "LlavaOnevisionForConditionalGeneration": LLAVA_ONEVISION,
+    "MiniCPMV": MINICPM_V,
     "MiniMaxM3SparseForConditionalGeneration": MINIMAX_M3_VISION,
     "Mistral3ForConditionalGeneration": MISTRAL3,
     "Ovis2ForConditionalGeneration": OVIS2,

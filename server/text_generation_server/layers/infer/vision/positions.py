@@ -1,4 +1,4 @@
-"""Where a patch stands in its view: learned positions, and the angles of rotary embedding."""
+"""Where a patch stands in its view: learned positions, sines and cosines, and the angles of rotary embedding."""
 
 from collections.abc import Callable, Mapping
 
@@ -79,6 +79,16 @@ def _stretched(table: Tensor, side: int, view: ViewOrder, down: _Taps, across: _
             share = row_parts[view.rows, i] * column_parts[view.columns, j]
             total = total + table[place.to(table.device)] * share.to(table.device)[:, None]
     return total.to(table.dtype)
+
+
+def sinusoids(width: int, view: ViewOrder, device: torch.device) -> Tensor:
+    """Returns sines and cosines of columns, then of rows, with falling frequencies (Vaswani et al., 2017), float32
+    [P, width]. `width` is a multiple of 4.
+    """
+    quarter = width // 4
+    frequencies = 1.0 / 10000 ** (torch.arange(quarter, dtype=torch.float32, device=device) / quarter)
+    across, down = (places.to(device)[:, None] * frequencies for places in (view.columns, view.rows))
+    return torch.cat([across.sin(), across.cos(), down.sin(), down.cos()], dim=1)
 
 
 def angles(spec: VisionRopeSpec, head_dim: int, view: ViewOrder) -> Tensor:

@@ -9,6 +9,7 @@ from ....config.vision import QuerySpec
 from ...weights.vision import QueryWeights
 from .functions import affine, normalised
 from .order import ViewOrder
+from .positions import sinusoids
 
 
 @dataclass(frozen=True)
@@ -20,8 +21,11 @@ class Queries:
 
     def forward(self, x: Tensor, view: ViewOrder) -> Tensor:
         """Turns the patches of a view, [P, width], into [queries, width]."""
-        weights, count = self.weights, self.spec.counts[max(view.height, view.width)]
-        k, v = affine(normalised(x, self.spec.norm, weights.norm), weights.kv).chunk(2, dim=-1)
-        asked = weights.queries[:count]
-        q, k, v = (each.unflatten(-1, (self.spec.heads, -1)).transpose(0, 1) for each in (asked, k, v))
+        spec, weights = self.spec, self.weights
+        x = normalised(x, spec.norm, weights.norm)
+        placed = x + sinusoids(x.shape[-1], view, x.device).to(x.dtype) if spec.placed is not None else x
+        k = affine(placed if spec.placed == "keys" else x, weights.k)
+        v = affine(placed if spec.placed == "values" else x, weights.v)
+        asked = weights.queries[: spec.count(max(view.height, view.width))]
+        q, k, v = (each.unflatten(-1, (spec.heads, -1)).transpose(0, 1) for each in (asked, k, v))
         return affine(scaled_dot_product_attention(q, k, v).transpose(0, 1).flatten(1), weights.out)

@@ -98,7 +98,7 @@ impl Row {
             decodes,
             lacks_slot: decodes && self.holding.len() < self.length(),
             ahead: self.ahead(),
-            drafts: None,
+            drafts: DraftShare::default(),
             demand: Demand {
                 slots: self.own_slots() - self.ahead(),
                 generated: self.entry.generated,

@@ -54,7 +54,7 @@ fn completion_tokens_have_offsets_in_characters() {
         logprob: None,
         top_tokens: Vec::new(),
     };
-    let mut list = tokens.prompt(&[first], &TABLE);
+    let mut list = tokens.prompt(&[first], "", &TABLE);
     for id in [2, 3, 4, 1, 5] {
         tokens.push(&mut list, &token(id, Some(-1.0)), &[], &TABLE);
     }
@@ -68,6 +68,32 @@ fn completion_tokens_have_offsets_in_characters() {
         (list.text_offset, list.token_logprobs),
         (vec![4], vec![Some(NEVER)])
     );
+}
+
+#[test]
+fn special_tokens_that_the_text_has_take_room() {
+    let prompt = |ids: &[u32]| -> Vec<PrefillToken> {
+        let token = |&id: &u32| PrefillToken {
+            id,
+            text: String::new(),
+            logprob: None,
+            top_tokens: Vec::new(),
+        };
+        ids.iter().map(token).collect()
+    };
+    // The first was added, the second is written.
+    for (shown, expected) in [(true, [8, 11]), (false, [8, 8])] {
+        let mut tokens = CompletionTokens::new(false, false).showing_special(shown);
+        let list = tokens.prompt(&prompt(&[5, 0, 5, 1, 1]), "a<s> b b", &TABLE);
+        assert_eq!(list.text_offset, [0, 0, 1, 4, 6]);
+        let mut list = tokens.list();
+        tokens.push(&mut list, &token(5, None), &[], &TABLE);
+        tokens.push(&mut list, &token(0, None), &[], &TABLE);
+        assert_eq!(list.text_offset, expected);
+    }
+    // A prompt of ids is returned without them.
+    let list = CompletionTokens::new(false, false).prompt(&prompt(&[5, 0, 5, 1]), "a b", &TABLE);
+    assert_eq!(list.text_offset, [0, 0, 1, 1]);
 }
 
 #[test]
@@ -85,7 +111,7 @@ fn alternatives_are_an_object_with_the_token_itself() {
         logprob,
         top_tokens: top.to_vec(),
     });
-    let tops = CompletionTokens::new(true, false).prompt(&prompt, &TABLE);
+    let tops = CompletionTokens::new(true, false).prompt(&prompt, " b b", &TABLE);
     let tops = serde_json::to_string(&tops.top_logprobs).expect("JSON");
     assert_eq!(tops, r#"[null,{"a":-0.1,"token_id:6":-0.2," b":-2.0}]"#);
 }
