@@ -320,6 +320,7 @@ def main() -> None:
     parser.add_argument("--dequantised-copies", choices=get_args(DequantisedCopies), default="auto")
     parser.add_argument("--ranks", type=int, default=1, help="processes, one a device")
     parser.add_argument("--expert-parallel", action="store_true", help="ranks have whole experts")
+    parser.add_argument("--context-parallel", action="store_true", help="ranks have some positions of latent attention")
     parser.add_argument("--nccl", action="store_true", help="all-reduce through NCCL alone")
     arguments = parser.parse_args()
     if arguments.ranks == 1:
@@ -337,6 +338,7 @@ def run(rank: int, arguments: argparse.Namespace, meeting: str) -> None:
         Path(meeting) / "rendezvous",
         peer_memory=not arguments.nccl,
         expert_parallel=arguments.expert_parallel,
+        context_parallel=arguments.context_parallel,
     )
     if rank > 0:
         sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - until the process ends

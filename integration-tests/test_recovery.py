@@ -80,6 +80,7 @@ def disturbed(server: Server, prompts: list[str], rank: int, number: signal.Sign
     [
         (1, [(0, signal.SIGKILL)]),
         (2, [(0, signal.SIGKILL), (1, signal.SIGKILL), (1, signal.SIGSTOP)]),
+        (4, [(3, signal.SIGKILL)]),
     ],
 )
 def test_streams_go_on_after_the_loss_of_a_shard(

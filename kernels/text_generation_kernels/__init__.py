@@ -14,7 +14,9 @@ from .attention.latent_decode_attention import latent_decode_attention
 from .attention.latent_expand import latent_expand
 from .attention.latent_postprocess import latent_postprocess
 from .attention.latent_prefill_attention import latent_prefill_attention
+from .attention.merge_shares import Shares, merge_shares
 from .attention.new_tokens import NewTokens
+from .attention.own_slots import own_slots
 from .attention.prefill_attention import prefill_attention
 from .attention.qkv_postprocess import qkv_postprocess
 from .attention.qkv_prologue import NO_PROLOGUE, QkvPrologue
@@ -150,6 +152,7 @@ __all__ = [
     "SamplingRules",
     "ScanDynamics",
     "Sequences",
+    "Shares",
     "SiteAdapters",
     "SpaceDynamics",
     "SplitStatistics",
@@ -214,6 +217,7 @@ __all__ = [
     "lora_lookup",
     "lora_shrink",
     "mask_words",
+    "merge_shares",
     "mix_streams",
     "mixture",
     "moe_experts",
@@ -221,6 +225,7 @@ __all__ = [
     "newest_tokens",
     "ngram_draft",
     "num_splits",
+    "own_slots",
     "pack_codes",
     "pack_scales",
     "padded_batch",

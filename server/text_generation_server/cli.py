@@ -33,6 +33,7 @@ from .errors import EngineError
 from .flags import (
     AttentionFlag,
     AutoConvert,
+    ContextParallel,
     Copies,
     CudaGraphs,
     Deterministic,
@@ -104,6 +105,7 @@ def serve(
     drafter_revision: DrafterRevision = None,
     drafter_method: DrafterMethod = None,
     enable_expert_parallel: ExpertParallel = False,
+    enable_context_parallel: ContextParallel = False,
     kv_cache_dtype: KvCache = "auto",
     dequantised_copies: Copies = "auto",
     merge_adapter: MergeAdapter = None,
@@ -158,6 +160,7 @@ def serve(
             speculate=speculate,
             drafter=asked_drafter(drafter, drafter_revision, drafter_method),
             expert_parallel=enable_expert_parallel,
+            context_parallel=enable_context_parallel,
             model_impl=model_impl,
             kv_cache_dtype=kv_cache_dtype,
             dequantised_copies=dequantised_copies,
@@ -184,6 +187,7 @@ def download_weights(
     max_total_tokens: MaxTotalTokens = None,
     num_shard: NumShard = 1,
     enable_expert_parallel: ExpertParallel = False,
+    enable_context_parallel: ContextParallel = False,
     auto_convert: AutoConvert = False,
     dtype: DtypeFlag = None,  # noqa: ARG001  what a shard is told is accepted here, also where nothing is checked of it
     load_format: Format = "auto",
@@ -219,7 +223,7 @@ def download_weights(
         source = ModelSource(model_id, revision, load_format, auto_convert, extension)
         environment = Environment.read()
         limits = AskedLimits(max_input_tokens, max_total_tokens)
-        shards = AskedShards(num_shard, enable_expert_parallel)
+        shards = AskedShards(num_shard, enable_expert_parallel, enable_context_parallel)
         computation = AskedComputation(
             *(attention, cuda_graphs, deterministic, dequantised_copies),
             *(
@@ -241,7 +245,7 @@ def download_weights(
 
         def check(folder: Path) -> None:
             config = check_servable(folder, environment, limits, source.needs_weights, model_impl, quantize, shards)
-            check_deterministic(deterministic, config)
+            check_deterministic(deterministic, config, shards)
             check_speculation(speculate, config)
             check_classifier(
                 config.classes,
@@ -274,6 +278,7 @@ def doctor(
     dtype: DtypeFlag = None,
     num_shard: NumShard = 1,
     enable_expert_parallel: ExpertParallel = False,
+    enable_context_parallel: ContextParallel = False,
     max_input_tokens: MaxInputTokens = None,
     max_total_tokens: MaxTotalTokens = None,
     load_format: Format = "auto",
@@ -300,7 +305,7 @@ def doctor(
         if model_id is not None:
             source = ModelSource(model_id, revision, load_format, auto_convert)
         limits = AskedLimits(max_input_tokens, max_total_tokens)
-        shards = AskedShards(num_shard, enable_expert_parallel)
+        shards = AskedShards(num_shard, enable_expert_parallel, enable_context_parallel)
         computation = AskedComputation(
             *(attention, cuda_graphs, deterministic, dequantised_copies),
             *(

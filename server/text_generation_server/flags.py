@@ -79,5 +79,9 @@ AutoConvert = Annotated[bool, typer.Option(help="Convert .bin weights, running n
 ExpertParallel = Annotated[
     bool, typer.Option("--enable-expert-parallel", help="Each rank has whole experts of a mixture; see --sharded")
 ]
+ContextParallel = Annotated[
+    bool,
+    typer.Option("--enable-context-parallel", help="Each rank keeps some positions of latent attention; see --sharded"),
+]
 NumShard = Annotated[int, typer.Option(min=1, help="Ranks that the model will have, of all nodes together")]
 Format = Annotated[LoadFormat, typer.Option(help="`dummy` makes random weights from config.json alone")]

@@ -1,11 +1,12 @@
 """Inputs of the operators of latent attention."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from text_generation_kernels import Chunks, Decodes, NewTokens
+from text_generation_kernels import Chunks, Decodes, NewTokens, Shares
 
 from . import reference
 from .pool import Pool
@@ -59,6 +60,29 @@ class Contexts:
             for piece, context in zip(self.q.split(self.q_lens), contexts, strict=True)
         )
         return torch.cat(list(attended))
+
+    def in_shares(
+        self,
+        ranks: int,
+        own_slots: Callable[[Decodes, Tensor, int, int, Tensor, Tensor], None],
+        attend: Callable[[Tensor, Tensor, Decodes, float, Tensor, bool, Tensor], None],
+        merge_shares: Callable[[Shares, Tensor], None],
+    ) -> Tensor:
+        """What decodes attend to where slot s of the pool is row s // ranks of rank s % ranks."""
+        batch, (tokens, heads, _) = self.pool.decodes(), self.q.shape
+        shares = Shares.empty(self.q, ranks, tokens, heads, self.rank)
+        rows = torch.arange(tokens, device=self.q.device)
+        for rank in range(ranks):
+            own = torch.full((tokens, batch.max_kv_len), 1 << 20, dtype=torch.int32, device=self.q.device)
+            own_lens = torch.full_like(batch.kv_lens, -1)
+            own_slots(batch, rows, rank, ranks, own, own_lens)
+            of_rank = Decodes(own, rows, own_lens, batch.max_kv_len)
+            out, log_sum = self.out, self.q.new_empty(tokens, heads, dtype=torch.float32)
+            attend(self.q, self.pool.k[rank::ranks], of_rank, self.scale, out, False, log_sum)
+            shares.results(self.rank)[rank], shares.log_sums[rank] = out, log_sum
+        merged = self.q.new_empty(tokens, heads, self.rank)
+        merge_shares(shares, merged)
+        return merged
 
     def check(self, out: Tensor, torch_out: Tensor) -> None:
         """At most twice as far from the formula as torch in the same type. NaN is never close."""

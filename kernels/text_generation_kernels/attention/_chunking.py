@@ -70,6 +70,24 @@ def merge_chunks(
     return acc / weight_sum[:, None]
 
 
+@triton.jit
+def merge_log_sums(partial_log_sum_ptr, first_item, num_chunks, num_members, member, BLOCK_C: tl.constexpr):
+    """Merges the logarithms of the sums of all chunks of one member."""
+    maximum = float("-inf")
+    total = 0.0
+    for start in range(0, num_chunks, BLOCK_C):
+        index = start + tl.arange(0, BLOCK_C)
+        rows = (first_item + index).to(tl.int64) * num_members + member
+        log_sums = tl.load(
+            partial_log_sum_ptr + rows, mask=index < num_chunks, other=float("-inf"), cache_modifier=".cg"
+        )
+        new_maximum = tl.maximum(maximum, tl.max(log_sums, axis=0))
+        base = tl.where(new_maximum == float("-inf"), 0.0, new_maximum)
+        total = total * tl.exp2(maximum - base) + tl.sum(tl.exp2(log_sums - base), axis=0)
+        maximum = new_maximum
+    return maximum + tl.log2(total)
+
+
 @triton.jit(
     do_not_specialize=["batch", "target_items", "one_wave", "min_chunk"],
     do_not_specialize_on_alignment=["b_kv_len_ptr"],
@@ -80,6 +98,7 @@ def merge_kernel(
     partial_log_sum_ptr,  # [items, WIDTH * heads] float32
     sinks_ptr,  # [heads] float32 or None
     out_ptr,  # [batch * WIDTH, heads, V_DIM]
+    log_sum_ptr,  # [batch * WIDTH, heads] float32 or None
     stride_out_token,
     stride_out_head,
     batch,
@@ -119,9 +138,12 @@ def merge_kernel(
     out_row_ptr = out_ptr + (request * WIDTH).to(tl.int64) * stride_out_token
     out_row_ptr += row_offsets(head[:, None], token[:, None], stride_out_token, stride_out_head, WIDTH)
     tl.store(out_row_ptr + elements[None, :], out.to(out_ptr.dtype.element_ty), mask=(elements < V_DIM)[None, :])
+    if log_sum_ptr is not None:
+        log_sum = merge_log_sums(partial_log_sum_ptr, first, num_chunks, tl.num_programs(0), tl.program_id(0), BLOCK_C)
+        tl.store(log_sum_ptr + request * tl.num_programs(0) + tl.program_id(0), log_sum)
 
 
-_launch_merge = Launcher(merge_kernel, writes=("out",), reads_early=("b_kv_len",))
+_launch_merge = Launcher(merge_kernel, writes=("out", "log_sum"), reads_early=("b_kv_len",))
 
 
 @dataclass(frozen=True)
@@ -178,15 +200,24 @@ class Chunking:
         )
 
     def merge(
-        self, b_kv_len: Tensor, sinks: Tensor | None, out: Tensor, block_v: int, block_c: int, warps: int = 4
+        self,
+        b_kv_len: Tensor,
+        sinks: Tensor | None,
+        out: Tensor,
+        block_v: int,
+        block_c: int,
+        warps: int = 4,
+        log_sum: Tensor | None = None,
     ) -> None:
-        """Launches the merge of each request's chunks, `block_c` of them at a time."""
+        """Launches the merge of each request's chunks, `block_c` of them at a time. `log_sum` has the meaning of
+        `latent_decode_attention`: for requests of one token, without sinks.
+        """
         if not self.several:
             return
         (tokens, heads, elements), width = out.shape, self.constants["WIDTH"]
         _launch_merge(
             (heads * width, tokens // width),
-            (b_kv_len, self.partial, self.partial_log_sum, sinks, out),
+            (b_kv_len, self.partial, self.partial_log_sum, sinks, out, log_sum),
             out.stride()[:2],
             self.planned,
             V_DIM=elements,

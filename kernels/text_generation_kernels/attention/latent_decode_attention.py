@@ -11,6 +11,10 @@ Layouts: `q` `[D, heads, rank + rope]`, `out` `[D, heads, rank]`; position c of 
 `kv_lens[t]` on may be stale and are never followed. `deterministic`: a token's result does not depend, to the bit, on
 the rest of the batch.
 
+`log_sum`, where it is given, is `[D, heads]` float32, contiguous, of requests of one token each: the logarithm to base
+2 of the sum of exp(scale * q[t] . cache[c]), -inf for length 0. By it, results over parts of a context are merged
+(`merge_shares`).
+
 GEMMs are transposed: positions are rows of the MMA instructions and heads their columns, because 16 heads fill the
 columns of an instruction that wants 64 rows. Heads of all tokens of a request are columns (`decode_attention`). More
 columns than BLOCK_H belong to further thread blocks, which find the vectors in L2. Contexts are cut into chunks as in
@@ -58,6 +62,7 @@ def latent_decode_attention_kernel(
     out_ptr,  # [batch * WIDTH, HEADS, RANK]
     partial_ptr,  # [items, WIDTH * HEADS, RANK] float32, written for requests of several chunks
     partial_log_sum_ptr,  # [items, WIDTH * HEADS] float32, likewise
+    log_sum_ptr,  # [batch, HEADS] float32, written for requests of one chunk, or None
     stride_q_token,
     stride_q_head,
     stride_slot,
@@ -151,6 +156,8 @@ def latent_decode_attention_kernel(
         out_ptrs = out_ptr + (request * WIDTH).to(tl.int64) * stride_out_token
         out_ptrs += row_offsets(heads[None, :], tokens[None, :], stride_out_token, stride_out_head, WIDTH)
         tl.store(out_ptrs + ranks[:, None], acc.to(out_ptr.dtype.element_ty), mask=stored)
+        if log_sum_ptr is not None:
+            tl.store(log_sum_ptr + request * HEADS + columns, maximum + tl.log2(weight_sum), mask=exists)
         return
     partial_rows = item.to(tl.int64) * (HEADS * WIDTH) + columns
     tl.store(partial_ptr + partial_rows[None, :] * RANK + ranks[:, None], acc, mask=stored)
@@ -158,12 +165,20 @@ def latent_decode_attention_kernel(
 
 
 _launch = Launcher(
-    latent_decode_attention_kernel, writes=("out", "partial", "partial_log_sum"), reads_early=("b_row", "b_kv_len")
+    latent_decode_attention_kernel,
+    writes=("out", "partial", "partial_log_sum", "log_sum"),
+    reads_early=("b_row", "b_kv_len"),
 )
 
 
 def latent_decode_attention_triton(
-    q: Tensor, cache: Tensor, batch: Decodes, scale: float, out: Tensor, deterministic: bool = False
+    q: Tensor,
+    cache: Tensor,
+    batch: Decodes,
+    scale: float,
+    out: Tensor,
+    deterministic: bool = False,
+    log_sum: Tensor | None = None,
 ) -> None:
     """Triton implementation: split-KV decoding, planned on the device as by `decode_attention`. What that says of
     `rows`, `kv_lens` and partials holds here too. Raises ValueError for layouts that the kernel does not read.
@@ -172,6 +187,11 @@ def latent_decode_attention_triton(
     check_latent_layouts("latent_decode_attention", q, cache, slot_table, out)
     (tokens, heads, size), rank = q.shape, out.shape[2]
     width = tokens_of_a_request("latent_decode_attention", batch, tokens, deterministic)
+    if log_sum is not None:
+        if log_sum.shape != q.shape[:2] or not log_sum.is_contiguous() or width > 1:
+            raise ValueError("latent_decode_attention: log_sum must be contiguous [tokens, heads], of single tokens")
+        # What no thread block attends with: padding.
+        log_sum.fill_(float("-inf"))
     if (requests := tokens // width) == 0:
         return
     block_r = padded_head_dim(rank)
@@ -184,7 +204,7 @@ def latent_decode_attention_triton(
     chunks = Chunking.of(out, batch.max_kv_len, programs, resident, _MIN_CHUNK, deterministic, width=width)
     _launch(
         (tiles, chunks.items),
-        (q, cache, slot_table, batch.rows, batch.kv_lens, out, chunks.partial, chunks.partial_log_sum),
+        (q, cache, slot_table, batch.rows, batch.kv_lens, out, chunks.partial, chunks.partial_log_sum, log_sum),
         (*q.stride()[:2], cache.stride(0), slot_table.stride(0), *out.stride()[:2]),
         (*chunks.planned, scale * LOG2_E),
         HEADS=heads,
@@ -195,14 +215,26 @@ def latent_decode_attention_triton(
         **chunks.constants,
         **config,
     )
-    chunks.merge(batch.kv_lens, None, out, block_r, 8)
+    chunks.merge(batch.kv_lens, None, out, block_r, 8, log_sum=log_sum)
 
 
 def latent_decode_attention_torch(
-    q: Tensor, cache: Tensor, batch: Decodes, scale: float, out: Tensor, deterministic: bool = False
+    q: Tensor,
+    cache: Tensor,
+    batch: Decodes,
+    scale: float,
+    out: Tensor,
+    deterministic: bool = False,
+    log_sum: Tensor | None = None,
 ) -> None:
     """Torch implementation: grouped attention with one head whose values are the first elements of its keys."""
     decode_attention_torch(q, KvCache(cache, cache[..., : out.shape[2]]), batch, scale, out, deterministic)
+    if log_sum is None:
+        return
+    log_sum.fill_(float("-inf"))
+    for token, (row, kv_len) in enumerate(zip(batch.rows.tolist(), batch.kv_lens.tolist(), strict=True)):
+        scores = q[token].float() @ cache[batch.slot_table[row, :kv_len].long(), 0].float().T * scale
+        log_sum[token] = scores.logsumexp(dim=1) * LOG2_E
 
 
 latent_decode_attention = register(

@@ -28,6 +28,11 @@ class Decodes:
     than the token before. The others of them are padding.
     """
 
+    @property
+    def is_cuda(self) -> bool:
+        """Whether the tensors are on a GPU."""
+        return self.rows.is_cuda
+
     def check(self, name: str) -> None:
         """Raises ValueError for rows and lengths that kernels cannot read."""
         if not self.rows.is_contiguous() or not self.kv_lens.is_contiguous():

@@ -157,6 +157,10 @@ pub struct ShardArgs {
     /// Mixture of experts: give each shard whole experts instead of a slice of every expert
     #[arg(long, env)]
     pub enable_expert_parallel: bool,
+    /// Latent attention (DeepSeek, Kimi): let each shard keep some positions instead of all, so that the KV pool grows with
+    /// the shards; long contexts decode faster, and single short ones slower
+    #[arg(long, env)]
+    pub enable_context_parallel: bool,
     /// Maximum time for the shards, and then for the router, to become ready, in seconds
     #[arg(long, env, value_name = "SECONDS", default_value_t = 600, value_parser = value_parser!(u64).range(..=MOST_SECONDS))]
     pub shard_startup_timeout: u64,

@@ -98,6 +98,10 @@ fn model_flags(args: &Args, flags: &mut Flags) {
         "--enable-expert-parallel",
         args.shards.enable_expert_parallel,
     );
+    flags.switch(
+        "--enable-context-parallel",
+        args.shards.enable_context_parallel,
+    );
 }
 
 /// Which model drafts, if any does: the one that is named, or the served one itself.

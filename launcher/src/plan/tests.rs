@@ -83,12 +83,12 @@ fn the_download_step_gets_the_model() {
     ");
     let flags = "--revision r1 --load-format safetensors --model-impl native --quantize fp8 --auto-convert --trust-remote-code \
                  --huggingface-hub-cache /cache --weights-cache-override /weights --api-key secret \
-                 --max-input-length 7 --max-total-tokens 9 --enable-expert-parallel --rope-scaling linear --rope-factor 2 \
+                 --max-input-length 7 --max-total-tokens 9 --enable-expert-parallel --enable-context-parallel --rope-scaling linear --rope-factor 2 \
                  --attention torch --cuda-graphs 1,2 --deterministic --speculate 3 --dequantised-copies off --merge-adapter /adapters/pirate \
                  --lora-adapters b=org/b@v1,/c \
                  --cuda-memory-fraction 0.5";
     insta::assert_snapshot!(render(&download(&args(flags), &surroundings(), 4)), @r"
-    text-generation-server download-weights org/model --revision r1 --load-format safetensors --model-impl native --quantize fp8 --kv-cache-dtype auto --dequantised-copies off --merge-adapter /adapters/pirate --attention torch --cuda-graphs 1,2 --deterministic --speculate 3 --enable-expert-parallel --lora-adapters b=org/b@v1,/c --auto-convert --max-input-tokens 7 --max-total-tokens 9 --num-shard 4 --trust-remote-code --exit-on-stdin-eof --logger-level INFO --json-output
+    text-generation-server download-weights org/model --revision r1 --load-format safetensors --model-impl native --quantize fp8 --kv-cache-dtype auto --dequantised-copies off --merge-adapter /adapters/pirate --attention torch --cuda-graphs 1,2 --deterministic --speculate 3 --enable-expert-parallel --enable-context-parallel --lora-adapters b=org/b@v1,/c --auto-convert --max-input-tokens 7 --max-total-tokens 9 --num-shard 4 --trust-remote-code --exit-on-stdin-eof --logger-level INFO --json-output
     with HF_HUB_DISABLE_PROGRESS_BARS=1 CUDA_MEMORY_FRACTION=0.5 HF_TOKEN=hf_1 HUGGINGFACE_HUB_CACHE=/cache WEIGHTS_CACHE_OVERRIDE=/weights ROPE_SCALING=linear ROPE_FACTOR=2
     without LOG_LEVEL API_KEY ADMIN_API_KEY RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT
     ");

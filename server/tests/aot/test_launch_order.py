@@ -59,7 +59,10 @@ def test_kernels_of_every_family_come_in_an_order_that_they_allow(
     _, raw = relayout({}, {"architectures": [architecture], **case.values})
     (tmp_path / "config.json").write_text(json.dumps(raw))
     config = dataclasses.replace(read_model_config(tmp_path, "native"), vision=None)
-    groups = [TensorParallelGroup(0, 1, CPU)] + [OneOfTwo()] * (name == "Llama 3.1")
+    groups: list[TensorParallelGroup] = [TensorParallelGroup(0, 1, CPU)]
+    if name in ("Llama 3.1", "DeepSeek V2 Lite"):
+        groups.append(OneOfTwo())
+        groups[-1].context_parallel = name != "Llama 3.1"
     models = [load_model(tmp_path, config, group, torch.bfloat16, CPU, "dummy") for group in groups]
     pretend_card(monkeypatch, CARDS[0])
     pretend_a_device(monkeypatch)

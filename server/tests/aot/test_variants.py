@@ -1,6 +1,7 @@
 """Warm-up names every kernel variant that serving needs: a compilation later is a stall of seconds."""
 
 # pyright: basic
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -8,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from kernel_support.variants import Variants, dry_run_variants, launched_variants, pretend_a_device
+from support.dry_ranks import OneOfTwo
 from support.fake_model import FakeModel
 from torch import Tensor
 
@@ -40,6 +42,7 @@ from text_generation_server.engine.runner import StepRunner
 from text_generation_server.engine.widths import window_widths
 from text_generation_server.layers.infer import (
     AddNorm,
+    ContextParallel,
     DenseFeedForward,
     GatedDelta,
     KimiDelta,
@@ -114,6 +117,28 @@ class Attending(Logits):
             kernels.decode_attention(q[:first], cache, decodes, 1.0, out)
         if chunks is not None:
             kernels.prefill_attention(q, cache, chunks, 1.0, torch.empty_like(q))
+        return super().forward(input_ids, state)
+
+
+class SharedLatents(Logits):
+    """A layer of latent attention before them, of which two ranks have some positions each."""
+
+    def __init__(self, group: TensorParallelGroup) -> None:
+        super().__init__(64, group, torch.bfloat16)
+        self._parallel = ContextParallel(group)
+        self.caches = (CacheShape(1, 576, 512, shared=True, ranks=2, readers=16),)
+
+    def forward(self, input_ids: Tensor, state: InferState) -> Tensor:
+        cache, scale = state.caches[0].k, 1.0
+        q = torch.zeros(len(input_ids), 8, 576, dtype=self.dtype)
+        out = q.new_empty(*q.shape[:2], 512)
+        if (decodes := state.decodes) is not None:
+            first = len(decodes.rows)
+            self._parallel.attend(q[:first], cache, decodes, scale, out[:first], state)
+        if state.chunks is not None:
+            contexts, chunks = self._parallel.gathered(cache, state.chunks, state)
+            kernels.latent_prefill_attention(q, contexts, chunks, scale, out)
+            self._parallel.attend_with_queries(q, cache, state.chunks, scale, out, state)
         return super().forward(input_ids, state)
 
 
@@ -319,6 +344,29 @@ def test_windows_need_no_variant_that_warm_up_did_not_name(
             for count in range(1, most + 1):
                 runner.decode_windows(rows[:count], width, limits.max_total_tokens)
     assert "decode_attention_kernel" in {name for name, _ in needed}
+    assert not needed - named
+
+
+@torch.inference_mode()
+def test_shared_contexts_need_no_variant_that_warm_up_did_not_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Contexts that come to every rank, of any length, and any number of queries that go there."""
+    pretend_a_device(monkeypatch)
+    group, most = OneOfTwo(), 20
+    runner, named = warmed_up(SharedLatents(group), group, ServingLimits(8192, 2048, 8192, most))
+    with launched_variants() as needed:
+        for count in (1, 2, 7, 16, 17, 40, 100, 257, 700, 2000):
+            for behind in (0, 1, 100, 1000, 6000):
+                for others in range(0, 20, 6):
+                    first = request(0, behind + count)
+                    admit = [first] + [request(row, 1) for row in range(1, 1 + others)]
+                    chunks = [Chunk(0, behind, count)] + [Chunk(row, 0, 1) for row in range(1, 1 + others)]
+                    runner.launch(StepPlan(0, admit=[replace(first, cached_length=behind), *admit[1:]], chunks=chunks))
+                    runner.launch(StepPlan(1, drop=range(1 + others)))
+        rows = torch.full((most,), runner.table.padding_row, dtype=torch.int64)
+        for count in range(1, most + 1):
+            for longest in (1, 200, 8192):
+                runner.decode_rows(rows[:count], longest)
+    assert {name for name, _ in needed} >= {"own_slots_kernel", "merge_shares_kernel", "latent_decode_attention_kernel"}
     assert not needed - named
 
 

@@ -124,6 +124,7 @@ MIXTURE = {"architectures": ["MixtralForCausalLM"], "num_local_experts": 3, "int
             AskedShards(2, expert_parallel=True),
             "runs through Transformers: leave it out",
         ),
+        ({}, AskedShards(2, context_parallel=True), "LlamaForCausalLM has none: leave it out"),
         (MIXTURE, AskedShards(4, expert_parallel=True), "4 shards cannot each have one of 3 experts: leave"),
         ({**MIXTURE, "intermediate_size": 2}, AskedShards(4), "cannot share the inner size 2 of the experts: set"),
     ],

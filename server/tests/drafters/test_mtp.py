@@ -63,8 +63,9 @@ def test_text_and_drafts(case: MtpCase, monkeypatch: pytest.MonkeyPatch, width: 
 
 
 def test_ranks_draft_alike(case: MtpCase, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each has a shard of the layer."""
+    """Each has a shard of the layer, whose cache is whole where that of latent attention is not."""
     drafted: dict[int, list[Tensor]] = {}
+    said: dict[int, list[list[int]]] = {}
     original = MtpDrafter.draft
 
     def draft(drafter: MtpDrafter, step: DraftStep) -> None:
@@ -79,14 +80,17 @@ def test_ranks_draft_alike(case: MtpCase, monkeypatch: pytest.MonkeyPatch) -> No
 
     chunks = [Chunk(each.row, 0, len(each.input_ids)) for each in asked()]
     plans = StepPlan(0, admit=asked(), chunks=chunks), StepPlan(1, decode=[2, 0, 1, 3], widths=[4] * 4)
-    for ranks in (1, 2):
-        engines = together([partial(build, group) for group in thread_groups(ranks)])
+    for ranks, context_parallel in ((1, False), (2, False), (2, True)):
+        groups = thread_groups(ranks, context_parallel=context_parallel)
+        engines = together([partial(build, group) for group in groups])
         with monkeypatch.context() as patch:
             patch.setattr(MtpDrafter, "draft", draft)
             for plan in plans:
-                together([lambda engine=engine, plan=plan: engine.step(plan).result() for engine in engines])
-    alone, first, second = drafted.values()
-    for each in zip(alone, first, second, strict=True):
+                replies = together([lambda engine=engine, plan=plan: engine.step(plan).result() for engine in engines])
+                said.setdefault(plan.number, []).extend(list(reply.ids) for reply in replies)
+    assert all(ids == each[0] for each in said.values() for ids in each)
+    assert len(drafted) == 5
+    for each in zip(*drafted.values(), strict=True):
         assert all(torch.equal(each[0], other) for other in each[1:])
 
 

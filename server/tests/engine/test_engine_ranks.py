@@ -9,16 +9,22 @@ from pathlib import Path
 import pytest
 from support.checkpoints import tiny_llama
 from support.engine_driver import stream
+from support.families import larger, write
+from support.family_cases import CASES
 from support.generating import LIMITS, SERVING
 from support.loading import load
+from support.replayed import capture, replays
 from support.router import Router, Stream
 from support.thread_ranks import ThreadGroup, thread_groups, together
 
 from text_generation_server.config.server import WatermarkConfig
-from text_generation_server.engine import warmup
+from text_generation_server.engine import context_plan, warmup
+from text_generation_server.engine.context_plan import ContextPlan
 from text_generation_server.engine.engine import Engine
+from text_generation_server.engine.graphs import GraphSizes
 from text_generation_server.engine.options import EngineOptions
 from text_generation_server.engine.requests import MaskSource, StepCost, StepPlan, StepReply
+from text_generation_server.engine.running import CheckedPlan
 
 VOCAB = 131
 SIZES = {"num_attention_heads": 12, "num_key_value_heads": 3, "hidden_size": 96, "vocab_size": VOCAB}
@@ -44,12 +50,14 @@ def asked() -> list[Stream]:
     ]
 
 
-def generated(folder: Path, groups: list[ThreadGroup]) -> list[Stream]:
+def generated(folder: Path, groups: list[ThreadGroup], graphs: GraphSizes | None = None) -> list[Stream]:
     """All engines get each plan at the same time, as they do from the router."""
 
     def warm(group: ThreadGroup) -> Engine:
         engine = Engine(load(folder, group=group), group, (), "torch", WatermarkConfig(), EngineOptions())
         engine.warmup(LIMITS)
+        if graphs is not None:
+            capture(engine, graphs)
         return engine
 
     engines = together([partial(warm, group) for group in groups])
@@ -69,7 +77,21 @@ def generated(folder: Path, groups: list[ThreadGroup]) -> list[Stream]:
     behind = stream(9, [*PROMPT, 17, 18], 6)
     router.start(behind, prefix_of=streams[0], cached=len(PROMPT))
     router.run()
+    if graphs is not None:
+        runner = engines[0]._runner
+        assert runner is not None
+        _, forwards, chunks = replays(runner._captured.base)
+        assert forwards
+        assert chunks
     return [*streams, behind]
+
+
+@pytest.fixture(scope="module")
+def latent_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """With the ids of the streams."""
+    path = tmp_path_factory.mktemp("latent")
+    write(CASES["deepseek v3"], larger("deepseek v3", VOCAB), path)
+    return path
 
 
 @cache
@@ -80,7 +102,38 @@ def alone(folder: Path) -> list[Stream]:
 @pytest.mark.parametrize("world_size", [2, 3, 4])
 def test_several_ranks_generate_what_one_does(folder: Path, world_size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(warmup, "measured_cost", lambda *_: StepCost())
-    for found, expected in zip(generated(folder, thread_groups(world_size)), alone(folder), strict=True):
+    _check(generated(folder, thread_groups(world_size)), alone(folder))
+
+
+@pytest.mark.parametrize("graphs", [None, GraphSizes([1, 4, 8], [2, 8], [4, 16])], ids=["no graphs", "graphs"])
+@pytest.mark.parametrize("world_size", [2, 4])
+def test_ranks_that_have_some_positions_each_generate_what_one_does(
+    latent_folder: Path, world_size: int, graphs: GraphSizes | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some chunks are so short behind their contexts that their queries go to every rank, others not. In graphs all
+    contexts come that there is room for.
+    """
+    monkeypatch.setattr(warmup, "measured_cost", lambda *_: StepCost())
+    queried: list[tuple[int, ...]] = []
+    of = ContextPlan.of
+
+    def watched(plan: CheckedPlan, heads: int) -> ContextPlan:
+        made = of(plan, heads)
+        queried.append((made.queried, sum(made.gathered)))
+        return made
+
+    monkeypatch.setattr(ContextPlan, "of", watched)
+    expected = alone(latent_folder)
+    assert not queried
+    # No graph has room for more than the shortest prompts.
+    monkeypatch.setattr(context_plan, "_LEAST_IN_GRAPH", 8)
+    _check(generated(latent_folder, thread_groups(world_size, context_parallel=True), graphs), expected)
+    assert any(tokens for tokens, _ in queried)
+    assert any(contexts for _, contexts in queried)
+
+
+def _check(streams: list[Stream], of_one: list[Stream]) -> None:
+    for found, expected in zip(streams, of_one, strict=True):
         assert expected.tokens
         assert found.tokens == expected.tokens
         assert found.logprobs == pytest.approx(expected.logprobs, abs=1e-4)

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 from kernel_support.latent import Contexts, Expansion, Postprocess
-from support.families import model_of, write
+from support.families import larger, write
 from support.gpu_engine import alone, build, check, schedule
 from support.latent_cases import LATENT_CASES
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -32,6 +32,21 @@ def test_decode(kv_lens: list[int], heads: int, rank: int, rope: int, dtype: tor
     with sdpa_kernel(SDPBackend.MATH):
         latent_decode_attention_torch(*contexts.decode_arguments(torch_out))
     contexts.check(out, torch_out)
+
+
+@pytest.mark.parametrize("ranks", [2, 8])
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("heads", "rank", "rope"), SIZES, ids=str)
+@pytest.mark.parametrize("kv_lens", [[5000], [63, 64, 1, 0, 255, 257, 0], [8, 1000, 129] * 20], ids=len)
+def test_shares_of_contexts(
+    kv_lens: list[int], heads: int, rank: int, rope: int, dtype: torch.dtype, ranks: int
+) -> None:
+    contexts = Contexts.of([1] * len(kv_lens), kv_lens, heads, rank, rope, dtype, "cuda")
+    torch_out = contexts.out
+    with sdpa_kernel(SDPBackend.MATH):
+        latent_decode_attention_torch(*contexts.decode_arguments(torch_out))
+    operators = kernels.own_slots, kernels.latent_decode_attention, kernels.merge_shares
+    contexts.check(contexts.in_shares(ranks, *operators), torch_out)
 
 
 @pytest.mark.parametrize("deterministic", [False, True])
@@ -80,17 +95,9 @@ def test_postprocess(heads: int, rank: int, rope: int, dtype: torch.dtype) -> No
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A vocabulary of 99 lacks ids that the schedules have: they need a larger one."""
-    case = LATENT_CASES["deepseek v3"]
-    model = model_of("deepseek v3")
-    model.resize_token_embeddings(384)
-    with torch.no_grad():
-        generator = torch.Generator().manual_seed(5)
-        for parameter in (model.get_input_embeddings().weight, model.get_output_embeddings().weight):
-            parameter.normal_(std=0.3, generator=generator)
+    """With the ids of the schedules."""
     path = tmp_path_factory.mktemp("deepseek")
-    model.config.max_position_embeddings = 512
-    write(case, model, path)
+    write(LATENT_CASES["deepseek v3"], larger("deepseek v3", 384), path)
     return path
 
 

@@ -1,7 +1,8 @@
 """A minimal engine: scattered slots and rows, a poisoned pool, greedy choice. Only for tests of models."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -14,6 +15,7 @@ from text_generation_server.layers.infer import (
     CacheShape,
     InferState,
     LayerState,
+    SharedChunks,
     StateShape,
 )
 from text_generation_server.layers.weights import StepAdapters
@@ -36,9 +38,11 @@ class Driver:
         group: TensorParallelGroup | None = None,
         adapters: Mapping[str, int] | None = None,
         checker: AdapterChecker | None = None,
+        queried: Collection[str] = (),
     ) -> None:
-        """`group`: of the ranks that share the vocabulary, whose logits are put together. `adapters`: the adapter of
-        each request that uses one, by its name, of those that `checker` has.
+        """`queried`: requests whose queries go to every rank, where ranks have some positions each. `group`: of the
+        ranks that share the vocabulary, whose logits are put together. `adapters`: the adapter of each request that
+        uses one, by its name, of those that `checker` has.
         """
         self.model = model
         self._adapters = adapters or {}
@@ -46,6 +50,7 @@ class Driver:
         if checker is not None and model.adapters is not None and model.adapters.pool is not None:
             self._tables_of = AdapterTables(checker, 1, True, model.adapters.pool.words)
         self._group = group
+        self._queried = queried
         model.reserve_positions(max_tokens)
         generator = torch.Generator().manual_seed(seed)
         num_slots = num_rows * max_tokens + 1
@@ -121,6 +126,8 @@ class Driver:
             states=self._states,
             logit_tokens=None if all_logits or not is_prefill else torch.tensor(starts[1:]) - 1,
         )
+        if is_prefill:
+            state = replace(state, shared=self._shared(parts, kv_lens, starts))
         numbers = [self._adapters.get(name, 0) for name, count in parts for _ in range(count)]
         state = replace(state, adapters=self._tables(numbers))
         hidden = self.model.forward(torch.tensor(ids), state)
@@ -129,6 +136,13 @@ class Driver:
         if self._group is None or self.model.vocabulary.is_whole:
             return logits
         return self._group.all_gather(logits).transpose(0, 1).flatten(1)[:, : self.model.vocab_size]
+
+    def _shared(self, parts: list[tuple[str, int]], kv_lens: list[int], starts: list[int]) -> SharedChunks:
+        comes = [name not in self._queried for name, _ in parts]
+        lengths = [kv_len if gathered else 0 for kv_len, gathered in zip(kv_lens, comes, strict=True)]
+        spans = [range(*ends) for ends, gathered in zip(pairwise(starts), comes, strict=True) if not gathered]
+        tokens = torch.tensor([token for span in spans for token in span], dtype=torch.int64)
+        return SharedChunks(sum(lengths) + 3, torch.tensor(lengths, dtype=torch.int32), tokens, max(kv_lens))
 
     def _tables(self, numbers: Sequence[int]) -> StepAdapters | None:
         if self._tables_of is None or not any(numbers):

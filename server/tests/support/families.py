@@ -96,6 +96,18 @@ def model_of(case_id: str) -> PreTrainedModel:
     return made({**CASES, **FALLBACK_CASES}[case_id])
 
 
+def larger(case_id: str, vocab_size: int) -> PreTrainedModel:
+    """The same with so many ids, whose logits differ clearly, and 512 positions: for engines and servers."""
+    model = copy.deepcopy(model_of(case_id))
+    model.resize_token_embeddings(vocab_size)
+    with torch.no_grad():
+        generator = torch.Generator().manual_seed(5)
+        for parameter in (model.get_input_embeddings().weight, model.get_output_embeddings().weight):
+            parameter.normal_(std=0.3, generator=generator)
+    model.config.max_position_embeddings = 512
+    return model
+
+
 def made(case: Case) -> PreTrainedModel:
     """The same for a case without a name."""
     values = {key: value for key, value in {**case.sizes, **case.values}.items() if value is not ...}

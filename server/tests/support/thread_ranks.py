@@ -50,12 +50,13 @@ class ThreadGroup(TensorParallelGroup):
         return torch.stack(self._meeting.exchange(self.rank, torch.tensor(values))).amax(0).tolist()
 
 
-def thread_groups(world_size: int, expert_parallel: bool = False) -> list[ThreadGroup]:
+def thread_groups(world_size: int, expert_parallel: bool = False, context_parallel: bool = False) -> list[ThreadGroup]:
     """One for each rank."""
     meeting = _Meeting(world_size)
     groups = [ThreadGroup(rank, world_size, meeting) for rank in range(world_size)]
     for group in groups:
         group.expert_parallel = expert_parallel
+        group.context_parallel = context_parallel
     return groups
 
 

@@ -48,6 +48,8 @@ class ParallelConfig:
     """None where all ranks are on one host."""
     expert_parallel: bool = False
     """Whether each rank has some of a mixture's experts whole; false: a shard of each."""
+    context_parallel: bool = False
+    """Whether each rank keeps some of the positions of latent attention; false: each keeps all."""
 
     def __post_init__(self) -> None:
         if self.world_size < 1:

@@ -130,6 +130,8 @@ class ServerConfig:
     """The model that drafts; None: drafts come from the text alone."""
     expert_parallel: bool = False
     """Whether each rank has some of a mixture's experts whole, instead of a shard of each."""
+    context_parallel: bool = False
+    """Whether each rank keeps some of the positions of latent attention, instead of all."""
     model_impl: ModelImpl = "auto"
     kv_cache_dtype: KvCacheDtype = "auto"
     dequantised_copies: DequantisedCopies = "auto"

@@ -81,8 +81,13 @@ def override_rope(config: AnyModelConfig, environment: Environment) -> AnyModelC
     return config.with_rope(scaling, factor)
 
 
-def check_deterministic(asked: bool, config: AnyModelConfig) -> None:
-    """Raises `ConfigurationError` for a model whose results may differ with the batch."""
+def check_deterministic(asked: bool, config: AnyModelConfig, shards: AskedShards) -> None:
+    """Raises `ConfigurationError` for a model whose results may differ with the batch, so shared."""
+    if asked and shards.context_parallel:
+        raise ConfigurationError(
+            "--deterministic does not go with --enable-context-parallel, by which the slots of a request decide how "
+            "its positions are added up: leave one of them out"
+        )
     if asked and isinstance(config, FallbackConfig):
         raise ConfigurationError(
             f"--deterministic does not apply to {config.architecture}, which runs through Transformers: leave it out"

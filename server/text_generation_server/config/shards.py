@@ -7,7 +7,7 @@ from .fallback import FallbackConfig
 from .implementation import AnyModelConfig
 from .model import ModelConfig
 from .recurrent import GatedLruSpec, LightningSpec, Mamba2Spec, MambaSpec, ShortConvSpec
-from .spec import MixerSpec, MoeSpec
+from .spec import LatentAttentionSpec, MixerSpec, MoeSpec
 
 
 @dataclass(frozen=True)
@@ -16,6 +16,7 @@ class AskedShards:
 
     count: int = 1
     expert_parallel: bool = False
+    context_parallel: bool = False
 
 
 ONE_SHARD = AskedShards()
@@ -27,6 +28,8 @@ def check_shards(config: AnyModelConfig, shards: AskedShards) -> None:
     """
     if shards.expert_parallel:
         _check_expert_parallel(config)
+    if shards.context_parallel:
+        _check_context_parallel(config)
     if isinstance(config, FallbackConfig) or shards.count == 1:
         return
     for mixer in config.decoder.mixers:
@@ -88,3 +91,19 @@ def _check_expert_parallel(config: AnyModelConfig) -> None:
         )
     if not any(layer.moe is not None for layer in config.decoder.layers):
         raise ConfigurationError("--enable-expert-parallel is for mixtures, and the model has no experts: leave it out")
+
+
+def _check_context_parallel(config: AnyModelConfig) -> None:
+    latent = []
+    if isinstance(config, ModelConfig):
+        latent = [each for each in config.decoder.mixers if isinstance(each, LatentAttentionSpec)]
+    if not latent:
+        raise ConfigurationError(
+            "--enable-context-parallel is for latent attention (DeepSeek, Kimi and others), and "
+            f"{config.architecture} has none: leave it out"
+        )
+    if any(each.indexer is not None or each.top_k for each in latent):
+        raise ConfigurationError(
+            f"--enable-context-parallel is not there for {config.architecture}, whose heads attend to positions that "
+            "an indexer chooses: leave it out"
+        )

@@ -20,7 +20,7 @@ import text_generation_kernels as kernels
 
 from ..config.parallel import ParallelConfig
 from ..errors import EngineFailed
-from .algorithms import USUAL_HIDDEN_SIZE, Algorithm, AlgorithmTable, measure
+from .algorithms import SIZES, USUAL_HIDDEN_SIZE, Algorithm, AlgorithmTable, measure
 from .peer_copies import PLACES
 from .peer_memory import PeerMemory, can_map, peer_memory
 from .pending import PendingAllReduce, SentAllReduce, count_wrong
@@ -51,6 +51,8 @@ class TensorParallelGroup:
         self.local_world_size = local_world_size or world_size
         self.expert_parallel = False
         """Whether each of several ranks holds whole experts of a mixture; else each holds a shard of every expert."""
+        self.context_parallel = False
+        """Whether each of several ranks keeps some of the positions of latent attention; else each keeps all."""
         self.deterministic = False
         """Whether the all-reduce of a token must be the same to the bit whatever else is in the message."""
         self._device = device
@@ -79,6 +81,14 @@ class TensorParallelGroup:
         for other in others:
             total += other
         tensor.copy_(total)
+
+    def reduce_every_size(self, length: int, dtype: torch.dtype) -> None:
+        """All-reduces rows of `length` elements in messages of all sizes by which algorithms are chosen: for a compile
+        dry run, where messages of any size may come later.
+        """
+        for size in SIZES:
+            rows = max(1, size // (length * dtype.itemsize))
+            self.all_reduce(torch.zeros(rows, length, dtype=dtype, device=self._device))
 
     def begin_all_reduce(self, x: Tensor, place: int) -> PendingAllReduce:
         """Begins to all-reduce `x` [N, hidden], in place, beside the kernels that follow on this stream; nothing may
@@ -158,6 +168,18 @@ class TensorParallelGroup:
         with self._collective():
             dist.all_gather_into_tensor(gathered, tensor)
         return gathered.unflatten(0, (self.world_size, -1))
+
+    def gather_heads(self, x: Tensor) -> Tensor:
+        """All-gathers `x` [T, heads of a rank, elements] to [T, heads of all ranks, elements], contiguous. Messages
+        that one shot reduces fastest are all-reduced, each rank's beside zeros, which changes no bit.
+        """
+        heads = x.shape[1]
+        if self._algorithms.of(_num_bytes(x) * self.world_size) is Algorithm.ONE_SHOT:
+            whole = x.new_zeros(x.shape[0], self.world_size * heads, x.shape[2])
+            whole[:, self.rank * heads : (self.rank + 1) * heads] = x
+            self.all_reduce(whole.flatten(0, 1))
+            return whole
+        return self.all_gather(x.contiguous()).transpose(0, 1).flatten(1, 2)
 
     def all_to_all(self, tensor: Tensor) -> Tensor:
         """All-to-all of `tensor` [world_size, ...], contiguous: entry r goes to rank r, and comes from rank r."""
@@ -263,6 +285,7 @@ def init_group(
     if parallel.world_size == 1:
         return group
     group.expert_parallel = parallel.expert_parallel
+    group.context_parallel = parallel.context_parallel
     group.deterministic = deterministic
     try:
         store = meeting_store(parallel, timeout_s)

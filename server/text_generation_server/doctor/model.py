@@ -66,7 +66,7 @@ def model_findings(
             return
         folder = find_folder(source, environment.hub)
         config = check_servable(folder, environment, limits, source.needs_weights, model_impl, quantize, shards)
-        check_deterministic(deterministic, config)
+        check_deterministic(deterministic, config, shards)
         check_speculation(speculate, config)
         check_classifier(config.classes, {"--speculate": speculate > 0})
         kv_cache = quantised_kv_cache(kv_cache_dtype, config)
@@ -82,7 +82,7 @@ def model_findings(
     if config.classes:
         how += f", a classifier with {config.classes} class{'es' * (config.classes > 1)}"
     yield Finding(_SUBJECT, "plan", f"serve {config.architecture} from {folder}{how}")
-    yield from _memory(folder, config, source, dtype, kv_cache, copies, shards.count, memory, is_shared)
+    yield from _memory(folder, config, source, dtype, kv_cache, copies, shards, memory, is_shared)
 
 
 def _without_images(config: AnyModelConfig) -> str:
@@ -129,7 +129,7 @@ def _memory(
     dtype: str | None,
     kv_cache: QuantisedKvCache | None,
     copies: DequantisedCopies,
-    shards: int,
+    shards: AskedShards,
     memory: int,
     is_shared: bool,
 ) -> Iterator[Finding]:
@@ -141,7 +141,7 @@ def _memory(
         return
     method = config.schemes.method
     how = f"quantised by {method!r}" if method else f"in {served}"
-    weights = bytes_of_rank(whole, config, itemsize, shards)
+    weights = bytes_of_rank(whole, config, itemsize, shards.count)
     text = f"{weights / _GIB:.2f} GiB of weights {how} for each shard, of {memory / _GIB:.1f} GiB"
     left = memory - weights
     if left <= 0:
@@ -153,15 +153,15 @@ def _memory(
     if isinstance(config, FallbackConfig):
         yield Finding("memory", "ok", text)
         return
-    per_token = kv_bytes_per_token(config, shards, kv_cache or itemsize)
-    if per_row := state_bytes_per_row(config, shards, itemsize):
+    per_token = kv_bytes_per_token(config, shards.count, kv_cache or itemsize, shards.context_parallel)
+    if per_row := state_bytes_per_row(config, shards.count, itemsize):
         text = f"{text}; {per_row / _MIB:.1f} MiB of states for each request that may run (--max-batch-size)"
         left -= _ROWS * per_row
     if not per_token:
         yield Finding("memory", "ok", text)
         return
     context = config.max_context_length
-    copied = _copied(config, itemsize, copies, shards, left, per_token)
+    copied = _copied(config, itemsize, copies, shards.count, left, per_token)
     if copied:
         text = f"{text}; {copied / _GIB:.2f} GiB of {8 * itemsize}-bit copies"
     tokens = max(0, left - copied) // per_token
@@ -196,15 +196,21 @@ def _fitting_count(config: AnyModelConfig, whole: int, itemsize: int, memory: in
     return next((count for count in counts if bytes_of_rank(whole, config, itemsize, count) < memory), None)
 
 
-def kv_bytes_per_token(config: ModelConfig, shards: int, element: int | QuantisedKvCache) -> int:
-    """Returns the bytes of K and V of a token on one shard, in all layers, copies of shared heads included.
+def kv_bytes_per_token(
+    config: ModelConfig, shards: int, element: int | QuantisedKvCache, context_parallel: bool = False
+) -> int:
+    """Returns the bytes of K and V of a token on one shard, in all layers, copies of shared heads included. Of latent
+    attention that is the share of one of the shards, where these have some positions each.
 
     `element` is the bytes of a number, or the type of a quantised KV cache, with the scales of each head.
     """
-    heads = (_cached(mixer, shards) for mixer in config.decoder.mixers)
-    if isinstance(element, int):
-        return sum(count * size * element for count, size in heads)
-    return sum(count * kv_cache_bytes(element, size) for count, size in heads)
+
+    def of(mixer: MixerSpec) -> int:
+        count, size = _cached(mixer, shards)
+        whole = count * (size * element if isinstance(element, int) else kv_cache_bytes(element, size))
+        return -(-whole // shards) if context_parallel and isinstance(mixer, LatentAttentionSpec) else whole
+
+    return sum(map(of, config.decoder.mixers))
 
 
 def state_bytes_per_row(config: ModelConfig, shards: int, itemsize: int) -> int:

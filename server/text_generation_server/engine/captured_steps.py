@@ -28,13 +28,14 @@ class RunnerGraphs:
         device: torch.device,
         axes: bool,
         widths: Sequence[int],
+        shares_contexts: bool,
         adapters: AdapterTables | None = None,
     ) -> None:
-        """`widths` are those of windows."""
+        """`widths` are those of windows; `shares_contexts` has the meaning of `ChunkGraphs`."""
         place = padding_row, device
         self.decodes = DecodeGraphs[Chosen](*place, adapters)
         self.forwards = DecodeGraphs[Tensor](*place, adapters)
-        self.chunks = {width: ChunkGraphs(*place, axes, adapters, width) for width in (1, *widths)}
+        self.chunks = {width: ChunkGraphs(*place, axes, adapters, width, shares_contexts) for width in (1, *widths)}
         """By the width of windows beside the chunks."""
         self.windows = {width: WindowGraphs[Chosen](width, *place, adapters) for width in widths}
         self.forward_windows = {width: WindowGraphs[ForwardedWindows](width, *place, adapters) for width in widths}
@@ -45,7 +46,7 @@ class CapturedSteps:
 
     def __init__(self, steps: DeviceSteps) -> None:
         self._steps = steps
-        place = steps.table.padding_row, steps.model.device, steps.has_axes, steps.widths
+        place = steps.table.padding_row, steps.model.device, steps.has_axes, steps.widths, steps.shared_heads > 0
         self.base = RunnerGraphs(*place)
         """Those of steps in which no token uses an adapter."""
         self._none = RunnerGraphs(*place)
@@ -74,7 +75,8 @@ class CapturedSteps:
             return steps.forward_rows(rows, longest, adapters)
 
         def forward_chunks(width: int, step: StepInput[Tensor], size: int, adapters: StepAdapters | None) -> Tensor:
-            return steps.forward_chunks(step, Extents(longest, size, width), adapters)
+            extents = Extents(longest, size, width, graphs.chunks[width].contexts(size))
+            return steps.forward_chunks(step, extents, adapters)
 
         graphs.chunks[1].capture(partial(forward_chunks, 1), sizes.tokens, memory)
         graphs.decodes.capture(of_rows, sizes.decodes, memory)

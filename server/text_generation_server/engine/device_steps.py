@@ -16,6 +16,8 @@ from ..layers.weights import StepAdapters
 from ..models.base import CausalLM
 from .adapter_probe import RunnerAdapters
 from .chooser import Chooser
+from .context_plan import ContextPlan
+from .kv_pool import shared_heads
 from .passes import ForwardPasses
 from .rows import RowTable
 from .running import CheckedPlan, Vector
@@ -51,6 +53,8 @@ class DeviceSteps:
         self.table = table
         self.inputs = inputs
         self.adapters = adapters
+        self.shared_heads = shared_heads(model)
+        """Heads of all ranks, where these have some positions of a cache each; else 0."""
         self._group = group
         self._sampling = sampling
         self._deterministic = deterministic
@@ -110,10 +114,11 @@ class DeviceSteps:
 
     def chunks_of(self, plan: CheckedPlan, seen_ends: bool) -> tuple[StepInput[Tensor], Callable[[], Tensor]]:
         """Queues a plan with chunks, as `rows_of`. `seen_ends`: tokens of spans see each other."""
-        size = StepSize.of(plan, self.has_axes, seen_ends)
+        contexts = ContextPlan.of(plan, self.shared_heads) if self.shared_heads else None
+        size = StepSize.of(plan, self.has_axes, seen_ends, contexts)
         packed = upload(pack(plan, size, self.table.padding_row), self.model.device)
         step = StepInput[Tensor].of(packed, size)
-        return step, partial(self.forward_chunks, step, _extents(plan), self._adapters_of(plan))
+        return step, partial(self.forward_chunks, step, _extents(plan, contexts), self._adapters_of(plan))
 
     def choose_rows(self, plan: CheckedPlan, rows: Tensor, hidden: Tensor) -> Choice:
         """Samples for the rows of a plan without chunks, from the hidden states of as many tokens or more."""
@@ -202,5 +207,5 @@ class DeviceSteps:
         return adapters.tables.of(numbers)
 
 
-def _extents(plan: CheckedPlan) -> Extents:
-    return Extents(plan.longest_decode, max(each.chunk.count for each in plan.chunks), plan.width)
+def _extents(plan: CheckedPlan, contexts: ContextPlan | None = None) -> Extents:
+    return Extents(plan.longest_decode, max(each.chunk.count for each in plan.chunks), plan.width, contexts)

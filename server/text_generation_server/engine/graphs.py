@@ -22,6 +22,7 @@ from torch import Tensor
 
 from ..layers.weights import StepAdapters
 from .adapters import AdapterBuffer, AdapterTables
+from .context_plan import ContextPlan
 from .running import CheckedPlan
 from .steps import StepInput, StepSize, pack
 from .transfer import overwrite
@@ -43,6 +44,8 @@ _FEW_MACS = 11 << 40
 """They take an H200 35 ms, about as long as a busy host takes to launch them."""
 _CHUNKS = 16
 """Chunks that fit into a graph."""
+_SHARED_DECODES = 64
+"""Decodes that fit into it besides, where the queries of all of them, there or not, go to every rank."""
 
 
 def decode_sizes(max_batch_size: int) -> list[int]:
@@ -235,9 +238,10 @@ class ChunkGraphs:
         axes: bool = False,
         adapters: AdapterTables | None = None,
         width: int = 1,
+        shares_contexts: bool = False,
     ) -> None:
         """`axes` has the meaning of `StepSize`; `adapters` is None for steps in which no token uses any. `width` is
-        that of windows.
+        that of windows; `shares_contexts` says that the steps have `contexts`.
         """
         self._width = width
         self._adapters = adapters
@@ -245,6 +249,7 @@ class ChunkGraphs:
         self._padding_row = padding_row
         self._device = device
         self._axes = axes
+        self._shares_contexts = shares_contexts
         self._graphs = StepGraphs[Tensor](device)
         self._packed = torch.empty(0, dtype=torch.int64)
 
@@ -277,19 +282,28 @@ class ChunkGraphs:
         size = self._graphs.fitting(plan.num_tokens)
         if size is None or len(plan.chunks) > _CHUNKS or any(each.num_scores for each in plan.chunks):
             return None
-        packed = pack(plan, self._room(size), self._padding_row)
+        room = self._room(size)
+        if room.contexts is not None and (not room.contexts.fits(plan) or len(plan.decodes) > room.decodes):
+            return None
+        packed = pack(plan, room, self._padding_row)
         overwrite(self._packed[: len(packed)], packed)
         if self._buffer is not None and plan.adapters is not None:
             self._buffer.write(plan.adapters, size)
         return self._input(size), partial(self._graphs.replay, size)
 
+    def contexts(self, size: int) -> ContextPlan | None:
+        """Returns what the graph of so many tokens has room for, where ranks have some positions of a cache each."""
+        return ContextPlan.of_graph(size, _CHUNKS) if self._shares_contexts else None
+
     def _room(self, size: int) -> StepSize:
-        width = self._width
+        width, contexts = self._width, self.contexts(size)
         decodes = min(size // width, self._padding_row)
         if width > 1:
             decodes = min(decodes, MAX_WINDOW_TOKENS // width)
+        if contexts is not None:
+            decodes = min(decodes, max(1, _SHARED_DECODES // width))
         samples = min(size, decodes + _CHUNKS) * width
-        return StepSize(size, _CHUNKS, decodes, samples, axes=self._axes, width=width)
+        return StepSize(size, _CHUNKS, decodes, samples, axes=self._axes, width=width, contexts=contexts)
 
     def _input(self, size: int) -> StepInput[Tensor]:
         return StepInput[Tensor].of(self._packed, self._room(size))

@@ -15,7 +15,7 @@ class KVPool:
 
     num_slots: int
     caches: list[KvCache]
-    """The keys and values of `num_slots + 1` slots, for each layer that has them."""
+    """The keys and values of `num_slots + 1` slots, or of those that this rank has, for each layer that has them."""
     states: list[LayerState]
     """The states of `num_rows + 1` rows, for each recurrent layer."""
     of_drafter: list[KvCache]
@@ -27,6 +27,11 @@ def bytes_per_slot(model: CausalLM) -> int:
     drafter keeps.
     """
     return sum(cache.bytes_per_slot(model.dtype) for cache in (*model.caches, *_of_drafter(model)))
+
+
+def shared_heads(model: CausalLM) -> int:
+    """Returns the heads of all ranks that read a cache of which each rank has some positions; 0: there is none."""
+    return max((cache.readers for cache in model.caches), default=0)
 
 
 def bytes_per_row(model: CausalLM) -> int:

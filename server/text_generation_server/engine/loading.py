@@ -56,7 +56,8 @@ def build_engine(config: ServerConfig, folder: Path, drafter: Path | None = None
     attention = choose_attention(config, device)
     use_triton(attention == "triton")
     model_config = override_rope(read_model_config(folder, config.model_impl, config.quantize), environment)
-    check_deterministic(config.deterministic, model_config)
+    shards = AskedShards(environment.parallel.world_size, config.expert_parallel, config.context_parallel)
+    check_deterministic(config.deterministic, model_config, shards)
     check_speculation(config.speculate, model_config)
     asked = {"--speculate": config.speculate > 0, "--merge-adapter": config.merge_adapter is not None}
     check_classifier(model_config.classes, asked)
@@ -68,7 +69,7 @@ def build_engine(config: ServerConfig, folder: Path, drafter: Path | None = None
             model_config.architecture,
             longest,
         )
-    check_shards(model_config, AskedShards(environment.parallel.world_size, config.expert_parallel))
+    check_shards(model_config, shards)
     kv_cache = quantised_kv_cache(config.kv_cache_dtype, model_config)
     if device.type == "cpu":
         threads = cpu_threads(model_config, environment.parallel.local_world_size, environment.omp_num_threads)
@@ -81,7 +82,9 @@ def build_engine(config: ServerConfig, folder: Path, drafter: Path | None = None
         device,
         environment.parallel,
     )
-    parallel = replace(environment.parallel, expert_parallel=config.expert_parallel)
+    parallel = replace(
+        environment.parallel, expert_parallel=config.expert_parallel, context_parallel=config.context_parallel
+    )
     hidden_size = model_config.decoder.hidden_size if isinstance(model_config, ModelConfig) else None
     group = init_group(parallel, device, _GROUP_TIMEOUT_S, hidden_size, config.deterministic)
     model = load_into(

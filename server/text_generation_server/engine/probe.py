@@ -15,10 +15,11 @@ from ..models.base import CausalLM
 from .adapter_probe import AdapterProbe
 from .adapter_store import AdapterStore
 from .budget import MemoryBudget
+from .context_plan import context_bytes
 from .drafting import Drafting
 from .dummy_steps import run_step
 from .graphs import GraphSizes, chunk_sizes, decode_sizes, forward_sizes
-from .kv_pool import allocate_pool, bytes_per_row, bytes_per_slot
+from .kv_pool import allocate_pool, bytes_per_row, bytes_per_slot, shared_heads
 from .mask_pool import MaskPool, mask_bytes
 from .media_probe import MediaProbe
 from .media_requests import MediaInfo
@@ -237,12 +238,16 @@ class Probe:
         model, num_rows = self._model, self._asked.max_batch_size
         per_slot = bytes_per_slot(model)
         per_position = RowTable.bytes_per_position(num_rows) + model.bytes_per_position
+        if shared_heads(model):
+            # The slots of this rank, of a step and of graphs.
+            per_position += 2 * RowTable.bytes_per_position(num_rows)
         if self._widths:
             per_position += Speculation.bytes_per_position(num_rows)
         # The pool has one slot more, for padding.
         room -= (num_rows + 1) * SamplingState.bytes_per_row(model.vocab_size) + per_slot
         room -= self._max_masks * mask_bytes(model.vocab_size)
         room -= Drafting.num_bytes(model, self._most_tokens, num_rows)
+        room -= context_bytes(model, self._asked.max_batch_prefill_tokens)
         positions = self._asked.max_total_tokens or model.max_context_length
         if not per_slot:
             # Only the table of slots takes memory, so every row gets all its positions.

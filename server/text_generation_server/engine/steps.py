@@ -14,8 +14,9 @@ from torch.nn import functional
 
 from text_generation_kernels import Chunks, Decodes, WindowInputs, newest_tokens
 
-from ..layers.infer import InferState, MediaInput
+from ..layers.infer import InferState, MediaInput, SharedChunks
 from ..layers.weights import StepAdapters
+from .context_plan import ContextPlan
 from .kv_pool import KVPool
 from .media_positions import pool_rows, rope_positions, seen_ends
 from .rows import RowTable
@@ -42,14 +43,19 @@ class StepSize:
     """Whether some tokens attend to later ones."""
     width: int = 1
     """Tokens of each decode, those of its window, and places of each sample."""
+    contexts: ContextPlan | None = None
+    """None: no cache has positions of one rank alone."""
 
     @classmethod
-    def of(cls, plan: CheckedPlan, axes: bool = False, seen_ends: bool = False) -> "StepSize":
+    def of(
+        cls, plan: CheckedPlan, axes: bool = False, seen_ends: bool = False, contexts: ContextPlan | None = None
+    ) -> "StepSize":
         """Returns the exact size of a plan."""
         scores = sum(each.num_scores for each in plan.chunks)
         # At least one, because operators do not take 0 tokens.
         samples = max(1, len(plan.owners)) * plan.width
-        return cls(plan.num_tokens, len(plan.chunks), len(plan.decodes), samples, scores, axes, seen_ends, plan.width)
+        sizes = plan.num_tokens, len(plan.chunks), len(plan.decodes), samples, scores
+        return cls(*sizes, axes, seen_ends, plan.width, contexts)
 
     @property
     def lengths(self) -> tuple[int, ...]:
@@ -59,6 +65,7 @@ class StepSize:
             *(self.chunks, self.chunks + 1, self.chunks),
             *(self.decodes, self.samples + self.scores, self.samples, self.scores),
             *(3 * self.tokens * self.axes, self.tokens * self.seen_ends, self.decodes * (self.width > 1)),
+            *((0, 0) if self.contexts is None else (self.chunks, self.contexts.queried)),
         )
 
     @property
@@ -101,6 +108,12 @@ class StepInput(Generic[V]):
     """[tokens], where it is needed: see `Chunks`."""
     caps: V
     """[decodes], where windows are wider than 1: the most tokens of each."""
+    gathered_kv_lens: V
+    """[chunks], where ranks have some positions of a cache each: `chunk_kv_lens` of those whose contexts come to every
+    rank, 0 for the others.
+    """
+    queried_tokens: V
+    """[queried], the tokens of these others."""
 
     @classmethod
     def of(cls, vector: V, size: StepSize) -> "StepInput[V]":
@@ -127,7 +140,7 @@ def pack(plan: CheckedPlan, size: StepSize, padding_row: int) -> Vector:
     step.positions[:num_decodes] = NEWEST
     step.logit_tokens[:num_decodes] = np.arange(num_decodes)
     along = step.rope_positions.reshape(3, -1)
-    token, owner, score = num_decodes, count, 0
+    token, owner, score, queried = num_decodes, count, 0, 0
     for index, each in enumerate(plan.chunks):
         first, end, scores = each.chunk.first, token + each.chunk.count, each.num_scores
         step.token_rows[token:end] = step.chunk_rows[index] = each.chunk.row
@@ -142,6 +155,11 @@ def pack(plan: CheckedPlan, size: StepSize, padding_row: int) -> Vector:
             step.seen_ends[token:end] = seen_ends(media, *place)
         step.chunk_starts[index] = token
         step.chunk_kv_lens[index] = first + each.chunk.count
+        if size.contexts is not None and size.contexts.gathered[index]:
+            step.gathered_kv_lens[index] = first + each.chunk.count
+        elif size.contexts is not None:
+            step.queried_tokens[queried : queried + each.chunk.count] = np.arange(token, end)
+            queried += each.chunk.count
         step.logit_tokens[size.samples + score : size.samples + score + scores] = np.arange(token, token + scores)
         step.score_targets[score : score + scores] = each.score_targets
         if each.is_last:
@@ -162,6 +180,8 @@ class Extents:
     max_chunk: int
     width: int = 1
     """Of the windows: it is exact."""
+    contexts: ContextPlan | None = None
+    """That of the step's size."""
 
 
 class _Newest(NamedTuple):
@@ -258,7 +278,12 @@ class InputBuilder:
             rotary = torch.where(newest, generated, step.rope_positions.view(3, -1))
         if self._media_rows is not None:
             input_ids, media = MediaInput.split(input_ids, self._media_rows)
-        return input_ids, self._state(positions, slots, decodes, chunks, step.logit_tokens, rotary, media, adapters)
+        shared = None
+        if (contexts := extents.contexts) is not None:
+            gathered = step.gathered_kv_lens.to(torch.int32)
+            shared = SharedChunks(contexts.positions, gathered, step.queried_tokens, contexts.longest)
+        state = self._state(positions, slots, decodes, chunks, step.logit_tokens, rotary, media, adapters)
+        return input_ids, replace(state, shared=shared)
 
     def _single(self, step: StepInput[Tensor], extents: Extents) -> _Newest:
         """Returns the newest tokens of decodes beside chunks."""

@@ -39,6 +39,7 @@ from ..layers.infer import (
     BlockSparseAttention,
     CacheShape,
     Choice,
+    ContextParallel,
     DenseFeedForward,
     Embedding,
     ExpertsBeside,
@@ -162,6 +163,7 @@ class DecoderBuilder:
         self._caches: list[CacheShape] = []
         self._cache_of: dict[int, int] = {}
         self._states: list[StateShape] = []
+        self._parallel: ContextParallel | None = None
         self.sublayers: list[Sublayer] = []
         """All sublayers, in the order in which they are read, and the head."""
         self.ends: Ends | None = None
@@ -172,6 +174,8 @@ class DecoderBuilder:
         ModelFilesError.
         """
         spec, names, checkpoint = self._config.decoder, self._config.names, self._checkpoint
+        if checkpoint.group.context_parallel and checkpoint.group.world_size > 1:
+            self._parallel = ContextParallel(checkpoint.group)
         weights = load_embedding(checkpoint)
         embedding_norm = self._norm(checkpoint.outside(names.embedding_norm), spec.embedding.norm)
         embedding = Embedding(spec.embedding, weights, embedding_norm, checkpoint.group)
@@ -336,7 +340,7 @@ class DecoderBuilder:
         if spec.indexer is not None:
             indexer = self._indexer(index, spec, spec.indexer, rope)
             self._caches.append(indexer.cache)
-        return LatentAttention(len(self._caches), spec, weights, heads, rope, indexer)
+        return LatentAttention(len(self._caches), spec, weights, heads, rope, indexer, self._parallel)
 
     def _indexer(self, index: int, attention: LatentAttentionSpec, spec: IndexerSpec, rope: RopeTable) -> Indexer:
         weights = load_indexer(self._checkpoint, index, attention, spec)

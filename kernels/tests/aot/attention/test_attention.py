@@ -233,7 +233,7 @@ def test_few_kv_heads_have_more_tiles_in_flight() -> None:
 def test_merge(batch: int) -> None:
     sizes = {"V_DIM": 128, "BLOCK_V": 128, "BLOCK_B": batch, "BLOCK_C": 16, "DETERMINISTIC": False}
     for width in (1, 4):
-        constants = {**sizes, "WINDOW": 0, "WIDTH": width, "sinks_ptr": None}
+        constants = {**sizes, "WINDOW": 0, "WIDTH": width, "sinks_ptr": None, "log_sum_ptr": None}
         _compile(merge_kernel, "bf16", constants, {"num_warps": 4}).check()
 
 

@@ -16,6 +16,23 @@ def test_decode_reads_one_vector_for_all_heads() -> None:
     torch.testing.assert_close(out.double(), contexts.expected(), atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.parametrize("ranks", [2, 3, 8])
+def test_shares_of_contexts_are_merged_to_the_whole(ranks: int) -> None:
+    """Some ranks have nothing of a short context."""
+    contexts = Contexts.of([1, 1, 1, 1], [1, 40, 0, 7], 5, 12, 4, torch.float32)
+    out = contexts.in_shares(ranks, kernels.own_slots, kernels.latent_decode_attention, kernels.merge_shares)
+    torch.testing.assert_close(out.double(), contexts.expected(), atol=1e-5, rtol=1e-5)
+
+
+def test_tokens_of_a_request_share_the_slots_of_a_rank() -> None:
+    table = torch.tensor([[9, 8, 7, 6, 5, 4], [3, 2, 1, 0, 10, 11]], dtype=torch.int32)
+    rows, kv_lens = torch.tensor([1, 1, 0, 0]), torch.tensor([3, 4, 6, 0], dtype=torch.int32)
+    own, own_lens = torch.full((2, 6), -1, dtype=torch.int32), torch.empty(4, dtype=torch.int32)
+    kernels.own_slots(kernels.Decodes(table, rows, kv_lens, 6), torch.tensor([0, 0, 1, 1]), 1, 2, own, own_lens)
+    assert own_lens.tolist() == [2, 2, 3, 0]
+    assert (own[0, :2].tolist(), own[1, :3].tolist()) == ([1, 0], [4, 3, 2])
+
+
 def test_prefill_sees_no_later_position() -> None:
     contexts = Contexts.of([3, 0, 9], [20, 5, 9], 5, 12, 4, torch.float32)
     out = contexts.out

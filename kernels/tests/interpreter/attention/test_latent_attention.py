@@ -17,6 +17,9 @@ from text_generation_kernels.attention.latent_prefill_attention import (
     latent_prefill_attention_torch,
     latent_prefill_attention_triton,
 )
+from text_generation_kernels.attention.merge_shares import merge_shares_triton
+from text_generation_kernels.attention.own_slots import own_slots_torch, own_slots_triton
+from text_generation_kernels.attention.requests import Decodes
 
 SIZES = [(4, 16, 8, torch.float32), (17, 40, 12, torch.float16)]
 
@@ -41,6 +44,30 @@ def test_decode(heads: int, rank: int, rope: int, dtype: torch.dtype, determinis
     torch_out = contexts.out
     latent_decode_attention_torch(*contexts.decode_arguments(torch_out))
     contexts.check(_decode(contexts, deterministic), torch_out)
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize(("heads", "rank", "rope", "dtype"), SIZES, ids=str)
+def test_shares_of_contexts(heads: int, rank: int, rope: int, dtype: torch.dtype, ranks: int) -> None:
+    """Some of one chunk, some of several, and some with nothing on a rank."""
+    contexts = Contexts.of([1] * 6, [1, 63, 0, 65, 600, 0], heads, rank, rope, dtype)
+    torch_out = contexts.out
+    latent_decode_attention_torch(*contexts.decode_arguments(torch_out))
+    contexts.check(
+        contexts.in_shares(ranks, own_slots_triton, latent_decode_attention_triton, merge_shares_triton), torch_out
+    )
+
+
+def test_slots_of_a_rank_in_long_contexts() -> None:
+    torch.manual_seed(0)
+    table = torch.randint(1 << 20, (3, 5000), dtype=torch.int32)
+    rows, kv_lens = torch.tensor([2, 2, 0, 0]), torch.tensor([4999, 5000, 2048, 0], dtype=torch.int32)
+    batch, own_rows = Decodes(table, rows, kv_lens, 5000), torch.tensor([0, 0, 1, 1])
+    made = [(torch.zeros(2, 5000, dtype=torch.int32), torch.empty_like(kv_lens)) for _ in range(2)]
+    own_slots_triton(batch, own_rows, 3, 4, *made[0])
+    own_slots_torch(batch, own_rows, 3, 4, *made[1])
+    for own, expected in zip(*made, strict=True):
+        assert torch.equal(own, expected)
 
 
 @pytest.mark.parametrize("deterministic", [False, True])

@@ -58,6 +58,16 @@ pub const LACKING: &[(&[&str], &str)] = &[
         "give --enable-expert-parallel, which distributes the experts over all shards",
     ),
     (
+        &[
+            "--decode-context-parallel-size",
+            "-dcp",
+            "--dcp-size",
+            "--prefill-context-parallel-size",
+            "-pcp",
+        ],
+        "give --enable-context-parallel, which distributes the positions of latent attention over all shards",
+    ),
+    (
         &["--dist-init-addr"],
         "give --master-addr and --master-port (docs/nodes.md)",
     ),

@@ -2,6 +2,7 @@
 
 from .attention import Attention
 from .block_sparse import BlockSparseAttention
+from .context_parallel import ContextParallel
 from .embedding import Embedding
 from .feed_forward import DenseFeedForward, FeedForward, ScaledFeedForward, SparseFeedForward
 from .fusion import OutputFusion, SublayerOutput
@@ -26,7 +27,7 @@ from .scaled_layer import ExpertsBeside, ScaledLayer
 from .short_conv import ShortConv
 from .shortcut import ShortcutEnd, ShortcutStart
 from .sparse_step import Choice
-from .state import CacheShape, InferState, LayerState, StateShape
+from .state import CacheShape, InferState, LayerState, SharedChunks, StateShape
 from .streams import StreamEnd, StreamLayer, Streams
 from .taps import Taps, add_norm
 from .transformer import FeedForwardLayer, Layer, MixerLayer, OutputFusions, ParallelLayer, SkipLayer, TransformerLayer
@@ -37,6 +38,7 @@ __all__ = [
     "BlockSparseAttention",
     "CacheShape",
     "Choice",
+    "ContextParallel",
     "DenseFeedForward",
     "Embedding",
     "ExpertsBeside",
@@ -68,6 +70,7 @@ __all__ = [
     "PerLayerInputs",
     "ScaledFeedForward",
     "ScaledLayer",
+    "SharedChunks",
     "ShortConv",
     "ShortcutEnd",
     "ShortcutStart",

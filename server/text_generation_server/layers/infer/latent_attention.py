@@ -1,5 +1,7 @@
 """Multi-head latent attention (DeepSeek-V2, 2024): keys and values of all heads are GEMMs of one latent vector."""
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
@@ -8,6 +10,7 @@ import text_generation_kernels as kernels
 from ...config.spec import LatentAttentionSpec
 from ..rope import RopeTable
 from ..weights import Activations, ActivationScheme, HeadSplit, LatentAttentionWeights, in_blocks
+from .context_parallel import ContextParallel
 from .expanded import ExpandedContexts, expanded_in
 from .gates import gate_heads
 from .indexer import Indexer, attend_to_chosen
@@ -21,7 +24,8 @@ class LatentAttention(LinearMixer):
     """The heads of this rank in layer `index`, in the absorbed form: the key projection is applied to the queries and
     the value projection to the result, so that all heads read the latent vectors themselves. For long chunks, the
     latent vectors of the context are expanded into keys and values (`expanded.py`). Where the model is sparse, tokens
-    with long contexts attend to the positions that an indexer has chosen (`indexer.py`).
+    with long contexts attend to the positions that an indexer has chosen (`indexer.py`). Ranks may have some of the
+    positions each (`context_parallel.py`).
     """
 
     def __init__(
@@ -32,7 +36,9 @@ class LatentAttention(LinearMixer):
         heads: HeadSplit,
         rope: RopeTable,
         indexer: Indexer | None = None,
+        parallel: ContextParallel | None = None,
     ) -> None:
+        """With `parallel` ranks have some of the positions each, and there is no indexer; else each has all."""
         self._index = index
         self._spec = spec
         self._weights = weights
@@ -40,9 +46,12 @@ class LatentAttention(LinearMixer):
         self._num_heads = heads.num_heads
         self._rope = rope
         self._indexer = indexer
+        self._parallel = parallel
         self._width = spec.latent_dim + spec.rope_dim
         self.cache = CacheShape(1, self._width, spec.latent_dim, shared=True)
-        """What the layer keeps of each position, the same on every rank."""
+        """What the layer keeps of each position, or of those that this rank has."""
+        if parallel is not None:
+            self.cache = replace(self.cache, ranks=parallel.ranks, readers=spec.num_heads)
 
     @property
     def wants(self) -> ActivationScheme | None:
@@ -58,20 +67,25 @@ class LatentAttention(LinearMixer):
         values = queries.new_empty(*q.shape[:2], self._spec.value_dim)
         sparse = sparse_step(state, Choice(self._spec.top_k)) if self._spec.top_k else None
         chunks = state.chunks if sparse is None else sparse.dense
+        contexts = state.caches[self._index].k
+        if self._parallel is not None and chunks is not None:
+            contexts, chunks = self._parallel.gathered(contexts, chunks, state)
         own = expanded_in(state, chunks, self._spec)
-        attended = self._attend(queries, state, sparse, chunks if own is None else own.others)
+        attended = self._attend(queries, state, sparse, contexts, chunks if own is None else own.others)
         _by_heads(attended, self._weights.values, values, state.linear_block)
         if chunks is not None and own is not None:
             q[..., self._spec.key_dim :] = queries[..., self._spec.latent_dim :]
-            self._attend_expanded(q, state, chunks, own, values)
+            self._attend_expanded(q, contexts, chunks, own, values)
         heads = values.flatten(1)
         if gates:
             gate_heads(heads, gate, self._num_heads, "sigmoid", state.linear_block)
         return heads
 
-    def _attend(self, q: Tensor, state: InferState, sparse: SparseStep | None, chunks: kernels.Chunks | None) -> Tensor:
-        """Attends with `q` [T, heads, latent_dim + rope_dim] and returns [T, heads, latent_dim]. The result is
-        undefined for tokens whose context is expanded.
+    def _attend(
+        self, q: Tensor, state: InferState, sparse: SparseStep | None, contexts: Tensor, chunks: kernels.Chunks | None
+    ) -> Tensor:
+        """Attends with `q` [T, heads, latent_dim + rope_dim] and returns [T, heads, latent_dim]; `chunks` attend to
+        `contexts`, a cache. The result is undefined for tokens whose context is expanded.
         """
         out = q.new_empty(*q.shape[:2], self._spec.latent_dim)
         cache, scale, how = state.caches[self._index].k, self._spec.scale, state.deterministic
@@ -81,20 +95,25 @@ class LatentAttention(LinearMixer):
             attend_to_chosen(q, cache, sparse, scale, out, how)
         elif (d := state.decodes) is not None:
             n = len(d.rows)
-            kernels.latent_decode_attention(q[:n], cache, d, scale, out[:n], how)
+            if self._parallel is None:
+                kernels.latent_decode_attention(q[:n], cache, d, scale, out[:n], how)
+            else:
+                self._parallel.attend(q[:n], cache, d, scale, out[:n], state)
         if chunks is not None:
-            kernels.latent_prefill_attention(q, cache, chunks, scale, out, how)
+            kernels.latent_prefill_attention(q, contexts, chunks, scale, out, how)
+        if self._parallel is not None and state.chunks is not None:
+            self._parallel.attend_with_queries(q, cache, state.chunks, scale, out, state)
         return out
 
     def _attend_expanded(
-        self, q: Tensor, state: InferState, chunks: kernels.Chunks, own: ExpandedContexts, out: Tensor
+        self, q: Tensor, contexts: Tensor, chunks: kernels.Chunks, own: ExpandedContexts, out: Tensor
     ) -> None:
-        """Fills `out` [T, heads, value_dim] for chunks with an expanded context from `q` [T, heads, key_dim +
-        rope_dim].
+        """Fills `out` [T, heads, value_dim] for chunks with an expanded context in `contexts`, a cache, from `q` [T,
+        heads, key_dim + rope_dim].
         """
         k, v = q.new_empty(own.room, *q.shape[1:]), out.new_empty(own.room, *out.shape[1:])
         of_context = (chunks.slot_table, chunks.rows, own.first, own.chunks.kv_lens)
-        kernels.latent_expand(state.caches[self._index].k, *of_context, self._weights.keys, self._weights.values, k, v)
+        kernels.latent_expand(contexts, *of_context, self._weights.keys, self._weights.values, k, v)
         kernels.prefill_attention(q, kernels.KvCache(k, v), own.chunks, self._spec.scale, out)
 
     def _queries(self, x: Activations, first: Tensor, state: InferState) -> tuple[Tensor, Tensor]:
@@ -115,6 +134,8 @@ class LatentAttention(LinearMixer):
         queries = q.new_empty(*q.shape[:2], self._width)
         where = new_tokens if spec.rope is not None else unrotated_tokens
         tokens, cache = where(self._rope, state), state.caches[self._index].k
+        if self._parallel is not None:
+            tokens = self._parallel.tokens(tokens, state, cache)
         kernels.latent_postprocess(latent, weights.latent_norm, spec.norm_eps, tokens, q, queries, cache)
         if self._indexer is not None and made is not None:
             self._indexer.choose(x, made, state)

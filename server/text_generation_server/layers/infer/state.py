@@ -41,11 +41,20 @@ class CacheShape:
     """[kv_heads, 2] bfloat16, the scales of keys and values of all positions, where the checkpoint has them."""
     shared: bool = False
     """Whether values are the first elements of keys and take no room of their own. Such a cache is never quantised."""
+    ranks: int = 1
+    """Ranks that have some of the positions each (`context_parallel.py`): slot s is row s // ranks of rank s % ranks.
+    Only for a `shared` cache.
+    """
+    readers: int = 0
+    """Heads of all these ranks."""
 
     def bytes_per_slot(self, dtype: torch.dtype) -> int:
-        """Returns the bytes of one position in a model of type `dtype`, with the scales that belong to it alone."""
+        """Returns the bytes of one position in a model of type `dtype`, with the scales that belong to it alone; of a
+        position that one of several ranks has, the share of this rank.
+        """
         if self.codes is None:
-            return self.kv_heads * (self.head_dim + (0 if self.shared else self.value_dim)) * dtype.itemsize
+            elements = self.kv_heads * (self.head_dim + (0 if self.shared else self.value_dim))
+            return -(-elements * dtype.itemsize // self.ranks)
         scales = 0 if self.given_scales is not None else self._scales(self.codes) * torch.bfloat16.itemsize
         return self.kv_heads * (sum(self._bytes(self.codes)) + scales)
 
@@ -62,6 +71,9 @@ class CacheShape:
         NaN.
         """
         if self.shared:
+            if self.ranks > 1:
+                # The last row is for what other ranks keep.
+                slots = -(-slots // self.ranks) + 1
             k = torch.zeros((slots, self.kv_heads, self.head_dim), dtype=dtype, device=device)
             return KvCache(k, k[..., : self.value_dim])
         sizes = (self.head_dim, self.value_dim) if self.codes is None else self._bytes(self.codes)
@@ -107,6 +119,20 @@ class LayerState:
 
 
 @dataclass(frozen=True)
+class SharedChunks:
+    """How ranks that have some positions of a cache each attend with the chunks of a step (`context_parallel.py`)."""
+
+    positions: int
+    """The most positions of all contexts that come to every rank."""
+    kv_lens: Tensor
+    """[C] int32, those of `Chunks`; 0 for chunks whose queries go to every rank instead."""
+    tokens: Tensor
+    """[Q] int64, the tokens of those chunks."""
+    longest: int
+    """An upper bound of the positions that one of these tokens attends to."""
+
+
+@dataclass(frozen=True)
 class InferState:
     """One step with T new tokens: decodes, then chunks, without padding between them.
 
@@ -137,6 +163,8 @@ class InferState:
     """None: no token reads the media pool."""
     adapters: StepAdapters | None = None
     """None: all tokens are the base's."""
+    shared: SharedChunks | None = None
+    """None: the step has no chunks, or no cache whose positions ranks share."""
 
     @cached_property
     def runs(self) -> list[Runs]:
