@@ -178,7 +178,6 @@ impl BeamSearch {
     /// A text as one step that brings all of it.
     fn whole(&self, found: Found) -> Generation {
         Generation {
-            class_logits: Box::default(),
             prompt: self.prompt.clone(),
             tokens: found.tokens.into(),
             top_tokens: found.top_tokens,
