@@ -54,12 +54,7 @@ const QUANTIZE: [&str; 30] = [
     "",
 ];
 /// Those of other servers that the shards refuse, each with what to use instead.
-const QUANTIZE_REFUSED: [&str; 4] = [
-    "exl2",
-    "ao-fp8w8a16",
-    "ao-fp6w6a16",
-    "flash_llm_w6a16",
-];
+const QUANTIZE_REFUSED: [&str; 4] = ["exl2", "ao-fp8w8a16", "ao-fp6w6a16", "flash_llm_w6a16"];
 
 /// The names that `--quantize` takes. A test compares them with those of the shards.
 pub fn quantize() -> PossibleValuesParser {

@@ -9,9 +9,9 @@ use text_generation_client::{ClientError, ShardedClient};
 use text_generation_images::{ImageError, ItemKey};
 use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
 
+use super::Media;
 use super::metrics::MediaMetrics;
 use super::pool::{Kept, MediaLock, Pool, Progress};
-use super::Media;
 use crate::policy::encode::Item;
 
 /// Pixels that may wait on the shards to be encoded; the shards take twice as many. Those of one request always may.
@@ -200,8 +200,7 @@ impl MediaStage {
                 continue;
             };
             let (done, pixels) = (done(kept), kept.item.bytes() / 3);
-            let packed =
-                self.info.packs && done == 0 && together > 0 && together + pixels <= most;
+            let packed = self.info.packs && done == 0 && together > 0 && together + pixels <= most;
             let layer = if packed {
                 time(together + pixels).saturating_sub(time(together))
             } else {
