@@ -157,6 +157,15 @@ def test_a_table_of_positions_that_ends_early(target: Path, tmp_path: Path) -> N
         read_drafter_config(folder_of("gpt2", tmp_path), read_model_config(target))
 
 
+def test_a_classifier(target: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(target, tmp_path / "other")
+    config = json.loads((folder / "config.json").read_text())
+    config |= {"architectures": [config["architectures"][0].replace("CausalLM", "SequenceClassification")]}
+    (folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ConfigurationError, match="cannot draft: it is a classifier and has no head"):
+        read_drafter_config(folder, read_model_config(target))
+
+
 def test_a_folder_without_weights(target: Path, tmp_path: Path) -> None:
     folder = shutil.copytree(target, tmp_path / "other")
     (folder / "model.safetensors").unlink()

@@ -49,6 +49,8 @@ def read_draft_model(folder: Path, target: ModelConfig, of: Path | None, flag: s
 def _reason_against(config: ModelConfig, target: ModelConfig) -> str:
     """Why this model cannot draft for `target`; empty: it can."""
     decoder = config.decoder
+    if config.classes:
+        return "it is a classifier and has no head over the vocabulary"
     if any(isinstance(mixer, RecurrentSpec) for mixer in decoder.mixers):
         return "its recurrent layers keep a state, from which a rejected draft cannot be taken back"
     attentions = (mixer for mixer in decoder.mixers if isinstance(mixer, AttentionSpec | LatentAttentionSpec))
