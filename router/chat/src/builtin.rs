@@ -8,11 +8,31 @@ use serde_json::{Map, Value};
 use super::ChatTemplateError;
 use super::files::json;
 
-/// The end of the choice among roles, where there are two, and system messages at the beginning.
-macro_rules! or_raise {
-    () => {
-        "{% else %}{{ raise_exception('messages are of the roles user and assistant, and a first one may be of the role \
-         system') }}{% endif %}"
+/// `$begin`, then messages of the roles user and assistant, and one of the system before them, each between two marks.
+macro_rules! by_marks {
+    ($begin:literal, $user:literal, $user_end:literal, $bot:literal, $bot_end:literal, $system:literal, $system_end:literal) => {
+        concat!(
+            $begin,
+            "{% for message in messages %}\
+             {% if message['role'] == 'user' %}",
+            $user,
+            "{{ message['content'] }}",
+            $user_end,
+            "{% elif message['role'] == 'assistant' %}",
+            $bot,
+            "{{ message['content'] }}",
+            $bot_end,
+            "{% elif message['role'] == 'system' and loop.first %}",
+            $system,
+            "{{ message['content'] }}",
+            $system_end,
+            "{% else %}{{ raise_exception('messages are of the roles user and assistant, and a first one may be of the role \
+             system') }}{% endif %}\
+             {% endfor %}\
+             {% if add_generation_prompt %}",
+            $bot,
+            "{% endif %}"
+        )
     };
 }
 
@@ -54,54 +74,40 @@ const QWEN: Builtin = Builtin {
 /// Baichuan 1: marks of both roles, and the end of a text behind each answer.
 const BAICHUAN: Builtin = Builtin {
     family: "Baichuan 1",
-    source: concat!(
-        "{% for message in messages %}\
-        {% if message['role'] == 'user' %}<reserved_102>{{ message['content'] }}\
-        {% elif message['role'] == 'assistant' %}<reserved_103>{{ message['content'] }}</s>\
-        {% elif message['role'] == 'system' and loop.first %}{{ message['content'] }}",
-        or_raise!(),
-        "{% endfor %}{% if add_generation_prompt %}<reserved_103>{% endif %}",
-    ),
+    source: by_marks!("", "<reserved_102>", "", "<reserved_103>", "</s>", "", ""),
 };
 
 /// Baichuan 2: other marks, and nothing behind an answer.
 const BAICHUAN2: Builtin = Builtin {
     family: "Baichuan 2",
-    source: concat!(
-        "{% for message in messages %}\
-        {% if message['role'] == 'user' %}<reserved_106>{{ message['content'] }}\
-        {% elif message['role'] == 'assistant' %}<reserved_107>{{ message['content'] }}\
-        {% elif message['role'] == 'system' and loop.first %}{{ message['content'] }}",
-        or_raise!(),
-        "{% endfor %}{% if add_generation_prompt %}<reserved_107>{% endif %}",
-    ),
+    source: by_marks!("", "<reserved_106>", "", "<reserved_107>", "", "", ""),
 };
 
 /// InternLM 1, as its files of version 1.1 have it.
 const INTERNLM: Builtin = Builtin {
     family: "InternLM 1",
-    source: concat!(
-        "<s>{% for message in messages %}\
-        {% if message['role'] == 'user' %}<|User|>:{{ message['content'] }}\n\
-        {% elif message['role'] == 'assistant' %}<|Bot|>:{{ message['content'] }}<eoa>\n\
-        {% elif message['role'] == 'system' and loop.first %}<|System|>:{{ message['content'] }}\n",
-        or_raise!(),
-        "{% endfor %}{% if add_generation_prompt %}<|Bot|>:{% endif %}",
+    source: by_marks!(
+        "<s>",
+        "<|User|>:",
+        "\n",
+        "<|Bot|>:",
+        "<eoa>\n",
+        "<|System|>:",
+        "\n"
     ),
 };
 
 /// ChatGLM 2: numbered rounds of a question and an answer.
 const CHATGLM2: Builtin = Builtin {
     family: "ChatGLM 2",
-    source: concat!(
-        "[gMASK]sop{% set rounds = namespace(count=0) %}\
-        {% for message in messages %}\
-        {% if message['role'] == 'user' %}{% set rounds.count = rounds.count + 1 %}\
-        [Round {{ rounds.count }}]\n\n问：{{ message['content'] }}\n\n\
-        {% elif message['role'] == 'assistant' %}答：{{ message['content'] }}\n\n\
-        {% elif message['role'] == 'system' and loop.first %}{{ message['content'] }}\n\n",
-        or_raise!(),
-        "{% endfor %}{% if add_generation_prompt %}答：{% endif %}",
+    source: by_marks!(
+        "[gMASK]sop{% set rounds = namespace(count=0) %}",
+        "{% set rounds.count = rounds.count + 1 %}[Round {{ rounds.count }}]\n\n问：",
+        "\n\n",
+        "答：",
+        "\n\n",
+        "",
+        "\n\n"
     ),
 };
 
@@ -164,10 +170,12 @@ fn glm(config: &Map<String, Value>, tokenizer: &Map<String, Value>) -> Option<Bu
     let has_roles = added
         .and_then(Value::as_object)
         .is_some_and(|added| added.values().any(|token| token["content"] == "<|user|>"));
-    match () {
-        () if name.contains("chatglm2") => Some(CHATGLM2),
-        () if name.contains("chatglm3") || has_roles => Some(CHATGLM3),
-        () => None,
+    if name.contains("chatglm2") {
+        Some(CHATGLM2)
+    } else if name.contains("chatglm3") || has_roles {
+        Some(CHATGLM3)
+    } else {
+        None
     }
 }
 

@@ -17,7 +17,7 @@ use text_generation_client::types::Drafted;
 use tokio::time::Instant;
 use utoipa::ToSchema;
 
-pub use self::beams::{Beams, EarlyStopping};
+pub use self::beams::{Beams, EarlyStopping, field_of_beams};
 pub use self::grammar::tgi_grammar;
 pub use self::image::{GivenImage, ImageFile};
 pub use self::parameters::{GenerateParameters, logit_bias};

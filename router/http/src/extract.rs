@@ -52,6 +52,19 @@ pub struct Reading {
     pub classifies: bool,
 }
 
+impl Reading {
+    /// Whether the model generates text. Nothing of the body is right where it does not, whatever is wrong with it.
+    ///
+    /// # Errors
+    /// 422 of a classifier.
+    pub fn check_generates(&self) -> Result<(), ApiError> {
+        match self.classifies {
+            true => Err(InferError::from(ValidationError::Classifies).into()),
+            false => Ok(()),
+        }
+    }
+}
+
 /// The bytes of a body that is called JSON, read to its end; of images it has marks alone ([`body_files`]).
 #[derive(Debug)]
 pub struct JsonBytes(Bytes);
@@ -72,13 +85,19 @@ where
     type Rejection = ApiError;
 
     async fn from_request(request: Request, state: &S) -> Result<Self, ApiError> {
+        Self::read(request, Reading::from_ref(state)).await
+    }
+}
+
+impl JsonBytes {
+    async fn read(request: Request, reading: Reading) -> Result<Self, ApiError> {
         check_headers(request.headers())?;
         let Reading {
             limits,
             stopping,
             vision,
             ..
-        } = Reading::from_ref(state);
+        } = reading;
         let share = request.extensions().get::<MemoryShare>().cloned();
         let share = share.ok_or_else(ApiError::internal)?;
         let read = read(request.into_body(), limits.bytes, &share);
@@ -95,6 +114,11 @@ where
             None => body,
         };
         weighed(body, &share).map(Self)
+    }
+
+    /// Reads the object into `T`, as [`ApiJson`] does.
+    pub fn parse<T: DeserializeOwned>(&self) -> Result<T, ApiError> {
+        parse(&self.0)
     }
 }
 
@@ -145,13 +169,6 @@ pub fn memory_of(bytes: usize, marks: usize) -> (usize, usize) {
     (texts, values.min(most - texts))
 }
 
-impl JsonBytes {
-    /// Reads the object into `T`, as [`ApiJson`] does.
-    pub fn parse<T: DeserializeOwned>(&self) -> Result<T, ApiError> {
-        parse(&self.0)
-    }
-}
-
 impl<T, S> FromRequest<S> for ApiJson<T>
 where
     T: DeserializeOwned,
@@ -175,13 +192,12 @@ where
     type Rejection = ApiError;
 
     async fn from_request(request: Request, state: &S) -> Result<Self, ApiError> {
-        // Nothing of the body is right then, whatever is wrong with it.
-        let read = match Reading::from_ref(state).classifies {
-            true => Err(InferError::from(ValidationError::Classifies).into()),
-            false => ApiJson::from_request(request, state).await,
+        let reading = Reading::from_ref(state);
+        let read = async {
+            reading.check_generates()?;
+            JsonBytes::read(request, reading).await?.parse()
         };
-        read.map(|ApiJson(body)| Self(body))
-            .inspect_err(ApiError::count)
+        read.await.map(Self).inspect_err(ApiError::count)
     }
 }
 

@@ -12,14 +12,14 @@ use futures::stream::{Stream, StreamExt, select_all};
 use text_generation_core::error::InferError;
 use text_generation_core::infer::{GenerateStream, Group};
 use text_generation_core::types::{
-    Dialect, GenerateParameters, GenerateRequest, GivenImage, Inputs, StreamEvent,
+    Dialect, GenerateAnswer, GenerateParameters, GenerateRequest, GivenImage, Inputs, StreamEvent,
 };
 use tower_http::request_id::RequestId;
 
 pub use self::finished::Finished;
 pub use self::tally::Tally;
 use crate::error::ApiError;
-use crate::headers;
+use crate::headers::{self, Sizes};
 use crate::state::AppState;
 use crate::tenant;
 use crate::timings::request_id;
@@ -70,6 +70,24 @@ impl GenerationPlan {
             group.request.images.clone_from(&images);
         }
         self
+    }
+
+    /// Runs all of them to their end where nothing but their prompts counts. `characters` are those of the prompts.
+    ///
+    /// # Errors
+    /// What refuses one of them, or ends it.
+    pub async fn prompts(
+        self,
+        state: &AppState,
+        id: &RequestId,
+        characters: usize,
+    ) -> Result<(Vec<GenerateAnswer>, Sizes, HeaderMap), ApiError> {
+        let mut finished = self.start(state).await?.gather().await?;
+        finished.log(id);
+        finished.drop_generated();
+        let headers = finished.headers(state, characters);
+        let sizes = finished.sizes();
+        Ok((finished.answers, sizes, headers))
     }
 
     /// Starts all of them, or none.

@@ -7,12 +7,10 @@ use axum::extract::FromRef;
 use axum::http::HeaderValue;
 use metrics_exporter_prometheus::PrometheusHandle;
 use serde_json::{Map, Value};
-use text_generation_core::error::{InferError, ValidationError};
 use text_generation_core::infer::Infer;
 use tokio_util::sync::CancellationToken;
 
 use crate::aliases::MetricsAliases;
-use crate::error::ApiError;
 use crate::extract::Reading;
 use crate::generation_config::SamplingDefaults;
 use crate::item_memory::ItemMemory;
@@ -109,17 +107,6 @@ impl AppState {
         Self {
             tokenizer_info,
             ..self
-        }
-    }
-
-    /// Whether the model generates text.
-    ///
-    /// # Errors
-    /// 422 of a classifier.
-    pub fn check_generates(&self) -> Result<(), ApiError> {
-        match self.info.classifier {
-            Some(_) => Err(InferError::from(ValidationError::Classifies).into()),
-            None => Ok(()),
         }
     }
 

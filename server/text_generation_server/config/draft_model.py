@@ -5,7 +5,6 @@ from pathlib import Path
 
 from ..errors import ConfigurationError, UnsupportedModel
 from .implementation import read_model_config
-from .json_object import JsonObject
 from .model import ModelConfig
 from .recurrent import RecurrentSpec
 from .spec import AttentionSpec, LatentAttentionSpec
@@ -21,11 +20,6 @@ class DraftModelConfig:
     model: ModelConfig
     layers: tuple[int, ...] = ()
     """It reads no hidden states of the other model."""
-
-
-def may_draft(config: JsonObject) -> bool:
-    """Whether `config` is that of a whole model, and not of a head that was trained for one."""
-    return bool(config.strings("architectures")) and "draft_vocab_size" not in config and "eagle_config" not in config
 
 
 def read_draft_model(folder: Path, target: ModelConfig, of: Path | None, flag: str) -> DraftModelConfig:

@@ -12,7 +12,7 @@ from typing import Literal
 
 from ..errors import ConfigurationError, ModelFilesError, UnsupportedModel
 from .asked_drafter import DrafterKind
-from .draft_model import DraftModelConfig, may_draft, read_draft_model
+from .draft_model import DraftModelConfig, read_draft_model
 from .families.common import attention, gated, rms_norm
 from .implementation import AnyModelConfig
 from .json_object import JsonObject
@@ -159,8 +159,9 @@ def _is_head(config: JsonObject) -> bool:
 
 
 def _is_whole(config: JsonObject) -> bool:
-    """Whether it is of a whole model."""
-    return may_draft(config) and _KIND not in config and MEDUSA not in config and not _is_head(config)
+    """Whether it is of a whole model, and not of a head that was trained for one."""
+    of_heads = _KIND, MEDUSA, "eagle_config"
+    return bool(config.strings("architectures")) and not _is_head(config) and not any(key in config for key in of_heads)
 
 
 def _plain(config: JsonObject) -> tuple[JsonObject, JsonObject, _Found]:

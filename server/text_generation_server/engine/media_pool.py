@@ -103,9 +103,9 @@ class MediaPool:
         """Cuts them into those that are computed together: small whole items, or one that is not."""
         packs, pixels = list[list[Encode]](), 0
         for each in encodes:
-            waiting = self._pixels.get(each.item)
-            is_whole = waiting is not None and each.layers == self._encoder.layers
-            own = waiting.count if is_whole and waiting is not None else self._most_pixels
+            waiting, own = self._pixels.get(each.item), self._most_pixels
+            if waiting is not None and each.layers == self._encoder.layers:
+                own = waiting.count
             if not packs or pixels + own > self._most_pixels:
                 packs.append([])
                 pixels = 0

@@ -161,8 +161,13 @@ def info_to_pb(info: r.ShardInfo, group: str) -> pb.InfoResponse:
 
 
 def _media_info_to_pb(info: m.MediaInfo) -> pb.MediaInfo:
-    spans = {"whole_spans": info.whole_spans, "axes": info.axes}
-    return pb.MediaInfo(token_id=info.token_id, layers=info.layers, packs=info.packs, **spans)
+    return pb.MediaInfo(
+        token_id=info.token_id,
+        layers=info.layers,
+        whole_spans=info.whole_spans,
+        axes=info.axes,
+        packs=info.packs,
+    )
 
 
 def reply_to_pb(reply: r.StepReply) -> pb.StepReply:

@@ -57,6 +57,23 @@ impl Submitted {
     }
 }
 
+/// A sample and its other end; `written` is what it has of its text already.
+fn sample(
+    permit: Option<PermitHalf>,
+    written: Vec<u32>,
+    constraint: Option<Constraint>,
+) -> (Sample, Submitted) {
+    let (events, submitted) = Submitted::channel();
+    let sample = Sample {
+        events,
+        stopped: submitted.stopped.clone(),
+        permit,
+        written,
+        constraint,
+    };
+    (sample, submitted)
+}
+
 /// One prompt with its samples, on its way to the queue.
 #[derive(Debug)]
 pub(super) struct Submission {
@@ -169,28 +186,18 @@ impl BatcherHandle {
         request: ValidRequest,
         permits: Vec<Option<PermitHalf>>,
     ) -> Result<Vec<Submitted>, InferError> {
-        let sample = |permit| {
-            let (sender, submitted) = Submitted::channel();
-            let sample = Sample {
-                events: sender,
-                stopped: submitted.stopped.clone(),
-                permit,
-                written: Vec::new(),
-                constraint: Constraint::new(
-                    request.grammar.as_ref(),
-                    request.healing.as_ref(),
-                    request.bad_words.as_ref(),
-                ),
-            };
-            (sample, submitted)
+        let constraint = || {
+            Constraint::new(
+                request.grammar.as_ref(),
+                request.healing.as_ref(),
+                request.bad_words.as_ref(),
+            )
         };
-        let (samples, submitted) = permits.into_iter().map(sample).unzip();
-        self.send(Submission {
-            request,
-            samples,
-            since: None,
-        })?;
-        Ok(submitted)
+        let samples = permits
+            .into_iter()
+            .map(|permit| sample(permit, Vec::new(), constraint()))
+            .unzip();
+        self.queue(request, samples, None)
     }
 
     /// Queues a step of a beam search: one generation for each of `texts`, which is what it has of its text already. They
@@ -201,29 +208,28 @@ impl BatcherHandle {
         texts: Vec<Vec<u32>>,
         since: Instant,
     ) -> Result<Vec<Submitted>, InferError> {
-        let sample = |written| {
-            let (sender, submitted) = Submitted::channel();
-            let sample = Sample {
-                events: sender,
-                stopped: submitted.stopped.clone(),
-                permit: None,
-                written,
-                constraint: None,
-            };
-            (sample, submitted)
-        };
-        let (samples, submitted) = texts.into_iter().map(sample).unzip();
-        self.send(Submission {
-            request,
-            samples,
-            since: Some(since),
-        })?;
-        Ok(submitted)
+        let samples = texts
+            .into_iter()
+            .map(|written| sample(None, written, None))
+            .unzip();
+        self.queue(request, samples, Some(since))
     }
 
-    fn send(&self, submission: Submission) -> Result<(), InferError> {
-        let sent = self.submissions.send(submission);
-        sent.map_err(|_| InferError::Generation("the batching task has stopped".to_owned()))
+    fn queue(
+        &self,
+        request: ValidRequest,
+        (samples, submitted): (Vec<Sample>, Vec<Submitted>),
+        since: Option<Instant>,
+    ) -> Result<Vec<Submitted>, InferError> {
+        let submission = Submission {
+            request,
+            samples,
+            since,
+        };
+        self.submissions
+            .send(submission)
+            .map_err(|_| InferError::Generation("the batching task has stopped".to_owned()))?;
+        Ok(submitted)
     }
 
     pub(crate) fn is_alive(&self) -> bool {

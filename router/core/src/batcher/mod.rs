@@ -292,21 +292,20 @@ impl Batcher {
     /// A request leaves its row; what was computed of it stays in the prefix tree. `ended`: by the model or a stop string,
     /// so that its length says how long outputs get.
     fn release(&mut self, row: Row, ended: bool) {
-        if let Some(running) = self.vacate(row) {
+        let Some(running) = self.vacate(row) else {
+            return;
+        };
+        if running.entry.request.beams.is_some() {
             // A step of a beam search is no answer, and tells nothing of how long they get.
-            let is_step = running.entry.request.beams.is_some();
-            if !is_step {
-                running.keep_answer(&mut self.answers);
-            }
-            let entry = running.leave(&mut self.pool);
-            if is_step {
-                return;
-            }
-            if ended {
-                self.lengths.observe(entry.generated);
-            } else {
-                self.lengths.observe_cut(entry.generated);
-            }
+            running.leave(&mut self.pool);
+            return;
+        }
+        running.keep_answer(&mut self.answers);
+        let entry = running.leave(&mut self.pool);
+        if ended {
+            self.lengths.observe(entry.generated);
+        } else {
+            self.lengths.observe_cut(entry.generated);
         }
     }
 

@@ -188,10 +188,8 @@ impl MediaStage {
             None => false,
         });
         let layers = self.info.layers;
-        let (time, most) = (
-            |pixels| layer_time(&self.cost, layers, pixels),
-            self.cost.pixels.last().copied().map_or(0, u64::from),
-        );
+        let time = |pixels| layer_time(&self.cost, layers, pixels);
+        let most = self.cost.pixels.last().copied().map_or(0, u64::from);
         let mut pending = Vec::with_capacity(self.to_encode.len());
         // Pixels of the whole items with which the next one is encoded.
         let mut together = 0;

@@ -30,6 +30,18 @@ pub enum Never {
     Never,
 }
 
+/// The first of these fields that says something of a search, as none does where it is left out or has its default.
+pub fn field_of_beams(
+    length_penalty: Option<f32>,
+    early_stopping: Option<EarlyStopping>,
+) -> Option<&'static str> {
+    if length_penalty.is_some_and(|given| given != 1.0) {
+        return Some("length_penalty");
+    }
+    let stopping = early_stopping.unwrap_or_default() != EarlyStopping::default();
+    stopping.then_some("early_stopping")
+}
+
 impl EarlyStopping {
     /// As many finished texts as beams are enough.
     pub fn is_eager(self) -> bool {

@@ -2,7 +2,7 @@
 //! in another way is refused.
 
 use crate::error::ValidationError;
-use crate::types::{Beams, GenerateParameters, ValidationLimits};
+use crate::types::{Beams, GenerateParameters, ValidationLimits, field_of_beams};
 
 /// Outside of these a score of a long text is not finite.
 const MOST_LENGTH_PENALTY: f32 = 10.0;
@@ -13,7 +13,7 @@ pub(super) fn check(
     limits: &ValidationLimits,
 ) -> Result<Option<Beams>, ValidationError> {
     let Some(width) = parameters.beam_width else {
-        return match beams_alone(parameters) {
+        return match field_of_beams(parameters.length_penalty, parameters.early_stopping) {
             Some(field) => Err(ValidationError::NoBeams { field }),
             None => Ok(None),
         };
@@ -43,19 +43,12 @@ pub(super) fn check_width(given: u32, limits: &ValidationLimits) -> Result<(), V
     }
 }
 
-/// A field that says something of beams, and of nothing else.
-fn beams_alone(parameters: &GenerateParameters) -> Option<&'static str> {
-    let penalty = parameters.length_penalty.is_some_and(|given| given != 1.0);
-    let stopping = parameters.early_stopping.unwrap_or_default() != Default::default();
-    first([(penalty, "length_penalty"), (stopping, "early_stopping")])
-}
-
 /// The first field that asks for what a search does not do. Values that ask for nothing are taken.
 fn excluded(parameters: &GenerateParameters) -> Option<&'static str> {
     let given = |value: Option<f32>, neutral: f32| value.is_some_and(|value| value != neutral);
     let bias = parameters.logit_bias.as_ref();
     let words = parameters.bad_words.as_ref();
-    let first_of_all = [
+    let fields = [
         (parameters.best_of.is_some_and(|n| n != 1), "best_of"),
         (parameters.do_sample, "do_sample"),
         (given(parameters.temperature, 1.0), "temperature"),
@@ -80,10 +73,6 @@ fn excluded(parameters: &GenerateParameters) -> Option<&'static str> {
         (parameters.token_healing, "token_healing"),
         (parameters.prediction.is_some(), "prediction"),
     ];
-    first(first_of_all)
-}
-
-fn first<const N: usize>(fields: [(bool, &'static str); N]) -> Option<&'static str> {
     let asked = fields.into_iter().find(|(asked, _)| *asked);
     asked.map(|(_, field)| field)
 }

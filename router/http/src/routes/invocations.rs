@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use axum::Extension;
-use axum::extract::State;
+use axum::extract::{FromRef, State};
 use axum::response::Response;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
@@ -11,7 +11,7 @@ use tower_http::request_id::RequestId;
 
 use super::hosted::{InvocationAnswer, InvocationBody, InvocationEvent};
 use crate::error::ApiError;
-use crate::extract::{GenerationJson, JsonBytes};
+use crate::extract::{GenerationJson, JsonBytes, Reading};
 use crate::memory::MemoryShare;
 use crate::openapi::GenerateErrors;
 use crate::routes::generate::compat_generate;
@@ -51,7 +51,7 @@ pub async fn invocations(
     share: Extension<MemoryShare>,
     body: Result<JsonBytes, ApiError>,
 ) -> Result<Response, ApiError> {
-    let read = state.check_generates();
+    let read = Reading::from_ref(&state.0).check_generates();
     let read = read.and(body).and_then(|body| Invocation::read(&body));
     match read.inspect_err(ApiError::count)? {
         Invocation::Generate(body) => compat_generate(state, id, GenerationJson(*body)).await,

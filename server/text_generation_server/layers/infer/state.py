@@ -166,6 +166,12 @@ class InferState:
     shared: SharedChunks | None = None
     """None: the step has no chunks, or no cache whose positions ranks share."""
 
+    def once(self, key: object, make: Callable[[], Made]) -> Made:
+        """Returns what `make` returns for the first layer of the step that asks for `key`."""
+        if (made := self.made.get(key)) is None:
+            made = self.made[key] = make()
+        return cast("Made", made)
+
     @cached_property
     def runs(self) -> list[Runs]:
         """The new tokens of all requests of the step: decodes, then chunks."""

@@ -22,7 +22,7 @@ use crate::classifier::{Activation, Classifier};
 use crate::error::ApiError;
 use crate::extract::ApiJson;
 use crate::fields::own_fields;
-use crate::generations::{Finished, GenerationPlan, Names};
+use crate::generations::{GenerationPlan, Names};
 use crate::openapi::OpenAiErrors;
 use crate::state::AppState;
 
@@ -150,12 +150,7 @@ pub async fn classify(
     let uses_activation = body.use_activation.or(body.activation).unwrap_or(true);
     let prepared = prepare(&state, body).await;
     let (plan, model, characters) = prepared.inspect_err(ApiError::count)?;
-    let mut finished = plan.start(&state).await?.gather().await?;
-    finished.log(&id);
-    finished.drop_generated();
-    let headers = finished.headers(&state, characters);
-    let usage = finished.sizes().into();
-    let Finished { answers, .. } = finished;
+    let (answers, sizes, headers) = plan.prompts(&state, &id, characters).await?;
     let activation = match uses_activation {
         true => classifier.activation,
         false => Activation::None,
@@ -170,7 +165,7 @@ pub async fn classify(
         data: classified
             .map(|(index, answer)| Classified::new(index, answer, classifier, activation))
             .collect(),
-        usage,
+        usage: sizes.into(),
     };
     Ok((headers, Json(classes)))
 }

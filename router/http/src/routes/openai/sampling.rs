@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use text_generation_core::error::{Given, ValidationError};
-use text_generation_core::types::{EarlyStopping, GenerateParameters};
+use text_generation_core::types::{EarlyStopping, GenerateParameters, field_of_beams};
 
 use super::fields::{Seed, Stop};
 use crate::bounds::MAX_CHOICES;
@@ -131,14 +131,12 @@ impl Sampling {
 
     /// What is said of a search, where there is none.
     fn check_beams(&self) -> Result<(), ApiError> {
-        let penalty = self.length_penalty.is_some_and(|given| given != 1.0);
-        let stopping = self.early_stopping.unwrap_or_default() != EarlyStopping::default();
-        for (field, given) in [("length_penalty", penalty), ("early_stopping", stopping)] {
-            check(self.use_beam_search || !given, || {
-                format!("`{field}` needs `use_beam_search` to be true")
-            })?;
+        match field_of_beams(self.length_penalty, self.early_stopping) {
+            Some(field) if !self.use_beam_search => Err(refused(format!(
+                "`{field}` needs `use_beam_search` to be true"
+            ))),
+            _ => Ok(()),
         }
-        Ok(())
     }
 }
 

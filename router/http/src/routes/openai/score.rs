@@ -18,7 +18,7 @@ use crate::asked_model::AskedModel;
 use crate::error::ApiError;
 use crate::extract::{GenerationJson, whole};
 use crate::fields::own_fields;
-use crate::generations::{Finished, GenerationPlan, Names, renamed};
+use crate::generations::{GenerationPlan, Names, renamed};
 use crate::openapi::OpenAiErrors;
 use crate::state::AppState;
 
@@ -164,12 +164,7 @@ pub async fn score(
 ) -> Result<(HeaderMap, Json<Scores>), ApiError> {
     let prepared = prepare(&state, body).await;
     let (plan, model, characters) = prepared.inspect_err(ApiError::count)?;
-    let mut finished = plan.start(&state).await?.gather().await?;
-    finished.log(&id);
-    finished.drop_generated();
-    let headers = finished.headers(&state, characters);
-    let usage = finished.sizes().into();
-    let Finished { answers, .. } = finished;
+    let (answers, sizes, headers) = plan.prompts(&state, &id, characters).await?;
     let identity = Identity::new("score", model);
     let scored = answers.iter().enumerate();
     let scores = Scores {
@@ -180,7 +175,7 @@ pub async fn score(
         data: scored
             .map(|(index, answer)| Score::new(index, answer))
             .collect(),
-        usage,
+        usage: sizes.into(),
     };
     Ok((headers, Json(scores)))
 }
