@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from .config.files import PARAMS, TRANSFORMERS, Layout, indexed_files, is_duplicate, layout_of
+from .config.object_url import is_object_url
 from .config.pointer import refuse_pointer
 from .config.server import HubConfig, LoadFormat
 from .errors import ModelFilesError
 from .hub_pickles import convert
-from .object_store import ObjectPlace, import_boto3, is_object_url, object_snapshot
+from .object_store import ObjectPlace, import_boto3, object_snapshot
 from .telemetry import Progress
 
 logger = logging.getLogger(__name__)

@@ -6,10 +6,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from .config.adapters import AskedAdapter, FoundAdapter
+from .config.object_url import is_object_url
 from .config.server import HubConfig
 from .errors import AdapterNotFound, ModelFilesError
 from .hub import ModelSource, if_cached, is_hub_name, retried, snapshot
-from .object_store import ObjectPlace, is_object_url
+from .object_store import ObjectPlace
 
 logger = logging.getLogger(__name__)
 

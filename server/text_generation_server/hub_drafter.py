@@ -7,10 +7,11 @@ from pathlib import Path
 
 from .config.asked_drafter import AskedDrafter
 from .config.drafter import FLAG
+from .config.object_url import is_object_url
 from .config.server import HubConfig
 from .errors import ModelFilesError
 from .hub import SMALL_FILES, ModelSource, if_cached, is_hub_name, retried, snapshot
-from .object_store import ObjectPlace, is_object_url
+from .object_store import ObjectPlace
 
 logger = logging.getLogger(__name__)
 

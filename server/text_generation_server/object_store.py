@@ -19,13 +19,13 @@ from pathlib import Path
 from typing import Any, cast
 from urllib.parse import quote
 
+from .config.object_url import SCHEME
 from .errors import ModelFilesError
 from .object_fetch import fetch
 from .telemetry import Progress
 
 logger = logging.getLogger(__name__)
 
-_SCHEME = "s3://"
 _AT_A_TIME = 8
 _LATEST = "latest.json"
 _ID_DIGITS = 40
@@ -56,7 +56,7 @@ class ObjectPlace:
     @classmethod
     def of(cls, url: str) -> "ObjectPlace":
         """Raises ModelFilesError for a URL without a bucket."""
-        bucket, _, prefix = url.removeprefix(_SCHEME).partition("/")
+        bucket, _, prefix = url.removeprefix(SCHEME).partition("/")
         if not bucket:
             raise ModelFilesError(f"{url} names no bucket: write s3://bucket/prefix")
         return cls(bucket, f"{prefix.strip('/')}/" if prefix.strip("/") else "")
@@ -64,11 +64,6 @@ class ObjectPlace:
     def root(self, cache: Path) -> Path:
         """The folder of everything that was fetched from here."""
         return cache / f"s3--{quote(self.bucket, safe='')}--{quote(self.prefix.rstrip('/'), safe='')}"
-
-
-def is_object_url(model_id: str) -> bool:
-    """Whether a model lies in an object store."""
-    return model_id.startswith(_SCHEME)
 
 
 def object_snapshot(url: str, cache: Path, patterns: list[str], ignored: list[str], local_only: bool) -> Path:

@@ -15,16 +15,13 @@ place j of word w. For heads whose words are no power of two, some columns are o
 from ..runtime.triton import knobs, tl, triton
 from ._kv_conversion import round_up
 from ._online_softmax import load_rows
-from .kv_quantisation import SMALLEST_AMAX
+from .kv_quantisation import SMALLEST_AMAX, groups_of
 
 _SMALLEST_WIDTH = tl.constexpr(SMALLEST_AMAX)
 _INTERPRETED = tl.constexpr(bool(knobs.runtime.interpret))
 
 
-@triton.constexpr_function
-def group_count(head_dim):
-    """`groups_of` of `kv_quantisation.py`."""
-    return 1 if head_dim <= 64 else 2 if head_dim <= 128 else 4 if head_dim <= 256 else 8
+group_count = triton.constexpr_function(groups_of)
 
 
 @triton.jit

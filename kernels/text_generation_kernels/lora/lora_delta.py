@@ -10,8 +10,8 @@ one 16-bit type; sums are float32. ValueError for shapes that do not fit.
 The first thread blocks shrink (`delta_shrink.py`) and pass the results to the others (`shrunk_words.py`), which expand
 some outputs of one tile at a time (`delta_expand.py`). Their number does not depend on that of adapters: a graph has
 tables for as many adapters as tokens, and thread blocks for all of them would take longer to start than those of one
-adapter to compute. What shrink made is two numbers of 16 bits for expand, whose products with B are exact, where the
-type is bfloat16; else three TF32 numbers.
+adapter to compute. Where the type is bfloat16, the GEMMs of expand take what shrink made as two bfloat16 numbers, of
+which nothing is rounded before the sums; else as three TF32 numbers.
 
 A site calls it in a step of few tokens, in one of two ways:
 

@@ -13,7 +13,7 @@ from support.adapters import AdapterCase, write_adapter, write_base
 from support.engine_driver import LIMITS, engine_with, make_engine
 from support.fake_model import FakeModel
 from support.loading import load
-from support.windows import NEW_TOKENS, Reader, request, run
+from support.windows import NEW_TOKENS, PROMPTS, SETTINGS, Reader, request, run
 
 from text_generation_kernels import Drafts, Sequences, Windows
 from text_generation_server.engine import speculation
@@ -29,15 +29,6 @@ from text_generation_server.engine.requests import (
 )
 from text_generation_server.errors import EngineError, InvalidRequest, OutOfSlots
 
-PROMPTS = [[5, 6, 7, 5, 6], [1, 2, 3], [9, 8, 7, 6, 9, 8, 7, 6], [60] * 7]
-SETTINGS: list[dict[str, Any]] = [
-    {},
-    {"do_sample": True, "seed": 7, "temperature": 0.7},
-    {"do_sample": True, "seed": 11, "temperature": 1.5, "top_p": 0.9, "top_k": 20},
-    {"repetition_penalty": 1.3, "frequency_penalty": 0.7, "presence_penalty": 0.4},
-    {"do_sample": True, "seed": 3, "watermark": True, "frequency_penalty": 0.5},
-    {"min_new_tokens": 5, "logit_bias": ((3, 2.0),)},
-]
 Drafter = Callable[[list[int], int], list[int]]
 """Turns a text and the number of drafts into drafts."""
 

@@ -15,23 +15,13 @@ from support.loading import load
 from support.masked_windows import Guess, nothing
 from support.masked_windows import run as run_masked
 from support.replayed import capture, replays
-from support.windows import Hinter, Reader, request, run, run_arriving
+from support.windows import PROMPTS, SETTINGS, Hinter, Reader, request, run, run_arriving
 
 from text_generation_server.engine.graphs import GraphSizes
 from text_generation_server.engine.options import EngineOptions
 from text_generation_server.engine.requests import Chunk, Hint, Request, StepPlan
 from text_generation_server.engine.widths import WidthChecker, window_widths
 from text_generation_server.errors import InvalidRequest
-
-PROMPTS = [[5, 6, 7, 5, 6], [1, 2, 3], [9, 8, 7, 6, 9, 8, 7, 6], [60] * 7]
-SETTINGS: list[dict[str, Any]] = [
-    {},
-    {"do_sample": True, "seed": 7, "temperature": 0.7},
-    {"do_sample": True, "seed": 11, "temperature": 1.5, "top_p": 0.9, "top_k": 20},
-    {"repetition_penalty": 1.3, "frequency_penalty": 0.7, "presence_penalty": 0.4},
-    {"do_sample": True, "seed": 3, "watermark": True, "frequency_penalty": 0.5},
-    {"min_new_tokens": 5, "logit_bias": ((3, 2.0),)},
-]
 
 
 def asked(adapters: int = 0) -> list[Request]:

@@ -10,26 +10,18 @@ import pytest
 import torch
 from support.checkpoints import tiny_llama
 from support.eagle import PlainHead, write_head
-from support.gpu_engine import build
+from support.gpu_engine import OF_WINDOWS as LIMITS
+from support.gpu_engine import SETTINGS, build
 from support.mtp import CASES, MtpCase
 from support.windows import NEW_TOKENS, Reader, request, run
 
 from text_generation_server.drafters import DraftStep
 from text_generation_server.drafters.eagle import EagleDrafter
-from text_generation_server.engine.requests import Request, WarmupLimits
+from text_generation_server.engine.requests import Request
 
 pytestmark = pytest.mark.gpu
 
 LAYERS = (1, 2, 4)
-LIMITS = WarmupLimits(
-    max_batch_prefill_tokens=2048, max_batch_size=16, max_batch_total_tokens=4096, prefill_chunking=True
-)
-SETTINGS: list[dict[str, Any]] = [
-    {},
-    {"do_sample": True, "seed": 5, "temperature": 0.7},
-    {"do_sample": True, "seed": 6, "top_p": 0.9, "top_k": 50},
-    {"repetition_penalty": 1.2, "frequency_penalty": 0.1},
-]
 
 
 @pytest.fixture(scope="module")

@@ -11,23 +11,15 @@ import torch
 from support.adapters import AdapterCase, write_adapter, write_base
 from support.checkpoints import tiny_llama
 from support.eagle import write_head
-from support.gpu_engine import build
+from support.gpu_engine import OF_WINDOWS as LIMITS
+from support.gpu_engine import SETTINGS, build
 from support.same_text import DRAFTERS, rounds
 from support.windows import NEW_TOKENS, Reader, request, run, run_arriving
 
-from text_generation_server.engine.requests import Request, WarmupLimits
+from text_generation_server.engine.requests import Request
 
 pytestmark = pytest.mark.gpu
 
-LIMITS = WarmupLimits(
-    max_batch_prefill_tokens=2048, max_batch_size=16, max_batch_total_tokens=4096, prefill_chunking=True
-)
-SETTINGS: list[dict[str, Any]] = [
-    {},
-    {"do_sample": True, "seed": 5, "temperature": 0.7},
-    {"do_sample": True, "seed": 6, "top_p": 0.9, "top_k": 50},
-    {"repetition_penalty": 1.2, "frequency_penalty": 0.1},
-]
 GRAPHS = pytest.mark.parametrize("graphs", [None, ()], ids=["graphs", "no graphs"])
 
 

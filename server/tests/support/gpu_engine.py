@@ -31,6 +31,17 @@ NEW_TOKENS = 16
 LIMITS = WarmupLimits(
     max_batch_prefill_tokens=200, max_batch_size=16, max_batch_total_tokens=4096, prefill_chunking=True
 )
+OF_WINDOWS = WarmupLimits(
+    max_batch_prefill_tokens=2048, max_batch_size=16, max_batch_total_tokens=4096, prefill_chunking=True
+)
+"""For prompts that are whole in one step, beside windows."""
+SETTINGS: list[dict[str, Any]] = [
+    {},
+    {"do_sample": True, "seed": 5, "temperature": 0.7},
+    {"do_sample": True, "seed": 6, "top_p": 0.9, "top_k": 50},
+    {"repetition_penalty": 1.2, "frequency_penalty": 0.1},
+]
+"""Of a request each, in turns."""
 SERVING = ServingLimits(4096, 255, 256, 16)
 EOS = (2, 3)
 MEMORY_FRACTION = float(os.environ.get("GPU_TEST_MEMORY_FRACTION", "0.5"))

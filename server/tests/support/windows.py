@@ -20,6 +20,16 @@ from text_generation_server.engine.requests import (
 )
 
 NEW_TOKENS = 12
+PROMPTS = [[5, 6, 7, 5, 6], [1, 2, 3], [9, 8, 7, 6, 9, 8, 7, 6], [60] * 7]
+SETTINGS: list[dict[str, Any]] = [
+    {},
+    {"do_sample": True, "seed": 7, "temperature": 0.7},
+    {"do_sample": True, "seed": 11, "temperature": 1.5, "top_p": 0.9, "top_k": 20},
+    {"repetition_penalty": 1.3, "frequency_penalty": 0.7, "presence_penalty": 0.4},
+    {"do_sample": True, "seed": 3, "watermark": True, "frequency_penalty": 0.5},
+    {"min_new_tokens": 5, "logit_bias": ((3, 2.0),)},
+]
+"""Of a request each."""
 
 
 def request(

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import ConfigurationError
+from .object_url import is_object_url
 
 _FLAG = "--lora-adapters"
-_STORE = "s3://"
 _BASE = "tgi"
 """What clients of TGI call any model."""
 _LONGEST_NAME = 256
@@ -46,7 +46,7 @@ def parse_adapters(text: str | None) -> tuple[AskedAdapter, ...]:
 
 def _parse(entry: str) -> AskedAdapter:
     name, equals, place = (part.strip() for part in entry.partition("="))
-    if entry.startswith(_STORE):
+    if is_object_url(entry):
         # A prefix may hold any sign.
         name, equals = entry, ""
     place = place if equals else name
@@ -67,7 +67,8 @@ def parse_source(name: str, place: str) -> AskedAdapter:
 
 def _parts_of(place: str) -> tuple[str, str, str]:
     # Folders and object stores have no revisions, and their names may hold an `@`.
-    return (place, "", "") if place.startswith(("/", ".", "~", _STORE)) else place.partition("@")
+    has_none = place.startswith(("/", ".", "~")) or is_object_url(place)
+    return (place, "", "") if has_none else place.partition("@")
 
 
 def _check_names(names: Sequence[str]) -> None:

@@ -9,6 +9,7 @@ from ..config.copies import DequantisedCopies
 from ..config.drafter import read_drafter_config
 from ..config.implementation import AnyModelConfig, ModelImpl, read_model_config
 from ..config.kv_cache import KvCacheDtype
+from ..config.object_url import is_object_url
 from ..config.server import AskedComputation, Environment, HubConfig
 from ..config.serving import AskedLimits
 from ..config.shards import AskedShards
@@ -16,7 +17,7 @@ from ..errors import AdapterError, AdapterNotFound, ConfigurationError, EngineEr
 from ..hub import ModelSource, is_hub_name, present_folder
 from ..hub_adapters import find_adapter
 from ..hub_drafter import find_drafter
-from ..object_store import ObjectPlace, is_object_url, store_client
+from ..object_store import ObjectPlace, store_client
 from .devices import Devices, device_findings, memory_of, read_devices
 from .finding import Finding
 from .model import missing_model, model_findings

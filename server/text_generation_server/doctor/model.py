@@ -9,6 +9,7 @@ from ..config.fallback import FallbackConfig
 from ..config.implementation import AnyModelConfig, ModelImpl
 from ..config.kv_cache import KvCacheDtype, QuantisedKvCache, kv_cache_bytes, quantised_kv_cache
 from ..config.model import ModelConfig
+from ..config.object_url import is_object_url
 from ..config.parallel import kv_heads_of_rank
 from ..config.recurrent import RecurrentSpec
 from ..config.server import Environment, HubConfig
@@ -20,7 +21,7 @@ from ..config.speculation import check_speculation
 from ..errors import EngineError
 from ..hub import ModelSource, find_folder, hub_cache, present_folder
 from ..models.sizes import bytes_of_weights
-from ..object_store import is_object_url, store_client
+from ..object_store import store_client
 from .finding import Finding
 
 _SUBJECT = "model"

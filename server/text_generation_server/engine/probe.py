@@ -125,8 +125,8 @@ class Probe:
         at_once, media = self._asked.max_batch_prefill_tokens, self._media
         adapters, widths = self._adapters.checker(), WidthChecker(self._widths)
         keeps = model.drafter is not None and self._options.speculate > 0 and model.drafter.keeps_pairs
-        checker = PlanChecker(limits, at_once, model.vocab_size, recurrent, media.checker(), adapters, widths, keeps)
-        checker.classifies = model.classes > 0
+        checkers = media.checker(), adapters, widths
+        checker = PlanChecker(limits, at_once, model.vocab_size, recurrent, *checkers, keeps, model.classes > 0)
         table = RowTable(num_rows, limits.max_total_tokens, num_slots, model.device, media.axes)
         sampling = SamplingState(
             *(num_rows + 1, model.vocab_size, model.device, self._eos_token_ids), max(self._widths, default=1)

@@ -220,9 +220,11 @@ class PlanChecker:
         adapters: AdapterChecker | None = None,
         widths: WidthChecker | None = None,
         drafter_keeps: bool = False,
+        classifies: bool = False,
     ) -> None:
         """With `drafter_keeps`, a drafter keeps what it makes of the hidden states of every position, also of the last
-        one that is cached, which is therefore computed again.
+        one that is cached, which is therefore computed again. `classifies` says that the model is a classifier, which
+        predicts no token.
         """
         self.limits = limits
         self.max_batch_prefill_tokens = max_batch_prefill_tokens
@@ -230,8 +232,7 @@ class PlanChecker:
         self._recurrent = recurrent
         self._widths = widths or WidthChecker()
         self._drafter_keeps = drafter_keeps
-        self.classifies = False
-        """Whether the model is a classifier, which predicts no token."""
+        self._classifies = classifies
         self.media = media or MediaChecker()
         self.adapters = adapters or AdapterChecker()
         self.rows = RunningRows(limits.max_batch_size)
@@ -276,7 +277,7 @@ class PlanChecker:
             seen.add(request.id)
             try:
                 check_request(request, self.limits, self._vocab_size, self._recurrent)
-                if self.classifies and request.prefill_logprobs:
+                if self._classifies and request.prefill_logprobs:
                     raise InvalidRequest("`prefill_logprobs` must be false: a classifier predicts no tokens")
                 self.adapters.check_request(request)
                 self.media.check_request(request)

@@ -13,9 +13,7 @@ long context is treated as decodes (`SharedChunks`).
 The bytes of each way, and why positions are divided by slots: docs/lab/2026-11-latent-attention-over-cards.md.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -30,7 +28,6 @@ MOST_QUERIES = 256
 """Tokens whose queries go to every rank at a time, which bounds the memory of these queries and of their results."""
 _SIZES = (1, 2, 3, 5, 9, 17, 33, 65, 129)
 """Tokens that reach every kernel variant of `MOST_QUERIES`."""
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -70,11 +67,11 @@ class ContextParallel:
             own, row = self._own(tokens.slots)
             return NewTokens(tokens.cos_sin, tokens.positions, torch.where(own, row, len(cache) - 1))
 
-        return _once(state, (ContextParallel, tokens), made)
+        return state.once((ContextParallel, tokens), made)
 
     def attend(self, q: Tensor, cache: Tensor, batch: Decodes, scale: float, out: Tensor, state: InferState) -> None:
         """`latent_decode_attention` with the queries `q` of this rank's heads over the positions of all ranks."""
-        own = _once(state, (ContextParallel, batch), lambda: self._own_of_decodes(batch))
+        own = state.once((ContextParallel, batch), lambda: self._own_of_decodes(batch))
         self._attend(q, cache, own, scale, out)
 
     def attend_with_queries(
@@ -88,7 +85,7 @@ class ContextParallel:
             self._name_variants(q, cache, chunks, scale, out)
         if not len(shared.tokens):
             return
-        own = _once(state, (ContextParallel, shared), lambda: self._own_of_tokens(chunks, shared, state))
+        own = state.once((ContextParallel, shared), lambda: self._own_of_tokens(chunks, shared, state))
         attended = out.new_empty(len(shared.tokens), *out.shape[1:])
         self._attend(q.index_select(0, shared.tokens), cache, own, scale, attended)
         out.index_copy_(0, shared.tokens, attended)
@@ -97,7 +94,7 @@ class ContextParallel:
         """Returns a cache with the contexts that come to every rank, and the chunks that attend to it: those whose
         contexts do not come have length 0.
         """
-        gathering = _once(state, (ContextParallel, chunks), lambda: self._gathering(chunks, _shared(state), len(cache)))
+        gathering = state.once((ContextParallel, chunks), lambda: self._gathering(chunks, _shared(state), len(cache)))
         rows = cache.index_select(0, gathering.rows).masked_fill_(gathering.others, 0)
         # Zeros change no bit, in whatever order they are added.
         self._group.all_reduce(rows.flatten(1))
@@ -177,10 +174,3 @@ def _shared(state: InferState) -> SharedChunks:
     if state.shared is None:
         raise ValueError("a step with chunks must say how ranks share their contexts")
     return state.shared
-
-
-def _once(state: InferState, key: object, make: Callable[[], T]) -> T:
-    """Returns what the first layer of a step has made."""
-    if (made := state.made.get(key)) is None:
-        made = state.made[key] = make()
-    return cast("T", made)

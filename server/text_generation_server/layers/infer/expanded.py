@@ -8,7 +8,6 @@ tokens attend to a position so often, on average, that attention wins this back
 """
 
 from dataclasses import dataclass, replace
-from typing import cast
 
 import torch
 from torch import Tensor
@@ -57,10 +56,7 @@ def expanded_in(state: InferState, chunks: Chunks | None, spec: LatentAttentionS
         return None
     least = least_views(spec)
     key = ExpandedContexts, least, spec.top_k
-    if (made := state.made.get(key)) is None:
-        room = max(tokens, min(MOST_POSITIONS, chunks.slot_table.shape[1]))
-        made = state.made[key] = choose(chunks, least, room)
-    return cast("ExpandedContexts", made)
+    return state.once(key, lambda: choose(chunks, least, max(tokens, min(MOST_POSITIONS, chunks.slot_table.shape[1]))))
 
 
 def least_views(spec: LatentAttentionSpec) -> float:

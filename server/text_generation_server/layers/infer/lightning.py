@@ -3,7 +3,6 @@ constant of each head.
 """
 
 from dataclasses import replace
-from typing import cast
 
 import torch
 from torch import Tensor
@@ -85,9 +84,9 @@ class Lightning(LinearMixer):
 
 def _in_order(table: RopeTable, state: InferState) -> kernels.NewTokens:
     """Returns the new tokens of the step, each with its own number as its slot."""
-    key = (table, "in order")
-    if (made := state.made.get(key)) is None:
+
+    def made() -> kernels.NewTokens:
         tokens = new_tokens(table, state)
-        slots = torch.arange(len(tokens.slots), device=tokens.slots.device)
-        made = state.made[key] = replace(tokens, slots=slots)
-    return cast("kernels.NewTokens", made)
+        return replace(tokens, slots=torch.arange(len(tokens.slots), device=tokens.slots.device))
+
+    return state.once((table, "in order"), made)

@@ -1,7 +1,5 @@
 """Where the new tokens of a step stand, as operators take it: a table of cosines and sines, and rows and slots."""
 
-from typing import cast
-
 import torch
 
 import text_generation_kernels as kernels
@@ -14,10 +12,11 @@ def unrotated_tokens(table: RopeTable, state: InferState) -> kernels.NewTokens:
     """Returns the same where nothing is rotated, with one row of angles: for operators that read rows one after the
     other, and which a table of the longest context would cost much room.
     """
-    key = (table, "unrotated")
-    if (made := state.made.get(key)) is None:
-        made = state.made[key] = kernels.NewTokens(table.cos_sin[:1], torch.zeros_like(state.positions), state.slots)
-    return cast("kernels.NewTokens", made)
+
+    def made() -> kernels.NewTokens:
+        return kernels.NewTokens(table.cos_sin[:1], torch.zeros_like(state.positions), state.slots)
+
+    return state.once((table, "unrotated"), made)
 
 
 def new_tokens(table: RopeTable, state: InferState) -> kernels.NewTokens:
@@ -26,11 +25,13 @@ def new_tokens(table: RopeTable, state: InferState) -> kernels.NewTokens:
 
     Where positions count along axes, it gathers a table with one row for each new token: no operator knows axes.
     """
-    if (made := state.made.get(table)) is None:
+
+    def made() -> kernels.NewTokens:
         along = state.rope_positions
         if along is None or along.dim() == 1:
             angles = table.cos_sin, state.positions if along is None else along
         else:
             angles = table.along_axes(along), torch.arange(along.shape[1], device=along.device)
-        made = state.made[table] = kernels.NewTokens(*angles, state.slots)
-    return cast("kernels.NewTokens", made)
+        return kernels.NewTokens(*angles, state.slots)
+
+    return state.once(table, made)

@@ -1,9 +1,10 @@
 """The input of a forward pass, besides token ids and weights."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -12,6 +13,8 @@ from text_generation_kernels import Chunks, Decodes, KvCache, Runs, bytes_of_hea
 
 from ..weights import StepAdapters
 from .media import MediaInput
+
+T = TypeVar("T")
 
 LINEAR_BLOCK = 64
 """Tokens of one GEMM in deterministic mode. It is one number, so that a position gets the same bits in prefill and in
@@ -166,11 +169,11 @@ class InferState:
     shared: SharedChunks | None = None
     """None: the step has no chunks, or no cache whose positions ranks share."""
 
-    def once(self, key: object, make: Callable[[], Made]) -> Made:
-        """Returns what `make` returns for the first layer of the step that asks for `key`."""
+    def once(self, key: object, make: Callable[[], T]) -> T:
+        """Returns what `make`, which never returns None, made for the first layer of the step with this key."""
         if (made := self.made.get(key)) is None:
             made = self.made[key] = make()
-        return cast("Made", made)
+        return cast("T", made)
 
     @cached_property
     def runs(self) -> list[Runs]:

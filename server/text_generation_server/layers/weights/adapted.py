@@ -115,6 +115,9 @@ class AdaptedLinear(LinearOver):
         super().__init__(base)
         self._pages = pages
         self._current = current
+        piece = pages.pieces[0] if len(pages.pieces) == 1 else None
+        self._piece = None if piece is None or piece.end < base.outputs else piece
+        """All outputs, where they are in one piece."""
 
     @property
     def nbytes(self) -> int:
@@ -133,14 +136,19 @@ class AdaptedLinear(LinearOver):
         self, x: Activations, activation: str, wants: ActivationScheme | None, block: int | None = None
     ) -> Activations:
         """See `Linear`."""
-        pages, by_output = self._pages, self._current.step.by_output and self._pages.changes_outputs
-        if wants is not None or by_output or len(pages.pieces) != 1 or pages.pieces[0].end < self.outputs:
+        piece = self._piece
+        if wants is not None or piece is None or not self._only_adds:
             return super().gated(x, activation, wants, block)
-        sums, piece = self._base.apply(x, block), pages.pieces[0]
+        sums = self._base.apply(x, block)
         out = sums.new_empty(len(sums), self.outputs // 2)
         shrunk, tables = self._shrunk(x, piece)
         lora_expand_gated(shrunk, piece.b, piece.blocks, *tables, sums, activation, out, piece.run)
         return Activations(out)
+
+    @property
+    def _only_adds(self) -> bool:
+        """Whether adapters of this step add low-rank changes to the outputs, and nothing else."""
+        return not (self._current.step.by_output and self._pages.changes_outputs)
 
     def _shrunk(self, x: Activations, piece: _Piece) -> tuple[Tensor, tuple[Tensor, Tensor, Tensor]]:
         """Computes A of the adapters times the inputs, and returns it with the tables that say whose it is."""

@@ -24,8 +24,6 @@ class AdaptedDense(AdaptedLinear):
         super().__init__(base, pages, current)
         self.weight = base.weight
         """[outputs, inputs]"""
-        piece = pages.pieces[0] if len(pages.pieces) == 1 else None
-        self._piece = None if piece is None or piece.end < base.outputs else piece
         self._takes_one = self._piece is not None and kernels.adapted_gemv_takes(self.weight, self._piece.a)
 
     def apply(self, x: Activations, block: int | None = None) -> Tensor:
@@ -105,10 +103,8 @@ class AdaptedDense(AdaptedLinear):
 
     @property
     def _is_plain(self) -> bool:
-        """Whether adapters of this step add low-rank changes to the outputs, and nothing else."""
-        step = self._current.step
-        only_adds = not step.by_output or not self._pages.changes_outputs
-        return only_adds and self._piece is not None and self._current.has_launches
+        """Whether fused kernels compute all that adapters of this step do."""
+        return self._only_adds and self._piece is not None and self._current.has_launches
 
     @staticmethod
     def _is_one(x: Activations) -> bool:
