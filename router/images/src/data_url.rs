@@ -1,5 +1,7 @@
 //! Data URLs: `data:<type>;base64,<data>` (RFC 2397), in which clients send pictures.
 
+use std::borrow::Cow;
+
 use base64::Engine as _;
 use base64::alphabet::STANDARD;
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
@@ -36,14 +38,22 @@ pub fn data_url(url: &str) -> Result<Option<&str>, DataUrlError> {
     Ok(Some(data.trim()))
 }
 
-/// Returns the bytes that base64 stands for.
+/// Returns the bytes that base64 stands for. Programs that write it in lines, as mail has it, put white space into it.
 ///
 /// # Errors
 /// Where it is none, or holds more than `max_bytes`, which is found before anything is decoded.
 pub fn decode_base64(data: &str, max_bytes: usize) -> Result<Bytes, DataUrlError> {
+    let data = match data.contains(is_space) {
+        true => Cow::Owned(data.replace(is_space, "")),
+        false => Cow::Borrowed(data),
+    };
     check_length(data.trim_end_matches('=').len(), max_bytes)?;
-    let decoded = BASE64.decode(data).map_err(|_| DataUrlError::Base64)?;
+    let decoded = BASE64.decode(&*data).map_err(|_| DataUrlError::Base64)?;
     Ok(decoded.into())
+}
+
+fn is_space(character: char) -> bool {
+    character.is_ascii_whitespace()
 }
 
 /// Whether so many characters of base64, those at its end that only fill it aside, hold no more than `max_bytes`.
@@ -69,6 +79,7 @@ mod tests {
             "data:image/png;base64,aGVsbG8",
             "DATA:;BASE64,aGVsbG8=",
             "data:image/svg+xml;charset=utf-8;base64, aGVsbG8=\n",
+            "data:image/png;base64,aGVs\r\nbG8=\n",
         ] {
             let base64 = data_url(url).unwrap().unwrap();
             assert_eq!(decode_base64(base64, 100).unwrap(), "hello", "{url}");

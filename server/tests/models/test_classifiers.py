@@ -153,6 +153,7 @@ def test_a_request_for_logprobs_and_one_whose_logits_are_no_numbers_fail_alone(t
         ({"text_config": {}}, UnsupportedModel, "images or sound"),
         ({"id2label": {str(each): "x" for each in range(70_000)}}, ConfigurationError, "id2label"),
         ({"num_labels": 0, "id2label": {}}, ConfigurationError, "num_labels"),
+        ({"problem_type": "ranking"}, ConfigurationError, "problem_type.*single_label_classification"),
     ],
 )
 def test_what_cannot_be_read_is_refused_by_name(

@@ -13,6 +13,7 @@ _GENERATING = {
     "Gemma3TextForSequenceClassification": "Gemma3ForCausalLM",
 }
 """Classes with the same decoder, where they have another name before `ForCausalLM`."""
+_PROBLEMS = ("regression", "single_label_classification", "multi_label_classification")
 _HEAD = "score"
 MAX_CLASSES = 65_536
 """Upper bound of the classes of a model: a reply has a number for each."""
@@ -43,6 +44,9 @@ def as_classifier(
             f"{architecture} is not served: its embedding has other columns than its layers (`word_embed_proj_dim`), "
             "which its head would read; choose a classifier of another size"
         )
+    problem = config.string("problem_type", default="")
+    if problem and problem not in _PROBLEMS:
+        raise config.error("problem_type", f"one of {', '.join(_PROBLEMS)}")
     head = HeadSpec(classes=_classes(config))
     return replace(decoder, head=head), replace(names, head=_HEAD, heads={})
 

@@ -205,7 +205,8 @@ def load_encoder(config: ModelConfig, source: WeightSource) -> VisionEncoder | N
     may have no tower, or one that somebody has quantised.
     """
     if config.vision is None:
-        if config.has_media:
+        # It is empty where nobody asked for images: a model that drafts reads text.
+        if config.text_alone:
             logger.warning("images are refused: %s", config.text_alone)
         return None
     prefixes = vision_prefixes(config.vision.names, source.has)

@@ -46,7 +46,7 @@ static KNOWN: &[Known] = &[
         &[],
     ),
     known(&["documents", "chat_template_kwargs"], Nothing, &[]).on(CHAT),
-    known(&["use_activation", "activation"], True, &[]),
+    one_field(&["use_activation", "activation"], True, &[]),
     known(&["continue_final_message"], Nothing, &[]).on(CHAT),
     known(&["add_generation_prompt"], True, &[]).on(CHAT),
     known(

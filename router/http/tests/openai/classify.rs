@@ -70,6 +70,11 @@ async fn logits_are_there_for_the_asking_and_where_they_are_values() {
         let body = json!({"input": [[7, 100]], field: false});
         assert_eq!(probs(&server.good("/v1/classify", &body).await), [LOGITS]);
     }
+    let both = json!({"input": [[7, 100]], "use_activation": false, "activation": true});
+    let (status, refused) = server.ask("/v1/classify", &both).await;
+    assert_eq!(status, 422, "{refused}");
+    let message = refused["error"]["message"].as_str().expect("a message");
+    assert!(message.contains("`use_activation`"), "{message}");
     let server = classifier(&json!({"problem_type": "regression"})).await;
     let answer = server
         .good("/v1/classify", &json!({"input": [7, 100]}))
