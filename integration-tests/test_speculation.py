@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from harness import Server, serving
+from support.families import larger, write
+from support.family_cases import CASES
+from transformers import AutoTokenizer
 
 NEW_TOKENS = 64
 
@@ -85,6 +89,27 @@ def test_a_whole_model_drafts(
         with ThreadPoolExecutor(4) as clients:
             found = list(clients.map(lambda prompt: server.ids(prompt, max_new_tokens=NEW_TOKENS), prompts))
     assert found == [reference(prompt, NEW_TOKENS) for prompt in prompts]
+
+
+def test_recurrent_layers_take_back_what_was_rejected(tiny_llama: Path, tmp_path: Path, prompts: list[str]) -> None:
+    """Of a hybrid of gated delta nets and attention, with predictions that are right, edited and wrong."""
+    model = larger("qwen3.5", 384)
+    write(CASES["qwen3.5"], model, tmp_path / "model")
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(tiny_llama / name, tmp_path / "model" / name)
+    tokenizer = AutoTokenizer.from_pretrained(tiny_llama)
+
+    def reference(prompt: str) -> list[int]:
+        ids = tokenizer(prompt, return_tensors="pt").input_ids
+        made = model.generate(ids, max_new_tokens=NEW_TOKENS, do_sample=False, eos_token_id=None)
+        return made[0, ids.shape[1] :].tolist()
+
+    with serving(tmp_path / "model", tmp_path, "--speculate", "3") as server:
+        for prompt in prompts[:4]:
+            answer = reference(prompt)
+            for prediction in (answer, [*answer[:9], 5, 6, *answer[12:30], *answer[33:]], [7] * 300):
+                options = {"max_new_tokens": NEW_TOKENS, "ignore_eos": True, "prediction": prediction}
+                assert server.ids(prompt, **options) == answer, prediction
 
 
 SCHEMA = {

@@ -26,6 +26,7 @@ from text_generation_server.config.recurrent import (
 from text_generation_server.config.server import WatermarkConfig
 from text_generation_server.config.spec import DenseSpec, NormSpec
 from text_generation_server.distributed import TensorParallelGroup
+from text_generation_server.engine.dummy_steps import run_step
 from text_generation_server.engine.memory import memory_of
 from text_generation_server.engine.options import EngineOptions
 from text_generation_server.engine.probe import Probe
@@ -150,7 +151,7 @@ class Recurrent(Logits):
         rows = partial(torch.zeros, dtype=self.dtype)
         unrotated = RopeTable(None, 128, FakeModel.device)
         unrotated.resize(8192)
-        self.mixers = [
+        self.recurrent = [
             GatedDelta(
                 0,
                 GatedDeltaSpec(4, 2, 128, 128, 4, 1e-6),
@@ -200,11 +201,11 @@ class Recurrent(Logits):
                 group,
             ),
         ]  # fmt: skip
-        self.states = [mixer.state for mixer in self.mixers]
+        self.states = [mixer.state for mixer in self.recurrent]
 
     def forward(self, input_ids: Tensor, state: InferState) -> Tensor:
         x = Activations(torch.zeros(len(input_ids), 64, dtype=self.dtype))
-        for mixer in self.mixers:
+        for mixer in self.recurrent:
             mixer.forward(x, state)
         return super().forward(input_ids, state)
 
@@ -386,6 +387,29 @@ def test_recurrent_layers_need_no_variant_that_warm_up_did_not_name(monkeypatch:
         rows = torch.full((most,), runner.table.padding_row, dtype=torch.int64)
         for count in range(1, most + 1):
             runner.decode_rows(rows[:count], 8)
+    assert len({name for name, _ in needed}) > 8
+    assert not needed - named
+
+
+@pytest.mark.parametrize("drafts", [3, 7])
+@torch.inference_mode()
+def test_windows_of_recurrent_layers_need_no_variant_that_warm_up_did_not_name(
+    drafts: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Windows over copies of states, and accepted tokens over the states themselves, beside prompts and without."""
+    pretend_a_device(monkeypatch)
+    group, most = TensorParallelGroup(0, 1, FakeModel.device), 20
+    runner, named = warmed_up(Recurrent(group), group, ServingLimits(8192, 256, 8192, most), drafts)
+    # Kernels write nothing, and operators of torch index with what they would have written.
+    monkeypatch.setattr(torch.Tensor, "new_empty", torch.Tensor.new_zeros)
+    rows = torch.full((most,), runner.table.padding_row, dtype=torch.int64)
+    with launched_variants() as needed:
+        for width in window_widths(drafts):
+            for count in range(1, most + 1):
+                runner.decode_windows(rows[:count], width, 8)
+            for decodes in (1, 2, 9, 17):
+                for length in (1, 40, 200):
+                    run_step(runner, [length], decodes, width=width)
     assert len({name for name, _ in needed}) > 8
     assert not needed - named
 

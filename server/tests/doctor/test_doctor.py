@@ -8,6 +8,8 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
+from support.families import model_of, write
+from support.family_cases import CASES
 
 from text_generation_server.config.adapters import AskedAdapter
 from text_generation_server.config.asked_drafter import AskedDrafter
@@ -216,11 +218,13 @@ def of_model(
     copies: DequantisedCopies = "auto",
     load_format: LoadFormat = "auto",
     is_shared: bool = False,
+    speculate: int = 0,
 ) -> list[Finding]:
     source, environment = ModelSource(model_id, load_format=load_format), Environment.read({})
     asked = limits or AskedLimits()
     asked_shards = AskedShards(shards)
     how = {"quantize": quantize, "kv_cache_dtype": kv_cache_dtype, "copies": copies, "is_shared": is_shared}
+    how["speculate"] = speculate
     return list(model_findings(source, environment, asked, "float32", asked_shards, memory, **how))  # type: ignore[arg-type]
 
 
@@ -238,6 +242,20 @@ def test_a_model_is_set_beside_the_memory(kv_cache_dtype: KvCacheDtype, element:
     said = int(memory.text.split("about ")[1].split(" tokens")[0].replace(",", ""))
     # The file has a header beside its tensors.
     assert said == pytest.approx(tokens, rel=1e-3)
+
+
+def test_what_takes_back_drafts_from_states_takes_memory(tmp_path: Path) -> None:
+    write(CASES["qwen3.5"], model_of("qwen3.5"), tmp_path / "model")
+    (tmp_path / "model" / "tokenizer.json").write_text((DEMO / "tokenizer.json").read_text())
+
+    def said(speculate: int) -> str:
+        return of_model(str(tmp_path / "model"), speculate=speculate)[-1].text
+
+    assert "MiB of states for each request" in said(0)
+    assert "--speculate" not in said(0)
+    # Two layers read so many numbers of each of 128 windows of four tokens.
+    kept = 128 * 4 * 2 * (80 + 48 + 8) * 4
+    assert f"{kept / 2**20:.1f} MiB to take back rejected drafts from them (--speculate)" in said(3)
 
 
 def test_16_bit_copies_take_memory_where_a_start_would_keep_them() -> None:

@@ -44,7 +44,7 @@ class ReadCopies(PrefillCopies):
 def small_pools(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pools are not made as large as they are asked for: they would fill a device that is not there."""
     make = probe.allocate_pool
-    monkeypatch.setattr(probe, "allocate_pool", lambda model, slots, rows: make(model, min(slots, 4096), rows))
+    monkeypatch.setattr(probe, "allocate_pool", lambda model, slots, *more: make(model, min(slots, 4096), *more))
 
 
 def start(

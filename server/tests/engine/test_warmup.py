@@ -190,9 +190,9 @@ def small_pools(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     sizes: list[int] = []
     make = probe.allocate_pool
 
-    def made(model: FakeModel, slots: int, rows: int) -> object:
+    def made(model: FakeModel, slots: int, rows: int, *others: int) -> object:
         sizes.append(slots)
-        return make(model, min(slots, 4096), rows)  # type: ignore[arg-type]
+        return make(model, min(slots, 4096), rows, *others)  # type: ignore[arg-type]
 
     monkeypatch.setattr(probe, "allocate_pool", made)
     return sizes

@@ -4,16 +4,19 @@ after warm-up.
 
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from support.families import made, write
+from support.family_cases import CASES
 from support.gpu_engine import build
 from support.masked_windows import Guess, nothing
 from support.masked_windows import run as run_masked
-from support.windows import NEW_TOKENS, Reader, request, run
+from support.windows import NEW_TOKENS, Reader, request, run, run_arriving
 
 from text_generation_server.engine.requests import Hint, Request, WarmupLimits
 
@@ -71,6 +74,36 @@ def test_windows_change_no_token_in_the_default_mode(llama_folder: Path, graphs:
         expected = expected or found
         assert found.ids == expected.ids, width
         assert found.compilations == 0
+
+
+@pytest.mark.parametrize("graphs", [None, ()], ids=["graphs", "no graphs"])
+@pytest.mark.parametrize(
+    "name", ["qwen3.5", "mamba", "falcon h1", "kimi linear", "ling 2.5", "lfm2", "recurrent gemma"]
+)
+def test_windows_leave_no_trace_in_states(name: str, graphs: tuple[int, ...] | None, tmp_path: Path) -> None:
+    """Hints of which every third token is wrong, to the bit, beside prompts and without."""
+    case = CASES[name]
+    case = replace(case, values={**case.values, "vocab_size": 384, "max_position_embeddings": 512})
+    write(case, made(case), tmp_path / "model")
+    requests = asked(9)
+    plain = build(tmp_path / "model", torch.bfloat16, LIMITS, deterministic=True, cuda_graphs=graphs)
+    expected = run(plain, requests, 1)
+    del plain
+    options: dict[str, Any] = {"deterministic": True, "cuda_graphs": graphs, "speculate": 7}
+    engine = build(tmp_path / "model", torch.bfloat16, LIMITS, **options)
+
+    def spoilt(row: int, ids: Sequence[int]) -> list[Hint]:
+        at = len(requests[row].input_ids) + len(ids)
+        later = [each + (place % 3 == 2) for place, each in enumerate(expected.ids[row][len(ids) :])]
+        return [Hint(row, at, np.array(later, dtype=np.int64))]
+
+    for widths in (2, 4, 8, (8, 1, 1, 2)):
+        found = run(engine, requests, widths, hinter=spoilt)
+        assert (found.ids, found.logprobs) == (expected.ids, expected.logprobs), widths
+        assert found.compilations == 0
+        assert found.steps < expected.steps
+    arriving = run_arriving(engine, requests, 4, 64, hinter=spoilt)
+    assert (arriving.ids, arriving.compilations) == (expected.ids, 0)
 
 
 @pytest.mark.parametrize("graphs", [None, ()], ids=["graphs", "no graphs"])

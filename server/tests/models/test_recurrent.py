@@ -18,8 +18,17 @@ from support.thread_ranks import thread_groups, together
 from text_generation_server.config.model import ModelConfig
 from text_generation_server.config.names import TensorNames
 from text_generation_server.config.shards import AskedShards, check_shards
-from text_generation_server.doctor.model import kv_bytes_per_token, state_bytes_per_row
-from text_generation_server.engine.kv_pool import allocate_pool, bytes_per_row, bytes_per_slot
+from text_generation_server.doctor.model import (
+    kv_bytes_per_token,
+    state_bytes_per_row,
+    state_bytes_per_window_token,
+)
+from text_generation_server.engine.kv_pool import (
+    allocate_pool,
+    bytes_per_row,
+    bytes_per_slot,
+    bytes_per_window_token,
+)
 from text_generation_server.engine.requests import ServingLimits, StepPlan
 from text_generation_server.errors import ConfigurationError, UnsupportedModel
 
@@ -53,8 +62,11 @@ def test_a_row_takes_what_is_counted_before_a_start(folder: Path) -> None:
     for shards, models in ((1, [whole]), (2, ranks)):
         assert {bytes_per_row(model) for model in models} == {state_bytes_per_row(config, shards, 4)}
         assert {bytes_per_slot(model) for model in models} == {kv_bytes_per_token(config, shards, 4)}
-    pool = allocate_pool(whole, num_slots=5, num_rows=3)
+        window = state_bytes_per_window_token(config, shards, 4)
+        assert {bytes_per_window_token(model) for model in models} == {window}
+    pool = allocate_pool(whole, num_slots=5, num_rows=3, window_tokens=7)
     assert sum(each.inputs.nbytes + each.state.nbytes for each in pool.states) == 4 * bytes_per_row(whole)
+    assert sum(part.nbytes for layer in pool.read for part in layer) == 7 * bytes_per_window_token(whole)
 
 
 def test_a_row_tells_its_next_request_nothing(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

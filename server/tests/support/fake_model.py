@@ -13,7 +13,7 @@ from torch import Tensor
 from text_generation_server.distributed.group import NEVER_OVERLAPPED
 from text_generation_server.drafters import Drafter
 from text_generation_server.errors import EngineFailed
-from text_generation_server.layers.infer.state import CacheShape, InferState, StateShape
+from text_generation_server.layers.infer import CacheShape, InferState, StateShape
 from text_generation_server.layers.weights import PrefillCopies, StepAdapters, VocabularyShard
 from text_generation_server.models.adapters import ModelAdapters
 from text_generation_server.models.encoder import Encoder

@@ -38,6 +38,8 @@ def capture(engine: Engine, sizes: GraphSizes) -> None:
         by_width = graphs.chunks, graphs.windows, graphs.forward_windows
         for each in (graphs.decodes, graphs.forwards, *(each for kind in by_width for each in kind.values())):
             each._graphs = Replayed(runner._steps.model.device)  # type: ignore[assignment]
+    states = runner._steps.states
+    states.graphs |= {width: Replayed(runner._steps.model.device) for width in states.graphs}
     with pytest.MonkeyPatch.context() as patch, torch.inference_mode():
         patch.setattr(torch.cuda, "graph_pool_handle", lambda: None)
         runner.capture(sizes)

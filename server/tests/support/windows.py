@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Callable, Sequence
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -82,10 +83,12 @@ Hinter = Callable[[int, Sequence[int]], list[Hint]]
 def run(
     engine: Engine,
     requests: Sequence[Request],
-    width: int,
+    width: int | Sequence[int],
     adapters: Sequence[Path] = (),
     hinter: Hinter = lambda row, ids: [],
 ) -> Reader:
+    """Runs requests to their ends, with windows of `width` tokens, or of these in turn."""
+    in_turn = cycle([width] if isinstance(width, int) else width)
     copy_adapters(engine, adapters)
     chunks = [Chunk(each.row, 0, len(each.input_ids)) for each in requests]
     found = Reader()
@@ -94,7 +97,7 @@ def run(
     number = 0
     while rows := [each.row for each in requests if len(found.ids[each.row]) < each.max_new_tokens]:
         number += 1
-        widths = [width] * len(rows) if width > 1 else []
+        widths = [most] * len(rows) if (most := next(in_turn)) > 1 else []
         hints = [hint for row in rows for hint in hinter(row, found.ids[row])]
         found.read(engine.step(StepPlan(number, decode=rows, widths=widths, hints=hints)).result())
     return found

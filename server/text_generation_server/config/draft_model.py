@@ -46,7 +46,7 @@ def _reason_against(config: ModelConfig, target: ModelConfig) -> str:
     if config.classes:
         return "it is a classifier and has no head over the vocabulary"
     if any(isinstance(mixer, RecurrentSpec) for mixer in decoder.mixers):
-        return "its recurrent layers keep a state, from which a rejected draft cannot be taken back"
+        return "its recurrent layers keep a state, which passes over drafts would change"
     attentions = (mixer for mixer in decoder.mixers if isinstance(mixer, AttentionSpec | LatentAttentionSpec))
     if any(mixer.indexer is not None for mixer in attentions):
         return "its attention chooses positions by keys of their own"

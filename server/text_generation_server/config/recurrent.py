@@ -39,6 +39,11 @@ class GatedDeltaSpec:
         """Returns the elements of a request's state on one of so many shards."""
         return self.num_heads // shards * self.key_dim * self.value_dim
 
+    def read(self, shards: int) -> int:
+        """Returns the elements that the recurrence reads of a token on one of so many shards, gates included."""
+        heads = self.num_heads // shards
+        return self.inputs(shards) + heads * (self.value_dim + 2)
+
 
 @dataclass(frozen=True)
 class KimiDeltaSpec:
@@ -67,6 +72,10 @@ class KimiDeltaSpec:
         """As of `GatedDeltaSpec`."""
         return self.num_heads // shards * self.key_dim * self.value_dim
 
+    def read(self, shards: int) -> int:
+        """As of `GatedDeltaSpec`."""
+        return self.inputs(shards) + self.num_heads // shards * (self.key_dim + 1)
+
 
 @dataclass(frozen=True)
 class MambaSpec:
@@ -94,6 +103,10 @@ class MambaSpec:
     def state(self, shards: int) -> int:
         """As of `GatedDeltaSpec`."""
         return self.channels // shards * self.state_size
+
+    def read(self, shards: int) -> int:
+        """As of `GatedDeltaSpec`."""
+        return 2 * (self.channels // shards + self.state_size)
 
 
 @dataclass(frozen=True)
@@ -142,6 +155,10 @@ class Mamba2Spec:
         """As of `GatedDeltaSpec`."""
         return self.num_heads // shards * self.head_dim * self.state_size
 
+    def read(self, shards: int) -> int:
+        """As of `GatedDeltaSpec`."""
+        return self.inputs(shards) + self.num_heads // shards * (self.head_dim + 1)
+
 
 @dataclass(frozen=True)
 class ShortConvSpec:
@@ -160,6 +177,10 @@ class ShortConvSpec:
     def state(self, shards: int) -> int:  # noqa: ARG002 - the others need it
         """See `GatedDeltaSpec`: it has none."""
         return 0
+
+    def read(self, shards: int) -> int:
+        """As of `GatedDeltaSpec`."""
+        return self.channels // shards
 
 
 @dataclass(frozen=True)
@@ -186,6 +207,10 @@ class GatedLruSpec:
     def state(self, shards: int) -> int:
         """As of `GatedDeltaSpec`."""
         return self.channels // shards
+
+    def read(self, shards: int) -> int:
+        """As of `GatedDeltaSpec`."""
+        return 3 * (self.channels // shards)
 
 
 @dataclass(frozen=True)
@@ -224,6 +249,10 @@ class LightningSpec:
     def state(self, shards: int) -> int:
         """As of `GatedDeltaSpec`."""
         return self.num_heads // shards * self.head_dim**2
+
+    def read(self, shards: int) -> int:
+        """As of `GatedDeltaSpec`."""
+        return 3 * (self.num_heads // shards) * self.head_dim
 
 
 RecurrentSpec = GatedDeltaSpec | GatedLruSpec | KimiDeltaSpec | LightningSpec | MambaSpec | Mamba2Spec | ShortConvSpec

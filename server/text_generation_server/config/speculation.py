@@ -3,7 +3,6 @@
 from ..errors import ConfigurationError
 from .fallback import FallbackConfig
 from .implementation import AnyModelConfig
-from .recurrent import RecurrentSpec
 
 MAX_DRAFTS = 15
 """The most drafts of a row in one step."""
@@ -16,9 +15,4 @@ def check_speculation(drafts: int, config: AnyModelConfig) -> None:
     if isinstance(config, FallbackConfig):
         raise ConfigurationError(
             f"--speculate does not apply to {config.architecture}, which runs through Transformers: leave it out"
-        )
-    if any(isinstance(mixer, RecurrentSpec) for mixer in config.decoder.mixers):
-        raise ConfigurationError(
-            f"--speculate does not apply to {config.architecture}: its recurrent layers keep a state, from which a "
-            "rejected draft cannot be taken back; leave it out"
         )

@@ -18,6 +18,7 @@ from ..config.shards import AskedShards, shares_heads
 from ..config.sizes import ITEM_BYTES, bytes_of_rank
 from ..config.spec import AttentionSpec, LatentAttentionSpec, MixerSpec
 from ..config.speculation import check_speculation
+from ..engine.widths import most_window_tokens
 from ..errors import EngineError
 from ..hub import ModelSource, find_folder, hub_cache, present_folder
 from ..models.sizes import bytes_of_weights
@@ -83,7 +84,7 @@ def model_findings(
     if config.classes:
         how += f", a classifier with {config.classes} class{'es' * (config.classes > 1)}"
     yield Finding(_SUBJECT, "plan", f"serve {config.architecture} from {folder}{how}")
-    yield from _memory(folder, config, source, dtype, kv_cache, copies, shards, memory, is_shared)
+    yield from _memory(folder, config, source, dtype, kv_cache, copies, shards, memory, is_shared, speculate)
 
 
 def _without_images(config: AnyModelConfig) -> str:
@@ -133,6 +134,7 @@ def _memory(
     shards: AskedShards,
     memory: int,
     is_shared: bool,
+    speculate: int,
 ) -> Iterator[Finding]:
     served = dtype or config.dtype or "float16"
     itemsize = ITEM_BYTES[served]
@@ -158,6 +160,10 @@ def _memory(
     if per_row := state_bytes_per_row(config, shards.count, itemsize):
         text = f"{text}; {per_row / _MIB:.1f} MiB of states for each request that may run (--max-batch-size)"
         left -= _ROWS * per_row
+        per_token_of_windows = state_bytes_per_window_token(config, shards.count, itemsize)
+        if windows := most_window_tokens(speculate, _ROWS) * per_token_of_windows:
+            text = f"{text}; {windows / _MIB:.1f} MiB to take back rejected drafts from them (--speculate)"
+            left -= windows
     if not per_token:
         yield Finding("memory", "ok", text)
         return
@@ -218,6 +224,12 @@ def state_bytes_per_row(config: ModelConfig, shards: int, itemsize: int) -> int:
     """Returns the bytes of a request's states on one shard, where a number of the model takes `itemsize` bytes."""
     recurrent = (mixer for mixer in config.decoder.mixers if isinstance(mixer, RecurrentSpec))
     return sum(mixer.inputs(shards) * (mixer.kernel - 1) * itemsize + mixer.state(shards) * 4 for mixer in recurrent)
+
+
+def state_bytes_per_window_token(config: ModelConfig, shards: int, itemsize: int) -> int:
+    """Returns the bytes of what recurrent layers keep of a token of a window on one shard, as `state_bytes_per_row`."""
+    recurrent = (mixer for mixer in config.decoder.mixers if isinstance(mixer, RecurrentSpec))
+    return sum(mixer.read(shards) for mixer in recurrent) * itemsize
 
 
 def _cached(mixer: MixerSpec, shards: int) -> tuple[int, int]:

@@ -1,10 +1,11 @@
 """Layers of a checkpoint that guess further tokens (multi-token prediction, MTP; DeepSeek-V3, 2024): here the first one
 drafts, one token after the other.
 
-With e the embedding of the token of a pair (`chain.py`), 0 for the first pair, h the last hidden states of the model,
-or of this layer behind its own drafts, both normalised as the head reads them, and * for norms of this layer:
+With e the embedding of the token of a pair (`chain.py`), which some models take as 0 for the first pair, h the last
+hidden states of the model, or of this layer behind its own drafts, both normalised as the head reads them, and * for
+norms of this layer:
 
-    x = W [e*; h*],  d = (layer like the last one of the model)(x)*,  logits = head of the model(d)
+    x = W [e*; h*],  d = (layer like the last one of the model with attention)(x)*,  logits = head of the model(d)
 
 Each rank has its shard of the layer, as of those of the model. Called in every step.
 """
@@ -79,7 +80,9 @@ class MtpDrafter(ChainDrafter):
         if kept is not None and not len(kept):
             # Operators do not take 0 tokens.
             kept = ids.new_zeros(1)
-        embedded = self._ends.embedding.rows(ids).masked_fill_((state.positions == 0)[:, None], 0)
+        embedded = self._ends.embedding.rows(ids)
+        if self._config.names.masks_first:
+            embedded.masked_fill_((state.positions == 0)[:, None], 0)
         own, normed = self._own, torch.empty_like(hidden)
         own.embedded_norm.apply(embedded, embedded)
         own.hidden_norm.apply(hidden, normed)

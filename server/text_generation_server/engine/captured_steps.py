@@ -62,6 +62,7 @@ class CapturedSteps:
         # One step runs at a time, so all graphs share one memory pool.
         memory = torch.cuda.graph_pool_handle()
         self._capture(self.base, sizes, memory)
+        self._steps.states.capture(sizes.forward_windows, memory)
         if self._steps.adapters is not None:
             self._capture(self.adapted, sizes.of_adapters, memory)
 

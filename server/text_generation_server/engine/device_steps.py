@@ -17,7 +17,7 @@ from ..models.base import CausalLM
 from .adapter_probe import RunnerAdapters
 from .chooser import Chooser
 from .context_plan import ContextPlan
-from .kv_pool import shared_heads
+from .kv_pool import KVPool, shared_heads
 from .passes import ForwardPasses
 from .rows import RowTable
 from .running import CheckedPlan, Vector
@@ -25,6 +25,7 @@ from .sampling import Sampler
 from .sampling_state import SamplingState
 from .scoring import ScoredTokens, Scorer
 from .speculation import Chosen, Speculation
+from .state_replay import StateReplay
 from .steps import Extents, InputBuilder, StepInput, StepSize, pack
 from .transfer import upload
 from .window_graphs import ForwardedWindows
@@ -41,6 +42,7 @@ class DeviceSteps:
         model: CausalLM,
         group: TensorParallelGroup,
         table: RowTable,
+        pool: KVPool,
         inputs: InputBuilder,
         sampling: SamplingState,
         sampler: Sampler,
@@ -61,6 +63,8 @@ class DeviceSteps:
         self._speculation = speculation
         self._chooser = Chooser(model, table, sampling, sampler, deterministic, speculation)
         self._passes = ForwardPasses(model, inputs, speculation)
+        self.states = StateReplay(model, pool, table, self.widths, deterministic)
+        """Advances states of recurrent layers behind windows."""
 
     @property
     def has_axes(self) -> bool:
@@ -85,7 +89,10 @@ class DeviceSteps:
         inputs = self._inputs_of(windows)
         prepared = self.inputs.windows(inputs, max_kv_len, windows.width, adapters)
         passed = self._passes.passed(prepared[1], inputs.rows, max_kv_len)
-        return self._chooser.of_windows(self._passes.compute(*prepared), windows, inputs, False, adapters, passed)
+        hidden = self._passes.compute(*prepared)
+        chosen = self._chooser.of_windows(hidden, windows, inputs, False, adapters, passed)
+        self.states.within(windows, chosen)
+        return chosen
 
     def forward_rows(self, rows: Tensor, max_kv_len: int, adapters: StepAdapters | None) -> Tensor:
         """Computes the forward pass of the newest tokens of `rows`: [D, hidden]."""
@@ -131,7 +138,9 @@ class DeviceSteps:
         hidden, inputs = forwarded.first(len(windows.rows) * windows.width)
         passed = self._passes.passed_windows(inputs, plan.longest_decode, windows.width)
         whole_rows, adapters = self.needs_whole_rows(plan), self._adapters_of_logits(plan.adapters)
-        return self._chooser.of_windows(hidden, windows, inputs, whole_rows, adapters, passed), None
+        chosen = self._chooser.of_windows(hidden, windows, inputs, whole_rows, adapters, passed)
+        self.states.behind(windows, chosen)
+        return chosen, None
 
     def choose_chunks(self, plan: CheckedPlan, most_slots: int, step: StepInput[Tensor], hidden: Tensor) -> Choice:
         """Turns the hidden states of a step with chunks into sampled tokens and scores. No row that gets a token has
@@ -145,8 +154,10 @@ class DeviceSteps:
             if (inputs := self._passes.windows_in(step, extents)) is None:
                 chosen = self._chooser.of_rows(hidden[:count], rows, whole_rows, adapters, passed, last)
             else:
-                windows, inputs = self._with_ends(rows, step.caps[: len(plan.decodes)], inputs, plan.width)
+                caps = step.caps[: len(plan.decodes)]
+                windows, inputs = self._with_ends(rows, caps, inputs, plan.width)
                 chosen = self._chooser.of_windows(hidden[:count], windows, inputs, whole_rows, adapters, passed, last)
+                self.states.behind(Windows(rows[: len(caps)], caps, plan.width), chosen)
         else:
             self._chooser.of_none(hidden, passed)
         return chosen, self._scored(plan, step, hidden)

@@ -3,9 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from torch import Tensor
+
 from text_generation_kernels import KvCache
 
-from ..layers.infer.state import CacheShape, LayerState
+from ..layers.infer import CacheShape, LayerState
 from ..models.base import CausalLM
 
 
@@ -20,6 +22,8 @@ class KVPool:
     """The states of `num_rows + 1` rows, for each recurrent layer."""
     of_drafter: list[KvCache]
     """What the drafter keeps of the same slots, and after them `num_rows + 1` spare slots (`drafting.py`)."""
+    read: list[list[Tensor]]
+    """What each recurrent layer has read of the windows of a step (`StateWindows`); nothing without speculation."""
 
 
 def bytes_per_slot(model: CausalLM) -> int:
@@ -39,13 +43,19 @@ def bytes_per_row(model: CausalLM) -> int:
     return sum(state.bytes_per_row(model.dtype) for state in model.states)
 
 
-def allocate_pool(model: CausalLM, num_slots: int, num_rows: int) -> KVPool:
-    """Allocates the pool, filled with zeros."""
+def bytes_per_window_token(model: CausalLM) -> int:
+    """Returns the bytes of what all recurrent layers read of a token."""
+    return sum(state.bytes_per_token(model.dtype) for state in model.states)
+
+
+def allocate_pool(model: CausalLM, num_slots: int, num_rows: int, window_tokens: int = 0) -> KVPool:
+    """Allocates the pool, filled with zeros. Windows of a step have at most `window_tokens` tokens together."""
     how = model.dtype, model.device
     caches = [cache.allocate(num_slots + 1, *how) for cache in model.caches]
     states = [state.allocate(num_rows + 1, *how) for state in model.states]
     of_drafter = [cache.allocate(num_slots + num_rows + 2, *how) for cache in _of_drafter(model)]
-    return KVPool(num_slots, caches, states, of_drafter)
+    read = [state.allocate_read(window_tokens, *how) for state in model.states]
+    return KVPool(num_slots, caches, states, of_drafter, read)
 
 
 def _of_drafter(model: CausalLM) -> Sequence[CacheShape]:

@@ -19,7 +19,7 @@ from .context_plan import context_bytes
 from .drafting import Drafting
 from .dummy_steps import run_step
 from .graphs import GraphSizes, chunk_sizes, decode_sizes, forward_sizes
-from .kv_pool import allocate_pool, bytes_per_row, bytes_per_slot, shared_heads
+from .kv_pool import allocate_pool, bytes_per_row, bytes_per_slot, bytes_per_window_token, shared_heads
 from .mask_pool import MaskPool, mask_bytes
 from .media_probe import MediaProbe
 from .media_requests import MediaInfo
@@ -35,7 +35,7 @@ from .running import PlanChecker
 from .sampling import Sampler
 from .sampling_state import SamplingState
 from .speculation import Speculation
-from .widths import MAX_WINDOW_TOKENS, WidthChecker, window_widths
+from .widths import MAX_WINDOW_TOKENS, WidthChecker, most_window_tokens, window_widths
 from .window_graphs import forward_window_sizes, window_sizes, window_token_sizes
 
 CPU_POOL_FRACTION = 0.5
@@ -133,7 +133,7 @@ class Probe:
         )
         masks = MaskPool(self._max_masks, model.vocab_size, model.device)
         sampler = Sampler(sampling, masks, self._watermark, model.vocabulary, self._group)
-        pool = allocate_pool(model, num_slots, num_rows)
+        pool = allocate_pool(model, num_slots, num_rows, self._window_tokens)
         parts = (table, pool, sampling, masks, sampler)
         speculation, most = None, self._options.speculate
         if most:
@@ -228,8 +228,14 @@ class Probe:
 
     @property
     def _state_bytes(self) -> int:
-        """Bytes of all rows in recurrent layers, the padding row included."""
-        return (self._asked.max_batch_size + 1) * bytes_per_row(self._model)
+        """Bytes of all rows in recurrent layers, the padding row included, and of what these read of windows."""
+        rows = (self._asked.max_batch_size + 1) * bytes_per_row(self._model)
+        return rows + self._window_tokens * bytes_per_window_token(self._model)
+
+    @property
+    def _window_tokens(self) -> int:
+        """The most tokens that the windows of a step have together."""
+        return most_window_tokens(self._options.speculate, self._asked.max_batch_size)
 
     def _slots_in(self, room: int) -> int:
         """Returns the slots that fit into `room` bytes besides rows, masks and the tables of positions. A request may
@@ -304,7 +310,8 @@ class Probe:
             (asked.max_batch_size,), runner.table.padding_row, dtype=torch.int64, device=self._model.device
         )
         runner.decode_rows(padding, limits.max_total_tokens, adapter)
-        for width in self._widths[-1:]:
+        # Many narrow windows have as many tokens as few wide ones, and more copies of states.
+        for width in self._widths if self._model.states else self._widths[-1:]:
             runner.decode_windows(padding[: MAX_WINDOW_TOKENS // width], width, limits.max_total_tokens, adapter)
         step = memory.peak() - held
         memory.release()

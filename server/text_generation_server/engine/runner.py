@@ -103,7 +103,8 @@ class StepRunner:
         media_rows = None if media is None else media.rows
         limits = None if speculation is None else speculation.limits
         inputs = InputBuilder(table, pool, deterministic, options.alone, media_rows, limits)
-        self._steps = DeviceSteps(model, group, table, inputs, sampling, sampler, deterministic, speculation, adapters)
+        parts = (table, pool, inputs, sampling, sampler)
+        self._steps = DeviceSteps(model, group, *parts, deterministic, speculation, adapters)
         self._captured = CapturedSteps(self._steps)
         self._previous_end: Mark | None = None
         self.compiled_before = 0

@@ -14,7 +14,7 @@ from torch.nn import functional
 
 from text_generation_kernels import Chunks, Decodes, WindowInputs, newest_tokens
 
-from ..layers.infer import InferState, MediaInput, SharedChunks
+from ..layers.infer import InferState, MediaInput, SharedChunks, StateWindows
 from ..layers.weights import StepAdapters
 from .context_plan import ContextPlan
 from .kv_pool import KVPool
@@ -242,7 +242,8 @@ class InputBuilder:
         if self._deterministic and not self._alone:
             starts = torch.arange(len(rows) + 1, dtype=torch.int32, device=rows.device)
             decodes, chunks = None, self._as_chunks(decodes, starts)
-        state = self._state(inputs.positions, inputs.slots, decodes, chunks, rotary=rotary, adapters=adapters)
+        of_states = self._state_windows(inputs, width)
+        state = self._state(inputs.positions, inputs.slots, decodes, chunks, None, rotary, None, adapters, of_states)
         return inputs.ids, state
 
     def mixed(
@@ -263,6 +264,7 @@ class InputBuilder:
         starts, kv_lens = step.chunk_starts.to(torch.int32), step.chunk_kv_lens.to(torch.int32)
         ends = step.seen_ends if len(step.seen_ends) else None
         chunks = Chunks(table.slot_table, step.chunk_rows, starts, kv_lens, extents.max_chunk, ends)
+        of_states = None if windows is None else self._state_windows(windows, extents.width, chunks)
         decodes, unused = of_decodes.decodes, of_decodes.unused
         if self._deterministic and self._alone:
             seen = positions + 1 if unused is None else torch.where(newest & unused, 0, positions + 1)
@@ -282,8 +284,15 @@ class InputBuilder:
         if (contexts := extents.contexts) is not None:
             gathered = step.gathered_kv_lens.to(torch.int32)
             shared = SharedChunks(contexts.positions, gathered, step.queried_tokens, contexts.longest)
-        state = self._state(positions, slots, decodes, chunks, step.logit_tokens, rotary, media, adapters)
+        logit_tokens = step.logit_tokens
+        state = self._state(positions, slots, decodes, chunks, logit_tokens, rotary, media, adapters, of_states)
         return input_ids, replace(state, shared=shared)
+
+    def _state_windows(self, inputs: WindowInputs, width: int, chunks: Chunks | None = None) -> StateWindows | None:
+        """Returns how recurrent layers compute windows, beside chunks or without; None: as any tokens."""
+        if width == 1 or not self._pool.states:
+            return None
+        return StateWindows.of(inputs, width, chunks, self._pool.read)
 
     def _single(self, step: StepInput[Tensor], extents: Extents) -> _Newest:
         """Returns the newest tokens of decodes beside chunks."""
@@ -336,6 +345,7 @@ class InputBuilder:
         rotary: Tensor | None = None,
         media: MediaInput | None = None,
         adapters: StepAdapters | None = None,
+        windows: StateWindows | None = None,
     ) -> InferState:
         return InferState(
             deterministic=self._deterministic,
@@ -349,4 +359,5 @@ class InputBuilder:
             rope_positions=rotary,
             media=media,
             adapters=adapters,
+            windows=windows,
         )

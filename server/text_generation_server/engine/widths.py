@@ -21,6 +21,11 @@ def window_widths(drafts: int) -> tuple[int, ...]:
     return tuple(sorted({width for width in (2, 4, 8, drafts + 1) if width <= drafts + 1})) if drafts else ()
 
 
+def most_window_tokens(drafts: int, rows: int) -> int:
+    """Returns the most tokens that the windows of a step have together, of at most so many rows."""
+    return max((min(rows, MAX_WINDOW_TOKENS // width) * width for width in window_widths(drafts)), default=0)
+
+
 def limit_of(request: Request) -> int:
     """Returns the length at which a request ends."""
     return request.num_prompt + request.max_new_tokens if request.max_new_tokens else _ENDLESS

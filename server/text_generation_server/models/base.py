@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from ..drafters import Drafter
-from ..layers.infer import CacheShape, InferState, StateShape
+from ..layers.infer import CacheShape, InferState, RecurrentMixer, StateShape
 from ..layers.weights import PrefillCopies, StepAdapters, VocabularyShard
 from .adapters import ModelAdapters
 from .encoder import Encoder
@@ -35,6 +35,8 @@ class CausalLM(Protocol):
     """What each recurrent layer keeps of a row on this rank. A model with recurrent layers computes requests from their
     first position on, because the prefix cache holds no states.
     """
+    recurrent: Sequence[RecurrentMixer] = ()
+    """The mixers of these layers."""
     bytes_per_position: int
     """The bytes of one more position in tables that do not depend on the requests."""
     copies: PrefillCopies

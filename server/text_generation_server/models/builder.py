@@ -64,6 +64,7 @@ from ..layers.infer import (
     OverlappedHalves,
     ParallelLayer,
     PerLayerInputs,
+    RecurrentMixer,
     ScaledFeedForward,
     ScaledLayer,
     ShortConv,
@@ -71,7 +72,6 @@ from ..layers.infer import (
     ShortcutStart,
     SkipLayer,
     SparseFeedForward,
-    StateShape,
     Taps,
     TransformerLayer,
     add_norm,
@@ -162,7 +162,7 @@ class DecoderBuilder:
         self._ropes: dict[tuple[RopeSpec | None, int], RopeTable] = {}
         self._caches: list[CacheShape] = []
         self._cache_of: dict[int, int] = {}
-        self._states: list[StateShape] = []
+        self._recurrent: list[RecurrentMixer] = []
         self._parallel: ContextParallel | None = None
         self.sublayers: list[Sublayer] = []
         """All sublayers, in the order in which they are read, and the head."""
@@ -186,7 +186,7 @@ class DecoderBuilder:
         ropes = tuple(self._ropes.values())
         halves = OverlappedHalves(checkpoint.group, layers)
         products = dense_macs(self._config) // checkpoint.group.world_size
-        kept = self._caches, self._states
+        kept = self._caches, self._recurrent
         longest = self._config.max_context_length
         inputs = self._inputs()
         encoder = load_encoder(self._config, checkpoint.source)
@@ -297,8 +297,8 @@ class DecoderBuilder:
     def _mixer(self, index: int, spec: MixerSpec) -> Mixer:
         """Builds the mixer of a layer, and notes its cache or state."""
         if isinstance(spec, RecurrentSpec):
-            recurrent = self._recurrent(index, spec)
-            self._states.append(recurrent.state)
+            recurrent = self._recurrent_mixer(index, spec)
+            self._recurrent.append(recurrent)
             return recurrent
         is_latent = isinstance(spec, LatentAttentionSpec)
         attention = self._latent_attention(index, spec) if is_latent else self._attention(index, spec)
@@ -347,10 +347,8 @@ class DecoderBuilder:
         self._note(index, spec, weights)
         return Indexer(len(self._caches), spec, Choice(attention.top_k), weights, rope)
 
-    def _recurrent(
-        self, index: int, spec: RecurrentSpec
-    ) -> GatedDelta | GatedLru | KimiDelta | Lightning | Mamba | Mamba2 | ShortConv:
-        checkpoint, place = self._checkpoint, len(self._states)
+    def _recurrent_mixer(self, index: int, spec: RecurrentSpec) -> RecurrentMixer:
+        checkpoint, place = self._checkpoint, len(self._recurrent)
         if isinstance(spec, MambaSpec):
             weights = load_mamba(checkpoint, index, spec)
             mixer = Mamba(place, spec, weights, checkpoint.group)

@@ -16,7 +16,7 @@ from ..layers.infer import (
     Layer,
     OverlappedHalves,
     PerLayerInputs,
-    StateShape,
+    RecurrentMixer,
     SublayerOutput,
     Taps,
     new_tokens,
@@ -43,7 +43,7 @@ class Decoder(CausalLM):
         last: AddNorm,
         head: Head,
         caches: Sequence[CacheShape],
-        states: Sequence[StateShape],
+        recurrent: Sequence[RecurrentMixer],
         ropes: Sequence[RopeTable],
         max_context_length: int,
         copies: PrefillCopies,
@@ -53,8 +53,9 @@ class Decoder(CausalLM):
         adapters: ModelAdapters | None = None,
         taps: Taps | None = None,
     ) -> None:
-        """`last` adds the output of the last layer to the residual stream and applies the final norm. `inputs` makes
-        the inputs of all layers, where they have some. `taps` get what a drafter reads.
+        """`recurrent` are the mixers with a state. `last` adds the output of the last layer to the residual stream and
+        applies the final norm. `inputs` makes the inputs of all layers, where they have some. `taps` get what a drafter
+        reads.
         """
         self._taps = taps
         # Its drafter reads what all tokens make of the last layer.
@@ -72,7 +73,8 @@ class Decoder(CausalLM):
         self.vocab_size = head.vocabulary.vocab_size
         self.classes = head.classes
         self.caches = caches
-        self.states = states
+        self.states = [each.state for each in recurrent]
+        self.recurrent = recurrent
         self.bytes_per_position = sum(table.bytes_per_position for table in ropes)
         self.max_context_length = max_context_length
         self.copies = copies

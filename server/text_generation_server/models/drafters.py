@@ -9,7 +9,7 @@ from ..config.draft_model import DraftModelConfig
 from ..config.drafter import FoundDrafter
 from ..config.model import ModelConfig
 from ..config.mtp import MtpConfig
-from ..config.spec import NormSpec
+from ..config.spec import AttentionSpec, DecoderSpec, LatentAttentionSpec, LayerSpec, NormSpec
 from ..distributed import TensorParallelGroup
 from ..drafters import Drafter, DraftModel, ModelEnds, MtpDrafter, MtpLayer, load_drafter
 from ..layers.infer import AddNorm, Norm, Taps
@@ -59,6 +59,13 @@ def _whole(
     return DraftModel(model, vocab_size)
 
 
+def _last_with_attention(decoder: DecoderSpec) -> LayerSpec:
+    """Layers with a state cannot draft: what they draft is not taken back."""
+    return next(
+        each for each in reversed(decoder.layers) if isinstance(each.mixer, AttentionSpec | LatentAttentionSpec)
+    )
+
+
 def _mtp(
     mtp: MtpConfig,
     config: ModelConfig,
@@ -68,23 +75,24 @@ def _mtp(
     device: torch.device,
 ) -> MtpDrafter:
     (ends, taps), decoder, names = of_model, config.decoder, mtp.names
-    like, norm = decoder.layers[-1], decoder.final_norm
+    like, norm = _last_with_attention(decoder), decoder.final_norm
     if taps is None or norm is None or ends.final_norm is None:
         raise ValueError("the model has no final norm, or nothing keeps its hidden states")
     alone = replace(decoder, layers=(like,))
     # Its tensors have the names of those of other layers.
-    sub = replace(config, decoder=alone, names=replace(config.names, layer=mtp.layer))
+    prefixes = config.names.prefixes if names.prefix is None else (names.prefix,)
+    sub = replace(config, decoder=alone, names=replace(config.names, layer=mtp.layer, prefixes=prefixes))
     checkpoint = Checkpoint.of(source, alone, sub.names, group, config.schemes)
     single = DecoderBuilder(sub, group, source, device).build_layer()
 
     def own_norm(name: str, spec: NormSpec = norm) -> Norm:
-        return Norm(spec, checkpoint.norm(checkpoint.inside(0, name), spec, decoder.hidden_size))
+        return Norm(spec, checkpoint.norm(checkpoint.outside(f"{mtp.around}{name}"), spec, decoder.hidden_size))
 
     hidden = decoder.hidden_size
     own = MtpLayer(
         own_norm(names.embedded_norm),
         own_norm(names.hidden_norm),
-        Dense(source.read(f"{checkpoint.inside(0, names.joined)}.weight", (hidden, 2 * hidden))),
+        Dense(source.read(f"{checkpoint.outside(mtp.around)}{names.joined}.weight", (hidden, 2 * hidden))),
         single.layer,
         AddNorm(group, own_norm(names.last_norm), single.output_norm, decoder.residual_scale),
         single.caches,

@@ -12,11 +12,12 @@ from .head import Head
 from .indexer import Indexer
 from .kimi_delta import KimiDelta
 from .latent_attention import LatentAttention
+from .layer_state import LayerState, StateShape
 from .lightning import Lightning
 from .mamba import Mamba
 from .mamba2 import Mamba2
 from .media import MediaInput
-from .mixer import Mixer
+from .mixer import Mixer, RecurrentMixer
 from .mixer_pair import MixerPair
 from .moe import MoeFeedForward, expert_mlps, route_options
 from .norm import AddNorm, Norm
@@ -27,7 +28,8 @@ from .scaled_layer import ExpertsBeside, ScaledLayer
 from .short_conv import ShortConv
 from .shortcut import ShortcutEnd, ShortcutStart
 from .sparse_step import Choice
-from .state import CacheShape, InferState, LayerState, SharedChunks, StateShape
+from .state import CacheShape, InferState, SharedChunks
+from .state_windows import Recurrence, StateWindows, accepted_runs
 from .streams import StreamEnd, StreamLayer, Streams
 from .taps import Taps, add_norm
 from .transformer import FeedForwardLayer, Layer, MixerLayer, OutputFusions, ParallelLayer, SkipLayer, TransformerLayer
@@ -68,6 +70,8 @@ __all__ = [
     "OverlappedHalves",
     "ParallelLayer",
     "PerLayerInputs",
+    "Recurrence",
+    "RecurrentMixer",
     "ScaledFeedForward",
     "ScaledLayer",
     "SharedChunks",
@@ -77,12 +81,14 @@ __all__ = [
     "SkipLayer",
     "SparseFeedForward",
     "StateShape",
+    "StateWindows",
     "StreamEnd",
     "StreamLayer",
     "Streams",
     "SublayerOutput",
     "Taps",
     "TransformerLayer",
+    "accepted_runs",
     "add_norm",
     "expert_mlps",
     "new_tokens",

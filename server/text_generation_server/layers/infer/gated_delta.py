@@ -1,16 +1,20 @@
 """Gated delta net (Yang et al., 2024): each request has a state in place of keys and values."""
 
+from collections.abc import Sequence
+
 from torch import Tensor
 
 import text_generation_kernels as kernels
 
 from ...config.recurrent import GatedDeltaSpec
 from ..weights import Activations, ActivationScheme, GatedDeltaWeights, HeadSplit, each_alone
-from .mixer import LinearMixer
-from .state import InferState, StateShape
+from .layer_state import StateShape
+from .mixer import RecurrentMixer
+from .state import InferState
+from .state_windows import Recurrence
 
 
-class GatedDelta(LinearMixer):
+class GatedDelta(RecurrentMixer):
     """The heads of this rank in one layer."""
 
     def __init__(self, index: int, spec: GatedDeltaSpec, weights: GatedDeltaWeights, heads: HeadSplit) -> None:
@@ -20,10 +24,11 @@ class GatedDelta(LinearMixer):
         self._weights = weights
         self.out = weights.out
         self._num_heads = heads.num_heads
-        self._values = heads.num_heads * spec.value_dim
-        self._channels = 2 * heads.num_kv_heads * spec.key_dim + self._values
-        self.state = StateShape(spec.kernel, self._channels, (heads.num_heads, spec.key_dim, spec.value_dim))
-        """What the layer keeps of each row."""
+        values = heads.num_heads * spec.value_dim
+        channels = 2 * heads.num_kv_heads * spec.key_dim + values
+        self._parts = (channels, values, 2 * heads.num_heads)
+        size = (heads.num_heads, spec.key_dim, spec.value_dim)
+        self.state = StateShape(spec.kernel, channels, size, (sum(self._parts),))
 
     @property
     def wants(self) -> ActivationScheme | None:
@@ -32,15 +37,26 @@ class GatedDelta(LinearMixer):
 
     def forward(self, x: Activations, state: InferState) -> Tensor:
         """See `Mixer`."""
-        weights, kept = self._weights, state.states[self._index]
-        first = weights.first.apply(x, state.linear_block)
-        inputs, gate, scalars = first.split((self._channels, self._values, 2 * self._num_heads), dim=1)
+        first = self._weights.first.apply(x, state.linear_block)
+        state.keep(self._index, first)
+        heads = self._recur(first, state.recurrences(self._index), state.deterministic)
+        gate = first.split(self._parts, dim=1)[1]
+        for part, its_gate in each_alone(state.linear_block, heads, gate.view(heads.shape)):
+            kernels.gated_norm(part, its_gate, self._weights.norm, self._spec.norm_eps, False, part)
+        return heads.flatten(1)
+
+    def replay(self, read: Sequence[Tensor], tokens: Recurrence, deterministic: bool) -> None:
+        """See `RecurrentMixer`."""
+        self._recur(read[0], [tokens], deterministic)
+
+    def _recur(self, first: Tensor, recurrences: Sequence[Recurrence], deterministic: bool) -> Tensor:
+        """Returns what the heads read, [T, heads, value_dim], of tokens that the first projection has read."""
+        weights = self._weights
+        inputs, _, scalars = first.split(self._parts, dim=1)
         qkv = inputs.new_empty(inputs.shape)
         heads = inputs.new_empty(len(inputs), self._num_heads, self._spec.value_dim)
-        of_state = (weights.rate, weights.bias, kept.state)
-        for runs in state.runs:
+        for runs, kept in recurrences:
             kernels.causal_conv(inputs, weights.conv, None, kept.inputs, runs, qkv)
-            kernels.gated_delta(qkv, scalars, *of_state, runs, heads, state.deterministic, self._spec.most_beta)
-        for part, its_gate in each_alone(state.linear_block, heads, gate.view(heads.shape)):
-            kernels.gated_norm(part, its_gate, weights.norm, self._spec.norm_eps, False, part)
-        return heads.flatten(1)
+            of_state = (weights.rate, weights.bias, kept.state)
+            kernels.gated_delta(qkv, scalars, *of_state, runs, heads, deterministic, self._spec.most_beta)
+        return heads

@@ -1,16 +1,20 @@
 """Kimi delta attention (KDA, Kimi Team, 2025): each request has a state in place of keys and values."""
 
+from collections.abc import Sequence
+
 from torch import Tensor
 
 import text_generation_kernels as kernels
 
 from ...config.recurrent import KimiDeltaSpec
 from ..weights import Activations, ActivationScheme, HeadSplit, KimiDeltaWeights, Linear, each_alone
-from .mixer import LinearMixer
-from .state import InferState, StateShape
+from .layer_state import StateShape
+from .mixer import RecurrentMixer
+from .state import InferState
+from .state_windows import Recurrence
 
 
-class KimiDelta(LinearMixer):
+class KimiDelta(RecurrentMixer):
     """The heads of this rank in one layer."""
 
     def __init__(self, index: int, spec: KimiDeltaSpec, weights: KimiDeltaWeights, heads: HeadSplit) -> None:
@@ -23,8 +27,8 @@ class KimiDelta(LinearMixer):
         keys, values = heads.num_heads * spec.key_dim, heads.num_heads * spec.value_dim
         channels = 2 * keys + values
         self._parts = (channels, spec.rank or keys, spec.rank or values, heads.num_heads)
-        self.state = StateShape(spec.kernel, channels, (heads.num_heads, spec.key_dim, spec.value_dim))
-        """What the layer keeps of each row."""
+        size = (heads.num_heads, spec.key_dim, spec.value_dim)
+        self.state = StateShape(spec.kernel, channels, size, (channels, keys, heads.num_heads))
 
     @property
     def wants(self) -> ActivationScheme | None:
@@ -33,18 +37,30 @@ class KimiDelta(LinearMixer):
 
     def forward(self, x: Activations, state: InferState) -> Tensor:
         """See `Mixer`."""
-        weights, kept, spec, block = self._weights, state.states[self._index], self._spec, state.linear_block
+        weights, spec, block = self._weights, self._spec, state.linear_block
         inputs, decays, gates, betas = weights.first.apply(x, block).split(self._parts, dim=1)
         decays, gates = _made(decays, weights.decay, block), _made(gates, weights.gate, block)
-        qkv = inputs.new_empty(inputs.shape)
-        heads = inputs.new_empty(len(inputs), self._num_heads, spec.value_dim)
-        of_state = (weights.rate, weights.bias, kept.state)
-        for runs in state.runs:
-            kernels.causal_conv(inputs, weights.conv, None, kept.inputs, runs, qkv)
-            kernels.kimi_delta(qkv, betas, decays, *of_state, runs, heads, state.deterministic, spec.least)
+        read = (inputs, decays, betas)
+        state.keep(self._index, *read)
+        heads = self._recur(read, state.recurrences(self._index), state.deterministic)
         for part, its_gate in each_alone(block, heads, gates.view(heads.shape)):
             kernels.gated_norm(part, its_gate, weights.norm, spec.norm_eps, False, part, "sigmoid")
         return heads.flatten(1)
+
+    def replay(self, read: Sequence[Tensor], tokens: Recurrence, deterministic: bool) -> None:
+        """See `RecurrentMixer`."""
+        self._recur(read, [tokens], deterministic)
+
+    def _recur(self, read: Sequence[Tensor], recurrences: Sequence[Recurrence], deterministic: bool) -> Tensor:
+        """Returns what the heads read, [T, heads, value_dim], of tokens with these inputs, decays and betas."""
+        (inputs, decays, betas), weights, spec = read, self._weights, self._spec
+        qkv = inputs.new_empty(inputs.shape)
+        heads = inputs.new_empty(len(inputs), self._num_heads, spec.value_dim)
+        for runs, kept in recurrences:
+            kernels.causal_conv(inputs, weights.conv, None, kept.inputs, runs, qkv)
+            of_state = (weights.rate, weights.bias, kept.state)
+            kernels.kimi_delta(qkv, betas, decays, *of_state, runs, heads, deterministic, spec.least)
+        return heads
 
 
 def _made(x: Tensor, matrix: Linear | None, block: int | None) -> Tensor:

@@ -2,6 +2,7 @@
 constant of each head.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
@@ -13,13 +14,15 @@ from ...config.recurrent import LightningSpec
 from ...distributed import TensorParallelGroup
 from ..rope import RopeTable
 from ..weights import Activations, ActivationScheme, HeadSplit, LightningWeights, each_alone
-from .mixer import LinearMixer
+from .layer_state import StateShape
+from .mixer import RecurrentMixer
 from .rotation import new_tokens
-from .state import InferState, StateShape
+from .state import InferState
+from .state_windows import Recurrence
 from .whole_norm import whole_norm
 
 
-class Lightning(LinearMixer):
+class Lightning(RecurrentMixer):
     """The heads of this rank in one layer."""
 
     def __init__(
@@ -39,8 +42,8 @@ class Lightning(LinearMixer):
         self._shape = heads.num_heads, spec.head_dim
         self._rope = rope
         self._group = group
-        self.state = StateShape(spec.kernel, 0, (heads.num_heads, spec.head_dim, spec.head_dim))
-        """What the layer keeps of each row."""
+        size = (heads.num_heads, spec.head_dim, spec.head_dim)
+        self.state = StateShape(spec.kernel, 0, size, (heads.num_heads * spec.head_dim,) * 3)
 
     @property
     def wants(self) -> ActivationScheme | None:
@@ -49,17 +52,14 @@ class Lightning(LinearMixer):
 
     def forward(self, x: Activations, state: InferState) -> Tensor:
         """See `Mixer`."""
-        weights, kept, spec, block = self._weights, state.states[self._index], self._spec, state.linear_block
+        weights, spec, block = self._weights, self._spec, state.linear_block
         width = self._shape[0] * self._shape[1]
         qkv, gates = weights.first.apply(x, block).split((3 * width, width), dim=1)
         if spec.activated:
             kernels.activate(qkv, "silu", qkv)
-        q, k, v = self._rotated(qkv, state)
-        heads = qkv.new_empty(len(qkv), *self._shape)
-        # The kernels take no step of a token but that of the layer, so all tokens share one row of zeros.
-        steps = qkv.new_zeros(self._shape[0]).as_strided((len(qkv), self._shape[0]), (0, 1))
-        for runs in state.runs:
-            kernels.state_space(v, steps, k, q, weights.dynamics, kept.state, runs, heads, state.deterministic)
+        read = self._rotated(qkv, state)
+        state.keep(self._index, *read)
+        heads = self._recur(read, state.recurrences(self._index), state.deterministic)
         if spec.norm_groups < self._group.world_size:
             channels = spec.num_heads * spec.head_dim
             norm = weights.norm.flatten(), spec.norm_eps, channels
@@ -68,6 +68,20 @@ class Lightning(LinearMixer):
         for part, its_gates in each_alone(block, out, gates):
             kernels.gated_norm(part, its_gates, weights.norm, spec.norm_eps, False, part, "sigmoid")
         return out.flatten(1)
+
+    def replay(self, read: Sequence[Tensor], tokens: Recurrence, deterministic: bool) -> None:
+        """See `RecurrentMixer`."""
+        self._recur([each.unflatten(1, self._shape) for each in read], [tokens], deterministic)
+
+    def _recur(self, read: Sequence[Tensor], recurrences: Sequence[Recurrence], deterministic: bool) -> Tensor:
+        """Returns what the heads read, [T, heads, head_dim], of tokens with these queries, keys and values."""
+        q, k, v = read
+        heads = v.new_empty(len(v), *self._shape)
+        # The kernels take no step of a token but that of the layer, so all tokens share one row of zeros.
+        steps = v.new_zeros(self._shape[0]).as_strided((len(v), self._shape[0]), (0, 1))
+        for runs, kept in recurrences:
+            kernels.state_space(v, steps, k, q, self._weights.dynamics, kept.state, runs, heads, deterministic)
+        return heads
 
     def _rotated(self, qkv: Tensor, state: InferState) -> tuple[Tensor, Tensor, Tensor]:
         """Turns [T, 3 * heads * head_dim] into queries, keys and values, [T, heads, head_dim] each."""

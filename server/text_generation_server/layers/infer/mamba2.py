@@ -10,12 +10,14 @@ import text_generation_kernels as kernels
 from ...config.recurrent import Mamba2Spec
 from ...distributed import TensorParallelGroup
 from ..weights import Activations, ActivationScheme, HeadSplit, Mamba2Weights, activated, each_alone
-from .mixer import LinearMixer
-from .state import InferState, StateShape
+from .layer_state import StateShape
+from .mixer import RecurrentMixer
+from .state import InferState
+from .state_windows import Recurrence
 from .whole_norm import whole_norm
 
 
-class Mamba2(LinearMixer):
+class Mamba2(RecurrentMixer):
     """The heads of this rank in one layer."""
 
     def __init__(
@@ -34,8 +36,8 @@ class Mamba2(LinearMixer):
         sizes = (self._width, self._width, self._keys, self._keys, self._steps)
         self._factors = None if spec.factors is None else _vector(spec.factors, sizes, weights.rate.device)
         size = (self._steps, spec.head_dim, spec.state_size)
-        self.state = StateShape(spec.kernel, self._width + 2 * self._keys, size)
-        """What the layer keeps of each row."""
+        self._parts = (self._width, self._width + 2 * self._keys, self._steps)
+        self.state = StateShape(spec.kernel, self._parts[1], size, (sum(self._parts),))
 
     @property
     def wants(self) -> ActivationScheme | None:
@@ -44,11 +46,32 @@ class Mamba2(LinearMixer):
 
     def forward(self, x: Activations, state: InferState) -> Tensor:
         """See `Mixer`."""
-        weights, spec, kept = self._weights, self._spec, state.states[self._index]
+        weights, spec = self._weights, self._spec
         first = weights.first.apply(x, state.linear_block)
         if self._factors is not None:
             first.mul_(self._factors)
-        gate, inputs, steps = first.split((self._width, self._width + 2 * self._keys, self._steps), dim=1)
+        state.keep(self._index, first)
+        heads = self._recur(first, state.recurrences(self._index), state.deterministic)
+        if weights.norm is None:
+            return activated(first[:, : 2 * self._width], "silu", None, state.linear_block).x
+        gate = first[:, : self._width]
+        if spec.norm_over == "width" and self._group.world_size > 1:
+            norm = weights.norm, spec.norm_eps, spec.num_heads * spec.head_dim
+            is_first = spec.norm == "gate first"
+            return whole_norm(heads.flatten(1), gate, norm, self._group, state.linear_block, is_first, "silu")
+        out, gate = (each.view(len(first), len(weights.norm), -1) for each in (heads, gate))
+        for part, its_gate in each_alone(state.linear_block, out, gate):
+            kernels.gated_norm(part, its_gate, weights.norm, spec.norm_eps, spec.norm == "gate first", part)
+        return out.flatten(1)
+
+    def replay(self, read: Sequence[Tensor], tokens: Recurrence, deterministic: bool) -> None:
+        """See `RecurrentMixer`."""
+        self._recur(read[0], [tokens], deterministic)
+
+    def _recur(self, first: Tensor, recurrences: Sequence[Recurrence], deterministic: bool) -> Tensor:
+        """Returns what the heads read, [T, heads, head_dim], of tokens that the first projection has read."""
+        weights, spec = self._weights, self._spec
+        _, inputs, steps = first.split(self._parts, dim=1)
         mixed = inputs.new_empty(inputs.shape)
         # Where results are gated alone, they take the place of what the convolution has read, beside the gates.
         heads = first[:, self._width : 2 * self._width].unflatten(1, (self._steps, spec.head_dim))
@@ -57,20 +80,11 @@ class Mamba2(LinearMixer):
         channels, writes, reads = mixed.split((self._width, self._keys, self._keys), dim=1)
         channels = channels.unflatten(1, heads.shape[1:])
         writes, reads = (each.unflatten(1, (self._groups, spec.state_size)) for each in (writes, reads))
-        for runs in state.runs:
+        for runs, kept in recurrences:
             kernels.causal_conv(inputs, weights.conv, weights.conv_bias, kept.inputs, runs, mixed)
             selected = (channels, steps, writes, reads)
-            kernels.state_space(*selected, self._dynamics, kept.state, runs, heads, state.deterministic)
-        if weights.norm is None:
-            return activated(first[:, : 2 * self._width], "silu", None, state.linear_block).x
-        if spec.norm_over == "width" and self._group.world_size > 1:
-            norm = weights.norm, spec.norm_eps, spec.num_heads * spec.head_dim
-            is_first = spec.norm == "gate first"
-            return whole_norm(heads.flatten(1), gate, norm, self._group, state.linear_block, is_first, "silu")
-        out, gate = (each.view(len(inputs), len(weights.norm), -1) for each in (heads, gate))
-        for part, its_gate in each_alone(state.linear_block, out, gate):
-            kernels.gated_norm(part, its_gate, weights.norm, spec.norm_eps, spec.norm == "gate first", part)
-        return out.flatten(1)
+            kernels.state_space(*selected, self._dynamics, kept.state, runs, heads, deterministic)
+        return heads
 
 
 def _vector(factors: Sequence[float], sizes: Sequence[int], device: torch.device) -> Tensor:

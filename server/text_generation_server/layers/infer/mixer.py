@@ -1,13 +1,16 @@
 """Interface of token mixers: attention and recurrent sublayers, in which tokens of one request read each other."""
 
 import copy
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 from torch import Tensor
 
 from ..weights import Activations, ActivationScheme, Adapting, Linear, wrapped
 from .fusion import OutputFusion, SublayerOutput
+from .layer_state import StateShape
 from .state import InferState
+from .state_windows import Recurrence
 
 
 class Mixer(Protocol):
@@ -56,3 +59,17 @@ class LinearMixer(Mixer):
         made._weights = wrapped(self._weights, adapting)
         made.out = made._weights.out
         return made
+
+
+class RecurrentMixer(LinearMixer):
+    """A mixer that keeps a state of each row."""
+
+    state: StateShape
+    """What the layer keeps of each row."""
+
+    def replay(self, read: Sequence[Tensor], tokens: Recurrence, deterministic: bool) -> None:
+        """Advances states once more, by tokens that `forward` has computed: from `read`, what it gave to
+        `InferState.keep`, [T, elements] each, which may be overwritten. `deterministic` has the meaning of
+        `InferState`. Adapters have no part in it.
+        """
+        ...

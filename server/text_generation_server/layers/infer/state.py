@@ -1,6 +1,5 @@
 """The input of a forward pass, besides token ids and weights."""
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -12,7 +11,9 @@ from torch import Tensor
 from text_generation_kernels import Chunks, Decodes, KvCache, Runs, bytes_of_head, scales_of_head
 
 from ..weights import StepAdapters
+from .layer_state import LayerState
 from .media import MediaInput
+from .state_windows import Recurrence, StateWindows
 
 T = TypeVar("T")
 
@@ -91,37 +92,6 @@ class CacheShape:
 
 
 @dataclass(frozen=True)
-class StateShape:
-    """What one recurrent layer keeps of each row on this rank, however many tokens the row has."""
-
-    kernel: int
-    """Tokens that the convolution sees; a row keeps one less."""
-    channels: int
-    """Inputs of the convolution."""
-    size: tuple[int, ...]
-    """Shape of the state of one row."""
-
-    def bytes_per_row(self, dtype: torch.dtype) -> int:
-        """Returns the bytes of one row in a model of type `dtype`."""
-        return (self.kernel - 1) * self.channels * dtype.itemsize + math.prod(self.size) * torch.float32.itemsize
-
-    def allocate(self, rows: int, dtype: torch.dtype, device: torch.device) -> "LayerState":
-        """Allocates so many rows, all zeros. Operators treat the row of a run that begins its request as zeros."""
-        inputs = torch.zeros((rows, self.kernel - 1, self.channels), dtype=dtype, device=device)
-        return LayerState(inputs, torch.zeros((rows, *self.size), dtype=torch.float32, device=device))
-
-
-@dataclass(frozen=True)
-class LayerState:
-    """The state of one recurrent layer, by row."""
-
-    inputs: Tensor
-    """[rows, kernel - 1, channels], the last inputs of the convolution, oldest first."""
-    state: Tensor
-    """[rows, *size] float32. States are sums over whole contexts, in which the errors of 16 bits would add up."""
-
-
-@dataclass(frozen=True)
 class SharedChunks:
     """How ranks that have some positions of a cache each attend with the chunks of a step (`context_parallel.py`)."""
 
@@ -168,6 +138,8 @@ class InferState:
     """None: all tokens are the base's."""
     shared: SharedChunks | None = None
     """None: the step has no chunks, or no cache whose positions ranks share."""
+    windows: StateWindows | None = None
+    """How recurrent layers compute windows of drafted tokens. None: the step has none, or the model no such layers."""
 
     def once(self, key: object, make: Callable[[], T]) -> T:
         """Returns what `make`, which never returns None, made for the first layer of the step with this key."""
@@ -176,7 +148,7 @@ class InferState:
         return cast("T", made)
 
     @cached_property
-    def runs(self) -> list[Runs]:
+    def _runs(self) -> list[Runs]:
         """The new tokens of all requests of the step: decodes, then chunks."""
         runs: list[Runs] = []
         if (d := self.decodes) is not None:
@@ -184,6 +156,18 @@ class InferState:
         if (c := self.chunks) is not None:
             runs.append(Runs(c.rows, c.starts, c.kv_lens, c.max_len))
         return runs
+
+    def recurrences(self, layer: int) -> list[Recurrence]:
+        """Returns the new tokens of the step, and the states of a recurrent layer that they advance."""
+        states = self.states[layer]
+        if self.windows is not None:
+            return self.windows.begin(states)
+        return [Recurrence(runs, states) for runs in self._runs]
+
+    def keep(self, layer: int, *read: Tensor) -> None:
+        """Keeps what the recurrence of a layer reads, [T, ...] each, of tokens that may turn out to be wrong."""
+        if self.windows is not None:
+            self.windows.keep(layer, read)
 
     @property
     def linear_block(self) -> int | None:
