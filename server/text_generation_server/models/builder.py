@@ -10,15 +10,7 @@ from text_generation_kernels import KV_CODES, LONGEST_NORMALISED
 
 from ..config.kv_cache import QuantisedKvCache
 from ..config.model import ModelConfig
-from ..config.recurrent import (
-    GatedLruSpec,
-    KimiDeltaSpec,
-    LightningSpec,
-    Mamba2Spec,
-    MambaSpec,
-    RecurrentSpec,
-    ShortConvSpec,
-)
+from ..config.recurrent import RecurrentSpec
 from ..config.rotary import RopeSpec
 from ..config.sizes import dense_macs
 from ..config.spec import (
@@ -45,16 +37,10 @@ from ..layers.infer import (
     ExpertsBeside,
     FeedForward,
     FeedForwardLayer,
-    GatedDelta,
-    GatedLru,
     Head,
     Indexer,
-    KimiDelta,
     LatentAttention,
     Layer,
-    Lightning,
-    Mamba,
-    Mamba2,
     Mixer,
     MixerLayer,
     MixerPair,
@@ -66,7 +52,6 @@ from ..layers.infer import (
     PerLayerInputs,
     ScaledFeedForward,
     ScaledLayer,
-    ShortConv,
     ShortcutEnd,
     ShortcutStart,
     SkipLayer,
@@ -89,24 +74,18 @@ from ..layers.weights import (
     load_class_head,
     load_dense,
     load_embedding,
-    load_gated_delta,
-    load_gated_lru,
     load_head,
     load_indexer,
-    load_kimi_delta,
     load_kv_scales,
     load_latent_attention,
-    load_lightning,
-    load_mamba,
-    load_mamba2,
     load_moe,
     load_per_layer,
-    load_short_conv,
 )
 from ..weights import WeightSource
 from .adapter_parts import Parts
 from .adapters import AdapterReader, ModelAdapters
 from .decoder import Decoder
+from .recurrent import RecurrentMixer, recurrent_mixer
 from .streams import layer_input, stream_layer
 from .vision import load_encoder
 
@@ -347,35 +326,8 @@ class DecoderBuilder:
         self._note(index, spec, weights)
         return Indexer(len(self._caches), spec, Choice(attention.top_k), weights, rope)
 
-    def _recurrent(
-        self, index: int, spec: RecurrentSpec
-    ) -> GatedDelta | GatedLru | KimiDelta | Lightning | Mamba | Mamba2 | ShortConv:
-        checkpoint, place = self._checkpoint, len(self._states)
-        if isinstance(spec, MambaSpec):
-            weights = load_mamba(checkpoint, index, spec)
-            mixer = Mamba(place, spec, weights, checkpoint.group)
-        elif isinstance(spec, Mamba2Spec):
-            heads = HeadSplit.of(spec.num_heads, spec.groups, checkpoint.group)
-            weights = load_mamba2(checkpoint, index, spec, heads)
-            mixer = Mamba2(place, spec, weights, heads, checkpoint.group)
-        elif isinstance(spec, GatedLruSpec):
-            weights = load_gated_lru(checkpoint, index, spec)
-            mixer = GatedLru(place, spec, weights)
-        elif isinstance(spec, ShortConvSpec):
-            weights = load_short_conv(checkpoint, index, spec)
-            mixer = ShortConv(place, spec, weights)
-        elif isinstance(spec, KimiDeltaSpec):
-            heads = HeadSplit.of(spec.num_heads, spec.num_heads, checkpoint.group)
-            weights = load_kimi_delta(checkpoint, index, spec, heads)
-            mixer = KimiDelta(place, spec, weights, heads)
-        elif isinstance(spec, LightningSpec):
-            heads = HeadSplit.of(spec.num_heads, spec.num_heads, checkpoint.group)
-            weights = load_lightning(checkpoint, index, spec, heads)
-            mixer = Lightning(place, spec, weights, heads, self._rope(spec.rope, spec.head_dim), checkpoint.group)
-        else:
-            heads = HeadSplit.of(spec.num_heads, spec.num_key_heads, checkpoint.group)
-            weights = load_gated_delta(checkpoint, index, spec, heads)
-            mixer = GatedDelta(place, spec, weights, heads)
+    def _recurrent(self, index: int, spec: RecurrentSpec) -> RecurrentMixer:
+        mixer, weights = recurrent_mixer(self._checkpoint, index, len(self._states), spec, self._rope)
         self._note(index, spec, weights)
         return mixer
 
