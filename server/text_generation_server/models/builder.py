@@ -23,13 +23,16 @@ from ..config.spec import (
     MixerSpec,
     MoeSpec,
     NormSpec,
+    SharedBlockSpec,
 )
 from ..distributed import TensorParallelGroup
 from ..layers.infer import (
     AddNorm,
     Attention,
+    BlockCall,
     BlockSparseAttention,
     CacheShape,
+    CallingLayer,
     Choice,
     ContextParallel,
     DenseFeedForward,
@@ -64,13 +67,17 @@ from ..layers.infer import (
 from ..layers.rope import RopeTable
 from ..layers.weights import (
     ActivationScheme,
+    AttentionWeights,
     Checkpoint,
     EmbeddingWeights,
     HeadSplit,
     NormWeights,
     PrefillCopies,
+    SharedBlockWeights,
     VocabularyShard,
+    as_called,
     load_attention,
+    load_call,
     load_class_head,
     load_dense,
     load_embedding,
@@ -80,6 +87,7 @@ from ..layers.weights import (
     load_latent_attention,
     load_moe,
     load_per_layer,
+    load_shared_block,
 )
 from ..weights import WeightSource
 from .adapter_parts import Parts
@@ -142,6 +150,7 @@ class DecoderBuilder:
         self._caches: list[CacheShape] = []
         self._cache_of: dict[int, int] = {}
         self._states: list[StateShape] = []
+        self._blocks: dict[int, SharedBlockWeights] = {}
         self._parallel: ContextParallel | None = None
         self.sublayers: list[Sublayer] = []
         """All sublayers, in the order in which they are read, and the head."""
@@ -204,6 +213,8 @@ class DecoderBuilder:
             mixer = MixerPair((mixer, self._mixer(index, beside)), width, spec.mixer_factors)
         ffn = None if spec.ffn is None else self._feed_forward(index, spec.ffn)
         if mixer is None or ffn is None:
+            if mixer is not None and spec.shared is not None and attention_norm is not None:
+                return CallingLayer(before(None), self._call(index, spec.shared), attention_norm, mixer)
             if mixer is not None:
                 return MixerLayer(before(attention_norm, wants=mixer.wants), mixer, fusions)
             if ffn is not None:
@@ -226,6 +237,22 @@ class DecoderBuilder:
             return ShortcutStart(*parts, self._feed_forward(index, spec.ahead))
         is_end = index > 0 and self._checkpoint.spec.layers[index - 1].ahead is not None
         return ShortcutEnd(*parts) if is_end else TransformerLayer(*parts)
+
+    def _call(self, index: int, spec: SharedBlockSpec) -> BlockCall:
+        """Builds the call of a block. The first one reads the block."""
+        checkpoint = self._checkpoint.of_blocks
+        heads = HeadSplit.of(spec.attention.num_heads, spec.attention.num_kv_heads, checkpoint.group)
+        if (block := self._blocks.get(spec.home)) is None:
+            block = self._blocks[spec.home] = load_shared_block(checkpoint, spec, heads)
+            self._note(index, spec.attention, block.attention)
+            self._note(index, spec.ffn, block.ffn)
+        own = load_call(checkpoint, index, spec, block)
+        self._note(index, spec, own)
+        block = as_called(block, own, checkpoint.inside(spec.home, ""), checkpoint.inside(index, ""))
+        attention = self._attention_of(checkpoint, spec.home, spec.attention, block.attention, heads)
+        self._caches.append(attention.cache)
+        norms = Norm(spec.norm, block.attention_norm), Norm(spec.norm, block.ffn_norm)
+        return BlockCall(checkpoint.group, norms, attention, DenseFeedForward(spec.ffn, block.ffn), own.out)
 
     def _scaled_layer(
         self, index: int, spec: LayerSpec, before: AddNorm, mixer: Mixer, between: AddNorm, ffn: FeedForward
@@ -287,12 +314,17 @@ class DecoderBuilder:
         return attention
 
     def _attention(self, index: int, spec: AttentionSpec) -> Attention:
-        group = self._checkpoint.group
-        place = len(self._caches) if spec.reads_layer is None else self._cache_of[spec.reads_layer]
-        heads = HeadSplit.of(spec.num_heads, spec.num_kv_heads, group)
-        rope = self._rope(spec.rope, spec.head_dim)
+        heads = HeadSplit.of(spec.num_heads, spec.num_kv_heads, self._checkpoint.group)
         weights = load_attention(self._checkpoint, index, spec, heads)
         self._note(index, spec, weights)
+        return self._attention_of(self._checkpoint, index, spec, weights, heads)
+
+    def _attention_of(
+        self, checkpoint: Checkpoint, index: int, spec: AttentionSpec, weights: AttentionWeights, heads: HeadSplit
+    ) -> Attention:
+        """Builds attention with these weights, which `checkpoint` has in layer `index`."""
+        group, rope = checkpoint.group, self._rope(spec.rope, spec.head_dim)
+        place = len(self._caches) if spec.reads_layer is None else self._cache_of[spec.reads_layer]
         if spec.indexer is not None:
             index_rope = self._index_rope(spec, spec.indexer)
             made = BlockSparseAttention(place, spec, weights, heads, rope, group, spec.indexer, index_rope)
@@ -303,7 +335,7 @@ class DecoderBuilder:
         scales = None
         # Scales are calibrated for one type, and wrong for another. Tools that do not name the type mean fp8_e4m3fn.
         if spec.reads_layer is None and self._kv_cache == (self._config.schemes.kv_cache or "fp8_e4m3fn"):
-            scales = load_kv_scales(self._checkpoint, index, spec.num_kv_heads, heads)
+            scales = load_kv_scales(checkpoint, index, spec.num_kv_heads, heads)
         return Attention(place, spec, weights, heads, rope, group, KV_CODES[self._kv_cache], scales)
 
     def _index_rope(self, spec: AttentionSpec, indexer: BlockIndexerSpec) -> RopeTable:

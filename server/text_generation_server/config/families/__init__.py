@@ -52,6 +52,7 @@ from .solar import SOLAR
 from .stablelm import STABLELM
 from .starcoder2 import STARCODER2
 from .xglm import XGLM
+from .zamba2 import ZAMBA2
 
 FAMILIES: dict[str, Family] = {
     **MIXTURES,
@@ -126,6 +127,7 @@ FAMILIES: dict[str, Family] = {
     "XGLMForCausalLM": XGLM,
     "YiForCausalLM": LLAMA,
     "YoutuForCausalLM": YOUTU,
+    "Zamba2ForCausalLM": ZAMBA2,
 }
 """By the model class that `architectures` names."""
 
