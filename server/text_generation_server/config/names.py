@@ -173,6 +173,8 @@ class TensorNames:
     router: str = "mlp.gate"
     router_correction: str = "mlp.gate.e_score_correction_bias"
     """A whole name."""
+    correction_is_row: bool = False
+    """Whether it is a matrix of one row."""
     experts_layout: ExpertLayout = "each"
     expert_gate: str = "mlp.experts.{expert}.gate_proj"
     """`{expert}` is the expert's number. It is also the fused tensor of gate and up, if the checkpoint has one; "rows"
