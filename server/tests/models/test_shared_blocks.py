@@ -10,6 +10,7 @@ import pytest
 import torch
 from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file, save_file
+from support.adapted import linears_of
 from support.adapters_on_device import on_device
 from support.driver import Driver
 from support.families import PROMPTS, Case, State, logits_of, made, model_of, write
@@ -25,6 +26,7 @@ from text_generation_server.config.model import ModelConfig
 from text_generation_server.config.sizes import dense_macs, served_bytes, weight_bytes
 from text_generation_server.errors import AdapterError
 from text_generation_server.explain.matrices import Matrix, matrices_of
+from text_generation_server.layers.weights import Dense
 from text_generation_server.models import CausalLM
 
 NAME = "zamba 2"
@@ -82,6 +84,10 @@ def test_a_block_is_loaded_and_counted_once(folder: Path) -> None:
     matrices = {name: tensor.numel() for name, tensor in stored.items() if tensor.dim() == 2}
     assert weight_bytes(config, 2) == 2 * sum(matrices.values())
     assert served_bytes(folder, config, 4) == (folder / "model.safetensors").stat().st_size // 4 * 4
+    linears = [each for each in linears_of(load(folder)) if isinstance(each, Dense) and each.site is not None]
+    places = {each.site.modules[0]: each.weight.data_ptr() for each in linears if each.site is not None}
+    first, other, again_first = (places[f"{BLOCK.format(layer)}self_attn.o_proj"] for layer in (0, 2, 3))
+    assert first == again_first != other
     again = sum(
         size for name, size in matrices.items() if name.startswith(BLOCK.format(0)) and "adapter_list" not in name
     )
