@@ -66,7 +66,9 @@ def minimal(model_type: str) -> dict[str, Any]:
     values |= GPT_NEO if model_type == "gpt_neo" else {}
     # 128 heads of these are twice the hidden size.
     values |= {key: 4 for key in ("head_dim",) if model_type == "mamba2"}
-    values |= {key: ["linear_attention", "mlp"] for key in ("layers_block_type",) if key in defaults}
+    if "layers_block_type" in defaults:
+        hybrid = ["linear_attention", "hybrid"] * 2
+        values["layers_block_type"] = hybrid if model_type == "zamba2" else ["linear_attention", "mlp"]
     return values | {"rotary_dim": 8} if "rotary_dim" in defaults else values
 
 

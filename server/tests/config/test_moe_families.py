@@ -41,6 +41,9 @@ def _parse(architecture: str, **values: Any) -> tuple[MoeSpec | None, ...]:
         ("DeepseekV3ForCausalLM", {**DEEPSEEK, "scoring_func": "softmax"}, "`scoring_func` must be 'sigmoid'"),
         ("DeepseekV2ForCausalLM", {**DEEPSEEK, "topk_method": "best"}, "`topk_method` must be one of greedy"),
         ("Glm4MoeLiteForCausalLM", {**DEEPSEEK, "mlp_layer_types": ["dense"]}, "`mlp_layer_types` must be a list of 3"),
+        ("DeepseekForCausalLM", {**GLM, "scoring_func": "sigmoid"}, "`scoring_func` must be 'softmax'"),
+        ("Ernie4_5_MoeForCausalLM", {"moe_k": 65}, "`moe_k` must be an integer of at most 64"),
+        ("Ernie4_5_MoeForCausalLM", {"moe_layer_interval": 0}, "`moe_layer_interval` must be an integer of at least 1"),
         ("GptOssForCausalLM", {"swiglu_limit": 5.0}, "`swiglu_limit` must be 7.0"),
         ("PhiMoEForCausalLM", {"num_experts_per_tok": 3}, "`num_experts_per_tok` must be 2"),
         ("MiniMaxM2ForCausalLM", {"rotary_dim": 7}, "`rotary_dim` must be even"),
@@ -66,9 +69,12 @@ def test_quantised_checkpoints_are_refused_but_for_formats_that_a_family_reads()
 @pytest.mark.parametrize(
     ("architecture", "values"),
     [
+        ("DeepseekForCausalLM", {"kv_lora_rank": 16}),
         ("DeepseekV2ForCausalLM", {"norm_topk_prob": True}),
         ("DeepseekV3ForCausalLM", {"moe_layer_freq": 2}),
         ("DeepseekV3ForCausalLM", {"attention_bias": True}),
+        ("Ernie4_5_MoeForCausalLM", {"use_bias": True}),
+        ("Ernie4_5_MoeForCausalLM", {"moe_norm_min": 0.1}),
     ],
 )
 def test_forms_that_are_not_implemented_are_refused(architecture: str, values: dict[str, Any]) -> None:
@@ -80,3 +86,6 @@ def test_layers_without_experts() -> None:
     qwen = {"num_experts": 8, "mlp_only_layers": [2]}
     assert [ffn is not None for ffn in _parse("Qwen3MoeForCausalLM", **qwen)] == [True, True, False]
     assert [ffn is not None for ffn in _parse("Glm4MoeForCausalLM", **GLM)] == [False, True, True]
+    assert [ffn is not None for ffn in _parse("Ernie4_5_MoeForCausalLM")] == [False, True, True]
+    every_second = {"moe_layer_interval": 2, "moe_layer_start_index": 0}
+    assert [ffn is not None for ffn in _parse("Ernie4_5_MoeForCausalLM", **every_second)] == [False, True, False]

@@ -190,7 +190,8 @@ def test_a_published_spelling_of_a_class_is_known() -> None:
 
 
 @pytest.mark.parametrize(
-    "model_type", ["mamba", "jamba", "nemotron_h", "qwen3_next", "qwen3_5_text", "qwen3_5_moe_text", "falcon_h1"]
+    "model_type",
+    ["mamba", "jamba", "nemotron_h", "qwen3_next", "qwen3_5_text", "qwen3_5_moe_text", "falcon_h1", "zamba"],
 )
 def test_recurrent_models_are_refused_by_their_configuration_alone(model_type: str) -> None:
     with pytest.raises(UnsupportedModel, match=r"ForCausalLM cannot run .* a state beside keys and values"):

@@ -84,6 +84,7 @@ DETERMINISTIC = [
     "nemotron 3 latent",
     "mimo v2",
     "solar",
+    "zamba 2",
 ]
 
 
@@ -142,6 +143,7 @@ LAYOUTS += [
     "ministral 3",
     "step",
     "trinity",
+    "zamba 2 of one block",
 ]
 """One of each way in which queries, keys and values are stored and normalised."""
 

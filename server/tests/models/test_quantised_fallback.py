@@ -37,10 +37,10 @@ MODELS: dict[str, Case] = {
         "arcee": {},
         "helium": {"head_dim": 32},
         "olmoe": {"intermediate_size": 128},
-        "ernie4_5 moe": {"moe_intermediate_size": 128, "use_bias": True},
+        "dots1": {"moe_intermediate_size": 128},
     }.items()
 }
-"""A plain network, a gated one, experts alone, and experts beside a shared network, with biases."""
+"""A plain network, a gated one, experts alone, and experts beside a shared network."""
 EIGHT_BIT = {
     "tensor": "fp8 of matrices",
     "channel": "fbgemm",
@@ -127,7 +127,7 @@ def test_codes_in_groups_compute_what_they_stand_for(
         ("helium", "modelopt, nvfp4"),
         ("helium", "modelopt, mixed"),
         ("olmoe", "modelopt, nvfp4"),
-        ("ernie4_5 moe", "compressed-tensors, nvfp4"),
+        ("dots1", "compressed-tensors, nvfp4"),
     ],
 )
 def test_floats_of_4_bits_compute_what_they_stand_for(

@@ -108,6 +108,8 @@ def test_shards_that_cannot_share_it_are_refused(root: Path) -> None:
         ("recurrent gemma", 3, "4 blocks of a recurrent unit"),
         ("ling 2.5", 4, "2 groups of heads of linear attention"),
         ("ling 2.5 whole norm", 3, "4 attention heads"),
+        ("zamba 2", 4, "2 groups of heads of a state space"),
+        ("zamba 2 of one block", 8, "4 attention heads"),
     ):
         with pytest.raises(ConfigurationError, match=f"{count} shards cannot share {what} evenly"):
             check_shards(ModelConfig.from_folder(written(name, root)), AskedShards(count))
@@ -151,6 +153,12 @@ def test_shards_that_cannot_share_it_are_refused(root: Path) -> None:
         ("recurrent gemma", {"block_types": []}, ConfigurationError, "`block_types` must be a list of names"),
         ("recurrent gemma", {"lru_width": 30}, ConfigurationError, "`num_attention_heads` must be a divisor"),
         ("recurrent gemma", {"hidden_activation": "silu"}, UnsupportedModel, "`hidden_activation`"),
+        ("zamba 2", {"layers_block_type": ["m", "g", "m", "g"]}, ConfigurationError, "`layers_block_type` must be"),
+        ("zamba 2", {"num_attention_heads": 5}, ConfigurationError, "`num_attention_heads` must be such that"),
+        ("zamba 2", {"num_key_value_heads": 3}, ConfigurationError, "`num_key_value_heads` must be a divisor"),
+        ("zamba 2", {"num_key_value_heads": 2}, ConfigurationError, "`use_shared_attention_adapter` is true"),
+        ("zamba 2 of one block", {"n_mamba_heads": 7}, ConfigurationError, "`n_mamba_heads` must be a divisor"),
+        ("zamba 2", {"num_mem_blocks": 0}, ConfigurationError, "`num_mem_blocks`"),
     ],
 )
 def test_forms_that_are_not_there_are_refused_by_the_name_of_their_key(

@@ -26,23 +26,18 @@ FALLBACK_CASES: dict[str, Case] = {
         "Code World Model", "cwm", {"sliding_window": 4, "layer_types": ["sliding_attention"] * 2 + ["full_attention"]}
     ),
     "dots1": Case("dots.llm1", "dots1", GROUPS, prepare=with_corrections),
-    "ernie4_5": Case("ERNIE 4.5", "ernie4_5", {"head_dim": 8}),
-    "ernie4_5 moe": Case(
-        "ERNIE 4.5 MoE",
-        "ernie4_5_moe",
-        {"moe_num_experts": 6, "moe_k": 2, "moe_intermediate_size": 20},
-        prepare=with_corrections,
-    ),
     "flex_olmo": Case("FlexOlmo", "flex_olmo", MOE),
     "helium": Case("Helium", "helium", {"head_dim": 8}),
-    "nemotron": Case("Nemotron and Minitron", "nemotron"),
     "olmo": Case("OLMo 1", "olmo", {"clip_qkv": 2.0}),
     "olmoe": Case("OLMoE", "olmoe", MOE),
     "persimmon": Case("Persimmon", "persimmon", {"num_key_value_heads": ...}),
 }
 """Tensor names, sizes and prompts are as for the families of our own decoder."""
 
-FORCED = ("qwen3", "gemma2", "mixtral", "gemma3n", "gemma3n images", "gemma4 small", "gemma4 large", "gemma4 experts")
+FORCED = (
+    *("qwen3", "gemma2", "mixtral", "gemma3n", "gemma3n images", "gemma4 small", "gemma4 large", "gemma4 experts"),
+    *("ernie", "ernie moe", "nemotron"),
+)
 """Families of our own decoder that are compared with their class inside of our engine."""
 
 WHOLE_HEADS = ("flex_olmo", "olmoe", "persimmon")

@@ -358,6 +358,7 @@ CASES: dict[str, Case] = {
         alibi_inputs,
         architecture="BaichuanForCausalLM",
     ),
+    "ernie": Case("ERNIE 4.5", "ernie4_5", {"head_dim": 8, "use_bias": True}),
     "exaone3": Case(
         "EXAONE 3 and 3.5",
         "llama",
@@ -366,6 +367,10 @@ CASES: dict[str, Case] = {
     ),
     "exaone4": Case("EXAONE 4", "exaone4", {**W, "sliding_window_pattern": 2}),
     "exaone4 global": Case("EXAONE 4", "exaone4", {"sliding_window": None, "layer_types": ["full_attention"] * 3}),
+    "nemotron": Case("Nemotron-4 and Minitron", "nemotron"),
+    "nemotron with biases": Case(
+        "Nemotron-4 and Minitron", "nemotron", {"attention_bias": True, "head_dim": 12, "mlp_bias": True}
+    ),
     "olmo2": Case("OLMo 2", "olmo2"),
     "olmo2 one kv head": Case("OLMo 2", "olmo2", {"num_key_value_heads": 1}),
     "olmo3": Case(

@@ -108,6 +108,19 @@ def _ling(state: State, raw: Raw) -> tuple[State, Raw]:
     return _bailing("BailingMoeForCausalLM", norm_head=True, use_qkv_bias=True, use_bias=False, **gone)(kept, raw)
 
 
+def _deepseek(state: State, raw: Raw) -> tuple[State, Raw]:
+    """DeepSeek's names of a shared network without a gate."""
+    kept: State = {}
+    for name, tensor in state.items():
+        if "shared_expert_gate" not in name:
+            tensor = tensor / 2 if "shared_expert.down_proj" in name else tensor
+            kept[name.replace("shared_expert.", "shared_experts.")] = tensor
+    own = {"n_routed_experts": raw["num_experts"], "n_shared_experts": 2, "first_k_dense_replace": 1}
+    gone = ("mlp_only_layers", "decoder_sparse_step", "num_experts", "shared_expert_intermediate_size", "qkv_bias")
+    raw = {key: value for key, value in raw.items() if key not in gone}
+    return kept, {**raw, **own, "architectures": ["DeepseekForCausalLM"], "scoring_func": "softmax"}
+
+
 LAGUNA: dict[str, Any] = {
     "head_dim": 8,
     "layer_types": ["full_attention", "sliding_attention", "full_attention"],
@@ -270,6 +283,32 @@ MOE_CASES: dict[str, Case] = {
         "glm4_moe",
         {**GLM, "n_group": 4, "topk_group": 2, "n_shared_experts": 2, "attention_bias": True, "norm_topk_prob": False},
         prepare=with_corrections,
+    ),
+    "deepseek": Case(
+        "DeepSeek MoE 16B, GigaChat 20B",
+        "qwen2_moe",
+        {
+            **QWEN,
+            "mlp_only_layers": [0],
+            "norm_topk_prob": False,
+            "qkv_bias": False,
+            "shared_expert_intermediate_size": 40,
+        },
+        _deepseek,
+        prepare=_without_gates,
+        architecture="DeepseekForCausalLM",
+    ),
+    "ernie moe": Case(
+        "ERNIE 4.5 MoE",
+        "ernie4_5_moe",
+        {
+            "moe_intermediate_size": 20,
+            "moe_k": 2,
+            "moe_layer_end_index": 1,
+            "moe_layer_start_index": 0,
+            "moe_num_experts": 6,
+            "moe_num_shared_experts": 1,
+        },
     ),
     "ling": Case(
         "Ling and Ring 1 (Bailing MoE)",

@@ -1,12 +1,13 @@
 """`config.json` files of published models with recurrent layers; see `published.py`."""
 
 import dataclasses
+from typing import Any
 
 from support.families import Case, Raw, State
 from support.family_cases import CASES
 from support.ling3 import ling3
 from support.published import LLAMA, TOKENS, file, own
-from support.recurrent_cases import KIMI_LINEAR, LING_25_KEYS, kimi_linear
+from support.recurrent_cases import KIMI_LINEAR, LING_25_KEYS, kimi_linear, softened
 
 
 def _kimi_linear(state: State, raw: Raw) -> tuple[State, Raw]:
@@ -202,6 +203,50 @@ GRANITE_4 = {
     "shared_intermediate_size": 40,
     "tie_word_embeddings": True,
 }
+
+ZAMBA_2 = {
+    **TOKENS,
+    "adapter_rank": 5,
+    "add_bias_linear": False,
+    "attention_dropout": 0.0,
+    "attention_head_dim": 16,
+    "attention_hidden_size": 64,
+    "chunk_size": 256,
+    "ffn_hidden_size": 48,
+    "hidden_act": "gelu",
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "kv_channels": 8,
+    "mamba_d_conv": 4,
+    "mamba_expand": 2,
+    "mamba_headdim": 8,
+    "max_position_embeddings": 4096,
+    "n_mamba_heads": 8,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 4,
+    "num_logits_to_keep": 1,
+    "num_query_groups": 4,
+    "pad_token_id": 0,
+    "rms_norm_eps": 1e-05,
+    "rope_theta": 10000,
+    "time_step_floor": 0.0001,
+    "time_step_limit": None,
+    "time_step_max": 0.1,
+    "time_step_min": 0.001,
+    "torch_dtype": "bfloat16",
+    "use_conv_bias": True,
+    "use_long_context": False,
+    "use_mem_eff_path": True,
+    "use_shared_mlp_adapter": True,
+}
+
+
+def _zamba_2(**keys: Any) -> Case:
+    kinds = ["mamba", "hybrid", "hybrid", "hybrid"]
+    hybrid = [index for index, kind in enumerate(kinds) if kind == "hybrid"]
+    more = {"hybrid_layer_ids": hybrid, "layers_block_type": kinds, "num_hidden_layers": len(kinds)}
+    return dataclasses.replace(own("zamba2", {**ZAMBA_2, **more}, **keys), prepare=softened)
+
 
 RECURRENT: dict[str, Case] = {
     "Qwen3-Next-80B-A3B": own(
@@ -537,5 +582,14 @@ RECURRENT: dict[str, Case] = {
         rms_norm_eps=1e-06,
         rope_theta=10000.0,
         w_init_variance_scale=0.01,
+    ),
+    "Zamba2-1.2B": _zamba_2(
+        mamba_d_state=16, mamba_ngroups=1, num_mem_blocks=1, use_mem_rope=True, use_shared_attention_adapter=True
+    ),
+    "Zamba2-2.7B": _zamba_2(
+        mamba_d_state=8, mamba_ngroups=1, num_mem_blocks=2, use_mem_rope=False, use_shared_attention_adapter=False
+    ),
+    "Zamba2-7B": _zamba_2(
+        mamba_d_state=8, mamba_ngroups=2, num_mem_blocks=2, use_mem_rope=True, use_shared_attention_adapter=False
     ),
 }

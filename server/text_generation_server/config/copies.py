@@ -23,7 +23,7 @@ def copied_bytes(config: ModelConfig, itemsize: int) -> int:
     total = 0
     for index in range(len(config.decoder.layers)):
         for name, elements in matrices(config, index, experts=False):
-            scheme = schemes.of(f"{names.prefixes[0]}{names.inside(index, name)}")
+            scheme = schemes.of(f"{names.prefixes[0]}{name}")
             # A matrix without a name is kept with 16 bits anyway.
             if name and scheme is not None and (isinstance(scheme, Packed) or scheme.activations == "none"):
                 total += elements * itemsize

@@ -18,7 +18,7 @@ from .quantisation import UNQUANTISED, Schemes, online_schemes, read_schemes
 from .recurrent import LightningSpec
 from .rope import refuse_unknown
 from .rotary import RopeSpec, RopeType
-from .spec import AttentionSpec, DecoderSpec, LatentAttentionSpec, LayerSpec
+from .spec import AttentionSpec, DecoderSpec, LatentAttentionSpec, MixerSpec
 from .vision import VisionSpec
 
 MAX_CONTEXT_LENGTH = 2**31 - 1
@@ -92,18 +92,18 @@ class ModelConfig:
     @property
     def largest_matrix(self) -> int:
         """The elements of the largest matrix of a layer."""
+        blocks = (layer.shared.ffn for layer in self.decoder.layers if layer.shared is not None)
         networks = (each for layer in self.decoder.layers for each in (layer.ffn, layer.moe))
-        inner = (each.inner for each in networks if each is not None)
+        inner = (each.inner for each in (*blocks, *networks) if each is not None)
         return self.decoder.hidden_size * max(inner, default=self.decoder.hidden_size)
 
     def with_rope(self, rope_type: RopeType, factor: float) -> "ModelConfig":
         """Returns the same model with positions stretched from the length of `max_position_embeddings`."""
         length = self.max_position_embeddings
 
-        def stretched(layer: LayerSpec) -> LayerSpec:
-            mixer = layer.mixer
+        def stretched(mixer: MixerSpec) -> MixerSpec:
             if not isinstance(mixer, _Rotating) or (rope := mixer.rope) is None:
-                return layer
+                return mixer
             rope = RopeSpec(
                 rope_type,
                 rope.theta,
@@ -116,9 +116,9 @@ class ModelConfig:
                 axes=rope.axes,
                 still_pairs=rope.still_pairs,
             )
-            return dataclasses.replace(layer, mixer=dataclasses.replace(mixer, rope=rope))
+            return dataclasses.replace(mixer, rope=rope)
 
-        layers = tuple(stretched(layer) for layer in self.decoder.layers)
+        layers = tuple(layer.with_mixers(stretched) for layer in self.decoder.layers)
         return dataclasses.replace(self, decoder=dataclasses.replace(self.decoder, layers=layers))
 
     def quantised(self, asked: str | None) -> "ModelConfig":
@@ -159,9 +159,8 @@ def parse_model_config(config: JsonObject, generation: JsonObject | None, folder
         architecture=architecture,
         decoder=decoder,
         names=names,
-        max_position_embeddings=config.integer(
-            "max_position_embeddings", default=config.integer(family.longest, default=2048)
-        ),
+        max_position_embeddings=family.positions(config)
+        or config.integer("max_position_embeddings", default=config.integer(family.longest, default=2048)),
         dtype=stored_dtype(config),
         bos_token_id=bos_token_ids[0] if bos_token_ids else None,
         eos_token_ids=eos_token_ids(config, generation, decoder.vocab_size, folder),

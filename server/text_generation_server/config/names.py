@@ -45,6 +45,23 @@ class TensorNames:
     """Projection from the hidden size to the columns of the head."""
 
     layer: str = "layers.{}."
+    insides: Mapping[int, str] = field(default_factory=dict[int, str])
+    """What follows `layer` in layers of these numbers."""
+    block: "TensorNames | None" = None
+    """Names of a block that layers share, and of what each call of it has, relative to the layer that calls it."""
+    sharing: tuple[tuple[int, ...], ...] = ()
+    """The layers that share a block, for each block. Files hold its tensors once, under any of these layers."""
+    shared_part: str = "shared_transformer."
+    """With what names of a shared block begin."""
+    call_qkv: tuple[str, str, str] = (
+        "shared_transformer.self_attn.linear_q_adapter_list.{call}",
+        "shared_transformer.self_attn.linear_k_adapter_list.{call}",
+        "shared_transformer.self_attn.linear_v_adapter_list.{call}",
+    )
+    """Low-rank matrices of a call for queries, keys and values; `.0` and `.1` follow."""
+    call_gate_up: str = "shared_transformer.feed_forward.gate_up_proj_adapter_list.{call}"
+    call_out: str = "linear"
+    """What projects the output of a call."""
     parts: int = 1
     """Layers here that each stored layer has; `{part}` in a name is the number of one of these."""
     attention_norm: str = "input_layernorm"
@@ -156,6 +173,8 @@ class TensorNames:
     router: str = "mlp.gate"
     router_correction: str = "mlp.gate.e_score_correction_bias"
     """A whole name."""
+    correction_is_row: bool = False
+    """Whether it is a matrix of one row."""
     experts_layout: ExpertLayout = "each"
     expert_gate: str = "mlp.experts.{expert}.gate_proj"
     """`{expert}` is the expert's number. It is also the fused tensor of gate and up, if the checkpoint has one; "rows"
@@ -223,7 +242,21 @@ class TensorNames:
     def inside(self, layer: int, name: str) -> str:
         """Returns the name of a tensor of a layer, without the prefix."""
         stored, part = divmod(layer, self.parts)
-        return f"{self.layer.format(stored)}{name.replace('{part}', str(part))}"
+        return f"{self.layer.format(stored)}{self.insides.get(stored, '')}{name.replace('{part}', str(part))}"
+
+    def twins(self, name: str) -> tuple[str, ...]:
+        """Returns the other names of a tensor that several layers share."""
+        for prefix in self.prefixes:
+            for layers in self.sharing:
+                starts = [f"{prefix}{self.layer.format(layer)}{self.shared_part}" for layer in layers]
+                if start := next(filter(name.startswith, starts), None):
+                    return tuple(f"{each}{name.removeprefix(start)}" for each in starts if each != start)
+        return ()
+
+    def is_of_several_layers(self, name: str) -> bool:
+        """Whether several layers compute with the tensor of this name: those of calls are of one."""
+        of_calls = (each.partition("{call}")[0] for each in (*self.call_qkv, self.call_gate_up))
+        return bool(self.twins(name)) and not any(each in name for each in of_calls)
 
     def as_stored(self, layers: int, has: Callable[[str], bool]) -> "TensorNames":
         """Returns the same names as a model of so many layers stores norms and experts. `has` is that of `prefix`."""

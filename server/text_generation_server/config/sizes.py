@@ -9,7 +9,7 @@ from .implementation import AnyModelConfig
 from .model import ModelConfig
 from .names import TensorNames
 from .recurrent import GatedDeltaSpec, GatedLruSpec, KimiDeltaSpec, LightningSpec, Mamba2Spec, MambaSpec, ShortConvSpec
-from .spec import AttentionSpec, DecoderSpec, DenseSpec, LatentAttentionSpec, MixerSpec
+from .spec import AttentionSpec, DecoderSpec, DenseSpec, LatentAttentionSpec, MixerSpec, SharedBlockSpec
 
 ITEM_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 """Bytes of a number, by its type."""
@@ -29,10 +29,13 @@ def weight_bytes(config: ModelConfig, itemsize: int, tensors: Container[str] = (
     head = 0 if spec.head.tied and not spec.embedding.width else rows * spec.hidden_size
     total = float((spec.vocab_size * spec.hidden_size + head + _per_layer(spec) + _streams(spec)) * itemsize)
     prefix = names.prefix(tensors.__contains__)
+
+    def has(name: str) -> bool:
+        return any(each in tensors for each in (name, *names.twins(name)))
+
     for index in range(len(spec.layers)):
         for name, elements in matrices(config, index):
-            whole = f"{prefix}{names.inside(index, name)}"
-            scheme = schemes.among(whole, tensors.__contains__)
+            scheme = schemes.among(f"{prefix}{name}", has)
             # A matrix without a name is kept with 16 bits.
             total += elements * (itemsize if scheme is None or not name else scheme.bytes_per_weight)
     return int(total) + _vision_bytes(config, itemsize)
@@ -55,12 +58,20 @@ def _streams(spec: DecoderSpec) -> int:
     return 0 if spec.streams is None else 2 * (spec.streams.count - 1) * spec.hidden_size**2
 
 
+def _whole_of_calls(spec: DecoderSpec) -> int:
+    """The elements of the matrices of calls of shared blocks that every rank has whole."""
+    calls = (layer.shared for layer in spec.layers if layer.shared is not None)
+    return sum(spec.hidden_size * (spec.hidden_size + 6 * call.attention_rank + call.ffn_rank) for call in calls)
+
+
 def dense_macs(config: ModelConfig) -> int:
     """Returns the multiply-accumulates of each token in the matrices of layers, on all ranks together. Layers with
     experts do not count.
     """
-    layers = (index for index, layer in enumerate(config.decoder.layers) if layer.moe is None)
-    return sum(elements for index in layers for _, elements in matrices(config, index))
+    layers = [(index, layer) for index, layer in enumerate(config.decoder.layers) if layer.moe is None]
+    own = sum(elements for index, _ in layers for _, elements in matrices(config, index))
+    again = (layer.shared for index, layer in layers if layer.shared is not None and layer.shared.home != index)
+    return own + sum(elements for shared in again for _, elements in _block(config, shared))
 
 
 def served_bytes(folder: Path, config: AnyModelConfig, itemsize: int) -> int | None:
@@ -105,15 +116,28 @@ def bytes_of_rank(whole: int, config: AnyModelConfig, itemsize: int, ranks: int)
     spec = config.decoder
     tables = 0 if cuts_embedding(spec, itemsize, ranks) else spec.vocab_size * spec.hidden_size * itemsize
     tables += 0 if cuts_table(_per_layer(spec) * itemsize, ranks) else _per_layer(spec) * itemsize
-    tables += _vision_bytes(config, itemsize) + _streams(spec) * itemsize
+    tables += _vision_bytes(config, itemsize) + (_streams(spec) + _whole_of_calls(spec)) * itemsize
     tables = min(whole, tables)
     return (whole - tables) // ranks + tables
 
 
 def matrices(config: ModelConfig, index: int, experts: bool = True) -> Iterator[tuple[str, int]]:
-    """Yields names and elements of the matrices of a layer; the first expert's names stand for all experts. Without
-    `experts` it leaves out shared experts as well, most of which are computed as further experts.
+    """Yields names, without the prefix, and elements of the matrices of a layer; those without a name keep 16 bits. The
+    first expert's names stand for all experts. Without `experts` it leaves out shared experts as well, most of which
+    are computed as further experts. Those of a block that several layers share count in the first of these.
     """
+    names = config.names
+    for name, elements in _own_matrices(config, index, experts):
+        yield names.inside(index, name) if name else "", elements
+    if (shared := config.decoder.layers[index].shared) is None or (block := names.block) is None:
+        return
+    yield from ((block.inside(index, name), elements) for name, elements in _call(config, shared))
+    if shared.home == index:
+        yield from ((block.inside(index, name), elements) for name, elements in _block(config, shared))
+
+
+def _own_matrices(config: ModelConfig, index: int, experts: bool) -> Iterator[tuple[str, int]]:
+    """Yields names inside the layer, and elements."""
     spec, names = config.decoder, config.names
     layer, hidden = spec.layers[index], spec.hidden_size
     for mixer in (layer.mixer, layer.state_space):
@@ -135,12 +159,39 @@ def matrices(config: ModelConfig, index: int, experts: bool = True) -> Iterator[
         )
         for name in names.shared(moe.gated):
             yield name, hidden * moe.shared_inner
-    if not isinstance(ffn := layer.ffn, DenseSpec):
-        return
+    if isinstance(layer.ffn, DenseSpec):
+        yield from _dense(layer.ffn, names, hidden)
+
+
+def _dense(ffn: DenseSpec, names: TensorNames, hidden: int) -> Iterator[tuple[str, int]]:
     if ffn.gated:
         yield names.gate_up or names.gate, hidden * ffn.inner
     yield names.gate_up or names.up, hidden * ffn.inner
     yield names.down, hidden * ffn.inner
+
+
+def _block(config: ModelConfig, shared: SharedBlockSpec) -> Iterator[tuple[str, int]]:
+    """The matrices of a block that layers share."""
+    names, hidden = config.names.block or config.names, config.decoder.hidden_size
+    for name, elements in _attention(shared.attention, names, hidden):
+        # It reads two hidden states side by side.
+        yield name, elements if name == names.out else 2 * elements
+    yield from _dense(shared.ffn, names, hidden)
+
+
+def _call(config: ModelConfig, shared: SharedBlockSpec) -> Iterator[tuple[str, int]]:
+    """The matrices that one call of it has for itself."""
+    names, hidden = config.names.block or config.names, config.decoder.hidden_size
+    yield names.call_out, hidden**2
+    attention, rank = shared.attention, shared.attention_rank
+    heads = attention.num_heads, attention.num_kv_heads, attention.num_kv_heads
+    pairs = [
+        (name, rank, 2 * hidden, count * attention.head_dim) for name, count in zip(names.call_qkv, heads, strict=True)
+    ]
+    for name, size, inputs, outputs in (*pairs, (names.call_gate_up, shared.ffn_rank, hidden, 2 * shared.ffn.inner)):
+        if size:
+            yield f"{name.format(call=shared.call)}.0", size * inputs
+            yield f"{name.format(call=shared.call)}.1", size * outputs
 
 
 def _experts(names: TensorNames, gated: bool) -> tuple[tuple[str, int], ...]:

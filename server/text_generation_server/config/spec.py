@@ -3,7 +3,8 @@
 A family (`families/`) turns a `config.json` into a `DecoderSpec`. Counts are those of the whole model, not of a rank.
 """
 
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from .recurrent import Mamba2Spec, RecurrentSpec
@@ -287,6 +288,27 @@ class SkipSpec:
 
 
 @dataclass(frozen=True)
+class SharedBlockSpec:
+    """A call of a transformer block whose weights several layers share (Zamba 2, Glorioso et al., 2024). It reads the
+    residual stream and the embedding side by side, and a matrix of the layer projects what it returns.
+    """
+
+    home: int
+    """The first layer that calls the block."""
+    call: int
+    """The number of this call among those of all blocks."""
+    attention: AttentionSpec
+    """Its inputs are twice as wide as hidden states. Each call has keys and values of its own."""
+    ffn: DenseSpec
+    norm: NormSpec
+    """Of the norm before either."""
+    attention_rank: int = 0
+    """Of low-rank matrices that this call adds to those of queries, keys and values; 0: it adds none."""
+    ffn_rank: int = 0
+    """The same of the first matrix of the network."""
+
+
+@dataclass(frozen=True)
 class LayerSpec:
     """One layer: a mixer, a feed-forward network, both, or neither. Each sublayer reads the residual stream through its
     input norm and adds to it through its output norm, where it has these norms.
@@ -317,6 +339,24 @@ class LayerSpec:
     """What the outputs of attention and of the state space beside it are multiplied by."""
     skip: SkipSpec | None = None
     """What it keeps of the residual stream, and mixes into it; None: nothing."""
+    shared: SharedBlockSpec | None = None
+    """A block before it, whose output its mixer reads added to the residual stream; the stream itself stays as it is.
+    """
+
+    @property
+    def mixers(self) -> tuple[MixerSpec, ...]:
+        """Its mixers, that of a shared block first."""
+        shared = None if self.shared is None else self.shared.attention
+        return tuple(mixer for mixer in (shared, self.mixer, self.state_space) if mixer is not None)
+
+    def with_mixers(self, changed: Callable[[MixerSpec], MixerSpec]) -> "LayerSpec":
+        """Returns the layer with its mixer, and that of a shared block, as `changed` makes them, which keeps kinds."""
+        mixer, shared = self.mixer, self.shared
+        if mixer is not None:
+            mixer = changed(mixer)
+        if shared is not None and isinstance(attention := changed(shared.attention), AttentionSpec):
+            shared = replace(shared, attention=attention)
+        return replace(self, mixer=mixer, shared=shared)
 
     @property
     def moe(self) -> MoeSpec | None:
@@ -348,6 +388,8 @@ class EmbeddingSpec:
     sinusoidal: bool = False
     """Whether positions are sines, then cosines, of falling frequencies, which are computed and not stored."""
     norm: NormSpec | None = None
+    kept: bool = False
+    """Whether layers read it beside the residual stream."""
     width: int = 0
     """Columns of the embedding, which one matrix projects to the hidden size; another one projects hidden states to the
     columns of the head. 0: both have the hidden size."""
@@ -427,5 +469,5 @@ class DecoderSpec:
 
     @property
     def mixers(self) -> tuple[MixerSpec, ...]:
-        """The mixers of all layers, those beside attention too."""
-        return tuple(mixer for layer in self.layers for mixer in (layer.mixer, layer.state_space) if mixer is not None)
+        """The mixers of all layers, those beside attention and of shared blocks too."""
+        return tuple(mixer for layer in self.layers for mixer in layer.mixers)

@@ -12,6 +12,7 @@ from ..config.spec import DenseSpec, LayerSpec, MoeSpec
 from ..distributed import TensorParallelGroup
 from ..layers.weights import (
     AttentionWeights,
+    CallWeights,
     Dense,
     DenseWeights,
     GatedDeltaWeights,
@@ -38,6 +39,7 @@ from ..weights import ShapeSource
 Single = Dense | W8A8Linear | WeightOnlyLinear
 _SUBLAYERS: dict[type, str] = {
     AttentionWeights: "attention",
+    CallWeights: "call of a shared block",
     DenseWeights: "feed-forward",
     GatedDeltaWeights: "gated delta",
     GatedLruWeights: "gated linear recurrent unit",
@@ -144,7 +146,7 @@ def _parts(sublayer: Sublayer, name: str | None = None) -> Iterator[Matrix | Exp
 def _is_fused(layer: LayerSpec) -> bool:
     """Whether the outputs of the layer's sublayers may be fused with the norms after them."""
     norms = layer.attention_norm, layer.ffn_norm
-    is_apart = layer.parallel or layer.is_whole or layer.state_space is not None
+    is_apart = layer.parallel or layer.is_whole or layer.state_space is not None or layer.shared is not None
     return not is_apart and all(norm is None or norm.kind == "rms" for norm in norms)
 
 

@@ -71,8 +71,8 @@ class AdapterReader:
         named it is not the operator. Raises AdapterError, and ModelFilesError where the model cannot be read.
         """
         # Its progress is that of a start, which this is none of: for this clock, no time passes.
-        files = SafetensorsSource(self.folder, self.dtype, torch.device("cpu"), clock=lambda: 0.0)
-        config = self.config
+        config, cpu = self.config, torch.device("cpu")
+        files = SafetensorsSource(self.folder, self.dtype, cpu, clock=lambda: 0.0, twins=config.names.twins)
         base = BaseModel(files, ModelTensors.of(config.decoder, config.names, files))
         adapter = read_adapter(folder, base, allow_pickle=not untrusted)
         checkpoint = Checkpoint.of(files, config.decoder, config.names, self.group, config.schemes)

@@ -10,15 +10,7 @@ from text_generation_kernels import KV_CODES, LONGEST_NORMALISED
 
 from ..config.kv_cache import QuantisedKvCache
 from ..config.model import ModelConfig
-from ..config.recurrent import (
-    GatedLruSpec,
-    KimiDeltaSpec,
-    LightningSpec,
-    Mamba2Spec,
-    MambaSpec,
-    RecurrentSpec,
-    ShortConvSpec,
-)
+from ..config.recurrent import RecurrentSpec
 from ..config.rotary import RopeSpec
 from ..config.sizes import dense_macs
 from ..config.spec import (
@@ -31,13 +23,16 @@ from ..config.spec import (
     MixerSpec,
     MoeSpec,
     NormSpec,
+    SharedBlockSpec,
 )
 from ..distributed import TensorParallelGroup
 from ..layers.infer import (
     AddNorm,
     Attention,
+    BlockCall,
     BlockSparseAttention,
     CacheShape,
+    CallingLayer,
     Choice,
     ContextParallel,
     DenseFeedForward,
@@ -45,16 +40,10 @@ from ..layers.infer import (
     ExpertsBeside,
     FeedForward,
     FeedForwardLayer,
-    GatedDelta,
-    GatedLru,
     Head,
     Indexer,
-    KimiDelta,
     LatentAttention,
     Layer,
-    Lightning,
-    Mamba,
-    Mamba2,
     Mixer,
     MixerLayer,
     MixerPair,
@@ -67,7 +56,6 @@ from ..layers.infer import (
     RecurrentMixer,
     ScaledFeedForward,
     ScaledLayer,
-    ShortConv,
     ShortcutEnd,
     ShortcutStart,
     SkipLayer,
@@ -79,34 +67,33 @@ from ..layers.infer import (
 from ..layers.rope import RopeTable
 from ..layers.weights import (
     ActivationScheme,
+    AttentionWeights,
     Checkpoint,
     EmbeddingWeights,
     HeadSplit,
     NormWeights,
     PrefillCopies,
+    SharedBlockWeights,
     VocabularyShard,
+    as_called,
     load_attention,
+    load_call,
     load_class_head,
     load_dense,
     load_embedding,
-    load_gated_delta,
-    load_gated_lru,
     load_head,
     load_indexer,
-    load_kimi_delta,
     load_kv_scales,
     load_latent_attention,
-    load_lightning,
-    load_mamba,
-    load_mamba2,
     load_moe,
     load_per_layer,
-    load_short_conv,
+    load_shared_block,
 )
 from ..weights import WeightSource
 from .adapter_parts import Parts
 from .adapters import AdapterReader, ModelAdapters
 from .decoder import Decoder
+from .recurrent import recurrent_mixer
 from .streams import layer_input, stream_layer
 from .vision import load_encoder
 
@@ -163,6 +150,7 @@ class DecoderBuilder:
         self._caches: list[CacheShape] = []
         self._cache_of: dict[int, int] = {}
         self._recurrent: list[RecurrentMixer] = []
+        self._blocks: dict[int, SharedBlockWeights] = {}
         self._parallel: ContextParallel | None = None
         self.sublayers: list[Sublayer] = []
         """All sublayers, in the order in which they are read, and the head."""
@@ -225,6 +213,8 @@ class DecoderBuilder:
             mixer = MixerPair((mixer, self._mixer(index, beside)), width, spec.mixer_factors)
         ffn = None if spec.ffn is None else self._feed_forward(index, spec.ffn)
         if mixer is None or ffn is None:
+            if mixer is not None and spec.shared is not None and attention_norm is not None:
+                return CallingLayer(before(None), self._call(index, spec.shared), attention_norm, mixer)
             if mixer is not None:
                 return MixerLayer(before(attention_norm, wants=mixer.wants), mixer, fusions)
             if ffn is not None:
@@ -247,6 +237,22 @@ class DecoderBuilder:
             return ShortcutStart(*parts, self._feed_forward(index, spec.ahead))
         is_end = index > 0 and self._checkpoint.spec.layers[index - 1].ahead is not None
         return ShortcutEnd(*parts) if is_end else TransformerLayer(*parts)
+
+    def _call(self, index: int, spec: SharedBlockSpec) -> BlockCall:
+        """Builds the call of a block. The first one reads the block."""
+        checkpoint = self._checkpoint.of_blocks
+        heads = HeadSplit.of(spec.attention.num_heads, spec.attention.num_kv_heads, checkpoint.group)
+        if (block := self._blocks.get(spec.home)) is None:
+            block = self._blocks[spec.home] = load_shared_block(checkpoint, spec, heads)
+            self._note(index, spec.attention, block.attention)
+            self._note(index, spec.ffn, block.ffn)
+        own = load_call(checkpoint, index, spec, block)
+        self._note(index, spec, own)
+        block = as_called(block, own, checkpoint.inside(spec.home, ""), checkpoint.inside(index, ""))
+        attention = self._attention_of(checkpoint, spec.home, spec.attention, block.attention, heads)
+        self._caches.append(attention.cache)
+        norms = Norm(spec.norm, block.attention_norm), Norm(spec.norm, block.ffn_norm)
+        return BlockCall(checkpoint.group, norms, attention, DenseFeedForward(spec.ffn, block.ffn), own.out)
 
     def _scaled_layer(
         self, index: int, spec: LayerSpec, before: AddNorm, mixer: Mixer, between: AddNorm, ffn: FeedForward
@@ -308,12 +314,17 @@ class DecoderBuilder:
         return attention
 
     def _attention(self, index: int, spec: AttentionSpec) -> Attention:
-        group = self._checkpoint.group
-        place = len(self._caches) if spec.reads_layer is None else self._cache_of[spec.reads_layer]
-        heads = HeadSplit.of(spec.num_heads, spec.num_kv_heads, group)
-        rope = self._rope(spec.rope, spec.head_dim)
+        heads = HeadSplit.of(spec.num_heads, spec.num_kv_heads, self._checkpoint.group)
         weights = load_attention(self._checkpoint, index, spec, heads)
         self._note(index, spec, weights)
+        return self._attention_of(self._checkpoint, index, spec, weights, heads)
+
+    def _attention_of(
+        self, checkpoint: Checkpoint, index: int, spec: AttentionSpec, weights: AttentionWeights, heads: HeadSplit
+    ) -> Attention:
+        """Builds attention with these weights, which `checkpoint` has in layer `index`."""
+        group, rope = checkpoint.group, self._rope(spec.rope, spec.head_dim)
+        place = len(self._caches) if spec.reads_layer is None else self._cache_of[spec.reads_layer]
         if spec.indexer is not None:
             index_rope = self._index_rope(spec, spec.indexer)
             made = BlockSparseAttention(place, spec, weights, heads, rope, group, spec.indexer, index_rope)
@@ -324,7 +335,7 @@ class DecoderBuilder:
         scales = None
         # Scales are calibrated for one type, and wrong for another. Tools that do not name the type mean fp8_e4m3fn.
         if spec.reads_layer is None and self._kv_cache == (self._config.schemes.kv_cache or "fp8_e4m3fn"):
-            scales = load_kv_scales(self._checkpoint, index, spec.num_kv_heads, heads)
+            scales = load_kv_scales(checkpoint, index, spec.num_kv_heads, heads)
         return Attention(place, spec, weights, heads, rope, group, KV_CODES[self._kv_cache], scales)
 
     def _index_rope(self, spec: AttentionSpec, indexer: BlockIndexerSpec) -> RopeTable:
@@ -348,32 +359,7 @@ class DecoderBuilder:
         return Indexer(len(self._caches), spec, Choice(attention.top_k), weights, rope)
 
     def _recurrent_mixer(self, index: int, spec: RecurrentSpec) -> RecurrentMixer:
-        checkpoint, place = self._checkpoint, len(self._recurrent)
-        if isinstance(spec, MambaSpec):
-            weights = load_mamba(checkpoint, index, spec)
-            mixer = Mamba(place, spec, weights, checkpoint.group)
-        elif isinstance(spec, Mamba2Spec):
-            heads = HeadSplit.of(spec.num_heads, spec.groups, checkpoint.group)
-            weights = load_mamba2(checkpoint, index, spec, heads)
-            mixer = Mamba2(place, spec, weights, heads, checkpoint.group)
-        elif isinstance(spec, GatedLruSpec):
-            weights = load_gated_lru(checkpoint, index, spec)
-            mixer = GatedLru(place, spec, weights)
-        elif isinstance(spec, ShortConvSpec):
-            weights = load_short_conv(checkpoint, index, spec)
-            mixer = ShortConv(place, spec, weights)
-        elif isinstance(spec, KimiDeltaSpec):
-            heads = HeadSplit.of(spec.num_heads, spec.num_heads, checkpoint.group)
-            weights = load_kimi_delta(checkpoint, index, spec, heads)
-            mixer = KimiDelta(place, spec, weights, heads)
-        elif isinstance(spec, LightningSpec):
-            heads = HeadSplit.of(spec.num_heads, spec.num_heads, checkpoint.group)
-            weights = load_lightning(checkpoint, index, spec, heads)
-            mixer = Lightning(place, spec, weights, heads, self._rope(spec.rope, spec.head_dim), checkpoint.group)
-        else:
-            heads = HeadSplit.of(spec.num_heads, spec.num_key_heads, checkpoint.group)
-            weights = load_gated_delta(checkpoint, index, spec, heads)
-            mixer = GatedDelta(place, spec, weights, heads)
+        mixer, weights = recurrent_mixer(self._checkpoint, index, len(self._recurrent), spec, self._rope)
         self._note(index, spec, weights)
         return mixer
 

@@ -14,6 +14,7 @@ from ..config.kv_cache import QuantisedKvCache
 from ..config.model import ModelConfig
 from ..config.server import LoadFormat, check_merge
 from ..distributed import TensorParallelGroup
+from ..errors import AdapterError
 from ..weights import DummySource, SafetensorsSource, WeightSource
 from .adapters import AdapterReader
 from .base import CausalLM
@@ -45,7 +46,8 @@ def load_model(
     check_merge(load_format, merge_adapter)
     if load_format == "dummy":
         return _build(config, group, DummySource(dtype, device), dtype, device, kv_cache, drafter=drafter)
-    files = SafetensorsSource(folder, dtype, device)
+    twins = config.names.twins if isinstance(config, ModelConfig) else None
+    files = SafetensorsSource(folder, dtype, device, twins=twins)
     source = files
     if merge_adapter is not None:
         source, config = _with_adapter(config, files, merge_adapter)
@@ -72,6 +74,11 @@ def _with_adapter(
     is_ours = isinstance(config, ModelConfig)
     base = BaseModel(files, ModelTensors.of(config.decoder, config.names, files) if is_ours else None)
     adapter = read_adapter(folder, base, allow_pickle=True)
+    if is_ours and (shared := sorted(filter(config.names.is_of_several_layers, adapter.changes))):
+        raise AdapterError(
+            f"{folder} changes `{shared[0]}` for one of the layers that share it: it cannot be merged; serve it with "
+            "--lora-adapters"
+        )
     aliases = untied_aliases(adapter, base)
     if is_ours and aliases is not None:
         decoder = config.decoder

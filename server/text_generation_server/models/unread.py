@@ -15,7 +15,14 @@ def unread(config: ModelConfig, model: CausalLM, group: TensorParallelGroup) -> 
     # Where the head is the embedding, some files hold it twice, and Transformers reads the embedding too.
     tied = tuple(f"{head}.weight" for head in config.names.all_heads) if config.decoder.head.tied else ()
     beside = BESIDE if config.schemes.method else ()
-    return (*_ignored(config, model.encoder), *tied, *beside, *_of_other_ranks(config.names, group))
+    ignored = (*_ignored(config, model.encoder), *_shared(config.names))
+    return (*ignored, *tied, *beside, *_of_other_ranks(config.names, group))
+
+
+def _shared(names: TensorNames) -> tuple[str, ...]:
+    """Returns patterns of what layers share: of some of it files have copies, or what another layer reads."""
+    each = (layer for layers in names.sharing for layer in layers)
+    return tuple(f"*{names.layer.format(layer)}{names.shared_part}*" for layer in each)
 
 
 def _ignored(config: ModelConfig, encoder: Encoder | None) -> tuple[str, ...]:
@@ -34,6 +41,7 @@ def _of_other_ranks(names: TensorNames, group: TensorParallelGroup) -> tuple[str
         others += [f"*{name.replace('{expert}', '*')}.*" for name in names.experts(gated=True)]
     if group.rank:
         # The first rank adds the biases of all-reduced outputs; the last ranks may have an empty vocabulary shard.
-        biased = names.out, names.down, names.shared_down
+        of_blocks = () if names.block is None else (names.block.down,)
+        biased = names.out, names.down, names.shared_down, names.mamba_out, *of_blocks
         others += [f"*{name}.bias" for name in biased] + [f"{head}.*" for head in names.all_heads]
     return tuple(others)

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from fnmatch import fnmatchcase as fnmatch
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -39,22 +40,41 @@ _STORED_TYPES = {
 logger = logging.getLogger(__name__)
 
 
+class _Stored(NamedTuple):
+    """Where a tensor is."""
+
+    path: Path
+    file: safe_open
+    name: str
+    """Its name in the file."""
+
+
 class SafetensorsSource(WeightSource):
     """The tensors of one folder, cast to `dtype` on `device` as they are read. Files stay mapped while it lives."""
 
     def __init__(
-        self, folder: Path, dtype: torch.dtype, device: torch.device, clock: Callable[[], float] = time.monotonic
+        self,
+        folder: Path,
+        dtype: torch.dtype,
+        device: torch.device,
+        clock: Callable[[], float] = time.monotonic,
+        twins: Callable[[str], Sequence[str]] | None = None,
     ) -> None:
+        """`twins` returns the other names of a tensor of this name, by which it is read as well."""
         self._progress = Progress(logger, "loading", "loading weights", clock)
         self._dtype = dtype
         self._device = device
         self._extremes: list[tuple[str, Tensor]] = []
         """The minimum and the maximum of each tensor, on the device; `warn_not_finite` reads them at the end."""
-        self._tensors: dict[str, tuple[Path, safe_open]] = {}
+        self._tensors: dict[str, _Stored] = {}
         for path in weight_files(folder):
             file = _open(path)
-            self._tensors.update((name, (path, file)) for name in file.keys())  # noqa: SIM118 - not a dict
+            self._tensors.update((name, _Stored(path, file, name)) for name in file.keys())  # noqa: SIM118 - not a dict
         self._unread = set(self._tensors)
+        self._count = len(self._tensors)
+        if twins is not None:
+            for name in sorted(self._unread):
+                self._tensors.update((twin, self._tensors[name]) for twin in twins(name) if not self.has(twin))
 
     def read(
         self, name: str, shape: tuple[int, ...], part: Slice | None = None, dtype: torch.dtype | None = None
@@ -84,9 +104,9 @@ class SafetensorsSource(WeightSource):
 
     def shape(self, name: str) -> tuple[int, ...]:
         """See `WeightSource`."""
-        path, file = self._file(name)
+        path, file, stored = self._file(name)
         try:
-            return tuple(file.get_slice(name).get_shape())
+            return tuple(file.get_slice(stored).get_shape())
         except SafetensorError as error:
             raise _unreadable(path, name, error) from error
 
@@ -95,7 +115,7 @@ class SafetensorsSource(WeightSource):
         return torch.empty(shape, dtype=self._dtype, device=self._device)
 
     def names(self) -> list[str]:
-        """See `WeightSource`."""
+        """See `WeightSource`. Twins are among them."""
         return list(self._tensors)
 
     @property
@@ -107,9 +127,9 @@ class SafetensorsSource(WeightSource):
         """Whether a tensor of this name is stored with 16 bits or more."""
         if not self.has(name):
             return False
-        path, file = self._file(name)
+        path, file, stored = self._file(name)
         try:
-            return file.get_slice(name).get_dtype() in _FLOATING_TYPES
+            return file.get_slice(stored).get_dtype() in _FLOATING_TYPES
         except SafetensorError as error:
             raise _unreadable(path, name, error) from error
 
@@ -117,16 +137,16 @@ class SafetensorsSource(WeightSource):
         """See `WeightSource`."""
         return name in self._tensors
 
-    def _file(self, name: str) -> tuple[Path, safe_open]:
+    def _file(self, name: str) -> _Stored:
         if name not in self._tensors:
             raise ModelFilesError(f"tensor `{name}` is in none of the model's safetensors files")
         return self._tensors[name]
 
     def _stored(self, name: str, part: Slice | None, shape: tuple[int, ...] | None, allowed: Sequence[str]) -> Tensor:
         """Returns a tensor or a slice of it, which may be a view of the mapped file."""
-        path, file = self._file(name)
+        path, file, inside = self._file(name)
         try:
-            stored = file.get_slice(name)
+            stored = file.get_slice(inside)
             found = tuple(stored.get_shape())
             _check(path, name, found, found if shape is None else shape, stored.get_dtype(), allowed)
             region: list[slice | int] = [slice(None)] * len(found)
@@ -135,11 +155,11 @@ class SafetensorsSource(WeightSource):
             if part is not None and len(found) > (before := int(part.entry is not None)):
                 region[before + part.dim] = slice(part.start, part.stop)
             # A scalar has no dimensions to slice.
-            tensor: Tensor = stored[tuple(region)] if found else file.get_tensor(name)
+            tensor: Tensor = stored[tuple(region)] if found else file.get_tensor(inside)
         except SafetensorError as error:
             raise _unreadable(path, name, error) from error
-        self._unread.discard(name)
-        self._progress.report(len(self._tensors) - len(self._unread), len(self._tensors))
+        self._unread.discard(inside)
+        self._progress.report(self._count - len(self._unread), self._count)
         return tensor
 
     def warn_unread(self, ignored: Sequence[str] = ()) -> None:

@@ -5,6 +5,7 @@ from .bloom import BLOOM, MPT
 from .cohere import COHERE, COHERE2
 from .decilm import DECILM
 from .deepseek import YOUTU
+from .ernie import ERNIE
 from .exaone import EXAONE3, EXAONE4
 from .falcon import FALCON
 from .falcon_h1 import FALCON_H1
@@ -36,6 +37,7 @@ from .minicpm3 import MINICPM3
 from .missing import MISSING, refuse_missing
 from .mistral import MINISTRAL, MINISTRAL3, MISTRAL
 from .mixtures import MIXTURES
+from .nemotron import NEMOTRON
 from .nemotron_h import NEMOTRON_H
 from .olmo import OLMO2, OLMO3
 from .olmo_hybrid import OLMO_HYBRID
@@ -52,6 +54,7 @@ from .solar import SOLAR
 from .stablelm import STABLELM
 from .starcoder2 import STARCODER2
 from .xglm import XGLM
+from .zamba2 import ZAMBA2
 
 FAMILIES: dict[str, Family] = {
     **MIXTURES,
@@ -65,6 +68,7 @@ FAMILIES: dict[str, Family] = {
     "Cohere2ForCausalLM": COHERE2,
     "CohereForCausalLM": COHERE,
     "DeciLMForCausalLM": DECILM,
+    "Ernie4_5ForCausalLM": ERNIE,
     "Exaone4ForCausalLM": EXAONE4,
     "ExaoneForCausalLM": EXAONE3,
     "FalconForCausalLM": FALCON,
@@ -103,6 +107,7 @@ FAMILIES: dict[str, Family] = {
     "MinistralForCausalLM": MINISTRAL,
     "MistralForCausalLM": MISTRAL,
     "MptForCausalLM": MPT,
+    "NemotronForCausalLM": NEMOTRON,
     "NemotronHForCausalLM": NEMOTRON_H,
     "OPTForCausalLM": OPT,
     "Olmo2ForCausalLM": OLMO2,
@@ -126,6 +131,7 @@ FAMILIES: dict[str, Family] = {
     "XGLMForCausalLM": XGLM,
     "YiForCausalLM": LLAMA,
     "YoutuForCausalLM": YOUTU,
+    "Zamba2ForCausalLM": ZAMBA2,
 }
 """By the model class that `architectures` names."""
 

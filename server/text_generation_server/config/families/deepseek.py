@@ -1,5 +1,5 @@
-"""DeepSeek V2 and V3, and models of their form (Mistral Small 4 and Large 3, Sarvam 105B): latent attention, and a
-mixture of experts with shared experts after a few dense layers.
+"""DeepSeek V1 to V3, and models of their form (Mistral Small 4 and Large 3, Sarvam 105B): a mixture of experts with
+shared experts after a few dense layers, and, from V2 on, latent attention.
 """
 
 from dataclasses import replace
@@ -11,7 +11,7 @@ from ..names import TensorNames
 from ..params import MARK
 from ..rope import with_query_scale
 from ..spec import DecoderSpec, MixerSpec, MoeSpec
-from .common import decoder, gated, pre_norm_layer
+from .common import attention, decoder, gated, pre_norm_layer
 from .experts import by_number, divided, groups, mixture, shared_expert_names
 from .family import Family
 from .latent import latent_attention
@@ -64,6 +64,19 @@ def _decoder(config: JsonObject, mixer: MixerSpec, experts: MoeSpec) -> DecoderS
     return decoder(config, by_number(config, dense, replace(dense, ffn=experts), lambda index: index >= first))
 
 
+def _v1(config: JsonObject) -> DecoderSpec:
+    if "kv_lora_rank" in config:
+        raise UnsupportedModel(
+            "`kv_lora_rank` in config.json: this is DeepSeek V2, whose class is DeepseekV2ForCausalLM"
+        )
+    if config.string("scoring_func", default="softmax") != "softmax":
+        raise config.error("scoring_func", "'softmax'")
+    experts = shared_and_routed(config, norm=divided(config, default=False))
+    # Logits of the router have the type of the model.
+    experts = replace(experts, route=replace(experts.route, wide=False))
+    return _decoder(config, attention(config), experts)
+
+
 def _v2(config: JsonObject) -> DecoderSpec:
     if config.string("scoring_func", default="softmax") != "softmax":
         raise config.error("scoring_func", "'softmax'")
@@ -102,6 +115,13 @@ def _youtu(config: JsonObject) -> DecoderSpec:
     return decoder(config, pre_norm_layer(config, mixer, gated(config)))
 
 
+DEEPSEEK = Family(
+    "DeepSeek MoE 16B",
+    _v1,
+    shared_expert_names(0),
+    {"n_shared_experts": 0, "max_position_embeddings": 2048, "moe_intermediate_size": 1407},
+    unread=("partial_rotary_factor", "routed_scaling_factor"),
+)
 DEEPSEEK_V2 = Family(
     "DeepSeek V2",
     _v2,

@@ -30,6 +30,8 @@ class Family:
 
     tower: str = ""
     """The key that files with an encoder of images have, which is not served: of these the text runs alone."""
+    positions: Callable[[JsonObject], int | None] = lambda _: None
+    """How many positions there are, where other keys than that say it."""
 
     def tensor_names(self, config: JsonObject) -> TensorNames:
         """Those of the model with this configuration."""

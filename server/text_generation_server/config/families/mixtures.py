@@ -3,8 +3,9 @@
 from .afmoe import AFMOE
 from .bailing import BAILING, BAILING2, SARVAM
 from .dbrx import DBRX
-from .deepseek import DEEPSEEK_V2, DEEPSEEK_V3, MISTRAL4, SARVAM_MLA
+from .deepseek import DEEPSEEK, DEEPSEEK_V2, DEEPSEEK_V3, MISTRAL4, SARVAM_MLA
 from .deepseek_sparse import DEEPSEEK_V32, GLM5
+from .ernie import ERNIE_MOE
 from .exaone import EXAONE_MOE
 from .family import Family
 from .glm_moe import GLM4_MOE, GLM4_MOE_LITE, SOLAR_OPEN
@@ -35,9 +36,11 @@ MIXTURES: dict[str, Family] = {
     "BailingMoeV2_5ForCausalLM": LING25,
     "BailingMoeV3ForCausalLM": LING3,
     "DbrxForCausalLM": DBRX,
+    "DeepseekForCausalLM": DEEPSEEK,
     "DeepseekV2ForCausalLM": DEEPSEEK_V2,
     "DeepseekV32ForCausalLM": DEEPSEEK_V32,
     "DeepseekV3ForCausalLM": DEEPSEEK_V3,
+    "Ernie4_5_MoeForCausalLM": ERNIE_MOE,
     "ExaoneMoEForCausalLM": EXAONE_MOE,
     "ExaoneMoeForCausalLM": EXAONE_MOE,
     "Glm4MoeForCausalLM": GLM4_MOE,

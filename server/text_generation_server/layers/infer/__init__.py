@@ -25,6 +25,7 @@ from .overlapped_halves import OverlappedHalves
 from .per_layer import LayerInput, PerLayerInputs
 from .rotation import new_tokens
 from .scaled_layer import ExpertsBeside, ScaledLayer
+from .shared_block import BlockCall, CallingLayer
 from .short_conv import ShortConv
 from .shortcut import ShortcutEnd, ShortcutStart
 from .sparse_step import Choice
@@ -37,8 +38,10 @@ from .transformer import FeedForwardLayer, Layer, MixerLayer, OutputFusions, Par
 __all__ = [
     "AddNorm",
     "Attention",
+    "BlockCall",
     "BlockSparseAttention",
     "CacheShape",
+    "CallingLayer",
     "Choice",
     "ContextParallel",
     "DenseFeedForward",

@@ -13,6 +13,9 @@ from ..weights import AdaptedEmbedding, Adapting, EmbeddingWeights, rounded
 from .norm import Norm
 from .state import InferState
 
+KEPT = "embedding"
+"""Where a step keeps what layers read beside the residual stream."""
+
 
 class Embedding:
     """Looks up token ids, and learned positions where the model has them, in tables. Where each rank has a shard of the
@@ -28,6 +31,7 @@ class Embedding:
         self.device = weights.tokens.device
         self._scale = rounded(spec.scale, self.dtype) if spec.scale_rounded else spec.scale
         self._first_position = spec.first_position
+        self._is_kept = spec.kept
         self._weights = weights
         self._norm = norm
         self._adapted: AdaptedEmbedding | None = None
@@ -50,6 +54,9 @@ class Embedding:
             x.add_(functional.embedding(state.positions + self._first_position, self._weights.positions))
         if self._norm is not None:
             self._norm.apply(x, x)
+        if self._is_kept:
+            # Layers reuse the memory of `x`.
+            state.made[KEPT] = x.clone()
         return x
 
     def look_up(self, input_ids: Tensor) -> Tensor:

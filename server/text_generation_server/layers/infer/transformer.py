@@ -17,6 +17,7 @@ from .fusion import OutputFusion, SublayerOutput
 from .mixer import Mixer
 from .norm import AddNorm, Norm
 from .scaled_layer import ScaledLayer
+from .shared_block import CallingLayer
 from .state import InferState
 from .streams import StreamLayer
 
@@ -201,4 +202,13 @@ class ParallelLayer:
         return ParallelLayer(before, self.mixer.adapted(adapting), ffn_norm, self._ffn.adapted(adapting))
 
 
-Layer = TransformerLayer | SkipLayer | ScaledLayer | StreamLayer | MixerLayer | FeedForwardLayer | ParallelLayer
+Layer = (
+    TransformerLayer
+    | SkipLayer
+    | ScaledLayer
+    | StreamLayer
+    | CallingLayer
+    | MixerLayer
+    | FeedForwardLayer
+    | ParallelLayer
+)

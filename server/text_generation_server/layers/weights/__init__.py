@@ -30,6 +30,7 @@ from .moe import MoeWeights, load_moe
 from .per_layer import LayerInputWeights, PerLayerWeights, load_layer_input, load_per_layer
 from .readers import Codes, QuantisedReader, reader_of
 from .replaced_rows import NewRows, ReplacedHead, rows_change
+from .shared_block import CallLinear, CallWeights, SharedBlockWeights, as_called, load_call, load_shared_block
 from .short_conv import ShortConvWeights, load_short_conv
 from .sites import Site
 from .split import HeadSplit, VocabularyShard, even_span, padded_rows, vocabulary_shard
@@ -46,6 +47,8 @@ __all__ = [
     "AdapterRoom",
     "Adapting",
     "AttentionWeights",
+    "CallLinear",
+    "CallWeights",
     "Checkpoint",
     "Codes",
     "CurrentAdapters",
@@ -84,6 +87,7 @@ __all__ = [
     "RmsNorm",
     "Room",
     "RowBlock",
+    "SharedBlockWeights",
     "ShortConvWeights",
     "Site",
     "SitePages",
@@ -95,12 +99,14 @@ __all__ = [
     "W8A8Linear",
     "activate",
     "activated",
+    "as_called",
     "changed_of",
     "column_parallel",
     "each_alone",
     "even_span",
     "in_blocks",
     "load_attention",
+    "load_call",
     "load_class_head",
     "load_dense",
     "load_embedding",
@@ -118,6 +124,7 @@ __all__ = [
     "load_moe",
     "load_per_layer",
     "load_quantised_head",
+    "load_shared_block",
     "load_short_conv",
     "load_stream_end",
     "load_streams",

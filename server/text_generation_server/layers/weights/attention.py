@@ -38,14 +38,18 @@ class AttentionWeights:
     index_k_norm: Tensor | None = None
 
 
-def load_attention(checkpoint: Checkpoint, layer: int, spec: AttentionSpec, heads: HeadSplit) -> AttentionWeights:
-    """Reads the heads of this rank. Raises ModelFilesError."""
+def load_attention(
+    checkpoint: Checkpoint, layer: int, spec: AttentionSpec, heads: HeadSplit, inputs: int | None = None
+) -> AttentionWeights:
+    """Reads the heads of this rank. `inputs`: the size of what they read, where it is not that of hidden states. Raises
+    ModelFilesError.
+    """
     names, hidden = checkpoint.names, checkpoint.spec.hidden_size
     order = list(range(spec.head_dim)) if spec.rope is None else rotary_order(spec.rope, spec.head_dim)
     blocks = _qkv_blocks(checkpoint, layer, spec, heads, tuple(order) if order != sorted(order) else ())
     if spec.indexer is not None:
         blocks += _index_blocks(checkpoint, layer, spec, spec.indexer, heads)
-    qkv = column_parallel(checkpoint, blocks, hidden, spec.qkv_bias)
+    qkv = column_parallel(checkpoint, blocks, inputs or hidden, spec.qkv_bias)
     out = row_parallel(
         checkpoint,
         checkpoint.inside(layer, names.out),

@@ -81,6 +81,11 @@ class Checkpoint(Matrices):
         return self.group.rank == 0
 
     @property
+    def of_blocks(self) -> "Checkpoint":
+        """The same with the names of blocks that layers share."""
+        return self if self.names.block is None else replace(self, names=self.names.block)
+
+    @property
     def head(self) -> str:
         """The whole name of the output embedding (LM head)."""
         return self.names.heads.get(self.prefix, self.names.head)

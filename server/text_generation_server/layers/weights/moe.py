@@ -97,9 +97,11 @@ def _router(shard: ExpertShard) -> Linear:
 def _correction(shard: ExpertShard) -> Tensor | None:
     if not shard.spec.route.correction:
         return None
-    name = shard.name(shard.checkpoint.names.router_correction)
+    names = shard.checkpoint.names
+    rows = (1,) if names.correction_is_row else ()
+    shape = (*rows, shard.spec.experts + shard.spec.identity)
     # In a narrower type, top-k could not tell experts whose numbers differ little.
-    return shard.checkpoint.source.read(name, (shard.spec.experts + shard.spec.identity,), dtype=torch.float32)
+    return shard.checkpoint.source.read(shard.name(names.router_correction), shape, dtype=torch.float32).flatten()
 
 
 def _biases(shard: ExpertShard) -> tuple[Tensor | None, Tensor | None]:
